@@ -1,0 +1,359 @@
+/*
+ * feedmill - a native data loader for image training.
+ *
+ * A loader reads image files, decodes them, applies a transform plan and delivers batches in the
+ * order that they were asked for:
+ *
+ *     fm_config config;
+ *     fm_config_init(&config);
+ *     config.source = fm_folder_source(folder);
+ *     config.transform.ops = ops; config.transform.n_ops = 2;
+ *     fm_loader *loader = NULL;
+ *     fm_error error;
+ *     if (fm_loader_open(&loader, &config, &error)) die(error.message);
+ *     fm_epoch epoch = {.order = order, .n_order = n, .seed = 7, .number = 0};
+ *     if (fm_loader_start(loader, &epoch, &error)) die(error.message);
+ *     fm_batch batch;
+ *     int status;
+ *     while ((status = fm_loader_next(loader, -1, &batch, &error)) == FM_OK) {
+ *         train(batch.images, batch.labels, batch.n);
+ *         fm_batch_release(&batch);
+ *     }
+ *     fm_loader_close(&loader);
+ *
+ * Status: functions that can fail return 0 (FM_OK), a positive named outcome that is no error
+ * (FM_END, FM_AGAIN, FM_FALLBACK), or a negative error. `error` may be NULL; if given it is always
+ * filled on failure, with a text that names what was wrong, where, and what to do.
+ *
+ * Threads: one thread at a time may use a loader (the consumer). fm_batch_release() may be called
+ * from any thread, at any time, also after fm_loader_close(). fm_loader_stats() may be called from
+ * any thread while the loader is open.
+ *
+ * Fork: a child process must not use a loader of its parent. Calls there return FM_ERR_FORKED;
+ * fm_batch_release() and fm_loader_close() do nothing there. Memory of lent batches stays readable.
+ */
+#ifndef FEEDMILL_FEEDMILL_H
+#define FEEDMILL_FEEDMILL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "feedmill/stats.h"
+#include "feedmill/version.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- status ---------------------------------------------------------------------------------- */
+
+/* X(name, value, text) */
+#define FM_STATUS_LIST(X)                                                                         \
+    X(OK, 0, "success")                                                                           \
+    X(END, 1, "the epoch is over")                                                                \
+    X(AGAIN, 2, "nothing yet; try again")                                                         \
+    X(FALLBACK, 3, "a sample needs the caller's decoder")                                         \
+    X(ERR_ARGUMENT, -1, "invalid argument")                                                       \
+    X(ERR_NOMEM, -2, "out of memory")                                                             \
+    X(ERR_BUDGET, -3, "memory budget too small")                                                  \
+    X(ERR_STATE, -4, "call not allowed in this state")                                            \
+    X(ERR_FORKED, -5, "loader belongs to another process")                                        \
+    X(ERR_THREAD, -6, "thread could not be created")                                              \
+    X(ERR_READ, -7, "file could not be read")                                                     \
+    X(ERR_FORMAT, -8, "bytes are not an image of a known format")                                 \
+    X(ERR_KIND, -9, "image kind is not decoded natively")                                         \
+    X(ERR_DAMAGED, -10, "image is damaged or cut short")                                          \
+    X(ERR_LIMIT, -11, "image or file exceeds a limit")                                            \
+    X(ERR_UNAVAILABLE, -12, "facility is not available on this system")                           \
+    X(ERR_CANCELLED, -13, "operation was cancelled")
+
+typedef enum fm_status {
+#define FM_X(name, value, text) FM_##name = value,
+    FM_STATUS_LIST(FM_X)
+#undef FM_X
+} fm_status;
+
+/* What went wrong. index and position are -1 where no sample is concerned. */
+typedef struct fm_error {
+    int status;         /* an fm_status */
+    int sys_errno;      /* errno of the failed system call, or 0 */
+    int64_t index;      /* dataset index of the sample */
+    char message[1024]; /* one sentence, UTF-8 as far as paths are */
+} fm_error;
+
+/* Short text of a status, such as "out of memory"; "unknown status" for other values. */
+FM_API const char *fm_status_text(int status);
+
+/* Version of the library that is running, such as "0.1.0". */
+FM_API const char *fm_version(void);
+
+/* ---- transform ------------------------------------------------------------------------------- */
+
+typedef enum fm_op_kind {
+    FM_OP_RESIZE = 1,
+    FM_OP_CENTER_CROP = 2,
+    FM_OP_RANDOM_RESIZED_CROP = 3,
+    FM_OP_RANDOM_HORIZONTAL_FLIP = 4,
+} fm_op_kind;
+
+/*
+ * One geometric operation with torchvision's meaning on PIL images. Sizes are pixels, 1 to 65,535.
+ * Resizing is Pillow's antialiased bilinear resize, bit for bit.
+ */
+typedef struct fm_op {
+    fm_op_kind kind;
+    int32_t height;   /* RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP: rows of the result */
+    int32_t width;    /* ... columns; RESIZE with width 0: height is the size of the shorter edge */
+    int32_t max_size; /* RESIZE with width 0: limit of the longer edge, 0 for none */
+    double scale[2];  /* RANDOM_RESIZED_CROP: share of the area, 0 <= scale[0] <= scale[1] */
+    double ratio[2];  /* RANDOM_RESIZED_CROP: width / height, 0 < ratio[0] <= ratio[1] */
+    double p;         /* RANDOM_HORIZONTAL_FLIP: probability, 0 to 1 */
+} fm_op;
+
+typedef enum fm_dtype {
+    FM_UINT8 = 1,  /* pixel values as decoded (torchvision's PILToTensor) */
+    FM_FLOAT32 = 2 /* value_table, or (value / 255 - mean) / std in float32 arithmetic */
+} fm_dtype;
+
+/* Which Pillow the resize must equal: the order of the two passes changed in Pillow 13. */
+typedef enum fm_resize_order {
+    FM_RESIZE_HORIZONTAL_FIRST = 0, /* Pillow up to 12 */
+    FM_RESIZE_PILLOW_13 = 1         /* vertical first where it shrinks rows most, see resize.h */
+} fm_resize_order;
+
+/*
+ * The plan of what happens to an image after decoding. Filled by fm_config_init() with no ops,
+ * FM_FLOAT32, mean 0, std 1. The arrays are copied at open.
+ * The ops must lead to one size for all images: without a resize to a fixed size or a crop the
+ * plan is refused (FM_ERR_ARGUMENT). At most 16 ops; at most one of them may resize.
+ */
+typedef struct fm_transform {
+    const fm_op *ops;
+    size_t n_ops;
+    fm_dtype dtype;
+    float mean[3], std[3];    /* of red, green, blue; std not 0 */
+    const float *value_table; /* 3 x 256 float32 results by (channel, value), or NULL */
+    fm_resize_order resize_order;
+} fm_transform;
+
+/* ---- source ---------------------------------------------------------------------------------- */
+
+/* One sample: what to read. `path` need only live during the call that passes it. */
+typedef struct fm_sample {
+    int64_t index;    /* dataset index, 0 <= index < n_samples; keys the random draws */
+    int64_t label;    /* delivered in fm_batch.labels */
+    const char *path; /* file, absolute or relative to the working directory; under 4,096 bytes */
+} fm_sample;
+
+/*
+ * Where an epoch's order of indices finds its files. `locate` fills *out for `index` and returns
+ * FM_OK or an error status; it is called on the consumer's thread only.
+ */
+typedef struct fm_source {
+    void *user;
+    size_t n_samples;
+    int (*locate)(void *user, int64_t index, fm_sample *out);
+} fm_source;
+
+/*
+ * An image folder: one sub-folder per class, sorted by name and numbered from 0; its files, sub-
+ * folders included, with an image's extension (.jpg .jpeg .png .ppm .bmp .pgm .tif .tiff .webp in
+ * any case), sorted as torchvision's ImageFolder sorts them.
+ */
+typedef struct fm_folder fm_folder;
+FM_API FM_CHECK_RESULT int fm_folder_open(fm_folder **out, const char *dir, fm_error *error);
+/* The folder as a source. It stays valid until fm_folder_close(). */
+FM_API fm_source fm_folder_source(const fm_folder *folder);
+FM_API size_t fm_folder_n_classes(const fm_folder *folder);
+/* Accepts NULL and a pointer to NULL; sets *folder to NULL. */
+FM_API void fm_folder_close(fm_folder **folder);
+
+/* ---- configuration --------------------------------------------------------------------------- */
+
+typedef enum fm_reader_kind {
+    FM_READER_AUTO = 0,  /* io_uring if it can be had, else pread */
+    FM_READER_URING = 1, /* io_uring, or open fails */
+    FM_READER_PREAD = 2  /* a pool of threads that call pread */
+} fm_reader_kind;
+
+/*
+ * Memory of batch slots. `alloc` returns `bytes` bytes aligned to 64 or NULL, and may set *handle;
+ * `free` gets the pointer and that handle. Both are called on the consumer's thread, `free` also
+ * on the thread that releases the last batch after the loader is closed.
+ * With handover, a slot's memory leaves the ring with its batch and belongs to the caller, handle
+ * and all (fm_batch.memory_handle); the ring takes fresh memory for the slot inside next().
+ */
+typedef struct fm_allocator {
+    void *user;
+    void *(*alloc)(void *user, size_t bytes, void **handle);
+    void (*free)(void *user, void *memory, void *handle);
+    bool handover;
+} fm_allocator;
+
+typedef struct fm_config {
+    size_t struct_bytes; /* sizeof(fm_config), set by fm_config_init() */
+    fm_transform transform;
+    fm_source source;          /* may be left empty if every batch is submitted with its paths */
+    uint64_t n_samples;        /* dataset length; default 0: source.n_samples */
+    uint32_t batch_size;       /* most samples in a batch, 1 to 65,536; default 64 */
+    uint32_t n_threads;        /* decode threads; default 0: usable CPUs - 1, at least 1 */
+    uint32_t prefetch_batches; /* most batches submitted and not yet returned; default 4 */
+    uint64_t memory_budget_bytes;   /* slots, read buffers and scratch; default 0: a quarter of
+                                       the memory that this process may use */
+    uint64_t read_ahead_bytes;      /* read buffers; default 0: 64 MiB, within the budget */
+    fm_reader_kind reader;          /* default AUTO; the environment's FEEDMILL_READER
+                                       (uring, pread, auto) overrides it */
+    uint32_t read_depth;            /* files in flight; default 0: 64 with uring, 32 threads */
+    uint64_t max_file_bytes;        /* default 256 MiB */
+    uint64_t max_image_pixels;      /* default 89,478,485, where Pillow begins to warn */
+    bool fallback;                  /* rejected samples come out of next() as FM_FALLBACK; default
+                                       false: they are errors */
+    fm_allocator allocator;         /* default: aligned memory of the C library, no handover */
+} fm_config;
+
+/* Fills *config with the defaults named above. */
+FM_API void fm_config_init(fm_config *config);
+
+/* ---- loader ---------------------------------------------------------------------------------- */
+
+typedef struct fm_loader fm_loader;
+
+/*
+ * Opens a loader: checks the configuration, allocates all slots and starts all threads.
+ * On failure *out is NULL and nothing is left behind.
+ * FM_ERR_ARGUMENT, FM_ERR_NOMEM, FM_ERR_BUDGET (three slots do not fit; the message names the
+ * bytes needed), FM_ERR_THREAD, FM_ERR_UNAVAILABLE (io_uring demanded and refused).
+ */
+FM_API FM_CHECK_RESULT int fm_loader_open(fm_loader **out, const fm_config *config,
+                                          fm_error *error);
+
+/*
+ * One pass. With an order, the loader splits it into batches and finds the files through
+ * config.source. With order NULL the caller submits each batch and ends with fm_loader_finish().
+ */
+typedef struct fm_epoch {
+    uint64_t seed;        /* key of the random draws */
+    uint32_t number;      /* epoch word of the random draws */
+    const int64_t *order; /* dataset indices; copied */
+    size_t n_order;
+    bool drop_last; /* leave out a last batch that is not full */
+} fm_epoch;
+
+/*
+ * Starts an epoch. A running one is stopped first: its undelivered batches are dropped, within
+ * 100 ms; FM_ERR_READ if reads are stuck in the kernel (close the loader then). Batches lent
+ * before stay valid.
+ */
+FM_API FM_CHECK_RESULT int fm_loader_start(fm_loader *loader, const fm_epoch *epoch,
+                                           fm_error *error);
+
+/* Stops the running epoch, as fm_loader_start() does. FM_OK if none is running. */
+FM_API FM_CHECK_RESULT int fm_loader_stop(fm_loader *loader, fm_error *error);
+
+/*
+ * Appends a batch of 1 to batch_size samples to an epoch started without an order. Paths are
+ * copied. Does not block: FM_AGAIN when prefetch_batches are waiting already.
+ * The k-th use of an index in an epoch draws other random numbers than the first.
+ */
+FM_API FM_CHECK_RESULT int fm_loader_submit(fm_loader *loader, const fm_sample *samples,
+                                            size_t n_samples, fm_error *error);
+
+/* No more batches in this epoch: next() returns FM_END after the last one. */
+FM_API FM_CHECK_RESULT int fm_loader_finish(fm_loader *loader, fm_error *error);
+
+/*
+ * A batch on loan: images[n][3][height][width], dense, of the plan's dtype; labels[n].
+ * The memory is the caller's until fm_batch_release(). Two batches may be held without cost while
+ * the next is fetched; where more are held, next() hands out copies.
+ */
+typedef struct fm_batch {
+    void *images;
+    const int64_t *labels;
+    uint32_t n, channels, height, width;
+    fm_dtype dtype;
+    bool copied;         /* images are a copy, not a slot */
+    uint64_t number;     /* counts from 0 in its epoch */
+    void *memory_handle; /* with handover: the allocator's handle, now the caller's */
+    void *loan;          /* private; NULL: nothing to release */
+} fm_batch;
+
+/*
+ * The next batch in order. Blocks for at most timeout_ns (negative: without limit).
+ * FM_OK: *batch is filled. FM_END: the epoch is over. FM_AGAIN: the time is over, or no batch is
+ * waiting and fm_loader_finish() was not called. FM_FALLBACK: see fm_loader_fallback().
+ * A bad sample's error (FM_ERR_READ, FORMAT, KIND, DAMAGED, LIMIT) comes in place of its batch;
+ * the following call goes on with the following batch.
+ */
+FM_API FM_CHECK_RESULT int fm_loader_next(fm_loader *loader, int64_t timeout_ns, fm_batch *batch,
+                                          fm_error *error);
+
+/* Gives a batch back and clears *batch. Any thread; accepts NULL and an empty batch. */
+FM_API void fm_batch_release(fm_batch *batch);
+
+/*
+ * After next() returned FM_FALLBACK: the sample that the caller must finish. He either writes the
+ * sample to out (3 x height x width of the plan's dtype) and calls fm_loader_fallback_done() with
+ * FM_OK, or gives an error status, upon which next() drops that sample's batch and returns it.
+ */
+typedef struct fm_fallback {
+    int64_t index;
+    uint32_t occurrence; /* uses of this index in this epoch before this one */
+    uint32_t position;   /* in its batch */
+    int cause;           /* FM_ERR_READ, FORMAT, KIND, DAMAGED or LIMIT */
+    const char *path;    /* valid until fm_loader_fallback_done() */
+    void *out;
+    size_t out_bytes;
+    fm_error error; /* why the sample was not taken */
+} fm_fallback;
+FM_API FM_CHECK_RESULT int fm_loader_fallback(fm_loader *loader, fm_fallback *out);
+FM_API FM_CHECK_RESULT int fm_loader_fallback_done(fm_loader *loader, int status,
+                                                   fm_error *error);
+
+/* Snapshot of the counters. */
+FM_API void fm_loader_stats(fm_loader *loader, fm_stats *out);
+
+/*
+ * Per-step records, oldest first: those numbered `from` and later, as far as they are still kept
+ * (the last 65,536). Returns how many were written to out[capacity].
+ */
+FM_API size_t fm_loader_steps(fm_loader *loader, uint64_t from, fm_step *out, size_t capacity);
+
+/*
+ * For a binding that does work of its own around next(): marks the step's request now, and moves
+ * the last step's return to now. Without them next()'s own entry and exit count.
+ */
+FM_API void fm_loader_step_request(fm_loader *loader);
+FM_API void fm_loader_step_return(fm_loader *loader);
+
+/*
+ * Ends all threads and frees everything that is not on loan; at most 100 ms. Reads stuck in the
+ * kernel are left behind with their buffers and cleaned up when they return.
+ * Accepts NULL and a pointer to NULL; sets *loader to NULL.
+ */
+FM_API void fm_loader_close(fm_loader **loader);
+
+/* ---- diagnostics ----------------------------------------------------------------------------- */
+
+/* What one op did to one sample. Fields that an op does not use are 0. */
+typedef struct fm_draw {
+    fm_op_kind kind;
+    int32_t top, left, height, width; /* crops: the box taken; RESIZE: height, width of the result */
+    bool flip;
+} fm_draw;
+
+/*
+ * The random draws of one sample: out[transform.n_ops], in order of the ops, for an image of
+ * width x height pixels. Pure: the same arguments give the same draws in every process.
+ */
+FM_API FM_CHECK_RESULT int fm_loader_draws(const fm_loader *loader, uint64_t seed, uint32_t epoch,
+                                           int64_t index, uint32_t occurrence, int32_t width,
+                                           int32_t height, fm_draw *out, fm_error *error);
+
+/* CPUs that this process may use: its threads' affinity and the cgroup's quota, at least 1. */
+FM_API uint32_t fm_usable_cpus(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

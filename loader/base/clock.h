@@ -1,0 +1,24 @@
+/* The one clock: monotonic nanoseconds, and the CPU time of the calling thread. */
+#ifndef FM_BASE_CLOCK_H
+#define FM_BASE_CLOCK_H
+
+#include <stdint.h>
+#include <time.h>
+
+static inline uint64_t fm_clock_of(clockid_t id) {
+    struct timespec now;
+    clock_gettime(id, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static inline uint64_t fm_clock_ns(void) { return fm_clock_of(CLOCK_MONOTONIC); }
+
+static inline uint64_t fm_clock_thread_cpu_ns(void) { return fm_clock_of(CLOCK_THREAD_CPUTIME_ID); }
+
+/* An absolute time of CLOCK_MONOTONIC as pthread_cond_timedwait() wants it. */
+static inline struct timespec fm_clock_timespec(uint64_t ns) {
+    return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u),
+                             .tv_nsec = (long)(ns % 1000000000u)};
+}
+
+#endif

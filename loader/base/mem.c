@@ -1,0 +1,35 @@
+#include "base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void *fm_mem_alloc(fm_mem_counter *counter, size_t n, size_t size) {
+    size_t bytes;
+    if (__builtin_mul_overflow(n, size, &bytes)) return NULL;
+    if (bytes == 0) bytes = 1;
+    /* aligned_alloc wants a multiple of the alignment. */
+    size_t rounded;
+    if (__builtin_add_overflow(bytes, (size_t)FM_MEM_ALIGN - 1, &rounded)) return NULL;
+    rounded -= rounded % FM_MEM_ALIGN;
+    void *const block = aligned_alloc(FM_MEM_ALIGN, rounded);
+    if (block && counter) {
+        atomic_fetch_add_explicit(&counter->n_blocks, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&counter->n_bytes, rounded, memory_order_relaxed);
+    }
+    return block;
+}
+
+void *fm_mem_zalloc(fm_mem_counter *counter, size_t n, size_t size) {
+    void *const block = fm_mem_alloc(counter, n, size);
+    if (block) memset(block, 0, n * size);
+    return block;
+}
+
+void fm_mem_free(void *block) { free(block); }
+
+char *fm_mem_strdup(fm_mem_counter *counter, const char *text) {
+    const size_t bytes = strlen(text) + 1;
+    char *const copy = fm_mem_alloc(counter, bytes, 1);
+    if (copy) memcpy(copy, text, bytes);
+    return copy;
+}

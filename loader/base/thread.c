@@ -1,0 +1,65 @@
+#define _GNU_SOURCE
+#include "base/thread.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+
+#include "base/clock.h"
+#include "base/cpu.h"
+
+int fm_thread_start(fm_thread *thread, const char *name, size_t stack_bytes,
+                    void *(*body)(void *argument), void *argument, fm_error *error) {
+    pthread_attr_t attributes;
+    thread->running = false;
+    int failed = pthread_attr_init(&attributes);
+    if (failed) {
+        return fm_error_set_errno(error, FM_ERR_THREAD, failed, "can't start thread %s", name);
+    }
+    if (stack_bytes) pthread_attr_setstacksize(&attributes, stack_bytes);
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    failed = pthread_create(&thread->id, &attributes, body, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    if (failed) {
+        return fm_error_set_errno(error, FM_ERR_THREAD, failed,
+                                  "can't start thread %s (a limit of threads, or memory)", name);
+    }
+    thread->running = true;
+    char short_name[16] = {0};
+    for (size_t i = 0; i + 1 < sizeof(short_name) && name[i]; i++) short_name[i] = name[i];
+    pthread_setname_np(thread->id, short_name);
+    cpu_set_t mask;
+    if (fm_cpu_process_mask(&mask, sizeof(mask)))
+        pthread_setaffinity_np(thread->id, sizeof(mask), &mask);
+    return FM_OK;
+}
+
+void fm_thread_join(fm_thread *thread) {
+    if (!thread->running) return;
+    pthread_join(thread->id, NULL);
+    thread->running = false;
+}
+
+void fm_thread_detach(fm_thread *thread) {
+    if (!thread->running) return;
+    pthread_detach(thread->id);
+    thread->running = false;
+}
+
+int fm_cond_init(pthread_cond_t *cond) {
+    pthread_condattr_t attributes;
+    if (pthread_condattr_init(&attributes)) return FM_ERR_THREAD;
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    const int failed = pthread_cond_init(cond, &attributes);
+    pthread_condattr_destroy(&attributes);
+    return failed ? FM_ERR_THREAD : FM_OK;
+}
+
+bool fm_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, uint64_t deadline_ns) {
+    const struct timespec deadline = fm_clock_timespec(deadline_ns);
+    return pthread_cond_timedwait(cond, mutex, &deadline) == ETIMEDOUT;
+}

@@ -1,0 +1,36 @@
+/*
+ * Threads: create with a name and a stack size, join, and condition variables on the monotonic
+ * clock. Created threads block all signals, so that Ctrl-C reaches the interpreter's thread, and
+ * run on all CPUs in the union of the process's affinity masks, not on the creator's only.
+ */
+#ifndef FM_BASE_THREAD_H
+#define FM_BASE_THREAD_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/error.h"
+
+typedef struct fm_thread {
+    pthread_t id;
+    bool running;
+} fm_thread;
+
+/*
+ * Starts body(argument). `name` (at most 15 characters are kept) shows in ps and perf.
+ * stack_bytes: 0 for the system's default. FM_ERR_THREAD.
+ */
+int fm_thread_start(fm_thread *thread, const char *name, size_t stack_bytes,
+                    void *(*body)(void *argument), void *argument, fm_error *error);
+/* Waits for the end. Nothing if it is not running. */
+void fm_thread_join(fm_thread *thread);
+/* Lets it run on its own: it is never joined. */
+void fm_thread_detach(fm_thread *thread);
+
+/* A condition variable whose timed wait takes times of fm_clock_ns(). 0, or FM_ERR_THREAD. */
+int fm_cond_init(pthread_cond_t *cond);
+/* pthread_cond_timedwait() until `deadline_ns`; true if the time is over. */
+bool fm_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, uint64_t deadline_ns);
+
+#endif

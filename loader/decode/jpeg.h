@@ -1,0 +1,51 @@
+/*
+ * Decodes a crop of a JPEG, row by row, with the pixels that Pillow gives for convert("RGB").
+ *
+ * One fm_jpeg per thread, kept for life. The bytes must stay until fm_jpeg_end(), and at least 64
+ * more bytes must be readable behind them. libjpeg-turbo's ISLOW inverse DCT and fancy upsampling,
+ * which Pillow uses; only the columns and rows that the crop needs are computed.
+ *
+ * A file is taken only if its verdict can't depend on the crop: it must be a JPEG with 8-bit
+ * samples, one or three components, Huffman coding, and sane markers from start to EOI. All else
+ * is refused with a status (FM_ERR_FORMAT, FM_ERR_KIND, FM_ERR_DAMAGED, FM_ERR_LIMIT), from
+ * fm_jpeg_begin() as far as that can tell, else (damage inside progressive data) from
+ * fm_jpeg_start(); the caller then asks Pillow.
+ */
+#ifndef FM_DECODE_JPEG_H
+#define FM_DECODE_JPEG_H
+
+#include "base/error.h"
+#include "base/mem.h"
+#include "base/types.h"
+
+typedef struct fm_jpeg fm_jpeg;
+
+/* FM_ERR_NOMEM. */
+int fm_jpeg_open(fm_jpeg **out, const fm_limits *limits, fm_mem_counter *counter, fm_error *error);
+
+/* Reads the header and checks the file. Afterwards fm_jpeg_end() is due, also on failure. */
+int fm_jpeg_begin(fm_jpeg *jpeg, const uint8_t *bytes, size_t n_bytes, fm_image_info *info,
+                  fm_error *error);
+
+/*
+ * Starts decoding the rows box->top to box->top + box->height - 1; box lies within the image.
+ * Each delivered row has *row_px pixels (3 bytes each, R G B), of which those from *skip_px on are
+ * box->left and following: libjpeg-turbo moves the left edge to a block boundary.
+ */
+int fm_jpeg_start(fm_jpeg *jpeg, const fm_box *box, int32_t *skip_px, int32_t *row_px,
+                  fm_error *error);
+
+/*
+ * Decodes up to n_rows next rows of the box into rows[], each with room for 3 * *row_px + 64 bytes.
+ * Row pointers should be 16 modulo 32: libjpeg-turbo writes 32-byte aligned rows past the cache.
+ * Returns the number of rows written (1 to n_rows), or a negative status.
+ */
+int fm_jpeg_read(fm_jpeg *jpeg, uint8_t *const *rows, int32_t n_rows, fm_error *error);
+
+/* Ends the image, finished or not. The object is ready for the next one. */
+void fm_jpeg_end(fm_jpeg *jpeg);
+
+/* Accepts NULL and a pointer to NULL. */
+void fm_jpeg_close(fm_jpeg **jpeg);
+
+#endif

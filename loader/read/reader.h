@@ -1,0 +1,80 @@
+/*
+ * Reads whole files: one contract, two back ends (reader_uring.c, reader_pread.c).
+ *
+ * Requests are submitted from any thread, never block the submitter, start in order of submission
+ * and finish in any order. Each accepted request ends in exactly one call of on_done(), from a
+ * thread of the reader, in which the reader holds no lock; on_done() must be short and may call
+ * fm_reader_submit() and fm_reader_return().
+ *
+ * Bytes lie in read buffers that the reader owns, within config.buffer_bytes; a finished request
+ * keeps its buffer until fm_reader_return(). When buffers are short, later requests wait for
+ * returned ones. A file that is larger than expected, or than all buffers, is read into a block of
+ * its own, counted; as long as such blocks exceed buffer_bytes no new read starts, but the oldest
+ * request always makes progress.
+ *
+ * The file's end is where read() returns 0, or where the size remembered by the caller
+ * (expected_bytes) says it is; a short read alone is no end.
+ */
+#ifndef FM_READ_READER_H
+#define FM_READ_READER_H
+
+#include "base/error.h"
+#include "base/mem.h"
+
+typedef struct fm_read {
+    /* Set by the caller, unchanged until on_done(). */
+    const char *path;
+    uint64_t expected_bytes; /* the file's size when last read; 0: not known */
+    void *user;
+    /* Set by the reader. */
+    uint8_t *bytes; /* the file, followed by at least 64 readable bytes; NULL on error or if empty*/
+    uint64_t n_bytes;
+    int error; /* 0, an errno, EFBIG for more than max_file_bytes, ECANCELED */
+    uint64_t submitted_ns, started_ns, done_ns;
+    struct fm_read *next; /* the reader's, from submit to on_done() */
+} fm_read;
+
+typedef struct fm_reader_config {
+    fm_reader_kind kind; /* as the caller asked; the environment has been considered already */
+    uint32_t depth;      /* most files in flight; 0: 64 with io_uring, 32 threads with pread */
+    uint64_t buffer_bytes;
+    uint64_t max_file_bytes;
+    void (*on_done)(void *user, fm_read *read);
+    void *user;
+    fm_mem_counter *counter;
+} fm_reader_config;
+
+typedef struct fm_reader_stats {
+    uint64_t n_files, n_opens, n_bytes, n_errors;
+    uint64_t read_ns; /* sum over files, start to done */
+    uint32_t depth;   /* in effect, after the system's limits */
+    uint32_t n_threads;
+    const char *name; /* "uring" or "pread" */
+    char reason[192]; /* why this one, and what had to be lowered */
+} fm_reader_stats;
+
+typedef struct fm_reader fm_reader;
+
+/*
+ * Probes and opens. AUTO takes io_uring if it can be had; URING fails without it
+ * (FM_ERR_UNAVAILABLE, the message says what the kernel answered).
+ */
+int fm_reader_open(fm_reader **out, const fm_reader_config *config, fm_error *error);
+/* Takes a request. After fm_reader_stop() it ends at once with ECANCELED. */
+void fm_reader_submit(fm_reader *reader, fm_read *read);
+/* Ends all requests that have not started with ECANCELED, in on_done() on the calling thread. */
+void fm_reader_cancel_queued(fm_reader *reader);
+/* Gives the buffer of a finished request back; sets bytes to NULL. Nothing if there is none. */
+void fm_reader_return(fm_reader *reader, fm_read *read);
+void fm_reader_stats_get(fm_reader *reader, fm_reader_stats *out);
+/*
+ * Ends the reader: waits at most 50 ms for reads in flight, then leaves those stuck in the kernel
+ * behind, with their buffers, to be cleaned up when they return. No on_done() comes after it, and
+ * no fm_read is touched. Buffers not returned become invalid. Accepts NULL and a pointer to NULL.
+ */
+void fm_reader_close(fm_reader **reader);
+
+/* FEEDMILL_READER as a kind, else `asked`; FM_ERR_ARGUMENT names an unknown value. */
+int fm_reader_kind_from_env(fm_reader_kind asked, fm_reader_kind *out, fm_error *error);
+
+#endif

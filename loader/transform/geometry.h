@@ -1,0 +1,37 @@
+/*
+ * Where the pixels of a sample come from: crop, resize, window and flip as numbers, no pixels.
+ *
+ * Every chain of ops comes down to this: take `source` of the decoded image (mirrored left to
+ * right if mirror_source), resize it to resized_width x resized_height, and take `window` of the
+ * result, mirrored if flip. A window that reaches over the result's edges is filled with zeros
+ * there (CenterCrop on a small image).
+ */
+#ifndef FM_TRANSFORM_GEOMETRY_H
+#define FM_TRANSFORM_GEOMETRY_H
+
+#include "base/error.h"
+#include "base/types.h"
+
+#define FM_MAX_OPS 16
+
+typedef struct fm_geometry {
+    fm_box source;
+    int32_t resized_width, resized_height;
+    fm_box window;
+    bool mirror_source;
+    bool flip;
+} fm_geometry;
+
+/*
+ * Draws the random numbers of each op (into draws[n_ops], may be NULL) and works out the geometry
+ * for an image of width x height. Pure. FM_ERR_LIMIT where the chain has no such form for this
+ * image (padding before a resize, a result over 65,535 pixels a side): the caller asks Pillow.
+ */
+int fm_geometry_locate(const fm_op *ops, size_t n_ops, const fm_draw_key *key, int32_t width,
+                       int32_t height, fm_geometry *out, fm_draw *draws, fm_error *error);
+
+/* The draws alone: like fm_geometry_locate(), also where that has no geometry. */
+int fm_geometry_draw(const fm_op *ops, size_t n_ops, const fm_draw_key *key, int32_t width,
+                     int32_t height, fm_draw *draws, fm_error *error);
+
+#endif

@@ -1,0 +1,22 @@
+/* The checked transform: what fm_transform declares, with its sizes worked out. Read-only after
+ * init, shared by all threads. */
+#ifndef FM_TRANSFORM_PLAN_H
+#define FM_TRANSFORM_PLAN_H
+
+#include "base/mem.h"
+#include "transform/geometry.h"
+
+typedef struct fm_plan {
+    fm_op ops[FM_MAX_OPS];
+    size_t n_ops;
+    int32_t out_width, out_height;
+    fm_dtype dtype;
+    fm_resize_order resize_order;
+    size_t sample_bytes;  /* 3 * out_height * out_width * size of dtype */
+    float table[3][256];  /* FM_FLOAT32: result by channel and value */
+} fm_plan;
+
+/* Checks *transform and fills *plan (caller's memory). FM_ERR_ARGUMENT names the op and value. */
+int fm_plan_init(fm_plan *plan, const fm_transform *transform, fm_error *error);
+
+#endif

@@ -1,0 +1,47 @@
+/*
+ * Turns the decoded rows of one sample into its place in the batch: resize, window, flip, lookup
+ * table and layout in one pass over the rows as they come; the crop is never stored whole.
+ *
+ * The resize is Pillow's antialiased bilinear one (Pillow, src/libImaging/Resample.c), bit for bit:
+ * 22-bit integer weights, two passes with rounding to 8 bits after each, in the order that
+ * plan->resize_order says.
+ *
+ * One fm_resample per thread, kept for life; its scratch grows to the widest crop seen.
+ */
+#ifndef FM_TRANSFORM_RESAMPLE_H
+#define FM_TRANSFORM_RESAMPLE_H
+
+#include "transform/plan.h"
+
+typedef struct fm_resample fm_resample;
+
+int fm_resample_open(fm_resample **out, const fm_plan *plan, fm_mem_counter *counter,
+                     fm_error *error);
+
+/*
+ * Prepares for a sample: computes the weights and tells which part of the image must be decoded
+ * (within the image; empty, 0 x 0, if none of it shows).
+ */
+int fm_resample_begin(fm_resample *resample, const fm_geometry *geometry, fm_box *needed,
+                      fm_error *error);
+
+/*
+ * The decoder's rows will have row_px pixels, of which skip_px lie left of the needed box.
+ * `out` is the sample's place: [3][out_height][out_width] of the plan's dtype.
+ */
+int fm_resample_start(fm_resample *resample, int32_t skip_px, int32_t row_px, void *out,
+                      fm_error *error);
+
+/*
+ * Where the next rows go: sets rows[0 .. n-1] and returns n, 1 to max_rows, never more than are
+ * still needed; 0 when the sample is complete (also at once, when no rows are needed).
+ */
+int32_t fm_resample_rows(fm_resample *resample, uint8_t **rows, int32_t max_rows);
+
+/* The first n_rows of those rows have been written: computes and stores what they complete. */
+void fm_resample_push(fm_resample *resample, int32_t n_rows);
+
+/* Accepts NULL and a pointer to NULL. */
+void fm_resample_close(fm_resample **resample);
+
+#endif
