@@ -49,23 +49,23 @@ extern "C" {
 /* ---- status ---------------------------------------------------------------------------------- */
 
 /* X(name, value, text) */
-#define FM_STATUS_LIST(X)                                                                         \
-    X(OK, 0, "success")                                                                           \
-    X(END, 1, "the epoch is over")                                                                \
-    X(AGAIN, 2, "nothing yet; try again")                                                         \
-    X(FALLBACK, 3, "a sample needs the caller's decoder")                                         \
-    X(ERR_ARGUMENT, -1, "invalid argument")                                                       \
-    X(ERR_NOMEM, -2, "out of memory")                                                             \
-    X(ERR_BUDGET, -3, "memory budget too small")                                                  \
-    X(ERR_STATE, -4, "call not allowed in this state")                                            \
-    X(ERR_FORKED, -5, "loader belongs to another process")                                        \
-    X(ERR_THREAD, -6, "thread could not be created")                                              \
-    X(ERR_READ, -7, "file could not be read")                                                     \
-    X(ERR_FORMAT, -8, "bytes are not an image of a known format")                                 \
-    X(ERR_KIND, -9, "image kind is not decoded natively")                                         \
-    X(ERR_DAMAGED, -10, "image is damaged or cut short")                                          \
-    X(ERR_LIMIT, -11, "image or file exceeds a limit")                                            \
-    X(ERR_UNAVAILABLE, -12, "facility is not available on this system")                           \
+#define FM_STATUS_LIST(X)                                               \
+    X(OK, 0, "success")                                                 \
+    X(END, 1, "the epoch is over")                                      \
+    X(AGAIN, 2, "nothing yet; try again")                               \
+    X(FALLBACK, 3, "a sample needs the caller's decoder")               \
+    X(ERR_ARGUMENT, -1, "invalid argument")                             \
+    X(ERR_NOMEM, -2, "out of memory")                                   \
+    X(ERR_BUDGET, -3, "memory budget too small")                        \
+    X(ERR_STATE, -4, "call not allowed in this state")                  \
+    X(ERR_FORKED, -5, "loader belongs to another process")              \
+    X(ERR_THREAD, -6, "thread could not be created")                    \
+    X(ERR_READ, -7, "file could not be read")                           \
+    X(ERR_FORMAT, -8, "bytes are not an image of a known format")       \
+    X(ERR_KIND, -9, "image kind is not decoded natively")               \
+    X(ERR_DAMAGED, -10, "image is damaged or cut short")                \
+    X(ERR_LIMIT, -11, "image or file exceeds a limit")                  \
+    X(ERR_UNAVAILABLE, -12, "facility is not available on this system") \
     X(ERR_CANCELLED, -13, "operation was cancelled")
 
 typedef enum fm_status {
@@ -116,10 +116,14 @@ typedef enum fm_dtype {
     FM_FLOAT32 = 2 /* value_table, or (value / 255 - mean) / std in float32 arithmetic */
 } fm_dtype;
 
-/* Which Pillow the resize must equal: the order of the two passes changed in Pillow 13. */
+/*
+ * Which Pillow the resize must equal, as the order of its two passes differs: which of them comes
+ * first for a source of w x h pixels that becomes ow x oh. Both change the rounding of some pixels.
+ */
 typedef enum fm_resize_order {
-    FM_RESIZE_HORIZONTAL_FIRST = 0, /* Pillow up to 12 */
-    FM_RESIZE_PILLOW_13 = 1         /* vertical first where it shrinks rows most, see resize.h */
+    FM_RESIZE_HORIZONTAL_FIRST = 0, /* Pillow up to 12.1: always the horizontal one */
+    FM_RESIZE_PILLOW_13 = 1,        /* from 13.0: vertical if h - oh > 0 and h - oh > 2 (w - ow) */
+    FM_RESIZE_PILLOW_12_2 = 2       /* 12.2 up to 13.0: vertical if oh < h and h > 100 w */
 } fm_resize_order;
 
 /*
@@ -199,17 +203,19 @@ typedef struct fm_config {
     uint32_t batch_size;       /* most samples in a batch, 1 to 65,536; default 64 */
     uint32_t n_threads;        /* decode threads; default 0: usable CPUs - 1, at least 1 */
     uint32_t prefetch_batches; /* most batches submitted and not yet returned; default 4 */
-    uint64_t memory_budget_bytes;   /* slots, read buffers and scratch; default 0: a quarter of
-                                       the memory that this process may use */
-    uint64_t read_ahead_bytes;      /* read buffers; default 0: 64 MiB, within the budget */
-    fm_reader_kind reader;          /* default AUTO; the environment's FEEDMILL_READER
-                                       (uring, pread, auto) overrides it */
-    uint32_t read_depth;            /* files in flight; default 0: 64 with uring, 32 threads */
-    uint64_t max_file_bytes;        /* default 256 MiB */
-    uint64_t max_image_pixels;      /* default 89,478,485, where Pillow begins to warn */
-    bool fallback;                  /* rejected samples come out of next() as FM_FALLBACK; default
-                                       false: they are errors */
-    fm_allocator allocator;         /* default: aligned memory of the C library, no handover */
+    /* Slots, read buffers, row buffers and tables. Default 0: a quarter of the memory that this
+     * process may use. Not in it: while a progressive image is decoded, its coefficients, at most
+     * 80 MiB a thread (a larger one is refused with FM_ERR_LIMIT), and batches copied out. */
+    uint64_t memory_budget_bytes;
+    uint64_t read_ahead_bytes; /* read buffers; default 0: 64 MiB, within the budget */
+    fm_reader_kind reader;     /* default AUTO; the environment's FEEDMILL_READER
+                                  (uring, pread, auto) overrides it */
+    uint32_t read_depth;       /* files in flight; default 0: 64 with uring, 32 threads */
+    uint64_t max_file_bytes;   /* default 256 MiB */
+    uint64_t max_image_pixels; /* default 89,478,485, where Pillow begins to warn */
+    bool fallback;             /* rejected samples come out of next() as FM_FALLBACK; default
+                                  false: they are errors */
+    fm_allocator allocator;    /* default: aligned memory of the C library, no handover */
 } fm_config;
 
 /* Fills *config with the defaults named above. */
@@ -224,6 +230,8 @@ typedef struct fm_loader fm_loader;
  * On failure *out is NULL and nothing is left behind.
  * FM_ERR_ARGUMENT, FM_ERR_NOMEM, FM_ERR_BUDGET (three slots do not fit; the message names the
  * bytes needed), FM_ERR_THREAD, FM_ERR_UNAVAILABLE (io_uring demanded and refused).
+ * The pixels' code is the fastest for the CPU; FEEDMILL_CPU=scalar, sse41, avx2 or avx512 in the
+ * environment limits it to that (other names: FM_ERR_ARGUMENT). The results are always the same.
  */
 FM_API FM_CHECK_RESULT int fm_loader_open(fm_loader **out, const fm_config *config,
                                           fm_error *error);
@@ -307,8 +315,13 @@ typedef struct fm_fallback {
     fm_error error; /* why the sample was not taken */
 } fm_fallback;
 FM_API FM_CHECK_RESULT int fm_loader_fallback(fm_loader *loader, fm_fallback *out);
-FM_API FM_CHECK_RESULT int fm_loader_fallback_done(fm_loader *loader, int status,
-                                                   fm_error *error);
+FM_API FM_CHECK_RESULT int fm_loader_fallback_done(fm_loader *loader, int status, fm_error *error);
+
+/* Batches submitted and not yet returned. Consumer's thread. */
+FM_API size_t fm_loader_n_pending(const fm_loader *loader);
+
+/* Rows and columns of a delivered image; either pointer may be NULL. */
+FM_API void fm_loader_out_size(const fm_loader *loader, int *height, int *width);
 
 /* Snapshot of the counters. */
 FM_API void fm_loader_stats(fm_loader *loader, fm_stats *out);
@@ -338,7 +351,8 @@ FM_API void fm_loader_close(fm_loader **loader);
 /* What one op did to one sample. Fields that an op does not use are 0. */
 typedef struct fm_draw {
     fm_op_kind kind;
-    int32_t top, left, height, width; /* crops: the box taken; RESIZE: height, width of the result */
+    int32_t top, left, height,
+        width; /* crops: the box taken; RESIZE: height, width of the result */
     bool flip;
 } fm_draw;
 

@@ -1,10 +1,13 @@
-/* Which CPUs and how much memory this process may use. Linux; read afresh at each call. */
+/* Which CPUs and how much memory this process may use, and what the CPUs can do. Linux; read afresh
+ * at each call. */
 #ifndef FM_BASE_CPU_H
 #define FM_BASE_CPU_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "base/error.h"
 
 /*
  * The union of the affinity masks of the process's threads, into a cpu_set_t of mask_bytes. The
@@ -17,5 +20,25 @@ uint32_t fm_cpu_usable(void);
 
 /* Bytes of memory that this process may use: the machine's, or the cgroup's limit if lower. */
 uint64_t fm_cpu_memory_bytes(void);
+
+/* Sets of instructions that kernels are written for; each includes those below it. */
+typedef enum fm_cpu_tier {
+    FM_CPU_SCALAR, /* what the compiler makes of plain C; all there is where it is not x86-64 */
+    FM_CPU_SSE41,
+    FM_CPU_AVX2,  /* with FMA */
+    FM_CPU_AVX512 /* F, BW, DQ, VL; no kernel uses it yet, so that it works as FM_CPU_AVX2 */
+} fm_cpu_tier;
+
+/* The highest tier that both the CPU and the operating system support. */
+fm_cpu_tier fm_cpu_best_tier(void);
+
+/*
+ * The tier to use: the best one, or a lower one if the environment variable FEEDMILL_CPU names it.
+ * A tier that the CPU lacks gives the best. FM_ERR_ARGUMENT for a name that is no tier's.
+ */
+int fm_cpu_tier_get(fm_cpu_tier *out, fm_error *error);
+
+/* "scalar", "sse41", "avx2" or "avx512". */
+const char *fm_cpu_tier_name(fm_cpu_tier tier);
 
 #endif

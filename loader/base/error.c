@@ -7,8 +7,8 @@
 
 const char *fm_status_text(int status) {
     switch (status) {
-#define FM_X(name, value, text)                                                                    \
-    case value:                                                                                    \
+#define FM_X(name, value, text) \
+    case value:                 \
         return text;
         FM_STATUS_LIST(FM_X)
 #undef FM_X

@@ -53,9 +53,7 @@ static inline uint32_t fm_rng_u32(fm_rng *rng) {
 }
 
 /* Uniform in [0, 1): multiples of 2^-24, as torch's float32 generator gives them. */
-static inline float fm_rng_f32(fm_rng *rng) {
-    return (float)(fm_rng_u32(rng) >> 8) * 0x1p-24f;
-}
+static inline float fm_rng_f32(fm_rng *rng) { return (float)(fm_rng_u32(rng) >> 8) * 0x1p-24f; }
 
 /* Uniform in 0 .. n-1, n >= 1, without bias: Lemire's multiplication with rejection. */
 static inline uint32_t fm_rng_below(fm_rng *rng, uint32_t n) {

@@ -7,12 +7,20 @@
  *
  * A file is taken only if its verdict can't depend on the crop: it must be a JPEG with 8-bit
  * samples, one or three components, Huffman coding, and sane markers from start to EOI. All else
- * is refused with a status (FM_ERR_FORMAT, FM_ERR_KIND, FM_ERR_DAMAGED, FM_ERR_LIMIT), from
- * fm_jpeg_begin() as far as that can tell, else (damage inside progressive data) from
- * fm_jpeg_start(); the caller then asks Pillow.
+ * is refused with a status (FM_ERR_FORMAT, FM_ERR_KIND, FM_ERR_DAMAGED, FM_ERR_LIMIT, or
+ * FM_ERR_NOMEM), from fm_jpeg_begin() as far as that can tell, else from fm_jpeg_start() (damage
+ * inside progressive data) or fm_jpeg_read() (a warning of libjpeg's about the data up to there;
+ * the caller drops the rows that he has). The caller then asks Pillow, who gives the whole image or
+ * an error. A box thus decides who decodes, never what comes out.
+ *
+ * libjpeg-turbo takes memory per image from the C library, for rows, and for all coefficients (6
+ * bytes a pixel at most) where the file has several scans; none is kept between images.
  */
 #ifndef FM_DECODE_JPEG_H
 #define FM_DECODE_JPEG_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
 
 #include "base/error.h"
 #include "base/mem.h"
@@ -23,7 +31,16 @@ typedef struct fm_jpeg fm_jpeg;
 /* FM_ERR_NOMEM. */
 int fm_jpeg_open(fm_jpeg **out, const fm_limits *limits, fm_mem_counter *counter, fm_error *error);
 
-/* Reads the header and checks the file. Afterwards fm_jpeg_end() is due, also on failure. */
+/*
+ * From now on decoding ends with FM_ERR_CANCELLED, within a row of blocks, when *cancelled is true.
+ * The flag must live as long as the object. NULL: never (the default).
+ */
+void fm_jpeg_watch(fm_jpeg *jpeg, const _Atomic bool *cancelled);
+
+/*
+ * Reads the header and checks the file's markers to its end. Afterwards fm_jpeg_end() is due, also
+ * on failure. The message names what was found, such as "a PNG image, not a JPEG".
+ */
 int fm_jpeg_begin(fm_jpeg *jpeg, const uint8_t *bytes, size_t n_bytes, fm_image_info *info,
                   fm_error *error);
 
@@ -31,6 +48,7 @@ int fm_jpeg_begin(fm_jpeg *jpeg, const uint8_t *bytes, size_t n_bytes, fm_image_
  * Starts decoding the rows box->top to box->top + box->height - 1; box lies within the image.
  * Each delivered row has *row_px pixels (3 bytes each, R G B), of which those from *skip_px on are
  * box->left and following: libjpeg-turbo moves the left edge to a block boundary.
+ * FM_ERR_ARGUMENT if the box is not within the image.
  */
 int fm_jpeg_start(fm_jpeg *jpeg, const fm_box *box, int32_t *skip_px, int32_t *row_px,
                   fm_error *error);
@@ -38,7 +56,8 @@ int fm_jpeg_start(fm_jpeg *jpeg, const fm_box *box, int32_t *skip_px, int32_t *r
 /*
  * Decodes up to n_rows next rows of the box into rows[], each with room for 3 * *row_px + 64 bytes.
  * Row pointers should be 16 modulo 32: libjpeg-turbo writes 32-byte aligned rows past the cache.
- * Returns the number of rows written (1 to n_rows), or a negative status.
+ * Returns the number of rows written (all n_rows, or what is left of the box), or a negative
+ * status; FM_ERR_STATE if no rows are left.
  */
 int fm_jpeg_read(fm_jpeg *jpeg, uint8_t *const *rows, int32_t n_rows, fm_error *error);
 

@@ -2,18 +2,21 @@
  * Reads whole files: one contract, two back ends (reader_uring.c, reader_pread.c).
  *
  * Requests are submitted from any thread, never block the submitter, start in order of submission
- * and finish in any order. Each accepted request ends in exactly one call of on_done(), from a
- * thread of the reader, in which the reader holds no lock; on_done() must be short and may call
- * fm_reader_submit() and fm_reader_return().
+ * and finish in any order. Each accepted request ends in exactly one call of on_done(): from a
+ * thread of the reader, or, for those that are cancelled, from the thread that calls
+ * fm_reader_cancel_queued() or fm_reader_close(). The reader holds no lock in it; on_done() must
+ * be short and may call fm_reader_submit() and fm_reader_return().
  *
  * Bytes lie in read buffers that the reader owns, within config.buffer_bytes; a finished request
  * keeps its buffer until fm_reader_return(). When buffers are short, later requests wait for
  * returned ones. A file that is larger than expected, or than all buffers, is read into a block of
- * its own, counted; as long as such blocks exceed buffer_bytes no new read starts, but the oldest
- * request always makes progress.
+ * its own, counted; as long as such blocks exceed buffer_bytes no new read starts. What has started
+ * never waits for a buffer, and what waits does so only for buffers of older requests.
  *
  * The file's end is where read() returns 0, or where the size remembered by the caller
- * (expected_bytes) says it is; a short read alone is no end.
+ * (expected_bytes) says it is; a short read alone is no end. Only what can be read at an offset is
+ * read: a FIFO or a terminal is refused (EINVAL) and does not block, except where a size was
+ * remembered for a regular file that has become one since.
  */
 #ifndef FM_READ_READER_H
 #define FM_READ_READER_H
@@ -27,7 +30,8 @@ typedef struct fm_read {
     uint64_t expected_bytes; /* the file's size when last read; 0: not known */
     void *user;
     /* Set by the reader. */
-    uint8_t *bytes; /* the file, followed by at least 64 readable bytes; NULL on error or if empty*/
+    uint8_t *bytes; /* the file, 64-byte aligned, then at least 64 readable bytes; NULL on error or
+                       if it is empty */
     uint64_t n_bytes;
     int error; /* 0, an errno, EFBIG for more than max_file_bytes, ECANCELED */
     uint64_t submitted_ns, started_ns, done_ns;
@@ -60,7 +64,7 @@ typedef struct fm_reader fm_reader;
  * (FM_ERR_UNAVAILABLE, the message says what the kernel answered).
  */
 int fm_reader_open(fm_reader **out, const fm_reader_config *config, fm_error *error);
-/* Takes a request. After fm_reader_stop() it ends at once with ECANCELED. */
+/* Takes a request. From an on_done() during fm_reader_close() it ends at once with ECANCELED. */
 void fm_reader_submit(fm_reader *reader, fm_read *read);
 /* Ends all requests that have not started with ECANCELED, in on_done() on the calling thread. */
 void fm_reader_cancel_queued(fm_reader *reader);
@@ -68,9 +72,11 @@ void fm_reader_cancel_queued(fm_reader *reader);
 void fm_reader_return(fm_reader *reader, fm_read *read);
 void fm_reader_stats_get(fm_reader *reader, fm_reader_stats *out);
 /*
- * Ends the reader: waits at most 50 ms for reads in flight, then leaves those stuck in the kernel
- * behind, with their buffers, to be cleaned up when they return. No on_done() comes after it, and
- * no fm_read is touched. Buffers not returned become invalid. Accepts NULL and a pointer to NULL.
+ * Ends the reader. Requests that have not started end with ECANCELED; reads in flight are waited
+ * for, at most 50 ms, then those stuck in the kernel end with ECANCELED too, and are left behind
+ * with all buffers, to be cleaned up when they return. No on_done() comes after it, and no fm_read
+ * is touched. Buffers not returned become invalid. Not from on_done(). Accepts NULL and a pointer
+ * to NULL.
  */
 void fm_reader_close(fm_reader **reader);
 

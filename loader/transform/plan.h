@@ -12,8 +12,8 @@ typedef struct fm_plan {
     int32_t out_width, out_height;
     fm_dtype dtype;
     fm_resize_order resize_order;
-    size_t sample_bytes;  /* 3 * out_height * out_width * size of dtype */
-    float table[3][256];  /* FM_FLOAT32: result by channel and value */
+    size_t sample_bytes; /* 3 * out_height * out_width * size of dtype */
+    float table[3][256]; /* FM_FLOAT32: result by channel and value */
 } fm_plan;
 
 /* Checks *transform and fills *plan (caller's memory). FM_ERR_ARGUMENT names the op and value. */

@@ -11,16 +11,19 @@
 #ifndef FM_TRANSFORM_RESAMPLE_H
 #define FM_TRANSFORM_RESAMPLE_H
 
+#include "base/cpu.h"
 #include "transform/plan.h"
 
 typedef struct fm_resample fm_resample;
 
+/* The kernels are those of fm_cpu_tier_get(). FM_ERR_NOMEM, or FM_ERR_ARGUMENT for its variable. */
 int fm_resample_open(fm_resample **out, const fm_plan *plan, fm_mem_counter *counter,
                      fm_error *error);
 
 /*
  * Prepares for a sample: computes the weights and tells which part of the image must be decoded
- * (within the image; empty, 0 x 0, if none of it shows).
+ * (within the image; empty, 0 x 0, if none of it shows). FM_ERR_NOMEM, FM_ERR_ARGUMENT (a window
+ * of another size than the plan's).
  */
 int fm_resample_begin(fm_resample *resample, const fm_geometry *geometry, fm_box *needed,
                       fm_error *error);
@@ -40,6 +43,9 @@ int32_t fm_resample_rows(fm_resample *resample, uint8_t **rows, int32_t max_rows
 
 /* The first n_rows of those rows have been written: computes and stores what they complete. */
 void fm_resample_push(fm_resample *resample, int32_t n_rows);
+
+/* The tier of the kernels in use. */
+fm_cpu_tier fm_resample_tier(const fm_resample *resample);
 
 /* Accepts NULL and a pointer to NULL. */
 void fm_resample_close(fm_resample **resample);

@@ -1,0 +1,237 @@
+/*
+ * Times the transform's kernels, and the whole transform of a crop of mean size, for each tier that
+ * the CPU has: nanoseconds per pixel and the ratio to scalar. Tiers take turns, and the median of
+ * the rounds counts, so that ratios hold on a machine that does other things, too. Everything's
+ * output is compared with the scalar one's before it is timed; a difference ends the program
+ * with 1.
+ *
+ *     bench_kernels [ROUNDS]      (default 41)
+ */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "transform/kernels.h"
+#include "transform/resample.h"
+
+/* The mean crop of RandomResizedCrop(224) on photographs of ImageNet, and its result. */
+enum { IN_WIDTH = 276, IN_HEIGHT = 269, OUT = 224, BLOCK = 16 };
+/* As far apart as the transform's rows. */
+enum { IN_STRIDE = 896, OUT_STRIDE = 736 };
+enum { N_TIERS = FM_CPU_AVX2 + 1, MOST_ROUNDS = 1001 };
+
+static struct {
+    fm_kernels kernels[N_TIERS];
+    fm_steps steps;
+    bool has_steps;
+    fm_coeffs columns, rows;
+    fm_plan plan_f32, plan_u8;
+    fm_resample *f32[N_TIERS], *u8[N_TIERS];
+    uint8_t image[IN_HEIGHT * IN_STRIDE], wide[IN_HEIGHT * OUT_STRIDE], small[OUT * OUT_STRIDE];
+    const uint8_t *image_rows[IN_HEIGHT], *wide_rows[IN_HEIGHT];
+    float out[3 * OUT * OUT];
+} bench;
+
+static void check(int status, const fm_error *error) {
+    if (!status) return;
+    fprintf(stderr, "bench_kernels: %s\n", error->message);
+    exit(1);
+}
+
+/* ---- what is timed: each for a whole crop ---------------------------------------------------- */
+
+static void horizontal(int tier) {
+    for (int32_t row = 0; row < IN_HEIGHT; row += BLOCK) {
+        const int32_t n = IN_HEIGHT - row < BLOCK ? IN_HEIGHT - row : BLOCK;
+        uint8_t *out[BLOCK];
+        for (int32_t i = 0; i < n; i++) out[i] = bench.wide + (row + i) * OUT_STRIDE;
+        bench.kernels[tier].horizontal(out, bench.image_rows + row, n, &bench.columns);
+    }
+}
+
+static void vertical(int tier) {
+    const fm_coeffs *const rows = &bench.rows;
+    for (int32_t i = 0; i < OUT; i++)
+        bench.kernels[tier].vertical(bench.small + i * OUT_STRIDE, bench.wide_rows + rows->first[i],
+                                     rows->weights + i * rows->stride, rows->n_taps[i], 3 * OUT);
+}
+
+static void mirror(int tier) {
+    for (int32_t i = 0; i < OUT; i++)
+        bench.kernels[tier].mirror(bench.small + i * OUT_STRIDE, bench.wide + i * OUT_STRIDE, OUT);
+}
+
+static void store_u8(int tier) {
+    for (int32_t i = 0; i < OUT; i++)
+        bench.kernels[tier].store_u8((uint8_t *)bench.out + i * OUT, OUT * OUT, bench.wide_rows[i],
+                                     OUT);
+}
+
+static void store_table(int tier) {
+    for (int32_t i = 0; i < OUT; i++)
+        bench.kernels[tier].store_f32(bench.out + i * OUT, OUT * OUT, bench.wide_rows[i], OUT,
+                                      bench.plan_f32.table);
+}
+
+/* As the transform does it. */
+static void store_f32(int tier) {
+    if (!bench.has_steps || !bench.kernels[tier].store_steps) {
+        store_table(tier);
+        return;
+    }
+    for (int32_t i = 0; i < OUT; i++)
+        bench.kernels[tier].store_steps(bench.out + i * OUT, OUT * OUT, bench.wide_rows[i], OUT,
+                                        &bench.steps);
+}
+
+static void transform(fm_resample *resample) {
+    const fm_geometry geometry = {.source = {.width = IN_WIDTH, .height = IN_HEIGHT},
+                                  .resized_width = OUT,
+                                  .resized_height = OUT,
+                                  .window = {.width = OUT, .height = OUT}};
+    fm_box needed;
+    fm_error error;
+    check(fm_resample_begin(resample, &geometry, &needed, &error), &error);
+    check(fm_resample_start(resample, 0, IN_WIDTH, bench.out, &error), &error);
+    uint8_t *rows[BLOCK];
+    const uint8_t *from = bench.image;
+    for (int32_t n; (n = fm_resample_rows(resample, rows, BLOCK)) > 0;) {
+        /* In place of the decoder, whose rows would be in the cache, too. */
+        for (int32_t i = 0; i < n; i++, from += IN_STRIDE) memcpy(rows[i], from, 3 * IN_WIDTH);
+        fm_resample_push(resample, n);
+    }
+}
+
+static void transform_f32(int tier) { transform(bench.f32[tier]); }
+static void transform_u8(int tier) { transform(bench.u8[tier]); }
+
+/* Pixels that a figure counts are the kernel's outputs. */
+static const struct {
+    const char *name;
+    void (*run)(int tier);
+    double n_px;
+} cases[] = {{"horizontal", horizontal, (double)OUT *IN_HEIGHT},
+             {"vertical", vertical, (double)OUT *OUT},
+             {"mirror", mirror, (double)OUT *OUT},
+             {"store uint8", store_u8, (double)OUT *OUT},
+             {"store float32", store_f32, (double)OUT *OUT},
+             {"... by table", store_table, (double)OUT *OUT},
+             {"transform uint8", transform_u8, (double)OUT *OUT},
+             {"transform float32", transform_f32, (double)OUT *OUT}};
+enum { N_CASES = sizeof(cases) / sizeof(*cases) };
+
+/* ---- setup, check, timing -------------------------------------------------------------------- */
+
+static void setup(int n_tiers) {
+    fm_error error;
+    for (int i = 0; i < (int)sizeof(bench.image); i++)
+        bench.image[i] = (uint8_t)((uint32_t)(i * 2654435761u) * 2246822519u >> 24);
+    for (int i = 0; i < IN_HEIGHT; i++) {
+        bench.image_rows[i] = bench.image + i * IN_STRIDE;
+        bench.wide_rows[i] = bench.wide + i * OUT_STRIDE;
+    }
+    check(fm_coeffs_compute(&bench.columns, IN_WIDTH, OUT, 0, OUT, NULL, &error), &error);
+    fm_coeffs_even_taps(&bench.columns, IN_WIDTH);
+    check(fm_coeffs_compute(&bench.rows, IN_HEIGHT, OUT, 0, OUT, NULL, &error), &error);
+    const fm_op op = {.kind = FM_OP_RESIZE, .height = OUT, .width = OUT};
+    fm_transform plan = {.ops = &op,
+                         .n_ops = 1,
+                         .mean = {0.485f, 0.456f, 0.406f},
+                         .std = {0.229f, 0.224f, 0.225f},
+                         .dtype = FM_FLOAT32};
+    check(fm_plan_init(&bench.plan_f32, &plan, &error), &error);
+    plan.dtype = FM_UINT8;
+    check(fm_plan_init(&bench.plan_u8, &plan, &error), &error);
+    for (int tier = 0; tier < n_tiers; tier++) {
+        fm_kernels_init(&bench.kernels[tier], (fm_cpu_tier)tier);
+        if (fm_steps_find(&bench.kernels[tier], bench.plan_f32.table, &bench.steps))
+            bench.has_steps = true;
+        setenv("FEEDMILL_CPU", fm_cpu_tier_name((fm_cpu_tier)tier), 1);
+        check(fm_resample_open(&bench.f32[tier], &bench.plan_f32, NULL, &error), &error);
+        check(fm_resample_open(&bench.u8[tier], &bench.plan_u8, NULL, &error), &error);
+    }
+}
+
+/* FNV-1a over all that a case may have written; slack left out. */
+static uint64_t sum_outputs(void) {
+    uint64_t sum = 14695981039346656037u;
+    for (int row = 0; row < IN_HEIGHT; row++)
+        for (int i = 0; i < 3 * OUT; i++)
+            sum = (sum ^ bench.wide[row * OUT_STRIDE + i]) * 1099511628211u;
+    for (int row = 0; row < OUT; row++)
+        for (int i = 0; i < 3 * OUT; i++)
+            sum = (sum ^ bench.small[row * OUT_STRIDE + i]) * 1099511628211u;
+    const uint8_t *const out = (const uint8_t *)bench.out;
+    for (size_t i = 0; i < sizeof(bench.out); i++) sum = (sum ^ out[i]) * 1099511628211u;
+    return sum;
+}
+
+static void compare(int n_tiers) {
+    for (int c = 0; c < N_CASES; c++) {
+        uint64_t want = 0;
+        for (int tier = 0; tier < n_tiers; tier++) {
+            memset(bench.out, 0, sizeof(bench.out));
+            memset(bench.small, 0, sizeof(bench.small));
+            if (cases[c].run == horizontal) memset(bench.wide, 0, sizeof(bench.wide));
+            cases[c].run(tier);
+            const uint64_t sum = sum_outputs();
+            if (tier == 0) want = sum;
+            if (sum == want) continue;
+            fprintf(stderr, "bench_kernels: %s, %s: differs from scalar\n", cases[c].name,
+                    fm_cpu_tier_name((fm_cpu_tier)tier));
+            exit(1);
+        }
+    }
+}
+
+static double now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
+}
+
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+int main(int argc, char **argv) {
+    const int n_rounds = argc > 1 ? atoi(argv[1]) : 41;
+    if (argc > 2 || n_rounds < 1 || n_rounds > MOST_ROUNDS) {
+        fprintf(stderr, "usage: bench_kernels [ROUNDS, 1 to %d]\n", MOST_ROUNDS);
+        return 2;
+    }
+    int n_tiers = (int)fm_cpu_best_tier() + 1;
+    if (n_tiers > N_TIERS) n_tiers = N_TIERS;
+    setup(n_tiers);
+    compare(n_tiers);
+    printf("%d x %d -> %d x %d, median of %d rounds; ns per output pixel, us per crop, ratio\n",
+           IN_WIDTH, IN_HEIGHT, OUT, OUT, n_rounds);
+    for (int c = 0; c < N_CASES; c++) {
+        static double times[N_TIERS][MOST_ROUNDS];
+        for (int round = 0; round < n_rounds; round++) {
+            for (int tier = 0; tier < n_tiers; tier++) {
+                const double start = now_ns();
+                for (int i = 0; i < 4; i++) cases[c].run(tier);
+                times[tier][round] = (now_ns() - start) / 4;
+            }
+        }
+        printf("%-18s", cases[c].name);
+        for (int tier = 0; tier < n_tiers; tier++) {
+            qsort(times[tier], (size_t)n_rounds, sizeof(double), by_value);
+            const double ns = times[tier][n_rounds / 2];
+            printf("  %s %6.3f ns %6.1f us %5.2fx", fm_cpu_tier_name((fm_cpu_tier)tier),
+                   ns / cases[c].n_px, ns / 1e3, times[0][n_rounds / 2] / ns);
+        }
+        printf("\n");
+    }
+    for (int tier = 0; tier < n_tiers; tier++) {
+        fm_resample_close(&bench.f32[tier]);
+        fm_resample_close(&bench.u8[tier]);
+    }
+    fm_coeffs_fini(&bench.columns);
+    fm_coeffs_fini(&bench.rows);
+    return 0;
+}

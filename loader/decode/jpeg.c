@@ -1,0 +1,278 @@
+#define _GNU_SOURCE
+#include "decode/jpeg.h"
+
+#include <assert.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <string.h>
+
+/* jpeglib.h uses FILE and size_t without including their headers. */
+#include <jerror.h>
+#include <jpeglib.h>
+
+#include "decode/jpeg_scan.h"
+
+/* 2.1 brought fancy upsampling of 4:4:0, which Pillow's libjpeg-turbo does too, and the fix of
+ * jpeg_skip_scanlines() (CVE-2020-35538). */
+#if !defined(LIBJPEG_TURBO_VERSION_NUMBER) || LIBJPEG_TURBO_VERSION_NUMBER < 2001000
+#error "feedmill needs libjpeg-turbo 2.1 or newer"
+#endif
+
+/* A progressive image of 12 MP at 4:4:4 is taken; larger ones are left to Pillow, one at a time. */
+#define MAX_COEFFICIENT_BYTES ((uint64_t)80 << 20)
+/* Coefficients that libjpeg's smoothing of incomplete progressive images looks at, and the DC. */
+#define N_SMOOTHED 10
+
+enum state {
+    STATE_IDLE,    /* between images */
+    STATE_BEGUN,   /* the header is read */
+    STATE_STARTED, /* rows can be read */
+    STATE_FAILED   /* only fm_jpeg_end() is left */
+};
+
+struct fm_jpeg {
+    struct jpeg_decompress_struct codec;
+    struct jpeg_error_mgr errors;
+    struct jpeg_source_mgr source;
+    struct jpeg_progress_mgr progress;
+    const _Atomic bool *cancelled; /* NULL: never */
+    jmp_buf escape;                /* set by each entry point that calls libjpeg */
+    fm_limits limits;
+    fm_jpeg_scan scan;
+    enum state state;
+    int32_t n_rows_left; /* of the box */
+    char warning[JMSG_LENGTH_MAX];
+};
+
+/* ---- libjpeg's callbacks --------------------------------------------------------------------- */
+
+static void on_error(j_common_ptr codec) {
+    fm_jpeg *const jpeg = codec->client_data;
+    longjmp(jpeg->escape, 1);
+}
+
+/* Level -1 is a warning, others are traces. The first warning is kept for the message. */
+static void on_message(j_common_ptr codec, int level) {
+    fm_jpeg *const jpeg = codec->client_data;
+    if (level >= 0) return;
+    if (codec->err->num_warnings++ == 0) codec->err->format_message(codec, jpeg->warning);
+}
+
+/* The library never prints. */
+static void on_output(j_common_ptr codec) { (void)codec; }
+
+static void on_source(j_decompress_ptr codec) { (void)codec; }
+
+/* All bytes are in the buffer from the start, and they end in EOI: nothing reads past it. */
+static boolean on_end_of_source(j_decompress_ptr codec) {
+    ERREXIT(codec, JERR_INPUT_EOF);
+    return FALSE;
+}
+
+static void on_skip(j_decompress_ptr codec, long n) {
+    if (n <= 0) return;
+    if ((size_t)n > codec->src->bytes_in_buffer) ERREXIT(codec, JERR_INPUT_EOF);
+    codec->src->next_input_byte += n;
+    codec->src->bytes_in_buffer -= (size_t)n;
+}
+
+/* libjpeg calls it for each row of blocks, also while it reads a progressive file to its end. */
+static void on_progress(j_common_ptr codec) {
+    fm_jpeg *const jpeg = codec->client_data;
+    if (jpeg->cancelled && atomic_load_explicit(jpeg->cancelled, memory_order_relaxed))
+        longjmp(jpeg->escape, 1);
+}
+
+/* ---- statuses -------------------------------------------------------------------------------- */
+
+/* After a longjmp: libjpeg's error as a status. */
+static int fail(fm_jpeg *jpeg, fm_error *error) {
+    jpeg->state = STATE_FAILED;
+    if (jpeg->cancelled && atomic_load_explicit(jpeg->cancelled, memory_order_relaxed))
+        return fm_error_set(error, FM_ERR_CANCELLED, "decoding was cancelled");
+    char text[JMSG_LENGTH_MAX] = "";
+    jpeg->errors.format_message((j_common_ptr)&jpeg->codec, text);
+    int status = FM_ERR_DAMAGED;
+    if (jpeg->errors.msg_code == JERR_OUT_OF_MEMORY) status = FM_ERR_NOMEM;
+    if (jpeg->errors.msg_code == JERR_FRACT_SAMPLE_NOTIMPL ||
+        jpeg->errors.msg_code == JERR_CONVERSION_NOTIMPL)
+        status = FM_ERR_KIND;
+    return fm_error_set(error, status, "libjpeg: %s", text);
+}
+
+/*
+ * libjpeg warns where it goes on with made-up data. The rows may still equal Pillow's, but whether
+ * they do depends on its version: leave such files to Pillow.
+ */
+static int check_warnings(fm_jpeg *jpeg, fm_error *error) {
+    if (jpeg->errors.num_warnings == 0) return FM_OK;
+    jpeg->state = STATE_FAILED;
+    return fm_error_set(error, FM_ERR_DAMAGED, "libjpeg: %s", jpeg->warning);
+}
+
+static int check_state(const fm_jpeg *jpeg, enum state wanted, const char *call, fm_error *error) {
+    assert(jpeg->state == wanted || jpeg->state == STATE_FAILED);
+    if (jpeg->state == wanted) return FM_OK;
+    return fm_error_set(error, FM_ERR_STATE, "%s is not due", call);
+}
+
+/* ---- open, close ----------------------------------------------------------------------------- */
+
+int fm_jpeg_open(fm_jpeg **out, const fm_limits *limits, fm_mem_counter *counter, fm_error *error) {
+    *out = NULL;
+    fm_jpeg *const jpeg = fm_mem_zalloc(counter, 1, sizeof(*jpeg));
+    if (!jpeg) return fm_error_set(error, FM_ERR_NOMEM, "no memory for a JPEG decoder");
+    jpeg->limits = *limits;
+    jpeg->codec.err = jpeg_std_error(&jpeg->errors);
+    jpeg->errors.error_exit = on_error;
+    jpeg->errors.emit_message = on_message;
+    jpeg->errors.output_message = on_output;
+    jpeg->codec.client_data = jpeg;
+    if (setjmp(jpeg->escape)) {
+        const int status = fail(jpeg, error);
+        jpeg_destroy_decompress(&jpeg->codec);
+        fm_mem_free(jpeg);
+        return status;
+    }
+    jpeg_create_decompress(&jpeg->codec);
+    jpeg->source.init_source = on_source;
+    jpeg->source.fill_input_buffer = on_end_of_source;
+    jpeg->source.skip_input_data = on_skip;
+    jpeg->source.resync_to_restart = jpeg_resync_to_restart;
+    jpeg->source.term_source = on_source;
+    jpeg->codec.src = &jpeg->source;
+    jpeg->progress.progress_monitor = on_progress;
+    jpeg->codec.progress = &jpeg->progress;
+    *out = jpeg;
+    return FM_OK;
+}
+
+void fm_jpeg_watch(fm_jpeg *jpeg, const _Atomic bool *cancelled) { jpeg->cancelled = cancelled; }
+
+void fm_jpeg_close(fm_jpeg **jpeg) {
+    if (!jpeg || !*jpeg) return;
+    jpeg_destroy_decompress(&(*jpeg)->codec);
+    fm_mem_free(*jpeg);
+    *jpeg = NULL;
+}
+
+void fm_jpeg_end(fm_jpeg *jpeg) {
+    jpeg_abort_decompress(&jpeg->codec);
+    jpeg->state = STATE_IDLE;
+}
+
+/* ---- one image ------------------------------------------------------------------------------- */
+
+int fm_jpeg_begin(fm_jpeg *jpeg, const uint8_t *bytes, size_t n_bytes, fm_image_info *info,
+                  fm_error *error) {
+    const int wrong = check_state(jpeg, STATE_IDLE, "fm_jpeg_begin()", error);
+    if (wrong) return wrong;
+    jpeg->state = STATE_FAILED;
+    const int status = fm_jpeg_scan_file(&jpeg->scan, bytes, n_bytes, &jpeg->limits, error);
+    if (status) return status;
+    jpeg->source.next_input_byte = bytes;
+    jpeg->source.bytes_in_buffer = jpeg->scan.n_bytes;
+    jpeg->errors.num_warnings = 0;
+    if (setjmp(jpeg->escape)) return fail(jpeg, error);
+    jpeg_read_header(&jpeg->codec, TRUE);
+    *info = jpeg->scan.info;
+    jpeg->state = STATE_BEGUN;
+    return check_warnings(jpeg, error);
+}
+
+/*
+ * libjpeg smooths a progressive image of which not all bits of the low frequencies came, in ways
+ * that changed between its versions.
+ */
+static bool is_complete(const struct jpeg_decompress_struct *codec) {
+    if (!codec->progressive_mode) return true;
+    for (int c = 0; c < codec->num_components; c++)
+        for (int k = 0; k < N_SMOOTHED; k++)
+            if (codec->coef_bits[c][k] != 0) return false;
+    return true;
+}
+
+/* What libjpeg keeps of an image that it must read to the end before the first row comes. */
+static uint64_t coefficient_bytes(const fm_jpeg *jpeg) {
+    if (jpeg->scan.single_pass) return 0;
+    uint64_t n_bytes = 0;
+    for (int c = 0; c < jpeg->codec.num_components; c++) {
+        const jpeg_component_info *const component = &jpeg->codec.comp_info[c];
+        n_bytes +=
+            (uint64_t)component->width_in_blocks * component->height_in_blocks * sizeof(JBLOCK);
+    }
+    return n_bytes;
+}
+
+/*
+ * The columns to decode: those of the box, and one more on each side, which fancy upsampling looks
+ * at. libjpeg-turbo changes its upsampling where a component is left with fewer than three columns
+ * though the whole image has more.
+ */
+static void columns(const fm_jpeg *jpeg, const fm_box *box, JDIMENSION *left, JDIMENSION *width) {
+    const int32_t image_width = jpeg->scan.info.width;
+    const int32_t least = 3 * jpeg->scan.max_h_factor;
+    int32_t from = box->left > 0 ? box->left - 1 : 0;
+    int32_t to = box->left + box->width < image_width ? box->left + box->width + 1 : image_width;
+    if (to - from < least) to = from + least < image_width ? from + least : image_width;
+    if (to - from < least) from = to > least ? to - least : 0;
+    *left = (JDIMENSION)from;
+    *width = (JDIMENSION)(to - from);
+}
+
+int fm_jpeg_start(fm_jpeg *jpeg, const fm_box *box, int32_t *skip_px, int32_t *row_px,
+                  fm_error *error) {
+    const int wrong = check_state(jpeg, STATE_BEGUN, "fm_jpeg_start()", error);
+    if (wrong) return wrong;
+    const fm_image_info *const info = &jpeg->scan.info;
+    if (box->left < 0 || box->top < 0 || box->width < 1 || box->height < 1 ||
+        box->width > info->width || box->left > info->width - box->width ||
+        box->height > info->height || box->top > info->height - box->height)
+        return fm_error_set(error, FM_ERR_ARGUMENT, "box %d,%d %dx%d is not within %dx%d pixels",
+                            box->left, box->top, box->width, box->height, info->width,
+                            info->height);
+    struct jpeg_decompress_struct *const codec = &jpeg->codec;
+    const uint64_t n_bytes = coefficient_bytes(jpeg);
+    if (n_bytes > MAX_COEFFICIENT_BYTES) {
+        jpeg->state = STATE_FAILED;
+        return fm_error_set(error, FM_ERR_LIMIT,
+                            "a progressive JPEG of %dx%d pixels, whose coefficients take %llu MB",
+                            info->width, info->height, (unsigned long long)(n_bytes >> 20));
+    }
+    if (setjmp(jpeg->escape)) return fail(jpeg, error);
+    codec->out_color_space = JCS_RGB;
+    codec->dct_method = JDCT_ISLOW;
+    codec->do_fancy_upsampling = TRUE;
+    jpeg_start_decompress(codec);
+    if (!is_complete(codec)) {
+        jpeg->state = STATE_FAILED;
+        return fm_error_set(error, FM_ERR_DAMAGED, "a progressive JPEG that lacks some scans");
+    }
+    JDIMENSION left = 0, width = 0;
+    columns(jpeg, box, &left, &width);
+    jpeg_crop_scanline(codec, &left, &width);
+    if (box->top > 0) jpeg_skip_scanlines(codec, (JDIMENSION)box->top);
+    *skip_px = box->left - (int32_t)left;
+    *row_px = (int32_t)width;
+    jpeg->n_rows_left = box->height;
+    jpeg->state = STATE_STARTED;
+    return check_warnings(jpeg, error);
+}
+
+int fm_jpeg_read(fm_jpeg *jpeg, uint8_t *const *rows, int32_t n_rows, fm_error *error) {
+    const int wrong = check_state(jpeg, STATE_STARTED, "fm_jpeg_read()", error);
+    if (wrong) return wrong;
+    const int32_t n = n_rows < jpeg->n_rows_left ? n_rows : jpeg->n_rows_left;
+    if (n < 1) return fm_error_set(error, FM_ERR_STATE, "fm_jpeg_read(): no rows are left");
+    if (setjmp(jpeg->escape)) return fail(jpeg, error);
+    /* One call gives at most one row group. libjpeg writes to the rows, not to the array. */
+    for (int32_t done = 0; done < n;) {
+        const JDIMENSION got = jpeg_read_scanlines(
+            &jpeg->codec, (JSAMPARRAY)(uintptr_t)(rows + done), (JDIMENSION)(n - done));
+        if (got == 0) ERREXIT(&jpeg->codec, JERR_CANT_SUSPEND);
+        done += (int32_t)got;
+    }
+    jpeg->n_rows_left -= n;
+    const int status = check_warnings(jpeg, error);
+    return status ? status : n;
+}

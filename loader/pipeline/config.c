@@ -1,0 +1,135 @@
+#include "pipeline/config.h"
+
+#include <string.h>
+
+#include "base/cpu.h"
+#include "read/reader.h"
+#include "ring/ring.h"
+
+#define MIB ((uint64_t)1 << 20)
+
+/* Row buffers, coefficient tables and libjpeg's working memory of one decode thread for photographs
+ * of ordinary size; only large progressive images take more. */
+#define SCRATCH_BYTES_PER_THREAD (4 * MIB)
+/* What the pipeline keeps for a sample on its way (a task, its label, its path). */
+#define TASK_BYTES 640u
+/* ... and for each sample of the dataset, and the records of steps. */
+#define INDEX_BYTES 8u
+#define STEPS_BYTES (4 * MIB)
+#define READ_AHEAD_BYTES (64 * MIB)
+#define READ_AHEAD_MIN_BYTES (4 * MIB)
+#define MAX_BATCH_SIZE 65536u
+#define MAX_THREADS 1024u
+#define MAX_PREFETCH 65536u
+/* The random draws' counter has 40 bits for the index (base/rng.h). */
+#define MAX_SAMPLES ((uint64_t)1 << 40)
+
+void fm_config_init(fm_config *config) {
+    memset(config, 0, sizeof(*config));
+    config->struct_bytes = sizeof(*config);
+    config->transform.dtype = FM_FLOAT32;
+    for (int c = 0; c < 3; c++) config->transform.std[c] = 1;
+    config->batch_size = 64;
+    config->prefetch_batches = 4;
+    config->max_file_bytes = 256 * MIB;
+    config->max_image_pixels = 89478485;
+}
+
+static int refuse_u64(fm_error *error, const char *field, uint64_t value, uint64_t low,
+                      uint64_t high) {
+    return fm_error_set(error, FM_ERR_ARGUMENT, "%s is %llu; it must be %llu to %llu", field,
+                        (unsigned long long)value, (unsigned long long)low,
+                        (unsigned long long)high);
+}
+
+static int check_range(const char *field, uint64_t value, uint64_t low, uint64_t high,
+                       fm_error *error) {
+    return value < low || value > high ? refuse_u64(error, field, value, low, high) : FM_OK;
+}
+
+static int check_fields(const fm_config *c, fm_error *error) {
+    int status = check_range("n_samples", c->n_samples, 1, MAX_SAMPLES, error);
+    if (!status) status = check_range("batch_size", c->batch_size, 1, MAX_BATCH_SIZE, error);
+    if (!status) status = check_range("n_threads", c->n_threads, 1, MAX_THREADS, error);
+    if (!status)
+        status = check_range("prefetch_batches", c->prefetch_batches, 1, MAX_PREFETCH, error);
+    if (!status) status = check_range("read_depth", c->read_depth, 0, 4096, error);
+    if (!status) status = check_range("max_file_bytes", c->max_file_bytes, 1, UINT32_MAX, error);
+    if (!status)
+        status = check_range("max_image_pixels", c->max_image_pixels, 1, UINT32_MAX, error);
+    if (status) return status;
+    if (!c->allocator.alloc != !c->allocator.free) {
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "allocator: alloc and free must be given together");
+    }
+    if (c->allocator.handover && !c->allocator.alloc) {
+        return fm_error_set(error, FM_ERR_ARGUMENT, "allocator: handover needs alloc and free");
+    }
+    return FM_OK;
+}
+
+/* Splits the budget: scratch and read buffers first, as many slots as fit, no more than useful. */
+static int fit_budget(fm_config *c, const fm_plan *plan, uint32_t *n_slots, fm_error *error) {
+    const uint64_t slot_bytes = fm_ring_slot_bytes((size_t)c->batch_size * plan->sample_bytes,
+                                                   c->batch_size * sizeof(int64_t));
+    const uint64_t scratch_bytes = c->n_threads * SCRATCH_BYTES_PER_THREAD + STEPS_BYTES +
+                                   c->n_samples * INDEX_BYTES +
+                                   (uint64_t)c->prefetch_batches * c->batch_size * TASK_BYTES;
+    const uint64_t slots_min_bytes = FM_RING_MIN_SLOTS * slot_bytes;
+    const uint64_t wanted_slots = c->prefetch_batches + FM_RING_MAX_LENT > FM_RING_MIN_SLOTS
+                                      ? c->prefetch_batches + FM_RING_MAX_LENT
+                                      : FM_RING_MIN_SLOTS;
+    uint64_t read_bytes = c->read_ahead_bytes ? c->read_ahead_bytes : READ_AHEAD_BYTES;
+    const uint64_t read_min_bytes = read_bytes < READ_AHEAD_MIN_BYTES || c->read_ahead_bytes
+                                        ? read_bytes
+                                        : READ_AHEAD_MIN_BYTES;
+    const uint64_t needed = scratch_bytes + slots_min_bytes + read_min_bytes;
+    if (c->memory_budget_bytes < needed) {
+        return fm_error_set(
+            error, FM_ERR_BUDGET,
+            "memory_budget of %llu bytes is too small: %d batch slots of %llu bytes, read buffers "
+            "of %llu and scratch of %llu need %llu; raise it, or lower the batch size",
+            (unsigned long long)c->memory_budget_bytes, FM_RING_MIN_SLOTS,
+            (unsigned long long)slot_bytes, (unsigned long long)read_min_bytes,
+            (unsigned long long)scratch_bytes, (unsigned long long)needed);
+    }
+    /* Read buffers give way to slots down to a quarter of what is left, and to the least slots
+     * down to their own least. */
+    const uint64_t left = c->memory_budget_bytes - scratch_bytes;
+    if (!c->read_ahead_bytes) {
+        if (read_bytes > left / 4)
+            read_bytes = left / 4 > read_min_bytes ? left / 4 : read_min_bytes;
+        if (read_bytes > left - slots_min_bytes) read_bytes = left - slots_min_bytes;
+    }
+    c->read_ahead_bytes = read_bytes;
+    const uint64_t fitting = (left - read_bytes) / slot_bytes;
+    *n_slots = (uint32_t)(fitting < wanted_slots ? fitting : wanted_slots);
+    return FM_OK;
+}
+
+int fm_config_resolve(const fm_config *config, fm_config *out, fm_plan *plan, uint32_t *n_slots,
+                      fm_error *error) {
+    if (!config) return fm_error_set(error, FM_ERR_ARGUMENT, "config is NULL");
+    if (config->struct_bytes != sizeof(*config)) {
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "config.struct_bytes is %zu, not %zu: call fm_config_init() first, "
+                            "with the header of this library's version (%s)",
+                            config->struct_bytes, sizeof(*config), FM_VERSION_STRING);
+    }
+    *out = *config;
+    if (out->n_samples == 0) out->n_samples = out->source.n_samples;
+    if (out->n_threads == 0) {
+        const uint32_t usable = fm_cpu_usable();
+        out->n_threads = usable > 1 ? usable - 1 : 1;
+    }
+    if (out->memory_budget_bytes == 0) out->memory_budget_bytes = fm_cpu_memory_bytes() / 4;
+    int status = check_fields(out, error);
+    if (!status) status = fm_reader_kind_from_env(out->reader, &out->reader, error);
+    fm_cpu_tier tier; /* checked here; the workers' kernels ask again */
+    if (!status) status = fm_cpu_tier_get(&tier, error);
+    if (!status) status = fm_plan_init(plan, &out->transform, error);
+    if (!status) status = fit_budget(out, plan, n_slots, error);
+    /* The plan holds what it needs; the caller's arrays may go. */
+    out->transform = (fm_transform){0};
+    return status;
+}

@@ -1,0 +1,15 @@
+/* Checks a configuration and works out what it leaves open. */
+#ifndef FM_PIPELINE_CONFIG_H
+#define FM_PIPELINE_CONFIG_H
+
+#include "base/error.h"
+#include "transform/plan.h"
+
+/*
+ * Fills *out from *config with every default resolved, the slots and read buffers fitted into the
+ * memory budget (*n_slots), and *plan. FM_ERR_ARGUMENT, FM_ERR_BUDGET.
+ */
+int fm_config_resolve(const fm_config *config, fm_config *out, fm_plan *plan, uint32_t *n_slots,
+                      fm_error *error);
+
+#endif

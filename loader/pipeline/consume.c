@@ -1,0 +1,416 @@
+/* What the consumer gets: batches in order, samples to finish himself, step records, counters. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "pipeline/pipeline.h"
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+/* Locked. Batches at the front that could be delivered right now. */
+static uint32_t count_ready(fm_loader *loader) {
+    uint32_t n = 0;
+    for (; n < loader->n_groups; n++) {
+        const fm_group *const group = fm_group_at(loader, n);
+        if (group->n_left || group->n_rejected) break;
+    }
+    return n;
+}
+
+/* Time without work of all decode threads together, up to now. */
+static uint64_t sum_idle_ns(fm_loader *loader, uint64_t now_ns) {
+    uint64_t sum_ns = 0;
+    for (uint32_t i = 0; i < loader->n_workers; i++) {
+        fm_worker *const worker = &loader->workers[i];
+        sum_ns += atomic_load_explicit(&worker->idle_ns, memory_order_relaxed);
+        const uint64_t since_ns =
+            atomic_load_explicit(&worker->idle_since_ns, memory_order_relaxed);
+        if (since_ns && since_ns < now_ns) sum_ns += now_ns - since_ns;
+    }
+    return sum_ns;
+}
+
+/* Locked. The clock of the wait for one batch starts, unless it runs already. */
+static void begin_step(fm_loader *loader) {
+    if (loader->request_ns) return;
+    const uint64_t now_ns = fm_clock_ns();
+    loader->request_ns = loader->waited_until_ns = now_ns;
+    loader->request_ready = count_ready(loader);
+    loader->request_idle_ns = sum_idle_ns(loader, now_ns);
+    /* The wall time runs from the epoch's first request to its last return. */
+    if (loader->last_return_ns) loader->sums.wall_ns += now_ns - loader->last_return_ns;
+    loader->last_return_ns = now_ns;
+}
+
+/* Locked. Time inside next() up to now_ns. */
+static void add_host_wait(fm_loader *loader, uint64_t now_ns) {
+    loader->sums.host_wait_ns += now_ns - loader->last_return_ns;
+    loader->sums.wall_ns += now_ns - loader->last_return_ns;
+    loader->last_return_ns = now_ns;
+}
+
+/* Locked. The part of the step's wait before ready_ns, in which there was no batch. */
+static uint64_t add_data_wait(fm_loader *loader, uint64_t ready_ns) {
+    if (ready_ns <= loader->request_ns) return 0;
+    const uint64_t wait_ns = ready_ns - loader->request_ns;
+    /* Read a moment after the batch was ready: no more than the wait itself can be idle. */
+    const uint64_t idle_ns = sum_idle_ns(loader, fm_clock_ns()) - loader->request_idle_ns;
+    const uint64_t most_ns = wait_ns * loader->n_workers;
+    loader->sums.data_wait_ns += wait_ns;
+    loader->sums.wait_idle_ns += idle_ns < most_ns ? idle_ns : most_ns;
+    return wait_ns;
+}
+
+/* Locked. Ends the wait that brought no batch: an error, a time-out, an interrupt. It is part of
+ * the sums, but no step. */
+static void end_failed_wait(fm_loader *loader, uint64_t until_ns) {
+    add_data_wait(loader, until_ns);
+    add_host_wait(loader, until_ns);
+    loader->request_ns = 0;
+}
+
+/* Locked. Records the step whose batch was ready at ready_ns. */
+static void record_step(fm_loader *loader, uint64_t ready_ns) {
+    fm_step *const step = &loader->steps[loader->n_steps % FM_N_STEPS];
+    *step = (fm_step){
+        .step = loader->n_steps,
+        .epoch = (uint32_t)loader->sums.epochs - 1,
+        .ready_batches = loader->request_ready,
+        .request_ns = loader->request_ns,
+        .data_wait_ns = add_data_wait(loader, ready_ns),
+    };
+    loader->n_steps++;
+    loader->request_ns = 0;
+    add_host_wait(loader, fm_clock_ns());
+    step->host_wait_ns = loader->last_return_ns - step->request_ns;
+}
+
+void fm_loader_step_request(fm_loader *loader) {
+    if (fm_loader_check(loader, NULL)) return;
+    fm_ring_lock(loader->ring);
+    /* A wait that was given up ends where it was last looked at, not here. */
+    if (loader->request_ns) end_failed_wait(loader, loader->waited_until_ns);
+    begin_step(loader);
+    fm_ring_unlock(loader->ring);
+}
+
+void fm_loader_step_return(fm_loader *loader) {
+    if (fm_loader_check(loader, NULL) || loader->n_steps == 0) return;
+    fm_ring_lock(loader->ring);
+    fm_step *const step = &loader->steps[(loader->n_steps - 1) % FM_N_STEPS];
+    /* Only directly after that step: no other wait has begun, nor another epoch. */
+    if (!loader->request_ns && loader->last_return_ns == step->request_ns + step->host_wait_ns) {
+        add_host_wait(loader, fm_clock_ns());
+        step->host_wait_ns = loader->last_return_ns - step->request_ns;
+    }
+    fm_ring_unlock(loader->ring);
+}
+
+size_t fm_loader_steps(fm_loader *loader, uint64_t from, fm_step *out, size_t capacity) {
+    if (fm_loader_check(loader, NULL) || !out) return 0;
+    fm_ring_lock(loader->ring);
+    const uint64_t oldest = loader->n_steps > FM_N_STEPS ? loader->n_steps - FM_N_STEPS : 0;
+    uint64_t step = from > oldest ? from : oldest;
+    size_t n = 0;
+    for (; step < loader->n_steps && n < capacity; step++)
+        out[n++] = loader->steps[step % FM_N_STEPS];
+    fm_ring_unlock(loader->ring);
+    return n;
+}
+
+/* ---- batches going out ----------------------------------------------------------------------- */
+
+/* Locked. The oldest group leaves the circle. */
+static void pop_group(fm_loader *loader) {
+    loader->head = (loader->head + 1) % loader->config.prefetch_batches;
+    loader->n_groups--;
+    fm_run_assign_slots(loader);
+    pthread_cond_broadcast(&loader->ring->work);
+}
+
+static void fill_batch(const fm_loader *loader, const fm_group *group, void *memory,
+                       fm_batch *batch) {
+    *batch = (fm_batch){
+        .images = memory,
+        .labels = (const int64_t *)((const uint8_t *)memory + loader->ring->label_offset),
+        .n = group->n_tasks,
+        .channels = 3,
+        .height = (uint32_t)loader->plan.out_height,
+        .width = (uint32_t)loader->plan.out_width,
+        .dtype = loader->plan.dtype,
+        .number = group->number,
+    };
+    memcpy((uint8_t *)memory + loader->ring->label_offset, group->labels,
+           group->n_tasks * sizeof(int64_t));
+}
+
+/* Unlocked: a complete group is the consumer's alone. Its slot is lent, copied or handed over. */
+static int hand_out(fm_loader *loader, fm_group *group, fm_batch *batch, fm_error *error) {
+    fm_ring *const ring = loader->ring;
+    fill_batch(loader, group, group->slot->memory, batch);
+    fm_ring_lock(ring);
+    const bool handover = ring->allocator.handover;
+    const bool lend = !handover && fm_ring_may_lend(ring);
+    if (lend) batch->loan = fm_ring_lend(ring, group->slot);
+    fm_ring_unlock(ring);
+    if (lend) return FM_OK;
+    if (handover) {
+        if (fm_ring_hand_over(ring, group->slot, &batch->images, &batch->memory_handle))
+            return fm_error_set(error, FM_ERR_NOMEM,
+                                "no memory for a fresh batch slot of %zu bytes", ring->slot_bytes);
+        return FM_OK;
+    }
+    const uint64_t begin_ns = fm_clock_ns();
+    const size_t image_bytes = group->n_tasks * loader->plan.sample_bytes;
+    fm_loan *const copy = fm_ring_copy(ring, group->slot, image_bytes);
+    if (!copy)
+        return fm_error_set(error, FM_ERR_NOMEM,
+                            "no memory for a copy of a batch (%zu bytes): %u batches are held "
+                            "already; release some",
+                            image_bytes, FM_RING_MAX_LENT);
+    batch->images = fm_loan_memory(copy, ring);
+    batch->labels = (const int64_t *)((const uint8_t *)batch->images + ring->label_offset);
+    batch->loan = copy;
+    batch->copied = true;
+    fm_ring_lock(ring);
+    loader->sums.copied_batches++;
+    loader->sums.copied_bytes += image_bytes;
+    loader->sums.copy_ns += fm_clock_ns() - begin_ns;
+    fm_ring_unlock(ring);
+    return FM_OK;
+}
+
+static int deliver(fm_loader *loader, fm_group *group, fm_batch *batch, fm_error *error) {
+    const int status = hand_out(loader, group, batch, error);
+    if (status) {
+        *batch = (fm_batch){0};
+        return status;
+    }
+    fm_ring_lock(loader->ring);
+    if (!batch->loan || batch->copied) fm_ring_give_back(loader->ring, group->slot);
+    loader->sums.batches++;
+    loader->sums.samples += group->n_tasks;
+    const uint64_t ready_ns = group->ready_ns;
+    pop_group(loader);
+    record_step(loader, ready_ns);
+    fm_ring_unlock(loader->ring);
+    return FM_OK;
+}
+
+/* The rejected task that comes first in its batch. */
+static fm_task *first_rejected(const fm_group *group) {
+    for (uint32_t i = 0; i < group->n_tasks; i++)
+        if (group->tasks[i].cause) return &group->tasks[i];
+    return NULL;
+}
+
+static void describe(const fm_task *task, fm_error *error) {
+    fm_error_set(error, task->cause, "sample %lld (%s): %s", (long long)task->index,
+                 task->read.path, task->why);
+    fm_error_set_index(error, task->index);
+}
+
+static int drop_failed(fm_loader *loader, fm_group *group, fm_error *error) {
+    if (error) *error = group->error;
+    const int status = group->error.status;
+    fm_ring_lock(loader->ring);
+    loader->sums.errors++;
+    fm_ring_give_back(loader->ring, group->slot);
+    pop_group(loader);
+    end_failed_wait(loader, fm_clock_ns());
+    fm_ring_unlock(loader->ring);
+    return status;
+}
+
+/* The oldest group is complete but for rejected samples. */
+static int handle_rejected(fm_loader *loader, fm_group *group, fm_error *error) {
+    fm_task *const task = first_rejected(group);
+    if (loader->config.fallback && !group->failed) {
+        loader->fallback_task = task;
+        loader->fallback_since_ns = fm_clock_ns();
+        describe(task, error);
+        return FM_FALLBACK;
+    }
+    if (!group->failed) describe(task, &group->error);
+    return drop_failed(loader, group, error);
+}
+
+/* Locked. Waits until the oldest group is complete; false: the time is over. */
+static bool wait_for_group(fm_loader *loader, const fm_group *group, int64_t timeout_ns) {
+    const uint64_t deadline_ns = fm_clock_ns() + (uint64_t)(timeout_ns < 0 ? 0 : timeout_ns);
+    while (group->n_left > 0) {
+        if (timeout_ns < 0) {
+            pthread_cond_wait(&loader->ring->ready, &loader->ring->mutex);
+        } else if (fm_cond_wait_until(&loader->ring->ready, &loader->ring->mutex, deadline_ns)) {
+            return group->n_left == 0;
+        }
+    }
+    return true;
+}
+
+int fm_loader_next(fm_loader *loader, int64_t timeout_ns, fm_batch *batch, fm_error *error) {
+    int status = fm_loader_check(loader, error);
+    if (!status && !batch) status = fm_error_set(error, FM_ERR_ARGUMENT, "batch is NULL");
+    if (status) return status;
+    *batch = (fm_batch){0};
+    if (loader->epoch_state == FM_EPOCH_NONE)
+        return fm_error_set(error, FM_ERR_STATE, "no epoch is running: start one first");
+    if (loader->fallback_task)
+        return fm_error_set(error, FM_ERR_STATE, "a fallback is pending: end it first");
+    /* The order is fed here, on the consumer's thread, since its source is called here only. */
+    if (loader->has_order && loader->epoch_state == FM_EPOCH_OPEN) {
+        status = fm_loader_feed(loader, error);
+        /* What the source does not find is an error at its batch's turn; it ends the epoch. */
+        if (status && loader->n_groups == 0) {
+            loader->epoch_state = FM_EPOCH_FINISHED;
+            return status;
+        }
+    }
+    if (loader->n_groups == 0) {
+        if (loader->epoch_state != FM_EPOCH_FINISHED) return FM_AGAIN;
+        loader->request_ns = 0;
+        return FM_END;
+    }
+    fm_group *const group = fm_group_at(loader, 0);
+    fm_ring_lock(loader->ring);
+    begin_step(loader);
+    const bool complete = wait_for_group(loader, group, timeout_ns);
+    loader->waited_until_ns = fm_clock_ns();
+    fm_ring_unlock(loader->ring);
+    if (!complete) return FM_AGAIN;
+    status = group->n_rejected ? handle_rejected(loader, group, error)
+                               : deliver(loader, group, batch, error);
+    return status;
+}
+
+void fm_batch_release(fm_batch *batch) {
+    if (!batch) return;
+    fm_loan_release(batch->loan);
+    *batch = (fm_batch){0};
+}
+
+/* ---- samples that the caller finishes -------------------------------------------------------- */
+
+int fm_loader_fallback(fm_loader *loader, fm_fallback *out) {
+    const int status = fm_loader_check(loader, NULL);
+    if (status || !out) return status ? status : FM_ERR_ARGUMENT;
+    const fm_task *const task = loader->fallback_task;
+    if (!task) return FM_ERR_STATE;
+    const fm_plan *const plan = &loader->plan;
+    *out = (fm_fallback){
+        .index = task->index,
+        .occurrence = task->occurrence,
+        .position = task->position,
+        .cause = task->cause,
+        .path = task->read.path,
+        .out = (uint8_t *)task->group->slot->memory + task->position * plan->sample_bytes,
+        .out_bytes = plan->sample_bytes,
+    };
+    describe(task, &out->error);
+    return FM_OK;
+}
+
+/* Locked. */
+static void count_fallback(fm_stats *sums, int cause) {
+    sums->fallback_samples++;
+    switch (cause) {
+    case FM_ERR_FORMAT:
+        sums->fallback_format++;
+        break;
+    case FM_ERR_KIND:
+        sums->fallback_kind++;
+        break;
+    case FM_ERR_DAMAGED:
+        sums->fallback_damaged++;
+        break;
+    case FM_ERR_READ:
+        sums->fallback_read++;
+        break;
+    default:
+        sums->fallback_limit++;
+    }
+}
+
+int fm_loader_fallback_done(fm_loader *loader, int status, fm_error *error) {
+    const int checked = fm_loader_check(loader, error);
+    if (checked) return checked;
+    fm_task *const task = loader->fallback_task;
+    if (!task) return fm_error_set(error, FM_ERR_STATE, "no fallback is pending");
+    loader->fallback_task = NULL;
+    fm_group *const group = task->group;
+    if (status) {
+        group->failed = true;
+        describe(task, &group->error);
+        group->error.status = status < 0 ? status : task->cause;
+    }
+    fm_ring_lock(loader->ring);
+    const uint64_t now_ns = fm_clock_ns();
+    loader->sums.fallback_ns += now_ns - loader->fallback_since_ns;
+    if (!status) {
+        count_fallback(&loader->sums, task->cause);
+        task->cause = 0;
+        if (--group->n_rejected == 0) group->ready_ns = now_ns;
+    }
+    fm_ring_unlock(loader->ring);
+    return FM_OK;
+}
+
+size_t fm_loader_n_pending(const fm_loader *loader) { return loader ? loader->n_groups : 0; }
+
+void fm_loader_out_size(const fm_loader *loader, int *height, int *width) {
+    if (height) *height = loader ? loader->plan.out_height : 0;
+    if (width) *width = loader ? loader->plan.out_width : 0;
+}
+
+/* ---- counters -------------------------------------------------------------------------------- */
+
+static void add_workers(fm_loader *loader, fm_stats *out) {
+    out->worker_idle_ns = sum_idle_ns(loader, fm_clock_ns());
+    for (uint32_t i = 0; i < loader->n_workers; i++) {
+        fm_worker *const worker = &loader->workers[i];
+        out->native_samples += atomic_load_explicit(&worker->n_samples, memory_order_relaxed);
+        out->decode_ns += atomic_load_explicit(&worker->decode_ns, memory_order_relaxed);
+        out->transform_ns += atomic_load_explicit(&worker->transform_ns, memory_order_relaxed);
+        out->worker_cpu_ns += atomic_load_explicit(&worker->cpu_ns, memory_order_relaxed);
+    }
+}
+
+void fm_loader_stats(fm_loader *loader, fm_stats *out) {
+    if (!out) return;
+    *out = (fm_stats){0};
+    if (fm_loader_check(loader, NULL)) return;
+    fm_reader_stats reader;
+    fm_reader_stats_get(loader->reader, &reader);
+    fm_ring_lock(loader->ring);
+    *out = loader->sums;
+    add_workers(loader, out); /* under the lock, so that no idle time is between two counters */
+    fm_ring_unlock(loader->ring);
+    out->read_files = reader.n_files;
+    out->read_opens = reader.n_opens;
+    out->read_bytes = reader.n_bytes;
+    out->read_ns = reader.read_ns;
+    out->read_depth = reader.depth;
+    out->threads_created = loader->n_workers + reader.n_threads;
+    out->allocations = atomic_load_explicit(&loader->counter.n_blocks, memory_order_relaxed);
+    out->allocated_bytes = atomic_load_explicit(&loader->counter.n_bytes, memory_order_relaxed);
+    out->n_threads = loader->n_workers;
+    out->n_slots = loader->ring->n_slots;
+    out->slot_bytes = loader->ring->slot_bytes;
+    snprintf(out->reader, sizeof(out->reader), "%s", reader.name);
+    snprintf(out->reader_reason, sizeof(out->reader_reason), "%s", reader.reason);
+    snprintf(out->cpu, sizeof(out->cpu), "%s",
+             fm_cpu_tier_name(fm_resample_tier(loader->workers[0].resample)));
+}
+
+int fm_loader_draws(const fm_loader *loader, uint64_t seed, uint32_t epoch, int64_t index,
+                    uint32_t occurrence, int32_t width, int32_t height, fm_draw *out,
+                    fm_error *error) {
+    if (!loader || !out) return fm_error_set(error, FM_ERR_ARGUMENT, "loader or out is NULL");
+    if (index < 0 || (uint64_t)index >= loader->config.n_samples || width < 1 || height < 1)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "index %lld, %d x %d pixels: outside the dataset or not a size",
+                            (long long)index, width, height);
+    const fm_draw_key key = {seed, epoch, occurrence, index};
+    return fm_geometry_draw(loader->plan.ops, loader->plan.n_ops, &key, width, height, out, error);
+}

@@ -1,0 +1,375 @@
+/* Opening, starting, stopping and closing, in strict order; batches going in. */
+#define _GNU_SOURCE
+#include "pipeline/pipeline.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/cpu.h"
+
+#define MAX_PATH_BYTES 4096u
+#define PATH_BYTES_GUESS 128u
+/* Stack of a decode thread: libjpeg and the row loops need a few KiB. */
+#define WORKER_STACK_BYTES ((size_t)512 << 10)
+#define STOP_LIMIT_NS 100000000u
+
+int fm_loader_check(const fm_loader *loader, fm_error *error) {
+    if (!loader) return fm_error_set(error, FM_ERR_ARGUMENT, "loader is NULL");
+    if (loader->pid != getpid()) {
+        return fm_error_set(error, FM_ERR_FORKED,
+                            "this loader was opened by process %ld, before a fork; open one here",
+                            (long)loader->pid);
+    }
+    return FM_OK;
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+static int alloc_groups(fm_loader *loader, fm_error *error) {
+    const uint32_t n_groups = loader->config.prefetch_batches;
+    const uint32_t batch_size = loader->config.batch_size;
+    loader->groups = fm_mem_zalloc(&loader->counter, n_groups, sizeof(fm_group));
+    bool ok = loader->groups != NULL;
+    for (uint32_t i = 0; ok && i < n_groups; i++) {
+        fm_group *const group = &loader->groups[i];
+        group->tasks = fm_mem_zalloc(&loader->counter, batch_size, sizeof(fm_task));
+        group->labels = fm_mem_zalloc(&loader->counter, batch_size, sizeof(int64_t));
+        group->paths_bytes = (size_t)batch_size * PATH_BYTES_GUESS;
+        group->paths = fm_mem_alloc(&loader->counter, group->paths_bytes, 1);
+        ok = group->tasks && group->labels && group->paths;
+    }
+    loader->occurrences =
+        fm_mem_zalloc(&loader->counter, loader->config.n_samples, sizeof(uint32_t));
+    loader->file_bytes =
+        fm_mem_zalloc(&loader->counter, loader->config.n_samples, sizeof(uint32_t));
+    loader->steps = fm_mem_alloc(&loader->counter, FM_N_STEPS, sizeof(fm_step));
+    loader->located = fm_mem_alloc(&loader->counter, batch_size, sizeof(fm_sample));
+    if (!ok || !loader->located || !loader->occurrences || !loader->file_bytes || !loader->steps)
+        return fm_error_set(error, FM_ERR_NOMEM, "no memory for %u batches of %u samples", n_groups,
+                            batch_size);
+    return FM_OK;
+}
+
+static int open_reader(fm_loader *loader, fm_error *error) {
+    const fm_reader_config config = {
+        .kind = loader->config.reader,
+        .depth = loader->config.read_depth,
+        .buffer_bytes = loader->config.read_ahead_bytes,
+        .max_file_bytes = loader->config.max_file_bytes,
+        .on_done = fm_run_on_read,
+        .user = loader,
+        .counter = &loader->counter,
+    };
+    return fm_reader_open(&loader->reader, &config, error);
+}
+
+static int open_workers(fm_loader *loader, fm_error *error) {
+    const uint32_t n_workers = loader->config.n_threads;
+    const fm_limits limits = {loader->config.max_file_bytes, loader->config.max_image_pixels};
+    loader->workers = fm_mem_zalloc(&loader->counter, n_workers, sizeof(fm_worker));
+    if (!loader->workers)
+        return fm_error_set(error, FM_ERR_NOMEM, "no memory for %u decode threads", n_workers);
+    loader->n_workers = n_workers;
+    for (uint32_t i = 0; i < n_workers; i++) {
+        fm_worker *const worker = &loader->workers[i];
+        worker->loader = loader;
+        int status = fm_jpeg_open(&worker->jpeg, &limits, &loader->counter, error);
+        if (!status) fm_jpeg_watch(worker->jpeg, &loader->cancelled);
+        if (!status)
+            status = fm_resample_open(&worker->resample, &loader->plan, &loader->counter, error);
+        if (!status)
+            status = fm_thread_start(&worker->thread, "fm-decode", WORKER_STACK_BYTES,
+                                     fm_run_worker, worker, error);
+        if (status) return status;
+    }
+    return FM_OK;
+}
+
+int fm_loader_open(fm_loader **out, const fm_config *config, fm_error *error) {
+    fm_error_clear(error);
+    if (!out) return fm_error_set(error, FM_ERR_ARGUMENT, "out is NULL");
+    *out = NULL;
+    fm_mem_counter counter = {0};
+    fm_loader *loader = fm_mem_zalloc(&counter, 1, sizeof(*loader));
+    if (!loader) return fm_error_set(error, FM_ERR_NOMEM, "no memory for a loader");
+    loader->pid = getpid();
+    uint32_t n_slots = 0;
+    int status = fm_config_resolve(config, &loader->config, &loader->plan, &n_slots, error);
+    if (!status) status = alloc_groups(loader, error);
+    if (!status) {
+        const size_t batch_size = loader->config.batch_size;
+        status = fm_ring_open(&loader->ring, n_slots, batch_size * loader->plan.sample_bytes,
+                              batch_size * sizeof(int64_t), &loader->config.allocator,
+                              &loader->counter, error);
+    }
+    if (!status) status = open_reader(loader, error);
+    if (!status) status = open_workers(loader, error);
+    if (status) {
+        fm_loader_close(&loader);
+        return status;
+    }
+    *out = loader;
+    return FM_OK;
+}
+
+static void free_groups(fm_loader *loader) {
+    for (uint32_t i = 0; loader->groups && i < loader->config.prefetch_batches; i++) {
+        fm_mem_free(loader->groups[i].tasks);
+        fm_mem_free(loader->groups[i].labels);
+        fm_mem_free(loader->groups[i].paths);
+    }
+    fm_mem_free(loader->groups);
+    fm_mem_free(loader->occurrences);
+    fm_mem_free(loader->file_bytes);
+    fm_mem_free(loader->steps);
+    fm_mem_free(loader->order);
+    fm_mem_free(loader->located);
+}
+
+void fm_loader_close(fm_loader **pointer) {
+    if (!pointer || !*pointer) return;
+    fm_loader *const loader = *pointer;
+    *pointer = NULL;
+    /* The threads that would have to be stopped do not exist in a child; its copy stays. */
+    if (loader->pid != getpid()) return;
+    if (loader->ring) {
+        fm_ring_lock(loader->ring);
+        atomic_store(&loader->cancelled, true);
+        loader->stopping = true;
+        pthread_cond_broadcast(&loader->ring->work);
+        fm_ring_unlock(loader->ring);
+    }
+    for (uint32_t i = 0; i < loader->n_workers; i++) fm_thread_join(&loader->workers[i].thread);
+    fm_reader_close(&loader->reader);
+    for (uint32_t i = 0; i < loader->n_workers; i++) {
+        fm_jpeg_close(&loader->workers[i].jpeg);
+        fm_resample_close(&loader->workers[i].resample);
+    }
+    fm_mem_free(loader->workers);
+    fm_ring_close(loader->ring);
+    free_groups(loader);
+    fm_mem_free(loader);
+}
+
+/* ---- epochs ---------------------------------------------------------------------------------- */
+
+/* Locked. Nothing is in flight: forgets all batches on their way. */
+static void drop_groups(fm_loader *loader) {
+    for (uint32_t i = 0; i < loader->n_groups; i++) {
+        fm_group *const group = fm_group_at(loader, i);
+        for (uint32_t t = 0; t < group->n_tasks; t++)
+            fm_reader_return(loader->reader, &group->tasks[t].read);
+        if (group->slot) fm_ring_give_back(loader->ring, group->slot);
+    }
+    loader->n_groups = 0;
+    loader->fallback_task = NULL;
+}
+
+int fm_loader_stop(fm_loader *loader, fm_error *error) {
+    int status = fm_loader_check(loader, error);
+    if (status) return status;
+    if (loader->broken)
+        return fm_error_set(error, FM_ERR_READ,
+                            "reads of an earlier epoch are stuck; close this loader");
+    if (loader->epoch_state == FM_EPOCH_NONE) return FM_OK;
+    loader->epoch_state = FM_EPOCH_NONE;
+    fm_ring_lock(loader->ring);
+    const bool busy = loader->n_reading > 0 || loader->n_active > 0;
+    atomic_store(&loader->cancelled, true);
+    fm_ring_unlock(loader->ring);
+    if (busy) fm_reader_cancel_queued(loader->reader);
+    fm_ring_lock(loader->ring);
+    /* A worker leaves at its next rows, in the decoder as well; only reads may be stuck for good.
+     */
+    const uint64_t deadline_ns = fm_clock_ns() + STOP_LIMIT_NS;
+    while (loader->n_active > 0 || (loader->n_reading > 0 && fm_clock_ns() < deadline_ns))
+        fm_cond_wait_until(&loader->ring->idle, &loader->ring->mutex,
+                           fm_clock_ns() + STOP_LIMIT_NS / 20);
+    if (loader->n_reading > 0) {
+        loader->broken = true;
+        status = fm_error_set(error, FM_ERR_READ,
+                              "%u reads are stuck in the kernel; close this "
+                              "loader and open another",
+                              loader->n_reading);
+    } else {
+        drop_groups(loader);
+        atomic_store(&loader->cancelled, false);
+    }
+    fm_ring_unlock(loader->ring);
+    return status;
+}
+
+static int take_order(fm_loader *loader, const fm_epoch *epoch, fm_error *error) {
+    loader->n_order = loader->order_next = 0;
+    loader->drop_last = epoch->drop_last;
+    loader->has_order = epoch->order != NULL;
+    if (!epoch->order) return FM_OK;
+    if (!loader->config.source.locate)
+        return fm_error_set(error, FM_ERR_STATE,
+                            "an epoch with an order needs config.source to find its files");
+    for (size_t i = 0; i < epoch->n_order; i++) {
+        const int64_t index = epoch->order[i];
+        if (index < 0 || (uint64_t)index >= loader->config.n_samples)
+            return fm_error_set(error, FM_ERR_ARGUMENT,
+                                "order[%zu] is %lld, outside the dataset of %llu samples", i,
+                                (long long)index, (unsigned long long)loader->config.n_samples);
+    }
+    if (epoch->n_order > loader->order_capacity) {
+        fm_mem_free(loader->order);
+        loader->order_capacity = 0;
+        loader->order = fm_mem_alloc(&loader->counter, epoch->n_order, sizeof(int64_t));
+        if (!loader->order)
+            return fm_error_set(error, FM_ERR_NOMEM, "no memory for an order of %zu indices",
+                                epoch->n_order);
+        loader->order_capacity = epoch->n_order;
+    }
+    if (epoch->n_order) memcpy(loader->order, epoch->order, epoch->n_order * sizeof(int64_t));
+    loader->n_order = epoch->n_order;
+    return FM_OK;
+}
+
+int fm_loader_start(fm_loader *loader, const fm_epoch *epoch, fm_error *error) {
+    int status = fm_loader_check(loader, error);
+    if (!status && !epoch) status = fm_error_set(error, FM_ERR_ARGUMENT, "epoch is NULL");
+    if (!status) status = fm_loader_stop(loader, error);
+    if (!status) status = take_order(loader, epoch, error);
+    if (status) return status;
+    memset(loader->occurrences, 0, loader->config.n_samples * sizeof(uint32_t));
+    loader->seed = epoch->seed;
+    loader->epoch_number = epoch->number;
+    loader->n_submitted = 0;
+    fm_ring_lock(loader->ring);
+    loader->last_return_ns = 0;
+    loader->request_ns = 0;
+    loader->sums.epochs++;
+    fm_ring_unlock(loader->ring);
+    loader->epoch_state = FM_EPOCH_OPEN;
+    if (!epoch->order) return FM_OK;
+    status = fm_loader_feed(loader, error);
+    /* The caller sees the source's error; that of stopping would only hide it. */
+    if (status && fm_loader_stop(loader, NULL)) return status;
+    return status;
+}
+
+int fm_loader_finish(fm_loader *loader, fm_error *error) {
+    const int status = fm_loader_check(loader, error);
+    if (status) return status;
+    if (loader->epoch_state == FM_EPOCH_NONE)
+        return fm_error_set(error, FM_ERR_STATE, "no epoch is running");
+    loader->epoch_state = FM_EPOCH_FINISHED;
+    return FM_OK;
+}
+
+/* ---- batches going in ------------------------------------------------------------------------ */
+
+static int check_samples(const fm_loader *loader, const fm_sample *samples, size_t n_samples,
+                         size_t *path_bytes, fm_error *error) {
+    *path_bytes = 0;
+    if (n_samples == 0 || n_samples > loader->config.batch_size || !samples)
+        return fm_error_set(error, FM_ERR_ARGUMENT, "a batch of %zu samples; it must be 1 to %u",
+                            n_samples, loader->config.batch_size);
+    for (size_t i = 0; i < n_samples; i++) {
+        const fm_sample *const sample = &samples[i];
+        if (sample->index < 0 || (uint64_t)sample->index >= loader->config.n_samples)
+            return fm_error_set(
+                error, FM_ERR_ARGUMENT, "index %lld is outside the dataset of %llu samples",
+                (long long)sample->index, (unsigned long long)loader->config.n_samples);
+        const size_t bytes = sample->path ? strnlen(sample->path, MAX_PATH_BYTES) : 0;
+        if (bytes == 0 || bytes == MAX_PATH_BYTES)
+            return fm_error_set(error, FM_ERR_ARGUMENT,
+                                "the path of index %lld is empty or has %u bytes or more",
+                                (long long)sample->index, MAX_PATH_BYTES);
+        *path_bytes += bytes + 1;
+    }
+    return FM_OK;
+}
+
+static int reserve_paths(fm_loader *loader, fm_group *group, size_t path_bytes, fm_error *error) {
+    if (path_bytes <= group->paths_bytes) return FM_OK;
+    char *const grown = fm_mem_alloc(&loader->counter, path_bytes * 2, 1);
+    if (!grown) return fm_error_set(error, FM_ERR_NOMEM, "no memory for the paths of a batch");
+    fm_mem_free(group->paths);
+    group->paths = grown;
+    group->paths_bytes = path_bytes * 2;
+    return FM_OK;
+}
+
+/* Fills the group's tasks. The file sizes are read under the lock that workers write them with. */
+static void fill_group(fm_loader *loader, fm_group *group, const fm_sample *samples,
+                       uint32_t n_samples) {
+    char *path = group->paths;
+    group->number = loader->n_submitted++;
+    group->n_tasks = group->n_left = n_samples;
+    group->n_rejected = 0;
+    group->slot = NULL;
+    group->with_bytes = NULL;
+    group->with_bytes_end = &group->with_bytes;
+    group->ready_ns = 0;
+    group->failed = false;
+    for (uint32_t i = 0; i < n_samples; i++) {
+        fm_task *const task = &group->tasks[i];
+        const size_t bytes = strlen(samples[i].path) + 1;
+        memcpy(path, samples[i].path, bytes);
+        task->group = group;
+        task->index = samples[i].index;
+        task->occurrence = loader->occurrences[task->index]++;
+        task->position = i;
+        task->cause = 0;
+        task->read = (fm_read){
+            .path = path, .expected_bytes = loader->file_bytes[task->index], .user = task};
+        group->labels[i] = samples[i].label;
+        path += bytes;
+    }
+}
+
+int fm_loader_submit(fm_loader *loader, const fm_sample *samples, size_t n_samples,
+                     fm_error *error) {
+    int status = fm_loader_check(loader, error);
+    if (status) return status;
+    if (loader->epoch_state != FM_EPOCH_OPEN)
+        return fm_error_set(error, FM_ERR_STATE,
+                            loader->epoch_state == FM_EPOCH_NONE
+                                ? "no epoch is running: start one first"
+                                : "the epoch is finished: start another");
+    size_t path_bytes;
+    status = check_samples(loader, samples, n_samples, &path_bytes, error);
+    if (status) return status;
+    if (loader->n_groups == loader->config.prefetch_batches) return FM_AGAIN;
+    fm_group *const group = fm_group_at(loader, loader->n_groups);
+    status = reserve_paths(loader, group, path_bytes, error);
+    if (status) return status;
+    fm_ring_lock(loader->ring);
+    fill_group(loader, group, samples, (uint32_t)n_samples);
+    loader->n_groups++;
+    loader->n_reading += group->n_tasks;
+    fm_run_assign_slots(loader);
+    fm_ring_unlock(loader->ring);
+    for (uint32_t i = 0; i < group->n_tasks; i++)
+        fm_reader_submit(loader->reader, &group->tasks[i].read);
+    return FM_OK;
+}
+
+int fm_loader_feed(fm_loader *loader, fm_error *error) {
+    const fm_source *const source = &loader->config.source;
+    const uint32_t batch_size = loader->config.batch_size;
+    while (loader->n_groups < loader->config.prefetch_batches) {
+        const size_t left = loader->n_order - loader->order_next;
+        const size_t n = left < batch_size ? left : batch_size;
+        if (n == 0 || (n < batch_size && loader->drop_last)) {
+            loader->epoch_state = FM_EPOCH_FINISHED;
+            return FM_OK;
+        }
+        const int64_t *const order = loader->order + loader->order_next;
+        for (size_t i = 0; i < n; i++) {
+            const int status = source->locate(source->user, order[i], &loader->located[i]);
+            if (status)
+                return fm_error_set(error, status, "the source has no sample %lld",
+                                    (long long)order[i]);
+        }
+        const int status = fm_loader_submit(loader, loader->located, n, error);
+        if (status) return status;
+        loader->order_next += n;
+    }
+    return FM_OK;
+}

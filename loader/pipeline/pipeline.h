@@ -1,0 +1,132 @@
+/*
+ * The loader's inside: samples on their way through reader, workers and ring.
+ *
+ * A group is a batch on its way; its samples are tasks. Groups stand in a circle in the order of
+ * delivery. A task is reading (the reader has it), then in its group's list of those with bytes,
+ * then with a worker, then done or rejected. Groups get slots in order, and workers take from the
+ * oldest group that has a slot and a task with bytes, so that all of them finish the oldest batch
+ * first.
+ *
+ * Locks: everything marked "locked" is under the ring's lock. "consumer" is touched only by the
+ * one thread that uses the loader.
+ */
+#ifndef FM_PIPELINE_PIPELINE_H
+#define FM_PIPELINE_PIPELINE_H
+
+#include <stdatomic.h>
+
+#include "base/thread.h"
+#include "decode/jpeg.h"
+#include "pipeline/config.h"
+#include "read/reader.h"
+#include "ring/ring.h"
+#include "transform/resample.h"
+
+#define FM_N_STEPS 65536u /* records kept; a power of two */
+
+struct fm_group;
+
+typedef struct fm_task {
+    fm_read read; /* the reader's from submit to on_done, then the worker's */
+    struct fm_group *group;
+    struct fm_task *next; /* locked: list of tasks with bytes */
+    int64_t index;
+    uint32_t occurrence;
+    uint32_t position;
+    int cause;     /* locked once finished: 0, or why it was rejected */
+    char why[224]; /* ... in words */
+} fm_task;
+
+typedef struct fm_group {
+    uint64_t number; /* in its epoch */
+    uint32_t n_tasks;
+    uint32_t n_left;                       /* locked: tasks neither done nor rejected */
+    uint32_t n_rejected;                   /* locked */
+    fm_slot *slot;                         /* locked: NULL until one is free */
+    fm_task *with_bytes, **with_bytes_end; /* locked */
+    uint64_t ready_ns;                     /* locked: when n_left became 0 */
+    fm_task *tasks;                        /* [batch_size], fixed */
+    int64_t *labels;                       /* [batch_size], consumer */
+    char *paths;                           /* consumer: the tasks' paths, one after the other */
+    size_t paths_bytes;
+    bool failed;    /* consumer: a rejected task could not be finished */
+    fm_error error; /* consumer: ... and why */
+} fm_group;
+
+/* One decode thread and its own counters, read by fm_loader_stats(). */
+typedef struct fm_worker {
+    _Alignas(FM_MEM_ALIGN) fm_thread thread;
+    struct fm_loader *loader;
+    fm_jpeg *jpeg;
+    fm_resample *resample;
+    /* The worker adds (relaxed), stats read. */
+    _Atomic uint64_t n_samples, decode_ns, transform_ns, idle_ns, cpu_ns;
+    _Atomic uint64_t idle_since_ns; /* 0: working */
+} fm_worker;
+
+typedef enum fm_epoch_state { FM_EPOCH_NONE, FM_EPOCH_OPEN, FM_EPOCH_FINISHED } fm_epoch_state;
+
+struct fm_loader {
+    /* Fixed after open. */
+    fm_config config;
+    fm_plan plan;
+    pid_t pid;
+    fm_mem_counter counter;
+    fm_ring *ring;
+    fm_reader *reader;
+    fm_worker *workers; /* [config.n_threads] */
+    uint32_t n_workers;
+    bool broken; /* consumer: reads are stuck; only close is left */
+
+    /* Locked. */
+    fm_group *groups; /* [config.prefetch_batches], a circle */
+    uint32_t head, n_groups;
+    uint32_t n_reading, n_active; /* tasks with the reader, with workers */
+    bool stopping;                /* workers end */
+    _Atomic bool cancelled;       /* the epoch's work is dropped; also read without the lock */
+
+    /* Consumer. */
+    fm_epoch_state epoch_state;
+    uint64_t seed;
+    uint32_t epoch_number;
+    uint64_t n_submitted; /* batches of this epoch */
+    int64_t *order;       /* the epoch's indices, if it was started with an order */
+    bool has_order;
+    size_t n_order, order_next, order_capacity;
+    fm_sample *located; /* [batch_size], room for a batch of the order */
+    bool drop_last;
+    uint32_t *occurrences;  /* [n_samples]: uses of each index in this epoch */
+    uint32_t *file_bytes;   /* [n_samples]: size when last read, 0 unknown; locked */
+    fm_task *fallback_task; /* handed to the caller by next() */
+    uint64_t fallback_since_ns;
+
+    /* Steps and sums: the consumer writes, under lock, stats read. */
+    fm_step *steps; /* [FM_N_STEPS] */
+    uint64_t n_steps;
+    uint64_t request_ns; /* of the step that runs, 0: none */
+    uint32_t request_ready;
+    uint64_t request_idle_ns; /* idle time of all workers until then */
+    uint64_t waited_until_ns; /* when that wait was last looked at */
+    uint64_t last_return_ns;  /* up to which the sums reach; 0: no request in this epoch yet */
+    fm_stats sums;
+};
+
+/* pipeline.c */
+/* FM_ERR_ARGUMENT or FM_ERR_FORKED where a call is not allowed at all. */
+int fm_loader_check(const fm_loader *loader, fm_error *error);
+/* Submits batches of the epoch's order while there is room. */
+int fm_loader_feed(fm_loader *loader, fm_error *error);
+
+/* run.c */
+/* A worker thread's body; argument: fm_worker. */
+void *fm_run_worker(void *argument);
+/* The reader's on_done; user: fm_loader. */
+void fm_run_on_read(void *user, fm_read *read);
+/* Locked. Gives free slots to the oldest groups that have none. */
+void fm_run_assign_slots(fm_loader *loader);
+
+static inline fm_group *fm_group_at(fm_loader *loader, uint32_t nth) {
+    return &loader->groups[(loader->head + nth) % loader->config.prefetch_batches];
+}
+
+#endif

@@ -1,0 +1,198 @@
+/*
+ * What the threads do. The one real coupling between stages lives here: read the JPEG's header,
+ * ask the plan for the crop, then decode only that part, straight into the sample's place.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "pipeline/pipeline.h"
+
+/* Rows decoded between two looks at the clock and at the cancel flag. */
+#define BLOCK_ROWS 16
+
+/* The worker is the only writer of its cells: no read-modify-write is needed. */
+static void add(_Atomic uint64_t *cell, uint64_t value) {
+    atomic_store_explicit(cell, atomic_load_explicit(cell, memory_order_relaxed) + value,
+                          memory_order_relaxed);
+}
+
+void fm_run_assign_slots(fm_loader *loader) {
+    for (uint32_t i = 0; i < loader->n_groups; i++) {
+        fm_group *const group = fm_group_at(loader, i);
+        if (group->slot) continue;
+        group->slot = fm_ring_acquire(loader->ring);
+        if (!group->slot) return;
+    }
+}
+
+/* Locked. The next task to work on, or NULL. */
+static fm_task *claim(fm_loader *loader) {
+    if (atomic_load_explicit(&loader->cancelled, memory_order_relaxed)) return NULL;
+    fm_run_assign_slots(loader);
+    for (uint32_t i = 0; i < loader->n_groups; i++) {
+        fm_group *const group = fm_group_at(loader, i);
+        if (!group->slot) return NULL;
+        fm_task *const task = group->with_bytes;
+        if (!task) continue;
+        group->with_bytes = task->next;
+        if (!group->with_bytes) group->with_bytes_end = &group->with_bytes;
+        return task;
+    }
+    return NULL;
+}
+
+/* Locked. A task is done, or rejected where cause is not 0. */
+static void finish(fm_loader *loader, fm_task *task) {
+    fm_group *const group = task->group;
+    if (task->cause) group->n_rejected++;
+    if (--group->n_left) return;
+    group->ready_ns = fm_clock_ns();
+    if (group == fm_group_at(loader, 0)) pthread_cond_signal(&loader->ring->ready);
+}
+
+/* Locked. */
+static void signal_if_idle(fm_loader *loader) {
+    if (loader->n_reading == 0 && loader->n_active == 0)
+        pthread_cond_broadcast(&loader->ring->idle);
+}
+
+void fm_run_on_read(void *user, fm_read *read) {
+    fm_loader *const loader = user;
+    fm_task *const task = read->user;
+    if (read->error && read->error != ECANCELED) {
+        task->cause = read->error == EFBIG ? FM_ERR_LIMIT : FM_ERR_READ;
+        fm_error why;
+        if (read->error == EFBIG) {
+            fm_error_set(&why, 0, "the file is larger than max_file_bytes (%llu)",
+                         (unsigned long long)loader->config.max_file_bytes);
+        } else {
+            fm_error_set_errno(&why, 0, read->error, "can't read the file");
+        }
+        snprintf(task->why, sizeof(task->why), "%.*s", (int)sizeof(task->why) - 1, why.message);
+    }
+    fm_ring_lock(loader->ring);
+    loader->n_reading--;
+    if (!read->error)
+        loader->file_bytes[task->index] =
+            read->n_bytes > UINT32_MAX ? UINT32_MAX : (uint32_t)read->n_bytes;
+    if (atomic_load_explicit(&loader->cancelled, memory_order_relaxed) ||
+        read->error == ECANCELED) {
+        signal_if_idle(loader);
+    } else if (read->error) {
+        finish(loader, task);
+    } else {
+        fm_group *const group = task->group;
+        task->next = NULL;
+        *group->with_bytes_end = task;
+        group->with_bytes_end = &task->next;
+        pthread_cond_signal(&loader->ring->work);
+    }
+    fm_ring_unlock(loader->ring);
+}
+
+/* Decodes and transforms block by block; time goes to whichever stage ran. */
+static int run_rows(fm_worker *worker, uint64_t *decode_ns, uint64_t *transform_ns,
+                    fm_error *error) {
+    uint8_t *rows[BLOCK_ROWS];
+    uint64_t last_ns = fm_clock_ns();
+    for (;;) {
+        const int32_t n_rows = fm_resample_rows(worker->resample, rows, BLOCK_ROWS);
+        if (n_rows == 0) return FM_OK;
+        const int n_decoded = fm_jpeg_read(worker->jpeg, rows, n_rows, error);
+        const uint64_t decoded_ns = fm_clock_ns();
+        *decode_ns += decoded_ns - last_ns;
+        if (n_decoded < 0) return n_decoded;
+        fm_resample_push(worker->resample, n_decoded);
+        last_ns = fm_clock_ns();
+        *transform_ns += last_ns - decoded_ns;
+        if (atomic_load_explicit(&worker->loader->cancelled, memory_order_relaxed))
+            return FM_ERR_CANCELLED;
+    }
+}
+
+/* One sample from its bytes to its place in the batch. */
+static int decode_sample(fm_worker *worker, const fm_task *task, uint64_t *decode_ns,
+                         uint64_t *transform_ns, fm_error *error) {
+    fm_loader *const loader = worker->loader;
+    const fm_plan *const plan = &loader->plan;
+    uint8_t *const out = (uint8_t *)task->group->slot->memory + task->position * plan->sample_bytes;
+    const fm_draw_key key = {loader->seed, loader->epoch_number, task->occurrence, task->index};
+    fm_image_info info;
+    fm_geometry geometry;
+    fm_box needed;
+    int32_t skip_px = 0, row_px = 0;
+    const uint64_t begin_ns = fm_clock_ns();
+    int status = fm_jpeg_begin(worker->jpeg, task->read.bytes, task->read.n_bytes, &info, error);
+    const uint64_t header_ns = fm_clock_ns();
+    *decode_ns += header_ns - begin_ns;
+    if (status) return status;
+    status = fm_geometry_locate(plan->ops, plan->n_ops, &key, info.width, info.height, &geometry,
+                                NULL, error);
+    if (!status) status = fm_resample_begin(worker->resample, &geometry, &needed, error);
+    const uint64_t located_ns = fm_clock_ns();
+    *transform_ns += located_ns - header_ns;
+    if (status) return status;
+    if (needed.width > 0 && needed.height > 0)
+        status = fm_jpeg_start(worker->jpeg, &needed, &skip_px, &row_px, error);
+    *decode_ns += fm_clock_ns() - located_ns;
+    if (!status) status = fm_resample_start(worker->resample, skip_px, row_px, out, error);
+    if (!status) status = run_rows(worker, decode_ns, transform_ns, error);
+    return status;
+}
+
+static void run_task(fm_worker *worker, fm_task *task) {
+    uint64_t decode_ns = 0, transform_ns = 0;
+    fm_error error = {.message = ""};
+    int status;
+    if (task->read.n_bytes == 0) {
+        status = fm_error_set(&error, FM_ERR_FORMAT, "the file is empty");
+    } else {
+        status = decode_sample(worker, task, &decode_ns, &transform_ns, &error);
+        fm_jpeg_end(worker->jpeg);
+    }
+    fm_reader_return(worker->loader->reader, &task->read);
+    task->cause = status;
+    if (status)
+        snprintf(task->why, sizeof(task->why), "%.*s", (int)sizeof(task->why) - 1, error.message);
+    add(&worker->decode_ns, decode_ns);
+    add(&worker->transform_ns, transform_ns);
+    if (!status) add(&worker->n_samples, 1);
+    atomic_store_explicit(&worker->cpu_ns, fm_clock_thread_cpu_ns(), memory_order_relaxed);
+}
+
+/* Locked. Waits for a task; NULL: the loader stops. */
+static fm_task *wait_for_task(fm_worker *worker) {
+    fm_loader *const loader = worker->loader;
+    fm_task *task = NULL;
+    while (!loader->stopping && !(task = claim(loader))) {
+        const uint64_t since_ns = fm_clock_ns();
+        atomic_store_explicit(&worker->idle_since_ns, since_ns, memory_order_relaxed);
+        pthread_cond_wait(&loader->ring->work, &loader->ring->mutex);
+        atomic_store_explicit(&worker->idle_since_ns, 0, memory_order_relaxed);
+        add(&worker->idle_ns, fm_clock_ns() - since_ns);
+    }
+    return loader->stopping ? NULL : task;
+}
+
+void *fm_run_worker(void *argument) {
+    fm_worker *const worker = argument;
+    fm_loader *const loader = worker->loader;
+    fm_ring_lock(loader->ring);
+    for (fm_task *task; (task = wait_for_task(worker));) {
+        loader->n_active++;
+        fm_ring_unlock(loader->ring);
+        run_task(worker, task);
+        fm_ring_lock(loader->ring);
+        loader->n_active--;
+        if (atomic_load_explicit(&loader->cancelled, memory_order_relaxed)) {
+            signal_if_idle(loader);
+        } else {
+            finish(loader, task);
+        }
+    }
+    fm_ring_unlock(loader->ring);
+    return NULL;
+}

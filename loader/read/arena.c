@@ -1,0 +1,197 @@
+#include "read/arena.h"
+
+#include <string.h>
+
+#include "base/error.h"
+
+#define NONE UINT32_MAX
+/* The number of the buffer's node stands in front of it; a cache line, to keep the alignment. */
+#define HEADER_BYTES FM_MEM_ALIGN
+/* A rest smaller than this stays with its buffer: such crumbs would only lengthen the search. */
+#define CRUMB_BYTES 1024
+/* One node for so many bytes of block: images are larger, and nodes stay below 1 % of the block. */
+#define BYTES_PER_NODE 8192
+
+static uint64_t round_up(uint64_t bytes) {
+    return (bytes + FM_MEM_ALIGN - 1) / FM_MEM_ALIGN * FM_MEM_ALIGN;
+}
+
+static uint64_t region_bytes(uint64_t bytes) {
+    return HEADER_BYTES + round_up(bytes + FM_ARENA_PAD_BYTES);
+}
+
+static uint64_t capacity_of(const fm_arena_node *node) {
+    return node->bytes - HEADER_BYTES - FM_ARENA_PAD_BYTES;
+}
+
+static uint8_t *buffer_of(const fm_arena *arena, uint32_t index) {
+    uint8_t *const region = arena->block + arena->nodes[index].offset;
+    memcpy(region, &index, sizeof(index));
+    return region + HEADER_BYTES;
+}
+
+static uint32_t node_of(const uint8_t *buffer) {
+    uint32_t index;
+    memcpy(&index, buffer - HEADER_BYTES, sizeof(index));
+    return index;
+}
+
+int fm_arena_init(fm_arena *arena, uint64_t block_bytes, fm_mem_counter *counter) {
+    *arena = (fm_arena){0};
+    block_bytes = block_bytes / FM_MEM_ALIGN * FM_MEM_ALIGN;
+    if (block_bytes < 4096) block_bytes = 4096;
+    uint64_t n_nodes = block_bytes / BYTES_PER_NODE + 64;
+    if (n_nodes >= NONE) n_nodes = NONE - 1;
+    arena->block = fm_mem_alloc(counter, block_bytes, 1);
+    arena->nodes = fm_mem_alloc(counter, n_nodes, sizeof(*arena->nodes));
+    if (!arena->block || !arena->nodes) {
+        fm_arena_fini(arena);
+        return FM_ERR_NOMEM;
+    }
+    arena->block_bytes = block_bytes;
+    for (uint32_t i = 1; i < n_nodes; i++) arena->nodes[i].next = i + 1 < n_nodes ? i + 1 : NONE;
+    arena->unused_node = n_nodes > 1 ? 1 : NONE;
+    arena->nodes[0] = (fm_arena_node){.bytes = block_bytes,
+                                      .previous = NONE,
+                                      .next = NONE,
+                                      .free_previous = NONE,
+                                      .free_next = NONE,
+                                      .free = true};
+    return FM_OK;
+}
+
+void fm_arena_fini(fm_arena *arena) {
+    fm_mem_free(arena->block);
+    fm_mem_free(arena->nodes);
+    *arena = (fm_arena){0};
+}
+
+uint64_t fm_arena_limit(const fm_arena *arena) {
+    return arena->block_bytes - HEADER_BYTES - FM_ARENA_PAD_BYTES;
+}
+
+bool fm_arena_owns(const fm_arena *arena, const uint8_t *buffer) {
+    return (uintptr_t)buffer - (uintptr_t)arena->block < arena->block_bytes;
+}
+
+static void free_list_remove(fm_arena *arena, uint32_t index) {
+    const fm_arena_node *const node = &arena->nodes[index];
+    if (node->free_next != NONE) arena->nodes[node->free_next].free_previous = node->free_previous;
+    if (node->free_previous != NONE)
+        arena->nodes[node->free_previous].free_next = node->free_next;
+    else
+        arena->first_free = node->free_next;
+}
+
+/* Puts a stretch where its offset belongs. Free stretches are few: the walk is short. */
+static void free_list_insert(fm_arena *arena, uint32_t index) {
+    fm_arena_node *const node = &arena->nodes[index];
+    uint32_t previous = NONE, next = arena->first_free;
+    while (next != NONE && arena->nodes[next].offset < node->offset) {
+        previous = next;
+        next = arena->nodes[next].free_next;
+    }
+    node->free = true;
+    node->free_previous = previous;
+    node->free_next = next;
+    if (next != NONE) arena->nodes[next].free_previous = index;
+    if (previous != NONE)
+        arena->nodes[previous].free_next = index;
+    else
+        arena->first_free = index;
+}
+
+/* Merges the stretch behind `index` into it. */
+static void absorb_next(fm_arena *arena, uint32_t index) {
+    fm_arena_node *const node = &arena->nodes[index];
+    const uint32_t gone = node->next;
+    node->bytes += arena->nodes[gone].bytes;
+    node->next = arena->nodes[gone].next;
+    if (node->next != NONE) arena->nodes[node->next].previous = index;
+    arena->nodes[gone].next = arena->unused_node;
+    arena->unused_node = gone;
+}
+
+/*
+ * Cuts a used stretch down to `bytes`; the rest becomes free, in front of a free neighbour or as a
+ * stretch of its own.
+ */
+static void give_rest(fm_arena *arena, uint32_t index, uint64_t bytes) {
+    fm_arena_node *const node = &arena->nodes[index];
+    const uint64_t rest = node->bytes - bytes;
+    if (rest == 0) return;
+    if (node->next != NONE && arena->nodes[node->next].free) {
+        /* The neighbour's place among the free ones stays the same. */
+        arena->nodes[node->next].offset -= rest;
+        arena->nodes[node->next].bytes += rest;
+    } else {
+        if (rest < CRUMB_BYTES || arena->unused_node == NONE) return;
+        const uint32_t fresh = arena->unused_node;
+        arena->unused_node = arena->nodes[fresh].next;
+        arena->nodes[fresh] = (fm_arena_node){
+            .offset = node->offset + bytes, .bytes = rest, .previous = index, .next = node->next};
+        if (node->next != NONE) arena->nodes[node->next].previous = fresh;
+        node->next = fresh;
+        free_list_insert(arena, fresh);
+    }
+    node->bytes = bytes;
+    arena->used_bytes -= rest;
+}
+
+uint8_t *fm_arena_alloc(fm_arena *arena, uint64_t bytes, uint64_t *capacity) {
+    if (bytes > fm_arena_limit(arena)) return NULL;
+    const uint64_t wanted = region_bytes(bytes);
+    uint32_t index = arena->first_free;
+    while (index != NONE && arena->nodes[index].bytes < wanted)
+        index = arena->nodes[index].free_next;
+    if (index == NONE) return NULL;
+    fm_arena_node *const node = &arena->nodes[index];
+    /* Without a node for the rest a small buffer must not swallow a large stretch. */
+    if (arena->unused_node == NONE && node->bytes - wanted >= BYTES_PER_NODE) return NULL;
+    free_list_remove(arena, index);
+    node->free = false;
+    arena->n_used++;
+    arena->used_bytes += node->bytes;
+    give_rest(arena, index, wanted);
+    *capacity = capacity_of(node);
+    return buffer_of(arena, index);
+}
+
+bool fm_arena_grow(fm_arena *arena, uint8_t *buffer, uint64_t bytes, uint64_t *capacity) {
+    if (bytes > fm_arena_limit(arena)) return false;
+    const uint32_t index = node_of(buffer);
+    fm_arena_node *const node = &arena->nodes[index];
+    const uint64_t wanted = region_bytes(bytes);
+    if (node->bytes < wanted) {
+        const uint32_t next = node->next;
+        if (next == NONE || !arena->nodes[next].free) return false;
+        if (node->bytes + arena->nodes[next].bytes < wanted) return false;
+        free_list_remove(arena, next);
+        arena->used_bytes += arena->nodes[next].bytes;
+        absorb_next(arena, index);
+        give_rest(arena, index, wanted);
+    }
+    *capacity = capacity_of(node);
+    return true;
+}
+
+void fm_arena_trim(fm_arena *arena, uint8_t *buffer, uint64_t bytes) {
+    const uint32_t index = node_of(buffer);
+    const uint64_t wanted = region_bytes(bytes);
+    if (wanted < arena->nodes[index].bytes) give_rest(arena, index, wanted);
+}
+
+void fm_arena_free(fm_arena *arena, uint8_t *buffer) {
+    const uint32_t index = node_of(buffer);
+    const fm_arena_node *const node = &arena->nodes[index];
+    arena->n_used--;
+    arena->used_bytes -= node->bytes;
+    if (node->next != NONE && arena->nodes[node->next].free) {
+        free_list_remove(arena, node->next);
+        absorb_next(arena, index);
+    }
+    if (node->previous != NONE && arena->nodes[node->previous].free)
+        absorb_next(arena, node->previous);
+    else
+        free_list_insert(arena, index);
+}

@@ -1,0 +1,262 @@
+/*
+ * A pool of threads that open, pread and close.
+ *
+ * All threads exist from the start, but only reader->impl->n_wanted of them take work. With a warm
+ * page cache two are more than enough, and each further one costs a wake-up and a cold cache; with
+ * storage that blocks, the pool grows by one with each file that did block, which doubles it in
+ * each round trip, and shrinks slowly once files come without blocking. Whether a file blocked is
+ * read off the kernel's count of voluntary context switches: wall time alone would mistake a
+ * crowded CPU for slow storage, and answer with more threads.
+ *
+ * One idle thread watches a queue that nobody else is about to take from, on a timed wait, and
+ * joins in when all others are stuck.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "read/reader_impl.h"
+
+/* Room for on_done() and for the thread-local memory of the process's libraries, which glibc takes
+   from the stack as well. Untouched pages cost nothing. */
+#define STACK_BYTES (256u << 10)
+#define LEAST_WANTED 2
+/* Files faster than this have not waited for storage: a warm file of 110 KB takes 22 us. */
+#define BLOCKED_NS 100000u
+/* Files in a row that did not block before the pool shrinks by one. */
+#define CALM_FILES 64
+/* No file was started for so long although some wait: one more thread. */
+#define WATCH_NS 4000000u
+/* EAGAIN comes from leases and from files being recalled from an archive: they take their time. */
+#define AGAIN_WAIT_NS 1000000u
+
+typedef struct fm_pread_thread {
+    fm_reader *reader;
+    fm_thread thread;
+    /* Under the reader's lock. */
+    bool reading; /* in a file, maybe for good */
+} fm_pread_thread;
+
+typedef struct fm_pread {
+    uint32_t n_threads; /* fixed after open */
+    pthread_cond_t work;
+    /* Under the reader's lock. */
+    uint32_t n_wanted; /* threads that may read at the same time */
+    uint32_t n_busy, n_idle;
+    uint32_t n_waking; /* signalled, and not yet awake */
+    uint32_t n_calm;
+    uint64_t n_started;
+    bool watched;
+    fm_pread_thread threads[];
+} fm_pread;
+
+/* ---- one file -------------------------------------------------------------------------------- */
+
+static void wait_again(void) {
+    const struct timespec pause = {.tv_nsec = AGAIN_WAIT_NS};
+    clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, NULL);
+}
+
+/* O_NONBLOCK: opening a FIFO would wait for a writer. It means nothing to regular files. */
+static int open_file(fm_reader_op *op) {
+    for (;;) {
+        const int file = open(op->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+        if (file >= 0) return file;
+        if (errno == EAGAIN && ++op->n_again < FM_READER_MOST_AGAIN)
+            wait_again();
+        else if (errno != EINTR)
+            return -errno;
+    }
+}
+
+static void read_bytes(fm_reader *reader, fm_reader_op *op, int file) {
+    for (;;) {
+        const uint64_t ask = fm_reader_ask(reader, op);
+        int64_t n = pread(file, op->buffer + op->n_bytes, ask, (off_t)op->n_bytes);
+        n = fm_reader_result(reader, op, n < 0 ? -errno : n);
+        if (n >= 0) {
+            if (!fm_reader_advance(reader, op, (uint64_t)n)) return;
+        } else if (n == -EAGAIN && ++op->n_again < FM_READER_MOST_AGAIN) {
+            fcntl(file, F_SETFL, 0); /* now it is known to be no FIFO: let it block */
+            wait_again();
+        } else if (n != -EINTR) {
+            /* FIFOs and terminals have no offset; "Illegal seek" would puzzle the user. */
+            op->error = n == -ESPIPE ? EINVAL : (int)-n;
+            return;
+        }
+    }
+}
+
+void fm_reader_read_file(fm_reader *reader, fm_reader_op *op) {
+    const int file = open_file(op);
+    if (file < 0) {
+        op->error = -file;
+        return;
+    }
+    op->opened = true;
+    read_bytes(reader, op, file);
+    close(file);
+}
+
+/* ---- the pool -------------------------------------------------------------------------------- */
+
+static bool pread_wake_locked(fm_reader *reader) {
+    fm_pread *const pool = reader->impl;
+    if (pool->n_idle <= pool->n_waking || reader->n_queued <= pool->n_waking) return false;
+    /* Beyond the number wanted, one is woken to become the watcher. */
+    if (pool->n_busy + pool->n_waking >= pool->n_wanted && pool->watched) return false;
+    pool->n_waking++;
+    return true;
+}
+
+static void pread_notify(fm_reader *reader) {
+    fm_pread *const pool = reader->impl;
+    pthread_cond_signal(&pool->work);
+}
+
+/* Waits until this thread is to read a file; false: the reader is closing. */
+static bool wait_for_work_locked(fm_reader *reader, fm_pread *pool) {
+    while (!reader->closing) {
+        const bool ready = fm_reader_ready_locked(reader);
+        if (ready && pool->n_busy < pool->n_wanted) return true;
+        const bool watch = ready && !pool->watched;
+        const uint64_t n_started = pool->n_started;
+        bool late = false;
+        pool->n_idle++;
+        if (watch) {
+            pool->watched = true;
+            late = fm_cond_wait_until(&pool->work, &reader->lock, fm_clock_ns() + WATCH_NS);
+            pool->watched = false;
+        } else {
+            pthread_cond_wait(&pool->work, &reader->lock);
+        }
+        pool->n_idle--;
+        if (pool->n_waking) pool->n_waking--;
+        if (late && n_started == pool->n_started && pool->n_wanted < pool->n_threads)
+            pool->n_wanted++;
+    }
+    return false;
+}
+
+/* Whether the thread has waited inside system calls since *seen was last brought up to date. */
+static bool has_blocked(int64_t *seen) {
+    struct rusage usage;
+    if (getrusage(RUSAGE_THREAD, &usage)) return true;
+    const bool blocked = usage.ru_nvcsw > *seen;
+    *seen = usage.ru_nvcsw;
+    return blocked;
+}
+
+static void adapt_locked(fm_reader *reader, fm_pread *pool, bool blocked) {
+    if (blocked) {
+        pool->n_calm = 0;
+        if (reader->queue && pool->n_wanted < pool->n_threads) pool->n_wanted++;
+    } else if (++pool->n_calm >= CALM_FILES) {
+        pool->n_calm = 0;
+        if (pool->n_wanted > LEAST_WANTED) pool->n_wanted--;
+    }
+}
+
+static void serve_locked(fm_reader *reader, fm_pread_thread *self) {
+    fm_pread *const pool = reader->impl;
+    int64_t seen = 0;
+    while (wait_for_work_locked(reader, pool)) {
+        fm_reader_op *const op = fm_reader_take_locked(reader);
+        self->reading = true;
+        pool->n_busy++;
+        pool->n_started++;
+        const bool notify = fm_reader_ready_locked(reader) && pread_wake_locked(reader);
+        pthread_mutex_unlock(&reader->lock);
+        if (notify) pread_notify(reader);
+        has_blocked(&seen);
+        if (!op->error) fm_reader_read_file(reader, op);
+        const bool blocked = fm_clock_ns() - op->started_ns > BLOCKED_NS && has_blocked(&seen);
+        fm_reader_finish(reader, op);
+        pthread_mutex_lock(&reader->lock);
+        self->reading = false;
+        pool->n_busy--;
+        adapt_locked(reader, pool, blocked);
+    }
+}
+
+static void *pread_main(void *argument) {
+    fm_pread_thread *const self = argument;
+    fm_reader *const reader = self->reader;
+    pthread_mutex_lock(&reader->lock);
+    serve_locked(reader, self);
+    pthread_mutex_unlock(&reader->lock);
+    fm_reader_unref(reader);
+    return NULL;
+}
+
+static void pread_stop_locked(fm_reader *reader) {
+    fm_pread *const pool = reader->impl;
+    pthread_cond_broadcast(&pool->work);
+}
+
+/* Threads that are not stuck in a file end at once, and are joined. */
+static void pread_leave(fm_reader *reader) {
+    fm_pread *const pool = reader->impl;
+    for (uint32_t i = 0; i < pool->n_threads; i++) {
+        fm_pread_thread *const self = &pool->threads[i];
+        pthread_mutex_lock(&reader->lock);
+        const bool stuck = self->reading;
+        pthread_mutex_unlock(&reader->lock);
+        if (stuck)
+            fm_thread_detach(&self->thread);
+        else
+            fm_thread_join(&self->thread);
+    }
+}
+
+static void pread_destroy(fm_reader *reader) {
+    fm_pread *const pool = reader->impl;
+    pthread_cond_destroy(&pool->work);
+    fm_mem_free(pool);
+}
+
+static int pread_open(fm_reader *reader, fm_error *error) {
+    fm_pread *const pool = fm_mem_zalloc(reader->config.counter, 1,
+                                         sizeof(*pool) + reader->n_ops * sizeof(*pool->threads));
+    if (!pool) return fm_error_set(error, FM_ERR_NOMEM, "out of memory for reading threads");
+    if (fm_cond_init(&pool->work)) {
+        fm_mem_free(pool);
+        return fm_error_set(error, FM_ERR_THREAD, "can't create a condition variable");
+    }
+    reader->impl = pool;
+    pool->n_wanted = LEAST_WANTED;
+    uint32_t n = 0;
+    fm_error why;
+    /* Under lock: no thread may look at n_threads or the references before they are right. */
+    pthread_mutex_lock(&reader->lock);
+    for (; n < reader->n_ops; n++) {
+        fm_pread_thread *const self = &pool->threads[n];
+        self->reader = reader;
+        if (fm_thread_start(&self->thread, "fm-read", STACK_BYTES, pread_main, self, &why)) break;
+        reader->n_references++;
+    }
+    if (n > 0 && n < reader->n_ops)
+        fm_reader_note(reader, "%u threads instead of %u: %s", n, reader->n_ops, why.message);
+    pool->n_threads = reader->stats.n_threads = n;
+    if (n) reader->n_ops = n;
+    pthread_mutex_unlock(&reader->lock);
+    if (n) return FM_OK;
+    pread_destroy(reader);
+    reader->impl = NULL;
+    if (error) *error = why;
+    return FM_ERR_THREAD;
+}
+
+const fm_reader_backend fm_reader_pread_backend = {.name = "pread",
+                                                   .default_depth = 32,
+                                                   .most_depth = 1024,
+                                                   .open = pread_open,
+                                                   .wake_locked = pread_wake_locked,
+                                                   .notify = pread_notify,
+                                                   .stop_locked = pread_stop_locked,
+                                                   .leave = pread_leave,
+                                                   .destroy = pread_destroy};

@@ -1,0 +1,216 @@
+/*
+ * An image folder as a source. Classes, files and their order are those of torchvision's
+ * ImageFolder (torchvision/datasets/folder.py: find_classes, make_dataset), whose str order is
+ * strcmp's order of UTF-8. A folder without sub-folders is one class.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+#include "base/error.h"
+#include "base/mem.h"
+
+/* Links are followed, as torchvision does; the kernel ends a loop of them after 40. */
+#define MAX_DEPTH 100
+
+typedef struct file_entry {
+    char *path;
+    int64_t label;
+} file_entry;
+
+typedef struct string_list {
+    char **items;
+    size_t n, capacity;
+} string_list;
+
+struct fm_folder {
+    file_entry *files;
+    size_t n_files, capacity;
+    size_t n_classes;
+};
+
+static bool grow(void **items, size_t n, size_t *capacity, size_t item_bytes) {
+    if (n < *capacity) return true;
+    const size_t more = *capacity ? *capacity * 2 : 64;
+    void *const grown = fm_mem_alloc(NULL, more, item_bytes);
+    if (!grown) return false;
+    if (n) memcpy(grown, *items, n * item_bytes);
+    fm_mem_free(*items);
+    *items = grown;
+    *capacity = more;
+    return true;
+}
+
+static bool list_add(string_list *list, char *text) {
+    if (!text || !grow((void **)&list->items, list->n, &list->capacity, sizeof(char *))) {
+        fm_mem_free(text);
+        return false;
+    }
+    list->items[list->n++] = text;
+    return true;
+}
+
+static void list_fini(string_list *list) {
+    for (size_t i = 0; i < list->n; i++) fm_mem_free(list->items[i]);
+    fm_mem_free(list->items);
+    *list = (string_list){0};
+}
+
+static int compare(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void list_sort(string_list *list) {
+    if (list->n) qsort(list->items, list->n, sizeof(char *), compare);
+}
+
+static char *join(const char *directory, const char *name) {
+    const size_t head = strlen(directory), tail = strlen(name);
+    char *const path = fm_mem_alloc(NULL, head + tail + 2, 1);
+    if (!path) return NULL;
+    memcpy(path, directory, head);
+    path[head] = '/';
+    memcpy(path + head + 1, name, tail + 1);
+    return path;
+}
+
+static bool is_directory(const char *path) {
+    struct stat status;
+    return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+static bool is_image_name(const char *name) {
+    static const char *const extensions[] = {".jpg", ".jpeg", ".png",  ".ppm", ".bmp",
+                                             ".pgm", ".tif",  ".tiff", ".webp"};
+    const size_t length = strlen(name);
+    for (size_t i = 0; i < sizeof(extensions) / sizeof(*extensions); i++) {
+        const size_t tail = strlen(extensions[i]);
+        if (length >= tail && strcasecmp(name + length - tail, extensions[i]) == 0) return true;
+    }
+    return false;
+}
+
+/* Names in a directory: sub-directories and image files apart; NULL for what is not wanted. */
+static int scan(const char *directory, string_list *directories, string_list *files,
+                fm_error *error) {
+    DIR *const stream = opendir(directory);
+    if (!stream)
+        return fm_error_set_errno(error, FM_ERR_READ, errno, "can't list the folder %s", directory);
+    bool ok = true;
+    for (const struct dirent *entry; ok && (entry = readdir(stream));) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+        char *const path = join(directory, entry->d_name);
+        if (!path) {
+            ok = false;
+        } else if (is_directory(path)) {
+            if (directories)
+                ok = list_add(directories, path);
+            else
+                fm_mem_free(path);
+        } else if (files && is_image_name(entry->d_name)) {
+            ok = list_add(files, path);
+        } else {
+            fm_mem_free(path);
+        }
+    }
+    closedir(stream);
+    return ok ? FM_OK : fm_error_set(error, FM_ERR_NOMEM, "no memory to list %s", directory);
+}
+
+/* All directories below and including `directory`. */
+static int walk(const char *directory, int depth, string_list *out, fm_error *error) {
+    if (depth > MAX_DEPTH)
+        return fm_error_set(error, FM_ERR_LIMIT, "folders nest deeper than %d at %s", MAX_DEPTH,
+                            directory);
+    if (!list_add(out, fm_mem_strdup(NULL, directory)))
+        return fm_error_set(error, FM_ERR_NOMEM, "no memory to list %s", directory);
+    string_list below = {0};
+    int status = scan(directory, &below, NULL, error);
+    for (size_t i = 0; !status && i < below.n; i++)
+        status = walk(below.items[i], depth + 1, out, error);
+    list_fini(&below);
+    return status;
+}
+
+/* Adds the image files of one directory, sorted, and takes their paths over. */
+static int add_files(fm_folder *folder, const char *directory, int64_t label, fm_error *error) {
+    string_list files = {0};
+    int status = scan(directory, NULL, &files, error);
+    list_sort(&files);
+    for (size_t i = 0; !status && i < files.n; i++) {
+        if (!grow((void **)&folder->files, folder->n_files, &folder->capacity,
+                  sizeof(file_entry))) {
+            status = fm_error_set(error, FM_ERR_NOMEM, "no memory for the list of files");
+            break;
+        }
+        folder->files[folder->n_files++] = (file_entry){files.items[i], label};
+        files.items[i] = NULL;
+    }
+    list_fini(&files);
+    return status;
+}
+
+static int add_class(fm_folder *folder, const char *directory, int64_t label, fm_error *error) {
+    string_list directories = {0};
+    int status = walk(directory, 0, &directories, error);
+    list_sort(&directories);
+    for (size_t i = 0; !status && i < directories.n; i++)
+        status = add_files(folder, directories.items[i], label, error);
+    list_fini(&directories);
+    return status;
+}
+
+int fm_folder_open(fm_folder **out, const char *dir, fm_error *error) {
+    fm_error_clear(error);
+    if (!out || !dir) return fm_error_set(error, FM_ERR_ARGUMENT, "out or dir is NULL");
+    *out = NULL;
+    fm_folder *folder = fm_mem_zalloc(NULL, 1, sizeof(*folder));
+    if (!folder) return fm_error_set(error, FM_ERR_NOMEM, "no memory for a folder");
+    string_list classes = {0};
+    int status = scan(dir, &classes, NULL, error);
+    list_sort(&classes);
+    folder->n_classes = classes.n ? classes.n : 1;
+    if (!status && classes.n == 0) status = add_files(folder, dir, 0, error);
+    for (size_t i = 0; !status && i < classes.n; i++)
+        status = add_class(folder, classes.items[i], (int64_t)i, error);
+    list_fini(&classes);
+    if (!status && folder->n_files == 0)
+        status = fm_error_set(error, FM_ERR_ARGUMENT,
+                              "no image files (.jpg, .jpeg, .png, ...) in "
+                              "%s or its class folders",
+                              dir);
+    if (status) {
+        fm_folder_close(&folder);
+        return status;
+    }
+    *out = folder;
+    return FM_OK;
+}
+
+static int locate(void *user, int64_t index, fm_sample *out) {
+    const fm_folder *const folder = user;
+    if (index < 0 || (size_t)index >= folder->n_files) return FM_ERR_ARGUMENT;
+    const file_entry *const file = &folder->files[index];
+    *out = (fm_sample){.index = index, .label = file->label, .path = file->path};
+    return FM_OK;
+}
+
+fm_source fm_folder_source(const fm_folder *folder) {
+    if (!folder) return (fm_source){0};
+    return (fm_source){(void *)(uintptr_t)folder, folder->n_files, locate};
+}
+
+size_t fm_folder_n_classes(const fm_folder *folder) { return folder ? folder->n_classes : 0; }
+
+void fm_folder_close(fm_folder **pointer) {
+    if (!pointer || !*pointer) return;
+    fm_folder *const folder = *pointer;
+    *pointer = NULL;
+    for (size_t i = 0; i < folder->n_files; i++) fm_mem_free(folder->files[i].path);
+    fm_mem_free(folder->files);
+    fm_mem_free(folder);
+}

@@ -1,0 +1,287 @@
+#define _GNU_SOURCE
+#include "transform/kernels.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include "transform/x86/kernels_x86.h"
+#endif
+
+#define HALF (1u << (FM_COEFFS_BITS - 1))
+
+/*
+ * Sums are unsigned: weights are not negative and add up to 2^22, give or take half a unit each, so
+ * that a sum stays below 2^31 for up to 65,535 taps. One that would round to 256 needs more than
+ * 16,448 taps (255 halves make up the missing 2^21); only then is a clip due, which would cost the
+ * ordinary case a third of its speed.
+ */
+#define MOST_TAPS_UNCLIPPED 16448
+
+static inline __attribute__((always_inline)) uint8_t round_sum(uint32_t sum, const bool clipped) {
+    const uint32_t value = sum >> FM_COEFFS_BITS;
+    return clipped && value > 255 ? 255 : (uint8_t)value;
+}
+
+/* ---- horizontal ------------------------------------------------------------------------------ */
+
+/* Inlined with a constant n_taps, the inner loop unrolls. */
+static inline __attribute__((always_inline)) void
+horizontal_row(uint8_t *restrict out, const uint8_t *restrict in, const fm_coeffs *coeffs,
+               const int32_t n_taps, const bool clipped) {
+    const int32_t *const first = coeffs->first;
+    const int32_t *weights = coeffs->weights;
+    const size_t stride = (size_t)coeffs->stride;
+    const size_t n = (size_t)coeffs->n;
+    for (size_t i = 0; i < n; i++, weights += stride) {
+        const uint8_t *const px = in + 3 * (size_t)first[i];
+        uint32_t red = HALF, green = HALF, blue = HALF;
+        for (int32_t t = 0; t < n_taps; t++) {
+            const uint32_t weight = (uint32_t)weights[t];
+            red += px[3 * t + 0] * weight;
+            green += px[3 * t + 1] * weight;
+            blue += px[3 * t + 2] * weight;
+        }
+        out[3 * i + 0] = round_sum(red, clipped);
+        out[3 * i + 1] = round_sum(green, clipped);
+        out[3 * i + 2] = round_sum(blue, clipped);
+    }
+}
+
+void fm_horizontal_scalar(uint8_t *const *out, const uint8_t *const *in, int32_t n_rows,
+                          const fm_coeffs *coeffs) {
+    const int32_t n_taps = coeffs->max_taps;
+    for (int32_t row = 0; row < n_rows; row++) {
+        switch (n_taps) {
+        case 2:
+            horizontal_row(out[row], in[row], coeffs, 2, false);
+            break;
+        case 3:
+            horizontal_row(out[row], in[row], coeffs, 3, false);
+            break;
+        case 4:
+            horizontal_row(out[row], in[row], coeffs, 4, false);
+            break;
+        case 5:
+            horizontal_row(out[row], in[row], coeffs, 5, false);
+            break;
+        default:
+            if (n_taps > MOST_TAPS_UNCLIPPED)
+                horizontal_row(out[row], in[row], coeffs, n_taps, true);
+            else
+                horizontal_row(out[row], in[row], coeffs, n_taps, false);
+        }
+    }
+}
+
+/* ---- vertical -------------------------------------------------------------------------------- */
+
+/*
+ * Up to 8 taps in 16-bit arithmetic, eight columns a 128-bit register where a 32-bit product would
+ * have four and (in SSE2) no multiplication at all. The weight is split into four digits,
+ *
+ *     weight = d3 * 2^14 + d2 * 2^9 + d1 * 2^4 + d0,   d2 and d1 below 32, d0 below 16,
+ *
+ * and each digit's products with the bytes are summed. All fits 16 bits: 8 * 255 * 31 = 63,240 for
+ * d2 and d1; the d3 add up to at most 256, hence 65,280. Carries go up as in a written addition,
+ * and what is shifted out below never matters to the result.
+ */
+#define DIGIT_TAPS 8
+
+static inline __attribute__((always_inline)) void
+vertical_digits(uint8_t *restrict out, const uint8_t *const *in, const int32_t *weights,
+                const int32_t n_taps, size_t n_bytes) {
+    const uint8_t *rows[DIGIT_TAPS];
+    uint16_t d3[DIGIT_TAPS], d2[DIGIT_TAPS], d1[DIGIT_TAPS], d0[DIGIT_TAPS];
+    for (int32_t t = 0; t < n_taps; t++) {
+        rows[t] = in[t];
+        d3[t] = (uint16_t)(weights[t] >> 14);
+        d2[t] = weights[t] >> 9 & 31;
+        d1[t] = weights[t] >> 4 & 31;
+        d0[t] = weights[t] & 15;
+    }
+    for (size_t i = 0; i < n_bytes; i++) {
+        uint16_t s3 = 0, s2 = 0, s1 = 0, s0 = 0;
+        for (int32_t t = 0; t < n_taps; t++) {
+            const uint16_t byte = rows[t][i];
+            s3 = (uint16_t)(s3 + byte * d3[t]);
+            s2 = (uint16_t)(s2 + byte * d2[t]);
+            s1 = (uint16_t)(s1 + byte * d1[t]);
+            s0 = (uint16_t)(s0 + byte * d0[t]);
+        }
+        s1 = (uint16_t)(s1 + (s0 >> 4)); /* at most 65,152 */
+        s2 = (uint16_t)(s2 + (s1 >> 5)); /* at most 65,276 */
+        /* (s3 * 2^5 + s2 + half) >> 13, without s3's upper byte and the lowest bit. */
+        const uint16_t low = (uint16_t)((s3 & 255) * 16 + (s2 >> 1) + 2048);
+        out[i] = (uint8_t)((s3 >> 8) + (low >> 12));
+    }
+}
+
+/* Columns whose sums are held at a time. */
+#define BLOCK 64
+
+static inline __attribute__((always_inline)) void
+vertical_sums(uint8_t *restrict out, const uint8_t *const *in, const int32_t *weights,
+              int32_t n_taps, size_t n_bytes, const bool clipped) {
+    for (size_t start = 0; start < n_bytes; start += BLOCK) {
+        uint32_t sums[BLOCK];
+        for (size_t i = 0; i < BLOCK; i++) sums[i] = HALF;
+        for (int32_t t = 0; t < n_taps; t++) {
+            const uint8_t *const row = in[t] + start;
+            const uint32_t weight = (uint32_t)weights[t];
+            for (size_t i = 0; i < BLOCK; i++) sums[i] += row[i] * weight;
+        }
+        for (size_t i = 0; i < BLOCK; i++) out[start + i] = round_sum(sums[i], clipped);
+    }
+}
+
+void fm_vertical_scalar(uint8_t *out, const uint8_t *const *in, const int32_t *weights,
+                        int32_t n_taps, size_t n_bytes) {
+    switch (n_taps) {
+    case 1:
+        vertical_digits(out, in, weights, 1, n_bytes);
+        break;
+    case 2:
+        vertical_digits(out, in, weights, 2, n_bytes);
+        break;
+    case 3:
+        vertical_digits(out, in, weights, 3, n_bytes);
+        break;
+    case 4:
+        vertical_digits(out, in, weights, 4, n_bytes);
+        break;
+    case 5:
+        vertical_digits(out, in, weights, 5, n_bytes);
+        break;
+    case 6:
+        vertical_digits(out, in, weights, 6, n_bytes);
+        break;
+    case 7:
+        vertical_digits(out, in, weights, 7, n_bytes);
+        break;
+    case 8:
+        vertical_digits(out, in, weights, 8, n_bytes);
+        break;
+    default:
+        if (n_taps > MOST_TAPS_UNCLIPPED)
+            vertical_sums(out, in, weights, n_taps, n_bytes, true);
+        else
+            vertical_sums(out, in, weights, n_taps, n_bytes, false);
+    }
+}
+
+/* ---- mirror and store ------------------------------------------------------------------------ */
+
+static void mirror(uint8_t *out, const uint8_t *in, int32_t n_px) {
+    for (int32_t i = 0; i < n_px; i++) {
+        const uint8_t *const px = in + 3 * (size_t)(n_px - 1 - i);
+        out[3 * (size_t)i + 0] = px[0];
+        out[3 * (size_t)i + 1] = px[1];
+        out[3 * (size_t)i + 2] = px[2];
+    }
+}
+
+/* One channel at a time, four pixels a turn: the compiler's own ways take twice the time. */
+static void store_u8(uint8_t *out, size_t plane, const uint8_t *in, int32_t n_px) {
+    const size_t n = (size_t)n_px;
+    for (size_t channel = 0; channel < 3; channel++) {
+        uint8_t *restrict const to = out + channel * plane;
+        const uint8_t *const from = in + channel;
+        size_t i = 0;
+        for (; i + 4 <= n; i += 4) {
+            to[i + 0] = from[3 * i + 0];
+            to[i + 1] = from[3 * i + 3];
+            to[i + 2] = from[3 * i + 6];
+            to[i + 3] = from[3 * i + 9];
+        }
+        for (; i < n; i++) to[i] = from[3 * i];
+    }
+}
+
+static void store_f32(float *out, size_t plane, const uint8_t *in, int32_t n_px,
+                      const float (*table)[256]) {
+    float *restrict const red = out, *restrict const green = out + plane;
+    float *restrict const blue = out + 2 * plane;
+    for (size_t i = 0; i < (size_t)n_px; i++) {
+        red[i] = table[0][in[3 * i + 0]];
+        green[i] = table[1][in[3 * i + 1]];
+        blue[i] = table[2][in[3 * i + 2]];
+    }
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+void fm_kernels_init(fm_kernels *kernels, fm_cpu_tier tier) {
+    *kernels = (fm_kernels){.tier = FM_CPU_SCALAR,
+                            .horizontal = fm_horizontal_scalar,
+                            .vertical = fm_vertical_scalar,
+                            .mirror = mirror,
+                            .store_u8 = store_u8,
+                            .store_f32 = store_f32};
+#if defined(__x86_64__)
+    fm_kernels_init_x86(kernels, tier);
+#else
+    (void)tier;
+#endif
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+/* Tried neighbours of the estimates of mean and std, to either side. */
+#define REACH 2
+
+/* The std of values that are (i / 255 - mean) / std: one over the slope of the line through them.
+ */
+static float estimate_std(const float *values) {
+    double sum = 0;
+    for (int i = 0; i < 256; i++) sum += (i - 127.5) * (double)values[i];
+    /* The sum of the squares of i - 127.5 is 256 * (256^2 - 1) / 12. */
+    return (float)(256.0 * 65535.0 / 12.0 / 255.0 / sum);
+}
+
+static float nth_neighbour(float value, int n) {
+    for (; n > 0; n--) value = nextafterf(value, INFINITY);
+    for (; n < 0; n++) value = nextafterf(value, -INFINITY);
+    return value;
+}
+
+static void set_step(fm_steps *steps, int channel, float mean, float std) {
+    const double scale = 1.0 / (double)std;
+    steps->mean[channel] = mean;
+    steps->scale_high[channel] = (float)scale;
+    steps->scale_low[channel] = (float)(scale - (double)(float)scale);
+}
+
+bool fm_steps_find(const fm_kernels *kernels, const float (*table)[256], fm_steps *steps) {
+    if (!kernels->store_steps) return false;
+    uint8_t grey[3 * 256 + FM_ROW_SLACK] = {0};
+    for (int i = 0; i < 3 * 256; i++) grey[i] = (uint8_t)(i / 3);
+    float std[3], values[3][256];
+    for (int channel = 0; channel < 3; channel++) {
+        std[channel] = estimate_std(table[channel]);
+        if (!isnormal(std[channel])) return false;
+    }
+    unsigned found = 0; /* a bit by channel */
+    for (int n = -REACH; n <= REACH; n++) {
+        for (int m = -REACH; m <= REACH; m++) {
+            fm_steps tried;
+            for (int channel = 0; channel < 3; channel++) {
+                const float this_std = nth_neighbour(std[channel], n);
+                const float mean = -table[channel][0] * this_std;
+                set_step(&tried, channel, mean == 0 ? 0 : nth_neighbour(mean, m), this_std);
+            }
+            kernels->store_steps(values[0], 256, grey, 256, &tried);
+            for (int channel = 0; channel < 3; channel++) {
+                if (found >> channel & 1) continue;
+                if (memcmp(values[channel], table[channel], sizeof(values[channel]))) continue;
+                found |= 1u << channel;
+                steps->mean[channel] = tried.mean[channel];
+                steps->scale_high[channel] = tried.scale_high[channel];
+                steps->scale_low[channel] = tried.scale_low[channel];
+            }
+            if (found == 7) return true;
+        }
+    }
+    return false;
+}

@@ -1,0 +1,166 @@
+#define _GNU_SOURCE
+#include "transform/plan.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#define MAX_SIDE 65535
+
+static const char *kind_name(fm_op_kind kind) {
+    switch (kind) {
+    case FM_OP_RESIZE:
+        return "Resize";
+    case FM_OP_CENTER_CROP:
+        return "CenterCrop";
+    case FM_OP_RANDOM_RESIZED_CROP:
+        return "RandomResizedCrop";
+    case FM_OP_RANDOM_HORIZONTAL_FLIP:
+        return "RandomHorizontalFlip";
+    }
+    return "unknown kind";
+}
+
+static int check_side(size_t number, const fm_op *op, const char *name, int32_t value,
+                      int32_t lowest, fm_error *error) {
+    if (value >= lowest && value <= MAX_SIDE) return FM_OK;
+    return fm_error_set(error, FM_ERR_ARGUMENT, "op %zu (%s): %s is %d; allowed are %d to %d",
+                        number, kind_name(op->kind), name, (int)value, (int)lowest, MAX_SIDE);
+}
+
+static int check_resize(size_t number, const fm_op *op, fm_error *error) {
+    int status = check_side(number, op, "height", op->height, 1, error);
+    if (!status) status = check_side(number, op, "width", op->width, 0, error);
+    if (status) return status;
+    if (op->width && op->max_size)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "op %zu (Resize): max_size is %d; with a width it must be 0", number,
+                            (int)op->max_size);
+    if (op->max_size && (op->max_size <= op->height || op->max_size > MAX_SIDE))
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "op %zu (Resize): max_size is %d; allowed are 0 (none) and %d to %d "
+                            "(above the size of the shorter edge)",
+                            number, (int)op->max_size, (int)op->height + 1, MAX_SIDE);
+    return FM_OK;
+}
+
+static int check_size(size_t number, const fm_op *op, fm_error *error) {
+    const int status = check_side(number, op, "height", op->height, 1, error);
+    return status ? status : check_side(number, op, "width", op->width, 1, error);
+}
+
+/* The draws are made in float32: limits must be values there, and a ratio neither 0 nor endless. */
+static int check_random_resized_crop(size_t number, const fm_op *op, fm_error *error) {
+    const double *const scale = op->scale, *const ratio = op->ratio;
+    if (!(scale[0] >= 0 && scale[0] <= scale[1] && isfinite((float)scale[1])))
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "op %zu (RandomResizedCrop): scale is (%g, %g); allowed are finite "
+                            "values with 0 <= scale[0] <= scale[1]",
+                            number, scale[0], scale[1]);
+    if (!(isnormal((float)ratio[0]) && ratio[0] > 0 && ratio[0] <= ratio[1] &&
+          isnormal((float)ratio[1])))
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "op %zu (RandomResizedCrop): ratio is (%g, %g); allowed are values "
+                            "within float32 with 0 < ratio[0] <= ratio[1]",
+                            number, ratio[0], ratio[1]);
+    return check_size(number, op, error);
+}
+
+static int check_op(size_t number, const fm_op *op, fm_error *error) {
+    switch (op->kind) {
+    case FM_OP_RESIZE:
+        return check_resize(number, op, error);
+    case FM_OP_CENTER_CROP:
+        return check_size(number, op, error);
+    case FM_OP_RANDOM_RESIZED_CROP:
+        return check_random_resized_crop(number, op, error);
+    case FM_OP_RANDOM_HORIZONTAL_FLIP:
+        if (op->p >= 0 && op->p <= 1) return FM_OK;
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "op %zu (RandomHorizontalFlip): p is %g; allowed are 0 to 1", number,
+                            op->p);
+    }
+    return fm_error_set(error, FM_ERR_ARGUMENT, "op %zu: kind is %d; allowed are %d to %d", number,
+                        (int)op->kind, FM_OP_RESIZE, FM_OP_RANDOM_HORIZONTAL_FLIP);
+}
+
+static bool resizes(const fm_op *op) {
+    return op->kind == FM_OP_RESIZE || op->kind == FM_OP_RANDOM_RESIZED_CROP;
+}
+
+/* Checks the ops one by one and together, and works out the size of the result. */
+static int take_ops(fm_plan *plan, const fm_transform *transform, fm_error *error) {
+    if (transform->n_ops > FM_MAX_OPS)
+        return fm_error_set(error, FM_ERR_ARGUMENT, "%zu ops; at most %d are allowed",
+                            transform->n_ops, FM_MAX_OPS);
+    if (transform->n_ops && !transform->ops)
+        return fm_error_set(error, FM_ERR_ARGUMENT, "%zu ops announced, but ops is NULL",
+                            transform->n_ops);
+    const fm_op *resize = NULL, *last = NULL; /* the op that resizes; the last that sets a size */
+    for (size_t i = 0; i < transform->n_ops; i++) {
+        const fm_op *const op = &transform->ops[i];
+        const int status = check_op(i, op, error);
+        if (status) return status;
+        if (resizes(op)) {
+            if (resize)
+                return fm_error_set(error, FM_ERR_ARGUMENT,
+                                    "op %zu (%s) resizes after op %zu (%s) did; at most one op may",
+                                    i, kind_name(op->kind), (size_t)(resize - transform->ops),
+                                    kind_name(resize->kind));
+            resize = op;
+        }
+        if (op->kind != FM_OP_RANDOM_HORIZONTAL_FLIP) last = op;
+        plan->ops[i] = *op;
+    }
+    plan->n_ops = transform->n_ops;
+    if (!last)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "no op gives all images one size; add a CenterCrop, a "
+                            "RandomResizedCrop or a Resize to a height and a width");
+    if (last->width == 0)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "op %zu (Resize): width is 0, so that the result's size depends on the "
+                            "image; give 1 to %d, or add a CenterCrop after it",
+                            (size_t)(last - transform->ops), MAX_SIDE);
+    plan->out_width = last->width;
+    plan->out_height = last->height;
+    return FM_OK;
+}
+
+/* torchvision's float32 steps: ToTensor divides by 255, Normalize subtracts and divides. */
+static int fill_table(fm_plan *plan, const fm_transform *transform, fm_error *error) {
+    if (transform->value_table) {
+        memcpy(plan->table, transform->value_table, sizeof(plan->table));
+        return FM_OK;
+    }
+    for (int channel = 0; channel < 3; channel++) {
+        const float mean = transform->mean[channel], std = transform->std[channel];
+        if (!isfinite(mean) || !isfinite(std) || std == 0)
+            return fm_error_set(error, FM_ERR_ARGUMENT,
+                                "channel %d: mean is %g and std is %g; both must be finite, and "
+                                "std not 0",
+                                channel, (double)mean, (double)std);
+        for (int value = 0; value < 256; value++)
+            plan->table[channel][value] = ((float)value / 255.0f - mean) / std;
+    }
+    return FM_OK;
+}
+
+int fm_plan_init(fm_plan *plan, const fm_transform *transform, fm_error *error) {
+    *plan = (fm_plan){.dtype = transform->dtype, .resize_order = transform->resize_order};
+    if (transform->dtype != FM_UINT8 && transform->dtype != FM_FLOAT32)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "dtype is %d; allowed are %d (uint8) and %d (float32)",
+                            (int)transform->dtype, FM_UINT8, FM_FLOAT32);
+    if ((int)transform->resize_order < FM_RESIZE_HORIZONTAL_FIRST ||
+        transform->resize_order > FM_RESIZE_PILLOW_12_2)
+        return fm_error_set(error, FM_ERR_ARGUMENT, "resize_order is %d; allowed are %d to %d",
+                            (int)transform->resize_order, FM_RESIZE_HORIZONTAL_FIRST,
+                            FM_RESIZE_PILLOW_12_2);
+    int status = take_ops(plan, transform, error);
+    if (!status && plan->dtype == FM_FLOAT32) status = fill_table(plan, transform, error);
+    if (status) return status;
+    const size_t value_bytes = plan->dtype == FM_FLOAT32 ? sizeof(float) : 1;
+    plan->sample_bytes = 3 * (size_t)plan->out_height * (size_t)plan->out_width * value_bytes;
+    return FM_OK;
+}

@@ -1,0 +1,435 @@
+#define _GNU_SOURCE
+#include "transform/resample.h"
+
+#include <string.h>
+
+#include "transform/coeffs.h"
+#include "transform/kernels.h"
+
+/* Most rows handed out at a time, and rows that pass two of the vertical-first order's stages. */
+#define BLOCK_ROWS 16
+/* Scratch is ready at open for images of this side; only larger ones make it grow. */
+#define RESERVE_PX 4096
+#define RESERVE_BYTES ((size_t)1 << 20)
+
+/*
+ * A set of rows in one block of memory, used as a ring: row i is pointers[i % n]. The pointers
+ * stand there twice, so that any run of up to n rows is a plain array.
+ */
+typedef struct row_set {
+    uint8_t *memory;
+    uint8_t **pointers; /* 2 * n */
+    int32_t n;
+    size_t memory_bytes, n_pointers; /* capacities */
+} row_set;
+
+struct fm_resample {
+    const fm_plan *plan;
+    fm_mem_counter *counter;
+    fm_kernels kernels;
+    fm_steps steps; /* in place of the plan's table, if use_steps */
+    bool use_steps;
+
+    /* The sample, set by begin. */
+    fm_coeffs columns, rows; /* of the passes that take place */
+    bool resize_columns, resize_rows;
+    bool vertical_first;       /* with both passes */
+    bool mirror;               /* rows are mirrored before the store */
+    fm_box visible;            /* the part of the output that shows the image */
+    int32_t n_rows, row_width; /* needed rows and pixels of each */
+
+    /* Set by start. */
+    uint8_t *out;
+    size_t skip_bytes;
+    int32_t n_received, n_stored; /* needed rows that came, visible output rows that are done */
+
+    row_set blocks;  /* rows as handed out, where the horizontal pass comes first */
+    row_set ring;    /* what the vertical pass reads: rows as handed out or resized ones */
+    row_set between; /* the vertical pass's results */
+    row_set last;    /* resized rows of the vertical-first order, mirrored rows */
+};
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static size_t round_up(size_t n) {
+    size_t rounded = 4096;
+    while (rounded < n) rounded *= 2;
+    return rounded;
+}
+
+/*
+ * Makes a ring of n rows of `bytes` bytes plus slack. Pointers are 16 modulo 32, and point
+ * `skip_bytes` further: libjpeg-turbo writes rows that are 32-byte aligned past the cache.
+ */
+static int prepare_rows(row_set *set, int32_t n, size_t bytes, size_t skip_bytes,
+                        fm_mem_counter *counter, fm_error *error) {
+    const size_t stride = (bytes + FM_ROW_SLACK + 31) / 32 * 32;
+    const size_t memory_bytes = (size_t)n * stride + 16;
+    const size_t n_pointers = 2 * (size_t)n;
+    if (memory_bytes > set->memory_bytes) {
+        const size_t held = round_up(memory_bytes);
+        fm_mem_free(set->memory);
+        set->memory_bytes = 0;
+        /* Cleared, so that what kernels read past a row's end was written once. */
+        set->memory = fm_mem_zalloc(counter, held, 1);
+        if (!set->memory)
+            return fm_error_set(error, FM_ERR_NOMEM, "no memory for %d rows of %zu bytes", (int)n,
+                                bytes);
+        set->memory_bytes = held;
+    }
+    if (n_pointers > set->n_pointers) {
+        const size_t held = round_up(n_pointers * sizeof(uint8_t *)) / sizeof(uint8_t *);
+        fm_mem_free(set->pointers);
+        set->n_pointers = 0;
+        set->pointers = fm_mem_alloc(counter, held, sizeof(uint8_t *));
+        if (!set->pointers)
+            return fm_error_set(error, FM_ERR_NOMEM, "no memory for %zu row pointers", n_pointers);
+        set->n_pointers = held;
+    }
+    set->n = n;
+    for (int32_t i = 0; i < n; i++)
+        set->pointers[i] = set->pointers[n + i] =
+            set->memory + 16 + (size_t)i * stride + skip_bytes;
+    return FM_OK;
+}
+
+static void free_rows(row_set *set) {
+    fm_mem_free(set->memory);
+    fm_mem_free(set->pointers);
+    *set = (row_set){0};
+}
+
+/* The row pointers from row i on. */
+static uint8_t **rows_from(const row_set *set, int32_t i) { return set->pointers + i % set->n; }
+
+/* The same for kernels that only read. */
+static const uint8_t *const *read_rows_from(const row_set *set, int32_t i) {
+    return (const uint8_t *const *)rows_from(set, i);
+}
+
+/* ---- begin ----------------------------------------------------------------------------------- */
+
+static int32_t max_i32(int32_t a, int32_t b) { return a > b ? a : b; }
+static int32_t min_i32(int32_t a, int32_t b) { return a < b ? a : b; }
+
+/* The range of a window that lies on a result of `size` pixels. */
+static void clip_window(int32_t start, int32_t length, int32_t size, int32_t *first, int32_t *n) {
+    *first = max_i32(start, 0);
+    *n = max_i32(min_i32(start + length, size) - *first, 0);
+}
+
+/* The needed columns, counted from the source's left edge as it is stored. */
+static int begin_columns(fm_resample *resample, const fm_geometry *geometry, int32_t first,
+                         int32_t n, int32_t *left, int32_t *width, fm_error *error) {
+    const int32_t in_size = geometry->source.width;
+    fm_coeffs *const coeffs = &resample->columns;
+    resample->resize_columns = geometry->resized_width != in_size;
+    if (!resample->resize_columns) {
+        *left = geometry->mirror_source ? in_size - first - n : first;
+        *width = n;
+        resample->mirror = geometry->flip != geometry->mirror_source;
+        return FM_OK;
+    }
+    const int status = fm_coeffs_compute(coeffs, in_size, geometry->resized_width, first, n,
+                                         resample->counter, error);
+    if (status) return status;
+    int32_t end;
+    fm_coeffs_span(coeffs, left, &end);
+    *width = end - *left;
+    fm_coeffs_shift(coeffs, *left);
+    /* Both mirrorings cost nothing when they are done to the weights. */
+    if (geometry->mirror_source) {
+        fm_coeffs_mirror_input(coeffs, *width);
+        *left = in_size - end;
+    }
+    fm_coeffs_even_taps(coeffs, *width);
+    if (geometry->flip) fm_coeffs_mirror_output(coeffs);
+    resample->mirror = false;
+    return FM_OK;
+}
+
+/* The needed rows, counted from the source's top. */
+static int begin_rows(fm_resample *resample, const fm_geometry *geometry, int32_t first, int32_t n,
+                      int32_t *top, int32_t *height, fm_error *error) {
+    const int32_t in_size = geometry->source.height;
+    resample->resize_rows = geometry->resized_height != in_size;
+    if (!resample->resize_rows) {
+        *top = first;
+        *height = n;
+        return FM_OK;
+    }
+    const int status = fm_coeffs_compute(&resample->rows, in_size, geometry->resized_height, first,
+                                         n, resample->counter, error);
+    if (status) return status;
+    int32_t end;
+    fm_coeffs_span(&resample->rows, top, &end);
+    *height = end - *top;
+    fm_coeffs_shift(&resample->rows, *top);
+    return FM_OK;
+}
+
+/* Pillow's rules. They see whole images: torchvision crops first and resizes then. */
+static bool rows_first(fm_resize_order order, const fm_geometry *geometry) {
+    const int64_t width = geometry->source.width, height = geometry->source.height;
+    const int64_t fewer_rows = height - geometry->resized_height;
+    const int64_t fewer_columns = width - geometry->resized_width;
+    if (fewer_rows <= 0) return false;
+    if (order == FM_RESIZE_PILLOW_13) return fewer_rows > 2 * fewer_columns;
+    return order == FM_RESIZE_PILLOW_12_2 && height > 100 * width;
+}
+
+int fm_resample_begin(fm_resample *resample, const fm_geometry *geometry, fm_box *needed,
+                      fm_error *error) {
+    const fm_plan *const plan = resample->plan;
+    const fm_box window = geometry->window;
+    *needed = (fm_box){0};
+    resample->n_rows = resample->row_width = 0;
+    resample->visible = (fm_box){0};
+    resample->out = NULL;
+    if (window.width != plan->out_width || window.height != plan->out_height)
+        return fm_error_set(
+            error, FM_ERR_ARGUMENT, "window of %d x %d pixels; the plan's result has %d x %d",
+            (int)window.width, (int)window.height, (int)plan->out_width, (int)plan->out_height);
+
+    int32_t first_column, n_columns, first_row, n_rows; /* of the resized source */
+    clip_window(window.left, window.width, geometry->resized_width, &first_column, &n_columns);
+    clip_window(window.top, window.height, geometry->resized_height, &first_row, &n_rows);
+    if (n_columns == 0 || n_rows == 0) return FM_OK;
+
+    fm_box part; /* of the source */
+    int status =
+        begin_columns(resample, geometry, first_column, n_columns, &part.left, &part.width, error);
+    if (!status)
+        status = begin_rows(resample, geometry, first_row, n_rows, &part.top, &part.height, error);
+    if (status) return status;
+    resample->vertical_first = resample->resize_columns && resample->resize_rows &&
+                               rows_first(plan->resize_order, geometry);
+    const int32_t left = first_column - window.left;
+    resample->visible = (fm_box){.left = geometry->flip ? window.width - left - n_columns : left,
+                                 .top = first_row - window.top,
+                                 .width = n_columns,
+                                 .height = n_rows};
+    resample->n_rows = part.height;
+    resample->row_width = part.width;
+    *needed = part;
+    needed->left += geometry->source.left;
+    needed->top += geometry->source.top;
+    return FM_OK;
+}
+
+/* ---- start ----------------------------------------------------------------------------------- */
+
+/* Rows come, are resized to the output's width and wait for the vertical pass so. */
+static bool columns_first(const fm_resample *resample) {
+    return resample->resize_columns && !resample->vertical_first;
+}
+
+static int prepare_scratch(fm_resample *resample, int32_t row_px, fm_error *error) {
+    fm_mem_counter *const counter = resample->counter;
+    const size_t in_bytes = 3 * (size_t)row_px;
+    const size_t part_bytes = 3 * (size_t)resample->row_width;
+    const size_t out_bytes = 3 * (size_t)resample->visible.width;
+    const int32_t n_taps = resample->resize_rows ? resample->rows.max_taps : 1;
+    /* While a block is being filled, the rows before it that an output still lacks stay. */
+    const int32_t n_ring = n_taps + BLOCK_ROWS;
+    int status;
+    if (columns_first(resample)) {
+        status = prepare_rows(&resample->blocks, BLOCK_ROWS, in_bytes, resample->skip_bytes,
+                              counter, error);
+        if (!status) status = prepare_rows(&resample->ring, n_ring, out_bytes, 0, counter, error);
+    } else {
+        status =
+            prepare_rows(&resample->ring, n_ring, in_bytes, resample->skip_bytes, counter, error);
+    }
+    const size_t between_bytes = resample->vertical_first ? part_bytes : out_bytes;
+    if (!status && resample->resize_rows)
+        status = prepare_rows(&resample->between, BLOCK_ROWS, between_bytes, 0, counter, error);
+    if (!status && (resample->vertical_first || resample->mirror))
+        status = prepare_rows(&resample->last, BLOCK_ROWS, out_bytes, 0, counter, error);
+    return status;
+}
+
+/* n values of what a zero byte becomes, from pixel `offset` of the channel on. */
+static void store_zeros(const fm_resample *resample, int channel, size_t offset, size_t n) {
+    const fm_plan *const plan = resample->plan;
+    const size_t plane = (size_t)plan->out_width * (size_t)plan->out_height;
+    const size_t start = (size_t)channel * plane + offset;
+    if (plan->dtype == FM_UINT8) {
+        memset(resample->out + start, 0, n);
+        return;
+    }
+    float *const out = (float *)resample->out + start;
+    for (size_t i = 0; i < n; i++) out[i] = plan->table[channel][0];
+}
+
+/* Fills the output around what shows of the image. */
+static void store_padding(const fm_resample *resample) {
+    const fm_box visible = resample->visible;
+    const size_t width = (size_t)resample->plan->out_width;
+    const size_t height = (size_t)resample->plan->out_height;
+    const size_t left = (size_t)visible.left, top = (size_t)visible.top;
+    const size_t right = left + (size_t)visible.width, bottom = top + (size_t)visible.height;
+    for (int channel = 0; channel < 3; channel++) {
+        store_zeros(resample, channel, 0, top * width);
+        store_zeros(resample, channel, bottom * width, (height - bottom) * width);
+        for (size_t row = top; row < bottom; row++) {
+            store_zeros(resample, channel, row * width, left);
+            store_zeros(resample, channel, row * width + right, width - right);
+        }
+    }
+}
+
+int fm_resample_start(fm_resample *resample, int32_t skip_px, int32_t row_px, void *out,
+                      fm_error *error) {
+    resample->n_received = resample->n_stored = 0;
+    resample->out = out;
+    if (resample->n_rows > 0) {
+        if (skip_px < 0 || row_px < skip_px || row_px - skip_px < resample->row_width)
+            return fm_error_set(error, FM_ERR_ARGUMENT,
+                                "rows of %d pixels, %d of them to skip, are narrower than the %d "
+                                "pixels needed",
+                                (int)row_px, (int)skip_px, (int)resample->row_width);
+        resample->skip_bytes = 3 * (size_t)skip_px;
+        const int status = prepare_scratch(resample, row_px, error);
+        if (status) return status;
+    }
+    store_padding(resample);
+    return FM_OK;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+int32_t fm_resample_rows(fm_resample *resample, uint8_t **rows, int32_t max_rows) {
+    int32_t n = min_i32(resample->n_rows - resample->n_received, BLOCK_ROWS);
+    n = min_i32(n, max_rows);
+    if (n == 0) return 0;
+    uint8_t *const *const pointers = columns_first(resample)
+                                         ? rows_from(&resample->blocks, 0)
+                                         : rows_from(&resample->ring, resample->n_received);
+    for (int32_t i = 0; i < n; i++) rows[i] = pointers[i] - resample->skip_bytes;
+    return n;
+}
+
+/* How many outputs, at most BLOCK_ROWS, can be made of the rows that have come. */
+static int32_t count_complete(const fm_resample *resample) {
+    const int32_t limit = min_i32(resample->visible.height - resample->n_stored, BLOCK_ROWS);
+    if (!resample->resize_rows) return min_i32(limit, resample->n_received - resample->n_stored);
+    const int32_t *const first = resample->rows.first + resample->n_stored;
+    const int32_t *const n_taps = resample->rows.n_taps + resample->n_stored;
+    int32_t n = 0;
+    while (n < limit && first[n] + n_taps[n] <= resample->n_received) n++;
+    return n;
+}
+
+/* The vertical pass for the next n outputs: where their rows are. */
+static const uint8_t *const *vertical_pass(fm_resample *resample, int32_t n) {
+    if (!resample->resize_rows) return read_rows_from(&resample->ring, resample->n_stored);
+    const fm_coeffs *const coeffs = &resample->rows;
+    const int32_t width = resample->vertical_first || !resample->resize_columns
+                              ? resample->row_width
+                              : resample->visible.width;
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t output = resample->n_stored + i;
+        resample->kernels.vertical(resample->between.pointers[i],
+                                   read_rows_from(&resample->ring, coeffs->first[output]),
+                                   coeffs->weights + (size_t)output * (size_t)coeffs->stride,
+                                   coeffs->n_taps[output], 3 * (size_t)width);
+    }
+    return read_rows_from(&resample->between, 0);
+}
+
+static void store(fm_resample *resample, const uint8_t *row, int32_t visible_row) {
+    const fm_plan *const plan = resample->plan;
+    const fm_box visible = resample->visible;
+    const size_t plane = (size_t)plan->out_width * (size_t)plan->out_height;
+    const size_t offset =
+        (size_t)(visible.top + visible_row) * (size_t)plan->out_width + (size_t)visible.left;
+    if (plan->dtype == FM_UINT8)
+        resample->kernels.store_u8(resample->out + offset, plane, row, visible.width);
+    else if (resample->use_steps)
+        resample->kernels.store_steps((float *)resample->out + offset, plane, row, visible.width,
+                                      &resample->steps);
+    else
+        resample->kernels.store_f32((float *)resample->out + offset, plane, row, visible.width,
+                                    plan->table);
+}
+
+void fm_resample_push(fm_resample *resample, int32_t n_rows) {
+    const fm_kernels *const kernels = &resample->kernels;
+    if (columns_first(resample))
+        kernels->horizontal(rows_from(&resample->ring, resample->n_received),
+                            read_rows_from(&resample->blocks, 0), n_rows, &resample->columns);
+    resample->n_received += n_rows;
+    for (int32_t n; (n = count_complete(resample)) > 0; resample->n_stored += n) {
+        const uint8_t *const *rows = vertical_pass(resample, n);
+        if (resample->vertical_first) {
+            kernels->horizontal(resample->last.pointers, rows, n, &resample->columns);
+            rows = read_rows_from(&resample->last, 0);
+        }
+        for (int32_t i = 0; i < n; i++) {
+            const uint8_t *row = rows[i];
+            if (resample->mirror) {
+                kernels->mirror(resample->last.pointers[0], row, resample->visible.width);
+                row = resample->last.pointers[0];
+            }
+            store(resample, row, resample->n_stored + i);
+        }
+    }
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+/*
+ * Scratch for images of up to RESERVE_PX a side, less if the plan shrinks so much that this took
+ * more than RESERVE_BYTES: what comes later then allocates nothing, whichever thread gets it.
+ */
+static int reserve(fm_resample *resample, fm_error *error) {
+    const fm_plan *const plan = resample->plan;
+    fm_mem_counter *const counter = resample->counter;
+    int status = fm_coeffs_compute(&resample->columns, RESERVE_PX, plan->out_width, 0,
+                                   plan->out_width, counter, error);
+    if (!status)
+        status = fm_coeffs_compute(&resample->rows, RESERVE_PX, plan->out_height, 0,
+                                   plan->out_height, counter, error);
+    const int32_t n_ring = resample->rows.stride + BLOCK_ROWS;
+    size_t row_bytes = 3 * (size_t)max_i32(RESERVE_PX, plan->out_width);
+    while ((size_t)n_ring * row_bytes > RESERVE_BYTES) row_bytes /= 2;
+    if (!status) status = prepare_rows(&resample->ring, n_ring, row_bytes, 0, counter, error);
+    row_set *const sets[] = {&resample->blocks, &resample->between, &resample->last};
+    for (int i = 0; !status && i < 3; i++)
+        status = prepare_rows(sets[i], BLOCK_ROWS, row_bytes, 0, counter, error);
+    return status;
+}
+
+int fm_resample_open(fm_resample **out, const fm_plan *plan, fm_mem_counter *counter,
+                     fm_error *error) {
+    fm_cpu_tier tier;
+    *out = NULL;
+    int status = fm_cpu_tier_get(&tier, error);
+    if (status) return status;
+    fm_resample *const resample = fm_mem_zalloc(counter, 1, sizeof(*resample));
+    *out = resample;
+    if (!resample) return fm_error_set(error, FM_ERR_NOMEM, "no memory for a resampler");
+    resample->plan = plan;
+    resample->counter = counter;
+    fm_kernels_init(&resample->kernels, tier);
+    resample->use_steps = plan->dtype == FM_FLOAT32 &&
+                          fm_steps_find(&resample->kernels, plan->table, &resample->steps);
+    status = reserve(resample, error);
+    if (status) fm_resample_close(out);
+    return status;
+}
+
+fm_cpu_tier fm_resample_tier(const fm_resample *resample) { return resample->kernels.tier; }
+
+void fm_resample_close(fm_resample **resample) {
+    if (!resample || !*resample) return;
+    fm_coeffs_fini(&(*resample)->columns);
+    fm_coeffs_fini(&(*resample)->rows);
+    free_rows(&(*resample)->blocks);
+    free_rows(&(*resample)->ring);
+    free_rows(&(*resample)->between);
+    free_rows(&(*resample)->last);
+    fm_mem_free(*resample);
+    *resample = NULL;
+}

@@ -1,0 +1,30 @@
+/* The x86-64 kernels' places in the table. Included by kernels.c alone. */
+#ifndef FM_TRANSFORM_X86_KERNELS_X86_H
+#define FM_TRANSFORM_X86_KERNELS_X86_H
+
+#include "transform/kernels.h"
+#include "transform/x86/horizontal_avx2.h"
+#include "transform/x86/horizontal_sse41.h"
+#include "transform/x86/store_avx2.h"
+#include "transform/x86/store_sse41.h"
+#include "transform/x86/vertical_avx2.h"
+#include "transform/x86/vertical_sse41.h"
+
+/* Overwrites what the table has, tier by tier. */
+static inline __attribute__((unused)) void fm_kernels_init_x86(fm_kernels *kernels,
+                                                               fm_cpu_tier tier) {
+    if (tier < FM_CPU_SSE41) return;
+    kernels->tier = FM_CPU_SSE41;
+    kernels->horizontal = fm_horizontal_sse41;
+    kernels->vertical = fm_vertical_sse41;
+    kernels->mirror = fm_mirror_sse41;
+    kernels->store_u8 = fm_store_u8_sse41;
+    kernels->store_f32 = fm_store_f32_sse41;
+    if (tier < FM_CPU_AVX2) return;
+    kernels->tier = FM_CPU_AVX2;
+    kernels->horizontal = fm_horizontal_avx2;
+    kernels->vertical = fm_vertical_avx2;
+    kernels->store_steps = fm_store_steps_avx2;
+}
+
+#endif

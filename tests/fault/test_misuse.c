@@ -1,0 +1,186 @@
+/* Every misuse of the public API gets a status and a message, never a crash. */
+#define _GNU_SOURCE
+#include "folder.h"
+
+static test_folder images;
+static fm_folder *folder;
+static fm_error error;
+
+static int set_up(void **state) {
+    (void)state;
+    images = test_folder_open(3);
+    return fm_folder_open(&folder, images.dir, NULL);
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    fm_folder_close(&folder);
+    test_folder_close(&images);
+    return 0;
+}
+
+static void expect_refused(const fm_config *config, int status, const char *word) {
+    fm_loader *loader = (fm_loader *)&error;
+    assert_int_equal(fm_loader_open(&loader, config, &error), status);
+    assert_null(loader);
+    if (!strstr(error.message, word)) fail_msg("'%s' does not name '%s'", error.message, word);
+    assert_int_equal(fm_loader_open(&loader, config, NULL), status);
+}
+
+static void bad_configurations_are_refused_by_name(void **state) {
+    (void)state;
+    const fm_source source = fm_folder_source(folder);
+    fm_loader *loader = NULL;
+    assert_int_equal(fm_loader_open(NULL, NULL, &error), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_open(&loader, NULL, &error), FM_ERR_ARGUMENT);
+#define REFUSED(change, status, word)      \
+    do {                                   \
+        fm_config c = test_config(source); \
+        change;                            \
+        expect_refused(&c, status, word);  \
+    } while (0)
+    REFUSED(c.struct_bytes = 8, FM_ERR_ARGUMENT, "struct_bytes");
+    REFUSED(c.batch_size = 0, FM_ERR_ARGUMENT, "batch_size");
+    REFUSED(c.batch_size = 1u << 20, FM_ERR_ARGUMENT, "batch_size");
+    REFUSED(c.n_threads = 5000, FM_ERR_ARGUMENT, "n_threads");
+    REFUSED(c.prefetch_batches = 0, FM_ERR_ARGUMENT, "prefetch_batches");
+    REFUSED(c.source.n_samples = 0, FM_ERR_ARGUMENT, "n_samples");
+    REFUSED(c.memory_budget_bytes = 1 << 20, FM_ERR_BUDGET, "memory_budget");
+    REFUSED(c.transform.n_ops = 0, FM_ERR_ARGUMENT, "");
+    REFUSED(c.transform.n_ops = 17, FM_ERR_ARGUMENT, "");
+    REFUSED(c.transform.ops = NULL, FM_ERR_ARGUMENT, "");
+    REFUSED(c.transform.dtype = (fm_dtype)9, FM_ERR_ARGUMENT, "");
+    REFUSED((c.transform.dtype = FM_FLOAT32, c.transform.std[1] = 0), FM_ERR_ARGUMENT, "");
+    REFUSED(c.max_file_bytes = 0, FM_ERR_ARGUMENT, "max_file_bytes");
+    REFUSED(c.max_image_pixels = 0, FM_ERR_ARGUMENT, "max_image_pixels");
+    REFUSED(c.allocator.handover = true, FM_ERR_ARGUMENT, "allocator");
+    REFUSED(setenv("FEEDMILL_READER", "carrier-pigeon", 1), FM_ERR_ARGUMENT, "carrier-pigeon");
+    unsetenv("FEEDMILL_READER");
+    REFUSED(setenv("FEEDMILL_CPU", "abacus", 1), FM_ERR_ARGUMENT, "abacus");
+    REFUSED(setenv("FEEDMILL_CPU", "AVX2", 1), FM_ERR_ARGUMENT, "scalar, sse41, avx2 or avx512");
+    unsetenv("FEEDMILL_CPU");
+#undef REFUSED
+}
+
+static void calls_out_of_order_are_refused(void **state) {
+    (void)state;
+    const fm_config config = test_config(fm_folder_source(folder));
+    fm_loader *loader = NULL;
+    fm_batch batch;
+    fm_fallback fallback;
+    const fm_epoch epoch = {.seed = 1};
+    char path[128];
+    snprintf(path, sizeof(path), "%s/0000.jpg", images.dir);
+    const fm_sample good = {0, 0, path};
+    assert_int_equal(fm_loader_open(&loader, &config, &error), FM_OK);
+    assert_int_equal(fm_loader_next(loader, 0, &batch, &error), FM_ERR_STATE);
+    assert_int_equal(fm_loader_submit(loader, &good, 1, &error), FM_ERR_STATE);
+    assert_int_equal(fm_loader_finish(loader, &error), FM_ERR_STATE);
+    assert_int_equal(fm_loader_fallback(loader, &fallback), FM_ERR_STATE);
+    assert_int_equal(fm_loader_fallback_done(loader, FM_OK, &error), FM_ERR_STATE);
+    assert_int_equal(fm_loader_stop(loader, &error), FM_OK);
+    assert_int_equal(fm_loader_start(loader, NULL, &error), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_start(loader, &epoch, &error), FM_OK);
+    assert_int_equal(fm_loader_next(loader, 0, NULL, &error), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_next(loader, -1, &batch, &error), FM_AGAIN);
+    fm_batch_release(&batch);
+
+    const fm_sample wrong[] = {{-1, 0, path}, {3, 0, path}, {0, 0, NULL}, {0, 0, ""}};
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(fm_loader_submit(loader, &wrong[i], 1, &error), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_submit(loader, NULL, 1, &error), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_submit(loader, &good, 0, &error), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_submit(loader, &good, 9, &error), FM_ERR_ARGUMENT);
+    char *const long_path = malloc(5001);
+    memset(long_path, 'x', 5000);
+    long_path[5000] = 0;
+    const fm_sample too_long = {0, 0, long_path};
+    assert_int_equal(fm_loader_submit(loader, &too_long, 1, &error), FM_ERR_ARGUMENT);
+    free(long_path);
+
+    assert_int_equal(fm_loader_submit(loader, &good, 1, &error), FM_OK);
+    assert_int_equal(fm_loader_finish(loader, &error), FM_OK);
+    assert_int_equal(fm_loader_submit(loader, &good, 1, &error), FM_ERR_STATE);
+    assert_int_equal(fm_loader_next(loader, -1, &batch, &error), FM_OK);
+    fm_loader_close(&loader);
+    assert_null(loader);
+    fm_batch_release(&batch);
+    fm_batch_release(&batch);
+}
+
+static void null_handles_are_refused_everywhere(void **state) {
+    (void)state;
+    fm_loader *loader = NULL;
+    fm_batch batch;
+    fm_fallback fallback;
+    fm_draw draws[16];
+    fm_step step;
+    fm_stats stats;
+    const fm_epoch epoch = {.seed = 1};
+    const fm_sample sample = {0, 0, "x"};
+    assert_int_equal(fm_loader_start(loader, &epoch, &error), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_stop(loader, &error), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_submit(loader, &sample, 1, &error), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_finish(loader, &error), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_next(loader, 0, &batch, &error), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_fallback(loader, &fallback), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_fallback_done(loader, 0, &error), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_draws(loader, 0, 0, 0, 0, 9, 9, draws, &error), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_steps(loader, 0, &step, 1), 0);
+    assert_int_equal(fm_loader_n_pending(loader), 0);
+    fm_loader_stats(loader, &stats);
+    fm_loader_stats(loader, NULL);
+    fm_loader_step_request(loader);
+    fm_loader_step_return(loader);
+    fm_loader_out_size(loader, NULL, NULL);
+    fm_loader_close(&loader);
+    fm_loader_close(NULL);
+    fm_batch_release(NULL);
+}
+
+static void orders_outside_the_source_are_refused(void **state) {
+    (void)state;
+    const fm_config config = test_config(fm_folder_source(folder));
+    fm_loader *loader = NULL;
+    const int64_t order[] = {0, 1, 99};
+    assert_int_equal(fm_loader_open(&loader, &config, &error), FM_OK);
+    const fm_epoch epoch = {.order = order, .n_order = 3};
+    assert_int_equal(fm_loader_start(loader, &epoch, &error), FM_ERR_ARGUMENT);
+    assert_non_null(strstr(error.message, "99"));
+    fm_loader_close(&loader);
+    fm_config no_source = test_config((fm_source){0});
+    no_source.n_samples = 3;
+    assert_int_equal(fm_loader_open(&loader, &no_source, &error), FM_OK);
+    assert_int_equal(fm_loader_start(loader, &epoch, &error), FM_ERR_STATE);
+    fm_loader_close(&loader);
+}
+
+static void draws_are_checked_and_pure(void **state) {
+    (void)state;
+    const fm_config config = test_config(fm_folder_source(folder));
+    fm_loader *loader = NULL;
+    assert_int_equal(fm_loader_open(&loader, &config, &error), FM_OK);
+    fm_draw a[2], b[2];
+    assert_int_equal(fm_loader_draws(loader, 1, 2, 0, 0, 640, 480, a, &error), FM_OK);
+    assert_int_equal(fm_loader_draws(loader, 1, 2, 0, 0, 640, 480, b, &error), FM_OK);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(a[i].kind, test_ops[i].kind);
+        assert_true(a[i].top == b[i].top && a[i].left == b[i].left && a[i].flip == b[i].flip);
+        assert_true(a[i].height == b[i].height && a[i].width == b[i].width);
+    }
+    assert_int_equal(fm_loader_draws(loader, 1, 2, 3, 0, 640, 480, a, &error), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_draws(loader, 1, 2, 0, 0, 0, 480, a, &error), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_draws(loader, 1, 2, 0, 0, 640, 480, NULL, &error), FM_ERR_ARGUMENT);
+    fm_loader_close(&loader);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bad_configurations_are_refused_by_name),
+        cmocka_unit_test(calls_out_of_order_are_refused),
+        cmocka_unit_test(null_handles_are_refused_everywhere),
+        cmocka_unit_test(orders_outside_the_source_are_refused),
+        cmocka_unit_test(draws_are_checked_and_pure),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,325 @@
+/*
+ * Every kernel of every tier that the CPU has against the scalar one: random sizes, taps, weights
+ * and alignments. Input rows end with their slack at a page that can't be read, output rows with
+ * theirs at one that can't be written, and what lies before an output is compared, too. Prints its
+ * seed; FM_SEED sets it.
+ */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "transform/kernels.h"
+#include "transform/plan.h"
+
+enum { MOST_ROWS = 20, ROW_PAGES = 2, N_CASES = 4000 };
+
+static uint32_t lcg_state;
+static int32_t random_below(int32_t n) {
+    lcg_state = lcg_state * 1664525u + 1013904223u;
+    return (int32_t)((uint64_t)(lcg_state >> 8) * (uint32_t)n >> 24);
+}
+
+static fm_cpu_tier best_tier(void) {
+    fm_cpu_tier tier;
+    assert_int_equal(fm_cpu_tier_get(&tier, NULL), FM_OK);
+    return tier;
+}
+
+/* ---- memory that ends at a guard page -------------------------------------------------------- */
+
+static size_t page_bytes, row_bytes;
+
+static uint8_t *map_rows(int n_rows, size_t bytes) {
+    uint8_t *const memory = mmap(NULL, (size_t)n_rows * (bytes + page_bytes),
+                                 PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(memory != MAP_FAILED);
+    for (int i = 1; i <= n_rows; i++)
+        assert_int_equal(
+            mprotect(memory + (size_t)i * (bytes + page_bytes) - page_bytes, page_bytes, PROT_NONE),
+            0);
+    return memory;
+}
+
+/* Row i's n bytes; `behind` bytes after them the guard page begins. */
+static uint8_t *row_at(uint8_t *memory, int i, size_t n, size_t behind) {
+    return memory + (size_t)(i + 1) * (row_bytes + page_bytes) - page_bytes - behind - n;
+}
+
+static uint8_t *in_memory, *want_memory, *got_memory;
+
+static int map_memory(void **state) {
+    (void)state;
+    page_bytes = (size_t)sysconf(_SC_PAGESIZE);
+    row_bytes = ROW_PAGES * page_bytes;
+    in_memory = map_rows(MOST_ROWS, row_bytes);
+    want_memory = map_rows(MOST_ROWS, row_bytes);
+    got_memory = map_rows(MOST_ROWS, row_bytes);
+    return 0;
+}
+
+/* Fills input rows of n bytes: noise, or white, which makes the largest sums. */
+static void fill_rows(const uint8_t **rows, int n_rows, size_t n) {
+    const bool white = random_below(8) == 0;
+    for (int i = 0; i < n_rows; i++) {
+        uint8_t *const row = row_at(in_memory, i, n, FM_ROW_SLACK);
+        for (size_t k = 0; k < n + FM_ROW_SLACK; k++)
+            row[k] = white ? 255 : (uint8_t)random_below(256);
+        rows[i] = row;
+    }
+}
+
+/* The same bytes before each result, and any before the call in its place. */
+static void clear_results(void) {
+    for (int i = 0; i < MOST_ROWS; i++) {
+        memset(row_at(want_memory, i, row_bytes, 0), 0xa5, row_bytes);
+        memset(row_at(got_memory, i, row_bytes, 0), 0xa5, row_bytes);
+    }
+}
+
+/* Compares rows of n bytes and all before them. */
+static void compare_rows(const char *kernel, int tier, int n_rows, size_t n, size_t behind) {
+    for (int i = 0; i < n_rows; i++) {
+        const uint8_t *const want = row_at(want_memory, i, row_bytes, 0);
+        const uint8_t *const got = row_at(got_memory, i, row_bytes, 0);
+        for (size_t k = 0; k + behind < row_bytes; k++)
+            if (got[k] != want[k])
+                fail_msg("%s, %s: byte %zd of %zu, row %d, is %d, not %d", kernel,
+                         fm_cpu_tier_name((fm_cpu_tier)tier),
+                         (ssize_t)(k + n + behind) - (ssize_t)row_bytes, n, i, got[k], want[k]);
+    }
+}
+
+/* ---- kernels --------------------------------------------------------------------------------- */
+
+/* n weights, any that add up to 2^22. */
+static void random_weights(int32_t *weights, int32_t n) {
+    int32_t left = 1 << FM_COEFFS_BITS;
+    const int32_t usual = 2 * (left / n) + 1;
+    for (int32_t t = 0; t + 1 < n; t++) {
+        const int32_t most = random_below(4) ? usual : left + 1;
+        weights[t] = random_below(most < left + 1 ? most : left + 1);
+        left -= weights[t];
+    }
+    weights[n - 1] = left;
+}
+
+static void horizontal_equals_scalar(void **state) {
+    (void)state;
+    fm_kernels scalar, kernels;
+    fm_kernels_init(&scalar, FM_CPU_SCALAR);
+    fm_coeffs coeffs = {0};
+    for (int c = 0; c < N_CASES; c++) {
+        const int32_t n_in = 1 + random_below(c % 8 ? 300 : 2000);
+        const int32_t n_out = 1 + random_below(c % 3 ? 300 : 20);
+        const int32_t first = random_below(n_out), n = 1 + random_below(n_out - first);
+        assert_int_equal(fm_coeffs_compute(&coeffs, n_in, n_out, first, n, NULL, NULL), FM_OK);
+        fm_coeffs_even_taps(&coeffs, n_in);
+        for (int32_t i = 0; c % 4 == 0 && i < n; i++)
+            random_weights(coeffs.weights + i * coeffs.stride, coeffs.max_taps);
+        const int n_rows = 1 + random_below(MOST_ROWS);
+        const uint8_t *in[MOST_ROWS];
+        fill_rows(in, n_rows, 3 * (size_t)n_in);
+        for (int tier = 1; tier <= (int)best_tier(); tier++) {
+            uint8_t *want[MOST_ROWS], *got[MOST_ROWS];
+            clear_results();
+            for (int i = 0; i < n_rows; i++) {
+                want[i] = row_at(want_memory, i, 3 * (size_t)n, FM_ROW_SLACK);
+                got[i] = row_at(got_memory, i, 3 * (size_t)n, FM_ROW_SLACK);
+            }
+            fm_kernels_init(&kernels, (fm_cpu_tier)tier);
+            scalar.horizontal(want, in, n_rows, &coeffs);
+            kernels.horizontal(got, in, n_rows, &coeffs);
+            compare_rows("horizontal", tier, n_rows, 3 * (size_t)n, FM_ROW_SLACK);
+        }
+    }
+    fm_coeffs_fini(&coeffs);
+}
+
+static void vertical_equals_scalar(void **state) {
+    (void)state;
+    fm_kernels scalar, kernels;
+    fm_kernels_init(&scalar, FM_CPU_SCALAR);
+    for (int c = 0; c < 3 * N_CASES; c++) {
+        const int32_t n_taps = 1 + random_below(c % 4 ? 8 : MOST_ROWS);
+        const size_t n = 1 + (size_t)random_below(c % 5 ? 300 : 3000);
+        int32_t weights[MOST_ROWS];
+        random_weights(weights, n_taps);
+        const uint8_t *in[MOST_ROWS];
+        fill_rows(in, n_taps, n);
+        for (int tier = 1; tier <= (int)best_tier(); tier++) {
+            memset(row_at(want_memory, 0, row_bytes, 0), 0xa5, row_bytes);
+            memset(row_at(got_memory, 0, row_bytes, 0), 0xa5, row_bytes);
+            fm_kernels_init(&kernels, (fm_cpu_tier)tier);
+            scalar.vertical(row_at(want_memory, 0, n, FM_ROW_SLACK), in, weights, n_taps, n);
+            kernels.vertical(row_at(got_memory, 0, n, FM_ROW_SLACK), in, weights, n_taps, n);
+            compare_rows("vertical", tier, 1, n, FM_ROW_SLACK);
+        }
+    }
+}
+
+static void mirror_equals_scalar(void **state) {
+    (void)state;
+    fm_kernels scalar, kernels;
+    fm_kernels_init(&scalar, FM_CPU_SCALAR);
+    for (int32_t n_px = 1; n_px < 400; n_px++) {
+        const size_t n = 3 * (size_t)n_px;
+        const uint8_t *in;
+        fill_rows(&in, 1, n);
+        for (int tier = 1; tier <= (int)best_tier(); tier++) {
+            clear_results();
+            fm_kernels_init(&kernels, (fm_cpu_tier)tier);
+            scalar.mirror(row_at(want_memory, 0, n, FM_ROW_SLACK), in, n_px);
+            kernels.mirror(row_at(got_memory, 0, n, FM_ROW_SLACK), in, n_px);
+            compare_rows("mirror", tier, 1, n, FM_ROW_SLACK);
+        }
+    }
+}
+
+/* Stores write exactly their pixels: nothing stands behind the last plane but the guard page, and
+ * what is between planes must stay. */
+static void store_u8_equals_scalar(void **state) {
+    (void)state;
+    fm_kernels scalar, kernels;
+    fm_kernels_init(&scalar, FM_CPU_SCALAR);
+    for (int32_t n_px = 1; n_px < 400; n_px++) {
+        const size_t plane = (size_t)n_px + (size_t)random_below(40);
+        const size_t n = 2 * plane + (size_t)n_px;
+        const uint8_t *in;
+        fill_rows(&in, 1, 3 * (size_t)n_px);
+        for (int tier = 1; tier <= (int)best_tier(); tier++) {
+            clear_results();
+            fm_kernels_init(&kernels, (fm_cpu_tier)tier);
+            scalar.store_u8(row_at(want_memory, 0, n, 0), plane, in, n_px);
+            kernels.store_u8(row_at(got_memory, 0, n, 0), plane, in, n_px);
+            compare_rows("store_u8", tier, 1, n, 0);
+        }
+    }
+}
+
+static fm_plan make_plan(const float *mean, const float *std) {
+    const fm_op op = {.kind = FM_OP_CENTER_CROP, .height = 1, .width = 1};
+    const fm_transform transform = {.ops = &op,
+                                    .n_ops = 1,
+                                    .dtype = FM_FLOAT32,
+                                    .mean = {mean[0], mean[1], mean[2]},
+                                    .std = {std[0], std[1], std[2]}};
+    fm_plan plan;
+    assert_int_equal(fm_plan_init(&plan, &transform, NULL), FM_OK);
+    return plan;
+}
+
+static void compare_stores(const fm_kernels *kernels, int tier, const fm_plan *plan,
+                           const fm_steps *steps, const uint8_t *in, int32_t n_px) {
+    fm_kernels scalar;
+    fm_kernels_init(&scalar, FM_CPU_SCALAR);
+    const size_t plane = (size_t)n_px + (size_t)random_below(20);
+    const size_t n = (2 * plane + (size_t)n_px) * sizeof(float);
+    assert_true(n <= row_bytes);
+    clear_results();
+    scalar.store_f32((float *)row_at(want_memory, 0, n, 0), plane, in, n_px, plan->table);
+    kernels->store_f32((float *)row_at(got_memory, 0, n, 0), plane, in, n_px, plan->table);
+    compare_rows("store_f32", tier, 1, n, 0);
+    if (!steps) return;
+    memset(row_at(got_memory, 0, row_bytes, 0), 0xa5, row_bytes);
+    kernels->store_steps((float *)row_at(got_memory, 0, n, 0), plane, in, n_px, steps);
+    compare_rows("store_steps", tier, 1, n, 0);
+}
+
+static const float imagenet_mean[] = {0.485f, 0.456f, 0.406f};
+static const float imagenet_std[] = {0.229f, 0.224f, 0.225f};
+
+static void store_f32_equals_scalar(void **state) {
+    (void)state;
+    const fm_plan plan = make_plan(imagenet_mean, imagenet_std);
+    for (int tier = 1; tier <= (int)best_tier(); tier++) {
+        fm_kernels kernels;
+        fm_steps steps;
+        fm_kernels_init(&kernels, (fm_cpu_tier)tier);
+        const bool found = fm_steps_find(&kernels, plan.table, &steps);
+        assert_int_equal(found, kernels.store_steps != NULL);
+        for (int32_t n_px = 1; n_px < 300; n_px++) {
+            const uint8_t *in;
+            fill_rows(&in, 1, 3 * (size_t)n_px);
+            compare_stores(&kernels, tier, &plan, found ? &steps : NULL, in, n_px);
+        }
+        /* All 768 pairs of channel and value. */
+        uint8_t all[3 * 256 + FM_ROW_SLACK];
+        for (int i = 0; i < 3 * 256; i++) all[i] = (uint8_t)(i / 3 + i % 3);
+        compare_stores(&kernels, tier, &plan, found ? &steps : NULL, all, 256);
+    }
+}
+
+/* Steps are found for what people use and for most of anything else; what is found is right. */
+static void steps_give_the_table_or_are_not_used(void **state) {
+    (void)state;
+    static const float usual[][6] = {
+        {0, 0, 0, 1, 1, 1},
+        {0.5f, 0.5f, 0.5f, 0.5f, 0.5f, 0.5f},
+        {0.485f, 0.456f, 0.406f, 0.229f, 0.224f, 0.225f},
+        {0.4914f, 0.4822f, 0.4465f, 0.2470f, 0.2435f, 0.2616f},
+        {0.48145466f, 0.4578275f, 0.40821073f, 0.26862954f, 0.26130258f, 0.27577711f},
+        {0.1307f, 0.1307f, 0.1307f, 0.3081f, 0.3081f, 0.3081f},
+    };
+    fm_kernels kernels;
+    fm_kernels_init(&kernels, best_tier());
+    if (!kernels.store_steps) skip();
+    fm_steps steps;
+    for (size_t i = 0; i < sizeof(usual) / sizeof(*usual); i++) {
+        const fm_plan plan = make_plan(usual[i], usual[i] + 3);
+        if (!fm_steps_find(&kernels, plan.table, &steps)) fail_msg("no steps for case %zu", i);
+    }
+    int n_found = 0;
+    uint8_t all[3 * 256 + FM_ROW_SLACK] = {0};
+    for (int i = 0; i < 3 * 256; i++) all[i] = (uint8_t)(i / 3);
+    for (int i = 0; i < 1000; i++) {
+        float mean[3], std[3];
+        for (int c = 0; c < 3; c++) {
+            mean[c] = (float)random_below(1 << 24) / (1 << 23) - 1;
+            std[c] = (float)(1 + random_below(1 << 24)) / (1 << 23);
+        }
+        const fm_plan plan = make_plan(mean, std);
+        if (!fm_steps_find(&kernels, plan.table, &steps)) continue;
+        n_found++;
+        compare_stores(&kernels, (int)kernels.tier, &plan, &steps, all, 256);
+    }
+    print_message("steps found for %d of 1000 tables\n", n_found);
+    assert_true(n_found > 900);
+    /* Tables that no steps give, and values that are none. */
+    fm_plan plan = make_plan(imagenet_mean, imagenet_std);
+    plan.table[1][200] += 1e-6f;
+    assert_false(fm_steps_find(&kernels, plan.table, &steps));
+    memset(plan.table, 0, sizeof(plan.table));
+    assert_false(fm_steps_find(&kernels, plan.table, &steps));
+    memset(plan.table, 255, sizeof(plan.table)); /* not a number */
+    assert_false(fm_steps_find(&kernels, plan.table, &steps));
+}
+
+int main(void) {
+    const char *const seed = getenv("FM_SEED");
+    lcg_state = seed ? (uint32_t)strtoul(seed, NULL, 10) : 1;
+    fm_cpu_tier tier;
+    fm_error error;
+    if (fm_cpu_tier_get(&tier, &error)) {
+        fprintf(stderr, "%s\n", error.message);
+        return 1;
+    }
+    print_message("seed %u, tier %s\n", lcg_state, fm_cpu_tier_name(tier));
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(horizontal_equals_scalar),
+        cmocka_unit_test(vertical_equals_scalar),
+        cmocka_unit_test(mirror_equals_scalar),
+        cmocka_unit_test(store_u8_equals_scalar),
+        cmocka_unit_test(store_f32_equals_scalar),
+        cmocka_unit_test(steps_give_the_table_or_are_not_used),
+    };
+    return cmocka_run_group_tests(tests, map_memory, NULL);
+}

@@ -1,0 +1,22 @@
+#!/bin/sh
+# Each header compiles alone, as C17; public ones as C++17 too; each .c by one plain compiler line.
+# usage: check_headers.sh CC
+set -eu
+cc=${1:-cc}
+failed=0
+for header in $(find include loader -name '*.h' | sort); do
+    case "$header:$(uname -m)" in */x86/*:x86_64) ;; */x86/*) continue ;; esac
+    "$cc" -std=c17 -Wall -Wextra -Werror -D_GNU_SOURCE -Iinclude -Iloader -fsyntax-only -x c \
+        "$header" || { echo "not self-contained as C17: $header"; failed=1; }
+done
+if command -v c++ >/dev/null; then
+    for header in $(find include -name '*.h' | sort); do
+        c++ -std=c++17 -Wall -Wextra -Werror -Iinclude -fsyntax-only -x c++ "$header" ||
+            { echo "not self-contained as C++17: $header"; failed=1; }
+    done
+fi
+for source in $(find loader -name '*.c' ! -name reader_uring.c | sort); do
+    "$cc" -std=c17 -DFM_HAVE_URING=0 -Iinclude -Iloader -fsyntax-only "$source" ||
+        { echo "needs more than a plain compiler line: $source"; failed=1; }
+done
+exit $failed

@@ -1,0 +1,192 @@
+/* What the reader's tests share: files with known bytes, and a reader whose reads are waited for.
+ */
+#ifndef FM_TEST_READS_H
+#define FM_TEST_READS_H
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "read/reader_impl.h"
+
+/* Each body runs on both back ends. */
+#define TEST_BOTH(body)                                                           \
+    {#body " (pread)", body, NULL, NULL, &(fm_reader_kind){FM_READER_PREAD}}, {   \
+#body " (uring)", body, NULL, NULL, &(fm_reader_kind) { FM_READER_URING } \
+    }
+
+/* A reader, and what it has handed back. */
+typedef struct test_reads {
+    fm_reader *reader;
+    fm_mem_counter counter;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    /* Under lock. */
+    size_t n_done;
+    fm_read *ended, **ended_end; /* in the order in which they ended, not yet popped */
+    bool closed;                 /* on_done() must not be called any more */
+} test_reads;
+
+static inline void test_on_done(void *user, fm_read *read) {
+    test_reads *const reads = user;
+    pthread_mutex_lock(&reads->lock);
+    if (reads->closed) {
+        fprintf(stderr, "on_done() after fm_reader_close()\n");
+        abort();
+    }
+    read->next = NULL;
+    *reads->ended_end = read;
+    reads->ended_end = &read->next;
+    reads->n_done++;
+    pthread_cond_broadcast(&reads->changed);
+    pthread_mutex_unlock(&reads->lock);
+}
+
+/* Opens; skips the test where io_uring can't be had. Zero fields of *config get small defaults. */
+static inline void test_reads_open(test_reads *reads, fm_reader_config config,
+                                   const fm_reader_fault *fault) {
+    *reads = (test_reads){.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    reads->ended_end = &reads->ended;
+    if (!config.buffer_bytes) config.buffer_bytes = 8 << 20;
+    if (!config.max_file_bytes) config.max_file_bytes = 64 << 20;
+    config.on_done = test_on_done;
+    config.user = reads;
+    config.counter = &reads->counter;
+    fm_error error;
+    const int status = fm_reader_open_faulty(&reads->reader, &config, fault, &error);
+    if (status == FM_ERR_UNAVAILABLE && config.kind == FM_READER_URING) {
+        fprintf(stderr, "skipped: %s\n", error.message);
+        skip();
+    }
+    if (status) fail_msg("%s", error.message);
+}
+
+static inline void test_reads_close(test_reads *reads) {
+    fm_reader_close(&reads->reader);
+    pthread_mutex_lock(&reads->lock);
+    reads->closed = true;
+    pthread_mutex_unlock(&reads->lock);
+}
+
+/* Waits until n reads have ended; false after 20 seconds. */
+static inline bool test_reads_wait(test_reads *reads, size_t n) {
+    const uint64_t limit_ns = fm_clock_ns() + 20000000000u;
+    pthread_mutex_lock(&reads->lock);
+    while (reads->n_done < n && fm_clock_ns() < limit_ns) {
+        struct timespec soon;
+        clock_gettime(CLOCK_REALTIME, &soon);
+        soon.tv_sec++;
+        pthread_cond_timedwait(&reads->changed, &reads->lock, &soon);
+    }
+    const bool complete = reads->n_done >= n;
+    pthread_mutex_unlock(&reads->lock);
+    return complete;
+}
+
+static inline size_t test_reads_n_done(test_reads *reads) {
+    pthread_mutex_lock(&reads->lock);
+    const size_t n_done = reads->n_done;
+    pthread_mutex_unlock(&reads->lock);
+    return n_done;
+}
+
+/* The next read that has ended, in order; NULL after 20 seconds. */
+static inline fm_read *test_reads_pop(test_reads *reads) {
+    const uint64_t limit_ns = fm_clock_ns() + 20000000000u;
+    pthread_mutex_lock(&reads->lock);
+    while (!reads->ended && fm_clock_ns() < limit_ns) {
+        struct timespec soon;
+        clock_gettime(CLOCK_REALTIME, &soon);
+        soon.tv_sec++;
+        pthread_cond_timedwait(&reads->changed, &reads->lock, &soon);
+    }
+    fm_read *const read = reads->ended;
+    if (read) reads->ended = read->next;
+    if (!reads->ended) reads->ended_end = &reads->ended;
+    pthread_mutex_unlock(&reads->lock);
+    return read;
+}
+
+/* Reads one file and waits for it. No others may be in flight. */
+static inline fm_read test_read_one(test_reads *reads, const char *path, uint64_t expected_bytes) {
+    fm_read read = {.path = path, .expected_bytes = expected_bytes};
+    fm_reader_submit(reads->reader, &read);
+    assert_ptr_equal(test_reads_pop(reads), &read);
+    return read;
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static inline uint8_t test_byte(uint32_t seed, uint64_t at) {
+    const uint64_t mixed = (at + 1) * 0x9E3779B97F4A7C15u ^ (uint64_t)seed * 0xC2B2AE3D27D4EB4Fu;
+    return (uint8_t)(mixed >> 29);
+}
+
+static inline void test_file_write(const char *path, uint32_t seed, uint64_t n_bytes) {
+    uint8_t *const bytes = malloc(n_bytes + 1);
+    assert_non_null(bytes);
+    for (uint64_t i = 0; i < n_bytes; i++) bytes[i] = test_byte(seed, i);
+    FILE *const out = fopen(path, "wb");
+    assert_non_null(out);
+    assert_int_equal(fwrite(bytes, 1, n_bytes, out), n_bytes);
+    assert_int_equal(fclose(out), 0);
+    free(bytes);
+}
+
+/* The read has brought exactly this file, aligned, with readable bytes behind it. */
+static inline void test_check_file(const fm_read *read, uint32_t seed, uint64_t n_bytes) {
+    assert_int_equal(read->error, 0);
+    assert_int_equal(read->n_bytes, n_bytes);
+    assert_true(read->submitted_ns <= read->started_ns && read->started_ns <= read->done_ns);
+    if (n_bytes == 0) {
+        assert_null(read->bytes);
+        return;
+    }
+    assert_int_equal((uintptr_t)read->bytes % 64, 0);
+    for (uint64_t i = 0; i < n_bytes; i++)
+        if (read->bytes[i] != test_byte(seed, i))
+            fail_msg("%s: byte %llu is %d instead of %d", read->path, (unsigned long long)i,
+                     read->bytes[i], test_byte(seed, i));
+    /* Written, not read: a tool that tracks what is initialized has no say in this. */
+    memset(read->bytes + n_bytes, 0xD9, FM_ARENA_PAD_BYTES);
+}
+
+static inline void test_dir_open(char dir[64]) {
+    strcpy(dir, "/tmp/fm_reader_XXXXXX");
+    if (!mkdtemp(dir)) fail_msg("can't make a directory in /tmp");
+}
+
+static inline void test_dir_close(const char *dir) {
+    DIR *const handle = opendir(dir);
+    assert_non_null(handle);
+    for (const struct dirent *entry; (entry = readdir(handle));) {
+        if (entry->d_name[0] == '.') continue;
+        if (unlinkat(dirfd(handle), entry->d_name, 0))
+            unlinkat(dirfd(handle), entry->d_name, AT_REMOVEDIR);
+    }
+    closedir(handle);
+    assert_int_equal(rmdir(dir), 0);
+}
+
+static inline int test_count_entries(const char *dir) {
+    DIR *const handle = opendir(dir);
+    int n = 0;
+    while (handle && readdir(handle)) n++;
+    if (handle) closedir(handle);
+    return n;
+}
+
+#endif

@@ -1,0 +1,508 @@
+/* jpeg.h: crops equal libjpeg's own full decode; which files are refused, and with which status.
+ * The comparison with Pillow is tests/prop/check_jpeg_pillow.py. */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jpeglib.h>
+
+#include "decode/jpeg.h"
+
+enum { SLACK = 64, GUARD = 0xA5 };
+
+static const fm_limits LIMITS = {.max_file_bytes = 1 << 20, .max_image_pixels = 1 << 20};
+
+/* A file in memory with the spare bytes that the contract asks for. */
+typedef struct file {
+    uint8_t *bytes;
+    size_t n;
+} file;
+
+typedef struct kind {
+    int width, height, h, v;
+    bool grey, cmyk, progressive, split, arithmetic;
+    unsigned restart;
+} kind;
+
+/* ---- making files ---------------------------------------------------------------------------- */
+
+static file file_of(const void *bytes, size_t n) {
+    const file f = {test_calloc(n + SLACK, 1), n};
+    memcpy(f.bytes, bytes, n);
+    return f;
+}
+
+static file make(kind k) {
+    struct jpeg_error_mgr errors;
+    struct jpeg_compress_struct codec = {.err = jpeg_std_error(&errors)};
+    jpeg_create_compress(&codec);
+    unsigned char *out = NULL;
+    unsigned long n_out = 0;
+    jpeg_mem_dest(&codec, &out, &n_out);
+    codec.image_width = (JDIMENSION)k.width;
+    codec.image_height = (JDIMENSION)k.height;
+    codec.input_components = k.grey ? 1 : k.cmyk ? 4 : 3;
+    codec.in_color_space = k.grey ? JCS_GRAYSCALE : k.cmyk ? JCS_CMYK : JCS_RGB;
+    jpeg_set_defaults(&codec);
+    if (k.h) {
+        codec.comp_info[0].h_samp_factor = k.h;
+        codec.comp_info[0].v_samp_factor = k.v;
+    }
+    codec.restart_interval = k.restart;
+    codec.arith_code = k.arithmetic;
+    jpeg_scan_info scans[3];
+    for (int c = 0; c < 3; c++)
+        scans[c] = (jpeg_scan_info){
+            .comps_in_scan = 1, .component_index = {c}, .Ss = 0, .Se = DCTSIZE2 - 1};
+    if (k.split) {
+        codec.scan_info = scans;
+        codec.num_scans = 3;
+    }
+    if (k.progressive) jpeg_simple_progression(&codec);
+    jpeg_start_compress(&codec, TRUE);
+    JSAMPLE row[4 * 600];
+    uint32_t noise = 12345;
+    for (int y = 0; y < k.height; y++) {
+        for (int i = 0; i < k.width * codec.input_components; i++) {
+            noise = noise * 1664525u + 1013904223u;
+            row[i] = (JSAMPLE)(((i / 29 + y / 17) % 2 ? 200 : i + y) ^ (noise >> 27));
+        }
+        JSAMPROW rows[1] = {row};
+        jpeg_write_scanlines(&codec, rows, 1);
+    }
+    jpeg_finish_compress(&codec);
+    jpeg_destroy_compress(&codec);
+    const file f = file_of(out, n_out);
+    free(out);
+    return f;
+}
+
+/* Position of the nth (from 0) marker FF xx behind `from`; fails the test if there is none. */
+static size_t find_marker(const file *f, uint8_t marker, size_t from) {
+    for (size_t i = from; i + 1 < f->n; i++)
+        if (f->bytes[i] == 0xFF && f->bytes[i + 1] == marker) return i;
+    fail_msg("no marker %02X", marker);
+    return 0;
+}
+
+static file with_inserted(const file *f, size_t at, const void *bytes, size_t n) {
+    const file g = {test_calloc(f->n + n + SLACK, 1), f->n + n};
+    memcpy(g.bytes, f->bytes, at);
+    memcpy(g.bytes + at, bytes, n);
+    memcpy(g.bytes + at + n, f->bytes + at, f->n - at);
+    return g;
+}
+
+static file without(const file *f, size_t at, size_t n) {
+    const file g = {test_calloc(f->n - n + SLACK, 1), f->n - n};
+    memcpy(g.bytes, f->bytes, at);
+    memcpy(g.bytes + at, f->bytes + at + n, f->n - at - n);
+    return g;
+}
+
+/* The file without all segments of one kind before its first scan. */
+static file without_segments(const file *f, uint8_t marker) {
+    file g = file_of(f->bytes, f->n);
+    for (size_t at = 2; g.bytes[at + 1] != 0xDA;) {
+        const size_t n = 2 + ((size_t)g.bytes[at + 2] << 8 | g.bytes[at + 3]);
+        if (g.bytes[at + 1] != marker) {
+            at += n;
+            continue;
+        }
+        const file shorter = without(&g, at, n);
+        test_free(g.bytes);
+        g = shorter;
+    }
+    return g;
+}
+
+/* ---- decoding -------------------------------------------------------------------------------- */
+
+static fm_jpeg *open_jpeg(void) {
+    fm_jpeg *jpeg = NULL;
+    assert_int_equal(fm_jpeg_open(&jpeg, &LIMITS, NULL, NULL), FM_OK);
+    return jpeg;
+}
+
+/* All pixels by libjpeg, as Pillow asks it for them. */
+static uint8_t *full_decode(const file *f, int *width, int *height) {
+    struct jpeg_error_mgr errors;
+    struct jpeg_decompress_struct codec = {.err = jpeg_std_error(&errors)};
+    jpeg_create_decompress(&codec);
+    jpeg_mem_src(&codec, f->bytes, f->n);
+    jpeg_read_header(&codec, TRUE);
+    codec.out_color_space = JCS_RGB;
+    jpeg_start_decompress(&codec);
+    *width = (int)codec.output_width;
+    *height = (int)codec.output_height;
+    uint8_t *const pixels = test_calloc((size_t)*width * (size_t)*height, 3);
+    while (codec.output_scanline < codec.output_height) {
+        JSAMPROW rows[1] = {pixels + (size_t)codec.output_scanline * (size_t)*width * 3};
+        jpeg_read_scanlines(&codec, rows, 1);
+    }
+    jpeg_finish_decompress(&codec);
+    jpeg_destroy_decompress(&codec);
+    return pixels;
+}
+
+/* Decodes the box, `n_rows` rows a call, and compares it with the full image. */
+static void check_box(fm_jpeg *jpeg, const file *f, fm_box box, int n_rows, const uint8_t *full,
+                      int width) {
+    fm_image_info info;
+    fm_error error;
+    assert_int_equal(fm_jpeg_begin(jpeg, f->bytes, f->n, &info, &error), FM_OK);
+    int32_t skip = -1, row_px = 0;
+    assert_int_equal(fm_jpeg_start(jpeg, &box, &skip, &row_px, &error), FM_OK);
+    assert_in_range(skip, 0, row_px - box.width);
+    const size_t stride = ((size_t)row_px * 3 + SLACK + 63) / 32 * 32;
+    uint8_t *const memory = test_malloc(stride * (size_t)box.height + 64);
+    memset(memory, GUARD, stride * (size_t)box.height + 64);
+    uint8_t *rows[600];
+    for (int y = 0; y < box.height; y++)
+        rows[y] = memory + (16 + 32 - (uintptr_t)memory % 32) % 32 + stride * (size_t)y;
+    for (int y = 0; y < box.height;) {
+        const int got = fm_jpeg_read(jpeg, rows + y, n_rows, &error);
+        assert_int_equal(got, n_rows < box.height - y ? n_rows : box.height - y);
+        y += got;
+    }
+    assert_int_equal(fm_jpeg_read(jpeg, rows, 1, &error), FM_ERR_STATE);
+    for (int y = 0; y < box.height; y++) {
+        const size_t at = ((size_t)(box.top + y) * (size_t)width + (size_t)box.left) * 3;
+        assert_memory_equal(rows[y] + 3 * skip, full + at, (size_t)box.width * 3);
+        assert_int_equal(rows[y][3 * row_px + SLACK], GUARD);
+    }
+    fm_jpeg_end(jpeg);
+    test_free(memory);
+}
+
+/* The status of the whole image: from begin, start or read, whichever refuses first. */
+static int status_of(fm_jpeg *jpeg, const file *f, fm_error *error) {
+    fm_image_info info;
+    fm_error_clear(error);
+    int status = fm_jpeg_begin(jpeg, f->bytes, f->n, &info, error);
+    if (!status) {
+        const fm_box all = {0, 0, info.width, info.height};
+        int32_t skip, row_px;
+        status = fm_jpeg_start(jpeg, &all, &skip, &row_px, error);
+        uint8_t *const row = test_malloc((size_t)info.width * 3 + SLACK);
+        for (int y = 0; y < info.height && status >= 0; y++)
+            status = fm_jpeg_read(jpeg, &row, 1, error);
+        test_free(row);
+    }
+    fm_jpeg_end(jpeg);
+    assert_true(status >= 0 || error->status == status);
+    return status < 0 ? status : FM_OK;
+}
+
+static void check_status(file f, int status, const char *text) {
+    fm_jpeg *jpeg = open_jpeg();
+    fm_error error;
+    assert_int_equal(status_of(jpeg, &f, &error), status);
+    if (!strstr(error.message, text)) fail_msg("\"%s\" lacks \"%s\"", error.message, text);
+    fm_jpeg_close(&jpeg);
+    test_free(f.bytes);
+}
+
+/* ---- pixels ---------------------------------------------------------------------------------- */
+
+static void crops_equal_the_full_decode(void **state) {
+    (void)state;
+    static const kind kinds[] = {
+        {.width = 200, .height = 150, .h = 1, .v = 1},
+        {.width = 201, .height = 149, .h = 2, .v = 1},
+        {.width = 199, .height = 151, .h = 2, .v = 2},
+        {.width = 200, .height = 150, .h = 1, .v = 2},
+        {.width = 203, .height = 90, .h = 4, .v = 1},
+        {.width = 97, .height = 120, .h = 4, .v = 2},
+        {.width = 100, .height = 75, .h = 3, .v = 1},
+        {.width = 100, .height = 75, .grey = true},
+        {.width = 5, .height = 5, .h = 2, .v = 2},
+        {.width = 1, .height = 1, .h = 2, .v = 2},
+        {.width = 150, .height = 100, .h = 2, .v = 2, .progressive = true},
+        {.width = 150, .height = 100, .h = 2, .v = 1, .split = true},
+        {.width = 150, .height = 100, .h = 2, .v = 2, .restart = 3},
+        {.width = 90, .height = 60, .grey = true, .h = 2, .v = 2},
+    };
+    fm_jpeg *jpeg = open_jpeg();
+    srand(7);
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        const file f = make(kinds[i]);
+        int width, height;
+        uint8_t *const full = full_decode(&f, &width, &height);
+        for (int k = 0; k < 150; k++) {
+            fm_box box = {.width = 1 + rand() % width, .height = 1 + rand() % height};
+            if (k % 7 == 0) box.width = 1;
+            if (k % 5 == 0) box.height = 1;
+            box.left = k % 3 == 0 ? width - box.width : rand() % (width - box.width + 1);
+            box.top = k % 4 == 0 ? 0 : rand() % (height - box.height + 1);
+            check_box(jpeg, &f, box, 1 + rand() % 20, full, width);
+        }
+        check_box(jpeg, &f, (fm_box){0, 0, width, height}, height, full, width);
+        test_free(full);
+        test_free(f.bytes);
+    }
+    fm_jpeg_close(&jpeg);
+}
+
+static void header_is_reported(void **state) {
+    (void)state;
+    fm_jpeg *jpeg = open_jpeg();
+    file f = make((kind){.width = 33, .height = 21, .progressive = true});
+    fm_image_info info;
+    assert_int_equal(fm_jpeg_begin(jpeg, f.bytes, f.n, &info, NULL), FM_OK);
+    assert_int_equal(info.width, 33);
+    assert_int_equal(info.height, 21);
+    assert_int_equal(info.n_components, 3);
+    assert_true(info.progressive);
+    fm_jpeg_end(jpeg);
+    test_free(f.bytes);
+    fm_jpeg_close(&jpeg);
+    fm_jpeg_close(&jpeg);
+    fm_jpeg_close(NULL);
+}
+
+static void box_outside_is_an_argument_error(void **state) {
+    (void)state;
+    static const fm_box boxes[] = {{-1, 0, 5, 5},  {0, -1, 5, 5},        {0, 0, 0, 5},
+                                   {0, 0, 5, 0},   {28, 0, 5, 5},        {0, 18, 5, 5},
+                                   {0, 0, 33, 20}, {0, 0, 5, 21},        {31, 19, 2, 1},
+                                   {1, 1, 1, 20},  {INT32_MAX, 0, 5, 5}, {5, 5, -1, 3}};
+    fm_jpeg *jpeg = open_jpeg();
+    file f = make((kind){.width = 32, .height = 20});
+    for (size_t i = 0; i < sizeof(boxes) / sizeof(boxes[0]); i++) {
+        fm_image_info info;
+        int32_t skip, row_px;
+        assert_int_equal(fm_jpeg_begin(jpeg, f.bytes, f.n, &info, NULL), FM_OK);
+        assert_int_equal(fm_jpeg_start(jpeg, &boxes[i], &skip, &row_px, NULL), FM_ERR_ARGUMENT);
+        fm_jpeg_end(jpeg);
+    }
+    test_free(f.bytes);
+    fm_jpeg_close(&jpeg);
+}
+
+static void one_block_for_life(void **state) {
+    (void)state;
+    fm_mem_counter counter = {0};
+    fm_jpeg *jpeg = NULL;
+    fm_error error;
+    assert_int_equal(fm_jpeg_open(&jpeg, &LIMITS, &counter, NULL), FM_OK);
+    file good = make((kind){.width = 64, .height = 64});
+    file bad = file_of(good.bytes, good.n - 20);
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(status_of(jpeg, &bad, &error), FM_ERR_DAMAGED);
+        assert_int_equal(status_of(jpeg, &good, &error), FM_OK);
+    }
+    assert_int_equal(atomic_load(&counter.n_blocks), 1);
+    fm_jpeg_close(&jpeg);
+    test_free(good.bytes);
+    test_free(bad.bytes);
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+static void other_formats(void **state) {
+    (void)state;
+    check_status(file_of("\x89PNG\r\n\x1a\n....", 12), FM_ERR_FORMAT, "a PNG image");
+    check_status(file_of("RIFF....WEBPVP8 ", 16), FM_ERR_FORMAT, "a WebP image");
+    check_status(file_of("GIF89a", 6), FM_ERR_FORMAT, "a GIF image");
+    check_status(file_of("<html>", 6), FM_ERR_FORMAT, "a text");
+    check_status(file_of("", 0), FM_ERR_FORMAT, "an empty file");
+    check_status(file_of("\xff\xd8", 2), FM_ERR_FORMAT, "a damaged JPEG");
+    check_status(file_of("\xff\xd8\0\0", 4), FM_ERR_FORMAT, "a damaged JPEG");
+    check_status(file_of("abcdefgh", 8), FM_ERR_FORMAT, "no image");
+}
+
+static void kinds_that_pillow_decodes(void **state) {
+    (void)state;
+    check_status(make((kind){.width = 20, .height = 20, .cmyk = true}), FM_ERR_KIND,
+                 "4 components");
+    check_status(make((kind){.width = 20, .height = 20, .arithmetic = true}), FM_ERR_KIND,
+                 "arithmetic");
+    file f = make((kind){.width = 20, .height = 20});
+    const size_t sof = find_marker(&f, 0xC0, 0);
+    f.bytes[sof + 4] = 12;
+    check_status(file_of(f.bytes, f.n), FM_ERR_KIND, "12 bits");
+    f.bytes[sof + 4] = 8;
+    f.bytes[sof + 1] = 0xC3;
+    check_status(file_of(f.bytes, f.n), FM_ERR_KIND, "lossless");
+    f.bytes[sof + 1] = 0xC0;
+    f.bytes[sof + 5] = f.bytes[sof + 6] = 0; /* height */
+    check_status(file_of(f.bytes, f.n), FM_ERR_KIND, "height");
+    f.bytes[sof + 6] = 20;
+    test_free(f.bytes);
+}
+
+static void limits_hold_before_decoding(void **state) {
+    (void)state;
+    file f = make((kind){.width = 20, .height = 20});
+    const size_t sof = find_marker(&f, 0xC0, 0);
+    f.bytes[sof + 5] = f.bytes[sof + 7] = 0x10; /* 4116 x 4116 */
+    check_status(file_of(f.bytes, f.n), FM_ERR_LIMIT, "max_image_pixels allows 1048576");
+    f.bytes[sof + 5] = 0;
+    f.bytes[sof + 7] = f.bytes[sof + 8] = 0xFF;
+    check_status(f, FM_ERR_LIMIT, "65500");
+
+    file p = make((kind){.width = 20, .height = 20, .progressive = true});
+    const size_t last = find_marker(&p, 0xD9, p.n - 2);
+    size_t scan = 0;
+    for (size_t at = 0; at < last; at++)
+        if (p.bytes[at] == 0xFF && p.bytes[at + 1] == 0xDA) scan = at;
+    for (int i = 0; i < 200; i++) {
+        const file longer = with_inserted(&p, last, p.bytes + scan, last - scan);
+        test_free(p.bytes);
+        p = longer;
+    }
+    check_status(p, FM_ERR_LIMIT, "scans");
+}
+
+/* Whatever is cut off, even where all rows could still be decoded. */
+static void every_truncation_is_refused(void **state) {
+    (void)state;
+    const kind kinds[] = {{.width = 40, .height = 30},
+                          {.width = 40, .height = 30, .progressive = true},
+                          {.width = 40, .height = 30, .restart = 1}};
+    fm_jpeg *jpeg = open_jpeg();
+    for (size_t i = 0; i < 3; i++) {
+        file f = make(kinds[i]);
+        fm_image_info info;
+        for (size_t n = 0; n < f.n; n++) {
+            const int status = fm_jpeg_begin(jpeg, f.bytes, n, &info, NULL);
+            assert_int_equal(status, n < 3 ? FM_ERR_FORMAT : FM_ERR_DAMAGED);
+            fm_jpeg_end(jpeg);
+        }
+        test_free(f.bytes);
+    }
+    fm_jpeg_close(&jpeg);
+}
+
+static void damaged_structure(void **state) {
+    (void)state;
+    file f = make((kind){.width = 40, .height = 30});
+    const size_t sof = find_marker(&f, 0xC0, 0), sos = find_marker(&f, 0xDA, 0);
+    const size_t sof_bytes = 19, data = sos + 14, eoi = f.n - 2;
+    check_status(with_inserted(&f, f.n, "trailing", 8), FM_OK, "");
+    check_status(with_inserted(&f, eoi, "\xff\xff", 2), FM_OK, "");
+    check_status(with_inserted(&f, 2, "\xff\xff", 2), FM_OK, "");
+    check_status(with_inserted(&f, sof, "x", 1), FM_ERR_DAMAGED, "no marker");
+    check_status(with_inserted(&f, 2, "\xff\xd8", 2), FM_ERR_DAMAGED, "unexpected marker D8");
+    check_status(with_inserted(&f, 2, "\xff\xd9", 2), FM_ERR_DAMAGED, "no image data");
+    check_status(with_inserted(&f, 2, "\xff\xe0\0\x01", 4), FM_ERR_DAMAGED, "segment length");
+    check_status(with_inserted(&f, 2, "\xff\xe0\0\x06JFIF", 8), FM_ERR_DAMAGED, "JFIF");
+    check_status(with_inserted(&f, 2,
+                               "\xff\xee\0\x08"
+                               "Adobe1",
+                               10),
+                 FM_ERR_DAMAGED, "Adobe");
+    check_status(with_inserted(&f, 2,
+                               "\xff\xed\0\x16Photoshop 3.0\0"
+                               "8BIM\1\1",
+                               24),
+                 FM_ERR_DAMAGED, "Photoshop");
+    check_status(with_inserted(&f, sof, f.bytes + sof, sof_bytes), FM_ERR_DAMAGED, "second frame");
+    check_status(without(&f, sof, sof_bytes), FM_ERR_DAMAGED, "before the frame");
+    check_status(with_inserted(&f, data + 9, "\xff\xdc\0\4\0\x1e", 6), FM_ERR_KIND, "DC");
+    check_status(with_inserted(&f, data + 9, "\xff\x02", 2), FM_ERR_DAMAGED, "marker 02");
+    check_status(with_inserted(&f, eoi, f.bytes + sos, eoi - sos), FM_ERR_DAMAGED, "one scan");
+    check_status(with_inserted(&f, data + 9, "\xff\xd0", 2), FM_ERR_DAMAGED, "libjpeg");
+    test_free(f.bytes);
+}
+
+/* Pillow refuses a file whose EXIF resolution is no number. */
+static void exif_that_pillow_refuses(void **state) {
+    (void)state;
+    uint8_t exif[] = {0xFF, 0xE1, 0, 34,   'E', 'x', 'i', 'f', 0, 0, 'M', 'M', 0, 42, 0, 0, 0, 8,
+                      0,    1,    1, 0x1A, 0,   5,   0,   0,   0, 1, 0,   0,   0, 0,  0, 0, 0, 0};
+    enum { TYPE = 23, COUNT = 27 };
+    file f = make((kind){.width = 20, .height = 20});
+    check_status(with_inserted(&f, 2, exif, sizeof(exif)), FM_OK, "");
+    file twice = with_inserted(&f, 2, exif, sizeof(exif));
+    check_status(with_inserted(&twice, 2, exif, sizeof(exif)), FM_ERR_DAMAGED, "EXIF");
+    exif[TYPE] = 2; /* a text */
+    check_status(with_inserted(&f, 2, exif, sizeof(exif)), FM_ERR_DAMAGED, "EXIF");
+    exif[TYPE] = 5;
+    exif[COUNT] = 2;
+    check_status(with_inserted(&f, 2, exif, sizeof(exif)), FM_ERR_DAMAGED, "EXIF");
+    test_free(twice.bytes);
+    test_free(f.bytes);
+}
+
+/* libjpeg would take the tables of the image before. */
+static void tables_of_another_image_are_not_used(void **state) {
+    (void)state;
+    fm_jpeg *jpeg = open_jpeg();
+    fm_error error;
+    file f = make((kind){.width = 40, .height = 30});
+    file no_huffman = without_segments(&f, 0xC4), no_quant = without_segments(&f, 0xDB);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(status_of(jpeg, &no_huffman, &error), FM_ERR_KIND);
+        assert_int_equal(status_of(jpeg, &no_quant, &error), FM_ERR_DAMAGED);
+        assert_int_equal(status_of(jpeg, &f, &error), FM_OK);
+    }
+    test_free(f.bytes);
+    test_free(no_huffman.bytes);
+    test_free(no_quant.bytes);
+    fm_jpeg_close(&jpeg);
+}
+
+static void incomplete_scans_are_refused(void **state) {
+    (void)state;
+    file p = make((kind){.width = 40, .height = 30, .progressive = true});
+    size_t last = 0;
+    for (size_t at = 0; at + 1 < p.n; at++)
+        if (p.bytes[at] == 0xFF && p.bytes[at + 1] == 0xDA) last = at;
+    check_status(without(&p, last, p.n - 2 - last), FM_ERR_DAMAGED, "lacks some scans");
+    test_free(p.bytes);
+    file s = make((kind){.width = 40, .height = 30, .split = true});
+    for (size_t at = 0; at + 1 < s.n; at++)
+        if (s.bytes[at] == 0xFF && s.bytes[at + 1] == 0xDA) last = at;
+    check_status(without(&s, last, s.n - 2 - last), FM_ERR_DAMAGED, "component without data");
+    test_free(s.bytes);
+}
+
+/* Rows above damage are delivered; the call that meets it refuses the image. */
+static void warnings_refuse_the_image(void **state) {
+    (void)state;
+    fm_jpeg *jpeg = open_jpeg();
+    file f = make((kind){.width = 64, .height = 64, .restart = 4});
+    f.bytes[find_marker(&f, 0xD2, 0) + 1] = 0xD6;
+    fm_image_info info;
+    fm_error error;
+    int32_t skip, row_px;
+    uint8_t *row = test_malloc(64 * 3 + SLACK);
+    assert_int_equal(fm_jpeg_begin(jpeg, f.bytes, f.n, &info, &error), FM_OK);
+    assert_int_equal(fm_jpeg_start(jpeg, &(fm_box){0, 0, 64, 64}, &skip, &row_px, &error), FM_OK);
+    for (int y = 0; y < 40; y++) assert_int_equal(fm_jpeg_read(jpeg, &row, 1, &error), 1);
+    int status = 1;
+    for (int y = 40; y < 64 && status == 1; y++) status = fm_jpeg_read(jpeg, &row, 1, &error);
+    assert_int_equal(status, FM_ERR_DAMAGED);
+    assert_int_equal(fm_jpeg_read(jpeg, &row, 1, &error), FM_ERR_STATE);
+    fm_jpeg_end(jpeg);
+    test_free(row);
+    test_free(f.bytes);
+    fm_jpeg_close(&jpeg);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(crops_equal_the_full_decode),
+        cmocka_unit_test(header_is_reported),
+        cmocka_unit_test(box_outside_is_an_argument_error),
+        cmocka_unit_test(one_block_for_life),
+        cmocka_unit_test(other_formats),
+        cmocka_unit_test(kinds_that_pillow_decodes),
+        cmocka_unit_test(limits_hold_before_decoding),
+        cmocka_unit_test(every_truncation_is_refused),
+        cmocka_unit_test(damaged_structure),
+        cmocka_unit_test(exif_that_pillow_refuses),
+        cmocka_unit_test(tables_of_another_image_are_not_used),
+        cmocka_unit_test(incomplete_scans_are_refused),
+        cmocka_unit_test(warnings_refuse_the_image),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,190 @@
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "transform/plan.h"
+
+static const fm_op resize_short = {.kind = FM_OP_RESIZE, .height = 256};
+static const fm_op resize_pair = {.kind = FM_OP_RESIZE, .height = 20, .width = 30};
+static const fm_op center = {.kind = FM_OP_CENTER_CROP, .height = 7, .width = 9};
+static const fm_op flip = {.kind = FM_OP_RANDOM_HORIZONTAL_FLIP, .p = 0.5};
+static const fm_op random_crop = {.kind = FM_OP_RANDOM_RESIZED_CROP,
+                                  .height = 224,
+                                  .width = 225,
+                                  .scale = {0.08, 1},
+                                  .ratio = {0.75, 4.0 / 3}};
+
+static fm_transform transform_of(const fm_op *ops, size_t n_ops) {
+    return (fm_transform){.ops = ops, .n_ops = n_ops, .dtype = FM_UINT8, .std = {1, 1, 1}};
+}
+
+static void assert_size(const fm_op *ops, size_t n_ops, int32_t height, int32_t width) {
+    const fm_transform transform = transform_of(ops, n_ops);
+    fm_plan plan;
+    fm_error error;
+    assert_int_equal(fm_plan_init(&plan, &transform, &error), FM_OK);
+    assert_int_equal(plan.out_height, height);
+    assert_int_equal(plan.out_width, width);
+    assert_int_equal(plan.sample_bytes, 3 * height * width);
+    assert_int_equal(plan.n_ops, n_ops);
+    assert_memory_equal(plan.ops, ops, n_ops * sizeof(*ops));
+}
+
+/* The plan is refused, and the message contains each of the texts. */
+static void assert_refused(const fm_transform *transform, const char *text, const char *more) {
+    fm_plan plan;
+    fm_error error = {0};
+    assert_int_equal(fm_plan_init(&plan, transform, &error), FM_ERR_ARGUMENT);
+    assert_int_equal(error.status, FM_ERR_ARGUMENT);
+    if (!strstr(error.message, text) || !strstr(error.message, more))
+        fail_msg("\"%s\" lacks \"%s\" or \"%s\"", error.message, text, more);
+    assert_int_equal(fm_plan_init(&plan, transform, NULL), FM_ERR_ARGUMENT);
+}
+
+static void assert_ops_refused(const fm_op *ops, size_t n_ops, const char *text, const char *more) {
+    const fm_transform transform = transform_of(ops, n_ops);
+    assert_refused(&transform, text, more);
+}
+
+static void the_last_sized_op_gives_the_size(void **state) {
+    (void)state;
+    assert_size((fm_op[]){random_crop, flip}, 2, 224, 225);
+    assert_size((fm_op[]){resize_short, center}, 2, 7, 9);
+    assert_size((fm_op[]){flip, center, resize_pair, flip}, 4, 20, 30);
+    assert_size((fm_op[]){center, random_crop}, 2, 224, 225);
+    assert_size((fm_op[]){center, center, flip}, 3, 7, 9);
+    fm_op most[FM_MAX_OPS];
+    for (int i = 0; i < FM_MAX_OPS; i++) most[i] = i ? flip : center;
+    assert_size(most, FM_MAX_OPS, 7, 9);
+}
+
+static void chains_without_one_size_or_form_are_refused(void **state) {
+    (void)state;
+    assert_ops_refused(NULL, 0, "no op", "one size");
+    assert_ops_refused((fm_op[]){flip, flip}, 2, "no op", "one size");
+    assert_ops_refused(NULL, 1, "NULL", "1 ops");
+    assert_ops_refused((fm_op[]){flip, resize_short}, 2, "op 1 (Resize)", "width is 0");
+    assert_ops_refused((fm_op[]){center, resize_short, flip}, 3, "op 1 (Resize)", "width is 0");
+    assert_ops_refused((fm_op[]){resize_short, flip, random_crop}, 3, "op 2 (RandomResizedCrop)",
+                       "op 0 (Resize)");
+    fm_op many[FM_MAX_OPS + 1];
+    for (int i = 0; i <= FM_MAX_OPS; i++) many[i] = center;
+    assert_ops_refused(many, FM_MAX_OPS + 1, "17 ops", "16");
+}
+
+static void values_out_of_range_are_named(void **state) {
+    (void)state;
+    static const fm_op *const sized[] = {&center, &random_crop};
+    for (int i = 0; i < 2; i++) {
+        static const int32_t bad[] = {0, -1, 65536};
+        for (int j = 0; j < 3; j++) {
+            fm_op ops[2] = {flip, *sized[i]};
+            ops[1].height = bad[j];
+            assert_ops_refused(ops, 2, "op 1 (", "height is");
+            ops[1] = *sized[i];
+            ops[1].width = bad[j];
+            assert_ops_refused(ops, 2, "op 1 (", "1 to 65535");
+        }
+    }
+    fm_op op = resize_pair;
+    op.width = -1;
+    assert_ops_refused(&op, 1, "width is -1", "0 to 65535");
+    op = resize_pair;
+    op.height = 0;
+    assert_ops_refused(&op, 1, "height is 0", "1 to 65535");
+    op = resize_pair;
+    op.max_size = 40;
+    assert_ops_refused(&op, 1, "max_size is 40", "must be 0");
+    static const int32_t bad_limits[] = {-1, 255, 256, 65536};
+    for (int i = 0; i < 4; i++) {
+        fm_op ops[2] = {resize_short, center};
+        ops[0].max_size = bad_limits[i];
+        assert_ops_refused(ops, 2, "op 0 (Resize): max_size is", "257 to 65535");
+    }
+    op = flip;
+    op.kind = 77;
+    assert_ops_refused(&op, 1, "op 0", "kind is 77");
+    static const double bad_p[] = {-0.1, 1.1, NAN, INFINITY};
+    for (int i = 0; i < 4; i++) {
+        op = flip;
+        op.p = bad_p[i];
+        assert_ops_refused(&op, 1, "p is", "0 to 1");
+    }
+    static const double bad_scale[][2] = {{-0.1, 1}, {0.5, 0.4},    {NAN, 1},
+                                          {0, NAN},  {0, INFINITY}, {0, 1e300}};
+    for (int i = 0; i < 6; i++) {
+        op = random_crop;
+        memcpy(op.scale, bad_scale[i], sizeof(op.scale));
+        assert_ops_refused(&op, 1, "scale is", "scale[0] <= scale[1]");
+    }
+    static const double bad_ratio[][2] = {{0, 1},   {-1, 1},       {2, 1},      {NAN, 1},
+                                          {1, NAN}, {1, INFINITY}, {1e-300, 1}, {1, 1e300}};
+    for (int i = 0; i < 8; i++) {
+        op = random_crop;
+        memcpy(op.ratio, bad_ratio[i], sizeof(op.ratio));
+        assert_ops_refused(&op, 1, "ratio is", "ratio[0] <= ratio[1]");
+    }
+}
+
+static void types_and_statistics_are_checked(void **state) {
+    (void)state;
+    fm_transform transform = transform_of(&center, 1);
+    transform.dtype = 3;
+    assert_refused(&transform, "dtype is 3", "uint8");
+    transform.dtype = FM_FLOAT32;
+    transform.resize_order = 1000;
+    assert_refused(&transform, "resize_order is 1000", "allowed");
+    transform.resize_order = FM_RESIZE_PILLOW_13;
+    transform.std[1] = 0;
+    assert_refused(&transform, "channel 1", "std is 0");
+    transform.std[1] = NAN;
+    assert_refused(&transform, "channel 1", "finite");
+    transform.std[1] = 1;
+    transform.mean[2] = INFINITY;
+    assert_refused(&transform, "channel 2", "mean is inf");
+    transform.dtype = FM_UINT8; /* which uses neither */
+    fm_plan plan;
+    assert_int_equal(fm_plan_init(&plan, &transform, NULL), FM_OK);
+}
+
+static void the_table_follows_the_float32_steps(void **state) {
+    (void)state;
+    fm_transform transform = transform_of(&center, 1);
+    transform.dtype = FM_FLOAT32;
+    const float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};
+    memcpy(transform.mean, mean, sizeof(mean));
+    memcpy(transform.std, std, sizeof(std));
+    fm_plan plan;
+    assert_int_equal(fm_plan_init(&plan, &transform, NULL), FM_OK);
+    assert_int_equal(plan.sample_bytes, 3 * 7 * 9 * sizeof(float));
+    for (int channel = 0; channel < 3; channel++) {
+        for (int value = 0; value < 256; value++) {
+            volatile float step = (float)value / 255.0f;
+            step = step - mean[channel];
+            step = step / std[channel];
+            assert_true(plan.table[channel][value] == step);
+        }
+    }
+    float table[3][256];
+    for (int i = 0; i < 768; i++) table[i / 256][i % 256] = (float)i * 0.37f;
+    transform.value_table = &table[0][0];
+    transform.std[0] = 0; /* not used then */
+    assert_int_equal(fm_plan_init(&plan, &transform, NULL), FM_OK);
+    assert_memory_equal(plan.table, table, sizeof(table));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_last_sized_op_gives_the_size),
+        cmocka_unit_test(chains_without_one_size_or_form_are_refused),
+        cmocka_unit_test(values_out_of_range_are_named),
+        cmocka_unit_test(types_and_statistics_are_checked),
+        cmocka_unit_test(the_table_follows_the_float32_steps),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

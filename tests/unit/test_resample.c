@@ -1,0 +1,429 @@
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "transform/kernels.h"
+#include "transform/resample.h"
+
+static uint32_t lcg_state = 1;
+static int32_t random_below(int32_t n) {
+    lcg_state = lcg_state * 1664525u + 1013904223u;
+    return (int32_t)((uint64_t)(lcg_state >> 8) * (uint32_t)n >> 24);
+}
+
+/* An image that Python can make, too: the golden sums below are Pillow's for it. */
+static uint8_t *make_image(int32_t width, int32_t height) {
+    const size_t n = 3 * (size_t)width * (size_t)height;
+    uint8_t *const pixels = malloc(n);
+    assert_non_null(pixels);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t value = (uint32_t)i * 2654435761u;
+        value ^= value >> 15;
+        pixels[i] = (uint8_t)(value * 2246822519u >> 24);
+    }
+    return pixels;
+}
+
+/* ---- a plain resize, whole images at a time, to compare with --------------------------------- */
+
+static int32_t weight_of(double share) { return (int32_t)(0.5 + share * (1 << 22)); }
+
+/* One axis: out[i * step] of n_out from in[j * step] of n_in, for each of the three channels. */
+static void plain_line(uint8_t *out, const uint8_t *in, size_t step, int32_t n_in, int32_t n_out) {
+    const double scale = (double)n_in / n_out, support = scale < 1 ? 1 : scale;
+    double *const raw = malloc((size_t)n_in * sizeof(*raw));
+    assert_non_null(raw);
+    for (int32_t i = 0; i < n_out; i++) {
+        const double center = (i + 0.5) * scale;
+        int32_t first = (int32_t)(center - support + 0.5), end = (int32_t)(center + support + 0.5);
+        first = first < 0 ? 0 : first;
+        end = end > n_in ? n_in : end;
+        double sum = 0;
+        for (int32_t j = first; j < end; j++) {
+            const double x = fabs((j - center + 0.5) * (1.0 / support));
+            raw[j] = x < 1 ? 1 - x : 0;
+            sum += raw[j];
+        }
+        for (size_t c = 0; c < 3; c++) {
+            int64_t total = 1 << 21;
+            for (int32_t j = first; j < end; j++)
+                total += (int64_t)weight_of(raw[j] / sum) * in[(size_t)j * step + c];
+            total >>= 22;
+            out[(size_t)i * step + c] = total > 255 ? 255 : (uint8_t)total;
+        }
+    }
+    free(raw);
+}
+
+static uint8_t *plain_columns(uint8_t *in, int32_t width, int32_t height, int32_t new_width) {
+    if (new_width == width) return in;
+    uint8_t *const out = malloc(3 * (size_t)new_width * (size_t)height);
+    assert_non_null(out);
+    for (size_t y = 0; y < (size_t)height; y++)
+        plain_line(out + 3 * y * (size_t)new_width, in + 3 * y * (size_t)width, 3, width,
+                   new_width);
+    free(in);
+    return out;
+}
+
+static uint8_t *plain_rows(uint8_t *in, int32_t width, int32_t height, int32_t new_height) {
+    if (new_height == height) return in;
+    const size_t stride = 3 * (size_t)width;
+    uint8_t *const out = malloc(stride * (size_t)new_height);
+    assert_non_null(out);
+    for (size_t x = 0; x < (size_t)width; x++)
+        plain_line(out + 3 * x, in + 3 * x, stride, height, new_height);
+    free(in);
+    return out;
+}
+
+/* [3][height][width] of the window, made as the geometry's header describes it. */
+static void plain_sample(uint8_t *out, const uint8_t *image, int32_t image_width,
+                         const fm_geometry *geometry, fm_resize_order order) {
+    const fm_box source = geometry->source, window = geometry->window;
+    const int32_t width = geometry->resized_width, height = geometry->resized_height;
+    uint8_t *pixels = malloc(3 * (size_t)source.width * (size_t)source.height + 1);
+    assert_non_null(pixels);
+    for (int32_t y = 0; y < source.height; y++) {
+        for (int32_t x = 0; x < source.width; x++) {
+            const int32_t from = geometry->mirror_source ? source.width - 1 - x : x;
+            memcpy(pixels + 3 * ((size_t)y * (size_t)source.width + (size_t)x),
+                   image + 3 * ((size_t)(source.top + y) * (size_t)image_width +
+                                (size_t)(source.left + from)),
+                   3);
+        }
+    }
+    const bool shrinks = source.height > height;
+    const bool vertical_first =
+        order == FM_RESIZE_PILLOW_13
+            ? shrinks && source.height - height > 2 * (source.width - width)
+            : order == FM_RESIZE_PILLOW_12_2 && shrinks && source.height > 100 * source.width;
+    if (vertical_first) pixels = plain_rows(pixels, source.width, source.height, height);
+    pixels = plain_columns(pixels, source.width, vertical_first ? height : source.height, width);
+    if (!vertical_first) pixels = plain_rows(pixels, width, source.height, height);
+    for (int32_t c = 0; c < 3; c++) {
+        for (int32_t y = 0; y < window.height; y++) {
+            for (int32_t x = 0; x < window.width; x++) {
+                const int32_t row = window.top + y;
+                const int32_t column = window.left + (geometry->flip ? window.width - 1 - x : x);
+                const bool inside = row >= 0 && row < height && column >= 0 && column < width;
+                *out++ =
+                    inside ? pixels[3 * ((size_t)row * (size_t)width + (size_t)column) + (size_t)c]
+                           : 0;
+            }
+        }
+    }
+    free(pixels);
+}
+
+/* ---- the stage ------------------------------------------------------------------------------- */
+
+static fm_plan make_plan(int32_t width, int32_t height, fm_dtype dtype, fm_resize_order order) {
+    const fm_op op = {.kind = FM_OP_CENTER_CROP, .height = height, .width = width};
+    const fm_transform transform = {.ops = &op,
+                                    .n_ops = 1,
+                                    .dtype = dtype,
+                                    .mean = {0.5f, 0.4f, 0.3f},
+                                    .std = {0.2f, 0.3f, 0.1f},
+                                    .resize_order = order};
+    fm_plan plan;
+    assert_int_equal(fm_plan_init(&plan, &transform, NULL), FM_OK);
+    return plan;
+}
+
+/* Plays the decoder: rows with some pixels more on both sides, blocks of any size. */
+static void run(fm_resample *resample, const uint8_t *image, int32_t image_width,
+                const fm_geometry *geometry, void *out) {
+    fm_box needed;
+    fm_error error;
+    if (fm_resample_begin(resample, geometry, &needed, &error)) fail_msg("%s", error.message);
+    const fm_box source = geometry->source;
+    if (needed.width > 0) {
+        assert_true(needed.left >= source.left && needed.top >= source.top);
+        assert_true(needed.left + needed.width <= source.left + source.width);
+        assert_true(needed.top + needed.height <= source.top + source.height);
+    }
+    const int32_t skip = random_below(needed.left < 9 ? needed.left + 1 : 9);
+    const int32_t behind = image_width - needed.left - needed.width;
+    const int32_t row_px = skip + needed.width + random_below(behind < 9 ? behind + 1 : 9);
+    assert_int_equal(fm_resample_start(resample, skip, row_px, out, NULL), FM_OK);
+    uint8_t *rows[20];
+    int32_t n, y = 0;
+    while ((n = fm_resample_rows(resample, rows, 1 + random_below(20))) > 0) {
+        assert_true(n <= 20 && y + n <= needed.height);
+        n = 1 + random_below(n);
+        for (int32_t i = 0; i < n; i++, y++) {
+            assert_int_equal((uintptr_t)rows[i] % 32, 16);
+            memcpy(rows[i],
+                   image + 3 * ((size_t)(needed.top + y) * (size_t)image_width +
+                                (size_t)(needed.left - skip)),
+                   3 * (size_t)row_px);
+            memset(rows[i] + 3 * row_px, 0xa5, 64); /* the slack that a decoder may fill */
+        }
+        fm_resample_push(resample, n);
+    }
+    assert_int_equal(y, needed.height);
+}
+
+static uint32_t sum_of(const uint8_t *bytes, size_t n) {
+    uint32_t sum = 2166136261u;
+    for (size_t i = 0; i < n; i++) sum = (sum ^ bytes[i]) * 16777619u;
+    return sum;
+}
+
+static void results_equal_pillows(void **state) {
+    (void)state;
+    static const struct {
+        int32_t width, height, new_width, new_height;
+        uint32_t pillow_12, pillow_13;
+    } golden[] = {
+        {276, 269, 224, 224, 0x3da6efe2, 0x3da6efe2}, {100, 190, 90, 100, 0x13b46838, 0xa19afe43},
+        {17, 33, 40, 21, 0x75c6de78, 0x762eb9ba},     {1, 50, 9, 7, 0x6c90e7d0, 0x6c90e7d0},
+        {640, 3, 32, 32, 0x69c9d792, 0x69c9d792},     {900, 1200, 20, 30, 0xf76710f8, 0xf76710f8},
+    };
+    for (size_t i = 0; i < sizeof(golden) / sizeof(*golden); i++) {
+        const int32_t width = golden[i].width, height = golden[i].height;
+        uint8_t *const image = make_image(width, height);
+        const fm_geometry geometry = {
+            .source = {.width = width, .height = height},
+            .resized_width = golden[i].new_width,
+            .resized_height = golden[i].new_height,
+            .window = {.width = golden[i].new_width, .height = golden[i].new_height}};
+        for (int order = 0; order < 2; order++) {
+            const fm_plan plan =
+                make_plan(golden[i].new_width, golden[i].new_height, FM_UINT8,
+                          order ? FM_RESIZE_PILLOW_13 : FM_RESIZE_HORIZONTAL_FIRST);
+            fm_resample *resample;
+            assert_int_equal(fm_resample_open(&resample, &plan, NULL, NULL), FM_OK);
+            uint8_t *const out = malloc(plan.sample_bytes);
+            assert_non_null(out);
+            run(resample, image, width, &geometry, out);
+            assert_int_equal(sum_of(out, plan.sample_bytes),
+                             order ? golden[i].pillow_13 : golden[i].pillow_12);
+            free(out);
+            fm_resample_close(&resample);
+        }
+        free(image);
+    }
+}
+
+static void compare(const uint8_t *image, int32_t image_width, const fm_geometry *geometry,
+                    fm_dtype dtype, fm_resize_order order) {
+    enum { GUARD = 64 };
+    const fm_plan plan = make_plan(geometry->window.width, geometry->window.height, dtype, order);
+    const size_t n_values = 3 * (size_t)plan.out_width * (size_t)plan.out_height;
+    uint8_t *const memory = malloc(plan.sample_bytes + 2 * GUARD);
+    uint8_t *const want = malloc(n_values);
+    assert_true(memory && want);
+    memset(memory, 0x5a, plan.sample_bytes + 2 * GUARD);
+    fm_resample *resample;
+    assert_int_equal(fm_resample_open(&resample, &plan, NULL, NULL), FM_OK);
+    run(resample, image, image_width, geometry, memory + GUARD);
+    fm_resample_close(&resample);
+    plain_sample(want, image, image_width, geometry, order);
+    if (dtype == FM_UINT8) {
+        assert_memory_equal(memory + GUARD, want, n_values);
+    } else {
+        const float *const got = (const float *)(memory + GUARD);
+        for (size_t i = 0; i < n_values; i++)
+            assert_true(got[i] == plan.table[i / (n_values / 3)][want[i]]);
+    }
+    for (size_t i = 0; i < GUARD; i++) {
+        assert_int_equal(memory[i], 0x5a);
+        assert_int_equal(memory[GUARD + plan.sample_bytes + i], 0x5a);
+    }
+    free(memory);
+    free(want);
+}
+
+static int32_t random_side(void) {
+    return random_below(4) ? 1 + random_below(60) : 1 + random_below(4);
+}
+
+static void any_window_flip_and_block_equals_the_plain_resize(void **state) {
+    (void)state;
+    uint8_t *const image = make_image(100, 100);
+    for (int i = 0; i < 3000; i++) {
+        fm_geometry geometry = {.source = {.width = random_side(), .height = random_side()},
+                                .resized_width = random_side(),
+                                .resized_height = random_side(),
+                                .mirror_source = random_below(2),
+                                .flip = random_below(2)};
+        geometry.source.left = random_below(101 - geometry.source.width);
+        geometry.source.top = random_below(101 - geometry.source.height);
+        if (random_below(5) == 0) geometry.resized_width = geometry.source.width;
+        if (random_below(5) == 0) geometry.resized_height = geometry.source.height;
+        geometry.window =
+            (fm_box){.width = geometry.resized_width, .height = geometry.resized_height};
+        if (random_below(2)) /* also wholly outside */
+            geometry.window = (fm_box){.left = random_below(90) - 45,
+                                       .top = random_below(90) - 45,
+                                       .width = random_side(),
+                                       .height = random_side()};
+        compare(image, 100, &geometry, random_below(2) ? FM_UINT8 : FM_FLOAT32,
+                (fm_resize_order)random_below(3));
+    }
+    free(image);
+}
+
+/* Both directions at 65,535 pixels, where the weights' rounding adds up and white is clipped. */
+static void the_longest_sides_are_exact(void **state) {
+    (void)state;
+    uint8_t *const image = make_image(65535, 2);
+    for (int white = 0; white < 2; white++) {
+        if (white) memset(image, 255, 3 * 65535 * 2);
+        for (int32_t size = 1; size <= 3; size++) {
+            const fm_geometry wide = {.source = {.width = 65535, .height = 2},
+                                      .resized_width = size,
+                                      .resized_height = 1,
+                                      .window = {.width = size, .height = 1}};
+            const fm_geometry high = {.source = {.width = 2, .height = 65535},
+                                      .resized_width = 3,
+                                      .resized_height = size,
+                                      .window = {.width = 3, .height = size}};
+            compare(image, 65535, &wide, FM_UINT8, FM_RESIZE_PILLOW_13);
+            compare(image, 2, &high, FM_UINT8, FM_RESIZE_PILLOW_13);
+        }
+    }
+    const fm_geometry grown = {.source = {.width = 3, .height = 2},
+                               .resized_width = 65535,
+                               .resized_height = 2,
+                               .window = {.left = 65000, .width = 600, .height = 2}};
+    compare(image, 65535, &grown, FM_UINT8, FM_RESIZE_HORIZONTAL_FIRST);
+    free(image);
+}
+
+static void only_what_shows_is_asked_for(void **state) {
+    (void)state;
+    const fm_plan plan = make_plan(10, 10, FM_UINT8, FM_RESIZE_HORIZONTAL_FIRST);
+    fm_resample *resample;
+    assert_int_equal(fm_resample_open(&resample, &plan, NULL, NULL), FM_OK);
+    fm_geometry geometry = {.source = {.left = 7, .top = 5, .width = 200, .height = 100},
+                            .resized_width = 100,
+                            .resized_height = 100,
+                            .window = {.left = 20, .top = 30, .width = 10, .height = 10}};
+    fm_box needed;
+    assert_int_equal(fm_resample_begin(resample, &geometry, &needed, NULL), FM_OK);
+    /* Columns 20 to 29 at scale 2: from 2 * 20.5 - 2 to 2 * 29.5 + 2. */
+    assert_int_equal(needed.left, 7 + 39);
+    assert_int_equal(needed.width, 61 - 39);
+    assert_int_equal(needed.top, 5 + 30);
+    assert_int_equal(needed.height, 10);
+    geometry.mirror_source = true;
+    assert_int_equal(fm_resample_begin(resample, &geometry, &needed, NULL), FM_OK);
+    assert_int_equal(needed.left, 7 + 200 - 61);
+    assert_int_equal(needed.width, 61 - 39);
+    geometry.window.left = 100;
+    assert_int_equal(fm_resample_begin(resample, &geometry, &needed, NULL), FM_OK);
+    assert_true(needed.width == 0 && needed.height == 0);
+    fm_resample_close(&resample);
+}
+
+static void misuse_is_an_error(void **state) {
+    (void)state;
+    const fm_plan plan = make_plan(10, 10, FM_UINT8, FM_RESIZE_HORIZONTAL_FIRST);
+    fm_resample *resample;
+    fm_error error;
+    uint8_t out[300];
+    assert_int_equal(fm_resample_open(&resample, &plan, NULL, NULL), FM_OK);
+    fm_geometry geometry = {.source = {.width = 20, .height = 20},
+                            .resized_width = 11,
+                            .resized_height = 10,
+                            .window = {.width = 11, .height = 10}};
+    fm_box needed;
+    assert_int_equal(fm_resample_begin(resample, &geometry, &needed, &error), FM_ERR_ARGUMENT);
+    geometry.window.width = 10;
+    assert_int_equal(fm_resample_begin(resample, &geometry, &needed, &error), FM_OK);
+    assert_int_equal(fm_resample_start(resample, 1, needed.width, out, &error), FM_ERR_ARGUMENT);
+    fm_resample_close(&resample);
+    assert_null(resample);
+    fm_resample_close(&resample);
+    fm_resample_close(NULL);
+}
+
+static void crops_seen_before_allocate_nothing(void **state) {
+    (void)state;
+    const fm_plan plan = make_plan(50, 40, FM_FLOAT32, FM_RESIZE_PILLOW_13);
+    fm_mem_counter counter = {0};
+    fm_resample *resample;
+    assert_int_equal(fm_resample_open(&resample, &plan, &counter, NULL), FM_OK);
+    uint8_t *const image = make_image(300, 300);
+    float *const out = malloc(plan.sample_bytes);
+    assert_non_null(out);
+    uint64_t n_blocks = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        lcg_state = 99;
+        for (int i = 0; i < 300; i++) {
+            const fm_geometry geometry = {.source = {.width = i % 7 ? 1 + random_below(300) : 50,
+                                                     .height = i % 5 ? 1 + random_below(300) : 40},
+                                          .resized_width = 50,
+                                          .resized_height = 40,
+                                          .window = {.width = 50, .height = 40},
+                                          .mirror_source = random_below(2),
+                                          .flip = random_below(2)};
+            run(resample, image, 300, &geometry, out);
+        }
+        if (pass == 0) n_blocks = counter.n_blocks;
+    }
+    /* Growing in powers of two, few are taken at all. */
+    assert_true(n_blocks > 0 && n_blocks <= 40);
+    assert_int_equal(counter.n_blocks, n_blocks);
+    fm_resample_close(&resample);
+    free(image);
+    free(out);
+}
+
+/* The vertical kernel's short arithmetic at its limits: any weights of the right sum, white rows.
+ */
+static void vertical_kernel_is_exact_for_any_weights(void **state) {
+    (void)state;
+    enum { N = 200, MOST = 20 };
+    static uint8_t memory[MOST][N + FM_ROW_SLACK], out[N + FM_ROW_SLACK];
+    const uint8_t *rows[MOST];
+    fm_kernels kernels;
+    fm_cpu_tier tier;
+    assert_int_equal(fm_cpu_tier_get(&tier, NULL), FM_OK);
+    fm_kernels_init(&kernels, tier);
+    for (int i = 0; i < 20000; i++) {
+        const int32_t n_taps = 1 + random_below(i % 4 ? 8 : MOST);
+        const size_t n = 1 + (size_t)random_below(N);
+        int32_t weights[MOST], left = 1 << 22;
+        for (int32_t t = 0; t < n_taps; t++) {
+            weights[t] = t + 1 == n_taps ? left : random_below(left + 1);
+            if (random_below(2)) weights[t] = left < 0x7fff ? left : weights[t] | 0x3fff;
+            if (weights[t] > left || t + 1 == n_taps) weights[t] = left;
+            left -= weights[t];
+            rows[t] = memory[t];
+            const int kind = random_below(3);
+            for (size_t j = 0; j < n; j++)
+                memory[t][j] = kind ? (uint8_t)(random_below(256) | -(kind == 2)) : 255;
+        }
+        /* The weights' own rounding makes the sum up to half a unit a tap too large. */
+        weights[0] += random_below(n_taps / 2 + 1);
+        kernels.vertical(out, rows, weights, n_taps, n);
+        for (size_t j = 0; j < n; j++) {
+            int64_t sum = 1 << 21;
+            for (int32_t t = 0; t < n_taps; t++) sum += (int64_t)weights[t] * rows[t][j];
+            assert_int_equal(out[j], sum >> 22);
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(results_equal_pillows),
+        cmocka_unit_test(any_window_flip_and_block_equals_the_plain_resize),
+        cmocka_unit_test(the_longest_sides_are_exact),
+        cmocka_unit_test(only_what_shows_is_asked_for),
+        cmocka_unit_test(misuse_is_an_error),
+        cmocka_unit_test(crops_seen_before_allocate_nothing),
+        cmocka_unit_test(vertical_kernel_is_exact_for_any_weights),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
