@@ -1,0 +1,234 @@
+#include "convert.h"
+
+#include <cstring>
+
+namespace feedmill {
+
+Config::~Config() {
+    Py_XDECREF(alloc);
+    Py_XDECREF(alloc_exception);
+}
+
+namespace {
+
+// Memory of slots from Python: alloc(n_bytes) -> (address, owner). Called with or without the GIL.
+void *allocate(void *user, size_t bytes, void **handle) {
+    auto *const config = static_cast<Config *>(user);
+    const PyGILState_STATE gil = PyGILState_Ensure();
+    void *memory = nullptr;
+    PyObject *const result = PyObject_CallFunction(config->alloc, "n", Py_ssize_t(bytes));
+    if (result) {
+        PyObject *const address = PyTuple_GetItem(result, 0);
+        PyObject *const owner = address ? PyTuple_GetItem(result, 1) : nullptr;
+        if (owner) memory = PyLong_AsVoidPtr(address);
+        if (memory) {
+            Py_INCREF(owner);
+            *handle = owner;
+        }
+        Py_DECREF(result);
+    }
+    if (!memory && PyErr_Occurred()) {
+        PyObject *type, *value, *traceback;
+        PyErr_Fetch(&type, &value, &traceback);
+        PyErr_NormalizeException(&type, &value, &traceback);
+        Py_XDECREF(config->alloc_exception);
+        config->alloc_exception = value;
+        Py_XDECREF(type);
+        Py_XDECREF(traceback);
+    }
+    PyGILState_Release(gil);
+    return memory;
+}
+
+void release(void *, void *, void *handle) {
+    const PyGILState_STATE gil = PyGILState_Ensure();
+    Py_DECREF(static_cast<PyObject *>(handle));
+    PyGILState_Release(gil);
+}
+
+bool ops_from_sequence(PyObject *sequence, std::vector<fm_op> *out) {
+    const Py_ssize_t n = PySequence_Size(sequence);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *const item = PySequence_GetItem(sequence, i);
+        if (!item) return false;
+        fm_op op{};
+        int kind = 0;
+        const bool ok =
+            PyArg_ParseTuple(item, "iiiiddddd", &kind, &op.height, &op.width, &op.max_size,
+                             &op.scale[0], &op.scale[1], &op.ratio[0], &op.ratio[1], &op.p);
+        Py_DECREF(item);
+        if (!ok) return false;
+        op.kind = static_cast<fm_op_kind>(kind);
+        out->push_back(op);
+    }
+    return n >= 0;
+}
+
+bool parse_choice(const char *what, const char *value, const char *const *names, int n, int first,
+                  int *out) {
+    std::string allowed;
+    for (int i = 0; i < n; i++) {
+        if (std::strcmp(value, names[i]) == 0) {
+            *out = first + i;
+            return true;
+        }
+        allowed += (i ? ", '" : "'") + std::string(names[i]) + "'";
+    }
+    PyErr_Format(PyExc_ValueError, "%s is '%s'; it must be one of %s", what, value,
+                 allowed.c_str());
+    return false;
+}
+
+bool table_from_bytes(PyObject *bytes, Config *out) {
+    if (!bytes || bytes == Py_None) return true;
+    char *data = nullptr;
+    Py_ssize_t n_bytes = 0;
+    if (PyBytes_AsStringAndSize(bytes, &data, &n_bytes)) return false;
+    if (size_t(n_bytes) != 3 * 256 * sizeof(float)) {
+        PyErr_Format(PyExc_ValueError, "value_table has %zd bytes; it must be 3 x 256 float32",
+                     n_bytes);
+        return false;
+    }
+    out->value_table.assign(data, size_t(n_bytes));
+    // std::string's bytes are aligned by operator new or, if short, in place; 3,072 are not short.
+    out->config.transform.value_table = reinterpret_cast<const float *>(out->value_table.data());
+    return true;
+}
+
+} // namespace
+
+bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
+    static const char *const names[] = {
+        "ops",          "dtype",      "n_samples",        "batch_size",          "value_table",
+        "resize_order", "n_threads",  "prefetch_batches", "memory_budget_bytes", "read_ahead_bytes",
+        "reader",       "read_depth", "max_file_bytes",   "max_image_pixels",    "alloc",
+        nullptr};
+    static const char *const dtypes[] = {"uint8", "float32"};
+    static const char *const readers[] = {"auto", "uring", "pread"};
+    fm_config &config = out->config;
+    fm_config_init(&config);
+    PyObject *ops = nullptr, *value_table = nullptr, *alloc = nullptr;
+    const char *dtype = nullptr, *reader = "auto";
+    int resize_order = 0, choice = 0;
+    unsigned long long n_samples = 0, budget = 0, read_ahead = 0, max_file = 0, max_pixels = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OsKIOiIIKKsIKKO", const_cast<char **>(names),
+                                     &ops, &dtype, &n_samples, &config.batch_size, &value_table,
+                                     &resize_order, &config.n_threads, &config.prefetch_batches,
+                                     &budget, &read_ahead, &reader, &config.read_depth, &max_file,
+                                     &max_pixels, &alloc))
+        return false;
+    // The format has no required keyword-only arguments.
+    if (!ops || !dtype) {
+        PyErr_SetString(PyExc_TypeError, "ops, dtype, n_samples and batch_size must be given");
+        return false;
+    }
+    if (!parse_choice("dtype", dtype, dtypes, 2, FM_UINT8, &choice)) return false;
+    config.transform.dtype = static_cast<fm_dtype>(choice);
+    if (!parse_choice("reader", reader, readers, 3, FM_READER_AUTO, &choice)) return false;
+    config.reader = static_cast<fm_reader_kind>(choice);
+    if (!ops_from_sequence(ops, &out->ops) || !table_from_bytes(value_table, out)) return false;
+    config.transform.ops = out->ops.data();
+    config.transform.n_ops = out->ops.size();
+    config.transform.resize_order = static_cast<fm_resize_order>(resize_order);
+    config.n_samples = n_samples;
+    config.memory_budget_bytes = budget;
+    config.read_ahead_bytes = read_ahead;
+    if (max_file) config.max_file_bytes = max_file;
+    if (max_pixels) config.max_image_pixels = max_pixels;
+    config.fallback = true;
+    if (alloc && alloc != Py_None) {
+        Py_INCREF(alloc);
+        out->alloc = alloc;
+        config.allocator = {out, allocate, release, true};
+    }
+    return true;
+}
+
+Samples::~Samples() {
+    for (PyObject *const owner : owners_) Py_DECREF(owner);
+}
+
+bool Samples::fill(PyObject *indices, PyObject *paths) {
+    const Py_ssize_t n = PySequence_Size(indices);
+    const Py_ssize_t n_paths = PySequence_Size(paths);
+    if (n < 0 || n_paths < 0) return false;
+    if (n != n_paths) {
+        PyErr_Format(PyExc_ValueError, "%zd indices but %zd paths", n, n_paths);
+        return false;
+    }
+    samples.reserve(size_t(n));
+    owners_.reserve(size_t(n));
+    for (Py_ssize_t i = 0; i < n; i++) {
+        fm_sample sample{};
+        PyObject *const index = PySequence_GetItem(indices, i);
+        if (!index) return false;
+        sample.index = PyLong_AsLongLong(index);
+        Py_DECREF(index);
+        if (PyErr_Occurred()) return false;
+        PyObject *const path = PySequence_GetItem(paths, i);
+        if (!path) return false;
+        // str, bytes or os.PathLike, encoded as open() encodes it; no NUL inside.
+        PyObject *encoded = nullptr;
+        const int ok = PyUnicode_FSConverter(path, &encoded);
+        Py_DECREF(path);
+        if (!ok) return false;
+        owners_.push_back(encoded);
+        sample.path = PyBytes_AsString(encoded);
+        samples.push_back(sample);
+    }
+    return true;
+}
+
+PyObject *raise_status(PyObject *error_type, const fm_error &error) {
+    if (PyErr_Occurred()) return nullptr;
+    PyObject *type = error_type;
+    if (error.status == FM_ERR_ARGUMENT || error.status == FM_ERR_BUDGET) type = PyExc_ValueError;
+    if (error.status == FM_ERR_NOMEM) type = PyExc_MemoryError;
+    // Paths inside need not be UTF-8.
+    PyObject *const text =
+        PyUnicode_DecodeUTF8(error.message, Py_ssize_t(std::strlen(error.message)), "replace");
+    PyObject *const exception = text ? PyObject_CallFunctionObjArgs(type, text, nullptr) : nullptr;
+    Py_XDECREF(text);
+    if (!exception) return nullptr;
+    if (type == error_type) {
+        PyObject *const status = PyLong_FromLong(error.status);
+        PyObject *const index = PyLong_FromLongLong(error.index);
+        if (status && index) {
+            PyObject_SetAttrString(exception, "status", status);
+            PyObject_SetAttrString(exception, "index", index);
+        }
+        Py_XDECREF(status);
+        Py_XDECREF(index);
+    }
+    PyErr_SetObject(type, exception);
+    Py_DECREF(exception);
+    return nullptr;
+}
+
+namespace {
+
+bool set_item(PyObject *dict, const char *name, PyObject *value) {
+    const bool ok = value && PyDict_SetItemString(dict, name, value) == 0;
+    Py_XDECREF(value);
+    return ok;
+}
+
+} // namespace
+
+PyObject *dict_from_stats(const fm_stats &stats) {
+    PyObject *const dict = PyDict_New();
+    if (!dict) return nullptr;
+    bool ok = true;
+#define FM_X(name, meaning) \
+    ok = ok && set_item(dict, #name, PyLong_FromUnsignedLongLong(stats.name));
+    FM_STATS_FIELDS(FM_X)
+#undef FM_X
+    ok = ok && set_item(dict, "reader", PyUnicode_FromString(stats.reader));
+    ok = ok && set_item(dict, "reader_reason", PyUnicode_FromString(stats.reader_reason));
+    ok = ok && set_item(dict, "cpu", PyUnicode_FromString(stats.cpu));
+    if (ok) return dict;
+    Py_DECREF(dict);
+    return nullptr;
+}
+
+} // namespace feedmill

@@ -1,0 +1,337 @@
+#include "loader.h"
+
+#include <unistd.h>
+
+#include <cstring>
+#include <new>
+
+#include "batch.h"
+#include "convert.h"
+
+namespace feedmill {
+namespace {
+
+// A wait for a batch is cut into slices, so that Ctrl-C gets through.
+constexpr int64_t kSliceNs = 50'000'000;
+constexpr size_t kStepsPerCall = 65536;
+// PyBUF_WRITE, which the limited API's headers name from Python 3.11 on only.
+constexpr int kBufferWrite = 0x200;
+
+struct Loader {
+    PyObject_HEAD fm_loader *handle;
+    Config *config;
+    PyObject *error_type; // owned
+    long pid;
+    Py_ssize_t slot_bytes;
+    int height, width;
+};
+
+Loader *as_loader(PyObject *self) { return reinterpret_cast<Loader *>(self); }
+
+PyObject *raise_error(Loader *self, const fm_error &error) {
+    // What the Python allocator raised says more than "no memory".
+    if (error.status == FM_ERR_NOMEM && self->config && self->config->alloc_exception) {
+        PyObject *const exception = self->config->alloc_exception;
+        self->config->alloc_exception = nullptr;
+        PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(exception)), exception);
+        Py_DECREF(exception);
+        return nullptr;
+    }
+    return raise_status(self->error_type, error);
+}
+
+bool check_open(Loader *self) {
+    if (self->handle) return true;
+    PyErr_SetString(PyExc_ValueError, "this loader is closed");
+    return false;
+}
+
+PyObject *none_or_raise(Loader *self, int status, const fm_error &error) {
+    if (status) return raise_error(self, error);
+    Py_RETURN_NONE;
+}
+
+// ---- life ---------------------------------------------------------------------------------------
+
+int loader_init(PyObject *object, PyObject *args, PyObject *kwargs) {
+    Loader *const self = as_loader(object);
+    if (self->config) {
+        PyErr_SetString(PyExc_RuntimeError, "a loader is opened once");
+        return -1;
+    }
+    PyObject *const module = PyType_GetModule(Py_TYPE(object));
+    self->error_type = module ? PyObject_GetAttrString(module, "Error") : nullptr;
+    self->config = new (std::nothrow) Config{};
+    if (!self->error_type || !self->config) {
+        if (!PyErr_Occurred()) PyErr_NoMemory();
+        return -1;
+    }
+    if (!config_from_kwargs(args, kwargs, self->config)) return -1;
+    fm_error error;
+    int status;
+    Py_BEGIN_ALLOW_THREADS status = fm_loader_open(&self->handle, &self->config->config, &error);
+    Py_END_ALLOW_THREADS if (status) {
+        raise_error(self, error);
+        return -1;
+    }
+    self->pid = long(getpid());
+    fm_stats stats;
+    fm_loader_stats(self->handle, &stats);
+    self->slot_bytes = Py_ssize_t(stats.slot_bytes);
+    fm_loader_out_size(self->handle, &self->height, &self->width);
+    return 0;
+}
+
+PyObject *loader_close(PyObject *object, PyObject *) {
+    Loader *const self = as_loader(object);
+    fm_loader *handle = self->handle;
+    self->handle = nullptr;
+    Py_BEGIN_ALLOW_THREADS fm_loader_close(&handle);
+    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+}
+
+void loader_dealloc(PyObject *object) {
+    Loader *const self = as_loader(object);
+    PyTypeObject *const type = Py_TYPE(object);
+    PyObject *const none = loader_close(object, nullptr);
+    Py_XDECREF(none);
+    delete self->config;
+    Py_XDECREF(self->error_type);
+    auto *const free_object = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
+    free_object(object);
+    Py_DECREF(type);
+}
+
+// ---- epochs -------------------------------------------------------------------------------------
+
+PyObject *loader_start(PyObject *object, PyObject *args) {
+    Loader *const self = as_loader(object);
+    unsigned long long seed;
+    unsigned int number;
+    if (!PyArg_ParseTuple(args, "KI", &seed, &number) || !check_open(self)) return nullptr;
+    fm_epoch epoch{};
+    epoch.seed = seed;
+    epoch.number = number;
+    fm_error error;
+    int status;
+    Py_BEGIN_ALLOW_THREADS status = fm_loader_start(self->handle, &epoch, &error);
+    Py_END_ALLOW_THREADS return none_or_raise(self, status, error);
+}
+
+PyObject *loader_submit(PyObject *object, PyObject *args) {
+    Loader *const self = as_loader(object);
+    PyObject *indices, *paths;
+    Samples batch;
+    if (!PyArg_ParseTuple(args, "OO", &indices, &paths) || !check_open(self) ||
+        !batch.fill(indices, paths))
+        return nullptr;
+    fm_error error;
+    int status;
+    Py_BEGIN_ALLOW_THREADS status =
+        fm_loader_submit(self->handle, batch.samples.data(), batch.samples.size(), &error);
+    Py_END_ALLOW_THREADS if (status < 0) return raise_error(self, error);
+    return PyBool_FromLong(status == FM_OK);
+}
+
+PyObject *loader_finish(PyObject *object, PyObject *) {
+    Loader *const self = as_loader(object);
+    if (!check_open(self)) return nullptr;
+    fm_error error;
+    const int status = fm_loader_finish(self->handle, &error);
+    return none_or_raise(self, status, error);
+}
+
+PyObject *loader_stop(PyObject *object, PyObject *) {
+    Loader *const self = as_loader(object);
+    if (!check_open(self)) return nullptr;
+    fm_error error;
+    int status;
+    Py_BEGIN_ALLOW_THREADS status = fm_loader_stop(self->handle, &error);
+    Py_END_ALLOW_THREADS return none_or_raise(self, status, error);
+}
+
+// ---- batches ------------------------------------------------------------------------------------
+
+// The outcome of fm_loader_next() within the time; false: a Python exception is set (a signal's).
+bool wait_for_next(Loader *self, int64_t timeout_ns, fm_batch *batch, fm_error *error,
+                   int *status) {
+    int64_t left_ns = timeout_ns;
+    for (;;) {
+        const bool last = timeout_ns >= 0 && left_ns <= kSliceNs;
+        const int64_t slice_ns = last ? left_ns : kSliceNs;
+        Py_BEGIN_ALLOW_THREADS *status = fm_loader_next(self->handle, slice_ns, batch, error);
+        Py_END_ALLOW_THREADS if (*status != FM_AGAIN || last) return true;
+        // AGAIN at once, with nothing submitted, would spin here: the caller must submit first.
+        if (fm_loader_n_pending(self->handle) == 0) return true;
+        if (PyErr_CheckSignals()) return false;
+        left_ns -= slice_ns;
+    }
+}
+
+bool is_sample_error(int status) { return status <= FM_ERR_READ && status >= FM_ERR_LIMIT; }
+
+PyObject *loader_next(PyObject *object, PyObject *args) {
+    Loader *const self = as_loader(object);
+    long long timeout_ns;
+    if (!PyArg_ParseTuple(args, "L", &timeout_ns) || !check_open(self)) return nullptr;
+    fm_batch batch;
+    fm_error error;
+    int status = FM_OK;
+    if (!wait_for_next(self, timeout_ns, &batch, &error, &status)) return nullptr;
+    if (status == FM_OK) {
+        const unsigned int n = batch.n;
+        PyObject *const payload = self->config->alloc ? static_cast<PyObject *>(batch.memory_handle)
+                                                      : capsule_from_batch(&batch);
+        return payload ? Py_BuildValue("iNI", status, payload, n) : nullptr;
+    }
+    if (status > 0) return Py_BuildValue("iOI", status, Py_None, 0u);
+    if (!is_sample_error(status) || error.index < 0) return raise_error(self, error);
+    PyObject *const text =
+        PyUnicode_DecodeUTF8(error.message, Py_ssize_t(std::strlen(error.message)), "replace");
+    return text ? Py_BuildValue("iNI", status, text, 0u) : nullptr;
+}
+
+PyObject *loader_fallback(PyObject *object, PyObject *) {
+    Loader *const self = as_loader(object);
+    fm_fallback fallback;
+    if (!check_open(self)) return nullptr;
+    if (fm_loader_fallback(self->handle, &fallback)) {
+        PyErr_SetString(PyExc_RuntimeError, "no fallback is pending");
+        return nullptr;
+    }
+    PyObject *const path = PyUnicode_DecodeFSDefault(fallback.path);
+    PyObject *const out = PyMemoryView_FromMemory(static_cast<char *>(fallback.out),
+                                                  Py_ssize_t(fallback.out_bytes), kBufferWrite);
+    PyObject *const why = PyUnicode_DecodeUTF8(
+        fallback.error.message, Py_ssize_t(std::strlen(fallback.error.message)), "replace");
+    if (!path || !out || !why) {
+        Py_XDECREF(path);
+        Py_XDECREF(out);
+        Py_XDECREF(why);
+        return nullptr;
+    }
+    return Py_BuildValue("LIIiNNN", static_cast<long long>(fallback.index), fallback.occurrence,
+                         fallback.position, fallback.cause, path, out, why);
+}
+
+PyObject *loader_fallback_done(PyObject *object, PyObject *args) {
+    Loader *const self = as_loader(object);
+    int ok;
+    if (!PyArg_ParseTuple(args, "p", &ok) || !check_open(self)) return nullptr;
+    fm_error error;
+    // Status 1: failed, for the cause that the sample was rejected for.
+    const int status = fm_loader_fallback_done(self->handle, ok ? FM_OK : 1, &error);
+    return none_or_raise(self, status, error);
+}
+
+// ---- diagnostics --------------------------------------------------------------------------------
+
+PyObject *loader_draws(PyObject *object, PyObject *args) {
+    Loader *const self = as_loader(object);
+    unsigned long long seed;
+    long long index;
+    unsigned int epoch, occurrence;
+    int width, height;
+    if (!PyArg_ParseTuple(args, "KILIii", &seed, &epoch, &index, &occurrence, &width, &height) ||
+        !check_open(self))
+        return nullptr;
+    std::vector<fm_draw> draws(self->config->ops.size() + 1);
+    fm_error error;
+    const int status = fm_loader_draws(self->handle, seed, epoch, index, occurrence, width, height,
+                                       draws.data(), &error);
+    if (status) return raise_error(self, error);
+    PyObject *const list = PyList_New(0);
+    for (size_t i = 0; list && i < self->config->ops.size(); i++) {
+        const fm_draw &draw = draws[i];
+        PyObject *const item =
+            Py_BuildValue("iiiiiO", int(draw.kind), draw.top, draw.left, draw.height, draw.width,
+                          draw.flip ? Py_True : Py_False);
+        if (!item || PyList_Append(list, item)) {
+            Py_XDECREF(item);
+            Py_DECREF(list);
+            return nullptr;
+        }
+        Py_DECREF(item);
+    }
+    return list;
+}
+
+PyObject *loader_stats(PyObject *object, PyObject *) {
+    Loader *const self = as_loader(object);
+    if (!check_open(self)) return nullptr;
+    fm_stats stats;
+    fm_loader_stats(self->handle, &stats);
+    return dict_from_stats(stats);
+}
+
+PyObject *loader_steps(PyObject *object, PyObject *args) {
+    Loader *const self = as_loader(object);
+    unsigned long long from;
+    if (!PyArg_ParseTuple(args, "K", &from) || !check_open(self)) return nullptr;
+    std::vector<fm_step> steps(kStepsPerCall);
+    const size_t n = fm_loader_steps(self->handle, from, steps.data(), steps.size());
+    return PyBytes_FromStringAndSize(reinterpret_cast<const char *>(steps.data()),
+                                     Py_ssize_t(n * sizeof(fm_step)));
+}
+
+PyObject *loader_step_request(PyObject *object, PyObject *) {
+    Loader *const self = as_loader(object);
+    if (!check_open(self)) return nullptr;
+    fm_loader_step_request(self->handle);
+    Py_RETURN_NONE;
+}
+
+PyObject *loader_step_return(PyObject *object, PyObject *) {
+    Loader *const self = as_loader(object);
+    if (!check_open(self)) return nullptr;
+    fm_loader_step_return(self->handle);
+    Py_RETURN_NONE;
+}
+
+PyObject *get_slot_bytes(PyObject *self, void *) {
+    return PyLong_FromSsize_t(as_loader(self)->slot_bytes);
+}
+
+PyObject *get_out_shape(PyObject *self, void *) {
+    return Py_BuildValue("iii", 3, as_loader(self)->height, as_loader(self)->width);
+}
+
+PyObject *get_pid(PyObject *self, void *) { return PyLong_FromLong(as_loader(self)->pid); }
+
+} // namespace
+
+PyObject *make_loader_type(PyObject *module) {
+    // _native.pyi describes each of them.
+    static PyMethodDef methods[] = {
+        {"start", loader_start, METH_VARARGS, "Starts an epoch."},
+        {"submit", loader_submit, METH_VARARGS, "Appends a batch."},
+        {"finish", loader_finish, METH_NOARGS, "No more batches in this epoch."},
+        {"stop", loader_stop, METH_NOARGS, "Stops the epoch."},
+        {"next", loader_next, METH_VARARGS, "The next batch."},
+        {"fallback", loader_fallback, METH_NOARGS, "The sample to finish."},
+        {"fallback_done", loader_fallback_done, METH_VARARGS, "Ends a fallback."},
+        {"draws", loader_draws, METH_VARARGS, "Random draws of a sample."},
+        {"stats", loader_stats, METH_NOARGS, "All counters."},
+        {"steps", loader_steps, METH_VARARGS, "Step records."},
+        {"step_request", loader_step_request, METH_NOARGS, "Marks a step's request."},
+        {"step_return", loader_step_return, METH_NOARGS, "Marks a step's return."},
+        {"close", loader_close, METH_NOARGS, "Ends all threads."},
+        {nullptr, nullptr, 0, nullptr}};
+    static PyGetSetDef getset[] = {
+        {"slot_bytes", get_slot_bytes, nullptr, "bytes of a batch slot", nullptr},
+        {"out_shape", get_out_shape, nullptr, "(3, height, width)", nullptr},
+        {"pid", get_pid, nullptr, "the process that opened it", nullptr},
+        {nullptr, nullptr, nullptr, nullptr, nullptr}};
+    static PyType_Slot slots[] = {
+        {Py_tp_init, reinterpret_cast<void *>(loader_init)},
+        {Py_tp_dealloc, reinterpret_cast<void *>(loader_dealloc)},
+        {Py_tp_methods, methods},
+        {Py_tp_getset, getset},
+        {Py_tp_doc, const_cast<char *>("One native loader: threads, ring, reader.")},
+        {0, nullptr}};
+    static PyType_Spec spec = {"feedmill._native.Loader", sizeof(Loader), 0, Py_TPFLAGS_DEFAULT,
+                               slots};
+    return PyType_FromModuleAndSpec(module, &spec, nullptr);
+}
+
+} // namespace feedmill

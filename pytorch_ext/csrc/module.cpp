@@ -1,0 +1,59 @@
+// Registration of feedmill._native.
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "feedmill/feedmill.h"
+#include "loader.h"
+
+namespace {
+
+PyObject *version(PyObject *, PyObject *) { return PyUnicode_FromString(fm_version()); }
+
+PyObject *usable_cpus(PyObject *, PyObject *) { return PyLong_FromUnsignedLong(fm_usable_cpus()); }
+
+int add_object(PyObject *module, const char *name, PyObject *object) {
+    const int failed = object ? PyModule_AddObjectRef(module, name, object) : -1;
+    Py_XDECREF(object);
+    return failed;
+}
+
+int exec_module(PyObject *module) {
+    PyObject *const error =
+        PyErr_NewException("feedmill._native.Error", PyExc_RuntimeError, nullptr);
+    if (add_object(module, "Error", error)) return -1;
+    if (add_object(module, "Loader", feedmill::make_loader_type(module))) return -1;
+    const struct {
+        const char *name;
+        int value;
+    } constants[] = {{"OK", FM_OK},
+                     {"END", FM_END},
+                     {"AGAIN", FM_AGAIN},
+                     {"FALLBACK", FM_FALLBACK},
+                     {"ERR_READ", FM_ERR_READ},
+                     {"ERR_FORMAT", FM_ERR_FORMAT},
+                     {"ERR_KIND", FM_ERR_KIND},
+                     {"ERR_DAMAGED", FM_ERR_DAMAGED},
+                     {"ERR_LIMIT", FM_ERR_LIMIT}};
+    for (const auto &constant : constants)
+        if (PyModule_AddIntConstant(module, constant.name, constant.value)) return -1;
+    return 0;
+}
+
+PyMethodDef functions[] = {
+    {"version", version, METH_NOARGS, "Version of the native library."},
+    {"usable_cpus", usable_cpus, METH_NOARGS, "CPUs by affinity and cgroup quota."},
+    {nullptr, nullptr, 0, nullptr}};
+PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void *>(exec_module)}, {0, nullptr}};
+PyModuleDef definition = {PyModuleDef_HEAD_INIT,
+                          "_native",
+                          "libfeedmill for Python.",
+                          0,
+                          functions,
+                          slots,
+                          nullptr,
+                          nullptr,
+                          nullptr};
+
+} // namespace
+
+PyMODINIT_FUNC PyInit__native() { return PyModuleDef_Init(&definition); }

@@ -1,0 +1,86 @@
+"""The extension module: libfeedmill behind Python's limited API. Private; see loader.py."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+# Outcomes of Loader.next().
+OK: int
+END: int
+AGAIN: int
+FALLBACK: int
+
+# Causes of a fallback, as in feedmill.h.
+ERR_READ: int
+ERR_FORMAT: int
+ERR_KIND: int
+ERR_DAMAGED: int
+ERR_LIMIT: int
+
+class Error(RuntimeError):
+    """A failed call; `status` and `index` as in fm_error. Bad arguments raise ValueError, lack of
+    memory MemoryError, a budget that is too small ValueError, use after fork RuntimeError."""
+
+    status: int
+    index: int
+
+def version() -> str: ...
+def usable_cpus() -> int: ...
+
+class Loader:
+    """One native loader: threads, ring, reader. One thread at a time; not picklable."""
+
+    slot_bytes: int
+    out_shape: tuple[int, int, int]  # (3, height, width)
+    pid: int  # the process that opened it
+
+    def __init__(
+        self,
+        *,
+        # (kind, height, width, max_size, scale0, scale1, ratio0, ratio1, p); kinds: 1 Resize,
+        # 2 CenterCrop, 3 RandomResizedCrop, 4 RandomHorizontalFlip; see fm_op
+        ops: Sequence[tuple[int, int, int, int, float, float, float, float, float]],
+        dtype: str,  # "uint8" or "float32"
+        value_table: bytes | None = None,  # 3 * 256 float32, C order (channel, value)
+        resize_order: int = 0,  # fm_resize_order: 0 up to Pillow 12.1, 1: 13, 2: 12.2 and 12.3
+        n_samples: int,
+        batch_size: int,
+        n_threads: int = 0,
+        prefetch_batches: int = 4,
+        memory_budget_bytes: int = 0,
+        read_ahead_bytes: int = 0,
+        reader: str = "auto",
+        read_depth: int = 0,
+        max_file_bytes: int = 0,
+        max_image_pixels: int = 0,
+        # alloc(n_bytes) -> (address, owner): memory of a slot that leaves with its batch; next()
+        # returns the owner in place of a capsule.
+        alloc: Callable[[int], tuple[int, Any]] | None = None,
+    ) -> None: ...
+    def start(self, seed: int, epoch: int) -> None:
+        """Starts an epoch; stops a running one. seed: 64 bits, epoch: 32 bits."""
+    def submit(self, indices: Sequence[int], paths: Sequence[str | bytes]) -> bool:
+        """Appends a batch; False when prefetch_batches are waiting already."""
+    def finish(self) -> None: ...
+    def stop(self) -> None: ...
+    def next(self, timeout_ns: int) -> tuple[int, Any, int]:
+        """(outcome, payload, n). OK: payload is a DLPack capsule of (n, 3, height, width), or the
+        owner object where alloc was given. END, AGAIN, FALLBACK: payload None. A negative outcome
+        is a sample's error, payload its message; the batch is gone. Waits with the GIL released,
+        in slices, so that signals get through; negative timeout: without limit."""
+    def fallback(self) -> tuple[int, int, int, int, str, memoryview, str]:
+        """After FALLBACK: (index, occurrence, position, cause, path, out, message); out is the
+        sample's place in its batch, 3 * height * width values, writable until fallback_done()."""
+    def fallback_done(self, ok: bool) -> None:
+        """ok False drops the batch: the following next() returns its error."""
+    def draws(
+        self, seed: int, epoch: int, index: int, occurrence: int, width: int, height: int
+    ) -> list[tuple[int, int, int, int, int, bool]]:
+        """Per op: (kind, top, left, height, width, flip)."""
+    def stats(self) -> dict[str, Any]:
+        """Every field of fm_stats (feedmill/stats.h), reader and reader_reason as str."""
+    def steps(self, start: int) -> bytes:
+        """fm_step records from step number `start` on: native struct u64 step, u32 epoch,
+        u32 ready_batches, u64 request_ns, u64 host_wait_ns, u64 data_wait_ns."""
+    def step_request(self) -> None: ...
+    def step_return(self) -> None: ...
+    def close(self) -> None: ...

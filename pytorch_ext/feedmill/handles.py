@@ -1,0 +1,232 @@
+"""The native loaders that stand behind one DataLoader."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from feedmill._ops import native
+from feedmill.recognise import Plan
+from feedmill.stats import KEPT_STEPS, STEP_DTYPE, sum_counters
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a native loader is opened with. Equal configs can share one, one after the other."""
+
+    plan: Plan
+    n_samples: int
+    batch_size: int
+    n_threads: int
+    prefetch_batches: int
+    memory_budget: int | None = None
+    reader: str = "auto"
+    alloc: Any = None
+
+
+def open_native(config: Config) -> Any:
+    """Opens a native loader (``_native.Loader``)."""
+    plan = config.plan
+    return native.Loader(
+        ops=plan.ops,
+        dtype=plan.dtype,
+        value_table=plan.value_table,
+        resize_order=plan.resize_order,
+        n_samples=config.n_samples,
+        batch_size=config.batch_size,
+        n_threads=config.n_threads,
+        prefetch_batches=config.prefetch_batches,
+        memory_budget_bytes=config.memory_budget or 0,
+        reader=config.reader,
+        max_image_pixels=plan.max_image_pixels,
+        alloc=config.alloc,
+    )
+
+
+def is_budget_refusal(error: ValueError) -> bool:
+    """Whether that is why a native loader could not be opened. Errors of other arguments are
+    ValueErrors too; they begin with another name."""
+    return str(error).startswith("memory_budget of ")
+
+
+class _FitsError(Exception):
+    """The budget was found sufficient; what comes behind the check is not wanted."""
+
+
+def budget_refusal(config: Config) -> str | None:
+    """Why the native loader will refuse this config's memory budget; None: it will not.
+
+    Takes no memory worth mention: the budget is checked before the first slot is allocated.
+    """
+
+    def refuse(_n_bytes: int) -> Any:
+        raise _FitsError
+
+    try:
+        open_native(replace(config, alloc=refuse)).close()
+    except ValueError as error:
+        return str(error) if is_budget_refusal(error) else None
+    except Exception:  # _FitsError, or something that opening it in earnest will raise again
+        pass
+    return None
+
+
+class _Entry:
+    """A native loader from open to close, and its counters for ever."""
+
+    __slots__ = ("config", "handle", "idle", "last")
+
+    def __init__(self, config: Config | None, handle: Any) -> None:
+        self.config = config
+        self.handle = handle
+        self.idle = False
+        # Counters and steps as they were at the close; None: it is open.
+        self.last: tuple[dict[str, Any], np.ndarray] | None = None
+
+    def read(self) -> tuple[dict[str, Any], np.ndarray]:
+        """Counters and steps as of now."""
+        if self.last is None:
+            try:
+                return self.handle.stats(), _steps_of(self.handle)
+            except ValueError:  # closed meanwhile, by another thread or the garbage collector
+                pass
+        assert self.last is not None
+        return self.last
+
+    def counters(self) -> dict[str, Any]:
+        """The counters alone: step records are a few megabytes."""
+        if self.last is None:
+            try:
+                return self.handle.stats()
+            except ValueError:
+                pass
+        assert self.last is not None
+        return self.last[0]
+
+    def close(self) -> None:
+        self.last = self.read()
+        self.handle.close()
+
+
+class Handles:
+    """Keeps one idle native loader for the next epoch, and the counters of all.
+
+    Pickles and copies as an empty one. May be used from several threads. The garbage collector may
+    call release() in the middle of any of this: it waits for no lock, and changes nothing but the
+    entry that is released.
+    """
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        # Held while the list is replaced or an idle entry taken; re-entrant, for signal handlers.
+        self._lock = threading.RLock()
+        # Every native loader since the start, so that its counters are in here exactly once at any
+        # moment. The list is never changed, but replaced: readers go on with the one they have.
+        self._entries: list[_Entry] = []
+        self._diagnostic: list[tuple[Config, Any]] = []
+
+    def __reduce__(self) -> tuple[type[Handles], tuple[()]]:
+        return (Handles, ())
+
+    def acquire(self, config: Config, *, at_least: bool = False) -> tuple[Config, Any]:
+        """A native loader for this config, the idle one if it fits, and the config that it was
+        opened with. The caller must release() both.
+
+        Args:
+            at_least: a loader with a larger batch size will do.
+        """
+        self._forget_after_fork()
+        with self._lock:
+            found, others = None, []
+            for entry in self._entries:
+                if not entry.idle:
+                    continue
+                size = entry.config.batch_size
+                larger = at_least and size > config.batch_size
+                if found is None and entry.config == (
+                    replace(config, batch_size=size) if larger else config
+                ):
+                    found = entry
+                else:
+                    others.append(entry)
+                entry.idle = False
+        # Before another one is opened: together they might be more than the memory allows.
+        for entry in others:
+            entry.close()
+        if found is None:
+            found = _Entry(config, open_native(config))
+            with self._lock:
+                self._entries = [*_with_closed_merged(self._entries), found]
+        return found.config, found.handle
+
+    def release(self, handle: Any) -> None:
+        """Gives a native loader back: it stops, and waits for the next epoch. Does not raise."""
+        if handle.pid != os.getpid():
+            return
+        entry = next(entry for entry in self._entries if entry.handle is handle)
+        try:
+            handle.stop()
+        except Exception:  # reads are stuck in the kernel: it can't be used again
+            entry.close()
+            return
+        if any(other.idle for other in self._entries):
+            entry.close()
+        else:
+            entry.idle = True
+
+    def fits(self, config: Config) -> bool:
+        """Whether a native loader with such a config is open, whatever allocates its slots."""
+        self._forget_after_fork()
+        return any(
+            entry.last is None and replace(entry.config, alloc=config.alloc) == config
+            for entry in self._entries
+        )
+
+    def diagnostic(self, plan: Plan, n_samples: int) -> Any:
+        """A small native loader beside the others: one thread, batches of one. Not counted."""
+        self._forget_after_fork()
+        config = Config(plan, n_samples, batch_size=1, n_threads=1, prefetch_batches=1)
+        if not self._diagnostic or self._diagnostic[0][0] != config:
+            self._diagnostic = [(config, open_native(config))]
+        return self._diagnostic[0][1]
+
+    def counters(self) -> dict[str, Any]:
+        """The counters of all native loaders of this process, summed."""
+        self._forget_after_fork()
+        return sum_counters([entry.counters() for entry in self._entries])
+
+    def steps(self) -> np.ndarray:
+        """The latest step records of all native loaders, one loader after the other."""
+        self._forget_after_fork()
+        return _join_steps([entry.read()[1] for entry in self._entries])
+
+    def _forget_after_fork(self) -> None:
+        """A child has none of its parent's threads: its native loaders are of no use there."""
+        if self._pid != os.getpid():
+            self.__init__()
+
+
+def _with_closed_merged(entries: list[_Entry]) -> list[_Entry]:
+    """The same counters with one entry for all closed ones, so that the list stays short."""
+    closed = [entry for entry in entries if entry.last is not None]
+    if len(closed) < 2:
+        return entries
+    merged = _Entry(None, None)
+    merged.last = (
+        sum_counters([entry.last[0] for entry in closed]),
+        _join_steps([entry.last[1] for entry in closed]),
+    )
+    return [merged, *(entry for entry in entries if entry not in closed)]
+
+
+def _join_steps(parts: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.empty(0, STEP_DTYPE), *parts])[-KEPT_STEPS:]
+
+
+def _steps_of(handle: Any) -> np.ndarray:
+    return np.frombuffer(handle.steps(0), STEP_DTYPE)
+

@@ -1,0 +1,42 @@
+"""Fixtures of the Python tests."""
+
+import sys
+
+import pytest
+import torch
+
+# A torchvision whose own library does not fit a CPU-only torch can't be imported, for want of two
+# operators; with them its Python part works. Where its library fits, they exist already.
+try:
+    import torchvision  # noqa: F401
+except RuntimeError:
+    for _name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        del sys.modules[_name]
+    _operators = torch.library.Library("torchvision", "DEF")
+    for _name in ("nms", "qnms"):
+        _operators.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    import torchvision  # noqa: F401
+
+import helpers
+
+
+@pytest.fixture(scope="session")
+def small_images(tmp_path_factory):
+    """Forty JPEGs of 20 to 60 pixels in two classes; their folder."""
+    root = tmp_path_factory.mktemp("small")
+    for i in range(40):
+        width, height = 20 + i, 60 - i
+        helpers.save_jpeg(root / f"class{i % 2}" / f"{i:03}.jpg", width, height, seed=i)
+    return root
+
+
+@pytest.fixture
+def numbered(small_images):
+    """An ImageFolder of those, whose targets are the indices; images 8 x 8 uint8."""
+    return helpers.numbered_folder(small_images)
+
+
+@pytest.fixture
+def uring():
+    """Skips where io_uring can't be had."""
+    helpers.need_uring()

@@ -1,0 +1,179 @@
+"""What several Python tests share."""
+
+import os
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import functional
+
+import feedmill
+from feedmill._ops import native
+
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+
+
+def skip(reason):
+    """Skips the running test; FEEDMILL_NO_SKIP=1 makes that a failure."""
+    if os.environ.get("FEEDMILL_NO_SKIP") == "1":
+        pytest.fail(f"skipped, though FEEDMILL_NO_SKIP is set: {reason}")
+    pytest.skip(reason)
+
+
+def need_uring():
+    try:
+        native.Loader(ops=[(2, 8, 8, 0, 0.0, 0.0, 0.0, 0.0, 0.0)], dtype="uint8", n_samples=1,
+                      batch_size=1, n_threads=1, reader="uring").close()
+    except native.Error as error:
+        skip(f"io_uring can't be had: {error}")
+
+
+# ---- images --------------------------------------------------------------------------------------
+
+
+def pixels(width, height, seed=0, noise=30):
+    """An RGB array with gradients, edges and noise."""
+    random = np.random.default_rng(seed)
+    y, x = np.mgrid[0:height, 0:width]
+    phase = random.uniform(0, 6, 3)
+    image = np.stack([127 + 100 * np.sin(x / 7 + y / 11 * (c + 1) + phase[c]) for c in range(3)], 2)
+    image[(x + y) // 9 % 3 == 0] *= 0.6
+    image += random.integers(-noise, noise + 1, image.shape)
+    return np.clip(image, 0, 255).astype(np.uint8)
+
+
+def save_jpeg(path, width, height, seed=0, mode="RGB", orientation=None, **options):
+    """Writes a JPEG by Pillow; `options` as Image.save() takes them."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = Image.fromarray(pixels(width, height, seed)).convert(mode)
+    if orientation:
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        options["exif"] = exif
+    image.save(path, "JPEG", **{"quality": 85, **options})
+    return path
+
+
+def make_jpeg(path, **options):
+    """Writes a JPEG of a kind that Pillow can't write, by the tool mkjpeg."""
+    tool = os.environ.get("FEEDMILL_MKJPEG")
+    if not tool:
+        skip("FEEDMILL_MKJPEG does not name the tool mkjpeg (tests/support)")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    words = [f"{key}={value}" for key, value in options.items()]
+    subprocess.run([tool, *words, str(path)], check=True)
+    return Path(path)
+
+
+# ---- datasets and loaders ------------------------------------------------------------------------
+
+
+def compose(*steps):
+    return transforms.Compose(list(steps))
+
+
+def numbered_folder(root, transform=None):
+    """An ImageFolder whose targets are the dataset's indices."""
+    steps = [transforms.Resize((8, 8)), transforms.PILToTensor()]
+    dataset = ImageFolder(str(root), transform or compose(*steps))
+    dataset.samples = [(path, index) for index, (path, _) in enumerate(dataset.samples)]
+    return dataset
+
+
+def native_loader(dataset, **options):
+    return feedmill.DataLoader(dataset, **{"native": "require", **options})
+
+
+def take(iterator):
+    """The targets of the next batch, "end", or (type, first line) of what next() raises.
+
+    torch's own errors hold themselves, and with them its iterator, until the garbage collector
+    runs; it then waits five seconds for each worker. Hence the clearing.
+    """
+    try:
+        return next(iterator)[1].tolist()
+    except StopIteration:
+        return "end"
+    except Exception as error:
+        traceback.clear_frames(error.__traceback__)
+        return type(error), str(error).splitlines()[0]
+
+
+def targets_of(loader):
+    """The targets of one epoch, batch by batch."""
+    return [batch[1].tolist() for batch in loader]
+
+
+def reference(loader, index, epoch, occurrence=0):
+    """A sample as torchvision's own functions make it with the loader's draws."""
+    dataset = loader.dataset
+    image = dataset.loader(dataset.samples[index][0])
+    draws = iter(loader.draws(index, epoch, occurrence))
+    for step in dataset.transform.transforms:
+        if type(step) is transforms.RandomResizedCrop:
+            name, box = next(draws)
+            assert name == "RandomResizedCrop"
+            image = functional.resized_crop(
+                image, box["top"], box["left"], box["height"], box["width"], step.size
+            )
+        elif type(step) is transforms.RandomHorizontalFlip:
+            name, values = next(draws)
+            assert name == "RandomHorizontalFlip"
+            image = functional.hflip(image) if values["flip"] else image
+        else:
+            if type(step) in (transforms.Resize, transforms.CenterCrop):
+                next(draws)
+            image = step(image)
+    return image
+
+
+def assert_same_image(got, wanted, what):
+    """Bit for bit: NaNs and signs of zero would count, too."""
+    assert got.dtype == wanted.dtype and got.shape == wanted.shape, what
+    if got.dtype == torch.float32:
+        got, wanted = got.view(torch.int32), wanted.view(torch.int32)
+    n_wrong = int((got != wanted).sum())
+    assert n_wrong == 0, f"{what}: {n_wrong} of {got.numel()} values differ"
+
+
+# ---- processes -----------------------------------------------------------------------------------
+
+PRELUDE = """
+import sys
+sys.path.insert(0, {here!r})
+import conftest, helpers, feedmill, torch
+"""
+
+
+def start_script(text, *arguments, **options):
+    """Starts a Python process that runs `text` behind the tests' imports."""
+    code = PRELUDE.format(here=str(Path(__file__).parent)) + text
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def run_script(text, *arguments, **options):
+    """Runs it to its end, which must be quiet and clean; returns what it printed."""
+    process = start_script(text, *arguments, **options)
+    try:
+        out, errors = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        pytest.fail(f"the process hangs; so far: {process.communicate()}")
+    assert process.returncode == 0, f"exit status {process.returncode}: {out}{errors}"
+    assert errors == ""
+    return out

@@ -1,0 +1,106 @@
+"""The command `feedmill bench`."""
+
+import json
+import subprocess
+import sys
+
+import helpers
+import pytest
+from feedmill import cli
+
+
+def bench(capsys, *words):
+    status = cli.main(["bench", *map(str, words)])
+    captured = capsys.readouterr()
+    assert status == 0
+    return captured.out
+
+
+def test_json(small_images, capsys):
+    result = json.loads(bench(capsys, small_images, "--json", "--epochs", 2, "--batch-size", 16,
+                              "--threads", 1, "--size", 32, "--reader", "pread"))
+    assert (result["files"], result["images"], result["native_samples"]) == (40, 80, 80)
+    assert (result["threads"], result["reader"], result["size"]) == (1, "pread", 32)
+    assert result["reader_reason"]
+    assert [epoch["images"] for epoch in result["epochs"]] == [40, 40]
+    assert result["images_per_s"] == pytest.approx(80 / result["wall_s"])
+    assert result["images_per_cpu_s"] > 0
+    assert result["stage_s"]["decode"] > 0 and result["stage_s"]["transform"] > 0
+    assert result["bad_files"] == result["fallback_samples"] == 0
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_text(small_images, capsys, dtype):
+    lines = bench(capsys, small_images, "--epochs", 1, "--dtype", dtype).splitlines()
+    assert "images/s" in lines[0] and "images per CPU-second (40 images" in lines[0]
+    words = [line.split()[0] for line in lines[1:]]
+    assert words == ["epochs", "decode", "transform", "idle", "reader", "Pillow"]
+
+
+def test_bad_files_are_named_and_not_fatal(tmp_path, capsys):
+    for i in range(6):
+        helpers.save_jpeg(tmp_path / "c" / f"{i}.jpg", 40, 30, seed=i)
+    (tmp_path / "c" / "text.jpg").write_text("no image")
+    (tmp_path / "c" / "empty.jpg").write_bytes(b"")
+    helpers.save_jpeg(tmp_path / "c" / "cmyk.jpg", 40, 30, mode="CMYK")
+    result = json.loads(bench(capsys, tmp_path, "--json", "--epochs", 2, "--batch-size", 4))
+    assert (result["files"], result["images"]) == (9, 18)
+    assert sorted(path.rsplit("/", 1)[1] for path in result["bad"]) == ["empty.jpg", "text.jpg"]
+    assert (result["bad_files"], result["native_samples"], result["fallback_samples"]) == (2, 12, 6)
+    text = bench(capsys, tmp_path, "--epochs", 1)
+    assert "bad        2 files" in text and "text.jpg: UnidentifiedImageError" in text
+
+
+def test_the_folder(tmp_path, small_images):
+    dataset = helpers.ImageFolder(str(small_images))
+    assert cli.find_images(small_images) == [path for path, _ in dataset.samples]
+    helpers.save_jpeg(tmp_path / "b.jpg", 9, 9)
+    helpers.save_jpeg(tmp_path / "A.JPEG", 9, 9)
+    (tmp_path / "notes.txt").write_text("")
+    assert cli.find_images(tmp_path) == [str(tmp_path / "A.JPEG"), str(tmp_path / "b.jpg")]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["/nowhere/at/all"], "/nowhere/at/all is not a folder"),
+        (["{}", "--batch-size", "0"], "'0' is not a whole number from 1"),
+        (["{}", "--threads", "x"], "'x' is not a whole number from 1"),
+        (["{}", "--threads", "5000"], "n_threads is 5000"),
+        (["{}", "--size", "100000"], "height is 100000"),
+        (["{}", "--reader", "mmap"], "invalid choice: 'mmap'"),
+        (["{}", "--dtype", "int8"], "invalid choice: 'int8'"),
+        ([], "required: DIR"),
+    ],
+)
+def test_bad_usage(small_images, capsys, words, message):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["bench", *[word.format(small_images) for word in words]])
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_folder_without_images(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["bench", str(tmp_path)])
+    assert "holds no image" in capsys.readouterr().err
+
+
+def test_as_a_module_without_torchvision(small_images):
+    code = (
+        "import sys, runpy; sys.argv = ['feedmill', 'bench', sys.argv[1], '--epochs', '1']\n"
+        "try: runpy.run_module('feedmill', run_name='__main__')\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "assert 'torchvision' not in sys.modules and 'PIL' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(small_images)], capture_output=True,
+                          text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert "images/s" in done.stdout and done.stderr == ""
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith("feedmill 0.")

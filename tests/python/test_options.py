@@ -1,0 +1,208 @@
+"""Arguments: torch's own checks, ours, length, pickling."""
+
+import copy
+import pickle
+import warnings
+
+import feedmill
+import pytest
+import torch
+from feedmill._ops import native
+from helpers import native_loader, targets_of
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(10))
+
+
+DATA = list(range(10))
+BAD_ARGUMENTS = [
+    {"num_workers": -1},
+    {"timeout": -1},
+    {"prefetch_factor": 2},
+    {"num_workers": 1, "prefetch_factor": -1},
+    {"persistent_workers": True},
+    {"multiprocessing_context": "fork"},
+    {"num_workers": 1, "multiprocessing_context": "nonsense"},
+    {"num_workers": 1, "multiprocessing_context": 3},
+    {"shuffle": True, "sampler": SequentialSampler(DATA)},
+    {"batch_sampler": BatchSampler(SequentialSampler(DATA), 2, False), "batch_size": 2},
+    {"batch_sampler": BatchSampler(SequentialSampler(DATA), 2, False), "shuffle": True},
+    {"batch_sampler": BatchSampler(SequentialSampler(DATA), 2, False), "drop_last": True},
+    {"batch_sampler": [[1]], "sampler": SequentialSampler(DATA)},
+    {"batch_size": None, "drop_last": True},
+    {"batch_size": 0},
+    {"batch_size": -3},
+    {"batch_size": 2.5},
+    {"batch_size": True},
+    {"drop_last": 1},
+    {"dataset": [], "shuffle": True},
+    {"dataset": Stream(), "shuffle": True},
+    {"dataset": Stream(), "sampler": SequentialSampler(DATA)},
+    {"dataset": Stream(), "batch_sampler": [[1]]},
+]
+
+
+def outcome(kind, options):
+    options = {"dataset": DATA, **options}
+    try:
+        loader = kind(**options)
+    except Exception as error:
+        return type(error), str(error)
+    return type(loader.batch_size), len(loader)
+
+
+@pytest.mark.parametrize("options", BAD_ARGUMENTS, ids=lambda o: "-".join(o))
+def test_torchs_errors_are_torchs(options):
+    assert outcome(feedmill.DataLoader, options) == outcome(torch.utils.data.DataLoader, options)
+
+
+def test_positional_arguments_are_torchs(numbered):
+    loader = feedmill.DataLoader(numbered, 4, False, None, None, 2, None, False, True, 5)
+    assert loader.batch_size == 4 and loader.num_workers == 2
+    assert loader.drop_last and loader.timeout == 5
+    assert isinstance(loader, torch.utils.data.DataLoader)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"native": "verify"}, "'auto', 'require', 'off'"),
+        ({"native": None}, "'auto', 'require', 'off'"),
+        ({"reader": "mmap"}, "'auto', 'uring', 'pread'"),
+        ({"seed": 1.5}, "seed is 1.5"),
+        ({"seed": True}, "seed is True"),
+        ({"threads": 0}, "threads is 0"),
+        ({"threads": 5000}, "1 to 1024"),
+        ({"threads": "2"}, "threads is '2'"),
+        ({"memory_budget": 0}, "memory_budget is 0"),
+        ({"memory_budget": 1e9}, "memory_budget is 1000000000.0"),
+    ],
+)
+def test_bad_values_of_ours(numbered, options, text):
+    with pytest.raises(ValueError, match="must be") as caught:
+        feedmill.DataLoader(numbered, **options)
+    assert text in str(caught.value)
+    # Set later, they are refused at iter().
+    loader = feedmill.DataLoader(numbered)
+    for name, value in options.items():
+        setattr(loader, name, value)
+    with pytest.raises(ValueError, match="must be"):
+        iter(loader)
+
+
+def test_our_arguments_are_attributes_and_keyword_only(numbered):
+    options = {"native": "off", "seed": -3, "threads": 3, "memory_budget": 1 << 30, "reader": "pread"}
+    loader = feedmill.DataLoader(numbered, **options)
+    assert {name: getattr(loader, name) for name in options} == options
+    with pytest.raises(TypeError):
+        feedmill.DataLoader(numbered, *[None] * 12, "auto")
+
+
+def test_a_budget_that_is_too_small_names_the_bytes(numbered):
+    loader = native_loader(numbered, batch_size=32, memory_budget=1000)
+    with pytest.raises(ValueError, match="memory_budget of 1000 bytes is too small"):
+        iter(loader)
+
+
+def test_attributes_that_torch_freezes(numbered):
+    loader = native_loader(numbered, batch_size=4)
+    for name in ("batch_size", "sampler", "drop_last", "dataset"):
+        with pytest.raises(ValueError, match="should not be set"):
+            setattr(loader, name, 1)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_errors_of_iter(numbered, num_workers):
+    options = {"timeout": 3} if num_workers == 0 else {"num_workers": 2, "prefetch_factor": 0}
+    with pytest.raises(AssertionError) as theirs:
+        iter(torch.utils.data.DataLoader(numbered, **options))
+    with pytest.raises(AssertionError) as ours:
+        iter(native_loader(numbered, **options))
+    assert str(theirs.value) in ("", str(ours.value))  # older versions say nothing
+
+
+def test_warning_of_too_many_workers(numbered):
+    with pytest.warns(UserWarning, match="This DataLoader will create 500 worker"):
+        loader = native_loader(numbered, num_workers=500, batch_size=4)
+    assert loader._n_threads() < 500
+
+
+def test_pin_memory_without_accelerator_warns(numbered):
+    if torch.cuda.is_available():
+        pytest.skip("there is an accelerator")
+    texts = []
+    for kind in (native_loader, torch.utils.data.DataLoader):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            images, _ = next(iter(kind(numbered, batch_size=4, pin_memory=True)))
+        assert not images.is_pinned()
+        texts.append([str(one.message) for one in caught if "pin_memory" in str(one.message)])
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 7, 40, 100])
+def test_length(numbered, batch_size, drop_last):
+    loader = native_loader(numbered, batch_size=batch_size, drop_last=drop_last, num_workers=1)
+    iterator = iter(loader)
+    assert len(loader) == len(iterator) == len(list(iterator))
+
+
+def test_pickle_and_copy(numbered):
+    loader = native_loader(numbered, batch_size=8, seed=3)
+    wanted = targets_of(loader)
+    for again in (pickle.loads(pickle.dumps(loader)), copy.copy(loader), copy.deepcopy(loader)):
+        assert (again.native, again.seed) == ("require", 3)
+        assert targets_of(again) == wanted
+    with pytest.raises(NotImplementedError):
+        pickle.dumps(iter(loader))
+
+
+def test_rebuilt_from_its_attributes(numbered):
+    """As Lightning does, to inject a sampler."""
+    import inspect
+
+    loader = native_loader(numbered, batch_size=4, seed=5, threads=1)
+    names = inspect.signature(feedmill.DataLoader.__init__).parameters
+    options = {name: getattr(loader, name) for name in names if hasattr(loader, name)}
+    options.pop("batch_sampler")
+    options["sampler"] = RandomSampler(numbered)
+    again = type(loader)(**options)
+    assert again.seed == 5 and again.native == "require"
+    assert sorted(sum(targets_of(again), [])) == list(range(40))
+
+
+def test_threads_by_num_workers(numbered, monkeypatch):
+    usable = feedmill._ops.native.usable_cpus()
+    assert native_loader(numbered, num_workers=1)._n_threads() == 1
+    assert native_loader(numbered)._n_threads() == max(1, usable - 1)
+    assert native_loader(numbered, threads=9)._n_threads() == 9
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(usable))
+    assert native_loader(numbered)._n_threads() == 1
+
+
+def test_the_clock_of_timeout_starts_anew_with_a_batchs_worth(numbered):
+    """Files that are read or single samples that are finished are no batch."""
+
+    class Handle:
+        def __init__(self, n_samples):
+            self.n_samples = iter(n_samples)
+
+        def stats(self):
+            return {"native_samples": next(self.n_samples)}
+
+        def next(self, timeout_ns):
+            assert timeout_ns == 10**9
+            return native.AGAIN, None, 0
+
+    iterator = iter(native_loader(numbered, batch_size=8, num_workers=1, timeout=1))
+    for counts in ([5, 12], [5, 13, 13, 20], [0, 8, 8, 30, 30, 30]):
+        numbers = Handle(counts)
+        real, iterator._handle = iterator._handle, numbers
+        with pytest.raises(RuntimeError, match="DataLoader timed out after 1 seconds"):
+            iterator._wait()
+        iterator._handle = real
+        assert next(numbers.n_samples, None) is None

@@ -1,0 +1,396 @@
+"""What is taken natively and what is left to torch, with a reason, and with torch's batches."""
+
+import feedmill
+import helpers
+import pytest
+import torch
+from helpers import MEAN, STD, compose, native_loader
+from torchvision import transforms as T
+from torchvision.datasets import DatasetFolder, ImageFolder
+from torchvision.datasets.folder import default_loader, pil_loader
+from torchvision.transforms import InterpolationMode, v2
+
+SIZE = (8, 8)
+HEAD = (T.Resize(SIZE), T.PILToTensor())
+
+
+def folder(root, *steps, **options):
+    return ImageFolder(str(root), compose(*(steps or HEAD)), **options)
+
+
+class Subclass(ImageFolder):
+    pass
+
+
+class ResizeSubclass(T.Resize):
+    pass
+
+
+class ComposeSubclass(T.Compose):
+    pass
+
+
+def patched(name, value=lambda *_: None, step=None):
+    step = step or T.Resize(SIZE)
+    object.__setattr__(step, name, value) if not isinstance(step, torch.nn.Module) else (
+        step.__dict__.__setitem__(name, value)
+    )
+    return step
+
+
+def hooked(kind):
+    step = T.Resize(SIZE)
+    getattr(step, kind)(lambda *arguments: None)
+    return step
+
+
+def changed(step, **attributes):
+    for name, value in attributes.items():
+        setattr(step, name, value)
+    return step
+
+
+TO_FLOAT = (T.Resize(SIZE), T.ToTensor())
+# name: (steps of the Compose, words of the reason)
+TRANSFORMS = {
+    "lambda": ((T.Resize(SIZE), T.Lambda(lambda x: x), T.PILToTensor()), "Lambda is not supported"),
+    "jitter": ((T.Resize(SIZE), T.ColorJitter(0.1), T.PILToTensor()), "ColorJitter is not supported"),
+    "random_crop": ((T.RandomCrop(8), T.PILToTensor()), "RandomCrop is not supported"),
+    "function": ((T.Resize(SIZE), lambda x: x, T.PILToTensor()), "function is not supported"),
+    "nested": ((compose(T.Resize(SIZE)), T.PILToTensor()), "Compose is not supported"),
+    "v2_resize": ((v2.Resize(SIZE), T.PILToTensor()), "v2"),
+    "v2_to_image": ((T.Resize(SIZE), v2.PILToTensor()), "v2"),
+    "subclass": ((ResizeSubclass(SIZE), T.PILToTensor()), "ResizeSubclass is not supported"),
+    "bicubic": ((T.Resize(SIZE, InterpolationMode.BICUBIC), T.PILToTensor()), "bilinear"),
+    "nearest": ((T.RandomResizedCrop(8, interpolation=InterpolationMode.NEAREST), T.ToTensor()),
+                "bilinear"),
+    "forward_shadowed": ((patched("forward"), T.PILToTensor()), "its own forward"),
+    "get_params_shadowed": (
+        (patched("get_params", step=T.RandomResizedCrop(8)), T.PILToTensor()), "its own get_params"),
+    "call_shadowed": ((patched("__call__", step=T.Resize(SIZE)), T.PILToTensor()), "__call__"),
+    "to_tensor_shadowed": ((T.Resize(SIZE), patched("__call__", step=T.ToTensor())), "__call__"),
+    "forward_hook": ((hooked("register_forward_hook"), T.PILToTensor()), "hooks"),
+    "pre_hook": ((hooked("register_forward_pre_hook"), T.PILToTensor()), "hooks"),
+    "free_size": ((T.Resize(8), T.PILToTensor()), "one size for all images"),
+    "no_geometry": ((T.PILToTensor(),), "one size for all images"),
+    "two_resizes": ((T.Resize(20), T.RandomResizedCrop(8), T.PILToTensor()), "more than once"),
+    "crop_of_tensor": ((T.Resize(SIZE), T.PILToTensor(), T.CenterCrop(4)), "follows the conversion"),
+    "resize_of_tensor": ((T.PILToTensor(), T.Resize(SIZE)), "follows the conversion"),
+    "no_tensor": ((T.Resize(SIZE),), "does not end in a tensor"),
+    "two_tensors": ((*TO_FLOAT, T.ToTensor()), "another conversion"),
+    "normalize_uint8": ((*HEAD, T.Normalize(MEAN, STD)), "needs float"),
+    "normalize_first": ((T.Resize(SIZE), T.Normalize(MEAN, STD), T.ToTensor()), "before the conv"),
+    "std_zero": ((*TO_FLOAT, T.Normalize(MEAN, [0, 1, 1])), "fails"),
+    "std_tiny": ((*TO_FLOAT, T.Normalize([0.5], [1e-40])), "not finite"),
+    "four_means": ((*TO_FLOAT, T.Normalize([0.0] * 4, [1.0] * 4)), "mean has shape"),
+    "image_of_means": ((*TO_FLOAT, T.Normalize(torch.zeros(3, 8, 8), STD)), "mean has shape"),
+    "to_float64": ((*HEAD, T.ConvertImageDtype(torch.float64)), "torch.float64"),
+    "to_int16": ((*HEAD, T.ConvertImageDtype(torch.int16)), "torch.int16"),
+    "pair_and_max": ((T.Resize(SIZE, max_size=9), T.PILToTensor()), "max_size"),
+    "max_too_small": ((T.Resize(9, max_size=9), T.CenterCrop(4), T.PILToTensor()), "max_size"),
+    "float_size": ((changed(T.CenterCrop(4), size=(4.0, 4)), T.PILToTensor()), "sizes are ints"),
+    "huge_size": ((T.Resize((70000, 1)), T.PILToTensor()), "1 to 65535"),
+    "odd_scale": ((T.RandomResizedCrop(8, scale=(0.5, float("inf"))), T.PILToTensor()), "scale"),
+    "negative_ratio": ((changed(T.RandomResizedCrop(8), ratio=(-1, 2)), T.PILToTensor()), "ratio"),
+    "odd_p": ((T.Resize(SIZE), T.RandomHorizontalFlip(float("nan")), T.PILToTensor()), "p=nan"),
+    "many": ((*[T.RandomHorizontalFlip()] * 16, *HEAD), "geometric steps"),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_transforms_that_are_left_to_torch(small_images, name):
+    steps, words = TRANSFORMS[name]
+    dataset = folder(small_images, *steps)
+    loader = feedmill.DataLoader(dataset)
+    text = loader.explain()
+    assert text.startswith("torch's own path, because\n  - ")
+    assert words in text
+    with pytest.raises(RuntimeError, match="native path can't be taken") as caught:
+        native_loader(dataset)
+    assert words in str(caught.value)
+
+
+def test_a_scripted_transform(small_images):
+    dataset = folder(small_images)
+    dataset.transform = torch.jit.script(torch.nn.Sequential(T.Resize([8, 8])))
+    assert "only torchvision.transforms.Compose itself" in feedmill.DataLoader(dataset).explain()
+
+
+def same_as_torch(dataset, *, words, **options):
+    """Falls back with a reason; the batches are torch's."""
+    ours = feedmill.DataLoader(dataset, batch_size=8, **options)
+    theirs = torch.utils.data.DataLoader(dataset, batch_size=8, **options)
+    assert words in ours.explain()
+    runs = []
+    for loader in (ours, theirs):
+        torch.manual_seed(3)
+        runs.append(list(loader))
+    for mine, other in zip(*runs):
+        assert type(mine) is type(other)
+        assert all(torch.equal(one, two) for one, two in zip(mine, other))
+    assert len(runs[0]) == len(runs[1]) > 0
+    stats = ours.stats()
+    assert (stats.path, stats.batches, stats.epochs) == ("torch", len(runs[0]), 1)
+    assert any(words in reason for reason in stats.reasons)
+    assert len(stats.steps) == stats.batches
+    assert ours.report().startswith("fell back to torch: ")
+    with pytest.raises(RuntimeError, match="native='require'"):
+        feedmill.DataLoader(dataset, native="require", **options)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("name", ["lambda", "random_crop", "bicubic", "crop_of_tensor"])
+def test_torchs_batches(small_images, name, num_workers):
+    steps, words = TRANSFORMS[name]
+    # All images are 20 pixels wide and high at least.
+    same_as_torch(folder(small_images, T.CenterCrop(20), *steps), words=words, shuffle=True,
+                  num_workers=num_workers)
+
+
+def reverse_collate(samples):
+    return torch.utils.data.default_collate(samples)[::-1]
+
+
+def do_nothing(_worker):
+    pass
+
+
+def target_plus_one(target):
+    return target + 1
+
+
+def test_other_datasets_and_arguments(small_images, monkeypatch):
+    root = str(small_images)
+    same_as_torch(Subclass(root, compose(*HEAD)), words="no subclass")
+    same_as_torch(DatasetFolder(root, default_loader, (".jpg",), compose(*HEAD)), words="DatasetFolder")
+    same_as_torch(torch.utils.data.Subset(folder(root), range(9)), words="Subset")
+    same_as_torch(torch.utils.data.TensorDataset(torch.arange(9.0)), words="TensorDataset")
+    same_as_torch(folder(root, loader=lambda path: pil_loader(path)), words="default_loader")
+    same_as_torch(ImageFolder(root, compose(*HEAD), target_plus_one), words="target_transform")
+    same_as_torch(ImageFolder(root, ComposeSubclass(list(HEAD))), words="ComposeSubclass")
+    same_as_torch(ImageFolder(root, torch.nn.Sequential(*TO_FLOAT[:1], torch.nn.Identity(),
+                                                        *[T.Lambda(T.functional.to_tensor)][:0]),
+                              loader=lambda path: T.functional.to_tensor(pil_loader(path))),
+                  words="default_loader")
+    same_as_torch(folder(root), words="collate_fn", collate_fn=reverse_collate)
+    same_as_torch(folder(root), words="worker_init_fn", worker_init_fn=do_nothing, num_workers=1)
+
+
+def test_patched_objects(small_images, monkeypatch):
+    dataset = folder(small_images)
+    dataset.__getitems__ = lambda indices: [dataset[i] for i in indices]
+    same_as_torch(dataset, words="its own __getitems__")
+    dataset = folder(small_images)
+    dataset.__getitem__ = None
+    same_as_torch(dataset, words="its own __getitem__")
+    dataset = folder(small_images)
+    dataset.transform.__call__ = None
+    same_as_torch(dataset, words="Compose object has its own __call__")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "words"),
+    [
+        (T.Resize, "forward", "Resize.forward was replaced"),
+        (T.PILToTensor, "__call__", "PILToTensor.__call__ was replaced"),
+        (T.Compose, "__call__", "Compose.__call__ was replaced"),
+        (DatasetFolder, "__getitem__", "__getitem__ was replaced"),
+        (T.functional, "resize", "functional.resize was replaced"),
+        (T.functional, "pil_to_tensor", "functional.pil_to_tensor was replaced"),
+    ],
+)
+def test_patched_classes_and_functions(small_images, monkeypatch, owner, name, words):
+    original = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args, **options: original(*args, **options))
+    same_as_torch(folder(small_images), words=words)
+
+
+def test_patched_get_params(small_images, monkeypatch):
+    dataset = folder(small_images, T.RandomResizedCrop(8), T.PILToTensor())
+    monkeypatch.setattr(T.RandomResizedCrop, "get_params", staticmethod(lambda *_: (0, 0, 5, 5)))
+    same_as_torch(dataset, words="get_params was replaced")
+
+
+def test_global_hooks(small_images):
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        same_as_torch(folder(small_images), words="global hooks")
+    finally:
+        hook.remove()
+
+
+def test_the_default_dtype(small_images):
+    torch.set_default_dtype(torch.float64)
+    try:
+        same_as_torch(folder(small_images, *TO_FLOAT), words="default dtype is torch.float64")
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_another_image_backend(small_images, monkeypatch):
+    monkeypatch.setattr("torchvision._image_backend", "accimage")
+    assert "image backend is accimage" in feedmill.DataLoader(folder(small_images)).explain()
+
+
+def test_files_by_name(tmp_path):
+    for i in range(6):
+        name = f"{i}.png" if i < 4 else f"{i}.JPEG"
+        helpers.save_jpeg(tmp_path / "c" / "new.jpg", 30, 30).rename(tmp_path / "c" / name)
+    dataset = folder(tmp_path)
+    same_as_torch(dataset, words="most files are not JPEGs by name (2 of 6")
+    dataset.samples = dataset.samples[1:]
+    dataset.samples += dataset.samples[-2:]
+    assert feedmill.DataLoader(dataset).explain().startswith("native path")
+
+
+def test_samples_of_other_kinds(small_images):
+    dataset = folder(small_images)
+    dataset.samples = []
+    assert "is empty" in feedmill.DataLoader(dataset).explain()
+    dataset.samples = {0: ("a.jpg", 0)}
+    assert "not a list" in feedmill.DataLoader(dataset).explain()
+    dataset.samples = [1, 2]
+    assert "pairs" in feedmill.DataLoader(dataset).explain()
+    dataset.samples = tuple(folder(small_images).samples)
+    assert len(list(native_loader(dataset, batch_size=40))) == 1
+
+
+def test_all_reasons_are_named(small_images):
+    dataset = ImageFolder(str(small_images), compose(T.ToTensor()), target_plus_one,
+                          loader=lambda path: pil_loader(path))
+    loader = feedmill.DataLoader(dataset, worker_init_fn=do_nothing, collate_fn=reverse_collate)
+    text = loader.explain()
+    for words in ("collate_fn", "worker_init_fn", "default_loader", "target_transform"):
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (T.Resize(SIZE, antialias=False), T.PILToTensor()),
+        (T.Resize(SIZE, antialias=None), T.PILToTensor()),
+        (T.Resize(SIZE), T.RandomHorizontalFlip(1.5), T.PILToTensor()),
+        (T.Resize(SIZE), T.RandomHorizontalFlip(0), T.PILToTensor()),
+        (T.RandomResizedCrop([8]), T.ToTensor()),
+        (T.Resize([8]), T.CenterCrop(4), T.ToTensor(), T.Normalize(tuple(MEAN), torch.tensor(STD))),
+        (T.Resize(SIZE, interpolation=2), T.ToTensor(), T.ConvertImageDtype(torch.float32)),
+    ],
+)
+def test_what_is_taken(small_images, steps):
+    dataset = folder(small_images, *steps)
+    assert feedmill.DataLoader(dataset).explain().startswith("native path")
+    images, _ = next(iter(native_loader(dataset, batch_size=4)))
+    assert images.shape[0] == 4
+
+
+def test_both_of_torchvisions_loaders(small_images):
+    for load in (default_loader, pil_loader):
+        native_loader(folder(small_images, loader=load))
+
+
+def test_off_is_torch(small_images):
+    loader = feedmill.DataLoader(folder(small_images), native="off", batch_size=8)
+    assert isinstance(iter(loader), type(iter(torch.utils.data.DataLoader([1]))))
+    assert len(list(loader)) == 5
+    assert "native='off'" in loader.explain() and "native='off'" in loader.report()
+
+
+def test_require_holds_at_iter_too(small_images):
+    dataset = folder(small_images)
+    loader = native_loader(dataset)
+    dataset.transform = compose(T.ToTensor())
+    with pytest.raises(RuntimeError, match="one size for all images"):
+        iter(loader)
+
+
+def test_recognising_draws_nothing(small_images):
+    loader = feedmill.DataLoader(folder(small_images, *TO_FLOAT, T.Normalize(MEAN, STD)))
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    loader.explain()
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_torchvision_is_not_imported():
+    out = helpers.subprocess.run(
+        [helpers.sys.executable, "-c",
+         "import sys, feedmill; d = feedmill.DataLoader([1, 2, 3]); print(list(d)); "
+         "print(d.explain()); print([m for m in ('torchvision', 'PIL') if m in sys.modules])"],
+        capture_output=True, text=True, check=True, timeout=100,
+    )
+    assert out.stderr == "" and out.stdout.endswith("[]\n")
+
+
+# ---- persistent workers, budgets -----------------------------------------------------------------
+
+
+def test_persistent_workers_choose_the_path_at_every_iter(numbered):
+    native = numbered.transform
+    foreign = T.Compose([T.Lambda(same), *native.transforms])
+    loader = feedmill.DataLoader(numbered, batch_size=8, num_workers=1, persistent_workers=True)
+    wanted, paths = list(range(40)), []
+    for transform in (foreign, native, foreign, foreign, native, native):
+        numbered.transform = transform
+        assert sum(helpers.targets_of(loader), []) == wanted
+        paths.append(loader.stats().path)
+    assert paths == ["torch", "native", "torch", "torch", "native", "native"]
+    old = iter(loader)
+    loader.native = "off"
+    assert len(list(loader)) == 5 and loader.stats().path == "torch"
+    assert helpers.take(old) == "end"
+    loader.native = "require"
+    assert len(list(loader)) == 5 and loader.stats().path == "native"
+    numbered.transform = foreign
+    with pytest.raises(RuntimeError, match="Lambda"):
+        iter(loader)
+    loader.native = "auto"
+    list(loader)
+    loader.native = "require"
+    with pytest.raises(RuntimeError, match="Lambda"):
+        iter(loader)
+
+
+def same(image):
+    return image
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_budget_that_is_too_small_leads_to_torchs_path(numbered, num_workers):
+    options = {"batch_size": 16, "num_workers": num_workers, "shuffle": True}
+    loader = feedmill.DataLoader(numbered, memory_budget=1000, **options)
+    assert "memory_budget of 1000 bytes is too small" in loader.explain()
+    # The random numbers are as torch would find them.
+    torch.manual_seed(3)
+    got = helpers.targets_of(loader)
+    torch.manual_seed(3)
+    assert got == helpers.targets_of(torch.utils.data.DataLoader(numbered, **options))
+    assert loader.stats().path == "torch"
+    assert "memory_budget of 1000 bytes" in loader.report().splitlines()[0]
+    loader.memory_budget = None
+    list(loader)
+    assert loader.stats().path == "native" and loader.explain().startswith("native path")
+    loader.memory_budget, loader.native = 1000, "require"
+    with pytest.raises(ValueError, match="memory_budget of 1000 bytes"):
+        iter(loader)
+
+
+def test_other_refusals_of_the_native_loader_are_no_fallback(numbered, monkeypatch):
+    monkeypatch.setenv("FEEDMILL_READER", "carrier pigeon")
+    with pytest.raises(ValueError, match="carrier pigeon"):
+        next(iter(feedmill.DataLoader(numbered)))
+
+
+def test_batches_of_unknown_size_beyond_the_budget_come_in_parts(numbered):
+    batches = [list(range(3)), list(range(40)) * 50]
+    budget = 24 << 20
+    loader = feedmill.DataLoader(numbered, batch_sampler=batches, num_workers=1, threads=1,
+                                 memory_budget=budget)
+    numbered.transform = T.Compose([T.Resize((32, 32)), T.ToTensor()])
+    (few, _), (many, targets) = loader
+    assert len(few) == 3 and targets.tolist() == list(range(40)) * 50
+    assert torch.equal(many[:3], few) and torch.equal(many[40:80], many[:40])
+    assert loader.stats().path == "native"
+    loader = helpers.native_loader(numbered, batch_sampler=batches, num_workers=1, threads=1,
+                                   memory_budget=budget)
+    with pytest.raises(ValueError, match="memory_budget"):
+        iter(loader)
