@@ -1,0 +1,53 @@
+# The two commands of the README, and what developers use. `make help` lists them.
+PY = .venv/bin/python
+BUILD = build
+JOBS = $(shell nproc)
+DATA ?=
+
+.PHONY: help setup run test test-c test-python bench sanitize format clean
+
+help:
+	@echo "make run [DATA=folder]  set up everything, train through feedmill and torch's DataLoader, compare"
+	@echo "make test               set up everything and pass all tests"
+	@echo "make bench [DATA=folder] the pipeline alone, without Python"
+	@echo "make sanitize           C tests under ASan+UBSan, then TSan"
+	@echo "make clean              remove what the build made"
+
+setup:
+	@.ci/setup
+
+run: setup
+	@$(PY) benchmarks/bench_torch.py --train $(if $(DATA),--data "$(DATA)")
+
+test: setup test-c test-python
+
+$(BUILD)/configured: CMakeLists.txt tests/CMakeLists.txt benchmarks/CMakeLists.txt
+	@cmake -S . -B $(BUILD) -DFM_WERROR=ON >/dev/null
+	@touch $@
+
+test-c: $(BUILD)/configured
+	@cmake --build $(BUILD) -j $(JOBS) >$(BUILD)/log 2>&1 || { cat $(BUILD)/log; exit 1; }
+	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+
+test-python:
+	@cmake --build $(BUILD) -j $(JOBS) --target mkjpeg slowfs >/dev/null
+	@FEEDMILL_MKJPEG=$(BUILD)/tests/mkjpeg FEEDMILL_SLOWFS=$(BUILD)/tests/slowfs $(PY) -m pytest tests/python
+
+bench: setup $(BUILD)/configured
+	@test -n "$(DATA)" || test -d run-data/made || $(PY) benchmarks/bench_torch.py --make-only
+	@cmake --build $(BUILD) -j $(JOBS) --target bench_pipeline >/dev/null
+	@$(BUILD)/benchmarks/bench_pipeline "$(or $(DATA),run-data/made)"
+
+sanitize:
+	@for preset in asan tsan; do \
+	    dir=build-$$preset && \
+	    cmake --preset $$preset >/dev/null && \
+	    { cmake --build $$dir -j $(JOBS) >$$dir/log 2>&1 || { cat $$dir/log; false; }; } && \
+	    ctest --test-dir $$dir --output-on-failure -j $(JOBS) -LE 'house|emulated' || exit 1; \
+	done
+
+format:
+	@clang-format -i $$(git ls-files 'loader/*.[ch]' 'include/*.h' 'pytorch_ext/*.cpp' 'pytorch_ext/*.h' 'tests/*.c' 'benchmarks/*.c')
+
+clean:
+	@rm -rf build build-* dist run-data
