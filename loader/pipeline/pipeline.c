@@ -247,8 +247,11 @@ int fm_loader_start(fm_loader *loader, const fm_epoch *epoch, fm_error *error) {
     loader->epoch_state = FM_EPOCH_OPEN;
     if (!epoch->order) return FM_OK;
     status = fm_loader_feed(loader, error);
-    /* The caller sees the source's error; that of stopping would only hide it. */
-    if (status && fm_loader_stop(loader, NULL)) return status;
+    if (status) {
+        /* The caller sees the source's error; that of stopping would only hide it. */
+        const int stopped = fm_loader_stop(loader, NULL);
+        (void)stopped;
+    }
     return status;
 }
 

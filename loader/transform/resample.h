@@ -6,7 +6,9 @@
  * 22-bit integer weights, two passes with rounding to 8 bits after each, in the order that
  * plan->resize_order says.
  *
- * One fm_resample per thread, kept for life; its scratch grows to the widest crop seen.
+ * One fm_resample per thread, kept for life. Its scratch is ready at open for images of 4,096
+ * pixels a side, as far as that takes no more than 1 MiB for a set of rows; larger ones make it
+ * grow.
  */
 #ifndef FM_TRANSFORM_RESAMPLE_H
 #define FM_TRANSFORM_RESAMPLE_H

@@ -72,7 +72,8 @@ class DataLoader(TorchDataLoader):
             and on nothing else. The epoch's number is ``sampler.epoch`` where the sampler has
             one, else it counts iter() calls from 0 or from what set_epoch() set.
         threads: decode threads, 1 to 1,024, in place of what num_workers gives. Default None.
-        memory_budget: bytes for batches, read buffers and scratch. Default None: a quarter of
+        memory_budget: bytes for batches, read buffers and scratch; progressive images take up to
+            80 MiB more a thread while they are decoded. Default None: a quarter of
             the memory that the process may use. Where three batches do not fit, native="auto"
             takes torch's path and "require" raises ValueError at iter().
         reader: "uring", "pread", or "auto" (default): io_uring where it can be had. The
