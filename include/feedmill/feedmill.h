@@ -143,16 +143,36 @@ typedef struct fm_transform {
 
 /* ---- source ---------------------------------------------------------------------------------- */
 
-/* One sample: what to read. `path` need only live during the call that passes it. */
+/*
+ * One sample: the file to read, or the encoded image itself. `path` need only live during the call
+ * that passes it.
+ *
+ * With `data` no file is touched: the image is its data_bytes bytes, with the pixels and outcomes
+ * that a file with these bytes has. 0 bytes are an empty file; more than max_file_bytes are
+ * FM_ERR_LIMIT at the batch's turn. `path` is then no more than the sample's name in messages, in
+ * which a sample without one is "in memory".
+ *
+ * Ownership: `data` is not copied and stays the caller's. Where the call that takes it succeeds, it
+ * must stay readable and unchanged until fm_loader_next() has returned its batch, or the error in
+ * place of it (FM_FALLBACK is neither), or until the epoch has ended otherwise: fm_loader_stop(),
+ * fm_loader_start() or fm_loader_close() has returned. The first two may have failed, unless with
+ * FM_ERR_ARGUMENT or FM_ERR_FORKED, which leave the epoch as it is.
+ * Threads: the decode threads read it at any time until then, and nothing behind its end. Several
+ * samples, batches and loaders may share it.
+ */
 typedef struct fm_sample {
-    int64_t index;    /* dataset index, 0 <= index < n_samples; keys the random draws */
-    int64_t label;    /* delivered in fm_batch.labels */
-    const char *path; /* file, absolute or relative to the working directory; under 4,096 bytes */
+    int64_t index;     /* dataset index, 0 <= index < n_samples; keys the random draws */
+    int64_t label;     /* delivered in fm_batch.labels */
+    const char *path;  /* file, absolute or relative to the working directory; under 4,096 bytes;
+                          with data: a name, also under 4,096 bytes; NULL or empty for none */
+    const void *data;  /* the encoded image in memory; NULL: the file at path is read */
+    size_t data_bytes; /* its size; 0 without data */
 } fm_sample;
 
 /*
- * Where an epoch's order of indices finds its files. `locate` fills *out for `index` and returns
- * FM_OK or an error status; it is called on the consumer's thread only.
+ * Where an epoch's order of indices finds its files, or images in memory. `locate` fills *out,
+ * which is all zero before, for `index` and returns FM_OK or an error status; it is called on the
+ * consumer's thread only. Data that it gives must last as fm_sample says.
  */
 typedef struct fm_source {
     void *user;
@@ -211,7 +231,7 @@ typedef struct fm_config {
     fm_reader_kind reader;     /* default AUTO; the environment's FEEDMILL_READER
                                   (uring, pread, auto) overrides it */
     uint32_t read_depth;       /* files in flight; default 0: 64 with uring, 32 threads */
-    uint64_t max_file_bytes;   /* default 256 MiB */
+    uint64_t max_file_bytes;   /* of a file, or an image in memory; default 256 MiB */
     uint64_t max_image_pixels; /* default 89,478,485, where Pillow begins to warn */
     bool fallback;             /* rejected samples come out of next() as FM_FALLBACK; default
                                   false: they are errors */
@@ -261,8 +281,9 @@ FM_API FM_CHECK_RESULT int fm_loader_stop(fm_loader *loader, fm_error *error);
 
 /*
  * Appends a batch of 1 to batch_size samples to an epoch started without an order. Paths are
- * copied. Does not block: FM_AGAIN when prefetch_batches are waiting already.
- * The k-th use of an index in an epoch draws other random numbers than the first.
+ * copied; data is used where it is (see fm_sample), unless the call fails. Does not block: FM_AGAIN
+ * when prefetch_batches are waiting already. The k-th use of an index in an epoch draws other
+ * random numbers than the first.
  */
 FM_API FM_CHECK_RESULT int fm_loader_submit(fm_loader *loader, const fm_sample *samples,
                                             size_t n_samples, fm_error *error);
@@ -309,7 +330,9 @@ typedef struct fm_fallback {
     uint32_t occurrence; /* uses of this index in this epoch before this one */
     uint32_t position;   /* in its batch */
     int cause;           /* FM_ERR_READ, FORMAT, KIND, DAMAGED or LIMIT */
-    const char *path;    /* valid until fm_loader_fallback_done() */
+    const char *path;    /* valid until fm_loader_fallback_done(); a name, or empty, with data */
+    const void *data;    /* as submitted; NULL: a file */
+    size_t data_bytes;
     void *out;
     size_t out_bytes;
     fm_error error; /* why the sample was not taken */

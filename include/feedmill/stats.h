@@ -56,7 +56,7 @@ typedef struct fm_stats {
 #undef FM_X
     char reader[16];         /* "uring" or "pread" */
     char reader_reason[192]; /* why that one */
-    char cpu[16];            /* instructions of the kernels: "scalar", "sse41" or "avx2" */
+    char cpu[16]; /* instructions of the kernels: "scalar", "sse41", "avx2" or "avx512" */
 } fm_stats;
 
 /* One training step: the wait for one batch. */

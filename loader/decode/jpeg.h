@@ -1,9 +1,9 @@
 /*
  * Decodes a crop of a JPEG, row by row, with the pixels that Pillow gives for convert("RGB").
  *
- * One fm_jpeg per thread, kept for life. The bytes must stay until fm_jpeg_end(), and at least 64
- * more bytes must be readable behind them. libjpeg-turbo's ISLOW inverse DCT and fancy upsampling,
- * which Pillow uses; only the columns and rows that the crop needs are computed.
+ * One fm_jpeg per thread, kept for life. The bytes must stay until fm_jpeg_end(); nothing behind
+ * them is read. libjpeg-turbo's ISLOW inverse DCT and fancy upsampling, which Pillow uses; only the
+ * columns and rows that the crop needs are computed.
  *
  * A file is taken only if its verdict can't depend on the crop: it must be a JPEG with 8-bit
  * samples, one or three components, Huffman coding, and sane markers from start to EOI. All else

@@ -206,8 +206,9 @@ static fm_task *first_rejected(const fm_group *group) {
 }
 
 static void describe(const fm_task *task, fm_error *error) {
-    fm_error_set(error, task->cause, "sample %lld (%s): %s", (long long)task->index,
-                 task->read.path, task->why);
+    const char *const name = *task->read.path ? task->read.path : "in memory";
+    fm_error_set(error, task->cause, "sample %lld (%s): %s", (long long)task->index, name,
+                 task->why);
     fm_error_set_index(error, task->index);
 }
 
@@ -304,6 +305,8 @@ int fm_loader_fallback(fm_loader *loader, fm_fallback *out) {
         .position = task->position,
         .cause = task->cause,
         .path = task->read.path,
+        .data = task->data,
+        .data_bytes = task->data_bytes,
         .out = (uint8_t *)task->group->slot->memory + task->position * plan->sample_bytes,
         .out_bytes = plan->sample_bytes,
     };

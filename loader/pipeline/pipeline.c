@@ -159,7 +159,7 @@ static void drop_groups(fm_loader *loader) {
     for (uint32_t i = 0; i < loader->n_groups; i++) {
         fm_group *const group = fm_group_at(loader, i);
         for (uint32_t t = 0; t < group->n_tasks; t++)
-            fm_reader_return(loader->reader, &group->tasks[t].read);
+            if (!group->tasks[t].data) fm_reader_return(loader->reader, &group->tasks[t].read);
         if (group->slot) fm_ring_give_back(loader->ring, group->slot);
     }
     loader->n_groups = 0;
@@ -279,10 +279,14 @@ static int check_samples(const fm_loader *loader, const fm_sample *samples, size
                 error, FM_ERR_ARGUMENT, "index %lld is outside the dataset of %llu samples",
                 (long long)sample->index, (unsigned long long)loader->config.n_samples);
         const size_t bytes = sample->path ? strnlen(sample->path, MAX_PATH_BYTES) : 0;
-        if (bytes == 0 || bytes == MAX_PATH_BYTES)
+        if ((bytes == 0 && !sample->data) || bytes == MAX_PATH_BYTES)
             return fm_error_set(error, FM_ERR_ARGUMENT,
                                 "the path of index %lld is empty or has %u bytes or more",
                                 (long long)sample->index, MAX_PATH_BYTES);
+        if (!sample->data && sample->data_bytes)
+            return fm_error_set(error, FM_ERR_ARGUMENT,
+                                "the data of index %lld is NULL, yet has %zu bytes",
+                                (long long)sample->index, sample->data_bytes);
         *path_bytes += bytes + 1;
     }
     return FM_OK;
@@ -298,7 +302,7 @@ static int reserve_paths(fm_loader *loader, fm_group *group, size_t path_bytes, 
     return FM_OK;
 }
 
-/* Fills the group's tasks. The file sizes are read under the lock that workers write them with. */
+/* Locked. Fills the group's tasks; the file sizes are written under the lock, too. */
 static void fill_group(fm_loader *loader, fm_group *group, const fm_sample *samples,
                        uint32_t n_samples) {
     char *path = group->paths;
@@ -312,15 +316,18 @@ static void fill_group(fm_loader *loader, fm_group *group, const fm_sample *samp
     group->failed = false;
     for (uint32_t i = 0; i < n_samples; i++) {
         fm_task *const task = &group->tasks[i];
-        const size_t bytes = strlen(samples[i].path) + 1;
-        memcpy(path, samples[i].path, bytes);
+        const char *const name = samples[i].path ? samples[i].path : "";
+        const size_t bytes = strlen(name) + 1;
+        memcpy(path, name, bytes);
         task->group = group;
+        task->data = samples[i].data;
+        task->data_bytes = samples[i].data_bytes;
         task->index = samples[i].index;
         task->occurrence = loader->occurrences[task->index]++;
         task->position = i;
         task->cause = 0;
-        task->read = (fm_read){
-            .path = path, .expected_bytes = loader->file_bytes[task->index], .user = task};
+        task->read = (fm_read){.path = path, .user = task};
+        if (!task->data) task->read.expected_bytes = loader->file_bytes[task->index];
         group->labels[i] = samples[i].label;
         path += bytes;
     }
@@ -345,11 +352,16 @@ int fm_loader_submit(fm_loader *loader, const fm_sample *samples, size_t n_sampl
     fm_ring_lock(loader->ring);
     fill_group(loader, group, samples, (uint32_t)n_samples);
     loader->n_groups++;
-    loader->n_reading += group->n_tasks;
     fm_run_assign_slots(loader);
+    for (uint32_t i = 0; i < group->n_tasks; i++) {
+        if (group->tasks[i].data)
+            fm_run_take_data(loader, &group->tasks[i]);
+        else
+            loader->n_reading++;
+    }
     fm_ring_unlock(loader->ring);
     for (uint32_t i = 0; i < group->n_tasks; i++)
-        fm_reader_submit(loader->reader, &group->tasks[i].read);
+        if (!group->tasks[i].data) fm_reader_submit(loader->reader, &group->tasks[i].read);
     return FM_OK;
 }
 
@@ -365,6 +377,7 @@ int fm_loader_feed(fm_loader *loader, fm_error *error) {
         }
         const int64_t *const order = loader->order + loader->order_next;
         for (size_t i = 0; i < n; i++) {
+            loader->located[i] = (fm_sample){0};
             const int status = source->locate(source->user, order[i], &loader->located[i]);
             if (status)
                 return fm_error_set(error, status, "the source has no sample %lld",

@@ -3,9 +3,10 @@
  *
  * A group is a batch on its way; its samples are tasks. Groups stand in a circle in the order of
  * delivery. A task is reading (the reader has it), then in its group's list of those with bytes,
- * then with a worker, then done or rejected. Groups get slots in order, and workers take from the
- * oldest group that has a slot and a task with bytes, so that all of them finish the oldest batch
- * first.
+ * then with a worker, then done or rejected. One whose bytes the caller gave is never reading: it
+ * begins in the list, or rejected where they are too many. Groups get slots in order, and workers
+ * take from the oldest group that has a slot and a task with bytes, so that all of them finish the
+ * oldest batch first.
  *
  * Locks: everything marked "locked" is under the ring's lock. "consumer" is touched only by the
  * one thread that uses the loader.
@@ -27,7 +28,11 @@
 struct fm_group;
 
 typedef struct fm_task {
-    fm_read read; /* the reader's from submit to on_done, then the worker's */
+    fm_read read; /* the reader's from submit to on_done, then the worker's; with data: no one's */
+    /* The caller's bytes, or NULL. Set by the consumer before the task is in a list; read by the
+     * worker until it finishes the task, and by nobody once the epoch is stopped. */
+    const void *data;
+    size_t data_bytes;
     struct fm_group *group;
     struct fm_task *next; /* locked: list of tasks with bytes */
     int64_t index;
@@ -96,7 +101,7 @@ struct fm_loader {
     fm_sample *located; /* [batch_size], room for a batch of the order */
     bool drop_last;
     uint32_t *occurrences;  /* [n_samples]: uses of each index in this epoch */
-    uint32_t *file_bytes;   /* [n_samples]: size when last read, 0 unknown; locked */
+    uint32_t *file_bytes;   /* [n_samples]: file's size when last read, 0 unknown; locked */
     fm_task *fallback_task; /* handed to the caller by next() */
     uint64_t fallback_since_ns;
 
@@ -122,6 +127,8 @@ int fm_loader_feed(fm_loader *loader, fm_error *error);
 void *fm_run_worker(void *argument);
 /* The reader's on_done; user: fm_loader. */
 void fm_run_on_read(void *user, fm_read *read);
+/* Locked. A task with data, of a group in the circle, goes to the workers or is rejected. */
+void fm_run_take_data(fm_loader *loader, fm_task *task);
 /* Locked. Gives free slots to the oldest groups that have none. */
 void fm_run_assign_slots(fm_loader *loader);
 

@@ -59,20 +59,41 @@ static void signal_if_idle(fm_loader *loader) {
         pthread_cond_broadcast(&loader->ring->idle);
 }
 
+/* Why a task is rejected before its decoding. It is not in a list: nobody else looks at it. */
+static void reject(const fm_loader *loader, fm_task *task, int sys_errno) {
+    fm_error why;
+    if (sys_errno == EFBIG) {
+        fm_error_set(&why, FM_ERR_LIMIT, "the file is larger than max_file_bytes (%llu)",
+                     (unsigned long long)loader->config.max_file_bytes);
+    } else {
+        fm_error_set_errno(&why, FM_ERR_READ, sys_errno, "can't read the file");
+    }
+    task->cause = why.status;
+    snprintf(task->why, sizeof(task->why), "%.*s", (int)sizeof(task->why) - 1, why.message);
+}
+
+/* Locked. The task's bytes are there: the next worker may take it. */
+static void offer(fm_loader *loader, fm_task *task) {
+    fm_group *const group = task->group;
+    task->next = NULL;
+    *group->with_bytes_end = task;
+    group->with_bytes_end = &task->next;
+    pthread_cond_signal(&loader->ring->work);
+}
+
+void fm_run_take_data(fm_loader *loader, fm_task *task) {
+    if (task->data_bytes <= loader->config.max_file_bytes) {
+        offer(loader, task);
+        return;
+    }
+    reject(loader, task, EFBIG);
+    finish(loader, task);
+}
+
 void fm_run_on_read(void *user, fm_read *read) {
     fm_loader *const loader = user;
     fm_task *const task = read->user;
-    if (read->error && read->error != ECANCELED) {
-        task->cause = read->error == EFBIG ? FM_ERR_LIMIT : FM_ERR_READ;
-        fm_error why;
-        if (read->error == EFBIG) {
-            fm_error_set(&why, 0, "the file is larger than max_file_bytes (%llu)",
-                         (unsigned long long)loader->config.max_file_bytes);
-        } else {
-            fm_error_set_errno(&why, 0, read->error, "can't read the file");
-        }
-        snprintf(task->why, sizeof(task->why), "%.*s", (int)sizeof(task->why) - 1, why.message);
-    }
+    if (read->error && read->error != ECANCELED) reject(loader, task, read->error);
     fm_ring_lock(loader->ring);
     loader->n_reading--;
     if (!read->error)
@@ -84,11 +105,7 @@ void fm_run_on_read(void *user, fm_read *read) {
     } else if (read->error) {
         finish(loader, task);
     } else {
-        fm_group *const group = task->group;
-        task->next = NULL;
-        *group->with_bytes_end = task;
-        group->with_bytes_end = &task->next;
-        pthread_cond_signal(&loader->ring->work);
+        offer(loader, task);
     }
     fm_ring_unlock(loader->ring);
 }
@@ -114,8 +131,9 @@ static int run_rows(fm_worker *worker, uint64_t *decode_ns, uint64_t *transform_
 }
 
 /* One sample from its bytes to its place in the batch. */
-static int decode_sample(fm_worker *worker, const fm_task *task, uint64_t *decode_ns,
-                         uint64_t *transform_ns, fm_error *error) {
+static int decode_sample(fm_worker *worker, const fm_task *task, const uint8_t *bytes,
+                         size_t n_bytes, uint64_t *decode_ns, uint64_t *transform_ns,
+                         fm_error *error) {
     fm_loader *const loader = worker->loader;
     const fm_plan *const plan = &loader->plan;
     uint8_t *const out = (uint8_t *)task->group->slot->memory + task->position * plan->sample_bytes;
@@ -125,7 +143,7 @@ static int decode_sample(fm_worker *worker, const fm_task *task, uint64_t *decod
     fm_box needed;
     int32_t skip_px = 0, row_px = 0;
     const uint64_t begin_ns = fm_clock_ns();
-    int status = fm_jpeg_begin(worker->jpeg, task->read.bytes, task->read.n_bytes, &info, error);
+    int status = fm_jpeg_begin(worker->jpeg, bytes, n_bytes, &info, error);
     const uint64_t header_ns = fm_clock_ns();
     *decode_ns += header_ns - begin_ns;
     if (status) return status;
@@ -146,14 +164,16 @@ static int decode_sample(fm_worker *worker, const fm_task *task, uint64_t *decod
 static void run_task(fm_worker *worker, fm_task *task) {
     uint64_t decode_ns = 0, transform_ns = 0;
     fm_error error = {.message = ""};
+    const uint8_t *const bytes = task->data ? task->data : task->read.bytes;
+    const size_t n_bytes = task->data ? task->data_bytes : task->read.n_bytes;
     int status;
-    if (task->read.n_bytes == 0) {
+    if (n_bytes == 0) {
         status = fm_error_set(&error, FM_ERR_FORMAT, "the file is empty");
     } else {
-        status = decode_sample(worker, task, &decode_ns, &transform_ns, &error);
+        status = decode_sample(worker, task, bytes, n_bytes, &decode_ns, &transform_ns, &error);
         fm_jpeg_end(worker->jpeg);
     }
-    fm_reader_return(worker->loader->reader, &task->read);
+    if (!task->data) fm_reader_return(worker->loader->reader, &task->read);
     task->cause = status;
     if (status)
         snprintf(task->why, sizeof(task->why), "%.*s", (int)sizeof(task->why) - 1, error.message);

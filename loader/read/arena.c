@@ -16,13 +16,9 @@ static uint64_t round_up(uint64_t bytes) {
     return (bytes + FM_MEM_ALIGN - 1) / FM_MEM_ALIGN * FM_MEM_ALIGN;
 }
 
-static uint64_t region_bytes(uint64_t bytes) {
-    return HEADER_BYTES + round_up(bytes + FM_ARENA_PAD_BYTES);
-}
+static uint64_t region_bytes(uint64_t bytes) { return HEADER_BYTES + round_up(bytes); }
 
-static uint64_t capacity_of(const fm_arena_node *node) {
-    return node->bytes - HEADER_BYTES - FM_ARENA_PAD_BYTES;
-}
+static uint64_t capacity_of(const fm_arena_node *node) { return node->bytes - HEADER_BYTES; }
 
 static uint8_t *buffer_of(const fm_arena *arena, uint32_t index) {
     uint8_t *const region = arena->block + arena->nodes[index].offset;
@@ -66,9 +62,7 @@ void fm_arena_fini(fm_arena *arena) {
     *arena = (fm_arena){0};
 }
 
-uint64_t fm_arena_limit(const fm_arena *arena) {
-    return arena->block_bytes - HEADER_BYTES - FM_ARENA_PAD_BYTES;
-}
+uint64_t fm_arena_limit(const fm_arena *arena) { return arena->block_bytes - HEADER_BYTES; }
 
 bool fm_arena_owns(const fm_arena *arena, const uint8_t *buffer) {
     return (uintptr_t)buffer - (uintptr_t)arena->block < arena->block_bytes;

@@ -15,10 +15,8 @@
 
 #include "base/mem.h"
 
-/* Readable bytes behind the capacity of every buffer. */
-#define FM_ARENA_PAD_BYTES 64
-/* What a buffer costs beside its capacity, at most: header, pad, rounding. */
-#define FM_ARENA_OVERHEAD_BYTES (3 * FM_MEM_ALIGN)
+/* What a buffer costs beside its capacity, at most: header and rounding. */
+#define FM_ARENA_OVERHEAD_BYTES (2 * FM_MEM_ALIGN)
 
 /* A stretch of the block, used or free; neighbours by offset. Private. */
 typedef struct fm_arena_node {
@@ -48,8 +46,8 @@ void fm_arena_fini(fm_arena *arena);
 /* The largest request that an empty arena can serve. */
 uint64_t fm_arena_limit(const fm_arena *arena);
 /*
- * A buffer of at least `bytes` bytes, 64-byte aligned, with FM_ARENA_PAD_BYTES behind it;
- * *capacity gets what it really holds. NULL if no stretch is large enough, or no node is left.
+ * A buffer of at least `bytes` bytes, 64-byte aligned; *capacity gets what it really holds. NULL
+ * if no stretch is large enough, or no node is left.
  */
 uint8_t *fm_arena_alloc(fm_arena *arena, uint64_t bytes, uint64_t *capacity);
 /* Whether `buffer` came from this arena. */

@@ -56,8 +56,7 @@ static uint64_t guess_size_locked(const fm_reader *reader) {
 /* ---- buffers --------------------------------------------------------------------------------- */
 
 static uint8_t *own_alloc_locked(fm_reader *reader, uint64_t bytes) {
-    fm_reader_own *const own =
-        fm_mem_alloc(reader->config.counter, sizeof(*own) + bytes + FM_ARENA_PAD_BYTES, 1);
+    fm_reader_own *const own = fm_mem_alloc(reader->config.counter, sizeof(*own) + bytes, 1);
     if (!own) return NULL;
     own->bytes = bytes;
     own->previous = NULL;

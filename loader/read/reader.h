@@ -30,8 +30,7 @@ typedef struct fm_read {
     uint64_t expected_bytes; /* the file's size when last read; 0: not known */
     void *user;
     /* Set by the reader. */
-    uint8_t *bytes; /* the file, 64-byte aligned, then at least 64 readable bytes; NULL on error or
-                       if it is empty */
+    uint8_t *bytes; /* the file, 64-byte aligned; NULL on error or if it is empty */
     uint64_t n_bytes;
     int error; /* 0, an errno, EFBIG for more than max_file_bytes, ECANCELED */
     uint64_t submitted_ns, started_ns, done_ns;

@@ -144,45 +144,70 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
     return true;
 }
 
-Samples::~Samples() {
-    for (PyObject *const owner : owners_) Py_DECREF(owner);
+References::~References() {
+    for (PyObject *const object : objects_) Py_DECREF(object);
 }
 
-bool Samples::fill(PyObject *indices, PyObject *paths) {
+bool Samples::fill(PyObject *indices, PyObject *paths, PyObject *data) {
+    if (data == Py_None) data = nullptr;
     const Py_ssize_t n = PySequence_Size(indices);
     const Py_ssize_t n_paths = PySequence_Size(paths);
-    if (n < 0 || n_paths < 0) return false;
-    if (n != n_paths) {
-        PyErr_Format(PyExc_ValueError, "%zd indices but %zd paths", n, n_paths);
+    const Py_ssize_t n_data = data ? PySequence_Size(data) : n;
+    if (n < 0 || n_paths < 0 || n_data < 0) return false;
+    if (n != n_paths || n != n_data) {
+        PyErr_Format(PyExc_ValueError, "%zd indices but %zd %s", n, n != n_paths ? n_paths : n_data,
+                     n != n_paths ? "paths" : "elements of data");
         return false;
     }
     samples.reserve(size_t(n));
-    owners_.reserve(size_t(n));
-    for (Py_ssize_t i = 0; i < n; i++) {
-        fm_sample sample{};
-        PyObject *const index = PySequence_GetItem(indices, i);
-        if (!index) return false;
-        sample.index = PyLong_AsLongLong(index);
-        Py_DECREF(index);
-        if (PyErr_Occurred()) return false;
-        PyObject *const path = PySequence_GetItem(paths, i);
-        if (!path) return false;
-        // str, bytes or os.PathLike, encoded as open() encodes it; no NUL inside.
-        PyObject *encoded = nullptr;
-        const int ok = PyUnicode_FSConverter(path, &encoded);
-        Py_DECREF(path);
-        if (!ok) return false;
-        owners_.push_back(encoded);
-        sample.path = PyBytes_AsString(encoded);
-        samples.push_back(sample);
-    }
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (!add(indices, paths, data, i)) return false;
     return true;
 }
 
-PyObject *raise_status(PyObject *error_type, const fm_error &error) {
+bool Samples::add(PyObject *indices, PyObject *paths, PyObject *data, Py_ssize_t i) {
+    fm_sample sample{};
+    PyObject *const index = PySequence_GetItem(indices, i);
+    if (!index) return false;
+    sample.index = PyLong_AsLongLong(index);
+    Py_DECREF(index);
+    if (PyErr_Occurred()) return false;
+    PyObject *const path = PySequence_GetItem(paths, i);
+    if (!path) return false;
+    // str, bytes or os.PathLike, encoded as open() encodes it; no NUL inside.
+    PyObject *encoded = nullptr;
+    const int ok = PyUnicode_FSConverter(path, &encoded);
+    Py_DECREF(path);
+    if (!ok) return false;
+    paths_.add(encoded);
+    sample.path = PyBytes_AsString(encoded);
+    PyObject *const image = data ? PySequence_GetItem(data, i) : nullptr;
+    if (data && !image) return false;
+    if (image && image != Py_None) {
+        images.add(image);
+        char *bytes = nullptr;
+        Py_ssize_t n_bytes = 0;
+        // Nothing else will do: a bytearray or an array may change or move while it is decoded.
+        if (!PyBytes_Check(image)) {
+            PyErr_Format(PyExc_TypeError, "data[%zd] is %R; it must be bytes or None", i,
+                         reinterpret_cast<PyObject *>(Py_TYPE(image)));
+            return false;
+        }
+        if (PyBytes_AsStringAndSize(image, &bytes, &n_bytes)) return false;
+        sample.data = bytes;
+        sample.data_bytes = size_t(n_bytes);
+    } else {
+        Py_XDECREF(image);
+    }
+    samples.push_back(sample);
+    return true;
+}
+
+PyObject *raise_status(const ErrorTypes &types, const fm_error &error) {
     if (PyErr_Occurred()) return nullptr;
-    PyObject *type = error_type;
-    if (error.status == FM_ERR_ARGUMENT || error.status == FM_ERR_BUDGET) type = PyExc_ValueError;
+    PyObject *type = types.error;
+    if (error.status == FM_ERR_ARGUMENT) type = PyExc_ValueError;
+    if (error.status == FM_ERR_BUDGET) type = types.budget;
     if (error.status == FM_ERR_NOMEM) type = PyExc_MemoryError;
     // Paths inside need not be UTF-8.
     PyObject *const text =
@@ -190,7 +215,7 @@ PyObject *raise_status(PyObject *error_type, const fm_error &error) {
     PyObject *const exception = text ? PyObject_CallFunctionObjArgs(type, text, nullptr) : nullptr;
     Py_XDECREF(text);
     if (!exception) return nullptr;
-    if (type == error_type) {
+    if (type == types.error) {
         PyObject *const status = PyLong_FromLong(error.status);
         PyObject *const index = PyLong_FromLongLong(error.index);
         if (status && index) {

@@ -23,21 +23,44 @@ struct Config {
 // Fills `out` from the keyword arguments of Loader(). False: a Python exception is set.
 bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out);
 
-// A batch's samples: indices and file system paths, with the objects that own the paths.
-class Samples {
+// References to Python objects, given up with the GIL held.
+class References {
   public:
-    ~Samples();
-    // False: a Python exception is set.
-    bool fill(PyObject *indices, PyObject *paths);
-    std::vector<fm_sample> samples;
+    References() = default;
+    References(References &&) = default;
+    References(const References &) = delete;
+    References &operator=(const References &) = delete;
+    ~References();
+    // Takes a reference over.
+    void add(PyObject *owned) { objects_.push_back(owned); }
 
   private:
-    std::vector<PyObject *> owners_;
+    std::vector<PyObject *> objects_;
+};
+
+// A batch's samples, with the objects that own what they point to.
+class Samples {
+  public:
+    // `paths`: file system paths; `data`: None, or bytes and None, where None means the file at the
+    // path. False: a Python exception is set.
+    bool fill(PyObject *indices, PyObject *paths, PyObject *data);
+    std::vector<fm_sample> samples;
+    References images; // the bytes objects in `data`, which the native loader does not copy
+
+  private:
+    bool add(PyObject *indices, PyObject *paths, PyObject *data, Py_ssize_t i);
+    References paths_;
+};
+
+// The module's exceptions; owned.
+struct ErrorTypes {
+    PyObject *error = nullptr;  // Error
+    PyObject *budget = nullptr; // BudgetError
 };
 
 // Sets the Python exception for a failed call, unless one is set already (by a callback): bad
-// arguments and budgets are ValueError, lack of memory MemoryError, the rest `error_type`.
-PyObject *raise_status(PyObject *error_type, const fm_error &error);
+// arguments are ValueError, lack of memory MemoryError, budgets BudgetError, the rest Error.
+PyObject *raise_status(const ErrorTypes &types, const fm_error &error);
 
 // Every field of fm_stats as a dict.
 PyObject *dict_from_stats(const fm_stats &stats);

@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <deque>
 #include <new>
+#include <utility>
 
 #include "batch.h"
 #include "convert.h"
@@ -17,10 +19,14 @@ constexpr size_t kStepsPerCall = 65536;
 // PyBUF_WRITE, which the limited API's headers name from Python 3.11 on only.
 constexpr int kBufferWrite = 0x200;
 
+// The image bytes of each batch that is on its way, oldest first; fm_loader_n_pending() of them.
+using Held = std::deque<References>;
+
 struct Loader {
     PyObject_HEAD fm_loader *handle;
     Config *config;
-    PyObject *error_type; // owned
+    Held *held;
+    ErrorTypes error_types;
     long pid;
     Py_ssize_t slot_bytes;
     int height, width;
@@ -37,7 +43,17 @@ PyObject *raise_error(Loader *self, const fm_error &error) {
         Py_DECREF(exception);
         return nullptr;
     }
-    return raise_status(self->error_type, error);
+    return raise_status(self->error_types, error);
+}
+
+// Lets go of the bytes of batches that have left: all but the youngest n_pending. Giving up a
+// reference may run Python code, which may come back here: it comes last.
+void keep_youngest(Loader *self, size_t n_pending) {
+    Held left;
+    while (self->held && self->held->size() > n_pending) {
+        left.push_back(std::move(self->held->front()));
+        self->held->pop_front();
+    }
 }
 
 bool check_open(Loader *self) {
@@ -60,9 +76,11 @@ int loader_init(PyObject *object, PyObject *args, PyObject *kwargs) {
         return -1;
     }
     PyObject *const module = PyType_GetModule(Py_TYPE(object));
-    self->error_type = module ? PyObject_GetAttrString(module, "Error") : nullptr;
+    self->error_types.error = module ? PyObject_GetAttrString(module, "Error") : nullptr;
+    self->error_types.budget = module ? PyObject_GetAttrString(module, "BudgetError") : nullptr;
     self->config = new (std::nothrow) Config{};
-    if (!self->error_type || !self->config) {
+    self->held = new (std::nothrow) Held{};
+    if (!self->error_types.error || !self->error_types.budget || !self->config || !self->held) {
         if (!PyErr_Occurred()) PyErr_NoMemory();
         return -1;
     }
@@ -84,7 +102,10 @@ int loader_init(PyObject *object, PyObject *args, PyObject *kwargs) {
 
 PyObject *loader_close(PyObject *object, PyObject *) {
     Loader *const self = as_loader(object);
+    // Taken together: a second call, while this one waits, must not free what threads still read.
     fm_loader *handle = self->handle;
+    Held held;
+    if (self->held) std::swap(held, *self->held);
     self->handle = nullptr;
     Py_BEGIN_ALLOW_THREADS fm_loader_close(&handle);
     Py_END_ALLOW_THREADS Py_RETURN_NONE;
@@ -95,8 +116,10 @@ void loader_dealloc(PyObject *object) {
     PyTypeObject *const type = Py_TYPE(object);
     PyObject *const none = loader_close(object, nullptr);
     Py_XDECREF(none);
+    delete self->held;
     delete self->config;
-    Py_XDECREF(self->error_type);
+    Py_XDECREF(self->error_types.error);
+    Py_XDECREF(self->error_types.budget);
     auto *const free_object = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
     free_object(object);
     Py_DECREF(type);
@@ -115,21 +138,27 @@ PyObject *loader_start(PyObject *object, PyObject *args) {
     fm_error error;
     int status;
     Py_BEGIN_ALLOW_THREADS status = fm_loader_start(self->handle, &epoch, &error);
-    Py_END_ALLOW_THREADS return none_or_raise(self, status, error);
+    Py_END_ALLOW_THREADS
+        // Wrong arguments leave the running epoch as it is.
+        if (status != FM_ERR_ARGUMENT) keep_youngest(self, 0);
+    return none_or_raise(self, status, error);
 }
 
-PyObject *loader_submit(PyObject *object, PyObject *args) {
+PyObject *loader_submit(PyObject *object, PyObject *args, PyObject *kwargs) {
+    static const char *const names[] = {"indices", "paths", "data", nullptr};
     Loader *const self = as_loader(object);
-    PyObject *indices, *paths;
+    PyObject *indices, *paths, *data = Py_None;
     Samples batch;
-    if (!PyArg_ParseTuple(args, "OO", &indices, &paths) || !check_open(self) ||
-        !batch.fill(indices, paths))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O", const_cast<char **>(names), &indices,
+                                     &paths, &data) ||
+        !check_open(self) || !batch.fill(indices, paths, data))
         return nullptr;
     fm_error error;
     int status;
     Py_BEGIN_ALLOW_THREADS status =
         fm_loader_submit(self->handle, batch.samples.data(), batch.samples.size(), &error);
-    Py_END_ALLOW_THREADS if (status < 0) return raise_error(self, error);
+    Py_END_ALLOW_THREADS if (status == FM_OK) self->held->push_back(std::move(batch.images));
+    if (status < 0) return raise_error(self, error);
     return PyBool_FromLong(status == FM_OK);
 }
 
@@ -147,7 +176,8 @@ PyObject *loader_stop(PyObject *object, PyObject *) {
     fm_error error;
     int status;
     Py_BEGIN_ALLOW_THREADS status = fm_loader_stop(self->handle, &error);
-    Py_END_ALLOW_THREADS return none_or_raise(self, status, error);
+    Py_END_ALLOW_THREADS keep_youngest(self, 0);
+    return none_or_raise(self, status, error);
 }
 
 // ---- batches ------------------------------------------------------------------------------------
@@ -178,6 +208,7 @@ PyObject *loader_next(PyObject *object, PyObject *args) {
     fm_error error;
     int status = FM_OK;
     if (!wait_for_next(self, timeout_ns, &batch, &error, &status)) return nullptr;
+    keep_youngest(self, fm_loader_n_pending(self->handle));
     if (status == FM_OK) {
         const unsigned int n = batch.n;
         PyObject *const payload = self->config->alloc ? static_cast<PyObject *>(batch.memory_handle)
@@ -298,13 +329,18 @@ PyObject *get_out_shape(PyObject *self, void *) {
 
 PyObject *get_pid(PyObject *self, void *) { return PyLong_FromLong(as_loader(self)->pid); }
 
+PyObject *get_n_pending(PyObject *self, void *) {
+    return PyLong_FromSize_t(fm_loader_n_pending(as_loader(self)->handle));
+}
+
 } // namespace
 
 PyObject *make_loader_type(PyObject *module) {
     // _native.pyi describes each of them.
     static PyMethodDef methods[] = {
         {"start", loader_start, METH_VARARGS, "Starts an epoch."},
-        {"submit", loader_submit, METH_VARARGS, "Appends a batch."},
+        {"submit", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(loader_submit)),
+         METH_VARARGS | METH_KEYWORDS, "Appends a batch."},
         {"finish", loader_finish, METH_NOARGS, "No more batches in this epoch."},
         {"stop", loader_stop, METH_NOARGS, "Stops the epoch."},
         {"next", loader_next, METH_VARARGS, "The next batch."},
@@ -321,6 +357,7 @@ PyObject *make_loader_type(PyObject *module) {
         {"slot_bytes", get_slot_bytes, nullptr, "bytes of a batch slot", nullptr},
         {"out_shape", get_out_shape, nullptr, "(3, height, width)", nullptr},
         {"pid", get_pid, nullptr, "the process that opened it", nullptr},
+        {"n_pending", get_n_pending, nullptr, "batches submitted and not yet returned", nullptr},
         {nullptr, nullptr, nullptr, nullptr, nullptr}};
     static PyType_Slot slots[] = {
         {Py_tp_init, reinterpret_cast<void *>(loader_init)},

@@ -21,6 +21,9 @@ int exec_module(PyObject *module) {
     PyObject *const error =
         PyErr_NewException("feedmill._native.Error", PyExc_RuntimeError, nullptr);
     if (add_object(module, "Error", error)) return -1;
+    PyObject *const budget_error =
+        PyErr_NewException("feedmill._native.BudgetError", PyExc_ValueError, nullptr);
+    if (add_object(module, "BudgetError", budget_error)) return -1;
     if (add_object(module, "Loader", feedmill::make_loader_type(module))) return -1;
     const struct {
         const char *name;

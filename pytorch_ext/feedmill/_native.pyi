@@ -1,6 +1,7 @@
 """The extension module: libfeedmill behind Python's limited API. Private; see loader.py."""
 
 from collections.abc import Callable, Sequence
+from os import PathLike
 from typing import Any
 
 # Outcomes of Loader.next().
@@ -18,10 +19,14 @@ ERR_LIMIT: int
 
 class Error(RuntimeError):
     """A failed call; `status` and `index` as in fm_error. Bad arguments raise ValueError, lack of
-    memory MemoryError, a budget that is too small ValueError, use after fork RuntimeError."""
+    memory MemoryError, a budget that is too small BudgetError; use after fork is an
+    Error."""
 
     status: int
     index: int
+
+class BudgetError(ValueError):
+    """Loader(): three batch slots and what else is needed do not fit memory_budget_bytes."""
 
 def version() -> str: ...
 def usable_cpus() -> int: ...
@@ -32,6 +37,7 @@ class Loader:
     slot_bytes: int
     out_shape: tuple[int, int, int]  # (3, height, width)
     pid: int  # the process that opened it
+    n_pending: int  # batches submitted and not yet returned; read-only, as all of these
 
     def __init__(
         self,
@@ -58,8 +64,20 @@ class Loader:
     ) -> None: ...
     def start(self, seed: int, epoch: int) -> None:
         """Starts an epoch; stops a running one. seed: 64 bits, epoch: 32 bits."""
-    def submit(self, indices: Sequence[int], paths: Sequence[str | bytes]) -> bool:
-        """Appends a batch; False when prefetch_batches are waiting already."""
+    def submit(
+        self,
+        indices: Sequence[int],
+        paths: Sequence[str | bytes | PathLike],
+        data: Sequence[bytes | None] | None = None,
+    ) -> bool:
+        """Appends a batch; False when prefetch_batches are waiting already.
+
+        data: for each sample its encoded image, or None: the file at its path is read. With an
+        image the path is only the sample's name in messages, "" for none. The loader holds a
+        reference to each bytes object, and copies nothing, until next() has returned its batch or
+        the error in place of it, or start(), stop() or close() has ended the epoch. ValueError
+        where the lengths differ, TypeError for anything but bytes and None. Nothing is kept where
+        submit() raises or returns False."""
     def finish(self) -> None: ...
     def stop(self) -> None: ...
     def next(self, timeout_ns: int) -> tuple[int, Any, int]:
@@ -68,8 +86,9 @@ class Loader:
         is a sample's error, payload its message; the batch is gone. Waits with the GIL released,
         in slices, so that signals get through; negative timeout: without limit."""
     def fallback(self) -> tuple[int, int, int, int, str, memoryview, str]:
-        """After FALLBACK: (index, occurrence, position, cause, path, out, message); out is the
-        sample's place in its batch, 3 * height * width values, writable until fallback_done()."""
+        """After FALLBACK: (index, occurrence, position, cause, path, out, message); path is the
+        name, or "", where the image was given to submit(); out is the sample's place in its batch,
+        3 * height * width values, writable until fallback_done()."""
     def fallback_done(self, ok: bool) -> None:
         """ok False drops the batch: the following next() returns its error."""
     def draws(

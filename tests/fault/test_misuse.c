@@ -71,7 +71,7 @@ static void calls_out_of_order_are_refused(void **state) {
     const fm_epoch epoch = {.seed = 1};
     char path[128];
     snprintf(path, sizeof(path), "%s/0000.jpg", images.dir);
-    const fm_sample good = {0, 0, path};
+    const fm_sample good = {.path = path};
     assert_int_equal(fm_loader_open(&loader, &config, &error), FM_OK);
     assert_int_equal(fm_loader_next(loader, 0, &batch, &error), FM_ERR_STATE);
     assert_int_equal(fm_loader_submit(loader, &good, 1, &error), FM_ERR_STATE);
@@ -85,8 +85,12 @@ static void calls_out_of_order_are_refused(void **state) {
     assert_int_equal(fm_loader_next(loader, -1, &batch, &error), FM_AGAIN);
     fm_batch_release(&batch);
 
-    const fm_sample wrong[] = {{-1, 0, path}, {3, 0, path}, {0, 0, NULL}, {0, 0, ""}};
-    for (int i = 0; i < 4; i++)
+    const fm_sample wrong[] = {{.index = -1, .path = path},
+                               {.index = 3, .path = path},
+                               {.path = NULL},
+                               {.path = ""},
+                               {.path = path, .data_bytes = 1}};
+    for (int i = 0; i < 5; i++)
         assert_int_equal(fm_loader_submit(loader, &wrong[i], 1, &error), FM_ERR_ARGUMENT);
     assert_int_equal(fm_loader_submit(loader, NULL, 1, &error), FM_ERR_ARGUMENT);
     assert_int_equal(fm_loader_submit(loader, &good, 0, &error), FM_ERR_ARGUMENT);
@@ -94,8 +98,9 @@ static void calls_out_of_order_are_refused(void **state) {
     char *const long_path = malloc(5001);
     memset(long_path, 'x', 5000);
     long_path[5000] = 0;
-    const fm_sample too_long = {0, 0, long_path};
-    assert_int_equal(fm_loader_submit(loader, &too_long, 1, &error), FM_ERR_ARGUMENT);
+    const fm_sample too_long[] = {{.path = long_path}, {.path = long_path, .data = "x"}};
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(fm_loader_submit(loader, &too_long[i], 1, &error), FM_ERR_ARGUMENT);
     free(long_path);
 
     assert_int_equal(fm_loader_submit(loader, &good, 1, &error), FM_OK);
@@ -117,7 +122,7 @@ static void null_handles_are_refused_everywhere(void **state) {
     fm_step step;
     fm_stats stats;
     const fm_epoch epoch = {.seed = 1};
-    const fm_sample sample = {0, 0, "x"};
+    const fm_sample sample = {.path = "x"};
     assert_int_equal(fm_loader_start(loader, &epoch, &error), FM_ERR_ARGUMENT);
     assert_int_equal(fm_loader_stop(loader, &error), FM_ERR_ARGUMENT);
     assert_int_equal(fm_loader_submit(loader, &sample, 1, &error), FM_ERR_ARGUMENT);

@@ -1,8 +1,8 @@
 /*
  * Arbitrary bytes through fm_jpeg_*. The first 8 bytes of the input choose a crop and the rows per
- * call, the rest is the file. Rows and file end close before the memory's end, so that the address
- * sanitizer sees whatever leaves them; the same crop is decoded twice, with another image's state
- * in between, and must give the same status and pixels.
+ * call, the rest is the file. The file ends where its memory ends, rows close before, so that the
+ * address sanitizer sees whatever leaves them; the same crop is decoded twice, with another image's
+ * state in between, and must give the same status and pixels.
  *
  * With libFuzzer: clang -fsanitize=fuzzer,address,undefined. With FM_FUZZ_REPLAY defined: a plain
  * program that replays the files named on its command line; those are whole inputs. With the option
@@ -90,7 +90,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     const fm_limits limits = {.max_file_bytes = 1 << 20, .max_image_pixels = 1 << 20};
     if (!kept) require(fm_jpeg_open(&kept, &limits, NULL, NULL) == FM_OK);
     if (n < PREFIX) return 0;
-    uint8_t *const file = calloc(n - PREFIX + SPARE, 1);
+    uint8_t *const file = malloc(n > PREFIX ? n - PREFIX : 1);
     require(file != NULL);
     memcpy(file, data + PREFIX, n - PREFIX);
     fm_jpeg *fresh = NULL;

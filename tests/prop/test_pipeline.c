@@ -117,7 +117,8 @@ static void batches_come_in_order_with_their_labels(void **state) {
                 for (int i = 0; i < 5; i++) {
                     snprintf(paths[i], sizeof(path), "%s/%04d.jpg", images.dir,
                              (int)((sent + i) % N_FILES));
-                    samples[i] = (fm_sample){(sent + i) % N_FILES, sent + i, paths[i]};
+                    samples[i] = (fm_sample){
+                        .index = (sent + i) % N_FILES, .label = sent + i, .path = paths[i]};
                 }
                 const int status = fm_loader_submit(loader, samples, 5, &error);
                 assert_true(status == FM_OK || status == FM_AGAIN);
@@ -346,7 +347,9 @@ static void rejected_samples_fail_or_are_finished_by_the_caller(void **state) {
     FILE *const file = fopen(bad, "w");
     fputs("no image at all, but long enough to look at", file);
     fclose(file);
-    const fm_sample samples[] = {{0, 0, good}, {1, 1, bad}, {2, 2, "/does/not/exist.jpg"}};
+    const fm_sample samples[] = {{.index = 0, .path = good},
+                                 {.index = 1, .path = bad},
+                                 {.index = 2, .path = "/does/not/exist.jpg"}};
     for (int fallback = 0; fallback < 2; fallback++) {
         fm_config config = test_config(fm_folder_source(folder));
         config.fallback = fallback;
@@ -431,7 +434,8 @@ static void waits_that_end_in_an_error_count(void **state) {
     const fm_epoch epoch = {.seed = 1};
     char good[128];
     snprintf(good, sizeof(good), "%s/0000.jpg", images.dir);
-    const fm_sample samples[] = {{0, 0, "/does/not/exist.jpg"}, {1, 1, good}};
+    const fm_sample samples[] = {{.index = 0, .path = "/does/not/exist.jpg"},
+                                 {.index = 1, .path = good}};
     fm_error error;
     fm_batch batch;
     for (int round = 0; round < 2; round++) {

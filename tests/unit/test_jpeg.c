@@ -13,16 +13,14 @@
 #include <jpeglib.h>
 
 #include "decode/jpeg.h"
+#include "guarded.h"
 
 enum { SLACK = 64, GUARD = 0xA5 };
 
 static const fm_limits LIMITS = {.max_file_bytes = 1 << 20, .max_image_pixels = 1 << 20};
 
-/* A file in memory with the spare bytes that the contract asks for. */
-typedef struct file {
-    uint8_t *bytes;
-    size_t n;
-} file;
+/* A file in memory, behind which nothing can be read. */
+typedef test_guarded file;
 
 typedef struct kind {
     int width, height, h, v;
@@ -31,12 +29,6 @@ typedef struct kind {
 } kind;
 
 /* ---- making files ---------------------------------------------------------------------------- */
-
-static file file_of(const void *bytes, size_t n) {
-    const file f = {test_calloc(n + SLACK, 1), n};
-    memcpy(f.bytes, bytes, n);
-    return f;
-}
 
 static file make(kind k) {
     struct jpeg_error_mgr errors;
@@ -78,7 +70,7 @@ static file make(kind k) {
     }
     jpeg_finish_compress(&codec);
     jpeg_destroy_compress(&codec);
-    const file f = file_of(out, n_out);
+    const file f = test_guarded_open(out, n_out);
     free(out);
     return f;
 }
@@ -92,7 +84,7 @@ static size_t find_marker(const file *f, uint8_t marker, size_t from) {
 }
 
 static file with_inserted(const file *f, size_t at, const void *bytes, size_t n) {
-    const file g = {test_calloc(f->n + n + SLACK, 1), f->n + n};
+    const file g = test_guarded_open(NULL, f->n + n);
     memcpy(g.bytes, f->bytes, at);
     memcpy(g.bytes + at, bytes, n);
     memcpy(g.bytes + at + n, f->bytes + at, f->n - at);
@@ -100,7 +92,7 @@ static file with_inserted(const file *f, size_t at, const void *bytes, size_t n)
 }
 
 static file without(const file *f, size_t at, size_t n) {
-    const file g = {test_calloc(f->n - n + SLACK, 1), f->n - n};
+    const file g = test_guarded_open(NULL, f->n - n);
     memcpy(g.bytes, f->bytes, at);
     memcpy(g.bytes + at, f->bytes + at + n, f->n - at - n);
     return g;
@@ -108,7 +100,7 @@ static file without(const file *f, size_t at, size_t n) {
 
 /* The file without all segments of one kind before its first scan. */
 static file without_segments(const file *f, uint8_t marker) {
-    file g = file_of(f->bytes, f->n);
+    file g = test_guarded_open(f->bytes, f->n);
     for (size_t at = 2; g.bytes[at + 1] != 0xDA;) {
         const size_t n = 2 + ((size_t)g.bytes[at + 2] << 8 | g.bytes[at + 3]);
         if (g.bytes[at + 1] != marker) {
@@ -116,7 +108,7 @@ static file without_segments(const file *f, uint8_t marker) {
             continue;
         }
         const file shorter = without(&g, at, n);
-        test_free(g.bytes);
+        test_guarded_close(&g);
         g = shorter;
     }
     return g;
@@ -206,7 +198,7 @@ static void check_status(file f, int status, const char *text) {
     assert_int_equal(status_of(jpeg, &f, &error), status);
     if (!strstr(error.message, text)) fail_msg("\"%s\" lacks \"%s\"", error.message, text);
     fm_jpeg_close(&jpeg);
-    test_free(f.bytes);
+    test_guarded_close(&f);
 }
 
 /* ---- pixels ---------------------------------------------------------------------------------- */
@@ -245,7 +237,7 @@ static void crops_equal_the_full_decode(void **state) {
         }
         check_box(jpeg, &f, (fm_box){0, 0, width, height}, height, full, width);
         test_free(full);
-        test_free(f.bytes);
+        test_guarded_close(&f);
     }
     fm_jpeg_close(&jpeg);
 }
@@ -261,7 +253,7 @@ static void header_is_reported(void **state) {
     assert_int_equal(info.n_components, 3);
     assert_true(info.progressive);
     fm_jpeg_end(jpeg);
-    test_free(f.bytes);
+    test_guarded_close(&f);
     fm_jpeg_close(&jpeg);
     fm_jpeg_close(&jpeg);
     fm_jpeg_close(NULL);
@@ -282,7 +274,7 @@ static void box_outside_is_an_argument_error(void **state) {
         assert_int_equal(fm_jpeg_start(jpeg, &boxes[i], &skip, &row_px, NULL), FM_ERR_ARGUMENT);
         fm_jpeg_end(jpeg);
     }
-    test_free(f.bytes);
+    test_guarded_close(&f);
     fm_jpeg_close(&jpeg);
 }
 
@@ -293,29 +285,29 @@ static void one_block_for_life(void **state) {
     fm_error error;
     assert_int_equal(fm_jpeg_open(&jpeg, &LIMITS, &counter, NULL), FM_OK);
     file good = make((kind){.width = 64, .height = 64});
-    file bad = file_of(good.bytes, good.n - 20);
+    file bad = test_guarded_open(good.bytes, good.n - 20);
     for (int i = 0; i < 20; i++) {
         assert_int_equal(status_of(jpeg, &bad, &error), FM_ERR_DAMAGED);
         assert_int_equal(status_of(jpeg, &good, &error), FM_OK);
     }
     assert_int_equal(atomic_load(&counter.n_blocks), 1);
     fm_jpeg_close(&jpeg);
-    test_free(good.bytes);
-    test_free(bad.bytes);
+    test_guarded_close(&good);
+    test_guarded_close(&bad);
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 static void other_formats(void **state) {
     (void)state;
-    check_status(file_of("\x89PNG\r\n\x1a\n....", 12), FM_ERR_FORMAT, "a PNG image");
-    check_status(file_of("RIFF....WEBPVP8 ", 16), FM_ERR_FORMAT, "a WebP image");
-    check_status(file_of("GIF89a", 6), FM_ERR_FORMAT, "a GIF image");
-    check_status(file_of("<html>", 6), FM_ERR_FORMAT, "a text");
-    check_status(file_of("", 0), FM_ERR_FORMAT, "an empty file");
-    check_status(file_of("\xff\xd8", 2), FM_ERR_FORMAT, "a damaged JPEG");
-    check_status(file_of("\xff\xd8\0\0", 4), FM_ERR_FORMAT, "a damaged JPEG");
-    check_status(file_of("abcdefgh", 8), FM_ERR_FORMAT, "no image");
+    check_status(test_guarded_open("\x89PNG\r\n\x1a\n....", 12), FM_ERR_FORMAT, "a PNG image");
+    check_status(test_guarded_open("RIFF....WEBPVP8 ", 16), FM_ERR_FORMAT, "a WebP image");
+    check_status(test_guarded_open("GIF89a", 6), FM_ERR_FORMAT, "a GIF image");
+    check_status(test_guarded_open("<html>", 6), FM_ERR_FORMAT, "a text");
+    check_status(test_guarded_open("", 0), FM_ERR_FORMAT, "an empty file");
+    check_status(test_guarded_open("\xff\xd8", 2), FM_ERR_FORMAT, "a damaged JPEG");
+    check_status(test_guarded_open("\xff\xd8\0\0", 4), FM_ERR_FORMAT, "a damaged JPEG");
+    check_status(test_guarded_open("abcdefgh", 8), FM_ERR_FORMAT, "no image");
 }
 
 static void kinds_that_pillow_decodes(void **state) {
@@ -327,15 +319,15 @@ static void kinds_that_pillow_decodes(void **state) {
     file f = make((kind){.width = 20, .height = 20});
     const size_t sof = find_marker(&f, 0xC0, 0);
     f.bytes[sof + 4] = 12;
-    check_status(file_of(f.bytes, f.n), FM_ERR_KIND, "12 bits");
+    check_status(test_guarded_open(f.bytes, f.n), FM_ERR_KIND, "12 bits");
     f.bytes[sof + 4] = 8;
     f.bytes[sof + 1] = 0xC3;
-    check_status(file_of(f.bytes, f.n), FM_ERR_KIND, "lossless");
+    check_status(test_guarded_open(f.bytes, f.n), FM_ERR_KIND, "lossless");
     f.bytes[sof + 1] = 0xC0;
     f.bytes[sof + 5] = f.bytes[sof + 6] = 0; /* height */
-    check_status(file_of(f.bytes, f.n), FM_ERR_KIND, "height");
+    check_status(test_guarded_open(f.bytes, f.n), FM_ERR_KIND, "height");
     f.bytes[sof + 6] = 20;
-    test_free(f.bytes);
+    test_guarded_close(&f);
 }
 
 static void limits_hold_before_decoding(void **state) {
@@ -343,7 +335,7 @@ static void limits_hold_before_decoding(void **state) {
     file f = make((kind){.width = 20, .height = 20});
     const size_t sof = find_marker(&f, 0xC0, 0);
     f.bytes[sof + 5] = f.bytes[sof + 7] = 0x10; /* 4116 x 4116 */
-    check_status(file_of(f.bytes, f.n), FM_ERR_LIMIT, "max_image_pixels allows 1048576");
+    check_status(test_guarded_open(f.bytes, f.n), FM_ERR_LIMIT, "max_image_pixels allows 1048576");
     f.bytes[sof + 5] = 0;
     f.bytes[sof + 7] = f.bytes[sof + 8] = 0xFF;
     check_status(f, FM_ERR_LIMIT, "65500");
@@ -355,7 +347,7 @@ static void limits_hold_before_decoding(void **state) {
         if (p.bytes[at] == 0xFF && p.bytes[at + 1] == 0xDA) scan = at;
     for (int i = 0; i < 200; i++) {
         const file longer = with_inserted(&p, last, p.bytes + scan, last - scan);
-        test_free(p.bytes);
+        test_guarded_close(&p);
         p = longer;
     }
     check_status(p, FM_ERR_LIMIT, "scans");
@@ -372,11 +364,44 @@ static void every_truncation_is_refused(void **state) {
         file f = make(kinds[i]);
         fm_image_info info;
         for (size_t n = 0; n < f.n; n++) {
-            const int status = fm_jpeg_begin(jpeg, f.bytes, n, &info, NULL);
+            const file cut = test_guarded_open(f.bytes, n);
+            const int status = fm_jpeg_begin(jpeg, cut.bytes, n, &info, NULL);
             assert_int_equal(status, n < 3 ? FM_ERR_FORMAT : FM_ERR_DAMAGED);
             fm_jpeg_end(jpeg);
+            test_guarded_close(&cut);
         }
-        test_free(f.bytes);
+        test_guarded_close(&f);
+    }
+    fm_jpeg_close(&jpeg);
+}
+
+/* Rubbish in the image data leads libjpeg astray, but not behind the end, where a page can't be
+ * read; with data that ends early it arrives there sooner. */
+static void damaged_data_is_not_read_past_its_end(void **state) {
+    (void)state;
+    const kind kinds[] = {{.width = 200, .height = 90, .h = 1, .v = 1},
+                          {.width = 200, .height = 90, .h = 4, .v = 2},
+                          {.width = 200, .height = 90, .grey = true},
+                          {.width = 200, .height = 90, .h = 2, .v = 2, .split = true},
+                          {.width = 200, .height = 90, .h = 2, .v = 2, .restart = 2},
+                          {.width = 200, .height = 90, .h = 2, .v = 2, .progressive = true}};
+    fm_jpeg *jpeg = open_jpeg();
+    srand(11);
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        const file good = make(kinds[i]);
+        const size_t data = find_marker(&good, 0xDA, 0) + 14, n_data = good.n - 2 - data;
+        for (int round = 0; round < 300; round++) {
+            const size_t n = data + (size_t)rand() % n_data + 2;
+            const file bad = test_guarded_open(good.bytes, n);
+            for (int k = round % 8; k > 0; k--)
+                bad.bytes[data + (size_t)rand() % (n - data)] = (uint8_t)(rand() % 255);
+            memcpy(bad.bytes + n - 2, "\xff\xd9", 2);
+            fm_error error;
+            const int status = status_of(jpeg, &bad, &error);
+            assert_true(status == FM_OK || status == FM_ERR_DAMAGED || status == FM_ERR_KIND);
+            test_guarded_close(&bad);
+        }
+        test_guarded_close(&good);
     }
     fm_jpeg_close(&jpeg);
 }
@@ -410,7 +435,7 @@ static void damaged_structure(void **state) {
     check_status(with_inserted(&f, data + 9, "\xff\x02", 2), FM_ERR_DAMAGED, "marker 02");
     check_status(with_inserted(&f, eoi, f.bytes + sos, eoi - sos), FM_ERR_DAMAGED, "one scan");
     check_status(with_inserted(&f, data + 9, "\xff\xd0", 2), FM_ERR_DAMAGED, "libjpeg");
-    test_free(f.bytes);
+    test_guarded_close(&f);
 }
 
 /* Pillow refuses a file whose EXIF resolution is no number. */
@@ -428,8 +453,8 @@ static void exif_that_pillow_refuses(void **state) {
     exif[TYPE] = 5;
     exif[COUNT] = 2;
     check_status(with_inserted(&f, 2, exif, sizeof(exif)), FM_ERR_DAMAGED, "EXIF");
-    test_free(twice.bytes);
-    test_free(f.bytes);
+    test_guarded_close(&twice);
+    test_guarded_close(&f);
 }
 
 /* libjpeg would take the tables of the image before. */
@@ -444,9 +469,9 @@ static void tables_of_another_image_are_not_used(void **state) {
         assert_int_equal(status_of(jpeg, &no_quant, &error), FM_ERR_DAMAGED);
         assert_int_equal(status_of(jpeg, &f, &error), FM_OK);
     }
-    test_free(f.bytes);
-    test_free(no_huffman.bytes);
-    test_free(no_quant.bytes);
+    test_guarded_close(&f);
+    test_guarded_close(&no_huffman);
+    test_guarded_close(&no_quant);
     fm_jpeg_close(&jpeg);
 }
 
@@ -457,12 +482,12 @@ static void incomplete_scans_are_refused(void **state) {
     for (size_t at = 0; at + 1 < p.n; at++)
         if (p.bytes[at] == 0xFF && p.bytes[at + 1] == 0xDA) last = at;
     check_status(without(&p, last, p.n - 2 - last), FM_ERR_DAMAGED, "lacks some scans");
-    test_free(p.bytes);
+    test_guarded_close(&p);
     file s = make((kind){.width = 40, .height = 30, .split = true});
     for (size_t at = 0; at + 1 < s.n; at++)
         if (s.bytes[at] == 0xFF && s.bytes[at + 1] == 0xDA) last = at;
     check_status(without(&s, last, s.n - 2 - last), FM_ERR_DAMAGED, "component without data");
-    test_free(s.bytes);
+    test_guarded_close(&s);
 }
 
 /* Rows above damage are delivered; the call that meets it refuses the image. */
@@ -484,7 +509,7 @@ static void warnings_refuse_the_image(void **state) {
     assert_int_equal(fm_jpeg_read(jpeg, &row, 1, &error), FM_ERR_STATE);
     fm_jpeg_end(jpeg);
     test_free(row);
-    test_free(f.bytes);
+    test_guarded_close(&f);
     fm_jpeg_close(&jpeg);
 }
 
@@ -498,6 +523,7 @@ int main(void) {
         cmocka_unit_test(kinds_that_pillow_decodes),
         cmocka_unit_test(limits_hold_before_decoding),
         cmocka_unit_test(every_truncation_is_refused),
+        cmocka_unit_test(damaged_data_is_not_read_past_its_end),
         cmocka_unit_test(damaged_structure),
         cmocka_unit_test(exif_that_pillow_refuses),
         cmocka_unit_test(tables_of_another_image_are_not_used),
