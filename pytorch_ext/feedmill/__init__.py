@@ -3,10 +3,54 @@
     from feedmill import DataLoader
 
 takes the place of ``torch.utils.data.DataLoader``: same arguments, same batches, same order.
+``feedmill.watch()`` counts the waits for any other loader.
 """
 
-from feedmill._ops import __version__
-from feedmill.loader import DataLoader
-from feedmill.stats import Stats
+from __future__ import annotations
 
-__all__ = ["DataLoader", "Stats", "__version__"]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from feedmill._ops import __version__
+
+if TYPE_CHECKING:
+    from feedmill.accelerated import keep_in_accelerate, prepare, skip_first_batches
+    from feedmill.loader import DataLoader
+    from feedmill.stats import Stats
+    from feedmill.verify import VerificationError
+    from feedmill.watched import watch
+
+__all__ = [
+    "DataLoader",
+    "Stats",
+    "VerificationError",
+    "__version__",
+    "keep_in_accelerate",
+    "prepare",
+    "skip_first_batches",
+    "watch",
+]
+
+# Imported when they are first asked for: with most of them comes torch, which the command line can
+# do without, and which takes seconds.
+_HOMES = {
+    "DataLoader": "loader",
+    "Stats": "stats",
+    "VerificationError": "verify",
+    "keep_in_accelerate": "accelerated",
+    "prepare": "accelerated",
+    "skip_first_batches": "accelerated",
+    "watch": "watched",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'feedmill' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"feedmill.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

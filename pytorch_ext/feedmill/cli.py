@@ -2,7 +2,7 @@
 
 ``feedmill bench DIR`` runs the loader over a folder of images, with nothing around it, and says
 how fast it was and where the time went. It needs no torchvision, and Pillow only for files that
-the native decoder does not take.
+the native decoder does not take. ``feedmill run`` is in ``run``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from feedmill._ops import __version__, native
-from feedmill.recognise import RANDOM_HORIZONTAL_FLIP, RANDOM_RESIZED_CROP
+from feedmill.plan import RANDOM_HORIZONTAL_FLIP, RANDOM_RESIZED_CROP
+from feedmill.run import add_run, split
 
 # What torchvision's ImageFolder takes for an image.
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -37,7 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"feedmill {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_bench(commands)
-    arguments = parser.parse_args(argv)
+    add_run(commands)
+    words, rest = split(sys.argv[1:] if argv is None else argv)
+    arguments = parser.parse_args(words, argparse.Namespace(rest=rest))
     try:
         return arguments.run(arguments, parser)
     except KeyboardInterrupt:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from feedmill._ops import native
-from feedmill.recognise import Plan
+from feedmill.counting import Account
+from feedmill.plan import Plan
 from feedmill.stats import KEPT_STEPS, STEP_DTYPE, sum_counters
 
 
@@ -47,12 +50,6 @@ def open_native(config: Config) -> Any:
     )
 
 
-def is_budget_refusal(error: ValueError) -> bool:
-    """Whether that is why a native loader could not be opened. Errors of other arguments are
-    ValueErrors too; they begin with another name."""
-    return str(error).startswith("memory_budget of ")
-
-
 class _FitsError(Exception):
     """The budget was found sufficient; what comes behind the check is not wanted."""
 
@@ -68,8 +65,8 @@ def budget_refusal(config: Config) -> str | None:
 
     try:
         open_native(replace(config, alloc=refuse)).close()
-    except ValueError as error:
-        return str(error) if is_budget_refusal(error) else None
+    except native.BudgetError as error:
+        return str(error)
     except Exception:  # _FitsError, or something that opening it in earnest will raise again
         pass
     return None
@@ -112,7 +109,7 @@ class _Entry:
         self.handle.close()
 
 
-class Handles:
+class Handles(Account):
     """Keeps one idle native loader for the next epoch, and the counters of all.
 
     Pickles and copies as an empty one. May be used from several threads. The garbage collector may
@@ -127,6 +124,7 @@ class Handles:
         # Every native loader since the start, so that its counters are in here exactly once at any
         # moment. The list is never changed, but replaced: readers go on with the one they have.
         self._entries: list[_Entry] = []
+        self._diagnosing = threading.RLock()
         self._diagnostic: list[tuple[Config, Any]] = []
 
     def __reduce__(self) -> tuple[type[Handles], tuple[()]]:
@@ -186,13 +184,16 @@ class Handles:
             for entry in self._entries
         )
 
-    def diagnostic(self, plan: Plan, n_samples: int) -> Any:
-        """A small native loader beside the others: one thread, batches of one. Not counted."""
+    @contextmanager
+    def diagnostic(self, plan: Plan, n_samples: int) -> Iterator[Any]:
+        """A small native loader beside the others: one thread, batches of one. Not counted.
+        For one thread at a time; others wait."""
         self._forget_after_fork()
         config = Config(plan, n_samples, batch_size=1, n_threads=1, prefetch_batches=1)
-        if not self._diagnostic or self._diagnostic[0][0] != config:
-            self._diagnostic = [(config, open_native(config))]
-        return self._diagnostic[0][1]
+        with self._diagnosing:
+            if not self._diagnostic or self._diagnostic[0][0] != config:
+                self._diagnostic = [(config, open_native(config))]
+            yield self._diagnostic[0][1]
 
     def counters(self) -> dict[str, Any]:
         """The counters of all native loaders of this process, summed."""

@@ -1,25 +1,37 @@
-"""Samples that the native decoder does not take, finished by Pillow with the same draws."""
+"""Samples made by the user's own objects with our random draws.
+
+The native decoder does not take every file; what it leaves is made here, and native="verify" checks
+here what it made. Nothing is derived from the plan: what comes out is what torchvision makes of the
+file, and what is raised is what Pillow raises. Only the random numbers are ours.
+"""
 
 from __future__ import annotations
 
+import copy
 import errno
-import operator
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from feedmill.samples import Item
+from feedmill.plan import RANDOM_HORIZONTAL_FLIP, RANDOM_RESIZED_CROP
+from feedmill.transforms import V1, Step
+
 # (kind, top, left, height, width, flip), as _native.Loader.draws() gives them, for an image of
 # width x height pixels.
-Draws = Sequence[tuple[int, int, int, int, int, bool]]
+Draw = tuple[int, int, int, int, int, bool]
+DrawsOf = Callable[[int, int], Sequence[Draw]]
 
 
 def check_regular(path: Any) -> None:
     """Raises OSError for what is neither a file nor a directory: opening a pipe that nobody writes
     to would block for ever. What can't be looked at is left to open() to refuse."""
+    if isinstance(path, int):
+        return  # a file descriptor, to os.stat()
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError, TypeError):
@@ -28,58 +40,52 @@ def check_regular(path: Any) -> None:
         raise OSError(errno.EINVAL, "not a regular file", path)
 
 
-class Replay:
-    """Opens a file with the dataset's own loader and runs the user's own transform objects.
+def replay(item: Item, draws_of: DrawsOf) -> torch.Tensor:
+    """The transformed image of a sample; ``draws_of(width, height)`` gives its draws.
 
-    Nothing here is derived from the plan: what comes out is what torchvision makes of the file,
-    and what is raised is what Pillow raises. Only the random numbers are ours.
-
-    Args:
-        load: the dataset's ``loader``, path -> PIL image.
-        transforms: the objects in the dataset's ``Compose``, of the kinds that
-            ``recognise.recognise()`` takes.
+    torch's global random state is left as it was.
     """
+    if item.data is None:
+        check_regular(item.path)
+    return run_steps(item.leaf.steps, item.load(), draws_of)
 
-    def __init__(self, load: Callable[[Any], Any], transforms: Sequence[Any]) -> None:
-        self._load = load
-        self._transforms = tuple(transforms)
 
-    def __eq__(self, other: object) -> bool:
-        """Whether they run the same objects."""
-        if not isinstance(other, Replay):
-            return NotImplemented
-        mine, theirs = ((one._load, *one._transforms) for one in (self, other))
-        return len(mine) == len(theirs) and all(map(operator.is_, mine, theirs))
+def run_steps(steps: Sequence[Step], image: Any, draws_of: DrawsOf) -> Any:
+    """What the transforms make of a PIL image; see replay()."""
+    for _, image in each_step(steps, image, draws_of):
+        pass
+    return image
 
-    def __call__(self, path: Any, draws_of: Callable[[int, int], Draws]) -> torch.Tensor:
-        """The transformed image. ``draws_of(width, height)`` gives its draws."""
-        # Imported by then: the dataset is torchvision's.
-        from torchvision.transforms import functional
 
-        check_regular(path)
-        image = self._load(path)
-        draws = iter(draws_of(*image.size))
-        for transform in self._transforms:
-            name = type(transform).__name__
-            if name == "RandomResizedCrop":
-                _, top, left, height, width, _ = next(draws)
-                image = functional.resized_crop(
-                    image,
-                    top,
-                    left,
-                    height,
-                    width,
-                    transform.size,
-                    transform.interpolation,
-                    antialias=transform.antialias,
-                )
-            elif name == "RandomHorizontalFlip":
-                image = functional.hflip(image) if next(draws)[5] else image
-            else:
-                if name in ("Resize", "CenterCrop"):
-                    next(draws)  # no random numbers, but a place in the list
-                image = transform(image)
-        return image
+def each_step(
+    steps: Sequence[Step], image: Any, draws_of: DrawsOf
+) -> Iterator[tuple[Step, Any]]:
+    """Runs the transforms one by one; yields each and what came out of it."""
+    draws = iter(draws_of(*image.size))
+    for step in steps:
+        transform = _with_draws(step, [next(draws) for _ in step.kinds])
+        with torch.random.fork_rng(devices=()):  # a flip asks for a number whatever it is told
+            image = transform(image)
+        yield step, image
+
+
+def _with_draws(step: Step, draws: Sequence[Draw]) -> Any:
+    """The transform itself, or a copy of it for which these are the numbers that come up."""
+    if step.kinds == (RANDOM_HORIZONTAL_FLIP,):
+        twin = copy.copy(step.transform)
+        twin.p = 1.0 if draws[0][5] else 0.0
+        return twin
+    if step.kinds == (RANDOM_RESIZED_CROP,):
+        twin = copy.copy(step.transform)
+        _, top, left, height, width, _ = draws[0]
+        if step.module == V1:
+            twin.get_params = lambda *_: (top, left, height, width)
+        else:
+            box = {"top": top, "left": left, "height": height, "width": width}
+            name = "make_params" if hasattr(twin, "make_params") else "_get_params"
+            setattr(twin, name, lambda *_: box)
+        return twin
+    return step.transform
 
 
 def write_sample(image: torch.Tensor, out: memoryview, shape: Sequence[int], dtype: str) -> None:
@@ -103,13 +109,12 @@ def write_sample(image: torch.Tensor, out: memoryview, shape: Sequence[int], dty
     np.copyto(target, image.numpy())
 
 
-def name_sample(error: BaseException, index: int, path: Any) -> None:
+def name_sample(error: BaseException, item: Item) -> None:
     """Adds a sample's dataset index and path to the text of an exception, keeping its type."""
-    where = f"dataset index {index}, file {path!r}"
     args = error.args
     if isinstance(error, OSError) and error.errno is not None and error.strerror:
-        error.strerror = f"{error.strerror} [{where}]"  # part of str(error)
+        error.strerror = f"{error.strerror} [{item}]"  # part of str(error)
     elif len(args) == 1 and isinstance(args[0], str):
-        error.args = (f"{args[0]} [{where}]",)
+        error.args = (f"{args[0]} [{item}]",)
     elif hasattr(error, "add_note"):  # Python 3.11 on
-        error.add_note(where)
+        error.add_note(str(item))

@@ -20,6 +20,7 @@ _NO_DRAW_AFTER_FIRST = (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
+_OWN_LENGTH = (*_NO_DRAW_AFTER_FIRST, RandomSampler, list, tuple, range)
 
 
 def always(_n_pulled: int) -> bool:
@@ -39,6 +40,9 @@ def look_ahead_rule(index_sampler: Any) -> Callable[[int], bool]:
     type, and no random number drawn from a generator that the script holds. Samplers draw when
     they are first advanced; RandomSampler draws again whenever a permutation is used up.
     """
+    if is_accelerates_shard(index_sampler):
+        # It hands on, or leaves out, batches of the sampler inside, and draws nothing.
+        return always if look_ahead_rule(index_sampler.batch_sampler) is always else never
     sampler, batch_size = index_sampler, 1
     if type(index_sampler) is BatchSampler:
         sampler, batch_size = index_sampler.sampler, index_sampler.batch_size
@@ -61,16 +65,22 @@ def look_ahead_rule(index_sampler: Any) -> Callable[[int], bool]:
     return inside_a_permutation
 
 
+def is_accelerates_shard(sampler: Any) -> bool:
+    """Whether it is Accelerate's BatchSamplerShard: each process gets other batches."""
+    kind = type(sampler)
+    return (kind.__module__, kind.__qualname__) == ("accelerate.data_loader", "BatchSamplerShard")
+
+
 def largest_batch(index_sampler: Any, auto_collation: bool) -> int | None:
-    """The most samples that a batch can have, as far as that is known beforehand."""
+    """The most samples that a batch can have, as far as that is known beforehand.
+
+    Only torch's own samplers are asked for their length: another's may raise or change something.
+    """
     if not auto_collation:
         return 1
     batch_size = getattr(index_sampler, "batch_size", None)
     if type(batch_size) is not int or batch_size < 1:
         return None
-    if type(index_sampler) is BatchSampler:
-        try:
-            return max(1, min(batch_size, len(index_sampler.sampler)))
-        except TypeError:
-            pass
+    if type(index_sampler) is BatchSampler and type(index_sampler.sampler) in _OWN_LENGTH:
+        return max(1, min(batch_size, len(index_sampler.sampler)))
     return batch_size

@@ -42,8 +42,8 @@ class Stats:
 
     Attributes:
         path: "native", "torch" (torch's own workers or process did the work: only `batches`,
-            `epochs` and the times of the steps are counted) or "none" (nothing was iterated yet).
-            That of the latest iter().
+            `epochs` and the times of the steps are counted), "watched" (the same of a loader that
+            is somebody else's) or "none" (nothing was iterated yet). That of the latest iter().
         reasons: why the path is "torch", one sentence each.
         batches, samples: handed to the consumer.
         epochs: iterations started.
@@ -71,9 +71,12 @@ class Stats:
         wait_idle_ns: the part of it while a step waited for data. High: files come late. Low
             beside n_threads * data_wait_ns: the decode threads are the bottleneck.
         fallback_ns: time spent in Pillow for `fallback_samples`, all of it in the consumer's way.
+        collate_ns: time in a collate_fn of the script's own on native batches, on the consumer's
+            thread. High: it is worth making faster, or doing on the GPU.
+        verified_samples: samples that native="verify" found to be the same.
         host_wait_ns: time inside next().
         data_wait_ns: the part of it before the batch was ready: the stall. The rest is overhead.
-            On torch's path all of host_wait_ns.
+            On torch's path, and of a watched loader, all of host_wait_ns.
         wall_ns: from the first request of each epoch to its last return, summed: consumer's work
             included.
         torch_batches, torch_wait_ns, torch_wall_ns: the parts of batches, data_wait_ns and wall_ns
@@ -116,6 +119,8 @@ class Stats:
     worker_idle_ns: int = 0
     wait_idle_ns: int = 0
     fallback_ns: int = 0
+    collate_ns: int = 0
+    verified_samples: int = 0
     host_wait_ns: int = 0
     data_wait_ns: int = 0
     wall_ns: int = 0
@@ -205,6 +210,17 @@ class Stats:
         return "\n".join([verdict(self), *_table(self)])
 
 
+@dataclass
+class PythonCounters:
+    """What is counted on the consumer's thread, beside the native loaders' own counters."""
+
+    collate_ns: int = 0
+    verified_samples: int = 0
+
+    def counters(self) -> dict[str, int]:
+        return dict(vars(self))
+
+
 _COUNTERS = [one.name for one in fields(Stats) if one.type == "int" and one.name not in _GAUGES]
 
 
@@ -235,6 +251,8 @@ def verdict(stats: Stats) -> str:
         return f"fell back to torch: {why}. {_waited(stats)}"
     if not stats.batches:
         return "nothing to report: no batch was delivered yet"
+    if stats.path == "watched" and stats.data_wait_share < _NO_STALL:
+        return f"no stall: {_waited(stats)}"
     if stats.data_wait_share < _NO_STALL:
         return (
             f"no stall: steps waited {_percent(stats.data_wait_share)} of the time for data; the "
@@ -244,6 +262,11 @@ def verdict(stats: Stats) -> str:
         return (
             f"start-up: most of the wait for data was for the first batch of an epoch; "
             f"{_waited(stats)}"
+        )
+    if stats.path == "watched":
+        return (
+            f"stalled: {_waited(stats)}, {stats.data_wait_ns / 1e9:.2f} of "
+            f"{stats.wall_ns / 1e9:.2f} s; why can't be told from outside of this loader"
         )
     return f"{_bottleneck(stats)}; {_waited(stats)}"
 
@@ -322,7 +345,7 @@ def _table(stats: Stats) -> list[str]:
         ("waited", f"{stats.host_wait_ns / 1e9:.3f} s in next(), {stats.data_wait_ns / 1e9:.3f} s "
                    "of it for data"),
     ]
-    if stats.batches > stats.torch_batches:
+    if _n_native_batches(stats):
         pillow = f"{stats.fallback_samples:,} through Pillow"
         causes = _causes(stats)
         cpu = f" ({stats.cpu})" if stats.cpu else ""
@@ -338,13 +361,23 @@ def _table(stats: Stats) -> list[str]:
             ("slots", f"{stats.n_slots} of {stats.slot_bytes / 1e6:.1f} MB; "
                       f"{stats.copied_batches} batches copied out"),
         ]
+    if stats.collate_ns:
+        rows.append(("collate", f"{stats.collate_ns / 1e9:.3f} s in collate_fn, in the step's way"))
+    if stats.verified_samples:
+        rows.append(("verified", f"{stats.verified_samples:,} samples, all the same"))
     if stats.errors:
         rows.append(("errors", f"{stats.errors} batches"))
     return [f"  {name:<10} {text}" for name, text in rows]
 
 
+def _n_native_batches(stats: Stats) -> int:
+    return 0 if stats.path == "watched" else stats.batches - stats.torch_batches
+
+
 def _delivered(stats: Stats) -> str:
-    n_native = stats.batches - stats.torch_batches
+    n_native = _n_native_batches(stats)
+    if stats.path == "watched":
+        return f"{stats.batches:,} batches, {stats.epochs} epochs"
     parts = [f"{stats.samples:,} samples in {n_native:,} batches natively"] if n_native else []
     if stats.torch_batches:
         parts.append(f"{stats.torch_batches:,} batches on torch's path")

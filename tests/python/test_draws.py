@@ -243,7 +243,7 @@ def test_a_thousand_epochs_are_kept_and_equal_plans_once(dataset):
     loader = native_loader(dataset, batch_size=8)
     for _ in range(1010):
         iter(loader)
-    assert len(loader._epochs) == 1000
-    assert len({id(epoch.plan) for epoch in loader._epochs.values()}) == 1
+    assert len(loader._feedmill.epochs._kept) == 1000
+    assert len({id(epoch.source) for epoch in loader._feedmill.epochs._kept.values()}) == 1
     with pytest.raises(ValueError, match=r"epoch 9 .*known: 10 to 1009\)"):
         loader.draws(0, 9)

@@ -8,6 +8,7 @@ import feedmill
 import pytest
 import torch
 from feedmill._ops import native
+from feedmill.paths import n_threads
 from helpers import native_loader, targets_of
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
 
@@ -69,8 +70,9 @@ def test_positional_arguments_are_torchs(numbered):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"native": "verify"}, "'auto', 'require', 'off'"),
-        ({"native": None}, "'auto', 'require', 'off'"),
+        ({"native": "sometimes"}, "'auto', 'require', 'verify', 'off'"),
+        ({"native": None}, "'auto', 'require', 'verify', 'off'"),
+        ({"worker_init": True}, "'fallback', 'ignore'"),
         ({"reader": "mmap"}, "'auto', 'uring', 'pread'"),
         ({"seed": 1.5}, "seed is 1.5"),
         ({"seed": True}, "seed is True"),
@@ -94,7 +96,8 @@ def test_bad_values_of_ours(numbered, options, text):
 
 
 def test_our_arguments_are_attributes_and_keyword_only(numbered):
-    options = {"native": "off", "seed": -3, "threads": 3, "memory_budget": 1 << 30, "reader": "pread"}
+    options = {"native": "off", "seed": -3, "threads": 3, "memory_budget": 1 << 30, "reader": "pread",
+               "worker_init": "ignore"}
     loader = feedmill.DataLoader(numbered, **options)
     assert {name: getattr(loader, name) for name in options} == options
     with pytest.raises(TypeError):
@@ -105,6 +108,11 @@ def test_a_budget_that_is_too_small_names_the_bytes(numbered):
     loader = native_loader(numbered, batch_size=32, memory_budget=1000)
     with pytest.raises(ValueError, match="memory_budget of 1000 bytes is too small"):
         iter(loader)
+
+
+def test_annotations_may_name_the_type_of_a_sample(numbered):
+    annotated = feedmill.DataLoader[list[torch.Tensor]]
+    assert targets_of(annotated(numbered, batch_size=20)) == [[*range(20)], [*range(20, 40)]]
 
 
 def test_attributes_that_torch_freezes(numbered):
@@ -127,7 +135,7 @@ def test_errors_of_iter(numbered, num_workers):
 def test_warning_of_too_many_workers(numbered):
     with pytest.warns(UserWarning, match="This DataLoader will create 500 worker"):
         loader = native_loader(numbered, num_workers=500, batch_size=4)
-    assert loader._n_threads() < 500
+    assert n_threads(loader) < 500
 
 
 def test_pin_memory_without_accelerator_warns(numbered):
@@ -177,11 +185,11 @@ def test_rebuilt_from_its_attributes(numbered):
 
 def test_threads_by_num_workers(numbered, monkeypatch):
     usable = feedmill._ops.native.usable_cpus()
-    assert native_loader(numbered, num_workers=1)._n_threads() == 1
-    assert native_loader(numbered)._n_threads() == max(1, usable - 1)
-    assert native_loader(numbered, threads=9)._n_threads() == 9
+    assert n_threads(native_loader(numbered, num_workers=1)) == 1
+    assert n_threads(native_loader(numbered)) == max(1, usable - 1)
+    assert n_threads(native_loader(numbered, threads=9)) == 9
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(usable))
-    assert native_loader(numbered)._n_threads() == 1
+    assert n_threads(native_loader(numbered)) == 1
 
 
 def test_the_clock_of_timeout_starts_anew_with_a_batchs_worth(numbered):

@@ -144,6 +144,97 @@ def test_a_custom_sampler_is_pulled_as_torch_pulls_it(numbered, num_workers, bat
     assert runs[0] == runs[1]
 
 
+class Unasked(Logged):
+    """One whose length can't be told, or should not."""
+
+    def __len__(self):
+        raise NotImplementedError("no length")
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_custom_samplers_length_is_not_asked(numbered, num_workers):
+    loader = native_loader(numbered, batch_size=4, sampler=Unasked(range(6)),
+                           num_workers=num_workers)
+    assert targets_of(loader) == [[0, 1, 2, 3], [4, 5]]
+
+
+def test_set_epoch_reaches_the_sampler_once(numbered):
+    class Counting(Logged):
+        def set_epoch(self, epoch):
+            self.log.append(epoch)
+
+    sampler = Counting(range(4))
+    native_loader(numbered, sampler=sampler).set_epoch(3)
+    assert sampler.log == [3]
+
+
+# torch's iterator also fails in its __del__() then.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("name, value", [("num_workers", -1), ("prefetch_factor", 0)])
+def test_numbers_set_after_init_that_torch_refuses(numbered, name, value):
+    texts = []
+    for build in (native_loader, torch.utils.data.DataLoader):
+        loader = build(numbered, num_workers=1)
+        setattr(loader, name, value)
+        with pytest.raises(AssertionError) as caught:
+            iter(loader)
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
+
+
+class Resuming:
+    """An iterator with nothing but next(): ends or raises where it is told to, and then goes on."""
+
+    def __init__(self, items):
+        self.items, self.log = iter(items), []
+
+    def __next__(self):
+        item = next(self.items, "end")
+        self.log.append(item)
+        if item == "end":
+            raise StopIteration
+        if item == "error":
+            raise KeyError(item)
+        return [item]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+@pytest.mark.parametrize("items", [[1, 2], [1, "end", 2, "end", 3, 4, 5, 6, 7, 8, "end", 9],
+                                   [1, 2, 3, 4, 5, "error", 6, 7, 8, 9, "error", 10, 11]])
+def test_a_custom_iterator_is_pulled_behind_its_end(numbered, num_workers, items):
+    runs = []
+    for ours in (True, False):
+        pulls = Resuming(items)
+        sampler = type("Sampler", (), {"__iter__": lambda self, pulls=pulls: pulls})()
+        options = {"batch_sampler": sampler, "num_workers": num_workers}
+        loader = native_loader(numbered, **options) if ours else torch_loader(**options)
+        iterator = iter(loader)
+        for _ in range(15):
+            try:
+                batch = next(iterator)
+                pulls.log.append((batch[1] if ours else batch).tolist())
+            except (KeyError, StopIteration) as error:
+                pulls.log.append(repr(error))
+        runs.append(pulls.log)
+    assert runs[0] == runs[1]
+
+
+def test_persistent_workers_keep_their_number(numbered):
+    """What torch takes over at the first iter() stays, whatever the loader's attributes say."""
+    runs = []
+    for ours in (True, False):
+        sampler = Logged([[i] for i in range(9)])
+        options = {"batch_sampler": sampler, "num_workers": 1, "persistent_workers": True}
+        loader = native_loader(numbered, **options) if ours else torch_loader(**options)
+        for name, value in [("num_workers", 2), ("prefetch_factor", 4), ("prefetch_factor", None)]:
+            iterator = iter(loader)
+            sampler.log.append("iterated")
+            sampler.log += [(batch[1] if ours else batch).tolist() for batch in iterator]
+            setattr(loader, name, value)
+        runs.append(sampler.log)
+    assert runs[0] == runs[1]
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_an_error_of_the_sampler(numbered, num_workers):
     def failing():
@@ -285,7 +376,7 @@ class Interrupt(BaseException):
     """As a Ctrl-C would be."""
 
 
-@pytest.mark.parametrize("where", ["_resolve", "_note_pulled"])
+@pytest.mark.parametrize("where", ["_batch_of", "_note_pulled", "_arrive"])
 def test_an_interrupt_loses_no_indices(numbered, monkeypatch, where):
     """It comes behind the sampler's next() and before the batch is in line, or right after."""
     iterator = iter(native_loader(numbered, batch_size=4, sampler=list(range(N))))

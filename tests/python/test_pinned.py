@@ -7,6 +7,7 @@ import helpers
 import numpy as np
 import pytest
 import torch
+from feedmill import collating
 from feedmill import iterator as module
 from helpers import compose, native_loader
 from torchvision import transforms as T
@@ -34,7 +35,7 @@ def pinned(monkeypatch):
 
     monkeypatch.setattr(module._BaseDataLoaderIter, "__init__", init)
     pins = []
-    monkeypatch.setattr(module.torch_pin_memory, "pin_memory",
+    monkeypatch.setattr(collating.torch_pin_memory, "pin_memory",
                         lambda data, device=None: pins.append(data) or data)
     return allocations, pins
 

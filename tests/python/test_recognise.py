@@ -57,9 +57,21 @@ TRANSFORMS = {
     "jitter": ((T.Resize(SIZE), T.ColorJitter(0.1), T.PILToTensor()), "ColorJitter is not supported"),
     "random_crop": ((T.RandomCrop(8), T.PILToTensor()), "RandomCrop is not supported"),
     "function": ((T.Resize(SIZE), lambda x: x, T.PILToTensor()), "function is not supported"),
-    "nested": ((compose(T.Resize(SIZE)), T.PILToTensor()), "Compose is not supported"),
-    "v2_resize": ((v2.Resize(SIZE), T.PILToTensor()), "v2"),
-    "v2_to_image": ((T.Resize(SIZE), v2.PILToTensor()), "v2"),
+    "v2_jitter": ((v2.Resize(SIZE), v2.ColorJitter(0.1), v2.PILToTensor()), "ColorJitter"),
+    "v2_on_tensors": ((v2.ToImage(), v2.Resize(SIZE)), "Resize follows the conversion"),
+    "v2_crop_of_image": (
+        (v2.ToImage(), v2.RandomResizedCrop(8)), "RandomResizedCrop follows the conversion"),
+    "v2_bicubic": ((v2.Resize(SIZE, "bicubic"), v2.ToImage()), "bilinear"),
+    "v2_old_ratio": ((changed(v2.RandomResizedCrop(8), ratio=(1, 2)), v2.ToImage()), "was changed"),
+    "v2_float16": ((v2.Resize(SIZE), v2.ToImage(), v2.ToDtype(torch.float16)), "torch.float16"),
+    "v2_dtype_first": ((v2.ToDtype(torch.float32), v2.Resize(SIZE), v2.ToImage()), "before the"),
+    "v2_there_and_back": (
+        (v2.Resize(SIZE), T.ToTensor(), T.Normalize([0.5], [0.5]), v2.ToDtype(torch.uint8)),
+        "changes uint8 values"),
+    "v1_flip_of_image": ((v2.Resize(SIZE), v2.ToImage(), T.RandomHorizontalFlip()), "use v2."),
+    "v2_make_params": (
+        (patched("make_params", step=v2.RandomResizedCrop(8)), v2.ToImage()), "own make_params"),
+    "v2_hook": ((v2.Resize(SIZE), hooked("register_forward_hook"), v2.ToImage()), "hooks"),
     "subclass": ((ResizeSubclass(SIZE), T.PILToTensor()), "ResizeSubclass is not supported"),
     "bicubic": ((T.Resize(SIZE, InterpolationMode.BICUBIC), T.PILToTensor()), "bilinear"),
     "nearest": ((T.RandomResizedCrop(8, interpolation=InterpolationMode.NEAREST), T.ToTensor()),
@@ -74,7 +86,8 @@ TRANSFORMS = {
     "free_size": ((T.Resize(8), T.PILToTensor()), "one size for all images"),
     "no_geometry": ((T.PILToTensor(),), "one size for all images"),
     "two_resizes": ((T.Resize(20), T.RandomResizedCrop(8), T.PILToTensor()), "more than once"),
-    "crop_of_tensor": ((T.Resize(SIZE), T.PILToTensor(), T.CenterCrop(4)), "follows the conversion"),
+    "crop_of_normalized": (
+        (T.Resize(SIZE), T.ToTensor(), T.Normalize(MEAN, STD), T.CenterCrop(9)), "pads small"),
     "resize_of_tensor": ((T.PILToTensor(), T.Resize(SIZE)), "follows the conversion"),
     "no_tensor": ((T.Resize(SIZE),), "does not end in a tensor"),
     "two_tensors": ((*TO_FLOAT, T.ToTensor()), "another conversion"),
@@ -113,7 +126,7 @@ def test_transforms_that_are_left_to_torch(small_images, name):
 def test_a_scripted_transform(small_images):
     dataset = folder(small_images)
     dataset.transform = torch.jit.script(torch.nn.Sequential(T.Resize([8, 8])))
-    assert "only torchvision.transforms.Compose itself" in feedmill.DataLoader(dataset).explain()
+    assert "ScriptModule is not supported" in feedmill.DataLoader(dataset).explain()
 
 
 def same_as_torch(dataset, *, words, **options):
@@ -139,16 +152,12 @@ def same_as_torch(dataset, *, words, **options):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("name", ["lambda", "random_crop", "bicubic", "crop_of_tensor"])
+@pytest.mark.parametrize("name", ["lambda", "random_crop", "bicubic", "crop_of_normalized", "v2_on_tensors"])
 def test_torchs_batches(small_images, name, num_workers):
     steps, words = TRANSFORMS[name]
     # All images are 20 pixels wide and high at least.
     same_as_torch(folder(small_images, T.CenterCrop(20), *steps), words=words, shuffle=True,
                   num_workers=num_workers)
-
-
-def reverse_collate(samples):
-    return torch.utils.data.default_collate(samples)[::-1]
 
 
 def do_nothing(_worker):
@@ -159,12 +168,27 @@ def target_plus_one(target):
     return target + 1
 
 
-def test_other_datasets_and_arguments(small_images, monkeypatch):
+class Squares(torch.utils.data.Dataset):
+    """A dataset of the user's own that offers nothing."""
+
+    def __getitem__(self, index):
+        return torch.full((2,), float(index)), index
+
+    def __len__(self):
+        return 9
+
+
+class SubsetSubclass(torch.utils.data.Subset):
+    pass
+
+
+def test_other_datasets_and_arguments(small_images):
     root = str(small_images)
     same_as_torch(Subclass(root, compose(*HEAD)), words="no subclass")
-    same_as_torch(DatasetFolder(root, default_loader, (".jpg",), compose(*HEAD)), words="DatasetFolder")
-    same_as_torch(torch.utils.data.Subset(folder(root), range(9)), words="Subset")
+    same_as_torch(SubsetSubclass(folder(root), range(9)), words="SubsetSubclass")
     same_as_torch(torch.utils.data.TensorDataset(torch.arange(9.0)), words="TensorDataset")
+    same_as_torch(Squares(), words="Squares")
+    same_as_torch(torch.utils.data.Subset(Squares(), [1, 2]), words="Squares")
     same_as_torch(folder(root, loader=lambda path: pil_loader(path)), words="default_loader")
     same_as_torch(ImageFolder(root, compose(*HEAD), target_plus_one), words="target_transform")
     same_as_torch(ImageFolder(root, ComposeSubclass(list(HEAD))), words="ComposeSubclass")
@@ -172,8 +196,15 @@ def test_other_datasets_and_arguments(small_images, monkeypatch):
                                                         *[T.Lambda(T.functional.to_tensor)][:0]),
                               loader=lambda path: T.functional.to_tensor(pil_loader(path))),
                   words="default_loader")
-    same_as_torch(folder(root), words="collate_fn", collate_fn=reverse_collate)
     same_as_torch(folder(root), words="worker_init_fn", worker_init_fn=do_nothing, num_workers=1)
+    parts = [folder(root), folder(root, T.Resize(SIZE), T.RandomHorizontalFlip(0), T.PILToTensor())]
+    same_as_torch(torch.utils.data.ConcatDataset(parts), words="transforms of different results")
+
+
+def test_patched_subset(small_images, monkeypatch):
+    subset = torch.utils.data.Subset(folder(small_images), range(9))
+    monkeypatch.setattr(torch.utils.data.Subset, "__len__", lambda self: 5)
+    same_as_torch(subset, words="Subset.__len__ was replaced")
 
 
 def test_patched_objects(small_images, monkeypatch):
@@ -243,6 +274,23 @@ def test_files_by_name(tmp_path):
     assert feedmill.DataLoader(dataset).explain().startswith("native path")
 
 
+def test_files_by_what_they_are(tmp_path):
+    """Named as JPEGs, but made for Pillow: the second epoch is left to torch's workers."""
+    for i in range(70):
+        helpers.Image.new("RGB", (9, 9), (i, 0, 0)).save(tmp_path / f"{i:02}.png")
+    (tmp_path / "c").mkdir()
+    for path in tmp_path.glob("*.png"):
+        path.rename(tmp_path / "c" / f"{path.stem}.jpg")
+    dataset = folder(tmp_path)
+    first, second = (feedmill.DataLoader(dataset, batch_size=10, num_workers=n) for n in (1, 2))
+    for loader in (first, second):
+        for path in ("native", "torch" if loader is second else "native"):
+            assert len(list(loader)) == 7 and loader.stats().path == path
+    assert "70 of 70 samples of the latest native epoch" in second.explain()
+    second.native = "require"
+    assert len(list(second)) == 7 and second.stats().path == "native"
+
+
 def test_samples_of_other_kinds(small_images):
     dataset = folder(small_images)
     dataset.samples = []
@@ -258,10 +306,18 @@ def test_samples_of_other_kinds(small_images):
 def test_all_reasons_are_named(small_images):
     dataset = ImageFolder(str(small_images), compose(T.ToTensor()), target_plus_one,
                           loader=lambda path: pil_loader(path))
-    loader = feedmill.DataLoader(dataset, worker_init_fn=do_nothing, collate_fn=reverse_collate)
+    dataset.transform.transforms += [T.Lambda(same), v2.ColorJitter(0.5)]
+    loader = feedmill.DataLoader(dataset, num_workers=1, worker_init_fn=do_nothing)
     text = loader.explain()
-    for words in ("collate_fn", "worker_init_fn", "default_loader", "target_transform"):
+    for words in ("worker_init_fn", "default_loader", "target_transform", "transforms.Lambda",
+                  "ColorJitter"):
         assert words in text
+
+
+def test_explain_prints_what_it_returns(small_images, capsys):
+    for dataset in (folder(small_images), Squares()):
+        text = feedmill.DataLoader(dataset).explain()
+        assert capsys.readouterr().out == text + "\n"
 
 
 @pytest.mark.parametrize(
@@ -274,6 +330,9 @@ def test_all_reasons_are_named(small_images):
         (T.RandomResizedCrop([8]), T.ToTensor()),
         (T.Resize([8]), T.CenterCrop(4), T.ToTensor(), T.Normalize(tuple(MEAN), torch.tensor(STD))),
         (T.Resize(SIZE, interpolation=2), T.ToTensor(), T.ConvertImageDtype(torch.float32)),
+        (compose(T.Resize(SIZE), compose(T.PILToTensor())),),
+        (v2.Resize(SIZE, interpolation=2), v2.ToImage()),
+        (v2.Resize(SIZE, InterpolationMode.BILINEAR, antialias=None), T.PILToTensor()),
     ],
 )
 def test_what_is_taken(small_images, steps):

@@ -9,6 +9,7 @@ import helpers
 import numpy as np
 import pytest
 from feedmill.stats import STEP_DTYPE, sum_counters, verdict
+from feedmill.paths import n_threads
 from helpers import compose, native_loader
 from torchvision import transforms as T
 
@@ -36,7 +37,7 @@ def test_the_numbers_of_two_epochs(numbered, num_workers):
     assert (stats.read_files, stats.read_opens) == (80, 80)
     assert stats.read_bytes > 80 * 500
     assert stats.reader in ("uring", "pread") and stats.reader_reason
-    assert stats.n_threads == loader._n_threads()
+    assert stats.n_threads == n_threads(loader)
     assert 0 < stats.decode_ns and 0 < stats.transform_ns and 0 < stats.worker_cpu_ns
     assert stats.data_wait_ns <= stats.host_wait_ns <= stats.wall_ns <= end - begin
     assert 0 <= stats.data_wait_share <= 1
@@ -57,7 +58,7 @@ def test_steps(numbered):
     assert (steps["data_wait_ns"] <= steps["host_wait_ns"]).all()
     assert int(steps["data_wait_ns"].sum()) == stats.data_wait_ns
     assert int(steps["host_wait_ns"].sum()) == stats.host_wait_ns
-    assert (steps["ready_batches"] <= 4).all()
+    assert (steps["ready_batches"] <= 5).all()
     assert steps["ready_batches"].max() > 0  # the consumer is slow
 
 
@@ -77,7 +78,7 @@ def test_every_counter_is_a_field(numbered):
     loader = native_loader(numbered, batch_size=8)
     list(loader)
     names = {field.name for field in dataclasses.fields(feedmill.Stats)}
-    counters = loader._handles._entries[0].handle.stats()
+    counters = loader._feedmill.handles._entries[0].handle.stats()
     assert set(counters) <= names
     for name in names:
         assert name in feedmill.Stats.__doc__, name
@@ -204,6 +205,7 @@ def test_counters_never_go_back(numbered):
                 seen.append((stats.batches, stats.epochs, stats.threads_created))
             except Exception as error:
                 failures.append(error)
+            time.sleep(0.001)  # numpy gives up the GIL so often that others hardly ever get it
 
     thread = threading.Thread(target=read)
     thread.start()
@@ -217,7 +219,7 @@ def test_counters_never_go_back(numbered):
     assert not failures and len(seen) > 10
     for column in zip(*seen):
         assert list(column) == sorted(column)
-    assert loader.stats().epochs == 60 and len(loader._handles._entries) < 5
+    assert loader.stats().epochs == 60 and len(loader._feedmill.handles._entries) < 5
 
 
 def test_the_difference_of_two_snapshots(numbered):

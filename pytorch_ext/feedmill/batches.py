@@ -1,0 +1,101 @@
+"""Batches on their way: indices from the sampler, looked up in the dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from feedmill.samples import Item, NotNative, Source
+from feedmill.replay import check_regular
+
+
+class Batch:
+    """A batch on its way: pulled from the sampler, not yet delivered."""
+
+    __slots__ = (
+        "error", "fail", "items", "n_parts", "n_submitted", "number", "occurrences", "parts"
+    )
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        # The samples before the first index that the dataset does not take.
+        self.items: list[Item] = []
+        # Raises what the dataset or torch raises behind those samples; None: nothing. It must not
+        # refer to the iterator, which would then wait for the garbage collector.
+        self.fail: Callable[[], Any] | None = None
+        # What the caller gets in place of the batch.
+        self.error: Any = None
+        self.forget_submission()
+
+    def forget_submission(self) -> None:
+        # A batch larger than the native loader's goes there in several parts.
+        self.n_submitted = 0
+        self.n_parts = 0
+        self.parts: list[torch.Tensor] = []
+        # Of the submitted samples, where somebody counts them: uses of the index before.
+        self.occurrences: list[int] = []
+
+
+def resolve(batch: Batch, source: Source, dataset: Any, indices: Any, auto_collation: bool) -> None:
+    """Looks the samples of a batch up, as the dataset would.
+
+    Args:
+        batch: gets its items, or what fails behind them.
+        source: of the dataset.
+        dataset: the DataLoader's.
+        indices: what the sampler gave: with auto_collation of all samples, else of the only one.
+        auto_collation: whether torch makes batches.
+    """
+    if not auto_collation:
+        indices = [indices]
+    try:
+        asked = iter(indices)
+    except TypeError:
+        batch.fail = partial(iter, indices)
+        return
+    try:
+        again = source.fill(batch.items, asked)
+    except Exception as error:  # of the batch's own iterator
+        batch.fail = partial(_raise_held, [error.with_traceback(None)])
+        return
+    if again is not None:
+        batch.fail = partial(_fail_again, again, dataset)
+
+
+def _raise_held(held: list[Exception]) -> None:
+    """Raises an exception that no frame refers to: together they would be a cycle."""
+    raise held.pop()
+
+
+def _fail_again(again: Callable[[], Any], dataset: Any) -> None:
+    """Raises what the look-up raises, or that only torch's path can load the sample."""
+    refused = None
+    try:
+        again()
+    except NotNative as error:
+        refused = (error.index, error.path, str(error))
+    if refused is not None:
+        _refuse(dataset, *refused)
+    raise RuntimeError("a sample could not be looked up at first, but could be later")
+
+
+def _refuse(dataset: Any, index: Any, path: Any, why: str) -> None:
+    """Raises what the dataset raises for the index, or that it is not for the native path."""
+    if path is not None:
+        check_regular(path)
+    dataset[index]
+    raise RuntimeError(
+        f"dataset index {index!r}, file {repr(path)[:300]}, can be loaded on torch's path only: "
+        f"{why}; use native='off'"
+    )
+
+
+def submit_items(handle: Any, items: list[Item], may_have_data: bool = True) -> bool:
+    """Submits a batch of samples to a native loader; False: it has no room now."""
+    indices, paths = [item[0] for item in items], [item[1] for item in items]
+    if may_have_data:
+        return handle.submit(indices, paths, [item.data for item in items])
+    return handle.submit(indices, paths)

@@ -1,0 +1,92 @@
+"""Counting steps from outside of an iterator: batches, and the waits for them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from feedmill.stats import KEPT_STEPS, STEP_DTYPE
+
+
+class Account:
+    """Counters and steps of something, for whoever wants to know them when it is gone."""
+
+    # Called with counters() and steps() when this object goes, perhaps by the garbage collector in
+    # the middle of anything: it must wait for no lock.
+    on_end: Callable[[dict[str, Any], np.ndarray], None] | None = None
+
+    def counters(self) -> dict[str, Any]:
+        """Values of the fields of Stats, by name."""
+        raise NotImplementedError
+
+    def steps(self) -> np.ndarray:
+        """Records of STEP_DTYPE, oldest first, at most KEPT_STEPS."""
+        raise NotImplementedError
+
+    def __del__(self) -> None:
+        if self.on_end is not None:
+            with contextlib.suppress(Exception):  # half made, or the interpreter is going down
+                self.on_end(self.counters(), self.steps())
+
+
+class StepCounters(Account):
+    """What can be told of an iterator that somebody else made.
+
+    Pickles and copies as a new one, and is one in the child of a fork. One thread at a time may
+    count; others may read.
+    """
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._n_epochs = 0
+        self._n_batches = 0
+        self._host_wait_ns = 0
+        self._wall_ns = 0
+        self._last_return_ns = 0  # 0: the epoch's first step is still to come
+        self._steps = np.zeros(16, STEP_DTYPE)
+
+    def __reduce__(self) -> tuple[type[StepCounters], tuple[()]]:
+        return (type(self), ())
+
+    def begin_epoch(self) -> int:
+        """Returns the epoch's number, which its steps pass to add_step()."""
+        if self._pid != os.getpid():
+            StepCounters.__init__(self)
+        self._n_epochs += 1
+        self._last_return_ns = 0
+        return self._n_epochs - 1
+
+    def add_step(self, epoch: int, request_ns: int, return_ns: int) -> None:
+        wait_ns = return_ns - request_ns
+        if self._n_batches == len(self._steps) < KEPT_STEPS:
+            self._steps = np.resize(self._steps, 2 * len(self._steps))
+        self._steps[self._n_batches % len(self._steps)] = (
+            self._n_batches,
+            epoch,
+            0,
+            request_ns,
+            wait_ns,
+            wait_ns,
+        )
+        self._n_batches += 1
+        self._host_wait_ns += wait_ns
+        self._wall_ns += return_ns - (self._last_return_ns or request_ns)
+        self._last_return_ns = return_ns
+
+    def counters(self) -> dict[str, Any]:
+        return {
+            "epochs": self._n_epochs,
+            "batches": self._n_batches,
+            "host_wait_ns": self._host_wait_ns,
+            "data_wait_ns": self._host_wait_ns,
+            "wall_ns": self._wall_ns,
+        }
+
+    def steps(self) -> np.ndarray:
+        # Read once: another thread may be counting.
+        n, steps = self._n_batches, self._steps
+        return np.roll(steps, -(n % len(steps))) if n > len(steps) else steps[:n].copy()

@@ -1,0 +1,81 @@
+"""Single samples, natively and by hand: what draws(), fetch() and native="verify" need."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import torch
+
+from feedmill._ops import native
+from feedmill.batches import submit_items
+from feedmill.samples import Item
+from feedmill.plan import OP_NAMES
+from feedmill.replay import Draw, check_regular, name_sample, replay
+
+
+def run_one(
+    handle: Any, key: int, epoch_word: int, item: Item, occurrence: int
+) -> torch.Tensor | None:
+    """One sample natively, by a diagnostic loader of batch size 1: (3, height, width).
+
+    None: the native decoder does not take it.
+    """
+    handle.start(key, epoch_word)
+    try:
+        # The native loader counts how often an index came; only the last one matters.
+        for _ in range(occurrence):
+            submit_items(handle, [item])
+            if handle.next(-1)[0] == native.FALLBACK:
+                handle.fallback_done(False)
+                handle.next(-1)
+        submit_items(handle, [item])
+        outcome, payload, _ = handle.next(-1)
+        if outcome == native.FALLBACK:
+            return None
+        if outcome != native.OK:
+            raise RuntimeError(f"{item}: {payload}")
+        return torch.from_dlpack(payload)[0].clone()
+    finally:
+        handle.stop()
+
+
+def fetch_one(handle: Any, key: int, epoch_word: int, item: Item, occurrence: int) -> torch.Tensor:
+    """One sample as the loader delivers it: where the native decoder does not take it, by the
+    user's own objects. Raises what those raise."""
+    image = run_one(handle, key, epoch_word, item, occurrence)
+    if image is not None:
+        return image
+
+    def draws_of(width: int, height: int) -> Any:
+        return handle.draws(key, epoch_word, item.position, occurrence, width, height)
+
+    try:
+        return replay(item, draws_of).as_subclass(torch.Tensor)
+    except Exception as error:
+        name_sample(error, item)
+        raise
+
+
+def draws_of_item(
+    handle: Any, key: int, epoch_word: int, item: Item, occurrence: int
+) -> list[tuple[str, dict[str, Any]]]:
+    """The random draws of a sample by name, as DataLoader.draws() returns them."""
+    from PIL import Image
+
+    if item.data is None:
+        check_regular(item.path)
+    with Image.open(item.path if item.data is None else io.BytesIO(item.data)) as image:
+        width, height = image.size
+    draws = handle.draws(key, epoch_word, item.position, occurrence, width, height)
+    return [(OP_NAMES[draw[0]], _draw_values(draw)) for draw in draws]
+
+
+def _draw_values(draw: Draw) -> dict[str, Any]:
+    kind, top, left, height, width, flip = draw
+    name = OP_NAMES[kind]
+    if name == "RandomHorizontalFlip":
+        return {"flip": flip}
+    if name == "Resize":
+        return {"height": height, "width": width}
+    return {"top": top, "left": left, "height": height, "width": width}

@@ -1,0 +1,234 @@
+"""Which path a DataLoader takes, natively or torch's, and what stands behind it on each."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from torch.utils.data import DataLoader as TorchDataLoader
+
+from feedmill._ops import native
+from feedmill.samples import Source
+from feedmill.epochs import Epochs, rank_to_mix_in, sampler_epoch
+from feedmill.handles import Config, Handles, budget_refusal
+from feedmill.iterator import NativeDataLoaderIter, native_config
+from feedmill.recognise import has_default_collate, only_seeds, recognise
+from feedmill.stats import OFF, PythonCounters
+from feedmill.torch_path import TorchCounters, count_steps
+
+
+_LEAST_SAMPLES = 64  # that tell what a dataset's files are like
+
+
+class Inside:
+    """What a DataLoader has beside torch's attributes and its own options.
+
+    It is one attribute, so that subclasses may name theirs as they like. Pickles and copies as a
+    new one, but for the number of the next epoch.
+
+    Attributes:
+        path, reasons: of the latest iter(), as in Stats.
+        fitting: the latest configuration that the memory budget allowed.
+        before_epoch: the native loaders' counters before the latest native epoch.
+        loss_is_known: accelerated.py has warned that Accelerate loses the loader.
+    """
+
+    def __init__(self, next_epoch: int = 0) -> None:
+        self.handles = Handles()
+        self.torch_counters = TorchCounters()
+        self.python_counters = PythonCounters()
+        self.epochs = Epochs(next_epoch)
+        self.path = "none"
+        self.reasons: tuple[str, ...] = ()
+        self.fitting: Config | None = None
+        self.before_epoch: dict[str, Any] = {}
+        self.loss_is_known = False
+
+    def __reduce__(self) -> tuple[type[Inside], tuple[int]]:
+        return (Inside, (self.epochs.next_number,))
+
+    def took(self, path: str, reasons: list[str]) -> None:
+        """Notes what iter() decided."""
+        self.path, self.reasons = path, tuple(reasons)
+
+
+# ---- the choice ----------------------------------------------------------------------------------
+
+
+def look(loader: Any) -> Source | list[str]:
+    """The samples for the native path as everything is now, or why not."""
+    loader._feedmill_check()
+    if loader.native == "off":
+        return [OFF]
+    source = recognise(loader)
+    if isinstance(source, Source) and loader.native == "auto":
+        refusal = _pillow_refusal(loader) or _budget_refusal(loader, source)
+        return [refusal] if refusal else source
+    return source
+
+
+def choose(loader: Any) -> Source | list[str]:
+    """What look() finds. RuntimeError if the native path is required, and can't be taken."""
+    source = look(loader)
+    if isinstance(source, list) and loader.native in ("require", "verify"):
+        reasons = "".join(f"\n  - {reason}" for reason in source)
+        raise RuntimeError(
+            f"native={loader.native!r}, but the native path can't be taken:{reasons}"
+        )
+    return source
+
+
+def _pillow_refusal(loader: Any) -> str | None:
+    """Whether the latest native epoch shows that torch's workers are faster: Pillow's samples are
+    made one by one on the consumer's thread."""
+    counters, before = loader._feedmill.handles.counters(), loader._feedmill.before_epoch
+    n_samples, n_pillow = (
+        counters.get(name, 0) - before.get(name, 0) for name in ("samples", "fallback_samples")
+    )
+    if loader.num_workers < 2 or n_samples < _LEAST_SAMPLES or 2 * n_pillow < n_samples:
+        return None
+    return (
+        f"{n_pillow:,} of {n_samples:,} samples of the latest native epoch went through Pillow, "
+        "one by one, as the native decoder does not take such files"
+    )
+
+
+def _budget_refusal(loader: Any, source: Source) -> str | None:
+    """Asked before an iterator draws a random number: torch's path must find them untouched."""
+    inside = loader._feedmill
+    config = native_config(loader, source, n_threads(loader))
+    if config == inside.fitting or inside.handles.fits(config):
+        return None
+    refusal = budget_refusal(config)
+    if refusal is None:
+        inside.fitting = config
+    return refusal
+
+
+def n_threads(loader: Any) -> int:
+    """Decode threads of the native path."""
+    if loader.threads is not None:
+        return loader.threads
+    usable = native.usable_cpus()
+    if loader.num_workers > 0:
+        return max(1, min(loader.num_workers, usable))
+    return max(1, usable // _local_world_size() - 1)
+
+
+def _local_world_size() -> int:
+    """Processes that share this host, as torchrun says."""
+    text = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return max(1, int(text)) if text.isdecimal() else 1
+
+
+# ---- iterators -----------------------------------------------------------------------------------
+
+
+def make_iterator(loader: Any) -> Any:
+    """A new iterator of the loader, on the path that it takes now."""
+    source = choose(loader)
+    if isinstance(source, list):
+        return torch_iterator(loader, source)
+    return native_iterator(loader, source)
+
+
+def native_iterator(loader: Any, source: Source) -> Any:
+    if loader.num_workers > 0:
+        loader.check_worker_number_rationality()
+    config = native_config(loader, source, n_threads(loader))
+    before = loader._feedmill.handles.counters()
+    iterator = NativeDataLoaderIter(loader, source, config, _goes_on_natively)
+    loader._feedmill.took("native", [])
+    loader._feedmill.before_epoch = before
+    return iterator
+
+
+def _goes_on_natively(loader: Any) -> tuple[Source, Config] | None:
+    """At a reset of a native iterator with persistent workers: what the next epoch runs."""
+    source = choose(loader)
+    if isinstance(source, list):
+        # DataLoader.__iter__() returns this attribute right after the reset.
+        loader._iterator = torch_iterator(loader, source)
+        return None
+    loader._feedmill.took("native", [])
+    loader._feedmill.before_epoch = loader._feedmill.handles.counters()
+    return source, native_config(loader, source, n_threads(loader))
+
+
+def torch_iterator(loader: Any, reasons: list[str]) -> Any:
+    loader._feedmill.took("torch", reasons)
+    iterator = TorchDataLoader._get_iterator(loader)
+    return count_steps(iterator, loader._feedmill.torch_counters, _goes_on_with_torch)
+
+
+def _goes_on_with_torch(loader: Any) -> bool:
+    """At a reset of torch's persistent workers: whether they do the next epoch, too."""
+    source = choose(loader)
+    if isinstance(source, list):
+        loader._feedmill.took("torch", source)
+        return True
+    loader._iterator = native_iterator(loader, source)  # as above
+    return False
+
+
+# ---- in words ------------------------------------------------------------------------------------
+
+
+def explanation(loader: Any) -> str:
+    """Text: the path that iter() would take now, and why."""
+    source = look(loader)
+    if isinstance(source, list):
+        return "\n".join(["torch's own path, because", *(f"  - {one}" for one in source)])
+    reader = loader.reader
+    if "FEEDMILL_READER" in os.environ:
+        reader += f", FEEDMILL_READER={os.environ['FEEDMILL_READER']} overrides it"
+    lines = [
+        "native path",
+        f"  dataset    {source.kind}, {source.n_samples:,} samples",
+        f"  transform  {source.plan.describe()}",
+        f"  threads    {n_threads(loader)} decode threads ({_why_threads(loader)})",
+        f"  reader     {reader}",
+        f"  errors     {'raw' if loader.num_workers == 0 else 'as from a worker process'}",
+        f"  random     {_describe_seed(loader)}",
+    ]
+    return "\n".join([*lines, *(f"  note       {text}" for text in _notes(loader))])
+
+
+def _notes(loader: Any) -> list[str]:
+    """What differs from torch's path without changing a batch."""
+    notes = []
+    if loader.native == "verify":
+        notes.append("every sample is made a second time by the dataset itself, and compared")
+    if not has_default_collate(loader):
+        notes.append("collate_fn runs on the thread that asks for the batch, in this process")
+    if loader.worker_init_fn is not None and loader.num_workers > 0:
+        ignored = loader.worker_init == "ignore"
+        how = "not called, as asked" if ignored else "called for a collate_fn only"
+        notes.append(f"worker_init_fn is {how}{'' if ignored else ': it only seeds generators'}")
+    if loader.multiprocessing_context is not None:
+        notes.append("multiprocessing_context is not used: there are no worker processes")
+    if not getattr(loader, "in_order", True):
+        notes.append("in_order=False: batches come in order anyway")
+    return notes
+
+
+def _why_threads(loader: Any) -> str:
+    if loader.threads is not None:
+        return "threads="
+    usable = native.usable_cpus()
+    if loader.num_workers > 0:
+        return f"num_workers={loader.num_workers}, {usable} usable CPUs"
+    return f"num_workers=0, {usable} usable CPUs, LOCAL_WORLD_SIZE {_local_world_size()}"
+
+
+def _describe_seed(loader: Any) -> str:
+    if loader.seed is None:
+        text = "seed=None: keyed by the base_seed that each iter() draws from torch's generator"
+    elif sampler_epoch(loader) is not None:
+        text = f"seed={loader.seed}, epoch from the sampler's `epoch`"
+    else:
+        number = loader._feedmill.epochs.next_number
+        text = f"seed={loader.seed}, epochs counted from {number} at the next iter()"
+    if rank := rank_to_mix_in(loader):
+        text += f"; rank {rank} is mixed in, as the sampler is no DistributedSampler"
+    return text + "; torch's own augmentation stream can't be reproduced"

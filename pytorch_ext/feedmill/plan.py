@@ -1,0 +1,92 @@
+"""The plan of a transform: what the native loader needs to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP, RANDOM_HORIZONTAL_FLIP = 1, 2, 3, 4
+OP_NAMES = {
+    RESIZE: "Resize",
+    CENTER_CROP: "CenterCrop",
+    RANDOM_RESIZED_CROP: "RandomResizedCrop",
+    RANDOM_HORIZONTAL_FLIP: "RandomHorizontalFlip",
+}
+# Limits of the native plan (fm_op and FM_MAX_OPS).
+MAX_SIZE_PX = 65535
+MAX_OPS = 16
+
+# (kind, height, width, max_size, scale0, scale1, ratio0, ratio1, p), as _native.Loader takes them.
+Op = tuple[int, int, int, int, float, float, float, float, float]
+
+
+def leads_to_one_size(ops: Sequence[Op]) -> bool:
+    """Whether images of all sizes come out with the same one."""
+    for kind, _, width, *_ in reversed(ops):
+        if kind != RANDOM_HORIZONTAL_FLIP:
+            return kind != RESIZE or width > 0
+    return False
+
+
+class Refusal(Exception):
+    """Why something can't be done natively, in plain words."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the native loader needs to know of a transform. Equal plans give equal pixels.
+
+    Attributes:
+        ops: geometry, in order.
+        dtype: "uint8" or "float32".
+        value_table: for float32: 3 x 256 float32 results by (channel, pixel value), else None.
+        resize_order: order of the passes of the installed Pillow's resize, as fm_resize_order.
+        max_image_pixels: larger images go through Pillow.
+        as_image: a single sample is a torchvision tv_tensors.Image rather than a plain tensor.
+    """
+
+    ops: tuple[Op, ...]
+    dtype: str
+    value_table: bytes | None
+    resize_order: int
+    max_image_pixels: int
+    as_image: bool = False
+
+    def describe(self) -> str:
+        """Such as "RandomResizedCrop(224, 224) -> RandomHorizontalFlip -> float32"."""
+        names = []
+        for kind, height, width, max_size, *_ in self.ops:
+            size = f"({height}, {width})" if width else f"({height})" if height else ""
+            names.append(OP_NAMES[kind] + size + (f" up to {max_size}" if max_size else ""))
+        return (
+            f"{' -> '.join([*names, self.dtype])}; pixels as of Pillow {pillow_version()} (resize "
+            f"order {self.resize_order})"
+        )
+
+
+# ---- what is installed ---------------------------------------------------------------------------
+
+# Where Pillow begins to warn of decompression bombs; larger images are left to Pillow.
+_MAX_IMAGE_PIXELS = 89478485
+
+
+def pillow_version() -> str:
+    """The installed Pillow's version."""
+    import PIL
+
+    return PIL.__version__
+
+
+def resize_order() -> int:
+    """fm_resize_order of the installed Pillow: which pass its resize does first."""
+    numbers = [int(part) if part.isdigit() else 0 for part in pillow_version().split(".")[:2]]
+    version = tuple(numbers)
+    return 1 if version >= (13, 0) else 2 if version >= (12, 2) else 0
+
+
+def max_image_pixels() -> int:
+    """What Pillow opens without a word, as far as the native loader takes it."""
+    from PIL import Image
+
+    limit = Image.MAX_IMAGE_PIXELS
+    return min(_MAX_IMAGE_PIXELS, max(1, int(limit))) if limit else _MAX_IMAGE_PIXELS

@@ -1,0 +1,137 @@
+"""Counting the waits for any loader: ``feedmill.watch(loader)`` in place of ``loader``."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+from feedmill.counting import StepCounters
+from feedmill.stats import Stats
+
+# Special methods that Python looks up at the type: the wrapper has those that the wrapped has.
+_FORWARDED = (
+    "__next__", "__len__", "__length_hint__", "__bool__", "__getitem__", "__contains__",
+    "__reversed__", "__enter__", "__exit__", "__call__",
+)
+_OWN = ("_feedmill_iterable", "_feedmill_counters", "_feedmill_epoch")
+
+
+def watch(iterable: Any) -> Any:
+    """Wraps a loader of any kind, so that each step's wait is counted.
+
+        loader = feedmill.watch(loader)
+        for batch in loader:
+            ...
+        print(loader.report())
+
+    The wrapper yields the very items, and raises the very exceptions, of what it wraps. len(),
+    indexing, calls and all attributes (reading, setting and deleting them) go to the wrapped
+    object as well, but for ``stats()``, which returns a feedmill.Stats with the path "watched",
+    and ``report()``, its text. It keeps no item. isinstance() sees a type of its own.
+
+    A wait is the time inside next(); what iter() takes is not counted. Of an iterator that is
+    wrapped itself, iter() begins a new epoch.
+
+    Args:
+        iterable: an iterable or iterator: a DataLoader, a DALI or FFCV loader, a generator, a list.
+
+    Raises:
+        TypeError: it is neither.
+
+    One thread at a time may iterate; stats() and report() may be called from any. Pickles and
+    copies as a new wrapper, with nothing counted, around a pickle or copy of what it wraps.
+    """
+    return _wrapper(iterable, StepCounters())
+
+
+class _Watched:
+    __slots__ = (*_OWN, "__weakref__")
+
+    _feedmill_iterable: Any
+    _feedmill_counters: StepCounters
+    _feedmill_epoch: int | None  # of an iterator; None: it begins with the first step
+
+    def __iter__(self) -> Any:
+        iterator = iter(self._feedmill_iterable)
+        epoch = self._feedmill_counters.begin_epoch()
+        if iterator is self._feedmill_iterable:
+            object.__setattr__(self, "_feedmill_epoch", epoch)
+            return self
+        return _wrapper(iterator, self._feedmill_counters, epoch)
+
+    def stats(self) -> Stats:
+        """Counters of all iterations since watch() was called."""
+        counters = self._feedmill_counters.counters()
+        path = "watched" if counters["epochs"] else "none"
+        return Stats(path=path, steps=self._feedmill_counters.steps(), **counters)
+
+    def report(self) -> str:
+        """stats() as text for a person; the first line is the verdict."""
+        return self.stats().report()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OWN:  # asked for while the wrapper is being made
+            raise AttributeError(name)
+        return getattr(self._feedmill_iterable, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._feedmill_iterable, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._feedmill_iterable, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*dir(self._feedmill_iterable), "stats", "report"})
+
+    def __repr__(self) -> str:
+        return f"feedmill.watch({self._feedmill_iterable!r})"
+
+    def __reduce__(self) -> tuple[Any, tuple[Any]]:
+        return watch, (self._feedmill_iterable,)
+
+    def __deepcopy__(self, memo: dict) -> Any:
+        return watch(copy.deepcopy(self._feedmill_iterable, memo))
+
+
+def _next(self: _Watched) -> Any:
+    request_ns = time.monotonic_ns()
+    item = next(self._feedmill_iterable)
+    counters = self._feedmill_counters
+    if self._feedmill_epoch is None:
+        object.__setattr__(self, "_feedmill_epoch", counters.begin_epoch())
+    counters.add_step(self._feedmill_epoch, request_ns, time.monotonic_ns())
+    return item
+
+
+def _enter(self: _Watched) -> Any:
+    entered = self._feedmill_iterable.__enter__()
+    return self if entered is self._feedmill_iterable else entered
+
+
+def _forward(name: str) -> Callable[..., Any]:
+    def method(self: _Watched, *arguments: Any, **named: Any) -> Any:
+        return getattr(self._feedmill_iterable, name)(*arguments, **named)
+
+    return method
+
+
+_OWN_WAYS = {"__next__": _next, "__enter__": _enter}
+
+
+@functools.lru_cache(maxsize=None)
+def _type_for(forwarded: tuple[str, ...]) -> type[_Watched]:
+    methods = {name: _OWN_WAYS.get(name) or _forward(name) for name in forwarded}
+    return type("Watched", (_Watched,), {"__slots__": (), "__module__": __name__, **methods})
+
+
+def _wrapper(iterable: Any, counters: StepCounters, epoch: int | None = None) -> Any:
+    kind = type(iterable)
+    if not any(hasattr(kind, name) for name in ("__iter__", "__next__", "__getitem__")):
+        raise TypeError(f"feedmill.watch() needs an iterable or iterator, not {kind.__name__!r}")
+    watched = object.__new__(_type_for(tuple(name for name in _FORWARDED if hasattr(kind, name))))
+    for name, value in zip(_OWN, (iterable, counters, epoch), strict=True):
+        object.__setattr__(watched, name, value)
+    return watched

@@ -1,0 +1,188 @@
+"""native="verify" finds what is not as the dataset makes it, and says where."""
+
+import collections
+
+import feedmill
+import helpers
+import numpy as np
+import pytest
+import torch
+from feedmill import VerificationError
+from helpers import MEAN, STD, compose, native_loader
+from test_datasets import FIXED, Files, Wrong
+from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
+
+
+def verifying(dataset, **options):
+    return feedmill.DataLoader(dataset, **{"native": "verify", "batch_size": 8, **options})
+
+
+def first_error(loader):
+    """The first VerificationError of an epoch, and how many batches came without one."""
+    iterator, n_good, first = iter(loader), 0, None
+    while True:
+        try:
+            next(iterator)
+            n_good += 1
+        except VerificationError as error:
+            first = first or error
+        except StopIteration:
+            return first, n_good
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_what_is_the_same(small_images, num_workers):
+    steps = (T.RandomResizedCrop(20), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(MEAN, STD))
+    dataset = ImageFolder(str(small_images), compose(*steps))
+    loader = verifying(dataset, num_workers=num_workers, sampler=[3, 3, 5, 3, 5, 0] * 4)
+    torch.manual_seed(1)
+    plain = list(native_loader(dataset, batch_size=8, num_workers=num_workers,
+                               sampler=[3, 3, 5, 3, 5, 0] * 4))
+    state = torch.get_rng_state()
+    torch.manual_seed(1)
+    verified = list(loader)
+    assert torch.equal(torch.get_rng_state(), state)
+    for mine, other in zip(plain, verified):
+        assert torch.equal(mine[0], other[0])
+    assert loader.stats().verified_samples == 24
+    assert "24 samples, all the same" in loader.report()
+    assert "made a second time" in loader.explain()
+
+
+def test_a_transform_that_is_changed_in_the_middle(small_images):
+    dataset = ImageFolder(str(small_images), compose(T.Resize((8, 8)), T.ToTensor(),
+                                                     T.Normalize(MEAN, list(STD))))
+    iterator = iter(verifying(dataset))
+    next(iterator)
+    dataset.transform.transforms[2].std[1] = 0.5
+    with pytest.raises(VerificationError, match="index 8, .*Normalize: .* of 192 values") as caught:
+        next(iterator)
+    assert caught.value.index == 8 and caught.value.op == "ToTensor -> Normalize"
+    dataset.transform.transforms[2].std[1] = STD[1]
+    next(iterator)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_step_of_the_geometry(small_images, num_workers):
+    dataset = ImageFolder(str(small_images), compose(T.Resize((30, 30)), T.RandomHorizontalFlip(),
+                                                     T.CenterCrop((10, 12)), T.PILToTensor()))
+    loader = verifying(dataset, num_workers=num_workers)
+    iterator = iter(loader)
+    dataset.transform.transforms[0].size = (31, 30)
+    with pytest.raises(VerificationError, match=r"First at Resize: \(3, 30, 30\) of") as caught:
+        next(iterator)
+    assert (caught.value.index, caught.value.op) == (0, "Resize")
+    dataset.transform.transforms[0].size = (30, 30)
+    dataset.transform.transforms[2].size = (10, 13)
+    error, n_good = first_error(loader)
+    assert error is None and n_good == 5
+    iterator = iter(loader)
+    dataset.transform.transforms[2].size = (12, 10)
+    with pytest.raises(VerificationError, match=r"CenterCrop: \(3, 10, 13\) of .*\(3, 12, 10\)"):
+        next(iterator)
+
+
+def test_items_that_are_not_the_datasets(small_images):
+    error, n_good = first_error(verifying(Wrong(small_images, FIXED)))
+    assert (error.index, error.op, n_good) == (5, "dataset", 4)
+    assert "feedmill_item names another image" in str(error)
+
+
+class OtherTarget(Files):
+    def feedmill_item(self, index):
+        path, target = super().feedmill_item(index)
+        return path, {**target, "number": 7.0}
+
+
+class Twice(Files):
+    feedmill_item = Files.feedmill_item
+
+    def __getitem__(self, index):
+        self.transform(helpers.Image.open(self.paths[index]).convert("RGB"))
+        return super().__getitem__(index)
+
+
+class Listed(Files):
+    feedmill_item = Files.feedmill_item
+
+    def __getitem__(self, index):
+        return list(super().__getitem__(index))
+
+
+class Named(Files):
+    Sample = collections.namedtuple("Sample", "image target")
+    feedmill_item = Files.feedmill_item
+
+    def __getitem__(self, index):
+        return self.Sample(*super().__getitem__(index))
+
+
+def test_targets_and_shapes_of_items(small_images):
+    error, n_good = first_error(verifying(OtherTarget(small_images, FIXED)))
+    assert (error.op, n_good) == ("target", 0) and "'number': 7.0" in str(error)
+    error, _ = first_error(verifying(Twice(small_images, FIXED)))
+    assert error.op == "dataset" and "2 times" in str(error)
+    error, _ = first_error(verifying(Named(small_images, FIXED)))
+    assert "gives a Sample" in str(error)
+    assert first_error(verifying(Listed(small_images, FIXED))) == (None, 5)
+
+
+class Frozen(Files):
+    """As datasets may be that allow no changes, and can't be copied by their own means."""
+
+    __slots__ = ("_steps", "files")
+    as_bytes = False
+
+    def __init__(self, root, transform):
+        object.__setattr__(self, "_steps", transform)
+        object.__setattr__(self, "files", Files(root, transform))
+
+    transform = property(lambda self: self._steps)
+    paths = property(lambda self: self.files.paths)
+
+    def __setattr__(self, name, value):
+        raise AttributeError(name)
+
+    def __getstate__(self):
+        raise TypeError("no copies")
+
+    def label(self, index):
+        return TARGETS[index % len(TARGETS)]
+
+
+NAN = float("nan")
+TARGETS = [
+    (NAN, torch.tensor([NAN, 1.0]), np.array([NAN, 2.0], np.float32), {"a": [1, NAN]}, "text"),
+]
+
+
+def test_datasets_and_targets_of_all_kinds(small_images):
+    assert first_error(verifying(Frozen(small_images, FIXED), collate_fn=list)) == (None, 5)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (np.zeros(3000), np.eye(3000)[1500]), ([0.1], [0.1 + 1e-16 * 2]), ((1, 2), (1.0, 2.0)),
+        (np.float32(1), np.float64(1)), (np.zeros(1), np.zeros((1, 1))), (1, True),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}), (torch.zeros(2), torch.zeros(2).double()),
+    ],
+)
+def test_targets_that_are_not_the_same(small_images, one, other):
+    class Other(Files):
+        def label(self, index):
+            return one
+
+        def feedmill_item(self, index):
+            return self.paths[index], other
+
+        __getitem__ = Files.__getitem__
+
+    error, _ = first_error(verifying(Other(small_images, FIXED), collate_fn=list))
+    assert error.op == "target"
+
+
+def test_verify_must_be_native(small_images):
+    with pytest.raises(RuntimeError, match="native='verify', but .*\n.*no transform"):
+        verifying(ImageFolder(str(small_images)))
