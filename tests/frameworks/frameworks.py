@@ -1,0 +1,113 @@
+"""What the tests against other libraries share."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import helpers
+import pytest
+import torch
+from torchvision import transforms
+
+import feedmill
+
+N_IMAGES = 24
+SIZE = 16
+
+# Options of a feedmill.DataLoader that none of the libraries knows of.
+OPTIONS = {
+    "native": "require", "seed": 7, "threads": 1, "memory_budget": 1 << 28, "reader": "pread",
+    "worker_init": "ignore",
+}
+
+
+def need(module):
+    """The module, or a skip of the whole test file; FEEDMILL_NO_SKIP=1 makes that a failure."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        if os.environ.get("FEEDMILL_NO_SKIP") == "1":
+            raise
+        return pytest.skip(f"{module} can't be imported: {error}", allow_module_level=True)
+
+
+def train_set(root):
+    """An ImageFolder with random transforms, whose targets are the dataset's indices."""
+    return helpers.numbered_folder(root, helpers.compose(
+        transforms.RandomResizedCrop(SIZE),
+        transforms.RandomHorizontalFlip(),
+        transforms.ToTensor(),
+        transforms.Normalize(helpers.MEAN, helpers.STD),
+    ))
+
+
+def eval_set(root):
+    """The same images without random transforms: torch gives the same pixels as feedmill."""
+    return helpers.numbered_folder(root, helpers.compose(
+        transforms.Resize(SIZE), transforms.CenterCrop(SIZE), transforms.ToTensor()
+    ))
+
+
+def train_loader(dataset, **options):
+    """A feedmill.DataLoader with all OPTIONS, shuffled, in batches of 4."""
+    return feedmill.DataLoader(dataset, **{"batch_size": 4, "shuffle": True, **OPTIONS, **options})
+
+
+def options_of(loader):
+    return {name: getattr(loader, name) for name in OPTIONS}
+
+
+def network():
+    """A model of images that is quick to train."""
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * SIZE * SIZE, N_IMAGES))
+
+
+def assert_native(loader, n_epochs, n_samples=N_IMAGES):
+    """Every sample of so many whole epochs came from the native path."""
+    stats = loader.stats()
+    assert (stats.path, stats.reasons) == ("native", ())
+    assert stats.native_samples == stats.samples == n_epochs * n_samples
+    assert stats.torch_batches == stats.fallback_samples == stats.errors == 0
+
+
+def assert_every_index_once(targets, n_indices=N_IMAGES):
+    assert sorted(targets) == list(range(n_indices))
+
+
+# ---- scripts that do not know of feedmill --------------------------------------------------------
+
+# What each of the scripts begins with. It prints for people, too.
+_HEAD = f"""
+import json, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import conftest, frameworks, torch
+
+def tell(loader, **results):
+    stats = loader.stats()
+    names = "path", "reasons", "samples", "native_samples", "torch_batches", "host_wait_ns"
+    results.update({{name: getattr(stats, name) for name in names}})
+    print("TOLD", json.dumps({{**results, "explanation": loader.explain()}}))
+"""
+
+
+def run_unchanged(folder, script, *words):
+    """Runs a script by the command `feedmill run`; what it gave to tell(), a list of dicts.
+
+    Args:
+        folder: for the script's file.
+        script: its text. It may use frameworks, json, sys, torch, and tell(loader, **results),
+            which adds the loader's counters and what explain() says.
+        words: its arguments.
+    """
+    path = folder / "script.py"
+    path.write_text(_HEAD + script)
+    process = subprocess.run(
+        [sys.executable, "-m", "feedmill", "run", str(path), *map(str, words)],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    lines = [line.partition("TOLD ") for line in process.stdout.splitlines()]
+    return [json.loads(told) for _, tag, told in lines if tag]

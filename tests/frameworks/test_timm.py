@@ -1,0 +1,80 @@
+"""timm's own loader, in a script that does not know of feedmill."""
+
+import frameworks
+import pytest
+
+frameworks.need("timm")
+
+# Each is what the script gives to create_loader().
+TRAINING = {"is_training": True}
+VARIANTS = {
+    "training": TRAINING,
+    "no prefetcher": {**TRAINING, "use_prefetcher": False, "re_prob": 0.5},
+    "one iterator": {**TRAINING, "use_multi_epochs_loader": True},
+    "evaluation": {"is_training": False},
+    # These get transforms of torchvision's, and lose what only torch's path can do.
+    "native": {**TRAINING, "use_prefetcher": False},
+    "native, one iterator": {
+        **TRAINING, "use_prefetcher": False, "use_multi_epochs_loader": True
+    },
+}
+
+SCRIPT = """
+import timm, timm.data
+import test_timm
+from torchvision.datasets import ImageFolder
+
+def train(loader, model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(2):
+        epoch = []
+        for images, targets in loader:
+            assert images.dtype == torch.float32
+            assert tuple(images.shape) == (4, 3, frameworks.SIZE, frameworks.SIZE)
+            loss = torch.nn.functional.cross_entropy(model(images), targets)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            epoch += targets.tolist()
+        assert torch.isfinite(loss)
+        yield epoch
+
+torch.set_num_threads(1)  # workers come and go; many threads would fight them for the cores
+model = timm.create_model("test_resnet", num_classes=3)
+for name, options in test_timm.VARIANTS.items():
+    native = name.startswith("native")
+    dataset = (ImageFolder if native else timm.data.ImageDataset)(sys.argv[1])
+    loader = timm.data.create_loader(
+        dataset, input_size=frameworks.SIZE, batch_size=4, num_workers=2,
+        persistent_workers=False, device=torch.device("cpu"), **options,
+    )
+    inner = getattr(loader, "loader", loader)
+    if native:
+        dataset.transform = frameworks.train_set(sys.argv[1]).transform
+        inner.worker_init_fn = None
+    tell(inner, name=name, epochs=list(train(loader, model)))
+"""
+
+
+@pytest.fixture(scope="module")
+def told(images, tmp_path_factory):
+    """What the script told of each variant, by name."""
+    results = frameworks.run_unchanged(tmp_path_factory.mktemp("timm"), SCRIPT, images)
+    return {one["name"]: one for one in results}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_create_loader(told, name):
+    n_each = frameworks.N_IMAGES // 3
+    for targets in told[name]["epochs"]:
+        assert sorted(targets) == n_each * [0] + n_each * [1] + n_each * [2]
+    if name.startswith("native"):
+        assert (told[name]["path"], told[name]["torch_batches"]) == ("native", 0)
+        assert told[name]["native_samples"] >= 2 * frameworks.N_IMAGES
+        return
+    # timm's transforms are its own; its path is torch's, and each reason is named.
+    assert (told[name]["path"], told[name]["torch_batches"]) == ("torch", 12)
+    assert told[name]["host_wait_ns"] > 0
+    for reason in told[name]["reasons"]:
+        assert reason in told[name]["explanation"]
+    assert any("timm.data" in reason for reason in told[name]["reasons"])
