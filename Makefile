@@ -4,11 +4,14 @@ BUILD = build
 JOBS = $(shell nproc)
 DATA ?=
 
-.PHONY: help setup run test test-c test-python bench sanitize format clean
+.PHONY: help setup run test test-c test-python test-frameworks test-torch-suite bench sanitize \
+        format clean
 
 help:
 	@echo "make run [DATA=folder]  set up everything, train through feedmill and torch's DataLoader, compare"
 	@echo "make test               set up everything and pass all tests"
+	@echo "make test-frameworks    pass the tests with Lightning, Accelerate, transformers and timm"
+	@echo "make test-torch-suite   PyTorch's own tests of its DataLoader, on torch's and on feedmill's"
 	@echo "make bench [DATA=folder] the pipeline alone, without Python"
 	@echo "make sanitize           C tests under ASan+UBSan, then TSan"
 	@echo "make clean              remove what the build made"
@@ -32,6 +35,13 @@ test-c: $(BUILD)/configured
 test-python:
 	@cmake --build $(BUILD) -j $(JOBS) --target mkjpeg slowfs >/dev/null
 	@FEEDMILL_MKJPEG=$(BUILD)/tests/mkjpeg FEEDMILL_SLOWFS=$(BUILD)/tests/slowfs $(PY) -m pytest tests/python
+
+test-frameworks: setup
+	@.ci/setup-frameworks
+	@$(BUILD)/frameworks-venv/bin/python -m pytest -rs tests/frameworks
+
+test-torch-suite: setup
+	@$(PY) tests/torch_suite/run.py
 
 bench: setup $(BUILD)/configured
 	@test -n "$(DATA)" || test -d run-data/made || $(PY) benchmarks/bench_torch.py --make-only
