@@ -23,6 +23,7 @@ _READERS = ("auto", "uring", "pread")
 _WORKER_INIT = ("fallback", "ignore")
 _MAX_THREADS = 1024
 _WORD64, _WORD32 = (1 << 64) - 1, (1 << 32) - 1
+_OPTIONS = ("native", "seed", "threads", "memory_budget", "reader", "worker_init")
 # What torch's constructor takes; older versions lack some of the arguments.
 _TORCH_ARGUMENTS = frozenset(inspect.signature(TorchDataLoader.__init__).parameters)
 _T_co = TypeVar("_T_co", covariant=True)
@@ -141,7 +142,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         newer = {"pin_memory_device": (pin_memory_device, ""), "in_order": (in_order, True)}
         for name, (value, default) in newer.items():
             if name not in _TORCH_ARGUMENTS and value != default:
-                raise TypeError(f"torch {torch.__version__}'s DataLoader has no argument {name}")
+                raise TypeError(f"DataLoader.__init__() got an unexpected keyword argument '{name}'")
         super().__init__(
             dataset,
             batch_size,
@@ -165,8 +166,7 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def _feedmill_options(self) -> dict[str, Any]:
         """The options that torch's DataLoader does not have."""
-        names = inspect.signature(DataLoader.__init__).parameters.keys() - _TORCH_ARGUMENTS
-        return {name: vars(self)[name] for name in names if name in vars(self)}
+        return {name: vars(self)[name] for name in _OPTIONS if name in vars(self)}
 
     def _feedmill_check(self) -> None:
         """Attributes may have been set to anything since the constructor looked at them."""
@@ -212,10 +212,9 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Takes the state of torch's DataLoader, too, which `feedmill run` may have replaced."""
-        for name, parameter in inspect.signature(DataLoader.__init__).parameters.items():
-            if name not in _TORCH_ARGUMENTS:
-                vars(self)[name] = parameter.default
-        vars(self).update({"_feedmill": Inside(), **state})
+        parameters = inspect.signature(DataLoader.__init__).parameters
+        defaults = {name: parameters[name].default for name in _OPTIONS}
+        vars(self).update({**defaults, "_feedmill": Inside(), **state})
 
     def set_epoch(self, epoch: int) -> None:
         """Numbers the next iter()'s epoch; the following ones count on from there.

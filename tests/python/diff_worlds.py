@@ -6,6 +6,7 @@ of everything that a script could see. The transcripts are to be equal.
 """
 
 import copy
+import inspect
 import itertools
 import pickle
 import random
@@ -218,8 +219,11 @@ def _see_generators(generator):
     return tuple(map(zlib.crc32, states))
 
 
-_ATTRIBUTES = ("batch_size", "drop_last", "num_workers", "prefetch_factor", "pin_memory", "timeout",
+_ALL_ATTRIBUTES = ("batch_size", "drop_last", "num_workers", "prefetch_factor", "pin_memory", "timeout",
                "persistent_workers", "pin_memory_device", "in_order", "worker_init_fn")
+# As far as the installed torch has them.
+_ATTRIBUTES = [name for name in _ALL_ATTRIBUTES
+               if name in inspect.signature(torch.utils.data.DataLoader.__init__).parameters]
 
 
 # ---- a run ---------------------------------------------------------------------------------------

@@ -51,6 +51,8 @@ def changed(step, **attributes):
 
 
 TO_FLOAT = (T.Resize(SIZE), T.ToTensor())
+# Older torchvision has it with an underscore.
+MAKE_PARAMS = "make_params" if hasattr(v2.RandomResizedCrop, "make_params") else "_get_params"
 # name: (steps of the Compose, words of the reason)
 TRANSFORMS = {
     "lambda": ((T.Resize(SIZE), T.Lambda(lambda x: x), T.PILToTensor()), "Lambda is not supported"),
@@ -70,7 +72,7 @@ TRANSFORMS = {
         "changes uint8 values"),
     "v1_flip_of_image": ((v2.Resize(SIZE), v2.ToImage(), T.RandomHorizontalFlip()), "use v2."),
     "v2_make_params": (
-        (patched("make_params", step=v2.RandomResizedCrop(8)), v2.ToImage()), "own make_params"),
+        (patched(MAKE_PARAMS, step=v2.RandomResizedCrop(8)), v2.ToImage()), f"own {MAKE_PARAMS}"),
     "v2_hook": ((v2.Resize(SIZE), hooked("register_forward_hook"), v2.ToImage()), "hooks"),
     "subclass": ((ResizeSubclass(SIZE), T.PILToTensor()), "ResizeSubclass is not supported"),
     "bicubic": ((T.Resize(SIZE, InterpolationMode.BICUBIC), T.PILToTensor()), "bilinear"),
