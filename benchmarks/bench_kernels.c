@@ -55,7 +55,8 @@ static void vertical(int tier) {
     const fm_coeffs *const rows = &bench.rows;
     for (int32_t i = 0; i < OUT; i++)
         bench.kernels[tier].vertical(bench.small + i * OUT_STRIDE, bench.wide_rows + rows->first[i],
-                                     rows->weights + i * rows->stride, rows->n_taps[i], 3 * OUT);
+                                     rows->weights + i * rows->stride, rows->n_taps[i], 3 * OUT,
+                                     rows->clips);
 }
 
 static void mirror(int tier) {

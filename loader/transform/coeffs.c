@@ -39,6 +39,12 @@ static int reserve(fm_coeffs *coeffs, int32_t n_out, int32_t stride, fm_mem_coun
     return FM_OK;
 }
 
+/*
+ * With weights that are not negative, a sum that would round to 256 needs more taps than this: 255
+ * halves of a unit each make up the missing 2^21.
+ */
+#define MOST_TAPS_UNCLIPPED 16448
+
 /* Pillow's bilinear_filter(). */
 static double triangle(double x) {
     const double distance = fabs(x);
@@ -81,6 +87,7 @@ int fm_coeffs_compute(fm_coeffs *coeffs, int32_t in_size, int32_t out_size, int3
         coeffs->n_taps[i] = n_taps;
         if (n_taps > coeffs->max_taps) coeffs->max_taps = n_taps;
     }
+    coeffs->clips = coeffs->max_taps > MOST_TAPS_UNCLIPPED;
     return FM_OK;
 }
 

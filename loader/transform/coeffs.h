@@ -8,6 +8,8 @@
 #ifndef FM_TRANSFORM_COEFFS_H
 #define FM_TRANSFORM_COEFFS_H
 
+#include <stdbool.h>
+
 #include "base/error.h"
 #include "base/mem.h"
 
@@ -17,6 +19,7 @@ typedef struct fm_coeffs {
     int32_t n;        /* outputs */
     int32_t stride;   /* weights kept for each output, a multiple of 4 */
     int32_t max_taps; /* the largest of n_taps */
+    bool clips;       /* a sum may round to less than 0 or more than 255 */
     int32_t *first;   /* by output; neither it nor first + n_taps ever falls, as computed */
     int32_t *n_taps;  /* by output, 1 to stride */
     int32_t *weights; /* by output and tap, 0 to 2^22 */

@@ -12,16 +12,14 @@
 #define HALF (1u << (FM_COEFFS_BITS - 1))
 
 /*
- * Sums are unsigned: weights are not negative and add up to 2^22, give or take half a unit each, so
- * that a sum stays below 2^31 for up to 65,535 taps. One that would round to 256 needs more than
- * 16,448 taps (255 halves make up the missing 2^21); only then is a clip due, which would cost the
- * ordinary case a third of its speed.
+ * Sums are taken modulo 2^32: weights add up to 2^22, give or take half a unit each, so that a sum
+ * lies between -2^31 and 2^31 for up to 65,535 taps. A clip, which would cost the ordinary case a
+ * third of its speed, is made only where fm_coeffs.clips says that it may be due.
  */
-#define MOST_TAPS_UNCLIPPED 16448
-
-static inline __attribute__((always_inline)) uint8_t round_sum(uint32_t sum, const bool clipped) {
-    const uint32_t value = sum >> FM_COEFFS_BITS;
-    return clipped && value > 255 ? 255 : (uint8_t)value;
+static inline __attribute__((always_inline)) uint8_t round_sum(uint32_t sum, const bool clips) {
+    if (!clips) return (uint8_t)(sum >> FM_COEFFS_BITS);
+    const int32_t value = (int32_t)sum >> FM_COEFFS_BITS;
+    return value < 0 ? 0 : value > 255 ? 255 : (uint8_t)value;
 }
 
 /* ---- horizontal ------------------------------------------------------------------------------ */
@@ -29,7 +27,7 @@ static inline __attribute__((always_inline)) uint8_t round_sum(uint32_t sum, con
 /* Inlined with a constant n_taps, the inner loop unrolls. */
 static inline __attribute__((always_inline)) void
 horizontal_row(uint8_t *restrict out, const uint8_t *restrict in, const fm_coeffs *coeffs,
-               const int32_t n_taps, const bool clipped) {
+               const int32_t n_taps, const bool clips) {
     const int32_t *const first = coeffs->first;
     const int32_t *weights = coeffs->weights;
     const size_t stride = (size_t)coeffs->stride;
@@ -43,9 +41,9 @@ horizontal_row(uint8_t *restrict out, const uint8_t *restrict in, const fm_coeff
             green += px[3 * t + 1] * weight;
             blue += px[3 * t + 2] * weight;
         }
-        out[3 * i + 0] = round_sum(red, clipped);
-        out[3 * i + 1] = round_sum(green, clipped);
-        out[3 * i + 2] = round_sum(blue, clipped);
+        out[3 * i + 0] = round_sum(red, clips);
+        out[3 * i + 1] = round_sum(green, clips);
+        out[3 * i + 2] = round_sum(blue, clips);
     }
 }
 
@@ -53,6 +51,10 @@ void fm_horizontal_scalar(uint8_t *const *out, const uint8_t *const *in, int32_t
                           const fm_coeffs *coeffs) {
     const int32_t n_taps = coeffs->max_taps;
     for (int32_t row = 0; row < n_rows; row++) {
+        if (coeffs->clips) {
+            horizontal_row(out[row], in[row], coeffs, n_taps, true);
+            continue;
+        }
         switch (n_taps) {
         case 2:
             horizontal_row(out[row], in[row], coeffs, 2, false);
@@ -67,10 +69,7 @@ void fm_horizontal_scalar(uint8_t *const *out, const uint8_t *const *in, int32_t
             horizontal_row(out[row], in[row], coeffs, 5, false);
             break;
         default:
-            if (n_taps > MOST_TAPS_UNCLIPPED)
-                horizontal_row(out[row], in[row], coeffs, n_taps, true);
-            else
-                horizontal_row(out[row], in[row], coeffs, n_taps, false);
+            horizontal_row(out[row], in[row], coeffs, n_taps, false);
         }
     }
 }
@@ -123,7 +122,7 @@ vertical_digits(uint8_t *restrict out, const uint8_t *const *in, const int32_t *
 
 static inline __attribute__((always_inline)) void
 vertical_sums(uint8_t *restrict out, const uint8_t *const *in, const int32_t *weights,
-              int32_t n_taps, size_t n_bytes, const bool clipped) {
+              int32_t n_taps, size_t n_bytes, const bool clips) {
     for (size_t start = 0; start < n_bytes; start += BLOCK) {
         uint32_t sums[BLOCK];
         for (size_t i = 0; i < BLOCK; i++) sums[i] = HALF;
@@ -132,12 +131,16 @@ vertical_sums(uint8_t *restrict out, const uint8_t *const *in, const int32_t *we
             const uint32_t weight = (uint32_t)weights[t];
             for (size_t i = 0; i < BLOCK; i++) sums[i] += row[i] * weight;
         }
-        for (size_t i = 0; i < BLOCK; i++) out[start + i] = round_sum(sums[i], clipped);
+        for (size_t i = 0; i < BLOCK; i++) out[start + i] = round_sum(sums[i], clips);
     }
 }
 
 void fm_vertical_scalar(uint8_t *out, const uint8_t *const *in, const int32_t *weights,
-                        int32_t n_taps, size_t n_bytes) {
+                        int32_t n_taps, size_t n_bytes, bool clips) {
+    if (clips) {
+        vertical_sums(out, in, weights, n_taps, n_bytes, true);
+        return;
+    }
     switch (n_taps) {
     case 1:
         vertical_digits(out, in, weights, 1, n_bytes);
@@ -164,10 +167,7 @@ void fm_vertical_scalar(uint8_t *out, const uint8_t *const *in, const int32_t *w
         vertical_digits(out, in, weights, 8, n_bytes);
         break;
     default:
-        if (n_taps > MOST_TAPS_UNCLIPPED)
-            vertical_sums(out, in, weights, n_taps, n_bytes, true);
-        else
-            vertical_sums(out, in, weights, n_taps, n_bytes, false);
+        vertical_sums(out, in, weights, n_taps, n_bytes, false);
     }
 }
 

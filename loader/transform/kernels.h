@@ -35,9 +35,9 @@ typedef struct fm_kernels {
     /* Resizes n_rows rows of pixels; coeffs went through fm_coeffs_even_taps(). */
     void (*horizontal)(uint8_t *const *out, const uint8_t *const *in, int32_t n_rows,
                        const fm_coeffs *coeffs);
-    /* One row of n_bytes bytes from n_taps rows. */
+    /* One row of n_bytes bytes from n_taps rows; `clips` as in fm_coeffs. */
     void (*vertical)(uint8_t *out, const uint8_t *const *in, const int32_t *weights, int32_t n_taps,
-                     size_t n_bytes);
+                     size_t n_bytes, bool clips);
     /* One row of n_px pixels in mirrored order. */
     void (*mirror)(uint8_t *out, const uint8_t *in, int32_t n_px);
     /* One row's channels to out, out + plane and out + 2 * plane. */
@@ -64,6 +64,6 @@ bool fm_steps_find(const fm_kernels *kernels, const float (*table)[256], fm_step
 void fm_horizontal_scalar(uint8_t *const *out, const uint8_t *const *in, int32_t n_rows,
                           const fm_coeffs *coeffs);
 void fm_vertical_scalar(uint8_t *out, const uint8_t *const *in, const int32_t *weights,
-                        int32_t n_taps, size_t n_bytes);
+                        int32_t n_taps, size_t n_bytes, bool clips);
 
 #endif

@@ -333,7 +333,7 @@ static const uint8_t *const *vertical_pass(fm_resample *resample, int32_t n) {
         resample->kernels.vertical(resample->between.pointers[i],
                                    read_rows_from(&resample->ring, coeffs->first[output]),
                                    coeffs->weights + (size_t)output * (size_t)coeffs->stride,
-                                   coeffs->n_taps[output], 3 * (size_t)width);
+                                   coeffs->n_taps[output], 3 * (size_t)width, coeffs->clips);
     }
     return read_rows_from(&resample->between, 0);
 }

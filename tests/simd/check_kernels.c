@@ -100,8 +100,8 @@ static void compare_rows(const char *kernel, int tier, int n_rows, size_t n, siz
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-/* n weights, any that add up to 2^22. */
-static void random_weights(int32_t *weights, int32_t n) {
+/* n weights, any that add up to 2^22; with `negative` ones, sums pass 0 and 255. */
+static void random_weights(int32_t *weights, int32_t n, bool negative) {
     int32_t left = 1 << FM_COEFFS_BITS;
     const int32_t usual = 2 * (left / n) + 1;
     for (int32_t t = 0; t + 1 < n; t++) {
@@ -110,6 +110,11 @@ static void random_weights(int32_t *weights, int32_t n) {
         left -= weights[t];
     }
     weights[n - 1] = left;
+    for (int32_t t = 0; negative && t + 1 < n; t++) {
+        const int32_t moved = random_below((1 << FM_COEFFS_BITS) / n);
+        weights[t] -= moved;
+        weights[random_below(n)] += moved;
+    }
 }
 
 static void horizontal_equals_scalar(void **state) {
@@ -124,7 +129,8 @@ static void horizontal_equals_scalar(void **state) {
         assert_int_equal(fm_coeffs_compute(&coeffs, n_in, n_out, first, n, NULL, NULL), FM_OK);
         fm_coeffs_even_taps(&coeffs, n_in);
         for (int32_t i = 0; c % 4 == 0 && i < n; i++)
-            random_weights(coeffs.weights + i * coeffs.stride, coeffs.max_taps);
+            random_weights(coeffs.weights + i * coeffs.stride, coeffs.max_taps, c % 8 == 0);
+        coeffs.clips = c % 8 == 0;
         const int n_rows = 1 + random_below(MOST_ROWS);
         const uint8_t *in[MOST_ROWS];
         fill_rows(in, n_rows, 3 * (size_t)n_in);
@@ -152,15 +158,16 @@ static void vertical_equals_scalar(void **state) {
         const int32_t n_taps = 1 + random_below(c % 4 ? 8 : MOST_ROWS);
         const size_t n = 1 + (size_t)random_below(c % 5 ? 300 : 3000);
         int32_t weights[MOST_ROWS];
-        random_weights(weights, n_taps);
+        const bool clips = random_below(2);
+        random_weights(weights, n_taps, clips);
         const uint8_t *in[MOST_ROWS];
         fill_rows(in, n_taps, n);
         for (int tier = 1; tier <= (int)best_tier(); tier++) {
             memset(row_at(want_memory, 0, row_bytes, 0), 0xa5, row_bytes);
             memset(row_at(got_memory, 0, row_bytes, 0), 0xa5, row_bytes);
             fm_kernels_init(&kernels, (fm_cpu_tier)tier);
-            scalar.vertical(row_at(want_memory, 0, n, FM_ROW_SLACK), in, weights, n_taps, n);
-            kernels.vertical(row_at(got_memory, 0, n, FM_ROW_SLACK), in, weights, n_taps, n);
+            scalar.vertical(row_at(want_memory, 0, n, FM_ROW_SLACK), in, weights, n_taps, n, clips);
+            kernels.vertical(row_at(got_memory, 0, n, FM_ROW_SLACK), in, weights, n_taps, n, clips);
             compare_rows("vertical", tier, 1, n, FM_ROW_SLACK);
         }
     }

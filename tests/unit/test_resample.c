@@ -406,7 +406,7 @@ static void vertical_kernel_is_exact_for_any_weights(void **state) {
         }
         /* The weights' own rounding makes the sum up to half a unit a tap too large. */
         weights[0] += random_below(n_taps / 2 + 1);
-        kernels.vertical(out, rows, weights, n_taps, n);
+        kernels.vertical(out, rows, weights, n_taps, n, false);
         for (size_t j = 0; j < n; j++) {
             int64_t sum = 1 << 21;
             for (int32_t t = 0; t < n_taps; t++) sum += (int64_t)weights[t] * rows[t][j];

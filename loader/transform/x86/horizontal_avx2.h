@@ -146,7 +146,7 @@ FM_AVX2_INLINE void fm_horizontal_long_avx2(uint8_t *const *out, const uint8_t *
 
 FM_AVX2 void fm_horizontal_avx2(uint8_t *const *out, const uint8_t *const *in, int32_t n_rows,
                                 const fm_coeffs *coeffs) {
-    if (coeffs->max_taps > FM_SPLIT_MAX_TAPS) {
+    if (coeffs->clips) {
         fm_horizontal_scalar(out, in, n_rows, coeffs);
         return;
     }

@@ -116,7 +116,7 @@ FM_SSE41_INLINE void fm_horizontal_long_sse41(uint8_t *const *out, const uint8_t
 
 FM_SSE41 void fm_horizontal_sse41(uint8_t *const *out, const uint8_t *const *in, int32_t n_rows,
                                   const fm_coeffs *coeffs) {
-    if (coeffs->max_taps > FM_SPLIT_MAX_TAPS) {
+    if (coeffs->clips) {
         fm_horizontal_scalar(out, in, n_rows, coeffs);
         return;
     }

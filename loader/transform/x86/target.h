@@ -22,15 +22,12 @@
  *
  *     4 * w = high * 2^12 + low,   high = w >> 10 (at most 4,096),   low = (w & 1023) * 4.
  *
- * pmaddwd multiplies two taps at a time. Both sums stay below 2^31 for any number of taps that
- * these kernels take, and 2^12 * (sum of high) + (sum of low) + half is exact modulo 2^32.
+ * pmaddwd multiplies two taps at a time. Both sums stay below 2^31 where no
+ * clip is due, and 2^12 * (sum of high) + (sum of low) + half is exact modulo 2^32.
  */
 #define FM_SPLIT_SHIFT 12
 #define FM_SPLIT_HALF (1 << 23)
 #define FM_SPLIT_LOW 1023
-
-/* Above, sums may have to be clipped (see kernels.c), which only the scalar kernels do. */
-#define FM_SPLIT_MAX_TAPS 16448
 
 /* Two taps' halves as pmaddwd wants them. */
 static inline int32_t fm_split_high(int32_t first, int32_t second) {

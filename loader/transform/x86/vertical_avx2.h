@@ -57,7 +57,11 @@ FM_AVX2_INLINE void fm_vertical_taps_avx2(uint8_t *restrict out, const uint8_t *
 }
 
 FM_AVX2 void fm_vertical_avx2(uint8_t *out, const uint8_t *const *in, const int32_t *weights,
-                              int32_t n_taps, size_t n_bytes) {
+                              int32_t n_taps, size_t n_bytes, bool clips) {
+    if (clips) {
+        fm_vertical_scalar(out, in, weights, n_taps, n_bytes, clips);
+        return;
+    }
     /* Copies of a known number, which the stores to `out` can't change. */
     const uint8_t *rows[6];
     int32_t kept[6];
@@ -85,10 +89,7 @@ FM_AVX2 void fm_vertical_avx2(uint8_t *out, const uint8_t *const *in, const int3
         fm_vertical_taps_avx2(out, rows, kept, 6, n_bytes);
         break;
     default:
-        if (n_taps > FM_SPLIT_MAX_TAPS)
-            fm_vertical_scalar(out, in, weights, n_taps, n_bytes);
-        else
-            fm_vertical_taps_avx2(out, in, weights, n_taps, n_bytes);
+        fm_vertical_taps_avx2(out, in, weights, n_taps, n_bytes);
     }
 }
 

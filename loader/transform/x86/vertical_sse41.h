@@ -56,7 +56,11 @@ FM_SSE41_INLINE void fm_vertical_taps_sse41(uint8_t *restrict out, const uint8_t
 }
 
 FM_SSE41 void fm_vertical_sse41(uint8_t *out, const uint8_t *const *in, const int32_t *weights,
-                                int32_t n_taps, size_t n_bytes) {
+                                int32_t n_taps, size_t n_bytes, bool clips) {
+    if (clips) {
+        fm_vertical_scalar(out, in, weights, n_taps, n_bytes, clips);
+        return;
+    }
     /* Copies of a known number, which the stores to `out` can't change. */
     const uint8_t *rows[6];
     int32_t kept[6];
@@ -84,10 +88,7 @@ FM_SSE41 void fm_vertical_sse41(uint8_t *out, const uint8_t *const *in, const in
         fm_vertical_taps_sse41(out, rows, kept, 6, n_bytes);
         break;
     default:
-        if (n_taps > FM_SPLIT_MAX_TAPS)
-            fm_vertical_scalar(out, in, weights, n_taps, n_bytes);
-        else
-            fm_vertical_taps_sse41(out, in, weights, n_taps, n_bytes);
+        fm_vertical_taps_sse41(out, in, weights, n_taps, n_bytes);
     }
 }
 
