@@ -8,8 +8,12 @@
 
 /* jpeglib.h uses FILE and size_t without including their headers. */
 #include <jerror.h>
+#if FM_HAVE_JPEG_INTERNALS
+#define JPEG_INTERNALS
+#endif
 #include <jpeglib.h>
 
+#include "decode/jpeg_huffman.h"
 #include "decode/jpeg_scan.h"
 
 /* 2.1 brought fancy upsampling of 4:4:0, which Pillow's libjpeg-turbo does too, and the fix of
@@ -39,6 +43,9 @@ struct fm_jpeg {
     jmp_buf escape;                /* set by each entry point that calls libjpeg */
     fm_limits limits;
     fm_jpeg_scan scan;
+    fm_huffman *huffman;
+    JDIMENSION mcu_column;                /* of the next MCU */
+    JDIMENSION first_column, last_column; /* MCUs that the crop needs */
     enum state state;
     int32_t n_rows_left; /* of the box */
     char warning[JMSG_LENGTH_MAX];
@@ -83,6 +90,57 @@ static void on_progress(j_common_ptr codec) {
         longjmp(jpeg->escape, 1);
 }
 
+/* ---- entropy decoding ------------------------------------------------------------------------ */
+
+#if FM_HAVE_JPEG_INTERNALS
+/* In place of libjpeg's. Only the columns that the crop needs get coefficients. */
+static boolean decode_mcu(j_decompress_ptr codec, JBLOCKROW *blocks) {
+    fm_jpeg *const jpeg = codec->client_data;
+    const JDIMENSION column = jpeg->mcu_column;
+    jpeg->mcu_column = column + 1 < codec->MCUs_per_row ? column + 1 : 0;
+    bool is_sane;
+    if (blocks && column >= jpeg->first_column && column <= jpeg->last_column) {
+        int16_t *coefficients[FM_HUFFMAN_MAX_BLOCKS];
+        for (int i = 0; i < codec->blocks_in_MCU; i++) coefficients[i] = *blocks[i];
+        is_sane = fm_huffman_read(jpeg->huffman, coefficients);
+    } else {
+        is_sane = fm_huffman_skip(jpeg->huffman);
+    }
+    if (!is_sane) ERREXIT(codec, JWRN_HUFF_BAD_CODE);
+    return TRUE;
+}
+
+/*
+ * Puts decode_mcu() in place of libjpeg's, for a file with one scan, of which libjpeg has read
+ * nothing yet; `left` and `width` are what jpeg_crop_scanline() gave. Where the tables make no
+ * code, libjpeg's stays, and says so.
+ */
+static void take_over_entropy_decoding(fm_jpeg *jpeg, JDIMENSION left, JDIMENSION width) {
+    struct jpeg_decompress_struct *const codec = &jpeg->codec;
+    /* The MCU of a single component is a block. */
+    const JDIMENSION mcu_px =
+        DCTSIZE * (codec->comps_in_scan == 1 ? 1 : (JDIMENSION)codec->max_h_samp_factor);
+    jpeg->mcu_column = 0;
+    jpeg->first_column = left / mcu_px;
+    jpeg->last_column = (left + width - 1) / mcu_px;
+    fm_huffman_scan scan = {.bytes = codec->src->next_input_byte,
+                            .n_bytes = codec->src->bytes_in_buffer,
+                            .restart_interval = codec->restart_interval,
+                            .n_blocks = codec->blocks_in_MCU};
+    for (int i = 0; i < codec->blocks_in_MCU; i++) {
+        const int number = codec->MCU_membership[i];
+        const jpeg_component_info *const component = codec->cur_comp_info[number];
+        const int dc = component->dc_tbl_no, ac = component->ac_tbl_no;
+        scan.blocks[i] = (fm_huffman_block){(uint8_t)number, (uint8_t)dc, (uint8_t)ac};
+        scan.dc[dc] = (fm_huffman_code){codec->dc_huff_tbl_ptrs[dc]->bits,
+                                        codec->dc_huff_tbl_ptrs[dc]->huffval};
+        scan.ac[ac] = (fm_huffman_code){codec->ac_huff_tbl_ptrs[ac]->bits,
+                                        codec->ac_huff_tbl_ptrs[ac]->huffval};
+    }
+    if (fm_huffman_begin(jpeg->huffman, &scan)) codec->entropy->decode_mcu = decode_mcu;
+}
+#endif
+
 /* ---- statuses -------------------------------------------------------------------------------- */
 
 /* After a longjmp: libjpeg's error as a status. */
@@ -122,6 +180,11 @@ int fm_jpeg_open(fm_jpeg **out, const fm_limits *limits, fm_mem_counter *counter
     *out = NULL;
     fm_jpeg *const jpeg = fm_mem_zalloc(counter, 1, sizeof(*jpeg));
     if (!jpeg) return fm_error_set(error, FM_ERR_NOMEM, "no memory for a JPEG decoder");
+    jpeg->huffman = fm_huffman_open(counter);
+    if (!jpeg->huffman) {
+        fm_mem_free(jpeg);
+        return fm_error_set(error, FM_ERR_NOMEM, "no memory for a JPEG decoder");
+    }
     jpeg->limits = *limits;
     jpeg->codec.err = jpeg_std_error(&jpeg->errors);
     jpeg->errors.error_exit = on_error;
@@ -131,6 +194,7 @@ int fm_jpeg_open(fm_jpeg **out, const fm_limits *limits, fm_mem_counter *counter
     if (setjmp(jpeg->escape)) {
         const int status = fail(jpeg, error);
         jpeg_destroy_decompress(&jpeg->codec);
+        fm_huffman_close(&jpeg->huffman);
         fm_mem_free(jpeg);
         return status;
     }
@@ -152,6 +216,7 @@ void fm_jpeg_watch(fm_jpeg *jpeg, const _Atomic bool *cancelled) { jpeg->cancell
 void fm_jpeg_close(fm_jpeg **jpeg) {
     if (!jpeg || !*jpeg) return;
     jpeg_destroy_decompress(&(*jpeg)->codec);
+    fm_huffman_close(&(*jpeg)->huffman);
     fm_mem_free(*jpeg);
     *jpeg = NULL;
 }
@@ -251,6 +316,9 @@ int fm_jpeg_start(fm_jpeg *jpeg, const fm_box *box, int32_t *skip_px, int32_t *r
     JDIMENSION left = 0, width = 0;
     columns(jpeg, box, &left, &width);
     jpeg_crop_scanline(codec, &left, &width);
+#if FM_HAVE_JPEG_INTERNALS
+    if (jpeg->scan.single_pass) take_over_entropy_decoding(jpeg, left, width);
+#endif
     if (box->top > 0) jpeg_skip_scanlines(codec, (JDIMENSION)box->top);
     *skip_px = box->left - (int32_t)left;
     *row_px = (int32_t)width;

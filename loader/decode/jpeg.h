@@ -3,7 +3,8 @@
  *
  * One fm_jpeg per thread, kept for life. The bytes must stay until fm_jpeg_end(); nothing behind
  * them is read. libjpeg-turbo's ISLOW inverse DCT and fancy upsampling, which Pillow uses; only the
- * columns and rows that the crop needs are computed.
+ * columns and rows that the crop needs are computed. The Huffman decoder of files with one scan is
+ * our own (jpeg_huffman.h).
  *
  * A file is taken only if its verdict can't depend on the crop: it must be a JPEG with 8-bit
  * samples, one or three components, Huffman coding, and sane markers from start to EOI. All else

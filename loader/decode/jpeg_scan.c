@@ -3,6 +3,10 @@
 
 #include <string.h>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 /* libjpeg's own limit of width and height (JPEG_MAX_DIMENSION). */
 #define MAX_SIDE 65500
 /* A progressive scan of some ten bytes makes libjpeg visit the whole image: bound their number.
@@ -296,6 +300,23 @@ static int read_scan_header(walk *w, const segment *s) {
     return FM_OK;
 }
 
+/* The first FF without a stuffed 00 behind it, or at the end; else `end`. */
+static const uint8_t *find_marker(const uint8_t *p, const uint8_t *end) {
+#if defined(__SSE2__)
+    for (; end - p > 16; p += 16) {
+        const __m128i ones = _mm_set1_epi8(-1), zeros = _mm_setzero_si128();
+        const __m128i bytes = _mm_loadu_si128((const __m128i *)p);
+        const __m128i behind = _mm_loadu_si128((const __m128i *)(p + 1));
+        const __m128i found =
+            _mm_andnot_si128(_mm_cmpeq_epi8(behind, zeros), _mm_cmpeq_epi8(bytes, ones));
+        const int mask = _mm_movemask_epi8(found);
+        if (mask) return p + __builtin_ctz((unsigned)mask);
+    }
+#endif
+    while (p < end && (*p != 0xFF || (p + 1 < end && p[1] == 0))) p++;
+    return p;
+}
+
 /*
  * Goes to the marker that ends the entropy-coded data: the first that is neither a restart marker
  * nor a data byte FF with its stuffed 00. As libjpeg does, takes more FF before either as padding.
@@ -303,7 +324,7 @@ static int read_scan_header(walk *w, const segment *s) {
 static int skip_entropy_data(walk *w) {
     const uint8_t *const end = w->bytes + w->n_bytes;
     const uint8_t *p = w->bytes + w->at;
-    while ((p = memchr(p, 0xFF, (size_t)(end - p))) != NULL) {
+    while ((p = find_marker(p, end)) != end) {
         const uint8_t *const marker = p;
         while (p < end && *p == 0xFF) p++;
         if (p == end) break;
