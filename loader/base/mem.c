@@ -1,7 +1,10 @@
+#define _GNU_SOURCE
 #include "base/mem.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 void *fm_mem_alloc(fm_mem_counter *counter, size_t n, size_t size) {
     size_t bytes;
@@ -26,6 +29,15 @@ void *fm_mem_zalloc(fm_mem_counter *counter, size_t n, size_t size) {
 }
 
 void fm_mem_free(void *block) { free(block); }
+
+void fm_mem_trim(void *block, size_t n_kept, size_t n_bytes) {
+    const uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t start = (uintptr_t)block;
+    const uintptr_t from = (start + n_kept + page_bytes - 1) / page_bytes * page_bytes;
+    const uintptr_t to = (start + n_bytes) / page_bytes * page_bytes;
+    /* Where the kernel refuses (locked memory), the pages just stay. */
+    if (from < to) (void)madvise((void *)from, to - from, MADV_DONTNEED);
+}
 
 char *fm_mem_strdup(fm_mem_counter *counter, const char *text) {
     const size_t bytes = strlen(text) + 1;

@@ -25,6 +25,12 @@ void *fm_mem_alloc(fm_mem_counter *counter, size_t n, size_t size);
 void *fm_mem_zalloc(fm_mem_counter *counter, size_t n, size_t size);
 /* Accepts NULL. */
 void fm_mem_free(void *block);
+/*
+ * Gives the whole pages between the block's first n_kept and its first n_bytes bytes back to the
+ * kernel. They stay part of the block, and take memory again when they are next written; what they
+ * hold now is lost.
+ */
+void fm_mem_trim(void *block, size_t n_kept, size_t n_bytes);
 /* A copy of a string; NULL when out of memory. */
 char *fm_mem_strdup(fm_mem_counter *counter, const char *text);
 

@@ -14,6 +14,7 @@
 #include <jpeglib.h>
 
 #include "decode/jpeg_huffman.h"
+#include "decode/jpeg_mem.h"
 #include "decode/jpeg_scan.h"
 
 /* 2.1 brought fancy upsampling of 4:4:0, which Pillow's libjpeg-turbo does too, and the fix of
@@ -177,12 +178,12 @@ static int check_state(const fm_jpeg *jpeg, enum state wanted, const char *call,
 /* ---- open, close ----------------------------------------------------------------------------- */
 
 int fm_jpeg_open(fm_jpeg **out, const fm_limits *limits, fm_mem_counter *counter, fm_error *error) {
-    *out = NULL;
     fm_jpeg *const jpeg = fm_mem_zalloc(counter, 1, sizeof(*jpeg));
+    *out = jpeg;
     if (!jpeg) return fm_error_set(error, FM_ERR_NOMEM, "no memory for a JPEG decoder");
     jpeg->huffman = fm_huffman_open(counter);
     if (!jpeg->huffman) {
-        fm_mem_free(jpeg);
+        fm_jpeg_close(out);
         return fm_error_set(error, FM_ERR_NOMEM, "no memory for a JPEG decoder");
     }
     jpeg->limits = *limits;
@@ -193,12 +194,15 @@ int fm_jpeg_open(fm_jpeg **out, const fm_limits *limits, fm_mem_counter *counter
     jpeg->codec.client_data = jpeg;
     if (setjmp(jpeg->escape)) {
         const int status = fail(jpeg, error);
-        jpeg_destroy_decompress(&jpeg->codec);
-        fm_huffman_close(&jpeg->huffman);
-        fm_mem_free(jpeg);
+        fm_jpeg_close(out);
         return status;
     }
     jpeg_create_decompress(&jpeg->codec);
+    const int status = fm_jpeg_mem_install(&jpeg->codec, counter, error);
+    if (status) {
+        fm_jpeg_close(out);
+        return status;
+    }
     jpeg->source.init_source = on_source;
     jpeg->source.fill_input_buffer = on_end_of_source;
     jpeg->source.skip_input_data = on_skip;
@@ -207,7 +211,6 @@ int fm_jpeg_open(fm_jpeg **out, const fm_limits *limits, fm_mem_counter *counter
     jpeg->codec.src = &jpeg->source;
     jpeg->progress.progress_monitor = on_progress;
     jpeg->codec.progress = &jpeg->progress;
-    *out = jpeg;
     return FM_OK;
 }
 
@@ -308,6 +311,7 @@ int fm_jpeg_start(fm_jpeg *jpeg, const fm_box *box, int32_t *skip_px, int32_t *r
     codec->out_color_space = JCS_RGB;
     codec->dct_method = JDCT_ISLOW;
     codec->do_fancy_upsampling = TRUE;
+    codec->do_block_smoothing = FALSE; /* it changes incomplete images only, and they are refused */
     jpeg_start_decompress(codec);
     if (!is_complete(codec)) {
         jpeg->state = STATE_FAILED;

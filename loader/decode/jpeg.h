@@ -14,8 +14,11 @@
  * the caller drops the rows that he has). The caller then asks Pillow, who gives the whole image or
  * an error. A box thus decides who decodes, never what comes out.
  *
- * libjpeg-turbo takes memory per image from the C library, for rows, and for all coefficients (6
- * bytes a pixel at most) where the file has several scans; none is kept between images.
+ * Decoding takes no memory from the C library but for an image that needs more than all before it
+ * (jpeg_mem.h): 1 MiB lies ready, enough for rows of 8,192 pixels. A file with several scans, such
+ * as a progressive one, needs all its coefficients besides, 6 bytes a pixel at most; files for
+ * which that would be more than 80 MiB (13 million pixels at 4:4:4, 27 million at 4:2:0) are
+ * refused.
  */
 #ifndef FM_DECODE_JPEG_H
 #define FM_DECODE_JPEG_H

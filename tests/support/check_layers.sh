@@ -26,8 +26,8 @@ only() {
     done
 }
 only liburing.h loader/read/reader_uring.c
-only jpeglib.h loader/decode/jpeg.c
-only jerror.h loader/decode/jpeg.c
+only jpeglib.h loader/decode/jpeg.c loader/decode/jpeg_mem.c
+only jerror.h loader/decode/jpeg.c loader/decode/jpeg_mem.c
 only immintrin.h loader/transform/x86/target.h
 
 grep -rn '#include "\(base\|read\|decode\|transform\|ring\|pipeline\|source\)/' pytorch_ext benchmarks/bench_pipeline.c &&

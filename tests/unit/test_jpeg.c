@@ -12,12 +12,15 @@
 #include <cmocka.h>
 #include <jpeglib.h>
 
+#include "allocations.h"
 #include "decode/jpeg.h"
+#include "decode/jpeg_mem.h"
 #include "guarded.h"
 
 enum { SLACK = 64, GUARD = 0xA5 };
 
 static const fm_limits LIMITS = {.max_file_bytes = 1 << 20, .max_image_pixels = 1 << 20};
+static const fm_limits LARGE = {.max_file_bytes = 64 << 20, .max_image_pixels = 16 << 20};
 
 /* A file in memory, behind which nothing can be read. */
 typedef test_guarded file;
@@ -58,7 +61,7 @@ static file make(kind k) {
     }
     if (k.progressive) jpeg_simple_progression(&codec);
     jpeg_start_compress(&codec, TRUE);
-    JSAMPLE row[4 * 600];
+    JSAMPLE *const row = test_malloc((size_t)k.width * 4);
     uint32_t noise = 12345;
     for (int y = 0; y < k.height; y++) {
         for (int i = 0; i < k.width * codec.input_components; i++) {
@@ -68,6 +71,7 @@ static file make(kind k) {
         JSAMPROW rows[1] = {row};
         jpeg_write_scanlines(&codec, rows, 1);
     }
+    test_free(row);
     jpeg_finish_compress(&codec);
     jpeg_destroy_compress(&codec);
     const file f = test_guarded_open(out, n_out);
@@ -278,22 +282,242 @@ static void box_outside_is_an_argument_error(void **state) {
     fm_jpeg_close(&jpeg);
 }
 
-static void two_blocks_for_life(void **state) {
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Decodes a box row by row, without taking memory itself; sums up its pixels. */
+static int decode_box(fm_jpeg *jpeg, const file *f, fm_box box, uint64_t *sum, fm_error *error) {
+    static uint8_t row[8192 * 3 + SLACK];
+    uint8_t *const rows[1] = {row};
+    fm_image_info info;
+    int32_t skip = 0, row_px = 0;
+    *sum = 0;
+    fm_error_clear(error);
+    int status = fm_jpeg_begin(jpeg, f->bytes, f->n, &info, error);
+    if (!status) status = fm_jpeg_start(jpeg, &box, &skip, &row_px, error);
+    for (int y = 0; y < box.height && status >= 0; y++) {
+        status = fm_jpeg_read(jpeg, rows, 1, error);
+        for (int i = 3 * skip; status == 1 && i < 3 * (skip + box.width); i++)
+            *sum = (*sum ^ row[i]) * 0x100000001B3u;
+    }
+    fm_jpeg_end(jpeg);
+    return status < 0 ? status : FM_OK;
+}
+
+static const kind memory_kinds[] = {
+    {.width = 300, .height = 200, .h = 1, .v = 1},
+    {.width = 301, .height = 199, .h = 2, .v = 2},
+    {.width = 299, .height = 210, .h = 4, .v = 2},
+    {.width = 180, .height = 320, .grey = true},
+    {.width = 320, .height = 240, .h = 2, .v = 2, .restart = 3},
+    {.width = 500, .height = 370, .h = 1, .v = 1, .progressive = true},
+    {.width = 310, .height = 205, .h = 2, .v = 1, .progressive = true},
+    {.width = 400, .height = 300, .h = 2, .v = 2, .split = true},
+};
+enum { N_MEMORY_KINDS = sizeof(memory_kinds) / sizeof(memory_kinds[0]) };
+
+static fm_box whole(kind k) { return (fm_box){0, 0, k.width, k.height}; }
+
+/* Images of every kind in any order, any crops of them, and damaged ones in between. */
+static void images_allocate_nothing(void **state) {
     (void)state;
     fm_mem_counter counter = {0};
     fm_jpeg *jpeg = NULL;
     fm_error error;
+    uint64_t sum, expected[N_MEMORY_KINDS];
     assert_int_equal(fm_jpeg_open(&jpeg, &LIMITS, &counter, NULL), FM_OK);
-    file good = make((kind){.width = 64, .height = 64});
-    file bad = test_guarded_open(good.bytes, good.n - 20);
-    for (int i = 0; i < 20; i++) {
-        assert_int_equal(status_of(jpeg, &bad, &error), FM_ERR_DAMAGED);
-        assert_int_equal(status_of(jpeg, &good, &error), FM_OK);
+    file files[N_MEMORY_KINDS], smaller[N_MEMORY_KINDS], bad[N_MEMORY_KINDS];
+    for (int i = 0; i < N_MEMORY_KINDS; i++) {
+        kind k = memory_kinds[i];
+        files[i] = make(k);
+        k.width -= 37, k.height -= 51;
+        smaller[i] = make(k);
+        bad[i] = test_guarded_open(files[i].bytes, files[i].n);
+        memcpy(bad[i].bytes + bad[i].n * 2 / 3, "\xff\xd7", 2); /* a restart that is not due */
+        assert_int_equal(decode_box(jpeg, &files[i], whole(memory_kinds[i]), &expected[i], &error),
+                         FM_OK);
     }
-    assert_int_equal(atomic_load(&counter.n_blocks), 2);
+    const uint64_t n_blocks = counter.n_blocks, n_bytes = counter.n_bytes;
+    srand(3);
+    for (int round = 0; round < 400; round++) {
+        const int i = rand() % N_MEMORY_KINDS;
+        const kind k = memory_kinds[i];
+        fm_box box = {rand() % 100, rand() % 100, 1 + rand() % 43, 1 + rand() % 49};
+        test_allocations_begin(0);
+        const int of_whole = decode_box(jpeg, &files[i], whole(k), &sum, &error);
+        const bool equal = sum == expected[i];
+        const int of_bad = decode_box(jpeg, &bad[i], whole(k), &sum, &error);
+        const int of_box = decode_box(jpeg, &smaller[i], box, &sum, &error);
+        assert_int_equal(test_allocations_end(), 0);
+        assert_int_equal(of_whole, FM_OK);
+        assert_true(equal);
+        assert_int_equal(of_bad, FM_ERR_DAMAGED);
+        if (of_box) fail_msg("kind %d: %s", i, error.message);
+    }
+    assert_int_equal(counter.n_blocks, n_blocks);
+    assert_int_equal(counter.n_bytes, n_bytes);
     fm_jpeg_close(&jpeg);
-    test_guarded_close(&good);
-    test_guarded_close(&bad);
+    for (int i = 0; i < N_MEMORY_KINDS; i++) {
+        test_guarded_close(&files[i]);
+        test_guarded_close(&smaller[i]);
+        test_guarded_close(&bad[i]);
+    }
+}
+
+/* What is ready from the start is enough for any height, up to 8,192 pixels a row. */
+static void one_scan_takes_memory_by_its_width(void **state) {
+    (void)state;
+    static const kind kinds[] = {
+        {.width = 4000, .height = 3000, .h = 1, .v = 1},
+        {.width = 4000, .height = 3000, .h = 2, .v = 2},
+        {.width = 8192, .height = 20, .h = 1, .v = 1},
+        {.width = 8192, .height = 20, .h = 2, .v = 1},
+        {.width = 8192, .height = 40, .h = 2, .v = 2},
+        {.width = 8192, .height = 40, .h = 1, .v = 2},
+        {.width = 8192, .height = 80, .h = 1, .v = 4},
+        {.width = 8192, .height = 40, .h = 4, .v = 2},
+        {.width = 8192, .height = 20, .grey = true},
+    };
+    fm_mem_counter counter = {0};
+    fm_jpeg *jpeg = NULL;
+    fm_error error;
+    assert_int_equal(fm_jpeg_open(&jpeg, &LARGE, &counter, NULL), FM_OK);
+    const uint64_t n_blocks = counter.n_blocks;
+    assert_in_range(counter.n_bytes, 1 << 20, (1 << 20) + (16 << 10));
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        const file f = make(kinds[i]);
+        uint64_t sum;
+        test_allocations_begin(0);
+        const int status = decode_box(jpeg, &f, whole(kinds[i]), &sum, &error);
+        assert_int_equal(test_allocations_end(), 0);
+        assert_int_equal(status, FM_OK);
+        test_guarded_close(&f);
+    }
+    assert_int_equal(counter.n_blocks, n_blocks);
+    fm_jpeg_close(&jpeg);
+}
+
+static size_t resident_bytes(void) {
+    size_t n_pages = 0;
+    FILE *const in = fopen("/proc/self/statm", "r");
+    assert_non_null(in);
+    assert_int_equal(fscanf(in, "%*u %zu", &n_pages), 1);
+    fclose(in);
+    return n_pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* 12 million pixels at 4:4:4 are decoded. Their memory stays while such images come, and goes when
+ * none has come for a while; it never has to be taken again. */
+static void large_images_do_not_keep_their_memory(void **state) {
+    (void)state;
+    const kind large = {.width = 4000, .height = 3000, .h = 1, .v = 1, .progressive = true};
+    const kind small = {.width = 60, .height = 40, .h = 2, .v = 2};
+    const file f = make(large), g = make(small);
+    fm_mem_counter counter = {0};
+    fm_jpeg *jpeg = NULL;
+    fm_error error;
+    uint64_t sum;
+    assert_int_equal(fm_jpeg_open(&jpeg, &LARGE, &counter, NULL), FM_OK);
+    const fm_box strip = {1000, 1500, 500, 16};
+    assert_int_equal(decode_box(jpeg, &f, strip, &sum, &error), FM_OK);
+    const uint64_t n_blocks = counter.n_blocks, first = sum;
+    for (int round = 0; round < 2; round++) {
+        assert_int_equal(decode_box(jpeg, &f, strip, &sum, &error), FM_OK);
+        assert_true(sum == first);
+        const size_t before = resident_bytes();
+        for (int i = 0; i < FM_JPEG_MEM_PATIENCE; i++) {
+            assert_true(resident_bytes() + (8 << 20) > before);
+            assert_int_equal(decode_box(jpeg, &g, whole(small), &sum, &error), FM_OK);
+        }
+        assert_true(resident_bytes() + (60 << 20) < before);
+    }
+    assert_int_equal(counter.n_blocks, n_blocks);
+    fm_jpeg_close(&jpeg);
+    test_guarded_close(&f);
+    test_guarded_close(&g);
+}
+
+/* Each allocation of a decoder's life fails once: opening or decoding says so, or does without; the
+ * next image is decoded. Run under AddressSanitizer it finds leaks. */
+static void every_allocation_fails_once(void **state) {
+    (void)state;
+    file files[N_MEMORY_KINDS];
+    uint64_t expected[N_MEMORY_KINDS], sum = 0;
+    fm_error error;
+    fm_jpeg *jpeg = open_jpeg();
+    for (int i = 0; i < N_MEMORY_KINDS; i++) {
+        files[i] = make(memory_kinds[i]);
+        assert_int_equal(decode_box(jpeg, &files[i], whole(memory_kinds[i]), &expected[i], &error),
+                         FM_OK);
+    }
+    fm_jpeg_close(&jpeg);
+    int n_refused_open = 0, n_refused_images = 0;
+    bool failed = true;
+    for (long fail_at = 1; failed; fail_at++) {
+        int n_refused = 0;
+        test_allocations_begin(fail_at);
+        const int status = fm_jpeg_open(&jpeg, &LIMITS, NULL, &error);
+        for (int i = 0; !status && i < 2 * N_MEMORY_KINDS; i++) {
+            const int k = i % N_MEMORY_KINDS;
+            const int of_image = decode_box(jpeg, &files[k], whole(memory_kinds[k]), &sum, &error);
+            n_refused += of_image == FM_ERR_NOMEM;
+            if (of_image ? of_image != FM_ERR_NOMEM : sum != expected[k])
+                fail_msg("allocation %ld, image %d: %d %s", fail_at, k, of_image, error.message);
+        }
+        test_allocations_end();
+        failed = test_allocations_failed();
+        if (status) {
+            assert_int_equal(status, FM_ERR_NOMEM);
+            assert_int_equal(error.status, FM_ERR_NOMEM);
+            assert_null(jpeg);
+        }
+        assert_in_range(n_refused, 0, failed);
+        n_refused_open += status != FM_OK;
+        n_refused_images += n_refused;
+        fm_jpeg_close(&jpeg);
+    }
+    assert_in_range(n_refused_open, 4, 20);
+    assert_in_range(n_refused_images, 2, 20);
+    for (int i = 0; i < N_MEMORY_KINDS; i++) test_guarded_close(&files[i]);
+}
+
+/* A byte of the file changed, or its end cut off, anywhere: whatever libjpeg jumps out of, the
+ * decoder neither leaks nor carries anything over into the next image. */
+static void errors_anywhere_leave_a_sound_decoder(void **state) {
+    (void)state;
+    static const uint8_t values[] = {0x00, 0xFF, 0x7F};
+    static const kind kinds[] = {
+        {.width = 70, .height = 50, .h = 1, .v = 1},
+        {.width = 70, .height = 50, .h = 2, .v = 2, .restart = 2},
+        {.width = 70, .height = 50, .h = 2, .v = 1, .split = true},
+        {.width = 70, .height = 50, .h = 2, .v = 2, .progressive = true},
+    };
+    fm_mem_counter counter = {0};
+    fm_jpeg *jpeg = NULL;
+    fm_error error;
+    assert_int_equal(fm_jpeg_open(&jpeg, &LARGE, &counter, NULL), FM_OK);
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        const file good = make(kinds[i]);
+        uint64_t expected, sum;
+        assert_int_equal(decode_box(jpeg, &good, whole(kinds[i]), &expected, &error), FM_OK);
+        const uint64_t n_blocks = counter.n_blocks;
+        for (size_t at = 2; at + 2 < good.n; at += 3) {
+            const bool cut = at % 4 == 0;
+            const file bad = test_guarded_open(good.bytes, cut ? at + 2 : good.n);
+            if (cut)
+                memcpy(bad.bytes + at, "\xff\xd9", 2);
+            else
+                bad.bytes[at] = values[at % sizeof(values)];
+            /* Damaged data can be valid data of other pixels, even of an image of another size. */
+            const int status = decode_box(jpeg, &bad, whole(kinds[i]), &sum, &error);
+            assert_true(status == FM_OK || error.status == status);
+            assert_int_equal(decode_box(jpeg, &good, whole(kinds[i]), &sum, &error), FM_OK);
+            assert_true(sum == expected);
+            test_guarded_close(&bad);
+        }
+        assert_in_range(counter.n_blocks, n_blocks, n_blocks + 30);
+        test_guarded_close(&good);
+    }
+    fm_jpeg_close(&jpeg);
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */
@@ -518,7 +742,11 @@ int main(void) {
         cmocka_unit_test(crops_equal_the_full_decode),
         cmocka_unit_test(header_is_reported),
         cmocka_unit_test(box_outside_is_an_argument_error),
-        cmocka_unit_test(two_blocks_for_life),
+        cmocka_unit_test(images_allocate_nothing),
+        cmocka_unit_test(one_scan_takes_memory_by_its_width),
+        cmocka_unit_test(large_images_do_not_keep_their_memory),
+        cmocka_unit_test(every_allocation_fails_once),
+        cmocka_unit_test(errors_anywhere_leave_a_sound_decoder),
         cmocka_unit_test(other_formats),
         cmocka_unit_test(kinds_that_pillow_decodes),
         cmocka_unit_test(limits_hold_before_decoding),

@@ -1,0 +1,262 @@
+#include "decode/jpeg_mem.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+/* jpeglib.h uses FILE and size_t without including their headers. */
+#include <jerror.h>
+#include <jpeglib.h>
+
+/* Rows for 8,192 pixels, whatever the sampling, and all else that a baseline image needs. */
+#define RESERVED_BYTES ((size_t)1 << 20)
+/* What libjpeg keeps between images: each table slot that a file can fill. */
+#define TABLES_BYTES \
+    (NUM_QUANT_TBLS * rounded(sizeof(JQUANT_TBL)) + 2 * NUM_HUFF_TBLS * rounded(sizeof(JHUFF_TBL)))
+/* An image's further blocks are at least this large. */
+#define MORE_BYTES ((size_t)64 << 10)
+/* libjpeg-turbo's own limit for one object; larger numbers come from damaged sizes. */
+#define MAX_OBJECT_BYTES ((size_t)1000000000)
+
+/* A block of memory; its objects follow behind the header, FM_MEM_ALIGN bytes from its start. */
+typedef struct block {
+    struct block *next;
+    size_t n_bytes, n_used; /* both without the header */
+} block;
+
+/* libjpeg's type: the coefficients of one component, here always wholly in memory. */
+struct jvirt_barray_control {
+    JBLOCKARRAY rows; /* NULL before realize_virt_arrays() */
+    JDIMENSION n_rows, row_blocks, max_access;
+    JDIMENSION n_defined; /* rows that have been accessed for writing */
+    boolean pre_zero;
+    struct jvirt_barray_control *next;
+};
+
+typedef struct manager {
+    struct jpeg_memory_mgr methods; /* first: codec->mem points to it */
+    /* libjpeg's own, which holds what was taken before we came. */
+    struct jpeg_memory_mgr *standard;
+    fm_mem_counter *counter;
+    block *pools[JPOOL_NUMPOOLS]; /* the newest block first; objects come from that one only */
+    size_t n_touched;             /* how far images have written into the kept block */
+    int n_small;                  /* images since one needed more than FM_JPEG_MEM_KEPT_BYTES */
+    jvirt_barray_ptr arrays;      /* of this image */
+} manager;
+
+/* Alignment and spare room behind an object as libjpeg-turbo's SIMD code expects (32 bytes, and
+ * rows in multiples of 64). */
+static size_t rounded(size_t n_bytes) {
+    return (n_bytes + FM_MEM_ALIGN - 1) / FM_MEM_ALIGN * FM_MEM_ALIGN;
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+/* NULL when out of memory. */
+static block *add_block(manager *memory, int pool, size_t n_bytes) {
+    block *const added = fm_mem_alloc(memory->counter, FM_MEM_ALIGN + n_bytes, 1);
+    if (!added) return NULL;
+    *added = (block){.next = memory->pools[pool], .n_bytes = n_bytes};
+    memory->pools[pool] = added;
+    return added;
+}
+
+static void free_blocks(manager *memory, int pool) {
+    for (block *first; (first = memory->pools[pool]);) {
+        memory->pools[pool] = first->next;
+        fm_mem_free(first);
+    }
+}
+
+/* Never NULL. */
+static void *take(j_common_ptr codec, int pool, size_t n, size_t size) {
+    manager *const memory = (manager *)codec->mem;
+    if (pool < 0 || pool >= JPOOL_NUMPOOLS) ERREXIT1(codec, JERR_BAD_POOL_ID, pool);
+    size_t n_bytes;
+    if (__builtin_mul_overflow(n, size, &n_bytes) || n_bytes > MAX_OBJECT_BYTES)
+        ERREXIT1(codec, JERR_OUT_OF_MEMORY, 1);
+    n_bytes = rounded(n_bytes);
+    block *from = memory->pools[pool];
+    if (!from || from->n_bytes - from->n_used < n_bytes)
+        from = add_block(memory, pool, n_bytes > MORE_BYTES ? n_bytes : MORE_BYTES);
+    if (!from) ERREXIT1(codec, JERR_OUT_OF_MEMORY, 2);
+    uint8_t *const object = (uint8_t *)from + FM_MEM_ALIGN + from->n_used;
+    from->n_used += n_bytes;
+    return object;
+}
+
+/*
+ * Several blocks become one that would have held them all; a power of two, so that this happens a
+ * few times in a decoder's life. If there is no memory for that, the next image starts with none
+ * and takes blocks as it needs them.
+ */
+static void merge_blocks(manager *memory, size_t n_used) {
+    size_t n_bytes = RESERVED_BYTES;
+    while (n_bytes < n_used) n_bytes *= 2;
+    free_blocks(memory, JPOOL_IMAGE);
+    add_block(memory, JPOOL_IMAGE, n_bytes);
+    memory->n_touched = n_used; /* perhaps: the C library may hand out pages that are in use */
+}
+
+/* Pages that a large image took go back when none has needed them for a while. */
+static void trim_block(manager *memory, size_t n_used) {
+    if (n_used > memory->n_touched) memory->n_touched = n_used;
+    memory->n_small = n_used > FM_JPEG_MEM_KEPT_BYTES ? 0 : memory->n_small + 1;
+    if (memory->n_touched <= FM_JPEG_MEM_KEPT_BYTES || memory->n_small < FM_JPEG_MEM_PATIENCE)
+        return;
+    fm_mem_trim(memory->pools[JPOOL_IMAGE], FM_JPEG_MEM_KEPT_BYTES,
+                FM_MEM_ALIGN + memory->n_touched);
+    memory->n_touched = FM_JPEG_MEM_KEPT_BYTES;
+}
+
+/* Makes the image's memory ready for the next one. */
+static void recycle(manager *memory) {
+    block *const newest = memory->pools[JPOOL_IMAGE];
+    if (!newest) return;
+    size_t n_used = 0;
+    for (const block *each = newest; each; each = each->next) n_used += each->n_used;
+    newest->n_used = 0;
+    if (newest->next)
+        merge_blocks(memory, n_used);
+    else
+        trim_block(memory, n_used);
+}
+
+/* ---- libjpeg's calls: objects and arrays ----------------------------------------------------- */
+
+static void *on_alloc(j_common_ptr codec, int pool, size_t n_bytes) {
+    return take(codec, pool, n_bytes, 1);
+}
+
+static JSAMPARRAY on_alloc_sarray(j_common_ptr codec, int pool, JDIMENSION row_samples,
+                                  JDIMENSION n_rows) {
+    /* From libjpeg-turbo 3 on, samples of such files have two bytes. We have refused them. */
+    const int n_bits = ((j_decompress_ptr)codec)->data_precision;
+    if (n_bits > 8) ERREXIT1(codec, JERR_BAD_PRECISION, n_bits);
+    const size_t row_bytes = rounded(row_samples);
+    const JSAMPARRAY rows = take(codec, pool, n_rows, sizeof(*rows));
+    JSAMPROW const samples = take(codec, pool, n_rows, row_bytes);
+    for (JDIMENSION i = 0; i < n_rows; i++) rows[i] = samples + i * row_bytes;
+    return rows;
+}
+
+static JBLOCKARRAY on_alloc_barray(j_common_ptr codec, int pool, JDIMENSION row_blocks,
+                                   JDIMENSION n_rows) {
+    const JBLOCKARRAY rows = take(codec, pool, n_rows, sizeof(*rows));
+    JBLOCKROW const blocks = take(codec, pool, n_rows, row_blocks * sizeof(*blocks));
+    for (JDIMENSION i = 0; i < n_rows; i++) rows[i] = blocks + (size_t)i * row_blocks;
+    return rows;
+}
+
+/* ---- libjpeg's calls: virtual arrays --------------------------------------------------------- */
+
+/* Only lossless files and palettes need virtual arrays of samples; we decode neither. */
+static jvirt_sarray_ptr on_request_sarray(j_common_ptr codec, int pool, boolean pre_zero,
+                                          JDIMENSION row_samples, JDIMENSION n_rows,
+                                          JDIMENSION max_access) {
+    (void)pool, (void)pre_zero, (void)row_samples, (void)n_rows, (void)max_access;
+    ERREXIT(codec, JERR_NOT_COMPILED);
+    return NULL;
+}
+
+static JSAMPARRAY on_access_sarray(j_common_ptr codec, jvirt_sarray_ptr array, JDIMENSION start,
+                                   JDIMENSION n_rows, boolean writable) {
+    (void)array, (void)start, (void)n_rows, (void)writable;
+    ERREXIT(codec, JERR_NOT_COMPILED);
+    return NULL;
+}
+
+static jvirt_barray_ptr on_request_barray(j_common_ptr codec, int pool, boolean pre_zero,
+                                          JDIMENSION row_blocks, JDIMENSION n_rows,
+                                          JDIMENSION max_access) {
+    manager *const memory = (manager *)codec->mem;
+    if (pool != JPOOL_IMAGE) ERREXIT1(codec, JERR_BAD_POOL_ID, pool);
+    const jvirt_barray_ptr array = take(codec, pool, 1, sizeof(*array));
+    *array = (struct jvirt_barray_control){.n_rows = n_rows,
+                                           .row_blocks = row_blocks,
+                                           .max_access = max_access,
+                                           .pre_zero = pre_zero,
+                                           .next = memory->arrays};
+    memory->arrays = array;
+    return array;
+}
+
+static void on_realize(j_common_ptr codec) {
+    const manager *const memory = (manager *)codec->mem;
+    for (jvirt_barray_ptr array = memory->arrays; array; array = array->next)
+        if (!array->rows)
+            array->rows = on_alloc_barray(codec, JPOOL_IMAGE, array->row_blocks, array->n_rows);
+}
+
+/* Rows are cleared when they are first asked for: they are in the cache then for the first scan. */
+static JBLOCKARRAY on_access_barray(j_common_ptr codec, jvirt_barray_ptr array, JDIMENSION start,
+                                    JDIMENSION n_rows, boolean writable) {
+    if (!array->rows || n_rows > array->max_access || n_rows > array->n_rows ||
+        start > array->n_rows - n_rows)
+        ERREXIT(codec, JERR_BAD_VIRTUAL_ACCESS);
+    const JDIMENSION end = start + n_rows;
+    if (array->n_defined < end) {
+        const bool skips = writable && array->n_defined < start;
+        const bool reads_nothing = !writable && !array->pre_zero;
+        if (skips || reads_nothing) ERREXIT(codec, JERR_BAD_VIRTUAL_ACCESS);
+        const JDIMENSION from = array->n_defined > start ? array->n_defined : start;
+        if (array->pre_zero)
+            memset(array->rows[from], 0,
+                   (size_t)(end - from) * array->row_blocks * sizeof(*array->rows[0]));
+        if (writable) array->n_defined = end;
+    }
+    return array->rows + start;
+}
+
+/* ---- libjpeg's calls: the end ---------------------------------------------------------------- */
+
+static void on_free_pool(j_common_ptr codec, int pool) {
+    manager *const memory = (manager *)codec->mem;
+    if (pool == JPOOL_IMAGE) {
+        memory->arrays = NULL;
+        recycle(memory);
+    } else if (pool == JPOOL_PERMANENT) {
+        free_blocks(memory, pool);
+    } else {
+        ERREXIT1(codec, JERR_BAD_POOL_ID, pool);
+    }
+}
+
+static void free_manager(manager *memory) {
+    for (int pool = 0; pool < JPOOL_NUMPOOLS; pool++) free_blocks(memory, pool);
+    fm_mem_free(memory);
+}
+
+static void on_self_destruct(j_common_ptr codec) {
+    manager *const memory = (manager *)codec->mem;
+    codec->mem = memory->standard;
+    free_manager(memory);
+    codec->mem->self_destruct(codec);
+}
+
+int fm_jpeg_mem_install(struct jpeg_decompress_struct *codec, fm_mem_counter *counter,
+                        fm_error *error) {
+    manager *const memory = fm_mem_zalloc(counter, 1, sizeof(*memory));
+    if (!memory) return fm_error_set(error, FM_ERR_NOMEM, "no memory for a JPEG decoder");
+    memory->counter = counter;
+    if (!add_block(memory, JPOOL_PERMANENT, TABLES_BYTES) ||
+        !add_block(memory, JPOOL_IMAGE, RESERVED_BYTES)) {
+        free_manager(memory);
+        return fm_error_set(error, FM_ERR_NOMEM, "no memory for the rows of a JPEG decoder");
+    }
+    memory->standard = codec->mem;
+    memory->methods = *codec->mem; /* with its limits */
+    memory->methods.alloc_small = on_alloc;
+    memory->methods.alloc_large = on_alloc;
+    memory->methods.alloc_sarray = on_alloc_sarray;
+    memory->methods.alloc_barray = on_alloc_barray;
+    memory->methods.request_virt_sarray = on_request_sarray;
+    memory->methods.request_virt_barray = on_request_barray;
+    memory->methods.realize_virt_arrays = on_realize;
+    memory->methods.access_virt_sarray = on_access_sarray;
+    memory->methods.access_virt_barray = on_access_barray;
+    memory->methods.free_pool = on_free_pool;
+    memory->methods.self_destruct = on_self_destruct;
+    codec->mem = &memory->methods;
+    return FM_OK;
+}

@@ -1,0 +1,123 @@
+/*
+ * Counts what the whole process takes from the C library (malloc and its kin, mmap), and makes one
+ * of these calls fail. Include it in the one source file of a test: it defines malloc() and the
+ * others for the executable, and so for the shared libraries that it uses.
+ *
+ * Under a sanitizer, whose own malloc must stay, its hook counts, and only aligned_alloc(), which
+ * is what base/mem.c uses, can be made to fail.
+ */
+#ifndef FM_TEST_ALLOCATIONS_H
+#define FM_TEST_ALLOCATIONS_H
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static _Atomic bool test_allocations_on;
+static _Atomic long test_allocations_n, test_allocations_failable;
+static _Atomic long test_allocations_fail_at; /* from 1; 0: none */
+
+/* From now on calls are counted; the fail_at-th (from 1) of those that can fails. 0: none fails. */
+static inline void test_allocations_begin(long fail_at) {
+    atomic_store(&test_allocations_n, 0);
+    atomic_store(&test_allocations_failable, 0);
+    atomic_store(&test_allocations_fail_at, fail_at);
+    atomic_store(&test_allocations_on, true);
+}
+
+/* Ends counting. The number of calls, with the one that failed. */
+static inline long test_allocations_end(void) {
+    atomic_store(&test_allocations_on, false);
+    return atomic_load(&test_allocations_n);
+}
+
+static inline bool test_allocations_failed(void) {
+    const long fail_at = atomic_load(&test_allocations_fail_at);
+    return fail_at > 0 && atomic_load(&test_allocations_failable) >= fail_at;
+}
+
+static inline void test_allocations_count(void) {
+    if (atomic_load(&test_allocations_on)) atomic_fetch_add(&test_allocations_n, 1);
+}
+
+/* Whether this call is to fail. */
+static inline bool test_allocations_fail(void) {
+    if (!atomic_load(&test_allocations_on)) return false;
+    if (atomic_fetch_add(&test_allocations_failable, 1) + 1 !=
+        atomic_load(&test_allocations_fail_at))
+        return false;
+    errno = ENOMEM;
+    return true;
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+
+int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void *, size_t),
+                                              void (*on_free)(const volatile void *));
+
+static void test_allocations_on_malloc(const volatile void *block, size_t n) {
+    (void)block, (void)n;
+    test_allocations_count();
+}
+
+static void test_allocations_on_free(const volatile void *block) { (void)block; }
+
+__attribute__((constructor)) static void test_allocations_install(void) {
+    __sanitizer_install_malloc_and_free_hooks(test_allocations_on_malloc, test_allocations_on_free);
+}
+
+void *aligned_alloc(size_t alignment, size_t n) {
+    void *block = NULL;
+    if (test_allocations_fail() || posix_memalign(&block, alignment, n)) return NULL;
+    return block;
+}
+
+#else
+
+/* glibc's own, under the names that it exports for this purpose. */
+void *__libc_malloc(size_t n);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *block, size_t n);
+void *__libc_memalign(size_t alignment, size_t n);
+
+static inline bool test_allocations_refuse(void) {
+    test_allocations_count();
+    return test_allocations_fail();
+}
+
+void *malloc(size_t n) { return test_allocations_refuse() ? NULL : __libc_malloc(n); }
+
+void *calloc(size_t n, size_t size) {
+    return test_allocations_refuse() ? NULL : __libc_calloc(n, size);
+}
+
+void *realloc(void *block, size_t n) {
+    return test_allocations_refuse() ? NULL : __libc_realloc(block, n);
+}
+
+void *aligned_alloc(size_t alignment, size_t n) {
+    return test_allocations_refuse() ? NULL : __libc_memalign(alignment, n);
+}
+
+int posix_memalign(void **block, size_t alignment, size_t n) {
+    if (test_allocations_refuse()) return ENOMEM;
+    void *const taken = __libc_memalign(alignment, n);
+    if (!taken) return ENOMEM;
+    *block = taken;
+    return 0;
+}
+
+void *mmap(void *address, size_t n, int protection, int flags, int fd, off_t offset) {
+    if (test_allocations_refuse()) return MAP_FAILED;
+    return (void *)syscall(SYS_mmap, address, n, protection, flags, fd, offset);
+}
+
+#endif
+
+#endif
