@@ -23,6 +23,7 @@ typedef struct block {
     struct block *next;
     size_t n_bytes, n_used; /* both without the header */
 } block;
+_Static_assert(sizeof(block) <= FM_MEM_ALIGN, "the header fits before the first object");
 
 /* libjpeg's type: the coefficients of one component, here always wholly in memory. */
 struct jvirt_barray_control {
@@ -39,9 +40,9 @@ typedef struct manager {
     struct jpeg_memory_mgr *standard;
     fm_mem_counter *counter;
     block *pools[JPOOL_NUMPOOLS]; /* the newest block first; objects come from that one only */
-    size_t n_touched;             /* how far images have written into the kept block */
-    int n_small;                  /* images since one needed more than FM_JPEG_MEM_KEPT_BYTES */
-    jvirt_barray_ptr arrays;      /* of this image */
+    size_t n_touched; /* how far images have written into the kept block since it was trimmed */
+    int n_small;      /* images in a row that were not large, up to FM_JPEG_MEM_PATIENCE */
+    jvirt_barray_ptr arrays; /* of this image */
 } manager;
 
 /* Alignment and spare room behind an object as libjpeg-turbo's SIMD code expects (32 bytes, and
@@ -101,7 +102,10 @@ static void merge_blocks(manager *memory, size_t n_used) {
 /* Pages that a large image took go back when none has needed them for a while. */
 static void trim_block(manager *memory, size_t n_used) {
     if (n_used > memory->n_touched) memory->n_touched = n_used;
-    memory->n_small = n_used > FM_JPEG_MEM_KEPT_BYTES ? 0 : memory->n_small + 1;
+    if (n_used > FM_JPEG_MEM_KEPT_BYTES)
+        memory->n_small = 0;
+    else if (memory->n_small < FM_JPEG_MEM_PATIENCE)
+        memory->n_small++;
     if (memory->n_touched <= FM_JPEG_MEM_KEPT_BYTES || memory->n_small < FM_JPEG_MEM_PATIENCE)
         return;
     fm_mem_trim(memory->pools[JPOOL_IMAGE], FM_JPEG_MEM_KEPT_BYTES,

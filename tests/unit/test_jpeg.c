@@ -417,7 +417,7 @@ static void large_images_do_not_keep_their_memory(void **state) {
     fm_error error;
     uint64_t sum;
     assert_int_equal(fm_jpeg_open(&jpeg, &LARGE, &counter, NULL), FM_OK);
-    const fm_box strip = {1000, 1500, 500, 16};
+    const fm_box strip = {1000, 2990, 500, 10};
     assert_int_equal(decode_box(jpeg, &f, strip, &sum, &error), FM_OK);
     const uint64_t n_blocks = counter.n_blocks, first = sum;
     for (int round = 0; round < 2; round++) {
@@ -434,6 +434,63 @@ static void large_images_do_not_keep_their_memory(void **state) {
     fm_jpeg_close(&jpeg);
     test_guarded_close(&f);
     test_guarded_close(&g);
+}
+
+/* More than 80 MiB of coefficients are refused before they are taken, unless the box needs less. */
+static void too_many_coefficients_are_refused(void **state) {
+    (void)state;
+    file f = make((kind){.width = 64, .height = 64, .h = 1, .v = 1, .progressive = true});
+    uint8_t *const size = f.bytes + find_marker(&f, 0xC2, 0) + 5;
+    const fm_limits limits = {.max_file_bytes = 1 << 20, .max_image_pixels = 1 << 30};
+    fm_mem_counter counter = {0};
+    fm_jpeg *jpeg = NULL;
+    fm_error error;
+    uint64_t sum;
+    memcpy(size, "\x10\0\x0e\0", 4); /* 4,096 rows of 3,584 pixels: 84 MiB */
+    assert_int_equal(fm_jpeg_open(&jpeg, &limits, &counter, NULL), FM_OK);
+    const uint64_t n_blocks = counter.n_blocks;
+    assert_int_equal(decode_box(jpeg, &f, (fm_box){0, 0, 10, 4096}, &sum, &error), FM_ERR_LIMIT);
+    assert_non_null(strstr(error.message, "3584x4096 pixels and several scans"));
+    assert_non_null(strstr(error.message, "take 84 MB, 80 at most"));
+    assert_int_equal(counter.n_blocks, n_blocks);
+    /* Its data are those of 64 rows: there is damage everywhere, but no limit. */
+    assert_int_equal(decode_box(jpeg, &f, (fm_box){0, 0, 10, 3000}, &sum, &error), FM_ERR_DAMAGED);
+    fm_jpeg_close(&jpeg);
+    test_guarded_close(&f);
+}
+
+/* In the midst of its rows, or of the scans before the first row. */
+static void cancelling_leaves_a_sound_decoder(void **state) {
+    (void)state;
+    _Atomic bool cancelled = false;
+    fm_jpeg *jpeg = open_jpeg();
+    fm_jpeg_watch(jpeg, &cancelled);
+    for (int i = 0; i < N_MEMORY_KINDS; i++) {
+        const kind k = memory_kinds[i];
+        const file f = make(k);
+        const fm_box all = whole(k);
+        fm_image_info info;
+        fm_error error;
+        int32_t skip, row_px;
+        uint64_t sum, expected;
+        uint8_t *const row = test_malloc((size_t)k.width * 3 + SLACK);
+        assert_int_equal(decode_box(jpeg, &f, all, &expected, &error), FM_OK);
+        assert_int_equal(fm_jpeg_begin(jpeg, f.bytes, f.n, &info, &error), FM_OK);
+        atomic_store(&cancelled, k.progressive || k.split);
+        int status = fm_jpeg_start(jpeg, &all, &skip, &row_px, &error);
+        assert_int_equal(status, cancelled ? FM_ERR_CANCELLED : FM_OK);
+        atomic_store(&cancelled, true);
+        for (int y = 0; status >= 0 && y < k.height; y++)
+            status = fm_jpeg_read(jpeg, &row, 1, &error);
+        assert_int_equal(status, FM_ERR_CANCELLED);
+        fm_jpeg_end(jpeg);
+        atomic_store(&cancelled, false);
+        assert_int_equal(decode_box(jpeg, &f, all, &sum, &error), FM_OK);
+        assert_true(sum == expected);
+        test_free(row);
+        test_guarded_close(&f);
+    }
+    fm_jpeg_close(&jpeg);
 }
 
 /* Each allocation of a decoder's life fails once: opening or decoding says so, or does without; the
@@ -745,6 +802,8 @@ int main(void) {
         cmocka_unit_test(images_allocate_nothing),
         cmocka_unit_test(one_scan_takes_memory_by_its_width),
         cmocka_unit_test(large_images_do_not_keep_their_memory),
+        cmocka_unit_test(too_many_coefficients_are_refused),
+        cmocka_unit_test(cancelling_leaves_a_sound_decoder),
         cmocka_unit_test(every_allocation_fails_once),
         cmocka_unit_test(errors_anywhere_leave_a_sound_decoder),
         cmocka_unit_test(other_formats),
