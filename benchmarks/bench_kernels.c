@@ -26,7 +26,7 @@ static struct {
     fm_kernels kernels[N_TIERS];
     fm_steps steps;
     bool has_steps;
-    fm_coeffs columns, rows;
+    fm_coeffs columns[N_TIERS], rows;
     fm_plan plan_f32, plan_u8;
     fm_resample *f32[N_TIERS], *u8[N_TIERS];
     uint8_t image[IN_HEIGHT * IN_STRIDE], wide[IN_HEIGHT * OUT_STRIDE], small[OUT * OUT_STRIDE];
@@ -47,7 +47,7 @@ static void horizontal(int tier) {
         const int32_t n = IN_HEIGHT - row < BLOCK ? IN_HEIGHT - row : BLOCK;
         uint8_t *out[BLOCK];
         for (int32_t i = 0; i < n; i++) out[i] = bench.wide + (row + i) * OUT_STRIDE;
-        bench.kernels[tier].horizontal(out, bench.image_rows + row, n, &bench.columns);
+        bench.kernels[tier].horizontal(out, bench.image_rows + row, n, &bench.columns[tier]);
     }
 }
 
@@ -133,8 +133,6 @@ static void setup(int n_tiers) {
         bench.image_rows[i] = bench.image + i * IN_STRIDE;
         bench.wide_rows[i] = bench.wide + i * OUT_STRIDE;
     }
-    check(fm_coeffs_compute(&bench.columns, IN_WIDTH, OUT, 0, OUT, NULL, &error), &error);
-    fm_coeffs_even_taps(&bench.columns, IN_WIDTH);
     check(fm_coeffs_compute(&bench.rows, IN_HEIGHT, OUT, 0, OUT, NULL, &error), &error);
     const fm_op op = {.kind = FM_OP_RESIZE, .height = OUT, .width = OUT};
     fm_transform plan = {.ops = &op,
@@ -147,6 +145,10 @@ static void setup(int n_tiers) {
     check(fm_plan_init(&bench.plan_u8, &plan, &error), &error);
     for (int tier = 0; tier < n_tiers; tier++) {
         fm_kernels_init(&bench.kernels[tier], (fm_cpu_tier)tier);
+        fm_coeffs *const columns = &bench.columns[tier];
+        check(fm_coeffs_compute(columns, IN_WIDTH, OUT, 0, OUT, NULL, &error), &error);
+        fm_coeffs_even_taps(columns, IN_WIDTH);
+        check(bench.kernels[tier].prepare(columns, NULL, &error), &error);
         if (fm_steps_find(&bench.kernels[tier], bench.plan_f32.table, &bench.steps))
             bench.has_steps = true;
         setenv("FEEDMILL_CPU", fm_cpu_tier_name((fm_cpu_tier)tier), 1);
@@ -231,8 +233,8 @@ int main(int argc, char **argv) {
     for (int tier = 0; tier < n_tiers; tier++) {
         fm_resample_close(&bench.f32[tier]);
         fm_resample_close(&bench.u8[tier]);
+        fm_coeffs_fini(&bench.columns[tier]);
     }
-    fm_coeffs_fini(&bench.columns);
     fm_coeffs_fini(&bench.rows);
     return 0;
 }

@@ -65,6 +65,7 @@ int fm_coeffs_compute(fm_coeffs *coeffs, int32_t in_size, int32_t out_size, int3
     coeffs->n = n_out;
     coeffs->stride = stride;
     coeffs->max_taps = 0;
+    coeffs->has_table = false;
     double *const raw = coeffs->scratch;
     for (int32_t i = 0; i < n_out; i++) {
         const double center = (out_first + i + 0.5) * scale;
@@ -142,10 +143,23 @@ void fm_coeffs_even_taps(fm_coeffs *coeffs, int32_t in_size) {
     }
 }
 
+int fm_coeffs_reserve_table(fm_coeffs *coeffs, size_t n_bytes, fm_mem_counter *counter,
+                            fm_error *error) {
+    if (n_bytes <= coeffs->n_table_bytes_held) return FM_OK;
+    const size_t n_held = round_up(n_bytes);
+    fm_mem_free(coeffs->table);
+    coeffs->table = fm_mem_alloc(counter, n_held, 1);
+    coeffs->n_table_bytes_held = coeffs->table ? n_held : 0;
+    if (coeffs->table) return FM_OK;
+    return fm_error_set(error, FM_ERR_NOMEM, "no memory for a table of %zu bytes of resize weights",
+                        n_held);
+}
+
 void fm_coeffs_fini(fm_coeffs *coeffs) {
     fm_mem_free(coeffs->first);
     fm_mem_free(coeffs->n_taps);
     fm_mem_free(coeffs->weights);
     fm_mem_free(coeffs->scratch);
+    fm_mem_free(coeffs->table);
     *coeffs = (fm_coeffs){0};
 }

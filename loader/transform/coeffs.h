@@ -24,7 +24,10 @@ typedef struct fm_coeffs {
     int32_t *n_taps;  /* by output, 1 to stride */
     int32_t *weights; /* by output and tap, 0 to 2^22 */
     double *scratch;  /* one output's weights before rounding */
-    size_t n_outputs_held, n_weights_held, n_scratch_held; /* capacities of the arrays */
+    bool has_table;   /* `table` holds what a horizontal kernel's prepare() made of these weights */
+    uint8_t *table;
+    /* Capacities of the arrays. */
+    size_t n_outputs_held, n_weights_held, n_scratch_held, n_table_bytes_held;
 } fm_coeffs;
 
 /*
@@ -50,6 +53,10 @@ void fm_coeffs_mirror_output(fm_coeffs *coeffs);
 /* Gives all outputs max_taps taps, with weights of 0 where they had fewer, and behind these up to
  * the stride. The inputs of the taps stay within 0 to in_size - 1, which must hold before. */
 void fm_coeffs_even_taps(fm_coeffs *coeffs, int32_t in_size);
+
+/* Room for n_bytes at coeffs->table, aligned to FM_MEM_ALIGN. FM_OK or FM_ERR_NOMEM. */
+int fm_coeffs_reserve_table(fm_coeffs *coeffs, size_t n_bytes, fm_mem_counter *counter,
+                            fm_error *error);
 
 /* Frees the arrays and clears the struct. */
 void fm_coeffs_fini(fm_coeffs *coeffs);

@@ -47,8 +47,8 @@ horizontal_row(uint8_t *restrict out, const uint8_t *restrict in, const fm_coeff
     }
 }
 
-void fm_horizontal_scalar(uint8_t *const *out, const uint8_t *const *in, int32_t n_rows,
-                          const fm_coeffs *coeffs) {
+static void horizontal(uint8_t *const *out, const uint8_t *const *in, int32_t n_rows,
+                       const fm_coeffs *coeffs) {
     const int32_t n_taps = coeffs->max_taps;
     for (int32_t row = 0; row < n_rows; row++) {
         if (coeffs->clips) {
@@ -72,6 +72,14 @@ void fm_horizontal_scalar(uint8_t *const *out, const uint8_t *const *in, int32_t
             horizontal_row(out[row], in[row], coeffs, n_taps, false);
         }
     }
+}
+
+/* The weights as they are. */
+static int prepare(fm_coeffs *coeffs, fm_mem_counter *counter, fm_error *error) {
+    (void)counter;
+    (void)error;
+    coeffs->has_table = false;
+    return FM_OK;
 }
 
 /* ---- vertical -------------------------------------------------------------------------------- */
@@ -135,8 +143,8 @@ vertical_sums(uint8_t *restrict out, const uint8_t *const *in, const int32_t *we
     }
 }
 
-void fm_vertical_scalar(uint8_t *out, const uint8_t *const *in, const int32_t *weights,
-                        int32_t n_taps, size_t n_bytes, bool clips) {
+static void vertical(uint8_t *out, const uint8_t *const *in, const int32_t *weights, int32_t n_taps,
+                     size_t n_bytes, bool clips) {
     if (clips) {
         vertical_sums(out, in, weights, n_taps, n_bytes, true);
         return;
@@ -214,8 +222,9 @@ static void store_f32(float *out, size_t plane, const uint8_t *in, int32_t n_px,
 
 void fm_kernels_init(fm_kernels *kernels, fm_cpu_tier tier) {
     *kernels = (fm_kernels){.tier = FM_CPU_SCALAR,
-                            .horizontal = fm_horizontal_scalar,
-                            .vertical = fm_vertical_scalar,
+                            .prepare = prepare,
+                            .horizontal = horizontal,
+                            .vertical = vertical,
                             .mirror = mirror,
                             .store_u8 = store_u8,
                             .store_f32 = store_f32};

@@ -32,7 +32,10 @@ typedef struct fm_steps {
 
 typedef struct fm_kernels {
     fm_cpu_tier tier; /* the highest with a kernel here */
-    /* Resizes n_rows rows of pixels; coeffs went through fm_coeffs_even_taps(). */
+    /* Puts the weights of a horizontal pass, which went through fm_coeffs_even_taps(), into the
+     * order that this tier's kernel reads. FM_OK or FM_ERR_NOMEM. */
+    int (*prepare)(fm_coeffs *coeffs, fm_mem_counter *counter, fm_error *error);
+    /* Resizes n_rows rows of pixels; coeffs went through this table's prepare(). */
     void (*horizontal)(uint8_t *const *out, const uint8_t *const *in, int32_t n_rows,
                        const fm_coeffs *coeffs);
     /* One row of n_bytes bytes from n_taps rows; `clips` as in fm_coeffs. */
@@ -59,11 +62,5 @@ void fm_kernels_init(fm_kernels *kernels, fm_cpu_tier tier);
  * us.
  */
 bool fm_steps_find(const fm_kernels *kernels, const float (*table)[256], fm_steps *steps);
-
-/* The scalar versions, for cases that others leave to them. */
-void fm_horizontal_scalar(uint8_t *const *out, const uint8_t *const *in, int32_t n_rows,
-                          const fm_coeffs *coeffs);
-void fm_vertical_scalar(uint8_t *out, const uint8_t *const *in, const int32_t *weights,
-                        int32_t n_taps, size_t n_bytes, bool clips);
 
 #endif

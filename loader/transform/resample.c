@@ -145,7 +145,7 @@ static int begin_columns(fm_resample *resample, const fm_geometry *geometry, int
     fm_coeffs_even_taps(coeffs, *width);
     if (geometry->flip) fm_coeffs_mirror_output(coeffs);
     resample->mirror = false;
-    return FM_OK;
+    return resample->kernels.prepare(coeffs, resample->counter, error);
 }
 
 /* The needed rows, counted from the source's top. */
@@ -388,6 +388,10 @@ static int reserve(fm_resample *resample, fm_error *error) {
     fm_mem_counter *const counter = resample->counter;
     int status = fm_coeffs_compute(&resample->columns, RESERVE_PX, plan->out_width, 0,
                                    plan->out_width, counter, error);
+    if (!status) {
+        fm_coeffs_even_taps(&resample->columns, RESERVE_PX);
+        status = resample->kernels.prepare(&resample->columns, counter, error);
+    }
     if (!status)
         status = fm_coeffs_compute(&resample->rows, RESERVE_PX, plan->out_height, 0,
                                    plan->out_height, counter, error);

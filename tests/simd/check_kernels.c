@@ -142,6 +142,7 @@ static void horizontal_equals_scalar(void **state) {
                 got[i] = row_at(got_memory, i, 3 * (size_t)n, FM_ROW_SLACK);
             }
             fm_kernels_init(&kernels, (fm_cpu_tier)tier);
+            assert_int_equal(kernels.prepare(&coeffs, NULL, NULL), FM_OK);
             scalar.horizontal(want, in, n_rows, &coeffs);
             kernels.horizontal(got, in, n_rows, &coeffs);
             compare_rows("horizontal", tier, n_rows, 3 * (size_t)n, FM_ROW_SLACK);

@@ -17,32 +17,28 @@
 #define FM_AVX2_INLINE FM_AVX2 __attribute__((always_inline))
 
 /*
- * Products of a byte and a weight in 16-bit multiplications: a weight w, 0 to 2^22, is taken four
- * times, so that the result stands in a sum's highest byte, and split,
+ * Products of a byte and a weight in 16-bit multiplications: a weight is split,
  *
- *     4 * w = high * 2^12 + low,   high = w >> 10 (at most 4,096),   low = (w & 1023) * 4.
+ *     weight = high * 2^10 + low,   low = weight & 1023,
  *
- * pmaddwd multiplies two taps at a time. Both sums stay below 2^31 where no
- * clip is due, and 2^12 * (sum of high) + (sum of low) + half is exact modulo 2^32.
+ * where high fits 16 bits, with its sign, for weights from -2^25 to 2^25 - 1; filters with negative
+ * weights have -2^22 to 1.5 * 2^22. pmaddwd multiplies two taps at a time and never saturates here.
+ * Sums are taken modulo 2^32, as the scalar kernels take them, so that 2^10 * (sum of high) + (sum
+ * of low) + half equals theirs, whatever the parts do. What an arithmetic shift by 22 leaves lies
+ * between -512 and 511; the saturating packs to 16 bits and to bytes are the clip at 0 and 255.
  */
-#define FM_SPLIT_SHIFT 12
-#define FM_SPLIT_HALF (1 << 23)
-#define FM_SPLIT_LOW 1023
+#define FM_SPLIT_SHIFT 10
+#define FM_SPLIT_LOW ((1 << FM_SPLIT_SHIFT) - 1)
+#define FM_SPLIT_HALF (1 << (FM_COEFFS_BITS - 1))
 
 /* Two taps' halves as pmaddwd wants them. */
 static inline int32_t fm_split_high(int32_t first, int32_t second) {
-    return first >> 10 | (second >> 10) << 16;
+    return (int32_t)((uint32_t)(first >> FM_SPLIT_SHIFT) & 0xffff) |
+           (int32_t)((uint32_t)(second >> FM_SPLIT_SHIFT) << 16);
 }
 
 static inline int32_t fm_split_low(int32_t first, int32_t second) {
-    return (first & FM_SPLIT_LOW) << 2 | (second & FM_SPLIT_LOW) << 18;
-}
-
-/* Four weights: high halves in words 0 to 3, low ones in words 4 to 7. */
-FM_SSE41_INLINE __m128i fm_split4_sse41(const int32_t *weights) {
-    const __m128i four = _mm_loadu_si128((const __m128i *)weights);
-    const __m128i low = _mm_slli_epi32(_mm_and_si128(four, _mm_set1_epi32(FM_SPLIT_LOW)), 2);
-    return _mm_packus_epi32(_mm_srli_epi32(four, 10), low);
+    return (first & FM_SPLIT_LOW) | (second & FM_SPLIT_LOW) << 16;
 }
 
 #endif

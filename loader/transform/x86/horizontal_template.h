@@ -1,0 +1,243 @@
+/*
+ * The horizontal kernel of SSE4.1 and of AVX2 (see width.h).
+ *
+ * Up to eight taps: each half of a register, 16 bytes, takes four pixels a turn, whose twelve
+ * values are spread over the double words of three registers, so that no lane idles:
+ *
+ *     register 0   r0 g0 b0 r1      register 1   g1 b1 r2 g2      register 2   b2 r3 g3 b3
+ *
+ * A register holds values of two pixels; one load of 16 bytes reaches a pair of taps of both, and
+ * pshufb brings the pairs into place as words. Where each value's taps lie, and the weights in the
+ * same order, stand in a table that is made once for all rows: turns of 32 bytes of starts and
+ *
+ *     3 registers       places of a pair of taps
+ *     3 registers       the same for an odd last tap, if there is one
+ *     for each pair     3 registers of the weights' high halves, 3 of their low ones
+ *     3 registers       an odd last tap's weights, not split
+ *
+ * Pixels whose inputs lie farther apart than one load reaches, and more taps, take the long way:
+ * one output a turn, several rows.
+ */
+#include "transform/kernels.h"
+#include "transform/x86/vector_avx2.h"
+#include "transform/x86/vector_sse41.h"
+#include "transform/x86/width.h"
+
+#ifndef FM_MOST_TURN_TAPS
+#define FM_MOST_TURN_TAPS 8
+#define FM_STARTS_BYTES 32
+
+/* pshufb's places of words: a byte from `at` on and the pixel behind it, or the byte alone. */
+#define FM_PLACE_PAIR(at) ((int32_t)(0x80038000u + 0x00010001u * (uint32_t)(at)))
+#define FM_PLACE_SINGLE(at) ((int32_t)(0x80808000u + (uint32_t)(at)))
+
+/* Takes the pixels 0 and 1 (or 2 and 3) of four apart: words r r g g b b 0 0. */
+#define FM_PAIR_01 0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1
+#define FM_PAIR_23 6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1
+
+/* Whether a load of 16 bytes holds a pair of taps of any two neighbours; of three taps, all. */
+static inline bool fm_neighbours_fit(const fm_coeffs *coeffs) {
+    const int32_t most = coeffs->max_taps == 3 ? 2 : 3;
+    for (int32_t i = 0; i + 1 < coeffs->n; i++) {
+        const int32_t apart = coeffs->first[i + 1] - coeffs->first[i];
+        if (apart < -most || apart > most) return false;
+    }
+    return true;
+}
+
+/* Four weights: high halves in words 0 to 3, low ones in words 4 to 7. */
+FM_SSE41_INLINE __m128i fm_split4(const int32_t *weights) {
+    const __m128i four = fm_load_sse41(weights);
+    return _mm_packs_epi32(_mm_srai_epi32(four, FM_SPLIT_SHIFT),
+                           _mm_and_si128(four, _mm_set1_epi32(FM_SPLIT_LOW)));
+}
+#endif
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static inline size_t FM_W(fm_turn_bytes)(int32_t n_taps) {
+    return FM_STARTS_BYTES + FM_WIDTH * (size_t)(3 + 3 * (n_taps % 2) + 3 * n_taps);
+}
+
+/* Four pixels from output i on, into half `half` of a turn's registers. At the end the last output
+ * is repeated. */
+static inline void FM_W(fm_prepare_half)(uint8_t *turn, const fm_coeffs *coeffs, int32_t i,
+                                         int32_t half) {
+    enum { LANES = FM_WIDTH / 4 };
+    const int32_t n_taps = coeffs->max_taps;
+    int32_t *const starts = (int32_t *)(void *)turn;
+    int32_t *const lanes = (int32_t *)(void *)(turn + FM_STARTS_BYTES) + 4 * half;
+    const int32_t at_weights = 3 * LANES * (1 + n_taps % 2);
+    const int32_t at_single = n_taps == 3 ? 6 : 0; /* one load serves all three */
+    int32_t first[4], base[3];
+    const int32_t *weights[4];
+    for (int32_t px = 0; px < 4; px++) {
+        const int32_t output = i + px < coeffs->n ? i + px : coeffs->n - 1;
+        first[px] = coeffs->first[output];
+        weights[px] = coeffs->weights + (size_t)output * (size_t)coeffs->stride;
+    }
+    for (int32_t k = 0; k < 3; k++) {
+        base[k] = first[k] < first[k + 1] ? first[k] : first[k + 1];
+        starts[2 * k + half] = 3 * base[k];
+    }
+    for (int32_t value = 0; value < 12; value++) {
+        const int32_t px = value / 3, k = value / 4;
+        const int32_t place = 3 * (first[px] - base[k]) + value % 3;
+        int32_t *lane = lanes + k * LANES + value % 4;
+        lane[0] = FM_PLACE_PAIR(place);
+        if (n_taps % 2) lane[3 * LANES] = FM_PLACE_SINGLE(place + at_single);
+        lane += at_weights;
+        for (int32_t t = 0; t + 2 <= n_taps; t += 2, lane += 6 * LANES) {
+            lane[0] = fm_split_high(weights[px][t], weights[px][t + 1]);
+            lane[3 * LANES] = fm_split_low(weights[px][t], weights[px][t + 1]);
+        }
+        if (n_taps % 2) lane[0] = weights[px][n_taps - 1];
+    }
+}
+
+FM_FN int FM_W(fm_prepare)(fm_coeffs *coeffs, fm_mem_counter *counter, fm_error *error) {
+    enum { TURN_PX = FM_WIDTH / 4 };
+    const int32_t n_taps = coeffs->max_taps;
+    const size_t n_turns = ((size_t)coeffs->n + TURN_PX - 1) / TURN_PX;
+    /* Always for the most taps, so that few passes find too little. */
+    const int status = fm_coeffs_reserve_table(
+        coeffs, n_turns * FM_W(fm_turn_bytes)(FM_MOST_TURN_TAPS), counter, error);
+    coeffs->has_table = false;
+    if (status) return status;
+    if (n_taps < 2 || n_taps > FM_MOST_TURN_TAPS || !fm_neighbours_fit(coeffs)) return FM_OK;
+    const size_t turn_bytes = FM_W(fm_turn_bytes)(n_taps);
+    uint8_t *turn = coeffs->table;
+    for (int32_t i = 0; i < coeffs->n; i += TURN_PX, turn += turn_bytes)
+        for (int32_t half = 0; half < FM_WIDTH / 16; half++)
+            FM_W(fm_prepare_half)(turn, coeffs, i + 4 * half, half);
+    coeffs->has_table = true;
+    return FM_OK;
+}
+
+/* ---- up to eight taps ------------------------------------------------------------------------ */
+
+/* One of a turn's registers: its values, not yet clipped. */
+FM_FN_INLINE fm_vector FM_W(fm_sum_taps)(const uint8_t *first, const uint8_t *second,
+                                         const uint8_t *registers, const int32_t n_taps) {
+    const fm_vector pair = FM_W(fm_load)(registers);
+    const uint8_t *weights = registers + 3 * FM_WIDTH * (1 + n_taps % 2);
+    fm_vector four = FM_W(fm_zero)(), high = FM_W(fm_zero)();
+    fm_vector low = FM_OP(set1_epi32)(FM_SPLIT_HALF);
+    for (int32_t t = 0; t + 2 <= n_taps; t += 2, weights += 6 * FM_WIDTH) {
+        four = FM_W(fm_load_halves)(first + 3 * t, second + 3 * t);
+        const fm_vector two = FM_OP(shuffle_epi8)(four, pair);
+        const fm_vector products = FM_OP(madd_epi16)(two, FM_W(fm_load)(weights));
+        high = t ? FM_OP(add_epi32)(high, products) : products;
+        low = FM_OP(add_epi32)(low, FM_OP(madd_epi16)(two, FM_W(fm_load)(weights + 3 * FM_WIDTH)));
+    }
+    if (n_taps % 2) {
+        if (n_taps > 3)
+            four = FM_W(fm_load_halves)(first + 3 * (n_taps - 1), second + 3 * (n_taps - 1));
+        const fm_vector one = FM_OP(shuffle_epi8)(four, FM_W(fm_load)(registers + 3 * FM_WIDTH));
+        low = FM_OP(add_epi32)(low, FM_OP(mullo_epi32)(one, FM_W(fm_load)(weights)));
+    }
+    const fm_vector sum = FM_OP(add_epi32)(FM_OP(slli_epi32)(high, FM_SPLIT_SHIFT), low);
+    return FM_OP(srai_epi32)(sum, FM_COEFFS_BITS);
+}
+
+/* All rows of a turn, then the next turn: what a turn needs stays in registers and in the cache.
+ * What is stored too much falls into the next turn's place or into the slack. */
+FM_FN_INLINE void FM_W(fm_horizontal_turns)(uint8_t *const *out, const uint8_t *const *in,
+                                            int32_t n_rows, const fm_coeffs *coeffs,
+                                            const int32_t n_taps) {
+    const uint8_t *turn = coeffs->table;
+    for (int32_t i = 0; i < coeffs->n; i += FM_WIDTH / 4, turn += FM_W(fm_turn_bytes)(n_taps)) {
+        const int32_t *const starts = (const int32_t *)(const void *)turn;
+        const uint8_t *const registers = turn + FM_STARTS_BYTES;
+        for (int32_t row = 0; row < n_rows; row++) {
+            fm_vector sums[3];
+            for (int k = 0; k < 3; k++)
+                sums[k] = FM_W(fm_sum_taps)(in[row] + starts[2 * k], in[row] + starts[2 * k + 1],
+                                            registers + k * FM_WIDTH, n_taps);
+            const fm_vector bytes = FM_OP(packus_epi16)(FM_OP(packs_epi32)(sums[0], sums[1]),
+                                                        FM_OP(packs_epi32)(sums[2], sums[2]));
+            uint8_t *const to = out[row] + 3 * (size_t)i;
+            FM_W(fm_store_halves)(to, to + 12, bytes);
+        }
+    }
+}
+
+/* ---- any number of taps ---------------------------------------------------------------------- */
+
+/* A row in each half of two registers; rows share the work on the weights. At the end the last row
+ * is repeated. */
+FM_FN_INLINE void FM_W(fm_horizontal_long)(uint8_t *const *out, const uint8_t *const *in,
+                                           int32_t n_rows, const fm_coeffs *coeffs) {
+    enum { HALVES = FM_WIDTH / 16 };
+    const size_t n_bytes = 3 * (size_t)coeffs->max_taps;
+    const fm_vector half = FM_OP(set1_epi32)(FM_SPLIT_HALF);
+    const fm_vector pair_01 = FM_W(fm_both_halves)(_mm_setr_epi8(FM_PAIR_01));
+    const fm_vector pair_23 = FM_W(fm_both_halves)(_mm_setr_epi8(FM_PAIR_23));
+    for (int32_t i = 0; i < coeffs->n; i++) {
+        const size_t start = 3 * (size_t)coeffs->first[i];
+        for (int32_t row = 0; row < n_rows; row += 2 * HALVES) {
+            int32_t rows[4]; /* in the halves of register 0, of register 1 */
+            for (int32_t k = 0; k < 4; k++) {
+                rows[k] = row + k / 2 * HALVES + k % 2 * (HALVES - 1);
+                if (rows[k] >= n_rows) rows[k] = n_rows - 1;
+            }
+            const int32_t *weights = coeffs->weights + (size_t)i * (size_t)coeffs->stride;
+            fm_vector high[2] = {FM_W(fm_zero)(), FM_W(fm_zero)()}, low[2] = {half, half};
+            for (size_t at = start; at < start + n_bytes; at += 12, weights += 4) {
+                const fm_vector split = FM_W(fm_both_halves)(fm_split4(weights));
+                const fm_vector high_01 = FM_OP(shuffle_epi32)(split, 0x00);
+                const fm_vector high_23 = FM_OP(shuffle_epi32)(split, 0x55);
+                const fm_vector low_01 = FM_OP(shuffle_epi32)(split, 0xaa);
+                const fm_vector low_23 = FM_OP(shuffle_epi32)(split, 0xff);
+                for (int k = 0; k < 2; k++) {
+                    const fm_vector four =
+                        FM_W(fm_load_halves)(in[rows[2 * k]] + at, in[rows[2 * k + 1]] + at);
+                    const fm_vector two = FM_OP(shuffle_epi8)(four, pair_01);
+                    const fm_vector next = FM_OP(shuffle_epi8)(four, pair_23);
+                    high[k] = FM_OP(add_epi32)(high[k], FM_OP(madd_epi16)(two, high_01));
+                    high[k] = FM_OP(add_epi32)(high[k], FM_OP(madd_epi16)(next, high_23));
+                    low[k] = FM_OP(add_epi32)(low[k], FM_OP(madd_epi16)(two, low_01));
+                    low[k] = FM_OP(add_epi32)(low[k], FM_OP(madd_epi16)(next, low_23));
+                }
+            }
+            for (int k = 0; k < 2; k++) {
+                fm_vector sum =
+                    FM_OP(add_epi32)(FM_OP(slli_epi32)(high[k], FM_SPLIT_SHIFT), low[k]);
+                sum = FM_OP(srai_epi32)(sum, FM_COEFFS_BITS);
+                sum = FM_OP(packs_epi32)(sum, sum);
+                FM_W(fm_store_dwords)
+                (out[rows[2 * k]] + 3 * (size_t)i, out[rows[2 * k + 1]] + 3 * (size_t)i,
+                 FM_OP(packus_epi16)(sum, sum));
+            }
+        }
+    }
+}
+
+FM_FN void FM_W(fm_horizontal)(uint8_t *const *out, const uint8_t *const *in, int32_t n_rows,
+                               const fm_coeffs *coeffs) {
+    switch (coeffs->has_table ? coeffs->max_taps : 0) {
+    case 2:
+        FM_W(fm_horizontal_turns)(out, in, n_rows, coeffs, 2);
+        break;
+    case 3:
+        FM_W(fm_horizontal_turns)(out, in, n_rows, coeffs, 3);
+        break;
+    case 4:
+        FM_W(fm_horizontal_turns)(out, in, n_rows, coeffs, 4);
+        break;
+    case 5:
+        FM_W(fm_horizontal_turns)(out, in, n_rows, coeffs, 5);
+        break;
+    case 6:
+        FM_W(fm_horizontal_turns)(out, in, n_rows, coeffs, 6);
+        break;
+    case 7:
+        FM_W(fm_horizontal_turns)(out, in, n_rows, coeffs, 7);
+        break;
+    case 8:
+        FM_W(fm_horizontal_turns)(out, in, n_rows, coeffs, 8);
+        break;
+    default:
+        FM_W(fm_horizontal_long)(out, in, n_rows, coeffs);
+    }
+}
