@@ -162,6 +162,7 @@ static uint32_t read_xcr0(void) {
 fm_cpu_tier fm_cpu_best_tier(void) {
     const uint32_t avx2_1c = bit_FMA | bit_OSXSAVE | bit_AVX;
     const uint32_t avx512_7b = bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL;
+    const uint32_t avx512_7c = bit_AVX512VBMI | bit_AVX512VNNI;
     uint32_t a, b1, c1, d, b7, c7;
     if (!__get_cpuid(1, &a, &b1, &c1, &d) || !(c1 & bit_SSSE3) || !(c1 & bit_SSE4_1))
         return FM_CPU_SCALAR;
@@ -169,7 +170,8 @@ fm_cpu_tier fm_cpu_best_tier(void) {
         return FM_CPU_SSE41;
     const uint32_t xcr0 = read_xcr0();
     if ((xcr0 & XCR0_YMM) != XCR0_YMM) return FM_CPU_SSE41;
-    if ((b7 & avx512_7b) != avx512_7b || (xcr0 & XCR0_ZMM) != XCR0_ZMM) return FM_CPU_AVX2;
+    if ((b7 & avx512_7b) != avx512_7b || (c7 & avx512_7c) != avx512_7c) return FM_CPU_AVX2;
+    if ((xcr0 & XCR0_ZMM) != XCR0_ZMM) return FM_CPU_AVX2;
     return FM_CPU_AVX512;
 }
 

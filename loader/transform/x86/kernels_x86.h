@@ -4,10 +4,12 @@
 
 #include "transform/kernels.h"
 #include "transform/x86/horizontal_avx2.h"
+#include "transform/x86/horizontal_avx512.h"
 #include "transform/x86/horizontal_sse41.h"
 #include "transform/x86/store_avx2.h"
 #include "transform/x86/store_sse41.h"
 #include "transform/x86/vertical_avx2.h"
+#include "transform/x86/vertical_avx512.h"
 #include "transform/x86/vertical_sse41.h"
 
 /* Overwrites what the table has, tier by tier. */
@@ -27,6 +29,11 @@ static inline __attribute__((unused)) void fm_kernels_init_x86(fm_kernels *kerne
     kernels->horizontal = fm_horizontal_avx2;
     kernels->vertical = fm_vertical_avx2;
     kernels->store_steps = fm_store_steps_avx2;
+    if (tier < FM_CPU_AVX512) return;
+    kernels->tier = FM_CPU_AVX512;
+    kernels->prepare = fm_prepare_avx512;
+    kernels->horizontal = fm_horizontal_avx512;
+    kernels->vertical = fm_vertical_avx512;
 }
 
 #endif

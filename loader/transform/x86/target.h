@@ -7,14 +7,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "transform/coeffs.h"
+
 /*
  * Functions carry their instruction set themselves: a flag for the whole file would let the
- * compiler use it in code that runs everywhere. A helper of the same set is inlined.
+ * compiler use it in code that runs everywhere. A helper of the same set is inlined. A test that
+ * emulates the intrinsics has no target.
  */
-#define FM_SSE41 static inline __attribute__((target("sse4.1"), unused))
-#define FM_AVX2 static inline __attribute__((target("avx2,fma"), unused))
+#ifndef FM_TARGET
+#define FM_TARGET(set) __attribute__((target(set), unused))
+#endif
+#define FM_SSE41 static inline FM_TARGET("sse4.1")
+#define FM_AVX2 static inline FM_TARGET("avx2,fma")
+#define FM_AVX512 \
+    static inline FM_TARGET("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx2,fma")
 #define FM_SSE41_INLINE FM_SSE41 __attribute__((always_inline))
 #define FM_AVX2_INLINE FM_AVX2 __attribute__((always_inline))
+#define FM_AVX512_INLINE FM_AVX512 __attribute__((always_inline))
 
 /*
  * Products of a byte and a weight in 16-bit multiplications: a weight is split,
@@ -39,6 +48,33 @@ static inline int32_t fm_split_high(int32_t first, int32_t second) {
 
 static inline int32_t fm_split_low(int32_t first, int32_t second) {
     return (first & FM_SPLIT_LOW) | (second & FM_SPLIT_LOW) << 16;
+}
+
+/*
+ * AVX-512 has products of four bytes and four signed bytes a double word, added up (vpdpbusd). A
+ * weight is three signed digits in base 256,
+ *
+ *     weight = d2 * 2^16 + d1 * 2^8 + d0,   each from -128 to 127,
+ *
+ * for weights from -2^23 to 2^23 - 2^16. Adding 0x8080 carries into the digit above where one is
+ * 128 or more; the exclusive or gives the digits their signs back. All is modulo 2^32 again, and
+ * half a unit, 2^21, is 32 in the highest digit's sum.
+ */
+#define FM_DIGIT_HALF (FM_SPLIT_HALF >> 16)
+
+/* Four weights' highest digits in double word 0, middle ones in 1, lowest ones in 2. */
+FM_AVX512_INLINE __m128i fm_digits4(const int32_t *weights) {
+    const __m128i carry = _mm_set1_epi32(0x8080);
+    const __m128i four = _mm_loadu_si128((const __m128i *)weights);
+    return _mm_shuffle_epi8(_mm_xor_si128(_mm_add_epi32(four, carry), carry),
+                            _mm_setr_epi8(2, 6, 10, 14, 1, 5, 9, 13, 0, 4, 8, 12, -1, -1, -1, -1));
+}
+
+/* The values from the digits' sums, highest first; not yet clipped. */
+FM_AVX512_INLINE __m512i fm_join_digits(const __m512i *sums) {
+    const __m512i upper = _mm512_add_epi32(_mm512_slli_epi32(sums[0], 8), sums[1]);
+    const __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(upper, 8), sums[2]);
+    return _mm512_srai_epi32(sum, FM_COEFFS_BITS);
 }
 
 #endif
