@@ -20,7 +20,7 @@
 enum { IN_WIDTH = 276, IN_HEIGHT = 269, OUT = 224, BLOCK = 16 };
 /* As far apart as the transform's rows. */
 enum { IN_STRIDE = 896, OUT_STRIDE = 736 };
-enum { N_TIERS = FM_CPU_AVX2 + 1, MOST_ROUNDS = 1001 };
+enum { N_TIERS = FM_CPU_AVX512 + 1, MOST_ROUNDS = 1001 };
 
 static struct {
     fm_kernels kernels[N_TIERS];

@@ -1,8 +1,11 @@
 /*
  * Every kernel of every tier that the CPU has against the scalar one: random sizes, taps, weights
- * and alignments. Input rows end with their slack at a page that can't be read, output rows with
- * theirs at one that can't be written, and what lies before an output is compared, too. Prints its
- * seed; FM_SEED sets it.
+ * and alignments. Rows end with their slack at a page that can't be touched, or they begin behind
+ * one; what lies before an output is compared, too. Prints its seed; FM_SEED sets it.
+ *
+ * Built with FM_EMULATED_TIER, it checks the resize kernels of that tier and of those below on any
+ * CPU, with emulated intrinsics; floating point isn't emulated to the last bit, so that the stores
+ * of floats are left out.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -20,7 +23,14 @@
 #include "transform/kernels.h"
 #include "transform/plan.h"
 
-enum { MOST_ROWS = 20, ROW_PAGES = 2, N_CASES = 4000 };
+#ifdef FM_EMULATED_TIER
+enum { N_CASES = 1000 };
+#else
+enum { N_CASES = 4000 };
+#endif
+enum { MOST_ROWS = 20, MOST_PX = 65535 };
+/* Rows of the usual size, and of the largest. */
+enum { ROW_BYTES = 8192, MOST_ROW_BYTES = 196608 + 4096 };
 
 static uint32_t lcg_state;
 static int32_t random_below(int32_t n) {
@@ -28,49 +38,71 @@ static int32_t random_below(int32_t n) {
     return (int32_t)((uint64_t)(lcg_state >> 8) * (uint32_t)n >> 24);
 }
 
+#ifdef FM_EMULATED_TIER
+static fm_cpu_tier best_tier(void) { return FM_EMULATED_TIER; }
+#else
 static fm_cpu_tier best_tier(void) {
     fm_cpu_tier tier;
-    assert_int_equal(fm_cpu_tier_get(&tier, NULL), FM_OK);
-    return tier;
+    fm_error error;
+    if (!fm_cpu_tier_get(&tier, &error)) return tier;
+    fprintf(stderr, "%s\n", error.message);
+    exit(1);
 }
+#endif
 
-/* ---- memory that ends at a guard page -------------------------------------------------------- */
+/* ---- memory between guard pages -------------------------------------------------------------- */
 
 static size_t page_bytes, row_bytes;
 
-static uint8_t *map_rows(int n_rows, size_t bytes) {
-    uint8_t *const memory = mmap(NULL, (size_t)n_rows * (bytes + page_bytes),
-                                 PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+/* Rows of row_bytes bytes, each between two guard pages. */
+static uint8_t *map_rows(void) {
+    const size_t step = row_bytes + page_bytes;
+    uint8_t *const memory = mmap(NULL, MOST_ROWS * step + page_bytes, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     assert_true(memory != MAP_FAILED);
-    for (int i = 1; i <= n_rows; i++)
-        assert_int_equal(
-            mprotect(memory + (size_t)i * (bytes + page_bytes) - page_bytes, page_bytes, PROT_NONE),
-            0);
+    for (size_t i = 0; i <= MOST_ROWS; i++)
+        assert_int_equal(mprotect(memory + i * step, page_bytes, PROT_NONE), 0);
     return memory;
 }
 
 /* Row i's n bytes; `behind` bytes after them the guard page begins. */
 static uint8_t *row_at(uint8_t *memory, int i, size_t n, size_t behind) {
-    return memory + (size_t)(i + 1) * (row_bytes + page_bytes) - page_bytes - behind - n;
+    return memory + (size_t)(i + 1) * (row_bytes + page_bytes) - behind - n;
 }
 
 static uint8_t *in_memory, *want_memory, *got_memory;
 
+static void map_memory_of(size_t bytes) {
+    row_bytes = bytes;
+    in_memory = map_rows();
+    want_memory = map_rows();
+    got_memory = map_rows();
+}
+
+static void unmap_memory(void) {
+    const size_t bytes = MOST_ROWS * (row_bytes + page_bytes) + page_bytes;
+    munmap(in_memory, bytes);
+    munmap(want_memory, bytes);
+    munmap(got_memory, bytes);
+}
+
 static int map_memory(void **state) {
     (void)state;
     page_bytes = (size_t)sysconf(_SC_PAGESIZE);
-    row_bytes = ROW_PAGES * page_bytes;
-    in_memory = map_rows(MOST_ROWS, row_bytes);
-    want_memory = map_rows(MOST_ROWS, row_bytes);
-    got_memory = map_rows(MOST_ROWS, row_bytes);
+    map_memory_of(ROW_BYTES);
     return 0;
 }
+
+/* How far from the guard page behind it a row of n bytes ends: by the slack, or so that it begins
+ * at the guard page before it. */
+static size_t random_behind(size_t n) { return random_below(4) ? FM_ROW_SLACK : row_bytes - n; }
 
 /* Fills input rows of n bytes: noise, or white, which makes the largest sums. */
 static void fill_rows(const uint8_t **rows, int n_rows, size_t n) {
     const bool white = random_below(8) == 0;
+    const size_t behind = random_behind(n);
     for (int i = 0; i < n_rows; i++) {
-        uint8_t *const row = row_at(in_memory, i, n, FM_ROW_SLACK);
+        uint8_t *const row = row_at(in_memory, i, n, behind);
         for (size_t k = 0; k < n + FM_ROW_SLACK; k++)
             row[k] = white ? 255 : (uint8_t)random_below(256);
         rows[i] = row;
@@ -78,8 +110,8 @@ static void fill_rows(const uint8_t **rows, int n_rows, size_t n) {
 }
 
 /* The same bytes before each result, and any before the call in its place. */
-static void clear_results(void) {
-    for (int i = 0; i < MOST_ROWS; i++) {
+static void clear_results(int n_rows) {
+    for (int i = 0; i < n_rows; i++) {
         memset(row_at(want_memory, i, row_bytes, 0), 0xa5, row_bytes);
         memset(row_at(got_memory, i, row_bytes, 0), 0xa5, row_bytes);
     }
@@ -117,59 +149,132 @@ static void random_weights(int32_t *weights, int32_t n, bool negative) {
     }
 }
 
-static void horizontal_equals_scalar(void **state) {
-    (void)state;
+/* Weights of n outputs from n_in pixels, in any of the orders that the transform makes. */
+static void random_columns(fm_coeffs *coeffs, int32_t n_in, int32_t n_out, int32_t first,
+                           int32_t n) {
+    assert_int_equal(fm_coeffs_compute(coeffs, n_in, n_out, first, n, NULL, NULL), FM_OK);
+    if (random_below(2)) fm_coeffs_mirror_input(coeffs, n_in);
+    fm_coeffs_even_taps(coeffs, n_in);
+    const int weights = random_below(4); /* 0: any, 1: negative ones, too */
+    for (int32_t i = 0; weights < 2 && i < n; i++)
+        random_weights(coeffs->weights + (size_t)i * (size_t)coeffs->stride, coeffs->max_taps,
+                       weights == 1);
+    coeffs->clips = weights == 1;
+    if (random_below(2)) fm_coeffs_mirror_output(coeffs);
+}
+
+static void compare_horizontal(fm_coeffs *coeffs, int32_t n_in, int n_rows) {
+    const size_t n = 3 * (size_t)coeffs->n, behind = random_behind(n);
+    const uint8_t *in[MOST_ROWS];
+    uint8_t *want[MOST_ROWS], *got[MOST_ROWS];
     fm_kernels scalar, kernels;
     fm_kernels_init(&scalar, FM_CPU_SCALAR);
+    fill_rows(in, n_rows, 3 * (size_t)n_in);
+    for (int i = 0; i < n_rows; i++) {
+        want[i] = row_at(want_memory, i, n, behind);
+        got[i] = row_at(got_memory, i, n, behind);
+    }
+    for (int tier = 1; tier <= (int)best_tier(); tier++) {
+        clear_results(n_rows);
+        fm_kernels_init(&kernels, (fm_cpu_tier)tier);
+        assert_int_equal(scalar.prepare(coeffs, NULL, NULL), FM_OK);
+        scalar.horizontal(want, in, n_rows, coeffs);
+        assert_int_equal(kernels.prepare(coeffs, NULL, NULL), FM_OK);
+        kernels.horizontal(got, in, n_rows, coeffs);
+        compare_rows("horizontal", tier, n_rows, n, behind);
+    }
+}
+
+static void horizontal_equals_scalar(void **state) {
+    (void)state;
     fm_coeffs coeffs = {0};
+    bool met[32] = {false}; /* numbers of taps */
     for (int c = 0; c < N_CASES; c++) {
         const int32_t n_in = 1 + random_below(c % 8 ? 300 : 2000);
         const int32_t n_out = 1 + random_below(c % 3 ? 300 : 20);
         const int32_t first = random_below(n_out), n = 1 + random_below(n_out - first);
-        assert_int_equal(fm_coeffs_compute(&coeffs, n_in, n_out, first, n, NULL, NULL), FM_OK);
-        fm_coeffs_even_taps(&coeffs, n_in);
-        for (int32_t i = 0; c % 4 == 0 && i < n; i++)
-            random_weights(coeffs.weights + i * coeffs.stride, coeffs.max_taps, c % 8 == 0);
-        coeffs.clips = c % 8 == 0;
-        const int n_rows = 1 + random_below(MOST_ROWS);
-        const uint8_t *in[MOST_ROWS];
-        fill_rows(in, n_rows, 3 * (size_t)n_in);
-        for (int tier = 1; tier <= (int)best_tier(); tier++) {
-            uint8_t *want[MOST_ROWS], *got[MOST_ROWS];
-            clear_results();
-            for (int i = 0; i < n_rows; i++) {
-                want[i] = row_at(want_memory, i, 3 * (size_t)n, FM_ROW_SLACK);
-                got[i] = row_at(got_memory, i, 3 * (size_t)n, FM_ROW_SLACK);
-            }
-            fm_kernels_init(&kernels, (fm_cpu_tier)tier);
-            assert_int_equal(kernels.prepare(&coeffs, NULL, NULL), FM_OK);
-            scalar.horizontal(want, in, n_rows, &coeffs);
-            kernels.horizontal(got, in, n_rows, &coeffs);
-            compare_rows("horizontal", tier, n_rows, 3 * (size_t)n, FM_ROW_SLACK);
-        }
+        random_columns(&coeffs, n_in, n_out, first, n);
+        compare_horizontal(&coeffs, n_in, 1 + random_below(MOST_ROWS));
+        if (coeffs.max_taps < 32) met[coeffs.max_taps] = true;
     }
+    for (int n_taps = 2; n_taps < 16; n_taps++)
+        if (!met[n_taps]) fail_msg("no case with %d taps", n_taps);
     fm_coeffs_fini(&coeffs);
+}
+
+static void compare_vertical(const int32_t *weights, int32_t n_taps, size_t n, bool clips) {
+    const uint8_t *in[MOST_ROWS];
+    const size_t behind = random_behind(n);
+    fm_kernels scalar, kernels;
+    fm_kernels_init(&scalar, FM_CPU_SCALAR);
+    fill_rows(in, n_taps, n);
+    for (int tier = 1; tier <= (int)best_tier(); tier++) {
+        clear_results(1);
+        fm_kernels_init(&kernels, (fm_cpu_tier)tier);
+        scalar.vertical(row_at(want_memory, 0, n, behind), in, weights, n_taps, n, clips);
+        kernels.vertical(row_at(got_memory, 0, n, behind), in, weights, n_taps, n, clips);
+        compare_rows("vertical", tier, 1, n, behind);
+    }
 }
 
 static void vertical_equals_scalar(void **state) {
     (void)state;
-    fm_kernels scalar, kernels;
-    fm_kernels_init(&scalar, FM_CPU_SCALAR);
     for (int c = 0; c < 3 * N_CASES; c++) {
         const int32_t n_taps = 1 + random_below(c % 4 ? 8 : MOST_ROWS);
-        const size_t n = 1 + (size_t)random_below(c % 5 ? 300 : 3000);
         int32_t weights[MOST_ROWS];
         const bool clips = random_below(2);
         random_weights(weights, n_taps, clips);
-        const uint8_t *in[MOST_ROWS];
-        fill_rows(in, n_taps, n);
+        compare_vertical(weights, n_taps, 1 + (size_t)random_below(c % 5 ? 300 : 3000), clips);
+    }
+}
+
+/* Sides of up to 65,535 pixels, and as many taps. */
+static void largest_sizes_equal_scalar(void **state) {
+    (void)state;
+    static const int32_t sizes[] = {MOST_PX, MOST_PX - 1, 32768, 4096, 255, 16, 3, 2, 1};
+    enum { N_SIZES = sizeof(sizes) / sizeof(*sizes) };
+    fm_coeffs coeffs = {0};
+    unmap_memory();
+    map_memory_of(MOST_ROW_BYTES);
+    for (int c = 0; c < N_SIZES; c++) {
+        const int32_t n_in = MOST_PX - random_below(3), n_out = sizes[c];
+        random_columns(&coeffs, n_in, n_out, 0, n_out);
+        compare_horizontal(&coeffs, n_in, 1 + random_below(3));
+        random_columns(&coeffs, n_out, n_in, 0, n_in);
+        compare_horizontal(&coeffs, n_out, 1 + random_below(3));
+        int32_t weights[MOST_ROWS];
+        const int32_t n_taps = 1 + random_below(MOST_ROWS);
+        random_weights(weights, n_taps, c % 2);
+        compare_vertical(weights, n_taps, 3 * (size_t)n_in, c % 2);
+    }
+    unmap_memory();
+    map_memory_of(ROW_BYTES);
+    fm_coeffs_fini(&coeffs);
+}
+
+/* A column of as many rows as an image can have, one of each in turn. */
+static void most_rows_equal_scalar(void **state) {
+    (void)state;
+    enum { WIDTH = 70 };
+    static int32_t weights[MOST_PX];
+    static const uint8_t *in[MOST_PX];
+    const uint8_t *kept[MOST_ROWS];
+    fill_rows(kept, MOST_ROWS, WIDTH);
+    for (int32_t i = 0; i < MOST_PX; i++) in[i] = kept[i % MOST_ROWS];
+    for (int c = 0; c < 20; c++) {
+        const int32_t n_taps = c ? 1 + random_below(MOST_PX) : MOST_PX;
+        const bool clips = n_taps > 16000 || c % 2;
+        random_weights(weights, n_taps, clips);
         for (int tier = 1; tier <= (int)best_tier(); tier++) {
-            memset(row_at(want_memory, 0, row_bytes, 0), 0xa5, row_bytes);
-            memset(row_at(got_memory, 0, row_bytes, 0), 0xa5, row_bytes);
+            fm_kernels scalar, kernels;
+            clear_results(1);
+            fm_kernels_init(&scalar, FM_CPU_SCALAR);
             fm_kernels_init(&kernels, (fm_cpu_tier)tier);
-            scalar.vertical(row_at(want_memory, 0, n, FM_ROW_SLACK), in, weights, n_taps, n, clips);
-            kernels.vertical(row_at(got_memory, 0, n, FM_ROW_SLACK), in, weights, n_taps, n, clips);
-            compare_rows("vertical", tier, 1, n, FM_ROW_SLACK);
+            scalar.vertical(row_at(want_memory, 0, WIDTH, FM_ROW_SLACK), in, weights, n_taps, WIDTH,
+                            clips);
+            kernels.vertical(row_at(got_memory, 0, WIDTH, FM_ROW_SLACK), in, weights, n_taps, WIDTH,
+                             clips);
+            compare_rows("vertical", tier, 1, WIDTH, FM_ROW_SLACK);
         }
     }
 }
@@ -183,7 +288,7 @@ static void mirror_equals_scalar(void **state) {
         const uint8_t *in;
         fill_rows(&in, 1, n);
         for (int tier = 1; tier <= (int)best_tier(); tier++) {
-            clear_results();
+            clear_results(MOST_ROWS);
             fm_kernels_init(&kernels, (fm_cpu_tier)tier);
             scalar.mirror(row_at(want_memory, 0, n, FM_ROW_SLACK), in, n_px);
             kernels.mirror(row_at(got_memory, 0, n, FM_ROW_SLACK), in, n_px);
@@ -204,7 +309,7 @@ static void store_u8_equals_scalar(void **state) {
         const uint8_t *in;
         fill_rows(&in, 1, 3 * (size_t)n_px);
         for (int tier = 1; tier <= (int)best_tier(); tier++) {
-            clear_results();
+            clear_results(MOST_ROWS);
             fm_kernels_init(&kernels, (fm_cpu_tier)tier);
             scalar.store_u8(row_at(want_memory, 0, n, 0), plane, in, n_px);
             kernels.store_u8(row_at(got_memory, 0, n, 0), plane, in, n_px);
@@ -212,6 +317,8 @@ static void store_u8_equals_scalar(void **state) {
         }
     }
 }
+
+#ifndef FM_EMULATED_TIER
 
 static fm_plan make_plan(const float *mean, const float *std) {
     const fm_op op = {.kind = FM_OP_CENTER_CROP, .height = 1, .width = 1};
@@ -232,7 +339,7 @@ static void compare_stores(const fm_kernels *kernels, int tier, const fm_plan *p
     const size_t plane = (size_t)n_px + (size_t)random_below(20);
     const size_t n = (2 * plane + (size_t)n_px) * sizeof(float);
     assert_true(n <= row_bytes);
-    clear_results();
+    clear_results(MOST_ROWS);
     scalar.store_f32((float *)row_at(want_memory, 0, n, 0), plane, in, n_px, plan->table);
     kernels->store_f32((float *)row_at(got_memory, 0, n, 0), plane, in, n_px, plan->table);
     compare_rows("store_f32", tier, 1, n, 0);
@@ -311,23 +418,23 @@ static void steps_give_the_table_or_are_not_used(void **state) {
     assert_false(fm_steps_find(&kernels, plan.table, &steps));
 }
 
+#endif
+
 int main(void) {
     const char *const seed = getenv("FM_SEED");
     lcg_state = seed ? (uint32_t)strtoul(seed, NULL, 10) : 1;
-    fm_cpu_tier tier;
-    fm_error error;
-    if (fm_cpu_tier_get(&tier, &error)) {
-        fprintf(stderr, "%s\n", error.message);
-        return 1;
-    }
-    print_message("seed %u, tier %s\n", lcg_state, fm_cpu_tier_name(tier));
+    print_message("seed %u, tier %s\n", lcg_state, fm_cpu_tier_name(best_tier()));
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(horizontal_equals_scalar),
         cmocka_unit_test(vertical_equals_scalar),
+        cmocka_unit_test(largest_sizes_equal_scalar),
+        cmocka_unit_test(most_rows_equal_scalar),
         cmocka_unit_test(mirror_equals_scalar),
         cmocka_unit_test(store_u8_equals_scalar),
+#ifndef FM_EMULATED_TIER
         cmocka_unit_test(store_f32_equals_scalar),
         cmocka_unit_test(steps_give_the_table_or_are_not_used),
+#endif
     };
     return cmocka_run_group_tests(tests, map_memory, NULL);
 }
