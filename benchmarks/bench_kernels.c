@@ -1,11 +1,11 @@
 /*
- * Times the transform's kernels, and the whole transform of a crop of mean size, for each tier that
- * the CPU has: nanoseconds per pixel and the ratio to scalar. Tiers take turns, and the median of
- * the rounds counts, so that ratios hold on a machine that does other things, too. Everything's
- * output is compared with the scalar one's before it is timed; a difference ends the program
- * with 1.
+ * Times the transform's kernels, the resize, and the whole transform of a crop of mean size, for
+ * each tier that the CPU has: nanoseconds per output pixel and the ratio to scalar, as a Markdown
+ * table. Tiers take turns, and the fastest of the rounds counts, so that ratios hold on a machine
+ * that does other things, too. Everything's output is compared with the scalar one's before it is
+ * timed; a difference ends the program with 1.
  *
- *     bench_kernels [ROUNDS]      (default 41)
+ *     bench_kernels [ROUNDS]      (default 101)
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -20,7 +20,7 @@
 enum { IN_WIDTH = 276, IN_HEIGHT = 269, OUT = 224, BLOCK = 16 };
 /* As far apart as the transform's rows. */
 enum { IN_STRIDE = 896, OUT_STRIDE = 736 };
-enum { N_TIERS = FM_CPU_AVX512 + 1, MOST_ROUNDS = 1001 };
+enum { N_TIERS = FM_CPU_AVX512 + 1, MOST_ROUNDS = 10000, RUNS = 2 };
 
 static struct {
     fm_kernels kernels[N_TIERS];
@@ -57,6 +57,21 @@ static void vertical(int tier) {
         bench.kernels[tier].vertical(bench.small + i * OUT_STRIDE, bench.wide_rows + rows->first[i],
                                      rows->weights + i * rows->stride, rows->n_taps[i], 3 * OUT,
                                      rows->clips);
+}
+
+/* With what is made of the weights for each sample. */
+static void resize(int tier) {
+    fm_error error;
+    check(bench.kernels[tier].prepare(&bench.columns[tier], NULL, &error), &error);
+    horizontal(tier);
+    vertical(tier);
+}
+
+/* The same where sums must be clipped, as those of bicubic and lanczos must: same weights. */
+static void resize_clipped(int tier) {
+    bench.columns[tier].clips = bench.rows.clips = true;
+    resize(tier);
+    bench.columns[tier].clips = bench.rows.clips = false;
 }
 
 static void mirror(int tier) {
@@ -115,6 +130,8 @@ static const struct {
     double n_px;
 } cases[] = {{"horizontal", horizontal, (double)OUT *IN_HEIGHT},
              {"vertical", vertical, (double)OUT *OUT},
+             {"resize (both)", resize, (double)OUT *OUT},
+             {"resize, clipped", resize_clipped, (double)OUT *OUT},
              {"mirror", mirror, (double)OUT *OUT},
              {"store uint8", store_u8, (double)OUT *OUT},
              {"store float32", store_f32, (double)OUT *OUT},
@@ -177,7 +194,8 @@ static void compare(int n_tiers) {
         for (int tier = 0; tier < n_tiers; tier++) {
             memset(bench.out, 0, sizeof(bench.out));
             memset(bench.small, 0, sizeof(bench.small));
-            if (cases[c].run == horizontal) memset(bench.wide, 0, sizeof(bench.wide));
+            /* What the other cases read comes from the first one. */
+            if (c == 0) memset(bench.wide, 0, sizeof(bench.wide));
             cases[c].run(tier);
             const uint64_t sum = sum_outputs();
             if (tier == 0) want = sum;
@@ -195,13 +213,29 @@ static double now_ns(void) {
     return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
 }
 
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+/* Fastest of the rounds, by tier, in nanoseconds. */
+static void time_case(int c, int n_tiers, int n_rounds, double *fastest) {
+    for (int round = 0; round < n_rounds; round++) {
+        for (int tier = 0; tier < n_tiers; tier++) {
+            const double start = now_ns();
+            for (int i = 0; i < RUNS; i++) cases[c].run(tier);
+            const double ns = (now_ns() - start) / RUNS;
+            if (round == 0 || ns < fastest[tier]) fastest[tier] = ns;
+        }
+    }
+}
+
+static void print_head(int n_tiers) {
+    printf("| %-17s |", "");
+    for (int tier = 0; tier < n_tiers; tier++)
+        printf(" %-24s |", fm_cpu_tier_name((fm_cpu_tier)tier));
+    printf("\n|---|");
+    for (int tier = 0; tier < n_tiers; tier++) printf("---|");
+    printf("\n");
 }
 
 int main(int argc, char **argv) {
-    const int n_rounds = argc > 1 ? atoi(argv[1]) : 41;
+    const int n_rounds = argc > 1 ? atoi(argv[1]) : 101;
     if (argc > 2 || n_rounds < 1 || n_rounds > MOST_ROUNDS) {
         fprintf(stderr, "usage: bench_kernels [ROUNDS, 1 to %d]\n", MOST_ROUNDS);
         return 2;
@@ -210,24 +244,17 @@ int main(int argc, char **argv) {
     if (n_tiers > N_TIERS) n_tiers = N_TIERS;
     setup(n_tiers);
     compare(n_tiers);
-    printf("%d x %d -> %d x %d, median of %d rounds; ns per output pixel, us per crop, ratio\n",
+    printf("%d x %d to %d x %d, fastest of %d rounds: ns per output pixel, us per crop, times "
+           "scalar's speed\n\n",
            IN_WIDTH, IN_HEIGHT, OUT, OUT, n_rounds);
+    print_head(n_tiers);
     for (int c = 0; c < N_CASES; c++) {
-        static double times[N_TIERS][MOST_ROUNDS];
-        for (int round = 0; round < n_rounds; round++) {
-            for (int tier = 0; tier < n_tiers; tier++) {
-                const double start = now_ns();
-                for (int i = 0; i < 4; i++) cases[c].run(tier);
-                times[tier][round] = (now_ns() - start) / 4;
-            }
-        }
-        printf("%-18s", cases[c].name);
-        for (int tier = 0; tier < n_tiers; tier++) {
-            qsort(times[tier], (size_t)n_rounds, sizeof(double), by_value);
-            const double ns = times[tier][n_rounds / 2];
-            printf("  %s %6.3f ns %6.1f us %5.2fx", fm_cpu_tier_name((fm_cpu_tier)tier),
-                   ns / cases[c].n_px, ns / 1e3, times[0][n_rounds / 2] / ns);
-        }
+        double fastest[N_TIERS];
+        time_case(c, n_tiers, n_rounds, fastest);
+        printf("| %-17s |", cases[c].name);
+        for (int tier = 0; tier < n_tiers; tier++)
+            printf(" %5.3f ns %5.1f us %5.2fx |", fastest[tier] / cases[c].n_px,
+                   fastest[tier] / 1e3, fastest[0] / fastest[tier]);
         printf("\n");
     }
     for (int tier = 0; tier < n_tiers; tier++) {
