@@ -27,10 +27,6 @@
 #define FM_MOST_TURN_TAPS 8
 #define FM_STARTS_BYTES 32
 
-/* pshufb's places of words: a byte from `at` on and the pixel behind it, or the byte alone. */
-#define FM_PLACE_PAIR(at) ((int32_t)(0x80038000u + 0x00010001u * (uint32_t)(at)))
-#define FM_PLACE_SINGLE(at) ((int32_t)(0x80808000u + (uint32_t)(at)))
-
 /* Takes the pixels 0 and 1 (or 2 and 3) of four apart: words r r g g b b 0 0. */
 #define FM_PAIR_01 0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1
 #define FM_PAIR_23 6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1
@@ -51,24 +47,40 @@ FM_SSE41_INLINE __m128i fm_split4(const int32_t *weights) {
     return _mm_packs_epi32(_mm_srai_epi32(four, FM_SPLIT_SHIFT),
                            _mm_and_si128(four, _mm_set1_epi32(FM_SPLIT_LOW)));
 }
-#endif
 
-/* ---- the table ------------------------------------------------------------------------------- */
-
-static inline size_t FM_W(fm_turn_bytes)(int32_t n_taps) {
-    return FM_STARTS_BYTES + FM_WIDTH * (size_t)(3 + 3 * (n_taps % 2) + 3 * n_taps);
+/* Spreads what pixels 0 to 3 have in all double words over the lanes of their values. */
+FM_SSE41_INLINE void fm_spread_px(uint8_t *registers, size_t width, const __m128i *px) {
+    fm_store_sse41(registers, _mm_blend_epi16(px[0], px[1], 0xc0));
+    fm_store_sse41(registers + width, _mm_blend_epi16(px[1], px[2], 0xf0));
+    fm_store_sse41(registers + 2 * width, _mm_blend_epi16(px[2], px[3], 0xfc));
 }
 
-/* Four pixels from output i on, into half `half` of a turn's registers. At the end the last output
- * is repeated. */
-static inline void FM_W(fm_prepare_half)(uint8_t *turn, const fm_coeffs *coeffs, int32_t i,
-                                         int32_t half) {
-    enum { LANES = FM_WIDTH / 4 };
+/* pshufb's places in three registers: the first value's, repeated in a lane's bytes as `times` has
+ * it, and those that stay empty in `empty`. */
+FM_SSE41_INLINE void fm_place_px(uint8_t *registers, size_t width, const int32_t *first,
+                                 const int32_t *base, int32_t times, uint32_t empty) {
+    const __m128i channels[3] = {_mm_setr_epi32(0, 1, 2, 0), _mm_setr_epi32(1, 2, 0, 1),
+                                 _mm_setr_epi32(2, 0, 1, 2)};
+    for (int32_t k = 0; k < 3; k++) {
+        const __m128i left = _mm_set1_epi32(3 * (first[k] - base[k]));
+        const __m128i right = _mm_set1_epi32(3 * (first[k + 1] - base[k]));
+        const __m128i start = k == 0   ? _mm_blend_epi16(left, right, 0xc0)
+                              : k == 1 ? _mm_blend_epi16(left, right, 0xf0)
+                                       : _mm_blend_epi16(left, right, 0xfc);
+        const __m128i place =
+            _mm_mullo_epi32(_mm_add_epi32(start, channels[k]), _mm_set1_epi32(times));
+        fm_store_sse41(registers + (size_t)k * width,
+                       _mm_add_epi32(place, _mm_set1_epi32((int32_t)empty)));
+    }
+}
+
+/* Four pixels from output i on, into half `half` of a turn's registers of `width` bytes. At the end
+ * the last output is repeated. */
+FM_SSE41_INLINE void fm_prepare_half(uint8_t *turn, const size_t width, const fm_coeffs *coeffs,
+                                     int32_t i, int32_t half) {
     const int32_t n_taps = coeffs->max_taps;
     int32_t *const starts = (int32_t *)(void *)turn;
-    int32_t *const lanes = (int32_t *)(void *)(turn + FM_STARTS_BYTES) + 4 * half;
-    const int32_t at_weights = 3 * LANES * (1 + n_taps % 2);
-    const int32_t at_single = n_taps == 3 ? 6 : 0; /* one load serves all three */
+    uint8_t *registers = turn + FM_STARTS_BYTES + 16 * half;
     int32_t first[4], base[3];
     const int32_t *weights[4];
     for (int32_t px = 0; px < 4; px++) {
@@ -80,19 +92,36 @@ static inline void FM_W(fm_prepare_half)(uint8_t *turn, const fm_coeffs *coeffs,
         base[k] = first[k] < first[k + 1] ? first[k] : first[k + 1];
         starts[2 * k + half] = 3 * base[k];
     }
-    for (int32_t value = 0; value < 12; value++) {
-        const int32_t px = value / 3, k = value / 4;
-        const int32_t place = 3 * (first[px] - base[k]) + value % 3;
-        int32_t *lane = lanes + k * LANES + value % 4;
-        lane[0] = FM_PLACE_PAIR(place);
-        if (n_taps % 2) lane[3 * LANES] = FM_PLACE_SINGLE(place + at_single);
-        lane += at_weights;
-        for (int32_t t = 0; t + 2 <= n_taps; t += 2, lane += 6 * LANES) {
-            lane[0] = fm_split_high(weights[px][t], weights[px][t + 1]);
-            lane[3 * LANES] = fm_split_low(weights[px][t], weights[px][t + 1]);
-        }
-        if (n_taps % 2) lane[0] = weights[px][n_taps - 1];
+    fm_place_px(registers, width, first, base, 0x00010001, 0x80038000);
+    registers += 3 * width;
+    if (n_taps % 2) {
+        /* One load serves all of three taps; else the last is loaded by itself. */
+        fm_place_px(registers, width, first, base, 1, 0x80808000 + (n_taps == 3 ? 6 : 0));
+        registers += 3 * width;
     }
+    for (int32_t t = 0; t + 2 <= n_taps; t += 2, registers += 6 * width) {
+        __m128i high[4], low[4];
+        for (int32_t px = 0; px < 4; px++) {
+            __m128i split = fm_split4(weights[px] + t / 4 * 4);
+            if (t % 4) split = _mm_srli_epi64(split, 32);
+            high[px] = _mm_shuffle_epi32(split, 0x00);
+            low[px] = _mm_shuffle_epi32(split, 0xaa);
+        }
+        fm_spread_px(registers, width, high);
+        fm_spread_px(registers + 3 * width, width, low);
+    }
+    if (n_taps % 2) {
+        __m128i last[4];
+        for (int32_t px = 0; px < 4; px++) last[px] = _mm_set1_epi32(weights[px][n_taps - 1]);
+        fm_spread_px(registers, width, last);
+    }
+}
+#endif
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static inline size_t FM_W(fm_turn_bytes)(int32_t n_taps) {
+    return FM_STARTS_BYTES + FM_WIDTH * (size_t)(3 + 3 * (n_taps % 2) + 3 * n_taps);
 }
 
 FM_FN int FM_W(fm_prepare)(fm_coeffs *coeffs, fm_mem_counter *counter, fm_error *error) {
@@ -109,7 +138,7 @@ FM_FN int FM_W(fm_prepare)(fm_coeffs *coeffs, fm_mem_counter *counter, fm_error 
     uint8_t *turn = coeffs->table;
     for (int32_t i = 0; i < coeffs->n; i += TURN_PX, turn += turn_bytes)
         for (int32_t half = 0; half < FM_WIDTH / 16; half++)
-            FM_W(fm_prepare_half)(turn, coeffs, i + 4 * half, half);
+            fm_prepare_half(turn, FM_WIDTH, coeffs, i + 4 * half, half);
     coeffs->has_table = true;
     return FM_OK;
 }
