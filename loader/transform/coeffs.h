@@ -24,7 +24,7 @@ typedef struct fm_coeffs {
     int32_t *n_taps;  /* by output, 1 to stride */
     int32_t *weights; /* by output and tap, 0 to 2^22 */
     double *scratch;  /* one output's weights before rounding */
-    bool has_table;   /* `table` holds what a horizontal kernel's prepare() made of these weights */
+    bool has_table;   /* `table` holds what a kernel's prepare made of the weights */
     uint8_t *table;
     /* Capacities of the arrays. */
     size_t n_outputs_held, n_weights_held, n_scratch_held, n_table_bytes_held;

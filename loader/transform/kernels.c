@@ -143,9 +143,11 @@ vertical_sums(uint8_t *restrict out, const uint8_t *const *in, const int32_t *we
     }
 }
 
-static void vertical(uint8_t *out, const uint8_t *const *in, const int32_t *weights, int32_t n_taps,
-                     size_t n_bytes, bool clips) {
-    if (clips) {
+static void vertical(uint8_t *out, const uint8_t *const *in, const fm_coeffs *coeffs, int32_t i,
+                     size_t n_bytes) {
+    const int32_t *const weights = coeffs->weights + (size_t)i * (size_t)coeffs->stride;
+    const int32_t n_taps = coeffs->n_taps[i];
+    if (coeffs->clips) {
         vertical_sums(out, in, weights, n_taps, n_bytes, true);
         return;
     }
@@ -222,7 +224,8 @@ static void store_f32(float *out, size_t plane, const uint8_t *in, int32_t n_px,
 
 void fm_kernels_init(fm_kernels *kernels, fm_cpu_tier tier) {
     *kernels = (fm_kernels){.tier = FM_CPU_SCALAR,
-                            .prepare = prepare,
+                            .prepare_columns = prepare,
+                            .prepare_rows = prepare,
                             .horizontal = horizontal,
                             .vertical = vertical,
                             .mirror = mirror,

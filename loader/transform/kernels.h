@@ -32,15 +32,16 @@ typedef struct fm_steps {
 
 typedef struct fm_kernels {
     fm_cpu_tier tier; /* the highest with a kernel here */
-    /* Puts the weights of a horizontal pass, which went through fm_coeffs_even_taps(), into the
-     * order that this tier's kernel reads. FM_OK or FM_ERR_NOMEM. */
-    int (*prepare)(fm_coeffs *coeffs, fm_mem_counter *counter, fm_error *error);
-    /* Resizes n_rows rows of pixels; coeffs went through this table's prepare(). */
+    /* Put weights into the shape that this tier's horizontal (vertical) kernel reads; those of
+     * columns went through fm_coeffs_even_taps(). FM_OK or FM_ERR_NOMEM. */
+    int (*prepare_columns)(fm_coeffs *coeffs, fm_mem_counter *counter, fm_error *error);
+    int (*prepare_rows)(fm_coeffs *coeffs, fm_mem_counter *counter, fm_error *error);
+    /* Resizes n_rows rows of pixels; coeffs went through prepare_columns(). */
     void (*horizontal)(uint8_t *const *out, const uint8_t *const *in, int32_t n_rows,
                        const fm_coeffs *coeffs);
-    /* One row of n_bytes bytes from n_taps rows; `clips` as in fm_coeffs. */
-    void (*vertical)(uint8_t *out, const uint8_t *const *in, const int32_t *weights, int32_t n_taps,
-                     size_t n_bytes, bool clips);
+    /* Output i, a row of n_bytes bytes, from its rows; coeffs went through prepare_rows(). */
+    void (*vertical)(uint8_t *out, const uint8_t *const *in, const fm_coeffs *coeffs, int32_t i,
+                     size_t n_bytes);
     /* One row of n_px pixels in mirrored order. */
     void (*mirror)(uint8_t *out, const uint8_t *in, int32_t n_px);
     /* One row's channels to out, out + plane and out + 2 * plane. */

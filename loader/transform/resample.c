@@ -145,7 +145,7 @@ static int begin_columns(fm_resample *resample, const fm_geometry *geometry, int
     fm_coeffs_even_taps(coeffs, *width);
     if (geometry->flip) fm_coeffs_mirror_output(coeffs);
     resample->mirror = false;
-    return resample->kernels.prepare(coeffs, resample->counter, error);
+    return resample->kernels.prepare_columns(coeffs, resample->counter, error);
 }
 
 /* The needed rows, counted from the source's top. */
@@ -165,7 +165,7 @@ static int begin_rows(fm_resample *resample, const fm_geometry *geometry, int32_
     fm_coeffs_span(&resample->rows, top, &end);
     *height = end - *top;
     fm_coeffs_shift(&resample->rows, *top);
-    return FM_OK;
+    return resample->kernels.prepare_rows(&resample->rows, resample->counter, error);
 }
 
 /* Pillow's rules. They see whole images: torchvision crops first and resizes then. */
@@ -331,9 +331,8 @@ static const uint8_t *const *vertical_pass(fm_resample *resample, int32_t n) {
     for (int32_t i = 0; i < n; i++) {
         const int32_t output = resample->n_stored + i;
         resample->kernels.vertical(resample->between.pointers[i],
-                                   read_rows_from(&resample->ring, coeffs->first[output]),
-                                   coeffs->weights + (size_t)output * (size_t)coeffs->stride,
-                                   coeffs->n_taps[output], 3 * (size_t)width, coeffs->clips);
+                                   read_rows_from(&resample->ring, coeffs->first[output]), coeffs,
+                                   output, 3 * (size_t)width);
     }
     return read_rows_from(&resample->between, 0);
 }
@@ -390,11 +389,12 @@ static int reserve(fm_resample *resample, fm_error *error) {
                                    plan->out_width, counter, error);
     if (!status) {
         fm_coeffs_even_taps(&resample->columns, RESERVE_PX);
-        status = resample->kernels.prepare(&resample->columns, counter, error);
+        status = resample->kernels.prepare_columns(&resample->columns, counter, error);
     }
     if (!status)
         status = fm_coeffs_compute(&resample->rows, RESERVE_PX, plan->out_height, 0,
                                    plan->out_height, counter, error);
+    if (!status) status = resample->kernels.prepare_rows(&resample->rows, counter, error);
     const int32_t n_ring = resample->rows.stride + BLOCK_ROWS;
     size_t row_bytes = 3 * (size_t)max_i32(RESERVE_PX, plan->out_width);
     while ((size_t)n_ring * row_bytes > RESERVE_BYTES) row_bytes /= 2;

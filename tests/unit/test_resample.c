@@ -387,11 +387,12 @@ static void vertical_kernel_is_exact_for_any_weights(void **state) {
     static uint8_t memory[MOST][N + FM_ROW_SLACK], out[N + FM_ROW_SLACK];
     const uint8_t *rows[MOST];
     fm_kernels kernels;
+    fm_coeffs coeffs = {.n = 1, .stride = MOST};
     fm_cpu_tier tier;
     assert_int_equal(fm_cpu_tier_get(&tier, NULL), FM_OK);
     fm_kernels_init(&kernels, tier);
     for (int i = 0; i < 20000; i++) {
-        const int32_t n_taps = 1 + random_below(i % 4 ? 8 : MOST);
+        int32_t n_taps = 1 + random_below(i % 4 ? 8 : MOST);
         const size_t n = 1 + (size_t)random_below(N);
         int32_t weights[MOST], left = 1 << 22;
         for (int32_t t = 0; t < n_taps; t++) {
@@ -406,13 +407,17 @@ static void vertical_kernel_is_exact_for_any_weights(void **state) {
         }
         /* The weights' own rounding makes the sum up to half a unit a tap too large. */
         weights[0] += random_below(n_taps / 2 + 1);
-        kernels.vertical(out, rows, weights, n_taps, n, false);
+        coeffs.n_taps = &n_taps;
+        coeffs.weights = weights;
+        assert_int_equal(kernels.prepare_rows(&coeffs, NULL, NULL), FM_OK);
+        kernels.vertical(out, rows, &coeffs, 0, n);
         for (size_t j = 0; j < n; j++) {
             int64_t sum = 1 << 21;
             for (int32_t t = 0; t < n_taps; t++) sum += (int64_t)weights[t] * rows[t][j];
             assert_int_equal(out[j], sum >> 22);
         }
     }
+    fm_mem_free(coeffs.table);
 }
 
 int main(void) {

@@ -39,7 +39,8 @@ FM_AVX512_INLINE bool fm_prepare_turn_avx512(uint8_t *turn, const fm_coeffs *coe
         const int32_t *const weights = coeffs->weights + (size_t)output * (size_t)coeffs->stride;
         first[px] = coeffs->first[output];
         for (int32_t four = 0; four < n_fours; four++)
-            _mm_storeu_si128((__m128i *)digits[four][px], fm_digits4(weights + 4 * four));
+            _mm_storeu_si128((__m128i *)digits[four][px],
+                             fm_digits4(fm_load_sse41(weights + 4 * four)));
     }
     /* Starts only rise or only fall: a register's first or last pixel has the lowest. */
     for (int32_t k = 0; k < 3; k++) {
@@ -59,7 +60,8 @@ FM_AVX512_INLINE bool fm_prepare_turn_avx512(uint8_t *turn, const fm_coeffs *coe
     return true;
 }
 
-FM_AVX512 int fm_prepare_avx512(fm_coeffs *coeffs, fm_mem_counter *counter, fm_error *error) {
+FM_AVX512 int fm_prepare_columns_avx512(fm_coeffs *coeffs, fm_mem_counter *counter,
+                                        fm_error *error) {
     const int32_t n_taps = coeffs->max_taps;
     const size_t n_turns = ((size_t)coeffs->n + FM_TURN_PX_AVX512 - 1) / FM_TURN_PX_AVX512;
     const int status = fm_coeffs_reserve_table(

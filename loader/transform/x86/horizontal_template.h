@@ -124,7 +124,7 @@ static inline size_t FM_W(fm_turn_bytes)(int32_t n_taps) {
     return FM_STARTS_BYTES + FM_WIDTH * (size_t)(3 + 3 * (n_taps % 2) + 3 * n_taps);
 }
 
-FM_FN int FM_W(fm_prepare)(fm_coeffs *coeffs, fm_mem_counter *counter, fm_error *error) {
+FM_FN int FM_W(fm_prepare_columns)(fm_coeffs *coeffs, fm_mem_counter *counter, fm_error *error) {
     enum { TURN_PX = FM_WIDTH / 4 };
     const int32_t n_taps = coeffs->max_taps;
     const size_t n_turns = ((size_t)coeffs->n + TURN_PX - 1) / TURN_PX;

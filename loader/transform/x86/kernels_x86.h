@@ -17,7 +17,8 @@ static inline __attribute__((unused)) void fm_kernels_init_x86(fm_kernels *kerne
                                                                fm_cpu_tier tier) {
     if (tier < FM_CPU_SSE41) return;
     kernels->tier = FM_CPU_SSE41;
-    kernels->prepare = fm_prepare_sse41;
+    kernels->prepare_columns = fm_prepare_columns_sse41;
+    kernels->prepare_rows = fm_prepare_rows;
     kernels->horizontal = fm_horizontal_sse41;
     kernels->vertical = fm_vertical_sse41;
     kernels->mirror = fm_mirror_sse41;
@@ -25,13 +26,13 @@ static inline __attribute__((unused)) void fm_kernels_init_x86(fm_kernels *kerne
     kernels->store_f32 = fm_store_f32_sse41;
     if (tier < FM_CPU_AVX2) return;
     kernels->tier = FM_CPU_AVX2;
-    kernels->prepare = fm_prepare_avx2;
+    kernels->prepare_columns = fm_prepare_columns_avx2;
     kernels->horizontal = fm_horizontal_avx2;
     kernels->vertical = fm_vertical_avx2;
     kernels->store_steps = fm_store_steps_avx2;
     if (tier < FM_CPU_AVX512) return;
     kernels->tier = FM_CPU_AVX512;
-    kernels->prepare = fm_prepare_avx512;
+    kernels->prepare_columns = fm_prepare_columns_avx512;
     kernels->horizontal = fm_horizontal_avx512;
     kernels->vertical = fm_vertical_avx512;
 }

@@ -63,10 +63,9 @@ static inline int32_t fm_split_low(int32_t first, int32_t second) {
 #define FM_DIGIT_HALF (FM_SPLIT_HALF >> 16)
 
 /* Four weights' highest digits in double word 0, middle ones in 1, lowest ones in 2. */
-FM_AVX512_INLINE __m128i fm_digits4(const int32_t *weights) {
+FM_AVX512_INLINE __m128i fm_digits4(__m128i weights) {
     const __m128i carry = _mm_set1_epi32(0x8080);
-    const __m128i four = _mm_loadu_si128((const __m128i *)weights);
-    return _mm_shuffle_epi8(_mm_xor_si128(_mm_add_epi32(four, carry), carry),
+    return _mm_shuffle_epi8(_mm_xor_si128(_mm_add_epi32(weights, carry), carry),
                             _mm_setr_epi8(2, 6, 10, 14, 1, 5, 9, 13, 0, 4, 8, 12, -1, -1, -1, -1));
 }
 

@@ -14,6 +14,8 @@ FM_AVX2_INLINE void fm_store_avx2(void *at, __m256i value) {
 
 FM_AVX2_INLINE __m256i fm_zero_avx2(void) { return _mm256_setzero_si256(); }
 
+FM_AVX2_INLINE __m256i fm_xor_avx2(__m256i a, __m256i b) { return _mm256_xor_si256(a, b); }
+
 /* 16 bytes of memory for each half of a register. */
 FM_AVX2_INLINE __m256i fm_load_halves_avx2(const void *first, const void *second) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)first)),

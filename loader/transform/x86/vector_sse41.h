@@ -14,6 +14,8 @@ FM_SSE41_INLINE void fm_store_sse41(void *at, __m128i value) {
 
 FM_SSE41_INLINE __m128i fm_zero_sse41(void) { return _mm_setzero_si128(); }
 
+FM_SSE41_INLINE __m128i fm_xor_sse41(__m128i a, __m128i b) { return _mm_xor_si128(a, b); }
+
 /* 16 bytes of memory for each half of a register; this one has but the first. */
 FM_SSE41_INLINE __m128i fm_load_halves_sse41(const void *first, const void *second) {
     (void)second;

@@ -42,21 +42,28 @@ FM_AVX512_INLINE void fm_vertical_fours_avx512(uint8_t *restrict out, const uint
     }
 }
 
-FM_AVX512 void fm_vertical_avx512(uint8_t *out, const uint8_t *const *in, const int32_t *weights,
-                                  int32_t n_taps, size_t n_bytes, bool clips) {
+FM_AVX512 void fm_vertical_avx512(uint8_t *out, const uint8_t *const *in, const fm_coeffs *coeffs,
+                                  int32_t i, size_t n_bytes) {
     enum { MOST = 16 };
+    const int32_t n_taps = coeffs->n_taps[i];
     if (n_taps > MOST) {
-        fm_vertical_avx2(out, in, weights, n_taps, n_bytes, clips);
+        fm_vertical_avx2(out, in, coeffs, i, n_bytes);
         return;
     }
-    /* Copies, which the stores to `out` can't change, in whole fours. */
+    /* Copies, which the stores to `out` can't change, in whole fours: the last row is repeated,
+     * with weights of 0. */
     const uint8_t *rows[MOST];
-    int32_t kept[MOST] = {0}, digits[MOST / 4][4];
+    int32_t digits[MOST / 4][4];
+    const int32_t *const weights = coeffs->weights + (size_t)i * (size_t)coeffs->stride;
     const int32_t n_fours = (n_taps + 3) / 4;
     for (int32_t t = 0; t < 4 * n_fours; t++) rows[t] = in[t < n_taps ? t : n_taps - 1];
-    for (int32_t t = 0; t < n_taps; t++) kept[t] = weights[t];
-    for (int32_t four = 0; four < n_fours; four++)
-        _mm_storeu_si128((__m128i *)digits[four], fm_digits4(kept + 4 * four));
+    for (int32_t four = 0; four < n_fours; four++) {
+        const __m128i used =
+            _mm_cmpgt_epi32(_mm_set1_epi32(n_taps - 4 * four), _mm_setr_epi32(0, 1, 2, 3));
+        const __m128i kept =
+            _mm_and_si128(_mm_loadu_si128((const __m128i *)(weights + 4 * four)), used);
+        _mm_storeu_si128((__m128i *)digits[four], fm_digits4(kept));
+    }
     switch (n_fours) {
     case 1:
         fm_vertical_fours_avx512(out, rows, digits, 1, n_bytes);

@@ -1,11 +1,68 @@
 /*
  * The vertical kernel of SSE4.1 and of AVX2 (see width.h): FM_WIDTH columns a turn, bytes of two
- * rows side by side. Clipped and other passes are one and the same, see target.h.
+ * rows side by side. There are two ways: sums of digits in 16 bits (vertical_digits.h), which is
+ * the faster one, for two to four rows and weights that are not negative; and the 32-bit sums of
+ * target.h for all else, clipped or not.
  */
 #include "transform/kernels.h"
 #include "transform/x86/vector_avx2.h"
 #include "transform/x86/vector_sse41.h"
+#include "transform/x86/vertical_digits.h"
 #include "transform/x86/width.h"
+
+/* ---- digits ---------------------------------------------------------------------------------- */
+
+/* Each pair's digits in all words. */
+typedef struct FM_W(fm_digits) {
+    fm_vector top[2], middle[2], lowest[2];
+} FM_W(fm_digits);
+
+/* One register of results, 16 bits each and less 128, from pairs of rows' bytes. */
+FM_FN_INLINE fm_vector FM_W(fm_sum_digits)(const fm_vector *pairs, const FM_W(fm_digits) * digits,
+                                           const int32_t n_pairs) {
+    const fm_vector sign = FM_OP(set1_epi8)(-128);
+    fm_vector top = FM_W(fm_zero)(), middle = top, lowest = top;
+    for (int32_t k = 0; k < n_pairs; k++) {
+        const fm_vector tops = FM_OP(maddubs_epi16)(digits->top[k], FM_W(fm_xor)(pairs[k], sign));
+        const fm_vector middles = FM_OP(maddubs_epi16)(pairs[k], digits->middle[k]);
+        const fm_vector lowests = FM_OP(maddubs_epi16)(pairs[k], digits->lowest[k]);
+        top = k ? FM_OP(add_epi16)(top, tops) : tops;
+        middle = k ? FM_OP(add_epi16)(middle, middles) : middles;
+        lowest = k ? FM_OP(add_epi16)(lowest, lowests) : lowests;
+    }
+    middle = FM_OP(add_epi16)(middle, FM_OP(srai_epi16)(lowest, FM_DIGIT_BITS));
+    top = FM_OP(add_epi16)(top, FM_OP(srai_epi16)(middle, FM_DIGIT_BITS));
+    return FM_OP(mulhrs_epi16)(top, FM_OP(set1_epi16)(128)); /* (top + 128) >> 8 */
+}
+
+FM_FN_INLINE void FM_W(fm_vertical_digits)(uint8_t *restrict out, const uint8_t *const *in,
+                                           const fm_digit_pairs *pairs, const int32_t n_taps,
+                                           size_t n_bytes) {
+    const int32_t n_pairs = (n_taps + 1) / 2;
+    FM_W(fm_digits) digits;
+    const uint8_t *rows[4];
+    for (int32_t t = 0; t < n_taps; t++) rows[t] = in[t];
+    for (int32_t k = 0; k < n_pairs; k++) {
+        digits.top[k] = FM_OP(set1_epi16)(pairs->top[k]);
+        digits.middle[k] = FM_OP(set1_epi16)(pairs->middle[k]);
+        digits.lowest[k] = FM_OP(set1_epi16)(pairs->lowest[k]);
+    }
+    for (size_t i = 0; i < n_bytes; i += FM_WIDTH) {
+        fm_vector left[2], right[2];
+        for (int32_t t = 0; t < n_taps; t += 2) {
+            const fm_vector first = FM_W(fm_load)(rows[t] + i);
+            const fm_vector second =
+                t + 1 < n_taps ? FM_W(fm_load)(rows[t + 1] + i) : FM_W(fm_zero)();
+            left[t / 2] = FM_OP(unpacklo_epi8)(first, second);
+            right[t / 2] = FM_OP(unpackhi_epi8)(first, second);
+        }
+        const fm_vector values = FM_OP(packs_epi16)(FM_W(fm_sum_digits)(left, &digits, n_pairs),
+                                                    FM_W(fm_sum_digits)(right, &digits, n_pairs));
+        FM_W(fm_store)(out + i, FM_W(fm_xor)(values, FM_OP(set1_epi8)(-128)));
+    }
+}
+
+/* ---- 32-bit sums ----------------------------------------------------------------------------- */
 
 /* Bytes of two rows as pairs of words, in four registers. */
 FM_FN_INLINE void FM_W(fm_pair_rows)(fm_vector *pairs, fm_vector first, fm_vector second) {
@@ -57,13 +114,24 @@ FM_FN_INLINE void FM_W(fm_vertical_taps)(uint8_t *restrict out, const uint8_t *c
     }
 }
 
-FM_FN void FM_W(fm_vertical)(uint8_t *out, const uint8_t *const *in, const int32_t *weights,
-                             int32_t n_taps, size_t n_bytes, bool clips) {
-    (void)clips;
+FM_FN void FM_W(fm_vertical)(uint8_t *out, const uint8_t *const *in, const fm_coeffs *coeffs,
+                             int32_t i, size_t n_bytes) {
+    const int32_t n_taps = coeffs->n_taps[i];
+    const fm_digit_pairs *const digits = (const fm_digit_pairs *)(const void *)coeffs->table + i;
+    if (coeffs->has_table && digits->fit) {
+        if (n_taps == 2)
+            FM_W(fm_vertical_digits)(out, in, digits, 2, n_bytes);
+        else if (n_taps == 3)
+            FM_W(fm_vertical_digits)(out, in, digits, 3, n_bytes);
+        else
+            FM_W(fm_vertical_digits)(out, in, digits, 4, n_bytes);
+        return;
+    }
+    const int32_t *const weights = coeffs->weights + (size_t)i * (size_t)coeffs->stride;
     /* Copies of a known number, which the stores to `out` can't change. */
-    const uint8_t *rows[6];
-    int32_t kept[6];
-    for (int32_t t = 0; t < n_taps && t < 6; t++) {
+    const uint8_t *rows[8];
+    int32_t kept[8];
+    for (int32_t t = 0; t < n_taps && t < 8; t++) {
         rows[t] = in[t];
         kept[t] = weights[t];
     }
@@ -85,6 +153,12 @@ FM_FN void FM_W(fm_vertical)(uint8_t *out, const uint8_t *const *in, const int32
         break;
     case 6:
         FM_W(fm_vertical_taps)(out, rows, kept, 6, n_bytes);
+        break;
+    case 7:
+        FM_W(fm_vertical_taps)(out, rows, kept, 7, n_bytes);
+        break;
+    case 8:
+        FM_W(fm_vertical_taps)(out, rows, kept, 8, n_bytes);
         break;
     default:
         FM_W(fm_vertical_taps)(out, in, weights, n_taps, n_bytes);
