@@ -172,11 +172,14 @@ static void setup(int n_tiers) {
     for (int tier = 0; tier < n_tiers; tier++) {
         fm_kernels_init(&bench.kernels[tier], (fm_cpu_tier)tier);
         fm_coeffs *const columns = &bench.columns[tier];
-        check(fm_coeffs_compute(columns, IN_WIDTH, OUT, 0, OUT, NULL, &error), &error);
+        check(fm_coeffs_compute(columns, FM_FILTER_BILINEAR, IN_WIDTH, OUT, 0, OUT, NULL, &error),
+              &error);
         fm_coeffs_even_taps(columns, IN_WIDTH);
         fm_coeffs *const rows[] = {&bench.rows[tier], &bench.rows_clipped[tier]};
         for (int i = 0; i < 2; i++)
-            check(fm_coeffs_compute(rows[i], IN_HEIGHT, OUT, 0, OUT, NULL, &error), &error);
+            check(fm_coeffs_compute(rows[i], FM_FILTER_BILINEAR, IN_HEIGHT, OUT, 0, OUT, NULL,
+                                    &error),
+                  &error);
         rows[1]->clips = true;
         prepare(tier);
         if (fm_steps_find(&bench.kernels[tier], bench.plan_f32.table, &bench.steps))

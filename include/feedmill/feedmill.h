@@ -98,8 +98,20 @@ typedef enum fm_op_kind {
 } fm_op_kind;
 
 /*
+ * Pillow's filters, each of which a resize computes bit for bit as Pillow does. All but the nearest
+ * pixel's widen where an image shrinks, which keeps it from aliasing.
+ */
+typedef enum fm_filter {
+    FM_FILTER_BILINEAR = 0,
+    FM_FILTER_BICUBIC = 1,
+    FM_FILTER_BOX = 2,
+    FM_FILTER_HAMMING = 3,
+    FM_FILTER_LANCZOS = 4,
+    FM_FILTER_NEAREST = 5, /* also for torchvision's NEAREST_EXACT, the same on PIL images */
+} fm_filter;
+
+/*
  * One geometric operation with torchvision's meaning on PIL images. Sizes are pixels, 1 to 65,535.
- * Resizing is Pillow's antialiased bilinear resize, bit for bit.
  */
 typedef struct fm_op {
     fm_op_kind kind;
@@ -109,6 +121,7 @@ typedef struct fm_op {
     double scale[2];  /* RANDOM_RESIZED_CROP: share of the area, 0 <= scale[0] <= scale[1] */
     double ratio[2];  /* RANDOM_RESIZED_CROP: width / height, 0 < ratio[0] <= ratio[1] */
     double p;         /* RANDOM_HORIZONTAL_FLIP: probability, 0 to 1 */
+    fm_filter filter; /* RESIZE, RANDOM_RESIZED_CROP; zero: bilinear */
 } fm_op;
 
 typedef enum fm_dtype {
@@ -119,6 +132,7 @@ typedef enum fm_dtype {
 /*
  * Which Pillow the resize must equal, as the order of its two passes differs: which of them comes
  * first for a source of w x h pixels that becomes ow x oh. Both change the rounding of some pixels.
+ * The rules are the same for all filters; FM_FILTER_NEAREST rounds nothing.
  */
 typedef enum fm_resize_order {
     FM_RESIZE_HORIZONTAL_FIRST = 0, /* Pillow up to 12.1: always the horizontal one */

@@ -1,9 +1,10 @@
 /*
- * The weights of one pass of Pillow's antialiased bilinear resize: precompute_coeffs() and
- * normalize_coeffs_8bpc() of its Resample.c, for a range of the pass's outputs.
+ * The weights of one pass of Pillow's resize, for a range of the pass's outputs: those of
+ * precompute_coeffs() and normalize_coeffs_8bpc() of its Resample.c. FM_FILTER_NEAREST, which
+ * Pillow does elsewhere (ImagingScaleAffine() in Geometry.c), has one tap with all the weight.
  *
  * Output i is (2^21 + sum of weights[i * stride + t] * input[first[i] + t]) >> 22, for t below
- * n_taps[i], clipped at 255.
+ * n_taps[i], clipped to 0 and 255. The sum is taken modulo 2^32.
  */
 #ifndef FM_TRANSFORM_COEFFS_H
 #define FM_TRANSFORM_COEFFS_H
@@ -12,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "feedmill/feedmill.h"
 
 #define FM_COEFFS_BITS 22
 
@@ -22,8 +24,8 @@ typedef struct fm_coeffs {
     bool clips;       /* a sum may round to less than 0 or more than 255 */
     int32_t *first;   /* by output; neither it nor first + n_taps ever falls, as computed */
     int32_t *n_taps;  /* by output, 1 to stride */
-    int32_t *weights; /* by output and tap, 0 to 2^22 */
-    double *scratch;  /* one output's weights before rounding */
+    int32_t *weights; /* by output and tap; 0 behind an output's taps, up to the stride */
+    double *scratch;  /* some outputs' weights before rounding */
     bool has_table;   /* `table` holds what a kernel's prepare made of the weights */
     uint8_t *table;
     /* Capacities of the arrays. */
@@ -35,8 +37,8 @@ typedef struct fm_coeffs {
  * are 1 to 65,535. Starts from a zeroed struct or a used one, whose arrays grow where they must.
  * FM_OK or FM_ERR_NOMEM; after that only computing again and fini are allowed.
  */
-int fm_coeffs_compute(fm_coeffs *coeffs, int32_t in_size, int32_t out_size, int32_t out_first,
-                      int32_t n_out, fm_mem_counter *counter, fm_error *error);
+int fm_coeffs_compute(fm_coeffs *coeffs, fm_filter filter, int32_t in_size, int32_t out_size,
+                      int32_t out_first, int32_t n_out, fm_mem_counter *counter, fm_error *error);
 
 /* The input that the outputs read, from *first to *end - 1. Only directly after computing. */
 void fm_coeffs_span(const fm_coeffs *coeffs, int32_t *first, int32_t *end);
@@ -50,8 +52,8 @@ void fm_coeffs_mirror_input(fm_coeffs *coeffs, int32_t in_size);
 /* For outputs in mirrored order. */
 void fm_coeffs_mirror_output(fm_coeffs *coeffs);
 
-/* Gives all outputs max_taps taps, with weights of 0 where they had fewer, and behind these up to
- * the stride. The inputs of the taps stay within 0 to in_size - 1, which must hold before. */
+/* Gives all outputs max_taps taps, with weights of 0 where they had fewer. The inputs of the taps
+ * stay within 0 to in_size - 1, which must hold before. */
 void fm_coeffs_even_taps(fm_coeffs *coeffs, int32_t in_size);
 
 /* Room for n_bytes at coeffs->table, aligned to FM_MEM_ALIGN. FM_OK or FM_ERR_NOMEM. */

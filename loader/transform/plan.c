@@ -66,6 +66,13 @@ static int check_random_resized_crop(size_t number, const fm_op *op, fm_error *e
     return check_size(number, op, error);
 }
 
+static int check_filter(size_t number, const fm_op *op, fm_error *error) {
+    if ((int)op->filter >= FM_FILTER_BILINEAR && op->filter <= FM_FILTER_NEAREST) return FM_OK;
+    return fm_error_set(error, FM_ERR_ARGUMENT, "op %zu (%s): filter is %d; allowed are %d to %d",
+                        number, kind_name(op->kind), (int)op->filter, FM_FILTER_BILINEAR,
+                        FM_FILTER_NEAREST);
+}
+
 static int check_op(size_t number, const fm_op *op, fm_error *error) {
     switch (op->kind) {
     case FM_OP_RESIZE:
@@ -99,7 +106,8 @@ static int take_ops(fm_plan *plan, const fm_transform *transform, fm_error *erro
     const fm_op *resize = NULL, *last = NULL; /* the op that resizes; the last that sets a size */
     for (size_t i = 0; i < transform->n_ops; i++) {
         const fm_op *const op = &transform->ops[i];
-        const int status = check_op(i, op, error);
+        int status = check_op(i, op, error);
+        if (!status && resizes(op)) status = check_filter(i, op, error);
         if (status) return status;
         if (resizes(op)) {
             if (resize)
@@ -108,6 +116,7 @@ static int take_ops(fm_plan *plan, const fm_transform *transform, fm_error *erro
                                     i, kind_name(op->kind), (size_t)(resize - transform->ops),
                                     kind_name(resize->kind));
             resize = op;
+            plan->filter = op->filter;
         }
         if (op->kind != FM_OP_RANDOM_HORIZONTAL_FLIP) last = op;
         plan->ops[i] = *op;

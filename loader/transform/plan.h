@@ -11,6 +11,7 @@ typedef struct fm_plan {
     size_t n_ops;
     int32_t out_width, out_height;
     fm_dtype dtype;
+    fm_filter filter; /* of the op that resizes */
     fm_resize_order resize_order;
     size_t sample_bytes; /* 3 * out_height * out_width * size of dtype */
     float table[3][256]; /* FM_FLOAT32: result by channel and value */

@@ -130,8 +130,9 @@ static int begin_columns(fm_resample *resample, const fm_geometry *geometry, int
         resample->mirror = geometry->flip != geometry->mirror_source;
         return FM_OK;
     }
-    const int status = fm_coeffs_compute(coeffs, in_size, geometry->resized_width, first, n,
-                                         resample->counter, error);
+    const int status =
+        fm_coeffs_compute(coeffs, resample->plan->filter, in_size, geometry->resized_width, first,
+                          n, resample->counter, error);
     if (status) return status;
     int32_t end;
     fm_coeffs_span(coeffs, left, &end);
@@ -158,8 +159,9 @@ static int begin_rows(fm_resample *resample, const fm_geometry *geometry, int32_
         *height = n;
         return FM_OK;
     }
-    const int status = fm_coeffs_compute(&resample->rows, in_size, geometry->resized_height, first,
-                                         n, resample->counter, error);
+    const int status =
+        fm_coeffs_compute(&resample->rows, resample->plan->filter, in_size,
+                          geometry->resized_height, first, n, resample->counter, error);
     if (status) return status;
     int32_t end;
     fm_coeffs_span(&resample->rows, top, &end);
@@ -385,14 +387,14 @@ void fm_resample_push(fm_resample *resample, int32_t n_rows) {
 static int reserve(fm_resample *resample, fm_error *error) {
     const fm_plan *const plan = resample->plan;
     fm_mem_counter *const counter = resample->counter;
-    int status = fm_coeffs_compute(&resample->columns, RESERVE_PX, plan->out_width, 0,
+    int status = fm_coeffs_compute(&resample->columns, plan->filter, RESERVE_PX, plan->out_width, 0,
                                    plan->out_width, counter, error);
     if (!status) {
         fm_coeffs_even_taps(&resample->columns, RESERVE_PX);
         status = resample->kernels.prepare_columns(&resample->columns, counter, error);
     }
     if (!status)
-        status = fm_coeffs_compute(&resample->rows, RESERVE_PX, plan->out_height, 0,
+        status = fm_coeffs_compute(&resample->rows, plan->filter, RESERVE_PX, plan->out_height, 0,
                                    plan->out_height, counter, error);
     if (!status) status = resample->kernels.prepare_rows(&resample->rows, counter, error);
     const int32_t n_ring = resample->rows.stride + BLOCK_ROWS;

@@ -2,9 +2,9 @@
  * Turns the decoded rows of one sample into its place in the batch: resize, window, flip, lookup
  * table and layout in one pass over the rows as they come; the crop is never stored whole.
  *
- * The resize is Pillow's antialiased bilinear one (Pillow, src/libImaging/Resample.c), bit for bit:
- * 22-bit integer weights, two passes with rounding to 8 bits after each, in the order that
- * plan->resize_order says.
+ * The resize is Pillow's (src/libImaging/Resample.c) with the plan's filter, bit for bit: 22-bit
+ * integer weights, two passes with rounding to 8 bits after each, in the order that
+ * plan->resize_order says. FM_FILTER_NEAREST copies pixels.
  *
  * One fm_resample per thread, kept for life. Its scratch is ready at open for images of 4,096
  * pixels a side, as far as that takes no more than 1 MiB for a set of rows; larger ones make it

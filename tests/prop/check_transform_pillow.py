@@ -48,13 +48,15 @@ ERR_LIMIT = -11
 # fm_resize_order of the installed Pillow.
 VERSION = tuple(int(part) for part in PIL.__version__.split(".")[:2])
 RESIZE_ORDER = 1 if VERSION >= (13, 0) else 2 if VERSION >= (12, 2) else 0
-BILINEAR = transforms.InterpolationMode.BILINEAR
+# torchvision's modes in the order of fm_filter.
+MODES = [transforms.InterpolationMode[name]
+         for name in ("BILINEAR", "BICUBIC", "BOX", "HAMMING", "LANCZOS", "NEAREST")]
 
 
 class Op(ctypes.Structure):
     _fields_ = [("kind", ctypes.c_int), ("height", ctypes.c_int32), ("width", ctypes.c_int32),
                 ("max_size", ctypes.c_int32), ("scale", ctypes.c_double * 2),
-                ("ratio", ctypes.c_double * 2), ("p", ctypes.c_double)]
+                ("ratio", ctypes.c_double * 2), ("p", ctypes.c_double), ("filter", ctypes.c_int)]
 
 
 class Draw(ctypes.Structure):
@@ -91,8 +93,8 @@ class Error(ctypes.Structure):
 class Plan(ctypes.Structure):
     _fields_ = [("ops", Op * 16), ("n_ops", ctypes.c_size_t), ("out_width", ctypes.c_int32),
                 ("out_height", ctypes.c_int32), ("dtype", ctypes.c_int),
-                ("resize_order", ctypes.c_int), ("sample_bytes", ctypes.c_size_t),
-                ("table", ctypes.c_float * 768)]
+                ("filter", ctypes.c_int), ("resize_order", ctypes.c_int),
+                ("sample_bytes", ctypes.c_size_t), ("table", ctypes.c_float * 768)]
 
 
 def build_library(folder):
@@ -236,6 +238,7 @@ def report(what, got, want):
 def check_resizes(stage, n_cases, seed, largest, most_pixels):
     """Any crop to any size, any window of it, mirrored before and after."""
     bad = values = vertical = 0
+    cases_by_filter = [0] * len(MODES)
     rng = random.Random(seed)
     for case in range(n_cases):
         while True:
@@ -262,6 +265,8 @@ def check_resizes(stage, n_cases, seed, largest, most_pixels):
         mean, std = random_colour(rng)
         plan = stage.plan([Op(kind=CENTER_CROP, width=window.width, height=window.height)], dtype,
                           mean, std)
+        plan.filter = rng.randrange(len(MODES))
+        mode = MODES[plan.filter]
         handle = stage.open(plan)
         got = stage.resample(handle, plan, geometry, pixels, rng)
         stage.close(handle)
@@ -269,17 +274,19 @@ def check_resizes(stage, n_cases, seed, largest, most_pixels):
         image = F.crop(Image.fromarray(pixels), margin[1], margin[0], height, width)
         if geometry.mirror_source:
             image = F.hflip(image)
-        image = F.resize(image, [new_height, new_width], BILINEAR)
+        image = F.resize(image, [new_height, new_width], mode)
         image = F.crop(image, window.top, window.left, window.height, window.width)
         if geometry.flip:
             image = F.hflip(image)
         want = planar(image, dtype, mean, std)
         values += want.size
         vertical += height - new_height > max(0, 2 * (width - new_width)) and width != new_width
-        bad += report(f"case {case}: {width}x{height} -> {new_width}x{new_height}, window "
-                      f"{window.left},{window.top} {window.width}x{window.height}, mirror "
+        cases_by_filter[plan.filter] += 1
+        bad += report(f"case {case}: {mode.value} {width}x{height} -> {new_width}x{new_height}, "
+                      f"window {window.left},{window.top} {window.width}x{window.height}, mirror "
                       f"{geometry.mirror_source}, flip {geometry.flip}", got, want)
-    print(f"resizes: {n_cases} cases, {values:,} values, {vertical} shrink rows most, "
+    counts = ", ".join(f"{n} {mode.value}" for n, mode in zip(cases_by_filter, MODES))
+    print(f"resizes: {n_cases} cases ({counts}), {values:,} values, {vertical} shrink rows most, "
           f"{bad} differ")
     return bad
 
@@ -296,11 +303,11 @@ def random_chain(rng):
             scale = rng.choice(((0.08, 1.0), (0.5, 0.5), (0.2, 3.0), (0.0, 0.1)))
             ratio = rng.choice(((3 / 4, 4 / 3), (1.0, 1.0), (0.1, 10.0), (2.0, 3.0)))
             return Op(kind=RANDOM_RESIZED_CROP, width=side(), height=side(), scale=scale,
-                      ratio=ratio)
+                      ratio=ratio, filter=rng.randrange(len(MODES)))
         if kind < 0.6:
-            return Op(kind=RESIZE, width=side(), height=side())
+            return Op(kind=RESIZE, width=side(), height=side(), filter=rng.randrange(len(MODES)))
         height = side()
-        return Op(kind=RESIZE, height=height,
+        return Op(kind=RESIZE, height=height, filter=rng.randrange(len(MODES)),
                   max_size=rng.choice((0, 0, height + 1, height + rng.randint(1, 200))))
 
     common = [lambda: [resize(), flip()], lambda: [resize(), crop()],
@@ -330,13 +337,13 @@ def run_chain(image, ops, draws):
             assert image.tobytes() == crop.tobytes(), (size, op.width, op.height)
         elif op.kind == RESIZE:
             size = [op.height, op.width] if op.width else op.height
-            image = F.resize(image, size, BILINEAR, max_size=op.max_size or None)
+            image = F.resize(image, size, MODES[op.filter], max_size=op.max_size or None)
             assert image.size == (draw.width, draw.height)
         else:
             assert 0 <= draw.top and draw.top + draw.height <= image.height
             assert 0 <= draw.left and draw.left + draw.width <= image.width
             image = F.resized_crop(image, draw.top, draw.left, draw.height, draw.width,
-                                   [op.height, op.width], BILINEAR)
+                                   [op.height, op.width], MODES[op.filter])
     return image
 
 
@@ -363,7 +370,7 @@ def check_chains(stage, n_cases, seed):
             got = stage.resample(handle, plan, geometry, pixels, rng)
             want = planar(run_chain(Image.fromarray(pixels), ops, draws), dtype, mean, std)
             values += want.size
-            bad += report(f"chain {case}: {[(op.kind, op.width, op.height) for op in ops]} of "
+            bad += report(f"chain {case}: {[(op.kind, op.width, op.height, op.filter) for op in ops]} of "
                           f"{width}x{height}", got, want)
         stage.close(handle)
     print(f"chains: {3 * n_cases} cases, {values:,} values, {bad} differ")

@@ -153,7 +153,8 @@ static void random_weights(int32_t *weights, int32_t n, bool negative) {
 /* Weights of n outputs from n_in pixels, in any of the orders that the transform makes. */
 static void random_columns(fm_coeffs *coeffs, int32_t n_in, int32_t n_out, int32_t first,
                            int32_t n) {
-    assert_int_equal(fm_coeffs_compute(coeffs, n_in, n_out, first, n, NULL, NULL), FM_OK);
+    assert_int_equal(
+        fm_coeffs_compute(coeffs, FM_FILTER_BILINEAR, n_in, n_out, first, n, NULL, NULL), FM_OK);
     if (random_below(2)) fm_coeffs_mirror_input(coeffs, n_in);
     fm_coeffs_even_taps(coeffs, n_in);
     const int weights = random_below(4); /* 0: any, 1: negative ones, too */
