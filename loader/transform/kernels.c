@@ -12,9 +12,10 @@
 #define HALF (1u << (FM_COEFFS_BITS - 1))
 
 /*
- * Sums are taken modulo 2^32: weights add up to 2^22, give or take half a unit each, so that a sum
- * lies between -2^31 and 2^31 for up to 65,535 taps. A clip, which would cost the ordinary case a
- * third of its speed, is made only where fm_coeffs.clips says that it may be due.
+ * Sums are taken modulo 2^32: weights add up to 2^22, give or take half a unit each, and the
+ * positive ones to 1.3 times as much, so that a sum lies between -2^31 and 2^31 for up to 65,535
+ * taps. A clip, which would cost the ordinary case a third of its speed, is made only where
+ * fm_coeffs.clips says that it may be due.
  */
 static inline __attribute__((always_inline)) uint8_t round_sum(uint32_t sum, const bool clips) {
     if (!clips) return (uint8_t)(sum >> FM_COEFFS_BITS);
@@ -181,7 +182,16 @@ static void vertical(uint8_t *out, const uint8_t *const *in, const fm_coeffs *co
     }
 }
 
-/* ---- mirror and store ------------------------------------------------------------------------ */
+/* ---- pick, mirror and store ----------------------------------------------------------------- */
+
+/* Four bytes at a time: the fourth is overwritten by the next pixel. */
+static void pick(uint8_t *out, const uint8_t *in, const int32_t *index, int32_t n) {
+    for (size_t i = 0; i < (size_t)n; i++) {
+        uint32_t px;
+        memcpy(&px, in + 3 * (size_t)index[i], sizeof(px));
+        memcpy(out + 3 * i, &px, sizeof(px));
+    }
+}
 
 static void mirror(uint8_t *out, const uint8_t *in, int32_t n_px) {
     for (int32_t i = 0; i < n_px; i++) {
@@ -228,6 +238,7 @@ void fm_kernels_init(fm_kernels *kernels, fm_cpu_tier tier) {
                             .prepare_rows = prepare,
                             .horizontal = horizontal,
                             .vertical = vertical,
+                            .pick = pick,
                             .mirror = mirror,
                             .store_u8 = store_u8,
                             .store_f32 = store_f32};

@@ -3,8 +3,8 @@
  * define the results; any other version must give the same bytes.
  *
  * Rows are pixels of three bytes, R G B. Kernels may read up to FM_ROW_SLACK bytes past an input
- * row's end. The horizontal, vertical and mirror kernels may write as far past an output row's end;
- * store kernels write exactly their pixels.
+ * row's end. The horizontal, vertical, pick and mirror kernels may write as far past an output
+ * row's end; store kernels write exactly their pixels.
  */
 #ifndef FM_TRANSFORM_KERNELS_H
 #define FM_TRANSFORM_KERNELS_H
@@ -42,6 +42,8 @@ typedef struct fm_kernels {
     /* Output i, a row of n_bytes bytes, from its rows; coeffs went through prepare_rows(). */
     void (*vertical)(uint8_t *out, const uint8_t *const *in, const fm_coeffs *coeffs, int32_t i,
                      size_t n_bytes);
+    /* One row of n pixels: those at index[0 .. n-1] of the input row. */
+    void (*pick)(uint8_t *out, const uint8_t *in, const int32_t *index, int32_t n);
     /* One row of n_px pixels in mirrored order. */
     void (*mirror)(uint8_t *out, const uint8_t *in, int32_t n_px);
     /* One row's channels to out, out + plane and out + 2 * plane. */

@@ -47,6 +47,7 @@ struct fm_resample {
     row_set ring;    /* what the vertical pass reads: rows as handed out or resized ones */
     row_set between; /* the vertical pass's results */
     row_set last;    /* resized rows of the vertical-first order, mirrored rows */
+    const uint8_t *picked[BLOCK_ROWS]; /* rows of the ring in place of `between` */
 };
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -170,12 +171,17 @@ static int begin_rows(fm_resample *resample, const fm_geometry *geometry, int32_
     return resample->kernels.prepare_rows(&resample->rows, resample->counter, error);
 }
 
-/* Pillow's rules. They see whole images: torchvision crops first and resizes then. */
-static bool rows_first(fm_resize_order order, const fm_geometry *geometry) {
+/*
+ * Pillow's rules. They see whole images: torchvision crops first and resizes then. Where pixels are
+ * only picked the order does not matter to them, and shorter work counts.
+ */
+static bool rows_first(const fm_plan *plan, const fm_geometry *geometry) {
+    const fm_resize_order order = plan->resize_order;
     const int64_t width = geometry->source.width, height = geometry->source.height;
     const int64_t fewer_rows = height - geometry->resized_height;
     const int64_t fewer_columns = width - geometry->resized_width;
     if (fewer_rows <= 0) return false;
+    if (plan->filter == FM_FILTER_NEAREST) return true;
     if (order == FM_RESIZE_PILLOW_13) return fewer_rows > 2 * fewer_columns;
     return order == FM_RESIZE_PILLOW_12_2 && height > 100 * width;
 }
@@ -204,8 +210,8 @@ int fm_resample_begin(fm_resample *resample, const fm_geometry *geometry, fm_box
     if (!status)
         status = begin_rows(resample, geometry, first_row, n_rows, &part.top, &part.height, error);
     if (status) return status;
-    resample->vertical_first = resample->resize_columns && resample->resize_rows &&
-                               rows_first(plan->resize_order, geometry);
+    resample->vertical_first =
+        resample->resize_columns && resample->resize_rows && rows_first(plan, geometry);
     const int32_t left = first_column - window.left;
     resample->visible = (fm_box){.left = geometry->flip ? window.width - left - n_columns : left,
                                  .top = first_row - window.top,
@@ -323,9 +329,30 @@ static int32_t count_complete(const fm_resample *resample) {
     return n;
 }
 
+/* n rows from those at `in`, resized to the output's width. */
+static void horizontal_pass(const fm_resample *resample, uint8_t *const *out,
+                            const uint8_t *const *in, int32_t n) {
+    const fm_kernels *const kernels = &resample->kernels;
+    const fm_coeffs *const columns = &resample->columns;
+    if (resample->plan->filter != FM_FILTER_NEAREST) {
+        kernels->horizontal(out, in, n, columns);
+        return;
+    }
+    for (int32_t i = 0; i < n; i++) kernels->pick(out[i], in[i], columns->first, columns->n);
+}
+
+/* The vertical pass of the nearest pixel's filter, which needs no copy. */
+static const uint8_t *const *pick_rows(fm_resample *resample, int32_t n) {
+    const int32_t *const first = resample->rows.first + resample->n_stored;
+    for (int32_t i = 0; i < n; i++)
+        resample->picked[i] = *read_rows_from(&resample->ring, first[i]);
+    return resample->picked;
+}
+
 /* The vertical pass for the next n outputs: where their rows are. */
 static const uint8_t *const *vertical_pass(fm_resample *resample, int32_t n) {
     if (!resample->resize_rows) return read_rows_from(&resample->ring, resample->n_stored);
+    if (resample->plan->filter == FM_FILTER_NEAREST) return pick_rows(resample, n);
     const fm_coeffs *const coeffs = &resample->rows;
     const int32_t width = resample->vertical_first || !resample->resize_columns
                               ? resample->row_width
@@ -358,13 +385,13 @@ static void store(fm_resample *resample, const uint8_t *row, int32_t visible_row
 void fm_resample_push(fm_resample *resample, int32_t n_rows) {
     const fm_kernels *const kernels = &resample->kernels;
     if (columns_first(resample))
-        kernels->horizontal(rows_from(&resample->ring, resample->n_received),
-                            read_rows_from(&resample->blocks, 0), n_rows, &resample->columns);
+        horizontal_pass(resample, rows_from(&resample->ring, resample->n_received),
+                        read_rows_from(&resample->blocks, 0), n_rows);
     resample->n_received += n_rows;
     for (int32_t n; (n = count_complete(resample)) > 0; resample->n_stored += n) {
         const uint8_t *const *rows = vertical_pass(resample, n);
         if (resample->vertical_first) {
-            kernels->horizontal(resample->last.pointers, rows, n, &resample->columns);
+            horizontal_pass(resample, resample->last.pointers, rows, n);
             rows = read_rows_from(&resample->last, 0);
         }
         for (int32_t i = 0; i < n; i++) {
