@@ -52,13 +52,14 @@ bool ops_from_sequence(PyObject *sequence, std::vector<fm_op> *out) {
         PyObject *const item = PySequence_GetItem(sequence, i);
         if (!item) return false;
         fm_op op{};
-        int kind = 0;
-        const bool ok =
-            PyArg_ParseTuple(item, "iiiiddddd", &kind, &op.height, &op.width, &op.max_size,
-                             &op.scale[0], &op.scale[1], &op.ratio[0], &op.ratio[1], &op.p);
+        int kind = 0, filter = FM_FILTER_BILINEAR;
+        const bool ok = PyArg_ParseTuple(item, "iiiiddddd|i", &kind, &op.height, &op.width,
+                                         &op.max_size, &op.scale[0], &op.scale[1], &op.ratio[0],
+                                         &op.ratio[1], &op.p, &filter);
         Py_DECREF(item);
         if (!ok) return false;
         op.kind = static_cast<fm_op_kind>(kind);
+        op.filter = static_cast<fm_filter>(filter);
         out->push_back(op);
     }
     return n >= 0;

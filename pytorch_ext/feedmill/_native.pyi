@@ -42,9 +42,10 @@ class Loader:
     def __init__(
         self,
         *,
-        # (kind, height, width, max_size, scale0, scale1, ratio0, ratio1, p); kinds: 1 Resize,
-        # 2 CenterCrop, 3 RandomResizedCrop, 4 RandomHorizontalFlip; see fm_op
-        ops: Sequence[tuple[int, int, int, int, float, float, float, float, float]],
+        # (kind, height, width, max_size, scale0, scale1, ratio0, ratio1, p, filter); kinds:
+        # 1 Resize, 2 CenterCrop, 3 RandomResizedCrop, 4 RandomHorizontalFlip; filter as fm_filter,
+        # bilinear where it is left out; see fm_op
+        ops: Sequence[tuple[int, int, int, int, float, float, float, float, float, int]],
         dtype: str,  # "uint8" or "float32"
         value_table: bytes | None = None,  # 3 * 256 float32, C order (channel, value)
         resize_order: int = 0,  # fm_resize_order: 0 up to Pillow 12.1, 1: 13, 2: 12.2 and 12.3

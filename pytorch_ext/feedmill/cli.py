@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from feedmill._ops import __version__, native
-from feedmill.plan import RANDOM_HORIZONTAL_FLIP, RANDOM_RESIZED_CROP
+from feedmill.plan import RANDOM_HORIZONTAL_FLIP, RANDOM_RESIZED_CROP, Op
 from feedmill.run import add_run, split
 
 # What torchvision's ImageFolder takes for an image.
@@ -185,8 +185,8 @@ def _bench(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> in
     if not paths:
         parser.error(f"{arguments.dir} holds no image ({', '.join(_SUFFIXES)})")
     table = _value_table()
-    crop = (RANDOM_RESIZED_CROP, arguments.size, arguments.size, 0, 0.08, 1.0, 3 / 4, 4 / 3, 0.0)
-    flip = (RANDOM_HORIZONTAL_FLIP, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.5)
+    crop = Op(RANDOM_RESIZED_CROP, arguments.size, arguments.size, 0, 0.08, 1.0, 3 / 4, 4 / 3)
+    flip = Op(RANDOM_HORIZONTAL_FLIP, p=0.5)
     ahead = max(4, 2 * arguments.threads, -(-64 // arguments.batch_size))
     try:
         loader = native.Loader(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP, RANDOM_HORIZONTAL_FLIP = 1, 2, 3, 4
 OP_NAMES = {
@@ -16,15 +17,32 @@ OP_NAMES = {
 MAX_SIZE_PX = 65535
 MAX_OPS = 16
 
-# (kind, height, width, max_size, scale0, scale1, ratio0, ratio1, p), as _native.Loader takes them.
-Op = tuple[int, int, int, int, float, float, float, float, float]
+# fm_filter by Pillow's number of it (PIL.Image.Resampling), and names by fm_filter.
+FILTERS = {2: 0, 3: 1, 4: 2, 5: 3, 1: 4, 0: 5}
+FILTER_NAMES = ("bilinear", "bicubic", "box", "hamming", "lanczos", "nearest")
+
+
+class Op(NamedTuple):
+    """One geometric operation, as _native.Loader takes it (fm_op). What a kind has no use for is 0.
+    """
+
+    kind: int
+    height: int = 0
+    width: int = 0
+    max_size: int = 0
+    scale_low: float = 0.0
+    scale_high: float = 0.0
+    ratio_low: float = 0.0
+    ratio_high: float = 0.0
+    p: float = 0.0
+    filter: int = 0
 
 
 def leads_to_one_size(ops: Sequence[Op]) -> bool:
     """Whether images of all sizes come out with the same one."""
-    for kind, _, width, *_ in reversed(ops):
-        if kind != RANDOM_HORIZONTAL_FLIP:
-            return kind != RESIZE or width > 0
+    for op in reversed(ops):
+        if op.kind != RANDOM_HORIZONTAL_FLIP:
+            return op.kind != RESIZE or op.width > 0
     return False
 
 
@@ -53,11 +71,16 @@ class Plan:
     as_image: bool = False
 
     def describe(self) -> str:
-        """Such as "RandomResizedCrop(224, 224) -> RandomHorizontalFlip -> float32"."""
+        """Such as "RandomResizedCrop(224, 224) by bicubic -> RandomHorizontalFlip -> float32"; what
+        no filter is named for is bilinear."""
         names = []
-        for kind, height, width, max_size, *_ in self.ops:
-            size = f"({height}, {width})" if width else f"({height})" if height else ""
-            names.append(OP_NAMES[kind] + size + (f" up to {max_size}" if max_size else ""))
+        for op in self.ops:
+            size = f"({op.height})" if op.height else ""
+            if op.width:
+                size = f"({op.height}, {op.width})"
+            limit = f" up to {op.max_size}" if op.max_size else ""
+            by = f" by {FILTER_NAMES[op.filter]}" if op.filter else ""
+            names.append(OP_NAMES[op.kind] + size + limit + by)
         return (
             f"{' -> '.join([*names, self.dtype])}; pixels as of Pillow {pillow_version()} (resize "
             f"order {self.resize_order})"

@@ -20,6 +20,7 @@ from torch.utils.data import default_collate
 
 from feedmill.plan import (
     CENTER_CROP,
+    FILTERS,
     MAX_OPS,
     MAX_SIZE_PX,
     RANDOM_HORIZONTAL_FLIP,
@@ -53,7 +54,7 @@ _CONTAINERS = {V1: "Compose", V2: "Compose", _SEQUENTIAL: "Sequential"}
 _FUNCTIONS = {
     "torchvision.transforms.functional": (
         "resize", "center_crop", "crop", "pad", "resized_crop", "hflip", "to_tensor",
-        "pil_to_tensor", "convert_image_dtype", "normalize",
+        "pil_to_tensor", "convert_image_dtype", "normalize", "_interpolation_modes_from_int",
     ),
     "torchvision.transforms._functional_pil": ("resize", "crop", "pad", "hflip"),
     "torchvision.transforms.v2.functional": (
@@ -234,7 +235,7 @@ class _Reading:
             self._check_on_tensor(name, module)
         op = _op_of(transform, name, module)
         self._add_op(op)
-        self.steps.append(Step(transform, (op[0],), module))
+        self.steps.append(Step(transform, (op.kind,), module))
 
     def _check_on_tensor(self, name: str, module: str) -> None:
         if self.tensor_error:
@@ -250,7 +251,7 @@ class _Reading:
 
     def _add_op(self, op: Op) -> None:
         self.ops.append(op)
-        self.n_resizes += op[0] in (RESIZE, RANDOM_RESIZED_CROP)
+        self.n_resizes += op.kind in (RESIZE, RANDOM_RESIZED_CROP)
 
     def _take_preset(self, preset: Any, module: str) -> None:
         """torchvision's ImageClassification: Resize, CenterCrop, to float, Normalize in one."""
@@ -259,11 +260,10 @@ class _Reading:
         size, crop = preset.resize_size, preset.crop_size
         if not isinstance(crop, Sequence) or len(crop) not in (1, 2):
             raise Refusal(f"ImageClassification has crop_size={crop!r}")
-        _check_resampling(preset, "ImageClassification", V1)
-        resize = _resize_op(size, None)
+        resize = _resize_op(size, None, _filter_of(preset, "ImageClassification", V1))
         height, width = _size_pair((crop[0], crop[-1]), "ImageClassification")
         self._add_op(resize)
-        self._add_op((CENTER_CROP, height, width, 0, 0.0, 0.0, 0.0, 0.0, 0.0))
+        self._add_op(Op(CENTER_CROP, height, width))
         self.steps.append(Step(preset, (RESIZE, CENTER_CROP), module))
         # The object itself, told to leave the ramp's 256 x 1 pixels in place.
         pixels = copy.copy(preset)
@@ -360,26 +360,37 @@ def _op_of(transform: Any, name: str, module: str) -> Op:
         p = transform.p
         if type(p) not in (int, float) or math.isnan(p):
             raise Refusal(f"RandomHorizontalFlip has p={p!r}")
-        return (RANDOM_HORIZONTAL_FLIP, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, min(max(float(p), 0.0), 1.0))
+        return Op(RANDOM_HORIZONTAL_FLIP, p=min(max(float(p), 0.0), 1.0))
     if name == "CenterCrop":
         height, width = _size_pair(transform.size, name)
-        return (CENTER_CROP, height, width, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    _check_resampling(transform, name, module)
+        return Op(CENTER_CROP, height, width)
     if name == "Resize":
-        return _resize_op(transform.size, transform.max_size)
+        resampling = _filter_of(transform, name, module)
+        return _resize_op(transform.size, transform.max_size, resampling)
     return _random_resized_crop_op(transform, module)
 
 
-def _check_resampling(transform: Any, name: str, module: str) -> None:
+def _filter_of(transform: Any, name: str, module: str) -> int:
+    """fm_filter of a transform's interpolation, which is a mode, Pillow's number of one or, in v2,
+    its name; Refusal for what torchvision does not take."""
+    from PIL import Image
+
     value = transform.interpolation
     functional = sys.modules["torchvision.transforms.functional"]
     modes = functional.InterpolationMode
-    if type(value) is int:
-        value = functional._interpolation_modes_from_int(value)
+    mode = value
+    if type(value) in (int, bool, getattr(Image, "Resampling", int)):
+        try:
+            mode = functional._interpolation_modes_from_int(value)
+        except KeyError:
+            mode = None
     elif type(value) is str and module == V2 and _takes_mode_names(type(transform)):
-        value = next((mode for mode in modes if mode.value == value), value)
-    if value is not modes.BILINEAR:
-        raise Refusal(f"{name} interpolates by {value}; only bilinear is native")
+        mode = next((one for one in modes if one.value == value), None)
+    # What Pillow is told: torchvision has two modes for its nearest one.
+    number = functional.pil_modes_mapping.get(mode) if type(mode) is modes else None
+    if number not in FILTERS:
+        raise Refusal(f"{name} has interpolation={value!r}, which is none of Pillow's filters")
+    return FILTERS[number]
 
 
 def _takes_mode_names(kind: type) -> bool:
@@ -398,21 +409,22 @@ def _random_resized_crop_op(transform: Any, module: str) -> Op:
         transform._log_ratio, torch.log(torch.tensor(transform.ratio))
     ):
         raise Refusal("RandomResizedCrop's ratio was changed; v2 goes on with the earlier one")
-    return (RANDOM_RESIZED_CROP, height, width, 0, *scale, *ratio, 0.0)
+    resampling = _filter_of(transform, "RandomResizedCrop", module)
+    return Op(RANDOM_RESIZED_CROP, height, width, 0, *scale, *ratio, filter=resampling)
 
 
-def _resize_op(size: Any, max_size: Any) -> Op:
+def _resize_op(size: Any, max_size: Any, resampling: int) -> Op:
     if isinstance(size, Sequence) and len(size) == 2:
         if max_size is not None:
             raise Refusal("Resize has both a pair of sizes and max_size")
         height, width = _size_pair(size, "Resize")
-        return (RESIZE, height, width, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        return Op(RESIZE, height, width, filter=resampling)
     short = size[0] if isinstance(size, Sequence) and len(size) == 1 else size
     if not _is_size(short) or (max_size is not None and not _is_size(max_size)):
         raise Refusal(f"Resize has size={size!r} and max_size={max_size!r}")
     if max_size is not None and max_size <= short:
         raise Refusal(f"Resize has max_size={max_size}, not above size={short}")
-    return (RESIZE, short, 0, max_size or 0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    return Op(RESIZE, short, max_size=max_size or 0, filter=resampling)
 
 
 def _is_size(value: Any) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from feedmill.samples import Item
-from feedmill.plan import CENTER_CROP, Plan, leads_to_one_size
+from feedmill.plan import CENTER_CROP, Op, Plan, leads_to_one_size
 from feedmill.replay import Draw, DrawsOf, check_regular, each_step, run_steps
 
 
@@ -211,7 +211,7 @@ def _first_difference(
         """The first n ops alone, in pixel values."""
         ops = plan.ops[:n_ops]
         if not leads_to_one_size(ops):  # a plan must: then cut to the size that the steps give
-            ops += ((CENTER_CROP, wanted.height, wanted.width, 0, 0.0, 0.0, 0.0, 0.0, 0.0),)
+            ops += (Op(CENTER_CROP, wanted.height, wanted.width),)
         got = run_plan(replace(plan, ops=ops, dtype="uint8", value_table=None), item, occurrence)
         if got is None:
             return f"the dataset gives {wanted.height} x {wanted.width} pixels"

@@ -122,7 +122,8 @@ def reference(loader, index, epoch, occurrence=0):
             name, box = next(draws)
             assert name == "RandomResizedCrop"
             image = functional.resized_crop(
-                image, box["top"], box["left"], box["height"], box["width"], step.size
+                image, box["top"], box["left"], box["height"], box["width"], step.size,
+                step.interpolation,
             )
         elif type(step) is transforms.RandomHorizontalFlip:
             name, values = next(draws)

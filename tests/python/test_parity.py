@@ -1,11 +1,13 @@
 """Pixels are torchvision's, bit for bit, for every kind of JPEG."""
 
+import feedmill
 import helpers
 import pytest
 import torch
 from helpers import MEAN, STD, assert_same_image, compose, make_jpeg, native_loader, save_jpeg
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
+from torchvision.transforms import InterpolationMode, functional
 
 TO_FLOAT = (T.ToTensor(), T.Normalize(MEAN, STD))
 RANDOM = {
@@ -129,6 +131,30 @@ def test_fixed_transforms_equal_torchs_dataloader(folder, name):
         assert_same_image(mine[0], other[0], f"batch {batch}")
         assert_same_image(mine[1], other[1], f"targets of batch {batch}")
         assert mine[0].is_contiguous() and mine[0].stride() == other[0].stride()
+
+
+@pytest.mark.parametrize("mode", InterpolationMode)
+def test_every_filter(folder, mode):
+    """Smaller, larger, from crops that are often one pixel wide or high, with flips."""
+    transforms = [
+        (T.RandomHorizontalFlip(), T.RandomResizedCrop(24, interpolation=mode)),
+        (T.RandomResizedCrop((40, 9), (1e-5, 1), (0.02, 50), mode), T.RandomHorizontalFlip()),
+        (T.Resize(36, mode), T.CenterCrop(32), T.RandomHorizontalFlip()),
+        (T.Resize((3, 170), mode),),
+        (T.Resize((170, 3), mode),),
+    ]
+    for steps in transforms:
+        stats = check_epoch(ImageFolder(str(folder), compose(*steps, T.PILToTensor())))
+        assert stats.native_samples == stats.samples
+        assert stats.fallback_samples == 0
+
+
+def test_what_pillow_is_told_counts(folder, monkeypatch):
+    """torchvision's table of Pillow's numbers is read, not taken for granted."""
+    monkeypatch.setitem(functional.pil_modes_mapping, InterpolationMode.BOX, 1)
+    dataset = ImageFolder(str(folder), compose(T.Resize((9, 9), InterpolationMode.BOX), T.ToTensor()))
+    assert "Resize(9, 9) by lanczos" in feedmill.DataLoader(dataset).explain()
+    check_epoch(dataset)
 
 
 def test_large_images(tmp_path):

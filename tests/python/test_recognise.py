@@ -9,6 +9,7 @@ from torchvision import transforms as T
 from torchvision.datasets import DatasetFolder, ImageFolder
 from torchvision.datasets.folder import default_loader, pil_loader
 from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms._presets import ImageClassification
 
 SIZE = (8, 8)
 HEAD = (T.Resize(SIZE), T.PILToTensor())
@@ -63,7 +64,9 @@ TRANSFORMS = {
     "v2_on_tensors": ((v2.ToImage(), v2.Resize(SIZE)), "Resize follows the conversion"),
     "v2_crop_of_image": (
         (v2.ToImage(), v2.RandomResizedCrop(8)), "RandomResizedCrop follows the conversion"),
-    "v2_bicubic": ((v2.Resize(SIZE, "bicubic"), v2.ToImage()), "bilinear"),
+    "v2_cubic": ((v2.Resize(SIZE, "cubic"), v2.ToImage()), "interpolation='cubic', which is none"),
+    "v2_number": ((v2.RandomResizedCrop(8, interpolation=6), v2.ToImage()), "interpolation=6"),
+    "v2_float": ((v2.Resize(SIZE, 2.0), v2.ToImage()), "interpolation=2.0"),
     "v2_old_ratio": ((changed(v2.RandomResizedCrop(8), ratio=(1, 2)), v2.ToImage()), "was changed"),
     "v2_float16": ((v2.Resize(SIZE), v2.ToImage(), v2.ToDtype(torch.float16)), "torch.float16"),
     "v2_dtype_first": ((v2.ToDtype(torch.float32), v2.Resize(SIZE), v2.ToImage()), "before the"),
@@ -75,9 +78,11 @@ TRANSFORMS = {
         (patched(MAKE_PARAMS, step=v2.RandomResizedCrop(8)), v2.ToImage()), f"own {MAKE_PARAMS}"),
     "v2_hook": ((v2.Resize(SIZE), hooked("register_forward_hook"), v2.ToImage()), "hooks"),
     "subclass": ((ResizeSubclass(SIZE), T.PILToTensor()), "ResizeSubclass is not supported"),
-    "bicubic": ((T.Resize(SIZE, InterpolationMode.BICUBIC), T.PILToTensor()), "bilinear"),
-    "nearest": ((T.RandomResizedCrop(8, interpolation=InterpolationMode.NEAREST), T.ToTensor()),
-                "bilinear"),
+    "name_of_mode": (
+        (T.Resize(SIZE, "bicubic"), T.PILToTensor()), "interpolation='bicubic', which is none"),
+    "no_mode": ((T.RandomResizedCrop(8, interpolation=None), T.ToTensor()), "interpolation=None"),
+    "odd_number": ((changed(T.Resize(SIZE), interpolation=6), T.ToTensor()), "interpolation=6"),
+    "preset_of_name": ((ImageClassification(crop_size=8, interpolation="box"),), "'box', which is"),
     "forward_shadowed": ((patched("forward"), T.PILToTensor()), "its own forward"),
     "get_params_shadowed": (
         (patched("get_params", step=T.RandomResizedCrop(8)), T.PILToTensor()), "its own get_params"),
@@ -154,7 +159,7 @@ def same_as_torch(dataset, *, words, **options):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("name", ["lambda", "random_crop", "bicubic", "crop_of_normalized", "v2_on_tensors"])
+@pytest.mark.parametrize("name", ["lambda", "random_crop", "resize_of_tensor", "crop_of_normalized", "v2_on_tensors"])
 def test_torchs_batches(small_images, name, num_workers):
     steps, words = TRANSFORMS[name]
     # All images are 20 pixels wide and high at least.

@@ -6,10 +6,11 @@ import feedmill
 import helpers
 import pytest
 import torch
+from PIL import Image
 from helpers import MEAN, STD, compose, native_loader
 from torch import nn
+from torchvision import models, tv_tensors
 from torchvision import transforms as T
-from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms._presets import ImageClassification
@@ -94,6 +95,51 @@ def test_v2_draws_as_v1_does(small_images):
         for one in spellings
     ]
     assert torch.equal(runs[0], runs[1]) and torch.equal(runs[0], runs[2])
+
+
+SPELLINGS = {
+    "bilinear": (2, Image.BILINEAR, BILINEAR, "bilinear"),
+    "bicubic": (3, Image.BICUBIC, InterpolationMode.BICUBIC, "bicubic"),
+    "box": (4, Image.BOX, InterpolationMode.BOX, "box"),
+    "hamming": (5, Image.HAMMING, InterpolationMode.HAMMING, "hamming"),
+    "lanczos": (1, Image.LANCZOS, InterpolationMode.LANCZOS, "lanczos", True),
+    "nearest": (0, Image.NEAREST, InterpolationMode.NEAREST, InterpolationMode.NEAREST_EXACT,
+                "nearest", "nearest-exact", False),
+}
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_spellings_of_filters(small_images, name):
+    for value in SPELLINGS[name]:
+        transforms = [
+            v2.Compose([v2.Resize(20, value), v2.CenterCrop(24), v2.ToImage()]),
+            v2.Compose([v2.RandomResizedCrop(24, interpolation=value), v2.ToImage()]),
+        ]
+        if not isinstance(value, str):
+            transforms.append(ImageClassification(crop_size=24, resize_size=28, interpolation=value))
+            transforms.append(compose(T.RandomResizedCrop(24, interpolation=value), T.ToTensor()))
+        for transform in transforms:
+            loader = feedmill.DataLoader(ImageFolder(str(small_images), transform), batch_size=16,
+                                         native="verify")
+            assert ((f" by {name}" in loader.explain()) == (name != "bilinear")), value
+            assert sum(len(images) for images, _ in loader) == 40
+            assert loader.stats().verified_samples == 40
+
+
+def test_presets_of_weights(small_images):
+    """Each spelling of filters that torchvision's own weights for classification come with."""
+    by_filter = {}
+    for model in models.list_models(module=models):
+        for weights in models.get_model_weights(model):
+            preset = weights.transforms()
+            if type(preset) is ImageClassification:
+                by_filter[preset.interpolation] = preset
+    assert InterpolationMode.BICUBIC in by_filter and BILINEAR in by_filter
+    for preset in by_filter.values():
+        loader = feedmill.DataLoader(ImageFolder(str(small_images), preset), batch_size=16,
+                                     native="verify")
+        assert sum(len(images) for images, _ in loader) == 40
+        assert loader.stats().verified_samples == 40
 
 
 @pytest.mark.parametrize("step", [v2.Resize, v2.ToImage, v2.Compose, v2.Normalize])
