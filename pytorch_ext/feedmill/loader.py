@@ -40,7 +40,7 @@ class DataLoader(TorchDataLoader[_T_co]):
       ConcatDataset of them, also nested; and any dataset with a method
       ``feedmill_item(index) -> (path or encoded bytes, target)`` beside its ``transform``, whose
       ``dataset[index]`` is then ``(transform(the image as RGB), target)``;
-    - the transform: Resize, CenterCrop, RandomResizedCrop (bilinear), RandomHorizontalFlip,
+    - the transform: Resize, CenterCrop, RandomResizedCrop (any filter), RandomHorizontalFlip,
       ToTensor, PILToTensor, ToImage, ConvertImageDtype, ToDtype and Normalize, as
       torchvision.transforms or its v2 has them, alone or in Compose or nn.Sequential; it must lead
       from a PIL image to a tensor of one size, torch.uint8 or torch.float32.

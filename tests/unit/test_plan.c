@@ -109,6 +109,13 @@ static void values_out_of_range_are_named(void **state) {
     op = flip;
     op.kind = 77;
     assert_ops_refused(&op, 1, "op 0", "kind is 77");
+    for (int i = 0; i < 2; i++) {
+        fm_op filtered = i ? random_crop : resize_pair;
+        filtered.filter = (fm_filter)6;
+        assert_ops_refused(&filtered, 1, "op 0 (", "filter is 6; allowed are 0 to 5");
+        filtered.filter = (fm_filter)-1;
+        assert_ops_refused(&filtered, 1, "op 0 (", "filter is -1");
+    }
     static const double bad_p[] = {-0.1, 1.1, NAN, INFINITY};
     for (int i = 0; i < 4; i++) {
         op = flip;

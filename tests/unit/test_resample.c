@@ -32,11 +32,42 @@ static uint8_t *make_image(int32_t width, int32_t height) {
 
 /* ---- a plain resize, whole images at a time, to compare with --------------------------------- */
 
-static int32_t weight_of(double share) { return (int32_t)(0.5 + share * (1 << 22)); }
+static int32_t weight_of(double share) {
+    return (int32_t)((share < 0 ? -0.5 : 0.5) + share * (1 << 22));
+}
+
+static double plain_sinc(double x) {
+    x *= 3.14159265358979323846;
+    return x == 0 ? 1 : sin(x) / x;
+}
+
+/* Pillow's filters, of support plain_reach[filter]. */
+static const double plain_reach[] = {1, 2, 0.5, 1, 3};
+static double plain_filter(fm_filter filter, double x) {
+    if (filter == FM_FILTER_BOX) return x > -0.5 && x <= 0.5;
+    if (filter == FM_FILTER_LANCZOS)
+        return x >= -3 && x < 3 ? plain_sinc(x) * plain_sinc(x / 3) : 0;
+    x = fabs(x);
+    if (filter == FM_FILTER_BICUBIC && x >= 1)
+        return x < 2 ? (((x - 5) * x + 8) * x - 4) * -0.5 : 0;
+    if (x >= 1) return 0;
+    if (filter == FM_FILTER_BICUBIC) return (1.5 * x - 2.5) * x * x + 1;
+    if (filter == FM_FILTER_HAMMING)
+        return plain_sinc(x) * ((double)0.54f + (double)0.46f * cos(x * 3.14159265358979323846));
+    return 1 - x;
+}
 
 /* One axis: out[i * step] of n_out from in[j * step] of n_in, for each of the three channels. */
-static void plain_line(uint8_t *out, const uint8_t *in, size_t step, int32_t n_in, int32_t n_out) {
-    const double scale = (double)n_in / n_out, support = scale < 1 ? 1 : scale;
+static void plain_line(uint8_t *out, const uint8_t *in, size_t step, int32_t n_in, int32_t n_out,
+                       fm_filter filter) {
+    const double scale = (double)n_in / n_out, stretch = scale < 1 ? 1 : scale;
+    if (filter == FM_FILTER_NEAREST) {
+        double place = scale * 0.5;
+        for (int32_t i = 0; i < n_out; i++, place += scale)
+            memcpy(out + (size_t)i * step, in + (size_t)(int32_t)place * step, 3);
+        return;
+    }
+    const double support = plain_reach[filter] * stretch;
     double *const raw = malloc((size_t)n_in * sizeof(*raw));
     assert_non_null(raw);
     for (int32_t i = 0; i < n_out; i++) {
@@ -46,8 +77,7 @@ static void plain_line(uint8_t *out, const uint8_t *in, size_t step, int32_t n_i
         end = end > n_in ? n_in : end;
         double sum = 0;
         for (int32_t j = first; j < end; j++) {
-            const double x = fabs((j - center + 0.5) * (1.0 / support));
-            raw[j] = x < 1 ? 1 - x : 0;
+            raw[j] = plain_filter(filter, (j - center + 0.5) * (1.0 / stretch));
             sum += raw[j];
         }
         for (size_t c = 0; c < 3; c++) {
@@ -55,37 +85,39 @@ static void plain_line(uint8_t *out, const uint8_t *in, size_t step, int32_t n_i
             for (int32_t j = first; j < end; j++)
                 total += (int64_t)weight_of(raw[j] / sum) * in[(size_t)j * step + c];
             total >>= 22;
-            out[(size_t)i * step + c] = total > 255 ? 255 : (uint8_t)total;
+            out[(size_t)i * step + c] = total < 0 ? 0 : total > 255 ? 255 : (uint8_t)total;
         }
     }
     free(raw);
 }
 
-static uint8_t *plain_columns(uint8_t *in, int32_t width, int32_t height, int32_t new_width) {
+static uint8_t *plain_columns(uint8_t *in, int32_t width, int32_t height, int32_t new_width,
+                              fm_filter filter) {
     if (new_width == width) return in;
     uint8_t *const out = malloc(3 * (size_t)new_width * (size_t)height);
     assert_non_null(out);
     for (size_t y = 0; y < (size_t)height; y++)
-        plain_line(out + 3 * y * (size_t)new_width, in + 3 * y * (size_t)width, 3, width,
-                   new_width);
+        plain_line(out + 3 * y * (size_t)new_width, in + 3 * y * (size_t)width, 3, width, new_width,
+                   filter);
     free(in);
     return out;
 }
 
-static uint8_t *plain_rows(uint8_t *in, int32_t width, int32_t height, int32_t new_height) {
+static uint8_t *plain_rows(uint8_t *in, int32_t width, int32_t height, int32_t new_height,
+                           fm_filter filter) {
     if (new_height == height) return in;
     const size_t stride = 3 * (size_t)width;
     uint8_t *const out = malloc(stride * (size_t)new_height);
     assert_non_null(out);
     for (size_t x = 0; x < (size_t)width; x++)
-        plain_line(out + 3 * x, in + 3 * x, stride, height, new_height);
+        plain_line(out + 3 * x, in + 3 * x, stride, height, new_height, filter);
     free(in);
     return out;
 }
 
 /* [3][height][width] of the window, made as the geometry's header describes it. */
 static void plain_sample(uint8_t *out, const uint8_t *image, int32_t image_width,
-                         const fm_geometry *geometry, fm_resize_order order) {
+                         const fm_geometry *geometry, fm_resize_order order, fm_filter filter) {
     const fm_box source = geometry->source, window = geometry->window;
     const int32_t width = geometry->resized_width, height = geometry->resized_height;
     uint8_t *pixels = malloc(3 * (size_t)source.width * (size_t)source.height + 1);
@@ -104,9 +136,10 @@ static void plain_sample(uint8_t *out, const uint8_t *image, int32_t image_width
         order == FM_RESIZE_PILLOW_13
             ? shrinks && source.height - height > 2 * (source.width - width)
             : order == FM_RESIZE_PILLOW_12_2 && shrinks && source.height > 100 * source.width;
-    if (vertical_first) pixels = plain_rows(pixels, source.width, source.height, height);
-    pixels = plain_columns(pixels, source.width, vertical_first ? height : source.height, width);
-    if (!vertical_first) pixels = plain_rows(pixels, width, source.height, height);
+    if (vertical_first) pixels = plain_rows(pixels, source.width, source.height, height, filter);
+    pixels =
+        plain_columns(pixels, source.width, vertical_first ? height : source.height, width, filter);
+    if (!vertical_first) pixels = plain_rows(pixels, width, source.height, height, filter);
     for (int32_t c = 0; c < 3; c++) {
         for (int32_t y = 0; y < window.height; y++) {
             for (int32_t x = 0; x < window.width; x++) {
@@ -181,11 +214,25 @@ static void results_equal_pillows(void **state) {
     (void)state;
     static const struct {
         int32_t width, height, new_width, new_height;
-        uint32_t pillow_12, pillow_13;
+        uint32_t pillow_12, pillow_13; /* up to 12.1, from 13.0 */
+        fm_filter filter;
     } golden[] = {
-        {276, 269, 224, 224, 0x3da6efe2, 0x3da6efe2}, {100, 190, 90, 100, 0x13b46838, 0xa19afe43},
-        {17, 33, 40, 21, 0x75c6de78, 0x762eb9ba},     {1, 50, 9, 7, 0x6c90e7d0, 0x6c90e7d0},
-        {640, 3, 32, 32, 0x69c9d792, 0x69c9d792},     {900, 1200, 20, 30, 0xf76710f8, 0xf76710f8},
+        {276, 269, 224, 224, 0x3da6efe2, 0x3da6efe2, FM_FILTER_BILINEAR},
+        {100, 190, 90, 100, 0x13b46838, 0xa19afe43, FM_FILTER_BILINEAR},
+        {17, 33, 40, 21, 0x75c6de78, 0x762eb9ba, FM_FILTER_BILINEAR},
+        {1, 50, 9, 7, 0x6c90e7d0, 0x6c90e7d0, FM_FILTER_BILINEAR},
+        {640, 3, 32, 32, 0x69c9d792, 0x69c9d792, FM_FILTER_BILINEAR},
+        {900, 1200, 20, 30, 0xf76710f8, 0xf76710f8, FM_FILTER_BILINEAR},
+        {100, 190, 90, 100, 0xdd4f3e92, 0xc36fc62e, FM_FILTER_BICUBIC},
+        {17, 33, 40, 21, 0x38af190d, 0xe743d864, FM_FILTER_BICUBIC},
+        {100, 190, 90, 100, 0x69fe1422, 0xbf57eeb8, FM_FILTER_BOX},
+        {17, 33, 40, 21, 0x8127da7f, 0x8127da7f, FM_FILTER_BOX},
+        {100, 190, 90, 100, 0xee5d9b87, 0xbd7537ed, FM_FILTER_HAMMING},
+        {17, 33, 40, 21, 0xdc26dcd7, 0xf7030d6c, FM_FILTER_HAMMING},
+        {100, 190, 90, 100, 0xee86d6e0, 0x664e7a59, FM_FILTER_LANCZOS},
+        {17, 33, 40, 21, 0x58f98460, 0x51c83529, FM_FILTER_LANCZOS},
+        {100, 190, 90, 100, 0x201c6dce, 0x201c6dce, FM_FILTER_NEAREST},
+        {17, 33, 40, 21, 0x178d70b7, 0x178d70b7, FM_FILTER_NEAREST},
     };
     for (size_t i = 0; i < sizeof(golden) / sizeof(*golden); i++) {
         const int32_t width = golden[i].width, height = golden[i].height;
@@ -196,9 +243,9 @@ static void results_equal_pillows(void **state) {
             .resized_height = golden[i].new_height,
             .window = {.width = golden[i].new_width, .height = golden[i].new_height}};
         for (int order = 0; order < 2; order++) {
-            const fm_plan plan =
-                make_plan(golden[i].new_width, golden[i].new_height, FM_UINT8,
-                          order ? FM_RESIZE_PILLOW_13 : FM_RESIZE_HORIZONTAL_FIRST);
+            fm_plan plan = make_plan(golden[i].new_width, golden[i].new_height, FM_UINT8,
+                                     order ? FM_RESIZE_PILLOW_13 : FM_RESIZE_HORIZONTAL_FIRST);
+            plan.filter = golden[i].filter;
             fm_resample *resample;
             assert_int_equal(fm_resample_open(&resample, &plan, NULL, NULL), FM_OK);
             uint8_t *const out = malloc(plan.sample_bytes);
@@ -214,9 +261,10 @@ static void results_equal_pillows(void **state) {
 }
 
 static void compare(const uint8_t *image, int32_t image_width, const fm_geometry *geometry,
-                    fm_dtype dtype, fm_resize_order order) {
+                    fm_dtype dtype, fm_resize_order order, fm_filter filter) {
     enum { GUARD = 64 };
-    const fm_plan plan = make_plan(geometry->window.width, geometry->window.height, dtype, order);
+    fm_plan plan = make_plan(geometry->window.width, geometry->window.height, dtype, order);
+    plan.filter = filter;
     const size_t n_values = 3 * (size_t)plan.out_width * (size_t)plan.out_height;
     uint8_t *const memory = malloc(plan.sample_bytes + 2 * GUARD);
     uint8_t *const want = malloc(n_values);
@@ -226,7 +274,7 @@ static void compare(const uint8_t *image, int32_t image_width, const fm_geometry
     assert_int_equal(fm_resample_open(&resample, &plan, NULL, NULL), FM_OK);
     run(resample, image, image_width, geometry, memory + GUARD);
     fm_resample_close(&resample);
-    plain_sample(want, image, image_width, geometry, order);
+    plain_sample(want, image, image_width, geometry, order, filter);
     if (dtype == FM_UINT8) {
         assert_memory_equal(memory + GUARD, want, n_values);
     } else {
@@ -267,7 +315,7 @@ static void any_window_flip_and_block_equals_the_plain_resize(void **state) {
                                        .width = random_side(),
                                        .height = random_side()};
         compare(image, 100, &geometry, random_below(2) ? FM_UINT8 : FM_FLOAT32,
-                (fm_resize_order)random_below(3));
+                (fm_resize_order)random_below(3), (fm_filter)(i % (FM_FILTER_NEAREST + 1)));
     }
     free(image);
 }
@@ -287,15 +335,18 @@ static void the_longest_sides_are_exact(void **state) {
                                       .resized_width = 3,
                                       .resized_height = size,
                                       .window = {.width = 3, .height = size}};
-            compare(image, 65535, &wide, FM_UINT8, FM_RESIZE_PILLOW_13);
-            compare(image, 2, &high, FM_UINT8, FM_RESIZE_PILLOW_13);
+            for (int filter = 0; filter <= FM_FILTER_NEAREST; filter++) {
+                compare(image, 65535, &wide, FM_UINT8, FM_RESIZE_PILLOW_13, (fm_filter)filter);
+                compare(image, 2, &high, FM_UINT8, FM_RESIZE_PILLOW_13, (fm_filter)filter);
+            }
         }
     }
     const fm_geometry grown = {.source = {.width = 3, .height = 2},
                                .resized_width = 65535,
                                .resized_height = 2,
                                .window = {.left = 65000, .width = 600, .height = 2}};
-    compare(image, 65535, &grown, FM_UINT8, FM_RESIZE_HORIZONTAL_FIRST);
+    for (int filter = 0; filter <= FM_FILTER_NEAREST; filter++)
+        compare(image, 65535, &grown, FM_UINT8, FM_RESIZE_HORIZONTAL_FIRST, (fm_filter)filter);
     free(image);
 }
 
