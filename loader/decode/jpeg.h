@@ -16,9 +16,9 @@
  *
  * Decoding takes no memory from the C library but for an image that needs more than all before it
  * (jpeg_mem.h): 1 MiB lies ready, enough for rows of 8,192 pixels. A file with several scans, such
- * as a progressive one, needs the coefficients of all rows down to the box's bottom besides, 6 bytes
- * a pixel at most; where that is more than 80 MiB (13 million pixels at 4:4:4, 27 million at 4:2:0),
- * fm_jpeg_start() gives FM_ERR_LIMIT.
+ * as a progressive one, needs the coefficients of all rows down to the box's bottom besides, 6
+ * bytes a pixel at most; where that is more than 80 MiB (13 million pixels at 4:4:4, 27 million at
+ * 4:2:0), fm_jpeg_start() gives FM_ERR_LIMIT.
  */
 #ifndef FM_DECODE_JPEG_H
 #define FM_DECODE_JPEG_H
