@@ -3,9 +3,10 @@ PY = .venv/bin/python
 BUILD = build
 JOBS = $(shell nproc)
 DATA ?=
+CLASSES ?= photos
 
-.PHONY: help setup run test test-c test-python test-frameworks test-torch-suite bench sanitize \
-        format clean
+.PHONY: help setup run test test-c test-python test-frameworks test-torch-suite bench bench-peers \
+        sanitize format clean
 
 help:
 	@echo "make run [DATA=folder]  set up everything, train through feedmill and torch's DataLoader, compare"
@@ -13,6 +14,7 @@ help:
 	@echo "make test-frameworks    pass the tests with Lightning, Accelerate, transformers and timm"
 	@echo "make test-torch-suite   PyTorch's own tests of its DataLoader, on torch's and on feedmill's"
 	@echo "make bench [DATA=folder] the pipeline alone, without Python"
+	@echo "make bench-peers [DATA=folder] [CLASSES=photos,420,large]  beside DALI, FFCV and others"
 	@echo "make sanitize           C tests under ASan+UBSan, then TSan"
 	@echo "make clean              remove what the build made"
 
@@ -47,6 +49,10 @@ bench: setup $(BUILD)/configured
 	@test -n "$(DATA)" || test -d run-data/made || $(PY) benchmarks/bench_torch.py --make-only
 	@cmake --build $(BUILD) -j $(JOBS) --target bench_pipeline >/dev/null
 	@$(BUILD)/benchmarks/bench_pipeline "$(or $(DATA),run-data/made)"
+
+bench-peers: setup $(BUILD)/configured
+	@cmake --build $(BUILD) -j $(JOBS) --target bench_jpeg_limit >/dev/null
+	@$(PY) benchmarks/bench_peers.py --classes $(CLASSES) $(if $(DATA),--data "$(DATA)")
 
 sanitize:
 	@for preset in asan tsan; do \
