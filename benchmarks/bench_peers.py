@@ -59,7 +59,8 @@ REFERENCE = "torch DataLoader, torchvision on PIL images"
 CONTESTANTS = (
     Contestant(REFERENCE, "torch", "pil"),
     Contestant("feedmill", "feedmill"),
-    Contestant("feedmill, FEEDMILL_CPU=sse41", "feedmill", environment=(("FEEDMILL_CPU", "sse41"),)),
+    Contestant("feedmill, FEEDMILL_CPU=sse41", "feedmill",
+               environment=(("FEEDMILL_CPU", "sse41"),)),
     Contestant("feedmill, FEEDMILL_CPU=scalar", "feedmill",
                environment=(("FEEDMILL_CPU", "scalar"),)),
     Contestant("torch DataLoader, v2 on tensors", "torch", "v2"),
@@ -221,14 +222,18 @@ def describe(args: argparse.Namespace, name: str, job: Job, load: float, seconds
     n_files = len(job.files())
     size = sum(os.path.getsize(path) for path, _ in job.files()) / n_files / 1000
     versions = {key: v for entry in entries for key, v in entry.versions.items()}
+    samples = f"--samples {job.n_samples}"
+    if name == "large":
+        samples = f"--large-files {args.large_files} --large-samples {job.n_samples}"
     data = "--data FOLDER " if args.data else ""
     return [
-        ("command", f"`bench_peers.py {data}--classes {name} --rounds {args.rounds} "
-                    f"--samples {job.n_samples} --workers {job.workers}`"),
+        ("command", f"`bench_peers.py {data}--classes {name} --rounds {args.rounds} {samples} "
+                    f"--workers {job.workers}`"),
         ("date", datetime.date.today().isoformat()),
         ("machine", f"{cpu_model()}, {len(os.sched_getaffinity(0))} CPUs, "
-                    f"{platform.system()} {platform.release()}, Python {platform.python_version()}; "
-                    f"load average {load:.2f} at the start; the run took {seconds / 60:.0f} min"),
+                    f"{platform.system()} {platform.release()}, "
+                    f"Python {platform.python_version()}; load average {load:.2f} at the start; "
+                    f"the run took {seconds / 60:.0f} min"),
         ("images", f"{n_files} files of {size:,.0f} KB on average, page cache warm: "
                    f"{images.CLASSES[name]}"),
         ("epoch", f"{job.n_samples} samples, batches of {job.batch_size}, {job.workers} threads or "

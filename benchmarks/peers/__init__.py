@@ -3,8 +3,8 @@
 A module of a loader has
 
     VERSIONS                     names of the distributions whose versions belong into the report
-    prepare(job, variant)        optional: makes the data in the loader's own format, unless they are
-                                 there, and returns {"seconds": ..., "bytes": ...} of the making
+    prepare(job, variant)        optional: makes the data in the loader's own format, unless they
+                                 are there; returns {"seconds", "bytes"} of the making
     note(job, variant)           optional: what the table has to say about this run
     open_epochs(job, variant)    opens the loader; each call of the result iterates over the
                                  batches of one epoch

@@ -35,6 +35,14 @@ def make_loader(dataset, job: Job, shuffle: bool):
     )
 
 
+def note(job: Job, variant: str) -> str:
+    """The instructions that its kernels use."""
+    loader = make_loader(make_dataset(job, "check", job.files()[:1]), job, shuffle=False)
+    for _ in loader:
+        pass
+    return f"kernels: {loader.stats().cpu}"
+
+
 def open_epochs(job: Job, variant: str):
     loader = make_loader(make_dataset(job, job.kind, job.samples()), job, shuffle=True)
 

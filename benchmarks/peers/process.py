@@ -25,7 +25,10 @@ class Process:
         with log.open("w") as out:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=out, cwd=cwd,
-                env={**os.environ, **environment}, start_new_session=True,
+                env={**os.environ, **environment},
+                # A group in this session: should this process die, the system continues the
+                # stopped ones with SIGHUP, which ends them.
+                preexec_fn=os.setpgrp,
             )
         self.unread = b""
         self.answer("start")

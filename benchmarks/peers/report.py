@@ -50,7 +50,7 @@ def table(rows: list[Row], job: str) -> str:
     """The rows of a job, Markdown."""
     ours = find_ours(rows, job)
     lines = [
-        "| | img/s | img per CPU-second | feedmill is faster by | per CPU-second | pixels |",
+        "| | img/s | img per CPU-second | feedmill's ratio: wall time | CPU time | pixels |",
         "|---|---|---|---|---|---|",
     ]
     for row in (r for r in rows if r.job == job):
@@ -88,7 +88,7 @@ def plot(rows: list[Row], title: str) -> str:
     """Bars of images per CPU-second, each with a line from the least to the most of the rounds."""
     shown = [r for r in rows if r.job == "train" and r.epochs]
     top = max((max(r.rates("cpu_s")) for r in shown), default=1)
-    left, bar, gap, width = 270, 18, 8, 520
+    left, bar, gap, width = 290, 18, 8, 520
     height = 60 + len(shown) * (bar + gap)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 90}" height="{height}" '
