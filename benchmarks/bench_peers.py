@@ -235,10 +235,11 @@ def describe(args: argparse.Namespace, name: str, job: Job, load: float, seconds
                     f"Python {platform.python_version()}; load average {load:.2f} at the start; "
                     f"the run took {seconds / 60:.0f} min"),
         ("images", f"{n_files} files of {size:,.0f} KB on average, page cache warm: "
-                   f"{images.CLASSES[name]}"),
+                   f"{images.CLASSES[name]}{'' if args.data else ' (made images)'}"),
         ("epoch", f"{job.n_samples} samples, batches of {job.batch_size}, {job.workers} threads or "
                   f"worker processes; {args.rounds} rounds, one epoch of each loader in turn"),
-        ("figures", "median (least-most) of the rounds; ratios: median of the rounds' ratios"),
+        ("figures", "median (least-most) of the rounds; ratios: feedmill's rate by that of the "
+                    "row, in each round, and the median of these"),
         ("versions", ", ".join(f"{key} {v}" for key, v in sorted(versions.items()))),
     ]
 

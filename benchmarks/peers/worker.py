@@ -35,24 +35,27 @@ def process_seconds(pid: int) -> float:
 
 
 def children(pid: int) -> list[int]:
-    """All running descendants."""
+    """All running descendants. Linux tells them for each thread that has started some."""
     found = []
-    for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
             found += [child, *children(child)]
     return found
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process, and of its children, those that run and those that have ended."""
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds = time.process_time() + ended.ru_utime + ended.ru_stime
-    for child in children(os.getpid()):
+    """CPU time of this process, and of its children, those that run and those that have ended.
+
+    Where a thread or process ends while they are counted, they are counted again.
+    """
+    for _ in range(100):
         try:
-            seconds += process_seconds(child)
-        except OSError:  # it has ended just now
-            pass
-    return seconds
+            running = sum(process_seconds(child) for child in children(os.getpid()))
+        except OSError:
+            continue
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return time.process_time() + ended.ru_utime + ended.ru_stime + running
+    raise RuntimeError("can't read the CPU time of the child processes from /proc")
 
 
 def check_batch(images, job: Job) -> np.ndarray:
@@ -116,6 +119,8 @@ class Server:
         for batch in self.batches():
             n += len(batch)
         wall = time.perf_counter() - wall
+        if n != self.job.n_samples:
+            raise RuntimeError(f"an epoch gave {n} images, {self.job.n_samples} were asked for")
         return {"n": n, "wall_s": wall, "cpu_s": cpu_seconds() - self.cpu_before}
 
     def answer(self, request: str, *arguments: str) -> dict:
