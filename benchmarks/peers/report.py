@@ -37,8 +37,12 @@ def ratio(ours: Row, theirs: Row, unit: str) -> float:
     return statistics.median(a / b for a, b in pairs)
 
 
+def number(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}"
+
+
 def spread(rates: list[float]) -> str:
-    return f"{statistics.median(rates):,.0f} ({min(rates):,.0f}-{max(rates):,.0f})"
+    return f"{number(statistics.median(rates))} ({number(min(rates))}-{number(max(rates))})"
 
 
 def find_ours(rows: Iterable[Row], job: str) -> Row | None:
@@ -113,7 +117,7 @@ def plot(rows: list[Row], title: str) -> str:
             f'<line x1="{left + low:.1f}" x2="{left + high:.1f}" y1="{centre}" y2="{centre}" '
             'stroke="black"/>',
             f'<text x="{left + high + 6:.1f}" y="{centre + 4}">'
-            f"{statistics.median(rates):,.0f}</text>",
+            f"{number(statistics.median(rates))}</text>",
         ]
     return "\n".join([*parts, "</svg>\n"])
 
