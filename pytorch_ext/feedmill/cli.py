@@ -286,7 +286,8 @@ def _as_text(result: dict[str, Any]) -> str:
     lines = [
         f"{result['images_per_s']:,.0f} images/s, {result['images_per_cpu_s']:,.0f} images per "
         f"CPU-second ({result['images']:,} images in {result['wall_s']:.2f} s, "
-        f"{result['threads']} threads, {result['cpu']}, {n_epochs} epoch{'s' if n_epochs > 1 else ''})",
+        f"{result['threads']} threads, {result['cpu']}, {n_epochs} "
+        f"epoch{'s' if n_epochs > 1 else ''})",
         "  epochs     "
         + ", ".join(f"{epoch['images_per_s']:,.0f}" for epoch in result["epochs"])
         + " images/s",

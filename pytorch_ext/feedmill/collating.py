@@ -18,7 +18,6 @@ from torch.utils.data._utils.collate import default_collate, default_convert
 
 from feedmill.recognise import has_default_collate
 
-
 # Of torch, random and numpy, which have one state for all threads.
 _generators = threading.RLock()
 

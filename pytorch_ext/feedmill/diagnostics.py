@@ -9,9 +9,9 @@ import torch
 
 from feedmill._ops import native
 from feedmill.batches import submit_items
-from feedmill.samples import Item
 from feedmill.plan import OP_NAMES
-from feedmill.replay import Draw, check_regular, name_sample, replay
+from feedmill.replay import Draw, check_regular, draws_from, name_sample, replay
+from feedmill.samples import Item
 
 
 def run_one(
@@ -46,10 +46,7 @@ def fetch_one(handle: Any, key: int, epoch_word: int, item: Item, occurrence: in
     image = run_one(handle, key, epoch_word, item, occurrence)
     if image is not None:
         return image
-
-    def draws_of(width: int, height: int) -> Any:
-        return handle.draws(key, epoch_word, item.position, occurrence, width, height)
-
+    draws_of = draws_from(handle, key, epoch_word, item.position, occurrence)
     try:
         return replay(item, draws_of).as_subclass(torch.Tensor)
     except Exception as error:

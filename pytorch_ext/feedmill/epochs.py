@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.utils.data import DistributedSampler
 
-from feedmill.samples import Source
 from feedmill.recognise import recognise
+from feedmill.samples import Source
 from feedmill.sampling import is_accelerates_shard
 
 _KEPT = 1000  # that draws() and fetch() know with seed=None

@@ -14,7 +14,7 @@ from typing import Any
 
 from feedmill import tally
 from feedmill.counting import StepCounters
-from feedmill.loader import DataLoader, TorchDataLoader
+from feedmill.loader import OPTIONS, DataLoader, TorchDataLoader
 from feedmill.torch_path import TorchCounters, count_steps
 
 _PLACE = "_feedmill_place"
@@ -36,13 +36,13 @@ def install() -> None:
                 members["DataLoader"] = DataLoader
 
 
-_OPTIONS: dict[str, type] = {"native": str, "seed": int, "threads": int}
+_DEFAULTS: dict[str, type] = {"native": str, "seed": int, "threads": int}
 
 
 def _set_defaults() -> None:
     """The user's options become the constructor's defaults: what a script gives itself still
     counts, subclasses have them, and there is one class for everybody to compare types with."""
-    for name, kind in _OPTIONS.items():
+    for name, kind in _DEFAULTS.items():
         text = os.environ.get(f"FEEDMILL_RUN_{name.upper()}")
         if text:
             _defaults()[name] = kind(text)
@@ -128,8 +128,6 @@ def _count(loader: Any, path: str, account: Any, reasons: tuple[str, ...] = ()) 
 # A subclass that was written for torch's DataLoader knows nothing of the names that ours has
 # besides. Where it uses one of them itself, its loaders are torch's, with nothing of ours in them.
 
-_OPTION_NAMES = ("native", "seed", "threads", "memory_budget", "reader", "worker_init")
-
 
 def _names_of_others(loader: Any) -> list[str]:
     """Names of ours that a subclass defines, or has set before its super().__init__()."""
@@ -139,7 +137,7 @@ def _names_of_others(loader: Any) -> list[str]:
     used = set(vars(loader))
     for one in kind.__mro__[: kind.__mro__.index(DataLoader)]:
         used |= vars(one).keys()
-    return sorted(used & {*_OPTION_NAMES, "_feedmill", "_feedmill_check"})
+    return sorted(used & {*OPTIONS, "_feedmill", "_feedmill_check"})
 
 
 def _names_overwritten(loader: Any) -> list[str]:
@@ -147,12 +145,12 @@ def _names_overwritten(loader: Any) -> list[str]:
     values = vars(loader)
     if _FOREIGN in values:
         return values[_FOREIGN]
-    names = [name for name in (*_OPTION_NAMES, "_feedmill") if name not in values]
+    names = [name for name in (*OPTIONS, "_feedmill") if name not in values]
     if not names:
         with contextlib.suppress(ValueError):
             loader._feedmill_check()
             return []
-        names = [f"one of {', '.join(_OPTION_NAMES)}"]
+        names = [f"one of {', '.join(OPTIONS)}"]
     return names
 
 

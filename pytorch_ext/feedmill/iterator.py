@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,14 +20,12 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from feedmill._ops import native
 from feedmill.batches import Batch, resolve, submit_items
-from feedmill.collating import Collate, samples_of
-from feedmill.samples import Item, Source
-from feedmill.diagnostics import run_one
+from feedmill.collating import Collate
 from feedmill.handles import Config, Handles
-from feedmill.plan import Plan
-from feedmill.replay import DrawsOf, name_sample, replay, write_sample
+from feedmill.replay import draws_from, name_sample, replay, write_sample
+from feedmill.samples import Source
 from feedmill.sampling import largest_batch, look_ahead_rule, never
-from feedmill.verify import VerificationError, verify_sample
+from feedmill.verify import VerificationError, Verifier
 
 # Batches ahead with num_workers=0, where torch has no number for it.
 _AHEAD_IN_PROCESS = 4
@@ -148,8 +146,9 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         inside = loader._feedmill
         epoch = inside.epochs.begin(loader, source, self._base_seed, self._n_epochs)
         self._key, self._epoch_word = epoch.key, epoch.word
-        self._verifies = loader.native == "verify"
-        self._counters = inside.python_counters
+        self._verifier: Verifier | None = None
+        if loader.native == "verify":
+            self._verifier = Verifier(inside, source, epoch)
         self._waiting: deque[Batch] = deque()
         self._arrived: Batch | None = None  # complete, but not yet with the caller
         self._unsubmitted: deque[Batch] = deque()  # the part of it that did not fit in yet
@@ -199,7 +198,8 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
 
     def _start(self) -> None:
         self._handle.start(self._key, self._epoch_word)
-        self._uses: Counter[int] = Counter()  # of each index, as the native loader counts them
+        if self._verifier is not None:
+            self._verifier.forget_uses()
         self._n_received = 0
         self._n_before = self._n_finished()
 
@@ -293,17 +293,12 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
                 if taken:
                     batch.n_submitted += len(items)
                     batch.n_parts += 1
-                    if self._verifies:
-                        self._count_uses(batch, items)
+                    if self._verifier is not None:
+                        self._verifier.count_uses(batch, items)
                 self._unsure = False
                 if not taken:
                     return
             self._unsubmitted.popleft()
-
-    def _count_uses(self, batch: Batch, items: list[Item]) -> None:
-        for item in items:
-            batch.occurrences.append(self._uses[item.position])
-            self._uses[item.position] += 1
 
     # ---- batches coming out ----------------------------------------------------------------------
 
@@ -332,8 +327,8 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         assert batch is not None
         if batch.error is None:
             try:
-                if self._verifies:
-                    self._verify(batch)
+                if self._verifier is not None:
+                    self._verifier.verify(self._handle, batch)
                 targets = [item.target for item in batch.items]
                 return self._collate(batch.parts, targets, batch.number, self._plan.as_image)
             except Exception as error:
@@ -431,38 +426,13 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         # The position is that in the part of the batch that the native loader has.
         item = batch.items[len(batch.parts) * self._config.batch_size + position]
         try:
-            image = replay(item, self._draws_of(index, occurrence))
+            draws_of = draws_from(self._handle, self._key, self._epoch_word, index, occurrence)
+            image = replay(item, draws_of)
             write_sample(image, out, self._handle.out_shape, self._plan.dtype)
         except Exception as error:
             name_sample(error, item)
             return self._as_torch_raises(error, batch)
         return None
-
-    def _draws_of(self, index: int, occurrence: int) -> DrawsOf:
-        def draws_of(width: int, height: int) -> Any:
-            return self._handle.draws(
-                self._key, self._epoch_word, index, occurrence, width, height
-            )
-
-        return draws_of
-
-    def _verify(self, batch: Batch) -> None:
-        """Raises at the first sample that the dataset itself makes otherwise."""
-        images = [image for part in batch.parts for image in samples_of(part, False)]
-        for item, image, occurrence in zip(batch.items, images, batch.occurrences):
-            verify_sample(
-                item,
-                image,
-                occurrence,
-                self._plan,
-                self._draws_of(item.position, occurrence),
-                self._run_plan,
-            )
-            self._counters.verified_samples += 1
-
-    def _run_plan(self, plan: Plan, item: Item, occurrence: int) -> torch.Tensor | None:
-        with self._handles.diagnostic(plan, self._source.n_samples) as handle:
-            return run_one(handle, self._key, self._epoch_word, item, occurrence)
 
     def _failure_of(self, batch: Batch) -> Any:
         """What torch raises for the index behind the batch's good samples."""

@@ -12,10 +12,10 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, Sampler
 
 from feedmill.accelerated import note_read
-from feedmill.samples import Item
 from feedmill.diagnostics import draws_of_item, fetch_one
 from feedmill.epochs import Epoch, samplers_of
 from feedmill.paths import Inside, choose, explanation, make_iterator
+from feedmill.samples import Item
 from feedmill.stats import KEPT_STEPS, Stats, sum_counters
 
 _NATIVE = ("auto", "require", "verify", "off")
@@ -23,7 +23,8 @@ _READERS = ("auto", "uring", "pread")
 _WORKER_INIT = ("fallback", "ignore")
 _MAX_THREADS = 1024
 _WORD64, _WORD32 = (1 << 64) - 1, (1 << 32) - 1
-_OPTIONS = ("native", "seed", "threads", "memory_budget", "reader", "worker_init")
+# What our constructor takes beside torch's arguments.
+OPTIONS = ("native", "seed", "threads", "memory_budget", "reader", "worker_init")
 # What torch's constructor takes; older versions lack some of the arguments.
 _TORCH_ARGUMENTS = frozenset(inspect.signature(TorchDataLoader.__init__).parameters)
 _T_co = TypeVar("_T_co", covariant=True)
@@ -142,7 +143,9 @@ class DataLoader(TorchDataLoader[_T_co]):
         newer = {"pin_memory_device": (pin_memory_device, ""), "in_order": (in_order, True)}
         for name, (value, default) in newer.items():
             if name not in _TORCH_ARGUMENTS and value != default:
-                raise TypeError(f"DataLoader.__init__() got an unexpected keyword argument '{name}'")
+                raise TypeError(
+                    f"DataLoader.__init__() got an unexpected keyword argument '{name}'"
+                )
         super().__init__(
             dataset,
             batch_size,
@@ -166,7 +169,7 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def _feedmill_options(self) -> dict[str, Any]:
         """The options that torch's DataLoader does not have."""
-        return {name: vars(self)[name] for name in _OPTIONS if name in vars(self)}
+        return {name: vars(self)[name] for name in OPTIONS if name in vars(self)}
 
     def _feedmill_check(self) -> None:
         """Attributes may have been set to anything since the constructor looked at them."""
@@ -213,7 +216,7 @@ class DataLoader(TorchDataLoader[_T_co]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Takes the state of torch's DataLoader, too, which `feedmill run` may have replaced."""
         parameters = inspect.signature(DataLoader.__init__).parameters
-        defaults = {name: parameters[name].default for name in _OPTIONS}
+        defaults = {name: parameters[name].default for name in OPTIONS}
         vars(self).update({**defaults, "_feedmill": Inside(), **state})
 
     def set_epoch(self, epoch: int) -> None:

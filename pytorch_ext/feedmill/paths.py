@@ -8,14 +8,13 @@ from typing import Any
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from feedmill._ops import native
-from feedmill.samples import Source
 from feedmill.epochs import Epochs, rank_to_mix_in, sampler_epoch
 from feedmill.handles import Config, Handles, budget_refusal
 from feedmill.iterator import NativeDataLoaderIter, native_config
-from feedmill.recognise import has_default_collate, only_seeds, recognise
+from feedmill.recognise import has_default_collate, recognise
+from feedmill.samples import Source
 from feedmill.stats import OFF, PythonCounters
 from feedmill.torch_path import TorchCounters, count_steps
-
 
 _LEAST_SAMPLES = 64  # that tell what a dataset's files are like
 

@@ -17,14 +17,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from feedmill.samples import Item
 from feedmill.plan import RANDOM_HORIZONTAL_FLIP, RANDOM_RESIZED_CROP
+from feedmill.samples import Item
 from feedmill.transforms import V1, Step
 
 # (kind, top, left, height, width, flip), as _native.Loader.draws() gives them, for an image of
 # width x height pixels.
 Draw = tuple[int, int, int, int, int, bool]
 DrawsOf = Callable[[int, int], Sequence[Draw]]
+
+
+def draws_from(handle: Any, key: int, epoch_word: int, index: int, occurrence: int) -> DrawsOf:
+    """A sample's draws as the native loader computes them."""
+
+    def draws_of(width: int, height: int) -> Any:
+        return handle.draws(key, epoch_word, index, occurrence, width, height)
+
+    return draws_of
 
 
 def check_regular(path: Any) -> None:

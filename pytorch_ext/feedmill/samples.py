@@ -193,8 +193,6 @@ class Source:
             exception itself is not kept: with it would be the frames that it went through.
         """
         node = self._node
-        if isinstance(node, LeafNode):
-            return self._fill_from_leaf(items, indices, node)
         pairs: Iterable[tuple[Any, Any]] = ((index, index) for index in indices)
         if isinstance(node, SubsetNode) and isinstance(node.inner, SubsetNode):
             asked = list(indices)
@@ -209,23 +207,6 @@ class Source:
             except Exception:
                 return partial(self._item, node, index, inner_index)
             items.append(item)
-        return None
-
-    def _fill_from_leaf(
-        self, items: list[Item], indices: Iterable[Any], node: Any
-    ) -> Callable[[], Any] | None:
-        """The same, quickly for what nearly all samples are: an int and a path of plain text."""
-        leaf = node.leaves[0]
-        find, n_samples = leaf.find, self.n_samples
-        for index in indices:
-            try:
-                found = find(index)
-                if type(index) is int and 0 <= index < n_samples and _is_plain(found):
-                    items.append(Item(index, found[0], None, found[1], leaf, index))
-                else:
-                    items.append(self._checked(index, leaf, index, found))
-            except Exception:
-                return partial(self._item, node, index, index)
         return None
 
     def _item(self, node: Any, asked: Any, index: Any) -> Item:
@@ -255,19 +236,6 @@ class Source:
         if why := _why_no_path(path):
             raise NotNative(asked, path, why)
         return Item(position, path, None, target, leaf, index)
-
-
-def _is_plain(found: Any) -> bool:
-    """Whether that is a pair with a path that the native loader takes for sure."""
-    if type(found) is not tuple or len(found) != 2:
-        return False
-    path = found[0]
-    return (
-        type(path) is str
-        and path.isascii()
-        and 0 < len(path) <= _MAX_PATH_BYTES
-        and "\0" not in path
-    )
 
 
 def _position(index: Any, path: Any) -> int:

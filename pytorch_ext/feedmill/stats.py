@@ -298,7 +298,9 @@ def _bottleneck(stats: Stats) -> str:
         f"({stats.reader})"
     )
     if stats.wait_busy_share < 0.4:
-        return f"storage-bound: only {busy} of the decode threads had work while steps waited; {files}"
+        return (
+            f"storage-bound: only {busy} of the decode threads had work while steps waited; {files}"
+        )
     return f"mixed: {busy} of the decode threads had work while steps waited; {files}"
 
 
@@ -338,7 +340,7 @@ def _percent(share: float) -> str:
 
 def _table(stats: Stats) -> list[str]:
     rows = [("path", stats.path)]
-    rows += [("", reason) for reason in stats.reasons]
+    rows += [("", reason) for reason in stats.reasons[1:]]  # the verdict has the first one
     rows += [
         ("delivered", _delivered(stats)),
         ("wall time", f"{stats.wall_ns / 1e9:.2f} s"),

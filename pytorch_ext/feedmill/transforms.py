@@ -261,6 +261,7 @@ class _Reading:
         if not isinstance(crop, Sequence) or len(crop) not in (1, 2):
             raise Refusal(f"ImageClassification has crop_size={crop!r}")
         resize = _resize_op(size, None, _filter_of(preset, "ImageClassification", V1))
+        ramp = self._first_ramp()
         height, width = _size_pair((crop[0], crop[-1]), "ImageClassification")
         self._add_op(resize)
         self._add_op(Op(CENTER_CROP, height, width))
@@ -268,16 +269,16 @@ class _Reading:
         # The object itself, told to leave the ramp's 256 x 1 pixels in place.
         pixels = copy.copy(preset)
         pixels.resize_size, pixels.crop_size = [1], [1, 256]
-        self._run_on_ramp(pixels, _ramp())
+        self._run_on_ramp(pixels, ramp)
 
     def _take_pixels(self, transform: Any, name: str, module: str) -> None:
         if name in _TO_TENSOR and self.ramp is None:
-            _check_functions()
+            ramp = self._first_ramp()
             if name == "ToTensor" and torch.get_default_dtype() is not torch.float32:
                 self.tensor_error = True
                 raise Refusal(f"torch's default dtype is {torch.get_default_dtype()}")
             self.steps.append(Step(transform, (), module))
-            self._run_on_ramp(transform, _ramp())
+            self._run_on_ramp(transform, ramp)
             return
         if self.tensor_error:
             return
@@ -289,6 +290,15 @@ class _Reading:
             _check_normalize(transform, self.ramp.dtype)
         self.steps.append(Step(transform, (), module))
         self._run_on_ramp(transform, self.ramp)
+
+    def _first_ramp(self) -> Any:
+        """The ramp for the conversion to a tensor. Without one, what follows can't be judged."""
+        try:
+            _check_functions()
+        except Refusal:
+            self.tensor_error = True
+            raise
+        return _ramp()
 
     def _run_on_ramp(self, transform: Any, ramp: Any) -> None:
         """Exact by construction: the user's own object says what it makes of each pixel value."""
@@ -304,7 +314,6 @@ class _Reading:
 
     def finish(self) -> None:
         """What can be told only when all transforms are known."""
-        _check_functions()
         if self.n_resizes > 1:
             self.refuse("the transform resizes more than once")
         if not leads_to_one_size(self.ops) and not self.reasons:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,9 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from feedmill.samples import Item
+from feedmill.batches import Batch
+from feedmill.collating import samples_of
+from feedmill.diagnostics import run_one
+from feedmill.epochs import Epoch
 from feedmill.plan import CENTER_CROP, Op, Plan, leads_to_one_size
-from feedmill.replay import Draw, DrawsOf, check_regular, each_step, run_steps
+from feedmill.replay import Draw, DrawsOf, check_regular, draws_from, each_step, run_steps
+from feedmill.samples import Item, Source
 
 
 class VerificationError(RuntimeError):
@@ -27,6 +32,51 @@ class VerificationError(RuntimeError):
         super().__init__(message)
         self.index = index
         self.op = op
+
+
+class Verifier:
+    """Looks at the batches of one epoch before they are delivered.
+
+    Args:
+        inside: of the DataLoader; its native loaders run what finds a difference.
+        source: what runs.
+        epoch: the random key of it.
+    """
+
+    def __init__(self, inside: Any, source: Source, epoch: Epoch) -> None:
+        self._handles = inside.handles
+        self._counters = inside.python_counters
+        self._source = source
+        self._epoch = epoch
+        self.forget_uses()
+
+    def forget_uses(self) -> None:
+        """The native loader begins anew."""
+        self._uses: Counter[int] = Counter()  # of each index, as the native loader counts them
+
+    def count_uses(self, batch: Batch, items: list[Item]) -> None:
+        """Notes which of the batch's samples were submitted."""
+        for item in items:
+            batch.occurrences.append(self._uses[item.position])
+            self._uses[item.position] += 1
+
+    def verify(self, handle: Any, batch: Batch) -> None:
+        """Raises VerificationError at the first sample that the dataset itself makes otherwise.
+
+        Args:
+            handle: the native loader that made the batch.
+            batch: complete.
+        """
+        images = [image for part in batch.parts for image in samples_of(part, False)]
+        key, word = self._epoch.key, self._epoch.word
+        for item, image, occurrence in zip(batch.items, images, batch.occurrences):
+            draws_of = draws_from(handle, key, word, item.position, occurrence)
+            verify_sample(item, image, occurrence, self._source.plan, draws_of, self._run_plan)
+            self._counters.verified_samples += 1
+
+    def _run_plan(self, plan: Plan, item: Item, occurrence: int) -> torch.Tensor | None:
+        with self._handles.diagnostic(plan, self._source.n_samples) as handle:
+            return run_one(handle, self._epoch.key, self._epoch.word, item, occurrence)
 
 
 # Runs a plan natively over one sample: (plan, item, occurrence) -> (3, height, width), or None if

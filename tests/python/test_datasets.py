@@ -143,10 +143,12 @@ def test_draws_belong_to_the_loaders_index(small_images):
     loader = native_loader(subset, batch_size=4, seed=3)
     for index in range(4):
         assert torch.equal(loader.fetch(index, 0)[0], batch[index])
-        helpers.assert_same_image(helpers_reference(loader, images, 6, index), batch[index], index)
+        wanted = made_by_torchvision(loader, images, 6, index)
+        helpers.assert_same_image(batch[index], wanted, index)
 
 
-def helpers_reference(loader, images, leaf_index, index):
+def made_by_torchvision(loader, images, leaf_index, index):
+    """The sample of the loader's index, from the file of another one, with the loader's draws."""
     box, flip = (values for _, values in loader.draws(index, 0))
     image = images.loader(images.samples[leaf_index][0])
     image = T.functional.resized_crop(

@@ -8,7 +8,6 @@ from helpers import native_loader, take, targets_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import (
-    BatchSampler,
     DistributedSampler,
     RandomSampler,
     SequentialSampler,
