@@ -1,4 +1,4 @@
-/* The one clock: monotonic nanoseconds, and the CPU time of the calling thread. */
+/* The one clock: monotonic nanoseconds. */
 #ifndef FM_BASE_CLOCK_H
 #define FM_BASE_CLOCK_H
 
@@ -12,8 +12,6 @@ static inline uint64_t fm_clock_of(clockid_t id) {
 }
 
 static inline uint64_t fm_clock_ns(void) { return fm_clock_of(CLOCK_MONOTONIC); }
-
-static inline uint64_t fm_clock_thread_cpu_ns(void) { return fm_clock_of(CLOCK_THREAD_CPUTIME_ID); }
 
 /* An absolute time of CLOCK_MONOTONIC as pthread_cond_timedwait() wants it. */
 static inline struct timespec fm_clock_timespec(uint64_t ns) {

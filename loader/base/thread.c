@@ -50,6 +50,12 @@ void fm_thread_detach(fm_thread *thread) {
     thread->running = false;
 }
 
+uint64_t fm_thread_cpu_ns(const fm_thread *thread) {
+    clockid_t clock;
+    if (!thread->running || pthread_getcpuclockid(thread->id, &clock)) return 0;
+    return fm_clock_of(clock);
+}
+
 int fm_cond_init(pthread_cond_t *cond) {
     pthread_condattr_t attributes;
     if (pthread_condattr_init(&attributes)) return FM_ERR_THREAD;

@@ -27,6 +27,8 @@ int fm_thread_start(fm_thread *thread, const char *name, size_t stack_bytes,
 void fm_thread_join(fm_thread *thread);
 /* Lets it run on its own: it is never joined. */
 void fm_thread_detach(fm_thread *thread);
+/* CPU time that it has used so far. Any thread may ask, until the join; 0 if it is not running. */
+uint64_t fm_thread_cpu_ns(const fm_thread *thread);
 
 /* A condition variable whose timed wait takes times of fm_clock_ns(). 0, or FM_ERR_THREAD. */
 int fm_cond_init(pthread_cond_t *cond);

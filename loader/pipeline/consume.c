@@ -125,8 +125,8 @@ size_t fm_loader_steps(fm_loader *loader, uint64_t from, fm_step *out, size_t ca
 static void pop_group(fm_loader *loader) {
     loader->head = (loader->head + 1) % loader->config.prefetch_batches;
     loader->n_groups--;
+    loader->n_with_slot--;
     fm_run_assign_slots(loader);
-    pthread_cond_broadcast(&loader->ring->work);
 }
 
 static void fill_batch(const fm_loader *loader, const fm_group *group, void *memory,
@@ -375,7 +375,7 @@ static void add_workers(fm_loader *loader, fm_stats *out) {
         out->native_samples += atomic_load_explicit(&worker->n_samples, memory_order_relaxed);
         out->decode_ns += atomic_load_explicit(&worker->decode_ns, memory_order_relaxed);
         out->transform_ns += atomic_load_explicit(&worker->transform_ns, memory_order_relaxed);
-        out->worker_cpu_ns += atomic_load_explicit(&worker->cpu_ns, memory_order_relaxed);
+        out->worker_cpu_ns += fm_thread_cpu_ns(&worker->thread);
     }
 }
 

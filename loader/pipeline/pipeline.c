@@ -162,7 +162,7 @@ static void drop_groups(fm_loader *loader) {
             if (!group->tasks[t].data) fm_reader_return(loader->reader, &group->tasks[t].read);
         if (group->slot) fm_ring_give_back(loader->ring, group->slot);
     }
-    loader->n_groups = 0;
+    loader->n_groups = loader->n_with_slot = 0;
     loader->fallback_task = NULL;
 }
 

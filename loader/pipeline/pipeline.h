@@ -65,7 +65,7 @@ typedef struct fm_worker {
     fm_jpeg *jpeg;
     fm_resample *resample;
     /* The worker adds (relaxed), stats read. */
-    _Atomic uint64_t n_samples, decode_ns, transform_ns, idle_ns, cpu_ns;
+    _Atomic uint64_t n_samples, decode_ns, transform_ns, idle_ns;
     _Atomic uint64_t idle_since_ns; /* 0: working */
 } fm_worker;
 
@@ -86,6 +86,7 @@ struct fm_loader {
     /* Locked. */
     fm_group *groups; /* [config.prefetch_batches], a circle */
     uint32_t head, n_groups;
+    uint32_t n_with_slot;         /* so many of the oldest groups have a slot */
     uint32_t n_reading, n_active; /* tasks with the reader, with workers */
     bool stopping;                /* workers end */
     _Atomic bool cancelled;       /* the epoch's work is dropped; also read without the lock */
@@ -129,11 +130,14 @@ void *fm_run_worker(void *argument);
 void fm_run_on_read(void *user, fm_read *read);
 /* Locked. A task with data, of a group in the circle, goes to the workers or is rejected. */
 void fm_run_take_data(fm_loader *loader, fm_task *task);
-/* Locked. Gives free slots to the oldest groups that have none. */
+/* Locked. Gives free slots to the oldest groups that have none, and wakes the workers if there are
+ * tasks with bytes in them. */
 void fm_run_assign_slots(fm_loader *loader);
 
 static inline fm_group *fm_group_at(fm_loader *loader, uint32_t nth) {
-    return &loader->groups[(loader->head + nth) % loader->config.prefetch_batches];
+    const uint32_t i = loader->head + nth; /* no division: this runs several times a sample */
+    const uint32_t n = loader->config.prefetch_batches;
+    return &loader->groups[i < n ? i : i - n];
 }
 
 #endif

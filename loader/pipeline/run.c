@@ -20,21 +20,23 @@ static void add(_Atomic uint64_t *cell, uint64_t value) {
 }
 
 void fm_run_assign_slots(fm_loader *loader) {
-    for (uint32_t i = 0; i < loader->n_groups; i++) {
-        fm_group *const group = fm_group_at(loader, i);
-        if (group->slot) continue;
+    bool any_work = false;
+    while (loader->n_with_slot < loader->n_groups) {
+        fm_group *const group = fm_group_at(loader, loader->n_with_slot);
         group->slot = fm_ring_acquire(loader->ring);
-        if (!group->slot) return;
+        if (!group->slot) break;
+        loader->n_with_slot++;
+        any_work = any_work || group->with_bytes;
     }
+    if (any_work) pthread_cond_broadcast(&loader->ring->work);
 }
 
 /* Locked. The next task to work on, or NULL. */
 static fm_task *claim(fm_loader *loader) {
     if (atomic_load_explicit(&loader->cancelled, memory_order_relaxed)) return NULL;
     fm_run_assign_slots(loader);
-    for (uint32_t i = 0; i < loader->n_groups; i++) {
+    for (uint32_t i = 0; i < loader->n_with_slot; i++) {
         fm_group *const group = fm_group_at(loader, i);
-        if (!group->slot) return NULL;
         fm_task *const task = group->with_bytes;
         if (!task) continue;
         group->with_bytes = task->next;
@@ -180,7 +182,6 @@ static void run_task(fm_worker *worker, fm_task *task) {
     add(&worker->decode_ns, decode_ns);
     add(&worker->transform_ns, transform_ns);
     if (!status) add(&worker->n_samples, 1);
-    atomic_store_explicit(&worker->cpu_ns, fm_clock_thread_cpu_ns(), memory_order_relaxed);
 }
 
 /* Locked. Waits for a task; NULL: the loader stops. */

@@ -88,6 +88,7 @@ void fm_ring_lock(fm_ring *ring) { pthread_mutex_lock(&ring->mutex); }
 void fm_ring_unlock(fm_ring *ring) { pthread_mutex_unlock(&ring->mutex); }
 
 fm_slot *fm_ring_acquire(fm_ring *ring) {
+    if (ring->wanted) return NULL; /* since the last search none has become free */
     /* The lowest free slot, so that a short epoch touches little memory. */
     for (uint32_t i = 0; i < ring->n_slots; i++) {
         fm_slot *const slot = &ring->slots[i];
