@@ -42,6 +42,10 @@ extern "C" {
     X(host_wait_ns, "sum over steps of the time inside next()")                                \
     X(data_wait_ns, "sum over steps of the part of host_wait_ns before the batch was ready")   \
     X(wall_ns, "time from the first request of each epoch to its last return, summed")         \
+    X(first_batches, "epochs whose first batch was delivered")                                 \
+    X(first_batch_ns,                                                                          \
+      "sum over them of the time from the epoch's start to that batch's being ready")          \
+    X(open_ns, "time that opening took")                                                       \
     X(threads_created, "threads created since open")                                           \
     X(allocations, "blocks of memory taken since open")                                        \
     X(allocated_bytes, "bytes in those blocks")                                                \

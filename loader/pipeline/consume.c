@@ -192,6 +192,10 @@ static int deliver(fm_loader *loader, fm_group *group, fm_batch *batch, fm_error
     loader->sums.batches++;
     loader->sums.samples += group->n_tasks;
     const uint64_t ready_ns = group->ready_ns;
+    if (group->number == 0) {
+        loader->sums.first_batches++;
+        loader->sums.first_batch_ns += ready_ns - loader->started_ns;
+    }
     pop_group(loader);
     record_step(loader, ready_ns);
     fm_ring_unlock(loader->ring);

@@ -90,6 +90,7 @@ int fm_loader_open(fm_loader **out, const fm_config *config, fm_error *error) {
     fm_error_clear(error);
     if (!out) return fm_error_set(error, FM_ERR_ARGUMENT, "out is NULL");
     *out = NULL;
+    const uint64_t begin_ns = fm_clock_ns();
     fm_mem_counter counter = {0};
     fm_loader *loader = fm_mem_zalloc(&counter, 1, sizeof(*loader));
     if (!loader) return fm_error_set(error, FM_ERR_NOMEM, "no memory for a loader");
@@ -109,6 +110,7 @@ int fm_loader_open(fm_loader **out, const fm_config *config, fm_error *error) {
         fm_loader_close(&loader);
         return status;
     }
+    loader->sums.open_ns = fm_clock_ns() - begin_ns;
     *out = loader;
     return FM_OK;
 }
@@ -230,6 +232,7 @@ static int take_order(fm_loader *loader, const fm_epoch *epoch, fm_error *error)
 }
 
 int fm_loader_start(fm_loader *loader, const fm_epoch *epoch, fm_error *error) {
+    const uint64_t now_ns = fm_clock_ns();
     int status = fm_loader_check(loader, error);
     if (!status && !epoch) status = fm_error_set(error, FM_ERR_ARGUMENT, "epoch is NULL");
     if (!status) status = fm_loader_stop(loader, error);
@@ -239,6 +242,7 @@ int fm_loader_start(fm_loader *loader, const fm_epoch *epoch, fm_error *error) {
     loader->seed = epoch->seed;
     loader->epoch_number = epoch->number;
     loader->n_submitted = 0;
+    loader->started_ns = now_ns;
     fm_ring_lock(loader->ring);
     loader->last_return_ns = 0;
     loader->request_ns = 0;

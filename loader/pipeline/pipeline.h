@@ -95,6 +95,7 @@ struct fm_loader {
     fm_epoch_state epoch_state;
     uint64_t seed;
     uint32_t epoch_number;
+    uint64_t started_ns;  /* when the epoch was */
     uint64_t n_submitted; /* batches of this epoch */
     int64_t *order;       /* the epoch's indices, if it was started with an order */
     bool has_order;

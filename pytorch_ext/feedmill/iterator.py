@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -146,6 +147,9 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         inside = loader._feedmill
         epoch = inside.epochs.begin(loader, source, self._base_seed, self._n_epochs)
         self._key, self._epoch_word = epoch.key, epoch.word
+        self._counters = inside.python_counters
+        self._iter_began_ns = inside.iter_began_ns
+        self._iter_ns = 0
         self._verifier: Verifier | None = None
         if loader.native == "verify":
             self._verifier = Verifier(inside, source, epoch)
@@ -182,6 +186,7 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
     def _open(self) -> None:
         self._unsure = True
         self._config, self._handle = self._acquire()
+        self._iter_ns = time.monotonic_ns() - self._iter_began_ns
         self._start()
         self._unsure = False
 
@@ -353,6 +358,8 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         self._receive(self._waiting[0])  # where this raises, it stays for the following call
         self._arrived = self._waiting[0]
         self._waiting.popleft()
+        if self._arrived.number == 0 and self._arrived.error is None:
+            self._counters.iter_ns += self._iter_ns
         self._submit()
         # torch's workers get the next batch when one has arrived; in process it comes later.
         if self._num_workers > 0:

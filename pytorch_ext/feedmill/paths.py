@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -28,6 +29,7 @@ class Inside:
     Attributes:
         path, reasons: of the latest iter(), as in Stats.
         fitting: the latest configuration that the memory budget allowed.
+        iter_began_ns: when the latest iter() was called.
         before_epoch: the native loaders' counters before the latest native epoch.
         loss_is_known: accelerated.py has warned that Accelerate loses the loader.
     """
@@ -40,6 +42,7 @@ class Inside:
         self.path = "none"
         self.reasons: tuple[str, ...] = ()
         self.fitting: Config | None = None
+        self.iter_began_ns = 0
         self.before_epoch: dict[str, Any] = {}
         self.loss_is_known = False
 
@@ -125,6 +128,7 @@ def _local_world_size() -> int:
 
 def make_iterator(loader: Any) -> Any:
     """A new iterator of the loader, on the path that it takes now."""
+    loader._feedmill.iter_began_ns = time.monotonic_ns()
     source = choose(loader)
     if isinstance(source, list):
         return torch_iterator(loader, source)
@@ -144,6 +148,7 @@ def native_iterator(loader: Any, source: Source) -> Any:
 
 def _goes_on_natively(loader: Any) -> tuple[Source, Config] | None:
     """At a reset of a native iterator with persistent workers: what the next epoch runs."""
+    loader._feedmill.iter_began_ns = time.monotonic_ns()
     source = choose(loader)
     if isinstance(source, list):
         # DataLoader.__iter__() returns this attribute right after the reset.
@@ -162,6 +167,7 @@ def torch_iterator(loader: Any, reasons: list[str]) -> Any:
 
 def _goes_on_with_torch(loader: Any) -> bool:
     """At a reset of torch's persistent workers: whether they do the next epoch, too."""
+    loader._feedmill.iter_began_ns = time.monotonic_ns()
     source = choose(loader)
     if isinstance(source, list):
         loader._feedmill.took("torch", source)

@@ -81,6 +81,13 @@ class Stats:
             included.
         torch_batches, torch_wait_ns, torch_wall_ns: the parts of batches, data_wait_ns and wall_ns
             that belong to epochs on torch's path.
+        first_batches: native epochs whose first batch was delivered.
+        iter_ns: of those, the time in iter() before the native epoch began: looking at dataset and
+            transforms, making the sampler's iterator, opening a native loader where none is idle.
+        first_batch_ns: of those, the time from there until the first batch was ready. At best it
+            is the work on one batch divided by the decode threads; more where the sampler takes
+            its time (a permutation of many indices), or files come late.
+        open_ns: time that opening native loaders took, at most once an epoch.
         threads_created, allocations, allocated_bytes: by native loaders, since they were opened.
             They stand still from the second epoch on.
         n_threads: decode threads. n_slots, slot_bytes: batch buffers. read_depth: files that may
@@ -127,6 +134,10 @@ class Stats:
     torch_batches: int = 0
     torch_wait_ns: int = 0
     torch_wall_ns: int = 0
+    first_batches: int = 0
+    iter_ns: int = 0
+    first_batch_ns: int = 0
+    open_ns: int = 0
     threads_created: int = 0
     allocations: int = 0
     allocated_bytes: int = 0
@@ -194,6 +205,11 @@ class Stats:
         return self.fallback_ns / 1e9
 
     @property
+    def first_batch_s(self) -> float:
+        """Seconds from iter() until the first batch was ready, mean of the native epochs."""
+        return (self.iter_ns + self.first_batch_ns) / 1e9 / max(1, self.first_batches)
+
+    @property
     def worker_busy_share(self) -> float:
         """Share of the native part of wall_ns that the decode threads worked, 0 to 1."""
         total = self.n_threads * self._native_wall_ns
@@ -216,6 +232,7 @@ class PythonCounters:
 
     collate_ns: int = 0
     verified_samples: int = 0
+    iter_ns: int = 0
 
     def counters(self) -> dict[str, int]:
         return dict(vars(self))
@@ -363,6 +380,8 @@ def _table(stats: Stats) -> list[str]:
             ("slots", f"{stats.n_slots} of {stats.slot_bytes / 1e6:.1f} MB; "
                       f"{stats.copied_batches} batches copied out"),
         ]
+    if stats.first_batches:
+        rows.append(("start", _start(stats)))
     if stats.collate_ns:
         rows.append(("collate", f"{stats.collate_ns / 1e9:.3f} s in collate_fn, in the step's way"))
     if stats.verified_samples:
@@ -374,6 +393,16 @@ def _table(stats: Stats) -> list[str]:
 
 def _n_native_batches(stats: Stats) -> int:
     return 0 if stats.path == "watched" else stats.batches - stats.torch_batches
+
+
+def _start(stats: Stats) -> str:
+    n = stats.first_batches
+    return (
+        f"first batch {stats.first_batch_s:.3f} s after iter()"
+        + (f", mean of {n} epochs" if n > 1 else "")
+        + f"; {stats.iter_ns / n / 1e9:.3f} s of it before the first index; "
+        f"opening took {stats.open_ns / 1e9:.3f} s"
+    )
 
 
 def _delivered(stats: Stats) -> str:

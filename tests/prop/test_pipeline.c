@@ -333,6 +333,10 @@ static void steps_add_up(void **state) {
     assert_int_equal(stats.host_wait_ns, host_wait_ns);
     assert_int_equal(stats.data_wait_ns, data_wait_ns);
     assert_true(stats.wall_ns >= host_wait_ns);
+    /* Ready is not yet delivered, and the epoch began before its first request. */
+    assert_int_equal(stats.first_batches, 2);
+    assert_true(stats.first_batch_ns >= steps[0].data_wait_ns + steps[n / 2].data_wait_ns);
+    assert_true(stats.open_ns > 0);
     assert_int_equal(fm_loader_steps(loader, n - 1, steps, 100), 1);
     assert_int_equal(fm_loader_steps(loader, n, steps, 100), 0);
     fm_loader_close(&loader);
@@ -448,6 +452,7 @@ static void waits_that_end_in_an_error_count(void **state) {
         assert_int_equal(fm_loader_next(loader, -1, &batch, &error), FM_ERR_READ);
         fm_loader_stats(loader, &after);
         assert_int_equal(after.errors, before.errors + 1);
+        assert_int_equal(after.first_batches, 0);
         assert_true(after.host_wait_ns > before.host_wait_ns);
         assert_int_equal(after.batches, before.batches);
         /* The time between epochs belongs to none, also after a first batch that failed. */

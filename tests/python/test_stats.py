@@ -41,6 +41,10 @@ def test_the_numbers_of_two_epochs(numbered, num_workers):
     assert 0 < stats.decode_ns and 0 < stats.transform_ns and 0 < stats.worker_cpu_ns
     assert stats.data_wait_ns <= stats.host_wait_ns <= stats.wall_ns <= end - begin
     assert 0 <= stats.data_wait_share <= 1
+    assert stats.first_batches == 2 and 0 < stats.open_ns < stats.iter_ns
+    assert 0 < stats.first_batch_ns and stats.iter_ns + stats.first_batch_ns <= end - begin
+    assert stats.first_batch_s == pytest.approx((stats.iter_ns + stats.first_batch_ns) / 2e9)
+    assert "first batch " in loader.report() and ", mean of 2 epochs; " in loader.report()
     assert stats.images_per_second == pytest.approx(80 / (stats.wall_ns / 1e9))
 
 
