@@ -314,8 +314,7 @@ static void fill_group(fm_loader *loader, fm_group *group, const fm_sample *samp
     group->n_tasks = group->n_left = n_samples;
     group->n_rejected = 0;
     group->slot = NULL;
-    group->with_bytes = NULL;
-    group->with_bytes_end = &group->with_bytes;
+    group->sizes = 0;
     group->ready_ns = 0;
     group->failed = false;
     for (uint32_t i = 0; i < n_samples; i++) {

@@ -6,7 +6,8 @@
  * then with a worker, then done or rejected. One whose bytes the caller gave is never reading: it
  * begins in the list, or rejected where they are too many. Groups get slots in order, and workers
  * take from the oldest group that has a slot and a task with bytes, so that all of them finish the
- * oldest batch first.
+ * oldest batch first. Of its tasks they take the largest files first, which take the longest: with
+ * a large one at the end, all workers but one would have nothing left to do for this batch.
  *
  * Locks: everything marked "locked" is under the ring's lock. "consumer" is touched only by the
  * one thread that uses the loader.
@@ -24,6 +25,9 @@
 #include "transform/resample.h"
 
 #define FM_N_STEPS 65536u /* records kept; a power of two */
+/* Classes of file sizes, an octave each: below 8 KiB, below 16, ... Finer ones gain nothing. */
+#define FM_N_SIZES 16
+#define FM_SMALLEST_SIZE_LOG2 12
 
 struct fm_group;
 
@@ -34,7 +38,7 @@ typedef struct fm_task {
     const void *data;
     size_t data_bytes;
     struct fm_group *group;
-    struct fm_task *next; /* locked: list of tasks with bytes */
+    struct fm_task *next; /* locked: of the same group and size, with bytes as well */
     int64_t index;
     uint32_t occurrence;
     uint32_t position;
@@ -45,14 +49,15 @@ typedef struct fm_task {
 typedef struct fm_group {
     uint64_t number; /* in its epoch */
     uint32_t n_tasks;
-    uint32_t n_left;                       /* locked: tasks neither done nor rejected */
-    uint32_t n_rejected;                   /* locked */
-    fm_slot *slot;                         /* locked: NULL until one is free */
-    fm_task *with_bytes, **with_bytes_end; /* locked */
-    uint64_t ready_ns;                     /* locked: when n_left became 0 */
-    fm_task *tasks;                        /* [batch_size], fixed */
-    int64_t *labels;                       /* [batch_size], consumer */
-    char *paths;                           /* consumer: the tasks' paths, one after the other */
+    uint32_t n_left;                 /* locked: tasks neither done nor rejected */
+    uint32_t n_rejected;             /* locked */
+    fm_slot *slot;                   /* locked: NULL until one is free */
+    fm_task *with_bytes[FM_N_SIZES]; /* locked: lists by class of size; see fm_group_push() */
+    uint32_t sizes;                  /* locked: bit i is set where with_bytes[i] has tasks */
+    uint64_t ready_ns;               /* locked: when n_left became 0 */
+    fm_task *tasks;                  /* [batch_size], fixed */
+    int64_t *labels;                 /* [batch_size], consumer */
+    char *paths;                     /* consumer: the tasks' paths, one after the other */
     size_t paths_bytes;
     bool failed;    /* consumer: a rejected task could not be finished */
     fm_error error; /* consumer: ... and why */
@@ -134,6 +139,25 @@ void fm_run_take_data(fm_loader *loader, fm_task *task);
 /* Locked. Gives free slots to the oldest groups that have none, and wakes the workers if there are
  * tasks with bytes in them. */
 void fm_run_assign_slots(fm_loader *loader);
+
+/* Locked. A task has its bytes, so many. */
+static inline void fm_group_push(fm_group *group, fm_task *task, uint64_t n_bytes) {
+    const int log2 = 63 - __builtin_clzll(n_bytes | 1) - FM_SMALLEST_SIZE_LOG2;
+    const int size = log2 < 0 ? 0 : log2 < FM_N_SIZES ? log2 : FM_N_SIZES - 1;
+    task->next = group->sizes >> size & 1 ? group->with_bytes[size] : NULL;
+    group->with_bytes[size] = task;
+    group->sizes |= 1u << size;
+}
+
+/* Locked. Takes one of the largest tasks with bytes out; NULL: there is none. */
+static inline fm_task *fm_group_pop(fm_group *group) {
+    if (!group->sizes) return NULL;
+    const int size = 31 - __builtin_clz(group->sizes);
+    fm_task *const task = group->with_bytes[size];
+    group->with_bytes[size] = task->next;
+    if (!task->next) group->sizes &= ~(1u << size);
+    return task;
+}
 
 static inline fm_group *fm_group_at(fm_loader *loader, uint32_t nth) {
     const uint32_t i = loader->head + nth; /* no division: this runs several times a sample */

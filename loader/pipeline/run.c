@@ -26,7 +26,7 @@ void fm_run_assign_slots(fm_loader *loader) {
         group->slot = fm_ring_acquire(loader->ring);
         if (!group->slot) break;
         loader->n_with_slot++;
-        any_work = any_work || group->with_bytes;
+        any_work = any_work || group->sizes;
     }
     if (any_work) pthread_cond_broadcast(&loader->ring->work);
 }
@@ -36,12 +36,8 @@ static fm_task *claim(fm_loader *loader) {
     if (atomic_load_explicit(&loader->cancelled, memory_order_relaxed)) return NULL;
     fm_run_assign_slots(loader);
     for (uint32_t i = 0; i < loader->n_with_slot; i++) {
-        fm_group *const group = fm_group_at(loader, i);
-        fm_task *const task = group->with_bytes;
-        if (!task) continue;
-        group->with_bytes = task->next;
-        if (!group->with_bytes) group->with_bytes_end = &group->with_bytes;
-        return task;
+        fm_task *const task = fm_group_pop(fm_group_at(loader, i));
+        if (task) return task;
     }
     return NULL;
 }
@@ -76,10 +72,7 @@ static void reject(const fm_loader *loader, fm_task *task, int sys_errno) {
 
 /* Locked. The task's bytes are there: the next worker may take it. */
 static void offer(fm_loader *loader, fm_task *task) {
-    fm_group *const group = task->group;
-    task->next = NULL;
-    *group->with_bytes_end = task;
-    group->with_bytes_end = &task->next;
+    fm_group_push(task->group, task, task->data ? task->data_bytes : task->read.n_bytes);
     pthread_cond_signal(&loader->ring->work);
 }
 
