@@ -2,7 +2,7 @@
 
 ``feedmill bench DIR`` runs the loader over a folder of images, with nothing around it, and says
 how fast it was and where the time went. It needs no torchvision, and Pillow only for files that
-the native decoder does not take. ``feedmill run`` is in ``run``.
+the native decoder does not take. ``feedmill run`` is in ``run``, ``feedmill doctor`` in ``doctor``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from feedmill import neighbours
 from feedmill._ops import __version__, native
+from feedmill.doctor import add_doctor
 from feedmill.plan import RANDOM_HORIZONTAL_FLIP, RANDOM_RESIZED_CROP, Op
 from feedmill.run import add_run, split
 
@@ -39,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_bench(commands)
     add_run(commands)
+    add_doctor(commands)
     words, rest = split(sys.argv[1:] if argv is None else argv)
     arguments = parser.parse_args(words, argparse.Namespace(rest=rest))
     try:
@@ -201,6 +204,7 @@ def _bench(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> in
         )
     except (ValueError, MemoryError, native.Error) as error:
         parser.error(str(error))
+    neighbours.begin(id(loader), arguments.threads)
     run = _Run(loader, paths, arguments.seed, arguments.size, arguments.dtype, table)
     epochs = []
     with _progress(arguments.epochs * len(paths)) as update:
@@ -212,6 +216,7 @@ def _bench(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> in
             epochs.append(_rates(n_images, time.monotonic() - wall, _cpu_seconds() - cpu))
     result = _summary(arguments, run, epochs)
     loader.close()
+    neighbours.end(id(loader))
     print(json.dumps(result, indent=2) if arguments.json else _as_text(result))
     return 0
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from feedmill import neighbours
 from feedmill._ops import native
 from feedmill.counting import Account
 from feedmill.plan import Plan
@@ -159,12 +160,14 @@ class Handles(Account):
             found = _Entry(config, open_native(config))
             with self._lock:
                 self._entries = [*_with_closed_merged(self._entries), found]
+        neighbours.begin(id(found.handle), found.config.n_threads)
         return found.config, found.handle
 
     def release(self, handle: Any) -> None:
         """Gives a native loader back: it stops, and waits for the next epoch. Does not raise."""
         if handle.pid != os.getpid():
             return
+        neighbours.end(id(handle))
         entry = next(entry for entry in self._entries if entry.handle is handle)
         try:
             handle.stop()

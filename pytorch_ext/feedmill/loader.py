@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, Sampler
 from feedmill.accelerated import note_read
 from feedmill.diagnostics import draws_of_item, fetch_one
 from feedmill.epochs import Epoch, samplers_of
-from feedmill.paths import Inside, choose, explanation, make_iterator
+from feedmill.paths import Inside, choose, crowding, explanation, make_iterator
 from feedmill.samples import Item
 from feedmill.stats import KEPT_STEPS, Stats, sum_counters
 
@@ -250,8 +250,10 @@ class DataLoader(TorchDataLoader[_T_co]):
         return Stats(path=inside.path, reasons=inside.reasons, steps=steps, **counters)
 
     def report(self) -> str:
-        """stats() as text for a person; the first line is the verdict."""
-        return self.stats().report()
+        """stats() as text for a person; the first line is the verdict. The last ones say where
+        decode threads have to share their CPUs with other threads, and which setting to change."""
+        stats = self.stats()
+        return "\n".join([stats.report(), *(f"  crowded    {text}" for text in crowding(stats))])
 
     def explain(self) -> str:
         """Prints, and returns, the path that iter() would take now, each reason why not the native

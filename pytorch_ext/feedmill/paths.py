@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from typing import Any
 
 from torch.utils.data import DataLoader as TorchDataLoader
 
+from feedmill import neighbours
 from feedmill._ops import native
+from feedmill.crowding import decode_crowding, intra_op_crowding, on_same_cpus
 from feedmill.epochs import Epochs, rank_to_mix_in, sampler_epoch
 from feedmill.handles import Config, Handles, budget_refusal
 from feedmill.iterator import NativeDataLoaderIter, native_config
 from feedmill.recognise import has_default_collate, recognise
 from feedmill.samples import Source
-from feedmill.stats import OFF, PythonCounters
+from feedmill.stats import OFF, PythonCounters, Stats
 from feedmill.torch_path import TorchCounters, count_steps
 
 _LEAST_SAMPLES = 64  # that tell what a dataset's files are like
+# Decode threads that had a CPU for less than this share of their work had to share it.
+_SHARED_CPU = 0.9
 
 
 class Inside:
@@ -197,6 +202,21 @@ def explanation(loader: Any) -> str:
         f"  random     {_describe_seed(loader)}",
     ]
     return "\n".join([*lines, *(f"  note       {text}" for text in _notes(loader))])
+
+
+def crowding(stats: Stats) -> list[str]:
+    """What report() says where decode threads have to share their CPUs, by the neighbours of now.
+
+    torch's own threads are mentioned only where the decode threads were seen to wait for a CPU.
+    """
+    if not stats.n_threads:
+        return []
+    n_usable = native.usable_cpus()
+    me = replace(neighbours.myself(), n_threads=stats.n_threads)
+    texts = decode_crowding([me, *on_same_cpus(me.cpus, neighbours.others())], n_usable)
+    if stats.worker_cpu_ns < _SHARED_CPU * (stats.decode_ns + stats.transform_ns):
+        texts += intra_op_crowding(me, n_usable)
+    return texts
 
 
 def _notes(loader: Any) -> list[str]:

@@ -1,0 +1,214 @@
+"""The feedmill processes of this user on this host, and the decode threads that each runs now.
+
+Each process that decodes keeps a small file in a directory of the user's, under a lock that the
+kernel drops when the process ends, however that happens. A file that nobody locks is garbage, and
+whoever meets it removes it. Nothing here fails a loader: where no such directory can be had, every
+process sees itself alone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import json
+import os
+import stat
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+
+import torch
+
+# The first one that lets us is taken. Fixed names: TMPDIR and XDG_RUNTIME_DIR differ between the
+# jobs and log-ins of one user.
+PLACES = ["/tmp", "/var/tmp", "/dev/shm"]
+
+_FILE_BYTES = 4096  # written at once, so that nobody reads half of it
+_COMMAND_CHARACTERS = 200
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A process as it describes itself.
+
+    Attributes:
+        pid: in its own namespace of processes.
+        command: its command line, cut short.
+        n_threads: decode threads at work in epochs that run now.
+        n_intra_op: threads of torch's intra-op pool.
+        on_gpu: it has begun to use CUDA, so that the pool is mostly idle.
+        cpus: those that it may run on.
+    """
+
+    pid: int
+    command: str
+    n_threads: int
+    n_intra_op: int
+    on_gpu: bool
+    cpus: tuple[int, ...]
+
+
+def myself() -> Neighbour:
+    """This process."""
+    return Neighbour(
+        pid=os.getpid(),
+        command=" ".join(sys.orig_argv)[:_COMMAND_CHARACTERS],
+        n_threads=sum(list(_running.values())) if _pid == os.getpid() else 0,
+        n_intra_op=torch.get_num_threads(),
+        on_gpu=torch.cuda.is_initialized(),
+        cpus=tuple(sorted(usable_cpus())),
+    )
+
+
+def usable_cpus() -> set[int]:
+    """CPUs in the affinity of any thread of this process: OMP_PROC_BIND pins the main thread."""
+    cpus: set[int] = set()
+    with contextlib.suppress(OSError):
+        for task in os.listdir("/proc/self/task"):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                cpus |= os.sched_getaffinity(int(task))
+    return cpus or os.sched_getaffinity(0)
+
+
+# ---- what this process runs ----------------------------------------------------------------------
+
+_running: dict[int, int] = {}  # decode threads by the id of their native loader
+_pid = os.getpid()
+_file = -1
+_path = ""
+_writing = threading.Lock()  # never waited for
+_changed = False
+
+
+def begin(key: int, n_threads: int) -> None:
+    """Decode threads go to work. May be called from any thread.
+
+    Args:
+        key: names them at end().
+        n_threads: how many.
+    """
+    _forget_after_fork()
+    _running[key] = n_threads
+    _publish()
+
+
+def end(key: int) -> None:
+    """They rest. The garbage collector may call this in the middle of anything: it takes no lock."""
+    _forget_after_fork()
+    if _running.pop(key, None) is not None:
+        _publish()
+
+
+def _forget_after_fork() -> None:
+    global _pid, _file, _writing
+    if _pid == os.getpid():
+        return
+    # The lock and the name are the parent's; closing this copy changes neither.
+    with contextlib.suppress(OSError):
+        os.close(_file)
+    _running.clear()
+    _pid, _file, _writing = os.getpid(), -1, threading.Lock()
+
+
+def _publish() -> None:
+    """Whoever writes already, further up in this thread or in another one, writes once more."""
+    global _changed
+    _changed = True
+    while _changed and _writing.acquire(blocking=False):
+        try:
+            _changed = False
+            with contextlib.suppress(Exception):
+                _write()
+        finally:
+            _writing.release()
+
+
+def _write() -> None:
+    # Somebody who tidies up /tmp may have removed it.
+    if _file < 0 or os.fstat(_file).st_nlink == 0:
+        _register()
+    text = json.dumps(asdict(myself()))
+    os.pwrite(_file, text.encode().ljust(_FILE_BYTES), 0)
+
+
+def _register() -> None:
+    global _file, _path
+    directory = _directory()
+    name = f"{os.getpid()}-{os.urandom(8).hex()}"
+    hidden = os.path.join(directory, f".{name}")
+    file = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        # A lock of the process, not of the open file: a child of a fork does not keep it alive.
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path = os.path.join(directory, name)
+        os.rename(hidden, path)  # seen by others only now that it is locked
+    except OSError:
+        os.unlink(hidden)
+        os.close(file)
+        raise
+    if _file >= 0:
+        os.close(_file)
+    _file, _path = file, path
+
+
+@atexit.register
+def _leave() -> None:
+    if _file >= 0 and _pid == os.getpid():
+        with contextlib.suppress(OSError):
+            os.unlink(_path)
+
+
+def _directory() -> str:
+    """The user's own; OSError if there is none."""
+    for place in PLACES:
+        path = os.path.join(place, f"feedmill-{os.getuid()}")
+        with contextlib.suppress(OSError):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o700)
+            status = os.lstat(path)
+            # Somebody else may have been there first.
+            private = status.st_uid == os.getuid() and not status.st_mode & 0o077
+            if stat.S_ISDIR(status.st_mode) and private and os.access(path, os.W_OK | os.X_OK):
+                return path
+    raise OSError(f"none of {', '.join(PLACES)} can hold a directory of feedmill's")
+
+
+# ---- what the others run -------------------------------------------------------------------------
+
+
+def others() -> list[Neighbour]:
+    """All other live processes that have decoded, by process number."""
+    found = []
+    with contextlib.suppress(OSError):
+        directory = _directory()
+        own = os.path.basename(_path) if _pid == os.getpid() else ""
+        for name in os.listdir(directory):
+            # Opening and closing our own would drop our lock.
+            if name != own and not name.startswith("."):
+                found += _read(os.path.join(directory, name))
+    return sorted(found, key=lambda one: one.pid)
+
+
+def _read(path: str) -> Iterator[Neighbour]:
+    """What a file says, if its process lives."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            if _is_locked(file):
+                values = json.loads(os.pread(file, _FILE_BYTES, 0))
+                values["cpus"] = tuple(values["cpus"])
+                yield Neighbour(**{one.name: values[one.name] for one in fields(Neighbour)})
+            else:
+                os.unlink(path)
+        finally:
+            os.close(file)
+
+
+def _is_locked(file: int) -> bool:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, as the file system likes
+        return True
+    return False

@@ -1,0 +1,233 @@
+"""Other feedmill processes on this host, and what is said where the CPUs are too few for all."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from feedmill import cli, crowding, neighbours, paths
+from feedmill.neighbours import Neighbour
+from helpers import native_loader
+
+OTHER = """
+import os, sys
+from feedmill import neighbours
+neighbours.PLACES = sys.argv[1:2]
+{body}
+print("", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_place(tmp_path, monkeypatch):
+    """A directory of the test's, and this process as if it had run nothing yet."""
+    monkeypatch.setattr(neighbours, "PLACES", [str(tmp_path)])
+    monkeypatch.setattr(neighbours, "_file", -1)
+    monkeypatch.setattr(neighbours, "_path", "")
+    yield
+    if neighbours._file >= 0:
+        os.close(neighbours._file)
+
+
+@contextmanager
+def process(body):
+    """Another process, while it waits behind the body."""
+    words = [sys.executable, "-c", OTHER.format(body=body), *neighbours.PLACES]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as child:
+        try:
+            child.first_line = child.stdout.readline()
+            assert child.first_line
+            yield child
+        finally:
+            child.kill()
+
+
+def files():
+    return os.listdir(neighbours._directory())
+
+
+def test_live_processes_are_seen_and_ended_ones_are_not():
+    with process("neighbours.begin(1, 3); neighbours.begin(2, 4)") as killed:
+        with process("neighbours.begin(1, 5); neighbours.end(1)") as ending:
+            found = {one.pid: one for one in neighbours.others()}
+            assert set(found) == {killed.pid, ending.pid}
+            assert (found[killed.pid].n_threads, found[ending.pid].n_threads) == (7, 0)
+            assert found[killed.pid].n_intra_op >= 1 and not found[killed.pid].on_gpu
+            assert set(found[killed.pid].cpus) == neighbours.usable_cpus()
+            assert "neighbours" in found[killed.pid].command
+            ending.stdin.close()
+            assert ending.wait(60) == 0
+            assert len(files()) == 1  # it has tidied up
+            killed.send_signal(signal.SIGKILL)
+            killed.wait(60)
+            assert len(files()) == 1
+            assert neighbours.others() == []
+            assert files() == []  # others do it for one that was killed
+
+
+def test_a_fork_keeps_no_dead_parent_alive():
+    """The child holds what the parent had open, as torch's worker processes do."""
+    with process("neighbours.begin(1, 3)\nif os.fork() == 0: neighbours.end(1)") as parent:
+        assert [one.pid for one in neighbours.others()] == [parent.pid]
+        parent.kill()
+        parent.wait(60)
+        assert neighbours.others() == []
+
+
+def test_a_forked_child_is_a_process_of_its_own():
+    neighbours.begin(1, 2)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        found = [one.pid for one in neighbours.others()]
+        neighbours.begin(2, 5)
+        os.write(writer, b"%d %d" % (found == [os.getppid()], neighbours.myself().n_threads))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert os.read(reader, 100) == b"1 5"
+    os.close(reader)
+    os.close(writer)
+    assert neighbours.myself().n_threads == 2
+    neighbours.end(1)
+
+
+def test_a_loader_counts_while_it_runs(numbered):
+    def n_threads_from_outside():
+        with process("(one,) = neighbours.others(); print(one.pid, one.n_threads)") as child:
+            pid, n_threads = child.first_line.split()
+        assert int(pid) == os.getpid()
+        return int(n_threads)
+
+    loader = native_loader(numbered, batch_size=4, threads=3)
+    iterator = iter(loader)
+    next(iterator)
+    assert n_threads_from_outside() == 3
+    os.unlink(neighbours._path)  # as tools do that tidy up /tmp
+    other = iter(native_loader(numbered, batch_size=4, threads=2))
+    next(other)
+    assert n_threads_from_outside() == 5
+    del iterator, other
+    assert n_threads_from_outside() == 0
+
+
+def test_many_threads_at_once():
+    def work(number):
+        for _ in range(50):
+            neighbours.begin(number, 1)
+            neighbours.end(number)
+        neighbours.begin(number, 1)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(files()) == 1
+    with open(neighbours._path, encoding="utf-8") as file:
+        assert '"n_threads": 8' in file.read()
+    for number in range(8):
+        neighbours.end(number)
+
+
+def test_nothing_fails_without_a_place(tmp_path, monkeypatch, numbered):
+    """A directory of somebody else's, or open to others, is not taken; without any, all works."""
+    (tmp_path / "open" / f"feedmill-{os.getuid()}").mkdir(parents=True, mode=0o755)
+    (tmp_path / "link").mkdir()
+    (tmp_path / "link" / f"feedmill-{os.getuid()}").symlink_to(tmp_path)
+    places = [str(tmp_path / name) for name in ("open", "link", "missing")]
+    monkeypatch.setattr(neighbours, "PLACES", places)
+    assert sum(len(labels) for _, labels in native_loader(numbered, batch_size=4)) == 40
+    assert neighbours.others() == []
+    good = tmp_path / "good"
+    good.mkdir()
+    monkeypatch.setattr(neighbours, "PLACES", [*places, str(good)])
+    neighbours.begin(1, 1)
+    neighbours.end(1)
+    assert len(list(good.glob("*/*"))) == 1
+
+
+def test_files_that_make_no_sense_are_passed_over():
+    for name, text in (("1-a", "{"), ("2-b", '{"pid": 2}'), ("3-c", "")):
+        with open(os.path.join(neighbours._directory(), name), "w") as file:
+            file.write(text)
+    with process("neighbours._register(); os.pwrite(neighbours._file, b'[1]', 0)"):
+        assert neighbours.others() == []
+    assert neighbours.others() == [] and files() == []
+
+
+# ---- what is said --------------------------------------------------------------------------------
+
+ME = Neighbour(pid=10, command="", n_threads=4, n_intra_op=2, on_gpu=False, cpus=(0, 1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("others", "n_usable", "words"),
+    [
+        ([], 4, None),
+        ([], 3, "4 decode threads share 3 usable CPUs: set threads= or num_workers to 3"),
+        ([replace(ME, pid=11, n_threads=4)], 8, None),
+        ([replace(ME, pid=11, n_threads=4)], 4,
+         "8 decode threads of 2 feedmill processes (pids 10, 11) share 4 usable CPUs: set "
+         "threads= or num_workers to 2 in each"),
+        ([replace(ME, pid=11, n_threads=0)], 4, None),
+        ([replace(ME, pid=11, cpus=(4, 5))], 4, None),
+        ([replace(ME, pid=11 + i) for i in range(9)], 4, "(pids 10, 11, 12, 13, ...)"),
+    ],
+)
+def test_decode_threads(others, n_usable, words):
+    texts = crowding.decode_crowding([ME, *crowding.on_same_cpus(ME.cpus, others)], n_usable)
+    assert len(texts) == (words is not None)
+    assert words is None or words in texts[0]
+
+
+@pytest.mark.parametrize(
+    ("me", "n_usable", "n_free"),
+    [
+        (replace(ME, n_intra_op=8), 8, 4),
+        (replace(ME, n_intra_op=4), 4, 1),
+        (replace(ME, n_intra_op=4), 8, None),
+        (replace(ME, n_intra_op=1), 4, None),
+        (replace(ME, n_intra_op=8, on_gpu=True), 8, None),
+        (replace(ME, n_intra_op=8, n_threads=0), 4, None),
+    ],
+)
+def test_intra_op_threads(me, n_usable, n_free):
+    texts = crowding.intra_op_crowding(me, n_usable)
+    assert len(texts) == (n_free is not None)
+    if texts:
+        assert f"torch.set_num_threads({n_free}) or OMP_NUM_THREADS={n_free}" in texts[0]
+
+
+def test_the_report_names_the_setting(numbered, monkeypatch):
+    loader = native_loader(numbered, batch_size=4, threads=2)
+    list(loader)
+    monkeypatch.setattr(paths, "native", type("Native", (), {"usable_cpus": lambda: 2}))
+    assert "decode threads share" not in loader.report()
+    with process("neighbours.begin(1, 3)"):
+        assert "crowded    5 decode threads of 2 feedmill processes" in loader.report()
+    # Only where the decode threads were seen to wait for a CPU.
+    monkeypatch.setattr(neighbours, "myself", lambda: ME)
+    starved = replace(loader.stats(), worker_cpu_ns=1)
+    assert "set_num_threads" in "".join(paths.crowding(starved))
+    served = replace(starved, worker_cpu_ns=starved.decode_ns + starved.transform_ns)
+    assert "set_num_threads" not in "".join(paths.crowding(served))
+
+
+def test_doctor(capsys):
+    assert cli.main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[:-1]] == [
+        "feedmill", "CPUs", "pixels", "reader", "torch"
+    ]
+    assert lines[-1].startswith("not crowded: 0 decode threads on ")
+    with process("neighbours.begin(1, 1000)") as other:
+        assert cli.main(["doctor"]) == 1
+        text = capsys.readouterr().out
+    assert f"pid {other.pid}" in text and "1000 decode threads now" in text
+    assert "crowded: 1000 decode threads share" in text and "set threads= or num_workers to" in text
