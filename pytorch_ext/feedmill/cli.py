@@ -2,7 +2,8 @@
 
 ``feedmill bench DIR`` runs the loader over a folder of images, with nothing around it, and says
 how fast it was and where the time went. It needs no torchvision, and Pillow only for files that
-the native decoder does not take. ``feedmill run`` is in ``run``, ``feedmill doctor`` in ``doctor``.
+the native decoder does not take. ``feedmill run`` is in ``run``, ``feedmill doctor`` in
+``doctor``.
 """
 
 from __future__ import annotations
