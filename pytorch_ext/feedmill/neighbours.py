@@ -95,7 +95,7 @@ def begin(key: int, n_threads: int) -> None:
 
 
 def end(key: int) -> None:
-    """They rest. The garbage collector may call this in the middle of anything: it takes no lock."""
+    """They rest. The garbage collector may call this in the middle of anything: nothing waits."""
     _forget_after_fork()
     if _running.pop(key, None) is not None:
         _publish()
