@@ -85,22 +85,27 @@ FM_AVX512_INLINE void fm_horizontal_turns_avx512(uint8_t *const *out, const uint
     const uint8_t *turn = coeffs->table;
     for (int32_t i = 0; i < coeffs->n;
          i += FM_TURN_PX_AVX512, turn += fm_turn_bytes_avx512(4 * n_fours)) {
-        const int32_t *const starts = (const int32_t *)(const void *)turn;
+        /* Copies, which the stores to `out` can't change. */
+        size_t starts[3];
+        __m512i places[3], digits[FM_MOST_TAPS_AVX512 / 4 * 9];
+        for (int k = 0; k < 3; k++) {
+            starts[k] = (size_t)((const int32_t *)(const void *)turn)[k];
+            places[k] = _mm512_loadu_si512(turn + 64 * (1 + k));
+        }
+        for (int32_t k = 0; k < 9 * n_fours; k++)
+            digits[k] = _mm512_loadu_si512(turn + 64 * (4 + k));
         for (int32_t row = 0; row < n_rows; row++) {
             for (int32_t k = 0; k < 3; k++) {
                 const uint8_t *const px = in[row] + starts[k];
-                const uint8_t *const places = turn + 64 * (1 + k);
-                const uint8_t *const digits = places + 64 * 3;
                 __m512i sums[3];
                 for (int digit = 0; digit < 3; digit++)
                     sums[digit] = _mm512_set1_epi32(digit ? 0 : FM_DIGIT_HALF);
                 for (int32_t four = 0; four < n_fours; four++) {
-                    const __m512i taps = _mm512_permutexvar_epi8(
-                        _mm512_loadu_si512(places), _mm512_loadu_si512(px + 12 * four));
+                    const __m512i taps =
+                        _mm512_permutexvar_epi8(places[k], _mm512_loadu_si512(px + 12 * four));
                     for (int digit = 0; digit < 3; digit++)
-                        sums[digit] = _mm512_dpbusd_epi32(
-                            sums[digit], taps,
-                            _mm512_loadu_si512(digits + 64 * (9 * four + 3 * digit)));
+                        sums[digit] = _mm512_dpbusd_epi32(sums[digit], taps,
+                                                          digits[9 * four + 3 * digit + k]);
                 }
                 const __m512i values =
                     _mm512_max_epi32(fm_join_digits(sums), _mm512_setzero_si512());

@@ -147,23 +147,22 @@ FM_FN int FM_W(fm_prepare_columns)(fm_coeffs *coeffs, fm_mem_counter *counter, f
 
 /* One of a turn's registers: its values, not yet clipped. */
 FM_FN_INLINE fm_vector FM_W(fm_sum_taps)(const uint8_t *first, const uint8_t *second,
-                                         const uint8_t *registers, const int32_t n_taps) {
-    const fm_vector pair = FM_W(fm_load)(registers);
-    const uint8_t *weights = registers + 3 * FM_WIDTH * (1 + n_taps % 2);
+                                         const fm_vector *registers, const int32_t n_taps) {
+    const fm_vector *weights = registers + 3 * (1 + n_taps % 2);
     fm_vector four = FM_W(fm_zero)(), high = FM_W(fm_zero)();
     fm_vector low = FM_OP(set1_epi32)(FM_SPLIT_HALF);
-    for (int32_t t = 0; t + 2 <= n_taps; t += 2, weights += 6 * FM_WIDTH) {
+    for (int32_t t = 0; t + 2 <= n_taps; t += 2, weights += 6) {
         four = FM_W(fm_load_halves)(first + 3 * t, second + 3 * t);
-        const fm_vector two = FM_OP(shuffle_epi8)(four, pair);
-        const fm_vector products = FM_OP(madd_epi16)(two, FM_W(fm_load)(weights));
+        const fm_vector two = FM_OP(shuffle_epi8)(four, registers[0]);
+        const fm_vector products = FM_OP(madd_epi16)(two, weights[0]);
         high = t ? FM_OP(add_epi32)(high, products) : products;
-        low = FM_OP(add_epi32)(low, FM_OP(madd_epi16)(two, FM_W(fm_load)(weights + 3 * FM_WIDTH)));
+        low = FM_OP(add_epi32)(low, FM_OP(madd_epi16)(two, weights[3]));
     }
     if (n_taps % 2) {
         if (n_taps > 3)
             four = FM_W(fm_load_halves)(first + 3 * (n_taps - 1), second + 3 * (n_taps - 1));
-        const fm_vector one = FM_OP(shuffle_epi8)(four, FM_W(fm_load)(registers + 3 * FM_WIDTH));
-        low = FM_OP(add_epi32)(low, FM_OP(mullo_epi32)(one, FM_W(fm_load)(weights)));
+        const fm_vector one = FM_OP(shuffle_epi8)(four, registers[3]);
+        low = FM_OP(add_epi32)(low, FM_OP(mullo_epi32)(one, weights[0]));
     }
     const fm_vector sum = FM_OP(add_epi32)(FM_OP(slli_epi32)(high, FM_SPLIT_SHIFT), low);
     return FM_OP(srai_epi32)(sum, FM_COEFFS_BITS);
@@ -176,13 +175,18 @@ FM_FN_INLINE void FM_W(fm_horizontal_turns)(uint8_t *const *out, const uint8_t *
                                             const int32_t n_taps) {
     const uint8_t *turn = coeffs->table;
     for (int32_t i = 0; i < coeffs->n; i += FM_WIDTH / 4, turn += FM_W(fm_turn_bytes)(n_taps)) {
-        const int32_t *const starts = (const int32_t *)(const void *)turn;
-        const uint8_t *const registers = turn + FM_STARTS_BYTES;
+        /* Copies, which the stores to `out` can't change. */
+        size_t starts[6];
+        for (int k = 0; k < 6; k++) starts[k] = (size_t)((const int32_t *)(const void *)turn)[k];
+        fm_vector registers[3 * (1 + 1 + FM_MOST_TURN_TAPS)];
+        for (int32_t k = 0; k < 3 * (1 + n_taps % 2 + n_taps); k++)
+            registers[k] = FM_W(fm_load)(turn + FM_STARTS_BYTES + FM_WIDTH * k);
         for (int32_t row = 0; row < n_rows; row++) {
+            const uint8_t *const px = in[row];
             fm_vector sums[3];
             for (int k = 0; k < 3; k++)
-                sums[k] = FM_W(fm_sum_taps)(in[row] + starts[2 * k], in[row] + starts[2 * k + 1],
-                                            registers + k * FM_WIDTH, n_taps);
+                sums[k] = FM_W(fm_sum_taps)(px + starts[2 * k], px + starts[2 * k + 1],
+                                            registers + k, n_taps);
             const fm_vector bytes = FM_OP(packus_epi16)(FM_OP(packs_epi32)(sums[0], sums[1]),
                                                         FM_OP(packs_epi32)(sums[2], sums[2]));
             uint8_t *const to = out[row] + 3 * (size_t)i;
