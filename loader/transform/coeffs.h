@@ -4,8 +4,8 @@
  * Pillow does elsewhere (ImagingScaleAffine() in Geometry.c), has one tap with all the weight.
  *
  * Output i is (2^21 + sum of weights[i * stride + t] * input[first[i] + t]) >> 22, for t below
- * n_taps[i], clipped to 0 and 255. Weights lie between -0.3 * 2^22 and 1.3 * 2^22, as do the sums of
- * an output's negative and of its positive ones, so that no order of adding leaves 32 bits.
+ * n_taps[i], clipped to 0 and 255. An output's negative weights add up to more than -0.3 * 2^22 and
+ * its positive ones to less than 1.3 * 2^22, so that no order of adding leaves 32 bits.
  */
 #ifndef FM_TRANSFORM_COEFFS_H
 #define FM_TRANSFORM_COEFFS_H
