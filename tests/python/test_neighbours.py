@@ -1,5 +1,6 @@
 """Other feedmill processes on this host, and what is said where the CPUs are too few for all."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -26,6 +27,8 @@ sys.stdin.readline()
 @pytest.fixture(autouse=True)
 def _own_place(tmp_path, monkeypatch):
     """A directory of the test's, and this process as if it had run nothing yet."""
+    gc.collect()  # iterators that other tests left behind
+    monkeypatch.setattr(neighbours, "_running", {})  # and those that something still holds
     monkeypatch.setattr(neighbours, "PLACES", [str(tmp_path)])
     monkeypatch.setattr(neighbours, "_file", -1)
     monkeypatch.setattr(neighbours, "_path", "")
