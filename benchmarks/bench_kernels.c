@@ -15,6 +15,7 @@
 
 #include "transform/kernels.h"
 #include "transform/resample.h"
+#include "transform/store.h"
 
 /* The mean crop of RandomResizedCrop(224) on photographs of ImageNet, and its result. */
 enum { IN_WIDTH = 276, IN_HEIGHT = 269, OUT = 224, BLOCK = 16 };
@@ -24,8 +25,7 @@ enum { N_TIERS = FM_CPU_AVX512 + 1, MOST_ROUNDS = 10000, RUNS = 2 };
 
 static struct {
     fm_kernels kernels[N_TIERS];
-    fm_steps steps;
-    bool has_steps;
+    fm_store store_f32[N_TIERS], store_u8[N_TIERS];
     fm_coeffs columns[N_TIERS], rows[N_TIERS], rows_clipped[N_TIERS];
     fm_plan plan_f32, plan_u8;
     fm_resample *f32[N_TIERS], *u8[N_TIERS];
@@ -88,28 +88,14 @@ static void mirror(int tier) {
         bench.kernels[tier].mirror(bench.small + i * OUT_STRIDE, bench.wide + i * OUT_STRIDE, OUT);
 }
 
-static void store_u8(int tier) {
-    for (int32_t i = 0; i < OUT; i++)
-        bench.kernels[tier].store_u8((uint8_t *)bench.out + i * OUT, OUT * OUT, bench.wide_rows[i],
-                                     OUT);
+static void store(const fm_store *store) {
+    uint8_t *const out = (uint8_t *)bench.out;
+    for (size_t i = 0; i < OUT; i++)
+        store->row(store, out + i * OUT * store->px_bytes, bench.wide_rows[i], OUT);
 }
 
-static void store_table(int tier) {
-    for (int32_t i = 0; i < OUT; i++)
-        bench.kernels[tier].store_f32(bench.out + i * OUT, OUT * OUT, bench.wide_rows[i], OUT,
-                                      bench.plan_f32.table);
-}
-
-/* As the transform does it. */
-static void store_f32(int tier) {
-    if (!bench.has_steps || !bench.kernels[tier].store_steps) {
-        store_table(tier);
-        return;
-    }
-    for (int32_t i = 0; i < OUT; i++)
-        bench.kernels[tier].store_steps(bench.out + i * OUT, OUT * OUT, bench.wide_rows[i], OUT,
-                                        &bench.steps);
-}
+static void store_u8(int tier) { store(&bench.store_u8[tier]); }
+static void store_f32(int tier) { store(&bench.store_f32[tier]); }
 
 static void transform(fm_resample *resample) {
     const fm_geometry geometry = {.source = {.width = IN_WIDTH, .height = IN_HEIGHT},
@@ -145,7 +131,6 @@ static const struct {
              {"mirror", mirror, (double)OUT *OUT},
              {"store uint8", store_u8, (double)OUT *OUT},
              {"store float32", store_f32, (double)OUT *OUT},
-             {"... by table", store_table, (double)OUT *OUT},
              {"transform uint8", transform_u8, (double)OUT *OUT},
              {"transform float32", transform_f32, (double)OUT *OUT}};
 enum { N_CASES = sizeof(cases) / sizeof(*cases) };
@@ -182,8 +167,8 @@ static void setup(int n_tiers) {
                   &error);
         rows[1]->clips = true;
         prepare(tier);
-        if (fm_steps_find(&bench.kernels[tier], bench.plan_f32.table, &bench.steps))
-            bench.has_steps = true;
+        fm_store_init(&bench.store_f32[tier], &bench.plan_f32, (fm_cpu_tier)tier);
+        fm_store_init(&bench.store_u8[tier], &bench.plan_u8, (fm_cpu_tier)tier);
         setenv("FEEDMILL_CPU", fm_cpu_tier_name((fm_cpu_tier)tier), 1);
         check(fm_resample_open(&bench.f32[tier], &bench.plan_f32, NULL, &error), &error);
         check(fm_resample_open(&bench.u8[tier], &bench.plan_u8, NULL, &error), &error);

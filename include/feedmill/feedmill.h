@@ -124,10 +124,19 @@ typedef struct fm_op {
     fm_filter filter; /* RESIZE, RANDOM_RESIZED_CROP; zero: bilinear */
 } fm_op;
 
+/* What the 16-bit types hold is rounded to nearest, ties to even, where value_table is NULL. */
 typedef enum fm_dtype {
-    FM_UINT8 = 1,  /* pixel values as decoded (torchvision's PILToTensor) */
-    FM_FLOAT32 = 2 /* value_table, or (value / 255 - mean) / std in float32 arithmetic */
+    FM_UINT8 = 1,   /* pixel values as decoded (torchvision's PILToTensor) */
+    FM_FLOAT32 = 2, /* value_table, or (value / 255 - mean) / std in float32 arithmetic */
+    FM_FLOAT16 = 3, /* IEEE binary16: value_table, or the float32 result rounded */
+    FM_BFLOAT16 = 4 /* the upper half of a float32: likewise */
 } fm_dtype;
+
+/* How a sample's 3 x height x width values lie in memory, densely either way. */
+typedef enum fm_layout {
+    FM_NCHW = 0, /* [3][height][width]: torch's contiguous_format */
+    FM_NHWC = 1  /* [height][width][3]: torch's channels_last */
+} fm_layout;
 
 /*
  * Which Pillow the resize must equal, as the order of its two passes differs: which of them comes
@@ -142,7 +151,7 @@ typedef enum fm_resize_order {
 
 /*
  * The plan of what happens to an image after decoding. Filled by fm_config_init() with no ops,
- * FM_FLOAT32, mean 0, std 1. The arrays are copied at open.
+ * FM_FLOAT32, FM_NCHW, mean 0, std 1. The arrays are copied at open.
  * The ops must lead to one size for all images: without a resize to a fixed size or a crop the
  * plan is refused (FM_ERR_ARGUMENT). At most 16 ops; at most one of them may resize.
  */
@@ -150,8 +159,12 @@ typedef struct fm_transform {
     const fm_op *ops;
     size_t n_ops;
     fm_dtype dtype;
-    float mean[3], std[3];    /* of red, green, blue; std not 0 */
-    const float *value_table; /* 3 x 256 float32 results by (channel, value), or NULL */
+    fm_layout layout;
+    float mean[3], std[3]; /* of red, green, blue; std not 0 */
+    /* 3 x 256 results of the dtype by (channel, value), in place of mean and std; NULL for none;
+     * not looked at with FM_UINT8. Where a caller converts to 16 bits decides about the last bit:
+     * the table says it exactly. */
+    const void *value_table;
     fm_resize_order resize_order;
 } fm_transform;
 
@@ -306,7 +319,9 @@ FM_API FM_CHECK_RESULT int fm_loader_submit(fm_loader *loader, const fm_sample *
 FM_API FM_CHECK_RESULT int fm_loader_finish(fm_loader *loader, fm_error *error);
 
 /*
- * A batch on loan: images[n][3][height][width], dense, of the plan's dtype; labels[n].
+ * A batch on loan: images[n][3][height][width] or, with FM_NHWC, images[n][height][width][3], dense
+ * and of the plan's dtype; labels[n]. As a tensor (n, 3, height, width) its strides are, in values,
+ * (3 * height * width, height * width, width, 1) or (3 * height * width, 1, 3 * width, 3).
  * The memory is the caller's until fm_batch_release(). Two batches may be held without cost while
  * the next is fetched; where more are held, next() hands out copies.
  */
@@ -315,6 +330,7 @@ typedef struct fm_batch {
     const int64_t *labels;
     uint32_t n, channels, height, width;
     fm_dtype dtype;
+    fm_layout layout;
     bool copied;         /* images are a copy, not a slot */
     uint64_t number;     /* counts from 0 in its epoch */
     void *memory_handle; /* with handover: the allocator's handle, now the caller's */
@@ -336,8 +352,9 @@ FM_API void fm_batch_release(fm_batch *batch);
 
 /*
  * After next() returned FM_FALLBACK: the sample that the caller must finish. He either writes the
- * sample to out (3 x height x width of the plan's dtype) and calls fm_loader_fallback_done() with
- * FM_OK, or gives an error status, upon which next() drops that sample's batch and returns it.
+ * sample to out (3 x height x width values of the plan's dtype, in its layout) and calls
+ * fm_loader_fallback_done() with FM_OK, or gives an error status, upon which next() drops that
+ * sample's batch and returns it.
  */
 typedef struct fm_fallback {
     int64_t index;

@@ -160,7 +160,7 @@ static uint32_t read_xcr0(void) {
 }
 
 fm_cpu_tier fm_cpu_best_tier(void) {
-    const uint32_t avx2_1c = bit_FMA | bit_OSXSAVE | bit_AVX;
+    const uint32_t avx2_1c = bit_FMA | bit_F16C | bit_OSXSAVE | bit_AVX;
     const uint32_t avx512_7b = bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL;
     const uint32_t avx512_7c = bit_AVX512VBMI | bit_AVX512VNNI;
     uint32_t a, b1, c1, d, b7, c7;

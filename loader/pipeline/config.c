@@ -18,6 +18,9 @@
 #define STEPS_BYTES (4 * MIB)
 #define READ_AHEAD_BYTES (64 * MIB)
 #define READ_AHEAD_MIN_BYTES (4 * MIB)
+/* All slots together, from where on what is stored in one will have left the cache when it is read.
+ */
+#define STREAM_BYTES (16 * MIB)
 #define MAX_BATCH_SIZE 65536u
 #define MAX_THREADS 1024u
 #define MAX_PREFETCH 65536u
@@ -69,7 +72,7 @@ static int check_fields(const fm_config *c, fm_error *error) {
 }
 
 /* Splits the budget: scratch and read buffers first, as many slots as fit, no more than useful. */
-static int fit_budget(fm_config *c, const fm_plan *plan, uint32_t *n_slots, fm_error *error) {
+static int fit_budget(fm_config *c, fm_plan *plan, uint32_t *n_slots, fm_error *error) {
     const uint64_t slot_bytes = fm_ring_slot_bytes((size_t)c->batch_size * plan->sample_bytes,
                                                    c->batch_size * sizeof(int64_t));
     const uint64_t scratch_bytes = c->n_threads * SCRATCH_BYTES_PER_THREAD + STEPS_BYTES +
@@ -104,6 +107,7 @@ static int fit_budget(fm_config *c, const fm_plan *plan, uint32_t *n_slots, fm_e
     c->read_ahead_bytes = read_bytes;
     const uint64_t fitting = (left - read_bytes) / slot_bytes;
     *n_slots = (uint32_t)(fitting < wanted_slots ? fitting : wanted_slots);
+    plan->stream = *n_slots * slot_bytes >= STREAM_BYTES;
     return FM_OK;
 }
 

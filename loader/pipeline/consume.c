@@ -139,6 +139,7 @@ static void fill_batch(const fm_loader *loader, const fm_group *group, void *mem
         .height = (uint32_t)loader->plan.out_height,
         .width = (uint32_t)loader->plan.out_width,
         .dtype = loader->plan.dtype,
+        .layout = loader->plan.layout,
         .number = group->number,
     };
     memcpy((uint8_t *)memory + loader->ring->label_offset, group->labels,

@@ -1,7 +1,6 @@
 #define _GNU_SOURCE
 #include "transform/kernels.h"
 
-#include <math.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -182,7 +181,7 @@ static void vertical(uint8_t *out, const uint8_t *const *in, const fm_coeffs *co
     }
 }
 
-/* ---- pick, mirror and store ----------------------------------------------------------------- */
+/* ---- pick and mirror ------------------------------------------------------------------------- */
 
 /* Four bytes at a time: the fourth is overwritten by the next pixel. */
 static void pick(uint8_t *out, const uint8_t *in, const int32_t *index, int32_t n) {
@@ -202,34 +201,6 @@ static void mirror(uint8_t *out, const uint8_t *in, int32_t n_px) {
     }
 }
 
-/* One channel at a time, four pixels a turn: the compiler's own ways take twice the time. */
-static void store_u8(uint8_t *out, size_t plane, const uint8_t *in, int32_t n_px) {
-    const size_t n = (size_t)n_px;
-    for (size_t channel = 0; channel < 3; channel++) {
-        uint8_t *restrict const to = out + channel * plane;
-        const uint8_t *const from = in + channel;
-        size_t i = 0;
-        for (; i + 4 <= n; i += 4) {
-            to[i + 0] = from[3 * i + 0];
-            to[i + 1] = from[3 * i + 3];
-            to[i + 2] = from[3 * i + 6];
-            to[i + 3] = from[3 * i + 9];
-        }
-        for (; i < n; i++) to[i] = from[3 * i];
-    }
-}
-
-static void store_f32(float *out, size_t plane, const uint8_t *in, int32_t n_px,
-                      const float (*table)[256]) {
-    float *restrict const red = out, *restrict const green = out + plane;
-    float *restrict const blue = out + 2 * plane;
-    for (size_t i = 0; i < (size_t)n_px; i++) {
-        red[i] = table[0][in[3 * i + 0]];
-        green[i] = table[1][in[3 * i + 1]];
-        blue[i] = table[2][in[3 * i + 2]];
-    }
-}
-
 /* ---- the table ------------------------------------------------------------------------------- */
 
 void fm_kernels_init(fm_kernels *kernels, fm_cpu_tier tier) {
@@ -239,72 +210,10 @@ void fm_kernels_init(fm_kernels *kernels, fm_cpu_tier tier) {
                             .horizontal = horizontal,
                             .vertical = vertical,
                             .pick = pick,
-                            .mirror = mirror,
-                            .store_u8 = store_u8,
-                            .store_f32 = store_f32};
+                            .mirror = mirror};
 #if defined(__x86_64__)
     fm_kernels_init_x86(kernels, tier);
 #else
     (void)tier;
 #endif
-}
-
-/* ---- steps ----------------------------------------------------------------------------------- */
-
-/* Tried neighbours of the estimates of mean and std, to either side. */
-#define REACH 2
-
-/* The std of values that are (i / 255 - mean) / std: one over the slope of the line through them.
- */
-static float estimate_std(const float *values) {
-    double sum = 0;
-    for (int i = 0; i < 256; i++) sum += (i - 127.5) * (double)values[i];
-    /* The sum of the squares of i - 127.5 is 256 * (256^2 - 1) / 12. */
-    return (float)(256.0 * 65535.0 / 12.0 / 255.0 / sum);
-}
-
-static float nth_neighbour(float value, int n) {
-    for (; n > 0; n--) value = nextafterf(value, INFINITY);
-    for (; n < 0; n++) value = nextafterf(value, -INFINITY);
-    return value;
-}
-
-static void set_step(fm_steps *steps, int channel, float mean, float std) {
-    const double scale = 1.0 / (double)std;
-    steps->mean[channel] = mean;
-    steps->scale_high[channel] = (float)scale;
-    steps->scale_low[channel] = (float)(scale - (double)(float)scale);
-}
-
-bool fm_steps_find(const fm_kernels *kernels, const float (*table)[256], fm_steps *steps) {
-    if (!kernels->store_steps) return false;
-    uint8_t grey[3 * 256 + FM_ROW_SLACK] = {0};
-    for (int i = 0; i < 3 * 256; i++) grey[i] = (uint8_t)(i / 3);
-    float std[3], values[3][256];
-    for (int channel = 0; channel < 3; channel++) {
-        std[channel] = estimate_std(table[channel]);
-        if (!isnormal(std[channel])) return false;
-    }
-    unsigned found = 0; /* a bit by channel */
-    for (int n = -REACH; n <= REACH; n++) {
-        for (int m = -REACH; m <= REACH; m++) {
-            fm_steps tried;
-            for (int channel = 0; channel < 3; channel++) {
-                const float this_std = nth_neighbour(std[channel], n);
-                const float mean = -table[channel][0] * this_std;
-                set_step(&tried, channel, mean == 0 ? 0 : nth_neighbour(mean, m), this_std);
-            }
-            kernels->store_steps(values[0], 256, grey, 256, &tried);
-            for (int channel = 0; channel < 3; channel++) {
-                if (found >> channel & 1) continue;
-                if (memcmp(values[channel], table[channel], sizeof(values[channel]))) continue;
-                found |= 1u << channel;
-                steps->mean[channel] = tried.mean[channel];
-                steps->scale_high[channel] = tried.scale_high[channel];
-                steps->scale_low[channel] = tried.scale_low[channel];
-            }
-            if (found == 7) return true;
-        }
-    }
-    return false;
 }

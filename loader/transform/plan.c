@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "transform/half.h"
+
 #define MAX_SIDE 65535
 
 static const char *kind_name(fm_op_kind kind) {
@@ -136,10 +138,36 @@ static int take_ops(fm_plan *plan, const fm_transform *transform, fm_error *erro
     return FM_OK;
 }
 
+static size_t value_bytes(fm_dtype dtype) {
+    return dtype == FM_UINT8 ? 1 : dtype == FM_FLOAT32 ? sizeof(float) : sizeof(uint16_t);
+}
+
+static void take_table(fm_plan *plan, const void *values) {
+    const size_t n_bytes = value_bytes(plan->dtype);
+    for (size_t i = 0; i < 3 * 256; i++) {
+        const uint8_t *const value = (const uint8_t *)values + i * n_bytes;
+        uint16_t half;
+        if (plan->dtype == FM_FLOAT32) {
+            memcpy(&plan->table[i / 256][i % 256], value, n_bytes);
+        } else {
+            memcpy(&half, value, n_bytes);
+            plan->bits[i / 256][i % 256] = half;
+        }
+    }
+}
+
+static void set_value(fm_plan *plan, int channel, int i, float value) {
+    if (plan->dtype == FM_FLOAT32)
+        plan->table[channel][i] = value;
+    else
+        plan->bits[channel][i] =
+            plan->dtype == FM_FLOAT16 ? fm_float16_bits(value) : fm_bfloat16_bits(value);
+}
+
 /* torchvision's float32 steps: ToTensor divides by 255, Normalize subtracts and divides. */
 static int fill_table(fm_plan *plan, const fm_transform *transform, fm_error *error) {
     if (transform->value_table) {
-        memcpy(plan->table, transform->value_table, sizeof(plan->table));
+        take_table(plan, transform->value_table);
         return FM_OK;
     }
     for (int channel = 0; channel < 3; channel++) {
@@ -150,26 +178,33 @@ static int fill_table(fm_plan *plan, const fm_transform *transform, fm_error *er
                                 "std not 0",
                                 channel, (double)mean, (double)std);
         for (int value = 0; value < 256; value++)
-            plan->table[channel][value] = ((float)value / 255.0f - mean) / std;
+            set_value(plan, channel, value, ((float)value / 255.0f - mean) / std);
     }
     return FM_OK;
 }
 
 int fm_plan_init(fm_plan *plan, const fm_transform *transform, fm_error *error) {
-    *plan = (fm_plan){.dtype = transform->dtype, .resize_order = transform->resize_order};
-    if (transform->dtype != FM_UINT8 && transform->dtype != FM_FLOAT32)
+    *plan = (fm_plan){.dtype = transform->dtype,
+                      .layout = transform->layout,
+                      .resize_order = transform->resize_order};
+    if ((int)transform->dtype < FM_UINT8 || transform->dtype > FM_BFLOAT16)
         return fm_error_set(error, FM_ERR_ARGUMENT,
-                            "dtype is %d; allowed are %d (uint8) and %d (float32)",
-                            (int)transform->dtype, FM_UINT8, FM_FLOAT32);
+                            "dtype is %d; allowed are %d (uint8), %d (float32), %d (float16) and "
+                            "%d (bfloat16)",
+                            (int)transform->dtype, FM_UINT8, FM_FLOAT32, FM_FLOAT16, FM_BFLOAT16);
+    if (transform->layout != FM_NCHW && transform->layout != FM_NHWC)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "layout is %d; allowed are %d (NCHW) and %d (NHWC)",
+                            (int)transform->layout, FM_NCHW, FM_NHWC);
     if ((int)transform->resize_order < FM_RESIZE_HORIZONTAL_FIRST ||
         transform->resize_order > FM_RESIZE_PILLOW_12_2)
         return fm_error_set(error, FM_ERR_ARGUMENT, "resize_order is %d; allowed are %d to %d",
                             (int)transform->resize_order, FM_RESIZE_HORIZONTAL_FIRST,
                             FM_RESIZE_PILLOW_12_2);
     int status = take_ops(plan, transform, error);
-    if (!status && plan->dtype == FM_FLOAT32) status = fill_table(plan, transform, error);
+    if (!status && plan->dtype != FM_UINT8) status = fill_table(plan, transform, error);
     if (status) return status;
-    const size_t value_bytes = plan->dtype == FM_FLOAT32 ? sizeof(float) : 1;
-    plan->sample_bytes = 3 * (size_t)plan->out_height * (size_t)plan->out_width * value_bytes;
+    plan->sample_bytes =
+        3 * (size_t)plan->out_height * (size_t)plan->out_width * value_bytes(plan->dtype);
     return FM_OK;
 }

@@ -3,6 +3,8 @@
 #ifndef FM_TRANSFORM_PLAN_H
 #define FM_TRANSFORM_PLAN_H
 
+#include <stdbool.h>
+
 #include "base/mem.h"
 #include "transform/geometry.h"
 
@@ -11,10 +13,15 @@ typedef struct fm_plan {
     size_t n_ops;
     int32_t out_width, out_height;
     fm_dtype dtype;
+    fm_layout layout;
     fm_filter filter; /* of the op that resizes */
     fm_resize_order resize_order;
-    size_t sample_bytes; /* 3 * out_height * out_width * size of dtype */
-    float table[3][256]; /* FM_FLOAT32: result by channel and value */
+    bool stream;             /* samples go past the cache, where stores can do so; default false */
+    size_t sample_bytes;     /* 3 * out_height * out_width * size of dtype */
+    union {                  /* result by channel and value */
+        float table[3][256]; /* FM_FLOAT32 */
+        uint32_t bits[3][256]; /* the same as bits; a 16-bit type's in the lower half */
+    };
 } fm_plan;
 
 /* Checks *transform and fills *plan (caller's memory). FM_ERR_ARGUMENT names the op and value. */

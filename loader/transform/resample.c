@@ -1,10 +1,9 @@
 #define _GNU_SOURCE
 #include "transform/resample.h"
 
-#include <string.h>
-
 #include "transform/coeffs.h"
 #include "transform/kernels.h"
+#include "transform/store.h"
 
 /* Most rows handed out at a time, and rows that pass two of the vertical-first order's stages. */
 #define BLOCK_ROWS 16
@@ -27,8 +26,7 @@ struct fm_resample {
     const fm_plan *plan;
     fm_mem_counter *counter;
     fm_kernels kernels;
-    fm_steps steps; /* in place of the plan's table, if use_steps */
-    bool use_steps;
+    fm_store store;
 
     /* The sample, set by begin. */
     fm_coeffs columns, rows; /* of the passes that take place */
@@ -257,17 +255,21 @@ static int prepare_scratch(fm_resample *resample, int32_t row_px, fm_error *erro
     return status;
 }
 
-/* n values of what a zero byte becomes, from pixel `offset` of the channel on. */
-static void store_zeros(const fm_resample *resample, int channel, size_t offset, size_t n) {
-    const fm_plan *const plan = resample->plan;
-    const size_t plane = (size_t)plan->out_width * (size_t)plan->out_height;
-    const size_t start = (size_t)channel * plane + offset;
-    if (plan->dtype == FM_UINT8) {
-        memset(resample->out + start, 0, n);
-        return;
-    }
-    float *const out = (float *)resample->out + start;
-    for (size_t i = 0; i < n; i++) out[i] = plan->table[channel][0];
+/* n visible or other pixels of one row of the output, from a column on. */
+static void store(const fm_resample *resample, const uint8_t *px, size_t row, size_t column,
+                  size_t n) {
+    const size_t offset = row * (size_t)resample->plan->out_width + column;
+    resample->store.row(&resample->store, resample->out + offset * resample->store.px_bytes, px,
+                        (int32_t)n);
+}
+
+/* Black pixels, in pieces of this many. */
+#define BLACK_PX 256
+
+static void store_black(const fm_resample *resample, size_t row, size_t column, size_t n) {
+    static const uint8_t black[3 * BLACK_PX + FM_ROW_SLACK];
+    for (size_t i = 0; i < n; i += BLACK_PX)
+        store(resample, black, row, column + i, n - i < BLACK_PX ? n - i : BLACK_PX);
 }
 
 /* Fills the output around what shows of the image. */
@@ -277,12 +279,12 @@ static void store_padding(const fm_resample *resample) {
     const size_t height = (size_t)resample->plan->out_height;
     const size_t left = (size_t)visible.left, top = (size_t)visible.top;
     const size_t right = left + (size_t)visible.width, bottom = top + (size_t)visible.height;
-    for (int channel = 0; channel < 3; channel++) {
-        store_zeros(resample, channel, 0, top * width);
-        store_zeros(resample, channel, bottom * width, (height - bottom) * width);
-        for (size_t row = top; row < bottom; row++) {
-            store_zeros(resample, channel, row * width, left);
-            store_zeros(resample, channel, row * width + right, width - right);
+    for (size_t row = 0; row < height; row++) {
+        if (row < top || row >= bottom) {
+            store_black(resample, row, 0, width);
+        } else {
+            store_black(resample, row, 0, left);
+            store_black(resample, row, right, width - right);
         }
     }
 }
@@ -302,6 +304,7 @@ int fm_resample_start(fm_resample *resample, int32_t skip_px, int32_t row_px, vo
         if (status) return status;
     }
     store_padding(resample);
+    fm_store_drain(&resample->store);
     return FM_OK;
 }
 
@@ -366,22 +369,6 @@ static const uint8_t *const *vertical_pass(fm_resample *resample, int32_t n) {
     return read_rows_from(&resample->between, 0);
 }
 
-static void store(fm_resample *resample, const uint8_t *row, int32_t visible_row) {
-    const fm_plan *const plan = resample->plan;
-    const fm_box visible = resample->visible;
-    const size_t plane = (size_t)plan->out_width * (size_t)plan->out_height;
-    const size_t offset =
-        (size_t)(visible.top + visible_row) * (size_t)plan->out_width + (size_t)visible.left;
-    if (plan->dtype == FM_UINT8)
-        resample->kernels.store_u8(resample->out + offset, plane, row, visible.width);
-    else if (resample->use_steps)
-        resample->kernels.store_steps((float *)resample->out + offset, plane, row, visible.width,
-                                      &resample->steps);
-    else
-        resample->kernels.store_f32((float *)resample->out + offset, plane, row, visible.width,
-                                    plan->table);
-}
-
 void fm_resample_push(fm_resample *resample, int32_t n_rows) {
     const fm_kernels *const kernels = &resample->kernels;
     if (columns_first(resample))
@@ -400,9 +387,11 @@ void fm_resample_push(fm_resample *resample, int32_t n_rows) {
                 kernels->mirror(resample->last.pointers[0], row, resample->visible.width);
                 row = resample->last.pointers[0];
             }
-            store(resample, row, resample->n_stored + i);
+            store(resample, row, (size_t)(resample->visible.top + resample->n_stored + i),
+                  (size_t)resample->visible.left, (size_t)resample->visible.width);
         }
     }
+    fm_store_drain(&resample->store);
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */
@@ -446,8 +435,7 @@ int fm_resample_open(fm_resample **out, const fm_plan *plan, fm_mem_counter *cou
     resample->plan = plan;
     resample->counter = counter;
     fm_kernels_init(&resample->kernels, tier);
-    resample->use_steps = plan->dtype == FM_FLOAT32 &&
-                          fm_steps_find(&resample->kernels, plan->table, &resample->steps);
+    fm_store_init(&resample->store, plan, tier);
     status = reserve(resample, error);
     if (status) fm_resample_close(out);
     return status;

@@ -32,7 +32,7 @@ int fm_resample_begin(fm_resample *resample, const fm_geometry *geometry, fm_box
 
 /*
  * The decoder's rows will have row_px pixels, of which skip_px lie left of the needed box.
- * `out` is the sample's place: [3][out_height][out_width] of the plan's dtype.
+ * `out` is the sample's place, of the plan's dtype and layout.
  */
 int fm_resample_start(fm_resample *resample, int32_t skip_px, int32_t row_px, void *out,
                       fm_error *error);

@@ -40,7 +40,7 @@ except ImportError as missing:
 Image.MAX_IMAGE_PIXELS = None
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOURCES = ("base/cpu.c base/error.c base/mem.c transform/geometry.c transform/plan.c transform/coeffs.c "
-           "transform/kernels.c transform/resample.c").split()
+           "transform/kernels.c transform/resample.c transform/store.c").split()
 
 RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP, FLIP = 1, 2, 3, 4
 UINT8, FLOAT32 = 1, 2
@@ -66,8 +66,9 @@ class Draw(ctypes.Structure):
 
 class Transform(ctypes.Structure):
     _fields_ = [("ops", ctypes.POINTER(Op)), ("n_ops", ctypes.c_size_t), ("dtype", ctypes.c_int),
-                ("mean", ctypes.c_float * 3), ("std", ctypes.c_float * 3),
-                ("value_table", ctypes.c_void_p), ("resize_order", ctypes.c_int)]
+                ("layout", ctypes.c_int), ("mean", ctypes.c_float * 3),
+                ("std", ctypes.c_float * 3), ("value_table", ctypes.c_void_p),
+                ("resize_order", ctypes.c_int)]
 
 
 class Box(ctypes.Structure):
@@ -93,8 +94,9 @@ class Error(ctypes.Structure):
 class Plan(ctypes.Structure):
     _fields_ = [("ops", Op * 16), ("n_ops", ctypes.c_size_t), ("out_width", ctypes.c_int32),
                 ("out_height", ctypes.c_int32), ("dtype", ctypes.c_int),
-                ("filter", ctypes.c_int), ("resize_order", ctypes.c_int),
-                ("sample_bytes", ctypes.c_size_t), ("table", ctypes.c_float * 768)]
+                ("layout", ctypes.c_int), ("filter", ctypes.c_int), ("resize_order", ctypes.c_int),
+                ("stream", ctypes.c_bool), ("sample_bytes", ctypes.c_size_t),
+                ("table", ctypes.c_float * 768)]
 
 
 def build_library(folder):

@@ -22,7 +22,6 @@
 
 #include "base/mem.h"
 #include "transform/kernels.h"
-#include "transform/plan.h"
 
 #ifdef FM_EMULATED_TIER
 enum { N_CASES = 1000 };
@@ -307,144 +306,14 @@ static void mirror_equals_scalar(void **state) {
     }
 }
 
-/* Stores write exactly their pixels: nothing stands behind the last plane but the guard page, and
- * what is between planes must stay. */
-static void store_u8_equals_scalar(void **state) {
-    (void)state;
-    fm_kernels scalar, kernels;
-    fm_kernels_init(&scalar, FM_CPU_SCALAR);
-    for (int32_t n_px = 1; n_px < 400; n_px++) {
-        const size_t plane = (size_t)n_px + (size_t)random_below(40);
-        const size_t n = 2 * plane + (size_t)n_px;
-        const uint8_t *in;
-        fill_rows(&in, 1, 3 * (size_t)n_px);
-        for (int tier = 1; tier <= (int)best_tier(); tier++) {
-            clear_results(MOST_ROWS);
-            fm_kernels_init(&kernels, (fm_cpu_tier)tier);
-            scalar.store_u8(row_at(want_memory, 0, n, 0), plane, in, n_px);
-            kernels.store_u8(row_at(got_memory, 0, n, 0), plane, in, n_px);
-            compare_rows("store_u8", tier, 1, n, 0);
-        }
-    }
-}
-
-#ifndef FM_EMULATED_TIER
-
-static fm_plan make_plan(const float *mean, const float *std) {
-    const fm_op op = {.kind = FM_OP_CENTER_CROP, .height = 1, .width = 1};
-    const fm_transform transform = {.ops = &op,
-                                    .n_ops = 1,
-                                    .dtype = FM_FLOAT32,
-                                    .mean = {mean[0], mean[1], mean[2]},
-                                    .std = {std[0], std[1], std[2]}};
-    fm_plan plan;
-    assert_int_equal(fm_plan_init(&plan, &transform, NULL), FM_OK);
-    return plan;
-}
-
-static void compare_stores(const fm_kernels *kernels, int tier, const fm_plan *plan,
-                           const fm_steps *steps, const uint8_t *in, int32_t n_px) {
-    fm_kernels scalar;
-    fm_kernels_init(&scalar, FM_CPU_SCALAR);
-    const size_t plane = (size_t)n_px + (size_t)random_below(20);
-    const size_t n = (2 * plane + (size_t)n_px) * sizeof(float);
-    assert_true(n <= row_bytes);
-    clear_results(MOST_ROWS);
-    scalar.store_f32((float *)row_at(want_memory, 0, n, 0), plane, in, n_px, plan->table);
-    kernels->store_f32((float *)row_at(got_memory, 0, n, 0), plane, in, n_px, plan->table);
-    compare_rows("store_f32", tier, 1, n, 0);
-    if (!steps) return;
-    memset(row_at(got_memory, 0, row_bytes, 0), 0xa5, row_bytes);
-    kernels->store_steps((float *)row_at(got_memory, 0, n, 0), plane, in, n_px, steps);
-    compare_rows("store_steps", tier, 1, n, 0);
-}
-
-static const float imagenet_mean[] = {0.485f, 0.456f, 0.406f};
-static const float imagenet_std[] = {0.229f, 0.224f, 0.225f};
-
-static void store_f32_equals_scalar(void **state) {
-    (void)state;
-    const fm_plan plan = make_plan(imagenet_mean, imagenet_std);
-    for (int tier = 1; tier <= (int)best_tier(); tier++) {
-        fm_kernels kernels;
-        fm_steps steps;
-        fm_kernels_init(&kernels, (fm_cpu_tier)tier);
-        const bool found = fm_steps_find(&kernels, plan.table, &steps);
-        assert_int_equal(found, kernels.store_steps != NULL);
-        for (int32_t n_px = 1; n_px < 300; n_px++) {
-            const uint8_t *in;
-            fill_rows(&in, 1, 3 * (size_t)n_px);
-            compare_stores(&kernels, tier, &plan, found ? &steps : NULL, in, n_px);
-        }
-        /* All 768 pairs of channel and value. */
-        uint8_t all[3 * 256 + FM_ROW_SLACK];
-        for (int i = 0; i < 3 * 256; i++) all[i] = (uint8_t)(i / 3 + i % 3);
-        compare_stores(&kernels, tier, &plan, found ? &steps : NULL, all, 256);
-    }
-}
-
-/* Steps are found for what people use and for most of anything else; what is found is right. */
-static void steps_give_the_table_or_are_not_used(void **state) {
-    (void)state;
-    static const float usual[][6] = {
-        {0, 0, 0, 1, 1, 1},
-        {0.5f, 0.5f, 0.5f, 0.5f, 0.5f, 0.5f},
-        {0.485f, 0.456f, 0.406f, 0.229f, 0.224f, 0.225f},
-        {0.4914f, 0.4822f, 0.4465f, 0.2470f, 0.2435f, 0.2616f},
-        {0.48145466f, 0.4578275f, 0.40821073f, 0.26862954f, 0.26130258f, 0.27577711f},
-        {0.1307f, 0.1307f, 0.1307f, 0.3081f, 0.3081f, 0.3081f},
-    };
-    fm_kernels kernels;
-    fm_kernels_init(&kernels, best_tier());
-    if (!kernels.store_steps) skip();
-    fm_steps steps;
-    for (size_t i = 0; i < sizeof(usual) / sizeof(*usual); i++) {
-        const fm_plan plan = make_plan(usual[i], usual[i] + 3);
-        if (!fm_steps_find(&kernels, plan.table, &steps)) fail_msg("no steps for case %zu", i);
-    }
-    int n_found = 0;
-    uint8_t all[3 * 256 + FM_ROW_SLACK] = {0};
-    for (int i = 0; i < 3 * 256; i++) all[i] = (uint8_t)(i / 3);
-    for (int i = 0; i < 1000; i++) {
-        float mean[3], std[3];
-        for (int c = 0; c < 3; c++) {
-            mean[c] = (float)random_below(1 << 24) / (1 << 23) - 1;
-            std[c] = (float)(1 + random_below(1 << 24)) / (1 << 23);
-        }
-        const fm_plan plan = make_plan(mean, std);
-        if (!fm_steps_find(&kernels, plan.table, &steps)) continue;
-        n_found++;
-        compare_stores(&kernels, (int)kernels.tier, &plan, &steps, all, 256);
-    }
-    print_message("steps found for %d of 1000 tables\n", n_found);
-    assert_true(n_found > 900);
-    /* Tables that no steps give, and values that are none. */
-    fm_plan plan = make_plan(imagenet_mean, imagenet_std);
-    plan.table[1][200] += 1e-6f;
-    assert_false(fm_steps_find(&kernels, plan.table, &steps));
-    memset(plan.table, 0, sizeof(plan.table));
-    assert_false(fm_steps_find(&kernels, plan.table, &steps));
-    memset(plan.table, 255, sizeof(plan.table)); /* not a number */
-    assert_false(fm_steps_find(&kernels, plan.table, &steps));
-}
-
-#endif
-
 int main(void) {
     const char *const seed = getenv("FM_SEED");
     lcg_state = seed ? (uint32_t)strtoul(seed, NULL, 10) : 1;
     print_message("seed %u, tier %s\n", lcg_state, fm_cpu_tier_name(best_tier()));
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(horizontal_equals_scalar),
-        cmocka_unit_test(vertical_equals_scalar),
-        cmocka_unit_test(largest_sizes_equal_scalar),
-        cmocka_unit_test(most_rows_equal_scalar),
+        cmocka_unit_test(horizontal_equals_scalar),   cmocka_unit_test(vertical_equals_scalar),
+        cmocka_unit_test(largest_sizes_equal_scalar), cmocka_unit_test(most_rows_equal_scalar),
         cmocka_unit_test(mirror_equals_scalar),
-        cmocka_unit_test(store_u8_equals_scalar),
-#ifndef FM_EMULATED_TIER
-        cmocka_unit_test(store_f32_equals_scalar),
-        cmocka_unit_test(steps_give_the_table_or_are_not_used),
-#endif
     };
     return cmocka_run_group_tests(tests, map_memory, NULL);
 }

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "transform/half.h"
 #include "transform/plan.h"
 
 static const fm_op resize_short = {.kind = FM_OP_RESIZE, .height = 256};
@@ -141,9 +142,14 @@ static void values_out_of_range_are_named(void **state) {
 static void types_and_statistics_are_checked(void **state) {
     (void)state;
     fm_transform transform = transform_of(&center, 1);
-    transform.dtype = 3;
-    assert_refused(&transform, "dtype is 3", "uint8");
-    transform.dtype = FM_FLOAT32;
+    transform.dtype = 5;
+    assert_refused(&transform, "dtype is 5", "bfloat16");
+    transform.dtype = 0;
+    assert_refused(&transform, "dtype is 0", "uint8");
+    transform.dtype = FM_FLOAT16;
+    transform.layout = 2;
+    assert_refused(&transform, "layout is 2", "NHWC");
+    transform.layout = FM_NHWC;
     transform.resize_order = 1000;
     assert_refused(&transform, "resize_order is 1000", "allowed");
     transform.resize_order = FM_RESIZE_PILLOW_13;
@@ -185,6 +191,35 @@ static void the_table_follows_the_float32_steps(void **state) {
     assert_memory_equal(plan.table, table, sizeof(table));
 }
 
+/* Without a table they are the float32 results rounded; with one they are its values. */
+static void tables_of_16_bits(void **state) {
+    (void)state;
+    fm_transform transform = transform_of(&center, 1);
+    const float mean[3] = {0.485f, 0.456f, 0.406f}, std[3] = {0.229f, 0.224f, 0.225f};
+    memcpy(transform.mean, mean, sizeof(mean));
+    memcpy(transform.std, std, sizeof(std));
+    fm_plan plan;
+    for (int half = 0; half < 2; half++) {
+        transform.dtype = half ? FM_FLOAT16 : FM_BFLOAT16;
+        transform.value_table = NULL;
+        assert_int_equal(fm_plan_init(&plan, &transform, NULL), FM_OK);
+        assert_int_equal(plan.sample_bytes, 3 * 7 * 9 * 2);
+        for (int i = 0; i < 768; i++) {
+            volatile float value = (float)(i % 256) / 255.0f;
+            value = value - mean[i / 256];
+            value = value / std[i / 256];
+            assert_int_equal(plan.bits[i / 256][i % 256],
+                             half ? fm_float16_bits(value) : fm_bfloat16_bits(value));
+        }
+        uint16_t table[3][256];
+        for (int i = 0; i < 768; i++) table[i / 256][i % 256] = (uint16_t)(65535 - 77 * i);
+        transform.value_table = table;
+        assert_int_equal(fm_plan_init(&plan, &transform, NULL), FM_OK);
+        for (int i = 0; i < 768; i++)
+            assert_int_equal(plan.bits[i / 256][i % 256], table[i / 256][i % 256]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_last_sized_op_gives_the_size),
@@ -192,6 +227,7 @@ int main(void) {
         cmocka_unit_test(values_out_of_range_are_named),
         cmocka_unit_test(types_and_statistics_are_checked),
         cmocka_unit_test(the_table_follows_the_float32_steps),
+        cmocka_unit_test(tables_of_16_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

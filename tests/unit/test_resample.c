@@ -157,11 +157,13 @@ static void plain_sample(uint8_t *out, const uint8_t *image, int32_t image_width
 
 /* ---- the stage ------------------------------------------------------------------------------- */
 
-static fm_plan make_plan(int32_t width, int32_t height, fm_dtype dtype, fm_resize_order order) {
+static fm_plan make_plan(int32_t width, int32_t height, fm_dtype dtype, fm_layout layout,
+                         fm_resize_order order) {
     const fm_op op = {.kind = FM_OP_CENTER_CROP, .height = height, .width = width};
     const fm_transform transform = {.ops = &op,
                                     .n_ops = 1,
                                     .dtype = dtype,
+                                    .layout = layout,
                                     .mean = {0.5f, 0.4f, 0.3f},
                                     .std = {0.2f, 0.3f, 0.1f},
                                     .resize_order = order};
@@ -243,7 +245,7 @@ static void results_equal_pillows(void **state) {
             .resized_height = golden[i].new_height,
             .window = {.width = golden[i].new_width, .height = golden[i].new_height}};
         for (int order = 0; order < 2; order++) {
-            fm_plan plan = make_plan(golden[i].new_width, golden[i].new_height, FM_UINT8,
+            fm_plan plan = make_plan(golden[i].new_width, golden[i].new_height, FM_UINT8, FM_NCHW,
                                      order ? FM_RESIZE_PILLOW_13 : FM_RESIZE_HORIZONTAL_FIRST);
             plan.filter = golden[i].filter;
             fm_resample *resample;
@@ -261,10 +263,11 @@ static void results_equal_pillows(void **state) {
 }
 
 static void compare(const uint8_t *image, int32_t image_width, const fm_geometry *geometry,
-                    fm_dtype dtype, fm_resize_order order, fm_filter filter) {
+                    fm_dtype dtype, fm_layout layout, fm_resize_order order, fm_filter filter) {
     enum { GUARD = 64 };
-    fm_plan plan = make_plan(geometry->window.width, geometry->window.height, dtype, order);
+    fm_plan plan = make_plan(geometry->window.width, geometry->window.height, dtype, layout, order);
     plan.filter = filter;
+    plan.stream = random_below(2);
     const size_t n_values = 3 * (size_t)plan.out_width * (size_t)plan.out_height;
     uint8_t *const memory = malloc(plan.sample_bytes + 2 * GUARD);
     uint8_t *const want = malloc(n_values);
@@ -275,12 +278,12 @@ static void compare(const uint8_t *image, int32_t image_width, const fm_geometry
     run(resample, image, image_width, geometry, memory + GUARD);
     fm_resample_close(&resample);
     plain_sample(want, image, image_width, geometry, order, filter);
-    if (dtype == FM_UINT8) {
-        assert_memory_equal(memory + GUARD, want, n_values);
-    } else {
-        const float *const got = (const float *)(memory + GUARD);
-        for (size_t i = 0; i < n_values; i++)
-            assert_true(got[i] == plan.table[i / (n_values / 3)][want[i]]);
+    const size_t plane = n_values / 3, value_bytes = plan.sample_bytes / n_values;
+    for (size_t i = 0; i < n_values; i++) {
+        const size_t at = layout == FM_NHWC ? 3 * (i % plane) + i / plane : i;
+        uint32_t got = 0;
+        memcpy(&got, memory + GUARD + at * value_bytes, value_bytes);
+        assert_int_equal(got, dtype == FM_UINT8 ? want[i] : plan.bits[i / plane][want[i]]);
     }
     for (size_t i = 0; i < GUARD; i++) {
         assert_int_equal(memory[i], 0x5a);
@@ -314,8 +317,9 @@ static void any_window_flip_and_block_equals_the_plain_resize(void **state) {
                                        .top = random_below(90) - 45,
                                        .width = random_side(),
                                        .height = random_side()};
-        compare(image, 100, &geometry, random_below(2) ? FM_UINT8 : FM_FLOAT32,
-                (fm_resize_order)random_below(3), (fm_filter)(i % (FM_FILTER_NEAREST + 1)));
+        compare(image, 100, &geometry, (fm_dtype)(FM_UINT8 + random_below(4)),
+                (fm_layout)random_below(2), (fm_resize_order)random_below(3),
+                (fm_filter)(i % (FM_FILTER_NEAREST + 1)));
     }
     free(image);
 }
@@ -336,8 +340,9 @@ static void the_longest_sides_are_exact(void **state) {
                                       .resized_height = size,
                                       .window = {.width = 3, .height = size}};
             for (int filter = 0; filter <= FM_FILTER_NEAREST; filter++) {
-                compare(image, 65535, &wide, FM_UINT8, FM_RESIZE_PILLOW_13, (fm_filter)filter);
-                compare(image, 2, &high, FM_UINT8, FM_RESIZE_PILLOW_13, (fm_filter)filter);
+                compare(image, 65535, &wide, FM_UINT8, FM_NCHW, FM_RESIZE_PILLOW_13,
+                        (fm_filter)filter);
+                compare(image, 2, &high, FM_UINT8, FM_NCHW, FM_RESIZE_PILLOW_13, (fm_filter)filter);
             }
         }
     }
@@ -346,13 +351,14 @@ static void the_longest_sides_are_exact(void **state) {
                                .resized_height = 2,
                                .window = {.left = 65000, .width = 600, .height = 2}};
     for (int filter = 0; filter <= FM_FILTER_NEAREST; filter++)
-        compare(image, 65535, &grown, FM_UINT8, FM_RESIZE_HORIZONTAL_FIRST, (fm_filter)filter);
+        compare(image, 65535, &grown, FM_UINT8, FM_NCHW, FM_RESIZE_HORIZONTAL_FIRST,
+                (fm_filter)filter);
     free(image);
 }
 
 static void only_what_shows_is_asked_for(void **state) {
     (void)state;
-    const fm_plan plan = make_plan(10, 10, FM_UINT8, FM_RESIZE_HORIZONTAL_FIRST);
+    const fm_plan plan = make_plan(10, 10, FM_UINT8, FM_NCHW, FM_RESIZE_HORIZONTAL_FIRST);
     fm_resample *resample;
     assert_int_equal(fm_resample_open(&resample, &plan, NULL, NULL), FM_OK);
     fm_geometry geometry = {.source = {.left = 7, .top = 5, .width = 200, .height = 100},
@@ -378,7 +384,7 @@ static void only_what_shows_is_asked_for(void **state) {
 
 static void misuse_is_an_error(void **state) {
     (void)state;
-    const fm_plan plan = make_plan(10, 10, FM_UINT8, FM_RESIZE_HORIZONTAL_FIRST);
+    const fm_plan plan = make_plan(10, 10, FM_UINT8, FM_NCHW, FM_RESIZE_HORIZONTAL_FIRST);
     fm_resample *resample;
     fm_error error;
     uint8_t out[300];
@@ -400,7 +406,7 @@ static void misuse_is_an_error(void **state) {
 
 static void crops_seen_before_allocate_nothing(void **state) {
     (void)state;
-    const fm_plan plan = make_plan(50, 40, FM_FLOAT32, FM_RESIZE_PILLOW_13);
+    const fm_plan plan = make_plan(50, 40, FM_FLOAT32, FM_NCHW, FM_RESIZE_PILLOW_13);
     fm_mem_counter counter = {0};
     fm_resample *resample;
     assert_int_equal(fm_resample_open(&resample, &plan, &counter, NULL), FM_OK);

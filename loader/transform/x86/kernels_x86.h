@@ -6,8 +6,7 @@
 #include "transform/x86/horizontal_avx2.h"
 #include "transform/x86/horizontal_avx512.h"
 #include "transform/x86/horizontal_sse41.h"
-#include "transform/x86/store_avx2.h"
-#include "transform/x86/store_sse41.h"
+#include "transform/x86/mirror_sse41.h"
 #include "transform/x86/vertical_avx2.h"
 #include "transform/x86/vertical_avx512.h"
 #include "transform/x86/vertical_sse41.h"
@@ -22,14 +21,11 @@ static inline __attribute__((unused)) void fm_kernels_init_x86(fm_kernels *kerne
     kernels->horizontal = fm_horizontal_sse41;
     kernels->vertical = fm_vertical_sse41;
     kernels->mirror = fm_mirror_sse41;
-    kernels->store_u8 = fm_store_u8_sse41;
-    kernels->store_f32 = fm_store_f32_sse41;
     if (tier < FM_CPU_AVX2) return;
     kernels->tier = FM_CPU_AVX2;
     kernels->prepare_columns = fm_prepare_columns_avx2;
     kernels->horizontal = fm_horizontal_avx2;
     kernels->vertical = fm_vertical_avx2;
-    kernels->store_steps = fm_store_steps_avx2;
     if (tier < FM_CPU_AVX512) return;
     kernels->tier = FM_CPU_AVX512;
     kernels->prepare_columns = fm_prepare_columns_avx512;

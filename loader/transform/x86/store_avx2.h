@@ -1,56 +1,194 @@
-/* The float32 store in AVX2 and FMA: arithmetic in place of the table. */
+/* Stores in AVX2, FMA and F16C: arithmetic in place of the table. */
 #ifndef FM_TRANSFORM_X86_STORE_AVX2_H
 #define FM_TRANSFORM_X86_STORE_AVX2_H
 
-#include "transform/kernels.h"
+#include <string.h>
+
+#include "transform/store.h"
 #include "transform/x86/target.h"
 
+/* A constant wherever the functions below are inlined. */
+typedef enum fm_avx2_kind { FM_AVX2_F32, FM_AVX2_F16, FM_AVX2_BF16 } fm_avx2_kind;
+
+/* What eight values next to each other are computed with. */
+typedef struct fm_avx2_terms {
+    __m256 mean, scale_high, scale_low; /* float32 */
+    __m256 slope, offset;               /* 16 bits */
+} fm_avx2_terms;
+
 /*
- * Eight values of one channel. 1/255 and 1/std are sums of two floats, the second the first one's
- * rounding error, so that a product has its right rounding but for rare cases; fm_steps_find() has
- * compared all results with the table.
+ * Eight values. 1/255 and 1/std are sums of two floats, the second the first one's rounding error,
+ * so that a product has its right rounding but for rare cases; fm_store_init() has compared all
+ * results with the table.
  */
-FM_AVX2_INLINE __m256 fm_steps_value_avx2(__m256i bytes, const fm_steps *steps, size_t channel) {
+FM_AVX2_INLINE __m256 fm_values_avx2(__m256i bytes, const fm_avx2_terms *terms,
+                                     const fm_avx2_kind kind) {
     const __m256 x = _mm256_cvtepi32_ps(bytes);
+    if (kind != FM_AVX2_F32) return _mm256_fmadd_ps(x, terms->slope, terms->offset);
     const __m256 part = _mm256_mul_ps(x, _mm256_set1_ps(FM_STEPS_255TH_LOW));
     const __m256 share = _mm256_fmadd_ps(x, _mm256_set1_ps(FM_STEPS_255TH_HIGH), part);
-    const __m256 from_mean = _mm256_sub_ps(share, _mm256_set1_ps(steps->mean[channel]));
-    const __m256 rest = _mm256_mul_ps(from_mean, _mm256_set1_ps(steps->scale_low[channel]));
-    return _mm256_fmadd_ps(from_mean, _mm256_set1_ps(steps->scale_high[channel]), rest);
+    const __m256 from_mean = _mm256_sub_ps(share, terms->mean);
+    return _mm256_fmadd_ps(from_mean, terms->scale_high,
+                           _mm256_mul_ps(from_mean, terms->scale_low));
+}
+
+/* A tie would be rounded up, not to even: fm_store_init() has seen that there is none. */
+FM_AVX2_INLINE __m128i fm_bf16_avx2(__m256 values) {
+    const __m256i sum = _mm256_add_epi32(_mm256_castps_si256(values), _mm256_set1_epi32(0x8000));
+    const __m256i rounded = _mm256_srli_epi32(sum, 16);
+    return _mm_packus_epi32(_mm256_castsi256_si128(rounded), _mm256_extracti128_si256(rounded, 1));
+}
+
+/* Eight values in their type. */
+FM_AVX2_INLINE void fm_put_avx2(uint8_t *to, __m256 values, const fm_avx2_kind kind) {
+    if (kind == FM_AVX2_F32)
+        _mm256_storeu_ps((float *)to, values);
+    else if (kind == FM_AVX2_F16)
+        _mm_storeu_si128((__m128i *)to, _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
+    else
+        _mm_storeu_si128((__m128i *)to, fm_bf16_avx2(values));
+}
+
+FM_AVX2_INLINE size_t fm_value_bytes_avx2(const fm_avx2_kind kind) {
+    return kind == FM_AVX2_F32 ? 4 : 2;
+}
+
+/* ---- planes ---------------------------------------------------------------------------------- */
+
+FM_AVX2_INLINE void fm_channel_terms_avx2(fm_avx2_terms *terms, const fm_store *store) {
+    for (int channel = 0; channel < 3; channel++)
+        terms[channel] =
+            (fm_avx2_terms){.mean = _mm256_set1_ps(store->steps.mean[channel]),
+                            .scale_high = _mm256_set1_ps(store->steps.scale_high[channel]),
+                            .scale_low = _mm256_set1_ps(store->steps.scale_low[channel]),
+                            .slope = _mm256_set1_ps(store->line.slope[channel]),
+                            .offset = _mm256_set1_ps(store->line.offset[channel])};
 }
 
 /* Eight pixels from 28 bytes: those behind the 24 are in the slack. */
-FM_AVX2_INLINE void fm_steps_px_avx2(float *const *to, const uint8_t *in, const fm_steps *steps) {
+FM_AVX2_INLINE void fm_planar_px_avx2(uint8_t *to, size_t plane_bytes, const uint8_t *in,
+                                      const fm_avx2_terms *terms, const fm_avx2_kind kind) {
     const __m256i px =
         _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)in)),
                                 _mm_loadu_si128((const __m128i *)(in + 12)), 1);
-    const __m256i red = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0, -1, -1, -1, 3, -1, -1, -1, 6, -1, -1, -1, 9, -1, -1, -1));
-    const __m256i green = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(1, -1, -1, -1, 4, -1, -1, -1, 7, -1, -1, -1, 10, -1, -1, -1));
-    const __m256i blue = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(2, -1, -1, -1, 5, -1, -1, -1, 8, -1, -1, -1, 11, -1, -1, -1));
-    _mm256_storeu_ps(to[0], fm_steps_value_avx2(_mm256_shuffle_epi8(px, red), steps, 0));
-    _mm256_storeu_ps(to[1], fm_steps_value_avx2(_mm256_shuffle_epi8(px, green), steps, 1));
-    _mm256_storeu_ps(to[2], fm_steps_value_avx2(_mm256_shuffle_epi8(px, blue), steps, 2));
+    const __m256i channels[3] = {_mm256_broadcastsi128_si256(_mm_setr_epi8(
+                                     0, -1, -1, -1, 3, -1, -1, -1, 6, -1, -1, -1, 9, -1, -1, -1)),
+                                 _mm256_broadcastsi128_si256(_mm_setr_epi8(
+                                     1, -1, -1, -1, 4, -1, -1, -1, 7, -1, -1, -1, 10, -1, -1, -1)),
+                                 _mm256_broadcastsi128_si256(_mm_setr_epi8(
+                                     2, -1, -1, -1, 5, -1, -1, -1, 8, -1, -1, -1, 11, -1, -1, -1))};
+    for (size_t c = 0; c < 3; c++)
+        fm_put_avx2(to + c * plane_bytes,
+                    fm_values_avx2(_mm256_shuffle_epi8(px, channels[c]), &terms[c], kind), kind);
 }
 
 /* The last eight pixels may overlap those before them; fewer go through a buffer. */
-FM_AVX2 void fm_store_steps_avx2(float *out, size_t plane, const uint8_t *in, int32_t n_px,
-                                 const fm_steps *steps) {
-    const fm_steps kept = *steps; /* which the stores to `out` can't change */
-    const size_t n = (size_t)n_px;
+FM_AVX2_INLINE void fm_planar_avx2(const fm_store *store, uint8_t *out, const uint8_t *in, size_t n,
+                                   const fm_avx2_kind kind) {
+    const size_t value_bytes = fm_value_bytes_avx2(kind);
+    const size_t plane_bytes = store->plane * value_bytes;
+    fm_avx2_terms terms[3];
+    fm_channel_terms_avx2(terms, store);
     for (size_t i = 0; n >= 8 && i < n; i += 8) {
         const size_t at = i + 8 <= n ? i : n - 8;
-        float *const to[3] = {out + at, out + plane + at, out + 2 * plane + at};
-        fm_steps_px_avx2(to, in + 3 * at, &kept);
+        fm_planar_px_avx2(out + at * value_bytes, plane_bytes, in + 3 * at, terms, kind);
     }
     if (n >= 8) return;
-    float values[3][8];
-    float *const to[3] = {values[0], values[1], values[2]};
-    fm_steps_px_avx2(to, in, &kept);
+    uint8_t few[3 * 32];
+    fm_planar_px_avx2(few, 32, in, terms, kind);
     for (size_t channel = 0; channel < 3; channel++)
-        for (size_t i = 0; i < n; i++) out[channel * plane + i] = values[channel][i];
+        memcpy(out + channel * plane_bytes, few + 32 * channel, n * value_bytes);
+}
+
+FM_AVX2 void fm_planar_f32_avx2(const fm_store *store, void *out, const uint8_t *in, int32_t n_px) {
+    fm_planar_avx2(store, out, in, (size_t)n_px, FM_AVX2_F32);
+}
+
+FM_AVX2 void fm_planar_f16_avx2(const fm_store *store, void *out, const uint8_t *in, int32_t n_px) {
+    fm_planar_avx2(store, out, in, (size_t)n_px, FM_AVX2_F16);
+}
+
+FM_AVX2 void fm_planar_bf16_avx2(const fm_store *store, void *out, const uint8_t *in,
+                                 int32_t n_px) {
+    fm_planar_avx2(store, out, in, (size_t)n_px, FM_AVX2_BF16);
+}
+
+/* ---- pixel after pixel ----------------------------------------------------------------------- */
+
+/* Eight numbers of the three channels in turn, the first of them given. */
+FM_AVX2_INLINE __m256 fm_in_turn_avx2(const float *by_channel, int first) {
+    float turn[8];
+    for (int i = 0; i < 8; i++) turn[i] = by_channel[(first + i) % 3];
+    return _mm256_loadu_ps(turn);
+}
+
+/* For the three eights in eight pixels. */
+FM_AVX2_INLINE void fm_turn_terms_avx2(fm_avx2_terms *terms, const fm_store *store) {
+    for (int k = 0; k < 3; k++)
+        terms[k] = (fm_avx2_terms){.mean = fm_in_turn_avx2(store->steps.mean, 8 * k),
+                                   .scale_high = fm_in_turn_avx2(store->steps.scale_high, 8 * k),
+                                   .scale_low = fm_in_turn_avx2(store->steps.scale_low, 8 * k),
+                                   .slope = fm_in_turn_avx2(store->line.slope, 8 * k),
+                                   .offset = fm_in_turn_avx2(store->line.offset, 8 * k)};
+}
+
+/* An eighth of eight pixels: k is 0 to 2. */
+FM_AVX2_INLINE __m256 fm_packed_values_avx2(const uint8_t *in, size_t k, const fm_avx2_terms *terms,
+                                            const fm_avx2_kind kind) {
+    const __m128i bytes = _mm_loadl_epi64((const __m128i *)(in + 8 * k));
+    return fm_values_avx2(_mm256_cvtepu8_epi32(bytes), &terms[k], kind);
+}
+
+FM_AVX2_INLINE void fm_packed_px_avx2(uint8_t *to, const uint8_t *in, const fm_avx2_terms *terms,
+                                      const fm_avx2_kind kind) {
+    for (size_t k = 0; k < 3; k++)
+        fm_put_avx2(to + 8 * k * fm_value_bytes_avx2(kind),
+                    fm_packed_values_avx2(in, k, terms, kind), kind);
+}
+
+FM_AVX2_INLINE void fm_packed_avx2(const fm_avx2_terms *terms, uint8_t *out, const uint8_t *in,
+                                   size_t n, const fm_avx2_kind kind) {
+    const size_t px_bytes = 3 * fm_value_bytes_avx2(kind);
+    for (size_t i = 0; n >= 8 && i < n; i += 8) {
+        const size_t at = i + 8 <= n ? i : n - 8;
+        fm_packed_px_avx2(out + at * px_bytes, in + 3 * at, terms, kind);
+    }
+    if (n >= 8) return;
+    uint8_t few[3 * 32];
+    fm_packed_px_avx2(few, in, terms, kind);
+    memcpy(out, few, n * px_bytes);
+}
+
+/*
+ * Rows that fill whole lines of the cache go past it where the plan says so: a line that is
+ * written without having been read costs memory half the traffic. Planes gain nothing by that: the
+ * processor then has three places to write to in turn.
+ */
+FM_AVX2 void fm_packed_f32_avx2(const fm_store *store, void *out, const uint8_t *in, int32_t n_px) {
+    const size_t n = (size_t)n_px;
+    fm_avx2_terms terms[3];
+    fm_turn_terms_avx2(terms, store);
+    if (!store->plan->stream || (uintptr_t)out % 64 || n % 16) {
+        fm_packed_avx2(terms, out, in, n, FM_AVX2_F32);
+        return;
+    }
+    float *to = out;
+    for (size_t i = 0; i < n; i += 8, to += 24, in += 24)
+        for (size_t k = 0; k < 3; k++)
+            _mm256_stream_ps(to + 8 * k, fm_packed_values_avx2(in, k, terms, FM_AVX2_F32));
+}
+
+FM_AVX2 void fm_packed_f16_avx2(const fm_store *store, void *out, const uint8_t *in, int32_t n_px) {
+    fm_avx2_terms terms[3];
+    fm_turn_terms_avx2(terms, store);
+    fm_packed_avx2(terms, out, in, (size_t)n_px, FM_AVX2_F16);
+}
+
+FM_AVX2 void fm_packed_bf16_avx2(const fm_store *store, void *out, const uint8_t *in,
+                                 int32_t n_px) {
+    fm_avx2_terms terms[3];
+    fm_turn_terms_avx2(terms, store);
+    fm_packed_avx2(terms, out, in, (size_t)n_px, FM_AVX2_BF16);
 }
 
 #endif

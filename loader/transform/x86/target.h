@@ -18,9 +18,10 @@
 #define FM_TARGET(set) __attribute__((target(set), unused))
 #endif
 #define FM_SSE41 static inline FM_TARGET("sse4.1")
-#define FM_AVX2 static inline FM_TARGET("avx2,fma")
-#define FM_AVX512 \
-    static inline FM_TARGET("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx2,fma")
+#define FM_AVX2 static inline FM_TARGET("avx2,fma,f16c")
+#define FM_AVX512            \
+    static inline FM_TARGET( \
+        "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx2,fma,f16c")
 #define FM_SSE41_INLINE FM_SSE41 __attribute__((always_inline))
 #define FM_AVX2_INLINE FM_AVX2 __attribute__((always_inline))
 #define FM_AVX512_INLINE FM_AVX512 __attribute__((always_inline))
