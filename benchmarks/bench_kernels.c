@@ -22,16 +22,18 @@ enum { IN_WIDTH = 276, IN_HEIGHT = 269, OUT = 224, BLOCK = 16 };
 /* As far apart as the transform's rows. */
 enum { IN_STRIDE = 896, OUT_STRIDE = 736 };
 enum { N_TIERS = FM_CPU_AVX512 + 1, MOST_ROUNDS = 10000, RUNS = 2 };
+enum { N_DTYPES = FM_BFLOAT16 + 1, N_LAYOUTS = 2 };
+enum { N_STORES = (FM_BFLOAT16 - FM_UINT8 + 1) * N_LAYOUTS };
 
 static struct {
     fm_kernels kernels[N_TIERS];
-    fm_store store_f32[N_TIERS], store_u8[N_TIERS];
     fm_coeffs columns[N_TIERS], rows[N_TIERS], rows_clipped[N_TIERS];
-    fm_plan plan_f32, plan_u8;
-    fm_resample *f32[N_TIERS], *u8[N_TIERS];
+    fm_plan plans[N_DTYPES][N_LAYOUTS];
+    fm_store stores[N_TIERS][N_DTYPES][N_LAYOUTS];
+    fm_resample *resamples[N_TIERS][N_DTYPES][N_LAYOUTS];
     uint8_t image[IN_HEIGHT * IN_STRIDE], wide[IN_HEIGHT * OUT_STRIDE], small[OUT * OUT_STRIDE];
     const uint8_t *image_rows[IN_HEIGHT], *wide_rows[IN_HEIGHT];
-    float out[3 * OUT * OUT];
+    _Alignas(64) float out[3 * OUT * OUT];
 } bench;
 
 static void check(int status, const fm_error *error) {
@@ -88,14 +90,21 @@ static void mirror(int tier) {
         bench.kernels[tier].mirror(bench.small + i * OUT_STRIDE, bench.wide + i * OUT_STRIDE, OUT);
 }
 
-static void store(const fm_store *store) {
+static void store(int tier, fm_dtype dtype, fm_layout layout) {
+    const fm_store *const store = &bench.stores[tier][dtype][layout];
     uint8_t *const out = (uint8_t *)bench.out;
     for (size_t i = 0; i < OUT; i++)
         store->row(store, out + i * OUT * store->px_bytes, bench.wide_rows[i], OUT);
 }
 
-static void store_u8(int tier) { store(&bench.store_u8[tier]); }
-static void store_f32(int tier) { store(&bench.store_f32[tier]); }
+static void store_u8(int tier) { store(tier, FM_UINT8, FM_NCHW); }
+static void store_u8_last(int tier) { store(tier, FM_UINT8, FM_NHWC); }
+static void store_f32(int tier) { store(tier, FM_FLOAT32, FM_NCHW); }
+static void store_f32_last(int tier) { store(tier, FM_FLOAT32, FM_NHWC); }
+static void store_f16(int tier) { store(tier, FM_FLOAT16, FM_NCHW); }
+static void store_f16_last(int tier) { store(tier, FM_FLOAT16, FM_NHWC); }
+static void store_bf16(int tier) { store(tier, FM_BFLOAT16, FM_NCHW); }
+static void store_bf16_last(int tier) { store(tier, FM_BFLOAT16, FM_NHWC); }
 
 static void transform(fm_resample *resample) {
     const fm_geometry geometry = {.source = {.width = IN_WIDTH, .height = IN_HEIGHT},
@@ -115,8 +124,9 @@ static void transform(fm_resample *resample) {
     }
 }
 
-static void transform_f32(int tier) { transform(bench.f32[tier]); }
-static void transform_u8(int tier) { transform(bench.u8[tier]); }
+static void transform_u8(int tier) { transform(bench.resamples[tier][FM_UINT8][FM_NCHW]); }
+static void transform_f32(int tier) { transform(bench.resamples[tier][FM_FLOAT32][FM_NCHW]); }
+static void transform_f16_last(int tier) { transform(bench.resamples[tier][FM_FLOAT16][FM_NHWC]); }
 
 /* Pixels that a figure counts are the kernel's outputs. */
 static const struct {
@@ -130,12 +140,33 @@ static const struct {
              {"resize, clipped", resize_clipped, (double)OUT *OUT},
              {"mirror", mirror, (double)OUT *OUT},
              {"store uint8", store_u8, (double)OUT *OUT},
+             {"... channels last", store_u8_last, (double)OUT *OUT},
              {"store float32", store_f32, (double)OUT *OUT},
+             {"... channels last", store_f32_last, (double)OUT *OUT},
+             {"store float16", store_f16, (double)OUT *OUT},
+             {"... channels last", store_f16_last, (double)OUT *OUT},
+             {"store bfloat16", store_bf16, (double)OUT *OUT},
+             {"... channels last", store_bf16_last, (double)OUT *OUT},
              {"transform uint8", transform_u8, (double)OUT *OUT},
-             {"transform float32", transform_f32, (double)OUT *OUT}};
+             {"transform float32", transform_f32, (double)OUT *OUT},
+             {"... float16 last", transform_f16_last, (double)OUT *OUT}};
 enum { N_CASES = sizeof(cases) / sizeof(*cases) };
 
 /* ---- setup, check, timing -------------------------------------------------------------------- */
+
+static void setup_coeffs(int tier) {
+    fm_error error;
+    fm_coeffs *const columns = &bench.columns[tier];
+    check(fm_coeffs_compute(columns, FM_FILTER_BILINEAR, IN_WIDTH, OUT, 0, OUT, NULL, &error),
+          &error);
+    fm_coeffs_even_taps(columns, IN_WIDTH);
+    fm_coeffs *const rows[] = {&bench.rows[tier], &bench.rows_clipped[tier]};
+    for (int i = 0; i < 2; i++)
+        check(fm_coeffs_compute(rows[i], FM_FILTER_BILINEAR, IN_HEIGHT, OUT, 0, OUT, NULL, &error),
+              &error);
+    rows[1]->clips = true;
+    prepare(tier);
+}
 
 static void setup(int n_tiers) {
     fm_error error;
@@ -146,32 +177,26 @@ static void setup(int n_tiers) {
         bench.wide_rows[i] = bench.wide + i * OUT_STRIDE;
     }
     const fm_op op = {.kind = FM_OP_RESIZE, .height = OUT, .width = OUT};
-    fm_transform plan = {.ops = &op,
-                         .n_ops = 1,
-                         .mean = {0.485f, 0.456f, 0.406f},
-                         .std = {0.229f, 0.224f, 0.225f},
-                         .dtype = FM_FLOAT32};
-    check(fm_plan_init(&bench.plan_f32, &plan, &error), &error);
-    plan.dtype = FM_UINT8;
-    check(fm_plan_init(&bench.plan_u8, &plan, &error), &error);
+    for (int i = 0; i < N_STORES; i++) {
+        const fm_transform plan = {.ops = &op,
+                                   .n_ops = 1,
+                                   .mean = {0.485f, 0.456f, 0.406f},
+                                   .std = {0.229f, 0.224f, 0.225f},
+                                   .dtype = (fm_dtype)(FM_UINT8 + i / N_LAYOUTS),
+                                   .layout = (fm_layout)(i % N_LAYOUTS)};
+        check(fm_plan_init(&bench.plans[plan.dtype][plan.layout], &plan, &error), &error);
+    }
     for (int tier = 0; tier < n_tiers; tier++) {
         fm_kernels_init(&bench.kernels[tier], (fm_cpu_tier)tier);
-        fm_coeffs *const columns = &bench.columns[tier];
-        check(fm_coeffs_compute(columns, FM_FILTER_BILINEAR, IN_WIDTH, OUT, 0, OUT, NULL, &error),
-              &error);
-        fm_coeffs_even_taps(columns, IN_WIDTH);
-        fm_coeffs *const rows[] = {&bench.rows[tier], &bench.rows_clipped[tier]};
-        for (int i = 0; i < 2; i++)
-            check(fm_coeffs_compute(rows[i], FM_FILTER_BILINEAR, IN_HEIGHT, OUT, 0, OUT, NULL,
-                                    &error),
-                  &error);
-        rows[1]->clips = true;
-        prepare(tier);
-        fm_store_init(&bench.store_f32[tier], &bench.plan_f32, (fm_cpu_tier)tier);
-        fm_store_init(&bench.store_u8[tier], &bench.plan_u8, (fm_cpu_tier)tier);
+        setup_coeffs(tier);
         setenv("FEEDMILL_CPU", fm_cpu_tier_name((fm_cpu_tier)tier), 1);
-        check(fm_resample_open(&bench.f32[tier], &bench.plan_f32, NULL, &error), &error);
-        check(fm_resample_open(&bench.u8[tier], &bench.plan_u8, NULL, &error), &error);
+        for (int i = 0; i < N_STORES; i++) {
+            const int dtype = FM_UINT8 + i / N_LAYOUTS, layout = i % N_LAYOUTS;
+            const fm_plan *const plan = &bench.plans[dtype][layout];
+            fm_store_init(&bench.stores[tier][dtype][layout], plan, (fm_cpu_tier)tier);
+            check(fm_resample_open(&bench.resamples[tier][dtype][layout], plan, NULL, &error),
+                  &error);
+        }
     }
 }
 
@@ -259,8 +284,8 @@ int main(int argc, char **argv) {
         printf("\n");
     }
     for (int tier = 0; tier < n_tiers; tier++) {
-        fm_resample_close(&bench.f32[tier]);
-        fm_resample_close(&bench.u8[tier]);
+        for (int i = 0; i < N_STORES; i++)
+            fm_resample_close(&bench.resamples[tier][FM_UINT8 + i / N_LAYOUTS][i % N_LAYOUTS]);
         fm_coeffs_fini(&bench.columns[tier]);
         fm_coeffs_fini(&bench.rows[tier]);
         fm_coeffs_fini(&bench.rows_clipped[tier]);

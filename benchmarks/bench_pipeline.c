@@ -3,9 +3,11 @@
  * flip, normalize, batches. Prints rates, CPU time and stage times.
  *
  *     bench_pipeline DIR [--batch-size 64] [--threads N] [--epochs 3] [--size 224]
- *                    [--reader auto|uring|pread] [--depth N] [--dtype float32|uint8]
+ *                    [--reader auto|uring|pread] [--depth N]
+ *                    [--dtype float32|uint8|float16|bfloat16] [--channels-last] [--touch]
  *                    [--samples N] [--json]
  *
+ * --touch reads every byte of each batch, as a training step or a copy to a GPU does.
  * --samples repeats the folder's order until an epoch has that many samples (default 4,000).
  * Samples that can't be decoded natively are counted as errors with their batch, not fatal.
  */
@@ -25,7 +27,7 @@ typedef struct options {
     int size;
     int epochs;
     size_t n_samples;
-    bool json;
+    bool json, touch;
 } options;
 
 typedef struct epoch_result {
@@ -40,8 +42,9 @@ static void die(const char *what, const fm_error *error) {
 
 static void usage(void) {
     fprintf(stderr, "usage: bench_pipeline DIR [--batch-size N] [--threads N] [--epochs N] "
-                    "[--size N] [--reader auto|uring|pread] [--dtype float32|uint8] "
-                    "[--depth N] [--samples N] [--json]\n");
+                    "[--size N] [--reader auto|uring|pread] [--depth N] "
+                    "[--dtype float32|uint8|float16|bfloat16] [--channels-last] [--touch] "
+                    "[--samples N] [--json]\n");
     exit(2);
 }
 
@@ -73,21 +76,28 @@ static void parse_reader(const char *name, options *out) {
 }
 
 static void parse_dtype(const char *name, options *out) {
-    if (strcmp(name, "float32") == 0)
-        out->config.transform.dtype = FM_FLOAT32;
-    else if (strcmp(name, "uint8") == 0)
-        out->config.transform.dtype = FM_UINT8;
-    else
-        usage();
+    static const char *const names[] = {"uint8", "float32", "float16", "bfloat16"};
+    for (int i = 0; i < 4; i++) {
+        if (strcmp(name, names[i])) continue;
+        out->config.transform.dtype = (fm_dtype)(FM_UINT8 + i);
+        return;
+    }
+    usage();
 }
 
 static void parse(int argc, char **argv, options *out) {
-    static const struct option long_options[] = {
-        {"batch-size", required_argument, NULL, 'b'}, {"threads", required_argument, NULL, 't'},
-        {"epochs", required_argument, NULL, 'e'},     {"size", required_argument, NULL, 's'},
-        {"reader", required_argument, NULL, 'r'},     {"dtype", required_argument, NULL, 'd'},
-        {"samples", required_argument, NULL, 'n'},    {"json", no_argument, NULL, 'j'},
-        {"depth", required_argument, NULL, 'q'},      {NULL, 0, NULL, 0}};
+    static const struct option long_options[] = {{"batch-size", required_argument, NULL, 'b'},
+                                                 {"threads", required_argument, NULL, 't'},
+                                                 {"epochs", required_argument, NULL, 'e'},
+                                                 {"size", required_argument, NULL, 's'},
+                                                 {"reader", required_argument, NULL, 'r'},
+                                                 {"dtype", required_argument, NULL, 'd'},
+                                                 {"samples", required_argument, NULL, 'n'},
+                                                 {"json", no_argument, NULL, 'j'},
+                                                 {"depth", required_argument, NULL, 'q'},
+                                                 {"channels-last", no_argument, NULL, 'l'},
+                                                 {"touch", no_argument, NULL, 'c'},
+                                                 {NULL, 0, NULL, 0}};
     fm_config_init(&out->config);
     out->size = 224;
     out->epochs = 3;
@@ -109,6 +119,10 @@ static void parse(int argc, char **argv, options *out) {
             parse_reader(optarg, out);
         else if (c == 'd')
             parse_dtype(optarg, out);
+        else if (c == 'l')
+            out->config.transform.layout = FM_NHWC;
+        else if (c == 'c')
+            out->touch = true;
         else if (c == 'j')
             out->json = true;
         else
@@ -131,7 +145,17 @@ static void make_order(int64_t *order, size_t n, size_t n_files, uint64_t seed) 
     }
 }
 
-static epoch_result run_epoch(fm_loader *loader, const fm_epoch *epoch) {
+/* A sum over all of a batch, whatever its type. */
+static uint64_t sum_of(const fm_batch *batch) {
+    const size_t value_bytes = batch->dtype == FM_UINT8 ? 1 : batch->dtype == FM_FLOAT32 ? 4 : 2;
+    const size_t n_words = 3ull * batch->n * batch->height * batch->width * value_bytes / 8;
+    const uint64_t *const words = batch->images;
+    uint64_t sum = 0;
+    for (size_t i = 0; i < n_words; i++) sum += words[i];
+    return sum;
+}
+
+static epoch_result run_epoch(fm_loader *loader, const fm_epoch *epoch, bool touch) {
     epoch_result result = {0};
     fm_error error;
     const double wall = seconds(CLOCK_MONOTONIC), cpu = seconds(CLOCK_PROCESS_CPUTIME_ID);
@@ -145,7 +169,7 @@ static epoch_result run_epoch(fm_loader *loader, const fm_epoch *epoch) {
             continue;
         }
         result.n_samples += batch.n;
-        result.checksum += *(const uint8_t *)batch.images;
+        result.checksum += touch ? sum_of(&batch) : *(const uint8_t *)batch.images;
         fm_batch_release(&batch);
     }
     result.wall_s = seconds(CLOCK_MONOTONIC) - wall;
@@ -210,7 +234,7 @@ int main(int argc, char **argv) {
     for (int e = 0; e < o.epochs; e++) {
         make_order(order, n, n_files, (uint64_t)e + 1);
         const fm_epoch epoch = {.seed = 1, .number = (uint32_t)e, .order = order, .n_order = n};
-        const epoch_result result = run_epoch(loader, &epoch);
+        const epoch_result result = run_epoch(loader, &epoch, o.touch);
         print_epoch(&o, e, &result);
     }
     fm_stats stats;
