@@ -32,6 +32,21 @@ struct DLManagedTensor {
 constexpr int32_t kDLCPU = 1;
 constexpr uint8_t kDLUInt = 1;
 constexpr uint8_t kDLFloat = 2;
+constexpr uint8_t kDLBfloat = 4;
+
+DLDataType data_type(fm_dtype dtype) {
+    switch (dtype) {
+    case FM_UINT8:
+        return {kDLUInt, 8, 1};
+    case FM_FLOAT32:
+        return {kDLFloat, 32, 1};
+    case FM_FLOAT16:
+        return {kDLFloat, 16, 1};
+    case FM_BFLOAT16:
+        break;
+    }
+    return {kDLBfloat, 16, 1};
+}
 
 struct LentTensor {
     DLManagedTensor managed;
@@ -66,20 +81,16 @@ PyObject *capsule_from_batch(fm_batch *batch) {
     }
     lent->batch = *batch;
     const int64_t shape[4] = {batch->n, batch->channels, batch->height, batch->width};
+    // The dimensions as they lie in memory, innermost first.
+    static const int planar[4] = {3, 2, 1, 0}, channels_last[4] = {1, 3, 2, 0};
     int64_t stride = 1;
-    for (int i = 3; i >= 0; i--) {
+    for (const int i : batch->layout == FM_NHWC ? channels_last : planar) {
         lent->shape[i] = shape[i];
         lent->strides[i] = stride;
         stride *= shape[i];
     }
-    const bool is_float = batch->dtype == FM_FLOAT32;
-    lent->managed.dl_tensor = {batch->images,
-                               {kDLCPU, 0},
-                               4,
-                               {is_float ? kDLFloat : kDLUInt, uint8_t(is_float ? 32 : 8), 1},
-                               lent->shape,
-                               lent->strides,
-                               0};
+    lent->managed.dl_tensor = {batch->images, {kDLCPU, 0},   4, data_type(batch->dtype),
+                               lent->shape,   lent->strides, 0};
     lent->managed.manager_ctx = lent;
     lent->managed.deleter = delete_tensor;
     *batch = fm_batch{};

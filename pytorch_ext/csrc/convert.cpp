@@ -85,46 +85,62 @@ bool table_from_bytes(PyObject *bytes, Config *out) {
     char *data = nullptr;
     Py_ssize_t n_bytes = 0;
     if (PyBytes_AsStringAndSize(bytes, &data, &n_bytes)) return false;
-    if (size_t(n_bytes) != 3 * 256 * sizeof(float)) {
-        PyErr_Format(PyExc_ValueError, "value_table has %zd bytes; it must be 3 x 256 float32",
-                     n_bytes);
+    const size_t value_bytes = out->config.transform.dtype == FM_FLOAT32 ? 4 : 2;
+    if (size_t(n_bytes) != 3 * 256 * value_bytes) {
+        PyErr_Format(PyExc_ValueError,
+                     "value_table has %zd bytes; it must be 3 x 256 values of %zu bytes", n_bytes,
+                     value_bytes);
         return false;
     }
     out->value_table.assign(data, size_t(n_bytes));
-    // std::string's bytes are aligned by operator new or, if short, in place; 3,072 are not short.
-    out->config.transform.value_table = reinterpret_cast<const float *>(out->value_table.data());
+    out->config.transform.value_table = out->value_table.data();
     return true;
 }
 
 } // namespace
 
 bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
-    static const char *const names[] = {
-        "ops",          "dtype",      "n_samples",        "batch_size",          "value_table",
-        "resize_order", "n_threads",  "prefetch_batches", "memory_budget_bytes", "read_ahead_bytes",
-        "reader",       "read_depth", "max_file_bytes",   "max_image_pixels",    "alloc",
-        nullptr};
-    static const char *const dtypes[] = {"uint8", "float32"};
+    static const char *const names[] = {"ops",
+                                        "dtype",
+                                        "n_samples",
+                                        "batch_size",
+                                        "value_table",
+                                        "resize_order",
+                                        "layout",
+                                        "n_threads",
+                                        "prefetch_batches",
+                                        "memory_budget_bytes",
+                                        "read_ahead_bytes",
+                                        "reader",
+                                        "read_depth",
+                                        "max_file_bytes",
+                                        "max_image_pixels",
+                                        "alloc",
+                                        nullptr};
+    static const char *const dtypes[] = {"uint8", "float32", "float16", "bfloat16"};
+    static const char *const layouts[] = {"nchw", "nhwc"};
     static const char *const readers[] = {"auto", "uring", "pread"};
     fm_config &config = out->config;
     fm_config_init(&config);
     PyObject *ops = nullptr, *value_table = nullptr, *alloc = nullptr;
-    const char *dtype = nullptr, *reader = "auto";
+    const char *dtype = nullptr, *layout = "nchw", *reader = "auto";
     int resize_order = 0, choice = 0;
     unsigned long long n_samples = 0, budget = 0, read_ahead = 0, max_file = 0, max_pixels = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OsKIOiIIKKsIKKO", const_cast<char **>(names),
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OsKIOisIIKKsIKKO", const_cast<char **>(names),
                                      &ops, &dtype, &n_samples, &config.batch_size, &value_table,
-                                     &resize_order, &config.n_threads, &config.prefetch_batches,
-                                     &budget, &read_ahead, &reader, &config.read_depth, &max_file,
-                                     &max_pixels, &alloc))
+                                     &resize_order, &layout, &config.n_threads,
+                                     &config.prefetch_batches, &budget, &read_ahead, &reader,
+                                     &config.read_depth, &max_file, &max_pixels, &alloc))
         return false;
     // The format has no required keyword-only arguments.
     if (!ops || !dtype) {
         PyErr_SetString(PyExc_TypeError, "ops, dtype, n_samples and batch_size must be given");
         return false;
     }
-    if (!parse_choice("dtype", dtype, dtypes, 2, FM_UINT8, &choice)) return false;
+    if (!parse_choice("dtype", dtype, dtypes, 4, FM_UINT8, &choice)) return false;
     config.transform.dtype = static_cast<fm_dtype>(choice);
+    if (!parse_choice("layout", layout, layouts, 2, FM_NCHW, &choice)) return false;
+    config.transform.layout = static_cast<fm_layout>(choice);
     if (!parse_choice("reader", reader, readers, 3, FM_READER_AUTO, &choice)) return false;
     config.reader = static_cast<fm_reader_kind>(choice);
     if (!ops_from_sequence(ops, &out->ops) || !table_from_bytes(value_table, out)) return false;

@@ -46,9 +46,10 @@ class Loader:
         # 1 Resize, 2 CenterCrop, 3 RandomResizedCrop, 4 RandomHorizontalFlip; filter as fm_filter,
         # bilinear where it is left out; see fm_op
         ops: Sequence[tuple[int, int, int, int, float, float, float, float, float, int]],
-        dtype: str,  # "uint8" or "float32"
-        value_table: bytes | None = None,  # 3 * 256 float32, C order (channel, value)
+        dtype: str,  # "uint8", "float32", "float16" or "bfloat16"
+        value_table: bytes | None = None,  # 3 * 256 values of dtype, C order (channel, value)
         resize_order: int = 0,  # fm_resize_order: 0 up to Pillow 12.1, 1: 13, 2: 12.2 and 12.3
+        layout: str = "nchw",  # or "nhwc": the batch's strides are those of channels_last
         n_samples: int,
         batch_size: int,
         n_threads: int = 0,
@@ -89,7 +90,8 @@ class Loader:
     def fallback(self) -> tuple[int, int, int, int, str, memoryview, str]:
         """After FALLBACK: (index, occurrence, position, cause, path, out, message); path is the
         name, or "", where the image was given to submit(); out is the sample's place in its batch,
-        3 * height * width values, writable until fallback_done()."""
+        3 * height * width values in the loader's dtype and layout, writable until
+        fallback_done()."""
     def fallback_done(self, ok: bool) -> None:
         """ok False drops the batch: the following next() returns its error."""
     def draws(
