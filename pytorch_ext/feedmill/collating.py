@@ -16,6 +16,7 @@ from torch.utils.data._utils import pin_memory as torch_pin_memory
 from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data._utils.collate import default_collate, default_convert
 
+from feedmill.formats import batch_laid_out
 from feedmill.recognise import has_default_collate
 
 # Of torch, random and numpy, which have one state for all threads.
@@ -29,7 +30,11 @@ def samples_of(images: torch.Tensor, as_image: bool) -> list[torch.Tensor]:
     A plain view would take the whole batch along wherever its storage goes, to a file by
     torch.save() for instance.
     """
-    samples = [torch.from_numpy(one) for one in images.numpy()]
+    if images.dtype is torch.bfloat16:  # which numpy does not have
+        arrays = images.view(torch.int16).numpy()
+        samples = [torch.from_numpy(one).view(torch.bfloat16) for one in arrays]
+    else:
+        samples = [torch.from_numpy(one) for one in images.numpy()]
     if as_image:
         samples = list(map(sys.modules["torchvision.tv_tensors"].Image, samples))
     return samples
@@ -49,6 +54,7 @@ class Collate:
     def __init__(self, loader: Any, iterator: Any) -> None:
         self.is_default = has_default_collate(loader)
         self._function = loader.collate_fn
+        self._memory_format = loader.memory_format
         self._counters = loader._feedmill.python_counters
         self._auto_collation = loader._auto_collation
         self._pin_memory = iterator._pin_memory
@@ -78,7 +84,8 @@ class Collate:
             return self._pinned(self._call([], number))
         images = parts[0] if len(parts) == 1 else torch.cat(list(parts))
         if not self.is_default:
-            return self._pinned(self._run(images, targets, number, as_image))
+            data = self._run(images, targets, number, as_image)
+            return self._pinned(batch_laid_out(data, self._memory_format))
         if not self._auto_collation:
             data = default_convert((samples_of(images, as_image)[0], targets[0]))
         else:

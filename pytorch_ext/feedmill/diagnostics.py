@@ -9,7 +9,8 @@ import torch
 
 from feedmill._ops import native
 from feedmill.batches import submit_items
-from feedmill.plan import OP_NAMES
+from feedmill.formats import as_planned, laid_out
+from feedmill.plan import OP_NAMES, Plan
 from feedmill.replay import Draw, check_regular, draws_from, name_sample, replay
 from feedmill.samples import Item
 
@@ -40,7 +41,9 @@ def run_one(
         handle.stop()
 
 
-def fetch_one(handle: Any, key: int, epoch_word: int, item: Item, occurrence: int) -> torch.Tensor:
+def fetch_one(
+    handle: Any, key: int, epoch_word: int, item: Item, occurrence: int, plan: Plan
+) -> torch.Tensor:
     """One sample as the loader delivers it: where the native decoder does not take it, by the
     user's own objects. Raises what those raise."""
     image = run_one(handle, key, epoch_word, item, occurrence)
@@ -48,10 +51,12 @@ def fetch_one(handle: Any, key: int, epoch_word: int, item: Item, occurrence: in
         return image
     draws_of = draws_from(handle, key, epoch_word, item.position, occurrence)
     try:
-        return replay(item, draws_of).as_subclass(torch.Tensor)
+        image = as_planned(replay(item, draws_of), plan).as_subclass(torch.Tensor)
     except Exception as error:
         name_sample(error, item)
         raise
+    nhwc = plan.layout == "nhwc"
+    return laid_out(image, torch.channels_last if nhwc else torch.contiguous_format)
 
 
 def draws_of_item(

@@ -40,6 +40,7 @@ def open_native(config: Config) -> Any:
         dtype=plan.dtype,
         value_table=plan.value_table,
         resize_order=plan.resize_order,
+        layout=plan.layout,
         n_samples=config.n_samples,
         batch_size=config.batch_size,
         n_threads=config.n_threads,

@@ -22,6 +22,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from feedmill._ops import native
 from feedmill.batches import Batch, resolve, submit_items
 from feedmill.collating import Collate
+from feedmill.formats import TORCH_DTYPES, as_planned
 from feedmill.handles import Config, Handles
 from feedmill.replay import draws_from, name_sample, replay, write_sample
 from feedmill.samples import Source
@@ -33,7 +34,6 @@ _AHEAD_IN_PROCESS = 4
 # Samples ahead at least, however small the batches: so many reads keep far storage busy.
 _AHEAD_SAMPLES = 64
 _MAX_BATCH_SIZE = 65536
-_DTYPES = {"uint8": torch.uint8, "float32": torch.float32}
 
 
 def allocate_pinned(n_bytes: int) -> tuple[int, torch.Tensor]:
@@ -80,10 +80,10 @@ def _depth(loader: Any, size: int | None) -> int:
 class NativeDataLoaderIter(_BaseDataLoaderIter):
     """Iterates once over the sampler; with persistent workers once more after each reset.
 
-    A batch is what torch delivers: ``[images, targets]``, images (n, 3, height, width) of uint8 or
-    float32, targets as torch's default_collate makes them; without automatic batching
-    ``[image, target]``; with a collate_fn what that makes of the samples. The images belong to the
-    caller for as long as he holds them.
+    A batch is what torch delivers: ``[images, targets]``, images (n, 3, height, width) of the
+    plan's type and layout, targets as torch's default_collate makes them; without automatic
+    batching ``[image, target]``; with a collate_fn what that makes of the samples. The images
+    belong to the caller for as long as he holds them.
 
     Errors: those of a sample carry its dataset index and path and come at their batch's turn, raw
     with num_workers=0, else as torch's workers report them; the iterator goes on with the batch
@@ -434,8 +434,8 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         item = batch.items[len(batch.parts) * self._config.batch_size + position]
         try:
             draws_of = draws_from(self._handle, self._key, self._epoch_word, index, occurrence)
-            image = replay(item, draws_of)
-            write_sample(image, out, self._handle.out_shape, self._plan.dtype)
+            image = as_planned(replay(item, draws_of), self._plan)
+            write_sample(image, out, self._handle.out_shape, self._plan)
         except Exception as error:
             name_sample(error, item)
             return self._as_torch_raises(error, batch)
@@ -463,10 +463,12 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
     def _as_tensor(self, payload: Any, n: int) -> torch.Tensor:
         if self._config.alloc is None:
             return torch.from_dlpack(payload)
-        dtype = _DTYPES[self._plan.dtype]
-        shape = (n, *self._handle.out_shape)
-        n_bytes = n * dtype.itemsize * shape[1] * shape[2] * shape[3]
-        return payload[:n_bytes].view(dtype).view(shape)
+        dtype = TORCH_DTYPES[self._plan.dtype]
+        channels, height, width = self._handle.out_shape
+        values = payload[: n * channels * height * width * dtype.itemsize].view(dtype)
+        if self._plan.layout == "nhwc":
+            return values.view(n, height, width, channels).permute(0, 3, 1, 2)
+        return values.view(n, channels, height, width)
 
     # ---- after Ctrl-C ----------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset, Sampler
 from feedmill.accelerated import note_read
 from feedmill.diagnostics import draws_of_item, fetch_one
 from feedmill.epochs import Epoch, samplers_of
+from feedmill.formats import IMAGE_DTYPES, MEMORY_FORMATS
 from feedmill.paths import Inside, choose, crowding, explanation, make_iterator
 from feedmill.samples import Item
 from feedmill.stats import KEPT_STEPS, Stats, sum_counters
@@ -24,7 +25,9 @@ _WORKER_INIT = ("fallback", "ignore")
 _MAX_THREADS = 1024
 _WORD64, _WORD32 = (1 << 64) - 1, (1 << 32) - 1
 # What our constructor takes beside torch's arguments.
-OPTIONS = ("native", "seed", "threads", "memory_budget", "reader", "worker_init")
+OPTIONS = (
+    "native", "seed", "threads", "memory_budget", "reader", "worker_init", "dtype", "memory_format"
+)
 # What torch's constructor takes; older versions lack some of the arguments.
 _TORCH_ARGUMENTS = frozenset(inspect.signature(TorchDataLoader.__init__).parameters)
 _T_co = TypeVar("_T_co", covariant=True)
@@ -44,15 +47,15 @@ class DataLoader(TorchDataLoader[_T_co]):
     - the transform: Resize, CenterCrop, RandomResizedCrop (any filter), RandomHorizontalFlip,
       ToTensor, PILToTensor, ToImage, ConvertImageDtype, ToDtype and Normalize, as
       torchvision.transforms or its v2 has them, alone or in Compose or nn.Sequential; it must lead
-      from a PIL image to a tensor of one size, torch.uint8 or torch.float32.
+      from a PIL image to a tensor of one size, torch.uint8, float32, float16 or bfloat16.
 
     Everything else takes torch's own path; ``explain()`` says which it is and why. Dataset and
     transforms are looked at anew at every iter(), so they may be changed between epochs.
 
-    Batches are ``[images, targets]``: images (n, 3, height, width), torch.uint8 or torch.float32;
-    targets as torch's default_collate makes them, for ImageFolder (n,) torch.int64. They belong to
-    the caller for as long as he likes. They are contiguous; torch's single samples of PILToTensor
-    and ToImage are views with other strides.
+    Batches are ``[images, targets]``: images (n, 3, height, width) of the transform's type, or that
+    of ``dtype``, with the strides of ``memory_format`` (torch's single samples of PILToTensor and
+    ToImage are views with other strides); targets as torch's default_collate makes them, for
+    ImageFolder (n,) torch.int64. They belong to the caller for as long as he likes.
 
     feedmill_item is asked when an index is pulled, in this process and ahead of the batch's turn;
     it must draw no random number and not depend on when it is called.
@@ -93,8 +96,22 @@ class DataLoader(TorchDataLoader[_T_co]):
             environment's FEEDMILL_READER overrides it.
         worker_init: "fallback" (default): a worker_init_fn means torch's path. "ignore": it is
             not called natively, where there are no Python workers.
+        dtype: torch.float32, torch.float16 or torch.bfloat16: the image of every sample is what
+            ``.to(dtype)`` makes of the transform's result, before collate_fn gets it. Default None:
+            the transform's result.
+        memory_format: torch.channels_last: the batch's images, still (n, 3, height, width), have
+            such strides, and so do those of the samples that a collate_fn of the script's own
+            gets. Default torch.contiguous_format: as torch.
 
-    The last six are attributes too; a change counts from the next iter() on.
+    The last eight are attributes too; a change counts from the next iter() on, but on torch's path
+    not for persistent workers that are running.
+
+    dtype and memory_format hold on torch's path as well. A sample's image is the sample itself or,
+    of a tuple or list, its first element: a tensor (channels, height, width) of torch.uint8 or a
+    floating-point type; TypeError at the batch's turn where a sample has none. With batch_size=None
+    it may be a batch (n, channels, height, width) already. The batch's images are what collate_fn
+    returns or, of a tuple or list, its first element, if that is a tensor of four dimensions;
+    anything else keeps its strides.
 
     Raises:
         ValueError, TypeError: as torch's constructor, and for a value outside of what is named
@@ -131,6 +148,8 @@ class DataLoader(TorchDataLoader[_T_co]):
         memory_budget: int | None = None,
         reader: str = "auto",
         worker_init: str = "fallback",
+        dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format = torch.contiguous_format,
     ) -> None:
         self.native = native
         self.seed = seed
@@ -138,6 +157,8 @@ class DataLoader(TorchDataLoader[_T_co]):
         self.memory_budget = memory_budget
         self.reader = reader
         self.worker_init = worker_init
+        self.dtype = dtype
+        self.memory_format = memory_format
         self._feedmill_check()
         self._feedmill = Inside()
         newer = {"pin_memory_device": (pin_memory_device, ""), "in_order": (in_order, True)}
@@ -178,6 +199,12 @@ class DataLoader(TorchDataLoader[_T_co]):
             value = getattr(self, name)
             if type(value) is not str or value not in allowed:
                 names = ", ".join(repr(one) for one in allowed)
+                raise ValueError(f"{name} is {value!r}; it must be one of {names}")
+        formats = (("dtype", (None, *IMAGE_DTYPES)), ("memory_format", MEMORY_FORMATS))
+        for name, allowed in formats:
+            value = getattr(self, name)
+            if not any(value is one for one in allowed):
+                names = ", ".join(map(str, allowed))
                 raise ValueError(f"{name} is {value!r}; it must be one of {names}")
         if self.seed is not None and type(self.seed) is not int:
             raise ValueError(f"seed is {self.seed!r}; it must be an int or None")
@@ -297,7 +324,8 @@ class DataLoader(TorchDataLoader[_T_co]):
         ran, item = _find(self, index, epoch)
         occurrence = _occurrence(occurrence)
         with self._feedmill.handles.diagnostic(ran.source.plan, ran.source.n_samples) as handle:
-            return fetch_one(handle, ran.key, ran.word, item, occurrence), item.target
+            image = fetch_one(handle, ran.key, ran.word, item, occurrence, ran.source.plan)
+        return image, item.target
 
 
 # ---- helpers -------------------------------------------------------------------------------------

@@ -7,12 +7,14 @@ import time
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from feedmill import neighbours
 from feedmill._ops import native
 from feedmill.crowding import decode_crowding, intra_op_crowding, on_same_cpus
 from feedmill.epochs import Epochs, rank_to_mix_in, sampler_epoch
+from feedmill.formats import FormattingCollate
 from feedmill.handles import Config, Handles, budget_refusal
 from feedmill.iterator import NativeDataLoaderIter, native_config
 from feedmill.recognise import has_default_collate, recognise
@@ -166,8 +168,23 @@ def _goes_on_natively(loader: Any) -> tuple[Source, Config] | None:
 
 def torch_iterator(loader: Any, reasons: list[str]) -> Any:
     loader._feedmill.took("torch", reasons)
-    iterator = TorchDataLoader._get_iterator(loader)
+    iterator = _formatted_iterator(loader)
     return count_steps(iterator, loader._feedmill.torch_counters, _goes_on_with_torch)
+
+
+def _formatted_iterator(loader: Any) -> Any:
+    """torch's iterator, with dtype= and memory_format= applied to what it gives."""
+    dtype, memory_format = loader.dtype, loader.memory_format
+    if dtype is None and memory_format is torch.contiguous_format:
+        return TorchDataLoader._get_iterator(loader)
+    collate_fn = loader.collate_fn
+    is_default, auto = has_default_collate(loader), loader._auto_collation
+    # The iterator takes the function from the DataLoader when it is made, and never again.
+    loader.collate_fn = FormattingCollate(collate_fn, is_default, auto, dtype, memory_format)
+    try:
+        return TorchDataLoader._get_iterator(loader)
+    finally:
+        loader.collate_fn = collate_fn
 
 
 def _goes_on_with_torch(loader: Any) -> bool:

@@ -56,11 +56,14 @@ class Plan:
 
     Attributes:
         ops: geometry, in order.
-        dtype: "uint8" or "float32".
-        value_table: for float32: 3 x 256 float32 results by (channel, pixel value), else None.
+        dtype: of the batch: "uint8", "float32", "float16" or "bfloat16".
+        value_table: but for uint8: 3 x 256 results of that type by (channel, pixel value).
         resize_order: order of the passes of the installed Pillow's resize, as fm_resize_order.
         max_image_pixels: larger images go through Pillow.
         as_image: a single sample is a torchvision tv_tensors.Image rather than a plain tensor.
+        transform_dtype: what the transform gives, where the DataLoader's dtype= makes another type
+            of it; else "".
+        layout: "nchw", or "nhwc" for a batch of torch.channels_last.
     """
 
     ops: tuple[Op, ...]
@@ -69,6 +72,8 @@ class Plan:
     resize_order: int
     max_image_pixels: int
     as_image: bool = False
+    transform_dtype: str = ""
+    layout: str = "nchw"
 
     def describe(self) -> str:
         """Such as "RandomResizedCrop(224, 224) by bicubic -> RandomHorizontalFlip -> float32"; what
@@ -81,9 +86,12 @@ class Plan:
             limit = f" up to {op.max_size}" if op.max_size else ""
             by = f" by {FILTER_NAMES[op.filter]}" if op.filter else ""
             names.append(OP_NAMES[op.kind] + size + limit + by)
+        if self.transform_dtype:
+            names.append(self.transform_dtype)
+        layout = ", channels_last" if self.layout == "nhwc" else ""
         return (
-            f"{' -> '.join([*names, self.dtype])}; pixels as of Pillow {pillow_version()} (resize "
-            f"order {self.resize_order})"
+            f"{' -> '.join([*names, self.dtype])}{layout}; pixels as of Pillow {pillow_version()} "
+            f"(resize order {self.resize_order})"
         )
 
 

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data._utils import collate as torch_collate
 
 from feedmill.datasets import read_dataset
+from feedmill.formats import formatted
 from feedmill.samples import Source
 
 # Functions of libraries that do no more than seed random generators. Natively only a collate_fn may
@@ -27,8 +28,8 @@ _SEEDING = frozenset({
 
 
 def recognise(loader: Any) -> Source | list[str]:
-    """The samples of a DataLoader and their plan, as dataset and transforms are now, or all reasons
-    why it can't run natively.
+    """The samples of a DataLoader and their plan, as dataset, transforms and options are now, or
+    all reasons why it can't run natively.
 
     Draws no random number and changes nothing.
     """
@@ -36,7 +37,10 @@ def recognise(loader: Any) -> Source | list[str]:
     source = read_dataset(loader.dataset)
     if isinstance(source, list):
         return reasons + source
-    return reasons or source
+    if reasons:
+        return reasons
+    source.plan = formatted(source.plan, loader.dtype, loader.memory_format)
+    return source
 
 
 def has_default_collate(loader: Any) -> bool:

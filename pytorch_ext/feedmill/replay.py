@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from feedmill.plan import RANDOM_HORIZONTAL_FLIP, RANDOM_RESIZED_CROP
+from feedmill.formats import INTEGERS, TORCH_DTYPES
+from feedmill.plan import RANDOM_HORIZONTAL_FLIP, RANDOM_RESIZED_CROP, Plan
 from feedmill.samples import Item
 from feedmill.transforms import V1, Step
 
@@ -97,25 +98,34 @@ def _with_draws(step: Step, draws: Sequence[Draw]) -> Any:
     return step.transform
 
 
-def write_sample(image: torch.Tensor, out: memoryview, shape: Sequence[int], dtype: str) -> None:
+def write_sample(
+    image: torch.Tensor, out: memoryview, shape: Sequence[int], plan: Plan
+) -> None:
     """Copies an image tensor to its place in a batch.
 
     Args:
-        image: ``shape``, of type ``dtype``.
+        image: ``shape``, of the plan's type.
         out: writable bytes of exactly that size.
         shape: (3, height, width).
-        dtype: "uint8" or "float32".
+        plan: tells the batch's type and layout.
 
     Raises:
         RuntimeError: the image has another shape or type.
     """
-    if tuple(image.shape) != tuple(shape) or image.dtype != getattr(torch, dtype):
+    dtype = TORCH_DTYPES[plan.dtype]
+    if tuple(image.shape) != tuple(shape) or image.dtype is not dtype:
         raise RuntimeError(
             f"the transform gave {tuple(image.shape)} of {image.dtype}; the batch holds "
-            f"{tuple(shape)} of torch.{dtype}"
+            f"{tuple(shape)} of {dtype}"
         )
-    target = np.frombuffer(out, dtype=dtype).reshape(tuple(shape))
-    np.copyto(target, image.numpy())
+    channels, height, width = shape
+    bits = INTEGERS[dtype.itemsize]
+    target = np.frombuffer(out, dtype=str(bits).removeprefix("torch."))
+    if plan.layout == "nhwc":
+        target = target.reshape(height, width, channels).transpose(2, 0, 1)
+    else:
+        target = target.reshape(channels, height, width)
+    np.copyto(target, image.as_subclass(torch.Tensor).view(bits).numpy())
 
 
 def name_sample(error: BaseException, item: Item) -> None:

@@ -156,7 +156,7 @@ class Source:
 
     Attributes:
         n_samples: how many.
-        plan: of their transforms; all have the same.
+        plan: of their transforms, all have the same, and of the DataLoader's options.
         kind: such as "Subset of ImageFolder".
         gives_bytes: samples may come with the encoded image in place of a path.
     """

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
+from feedmill.formats import TORCH_DTYPES, bytes_of
 from feedmill.plan import (
     CENTER_CROP,
     FILTERS,
@@ -332,10 +333,10 @@ class _Reading:
             sys.modules.get("torchvision.tv_tensors"), "Image", None
         ):
             self.refuse(f"the transform gives a {type_name(kind)}")
-        elif ramp.dtype not in (torch.uint8, torch.float32) or ramp.device.type != "cpu":
+        elif ramp.dtype not in TORCH_DTYPES.values() or ramp.device.type != "cpu":
             self.refuse(
-                f"the transform gives {ramp.dtype} on {ramp.device}; torch.uint8 and torch.float32 "
-                "on the CPU are native"
+                f"the transform gives {ramp.dtype} on {ramp.device}; on the CPU, "
+                f"{', '.join(map(str, TORCH_DTYPES.values()))} are native"
             )
         elif type(default_collate([ramp])) is not torch.Tensor:
             self.refuse("torch's default_collate gives something else than a plain tensor")
@@ -348,10 +349,10 @@ class _Reading:
             if not torch.equal(ramp, torch.arange(256, dtype=torch.uint8).expand(3, 1, 256)):
                 self.refuse("the transform changes uint8 values")
             return
-        self.dtype = "float32"
+        self.dtype = str(ramp.dtype).removeprefix("torch.")
         if not bool(torch.isfinite(ramp).all()):
             self.refuse("Normalize gives values that are not finite")
-        self.value_table = ramp.contiguous().numpy().tobytes()
+        self.value_table = bytes_of(ramp)
 
 
 def _ramp() -> Any:

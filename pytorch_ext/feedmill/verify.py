@@ -14,6 +14,7 @@ from feedmill.batches import Batch
 from feedmill.collating import samples_of
 from feedmill.diagnostics import run_one
 from feedmill.epochs import Epoch
+from feedmill.formats import INTEGERS, as_planned
 from feedmill.plan import CENTER_CROP, Op, Plan, leads_to_one_size
 from feedmill.replay import Draw, DrawsOf, check_regular, draws_from, each_step, run_steps
 from feedmill.samples import Item, Source
@@ -122,10 +123,11 @@ def verify_sample(
             item.position,
             "target",
         )
-    difference = _difference(image, wanted)
+    difference = _difference(image, as_planned(wanted, plan))
     if not difference:
         return
-    if not _difference(image, run_steps(item.leaf.steps, item.load(), draws_of)):
+    by_steps = run_steps(item.leaf.steps, item.load(), draws_of)
+    if not _difference(image, as_planned(by_steps, plan)):
         op, text = "dataset", f"feedmill_item names another image than it loads; {difference}"
     else:
         op, text = _first_difference(item, occurrence, plan, draws_of, run_plan)
@@ -234,7 +236,7 @@ def _difference(got: torch.Tensor, wanted: Any) -> str:
             "by the dataset"
         )
     got, wanted = (one.as_subclass(torch.Tensor).contiguous() for one in (got, wanted))
-    bits = torch.int32 if got.dtype is torch.float32 else torch.uint8
+    bits = INTEGERS[got.dtype.itemsize]
     wrong = (got.view(bits) != wanted.view(bits)).nonzero()
     if not len(wrong):
         return ""
@@ -262,7 +264,8 @@ def _first_difference(
         ops = plan.ops[:n_ops]
         if not leads_to_one_size(ops):  # a plan must: then cut to the size that the steps give
             ops += (Op(CENTER_CROP, wanted.height, wanted.width),)
-        got = run_plan(replace(plan, ops=ops, dtype="uint8", value_table=None), item, occurrence)
+        uint8_plan = replace(plan, ops=ops, dtype="uint8", value_table=None, transform_dtype="")
+        got = run_plan(uint8_plan, item, occurrence)
         if got is None:
             return f"the dataset gives {wanted.height} x {wanted.width} pixels"
         return _difference(got, _as_tensor(wanted))

@@ -139,8 +139,9 @@ def reference(loader, index, epoch, occurrence=0):
 def assert_same_image(got, wanted, what):
     """Bit for bit: NaNs and signs of zero would count, too."""
     assert got.dtype == wanted.dtype and got.shape == wanted.shape, what
-    if got.dtype == torch.float32:
-        got, wanted = got.view(torch.int32), wanted.view(torch.int32)
+    if got.is_floating_point():
+        bits = torch.int32 if got.dtype == torch.float32 else torch.int16
+        got, wanted = got.view(bits), wanted.view(bits)
     n_wrong = int((got != wanted).sum())
     assert n_wrong == 0, f"{what}: {n_wrong} of {got.numel()} values differ"
 

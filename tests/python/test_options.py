@@ -81,6 +81,11 @@ def test_positional_arguments_are_torchs(numbered):
         ({"threads": "2"}, "threads is '2'"),
         ({"memory_budget": 0}, "memory_budget is 0"),
         ({"memory_budget": 1e9}, "memory_budget is 1000000000.0"),
+        ({"dtype": torch.float64}, "dtype is torch.float64"),
+        ({"dtype": "float16"}, "dtype is 'float16'"),
+        ({"dtype": torch.uint8}, "None, torch.float32, torch.float16, torch.bfloat16"),
+        ({"memory_format": None}, "memory_format is None"),
+        ({"memory_format": torch.preserve_format}, "torch.channels_last"),
     ],
 )
 def test_bad_values_of_ours(numbered, options, text):
@@ -97,7 +102,7 @@ def test_bad_values_of_ours(numbered, options, text):
 
 def test_our_arguments_are_attributes_and_keyword_only(numbered):
     options = {"native": "off", "seed": -3, "threads": 3, "memory_budget": 1 << 30, "reader": "pread",
-               "worker_init": "ignore"}
+               "worker_init": "ignore", "dtype": torch.float16, "memory_format": torch.channels_last}
     loader = feedmill.DataLoader(numbered, **options)
     assert {name: getattr(loader, name) for name in options} == options
     with pytest.raises(TypeError):
