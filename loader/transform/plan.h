@@ -16,10 +16,10 @@ typedef struct fm_plan {
     fm_layout layout;
     fm_filter filter; /* of the op that resizes */
     fm_resize_order resize_order;
-    bool stream;             /* samples go past the cache, where stores can do so; default false */
-    size_t sample_bytes;     /* 3 * out_height * out_width * size of dtype */
-    union {                  /* result by channel and value */
-        float table[3][256]; /* FM_FLOAT32 */
+    bool stream;               /* stores may go past the cache; false after fm_plan_init() */
+    size_t sample_bytes;       /* 3 * out_height * out_width * size of dtype */
+    union {                    /* result by channel and value */
+        float table[3][256];   /* FM_FLOAT32 */
         uint32_t bits[3][256]; /* the same as bits; a 16-bit type's in the lower half */
     };
 } fm_plan;

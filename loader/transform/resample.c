@@ -255,7 +255,7 @@ static int prepare_scratch(fm_resample *resample, int32_t row_px, fm_error *erro
     return status;
 }
 
-/* n visible or other pixels of one row of the output, from a column on. */
+/* n pixels to the output, from a row and column on. */
 static void store(const fm_resample *resample, const uint8_t *px, size_t row, size_t column,
                   size_t n) {
     const size_t offset = row * (size_t)resample->plan->out_width + column;

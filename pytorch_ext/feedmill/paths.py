@@ -205,7 +205,12 @@ def explanation(loader: Any) -> str:
     """Text: the path that iter() would take now, and why."""
     source = look(loader)
     if isinstance(source, list):
-        return "\n".join(["torch's own path, because", *(f"  - {one}" for one in source)])
+        lines = ["torch's own path, because", *(f"  - {one}" for one in source)]
+        if loader.dtype is not None:
+            lines.append(f"images are made {loader.dtype} before collate_fn gets them")
+        if loader.memory_format is not torch.contiguous_format:
+            lines.append(f"images of a batch get the strides of {loader.memory_format}")
+        return "\n".join(lines)
     reader = loader.reader
     if "FEEDMILL_READER" in os.environ:
         reader += f", FEEDMILL_READER={os.environ['FEEDMILL_READER']} overrides it"

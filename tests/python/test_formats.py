@@ -325,6 +325,11 @@ def test_explain(small_images, capsys):
     assert "Resize(37, 53) -> float32; pixels" in native_loader(dataset).explain()
     loader = native_loader(dataset, dtype=torch.float16, memory_format=torch.channels_last)
     assert "Resize(37, 53) -> float32 -> float16, channels_last; pixels" in loader.explain()
+    loader.native = "off"
+    assert loader.explain().splitlines()[-2:] == [
+        "images are made torch.float16 before collate_fn gets them",
+        "images of a batch get the strides of torch.channels_last",
+    ]
 
 
 def test_old_pickles_have_the_defaults(numbered):
