@@ -68,7 +68,7 @@ TRANSFORMS = {
     "v2_number": ((v2.RandomResizedCrop(8, interpolation=6), v2.ToImage()), "interpolation=6"),
     "v2_float": ((v2.Resize(SIZE, 2.0), v2.ToImage()), "interpolation=2.0"),
     "v2_old_ratio": ((changed(v2.RandomResizedCrop(8), ratio=(1, 2)), v2.ToImage()), "was changed"),
-    "v2_float16": ((v2.Resize(SIZE), v2.ToImage(), v2.ToDtype(torch.float16)), "torch.float16"),
+    "v2_float64": ((v2.Resize(SIZE), v2.ToImage(), v2.ToDtype(torch.float64)), "torch.float64"),
     "v2_dtype_first": ((v2.ToDtype(torch.float32), v2.Resize(SIZE), v2.ToImage()), "before the"),
     "v2_there_and_back": (
         (v2.Resize(SIZE), T.ToTensor(), T.Normalize([0.5], [0.5]), v2.ToDtype(torch.uint8)),
