@@ -5,12 +5,13 @@ JOBS = $(shell nproc)
 DATA ?=
 CLASSES ?= photos
 
-.PHONY: help setup run test test-c test-python test-frameworks test-torch-suite bench bench-peers \
+.PHONY: help setup run test test-c test-emulated test-python test-frameworks test-torch-suite bench bench-peers \
         sanitize format clean
 
 help:
 	@echo "make run [DATA=folder]  set up everything, train through feedmill and torch's DataLoader, compare"
 	@echo "make test               set up everything and pass all tests"
+	@echo "make test-emulated      the kernels on emulated CPUs, without AVX and with AVX-512"
 	@echo "make test-frameworks    pass the tests with Lightning, Accelerate, transformers and timm"
 	@echo "make test-torch-suite   PyTorch's own tests of its DataLoader, on torch's and on feedmill's"
 	@echo "make bench [DATA=folder] the pipeline alone, without Python"
@@ -32,7 +33,12 @@ $(BUILD)/configured: CMakeLists.txt tests/CMakeLists.txt benchmarks/CMakeLists.t
 
 test-c: $(BUILD)/configured
 	@cmake --build $(BUILD) -j $(JOBS) >$(BUILD)/log 2>&1 || { cat $(BUILD)/log; exit 1; }
-	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -LE emulated
+
+# The kernels and the resize on an emulated CPU that has SSE4.1 and no AVX, and those for AVX-512.
+test-emulated: setup $(BUILD)/configured
+	@cmake --build $(BUILD) -j $(JOBS) >$(BUILD)/log 2>&1 || { cat $(BUILD)/log; exit 1; }
+	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -L emulated
 
 test-python:
 	@cmake --build $(BUILD) -j $(JOBS) --target mkjpeg slowfs >/dev/null
