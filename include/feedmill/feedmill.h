@@ -263,6 +263,7 @@ typedef struct fm_config {
     bool fallback;             /* rejected samples come out of next() as FM_FALLBACK; default
                                   false: they are errors */
     fm_allocator allocator;    /* default: aligned memory of the C library, no handover */
+    uint32_t sample_records;   /* of the latest samples to keep; default 0; most 2^24 */
 } fm_config;
 
 /* Fills *config with the defaults named above. */
@@ -385,6 +386,20 @@ FM_API void fm_loader_stats(fm_loader *loader, fm_stats *out);
  * (the last 65,536). Returns how many were written to out[capacity].
  */
 FM_API size_t fm_loader_steps(fm_loader *loader, uint64_t from, fm_step *out, size_t capacity);
+
+/*
+ * Records of the samples that were finished or rejected, in that order: those numbered `from`
+ * (counted since open) and later, as far as they are still kept (the last config.sample_records).
+ * Returns how many were written to out[capacity], at most 1,024; *first gets the number of out[0].
+ */
+FM_API size_t fm_loader_sample_records(fm_loader *loader, uint64_t from, fm_sample_record *out,
+                                       size_t capacity, uint64_t *first);
+
+/*
+ * The samples that took longest since open, each index at most once, the slowest first: at most
+ * FM_N_SLOW. Returns how many were written to out[capacity].
+ */
+FM_API size_t fm_loader_slow_samples(fm_loader *loader, fm_slow_sample *out, size_t capacity);
 
 /*
  * For a binding that does work of its own around next(): marks the step's request now, and moves

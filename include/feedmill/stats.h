@@ -1,8 +1,9 @@
 /*
- * Counters and per-step records of one loader.
+ * Counters and records of one loader.
  *
- * Times are nanoseconds of the monotonic clock. A structure is filled by fm_loader_stats() or
- * fm_loader_steps() and belongs to the caller.
+ * Times are nanoseconds; points in time those of the monotonic clock. A structure is filled by
+ * fm_loader_stats(), fm_loader_steps(), fm_loader_slow_samples() or fm_loader_sample_records() and
+ * belongs to the caller.
  */
 #ifndef FEEDMILL_STATS_H
 #define FEEDMILL_STATS_H
@@ -12,6 +13,28 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/*
+ * What a wait for data is made of: X(name, meaning). The causes are those of the batch's sample
+ * that was finished last, each cut to the time of the wait. Together they are the wait, exactly.
+ */
+#define FM_BLAME_FIELDS(X)                                                                       \
+    X(storage_ns, "its file was still being read, or waited to be")                              \
+    X(cpu_queue_decode_ns, "it had its bytes, and the decode threads were decoding other samples") \
+    X(cpu_queue_transform_ns, "... and the decode threads were transforming other samples")      \
+    X(decode_ns, "it was being decoded")                                                         \
+    X(transform_ns, "it was being resized, flipped, normalized and stored")                      \
+    X(slot_wait_ns, "it had its bytes, and all batch slots were in use: the consumer holds them") \
+    X(h2d_ns, "its batch was being copied to the GPU")                                           \
+    X(starved_ns, "a decode thread had work and no core: other threads, or a quota")             \
+    X(python_ns, "the caller had not asked for it yet, or finished it himself (Pillow)")         \
+    X(unattributed_ns, "none of these")
+
+typedef struct fm_blame {
+#define FM_X(name, meaning) uint64_t name;
+    FM_BLAME_FIELDS(FM_X)
+#undef FM_X
+} fm_blame;
 
 /* One field list, so that the structure and every binding of it stay the same: X(name, meaning). */
 #define FM_STATS_FIELDS(X)                                                                     \
@@ -35,6 +58,7 @@ extern "C" {
     X(read_ns, "sum over files of the time from the start of the read to its last byte")       \
     X(decode_ns, "sum over samples of the wall time in the decoder")                           \
     X(transform_ns, "sum over samples of the wall time in resize, flip, normalize and store")  \
+    X(starved_ns, "the part of decode_ns and transform_ns in which the thread had no core")    \
     X(worker_cpu_ns, "CPU time of the decode threads")                                         \
     X(worker_idle_ns, "sum over decode threads of the time without work")                      \
     X(wait_idle_ns, "... as far as a step waited for data meanwhile")                          \
@@ -58,20 +82,73 @@ typedef struct fm_stats {
 #define FM_X(name, meaning) uint64_t name;
     FM_STATS_FIELDS(FM_X)
 #undef FM_X
+    fm_blame blame;          /* of data_wait_ns */
     char reader[16];         /* "uring" or "pread" */
     char reader_reason[192]; /* why that one */
     char cpu[16]; /* instructions of the kernels: "scalar", "sse41", "avx2" or "avx512" */
 } fm_stats;
 
-/* One training step: the wait for one batch. */
+typedef enum fm_phase {
+    FM_PHASE_FIRST,    /* the first step since the loader was opened */
+    FM_PHASE_BOUNDARY, /* the first step of a later epoch */
+    FM_PHASE_STEADY    /* any other */
+} fm_phase;
+
+/* One training step, the wait for one batch: X(type, name, meaning); then FM_BLAME_FIELDS. */
+#define FM_STEP_FIELDS(X)                                                                        \
+    X(uint64_t, step, "counts from 0 since open")                                                \
+    X(uint32_t, epoch, "epochs started before this one's")                                       \
+    X(uint32_t, phase, "an fm_phase")                                                            \
+    X(uint32_t, ready_batches, "batches that were ready when the step asked")                    \
+    X(uint32_t, n_samples, "samples in the batch")                                               \
+    X(uint64_t, request_ns, "clock at the request")                                              \
+    X(uint64_t, host_wait_ns, "request to return")                                               \
+    X(uint64_t, data_wait_ns, "request to the batch being ready; 0 if it was ready already")     \
+    X(uint64_t, overhead_ns, "host_wait_ns - data_wait_ns: waking up, copying out, the binding") \
+    X(uint64_t, compute_ns, "return to the next request of the epoch; 0 until that comes")       \
+    X(int64_t, last_index, "index of the sample that was finished last")
+
 typedef struct fm_step {
-    uint64_t step;          /* counts from 0 since open */
-    uint32_t epoch;         /* epochs started before this one's */
-    uint32_t ready_batches; /* batches that were ready when the step asked */
-    uint64_t request_ns;    /* clock at the request */
-    uint64_t host_wait_ns;  /* request to return */
-    uint64_t data_wait_ns;  /* request to the batch being ready; 0 if it was ready already */
+#define FM_X(type, name, meaning) type name;
+    FM_STEP_FIELDS(FM_X)
+#undef FM_X
+    fm_blame blame; /* of data_wait_ns */
 } fm_step;
+
+/* A sample on its way: X(type, name, meaning). What did not happen has the time 0. */
+#define FM_SAMPLE_RECORD_FIELDS(X)                                                            \
+    X(int64_t, index, "its index")                                                            \
+    X(uint64_t, batch, "its batch, counted since open")                                       \
+    X(uint32_t, epoch, "as in fm_step")                                                       \
+    X(uint32_t, worker, "which decode thread, from 0; UINT32_MAX: none")                      \
+    X(uint32_t, slot, "which batch slot, from 0")                                             \
+    X(int32_t, status, "0, or why it was rejected")                                           \
+    X(uint64_t, file_bytes, "bytes of the encoded image")                                     \
+    X(uint64_t, submitted_ns, "clock when it was asked for")                                  \
+    X(uint64_t, read_begin_ns, "clock when its read began")                                   \
+    X(uint64_t, read_end_ns, "clock when its last byte was there")                            \
+    X(uint64_t, released_ns, "clock when the consumer had given the slot's last batch back")  \
+    X(uint64_t, slot_ns, "clock when its batch got the slot")                                 \
+    X(uint64_t, work_begin_ns, "clock when a decode thread took it")                          \
+    X(uint64_t, work_end_ns, "clock when it was finished")                                    \
+    X(uint64_t, decode_ns, "CPU time of decoding it, as far as known from the thread's share") \
+    X(uint64_t, transform_ns, "the same of transforming it")                                  \
+    X(uint64_t, starved_ns, "the part of work_begin_ns to work_end_ns without a core")
+
+typedef struct fm_sample_record {
+#define FM_X(type, name, meaning) type name;
+    FM_SAMPLE_RECORD_FIELDS(FM_X)
+#undef FM_X
+} fm_sample_record;
+
+#define FM_N_SLOW 16u
+#define FM_SLOW_PATH_BYTES 256u
+
+/* One of the samples that took longest: reading and working on it together, without starvation. */
+typedef struct fm_slow_sample {
+    fm_sample_record record;
+    char path[FM_SLOW_PATH_BYTES]; /* its end, where it is longer; "" for bytes in memory */
+} fm_slow_sample;
 
 #ifdef __cplusplus
 }

@@ -12,10 +12,10 @@
  * large progressive images take more, for as long as such images come. */
 #define SCRATCH_BYTES_PER_THREAD (6 * MIB)
 /* What the pipeline keeps for a sample on its way (a task, its label, its path). */
-#define TASK_BYTES 640u
+#define TASK_BYTES 768u
 /* ... and for each sample of the dataset, and the records of steps. */
 #define INDEX_BYTES 8u
-#define STEPS_BYTES (4 * MIB)
+#define STEPS_BYTES ((uint64_t)FM_N_STEPS * sizeof(fm_step))
 #define READ_AHEAD_BYTES (64 * MIB)
 #define READ_AHEAD_MIN_BYTES (4 * MIB)
 /* All slots together, from where on what is stored in one will have left the cache when it is read.
@@ -24,6 +24,7 @@
 #define MAX_BATCH_SIZE 65536u
 #define MAX_THREADS 1024u
 #define MAX_PREFETCH 65536u
+#define MAX_SAMPLE_RECORDS (1u << 24)
 /* The random draws' counter has 40 bits for the index (base/rng.h). */
 #define MAX_SAMPLES ((uint64_t)1 << 40)
 
@@ -57,6 +58,8 @@ static int check_fields(const fm_config *c, fm_error *error) {
     if (!status)
         status = check_range("prefetch_batches", c->prefetch_batches, 1, MAX_PREFETCH, error);
     if (!status) status = check_range("read_depth", c->read_depth, 0, 4096, error);
+    if (!status)
+        status = check_range("sample_records", c->sample_records, 0, MAX_SAMPLE_RECORDS, error);
     if (!status) status = check_range("max_file_bytes", c->max_file_bytes, 1, UINT32_MAX, error);
     if (!status)
         status = check_range("max_image_pixels", c->max_image_pixels, 1, UINT32_MAX, error);
@@ -77,7 +80,8 @@ static int fit_budget(fm_config *c, fm_plan *plan, uint32_t *n_slots, fm_error *
                                                    c->batch_size * sizeof(int64_t));
     const uint64_t scratch_bytes = c->n_threads * SCRATCH_BYTES_PER_THREAD + STEPS_BYTES +
                                    c->n_samples * INDEX_BYTES +
-                                   (uint64_t)c->prefetch_batches * c->batch_size * TASK_BYTES;
+                                   (uint64_t)c->prefetch_batches * c->batch_size * TASK_BYTES +
+                                   c->sample_records * sizeof(fm_sample_record);
     const uint64_t slots_min_bytes = FM_RING_MIN_SLOTS * slot_bytes;
     const uint64_t wanted_slots = c->prefetch_batches + FM_RING_MAX_LENT > FM_RING_MIN_SLOTS
                                       ? c->prefetch_batches + FM_RING_MAX_LENT

@@ -3,7 +3,10 @@
 #define FM_PIPELINE_CONFIG_H
 
 #include "base/error.h"
+#include "feedmill/stats.h"
 #include "transform/plan.h"
+
+#define FM_N_STEPS 65536u /* records of steps that are kept; a power of two */
 
 /*
  * Fills *out from *config with every default resolved, the slots and read buffers fitted into the

@@ -6,119 +6,6 @@
 #include "base/clock.h"
 #include "pipeline/pipeline.h"
 
-/* ---- steps ----------------------------------------------------------------------------------- */
-
-/* Locked. Batches at the front that could be delivered right now. */
-static uint32_t count_ready(fm_loader *loader) {
-    uint32_t n = 0;
-    for (; n < loader->n_groups; n++) {
-        const fm_group *const group = fm_group_at(loader, n);
-        if (group->n_left || group->n_rejected) break;
-    }
-    return n;
-}
-
-/* Time without work of all decode threads together, up to now. */
-static uint64_t sum_idle_ns(fm_loader *loader, uint64_t now_ns) {
-    uint64_t sum_ns = 0;
-    for (uint32_t i = 0; i < loader->n_workers; i++) {
-        fm_worker *const worker = &loader->workers[i];
-        sum_ns += atomic_load_explicit(&worker->idle_ns, memory_order_relaxed);
-        const uint64_t since_ns =
-            atomic_load_explicit(&worker->idle_since_ns, memory_order_relaxed);
-        if (since_ns && since_ns < now_ns) sum_ns += now_ns - since_ns;
-    }
-    return sum_ns;
-}
-
-/* Locked. The clock of the wait for one batch starts, unless it runs already. */
-static void begin_step(fm_loader *loader) {
-    if (loader->request_ns) return;
-    const uint64_t now_ns = fm_clock_ns();
-    loader->request_ns = loader->waited_until_ns = now_ns;
-    loader->request_ready = count_ready(loader);
-    loader->request_idle_ns = sum_idle_ns(loader, now_ns);
-    /* The wall time runs from the epoch's first request to its last return. */
-    if (loader->last_return_ns) loader->sums.wall_ns += now_ns - loader->last_return_ns;
-    loader->last_return_ns = now_ns;
-}
-
-/* Locked. Time inside next() up to now_ns. */
-static void add_host_wait(fm_loader *loader, uint64_t now_ns) {
-    loader->sums.host_wait_ns += now_ns - loader->last_return_ns;
-    loader->sums.wall_ns += now_ns - loader->last_return_ns;
-    loader->last_return_ns = now_ns;
-}
-
-/* Locked. The part of the step's wait before ready_ns, in which there was no batch. */
-static uint64_t add_data_wait(fm_loader *loader, uint64_t ready_ns) {
-    if (ready_ns <= loader->request_ns) return 0;
-    const uint64_t wait_ns = ready_ns - loader->request_ns;
-    /* Read a moment after the batch was ready: no more than the wait itself can be idle. */
-    const uint64_t idle_ns = sum_idle_ns(loader, fm_clock_ns()) - loader->request_idle_ns;
-    const uint64_t most_ns = wait_ns * loader->n_workers;
-    loader->sums.data_wait_ns += wait_ns;
-    loader->sums.wait_idle_ns += idle_ns < most_ns ? idle_ns : most_ns;
-    return wait_ns;
-}
-
-/* Locked. Ends the wait that brought no batch: an error, a time-out, an interrupt. It is part of
- * the sums, but no step. */
-static void end_failed_wait(fm_loader *loader, uint64_t until_ns) {
-    add_data_wait(loader, until_ns);
-    add_host_wait(loader, until_ns);
-    loader->request_ns = 0;
-}
-
-/* Locked. Records the step whose batch was ready at ready_ns. */
-static void record_step(fm_loader *loader, uint64_t ready_ns) {
-    fm_step *const step = &loader->steps[loader->n_steps % FM_N_STEPS];
-    *step = (fm_step){
-        .step = loader->n_steps,
-        .epoch = (uint32_t)loader->sums.epochs - 1,
-        .ready_batches = loader->request_ready,
-        .request_ns = loader->request_ns,
-        .data_wait_ns = add_data_wait(loader, ready_ns),
-    };
-    loader->n_steps++;
-    loader->request_ns = 0;
-    add_host_wait(loader, fm_clock_ns());
-    step->host_wait_ns = loader->last_return_ns - step->request_ns;
-}
-
-void fm_loader_step_request(fm_loader *loader) {
-    if (fm_loader_check(loader, NULL)) return;
-    fm_ring_lock(loader->ring);
-    /* A wait that was given up ends where it was last looked at, not here. */
-    if (loader->request_ns) end_failed_wait(loader, loader->waited_until_ns);
-    begin_step(loader);
-    fm_ring_unlock(loader->ring);
-}
-
-void fm_loader_step_return(fm_loader *loader) {
-    if (fm_loader_check(loader, NULL) || loader->n_steps == 0) return;
-    fm_ring_lock(loader->ring);
-    fm_step *const step = &loader->steps[(loader->n_steps - 1) % FM_N_STEPS];
-    /* Only directly after that step: no other wait has begun, nor another epoch. */
-    if (!loader->request_ns && loader->last_return_ns == step->request_ns + step->host_wait_ns) {
-        add_host_wait(loader, fm_clock_ns());
-        step->host_wait_ns = loader->last_return_ns - step->request_ns;
-    }
-    fm_ring_unlock(loader->ring);
-}
-
-size_t fm_loader_steps(fm_loader *loader, uint64_t from, fm_step *out, size_t capacity) {
-    if (fm_loader_check(loader, NULL) || !out) return 0;
-    fm_ring_lock(loader->ring);
-    const uint64_t oldest = loader->n_steps > FM_N_STEPS ? loader->n_steps - FM_N_STEPS : 0;
-    uint64_t step = from > oldest ? from : oldest;
-    size_t n = 0;
-    for (; step < loader->n_steps && n < capacity; step++)
-        out[n++] = loader->steps[step % FM_N_STEPS];
-    fm_ring_unlock(loader->ring);
-    return n;
-}
-
 /* ---- batches going out ----------------------------------------------------------------------- */
 
 /* Locked. The oldest group leaves the circle. */
@@ -198,7 +85,7 @@ static int deliver(fm_loader *loader, fm_group *group, fm_batch *batch, fm_error
         loader->sums.first_batch_ns += ready_ns - loader->started_ns;
     }
     pop_group(loader);
-    record_step(loader, ready_ns);
+    fm_record_step(loader, group);
     fm_ring_unlock(loader->ring);
     return FM_OK;
 }
@@ -224,7 +111,7 @@ static int drop_failed(fm_loader *loader, fm_group *group, fm_error *error) {
     loader->sums.errors++;
     fm_ring_give_back(loader->ring, group->slot);
     pop_group(loader);
-    end_failed_wait(loader, fm_clock_ns());
+    fm_record_failed_wait(loader, group, fm_clock_ns());
     fm_ring_unlock(loader->ring);
     return status;
 }
@@ -280,7 +167,7 @@ int fm_loader_next(fm_loader *loader, int64_t timeout_ns, fm_batch *batch, fm_er
     }
     fm_group *const group = fm_group_at(loader, 0);
     fm_ring_lock(loader->ring);
-    begin_step(loader);
+    fm_record_request(loader);
     const bool complete = wait_for_group(loader, group, timeout_ns);
     loader->waited_until_ns = fm_clock_ns();
     fm_ring_unlock(loader->ring);
@@ -358,7 +245,7 @@ int fm_loader_fallback_done(fm_loader *loader, int status, fm_error *error) {
     if (!status) {
         count_fallback(&loader->sums, task->cause);
         task->cause = 0;
-        if (--group->n_rejected == 0) group->ready_ns = now_ns;
+        if (--group->n_rejected == 0) group->ready_ns = group->returned_ns = now_ns;
     }
     fm_ring_unlock(loader->ring);
     return FM_OK;
@@ -374,7 +261,7 @@ void fm_loader_out_size(const fm_loader *loader, int *height, int *width) {
 /* ---- counters -------------------------------------------------------------------------------- */
 
 static void add_workers(fm_loader *loader, fm_stats *out) {
-    out->worker_idle_ns = sum_idle_ns(loader, fm_clock_ns());
+    out->worker_idle_ns = fm_record_idle_ns(loader, fm_clock_ns());
     for (uint32_t i = 0; i < loader->n_workers; i++) {
         fm_worker *const worker = &loader->workers[i];
         out->native_samples += atomic_load_explicit(&worker->n_samples, memory_order_relaxed);

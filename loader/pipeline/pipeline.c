@@ -44,6 +44,8 @@ static int alloc_groups(fm_loader *loader, fm_error *error) {
     loader->file_bytes =
         fm_mem_zalloc(&loader->counter, loader->config.n_samples, sizeof(uint32_t));
     loader->steps = fm_mem_alloc(&loader->counter, FM_N_STEPS, sizeof(fm_step));
+    loader->records = fm_mem_alloc(&loader->counter, loader->config.sample_records,
+                                   sizeof(fm_sample_record));
     loader->located = fm_mem_alloc(&loader->counter, batch_size, sizeof(fm_sample));
     if (!ok || !loader->located || !loader->occurrences || !loader->file_bytes || !loader->steps)
         return fm_error_set(error, FM_ERR_NOMEM, "no memory for %u batches of %u samples", n_groups,
@@ -74,6 +76,7 @@ static int open_workers(fm_loader *loader, fm_error *error) {
     for (uint32_t i = 0; i < n_workers; i++) {
         fm_worker *const worker = &loader->workers[i];
         worker->loader = loader;
+        worker->number = i;
         int status = fm_jpeg_open(&worker->jpeg, &limits, &loader->counter, error);
         if (!status) fm_jpeg_watch(worker->jpeg, &loader->cancelled);
         if (!status)
@@ -125,6 +128,7 @@ static void free_groups(fm_loader *loader) {
     fm_mem_free(loader->occurrences);
     fm_mem_free(loader->file_bytes);
     fm_mem_free(loader->steps);
+    fm_mem_free(loader->records);
     fm_mem_free(loader->order);
     fm_mem_free(loader->located);
 }
@@ -311,11 +315,13 @@ static void fill_group(fm_loader *loader, fm_group *group, const fm_sample *samp
                        uint32_t n_samples) {
     char *path = group->paths;
     group->number = loader->n_submitted++;
+    group->batch = loader->n_batches++;
     group->n_tasks = group->n_left = n_samples;
     group->n_rejected = 0;
     group->slot = NULL;
     group->sizes = 0;
-    group->ready_ns = 0;
+    group->ready_ns = group->returned_ns = group->slot_ns = 0;
+    group->submitted_ns = fm_clock_ns();
     group->failed = false;
     for (uint32_t i = 0; i < n_samples; i++) {
         fm_task *const task = &group->tasks[i];
@@ -328,6 +334,9 @@ static void fill_group(fm_loader *loader, fm_group *group, const fm_sample *samp
         task->index = samples[i].index;
         task->occurrence = loader->occurrences[task->index]++;
         task->position = i;
+        task->worker = UINT32_MAX;
+        task->claimed_ns = task->finished_ns = 0;
+        task->own = (fm_work){0};
         task->cause = 0;
         task->read = (fm_read){.path = path, .user = task};
         if (!task->data) task->read.expected_bytes = loader->file_bytes[task->index];

@@ -19,12 +19,12 @@
 
 #include "base/thread.h"
 #include "decode/jpeg.h"
+#include "pipeline/blame.h"
 #include "pipeline/config.h"
 #include "read/reader.h"
 #include "ring/ring.h"
 #include "transform/resample.h"
 
-#define FM_N_STEPS 65536u /* records kept; a power of two */
 /* Classes of file sizes, an octave each: below 8 KiB, below 16, ... Finer ones gain nothing. */
 #define FM_N_SIZES 16
 #define FM_SMALLEST_SIZE_LOG2 12
@@ -42,12 +42,17 @@ typedef struct fm_task {
     int64_t index;
     uint32_t occurrence;
     uint32_t position;
+    uint32_t worker;                  /* the worker's number; UINT32_MAX: none had it */
+    fm_work offered, claimed;         /* locked: the loader's sum when it was offered, claimed */
+    fm_work own;                      /* the worker's, then locked: what it took */
+    uint64_t claimed_ns, finished_ns; /* the worker's, then locked */
     int cause;     /* locked once finished: 0, or why it was rejected */
     char why[224]; /* ... in words */
 } fm_task;
 
 typedef struct fm_group {
     uint64_t number; /* in its epoch */
+    uint64_t batch;  /* since open */
     uint32_t n_tasks;
     uint32_t n_left;                 /* locked: tasks neither done nor rejected */
     uint32_t n_rejected;             /* locked */
@@ -55,6 +60,11 @@ typedef struct fm_group {
     fm_task *with_bytes[FM_N_SIZES]; /* locked: lists by class of size; see fm_group_push() */
     uint32_t sizes;                  /* locked: bit i is set where with_bytes[i] has tasks */
     uint64_t ready_ns;               /* locked: when n_left became 0 */
+    fm_task *last;                   /* locked: the task that made it so */
+    uint64_t returned_ns;            /* locked: when the caller finished the last rejected one */
+    uint64_t submitted_ns;           /* when it came */
+    uint64_t slot_ns, released_ns;   /* locked: when it got the slot; when that became free */
+    fm_work slot_work;               /* locked: the loader's sum when it got the slot */
     fm_task *tasks;                  /* [batch_size], fixed */
     int64_t *labels;                 /* [batch_size], consumer */
     char *paths;                     /* consumer: the tasks' paths, one after the other */
@@ -67,6 +77,7 @@ typedef struct fm_group {
 typedef struct fm_worker {
     _Alignas(FM_MEM_ALIGN) fm_thread thread;
     struct fm_loader *loader;
+    uint32_t number;
     fm_jpeg *jpeg;
     fm_resample *resample;
     /* The worker adds (relaxed), stats read. */
@@ -94,6 +105,7 @@ struct fm_loader {
     uint32_t n_with_slot;         /* so many of the oldest groups have a slot */
     uint32_t n_reading, n_active; /* tasks with the reader, with workers */
     bool stopping;                /* workers end */
+    fm_work work;                 /* of all samples that workers finished */
     _Atomic bool cancelled;       /* the epoch's work is dropped; also read without the lock */
 
     /* Consumer. */
@@ -112,12 +124,21 @@ struct fm_loader {
     fm_task *fallback_task; /* handed to the caller by next() */
     uint64_t fallback_since_ns;
 
-    /* Steps and sums: the consumer writes, under lock, stats read. */
+    /* Records: written under lock, by the consumer those of steps and by all those of samples. */
     fm_step *steps; /* [FM_N_STEPS] */
     uint64_t n_steps;
+    fm_sample_record *records; /* [config.sample_records] */
+    uint64_t n_records;
+    fm_slow_sample slow[FM_N_SLOW]; /* in no order */
+    uint32_t n_slow;
+    uint64_t slow_limit_ns; /* what a sample must exceed to be one of them */
+    uint64_t n_batches;     /* submitted since open */
+
+    /* Sums: the consumer writes, under lock, stats read. */
     uint64_t request_ns; /* of the step that runs, 0: none */
     uint32_t request_ready;
     uint64_t request_idle_ns; /* idle time of all workers until then */
+    fm_work request_work;     /* the sum of work then */
     uint64_t waited_until_ns; /* when that wait was last looked at */
     uint64_t last_return_ns;  /* up to which the sums reach; 0: no request in this epoch yet */
     fm_stats sums;
@@ -128,6 +149,19 @@ struct fm_loader {
 int fm_loader_check(const fm_loader *loader, fm_error *error);
 /* Submits batches of the epoch's order while there is room. */
 int fm_loader_feed(fm_loader *loader, fm_error *error);
+
+/* record.c: steps, samples, sums of waits */
+/* Locked. The clock of the wait for one batch starts, unless it runs already. */
+void fm_record_request(fm_loader *loader);
+/* Locked. A step got its batch, which was ready at group->ready_ns. */
+void fm_record_step(fm_loader *loader, const fm_group *group);
+/* Locked. A wait brought no batch: an error (of that group), a time-out or an interrupt (NULL). It
+ * is part of the sums, but no step. */
+void fm_record_failed_wait(fm_loader *loader, const fm_group *group, uint64_t until_ns);
+/* Locked. A task is done or rejected. */
+void fm_record_sample(fm_loader *loader, const fm_task *task);
+/* Time without work of all decode threads together, up to now. */
+uint64_t fm_record_idle_ns(fm_loader *loader, uint64_t now_ns);
 
 /* run.c */
 /* A worker thread's body; argument: fm_worker. */

@@ -25,6 +25,9 @@ void fm_run_assign_slots(fm_loader *loader) {
         fm_group *const group = fm_group_at(loader, loader->n_with_slot);
         group->slot = fm_ring_acquire(loader->ring);
         if (!group->slot) break;
+        group->slot_ns = fm_clock_ns();
+        group->released_ns = group->slot->free_ns;
+        group->slot_work = loader->work;
         loader->n_with_slot++;
         any_work = any_work || group->sizes;
     }
@@ -37,7 +40,9 @@ static fm_task *claim(fm_loader *loader) {
     fm_run_assign_slots(loader);
     for (uint32_t i = 0; i < loader->n_with_slot; i++) {
         fm_task *const task = fm_group_pop(fm_group_at(loader, i));
-        if (task) return task;
+        if (!task) continue;
+        task->claimed = loader->work;
+        return task;
     }
     return NULL;
 }
@@ -45,8 +50,10 @@ static fm_task *claim(fm_loader *loader) {
 /* Locked. A task is done, or rejected where cause is not 0. */
 static void finish(fm_loader *loader, fm_task *task) {
     fm_group *const group = task->group;
+    fm_record_sample(loader, task);
     if (task->cause) group->n_rejected++;
     if (--group->n_left) return;
+    group->last = task;
     group->ready_ns = fm_clock_ns();
     if (group == fm_group_at(loader, 0)) pthread_cond_signal(&loader->ring->ready);
 }
@@ -72,6 +79,7 @@ static void reject(const fm_loader *loader, fm_task *task, int sys_errno) {
 
 /* Locked. The task's bytes are there: the next worker may take it. */
 static void offer(fm_loader *loader, fm_task *task) {
+    task->offered = loader->work;
     fm_group_push(task->group, task, task->data ? task->data_bytes : task->read.n_bytes);
     pthread_cond_signal(&loader->ring->work);
 }
@@ -159,6 +167,9 @@ static int decode_sample(fm_worker *worker, const fm_task *task, const uint8_t *
 static void run_task(fm_worker *worker, fm_task *task) {
     uint64_t decode_ns = 0, transform_ns = 0;
     fm_error error = {.message = ""};
+    const uint64_t begin_cpu_ns = fm_clock_of(CLOCK_THREAD_CPUTIME_ID);
+    task->worker = worker->number;
+    task->claimed_ns = fm_clock_ns();
     const uint8_t *const bytes = task->data ? task->data : task->read.bytes;
     const size_t n_bytes = task->data ? task->data_bytes : task->read.n_bytes;
     int status;
@@ -172,6 +183,10 @@ static void run_task(fm_worker *worker, fm_task *task) {
     task->cause = status;
     if (status)
         snprintf(task->why, sizeof(task->why), "%.*s", (int)sizeof(task->why) - 1, error.message);
+    const uint64_t cpu_ns = fm_clock_of(CLOCK_THREAD_CPUTIME_ID) - begin_cpu_ns;
+    task->finished_ns = fm_clock_ns();
+    task->own =
+        fm_work_of(decode_ns, transform_ns, task->finished_ns - task->claimed_ns, cpu_ns);
     add(&worker->decode_ns, decode_ns);
     add(&worker->transform_ns, transform_ns);
     if (!status) add(&worker->n_samples, 1);

@@ -102,6 +102,7 @@ fm_slot *fm_ring_acquire(fm_ring *ring) {
 
 static void set_free(fm_ring *ring, fm_slot *slot) {
     slot->state = FM_SLOT_FREE;
+    slot->free_ns = fm_clock_ns();
     /* Several samples may have waited for it: every idle worker has something to look for. */
     if (ring->wanted) pthread_cond_broadcast(&ring->work);
     ring->wanted = false;

@@ -39,6 +39,7 @@ typedef struct fm_slot {
     fm_slot_state state; /* under lock */
     void *memory;        /* changes only while filling, by the consumer (handover) */
     void *handle;        /* the allocator's, goes with memory */
+    uint64_t free_ns;    /* under lock: when it became free; 0: it always was */
 } fm_slot;
 
 struct fm_ring {

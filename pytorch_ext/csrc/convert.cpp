@@ -115,6 +115,7 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
                                         "read_depth",
                                         "max_file_bytes",
                                         "max_image_pixels",
+                                        "sample_records",
                                         "alloc",
                                         nullptr};
     static const char *const dtypes[] = {"uint8", "float32", "float16", "bfloat16"};
@@ -126,11 +127,12 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
     const char *dtype = nullptr, *layout = "nchw", *reader = "auto";
     int resize_order = 0, choice = 0;
     unsigned long long n_samples = 0, budget = 0, read_ahead = 0, max_file = 0, max_pixels = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OsKIOisIIKKsIKKO", const_cast<char **>(names),
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OsKIOisIIKKsIKKIO", const_cast<char **>(names),
                                      &ops, &dtype, &n_samples, &config.batch_size, &value_table,
                                      &resize_order, &layout, &config.n_threads,
                                      &config.prefetch_batches, &budget, &read_ahead, &reader,
-                                     &config.read_depth, &max_file, &max_pixels, &alloc))
+                                     &config.read_depth, &max_file, &max_pixels,
+                                     &config.sample_records, &alloc))
         return false;
     // The format has no required keyword-only arguments.
     if (!ops || !dtype) {
@@ -264,6 +266,10 @@ PyObject *dict_from_stats(const fm_stats &stats) {
 #define FM_X(name, meaning) \
     ok = ok && set_item(dict, #name, PyLong_FromUnsignedLongLong(stats.name));
     FM_STATS_FIELDS(FM_X)
+#undef FM_X
+#define FM_X(name, meaning) \
+    ok = ok && set_item(dict, "wait_" #name, PyLong_FromUnsignedLongLong(stats.blame.name));
+    FM_BLAME_FIELDS(FM_X)
 #undef FM_X
     ok = ok && set_item(dict, "reader", PyUnicode_FromString(stats.reader));
     ok = ok && set_item(dict, "reader_reason", PyUnicode_FromString(stats.reader_reason));

@@ -15,7 +15,7 @@ namespace {
 
 // A wait for a batch is cut into slices, so that Ctrl-C gets through.
 constexpr int64_t kSliceNs = 50'000'000;
-constexpr size_t kStepsPerCall = 65536;
+constexpr size_t kRecordsPerCall = 1024;
 // PyBUF_WRITE, which the limited API's headers name from Python 3.11 on only.
 constexpr int kBufferWrite = 0x200;
 
@@ -198,6 +198,11 @@ bool wait_for_next(Loader *self, int64_t timeout_ns, fm_batch *batch, fm_error *
     }
 }
 
+template <typename Record> PyObject *bytes_from(const Record *records, size_t n) {
+    return PyBytes_FromStringAndSize(reinterpret_cast<const char *>(records),
+                                     Py_ssize_t(n * sizeof(Record)));
+}
+
 bool is_sample_error(int status) { return status <= FM_ERR_READ && status >= FM_ERR_LIMIT; }
 
 PyObject *loader_next(PyObject *object, PyObject *args) {
@@ -299,10 +304,41 @@ PyObject *loader_steps(PyObject *object, PyObject *args) {
     Loader *const self = as_loader(object);
     unsigned long long from;
     if (!PyArg_ParseTuple(args, "K", &from) || !check_open(self)) return nullptr;
-    std::vector<fm_step> steps(kStepsPerCall);
-    const size_t n = fm_loader_steps(self->handle, from, steps.data(), steps.size());
-    return PyBytes_FromStringAndSize(reinterpret_cast<const char *>(steps.data()),
-                                     Py_ssize_t(n * sizeof(fm_step)));
+    fm_step steps[kRecordsPerCall];
+    const size_t n = fm_loader_steps(self->handle, from, steps, kRecordsPerCall);
+    return bytes_from(steps, n);
+}
+
+PyObject *loader_sample_records(PyObject *object, PyObject *args) {
+    Loader *const self = as_loader(object);
+    unsigned long long from;
+    if (!PyArg_ParseTuple(args, "K", &from) || !check_open(self)) return nullptr;
+    fm_sample_record records[kRecordsPerCall];
+    uint64_t first;
+    const size_t n = fm_loader_sample_records(self->handle, from, records, kRecordsPerCall, &first);
+    PyObject *const bytes = bytes_from(records, n);
+    return bytes ? Py_BuildValue("KN", static_cast<unsigned long long>(first), bytes) : nullptr;
+}
+
+PyObject *loader_slow_samples(PyObject *object, PyObject *) {
+    Loader *const self = as_loader(object);
+    if (!check_open(self)) return nullptr;
+    fm_slow_sample slow[FM_N_SLOW];
+    const size_t n = fm_loader_slow_samples(self->handle, slow, FM_N_SLOW);
+    PyObject *const list = PyList_New(0);
+    bool ok = list != nullptr;
+    for (size_t i = 0; ok && i < n; i++) {
+        PyObject *const path = PyUnicode_DecodeFSDefault(slow[i].path);
+        PyObject *const record = bytes_from(&slow[i].record, 1);
+        PyObject *const pair = path && record ? PyTuple_Pack(2, path, record) : nullptr;
+        ok = pair && !PyList_Append(list, pair);
+        Py_XDECREF(path);
+        Py_XDECREF(record);
+        Py_XDECREF(pair);
+    }
+    if (ok) return list;
+    Py_XDECREF(list);
+    return nullptr;
 }
 
 PyObject *loader_step_request(PyObject *object, PyObject *) {
@@ -349,6 +385,8 @@ PyObject *make_loader_type(PyObject *module) {
         {"draws", loader_draws, METH_VARARGS, "Random draws of a sample."},
         {"stats", loader_stats, METH_NOARGS, "All counters."},
         {"steps", loader_steps, METH_VARARGS, "Step records."},
+        {"sample_records", loader_sample_records, METH_VARARGS, "Sample records."},
+        {"slow_samples", loader_slow_samples, METH_NOARGS, "The slowest samples."},
         {"step_request", loader_step_request, METH_NOARGS, "Marks a step's request."},
         {"step_return", loader_step_return, METH_NOARGS, "Marks a step's return."},
         {"close", loader_close, METH_NOARGS, "Ends all threads."},

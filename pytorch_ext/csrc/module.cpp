@@ -17,6 +17,37 @@ int add_object(PyObject *module, const char *name, PyObject *object) {
     return failed;
 }
 
+// NumPy's names of the types of records' fields.
+constexpr const char *code_of(uint64_t) { return "u8"; }
+constexpr const char *code_of(int64_t) { return "i8"; }
+constexpr const char *code_of(uint32_t) { return "u4"; }
+constexpr const char *code_of(int32_t) { return "i4"; }
+
+struct Field {
+    const char *name, *code;
+};
+
+#define FM_X(type, name, meaning) {#name, code_of(type{})},
+#define FM_U64(name, meaning) {#name, "u8"},
+constexpr Field step_fields[] = {FM_STEP_FIELDS(FM_X) FM_BLAME_FIELDS(FM_U64)};
+constexpr Field sample_fields[] = {FM_SAMPLE_RECORD_FIELDS(FM_X)};
+#undef FM_U64
+#undef FM_X
+
+// A list of (name, code), as numpy.dtype takes it.
+template <size_t n> PyObject *list_from(const Field (&fields)[n]) {
+    PyObject *const list = PyList_New(0);
+    for (size_t i = 0; list && i < n; i++) {
+        PyObject *const pair = Py_BuildValue("ss", fields[i].name, fields[i].code);
+        const bool ok = pair && !PyList_Append(list, pair);
+        Py_XDECREF(pair);
+        if (ok) continue;
+        Py_DECREF(list);
+        return nullptr;
+    }
+    return list;
+}
+
 int exec_module(PyObject *module) {
     PyObject *const error =
         PyErr_NewException("feedmill._native.Error", PyExc_RuntimeError, nullptr);
@@ -25,6 +56,8 @@ int exec_module(PyObject *module) {
         PyErr_NewException("feedmill._native.BudgetError", PyExc_ValueError, nullptr);
     if (add_object(module, "BudgetError", budget_error)) return -1;
     if (add_object(module, "Loader", feedmill::make_loader_type(module))) return -1;
+    if (add_object(module, "STEP_FIELDS", list_from(step_fields))) return -1;
+    if (add_object(module, "SAMPLE_FIELDS", list_from(sample_fields))) return -1;
     const struct {
         const char *name;
         int value;

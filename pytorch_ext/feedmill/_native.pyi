@@ -16,6 +16,8 @@ ERR_FORMAT: int
 ERR_KIND: int
 ERR_DAMAGED: int
 ERR_LIMIT: int
+STEP_FIELDS: list[tuple[str, str]]  # (name, NumPy's type) of fm_step, in order, without gaps
+SAMPLE_FIELDS: list[tuple[str, str]]  # ... of fm_sample_record
 
 class Error(RuntimeError):
     """A failed call; `status` and `index` as in fm_error. Bad arguments raise ValueError, lack of
@@ -60,6 +62,7 @@ class Loader:
         read_depth: int = 0,
         max_file_bytes: int = 0,
         max_image_pixels: int = 0,
+        sample_records: int = 0,  # of the latest samples to keep; most 2**24
         # alloc(n_bytes) -> (address, owner): memory of a slot that leaves with its batch; next()
         # returns the owner in place of a capsule.
         alloc: Callable[[int], tuple[int, Any]] | None = None,
@@ -99,10 +102,16 @@ class Loader:
     ) -> list[tuple[int, int, int, int, int, bool]]:
         """Per op: (kind, top, left, height, width, flip)."""
     def stats(self) -> dict[str, Any]:
-        """Every field of fm_stats (feedmill/stats.h), reader and reader_reason as str."""
+        """Every field of fm_stats (feedmill/stats.h), reader and reader_reason as str; those of
+        its blame as wait_<name>."""
     def steps(self, start: int) -> bytes:
-        """fm_step records from step number `start` on: native struct u64 step, u32 epoch,
-        u32 ready_batches, u64 request_ns, u64 host_wait_ns, u64 data_wait_ns."""
+        """fm_step records (STEP_FIELDS) from step number `start` on, at most 1,024."""
+    def sample_records(self, start: int) -> tuple[int, bytes]:
+        """(number of the first one, fm_sample_record records (SAMPLE_FIELDS)) from number `start`
+        on, at most 1,024."""
+    def slow_samples(self) -> list[tuple[str, bytes]]:
+        """(path, one fm_sample_record) of the samples that took longest, the slowest first; the
+        path is its last 255 bytes, "" for an image in memory."""
     def step_request(self) -> None: ...
     def step_return(self) -> None: ...
     def close(self) -> None: ...

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from feedmill.stats import KEPT_STEPS, STEP_DTYPE
+from feedmill.records import BOUNDARY, FIRST, KEPT_STEPS, STEADY, STEP_DTYPE
 
 
 class Account:
@@ -61,21 +61,27 @@ class StepCounters(Account):
         return self._n_epochs - 1
 
     def add_step(self, epoch: int, request_ns: int, return_ns: int) -> None:
+        """Whatever made the batch, it was Python's: all of the wait is that cause's."""
         wait_ns = return_ns - request_ns
+        phase = STEADY if self._last_return_ns else BOUNDARY if self._n_batches else FIRST
         if self._n_batches == len(self._steps) < KEPT_STEPS:
             self._steps = np.resize(self._steps, 2 * len(self._steps))
-        self._steps[self._n_batches % len(self._steps)] = (
-            self._n_batches,
-            epoch,
-            0,
-            request_ns,
-            wait_ns,
-            wait_ns,
-        )
+        if phase == STEADY:
+            self._at(self._n_batches - 1)["compute_ns"] = request_ns - self._last_return_ns
+        step = self._at(self._n_batches)
+        step[:] = 0
+        step["step"], step["epoch"], step["phase"] = self._n_batches, epoch, phase
+        step["request_ns"], step["last_index"] = request_ns, -1
+        step["host_wait_ns"] = step["data_wait_ns"] = step["python_ns"] = wait_ns
         self._n_batches += 1
         self._host_wait_ns += wait_ns
         self._wall_ns += return_ns - (self._last_return_ns or request_ns)
         self._last_return_ns = return_ns
+
+    def _at(self, number: int) -> np.ndarray:
+        """The record of a step, as an array of one that can be written to."""
+        place = number % len(self._steps)
+        return self._steps[place : place + 1]
 
     def counters(self) -> dict[str, Any]:
         return {
@@ -83,6 +89,7 @@ class StepCounters(Account):
             "batches": self._n_batches,
             "host_wait_ns": self._host_wait_ns,
             "data_wait_ns": self._host_wait_ns,
+            "wait_python_ns": self._host_wait_ns,
             "wall_ns": self._wall_ns,
         }
 

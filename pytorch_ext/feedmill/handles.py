@@ -15,7 +15,8 @@ from feedmill import neighbours
 from feedmill._ops import native
 from feedmill.counting import Account
 from feedmill.plan import Plan
-from feedmill.stats import KEPT_STEPS, STEP_DTYPE, sum_counters
+from feedmill.records import KEPT_STEPS, STEP_DTYPE, native_steps
+from feedmill.stats import sum_counters
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class _Entry:
         """Counters and steps as of now."""
         if self.last is None:
             try:
-                return self.handle.stats(), _steps_of(self.handle)
+                return self.handle.stats(), native_steps(self.handle)
             except ValueError:  # closed meanwhile, by another thread or the garbage collector
                 pass
         assert self.last is not None
@@ -230,8 +231,3 @@ def _with_closed_merged(entries: list[_Entry]) -> list[_Entry]:
 
 def _join_steps(parts: list[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.empty(0, STEP_DTYPE), *parts])[-KEPT_STEPS:]
-
-
-def _steps_of(handle: Any) -> np.ndarray:
-    return np.frombuffer(handle.steps(0), STEP_DTYPE)
-

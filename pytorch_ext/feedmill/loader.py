@@ -16,8 +16,9 @@ from feedmill.diagnostics import draws_of_item, fetch_one
 from feedmill.epochs import Epoch, samplers_of
 from feedmill.formats import IMAGE_DTYPES, MEMORY_FORMATS
 from feedmill.paths import Inside, choose, crowding, explanation, make_iterator
+from feedmill.records import KEPT_STEPS
 from feedmill.samples import Item
-from feedmill.stats import KEPT_STEPS, Stats, sum_counters
+from feedmill.stats import Stats, sum_counters
 
 _NATIVE = ("auto", "require", "verify", "off")
 _READERS = ("auto", "uring", "pread")

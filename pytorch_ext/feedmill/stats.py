@@ -8,19 +8,7 @@ from typing import Any
 
 import numpy as np
 
-# One record a step, as _native.Loader.steps() packs them (fm_step).
-STEP_DTYPE = np.dtype(
-    [
-        ("step", np.uint64),
-        ("epoch", np.uint32),
-        ("ready_batches", np.uint32),
-        ("request_ns", np.uint64),
-        ("host_wait_ns", np.uint64),
-        ("data_wait_ns", np.uint64),
-    ]
-)
-
-KEPT_STEPS = 65536
+from feedmill.records import STEP_DTYPE
 
 # Fields that describe a native loader rather than count what it did: the largest one counts.
 _GAUGES = frozenset({"n_threads", "n_slots", "slot_bytes", "read_depth"})
@@ -64,8 +52,9 @@ class Stats:
             file, waits for a CPU included.
         decode_ns, transform_ns: wall time in the decoder and in resize, flip, normalize and store,
             summed over the decode threads.
-        worker_cpu_ns: CPU time of the decode threads. Far below decode_ns + transform_ns: they
-            had to share their cores or were throttled.
+        starved_ns: the part of decode_ns and transform_ns in which the decode thread had no core:
+            other threads and processes, or a quota. High: more threads would not help.
+        worker_cpu_ns: CPU time of the decode threads, at work or not.
         worker_idle_ns: time of the decode threads without work, also between epochs. High: there
             are threads to spare, or files come late.
         wait_idle_ns: the part of it while a step waited for data. High: files come late. Low
@@ -77,6 +66,11 @@ class Stats:
         host_wait_ns: time inside next().
         data_wait_ns: the part of it before the batch was ready: the stall. The rest is overhead.
             On torch's path, and of a watched loader, all of host_wait_ns.
+        wait_storage_ns: the part of data_wait_ns that files were waited for; see `steps` for this
+            and the following ones, which together are data_wait_ns exactly.
+        wait_cpu_queue_decode_ns, wait_cpu_queue_transform_ns, wait_decode_ns, wait_transform_ns,
+        wait_slot_wait_ns, wait_h2d_ns, wait_starved_ns, wait_python_ns, wait_unattributed_ns: the
+            parts with other causes.
         wall_ns: from the first request of each epoch to its last return, summed: consumer's work
             included.
         torch_batches, torch_wait_ns, torch_wall_ns: the parts of batches, data_wait_ns and wall_ns
@@ -94,10 +88,27 @@ class Stats:
             be in flight.
         reader: "uring", "pread", or "" before anything ran; reader_reason: why that one.
         cpu: instructions that the pixels' code uses: "scalar", "sse41", "avx2" or "avx512".
-        steps: numpy records, one a step, oldest first (the last 65,536): step and epoch (both
-            count from 0 in each native loader and on torch's path), ready_batches (batches that
-            were ready when the step asked; 0 means that it had to wait), request_ns (clock),
-            host_wait_ns, data_wait_ns.
+        steps: numpy records, one a step, oldest first (the last 65,536), with these fields:
+            step, epoch: both count from 0 in each native loader and on torch's path.
+            phase: records.FIRST (the loader's first step), BOUNDARY (the first of a later epoch)
+            or STEADY.
+            ready_batches: batches that were ready when the step asked; 0 means that it had to wait.
+            n_samples: in the batch; 0 where it is not known (torch's path).
+            request_ns: the clock (time.monotonic_ns()) at the request.
+            host_wait_ns, data_wait_ns: as above. overhead_ns: the difference.
+            compute_ns: from the return to the epoch's next request; 0 for its last step if nothing
+            more was asked for.
+            last_index: the index that was finished last, whose way says what was waited for.
+            storage_ns: its file was being read, or in the reader's queue.
+            cpu_queue_decode_ns, cpu_queue_transform_ns: it had its bytes, and the decode threads
+            were decoding (transforming) others.
+            decode_ns, transform_ns: it was decoded, transformed.
+            slot_wait_ns: all batch slots were in use.
+            h2d_ns: its batch was being copied to the GPU.
+            starved_ns: a decode thread had something to do, and no core.
+            python_ns: the sampler, Pillow, or on torch's path its workers.
+            unattributed_ns: none of these.
+            From storage_ns on they add up to data_wait_ns exactly.
     """
 
     path: str = "none"
@@ -122,6 +133,7 @@ class Stats:
     read_ns: int = 0
     decode_ns: int = 0
     transform_ns: int = 0
+    starved_ns: int = 0
     worker_cpu_ns: int = 0
     worker_idle_ns: int = 0
     wait_idle_ns: int = 0
@@ -130,6 +142,16 @@ class Stats:
     verified_samples: int = 0
     host_wait_ns: int = 0
     data_wait_ns: int = 0
+    wait_storage_ns: int = 0
+    wait_cpu_queue_decode_ns: int = 0
+    wait_cpu_queue_transform_ns: int = 0
+    wait_decode_ns: int = 0
+    wait_transform_ns: int = 0
+    wait_slot_wait_ns: int = 0
+    wait_h2d_ns: int = 0
+    wait_starved_ns: int = 0
+    wait_python_ns: int = 0
+    wait_unattributed_ns: int = 0
     wall_ns: int = 0
     torch_batches: int = 0
     torch_wait_ns: int = 0

@@ -23,7 +23,8 @@ import torch
 
 from feedmill._ops import __version__
 from feedmill.counting import Account
-from feedmill.stats import KEPT_STEPS, STEP_DTYPE, Stats, sum_counters, verdict
+from feedmill.records import KEPT_STEPS, STEP_DTYPE
+from feedmill.stats import Stats, sum_counters, verdict
 
 _KEPT_REASONS = 8  # different ones of one line
 _FOLD_AT = 16  # ended accounts of one line; together they would be megabytes

@@ -304,6 +304,14 @@ static void batches_may_be_released_by_other_threads(void **state) {
     assert_int_equal(n, N_FILES);
 }
 
+static uint64_t sum_of(const fm_blame *blame) {
+    uint64_t sum_ns = 0;
+#define FM_X(name, meaning) sum_ns += blame->name;
+    FM_BLAME_FIELDS(FM_X)
+#undef FM_X
+    return sum_ns;
+}
+
 static void steps_add_up(void **state) {
     (void)state;
     int64_t order[N_FILES];
@@ -320,11 +328,20 @@ static void steps_add_up(void **state) {
     fm_loader_stats(loader, &stats);
     assert_int_equal(n, 2 * ((N_FILES + 7) / 8));
     assert_int_equal(stats.batches, n);
-    uint64_t host_wait_ns = 0, data_wait_ns = 0;
+    uint64_t host_wait_ns = 0, data_wait_ns = 0, n_samples = 0;
     for (size_t i = 0; i < n; i++) {
         assert_int_equal(steps[i].step, i);
         assert_int_equal(steps[i].epoch, i >= n / 2);
         assert_true(steps[i].data_wait_ns <= steps[i].host_wait_ns);
+        assert_int_equal(steps[i].overhead_ns, steps[i].host_wait_ns - steps[i].data_wait_ns);
+        assert_int_equal(sum_of(&steps[i].blame), steps[i].data_wait_ns);
+        assert_int_equal(steps[i].phase, i == 0       ? FM_PHASE_FIRST
+                                         : i == n / 2 ? FM_PHASE_BOUNDARY
+                                                      : FM_PHASE_STEADY);
+        if (i != n / 2 - 1 && i != n - 1)
+            assert_int_equal(steps[i].request_ns + steps[i].host_wait_ns + steps[i].compute_ns,
+                             steps[i + 1].request_ns);
+        n_samples += steps[i].n_samples;
         assert_true(steps[i].ready_batches <= config.prefetch_batches);
         if (steps[i].data_wait_ns > 0) assert_int_equal(steps[i].ready_batches, 0);
         host_wait_ns += steps[i].host_wait_ns;
@@ -332,6 +349,8 @@ static void steps_add_up(void **state) {
     }
     assert_int_equal(stats.host_wait_ns, host_wait_ns);
     assert_int_equal(stats.data_wait_ns, data_wait_ns);
+    assert_int_equal(sum_of(&stats.blame), data_wait_ns);
+    assert_int_equal(n_samples, 2 * N_FILES);
     assert_true(stats.wall_ns >= host_wait_ns);
     /* Ready is not yet delivered, and the epoch began before its first request. */
     assert_int_equal(stats.first_batches, 2);
@@ -339,6 +358,50 @@ static void steps_add_up(void **state) {
     assert_true(stats.open_ns > 0);
     assert_int_equal(fm_loader_steps(loader, n - 1, steps, 100), 1);
     assert_int_equal(fm_loader_steps(loader, n, steps, 100), 0);
+    fm_loader_close(&loader);
+}
+
+/* A record for each sample, whose points in time are in order. */
+static void samples_are_recorded(void **state) {
+    (void)state;
+    int64_t order[N_FILES];
+    make_order(order, N_FILES);
+    fm_config config = test_config(fm_folder_source(folder));
+    config.sample_records = N_FILES;
+    fm_loader *loader = open_loader(&config);
+    for (uint32_t number = 0; number < 2; number++) {
+        start(loader, order, N_FILES, number, false);
+        run(loader, NULL);
+    }
+    fm_sample_record records[N_FILES + 1];
+    uint64_t first = 0, work_ns = 0;
+    assert_int_equal(fm_loader_sample_records(loader, 0, records, N_FILES + 1, &first), N_FILES);
+    assert_int_equal(first, N_FILES);
+    bool seen[N_FILES] = {false};
+    for (size_t i = 0; i < N_FILES; i++) {
+        const fm_sample_record *const one = &records[i];
+        assert_false(seen[one->index]);
+        seen[one->index] = true;
+        assert_int_equal(one->epoch, 1);
+        assert_int_equal(one->status, 0);
+        assert_true(one->worker < config.n_threads && one->file_bytes > 0);
+        assert_true(one->submitted_ns <= one->read_begin_ns);
+        assert_true(one->read_begin_ns <= one->read_end_ns);
+        assert_true(one->read_end_ns <= one->work_begin_ns && one->slot_ns <= one->work_begin_ns);
+        assert_true(one->released_ns <= one->slot_ns);
+        const uint64_t wall_ns = one->work_end_ns - one->work_begin_ns;
+        assert_true(one->decode_ns + one->transform_ns + one->starved_ns <= wall_ns);
+        work_ns += one->decode_ns + one->transform_ns;
+    }
+    assert_true(work_ns > 0);
+    fm_slow_sample slow[FM_N_SLOW];
+    const size_t n_slow = fm_loader_slow_samples(loader, slow, FM_N_SLOW);
+    assert_int_equal(n_slow, FM_N_SLOW < N_FILES ? FM_N_SLOW : N_FILES);
+    for (size_t i = 0; i < n_slow; i++) {
+        assert_non_null(strstr(slow[i].path, ".jpg"));
+        for (size_t j = 0; j < i; j++)
+            assert_int_not_equal(slow[i].record.index, slow[j].record.index);
+    }
     fm_loader_close(&loader);
 }
 
@@ -536,6 +599,7 @@ int main(void) {
         cmocka_unit_test(stopping_early_leaves_nothing_behind),
         cmocka_unit_test(batches_may_be_released_by_other_threads),
         cmocka_unit_test(steps_add_up),
+        cmocka_unit_test(samples_are_recorded),
         cmocka_unit_test(rejected_samples_fail_or_are_finished_by_the_caller),
         cmocka_unit_test(every_budget_is_refused_or_leaves_three_slots),
         cmocka_unit_test(waits_that_end_in_an_error_count),

@@ -8,7 +8,8 @@ import feedmill
 import helpers
 import numpy as np
 import pytest
-from feedmill.stats import STEP_DTYPE, sum_counters, verdict
+from feedmill.records import STEP_DTYPE
+from feedmill.stats import sum_counters, verdict
 from feedmill.paths import n_threads
 from helpers import compose, native_loader
 from torchvision import transforms as T

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from feedmill.counting import StepCounters
-from feedmill.stats import KEPT_STEPS, STEP_DTYPE
+from feedmill.records import KEPT_STEPS, STEP_DTYPE
 from torch.utils.data import DataLoader, TensorDataset
 
 

@@ -1,0 +1,66 @@
+#include "pipeline/blame.h"
+
+__extension__ typedef unsigned __int128 wide;
+
+/* part / whole of total_ns, rounded down; part is at most whole. */
+static uint64_t share(uint64_t total_ns, uint64_t part, uint64_t whole) {
+    return whole ? (uint64_t)((wide)total_ns * part / whole) : 0;
+}
+
+fm_work fm_work_of(uint64_t decode_ns, uint64_t transform_ns, uint64_t wall_ns, uint64_t cpu_ns) {
+    /* The two clocks are not read at the same moment. */
+    if (cpu_ns > wall_ns) cpu_ns = wall_ns;
+    if (decode_ns > wall_ns) decode_ns = wall_ns;
+    if (transform_ns > wall_ns - decode_ns) transform_ns = wall_ns - decode_ns;
+    return (fm_work){
+        .decode_ns = share(decode_ns, cpu_ns, wall_ns),
+        .transform_ns = share(transform_ns, cpu_ns, wall_ns),
+        .starved_ns = wall_ns - cpu_ns,
+    };
+}
+
+/* Time from *cursor_ns to stamp_ns, within the wait; moves the cursor there. */
+static uint64_t advance(uint64_t *cursor_ns, uint64_t stamp_ns, uint64_t to_ns) {
+    const uint64_t end_ns = stamp_ns < to_ns ? stamp_ns : to_ns;
+    if (end_ns <= *cursor_ns) return 0;
+    const uint64_t passed_ns = end_ns - *cursor_ns;
+    *cursor_ns = end_ns;
+    return passed_ns;
+}
+
+static void divide_queue(const fm_work *queued, uint64_t total_ns, fm_blame *out) {
+    const uint64_t sum_ns = queued->decode_ns + queued->transform_ns + queued->starved_ns;
+    out->cpu_queue_decode_ns = share(total_ns, queued->decode_ns, sum_ns);
+    out->cpu_queue_transform_ns = share(total_ns, queued->transform_ns, sum_ns);
+    /* Rounding ends up here: a nanosecond or two. */
+    out->starved_ns += total_ns - out->cpu_queue_decode_ns - out->cpu_queue_transform_ns;
+}
+
+static void divide_own(const fm_work *own, uint64_t wall_ns, uint64_t total_ns, fm_blame *out) {
+    fm_work work = *own;
+    /* Stamps and sums are the same thread's; a sum above the wall time would be no share of it. */
+    const uint64_t sum_ns = own->decode_ns + own->transform_ns + own->starved_ns;
+    const uint64_t whole_ns = sum_ns > wall_ns ? sum_ns : wall_ns;
+    work.decode_ns = share(total_ns, own->decode_ns, whole_ns);
+    work.transform_ns = share(total_ns, own->transform_ns, whole_ns);
+    work.starved_ns = share(total_ns, own->starved_ns, whole_ns);
+    out->decode_ns += work.decode_ns;
+    out->transform_ns += work.transform_ns;
+    out->starved_ns += work.starved_ns;
+    out->unattributed_ns += total_ns - work.decode_ns - work.transform_ns - work.starved_ns;
+}
+
+fm_blame fm_blame_wait(const fm_timeline *line, uint64_t from_ns, uint64_t to_ns) {
+    fm_blame out = {0};
+    uint64_t cursor_ns = from_ns;
+    out.python_ns = advance(&cursor_ns, line->submitted_ns, to_ns);
+    out.storage_ns = advance(&cursor_ns, line->bytes_ns, to_ns);
+    out.slot_wait_ns = advance(&cursor_ns, line->slot_ns, to_ns);
+    divide_queue(&line->queued, advance(&cursor_ns, line->claimed_ns, to_ns), &out);
+    const uint64_t wall_ns =
+        line->finished_ns > line->claimed_ns ? line->finished_ns - line->claimed_ns : 0;
+    divide_own(&line->own, wall_ns, advance(&cursor_ns, line->finished_ns, to_ns), &out);
+    out.python_ns += advance(&cursor_ns, line->returned_ns, to_ns);
+    out.unattributed_ns += advance(&cursor_ns, to_ns, to_ns);
+    return out;
+}

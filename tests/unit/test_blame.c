@@ -1,0 +1,141 @@
+/* What a wait is made of: each cause by itself, and sums that hold for any stamps. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "pipeline/blame.h"
+
+#define MS 1000000u
+
+static uint64_t sum_of(const fm_blame *blame) {
+    uint64_t sum_ns = 0;
+#define FM_X(name, meaning) sum_ns += blame->name;
+    FM_BLAME_FIELDS(FM_X)
+#undef FM_X
+    return sum_ns;
+}
+
+static void assert_blame(const fm_timeline *line, uint64_t from_ns, uint64_t to_ns,
+                         const fm_blame *wanted) {
+    const fm_blame got = fm_blame_wait(line, from_ns, to_ns);
+#define FM_X(name, meaning) assert_int_equal(got.name, wanted->name);
+    FM_BLAME_FIELDS(FM_X)
+#undef FM_X
+}
+
+/* A sample that passed every point after the request, 1, 2, 4, ... ms apart. */
+static fm_timeline whole_way(void) {
+    return (fm_timeline){
+        .submitted_ns = 11 * MS,
+        .bytes_ns = 13 * MS,
+        .slot_ns = 17 * MS,
+        .claimed_ns = 25 * MS,
+        .finished_ns = 41 * MS,
+        .returned_ns = 73 * MS,
+        .queued = {.decode_ns = 6 * MS, .transform_ns = 3 * MS, .starved_ns = 3 * MS},
+        .own = {.decode_ns = 8 * MS, .transform_ns = 4 * MS, .starved_ns = 2 * MS},
+    };
+}
+
+static void each_part_has_its_cause(void **state) {
+    (void)state;
+    const fm_timeline line = whole_way();
+    const fm_blame wanted = {
+        .python_ns = 1 * MS + 32 * MS,
+        .storage_ns = 2 * MS,
+        .slot_wait_ns = 4 * MS,
+        .cpu_queue_decode_ns = 4 * MS,
+        .cpu_queue_transform_ns = 2 * MS,
+        .starved_ns = 2 * MS + 2 * MS,
+        .decode_ns = 8 * MS,
+        .transform_ns = 4 * MS,
+        .unattributed_ns = 2 * MS,
+    };
+    assert_blame(&line, 10 * MS, 73 * MS, &wanted);
+}
+
+/* Only what lies in the wait counts; of a cut part, the causes in proportion. */
+static void parts_are_cut_to_the_wait(void **state) {
+    (void)state;
+    const fm_timeline line = whole_way();
+    const fm_blame late = {
+        .decode_ns = 2 * MS,
+        .transform_ns = 1 * MS,
+        .starved_ns = MS / 2,
+        .unattributed_ns = MS / 2,
+    };
+    assert_blame(&line, 37 * MS, 41 * MS, &late);
+    const fm_blame early = {.python_ns = 1 * MS, .storage_ns = 1 * MS};
+    assert_blame(&line, 10 * MS, 12 * MS, &early);
+    const fm_blame none = {0};
+    assert_blame(&line, 20 * MS, 20 * MS, &none);
+    assert_blame(&line, 30 * MS, 20 * MS, &none);
+}
+
+/* A thread that was idle and took its time to come is one without a core. */
+static void an_empty_queue_is_a_wait_for_a_core(void **state) {
+    (void)state;
+    const fm_timeline line = {.bytes_ns = 10 * MS, .claimed_ns = 15 * MS, .finished_ns = 15 * MS};
+    const fm_blame wanted = {.starved_ns = 5 * MS};
+    assert_blame(&line, 10 * MS, 15 * MS, &wanted);
+}
+
+/* Nothing is known of it but that it was waited for. */
+static void an_unknown_wait_is_unattributed(void **state) {
+    (void)state;
+    const fm_timeline line = {0};
+    const fm_blame wanted = {.unattributed_ns = 7 * MS};
+    assert_blame(&line, 3 * MS, 10 * MS, &wanted);
+}
+
+static void work_is_what_the_thread_had_a_core_for(void **state) {
+    (void)state;
+    fm_work work = fm_work_of(8 * MS, 2 * MS, 20 * MS, 15 * MS);
+    assert_int_equal(work.decode_ns, 6 * MS);
+    assert_int_equal(work.transform_ns, 3 * MS / 2);
+    assert_int_equal(work.starved_ns, 5 * MS);
+    /* Clocks disagree: never more than the wall time. */
+    work = fm_work_of(30 * MS, 30 * MS, 20 * MS, 25 * MS);
+    assert_int_equal(work.decode_ns + work.transform_ns + work.starved_ns, 20 * MS);
+    work = fm_work_of(0, 0, 0, 5);
+    assert_int_equal(work.decode_ns + work.transform_ns + work.starved_ns, 0);
+}
+
+/* Numbers of all magnitudes, often equal or 0. */
+static uint64_t any_ns(uint64_t *seed) {
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    const uint64_t word = *seed ^ *seed >> 29;
+    return word % 5 == 0 ? 0 : (word >> 8) >> (16 + word % 40);
+}
+
+/* Whatever the stamps, even out of order: the pieces are the wait, to the nanosecond. */
+static void pieces_are_the_wait(void **state) {
+    (void)state;
+    uint64_t seed = 1;
+    for (int i = 0; i < 200000; i++) {
+        fm_timeline line = {any_ns(&seed), any_ns(&seed), any_ns(&seed),
+                            any_ns(&seed), any_ns(&seed), any_ns(&seed),
+                            {any_ns(&seed), any_ns(&seed), any_ns(&seed)},
+                            {any_ns(&seed), any_ns(&seed), any_ns(&seed)}};
+        const uint64_t from_ns = any_ns(&seed), to_ns = from_ns + any_ns(&seed);
+        const fm_blame blame = fm_blame_wait(&line, from_ns, to_ns);
+        assert_int_equal(sum_of(&blame), to_ns - from_ns);
+        /* Up to the claim nothing is left without a cause. */
+        if (line.claimed_ns >= to_ns) assert_true(blame.unattributed_ns == 0);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_part_has_its_cause),
+        cmocka_unit_test(parts_are_cut_to_the_wait),
+        cmocka_unit_test(an_empty_queue_is_a_wait_for_a_core),
+        cmocka_unit_test(an_unknown_wait_is_unattributed),
+        cmocka_unit_test(work_is_what_the_thread_had_a_core_for),
+        cmocka_unit_test(pieces_are_the_wait),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
