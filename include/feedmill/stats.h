@@ -18,16 +18,16 @@ extern "C" {
  * What a wait for data is made of: X(name, meaning). The causes are those of the batch's sample
  * that was finished last, each cut to the time of the wait. Together they are the wait, exactly.
  */
-#define FM_BLAME_FIELDS(X)                                                                       \
-    X(storage_ns, "its file was still being read, or waited to be")                              \
+#define FM_BLAME_FIELDS(X)                                                                         \
+    X(storage_ns, "its file was still being read, or waited to be")                                \
     X(cpu_queue_decode_ns, "it had its bytes, and the decode threads were decoding other samples") \
-    X(cpu_queue_transform_ns, "... and the decode threads were transforming other samples")      \
-    X(decode_ns, "it was being decoded")                                                         \
-    X(transform_ns, "it was being resized, flipped, normalized and stored")                      \
-    X(slot_wait_ns, "it had its bytes, and all batch slots were in use: the consumer holds them") \
-    X(h2d_ns, "its batch was being copied to the GPU")                                           \
-    X(starved_ns, "a decode thread had work and no core: other threads, or a quota")             \
-    X(python_ns, "the caller had not asked for it yet, or finished it himself (Pillow)")         \
+    X(cpu_queue_transform_ns, "... and the decode threads were transforming other samples")        \
+    X(decode_ns, "it was being decoded")                                                           \
+    X(transform_ns, "it was being resized, flipped, normalized and stored")                        \
+    X(slot_wait_ns, "it had its bytes, and all batch slots were in use: the consumer holds them")  \
+    X(h2d_ns, "its batch was being copied to the GPU")                                             \
+    X(starved_ns, "a decode thread had work and no core: other threads, or a quota")               \
+    X(python_ns, "the caller had not asked for it yet, or finished it himself (Pillow)")           \
     X(unattributed_ns, "none of these")
 
 typedef struct fm_blame {
@@ -116,23 +116,23 @@ typedef struct fm_step {
 } fm_step;
 
 /* A sample on its way: X(type, name, meaning). What did not happen has the time 0. */
-#define FM_SAMPLE_RECORD_FIELDS(X)                                                            \
-    X(int64_t, index, "its index")                                                            \
-    X(uint64_t, batch, "its batch, counted since open")                                       \
-    X(uint32_t, epoch, "as in fm_step")                                                       \
-    X(uint32_t, worker, "which decode thread, from 0; UINT32_MAX: none")                      \
-    X(uint32_t, slot, "which batch slot, from 0")                                             \
-    X(int32_t, status, "0, or why it was rejected")                                           \
-    X(uint64_t, file_bytes, "bytes of the encoded image")                                     \
-    X(uint64_t, submitted_ns, "clock when it was asked for")                                  \
-    X(uint64_t, read_begin_ns, "clock when its read began")                                   \
-    X(uint64_t, read_end_ns, "clock when its last byte was there")                            \
-    X(uint64_t, released_ns, "clock when the consumer had given the slot's last batch back")  \
-    X(uint64_t, slot_ns, "clock when its batch got the slot")                                 \
-    X(uint64_t, work_begin_ns, "clock when a decode thread took it")                          \
-    X(uint64_t, work_end_ns, "clock when it was finished")                                    \
+#define FM_SAMPLE_RECORD_FIELDS(X)                                                             \
+    X(int64_t, index, "its index")                                                             \
+    X(uint64_t, batch, "its batch, counted since open")                                        \
+    X(uint32_t, epoch, "as in fm_step")                                                        \
+    X(uint32_t, worker, "which decode thread, from 0; UINT32_MAX: none")                       \
+    X(uint32_t, slot, "which batch slot, from 0")                                              \
+    X(int32_t, status, "0, or why it was rejected")                                            \
+    X(uint64_t, file_bytes, "bytes of the encoded image")                                      \
+    X(uint64_t, submitted_ns, "clock when it was asked for")                                   \
+    X(uint64_t, read_begin_ns, "clock when its read began")                                    \
+    X(uint64_t, read_end_ns, "clock when its last byte was there")                             \
+    X(uint64_t, released_ns, "clock when the consumer had given the slot's last batch back")   \
+    X(uint64_t, slot_ns, "clock when its batch got the slot")                                  \
+    X(uint64_t, work_begin_ns, "clock when a decode thread took it")                           \
+    X(uint64_t, work_end_ns, "clock when it was finished")                                     \
     X(uint64_t, decode_ns, "CPU time of decoding it, as far as known from the thread's share") \
-    X(uint64_t, transform_ns, "the same of transforming it")                                  \
+    X(uint64_t, transform_ns, "the same of transforming it")                                   \
     X(uint64_t, starved_ns, "the part of work_begin_ns to work_end_ns without a core")
 
 typedef struct fm_sample_record {

@@ -44,8 +44,8 @@ static int alloc_groups(fm_loader *loader, fm_error *error) {
     loader->file_bytes =
         fm_mem_zalloc(&loader->counter, loader->config.n_samples, sizeof(uint32_t));
     loader->steps = fm_mem_alloc(&loader->counter, FM_N_STEPS, sizeof(fm_step));
-    loader->records = fm_mem_alloc(&loader->counter, loader->config.sample_records,
-                                   sizeof(fm_sample_record));
+    loader->records =
+        fm_mem_alloc(&loader->counter, loader->config.sample_records, sizeof(fm_sample_record));
     loader->located = fm_mem_alloc(&loader->counter, batch_size, sizeof(fm_sample));
     if (!ok || !loader->located || !loader->occurrences || !loader->file_bytes || !loader->steps)
         return fm_error_set(error, FM_ERR_NOMEM, "no memory for %u batches of %u samples", n_groups,

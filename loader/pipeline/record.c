@@ -70,7 +70,8 @@ static fm_timeline timeline_of(const fm_loader *loader, const fm_group *group) {
         .returned_ns = group->returned_ns,
         .own = task->own,
     };
-    if (line.claimed_ns <= loader->request_ns) return line; /* no part of the queue was waited for */
+    if (line.claimed_ns <= loader->request_ns)
+        return line; /* no part of the queue was waited for */
     const fm_work *since = line.slot_ns > line.bytes_ns ? &group->slot_work : &task->offered;
     if (loader->request_ns > line.bytes_ns && loader->request_ns > line.slot_ns)
         since = &loader->request_work;

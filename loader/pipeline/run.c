@@ -185,8 +185,7 @@ static void run_task(fm_worker *worker, fm_task *task) {
         snprintf(task->why, sizeof(task->why), "%.*s", (int)sizeof(task->why) - 1, error.message);
     const uint64_t cpu_ns = fm_clock_of(CLOCK_THREAD_CPUTIME_ID) - begin_cpu_ns;
     task->finished_ns = fm_clock_ns();
-    task->own =
-        fm_work_of(decode_ns, transform_ns, task->finished_ns - task->claimed_ns, cpu_ns);
+    task->own = fm_work_of(decode_ns, transform_ns, task->finished_ns - task->claimed_ns, cpu_ns);
     add(&worker->decode_ns, decode_ns);
     add(&worker->transform_ns, transform_ns);
     if (!status) add(&worker->n_samples, 1);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/thread.h"
 
 /* A copy's block: this header, padded so that the images behind it are aligned. */

@@ -127,12 +127,11 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
     const char *dtype = nullptr, *layout = "nchw", *reader = "auto";
     int resize_order = 0, choice = 0;
     unsigned long long n_samples = 0, budget = 0, read_ahead = 0, max_file = 0, max_pixels = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OsKIOisIIKKsIKKIO", const_cast<char **>(names),
-                                     &ops, &dtype, &n_samples, &config.batch_size, &value_table,
-                                     &resize_order, &layout, &config.n_threads,
-                                     &config.prefetch_batches, &budget, &read_ahead, &reader,
-                                     &config.read_depth, &max_file, &max_pixels,
-                                     &config.sample_records, &alloc))
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "|$OsKIOisIIKKsIKKIO", const_cast<char **>(names), &ops, &dtype,
+            &n_samples, &config.batch_size, &value_table, &resize_order, &layout, &config.n_threads,
+            &config.prefetch_batches, &budget, &read_ahead, &reader, &config.read_depth, &max_file,
+            &max_pixels, &config.sample_records, &alloc))
         return false;
     // The format has no required keyword-only arguments.
     if (!ops || !dtype) {

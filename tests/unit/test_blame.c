@@ -116,8 +116,12 @@ static void pieces_are_the_wait(void **state) {
     (void)state;
     uint64_t seed = 1;
     for (int i = 0; i < 200000; i++) {
-        fm_timeline line = {any_ns(&seed), any_ns(&seed), any_ns(&seed),
-                            any_ns(&seed), any_ns(&seed), any_ns(&seed),
+        fm_timeline line = {any_ns(&seed),
+                            any_ns(&seed),
+                            any_ns(&seed),
+                            any_ns(&seed),
+                            any_ns(&seed),
+                            any_ns(&seed),
                             {any_ns(&seed), any_ns(&seed), any_ns(&seed)},
                             {any_ns(&seed), any_ns(&seed), any_ns(&seed)}};
         const uint64_t from_ns = any_ns(&seed), to_ns = from_ns + any_ns(&seed);
