@@ -436,6 +436,15 @@ FM_API FM_CHECK_RESULT int fm_loader_draws(const fm_loader *loader, uint64_t see
 /* CPUs that this process may use: its threads' affinity and the cgroup's quota, at least 1. */
 FM_API uint32_t fm_usable_cpus(void);
 
+/* Version of the libjpeg-turbo that the library was compiled for, such as "2.1.5". */
+FM_API const char *fm_jpeg_version(void);
+
+/*
+ * Whether JPEGs with one scan go through feedmill's own Huffman decoder. It needs a header of
+ * libjpeg-turbo's that some packages leave out; without it libjpeg-turbo's decoder does the work.
+ */
+FM_API bool fm_jpeg_own_huffman(void);
+
 #ifdef __cplusplus
 }
 #endif

@@ -53,6 +53,15 @@ struct fm_jpeg {
     char warning[JMSG_LENGTH_MAX];
 };
 
+/* ---- which libjpeg-turbo --------------------------------------------------------------------- */
+
+#define TEXT_OF(value) #value
+#define TEXT(macro) TEXT_OF(macro)
+
+const char *fm_jpeg_version(void) { return TEXT(LIBJPEG_TURBO_VERSION); }
+
+bool fm_jpeg_own_huffman(void) { return FM_HAVE_JPEG_INTERNALS; }
+
 /* ---- libjpeg's callbacks --------------------------------------------------------------------- */
 
 static void on_error(j_common_ptr codec) {

@@ -11,6 +11,12 @@ PyObject *version(PyObject *, PyObject *) { return PyUnicode_FromString(fm_versi
 
 PyObject *usable_cpus(PyObject *, PyObject *) { return PyLong_FromUnsignedLong(fm_usable_cpus()); }
 
+PyObject *jpeg_version(PyObject *, PyObject *) { return PyUnicode_FromString(fm_jpeg_version()); }
+
+PyObject *jpeg_own_huffman(PyObject *, PyObject *) {
+    return PyBool_FromLong(fm_jpeg_own_huffman());
+}
+
 int add_object(PyObject *module, const char *name, PyObject *object) {
     const int failed = object ? PyModule_AddObjectRef(module, name, object) : -1;
     Py_XDECREF(object);
@@ -78,6 +84,8 @@ int exec_module(PyObject *module) {
 PyMethodDef functions[] = {
     {"version", version, METH_NOARGS, "Version of the native library."},
     {"usable_cpus", usable_cpus, METH_NOARGS, "CPUs by affinity and cgroup quota."},
+    {"jpeg_version", jpeg_version, METH_NOARGS, "Version of libjpeg-turbo."},
+    {"jpeg_own_huffman", jpeg_own_huffman, METH_NOARGS, "Whether feedmill decodes Huffman codes."},
     {nullptr, nullptr, 0, nullptr}};
 PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void *>(exec_module)}, {0, nullptr}};
 PyModuleDef definition = {PyModuleDef_HEAD_INIT,

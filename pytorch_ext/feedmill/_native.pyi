@@ -32,6 +32,11 @@ class BudgetError(ValueError):
 
 def version() -> str: ...
 def usable_cpus() -> int: ...
+def jpeg_version() -> str:
+    """Of the libjpeg-turbo that this was compiled for, such as "2.1.5"."""
+
+def jpeg_own_huffman() -> bool:
+    """Whether JPEGs with one scan go through feedmill's own Huffman decoder."""
 
 class Loader:
     """One native loader: threads, ring, reader. One thread at a time; not picklable."""

@@ -1,0 +1,455 @@
+"""What can be measured in seconds: a folder's files, and rates of storage, decoding and memory.
+
+Every function keeps to a time limit, as far as the kernel lets it: a read that hangs is waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from feedmill import neighbours
+from feedmill._ops import native
+from feedmill.plan import RANDOM_HORIZONTAL_FLIP, RANDOM_RESIZED_CROP, Op
+
+# What torchvision's ImageFolder takes for an image.
+SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+# Files that are asked for at the same time. Near storage likes few, as Python's threads get into each
+# other's way; far storage needs many.
+_FEW, _MANY = 8, 32
+_SAMPLE_FILES = 400
+_SAMPLE_BYTES = 128 << 20
+_PROBED_FILES = 16  # of a sample: asked whether they have left the page cache
+_MOST_CACHED = 1 / 16  # ... and so many of them may be there still
+_CHUNK_BYTES = 1 << 20
+_BATCH_SIZE = 4  # low, as a batch is the least that a measurement waits for
+_MEMORY_BYTES = 256 << 20  # copied at once: more than caches hold
+_COPY_BYTES = 64 << 20
+_ROUNDS = 5
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Survey:
+    """The files below a folder.
+
+    Attributes:
+        files: (path, bytes) of each, in no order.
+        by_type: suffix in lower case (or "no suffix") -> (number, bytes).
+        unreadable: path of a file or folder -> why.
+        complete: False where the time was up before all were seen.
+    """
+
+    files: list[tuple[str, int]] = field(default_factory=list)
+    unreadable: dict[str, str] = field(default_factory=dict)
+    complete: bool = True
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(size for _, size in self.files)
+
+    @property
+    def by_type(self) -> dict[str, tuple[int, int]]:
+        numbers, sizes = Counter(), Counter()
+        for path, size in self.files:
+            suffix = os.path.splitext(path)[1].lower() or "no suffix"
+            numbers[suffix] += 1
+            sizes[suffix] += size
+        return {suffix: (n, sizes[suffix]) for suffix, n in numbers.most_common()}
+
+    def images(self) -> list[tuple[str, int]]:
+        return [one for one in self.files if one[0].lower().endswith(SUFFIXES)]
+
+
+def survey(folder: str | Path, seconds: float) -> Survey:
+    """Looks at all files below a folder, through links too, for at most so many seconds."""
+    found = Survey()
+    deadline = time.monotonic() + seconds
+    waiting, seen = [os.fspath(folder)], set()
+    while waiting:
+        directory = waiting.pop()
+        try:
+            status = os.stat(directory)
+            if (status.st_dev, status.st_ino) in seen:  # a link that leads back
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            with os.scandir(directory) as entries:
+                for entry in entries:
+                    if time.monotonic() > deadline:
+                        found.complete = False
+                        return found
+                    _note(entry, found, waiting)
+        except OSError as error:
+            found.unreadable[directory] = error.strerror
+    return found
+
+
+def _note(entry: os.DirEntry[str], found: Survey, folders: list[str]) -> None:
+    try:
+        if entry.is_dir():
+            folders.append(entry.path)
+            return
+        status = entry.stat()
+        if entry.is_file():
+            found.files.append((entry.path, status.st_size))
+    except OSError as error:
+        found.unreadable[entry.path] = error.strerror
+
+
+def sample(files: Sequence[tuple[str, int]]) -> list[str]:
+    """Paths drawn from all of them, always the same: enough for a rate, few enough for seconds."""
+    order = random.Random(0).sample(range(len(files)), min(len(files), _SAMPLE_FILES))
+    taken, n_bytes = [], 0
+    for index in order:
+        path, size = files[index]
+        if taken and n_bytes + size > _SAMPLE_BYTES:
+            break
+        taken.append(path)
+        n_bytes += size
+    return taken
+
+
+# ---- storage -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Reading:
+    """Reading a sample of files, half of it 8 files at a time and half of it 32; the faster counts.
+
+    Attributes:
+        n_files, n_bytes: the sample that could be read.
+        cold: bytes a second from storage; None where that can't be had, and why_not_cold says why.
+        cold_file_s: mean time that a file took, while others were read beside it.
+        cold_in_flight: how many at a time.
+        warm: bytes a second from the page cache; None where nothing could be read.
+        unreadable: path -> why.
+    """
+
+    n_files: int = 0
+    n_bytes: int = 0
+    cold: float | None = None
+    why_not_cold: str = ""
+    cold_file_s: float | None = None
+    cold_in_flight: int | None = None
+    warm: float | None = None
+    unreadable: dict[str, str] = field(default_factory=dict)
+
+
+def read_rates(paths: Sequence[str], seconds: float) -> Reading:
+    """Reads the files cold, then warm, for at most so many seconds each."""
+    reading = Reading()
+    readable = [path for path in paths if _forget(path, reading.unreadable)]
+    if not readable:
+        reading.why_not_cold = "no file can be read"
+        return reading
+    probed, rest = readable[:_PROBED_FILES], readable[_PROBED_FILES:] or readable
+    reading.why_not_cold = _why_not_cold(probed)
+    first = _read_halves(rest, seconds, reading.unreadable)
+    sizes = {path: n for one in first for path, (n, _) in one.files.items()}
+    reading.n_files, reading.n_bytes = len(sizes), sum(sizes.values())
+    if not reading.n_bytes:
+        reading.why_not_cold = "the files are empty, or can't be read"
+        return reading
+    if not reading.why_not_cold:
+        best = max(first, key=lambda one: one.rate)
+        reading.cold, reading.cold_file_s = best.rate, best.mean_file_s
+        reading.cold_in_flight = best.in_flight
+    again = _read_halves(list(sizes), seconds, reading.unreadable)
+    reading.warm = max(one.rate for one in again) or None
+    return reading
+
+
+def _forget(path: str, unreadable: dict[str, str]) -> bool:
+    """Asks the kernel to drop a file from the page cache; False if it can't be opened."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        unreadable[path] = error.strerror
+        return False
+    try:
+        with contextlib.suppress(OSError):  # not on each file system
+            os.fdatasync(file)  # what is not written yet would stay
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(file)
+    return True
+
+
+def _why_not_cold(paths: Sequence[str]) -> str:
+    """Text, if these files are in memory, or that can't be known; else ""."""
+    n_cached = 0
+    for path in paths:
+        try:
+            n_cached += _is_cached(path)
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+                return "this file system does not tell what is in the page cache"
+    if n_cached <= _MOST_CACHED * len(paths):
+        return ""
+    return (f"{n_cached} of {len(paths)} files stay in memory though the kernel was asked to drop "
+            "them: their file system is there, or something else is using them")
+
+
+def _is_cached(path: str) -> bool:
+    """Whether the file's first byte is in memory. Asking may begin to read it."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.preadv(file, [bytearray(1)], 0, os.RWF_NOWAIT) > 0
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(file)
+
+
+@dataclass
+class _Read:
+    in_flight: int
+    files: dict[str, tuple[int, float]] = field(default_factory=dict)  # path -> bytes, seconds
+    wall_s: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        return sum(n for n, _ in self.files.values()) / self.wall_s
+
+    @property
+    def mean_file_s(self) -> float:
+        return sum(seconds for _, seconds in self.files.values()) / len(self.files)
+
+
+def _read_halves(
+    paths: Sequence[str], seconds: float, unreadable: dict[str, str]
+) -> tuple[_Read, _Read]:
+    """The files in turn: few at a time, and many."""
+    return (
+        _read_all(paths[::2], _FEW, seconds / 2, unreadable),
+        _read_all(paths[1::2], _MANY, seconds / 2, unreadable),
+    )
+
+
+def _read_all(
+    paths: Sequence[str], in_flight: int, seconds: float, unreadable: dict[str, str]
+) -> _Read:
+    done = _Read(in_flight)
+    waiting = iter(paths)  # all threads take from it
+    began = time.monotonic()
+    deadline = began + seconds
+
+    def work(_: int) -> None:
+        buffer = bytearray(_CHUNK_BYTES)
+        for path in waiting:
+            start = time.monotonic()
+            if start > deadline:
+                return
+            try:
+                n_bytes = _read_one(path, buffer, deadline)
+                done.files[path] = n_bytes, time.monotonic() - start
+            except OSError as error:
+                unreadable[path] = error.strerror
+
+    with ThreadPoolExecutor(in_flight) as pool:
+        list(pool.map(work, range(in_flight)))
+    done.wall_s = time.monotonic() - began
+    return done
+
+
+def _read_one(path: str, buffer: bytearray, deadline: float) -> int:
+    """Bytes of a file, or as many of them as come in time."""
+    total = 0
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while n := os.readv(file, [buffer]):
+            total += n
+            if time.monotonic() > deadline:
+                break
+    finally:
+        os.close(file)
+    return total
+
+
+# ---- decoding ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Decoding and transforming with a number of threads, files in the page cache.
+
+    Attributes:
+        threads: decode threads.
+        samples: how many were made.
+        worker_s: CPU seconds of the decode threads for a sample.
+        process_s: CPU seconds of the whole process for a sample: reading included.
+    """
+
+    threads: int
+    samples: int
+    worker_s: float
+    process_s: float
+
+    def rate(self, n_cpus: int) -> float:
+        """Samples a second on that many CPUs with nobody else on them.
+
+        Made of CPU time, so that a neighbour at work meanwhile does not count.
+        """
+        return min(self.threads / self.worker_s, n_cpus / self.process_s)
+
+
+class _Run:
+    """A native loader over a few files: crop at random, flip, batch."""
+
+    def __init__(self, paths: Sequence[str], threads: int, size: int, dtype: str) -> None:
+        self._paths = paths
+        self._ahead = max(4, 2 * threads)
+        self.rejected: dict[str, str] = {}
+        self.loader = native.Loader(
+            ops=[Op(RANDOM_RESIZED_CROP, size, size, 0, 0.08, 1.0, 3 / 4, 4 / 3),
+                 Op(RANDOM_HORIZONTAL_FLIP, p=0.5)],
+            dtype=dtype,
+            value_table=_value_table(dtype),
+            n_samples=len(paths),
+            batch_size=_BATCH_SIZE,
+            n_threads=threads,
+            prefetch_batches=self._ahead,
+        )
+
+    def batches(self, rounds: int | None, deadline: float) -> Iterator[None]:
+        """So many times all files (None: without end), until the time is up."""
+        self.loader.start(0, 0)
+        waiting, number, n = 0, 0, len(self._paths)
+        last = None if rounds is None else rounds * n
+        while time.monotonic() < deadline:
+            while waiting < self._ahead and (last is None or number < last):
+                end = number + _BATCH_SIZE if last is None else min(number + _BATCH_SIZE, last)
+                indices = [index % n for index in range(number, end)]
+                self.loader.submit(indices, [self._paths[index] for index in indices])
+                number, waiting = end, waiting + 1
+            if not waiting:
+                break
+            self._next()
+            waiting -= 1
+            yield
+
+    def _next(self) -> None:
+        while True:
+            outcome, payload, _ = self.loader.next(-1)
+            if outcome == native.OK:
+                return
+            if outcome != native.FALLBACK:
+                raise RuntimeError(f"the loader failed: {payload}")
+            index, *_, why = self.loader.fallback()
+            self.rejected[self._paths[index]] = why
+            self.loader.fallback_done(True)  # what it holds is not looked at
+
+
+@contextlib.contextmanager
+def _open_run(paths: Sequence[str], threads: int, size: int, dtype: str) -> Iterator[_Run]:
+    run = _Run(paths, threads, size, dtype)
+    neighbours.begin(id(run), threads)
+    try:
+        yield run
+    finally:
+        neighbours.end(id(run))
+        run.loader.close()
+
+
+def _value_table(dtype: str) -> bytes | None:
+    """Any table will do: the time does not depend on the values."""
+    if dtype == "uint8":
+        return None
+    return np.zeros((3, 256), {"float32": np.float32}.get(dtype, np.uint16)).tobytes()
+
+
+def try_natively(
+    paths: Sequence[str], threads: int, seconds: float, size: int, dtype: str
+) -> tuple[list[str], dict[str, str]]:
+    """Decodes each file once, as far as the time lasts.
+
+    Returns:
+        The paths that the native decoder took, and path -> why of those that it left to Pillow.
+    """
+    n_tried = 0
+    with _open_run(paths, threads, size, dtype) as run:
+        for _ in run.batches(1, time.monotonic() + seconds):
+            n_tried += _BATCH_SIZE
+    tried = paths[:n_tried]
+    rejected = {path: run.rejected[path] for path in tried if path in run.rejected}
+    return [path for path in tried if path not in rejected], rejected
+
+
+def decode_rate(
+    paths: Sequence[str], threads: int, seconds: float, size: int, dtype: str
+) -> Decoding | None:
+    """Decodes the files over and over for so many seconds.
+
+    Args:
+        paths: files that the native decoder takes; at least one.
+        size: rows and columns of a delivered image.
+        dtype: of the batch: "uint8", "float32", "float16" or "bfloat16".
+
+    Returns:
+        None where the time did not suffice for a batch.
+    """
+    with _open_run(paths, threads, size, dtype) as run:
+        began = None
+        # The first quarter of the time warms up: buffers, caches, clocks.
+        warm_ns = time.monotonic_ns() + int(seconds / 4 * 1e9)
+        for _ in run.batches(None, time.monotonic() + seconds):
+            if began is None and time.monotonic_ns() >= warm_ns:
+                began = _counted(run)
+        ended = _counted(run)
+    samples, worker_ns, process_ns = (b - a for a, b in zip(began or (0, 0, 0), ended))
+    if began is None or samples < 1 or worker_ns < 1:
+        return None
+    return Decoding(threads, samples, worker_ns / samples / 1e9, process_ns / samples / 1e9)
+
+
+def _counted(run: _Run) -> tuple[int, int, int]:
+    counters = run.loader.stats()
+    return counters["native_samples"], counters["worker_cpu_ns"], time.process_time_ns()
+
+
+# ---- memory and copies ---------------------------------------------------------------------------
+
+
+def memory_rate(threads: int) -> float:
+    """Bytes a second that memory moves, reads and writes together: the best of a few copies."""
+    parts = [
+        (np.ones(_MEMORY_BYTES // threads, np.uint8), np.ones(_MEMORY_BYTES // threads, np.uint8))
+        for _ in range(threads)
+    ]
+    best = 0.0
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(_ROUNDS):
+            began = time.monotonic()
+            list(pool.map(lambda part: np.copyto(*part), parts))
+            best = max(best, 2 * sum(a.nbytes for a, _ in parts) / (time.monotonic() - began))
+    return best
+
+
+def copy_rate() -> float | None:
+    """Bytes a second from page-locked memory to the GPU; None without CUDA."""
+    if not torch.cuda.is_available():
+        return None
+    host = torch.empty(_COPY_BYTES, dtype=torch.uint8, pin_memory=True)
+    device = torch.empty_like(host, device="cuda")
+    best = 0.0
+    for _ in range(_ROUNDS):
+        torch.cuda.synchronize()
+        began = time.monotonic()
+        device.copy_(host, non_blocking=True)
+        torch.cuda.synchronize()
+        best = max(best, _COPY_BYTES / (time.monotonic() - began))
+    return best
