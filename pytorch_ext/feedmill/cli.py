@@ -3,7 +3,7 @@
 ``feedmill bench DIR`` runs the loader over a folder of images, with nothing around it, and says
 how fast it was and where the time went. It needs no torchvision, and Pillow only for files that
 the native decoder does not take. ``feedmill run`` is in ``run``, ``feedmill doctor`` in
-``doctor``.
+``doctor``, ``feedmill sweep`` in ``sweep``.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ import numpy as np
 from feedmill import neighbours
 from feedmill._ops import __version__, native
 from feedmill.doctor import add_doctor
+from feedmill.measure import SUFFIXES
 from feedmill.plan import RANDOM_HORIZONTAL_FLIP, RANDOM_RESIZED_CROP, Op
 from feedmill.run import add_run, split
+from feedmill.sweep import add_sweep
 
-# What torchvision's ImageFolder takes for an image.
-_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _NAMED_BAD_FILES = 20
 
@@ -43,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _add_bench(commands)
     add_run(commands)
     add_doctor(commands)
+    add_sweep(commands)
     words, rest = split(sys.argv[1:] if argv is None else argv)
     arguments = parser.parse_args(words, argparse.Namespace(rest=rest))
     try:
@@ -97,7 +98,7 @@ def find_images(folder: Path) -> list[str]:
         for root, _, files in sorted(os.walk(folder / name, followlinks=True)):
             paths += [os.path.join(root, file) for file in sorted(files)]
     paths += sorted(entry.path for entry in os.scandir(folder) if entry.is_file())
-    return [path for path in paths if path.lower().endswith(_SUFFIXES)]
+    return [path for path in paths if path.lower().endswith(SUFFIXES)]
 
 
 # ---- bench: the run ------------------------------------------------------------------------------
@@ -187,7 +188,7 @@ def _bench(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> in
         parser.error(f"{arguments.dir} is not a folder")
     paths = find_images(arguments.dir)
     if not paths:
-        parser.error(f"{arguments.dir} holds no image ({', '.join(_SUFFIXES)})")
+        parser.error(f"{arguments.dir} holds no image ({', '.join(SUFFIXES)})")
     table = _value_table()
     crop = Op(RANDOM_RESIZED_CROP, arguments.size, arguments.size, 0, 0.08, 1.0, 3 / 4, 4 / 3)
     flip = Op(RANDOM_HORIZONTAL_FLIP, p=0.5)

@@ -29,8 +29,9 @@ def add_doctor(commands: Any) -> None:
         description=(
             "Prints what a loader would find here, and this user's feedmill processes on this "
             "host. With DIR, which takes up to about 15 s, also what is in that folder, how fast a "
-            "sample of it is read and decoded, and a configuration with its reasons. Exits with 1 "
-            "where processes run more decode threads than there are CPUs."
+            "sample of it (dropped from the page cache first) is read and decoded, and a "
+            "configuration with its reasons. Exits with 1 where processes run more decode threads "
+            "than there are CPUs."
         ),
     )
     doctor.add_argument("dir", metavar="DIR", type=Path, nargs="?", help="folder of images")

@@ -82,6 +82,7 @@ class Cell:
     """One row of the table: a batch size and a number of threads.
 
     Attributes:
+        batch_size, threads: which one; 0 threads where their number does not matter.
         step_s: the GPU's time for the batch; unknown where none was given.
         prepare_s: time to prepare a batch, by the smallest known supply.
         demand, supply: samples a second that the step takes, and that preparing gives.

@@ -225,9 +225,7 @@ def test_the_report_names_the_setting(numbered, monkeypatch):
 def test_doctor(capsys):
     assert cli.main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[:-1]] == [
-        "feedmill", "CPUs", "pixels", "reader", "torch"
-    ]
+    assert not any(line.startswith("  pid") for line in lines)
     assert lines[-1].startswith("not crowded: 0 decode threads on ")
     with process("neighbours.begin(1, 1000)") as other:
         assert cli.main(["doctor"]) == 1

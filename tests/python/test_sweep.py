@@ -5,7 +5,8 @@ import math
 
 import helpers
 import pytest
-from feedmill import cli
+from feedmill import cli, measure
+from feedmill import sweep as sweep_module
 from feedmill import sweep_model as model
 from feedmill.sweep_model import NOT_KNOWN, Rates, given, measured
 from hypothesis import given as drawn
@@ -117,3 +118,234 @@ def test_sources():
     row = model.cell(model.supplies(rates, 4), 64, 4, given(0.1))
     assert (row.binding, row.prepare_s.source, row.utilization) == ("GPU", "modelled",
                                                                     (1.0, "modelled"))
+
+
+# ---- the command: what if ------------------------------------------------------------------------
+
+
+def sweep(capsys, *words):
+    """The JSON that the command prints."""
+    assert cli.main(["sweep", *map(str, words), "--json"]) == 0
+    text = capsys.readouterr().out
+    assert "Infinity" not in text and "NaN" not in text
+    return json.loads(text)
+
+
+def table(capsys, *words):
+    """Its text: (rows of the table as lists of words, all other lines)."""
+    assert cli.main(["sweep", *map(str, words)]) == 0
+    text = capsys.readouterr().out
+    assert "inf" not in text and "nan" not in text
+    lines = text.splitlines()
+    rows = [line.split() for line in lines if line.split() and line.split()[0].isdecimal()]
+    return rows, [line for line in lines if line.split() and not line.split()[0].isdecimal()]
+
+
+def keeps_up(lines):
+    """The line about threads."""
+    (line,) = (line for line in lines if line.startswith("threads that keep up"))
+    return line
+
+
+@pytest.mark.parametrize(
+    ("prepare_ms", "step_ms", "percent"), [(64, 11.74, "18.3"), (35, 20, "57.1"), (9, 10, "100.0")]
+)
+def test_utilization_by_a_given_time(capsys, prepare_ms, step_ms, percent):
+    """1,000 img/s a core make a batch as many ms as it has images."""
+    rows, lines = table(capsys, "--prepare-ms", prepare_ms, "--step-ms", step_ms)
+    assert [row[-2:] for row in rows] == [[percent, "%g"]]
+    assert lines[-1].startswith("preparing keeps up") == (percent == "100.0")
+    rows, _ = table(capsys, "--cpu-rate", 1000, "--threads", 1, "--batch-sizes", prepare_ms,
+                    "--step-ms", step_ms)
+    assert [row[-2:] for row in rows] == [[percent, "%g"]]
+    assert rows[0][-3] == ("GPU" if percent == "100.0" else "CPU")
+
+
+def test_one_time_a_batch_size(capsys):
+    result = sweep(capsys, "--prepare-ms", "35,64", "--step-ms", "20,11.74", "--batch-sizes",
+                   "32,64", "--sample-bytes", "1e5")
+    shares = [row["gpu_utilization"]["value"] for row in result["rows"]]
+    assert shares == [pytest.approx(20 / 35), pytest.approx(11.74 / 64)]
+    first = result["rows"][0]
+    assert first["demand_gb_per_s"] == {"value": pytest.approx(32e5 / 0.02 / 1e9),
+                                        "source": "given"}
+    assert first["supply_gb_per_s"]["value"] == pytest.approx(32e5 / 0.035 / 1e9)
+    assert (first["threads"], first["binding"], result["keeps_up"]) == (None, "preparing", [])
+
+
+def test_what_is_unknown_says_so(capsys):
+    rows, lines = table(capsys, "--cpu-rate", 1000, "--threads", "1,4", "--step-ms", 32)
+    assert rows == [
+        ["64", "1", "32.00g", "64.00g", "unknown", "unknown", "CPU", "50.0", "%g"],
+        ["64", "4", "32.00g", "16.00~", "unknown", "unknown", "GPU", "100.0", "%~"],
+    ]
+    for stage in ("storage", "memory bandwidth", "copy"):
+        assert any(line.startswith(f"note: the supply of {stage} is unknown, and can't be the "
+                                   "binding one here") for line in lines)
+    assert any(line.split()[:2] == ["storage", "unknown:"] for line in lines)
+    # Nothing that a supply could come from: not even the binding stage is known.
+    result = sweep(capsys, "--storage-rate", 1, "--step-ms", 32)
+    assert {row["binding"] for row in result["rows"]} == {"unknown"}
+    assert result["rows"][0]["gpu_utilization"] == {"value": None, "source": "unknown"}
+    assert result["rows"][0]["prepare_ms"] == {"value": None, "source": "unknown"}
+    assert result["keeps_up"][0]["threads"] is None
+    _, lines = table(capsys, "--storage-rate", 1, "--step-ms", 32)
+    assert "unknown at batch 64" in keeps_up(lines)
+    assert any("storage is unknown, as the bytes of a sample are" in line for line in lines)
+
+
+def test_without_a_step_only_supply(capsys):
+    rows, lines = table(capsys, "--cpu-rate", 1000, "--sample-bytes", 1e5, "--threads", "1,2")
+    assert rows == [["64", "1", "64.00g", "0.100g", "1,000g", "CPU"],
+                    ["64", "2", "32.00~", "0.200~", "2,000~", "CPU"]]
+    assert not any("keep" in line for line in lines)
+
+
+def test_large_medical_samples(capsys):
+    """5 MB each: a fast disk that stops 200 images a second, however many threads decode."""
+    words = ["--sample-bytes", "5e6", "--cpu-rate", 20, "--storage-rate", 1, "--step-ms", "640,160",
+             "--batch-sizes", "64,64", "--threads", "2,5,64"]
+    rows, lines = table(capsys, *words)
+    assert [row[6] for row in rows] == ["CPU", "GPU", "GPU", "CPU", "CPU", "storage"]
+    assert rows[5][2:8] == ["160.00g", "320.00g", "2.000g", "1.000g", "storage", "50.0"]
+    assert keeps_up(lines) == ("threads that keep up: 5 at batch 64 (100 img/s), none at batch 64 "
+                               "(400 img/s): storage gives 200")
+
+
+def test_preprocessing_on_the_gpu(capsys):
+    """No CPU stage, one row a batch size; encoded bytes are copied in place of pixels."""
+    words = ["--sample-bytes", "1e5", "--cpu-rate", 500, "--storage-rate", 1, "--copy-rate", 2,
+             "--step-ms", 8]
+    on_cpu = sweep(capsys, *words, "--threads", 1)
+    assert on_cpu["rows"][0]["binding"] == "CPU"
+    on_gpu = sweep(capsys, *words, "--gpu-preprocessing")
+    (row,) = on_gpu["rows"]
+    assert (row["binding"], row["threads"]) == ("GPU", None)
+    assert row["supply_samples_per_s"]["value"] == 1e4  # storage; the copy could do 20,000
+    assert on_gpu["keeps_up"][0]["threads"] == 0
+    slow_copy = sweep(capsys, *words[:-4], "--copy-rate", 0.5, "--gpu-preprocessing")
+    assert slow_copy["rows"][0]["binding"] == "copy"
+    assert slow_copy["rows"][0]["supply_samples_per_s"]["value"] == 5000
+    _, lines = table(capsys, *words, "--gpu-preprocessing")
+    assert "none needed at batch 64" in keeps_up(lines)
+
+
+def test_smaller_batches_in_memory_are_copied_faster(capsys):
+    words = ["--cpu-rate", 1e6, "--copy-rate", 6.02112, "--sample-bytes", 1]
+    rates = [
+        sweep(capsys, *words, *more)["rows"][0]["supply_samples_per_s"]["value"]
+        for more in ([], ["--dtype", "float16"], ["--dtype", "uint8"], ["--size", "448"],
+                     ["--delivered-bytes", "602112e1"])
+    ]
+    assert rates == [pytest.approx(rate) for rate in (1e4, 2e4, 4e4, 2500, 1e3)]
+
+
+# ---- the command: measured -----------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch):
+    """Measurements long enough to give a number."""
+    monkeypatch.setattr(sweep_module, "_DECODE_S", 0.2)
+    monkeypatch.setattr(measure, "_MEMORY_BYTES", 1 << 20)
+
+
+def test_measured_on_a_folder(capsys, small_images, monkeypatch):
+    monkeypatch.setattr(sweep_module.native, "usable_cpus", lambda: 2)
+    result = sweep(capsys, small_images, "--threads", "1,2,8", "--batch-sizes", "8,16",
+                   "--step-ms", "5", "--size", 32)
+    sizes = [path.stat().st_size for path in small_images.rglob("*.jpg")]
+    assert result["sample_bytes"]["value"] == pytest.approx(sum(sizes) / len(sizes))
+    assert result["sample_bytes"]["source"] == "measured"
+    assert result["delivered_bytes"]["value"] == 3 * 32 * 32 * 4
+    assert result["bytes_per_s"]["memory bandwidth"]["source"] == "measured"
+    storage = result["bytes_per_s"]["storage"]
+    assert storage["source"] == ("unknown" if storage["value"] is None else "measured")
+    assert storage["how"]
+    by_threads = result["cpu_samples_per_s"]["by_threads"]
+    assert set(by_threads) == {"1", "2"}
+    assert all(one["value"] > 0 and one["source"] == "measured" for one in by_threads.values())
+    assert [(row["batch_size"], row["threads"]) for row in result["rows"]] == [
+        (batch_size, threads) for batch_size in (8, 16) for threads in (1, 2, 8)
+    ]
+    for row in result["rows"]:
+        assert 0 < row["gpu_utilization"]["value"] <= 1
+        assert row["binding"] in ("storage", "CPU", "memory bandwidth", "copy", "GPU")
+    assert any("2 usable CPUs here: rows with more threads are modelled" in note
+               for note in result["notes"])
+    assert len(result["keeps_up"]) == 2
+
+
+def test_given_rates_are_not_measured(capsys, small_images, monkeypatch):
+    for name in ("read_rates", "decode_rate", "try_natively", "memory_rate", "copy_rate"):
+        monkeypatch.setattr(measure, name, None)
+    result = sweep(capsys, small_images, "--storage-rate", 1, "--cpu-rate", 1000, "--copy-rate", 10,
+                   "--memory-rate", 20, "--threads", 1)
+    assert result["sample_bytes"]["source"] == "measured"
+    assert {one["source"] for one in result["bytes_per_s"].values()} == {"given"}
+    assert result["rows"][0]["binding"] == "CPU"
+
+
+def test_a_measured_rate_is_scaled_to_other_sizes(capsys, small_images, monkeypatch):
+    monkeypatch.setattr(measure, "decode_rate",
+                        lambda paths, threads, *_: measure.Decoding(threads, 9, 1e-3, 1e-3))
+    words = [small_images, "--threads", 1, "--storage-rate", 1]
+    result = sweep(capsys, *words)
+    mean = result["sample_bytes"]["value"]
+    assert result["rows"][0]["supply_samples_per_s"] == {"value": 1000.0, "source": "measured"}
+    result = sweep(capsys, *words, "--sample-bytes", 10 * mean)
+    assert result["rows"][0]["supply_samples_per_s"] == {"value": pytest.approx(100),
+                                                         "source": "modelled"}
+    assert "scaled from" in result["cpu_samples_per_s"]["how"]
+
+
+def test_storage_cold_or_warm(capsys, small_images, monkeypatch):
+    reading = measure.Reading(n_files=40, n_bytes=4000, cold=1e6, cold_in_flight=8, warm=1e9)
+    monkeypatch.setattr(measure, "read_rates", lambda *_: reading)
+    words = [small_images, "--cpu-rate", 1e9, "--threads", 1, "--sample-bytes", 1000]
+    result = sweep(capsys, *words)
+    assert result["rows"][0]["binding"] == "storage"
+    assert result["rows"][0]["supply_samples_per_s"] == {"value": 1000.0, "source": "given"}
+    assert sweep(capsys, *words, "--warm")["bytes_per_s"]["storage"]["value"] == 1e9
+    reading.cold, reading.why_not_cold = None, "somebody reads them"
+    result = sweep(capsys, *words)
+    assert result["bytes_per_s"]["storage"]["value"] is None
+    assert "somebody reads them" in result["bytes_per_s"]["storage"]["how"]
+    assert result["rows"][0]["binding"] != "storage"
+
+
+def test_files_that_are_not_decoded_natively(capsys, tmp_path):
+    helpers.save_jpeg(tmp_path / "a.jpg", 40, 30)
+    helpers.save_jpeg(tmp_path / "cmyk.jpg", 40, 30, mode="CMYK")
+    result = sweep(capsys, tmp_path, "--threads", 1, "--step-ms", 10)
+    assert any(note.startswith("50.0 % of the files tried go through Pillow") and "CMYK" in note
+               for note in result["notes"])
+    (tmp_path / "a.jpg").unlink()
+    result = sweep(capsys, tmp_path, "--threads", 1, "--step-ms", 10)
+    assert result["cpu_samples_per_s"]["by_threads"] == {}
+    assert result["rows"][0]["binding"] != "CPU"
+    assert any("the supply of CPU is unknown" in note for note in result["notes"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "without SRC nothing is measured: give SRC, or --prepare-ms, or at least one of "
+             "--storage-rate"),
+        (["/nowhere/at/all"], "/nowhere/at/all is not a folder that can be read: No such file"),
+        (["{}"], "holds no image"),
+        (["--cpu-rate", "0"], "'0' is not a number above 0"),
+        (["--cpu-rate", "inf"], "'inf' is not a number above 0"),
+        (["--cpu-rate", "5", "--batch-sizes", "32,x"], "'x' is not a whole number from 1"),
+        (["--cpu-rate", "5", "--threads", "0"], "'0' is not a whole number from 1"),
+        (["--cpu-rate", "5", "--batch-sizes", "1,2,3", "--step-ms", "1,2"],
+         "--step-ms has 2 numbers for 3 batch sizes"),
+        (["{}", "--prepare-ms", "5", "--cpu-rate", "5", "--gpu-preprocessing"],
+         "--prepare-ms is all of preparing: leave out SRC, --gpu-preprocessing, --cpu-rate"),
+    ],
+)
+def test_bad_usage(tmp_path, capsys, words, message):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["sweep", *[word.format(tmp_path) for word in words]])
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
