@@ -217,5 +217,5 @@ def _process_row(one: dict[str, Any]) -> tuple[str, str]:
     return (
         f"pid {one['pid']}",
         f"{one['n_threads']} decode threads now, {one['n_intra_op']} intra-op threads{gpu}: "
-        f"{one['command']}",
+        + " ".join(one["command"].split()),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -62,11 +63,16 @@ def _decoding(paths: list[str], n_usable: int) -> dict[str, Any] | None:
         "dtype": _DTYPE,
         "tried": len(taken) + len(rejected),
         "rejected": len(rejected),
-        "rejected_why": dict(Counter(rejected.values()).most_common(_NAMED)),
+        "rejected_why": dict(Counter(map(_kind, rejected.values())).most_common(_NAMED)),
         "rejected_named": dict(list(rejected.items())[:_NAMED]),
         "images_per_s_one_core": one and one.rate(n_usable),
         "images_per_s_all_cpus": every and every.rate(n_usable),
     }
+
+
+def _kind(why: str) -> str:
+    """The same text for damage at different places."""
+    return re.sub(r" at byte \d+", "", why)
 
 
 # ---- in words ------------------------------------------------------------------------------------

@@ -6,12 +6,14 @@ Every function keeps to a time limit, as far as the kernel lets it: a read that 
 from __future__ import annotations
 
 import contextlib
-import errno
+import ctypes
+import math
+import mmap
 import os
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,13 +33,15 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".
 _FEW, _MANY = 8, 32
 _SAMPLE_FILES = 400
 _SAMPLE_BYTES = 128 << 20
-_PROBED_FILES = 16  # of a sample: asked whether they have left the page cache
-_MOST_CACHED = 1 / 16  # ... and so many of them may be there still
+_PROBED_FILES = 64  # of a sample: looked at whether they have left the page cache
+_COLD_SHARE = 0.9  # of them, or of the bytes: enough to call a read cold
 _CHUNK_BYTES = 1 << 20
 _BATCH_SIZE = 4  # low, as a batch is the least that a measurement waits for
 _MEMORY_BYTES = 256 << 20  # copied at once: more than caches hold
 _COPY_BYTES = 64 << 20
 _ROUNDS = 5
+
+_libc = ctypes.CDLL(None)
 
 
 # ---- files ---------------------------------------------------------------------------------------
@@ -156,19 +160,28 @@ def read_rates(paths: Sequence[str], seconds: float) -> Reading:
     if not readable:
         reading.why_not_cold = "no file can be read"
         return reading
-    probed, rest = readable[:_PROBED_FILES], readable[_PROBED_FILES:] or readable
-    reading.why_not_cold = _why_not_cold(probed)
-    first = _read_halves(rest, seconds, reading.unreadable)
+    cached = [path for path in readable[:_PROBED_FILES] if _is_cached(path)]
+    before = _device_bytes()
+    whole = dict.fromkeys(readable, math.inf)
+    first = _read_halves(whole, seconds, reading.unreadable)
+    n_device = _device_bytes() - before
     sizes = {path: n for one in first for path, (n, _) in one.files.items()}
     reading.n_files, reading.n_bytes = len(sizes), sum(sizes.values())
     if not reading.n_bytes:
         reading.why_not_cold = "the files are empty, or can't be read"
         return reading
-    if not reading.why_not_cold:
+    # The first is not told of files of others', the second not by every file system.
+    n_probed = len(readable[:_PROBED_FILES])
+    if len(cached) <= (1 - _COLD_SHARE) * n_probed or n_device >= _COLD_SHARE * reading.n_bytes:
         best = max(first, key=lambda one: one.rate)
         reading.cold, reading.cold_file_s = best.rate, best.mean_file_s
         reading.cold_in_flight = best.in_flight
-    again = _read_halves(list(sizes), seconds, reading.unreadable)
+    else:
+        reading.why_not_cold = (
+            f"{len(cached)} of {n_probed} files stay in memory though the kernel was asked to drop "
+            "them: their file system is there, or something else is using them"
+        )
+    again = _read_halves(sizes, seconds, reading.unreadable)
     reading.warm = max(one.rate for one in again) or None
     return reading
 
@@ -189,30 +202,27 @@ def _forget(path: str, unreadable: dict[str, str]) -> bool:
     return True
 
 
-def _why_not_cold(paths: Sequence[str]) -> str:
-    """Text, if these files are in memory, or that can't be known; else ""."""
-    n_cached = 0
-    for path in paths:
-        try:
-            n_cached += _is_cached(path)
-        except OSError as error:
-            if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
-                return "this file system does not tell what is in the page cache"
-    if n_cached <= _MOST_CACHED * len(paths):
-        return ""
-    return (f"{n_cached} of {len(paths)} files stay in memory though the kernel was asked to drop "
-            "them: their file system is there, or something else is using them")
-
-
 def _is_cached(path: str) -> bool:
-    """Whether the file's first byte is in memory. Asking may begin to read it."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """Whether some of the file is in the page cache, or that can't be known."""
     try:
-        return os.preadv(file, [bytearray(1)], 0, os.RWF_NOWAIT) > 0
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(file)
+        with open(path, "rb") as file:
+            # Writable, so that numpy tells its address; private, so that nothing is written.
+            pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except (OSError, ValueError) as error:  # ValueError: the file is empty
+        return isinstance(error, OSError)
+    view = np.frombuffer(pages, np.uint8)
+    resident = np.zeros(-(-len(view) // mmap.PAGESIZE), np.uint8)
+    address, length = ctypes.c_void_p(view.ctypes.data), ctypes.c_size_t(len(view))
+    failed = _libc.mincore(address, length, ctypes.c_void_p(resident.ctypes.data))
+    return bool(failed or (resident & 1).any())
+
+
+def _device_bytes() -> int:
+    """What this process has made storage read so far; 0 where that is not known."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        with open("/proc/self/io", encoding="ascii") as file:
+            return int(file.read().split("\nread_bytes: ")[1].split()[0])
+    return 0
 
 
 @dataclass
@@ -231,20 +241,27 @@ class _Read:
 
 
 def _read_halves(
-    paths: Sequence[str], seconds: float, unreadable: dict[str, str]
+    files: Mapping[str, float], seconds: float, unreadable: dict[str, str]
 ) -> tuple[_Read, _Read]:
-    """The files in turn: few at a time, and many."""
+    """The files in turn: few at a time, and many.
+
+    Args:
+        files: path -> bytes to read, at most.
+    """
+    paths = list(files)
+    few = {path: files[path] for path in paths[::2]}
+    many = {path: files[path] for path in paths[1::2]}
     return (
-        _read_all(paths[::2], _FEW, seconds / 2, unreadable),
-        _read_all(paths[1::2], _MANY, seconds / 2, unreadable),
+        _read_all(few, _FEW, seconds / 2, unreadable),
+        _read_all(many, _MANY, seconds / 2, unreadable),
     )
 
 
 def _read_all(
-    paths: Sequence[str], in_flight: int, seconds: float, unreadable: dict[str, str]
+    files: Mapping[str, float], in_flight: int, seconds: float, unreadable: dict[str, str]
 ) -> _Read:
     done = _Read(in_flight)
-    waiting = iter(paths)  # all threads take from it
+    waiting = iter(files)  # all threads take from it
     began = time.monotonic()
     deadline = began + seconds
 
@@ -255,7 +272,7 @@ def _read_all(
             if start > deadline:
                 return
             try:
-                n_bytes = _read_one(path, buffer, deadline)
+                n_bytes = _read_one(path, files[path], buffer, deadline)
                 done.files[path] = n_bytes, time.monotonic() - start
             except OSError as error:
                 unreadable[path] = error.strerror
@@ -266,14 +283,14 @@ def _read_all(
     return done
 
 
-def _read_one(path: str, buffer: bytearray, deadline: float) -> int:
-    """Bytes of a file, or as many of them as come in time."""
+def _read_one(path: str, most: float, buffer: bytearray, deadline: float) -> int:
+    """Bytes read of a file: all, at least `most`, or as many as come in time."""
     total = 0
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         while n := os.readv(file, [buffer]):
             total += n
-            if time.monotonic() > deadline:
+            if total >= most or time.monotonic() > deadline:
                 break
     finally:
         os.close(file)
@@ -350,7 +367,8 @@ class _Run:
             if outcome != native.FALLBACK:
                 raise RuntimeError(f"the loader failed: {payload}")
             index, *_, why = self.loader.fallback()
-            self.rejected[self._paths[index]] = why
+            path = self._paths[index]
+            self.rejected[path] = why.removeprefix(f"sample {index} ({path}): ")
             self.loader.fallback_done(True)  # what it holds is not looked at
 
 

@@ -1,0 +1,349 @@
+"""`feedmill doctor`: facts of the machine, what a folder gives, and what is suggested."""
+
+import json
+import os
+from dataclasses import replace
+
+import helpers
+import pytest
+from feedmill import advice, cli, doctor, folder_check, machine, measure
+from feedmill._ops import native
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A function that writes a file of /proc or /sys below a root of the test's."""
+
+    def write(path, text):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+        return str(tmp_path)
+
+    return write
+
+
+# ---- facts of the machine ------------------------------------------------------------------------
+
+V1 = "5:memory:/job/step\n2:cpu,cpuacct:/job/step\n0::/\n"
+V2 = "0::/job/step\n"
+
+
+def test_no_quota(root, tmp_path):
+    assert machine.cpu_quota(str(tmp_path)) is None  # no /proc/self/cgroup at all
+    root("proc/self/cgroup", V2)
+    root("sys/fs/cgroup/job/cpu.max", "max 100000\n")
+    assert machine.cpu_quota(str(tmp_path)) is None
+    root("proc/self/cgroup", V1)
+    assert machine.cpu_quota(root("sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "-1\n")) is None
+
+
+def test_quota_of_version_2(root, tmp_path):
+    """The lowest one on the way up holds, and its group's throttling is told."""
+    root("proc/self/cgroup", V2)
+    root("sys/fs/cgroup/job/step/cpu.max", "400000 100000\n")
+    root("sys/fs/cgroup/job/cpu.max", "150000 100000\n")
+    root("sys/fs/cgroup/job/cpu.stat", "usage_usec 7\nnr_throttled 12\nthrottled_usec 2500000\n")
+    assert machine.cpu_quota(str(tmp_path)) == (1.5, 2, 2.5, 12)
+
+
+@pytest.mark.parametrize("place", ["cpu", "cpu,cpuacct"])
+def test_quota_of_version_1(root, tmp_path, place):
+    """A container shows only its part of the tree: the mount's root stands for the group."""
+    root("proc/self/cgroup", V1)
+    root(f"sys/fs/cgroup/{place}/cpu.cfs_quota_us", "50000\n")
+    root(f"sys/fs/cgroup/{place}/cpu.cfs_period_us", "100000\n")
+    root(f"sys/fs/cgroup/{place}/cpu.stat", "nr_throttled 3\nthrottled_time 1500000000\n")
+    assert machine.cpu_quota(str(tmp_path)) == (0.5, 1, 1.5, 3)
+
+
+def test_the_quota_is_the_one_that_the_threads_follow():
+    """The native count of usable CPUs reads the same files."""
+    quota = machine.cpu_quota()
+    n_affine = len(machine_affinity())
+    limit = n_affine if quota is None else min(n_affine, quota.cpus)
+    assert native.usable_cpus() == max(1, int(limit))
+
+
+def machine_affinity():
+    from feedmill import neighbours
+
+    return neighbours.usable_cpus()
+
+
+MEMINFO = "MemTotal:  16000000 kB\nMemFree:  1 kB\nMemAvailable:  8000000 kB\n"
+
+
+@pytest.mark.parametrize(
+    ("groups", "files"),
+    [
+        (V2, {"sys/fs/cgroup/job/memory.max": "4096000000\n",
+              "sys/fs/cgroup/job/memory.current": "3000000000\n",
+              "sys/fs/cgroup/job/memory.stat": "anon 1\nfile 1000000000\n"}),
+        (V1, {"sys/fs/cgroup/memory/job/memory.limit_in_bytes": "4096000000\n",
+              "sys/fs/cgroup/memory/job/memory.usage_in_bytes": "3000000000\n",
+              "sys/fs/cgroup/memory/job/memory.stat": "cache 5\ntotal_cache 1000000000\n"}),
+    ],
+)
+def test_memory(root, tmp_path, groups, files):
+    root("proc/self/cgroup", groups)
+    root("proc/meminfo", MEMINFO)
+    total, available = 16_384_000_000, 8_192_000_000
+    assert machine.memory(str(tmp_path)) == machine.Memory(total, available, None, available)
+    for path, text in files.items():
+        root(path, text)
+    found = machine.memory(str(tmp_path))
+    assert found == machine.Memory(total, available, 4_096_000_000, 2_096_000_000)
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({}, []),
+        ({"proc/sys/kernel/io_uring_disabled": "0\n"}, []),
+        ({"proc/sys/kernel/io_uring_disabled": "2\n"}, ["kernel.io_uring_disabled is 2"]),
+        ({"proc/sys/kernel/io_uring_disabled": "1\n", "proc/sys/kernel/io_uring_group": "-1\n"},
+         ["io_uring_disabled is 1, for processes with CAP_SYS_ADMIN only"]),
+        ({"proc/sys/kernel/io_uring_disabled": "1\n", "proc/sys/kernel/io_uring_group": "7\n"},
+         ["or of the group 7 only"]),
+        ({"proc/self/status": "Name:\tx\nSeccomp:\t2\n"}, ["a seccomp filter is at work"]),
+        ({"proc/self/status": "Name:\tx\nSeccomp:\t0\n"}, []),
+    ],
+)
+def test_what_forbids_io_uring(root, tmp_path, files, words):
+    for path, text in files.items():
+        root(path, text)
+    found = machine.why_no_uring(str(tmp_path))
+    assert len(found) == len(words) and all(word in text for word, text in zip(words, found))
+
+
+def test_mounts(root, tmp_path):
+    """The longest place above the file; of several on one place the last."""
+    text = (
+        "21 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n"
+        "22 21 0:5 / /data rw master:1 - nfs4 server:/export rw\n"
+        "23 22 0:6 / /data/fast\\040disk rw - xfs /dev/sdb rw\n"
+        "24 22 0:7 / /data rw - fuse.sshfs host:/x rw\n"
+        "25 21 0:8 / /dev/shm rw - tmpfs tmpfs rw\n"
+    )
+    where = root("proc/self/mountinfo", text)
+    assert machine.mount_of("/etc", where) == ("/", "ext4", "/dev/vda")
+    assert machine.mount_of("/database", where).kind == "ext4"
+    assert machine.mount_of("/data/train", where) == ("/data", "fuse.sshfs", "host:/x")
+    assert machine.mount_of("/data/fast disk/x", where) == ("/data/fast disk", "xfs", "/dev/sdb")
+    kinds = [machine.mount_of(path, where) for path in ("/", "/data", "/dev/shm/x")]
+    assert [machine.is_far(one) for one in kinds] == [False, True, False]
+    assert [machine.is_in_memory(one) for one in kinds] == [False, False, True]
+    assert machine.mount_of("/", str(tmp_path / "nothing")) is None
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch):
+    monkeypatch.setattr(folder_check, "_DECODE_S", 0.2)
+
+
+def check(capsys, *words):
+    status = cli.main(["doctor", *map(str, words)])
+    text = capsys.readouterr().out
+    crowded = any(line.startswith("crowded") for line in text.splitlines())
+    return status, crowded, text
+
+
+def test_the_machine(capsys):
+    _, _, text = check(capsys)
+    names = [line.split()[0] for line in text.splitlines()]
+    wanted = ["feedmill", "kernel", "CPUs", "pixels", "JPEG", "reader", "memory", "memlock",
+              "/dev/shm", "torch"]
+    assert [name for name in names if name in wanted] == wanted
+    assert f"libjpeg-turbo {native.jpeg_version()}, " in text
+    assert os.uname().release in text
+    facts = json.loads(check(capsys, "--json")[2])
+    assert facts["libjpeg_turbo"].count(".") >= 2 and facts["libjpeg_turbo"][0].isdecimal()
+    assert isinstance(facts["own_huffman_decoder"], bool)
+    assert facts["cpus"]["usable"] == native.usable_cpus()
+    assert facts["memory"]["total"] >= facts["memory"]["available"] > 0
+    assert facts["reader"] in ("uring", "pread") and "folder" not in facts
+
+
+def test_a_refused_io_uring_is_explained(capsys, monkeypatch):
+    monkeypatch.setattr(machine, "why_no_uring", lambda: ["so it is"])
+    monkeypatch.setenv("FEEDMILL_READER", "pread")
+    monkeypatch.setenv("FEEDMILL_CPU", "scalar")
+    _, _, text = check(capsys)
+    assert "reader     pread" in text and "so it is" in text
+    assert "computed with scalar (FEEDMILL_CPU=scalar)" in text
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """Six JPEGs, two images for Pillow, a text, a link to nothing, and one that leads back."""
+    for i in range(6):
+        helpers.save_jpeg(tmp_path / "a" / f"{i}.jpg", 60, 40, seed=i)
+    helpers.save_jpeg(tmp_path / "b" / "cmyk.jpeg", 60, 40, mode="CMYK")
+    helpers.Image.new("RGB", (30, 30)).save(tmp_path / "b" / "c.PNG")
+    (tmp_path / "b" / "labels").write_text("none")
+    (tmp_path / "b" / "gone.jpg").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "b" / "up").symlink_to(tmp_path)
+    return tmp_path
+
+
+def test_a_folder(capsys, mixed):
+    status, crowded, text = check(capsys, mixed, "--json")
+    facts = json.loads(text)
+    assert status == bool(facts["crowded"])
+    found = facts["folder"]
+    assert {suffix: one["files"] for suffix, one in found["by_type"].items()} == {
+        ".jpg": 6, ".jpeg": 1, ".png": 1, "no suffix": 1
+    }
+    paths = [path for path in mixed.rglob("*") if path.is_file()]
+    assert (found["files"], found["images"], found["complete"]) == (9, 8, True)
+    assert found["bytes"] == sum(path.stat().st_size for path in paths)
+    assert found["unreadable"] == 1
+    assert "gone.jpg" in next(iter(found["unreadable_named"]))
+    assert found["mount"]["kind"]
+    reading = found["reading"]
+    assert reading["n_files"] == 8 and reading["n_bytes"] > 0 and reading["warm"] > 0
+    assert (reading["cold"] is None) == bool(reading["why_not_cold"])
+    decoding = found["decoding"]
+    assert (decoding["tried"], decoding["rejected"]) == (8, 2)
+    assert set(decoding["rejected_why"]) == {"a PNG image, not a JPEG",
+                                             "a JPEG with 4 components (CMYK)"}
+    assert decoding["images_per_s_one_core"] > 0 and decoding["images_per_s_all_cpus"] > 0
+    settings = [one["setting"] for one in facts["suggestions"]]
+    assert settings[:5] == ["num_workers", "prefetch_factor", "pin_memory", "reader", "page cache"]
+    assert all(one["value"] and one["why"] for one in facts["suggestions"])
+
+
+def test_a_folder_in_words(capsys, mixed):
+    status, crowded, text = check(capsys, mixed)
+    assert status == crowded
+    assert "files      9, " in text and "6 .jpg" in text
+    assert "unreadable 1 (" in text and "gone.jpg: No such file or directory" in text
+    for name in ("on", "cold read", "warm read", "decode"):
+        assert f"\n  {name:<10} " in text
+    assert "all but 2 of 8 tried (25.0 % go through Pillow: " in text
+    assert f"suggested for {mixed}:" in text
+
+
+def test_folders_with_little_in_them(capsys, tmp_path):
+    _, _, text = check(capsys, tmp_path)
+    assert "files      0, 0 bytes (none)" in text
+    assert "decode     not known: no image that can be read" in text
+    (tmp_path / "a.tar").write_bytes(b"x" * 5000)
+    _, _, text = check(capsys, tmp_path)
+    assert "1 .tar 5.0 kB" in text and "warm read  not known" not in text
+    assert "decode     not known: no image that can be read" in text
+    (tmp_path / "a.jpg").write_text("no image")
+    (tmp_path / "b.jpg").write_text("")
+    _, _, text = check(capsys, tmp_path)
+    assert "decode     not known: the native decoder takes none of them" in text
+    assert "all but 2 of 2 tried" in text
+
+
+@pytest.mark.parametrize("place", ["nowhere", "file"])
+def test_no_folder(capsys, tmp_path, place):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["doctor", str(tmp_path / place)])
+    assert caught.value.code == 2
+    assert f"{tmp_path / place} is not a folder that can be read: N" in capsys.readouterr().err
+
+
+def test_a_survey_ends_in_time(small_images):
+    found = measure.survey(small_images, -1.0)
+    assert not found.complete and len(found.files) < 40
+    assert measure.survey(small_images, 60).complete
+
+
+def test_a_sample_is_bounded():
+    files = [(str(i), 1000) for i in range(100_000)]
+    assert len(set(measure.sample(files))) == 400
+    large = [(str(i), 100 << 20) for i in range(9)]
+    assert len(measure.sample(large)) == 1
+    assert measure.sample([]) == []
+
+
+def test_files_that_vanish_or_stay_in_memory(tmp_path, monkeypatch):
+    paths = [str(helpers.save_jpeg(tmp_path / f"{i}.jpg", 40, 40)) for i in range(4)]
+    gone = str(tmp_path / "gone.jpg")
+    monkeypatch.setattr(measure, "_is_cached", lambda path: True)
+    monkeypatch.setattr(measure, "_device_bytes", lambda: 0)
+    reading = measure.read_rates([*paths, gone], 5)
+    assert list(reading.unreadable) == [gone]
+    assert reading.cold is None and "4 of 4 files stay in memory" in reading.why_not_cold
+    assert reading.warm > 0 and reading.n_files == 4
+    monkeypatch.setattr(measure, "_is_cached", lambda path: False)
+    reading = measure.read_rates(paths, 5)
+    assert reading.cold > 0 and reading.cold_file_s > 0 and not reading.why_not_cold
+    # What is not seen of the cache may be told by what the process has read.
+    told = iter([0, sum(os.path.getsize(path) for path in paths)])
+    monkeypatch.setattr(measure, "_is_cached", lambda path: True)
+    monkeypatch.setattr(measure, "_device_bytes", lambda: next(told))
+    assert measure.read_rates(paths, 5).cold > 0
+    nothing = measure.read_rates([gone], 5)
+    assert (nothing.cold, nothing.warm, nothing.n_files) == (None, None, 0)
+
+
+def test_what_is_in_the_page_cache(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 10_000)
+    assert measure._is_cached(str(path))
+    (tmp_path / "empty").write_bytes(b"")
+    assert not measure._is_cached(str(tmp_path / "empty"))
+    assert measure._is_cached(str(tmp_path / "nowhere"))  # not known
+    assert measure._device_bytes() >= 0
+
+
+# ---- what is suggested ---------------------------------------------------------------------------
+
+FOUND = advice.Findings(
+    n_usable=8, n_taken=0, n_processes=1, has_gpu=True, reader="uring",
+    reader_reason="io_uring works here", is_far=False, memory_left=10**10, shm_bytes=8 << 30,
+    data_bytes=10**9, sample_bytes=1e5, decode_rate=8000.0, cold_rate=1e9, cold_file_s=0.002,
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "setting", "value", "words"),
+    [
+        ({}, "num_workers", "8", "each of the 8 usable CPUs"),
+        ({"n_taken": 3}, "num_workers", "5", "less the 3 decode threads"),
+        ({"n_taken": 30}, "num_workers", "1", "less the 30 decode threads"),
+        ({"n_processes": 4}, "num_workers", "2", "shared by 4 training processes"),
+        ({"has_gpu": False}, "num_workers", "8", "where the training computes on the CPU"),
+        ({}, "prefetch_factor", "2", "16 files are being read at a time"),
+        ({"cold_file_s": 0.2}, "prefetch_factor", "7", "ask for 3,584"),
+        ({"cold_file_s": 60.0}, "prefetch_factor", "16", "files are being read"),
+        ({"cold_file_s": None}, "prefetch_factor", "2", "is not known"),
+        ({}, "pin_memory", "True", "copied to the GPU"),
+        ({"has_gpu": False}, "pin_memory", "False", "no GPU"),
+        ({}, "reader", '"auto"', "io_uring works here"),
+        ({"reader": "pread", "reader_reason": "forbidden", "is_far": True}, "reader", '"auto"',
+         "pread is taken: forbidden; these files are on a file system with round trips"),
+        ({}, "page cache", "holds all", "from the second epoch on storage does not matter"),
+        ({"data_bytes": 10**11}, "page cache", "holds a part", "100 GB of files do not fit"),
+        ({"data_bytes": None}, "page cache", "not known", "not all files were seen"),
+        ({}, "first limit", "CPU", "storage gives 10,000 images/s cold"),
+        ({"cold_rate": 1e8}, "first limit", "storage", "more threads would gain nothing"),
+        ({"cold_rate": None}, "first limit", None, ""),
+        ({"shm_bytes": 64 << 20}, "/dev/shm", "1 GB or more", "it has 67 MB"),
+        ({}, "/dev/shm", None, ""),
+    ],
+)
+def test_suggestions(changes, setting, value, words):
+    found = {one.setting: one for one in advice.suggest(replace(FOUND, **changes))}
+    assert (setting in found) == (value is not None)
+    if value is not None:
+        assert found[setting].value == value and words in found[setting].why
+
+
+def test_processes_by_ranks_or_gpus(monkeypatch, mixed):
+    facts = doctor.look()
+    facts["folder"] = folder_check.check_folder(mixed, 1)
+    facts["gpus"] = [{"name": "x", "memory_bytes": 1}] * 2
+    facts["cpus"]["local_world_size"] = None
+    assert doctor._findings(facts).n_processes == 2
+    facts["cpus"]["local_world_size"] = "4"
+    assert doctor._findings(facts).n_processes == 4
