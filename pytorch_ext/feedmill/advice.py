@@ -143,7 +143,8 @@ def _limit(found: Findings) -> Suggestion | None:
     if found.cold_rate is None or found.decode_rate is None or not found.sample_bytes:
         return None
     cold = found.cold_rate / found.sample_bytes
-    rates = f"storage gives {cold:,.0f} images/s cold, all usable CPUs decode {found.decode_rate:,.0f}"
+    rates = (f"storage gives {cold:,.0f} images/s cold, all usable CPUs decode "
+             f"{found.decode_rate:,.0f}")
     if cold < found.decode_rate:
         return Suggestion("first limit", "storage", f"{rates}; more threads would gain nothing "
                           "where files are not in memory")

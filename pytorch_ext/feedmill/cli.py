@@ -26,9 +26,9 @@ import numpy as np
 from feedmill import neighbours
 from feedmill._ops import __version__, native
 from feedmill.doctor import add_doctor
-from feedmill.measure import SUFFIXES
 from feedmill.plan import RANDOM_HORIZONTAL_FLIP, RANDOM_RESIZED_CROP, Op
 from feedmill.run import add_run, split
+from feedmill.survey import SUFFIXES
 from feedmill.sweep import add_sweep
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -167,7 +167,8 @@ def _machine_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("feedmill", f"{facts['feedmill']}, torch {facts['torch']}"),
         ("kernel", facts["kernel"]),
         ("CPUs", _cpus(facts["cpus"])),
-        ("pixels", f"computed with {facts['simd']}" + (f" (FEEDMILL_CPU={asked})" if asked else "")),
+        ("pixels", f"computed with {facts['simd']}"
+                   + (f" (FEEDMILL_CPU={asked})" if asked else "")),
         ("JPEG", f"libjpeg-turbo {facts['libjpeg_turbo']}, {huffman} Huffman decoder"),
         ("reader", f"{facts['reader']} ({facts['reader_reason']})"),
         *(("", text) for text in facts["why_no_uring"]),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from feedmill import machine, measure
+from feedmill.survey import sample, survey
 
 # Seconds, at most, of each part.
 _SURVEY_S, _READ_S, _TRY_S, _DECODE_S = 3.0, 3.0, 2.0, 1.5
@@ -18,9 +19,9 @@ _NAMED = 5
 
 def check_folder(folder: Path, n_usable: int) -> dict[str, Any]:
     """Facts and rates, as doctor's JSON has them; at most about 15 seconds."""
-    files = measure.survey(folder, _SURVEY_S)
+    files = survey(folder, _SURVEY_S)
     images = files.images()
-    paths = measure.sample(images or [one for one in files.files if one[1]])
+    paths = sample(images or [one for one in files.files if one[1]])
     reading = measure.read_rates(paths, _READ_S)
     mount = machine.mount_of(str(folder))
     unreadable = {**files.unreadable, **reading.unreadable}
@@ -126,17 +127,18 @@ def _decoding_rows(decoding: dict[str, Any] | None, n_usable: int) -> list[tuple
     one, every = decoding["images_per_s_one_core"], decoding["images_per_s_all_cpus"]
     text = "not known: no sample was made in time"
     if one and every:
-        text = (f"{one:,.0f} images/s a core, {every:,.0f} on {n_usable} CPUs ({decoding['size']} x "
-                f"{decoding['size']} {decoding['dtype']}, random crop and flip)")
+        size = decoding["size"]
+        text = (f"{one:,.0f} images/s a core, {every:,.0f} on {n_usable} CPUs ({size} x {size} "
+                f"{decoding['dtype']}, random crop and flip)")
     elif not decoding["tried"] or decoding["tried"] == decoding["rejected"]:
         text = "not known: the native decoder takes none of them"
     rejected = f"all of {decoding['tried']:,} tried"
     if decoding["rejected"]:
-        share = 100 * decoding["rejected"] / decoding["tried"]
+        share = f"{100 * decoding['rejected'] / decoding['tried']:.1f} %"
         why = "; ".join(f"{n:,} x {text}" for text, n in decoding["rejected_why"].items())
         example = next(iter(decoding["rejected_named"]))
-        rejected = (f"all but {decoding['rejected']:,} of {decoding['tried']:,} tried ({share:.1f} "
-                    f"% go through Pillow: {why}; such as {example})")
+        rejected = (f"all but {decoding['rejected']:,} of {decoding['tried']:,} tried ({share} go "
+                    f"through Pillow: {why}; such as {example})")
     return [("decode", text), ("native", rejected)]
 
 

@@ -205,7 +205,8 @@ class Mount(NamedTuple):
 
 
 # Kinds whose files come over a network, as far as the name says so; FUSE may do anything.
-_REMOTE = ("nfs", "cifs", "smb", "ceph", "lustre", "glusterfs", "9p", "afs", "beegfs", "gpfs", "fuse")
+_REMOTE = ("nfs", "cifs", "smb", "ceph", "lustre", "glusterfs", "9p", "afs", "beegfs", "gpfs",
+           "fuse")
 _IN_MEMORY = ("tmpfs", "ramfs")
 
 

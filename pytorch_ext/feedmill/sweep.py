@@ -18,6 +18,7 @@ from typing import Any
 from feedmill import machine, measure, sweep_table
 from feedmill import sweep_model as model
 from feedmill._ops import native
+from feedmill.survey import SUFFIXES, sample, survey
 from feedmill.sweep_model import NOT_KNOWN, Number, Rates, given, measured
 
 _VALUE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "uint8": 1}
@@ -29,7 +30,7 @@ _SURVEY_S, _READ_S, _TRY_S, _DECODE_S = 5.0, 3.0, 2.0, 1.5
 _MOST_MEASURED = 6
 _GIGA = 1e9
 
-# Options that say what is asked; those with a value make it given.
+# Options that give a rate.
 _RATES = ("storage_rate", "cpu_rate", "copy_rate", "memory_rate")
 
 
@@ -180,11 +181,11 @@ def known_without_measuring(arguments: argparse.Namespace) -> Known:
 def known_by_measuring(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> Known:
     """What the options give, and measurements on SRC for the rest."""
     known = known_without_measuring(arguments)
-    files = measure.survey(arguments.src, _SURVEY_S)
+    files = survey(arguments.src, _SURVEY_S)
     images = files.images()
     if not images:
-        parser.error(f"{arguments.src} holds no image ({', '.join(measure.SUFFIXES)})")
-    paths = measure.sample(images)
+        parser.error(f"{arguments.src} holds no image ({', '.join(SUFFIXES)})")
+    paths = sample(images)
     changes: dict[str, Any] = {}
     mean_bytes = sum(size for _, size in images) / len(images)
     if not known.rates.sample_bytes.known:

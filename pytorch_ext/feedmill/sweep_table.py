@@ -118,7 +118,8 @@ class Sweep:
 
     def _heads(self) -> list[str]:
         if not self.has_step:
-            return ["batch", "threads", "prepare ms", "supply GB/s", "supply img/s", "binding stage"]
+            return ["batch", "threads", "prepare ms", "supply GB/s", "supply img/s",
+                    "binding stage"]
         return ["batch", "threads", "step ms", "prepare ms", "demand GB/s", "supply GB/s",
                 "binding stage", "GPU utilization"]
 
@@ -195,7 +196,9 @@ class Sweep:
         text += ", and can't be the binding one here"
         if most is None or (stage != model.CPU and not size.known):
             return text
-        need = f"{most:,.0f} img/s" if stage == model.CPU else f"{most * size.value / 1e9:,.2f} GB/s"
+        need = f"{most:,.0f} img/s"
+        if stage != model.CPU:
+            need = f"{most * size.value / 1e9:,.2f} GB/s"
         return f"{text}; the table holds where it gives {need} or more"
 
 

@@ -8,6 +8,7 @@ import helpers
 import pytest
 from feedmill import advice, cli, doctor, folder_check, machine, measure
 from feedmill._ops import native
+from feedmill.survey import sample, survey
 
 
 @pytest.fixture
@@ -252,17 +253,17 @@ def test_no_folder(capsys, tmp_path, place):
 
 
 def test_a_survey_ends_in_time(small_images):
-    found = measure.survey(small_images, -1.0)
+    found = survey(small_images, -1.0)
     assert not found.complete and len(found.files) < 40
-    assert measure.survey(small_images, 60).complete
+    assert survey(small_images, 60).complete
 
 
 def test_a_sample_is_bounded():
     files = [(str(i), 1000) for i in range(100_000)]
-    assert len(set(measure.sample(files))) == 400
+    assert len(set(sample(files))) == 400
     large = [(str(i), 100 << 20) for i in range(9)]
-    assert len(measure.sample(large)) == 1
-    assert measure.sample([]) == []
+    assert len(sample(large)) == 1
+    assert sample([]) == []
 
 
 def test_files_that_vanish_or_stay_in_memory(tmp_path, monkeypatch):
