@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from feedmill.survey import bytes_text
+
 # Where no batch size is known, one that is common.
 BATCH_SIZE = 64
 _LEAST_PREFETCH, _MOST_PREFETCH = 2, 16  # torch's default, and more than that is memory wasted
@@ -69,7 +71,7 @@ def suggest(found: Findings) -> list[Suggestion]:
     if found.shm_bytes < _SMALL_SHM_BYTES:
         suggestions.append(Suggestion(
             "/dev/shm", "1 GB or more",
-            f"it has {found.shm_bytes / 1e6:,.0f} MB, and workers of torch's own path hand their "
+            f"it has {bytes_text(found.shm_bytes)}, and workers of torch's own path hand their "
             "batches over in it (docker run --shm-size=8g); natively nothing needs it",
         ))
     return suggestions
@@ -122,18 +124,18 @@ def _reader(found: Findings) -> Suggestion:
 
 
 def _cache(found: Findings) -> Suggestion:
-    left = f"{found.memory_left / 1e9:,.1f} GB of memory that are left"
+    left = f"{bytes_text(found.memory_left)} of memory that are left"
     if found.data_bytes is None:
         return Suggestion("page cache", "not known", f"not all files were seen; {left}")
     if found.data_bytes <= _CACHE_SHARE * found.memory_left:
         return Suggestion(
             "page cache", "holds all",
-            f"{found.data_bytes / 1e9:,.3g} GB of files fit into the {left}: from the second epoch "
+            f"{bytes_text(found.data_bytes)} of files fit into the {left}: from the second epoch "
             "on storage does not matter",
         )
     return Suggestion(
         "page cache", "holds a part",
-        f"{found.data_bytes / 1e9:,.3g} GB of files do not fit into the {left}: every epoch reads "
+        f"{bytes_text(found.data_bytes)} of files do not fit into the {left}: every epoch reads "
         "from storage",
     )
 

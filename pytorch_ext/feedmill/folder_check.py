@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from feedmill import machine, measure
-from feedmill.survey import sample, survey
+from feedmill.survey import bytes_text, sample, survey
 
 # Seconds, at most, of each part.
 _SURVEY_S, _READ_S, _TRY_S, _DECODE_S = 3.0, 3.0, 2.0, 1.5
@@ -83,7 +83,7 @@ def rows(found: dict[str, Any], n_usable: int) -> list[tuple[str, str]]:
     """(name, text) of the findings."""
     more = "" if found["complete"] else f"; the first ones only, those of {_SURVEY_S:.0f} s"
     result = [
-        ("files", f"{found['files']:,}, {_bytes(found['bytes'])} ({_types(found)}{more})"),
+        ("files", f"{found['files']:,}, {bytes_text(found['bytes'])} ({_types(found)}{more})"),
         ("on", _place(found["mount"])),
     ]
     if found["unreadable"]:
@@ -94,7 +94,7 @@ def rows(found: dict[str, Any], n_usable: int) -> list[tuple[str, str]]:
 
 
 def _types(found: dict[str, Any]) -> str:
-    parts = [f"{one['files']:,} {suffix} {_bytes(one['bytes'])}"
+    parts = [f"{one['files']:,} {suffix} {bytes_text(one['bytes'])}"
              for suffix, one in found["by_type"].items()]
     more = [f"{len(parts) - _NAMED} other types"] if len(parts) > _NAMED else []
     return ", ".join([*parts[:_NAMED], *more]) or "none"
@@ -140,10 +140,3 @@ def _decoding_rows(decoding: dict[str, Any] | None, n_usable: int) -> list[tuple
         rejected = (f"all but {decoding['rejected']:,} of {decoding['tried']:,} tried ({share} go "
                     f"through Pillow: {why}; such as {example})")
     return [("decode", text), ("native", rejected)]
-
-
-def _bytes(n: int) -> str:
-    for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if n >= factor:
-            return f"{n / factor:,.1f} {unit}"
-    return f"{n} bytes"

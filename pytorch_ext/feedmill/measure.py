@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import math
 import mmap
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +30,7 @@ _FEW, _MANY = 8, 32
 _PROBED_FILES = 64  # of a sample: looked at whether they have left the page cache
 _COLD_SHARE = 0.9  # of them, or of the bytes: enough to call a read cold
 _CHUNK_BYTES = 1 << 20
+_WARM_S = 0.4
 _BATCH_SIZE = 4  # low, as a batch is the least that a measurement waits for
 _MEMORY_BYTES = 256 << 20  # copied at once: more than caches hold
 _COPY_BYTES = 64 << 20
@@ -63,18 +66,27 @@ class Reading:
 
 
 def read_rates(paths: Sequence[str], seconds: float) -> Reading:
-    """Reads the files cold, then warm, for at most so many seconds each."""
+    """Reads the files once, cold, for at most so many seconds; then warm, for a part of one.
+
+    Before that they are dropped from the page cache, for at most so many seconds, too.
+    """
     reading = Reading()
-    readable = [path for path in paths if _forget(path, reading.unreadable)]
+    deadline = time.monotonic() + seconds
+    readable = []
+    for path in paths:
+        if _forget(path, reading.unreadable):
+            readable.append(path)
+        if time.monotonic() > deadline:  # files that were just written go to storage first
+            break
     if not readable:
         reading.why_not_cold = "no file can be read"
         return reading
     cached = [path for path in readable[:_PROBED_FILES] if _is_cached(path)]
     before = _device_bytes()
     whole = dict.fromkeys(readable, math.inf)
-    first = _read_halves(whole, seconds, reading.unreadable)
+    first = _read_halves(whole, seconds, False, reading.unreadable)
     n_device = _device_bytes() - before
-    sizes = {path: n for one in first for path, (n, _) in one.files.items()}
+    sizes = {path: n for one in first for path, n, _ in one.reads}
     reading.n_files, reading.n_bytes = len(sizes), sum(sizes.values())
     if not reading.n_bytes:
         reading.why_not_cold = "the files are empty, or can't be read"
@@ -90,7 +102,7 @@ def read_rates(paths: Sequence[str], seconds: float) -> Reading:
             f"{len(cached)} of {n_probed} files stay in memory though the kernel was asked to drop "
             "them: their file system is there, or something else is using them"
         )
-    again = _read_halves(sizes, seconds, reading.unreadable)
+    again = _read_halves(sizes, min(seconds, _WARM_S), True, reading.unreadable)
     reading.warm = max(one.rate for one in again) or None
     return reading
 
@@ -137,58 +149,65 @@ def _device_bytes() -> int:
 @dataclass
 class _Read:
     in_flight: int
-    files: dict[str, tuple[int, float]] = field(default_factory=dict)  # path -> bytes, seconds
+    reads: list[tuple[str, int, float]] = field(default_factory=list)  # path, bytes, seconds
     wall_s: float = 0.0
 
     @property
     def rate(self) -> float:
-        return sum(n for n, _ in self.files.values()) / self.wall_s
+        return sum(n for _, n, _ in self.reads) / self.wall_s
 
     @property
     def mean_file_s(self) -> float:
-        return sum(seconds for _, seconds in self.files.values()) / len(self.files)
+        return sum(seconds for _, _, seconds in self.reads) / len(self.reads)
 
 
 def _read_halves(
-    files: Mapping[str, float], seconds: float, unreadable: dict[str, str]
+    files: Mapping[str, float], seconds: float, again: bool, unreadable: dict[str, str]
 ) -> tuple[_Read, _Read]:
     """The files in turn: few at a time, and many.
 
     Args:
         files: path -> bytes to read, at most.
+        again: start over with the first one until the time is up.
     """
-    paths = list(files)
-    few = {path: files[path] for path in paths[::2]}
-    many = {path: files[path] for path in paths[1::2]}
-    return (
-        _read_all(few, _FEW, seconds / 2, unreadable),
-        _read_all(many, _MANY, seconds / 2, unreadable),
-    )
+    halves = []
+    for in_flight, paths in zip((_FEW, _MANY), (list(files)[::2], list(files)[1::2])):
+        turn = itertools.cycle(paths) if again else iter(paths)
+        halves.append(_read_all(turn, files, in_flight, seconds / 2, unreadable))
+    return halves[0], halves[1]
 
 
 def _read_all(
-    files: Mapping[str, float], in_flight: int, seconds: float, unreadable: dict[str, str]
+    paths: Iterator[str],
+    files: Mapping[str, float],
+    in_flight: int,
+    seconds: float,
+    unreadable: dict[str, str],
 ) -> _Read:
     done = _Read(in_flight)
-    waiting = iter(files)  # all threads take from it
-    began = time.monotonic()
-    deadline = began + seconds
+    ready = threading.Barrier(in_flight + 1)
 
-    def work(_: int) -> None:
+    def work() -> None:
         buffer = bytearray(_CHUNK_BYTES)
-        for path in waiting:
+        ready.wait()
+        deadline = time.monotonic() + seconds
+        for path in paths:  # all threads take from it
             start = time.monotonic()
             if start > deadline:
                 return
             try:
                 n_bytes = _read_one(path, files[path], buffer, deadline)
-                done.files[path] = n_bytes, time.monotonic() - start
+                done.reads.append((path, n_bytes, time.monotonic() - start))
             except OSError as error:
                 unreadable[path] = error.strerror
 
     with ThreadPoolExecutor(in_flight) as pool:
-        list(pool.map(work, range(in_flight)))
-    done.wall_s = time.monotonic() - began
+        work_done = [pool.submit(work) for _ in range(in_flight)]
+        ready.wait()
+        began = time.monotonic()
+        for one in work_done:
+            one.result()
+        done.wall_s = time.monotonic() - began
     return done
 
 

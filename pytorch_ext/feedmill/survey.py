@@ -96,3 +96,11 @@ def sample(files: Sequence[tuple[str, int]]) -> list[str]:
         taken.append(path)
         n_bytes += size
     return taken
+
+
+def bytes_text(n: int) -> str:
+    """Such as "43.7 MB"."""
+    for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if n >= factor:
+            return f"{n / factor:,.1f} {unit}"
+    return f"{n} bytes"
