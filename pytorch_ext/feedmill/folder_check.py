@@ -19,6 +19,7 @@ _NAMED = 5
 
 def check_folder(folder: Path, n_usable: int) -> dict[str, Any]:
     """Facts and rates, as doctor's JSON has them; at most about 15 seconds."""
+    busy = machine.load_note()
     files = survey(folder, _SURVEY_S)
     images = files.images()
     paths = sample(images or [one for one in files.files if one[1]])
@@ -27,6 +28,7 @@ def check_folder(folder: Path, n_usable: int) -> dict[str, Any]:
     unreadable = {**files.unreadable, **reading.unreadable}
     return {
         "path": str(folder),
+        "busy": busy,
         "mount": mount and mount._asdict(),
         "is_far": machine.is_far(mount),
         "files": len(files.files),
@@ -86,6 +88,8 @@ def rows(found: dict[str, Any], n_usable: int) -> list[tuple[str, str]]:
         ("files", f"{found['files']:,}, {bytes_text(found['bytes'])} ({_types(found)}{more})"),
         ("on", _place(found["mount"])),
     ]
+    if found["busy"]:
+        result.append(("busy", found["busy"]))
     if found["unreadable"]:
         named = ", ".join(f"{path}: {why}" for path, why in found["unreadable_named"].items())
         more = ", ..." if found["unreadable"] > len(found["unreadable_named"]) else ""

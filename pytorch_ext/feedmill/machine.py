@@ -171,6 +171,18 @@ def locked_memory() -> tuple[int | None, int | None]:
     return tuple(None if one == resource.RLIM_INFINITY else one for one in limits)
 
 
+# ---- load ----------------------------------------------------------------------------------------
+
+
+def load_note() -> str:
+    """Text, if this machine's CPUs have more to do than they can: measured rates suffer from it."""
+    load, n_cpus = os.getloadavg()[0], os.cpu_count() or 1
+    if load <= n_cpus:
+        return ""
+    return (f"this machine is busy (load average {load:.1f} on {n_cpus} CPUs): measured rates of "
+            "storage and memory are lower than they could be")
+
+
 # ---- io_uring ------------------------------------------------------------------------------------
 
 

@@ -181,6 +181,8 @@ def known_without_measuring(arguments: argparse.Namespace) -> Known:
 def known_by_measuring(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> Known:
     """What the options give, and measurements on SRC for the rest."""
     known = known_without_measuring(arguments)
+    if busy := machine.load_note():
+        known.notes.append(busy)
     files = survey(arguments.src, _SURVEY_S)
     images = files.images()
     if not images:
@@ -255,7 +257,7 @@ def _cpu(
         found = {n: Number(one.value * factor, model.MODELLED) for n, one in found.items()}
     if max(arguments.threads) > n_usable and found:
         known.notes.append(f"there are {n_usable} usable CPUs here: rows with more threads are "
-                           "modelled, as on a machine with a CPU for each")
+                           "modelled, as on a machine with a CPU for each and otherwise as this")
     return found
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import helpers
 import pytest
-from feedmill import advice, cli, doctor, folder_check, machine, measure
+from feedmill import advice, cli, doctor, folder_check, machine, measure, neighbours
 from feedmill._ops import native
 from feedmill.survey import sample, survey
 
@@ -60,15 +60,9 @@ def test_quota_of_version_1(root, tmp_path, place):
 def test_the_quota_is_the_one_that_the_threads_follow():
     """The native count of usable CPUs reads the same files."""
     quota = machine.cpu_quota()
-    n_affine = len(machine_affinity())
+    n_affine = len(neighbours.usable_cpus())
     limit = n_affine if quota is None else min(n_affine, quota.cpus)
     assert native.usable_cpus() == max(1, int(limit))
-
-
-def machine_affinity():
-    from feedmill import neighbours
-
-    return neighbours.usable_cpus()
 
 
 MEMINFO = "MemTotal:  16000000 kB\nMemFree:  1 kB\nMemAvailable:  8000000 kB\n"
@@ -135,6 +129,14 @@ def test_mounts(root, tmp_path):
     assert [machine.is_far(one) for one in kinds] == [False, True, False]
     assert [machine.is_in_memory(one) for one in kinds] == [False, False, True]
     assert machine.mount_of("/", str(tmp_path / "nothing")) is None
+
+
+def test_a_busy_machine(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(os, "getloadavg", lambda: (4.0, 9.0, 9.0))
+    assert machine.load_note() == ""
+    monkeypatch.setattr(os, "getloadavg", lambda: (6.5, 0.0, 0.0))
+    assert "load average 6.5 on 4 CPUs" in machine.load_note()
 
 
 # ---- the command ---------------------------------------------------------------------------------

@@ -251,6 +251,7 @@ def _short(monkeypatch):
 
 
 def test_measured_on_a_folder(capsys, small_images, monkeypatch):
+    monkeypatch.setattr(sweep_module.machine, "load_note", lambda: "busy")
     monkeypatch.setattr(sweep_module.native, "usable_cpus", lambda: 2)
     result = sweep(capsys, small_images, "--threads", "1,2,8", "--batch-sizes", "8,16",
                    "--step-ms", "5", "--size", 32)
@@ -273,6 +274,7 @@ def test_measured_on_a_folder(capsys, small_images, monkeypatch):
         assert row["binding"] in ("storage", "CPU", "memory bandwidth", "copy", "GPU")
     assert any("2 usable CPUs here: rows with more threads are modelled" in note
                for note in result["notes"])
+    assert "busy" in result["notes"]
     assert len(result["keeps_up"]) == 2
 
 
