@@ -46,7 +46,10 @@ def _doctor(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> i
             os.scandir(folder).close()
         except OSError as error:
             parser.error(f"{folder} is not a folder that can be read: {error.strerror}")
-    facts = look()
+    try:
+        facts = look()
+    except (ValueError, native.Error) as error:  # FEEDMILL_READER or FEEDMILL_CPU asks too much
+        parser.error("; ".join([str(error), *machine.why_no_uring()]))
     if folder is not None:
         facts["folder"] = check_folder(folder, facts["cpus"]["usable"])
         facts["suggestions"] = [one._asdict() for one in suggest(_findings(facts))]

@@ -285,7 +285,10 @@ def _sweep(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> in
     if arguments.src is None:
         known = known_without_measuring(arguments)
     else:
-        known = known_by_measuring(arguments, parser)
+        try:
+            known = known_by_measuring(arguments, parser)
+        except (ValueError, MemoryError, native.Error) as error:  # of the native loader
+            parser.error(str(error))
     result = sweep_table.Sweep(
         src=None if arguments.src is None else str(arguments.src),
         known=known,

@@ -169,7 +169,11 @@ def cell(found: Mapping[str, Number], batch_size: int, threads: int, step_s: Num
     """
     known = {stage: supply for stage, supply in found.items() if supply.known}
     slowest = min(known, key=lambda stage: known[stage].value, default=None)
-    supply = known[slowest] if slowest else NOT_KNOWN
+    supply = NOT_KNOWN
+    if slowest:
+        # That another stage is slower than the CPU is no surer than the CPU's rate.
+        sources = [known[stage].source for stage in (slowest, CPU) if stage in known]
+        supply = Number(known[slowest].value, worst(sources))
     prepare_s = Number(batch_size / supply.value, supply.source) if slowest else NOT_KNOWN
     demand = Number(batch_size / step_s.value, step_s.source) if step_s.known else NOT_KNOWN
     utilization = NOT_KNOWN

@@ -179,6 +179,14 @@ def test_a_refused_io_uring_is_explained(capsys, monkeypatch):
     assert "computed with scalar (FEEDMILL_CPU=scalar)" in text
 
 
+def test_an_environment_that_no_loader_takes(capsys, monkeypatch):
+    monkeypatch.setenv("FEEDMILL_CPU", "mmx")
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["doctor"])
+    assert caught.value.code == 2
+    assert "FEEDMILL_CPU is 'mmx'" in capsys.readouterr().err
+
+
 @pytest.fixture
 def mixed(tmp_path):
     """Six JPEGs, two images for Pillow, a text, a link to nothing, and one that leads back."""

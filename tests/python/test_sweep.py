@@ -207,7 +207,7 @@ def test_large_medical_samples(capsys):
              "--batch-sizes", "64,64", "--threads", "2,5,64"]
     rows, lines = table(capsys, *words)
     assert [row[6] for row in rows] == ["CPU", "GPU", "GPU", "CPU", "CPU", "storage"]
-    assert rows[5][2:8] == ["160.00g", "320.00g", "2.000g", "1.000g", "storage", "50.0"]
+    assert rows[5][2:8] == ["160.00g", "320.00~", "2.000g", "1.000~", "storage", "50.0"]
     assert keeps_up(lines) == ("threads that keep up: 5 at batch 64 (100 img/s), none at batch 64 "
                                "(400 img/s): storage gives 200")
 
@@ -327,6 +327,13 @@ def test_files_that_are_not_decoded_natively(capsys, tmp_path):
     assert result["cpu_samples_per_s"]["by_threads"] == {}
     assert result["rows"][0]["binding"] != "CPU"
     assert any("the supply of CPU is unknown" in note for note in result["notes"])
+
+
+def test_a_size_that_no_loader_takes(capsys, small_images):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["sweep", str(small_images), "--size", "100000", "--storage-rate", "1"])
+    assert caught.value.code == 2
+    assert "height is 100000" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
