@@ -49,12 +49,13 @@ class Collate:
 
     Attributes:
         is_default: torch's own function: images need not be touched at all.
+        memory_format: that of the batches; to be set at the start of each epoch.
     """
 
     def __init__(self, loader: Any, iterator: Any) -> None:
         self.is_default = has_default_collate(loader)
         self._function = loader.collate_fn
-        self._memory_format = loader.memory_format
+        self.memory_format = loader.memory_format
         self._counters = loader._feedmill.python_counters
         self._auto_collation = loader._auto_collation
         self._pin_memory = iterator._pin_memory
@@ -85,7 +86,7 @@ class Collate:
         images = parts[0] if len(parts) == 1 else torch.cat(list(parts))
         if not self.is_default:
             data = self._run(images, targets, number, as_image)
-            return self._pinned(batch_laid_out(data, self._memory_format))
+            return self._pinned(batch_laid_out(data, self.memory_format))
         if not self._auto_collation:
             data = default_convert((samples_of(images, as_image)[0], targets[0]))
         else:

@@ -6,6 +6,7 @@ they are applied here, so that a script gets the same tensors either way.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -86,11 +87,15 @@ def batch_laid_out(data: Any, memory_format: torch.memory_format) -> Any:
 
 def _with_first(sequence: Sequence[Any], first: Any) -> Any:
     """The same tuple, namedtuple or list with another first element."""
-    values = [first, *sequence[1:]]
     if isinstance(sequence, list):
+        values = copy.copy(sequence)
+        values[0] = first
         return values
-    make = getattr(type(sequence), "_make", tuple)
-    return make(values)
+    kind = type(sequence)
+    make = tuple if kind is tuple else getattr(kind, "_make", None)
+    if make is None:
+        raise TypeError(f"{_EXPECTED}; a {kind.__name__} can't be made anew with another image")
+    return make([first, *sequence[1:]])
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,11 @@ class Handles(Account):
             found = _Entry(config, open_native(config))
             with self._lock:
                 self._entries = [*_with_closed_merged(self._entries), found]
-        neighbours.begin(id(found.handle), found.config.n_threads)
+        try:
+            neighbours.begin(id(found.handle), found.config.n_threads)
+        except BaseException:  # a Ctrl-C
+            self.release(found.handle)
+            raise
         return found.config, found.handle
 
     def release(self, handle: Any) -> None:

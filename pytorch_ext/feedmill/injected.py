@@ -19,6 +19,7 @@ from feedmill.torch_path import TorchCounters, count_steps
 
 _PLACE = "_feedmill_place"
 _FOREIGN = "_feedmill_foreign"
+_AS_MADE = "_feedmill_options"  # ... values of our options behind our constructor, of a subclass
 
 
 def install() -> None:
@@ -72,6 +73,8 @@ def _observe_ours() -> None:
             TorchDataLoader.__init__(self, *args, **kwargs)
         else:
             _constructor(self, *args, **kwargs)
+            if type(self) is not DataLoader:
+                vars(self)[_AS_MADE] = {name: vars(self)[name] for name in OPTIONS}
 
     @functools.wraps(get_iterator)
     def _get_iterator(self: Any) -> Any:
@@ -146,6 +149,10 @@ def _names_overwritten(loader: Any) -> list[str]:
     if _FOREIGN in values:
         return values[_FOREIGN]
     names = [name for name in (*OPTIONS, "_feedmill") if name not in values]
+    # What a class that knows only torch's has set since is not meant for us, even if we could take
+    # it for an option.
+    made = values.get(_AS_MADE, {})
+    names += [name for name in made if values.get(name, made[name]) is not made[name]]
     if not names:
         with contextlib.suppress(ValueError):
             loader._feedmill_check()

@@ -144,6 +144,7 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
     def _begin(self, loader: Any, source: Source, config: Config) -> None:
         self._source = source
         self._plan = source.plan
+        self._collate.memory_format = loader.memory_format
         inside = loader._feedmill
         epoch = inside.epochs.begin(loader, source, self._base_seed, self._n_epochs)
         self._key, self._epoch_word = epoch.key, epoch.word

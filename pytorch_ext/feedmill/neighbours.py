@@ -102,14 +102,14 @@ def end(key: int) -> None:
 
 
 def _forget_after_fork() -> None:
-    global _pid, _file, _writing
+    global _pid, _file, _path, _writing
     if _pid == os.getpid():
         return
     # The lock and the name are the parent's; closing this copy changes neither.
     with contextlib.suppress(OSError):
         os.close(_file)
     _running.clear()
-    _pid, _file, _writing = os.getpid(), -1, threading.Lock()
+    _pid, _file, _path, _writing = os.getpid(), -1, "", threading.Lock()
 
 
 def _publish() -> None:
@@ -129,13 +129,16 @@ def _write() -> None:
     # Somebody who tidies up /tmp may have removed it.
     if _file < 0 or os.fstat(_file).st_nlink == 0:
         _register()
-    text = json.dumps(asdict(myself()))
+    me = myself()
+    # As a mask, which for a thousand CPUs still leaves room for the rest.
+    mask = sum(1 << cpu for cpu in me.cpus)
+    text = json.dumps({**asdict(me), "cpus": f"{mask:x}"})
     os.pwrite(_file, text.encode().ljust(_FILE_BYTES), 0)
 
 
 def _register() -> None:
     global _file, _path
-    directory = _directory()
+    directory, before = _directory(), _file
     name = f"{os.getpid()}-{os.urandom(8).hex()}"
     hidden = os.path.join(directory, f".{name}")
     file = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -143,14 +146,16 @@ def _register() -> None:
         # A lock of the process, not of the open file: a child of a fork does not keep it alive.
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path = os.path.join(directory, name)
+        _file = file  # for other threads, which may find it from here on
         os.rename(hidden, path)  # seen by others only now that it is locked
     except OSError:
+        _file = before
         os.unlink(hidden)
         os.close(file)
         raise
-    if _file >= 0:
-        os.close(_file)
-    _file, _path = file, path
+    if before >= 0:
+        os.close(before)
+    _path = path
 
 
 @atexit.register
@@ -183,10 +188,8 @@ def others() -> list[Neighbour]:
     found = []
     with contextlib.suppress(OSError):
         directory = _directory()
-        own = os.path.basename(_path) if _pid == os.getpid() else ""
         for name in os.listdir(directory):
-            # Opening and closing our own would drop our lock.
-            if name != own and not name.startswith("."):
+            if not name.startswith("."):
                 found += _read(os.path.join(directory, name))
     return sorted(found, key=lambda one: one.pid)
 
@@ -194,16 +197,28 @@ def others() -> list[Neighbour]:
 def _read(path: str) -> Iterator[Neighbour]:
     """What a file says, if its process lives."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        if _is_own(path):
+            return
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             if _is_locked(file):
                 values = json.loads(os.pread(file, _FILE_BYTES, 0))
-                values["cpus"] = tuple(values["cpus"])
+                mask = int(values["cpus"], 16)
+                values["cpus"] = tuple(i for i in range(mask.bit_length()) if mask >> i & 1)
                 yield Neighbour(**{one.name: values[one.name] for one in fields(Neighbour)})
             else:
                 os.unlink(path)
         finally:
             os.close(file)
+
+
+def _is_own(path: str) -> bool:
+    """Opening and closing our own would drop our lock. It may have been renamed by now, in another
+    thread that is about to say so: the file itself is compared."""
+    file = _file
+    if file < 0 or _pid != os.getpid():
+        return False
+    return os.path.samestat(os.stat(path), os.fstat(file))
 
 
 def _is_locked(file: int) -> bool:

@@ -234,7 +234,8 @@ def crowding(stats: Stats) -> list[str]:
     if not stats.n_threads:
         return []
     n_usable = native.usable_cpus()
-    me = replace(neighbours.myself(), n_threads=stats.n_threads)
+    me = neighbours.myself()
+    me = replace(me, n_threads=max(stats.n_threads, me.n_threads))
     texts = decode_crowding([me, *on_same_cpus(me.cpus, neighbours.others())], n_usable)
     if stats.worker_cpu_ns < _SHARED_CPU * (stats.decode_ns + stats.transform_ns):
         texts += intra_op_crowding(me, n_usable)

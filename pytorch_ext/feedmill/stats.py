@@ -10,7 +10,7 @@ import numpy as np
 
 from feedmill.records import STEP_DTYPE
 
-# Fields that describe a native loader rather than count what it did: the largest one counts.
+# Fields that describe a native loader rather than count what it did: the latest one's count.
 _GAUGES = frozenset({"n_threads", "n_slots", "slot_bytes", "read_depth"})
 
 # The reason of a DataLoader that was told not to run natively.
@@ -271,7 +271,7 @@ def sum_counters(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             if isinstance(value, str):
                 total[name] = value
             elif name in _GAUGES:
-                total[name] = max(total.get(name, 0), value)
+                total[name] = value or total.get(name, 0)
             else:
                 total[name] = total.get(name, 0) + value
     known = {one.name for one in fields(Stats)}

@@ -320,6 +320,49 @@ def test_a_change_counts_from_the_next_epoch(numbered):
     assert_same_image(next(iter(loader))[0], images, "torch's path")
 
 
+def _stacked(samples):
+    return torch.stack([image for image, _ in samples]), [target for _, target in samples]
+
+
+def test_persistent_workers_see_a_change_of_the_layout(numbered):
+    loader = native_loader(numbered, batch_size=8, num_workers=2, persistent_workers=True,
+                           collate_fn=_stacked)
+    for memory_format, stride in [
+        (torch.contiguous_format, (192, 64, 8, 1)),
+        (torch.channels_last, (192, 1, 24, 3)),
+        (torch.contiguous_format, (192, 64, 8, 1)),
+    ]:
+        loader.memory_format = memory_format
+        assert all(images.stride() == stride for images, _ in loader if len(images) == 8)
+
+
+class _Pair(tuple):
+    pass
+
+
+class _PairList(list):
+    pass
+
+
+class _Typed(torch.utils.data.Dataset):
+    def __init__(self, kind):
+        self.kind = kind
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return self.kind((torch.ones(3, 2, 2), index))
+
+
+def test_samples_of_other_classes_stay_what_they_are_or_are_refused():
+    options = {"batch_size": 2, "collate_fn": list, "dtype": torch.float16}
+    (batch,) = feedmill.DataLoader(_Typed(_PairList), **options)
+    assert all(type(one) is _PairList and one[0].dtype is torch.float16 for one in batch)
+    with pytest.raises(TypeError, match="a _Pair can't be made anew"):
+        list(feedmill.DataLoader(_Typed(_Pair), **options))
+
+
 def test_explain(small_images, capsys):
     dataset = ImageFolder(str(small_images), compose(T.Resize(SIZE), *TO_FLOAT))
     assert "Resize(37, 53) -> float32; pixels" in native_loader(dataset).explain()

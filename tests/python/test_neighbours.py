@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -117,6 +118,38 @@ def test_a_loader_counts_while_it_runs(numbered):
     assert n_threads_from_outside() == 5
     del iterator, other
     assert n_threads_from_outside() == 0
+
+
+def test_a_thousand_cpus_fit(monkeypatch):
+    monkeypatch.setattr(neighbours, "usable_cpus", lambda: set(range(1, 2048)))
+    monkeypatch.setattr(sys, "orig_argv", ["\N{SNOWMAN}" * 300])
+    neighbours.begin(1, 3)
+    with process("(one,) = neighbours.others(); print(one.n_threads, len(one.cpus))") as child:
+        assert child.first_line == "3 2047\n"
+    neighbours.end(1)
+
+
+def test_other_threads_look_while_this_one_registers():
+    """Whoever takes our own file for another's drops our lock."""
+    stop = threading.Event()
+
+    def look():
+        while not stop.is_set():
+            assert neighbours.others() == []
+
+    with ThreadPoolExecutor(2) as pool:
+        looking = [pool.submit(look) for _ in range(2)]
+        for _ in range(200):
+            neighbours.begin(1, 3)
+            os.unlink(neighbours._path)  # so that the next one registers again
+            neighbours.end(1)
+        stop.set()
+        for one in looking:
+            one.result()
+    neighbours.begin(1, 3)
+    with process("print(len(neighbours.others()))") as child:
+        assert child.first_line == "1\n"
+    neighbours.end(1)
 
 
 def test_many_threads_at_once():

@@ -303,6 +303,12 @@ class SetsAfter(DataLoader):
         self._path = "/data"
 
 
+class SetsValid(DataLoader):
+    def __init__(self, dataset):
+        super().__init__(dataset, 4)
+        self.dtype = torch.float16
+
+
 class Method(DataLoader):
     def reader(self):
         return "mine"
@@ -324,6 +330,8 @@ assert path_of(before) == "foreign" and before.seed == "mine"
 after = SetsAfter(images)
 path_of(after)
 assert (after._rank, after._path) == (3, "/data") and type(after.reader) is object
+valid = SetsValid(images)
+assert path_of(valid) == "none" and next(iter(valid))[0].dtype is torch.uint8
 assert path_of(Method(images, 4)) == "foreign" and Method(images).reader() == "mine"
 assert path_of(Property(images, 4)) == "foreign" and Property(images).threads == "mine"
 assert path_of(NoSuper(loader)) == "foreign"
