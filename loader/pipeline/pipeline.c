@@ -47,7 +47,8 @@ static int alloc_groups(fm_loader *loader, fm_error *error) {
     loader->records =
         fm_mem_alloc(&loader->counter, loader->config.sample_records, sizeof(fm_sample_record));
     loader->located = fm_mem_alloc(&loader->counter, batch_size, sizeof(fm_sample));
-    if (!ok || !loader->located || !loader->occurrences || !loader->file_bytes || !loader->steps)
+    if (!ok || !loader->located || !loader->occurrences || !loader->file_bytes || !loader->steps ||
+        !loader->records)
         return fm_error_set(error, FM_ERR_NOMEM, "no memory for %u batches of %u samples", n_groups,
                             batch_size);
     return FM_OK;

@@ -57,7 +57,9 @@ def test_steps(numbered):
     stats = loader.stats()
     steps = stats.steps
     assert steps.dtype == STEP_DTYPE
-    assert (sum(steps[cause] for cause in CAUSES) == steps["data_wait_ns"]).all()
+    assert steps["phase"].tolist() == [0] + [2] * 4 + ([1] + [2] * 4) * 2
+    assert (sum(steps[name] for name in CAUSES) == steps["data_wait_ns"]).all()
+    assert sum(getattr(stats, f"wait_{name}") for name in CAUSES) == stats.data_wait_ns
     assert steps["step"].tolist() == list(range(15))
     assert steps["epoch"].tolist() == [0] * 5 + [1] * 5 + [2] * 5
     assert (np.diff(steps["request_ns"].astype(np.int64)) > 5e6 * 0.9).all()
