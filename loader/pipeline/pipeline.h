@@ -45,9 +45,9 @@ typedef struct fm_task {
     uint32_t worker;                  /* the worker's number; UINT32_MAX: none had it */
     fm_work offered, claimed;         /* locked: the loader's sum when it was offered, claimed */
     fm_work own;                      /* the worker's, then locked: what it took */
-    uint64_t claimed_ns, finished_ns; /* the worker's, then locked */
-    int cause;                        /* locked once finished: 0, or why it was rejected */
-    char why[224];                    /* ... in words */
+    uint64_t claimed_ns, finished_ns; /* the worker's, then locked; 0: no worker had it */
+    int cause;     /* locked once finished: 0, or why it was rejected */
+    char why[224]; /* ... in words */
 } fm_task;
 
 typedef struct fm_group {

@@ -42,9 +42,18 @@ static fm_task *claim(fm_loader *loader) {
         fm_task *const task = fm_group_pop(fm_group_at(loader, i));
         if (!task) continue;
         task->claimed = loader->work;
+        task->claimed_ns = fm_clock_ns();
         return task;
     }
     return NULL;
+}
+
+/* Locked. A task that a worker ran ends now; what passed since was a wait for the lock, whose
+ * holder or this thread had no core. */
+static void end_task(fm_task *task) {
+    const uint64_t now_ns = fm_clock_ns();
+    task->own.starved_ns += now_ns - task->finished_ns;
+    task->finished_ns = now_ns;
 }
 
 /* Locked. A task is done, or rejected where cause is not 0. */
@@ -54,7 +63,7 @@ static void finish(fm_loader *loader, fm_task *task) {
     if (task->cause) group->n_rejected++;
     if (--group->n_left) return;
     group->last = task;
-    group->ready_ns = fm_clock_ns();
+    group->ready_ns = task->finished_ns ? task->finished_ns : fm_clock_ns();
     if (group == fm_group_at(loader, 0)) pthread_cond_signal(&loader->ring->ready);
 }
 
@@ -113,21 +122,28 @@ void fm_run_on_read(void *user, fm_read *read) {
     fm_ring_unlock(loader->ring);
 }
 
-/* Decodes and transforms block by block; time goes to whichever stage ran. */
-static int run_rows(fm_worker *worker, uint64_t *decode_ns, uint64_t *transform_ns,
-                    fm_error *error) {
+/* A sample's time from the claim on: what has passed since last_ns goes to whichever stage ran. */
+typedef struct lap {
+    uint64_t last_ns, decode_ns, transform_ns;
+} lap;
+
+static void end_lap(lap *laps, uint64_t *stage_ns) {
+    const uint64_t now_ns = fm_clock_ns();
+    *stage_ns += now_ns - laps->last_ns;
+    laps->last_ns = now_ns;
+}
+
+/* Decodes and transforms block by block. */
+static int run_rows(fm_worker *worker, lap *laps, fm_error *error) {
     uint8_t *rows[BLOCK_ROWS];
-    uint64_t last_ns = fm_clock_ns();
     for (;;) {
         const int32_t n_rows = fm_resample_rows(worker->resample, rows, BLOCK_ROWS);
         if (n_rows == 0) return FM_OK;
         const int n_decoded = fm_jpeg_read(worker->jpeg, rows, n_rows, error);
-        const uint64_t decoded_ns = fm_clock_ns();
-        *decode_ns += decoded_ns - last_ns;
+        end_lap(laps, &laps->decode_ns);
         if (n_decoded < 0) return n_decoded;
         fm_resample_push(worker->resample, n_decoded);
-        last_ns = fm_clock_ns();
-        *transform_ns += last_ns - decoded_ns;
+        end_lap(laps, &laps->transform_ns);
         if (atomic_load_explicit(&worker->loader->cancelled, memory_order_relaxed))
             return FM_ERR_CANCELLED;
     }
@@ -135,8 +151,7 @@ static int run_rows(fm_worker *worker, uint64_t *decode_ns, uint64_t *transform_
 
 /* One sample from its bytes to its place in the batch. */
 static int decode_sample(fm_worker *worker, const fm_task *task, const uint8_t *bytes,
-                         size_t n_bytes, uint64_t *decode_ns, uint64_t *transform_ns,
-                         fm_error *error) {
+                         size_t n_bytes, lap *laps, fm_error *error) {
     fm_loader *const loader = worker->loader;
     const fm_plan *const plan = &loader->plan;
     uint8_t *const out = (uint8_t *)task->group->slot->memory + task->position * plan->sample_bytes;
@@ -145,38 +160,36 @@ static int decode_sample(fm_worker *worker, const fm_task *task, const uint8_t *
     fm_geometry geometry;
     fm_box needed;
     int32_t skip_px = 0, row_px = 0;
-    const uint64_t begin_ns = fm_clock_ns();
     int status = fm_jpeg_begin(worker->jpeg, bytes, n_bytes, &info, error);
-    const uint64_t header_ns = fm_clock_ns();
-    *decode_ns += header_ns - begin_ns;
+    end_lap(laps, &laps->decode_ns);
     if (status) return status;
     status = fm_geometry_locate(plan->ops, plan->n_ops, &key, info.width, info.height, &geometry,
                                 NULL, error);
     if (!status) status = fm_resample_begin(worker->resample, &geometry, &needed, error);
-    const uint64_t located_ns = fm_clock_ns();
-    *transform_ns += located_ns - header_ns;
+    end_lap(laps, &laps->transform_ns);
     if (status) return status;
     if (needed.width > 0 && needed.height > 0)
         status = fm_jpeg_start(worker->jpeg, &needed, &skip_px, &row_px, error);
-    *decode_ns += fm_clock_ns() - located_ns;
+    end_lap(laps, &laps->decode_ns);
     if (!status) status = fm_resample_start(worker->resample, skip_px, row_px, out, error);
-    if (!status) status = run_rows(worker, decode_ns, transform_ns, error);
+    end_lap(laps, &laps->transform_ns);
+    if (!status) status = run_rows(worker, laps, error);
     return status;
 }
 
 static void run_task(fm_worker *worker, fm_task *task) {
-    uint64_t decode_ns = 0, transform_ns = 0;
     fm_error error = {.message = ""};
+    lap laps = {.last_ns = task->claimed_ns};
+    /* After the claim's clock: a thread that loses its core in this call was claiming already. */
     const uint64_t begin_cpu_ns = fm_clock_of(CLOCK_THREAD_CPUTIME_ID);
     task->worker = worker->number;
-    task->claimed_ns = fm_clock_ns();
     const uint8_t *const bytes = task->data ? task->data : task->read.bytes;
     const size_t n_bytes = task->data ? task->data_bytes : task->read.n_bytes;
     int status;
     if (n_bytes == 0) {
         status = fm_error_set(&error, FM_ERR_FORMAT, "the file is empty");
     } else {
-        status = decode_sample(worker, task, bytes, n_bytes, &decode_ns, &transform_ns, &error);
+        status = decode_sample(worker, task, bytes, n_bytes, &laps, &error);
         fm_jpeg_end(worker->jpeg);
     }
     if (!task->data) fm_reader_return(worker->loader->reader, &task->read);
@@ -184,10 +197,12 @@ static void run_task(fm_worker *worker, fm_task *task) {
     if (status)
         snprintf(task->why, sizeof(task->why), "%.*s", (int)sizeof(task->why) - 1, error.message);
     const uint64_t cpu_ns = fm_clock_of(CLOCK_THREAD_CPUTIME_ID) - begin_cpu_ns;
-    task->finished_ns = fm_clock_ns();
-    task->own = fm_work_of(decode_ns, transform_ns, task->finished_ns - task->claimed_ns, cpu_ns);
-    add(&worker->decode_ns, decode_ns);
-    add(&worker->transform_ns, transform_ns);
+    end_lap(&laps, &laps.decode_ns);
+    task->finished_ns = laps.last_ns;
+    task->own =
+        fm_work_of(laps.decode_ns, laps.transform_ns, task->finished_ns - task->claimed_ns, cpu_ns);
+    add(&worker->decode_ns, laps.decode_ns);
+    add(&worker->transform_ns, laps.transform_ns);
     if (!status) add(&worker->n_samples, 1);
 }
 
@@ -218,6 +233,7 @@ void *fm_run_worker(void *argument) {
         if (atomic_load_explicit(&loader->cancelled, memory_order_relaxed)) {
             signal_if_idle(loader);
         } else {
+            end_task(task);
             finish(loader, task);
         }
     }

@@ -1,0 +1,537 @@
+/*
+ * Whether the accounting tells the truth. A cause of waiting is brought about on purpose, in runs
+ * that alternate with clean ones of the same work: nearly all of the wait that it adds must be
+ * blamed on it, and hardly any of it on nothing.
+ *
+ * Through the public header only, but for two functions that this program wraps (see
+ * tests/CMakeLists.txt), so that it can burn CPU time inside the decoder and inside the transform.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+
+#include "folder.h"
+#include "injure.h"
+
+#define N_FILES 64
+#define N_TINY 64
+#define N_ROUNDS 3
+#define MOST_ROUNDS 9
+#define MS 1000000u
+/* Of the wait that a cause adds, so much is blamed on it at least. */
+#define RIGHT_PERCENT 95
+/* Of all waits, so much at most is blamed on nothing. */
+#define UNATTRIBUTED_PERCENT 2
+
+static test_folder images; /* 0000.jpg and on; large.jpg beside them */
+static char large_path[128];
+static far_storage at_hand, far_away;
+static bool has_far_storage;
+
+/* ---- slow stages ----------------------------------------------------------------------------- */
+
+static _Atomic uint64_t decode_burn_ns, transform_burn_ns;
+
+/* libjpeg's, and the one that computes a sample's weights: called once a sample. */
+struct jpeg_decompress_struct;
+struct fm_resample;
+struct fm_geometry;
+struct fm_box;
+int __real_jpeg_start_decompress(struct jpeg_decompress_struct *codec);
+int __wrap_jpeg_start_decompress(struct jpeg_decompress_struct *codec);
+int __real_fm_resample_begin(struct fm_resample *resample, const struct fm_geometry *geometry,
+                             struct fm_box *needed, fm_error *error);
+int __wrap_fm_resample_begin(struct fm_resample *resample, const struct fm_geometry *geometry,
+                             struct fm_box *needed, fm_error *error);
+
+int __wrap_jpeg_start_decompress(struct jpeg_decompress_struct *codec) {
+    if (decode_burn_ns) burn_cpu(decode_burn_ns);
+    return __real_jpeg_start_decompress(codec);
+}
+
+int __wrap_fm_resample_begin(struct fm_resample *resample, const struct fm_geometry *geometry,
+                             struct fm_box *needed, fm_error *error) {
+    if (transform_burn_ns) burn_cpu(transform_burn_ns);
+    return __real_fm_resample_begin(resample, geometry, needed, error);
+}
+
+/* ---- a run ----------------------------------------------------------------------------------- */
+
+/* What runs. Zero fields: no consumer's work, all held batches released at once, ... */
+typedef struct job {
+    fm_reader_kind reader;
+    const char *dir;     /* NULL: the images' own */
+    int64_t large_every; /* so many samples apart comes the large image; 0: never */
+    bool in_memory;      /* tiny images that nobody has to read */
+    fm_op op;
+    uint32_t batch_size, n_batches, n_threads, read_depth;
+    uint32_t step_us; /* the consumer sleeps so long a step */
+    bool hold;        /* the consumer keeps all batches */
+} job;
+
+#define MOST_STEPS 2048
+
+typedef struct outcome {
+    fm_step steps[MOST_STEPS];
+    size_t n_steps;
+    fm_blame blame; /* of the steady steps */
+    uint64_t data_wait_ns, wall_ns, n_without_wait, n_steady;
+    uint64_t denied_ns; /* decode threads had no core, says the kernel */
+    fm_stats stats;
+    fm_slow_sample slowest;
+} outcome;
+
+typedef struct source {
+    const job *what;
+    char paths[N_FILES + 1][160];
+    int64_t n_asked;
+} source;
+
+static uint8_t *tiny[N_TINY];
+static size_t tiny_bytes[N_TINY];
+
+static int locate(void *user, int64_t index, fm_sample *out) {
+    source *const from = user;
+    const int64_t i = index % N_FILES;
+    out->index = index;
+    if (from->what->in_memory) {
+        out->data = tiny[index % N_TINY];
+        out->data_bytes = tiny_bytes[index % N_TINY];
+        return FM_OK;
+    }
+    const char *const dir = from->what->dir ? from->what->dir : images.dir;
+    const bool is_large = from->what->large_every && index % from->what->large_every == 40;
+    char *const path = from->paths[is_large ? N_FILES : i];
+    snprintf(path, sizeof(from->paths[0]), is_large ? "%s/large.jpg" : "%s/%04d.jpg", dir, (int)i);
+    out->path = path;
+    return FM_OK;
+}
+
+static uint64_t sum_of(const fm_blame *blame) {
+    uint64_t sum_ns = 0;
+#define FM_X(name, meaning) sum_ns += blame->name;
+    FM_BLAME_FIELDS(FM_X)
+#undef FM_X
+    return sum_ns;
+}
+
+static fm_loader *open_loader(const job *what, source *from) {
+    const fm_op plain = {.kind = FM_OP_RESIZE, .height = 32, .width = 32};
+    fm_config config;
+    fm_config_init(&config);
+    config.source = (fm_source){from, (size_t)what->batch_size * what->n_batches, locate};
+    config.transform.ops = what->op.kind ? &what->op : &plain;
+    config.transform.n_ops = 1;
+    config.transform.dtype = FM_UINT8;
+    config.batch_size = what->batch_size;
+    config.n_threads = what->n_threads;
+    config.reader = what->reader;
+    config.read_depth = what->read_depth;
+    config.memory_budget_bytes = (uint64_t)512 << 20;
+    fm_loader *loader = NULL;
+    fm_error error;
+    const int status = fm_loader_open(&loader, &config, &error);
+    if (status == FM_ERR_UNAVAILABLE) {
+        print_message("skipped: %s\n", error.message);
+        skip();
+    }
+    if (status) fail_msg("open: %s", error.message);
+    return loader;
+}
+
+static void consume(fm_loader *loader, const job *what) {
+    static fm_batch held[MOST_STEPS];
+    fm_error error;
+    size_t n = 0;
+    int status;
+    while ((status = fm_loader_next(loader, -1, &held[n], &error)) == FM_OK) {
+        if (what->step_us) usleep(what->step_us);
+        if (!what->hold) fm_batch_release(&held[n]);
+        n++;
+    }
+    if (status != FM_END) fail_msg("next: %s", error.message);
+    while (n > 0) fm_batch_release(&held[--n]);
+}
+
+static bool is_counted(const fm_step *step) {
+    return step->epoch == 1 && step->phase == FM_PHASE_STEADY;
+}
+
+/* The pieces of each step and of their sum are the wait, in whatever run. */
+static void collect(fm_loader *loader, outcome *out) {
+    out->n_steps = fm_loader_steps(loader, 0, out->steps, MOST_STEPS);
+    for (size_t i = 0; i < out->n_steps; i++) {
+        const fm_step *const step = &out->steps[i];
+        assert_int_equal(sum_of(&step->blame), step->data_wait_ns);
+        if (!is_counted(step)) continue;
+        out->n_steady++;
+        out->n_without_wait += step->data_wait_ns == 0;
+        out->data_wait_ns += step->data_wait_ns;
+        out->wall_ns += step->host_wait_ns + step->compute_ns;
+#define FM_X(name, meaning) out->blame.name += step->blame.name;
+        FM_BLAME_FIELDS(FM_X)
+#undef FM_X
+    }
+    fm_loader_stats(loader, &out->stats);
+    assert_int_equal(sum_of(&out->stats.blame), out->stats.data_wait_ns);
+    fm_loader_slow_samples(loader, &out->slowest, 1);
+}
+
+/* Two epochs of a fresh loader, of which the second counts: in the first, memory is touched for the
+ * first time, and sizes are guessed. */
+static void run(const job *what, outcome *out) {
+    static source from;
+    from = (source){.what = what};
+    memset(out, 0, sizeof(*out));
+    const size_t n = (size_t)what->batch_size * what->n_batches;
+    int64_t *const order = malloc(n * sizeof(*order));
+    assert_non_null(order);
+    for (size_t i = 0; i < n; i++) order[i] = (int64_t)i;
+    fm_loader *loader = open_loader(what, &from);
+    for (uint32_t i = 0; i < 2; i++) {
+        out->denied_ns = waited_for_core_ns("fm-decode");
+        const fm_epoch epoch = {.number = i, .order = order, .n_order = n};
+        fm_error error;
+        if (fm_loader_start(loader, &epoch, &error)) fail_msg("start: %s", error.message);
+        consume(loader, what);
+    }
+    out->denied_ns = waited_for_core_ns("fm-decode") - out->denied_ns;
+    collect(loader, out);
+    fm_loader_close(&loader);
+    free(order);
+}
+
+/* ---- clean and injured ----------------------------------------------------------------------- */
+
+typedef struct experiment {
+    const char *name;
+    job clean, injured;
+    void (*begin)(void), (*end)(void); /* around the injured run */
+    uint64_t (*right_ns)(const fm_blame *blame);
+} experiment;
+
+static void print_added(const fm_blame *clean, const fm_blame *injured) {
+#define FM_X(name, meaning)                           \
+    if (injured->name / MS != clean->name / MS)       \
+        print_message("    %-24s %+8.1f ms\n", #name, \
+                      ((double)injured->name - (double)clean->name) / MS);
+    FM_BLAME_FIELDS(FM_X)
+#undef FM_X
+}
+
+static uint64_t storage_of(const fm_blame *blame) { return blame->storage_ns; }
+static uint64_t starved_of(const fm_blame *blame) { return blame->starved_ns; }
+
+static uint64_t decode_of(const fm_blame *blame) {
+    return blame->decode_ns + blame->cpu_queue_decode_ns;
+}
+
+static uint64_t transform_of(const fm_blame *blame) {
+    return blame->transform_ns + blame->cpu_queue_transform_ns;
+}
+
+typedef struct round {
+    double share; /* percent of the added wait that is blamed on the right cause */
+    double noise; /* percent of it that the machine's other processes are to blame for */
+} round;
+
+static int compare_noise(const void *a, const void *b) {
+    const double left = ((const round *)a)->noise, right = ((const round *)b)->noise;
+    return (left > right) - (left < right);
+}
+
+static int compare_share(const void *a, const void *b) {
+    const double left = ((const round *)a)->share, right = ((const round *)b)->share;
+    return (left > right) - (left < right);
+}
+
+static round run_round(const experiment *trial) {
+    static outcome clean, injured;
+    run(&trial->clean, &clean);
+    if (trial->begin) trial->begin();
+    run(&trial->injured, &injured);
+    if (trial->end) trial->end();
+    const double added = (double)injured.data_wait_ns - (double)clean.data_wait_ns;
+    const double right =
+        (double)trial->right_ns(&injured.blame) - (double)trial->right_ns(&clean.blame);
+    const round out = {100 * right / added, 100 * (double)injured.denied_ns / added};
+    print_message("  %s, %s: wait %.1f -> %.1f ms, %.2f %% of what was added is right\n",
+                  trial->name, injured.stats.reader, (double)clean.data_wait_ns / MS,
+                  (double)injured.data_wait_ns / MS, out.share);
+    print_added(&clean.blame, &injured.blame);
+    assert_true(added > 20.0 * MS);
+    assert_true(injured.blame.unattributed_ns * 100 < injured.data_wait_ns * UNATTRIBUTED_PERCENT);
+    return out;
+}
+
+/*
+ * Rounds of a clean and an injured run each, of which the median counts. Where others' use of the
+ * CPU is no part of the experiment, more rounds make up for those that it spoiled.
+ */
+static void check(const experiment *trial) {
+    round rounds[MOST_ROUNDS];
+    const bool starves = trial->right_ns == starved_of;
+    int n = 0;
+    for (int n_quiet = 0; n_quiet < N_ROUNDS && n < MOST_ROUNDS; n++) {
+        rounds[n] = run_round(trial);
+        n_quiet += starves || rounds[n].noise < 2;
+    }
+    if (!starves) qsort(rounds, (size_t)n, sizeof(*rounds), compare_noise);
+    qsort(rounds, N_ROUNDS, sizeof(*rounds), compare_share);
+    print_message("%s: %.2f %% right\n", trial->name, rounds[N_ROUNDS / 2].share);
+    assert_true(rounds[N_ROUNDS / 2].share >= RIGHT_PERCENT);
+}
+
+static fm_reader_kind reader_of(void **state) { return **(fm_reader_kind **)state; }
+
+static job small_job(void **state) {
+    return (job){.reader = reader_of(state), .batch_size = 8, .n_batches = 16, .n_threads = 2};
+}
+
+/* One decode thread, so that on two CPUs no thread of ours keeps another from running. */
+static job stage_job(void **state) {
+    job stage = small_job(state);
+    stage.n_threads = 1;
+    return stage;
+}
+
+static int crowded(void **state) {
+    (void)state;
+    be_alone(false);
+    return 0;
+}
+
+static int alone(void **state) {
+    (void)state;
+    be_alone(true);
+    return 0;
+}
+
+static void far_storage_is_storage(void **state) {
+    if (!has_far_storage) {
+        print_message("skipped: no /dev/fuse, or FM_SLOWFS does not name the tool slowfs\n");
+        skip();
+    }
+    experiment far = {.name = "5 ms a read", .clean = small_job(state), .right_ns = storage_of};
+    far.clean.read_depth = 4;
+    far.clean.dir = at_hand.dir;
+    far.injured = far.clean;
+    far.injured.dir = far_away.dir;
+    check(&far);
+}
+
+static void burn_in_decoder(void) { decode_burn_ns = 3 * MS; }
+static void burn_in_transform(void) { transform_burn_ns = 3 * MS; }
+static void burn_nothing(void) { decode_burn_ns = transform_burn_ns = 0; }
+
+static void a_slow_decoder_is_decode(void **state) {
+    const job same = stage_job(state);
+    check(
+        &(experiment){"3 ms in the decoder", same, same, burn_in_decoder, burn_nothing, decode_of});
+}
+
+static void a_slow_transform_is_transform(void **state) {
+    const job same = stage_job(state);
+    check(&(experiment){"3 ms in the transform", same, same, burn_in_transform, burn_nothing,
+                        transform_of});
+}
+
+/* The same images, enlarged to the same size by another filter. */
+static void a_costly_filter_is_transform(void **state) {
+    experiment costly = {.name = "a costly filter", .clean = stage_job(state)};
+    costly.right_ns = transform_of;
+    costly.clean.op = (fm_op){FM_OP_RESIZE, .height = 512, .width = 512};
+    costly.clean.op.filter = FM_FILTER_NEAREST;
+    costly.injured = costly.clean;
+    costly.injured.op.filter = FM_FILTER_LANCZOS;
+    check(&costly);
+}
+
+static quota own_quota;
+
+static void limit(void) { assert_true(quota_set(&own_quota, true)); }
+static void unlimit(void) { assert_true(quota_set(&own_quota, false)); }
+
+static int leave_quota(void **state) {
+    (void)state;
+    if (*own_quota.dir) quota_close(&own_quota);
+    *own_quota.dir = 0;
+    return 0;
+}
+
+/* Work for some tens of milliseconds of two cores, whatever the images. */
+static job busy_job(void **state) {
+    job busy = small_job(state);
+    busy.n_batches = 96;
+    busy.op = (fm_op){FM_OP_RESIZE, .height = 256, .width = 256};
+    busy.op.filter = FM_FILTER_LANCZOS;
+    return busy;
+}
+
+static void a_quota_is_starvation(void **state) {
+    const job same = busy_job(state);
+    if (!quota_open(&own_quota)) {
+        print_message("skipped: no cgroup with a CPU quota can be made: %s\n", strerror(errno));
+        *own_quota.dir = 0;
+        skip();
+    }
+    check(&(experiment){"a quota of 40 %", same, same, limit, unlimit, starved_of});
+}
+
+static neighbours others;
+
+static void crowd(void) { neighbours_open(&others); }
+static void uncrowd(void) { neighbours_close(&others); }
+
+static int end_neighbours(void **state) {
+    (void)state;
+    neighbours_close(&others);
+    return 0;
+}
+
+static void busy_neighbours_are_starvation(void **state) {
+    const job same = busy_job(state);
+    check(&(experiment){"busy neighbours", same, same, crowd, uncrowd, starved_of});
+}
+
+static void one_slow_sample_is_named(void **state) {
+    experiment slow = {.name = "one slow sample", .clean = small_job(state)};
+    slow.right_ns = decode_of;
+    slow.clean.op = (fm_op){FM_OP_RESIZE, .height = 32, .width = 32, .filter = FM_FILTER_NEAREST};
+    slow.injured = slow.clean;
+    slow.injured.large_every = 10000;
+    check(&slow);
+    outcome *const out = malloc(sizeof(*out));
+    assert_non_null(out);
+    run(&slow.injured, out);
+    const fm_step *longest = NULL;
+    for (size_t i = 0; i < out->n_steps; i++)
+        if (is_counted(&out->steps[i]) &&
+            (!longest || out->steps[i].data_wait_ns > longest->data_wait_ns))
+            longest = &out->steps[i];
+    assert_non_null(longest);
+    assert_int_equal(longest->step, slow.injured.n_batches + 40 / slow.injured.batch_size);
+    assert_int_equal(longest->last_index, 40);
+    assert_true(longest->blame.decode_ns * 100 > longest->data_wait_ns * RIGHT_PERCENT);
+    assert_int_equal(out->slowest.record.index, 40);
+    assert_string_equal(out->slowest.path, large_path);
+    free(out);
+}
+
+/* ---- no stall -------------------------------------------------------------------------------- */
+
+static void a_null_source_is_no_stall(void **state) {
+    (void)state;
+    static outcome out;
+    const job null = {
+        .in_memory = true, .batch_size = 4, .n_batches = 500, .n_threads = 1, .step_us = 1000};
+    run(&null, &out);
+    print_message("null source: %zu of %zu steady steps without a wait, %.4f %% of the time\n",
+                  (size_t)out.n_without_wait, (size_t)out.n_steady,
+                  100.0 * (double)out.data_wait_ns / (double)out.wall_ns);
+    assert_true(out.n_without_wait * 100 >= out.n_steady * 99);
+    assert_true(out.data_wait_ns * 100 < out.wall_ns);
+}
+
+static void a_slow_consumer_is_no_stall(void **state) {
+    static outcome out;
+    job slow = small_job(state);
+    slow.step_us = 20000;
+    run(&slow, &out);
+    print_message("slow consumer: waited %.0f ns a step\n",
+                  (double)out.data_wait_ns / (double)out.n_steady);
+    assert_true(out.data_wait_ns < out.n_steady * 5000);
+}
+
+/* He who keeps all batches pays for copies, and is not told that he waits for data. */
+static void holding_all_batches_is_no_stall(void **state) {
+    static outcome out;
+    job holder = small_job(state);
+    holder.step_us = 5000;
+    holder.hold = true;
+    run(&holder, &out);
+    assert_int_equal(out.stats.copied_batches, 2 * (holder.n_batches - 2));
+    assert_int_equal(out.stats.blame.slot_wait_ns, 0);
+    assert_true(out.data_wait_ns < out.n_steady * 5000);
+}
+
+/* ---- the program ----------------------------------------------------------------------------- */
+
+/* No more than two CPUs, so that a few neighbours fill them. */
+static void use_two_cpus(void) {
+    cpu_set_t all, two;
+    CPU_ZERO(&two);
+    if (sched_getaffinity(0, sizeof(all), &all)) return;
+    for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&two) < 2; cpu++)
+        if (CPU_ISSET(cpu, &all)) CPU_SET(cpu, &two);
+    sched_setaffinity(0, sizeof(two), &two);
+}
+
+static void make_images(void) {
+    char command[512];
+    images = test_folder_open(0);
+    const char *const tool = getenv("FM_MKJPEG");
+    for (int i = 0; i < N_FILES; i++) {
+        snprintf(command, sizeof(command), "%s size=96x96 seed=%d %s/%04d.jpg", tool, i, images.dir,
+                 i);
+        test_run(command);
+    }
+    snprintf(large_path, sizeof(large_path), "%s/large.jpg", images.dir);
+    snprintf(command, sizeof(command), "%s size=2400x1600 quality=30 noise=0 progressive=1 %s",
+             tool, large_path);
+    test_run(command);
+}
+
+static void read_tiny(void) {
+    char path[128];
+    for (int i = 0; i < N_TINY; i++) {
+        snprintf(path, sizeof(path), "%s/%04d.jpg", images.dir, i);
+        FILE *const in = fopen(path, "rb");
+        assert_non_null(in);
+        tiny[i] = malloc(1 << 16);
+        assert_non_null(tiny[i]);
+        tiny_bytes[i] = fread(tiny[i], 1, 1 << 16, in);
+        fclose(in);
+    }
+}
+
+static int set_up(void **state) {
+    (void)state;
+    unsetenv("FEEDMILL_READER"); /* each test says which */
+    go_ahead_of_others();
+    use_two_cpus();
+    make_images();
+    read_tiny();
+    has_far_storage =
+        far_storage_open(&at_hand, images.dir, "0") && far_storage_open(&far_away, images.dir, "5");
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    far_storage_close(&at_hand);
+    far_storage_close(&far_away);
+    for (int i = 0; i < N_TINY; i++) free(tiny[i]);
+    test_folder_close(&images);
+    return 0;
+}
+
+#define BOTH(body, begin, end)                                                    \
+    {#body " (pread)", body, begin, end, &(fm_reader_kind){FM_READER_PREAD}}, {   \
+#body " (uring)", body, begin, end, &(fm_reader_kind) { FM_READER_URING } \
+    }
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        BOTH(far_storage_is_storage, alone, NULL),
+        BOTH(a_slow_decoder_is_decode, alone, NULL),
+        BOTH(a_slow_transform_is_transform, alone, NULL),
+        BOTH(a_costly_filter_is_transform, alone, NULL),
+        BOTH(one_slow_sample_is_named, alone, NULL),
+        BOTH(a_quota_is_starvation, crowded, leave_quota),
+        BOTH(busy_neighbours_are_starvation, crowded, end_neighbours),
+        BOTH(a_slow_consumer_is_no_stall, crowded, NULL),
+        BOTH(holding_all_batches_is_no_stall, crowded, NULL),
+        cmocka_unit_test(a_null_source_is_no_stall),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
