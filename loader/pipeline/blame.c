@@ -50,7 +50,8 @@ static void divide_own(const fm_work *own, uint64_t wall_ns, uint64_t total_ns, 
     out->unattributed_ns += total_ns - work.decode_ns - work.transform_ns - work.starved_ns;
 }
 
-fm_blame fm_blame_wait(const fm_timeline *line, uint64_t from_ns, uint64_t to_ns) {
+/* Up to the sample's end. */
+static fm_blame cut(const fm_timeline *line, uint64_t from_ns, uint64_t to_ns) {
     fm_blame out = {0};
     uint64_t cursor_ns = from_ns;
     out.python_ns = advance(&cursor_ns, line->submitted_ns, to_ns);
@@ -59,7 +60,43 @@ fm_blame fm_blame_wait(const fm_timeline *line, uint64_t from_ns, uint64_t to_ns
     divide_queue(&line->queued, advance(&cursor_ns, line->claimed_ns, to_ns), &out);
     const uint64_t wall_ns =
         line->finished_ns > line->claimed_ns ? line->finished_ns - line->claimed_ns : 0;
-    divide_own(&line->own, wall_ns, advance(&cursor_ns, line->finished_ns, to_ns), &out);
+    divide_own(&line->own, wall_ns, advance(&cursor_ns, to_ns, to_ns), &out);
+    return out;
+}
+
+static fm_blame scale(const fm_blame *whole, uint64_t whole_ns, uint64_t to_ns) {
+    fm_blame out;
+    /* Sums are rounded, not pieces, so that nothing gets lost. */
+    uint64_t sum_ns = 0, given_ns = 0;
+#define FM_X(name, meaning)                               \
+    sum_ns += whole->name;                                \
+    out.name = share(to_ns, sum_ns, whole_ns) - given_ns; \
+    given_ns += out.name;
+    FM_BLAME_FIELDS(FM_X)
+#undef FM_X
+    return out;
+}
+
+/* When the decode threads' part was over: the last stamp before the caller's. */
+static uint64_t end_of(const fm_timeline *line) {
+    const uint64_t stamps[] = {line->submitted_ns, line->bytes_ns, line->slot_ns, line->claimed_ns};
+    uint64_t end_ns = line->finished_ns;
+    for (int i = 0; i < 4; i++)
+        if (stamps[i] > end_ns) end_ns = stamps[i];
+    return end_ns;
+}
+
+fm_blame fm_blame_wait(const fm_timeline *line, uint64_t since_ns, uint64_t from_ns,
+                       uint64_t to_ns) {
+    fm_blame out = {0};
+    if (to_ns <= from_ns) return out;
+    if (since_ns > from_ns) since_ns = from_ns;
+    uint64_t cursor_ns = from_ns;
+    const uint64_t waited_ns = advance(&cursor_ns, end_of(line), to_ns);
+    if (waited_ns) {
+        const fm_blame whole = cut(line, since_ns, cursor_ns);
+        out = scale(&whole, cursor_ns - since_ns, waited_ns);
+    }
     out.python_ns += advance(&cursor_ns, line->returned_ns, to_ns);
     out.unattributed_ns += advance(&cursor_ns, to_ns, to_ns);
     return out;

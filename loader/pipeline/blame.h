@@ -27,11 +27,16 @@ typedef struct fm_timeline {
  * whatever the stamps say: one that lies before its predecessor counts as equal to it. All 0 where
  * to_ns is not after from_ns.
  *
+ * Up to the sample's end they are in proportion to what it passed since since_ns, the end of the
+ * step before: a batch is late because of all that, and not of what happened to come last. Where
+ * storage is too slow by a little, the wait may begin when the last file is already being decoded.
+ *
  * The time in the queue is divided in proportion to what all threads did meanwhile. Where none of
  * them finished anything, one was idle and had been woken: it waited for a core. The time of the
  * sample itself is divided in proportion to its own work; what that leaves open is unattributed.
  */
-fm_blame fm_blame_wait(const fm_timeline *line, uint64_t from_ns, uint64_t to_ns);
+fm_blame fm_blame_wait(const fm_timeline *line, uint64_t since_ns, uint64_t from_ns,
+                       uint64_t to_ns);
 
 /*
  * A thread's time as work: stages' wall times, of which the thread had a core for cpu_ns of

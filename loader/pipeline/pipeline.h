@@ -46,8 +46,8 @@ typedef struct fm_task {
     fm_work offered, claimed;         /* locked: the loader's sum when it was offered, claimed */
     fm_work own;                      /* the worker's, then locked: what it took */
     uint64_t claimed_ns, finished_ns; /* the worker's, then locked; 0: no worker had it */
-    int cause;     /* locked once finished: 0, or why it was rejected */
-    char why[224]; /* ... in words */
+    int cause;                        /* locked once finished: 0, or why it was rejected */
+    char why[224];                    /* ... in words */
 } fm_task;
 
 typedef struct fm_group {
@@ -138,7 +138,8 @@ struct fm_loader {
     uint64_t request_ns; /* of the step that runs, 0: none */
     uint32_t request_ready;
     uint64_t request_idle_ns; /* idle time of all workers until then */
-    fm_work request_work;     /* the sum of work then */
+    uint64_t since_ns;        /* the end of the step before, if it was of this epoch */
+    fm_work since_work;       /* the sum of work then */
     uint64_t waited_until_ns; /* when that wait was last looked at */
     uint64_t last_return_ns;  /* up to which the sums reach; 0: no request in this epoch yet */
     fm_stats sums;

@@ -43,7 +43,8 @@ void fm_record_request(fm_loader *loader) {
     loader->request_ns = loader->waited_until_ns = now_ns;
     loader->request_ready = count_ready(loader);
     loader->request_idle_ns = fm_record_idle_ns(loader, now_ns);
-    loader->request_work = loader->work;
+    if (!loader->last_return_ns) loader->since_work = loader->work;
+    loader->since_ns = loader->last_return_ns ? loader->last_return_ns : now_ns;
     fm_step *const step = last_step(loader);
     if (step && !step->compute_ns) step->compute_ns = now_ns - loader->last_return_ns;
     /* The wall time runs from the epoch's first request to its last return. */
@@ -56,6 +57,7 @@ static void add_host_wait(fm_loader *loader, uint64_t now_ns) {
     loader->sums.host_wait_ns += now_ns - loader->last_return_ns;
     loader->sums.wall_ns += now_ns - loader->last_return_ns;
     loader->last_return_ns = now_ns;
+    loader->since_work = loader->work;
 }
 
 /* Locked. What the group's last sample passed. */
@@ -66,16 +68,14 @@ static fm_timeline timeline_of(const fm_loader *loader, const fm_group *group) {
         .bytes_ns = task->data ? group->submitted_ns : task->read.done_ns,
         .slot_ns = group->slot_ns,
         .claimed_ns = task->claimed_ns,
-        .finished_ns = task->finished_ns,
+        .finished_ns = task->finished_ns, /* 0: it was rejected when it had its bytes */
         .returned_ns = group->returned_ns,
         .own = task->own,
     };
-    if (line.claimed_ns <= loader->request_ns)
-        return line; /* no part of the queue was waited for */
     const fm_work *since = line.slot_ns > line.bytes_ns ? &group->slot_work : &task->offered;
-    if (loader->request_ns > line.bytes_ns && loader->request_ns > line.slot_ns)
-        since = &loader->request_work;
-    line.queued = fm_work_since(&task->claimed, since);
+    if (loader->since_ns > line.bytes_ns && loader->since_ns > line.slot_ns)
+        since = &loader->since_work;
+    if (line.claimed_ns > loader->since_ns) line.queued = fm_work_since(&task->claimed, since);
     return line;
 }
 
@@ -94,7 +94,9 @@ static uint64_t add_data_wait(fm_loader *loader, const fm_group *group, uint64_t
     const uint64_t wait_ns = until_ns - loader->request_ns;
     if (group) {
         const fm_timeline line = timeline_of(loader, group);
-        *blame = fm_blame_wait(&line, loader->request_ns, until_ns);
+        const uint64_t since_ns =
+            loader->since_ns > line.submitted_ns ? loader->since_ns : line.submitted_ns;
+        *blame = fm_blame_wait(&line, since_ns, loader->request_ns, until_ns);
     } else {
         blame->unattributed_ns = wait_ns;
     }

@@ -20,7 +20,7 @@ static uint64_t sum_of(const fm_blame *blame) {
 
 static void assert_blame(const fm_timeline *line, uint64_t from_ns, uint64_t to_ns,
                          const fm_blame *wanted) {
-    const fm_blame got = fm_blame_wait(line, from_ns, to_ns);
+    const fm_blame got = fm_blame_wait(line, from_ns, from_ns, to_ns);
 #define FM_X(name, meaning) assert_int_equal(got.name, wanted->name);
     FM_BLAME_FIELDS(FM_X)
 #undef FM_X
@@ -83,6 +83,27 @@ static void an_empty_queue_is_a_wait_for_a_core(void **state) {
     assert_blame(&line, 10 * MS, 15 * MS, &wanted);
 }
 
+/* What happened in the step before decides about a wait that begins late. */
+static void a_late_wait_has_the_causes_of_its_whole_step(void **state) {
+    (void)state;
+    const fm_timeline line = {.bytes_ns = 30 * MS,
+                              .claimed_ns = 30 * MS,
+                              .finished_ns = 40 * MS,
+                              .own = {.decode_ns = 10 * MS}};
+    const fm_blame got = fm_blame_wait(&line, 0, 36 * MS, 40 * MS);
+    assert_int_equal(got.storage_ns, 3 * MS);
+    assert_int_equal(got.decode_ns, 1 * MS);
+    assert_int_equal(sum_of(&got), 4 * MS);
+    /* Not so what the caller does himself: he begins with it when he asks. */
+    fm_timeline finished_by_him = line;
+    finished_by_him.returned_ns = 50 * MS;
+    const fm_blame his = fm_blame_wait(&finished_by_him, 0, 45 * MS, 50 * MS);
+    assert_int_equal(his.python_ns, 5 * MS);
+    const fm_blame both = fm_blame_wait(&finished_by_him, 0, 36 * MS, 50 * MS);
+    assert_int_equal(both.storage_ns, 3 * MS);
+    assert_int_equal(both.python_ns, 10 * MS);
+}
+
 /* Nothing is known of it but that it was waited for. */
 static void an_unknown_wait_is_unattributed(void **state) {
     (void)state;
@@ -125,7 +146,7 @@ static void pieces_are_the_wait(void **state) {
                             {any_ns(&seed), any_ns(&seed), any_ns(&seed)},
                             {any_ns(&seed), any_ns(&seed), any_ns(&seed)}};
         const uint64_t from_ns = any_ns(&seed), to_ns = from_ns + any_ns(&seed);
-        const fm_blame blame = fm_blame_wait(&line, from_ns, to_ns);
+        const fm_blame blame = fm_blame_wait(&line, any_ns(&seed), from_ns, to_ns);
         assert_int_equal(sum_of(&blame), to_ns - from_ns);
         /* Up to the claim nothing is left without a cause. */
         if (line.claimed_ns >= to_ns) assert_true(blame.unattributed_ns == 0);
@@ -137,6 +158,7 @@ int main(void) {
         cmocka_unit_test(each_part_has_its_cause),
         cmocka_unit_test(parts_are_cut_to_the_wait),
         cmocka_unit_test(an_empty_queue_is_a_wait_for_a_core),
+        cmocka_unit_test(a_late_wait_has_the_causes_of_its_whole_step),
         cmocka_unit_test(an_unknown_wait_is_unattributed),
         cmocka_unit_test(work_is_what_the_thread_had_a_core_for),
         cmocka_unit_test(pieces_are_the_wait),
