@@ -50,14 +50,23 @@ static void divide_own(const fm_work *own, uint64_t wall_ns, uint64_t total_ns, 
     out->unattributed_ns += total_ns - work.decode_ns - work.transform_ns - work.starved_ns;
 }
 
+/* Of a part of the time before the read began: what went to waiting for buffers. */
+static uint64_t short_part(const fm_timeline *line, uint64_t part_ns) {
+    if (line->started_ns <= line->submitted_ns) return 0;
+    const uint64_t whole_ns = line->started_ns - line->submitted_ns;
+    return share(part_ns, line->short_ns < whole_ns ? line->short_ns : whole_ns, whole_ns);
+}
+
 /* Up to the sample's end. */
 static fm_blame cut(const fm_timeline *line, uint64_t from_ns, uint64_t to_ns) {
     fm_blame out = {0};
     uint64_t cursor_ns = from_ns;
     out.python_ns = advance(&cursor_ns, line->submitted_ns, to_ns);
-    out.storage_ns = advance(&cursor_ns, line->bytes_ns, to_ns);
+    const uint64_t unread_ns = advance(&cursor_ns, line->started_ns, to_ns);
+    const uint64_t short_ns = short_part(line, unread_ns);
+    out.storage_ns = unread_ns - short_ns + advance(&cursor_ns, line->bytes_ns, to_ns);
     out.slot_wait_ns = advance(&cursor_ns, line->slot_ns, to_ns);
-    divide_queue(&line->queued, advance(&cursor_ns, line->claimed_ns, to_ns), &out);
+    divide_queue(&line->queued, short_ns + advance(&cursor_ns, line->claimed_ns, to_ns), &out);
     const uint64_t wall_ns =
         line->finished_ns > line->claimed_ns ? line->finished_ns - line->claimed_ns : 0;
     divide_own(&line->own, wall_ns, advance(&cursor_ns, to_ns, to_ns), &out);
@@ -79,9 +88,10 @@ static fm_blame scale(const fm_blame *whole, uint64_t whole_ns, uint64_t to_ns) 
 
 /* When the decode threads' part was over: the last stamp before the caller's. */
 static uint64_t end_of(const fm_timeline *line) {
-    const uint64_t stamps[] = {line->submitted_ns, line->bytes_ns, line->slot_ns, line->claimed_ns};
+    const uint64_t stamps[] = {line->submitted_ns, line->started_ns, line->bytes_ns, line->slot_ns,
+                               line->claimed_ns};
     uint64_t end_ns = line->finished_ns;
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         if (stamps[i] > end_ns) end_ns = stamps[i];
     return end_ns;
 }

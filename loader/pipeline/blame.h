@@ -13,12 +13,14 @@ typedef struct fm_work {
 /* Clock of each point that the sample passed, 0 where there was none; see FM_BLAME_FIELDS. */
 typedef struct fm_timeline {
     uint64_t submitted_ns; /* it was asked for */
+    uint64_t started_ns;   /* its read began */
+    uint64_t short_ns;     /* ... so much later, because files to be decoded held the buffers */
     uint64_t bytes_ns;     /* it had its bytes */
     uint64_t slot_ns;      /* its batch had a slot */
     uint64_t claimed_ns;   /* a decode thread took it */
     uint64_t finished_ns;
     uint64_t returned_ns; /* the caller finished the samples that nobody else could; 0: none */
-    fm_work queued;       /* of all threads, while it waited for the claim */
+    fm_work queued;       /* of all threads, while it waited for buffers and for the claim */
     fm_work own;          /* its own, from the claim to the end */
 } fm_timeline;
 
@@ -31,9 +33,10 @@ typedef struct fm_timeline {
  * step before: a batch is late because of all that, and not of what happened to come last. Where
  * storage is too slow by a little, the wait may begin when the last file is already being decoded.
  *
- * The time in the queue is divided in proportion to what all threads did meanwhile. Where none of
- * them finished anything, one was idle and had been woken: it waited for a core. The time of the
- * sample itself is divided in proportion to its own work; what that leaves open is unattributed.
+ * The time in the queue, also in that for read buffers, is divided in proportion to what all
+ * threads did meanwhile. Where none of them finished anything, one was idle and had been woken: it
+ * waited for a core. The time of the sample itself is divided in proportion to its own work; what
+ * that leaves open is unattributed.
  */
 fm_blame fm_blame_wait(const fm_timeline *line, uint64_t since_ns, uint64_t from_ns,
                        uint64_t to_ns);

@@ -65,6 +65,8 @@ static fm_timeline timeline_of(const fm_loader *loader, const fm_group *group) {
     const fm_task *const task = group->last;
     fm_timeline line = {
         .submitted_ns = group->submitted_ns,
+        .started_ns = task->data ? 0 : task->read.started_ns,
+        .short_ns = task->data ? 0 : task->read.short_ns,
         .bytes_ns = task->data ? group->submitted_ns : task->read.done_ns,
         .slot_ns = group->slot_ns,
         .claimed_ns = task->claimed_ns,
@@ -73,7 +75,7 @@ static fm_timeline timeline_of(const fm_loader *loader, const fm_group *group) {
         .own = task->own,
     };
     const fm_work *since = line.slot_ns > line.bytes_ns ? &group->slot_work : &task->offered;
-    if (loader->since_ns > line.bytes_ns && loader->since_ns > line.slot_ns)
+    if (line.short_ns || (loader->since_ns > line.bytes_ns && loader->since_ns > line.slot_ns))
         since = &loader->since_work;
     if (line.claimed_ns > loader->since_ns) line.queued = fm_work_since(&task->claimed, since);
     return line;

@@ -154,9 +154,24 @@ void fm_reader_note(fm_reader *reader, const char *format, ...) {
     va_end(arguments);
 }
 
+static void set_short_locked(fm_reader *reader, bool is_short) {
+    if (is_short == (reader->short_since_ns != 0)) return;
+    const uint64_t now_ns = fm_clock_ns();
+    if (!is_short) reader->short_ns += now_ns - reader->short_since_ns;
+    reader->short_since_ns = is_short ? now_ns : 0;
+}
+
+static uint64_t short_until_locked(const fm_reader *reader, uint64_t now_ns) {
+    const uint64_t since_ns = reader->short_since_ns;
+    return reader->short_ns + (since_ns && now_ns > since_ns ? now_ns - since_ns : 0);
+}
+
 bool fm_reader_ready_locked(fm_reader *reader) {
-    if (!reader->queue || !reader->free_ops) return false;
-    return reader->next_buffer || reader->next_error || acquire_locked(reader);
+    const bool may_start = reader->queue && reader->free_ops;
+    const bool ready =
+        may_start && (reader->next_buffer || reader->next_error || acquire_locked(reader));
+    set_short_locked(reader, may_start && !ready);
+    return ready;
 }
 
 fm_reader_op *fm_reader_take_locked(fm_reader *reader) {
@@ -185,6 +200,7 @@ fm_reader_op *fm_reader_take_locked(fm_reader *reader) {
     else
         memcpy(op->path, read->path, path_bytes);
     op->started_ns = fm_clock_ns();
+    read->short_ns = reader->short_ns - read->short_ns;
     return op;
 }
 
@@ -421,6 +437,7 @@ static void cancel(fm_reader *reader, fm_read *list) {
         read->n_bytes = 0;
         read->error = ECANCELED;
         read->started_ns = read->done_ns = fm_clock_ns();
+        read->short_ns = 0;
         reader->config.on_done(reader->config.user, read);
     }
 }
@@ -435,6 +452,7 @@ void fm_reader_submit(fm_reader *reader, fm_read *read) {
         cancel(reader, read);
         return;
     }
+    read->short_ns = short_until_locked(reader, read->submitted_ns); /* for now; see take */
     *reader->queue_end = read;
     reader->queue_end = &read->next;
     reader->n_queued++;

@@ -34,6 +34,7 @@ typedef struct fm_read {
     uint64_t n_bytes;
     int error; /* 0, an errno, EFBIG for more than max_file_bytes, ECANCELED */
     uint64_t submitted_ns, started_ns, done_ns;
+    uint64_t short_ns;    /* until it started, buffers were short for so long */
     struct fm_read *next; /* the reader's, from submit to on_done() */
 } fm_read;
 

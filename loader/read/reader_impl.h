@@ -104,7 +104,10 @@ struct fm_reader {
     fm_arena arena;
     uint8_t *next_buffer; /* already acquired for the head of the queue, or NULL */
     uint64_t next_capacity;
-    int next_error;     /* why it could not be acquired, or 0 */
+    int next_error; /* why it could not be acquired, or 0 */
+    /* Since when the head of the queue has waited for nothing but a buffer, 0: it does not; and how
+     * long heads did before. */
+    uint64_t short_since_ns, short_ns;
     fm_reader_own *own; /* buffers outside the arena, and the bytes in them */
     uint64_t own_bytes;
     uint32_t size_counts[FM_READER_SIZE_CLASSES];

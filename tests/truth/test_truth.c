@@ -17,6 +17,7 @@
 #define N_ROUNDS 3
 #define MOST_ROUNDS 9
 #define LARGE_INDEX 40
+#define SMALL_EVERY 16
 #define MS 1000000u
 /* Of the wait that a cause adds, so much is blamed on it at least. */
 #define RIGHT_PERCENT 95
@@ -25,6 +26,7 @@
 
 static test_folder images; /* 0000.jpg and on; large.jpg beside them */
 static char large_path[128];
+static char mixed_dir[128]; /* as many, most of them larger */
 static far_storage at_hand, far_away;
 static bool has_far_storage;
 
@@ -344,11 +346,13 @@ static void a_slow_decoder_in_a_slow_step_is_decode(void **state) {
                         burn_nothing, decode_of});
 }
 
-/* With few read buffers, files wait to be read until others are decoded. */
+/* With few read buffers, files wait to be read until others are decoded. The last of each batch is
+ * the smallest, which is decoded last as well. */
 static void a_slow_decoder_with_short_buffers_is_decode(void **state) {
     job same = stage_job(state);
-    same.batch_size = 16;
+    same.batch_size = SMALL_EVERY;
     same.n_batches = 5;
+    same.dir = mixed_dir;
     same.read_ahead_bytes = 128 << 10;
     check(&(experiment){"3 ms in the decoder, few buffers", same, same, burn_in_decoder,
                         burn_nothing, decode_of});
@@ -487,14 +491,18 @@ static void make_images(void) {
     char command[512];
     images = test_folder_open(0);
     const char *const tool = getenv("FM_MKJPEG");
+    snprintf(mixed_dir, sizeof(mixed_dir), "%s/mixed", images.dir);
+    if (mkdir(mixed_dir, 0755)) exit(1);
     for (int i = 0; i < N_FILES; i++) {
+        snprintf(command, sizeof(command), "%s size=%s seed=%d %s/%04d.jpg", tool,
+                 i % SMALL_EVERY == SMALL_EVERY - 1 ? "96x96" : "300x300", i, mixed_dir, i);
+        test_run(command);
         snprintf(command, sizeof(command), "%s size=96x96 seed=%d %s/%04d.jpg", tool, i, images.dir,
                  i);
         test_run(command);
     }
     snprintf(large_path, sizeof(large_path), "%s/large.jpg", images.dir);
-    snprintf(command, sizeof(command), "%s size=2400x1600 quality=30 noise=0 progressive=1 %s",
-             tool, large_path);
+    snprintf(command, sizeof(command), "%s size=4000x3000 quality=30 noise=0 %s", tool, large_path);
     test_run(command);
 }
 

@@ -30,6 +30,7 @@ static void assert_blame(const fm_timeline *line, uint64_t from_ns, uint64_t to_
 static fm_timeline whole_way(void) {
     return (fm_timeline){
         .submitted_ns = 11 * MS,
+        .started_ns = 12 * MS,
         .bytes_ns = 13 * MS,
         .slot_ns = 17 * MS,
         .claimed_ns = 25 * MS,
@@ -73,6 +74,25 @@ static void parts_are_cut_to_the_wait(void **state) {
     const fm_blame none = {0};
     assert_blame(&line, 20 * MS, 20 * MS, &none);
     assert_blame(&line, 30 * MS, 20 * MS, &none);
+}
+
+/* A read that waits for buffers waits for those who are to decode what is in them. */
+static void a_wait_for_buffers_is_a_queue(void **state) {
+    (void)state;
+    const fm_timeline line = {.submitted_ns = 10 * MS,
+                              .started_ns = 20 * MS,
+                              .short_ns = 8 * MS,
+                              .bytes_ns = 21 * MS,
+                              .claimed_ns = 23 * MS,
+                              .finished_ns = 23 * MS,
+                              .queued = {.decode_ns = 3 * MS, .starved_ns = 1 * MS}};
+    const fm_blame whole = {.storage_ns = 2 * MS + 1 * MS,
+                            .cpu_queue_decode_ns = 15 * MS / 2,
+                            .starved_ns = 5 * MS / 2};
+    assert_blame(&line, 10 * MS, 23 * MS, &whole);
+    const fm_blame late = {
+        .storage_ns = 1 * MS + 1 * MS, .cpu_queue_decode_ns = 9 * MS / 2, .starved_ns = 3 * MS / 2};
+    assert_blame(&line, 15 * MS, 23 * MS, &late);
 }
 
 /* A thread that was idle and took its time to come is one without a core. */
@@ -143,6 +163,8 @@ static void pieces_are_the_wait(void **state) {
                             any_ns(&seed),
                             any_ns(&seed),
                             any_ns(&seed),
+                            any_ns(&seed),
+                            any_ns(&seed),
                             {any_ns(&seed), any_ns(&seed), any_ns(&seed)},
                             {any_ns(&seed), any_ns(&seed), any_ns(&seed)}};
         const uint64_t from_ns = any_ns(&seed), to_ns = from_ns + any_ns(&seed);
@@ -157,6 +179,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_part_has_its_cause),
         cmocka_unit_test(parts_are_cut_to_the_wait),
+        cmocka_unit_test(a_wait_for_buffers_is_a_queue),
         cmocka_unit_test(an_empty_queue_is_a_wait_for_a_core),
         cmocka_unit_test(a_late_wait_has_the_causes_of_its_whole_step),
         cmocka_unit_test(an_unknown_wait_is_unattributed),
