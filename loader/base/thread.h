@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/error.h"
 
@@ -29,6 +30,22 @@ void fm_thread_join(fm_thread *thread);
 void fm_thread_detach(fm_thread *thread);
 /* CPU time that it has used so far. Any thread may ask, until the join; 0 if it is not running. */
 uint64_t fm_thread_cpu_ns(const fm_thread *thread);
+
+/*
+ * How much of its time a thread has a core, for spans that follow one another. A thread that was
+ * not switched away from had one all the time: most spans cost a third of a microsecond, while the
+ * kernel's CPU clock of a thread costs one.
+ */
+typedef struct fm_core_clock {
+    uint64_t n_switches; /* when cpu_ns was last read */
+    uint64_t cpu_ns;     /* at the end of the last span */
+    uint64_t end_ns, read_ns;
+} fm_core_clock;
+/*
+ * The calling thread's CPU time between begin_ns and end_ns, a moment ago; what it used since the
+ * last span counts to this one, as far as it is that long. A span of no length sets the clock.
+ */
+uint64_t fm_core_clock_span(fm_core_clock *clock, uint64_t begin_ns, uint64_t end_ns);
 
 /* A condition variable whose timed wait takes times of fm_clock_ns(). 0, or FM_ERR_THREAD. */
 int fm_cond_init(pthread_cond_t *cond);

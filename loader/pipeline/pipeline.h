@@ -80,6 +80,7 @@ typedef struct fm_worker {
     uint32_t number;
     fm_jpeg *jpeg;
     fm_resample *resample;
+    fm_core_clock core_clock; /* the worker's */
     /* The worker adds (relaxed), stats read. */
     _Atomic uint64_t n_samples, decode_ns, transform_ns, idle_ns;
     _Atomic uint64_t idle_since_ns; /* 0: working */

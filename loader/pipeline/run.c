@@ -180,8 +180,6 @@ static int decode_sample(fm_worker *worker, const fm_task *task, const uint8_t *
 static void run_task(fm_worker *worker, fm_task *task) {
     fm_error error = {.message = ""};
     lap laps = {.last_ns = task->claimed_ns};
-    /* After the claim's clock: a thread that loses its core in this call was claiming already. */
-    const uint64_t begin_cpu_ns = fm_clock_of(CLOCK_THREAD_CPUTIME_ID);
     task->worker = worker->number;
     const uint8_t *const bytes = task->data ? task->data : task->read.bytes;
     const size_t n_bytes = task->data ? task->data_bytes : task->read.n_bytes;
@@ -196,9 +194,11 @@ static void run_task(fm_worker *worker, fm_task *task) {
     task->cause = status;
     if (status)
         snprintf(task->why, sizeof(task->why), "%.*s", (int)sizeof(task->why) - 1, error.message);
-    const uint64_t cpu_ns = fm_clock_of(CLOCK_THREAD_CPUTIME_ID) - begin_cpu_ns;
     end_lap(&laps, &laps.decode_ns);
     task->finished_ns = laps.last_ns;
+    /* Behind the end: the core is often lost at the end of a system call. */
+    const uint64_t cpu_ns =
+        fm_core_clock_span(&worker->core_clock, task->claimed_ns, task->finished_ns);
     task->own =
         fm_work_of(laps.decode_ns, laps.transform_ns, task->finished_ns - task->claimed_ns, cpu_ns);
     add(&worker->decode_ns, laps.decode_ns);
@@ -223,6 +223,8 @@ static fm_task *wait_for_task(fm_worker *worker) {
 void *fm_run_worker(void *argument) {
     fm_worker *const worker = argument;
     fm_loader *const loader = worker->loader;
+    const uint64_t now_ns = fm_clock_ns();
+    fm_core_clock_span(&worker->core_clock, now_ns, now_ns);
     fm_ring_lock(loader->ring);
     for (fm_task *task; (task = wait_for_task(worker));) {
         loader->n_active++;
