@@ -10,8 +10,11 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 
-/* After so long the CPU clock is read anyway: a hypervisor takes cores away unseen. */
-#define MOST_UNREAD_NS 10000000u
+/* After so long the CPU clock is read anyway: a hypervisor takes cores away unseen, and what a
+ * thread does between spans adds up. */
+#define MOST_UNREAD_NS 2000000u
+/* In a shorter span there is no room for another thread's turn. */
+#define SHORT_NS 100000u
 
 int fm_thread_start(fm_thread *thread, const char *name, size_t stack_bytes,
                     void *(*body)(void *argument), void *argument, fm_error *error) {
@@ -55,18 +58,21 @@ void fm_thread_detach(fm_thread *thread) {
 }
 
 uint64_t fm_core_clock_span(fm_core_clock *clock, uint64_t begin_ns, uint64_t end_ns) {
-    struct rusage usage = {0};
-    getrusage(RUSAGE_THREAD, &usage);
-    const uint64_t n_switches = (uint64_t)usage.ru_nvcsw + (uint64_t)usage.ru_nivcsw;
     const uint64_t whole_ns = end_ns - begin_ns;
-    if (n_switches == clock->n_switches && end_ns - clock->read_ns < MOST_UNREAD_NS) {
-        clock->cpu_ns += end_ns - clock->end_ns;
-        clock->end_ns = end_ns;
+    const bool recent = end_ns - clock->read_ns < MOST_UNREAD_NS;
+    uint64_t n_switches = clock->n_switches;
+    if (!recent || whole_ns >= SHORT_NS) {
+        struct rusage usage = {0};
+        getrusage(RUSAGE_THREAD, &usage);
+        n_switches = (uint64_t)usage.ru_nvcsw + (uint64_t)usage.ru_nivcsw;
+    }
+    if (recent && n_switches == clock->n_switches) {
+        clock->cpu_ns += whole_ns;
         return whole_ns;
     }
     const uint64_t cpu_ns = fm_clock_of(CLOCK_THREAD_CPUTIME_ID);
     const uint64_t used_ns = cpu_ns > clock->cpu_ns ? cpu_ns - clock->cpu_ns : 0;
-    *clock = (fm_core_clock){n_switches, cpu_ns, end_ns, end_ns};
+    *clock = (fm_core_clock){n_switches, cpu_ns, end_ns};
     return used_ns < whole_ns ? used_ns : whole_ns;
 }
 

@@ -33,13 +33,13 @@ uint64_t fm_thread_cpu_ns(const fm_thread *thread);
 
 /*
  * How much of its time a thread has a core, for spans that follow one another. A thread that was
- * not switched away from had one all the time: most spans cost a third of a microsecond, while the
- * kernel's CPU clock of a thread costs one.
+ * not switched away from had one all the time, and to know that takes a third of the time of the
+ * kernel's CPU clock of a thread, 1 us on some machines.
  */
 typedef struct fm_core_clock {
-    uint64_t n_switches; /* when cpu_ns was last read */
+    uint64_t n_switches; /* when read_ns was */
     uint64_t cpu_ns;     /* at the end of the last span */
-    uint64_t end_ns, read_ns;
+    uint64_t read_ns;    /* when the CPU clock was last read */
 } fm_core_clock;
 /*
  * The calling thread's CPU time between begin_ns and end_ns, a moment ago; what it used since the
