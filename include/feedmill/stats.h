@@ -15,19 +15,22 @@ extern "C" {
 #endif
 
 /*
- * What a wait for data is made of: X(name, meaning). The causes are those of the batch's sample
- * that was finished last, each cut to the time of the wait. Together they are the wait, exactly.
+ * What a wait for data is made of: X(name, meaning). Together they are the wait, exactly.
+ *
+ * The causes are those of the batch's sample that was finished last: in proportion to what it
+ * passed since the end of the step before, or since it was asked for. For a wait may begin when
+ * that sample is already being decoded, although the batch is late because its files were.
  */
-#define FM_BLAME_FIELDS(X)                                                                         \
-    X(storage_ns, "its file was still being read, or waited to be")                                \
-    X(cpu_queue_decode_ns, "it had its bytes, and the decode threads were decoding other samples") \
-    X(cpu_queue_transform_ns, "... and the decode threads were transforming other samples")        \
-    X(decode_ns, "it was being decoded")                                                           \
-    X(transform_ns, "it was being resized, flipped, normalized and stored")                        \
-    X(slot_wait_ns, "it had its bytes, and all batch slots were in use: the consumer holds them")  \
-    X(h2d_ns, "its batch was being copied to the GPU")                                             \
-    X(starved_ns, "a decode thread had work and no core: other threads, or a quota")               \
-    X(python_ns, "the caller had not asked for it yet, or finished it himself (Pillow)")           \
+#define FM_BLAME_FIELDS(X)                                                                        \
+    X(storage_ns, "its file was still being read, or waited to be")                               \
+    X(cpu_queue_decode_ns, "it waited for the decode threads, which were decoding other samples") \
+    X(cpu_queue_transform_ns, "... which were transforming other samples")                        \
+    X(decode_ns, "it was being decoded")                                                          \
+    X(transform_ns, "it was being resized, flipped, normalized and stored")                       \
+    X(slot_wait_ns, "it had its bytes, and all batch slots were in use: the consumer holds them") \
+    X(h2d_ns, "its batch was being copied to the GPU")                                            \
+    X(starved_ns, "a decode thread had work and no core: other threads, or a quota")              \
+    X(python_ns, "the caller had not asked for it yet, or finished it himself (Pillow)")          \
     X(unattributed_ns, "none of these")
 
 typedef struct fm_blame {
