@@ -15,7 +15,7 @@
 #define N_FILES 64
 #define N_TINY 64
 #define N_ROUNDS 3
-#define MOST_ROUNDS 9
+#define MOST_ROUNDS 12
 #define LARGE_INDEX 40
 #define SMALL_EVERY 16
 #define MS 1000000u
@@ -278,7 +278,7 @@ static void check(const experiment *trial) {
     int n = 0;
     for (int n_quiet = 0; n_quiet < N_ROUNDS && n < MOST_ROUNDS; n++) {
         rounds[n] = run_round(trial);
-        n_quiet += starves || rounds[n].noise < 2;
+        n_quiet += starves || rounds[n].noise < 1;
     }
     if (!starves) qsort(rounds, (size_t)n, sizeof(*rounds), compare_noise);
     qsort(rounds, N_ROUNDS, sizeof(*rounds), compare_share);
@@ -297,7 +297,7 @@ static job small_job(void **state) {
 static job stage_job(void **state) {
     job stage = small_job(state);
     stage.n_threads = 1;
-    stage.n_batches = 8;
+    stage.n_batches = 6;
     return stage;
 }
 
@@ -329,20 +329,20 @@ static void far_storage_is_storage(void **state) {
     check(&far);
 }
 
-static void burn_in_decoder(void) { decode_burn_ns = 3 * MS; }
-static void burn_in_transform(void) { transform_burn_ns = 3 * MS; }
+static void burn_in_decoder(void) { decode_burn_ns = 5 * MS; }
+static void burn_in_transform(void) { transform_burn_ns = 5 * MS; }
 static void burn_nothing(void) { decode_burn_ns = transform_burn_ns = 0; }
 
 static void a_slow_decoder_is_decode(void **state) {
     const job same = stage_job(state);
     check(
-        &(experiment){"3 ms in the decoder", same, same, burn_in_decoder, burn_nothing, decode_of});
+        &(experiment){"5 ms in the decoder", same, same, burn_in_decoder, burn_nothing, decode_of});
 }
 
 static void a_slow_decoder_in_a_slow_step_is_decode(void **state) {
     job same = stage_job(state);
-    same.step_us = 15000;
-    check(&(experiment){"3 ms in the decoder, steps of 15 ms", same, same, burn_in_decoder,
+    same.step_us = 25000;
+    check(&(experiment){"5 ms in the decoder, steps of 25 ms", same, same, burn_in_decoder,
                         burn_nothing, decode_of});
 }
 
@@ -351,16 +351,16 @@ static void a_slow_decoder_in_a_slow_step_is_decode(void **state) {
 static void a_slow_decoder_with_short_buffers_is_decode(void **state) {
     job same = stage_job(state);
     same.batch_size = SMALL_EVERY;
-    same.n_batches = 5;
+    same.n_batches = 4;
     same.dir = mixed_dir;
     same.read_ahead_bytes = 128 << 10;
-    check(&(experiment){"3 ms in the decoder, few buffers", same, same, burn_in_decoder,
+    check(&(experiment){"5 ms in the decoder, few buffers", same, same, burn_in_decoder,
                         burn_nothing, decode_of});
 }
 
 static void a_slow_transform_is_transform(void **state) {
     const job same = stage_job(state);
-    check(&(experiment){"3 ms in the transform", same, same, burn_in_transform, burn_nothing,
+    check(&(experiment){"5 ms in the transform", same, same, burn_in_transform, burn_nothing,
                         transform_of});
 }
 
