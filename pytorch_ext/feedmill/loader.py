@@ -17,6 +17,7 @@ from feedmill.epochs import Epoch, samplers_of
 from feedmill.formats import IMAGE_DTYPES, MEMORY_FORMATS
 from feedmill.paths import Inside, choose, crowding, explanation, make_iterator
 from feedmill.records import KEPT_STEPS
+from feedmill.recycle import Replay, costs
 from feedmill.samples import Item
 from feedmill.stats import Stats, sum_counters
 
@@ -69,8 +70,7 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     Args:
         num_workers: natively the number of decode threads, at most the usable CPUs. 0, the
-            default: the usable CPUs divided by LOCAL_WORLD_SIZE, less one, at least 1; errors then
-            come raw, as from torch without workers.
+            default: as many as `threads` says; errors then come raw, as from torch without workers.
         multiprocessing_context: accepted; natively there are no processes.
         in_order: natively batches are always in order.
         timeout: natively the clock starts at the request and starts anew when a batch's worth of
@@ -88,7 +88,13 @@ class DataLoader(TorchDataLoader[_T_co]):
             epoch's number, the image's index and how often the index came before in the epoch,
             and on nothing else. The epoch's number is ``sampler.epoch`` where the sampler has
             one, else it counts iter() calls from 0 or from what set_epoch() set.
-        threads: decode threads, 1 to 1,024, in place of what num_workers gives. Default None.
+        threads: decode threads, 1 to 1,024, in place of what num_workers gives. Default None: as
+            num_workers says; where that is 0, the usable CPUs (affinity and quota) divided by the
+            processes that share them, less one, at least 1. Those are LOCAL_WORLD_SIZE, or as many
+            processes of this user as are seen with feedmill on the same CPUs, this one included,
+            if they are more. Seen are live ones whose loaders decode or did so in the latest ten
+            minutes; loaders of one process count once, killed processes not at all. It is looked
+            at anew at every iter(); numbers that were given are never changed.
         memory_budget: bytes for batches, read buffers and scratch; progressive images take up to
             80 MiB more a thread while they are decoded. Default None: a quarter of
             the memory that the process may use. Where three batches do not fit, native="auto"
@@ -278,10 +284,35 @@ class DataLoader(TorchDataLoader[_T_co]):
         return Stats(path=inside.path, reasons=inside.reasons, steps=steps, **counters)
 
     def report(self) -> str:
-        """stats() as text for a person; the first line is the verdict. The last ones say where
-        decode threads have to share their CPUs with other threads, and which setting to change."""
+        """stats() as text for a person; the first line is the verdict. The last ones say what the
+        loader costs, if there was a replay(), and where decode threads have to share their CPUs
+        with other threads, and which setting to change."""
         stats = self.stats()
-        return "\n".join([stats.report(), *(f"  crowded    {text}" for text in crowding(stats))])
+        rows = costs(stats.steps, self._feedmill.replay_counters.steps())
+        rows += [f"  crowded    {text}" for text in crowding(stats)]
+        return "\n".join([stats.report(), *rows])
+
+    def replay(self, n: int, steps: int | None = None) -> Replay:
+        """Ready batches, used over and over: an iterable like this loader that costs nothing.
+
+            for images, targets in loader.replay(8):
+                ...
+
+        Trains at the speed of the training loop alone. What is left of a step's time, against that
+        of a loop over the loader itself, is what the loader costs: report() says so. Both loops
+        must do the same work; the first step of each is left out.
+
+        Args:
+            n: batches to keep, from 1: those that an epoch begins with. They stay in memory for as
+                long as the result, which takes them at its first iter().
+            steps: how many an iteration has. Default None: len() of the loader.
+
+        Raises:
+            ValueError: n or steps is not an int from 1.
+
+        Described further at feedmill.recycle.Replay.
+        """
+        return Replay(self, n, steps)
 
     def explain(self) -> str:
         """Prints, and returns, the path that iter() would take now, each reason why not the native

@@ -16,6 +16,7 @@ import os
 import stat
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 
@@ -27,6 +28,9 @@ PLACES = ["/tmp", "/var/tmp", "/dev/shm"]
 
 _FILE_BYTES = 4096  # written at once, so that nobody reads half of it
 _COMMAND_CHARACTERS = 200
+# A training that rests for less, to validate or to write a checkpoint, will come back for its CPUs;
+# one that rests for longer may be a notebook that somebody has left open.
+_REST_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class Neighbour:
         n_intra_op: threads of torch's intra-op pool.
         on_gpu: it has begun to use CUDA, so that the pool is mostly idle.
         cpus: those that it may run on.
+        changed_s: the clock (time.monotonic()) when n_threads became what it is.
     """
 
     pid: int
@@ -48,6 +53,7 @@ class Neighbour:
     n_intra_op: int
     on_gpu: bool
     cpus: tuple[int, ...]
+    changed_s: float = 0.0
 
 
 def myself() -> Neighbour:
@@ -59,6 +65,7 @@ def myself() -> Neighbour:
         n_intra_op=torch.get_num_threads(),
         on_gpu=torch.cuda.is_initialized(),
         cpus=tuple(sorted(usable_cpus())),
+        changed_s=time.monotonic(),
     )
 
 
@@ -192,6 +199,16 @@ def others() -> list[Neighbour]:
             if not name.startswith("."):
                 found += _read(os.path.join(directory, name))
     return sorted(found, key=lambda one: one.pid)
+
+
+def sharers() -> list[Neighbour]:
+    """Those of the others that share a CPU with this process, and decode or did so lately."""
+    cpus, since_s = usable_cpus(), time.monotonic() - _REST_S
+    return [
+        one
+        for one in others()
+        if cpus & set(one.cpus) and (one.n_threads or one.changed_s > since_s)
+    ]
 
 
 def _read(path: str) -> Iterator[Neighbour]:

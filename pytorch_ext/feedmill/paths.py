@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from feedmill import neighbours
 from feedmill._ops import native
+from feedmill.counting import StepCounters
 from feedmill.crowding import decode_crowding, intra_op_crowding, on_same_cpus
 from feedmill.epochs import Epochs, rank_to_mix_in, sampler_epoch
 from feedmill.formats import FormattingCollate
@@ -34,6 +35,7 @@ class Inside:
     new one, but for the number of the next epoch.
 
     Attributes:
+        replay_counters: steps of replay(), which are not the loader's.
         path, reasons: of the latest iter(), as in Stats.
         fitting: the latest configuration that the memory budget allowed.
         iter_began_ns: when the latest iter() was called.
@@ -45,6 +47,7 @@ class Inside:
         self.handles = Handles()
         self.torch_counters = TorchCounters()
         self.python_counters = PythonCounters()
+        self.replay_counters = StepCounters()
         self.epochs = Epochs(next_epoch)
         self.path = "none"
         self.reasons: tuple[str, ...] = ()
@@ -115,13 +118,15 @@ def _budget_refusal(loader: Any, source: Source) -> str | None:
 
 
 def n_threads(loader: Any) -> int:
-    """Decode threads of the native path."""
+    """Decode threads of the native path, with the processes of now on the same CPUs."""
     if loader.threads is not None:
         return loader.threads
     usable = native.usable_cpus()
     if loader.num_workers > 0:
         return max(1, min(loader.num_workers, usable))
-    return max(1, usable // _local_world_size() - 1)
+    # Other ranks are among the processes that are seen as soon as they decode.
+    n_processes = max(_local_world_size(), 1 + len(neighbours.sharers()))
+    return max(1, usable // n_processes - 1)
 
 
 def _local_world_size() -> int:
@@ -266,7 +271,13 @@ def _why_threads(loader: Any) -> str:
     usable = native.usable_cpus()
     if loader.num_workers > 0:
         return f"num_workers={loader.num_workers}, {usable} usable CPUs"
-    return f"num_workers=0, {usable} usable CPUs, LOCAL_WORLD_SIZE {_local_world_size()}"
+    text = f"num_workers=0, {usable} usable CPUs, LOCAL_WORLD_SIZE {_local_world_size()}"
+    sharers = neighbours.sharers()
+    if not sharers:
+        return text
+    pids = ", ".join(str(one.pid) for one in sharers[:4])
+    more = ", ..." if len(sharers) > 4 else ""
+    return f"{text}, {1 + len(sharers)} feedmill processes: this one and pids {pids}{more}"
 
 
 def _describe_seed(loader: Any) -> str:

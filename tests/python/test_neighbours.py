@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 from feedmill import cli, crowding, neighbours, paths
 from feedmill.neighbours import Neighbour
+from feedmill.paths import n_threads
 from helpers import native_loader
 
 OTHER = """
@@ -195,6 +196,70 @@ def test_files_that_make_no_sense_are_passed_over():
     with process("neighbours._register(); os.pwrite(neighbours._file, b'[1]', 0)"):
         assert neighbours.others() == []
     assert neighbours.others() == [] and files() == []
+
+
+# ---- how many decode threads there are by default ------------------------------------------------
+
+
+@pytest.fixture
+def eight_cpus(monkeypatch):
+    monkeypatch.setattr(paths, "native", type("Native", (), {"usable_cpus": lambda: 8}))
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+
+
+def test_default_threads_beside_live_processes(numbered, eight_cpus, monkeypatch, capsys):
+    loader = native_loader(numbered)
+    assert n_threads(loader) == 7
+    with process("neighbours.begin(1, 3)") as first:
+        assert n_threads(loader) == 3  # 8 CPUs for two, less one
+        explained = loader.explain()
+        assert f"2 feedmill processes: this one and pids {first.pid})" in explained
+        # One that has just finished an epoch will begin another one.
+        with process("neighbours.begin(1, 3); neighbours.end(1)"):
+            assert n_threads(loader) == 1
+            monkeypatch.setattr(neighbours, "_REST_S", -1.0)  # it has rested for long
+            assert n_threads(loader) == 3
+        # Ranks of torchrun are among the processes that are seen, or not yet.
+        for ranks, wanted in (("1", 3), ("2", 3), ("4", 1)):
+            monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+            assert n_threads(loader) == wanted
+        monkeypatch.delenv("LOCAL_WORLD_SIZE")
+        first.send_signal(signal.SIGKILL)
+        first.wait(60)
+        assert n_threads(loader) == 7  # a killed one does not count
+    capsys.readouterr()
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_numbers_that_were_given_stay(numbered, eight_cpus):
+    with process("neighbours.begin(1, 3)"):
+        assert n_threads(native_loader(numbered, threads=8)) == 8
+        assert n_threads(native_loader(numbered, num_workers=8)) == 8
+        assert n_threads(native_loader(numbered, num_workers=9)) == 8
+
+
+def test_a_process_on_other_cpus_does_not_count(numbered, eight_cpus, monkeypatch):
+    with process("neighbours.usable_cpus = lambda: {7001}; neighbours.begin(1, 3)"):
+        assert len(neighbours.others()) == 1
+        assert n_threads(native_loader(numbered)) == 7
+
+
+def test_loaders_of_one_process_do_not_count_each_other(numbered, eight_cpus):
+    train, validation = native_loader(numbered), native_loader(numbered)
+    iterators = [iter(train), iter(validation)]
+    for iterator in iterators:
+        next(iterator)
+    assert train.stats().n_threads == validation.stats().n_threads == 7
+    assert n_threads(train) == n_threads(validation) == 7
+
+
+def test_the_next_epoch_looks_anew(numbered, eight_cpus):
+    loader = native_loader(numbered, batch_size=8)
+    with process("neighbours.begin(1, 3)"):
+        list(loader)
+        assert loader.stats().n_threads == 3
+    list(loader)
+    assert loader.stats().n_threads == 7
 
 
 # ---- what is said --------------------------------------------------------------------------------
