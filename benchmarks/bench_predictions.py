@@ -1,0 +1,373 @@
+"""Predictions from one run's counters, written to a file, and then tried.
+
+    python benchmarks/bench_predictions.py [--data FOLDER] [--step-ms 10] [--rounds 5]
+
+Runs a training with one decode thread over FOLDER (an ImageFolder; default: made images), from the
+local disk and through a file system that is slow on purpose (tests/support/slowfs), and predicts
+from its Stats the time per batch where something is changed. The predictions are written to
+results/predictions.json. Only then each change is made, --rounds times in turn with the others;
+results/predictions.md compares the median of its runs with what the file says. Exits with 1 where a
+prediction is off by more than --require (0.1: 10 %).
+
+The changes:
+
+- 2 threads: one decode thread more, from the local disk.
+- free storage: from a baseline that storage holds up to the same files on the local disk, whose
+  pages are in memory.
+- free decode: from a baseline on slow storage that decoding holds up to files of the same number,
+  size and storage with a picture of 16 x 16 pixels in each, behind comments that fill the file. Its
+  batches are of that size, too, so that decoding and transforming take next to nothing.
+- no loader: loader.replay(), where both are free; what is left is the step.
+
+"again" is the first baseline itself, run in turn with them: by so much the machine has changed since
+the predictions were made. "others" is the largest share of the cores that other processes had in a
+run: more than a few per cent, and the errors say little. Such runs are repeated for --patience
+seconds. Needs /dev/fuse, fusermount3 and slowfs (`make test-c`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import itertools
+import json
+import os
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bench_far import Mount
+from bench_torch import ROOT, make_dataset, make_images, torchvision
+from PIL import Image
+
+import feedmill
+from feedmill._ops import native
+from feedmill.records import STEADY
+
+BATCH = 64
+WARM_BATCHES = 12  # those that were made ahead are used up
+TINY = 16  # pixels of the sides of a picture that is as good as decoded
+QUIET = 0.05  # others may have this share of the cores
+MOST_COMMENT = 65533  # bytes in one segment of a JPEG, behind its length
+
+
+# ---- the model -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What one run tells of its stages, in seconds.
+
+    Attributes:
+        n_threads, n_cpus: decode threads of the run, and cores that they may use.
+        samples: in a batch.
+        consumer_s: a batch's time outside of the loader, and from its being ready to its return.
+        work_s: core time that the decode threads spend on a sample.
+        storage_s: a sample's share of the storage, where as many reads are under way as may be.
+    """
+
+    n_threads: int
+    n_cpus: int
+    samples: float
+    consumer_s: float
+    work_s: float
+    storage_s: float
+
+    @classmethod
+    def of(cls, stats: feedmill.Stats) -> Rates:
+        steady = stats.steps[(stats.steps["phase"] == STEADY) & (stats.steps["compute_ns"] > 0)]
+        consumer_ns = (steady["compute_ns"] + steady["overhead_ns"]).mean()
+        return cls(
+            n_threads=stats.n_threads,
+            n_cpus=native.usable_cpus(),
+            samples=stats.samples / stats.batches,
+            consumer_s=float(consumer_ns) / 1e9,
+            work_s=stats.worker_cpu_ns / stats.native_samples / 1e9,
+            storage_s=stats.read_ns / stats.read_files / stats.read_depth / 1e9,
+        )
+
+
+def predict(
+    rates: Rates,
+    threads: int | None = None,
+    free_storage: bool = False,
+    free_decode: bool = False,
+) -> float:
+    """Seconds per batch: the stages work at the same time, and the slowest one sets the pace."""
+    cores = min(threads or rates.n_threads, rates.n_cpus)
+    work_s = 0.0 if free_decode else rates.samples * rates.work_s / cores
+    storage_s = 0.0 if free_storage else rates.samples * rates.storage_s
+    return max(rates.consumer_s, work_s, storage_s)
+
+
+# ---- runs ----------------------------------------------------------------------------------------
+
+
+class Cores:
+    """What this process, the file systems that it has mounted, and all others got of the cores."""
+
+    def __init__(self, pids: list[int]) -> None:
+        self._pids = pids
+        self._begin = self._now()
+
+    def _now(self) -> tuple[float, float, float]:
+        """Seconds: the clock, cores busy, cores busy for us."""
+        ticks = os.sysconf("SC_CLK_TCK")
+        user, nice, system, _, _, irq, soft, steal = map(
+            int, pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+        )
+        ours = 0
+        for pid in ["self", *self._pids]:
+            fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ours += int(fields[11]) + int(fields[12])
+        busy = user + nice + system + irq + soft + steal
+        return time.monotonic(), busy / ticks, ours / ticks
+
+    def others(self) -> float:
+        """Share of the machine's cores that others had since the start."""
+        wall, busy, ours = (now - then for now, then in zip(self._now(), self._begin))
+        return max(0.0, busy - ours) / wall / os.cpu_count()
+
+
+class Situation:
+    """A loader, and what was measured of it.
+
+    Args:
+        mounts: what it reads through.
+    """
+
+    def __init__(self, dataset: Any, threads: int = 1, mounts: tuple[Mount, ...] = ()) -> None:
+        self.loader = feedmill.DataLoader(
+            dataset, batch_size=BATCH, shuffle=True, native="require", threads=threads
+        )
+        self.pids = [mount.process.pid for mount in mounts]
+        self.batch_s: list[float] = []
+        self.others: list[float] = []
+
+    def batches(self) -> Any:
+        """What an epoch iterates over."""
+        return self.loader
+
+    def run(self, seconds: float, step_s: float) -> feedmill.Stats:
+        """One run, its time per batch noted; the counters of the time that was measured."""
+        stream = itertools.chain.from_iterable(itertools.repeat(self.batches()))
+        for _ in itertools.islice(stream, WARM_BATCHES):
+            time.sleep(step_s)
+        before, cores = self.loader.stats(), Cores(self.pids)
+        n, begin = 0, time.perf_counter()
+        while (passed := time.perf_counter() - begin) < seconds:
+            next(stream)
+            n += 1
+            if step_s:
+                time.sleep(step_s)
+        self.batch_s.append(passed / n)
+        self.others.append(cores.others())
+        return self.loader.stats() - before
+
+    def forget(self, n_runs: int) -> None:
+        """As if the latest ones had not been."""
+        del self.batch_s[len(self.batch_s) - n_runs :], self.others[len(self.others) - n_runs :]
+
+
+class Replayed(Situation):
+    """The step without the loader."""
+
+    def batches(self) -> Any:
+        return self.loader.replay(2)
+
+
+@dataclass
+class Runs:
+    """How a run is made.
+
+    Attributes:
+        seconds: of each, behind its start.
+        step_s: a step sleeps for so long.
+        patience_s: what is left for runs that others disturbed.
+    """
+
+    seconds: float
+    step_s: float
+    patience_s: float
+
+    def measure(self, situation: Situation, times_as_long: int = 1) -> feedmill.Stats:
+        """A run in which others had next to nothing of the cores, or the last one tried."""
+        while True:
+            stats = situation.run(times_as_long * self.seconds, self.step_s)
+            if situation.others[-1] <= QUIET or self.patience_s <= 0:
+                return stats
+            self.patience_s -= times_as_long * self.seconds
+            situation.forget(1)
+
+
+def dataset_of(folder: pathlib.Path, n_samples: int, side: int = 224) -> Any:
+    dataset, _ = make_dataset(folder, n_samples)
+    dataset.transform.transforms[0] = torchvision.transforms.RandomResizedCrop(side)
+    return dataset
+
+
+# ---- files that are as good as decoded -----------------------------------------------------------
+
+
+def tiny_jpeg(n_bytes: int) -> bytes:
+    """A picture of TINY pixels in a file of so many bytes, or its own few where they are fewer."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (TINY, TINY), (90, 120, 150)).save(buffer, "JPEG")
+    bare = buffer.getvalue()
+    parts, n_left = [bare[:2]], n_bytes - len(bare)  # behind the marker that begins a file
+    while n_left >= 4:
+        n_comment = min(n_left - 4, MOST_COMMENT)
+        parts.append(b"\xff\xfe" + (n_comment + 2).to_bytes(2, "big") + bytes(n_comment))
+        n_left -= n_comment + 4
+    return b"".join([*parts, bare[2:]])
+
+
+def make_tiny(source: pathlib.Path, target: pathlib.Path) -> None:
+    """For each file of an ImageFolder one of its name and size."""
+    for path in sorted(source.glob("*/*")):
+        copy = target / path.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(tiny_jpeg(path.stat().st_size))
+
+
+# ---- the experiment ------------------------------------------------------------------------------
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.2f} ms"
+
+
+def delay_ms(images_per_s: float) -> int:
+    """Of each open and each read, so that 64 reads under way give about so many images."""
+    return max(1, round(1e3 * 64 / images_per_s / 2))
+
+
+def run_all(args: argparse.Namespace, stack: contextlib.ExitStack) -> list[dict[str, Any]]:
+    """Baselines, predictions, experiments; the rows of the table."""
+    runs = Runs(args.seconds, args.step_ms / 1e3, args.patience)
+
+    def baseline(folder: pathlib.Path, *mounts: Mount) -> tuple[Situation, Rates]:
+        situation = Situation(dataset_of(folder, args.samples), mounts=mounts)
+        situation.run(1, runs.step_s)  # warms the page cache
+        rates = Rates.of(runs.measure(situation, 2))
+        print(f"baseline: {milliseconds(situation.batch_s[-1])} a batch, by the model "
+              f"{milliseconds(predict(rates))}; others had {situation.others[-1]:.1%}; {rates}",
+              flush=True)
+        return situation, rates
+
+    def slow(folder: pathlib.Path, delay: int) -> Mount:
+        return stack.enter_context(Mount(args.slowfs, folder, delay))
+
+    near, near_rates = baseline(args.data)
+    decoded_per_s = 1 / near_rates.work_s
+    far_ms, middling_ms = delay_ms(decoded_per_s / 3), delay_ms(1.6 * decoded_per_s)
+    far, middling = slow(args.data, far_ms), slow(args.data, middling_ms)
+    far_situation, far_rates = baseline(far.path, far)
+    middling_situation, middling_rates = baseline(middling.path, middling)
+    tiny = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fm_tiny_")))
+    make_tiny(args.data, tiny)
+    slow_tiny = slow(tiny, middling_ms)
+    tiny_dataset = dataset_of(slow_tiny.path, args.samples, TINY)
+
+    def row(
+        name: str, situation: Situation, base: Situation, predicted_s: float
+    ) -> dict[str, Any]:
+        return {"name": name, "situation": situation, "predicted_s": predicted_s,
+                "before_s": base.batch_s[-1]}
+
+    rows = [
+        row("1 -> 2 threads", Situation(near.loader.dataset, 2), near,
+            predict(near_rates, threads=2)),
+        row(f"free storage (before: {far_ms} ms an open and a read)", near, far_situation,
+            predict(far_rates, free_storage=True)),
+        row(f"free decode (storage: {middling_ms} ms an open and a read)",
+            Situation(tiny_dataset, mounts=(slow_tiny,)), middling_situation,
+            predict(middling_rates, free_decode=True)),
+        row("no loader", Replayed(near.loader.dataset), near,
+            predict(near_rates, free_storage=True, free_decode=True)),
+    ]
+    control = row("again", near, near, near.batch_s[-1])
+    write_predictions(args.results / "predictions.json", rows)
+    situations = {id(one["situation"]): one["situation"] for one in rows}.values()
+    for one in situations:
+        one.forget(len(one.batch_s))
+    for number in range(args.rounds):
+        for one in situations:
+            runs.measure(one)
+        print(f"round {number + 1} of {args.rounds}", flush=True)
+    return [*rows, control]
+
+
+def write_predictions(file: pathlib.Path, rows: list[dict[str, Any]]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    told = {"written": time.strftime("%Y-%m-%d %H:%M:%S"),
+            "seconds_per_batch": {one["name"]: one["predicted_s"] for one in rows}}
+    file.write_text(json.dumps(told, indent=1) + "\n")
+    print(f"predictions written to {file}", flush=True)
+
+
+def table(rows: list[dict[str, Any]], predictions: dict[str, float]) -> tuple[str, float]:
+    """The table, and the largest error of those that were predicted in the file."""
+    lines = [
+        "| change | before | predicted | measured (min-max) | error | others |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    worst = 0.0
+    for one in rows:
+        times = one["situation"].batch_s
+        measured_s = statistics.median(times)
+        predicted_s = predictions.get(one["name"], one["predicted_s"])
+        error = predicted_s / measured_s - 1
+        if one["name"] in predictions:
+            worst = max(worst, abs(error))
+        lines.append(
+            f"| {one['name']} | {milliseconds(one['before_s'])} | {milliseconds(predicted_s)} | "
+            f"{milliseconds(measured_s)} ({1e3 * min(times):.2f}-{1e3 * max(times):.2f}) | "
+            f"{100 * error:+.1f} % | {100 * max(one['situation'].others):.0f} % |"
+        )
+    return "\n".join(lines) + "\n", worst
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", type=pathlib.Path, help="an ImageFolder; default: made images")
+    parser.add_argument("--step-ms", type=float, default=10, help="a step sleeps for so long")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=4, help="of each run, behind its start")
+    parser.add_argument("--patience", type=float, default=40,
+                        help="seconds for repeating runs that other processes disturbed")
+    parser.add_argument("--samples", type=int, default=20000, help="least samples in an epoch")
+    parser.add_argument("--require", type=float, default=0.1)
+    parser.add_argument("--results", type=pathlib.Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--slowfs", type=pathlib.Path,
+                        default=os.environ.get("FEEDMILL_SLOWFS", ROOT / "build/tests/slowfs"))
+    args = parser.parse_args()
+    if not args.slowfs.exists():
+        sys.exit(f"{args.slowfs} is missing: run `make test-c` first")
+    if args.data is None:
+        args.data = ROOT / "run-data" / "made"
+        make_images(args.data)
+    load = os.getloadavg()[0]
+    with contextlib.ExitStack() as stack:
+        rows = run_all(args, stack)
+    written = json.loads((args.results / "predictions.json").read_text())
+    text, worst = table(rows, written["seconds_per_batch"])
+    head = (
+        f"Time per batch of {BATCH}, step {args.step_ms:g} ms, {native.usable_cpus()} cores, load "
+        f"before {load:.2f}; predicted at {written['written']}, before the experiments ran; median "
+        f"of {args.rounds} runs in turn. See bench_predictions.py.\n\n"
+    )
+    (args.results / "predictions.md").write_text(head + text)
+    print(head + text, end="")
+    if worst > args.require:
+        sys.exit(f"FAILED: a prediction is off by {100 * worst:.1f} %")
+
+
+if __name__ == "__main__":
+    main()

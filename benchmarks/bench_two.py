@@ -1,0 +1,206 @@
+"""Two trainings on one host: what two processes get together from the cores that one had alone.
+
+    python benchmarks/bench_two.py [--data FOLDER] [--cpus 2] [--step-ms 0] [--rounds 5]
+
+Two processes, each with a loader of its own over FOLDER (an ImageFolder; default: made images), run
+on the same --cpus cores. In turn, and --rounds times: one of them alone with a decode thread per
+core, the other one resting; both at once as feedmill sizes them by itself; both at once with a
+thread per core each. Prints the rates, for what share of their work and of the waiting the decode
+threads were starved of a core, and each one's report. Exits with 1 where both together give less than --require of the one,
+where a process does not see the other one, or a report of crowded ones does not name it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+HERE = pathlib.Path(__file__).resolve()
+BATCH = 64
+WARM_S = 1.5  # until the epoch has begun, and the batches that were made ahead are used up
+
+
+# ---- one training --------------------------------------------------------------------------------
+
+
+def endless(loader: Any) -> Iterator[Any]:
+    return itertools.chain.from_iterable(itertools.repeat(loader))
+
+
+def train_until(stream: Iterator[Any], end_s: float, step_s: float) -> tuple[int, float]:
+    """Steps until the clock (time.monotonic()) says end_s: the number of images, the time then."""
+    n_images = 0
+    while (now_s := time.monotonic()) < end_s:
+        n_images += len(next(stream)[0])
+        if step_s:
+            time.sleep(step_s)
+    return n_images, now_s
+
+
+def measure(dataset: Any, order: dict[str, Any], step_s: float) -> tuple[dict[str, Any], Any]:
+    """One run: what is to be told of it, and the iterator, which must live until that is told."""
+    import feedmill
+    from feedmill import neighbours
+
+    loader = feedmill.DataLoader(
+        dataset, batch_size=BATCH, shuffle=True, native="require", threads=order["threads"]
+    )
+    stream = endless(loader)
+    _, begin_s = train_until(stream, order["begin_s"], step_s)
+    before = loader.stats()
+    n_images, end_s = train_until(stream, order["end_s"], step_s)
+    stats = loader.stats() - before
+    told = {
+        "images_per_s": n_images / (end_s - begin_s),
+        "n_threads": stats.n_threads,
+        "starved": stats.starved_ns / max(1, stats.starved_ns + stats.worker_cpu_ns),
+        "wait_starved": stats.wait_starved_ns / max(1, stats.data_wait_ns),
+        "wait": stats.data_wait_share,
+        "others": {one.pid: one.n_threads for one in neighbours.others()},
+        "report": loader.report(),
+    }
+    return told, stream
+
+
+def be_a_training(args: argparse.Namespace) -> None:
+    """Runs what is ordered, one JSON object a line, and tells of it; then waits for a line."""
+    from bench_torch import make_dataset
+
+    import feedmill
+
+    dataset, _ = make_dataset(args.data, args.samples)
+    # From here on it is known to other feedmill processes, as a training that has begun.
+    next(iter(feedmill.DataLoader(dataset, batch_size=BATCH, native="require")))
+    print(json.dumps({"pid": os.getpid()}), flush=True)
+    for line in sys.stdin:
+        told, stream = measure(dataset, json.loads(line), args.step_ms / 1e3)
+        print(json.dumps(told), flush=True)
+        sys.stdin.readline()
+        del stream
+
+
+# ---- both ----------------------------------------------------------------------------------------
+
+
+class Training:
+    """A process of the above."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        words = [sys.executable, HERE, "--training", "--data", args.data]
+        words += ["--samples", args.samples, "--step-ms", args.step_ms]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            [str(word) for word in words], stdin=pipe, stdout=pipe, text=True
+        )
+
+    def tell(self, text: str) -> None:
+        self.process.stdin.write(text + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit("FAILED: a training has ended; what it said is above")
+        return json.loads(line)
+
+
+def run(trainings: list[Training], threads: int | None, seconds: float) -> list[dict[str, Any]]:
+    """Has them train at the same time; what each tells."""
+    begin_s = time.monotonic() + WARM_S
+    order = json.dumps({"threads": threads, "begin_s": begin_s, "end_s": begin_s + seconds})
+    for one in trainings:
+        one.tell(order)
+    told = [one.answer() for one in trainings]
+    for one in trainings:
+        one.tell("")
+    return told
+
+
+def median_range(values: list[float]) -> str:
+    return f"{statistics.median(values):7.0f} images/s ({min(values):.0f}-{max(values):.0f})"
+
+
+def complaints(told: list[dict[str, Any]], pids: list[int], is_crowded: bool) -> list[str]:
+    """What a run of both shows that must not be."""
+    found = []
+    for one, own, other in zip(told, pids, reversed(pids)):
+        if not one["others"].get(str(other)):
+            found.append(f"pid {own} does not see that pid {other} decodes")
+        if is_crowded and str(other) not in one["report"]:
+            found.append(f"the report of pid {own} does not name pid {other}")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", type=pathlib.Path, help="an ImageFolder; default: made images")
+    parser.add_argument("--cpus", type=int, default=2, help="cores that both share")
+    parser.add_argument("--step-ms", type=float, default=0, help="a step sleeps for so long")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=4, help="of each run, behind the start")
+    parser.add_argument("--samples", type=int, default=4000, help="least samples in an epoch")
+    parser.add_argument("--require", type=float, default=0.95)
+    parser.add_argument("--training", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.training:
+        be_a_training(args)
+        return
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cpus])
+    n_cpus = len(os.sched_getaffinity(0))
+    if args.data is None:
+        from bench_torch import ROOT, make_images
+
+        args.data = ROOT / "run-data" / "made"
+        make_images(args.data)
+    print(f"{n_cpus} cores, load before {os.getloadavg()[0]:.2f}, step {args.step_ms:g} ms")
+    trainings = [Training(args), Training(args)]
+    pids = [one.answer()["pid"] for one in trainings]
+    alone: list[float] = []
+    pairs: dict[str, list[list[dict[str, Any]]]] = {"automatic": [], "a thread per core each": []}
+    wrong: list[str] = []
+    for number in range(args.rounds):
+        alone += [one["images_per_s"] for one in run([trainings[number % 2]], n_cpus, args.seconds)]
+        for (name, runs), threads in zip(pairs.items(), (None, n_cpus)):
+            runs.append(run(trainings, threads, args.seconds))
+            wrong += [f"{name}: {text}" for text in complaints(runs[-1], pids, bool(threads))]
+    for one in trainings:
+        one.process.stdin.close()
+        one.process.wait(60)
+    print(f"{'one alone, a thread per core':<36} {median_range(alone)}")
+    for name, runs in pairs.items():
+        together = [sum(one["images_per_s"] for one in told) for told in runs]
+        ratio = statistics.median(together) / statistics.median(alone)
+        print(f"{'two, ' + name:<36} {median_range(together)}  {ratio:.2f} of one alone")
+        if ratio < args.require:
+            wrong.append(f"{name}: {ratio:.3f} of one alone, not {args.require}")
+        for number, pid in enumerate(pids):
+            print(f"    pid {pid}: {describe([told[number] for told in runs])}")
+    for pid, one in zip(pids, pairs["a thread per core each"][-1]):
+        print(f"\nreport of pid {pid}, a thread per core each, last run:\n{one['report']}")
+    if wrong:
+        sys.exit("\n".join(["FAILED:", *dict.fromkeys(wrong)]))
+
+
+def describe(told: list[dict[str, Any]]) -> str:
+    def share(name: str) -> str:
+        return f"{100 * statistics.median(one[name] for one in told):.1f} %"
+
+    threads = sorted({one["n_threads"] for one in told})
+    return (
+        f"{'/'.join(map(str, threads))} decode threads, without a core {share('starved')} of the "
+        f"time that they had work; steps waited {share('wait')} of the time, "
+        f"{share('wait_starved')} of that for a core"
+    )
+
+
+if __name__ == "__main__":
+    main()
