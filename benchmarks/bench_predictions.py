@@ -14,14 +14,15 @@ The changes:
 - 2 threads: one decode thread more, from the local disk.
 - free storage: from a baseline that storage holds up to the same files on the local disk, whose
   pages are in memory.
-- free decode: from a baseline on slow storage that decoding holds up to files of the same number,
-  size and storage with a picture of 16 x 16 pixels in each, behind comments that fill the file. Its
-  batches are of that size, too, so that decoding and transforming take next to nothing.
+- free decode: files of the same number, size and storage with a picture of 16 x 16 pixels in each,
+  behind comments that fill the file. Batches are of that size, too, so that decoding and
+  transforming take next to nothing. Once on the slow storage, which stays the limit, and once on
+  the local disk, where the training loop becomes it.
 - no loader: loader.replay(), where both are free; what is left is the step.
 
-"again" is the first baseline itself, run in turn with them: by so much the machine has changed since
-the predictions were made. "others" is the largest share of the cores that other processes had in a
-run: more than a few per cent, and the errors say little. Such runs are repeated for --patience
+"again" is the first baseline itself, run in turn with them: by so much the machine has changed
+since the predictions were made. "others" is the largest share of the cores that other processes had
+in a run: more than a few per cent, and the errors say little. Such runs are repeated for --patience
 seconds. Needs /dev/fuse, fusermount3 and slowfs (`make test-c`).
 """
 
@@ -38,7 +39,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +67,7 @@ class Rates:
     Attributes:
         n_threads, n_cpus: decode threads of the run, and cores that they may use.
         samples: in a batch.
-        consumer_s: a batch's time outside of the loader, and from its being ready to its return.
+        loop_s: a batch's time outside of the loader, and from its being ready to its return.
         work_s: core time that the decode threads spend on a sample.
         storage_s: a sample's share of the storage, where as many reads are under way as may be.
     """
@@ -75,35 +75,40 @@ class Rates:
     n_threads: int
     n_cpus: int
     samples: float
-    consumer_s: float
+    loop_s: float
     work_s: float
     storage_s: float
 
-    @classmethod
-    def of(cls, stats: feedmill.Stats) -> Rates:
-        steady = stats.steps[(stats.steps["phase"] == STEADY) & (stats.steps["compute_ns"] > 0)]
-        consumer_ns = (steady["compute_ns"] + steady["overhead_ns"]).mean()
-        return cls(
-            n_threads=stats.n_threads,
-            n_cpus=native.usable_cpus(),
-            samples=stats.samples / stats.batches,
-            consumer_s=float(consumer_ns) / 1e9,
-            work_s=stats.worker_cpu_ns / stats.native_samples / 1e9,
-            storage_s=stats.read_ns / stats.read_files / stats.read_depth / 1e9,
-        )
+
+def rates_of(stats: feedmill.Stats) -> Rates:
+    steady = stats.steps[(stats.steps["phase"] == STEADY) & (stats.steps["compute_ns"] > 0)]
+    return Rates(
+        n_threads=stats.n_threads,
+        n_cpus=native.usable_cpus(),
+        samples=stats.samples / stats.batches,
+        loop_s=float((steady["compute_ns"] + steady["overhead_ns"]).mean()) / 1e9,
+        work_s=stats.worker_cpu_ns / stats.native_samples / 1e9,
+        storage_s=stats.read_ns / stats.read_files / stats.read_depth / 1e9,
+    )
 
 
 def predict(
     rates: Rates,
     threads: int | None = None,
+    *,
     free_storage: bool = False,
     free_decode: bool = False,
+    free_transform: bool = False,
 ) -> float:
-    """Seconds per batch: the stages work at the same time, and the slowest one sets the pace."""
+    """Seconds per batch: the stages work at the same time, and the slowest one sets the pace.
+
+    Args:
+        free_decode, free_transform: go together here.
+    """
     cores = min(threads or rates.n_threads, rates.n_cpus)
-    work_s = 0.0 if free_decode else rates.samples * rates.work_s / cores
+    work_s = 0.0 if free_decode and free_transform else rates.samples * rates.work_s / cores
     storage_s = 0.0 if free_storage else rates.samples * rates.storage_s
-    return max(rates.consumer_s, work_s, storage_s)
+    return max(rates.loop_s, work_s, storage_s)
 
 
 # ---- runs ----------------------------------------------------------------------------------------
@@ -243,9 +248,10 @@ def milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:.2f} ms"
 
 
-def delay_ms(images_per_s: float) -> int:
-    """Of each open and each read, so that 64 reads under way give about so many images."""
-    return max(1, round(1e3 * 64 / images_per_s / 2))
+def slow_ms(sample_s: float) -> int:
+    """Delay of each open and each read: with 64 reads under way, as many as io_uring has, storage
+    is three times as slow as decoding."""
+    return max(1, round(1e3 * 3 * sample_s * 64 / 2))
 
 
 def run_all(args: argparse.Namespace, stack: contextlib.ExitStack) -> list[dict[str, Any]]:
@@ -255,7 +261,7 @@ def run_all(args: argparse.Namespace, stack: contextlib.ExitStack) -> list[dict[
     def baseline(folder: pathlib.Path, *mounts: Mount) -> tuple[Situation, Rates]:
         situation = Situation(dataset_of(folder, args.samples), mounts=mounts)
         situation.run(1, runs.step_s)  # warms the page cache
-        rates = Rates.of(runs.measure(situation, 2))
+        rates = rates_of(runs.measure(situation, 2))
         print(f"baseline: {milliseconds(situation.batch_s[-1])} a batch, by the model "
               f"{milliseconds(predict(rates))}; others had {situation.others[-1]:.1%}; {rates}",
               flush=True)
@@ -265,15 +271,12 @@ def run_all(args: argparse.Namespace, stack: contextlib.ExitStack) -> list[dict[
         return stack.enter_context(Mount(args.slowfs, folder, delay))
 
     near, near_rates = baseline(args.data)
-    decoded_per_s = 1 / near_rates.work_s
-    far_ms, middling_ms = delay_ms(decoded_per_s / 3), delay_ms(1.6 * decoded_per_s)
-    far, middling = slow(args.data, far_ms), slow(args.data, middling_ms)
+    delay = slow_ms(near_rates.work_s)
+    far = slow(args.data, delay)
     far_situation, far_rates = baseline(far.path, far)
-    middling_situation, middling_rates = baseline(middling.path, middling)
     tiny = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fm_tiny_")))
     make_tiny(args.data, tiny)
-    slow_tiny = slow(tiny, middling_ms)
-    tiny_dataset = dataset_of(slow_tiny.path, args.samples, TINY)
+    far_tiny = slow(tiny, delay)
 
     def row(
         name: str, situation: Situation, base: Situation, predicted_s: float
@@ -281,16 +284,19 @@ def run_all(args: argparse.Namespace, stack: contextlib.ExitStack) -> list[dict[
         return {"name": name, "situation": situation, "predicted_s": predicted_s,
                 "before_s": base.batch_s[-1]}
 
+    free = {"free_decode": True, "free_transform": True}
     rows = [
         row("1 -> 2 threads", Situation(near.loader.dataset, 2), near,
             predict(near_rates, threads=2)),
-        row(f"free storage (before: {far_ms} ms an open and a read)", near, far_situation,
+        row(f"free storage (before: {delay} ms an open and a read)", near, far_situation,
             predict(far_rates, free_storage=True)),
-        row(f"free decode (storage: {middling_ms} ms an open and a read)",
-            Situation(tiny_dataset, mounts=(slow_tiny,)), middling_situation,
-            predict(middling_rates, free_decode=True)),
+        row(f"free decode ({delay} ms an open and a read)",
+            Situation(dataset_of(far_tiny.path, args.samples, TINY), mounts=(far_tiny,)),
+            far_situation, predict(far_rates, **free)),
+        row("free decode (local disk)", Situation(dataset_of(tiny, args.samples, TINY)), near,
+            predict(near_rates, **free)),
         row("no loader", Replayed(near.loader.dataset), near,
-            predict(near_rates, free_storage=True, free_decode=True)),
+            predict(near_rates, free_storage=True, **free)),
     ]
     control = row("again", near, near, near.batch_s[-1])
     write_predictions(args.results / "predictions.json", rows)

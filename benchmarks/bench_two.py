@@ -6,8 +6,9 @@ Two processes, each with a loader of its own over FOLDER (an ImageFolder; defaul
 on the same --cpus cores. In turn, and --rounds times: one of them alone with a decode thread per
 core, the other one resting; both at once as feedmill sizes them by itself; both at once with a
 thread per core each. Prints the rates, for what share of their work and of the waiting the decode
-threads were starved of a core, and each one's report. Exits with 1 where both together give less than --require of the one,
-where a process does not see the other one, or a report of crowded ones does not name it.
+threads were starved of a core, and each one's report. Exits with 1 where both together give less
+than --require of the one, where a process does not see the other one, or a report of crowded ones
+does not name it.
 """
 
 from __future__ import annotations
