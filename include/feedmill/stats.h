@@ -64,7 +64,6 @@ typedef struct fm_blame {
     X(starved_ns, "the part of decode_ns and transform_ns in which the thread had no core")    \
     X(worker_cpu_ns, "CPU time of the decode threads")                                         \
     X(worker_idle_ns, "sum over decode threads of the time without work")                      \
-    X(wait_idle_ns, "... as far as a step waited for data meanwhile")                          \
     X(fallback_ns, "time spent in the caller's fallback")                                      \
     X(host_wait_ns, "sum over steps of the time inside next()")                                \
     X(data_wait_ns, "sum over steps of the part of host_wait_ns before the batch was ready")   \

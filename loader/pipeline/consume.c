@@ -260,8 +260,21 @@ void fm_loader_out_size(const fm_loader *loader, int *height, int *width) {
 
 /* ---- counters -------------------------------------------------------------------------------- */
 
+/* Time without work of all decode threads together, up to now. */
+static uint64_t idle_ns(fm_loader *loader, uint64_t now_ns) {
+    uint64_t sum_ns = 0;
+    for (uint32_t i = 0; i < loader->n_workers; i++) {
+        fm_worker *const worker = &loader->workers[i];
+        sum_ns += atomic_load_explicit(&worker->idle_ns, memory_order_relaxed);
+        const uint64_t since_ns =
+            atomic_load_explicit(&worker->idle_since_ns, memory_order_relaxed);
+        if (since_ns && since_ns < now_ns) sum_ns += now_ns - since_ns;
+    }
+    return sum_ns;
+}
+
 static void add_workers(fm_loader *loader, fm_stats *out) {
-    out->worker_idle_ns = fm_record_idle_ns(loader, fm_clock_ns());
+    out->worker_idle_ns = idle_ns(loader, fm_clock_ns());
     for (uint32_t i = 0; i < loader->n_workers; i++) {
         fm_worker *const worker = &loader->workers[i];
         out->native_samples += atomic_load_explicit(&worker->n_samples, memory_order_relaxed);

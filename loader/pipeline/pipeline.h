@@ -138,7 +138,6 @@ struct fm_loader {
     /* Sums: the consumer writes, under lock, stats read. */
     uint64_t request_ns; /* of the step that runs, 0: none */
     uint32_t request_ready;
-    uint64_t request_idle_ns; /* idle time of all workers until then */
     uint64_t since_ns;        /* the end of the step before, if it was of this epoch */
     fm_work since_work;       /* the sum of work then */
     uint64_t waited_until_ns; /* when that wait was last looked at */
@@ -162,8 +161,6 @@ void fm_record_step(fm_loader *loader, const fm_group *group);
 void fm_record_failed_wait(fm_loader *loader, const fm_group *group, uint64_t until_ns);
 /* Locked. A task is done or rejected. */
 void fm_record_sample(fm_loader *loader, const fm_task *task);
-/* Time without work of all decode threads together, up to now. */
-uint64_t fm_record_idle_ns(fm_loader *loader, uint64_t now_ns);
 
 /* run.c */
 /* A worker thread's body; argument: fm_worker. */

@@ -18,18 +18,6 @@ static uint32_t count_ready(fm_loader *loader) {
     return n;
 }
 
-uint64_t fm_record_idle_ns(fm_loader *loader, uint64_t now_ns) {
-    uint64_t sum_ns = 0;
-    for (uint32_t i = 0; i < loader->n_workers; i++) {
-        fm_worker *const worker = &loader->workers[i];
-        sum_ns += atomic_load_explicit(&worker->idle_ns, memory_order_relaxed);
-        const uint64_t since_ns =
-            atomic_load_explicit(&worker->idle_since_ns, memory_order_relaxed);
-        if (since_ns && since_ns < now_ns) sum_ns += now_ns - since_ns;
-    }
-    return sum_ns;
-}
-
 /* Locked. The last step, if no other epoch has begun since. */
 static fm_step *last_step(fm_loader *loader) {
     if (!loader->n_steps || !loader->last_return_ns) return NULL;
@@ -42,7 +30,6 @@ void fm_record_request(fm_loader *loader) {
     const uint64_t now_ns = fm_clock_ns();
     loader->request_ns = loader->waited_until_ns = now_ns;
     loader->request_ready = count_ready(loader);
-    loader->request_idle_ns = fm_record_idle_ns(loader, now_ns);
     if (!loader->last_return_ns) loader->since_work = loader->work;
     loader->since_ns = loader->last_return_ns ? loader->last_return_ns : now_ns;
     fm_step *const step = last_step(loader);
@@ -102,11 +89,7 @@ static uint64_t add_data_wait(fm_loader *loader, const fm_group *group, uint64_t
     } else {
         blame->unattributed_ns = wait_ns;
     }
-    /* Read a moment after the batch was ready: no more than the wait itself can be idle. */
-    const uint64_t idle_ns = fm_record_idle_ns(loader, fm_clock_ns()) - loader->request_idle_ns;
-    const uint64_t most_ns = wait_ns * loader->n_workers;
     loader->sums.data_wait_ns += wait_ns;
-    loader->sums.wait_idle_ns += idle_ns < most_ns ? idle_ns : most_ns;
     add_blame(&loader->sums.blame, blame);
     return wait_ns;
 }
