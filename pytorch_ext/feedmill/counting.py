@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from feedmill.records import BOUNDARY, FIRST, KEPT_STEPS, STEADY, STEP_DTYPE
+from feedmill.surroundings import Clock
 
 
 class Account:
     """Counters and steps of something, for whoever wants to know them when it is gone."""
 
-    # Called with counters() and steps() when this object goes, perhaps by the garbage collector in
-    # the middle of anything: it must wait for no lock.
-    on_end: Callable[[dict[str, Any], np.ndarray], None] | None = None
+    # Called with counters(), steps() and slow_samples() when this object goes, perhaps by the
+    # garbage collector in the middle of anything: it must wait for no lock.
+    on_end: Callable[[dict[str, Any], np.ndarray, list[Any]], None] | None = None
 
     def counters(self) -> dict[str, Any]:
         """Values of the fields of Stats, by name."""
@@ -27,10 +28,14 @@ class Account:
         """Records of STEP_DTYPE, oldest first, at most KEPT_STEPS."""
         raise NotImplementedError
 
+    def slow_samples(self) -> list[Any]:
+        """stats.SlowSample, the slowest first."""
+        return []
+
     def __del__(self) -> None:
         if self.on_end is not None:
             with contextlib.suppress(Exception):  # half made, or the interpreter is going down
-                self.on_end(self.counters(), self.steps())
+                self.on_end(self.counters(), self.steps(), self.slow_samples())
 
 
 class StepCounters(Account):
@@ -41,6 +46,7 @@ class StepCounters(Account):
     """
 
     def __init__(self) -> None:
+        self.clock = Clock()  # started by the first epoch
         self._pid = os.getpid()
         self._n_epochs = 0
         self._n_batches = 0
@@ -56,6 +62,7 @@ class StepCounters(Account):
         """Returns the epoch's number, which its steps pass to add_step()."""
         if self._pid != os.getpid():
             StepCounters.__init__(self)
+        self.clock.start()
         self._n_epochs += 1
         self._last_return_ns = 0
         return self._n_epochs - 1
@@ -84,12 +91,13 @@ class StepCounters(Account):
         return self._steps[place : place + 1]
 
     def counters(self) -> dict[str, Any]:
+        wait_ns = self._host_wait_ns  # read once: another thread may be counting
         return {
             "epochs": self._n_epochs,
             "batches": self._n_batches,
-            "host_wait_ns": self._host_wait_ns,
-            "data_wait_ns": self._host_wait_ns,
-            "wait_python_ns": self._host_wait_ns,
+            "host_wait_ns": wait_ns,
+            "data_wait_ns": wait_ns,
+            "wait_python_ns": wait_ns,
             "wall_ns": self._wall_ns,
         }
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from feedmill._ops import native
 from feedmill.counting import Account
 from feedmill.plan import Plan
 from feedmill.records import KEPT_STEPS, STEP_DTYPE, native_steps
-from feedmill.stats import sum_counters
+from feedmill.stats import SlowSample, join_slow_samples, slow_samples_of, sum_counters
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,14 @@ def budget_refusal(config: Config) -> str | None:
     return None
 
 
+class _Known(NamedTuple):
+    """What a native loader tells."""
+
+    counters: dict[str, Any]
+    steps: np.ndarray
+    slow_samples: list[SlowSample]
+
+
 class _Entry:
     """A native loader from open to close, and its counters for ever."""
 
@@ -84,14 +92,14 @@ class _Entry:
         self.config = config
         self.handle = handle
         self.idle = False
-        # Counters and steps as they were at the close; None: it is open.
-        self.last: tuple[dict[str, Any], np.ndarray] | None = None
+        self.last: _Known | None = None  # as it was at the close; None: it is open
 
-    def read(self) -> tuple[dict[str, Any], np.ndarray]:
-        """Counters and steps as of now."""
+    def read(self) -> _Known:
+        """Everything as of now."""
         if self.last is None:
             try:
-                return self.handle.stats(), native_steps(self.handle)
+                handle = self.handle
+                return _Known(handle.stats(), native_steps(handle), slow_samples_of(handle))
             except ValueError:  # closed meanwhile, by another thread or the garbage collector
                 pass
         assert self.last is not None
@@ -105,7 +113,17 @@ class _Entry:
             except ValueError:
                 pass
         assert self.last is not None
-        return self.last[0]
+        return self.last.counters
+
+    def slow_samples(self) -> list[SlowSample]:
+        """Those alone."""
+        if self.last is None:
+            try:
+                return slow_samples_of(self.handle)
+            except ValueError:
+                pass
+        assert self.last is not None
+        return self.last.slow_samples
 
     def close(self) -> None:
         self.last = self.read()
@@ -212,7 +230,12 @@ class Handles(Account):
     def steps(self) -> np.ndarray:
         """The latest step records of all native loaders, one loader after the other."""
         self._forget_after_fork()
-        return _join_steps([entry.read()[1] for entry in self._entries])
+        return _join_steps([entry.read().steps for entry in self._entries])
+
+    def slow_samples(self) -> list[SlowSample]:
+        """The slowest samples of all native loaders, each index once."""
+        self._forget_after_fork()
+        return join_slow_samples(entry.slow_samples() for entry in self._entries)
 
     def _forget_after_fork(self) -> None:
         """A child has none of its parent's threads: its native loaders are of no use there."""
@@ -226,9 +249,11 @@ def _with_closed_merged(entries: list[_Entry]) -> list[_Entry]:
     if len(closed) < 2:
         return entries
     merged = _Entry(None, None)
-    merged.last = (
-        sum_counters([entry.last[0] for entry in closed]),
-        _join_steps([entry.last[1] for entry in closed]),
+    known = [entry.last for entry in closed]
+    merged.last = _Known(
+        sum_counters([one.counters for one in known]),
+        _join_steps([one.steps for one in known]),
+        join_slow_samples(one.slow_samples for one in known),
     )
     return [merged, *(entry for entry in entries if entry not in closed)]
 

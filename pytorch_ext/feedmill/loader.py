@@ -15,7 +15,7 @@ from feedmill.accelerated import note_read
 from feedmill.diagnostics import draws_of_item, fetch_one
 from feedmill.epochs import Epoch, samplers_of
 from feedmill.formats import IMAGE_DTYPES, MEMORY_FORMATS
-from feedmill.paths import Inside, choose, crowding, explanation, make_iterator
+from feedmill.paths import Inside, around, choose, explanation, make_iterator
 from feedmill.records import KEPT_STEPS
 from feedmill.recycle import Replay, costs
 from feedmill.samples import Item
@@ -281,16 +281,28 @@ class DataLoader(TorchDataLoader[_T_co]):
         )
         steps = np.concatenate([one.steps() for one in accounts])
         steps = steps[np.argsort(steps["request_ns"], kind="stable")][-KEPT_STEPS:]
-        return Stats(path=inside.path, reasons=inside.reasons, steps=steps, **counters)
+        return Stats(
+            path=inside.path,
+            reasons=inside.reasons,
+            steps=steps,
+            slow_samples=tuple(inside.handles.slow_samples()),
+            **counters,
+            **inside.clock.counters(),
+        )
 
-    def report(self) -> str:
-        """stats() as text for a person; the first line is the verdict. The last ones say what the
-        loader costs, if there was a replay(), and where decode threads have to share their CPUs
-        with other threads, and which setting to change."""
+    def report(
+        self, *, wait_ms: float = 5, gpu: float = 0.8, cpu: tuple[float, float] = (0.6, 0.8)
+    ) -> str:
+        """stats() as text for a person: a sentence that says what to do; the targets, met or
+        missed; problems with diagnosis and remedy; the numbers behind all that; and what the loader
+        costs, if there was a replay().
+
+        Args:
+            wait_ms, gpu, cpu: targets, as of feedmill.Stats.report().
+        """
         stats = self.stats()
-        rows = costs(stats.steps, self._feedmill.replay_counters.steps())
-        rows += [f"  crowded    {text}" for text in crowding(stats)]
-        return "\n".join([stats.report(), *rows])
+        text = stats.report(wait_ms=wait_ms, gpu=gpu, cpu=cpu, around=around(self, stats))
+        return "\n".join([text, *costs(stats.steps, self._feedmill.replay_counters.steps())])
 
     def replay(self, n: int, steps: int | None = None) -> Replay:
         """Ready batches, used over and over: an iterable like this loader that costs nothing.

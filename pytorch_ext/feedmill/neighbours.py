@@ -99,6 +99,7 @@ def begin(key: int, n_threads: int) -> None:
     _forget_after_fork()
     _running[key] = n_threads
     _publish()
+    _meet()
 
 
 def end(key: int) -> None:
@@ -106,6 +107,7 @@ def end(key: int) -> None:
     _forget_after_fork()
     if _running.pop(key, None) is not None:
         _publish()
+        _meet()
 
 
 def _forget_after_fork() -> None:
@@ -116,6 +118,7 @@ def _forget_after_fork() -> None:
     with contextlib.suppress(OSError):
         os.close(_file)
     _running.clear()
+    _met.clear()
     _pid, _file, _path, _writing = os.getpid(), -1, "", threading.Lock()
 
 
@@ -188,6 +191,19 @@ def _directory() -> str:
 
 
 # ---- what the others run -------------------------------------------------------------------------
+
+_met: dict[int, Neighbour] = {}  # by pid, as they were seen last
+
+
+def met() -> list[Neighbour]:
+    """Other processes that ran decode threads when epochs of this one began or ended, or do so
+    now, by process number. Some may have ended."""
+    _meet()
+    return sorted(_met.values(), key=lambda one: one.pid)
+
+
+def _meet() -> None:
+    _met.update((one.pid, one) for one in others() if one.n_threads)
 
 
 def others() -> list[Neighbour]:

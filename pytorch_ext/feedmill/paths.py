@@ -20,12 +20,15 @@ from feedmill.handles import Config, Handles, budget_refusal
 from feedmill.iterator import NativeDataLoaderIter, native_config
 from feedmill.recognise import has_default_collate, recognise
 from feedmill.samples import Source
-from feedmill.stats import OFF, PythonCounters, Stats
+from feedmill.sampling import look_ahead_rule, never
+from feedmill.stats import PythonCounters, Stats
+from feedmill.surroundings import Clock, around_now
 from feedmill.torch_path import TorchCounters, count_steps
+from feedmill.verdict import OFF, Around
 
 _LEAST_SAMPLES = 64  # that tell what a dataset's files are like
-# Decode threads that had a CPU for less than this share of their work had to share it.
-_SHARED_CPU = 0.9
+# Decode threads that had no CPU for more than this share of their work had to share it.
+_STARVED = 0.1
 
 
 class Inside:
@@ -36,6 +39,7 @@ class Inside:
 
     Attributes:
         replay_counters: steps of replay(), which are not the loader's.
+        clock: runs since the first iter().
         path, reasons: of the latest iter(), as in Stats.
         fitting: the latest configuration that the memory budget allowed.
         iter_began_ns: when the latest iter() was called.
@@ -49,6 +53,7 @@ class Inside:
         self.python_counters = PythonCounters()
         self.replay_counters = StepCounters()
         self.epochs = Epochs(next_epoch)
+        self.clock = Clock()
         self.path = "none"
         self.reasons: tuple[str, ...] = ()
         self.fitting: Config | None = None
@@ -140,6 +145,7 @@ def _local_world_size() -> int:
 
 def make_iterator(loader: Any) -> Any:
     """A new iterator of the loader, on the path that it takes now."""
+    loader._feedmill.clock.start()
     loader._feedmill.iter_began_ns = time.monotonic_ns()
     source = choose(loader)
     if isinstance(source, list):
@@ -231,20 +237,29 @@ def explanation(loader: Any) -> str:
     return "\n".join([*lines, *(f"  note       {text}" for text in _notes(loader))])
 
 
-def crowding(stats: Stats) -> list[str]:
-    """What report() says where decode threads have to share their CPUs, by the neighbours of now.
+def crowding(stats: Stats) -> tuple[str, str]:
+    """Where decode threads have to share their CPUs, by the neighbours of now: what crowding.py
+    says of (decode threads, torch's own threads), or "".
 
     torch's own threads are mentioned only where the decode threads were seen to wait for a CPU.
     """
     if not stats.n_threads:
-        return []
+        return "", ""
     n_usable = native.usable_cpus()
     me = neighbours.myself()
     me = replace(me, n_threads=max(stats.n_threads, me.n_threads))
     texts = decode_crowding([me, *on_same_cpus(me.cpus, neighbours.others())], n_usable)
-    if stats.worker_cpu_ns < _SHARED_CPU * (stats.decode_ns + stats.transform_ns):
-        texts += intra_op_crowding(me, n_usable)
-    return texts
+    pool = intra_op_crowding(me, n_usable) if stats.starved_share > _STARVED else []
+    return "".join(texts), "".join(pool)
+
+
+def around(loader: Any, stats: Stats) -> Around:
+    """What the loader's report says beside its counters."""
+    waits_for_next = look_ahead_rule(loader._index_sampler) is never and loader.num_workers == 0
+    crowded, pool = crowding(stats)
+    return replace(
+        around_now(loader), crowded=crowded, pool=pool, looks_ahead=not waits_for_next
+    )
 
 
 def _notes(loader: Any) -> list[str]:

@@ -1,23 +1,59 @@
-"""Counters of one DataLoader, and the report that reads them for a person."""
+"""Counters of one DataLoader."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from feedmill.records import STEP_DTYPE
+from feedmill import reporting
+from feedmill.capacity import Capacity, Rates, capacity_of, rates_of, seconds_a_step
+from feedmill.records import CAUSES, PHASES, SAMPLE_DTYPE, STEP_DTYPE
+from feedmill.verdict import Around
 
-# Fields that describe a native loader rather than count what it did: the latest one's count.
-_GAUGES = frozenset({"n_threads", "n_slots", "slot_bytes", "read_depth"})
+# Fields that describe a native loader or this process rather than count what it did: the latest
+# one's count.
+_GAUGES = frozenset({"n_threads", "n_slots", "slot_bytes", "read_depth", "usable_cpus"})
 
-# The reason of a DataLoader that was told not to run natively.
-OFF = "native='off' was asked for"
+KEPT_SLOW_SAMPLES = 16
 
-# A wait for data under this share of the time is no stall worth a sentence.
-_NO_STALL = 0.02
+
+class Percentiles(NamedTuple):
+    """Of a time in nanoseconds, over steps."""
+
+    p50: int
+    p90: int
+    p99: int
+    max: int
+
+
+@dataclass(frozen=True)
+class SlowSample:
+    """A sample that took long to read, decode and transform.
+
+    Attributes:
+        path: its file, or the end of a path above 255 bytes; "" for bytes from feedmill_item().
+        index: in the dataset.
+        file_bytes: of the encoded image.
+        read_ns: from the start of the read to its last byte.
+        decode_ns, transform_ns: CPU time.
+        starved_ns: time without a core meanwhile, which is no part of cost_ns.
+    """
+
+    path: str
+    index: int
+    file_bytes: int
+    read_ns: int
+    decode_ns: int
+    transform_ns: int
+    starved_ns: int
+
+    @property
+    def cost_ns(self) -> int:
+        """Reading and working on it together."""
+        return self.read_ns + self.decode_ns + self.transform_ns
 
 
 @dataclass(frozen=True)
@@ -25,8 +61,9 @@ class Stats:
     """A snapshot of what a DataLoader did since it was made, natively and on torch's path together.
 
     A later snapshot minus an earlier one gives the interval: counters are subtracted, descriptions
-    (path, reasons, reader, cpu, the sizes from n_threads on) are the later one's, and steps those
-    that came after the earlier one. Times are nanoseconds of the wall clock unless said otherwise.
+    (path, reasons, reader, cpu, the sizes from n_threads on) are the later one's, and steps and
+    slow samples those that the earlier one did not have. Times are nanoseconds of the wall clock
+    unless said otherwise.
 
     Attributes:
         path: "native", "torch" (torch's own workers or process did the work: only `batches`,
@@ -52,13 +89,11 @@ class Stats:
             file, waits for a CPU included.
         decode_ns, transform_ns: wall time in the decoder and in resize, flip, normalize and store,
             summed over the decode threads.
-        starved_ns: the part of decode_ns and transform_ns in which the decode thread had no core:
-            other threads and processes, or a quota. High: more threads would not help.
+        starved_ns: time in which a decode thread worked on a sample and had no core: other threads
+            and processes, or a quota. High: more threads would not help.
         worker_cpu_ns: CPU time of the decode threads, at work or not.
         worker_idle_ns: time of the decode threads without work, also between epochs. High: there
             are threads to spare, or files come late.
-        wait_idle_ns: the part of it while a step waited for data. High: files come late. Low
-            beside n_threads * data_wait_ns: the decode threads are the bottleneck.
         fallback_ns: time spent in Pillow for `fallback_samples`, all of it in the consumer's way.
         collate_ns: time in a collate_fn of the script's own on native batches, on the consumer's
             thread. High: it is worth making faster, or doing on the GPU.
@@ -82,12 +117,22 @@ class Stats:
             is the work on one batch divided by the decode threads; more where the sampler takes
             its time (a permutation of many indices), or files come late.
         open_ns: time that opening native loaders took, at most once an epoch.
+        elapsed_ns: since the first iter(). The following five are of that time, and of the whole
+            process with all of its loaders and everything else that it does.
+        process_cpu_ns: CPU time of this process, all threads, and of its child processes.
+        host_busy_ns: time that the CPUs which this process may use were busy, for whomever. Far
+            above process_cpu_ns: others compute there, too.
+        throttled_periods, throttled_ns: how often, and how long altogether, a CPU quota stopped
+            this process's cgroup (on each CPU; they are summed). High: raise the quota.
+        device_read_bytes: what block devices delivered to this process. Far below read_bytes: the
+            files came from the page cache (or from a network, whose bytes are not in it).
         threads_created, allocations, allocated_bytes: by native loaders, since they were opened.
             They stand still from the second epoch on.
         n_threads: decode threads. n_slots, slot_bytes: batch buffers. read_depth: files that may
-            be in flight.
+            be in flight. usable_cpus: CPUs that the process may use, by affinity and quota.
         reader: "uring", "pread", or "" before anything ran; reader_reason: why that one.
         cpu: instructions that the pixels' code uses: "scalar", "sse41", "avx2" or "avx512".
+        slow_samples: of native loaders, at most 16, the slowest first.
         steps: numpy records, one a step, oldest first (the last 65,536), with these fields:
             step, epoch: both count from 0 in each native loader and on torch's path.
             phase: records.FIRST (the loader's first step), BOUNDARY (the first of a later epoch)
@@ -136,7 +181,6 @@ class Stats:
     starved_ns: int = 0
     worker_cpu_ns: int = 0
     worker_idle_ns: int = 0
-    wait_idle_ns: int = 0
     fallback_ns: int = 0
     collate_ns: int = 0
     verified_samples: int = 0
@@ -160,6 +204,12 @@ class Stats:
     iter_ns: int = 0
     first_batch_ns: int = 0
     open_ns: int = 0
+    elapsed_ns: int = 0
+    process_cpu_ns: int = 0
+    host_busy_ns: int = 0
+    throttled_periods: int = 0
+    throttled_ns: int = 0
+    device_read_bytes: int = 0
     threads_created: int = 0
     allocations: int = 0
     allocated_bytes: int = 0
@@ -167,9 +217,11 @@ class Stats:
     n_slots: int = 0
     slot_bytes: int = 0
     read_depth: int = 0
+    usable_cpus: int = 0
     reader: str = ""
     reader_reason: str = ""
     cpu: str = ""
+    slow_samples: tuple[SlowSample, ...] = ()
     steps: np.ndarray = field(default_factory=lambda: np.empty(0, STEP_DTYPE), compare=False)
 
     def __sub__(self, earlier: Stats) -> Stats:
@@ -180,7 +232,8 @@ class Stats:
         }
         # Records move and go with their native loaders; the time of the request names a step.
         known = np.isin(self.steps["request_ns"], earlier.steps["request_ns"])
-        return replace(self, steps=self.steps[~known], **changes)
+        slow = tuple(one for one in self.slow_samples if one not in earlier.slow_samples)
+        return replace(self, steps=self.steps[~known], slow_samples=slow, **changes)
 
     @property
     def images_per_second(self) -> float:
@@ -193,18 +246,90 @@ class Stats:
         return self.wall_ns - self.torch_wall_ns
 
     @property
-    def _native_wait_ns(self) -> int:
-        return self.data_wait_ns - self.torch_wait_ns
-
-    @property
     def pillow_count(self) -> int:
         """Samples that took the slow path through Pillow."""
         return self.fallback_samples
 
     @property
     def data_wait_share(self) -> float:
-        """Share of the wall time that the consumer waited for data, 0 to 1. Low is good."""
+        """The stall: share of the wall time that the consumer waited for data, 0 to 1. Low is
+        good."""
         return min(1.0, self.data_wait_ns / self.wall_ns) if self.wall_ns else 0.0
+
+    @property
+    def au(self) -> float:
+        """MLPerf Storage's accelerator utilization: 1 - data_wait_ns / wall_ns. High is good. A
+        GPU that works on while next() waits is used better than that."""
+        return 1 - self.data_wait_share
+
+    @property
+    def steady_wait_share(self) -> float:
+        """data_wait_share of the steady state: of its steps, from each request to the next."""
+        steps = self.steps_of("steady")
+        if not len(steps):
+            return 0.0
+        return min(1.0, float(steps["data_wait_ns"].mean()) / 1e9 / seconds_a_step(steps))
+
+    @property
+    def steady_au(self) -> float:
+        """au of the steady state."""
+        return 1 - self.steady_wait_share
+
+    @property
+    def steady_images_per_second(self) -> float:
+        """Samples per second of the steady state of native epochs; 0 where there was none."""
+        steps = self.steps_of("steady")
+        steps = steps[steps["n_samples"] > 0]
+        return float(steps["n_samples"].mean()) / seconds_a_step(steps) if len(steps) else 0.0
+
+    @property
+    def demand(self) -> float | None:
+        """Samples per second that the training step could take from a loader that never lets it
+        wait: samples over compute_ns of the steady state. None: not known, as for torch's path."""
+        steps = self.steps_of("steady")
+        steps = steps[(steps["n_samples"] > 0) & (steps["compute_ns"] > 0)]
+        if not len(steps):
+            return None
+        return float(steps["n_samples"].sum()) / (float(steps["compute_ns"].sum()) / 1e9)
+
+    @property
+    def capacity(self) -> Capacity:
+        """Samples per second that storage, decode threads and Python could deliver each."""
+        return capacity_of(self)
+
+    def rates(self, *, overlaps: bool = True) -> Rates | None:
+        """What feedmill.capacity predicts from; arguments and result as of rates_of() there."""
+        return rates_of(self, overlaps=overlaps)
+
+    def steps_of(self, phase: str | None = "steady") -> np.ndarray:
+        """The steps of a phase: "first", "boundary" or "steady"; None: all."""
+        if phase is None:
+            return self.steps
+        if phase not in PHASES:
+            names = ", ".join(map(repr, PHASES))
+            raise ValueError(f"phase is {phase!r}; it must be one of {names} or None")
+        return self.steps[self.steps["phase"] == PHASES.index(phase)]
+
+    def percentiles(self, name: str, phase: str | None = "steady") -> Percentiles:
+        """Of a time of the steps, such as "data_wait_ns", "host_wait_ns" or "compute_ns"; zeros
+        where there is no step.
+
+        Args:
+            name: a field of `steps` that is a time.
+            phase: as of steps_of().
+        """
+        values = self.steps_of(phase)[name]
+        if name == "compute_ns":
+            values = values[values > 0]  # 0: nothing was asked for behind the step
+        if not len(values):
+            return Percentiles(0, 0, 0, 0)
+        return Percentiles(*map(int, np.percentile(values, [50, 90, 99, 100])))
+
+    def waits(self, phase: str | None = "steady") -> dict[str, int]:
+        """Nanoseconds by cause, as the fields of `steps` from storage_ns on; arguments as of
+        steps_of(). Together they are the data_wait_ns of those steps."""
+        steps = self.steps_of(phase)
+        return {name: int(steps[name].sum()) for name in CAUSES}
 
     @property
     def decode_s(self) -> float:
@@ -232,20 +357,36 @@ class Stats:
         return (self.iter_ns + self.first_batch_ns) / 1e9 / max(1, self.first_batches)
 
     @property
+    def starved_share(self) -> float:
+        """Share of the time in which decode threads had work that they had no core, 0 to 1."""
+        total = self.starved_ns + self.worker_cpu_ns
+        return self.starved_ns / total if total else 0.0
+
+    @property
     def worker_busy_share(self) -> float:
         """Share of the native part of wall_ns that the decode threads worked, 0 to 1."""
         total = self.n_threads * self._native_wall_ns
         return min(1.0, (self.decode_ns + self.transform_ns) / total) if total else 0.0
 
-    @property
-    def wait_busy_share(self) -> float:
-        """Share of the decode threads that worked while native steps waited for data, 0 to 1."""
-        total = self.n_threads * self._native_wait_ns
-        return max(0.0, 1 - self.wait_idle_ns / total) if total else 0.0
+    def report(
+        self,
+        *,
+        wait_ms: float = 5,
+        gpu: float = 0.8,
+        cpu: tuple[float, float] = (0.6, 0.8),
+        around: Around | None = None,
+    ) -> str:
+        """Text for a person: a sentence that says what to do, targets met or missed, problems with
+        their remedies, and the numbers behind all that.
 
-    def report(self) -> str:
-        """Text for a person: one sentence of verdict, then the numbers behind it."""
-        return "\n".join([verdict(self), *_table(self)])
+        Args:
+            wait_ms: target: mean wait for data, milliseconds a batch, below this.
+            gpu: target: share of the time that the GPU is kept busy, above this.
+            cpu: target: share of the usable CPUs that this process uses, from ... to ...
+            around: what is known beside the counters. Default None: nothing.
+        """
+        limits = reporting.Limits(wait_ms, gpu, cpu)
+        return reporting.report(self, around or Around(), limits)
 
 
 @dataclass
@@ -278,160 +419,24 @@ def sum_counters(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: value for name, value in total.items() if name in known}
 
 
-# ---- the verdict ---------------------------------------------------------------------------------
-
-
-def verdict(stats: Stats) -> str:
-    """The first line of the report."""
-    if stats.path == "torch":
-        if stats.reasons == (OFF,):
-            return f"torch's own path, as {OFF}; {_waited(stats)}"
-        why = stats.reasons[0] if stats.reasons else "the reason is not known"
-        return f"fell back to torch: {why}. {_waited(stats)}"
-    if not stats.batches:
-        return "nothing to report: no batch was delivered yet"
-    if stats.path == "watched" and stats.data_wait_share < _NO_STALL:
-        return f"no stall: {_waited(stats)}"
-    if stats.data_wait_share < _NO_STALL:
-        return (
-            f"no stall: steps waited {_percent(stats.data_wait_share)} of the time for data; the "
-            f"decode threads were busy {_percent(stats.worker_busy_share)} of it"
+def slow_samples_of(handle: Any) -> list[SlowSample]:
+    """Those of a native loader (_native.Loader)."""
+    found = []
+    for path, data in handle.slow_samples():
+        record = np.frombuffer(data, SAMPLE_DTYPE)[0]
+        read_ns = int(record["read_end_ns"]) - int(record["read_begin_ns"])
+        names = ("index", "file_bytes", "decode_ns", "transform_ns", "starved_ns")
+        found.append(
+            SlowSample(path=path, read_ns=read_ns, **{name: int(record[name]) for name in names})
         )
-    if _start_share(stats) > 0.5:
-        return (
-            f"start-up: most of the wait for data was for the first batch of an epoch; "
-            f"{_waited(stats)}"
-        )
-    if stats.path == "watched":
-        return (
-            f"stalled: {_waited(stats)}, {stats.data_wait_ns / 1e9:.2f} of "
-            f"{stats.wall_ns / 1e9:.2f} s; why can't be told from outside of this loader"
-        )
-    return f"{_bottleneck(stats)}; {_waited(stats)}"
+    return found
 
 
-def _bottleneck(stats: Stats) -> str:
-    busy_ns = stats.decode_ns + stats.transform_ns
-    if 2 * stats.fallback_ns > stats._native_wait_ns:
-        return (
-            f"Pillow-bound: {stats.fallback_samples} of {stats.samples} samples went through "
-            f"Pillow, one by one ({_causes(stats)}); convert those files to ordinary JPEGs"
-        )
-    busy = _percent(stats.wait_busy_share)
-    if stats.wait_busy_share >= 0.6:
-        if stats.worker_cpu_ns < 0.7 * busy_ns:
-            return (
-                f"CPU-starved: the {stats.n_threads} decode threads had work but got only "
-                f"{_percent(stats.worker_cpu_ns / busy_ns)} of a core each; give the process more "
-                "cores, or fewer threads elsewhere"
-            )
-        stage = "decode" if stats.decode_ns >= stats.transform_ns else "transform"
-        return (
-            f"{stage}-bound: {busy} of the {stats.n_threads} decode threads worked while steps "
-            f"waited (decode is {_percent(stats.decode_ns / busy_ns)} of their work); more cores "
-            "or smaller files help"
-        )
-    latency_ms = stats.read_ns / max(1, stats.read_files) / 1e6
-    files = (
-        f"a file took {latency_ms:.1f} ms to read, with up to {stats.read_depth} in flight "
-        f"({stats.reader})"
-    )
-    if stats.wait_busy_share < 0.4:
-        return (
-            f"storage-bound: only {busy} of the decode threads had work while steps waited; {files}"
-        )
-    return f"mixed: {busy} of the decode threads had work while steps waited; {files}"
-
-
-def _start_share(stats: Stats) -> float:
-    """Share of the wait that fell on the first step of each epoch."""
-    steps = stats.steps
-    total = int(steps["data_wait_ns"].sum()) if len(steps) else 0
-    if not total or not stats.epochs:
-        return 0.0
-    first = np.concatenate([[True], steps["epoch"][1:] != steps["epoch"][:-1]])
-    # Where an epoch is one batch, its first step says nothing about the start.
-    if 2 * int(first.sum()) > len(steps):
-        return 0.0
-    return int(steps["data_wait_ns"][first].sum()) / total
-
-
-def _waited(stats: Stats) -> str:
-    text = f"steps waited {_percent(stats.data_wait_share)} of the time for data"
-    # Where torch's path had a part, share and rate would be of different epochs.
-    if stats.samples and not stats.torch_batches:
-        text += f", at {stats.images_per_second:,.0f} images/s"
-    return text
-
-
-def _causes(stats: Stats) -> str:
-    names = ("format", "kind", "damaged", "read", "limit")
-    counts = {name: getattr(stats, f"fallback_{name}") for name in names}
-    return ", ".join(f"{name} {count}" for name, count in counts.items() if count)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if share >= 0.1 or share == 0 else f"{100 * share:.1f} %"
-
-
-# ---- the table -----------------------------------------------------------------------------------
-
-
-def _table(stats: Stats) -> list[str]:
-    rows = [("path", stats.path)]
-    rows += [("", reason) for reason in stats.reasons[1:]]  # the verdict has the first one
-    rows += [
-        ("delivered", _delivered(stats)),
-        ("wall time", f"{stats.wall_ns / 1e9:.2f} s"),
-        ("waited", f"{stats.host_wait_ns / 1e9:.3f} s in next(), {stats.data_wait_ns / 1e9:.3f} s "
-                   "of it for data"),
-    ]
-    if _n_native_batches(stats):
-        pillow = f"{stats.fallback_samples:,} through Pillow"
-        causes = _causes(stats)
-        cpu = f" ({stats.cpu})" if stats.cpu else ""
-        rows += [
-            ("decoded", f"{stats.native_samples:,} natively, " + pillow
-                        + (f" ({causes}; {stats.fallback_s:.2f} s)" if causes else "")),
-            ("threads", f"{stats.n_threads} decoding{cpu}: decode {stats.decode_s:.2f} core-s, "
-                        f"transform {stats.transform_s:.2f}, CPU time "
-                        f"{stats.worker_cpu_ns / 1e9:.2f} s"),
-            ("reader", f"{stats.reader} ({stats.reader_reason}): {stats.read_files:,} files, "
-                       f"{stats.read_bytes / 1e6:,.1f} MB, "
-                       f"{stats.read_ns / max(1, stats.read_files) / 1e6:.2f} ms a file"),
-            ("slots", f"{stats.n_slots} of {stats.slot_bytes / 1e6:.1f} MB; "
-                      f"{stats.copied_batches} batches copied out"),
-        ]
-    if stats.first_batches:
-        rows.append(("start", _start(stats)))
-    if stats.collate_ns:
-        rows.append(("collate", f"{stats.collate_ns / 1e9:.3f} s in collate_fn, in the step's way"))
-    if stats.verified_samples:
-        rows.append(("verified", f"{stats.verified_samples:,} samples, all the same"))
-    if stats.errors:
-        rows.append(("errors", f"{stats.errors} batches"))
-    return [f"  {name:<10} {text}" for name, text in rows]
-
-
-def _n_native_batches(stats: Stats) -> int:
-    return 0 if stats.path == "watched" else stats.batches - stats.torch_batches
-
-
-def _start(stats: Stats) -> str:
-    n = stats.first_batches
-    return (
-        f"first batch {stats.first_batch_s:.3f} s after iter()"
-        + (f", mean of {n} epochs" if n > 1 else "")
-        + f"; {stats.iter_ns / n / 1e9:.3f} s of it before the first index; "
-        f"opening took {stats.open_ns / 1e9:.3f} s"
-    )
-
-
-def _delivered(stats: Stats) -> str:
-    n_native = _n_native_batches(stats)
-    if stats.path == "watched":
-        return f"{stats.batches:,} batches, {stats.epochs} epochs"
-    parts = [f"{stats.samples:,} samples in {n_native:,} batches natively"] if n_native else []
-    if stats.torch_batches:
-        parts.append(f"{stats.torch_batches:,} batches on torch's path")
-    return ", ".join([*(parts or ["nothing"]), f"{stats.epochs} epochs"])
+def join_slow_samples(parts: Iterable[Iterable[SlowSample]]) -> list[SlowSample]:
+    """The slowest of several native loaders, each index once, the slowest first."""
+    slowest: dict[int, SlowSample] = {}
+    for part in parts:
+        for one in part:
+            if one.index not in slowest or slowest[one.index].cost_ns < one.cost_ns:
+                slowest[one.index] = one
+    return sorted(slowest.values(), key=lambda one: -one.cost_ns)[:KEPT_SLOW_SAMPLES]

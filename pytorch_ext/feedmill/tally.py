@@ -16,6 +16,7 @@ import threading
 import weakref
 from collections import Counter, deque
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,14 @@ import torch
 from feedmill._ops import __version__
 from feedmill.counting import Account
 from feedmill.records import KEPT_STEPS, STEP_DTYPE
-from feedmill.stats import Stats, sum_counters, verdict
+from feedmill.stats import SlowSample, Stats, join_slow_samples, sum_counters
+from feedmill.surroundings import Clock, around_now
+from feedmill.verdict import verdict
 
 _KEPT_REASONS = 8  # different ones of one line
 _FOLD_AT = 16  # ended accounts of one line; together they would be megabytes
 
-_Part = tuple[dict[str, Any], np.ndarray]
+_Part = tuple[dict[str, Any], np.ndarray, list[SlowSample]]
 
 
 class _Group:
@@ -40,6 +43,8 @@ class _Group:
         # Filled by finalizers, which may run in the middle of anything.
         self._ended: deque[_Part] = deque()
         self._reasons: dict[str, None] = {}
+        self._clock = Clock()
+        self._clock.start()
 
     def add(self, account: Account, reasons: Iterable[str]) -> None:
         if account not in self._alive:
@@ -52,25 +57,35 @@ class _Group:
             ended = [self._ended.popleft() for _ in range(len(self._ended))]
             self._ended.append(_joined(ended))
 
-    def _end(self, counters: dict[str, Any], steps: np.ndarray) -> None:
-        self._ended.append((counters, steps))
+    def _end(self, *part: Any) -> None:
+        self._ended.append(part)
 
     def stats(self, path: str) -> Stats:
-        alive = [(account.counters(), account.steps()) for account in list(self._alive)]
-        counters, steps = _joined([*self._ended, *alive])
+        alive = [
+            (account.counters(), account.steps(), account.slow_samples())
+            for account in list(self._alive)
+        ]
+        counters, steps, slow = _joined([*self._ended, *alive])
         reasons = tuple(self._reasons) if path == "torch" else ()
-        return Stats(path=path, reasons=reasons, steps=steps, **counters)
+        counters |= self._clock.counters()
+        return Stats(
+            path=path, reasons=reasons, steps=steps, slow_samples=tuple(slow), **counters
+        )
 
 
 def _joined(parts: list[_Part]) -> _Part:
     """One account of several; the epochs of the later ones are numbered on."""
     n_epochs, joined = 0, [np.empty(0, STEP_DTYPE)]
-    for _, steps in parts:
+    for _, steps, _ in parts:
         steps = steps.copy()
         steps["epoch"] += n_epochs
         n_epochs = int(steps["epoch"].max()) + 1 if len(steps) else n_epochs
         joined.append(steps)
-    return sum_counters(counters for counters, _ in parts), np.concatenate(joined)[-KEPT_STEPS:]
+    return (
+        sum_counters(counters for counters, _, _ in parts),
+        np.concatenate(joined)[-KEPT_STEPS:],
+        join_slow_samples(slow for _, _, slow in parts),
+    )
 
 
 _lock = threading.RLock()
@@ -158,7 +173,7 @@ def _report(pid: int) -> None:
 
 def _as_text(place: str, path: str, stats: Stats) -> str:
     who = _who()
-    lines = stats.report().splitlines()
+    lines = stats.report(around=around_now()).splitlines()
     lines[0] = f"feedmill{f' [{who}]' if who else ''}: {place}: {lines[0]}"
     if _n_made[place] > 1:
         lines.append(f"  {'loaders':<10} {_n_made[place]:,} made at this line")
@@ -167,13 +182,14 @@ def _as_text(place: str, path: str, stats: Stats) -> str:
 
 def _as_json(place: str, path: str, stats: Stats) -> str:
     numbers = {name: value for name, value in vars(stats).items() if name != "steps"}
+    numbers["slow_samples"] = [asdict(one) for one in stats.slow_samples]
     known = {
         "feedmill": __version__,
         "pid": os.getpid(),
         "rank": os.environ.get("RANK"),
         "place": place,
         "loaders": _n_made[place],
-        "verdict": verdict(stats),
+        "verdict": verdict(stats, around_now()),
         "data_wait_share": stats.data_wait_share,
     }
     return json.dumps({**known, **numbers}) + "\n"

@@ -10,6 +10,7 @@ from typing import Any
 
 from feedmill.counting import StepCounters
 from feedmill.stats import Stats
+from feedmill.surroundings import around_now
 
 # Special methods that Python looks up at the type: the wrapper has those that the wrapped has.
 _FORWARDED = (
@@ -66,11 +67,17 @@ class _Watched:
         """Counters of all iterations since watch() was called."""
         counters = self._feedmill_counters.counters()
         path = "watched" if counters["epochs"] else "none"
+        counters |= self._feedmill_counters.clock.counters()
         return Stats(path=path, steps=self._feedmill_counters.steps(), **counters)
 
-    def report(self) -> str:
-        """stats() as text for a person; the first line is the verdict."""
-        return self.stats().report()
+    def report(self, **limits: Any) -> str:
+        """stats() as text for a person; the first line is the verdict.
+
+        Args:
+            limits: wait_ms, gpu and cpu, targets as of feedmill.Stats.report().
+        """
+        around = around_now(self._feedmill_iterable)
+        return self.stats().report(around=around, **limits)
 
     def __getattr__(self, name: str) -> Any:
         if name in _OWN:  # asked for while the wrapper is being made

@@ -16,6 +16,7 @@ from torchvision.transforms import functional
 
 import feedmill
 from feedmill._ops import native
+from feedmill.records import CAUSES
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
@@ -144,6 +145,18 @@ def assert_same_image(got, wanted, what):
         got, wanted = got.view(bits), wanted.view(bits)
     n_wrong = int((got != wanted).sum())
     assert n_wrong == 0, f"{what}: {n_wrong} of {got.numel()} values differ"
+
+
+def inexact_pieces(steps, counters):
+    """Texts: which steps, and which sums, have a wait that is not that of its causes together."""
+    waits, pieces = steps["data_wait_ns"], sum(steps[name] for name in CAUSES)
+    # Sums of unsigned numbers come out right where one of them has wrapped around.
+    wrong = (waits != pieces) | np.any([steps[name] > waits for name in CAUSES], axis=0)
+    texts = [f"{pieces[i]} of {waits[i]} ns: {steps[i]}" for i in np.flatnonzero(wrong)]
+    total = sum(counters.get(f"wait_{name}", 0) for name in CAUSES)
+    if total != counters["data_wait_ns"]:
+        texts.append(f"{total} of {counters['data_wait_ns']} ns altogether")
+    return texts
 
 
 # ---- processes -----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pytest
 from feedmill import cli, crowding, neighbours, paths
 from feedmill.neighbours import Neighbour
 from feedmill.paths import n_threads
+from feedmill.surroundings import around_now
 from helpers import native_loader
 
 OTHER = """
@@ -311,13 +312,25 @@ def test_the_report_names_the_setting(numbered, monkeypatch):
     monkeypatch.setattr(paths, "native", type("Native", (), {"usable_cpus": lambda: 2}))
     assert "decode threads share" not in loader.report()
     with process("neighbours.begin(1, 3)"):
-        assert "crowded    5 decode threads of 2 feedmill processes" in loader.report()
+        assert "diagnosis  5 decode threads of 2 feedmill processes" in loader.report()
     # Only where the decode threads were seen to wait for a CPU.
     monkeypatch.setattr(neighbours, "myself", lambda: ME)
-    starved = replace(loader.stats(), worker_cpu_ns=1)
+    stats = loader.stats()
+    starved = replace(stats, starved_ns=stats.worker_cpu_ns)
     assert "set_num_threads" in "".join(paths.crowding(starved))
-    served = replace(starved, worker_cpu_ns=starved.decode_ns + starved.transform_ns)
-    assert "set_num_threads" not in "".join(paths.crowding(served))
+    assert "set_num_threads" not in "".join(paths.crowding(replace(stats, starved_ns=0)))
+
+
+def test_processes_are_remembered(numbered):
+    """Those that decoded when an epoch began or ended, also when they have gone since."""
+    loader = native_loader(numbered, batch_size=4)
+    with process("neighbours.begin(1, 3)") as other:
+        list(loader)
+        assert other.pid in {one.pid for one in neighbours.met()}
+    assert other.pid not in {one.pid for one in neighbours.others()}
+    met = {one.pid: one.n_threads for one in neighbours.met()}
+    assert met[other.pid] == 3
+    assert other.pid in {one.pid for one in around_now(loader).neighbours}
 
 
 def test_doctor(capsys):

@@ -132,8 +132,10 @@ def test_an_unchanged_script(folder, small_images, monkeypatch):
     ours, fallback = [at for at, line in enumerate(lines) if line.startswith("feedmill: ")]
     script = folder / "train.py"
     assert lines[ours].startswith(f"feedmill: {script}:13: ")
-    assert lines[ours + 1] == "  path       native"
-    assert lines[ours + 2] == "  delivered  80 samples in 10 batches natively, 2 epochs"
+    assert "  path       native" in lines[ours:fallback if fallback > ours else None]
+    assert any(
+        line.startswith("  delivered  80 samples in 10 batches natively (") for line in lines
+    )
     assert lines[fallback - 1] == "  loaders    2 made at this line"
     assert lines[fallback].startswith(
         f"feedmill: {folder / 'library.py'}:5: fell back to torch: the dataset is a builtins.list"

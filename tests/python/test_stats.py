@@ -8,9 +8,10 @@ import feedmill
 import helpers
 import numpy as np
 import pytest
-from feedmill.records import CAUSES, STEP_DTYPE
-from feedmill.stats import sum_counters, verdict
+from feedmill import surroundings
 from feedmill.paths import n_threads
+from feedmill.records import CAUSES, STEP_DTYPE
+from feedmill.stats import SlowSample, join_slow_samples, sum_counters
 from helpers import compose, native_loader
 from torchvision import transforms as T
 
@@ -58,7 +59,6 @@ def test_steps(numbered):
     steps = stats.steps
     assert steps.dtype == STEP_DTYPE
     assert steps["phase"].tolist() == [0] + [2] * 4 + ([1] + [2] * 4) * 2
-    assert (sum(steps[name] for name in CAUSES) == steps["data_wait_ns"]).all()
     assert sum(getattr(stats, f"wait_{name}") for name in CAUSES) == stats.data_wait_ns
     assert steps["step"].tolist() == list(range(15))
     assert steps["epoch"].tolist() == [0] * 5 + [1] * 5 + [2] * 5
@@ -113,44 +113,7 @@ def test_torchs_path_keeps_the_latest_steps():
     assert steps["step"].tolist() == list(range(70000 - 65536, 70000))
 
 
-# ---- the verdict ---------------------------------------------------------------------------------
-
-S = 10**9
-BASE = {"path": "native", "batches": 100, "samples": 6400, "epochs": 1, "native_samples": 6400,
-        "n_threads": 4, "wall_ns": 10 * S, "worker_cpu_ns": 36 * S, "reader": "uring",
-        "read_files": 6400, "read_ns": 64 * S, "read_depth": 64}
-
-
-@pytest.mark.parametrize(
-    ("numbers", "words"),
-    [
-        ({"data_wait_ns": S // 20, "decode_ns": 10 * S}, "no stall: steps waited 0.5 %"),
-        ({"data_wait_ns": 8 * S, "decode_ns": 30 * S, "transform_ns": 8 * S}, "decode-bound: 100 % of the 4"),
-        ({"data_wait_ns": 8 * S, "decode_ns": 8 * S, "transform_ns": 30 * S}, "transform-bound: "),
-        ({"data_wait_ns": 8 * S, "decode_ns": 30 * S, "transform_ns": 8 * S, "worker_cpu_ns": 15 * S},
-         "CPU-starved: the 4 decode threads had work but got only 39 % of a core"),
-        ({"data_wait_ns": 8 * S, "decode_ns": 5 * S, "wait_idle_ns": 28 * S}, "storage-bound: only 12 % "
-         "of the decode threads had work while steps waited; a file took 10.0 ms to read, with up to "
-         "64 in flight (uring)"),
-        ({"data_wait_ns": 8 * S, "decode_ns": 24 * S, "wait_idle_ns": 16 * S}, "mixed: 50 % "),
-        ({"data_wait_ns": 8 * S, "fallback_ns": 7 * S, "fallback_samples": 70, "fallback_kind": 70},
-         "Pillow-bound: 70 of 6400 samples went through Pillow, one by one (kind 70)"),
-        ({"path": "torch", "reasons": ("it is so",)}, "fell back to torch: it is so"),
-        ({"batches": 0}, "nothing to report"),
-    ],
-)
-def test_verdicts(numbers, words):
-    stats = feedmill.Stats(**{**BASE, **numbers})
-    first = stats.report().splitlines()[0]
-    assert first == verdict(stats)
-    assert first.startswith(words)
-
-
-def test_a_late_first_batch_is_no_bottleneck():
-    steps = np.zeros(10, STEP_DTYPE)
-    steps["data_wait_ns"][0] = S
-    stats = feedmill.Stats(**{**BASE, "data_wait_ns": S, "steps": steps})
-    assert verdict(stats).startswith("start-up: ")
+# ---- sums, both paths, threads, differences ------------------------------------------------------
 
 
 def test_sums():
@@ -165,9 +128,6 @@ def test_the_report_names_what_went_through_pillow(tmp_path):
     loader = native_loader(helpers.numbered_folder(tmp_path), batch_size=2)
     list(loader)
     assert "1 natively, 1 through Pillow (kind 1" in loader.report()
-
-
-# ---- both paths, threads, differences ------------------------------------------------------------
 
 
 def test_both_paths_are_summed(numbered):
@@ -246,3 +206,110 @@ def test_the_difference_of_two_snapshots(numbered):
     assert interval.report().splitlines()[1:]
     with pytest.raises(TypeError):
         later - 1
+
+
+# ---- steps, slow samples, the process ------------------------------------------------------------
+
+
+def test_percentiles_and_waits_by_phase(numbered):
+    loader = native_loader(numbered, batch_size=4, num_workers=2)
+    for _ in range(2):
+        for _ in loader:
+            time.sleep(0.001)
+    stats = loader.stats()
+    assert [len(stats.steps_of(phase)) for phase in ("first", "boundary", "steady", None)] == [
+        1, 1, 18, 20
+    ]
+    host = stats.percentiles("host_wait_ns", None)
+    assert 0 < host.p50 <= host.p90 <= host.p99 <= host.max == stats.steps["host_wait_ns"].max()
+    assert 10**6 <= stats.percentiles("compute_ns").p50
+    for phase in ("first", "boundary", "steady", None):
+        waits = stats.waits(phase)
+        assert tuple(waits) == CAUSES
+        assert sum(waits.values()) == stats.steps_of(phase)["data_wait_ns"].sum()
+    assert stats.waits(None) == {name: getattr(stats, f"wait_{name}") for name in CAUSES}
+    assert 0 <= stats.au <= 1 and stats.au == 1 - stats.data_wait_share
+    assert 0 < stats.demand <= 4000 * 1.001  # a step sleeps for a millisecond at least
+    assert stats.steady_images_per_second < stats.demand
+    assert stats.percentiles("data_wait_ns", "first").max == stats.steps["data_wait_ns"][0]
+    with pytest.raises(ValueError, match="phase is 'last'; it must be one of 'first', 'boundary'"):
+        stats.steps_of("last")
+
+
+def test_slow_samples(tmp_path):
+    for i in range(30):
+        helpers.save_jpeg(tmp_path / "c" / f"{i:02}.jpg", 20, 20, seed=i)
+    slow = helpers.save_jpeg(tmp_path / "c" / "slow.jpg", 1200, 1000)
+    loader = native_loader(helpers.numbered_folder(tmp_path), batch_size=31)
+    list(loader)
+    first = loader.stats().slow_samples
+    assert len(first) == 16 and len({one.index for one in first}) == 16
+    assert [one.cost_ns for one in first] == sorted((one.cost_ns for one in first), reverse=True)
+    slowest = max(first, key=lambda one: one.decode_ns)
+    assert (slowest.path, slowest.index, slowest.file_bytes) == (str(slow), 30, slow.stat().st_size)
+    assert 0 < slowest.decode_ns and 0 < slowest.read_ns
+    # They stay known when their native loader has been closed, and are joined with later ones.
+    loader.threads = 2
+    list(loader)
+    loader.threads = 3
+    list(loader)
+    stats = loader.stats()
+    assert len(stats.slow_samples) == 16 and 30 in {one.index for one in stats.slow_samples}
+    by_index = {one.index: one.cost_ns for one in stats.slow_samples}
+    assert by_index[30] >= slowest.cost_ns
+    assert (stats - stats).slow_samples == ()
+
+
+def test_slow_samples_are_joined_by_index():
+    def one(index, cost_ns):
+        return SlowSample("", index, 1, cost_ns, 0, 0, 0)
+
+    joined = join_slow_samples([[one(1, 5), one(2, 9)], [one(1, 7), one(3, 1)]])
+    assert [(got.index, got.cost_ns) for got in joined] == [(2, 9), (1, 7), (3, 1)]
+    assert len(join_slow_samples([[one(i, i) for i in range(40)]])) == 16
+
+
+@pytest.mark.parametrize("native", ["require", "off"])
+def test_the_process(numbered, native):
+    loader = feedmill.DataLoader(numbered, batch_size=8, native=native)
+    assert loader.stats().elapsed_ns == 0
+    begin, cpu = time.monotonic_ns(), time.process_time_ns()
+    list(loader)
+    while time.process_time_ns() - cpu < 3 * 10**7:
+        pass
+    first, end = loader.stats(), time.monotonic_ns()
+    assert 0 < first.elapsed_ns <= end - begin
+    assert 2 * 10**7 <= first.process_cpu_ns
+    assert 1 <= first.usable_cpus and 0 <= first.throttled_periods <= first.elapsed_ns
+    later = loader.stats()
+    assert later.elapsed_ns > first.elapsed_ns
+    assert (later - first).elapsed_ns == later.elapsed_ns - first.elapsed_ns
+    assert (later - first).usable_cpus == later.usable_cpus
+
+
+CGROUPS = """
+12:cpuset:/
+3:cpu,cpuacct:/docker/abc
+0::/user.slice/job
+"""
+
+
+def test_throttling_is_read_from_both_versions(monkeypatch):
+    files = {
+        "/proc/self/cgroup": CGROUPS.strip(),
+        "/sys/fs/cgroup/cpu,cpuacct/cpu.stat": "nr_periods 9\nnr_throttled 4\nthrottled_time 7000",
+        "/sys/fs/cgroup/user.slice/job/cpu.stat": "usage_usec 5\nnr_throttled 2\nthrottled_usec 6",
+        "/sys/fs/cgroup/user.slice/cpu.stat": "usage_usec 5\n",
+    }
+
+    def text(path):
+        if path not in files:
+            raise FileNotFoundError(path)
+        return files[path]
+
+    monkeypatch.setattr(surroundings, "_text", text)
+    assert surroundings._throttled() == (4, 7000)
+    del files["/sys/fs/cgroup/cpu,cpuacct/cpu.stat"]
+    assert surroundings._throttled() == (2, 6000)
+    files.clear()
+    assert surroundings._throttled() == (0, 0)

@@ -1,0 +1,111 @@
+"""The model that predicts a step's time."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from feedmill.capacity import CPUS, LOOP, STORAGE, THREADS, Rates, parts, predict, threads_needed
+from feedmill.records import FIRST, STEADY, STEP_DTYPE
+from feedmill.stats import Stats
+
+# Batches of 100: 100 ms of decoding and 50 of transforming, against a step of 50 ms.
+RATES = Rates(batch_samples=100, n_threads=2, usable_cpus=8, decode_s=1e-3, transform_s=0.5e-3,
+              compute_s=0.045, overhead_s=0.005)
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "seconds"),
+    [
+        ({}, {}, 0.075),
+        ({}, {"threads": 1}, 0.15),
+        ({}, {"threads": 3}, 0.05),
+        ({}, {"threads": 100}, 0.05),  # the loop itself
+        ({}, {"free_decode": True}, 0.05),
+        ({}, {"free_decode": True, "threads": 1}, 0.05),
+        ({}, {"free_transform": True, "threads": 1}, 0.1),
+        ({}, {"free_storage": True}, 0.075),
+        ({"storage_rate": 500}, {}, 0.2),
+        ({"storage_rate": 500}, {"threads": 8}, 0.2),
+        ({"storage_rate": 500}, {"free_storage": True}, 0.075),
+        # Two CPUs for two decode threads and a training of one thread.
+        ({"usable_cpus": 2, "other_cpu_s": 0.05}, {}, 0.1),
+        ({"usable_cpus": 2}, {"threads": 8}, 0.075),
+        ({"python_s": 0.06}, {}, 0.11),
+        # Nothing is prepared while the step computes.
+        ({"overlaps": False}, {}, 0.125),
+        ({"overlaps": False}, {"free_decode": True, "free_transform": True}, 0.05),
+    ],
+)
+def test_predictions(change, arguments, seconds):
+    rates = replace(RATES, **change)
+    assert predict(rates, **arguments) == pytest.approx(seconds)
+
+
+def test_what_binds():
+    seconds = parts(replace(RATES, storage_rate=1000, other_cpu_s=0.01))
+    assert list(seconds) == [LOOP, THREADS, CPUS, STORAGE]
+    assert list(seconds.values()) == pytest.approx([0.05, 0.075, 0.02, 0.1])
+
+
+@pytest.mark.parametrize(
+    ("compute_s", "needed"), [(0.145, 1), (0.144, 2), (0.045, 3), (0.0449, 4), (10, 1)]
+)
+def test_threads_needed(compute_s, needed):
+    rates = replace(RATES, compute_s=compute_s)
+    assert threads_needed(rates) == needed
+    assert predict(rates, needed) == pytest.approx(rates.loop_s)
+    assert needed == 1 or predict(rates, needed - 1) > rates.loop_s
+
+
+def test_no_number_of_threads_keeps_up_with_a_loop_that_takes_no_time():
+    assert threads_needed(replace(RATES, compute_s=0, overhead_s=0)) is None
+
+
+def steps_of(n, **values):
+    steps = np.zeros(n, STEP_DTYPE)
+    steps["phase"], steps["n_samples"] = STEADY, 100
+    for name, value in values.items():
+        steps[name] = value
+    return steps
+
+
+def test_rates_of_a_run():
+    """The first step and the last one, whose computing is not known, do not count."""
+    steps = steps_of(11, compute_ns=40_000_000, data_wait_ns=50_000_000, host_wait_ns=60_000_000,
+                     overhead_ns=10_000_000, storage_ns=30_000_000, decode_ns=20_000_000)
+    steps["phase"][0], steps["compute_ns"][0], steps["compute_ns"][-1] = FIRST, 10**12, 0
+    stats = Stats(
+        path="native", batches=11, samples=1100, native_samples=1100, n_threads=2, usable_cpus=4,
+        decode_ns=6 * 10**9, transform_ns=2 * 10**9, starved_ns=2 * 10**9, fallback_ns=11 * 10**6,
+        elapsed_ns=10 * 10**9, process_cpu_ns=9 * 10**9, worker_cpu_ns=6 * 10**9, steps=steps,
+    )
+    rates = stats.rates()
+    assert (rates.batch_samples, rates.n_threads, rates.usable_cpus) == (100, 2, 4)
+    assert rates.decode_s == pytest.approx(4.5 / 1100)
+    assert rates.transform_s == pytest.approx(1.5 / 1100)
+    assert (rates.compute_s, rates.overhead_s) == pytest.approx((0.04, 0.01))
+    assert rates.python_s == pytest.approx(0.001)
+    assert rates.other_cpu_s == pytest.approx(0.3 * 0.1)
+    assert rates.storage_rate == pytest.approx(1000)
+    assert stats.rates(overlaps=False) == replace(rates, overlaps=False)
+    assert stats.capacity.storage == pytest.approx(1000)
+    assert stats.capacity.cpu == pytest.approx(2 * 1100 / 6)
+    assert stats.capacity.python == pytest.approx(100 / 0.011)
+    assert stats.demand == pytest.approx(2500)
+    assert stats.steady_images_per_second == pytest.approx(1000)
+    assert stats.steady_wait_share == pytest.approx(0.5)
+    assert stats.steady_au == pytest.approx(0.5)
+
+
+def test_a_storage_that_is_not_the_limit_has_no_rate():
+    steps = steps_of(9, compute_ns=10**7, data_wait_ns=10**7, host_wait_ns=10**7, decode_ns=10**7)
+    stats = Stats(path="native", batches=9, native_samples=900, decode_ns=10**9, n_threads=1,
+                  steps=steps)
+    assert stats.rates().storage_rate is None and stats.capacity.storage is None
+
+
+@pytest.mark.parametrize("steps", [steps_of(0), steps_of(4, n_samples=0)])
+def test_nothing_is_known_of_what_did_not_run_natively(steps):
+    stats = Stats(path="torch", batches=len(steps), steps=steps)
+    assert stats.rates() is None and stats.demand is None
+    assert set(vars(stats.capacity).values()) == {None}

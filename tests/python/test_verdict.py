@@ -1,0 +1,292 @@
+"""What a report says: the verdict, the targets, the problems."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from feedmill import checks
+from feedmill.neighbours import Neighbour
+from feedmill.records import BOUNDARY, CAUSES, FIRST, STEADY, STEP_DTYPE
+from feedmill.stats import SlowSample, Stats
+from feedmill.verdict import OFF, Around, main_cause, verdict
+
+S, MS = 10**9, 10**6
+OTHER = Neighbour(pid=4711, command="/usr/bin/python train.py --lr 0.1", n_threads=2, n_intra_op=1,
+                  on_gpu=False, cpus=(0, 1))
+
+
+def run(compute_ms=10, n=100, idle=False, **numbers):
+    """Stats of n steady steps of 100 samples behind a first one. Names of causes are milliseconds
+    of each step's wait; other names those of Stats."""
+    steps = np.zeros(n + 1, STEP_DTYPE)
+    steps["phase"], steps["phase"][0], steps["n_samples"] = STEADY, FIRST, 100
+    steps["compute_ns"] = compute_ms * MS
+    pieces = {name: numbers.pop(name) * MS for name in CAUSES if name in numbers}
+    for name, value in pieces.items():
+        steps[name] = value
+    wait_ns = sum(pieces.values())
+    steps["data_wait_ns"] = wait_ns
+    steps["host_wait_ns"], steps["overhead_ns"] = wait_ns + MS // 10, MS // 10
+    step_ns = wait_ns + MS // 10 + compute_ms * MS
+    usual = {
+        "path": "native", "batches": n + 1, "samples": 100 * (n + 1), "epochs": 1,
+        "native_samples": 100 * (n + 1), "n_threads": 2, "usable_cpus": 8, "reader": "uring",
+        "read_files": 100 * (n + 1), "read_depth": 64, "n_slots": 6,
+        "wall_ns": step_ns * (n + 1), "elapsed_ns": step_ns * (n + 1),
+        "data_wait_ns": wait_ns * (n + 1), "host_wait_ns": (wait_ns + MS // 10) * (n + 1),
+        "decode_ns": 3 * (MS if idle else step_ns // 2) * (n + 1),
+        "transform_ns": (MS if idle else step_ns // 2) * (n + 1),
+        "worker_cpu_ns": 4 * (MS if idle else step_ns // 2) * (n + 1),
+        "process_cpu_ns": 4 * (MS if idle else step_ns // 2) * (n + 1),
+        "host_busy_ns": 2 * step_ns * (n + 1),
+    }
+    usual |= {f"wait_{name}": value * (n + 1) for name, value in pieces.items()}
+    return Stats(steps=steps, **{**usual, **numbers})
+
+
+VERDICTS = {
+    "more threads": (
+        run(cpu_queue_decode_ns=10),
+        "decode-bound: 2 threads prepare 4,975 img/s, the step could take 10,000; 2 more threads "
+        "(threads=4) would end the stall; faster storage would gain nothing; steps waited 50 % of "
+        "the time for data",
+    ),
+    "the last CPU": (
+        run(cpu_queue_transform_ns=10, usable_cpus=3),
+        "transform-bound: 2 threads prepare 4,975 img/s, the step could take 10,000; 1 more thread "
+        "(threads=3) would make it 7,463; beyond that all 3 CPUs that this process may use are at "
+        "work: more CPUs or fewer or cheaper transforms help; faster storage would gain nothing",
+    ),
+    "all CPUs": (
+        run(compute_ms=0, cpu_queue_decode_ns=20, usable_cpus=2),
+        "decode-bound: 2 threads prepare 4,975 img/s, and the loop asks for the next batch at "
+        "once; all 2 CPUs that this process may use are at work: more CPUs or smaller files help",
+    ),
+    "some storage": (
+        run(cpu_queue_decode_ns=7, storage_ns=3), "; faster storage would gain at most 18 %;"
+    ),
+    "bursts": (
+        run(cpu_queue_decode_ns=2, idle=True), "; on average they keep up, and batches come uneven"
+    ),
+    "storage": (
+        run(storage_ns=30, read_ns=101 * 40 * 60 * MS, idle=True),
+        "storage-bound: a file takes 24.0 ms to read, with 60 of up to 64 reads in flight "
+        "(uring); 2 threads get 2,494 img/s, the step could take 10,000; the storage is asked for "
+        "all that the reader can: a local copy of the files helps; storage without delay would "
+        "make it 9,901, more threads gain nothing",
+    ),
+    "shallow": (
+        run(storage_ns=30, read_ns=101 * 40 * 6 * MS, idle=True),
+        "with 6 of up to 64 reads in flight (uring); 2 threads get 2,494 img/s, the step could "
+        "take 10,000; more look-ahead (num_workers above 0",
+    ),
+    "slots": (run(slot_wait_ns=10), "slot-bound: all 6 batch buffers were in use, as the loop "),
+    "copy": (run(h2d_ns=10), "copy-bound: "),
+    "unknown": (run(unattributed_ns=10), "stalled, for reasons that the loader did not see"),
+    "Pillow": (
+        run(python_ns=10, fallback_ns=S, fallback_samples=100, fallback_kind=100),
+        "Pillow-bound: 100 of 10,100 samples went through Pillow, one by one, 10.0 ms each (kind "
+        "100); convert those files to ordinary JPEGs; steps waited ",
+    ),
+    "sampler": (run(python_ns=10), "Python-bound: indices came late"),
+    "own threads": (
+        run(starved_ns=10), "this process's own threads share 8 CPUs with them: a training that "
+    ),
+    "quota": (
+        replace(run(starved_ns=10), starved_ns=S, throttled_ns=S, throttled_periods=1234),
+        "CPU-starved: 2 threads had work, but no core for 20 % of it; a CPU quota of the cgroup "
+        "stopped this process 1,234 times, 1.0 s summed over CPUs: raise the quota",
+    ),
+    "others": (
+        run(starved_ns=10, host_busy_ns=14 * S), "; other processes used 4.9 of the 8 CPUs: stop "
+    ),
+    "no stall": (
+        run(idle=True),
+        "no stall: steps waited 0 % of the time for data; 2 threads could prepare 50,000 img/s, "
+        "and the step takes 10,000: threads=1 would do",
+    ),
+    "torch": (
+        replace(run(python_ns=10), path="torch", reasons=("it is so",)),
+        "fell back to torch: it is so. Steps waited 50 % of the time for data from Python workers",
+    ),
+    "off": (
+        replace(run(python_ns=10), path="torch", reasons=(OFF,)),
+        "torch's own path, as native='off' was asked for; steps waited 50 % of the time for data "
+        "from Python workers; the loader makes 49.8 batches/s, the step could take 100.0",
+    ),
+    "nothing": (Stats(), "nothing to report: no batch was delivered yet"),
+}
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_verdicts(name):
+    stats, words = VERDICTS[name]
+    first = stats.report().splitlines()[0]
+    assert first == verdict(stats)
+    assert words in first
+    if not words.startswith((";", "with", "this")):
+        assert first.startswith(words)
+
+
+def test_another_training_is_named():
+    stats = replace(run(starved_ns=10), host_busy_ns=8 * S)
+    around = Around(neighbours=(OTHER, replace(OTHER, pid=4712, n_threads=1)))
+    first = verdict(stats, around)
+    assert (
+        "; pid 4711 (python train.py --lr 0.1) ran 2 decode threads, pid 4712 (python train.py "
+        "--lr 0.1) ran 1 decode thread on the same CPUs: give each process CPUs of its own"
+    ) in first
+
+
+def test_a_sampler_that_may_not_be_asked_ahead():
+    first = verdict(run(decode_ns=10), Around(looks_ahead=False))
+    assert first.startswith("no look-ahead: nothing is prepared while the step computes")
+
+
+def test_a_deeper_prefetch_is_named():
+    stats = run(storage_ns=30, read_ns=101 * 40 * 6 * MS, idle=True)
+    first = verdict(stats, Around(num_workers=2, prefetch_factor=3))
+    assert "more look-ahead (prefetch_factor=12) would keep more reads in flight" in first
+
+
+@pytest.mark.parametrize("n_epochs", [1, 3])
+def test_a_late_first_batch_is_no_bottleneck(n_epochs):
+    stats = run()
+    steps = stats.steps
+    late = steps[: 10 * n_epochs : 10]
+    late["phase"], late["decode_ns"], late["data_wait_ns"] = BOUNDARY, S, S
+    late["phase"][0] = FIRST
+    stats = replace(stats, data_wait_ns=n_epochs * S, wall_ns=stats.wall_ns + n_epochs * S)
+    each = "the epoch, 1.00 s;" if n_epochs == 1 else "3 epochs, 1.00 s each;"
+    assert verdict(stats).startswith(
+        f"start-up: most of the wait for data was for the first batch of {each} in between steps "
+        "waited 0 % of the time"
+    )
+
+
+def test_the_steady_state_decides():
+    stats = run(storage_ns=10)
+    stats.steps["storage_ns"][0] = 0
+    stats.steps["decode_ns"][0] = stats.steps["data_wait_ns"][0] = 5 * S
+    stats = replace(stats, wait_decode_ns=5 * S)
+    assert main_cause(stats) == "storage"
+    assert stats.waits("first")["decode_ns"] == 5 * S and stats.waits()["decode_ns"] == 0
+
+
+# ---- targets -------------------------------------------------------------------------------------
+
+
+def targets(stats, **limits):
+    return [line.split(maxsplit=1) for line in stats.report(**limits).splitlines()[1:4]]
+
+
+def test_targets():
+    good = run(process_cpu_ns=int(0.7 * 8 * 1.0201e9), idle=True)
+    assert [one[0] for one in targets(good)] == ["met"] * 3
+    bad = run(decode_ns=10)
+    words = targets(bad)
+    assert [one[0] for one in words] == ["missed"] * 3
+    assert words[0][1] == "wait for data 10.0 ms a batch (steady state); target: under 5 ms"
+    assert "50 %" in words[1][1] and "no GPU is in use; target: above 80 %" in words[1][1]
+    assert "25 % of 8 CPUs" in words[2][1] and "(there are CPUs to spare)" in words[2][1]
+    limits = {"wait_ms": 11, "gpu": 0.4, "cpu": (0.2, 0.5)}
+    assert [one[0] for one in targets(bad, **limits)] == ["met"] * 3
+
+
+def test_what_is_not_known_is_neither_met_nor_missed():
+    assert "  not known  CPU; target: 60-80 %" in replace(run(), elapsed_ns=0).report()
+
+
+@pytest.mark.parametrize("limits", [{"wait_ms": 0}, {"gpu": 80}, {"cpu": (0.8, 0.6)}])
+def test_targets_that_are_none(limits):
+    with pytest.raises(ValueError, match="wait_ms is "):
+        run().report(**limits)
+
+
+# ---- problems ------------------------------------------------------------------------------------
+
+SLOW = SlowSample("train/huge.jpg", 7, 20_000_000, 5 * MS, 400 * MS, 10 * MS, 0)
+
+PROBLEMS = {
+    "slow_files": (run(slow_samples=(SLOW,), idle=True), {}, "1 file takes up to "),
+    "pillow": (run(fallback_samples=3, fallback_ns=30 * MS), {}, "3 of 10,100 samples went"),
+    "copied": (run(copied_batches=50), {}, "50 of 101 batches were copied out"),
+    "pageable": (run(), {"uses_cuda": True, "pin_memory": False}, "batches are copied to the GPU"),
+    "slow_collate": (run(collate_ns=S // 2), {}, "collate_fn takes 5.0 ms a batch"),
+    "overhead": (replace(run(), host_wait_ns=S // 2), {}, "handing a batch over takes 4.95 ms"),
+    "slow_start": (
+        run(first_batches=1, iter_ns=2 * S), {}, "an epoch's first batch comes 2.0 s after iter()"
+    ),
+    "small_prefetch": (
+        run(decode_ns=2, idle=True), {}, "100 % of the steps found no batch ready, though"
+    ),
+    "quota": (run(throttled_ns=S, throttled_periods=9), {}, "a CPU quota stopped this process 9"),
+    "neighbours": (
+        run(decode_ns=10, host_busy_ns=14 * S), {"neighbours": (OTHER,)}, "other processes compute"
+    ),
+    "crowded": (run(), {"crowded": "too many: fewer"}, "more decode threads want to run than"),
+    "crowded_pool": (
+        run(process_cpu_ns=4 * S), {"pool": "too many: fewer"}, "torch's own threads share"
+    ),
+    "few_workers": (
+        replace(run(python_ns=10), path="torch"), {"num_workers": 2}, "fewer workers than CPUs"
+    ),
+    "not_native": (
+        replace(run(python_ns=10), path="torch", reasons=("a Lambda",)), {}, "feedmill's native"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_problems(name):
+    stats, around, words = PROBLEMS[name]
+    check = getattr(checks, name)
+    found = check(stats, Around(**around))
+    assert check in checks.CHECKS and all(found)
+    assert found.problem.startswith(words)
+    report = stats.report(around=Around(**around))
+    for label, text in zip(("problem", "diagnosis", "remedy"), found):
+        assert f"  {label:<10} {text}\n" in report
+
+
+def test_a_good_run_has_no_problem():
+    assert checks.problems(run(idle=True), Around(pin_memory=True, uses_cuda=True)) == []
+    assert checks.problems(Stats(), Around()) == []
+
+
+def test_slow_files_are_named_with_what_is_slow():
+    found = checks.slow_files(run(slow_samples=(SLOW,) * 5, idle=True), Around())
+    assert found.problem.startswith("5 files take up to ")
+    assert found.diagnosis.startswith(
+        "train/huge.jpg (20.0 MB: read 5 ms, decode 400, transform 10); "
+    )
+    assert found.diagnosis.endswith("; stats().slow_samples has the others")
+
+
+def test_uneven_waits():
+    stats = run()
+    stats.steps["decode_ns"][::20] = stats.steps["data_wait_ns"][::20] = 50 * MS
+    assert checks.uneven(stats, Around()).problem.startswith("waits are uneven: 1 in 100 is 50 ms")
+
+
+@pytest.mark.parametrize(
+    ("n_workers", "problem", "remedy"),
+    [
+        (0, "no worker prepares batches ahead", "num_workers=8"),
+        (8, "every CPU has its worker, and steps still wait", "native path"),
+        (9, "more workers than CPUs", "num_workers=8"),
+    ],
+)
+def test_workers(n_workers, problem, remedy):
+    stats = replace(run(python_ns=10), path="torch")
+    found = checks.few_workers(stats, Around(num_workers=n_workers))
+    assert found.problem == problem and remedy in found.remedy
+
+
+def test_workers_that_start_anew():
+    stats = replace(run(python_ns=10), path="torch")
+    stats.steps["phase"][[20, 40]] = BOUNDARY
+    stats.steps["data_wait_ns"][[20, 40]] = S
+    found = checks.workers_anew(stats, Around(num_workers=2, persistent_workers=False))
+    assert found.problem == "each epoch's first batch takes 1.00 s"
+    assert checks.workers_anew(stats, Around(num_workers=2, persistent_workers=True)) is None
