@@ -61,7 +61,7 @@ typedef struct fm_blame {
     X(read_ns, "sum over files of the time from the start of the read to its last byte")       \
     X(decode_ns, "sum over samples of the wall time in the decoder")                           \
     X(transform_ns, "sum over samples of the wall time in resize, flip, normalize and store")  \
-    X(starved_ns, "the part of decode_ns and transform_ns in which the thread had no core")    \
+    X(starved_ns, "sum over samples of the time that their decode thread had no core")         \
     X(worker_cpu_ns, "CPU time of the decode threads")                                         \
     X(worker_idle_ns, "sum over decode threads of the time without work")                      \
     X(fallback_ns, "time spent in the caller's fallback")                                      \

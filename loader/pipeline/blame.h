@@ -53,12 +53,7 @@ static inline void fm_work_add(fm_work *sum, const fm_work *work) {
     sum->starved_ns += work->starved_ns;
 }
 
-/* What came between two states of a sum; nothing where the later one was noted first, as by a
- * thread that looks at the clock only when it has left the lock. */
 static inline fm_work fm_work_since(const fm_work *now, const fm_work *then) {
-    if (now->decode_ns < then->decode_ns || now->transform_ns < then->transform_ns ||
-        now->starved_ns < then->starved_ns)
-        return (fm_work){0};
     return (fm_work){now->decode_ns - then->decode_ns, now->transform_ns - then->transform_ns,
                      now->starved_ns - then->starved_ns};
 }
