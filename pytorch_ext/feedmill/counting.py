@@ -3,14 +3,47 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from feedmill.records import BOUNDARY, FIRST, KEPT_STEPS, STEADY, STEP_DTYPE
+from feedmill.records import BOUNDARY, FIRST, KEPT_STEPS, SAMPLE_DTYPE, STEADY, STEP_DTYPE
 from feedmill.surroundings import Clock
+
+_uids = itertools.count()
+
+
+class Source:
+    """Steps, and perhaps samples, that are numbered from 0: what a log is filled from.
+
+    Attributes:
+        uid: no other one of this process has it.
+        logged_steps, logged_samples: those with smaller numbers are in the log.
+    """
+
+    __slots__ = ("logged_samples", "logged_steps", "uid")
+
+    def __init__(self) -> None:
+        self.uid = next(_uids)
+        self.logged_steps = 0
+        self.logged_samples = 0
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the latest step stays as it is: its compute_ns comes with the next request."""
+        raise NotImplementedError
+
+    def unlogged_steps(self) -> np.ndarray:
+        """Records of STEP_DTYPE from number logged_steps on, as far as they are kept."""
+        raise NotImplementedError
+
+    def unlogged_samples(self) -> tuple[int, np.ndarray]:
+        """Records of SAMPLE_DTYPE from number logged_samples on, as far as they are kept, and the
+        number of the first one."""
+        return self.logged_samples, np.empty(0, SAMPLE_DTYPE)
 
 
 class Account:
@@ -32,13 +65,17 @@ class Account:
         """stats.SlowSample, the slowest first."""
         return []
 
+    def sources(self) -> list[Source]:
+        """What a log is filled from."""
+        raise NotImplementedError
+
     def __del__(self) -> None:
         if self.on_end is not None:
             with contextlib.suppress(Exception):  # half made, or the interpreter is going down
                 self.on_end(self.counters(), self.steps(), self.slow_samples())
 
 
-class StepCounters(Account):
+class StepCounters(Account, Source):
     """What can be told of an iterator that somebody else made.
 
     Pickles and copies as a new one, and is one in the child of a fork. One thread at a time may
@@ -46,6 +83,7 @@ class StepCounters(Account):
     """
 
     def __init__(self) -> None:
+        Source.__init__(self)
         self.clock = Clock()  # started by the first epoch
         self._pid = os.getpid()
         self._n_epochs = 0
@@ -85,6 +123,12 @@ class StepCounters(Account):
         self._wall_ns += return_ns - (self._last_return_ns or request_ns)
         self._last_return_ns = return_ns
 
+    def end_epoch(self, request_ns: int) -> None:
+        """The request found no more batch; so far the latest step's work went."""
+        if self._last_return_ns:
+            self._at(self._n_batches - 1)["compute_ns"] = request_ns - self._last_return_ns
+            self._last_return_ns = 0
+
     def _at(self, number: int) -> np.ndarray:
         """The record of a step, as an array of one that can be written to."""
         place = number % len(self._steps)
@@ -105,3 +149,15 @@ class StepCounters(Account):
         # Read once: another thread may be counting.
         n, steps = self._n_batches, self._steps
         return np.roll(steps, -(n % len(steps))) if n > len(steps) else steps[:n].copy()
+
+    def sources(self) -> list[Source]:
+        return [self]
+
+    @property
+    def is_final(self) -> bool:
+        return not self._last_return_ns
+
+    def unlogged_steps(self) -> np.ndarray:
+        n, steps = self._n_batches, self._steps
+        oldest = max(self.logged_steps, n - len(steps))
+        return steps[np.arange(oldest, n) % len(steps)]

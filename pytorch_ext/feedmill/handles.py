@@ -13,11 +13,14 @@ import numpy as np
 
 from feedmill import neighbours
 from feedmill._ops import native
-from feedmill.counting import Account
+from feedmill.counting import Account, Source
 from feedmill.plan import Plan
-from feedmill.records import KEPT_STEPS, STEP_DTYPE, native_steps
+from feedmill.records import (
+    KEPT_STEPS, SAMPLE_DTYPE, STEP_DTYPE, native_samples, native_steps
+)
 from feedmill.stats import SlowSample, join_slow_samples, slow_samples_of, sum_counters
 
+_ALL = 1 << 63  # above every step's number
 
 @dataclass(frozen=True)
 class Config:
@@ -31,6 +34,7 @@ class Config:
     memory_budget: int | None = None
     reader: str = "auto"
     alloc: Any = None
+    sample_records: int = 0
 
 
 def open_native(config: Config) -> Any:
@@ -49,6 +53,7 @@ def open_native(config: Config) -> Any:
         memory_budget_bytes=config.memory_budget or 0,
         reader=config.reader,
         max_image_pixels=plan.max_image_pixels,
+        sample_records=config.sample_records,
         alloc=config.alloc,
     )
 
@@ -83,16 +88,19 @@ class _Known(NamedTuple):
     slow_samples: list[SlowSample]
 
 
-class _Entry:
+class _Entry(Source):
     """A native loader from open to close, and its counters for ever."""
 
-    __slots__ = ("config", "handle", "idle", "last")
+    __slots__ = ("config", "handle", "idle", "last", "last_samples")
 
     def __init__(self, config: Config | None, handle: Any) -> None:
+        super().__init__()
         self.config = config
         self.handle = handle
         self.idle = False
         self.last: _Known | None = None  # as it was at the close; None: it is open
+        # Samples that were not in the log then, and the number of the first one.
+        self.last_samples = (0, np.empty(0, SAMPLE_DTYPE))
 
     def read(self) -> _Known:
         """Everything as of now."""
@@ -126,8 +134,39 @@ class _Entry:
         return self.last.slow_samples
 
     def close(self) -> None:
+        self.last_samples = self.unlogged_samples()
         self.last = self.read()
         self.handle.close()
+
+    @property
+    def is_final(self) -> bool:
+        return self.idle or self.last is not None
+
+    @property
+    def is_logged(self) -> bool:
+        """Of a closed one: whether all of it is in the log."""
+        assert self.last is not None
+        return not len(self.unlogged_steps()) and not len(self.unlogged_samples()[1])
+
+    def unlogged_steps(self) -> np.ndarray:
+        if self.last is None:
+            try:
+                return native_steps(self.handle, self.logged_steps)
+            except ValueError:  # closed meanwhile
+                pass
+        assert self.last is not None
+        steps = self.last.steps
+        return steps[steps["step"] >= self.logged_steps]
+
+    def unlogged_samples(self) -> tuple[int, np.ndarray]:
+        if self.last is None and self.config is not None and self.config.sample_records:
+            try:
+                return native_samples(self.handle, self.logged_samples)
+            except ValueError:
+                pass
+        first, samples = self.last_samples
+        n_logged = max(0, self.logged_samples - first)
+        return first + n_logged, samples[n_logged:]
 
 
 class Handles(Account):
@@ -139,6 +178,7 @@ class Handles(Account):
     """
 
     def __init__(self) -> None:
+        self.are_logged = False  # whoever sets it takes from sources() all there is
         self._pid = os.getpid()
         # Held while the list is replaced or an idle entry taken; re-entrant, for signal handlers.
         self._lock = threading.RLock()
@@ -179,7 +219,7 @@ class Handles(Account):
         if found is None:
             found = _Entry(config, open_native(config))
             with self._lock:
-                self._entries = [*_with_closed_merged(self._entries), found]
+                self._entries = [*self._with_closed_merged(), found]
         try:
             neighbours.begin(id(found.handle), found.config.n_threads)
         except BaseException:  # a Ctrl-C
@@ -237,25 +277,34 @@ class Handles(Account):
         self._forget_after_fork()
         return join_slow_samples(entry.slow_samples() for entry in self._entries)
 
+    def sources(self) -> list[Source]:
+        self._forget_after_fork()
+        return list(self._entries)
+
+    def _with_closed_merged(self) -> list[_Entry]:
+        """The same counters with one entry for all closed ones, so that the list stays short. What
+        a log still lacks stays apart."""
+        closed = [
+            entry
+            for entry in self._entries
+            if entry.last is not None and (entry.is_logged or not self.are_logged)
+        ]
+        if len(closed) < 2:
+            return self._entries
+        merged = _Entry(None, None)
+        known = [entry.last for entry in closed]
+        merged.last = _Known(
+            sum_counters([one.counters for one in known]),
+            _join_steps([one.steps for one in known]),
+            join_slow_samples(one.slow_samples for one in known),
+        )
+        merged.logged_steps = _ALL
+        return [merged, *(entry for entry in self._entries if entry not in closed)]
+
     def _forget_after_fork(self) -> None:
         """A child has none of its parent's threads: its native loaders are of no use there."""
         if self._pid != os.getpid():
             self.__init__()
-
-
-def _with_closed_merged(entries: list[_Entry]) -> list[_Entry]:
-    """The same counters with one entry for all closed ones, so that the list stays short."""
-    closed = [entry for entry in entries if entry.last is not None]
-    if len(closed) < 2:
-        return entries
-    merged = _Entry(None, None)
-    known = [entry.last for entry in closed]
-    merged.last = _Known(
-        sum_counters([one.counters for one in known]),
-        _join_steps([one.steps for one in known]),
-        join_slow_samples(one.slow_samples for one in known),
-    )
-    return [merged, *(entry for entry in entries if entry not in closed)]
 
 
 def _join_steps(parts: list[np.ndarray]) -> np.ndarray:

@@ -15,6 +15,7 @@ from typing import Any
 from feedmill import tally
 from feedmill.counting import StepCounters
 from feedmill.loader import OPTIONS, DataLoader, TorchDataLoader
+from feedmill.log import Recorder
 from feedmill.torch_path import TorchCounters, count_steps
 
 _PLACE = "_feedmill_place"
@@ -105,7 +106,7 @@ def _observe_torch() -> None:
         iterator = get_iterator(self)
         if not isinstance(self, DataLoader):
             counters = StepCounters()
-            count_steps(iterator, counters)
+            count_steps(iterator, counters, recorder=_recorder(self, "watched", counters))
             _count(self, "watched", counters)
         return iterator
 
@@ -124,6 +125,16 @@ def _count(loader: Any, path: str, account: Any, reasons: tuple[str, ...] = ()) 
     with contextlib.suppress(Exception):
         place = vars(loader).get(_PLACE) or tally.place_of_caller()
         tally.add(place, path, account, reasons)
+
+
+def _recorder(
+    loader: Any, path: str, counters: StepCounters, reasons: tuple[str, ...] = ()
+) -> Recorder:
+    """Writes the log of one iterator that torch makes, where FEEDMILL_LOG asks for it."""
+    recorder = Recorder(vars(loader).get(_PLACE), counters)
+    recorder.path, recorder.reasons = path, reasons
+    recorder.begin(None, batch_size=loader.batch_size)
+    return recorder
 
 
 # ---- subclasses ----------------------------------------------------------------------------------
@@ -168,6 +179,8 @@ def _foreign_iterator(loader: Any, names: list[str]) -> Any:
     if _defaults()["native"] == "require":
         raise RuntimeError(f"native='require', but the native path can't be taken: {reason}")
     counters = TorchCounters()
-    iterator = count_steps(TorchDataLoader._get_iterator(loader), counters)
+    recorder = _recorder(loader, "torch", counters, (reason,))
+    iterator = TorchDataLoader._get_iterator(loader)
+    count_steps(iterator, counters, recorder=recorder)
     _count(loader, "torch", counters, (reason,))
     return iterator

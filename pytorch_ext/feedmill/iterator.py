@@ -24,6 +24,8 @@ from feedmill.batches import Batch, resolve, submit_items
 from feedmill.collating import Collate
 from feedmill.formats import TORCH_DTYPES, as_planned
 from feedmill.handles import Config, Handles
+from feedmill.log import records_samples
+from feedmill.ranges import waiting
 from feedmill.replay import draws_from, name_sample, replay, write_sample
 from feedmill.samples import Source
 from feedmill.sampling import largest_batch, look_ahead_rule, never
@@ -34,6 +36,9 @@ _AHEAD_IN_PROCESS = 4
 # Samples ahead at least, however small the batches: so many reads keep far storage busy.
 _AHEAD_SAMPLES = 64
 _MAX_BATCH_SIZE = 65536
+# Records of samples for a log, at least; it is filled when a quarter of them are new.
+_SAMPLE_RECORDS = 65536
+_MAX_SAMPLE_RECORDS = 1 << 24
 
 
 def allocate_pinned(n_bytes: int) -> tuple[int, torch.Tensor]:
@@ -50,14 +55,16 @@ def native_config(loader: Any, source: Source, n_threads: int) -> Config:
     """What an iterator over ``loader`` opens its native loader with. Where batches may have any
     size, batch_size is 1 until the first ones were pulled."""
     size = largest_batch(loader._index_sampler, loader._auto_collation)
+    depth = _depth(loader, size)
     return Config(
         plan=source.plan,
         n_samples=source.n_samples,
         batch_size=min(size or 1, _MAX_BATCH_SIZE),
         n_threads=n_threads,
-        prefetch_batches=_depth(loader, size),
+        prefetch_batches=depth,
         memory_budget=loader.memory_budget,
         reader=loader.reader,
+        sample_records=_sample_records(loader, depth * (size or 1)),
     )
 
 
@@ -75,6 +82,13 @@ def _depth(loader: Any, size: int | None) -> int:
     if loader.num_workers == 0:
         depth = _AHEAD_IN_PROCESS
     return depth if size is None else max(depth, -(-_AHEAD_SAMPLES // size))
+
+
+def _sample_records(loader: Any, n_ahead: int) -> int:
+    """So many that those of the samples ahead do not overwrite what the log still lacks."""
+    if not records_samples(loader.log, loader.log_samples):
+        return 0
+    return min(_SAMPLE_RECORDS + 2 * n_ahead, _MAX_SAMPLE_RECORDS)
 
 
 class NativeDataLoaderIter(_BaseDataLoaderIter):
@@ -149,6 +163,7 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         epoch = inside.epochs.begin(loader, source, self._base_seed, self._n_epochs)
         self._key, self._epoch_word = epoch.key, epoch.word
         self._counters = inside.python_counters
+        self._recorder = inside.recorder
         self._iter_began_ns = inside.iter_began_ns
         self._iter_ns = 0
         self._verifier: Verifier | None = None
@@ -316,6 +331,7 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
                 if self._interrupted:
                     self._recover()
                 data = self._next_batch()
+                self._recorder.tick(time.monotonic_ns(), len(self._arrived.items))
                 self._handle.step_return()
                 self._arrived = None
                 return data
@@ -370,7 +386,9 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
 
     def _end(self) -> None:
         error, self._pull_error = self._pull_error, None
-        self._give_back()
+        if self._handle is not None:
+            self._give_back()
+            self._recorder.end_epoch()
         if error is not None:
             raise error
         raise StopIteration
@@ -412,7 +430,7 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         timeout_ns = int(self._timeout * 1e9) if self._timeout > 0 else -1
         while True:
             n_before = self._n_samples_finished() if timeout_ns > 0 else 0
-            outcome = self._handle.next(timeout_ns)
+            outcome = waiting(self._handle.next, timeout_ns)
             if outcome[0] == native.END or (outcome[0] == native.AGAIN and timeout_ns < 0):
                 raise RuntimeError("feedmill lost a batch; please report this")
             if outcome[0] != native.AGAIN:

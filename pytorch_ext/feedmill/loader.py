@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -28,7 +29,8 @@ _MAX_THREADS = 1024
 _WORD64, _WORD32 = (1 << 64) - 1, (1 << 32) - 1
 # What our constructor takes beside torch's arguments.
 OPTIONS = (
-    "native", "seed", "threads", "memory_budget", "reader", "worker_init", "dtype", "memory_format"
+    "native", "seed", "threads", "memory_budget", "reader", "worker_init", "dtype", "memory_format",
+    "log", "log_samples",
 )
 # What torch's constructor takes; older versions lack some of the arguments.
 _TORCH_ARGUMENTS = frozenset(inspect.signature(TorchDataLoader.__init__).parameters)
@@ -109,8 +111,18 @@ class DataLoader(TorchDataLoader[_T_co]):
         memory_format: torch.channels_last: the batch's images, still (n, 3, height, width), have
             such strides, and so do those of the samples that a collate_fn of the script's own
             gets. Default torch.contiguous_format: as torch.
+        log: file to which every step is appended, with what it waited for, and every second what
+            process and host did: JSON lines, described in feedmill.log. "{pid}" and "{rank}" in its
+            name are replaced. It is written at the end of a step, by the thread that iterates: each
+            second, at the end of an epoch and of the process. A process that is killed loses the
+            last second. OSError at iter() where it can't be written to; if the disk is full later,
+            a warning, and training goes on. Default None: the file that the environment's
+            FEEDMILL_LOG names, if any. Worker processes of torch's path write none.
+        log_samples: whether the log has a line for every sample, too, for ``feedmill trace``; some
+            3 us and 400 bytes each. Takes 9 MB of the memory_budget, or more for large batches.
+            Default False; where FEEDMILL_LOG is in force, FEEDMILL_LOG_SAMPLES=1 asks for it.
 
-    The last eight are attributes too; a change counts from the next iter() on, but on torch's path
+    The last ten are attributes too; a change counts from the next iter() on, but on torch's path
     not for persistent workers that are running.
 
     dtype and memory_format hold on torch's path as well. A sample's image is the sample itself or,
@@ -157,6 +169,8 @@ class DataLoader(TorchDataLoader[_T_co]):
         worker_init: str = "fallback",
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format = torch.contiguous_format,
+        log: str | os.PathLike[str] | None = None,
+        log_samples: bool = False,
     ) -> None:
         self.native = native
         self.seed = seed
@@ -166,6 +180,8 @@ class DataLoader(TorchDataLoader[_T_co]):
         self.worker_init = worker_init
         self.dtype = dtype
         self.memory_format = memory_format
+        self.log = log
+        self.log_samples = log_samples
         self._feedmill_check()
         self._feedmill = Inside()
         newer = {"pin_memory_device": (pin_memory_device, ""), "in_order": (in_order, True)}
@@ -224,6 +240,10 @@ class DataLoader(TorchDataLoader[_T_co]):
                 f"memory_budget is {self.memory_budget!r}; it must be a number of bytes (an int "
                 "above 0) or None"
             )
+        if self.log is not None and (not isinstance(self.log, str | os.PathLike) or self.log == ""):
+            raise ValueError(f"log is {self.log!r}; it must be a file's name or None")
+        if type(self.log_samples) is not bool:
+            raise ValueError(f"log_samples is {self.log_samples!r}; it must be True or False")
 
     def _get_iterator(self) -> Any:
         return make_iterator(self)
@@ -286,6 +306,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             reasons=inside.reasons,
             steps=steps,
             slow_samples=tuple(inside.handles.slow_samples()),
+            system=inside.recorder.system,
             **counters,
             **inside.clock.counters(),
         )

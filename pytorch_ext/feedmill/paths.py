@@ -18,11 +18,13 @@ from feedmill.epochs import Epochs, rank_to_mix_in, sampler_epoch
 from feedmill.formats import FormattingCollate
 from feedmill.handles import Config, Handles, budget_refusal
 from feedmill.iterator import NativeDataLoaderIter, native_config
+from feedmill.log import Recorder
 from feedmill.recognise import has_default_collate, recognise
 from feedmill.samples import Source
 from feedmill.sampling import look_ahead_rule, never
 from feedmill.stats import PythonCounters, Stats
 from feedmill.surroundings import Clock, around_now
+from feedmill.tally import place_of_caller
 from feedmill.torch_path import TorchCounters, count_steps
 from feedmill.verdict import OFF, Around
 
@@ -45,6 +47,7 @@ class Inside:
         iter_began_ns: when the latest iter() was called.
         before_epoch: the native loaders' counters before the latest native epoch.
         loss_is_known: accelerated.py has warned that Accelerate loses the loader.
+        recorder: writes the log, and samples the system.
     """
 
     def __init__(self, next_epoch: int = 0) -> None:
@@ -60,6 +63,9 @@ class Inside:
         self.iter_began_ns = 0
         self.before_epoch: dict[str, Any] = {}
         self.loss_is_known = False
+        self.recorder = Recorder(
+            place_of_caller(), self.handles, self.torch_counters, self.python_counters
+        )
 
     def __reduce__(self) -> tuple[type[Inside], tuple[int]]:
         return (Inside, (self.epochs.next_number,))
@@ -67,6 +73,26 @@ class Inside:
     def took(self, path: str, reasons: list[str]) -> None:
         """Notes what iter() decided."""
         self.path, self.reasons = path, tuple(reasons)
+        self.recorder.path, self.recorder.reasons = self.path, self.reasons
+
+    def begin_epoch(self, loader: Any) -> None:
+        """iter() was called, or persistent workers begin another epoch."""
+        self.clock.start()
+        self.iter_began_ns = time.monotonic_ns()
+        settings = {name: _plain(getattr(loader, name, None)) for name in _SETTINGS}
+        self.recorder.begin(loader.log, batch_size=loader.batch_size, settings=settings)
+
+
+# What a log tells of a loader.
+_SETTINGS = (
+    "num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "drop_last", "timeout",
+    "native", "seed", "threads", "memory_budget", "reader", "worker_init", "dtype", "memory_format",
+)
+
+
+def _plain(value: Any) -> Any:
+    """For JSON."""
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
 # ---- the choice ----------------------------------------------------------------------------------
@@ -145,8 +171,7 @@ def _local_world_size() -> int:
 
 def make_iterator(loader: Any) -> Any:
     """A new iterator of the loader, on the path that it takes now."""
-    loader._feedmill.clock.start()
-    loader._feedmill.iter_began_ns = time.monotonic_ns()
+    loader._feedmill.begin_epoch(loader)
     source = choose(loader)
     if isinstance(source, list):
         return torch_iterator(loader, source)
@@ -166,7 +191,7 @@ def native_iterator(loader: Any, source: Source) -> Any:
 
 def _goes_on_natively(loader: Any) -> tuple[Source, Config] | None:
     """At a reset of a native iterator with persistent workers: what the next epoch runs."""
-    loader._feedmill.iter_began_ns = time.monotonic_ns()
+    loader._feedmill.begin_epoch(loader)
     source = choose(loader)
     if isinstance(source, list):
         # DataLoader.__iter__() returns this attribute right after the reset.
@@ -180,7 +205,8 @@ def _goes_on_natively(loader: Any) -> tuple[Source, Config] | None:
 def torch_iterator(loader: Any, reasons: list[str]) -> Any:
     loader._feedmill.took("torch", reasons)
     iterator = _formatted_iterator(loader)
-    return count_steps(iterator, loader._feedmill.torch_counters, _goes_on_with_torch)
+    inside = loader._feedmill
+    return count_steps(iterator, inside.torch_counters, _goes_on_with_torch, inside.recorder)
 
 
 def _formatted_iterator(loader: Any) -> Any:
@@ -200,7 +226,7 @@ def _formatted_iterator(loader: Any) -> Any:
 
 def _goes_on_with_torch(loader: Any) -> bool:
     """At a reset of torch's persistent workers: whether they do the next epoch, too."""
-    loader._feedmill.iter_began_ns = time.monotonic_ns()
+    loader._feedmill.begin_epoch(loader)
     source = choose(loader)
     if isinstance(source, list):
         loader._feedmill.took("torch", source)

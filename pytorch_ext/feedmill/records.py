@@ -23,10 +23,24 @@ PHASES = ("first", "boundary", "steady")
 KEPT_STEPS = 65536
 
 
-def native_steps(handle: Any) -> np.ndarray:
-    """All steps that a native loader (_native.Loader) keeps, oldest first."""
-    parts, start = [np.empty(0, STEP_DTYPE)], 0
+def native_steps(handle: Any, start: int = 0) -> np.ndarray:
+    """The steps from number `start` on that a native loader (_native.Loader) keeps, oldest first."""
+    parts = [np.empty(0, STEP_DTYPE)]
     while len(part := np.frombuffer(handle.steps(start), STEP_DTYPE)):
         parts.append(part)
         start = int(part["step"][-1]) + 1
     return np.concatenate(parts)
+
+
+def native_samples(handle: Any, start: int) -> tuple[int, np.ndarray]:
+    """The samples from number `start` on that it keeps, oldest first, and the first one's number."""
+    parts, first = [np.empty(0, SAMPLE_DTYPE)], start
+    while True:
+        number, data = handle.sample_records(start)
+        part = np.frombuffer(data, SAMPLE_DTYPE)
+        if not len(part):
+            return first, np.concatenate(parts)
+        if number > start:  # those in between are overwritten already
+            first, parts = number, parts[:1]
+        parts.append(part)
+        start = number + len(part)

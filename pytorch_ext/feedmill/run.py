@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 _SITE = str(Path(__file__).resolve().parent / "_site")
 _MAX_THREADS = 1024
 _OPTIONS = ("native", "seed", "threads")
-_TAKES_VALUE = ("--report", "--native", "--seed", "--threads")
+_TAKES_VALUE = ("--report", "--log", "--native", "--seed", "--threads")
 _SCRIPT_SUFFIXES = (".py", ".pyw", ".pyc", ".pyz")
 
 _DESCRIPTION = """\
@@ -71,6 +71,11 @@ def add_run(commands: Any) -> None:
     run.add_argument("--report", metavar="FILE",
                      help="append the report to FILE, one JSON object a line and loader line, "
                           "instead of printing it")
+    run.add_argument("--log", metavar="FILE",
+                     help="append every step of every loader to FILE, as JSON lines; {pid} and "
+                          "{rank} in its name are replaced")
+    run.add_argument("--log-samples", action="store_true",
+                     help="... and every sample, for `feedmill trace`")
     run.add_argument("--native", choices=("auto", "verify", "require", "off"),
                      help="DataLoader's native= where the script gives none (default auto)")
     run.add_argument("--seed", type=int, metavar="N",
@@ -158,15 +163,30 @@ def _environment(
     if arguments.quiet:
         environment["FEEDMILL_RUN_QUIET"] = "1"
     if arguments.report is not None:
-        environment["FEEDMILL_RUN_REPORT"] = _report_file(arguments.report, parser)
+        environment["FEEDMILL_RUN_REPORT"] = _writable("--report", arguments.report, parser)
+    if arguments.log is not None:
+        environment["FEEDMILL_LOG"] = _log_file(arguments.log, parser)
+    if arguments.log_samples:
+        if "FEEDMILL_LOG" not in environment:
+            parser.error("--log-samples: there is no log for them; name one with --log")
+        environment["FEEDMILL_LOG_SAMPLES"] = "1"
     return environment
 
 
-def _report_file(name: str, parser: argparse.ArgumentParser) -> str:
+def _writable(option: str, name: str, parser: argparse.ArgumentParser) -> str:
     """The file's absolute path: the script may change the folder. It is made, if need be."""
     try:
         with open(name, "ab"):
             pass
     except OSError as error:
-        parser.error(f"--report: {name} can't be written to: {error.strerror}")
+        parser.error(f"{option}: {name} can't be written to: {error.strerror}")
     return os.path.abspath(name)
+
+
+def _log_file(name: str, parser: argparse.ArgumentParser) -> str:
+    if "{pid}" not in name and "{rank}" not in name:
+        return _writable("--log", name, parser)
+    path = os.path.abspath(name)
+    if not os.path.isdir(os.path.dirname(path)):
+        parser.error(f"--log: there is no folder {os.path.dirname(path)}")
+    return path

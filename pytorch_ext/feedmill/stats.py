@@ -133,6 +133,9 @@ class Stats:
         reader: "uring", "pread", or "" before anything ran; reader_reason: why that one.
         cpu: instructions that the pixels' code uses: "scalar", "sse41", "avx2" or "avx512".
         slow_samples: of native loaders, at most 16, the slowest first.
+        system: what the process and the host did, {"latest": ..., "total": ...} of the samples that
+            feedmill.system describes; None before the first, which comes after a second or at the
+            end of an epoch.
         steps: numpy records, one a step, oldest first (the last 65,536), with these fields:
             step, epoch: both count from 0 in each native loader and on torch's path.
             phase: records.FIRST (the loader's first step), BOUNDARY (the first of a later epoch)
@@ -222,6 +225,7 @@ class Stats:
     reader_reason: str = ""
     cpu: str = ""
     slow_samples: tuple[SlowSample, ...] = ()
+    system: dict[str, Any] | None = field(default=None, compare=False)
     steps: np.ndarray = field(default_factory=lambda: np.empty(0, STEP_DTYPE), compare=False)
 
     def __sub__(self, earlier: Stats) -> Stats:

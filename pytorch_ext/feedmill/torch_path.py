@@ -9,6 +9,8 @@ from typing import Any
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
 from feedmill.counting import StepCounters
+from feedmill.log import Recorder
+from feedmill.ranges import waiting
 
 
 class TorchCounters(StepCounters):
@@ -27,12 +29,22 @@ class TorchCounters(StepCounters):
 class _Counted:
     _counters: StepCounters
     _counted_epoch: int
+    _recorder: Recorder | None
     _goes_on: Callable[[Any], bool] | None
 
     def __next__(self) -> Any:
         request_ns = time.monotonic_ns()
-        data = super().__next__()  # type: ignore[misc]
-        self._counters.add_step(self._counted_epoch, request_ns, time.monotonic_ns())
+        try:
+            data = waiting(super().__next__)  # type: ignore[misc]
+        except StopIteration:
+            self._counters.end_epoch(request_ns)
+            if self._recorder is not None:
+                self._recorder.end_epoch()
+            raise
+        return_ns = time.monotonic_ns()
+        self._counters.add_step(self._counted_epoch, request_ns, return_ns)
+        if self._recorder is not None:
+            self._recorder.tick(return_ns)
         return data
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
@@ -57,18 +69,23 @@ _COUNTED = {
 
 
 def count_steps(
-    iterator: Any, counters: StepCounters, goes_on: Callable[[Any], bool] | None = None
+    iterator: Any,
+    counters: StepCounters,
+    goes_on: Callable[[Any], bool] | None = None,
+    recorder: Recorder | None = None,
 ) -> Any:
     """Has torch's iterator count its steps; returns it. Its behaviour stays as it is.
 
     Args:
         goes_on: called with the loader where persistent workers are to begin another epoch; False:
             the loader has taken another iterator. Default None: they always begin it.
+        recorder: told of each step and epoch.
     """
     counted = _COUNTED.get(type(iterator))
     if counted is not None:
         iterator._counters = counters
         iterator._counted_epoch = counters.begin_epoch()
         iterator._goes_on = goes_on
+        iterator._recorder = recorder
         iterator.__class__ = counted
     return iterator

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 from feedmill.counting import StepCounters
+from feedmill.log import Recorder
+from feedmill.ranges import waiting
 from feedmill.stats import Stats
 from feedmill.surroundings import around_now
+from feedmill.tally import place_of_caller
 
 # Special methods that Python looks up at the type: the wrapper has those that the wrapped has.
 _FORWARDED = (
     "__next__", "__len__", "__length_hint__", "__bool__", "__getitem__", "__contains__",
     "__reversed__", "__enter__", "__exit__", "__call__",
 )
-_OWN = ("_feedmill_iterable", "_feedmill_counters", "_feedmill_epoch")
+_OWN = (
+    "_feedmill_iterable", "_feedmill_counters", "_feedmill_log", "_feedmill_recorder",
+    "_feedmill_epoch",
+)
 
 
-def watch(iterable: Any) -> Any:
+def watch(iterable: Any, *, log: str | os.PathLike[str] | None = None) -> Any:
     """Wraps a loader of any kind, so that each step's wait is counted.
 
         loader = feedmill.watch(loader)
@@ -38,14 +45,22 @@ def watch(iterable: Any) -> Any:
 
     Args:
         iterable: an iterable or iterator: a DataLoader, a DALI or FFCV loader, a generator, a list.
+        log: file to which every step is appended, as feedmill.DataLoader's ``log``. Default None:
+            the environment's FEEDMILL_LOG, unless the iterable is a feedmill.DataLoader, which
+            writes its own lines there.
 
     Raises:
         TypeError: it is neither.
+        OSError: at iter(), where the log can't be written to.
 
     One thread at a time may iterate; stats() and report() may be called from any. Pickles and
     copies as a new wrapper, with nothing counted, around a pickle or copy of what it wraps.
     """
-    return _wrapper(iterable, StepCounters())
+    counters = StepCounters()
+    recorder = Recorder(place_of_caller(), counters)
+    recorder.path = "watched"
+    recorder.heeds_environment = not hasattr(iterable, "_feedmill")
+    return _wrapper(iterable, counters, log, recorder)
 
 
 class _Watched:
@@ -53,22 +68,31 @@ class _Watched:
 
     _feedmill_iterable: Any
     _feedmill_counters: StepCounters
+    _feedmill_log: str | os.PathLike[str] | None
+    _feedmill_recorder: Recorder
     _feedmill_epoch: int | None  # of an iterator; None: it begins with the first step
 
     def __iter__(self) -> Any:
         iterator = iter(self._feedmill_iterable)
-        epoch = self._feedmill_counters.begin_epoch()
+        epoch = _begin(self)
         if iterator is self._feedmill_iterable:
             object.__setattr__(self, "_feedmill_epoch", epoch)
             return self
-        return _wrapper(iterator, self._feedmill_counters, epoch)
+        return _wrapper(
+            iterator, self._feedmill_counters, self._feedmill_log, self._feedmill_recorder, epoch
+        )
 
     def stats(self) -> Stats:
         """Counters of all iterations since watch() was called."""
         counters = self._feedmill_counters.counters()
         path = "watched" if counters["epochs"] else "none"
         counters |= self._feedmill_counters.clock.counters()
-        return Stats(path=path, steps=self._feedmill_counters.steps(), **counters)
+        return Stats(
+            path=path,
+            steps=self._feedmill_counters.steps(),
+            system=self._feedmill_recorder.system,
+            **counters,
+        )
 
     def report(self, **limits: Any) -> str:
         """stats() as text for a person; the first line is the verdict.
@@ -96,20 +120,36 @@ class _Watched:
     def __repr__(self) -> str:
         return f"feedmill.watch({self._feedmill_iterable!r})"
 
-    def __reduce__(self) -> tuple[Any, tuple[Any]]:
-        return watch, (self._feedmill_iterable,)
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return _watch_again, (self._feedmill_iterable, self._feedmill_log)
 
     def __deepcopy__(self, memo: dict) -> Any:
-        return watch(copy.deepcopy(self._feedmill_iterable, memo))
+        return _watch_again(copy.deepcopy(self._feedmill_iterable, memo), self._feedmill_log)
+
+
+def _watch_again(iterable: Any, log: Any) -> Any:
+    return watch(iterable, log=log)
+
+
+def _begin(self: _Watched) -> int:
+    """An epoch begins; returns its number."""
+    self._feedmill_recorder.begin(self._feedmill_log)
+    return self._feedmill_counters.begin_epoch()
 
 
 def _next(self: _Watched) -> Any:
     request_ns = time.monotonic_ns()
-    item = next(self._feedmill_iterable)
-    counters = self._feedmill_counters
+    try:
+        item = waiting(next, self._feedmill_iterable)
+    except StopIteration:
+        self._feedmill_counters.end_epoch(request_ns)
+        self._feedmill_recorder.end_epoch()
+        raise
+    return_ns = time.monotonic_ns()
     if self._feedmill_epoch is None:
-        object.__setattr__(self, "_feedmill_epoch", counters.begin_epoch())
-    counters.add_step(self._feedmill_epoch, request_ns, time.monotonic_ns())
+        object.__setattr__(self, "_feedmill_epoch", _begin(self))
+    self._feedmill_counters.add_step(self._feedmill_epoch, request_ns, return_ns)
+    self._feedmill_recorder.tick(return_ns)
     return item
 
 
@@ -134,11 +174,17 @@ def _type_for(forwarded: tuple[str, ...]) -> type[_Watched]:
     return type("Watched", (_Watched,), {"__slots__": (), "__module__": __name__, **methods})
 
 
-def _wrapper(iterable: Any, counters: StepCounters, epoch: int | None = None) -> Any:
+def _wrapper(
+    iterable: Any,
+    counters: StepCounters,
+    log: str | os.PathLike[str] | None,
+    recorder: Recorder,
+    epoch: int | None = None,
+) -> Any:
     kind = type(iterable)
     if not any(hasattr(kind, name) for name in ("__iter__", "__next__", "__getitem__")):
         raise TypeError(f"feedmill.watch() needs an iterable or iterator, not {kind.__name__!r}")
     watched = object.__new__(_type_for(tuple(name for name in _FORWARDED if hasattr(kind, name))))
-    for name, value in zip(_OWN, (iterable, counters, epoch), strict=True):
+    for name, value in zip(_OWN, (iterable, counters, log, recorder, epoch), strict=True):
         object.__setattr__(watched, name, value)
     return watched
