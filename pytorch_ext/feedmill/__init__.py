@@ -16,6 +16,7 @@ from feedmill._ops import __version__
 if TYPE_CHECKING:
     from feedmill.accelerated import keep_in_accelerate, prepare, skip_first_batches
     from feedmill.loader import DataLoader
+    from feedmill.scalars import log_scalars
     from feedmill.stats import Stats
     from feedmill.verify import VerificationError
     from feedmill.watched import watch
@@ -26,6 +27,7 @@ __all__ = [
     "VerificationError",
     "__version__",
     "keep_in_accelerate",
+    "log_scalars",
     "prepare",
     "skip_first_batches",
     "watch",
@@ -38,6 +40,7 @@ _HOMES = {
     "Stats": "stats",
     "VerificationError": "verify",
     "keep_in_accelerate": "accelerated",
+    "log_scalars": "scalars",
     "prepare": "accelerated",
     "skip_first_batches": "accelerated",
     "watch": "watched",

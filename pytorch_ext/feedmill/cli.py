@@ -30,6 +30,7 @@ from feedmill.plan import RANDOM_HORIZONTAL_FLIP, RANDOM_RESIZED_CROP, Op
 from feedmill.run import add_run, split
 from feedmill.survey import SUFFIXES
 from feedmill.sweep import add_sweep
+from feedmill.trace import add_trace
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _NAMED_BAD_FILES = 20
@@ -44,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_run(commands)
     add_doctor(commands)
     add_sweep(commands)
+    add_trace(commands)
     words, rest = split(sys.argv[1:] if argv is None else argv)
     arguments = parser.parse_args(words, argparse.Namespace(rest=rest))
     try:

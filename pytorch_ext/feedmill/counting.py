@@ -52,6 +52,7 @@ class Account:
     # Called with counters(), steps() and slow_samples() when this object goes, perhaps by the
     # garbage collector in the middle of anything: it must wait for no lock.
     on_end: Callable[[dict[str, Any], np.ndarray, list[Any]], None] | None = None
+    are_logged = False  # a log takes from sources() all there is
 
     def counters(self) -> dict[str, Any]:
         """Values of the fields of Stats, by name."""
@@ -67,6 +68,10 @@ class Account:
 
     def sources(self) -> list[Source]:
         """What a log is filled from."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """In the child of a fork: what the parent counted is none of the child's."""
         raise NotImplementedError
 
     def __del__(self) -> None:
@@ -99,7 +104,7 @@ class StepCounters(Account, Source):
     def begin_epoch(self) -> int:
         """Returns the epoch's number, which its steps pass to add_step()."""
         if self._pid != os.getpid():
-            StepCounters.__init__(self)
+            self.forget()
         self.clock.start()
         self._n_epochs += 1
         self._last_return_ns = 0
@@ -152,6 +157,9 @@ class StepCounters(Account, Source):
 
     def sources(self) -> list[Source]:
         return [self]
+
+    def forget(self) -> None:
+        StepCounters.__init__(self)
 
     @property
     def is_final(self) -> bool:

@@ -22,6 +22,7 @@ from feedmill.stats import SlowSample, join_slow_samples, slow_samples_of, sum_c
 
 _ALL = 1 << 63  # above every step's number
 
+
 @dataclass(frozen=True)
 class Config:
     """What a native loader is opened with. Equal configs can share one, one after the other."""
@@ -178,7 +179,6 @@ class Handles(Account):
     """
 
     def __init__(self) -> None:
-        self.are_logged = False  # whoever sets it takes from sources() all there is
         self._pid = os.getpid()
         # Held while the list is replaced or an idle entry taken; re-entrant, for signal handlers.
         self._lock = threading.RLock()
@@ -301,10 +301,13 @@ class Handles(Account):
         merged.logged_steps = _ALL
         return [merged, *(entry for entry in self._entries if entry not in closed)]
 
+    def forget(self) -> None:
+        self.__init__()
+
     def _forget_after_fork(self) -> None:
         """A child has none of its parent's threads: its native loaders are of no use there."""
         if self._pid != os.getpid():
-            self.__init__()
+            self.forget()
 
 
 def _join_steps(parts: list[np.ndarray]) -> np.ndarray:

@@ -61,19 +61,20 @@ class Recorder:
 
     Args:
         place: "file:line" where the loader was made, or None.
-        accounts: whose counters() are the loader's; what is an Account fills the log.
+        counted: whose counters() together are the loader's. Those that are an Account fill the log.
 
     Attributes:
         path, reasons: as in Stats; whoever knows them sets them.
         heeds_environment: whether FEEDMILL_LOG is for this loader.
     """
 
-    def __init__(self, place: str | None, *accounts: Any) -> None:
+    def __init__(self, place: str | None, *counted: Any) -> None:
         self.path = "none"
         self.reasons: tuple[str, ...] = ()
         self.heeds_environment = True
         self._place = place
-        self._accounts = accounts
+        self._counted = counted
+        self._accounts = [one for one in counted if isinstance(one, Account)]
         self._number = next(_numbers)
         self._system = System()
         self._due_ns = 0
@@ -224,11 +225,10 @@ class Recorder:
         return {"type": "stats", **totals, "path": self.path}
 
     def _counters(self) -> dict[str, Any]:
-        return sum_counters([one.counters() for one in self._accounts])
+        return sum_counters([one.counters() for one in self._counted])
 
     def _sources(self) -> list[Source]:
-        accounts = [one for one in self._accounts if isinstance(one, Account)]
-        return [source for account in accounts for source in account.sources()]
+        return [source for account in self._accounts for source in account.sources()]
 
     # ---- the file --------------------------------------------------------------------------------
 
@@ -272,8 +272,7 @@ class Recorder:
 
     def _set_logged(self, are_logged: bool) -> None:
         for account in self._accounts:
-            if isinstance(account, Account):
-                account.are_logged = are_logged
+            account.are_logged = are_logged
 
     def _give_up(self, error: OSError) -> None:
         """Training is worth more than its log. It is not tried again under that name."""
@@ -301,11 +300,13 @@ class Recorder:
             if self._file is not None:
                 self._write([], is_last=True)
             self._close()
+            self._wanted = None
 
     def __del__(self) -> None:
-        # Half made, or the interpreter is going down; or a warning that is to be an error.
-        with contextlib.suppress(Exception):
+        try:
             self.finish()
+        except Exception:  # half made, the interpreter is going down, or a warning is an error
+            pass
 
     def forget(self) -> None:
         """In the child of a fork. Another thread of the parent may have held the lock."""
@@ -315,6 +316,8 @@ class Recorder:
         self._wanted = None
         self._n_ended = self._n_counted
         self._close()
+        for account in self._accounts:
+            account.forget()
 
 
 @dataclass

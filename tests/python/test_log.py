@@ -1,0 +1,626 @@
+"""The log: every step once, whatever happens."""
+
+import itertools
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import feedmill
+import helpers
+import numpy as np
+import pytest
+import torch
+from feedmill import cli, log, run, watch
+from feedmill.counting import StepCounters
+from feedmill.log_lines import read_log
+from feedmill.records import KEPT_STEPS, PHASES, STEP_DTYPE
+from helpers import native_loader
+
+NAMES = STEP_DTYPE.names
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch):
+    for name in ("FEEDMILL_LOG", "FEEDMILL_LOG_SAMPLES", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "run.jsonl"
+
+
+def rows(steps):
+    return sorted(tuple(step[name] for name in NAMES) for step in steps)
+
+
+def of_stats(stats):
+    """Its steps as the log has them."""
+    return rows(
+        dict(zip(NAMES, row), phase=PHASES[row[NAMES.index("phase")]])
+        for row in stats.steps.tolist()
+    )
+
+
+def assert_complete(path, *loaders):
+    """The log of these loaders, once they are gone: each step once. Returns its records."""
+    wanted = sorted(itertools.chain(*(of_stats(loader.stats()) for loader in loaders)))
+    for loader in loaders:
+        recorder_of(loader).finish()
+    for line in Path(path).read_text().splitlines():
+        assert isinstance(json.loads(line), dict)
+    records = read_log(path)
+    assert rows(records["step"]) == wanted
+    assert "lost" not in records
+    return records
+
+
+def recorder_of(loader):
+    inside = vars(loader).get("_feedmill") if hasattr(loader, "__dict__") else None
+    return inside.recorder if inside else object.__getattribute__(loader, "_feedmill_recorder")
+
+
+# ---- all steps, none twice -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True, "seed": 5},
+])
+def test_two_epochs(numbered, file, options):
+    loader = native_loader(numbered, batch_size=8, log=str(file), **options)
+    for _ in range(2):
+        list(loader)
+    stats = loader.stats()
+    records = assert_complete(file, loader)
+    assert len(records["step"]) == 10
+    for name in ("host_wait_ns", "data_wait_ns"):
+        assert sum(step[name] for step in records["step"]) == getattr(stats, name)
+    for name in NAMES[NAMES.index("storage_ns") :]:
+        assert sum(step[name] for step in records["step"]) == getattr(stats, f"wait_{name}")
+    # Of the first epoch's end and the second one's.
+    assert [(one["batches"], one["samples"]) for one in records["stats"]] == [(5, 40), (10, 80)]
+    latest = records["stats"][-1]
+    for name in ("path", "reader", "data_wait_ns", "read_bytes", "wall_ns", "n_threads", "cpu"):
+        assert latest[name] == getattr(stats, name)
+    assert [one["samples"] for one in records["system"]] == [40, 40]
+    assert sum(one["read_bytes"] for one in records["system"]) == stats.read_bytes
+    assert all(one["index"] in range(40) and Path(one["path"]).exists() and one["decode_ns"] > 0
+               for one in records["slow"])
+    assert len(records["slow"]) == 2 * 16
+
+
+def test_the_run_line(numbered, file, monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    loader = feedmill.DataLoader(numbered, batch_size=8, native="require", seed=7, log=file)
+    list(loader)
+    first = json.loads(file.read_text().splitlines()[0])
+    stats = loader.stats()
+    assert (first["type"], first["feedmill"]) == ("run", feedmill.__version__)
+    assert (first["pid"], first["rank"], first["path"]) == (os.getpid(), 3, "native")
+    assert first["place"].startswith(f"{__file__}:")
+    assert (first["threads"], first["slots"], first["slot_bytes"]) == (
+        stats.n_threads, stats.n_slots, stats.slot_bytes
+    )
+    assert (first["reader"], first["reader_reason"], first["cpu"]) == (
+        stats.reader, stats.reader_reason, stats.cpu
+    )
+    assert first["batch_size"] == 8 and first["settings"]["seed"] == 7
+    assert abs(first["time"] - time.time()) < 60
+    assert abs(first["clock_ns"] - time.monotonic_ns()) < 60e9
+    # Once more only when something has changed.
+    list(loader)
+    assert len(read_log(file)["run"]) == 1
+    loader.native = "off"
+    list(loader)
+    first, second = assert_complete(file, loader)["run"]
+    assert (second["path"], second["reasons"]) == ("torch", ["native='off' was asked for"])
+    assert second["loader"] == first["loader"]
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2, "persistent_workers": True}])
+def test_epochs_that_are_left(numbered, file, options):
+    loader = native_loader(numbered, batch_size=8, log=file, **options)
+    for n in (2, 1, 5, 3):
+        for _ in zip(range(n), loader):
+            pass
+        list(zip(range(n), loader, loader))
+    kept = iter(loader)
+    next(kept)
+    assert len(assert_complete(file, loader)["step"]) >= 2 + 1 + 5 + 3 + 1
+
+
+def test_torchs_path(numbered, file):
+    loader = feedmill.DataLoader(numbered, batch_size=8, native="off", log=file)
+    for _ in range(2):
+        for _ in loader:
+            pass
+    next(iter(loader))
+    records = assert_complete(file, loader)
+    assert [step["phase"] for step in records["step"]] == (
+        ["first"] + ["steady"] * 4 + ["boundary"] + ["steady"] * 4 + ["boundary"]
+    )
+    assert {one["path"] for one in records["run"]} == {"torch"}
+    assert all(step["data_wait_ns"] == step["python_ns"] > 0 for step in records["step"])
+
+
+def test_paths_take_turns(numbered, file):
+    loader = feedmill.DataLoader(numbered, batch_size=8, num_workers=1, persistent_workers=True,
+                                 log=file)
+    for native in ("auto", "off", "auto", "off"):
+        loader.native = native
+        list(zip(range(3), loader))
+        list(loader)
+        if native == "auto":
+            loader.threads = 2  # another native loader
+    records = assert_complete(file, loader)
+    assert len(records["step"]) == 4 * (3 + 5)
+    assert len({step["source"] for step in records["step"]}) >= 3
+
+
+def test_watched(file):
+    watched = watch([1, 2, 3], log=file)
+    for _ in range(2):
+        list(watched)
+    next(iter(watched))
+    stats = watched.stats()
+    records = assert_complete(file, watched)
+    assert len(records["step"]) == 7 and records["run"][0]["path"] == "watched"
+    assert records["run"][0]["place"].startswith(f"{__file__}:")
+    assert records["stats"][-1]["batches"] == stats.batches == 7
+    iterator = watch(iter(range(4)), log=file)
+    next(iterator)
+    list(iterator)
+    recorder_of(iterator).finish()
+    assert len(read_log(file)["step"]) == 11
+
+
+def test_more_steps_than_are_kept(file):
+    watched = watch(range(KEPT_STEPS + 5000), log=file)
+    for _ in watched:
+        pass
+    recorder_of(watched).finish()
+    records = read_log(file)
+    assert [step["step"] for step in records["step"]] == list(range(KEPT_STEPS + 5000))
+    assert "lost" not in records
+
+
+def test_what_is_lost_is_said(file):
+    counters = StepCounters()
+    recorder = log.Recorder(None, counters)
+    recorder.begin(file)
+    epoch = counters.begin_epoch()
+    for i in range(KEPT_STEPS + 10):  # without a tick
+        counters.add_step(epoch, i, i + 1)
+    recorder.finish()
+    records = read_log(file)
+    assert len(records["step"]) == KEPT_STEPS
+    assert [(one["steps"], one["samples"]) for one in records["lost"]] == [(10, 0)]
+
+
+def test_every_interval(file, monkeypatch):
+    monkeypatch.setattr(log, "INTERVAL_NS", 20_000_000)
+    watched = watch(range(30), log=file)
+    seen = []
+    for i in watched:
+        time.sleep(0.005)
+        if file.exists():
+            seen.append(file.read_text().count('"type":"step"'))
+    # It grows while the epoch runs. The latest step waits for the work that follows it.
+    assert len(set(seen)) >= 3 and 0 < seen[-1] < 30
+    records = assert_complete(file, watched)
+    assert len(records["system"]) >= 3
+    assert sum(one["batches"] for one in records["system"]) == 30
+    ends = [one["clock_ns"] for one in records["system"]]
+    begins = [one["clock_ns"] - one["interval_ns"] for one in records["system"]]
+    assert begins[1:] == ends[:-1]
+
+
+def test_samples(numbered, file):
+    loader = native_loader(numbered, batch_size=8, num_workers=2, log=file, log_samples=True)
+    for _ in range(2):
+        list(loader)
+    loader.threads = 1
+    list(loader)
+    records = assert_complete(file, loader)
+    samples = records["sample"]
+    assert sorted(one["index"] for one in samples) == sorted(3 * list(range(40)))
+    names = set(feedmill.records.SAMPLE_DTYPE.names)
+    assert all(names <= set(one) for one in samples)
+    assert len({(one["source"], one["epoch"], one["index"]) for one in samples}) == 120
+    assert {one["source"] for one in samples} == {step["source"] for step in records["step"]}
+
+
+def test_the_log_is_changed(numbered, tmp_path):
+    loader = native_loader(numbered, batch_size=8)
+    list(loader)  # is in no log
+    names = []
+    for name in ("a", "b", "a"):
+        loader.log = tmp_path / name
+        list(zip(range(3), loader))
+        names.append(name)
+    loader.log = None
+    list(loader)
+    recorder_of(loader).finish()
+    assert [len(read_log(tmp_path / name)["step"]) for name in ("a", "b")] == [6, 3]
+    assert read_log(tmp_path / "a")["stats"][0]["batches"] == 8
+
+
+# ---- one file of several -------------------------------------------------------------------------
+
+
+def test_two_loaders_write_one_file(numbered, file):
+    train = native_loader(numbered, batch_size=8, log=file)
+    evaluate = feedmill.DataLoader(list(range(6)), batch_size=2, log=file)
+    for _ in range(3):
+        list(train)
+        list(evaluate)
+    records = assert_complete(file, train, evaluate)
+    # Whoever writes after the other one says who he is.
+    kinds = [(line["type"], line["loader"]) for line in map(json.loads, open(file))]
+    owner = None
+    for kind, loader in kinds:
+        owner = loader if kind == "run" else owner
+        assert owner == loader
+    assert len({loader for _, loader in kinds}) == 2
+    assert len(records["run"]) == 6
+
+
+WRITERS = """
+import os, time
+from feedmill.log import Recorder
+from feedmill.counting import StepCounters
+is_child = os.fork() == 0
+recorders = []
+for _ in range(3):
+    counters = StepCounters()
+    recorders.append((counters, Recorder(None, counters), counters.begin_epoch()))
+    recorders[-1][1].begin(sys.argv[1])
+for i in range(4000):
+    for counters, recorder, epoch in recorders:
+        counters.add_step(epoch, i * 10, i * 10 + 1)
+        recorder._due_ns = 0 if i % 10 == 0 else recorder._due_ns
+        recorder.tick(time.monotonic_ns())
+if not is_child:
+    os.wait()
+"""
+
+
+def test_processes_write_one_file(file):
+    assert helpers.run_script(WRITERS, file) == ""
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    seen = [(one["loader"], one["step"]) for one in lines if one["type"] == "step"]
+    assert len(seen) == len(set(seen)) == 2 * 3 * 4000
+
+
+def test_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for rank in ("2", None):
+        if rank is None:
+            monkeypatch.delenv("RANK")
+        else:
+            monkeypatch.setenv("RANK", rank)
+        watched = watch([1], log="run-{rank}-{pid}.jsonl")
+        list(watched)
+        recorder_of(watched).finish()
+        name = f"run-{rank or 0}-{os.getpid()}.jsonl"
+        assert read_log(name)["run"][0]["rank"] == (None if rank is None else 2)
+
+
+def test_a_file_that_is_removed_comes_back(file):
+    watched = watch([1, 2], log=file)
+    list(watched)
+    file.unlink()
+    list(watched)
+    recorder_of(watched).finish()
+    records = read_log(file)
+    assert len(records["step"]) == 2 and len(records["run"]) == 1
+
+
+# ---- the end -------------------------------------------------------------------------------------
+
+END = """
+import os
+for how in ("exit", "error", "interrupt", "gone"):
+    if os.fork() == 0:
+        break
+else:
+    how = "last"
+loader = feedmill.DataLoader([1, 2, 3, 4], log=os.path.join(sys.argv[1], how))
+kept = iter(loader)
+next(kept), next(kept)
+sys.excepthook = lambda *error: None
+if how == "error":
+    raise KeyError
+if how == "interrupt":
+    raise KeyboardInterrupt
+if how == "gone":
+    del loader, kept
+    os._exit(0)
+if how == "last":
+    for _ in range(4):
+        os.wait()
+"""
+
+
+def test_the_end_of_the_process(tmp_path):
+    assert helpers.run_script(END, tmp_path) == ""
+    names = {"exit", "error", "interrupt", "gone", "last"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    for name in names:
+        records = read_log(tmp_path / name)
+        assert [step["step"] for step in records["step"]] == [0, 1], name
+        assert [one["batches"] for one in records["stats"]] == [2]
+
+
+def test_the_end_of_a_loader(numbered, file):
+    loader = native_loader(numbered, batch_size=8, log=file)
+    iterator = iter(loader)
+    next(iterator)
+    del loader
+    assert not file.exists() or not file.read_text()
+    next(iterator)  # goes on without its loader
+    del iterator
+    records = read_log(file)
+    assert len(records["step"]) == 2 and records["stats"][-1]["batches"] == 2
+
+
+def test_a_ctrl_c_between_any_two_steps(file, monkeypatch):
+    """Wherever an exception comes into the writing, nothing is lost and nothing written twice."""
+    watched = watch(range(40), log=file)
+    recorder = recorder_of(watched)
+    interrupted = 0
+
+    def trace(frame, event, argument):
+        nonlocal countdown, interrupted
+        if frame.f_code.co_filename != log.__file__:
+            return None
+        if event == "line":
+            countdown -= 1
+            if countdown == 0:
+                interrupted += 1
+                raise KeyboardInterrupt
+        return trace
+
+    iterator = iter(watched)
+    for i in range(40):
+        next(iterator)
+        recorder._due_ns, countdown = 0, 1 + 3 * i
+        sys.settrace(trace)
+        try:
+            recorder.tick(time.monotonic_ns())
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+    assert interrupted > 20
+    assert len(assert_complete(file, watched)["step"]) == 40
+
+
+# ---- forks ---------------------------------------------------------------------------------------
+
+FORKS = """
+import os, multiprocessing
+from torch.utils.data import DataLoader
+
+def child(iterator, loader):
+    next(iterator, None)  # of the parent's epoch: is in no log
+    list(loader)
+
+loader = feedmill.DataLoader([1, 2, 3, 4, 5], log=sys.argv[1])
+iterator = iter(loader)
+next(iterator), next(iterator)
+if os.fork() == 0:
+    child(iterator, loader)
+    sys.exit(0)
+os.wait()
+process = multiprocessing.get_context("fork").Process(target=child, args=(iterator, loader))
+process.start()
+process.join()
+if os.fork() == 0:
+    os._exit(0)
+os.wait()
+if os.fork() == 0:
+    del iterator, loader
+    sys.exit(0)
+os.wait()
+list(iterator)
+"""
+
+
+@pytest.mark.parametrize("name", ["run.jsonl", "run-{pid}.jsonl"])
+def test_forks(tmp_path, name):
+    assert helpers.run_script(FORKS, tmp_path / name) == ""
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == (1 if name == "run.jsonl" else 3)
+    seen = {}
+    for file in files:
+        for step in read_log(file)["step"]:
+            seen.setdefault(step["loader"].partition("-")[0], []).append(step["step"])
+    assert sorted(seen.values()) == [[0, 1, 2, 3, 4]] * 3
+
+
+def test_torchs_workers_write_nothing(file, monkeypatch):
+    monkeypatch.setenv("FEEDMILL_LOG", str(file))
+
+    class Nested(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return sum(batch.sum() for batch in feedmill.DataLoader([1, 2]))
+
+    loader = feedmill.DataLoader(Nested(), num_workers=2)
+    assert len(list(loader)) == 4
+    records = assert_complete(file, loader)
+    assert {one["pid"] for one in records["run"]} == {os.getpid()}
+
+
+def test_pickles_and_copies(file):
+    loader = feedmill.DataLoader([1, 2], log=file)
+    list(loader)
+    again = pickle.loads(pickle.dumps(loader))
+    assert again.log == file
+    list(again)
+    assert len({one["loader"] for one in assert_complete(file, loader, again)["run"]}) == 2
+    watched = pickle.loads(pickle.dumps(watch([1, 2], log=file)))
+    list(watched)
+    recorder_of(watched).finish()
+    assert len(read_log(file)["step"]) == 6
+
+
+# ---- files that can't be written -----------------------------------------------------------------
+
+
+def test_an_unwritable_file(numbered, tmp_path, monkeypatch):
+    for path in (tmp_path, tmp_path / "nowhere" / "run.jsonl"):
+        loader = native_loader(numbered, batch_size=8, log=path)
+        with pytest.raises(OSError, match="the log can't be written: ") as caught:
+            iter(loader)
+        assert caught.value.filename == str(path)
+        with pytest.raises(OSError, match="the log can't be written: "):
+            iter(watch([1], log=path))
+    monkeypatch.setenv("FEEDMILL_LOG", str(tmp_path / "nowhere" / "b"))
+    loader = native_loader(numbered, batch_size=8)
+    with pytest.warns(RuntimeWarning, match="FEEDMILL_LOG: the log can't be written: No such"):
+        assert len(list(loader)) == 5
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(list(loader)) == 5  # once is enough
+
+
+def test_a_full_disk(numbered):
+    loader = native_loader(numbered, batch_size=8, log="/dev/full")
+    with pytest.warns(RuntimeWarning, match="ends here, as /dev/full can't .*: No space") as caught:
+        assert helpers.targets_of(loader) == helpers.targets_of(native_loader(numbered, batch_size=8))
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(list(loader)) == 5
+    assert loader.stats().batches == 10
+
+
+def test_a_write_that_is_short(file, monkeypatch):
+    """The disk fills in the middle of a chunk, and there is room again later."""
+    write, sizes = os.write, iter([7, 100, 3])
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[: next(sizes, None)]))
+    watched = watch([1, 2, 3], log=file)
+    list(watched)
+    monkeypatch.undo()
+    assert_complete(file, watched)
+
+
+def test_a_cut_line(file):
+    watched = watch([1, 2, 3], log=file)
+    list(watched)
+    recorder_of(watched).finish()
+    text = file.read_bytes()
+    n = len(read_log(file)["step"])
+    file.write_bytes(text + text[: text.index(b"\n") // 2])
+    assert len(read_log(file)["step"]) == n
+    # Another process went on behind it, and somebody wrote things of his own.
+    file.write_bytes(text + b'{"type": "st' + text + b'[1]\n{"type": 5}\n\xff\n{"type":"new"}\n\n')
+    records = read_log(file)
+    assert len(records["step"]) == 2 * n and records["new"] == [{"type": "new"}]
+    file.write_text("hello\n")
+    with pytest.raises(ValueError, match='run.jsonl: no log of a run: it has no line of the type "run"'):
+        read_log(file)
+
+
+# ---- options -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{"log": 5}, {"log": ""}, {"log_samples": 1}])
+def test_bad_options(options):
+    (name, value), = options.items()
+    with pytest.raises(ValueError, match=f"^{name} is {value!r}; it must be "):
+        feedmill.DataLoader([1], **options)
+
+
+def test_the_environment(numbered, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEEDMILL_LOG", str(tmp_path / "all"))
+    own = native_loader(numbered, batch_size=8, log=tmp_path / "own")
+    other = native_loader(numbered, batch_size=8)
+    watched, twice = watch([1, 2]), watch(other)
+    for loader in (own, other, watched, twice):
+        list(loader)
+    assert len(assert_complete(tmp_path / "own", own)["step"]) == 5
+    assert len(assert_complete(tmp_path / "all", other, watched)["step"]) == 12
+    assert "sample" not in read_log(tmp_path / "all")
+    assert twice.stats().system is not None
+    monkeypatch.setenv("FEEDMILL_LOG_SAMPLES", "1")
+    list(other)
+    recorder_of(other).finish()
+    assert len(read_log(tmp_path / "all")["sample"]) == 40
+
+
+SCRIPT = """
+from torch.utils.data import DataLoader
+for _ in range(2):
+    list(DataLoader([1, 2, 3], batch_size=2))
+class Other(DataLoader):
+    seed = 5
+list(Other([1]))
+"""
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_feedmill_run(tmp_path, watched, monkeypatch):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    monkeypatch.setenv("PYTHONPATH", str(Path(run.__file__).parents[1]))
+    monkeypatch.setattr(signal, "signal", lambda *arguments: None)  # it would change this process's
+    monkeypatch.chdir(tmp_path)
+    started = []
+    monkeypatch.setattr(os, "execvpe", lambda *arguments: started.append(arguments))
+    cli.main(["run", "--quiet", *["--watch"] * watched, "--log", "run.jsonl", "train.py"])
+    (_, command, environment), = started
+    got = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert (got.returncode, got.stdout, got.stderr) == (0, "", "")
+    records = read_log(tmp_path / "run.jsonl")
+    assert len(records["step"]) == 5
+    runs = {(Path(one["place"]).name, one["path"]) for one in records["run"]}
+    path = "watched" if watched else "torch"
+    assert runs == {("train.py:4", path), ("train.py:7", path)}
+
+
+def test_run_refuses_what_can_not_be_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("x.py").write_text("")
+    for words, text in [
+        (["--log", "nowhere/r"], "--log: nowhere/r can't be written to: No such file"),
+        (["--log", "nowhere/{pid}"], "--log: there is no folder "),
+        (["--log-samples"], "--log-samples: there is no log for them; name one with --log"),
+    ]:
+        with pytest.raises(SystemExit):
+            cli.main(["run", *words, "x.py"])
+        assert text in capsys.readouterr().err
+
+
+def test_one_write_a_chunk(file, monkeypatch):
+    """What several processes write stays whole lines: each write() ends with one."""
+    write, written = os.write, []
+    monkeypatch.setattr(os, "write", lambda fd, data: written.append(bytes(data)) or write(fd, data))
+    watched = watch(range(1000), log=file)
+    list(watched)
+    monkeypatch.undo()
+    assert len(written) == 1 and written[0].endswith(b"\n")
+    assert_complete(file, watched)
+
+
+
+def test_steps_of_a_counter_by_number():
+    counters = StepCounters()
+    epoch = counters.begin_epoch()
+    for i in range(KEPT_STEPS + 3):
+        counters.add_step(epoch, i, i + 1)
+    counters.logged_steps = KEPT_STEPS - 2
+    assert counters.unlogged_steps()["step"].tolist() == list(range(KEPT_STEPS - 2, KEPT_STEPS + 3))
+    assert not counters.is_final
+    counters.end_epoch(KEPT_STEPS + 10)
+    assert counters.is_final and counters.steps()["compute_ns"][-1] == 7
+    assert np.all(np.diff(counters.unlogged_steps()["request_ns"].astype(np.int64)) == 1)

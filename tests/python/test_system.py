@@ -1,0 +1,224 @@
+"""Samples of the process and its host."""
+
+import ctypes
+import os
+import time
+
+import feedmill
+import pytest
+import torch
+from feedmill import nvml, system
+from feedmill._ops import native
+from feedmill.system import System
+from helpers import native_loader
+
+NUMBERS = {"clock_ns", "interval_ns", "process_cpu", "major_faults", "host_cpu", "read_bytes",
+           "copied_bytes", "batches", "samples", "device_read_bytes", "usable_cpus", "rss_bytes",
+           "swap_bytes"}
+
+
+def work(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def files(monkeypatch, **texts):
+    """What /proc says: stat, io and status."""
+    monkeypatch.setattr(system, "_text", lambda path: texts.get(os.path.basename(path), ""))
+
+
+# ---- a sample ------------------------------------------------------------------------------------
+
+
+def test_a_sample_of_this_process():
+    sampler = System()
+    assert sampler.latest is None
+    counters = {"read_bytes": 100, "copied_bytes": 5, "batches": 2, "samples": 16, "epochs": 1}
+    sampler.begin(counters)
+    sampler.begin({})  # begins only once
+    before = time.monotonic_ns()
+    work(0.2)
+    sample = sampler.sample({name: 3 * value for name, value in counters.items()})
+    assert set(sample) - {"page_cache_share"} <= NUMBERS
+    assert before < sample["clock_ns"] <= time.monotonic_ns()
+    assert sample["interval_ns"] >= 200e6
+    used_s = sample["process_cpu"] * sample["interval_ns"] / 1e9
+    assert 0.19 < used_s < 10
+    assert 0 < sample["host_cpu"] <= 1
+    assert 1e6 < sample["rss_bytes"] < 1e12 and sample["swap_bytes"] >= 0
+    assert sample["usable_cpus"] == native.usable_cpus()
+    assert [sample[name] for name in ("read_bytes", "copied_bytes", "batches", "samples")] == [
+        200, 10, 4, 32
+    ]
+    assert sampler.latest["latest"] == sample
+
+
+def test_the_total():
+    sampler = System()
+    sampler.begin({"batches": 1})
+    samples = [sampler.sample({"batches": n}) for n in (2, 5, 7)]
+    latest, total = sampler.latest["latest"], sampler.latest["total"]
+    assert latest == samples[-1] and set(total) >= {"interval_ns", "process_cpu", "rss_bytes"}
+    assert (latest["batches"], total["batches"]) == (2, 6)
+    assert total["clock_ns"] == latest["clock_ns"]
+    assert total["interval_ns"] == sum(one["interval_ns"] for one in samples)
+
+
+def test_host_cpu(monkeypatch):
+    sampler = System()
+    files(monkeypatch, stat="cpu  100 0 50 800 50 0 0 0 77 0\ncpu0 1 2 3 4 5\n")
+    sampler.begin({})
+    files(monkeypatch, stat="cpu  160 10 80 870 60 10 5 5 99 9\n")
+    # 120 of 200 ticks were busy: waiting for storage is not, guests are in user already.
+    assert sampler.sample({})["host_cpu"] == 0.6
+    assert "host_cpu" not in sampler.sample({})  # no tick since
+
+
+def test_reads_from_storage(monkeypatch):
+    sampler = System()
+    files(monkeypatch, io="rchar: 5\nread_bytes: 1000\ncancelled_write_bytes: 3\n")
+    sampler.begin({"read_bytes": 0})
+    files(monkeypatch, io="read_bytes: 3000\n", status="VmRSS:\t  20 kB\nVmSwap:\t 3 kB\n")
+    sample = sampler.sample({"read_bytes": 8000})
+    assert (sample["device_read_bytes"], sample["page_cache_share"]) == (2000, 0.75)
+    assert (sample["rss_bytes"], sample["swap_bytes"]) == (20480, 3072)
+    files(monkeypatch, io="read_bytes: 90000\n")
+    assert sampler.sample({"read_bytes": 9000})["page_cache_share"] == 0  # others read as well
+    assert "page_cache_share" not in sampler.sample({"read_bytes": 9000})
+
+
+def test_a_system_that_tells_nothing(monkeypatch):
+    files(monkeypatch)
+    sampler = System()
+    sampler.begin({})
+    sample = sampler.sample({})
+    absent = {"host_cpu", "device_read_bytes", "rss_bytes", "swap_bytes"}
+    assert set(sample) == NUMBERS - absent
+
+
+def test_files_that_are_not_there():
+    assert system._text("/proc/self/no such file") == ""
+    assert system._text("/proc") == ""
+
+
+# ---- of a loader ---------------------------------------------------------------------------------
+
+
+def test_native_loader(numbered):
+    loader = native_loader(numbered, batch_size=8, num_workers=2)
+    assert loader.stats().system is None
+    for _ in range(2):
+        list(loader)
+    stats = loader.stats()
+    latest, total = stats.system["latest"], stats.system["total"]
+    assert (latest["batches"], latest["samples"]) == (5, 40)
+    assert (total["batches"], total["samples"], total["read_bytes"]) == (10, 80, stats.read_bytes)
+    assert (stats - stats).system == stats.system  # the later one's
+
+
+def test_torchs_path_and_watched_loaders():
+    for loader in (feedmill.DataLoader([1, 2, 3]), feedmill.watch([1, 2, 3])):
+        list(loader)
+        assert loader.stats().system["latest"]["batches"] == 3
+
+
+def test_every_second(monkeypatch):
+    from feedmill import log
+
+    monkeypatch.setattr(log, "INTERVAL_NS", 10_000_000)
+    watched = feedmill.watch(range(10))
+    seen = set()
+    for _ in watched:
+        time.sleep(0.004)
+        latest = watched.stats().system
+        seen.add(latest and latest["latest"]["clock_ns"])
+    assert None in seen and len(seen) >= 3
+
+
+def test_a_fork_begins_anew():
+    watched = feedmill.watch([1, 2])
+    list(watched)
+    read_end, write_end = os.pipe()
+    if os.fork() == 0:
+        before = watched.stats().system
+        list(watched)
+        total = watched.stats().system["total"]
+        os.write(write_end, f"{before} {total['batches']} {total['process_cpu'] >= 0}".encode())
+        os._exit(0)
+    os.wait()
+    assert os.read(read_end, 100) == b"None 2 True"
+
+
+# ---- GPUs ----------------------------------------------------------------------------------------
+
+
+class Driver:
+    """What stands in for libnvidia-ml.so.1: two GPUs, the second one without a load."""
+
+    def __init__(self, fails=""):
+        self.fails = fails
+
+    def __getattr__(self, name):
+        def call(*arguments):
+            return 999 if name == self.fails else getattr(self, f"_{name}")(*arguments)
+
+        return call
+
+    def _nvmlInit_v2(self):
+        return 0
+
+    def _nvmlDeviceGetCount_v2(self, count):
+        count._obj.value = 2
+        return 0
+
+    def _nvmlDeviceGetHandleByIndex_v2(self, index, device):
+        device._obj.value = 1000 + index
+        return 0
+
+    def _nvmlDeviceGetMemoryInfo(self, device, memory):
+        memory._obj.used = 10 * device.value
+        return 0
+
+    def _nvmlDeviceGetUtilizationRates(self, device, rates):
+        rates._obj.gpu = 73
+        return 0 if device.value == 1000 else 3  # not supported
+
+
+@pytest.fixture
+def visible(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return lambda text: monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
+
+
+def test_gpus(visible):
+    first = {"index": 0, "memory_bytes": 10000, "busy": 0.73}
+    second = {"index": 1, "memory_bytes": 10010}
+    assert nvml.Nvml(Driver()).read() == [first, second]
+    for text, wanted in [("1", [second]), ("0, 1", [first, second]), ("GPU-5a", [first, second])]:
+        visible(text)
+        assert nvml.Nvml(Driver()).read() == wanted
+    visible("0")
+    assert nvml.Nvml(Driver("nvmlDeviceGetMemoryInfo")).read() == [{"index": 0, "busy": 0.73}]
+
+
+@pytest.mark.parametrize("fails", ["nvmlInit_v2", "nvmlDeviceGetCount_v2"])
+def test_a_driver_that_does_not_answer(fails, monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver(fails))
+    monkeypatch.setattr(nvml, "_opened_by", 0)
+    assert nvml.gpus() is None
+    monkeypatch.setattr(nvml, "_opened_by", 0)
+
+
+def test_gpus_of_a_training_on_gpus(visible, monkeypatch):
+    opened = []
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: opened.append(name) or Driver())
+    monkeypatch.setattr(nvml, "_opened_by", 0)
+    sampler = System()
+    sampler.begin({})
+    assert "gpu" not in sampler.sample({}) and not opened  # this process uses none
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    for _ in range(2):
+        assert [one["index"] for one in sampler.sample({})["gpu"]] == [0, 1]
+    assert opened == ["libnvidia-ml.so.1"]
+    monkeypatch.setattr(nvml, "_opened_by", 0)
