@@ -24,7 +24,7 @@ KEPT_STEPS = 65536
 
 
 def native_steps(handle: Any, start: int = 0) -> np.ndarray:
-    """The steps from number `start` on that a native loader (_native.Loader) keeps, oldest first."""
+    """Steps from number `start` on that a native loader (_native.Loader) keeps, oldest first."""
     parts = [np.empty(0, STEP_DTYPE)]
     while len(part := np.frombuffer(handle.steps(start), STEP_DTYPE)):
         parts.append(part)
@@ -33,7 +33,7 @@ def native_steps(handle: Any, start: int = 0) -> np.ndarray:
 
 
 def native_samples(handle: Any, start: int) -> tuple[int, np.ndarray]:
-    """The samples from number `start` on that it keeps, oldest first, and the first one's number."""
+    """Samples from number `start` on that it keeps, oldest first, and the first one's number."""
     parts, first = [np.empty(0, SAMPLE_DTYPE)], start
     while True:
         number, data = handle.sample_records(start)

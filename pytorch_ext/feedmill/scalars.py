@@ -38,7 +38,8 @@ def log_scalars(writer: Any, loader: Any, global_step: int, prefix: str = "feedm
     - au: accelerator utilization, 1 less the share of the time that steps waited for data.
     - stall: that share.
     - wait_p50_ms, wait_p99_ms: of the steps' waits for data.
-    - images_per_second: natively; on torch's path, and of a watched loader, samples are not counted.
+    - images_per_second: natively. On torch's path, and of a watched loader, samples are not
+      counted.
     - wait_ms/<cause>: mean of a step, for each cause in ``Stats.steps``.
 
     Args:
