@@ -3,7 +3,8 @@
 ``feedmill bench DIR`` runs the loader over a folder of images, with nothing around it, and says
 how fast it was and where the time went. It needs no torchvision, and Pillow only for files that
 the native decoder does not take. ``feedmill run`` is in ``run``, ``feedmill doctor`` in
-``doctor``, ``feedmill sweep`` in ``sweep``.
+``doctor``, ``feedmill sweep`` in ``sweep``, ``feedmill trace`` in ``trace``, ``feedmill report`` in
+``report_command``.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from feedmill import neighbours
 from feedmill._ops import __version__, native
 from feedmill.doctor import add_doctor
 from feedmill.plan import RANDOM_HORIZONTAL_FLIP, RANDOM_RESIZED_CROP, Op
+from feedmill.report_command import add_report
 from feedmill.run import add_run, split
 from feedmill.survey import SUFFIXES
 from feedmill.sweep import add_sweep
@@ -46,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_doctor(commands)
     add_sweep(commands)
     add_trace(commands)
+    add_report(commands)
     words, rest = split(sys.argv[1:] if argv is None else argv)
     arguments = parser.parse_args(words, argparse.Namespace(rest=rest))
     try:
