@@ -5,8 +5,8 @@ JOBS = $(shell nproc)
 DATA ?=
 CLASSES ?= photos
 
-.PHONY: help setup run test test-c test-emulated test-python test-frameworks test-torch-suite bench bench-peers \
-        sanitize format clean
+.PHONY: help setup run test test-c test-emulated test-python test-frameworks test-torch-suite \
+        test-browser bench bench-peers sanitize format clean
 
 help:
 	@echo "make run [DATA=folder]  set up everything, train through feedmill and torch's DataLoader, compare"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-emulated      the kernels on emulated CPUs, without AVX and with AVX-512"
 	@echo "make test-frameworks    pass the tests with Lightning, Accelerate, transformers and timm"
 	@echo "make test-torch-suite   PyTorch's own tests of its DataLoader, on torch's and on feedmill's"
+	@echo "make test-browser       the page of feedmill report in a headless Chromium"
 	@echo "make bench [DATA=folder] the pipeline alone, without Python"
 	@echo "make bench-peers [DATA=folder] [CLASSES=photos,420,large]  beside DALI, FFCV and others"
 	@echo "make sanitize           C tests under ASan+UBSan, then TSan"
@@ -50,6 +51,9 @@ test-frameworks: setup
 
 test-torch-suite: setup
 	@$(PY) tests/torch_suite/run.py
+
+test-browser: setup
+	@$(PY) tests/browser/check_report.py --pictures $(BUILD)/report-pages
 
 bench: setup $(BUILD)/configured
 	@test -n "$(DATA)" || test -d run-data/made || $(PY) benchmarks/bench_torch.py --make-only

@@ -284,7 +284,9 @@ def _cpu_target(run: Run) -> tuple[str, str, str]:
     busy = round(mean)
     value = f"{busy} % of its CPUs used by this process"
     if busy < low:
-        return "missed", name, f"{value}: others have the rest, or it is idle"
+        host = system_mean(run, "host_cpu") or 0.0
+        who = "others have the rest" if host > high else "there are cores to spare"
+        return "missed", name, f"{value}: {who}"
     if busy > high:
         return "missed", name, f"{value}: no reserve"
     return "met", name, value
@@ -340,6 +342,8 @@ def _charts(run: Run, number: int, most_bins: int) -> str:
     data["causes"] = [_term(name, run).label for name in CAUSES]
     data["css"] = {name: _css_name(name) for name in data["names"]}
     data["phases"] = PHASES
+    # Other loaders do not tell how many batches they have ready.
+    data["knows_ready"] = path_of(run) == "native" or bool(run.steps["ready_batches"].any())
     slots = run.meta.get("slots")
     data["slots"] = slots if isinstance(slots, int) else None
     return (
@@ -372,7 +376,11 @@ def _waits_by_cause(run: Run) -> str:
         ))
     rows.append(("all", "", _ms(waited_ns), "100 %", percent(waited_ns / total_ns), "", ""))
     heads = ("cause", "", "ms#", "of the wait#", "of all time#", "what happened", "what helps")
-    return f"<section><h2>Waits by cause</h2>\n{_table(heads, rows, 'causes')}</section>"
+    return (
+        "<section><h2>Waits by cause</h2>\n"
+        '<p class="how">“It” is the sample of a batch that was finished last: the one that the '
+        f"step waited for.</p>\n{_table(heads, rows, 'causes')}</section>"
+    )
 
 
 def _waits_by_phase(run: Run) -> str:

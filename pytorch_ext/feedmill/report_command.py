@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +40,7 @@ def _report(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> i
         except OSError as error:
             parser.error(f"{path} can't be read: {error.strerror}")
     if arguments.html is None:
-        print("\n\n".join(_as_text(run, len(runs) > 1) for run in runs))
-        return 0
+        return _print("\n\n".join(_as_text(run, len(runs) > 1) for run in runs))
     text = page(runs, f"feedmill: {', '.join(path.name for path in arguments.logs)}")
     try:
         arguments.html.write_text(text, encoding="utf-8")
@@ -47,6 +48,16 @@ def _report(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> i
         parser.error(f"--html: {arguments.html} can't be written: {error.strerror}")
     print(f"wrote {arguments.html}: {_count(len(runs), 'run')}, "
           f"{_count(sum(len(run.steps) for run in runs), 'step')}")
+    return 0
+
+
+def _print(text: str) -> int:
+    """Prints to who reads it, as long as he does: `feedmill report LOG | head` is no error."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Python flushes once more at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

@@ -123,7 +123,10 @@ def _unfinished(run: Run) -> str:
         return f"no stall so far (unfinished run): {waited}"
     name, ns = waits[0]
     term = terms.cause(name, path_of(run))
-    text = f"stalled (unfinished run): {waited}, most of it ({percent(ns / waited_ns)}): {term.label}"
+    text = (
+        f"stalled (unfinished run): {waited}, mainly ({percent(ns / waited_ns)} of the wait) for: "
+        f"{term.label}"
+    )
     return f"{text}; what helps: {term.remedy}" if term.remedy else text
 
 

@@ -5,6 +5,8 @@
  */
 (() => {
 const MOST_COLUMNS = 1000;
+const LEAST_SHOWN = 8; /* bins */
+const PERCENT = "%";
 const LEFT = 62, RIGHT = 10;
 
 /* ---- numbers as text ------------------------------------------------------------------------ */
@@ -27,7 +29,7 @@ function clock(ms, range_ms = Infinity) {
     if (range_ms < 60000 && ms < 60000) return `${(ms / 1000).toFixed(1)} s`;
     const seconds = Math.floor(ms / 1000), two = (n) => String(n).padStart(2, "0");
     const hours = Math.floor(seconds / 3600), minutes = Math.floor(seconds / 60) % 60;
-    return hours ? `${hours}:${two(minutes)}:${two(seconds % 60)}` : `${minutes}:${two(seconds % 60)}`;
+    return `${hours ? `${hours}:${two(minutes)}` : minutes}:${two(seconds % 60)}`;
 }
 
 /* The smallest of 1, 2, 5, 10, 20 ... that is not below `least`. */
@@ -120,7 +122,8 @@ class Charts {
     }
 
     show(from, to) {
-        const size = Math.max(Math.min(8, this.n_bins), Math.min(this.n_bins, Math.round(to - from)));
+        const least = Math.min(LEAST_SHOWN, this.n_bins);
+        const size = Math.max(least, Math.min(this.n_bins, Math.round(to - from)));
         this.from = Math.round(Math.max(0, Math.min(from, this.n_bins - size)));
         this.to = this.from + size;
         this.point(null);
@@ -147,19 +150,22 @@ class Charts {
         this.scale = document.createElement("p");
         this.scale.className = "scale";
         this.box.append(this.scale);
-        this.add_plot("Ready batches when a step asked", 100, (...args) => this.draw_ready(...args),
-            [["mean", ""], ["least", "two"]]);
+        if (this.data.knows_ready) {
+            this.add_plot("Ready batches when a step asked", 100,
+                (...args) => this.draw_ready(...args), [["mean", ""], ["least", "two"]]);
+        }
         const lines = (title, unit, ...series) => {
             const known = series.filter(([name]) => system[name]);
             if (!known.length) return;
             const keys = known.map(([, label], i) => [label, i ? "two" : ""]);
             this.add_plot(`${title}, ${unit}`, 90,
-                (context, plot) => this.draw_lines(context, plot, known), keys);
+                (context, plot) => this.draw_lines(context, plot, known, unit), keys);
             this.series.push(...known.map(([name, label]) => [name, `${title}: ${label}`, unit]));
         };
         this.series = [];
-        lines("CPU", "%", ["process_share", "this process, of its CPUs"], ["host_cpu", "all of the host"]);
-        lines("GPU", "%", ["gpu_busy", "busy"]);
+        lines("CPU", PERCENT, ["process_share", "this process, of its CPUs"],
+            ["host_cpu", "all of the host"]);
+        lines("GPU", PERCENT, ["gpu_busy", "busy"]);
         lines("Read", "MB/s", ["read", "by the loader"], ["device_read", "from the device"]);
         lines("Memory", "MB", ["rss", "of the process (RSS)"]);
         lines("GPU memory", "MB", ["gpu_memory", "used"]);
@@ -231,8 +237,8 @@ class Charts {
     }
 
     /* Lines and numbers of the vertical axis; returns what turns a value into a height. */
-    draw_grid(context, plot, top, text) {
-        const tick = round(top / (plot.height > 150 ? 5 : 2.5));
+    draw_grid(context, plot, top, text, least_tick = 0) {
+        const tick = Math.max(least_tick, round(top / (plot.height > 150 ? 5 : 2.5)));
         const y = (value) => 6 + (plot.height - 6) * (1 - value / top);
         context.fillStyle = this.color("faint");
         context.strokeStyle = this.color("line");
@@ -257,7 +263,8 @@ class Charts {
     /* The value at the top of the chart of steps: a few long ones do not flatten the others. */
     top_of_steps() {
         const heights = this.columns.map((column) => this.height_of(column)).sort((a, b) => a - b);
-        const most = Math.max(...heights, ...(this.waits_only ? [] : this.columns.map((c) => c.longest)));
+        const longest = this.waits_only ? [] : this.columns.map((column) => column.longest);
+        const most = Math.max(...heights, ...longest);
         const usual = heights[Math.floor(0.95 * (heights.length - 1))];
         const cut = !this.full_height && usual > 0 && most > 3 * usual;
         return Math.max(1, cut ? 1.5 * usual : most);
@@ -267,7 +274,8 @@ class Charts {
         const top = this.top_of_steps(), several = this.columns.some((column) => column.n > 1);
         const y = this.draw_grid(context, plot, top, short);
         const names = Object.keys(this.data.sums)
-            .filter((name) => name !== "overhead_ns" && !(this.waits_only && name === "compute_ns"));
+            .filter((name) => name !== "overhead_ns")
+            .filter((name) => name !== "compute_ns" || !this.waits_only);
         names.push("overhead_ns");
         const colors = names.map((name) => this.color(this.data.css[name] || "overhead"));
         const faint = this.color("ink");
@@ -297,8 +305,9 @@ class Charts {
     }
 
     draw_ready(context, plot) {
-        const most = Math.max(1, this.data.slots || 0, ...this.columns.map((column) => column.ready));
-        const y = this.draw_grid(context, plot, most, grouped);
+        const ready = this.columns.map((column) => column.ready);
+        const most = Math.max(1, this.data.slots || 0, ...ready);
+        const y = this.draw_grid(context, plot, most, grouped, 1);
         context.fillStyle = this.color("series");
         context.globalAlpha = 0.25;
         for (const column of this.columns) {
@@ -307,7 +316,11 @@ class Charts {
                 y(0) - y(column.ready));
         }
         context.globalAlpha = 1;
-        for (const [field, color, dashes] of [["ready", "series", []], ["least", "series-two", [4, 3]]]) {
+        const several = this.columns.some((column) => column.n > 1);
+        plot.canvas.parentElement.querySelector(".two").parentElement.hidden = !several;
+        const lines = [["ready", "series", []]];
+        if (several) lines.push(["least", "series-two", [4, 3]]);
+        for (const [field, color, dashes] of lines) {
             context.beginPath();
             for (const column of this.columns) {
                 context.lineTo(this.x(column.a), y(column[field]));
@@ -325,12 +338,13 @@ class Charts {
         context.setLineDash([]);
     }
 
-    draw_lines(context, plot, known) {
+    draw_lines(context, plot, known, unit) {
         const { system, bin_steps } = this.data;
         const values = known.flatMap(([name]) => system[name].filter((value) => value !== null));
-        const unit = known[0][0].endsWith("cpu") || known[0][0].endsWith("share") || known[0][0] === "gpu_busy";
-        const top = Math.max(unit ? 100 : 0, values.reduce((a, b) => Math.max(a, b), 0) * 1.05, 1e-3);
-        const y = this.draw_grid(context, plot, top, (value) => top < 5 ? value.toFixed(1) : grouped(value));
+        const most = values.reduce((a, b) => Math.max(a, b), 0);
+        const top = unit === PERCENT ? Math.max(100, most) : Math.max(1, 1.05 * most);
+        const text = (value) => (top < 5 ? String(+value.toPrecision(2)) : grouped(value));
+        const y = this.draw_grid(context, plot, top, text);
         context.save();
         context.beginPath();
         context.rect(LEFT, 0, this.width, plot.height + 2);
@@ -367,9 +381,11 @@ class Charts {
         context.textBaseline = "top";
         for (let at = Math.ceil(first / tick) * tick; at < end; at += tick) {
             const left = this.x(at / bin_steps);
-            context.textAlign = left < LEFT + 20 ? "left" : left > LEFT + this.width - 30 ? "right" : "center";
+            const at_end = left > LEFT + this.width - 30;
+            context.textAlign = left < LEFT + 20 ? "left" : at_end ? "right" : "center";
+            const time = clock(begin_ms[Math.floor(at / bin_steps)], range_ms);
             context.fillText(grouped(at), left, plot.height + 9);
-            context.fillText(clock(begin_ms[Math.floor(at / bin_steps)], range_ms), left, plot.height + 23);
+            context.fillText(time, left, plot.height + 23);
         }
         context.textAlign = "right";
         context.fillText("step", LEFT - 6, plot.height + 9);
@@ -423,21 +439,23 @@ class Charts {
     describe() {
         const shown = this.columns.at(-1).end - this.columns[0].first, n = this.columns.length;
         const each = shown / n;
+        const is_whole = each >= 10 || each % 1 === 0;
+        const size = is_whole ? grouped(each) : `${Math.floor(each)} or ${Math.ceil(each)}`;
         const texts = [each > 1
-            ? `${grouped(shown)} steps in ${grouped(n)} columns of ${each < 10 ? each.toFixed(1) : grouped(each)}: `
-              + "the height is their mean, the dot the longest of them"
+            ? `${grouped(shown)} steps in ${grouped(n)} columns of ${size}: the height is their `
+              + `mean${this.waits_only ? "" : ", the dot the longest of them"}`
             : `${grouped(shown)} steps, a column each`];
         if (this.n_cut) {
-            texts.push(`▲ ${grouped(this.n_cut)} ${this.n_cut > 1 ? "columns are" : "column is"} higher, up to `
-                + `${duration(this.highest)} (“full height” shows them whole)`);
+            texts.push(`▲ ${grouped(this.n_cut)} ${this.n_cut > 1 ? "columns are" : "column is"} `
+                + `higher, up to ${duration(this.highest)} (“full height” shows them whole)`);
         }
-        if (this.data.bin_steps > 1 && this.to - this.from <= 8) {
-            texts.push(`the page holds sums of ${this.data.bin_steps} steps, no single ones; the log has all`);
+        if (this.data.bin_steps > 1 && this.to - this.from <= LEAST_SHOWN) {
+            texts.push(`the page holds sums of ${this.data.bin_steps} steps, the log each one`);
         }
         this.scale.textContent = `${texts.join("; ")}.`;
         const whole = this.from === 0 && this.to === this.n_bins;
         this.whole.disabled = this.farther.disabled = whole;
-        this.closer.disabled = this.to - this.from <= 8;
+        this.closer.disabled = this.to - this.from <= LEAST_SHOWN;
         this.earlier.disabled = this.from === 0;
         this.later.disabled = this.to === this.n_bins;
     }
@@ -448,7 +466,7 @@ class Charts {
         this.box.tabIndex = 0;
         this.box.setAttribute("role", "group");
         this.box.setAttribute("aria-label",
-            "Charts. Left and right move along the columns, plus and minus zoom, 0 shows the whole run.");
+            "Charts. Left and right move along the columns, plus and minus zoom, 0 shows all.");
         for (const { canvas } of this.plots) {
             canvas.addEventListener("pointerdown", (event) => {
                 if (event.button) return;
@@ -490,7 +508,8 @@ class Charts {
     key(event) {
         const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
         if (by) {
-            const n = this.columns.length, at = this.at ? this.columns.indexOf(this.at) : (by > 0 ? -1 : n);
+            const n = this.columns.length;
+            const at = this.at ? this.columns.indexOf(this.at) : by > 0 ? -1 : n;
             this.point(this.columns[Math.max(0, Math.min(n - 1, at + by))], this.plots[0].canvas);
         } else if (event.key === "+" || event.key === "=") this.zoom(0.5);
         else if (event.key === "-") this.zoom(2);
@@ -516,10 +535,12 @@ class Charts {
     /* What the tooltip holds. */
     told(column) {
         const { data } = this, { worst } = data, at = column.worst;
+        const place = `step ${grouped(worst.step[at])}, epoch ${worst.epoch[at]}, `
+            + data.phases[worst.phase[at]];
         const head = document.createElement("b"), table = document.createElement("table");
         head.textContent = column.n > 1
             ? `${grouped(column.n)} steps from ${grouped(column.first)}, mean:`
-            : `step ${grouped(worst.step[at])}, epoch ${worst.epoch[at]}, ${data.phases[worst.phase[at]]}`;
+            : place;
         for (const name in column.means) {
             if (!column.means[name]) continue;
             const row = table.insertRow(), label = row.insertCell(), value = row.insertCell();
@@ -533,17 +554,17 @@ class Charts {
         const lines = [];
         const wait = worst.wait[at];
         if (column.n > 1 && wait) {
-            lines.push(`longest wait: ${duration(wait)}, step ${grouped(worst.step[at])}, epoch `
-                + `${worst.epoch[at]}, ${data.phases[worst.phase[at]]}`);
+            lines.push(`longest wait: ${duration(wait)}, ${place}`);
         } else if (column.n === 1) lines.push(wait ? `waited ${duration(wait)}` : "did not wait");
         if (wait) {
-            lines.push(`mostly for: ${data.causes[worst.cause[at]]} (${duration(worst.cause_wait[at])})`);
+            const cause = data.causes[worst.cause[at]];
+            lines.push(`mostly for: ${cause} (${duration(worst.cause_wait[at])})`);
             if (worst.index[at] >= 0) lines.push(`its last sample: index ${worst.index[at]}`);
         }
-        lines.push(column.n > 1
-            ? `ready batches: mean ${column.ready.toFixed(1)}, least ${column.least}`
-            : `ready batches: ${column.ready}`);
-        lines.push(`at ${clock(data.begin_ms[column.a], data.begin_ms.at(-1))}`, ...this.system_at(column));
+        const mean = `mean ${column.ready.toFixed(1)}, least ${column.least}`;
+        if (data.knows_ready) lines.push(`ready batches: ${column.n > 1 ? mean : column.ready}`);
+        lines.push(`at ${clock(data.begin_ms[column.a], data.begin_ms.at(-1))}`);
+        lines.push(...this.system_at(column));
         return [head, table, ...lines.map((text) => {
             const line = document.createElement("p");
             line.textContent = text;
@@ -553,15 +574,15 @@ class Charts {
 
     /* The system's numbers that were taken next to a column. */
     system_at(column) {
-        const { at } = this.data.system;
+        const { system } = this.data, { at } = system;
         if (!at) return [];
         const middle = (column.first + column.end) / 2;
         let nearest = 0;
         at.forEach((position, i) => {
             if (Math.abs(position - middle) < Math.abs(at[nearest] - middle)) nearest = i;
         });
-        return this.series.filter(([name]) => this.data.system[name][nearest] !== null)
-            .map(([name, label, unit]) => `${label} ${grouped(this.data.system[name][nearest])} ${unit}`);
+        return this.series.filter(([name]) => system[name][nearest] !== null)
+            .map(([name, label, unit]) => `${label} ${grouped(system[name][nearest])} ${unit}`);
     }
 }
 
