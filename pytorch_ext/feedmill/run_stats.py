@@ -10,7 +10,7 @@ import numpy as np
 from feedmill import terms
 from feedmill.log_reader import Run
 from feedmill.records import CAUSES
-from feedmill.stats import Stats, verdict
+from feedmill.stats import Stats
 
 # A wait for data under this share of the time is no stall worth a sentence.
 _NO_STALL = 0.02
@@ -41,7 +41,7 @@ def verdict_of(run: Run) -> str:
     """The sentence on top of a report."""
     if run.stats is None and len(run.steps):
         return _unfinished(run)
-    return verdict(stats_of(run))
+    return stats_of(run).report().partition("\n")[0]
 
 
 def report_of(run: Run) -> str:

@@ -73,13 +73,13 @@ def check(tab: chromium.Tab, log: Path, pictures: Path) -> None:
         fits = tab.run("document.documentElement.scrollWidth <= innerWidth")
         assert fits, f"{page} is wider than its window of {look['width']} pixels"
         tab.picture(pictures / f"{log.stem}-{name}.png")
+        complain(tab, page)
         if len(runs[0].steps):
             n_columns = columns(tab)
             room = tab.run("document.querySelector('.plots canvas').clientWidth")
             most = min(len(runs[0].steps), MOST_COLUMNS, room)
             assert most * 0.7 < n_columns <= most, f"{n_columns} columns, room for {most}"
             assert tab.run(COLORS) >= 4, "the chart of steps is empty"
-        complain(tab, page)
     if len(runs[0].steps):
         use(tab, page, pictures / f"{log.stem}")
     if len(runs) > 1:
