@@ -15,6 +15,7 @@ import numpy as np
 
 from feedmill.log_reader import Run
 from feedmill.records import CAUSES
+from feedmill.run_stats import path_of
 
 _NS_PER_US = 1000
 
@@ -50,7 +51,7 @@ def timeline(run: Run, most_bins: int) -> dict[str, Any]:
         "least_ready": np.minimum.reduceat(steps["ready_batches"], starts).tolist(),
         "worst": _worst(steps, starts),
         "epochs": _epochs(steps),
-        "system": _system(run.system, steps, most_bins),
+        "system": _system(run, steps, most_bins),
     }
 
 
@@ -87,14 +88,12 @@ def _epochs(steps: np.ndarray) -> list[list[int]]:
 # ---- system samples ------------------------------------------------------------------------------
 
 
-def _system(
-    samples: list[dict[str, Any]], steps: np.ndarray, most: int
-) -> dict[str, list[float | None]]:
+def _system(run: Run, steps: np.ndarray, most: int) -> dict[str, list[float | None]]:
     """Samples of the process and its host: "at", their place on the axis, and a list a series.
 
     Where there are more than `most` samples, neighbours are averaged.
     """
-    lines = [line for line in samples if _number(line.get("clock_ns")) is not None]
+    lines = [line for line in run.system if _number(line.get("clock_ns")) is not None]
     if not lines:
         return {}
     clocks = np.array([line["clock_ns"] for line in lines], float)
@@ -105,6 +104,8 @@ def _system(
     at = np.interp(clocks, requests, np.arange(len(requests)))
     series = {"at": _mean([float(value) for value in at], size)}
     for name, value in _SERIES.items():
+        if name == "read" and path_of(run) != "native":
+            continue  # what torch's workers read is not counted
         values = [value(line) for line in lines]
         if any(one is not None for one in values):
             series[name] = _mean(values, size)
