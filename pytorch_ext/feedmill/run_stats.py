@@ -10,7 +10,7 @@ import numpy as np
 from feedmill import terms
 from feedmill.log_reader import Run
 from feedmill.records import CAUSES
-from feedmill.stats import Stats
+from feedmill.stats import KEPT_SLOW_SAMPLES, SlowSample, Stats
 
 # A wait for data under this share of the time is no stall worth a sentence.
 _NO_STALL = 0.02
@@ -28,7 +28,16 @@ def stats_of(run: Run) -> Stats:
     reasons = run.meta.get("reasons")
     if isinstance(reasons, list):
         values["reasons"] = tuple(map(str, reasons))
-    return Stats(**values, steps=run.steps)
+    return Stats(**values, slow_samples=_slow_samples(run), steps=run.steps)
+
+
+def _slow_samples(run: Run) -> tuple[SlowSample, ...]:
+    kinds = {one.name: {"int": int, "str": str}[one.type] for one in fields(SlowSample)}
+    lines = [{name: line.get(name) for name in kinds} for line in run.slow]
+    whole = [
+        line for line in lines if all(type(line[name]) is kind for name, kind in kinds.items())
+    ]
+    return tuple(SlowSample(**line) for line in whole[:KEPT_SLOW_SAMPLES])
 
 
 def path_of(run: Run) -> str:

@@ -43,7 +43,8 @@ def real_log(numbered, tmp_path):
             pass
     stats = loader.stats()
     path = write_log.write(tmp_path / "real.jsonl", run_line(path="native", threads=2),
-                           step_lines(stats.steps), write_log.stats_line(stats))
+                           step_lines(stats.steps), write_log.slow_lines(stats),
+                           write_log.stats_line(stats))
     return path, stats
 
 

@@ -47,6 +47,10 @@ def stats_line(stats):
     }
 
 
+def slow_lines(stats):
+    return [{"type": "slow"} | dataclasses.asdict(one) for one in stats.slow_samples]
+
+
 def write(path, *lines):
     """Writes lines, each a dict or an iterable of dicts; returns the path."""
     with open(path, "w", encoding="utf-8") as file:
