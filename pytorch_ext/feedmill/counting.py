@@ -159,7 +159,9 @@ class StepCounters(Account, Source):
         return [self]
 
     def forget(self) -> None:
+        clock = self.clock  # it starts anew by itself
         StepCounters.__init__(self)
+        self.clock = clock
 
     @property
     def is_final(self) -> bool:

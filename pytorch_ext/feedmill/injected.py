@@ -131,7 +131,7 @@ def _recorder(
     loader: Any, path: str, counters: StepCounters, reasons: tuple[str, ...] = ()
 ) -> Recorder:
     """Writes the log of one iterator that torch makes, where FEEDMILL_LOG asks for it."""
-    recorder = Recorder(vars(loader).get(_PLACE), counters)
+    recorder = Recorder(vars(loader).get(_PLACE), counters, counters.clock)
     recorder.path, recorder.reasons = path, reasons
     recorder.begin(None, batch_size=loader.batch_size)
     return recorder

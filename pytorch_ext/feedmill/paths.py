@@ -64,7 +64,7 @@ class Inside:
         self.before_epoch: dict[str, Any] = {}
         self.loss_is_known = False
         self.recorder = Recorder(
-            place_of_caller(), self.handles, self.torch_counters, self.python_counters
+            place_of_caller(), self.handles, self.torch_counters, self.python_counters, self.clock
         )
 
     def __reduce__(self) -> tuple[type[Inside], tuple[int]]:

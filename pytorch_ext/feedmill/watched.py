@@ -57,7 +57,7 @@ def watch(iterable: Any, *, log: str | os.PathLike[str] | None = None) -> Any:
     copies as a new wrapper, with nothing counted, around a pickle or copy of what it wraps.
     """
     counters = StepCounters()
-    recorder = Recorder(place_of_caller(), counters)
+    recorder = Recorder(place_of_caller(), counters, counters.clock)
     recorder.path = "watched"
     recorder.heeds_environment = not hasattr(iterable, "_feedmill")
     return _wrapper(iterable, counters, log, recorder)
