@@ -50,6 +50,7 @@ struct fm_jpeg {
     enum state state;
     bool cut;            /* libjpeg is told of a lower image: scans have data that it leaves out */
     int32_t n_rows_left; /* of the box */
+    const char *damage;  /* that the Huffman decoder met, or NULL */
     char warning[JMSG_LENGTH_MAX];
 };
 
@@ -118,7 +119,10 @@ static boolean decode_mcu(j_decompress_ptr codec, JBLOCKROW *blocks) {
     } else {
         is_sane = fm_huffman_skip(jpeg->huffman);
     }
-    if (!is_sane) ERREXIT(codec, JWRN_HUFF_BAD_CODE);
+    if (!is_sane) {
+        jpeg->damage = fm_huffman_damage(jpeg->huffman);
+        longjmp(jpeg->escape, 1);
+    }
     return TRUE;
 }
 
@@ -155,11 +159,13 @@ static void take_over_entropy_decoding(fm_jpeg *jpeg, JDIMENSION left, JDIMENSIO
 
 /* ---- statuses -------------------------------------------------------------------------------- */
 
-/* After a longjmp: libjpeg's error as a status. */
+/* After a longjmp: libjpeg's error, or the Huffman decoder's, as a status. */
 static int fail(fm_jpeg *jpeg, fm_error *error) {
     jpeg->state = STATE_FAILED;
     if (jpeg->cancelled && atomic_load_explicit(jpeg->cancelled, memory_order_relaxed))
         return fm_error_set(error, FM_ERR_CANCELLED, "decoding was cancelled");
+    if (jpeg->damage)
+        return fm_error_set(error, FM_ERR_DAMAGED, "damaged image data: %s", jpeg->damage);
     char text[JMSG_LENGTH_MAX] = "";
     jpeg->errors.format_message((j_common_ptr)&jpeg->codec, text);
     int status = FM_ERR_DAMAGED;
@@ -252,6 +258,7 @@ int fm_jpeg_begin(fm_jpeg *jpeg, const uint8_t *bytes, size_t n_bytes, fm_image_
     jpeg->source.next_input_byte = bytes;
     jpeg->source.bytes_in_buffer = jpeg->scan.n_bytes;
     jpeg->errors.num_warnings = 0;
+    jpeg->damage = NULL;
     jpeg->cut = false;
     if (setjmp(jpeg->escape)) return fail(jpeg, error);
     jpeg_read_header(&jpeg->codec, TRUE);

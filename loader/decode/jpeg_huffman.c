@@ -8,6 +8,7 @@
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
+#define COLD __attribute__((cold, noinline))
 #define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 
 /* Bits that one look-up sees. */
@@ -229,6 +230,7 @@ struct fm_huffman {
     const uint8_t *end;                 /* of what the window has of the segment */
     const uint8_t *source, *source_end; /* what is not in the window yet */
     bool has_whole_segment;             /* source is at a marker or at its end */
+    const char *damage;                 /* what the data was refused for */
 
     uint32_t restart_interval, restart_in, restart_number;
     int32_t n_blocks;
@@ -310,19 +312,30 @@ static void begin_segment(fm_huffman *h) {
     fill_window(h);
 }
 
+static const char ENDS_EARLY[] = "the data ends early";
+
+/* Whatever came of bits that were made up is no damage of its own. */
+static COLD bool refuse(fm_huffman *h, const char *damage) {
+    const bool made_up = h->has_whole_segment && bits_left(h) < 0;
+    h->damage = made_up ? ENDS_EARLY : damage;
+    return false;
+}
+
 /* Due between MCUs from check_at on: fills the window, or looks whether bits were made up. */
 static bool advance(fm_huffman *h) {
-    if (h->has_whole_segment) return bits_left(h) >= 0;
+    if (h->has_whole_segment) return bits_left(h) >= 0 || refuse(h, ENDS_EARLY);
     fill_window(h);
     return true;
 }
 
 /* To the next segment. libjpeg warns where whole bytes are left over, or of another marker. */
 static bool restart(fm_huffman *h) {
-    if (!h->has_whole_segment || bits_left(h) >= 8) return false;
+    if (!h->has_whole_segment || bits_left(h) >= 8)
+        return refuse(h, "data is left before a restart marker");
     const uint8_t *p = h->source;
     while (p < h->source_end && *p == 0xFF) p++;
-    if (p == h->source || p == h->source_end || *p != 0xD0 + h->restart_number) return false;
+    if (p == h->source || p == h->source_end || *p != 0xD0 + h->restart_number)
+        return refuse(h, "not the restart marker that is due");
     h->restart_number = (h->restart_number + 1) % 8;
     h->source = p + 1;
     begin_segment(h);
@@ -412,14 +425,17 @@ INLINE int take_ac(reader *r, const table *t, int32_t *value) {
     return (symbol >> 4) + 1;
 }
 
+/* Where a block's coefficients end. */
+enum block_end { AT_ITS_END, PAST_ITS_END, AT_NO_CODE };
+
 INLINE void store_pair(int16_t *block, uint32_t k, uint64_t entry) {
     /* The second one first: it may be a 0 for a place that the block does not have. */
     block[natural_order[k + (entry >> 16 & 0xff)]] = (int16_t)(entry >> 40);
     block[natural_order[k + (entry >> 8 & 0xff)]] = (int16_t)(entry >> 24);
 }
 
-/* A block's AC coefficients. false where they pass its end, or a code is none. */
-INLINE bool read_ac(reader *r, const table *t, int16_t *block) {
+/* A block's AC coefficients. */
+INLINE enum block_end read_ac(reader *r, const table *t, int16_t *block) {
     const uint64_t *const pairs = t->pairs;
     uint32_t k = 0; /* the place of the last one */
     for (;;) {
@@ -441,20 +457,20 @@ INLINE bool read_ac(reader *r, const table *t, int16_t *block) {
         if (!(reach & PAIR_SPECIAL) && (reach & PAIR_END ? last < 63 : last == 63)) {
             take(r, entry & 0xff);
             store_pair(block, k, entry);
-            return true;
+            return AT_ITS_END;
         }
         refill(r);
         int32_t value = 0;
         const int places = take_ac(r, t, &value);
-        if (places <= 0) return places == 0;
+        if (places <= 0) return places == 0 ? AT_ITS_END : AT_NO_CODE;
         k += (uint32_t)places;
         block[natural_order[k]] = (int16_t)value;
-        if (k >= 63) return k == 63;
+        if (k >= 63) return k == 63 ? AT_ITS_END : PAST_ITS_END;
     }
 }
 
 /* The same without a block. */
-INLINE bool skip_ac(reader *r, const table *t) {
+INLINE enum block_end skip_ac(reader *r, const table *t) {
     const uint16_t *const skip = t->skip;
     uint32_t k = 0;
     for (;;) {
@@ -474,15 +490,21 @@ INLINE bool skip_ac(reader *r, const table *t) {
         const uint32_t last = k + (entry >> 8 & 0x3f);
         if (!(entry & SKIP_SPECIAL) && (entry & SKIP_END ? last < 63 : last == 63)) {
             take(r, entry & 0xff);
-            return true;
+            return AT_ITS_END;
         }
         refill(r);
         int32_t value = 0;
         const int places = take_ac(r, t, &value);
-        if (places <= 0) return places == 0;
+        if (places <= 0) return places == 0 ? AT_ITS_END : AT_NO_CODE;
         k += (uint32_t)places;
-        if (k >= 63) return k == 63;
+        if (k >= 63) return k == 63 ? AT_ITS_END : PAST_ITS_END;
     }
+}
+
+static COLD bool refuse_block(fm_huffman *h, enum block_end end) {
+    if (end == AT_NO_CODE) return refuse(h, "bad Huffman code");
+    return refuse(h, end == PAST_ITS_END ? "a run past the end of its block"
+                                         : "a DC coefficient out of range");
 }
 
 INLINE bool pass_mcu(fm_huffman *h, int16_t *const *blocks) {
@@ -491,21 +513,27 @@ INLINE bool pass_mcu(fm_huffman *h, int16_t *const *blocks) {
         h->restart_in--;
     }
     reader r = h->reader; /* in registers */
-    bool is_sane = true;
     for (int32_t i = 0; i < h->n_blocks; i++) {
         const mcu_block *const b = &h->blocks[i];
         int32_t prediction = *b->prediction;
         refill(&r);
-        if (UNLIKELY(!take_dc(&r, b->dc, &prediction))) return false;
+        if (UNLIKELY(!take_dc(&r, b->dc, &prediction))) {
+            h->reader = r;
+            return refuse_block(h, AT_NO_CODE);
+        }
         *b->prediction = prediction;
-        is_sane &= (uint32_t)(prediction + MAX_PREDICTION) < 2u * MAX_PREDICTION;
+        const bool in_range = (uint32_t)(prediction + MAX_PREDICTION) < 2u * MAX_PREDICTION;
+        enum block_end end;
         if (blocks) {
             blocks[i][0] = (int16_t)prediction;
-            is_sane &= read_ac(&r, b->ac, blocks[i]);
+            end = read_ac(&r, b->ac, blocks[i]);
         } else {
-            is_sane &= skip_ac(&r, b->ac);
+            end = skip_ac(&r, b->ac);
         }
-        if (UNLIKELY(!is_sane)) return false;
+        if (UNLIKELY(!in_range || end != AT_ITS_END)) {
+            h->reader = r;
+            return refuse_block(h, end);
+        }
     }
     h->reader = r;
     return r.next <= h->check_at || advance(h);
@@ -522,6 +550,8 @@ bool fm_huffman_skip(fm_huffman *huffman) {
     }
     return pass_mcu(huffman, NULL);
 }
+
+const char *fm_huffman_damage(const fm_huffman *huffman) { return huffman->damage; }
 
 /* ---- open, begin, close ---------------------------------------------------------------------- */
 
@@ -544,6 +574,7 @@ bool fm_huffman_begin(fm_huffman *huffman, const fm_huffman_scan *scan) {
     huffman->n_blocks = scan->n_blocks;
     huffman->restart_interval = scan->restart_interval;
     huffman->restart_number = 0;
+    huffman->damage = NULL;
     huffman->source = scan->bytes;
     huffman->source_end = scan->bytes + scan->n_bytes;
     begin_segment(huffman);

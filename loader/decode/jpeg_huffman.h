@@ -66,6 +66,12 @@ bool fm_huffman_read(fm_huffman *huffman, int16_t *const *blocks);
 /* Passes the next MCU. Finds the same damage as reading does. */
 bool fm_huffman_skip(fm_huffman *huffman);
 
+/*
+ * What the MCU was refused for, such as "the data ends early"; a constant. NULL if none of this
+ * scan's was.
+ */
+const char *fm_huffman_damage(const fm_huffman *huffman);
+
 /* Accepts NULL and a pointer to NULL. */
 void fm_huffman_close(fm_huffman **huffman);
 

@@ -17,6 +17,13 @@
 #include "decode/jpeg_mem.h"
 #include "guarded.h"
 
+/* Damage as the Huffman decoder names it, or libjpeg where that decodes alone. */
+#if FM_HAVE_JPEG_INTERNALS
+#define MESSAGE(ours, libjpegs) ours
+#else
+#define MESSAGE(ours, libjpegs) libjpegs
+#endif
+
 enum { SLACK = 64, GUARD = 0xA5 };
 
 static const fm_limits LIMITS = {.max_file_bytes = 1 << 20, .max_image_pixels = 1 << 20};
@@ -715,7 +722,8 @@ static void damaged_structure(void **state) {
     check_status(with_inserted(&f, data + 9, "\xff\xdc\0\4\0\x1e", 6), FM_ERR_KIND, "DC");
     check_status(with_inserted(&f, data + 9, "\xff\x02", 2), FM_ERR_DAMAGED, "marker 02");
     check_status(with_inserted(&f, eoi, f.bytes + sos, eoi - sos), FM_ERR_DAMAGED, "one scan");
-    check_status(with_inserted(&f, data + 9, "\xff\xd0", 2), FM_ERR_DAMAGED, "libjpeg");
+    check_status(with_inserted(&f, data + 9, "\xff\xd0", 2), FM_ERR_DAMAGED,
+                 MESSAGE("data ends early", "premature end"));
     test_guarded_close(&f);
 }
 
@@ -771,6 +779,37 @@ static void incomplete_scans_are_refused(void **state) {
     test_guarded_close(&s);
 }
 
+/* The message tells what is wrong with the data; an image behind it has messages of its own. */
+static void damaged_data_is_described(void **state) {
+    (void)state;
+    const file f = make((kind){.width = 64, .height = 64, .restart = 4});
+    const size_t marker = find_marker(&f, 0xD2, 0), eoi = f.n - 2;
+    check_status(without(&f, marker + 9, eoi - marker - 9), FM_ERR_DAMAGED,
+                 MESSAGE("damaged image data: the data ends early", "premature end"));
+    check_status(without(&f, eoi - 9, 9), FM_ERR_DAMAGED,
+                 MESSAGE("the data ends early", "premature end"));
+    check_status(with_inserted(&f, marker, "\x55", 1), FM_ERR_DAMAGED,
+                 MESSAGE("data is left before a restart marker", "1 extraneous bytes"));
+    const file g = test_guarded_open(f.bytes, f.n);
+    g.bytes[marker + 1] = 0xD6;
+    fm_jpeg *jpeg = open_jpeg();
+    fm_error error;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(status_of(jpeg, &g, &error), FM_ERR_DAMAGED);
+        assert_non_null(
+            strstr(error.message, MESSAGE("not the restart marker that is due", "of RST2")));
+        file p = make((kind){.width = 64, .height = 64, .progressive = true, .restart = 4});
+        p.bytes[find_marker(&p, 0xD2, 0) + 1] = 0xD6;
+        assert_int_equal(status_of(jpeg, &p, &error), FM_ERR_DAMAGED);
+        assert_non_null(strstr(error.message, "libjpeg"));
+        assert_non_null(strstr(error.message, "of RST2"));
+        test_guarded_close(&p);
+    }
+    fm_jpeg_close(&jpeg);
+    test_guarded_close(&g);
+    test_guarded_close(&f);
+}
+
 /* Rows above damage are delivered; the call that meets it refuses the image. */
 static void warnings_refuse_the_image(void **state) {
     (void)state;
@@ -815,6 +854,7 @@ int main(void) {
         cmocka_unit_test(exif_that_pillow_refuses),
         cmocka_unit_test(tables_of_another_image_are_not_used),
         cmocka_unit_test(incomplete_scans_are_refused),
+        cmocka_unit_test(damaged_data_is_described),
         cmocka_unit_test(warnings_refuse_the_image),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
