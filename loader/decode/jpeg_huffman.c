@@ -21,6 +21,8 @@
 /* Bytes behind the ones that count which an MCU that starts before their end may read. */
 #define MARGIN (FM_HUFFMAN_MAX_BLOCKS * MAX_BLOCK_BYTES + 80)
 #define WINDOW_BYTES 16384
+/* What unstuff() may write further than it was asked to. */
+#define SLACK 16
 
 /* Predictions stay far within int32 if each MCU leaves them below this. */
 #define MAX_PREDICTION (1 << 29)
@@ -237,7 +239,7 @@ struct fm_huffman {
     mcu_block blocks[FM_HUFFMAN_MAX_BLOCKS]; /* of an MCU */
     int32_t prediction[FM_HUFFMAN_MAX_COMPONENTS];
     table dc[FM_HUFFMAN_N_TABLES], ac[FM_HUFFMAN_N_TABLES];
-    uint8_t window[WINDOW_BYTES + MARGIN];
+    uint8_t window[WINDOW_BYTES + SLACK + MARGIN];
 };
 
 /* Bits of the segment not yet taken; negative if bits were taken that it does not have. */
@@ -247,7 +249,8 @@ static int64_t bits_left(const fm_huffman *h) {
 
 /*
  * Copies bytes to `out` until a marker or the end of the source, taking the zero out that is
- * stuffed behind each FF. Returns the end of what was written, at most `room` bytes and slack.
+ * stuffed behind each FF. Returns the end of these bytes; all that is written lies within `room` +
+ * SLACK bytes.
  */
 static uint8_t *unstuff(fm_huffman *h, uint8_t *out, size_t room) {
     const uint8_t *from = h->source;
@@ -291,12 +294,11 @@ static void fill_window(fm_huffman *h) {
     const size_t n_kept = h->reader.next < h->end ? (size_t)(h->end - h->reader.next) : 0;
     const ptrdiff_t past = h->reader.next > h->end ? h->reader.next - h->end : 0;
     memmove(h->window, h->end - n_kept, n_kept);
-    /* The slack of unstuff()'s last store lies within the margin. */
     uint8_t *const end = unstuff(h, h->window + n_kept, WINDOW_BYTES - n_kept);
     h->end = end;
     h->reader.next = h->window + past;
     if (h->has_whole_segment) {
-        memset(end, 0, (size_t)(h->window + sizeof(h->window) - end));
+        memset(end, 0, MARGIN);
         h->check_at = end;
     } else {
         h->check_at = end - MARGIN;
