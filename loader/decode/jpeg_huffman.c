@@ -278,9 +278,8 @@ static uint8_t *unstuff(fm_huffman *h, uint8_t *out, size_t room) {
                 h->has_whole_segment = true;
                 break;
             }
-            from++; /* the FF is written below in place of its zero */
             *out++ = 0xFF;
-            from++;
+            from += 2;
             continue;
         }
         *out++ = *from++;
@@ -330,7 +329,7 @@ static bool advance(fm_huffman *h) {
     return true;
 }
 
-/* To the next segment. libjpeg warns where whole bytes are left over, or of another marker. */
+/* To the next segment. */
 static bool restart(fm_huffman *h) {
     if (!h->has_whole_segment || bits_left(h) >= 8)
         return refuse(h, "data is left before a restart marker");

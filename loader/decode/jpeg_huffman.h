@@ -9,7 +9,10 @@
  * too many ways", variant 4).
  *
  * Stricter than libjpeg, which goes on with made-up data behind a warning: whatever it would warn
- * about is refused, and so is a run past a block's end. What is taken has libjpeg's coefficients.
+ * about up to the last MCU is refused. So is what it lets pass without a word there: a run past a
+ * block's end; whole bytes left over before a restart marker; FF FF 00, in which the standard has
+ * no FF to spare, and of which libjpeg-turbo may leave coefficients that stand for nothing. What is
+ * taken has libjpeg's coefficients. What follows the last MCU is not looked at.
  *
  * Knows nothing of libjpeg. One fm_huffman per thread, kept for life; tables are kept from image to
  * image and built anew only where they differ.

@@ -319,7 +319,8 @@ static const uint8_t *find_marker(const uint8_t *p, const uint8_t *end) {
 
 /*
  * Goes to the marker that ends the entropy-coded data: the first that is neither a restart marker
- * nor a data byte FF with its stuffed 00. As libjpeg does, takes more FF before either as padding.
+ * nor a data byte FF with its stuffed 00. As libjpeg does, takes more FF before either as padding;
+ * before a 00 our Huffman decoder does not.
  */
 static int skip_entropy_data(walk *w) {
     const uint8_t *const end = w->bytes + w->n_bytes;
