@@ -8,6 +8,14 @@
 
 /* jpeglib.h uses FILE and size_t without including their headers. */
 #include <jerror.h>
+/* CMake says whether jpegint.h can be used; who compiles this file alone gets it where it lies. */
+#ifndef FM_HAVE_JPEG_INTERNALS
+#if __has_include(<jpegint.h>)
+#define FM_HAVE_JPEG_INTERNALS 1
+#else
+#define FM_HAVE_JPEG_INTERNALS 0
+#endif
+#endif
 #if FM_HAVE_JPEG_INTERNALS
 #define JPEG_INTERNALS
 #endif

@@ -129,7 +129,7 @@ class Decoder:
 def build(folder):
     library, mkjpeg = folder / "libfmjpeg.so", folder / "mkjpeg"
     loader = ROOT / "loader"
-    flags = ["cc", "-std=c17", "-O2", "-DFM_HAVE_JPEG_INTERNALS=1"]
+    flags = ["cc", "-std=c17", "-O2"]
     flags += [f"-I{ROOT / 'include'}", f"-I{loader}"]
     sources = [*loader.glob("base/*.c"), *loader.glob("decode/*.c")]
     subprocess.run([*flags, "-shared", "-fPIC", *sources, "-o", library, "-ljpeg"], check=True)
