@@ -251,8 +251,9 @@ typedef struct fm_config {
     uint32_t n_threads;        /* decode threads; default 0: usable CPUs - 1, at least 1 */
     uint32_t prefetch_batches; /* most batches submitted and not yet returned; default 4 */
     /* Slots, read buffers, row buffers and tables. Default 0: a quarter of the memory that this
-     * process may use. Not in it: while a progressive image is decoded, its coefficients, at most
-     * 80 MiB a thread (a larger one is refused with FM_ERR_LIMIT), and batches copied out. */
+     * process may use. Not in it: batches copied out, and the coefficients of progressive images,
+     * at most 80 MiB a thread (a larger image is refused with FM_ERR_LIMIT). A thread keeps their
+     * memory until it waits for work or 8 other images have come. */
     uint64_t memory_budget_bytes;
     uint64_t read_ahead_bytes; /* read buffers; default 0: 64 MiB, within the budget */
     fm_reader_kind reader;     /* default AUTO; the environment's FEEDMILL_READER

@@ -31,8 +31,6 @@
 #error "feedmill needs libjpeg-turbo 2.1 or newer"
 #endif
 
-/* A progressive image of 12 MP at 4:4:4 is taken; larger ones are left to Pillow, one at a time. */
-#define MAX_COEFFICIENT_BYTES ((uint64_t)80 << 20)
 /* Coefficients that libjpeg's smoothing of incomplete progressive images looks at, and the DC. */
 #define N_SMOOTHED 10
 
@@ -254,6 +252,10 @@ void fm_jpeg_end(fm_jpeg *jpeg) {
     jpeg->state = STATE_IDLE;
 }
 
+bool fm_jpeg_is_large(const fm_jpeg *jpeg) { return fm_jpeg_mem_is_large(&jpeg->codec); }
+
+void fm_jpeg_trim(fm_jpeg *jpeg) { fm_jpeg_mem_trim(&jpeg->codec); }
+
 /* ---- one image ------------------------------------------------------------------------------- */
 
 int fm_jpeg_begin(fm_jpeg *jpeg, const uint8_t *bytes, size_t n_bytes, fm_image_info *info,
@@ -350,13 +352,14 @@ int fm_jpeg_start(fm_jpeg *jpeg, const fm_box *box, int32_t *skip_px, int32_t *r
     struct jpeg_decompress_struct *const codec = &jpeg->codec;
     cut_below(jpeg, box);
     const uint64_t n_bytes = coefficient_bytes(jpeg);
-    if (n_bytes > MAX_COEFFICIENT_BYTES) {
+    /* Larger images are left to Pillow, one at a time. */
+    if (n_bytes > FM_JPEG_MEM_COEFFICIENT_BYTES) {
         jpeg->state = STATE_FAILED;
         return fm_error_set(error, FM_ERR_LIMIT,
                             "a JPEG of %dx%d pixels and several scans, whose coefficients take "
                             "%llu MB, %llu at most",
                             info->width, info->height, (unsigned long long)(n_bytes >> 20),
-                            (unsigned long long)(MAX_COEFFICIENT_BYTES >> 20));
+                            (unsigned long long)(FM_JPEG_MEM_COEFFICIENT_BYTES >> 20));
     }
     if (setjmp(jpeg->escape)) return fail(jpeg, error);
     codec->out_color_space = JCS_RGB;

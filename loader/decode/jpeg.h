@@ -18,7 +18,8 @@
  * (jpeg_mem.h): 1 MiB lies ready, enough for rows of 8,192 pixels. A file with several scans, such
  * as a progressive one, needs the coefficients of all rows down to the box's bottom besides, 6
  * bytes a pixel at most; where that is more than 80 MiB (13 million pixels at 4:4:4, 27 million at
- * 4:2:0), fm_jpeg_start() gives FM_ERR_LIMIT.
+ * 4:2:0), fm_jpeg_start() gives FM_ERR_LIMIT. That memory is kept for the next such image, until 8
+ * others have come or fm_jpeg_trim() is called.
  */
 #ifndef FM_DECODE_JPEG_H
 #define FM_DECODE_JPEG_H
@@ -67,6 +68,13 @@ int fm_jpeg_read(fm_jpeg *jpeg, uint8_t *const *rows, int32_t n_rows, fm_error *
 
 /* Ends the image, finished or not. The object is ready for the next one. */
 void fm_jpeg_end(fm_jpeg *jpeg);
+
+/*
+ * Between images, for a thread that is about to wait: whether more than 4 MiB are kept, and giving
+ * them back to the kernel, which may take milliseconds.
+ */
+bool fm_jpeg_is_large(const fm_jpeg *jpeg);
+void fm_jpeg_trim(fm_jpeg *jpeg);
 
 /* Accepts NULL and a pointer to NULL. */
 void fm_jpeg_close(fm_jpeg **jpeg);

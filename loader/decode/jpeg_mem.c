@@ -10,6 +10,8 @@
 
 /* Rows for 8,192 pixels, whatever the sampling, and all else that a baseline image needs. */
 #define RESERVED_BYTES ((size_t)1 << 20)
+/* Enough for all but the widest images of the most coefficients. */
+#define MOST_BYTES (FM_JPEG_MEM_COEFFICIENT_BYTES + 4 * RESERVED_BYTES)
 /* What libjpeg keeps between images: each table slot that a file can fill. */
 #define TABLES_BYTES \
     (NUM_QUANT_TBLS * rounded(sizeof(JQUANT_TBL)) + 2 * NUM_HUFF_TBLS * rounded(sizeof(JHUFF_TBL)))
@@ -69,6 +71,22 @@ static void free_blocks(manager *memory, int pool) {
     }
 }
 
+/* Gives pages of the kept block back, from n_kept bytes on. */
+static void trim_behind(manager *memory, size_t n_kept) {
+    fm_mem_trim(memory->pools[JPOOL_IMAGE], FM_MEM_ALIGN + n_kept,
+                FM_MEM_ALIGN + memory->n_touched);
+    memory->n_touched = n_kept;
+}
+
+/* An image needs more than the kept block has left: what others have written there is of no use to
+ * it, and would come on top of what it takes. */
+static void leave_block(manager *memory) {
+    const block *const kept = memory->pools[JPOOL_IMAGE];
+    if (kept && !kept->next && memory->n_touched > FM_JPEG_MEM_KEPT_BYTES &&
+        memory->n_touched > kept->n_used)
+        trim_behind(memory, kept->n_used);
+}
+
 /* Never NULL. */
 static void *take(j_common_ptr codec, int pool, size_t n, size_t size) {
     manager *const memory = (manager *)codec->mem;
@@ -78,8 +96,10 @@ static void *take(j_common_ptr codec, int pool, size_t n, size_t size) {
         ERREXIT1(codec, JERR_OUT_OF_MEMORY, 1);
     n_bytes = rounded(n_bytes);
     block *from = memory->pools[pool];
-    if (!from || from->n_bytes - from->n_used < n_bytes)
+    if (!from || from->n_bytes - from->n_used < n_bytes) {
+        if (pool == JPOOL_IMAGE) leave_block(memory);
         from = add_block(memory, pool, n_bytes > MORE_BYTES ? n_bytes : MORE_BYTES);
+    }
     if (!from) ERREXIT1(codec, JERR_OUT_OF_MEMORY, 2);
     uint8_t *const object = (uint8_t *)from + FM_MEM_ALIGN + from->n_used;
     from->n_used += n_bytes;
@@ -87,16 +107,20 @@ static void *take(j_common_ptr codec, int pool, size_t n, size_t size) {
 }
 
 /*
- * Several blocks become one that would have held them all; a power of two, so that this happens a
- * few times in a decoder's life. If there is no memory for that, the next image starts with none
- * and takes blocks as it needs them.
+ * Several blocks become one that would have held them all; a power of two below MOST_BYTES, so that
+ * this happens a few times in a decoder's life. If there is no memory for that, the next image
+ * starts with none and takes blocks as it needs them. The C library keeps what it is given back, up
+ * to some 64 MiB a thread: it gets it without its pages.
  */
 static void merge_blocks(manager *memory, size_t n_used) {
     size_t n_bytes = RESERVED_BYTES;
     while (n_bytes < n_used) n_bytes *= 2;
+    if (n_bytes > MOST_BYTES) n_bytes = n_used > MOST_BYTES ? n_used : MOST_BYTES;
+    for (block *each = memory->pools[JPOOL_IMAGE]; each; each = each->next)
+        fm_mem_trim(each, FM_MEM_ALIGN, FM_MEM_ALIGN + each->n_used);
     free_blocks(memory, JPOOL_IMAGE);
-    add_block(memory, JPOOL_IMAGE, n_bytes);
-    memory->n_touched = n_used; /* perhaps: the C library may hand out pages that are in use */
+    /* Touched, perhaps: the C library may hand out pages that are in use. */
+    memory->n_touched = add_block(memory, JPOOL_IMAGE, n_bytes) ? n_used : 0;
 }
 
 /* Pages that a large image took go back when none has needed them for a while. */
@@ -106,11 +130,8 @@ static void trim_block(manager *memory, size_t n_used) {
         memory->n_small = 0;
     else if (memory->n_small < FM_JPEG_MEM_PATIENCE)
         memory->n_small++;
-    if (memory->n_touched <= FM_JPEG_MEM_KEPT_BYTES || memory->n_small < FM_JPEG_MEM_PATIENCE)
-        return;
-    fm_mem_trim(memory->pools[JPOOL_IMAGE], FM_JPEG_MEM_KEPT_BYTES,
-                FM_MEM_ALIGN + memory->n_touched);
-    memory->n_touched = FM_JPEG_MEM_KEPT_BYTES;
+    if (memory->n_touched > FM_JPEG_MEM_KEPT_BYTES && memory->n_small == FM_JPEG_MEM_PATIENCE)
+        trim_behind(memory, FM_JPEG_MEM_KEPT_BYTES);
 }
 
 /* Makes the image's memory ready for the next one. */
@@ -119,11 +140,20 @@ static void recycle(manager *memory) {
     if (!newest) return;
     size_t n_used = 0;
     for (const block *each = newest; each; each = each->next) n_used += each->n_used;
-    newest->n_used = 0;
-    if (newest->next)
+    if (newest->next) {
         merge_blocks(memory, n_used);
-    else
-        trim_block(memory, n_used);
+        return;
+    }
+    newest->n_used = 0;
+    trim_block(memory, n_used);
+}
+
+bool fm_jpeg_mem_is_large(const struct jpeg_decompress_struct *codec) {
+    return ((const manager *)codec->mem)->n_touched > FM_JPEG_MEM_KEPT_BYTES;
+}
+
+void fm_jpeg_mem_trim(struct jpeg_decompress_struct *codec) {
+    if (fm_jpeg_mem_is_large(codec)) trim_behind((manager *)codec->mem, FM_JPEG_MEM_KEPT_BYTES);
 }
 
 /* ---- libjpeg's calls: objects and arrays ----------------------------------------------------- */

@@ -206,11 +206,21 @@ static void run_task(fm_worker *worker, fm_task *task) {
     if (!status) add(&worker->n_samples, 1);
 }
 
+/* Locked, but not meanwhile. Nobody needs a large image's memory while its thread waits. */
+static bool give_memory_back(fm_worker *worker) {
+    if (!fm_jpeg_is_large(worker->jpeg)) return false;
+    fm_ring_unlock(worker->loader->ring);
+    fm_jpeg_trim(worker->jpeg);
+    fm_ring_lock(worker->loader->ring);
+    return true;
+}
+
 /* Locked. Waits for a task; NULL: the loader stops. */
 static fm_task *wait_for_task(fm_worker *worker) {
     fm_loader *const loader = worker->loader;
     fm_task *task = NULL;
     while (!loader->stopping && !(task = claim(loader))) {
+        if (give_memory_back(worker)) continue;
         const uint64_t since_ns = fm_clock_ns();
         atomic_store_explicit(&worker->idle_since_ns, since_ns, memory_order_relaxed);
         pthread_cond_wait(&loader->ring->work, &loader->ring->mutex);

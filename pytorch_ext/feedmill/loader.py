@@ -98,9 +98,9 @@ class DataLoader(TorchDataLoader[_T_co]):
             minutes; loaders of one process count once, killed processes not at all. It is looked
             at anew at every iter(); numbers that were given are never changed.
         memory_budget: bytes for batches, read buffers and scratch; progressive images take up to
-            80 MiB more a thread while they are decoded. Default None: a quarter of
-            the memory that the process may use. Where three batches do not fit, native="auto"
-            takes torch's path and "require" raises ValueError at iter().
+            80 MiB more a thread, kept until it waits for work or 8 other images have come. Default
+            None: a quarter of the memory that the process may use. Where three batches do not fit,
+            native="auto" takes torch's path and "require" raises ValueError at iter().
         reader: "uring", "pread", or "auto" (default): io_uring where it can be had. The
             environment's FEEDMILL_READER overrides it.
         worker_init: "fallback" (default): a worker_init_fn means torch's path. "ignore": it is

@@ -4,6 +4,8 @@
  * page that can't be read.
  */
 #define _GNU_SOURCE
+#include <sys/resource.h>
+
 #include "folder.h"
 #include "guarded.h"
 
@@ -179,6 +181,55 @@ static void the_size_of_a_file_is_remembered_for_files_only(void **state) {
     }
     assert_memory_not_equal(pixels[0], pixels[1], SAMPLE_BYTES);
     fm_loader_close(&loader);
+}
+
+/* ---- large images ---------------------------------------------------------------------------- */
+
+static size_t resident_bytes(void) {
+    size_t n_pages = 0;
+    FILE *const in = fopen("/proc/self/statm", "r");
+    assert_non_null(in);
+    assert_int_equal(fscanf(in, "%*u %zu", &n_pages), 1);
+    fclose(in);
+    return n_pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static size_t peak_bytes(void) {
+    struct rusage usage;
+    assert_int_equal(getrusage(RUSAGE_SELF, &usage), 0);
+    return (size_t)usage.ru_maxrss << 10;
+}
+
+/* The coefficients of a progressive image are no longer there when its thread waits. */
+static void waiting_threads_give_memory_back(void **state) {
+    (void)state;
+    char path[128], command[512];
+    snprintf(path, sizeof(path), "%s/large.jpg", images.dir);
+    snprintf(command, sizeof(command), "%s size=3500x2500 sampling=444 progressive=1 noise=0 %s",
+             getenv("FM_MKJPEG"), path);
+    test_run(command);
+    /* Of the whole image. */
+    const fm_op resize = {.kind = FM_OP_RESIZE, .height = 24, .width = 32};
+    fm_config config = test_config(fm_folder_source(folder));
+    config.transform.ops = &resize;
+    config.transform.n_ops = 1;
+    config.n_threads = 1;
+    fm_loader *loader = open_loader(&config);
+    fm_batch batch;
+    /* The first time the memory is new, from then on it is the thread's. */
+    for (int round = 0; round < 3; round++) {
+        const size_t before = resident_bytes();
+        const fm_sample sample = {.index = 0, .path = path};
+        start(loader);
+        submit(loader, &sample, 1);
+        next(loader, &batch);
+        assert_true(peak_bytes() > before + (40 << 20));
+        fm_batch_release(&batch);
+        /* Sooner or later: the test's time limit is the limit. */
+        while (resident_bytes() + (40 << 20) > peak_bytes()) usleep(1000);
+    }
+    fm_loader_close(&loader);
+    unlink(path);
 }
 
 /* ---- what is no image ------------------------------------------------------------------------ */
@@ -402,6 +453,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pixels_are_those_of_files),
         cmocka_unit_test(the_size_of_a_file_is_remembered_for_files_only),
+        cmocka_unit_test(waiting_threads_give_memory_back),
         cmocka_unit_test(refusals_are_those_of_files),
         cmocka_unit_test(the_caller_can_finish_them),
         cmocka_unit_test(batches_of_nothing_but_too_large_ones_wait_their_turn),

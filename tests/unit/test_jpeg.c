@@ -413,7 +413,7 @@ static size_t resident_bytes(void) {
 }
 
 /* 12 million pixels at 4:4:4 are decoded. Their memory stays while such images come, and goes when
- * none has come for a while; it never has to be taken again. */
+ * none has come for a while, or at once when asked; it never has to be taken again. */
 static void large_images_do_not_keep_their_memory(void **state) {
     (void)state;
     const kind large = {.width = 4000, .height = 3000, .h = 1, .v = 1, .progressive = true};
@@ -427,6 +427,8 @@ static void large_images_do_not_keep_their_memory(void **state) {
     const fm_box strip = {1000, 2990, 500, 10};
     assert_int_equal(decode_box(jpeg, &f, strip, &sum, &error), FM_OK);
     const uint64_t n_blocks = counter.n_blocks, first = sum;
+    /* The coefficients in blocks of their own; then one for the largest image that is decoded. */
+    assert_in_range(counter.n_bytes, 72000000 + (80 << 20), 72000000 + (90 << 20));
     for (int round = 0; round < 2; round++) {
         assert_int_equal(decode_box(jpeg, &f, strip, &sum, &error), FM_OK);
         assert_true(sum == first);
@@ -436,9 +438,51 @@ static void large_images_do_not_keep_their_memory(void **state) {
             assert_int_equal(decode_box(jpeg, &g, whole(small), &sum, &error), FM_OK);
         }
         assert_true(resident_bytes() + (60 << 20) < before);
+        assert_false(fm_jpeg_is_large(jpeg));
+    }
+    for (int round = 0; round < 2; round++) {
+        assert_int_equal(decode_box(jpeg, &f, strip, &sum, &error), FM_OK);
+        assert_true(sum == first);
+        assert_true(fm_jpeg_is_large(jpeg));
+        const size_t before = resident_bytes();
+        fm_jpeg_trim(jpeg);
+        assert_true(resident_bytes() + (60 << 20) < before);
+        assert_false(fm_jpeg_is_large(jpeg));
+        fm_jpeg_trim(jpeg);
+        assert_int_equal(decode_box(jpeg, &g, whole(small), &sum, &error), FM_OK);
     }
     assert_int_equal(counter.n_blocks, n_blocks);
     fm_jpeg_close(&jpeg);
+    test_guarded_close(&f);
+    test_guarded_close(&g);
+}
+
+/* The block that would stay with the decoder can't be had: there is none to give pages back of. */
+static void a_block_that_failed_is_not_trimmed(void **state) {
+    (void)state;
+    const kind large = {.width = 1500, .height = 1000, .h = 1, .v = 1, .progressive = true};
+    const kind small = {.width = 8, .height = 8, .h = 1, .v = 1};
+    const file f = make(large), g = make(small);
+    int n_images = 0;
+    bool failed = true;
+    for (long fail_at = 1; failed; fail_at++) {
+        fm_jpeg *jpeg = NULL;
+        fm_error error;
+        uint64_t sum;
+        assert_int_equal(fm_jpeg_open(&jpeg, &LARGE, NULL, NULL), FM_OK);
+        test_allocations_begin(fail_at);
+        const int status = decode_box(jpeg, &f, whole(large), &sum, &error);
+        test_allocations_end();
+        failed = test_allocations_failed();
+        if (failed && status == FM_OK) {
+            assert_false(fm_jpeg_is_large(jpeg));
+            n_images++;
+        }
+        for (int i = 0; i < 2 * FM_JPEG_MEM_PATIENCE; i++)
+            assert_int_equal(decode_box(jpeg, &g, whole(small), &sum, &error), FM_OK);
+        fm_jpeg_close(&jpeg);
+    }
+    assert_int_equal(n_images, 1);
     test_guarded_close(&f);
     test_guarded_close(&g);
 }
@@ -844,6 +888,7 @@ int main(void) {
         cmocka_unit_test(images_allocate_nothing),
         cmocka_unit_test(one_scan_takes_memory_by_its_width),
         cmocka_unit_test(large_images_do_not_keep_their_memory),
+        cmocka_unit_test(a_block_that_failed_is_not_trimmed),
         cmocka_unit_test(too_many_coefficients_are_refused),
         cmocka_unit_test(cancelling_leaves_a_sound_decoder),
         cmocka_unit_test(every_allocation_fails_once),
