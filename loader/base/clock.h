@@ -5,9 +5,10 @@
 #include <stdint.h>
 #include <time.h>
 
+/* 0 where there is no such clock, as that of a thread that has ended. */
 static inline uint64_t fm_clock_of(clockid_t id) {
     struct timespec now;
-    clock_gettime(id, &now);
+    if (clock_gettime(id, &now)) return 0;
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
