@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "decode/jpeg_huffman.h"
 
+#include <assert.h>
 #include <string.h>
 
 #if defined(__SSE2__)
@@ -290,12 +291,12 @@ static uint8_t *unstuff(fm_huffman *h, uint8_t *out, size_t room) {
 
 /* Fills the window behind what it still has. */
 static void fill_window(fm_huffman *h) {
-    const size_t n_kept = h->reader.next < h->end ? (size_t)(h->end - h->reader.next) : 0;
-    const ptrdiff_t past = h->reader.next > h->end ? h->reader.next - h->end : 0;
+    assert(h->reader.next <= h->end); /* an MCU takes less than the margin */
+    const size_t n_kept = (size_t)(h->end - h->reader.next);
     memmove(h->window, h->end - n_kept, n_kept);
     uint8_t *const end = unstuff(h, h->window + n_kept, WINDOW_BYTES - n_kept);
     h->end = end;
-    h->reader.next = h->window + past;
+    h->reader.next = h->window;
     if (h->has_whole_segment) {
         memset(end, 0, MARGIN);
         h->check_at = end;
