@@ -261,7 +261,6 @@ static void init_x86(fm_store *store, fm_cpu_tier tier) {
     if (!(plan->dtype == FM_FLOAT32 ? find_steps(store) : find_line(store))) return;
     fm_store tried = *store;
     tried.row = avx2_row(plan);
-    tried.arithmetic = true;
     if (gives_table(&tried)) *store = tried;
 }
 

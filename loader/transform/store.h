@@ -39,15 +39,14 @@ struct fm_store {
     const fm_plan *plan;
     size_t plane;    /* FM_NCHW: values from one channel to the next */
     size_t px_bytes; /* from one pixel to the next in a row */
-    bool arithmetic; /* `row` computes by steps or line in place of the table */
-    fm_steps steps;
-    fm_line line;
+    fm_steps steps;  /* where `row` computes in place of the table */
+    fm_line line;    /* the same for 16-bit types */
 };
 
 /*
- * Picks the fastest version for a plan in a tier that the CPU has. Arithmetic is taken only where
- * it gives all 768 values of the plan's table, bit for bit; to find it may take a millisecond.
- * The plan stays the caller's and must outlive the store.
+ * Picks the fastest version for a plan in a tier that the CPU has. Arithmetic, which AVX2 brings,
+ * is taken only where it gives all 768 values of the plan's table, bit for bit; to find it may take
+ * a millisecond. The plan stays the caller's and must outlive the store.
  */
 void fm_store_init(fm_store *store, const fm_plan *plan, fm_cpu_tier tier);
 

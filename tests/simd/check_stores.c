@@ -103,10 +103,12 @@ static void check_all_values(const fm_plan *plan, int tier) {
     }
 }
 
+/* From AVX2 on the table's version is that of SSE4.1. */
 static bool is_arithmetic(const fm_plan *plan, int tier) {
-    fm_store store;
+    fm_store store, table;
     fm_store_init(&store, plan, (fm_cpu_tier)tier);
-    return store.arithmetic;
+    fm_store_init(&table, plan, (fm_cpu_tier)(tier < FM_CPU_SSE41 ? tier : FM_CPU_SSE41));
+    return store.row != table.row;
 }
 
 static void all_values_are_the_tables(void **state) {
@@ -138,7 +140,6 @@ static void avx512_takes_the_stores_of_avx2(void **state) {
             fm_store_init(&avx2, &plan, FM_CPU_AVX2);
             fm_store_init(&avx512, &plan, FM_CPU_AVX512);
             assert_true(avx512.row == avx2.row);
-            assert_int_equal(avx512.arithmetic, avx2.arithmetic);
         }
     }
 }
