@@ -74,7 +74,7 @@ typedef enum fm_status {
 #undef FM_X
 } fm_status;
 
-/* What went wrong. index and position are -1 where no sample is concerned. */
+/* What went wrong. index is -1 where no sample is concerned. */
 typedef struct fm_error {
     int status;         /* an fm_status */
     int sys_errno;      /* errno of the failed system call, or 0 */
