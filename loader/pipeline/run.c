@@ -11,7 +11,7 @@
 #include "pipeline/pipeline.h"
 
 /* Rows decoded between two looks at the clock and at the cancel flag. */
-#define BLOCK_ROWS 16
+#define BLOCK_ROWS FM_RESAMPLE_ROWS
 
 /* The worker is the only writer of its cells: no read-modify-write is needed. */
 static void add(_Atomic uint64_t *cell, uint64_t value) {

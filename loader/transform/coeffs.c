@@ -4,13 +4,10 @@
 #include <math.h>
 #include <string.h>
 
-/* The next power of two, so that ever larger images lead to few allocations. */
-static size_t round_up(size_t n) {
-    size_t rounded = 256;
-    while (rounded < n) rounded *= 2;
-    return rounded;
-}
+#include "base/number.h"
 
+/* Elements that each array has room for at least. */
+#define LEAST_HELD 256
 /* Outputs whose weights are computed side by side, in loops that the compiler vectorizes. */
 #define LANES 16
 
@@ -18,7 +15,7 @@ static int reserve(fm_coeffs *coeffs, int32_t n_out, int32_t stride, fm_mem_coun
     const size_t n_outputs = (size_t)n_out, n_weights = n_outputs * (size_t)stride;
     const size_t n_scratch = LANES * (size_t)stride;
     if (n_outputs > coeffs->n_outputs_held) {
-        const size_t n_held = round_up(n_outputs);
+        const size_t n_held = fm_capacity(LEAST_HELD, n_outputs);
         fm_mem_free(coeffs->first);
         fm_mem_free(coeffs->n_taps);
         coeffs->first = fm_mem_alloc(counter, n_held, sizeof(*coeffs->first));
@@ -27,14 +24,14 @@ static int reserve(fm_coeffs *coeffs, int32_t n_out, int32_t stride, fm_mem_coun
         if (!coeffs->n_outputs_held) return FM_ERR_NOMEM;
     }
     if (n_weights > coeffs->n_weights_held) {
-        const size_t n_held = round_up(n_weights);
+        const size_t n_held = fm_capacity(LEAST_HELD, n_weights);
         fm_mem_free(coeffs->weights);
         coeffs->weights = fm_mem_alloc(counter, n_held, sizeof(*coeffs->weights));
         coeffs->n_weights_held = coeffs->weights ? n_held : 0;
         if (!coeffs->n_weights_held) return FM_ERR_NOMEM;
     }
     if (n_scratch > coeffs->n_scratch_held) {
-        const size_t n_held = round_up(n_scratch);
+        const size_t n_held = fm_capacity(LEAST_HELD, n_scratch);
         fm_mem_free(coeffs->scratch);
         coeffs->scratch = fm_mem_alloc(counter, n_held, sizeof(*coeffs->scratch));
         coeffs->n_scratch_held = coeffs->scratch ? n_held : 0;
@@ -392,7 +389,7 @@ void fm_coeffs_even_taps(fm_coeffs *coeffs, int32_t in_size) {
 int fm_coeffs_reserve_table(fm_coeffs *coeffs, size_t n_bytes, fm_mem_counter *counter,
                             fm_error *error) {
     if (n_bytes <= coeffs->n_table_bytes_held) return FM_OK;
-    const size_t n_held = round_up(n_bytes);
+    const size_t n_held = fm_capacity(LEAST_HELD, n_bytes);
     fm_mem_free(coeffs->table);
     coeffs->table = fm_mem_alloc(counter, n_held, 1);
     coeffs->n_table_bytes_held = coeffs->table ? n_held : 0;

@@ -4,9 +4,8 @@
 #include <limits.h>
 #include <math.h>
 
+#include "base/number.h"
 #include "base/rng.h"
-
-#define MAX_SIDE 65535
 
 /* ---- logarithm and exponential --------------------------------------------------------------- */
 
@@ -141,14 +140,11 @@ static fm_box whole(int32_t width, int32_t height) {
     return (fm_box){.width = width, .height = height};
 }
 
-static int32_t max_i32(int32_t a, int32_t b) { return a > b ? a : b; }
-static int32_t min_i32(int32_t a, int32_t b) { return a < b ? a : b; }
-
 /* The common part of two boxes; 0 x 0 if there is none. */
 static fm_box common(fm_box a, fm_box b) {
-    const int32_t left = max_i32(a.left, b.left), top = max_i32(a.top, b.top);
-    const int32_t right = min_i32(a.left + a.width, b.left + b.width);
-    const int32_t bottom = min_i32(a.top + a.height, b.top + b.height);
+    const int32_t left = fm_max_i32(a.left, b.left), top = fm_max_i32(a.top, b.top);
+    const int32_t right = fm_min_i32(a.left + a.width, b.left + b.width);
+    const int32_t bottom = fm_min_i32(a.top + a.height, b.top + b.height);
     if (right <= left || bottom <= top) return (fm_box){0};
     return (fm_box){.left = left, .top = top, .width = right - left, .height = bottom - top};
 }
@@ -195,7 +191,7 @@ static void take_resize(chain_state *chain, double width, double height) {
         chain->no_form = "padding before a resize";
     if (form->window.width == 0 || form->window.height == 0 || width < 1 || height < 1)
         chain->no_form = "a side without pixels";
-    if (width > MAX_SIDE || height > MAX_SIDE) chain->no_form = "a side over 65,535 pixels";
+    if (width > FM_MAX_SIDE || height > FM_MAX_SIDE) chain->no_form = "a side over 65,535 pixels";
     form->mirror_source = form->flip;
     form->flip = false;
     form->resized_width = (int32_t)width;
@@ -251,7 +247,7 @@ static int apply(chain_state *chain, const fm_op *op, fm_rng *rng, fm_draw *draw
 /* Runs all ops; chain->no_form tells whether the form holds. */
 static int run(chain_state *chain, const fm_op *ops, size_t n_ops, const fm_draw_key *key,
                int32_t width, int32_t height, fm_draw *draws, fm_error *error) {
-    if (width < 1 || width > MAX_SIDE || height < 1 || height > MAX_SIDE)
+    if (width < 1 || width > FM_MAX_SIDE || height < 1 || height > FM_MAX_SIDE)
         return fm_error_set(error, FM_ERR_LIMIT,
                             "image of %d x %d pixels; allowed are 1 to 65,535 a side", (int)width,
                             (int)height);

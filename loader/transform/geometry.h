@@ -13,6 +13,8 @@
 #include "base/types.h"
 
 #define FM_MAX_OPS 16
+/* Pixels a side, of an image and of what any op makes of it. */
+#define FM_MAX_SIDE 65535
 
 typedef struct fm_geometry {
     fm_box source;

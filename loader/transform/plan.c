@@ -7,8 +7,6 @@
 
 #include "transform/half.h"
 
-#define MAX_SIDE 65535
-
 static const char *kind_name(fm_op_kind kind) {
     switch (kind) {
     case FM_OP_RESIZE:
@@ -25,9 +23,9 @@ static const char *kind_name(fm_op_kind kind) {
 
 static int check_side(size_t number, const fm_op *op, const char *name, int32_t value,
                       int32_t lowest, fm_error *error) {
-    if (value >= lowest && value <= MAX_SIDE) return FM_OK;
+    if (value >= lowest && value <= FM_MAX_SIDE) return FM_OK;
     return fm_error_set(error, FM_ERR_ARGUMENT, "op %zu (%s): %s is %d; allowed are %d to %d",
-                        number, kind_name(op->kind), name, (int)value, (int)lowest, MAX_SIDE);
+                        number, kind_name(op->kind), name, (int)value, (int)lowest, FM_MAX_SIDE);
 }
 
 static int check_resize(size_t number, const fm_op *op, fm_error *error) {
@@ -38,11 +36,11 @@ static int check_resize(size_t number, const fm_op *op, fm_error *error) {
         return fm_error_set(error, FM_ERR_ARGUMENT,
                             "op %zu (Resize): max_size is %d; with a width it must be 0", number,
                             (int)op->max_size);
-    if (op->max_size && (op->max_size <= op->height || op->max_size > MAX_SIDE))
+    if (op->max_size && (op->max_size <= op->height || op->max_size > FM_MAX_SIDE))
         return fm_error_set(error, FM_ERR_ARGUMENT,
                             "op %zu (Resize): max_size is %d; allowed are 0 (none) and %d to %d "
                             "(above the size of the shorter edge)",
-                            number, (int)op->max_size, (int)op->height + 1, MAX_SIDE);
+                            number, (int)op->max_size, (int)op->height + 1, FM_MAX_SIDE);
     return FM_OK;
 }
 
@@ -132,7 +130,7 @@ static int take_ops(fm_plan *plan, const fm_transform *transform, fm_error *erro
         return fm_error_set(error, FM_ERR_ARGUMENT,
                             "op %zu (Resize): width is 0, so that the result's size depends on the "
                             "image; give 1 to %d, or add a CenterCrop after it",
-                            (size_t)(last - transform->ops), MAX_SIDE);
+                            (size_t)(last - transform->ops), FM_MAX_SIDE);
     plan->out_width = last->width;
     plan->out_height = last->height;
     return FM_OK;

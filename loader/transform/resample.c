@@ -1,15 +1,16 @@
 #define _GNU_SOURCE
 #include "transform/resample.h"
 
+#include "base/number.h"
 #include "transform/coeffs.h"
 #include "transform/kernels.h"
 #include "transform/store.h"
 
-/* Most rows handed out at a time, and rows that pass two of the vertical-first order's stages. */
-#define BLOCK_ROWS 16
 /* Scratch is ready at open for images of this side; only larger ones make it grow. */
 #define RESERVE_PX 4096
 #define RESERVE_BYTES ((size_t)1 << 20)
+/* No block of memory is smaller. */
+#define LEAST_BYTES 4096
 
 /*
  * A set of rows in one block of memory, used as a ring: row i is pointers[i % n]. The pointers
@@ -45,16 +46,10 @@ struct fm_resample {
     row_set ring;    /* what the vertical pass reads: rows as handed out or resized ones */
     row_set between; /* the vertical pass's results */
     row_set last;    /* resized rows of the vertical-first order, mirrored rows */
-    const uint8_t *picked[BLOCK_ROWS]; /* rows of the ring in place of `between` */
+    const uint8_t *picked[FM_RESAMPLE_ROWS]; /* rows of the ring in place of `between` */
 };
 
 /* ---- rows ------------------------------------------------------------------------------------ */
-
-static size_t round_up(size_t n) {
-    size_t rounded = 4096;
-    while (rounded < n) rounded *= 2;
-    return rounded;
-}
 
 /*
  * Makes a ring of n rows of `bytes` bytes plus slack. Pointers are 16 modulo 32, and point
@@ -66,7 +61,7 @@ static int prepare_rows(row_set *set, int32_t n, size_t bytes, size_t skip_bytes
     const size_t memory_bytes = (size_t)n * stride + 16;
     const size_t n_pointers = 2 * (size_t)n;
     if (memory_bytes > set->memory_bytes) {
-        const size_t held = round_up(memory_bytes);
+        const size_t held = fm_capacity(LEAST_BYTES, memory_bytes);
         fm_mem_free(set->memory);
         set->memory_bytes = 0;
         /* Cleared, so that what kernels read past a row's end was written once. */
@@ -77,7 +72,8 @@ static int prepare_rows(row_set *set, int32_t n, size_t bytes, size_t skip_bytes
         set->memory_bytes = held;
     }
     if (n_pointers > set->n_pointers) {
-        const size_t held = round_up(n_pointers * sizeof(uint8_t *)) / sizeof(uint8_t *);
+        const size_t held =
+            fm_capacity(LEAST_BYTES, n_pointers * sizeof(uint8_t *)) / sizeof(uint8_t *);
         fm_mem_free(set->pointers);
         set->n_pointers = 0;
         set->pointers = fm_mem_alloc(counter, held, sizeof(uint8_t *));
@@ -108,13 +104,10 @@ static const uint8_t *const *read_rows_from(const row_set *set, int32_t i) {
 
 /* ---- begin ----------------------------------------------------------------------------------- */
 
-static int32_t max_i32(int32_t a, int32_t b) { return a > b ? a : b; }
-static int32_t min_i32(int32_t a, int32_t b) { return a < b ? a : b; }
-
 /* The range of a window that lies on a result of `size` pixels. */
 static void clip_window(int32_t start, int32_t length, int32_t size, int32_t *first, int32_t *n) {
-    *first = max_i32(start, 0);
-    *n = max_i32(min_i32(start + length, size) - *first, 0);
+    *first = fm_max_i32(start, 0);
+    *n = fm_max_i32(fm_min_i32(start + length, size) - *first, 0);
 }
 
 /* The needed columns, counted from the source's left edge as it is stored. */
@@ -237,10 +230,10 @@ static int prepare_scratch(fm_resample *resample, int32_t row_px, fm_error *erro
     const size_t out_bytes = 3 * (size_t)resample->visible.width;
     const int32_t n_taps = resample->resize_rows ? resample->rows.max_taps : 1;
     /* While a block is being filled, the rows before it that an output still lacks stay. */
-    const int32_t n_ring = n_taps + BLOCK_ROWS;
+    const int32_t n_ring = n_taps + FM_RESAMPLE_ROWS;
     int status;
     if (columns_first(resample)) {
-        status = prepare_rows(&resample->blocks, BLOCK_ROWS, in_bytes, resample->skip_bytes,
+        status = prepare_rows(&resample->blocks, FM_RESAMPLE_ROWS, in_bytes, resample->skip_bytes,
                               counter, error);
         if (!status) status = prepare_rows(&resample->ring, n_ring, out_bytes, 0, counter, error);
     } else {
@@ -249,9 +242,10 @@ static int prepare_scratch(fm_resample *resample, int32_t row_px, fm_error *erro
     }
     const size_t between_bytes = resample->vertical_first ? part_bytes : out_bytes;
     if (!status && resample->resize_rows)
-        status = prepare_rows(&resample->between, BLOCK_ROWS, between_bytes, 0, counter, error);
+        status =
+            prepare_rows(&resample->between, FM_RESAMPLE_ROWS, between_bytes, 0, counter, error);
     if (!status && (resample->vertical_first || resample->mirror))
-        status = prepare_rows(&resample->last, BLOCK_ROWS, out_bytes, 0, counter, error);
+        status = prepare_rows(&resample->last, FM_RESAMPLE_ROWS, out_bytes, 0, counter, error);
     return status;
 }
 
@@ -311,8 +305,8 @@ int fm_resample_start(fm_resample *resample, int32_t skip_px, int32_t row_px, vo
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 int32_t fm_resample_rows(fm_resample *resample, uint8_t **rows, int32_t max_rows) {
-    int32_t n = min_i32(resample->n_rows - resample->n_received, BLOCK_ROWS);
-    n = min_i32(n, max_rows);
+    int32_t n = fm_min_i32(resample->n_rows - resample->n_received, FM_RESAMPLE_ROWS);
+    n = fm_min_i32(n, max_rows);
     if (n == 0) return 0;
     uint8_t *const *const pointers = columns_first(resample)
                                          ? rows_from(&resample->blocks, 0)
@@ -321,10 +315,11 @@ int32_t fm_resample_rows(fm_resample *resample, uint8_t **rows, int32_t max_rows
     return n;
 }
 
-/* How many outputs, at most BLOCK_ROWS, can be made of the rows that have come. */
+/* How many outputs, at most FM_RESAMPLE_ROWS, can be made of the rows that have come. */
 static int32_t count_complete(const fm_resample *resample) {
-    const int32_t limit = min_i32(resample->visible.height - resample->n_stored, BLOCK_ROWS);
-    if (!resample->resize_rows) return min_i32(limit, resample->n_received - resample->n_stored);
+    const int32_t limit =
+        fm_min_i32(resample->visible.height - resample->n_stored, FM_RESAMPLE_ROWS);
+    if (!resample->resize_rows) return fm_min_i32(limit, resample->n_received - resample->n_stored);
     const int32_t *const first = resample->rows.first + resample->n_stored;
     const int32_t *const n_taps = resample->rows.n_taps + resample->n_stored;
     int32_t n = 0;
@@ -413,13 +408,13 @@ static int reserve(fm_resample *resample, fm_error *error) {
         status = fm_coeffs_compute(&resample->rows, plan->filter, RESERVE_PX, plan->out_height, 0,
                                    plan->out_height, counter, error);
     if (!status) status = resample->kernels.prepare_rows(&resample->rows, counter, error);
-    const int32_t n_ring = resample->rows.stride + BLOCK_ROWS;
-    size_t row_bytes = 3 * (size_t)max_i32(RESERVE_PX, plan->out_width);
+    const int32_t n_ring = resample->rows.stride + FM_RESAMPLE_ROWS;
+    size_t row_bytes = 3 * (size_t)fm_max_i32(RESERVE_PX, plan->out_width);
     while ((size_t)n_ring * row_bytes > RESERVE_BYTES) row_bytes /= 2;
     if (!status) status = prepare_rows(&resample->ring, n_ring, row_bytes, 0, counter, error);
     row_set *const sets[] = {&resample->blocks, &resample->between, &resample->last};
     for (int i = 0; !status && i < 3; i++)
-        status = prepare_rows(sets[i], BLOCK_ROWS, row_bytes, 0, counter, error);
+        status = prepare_rows(sets[i], FM_RESAMPLE_ROWS, row_bytes, 0, counter, error);
     return status;
 }
 

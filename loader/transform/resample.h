@@ -16,6 +16,9 @@
 #include "base/cpu.h"
 #include "transform/plan.h"
 
+/* Most rows handed out at a time, and rows that pass two of the vertical-first order's stages. */
+#define FM_RESAMPLE_ROWS 16
+
 typedef struct fm_resample fm_resample;
 
 /* The kernels are those of fm_cpu_tier_get(). FM_ERR_NOMEM, or FM_ERR_ARGUMENT for its variable. */
@@ -38,8 +41,9 @@ int fm_resample_start(fm_resample *resample, int32_t skip_px, int32_t row_px, vo
                       fm_error *error);
 
 /*
- * Where the next rows go: sets rows[0 .. n-1] and returns n, 1 to max_rows, never more than are
- * still needed; 0 when the sample is complete (also at once, when no rows are needed).
+ * Where the next rows go: sets rows[0 .. n-1] and returns n, at least 1, never more than max_rows,
+ * FM_RESAMPLE_ROWS or what is still needed; 0 when the sample is complete (also at once, when no
+ * rows are needed).
  */
 int32_t fm_resample_rows(fm_resample *resample, uint8_t **rows, int32_t max_rows);
 
