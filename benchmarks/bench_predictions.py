@@ -42,73 +42,18 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import feedmill
 from bench_far import Mount
 from bench_torch import ROOT, make_dataset, make_images, torchvision
-from PIL import Image
-
-import feedmill
 from feedmill._ops import native
-from feedmill.records import STEADY
+from feedmill.capacity import Rates, predict, rates_of
+from PIL import Image
 
 BATCH = 64
 WARM_BATCHES = 12  # those that were made ahead are used up
 TINY = 16  # pixels of the sides of a picture that is as good as decoded
 QUIET = 0.05  # others may have this share of the cores
 MOST_COMMENT = 65533  # bytes in one segment of a JPEG, behind its length
-
-
-# ---- the model -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Rates:
-    """What one run tells of its stages, in seconds.
-
-    Attributes:
-        n_threads, n_cpus: decode threads of the run, and cores that they may use.
-        samples: in a batch.
-        loop_s: a batch's time outside of the loader, and from its being ready to its return.
-        work_s: core time that the decode threads spend on a sample.
-        storage_s: a sample's share of the storage, where as many reads are under way as may be.
-    """
-
-    n_threads: int
-    n_cpus: int
-    samples: float
-    loop_s: float
-    work_s: float
-    storage_s: float
-
-
-def rates_of(stats: feedmill.Stats) -> Rates:
-    steady = stats.steps[(stats.steps["phase"] == STEADY) & (stats.steps["compute_ns"] > 0)]
-    return Rates(
-        n_threads=stats.n_threads,
-        n_cpus=native.usable_cpus(),
-        samples=stats.samples / stats.batches,
-        loop_s=float((steady["compute_ns"] + steady["overhead_ns"]).mean()) / 1e9,
-        work_s=stats.worker_cpu_ns / stats.native_samples / 1e9,
-        storage_s=stats.read_ns / stats.read_files / stats.read_depth / 1e9,
-    )
-
-
-def predict(
-    rates: Rates,
-    threads: int | None = None,
-    *,
-    free_storage: bool = False,
-    free_decode: bool = False,
-    free_transform: bool = False,
-) -> float:
-    """Seconds per batch: the stages work at the same time, and the slowest one sets the pace.
-
-    Args:
-        free_decode, free_transform: go together here.
-    """
-    cores = min(threads or rates.n_threads, rates.n_cpus)
-    work_s = 0.0 if free_decode and free_transform else rates.samples * rates.work_s / cores
-    storage_s = 0.0 if free_storage else rates.samples * rates.storage_s
-    return max(rates.loop_s, work_s, storage_s)
 
 
 # ---- runs ----------------------------------------------------------------------------------------
