@@ -216,7 +216,7 @@ def run_all(args: argparse.Namespace, stack: contextlib.ExitStack) -> list[dict[
         return stack.enter_context(Mount(args.slowfs, folder, delay))
 
     near, near_rates = baseline(args.data)
-    delay = slow_ms(near_rates.work_s)
+    delay = slow_ms(near_rates.work_s / near_rates.batch_samples)
     far = slow(args.data, delay)
     far_situation, far_rates = baseline(far.path, far)
     tiny = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fm_tiny_")))
