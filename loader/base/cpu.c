@@ -186,12 +186,13 @@ static const char *const tier_names[] = {"scalar", "sse41", "avx2", "avx512"};
 const char *fm_cpu_tier_name(fm_cpu_tier tier) { return tier_names[tier]; }
 
 int fm_cpu_tier_get(fm_cpu_tier *out, fm_error *error) {
-    *out = fm_cpu_best_tier();
+    const fm_cpu_tier best = fm_cpu_best_tier();
+    *out = best < FM_CPU_AVX512 ? best : FM_CPU_AVX2;
     const char *const text = getenv("FEEDMILL_CPU");
     if (!text || !*text) return FM_OK;
     for (int tier = FM_CPU_SCALAR; tier <= FM_CPU_AVX512; tier++) {
         if (strcmp(text, tier_names[tier])) continue;
-        if (tier < (int)*out) *out = (fm_cpu_tier)tier;
+        *out = tier < (int)best ? (fm_cpu_tier)tier : best;
         return FM_OK;
     }
     return fm_error_set(error, FM_ERR_ARGUMENT,

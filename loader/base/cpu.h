@@ -33,8 +33,9 @@ typedef enum fm_cpu_tier {
 fm_cpu_tier fm_cpu_best_tier(void);
 
 /*
- * The tier to use: the best one, or a lower one if the environment variable FEEDMILL_CPU names it.
- * A tier that the CPU lacks gives the best. FM_ERR_ARGUMENT for a name that is no tier's.
+ * The tier to use: the best one up to AVX2, as AVX-512 has not been timed on a CPU yet, or the one
+ * that the environment variable FEEDMILL_CPU names. A tier that the CPU lacks gives the best.
+ * FM_ERR_ARGUMENT for a name that is no tier's.
  */
 int fm_cpu_tier_get(fm_cpu_tier *out, fm_error *error);
 

@@ -21,7 +21,7 @@ static void at_least_one_cpu_and_some_memory(void **state) {
     assert_true(fm_cpu_memory_bytes() > ((uint64_t)1 << 20));
 }
 
-static void a_tier_is_only_ever_lowered(void **state) {
+static void a_tier_is_one_that_the_cpu_has(void **state) {
     (void)state;
     static const char *const names[] = {"scalar", "sse41", "avx2", "avx512"};
     fm_cpu_tier tier;
@@ -30,7 +30,7 @@ static void a_tier_is_only_ever_lowered(void **state) {
     char *const kept = set ? strdup(set) : NULL;
     unsetenv("FEEDMILL_CPU");
     assert_int_equal(fm_cpu_tier_get(&tier, NULL), FM_OK);
-    assert_int_equal(tier, fm_cpu_best_tier());
+    assert_int_equal(tier, fm_cpu_best_tier() < FM_CPU_AVX2 ? fm_cpu_best_tier() : FM_CPU_AVX2);
     for (int asked = 0; asked < 4; asked++) {
         setenv("FEEDMILL_CPU", names[asked], 1);
         assert_string_equal(fm_cpu_tier_name((fm_cpu_tier)asked), names[asked]);
@@ -93,7 +93,7 @@ static void a_pinned_main_thread_does_not_pin_ours(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(at_least_one_cpu_and_some_memory),
-        cmocka_unit_test(a_tier_is_only_ever_lowered),
+        cmocka_unit_test(a_tier_is_one_that_the_cpu_has),
         cmocka_unit_test(a_pinned_main_thread_does_not_pin_ours),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
