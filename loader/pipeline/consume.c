@@ -280,7 +280,6 @@ static void add_workers(fm_loader *loader, fm_stats *out) {
         out->native_samples += atomic_load_explicit(&worker->n_samples, memory_order_relaxed);
         out->decode_ns += atomic_load_explicit(&worker->decode_ns, memory_order_relaxed);
         out->transform_ns += atomic_load_explicit(&worker->transform_ns, memory_order_relaxed);
-        out->worker_cpu_ns += fm_thread_cpu_ns(&worker->thread);
     }
 }
 
@@ -294,6 +293,9 @@ void fm_loader_stats(fm_loader *loader, fm_stats *out) {
     *out = loader->sums;
     add_workers(loader, out); /* under the lock, so that no idle time is between two counters */
     fm_ring_unlock(loader->ring);
+    /* A system call each: not while the workers wait for the lock. */
+    for (uint32_t i = 0; i < loader->n_workers; i++)
+        out->worker_cpu_ns += fm_thread_cpu_ns(&loader->workers[i].thread);
     out->read_files = reader.n_files;
     out->read_opens = reader.n_opens;
     out->read_bytes = reader.n_bytes;
