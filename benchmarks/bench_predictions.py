@@ -23,7 +23,7 @@ The changes:
 "again" is the first baseline itself, run in turn with them: by so much the machine has changed
 since the predictions were made. "others" is the largest share of the cores that other processes had
 in a run: more than a few per cent, and the errors say little. Such runs are repeated for --patience
-seconds. Needs /dev/fuse, fusermount3 and slowfs (`make test-c`).
+seconds. Needs /dev/fuse and slowfs (`make test-c`).
 """
 
 from __future__ import annotations

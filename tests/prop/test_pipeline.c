@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "blame_sum.h"
 #include "folder.h"
 
 #define N_FILES 45
@@ -304,14 +305,6 @@ static void batches_may_be_released_by_other_threads(void **state) {
     assert_int_equal(n, N_FILES);
 }
 
-static uint64_t sum_of(const fm_blame *blame) {
-    uint64_t sum_ns = 0;
-#define FM_X(name, meaning) sum_ns += blame->name;
-    FM_BLAME_FIELDS(FM_X)
-#undef FM_X
-    return sum_ns;
-}
-
 static void steps_add_up(void **state) {
     (void)state;
     int64_t order[N_FILES];
@@ -334,7 +327,7 @@ static void steps_add_up(void **state) {
         assert_int_equal(steps[i].epoch, i >= n / 2);
         assert_true(steps[i].data_wait_ns <= steps[i].host_wait_ns);
         assert_int_equal(steps[i].overhead_ns, steps[i].host_wait_ns - steps[i].data_wait_ns);
-        assert_int_equal(sum_of(&steps[i].blame), steps[i].data_wait_ns);
+        assert_int_equal(blame_sum_ns(&steps[i].blame), steps[i].data_wait_ns);
         assert_int_equal(steps[i].phase, i == 0       ? FM_PHASE_FIRST
                                          : i == n / 2 ? FM_PHASE_BOUNDARY
                                                       : FM_PHASE_STEADY);
@@ -349,7 +342,7 @@ static void steps_add_up(void **state) {
     }
     assert_int_equal(stats.host_wait_ns, host_wait_ns);
     assert_int_equal(stats.data_wait_ns, data_wait_ns);
-    assert_int_equal(sum_of(&stats.blame), data_wait_ns);
+    assert_int_equal(blame_sum_ns(&stats.blame), data_wait_ns);
     assert_int_equal(n_samples, 2 * N_FILES);
     assert_true(stats.wall_ns >= host_wait_ns);
     /* Ready is not yet delivered, and the epoch began before its first request. */

@@ -29,9 +29,23 @@ static inline uint64_t clock_of(clockid_t id) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static inline void burn_cpu(uint64_t ns) {
+/* Burns that much CPU time; returns for how long it was kept from it. */
+static inline uint64_t burn_cpu(uint64_t ns) {
+    const uint64_t begin_ns = clock_of(CLOCK_MONOTONIC);
     const uint64_t end_ns = clock_of(CLOCK_THREAD_CPUTIME_ID) + ns;
     while (clock_of(CLOCK_THREAD_CPUTIME_ID) < end_ns) continue;
+    const uint64_t took_ns = clock_of(CLOCK_MONOTONIC) - begin_ns;
+    return took_ns > ns ? took_ns - ns : 0;
+}
+
+/* How long the CPUs of a virtual machine stood still so far while they had work; in steps of a
+ * clock tick. 0 where nobody counts it. */
+static inline uint64_t stolen_ns(void) {
+    unsigned long long stolen = 0;
+    FILE *const in = fopen("/proc/stat", "r");
+    if (in && fscanf(in, "cpu %*u %*u %*u %*u %*u %*u %*u %llu", &stolen) != 1) stolen = 0;
+    if (in) fclose(in);
+    return stolen * (1000000000u / (uint64_t)sysconf(_SC_CLK_TCK));
 }
 
 /* Writes a line to a file of the kernel's; false: errno says why not. */

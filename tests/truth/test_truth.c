@@ -9,6 +9,7 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 
+#include "blame_sum.h"
 #include "folder.h"
 #include "injure.h"
 
@@ -16,6 +17,7 @@
 #define N_TINY 64
 #define N_ROUNDS 3
 #define MOST_ROUNDS 12
+#define MOST_TRIES 5
 #define LARGE_INDEX 40
 #define SMALL_EVERY 16
 #define MS 1000000u
@@ -33,6 +35,7 @@ static bool has_far_storage;
 /* ---- slow stages ----------------------------------------------------------------------------- */
 
 static _Atomic uint64_t decode_burn_ns, transform_burn_ns;
+static _Atomic uint64_t burning_kept_ns; /* from the CPU, by others */
 
 /* libjpeg's, and the one that computes a sample's weights: called once a sample. */
 struct jpeg_decompress_struct;
@@ -47,13 +50,13 @@ int __wrap_fm_resample_begin(struct fm_resample *resample, const struct fm_geome
                              struct fm_box *needed, fm_error *error);
 
 int __wrap_jpeg_start_decompress(struct jpeg_decompress_struct *codec) {
-    if (decode_burn_ns) burn_cpu(decode_burn_ns);
+    if (decode_burn_ns) burning_kept_ns += burn_cpu(decode_burn_ns);
     return __real_jpeg_start_decompress(codec);
 }
 
 int __wrap_fm_resample_begin(struct fm_resample *resample, const struct fm_geometry *geometry,
                              struct fm_box *needed, fm_error *error) {
-    if (transform_burn_ns) burn_cpu(transform_burn_ns);
+    if (transform_burn_ns) burning_kept_ns += burn_cpu(transform_burn_ns);
     return __real_fm_resample_begin(resample, geometry, needed, error);
 }
 
@@ -79,7 +82,7 @@ typedef struct outcome {
     size_t n_steps;
     fm_blame blame; /* of the steady steps */
     uint64_t data_wait_ns, wall_ns, n_without_wait, n_steady;
-    uint64_t denied_ns; /* decode threads had no core, says the kernel */
+    uint64_t kept_ns; /* from the CPU by others, without the loader's own word */
     fm_stats stats;
     fm_slow_sample slowest;
 } outcome;
@@ -108,14 +111,6 @@ static int locate(void *user, int64_t index, fm_sample *out) {
     snprintf(path, sizeof(from->paths[0]), is_large ? "%s/large.jpg" : "%s/%04d.jpg", dir, (int)i);
     out->path = path;
     return FM_OK;
-}
-
-static uint64_t sum_of(const fm_blame *blame) {
-    uint64_t sum_ns = 0;
-#define FM_X(name, meaning) sum_ns += blame->name;
-    FM_BLAME_FIELDS(FM_X)
-#undef FM_X
-    return sum_ns;
 }
 
 static fm_loader *open_loader(const job *what, source *from) {
@@ -166,7 +161,7 @@ static void collect(fm_loader *loader, outcome *out) {
     out->n_steps = fm_loader_steps(loader, 0, out->steps, MOST_STEPS);
     for (size_t i = 0; i < out->n_steps; i++) {
         const fm_step *const step = &out->steps[i];
-        assert_int_equal(sum_of(&step->blame), step->data_wait_ns);
+        assert_int_equal(blame_sum_ns(&step->blame), step->data_wait_ns);
         if (!is_counted(step)) continue;
         out->n_steady++;
         out->n_without_wait += step->data_wait_ns == 0;
@@ -177,8 +172,14 @@ static void collect(fm_loader *loader, outcome *out) {
 #undef FM_X
     }
     fm_loader_stats(loader, &out->stats);
-    assert_int_equal(sum_of(&out->stats.blame), out->stats.data_wait_ns);
+    assert_int_equal(blame_sum_ns(&out->stats.blame), out->stats.data_wait_ns);
     fm_loader_slow_samples(loader, &out->slowest, 1);
+}
+
+/* The threads wait for a core, the machine's CPUs are stopped, or a burning thread misses time: the
+ * same moment may be counted by each. */
+static uint64_t kept_so_far_ns(void) {
+    return waited_for_core_ns("fm-decode") + stolen_ns() + burning_kept_ns;
 }
 
 /* Two epochs of a fresh loader, of which the second counts: in the first, memory is touched for the
@@ -192,14 +193,15 @@ static void run(const job *what, outcome *out) {
     assert_non_null(order);
     for (size_t i = 0; i < n; i++) order[i] = (int64_t)i;
     fm_loader *loader = open_loader(what, &from);
+    uint64_t kept_ns = 0;
     for (uint32_t i = 0; i < 2; i++) {
-        out->denied_ns = waited_for_core_ns("fm-decode");
+        kept_ns = kept_so_far_ns();
         const fm_epoch epoch = {.number = i, .order = order, .n_order = n};
         fm_error error;
         if (fm_loader_start(loader, &epoch, &error)) fail_msg("start: %s", error.message);
         consume(loader, what);
     }
-    out->denied_ns = waited_for_core_ns("fm-decode") - out->denied_ns;
+    out->kept_ns = kept_so_far_ns() - kept_ns;
     collect(loader, out);
     fm_loader_close(&loader);
     free(order);
@@ -235,20 +237,30 @@ static uint64_t transform_of(const fm_blame *blame) {
 }
 
 typedef struct round {
-    double share; /* percent of the added wait that is blamed on the right cause */
-    double noise; /* percent of it that the machine's other processes are to blame for */
+    double right;        /* percent of the added wait that is blamed on the right cause */
+    double noise;        /* percent of it that others brought about, who kept the threads waiting */
+    double unattributed; /* percent of the injured run's wait */
 } round;
 
+static int compare(double left, double right) { return (left > right) - (left < right); }
+
 static int compare_noise(const void *a, const void *b) {
-    const double left = ((const round *)a)->noise, right = ((const round *)b)->noise;
-    return (left > right) - (left < right);
+    return compare(((const round *)a)->noise, ((const round *)b)->noise);
 }
 
-static int compare_share(const void *a, const void *b) {
-    const double left = ((const round *)a)->share, right = ((const round *)b)->share;
-    return (left > right) - (left < right);
+static int compare_right(const void *a, const void *b) {
+    return compare(((const round *)a)->right, ((const round *)b)->right);
 }
 
+static int compare_unattributed(const void *a, const void *b) {
+    return compare(((const round *)a)->unattributed, ((const round *)b)->unattributed);
+}
+
+/*
+ * What others take from the threads while a cause is tried is no part of what the cause adds. It is
+ * what the accounting calls starved, but never more than what the kernel and the burning threads
+ * themselves know of: so much cannot be passed off as others' doing.
+ */
 static round run_round(const experiment *trial) {
     static outcome clean, injured;
     run(&trial->clean, &clean);
@@ -258,32 +270,37 @@ static round run_round(const experiment *trial) {
     const double added = (double)injured.data_wait_ns - (double)clean.data_wait_ns;
     const double right =
         (double)trial->right_ns(&injured.blame) - (double)trial->right_ns(&clean.blame);
-    const round out = {100 * right / added, 100 * (double)injured.denied_ns / added};
-    print_message("  %s, %s: wait %.1f -> %.1f ms, %.2f %% of what was added is right\n",
+    double others = (double)injured.blame.starved_ns - (double)clean.blame.starved_ns;
+    if (others > (double)injured.kept_ns) others = (double)injured.kept_ns;
+    if (others < 0 || trial->right_ns == starved_of) others = 0;
+    const round out = {100 * right / (added - others), 100 * others / added,
+                       100 * (double)injured.blame.unattributed_ns / (double)injured.data_wait_ns};
+    print_message("  %s, %s: wait %.1f -> %.1f ms, others' %.1f ms, %.2f %% of the rest is right\n",
                   trial->name, injured.stats.reader, (double)clean.data_wait_ns / MS,
-                  (double)injured.data_wait_ns / MS, out.share);
+                  (double)injured.data_wait_ns / MS, others / MS, out.right);
     print_added(&clean.blame, &injured.blame);
     assert_true(added > 20.0 * MS);
-    assert_true(injured.blame.unattributed_ns * 100 < injured.data_wait_ns * UNATTRIBUTED_PERCENT);
     return out;
 }
 
-/*
- * Rounds of a clean and an injured run each, of which the median counts. Where others' use of the
- * CPU is no part of the experiment, more rounds make up for those that it spoiled.
- */
+/* Rounds of a clean and an injured run each, of which the median counts. More rounds make up for
+ * those that others spoiled: the quietest are looked at. */
 static void check(const experiment *trial) {
     round rounds[MOST_ROUNDS];
-    const bool starves = trial->right_ns == starved_of;
     int n = 0;
     for (int n_quiet = 0; n_quiet < N_ROUNDS && n < MOST_ROUNDS; n++) {
         rounds[n] = run_round(trial);
-        n_quiet += starves || rounds[n].noise < 1;
+        n_quiet += rounds[n].noise < 1;
     }
-    if (!starves) qsort(rounds, (size_t)n, sizeof(*rounds), compare_noise);
-    qsort(rounds, N_ROUNDS, sizeof(*rounds), compare_share);
-    print_message("%s: %.2f %% right\n", trial->name, rounds[N_ROUNDS / 2].share);
-    assert_true(rounds[N_ROUNDS / 2].share >= RIGHT_PERCENT);
+    qsort(rounds, (size_t)n, sizeof(*rounds), compare_noise);
+    qsort(rounds, N_ROUNDS, sizeof(*rounds), compare_unattributed);
+    const double unattributed = rounds[N_ROUNDS / 2].unattributed;
+    qsort(rounds, N_ROUNDS, sizeof(*rounds), compare_right);
+    const double right = rounds[N_ROUNDS / 2].right;
+    print_message("%s: %.2f %% right, %.2f %% blamed on nothing\n", trial->name, right,
+                  unattributed);
+    assert_true(right >= RIGHT_PERCENT);
+    assert_true(unattributed < UNATTRIBUTED_PERCENT);
 }
 
 static fm_reader_kind reader_of(void **state) { return **(fm_reader_kind **)state; }
@@ -420,59 +437,78 @@ static void one_slow_sample_is_decode(void **state) {
     check(&slow);
 }
 
-static void one_slow_sample_is_named(void **state) {
+/* Others can only make a run wait more, so that one try of a few must do. */
+static void check_once(const job *what, bool (*is_right)(const job *what, const outcome *out)) {
     static outcome out;
+    for (int i = 0; i < MOST_TRIES; i++) {
+        run(what, &out);
+        if (is_right(what, &out)) return;
+    }
+    fail_msg("not once in %d tries", MOST_TRIES);
+}
+
+static bool large_is_named(const job *what, const outcome *out) {
+    const fm_step *longest = NULL;
+    for (size_t i = 0; i < out->n_steps; i++)
+        if (is_counted(&out->steps[i]) &&
+            (!longest || out->steps[i].data_wait_ns > longest->data_wait_ns))
+            longest = &out->steps[i];
+    assert_non_null(longest);
+    assert_int_equal(out->slowest.record.index, LARGE_INDEX);
+    assert_string_equal(out->slowest.path, large_path);
+    return longest->step == what->n_batches + LARGE_INDEX / what->batch_size &&
+           longest->last_index == LARGE_INDEX &&
+           longest->blame.decode_ns * 2 > longest->data_wait_ns;
+}
+
+static void one_slow_sample_is_named(void **state) {
     job slow = small_job(state);
     slow.has_large = true;
-    run(&slow, &out);
-    const fm_step *longest = NULL;
-    for (size_t i = 0; i < out.n_steps; i++)
-        if (is_counted(&out.steps[i]) &&
-            (!longest || out.steps[i].data_wait_ns > longest->data_wait_ns))
-            longest = &out.steps[i];
-    assert_non_null(longest);
-    assert_int_equal(longest->step, slow.n_batches + LARGE_INDEX / slow.batch_size);
-    assert_int_equal(longest->last_index, LARGE_INDEX);
-    assert_true(longest->blame.decode_ns * 2 > longest->data_wait_ns);
-    assert_int_equal(out.slowest.record.index, LARGE_INDEX);
-    assert_string_equal(out.slowest.path, large_path);
+    check_once(&slow, large_is_named);
 }
 
 /* ---- no stall -------------------------------------------------------------------------------- */
 
+static bool hardly_waits(const job *what, const outcome *out) {
+    (void)what;
+    print_message("waited %.0f ns a step\n", (double)out->data_wait_ns / (double)out->n_steady);
+    return out->data_wait_ns < out->n_steady * 5000;
+}
+
+static bool is_no_stall(const job *what, const outcome *out) {
+    (void)what;
+    print_message("null source: %zu of %zu steady steps without a wait, %.4f %% of the time\n",
+                  (size_t)out->n_without_wait, (size_t)out->n_steady,
+                  100.0 * (double)out->data_wait_ns / (double)out->wall_ns);
+    return out->n_without_wait * 100 >= out->n_steady * 99 &&
+           out->data_wait_ns * 100 < out->wall_ns;
+}
+
 static void a_null_source_is_no_stall(void **state) {
     (void)state;
-    static outcome out;
     const job null = {
         .in_memory = true, .batch_size = 4, .n_batches = 500, .n_threads = 1, .step_us = 1000};
-    run(&null, &out);
-    print_message("null source: %zu of %zu steady steps without a wait, %.4f %% of the time\n",
-                  (size_t)out.n_without_wait, (size_t)out.n_steady,
-                  100.0 * (double)out.data_wait_ns / (double)out.wall_ns);
-    assert_true(out.n_without_wait * 100 >= out.n_steady * 99);
-    assert_true(out.data_wait_ns * 100 < out.wall_ns);
+    check_once(&null, is_no_stall);
 }
 
 static void a_slow_consumer_is_no_stall(void **state) {
-    static outcome out;
     job slow = small_job(state);
     slow.step_us = 20000;
-    run(&slow, &out);
-    print_message("slow consumer: waited %.0f ns a step\n",
-                  (double)out.data_wait_ns / (double)out.n_steady);
-    assert_true(out.data_wait_ns < out.n_steady * 5000);
+    check_once(&slow, hardly_waits);
 }
 
 /* He who keeps all batches pays for copies, and is not told that he waits for data. */
+static bool held_and_hardly_waits(const job *what, const outcome *out) {
+    assert_int_equal(out->stats.copied_batches, 2 * (what->n_batches - 2));
+    assert_int_equal(out->stats.blame.slot_wait_ns, 0);
+    return hardly_waits(what, out);
+}
+
 static void holding_all_batches_is_no_stall(void **state) {
-    static outcome out;
     job holder = small_job(state);
     holder.step_us = 5000;
     holder.hold = true;
-    run(&holder, &out);
-    assert_int_equal(out.stats.copied_batches, 2 * (holder.n_batches - 2));
-    assert_int_equal(out.stats.blame.slot_wait_ns, 0);
-    assert_true(out.data_wait_ns < out.n_steady * 5000);
+    check_once(&holder, held_and_hardly_waits);
 }
 
 /* ---- the program ----------------------------------------------------------------------------- */

@@ -6,17 +6,10 @@
 
 #include <cmocka.h>
 
+#include "blame_sum.h"
 #include "pipeline/blame.h"
 
 #define MS 1000000u
-
-static uint64_t sum_of(const fm_blame *blame) {
-    uint64_t sum_ns = 0;
-#define FM_X(name, meaning) sum_ns += blame->name;
-    FM_BLAME_FIELDS(FM_X)
-#undef FM_X
-    return sum_ns;
-}
 
 static void assert_blame(const fm_timeline *line, uint64_t from_ns, uint64_t to_ns,
                          const fm_blame *wanted) {
@@ -113,7 +106,7 @@ static void a_late_wait_has_the_causes_of_its_whole_step(void **state) {
     const fm_blame got = fm_blame_wait(&line, 0, 36 * MS, 40 * MS);
     assert_int_equal(got.storage_ns, 3 * MS);
     assert_int_equal(got.decode_ns, 1 * MS);
-    assert_int_equal(sum_of(&got), 4 * MS);
+    assert_int_equal(blame_sum_ns(&got), 4 * MS);
     /* Not so what the caller does himself: he begins with it when he asks. */
     fm_timeline finished_by_him = line;
     finished_by_him.returned_ns = 50 * MS;
@@ -169,7 +162,7 @@ static void pieces_are_the_wait(void **state) {
                             {any_ns(&seed), any_ns(&seed), any_ns(&seed)}};
         const uint64_t from_ns = any_ns(&seed), to_ns = from_ns + any_ns(&seed);
         const fm_blame blame = fm_blame_wait(&line, any_ns(&seed), from_ns, to_ns);
-        assert_int_equal(sum_of(&blame), to_ns - from_ns);
+        assert_int_equal(blame_sum_ns(&blame), to_ns - from_ns);
         /* Up to the claim nothing is left without a cause. */
         if (line.claimed_ns >= to_ns) assert_true(blame.unattributed_ns == 0);
     }
