@@ -366,15 +366,19 @@ int fm_loader_submit(fm_loader *loader, const fm_sample *samples, size_t n_sampl
     fill_group(loader, group, samples, (uint32_t)n_samples);
     loader->n_groups++;
     fm_run_assign_slots(loader);
+    fm_read *reads, **end = &reads;
     for (uint32_t i = 0; i < group->n_tasks; i++) {
-        if (group->tasks[i].data)
+        if (group->tasks[i].data) {
             fm_run_take_data(loader, &group->tasks[i]);
-        else
-            loader->n_reading++;
+            continue;
+        }
+        loader->n_reading++;
+        *end = &group->tasks[i].read;
+        end = &group->tasks[i].read.next;
     }
+    *end = NULL;
     fm_ring_unlock(loader->ring);
-    for (uint32_t i = 0; i < group->n_tasks; i++)
-        if (!group->tasks[i].data) fm_reader_submit(loader->reader, &group->tasks[i].read);
+    if (reads) fm_reader_submit(loader->reader, reads);
     return FM_OK;
 }
 

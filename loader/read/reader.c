@@ -442,20 +442,24 @@ static void cancel(fm_reader *reader, fm_read *list) {
     }
 }
 
-void fm_reader_submit(fm_reader *reader, fm_read *read) {
-    read->next = NULL;
-    read->bytes = NULL;
-    read->submitted_ns = fm_clock_ns();
+void fm_reader_submit(fm_reader *reader, fm_read *list) {
+    const uint64_t now_ns = fm_clock_ns();
     pthread_mutex_lock(&reader->lock);
     if (reader->closing) {
         pthread_mutex_unlock(&reader->lock);
-        cancel(reader, read);
+        for (fm_read *read = list; read; read = read->next) read->submitted_ns = now_ns;
+        cancel(reader, list);
         return;
     }
-    read->short_ns = short_until_locked(reader, read->submitted_ns); /* for now; see take */
-    *reader->queue_end = read;
-    reader->queue_end = &read->next;
-    reader->n_queued++;
+    const uint64_t short_ns = short_until_locked(reader, now_ns);
+    *reader->queue_end = list;
+    for (fm_read *read = list; read; read = read->next) {
+        read->bytes = NULL;
+        read->submitted_ns = now_ns;
+        read->short_ns = short_ns; /* for now; see take */
+        reader->queue_end = &read->next;
+        reader->n_queued++;
+    }
     const bool notify = fm_reader_ready_locked(reader) && reader->backend->wake_locked(reader);
     pthread_mutex_unlock(&reader->lock);
     if (notify) reader->backend->notify(reader);

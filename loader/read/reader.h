@@ -35,7 +35,7 @@ typedef struct fm_read {
     int error; /* 0, an errno, EFBIG for more than max_file_bytes, ECANCELED */
     uint64_t submitted_ns, started_ns, done_ns;
     uint64_t short_ns;    /* until it started, buffers were short for so long */
-    struct fm_read *next; /* the reader's, from submit to on_done() */
+    struct fm_read *next; /* see fm_reader_submit(); the reader's until on_done() */
 } fm_read;
 
 typedef struct fm_reader_config {
@@ -64,8 +64,9 @@ typedef struct fm_reader fm_reader;
  * (FM_ERR_UNAVAILABLE, the message says what the kernel answered).
  */
 int fm_reader_open(fm_reader **out, const fm_reader_config *config, fm_error *error);
-/* Takes a request. From an on_done() during fm_reader_close() it ends at once with ECANCELED. */
-void fm_reader_submit(fm_reader *reader, fm_read *read);
+/* Takes requests, linked through `next`, the last one's NULL; one by one would wake the reader for
+ * each. From an on_done() during fm_reader_close() they end at once with ECANCELED. */
+void fm_reader_submit(fm_reader *reader, fm_read *list);
 /* Ends all requests that have not started with ECANCELED, in on_done() on the calling thread. */
 void fm_reader_cancel_queued(fm_reader *reader);
 /* Gives the buffer of a finished request back; sets bytes to NULL. Nothing if there is none. */

@@ -39,7 +39,7 @@ class Rates:
         decode_s, transform_s: CPU seconds a sample.
         storage_rate: samples a second that the storage delivers; None: it never was the limit.
         compute_s: seconds a batch between next() and next(): the training's own.
-        overhead_s: seconds a batch in next() behind a batch that is ready.
+        overhead_s: seconds a batch in next() beside the wait for it; the median.
         python_s: seconds a batch that the loop's thread works in next() before the batch is ready
             (Pillow).
         other_cpu_s: CPU seconds a batch that this process needs outside of the decode threads:
@@ -170,7 +170,8 @@ def rates_of(stats: Stats, *, overlaps: bool = True) -> Rates | None:
         transform_s=sample_s * stats.transform_ns / work_ns,
         storage_rate=_storage_rate(steps),
         compute_s=_mean_compute_ns(steps) / 1e9,
-        overhead_s=float(steps["overhead_ns"].mean()) / 1e9,
+        # The mean would count time without a core as the loop's own.
+        overhead_s=float(np.median(steps["overhead_ns"])) / 1e9,
         python_s=stats.fallback_ns / n_batches / 1e9,
         other_cpu_s=other_cpus * step_s,
         overlaps=overlaps,

@@ -203,7 +203,7 @@ static void child_open(test_reads *reads, fm_reader_kind kind, uint32_t depth) {
 
 static int child_read(test_reads *reads, const char *path) {
     fm_read read = {.path = path};
-    fm_reader_submit(reads->reader, &read);
+    submit_one(reads->reader, &read);
     CHECK(test_reads_pop(reads) == &read);
     for (uint64_t i = 0; i < read.n_bytes; i++) CHECK(read.bytes[i] == test_byte(7, i));
     CHECK(read.error || read.n_bytes == FILE_BYTES);
@@ -269,7 +269,7 @@ static void few_threads_body(fixture *f, fm_reader_kind kind) {
     fm_read reads[100];
     for (int i = 0; i < 100; i++) {
         reads[i] = (fm_read){.path = f->path};
-        fm_reader_submit(f->reads.reader, &reads[i]);
+        submit_one(f->reads.reader, &reads[i]);
     }
     for (int i = 0; i < 100; i++) {
         fm_read *const read = test_reads_pop(&f->reads);
@@ -448,7 +448,7 @@ static void far_files_are_read_side_by_side(void **state) {
     for (uint32_t i = 0; i < N_FAR; i++) {
         far_path(&far, i, paths[i]);
         reads[i] = (fm_read){.path = paths[i], .expected_bytes = i % 2 ? FILE_BYTES : 0};
-        fm_reader_submit(far.f.reads.reader, &reads[i]);
+        submit_one(far.f.reads.reader, &reads[i]);
     }
     assert_true(test_reads_wait(&far.f.reads, N_FAR));
     /* One after the other they would take 64 x (20 + 20) ms = 2.6 s. */
@@ -490,7 +490,7 @@ static void stuck_reads_are_left_behind(void **state) {
         const uint32_t number = i < 2 ? N_FAR + i : i - 2; /* the stuck ones first */
         far_path(&far, number, paths[i]);
         reads[i] = (fm_read){.path = paths[i], .expected_bytes = i % 2 ? FILE_BYTES : 0};
-        fm_reader_submit(far.f.reads.reader, &reads[i]);
+        submit_one(far.f.reads.reader, &reads[i]);
     }
     assert_true(test_reads_wait(&far.f.reads, N_FAR));
     for (uint32_t i = 2; i < N_FAR + 2; i++) {
@@ -516,7 +516,7 @@ static void stuck_reads_are_left_behind(void **state) {
 static void exit_body(fixture *f, fm_reader_kind kind) {
     child_open(&f->reads, kind, 8);
     fm_read read = {.path = f->path};
-    fm_reader_submit(f->reads.reader, &read);
+    submit_one(f->reads.reader, &read);
     usleep(50000);
     test_reads_close(&f->reads);
     CHECK(f->reads.n_done == 1 && read.error == ECANCELED);

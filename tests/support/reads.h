@@ -120,10 +120,15 @@ static inline fm_read *test_reads_pop(test_reads *reads) {
     return read;
 }
 
+static inline void submit_one(fm_reader *reader, fm_read *read) {
+    read->next = NULL;
+    fm_reader_submit(reader, read);
+}
+
 /* Reads one file and waits for it. No others may be in flight. */
 static inline fm_read test_read_one(test_reads *reads, const char *path, uint64_t expected_bytes) {
     fm_read read = {.path = path, .expected_bytes = expected_bytes};
-    fm_reader_submit(reads->reader, &read);
+    submit_one(reads->reader, &read);
     assert_ptr_equal(test_reads_pop(reads), &read);
     return read;
 }

@@ -30,15 +30,19 @@ static void close_both(fixture *f) {
     test_dir_close(f->dir);
 }
 
-static void files_come_whole(void **state) {
+static void files_come_whole_from(void **state, bool together) {
     fixture f;
     open_both(&f, state, (fm_reader_config){0});
     for (int known = 0; known < 2; known++) {
         fm_read reads[N_SIZES];
         for (uint32_t i = 0; i < N_SIZES; i++) {
             reads[i] = (fm_read){.path = f.paths[i], .expected_bytes = known ? sizes[i] : 0};
-            fm_reader_submit(f.reads.reader, &reads[i]);
+            if (together && i > 0)
+                reads[i - 1].next = &reads[i];
+            else if (!together)
+                submit_one(f.reads.reader, &reads[i]);
         }
+        if (together) fm_reader_submit(f.reads.reader, reads);
         assert_true(test_reads_wait(&f.reads, N_SIZES * (size_t)(known + 1)));
         for (uint32_t i = 0; i < N_SIZES; i++) {
             test_check_file(&reads[i], i, sizes[i]);
@@ -67,6 +71,11 @@ static void files_come_whole(void **state) {
     close_both(&f);
 }
 
+static void files_come_whole(void **state) { files_come_whole_from(state, false); }
+static void files_asked_for_together_come_whole(void **state) {
+    files_come_whole_from(state, true);
+}
+
 static void wrong_expectations_do_no_harm(void **state) {
     fixture f;
     open_both(&f, state, (fm_reader_config){.max_file_bytes = 4 << 20});
@@ -88,7 +97,7 @@ static void requests_start_in_order(void **state) {
     fm_read reads[60];
     for (uint32_t i = 0; i < 60; i++) {
         reads[i] = (fm_read){.path = f.paths[i % N_SIZES]};
-        fm_reader_submit(f.reads.reader, &reads[i]);
+        submit_one(f.reads.reader, &reads[i]);
     }
     for (uint32_t i = 0; i < 60; i++) {
         assert_ptr_equal(test_reads_pop(&f.reads), &reads[i]);
@@ -156,7 +165,7 @@ static void short_buffers_are_shared(void **state) {
     const uint64_t n_blocks = f.reads.counter.n_blocks;
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, return_main, &f), 0);
-    for (uint32_t i = 0; i < N; i++) fm_reader_submit(f.reads.reader, &reads[i]);
+    for (uint32_t i = 0; i < N; i++) submit_one(f.reads.reader, &reads[i]);
     void *failure = NULL;
     pthread_join(thread, &failure);
     if (failure) fail_msg("%s", (char *)failure);
@@ -174,7 +183,7 @@ static void large_files_get_blocks_of_their_own(void **state) {
         /* 1 MB and 3 MB, expected and not. */
         reads[i] =
             (fm_read){.path = f.paths[10 + i % 2], .expected_bytes = i < 4 ? sizes[10 + i % 2] : 0};
-        fm_reader_submit(f.reads.reader, &reads[i]);
+        submit_one(f.reads.reader, &reads[i]);
     }
     for (int i = 0; i < 8; i++) {
         fm_read *const read = test_reads_pop(&f.reads);
@@ -197,7 +206,7 @@ static void own_blocks_are_bounded(void **state) {
     fm_read large = test_read_one(&f.reads, f.paths[11], sizes[11]);
     test_check_file(&large, 11, sizes[11]);
     fm_read small = {.path = f.paths[5], .expected_bytes = sizes[5]};
-    fm_reader_submit(f.reads.reader, &small);
+    submit_one(f.reads.reader, &small);
     usleep(30000);
     assert_int_equal(test_reads_n_done(&f.reads), 1);
     fm_reader_return(f.reads.reader, &large);
@@ -213,7 +222,7 @@ static void queued_requests_can_be_cancelled(void **state) {
     fm_read reads[20];
     for (uint32_t i = 0; i < 20; i++) {
         reads[i] = (fm_read){.path = f.paths[9], .expected_bytes = sizes[9]};
-        fm_reader_submit(f.reads.reader, &reads[i]);
+        submit_one(f.reads.reader, &reads[i]);
     }
     assert_true(test_reads_wait(&f.reads, 2)); /* the buffers hold two */
     fm_reader_cancel_queued(f.reads.reader);
@@ -247,7 +256,7 @@ static void relay_on_done(void *user, fm_read *read) {
     relay *const self = user;
     const uint32_t failed = read->error != 0;
     fm_reader_return(self->reader, read);
-    if (read + 4 < self->reads + 200) fm_reader_submit(self->reader, read + 4);
+    if (read + 4 < self->reads + 200) submit_one(self->reader, read + 4);
     pthread_mutex_lock(&self->lock);
     self->n_failed += failed;
     if (++self->n_done == 200) pthread_cond_signal(&self->ended);
@@ -266,7 +275,7 @@ static void on_done_may_submit_and_return(void **state) {
                                      .user = &self};
     assert_int_equal(fm_reader_open(&self.reader, &config, NULL), FM_OK);
     for (int i = 0; i < 200; i++) self.reads[i] = (fm_read){.path = f.paths[i % 10]};
-    for (int i = 0; i < 4; i++) fm_reader_submit(self.reader, &self.reads[i]);
+    for (int i = 0; i < 4; i++) submit_one(self.reader, &self.reads[i]);
     pthread_mutex_lock(&self.lock);
     while (self.n_done < 200) pthread_cond_wait(&self.ended, &self.lock);
     pthread_mutex_unlock(&self.lock);
@@ -285,7 +294,7 @@ static void close_ends_each_request_once(void **state) {
         fm_read reads[N];
         for (uint32_t i = 0; i < N; i++) {
             reads[i] = (fm_read){.path = f.paths[i % N_SIZES], .error = -1};
-            fm_reader_submit(f.reads.reader, &reads[i]);
+            submit_one(f.reads.reader, &reads[i]);
         }
         usleep((useconds_t)round * 100);
         test_reads_close(&f.reads);
@@ -420,6 +429,7 @@ static void bad_configurations_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST_BOTH(files_come_whole),
+        TEST_BOTH(files_asked_for_together_come_whole),
         TEST_BOTH(wrong_expectations_do_no_harm),
         TEST_BOTH(requests_start_in_order),
         TEST_BOTH(errors_name_their_cause),
