@@ -25,6 +25,10 @@
 #define RIGHT_PERCENT 95
 /* Of all waits, so much at most is blamed on nothing. */
 #define UNATTRIBUTED_PERCENT 2
+/* Where others keep the threads from running for more than this share of the wait, or of a run
+ * that should not wait, nothing can be told. */
+#define NOISY_PERCENT 6
+#define NOISY_RUN_PERCENT 1
 
 static test_folder images; /* 0000.jpg and on; large.jpg beside them */
 static char large_path[128];
@@ -238,8 +242,8 @@ static uint64_t transform_of(const fm_blame *blame) {
 
 typedef struct round {
     double right;        /* percent of the added wait that is blamed on the right cause */
-    double noise;        /* percent of it that others brought about, who kept the threads waiting */
-    double unattributed; /* percent of the injured run's wait */
+    double noise;        /* percent of the wait: the threads were kept from running */
+    double unattributed; /* percent of the wait */
 } round;
 
 static int compare(double left, double right) { return (left > right) - (left < right); }
@@ -263,6 +267,7 @@ static int compare_unattributed(const void *a, const void *b) {
  */
 static round run_round(const experiment *trial) {
     static outcome clean, injured;
+    const bool starves = trial->right_ns == starved_of;
     run(&trial->clean, &clean);
     if (trial->begin) trial->begin();
     run(&trial->injured, &injured);
@@ -272,14 +277,16 @@ static round run_round(const experiment *trial) {
         (double)trial->right_ns(&injured.blame) - (double)trial->right_ns(&clean.blame);
     double others = (double)injured.blame.starved_ns - (double)clean.blame.starved_ns;
     if (others > (double)injured.kept_ns) others = (double)injured.kept_ns;
-    if (others < 0 || trial->right_ns == starved_of) others = 0;
-    const round out = {100 * right / (added - others), 100 * others / added,
-                       100 * (double)injured.blame.unattributed_ns / (double)injured.data_wait_ns};
+    if (others < 0 || starves) others = 0;
+    const double percent = 100 / (double)injured.data_wait_ns;
+    const double noise = starves ? 0 : percent * (double)(injured.kept_ns + clean.kept_ns);
+    const round out = {100 * right / (added - others), noise,
+                       percent * (double)injured.blame.unattributed_ns};
     print_message("  %s, %s: wait %.1f -> %.1f ms, others' %.1f ms, %.2f %% of the rest is right\n",
                   trial->name, injured.stats.reader, (double)clean.data_wait_ns / MS,
                   (double)injured.data_wait_ns / MS, others / MS, out.right);
     print_added(&clean.blame, &injured.blame);
-    assert_true(added > 20.0 * MS);
+    if (out.noise < NOISY_PERCENT) assert_true(added > 20.0 * MS);
     return out;
 }
 
@@ -293,6 +300,11 @@ static void check(const experiment *trial) {
         n_quiet += rounds[n].noise < 1;
     }
     qsort(rounds, (size_t)n, sizeof(*rounds), compare_noise);
+    const double noise = rounds[N_ROUNDS - 1].noise;
+    if (noise >= NOISY_PERCENT) {
+        print_message("skipped: others took the CPUs for %.0f %% of the wait\n", noise);
+        skip();
+    }
     qsort(rounds, N_ROUNDS, sizeof(*rounds), compare_unattributed);
     const double unattributed = rounds[N_ROUNDS / 2].unattributed;
     qsort(rounds, N_ROUNDS, sizeof(*rounds), compare_right);
@@ -440,11 +452,16 @@ static void one_slow_sample_is_decode(void **state) {
 /* Others can only make a run wait more, so that one try of a few must do. */
 static void check_once(const job *what, bool (*is_right)(const job *what, const outcome *out)) {
     static outcome out;
+    double noise = 100;
     for (int i = 0; i < MOST_TRIES; i++) {
         run(what, &out);
         if (is_right(what, &out)) return;
+        const double kept = 100 * (double)out.kept_ns / (double)out.wall_ns;
+        if (kept < noise) noise = kept;
     }
-    fail_msg("not once in %d tries", MOST_TRIES);
+    if (noise < NOISY_RUN_PERCENT) fail_msg("not once in %d tries", MOST_TRIES);
+    print_message("skipped: others took the CPUs for %.0f %% of each run\n", noise);
+    skip();
 }
 
 static bool large_is_named(const job *what, const outcome *out) {
