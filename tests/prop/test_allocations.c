@@ -46,13 +46,6 @@ static int tear_down(void **state) {
     return 0;
 }
 
-static fm_loader *open_loader(const fm_config *config) {
-    fm_loader *loader = NULL;
-    fm_error error;
-    if (fm_loader_open(&loader, config, &error)) fail_msg("open: %s", error.message);
-    return loader;
-}
-
 /* Runs an epoch over all files, in another order for each number. Returns how often memory was
  * missing, for the epoch or for a batch; any other error fails the test. */
 static int run_epoch(fm_loader *loader, uint32_t number) {
@@ -87,7 +80,7 @@ static bool all_threads_worked(fm_loader *loader, uint32_t n_threads) {
 static void check_later_epochs(const fm_config *asked) {
     fm_config config = *asked;
     config.sample_records = N_FILES;
-    fm_loader *loader = open_loader(&config);
+    fm_loader *loader = test_loader_open(&config);
     uint64_t n_new = 0;
     do assert_int_equal(run_epoch(loader, (uint32_t)n_new++), 0);
     while (!all_threads_worked(loader, config.n_threads));
@@ -130,7 +123,7 @@ static void threads_grow_a_few_times(void **state) {
     (void)state;
     fm_config config = test_config(fm_folder_source(mixed_folder));
     config.n_threads = 3;
-    fm_loader *loader = open_loader(&config);
+    fm_loader *loader = test_loader_open(&config);
     test_allocations_begin(0);
     for (uint32_t number = 0; number < 6; number++) run_epoch(loader, number);
     assert_in_range(test_allocations_end(), 0, 3 * 40);
@@ -170,7 +163,7 @@ static void running_out_of_memory_costs_one_batch(void **state) {
     bool failed = true;
     int n_refused = 0;
     for (long fail_at = 1; failed; fail_at++) {
-        fm_loader *loader = open_loader(&config);
+        fm_loader *loader = test_loader_open(&config);
         test_allocations_begin(fail_at);
         const int n = run_epoch(loader, 0);
         test_allocations_end();

@@ -27,13 +27,6 @@ static int tear_down(void **state) {
     return 0;
 }
 
-static fm_loader *open_loader(const fm_config *config) {
-    fm_loader *loader = NULL;
-    fm_error error;
-    if (fm_loader_open(&loader, config, &error)) fail_msg("open: %s", error.message);
-    return loader;
-}
-
 static void start(fm_loader *loader, const int64_t *order, size_t n, uint32_t number,
                   bool drop_last) {
     const fm_epoch epoch = {
@@ -103,7 +96,7 @@ static void pixels_depend_on_nothing_but_the_key(void **state) {
 static void batches_come_in_order_with_their_labels(void **state) {
     (void)state;
     fm_config config = test_config(fm_folder_source(folder));
-    fm_loader *loader = open_loader(&config);
+    fm_loader *loader = test_loader_open(&config);
     fm_error error;
     char path[128];
     const fm_epoch epoch = {.seed = 1};
@@ -146,7 +139,7 @@ static void drop_last_leaves_out_what_does_not_fill_a_batch(void **state) {
     int64_t order[N_FILES];
     make_order(order, N_FILES);
     fm_config config = test_config(fm_folder_source(folder));
-    fm_loader *loader = open_loader(&config);
+    fm_loader *loader = test_loader_open(&config);
     start(loader, order, N_FILES, 0, true);
     assert_int_equal(run(loader, NULL), N_FILES / 8 * 8);
     start(loader, order, N_FILES, 0, false);
@@ -166,7 +159,7 @@ static void held_batches_stay_what_they_were(void **state) {
     fm_config config = test_config(fm_folder_source(folder));
     config.batch_size = 2;
     config.prefetch_batches = 3;
-    fm_loader *loader = open_loader(&config);
+    fm_loader *loader = test_loader_open(&config);
     static uint8_t reference[N_FILES * SAMPLE_BYTES];
     start(loader, order, N_FILES, 0, false);
     run(loader, reference);
@@ -219,7 +212,7 @@ static void a_second_epoch_creates_and_allocates_nothing(void **state) {
     for (int reader = FM_READER_AUTO; reader <= FM_READER_PREAD; reader += 2) {
         fm_config config = test_config(fm_folder_source(folder));
         config.reader = (fm_reader_kind)reader;
-        fm_loader *loader = open_loader(&config);
+        fm_loader *loader = test_loader_open(&config);
         start(loader, order, N_FILES, 0, false);
         run(loader, NULL);
         fm_stats before, after;
@@ -254,7 +247,7 @@ static void stopping_early_leaves_nothing_behind(void **state) {
     const int n_threads = count_threads();
     fm_config config = test_config(fm_folder_source(folder));
     config.prefetch_batches = 6;
-    fm_loader *loader = open_loader(&config);
+    fm_loader *loader = test_loader_open(&config);
     static uint8_t reference[N_FILES * SAMPLE_BYTES], pixels[sizeof(reference)];
     start(loader, order, N_FILES, 9, false);
     run(loader, reference);
@@ -290,7 +283,7 @@ static void batches_may_be_released_by_other_threads(void **state) {
     make_order(order, N_FILES);
     fm_config config = test_config(fm_folder_source(folder));
     config.batch_size = 1;
-    fm_loader *loader = open_loader(&config);
+    fm_loader *loader = test_loader_open(&config);
     start(loader, order, N_FILES, 0, false);
     static fm_batch batches[N_FILES + 1];
     pthread_t threads[N_FILES];
@@ -310,7 +303,7 @@ static void steps_add_up(void **state) {
     int64_t order[N_FILES];
     make_order(order, N_FILES);
     fm_config config = test_config(fm_folder_source(folder));
-    fm_loader *loader = open_loader(&config);
+    fm_loader *loader = test_loader_open(&config);
     for (uint32_t number = 0; number < 2; number++) {
         start(loader, order, N_FILES, number, false);
         run(loader, NULL);
@@ -361,7 +354,7 @@ static void samples_are_recorded(void **state) {
     make_order(order, N_FILES);
     fm_config config = test_config(fm_folder_source(folder));
     config.sample_records = N_FILES;
-    fm_loader *loader = open_loader(&config);
+    fm_loader *loader = test_loader_open(&config);
     for (uint32_t number = 0; number < 2; number++) {
         start(loader, order, N_FILES, number, false);
         run(loader, NULL);
@@ -413,7 +406,7 @@ static void rejected_samples_fail_or_are_finished_by_the_caller(void **state) {
     for (int fallback = 0; fallback < 2; fallback++) {
         fm_config config = test_config(fm_folder_source(folder));
         config.fallback = fallback;
-        fm_loader *loader = open_loader(&config);
+        fm_loader *loader = test_loader_open(&config);
         const fm_epoch epoch = {.seed = 1};
         fm_error error;
         fm_batch batch;
@@ -490,7 +483,7 @@ static void every_budget_is_refused_or_leaves_three_slots(void **state) {
 static void waits_that_end_in_an_error_count(void **state) {
     (void)state;
     fm_config config = test_config(fm_folder_source(folder));
-    fm_loader *loader = open_loader(&config);
+    fm_loader *loader = test_loader_open(&config);
     const fm_epoch epoch = {.seed = 1};
     char good[128];
     snprintf(good, sizeof(good), "%s/0000.jpg", images.dir);
@@ -533,7 +526,7 @@ static void a_sample_that_the_source_lacks_fails_at_its_turn(void **state) {
     const fm_source some = {&source, source.n_samples, locate_some};
     fm_config config = test_config(some);
     config.prefetch_batches = 2;
-    fm_loader *loader = open_loader(&config);
+    fm_loader *loader = test_loader_open(&config);
     int64_t order[N_FILES];
     for (int i = 0; i < N_FILES; i++) order[i] = i;
     start(loader, order, N_FILES, 0, false);
@@ -554,7 +547,7 @@ static void a_forked_child_gets_an_error_and_can_exit(void **state) {
     int64_t order[N_FILES];
     make_order(order, N_FILES);
     fm_config config = test_config(fm_folder_source(folder));
-    fm_loader *loader = open_loader(&config);
+    fm_loader *loader = test_loader_open(&config);
     start(loader, order, N_FILES, 0, false);
     fm_batch batch;
     fm_error error;

@@ -74,4 +74,11 @@ static inline fm_config test_config(fm_source source) {
     return config;
 }
 
+static inline fm_loader *test_loader_open(const fm_config *config) {
+    fm_loader *loader = NULL;
+    fm_error error;
+    if (fm_loader_open(&loader, config, &error)) fail_msg("open: %s", error.message);
+    return loader;
+}
+
 #endif

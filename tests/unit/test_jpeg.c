@@ -16,6 +16,7 @@
 #include "decode/jpeg.h"
 #include "decode/jpeg_mem.h"
 #include "guarded.h"
+#include "resident.h"
 
 /* Damage as the Huffman decoder names it, or libjpeg where that decodes alone. */
 #if FM_HAVE_JPEG_INTERNALS
@@ -401,15 +402,6 @@ static void one_scan_takes_memory_by_its_width(void **state) {
     }
     assert_int_equal(counter.n_blocks, n_blocks);
     fm_jpeg_close(&jpeg);
-}
-
-static size_t resident_bytes(void) {
-    size_t n_pages = 0;
-    FILE *const in = fopen("/proc/self/statm", "r");
-    assert_non_null(in);
-    assert_int_equal(fscanf(in, "%*u %zu", &n_pages), 1);
-    fclose(in);
-    return n_pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
 /* 12 million pixels at 4:4:4 are decoded. Their memory stays while such images come, and goes when
