@@ -46,7 +46,7 @@ import feedmill
 from bench_far import Mount
 from bench_torch import ROOT, make_dataset, make_images, torchvision
 from feedmill._ops import native
-from feedmill.capacity import Rates, predict, rates_of
+from feedmill.report.capacity import Rates, predict, rates_of
 from PIL import Image
 
 BATCH = 64

@@ -50,7 +50,7 @@ def train_until(stream: Iterator[Any], end_s: float, step_s: float) -> tuple[int
 def measure(dataset: Any, order: dict[str, Any], step_s: float) -> tuple[dict[str, Any], Any]:
     """One run: what is to be told of it, and the iterator, which must live until that is told."""
     import feedmill
-    from feedmill import neighbours
+    from feedmill.host import neighbours
 
     loader = feedmill.DataLoader(
         dataset, batch_size=BATCH, shuffle=True, native="require", threads=order["threads"]

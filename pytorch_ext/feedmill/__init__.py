@@ -4,6 +4,16 @@
 
 takes the place of ``torch.utils.data.DataLoader``: same arguments, same batches, same order.
 ``feedmill.watch()`` counts the waits for any other loader.
+
+The files of this folder are the loader: ``loader``, ``paths`` and ``iterator`` are the way in. What
+it stands on is in rooms, whose ``__init__`` says which other ones they import:
+
+- ``recognition``: what the native path can stand in for.
+- ``host``: facts about machine, process and neighbours.
+- ``counting``, ``report``: what steps waited for, and what follows from it.
+- ``log``, ``page``: a run written to a file, and that as a page.
+- ``watching``: loaders that are somebody else's.
+- ``commands``: the command ``feedmill``.
 """
 
 from __future__ import annotations
@@ -16,10 +26,10 @@ from feedmill._ops import __version__
 if TYPE_CHECKING:
     from feedmill.accelerated import keep_in_accelerate, prepare, skip_first_batches
     from feedmill.loader import DataLoader
-    from feedmill.scalars import log_scalars
-    from feedmill.stats import Stats
+    from feedmill.log.scalars import log_scalars
+    from feedmill.report.stats import Stats
     from feedmill.verify import VerificationError
-    from feedmill.watched import watch
+    from feedmill.watching.watched import watch
 
 __all__ = [
     "DataLoader",
@@ -37,13 +47,13 @@ __all__ = [
 # do without, and which takes seconds.
 _HOMES = {
     "DataLoader": "loader",
-    "Stats": "stats",
+    "Stats": "report.stats",
     "VerificationError": "verify",
     "keep_in_accelerate": "accelerated",
-    "log_scalars": "scalars",
+    "log_scalars": "log.scalars",
     "prepare": "accelerated",
     "skip_first_batches": "accelerated",
-    "watch": "watched",
+    "watch": "watching.watched",
 }
 
 

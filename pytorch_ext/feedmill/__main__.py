@@ -1,7 +1,7 @@
-"""``python -m feedmill``: see ``feedmill.cli``."""
+"""``python -m feedmill``: see ``feedmill.commands.cli``."""
 
 import sys
 
-from feedmill.cli import main
+from feedmill.commands.cli import main
 
 sys.exit(main())

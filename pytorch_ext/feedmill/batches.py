@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from feedmill.replay import check_regular
-from feedmill.samples import Item, NotNative, Source
+from feedmill.by_hand import check_regular
+from feedmill.recognition.samples import Item, NotNative, Source
 
 
 class Batch:

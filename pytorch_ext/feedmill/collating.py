@@ -16,8 +16,8 @@ from torch.utils.data._utils import pin_memory as torch_pin_memory
 from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data._utils.collate import default_collate, default_convert
 
-from feedmill.formats import batch_laid_out
-from feedmill.recognise import has_default_collate
+from feedmill.recognition.formats import batch_laid_out
+from feedmill.recognition.recognise import has_default_collate
 
 # Of torch, random and numpy, which have one state for all threads.
 _generators = threading.RLock()

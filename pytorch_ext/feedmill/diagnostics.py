@@ -9,10 +9,10 @@ import torch
 
 from feedmill._ops import native
 from feedmill.batches import submit_items
-from feedmill.formats import as_planned, laid_out
-from feedmill.plan import OP_NAMES, Plan
-from feedmill.replay import Draw, check_regular, draws_from, name_sample, replay
-from feedmill.samples import Item
+from feedmill.by_hand import Draw, check_regular, draws_from, name_sample, replay
+from feedmill.recognition.formats import as_planned, laid_out
+from feedmill.recognition.plan import OP_NAMES, Plan
+from feedmill.recognition.samples import Item
 
 
 def run_one(

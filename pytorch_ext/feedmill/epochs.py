@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.utils.data import DistributedSampler
 
-from feedmill.recognise import recognise
-from feedmill.samples import Source
-from feedmill.sampling import is_accelerates_shard
+from feedmill.recognition.recognise import recognise
+from feedmill.recognition.samples import Source
+from feedmill.recognition.sampling import is_accelerates_shard
 
 _KEPT = 1000  # that draws() and fetch() know with seed=None
 _WORD64, _WORD32 = (1 << 64) - 1, (1 << 32) - 1

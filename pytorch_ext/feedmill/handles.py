@@ -11,12 +11,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from feedmill import neighbours
 from feedmill._ops import native
-from feedmill.counting import Account, Source
-from feedmill.plan import Plan
-from feedmill.records import KEPT_STEPS, SAMPLE_DTYPE, STEP_DTYPE, native_samples, native_steps
-from feedmill.stats import SlowSample, join_slow_samples, slow_samples_of, sum_counters
+from feedmill.counting.accounts import Account, Source
+from feedmill.counting.records import (
+    KEPT_STEPS,
+    SAMPLE_DTYPE,
+    STEP_DTYPE,
+    native_samples,
+    native_steps,
+)
+from feedmill.host import neighbours
+from feedmill.recognition.plan import Plan
+from feedmill.report.stats import SlowSample, join_slow_samples, slow_samples_of, sum_counters
 
 _ALL = 1 << 63  # above every step's number
 

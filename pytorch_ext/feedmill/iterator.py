@@ -21,14 +21,14 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from feedmill._ops import native
 from feedmill.batches import Batch, resolve, submit_items
+from feedmill.by_hand import draws_from, name_sample, replay, write_sample
 from feedmill.collating import Collate
-from feedmill.formats import TORCH_DTYPES, as_planned
 from feedmill.handles import Config, Handles
-from feedmill.log import records_samples
-from feedmill.ranges import waiting
-from feedmill.replay import draws_from, name_sample, replay, write_sample
-from feedmill.samples import Source
-from feedmill.sampling import largest_batch, look_ahead_rule, never
+from feedmill.log.ranges import waiting
+from feedmill.log.recorder import records_samples
+from feedmill.recognition.formats import TORCH_DTYPES, as_planned
+from feedmill.recognition.samples import Source
+from feedmill.recognition.sampling import largest_batch, look_ahead_rule, never
 from feedmill.verify import VerificationError, Verifier
 
 # Batches ahead with num_workers=0, where torch has no number for it.

@@ -13,14 +13,14 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, Sampler
 
 from feedmill.accelerated import note_read
+from feedmill.counting.records import KEPT_STEPS
 from feedmill.diagnostics import draws_of_item, fetch_one
 from feedmill.epochs import Epoch, samplers_of
-from feedmill.formats import IMAGE_DTYPES, MEMORY_FORMATS
 from feedmill.paths import Inside, around, choose, explanation, make_iterator
-from feedmill.records import KEPT_STEPS
+from feedmill.recognition.formats import IMAGE_DTYPES, MEMORY_FORMATS
+from feedmill.recognition.samples import Item
 from feedmill.recycle import Replay, costs
-from feedmill.samples import Item
-from feedmill.stats import Stats, sum_counters
+from feedmill.report.stats import Stats, sum_counters
 
 _NATIVE = ("auto", "require", "verify", "off")
 _READERS = ("auto", "uring", "pread")

@@ -10,23 +10,24 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
-from feedmill import neighbours
 from feedmill._ops import native
-from feedmill.counting import StepCounters
-from feedmill.crowding import decode_crowding, intra_op_crowding, on_same_cpus
+from feedmill.counting.accounts import StepCounters
 from feedmill.epochs import Epochs, rank_to_mix_in, sampler_epoch
-from feedmill.formats import FormattingCollate
 from feedmill.handles import Config, Handles, budget_refusal
+from feedmill.host import neighbours
+from feedmill.host.crowding import decode_crowding, intra_op_crowding, on_same_cpus
+from feedmill.host.surroundings import Clock
 from feedmill.iterator import NativeDataLoaderIter, native_config
-from feedmill.log import Recorder
-from feedmill.recognise import has_default_collate, recognise
-from feedmill.samples import Source
-from feedmill.sampling import look_ahead_rule, never
-from feedmill.stats import PythonCounters, Stats
-from feedmill.surroundings import Clock, around_now
-from feedmill.tally import place_of_caller
-from feedmill.torch_path import TorchCounters, count_steps
-from feedmill.verdict import OFF, Around
+from feedmill.log.recorder import Recorder
+from feedmill.recognition.formats import FormattingCollate
+from feedmill.recognition.recognise import has_default_collate, recognise
+from feedmill.recognition.samples import Source
+from feedmill.recognition.sampling import look_ahead_rule, never
+from feedmill.report.stats import PythonCounters, Stats
+from feedmill.report.verdict import OFF, Around
+from feedmill.watching.around import around_now
+from feedmill.watching.tally import place_of_caller
+from feedmill.watching.torch_path import TorchCounters, count_steps
 
 _LEAST_SAMPLES = 64  # that tell what a dataset's files are like
 # Decode threads that had no CPU for more than this share of their work had to share it.

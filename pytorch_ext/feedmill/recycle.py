@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from feedmill.records import STEADY
+from feedmill.counting.records import STEADY
 
 # A difference below this share of a step, or of twice its standard error, is noise.
 _NOISE_SHARE = 0.01

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 
 from feedmill.batches import Batch
+from feedmill.by_hand import Draw, DrawsOf, check_regular, draws_from, each_step, run_steps
 from feedmill.collating import samples_of
 from feedmill.diagnostics import run_one
 from feedmill.epochs import Epoch
-from feedmill.formats import INTEGERS, as_planned
-from feedmill.plan import CENTER_CROP, Op, Plan, leads_to_one_size
-from feedmill.replay import Draw, DrawsOf, check_regular, draws_from, each_step, run_steps
-from feedmill.samples import Item, Source
+from feedmill.recognition.formats import INTEGERS, as_planned
+from feedmill.recognition.plan import CENTER_CROP, Op, Plan, leads_to_one_size
+from feedmill.recognition.samples import Item, Source
 
 
 class VerificationError(RuntimeError):

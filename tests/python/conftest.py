@@ -20,8 +20,8 @@ except RuntimeError:
 
 import feedmill
 import helpers
+from feedmill.counting.records import native_steps
 from feedmill.handles import Handles
-from feedmill.records import native_steps
 
 
 @pytest.fixture(scope="session")

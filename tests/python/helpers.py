@@ -16,7 +16,7 @@ from torchvision.transforms import functional
 
 import feedmill
 from feedmill._ops import native
-from feedmill.records import CAUSES
+from feedmill.counting.records import CAUSES
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 

@@ -4,9 +4,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from feedmill.capacity import CPUS, LOOP, STORAGE, THREADS, Rates, parts, predict, threads_needed
-from feedmill.records import FIRST, STEADY, STEP_DTYPE
-from feedmill.stats import Stats
+from feedmill.counting.records import FIRST, STEADY, STEP_DTYPE
+from feedmill.report.capacity import (
+    CPUS,
+    LOOP,
+    STORAGE,
+    THREADS,
+    Rates,
+    parts,
+    predict,
+    threads_needed,
+)
+from feedmill.report.stats import Stats
 
 # Batches of 100: 100 ms of decoding and 50 of transforming, against a step of 50 ms.
 RATES = Rates(batch_samples=100, n_threads=2, usable_cpus=8, decode_s=1e-3, transform_s=0.5e-3,

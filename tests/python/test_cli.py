@@ -6,7 +6,7 @@ import sys
 
 import helpers
 import pytest
-from feedmill import cli
+from feedmill.commands import cli
 
 
 def bench(capsys, *words):

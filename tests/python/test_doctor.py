@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import helpers
 import pytest
-from feedmill import advice, cli, doctor, folder_check, machine, measure, neighbours
 from feedmill._ops import native
-from feedmill.survey import sample, survey
+from feedmill.commands import advice, cli, doctor, folder_check, measure
+from feedmill.commands.survey import sample, survey
+from feedmill.host import machine, neighbours
 
 
 @pytest.fixture

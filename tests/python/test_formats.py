@@ -8,8 +8,9 @@ import helpers
 import pytest
 import torch
 from feedmill._ops import native
-from feedmill.formats import FormattingCollate
-from feedmill.replay import write_sample
+from feedmill.by_hand import write_sample
+from feedmill.recognition.formats import FormattingCollate
+from feedmill.recognition.recognise import recognise
 from helpers import MEAN, STD, assert_same_image, compose, native_loader, save_jpeg
 from PIL import Image
 from test_pinned import pinned  # noqa: F401
@@ -396,9 +397,7 @@ def test_the_native_loader_checks_its_arguments():
 
 @pytest.mark.parametrize(("dtype", "layout"), EACH[2:])
 def test_a_sample_of_pillows_is_written_in_place(numbered, dtype, layout):
-    plan = feedmill.recognise.recognise(
-        native_loader(numbered, dtype=dtype, memory_format=layout)
-    ).plan
+    plan = recognise(native_loader(numbered, dtype=dtype, memory_format=layout)).plan
     image = torch.randn(3, 4, 5).to(dtype).permute(0, 2, 1).contiguous().permute(0, 2, 1)
     out = bytearray(3 * 4 * 5 * dtype.itemsize)
     write_sample(image, memoryview(out), (3, 4, 5), plan)

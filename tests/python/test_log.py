@@ -16,10 +16,12 @@ import helpers
 import numpy as np
 import pytest
 import torch
-from feedmill import cli, log, run, watch
-from feedmill.counting import StepCounters
-from feedmill.log_lines import read_log
-from feedmill.records import KEPT_STEPS, PHASES, STEP_DTYPE
+from feedmill import watch
+from feedmill.commands import cli
+from feedmill.counting.accounts import StepCounters
+from feedmill.counting.records import KEPT_STEPS, PHASES, SAMPLE_DTYPE, STEP_DTYPE
+from feedmill.log import recorder as log
+from feedmill.log.log_lines import read_log
 from helpers import native_loader
 
 NAMES = STEP_DTYPE.names
@@ -243,7 +245,7 @@ def test_samples(numbered, file):
     records = assert_complete(file, loader)
     samples = records["sample"]
     assert sorted(one["index"] for one in samples) == sorted(3 * list(range(40)))
-    names = set(feedmill.records.SAMPLE_DTYPE.names)
+    names = set(SAMPLE_DTYPE.names)
     assert all(names <= set(one) for one in samples)
     assert len({(one["source"], one["epoch"], one["index"]) for one in samples}) == 120
     assert {one["source"] for one in samples} == {step["source"] for step in records["step"]}
@@ -286,8 +288,8 @@ def test_two_loaders_write_one_file(numbered, file):
 
 WRITERS = """
 import os, time
-from feedmill.log import Recorder
-from feedmill.counting import StepCounters
+from feedmill.log.recorder import Recorder
+from feedmill.counting.accounts import StepCounters
 is_child = os.fork() == 0
 recorders = []
 for _ in range(3):
@@ -586,7 +588,7 @@ list(Other([1]))
 @pytest.mark.parametrize("watched", [False, True])
 def test_feedmill_run(tmp_path, watched, monkeypatch):
     (tmp_path / "train.py").write_text(SCRIPT)
-    monkeypatch.setenv("PYTHONPATH", str(Path(run.__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(feedmill.__file__).parents[1]))
     monkeypatch.setattr(signal, "signal", lambda *arguments: None)  # it would change this process's
     monkeypatch.chdir(tmp_path)
     started = []

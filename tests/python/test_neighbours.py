@@ -11,15 +11,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from feedmill import cli, crowding, neighbours, paths
-from feedmill.neighbours import Neighbour
+from feedmill import paths
+from feedmill.commands import cli
+from feedmill.host import crowding, neighbours
+from feedmill.host.neighbours import Neighbour
 from feedmill.paths import n_threads
-from feedmill.surroundings import around_now
+from feedmill.watching.around import around_now
 from helpers import native_loader
 
 OTHER = """
 import os, sys
-from feedmill import neighbours
+from feedmill.host import neighbours
 neighbours.PLACES = sys.argv[1:2]
 {body}
 print("", flush=True)

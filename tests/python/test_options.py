@@ -7,8 +7,8 @@ import warnings
 import feedmill
 import pytest
 import torch
-from feedmill import neighbours
 from feedmill._ops import native
+from feedmill.host import neighbours
 from feedmill.paths import n_threads
 from helpers import native_loader, targets_of
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from feedmill import recycle
-from feedmill.records import FIRST, STEADY, STEP_DTYPE
+from feedmill.counting.records import FIRST, STEADY, STEP_DTYPE
 from helpers import compose, native_loader
 from torch.utils.data import IterableDataset
 from torchvision import transforms as T

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from feedmill import html_report
-from feedmill.cli import main
-from feedmill.log_reader import LogError, read_log
-from feedmill.records import CAUSES
-from feedmill.run_stats import stats_of, verdict_of
-from feedmill.timeline import timeline
+from feedmill.commands.cli import main
+from feedmill.counting.records import CAUSES
+from feedmill.log.reader import LogError, read_log
+from feedmill.page import html_report
+from feedmill.page.run_stats import stats_of, verdict_of
+from feedmill.page.timeline import timeline
 from helpers import native_loader
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from feedmill import cli, run
+from feedmill.commands import cli, run
 
 HERE = Path(__file__).parent
-PACKAGE = Path(run.__file__).parents[1]
+PACKAGE = Path(run.__file__).parents[2]
 # Not those of the process that runs the tests.
 CLEAN = {name: value for name, value in os.environ.items()
          if name not in ("RANK", "LOCAL_WORLD_SIZE") and not name.startswith("FEEDMILL_RUN")}

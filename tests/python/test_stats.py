@@ -8,10 +8,10 @@ import feedmill
 import helpers
 import numpy as np
 import pytest
-from feedmill import surroundings
+from feedmill.counting.records import CAUSES, STEP_DTYPE
+from feedmill.host import surroundings
 from feedmill.paths import n_threads
-from feedmill.records import CAUSES, STEP_DTYPE
-from feedmill.stats import SlowSample, join_slow_samples, sum_counters
+from feedmill.report.stats import SlowSample, join_slow_samples, sum_counters
 from helpers import compose, native_loader
 from torchvision import transforms as T
 

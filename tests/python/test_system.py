@@ -7,9 +7,9 @@ import time
 import feedmill
 import pytest
 import torch
-from feedmill import nvml, system
 from feedmill._ops import native
-from feedmill.system import System
+from feedmill.host import nvml, system
+from feedmill.host.system import System
 from helpers import native_loader
 
 NUMBERS = {"clock_ns", "interval_ns", "process_cpu", "major_faults", "host_cpu", "read_bytes",
@@ -124,9 +124,9 @@ def test_torchs_path_and_watched_loaders():
 
 
 def test_every_second(monkeypatch):
-    from feedmill import log
+    from feedmill.log import recorder
 
-    monkeypatch.setattr(log, "INTERVAL_NS", 10_000_000)
+    monkeypatch.setattr(recorder, "INTERVAL_NS", 10_000_000)
     watched = feedmill.watch(range(10))
     seen = set()
     for _ in watched:

@@ -8,9 +8,10 @@ import feedmill
 import helpers
 import pytest
 import torch
-from feedmill import cli, ranges
-from feedmill.log_lines import read_log
-from feedmill.trace import _in_lanes, trace_events, write_trace
+from feedmill.commands import cli
+from feedmill.commands.trace import _in_lanes, trace_events, write_trace
+from feedmill.log import ranges
+from feedmill.log.log_lines import read_log
 from helpers import native_loader
 
 _EPSILON_US = 0.0005  # times are nanoseconds, written as microseconds

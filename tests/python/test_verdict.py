@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from feedmill import checks
-from feedmill.neighbours import Neighbour
-from feedmill.records import BOUNDARY, CAUSES, FIRST, STEADY, STEP_DTYPE
-from feedmill.stats import SlowSample, Stats
-from feedmill.verdict import OFF, Around, main_cause, verdict
+from feedmill.counting.records import BOUNDARY, CAUSES, FIRST, STEADY, STEP_DTYPE
+from feedmill.host.neighbours import Neighbour
+from feedmill.report import checks
+from feedmill.report.stats import SlowSample, Stats
+from feedmill.report.verdict import OFF, Around, main_cause, verdict
 
 S, MS = 10**9, 10**6
 OTHER = Neighbour(pid=4711, command="/usr/bin/python train.py --lr 0.1", n_threads=2, n_intra_op=1,

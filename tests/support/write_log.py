@@ -22,7 +22,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2] / "pytorch_ext"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
-from feedmill.records import CAUSES, PHASES, SAMPLE_DTYPE, STEP_DTYPE  # noqa: E402
+from feedmill.counting.records import CAUSES, PHASES, SAMPLE_DTYPE, STEP_DTYPE  # noqa: E402
 
 
 def run_line(**fields):

@@ -1,0 +1,186 @@
+"""What ``feedmill run`` does inside each Python process, once torch and feedmill are imported.
+
+It puts feedmill.DataLoader in the place of torch's DataLoader, or leaves that alone, and has both
+counted for the report at the end of the process. The options come through the environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+from typing import Any
+
+from feedmill.counting.accounts import StepCounters
+from feedmill.loader import OPTIONS, DataLoader, TorchDataLoader
+from feedmill.log.recorder import Recorder
+from feedmill.watching import tally
+from feedmill.watching.torch_path import TorchCounters, count_steps
+
+_PLACE = "_feedmill_place"
+_FOREIGN = "_feedmill_foreign"
+_AS_MADE = "_feedmill_options"  # ... values of our options behind our constructor, of a subclass
+
+
+def install() -> None:
+    """Called once a process, by the sitecustomize module beside this one."""
+    _observe_ours()
+    if os.environ["FEEDMILL_RUN"] == "watch":
+        _observe_torch()
+        return
+    _set_defaults()
+    # At this point hardly anybody but torch itself can have got hold of its class.
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] != "feedmill":
+            members = getattr(module, "__dict__", {})
+            if members.get("DataLoader") is TorchDataLoader:
+                members["DataLoader"] = DataLoader
+
+
+_DEFAULTS: dict[str, type] = {"native": str, "seed": int, "threads": int}
+
+
+def _set_defaults() -> None:
+    """The user's options become the constructor's defaults: what a script gives itself still
+    counts, subclasses have them, and there is one class for everybody to compare types with."""
+    for name, kind in _DEFAULTS.items():
+        text = os.environ.get(f"FEEDMILL_RUN_{name.upper()}")
+        if text:
+            _defaults()[name] = kind(text)
+
+
+def _defaults() -> dict[str, Any]:
+    defaults = _constructor.__kwdefaults__
+    assert defaults is not None
+    return defaults
+
+
+_constructor = DataLoader.__init__
+
+
+# ---- counting ------------------------------------------------------------------------------------
+
+
+def _observe_ours() -> None:
+    get_iterator = DataLoader._get_iterator
+
+    @functools.wraps(_constructor)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        _note_made(self)
+        names = _names_of_others(self)
+        if names:
+            vars(self)[_FOREIGN] = names
+            TorchDataLoader.__init__(self, *args, **kwargs)
+        else:
+            _constructor(self, *args, **kwargs)
+            if type(self) is not DataLoader:
+                vars(self)[_AS_MADE] = {name: vars(self)[name] for name in OPTIONS}
+
+    @functools.wraps(get_iterator)
+    def _get_iterator(self: Any) -> Any:
+        names = _names_overwritten(self)
+        if names:
+            return _foreign_iterator(self, names)
+        iterator = get_iterator(self)
+        inside = self._feedmill
+        _count(self, "native", inside.handles)
+        _count(self, "torch", inside.torch_counters, inside.reasons)
+        return iterator
+
+    DataLoader.__init__ = __init__
+    DataLoader._get_iterator = _get_iterator
+
+
+def _observe_torch() -> None:
+    init, get_iterator = TorchDataLoader.__init__, TorchDataLoader._get_iterator
+
+    @functools.wraps(init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not isinstance(self, DataLoader):
+            _note_made(self)
+        init(self, *args, **kwargs)
+
+    @functools.wraps(get_iterator)
+    def _get_iterator(self: Any) -> Any:
+        iterator = get_iterator(self)
+        if not isinstance(self, DataLoader):
+            counters = StepCounters()
+            count_steps(iterator, counters, recorder=_recorder(self, "watched", counters))
+            _count(self, "watched", counters)
+        return iterator
+
+    TorchDataLoader.__init__ = __init__
+    TorchDataLoader._get_iterator = _get_iterator
+
+
+def _note_made(loader: Any) -> None:
+    with contextlib.suppress(Exception):  # a report is not worth a training
+        place = tally.place_of_caller()
+        vars(loader)[_PLACE] = place
+        tally.note_made(place)
+
+
+def _count(loader: Any, path: str, account: Any, reasons: tuple[str, ...] = ()) -> None:
+    with contextlib.suppress(Exception):
+        place = vars(loader).get(_PLACE) or tally.place_of_caller()
+        tally.add(place, path, account, reasons)
+
+
+def _recorder(
+    loader: Any, path: str, counters: StepCounters, reasons: tuple[str, ...] = ()
+) -> Recorder:
+    """Writes the log of one iterator that torch makes, where FEEDMILL_LOG asks for it."""
+    recorder = Recorder(vars(loader).get(_PLACE), counters, counters.clock)
+    recorder.path, recorder.reasons = path, reasons
+    recorder.begin(None, batch_size=loader.batch_size)
+    return recorder
+
+
+# ---- subclasses ----------------------------------------------------------------------------------
+
+# A subclass that was written for torch's DataLoader knows nothing of the names that ours has
+# besides. Where it uses one of them itself, its loaders are torch's, with nothing of ours in them.
+
+
+def _names_of_others(loader: Any) -> list[str]:
+    """Names of ours that a subclass defines, or has set before its super().__init__()."""
+    kind = type(loader)
+    if kind is DataLoader:
+        return []
+    used = set(vars(loader))
+    for one in kind.__mro__[: kind.__mro__.index(DataLoader)]:
+        used |= vars(one).keys()
+    return sorted(used & {*OPTIONS, "_feedmill", "_feedmill_check"})
+
+
+def _names_overwritten(loader: Any) -> list[str]:
+    """Names of ours that are not ours in this loader."""
+    values = vars(loader)
+    if _FOREIGN in values:
+        return values[_FOREIGN]
+    names = [name for name in (*OPTIONS, "_feedmill") if name not in values]
+    # What a class that knows only torch's has set since is not meant for us, even if we could take
+    # it for an option.
+    made = values.get(_AS_MADE, {})
+    names += [name for name in made if values.get(name, made[name]) is not made[name]]
+    if not names:
+        with contextlib.suppress(ValueError):
+            loader._feedmill_check()
+            return []
+        names = [f"one of {', '.join(OPTIONS)}"]
+    return names
+
+
+def _foreign_iterator(loader: Any, names: list[str]) -> Any:
+    kind = type(loader)
+    who = "the script" if kind is DataLoader else f"{kind.__module__}.{kind.__qualname__}"
+    reason = f"{who} has a meaning of its own for {', '.join(names)}"
+    if _defaults()["native"] == "require":
+        raise RuntimeError(f"native='require', but the native path can't be taken: {reason}")
+    counters = TorchCounters()
+    recorder = _recorder(loader, "torch", counters, (reason,))
+    iterator = TorchDataLoader._get_iterator(loader)
+    count_steps(iterator, counters, recorder=recorder)
+    _count(loader, "torch", counters, (reason,))
+    return iterator

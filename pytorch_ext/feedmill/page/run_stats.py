@@ -1,0 +1,158 @@
+"""What a log says of a run as a whole: the Stats that its process had, and the verdict on them."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from feedmill.counting.records import CAUSES
+from feedmill.log.reader import Run
+from feedmill.report import terms
+from feedmill.report.stats import KEPT_SLOW_SAMPLES, SlowSample, Stats
+
+# A wait for data under this share of the time is no stall worth a sentence.
+_NO_STALL = 0.02
+
+
+def stats_of(run: Run) -> Stats:
+    """The counters at the latest end of an epoch; those of the steps alone if none ended."""
+    known = {one.name: {"int": int, "str": str}.get(one.type) for one in fields(Stats)}
+    if run.stats is None:
+        values = _from_steps(run)
+    else:
+        values = {name: value for name, value in run.stats.items()
+                  if known.get(name) is type(value)}
+        values.setdefault("path", path_of(run))
+    reasons = run.meta.get("reasons")
+    if isinstance(reasons, list):
+        values["reasons"] = tuple(map(str, reasons))
+    return Stats(**values, slow_samples=_slow_samples(run), steps=run.steps)
+
+
+def _slow_samples(run: Run) -> tuple[SlowSample, ...]:
+    kinds = {one.name: {"int": int, "str": str}[one.type] for one in fields(SlowSample)}
+    lines = [{name: line.get(name) for name in kinds} for line in run.slow]
+    whole = [
+        line for line in lines if all(type(line[name]) is kind for name, kind in kinds.items())
+    ]
+    return tuple(SlowSample(**line) for line in whole[:KEPT_SLOW_SAMPLES])
+
+
+def path_of(run: Run) -> str:
+    """"native", "torch" or "watched", as in Stats."""
+    path = run.meta.get("path")
+    return path if isinstance(path, str) else "native"
+
+
+def verdict_of(run: Run) -> str:
+    """The sentence on top of a report."""
+    if run.stats is None and len(run.steps):
+        return _unfinished(run)
+    return stats_of(run).report().partition("\n")[0]
+
+
+def report_of(run: Run) -> str:
+    """The report as text: the verdict, then the numbers behind it."""
+    if run.stats is None and len(run.steps):
+        return "\n".join([_unfinished(run), *_wait_lines(run)])
+    return stats_of(run).report()
+
+
+def run_name(run: Run) -> str:
+    """Whose run it is."""
+    parts = [f"rank {run.rank}" if run.rank is not None else "", run.place or "",
+             f"pid {run.pid}" if run.pid is not None else ""]
+    return ", ".join(part for part in parts if part) or "run"
+
+
+def after_stats(run: Run) -> int:
+    """Steps that the log has beyond the latest totals: of an epoch that did not end."""
+    batches = run.stats.get("batches") if run.stats else None
+    return max(0, len(run.steps) - batches) if isinstance(batches, int) else 0
+
+
+def loop_ns(steps: np.ndarray) -> int:
+    """Time that steps took: waiting, overhead and the script's own work."""
+    return int(steps["host_wait_ns"].sum()) + int(steps["compute_ns"].sum())
+
+
+def wait_parts(run: Run) -> list[tuple[str, int]]:
+    """The causes that steps waited for and the time of each, in ns, the largest first."""
+    totals = [(name, int(run.steps[name].sum())) for name in CAUSES]
+    return sorted(((name, ns) for name, ns in totals if ns), key=lambda part: -part[1])
+
+
+def _from_steps(run: Run) -> dict[str, Any]:
+    """What is known of a run that was killed within its first epoch."""
+    steps, meta, path = run.steps, run.meta, path_of(run)
+    if not len(steps):
+        return {"path": "none"}
+    values: dict[str, Any] = {
+        "path": path,
+        "batches": len(steps),
+        "samples": int(steps["n_samples"].sum()),
+        "epochs": len(_epochs(steps)),
+        "host_wait_ns": int(steps["host_wait_ns"].sum()),
+        "data_wait_ns": int(steps["data_wait_ns"].sum()),
+        "wall_ns": sum(_wall_ns(part) for part in _epochs(steps)),
+    }
+    values |= {f"wait_{name}": int(steps[name].sum()) for name in CAUSES}
+    if path != "native":
+        values["torch_batches"] = values["batches"]
+        values["torch_wait_ns"] = values["data_wait_ns"]
+        values["torch_wall_ns"] = values["wall_ns"]
+    for field, name, kind in (
+        ("n_threads", "threads", int), ("n_slots", "slots", int), ("slot_bytes", "slot_bytes", int),
+        ("reader", "reader", str), ("reader_reason", "reader_reason", str), ("cpu", "cpu", str),
+    ):
+        if isinstance(meta.get(name), kind):
+            values[field] = meta[name]
+    return values
+
+
+def _epochs(steps: np.ndarray) -> list[np.ndarray]:
+    return np.split(steps, np.flatnonzero(np.diff(steps["epoch"].astype(np.int64))) + 1)
+
+
+def _wall_ns(epoch: np.ndarray) -> int:
+    """From an epoch's first request to its last return."""
+    last = epoch[-1]
+    return max(0, int(last["request_ns"]) + int(last["host_wait_ns"]) - int(epoch[0]["request_ns"]))
+
+
+def _unfinished(run: Run) -> str:
+    """A verdict from steps alone: what the threads did is logged at the end of an epoch."""
+    total_ns, waits = loop_ns(run.steps), wait_parts(run)
+    waited_ns = sum(ns for _, ns in waits)
+    share = waited_ns / total_ns if total_ns else 0.0
+    waited = f"steps waited {percent(share)} of the time for data"
+    if share < _NO_STALL:
+        return f"no stall so far (unfinished run): {waited}"
+    name, ns = waits[0]
+    term = terms.cause(name, path_of(run))
+    text = (
+        f"stalled (unfinished run): {waited}, mainly ({percent(ns / waited_ns)} of the wait) for: "
+        f"{term.label}"
+    )
+    return f"{text}; what helps: {term.remedy}" if term.remedy else text
+
+
+def _wait_lines(run: Run) -> list[str]:
+    total_ns = loop_ns(run.steps)
+    rows = [
+        ("delivered", f"{len(run.steps):,} batches, {len(_epochs(run.steps))} epochs begun"),
+        ("wall time", f"{total_ns / 1e9:.2f} s in steps"),
+    ]
+    for name, ns in wait_parts(run):
+        label = terms.cause(name, path_of(run)).label
+        rows.append(("waited", f"{ns / 1e9:.3f} s, {percent(ns / total_ns)}, for: {label}"))
+    return [f"  {name:<10} {text}" for name, text in rows]
+
+
+def percent(share: float) -> str:
+    """A share as text, with a decimal where it is small."""
+    if 0 < share < 0.0005:
+        return "under 0.1 %"
+    return f"{100 * share:.0f} %" if share >= 0.1 or share == 0 else f"{100 * share:.1f} %"

@@ -1,0 +1,225 @@
+"""Decides whether a dataset's samples can be read natively, strictly.
+
+Recognised are torchvision's ImageFolder and DatasetFolder, datasets that offer ``feedmill_item``,
+and torch's Subset and ConcatDataset of them, nested in any way.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import ConcatDataset, IterableDataset, Subset
+
+from feedmill.recognition.samples import ConcatNode, Leaf, LeafNode, Source, SubsetNode
+from feedmill.recognition.transforms import read_transform
+from feedmill.recognition.untouched import is_original, replaced_methods, shadows, type_name
+
+_JPEG_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif")
+_PROBED_SAMPLES = 10000
+_MAX_DEPTH = 16
+_INDEX_LISTS = (list, tuple, range, np.ndarray, torch.Tensor)
+
+
+def read_dataset(dataset: Any) -> Source | list[str]:
+    """A dataset's samples and their plan, as both are now; or all reasons why not.
+
+    Draws no random number and changes nothing.
+    """
+    reading = _Reading()
+    node = reading.read(dataset, 0)
+    if node is not None and len({leaf.plan for leaf in node.leaves}) > 1:
+        reading.refuse("the datasets that are put together have transforms of different results")
+    if node is not None and not len(dataset):
+        reading.refuse("the dataset is empty")
+    if reading.reasons or node is None:
+        return reading.reasons
+    return Source(dataset, node)
+
+
+class _Reading:
+    """Reasons against the dataset found so far, and what was read so far."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+        # By id: one dataset or transform may be in several places.
+        self._nodes: dict[int, Any] = {}
+        self._transforms: dict[int, Any] = {}
+
+    def refuse(self, reason: str) -> None:
+        if reason not in self.reasons:
+            self.reasons.append(reason)
+
+    def read(self, dataset: Any, depth: int) -> Any:
+        """The node of a dataset; None: it was refused."""
+        if depth > _MAX_DEPTH:
+            self.refuse(f"datasets are nested more than {_MAX_DEPTH} deep")
+            return None
+        if id(dataset) not in self._nodes:
+            self._nodes[id(dataset)] = self._read(dataset, depth)
+        return self._nodes[id(dataset)]
+
+    def _read(self, dataset: Any, depth: int) -> Any:
+        kind = type(dataset)
+        if _owner(kind, "feedmill_item") is not None:
+            return self._read_offered(dataset)
+        if kind is Subset:
+            return self._read_subset(dataset, depth)
+        if kind is ConcatDataset:
+            return self._read_concat(dataset, depth)
+        folder = sys.modules.get("torchvision.datasets.folder")
+        if folder is not None and kind in (folder.ImageFolder, folder.DatasetFolder):
+            return self._read_folder(dataset, folder)
+        self.refuse(
+            f"the dataset is a {type_name(kind)}; torchvision's ImageFolder and DatasetFolder "
+            "themselves, no subclass, Subset and ConcatDataset of them, and datasets with a "
+            "method feedmill_item are recognised"
+        )
+        return None
+
+    def _leaf(self, dataset: Any, find: Any, load: Any, offered: bool, slot: str) -> Any:
+        transform = getattr(dataset, slot, None)
+        if id(transform) not in self._transforms:
+            self._transforms[id(transform)] = read_transform(transform)
+        read = self._transforms[id(transform)]
+        if isinstance(read, list):
+            for reason in read:
+                self.refuse(reason)
+            return None
+        return LeafNode(
+            Leaf(dataset, find, load, offered, slot, *read), type(dataset).__name__
+        )
+
+    # ---- torch's own -----------------------------------------------------------------------------
+
+    def _is_untouched(self, dataset: Any, library: str) -> bool:
+        name = type(dataset).__name__
+        n_before = len(self.reasons)
+        for method in replaced_methods(type(dataset), library):
+            self.refuse(f"{name}.{method} was replaced")
+        own = shadows(dataset)
+        if "__getitems__" in vars(dataset):
+            own = sorted({*own, "__getitems__"})
+        if own:
+            self.refuse(f"the {name} object has its own {', '.join(own)}")
+        return len(self.reasons) == n_before
+
+    def _read_subset(self, subset: Any, depth: int) -> Any:
+        if not self._is_untouched(subset, "torch"):
+            return None
+        if type(subset.indices) not in _INDEX_LISTS:
+            self.refuse(f"a Subset's indices are a {type_name(type(subset.indices))}, not a list")
+            return None
+        inner = self.read(subset.dataset, depth + 1)
+        return inner and SubsetNode(subset, inner)
+
+    def _read_concat(self, dataset: Any, depth: int) -> Any:
+        if not self._is_untouched(dataset, "torch"):
+            return None
+        if len(dataset.datasets) != len(dataset.cumulative_sizes):
+            self.refuse("a ConcatDataset's datasets were changed after it was made")
+            return None
+        parts = [self.read(part, depth + 1) for part in dataset.datasets]
+        return None if None in parts else ConcatNode(dataset, parts)
+
+    # ---- torchvision's folders -------------------------------------------------------------------
+
+    def _read_folder(self, dataset: Any, folder: Any) -> Any:
+        if hasattr(type(dataset), "__getitems__"):
+            self.refuse(f"{type(dataset).__name__} was given a __getitems__")
+        untouched = self._is_untouched(dataset, "torchvision")
+        self._check_file_loader(dataset, folder)
+        if dataset.target_transform is not None:
+            self.refuse("the dataset has a target_transform")
+        self._check_samples(dataset.samples)
+        leaf = self._leaf(dataset, dataset.samples.__getitem__, dataset.loader, False, "transform")
+        return leaf if untouched else None
+
+    def _check_file_loader(self, dataset: Any, folder: Any) -> None:
+        originals = [
+            getattr(folder, name)
+            for name in ("default_loader", "pil_loader")
+            if is_original(getattr(folder, name, None), folder.__name__, name)
+        ]
+        if len(originals) != 2:
+            self.refuse("torchvision's default_loader or pil_loader was replaced")
+        elif not any(dataset.loader is original for original in originals):
+            self.refuse("the dataset's loader is not torchvision's default_loader")
+        elif (backend := sys.modules["torchvision"].get_image_backend()) != "PIL":
+            self.refuse(f"torchvision's image backend is {backend}, not PIL")
+
+    def _check_samples(self, samples: Any) -> None:
+        if type(samples) not in (list, tuple):
+            kind = type_name(type(samples))
+            return self.refuse(f"the dataset's samples are a {kind}, not a list")
+        if not samples:
+            return self.refuse("the dataset is empty")
+        n_jpeg = n_probed = 0
+        for sample in samples[:: max(1, -(-len(samples) // _PROBED_SAMPLES))]:
+            n_probed += 1
+            try:
+                n_jpeg += str(sample[0]).lower().endswith(_JPEG_SUFFIXES)
+            except (TypeError, IndexError, KeyError):
+                return self.refuse("the dataset's samples are not (path, target) pairs")
+        if 2 * n_jpeg < n_probed:
+            self.refuse(
+                f"most files are not JPEGs by name ({n_jpeg} of {n_probed} looked at are)"
+            )
+
+    # ---- the user's own --------------------------------------------------------------------------
+
+    def _read_offered(self, dataset: Any) -> Any:
+        kind = type(dataset)
+        name = type_name(kind)
+        if isinstance(dataset, IterableDataset):
+            return self.refuse(f"{name} is an IterableDataset; it has no indices")
+        if getattr(kind, "__len__", None) is None:
+            return self.refuse(f"{name} offers feedmill_item, but has no length")
+        offers = _owner(kind, "feedmill_item")
+        gets = _owner(kind, "__getitem__")
+        if gets is not None and gets is not offers and issubclass(gets, offers):
+            self.refuse(
+                f"{type_name(gets)} has a __getitem__ of its own, but {type_name(offers)}'s "
+                "feedmill_item; it must say what belongs to it"
+            )
+        if hasattr(dataset, "__getitems__"):
+            self.refuse(f"{name} has __getitems__, for which feedmill_item does not stand")
+        if getattr(dataset, "target_transform", None) is not None:
+            self.refuse("the dataset has a target_transform")
+        folder = sys.modules.get("torchvision.datasets.folder")
+        if folder is not None and isinstance(dataset, folder.DatasetFolder):
+            self._check_file_loader(dataset, folder)
+        slot = self._slot(dataset)
+        return slot and self._leaf(dataset, dataset.feedmill_item, load_rgb, True, slot)
+
+    def _slot(self, dataset: Any) -> str | None:
+        """The attribute that holds the transform of images, of those that torchvision's own
+        datasets have; None: refused."""
+        transform = getattr(dataset, "transform", None)
+        both = getattr(dataset, "transforms", None)
+        if both is None:
+            return "transform"
+        vision = sys.modules.get("torchvision.datasets.vision")
+        if vision is None or type(both) is not vision.StandardTransform:
+            if transform is None:
+                return "transforms"
+            return self.refuse("the dataset has both transform and transforms")
+        if both.transform is not transform or both.target_transform is not None:
+            return self.refuse("the dataset's transforms are not its transform alone")
+        return "transform"
+
+
+def _owner(kind: type, name: str) -> type | None:
+    """The class among a type's bases that defines a method."""
+    return next((one for one in kind.__mro__ if name in vars(one)), None)
+
+
+def load_rgb(path: Any) -> Any:
+    """A file, or an image's bytes, as torchvision's pil_loader gives it: a PIL image, RGB."""
+    from PIL import Image
+
+    with open(path, "rb") if type(path) is not bytes else io.BytesIO(path) as file:
+        return Image.open(file).convert("RGB")

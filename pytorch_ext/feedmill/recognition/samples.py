@@ -1,0 +1,263 @@
+"""The samples behind a DataLoader's indices, found as its dataset itself would."""
+
+from __future__ import annotations
+
+import bisect
+import operator
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from feedmill.recognition.plan import Plan
+from feedmill.recognition.transforms import Step
+
+_MAX_PATH_BYTES = 4095
+
+
+@dataclass(frozen=True, eq=False)
+class Leaf:
+    """A dataset that names files, with its transform as it was when it was looked at.
+
+    Attributes:
+        dataset: the user's object.
+        find: index -> (path, target), raising what the dataset raises.
+        load: path -> PIL image, raising what the dataset raises.
+        offered: the dataset offers feedmill_item; instead of a path it may give an image's bytes.
+        slot: "transform" or "transforms", the dataset's attribute that holds its transform.
+        plan, steps: what read_transform() makes of that.
+    """
+
+    dataset: Any
+    find: Callable[[Any], Any]
+    load: Callable[[Any], Any]
+    offered: bool
+    slot: str
+    plan: Plan
+    steps: tuple[Step, ...]
+
+    def identity(self) -> list[Any]:
+        """The objects that make it give these samples."""
+        owner = getattr(self.find, "__self__", None)
+        return [self.dataset, owner, *(step.transform for step in self.steps)]
+
+
+class Item(NamedTuple):
+    """A sample before it is loaded.
+
+    Attributes:
+        position: index in the DataLoader's dataset, from 0; keys the random draws.
+        path: of the file, as the dataset has it; "" where the bytes are given.
+        data: the encoded image, None where it is in a file.
+        target: as the dataset delivers it.
+        leaf: the dataset that holds it, and ``index``, its index there.
+    """
+
+    position: int
+    path: Any
+    data: bytes | None
+    target: Any
+    leaf: Leaf
+    index: Any
+
+    def load(self) -> Any:
+        """The PIL image; raises what the dataset raises."""
+        return self.leaf.load(self.path if self.data is None else self.data)
+
+    def __str__(self) -> str:
+        file = f"file {self.path!r}" if self.data is None else "bytes in memory"
+        return f"dataset index {self.position}, {file}"
+
+
+class NotNative(Exception):
+    """Why a sample can be loaded on torch's path only.
+
+    Attributes:
+        index: by which it was asked for.
+        path: of its file, None where it is not known.
+    """
+
+    def __init__(self, index: Any, path: Any, why: str) -> None:
+        super().__init__(why)
+        self.index = index
+        self.path = path
+
+
+# ---- from an index to its sample -----------------------------------------------------------------
+
+
+class LeafNode:
+    """The end of the line: a dataset that names files."""
+
+    def __init__(self, leaf: Leaf, kind: str) -> None:
+        self.leaves = (leaf,)
+        self.kind = kind
+
+    def locate(self, index: Any) -> tuple[Leaf, Any]:
+        return self.leaves[0], index
+
+    def identity(self) -> list[Any]:
+        return self.leaves[0].identity()
+
+
+class SubsetNode:
+    """torch's Subset."""
+
+    def __init__(self, subset: Any, inner: Any) -> None:
+        self._indices = subset.indices
+        self.inner = inner
+        self.leaves = inner.leaves
+        self.kind = f"Subset of {inner.kind}"
+
+    def locate(self, index: Any) -> tuple[Leaf, Any]:
+        return self.inner.locate(self._indices[index])
+
+    def identity(self) -> list[Any]:
+        return [self._indices, *self.inner.identity()]
+
+    def translate(self, indices: Iterable[Any]) -> list[Any]:
+        return [self._indices[index] for index in indices]
+
+
+def _translate(node: Any, indices: list[Any]) -> tuple[list[Any], Any]:
+    """The indices in the innermost of Subsets, and that one."""
+    while isinstance(node, SubsetNode) and isinstance(node.inner, SubsetNode):
+        indices, node = node.translate(indices), node.inner
+    return indices, node
+
+
+class ConcatNode:
+    """torch's ConcatDataset."""
+
+    def __init__(self, dataset: Any, parts: Sequence[Any]) -> None:
+        self._ends = dataset.cumulative_sizes
+        self._parts = parts
+        self.leaves = tuple(leaf for part in parts for leaf in part.leaves)
+        kinds = ", ".join(part.kind for part in parts[:3])
+        self.kind = f"ConcatDataset of {kinds}{', ...' if len(parts) > 3 else ''}"
+
+    def locate(self, index: Any) -> tuple[Leaf, Any]:
+        if index < 0:
+            if -index > self._ends[-1]:
+                raise ValueError("absolute value of index should not exceed dataset length")
+            index = self._ends[-1] + index
+        part = bisect.bisect_right(self._ends, index)
+        return self._parts[part].locate(index if part == 0 else index - self._ends[part - 1])
+
+    def identity(self) -> list[Any]:
+        return [one for part in self._parts for one in part.identity()]
+
+
+class Source:
+    """The samples of a DataLoader's dataset, as they were when it was looked at.
+
+    Attributes:
+        n_samples: how many.
+        plan: of their transforms, all have the same, and of the DataLoader's options.
+        kind: such as "Subset of ImageFolder".
+        gives_bytes: samples may come with the encoded image in place of a path.
+    """
+
+    def __init__(self, dataset: Any, node: Any) -> None:
+        self.n_samples = len(dataset)
+        self.plan: Plan = node.leaves[0].plan
+        self.kind: str = node.kind
+        self.gives_bytes: bool = any(leaf.offered for leaf in node.leaves)
+        self._node = node
+
+    def is_like(self, other: Source) -> bool:
+        """Whether both give the same samples: of the same objects, as far as those are not changed
+        in place."""
+        mine, theirs = self._node.identity(), other._node.identity()
+        return (
+            (self.n_samples, self.plan, self.kind) == (other.n_samples, other.plan, other.kind)
+            and len(mine) == len(theirs)
+            and all(map(operator.is_, mine, theirs))
+        )
+
+    def item(self, index: Any) -> Item:
+        """The sample of an index. Raises what the dataset raises, and NotNative where only torch's
+        path can load the sample."""
+        return self._item(self._node, index, index)
+
+    def fill(self, items: list[Item], indices: Iterable[Any]) -> Callable[[], Any] | None:
+        """Appends the samples of a batch, looked up in the order in which torch does it.
+
+        A Subset of a Subset translates all indices before the first sample is touched.
+
+        Returns:
+            None, or where a sample could not be looked up what raises that again: as item(). The
+            exception itself is not kept: with it would be the frames that it went through.
+        """
+        node = self._node
+        pairs: Iterable[tuple[Any, Any]] = ((index, index) for index in indices)
+        if isinstance(node, SubsetNode) and isinstance(node.inner, SubsetNode):
+            asked = list(indices)
+            try:
+                inner, node = _translate(node, asked)
+            except Exception:
+                return partial(_translate, node, asked)
+            pairs = zip(asked, inner)
+        for index, inner_index in pairs:
+            try:
+                item = self._item(node, index, inner_index)
+            except Exception:
+                return partial(self._item, node, index, inner_index)
+            items.append(item)
+        return None
+
+    def _item(self, node: Any, asked: Any, index: Any) -> Item:
+        """The sample that was asked for by one index and has another one in ``node``."""
+        if isinstance(index, list) and isinstance(node, SubsetNode):
+            raise NotNative(asked, None, "a list of indices asks for several samples")
+        leaf, index = node.locate(index)
+        return self._checked(asked, leaf, index, leaf.find(index))
+
+    def _checked(self, asked: Any, leaf: Leaf, index: Any, found: Any) -> Item:
+        """What find() gave, as far as the native loader can take it."""
+        if leaf.offered and not (isinstance(found, (tuple, list)) and len(found) == 2):
+            raise TypeError(
+                f"feedmill_item gave a {type(found).__name__} for index {index!r}; it must give a "
+                "pair (path or bytes, target)"
+            )
+        path, target = found
+        position = _position(asked, path)
+        if position < 0:
+            position += self.n_samples
+        if not 0 <= position < self.n_samples:
+            raise NotNative(
+                asked, path, f"the dataset had {self.n_samples} samples when iter() was called"
+            )
+        if leaf.offered and isinstance(path, (bytes, bytearray, memoryview, np.ndarray)):
+            return Item(position, "", bytes(path), target, leaf, index)
+        if why := _why_no_path(path):
+            raise NotNative(asked, path, why)
+        return Item(position, path, None, target, leaf, index)
+
+
+def _position(index: Any, path: Any) -> int:
+    """An index of any type as an int."""
+    if type(index) is int:
+        return index
+    try:
+        return operator.index(index)
+    except (TypeError, ValueError) as error:
+        raise NotNative(index, path, f"the index is not usable ({error})") from None
+
+
+def _why_no_path(path: Any) -> str:
+    """Why the native loader can't take a path; "" if it can."""
+    if type(path) is not str:
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            return f"a path must be str, bytes or os.PathLike, not {type(path).__name__}"
+        path = os.fsdecode(path)
+    if not path or "\0" in path:
+        return "no file has such a path"
+    try:
+        n_bytes = len(path) if path.isascii() else len(os.fsencode(path))
+    except UnicodeEncodeError:
+        return "it can't be encoded for the file system"
+    return f"it has more than {_MAX_PATH_BYTES} bytes" if n_bytes > _MAX_PATH_BYTES else ""

@@ -1,0 +1,479 @@
+"""Reads a transform of torchvision's into a plan, strictly.
+
+Whatever might give other pixels than the native code is refused, with a reason in plain words:
+other types than the exact ones known here, changed classes, objects with something of their own.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate
+
+from feedmill.recognition.formats import TORCH_DTYPES, bytes_of
+from feedmill.recognition.plan import (
+    CENTER_CROP,
+    FILTERS,
+    MAX_OPS,
+    MAX_SIZE_PX,
+    RANDOM_HORIZONTAL_FLIP,
+    RANDOM_RESIZED_CROP,
+    RESIZE,
+    Op,
+    Plan,
+    Refusal,
+    leads_to_one_size,
+    max_image_pixels,
+    resize_order,
+)
+from feedmill.recognition.untouched import (
+    hooks_of,
+    is_original,
+    replaced_methods,
+    shadows,
+    type_name,
+)
+
+V1, V2 = "torchvision.transforms.transforms", "torchvision.transforms.v2"
+_PRESETS = "torchvision.transforms._presets"
+_SEQUENTIAL = "torch.nn.modules.container"
+_LINEAR = "torch.nn.modules.linear"
+
+_GEOMETRY = frozenset({"Resize", "CenterCrop", "RandomResizedCrop", "RandomHorizontalFlip"})
+_TO_TENSOR = frozenset({"PILToTensor", "ToTensor", "ToImage"})
+_PIXELS = frozenset({"ConvertImageDtype", "ToDtype", "Normalize", "ToPureTensor"})
+_KNOWN = {
+    V1: _GEOMETRY | {"PILToTensor", "ToTensor", "ConvertImageDtype", "Normalize"},
+    V2: _GEOMETRY | _TO_TENSOR | _PIXELS | {"Identity"},
+    _PRESETS: frozenset({"ImageClassification"}),
+    _LINEAR: frozenset({"Identity"}),
+}
+_CONTAINERS = {V1: "Compose", V2: "Compose", _SEQUENTIAL: "Sequential"}
+# torchvision's functions that the transforms above call, by module.
+_FUNCTIONS = {
+    "torchvision.transforms.functional": (
+        "resize", "center_crop", "crop", "pad", "resized_crop", "hflip", "to_tensor",
+        "pil_to_tensor", "convert_image_dtype", "normalize", "_interpolation_modes_from_int",
+    ),
+    "torchvision.transforms._functional_pil": ("resize", "crop", "pad", "hflip"),
+    "torchvision.transforms.v2.functional": (
+        "resize", "center_crop", "resized_crop", "horizontal_flip", "to_image", "pil_to_tensor",
+        "to_dtype", "normalize",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One of the user's transform objects, and which of the plan's ops it stands for.
+
+    Attributes:
+        transform: the object itself.
+        kinds: kinds of the ops, in order; empty where it works on pixel values.
+        module: the module whose class it is: V1, V2, ...
+    """
+
+    transform: Any
+    kinds: tuple[int, ...]
+    module: str
+
+    @property
+    def name(self) -> str:
+        return type(self.transform).__name__
+
+
+def read_transform(transform: Any) -> tuple[Plan, tuple[Step, ...]] | list[str]:
+    """The plan of a transform as it is now, and its steps; or all reasons why there is none.
+
+    Draws no random number and changes nothing.
+    """
+    if transform is None:
+        return ["the dataset has no transform; images would stay PIL images"]
+    reading = _Reading()
+    try:
+        for one in _flat(transform):
+            reading.take(one)
+        reading.finish()
+    except Refusal as refusal:
+        reading.refuse(str(refusal))
+    if reading.reasons:
+        return reading.reasons
+    plan = Plan(
+        tuple(reading.ops),
+        reading.dtype,
+        reading.value_table,
+        resize_order(),
+        max_image_pixels(),
+        reading.as_image,
+    )
+    return plan, tuple(reading.steps)
+
+
+# ---- what the objects are ------------------------------------------------------------------------
+
+
+def _is_known(kind: type, module: str, name: str) -> bool:
+    # A class of torchvision's exists only where that module was imported.
+    return kind is getattr(sys.modules.get(module), name, None)
+
+
+def _flat(transform: Any, depth: int = 0) -> Iterator[Any]:
+    """The transforms inside Compose and Sequential objects, in order."""
+    kind = type(transform)
+    module = next((key for key, name in _CONTAINERS.items() if _is_known(kind, key, name)), None)
+    if module is None:
+        yield transform
+        return
+    name = _CONTAINERS[module]
+    _check_object(transform, module)
+    inner = list(transform.children()) if module == _SEQUENTIAL else transform.transforms
+    if type(inner) not in (list, tuple):
+        raise Refusal(f"{name}.transforms is not a list")
+    if depth == 16:
+        raise Refusal("Compose objects are nested more than 16 deep")
+    for one in inner:
+        yield from _flat(one, depth + 1)
+
+
+def _module_of(transform: Any) -> str:
+    """The module whose class a transform is, exactly; Refusal if it is no known one."""
+    kind = type(transform)
+    for module, names in _KNOWN.items():
+        if kind.__name__ in names and _is_known(kind, module, kind.__name__):
+            _check_object(transform, module)
+            return module
+    raise Refusal(f"the transform {type_name(kind)} is not supported natively")
+
+
+def _check_object(transform: Any, module: str) -> None:
+    """Refuses an object or class that is not as its library made it."""
+    kind = type(transform)
+    name = kind.__name__
+    own = [one for one in shadows(transform) if one not in ("training", "_is_full_backward_hook")]
+    if own:
+        raise Refusal(f"a {name} object has its own {', '.join(own)}")
+    if replaced := replaced_methods(kind, module.partition(".")[0]):
+        raise Refusal(f"{name}.{replaced[0]} was replaced")
+    if isinstance(transform, torch.nn.Module):
+        call = torch.nn.Module.__call__
+        if kind.__call__ is not call or not is_original(
+            call, "torch.nn.modules.module", "Module._wrapped_call_impl"
+        ):
+            raise Refusal(f"{name}.__call__ was replaced")
+        if hooks := hooks_of(transform):
+            raise Refusal(hooks)
+
+
+def _check_functions() -> None:
+    for module, names in _FUNCTIONS.items():
+        if module not in sys.modules:
+            continue
+        for name in names:
+            function = getattr(sys.modules[module], name, None)
+            home = getattr(function, "__module__", None) or ""
+            if not home.startswith("torchvision.transforms") or not is_original(
+                function, home, name
+            ):
+                raise Refusal(f"{module}.{name} was replaced")
+    _check_pillow()
+
+
+def _check_pillow() -> None:
+    from PIL import Image
+
+    for name in ("resize", "crop", "transpose", "convert", "paste"):
+        if not is_original(vars(Image.Image).get(name), "PIL.Image", f"Image.{name}"):
+            raise Refusal(f"PIL.Image.Image.{name} was replaced")
+    if not is_original(Image.open, "PIL.Image", "open"):
+        raise Refusal("PIL.Image.open was replaced")
+    opens = Image.OPEN.get("JPEG")  # nothing before the first image was opened
+    if opens is not None and getattr(opens[0], "__module__", None) != "PIL.JpegImagePlugin":
+        raise Refusal("Pillow's decoder of JPEGs was replaced")
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Reading:
+    """What was found so far, from the first transform on."""
+
+    steps: list[Step] = field(default_factory=list)
+    ops: list[Op] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    dtype: str = ""
+    value_table: bytes | None = None
+    as_image: bool = False
+    # What the steps so far make of every pixel value; None: pixels are still those of a PIL image.
+    ramp: Any = None
+    tensor_error: bool = False
+    n_resizes: int = 0
+
+    def refuse(self, reason: str) -> None:
+        if reason not in self.reasons:
+            self.reasons.append(reason)
+
+    def take(self, transform: Any) -> None:
+        """The next transform; one that is refused is noted, and reading goes on."""
+        try:
+            module = _module_of(transform)
+            name = type(transform).__name__
+            if name == "Identity":
+                return
+            if name == "ImageClassification":
+                self._take_preset(transform, module)
+            elif name in _GEOMETRY:
+                self._take_geometry(transform, name, module)
+            else:
+                self._take_pixels(transform, name, module)
+        except Refusal as refusal:
+            self.refuse(str(refusal))
+
+    def _take_geometry(self, transform: Any, name: str, module: str) -> None:
+        if self.ramp is not None or self.tensor_error:
+            self._check_on_tensor(name, module)
+        op = _op_of(transform, name, module)
+        self._add_op(op)
+        self.steps.append(Step(transform, (op.kind,), module))
+
+    def _check_on_tensor(self, name: str, module: str) -> None:
+        if self.tensor_error:
+            return
+        if name in ("Resize", "RandomResizedCrop"):
+            # torchvision resizes tensors by another kernel, with other pixels.
+            raise Refusal(f"{name} follows the conversion to a tensor; put it before")
+        if type(self.ramp) is not torch.Tensor and module == V1:
+            raise Refusal(f"torchvision.transforms.{name} follows v2.ToImage; use v2.{name}")
+        zeros = self.ramp[..., 0]
+        if name == "CenterCrop" and bool(((zeros != 0) | torch.signbit(zeros)).any()):
+            raise Refusal("CenterCrop follows Normalize, and pads small images with zeros then")
+
+    def _add_op(self, op: Op) -> None:
+        self.ops.append(op)
+        self.n_resizes += op.kind in (RESIZE, RANDOM_RESIZED_CROP)
+
+    def _take_preset(self, preset: Any, module: str) -> None:
+        """torchvision's ImageClassification: Resize, CenterCrop, to float, Normalize in one."""
+        if self.ramp is not None or self.tensor_error:
+            raise Refusal("ImageClassification follows the conversion to a tensor")
+        size, crop = preset.resize_size, preset.crop_size
+        if not isinstance(crop, Sequence) or len(crop) not in (1, 2):
+            raise Refusal(f"ImageClassification has crop_size={crop!r}")
+        resize = _resize_op(size, None, _filter_of(preset, "ImageClassification", V1))
+        ramp = self._first_ramp()
+        height, width = _size_pair((crop[0], crop[-1]), "ImageClassification")
+        self._add_op(resize)
+        self._add_op(Op(CENTER_CROP, height, width))
+        self.steps.append(Step(preset, (RESIZE, CENTER_CROP), module))
+        # The object itself, told to leave the ramp's 256 x 1 pixels in place.
+        pixels = copy.copy(preset)
+        pixels.resize_size, pixels.crop_size = [1], [1, 256]
+        self._run_on_ramp(pixels, ramp)
+
+    def _take_pixels(self, transform: Any, name: str, module: str) -> None:
+        if name in _TO_TENSOR and self.ramp is None:
+            ramp = self._first_ramp()
+            if name == "ToTensor" and torch.get_default_dtype() is not torch.float32:
+                self.tensor_error = True
+                raise Refusal(f"torch's default dtype is {torch.get_default_dtype()}")
+            self.steps.append(Step(transform, (), module))
+            self._run_on_ramp(transform, ramp)
+            return
+        if self.tensor_error:
+            return
+        if self.ramp is None:
+            raise Refusal(f"{name} stands before the conversion to a tensor")
+        if name in ("PILToTensor", "ToTensor") and module == V1:
+            raise Refusal(f"{name} follows another conversion to a tensor")
+        if name == "Normalize":
+            _check_normalize(transform, self.ramp.dtype)
+        self.steps.append(Step(transform, (), module))
+        self._run_on_ramp(transform, self.ramp)
+
+    def _first_ramp(self) -> Any:
+        """The ramp for the conversion to a tensor. Without one, what follows can't be judged."""
+        try:
+            _check_functions()
+        except Refusal:
+            self.tensor_error = True
+            raise
+        return _ramp()
+
+    def _run_on_ramp(self, transform: Any, ramp: Any) -> None:
+        """Exact by construction: the user's own object says what it makes of each pixel value."""
+        try:
+            with torch.no_grad():
+                self.ramp = transform(ramp.clone() if isinstance(ramp, torch.Tensor) else ramp)
+        except Exception as error:  # whatever it is, torch will raise it at the first sample
+            self.tensor_error = True
+            raise Refusal(f"the transform fails on an image: {error}") from None
+        if not isinstance(self.ramp, torch.Tensor) or tuple(self.ramp.shape) != (3, 1, 256):
+            self.tensor_error = True
+            raise Refusal(f"{type(transform).__name__} does not give an image tensor of 3 channels")
+
+    def finish(self) -> None:
+        """What can be told only when all transforms are known."""
+        if self.n_resizes > 1:
+            self.refuse("the transform resizes more than once")
+        if not leads_to_one_size(self.ops) and not self.reasons:
+            self.refuse("the transform does not lead to one size for all images")
+        if len(self.ops) > MAX_OPS:
+            self.refuse(f"the transform has {len(self.ops)} geometric steps; {MAX_OPS} at most")
+        if self.ramp is not None and not self.tensor_error:
+            self._finish_pixels(self.ramp)
+        elif not self.reasons:
+            self.refuse("the transform does not end in a tensor (ToTensor or PILToTensor)")
+
+    def _finish_pixels(self, ramp: torch.Tensor) -> None:
+        kind = type(ramp)
+        self.as_image = kind is not torch.Tensor
+        if self.as_image and kind is not getattr(
+            sys.modules.get("torchvision.tv_tensors"), "Image", None
+        ):
+            self.refuse(f"the transform gives a {type_name(kind)}")
+        elif ramp.dtype not in TORCH_DTYPES.values() or ramp.device.type != "cpu":
+            self.refuse(
+                f"the transform gives {ramp.dtype} on {ramp.device}; on the CPU, "
+                f"{', '.join(map(str, TORCH_DTYPES.values()))} are native"
+            )
+        elif type(default_collate([ramp])) is not torch.Tensor:
+            self.refuse("torch's default_collate gives something else than a plain tensor")
+        else:
+            self._make_table(ramp.as_subclass(torch.Tensor))
+
+    def _make_table(self, ramp: torch.Tensor) -> None:
+        if ramp.dtype is torch.uint8:
+            self.dtype = "uint8"
+            if not torch.equal(ramp, torch.arange(256, dtype=torch.uint8).expand(3, 1, 256)):
+                self.refuse("the transform changes uint8 values")
+            return
+        self.dtype = str(ramp.dtype).removeprefix("torch.")
+        if not bool(torch.isfinite(ramp).all()):
+            self.refuse("Normalize gives values that are not finite")
+        self.value_table = bytes_of(ramp)
+
+
+def _ramp() -> Any:
+    """A PIL image of 256 x 1 pixels that holds each value once in each channel."""
+    from PIL import Image
+
+    return Image.fromarray(np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], 3, axis=2))
+
+
+# ---- geometry ------------------------------------------------------------------------------------
+
+
+def _op_of(transform: Any, name: str, module: str) -> Op:
+    if name == "RandomHorizontalFlip":
+        p = transform.p
+        if type(p) not in (int, float) or math.isnan(p):
+            raise Refusal(f"RandomHorizontalFlip has p={p!r}")
+        return Op(RANDOM_HORIZONTAL_FLIP, p=min(max(float(p), 0.0), 1.0))
+    if name == "CenterCrop":
+        height, width = _size_pair(transform.size, name)
+        return Op(CENTER_CROP, height, width)
+    if name == "Resize":
+        resampling = _filter_of(transform, name, module)
+        return _resize_op(transform.size, transform.max_size, resampling)
+    return _random_resized_crop_op(transform, module)
+
+
+def _filter_of(transform: Any, name: str, module: str) -> int:
+    """fm_filter of a transform's interpolation, which is a mode, Pillow's number of one or, in v2,
+    its name; Refusal for what torchvision does not take."""
+    from PIL import Image
+
+    value = transform.interpolation
+    functional = sys.modules["torchvision.transforms.functional"]
+    modes = functional.InterpolationMode
+    mode = value
+    if type(value) in (int, bool, getattr(Image, "Resampling", int)):
+        try:
+            mode = functional._interpolation_modes_from_int(value)
+        except KeyError:
+            mode = None
+    elif type(value) is str and module == V2 and _takes_mode_names(type(transform)):
+        mode = next((one for one in modes if one.value == value), None)
+    # What Pillow is told: torchvision has two modes for its nearest one.
+    number = functional.pil_modes_mapping.get(mode) if type(mode) is modes else None
+    if number not in FILTERS:
+        raise Refusal(f"{name} has interpolation={value!r}, which is none of Pillow's filters")
+    return FILTERS[number]
+
+
+def _takes_mode_names(kind: type) -> bool:
+    """Whether this torchvision takes interpolation="bilinear"; older ones do not."""
+    return isinstance(inspect.signature(kind).parameters["interpolation"].default, str)
+
+
+def _random_resized_crop_op(transform: Any, module: str) -> Op:
+    height, width = _size_pair(transform.size, "RandomResizedCrop")
+    scale = _range_pair(transform.scale, "RandomResizedCrop's scale")
+    ratio = _range_pair(transform.ratio, "RandomResizedCrop's ratio")
+    # The native draws are made in float32, where these limits must be ordinary values.
+    if scale[0] < 0 or scale[1] > 1e30 or ratio[0] < 1e-30 or ratio[1] > 1e30:
+        raise Refusal(f"RandomResizedCrop has scale={scale} and ratio={ratio}")
+    if module == V2 and not torch.equal(
+        transform._log_ratio, torch.log(torch.tensor(transform.ratio))
+    ):
+        raise Refusal("RandomResizedCrop's ratio was changed; v2 goes on with the earlier one")
+    resampling = _filter_of(transform, "RandomResizedCrop", module)
+    return Op(RANDOM_RESIZED_CROP, height, width, 0, *scale, *ratio, filter=resampling)
+
+
+def _resize_op(size: Any, max_size: Any, resampling: int) -> Op:
+    if isinstance(size, Sequence) and len(size) == 2:
+        if max_size is not None:
+            raise Refusal("Resize has both a pair of sizes and max_size")
+        height, width = _size_pair(size, "Resize")
+        return Op(RESIZE, height, width, filter=resampling)
+    short = size[0] if isinstance(size, Sequence) and len(size) == 1 else size
+    if not _is_size(short) or (max_size is not None and not _is_size(max_size)):
+        raise Refusal(f"Resize has size={size!r} and max_size={max_size!r}")
+    if max_size is not None and max_size <= short:
+        raise Refusal(f"Resize has max_size={max_size}, not above size={short}")
+    return Op(RESIZE, short, max_size=max_size or 0, filter=resampling)
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= MAX_SIZE_PX
+
+
+def _size_pair(size: Any, name: str) -> tuple[int, int]:
+    if isinstance(size, Sequence) and len(size) == 2 and all(map(_is_size, size)):
+        return size[0], size[1]
+    raise Refusal(f"{name} has size={size!r}; sizes are ints from 1 to {MAX_SIZE_PX}")
+
+
+def _range_pair(values: Any, what: str) -> tuple[float, float]:
+    good = (
+        isinstance(values, Sequence)
+        and len(values) == 2
+        and all(type(value) in (int, float) and math.isfinite(value) for value in values)
+        and values[0] <= values[1]
+    )
+    if not good:
+        raise Refusal(f"{what} is {values!r}, not a pair (low, high)")
+    return float(values[0]), float(values[1])
+
+
+def _check_normalize(transform: Any, dtype: torch.dtype) -> None:
+    if not dtype.is_floating_point:
+        raise Refusal("Normalize needs float pixels; put ToTensor or ConvertImageDtype before it")
+    for what in ("mean", "std"):
+        try:
+            values = torch.as_tensor(getattr(transform, what))
+        except (TypeError, ValueError, RuntimeError):
+            raise Refusal(f"Normalize's {what} is not a list of numbers") from None
+        if values.requires_grad:
+            raise Refusal(f"Normalize's {what} requires a gradient")
+        if values.ndim > 1 or values.numel() not in (1, 3):
+            raise Refusal(f"Normalize's {what} has shape {tuple(values.shape)}, not (3,)")

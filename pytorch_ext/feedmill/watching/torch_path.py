@@ -1,0 +1,91 @@
+"""Counting the waits of torch's own iterators, which stay what they are otherwise."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
+
+from feedmill.counting.accounts import StepCounters
+from feedmill.log.ranges import waiting
+from feedmill.log.recorder import Recorder
+
+
+class TorchCounters(StepCounters):
+    """Counters of the epochs that a feedmill.DataLoader leaves to torch."""
+
+    def counters(self) -> dict[str, Any]:
+        counted = super().counters()
+        return {
+            **counted,
+            "torch_batches": counted["batches"],
+            "torch_wait_ns": counted["data_wait_ns"],
+            "torch_wall_ns": counted["wall_ns"],
+        }
+
+
+class _Counted:
+    _counters: StepCounters
+    _counted_epoch: int
+    _recorder: Recorder | None
+    _goes_on: Callable[[Any], bool] | None
+
+    def __next__(self) -> Any:
+        request_ns = time.monotonic_ns()
+        try:
+            data = waiting(super().__next__)  # type: ignore[misc]
+        except StopIteration:
+            self._counters.end_epoch(request_ns)
+            if self._recorder is not None:
+                self._recorder.end_epoch()
+            raise
+        return_ns = time.monotonic_ns()
+        self._counters.add_step(self._counted_epoch, request_ns, return_ns)
+        if self._recorder is not None:
+            self._recorder.tick(return_ns)
+        return data
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        """Persistent workers: the next epoch."""
+        if self._goes_on is None or self._goes_on(loader):
+            self._counted_epoch = self._counters.begin_epoch()
+            super()._reset(loader, first_iter)  # type: ignore[misc]
+
+
+class _CountedSingle(_Counted, _SingleProcessDataLoaderIter):
+    pass
+
+
+class _CountedMulti(_Counted, _MultiProcessingDataLoaderIter):
+    pass
+
+
+_COUNTED = {
+    _SingleProcessDataLoaderIter: _CountedSingle,
+    _MultiProcessingDataLoaderIter: _CountedMulti,
+}
+
+
+def count_steps(
+    iterator: Any,
+    counters: StepCounters,
+    goes_on: Callable[[Any], bool] | None = None,
+    recorder: Recorder | None = None,
+) -> Any:
+    """Has torch's iterator count its steps; returns it. Its behaviour stays as it is.
+
+    Args:
+        goes_on: called with the loader where persistent workers are to begin another epoch; False:
+            the loader has taken another iterator. Default None: they always begin it.
+        recorder: told of each step and epoch.
+    """
+    counted = _COUNTED.get(type(iterator))
+    if counted is not None:
+        iterator._counters = counters
+        iterator._counted_epoch = counters.begin_epoch()
+        iterator._goes_on = goes_on
+        iterator._recorder = recorder
+        iterator.__class__ = counted
+    return iterator
