@@ -1,5 +1,6 @@
 """What several Python tests share."""
 
+import json
 import os
 import subprocess
 import sys
@@ -157,6 +158,14 @@ def inexact_pieces(steps, counters):
     if total != counters["data_wait_ns"]:
         texts.append(f"{total} of {counters['data_wait_ns']} ns altogether")
     return texts
+
+
+def log_lines(path):
+    """The lines of a log that is whole, as they are, by their type."""
+    lines = {}
+    for line in map(json.loads, Path(path).read_text().splitlines()):
+        lines.setdefault(line["type"], []).append(line)
+    return lines
 
 
 # ---- processes -----------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ from feedmill.commands import cli
 from feedmill.counting.accounts import StepCounters
 from feedmill.counting.records import KEPT_STEPS, PHASES, SAMPLE_DTYPE, STEP_DTYPE
 from feedmill.log import recorder as log
-from feedmill.log.log_lines import read_log
-from helpers import native_loader
+from feedmill.log.reader import read_log
+from helpers import log_lines, native_loader
 
 NAMES = STEP_DTYPE.names
 
@@ -57,7 +57,7 @@ def assert_complete(path, *loaders):
         recorder_of(loader).finish()
     for line in Path(path).read_text().splitlines():
         assert isinstance(json.loads(line), dict)
-    records = read_log(path)
+    records = log_lines(path)
     assert rows(records["step"]) == wanted
     assert "lost" not in records
     return records
@@ -117,7 +117,7 @@ def test_the_run_line(numbered, file, monkeypatch):
     assert abs(first["clock_ns"] - time.monotonic_ns()) < 60e9
     # Once more only when something has changed.
     list(loader)
-    assert len(read_log(file)["run"]) == 1
+    assert len(log_lines(file)["run"]) == 1
     loader.native = "off"
     list(loader)
     first, second = assert_complete(file, loader)["run"]
@@ -192,7 +192,7 @@ def test_watched(file):
     next(iterator)
     list(iterator)
     recorder_of(iterator).finish()
-    assert len(read_log(file)["step"]) == 11
+    assert len(log_lines(file)["step"]) == 11
 
 
 def test_more_steps_than_are_kept(file):
@@ -200,7 +200,7 @@ def test_more_steps_than_are_kept(file):
     for _ in watched:
         pass
     recorder_of(watched).finish()
-    records = read_log(file)
+    records = log_lines(file)
     assert [step["step"] for step in records["step"]] == list(range(KEPT_STEPS + 5000))
     assert "lost" not in records
 
@@ -213,7 +213,7 @@ def test_what_is_lost_is_said(file):
     for i in range(KEPT_STEPS + 10):  # without a tick
         counters.add_step(epoch, i, i + 1)
     recorder.finish()
-    records = read_log(file)
+    records = log_lines(file)
     assert len(records["step"]) == KEPT_STEPS
     assert [(one["steps"], one["samples"]) for one in records["lost"]] == [(10, 0)]
 
@@ -262,8 +262,8 @@ def test_the_log_is_changed(numbered, tmp_path):
     loader.log = None
     list(loader)
     recorder_of(loader).finish()
-    assert [len(read_log(tmp_path / name)["step"]) for name in ("a", "b")] == [6, 3]
-    assert read_log(tmp_path / "a")["stats"][0]["batches"] == 8
+    assert [len(log_lines(tmp_path / name)["step"]) for name in ("a", "b")] == [6, 3]
+    assert log_lines(tmp_path / "a")["stats"][0]["batches"] == 8
 
 
 # ---- one file of several -------------------------------------------------------------------------
@@ -324,7 +324,7 @@ def test_names(tmp_path, monkeypatch):
         list(watched)
         recorder_of(watched).finish()
         name = f"run-{rank or 0}-{os.getpid()}.jsonl"
-        assert read_log(name)["run"][0]["rank"] == (None if rank is None else 2)
+        assert log_lines(name)["run"][0]["rank"] == (None if rank is None else 2)
 
 
 def test_a_file_that_is_removed_comes_back(file):
@@ -333,7 +333,7 @@ def test_a_file_that_is_removed_comes_back(file):
     file.unlink()
     list(watched)
     recorder_of(watched).finish()
-    records = read_log(file)
+    records = log_lines(file)
     assert len(records["step"]) == 2 and len(records["run"]) == 1
 
 
@@ -368,7 +368,7 @@ def test_the_end_of_the_process(tmp_path):
     names = {"exit", "error", "interrupt", "gone", "last"}
     assert {path.name for path in tmp_path.iterdir()} == names
     for name in names:
-        records = read_log(tmp_path / name)
+        records = log_lines(tmp_path / name)
         assert [step["step"] for step in records["step"]] == [0, 1], name
         assert [one["batches"] for one in records["stats"]] == [2]
 
@@ -381,7 +381,7 @@ def test_the_end_of_a_loader(numbered, file):
     assert not file.exists() or not file.read_text()
     next(iterator)  # goes on without its loader
     del iterator
-    records = read_log(file)
+    records = log_lines(file)
     assert len(records["step"]) == 2 and records["stats"][-1]["batches"] == 2
 
 
@@ -455,7 +455,7 @@ def test_forks(tmp_path, name):
     assert len(files) == (1 if name == "run.jsonl" else 3)
     seen = {}
     for file in files:
-        for step in read_log(file)["step"]:
+        for step in log_lines(file)["step"]:
             seen.setdefault(step["loader"].partition("-")[0], []).append(step["step"])
     # The children's step 0 was in the parent's epoch, before they had a log.
     assert sorted(seen.values()) == [[0, 1, 2, 3, 4], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5]]
@@ -487,7 +487,7 @@ def test_pickles_and_copies(file):
     watched = pickle.loads(pickle.dumps(watch([1, 2], log=file)))
     list(watched)
     recorder_of(watched).finish()
-    assert len(read_log(file)["step"]) == 6
+    assert len(log_lines(file)["step"]) == 6
 
 
 # ---- files that can't be written -----------------------------------------------------------------
@@ -536,16 +536,18 @@ def test_a_cut_line(file):
     list(watched)
     recorder_of(watched).finish()
     text = file.read_bytes()
-    n = len(read_log(file)["step"])
     file.write_bytes(text + text[: text.index(b"\n") // 2])
-    assert len(read_log(file)["step"]) == n
-    # Another process went on behind it, and somebody wrote things of his own.
-    file.write_bytes(text + b'{"type": "st' + text + b'[1]\n{"type": 5}\n\xff\n{"type":"new"}\n\n')
-    records = read_log(file)
-    assert len(records["step"]) == 2 * n and records["new"] == [{"type": "new"}]
-    file.write_text("hello\n")
-    with pytest.raises(ValueError, match='run.jsonl: no log of a run: it has no line of the type'):
-        read_log(file)
+    assert [len(run.steps) for run in read_log(file)] == [3]
+    # Another loader's first line came behind the cut one, and somebody wrote things of his own.
+    (name,) = {line["loader"] for line in map(json.loads, text.splitlines())}
+    other = text.replace(name.encode(), b"1-0")
+    file.write_bytes(text + b'{"type": "st' + other + b'[1]\n{"type": 5}\n\xff\n{"type":"new"}\n\n')
+    one, two = read_log(file)
+    assert (one.pid, two.pid) == (os.getpid(), None)
+    assert np.array_equal(one.steps, two.steps) and len(two.steps) == 3
+    file.write_bytes(file.read_bytes() + other)
+    one, two = read_log(file)
+    assert (two.pid, two.place, len(two.steps)) == (os.getpid(), one.place, 6)
 
 
 # ---- options -------------------------------------------------------------------------------------
@@ -567,12 +569,12 @@ def test_the_environment(numbered, tmp_path, monkeypatch):
         list(loader)
     assert len(assert_complete(tmp_path / "own", own)["step"]) == 5
     assert len(assert_complete(tmp_path / "all", other, watched)["step"]) == 12
-    assert "sample" not in read_log(tmp_path / "all")
+    assert "sample" not in log_lines(tmp_path / "all")
     assert twice.stats().system is not None
     monkeypatch.setenv("FEEDMILL_LOG_SAMPLES", "1")
     list(other)
     recorder_of(other).finish()
-    assert len(read_log(tmp_path / "all")["sample"]) == 40
+    assert len(log_lines(tmp_path / "all")["sample"]) == 40
 
 
 SCRIPT = """
@@ -597,7 +599,7 @@ def test_feedmill_run(tmp_path, watched, monkeypatch):
     (_, command, environment), = started
     got = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert (got.returncode, got.stdout, got.stderr) == (0, "", "")
-    records = read_log(tmp_path / "run.jsonl")
+    records = log_lines(tmp_path / "run.jsonl")
     assert len(records["step"]) == 5
     runs = {(Path(one["place"]).name, one["path"]) for one in records["run"]}
     path = "watched" if watched else "torch"

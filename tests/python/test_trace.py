@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import subprocess
+import sys
 from collections import Counter, defaultdict
 
 import feedmill
@@ -11,7 +13,7 @@ import torch
 from feedmill.commands import cli
 from feedmill.commands.trace import _in_lanes, trace_events, write_trace
 from feedmill.log import ranges
-from feedmill.log.log_lines import read_log
+from feedmill.log.reader import Run, read_log
 from helpers import native_loader
 
 _EPSILON_US = 0.0005  # times are nanoseconds, written as microseconds
@@ -89,7 +91,8 @@ def spans_of(events, track):
 
 def logged(path, loader):
     loader._feedmill.recorder.finish()
-    return read_log(path)
+    (run,) = read_log(path, samples=True)
+    return run
 
 
 # ---- what is in it -------------------------------------------------------------------------------
@@ -97,63 +100,58 @@ def logged(path, loader):
 
 @pytest.fixture
 def traced(numbered, tmp_path):
-    """The log's records and the trace's events of two epochs, one of them left before its end."""
+    """The log's run and the trace's events of two epochs, one of them left before its end."""
     path = tmp_path / "run.jsonl"
     loader = native_loader(numbered, batch_size=8, num_workers=2, log=path, log_samples=True)
     list(zip(range(3), loader))
     list(loader)
-    records = logged(path, loader)
-    return records, trace_of(path, tmp_path / "trace.json")
+    run = logged(path, loader)
+    return run, trace_of(path, tmp_path / "trace.json")
 
 
 def test_the_training_loop(traced):
-    records, events = traced
+    run, events = traced
     spans = spans_of(events, "training loop")
     names = Counter(span["name"] for span in spans)
-    assert names["wait"] == len(records["step"]) == 8
+    assert names["wait"] == len(run.steps) == 8
     for name in ("storage", "decode", "overhead", "compute"):
         total_us = sum(span["dur"] for span in spans if span["name"] == name)
         field = f"{name}_ns"
-        assert total_us == pytest.approx(sum(one[field] for one in records["step"]) / 1000)
+        assert total_us == pytest.approx(run.steps[field].sum() / 1000)
     waits = [span for span in spans if span["name"] == "wait"]
-    assert sum(span["dur"] for span in waits) == pytest.approx(
-        sum(one["host_wait_ns"] for one in records["step"]) / 1000
-    )
+    waited_us = run.steps["host_wait_ns"].sum() / 1000
+    assert sum(span["dur"] for span in waits) == pytest.approx(waited_us)
     assert [span["args"]["phase"] for span in waits].count("first") == 1
 
 
 def test_the_decode_threads(traced):
-    records, events = traced
+    run, events = traced
     assert {name for name in named(events, "thread_name").values() if "decode" in name} == {
-        f"decode {one['worker']}" for one in records["sample"]
+        f"decode {worker}" for worker in run.samples["worker"]
     }
     spans = spans_of(events, "decode ")
     samples = [span for span in spans if span["name"].startswith("sample ")]
-    assert sorted(int(span["name"].split()[1]) for span in samples) == sorted(
-        one["index"] for one in records["sample"]
-    )
+    assert sorted(int(span["name"].split()[1]) for span in samples) == sorted(run.samples["index"])
     for name in ("decode", "transform"):
         total_us = sum(span["dur"] for span in spans if span["name"] == name)
-        assert total_us == pytest.approx(sum(one[f"{name}_ns"] for one in records["sample"]) / 1000)
+        assert total_us == pytest.approx(run.samples[f"{name}_ns"].sum() / 1000)
 
 
 def test_the_slots(traced):
-    records, events = traced
+    run, events = traced
     spans = spans_of(events, "slot ")
     names = Counter(span["name"] for span in spans)
-    batches = {one["batch"] for one in records["sample"]}
+    batches = set(run.samples["batch"])
     assert names["filling"] == len(batches)
     # Each of the delivered batches was ready for a while.
-    assert names["ready"] == len(records["step"]) == 8
+    assert names["ready"] == len(run.steps) == 8
     assert set(names) <= {"filling", "ready", "lent"}
 
 
 def test_the_reads(traced):
-    records, events = traced
+    run, events = traced
     begins = [event for event in events if event["ph"] == "b"]
-    assert sorted(event["args"]["index"] for event in begins) == sorted(
-        one["index"] for one in records["sample"]
-    )
+    assert sorted(event["args"]["index"] for event in begins) == sorted(run.samples["index"])
     flight = [event["args"]["value"] for event in events
               if event["ph"] == "C" and event["name"] == "files in flight"]
     assert flight[-1] == 0 and max(flight) == len({event["id"] for event in begins})
@@ -195,8 +193,7 @@ def test_damaged_samples_and_pillow(numbered, tmp_path):
     iterator = iter(loader)
     got = [helpers.take(iterator) for _ in range(11)]
     assert got.count("end") == 1 and sum(isinstance(one, tuple) for one in got) == 1
-    records = logged(path, loader)
-    assert len(records["step"]) == 9
+    assert len(logged(path, loader).steps) == 9
     events = trace_of(path, tmp_path / "t")
     assert Counter(span["name"] for span in spans_of(events, "slot "))["ready"] >= 8
 
@@ -227,10 +224,10 @@ def test_loops_side_by_side(numbered, tmp_path):
 
 def test_gpus(tmp_path):
     gpu = {"index": 3, "memory_bytes": 5_000_000, "busy": 0.25}
-    one = {"type": "system", "loader": "1-0", "clock_ns": 2 * 10**9, "interval_ns": 10**9,
+    one = {"type": "system", "clock_ns": 2 * 10**9, "interval_ns": 10**9,
            "process_cpu": 1.5, "device_read_bytes": 7_000_000, "gpu": [gpu]}
-    run = {"type": "run", "loader": "1-0", "pid": 1, "rank": 2, "path": "native", "place": "/a/b:3"}
-    events = list(trace_events({"run": [run], "system": [one]}))
+    run = Run({"pid": 1, "rank": 2, "path": "native", "place": "/a/b:3"}, system=[one])
+    events = list(trace_events([run]))
     assert {event["name"]: event["args"]["value"] for event in events if event["ph"] == "C"} == {
         "CPUs used by the process": 1.5, "reads from storage, MB/s": 7.0, "GPU 3, %": 25.0,
         "memory of GPU 3, MB": 5.0,
@@ -260,10 +257,15 @@ def test_the_command(tmp_path, capsys):
     check(json.loads((tmp_path / "run.trace.json").read_text()))
     assert cli.main(["trace", str(path), "-o", str(tmp_path / "other")]) == 0
     check(json.loads((tmp_path / "other").read_text()))
-    for words, text in [(["nowhere"], "No such file"), ([cli.__file__], "no log of a run")]:
+    for words, text in [(["nowhere"], "No such file"), ([cli.__file__], "not the log of a run")]:
         with pytest.raises(SystemExit) as end:
             cli.main(["trace", *words])
         assert end.value.code == 2 and text in capsys.readouterr().err
+
+
+def test_a_trace_needs_no_torch():
+    code = "import sys, feedmill.commands.trace; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
 # ---- torch.profiler ------------------------------------------------------------------------------

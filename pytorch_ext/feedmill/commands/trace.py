@@ -14,6 +14,8 @@ Where the log has samples, also:
   without a core, one after the other: of these, too, only the sums are known;
 - reads: the files being read, and how many there are;
 - slot N: a batch being filled, ready, and with the consumer.
+
+Reading a log and making a trace of it need no torch.
 """
 
 from __future__ import annotations
@@ -24,10 +26,13 @@ import itertools
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from feedmill.log.log_lines import read_log
+import numpy as np
+
+from feedmill.counting.records import PHASES
+from feedmill.log.reader import Run, read_log
 
 _NO_SLOT = _NO_WORKER = (1 << 32) - 1
 # Batches in a row that were never delivered: so many at most are looked through for a step's.
@@ -83,44 +88,55 @@ def write_trace(log: str, output: str) -> bool:
         OSError: a file can't be read or written.
         ValueError: ``log`` is no log.
     """
-    records = read_log(log)
+    runs = read_log(log, samples=True)
     with open(output, "w", encoding="utf-8") as file:
         file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
-        file.write(",\n".join(json.dumps(event) for event in trace_events(records)))
+        file.write(",\n".join(json.dumps(event) for event in trace_events(runs)))
         file.write("\n]}\n")
-    return bool(records.get("sample"))
+    return any(len(run.samples) for run in runs)
 
 
-def trace_events(records: dict[str, list[_Record]]) -> Iterator[_Record]:
+def trace_events(runs: Sequence[Run]) -> Iterator[_Record]:
     """The events of a trace.
 
     Args:
-        records: as read_log() gives them.
+        runs: as read_log() gives them, with their samples.
     """
-    start_ns = _start_ns(records)
-    runs = {run.get("loader"): run for run in records["run"]}  # the latest of each
-    parts = {
-        kind: _grouped(records.get(kind, []), "loader") for kind in ("step", "sample", "system")
-    }
-    for number, (loader, run) in enumerate(runs.items(), 1):
+    start_ns = _start_ns(runs)
+    for number, run in enumerate(runs, 1):
         process = _Process(number, start_ns)
         yield process.named("process_name", 0, _title(run))
-        yield from process.events(*(parts[kind][loader] for kind in ("step", "sample", "system")))
+        yield from process.events(
+            _as_dicts(run.steps, run.step_sources),
+            _as_dicts(run.samples, run.sample_sources),
+            run.system,
+        )
 
 
-def _title(run: _Record) -> str:
-    rank = "" if run.get("rank") is None else f"rank {run['rank']}: "
-    place = os.path.basename(run.get("place") or "loader")
-    return f"feedmill {rank}{place} ({run['path']}, pid {run['pid']})"
+def _title(run: Run) -> str:
+    rank = "" if run.rank is None else f"rank {run.rank}: "
+    place = os.path.basename(run.place or "loader")
+    return f"feedmill {rank}{place} ({run.path}, pid {run.pid})"
 
 
-def _start_ns(records: dict[str, list[_Record]]) -> int:
+def _start_ns(runs: Sequence[Run]) -> int:
     """The earliest time in the log: the trace begins there."""
-    times = [step["request_ns"] for step in records.get("step", [])]
-    times += [one["clock_ns"] - one["interval_ns"] for one in records.get("system", [])]
-    for sample in records.get("sample", []):
-        times += [sample[name] for name in ("submitted_ns", "read_begin_ns") if sample[name]]
+    times = [int(run.steps["request_ns"].min()) for run in runs if len(run.steps)]
+    times += [one["clock_ns"] - one["interval_ns"] for run in runs for one in run.system]
+    for run in runs:
+        for name in ("submitted_ns", "read_begin_ns"):
+            known = run.samples[name][run.samples[name] > 0]
+            times += [int(known.min())] if len(known) else []
     return min(times, default=0)
+
+
+def _as_dicts(records: np.ndarray, sources: np.ndarray) -> list[_Record]:
+    """Steps or samples, each with its source."""
+    names = records.dtype.names
+    return [
+        {"source": source, **dict(zip(names, row))}
+        for source, row in zip(sources.tolist(), records.tolist(), strict=True)
+    ]
 
 
 def _grouped(records: Iterable[_Record], name: str) -> dict[Any, list[_Record]]:
@@ -196,8 +212,9 @@ class _Process:
             yield self._counter("batches ready", step["request_ns"], step["ready_batches"])
             request_ns = step["request_ns"]
             return_ns = request_ns + step["host_wait_ns"]
-            known = {name: step[name] for name in ("step", "epoch", "phase", "n_samples")}
-            yield self._span(tid, "wait", request_ns, return_ns, **known)
+            known = {name: step[name] for name in ("step", "epoch", "n_samples")}
+            phase = PHASES[step["phase"]]
+            yield self._span(tid, "wait", request_ns, return_ns, **known, phase=phase)
             yield from self._wait(tid, step, request_ns)
             if step["compute_ns"]:
                 compute_ns = return_ns + step["compute_ns"]

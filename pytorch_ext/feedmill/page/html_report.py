@@ -24,7 +24,6 @@ from feedmill.log.reader import Run, duration_ns
 from feedmill.page.run_stats import (
     after_stats,
     loop_ns,
-    path_of,
     percent,
     report_of,
     run_name,
@@ -147,7 +146,7 @@ def _overview(runs: Sequence[Run]) -> str:
     for number, run in enumerate(runs):
         total_ns, waits = loop_ns(run.steps), wait_parts(run)
         waited_ns = sum(ns for _, ns in waits)
-        main = terms.cause(waits[0][0], path_of(run)).label if waits else "none"
+        main = terms.cause(waits[0][0], run.path).label if waits else "none"
         rows.append((
             f'<a href="#run{number}">{_text(run_name(run))}</a>',
             f"{len(run.steps):,}",
@@ -197,10 +196,10 @@ def _facts(run: Run) -> str:
         facts.append(f"{samples:,} samples")
     if isinstance(meta.get("batch_size"), int):
         facts.append(f"batch size {meta['batch_size']}")
-    if path_of(run) == "native" and isinstance(meta.get("threads"), int):
+    if run.path == "native" and isinstance(meta.get("threads"), int):
         facts.append(f"{meta['threads']} decode threads")
-    if path_of(run) != "native":
-        facts.append(f"path: {path_of(run)}")
+    if run.path != "native":
+        facts.append(f"path: {run.path}")
     if meta.get("reader"):
         why = f" ({meta['reader_reason']})" if meta.get("reader_reason") else ""
         facts.append(f"reader {meta['reader']}{why}")
@@ -306,7 +305,7 @@ def _term(name: str, run: Run) -> terms.Term:
         return terms.COMPUTE
     if name == "overhead_ns":
         return terms.OVERHEAD
-    return terms.cause(name, path_of(run))
+    return terms.cause(name, run.path)
 
 
 def _parts(run: Run) -> list[tuple[str, int]]:
@@ -343,7 +342,7 @@ def _charts(run: Run, number: int, most_bins: int) -> str:
     data["css"] = {name: _css_name(name) for name in data["names"]}
     data["phases"] = PHASES
     # Other loaders do not tell how many batches they have ready.
-    data["knows_ready"] = path_of(run) == "native" or bool(run.steps["ready_batches"].any())
+    data["knows_ready"] = run.path == "native" or bool(run.steps["ready_batches"].any())
     slots = run.meta.get("slots")
     data["slots"] = slots if isinstance(slots, int) else None
     return (
@@ -368,7 +367,7 @@ def _waits_by_cause(run: Run) -> str:
         return '<section><h2>Waits by cause</h2><p>No step waited for data.</p></section>'
     rows = []
     for name, ns in waits:
-        term = terms.cause(name, path_of(run))
+        term = terms.cause(name, run.path)
         rows.append((
             _swatch(name) + _text(term.label), _bar(ns / waited_ns, name), _ms(ns),
             percent(ns / waited_ns), percent(ns / total_ns), _text(term.meaning),
@@ -462,7 +461,7 @@ def _glossary(runs: Sequence[Run]) -> str:
     entries = [*terms.GENERAL.items(), (terms.COMPUTE.label, terms.COMPUTE.meaning),
                (terms.OVERHEAD.label, terms.OVERHEAD.meaning)]
     for name in CAUSES:
-        labels = {terms.cause(name, path_of(run)) for run in runs if run.steps[name].any()}
+        labels = {terms.cause(name, run.path) for run in runs if run.steps[name].any()}
         entries += [(term.label, term.meaning) for term in sorted(labels)]
     items = "".join(f"<dt>{_text(name)}</dt><dd>{_text(text)}</dd>\n" for name, text in entries)
     return f"<dl>{items}</dl>"

@@ -24,7 +24,7 @@ def stats_of(run: Run) -> Stats:
     else:
         values = {name: value for name, value in run.stats.items()
                   if known.get(name) is type(value)}
-        values.setdefault("path", path_of(run))
+        values.setdefault("path", run.path)
     reasons = run.meta.get("reasons")
     if isinstance(reasons, list):
         values["reasons"] = tuple(map(str, reasons))
@@ -38,12 +38,6 @@ def _slow_samples(run: Run) -> tuple[SlowSample, ...]:
         line for line in lines if all(type(line[name]) is kind for name, kind in kinds.items())
     ]
     return tuple(SlowSample(**line) for line in whole[:KEPT_SLOW_SAMPLES])
-
-
-def path_of(run: Run) -> str:
-    """"native", "torch" or "watched", as in Stats."""
-    path = run.meta.get("path")
-    return path if isinstance(path, str) else "native"
 
 
 def verdict_of(run: Run) -> str:
@@ -86,7 +80,7 @@ def wait_parts(run: Run) -> list[tuple[str, int]]:
 
 def _from_steps(run: Run) -> dict[str, Any]:
     """What is known of a run that was killed within its first epoch."""
-    steps, meta, path = run.steps, run.meta, path_of(run)
+    steps, meta, path = run.steps, run.meta, run.path
     if not len(steps):
         return {"path": "none"}
     values: dict[str, Any] = {
@@ -131,7 +125,7 @@ def _unfinished(run: Run) -> str:
     if share < _NO_STALL:
         return f"no stall so far (unfinished run): {waited}"
     name, ns = waits[0]
-    term = terms.cause(name, path_of(run))
+    term = terms.cause(name, run.path)
     text = (
         f"stalled (unfinished run): {waited}, mainly ({percent(ns / waited_ns)} of the wait) for: "
         f"{term.label}"
@@ -146,7 +140,7 @@ def _wait_lines(run: Run) -> list[str]:
         ("wall time", f"{total_ns / 1e9:.2f} s in steps"),
     ]
     for name, ns in wait_parts(run):
-        label = terms.cause(name, path_of(run)).label
+        label = terms.cause(name, run.path).label
         rows.append(("waited", f"{ns / 1e9:.3f} s, {percent(ns / total_ns)}, for: {label}"))
     return [f"  {name:<10} {text}" for name, text in rows]
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from feedmill.counting.records import CAUSES
 from feedmill.log.reader import Run
-from feedmill.page.run_stats import path_of
 
 _NS_PER_US = 1000
 
@@ -104,7 +103,7 @@ def _system(run: Run, steps: np.ndarray, most: int) -> dict[str, list[float | No
     at = np.interp(clocks, requests, np.arange(len(requests)))
     series = {"at": _mean([float(value) for value in at], size)}
     for name, value in _SERIES.items():
-        if name == "read" and path_of(run) != "native":
+        if name == "read" and run.path != "native":
             continue  # what torch's workers read is not counted
         values = [value(line) for line in lines]
         if any(one is not None for one in values):
