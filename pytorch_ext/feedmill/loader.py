@@ -21,6 +21,7 @@ from feedmill.recognition.formats import IMAGE_DTYPES, MEMORY_FORMATS
 from feedmill.recognition.samples import Item
 from feedmill.recycle import Replay, costs
 from feedmill.report.stats import Stats, sum_counters
+from feedmill.report.targets import Limits
 
 _NATIVE = ("auto", "require", "verify", "off")
 _READERS = ("auto", "uring", "pread")
@@ -312,7 +313,11 @@ class DataLoader(TorchDataLoader[_T_co]):
         )
 
     def report(
-        self, *, wait_ms: float = 5, gpu: float = 0.8, cpu: tuple[float, float] = (0.6, 0.8)
+        self,
+        *,
+        wait_ms: float = Limits.wait_ms,
+        gpu: float = Limits.gpu,
+        cpu: tuple[float, float] = Limits.cpu,
     ) -> str:
         """stats() as text for a person: a sentence that says what to do; the targets, met or
         missed; problems with diagnosis and remedy; the numbers behind all that; and what the loader

@@ -13,7 +13,7 @@ from feedmill.commands.cli import main
 from feedmill.counting.records import CAUSES
 from feedmill.log.reader import LogError, read_log
 from feedmill.page import html_report
-from feedmill.page.run_stats import stats_of, verdict_of
+from feedmill.page.run_stats import report_of, stats_of, targets_of, verdict_of
 from feedmill.page.timeline import timeline
 from helpers import native_loader
 
@@ -241,7 +241,7 @@ def test_the_page_says_all_and_needs_nothing_else(log):
     outline = Outline(page)
     assert not outline.open and not outline.wrong
     (run,) = read_log(log)
-    for wanted in (verdict_of(run), "wait under 5 ms a batch", "GPU above 80 %", "CPU 60–80 %",
+    for wanted in (verdict_of(run), "wait for data under 5 ms", "(AU) above 80 %", "CPU 60-80 %",
                    "Waits by cause", "queue for decode", "boundary", "p99", "/data/b.jpg",
                    "What the words mean", "io_uring works here"):
         assert wanted in outline.text, wanted
@@ -251,6 +251,21 @@ def test_the_page_says_all_and_needs_nothing_else(log):
         assert "src" not in attributes and tag not in ("link", "img", "iframe")
     (policy,) = [one["content"] for tag, one in outline.tags if one.get("http-equiv")]
     assert policy.startswith("default-src 'none'; ")
+
+
+def test_the_page_and_the_text_hold_a_run_to_the_same_targets(tmp_path):
+    steps = made_up_steps(400, wait_ms=30)
+    totals = {"type": "stats", "batches": 400, "usable_cpus": 2, "elapsed_ns": 10**10,
+              "process_cpu_ns": 14 * 10**9}
+    path = write_log.write(tmp_path / "run.jsonl", run_line(), step_lines(steps),
+                           made_up_system(steps, gpu=True), totals)
+    (run,) = read_log(path)
+    page, rows = Outline(page_of(path)).text, report_of(run).splitlines()[1:4]
+    assert [row.split()[0] for row in rows] == ["missed", "met", "met"]
+    for row, state, one in zip(rows, "✗✓✓", targets_of(run), strict=True):
+        assert f"{one.name} {one.value}; target: {one.goal}" in row
+        assert f"{state} {row.split()[0]}{one.name} {one.goal}{one.value}" in page
+    assert "% busy on average" in rows[1] and "70 % of 2 CPUs" in rows[2]
 
 
 def test_the_page_escapes_what_it_is_given(tmp_path):

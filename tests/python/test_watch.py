@@ -178,7 +178,7 @@ def test_reports():
         "stalled: steps waited 57 % of the time for data; why can't be told from outside of this "
         "loader; the loader makes 50.0 batches/s, the step could take 100.0"
     )
-    assert "  waits for  Python workers 10.00 ms (100 %)" in lines
+    assert "  causes     Python workers 10.00 ms (100 %)" in lines
     assert lines[1:3] == [
         "  missed     wait for data 10.0 ms a batch (steady state); target: under 5 ms",
         "  missed     accelerator utilization (AU) 50 %: the share of time without a wait for "

@@ -19,26 +19,25 @@ from typing import Any
 import numpy as np
 
 from feedmill._ops import __version__
-from feedmill.counting.records import CAUSES, PHASES, STEADY
+from feedmill.counting.records import CAUSES, PHASES
 from feedmill.log.reader import Run, duration_ns
 from feedmill.page.run_stats import (
     after_stats,
     loop_ns,
-    percent,
     report_of,
     run_name,
+    targets_of,
     verdict_of,
     wait_parts,
 )
-from feedmill.page.timeline import system_mean, timeline
+from feedmill.page.timeline import timeline
 from feedmill.report import terms
+from feedmill.report.wording import percent
 
 _PAGE = Path(__file__).parent
 # Bins of all runs of a page together, and of one at least: about 80 bytes each.
 _MOST_BINS, _LEAST_BINS = 20_000, 1_000
 _MOST_SLOW = 20
-# Limits of the targets: wait a batch in ms, and shares of GPU and CPU.
-_MOST_WAIT_MS, _LEAST_GPU, _CPU_RANGE = 5.0, 0.8, (0.6, 0.8)
 # Upper ends of the classes of waits, in ms.
 _WAIT_CLASSES_MS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000)
 
@@ -238,63 +237,19 @@ def _notes(run: Run) -> str:
 
 # ---- targets -------------------------------------------------------------------------------------
 
+_STATES = {True: ("met", "✓ met"), False: ("missed", "✗ missed"), None: ("unknown", "– not known")}
+
 
 def _targets(run: Run) -> str:
-    """Three cards: what a healthy run has, and what this one had."""
-    cards = "".join(
-        f'<li class="{state}"><span class="state">{_STATES[state]}</span>'
-        f'<strong>{_text(name)}</strong><span>{_text(value)}</span></li>'
-        for state, name, value in (_wait_target(run), _gpu_target(run), _cpu_target(run))
-    )
-    return f'<ul class="targets" aria-label="targets">{cards}</ul>'
-
-
-_STATES = {"met": "✓ met", "missed": "✗ missed", "unknown": "– not known"}
-
-
-def _wait_target(run: Run) -> tuple[str, str, str]:
-    name = f"wait under {_MOST_WAIT_MS:g} ms a batch"
-    if not len(run.steps):
-        return "unknown", name, "no step"
-    steps, when = _steady(run)
-    mean_ns = float(steps["data_wait_ns"].mean())
-    state = "met" if mean_ns < _MOST_WAIT_MS * 1e6 else "missed"
-    return state, name, f"{_ms(mean_ns)} ms on average, {when}"
-
-
-def _gpu_target(run: Run) -> tuple[str, str, str]:
-    name = f"GPU above {100 * _LEAST_GPU:.0f} %"
-    busy, what = system_mean(run, "gpu_busy"), "busy on average"
-    if busy is None:
-        if not len(run.steps):
-            return "unknown", name, "no step"
-        steps, _ = _steady(run)
-        busy = 100 * (1 - int(steps["data_wait_ns"].sum()) / max(1, loop_ns(steps)))
-        what = "of the time without a wait for data (AU); no GPU was seen"
-    return ("met" if busy > 100 * _LEAST_GPU else "missed"), name, f"{busy:.0f} % {what}"
-
-
-def _cpu_target(run: Run) -> tuple[str, str, str]:
-    low, high = (100 * limit for limit in _CPU_RANGE)
-    name = f"CPU {low:.0f}–{high:.0f} %"
-    mean = system_mean(run, "process_share")
-    if mean is None:
-        return "unknown", name, "not measured in this run"
-    busy = round(mean)
-    value = f"{busy} % of its CPUs used by this process"
-    if busy < low:
-        host = system_mean(run, "host_cpu") or 0.0
-        who = "others have the rest" if host > high else "there are cores to spare"
-        return "missed", name, f"{value}: {who}"
-    if busy > high:
-        return "missed", name, f"{value}: no reserve"
-    return "met", name, value
-
-
-def _steady(run: Run) -> tuple[np.ndarray, str]:
-    """The steps that a target is about, and a word for them."""
-    steady = run.steps[run.steps["phase"] == STEADY]
-    return (steady, "steady state") if len(steady) else (run.steps, "start included")
+    """A card each: what a healthy run has, and what this one had."""
+    cards = []
+    for one in targets_of(run):
+        css, state = _STATES[one.is_met]
+        value = f"{one.value}: {one.why}" if one.why else one.value
+        cards.append(f'<li class="{css}"><span class="state">{state}</span>'
+                     f"<strong>{_text(one.name)} {_text(one.goal)}</strong>"
+                     f"<span>{_text(value)}</span></li>")
+    return f'<ul class="targets" aria-label="targets">{"".join(cards)}</ul>' if cards else ""
 
 
 # ---- where the time went -------------------------------------------------------------------------

@@ -9,11 +9,12 @@ import numpy as np
 
 from feedmill.counting.records import CAUSES
 from feedmill.log.reader import Run
+from feedmill.page.timeline import system_mean
 from feedmill.report import terms
 from feedmill.report.stats import KEPT_SLOW_SAMPLES, SlowSample, Stats
-
-# A wait for data under this share of the time is no stall worth a sentence.
-_NO_STALL = 0.02
+from feedmill.report.targets import Limits, Target, targets
+from feedmill.report.verdict import NO_STALL, Around, verdict
+from feedmill.report.wording import percent
 
 
 def stats_of(run: Run) -> Stats:
@@ -40,18 +41,30 @@ def _slow_samples(run: Run) -> tuple[SlowSample, ...]:
     return tuple(SlowSample(**line) for line in whole[:KEPT_SLOW_SAMPLES])
 
 
+def around_of(run: Run) -> Around:
+    """What the samples of the system tell beside the counters."""
+    means = {name: system_mean(run, name) for name in ("gpu_busy", "process_share", "host_cpu")}
+    gpu, cpu, host = (None if mean is None else mean / 100 for mean in means.values())
+    return Around(uses_cuda=gpu is not None, gpu_busy=gpu, cpu_share=cpu, host_share=host)
+
+
+def targets_of(run: Run) -> list[Target]:
+    """The targets, and how this run stands."""
+    return targets(stats_of(run), around_of(run), Limits())
+
+
 def verdict_of(run: Run) -> str:
     """The sentence on top of a report."""
     if run.stats is None and len(run.steps):
         return _unfinished(run)
-    return stats_of(run).report().partition("\n")[0]
+    return verdict(stats_of(run), around_of(run))
 
 
 def report_of(run: Run) -> str:
     """The report as text: the verdict, then the numbers behind it."""
     if run.stats is None and len(run.steps):
         return "\n".join([_unfinished(run), *_wait_lines(run)])
-    return stats_of(run).report()
+    return stats_of(run).report(around=around_of(run))
 
 
 def run_name(run: Run) -> str:
@@ -122,7 +135,7 @@ def _unfinished(run: Run) -> str:
     waited_ns = sum(ns for _, ns in waits)
     share = waited_ns / total_ns if total_ns else 0.0
     waited = f"steps waited {percent(share)} of the time for data"
-    if share < _NO_STALL:
+    if share < NO_STALL:
         return f"no stall so far (unfinished run): {waited}"
     name, ns = waits[0]
     term = terms.cause(name, run.path)
@@ -143,10 +156,3 @@ def _wait_lines(run: Run) -> list[str]:
         label = terms.cause(name, run.path).label
         rows.append(("waited", f"{ns / 1e9:.3f} s, {percent(ns / total_ns)}, for: {label}"))
     return [f"  {name:<10} {text}" for name, text in rows]
-
-
-def percent(share: float) -> str:
-    """A share as text, with a decimal where it is small."""
-    if 0 < share < 0.0005:
-        return "under 0.1 %"
-    return f"{100 * share:.0f} %" if share >= 0.1 or share == 0 else f"{100 * share:.1f} %"

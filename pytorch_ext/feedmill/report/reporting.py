@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from feedmill.report import terms
 from feedmill.report.capacity import seconds_a_step
 from feedmill.report.checks import problems
+from feedmill.report.targets import Limits, Target, targets
 from feedmill.report.verdict import Around, verdict
-from feedmill.report.wording import CAUSE_WORDS, cpus, fallback_causes, percent
+from feedmill.report.wording import fallback_causes, percent
 
 if TYPE_CHECKING:
     from feedmill.report.stats import Stats
@@ -17,26 +18,9 @@ _NAME_WIDTH = 10
 _LEAST_SHARE = 0.01  # of a wait, for its cause to be listed
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Targets; as of Stats.report(). ValueError for numbers that are none."""
-
-    wait_ms: float
-    gpu: float
-    cpu: tuple[float, float]
-
-    def __post_init__(self) -> None:
-        low, high = self.cpu
-        if not (self.wait_ms > 0 and 0 <= self.gpu <= 1 and 0 <= low <= high <= 1):
-            raise ValueError(
-                f"wait_ms is {self.wait_ms!r}, gpu {self.gpu!r} and cpu {self.cpu!r}; they must be "
-                "a number above 0, a share from 0 to 1, and two such shares in order"
-            )
-
-
 def report(stats: Stats, around: Around, limits: Limits) -> str:
     """Text of several lines; the first one is the verdict."""
-    rows = [*_targets(stats, around, limits)]
+    rows = [_target_row(one) for one in targets(stats, around, limits)]
     for one in problems(stats, around):
         rows += [("problem", one.problem), ("diagnosis", one.diagnosis), ("remedy", one.remedy)]
     rows += _table(stats)
@@ -45,60 +29,10 @@ def report(stats: Stats, around: Around, limits: Limits) -> str:
     )
 
 
-# ---- targets -------------------------------------------------------------------------------------
-
-
-def _targets(stats: Stats, around: Around, limits: Limits) -> list[tuple[str, str]]:
-    if not stats.batches:
-        return []
-    return [_wait(stats, limits), _gpu(stats, around, limits), _cpu(stats, limits)]
-
-
-def _wait(stats: Stats, limits: Limits) -> tuple[str, str]:
-    steps = stats.steps_of("steady")
-    when = "steady state"
-    if not len(steps):
-        steps, when = stats.steps, "too few steps for a steady state"
-    wait_ms = float(steps["data_wait_ns"].mean()) / 1e6 if len(steps) else 0.0
-    return (
-        _met(wait_ms < limits.wait_ms),
-        f"wait for data {wait_ms:.1f} ms a batch ({when}); target: under {limits.wait_ms:g} ms",
-    )
-
-
-def _gpu(stats: Stats, around: Around, limits: Limits) -> tuple[str, str]:
-    steady = len(stats.steps_of("steady")) > 0
-    au = stats.steady_au if steady else stats.au
-    gpu = "how busy the GPU itself is, is not known" if around.uses_cuda else "no GPU is in use"
-    return (
-        _met(au > limits.gpu),
-        f"accelerator utilization (AU) {percent(au)}: the share of time without a wait for data, "
-        f"as {gpu}; target: above {percent(limits.gpu)}",
-    )
-
-
-def _cpu(stats: Stats, limits: Limits) -> tuple[str, str]:
-    low, high = limits.cpu
-    target = f"target: {percent(low)[:-2]}-{percent(high)}"
-    if not stats.elapsed_ns or not stats.usable_cpus:
-        return "not known", f"CPU; {target} of the usable CPUs"
-    share = stats.process_cpu_ns / stats.elapsed_ns / stats.usable_cpus
-    side = "" if share <= high else " (the CPUs are the limit)"
-    if share < low:
-        side = " (there are CPUs to spare)" if _busy(stats) < high else " (others have the rest)"
-    return (
-        _met(low <= share <= high),
-        f"CPU {percent(share)} of {cpus(stats.usable_cpus)} by this process and its workers; "
-        f"{target}{side}",
-    )
-
-
-def _busy(stats: Stats) -> float:
-    return stats.host_busy_ns / stats.elapsed_ns / stats.usable_cpus
-
-
-def _met(is_met: bool) -> str:
-    return "met" if is_met else "missed"
+def _target_row(one: Target) -> tuple[str, str]:
+    state = "not known" if one.is_met is None else "met" if one.is_met else "missed"
+    why = f" ({one.why})" if one.why else ""
+    return state, f"{f'{one.name} {one.value}'.rstrip()}; target: {one.goal}{why}"
 
 
 # ---- the table -----------------------------------------------------------------------------------
@@ -139,15 +73,13 @@ def _waits(stats: Stats) -> list[tuple[str, str]]:
     ]
     waits = stats.waits()
     total_ns = sum(waits.values())
-    words = CAUSE_WORDS
-    if not _n_native_batches(stats):
-        words = {**words, "python_ns": "Python workers"}
+    path = "native" if _n_native_batches(stats) else "torch"
     causes = [
-        f"{words[name]} {ns / len(steps) / 1e6:.2f} ms ({percent(ns / total_ns)})"
+        f"{terms.cause(name, path).label} {ns / len(steps) / 1e6:.2f} ms ({percent(ns / total_ns)})"
         for name, ns in sorted(waits.items(), key=lambda one: -one[1])
         if ns > _LEAST_SHARE * total_ns
     ]
-    return [*rows, ("waits for", ", ".join(causes))] if causes else rows
+    return [*rows, ("causes", ", ".join(causes))] if causes else rows
 
 
 def _native_rows(stats: Stats) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ import numpy as np
 from feedmill.counting.records import CAUSES, PHASES, SAMPLE_DTYPE, STEP_DTYPE
 from feedmill.report import reporting
 from feedmill.report.capacity import Capacity, Rates, capacity_of, rates_of, seconds_a_step
+from feedmill.report.targets import Limits
 from feedmill.report.verdict import Around
 
 # Fields that describe a native loader or this process rather than count what it did: the latest
@@ -375,9 +376,9 @@ class Stats:
     def report(
         self,
         *,
-        wait_ms: float = 5,
-        gpu: float = 0.8,
-        cpu: tuple[float, float] = (0.6, 0.8),
+        wait_ms: float = Limits.wait_ms,
+        gpu: float = Limits.gpu,
+        cpu: tuple[float, float] = Limits.cpu,
         around: Around | None = None,
     ) -> str:
         """Text for a person: a sentence that says what to do, targets met or missed, problems with
@@ -389,8 +390,7 @@ class Stats:
             cpu: target: share of the usable CPUs that this process uses, from ... to ...
             around: what is known beside the counters. Default None: nothing.
         """
-        limits = reporting.Limits(wait_ms, gpu, cpu)
-        return reporting.report(self, around or Around(), limits)
+        return reporting.report(self, around or Around(), Limits(wait_ms, gpu, cpu))
 
 
 @dataclass

@@ -67,6 +67,9 @@ class Around:
             known, or there is none.
         looks_ahead: batches are prepared while the step computes. False where the sampler may be
             asked only at next().
+        gpu_busy: share of the time that the GPUs were busy. cpu_share: share of its CPUs that this
+            process used, without its children; host_share: of the host's that were busy. They
+            stand in for what the counters lack. None: not known.
     """
 
     neighbours: tuple[Neighbour, ...] = ()
@@ -78,6 +81,9 @@ class Around:
     prefetch_factor: int | None = None
     persistent_workers: bool | None = None
     looks_ahead: bool = True
+    gpu_busy: float | None = None
+    cpu_share: float | None = None
+    host_share: float | None = None
 
 
 def verdict(stats: Stats, around: Around | None = None) -> str:

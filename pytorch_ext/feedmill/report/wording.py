@@ -12,22 +12,11 @@ if TYPE_CHECKING:
 _COMMAND_CHARACTERS = 50
 _NAMED = 2
 
-# What a wait was for, by the fields of a step.
-CAUSE_WORDS = {
-    "storage_ns": "storage",
-    "cpu_queue_decode_ns": "others' decoding",
-    "cpu_queue_transform_ns": "others' transforming",
-    "decode_ns": "decoding",
-    "transform_ns": "transforming",
-    "slot_wait_ns": "a free slot",
-    "h2d_ns": "the copy to the GPU",
-    "starved_ns": "a core",
-    "python_ns": "Python",
-    "unattributed_ns": "unknown",
-}
-
 
 def percent(share: float) -> str:
+    """A share, with a decimal where it is small."""
+    if 0 < share < 0.0005:
+        return "under 0.1 %"
     return f"{100 * share:.0f} %" if share >= 0.1 or share == 0 else f"{100 * share:.1f} %"
 
 
