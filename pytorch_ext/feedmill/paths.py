@@ -15,7 +15,7 @@ from feedmill.counting.accounts import StepCounters
 from feedmill.epochs import Epochs, rank_to_mix_in, sampler_epoch
 from feedmill.handles import Config, Handles, budget_refusal
 from feedmill.host import neighbours
-from feedmill.host.crowding import decode_crowding, intra_op_crowding, on_same_cpus
+from feedmill.host.crowding import decode_crowding, intra_op_crowding
 from feedmill.host.surroundings import Clock
 from feedmill.iterator import NativeDataLoaderIter, native_config
 from feedmill.log.recorder import Recorder
@@ -275,7 +275,7 @@ def crowding(stats: Stats) -> tuple[str, str]:
     n_usable = native.usable_cpus()
     me = neighbours.myself()
     me = replace(me, n_threads=max(stats.n_threads, me.n_threads))
-    texts = decode_crowding([me, *on_same_cpus(me.cpus, neighbours.others())], n_usable)
+    texts = decode_crowding([me, *neighbours.others()], me.cpus, n_usable)
     pool = intra_op_crowding(me, n_usable) if stats.starved_share > _STARVED else []
     return "".join(texts), "".join(pool)
 

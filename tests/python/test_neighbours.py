@@ -270,24 +270,56 @@ def test_the_next_epoch_looks_anew(numbered, eight_cpus):
 ME = Neighbour(pid=10, command="", n_threads=4, n_intra_op=2, on_gpu=False, cpus=(0, 1, 2, 3))
 
 
+def other(n_threads, *cpus, pid=11):
+    return replace(ME, pid=pid, n_threads=n_threads, cpus=cpus or ME.cpus)
+
+
 @pytest.mark.parametrize(
     ("others", "n_usable", "words"),
     [
         ([], 4, None),
         ([], 3, "4 decode threads share 3 usable CPUs: set threads= or num_workers to 3"),
-        ([replace(ME, pid=11, n_threads=4)], 8, None),
-        ([replace(ME, pid=11, n_threads=4)], 4,
+        ([other(4)], 4,
          "8 decode threads of 2 feedmill processes (pids 10, 11) share 4 usable CPUs: set "
          "threads= or num_workers to 2 in each"),
-        ([replace(ME, pid=11, n_threads=0)], 4, None),
-        ([replace(ME, pid=11, cpus=(4, 5))], 4, None),
-        ([replace(ME, pid=11 + i) for i in range(9)], 4, "(pids 10, 11, 12, 13, ...)"),
+        ([other(0)], 4, None),
+        ([other(9, 4, 5)], 4, None),
+        ([other(4, pid=11 + i) for i in range(9)], 4, "(pids 10, 11, 12, 13, ...)"),
+        # A wider set has room elsewhere, up to its size.
+        ([other(4, *range(8))], 4, None),
+        ([other(5, *range(8))], 4,
+         "9 decode threads of 2 feedmill processes (pids 10, 11) share 8 usable CPUs (0, 1, 2, 3, "
+         "4, 5, 6, 7): set threads= or num_workers to 4 in each"),
+        ([other(2, *range(8)), other(3, 4, 5, 6, pid=12)], 4, "9 decode threads of 3 "),
+        ([other(4, *range(8))], 3, "8 decode threads of 2 "),  # a quota holds for it, too
+        # A narrower one has none.
+        ([other(1, 0)], 4, "5 decode threads of 2 "),
+        ([other(3, 0)], 4, "3 decode threads share 1 usable CPU (0): set "),
+        # One beside it, as far as they meet.
+        ([other(2, 3, 4)], 4, "6 decode threads of 2 "),
+        ([other(1, 3, 4)], 4, None),
+        ([other(3, 3, 4)], 4, "3 decode threads share 2 usable CPUs (3, 4): set "),
     ],
 )
 def test_decode_threads(others, n_usable, words):
-    texts = crowding.decode_crowding([ME, *crowding.on_same_cpus(ME.cpus, others)], n_usable)
+    texts = crowding.decode_crowding([ME, *others], ME.cpus, n_usable)
     assert len(texts) == (words is not None)
-    assert words is None or words in texts[0]
+    assert words is None or texts[0].startswith(words) or words in texts[0]
+
+
+def test_who_does_not_decode_may_be_crowded_all_the_same():
+    assert not crowding.decode_crowding([other(4)], ME.cpus, 4)
+    assert crowding.decode_crowding([other(5)], ME.cpus, 4)
+    assert not crowding.decode_crowding([other(5, 7)], ME.cpus, 4)
+    assert not crowding.decode_crowding([], ME.cpus, 4)
+
+
+@pytest.mark.parametrize(("others", "n_threads"), [
+    ([], 0), ([other(3)], 3), ([other(3, *range(8))], 2), ([other(3, 8)], 0),
+    ([other(3, *range(8)), other(1, *range(8), pid=12)], 2), ([other(5, 0)], 5),
+])
+def test_threads_that_may_run_elsewhere_count_in_part(others, n_threads):
+    assert crowding.threads_expected(ME.cpus, others) == n_threads
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,13 @@ from feedmill.commands.advice import Findings, suggest
 from feedmill.commands.folder_check import check_folder
 from feedmill.commands.folder_check import rows as folder_rows
 from feedmill.host import machine, neighbours
-from feedmill.host.crowding import decode_crowding, intra_op_crowding, on_same_cpus
+from feedmill.host.crowding import (
+    decode_crowding,
+    intra_op_crowding,
+    n_usable_of,
+    on_same_cpus,
+    threads_expected,
+)
 from feedmill.recognition.plan import CENTER_CROP
 
 
@@ -65,7 +71,8 @@ def look() -> dict[str, Any]:
     counters = _probe()
     n_usable = native.usable_cpus()
     processes = neighbours.others()
-    rivals = on_same_cpus(neighbours.usable_cpus(), processes)
+    cpus = neighbours.usable_cpus()
+    rivals = on_same_cpus(cpus, processes)
     quota, space, names = machine.cpu_quota(), machine.shared_memory(), os.uname()
     soft, hard = machine.locked_memory()
     return {
@@ -75,7 +82,7 @@ def look() -> dict[str, Any]:
         "kernel": f"{names.sysname} {names.release} {names.machine}",
         "cpus": {
             "usable": n_usable,
-            "affinity": len(neighbours.usable_cpus()),
+            "affinity": len(cpus),
             "machine": os.cpu_count(),
             "local_world_size": os.environ.get("LOCAL_WORLD_SIZE"),
             "quota": quota and quota._asdict(),
@@ -92,10 +99,12 @@ def look() -> dict[str, Any]:
         "shared_memory": space and space._asdict(),
         "gpus": _gpus(),
         "processes": [asdict(one) for one in processes],
-        "rival_threads": sum(one.n_threads for one in rivals),
-        "crowded": decode_crowding(rivals, n_usable),
+        "rival_threads": threads_expected(cpus, rivals),
+        "crowded": decode_crowding(processes, cpus, n_usable),
         "intra_op_crowded": [
-            f"pid {one.pid}: {text}" for one in rivals for text in intra_op_crowding(one, n_usable)
+            f"pid {one.pid}: {text}"
+            for one in rivals
+            for text in intra_op_crowding(one, n_usable_of(one.cpus, cpus, n_usable))
         ],
     }
 
