@@ -14,6 +14,7 @@ import torch
 
 from feedmill._ops import __version__, native
 from feedmill.commands.advice import Findings, suggest
+from feedmill.commands.arguments import check_readable
 from feedmill.commands.folder_check import check_folder
 from feedmill.commands.folder_check import rows as folder_rows
 from feedmill.host import machine, neighbours
@@ -48,10 +49,7 @@ def add_doctor(commands: Any) -> None:
 def _doctor(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     folder = arguments.dir
     if folder is not None:
-        try:
-            os.scandir(folder).close()
-        except OSError as error:
-            parser.error(f"{folder} is not a folder that can be read: {error.strerror}")
+        check_readable(folder, parser)
     try:
         facts = look()
     except (ValueError, native.Error) as error:  # FEEDMILL_READER or FEEDMILL_CPU asks too much

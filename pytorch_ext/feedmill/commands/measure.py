@@ -22,7 +22,7 @@ import torch
 
 from feedmill._ops import native
 from feedmill.host import neighbours
-from feedmill.recognition.plan import RANDOM_HORIZONTAL_FLIP, RANDOM_RESIZED_CROP, Op
+from feedmill.recognition.plan import crop_and_flip
 
 # Files that are asked for at the same time. Near storage likes few, as Python's threads get into
 # each other's way; far storage needs many.
@@ -260,8 +260,7 @@ class _Run:
         self._ahead = max(4, 2 * threads)
         self.rejected: dict[str, str] = {}
         self.loader = native.Loader(
-            ops=[Op(RANDOM_RESIZED_CROP, size, size, 0, 0.08, 1.0, 3 / 4, 4 / 3),
-                 Op(RANDOM_HORIZONTAL_FLIP, p=0.5)],
+            ops=crop_and_flip(size),
             dtype=dtype,
             value_table=_value_table(dtype),
             n_samples=len(paths),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 from feedmill._ops import native
 from feedmill.commands import measure, sweep_table
 from feedmill.commands import sweep_model as model
+from feedmill.commands.arguments import check_readable, from_one
 from feedmill.commands.survey import SUFFIXES, sample, survey
 from feedmill.commands.sweep_model import NOT_KNOWN, Number, Rates, given, measured
 from feedmill.host import machine
@@ -54,9 +54,9 @@ def add_sweep(commands: Any) -> None:
     )
     add = sweep.add_argument
     add("src", metavar="SRC", type=Path, nargs="?", help="folder of images")
-    add("--batch-sizes", type=_list_of(_from_one), default=_BATCH_SIZES, metavar="N,...",
+    add("--batch-sizes", type=_list_of(from_one), default=_BATCH_SIZES, metavar="N,...",
         help="images a batch (default 64)")
-    add("--threads", type=_list_of(_from_one), metavar="N,...",
+    add("--threads", type=_list_of(from_one), metavar="N,...",
         help="decode threads (default 1,2,4,8)")
     add("--step-ms", type=_list_of(_positive), metavar="MS,...",
         help="the GPU's time for a batch: one number, or one a batch size; without it only "
@@ -74,7 +74,7 @@ def add_sweep(commands: Any) -> None:
         help="an encoded sample, such as 5e6; a measured CPU rate is scaled to it")
     add("--delivered-bytes", type=_positive, metavar="N",
         help="a sample in its batch (default: 3 x size x size values of dtype)")
-    add("--size", type=_from_one, default=_SIZE, metavar="PX",
+    add("--size", type=from_one, default=_SIZE, metavar="PX",
         help="rows and columns of a delivered image (default %(default)s)")
     add("--dtype", choices=tuple(_VALUE_BYTES), default=_DTYPE,
         help="of the delivered batch (default %(default)s)")
@@ -85,13 +85,6 @@ def add_sweep(commands: Any) -> None:
         help="files are in the page cache: storage gives the warm rate")
     add("--json", action="store_true", help="print one JSON object")
     sweep.set_defaults(run=_sweep)
-
-
-def _from_one(text: str) -> int:
-    value = int(text) if text.strip().isdecimal() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
-    return value
 
 
 def _positive(text: str) -> float:
@@ -121,10 +114,7 @@ def _check(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> No
         if unwanted := [_option(name) for name in others if getattr(arguments, name)]:
             parser.error(f"--prepare-ms is all of preparing: leave out {', '.join(unwanted)}")
     elif arguments.src is not None:
-        try:
-            os.scandir(arguments.src).close()
-        except OSError as error:
-            parser.error(f"{arguments.src} is not a folder that can be read: {error.strerror}")
+        check_readable(arguments.src, parser)
     elif not any(getattr(arguments, name) for name in _RATES):
         parser.error("without SRC nothing is measured: give SRC, or --prepare-ms, or at least one "
                      "of " + ", ".join(map(_option, _RATES)))

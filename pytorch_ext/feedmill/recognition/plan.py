@@ -38,6 +38,12 @@ class Op(NamedTuple):
     filter: int = 0
 
 
+def crop_and_flip(size: int) -> tuple[Op, ...]:
+    """RandomResizedCrop(size) and RandomHorizontalFlip() as torchvision has them by default."""
+    crop = Op(RANDOM_RESIZED_CROP, size, size, 0, 0.08, 1.0, 3 / 4, 4 / 3)
+    return crop, Op(RANDOM_HORIZONTAL_FLIP, p=0.5)
+
+
 def leads_to_one_size(ops: Sequence[Op]) -> bool:
     """Whether images of all sizes come out with the same one."""
     for op in reversed(ops):

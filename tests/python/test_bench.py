@@ -6,7 +6,11 @@ import sys
 
 import helpers
 import pytest
+import torch
+from feedmill.commands import bench as module
 from feedmill.commands import cli
+from feedmill.recognition.recognise import recognise
+from torchvision import transforms as T
 
 
 def bench(capsys, *words):
@@ -29,7 +33,7 @@ def test_json(small_images, capsys):
     assert result["bad_files"] == result["fallback_samples"] == 0
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float16", "bfloat16"])
 def test_text(small_images, capsys, dtype):
     lines = bench(capsys, small_images, "--epochs", 1, "--dtype", dtype).splitlines()
     assert "images/s" in lines[0] and "images per CPU-second (40 images" in lines[0]
@@ -37,13 +41,23 @@ def test_text(small_images, capsys, dtype):
     assert words == ["epochs", "decode", "transform", "idle", "reader", "Pillow"]
 
 
-def test_bad_files_are_named_and_not_fatal(tmp_path, capsys):
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_values_are_those_of_a_loader_with_that_dtype(small_images, dtype):
+    steps = T.RandomResizedCrop(8), T.ToTensor(), T.Normalize(helpers.MEAN, helpers.STD)
+    dataset = helpers.ImageFolder(str(small_images), helpers.compose(*steps))
+    source = recognise(helpers.native_loader(dataset, dtype=getattr(torch, dtype)))
+    assert module._value_table(dtype).tobytes() == source.plan.value_table
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "bfloat16"])
+def test_bad_files_are_named_and_not_fatal(tmp_path, capsys, dtype):
     for i in range(6):
         helpers.save_jpeg(tmp_path / "c" / f"{i}.jpg", 40, 30, seed=i)
     (tmp_path / "c" / "text.jpg").write_text("no image")
     (tmp_path / "c" / "empty.jpg").write_bytes(b"")
     helpers.save_jpeg(tmp_path / "c" / "cmyk.jpg", 40, 30, mode="CMYK")
-    result = json.loads(bench(capsys, tmp_path, "--json", "--epochs", 2, "--batch-size", 4))
+    result = json.loads(bench(capsys, tmp_path, "--json", "--epochs", 2, "--batch-size", 4,
+                              "--dtype", dtype))
     assert (result["files"], result["images"]) == (9, 18)
     assert sorted(path.rsplit("/", 1)[1] for path in result["bad"]) == ["empty.jpg", "text.jpg"]
     assert (result["bad_files"], result["native_samples"], result["fallback_samples"]) == (2, 12, 6)
@@ -53,11 +67,11 @@ def test_bad_files_are_named_and_not_fatal(tmp_path, capsys):
 
 def test_the_folder(tmp_path, small_images):
     dataset = helpers.ImageFolder(str(small_images))
-    assert cli.find_images(small_images) == [path for path, _ in dataset.samples]
+    assert module.find_images(small_images) == [path for path, _ in dataset.samples]
     helpers.save_jpeg(tmp_path / "b.jpg", 9, 9)
     helpers.save_jpeg(tmp_path / "A.JPEG", 9, 9)
     (tmp_path / "notes.txt").write_text("")
-    assert cli.find_images(tmp_path) == [str(tmp_path / "A.JPEG"), str(tmp_path / "b.jpg")]
+    assert module.find_images(tmp_path) == [str(tmp_path / "A.JPEG"), str(tmp_path / "b.jpg")]
 
 
 @pytest.mark.parametrize(
