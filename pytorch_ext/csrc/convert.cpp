@@ -46,20 +46,34 @@ void release(void *, void *, void *handle) {
     PyGILState_Release(gil);
 }
 
+// The Op of recognition/plan.py, field by field; behind the semicolon, what an error says.
+constexpr char op_format[] = "iiiidddddi;an op must be a tuple (kind, height, width, max_size, "
+                             "scale_low, scale_high, ratio_low, ratio_high, p, filter)";
+
+bool op_from_tuple(PyObject *item, fm_op *op) {
+    if (!PyTuple_Check(item)) {
+        PyErr_SetString(PyExc_TypeError, std::strchr(op_format, ';') + 1);
+        return false;
+    }
+    int kind = 0, filter = 0;
+    if (!PyArg_ParseTuple(item, op_format, &kind, &op->height, &op->width, &op->max_size,
+                          &op->scale[0], &op->scale[1], &op->ratio[0], &op->ratio[1], &op->p,
+                          &filter))
+        return false;
+    op->kind = static_cast<fm_op_kind>(kind);
+    op->filter = static_cast<fm_filter>(filter);
+    return true;
+}
+
 bool ops_from_sequence(PyObject *sequence, std::vector<fm_op> *out) {
     const Py_ssize_t n = PySequence_Size(sequence);
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *const item = PySequence_GetItem(sequence, i);
         if (!item) return false;
         fm_op op{};
-        int kind = 0, filter = FM_FILTER_BILINEAR;
-        const bool ok = PyArg_ParseTuple(item, "iiiiddddd|i", &kind, &op.height, &op.width,
-                                         &op.max_size, &op.scale[0], &op.scale[1], &op.ratio[0],
-                                         &op.ratio[1], &op.p, &filter);
+        const bool ok = op_from_tuple(item, &op);
         Py_DECREF(item);
         if (!ok) return false;
-        op.kind = static_cast<fm_op_kind>(kind);
-        op.filter = static_cast<fm_filter>(filter);
         out->push_back(op);
     }
     return n >= 0;

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any
 
+from feedmill.recognition.plan import Op
+
 # Outcomes of Loader.next().
 OK: int
 END: int
@@ -49,10 +51,7 @@ class Loader:
     def __init__(
         self,
         *,
-        # (kind, height, width, max_size, scale0, scale1, ratio0, ratio1, p, filter); kinds:
-        # 1 Resize, 2 CenterCrop, 3 RandomResizedCrop, 4 RandomHorizontalFlip; filter as fm_filter,
-        # bilinear where it is left out; see fm_op
-        ops: Sequence[tuple[int, int, int, int, float, float, float, float, float, int]],
+        ops: Sequence[Op],
         dtype: str,  # "uint8", "float32", "float16" or "bfloat16"
         value_table: bytes | None = None,  # 3 * 256 values of dtype, C order (channel, value)
         resize_order: int = 0,  # fm_resize_order: 0 up to Pillow 12.1, 1: 13, 2: 12.2 and 12.3

@@ -18,6 +18,7 @@ from torchvision.transforms import functional
 import feedmill
 from feedmill._ops import native
 from feedmill.counting.records import CAUSES
+from feedmill.recognition.plan import CENTER_CROP, Op
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
@@ -31,7 +32,7 @@ def skip(reason):
 
 def need_uring():
     try:
-        native.Loader(ops=[(2, 8, 8, 0, 0.0, 0.0, 0.0, 0.0, 0.0)], dtype="uint8", n_samples=1,
+        native.Loader(ops=[Op(CENTER_CROP, 8, 8)], dtype="uint8", n_samples=1,
                       batch_size=1, n_threads=1, reader="uring").close()
     except native.Error as error:
         skip(f"io_uring can't be had: {error}")

@@ -5,6 +5,12 @@ import numpy as np
 import pytest
 import torch
 from feedmill._ops import native
+from feedmill.recognition.plan import (
+    CENTER_CROP,
+    RANDOM_HORIZONTAL_FLIP,
+    RANDOM_RESIZED_CROP,
+    Op,
+)
 from helpers import assert_same_image, compose, native_loader
 from PIL import Image
 from torch.utils.data import DistributedSampler, WeightedRandomSampler
@@ -30,8 +36,8 @@ def images_of(loader):
 
 
 def native_crops(width, height, scale, ratio):
-    crop = (3, 8, 8, 0, *scale, *ratio, 0.0)
-    loader = native.Loader(ops=[crop, (4, 0, 0, 0, 0, 0, 0, 0, 0.3)], dtype="uint8",
+    crop = Op(RANDOM_RESIZED_CROP, 8, 8, 0, *scale, *ratio)
+    loader = native.Loader(ops=[crop, Op(RANDOM_HORIZONTAL_FLIP, p=0.3)], dtype="uint8",
                            n_samples=N_DRAWS, batch_size=1, n_threads=1)
     draws = [loader.draws(99, 0, index, 0, width, height) for index in range(N_DRAWS)]
     loader.close()
@@ -80,7 +86,7 @@ def test_crops_are_distributed_as_torchvisions(width, height, scale, ratio):
 
 
 def test_neighbouring_indices_and_epochs_are_unrelated():
-    loader = native.Loader(ops=[(4, 0, 0, 0, 0, 0, 0, 0, 0.5), (2, 8, 8, 0, 0, 0, 0, 0, 0)],
+    loader = native.Loader(ops=[Op(RANDOM_HORIZONTAL_FLIP, p=0.5), Op(CENTER_CROP, 8, 8)],
                            dtype="uint8", n_samples=64, batch_size=1, n_threads=1)
     flips = np.array([[[loader.draws(seed, epoch, index, 0, 9, 9)[0][5] for index in range(64)]
                        for epoch in range(8)] for seed in range(8)], float)

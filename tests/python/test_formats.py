@@ -10,6 +10,7 @@ import torch
 from feedmill._ops import native
 from feedmill.by_hand import write_sample
 from feedmill.recognition.formats import FormattingCollate
+from feedmill.recognition.plan import CENTER_CROP, Op
 from feedmill.recognition.recognise import recognise
 from helpers import MEAN, STD, assert_same_image, compose, native_loader, save_jpeg
 from PIL import Image
@@ -386,13 +387,16 @@ def test_old_pickles_have_the_defaults(numbered):
 
 
 def test_the_native_loader_checks_its_arguments():
-    options = {"ops": [(2, 8, 8, 0, 0.0, 0.0, 0.0, 0.0, 0.0)], "n_samples": 1, "batch_size": 1}
+    options = {"ops": [Op(CENTER_CROP, 8, 8)], "n_samples": 1, "batch_size": 1}
     with pytest.raises(ValueError, match="it must be one of 'nchw', 'nhwc'"):
         native.Loader(dtype="uint8", layout="hwc", **options)
     with pytest.raises(ValueError, match="3072 bytes; it must be 3 x 256 values of 2 bytes"):
         native.Loader(dtype="bfloat16", value_table=bytes(3072), **options)
     with pytest.raises(ValueError, match="1536 bytes; it must be 3 x 256 values of 4 bytes"):
         native.Loader(dtype="float32", value_table=bytes(1536), **options)
+    for op in (tuple(Op(CENTER_CROP, 8, 8))[:9], list(Op(CENTER_CROP, 8, 8))):
+        with pytest.raises(TypeError, match="an op must be a tuple .kind, height, width,"):
+            native.Loader(dtype="uint8", **{**options, "ops": [op]})
 
 
 @pytest.mark.parametrize(("dtype", "layout"), EACH[2:])

@@ -10,9 +10,10 @@ import torch
 from helpers import save_jpeg
 
 from feedmill._ops import native
+from feedmill.recognition.plan import RANDOM_RESIZED_CROP, Op
 
 N_FILES = 12
-RANDOM_CROP = (3, 24, 32, 0, 0.08, 1.0, 0.75, 4 / 3, 0.0)
+RANDOM_CROP = Op(RANDOM_RESIZED_CROP, 24, 32, 0, 0.08, 1.0, 0.75, 4 / 3)
 
 
 @pytest.fixture(scope="module")

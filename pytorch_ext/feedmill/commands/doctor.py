@@ -25,7 +25,7 @@ from feedmill.host.crowding import (
     on_same_cpus,
     threads_expected,
 )
-from feedmill.recognition.plan import CENTER_CROP
+from feedmill.recognition.plan import CENTER_CROP, Op
 
 
 def add_doctor(commands: Any) -> None:
@@ -109,9 +109,13 @@ def look() -> dict[str, Any]:
 
 def _probe() -> dict[str, Any]:
     """Counters of a small native loader: they name its reader and its instructions."""
-    crop = (CENTER_CROP, 8, 8, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
     loader = native.Loader(
-        ops=[crop], dtype="uint8", n_samples=1, batch_size=1, n_threads=1, prefetch_batches=1
+        ops=[Op(CENTER_CROP, 8, 8)],
+        dtype="uint8",
+        n_samples=1,
+        batch_size=1,
+        n_threads=1,
+        prefetch_batches=1,
     )
     try:
         return loader.stats()

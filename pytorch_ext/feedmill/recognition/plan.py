@@ -24,6 +24,14 @@ FILTER_NAMES = ("bilinear", "bicubic", "box", "hamming", "lanczos", "nearest")
 
 class Op(NamedTuple):
     """One geometric operation, as _native.Loader takes it (fm_op). What a kind has no use for is 0.
+
+    Attributes:
+        kind: RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP or RANDOM_HORIZONTAL_FLIP.
+        height, width: of the result; a Resize with width 0 makes the shorter edge `height` long.
+        max_size: of a Resize with width 0: the longer edge is at most this; 0: any.
+        scale_low, scale_high, ratio_low, ratio_high: of RandomResizedCrop.
+        p: of RandomHorizontalFlip.
+        filter: fm_filter, of Resize and RandomResizedCrop; see FILTERS.
     """
 
     kind: int
