@@ -39,7 +39,7 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import feedmill
@@ -242,18 +242,18 @@ def run_all(args: argparse.Namespace, stack: contextlib.ExitStack) -> list[dict[
         return {"name": name, "situation": situation, "predicted_s": predicted_s,
                 "before_s": base.batch_s[-1]}
 
-    free = {"free_decode": True, "free_transform": True}
+    free = {"decode_s": 0.0, "transform_s": 0.0}
     rows = [
         row("1 -> 2 threads", Situation(near.loader.dataset, 2), near,
-            predict(near_rates, threads=2)),
+            predict(replace(near_rates, n_threads=2))),
         row(f"free storage (before: {delay} ms an open and a read)",
             Situation(dataset_of(at_once.path, args.samples), mounts=(at_once,)), far_situation,
-            predict(far_rates, free_storage=True)),
+            predict(replace(far_rates, storage_rate=None))),
         row(f"free decode ({delay} ms an open and a read)",
             Situation(dataset_of(far_tiny.path, args.samples, TINY), mounts=(far_tiny,)),
-            far_situation, predict(far_rates, **free)),
+            far_situation, predict(replace(far_rates, **free))),
         row("free decode (local disk)", Situation(dataset_of(tiny, args.samples, TINY)), near,
-            predict(near_rates, **free)),
+            predict(replace(near_rates, **free))),
         row("no loader", Replayed(near.loader.dataset), near,
             near_rates.compute_s),
     ]

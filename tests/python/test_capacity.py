@@ -23,31 +23,29 @@ RATES = Rates(batch_samples=100, n_threads=2, usable_cpus=8, decode_s=1e-3, tran
 
 
 @pytest.mark.parametrize(
-    ("change", "arguments", "seconds"),
+    ("change", "seconds"),
     [
-        ({}, {}, 0.075),
-        ({}, {"threads": 1}, 0.15),
-        ({}, {"threads": 3}, 0.05),
-        ({}, {"threads": 100}, 0.05),  # the loop itself
-        ({}, {"free_decode": True}, 0.05),
-        ({}, {"free_decode": True, "threads": 1}, 0.05),
-        ({}, {"free_transform": True, "threads": 1}, 0.1),
-        ({}, {"free_storage": True}, 0.075),
-        ({"storage_rate": 500}, {}, 0.2),
-        ({"storage_rate": 500}, {"threads": 8}, 0.2),
-        ({"storage_rate": 500}, {"free_storage": True}, 0.075),
+        ({}, 0.075),
+        ({"n_threads": 1}, 0.15),
+        ({"n_threads": 3}, 0.05),
+        ({"n_threads": 100}, 0.05),  # the loop itself
+        ({"decode_s": 0}, 0.05),
+        ({"decode_s": 0, "n_threads": 1}, 0.05),
+        ({"transform_s": 0, "n_threads": 1}, 0.1),
+        ({"storage_rate": None}, 0.075),
+        ({"storage_rate": 500}, 0.2),
+        ({"storage_rate": 500, "n_threads": 8}, 0.2),
         # Two CPUs for two decode threads and a training of one thread.
-        ({"usable_cpus": 2, "other_cpu_s": 0.05}, {}, 0.1),
-        ({"usable_cpus": 2}, {"threads": 8}, 0.075),
-        ({"python_s": 0.06}, {}, 0.11),
+        ({"usable_cpus": 2, "other_cpu_s": 0.05}, 0.1),
+        ({"usable_cpus": 2, "n_threads": 8}, 0.075),
+        ({"python_s": 0.06}, 0.11),
         # Nothing is prepared while the step computes.
-        ({"overlaps": False}, {}, 0.125),
-        ({"overlaps": False}, {"free_decode": True, "free_transform": True}, 0.05),
+        ({"overlaps": False}, 0.125),
+        ({"overlaps": False, "decode_s": 0, "transform_s": 0}, 0.05),
     ],
 )
-def test_predictions(change, arguments, seconds):
-    rates = replace(RATES, **change)
-    assert predict(rates, **arguments) == pytest.approx(seconds)
+def test_predictions(change, seconds):
+    assert predict(replace(RATES, **change)) == pytest.approx(seconds)
 
 
 def test_what_binds():
@@ -62,8 +60,8 @@ def test_what_binds():
 def test_threads_needed(compute_s, needed):
     rates = replace(RATES, compute_s=compute_s)
     assert threads_needed(rates) == needed
-    assert predict(rates, needed) == pytest.approx(rates.loop_s)
-    assert needed == 1 or predict(rates, needed - 1) > rates.loop_s
+    assert predict(replace(rates, n_threads=needed)) == pytest.approx(rates.loop_s)
+    assert needed == 1 or predict(replace(rates, n_threads=needed - 1)) > rates.loop_s
 
 
 def test_no_number_of_threads_keeps_up_with_a_loop_that_takes_no_time():

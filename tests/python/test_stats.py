@@ -16,6 +16,12 @@ from helpers import compose, native_loader
 from torchvision import transforms as T
 
 
+def train(loader, n_epochs, step_s):
+    for _ in range(n_epochs):
+        for _ in loader:
+            time.sleep(step_s)
+
+
 def test_nothing_ran_yet(numbered):
     loader = native_loader(numbered)
     stats = loader.stats()
@@ -28,9 +34,7 @@ def test_nothing_ran_yet(numbered):
 def test_the_numbers_of_two_epochs(numbered, num_workers):
     loader = native_loader(numbered, batch_size=8, num_workers=num_workers, shuffle=True)
     begin = time.monotonic_ns()
-    for _ in range(2):
-        for _ in loader:
-            time.sleep(0.001)
+    train(loader, 2, 0.001)
     end = time.monotonic_ns()
     stats = loader.stats()
     assert stats.path == "native" and stats.reasons == ()
@@ -52,9 +56,7 @@ def test_the_numbers_of_two_epochs(numbered, num_workers):
 
 def test_steps(numbered):
     loader = native_loader(numbered, batch_size=8, num_workers=2)
-    for _ in range(3):
-        for _ in loader:
-            time.sleep(0.005)
+    train(loader, 3, 0.005)
     stats = loader.stats()
     steps = stats.steps
     assert steps.dtype == STEP_DTYPE
@@ -213,9 +215,7 @@ def test_the_difference_of_two_snapshots(numbered):
 
 def test_percentiles_and_waits_by_phase(numbered):
     loader = native_loader(numbered, batch_size=4, num_workers=2)
-    for _ in range(2):
-        for _ in loader:
-            time.sleep(0.001)
+    train(loader, 2, 0.001)
     stats = loader.stats()
     assert [len(stats.steps_of(phase)) for phase in ("first", "boundary", "steady", None)] == [
         1, 1, 18, 20

@@ -86,51 +86,22 @@ class Capacity:
     python: float | None
 
 
-def parts(
-    rates: Rates,
-    threads: int | None = None,
-    *,
-    free_storage: bool = False,
-    free_decode: bool = False,
-    free_transform: bool = False,
-) -> dict[str, float]:
-    """Seconds a batch of each of what may bind it: LOOP, THREADS, CPUS, STORAGE.
-
-    Args:
-        rates: as measured.
-        threads: decode threads. Default None: as measured.
-        free_storage: files are there at once.
-        free_decode, free_transform: takes no CPU time.
-    """
-    work_s = rates.batch_samples * (
-        (0.0 if free_decode else rates.decode_s) + (0.0 if free_transform else rates.transform_s)
-    )
-    stored = rates.storage_rate is not None and not free_storage
+def parts(rates: Rates) -> dict[str, float]:
+    """Seconds a batch of each of what may bind it: LOOP, THREADS, CPUS, STORAGE."""
+    stored = rates.storage_rate is not None
     return {
         LOOP: rates.loop_s,
-        THREADS: work_s / (threads or rates.n_threads),
+        THREADS: rates.work_s / rates.n_threads,
         # Threads beyond the CPUs, and a training that computes on them, share what there is.
-        CPUS: (work_s + rates.other_cpu_s) / rates.usable_cpus,
+        CPUS: (rates.work_s + rates.other_cpu_s) / rates.usable_cpus,
         STORAGE: rates.batch_samples / rates.storage_rate if stored else 0.0,
     }
 
 
-def predict(
-    rates: Rates,
-    threads: int | None = None,
-    *,
-    free_storage: bool = False,
-    free_decode: bool = False,
-    free_transform: bool = False,
-) -> float:
-    """Seconds a batch; arguments as of parts()."""
-    seconds = parts(
-        rates,
-        threads,
-        free_storage=free_storage,
-        free_decode=free_decode,
-        free_transform=free_transform,
-    )
+def predict(rates: Rates) -> float:
+    """Seconds a batch. What if: with other rates, such as replace(rates, n_threads=8), or
+    storage_rate=None where files are there at once, or decode_s=0.0."""
+    seconds = parts(rates)
     if rates.overlaps:
         return max(seconds.values())
     return seconds[LOOP] + max(seconds[THREADS], seconds[STORAGE])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -259,7 +259,7 @@ def _more_threads(rates: Rates, stage: str) -> str:
         )
     most = min(needed or rates.usable_cpus, rates.usable_cpus)
     more = most - rates.n_threads
-    then_s = predict(rates, max(most, rates.n_threads))
+    then_s = predict(replace(rates, n_threads=max(most, rates.n_threads)))
     if more > 0 and then_s <= rates.loop_s * (1 + NO_STALL):
         return f"{more_threads(more)} (threads={most}) would end the stall"
     beyond = (
@@ -302,7 +302,7 @@ def _storage(stats: Stats, rates: Rates, around: Around) -> str:
         text += (
             "; the storage is asked for all that the reader can: a local copy of the files helps"
         )
-    rate = rates.batch_samples / predict(rates, free_storage=True)
+    rate = rates.batch_samples / predict(replace(rates, storage_rate=None))
     return text + f"; storage without delay would make it {rate:,.0f}, more threads gain nothing"
 
 
