@@ -46,7 +46,7 @@ def _read() -> dict[str, int]:
     throttled_periods, throttled_ns = _throttled()
     return {
         "elapsed_ns": monotonic_ns(),
-        "process_cpu_ns": _process_cpu_ns(),
+        "process_cpu_ns": process_cpu_ns(),
         "host_busy_ns": _host_busy_ns(),
         "throttled_periods": throttled_periods,
         "throttled_ns": throttled_ns,
@@ -54,7 +54,7 @@ def _read() -> dict[str, int]:
     }
 
 
-def _process_cpu_ns() -> int:
+def process_cpu_ns() -> int:
     """Of this process, its children that live (torch's workers), and those that have ended."""
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     own_ns = int(1e9 * sum(one.ru_utime + one.ru_stime for one in usage))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedmill._ops import native
-from feedmill.host import nvml
+from feedmill.host import nvml, surroundings
 
 INTERVAL_NS = 1_000_000_000
 # Counters of the loader that go into a sample, as the difference over the interval.
@@ -40,7 +40,8 @@ class System:
     A sample is a dict, in which what this system does not tell is left out:
 
     - clock_ns: the clock (time.monotonic_ns()) at its end. interval_ns: how long it is.
-    - process_cpu: CPU time of this process, all threads, in cores: 2.0 is two cores' worth.
+    - process_cpu: CPU time of this process, all threads, and of its child processes, in cores: 2.0
+      is two cores' worth.
     - host_cpu: share of the host's cores that were busy, with whatever, 0 to 1; in a container,
       too, of the host's.
     - usable_cpus: that the process may use, by affinity and quota.
@@ -90,7 +91,7 @@ def _between(before: _Reading, now: _Reading) -> dict[str, Any]:
     sample: dict[str, Any] = {
         "clock_ns": now.clock_ns,
         "interval_ns": interval_ns,
-        "process_cpu": round((now.cpu_ns - before.cpu_ns) / max(1, interval_ns), 4),
+        "process_cpu": round(max(0, now.cpu_ns - before.cpu_ns) / max(1, interval_ns), 4),
         "major_faults": now.major_faults - before.major_faults,
     }
     if now.host_ticks and before.host_ticks:
@@ -110,8 +111,7 @@ def _read(counters: Mapping[str, int]) -> _Reading:
     io = _fields("/proc/self/io")
     return _Reading(
         clock_ns=time.monotonic_ns(),
-        # The sum of utime and stime in /proc/self/stat, but in nanoseconds.
-        cpu_ns=time.process_time_ns(),
+        cpu_ns=surroundings.process_cpu_ns(),
         host_ticks=_host_ticks(),
         major_faults=resource.getrusage(resource.RUSAGE_SELF).ru_majflt,
         device_read_bytes=io.get("read_bytes"),
