@@ -417,6 +417,41 @@ FM_API void fm_loader_step_return(fm_loader *loader);
  */
 FM_API void fm_loader_close(fm_loader **loader);
 
+/* ---- single images --------------------------------------------------------------------------- */
+
+/*
+ * An image without a loader: opened, measured, decoded whole into the caller's memory, closed, all
+ * on the calling thread. Different images may be used by different threads at the same time. JPEGs
+ * only, of the kinds that a loader decodes; others are refused with a loader's statuses, and the
+ * caller asks another decoder.
+ */
+typedef struct fm_imread fm_imread;
+
+typedef enum fm_channels { FM_RGB = 0, FM_BGR = 1 } fm_channels;
+
+/*
+ * Reads sample->path, or takes sample->data, which must stay until close, and reads the header; the
+ * rest of *sample is not looked at. max_image_pixels 0: as fm_config's default; so are the bytes of
+ * a file limited. Blocks for the file. On failure *out is NULL.
+ * FM_ERR_READ, FORMAT, KIND, DAMAGED, LIMIT, NOMEM, ARGUMENT.
+ */
+FM_API FM_CHECK_RESULT int fm_imread_open(fm_imread **out, const fm_sample *sample,
+                                          uint64_t max_image_pixels, fm_error *error);
+
+/* Rows and columns; upright: as they are after turning the image as its EXIF data asks. */
+FM_API void fm_imread_size(const fm_imread *image, bool upright, int32_t *height, int32_t *width);
+
+/*
+ * Decodes into out[height][width][3], dense, of the size above; once. The pixels are those of
+ * Pillow's convert("RGB") or, with FM_BGR and upright, those of OpenCV's imread(). After a failure
+ * (FM_ERR_KIND, DAMAGED, LIMIT, NOMEM, STATE) out holds anything.
+ */
+FM_API FM_CHECK_RESULT int fm_imread_pixels(fm_imread *image, fm_channels channels, bool upright,
+                                            uint8_t *out, fm_error *error);
+
+/* Accepts NULL and a pointer to NULL; sets *image to NULL. */
+FM_API void fm_imread_close(fm_imread **image);
+
 /* ---- diagnostics ----------------------------------------------------------------------------- */
 
 /* What one op did to one sample. Fields that an op does not use are 0. */

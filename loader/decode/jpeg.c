@@ -54,6 +54,7 @@ struct fm_jpeg {
     JDIMENSION mcu_column;                /* of the next MCU */
     JDIMENSION first_column, last_column; /* MCUs that the crop needs */
     enum state state;
+    bool bgr;            /* the order of a pixel's bytes */
     bool cut;            /* libjpeg is told of a lower image: scans have data that it leaves out */
     int32_t n_rows_left; /* of the box */
     const char *damage;  /* that the Huffman decoder met, or NULL */
@@ -239,6 +240,8 @@ int fm_jpeg_open(fm_jpeg **out, const fm_limits *limits, fm_mem_counter *counter
 
 void fm_jpeg_watch(fm_jpeg *jpeg, const _Atomic bool *cancelled) { jpeg->cancelled = cancelled; }
 
+void fm_jpeg_set_bgr(fm_jpeg *jpeg, bool bgr) { jpeg->bgr = bgr; }
+
 void fm_jpeg_close(fm_jpeg **jpeg) {
     if (!jpeg || !*jpeg) return;
     jpeg_destroy_decompress(&(*jpeg)->codec);
@@ -362,7 +365,7 @@ int fm_jpeg_start(fm_jpeg *jpeg, const fm_box *box, int32_t *skip_px, int32_t *r
                             (unsigned long long)(FM_JPEG_MEM_COEFFICIENT_BYTES >> 20));
     }
     if (setjmp(jpeg->escape)) return fail(jpeg, error);
-    codec->out_color_space = JCS_RGB;
+    codec->out_color_space = jpeg->bgr ? JCS_EXT_BGR : JCS_RGB;
     codec->dct_method = JDCT_ISLOW;
     codec->do_fancy_upsampling = TRUE;
     codec->do_block_smoothing = FALSE; /* it changes incomplete images only, and they are refused */

@@ -43,6 +43,9 @@ int fm_jpeg_open(fm_jpeg **out, const fm_limits *limits, fm_mem_counter *counter
  */
 void fm_jpeg_watch(fm_jpeg *jpeg, const _Atomic bool *cancelled);
 
+/* From now on rows have the bytes B G R instead of R G B (false, the default). Between images. */
+void fm_jpeg_set_bgr(fm_jpeg *jpeg, bool bgr);
+
 /*
  * Reads the header and checks the file's markers to its end. Afterwards fm_jpeg_end() is due, also
  * on failure. The message names what was found, such as "a PNG image, not a JPEG".

@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include "feedmill/feedmill.h"
+#include "imread.h"
 #include "loader.h"
 
 namespace {
@@ -85,6 +86,7 @@ PyMethodDef functions[] = {
     {"version", version, METH_NOARGS, "Version of the native library."},
     {"usable_cpus", usable_cpus, METH_NOARGS, "CPUs by affinity and cgroup quota."},
     {"jpeg_version", jpeg_version, METH_NOARGS, "Version of libjpeg-turbo."},
+    {"imread", feedmill::imread, METH_VARARGS, "A JPEG as (bytearray, height, width), or why not."},
     {"jpeg_own_huffman", jpeg_own_huffman, METH_NOARGS, "Whether feedmill decodes Huffman codes."},
     {nullptr, nullptr, 0, nullptr}};
 PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void *>(exec_module)}, {0, nullptr}};

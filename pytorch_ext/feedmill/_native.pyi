@@ -37,6 +37,14 @@ def usable_cpus() -> int: ...
 def jpeg_version() -> str:
     """Of the libjpeg-turbo that this was compiled for, such as "2.1.5"."""
 
+def imread(
+    source: str | bytes | PathLike[str],  # bytes are the encoded image itself
+    bgr: bool,  # as OpenCV: B G R, upright by EXIF; else R G B, as the file has it
+    max_image_pixels: int,
+) -> tuple[bytearray, int, int] | str:
+    """A JPEG as (pixels[height][width][3], height, width), or why it is not taken natively. Reads
+    and decodes without the GIL."""
+
 def jpeg_own_huffman() -> bool:
     """Whether JPEGs with one scan go through feedmill's own Huffman decoder."""
 

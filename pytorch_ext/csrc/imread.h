@@ -1,0 +1,12 @@
+// A single image as an array's memory.
+#pragma once
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+namespace feedmill {
+
+// imread(path_or_bytes, bgr, max_image_pixels): (bytearray, height, width), or the text of why the
+// native decoder does not take it. The GIL is released while the file is read and decoded.
+PyObject *imread(PyObject *module, PyObject *args);
+
+} // namespace feedmill
