@@ -75,9 +75,9 @@ static void check_entry(tiff *data, uint64_t offset, uint32_t tag) {
 }
 
 static int orientation_of(tiff *data) {
-    if (data->n_bytes < 2 || data->bytes[0] != data->bytes[1]) return 1;
-    data->little_endian = data->bytes[0] == 'I';
-    if ((!data->little_endian && data->bytes[0] != 'M') || read_u16(data, 2) != TIFF_MARK) return 1;
+    /* OpenCV takes whatever does not begin with "II" for big-endian, not "MM" alone. */
+    data->little_endian = data->n_bytes > 1 && data->bytes[0] == 'I' && data->bytes[1] == 'I';
+    if (read_u16(data, 2) != TIFF_MARK) return 1;
     uint64_t offset = read_u32(data, 4);
     const uint32_t n_entries = read_u16(data, offset);
     offset += 2;
