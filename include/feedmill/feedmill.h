@@ -242,6 +242,30 @@ typedef struct fm_allocator {
     bool handover;
 } fm_allocator;
 
+/*
+ * Encoded files in memory, for as long as the cache is open, over all epochs and loaders that are
+ * given it. A file that was decoded natively is kept, as long as the budget has room; nothing is
+ * ever dropped, so that the hit rate of a shuffled epoch is the share of the files that fits. Files
+ * are known by their paths: one that changes while the cache is open is not read again.
+ * fm_loader_draws() and the pixels are the same with and without. Any thread may use it.
+ */
+typedef struct fm_cache fm_cache;
+
+typedef struct fm_cache_usage {
+    uint64_t n_files, file_bytes; /* kept */
+    uint64_t used_bytes;          /* of the budget: files, their paths, tables, pieces not full */
+    uint64_t n_refused;           /* times that a file did not fit */
+} fm_cache_usage;
+
+/*
+ * budget_bytes: most memory to take. It comes piece by piece, and is given back at close alone.
+ * FM_ERR_BUDGET (more than this process may use, or too small for anything), NOMEM, THREAD.
+ */
+FM_API FM_CHECK_RESULT int fm_cache_open(fm_cache **out, uint64_t budget_bytes, fm_error *error);
+FM_API void fm_cache_usage_get(fm_cache *cache, fm_cache_usage *out);
+/* After the loaders that were given it. Accepts NULL and a pointer to NULL; sets *cache to NULL. */
+FM_API void fm_cache_close(fm_cache **cache);
+
 typedef struct fm_config {
     size_t struct_bytes; /* sizeof(fm_config), set by fm_config_init() */
     fm_transform transform;
@@ -265,6 +289,7 @@ typedef struct fm_config {
                                   false: they are errors */
     fm_allocator allocator;    /* default: aligned memory of the C library, no handover */
     uint32_t sample_records;   /* of the latest samples to keep; default 0; most 2^24 */
+    fm_cache *cache;           /* files in memory, the caller's; default NULL */
 } fm_config;
 
 /* Fills *config with the defaults named above. */

@@ -59,6 +59,8 @@ typedef struct fm_blame {
     X(read_opens, "files opened")                                                              \
     X(read_bytes, "bytes read")                                                                \
     X(read_ns, "sum over files of the time from the start of the read to its last byte")       \
+    X(cache_hits, "files that came from the cache, and were not read")                         \
+    X(cache_misses, "files that were looked for there in vain")                                \
     X(decode_ns, "sum over samples of the wall time in the decoder")                           \
     X(transform_ns, "sum over samples of the wall time in resize, flip, normalize and store")  \
     X(starved_ns, "sum over samples of the time that their decode thread had no core")         \
@@ -78,7 +80,9 @@ typedef struct fm_blame {
     X(n_threads, "decode threads")                                                             \
     X(n_slots, "batch slots in the ring")                                                      \
     X(slot_bytes, "bytes of one slot")                                                         \
-    X(read_depth, "files the reader may have in flight")
+    X(read_depth, "files the reader may have in flight")                                       \
+    X(cache_files, "files in the cache")                                                       \
+    X(cache_bytes, "memory that the cache takes")
 
 typedef struct fm_stats {
 #define FM_X(name, meaning) uint64_t name;

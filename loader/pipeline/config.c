@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/cpu.h"
+#include "cache/cache.h"
 #include "read/reader.h"
 #include "ring/ring.h"
 
@@ -70,6 +71,10 @@ static int check_fields(const fm_config *c, fm_error *error) {
     }
     if (c->allocator.handover && !c->allocator.alloc) {
         return fm_error_set(error, FM_ERR_ARGUMENT, "allocator: handover needs alloc and free");
+    }
+    if (c->cache && !fm_cache_is_ours(c->cache)) {
+        return fm_error_set(error, FM_ERR_FORKED,
+                            "the cache belongs to another process; open one in this process");
     }
     return FM_OK;
 }

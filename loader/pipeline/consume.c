@@ -197,8 +197,8 @@ int fm_loader_fallback(fm_loader *loader, fm_fallback *out) {
         .position = task->position,
         .cause = task->cause,
         .path = task->read.path,
-        .data = task->data,
-        .data_bytes = task->data_bytes,
+        .data = task->cached ? NULL : task->data,
+        .data_bytes = task->cached ? 0 : task->data_bytes,
         .out = (uint8_t *)task->group->slot->memory + task->position * plan->sample_bytes,
         .out_bytes = plan->sample_bytes,
     };
@@ -301,6 +301,12 @@ void fm_loader_stats(fm_loader *loader, fm_stats *out) {
     out->read_bytes = reader.n_bytes;
     out->read_ns = reader.read_ns;
     out->read_depth = reader.depth;
+    if (loader->config.cache) {
+        fm_cache_usage usage;
+        fm_cache_usage_get(loader->config.cache, &usage);
+        out->cache_files = usage.n_files;
+        out->cache_bytes = usage.used_bytes;
+    }
     out->threads_created = loader->n_workers + reader.n_threads;
     out->allocations = atomic_load_explicit(&loader->counter.n_blocks, memory_order_relaxed);
     out->allocated_bytes = atomic_load_explicit(&loader->counter.n_bytes, memory_order_relaxed);

@@ -332,6 +332,7 @@ static void fill_group(fm_loader *loader, fm_group *group, const fm_sample *samp
         task->group = group;
         task->data = samples[i].data;
         task->data_bytes = samples[i].data_bytes;
+        task->cached = false;
         task->index = samples[i].index;
         task->occurrence = loader->occurrences[task->index]++;
         task->position = i;
@@ -344,6 +345,21 @@ static void fill_group(fm_loader *loader, fm_group *group, const fm_sample *samp
         group->labels[i] = samples[i].label;
         path += bytes;
     }
+}
+
+/* Files of the group that the cache has need no reading. */
+static void look_into_cache(fm_loader *loader, fm_group *group) {
+    uint64_t n_hits = 0, n_misses = 0;
+    for (uint32_t i = 0; i < group->n_tasks; i++) {
+        fm_task *const task = &group->tasks[i];
+        if (task->data) continue;
+        task->data = fm_cache_get(loader->config.cache, task->read.path, &task->data_bytes);
+        task->cached = task->data != NULL;
+        n_hits += task->cached;
+        n_misses += !task->cached;
+    }
+    loader->sums.cache_hits += n_hits;
+    loader->sums.cache_misses += n_misses;
 }
 
 int fm_loader_submit(fm_loader *loader, const fm_sample *samples, size_t n_samples,
@@ -364,6 +380,7 @@ int fm_loader_submit(fm_loader *loader, const fm_sample *samples, size_t n_sampl
     if (status) return status;
     fm_ring_lock(loader->ring);
     fill_group(loader, group, samples, (uint32_t)n_samples);
+    if (loader->config.cache) look_into_cache(loader, group);
     loader->n_groups++;
     fm_run_assign_slots(loader);
     fm_read *reads, **end = &reads;

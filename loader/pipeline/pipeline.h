@@ -18,6 +18,7 @@
 #include <stdatomic.h>
 
 #include "base/thread.h"
+#include "cache/cache.h"
 #include "decode/jpeg.h"
 #include "pipeline/blame.h"
 #include "pipeline/config.h"
@@ -37,6 +38,7 @@ typedef struct fm_task {
      * worker until it finishes the task, and by nobody once the epoch is stopped. */
     const void *data;
     size_t data_bytes;
+    bool cached; /* data is the cache's, not the caller's */
     struct fm_group *group;
     struct fm_task *next; /* locked: of the same group and size, with bytes as well */
     int64_t index;

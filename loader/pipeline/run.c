@@ -190,6 +190,8 @@ static void run_task(fm_worker *worker, fm_task *task) {
         status = decode_sample(worker, task, bytes, n_bytes, &laps, &error);
         fm_jpeg_end(worker->jpeg);
     }
+    if (!status && !task->data && worker->loader->config.cache)
+        fm_cache_put(worker->loader->config.cache, task->read.path, bytes, n_bytes);
     if (!task->data) fm_reader_return(worker->loader->reader, &task->read);
     task->cause = status;
     if (status)

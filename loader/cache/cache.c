@@ -1,0 +1,207 @@
+#define _GNU_SOURCE
+#include "cache/cache.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cpu.h"
+#include "base/mem.h"
+
+/* Memory is taken in pieces of a quarter of what is left, up to this: the table must find room to
+ * grow. Pages that hold nothing yet cost nothing. What is left at a piece's end is lost,
+ * less than a file. */
+#define MOST_CHUNK_BYTES ((uint64_t)64 << 20)
+#define FIRST_SLOTS 64
+
+typedef struct entry {
+    uint64_t hash;
+    const char *path;     /* NULL: the slot is free */
+    const uint8_t *bytes; /* NULL: being copied */
+    size_t n_bytes;
+} entry;
+
+/* In front of a chunk's storage; as long as its alignment. */
+typedef struct chunk {
+    _Alignas(FM_MEM_ALIGN) struct chunk *next;
+} chunk;
+
+struct fm_cache {
+    uint64_t budget_bytes; /* fixed after open, as the next */
+    pid_t pid;
+    pthread_mutex_t lock; /* guards what follows */
+    entry *slots;         /* open addressing; a power of two, at most three quarters full */
+    size_t n_slots;
+    chunk *chunks;
+    uint8_t *free_bytes; /* the newest chunk's rest */
+    uint64_t n_free;
+    fm_cache_usage usage;
+};
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+/* FNV-1a: paths are short, and nobody gains from making them collide. */
+static uint64_t hash_of(const char *path) {
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (; *path; path++) hash = (hash ^ (uint8_t)*path) * 0x100000001b3u;
+    return hash;
+}
+
+/* The path's slot, or the free one where it belongs. */
+static entry *find(entry *slots, size_t n_slots, const char *path, uint64_t hash) {
+    for (size_t i = hash & (n_slots - 1);; i = (i + 1) & (n_slots - 1)) {
+        entry *const slot = &slots[i];
+        if (!slot->path || (slot->hash == hash && strcmp(slot->path, path) == 0)) return slot;
+    }
+}
+
+/* Locked. Makes room for one more entry; false: the budget or the memory does not allow it. */
+static bool reserve_slot(fm_cache *cache) {
+    if (4 * (cache->usage.n_files + 1) <= 3 * cache->n_slots) return true;
+    const size_t n_slots = 2 * cache->n_slots;
+    if (cache->usage.used_bytes + n_slots * sizeof(entry) > cache->budget_bytes) return false;
+    entry *const slots = fm_mem_zalloc(NULL, n_slots, sizeof(entry));
+    if (!slots) return false;
+    for (size_t i = 0; i < cache->n_slots; i++) {
+        const entry *const old = &cache->slots[i];
+        if (old->path) *find(slots, n_slots, old->path, old->hash) = *old;
+    }
+    fm_mem_free(cache->slots);
+    cache->usage.used_bytes += (n_slots - cache->n_slots) * sizeof(entry);
+    cache->slots = slots;
+    cache->n_slots = n_slots;
+    return true;
+}
+
+/* ---- storage --------------------------------------------------------------------------------- */
+
+static uint64_t rounded(uint64_t n_bytes) {
+    return (n_bytes + FM_MEM_ALIGN - 1) / FM_MEM_ALIGN * FM_MEM_ALIGN;
+}
+
+/* How much to take for so many bytes, of what is left of the budget. */
+static uint64_t chunk_bytes(uint64_t n_bytes, uint64_t left) {
+    uint64_t taken = left / 4;
+    if (taken > MOST_CHUNK_BYTES) taken = MOST_CHUNK_BYTES;
+    return taken > sizeof(chunk) + n_bytes ? taken : sizeof(chunk) + n_bytes;
+}
+
+/* Locked. Aligned room for so many bytes, a multiple of the alignment; NULL: there is none. */
+static uint8_t *reserve_bytes(fm_cache *cache, uint64_t n_bytes) {
+    if (n_bytes > cache->n_free) {
+        const uint64_t left = cache->budget_bytes - cache->usage.used_bytes;
+        const uint64_t taken = chunk_bytes(n_bytes, left);
+        if (taken > left) return NULL;
+        chunk *const fresh = fm_mem_alloc(NULL, taken, 1);
+        if (!fresh) return NULL;
+        fresh->next = cache->chunks;
+        cache->chunks = fresh;
+        cache->usage.used_bytes += taken;
+        cache->free_bytes = (uint8_t *)(fresh + 1);
+        cache->n_free = (taken - sizeof(chunk)) / FM_MEM_ALIGN * FM_MEM_ALIGN;
+    }
+    uint8_t *const bytes = cache->free_bytes;
+    cache->free_bytes += n_bytes;
+    cache->n_free -= n_bytes;
+    return bytes;
+}
+
+/* ---- for the loader -------------------------------------------------------------------------- */
+
+const uint8_t *fm_cache_get(fm_cache *cache, const char *path, size_t *n_bytes) {
+    const uint64_t hash = hash_of(path);
+    pthread_mutex_lock(&cache->lock);
+    const entry *const slot = find(cache->slots, cache->n_slots, path, hash);
+    const uint8_t *const bytes = slot->path ? slot->bytes : NULL;
+    *n_bytes = bytes ? slot->n_bytes : 0;
+    pthread_mutex_unlock(&cache->lock);
+    return bytes;
+}
+
+void fm_cache_put(fm_cache *cache, const char *path, const uint8_t *bytes, size_t n_bytes) {
+    const uint64_t hash = hash_of(path);
+    const size_t path_bytes = strlen(path) + 1;
+    pthread_mutex_lock(&cache->lock);
+    uint8_t *room = NULL;
+    const bool is_new = !find(cache->slots, cache->n_slots, path, hash)->path;
+    if (is_new && reserve_slot(cache))
+        room = reserve_bytes(cache, rounded(n_bytes) + rounded(path_bytes));
+    if (room) {
+        char *const name = (char *)room + rounded(n_bytes);
+        memcpy(name, path, path_bytes);
+        *find(cache->slots, cache->n_slots, path, hash) =
+            (entry){.hash = hash, .path = name, .n_bytes = n_bytes};
+        cache->usage.n_files++;
+        cache->usage.file_bytes += n_bytes;
+    } else if (is_new) {
+        cache->usage.n_refused++;
+    }
+    pthread_mutex_unlock(&cache->lock);
+    if (!room) return;
+    /* Not under the lock: other threads copy theirs meanwhile. */
+    memcpy(room, bytes, n_bytes);
+    pthread_mutex_lock(&cache->lock);
+    find(cache->slots, cache->n_slots, path, hash)->bytes = room;
+    pthread_mutex_unlock(&cache->lock);
+}
+
+bool fm_cache_is_ours(const fm_cache *cache) { return cache->pid == getpid(); }
+
+/* ---- for everybody --------------------------------------------------------------------------- */
+
+int fm_cache_open(fm_cache **out, uint64_t budget_bytes, fm_error *error) {
+    fm_error_clear(error);
+    if (!out) return fm_error_set(error, FM_ERR_ARGUMENT, "out is NULL");
+    *out = NULL;
+    const uint64_t memory_bytes = fm_cpu_memory_bytes();
+    if (budget_bytes > memory_bytes)
+        return fm_error_set(error, FM_ERR_BUDGET,
+                            "a cache of %llu bytes is more than the memory of %llu bytes that this "
+                            "process may use; lower it",
+                            (unsigned long long)budget_bytes, (unsigned long long)memory_bytes);
+    fm_cache *cache = fm_mem_zalloc(NULL, 1, sizeof(*cache));
+    if (!cache) return fm_error_set(error, FM_ERR_NOMEM, "no memory for a cache");
+    if (pthread_mutex_init(&cache->lock, NULL)) {
+        fm_mem_free(cache);
+        return fm_error_set(error, FM_ERR_THREAD, "can't create a mutex");
+    }
+    cache->budget_bytes = budget_bytes;
+    cache->pid = getpid();
+    cache->n_slots = FIRST_SLOTS;
+    cache->usage.used_bytes = FIRST_SLOTS * sizeof(entry);
+    cache->slots = fm_mem_zalloc(NULL, FIRST_SLOTS, sizeof(entry));
+    int status = FM_OK;
+    if (!cache->slots) status = fm_error_set(error, FM_ERR_NOMEM, "no memory for a cache");
+    if (cache->usage.used_bytes > budget_bytes)
+        status = fm_error_set(error, FM_ERR_BUDGET,
+                              "a cache of %llu bytes holds no file; %llu are "
+                              "the least",
+                              (unsigned long long)budget_bytes,
+                              (unsigned long long)cache->usage.used_bytes);
+    if (status) {
+        fm_cache_close(&cache);
+        return status;
+    }
+    *out = cache;
+    return FM_OK;
+}
+
+void fm_cache_usage_get(fm_cache *cache, fm_cache_usage *out) {
+    pthread_mutex_lock(&cache->lock);
+    *out = cache->usage;
+    pthread_mutex_unlock(&cache->lock);
+}
+
+void fm_cache_close(fm_cache **pointer) {
+    if (!pointer || !*pointer) return;
+    fm_cache *const cache = *pointer;
+    *pointer = NULL;
+    for (chunk *one = cache->chunks; one;) {
+        chunk *const next = one->next;
+        fm_mem_free(one);
+        one = next;
+    }
+    fm_mem_free(cache->slots);
+    pthread_mutex_destroy(&cache->lock);
+    fm_mem_free(cache);
+}

@@ -1,0 +1,25 @@
+/*
+ * Encoded files in memory, by path: fm_cache of feedmill.h from the loader's side.
+ *
+ * First come, first kept: nothing is ever dropped. Each epoch of a shuffled training asks for every
+ * file once, so whatever is kept is hit once an epoch, and the hit rate is the share that fits. A
+ * cache that drops the least recently used file would drop most of them shortly before their turn.
+ *
+ * Any thread may call any of these at any time until fm_cache_close(). Bytes that were handed out
+ * stay where they are until then.
+ */
+#ifndef FM_CACHE_CACHE_H
+#define FM_CACHE_CACHE_H
+
+#include "base/error.h"
+
+/* The file's bytes, 64-byte aligned, and how many; NULL: they are not here. */
+const uint8_t *fm_cache_get(fm_cache *cache, const char *path, size_t *n_bytes);
+
+/* Keeps a copy, if the budget has room for it and the file is not here yet. */
+void fm_cache_put(fm_cache *cache, const char *path, const uint8_t *bytes, size_t n_bytes);
+
+/* Whether this process opened it: the lock of a parent's may be held for ever. */
+bool fm_cache_is_ours(const fm_cache *cache);
+
+#endif
