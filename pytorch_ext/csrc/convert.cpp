@@ -2,11 +2,14 @@
 
 #include <cstring>
 
+#include "cache.h"
+
 namespace feedmill {
 
 Config::~Config() {
     Py_XDECREF(alloc);
     Py_XDECREF(alloc_exception);
+    Py_XDECREF(cache);
 }
 
 namespace {
@@ -131,21 +134,22 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
                                         "max_image_pixels",
                                         "sample_records",
                                         "alloc",
+                                        "cache",
                                         nullptr};
     static const char *const dtypes[] = {"uint8", "float32", "float16", "bfloat16"};
     static const char *const layouts[] = {"nchw", "nhwc"};
     static const char *const readers[] = {"auto", "uring", "pread"};
     fm_config &config = out->config;
     fm_config_init(&config);
-    PyObject *ops = nullptr, *value_table = nullptr, *alloc = nullptr;
+    PyObject *ops = nullptr, *value_table = nullptr, *alloc = nullptr, *cache = nullptr;
     const char *dtype = nullptr, *layout = "nchw", *reader = "auto";
     int resize_order = 0, choice = 0;
     unsigned long long n_samples = 0, budget = 0, read_ahead = 0, max_file = 0, max_pixels = 0;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$OsKIOisIIKKsIKKIO", const_cast<char **>(names), &ops, &dtype,
+            args, kwargs, "|$OsKIOisIIKKsIKKIOO", const_cast<char **>(names), &ops, &dtype,
             &n_samples, &config.batch_size, &value_table, &resize_order, &layout, &config.n_threads,
             &config.prefetch_batches, &budget, &read_ahead, &reader, &config.read_depth, &max_file,
-            &max_pixels, &config.sample_records, &alloc))
+            &max_pixels, &config.sample_records, &alloc, &cache))
         return false;
     // The format has no required keyword-only arguments.
     if (!ops || !dtype) {
@@ -168,6 +172,12 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
     if (max_file) config.max_file_bytes = max_file;
     if (max_pixels) config.max_image_pixels = max_pixels;
     config.fallback = true;
+    if (cache && cache != Py_None) {
+        config.cache = cache_from_object(cache);
+        if (!config.cache) return false;
+        Py_INCREF(cache);
+        out->cache = cache;
+    }
     if (alloc && alloc != Py_None) {
         Py_INCREF(alloc);
         out->alloc = alloc;

@@ -17,6 +17,7 @@ struct Config {
     std::string value_table;
     PyObject *alloc = nullptr;           // owned; the Python allocator or nullptr
     PyObject *alloc_exception = nullptr; // owned; what it raised last
+    PyObject *cache = nullptr;           // owned; the _native.Cache or nullptr
     ~Config();
 };
 

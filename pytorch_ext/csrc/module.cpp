@@ -2,6 +2,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "cache.h"
 #include "feedmill/feedmill.h"
 #include "imread.h"
 #include "loader.h"
@@ -63,6 +64,7 @@ int exec_module(PyObject *module) {
         PyErr_NewException("feedmill._native.BudgetError", PyExc_ValueError, nullptr);
     if (add_object(module, "BudgetError", budget_error)) return -1;
     if (add_object(module, "Loader", feedmill::make_loader_type(module))) return -1;
+    if (add_object(module, "Cache", feedmill::make_cache_type(module))) return -1;
     if (add_object(module, "STEP_FIELDS", list_from(step_fields))) return -1;
     if (add_object(module, "SAMPLE_FIELDS", list_from(sample_fields))) return -1;
     const struct {

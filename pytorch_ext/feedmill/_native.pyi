@@ -48,6 +48,13 @@ def imread(
 def jpeg_own_huffman() -> bool:
     """Whether JPEGs with one scan go through feedmill's own Huffman decoder."""
 
+class Cache:
+    """Encoded files in memory, for the loaders that are given it; they keep it alive. Belongs to
+    the process that made it."""
+
+    def __init__(self, budget_bytes: int) -> None:
+        """ValueError: more than the process may use, or too little for anything."""
+
 class Loader:
     """One native loader: threads, ring, reader. One thread at a time; not picklable."""
 
@@ -78,6 +85,7 @@ class Loader:
         # alloc(n_bytes) -> (address, owner): memory of a slot that leaves with its batch; next()
         # returns the owner in place of a capsule.
         alloc: Callable[[int], tuple[int, Any]] | None = None,
+        cache: Cache | None = None,
     ) -> None: ...
     def start(self, seed: int, epoch: int) -> None:
         """Starts an epoch; stops a running one. seed: 64 bits, epoch: 32 bits."""

@@ -1,0 +1,84 @@
+"""A dataset of image files."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch.utils.data import Dataset
+
+
+class ImageList(Dataset):
+    """Images by their paths, each with a target: ``dataset[i]`` is ``(image, target)``.
+
+        dataset = ImageList(paths, labels, transform=transform)
+
+    An image is a PIL image, RGB, as torchvision's ImageFolder loads it, and then what ``transform``
+    makes of it. feedmill.DataLoader reads, decodes and transforms such images natively, like those
+    of ImageFolder; torch's DataLoader works as with any dataset.
+
+    Args:
+        paths: of the image files, str or os.PathLike; copied into a list.
+        targets: one for each path, of any type that torch collates; a list or an array. None (the
+            default): the index of the image, by which predictions find their files.
+        transform: called with the PIL image; None: nothing is.
+        target_transform: called with the target alone; None: nothing is. It must give the same
+            target whenever it is called, and draw no random number.
+
+    Raises:
+        ValueError: the numbers of paths and targets differ.
+        TypeError: paths is a single path.
+
+    Attributes paths, targets, transform and target_transform may be changed between epochs.
+    """
+
+    def __init__(
+        self,
+        paths: Iterable[str | os.PathLike[str]],
+        targets: Sequence[Any] | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+    ) -> None:
+        if isinstance(paths, str | bytes | os.PathLike):
+            raise TypeError(f"paths is the single path {paths!r}; it must be a list of paths")
+        self.paths = [os.fspath(path) for path in paths]
+        if targets is not None and len(targets) != len(self.paths):
+            raise ValueError(f"there are {len(self.paths)} paths, but {len(targets)} targets")
+        self.targets = targets
+        self.transform = transform
+        self.target_transform = target_transform
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        path, target = self.feedmill_item(index)
+        with open_image(path) as file:
+            image = file.convert("RGB")
+        return image if self.transform is None else self.transform(image), target
+
+    def feedmill_item(self, index: int) -> tuple[str, Any]:
+        """The path of an image and its target, without opening the file: what feedmill's
+        DataLoader asks for in place of ``dataset[index]``."""
+        path = self.paths[index]
+        if self.targets is None:
+            target = index if index >= 0 else index + len(self.paths)
+        else:
+            target = self.targets[index]
+        return path, target if self.target_transform is None else self.target_transform(target)
+
+    def __repr__(self) -> str:
+        return f"ImageList of {len(self.paths)} files, transform={self.transform!r}"
+
+
+@contextmanager
+def open_image(source: str | os.PathLike[str] | bytes) -> Iterator[Any]:
+    """A file, or an image's bytes, as a PIL image, for as long as the file is open."""
+    from PIL import Image
+
+    with open(source, "rb") if type(source) is not bytes else io.BytesIO(source) as file:
+        with Image.open(file) as image:
+            yield image
