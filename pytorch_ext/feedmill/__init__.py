@@ -9,6 +9,7 @@ The files of this folder are the loader: ``loader``, ``paths`` and ``iterator`` 
 it stands on is in rooms, whose ``__init__`` says which other ones they import:
 
 - ``recognition``: what the native path can stand in for.
+- ``data``: datasets that torch's own DataLoader takes as well, and ``imread``.
 - ``host``: facts about machine, process and neighbours.
 - ``counting``, ``report``: what steps waited for, and what follows from it.
 - ``log``, ``page``: a run written to a file, and that as a page.
@@ -25,6 +26,7 @@ from feedmill._ops import __version__
 
 if TYPE_CHECKING:
     from feedmill.accelerated import keep_in_accelerate, prepare, skip_first_batches
+    from feedmill.data.reading import imread
     from feedmill.loader import DataLoader
     from feedmill.log.scalars import log_scalars
     from feedmill.report.stats import Stats
@@ -36,6 +38,7 @@ __all__ = [
     "Stats",
     "VerificationError",
     "__version__",
+    "imread",
     "keep_in_accelerate",
     "log_scalars",
     "prepare",
@@ -49,6 +52,7 @@ _HOMES = {
     "DataLoader": "loader",
     "Stats": "report.stats",
     "VerificationError": "verify",
+    "imread": "data.reading",
     "keep_in_accelerate": "accelerated",
     "log_scalars": "log.scalars",
     "prepare": "accelerated",

@@ -40,6 +40,7 @@ class Config:
     reader: str = "auto"
     alloc: Any = None
     sample_records: int = 0
+    cache: Any = None
 
 
 def open_native(config: Config) -> Any:
@@ -60,6 +61,7 @@ def open_native(config: Config) -> Any:
         max_image_pixels=plan.max_image_pixels,
         sample_records=config.sample_records,
         alloc=config.alloc,
+        cache=config.cache,
     )
 
 

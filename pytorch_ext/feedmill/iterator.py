@@ -65,6 +65,7 @@ def native_config(loader: Any, source: Source, n_threads: int) -> Config:
         memory_budget=loader.memory_budget,
         reader=loader.reader,
         sample_records=_sample_records(loader, depth * (size or 1)),
+        cache=loader._feedmill.cache.of(loader.cache),
     )
 
 

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, Sampler
 
 from feedmill.accelerated import note_read
+from feedmill.caching import FORM, budget_bytes
 from feedmill.counting.records import KEPT_STEPS
 from feedmill.diagnostics import draws_of_item, fetch_one
 from feedmill.epochs import Epoch, samplers_of
@@ -31,7 +32,7 @@ _WORD64, _WORD32 = (1 << 64) - 1, (1 << 32) - 1
 # What our constructor takes beside torch's arguments.
 OPTIONS = (
     "native", "seed", "threads", "memory_budget", "reader", "worker_init", "dtype", "memory_format",
-    "log", "log_samples",
+    "log", "log_samples", "cache",
 )
 # What torch's constructor takes; older versions lack some of the arguments.
 _TORCH_ARGUMENTS = frozenset(inspect.signature(TorchDataLoader.__init__).parameters)
@@ -123,7 +124,17 @@ class DataLoader(TorchDataLoader[_T_co]):
             3 us and 400 bytes each. Takes 9 MB of the memory_budget, or more for large batches.
             Default False; where FEEDMILL_LOG is in force, FEEDMILL_LOG_SAMPLES=1 asks for it.
 
-    The last ten are attributes too; a change counts from the next iter() on, but on torch's path
+        cache: such as "ram:8GiB": natively up to so many bytes of encoded files stay in memory,
+            beside memory_budget, for as long as this loader, over all its epochs. First come, first
+            kept: each later epoch reads only what did not fit, in whatever order; the hit rate is
+            the share that fits. (A page cache drops what was used longest ago, which is what a
+            shuffled epoch is about to ask for.) Encoded, not decoded: a photograph's pixels take
+            five times the bytes. Files are known by their paths: one that changes meanwhile is not
+            read again, as only a look at the storage could tell. Only files that are decoded
+            natively are kept. ValueError at iter() where it is more than the process's memory.
+            Default None: nothing is kept.
+
+    The last eleven are attributes too; a change counts from the next iter() on, but on torch's path
     not for persistent workers that are running.
 
     dtype and memory_format hold on torch's path as well. A sample's image is the sample itself or,
@@ -172,6 +183,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         memory_format: torch.memory_format = torch.contiguous_format,
         log: str | os.PathLike[str] | None = None,
         log_samples: bool = False,
+        cache: str | None = None,
     ) -> None:
         self.native = native
         self.seed = seed
@@ -183,6 +195,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         self.memory_format = memory_format
         self.log = log
         self.log_samples = log_samples
+        self.cache = cache
         self._feedmill_check()
         self._feedmill = Inside()
         newer = {"pin_memory_device": (pin_memory_device, ""), "in_order": (in_order, True)}
@@ -243,6 +256,8 @@ class DataLoader(TorchDataLoader[_T_co]):
             )
         if self.log is not None and (not isinstance(self.log, str | os.PathLike) or self.log == ""):
             raise ValueError(f"log is {self.log!r}; it must be a file's name or None")
+        if self.cache is not None and budget_bytes(self.cache) is None:
+            raise ValueError(f"cache is {self.cache!r}; it must be {FORM}")
         if type(self.log_samples) is not bool:
             raise ValueError(f"log_samples is {self.log_samples!r}; it must be True or False")
 

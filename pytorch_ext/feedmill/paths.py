@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from feedmill._ops import native
+from feedmill.caching import KeptCache
 from feedmill.counting.accounts import StepCounters
 from feedmill.epochs import Epochs, rank_to_mix_in, sampler_epoch
 from feedmill.handles import Config, Handles, budget_refusal
@@ -45,6 +46,7 @@ class Inside:
         clock: runs since the first iter().
         path, reasons: of the latest iter(), as in Stats.
         fitting: the latest configuration that the memory budget allowed.
+        cache: of encoded files, for all native loaders.
         iter_began_ns: when the latest iter() was called.
         before_epoch: the native loaders' counters before the latest native epoch.
         loss_is_known: accelerated.py has warned that Accelerate loses the loader.
@@ -61,6 +63,7 @@ class Inside:
         self.path = "none"
         self.reasons: tuple[str, ...] = ()
         self.fitting: Config | None = None
+        self.cache = KeptCache()
         self.iter_began_ns = 0
         self.before_epoch: dict[str, Any] = {}
         self.loss_is_known = False
@@ -88,6 +91,7 @@ class Inside:
 _SETTINGS = (
     "num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "drop_last", "timeout",
     "native", "seed", "threads", "memory_budget", "reader", "worker_init", "dtype", "memory_format",
+    "cache",
 )
 
 
@@ -248,6 +252,8 @@ def explanation(loader: Any) -> str:
             lines.append(f"images are made {loader.dtype} before collate_fn gets them")
         if loader.memory_format is not torch.contiguous_format:
             lines.append(f"images of a batch get the strides of {loader.memory_format}")
+        if loader.cache is not None:
+            lines.append("cache= keeps nothing here: torch's path reads for itself")
         return "\n".join(lines)
     reader = loader.reader
     if "FEEDMILL_READER" in os.environ:
@@ -258,10 +264,17 @@ def explanation(loader: Any) -> str:
         f"  transform  {source.plan.describe()}",
         f"  threads    {n_threads(loader)} decode threads ({_why_threads(loader)})",
         f"  reader     {reader}",
+        *_cache_line(loader),
         f"  errors     {'raw' if loader.num_workers == 0 else 'as from a worker process'}",
         f"  random     {_describe_seed(loader)}",
     ]
     return "\n".join([*lines, *(f"  note       {text}" for text in _notes(loader))])
+
+
+def _cache_line(loader: Any) -> list[str]:
+    if loader.cache is None:
+        return []
+    return [f"  cache      {loader.cache}: encoded files, over all epochs of this loader"]
 
 
 def crowding(stats: Stats) -> tuple[str, str]:

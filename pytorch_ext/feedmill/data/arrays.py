@@ -45,7 +45,7 @@ class NpyFolder(Dataset):
         if isinstance(paths, str | os.PathLike):
             self.paths = _npy_files(paths)
         else:
-            self.paths = [os.fspath(path) for path in paths]
+            self.paths = [os.fsdecode(path) for path in paths]
         if targets is not None and len(targets) != len(self.paths):
             raise ValueError(f"there are {len(self.paths)} files, but {len(targets)} targets")
         self.targets = targets

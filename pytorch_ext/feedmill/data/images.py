@@ -44,7 +44,7 @@ class ImageList(Dataset):
     ) -> None:
         if isinstance(paths, str | bytes | os.PathLike):
             raise TypeError(f"paths is the single path {paths!r}; it must be a list of paths")
-        self.paths = [os.fspath(path) for path in paths]
+        self.paths = [os.fsdecode(path) for path in paths]
         if targets is not None and len(targets) != len(self.paths):
             raise ValueError(f"there are {len(self.paths)} paths, but {len(targets)} targets")
         self.targets = targets

@@ -1,4 +1,4 @@
-"""NumPy's .npy files, read strictly: no pickles, no more and no fewer bytes than the header says."""
+"""NumPy's .npy files, read strictly: no pickles, and exactly the bytes that the header says."""
 
 from __future__ import annotations
 

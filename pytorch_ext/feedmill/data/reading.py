@@ -7,10 +7,9 @@ import os
 import numpy as np
 
 from feedmill._ops import native
+from feedmill.recognition.plan import max_image_pixels
 
 _MODES = ("bgr", "rgb")
-# Where Pillow begins to warn of decompression bombs; larger images are left to it.
-_MAX_IMAGE_PIXELS = 89478485
 
 
 def imread(path: str | os.PathLike[str] | bytes, mode: str = "bgr") -> np.ndarray:
@@ -39,7 +38,7 @@ def imread(path: str | os.PathLike[str] | bytes, mode: str = "bgr") -> np.ndarra
     """
     if mode not in _MODES:
         raise ValueError(f"mode is {mode!r}; it must be one of 'bgr', 'rgb'")
-    taken = native.imread(path, mode == "bgr", _MAX_IMAGE_PIXELS)
+    taken = native.imread(path, mode == "bgr", max_image_pixels())
     if type(taken) is not tuple:
         return _by_pillow(path, mode)
     pixels, height, width = taken

@@ -187,7 +187,10 @@ class _Reading:
             )
         if hasattr(dataset, "__getitems__"):
             self.refuse(f"{name} has __getitems__, for which feedmill_item does not stand")
-        if getattr(dataset, "target_transform", None) is not None:
+        # ImageList's feedmill_item applies it itself.
+        images = sys.modules.get("feedmill.data.images")
+        applies = images is not None and offers is images.ImageList
+        if getattr(dataset, "target_transform", None) is not None and not applies:
             self.refuse("the dataset has a target_transform")
         folder = sys.modules.get("torchvision.datasets.folder")
         if folder is not None and isinstance(dataset, folder.DatasetFolder):

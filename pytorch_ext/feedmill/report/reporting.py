@@ -95,9 +95,17 @@ def _native_rows(stats: Stats) -> list[tuple[str, str]]:
         ("reader", f"{stats.reader} ({stats.reader_reason}): {stats.read_files:,} files, "
                    f"{stats.read_bytes / 1e6:,.1f} MB, "
                    f"{stats.read_ns / max(1, stats.read_files) / 1e6:.2f} ms a file"),
+        *_cache_row(stats),
         ("slots", f"{stats.n_slots} of {stats.slot_bytes / 1e6:.1f} MB; "
                   f"{stats.copied_batches} batches copied out"),
     ]
+
+
+def _cache_row(stats: Stats) -> list[tuple[str, str]]:
+    if not stats.cache_hits + stats.cache_misses:
+        return []
+    return [("cache", f"{stats.cache_files:,} files in {stats.cache_bytes / 1e6:,.1f} MB; "
+                      f"{percent(stats.cache_hit_rate)} of all files came from it")]
 
 
 def _n_native_batches(stats: Stats) -> int:

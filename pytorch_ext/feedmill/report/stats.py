@@ -16,7 +16,9 @@ from feedmill.report.verdict import Around
 
 # Fields that describe a native loader or this process rather than count what it did: the latest
 # one's count.
-_GAUGES = frozenset({"n_threads", "n_slots", "slot_bytes", "read_depth", "usable_cpus"})
+_GAUGES = frozenset({
+    "n_threads", "n_slots", "slot_bytes", "read_depth", "usable_cpus", "cache_files", "cache_bytes",
+})
 
 KEPT_SLOW_SAMPLES = 16
 
@@ -88,6 +90,8 @@ class Stats:
         read_ns: sum over files of the time from the start of the read to its last byte. With many
             files in flight it is far above the wall time; read_ns / read_files is the latency of a
             file, waits for a CPU included.
+        cache_hits, cache_misses: with cache=, files that were in memory, and those that had to be
+            read; cache_hit_rate has the share.
         decode_ns, transform_ns: wall time in the decoder and in resize, flip, normalize and store,
             summed over the decode threads.
         starved_ns: time in which a decode thread worked on a sample and had no core: other threads
@@ -130,7 +134,8 @@ class Stats:
         threads_created, allocations, allocated_bytes: by native loaders, since they were opened.
             They stand still from the second epoch on.
         n_threads: decode threads. n_slots, slot_bytes: batch buffers. read_depth: files that may
-            be in flight. usable_cpus: CPUs that the process may use, by affinity and quota.
+            be in flight. cache_files, cache_bytes: files in the cache, and the memory that it
+            takes. usable_cpus: CPUs that the process may use, by affinity and quota.
         reader: "uring", "pread", or "" before anything ran; reader_reason: why that one.
         cpu: instructions that the pixels' code uses: "scalar", "sse41", "avx2" or "avx512".
         slow_samples: of native loaders, at most 16, the slowest first.
@@ -180,6 +185,8 @@ class Stats:
     read_opens: int = 0
     read_bytes: int = 0
     read_ns: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
     decode_ns: int = 0
     transform_ns: int = 0
     starved_ns: int = 0
@@ -221,6 +228,8 @@ class Stats:
     n_slots: int = 0
     slot_bytes: int = 0
     read_depth: int = 0
+    cache_files: int = 0
+    cache_bytes: int = 0
     usable_cpus: int = 0
     reader: str = ""
     reader_reason: str = ""
@@ -254,6 +263,13 @@ class Stats:
     def pillow_count(self) -> int:
         """Samples that took the slow path through Pillow."""
         return self.fallback_samples
+
+    @property
+    def cache_hit_rate(self) -> float:
+        """Share of the files that came from the cache, 0 to 1; of an epoch behind the first, the
+        share that fits. 0 where there is no cache."""
+        n_files = self.cache_hits + self.cache_misses
+        return self.cache_hits / n_files if n_files else 0.0
 
     @property
     def data_wait_share(self) -> float:

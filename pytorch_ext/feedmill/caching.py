@@ -1,0 +1,44 @@
+"""The option ``cache``: encoded files in memory, over all epochs of one DataLoader."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from feedmill._ops import native
+
+_UNITS = {"B": 1, **{f"{letter}{binary}B": (1024 if binary else 1000) ** (power + 1)
+                     for power, letter in enumerate("KMGT") for binary in ("", "i")}}
+_CACHE = re.compile(rf"ram:([0-9]+(?:\.[0-9]+)?) ?({'|'.join(_UNITS)})")
+FORM = "None or a text such as 'ram:8GiB', with one of " + ", ".join(_UNITS)
+
+
+def budget_bytes(cache: Any) -> int | None:
+    """The bytes that a value of ``cache`` stands for, at least 1; None: it stands for none."""
+    found = _CACHE.fullmatch(cache) if type(cache) is str else None
+    if found is None:
+        return None
+    number, unit = found.groups()
+    return int(float(number) * _UNITS[unit]) or None
+
+
+class KeptCache:
+    """The cache of one DataLoader: made when it is first asked for, and once more after a fork, as
+    a parent's can't be used, or when the option has changed."""
+
+    def __init__(self) -> None:
+        self._key: tuple[Any, int] | None = None
+        self._cache: Any = None
+
+    def of(self, cache: str | None) -> Any:
+        """The ``_native.Cache`` for a value of the option; None: for none.
+
+        Raises:
+            ValueError: it would be larger than the memory that the process may use.
+        """
+        key = (cache, os.getpid())
+        if self._key != key:
+            self._cache = native.Cache(budget_bytes(cache)) if cache is not None else None
+            self._key = key
+        return self._cache

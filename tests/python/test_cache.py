@@ -1,0 +1,126 @@
+"""The option cache: encoded files in memory over the epochs of one DataLoader."""
+
+import pickle
+
+import feedmill
+import helpers
+import pytest
+import torch
+from feedmill.caching import budget_bytes
+from helpers import native_loader, targets_of
+
+
+@pytest.mark.parametrize("text, n_bytes", [
+    ("ram:8GiB", 8 << 30), ("ram:1.5 GiB", 3 << 29), ("ram:100MB", 10**8), ("ram:64KiB", 1 << 16),
+    ("ram:7B", 7), ("ram:2TB", 2 * 10**12), ("ram:0MB", None), ("ram:0.1B", None), ("8GiB", None),
+    ("ram:8", None), ("ram:8gib", None), ("ram:-1GB", None), ("ram:1e3MB", None), (1 << 30, None),
+    ("ram:", None), ("disk:8GiB", None),
+])
+def test_sizes(text, n_bytes):
+    assert budget_bytes(text) == n_bytes
+
+
+def test_bad_values_are_refused(numbered):
+    with pytest.raises(ValueError, match="cache is '8GiB'; it must be None or .* 'ram:8GiB'"):
+        feedmill.DataLoader(numbered, cache="8GiB")
+    loader = feedmill.DataLoader(numbered)
+    loader.cache = 5
+    with pytest.raises(ValueError, match="cache is 5; it must be"):
+        iter(loader)
+    loader.cache = "ram:8000TiB"
+    with pytest.raises(ValueError, match="more than the memory"):
+        iter(loader)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("budget", ["ram:12KiB", "ram:30KiB", "ram:8MiB"])
+def test_hit_rate_is_the_share_that_fits(numbered, budget, workers):
+    loader = native_loader(numbered, batch_size=7, shuffle=True, cache=budget, num_workers=workers)
+    images = {}
+    for image, targets in loader:
+        images.update(zip(targets.tolist(), image))
+    first = loader.stats()
+    assert first.cache_hits == 0 and first.cache_misses == 40
+    assert 0 < first.cache_files <= 40 and 0 < first.cache_bytes <= budget_bytes(budget)
+    assert (first.cache_files == 40) == (budget == "ram:8MiB")
+    for _ in range(3):
+        for batch, targets in loader:
+            for image, target in zip(batch, targets.tolist()):
+                helpers.assert_same_image(image, images[target], target)
+    later = loader.stats() - first
+    assert later.cache_hits == 3 * first.cache_files
+    assert later.cache_hit_rate == first.cache_files / 40
+    assert later.read_opens == 3 * (40 - first.cache_files)
+    assert loader.stats().cache_files == first.cache_files
+
+
+def test_it_outlives_native_loaders(numbered):
+    """A change that needs another native loader finds the files still there."""
+    loader = native_loader(numbered, batch_size=8, cache="ram:8MiB")
+    targets_of(loader)
+    loader.threads = 3
+    targets_of(loader)
+    one, other = iter(loader), iter(loader)  # two at once
+    assert len(list(one)) == len(list(other)) == 5
+    assert loader.stats().read_opens == 40 and loader.stats().cache_hits == 120
+    loader.cache = "ram:9MiB"
+    targets_of(loader)
+    assert loader.stats().read_opens == 80
+    loader.cache = None
+    targets_of(loader)
+    assert loader.stats().read_opens == 120 and loader.stats().cache_misses == 80
+
+
+def test_a_copy_has_its_own(numbered):
+    loader = native_loader(numbered, batch_size=8, cache="ram:8MiB")
+    targets_of(loader)
+    twin = pickle.loads(pickle.dumps(loader))
+    assert twin.cache == "ram:8MiB"
+    targets_of(twin)
+    assert twin.stats().read_opens == 40 and twin.stats().cache_hits == 0
+
+
+def test_a_forked_process_makes_its_own(small_images):
+    helpers.run_script("""
+import os
+numbered = helpers.numbered_folder(sys.argv[1])
+loader = feedmill.DataLoader(numbered, batch_size=8, cache="ram:8MiB", native="require")
+list(loader)
+child = os.fork()
+if child == 0:
+    list(loader)
+    list(loader)
+    stats = loader.stats()
+    os._exit(0 if (stats.read_opens, stats.cache_hits) == (40, 40) else 1)
+assert os.waitpid(child, 0)[1] == 0
+list(loader)
+assert loader.stats().read_opens == 40
+""", small_images)
+
+
+def test_pillow_still_gets_what_is_not_taken(small_images, tmp_path):
+    """Files that go through Pillow are not kept; errors of kept ones name their file."""
+    for i, path in enumerate(sorted(small_images.rglob("*.jpg"))[:6]):
+        data = path.read_bytes()
+        (tmp_path / "a").mkdir(exist_ok=True)
+        (tmp_path / "a" / f"{i}.jpg").write_bytes(data)
+    helpers.save_jpeg(tmp_path / "a" / "cmyk.jpg", 20, 20, mode="CMYK")
+    dataset = helpers.numbered_folder(tmp_path)
+    plain = [batch[0] for batch in torch.utils.data.DataLoader(dataset, batch_size=7)]
+    loader = native_loader(dataset, batch_size=7, cache="ram:8MiB")
+    for _ in range(3):
+        (batch,) = [batch[0] for batch in loader]
+        assert torch.equal(batch, plain[0])
+    n_native = loader.stats().native_samples // 3
+    assert loader.stats().cache_files == n_native
+
+
+def test_it_is_told(numbered):
+    loader = native_loader(numbered, batch_size=8, cache="ram:8MiB")
+    assert "cache      ram:8MiB: encoded files" in loader.explain()
+    assert "cache " not in loader.report()
+    targets_of(loader)
+    targets_of(loader)
+    assert "40 files in" in loader.report() and "50 % of all files came from it" in loader.report()
+    loader = feedmill.DataLoader(numbered, cache="ram:8MiB", native="off")
+    assert "cache= keeps nothing" in loader.explain()
