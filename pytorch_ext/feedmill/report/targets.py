@@ -87,14 +87,15 @@ def _gpu(stats: Stats, around: Around, limits: Limits) -> Target:
 def _cpu(stats: Stats, around: Around, limits: Limits) -> Target:
     low, high = limits.cpu
     goal = f"{percent(low)[:-2]}-{percent(high)}"
-    share, busy, whose = around.cpu_share, around.host_share, "its CPUs by this process"
+    share, busy, n_cpus = around.cpu_share, around.host_share, "its CPUs"
     if stats.elapsed_ns and stats.usable_cpus:
         cpu_ns = stats.elapsed_ns * stats.usable_cpus
         share, busy = stats.process_cpu_ns / cpu_ns, stats.host_busy_ns / cpu_ns
-        whose = f"{cpus(stats.usable_cpus)} by this process and its workers"
+        n_cpus = cpus(stats.usable_cpus)
     if share is None:
         return Target(None, "CPU", f"{goal} of the usable CPUs")
     why = "" if share <= high else "the CPUs are the limit"
     if share < low:
         why = "there are CPUs to spare" if (busy or 0.0) < high else "others have the rest"
-    return Target(low <= share <= high, "CPU", goal, f"{percent(share)} of {whose}", why)
+    value = f"{percent(share)} of {n_cpus} by this process and its workers"
+    return Target(low <= share <= high, "CPU", goal, value, why)

@@ -68,8 +68,8 @@ class Around:
         looks_ahead: batches are prepared while the step computes. False where the sampler may be
             asked only at next().
         gpu_busy: share of the time that the GPUs were busy. cpu_share: share of its CPUs that this
-            process used, without its children; host_share: of the host's that were busy. They
-            stand in for what the counters lack. None: not known.
+            process and its children used; host_share: of the host's that were busy. They stand in
+            for what the counters lack. None: not known.
     """
 
     neighbours: tuple[Neighbour, ...] = ()
