@@ -24,7 +24,7 @@ from feedmill.recycle import Replay, costs
 from feedmill.report.stats import Stats, sum_counters
 from feedmill.report.targets import Limits
 
-_NATIVE = ("auto", "require", "verify", "off")
+_NATIVE = ("auto", "hybrid", "require", "verify", "off")
 _READERS = ("auto", "uring", "pread")
 _WORKER_INIT = ("fallback", "ignore")
 _MAX_THREADS = 1024
@@ -82,6 +82,9 @@ class DataLoader(TorchDataLoader[_T_co]):
         worker_init_fn: means torch's path, unless num_workers is 0, or it is one that is known to
             seed random generators only, or worker_init="ignore".
         native: "auto" (default): natively where that can be, else torch's path.
+            "hybrid": as "auto", and where only the transform stands in the way, as a lambda or one
+            of another library does, images are decoded natively and the transform is called in
+            threads of this process, sample by sample; see below.
             "require": RuntimeError with all reasons where it can't, here and at iter().
             "verify": as "require", and every sample is made a second time by the dataset and the
             transform objects themselves, with the native draws fed in; VerificationError at the
@@ -143,6 +146,15 @@ class DataLoader(TorchDataLoader[_T_co]):
     it may be a batch (n, channels, height, width) already. The batch's images are what collate_fn
     returns or, of a tuple or list, its first element, if that is a tensor of four dimensions;
     anything else keeps its strides.
+
+    native="hybrid": the transform gets the PIL image that it gets from torch, but for `info`, which
+    is empty, and is called from as many threads at once as there are decode threads: it must bear
+    that. Threads help as far as it releases Python's lock, as numpy, OpenCV and torch do in long
+    operations; stats().hybrid_transform_ns is its time. Order, targets and errors are torch's.
+    Random numbers are not: they come from this process's generators (torch's, random's, numpy's or
+    the transform's own), in whatever order the threads ask, mixed with what the script draws
+    meanwhile; neither seed= nor torch.manual_seed() reproduces them, there is no
+    get_worker_info(), and draws() and fetch() know nothing of such epochs.
 
     Raises:
         ValueError, TypeError: as torch's constructor, and for a value outside of what is named

@@ -18,9 +18,10 @@ from feedmill.handles import Config, Handles, budget_refusal
 from feedmill.host import neighbours
 from feedmill.host.crowding import decode_crowding, intra_op_crowding
 from feedmill.host.surroundings import Clock
+from feedmill.hybrid import HybridDataLoaderIter
 from feedmill.iterator import NativeDataLoaderIter, native_config
 from feedmill.log.recorder import Recorder
-from feedmill.recognition.formats import FormattingCollate
+from feedmill.recognition.formats import formatting_collate
 from feedmill.recognition.recognise import has_default_collate, recognise
 from feedmill.recognition.samples import Source
 from feedmill.recognition.sampling import look_ahead_rule, never
@@ -109,7 +110,7 @@ def look(loader: Any) -> Source | list[str]:
     if loader.native == "off":
         return [OFF]
     source = recognise(loader)
-    if isinstance(source, Source) and loader.native == "auto":
+    if isinstance(source, Source) and source.plan and loader.native in ("auto", "hybrid"):
         refusal = _pillow_refusal(loader) or _budget_refusal(loader, source)
         return [refusal] if refusal else source
     return source
@@ -178,9 +179,35 @@ def make_iterator(loader: Any) -> Any:
     """A new iterator of the loader, on the path that it takes now."""
     loader._feedmill.begin_epoch(loader)
     source = choose(loader)
+    return _iterator_of(loader, source)
+
+
+def _iterator_of(loader: Any, source: Source | list[str]) -> Any:
     if isinstance(source, list):
         return torch_iterator(loader, source)
-    return native_iterator(loader, source)
+    return native_iterator(loader, source) if source.plan else hybrid_iterator(loader, source)
+
+
+def hybrid_iterator(loader: Any, source: Source) -> Any:
+    if loader.num_workers > 0:
+        loader.check_worker_number_rationality()
+    is_default = has_default_collate(loader)
+    iterator = HybridDataLoaderIter(
+        loader, source, n_threads(loader), is_default, _goes_on_in_hybrid
+    )
+    loader._feedmill.took("hybrid", source.reasons)
+    return iterator
+
+
+def _goes_on_in_hybrid(loader: Any) -> Source | None:
+    """At a reset of a hybrid iterator with persistent workers: what the next epoch runs."""
+    loader._feedmill.begin_epoch(loader)
+    source = choose(loader)
+    if isinstance(source, list) or source.plan:
+        loader._iterator = _iterator_of(loader, source)  # as below
+        return None
+    loader._feedmill.took("hybrid", source.reasons)
+    return source
 
 
 def native_iterator(loader: Any, source: Source) -> Any:
@@ -198,9 +225,9 @@ def _goes_on_natively(loader: Any) -> tuple[Source, Config] | None:
     """At a reset of a native iterator with persistent workers: what the next epoch runs."""
     loader._feedmill.begin_epoch(loader)
     source = choose(loader)
-    if isinstance(source, list):
+    if isinstance(source, list) or not source.plan:
         # DataLoader.__iter__() returns this attribute right after the reset.
-        loader._iterator = torch_iterator(loader, source)
+        loader._iterator = _iterator_of(loader, source)
         return None
     loader._feedmill.took("native", [])
     loader._feedmill.before_epoch = loader._feedmill.handles.counters()
@@ -216,13 +243,12 @@ def torch_iterator(loader: Any, reasons: list[str]) -> Any:
 
 def _formatted_iterator(loader: Any) -> Any:
     """torch's iterator, with dtype= and memory_format= applied to what it gives."""
-    dtype, memory_format = loader.dtype, loader.memory_format
-    if dtype is None and memory_format is torch.contiguous_format:
-        return TorchDataLoader._get_iterator(loader)
     collate_fn = loader.collate_fn
-    is_default, auto = has_default_collate(loader), loader._auto_collation
+    formatting = formatting_collate(loader, has_default_collate(loader))
+    if formatting is collate_fn:
+        return TorchDataLoader._get_iterator(loader)
     # The iterator takes the function from the DataLoader when it is made, and never again.
-    loader.collate_fn = FormattingCollate(collate_fn, is_default, auto, dtype, memory_format)
+    loader.collate_fn = formatting
     try:
         return TorchDataLoader._get_iterator(loader)
     finally:
@@ -236,7 +262,7 @@ def _goes_on_with_torch(loader: Any) -> bool:
     if isinstance(source, list):
         loader._feedmill.took("torch", source)
         return True
-    loader._iterator = native_iterator(loader, source)  # as above
+    loader._iterator = _iterator_of(loader, source)  # as above
     return False
 
 
@@ -255,6 +281,8 @@ def explanation(loader: Any) -> str:
         if loader.cache is not None:
             lines.append("cache= keeps nothing here: torch's path reads for itself")
         return "\n".join(lines)
+    if not source.plan:
+        return "\n".join(_hybrid_lines(loader, source))
     reader = loader.reader
     if "FEEDMILL_READER" in os.environ:
         reader += f", FEEDMILL_READER={os.environ['FEEDMILL_READER']} overrides it"
@@ -269,6 +297,20 @@ def explanation(loader: Any) -> str:
         f"  random     {_describe_seed(loader)}",
     ]
     return "\n".join([*lines, *(f"  note       {text}" for text in _notes(loader))])
+
+
+def _hybrid_lines(loader: Any, source: Source) -> list[str]:
+    lines = [
+        "hybrid: images are decoded natively, and the transform called in threads, because",
+        *(f"  - {one}" for one in source.reasons),
+        f"  dataset    {source.kind}, {source.n_samples:,} samples",
+        f"  threads    {n_threads(loader)} ({_why_threads(loader)})",
+        "  random     the transform draws from this process's generators, in whatever order the "
+        "threads ask: no seed fixes that",
+    ]
+    if loader.cache is not None:
+        lines.append("  cache      keeps nothing: the threads read for themselves")
+    return lines
 
 
 def _cache_line(loader: Any) -> list[str]:

@@ -71,8 +71,8 @@ def test_positional_arguments_are_torchs(numbered):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"native": "sometimes"}, "'auto', 'require', 'verify', 'off'"),
-        ({"native": None}, "'auto', 'require', 'verify', 'off'"),
+        ({"native": "sometimes"}, "'auto', 'hybrid', 'require', 'verify', 'off'"),
+        ({"native": None}, "'auto', 'hybrid', 'require', 'verify', 'off'"),
         ({"worker_init": True}, "'fallback', 'ignore'"),
         ({"reader": "mmap"}, "'auto', 'uring', 'pread'"),
         ({"seed": 1.5}, "seed is 1.5"),

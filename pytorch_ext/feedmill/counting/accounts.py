@@ -93,7 +93,7 @@ class StepCounters(Account, Source):
         self._pid = os.getpid()
         self._n_epochs = 0
         self._n_batches = 0
-        self._host_wait_ns = 0
+        self._host_wait_ns = self._decode_ns = 0
         self._wall_ns = 0
         self._last_return_ns = 0  # 0: the epoch's first step is still to come
         self._steps = np.zeros(16, STEP_DTYPE)
@@ -110,8 +110,11 @@ class StepCounters(Account, Source):
         self._last_return_ns = 0
         return self._n_epochs - 1
 
-    def add_step(self, epoch: int, request_ns: int, return_ns: int) -> None:
-        """Whatever made the batch, it was Python's: all of the wait is that cause's."""
+    def add_step(
+        self, epoch: int, request_ns: int, return_ns: int, decode_share: float = 0.0
+    ) -> None:
+        """Whatever made the batch, it was Python's: all of the wait is that cause's, but for a
+        share that is known to have been decoding."""
         wait_ns = return_ns - request_ns
         phase = STEADY if self._last_return_ns else BOUNDARY if self._n_batches else FIRST
         if self._n_batches == len(self._steps) < KEPT_STEPS:
@@ -122,9 +125,12 @@ class StepCounters(Account, Source):
         step[:] = 0
         step["step"], step["epoch"], step["phase"] = self._n_batches, epoch, phase
         step["request_ns"], step["last_index"] = request_ns, -1
-        step["host_wait_ns"] = step["data_wait_ns"] = step["python_ns"] = wait_ns
+        decode_ns = int(decode_share * wait_ns)
+        step["host_wait_ns"] = step["data_wait_ns"] = wait_ns
+        step["decode_ns"], step["python_ns"] = decode_ns, wait_ns - decode_ns
         self._n_batches += 1
         self._host_wait_ns += wait_ns
+        self._decode_ns += decode_ns
         self._wall_ns += return_ns - (self._last_return_ns or request_ns)
         self._last_return_ns = return_ns
 
@@ -140,13 +146,15 @@ class StepCounters(Account, Source):
         return self._steps[place : place + 1]
 
     def counters(self) -> dict[str, Any]:
-        wait_ns = self._host_wait_ns  # read once: another thread may be counting
+        # Read once: another thread may be counting.
+        wait_ns, decode_ns = self._host_wait_ns, self._decode_ns
         return {
             "epochs": self._n_epochs,
             "batches": self._n_batches,
             "host_wait_ns": wait_ns,
             "data_wait_ns": wait_ns,
-            "wait_python_ns": wait_ns,
+            "wait_decode_ns": decode_ns,
+            "wait_python_ns": wait_ns - decode_ns,
             "wall_ns": self._wall_ns,
         }
 

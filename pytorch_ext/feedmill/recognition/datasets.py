@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset
 
 from feedmill.recognition.samples import ConcatNode, Leaf, LeafNode, Source, SubsetNode
-from feedmill.recognition.transforms import read_transform
+from feedmill.recognition.transforms import Step, read_transform
 from feedmill.recognition.untouched import is_original, replaced_methods, shadows, type_name
 
 _JPEG_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif")
@@ -24,12 +24,15 @@ _MAX_DEPTH = 16
 _INDEX_LISTS = (list, tuple, range, np.ndarray, torch.Tensor)
 
 
-def read_dataset(dataset: Any) -> Source | list[str]:
+def read_dataset(dataset: Any, *, calls_transforms: bool = False) -> Source | list[str]:
     """A dataset's samples and their plan, as both are now; or all reasons why not.
 
     Draws no random number and changes nothing.
+
+    Args:
+        calls_transforms: whatever the transforms are, they will be called: there is no plan.
     """
-    reading = _Reading()
+    reading = _Reading(calls_transforms)
     node = reading.read(dataset, 0)
     if node is not None and len({leaf.plan for leaf in node.leaves}) > 1:
         reading.refuse("the datasets that are put together have transforms of different results")
@@ -43,7 +46,8 @@ def read_dataset(dataset: Any) -> Source | list[str]:
 class _Reading:
     """Reasons against the dataset found so far, and what was read so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, calls_transforms: bool) -> None:
+        self._calls_transforms = calls_transforms
         self.reasons: list[str] = []
         # By id: one dataset or transform may be in several places.
         self._nodes: dict[int, Any] = {}
@@ -83,7 +87,7 @@ class _Reading:
     def _leaf(self, dataset: Any, find: Any, load: Any, offered: bool, slot: str) -> Any:
         transform = getattr(dataset, slot, None)
         if id(transform) not in self._transforms:
-            self._transforms[id(transform)] = read_transform(transform)
+            self._transforms[id(transform)] = self._read_transform(transform)
         read = self._transforms[id(transform)]
         if isinstance(read, list):
             for reason in read:
@@ -92,6 +96,15 @@ class _Reading:
         return LeafNode(
             Leaf(dataset, find, load, offered, slot, *read), type(dataset).__name__
         )
+
+    def _read_transform(self, transform: Any) -> Any:
+        if not self._calls_transforms:
+            return read_transform(transform)
+        if transform is None:
+            return None, ()
+        if not callable(transform):
+            return [f"the transform, a {type_name(type(transform))}, can't be called"]
+        return None, (Step(transform, (), ""),)
 
     # ---- torch's own -----------------------------------------------------------------------------
 

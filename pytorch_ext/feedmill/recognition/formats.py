@@ -139,6 +139,17 @@ class FormattingCollate:
         return laid_out(image, self.memory_format)
 
 
+def formatting_collate(loader: Any, is_default: bool) -> Callable[[Any], Any]:
+    """A DataLoader's collate_fn, with its dtype and memory_format applied to the samples if it has
+    such."""
+    dtype, memory_format = loader.dtype, loader.memory_format
+    if dtype is None and memory_format is torch.contiguous_format:
+        return loader.collate_fn
+    return FormattingCollate(
+        loader.collate_fn, is_default, loader._auto_collation, dtype, memory_format
+    )
+
+
 _EXPECTED = (
     "dtype= and memory_format= need samples that are, or as a tuple or list begin with, an image "
     "tensor: (channels, height, width) of uint8 or a floating-point type"

@@ -35,11 +35,22 @@ def recognise(loader: Any) -> Source | list[str]:
     """
     reasons = _collate_reasons(loader) + _worker_reasons(loader)
     source = read_dataset(loader.dataset)
+    if isinstance(source, list) and loader.native == "hybrid" and not _worker_reasons(loader):
+        return _hybrid(loader, reasons + source)
     if isinstance(source, list):
         return reasons + source
     if reasons:
         return reasons
     source.plan = formatted(source.plan, loader.dtype, loader.memory_format)
+    return source
+
+
+def _hybrid(loader: Any, reasons: list[str]) -> Source | list[str]:
+    """The samples, with transforms that are called as they are."""
+    source = read_dataset(loader.dataset, calls_transforms=True)
+    if isinstance(source, list):
+        return reasons
+    source.reasons = reasons
     return source
 
 

@@ -28,7 +28,7 @@ class Leaf:
         load: path -> PIL image, raising what the dataset raises.
         offered: the dataset offers feedmill_item; instead of a path it may give an image's bytes.
         slot: "transform" or "transforms", the dataset's attribute that holds its transform.
-        plan, steps: what read_transform() makes of that.
+        plan, steps: what read_transform() makes of that; or no plan, and the transform itself.
     """
 
     dataset: Any
@@ -36,7 +36,7 @@ class Leaf:
     load: Callable[[Any], Any]
     offered: bool
     slot: str
-    plan: Plan
+    plan: Plan | None
     steps: tuple[Step, ...]
 
     def identity(self) -> list[Any]:
@@ -156,14 +156,17 @@ class Source:
 
     Attributes:
         n_samples: how many.
-        plan: of their transforms, all have the same, and of the DataLoader's options.
+        plan: of their transforms, all have the same, and of the DataLoader's options. None: the
+            transforms are Python's, and called as they are.
+        reasons: why there is no plan.
         kind: such as "Subset of ImageFolder".
         gives_bytes: samples may come with the encoded image in place of a path.
     """
 
     def __init__(self, dataset: Any, node: Any) -> None:
         self.n_samples = len(dataset)
-        self.plan: Plan = node.leaves[0].plan
+        self.plan: Plan | None = node.leaves[0].plan
+        self.reasons: list[str] = []
         self.kind: str = node.kind
         self.gives_bytes: bool = any(leaf.offered for leaf in node.leaves)
         self._node = node

@@ -50,6 +50,8 @@ def _table(stats: Stats) -> list[tuple[str, str]]:
     ]
     if _n_native_batches(stats):
         rows += _native_rows(stats)
+    if stats.hybrid_samples:
+        rows.append(("hybrid", _hybrid(stats)))
     if stats.first_batches:
         rows.append(("start", _start(stats)))
     if stats.collate_ns:
@@ -73,7 +75,9 @@ def _waits(stats: Stats) -> list[tuple[str, str]]:
     ]
     waits = stats.waits()
     total_ns = sum(waits.values())
-    path = "native" if _n_native_batches(stats) else "torch"
+    path = "hybrid" if stats.hybrid_batches == stats.torch_batches > 0 else "torch"
+    if _n_native_batches(stats):
+        path = "native"
     causes = [
         f"{terms.cause(name, path).label} {ns / len(steps) / 1e6:.2f} ms ({percent(ns / total_ns)})"
         for name, ns in sorted(waits.items(), key=lambda one: -one[1])
@@ -99,6 +103,15 @@ def _native_rows(stats: Stats) -> list[tuple[str, str]]:
         ("slots", f"{stats.n_slots} of {stats.slot_bytes / 1e6:.1f} MB; "
                   f"{stats.copied_batches} batches copied out"),
     ]
+
+
+def _hybrid(stats: Stats) -> str:
+    decode_ns, transform_ns = stats.hybrid_decode_ns, stats.hybrid_transform_ns
+    share = transform_ns / max(1, decode_ns + transform_ns)
+    return (
+        f"{stats.hybrid_samples:,} samples: the threads passed {decode_ns / 1e9:.2f} s in reading "
+        f"and decoding, {transform_ns / 1e9:.2f} s ({percent(share)}) in the transform"
+    )
 
 
 def _cache_row(stats: Stats) -> list[tuple[str, str]]:
@@ -131,6 +144,8 @@ def _delivered(stats: Stats) -> str:
     if n_native:
         rate = "" if stats.torch_batches else f" ({stats.images_per_second:,.0f} images/s)"
         parts.append(f"{stats.samples:,} samples in {n_native:,} batches natively{rate}")
-    if stats.torch_batches:
-        parts.append(f"{stats.torch_batches:,} batches on torch's path")
+    if stats.hybrid_batches:
+        parts.append(f"{stats.hybrid_samples:,} samples in {stats.hybrid_batches:,} hybrid batches")
+    if n_torch := stats.torch_batches - stats.hybrid_batches:
+        parts.append(f"{n_torch:,} batches on torch's path")
     return ", ".join([*(parts or ["nothing"]), epochs])

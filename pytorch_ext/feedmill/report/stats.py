@@ -71,8 +71,10 @@ class Stats:
     Attributes:
         path: "native", "torch" (torch's own workers or process did the work: only `batches`,
             `epochs` and the times of the steps are counted), "watched" (the same of a loader that
-            is somebody else's) or "none" (nothing was iterated yet). That of the latest iter().
-        reasons: why the path is "torch", one sentence each.
+            is somebody else's), "hybrid" (native="hybrid" called the transforms; counted as on
+            torch's path, and in the counters that begin so) or "none" (nothing was iterated yet).
+            That of the latest iter().
+        reasons: why the path is "torch" or "hybrid", one sentence each.
         batches, samples: handed to the consumer.
         epochs: iterations started.
         native_samples: decoded and transformed natively. High is good.
@@ -103,6 +105,9 @@ class Stats:
         collate_ns: time in a collate_fn of the script's own on native batches, on the consumer's
             thread. High: it is worth making faster, or doing on the GPU.
         verified_samples: samples that native="verify" found to be the same.
+        hybrid_batches, hybrid_samples: of native="hybrid", which are no native ones.
+        hybrid_decode_ns, hybrid_transform_ns: time that its threads passed in reading and decoding,
+            and in the transform, waits for Python's lock included.
         host_wait_ns: time inside next().
         data_wait_ns: the part of it before the batch was ready: the stall. The rest is overhead.
             On torch's path, and of a watched loader, all of host_wait_ns.
@@ -114,7 +119,7 @@ class Stats:
         wall_ns: from the first request of each epoch to its last return, summed: consumer's work
             included.
         torch_batches, torch_wait_ns, torch_wall_ns: the parts of batches, data_wait_ns and wall_ns
-            that belong to epochs on torch's path.
+            that belong to epochs on torch's path, or hybrid ones.
         first_batches: native epochs whose first batch was delivered.
         iter_ns: of those, the time in iter() before the native epoch began: looking at dataset and
             transforms, making the sampler's iterator, opening a native loader where none is idle.
@@ -195,6 +200,10 @@ class Stats:
     fallback_ns: int = 0
     collate_ns: int = 0
     verified_samples: int = 0
+    hybrid_batches: int = 0
+    hybrid_samples: int = 0
+    hybrid_decode_ns: int = 0
+    hybrid_transform_ns: int = 0
     host_wait_ns: int = 0
     data_wait_ns: int = 0
     wait_storage_ns: int = 0
@@ -415,6 +424,10 @@ class PythonCounters:
 
     collate_ns: int = 0
     verified_samples: int = 0
+    hybrid_batches: int = 0
+    hybrid_samples: int = 0
+    hybrid_decode_ns: int = 0
+    hybrid_transform_ns: int = 0
     iter_ns: int = 0
 
     def counters(self) -> dict[str, int]:

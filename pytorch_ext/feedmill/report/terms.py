@@ -77,6 +77,13 @@ def cause(name: str, path: str = "native") -> Term:
             "torch's own workers, or its process, had not delivered the batch.",
             _CAUSES[name].remedy,
         )
+    if name == "python_ns" and path == "hybrid":
+        return Term(
+            "the transform",
+            "Threads had the batch's samples, and passed so much of their time in the transform.",
+            "a cheaper transform, or one that runs natively; more threads, as far as it releases "
+            "Python's lock",
+        )
     fallback = Term(name.removesuffix("_ns").replace("_", " "), "")
     return _CAUSES.get(name, fallback)
 

@@ -108,6 +108,8 @@ def verdict(stats: Stats, around: Around | None = None) -> str:
             f"stalled: {_waited(stats)}; why can't be told from outside of this loader; "
             f"{_ask(stats)}"
         )
+    if stats.path == "hybrid":
+        return f"{_hybrid(stats)}; {_waited(stats)}"
     return f"{_bottleneck(stats, around)}; {_waited(stats)}"
 
 
@@ -194,6 +196,18 @@ def _start(stats: Stats) -> str:
     if stats.iter_ns > stats.first_batch_ns:
         return text + "; most of it passed in iter() before an index was asked for: see start below"
     return text + "; longer epochs, or more threads for a faster first batch, make it matter less"
+
+
+def _hybrid(stats: Stats) -> str:
+    total_ns = stats.hybrid_decode_ns + stats.hybrid_transform_ns
+    if 2 * stats.hybrid_transform_ns < total_ns:
+        return "decode-bound: the hybrid path's threads mostly decode; more of them would help"
+    share = stats.hybrid_transform_ns / total_ns if total_ns else 0.0
+    return (
+        f"transform-bound: {percent(share)} of the threads' time passed in the transform, which is "
+        "Python's; a cheaper one, one that explain() takes natively, or more threads as far as it "
+        "releases Python's lock"
+    )
 
 
 # ---- natively ------------------------------------------------------------------------------------

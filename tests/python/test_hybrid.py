@@ -1,0 +1,275 @@
+"""native="hybrid": native decoding, and transforms that are Python's, in threads."""
+
+import os
+import re
+import threading
+import time
+import traceback
+
+import feedmill
+import helpers
+import numpy as np
+import pytest
+import torch
+from feedmill.data import ImageList
+from helpers import compose
+from PIL import Image
+from torch.utils.data import ConcatDataset, Subset
+from torch.utils.data import DataLoader as TorchDataLoader
+from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
+
+
+def invert(image):
+    return torch.from_numpy(255 - np.array(image.resize((8, 9))))
+
+
+def hybrid(dataset, **options):
+    return feedmill.DataLoader(dataset, **{"native": "hybrid", "threads": 3, **options})
+
+
+@pytest.fixture
+def images(small_images):
+    return ImageFolder(str(small_images), invert)
+
+
+def batches_of(loader):
+    torch.manual_seed(1)
+    return list(loader)
+
+
+def same(ours, theirs):
+    assert type(ours) is type(theirs)
+    if isinstance(ours, torch.Tensor):
+        return torch.equal(ours, theirs) and ours.stride() == theirs.stride()
+    if isinstance(ours, (list, tuple)):
+        return len(ours) == len(theirs) and all(map(same, ours, theirs))
+    if isinstance(ours, Image.Image):
+        return ours.mode == theirs.mode and np.array_equal(ours, theirs)
+    return ours == theirs
+
+
+@pytest.mark.parametrize("options", [
+    {"batch_size": 7}, {"batch_size": 7, "shuffle": True}, {"batch_size": None},
+    {"batch_size": 8, "drop_last": True, "num_workers": 2, "shuffle": True},
+    {"batch_size": 3, "num_workers": 1, "prefetch_factor": 1},
+    {"batch_size": 5, "collate_fn": list}, {"batch_size": 5, "collate_fn": list, "num_workers": 2},
+    {"batch_size": 6, "sampler": range(39, -1, -2)},
+    {"batch_sampler": [[3, 1], [], [0, 39, 0]], "collate_fn": list},
+])
+def test_batches_are_torchs(images, options):
+    loader = hybrid(images, **options)
+    ours, theirs = batches_of(loader), batches_of(TorchDataLoader(images, **options))
+    assert len(ours) == len(theirs) > 0 and same(ours, theirs)
+    stats = loader.stats()
+    assert stats.path == "hybrid" and stats.hybrid_batches == stats.batches == len(ours)
+    assert "lambda" in stats.reasons[0] or "function" in stats.reasons[0]
+
+
+@pytest.mark.parametrize("options", [
+    {"dtype": torch.float16}, {"memory_format": torch.channels_last},
+])
+def test_formats_hold(small_images, options):
+    dataset = ImageFolder(str(small_images), lambda image: T.ToTensor()(image.resize((8, 9))))
+    ours = batches_of(hybrid(dataset, batch_size=16, **options))
+    theirs = batches_of(feedmill.DataLoader(dataset, batch_size=16, native="off", **options))
+    assert same(ours, theirs)
+
+
+def test_what_is_native_stays_native(numbered):
+    loader = hybrid(numbered, batch_size=8)
+    assert len(list(loader)) == 5 and loader.stats().path == "native"
+
+
+def test_what_is_no_image_dataset_is_torchs():
+    loader = hybrid(torch.utils.data.TensorDataset(torch.arange(6)), batch_size=4,
+                    collate_fn=lambda samples: samples)
+    assert len(list(loader)) == 2 and loader.stats().path != "hybrid"
+
+
+def test_datasets_of_all_kinds(small_images, images):
+    files = sorted(small_images.rglob("*.jpg"))
+    mine = ImageList(files[:9], transform=invert)
+    for dataset in (Subset(images, [5, 3, 8]), ConcatDataset([images, mine]), mine,
+                    Subset(Subset(mine, [1, 2, 3]), [2, 0])):
+        loader = hybrid(dataset, batch_size=4)
+        assert same(batches_of(loader), batches_of(TorchDataLoader(dataset, batch_size=4)))
+        assert loader.stats().path == "hybrid"
+
+
+def test_no_transform_and_a_collate_fn(small_images):
+    dataset = ImageFolder(str(small_images))
+    loader = hybrid(dataset, batch_size=6, collate_fn=list)
+    assert same(batches_of(loader),
+                batches_of(TorchDataLoader(dataset, batch_size=6, collate_fn=list)))
+    assert loader.stats().path == "hybrid" and loader.stats().collate_ns > 0
+
+
+def test_files_of_other_formats(tmp_path):
+    for i, (mode, name) in enumerate([("RGB", "png"), ("CMYK", "jpg"), ("L", "jpg"), ("P", "gif")]):
+        image = Image.fromarray(helpers.pixels(20, 10, seed=i)).convert(mode)
+        image.save(tmp_path / f"{i}.{name}")
+    dataset = ImageList(sorted(tmp_path.iterdir()), transform=lambda image: np.array(image))
+    assert same(batches_of(hybrid(dataset, batch_size=4)),
+                batches_of(TorchDataLoader(dataset, batch_size=4)))
+
+
+# ---- errors --------------------------------------------------------------------------------------
+
+
+def outcomes(loader):
+    """What each next() gives: a batch's targets, or an error's type and the first line of its
+    text, without the sample's name that torch does not have."""
+    found, iterator = [], iter(loader)
+    while True:
+        try:
+            found.append(next(iterator)[1].tolist())
+        except StopIteration:
+            return found
+        except Exception as error:
+            traceback.clear_frames(error.__traceback__)
+            text = re.sub(r" \[dataset index.*?\]", "", str(error))
+            found.append((type(error), text.splitlines()[0]))
+
+
+class Refusing:
+    def __init__(self, *sizes):
+        self.sizes = sizes
+
+    def __call__(self, image):
+        if image.size[0] in self.sizes:
+            raise ValueError(f"width {image.size[0]}")
+        return torch.zeros(3)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_errors_come_as_from_torch(small_images, tmp_path, workers):
+    files = sorted(small_images.rglob("*.jpg"))
+    (tmp_path / "bad.jpg").write_text("no image")
+    paths = [*files[:5], tmp_path / "bad.jpg", *files[5:12], tmp_path / "none.jpg", *files[12:20]]
+    dataset = ImageList(paths, transform=Refusing(Image.open(files[2]).size[0]))
+    options = {"batch_size": 2, "num_workers": workers}
+    ours = outcomes(hybrid(dataset, **options))
+    assert ours == outcomes(TorchDataLoader(dataset, **options))
+    assert [type(one) for one in ours].count(tuple) == 3
+
+
+def test_errors_name_the_sample(small_images):
+    dataset = ImageFolder(str(small_images), Refusing(20))
+    with pytest.raises(ValueError, match=r"width 20.*dataset index 0, file '.*000.jpg'"):
+        next(iter(hybrid(dataset)))
+    with pytest.raises(ValueError, match="Caught ValueError in DataLoader worker process 0"):
+        next(iter(hybrid(dataset, num_workers=1)))
+
+
+def test_an_index_outside_comes_at_its_turn(images):
+    options = {"batch_sampler": [[0, 1], [2, 99], [3]]}
+    assert outcomes(hybrid(images, **options)) == outcomes(TorchDataLoader(images, **options))
+
+
+def test_batches_that_do_not_fit_together(small_images):
+    dataset = ImageFolder(str(small_images), T.ToTensor())  # all sizes differ
+    loader = hybrid(dataset, batch_size=4)
+    with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size"):
+        next(iter(loader))
+    assert loader.stats().path == "hybrid"
+
+
+def test_timeout(images):
+    images.transform = lambda image: time.sleep(5)
+    with pytest.raises(RuntimeError, match="DataLoader timed out after 0.1 seconds"):
+        next(iter(hybrid(images, num_workers=1, timeout=0.1)))
+
+
+# ---- threads -------------------------------------------------------------------------------------
+
+
+def test_the_transform_runs_in_several_threads_at_once(images):
+    together = threading.Barrier(3, timeout=30)
+
+    def meet(image):
+        together.wait()
+        assert torch.get_num_threads() == 1
+        return threading.current_thread().name
+
+    images.transform = meet
+    n_intra_op = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        loader = hybrid(images, batch_size=3, sampler=range(39))
+        names = {name for batch, _ in loader for name in batch}
+        assert names == {"feedmill-0", "feedmill-1", "feedmill-2"}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(n_intra_op)
+
+
+def n_hybrid_threads():
+    return sum(one.name.startswith("feedmill-") for one in threading.enumerate())
+
+
+def test_threads_end_with_the_iterator(images):
+    def wait_until_none():
+        deadline = time.monotonic() + 30
+        while n_hybrid_threads() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert n_hybrid_threads() == 0
+
+    wait_until_none()
+    iterator = iter(hybrid(images, batch_size=2))
+    next(iterator)
+    assert n_hybrid_threads() == 3
+    del iterator
+    wait_until_none()
+    for _ in hybrid(images, batch_size=2):
+        break
+    wait_until_none()
+
+
+def test_persistent_workers_go_on(images):
+    options = {"batch_size": 8, "num_workers": 2, "persistent_workers": True, "shuffle": True}
+    ours, theirs = hybrid(images, **options), TorchDataLoader(images, **options)
+    torch.manual_seed(3)
+    mine = [batch[1].tolist() for _ in range(3) for batch in ours]
+    torch.manual_seed(3)
+    assert mine == [batch[1].tolist() for _ in range(3) for batch in theirs]
+    # From one path to another, and back.
+    images.transform = compose(T.Resize((8, 9)), T.PILToTensor())
+    assert len(list(ours)) == 5 and ours.stats().path == "native"
+    images.transform = invert
+    assert len(list(ours)) == 5 and ours.stats().path == "hybrid"
+    assert ours.stats().epochs == 5
+
+
+def test_an_iterator_is_of_no_use_after_a_fork(images):
+    iterator = iter(hybrid(images))
+    next(iterator)
+    child = os.fork()
+    if child == 0:
+        try:
+            next(iterator)
+        except RuntimeError as error:
+            os._exit("another process" not in str(error))
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+# ---- what is told --------------------------------------------------------------------------------
+
+
+def test_it_is_told(images):
+    loader = hybrid(images, batch_size=8)
+    text = loader.explain()
+    assert text.startswith("hybrid: images are decoded natively") and "no seed fixes that" in text
+    images.transform = lambda image: (time.sleep(0.002), invert(image))[1]
+    list(loader)
+    stats = loader.stats()
+    assert stats.hybrid_transform_ns > 40 * 2_000_000 and stats.hybrid_decode_ns > 0
+    assert stats.wait_python_ns + stats.wait_decode_ns == stats.data_wait_ns
+    report = loader.report()
+    assert "40 samples in 5 hybrid batches" in report and "in the transform" in report
+    assert any(text in report.splitlines()[0] for text in ("transform-bound", "no stall", "start"))
+    before = stats
+    images.transform = compose(T.Resize((8, 9)), T.PILToTensor())
+    list(loader)
+    assert (loader.stats() - before).hybrid_batches == 0
