@@ -166,6 +166,10 @@ typedef struct fm_transform {
      * the table says it exactly. */
     const void *value_table;
     fm_resize_order resize_order;
+    /* With fm_arrays only, all of whose images are alike: their size, which no op then needs to
+     * set, and their channels: 3, or 1 for grey, of which the result has one as well (the table's
+     * first). 0 for none. */
+    int32_t in_height, in_width, in_channels;
 } fm_transform;
 
 /* ---- source ---------------------------------------------------------------------------------- */
@@ -220,6 +224,35 @@ FM_API size_t fm_folder_n_classes(const fm_folder *folder);
 /* Accepts NULL and a pointer to NULL; sets *folder to NULL. */
 FM_API void fm_folder_close(fm_folder **folder);
 
+/*
+ * An array in memory, a row of which belongs to each sample: row i is the row_bytes bytes from
+ * data + i * stride_bytes on. It stays the caller's and must stay readable until the loader is
+ * closed or has no epoch running. What is written to it meanwhile shows in some of the batches to
+ * come; fm_loader_next() never reads it.
+ */
+typedef struct fm_array {
+    const void *data;
+    size_t n_rows;       /* at least 1 */
+    size_t row_bytes;    /* at least 1 */
+    size_t stride_bytes; /* at least row_bytes; 0: row_bytes */
+} fm_array;
+
+/*
+ * Arrays as the source of all samples, in place of files. A batch then has one section for each
+ * array (fm_loader_section()), which holds its samples' rows one after the other. With `images` the
+ * first array's rows are images of transform.in_height x in_width pixels of in_channels bytes, and
+ * its section holds what the transform makes of them; all others are copied as they are.
+ */
+typedef struct fm_arrays {
+    const fm_array *list; /* copied at open */
+    size_t n;             /* 1 to FM_MAX_ARRAYS; 0: the samples are files */
+    bool images;
+    /* Where in a row of an image the values lie: bytes from a channel, a line, a pixel to the next.
+     * All 0: [height][width][channels], densely. */
+    uint32_t channel_stride, line_stride, pixel_stride;
+} fm_arrays;
+#define FM_MAX_ARRAYS 64
+
 /* ---- configuration --------------------------------------------------------------------------- */
 
 typedef enum fm_reader_kind {
@@ -269,10 +302,11 @@ FM_API void fm_cache_close(fm_cache **cache);
 typedef struct fm_config {
     size_t struct_bytes; /* sizeof(fm_config), set by fm_config_init() */
     fm_transform transform;
-    fm_source source;          /* may be left empty if every batch is submitted with its paths */
-    uint64_t n_samples;        /* dataset length; default 0: source.n_samples */
-    uint32_t batch_size;       /* most samples in a batch, 1 to 65,536; default 64 */
-    uint32_t n_threads;        /* decode threads; default 0: usable CPUs - 1, at least 1 */
+    fm_source source;    /* may be left empty if every batch is submitted with its paths */
+    fm_arrays arrays;    /* in place of files; default none */
+    uint64_t n_samples;  /* dataset length; default 0: source.n_samples, or the arrays' rows */
+    uint32_t batch_size; /* most samples in a batch, 1 to 65,536; default 64 */
+    uint32_t n_threads;  /* decode threads; default 0: usable CPUs - 1, at least 1 */
     uint32_t prefetch_batches; /* most batches submitted and not yet returned; default 4 */
     /* Slots, read buffers, row buffers and tables. Default 0: a quarter of the memory that this
      * process may use. Not in it: batches copied out, and the coefficients of progressive images,
@@ -343,6 +377,15 @@ FM_API FM_CHECK_RESULT int fm_loader_stop(fm_loader *loader, fm_error *error);
 FM_API FM_CHECK_RESULT int fm_loader_submit(fm_loader *loader, const fm_sample *samples,
                                             size_t n_samples, fm_error *error);
 
+/*
+ * The same for a loader with arrays: a batch of the samples of indices[n_samples], whose rows are
+ * rows[n_samples] of every array; rows NULL: the indices themselves. Both are copied.
+ * FM_ERR_ARGUMENT names the index that is outside of the dataset, or has no such row.
+ */
+FM_API FM_CHECK_RESULT int fm_loader_submit_rows(fm_loader *loader, const int64_t *indices,
+                                                 const int64_t *rows, size_t n_samples,
+                                                 fm_error *error);
+
 /* No more batches in this epoch: next() returns FM_END after the last one. */
 FM_API FM_CHECK_RESULT int fm_loader_finish(fm_loader *loader, fm_error *error);
 
@@ -352,6 +395,9 @@ FM_API FM_CHECK_RESULT int fm_loader_finish(fm_loader *loader, fm_error *error);
  * (3 * height * width, height * width, width, 1) or (3 * height * width, 1, 3 * width, 3).
  * The memory is the caller's until fm_batch_release(). Two batches may be held without cost while
  * the next is fetched; where more are held, next() hands out copies.
+ * Of a loader with arrays: labels is NULL, and `images` is where the batch's memory begins, in
+ * which fm_loader_section() finds each array's rows; without images among them channels, height and
+ * width are 0.
  */
 typedef struct fm_batch {
     void *images;
@@ -404,6 +450,12 @@ FM_API size_t fm_loader_n_pending(const fm_loader *loader);
 
 /* Rows and columns of a delivered image; either pointer may be NULL. */
 FM_API void fm_loader_out_size(const fm_loader *loader, int *height, int *width);
+
+/* With arrays: where the rows of array `number` begin in a batch, in bytes from fm_batch.images on,
+ * aligned to 64, and the bytes of each. Either pointer may be NULL. FM_ERR_ARGUMENT: no such one.
+ */
+FM_API FM_CHECK_RESULT int fm_loader_section(const fm_loader *loader, size_t number, size_t *offset,
+                                             size_t *row_bytes);
 
 /* Snapshot of the counters. */
 FM_API void fm_loader_stats(fm_loader *loader, fm_stats *out);

@@ -4,6 +4,7 @@
 
 #include "base/cpu.h"
 #include "cache/cache.h"
+#include "pipeline/rows.h"
 #include "read/reader.h"
 #include "ring/ring.h"
 
@@ -14,6 +15,8 @@
 #define SCRATCH_BYTES_PER_THREAD (6 * MIB)
 /* What the pipeline keeps for a sample on its way (a task, its label, its path). */
 #define TASK_BYTES 768u
+/* ... of an array: its index, row and number of uses. */
+#define ROW_BYTES 20u
 /* ... and for each sample of the dataset, and the records of steps. */
 #define INDEX_BYTES 8u
 #define STEPS_BYTES ((uint64_t)FM_N_STEPS * sizeof(fm_step))
@@ -79,19 +82,39 @@ static int check_fields(const fm_config *c, fm_error *error) {
     return FM_OK;
 }
 
+static uint64_t slot_bytes_of(const fm_config *c, const fm_plan *plan) {
+    if (c->arrays.n) return fm_ring_slot_bytes(fm_rows_layout(c, plan, NULL), 0);
+    return fm_ring_slot_bytes((size_t)c->batch_size * plan->sample_bytes,
+                              c->batch_size * sizeof(int64_t));
+}
+
+/* Of threads, of samples on their way and of those of the dataset. */
+static uint64_t scratch_bytes_of(const fm_config *c, const fm_plan *plan) {
+    const uint64_t n_on_way = (uint64_t)c->prefetch_batches * c->batch_size;
+    if (!c->arrays.n)
+        return c->n_threads * SCRATCH_BYTES_PER_THREAD + c->n_samples * INDEX_BYTES +
+               n_on_way * TASK_BYTES;
+    const uint64_t of_images =
+        c->arrays.images ? SCRATCH_BYTES_PER_THREAD + fm_rows_scratch_bytes(&c->transform) : 0;
+    const uint64_t n_runs =
+        c->prefetch_batches * (1 + c->batch_size / (uint64_t)fm_rows_per_run(c, plan));
+    return c->n_threads * of_images + (plan->n_ops ? c->n_samples * INDEX_BYTES / 2 : 0) +
+           n_on_way * ROW_BYTES + n_runs * TASK_BYTES;
+}
+
 /* Splits the budget: scratch and read buffers first, as many slots as fit, no more than useful. */
 static int fit_budget(fm_config *c, fm_plan *plan, uint32_t *n_slots, fm_error *error) {
-    const uint64_t slot_bytes = fm_ring_slot_bytes((size_t)c->batch_size * plan->sample_bytes,
-                                                   c->batch_size * sizeof(int64_t));
-    const uint64_t scratch_bytes = c->n_threads * SCRATCH_BYTES_PER_THREAD + STEPS_BYTES +
-                                   c->n_samples * INDEX_BYTES +
-                                   (uint64_t)c->prefetch_batches * c->batch_size * TASK_BYTES +
-                                   c->sample_records * sizeof(fm_sample_record);
+    const uint64_t slot_bytes = slot_bytes_of(c, plan);
+    const uint64_t scratch_bytes =
+        scratch_bytes_of(c, plan) + STEPS_BYTES + c->sample_records * sizeof(fm_sample_record);
     const uint64_t slots_min_bytes = FM_RING_MIN_SLOTS * slot_bytes;
     const uint64_t wanted_slots = c->prefetch_batches + FM_RING_MAX_LENT > FM_RING_MIN_SLOTS
                                       ? c->prefetch_batches + FM_RING_MAX_LENT
                                       : FM_RING_MIN_SLOTS;
-    uint64_t read_bytes = c->read_ahead_bytes ? c->read_ahead_bytes : READ_AHEAD_BYTES;
+    if (c->arrays.n) c->read_ahead_bytes = 0;
+    uint64_t read_bytes = c->arrays.n           ? 0
+                          : c->read_ahead_bytes ? c->read_ahead_bytes
+                                                : READ_AHEAD_BYTES;
     const uint64_t read_min_bytes = read_bytes < READ_AHEAD_MIN_BYTES || c->read_ahead_bytes
                                         ? read_bytes
                                         : READ_AHEAD_MIN_BYTES;
@@ -120,6 +143,31 @@ static int fit_budget(fm_config *c, fm_plan *plan, uint32_t *n_slots, fm_error *
     return FM_OK;
 }
 
+static uint64_t least_rows(const fm_arrays *arrays) {
+    uint64_t n = UINT64_MAX;
+    for (size_t i = 0; i < arrays->n; i++)
+        if (arrays->list[i].n_rows < n) n = arrays->list[i].n_rows;
+    return n;
+}
+
+static int check_arrays(const fm_arrays *arrays, const fm_transform *transform, fm_error *error) {
+    const bool sized = transform->in_height || transform->in_width || transform->in_channels;
+    if (sized && !arrays->images)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "in_height, in_width and in_channels are for arrays of images only");
+    if (!arrays->n) {
+        if (!arrays->images) return FM_OK;
+        return fm_error_set(error, FM_ERR_ARGUMENT, "arrays of images, but no array");
+    }
+    if (arrays->n > FM_MAX_ARRAYS || !arrays->list)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "a list of %zu arrays at %p; allowed are 1 to %d", arrays->n,
+                            (const void *)arrays->list, FM_MAX_ARRAYS);
+    if (!arrays->images) return FM_OK;
+    fm_array_image image;
+    return fm_array_image_init(&image, arrays, transform, error);
+}
+
 int fm_config_resolve(const fm_config *config, fm_config *out, fm_plan *plan, uint32_t *n_slots,
                       fm_error *error) {
     if (!config) return fm_error_set(error, FM_ERR_ARGUMENT, "config is NULL");
@@ -130,17 +178,22 @@ int fm_config_resolve(const fm_config *config, fm_config *out, fm_plan *plan, ui
                             config->struct_bytes, sizeof(*config), FM_VERSION_STRING);
     }
     *out = *config;
-    if (out->n_samples == 0) out->n_samples = out->source.n_samples;
+    int status = check_arrays(&out->arrays, &out->transform, error);
+    if (status) return status;
+    if (out->n_samples == 0)
+        out->n_samples = out->arrays.n ? least_rows(&out->arrays) : out->source.n_samples;
     if (out->n_threads == 0) {
         const uint32_t usable = fm_cpu_usable();
         out->n_threads = usable > 1 ? usable - 1 : 1;
     }
     if (out->memory_budget_bytes == 0) out->memory_budget_bytes = fm_cpu_memory_bytes() / 4;
-    int status = check_fields(out, error);
+    status = check_fields(out, error);
     if (!status) status = fm_reader_kind_from_env(out->reader, &out->reader, error);
     fm_cpu_tier tier; /* checked here; the workers' kernels ask again */
     if (!status) status = fm_cpu_tier_get(&tier, error);
-    if (!status) status = fm_plan_init(plan, &out->transform, error);
+    *plan = (fm_plan){0};
+    if (!status && (!out->arrays.n || out->arrays.images))
+        status = fm_plan_init(plan, &out->transform, error);
     if (!status) status = fit_budget(out, plan, n_slots, error);
     /* The plan holds what it needs; the caller's arrays may go. */
     out->transform = (fm_transform){0};

@@ -18,19 +18,21 @@ static void pop_group(fm_loader *loader) {
 
 static void fill_batch(const fm_loader *loader, const fm_group *group, void *memory,
                        fm_batch *batch) {
+    const bool has_images = !loader->arrays || loader->config.arrays.images;
     *batch = (fm_batch){
         .images = memory,
-        .labels = (const int64_t *)((const uint8_t *)memory + loader->ring->label_offset),
-        .n = group->n_tasks,
-        .channels = 3,
+        .n = group->n_samples,
+        .channels = has_images ? (uint32_t)loader->plan.channels : 0,
         .height = (uint32_t)loader->plan.out_height,
         .width = (uint32_t)loader->plan.out_width,
         .dtype = loader->plan.dtype,
         .layout = loader->plan.layout,
         .number = group->number,
     };
+    if (loader->arrays) return;
+    batch->labels = (const int64_t *)((const uint8_t *)memory + loader->ring->label_offset);
     memcpy((uint8_t *)memory + loader->ring->label_offset, group->labels,
-           group->n_tasks * sizeof(int64_t));
+           group->n_samples * sizeof(int64_t));
 }
 
 /* Unlocked: a complete group is the consumer's alone. Its slot is lent, copied or handed over. */
@@ -50,7 +52,8 @@ static int hand_out(fm_loader *loader, fm_group *group, fm_batch *batch, fm_erro
         return FM_OK;
     }
     const uint64_t begin_ns = fm_clock_ns();
-    const size_t image_bytes = group->n_tasks * loader->plan.sample_bytes;
+    const size_t image_bytes =
+        loader->arrays ? loader->batch_bytes : group->n_samples * loader->plan.sample_bytes;
     fm_loan *const copy = fm_ring_copy(ring, group->slot, image_bytes);
     if (!copy)
         return fm_error_set(error, FM_ERR_NOMEM,
@@ -58,7 +61,8 @@ static int hand_out(fm_loader *loader, fm_group *group, fm_batch *batch, fm_erro
                             "already; release some",
                             image_bytes, FM_RING_MAX_LENT);
     batch->images = fm_loan_memory(copy, ring);
-    batch->labels = (const int64_t *)((const uint8_t *)batch->images + ring->label_offset);
+    if (batch->labels)
+        batch->labels = (const int64_t *)((const uint8_t *)batch->images + ring->label_offset);
     batch->loan = copy;
     batch->copied = true;
     fm_ring_lock(ring);
@@ -78,7 +82,7 @@ static int deliver(fm_loader *loader, fm_group *group, fm_batch *batch, fm_error
     fm_ring_lock(loader->ring);
     if (!batch->loan || batch->copied) fm_ring_give_back(loader->ring, group->slot);
     loader->sums.batches++;
-    loader->sums.samples += group->n_tasks;
+    loader->sums.samples += group->n_samples;
     const uint64_t ready_ns = group->ready_ns;
     if (group->number == 0) {
         loader->sums.first_batches++;
@@ -119,7 +123,7 @@ static int drop_failed(fm_loader *loader, fm_group *group, fm_error *error) {
 /* The oldest group is complete but for rejected samples. */
 static int handle_rejected(fm_loader *loader, fm_group *group, fm_error *error) {
     fm_task *const task = first_rejected(group);
-    if (loader->config.fallback && !group->failed) {
+    if (loader->config.fallback && !loader->arrays && !group->failed) {
         loader->fallback_task = task;
         loader->fallback_since_ns = fm_clock_ns();
         describe(task, error);
@@ -258,6 +262,13 @@ void fm_loader_out_size(const fm_loader *loader, int *height, int *width) {
     if (width) *width = loader ? loader->plan.out_width : 0;
 }
 
+int fm_loader_section(const fm_loader *loader, size_t number, size_t *offset, size_t *row_bytes) {
+    if (!loader || number >= loader->config.arrays.n) return FM_ERR_ARGUMENT;
+    if (offset) *offset = loader->sections[number].offset;
+    if (row_bytes) *row_bytes = loader->sections[number].row_bytes;
+    return FM_OK;
+}
+
 /* ---- counters -------------------------------------------------------------------------------- */
 
 /* Time without work of all decode threads together, up to now. */
@@ -287,8 +298,8 @@ void fm_loader_stats(fm_loader *loader, fm_stats *out) {
     if (!out) return;
     *out = (fm_stats){0};
     if (fm_loader_check(loader, NULL)) return;
-    fm_reader_stats reader;
-    fm_reader_stats_get(loader->reader, &reader);
+    fm_reader_stats reader = {.name = "none", .reason = "the samples are in memory"};
+    if (loader->reader) fm_reader_stats_get(loader->reader, &reader);
     fm_ring_lock(loader->ring);
     *out = loader->sums;
     add_workers(loader, out); /* under the lock, so that no idle time is between two counters */
@@ -315,8 +326,11 @@ void fm_loader_stats(fm_loader *loader, fm_stats *out) {
     out->slot_bytes = loader->ring->slot_bytes;
     snprintf(out->reader, sizeof(out->reader), "%s", reader.name);
     snprintf(out->reader_reason, sizeof(out->reader_reason), "%s", reader.reason);
+    const fm_resample *const resample = loader->config.arrays.images
+                                            ? loader->workers[0].scratch.resample
+                                            : loader->workers[0].resample;
     snprintf(out->cpu, sizeof(out->cpu), "%s",
-             fm_cpu_tier_name(fm_resample_tier(loader->workers[0].resample)));
+             resample ? fm_cpu_tier_name(fm_resample_tier(resample)) : "scalar");
 }
 
 int fm_loader_draws(const fm_loader *loader, uint64_t seed, uint32_t epoch, int64_t index,

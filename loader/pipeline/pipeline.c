@@ -26,29 +26,79 @@ int fm_loader_check(const fm_loader *loader, fm_error *error) {
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
+/* The arrays, and where a batch holds their rows. */
+static int take_arrays(fm_loader *loader, fm_error *error) {
+    fm_config *const config = &loader->config;
+    fm_arrays *const arrays = &config->arrays;
+    loader->batch_bytes = config->batch_size * loader->plan.sample_bytes;
+    loader->max_tasks = config->batch_size;
+    if (!arrays->n) return FM_OK;
+    loader->arrays = fm_mem_alloc(&loader->counter, arrays->n, sizeof(fm_array));
+    loader->sections = fm_mem_alloc(&loader->counter, arrays->n, sizeof(fm_section));
+    if (!loader->arrays || !loader->sections)
+        return fm_error_set(error, FM_ERR_NOMEM, "no memory for a list of %zu arrays", arrays->n);
+    loader->n_rows = UINT64_MAX;
+    for (size_t i = 0; i < arrays->n; i++) {
+        loader->arrays[i] = arrays->list[i];
+        const int status = fm_array_resolve(&loader->arrays[i], i, error);
+        if (status) return status;
+        if (loader->arrays[i].n_rows < loader->n_rows) loader->n_rows = loader->arrays[i].n_rows;
+    }
+    arrays->list = loader->arrays;
+    if (arrays->images) {
+        const fm_transform in = {.in_height = loader->plan.in_height,
+                                 .in_width = loader->plan.in_width,
+                                 .in_channels = loader->plan.channels};
+        const int status = fm_array_image_init(&loader->image, arrays, &in, error);
+        if (status) return status;
+    }
+    loader->batch_bytes = fm_rows_layout(config, &loader->plan, loader->sections);
+    for (size_t i = 0; i < arrays->n; i++) loader->row_bytes += loader->sections[i].row_bytes;
+    loader->rows_per_run = fm_rows_per_run(config, &loader->plan);
+    loader->max_tasks = (config->batch_size + loader->rows_per_run - 1) / loader->rows_per_run;
+    return FM_OK;
+}
+
+static bool alloc_group(fm_loader *loader, fm_group *group) {
+    fm_mem_counter *const counter = &loader->counter;
+    const uint32_t batch_size = loader->config.batch_size;
+    group->tasks = fm_mem_zalloc(counter, loader->max_tasks, sizeof(fm_task));
+    if (loader->arrays) {
+        group->indices = fm_mem_zalloc(counter, batch_size, sizeof(int64_t));
+        group->rows = fm_mem_zalloc(counter, batch_size, sizeof(int64_t));
+        group->uses = fm_mem_zalloc(counter, batch_size, sizeof(uint32_t));
+        return group->tasks && group->indices && group->rows && group->uses;
+    }
+    group->labels = fm_mem_zalloc(counter, batch_size, sizeof(int64_t));
+    group->paths_bytes = (size_t)batch_size * PATH_BYTES_GUESS;
+    group->paths = fm_mem_alloc(counter, group->paths_bytes, 1);
+    return group->tasks && group->labels && group->paths;
+}
+
+/* What is kept for each sample of the dataset. */
+static bool alloc_samples(fm_loader *loader) {
+    const uint64_t n_samples = loader->config.n_samples;
+    if (!loader->arrays || loader->plan.n_ops) {
+        loader->occurrences = fm_mem_zalloc(&loader->counter, n_samples, sizeof(uint32_t));
+        if (!loader->occurrences) return false;
+    }
+    if (loader->arrays) return true;
+    loader->file_bytes = fm_mem_zalloc(&loader->counter, n_samples, sizeof(uint32_t));
+    return loader->file_bytes;
+}
+
 static int alloc_groups(fm_loader *loader, fm_error *error) {
     const uint32_t n_groups = loader->config.prefetch_batches;
     const uint32_t batch_size = loader->config.batch_size;
     loader->groups = fm_mem_zalloc(&loader->counter, n_groups, sizeof(fm_group));
     bool ok = loader->groups != NULL;
-    for (uint32_t i = 0; ok && i < n_groups; i++) {
-        fm_group *const group = &loader->groups[i];
-        group->tasks = fm_mem_zalloc(&loader->counter, batch_size, sizeof(fm_task));
-        group->labels = fm_mem_zalloc(&loader->counter, batch_size, sizeof(int64_t));
-        group->paths_bytes = (size_t)batch_size * PATH_BYTES_GUESS;
-        group->paths = fm_mem_alloc(&loader->counter, group->paths_bytes, 1);
-        ok = group->tasks && group->labels && group->paths;
-    }
-    loader->occurrences =
-        fm_mem_zalloc(&loader->counter, loader->config.n_samples, sizeof(uint32_t));
-    loader->file_bytes =
-        fm_mem_zalloc(&loader->counter, loader->config.n_samples, sizeof(uint32_t));
+    for (uint32_t i = 0; ok && i < n_groups; i++) ok = alloc_group(loader, &loader->groups[i]);
+    ok = ok && alloc_samples(loader);
     loader->steps = fm_mem_alloc(&loader->counter, FM_N_STEPS, sizeof(fm_step));
     loader->records =
         fm_mem_alloc(&loader->counter, loader->config.sample_records, sizeof(fm_sample_record));
     loader->located = fm_mem_alloc(&loader->counter, batch_size, sizeof(fm_sample));
-    if (!ok || !loader->located || !loader->occurrences || !loader->file_bytes || !loader->steps ||
-        !loader->records)
+    if (!ok || !loader->located || !loader->steps || !loader->records)
         return fm_error_set(error, FM_ERR_NOMEM, "no memory for %u batches of %u samples", n_groups,
                             batch_size);
     return FM_OK;
@@ -67,6 +117,18 @@ static int open_reader(fm_loader *loader, fm_error *error) {
     return fm_reader_open(&loader->reader, &config, error);
 }
 
+/* What a worker works with. */
+static int open_tools(fm_worker *worker, const fm_limits *limits, fm_error *error) {
+    fm_loader *const loader = worker->loader;
+    if (loader->config.arrays.images)
+        return fm_rows_scratch_open(&worker->scratch, &loader->plan, &loader->counter, error);
+    if (loader->arrays) return FM_OK;
+    const int status = fm_jpeg_open(&worker->jpeg, limits, &loader->counter, error);
+    if (status) return status;
+    fm_jpeg_watch(worker->jpeg, &loader->cancelled);
+    return fm_resample_open(&worker->resample, &loader->plan, &loader->counter, error);
+}
+
 static int open_workers(fm_loader *loader, fm_error *error) {
     const uint32_t n_workers = loader->config.n_threads;
     const fm_limits limits = {loader->config.max_file_bytes, loader->config.max_image_pixels};
@@ -78,10 +140,7 @@ static int open_workers(fm_loader *loader, fm_error *error) {
         fm_worker *const worker = &loader->workers[i];
         worker->loader = loader;
         worker->number = i;
-        int status = fm_jpeg_open(&worker->jpeg, &limits, &loader->counter, error);
-        if (!status) fm_jpeg_watch(worker->jpeg, &loader->cancelled);
-        if (!status)
-            status = fm_resample_open(&worker->resample, &loader->plan, &loader->counter, error);
+        int status = open_tools(worker, &limits, error);
         if (!status)
             status = fm_thread_start(&worker->thread, "fm-decode", WORKER_STACK_BYTES,
                                      fm_run_worker, worker, error);
@@ -101,14 +160,14 @@ int fm_loader_open(fm_loader **out, const fm_config *config, fm_error *error) {
     loader->pid = getpid();
     uint32_t n_slots = 0;
     int status = fm_config_resolve(config, &loader->config, &loader->plan, &n_slots, error);
+    if (!status) status = take_arrays(loader, error);
     if (!status) status = alloc_groups(loader, error);
     if (!status) {
-        const size_t batch_size = loader->config.batch_size;
-        status = fm_ring_open(&loader->ring, n_slots, batch_size * loader->plan.sample_bytes,
-                              batch_size * sizeof(int64_t), &loader->config.allocator,
-                              &loader->counter, error);
+        const size_t label_bytes = loader->arrays ? 0 : loader->config.batch_size * sizeof(int64_t);
+        status = fm_ring_open(&loader->ring, n_slots, loader->batch_bytes, label_bytes,
+                              &loader->config.allocator, &loader->counter, error);
     }
-    if (!status) status = open_reader(loader, error);
+    if (!status && !loader->arrays) status = open_reader(loader, error);
     if (!status) status = open_workers(loader, error);
     if (status) {
         fm_loader_close(&loader);
@@ -124,6 +183,9 @@ static void free_groups(fm_loader *loader) {
         fm_mem_free(loader->groups[i].tasks);
         fm_mem_free(loader->groups[i].labels);
         fm_mem_free(loader->groups[i].paths);
+        fm_mem_free(loader->groups[i].indices);
+        fm_mem_free(loader->groups[i].rows);
+        fm_mem_free(loader->groups[i].uses);
     }
     fm_mem_free(loader->groups);
     fm_mem_free(loader->occurrences);
@@ -132,6 +194,8 @@ static void free_groups(fm_loader *loader) {
     fm_mem_free(loader->records);
     fm_mem_free(loader->order);
     fm_mem_free(loader->located);
+    fm_mem_free(loader->arrays);
+    fm_mem_free(loader->sections);
 }
 
 void fm_loader_close(fm_loader **pointer) {
@@ -152,6 +216,7 @@ void fm_loader_close(fm_loader **pointer) {
     for (uint32_t i = 0; i < loader->n_workers; i++) {
         fm_jpeg_close(&loader->workers[i].jpeg);
         fm_resample_close(&loader->workers[i].resample);
+        fm_rows_scratch_close(&loader->workers[i].scratch);
     }
     fm_mem_free(loader->workers);
     fm_ring_close(loader->ring);
@@ -185,7 +250,7 @@ int fm_loader_stop(fm_loader *loader, fm_error *error) {
     const bool busy = loader->n_reading > 0 || loader->n_active > 0;
     atomic_store(&loader->cancelled, true);
     fm_ring_unlock(loader->ring);
-    if (busy) fm_reader_cancel_queued(loader->reader);
+    if (busy && loader->reader) fm_reader_cancel_queued(loader->reader);
     fm_ring_lock(loader->ring);
     /* A worker leaves at its next rows, in the decoder as well; only reads may be stuck for good.
      */
@@ -212,7 +277,7 @@ static int take_order(fm_loader *loader, const fm_epoch *epoch, fm_error *error)
     loader->drop_last = epoch->drop_last;
     loader->has_order = epoch->order != NULL;
     if (!epoch->order) return FM_OK;
-    if (!loader->config.source.locate)
+    if (!loader->config.source.locate && !loader->arrays)
         return fm_error_set(error, FM_ERR_STATE,
                             "an epoch with an order needs config.source to find its files");
     for (size_t i = 0; i < epoch->n_order; i++) {
@@ -243,7 +308,8 @@ int fm_loader_start(fm_loader *loader, const fm_epoch *epoch, fm_error *error) {
     if (!status) status = fm_loader_stop(loader, error);
     if (!status) status = take_order(loader, epoch, error);
     if (status) return status;
-    memset(loader->occurrences, 0, loader->config.n_samples * sizeof(uint32_t));
+    if (loader->occurrences)
+        memset(loader->occurrences, 0, loader->config.n_samples * sizeof(uint32_t));
     loader->seed = epoch->seed;
     loader->epoch_number = epoch->number;
     loader->n_submitted = 0;
@@ -278,6 +344,8 @@ int fm_loader_finish(fm_loader *loader, fm_error *error) {
 static int check_samples(const fm_loader *loader, const fm_sample *samples, size_t n_samples,
                          size_t *path_bytes, fm_error *error) {
     *path_bytes = 0;
+    if (loader->arrays)
+        return fm_error_set(error, FM_ERR_STATE, "this loader has arrays: submit their rows");
     if (n_samples == 0 || n_samples > loader->config.batch_size || !samples)
         return fm_error_set(error, FM_ERR_ARGUMENT, "a batch of %zu samples; it must be 1 to %u",
                             n_samples, loader->config.batch_size);
@@ -311,19 +379,23 @@ static int reserve_paths(fm_loader *loader, fm_group *group, size_t path_bytes, 
     return FM_OK;
 }
 
-/* Locked. Fills the group's tasks; the file sizes are written under the lock, too. */
-static void fill_group(fm_loader *loader, fm_group *group, const fm_sample *samples,
-                       uint32_t n_samples) {
-    char *path = group->paths;
+void fm_group_begin(fm_loader *loader, fm_group *group) {
     group->number = loader->n_submitted++;
     group->batch = loader->n_batches++;
-    group->n_tasks = group->n_left = n_samples;
     group->n_rejected = 0;
     group->slot = NULL;
     group->sizes = 0;
     group->ready_ns = group->returned_ns = group->slot_ns = 0;
     group->submitted_ns = fm_clock_ns();
     group->failed = false;
+}
+
+/* Locked. Fills the group's tasks; the file sizes are written under the lock, too. */
+static void fill_group(fm_loader *loader, fm_group *group, const fm_sample *samples,
+                       uint32_t n_samples) {
+    char *path = group->paths;
+    fm_group_begin(loader, group);
+    group->n_tasks = group->n_left = group->n_samples = n_samples;
     for (uint32_t i = 0; i < n_samples; i++) {
         fm_task *const task = &group->tasks[i];
         const char *const name = samples[i].path ? samples[i].path : "";
@@ -336,6 +408,7 @@ static void fill_group(fm_loader *loader, fm_group *group, const fm_sample *samp
         task->index = samples[i].index;
         task->occurrence = loader->occurrences[task->index]++;
         task->position = i;
+        task->n_samples = 1;
         task->worker = UINT32_MAX;
         task->claimed_ns = task->finished_ns = 0;
         task->own = (fm_work){0};
@@ -362,15 +435,19 @@ static void look_into_cache(fm_loader *loader, fm_group *group) {
     loader->sums.cache_misses += n_misses;
 }
 
+int fm_loader_check_open(const fm_loader *loader, fm_error *error) {
+    if (loader->epoch_state == FM_EPOCH_OPEN) return FM_OK;
+    return fm_error_set(error, FM_ERR_STATE,
+                        loader->epoch_state == FM_EPOCH_NONE
+                            ? "no epoch is running: start one first"
+                            : "the epoch is finished: start another");
+}
+
 int fm_loader_submit(fm_loader *loader, const fm_sample *samples, size_t n_samples,
                      fm_error *error) {
     int status = fm_loader_check(loader, error);
+    if (!status) status = fm_loader_check_open(loader, error);
     if (status) return status;
-    if (loader->epoch_state != FM_EPOCH_OPEN)
-        return fm_error_set(error, FM_ERR_STATE,
-                            loader->epoch_state == FM_EPOCH_NONE
-                                ? "no epoch is running: start one first"
-                                : "the epoch is finished: start another");
     size_t path_bytes;
     status = check_samples(loader, samples, n_samples, &path_bytes, error);
     if (status) return status;
@@ -399,8 +476,21 @@ int fm_loader_submit(fm_loader *loader, const fm_sample *samples, size_t n_sampl
     return FM_OK;
 }
 
-int fm_loader_feed(fm_loader *loader, fm_error *error) {
+/* Submits the batch of order[n]. */
+static int feed_batch(fm_loader *loader, const int64_t *order, size_t n, fm_error *error) {
     const fm_source *const source = &loader->config.source;
+    if (loader->arrays) return fm_loader_submit_rows(loader, order, NULL, n, error);
+    for (size_t i = 0; i < n; i++) {
+        loader->located[i] = (fm_sample){0};
+        const int status = source->locate(source->user, order[i], &loader->located[i]);
+        if (status)
+            return fm_error_set(error, status, "the source has no sample %lld",
+                                (long long)order[i]);
+    }
+    return fm_loader_submit(loader, loader->located, n, error);
+}
+
+int fm_loader_feed(fm_loader *loader, fm_error *error) {
     const uint32_t batch_size = loader->config.batch_size;
     while (loader->n_groups < loader->config.prefetch_batches) {
         const size_t left = loader->n_order - loader->order_next;
@@ -409,15 +499,7 @@ int fm_loader_feed(fm_loader *loader, fm_error *error) {
             loader->epoch_state = FM_EPOCH_FINISHED;
             return FM_OK;
         }
-        const int64_t *const order = loader->order + loader->order_next;
-        for (size_t i = 0; i < n; i++) {
-            loader->located[i] = (fm_sample){0};
-            const int status = source->locate(source->user, order[i], &loader->located[i]);
-            if (status)
-                return fm_error_set(error, status, "the source has no sample %lld",
-                                    (long long)order[i]);
-        }
-        const int status = fm_loader_submit(loader, loader->located, n, error);
+        const int status = feed_batch(loader, loader->order + loader->order_next, n, error);
         if (status) return status;
         loader->order_next += n;
     }

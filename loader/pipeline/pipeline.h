@@ -9,6 +9,9 @@
  * oldest batch first. Of its tasks they take the largest files first, which take the longest: with
  * a large one at the end, all workers but one would have nothing left to do for this batch.
  *
+ * With arrays in place of files a task is a run of samples (rows.h), and all of a batch's begin in
+ * the list.
+ *
  * Locks: everything marked "locked" is under the ring's lock. "consumer" is touched only by the
  * one thread that uses the loader.
  */
@@ -22,6 +25,7 @@
 #include "decode/jpeg.h"
 #include "pipeline/blame.h"
 #include "pipeline/config.h"
+#include "pipeline/rows.h"
 #include "read/reader.h"
 #include "ring/ring.h"
 #include "transform/resample.h"
@@ -36,14 +40,15 @@ typedef struct fm_task {
     fm_read read; /* the reader's from submit to on_done, then the worker's; with data: no one's */
     /* The caller's bytes, or NULL. Set by the consumer before the task is in a list; read by the
      * worker until it finishes the task, and by nobody once the epoch is stopped. */
-    const void *data;
+    const void *data; /* of a run: the rows' numbers */
     size_t data_bytes;
     bool cached; /* data is the cache's, not the caller's */
     struct fm_group *group;
     struct fm_task *next; /* locked: of the same group and size, with bytes as well */
-    int64_t index;
+    int64_t index;        /* of a run: its last sample's, or that of the one that was rejected */
     uint32_t occurrence;
-    uint32_t position;
+    uint32_t position;                /* in its batch; of a run: its first sample's */
+    uint32_t n_samples;               /* 1, or those of the run */
     uint32_t worker;                  /* the worker's number; UINT32_MAX: none had it */
     fm_work offered, claimed;         /* locked: the loader's sum when it was offered, claimed */
     fm_work own;                      /* the worker's, then locked: what it took */
@@ -55,7 +60,7 @@ typedef struct fm_task {
 typedef struct fm_group {
     uint64_t number; /* in its epoch */
     uint64_t batch;  /* since open */
-    uint32_t n_tasks;
+    uint32_t n_tasks, n_samples;
     uint32_t n_left;                 /* locked: tasks neither done nor rejected */
     uint32_t n_rejected;             /* locked */
     fm_slot *slot;                   /* locked: NULL until one is free */
@@ -68,8 +73,11 @@ typedef struct fm_group {
     uint64_t slot_ns, released_ns;   /* locked: when it got the slot; when that became free */
     fm_work slot_work;               /* locked: the loader's sum when it got the slot */
     fm_task *tasks;                  /* [batch_size], fixed */
-    int64_t *labels;                 /* [batch_size], consumer */
-    char *paths;                     /* consumer: the tasks' paths, one after the other */
+    int64_t *labels;                 /* [batch_size], consumer; NULL with arrays */
+    /* With arrays, [batch_size]; set before a task is in a list, and read by the workers. */
+    int64_t *indices, *rows;
+    uint32_t *uses; /* of the indices in this epoch before, where images are; else NULL */
+    char *paths;    /* consumer: the tasks' paths, one after the other */
     size_t paths_bytes;
     bool failed;    /* consumer: a rejected task could not be finished */
     fm_error error; /* consumer: ... and why */
@@ -82,6 +90,7 @@ typedef struct fm_worker {
     uint32_t number;
     fm_jpeg *jpeg;
     fm_resample *resample;
+    fm_rows_scratch scratch;  /* with arrays that hold images, in place of those two */
     fm_core_clock core_clock; /* the worker's */
     /* The worker adds (relaxed), stats read. */
     _Atomic uint64_t n_samples, decode_ns, transform_ns, idle_ns;
@@ -99,6 +108,14 @@ struct fm_loader {
     fm_ring *ring;
     fm_reader *reader;
     fm_worker *workers; /* [config.n_threads] */
+    /* With arrays; there is no reader then. */
+    fm_array *arrays;     /* [config.arrays.n], what config.arrays.list is */
+    fm_section *sections; /* [config.arrays.n] */
+    fm_array_image image; /* that the first one's rows hold, if they do */
+    uint64_t n_rows;      /* that all of them have */
+    size_t row_bytes;     /* of a sample's rows together */
+    uint32_t rows_per_run, max_tasks;
+    size_t batch_bytes; /* of a batch's images or sections */
     uint32_t n_workers;
     bool broken; /* consumer: reads are stuck; only close is left */
 
@@ -122,8 +139,10 @@ struct fm_loader {
     size_t n_order, order_next, order_capacity;
     fm_sample *located; /* [batch_size], room for a batch of the order */
     bool drop_last;
-    uint32_t *occurrences;  /* [n_samples]: uses of each index in this epoch */
-    uint32_t *file_bytes;   /* [n_samples]: file's size when last read, 0 unknown; locked */
+    /* [n_samples]: uses of each index in this epoch; NULL where nothing is drawn */
+    uint32_t *occurrences;
+    /* [n_samples]: file's size when last read, 0 unknown; locked; NULL with arrays */
+    uint32_t *file_bytes;
     fm_task *fallback_task; /* handed to the caller by next() */
     uint64_t fallback_since_ns;
 
@@ -150,8 +169,16 @@ struct fm_loader {
 /* pipeline.c */
 /* FM_ERR_ARGUMENT or FM_ERR_FORKED where a call is not allowed at all. */
 int fm_loader_check(const fm_loader *loader, fm_error *error);
+/* FM_ERR_STATE where no epoch runs that takes batches. */
+int fm_loader_check_open(const fm_loader *loader, fm_error *error);
 /* Submits batches of the epoch's order while there is room. */
 int fm_loader_feed(fm_loader *loader, fm_error *error);
+/* Locked. A group begins anew, with everything but its tasks. */
+void fm_group_begin(fm_loader *loader, fm_group *group);
+
+/* rows.c */
+/* A run from the arrays to its place in the batch. What it returns concerns task->index. */
+int fm_rows_run(fm_worker *worker, fm_task *task, fm_error *error);
 
 /* record.c: steps, samples, sums of waits */
 /* Locked. The clock of the wait for one batch starts, unless it runs already. */
@@ -169,6 +196,8 @@ void fm_record_sample(fm_loader *loader, const fm_task *task);
 void *fm_run_worker(void *argument);
 /* The reader's on_done; user: fm_loader. */
 void fm_run_on_read(void *user, fm_read *read);
+/* Locked. All runs of a group go to the workers. */
+void fm_run_offer_all(fm_loader *loader, fm_group *group);
 /* Locked. A task with data, of a group in the circle, goes to the workers or is rejected. */
 void fm_run_take_data(fm_loader *loader, fm_task *task);
 /* Locked. Gives free slots to the oldest groups that have none, and wakes the workers if there are

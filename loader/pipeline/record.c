@@ -119,7 +119,7 @@ void fm_record_step(fm_loader *loader, const fm_group *group) {
                  : group->number == 0 ? FM_PHASE_BOUNDARY
                                       : FM_PHASE_STEADY,
         .ready_batches = loader->request_ready,
-        .n_samples = group->n_tasks,
+        .n_samples = group->n_samples,
         .request_ns = loader->request_ns,
         .last_index = group->last->index,
     };

@@ -93,6 +93,19 @@ static void offer(fm_loader *loader, fm_task *task) {
     pthread_cond_signal(&loader->ring->work);
 }
 
+void fm_run_offer_all(fm_loader *loader, fm_group *group) {
+    /* Backwards, so that they are taken in order. */
+    for (uint32_t i = group->n_tasks; i-- > 0;) {
+        fm_task *const task = &group->tasks[i];
+        task->offered = loader->work;
+        fm_group_push(group, task, 0);
+    }
+    if (group->n_tasks > 1)
+        pthread_cond_broadcast(&loader->ring->work);
+    else
+        pthread_cond_signal(&loader->ring->work);
+}
+
 void fm_run_take_data(fm_loader *loader, fm_task *task) {
     if (task->data_bytes <= loader->config.max_file_bytes) {
         offer(loader, task);
@@ -177,26 +190,38 @@ static int decode_sample(fm_worker *worker, const fm_task *task, const uint8_t *
     return status;
 }
 
-static void run_task(fm_worker *worker, fm_task *task) {
-    fm_error error = {.message = ""};
-    lap laps = {.last_ns = task->claimed_ns};
-    task->worker = worker->number;
+/* An encoded image, which is given or was read. */
+static int run_image(fm_worker *worker, fm_task *task, lap *laps, fm_error *error) {
     const uint8_t *const bytes = task->data ? task->data : task->read.bytes;
     const size_t n_bytes = task->data ? task->data_bytes : task->read.n_bytes;
     int status;
     if (n_bytes == 0) {
-        status = fm_error_set(&error, FM_ERR_FORMAT, "the file is empty");
+        status = fm_error_set(error, FM_ERR_FORMAT, "the file is empty");
     } else {
-        status = decode_sample(worker, task, bytes, n_bytes, &laps, &error);
+        status = decode_sample(worker, task, bytes, n_bytes, laps, error);
         fm_jpeg_end(worker->jpeg);
     }
     if (!status && !task->data && worker->loader->config.cache)
         fm_cache_put(worker->loader->config.cache, task->read.path, bytes, n_bytes);
     if (!task->data) fm_reader_return(worker->loader->reader, &task->read);
+    end_lap(laps, &laps->decode_ns);
+    return status;
+}
+
+static void run_task(fm_worker *worker, fm_task *task) {
+    fm_error error = {.message = ""};
+    lap laps = {.last_ns = task->claimed_ns};
+    task->worker = worker->number;
+    int status;
+    if (worker->loader->arrays) {
+        status = fm_rows_run(worker, task, &error);
+        end_lap(&laps, &laps.transform_ns);
+    } else {
+        status = run_image(worker, task, &laps, &error);
+    }
     task->cause = status;
     if (status)
         snprintf(task->why, sizeof(task->why), "%.*s", (int)sizeof(task->why) - 1, error.message);
-    end_lap(&laps, &laps.decode_ns);
     task->finished_ns = laps.last_ns;
     /* Behind the end: the core is often lost at the end of a system call. */
     const uint64_t cpu_ns =
@@ -205,12 +230,12 @@ static void run_task(fm_worker *worker, fm_task *task) {
         fm_work_of(laps.decode_ns, laps.transform_ns, task->finished_ns - task->claimed_ns, cpu_ns);
     add(&worker->decode_ns, laps.decode_ns);
     add(&worker->transform_ns, laps.transform_ns);
-    if (!status) add(&worker->n_samples, 1);
+    if (!status) add(&worker->n_samples, task->n_samples);
 }
 
 /* Locked, but not meanwhile. Nobody needs a large image's memory while its thread waits. */
 static bool give_memory_back(fm_worker *worker) {
-    if (!fm_jpeg_is_large(worker->jpeg)) return false;
+    if (!worker->jpeg || !fm_jpeg_is_large(worker->jpeg)) return false;
     fm_ring_unlock(worker->loader->ring);
     fm_jpeg_trim(worker->jpeg);
     fm_ring_lock(worker->loader->ring);

@@ -122,6 +122,11 @@ static int take_ops(fm_plan *plan, const fm_transform *transform, fm_error *erro
         plan->ops[i] = *op;
     }
     plan->n_ops = transform->n_ops;
+    if (!last && transform->in_height) {
+        plan->out_width = transform->in_width;
+        plan->out_height = transform->in_height;
+        return FM_OK;
+    }
     if (!last)
         return fm_error_set(error, FM_ERR_ARGUMENT,
                             "no op gives all images one size; add a CenterCrop, a "
@@ -134,6 +139,20 @@ static int take_ops(fm_plan *plan, const fm_transform *transform, fm_error *erro
     plan->out_width = last->width;
     plan->out_height = last->height;
     return FM_OK;
+}
+
+/* What is known of all images beforehand. */
+static int check_in(const fm_transform *transform, fm_error *error) {
+    const int32_t height = transform->in_height, width = transform->in_width;
+    if ((height || width) &&
+        (height < 1 || height > FM_MAX_SIDE || width < 1 || width > FM_MAX_SIDE))
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "in_height x in_width are %d x %d; allowed are 1 to %d, or 0 for both",
+                            (int)height, (int)width, FM_MAX_SIDE);
+    const int32_t channels = transform->in_channels;
+    if (channels == 0 || channels == 1 || channels == 3) return FM_OK;
+    return fm_error_set(error, FM_ERR_ARGUMENT, "in_channels is %d; allowed are 1, 3 and 0 for 3",
+                        (int)channels);
 }
 
 static size_t value_bytes(fm_dtype dtype) {
@@ -184,6 +203,9 @@ static int fill_table(fm_plan *plan, const fm_transform *transform, fm_error *er
 int fm_plan_init(fm_plan *plan, const fm_transform *transform, fm_error *error) {
     *plan = (fm_plan){.dtype = transform->dtype,
                       .layout = transform->layout,
+                      .channels = transform->in_channels ? transform->in_channels : 3,
+                      .in_width = transform->in_width,
+                      .in_height = transform->in_height,
                       .resize_order = transform->resize_order};
     if ((int)transform->dtype < FM_UINT8 || transform->dtype > FM_BFLOAT16)
         return fm_error_set(error, FM_ERR_ARGUMENT,
@@ -199,10 +221,11 @@ int fm_plan_init(fm_plan *plan, const fm_transform *transform, fm_error *error) 
         return fm_error_set(error, FM_ERR_ARGUMENT, "resize_order is %d; allowed are %d to %d",
                             (int)transform->resize_order, FM_RESIZE_HORIZONTAL_FIRST,
                             FM_RESIZE_PILLOW_12_2);
-    int status = take_ops(plan, transform, error);
+    int status = check_in(transform, error);
+    if (!status) status = take_ops(plan, transform, error);
     if (!status && plan->dtype != FM_UINT8) status = fill_table(plan, transform, error);
     if (status) return status;
-    plan->sample_bytes =
-        3 * (size_t)plan->out_height * (size_t)plan->out_width * value_bytes(plan->dtype);
+    plan->sample_bytes = (size_t)plan->channels * (size_t)plan->out_height *
+                         (size_t)plan->out_width * value_bytes(plan->dtype);
     return FM_OK;
 }

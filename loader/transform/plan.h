@@ -12,12 +12,14 @@ typedef struct fm_plan {
     fm_op ops[FM_MAX_OPS];
     size_t n_ops;
     int32_t out_width, out_height;
+    int32_t channels;            /* 3, or 1: grey */
+    int32_t in_width, in_height; /* of every image; 0: any */
     fm_dtype dtype;
     fm_layout layout;
     fm_filter filter; /* of the op that resizes */
     fm_resize_order resize_order;
     bool stream;               /* stores may go past the cache; false after fm_plan_init() */
-    size_t sample_bytes;       /* 3 * out_height * out_width * size of dtype */
+    size_t sample_bytes;       /* channels * out_height * out_width * size of dtype */
     union {                    /* result by channel and value */
         float table[3][256];   /* FM_FLOAT32 */
         uint32_t bits[3][256]; /* the same as bits; a 16-bit type's in the lower half */

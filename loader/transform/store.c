@@ -84,7 +84,35 @@ static void packed_16(const fm_store *store, void *out, const uint8_t *in, int32
     }
 }
 
+/* The pixels at every `step` bytes, to one channel. */
+static void store_channel(const fm_plan *plan, void *out, const uint8_t *in, size_t n,
+                          size_t step) {
+    uint16_t *const half = out;
+    float *const single = out;
+    uint8_t *const byte = out;
+    switch (plan->dtype) {
+    case FM_UINT8:
+        for (size_t i = 0; i < n; i++) byte[i] = in[step * i];
+        break;
+    case FM_FLOAT32:
+        for (size_t i = 0; i < n; i++) single[i] = plan->table[0][in[step * i]];
+        break;
+    case FM_FLOAT16:
+    case FM_BFLOAT16:
+        for (size_t i = 0; i < n; i++) half[i] = (uint16_t)plan->bits[0][in[step * i]];
+    }
+}
+
+static void grey_row(const fm_store *store, void *out, const uint8_t *in, int32_t n_px) {
+    store_channel(store->plan, out, in, (size_t)n_px, 3);
+}
+
+void fm_store_grey(const fm_store *store, void *out, const uint8_t *in, size_t n_px) {
+    store_channel(store->plan, out, in, n_px, 1);
+}
+
 static fm_store_row *scalar_row(const fm_plan *plan) {
+    if (plan->channels == 1) return grey_row;
     const bool packed = plan->layout == FM_NHWC;
     switch (plan->dtype) {
     case FM_UINT8:
@@ -256,6 +284,7 @@ static fm_store_row *avx2_row(const fm_plan *plan) {
 
 static void init_x86(fm_store *store, fm_cpu_tier tier) {
     const fm_plan *const plan = store->plan;
+    if (plan->channels == 1) return;
     if (tier >= FM_CPU_SSE41) store->row = sse41_row(plan);
     if (tier < FM_CPU_AVX2 || plan->dtype == FM_UINT8) return;
     if (!(plan->dtype == FM_FLOAT32 ? find_steps(store) : find_line(store))) return;
@@ -270,10 +299,11 @@ static void init_x86(fm_store *store, fm_cpu_tier tier) {
 
 void fm_store_init(fm_store *store, const fm_plan *plan, fm_cpu_tier tier) {
     const size_t plane = (size_t)plan->out_width * (size_t)plan->out_height;
+    const size_t n_planes = plan->layout == FM_NHWC ? 1 : (size_t)plan->channels;
     *store = (fm_store){.row = scalar_row(plan),
                         .plan = plan,
                         .plane = plane,
-                        .px_bytes = plan->sample_bytes / plane / (plan->layout == FM_NHWC ? 1 : 3)};
+                        .px_bytes = plan->sample_bytes / plane / n_planes};
 #if defined(__x86_64__)
     init_x86(store, tier);
 #else

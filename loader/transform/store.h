@@ -44,6 +44,12 @@ struct fm_store {
 };
 
 /*
+ * Grey pixels of one byte each, n of them, to a plan's place of one channel. For plans of one
+ * channel fm_store_row takes the red of three equal bytes.
+ */
+void fm_store_grey(const fm_store *store, void *out, const uint8_t *in, size_t n_px);
+
+/*
  * Picks the fastest version for a plan in a tier that the CPU has. Arithmetic, which AVX2 brings,
  * is taken only where it gives all 768 values of the plan's table, bit for bit; to find it may take
  * a millisecond. The plan stays the caller's and must outlive the store.

@@ -1,0 +1,270 @@
+#define _GNU_SOURCE
+#include "pipeline/rows.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "pipeline/pipeline.h"
+
+/* What a run writes, at most unless one sample is larger: some 50 us of work. */
+#define RUN_BYTES ((size_t)512 << 10)
+/* A sample's own cost, as bytes. */
+#define SAMPLE_COST_BYTES 64u
+
+static size_t align_up(size_t bytes) {
+    return (bytes + FM_MEM_ALIGN - 1) / FM_MEM_ALIGN * FM_MEM_ALIGN;
+}
+
+static size_t row_bytes_of(const fm_config *config, const fm_plan *plan, size_t number) {
+    const bool is_image = number == 0 && config->arrays.images;
+    return is_image ? plan->sample_bytes : config->arrays.list[number].row_bytes;
+}
+
+size_t fm_rows_layout(const fm_config *config, const fm_plan *plan, fm_section *sections) {
+    size_t offset = 0;
+    for (size_t i = 0; i < config->arrays.n; i++) {
+        const size_t row_bytes = row_bytes_of(config, plan, i);
+        if (sections) sections[i] = (fm_section){offset, row_bytes};
+        offset += align_up(config->batch_size * row_bytes);
+    }
+    return offset;
+}
+
+uint32_t fm_rows_per_run(const fm_config *config, const fm_plan *plan) {
+    size_t sample_bytes = SAMPLE_COST_BYTES;
+    for (size_t i = 0; i < config->arrays.n; i++) sample_bytes += row_bytes_of(config, plan, i);
+    const size_t n = RUN_BYTES / sample_bytes;
+    return n < 1 ? 1 : n < config->batch_size ? (uint32_t)n : config->batch_size;
+}
+
+/* ---- batches going in ------------------------------------------------------------------------ */
+
+static int check_rows(const fm_loader *loader, const int64_t *indices, const int64_t *rows,
+                      size_t n, fm_error *error) {
+    if (!loader->config.arrays.n)
+        return fm_error_set(error, FM_ERR_STATE, "this loader has no arrays: submit paths or data");
+    if (n == 0 || n > loader->config.batch_size || !indices)
+        return fm_error_set(error, FM_ERR_ARGUMENT, "a batch of %zu samples; it must be 1 to %u", n,
+                            loader->config.batch_size);
+    for (size_t i = 0; i < n; i++) {
+        const int64_t index = indices[i], row = rows ? rows[i] : index;
+        int status = FM_OK;
+        if (index < 0 || (uint64_t)index >= loader->config.n_samples)
+            status = fm_error_set(error, FM_ERR_ARGUMENT,
+                                  "index %lld is outside the dataset of %llu samples",
+                                  (long long)index, (unsigned long long)loader->config.n_samples);
+        else if (row < 0 || (uint64_t)row >= loader->n_rows)
+            status = fm_error_set(
+                error, FM_ERR_ARGUMENT, "index %lld has row %lld, outside the arrays' %llu rows",
+                (long long)index, (long long)row, (unsigned long long)loader->n_rows);
+        if (!status) continue;
+        fm_error_set_index(error, index);
+        return status;
+    }
+    return FM_OK;
+}
+
+static void fill_run(fm_loader *loader, fm_group *group, uint32_t number) {
+    fm_task *const task = &group->tasks[number];
+    const uint32_t first = number * loader->rows_per_run;
+    const uint32_t left = group->n_samples - first;
+    task->group = group;
+    task->position = first;
+    task->n_samples = left < loader->rows_per_run ? left : loader->rows_per_run;
+    task->data = group->rows + first;
+    task->data_bytes = task->n_samples * loader->row_bytes;
+    task->index = group->indices[first + task->n_samples - 1];
+    task->occurrence = 0;
+    task->worker = UINT32_MAX;
+    task->claimed_ns = task->finished_ns = 0;
+    task->own = (fm_work){0};
+    task->cause = 0;
+    task->read = (fm_read){.path = ""};
+}
+
+/* Locked. */
+static void fill_group(fm_loader *loader, fm_group *group, const int64_t *indices,
+                       const int64_t *rows, uint32_t n) {
+    fm_group_begin(loader, group);
+    group->n_samples = n;
+    group->n_tasks = group->n_left = (n + loader->rows_per_run - 1) / loader->rows_per_run;
+    memcpy(group->indices, indices, n * sizeof(*indices));
+    memcpy(group->rows, rows ? rows : indices, n * sizeof(*rows));
+    if (loader->occurrences)
+        for (uint32_t i = 0; i < n; i++) group->uses[i] = loader->occurrences[indices[i]]++;
+    for (uint32_t i = 0; i < group->n_tasks; i++) fill_run(loader, group, i);
+}
+
+int fm_loader_submit_rows(fm_loader *loader, const int64_t *indices, const int64_t *rows,
+                          size_t n_samples, fm_error *error) {
+    int status = fm_loader_check(loader, error);
+    if (!status) status = fm_loader_check_open(loader, error);
+    if (!status) status = check_rows(loader, indices, rows, n_samples, error);
+    if (status) return status;
+    if (loader->n_groups == loader->config.prefetch_batches) return FM_AGAIN;
+    fm_group *const group = fm_group_at(loader, loader->n_groups);
+    fm_ring_lock(loader->ring);
+    fill_group(loader, group, indices, rows, (uint32_t)n_samples);
+    loader->n_groups++;
+    fm_run_assign_slots(loader);
+    fm_run_offer_all(loader, group);
+    fm_ring_unlock(loader->ring);
+    return FM_OK;
+}
+
+/* ---- images ---------------------------------------------------------------------------------- */
+
+static size_t image_bytes(const fm_transform *transform) {
+    return 3 * (size_t)transform->in_height * (size_t)transform->in_width + FM_ROW_SLACK;
+}
+
+uint64_t fm_rows_scratch_bytes(const fm_transform *transform) {
+    return 2 * (uint64_t)image_bytes(transform);
+}
+
+int fm_rows_scratch_open(fm_rows_scratch *scratch, const fm_plan *plan, fm_mem_counter *counter,
+                         fm_error *error) {
+    const fm_transform in = {.in_height = plan->in_height, .in_width = plan->in_width};
+    fm_cpu_tier tier;
+    int status = fm_cpu_tier_get(&tier, error);
+    if (!status) status = fm_resample_open(&scratch->resample, plan, counter, error);
+    if (status) return status;
+    fm_kernels_init(&scratch->kernels, tier);
+    fm_store_init(&scratch->store, plan, tier);
+    for (int i = 0; i < 2; i++) {
+        scratch->px[i] = fm_mem_zalloc(counter, image_bytes(&in), 1);
+        if (!scratch->px[i])
+            return fm_error_set(error, FM_ERR_NOMEM, "no memory for an image of %d x %d pixels",
+                                (int)in.in_width, (int)in.in_height);
+    }
+    return FM_OK;
+}
+
+void fm_rows_scratch_close(fm_rows_scratch *scratch) {
+    fm_resample_close(&scratch->resample);
+    for (int i = 0; i < 2; i++) {
+        fm_mem_free(scratch->px[i]);
+        scratch->px[i] = NULL;
+    }
+}
+
+/* Whether the sample is a part of the image as it is, or mirrored. */
+static bool only_crops(const fm_geometry *geometry) {
+    const fm_box *const source = &geometry->source, *const window = &geometry->window;
+    return geometry->resized_width == source->width && geometry->resized_height == source->height &&
+           window->left >= 0 && window->top >= 0 && window->left + window->width <= source->width &&
+           window->top + window->height <= source->height;
+}
+
+static void mirror_rows(fm_rows_scratch *scratch, fm_box box) {
+    const size_t row_bytes = 3 * (size_t)box.width;
+    uint8_t *const mirrored = scratch->px[1];
+    for (size_t y = 0; y < (size_t)box.height; y++)
+        scratch->kernels.mirror(mirrored + y * row_bytes, scratch->px[0] + y * row_bytes,
+                                box.width);
+    scratch->px[1] = scratch->px[0];
+    scratch->px[0] = mirrored;
+}
+
+/* A part of the image, stored in one go as a single row of pixels. */
+static void store_part(fm_rows_scratch *scratch, const fm_array_image *image, const uint8_t *row,
+                       const fm_geometry *geometry, void *out) {
+    fm_box box = geometry->window;
+    if (geometry->mirror_source) box.left = geometry->source.width - box.left - box.width;
+    box.left += geometry->source.left;
+    box.top += geometry->source.top;
+    fm_array_pixels(image, row, box, scratch->px[0]);
+    if (geometry->mirror_source != geometry->flip) mirror_rows(scratch, box);
+    scratch->store.row(&scratch->store, out, scratch->px[0], box.width * box.height);
+}
+
+/* A whole image as it is: where its bytes can be read in place they are. */
+static void store_whole(fm_rows_scratch *scratch, const fm_array_image *image, const uint8_t *row,
+                        bool has_slack, void *out) {
+    const fm_box box = {.width = image->width, .height = image->height};
+    const int32_t n_px = box.width * box.height;
+    const bool packed = fm_array_image_is_packed(image);
+    if (image->channels == 1 && packed) {
+        fm_store_grey(&scratch->store, out, row, (size_t)n_px);
+        return;
+    }
+    const uint8_t *px = row;
+    if (image->channels == 1 || !packed || !has_slack) {
+        fm_array_pixels(image, row, box, scratch->px[0]);
+        px = scratch->px[0];
+    }
+    scratch->store.row(&scratch->store, out, px, n_px);
+}
+
+/* Resized or padded: the rows go through the resampler as decoded ones do. */
+static int store_resampled(fm_rows_scratch *scratch, const fm_array_image *image,
+                           const uint8_t *row, const fm_geometry *geometry, void *out,
+                           fm_error *error) {
+    uint8_t *rows[FM_RESAMPLE_ROWS];
+    fm_box needed;
+    int status = fm_resample_begin(scratch->resample, geometry, &needed, error);
+    if (!status) status = fm_resample_start(scratch->resample, 0, needed.width, out, error);
+    if (status) return status;
+    fm_box line = {.left = needed.left, .top = needed.top, .width = needed.width, .height = 1};
+    for (int32_t n; (n = fm_resample_rows(scratch->resample, rows, FM_RESAMPLE_ROWS)) > 0;) {
+        for (int32_t i = 0; i < n; i++, line.top++) fm_array_pixels(image, row, line, rows[i]);
+        fm_resample_push(scratch->resample, n);
+    }
+    return FM_OK;
+}
+
+static int store_image(fm_worker *worker, const fm_task *task, uint32_t nth, void *out,
+                       fm_error *error) {
+    fm_loader *const loader = worker->loader;
+    fm_rows_scratch *const scratch = &worker->scratch;
+    const fm_plan *const plan = &loader->plan;
+    const fm_group *const group = task->group;
+    const fm_array *const array = &loader->arrays[0];
+    const fm_array_image *const image = &loader->image;
+    const int64_t number = group->rows[nth];
+    const uint8_t *const row = fm_array_row(array, number);
+    if (plan->n_ops == 0) {
+        const size_t behind = (array->n_rows - (size_t)number - 1) * array->stride_bytes;
+        store_whole(scratch, image, row, behind >= FM_ROW_SLACK, out);
+        return FM_OK;
+    }
+    const fm_draw_key key = {loader->seed, loader->epoch_number, group->uses[nth],
+                             group->indices[nth]};
+    fm_geometry geometry;
+    const int status = fm_geometry_locate(plan->ops, plan->n_ops, &key, image->width, image->height,
+                                          &geometry, NULL, error);
+    if (status) return status;
+    if (!only_crops(&geometry)) return store_resampled(scratch, image, row, &geometry, out, error);
+    store_part(scratch, image, row, &geometry, out);
+    return FM_OK;
+}
+
+static int store_images(fm_worker *worker, fm_task *task, uint8_t *out, fm_error *error) {
+    const size_t sample_bytes = worker->loader->plan.sample_bytes;
+    int status = FM_OK;
+    for (uint32_t i = task->position; !status && i < task->position + task->n_samples; i++) {
+        status = store_image(worker, task, i, out + i * sample_bytes, error);
+        if (status) task->index = task->group->indices[i];
+    }
+    fm_store_drain(&worker->scratch.store);
+    return status;
+}
+
+/* ---- a run ----------------------------------------------------------------------------------- */
+
+int fm_rows_run(fm_worker *worker, fm_task *task, fm_error *error) {
+    const fm_loader *const loader = worker->loader;
+    const fm_group *const group = task->group;
+    uint8_t *const memory = group->slot->memory;
+    int status = FM_OK;
+    for (size_t i = 0; !status && i < loader->config.arrays.n; i++) {
+        const fm_section *const section = &loader->sections[i];
+        uint8_t *const out = memory + section->offset;
+        if (i == 0 && loader->config.arrays.images)
+            status = store_images(worker, task, out, error);
+        else
+            fm_array_gather(&loader->arrays[i], group->rows + task->position, task->n_samples,
+                            out + task->position * section->row_bytes);
+    }
+    return status;
+}
