@@ -178,22 +178,32 @@ static void store_part(fm_rows_scratch *scratch, const fm_array_image *image, co
     scratch->store.row(&scratch->store, out, scratch->px[0], box.width * box.height);
 }
 
+static void store_planes(const fm_store *store, const fm_array_image *image, const uint8_t *row,
+                         uint8_t *out) {
+    const size_t n = (size_t)image->width * (size_t)image->height;
+    for (int channel = 0; channel < image->channels; channel++) {
+        store->one_channel(store, channel, out, row, n);
+        row += image->channel_stride;
+        out += n * store->px_bytes;
+    }
+}
+
 /* A whole image as it is: where its bytes can be read in place they are. */
 static void store_whole(fm_rows_scratch *scratch, const fm_array_image *image, const uint8_t *row,
                         bool has_slack, void *out) {
+    const fm_store *const store = &scratch->store;
     const fm_box box = {.width = image->width, .height = image->height};
-    const int32_t n_px = box.width * box.height;
-    const bool packed = fm_array_image_is_packed(image);
-    if (image->channels == 1 && packed) {
-        fm_store_grey(&scratch->store, out, row, (size_t)n_px);
+    const bool one_by_one = store->plan->layout == FM_NCHW || image->channels == 1;
+    if (one_by_one && fm_array_image_is_planar(image)) {
+        store_planes(store, image, row, out);
         return;
     }
     const uint8_t *px = row;
-    if (image->channels == 1 || !packed || !has_slack) {
+    if (!fm_array_image_is_packed(image) || !has_slack) {
         fm_array_pixels(image, row, box, scratch->px[0]);
         px = scratch->px[0];
     }
-    scratch->store.row(&scratch->store, out, px, n_px);
+    store->row(store, out, px, box.width * box.height);
 }
 
 /* Resized or padded: the rows go through the resampler as decoded ones do. */

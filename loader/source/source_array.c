@@ -76,9 +76,12 @@ int fm_array_image_init(fm_array_image *image, const fm_arrays *arrays,
 }
 
 bool fm_array_image_is_packed(const fm_array_image *image) {
-    const size_t channels = (size_t)image->channels;
-    return (image->channel_stride == 1 || channels == 1) && image->pixel_stride == channels &&
-           image->line_stride == channels * (size_t)image->width;
+    return image->channels == 3 && image->channel_stride == 1 && image->pixel_stride == 3 &&
+           image->line_stride == 3 * (size_t)image->width;
+}
+
+bool fm_array_image_is_planar(const fm_array_image *image) {
+    return image->pixel_stride == 1 && image->line_stride == (size_t)image->width;
 }
 
 static void copy_pixels(const fm_array_image *image, const uint8_t *from, size_t n, uint8_t *to) {

@@ -33,9 +33,10 @@ typedef struct fm_array_image {
 int fm_array_image_init(fm_array_image *image, const fm_arrays *arrays,
                         const fm_transform *transform, fm_error *error);
 
-/* Whether the pixels lie in the row one after the other, as the batch's kernels read them: R G B,
- * or grey bytes. */
+/* Whether the pixels lie in the row one after the other, R G B. */
 bool fm_array_image_is_packed(const fm_array_image *image);
+/* Whether the values of each channel lie so. */
+bool fm_array_image_is_planar(const fm_array_image *image);
 
 /* The pixels of `box`, which lies within the image, to `out`, dense, as R G B; a grey one's byte
  * three times. */

@@ -84,8 +84,8 @@ static void packed_16(const fm_store *store, void *out, const uint8_t *in, int32
     }
 }
 
-/* The pixels at every `step` bytes, to one channel. */
-static void store_channel(const fm_plan *plan, void *out, const uint8_t *in, size_t n,
+/* The bytes at every `step` bytes, to values next to each other. */
+static void store_channel(const fm_plan *plan, int channel, void *out, const uint8_t *in, size_t n,
                           size_t step) {
     uint16_t *const half = out;
     float *const single = out;
@@ -95,20 +95,21 @@ static void store_channel(const fm_plan *plan, void *out, const uint8_t *in, siz
         for (size_t i = 0; i < n; i++) byte[i] = in[step * i];
         break;
     case FM_FLOAT32:
-        for (size_t i = 0; i < n; i++) single[i] = plan->table[0][in[step * i]];
+        for (size_t i = 0; i < n; i++) single[i] = plan->table[channel][in[step * i]];
         break;
     case FM_FLOAT16:
     case FM_BFLOAT16:
-        for (size_t i = 0; i < n; i++) half[i] = (uint16_t)plan->bits[0][in[step * i]];
+        for (size_t i = 0; i < n; i++) half[i] = (uint16_t)plan->bits[channel][in[step * i]];
     }
 }
 
 static void grey_row(const fm_store *store, void *out, const uint8_t *in, int32_t n_px) {
-    store_channel(store->plan, out, in, (size_t)n_px, 3);
+    store_channel(store->plan, 0, out, in, (size_t)n_px, 3);
 }
 
-void fm_store_grey(const fm_store *store, void *out, const uint8_t *in, size_t n_px) {
-    store_channel(store->plan, out, in, n_px, 1);
+static void plane_scalar(const fm_store *store, int channel, void *out, const uint8_t *in,
+                         size_t n) {
+    store_channel(store->plan, channel, out, in, n, 1);
 }
 
 static fm_store_row *scalar_row(const fm_plan *plan) {
@@ -149,6 +150,17 @@ static bool gives_table(const fm_store *store) {
     tried.row = scalar_row(store->plan);
     tried.row(&tried, want, ramp, 256);
     return memcmp(got, want, sizeof(got)) == 0;
+}
+
+static bool plane_gives_table(const fm_store *store) {
+    uint8_t all[256];
+    float got[256];
+    for (int i = 0; i < 256; i++) all[i] = (uint8_t)i;
+    for (int channel = 0; channel < 3; channel++) {
+        store->one_channel(store, channel, got, all, 256);
+        if (memcmp(got, store->plan->table[channel], sizeof(got))) return false;
+    }
+    return true;
 }
 
 /* Tried neighbours of the estimates of mean and std, to either side. */
@@ -284,13 +296,16 @@ static fm_store_row *avx2_row(const fm_plan *plan) {
 
 static void init_x86(fm_store *store, fm_cpu_tier tier) {
     const fm_plan *const plan = store->plan;
-    if (plan->channels == 1) return;
-    if (tier >= FM_CPU_SSE41) store->row = sse41_row(plan);
+    const bool grey = plan->channels == 1;
+    if (tier >= FM_CPU_SSE41 && !grey) store->row = sse41_row(plan);
     if (tier < FM_CPU_AVX2 || plan->dtype == FM_UINT8) return;
     if (!(plan->dtype == FM_FLOAT32 ? find_steps(store) : find_line(store))) return;
     fm_store tried = *store;
     tried.row = avx2_row(plan);
-    if (gives_table(&tried)) *store = tried;
+    if (!grey && gives_table(&tried)) *store = tried;
+    tried = *store;
+    tried.one_channel = fm_plane_f32_avx2;
+    if (plan->dtype == FM_FLOAT32 && plane_gives_table(&tried)) *store = tried;
 }
 
 #endif
@@ -301,6 +316,7 @@ void fm_store_init(fm_store *store, const fm_plan *plan, fm_cpu_tier tier) {
     const size_t plane = (size_t)plan->out_width * (size_t)plan->out_height;
     const size_t n_planes = plan->layout == FM_NHWC ? 1 : (size_t)plan->channels;
     *store = (fm_store){.row = scalar_row(plan),
+                        .one_channel = plane_scalar,
                         .plan = plan,
                         .plane = plane,
                         .px_bytes = plan->sample_bytes / plane / n_planes};

@@ -34,20 +34,22 @@ typedef struct fm_store fm_store;
  */
 typedef void fm_store_row(const fm_store *store, void *out, const uint8_t *in, int32_t n_px);
 
+/*
+ * n bytes of one channel, next to each other, to as many values next to each other. Reads exactly
+ * these bytes. Where a plan has one channel (grey), `row` takes the red of three equal bytes.
+ */
+typedef void fm_store_plane(const fm_store *store, int channel, void *out, const uint8_t *in,
+                            size_t n);
+
 struct fm_store {
     fm_store_row *row;
+    fm_store_plane *one_channel;
     const fm_plan *plan;
     size_t plane;    /* FM_NCHW: values from one channel to the next */
     size_t px_bytes; /* from one pixel to the next in a row */
     fm_steps steps;  /* where `row` computes in place of the table */
     fm_line line;    /* the same for 16-bit types */
 };
-
-/*
- * Grey pixels of one byte each, n of them, to a plan's place of one channel. For plans of one
- * channel fm_store_row takes the red of three equal bytes.
- */
-void fm_store_grey(const fm_store *store, void *out, const uint8_t *in, size_t n_px);
 
 /*
  * Picks the fastest version for a plan in a tier that the CPU has. Arithmetic, which AVX2 brings,

@@ -1,5 +1,6 @@
 #include "batch.h"
 
+#include <atomic>
 #include <cstdint>
 #include <new>
 
@@ -69,9 +70,92 @@ void delete_capsule(PyObject *capsule) {
     managed->deleter(managed);
 }
 
+// A batch that several tensors look into.
+struct SharedBatch {
+    fm_batch batch;
+    std::atomic<size_t> n_users;
+};
+
+struct SectionTensor {
+    DLManagedTensor managed;
+    std::vector<int64_t> shape, strides;
+    SharedBatch *shared;
+};
+
+void leave(SharedBatch *shared) {
+    if (shared->n_users.fetch_sub(1) > 1) return;
+    fm_batch_release(&shared->batch);
+    delete shared;
+}
+
+void delete_section(DLManagedTensor *self) {
+    auto *const tensor = static_cast<SectionTensor *>(self->manager_ctx);
+    leave(tensor->shared);
+    delete tensor;
+}
+
+// Does not enter the shared batch; nullptr: a Python exception is set.
+SectionTensor *tensor_of(SharedBatch *shared, const feedmill::Section &section) {
+    auto *const tensor = new (std::nothrow) SectionTensor{};
+    if (!tensor) {
+        PyErr_NoMemory();
+        return nullptr;
+    }
+    tensor->shared = shared;
+    tensor->shape.push_back(shared->batch.n);
+    tensor->shape.insert(tensor->shape.end(), section.shape.begin(), section.shape.end());
+    tensor->strides.resize(tensor->shape.size());
+    int64_t stride = 1;
+    for (const int64_t i : section.order) {
+        tensor->strides[size_t(i) + 1] = stride;
+        stride *= section.shape[size_t(i)];
+    }
+    tensor->strides[0] = stride;
+    void *const data = static_cast<char *>(shared->batch.images) + section.offset;
+    tensor->managed.dl_tensor = {data,
+                                 {kDLCPU, 0},
+                                 int32_t(tensor->shape.size()),
+                                 {section.code, section.bits, 1},
+                                 tensor->shape.data(),
+                                 tensor->strides.data(),
+                                 0};
+    tensor->managed.manager_ctx = tensor;
+    tensor->managed.deleter = delete_section;
+    return tensor;
+}
+
+PyObject *section_capsule(SharedBatch *shared, const feedmill::Section &section) {
+    SectionTensor *const tensor = tensor_of(shared, section);
+    if (!tensor) return nullptr;
+    shared->n_users.fetch_add(1);
+    PyObject *const capsule = PyCapsule_New(&tensor->managed, "dltensor", delete_capsule);
+    if (!capsule) delete_section(&tensor->managed);
+    return capsule;
+}
+
 } // namespace
 
 namespace feedmill {
+
+PyObject *capsules_from_batch(fm_batch *batch, const std::vector<Section> &sections) {
+    auto *const shared = new (std::nothrow) SharedBatch{*batch, {1}};
+    if (!shared) {
+        fm_batch_release(batch);
+        return PyErr_NoMemory();
+    }
+    *batch = fm_batch{};
+    PyObject *list = PyList_New(0);
+    for (const Section &section : sections) {
+        PyObject *const capsule = list ? section_capsule(shared, section) : nullptr;
+        if (!capsule || PyList_Append(list, capsule)) {
+            Py_XDECREF(list);
+            list = nullptr;
+        }
+        Py_XDECREF(capsule);
+    }
+    leave(shared);
+    return list;
+}
 
 PyObject *capsule_from_batch(fm_batch *batch) {
     auto *const lent = new (std::nothrow) LentTensor{};

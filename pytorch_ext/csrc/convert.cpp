@@ -114,7 +114,75 @@ bool table_from_bytes(PyObject *bytes, Config *out) {
     return true;
 }
 
+bool shape_from_tuple(PyObject *tuple, std::vector<int64_t> *out) {
+    const Py_ssize_t n = PySequence_Size(tuple);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *const item = PySequence_GetItem(tuple, i);
+        const long long value = item ? PyLong_AsLongLong(item) : -1;
+        Py_XDECREF(item);
+        if (PyErr_Occurred()) return false;
+        out->push_back(value);
+    }
+    return n >= 0;
+}
+
+bool arrays_from_sequence(PyObject *sequence, Config *out) {
+    if (!sequence || sequence == Py_None) return true;
+    const Py_ssize_t n = PySequence_Size(sequence);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *const item = PySequence_GetItem(sequence, i);
+        if (!item) return false;
+        unsigned long long address = 0, n_rows = 0, row_bytes = 0, stride = 0;
+        PyObject *shape = nullptr;
+        Section section;
+        const bool ok = PyArg_ParseTuple(item, "KKKKbbO", &address, &n_rows, &row_bytes, &stride,
+                                         &section.code, &section.bits, &shape) &&
+                        shape_from_tuple(shape, &section.shape);
+        Py_DECREF(item);
+        if (!ok) return false;
+        for (size_t d = section.shape.size(); d-- > 0;) section.order.push_back(int64_t(d));
+        out->arrays.push_back({reinterpret_cast<const void *>(uintptr_t(address)), size_t(n_rows),
+                               size_t(row_bytes), size_t(stride)});
+        out->sections.push_back(std::move(section));
+    }
+    out->config.arrays.list = out->arrays.data();
+    out->config.arrays.n = out->arrays.size();
+    return n >= 0;
+}
+
+// (height, width, channels, channel_stride, line_stride, pixel_stride) of the first array's images.
+bool image_from_tuple(PyObject *tuple, Config *out) {
+    if (!tuple || tuple == Py_None) return true;
+    fm_transform &transform = out->config.transform;
+    fm_arrays &arrays = out->config.arrays;
+    arrays.images = true;
+    if (!PyArg_ParseTuple(tuple, "iiiIII", &transform.in_height, &transform.in_width,
+                          &transform.in_channels, &arrays.channel_stride, &arrays.line_stride,
+                          &arrays.pixel_stride))
+        return false;
+    if (transform.layout == FM_NHWC && !out->sections.empty()) out->sections[0].order = {0, 2, 1};
+    return true;
+}
+
 } // namespace
+
+PyObject *bytes_from_indices(PyObject *indices, long long n) {
+    const Py_ssize_t n_indices = PySequence_Size(indices);
+    if (n_indices < 0) return nullptr;
+    std::vector<int64_t> values(static_cast<size_t>(n_indices));
+    for (Py_ssize_t i = 0; i < n_indices; i++) {
+        PyObject *const index = PySequence_GetItem(indices, i);
+        if (!index) return nullptr;
+        int overflow = 0;
+        const bool exact = PyLong_CheckExact(index);
+        const long long value = exact ? PyLong_AsLongLongAndOverflow(index, &overflow) : -1;
+        Py_DECREF(index);
+        if (overflow || value < 0 || value >= n) Py_RETURN_NONE;
+        values[size_t(i)] = value;
+    }
+    return PyBytes_FromStringAndSize(reinterpret_cast<const char *>(values.data()),
+                                     n_indices * Py_ssize_t(sizeof(int64_t)));
+}
 
 bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
     static const char *const names[] = {"ops",
@@ -135,6 +203,8 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
                                         "sample_records",
                                         "alloc",
                                         "cache",
+                                        "arrays",
+                                        "image",
                                         nullptr};
     static const char *const dtypes[] = {"uint8", "float32", "float16", "bfloat16"};
     static const char *const layouts[] = {"nchw", "nhwc"};
@@ -142,14 +212,15 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
     fm_config &config = out->config;
     fm_config_init(&config);
     PyObject *ops = nullptr, *value_table = nullptr, *alloc = nullptr, *cache = nullptr;
+    PyObject *arrays = nullptr, *image = nullptr;
     const char *dtype = nullptr, *layout = "nchw", *reader = "auto";
     int resize_order = 0, choice = 0;
     unsigned long long n_samples = 0, budget = 0, read_ahead = 0, max_file = 0, max_pixels = 0;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$OsKIOisIIKKsIKKIOO", const_cast<char **>(names), &ops, &dtype,
+            args, kwargs, "|$OsKIOisIIKKsIKKIOOOO", const_cast<char **>(names), &ops, &dtype,
             &n_samples, &config.batch_size, &value_table, &resize_order, &layout, &config.n_threads,
             &config.prefetch_batches, &budget, &read_ahead, &reader, &config.read_depth, &max_file,
-            &max_pixels, &config.sample_records, &alloc, &cache))
+            &max_pixels, &config.sample_records, &alloc, &cache, &arrays, &image))
         return false;
     // The format has no required keyword-only arguments.
     if (!ops || !dtype) {
@@ -163,6 +234,7 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
     if (!parse_choice("reader", reader, readers, 3, FM_READER_AUTO, &choice)) return false;
     config.reader = static_cast<fm_reader_kind>(choice);
     if (!ops_from_sequence(ops, &out->ops) || !table_from_bytes(value_table, out)) return false;
+    if (!arrays_from_sequence(arrays, out) || !image_from_tuple(image, out)) return false;
     config.transform.ops = out->ops.data();
     config.transform.n_ops = out->ops.size();
     config.transform.resize_order = static_cast<fm_resize_order>(resize_order);

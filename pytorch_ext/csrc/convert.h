@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "batch.h"
 #include "feedmill/feedmill.h"
 
 namespace feedmill {
@@ -15,6 +16,8 @@ struct Config {
     fm_config config;
     std::vector<fm_op> ops;
     std::string value_table;
+    std::vector<fm_array> arrays;
+    std::vector<Section> sections;       // of the arrays; offsets are set once it is open
     PyObject *alloc = nullptr;           // owned; the Python allocator or nullptr
     PyObject *alloc_exception = nullptr; // owned; what it raised last
     PyObject *cache = nullptr;           // owned; the _native.Cache or nullptr
@@ -23,6 +26,10 @@ struct Config {
 
 // Fills `out` from the keyword arguments of Loader(). False: a Python exception is set.
 bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out);
+
+// Exact ints of a list, tuple or the like from 0 to n - 1, as the bytes of int64 values; None where
+// any of them is something else; nullptr: a Python exception is set.
+PyObject *bytes_from_indices(PyObject *indices, long long n);
 
 // References to Python objects, given up with the GIL held.
 class References {

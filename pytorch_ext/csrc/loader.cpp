@@ -29,7 +29,7 @@ struct Loader {
     ErrorTypes error_types;
     long pid;
     Py_ssize_t slot_bytes;
-    int height, width;
+    int channels, height, width;
 };
 
 Loader *as_loader(PyObject *self) { return reinterpret_cast<Loader *>(self); }
@@ -67,6 +67,20 @@ PyObject *none_or_raise(Loader *self, int status, const fm_error &error) {
     Py_RETURN_NONE;
 }
 
+// Where a batch holds the arrays' rows; of images as they come out.
+bool set_sections(Loader *self) {
+    std::vector<Section> &sections = self->config->sections;
+    for (size_t i = 0; i < sections.size(); i++) {
+        if (fm_loader_section(self->handle, i, &sections[i].offset, nullptr)) {
+            PyErr_SetString(PyExc_RuntimeError, "an array has no place in the batch");
+            return false;
+        }
+    }
+    if (!sections.empty() && self->config->config.arrays.images)
+        sections[0].shape = {self->channels, self->height, self->width};
+    return true;
+}
+
 // ---- life ---------------------------------------------------------------------------------------
 
 int loader_init(PyObject *object, PyObject *args, PyObject *kwargs) {
@@ -97,7 +111,10 @@ int loader_init(PyObject *object, PyObject *args, PyObject *kwargs) {
     fm_loader_stats(self->handle, &stats);
     self->slot_bytes = Py_ssize_t(stats.slot_bytes);
     fm_loader_out_size(self->handle, &self->height, &self->width);
-    return 0;
+    self->channels = 3;
+    if (self->config->config.arrays.images && self->config->config.transform.in_channels == 1)
+        self->channels = 1;
+    return set_sections(self) ? 0 : -1;
 }
 
 PyObject *loader_close(PyObject *object, PyObject *) {
@@ -162,6 +179,28 @@ PyObject *loader_submit(PyObject *object, PyObject *args, PyObject *kwargs) {
     return PyBool_FromLong(status == FM_OK);
 }
 
+PyObject *loader_submit_rows(PyObject *object, PyObject *args) {
+    Loader *const self = as_loader(object);
+    PyObject *indices, *rows = Py_None;
+    if (!PyArg_ParseTuple(args, "S|O", &indices, &rows) || !check_open(self)) return nullptr;
+    const Py_ssize_t n_bytes = PyBytes_Size(indices);
+    if (n_bytes % Py_ssize_t(sizeof(int64_t)) ||
+        (rows != Py_None && (!PyBytes_Check(rows) || PyBytes_Size(rows) != n_bytes))) {
+        PyErr_SetString(PyExc_ValueError, "indices and rows must be int64 values, as many of both");
+        return nullptr;
+    }
+    // bytes objects are aligned as memory of malloc()'s, but for their header of 32 bytes.
+    const auto *const values = reinterpret_cast<const int64_t *>(PyBytes_AsString(indices));
+    const auto *const numbers =
+        rows == Py_None ? nullptr : reinterpret_cast<const int64_t *>(PyBytes_AsString(rows));
+    fm_error error;
+    const int status = fm_loader_submit_rows(self->handle, values, numbers,
+                                             size_t(n_bytes) / sizeof(int64_t), &error);
+    if (status < 0) return raise_error(self, error);
+    if (status == FM_OK) self->held->emplace_back();
+    return PyBool_FromLong(status == FM_OK);
+}
+
 PyObject *loader_finish(PyObject *object, PyObject *) {
     Loader *const self = as_loader(object);
     if (!check_open(self)) return nullptr;
@@ -205,6 +244,14 @@ template <typename Record> PyObject *bytes_from(const Record *records, size_t n)
 
 bool is_sample_error(int status) { return status <= FM_ERR_READ && status >= FM_ERR_LIMIT; }
 
+// What next() gives for a batch.
+PyObject *payload_of(Loader *self, fm_batch *batch) {
+    const Config *const config = self->config;
+    if (config->alloc) return static_cast<PyObject *>(batch->memory_handle);
+    return config->sections.empty() ? capsule_from_batch(batch)
+                                    : capsules_from_batch(batch, config->sections);
+}
+
 PyObject *loader_next(PyObject *object, PyObject *args) {
     Loader *const self = as_loader(object);
     long long timeout_ns;
@@ -216,8 +263,7 @@ PyObject *loader_next(PyObject *object, PyObject *args) {
     keep_youngest(self, fm_loader_n_pending(self->handle));
     if (status == FM_OK) {
         const unsigned int n = batch.n;
-        PyObject *const payload = self->config->alloc ? static_cast<PyObject *>(batch.memory_handle)
-                                                      : capsule_from_batch(&batch);
+        PyObject *const payload = payload_of(self, &batch);
         return payload ? Py_BuildValue("iNI", status, payload, n) : nullptr;
     }
     if (status > 0) return Py_BuildValue("iOI", status, Py_None, 0u);
@@ -360,7 +406,16 @@ PyObject *get_slot_bytes(PyObject *self, void *) {
 }
 
 PyObject *get_out_shape(PyObject *self, void *) {
-    return Py_BuildValue("iii", 3, as_loader(self)->height, as_loader(self)->width);
+    const Loader *const loader = as_loader(self);
+    return Py_BuildValue("iii", loader->channels, loader->height, loader->width);
+}
+
+PyObject *get_offsets(PyObject *self, void *) {
+    const std::vector<Section> &sections = as_loader(self)->config->sections;
+    PyObject *const tuple = PyTuple_New(Py_ssize_t(sections.size()));
+    for (size_t i = 0; tuple && i < sections.size(); i++)
+        PyTuple_SetItem(tuple, Py_ssize_t(i), PyLong_FromSize_t(sections[i].offset));
+    return tuple;
 }
 
 PyObject *get_pid(PyObject *self, void *) { return PyLong_FromLong(as_loader(self)->pid); }
@@ -377,6 +432,7 @@ PyObject *make_loader_type(PyObject *module) {
         {"start", loader_start, METH_VARARGS, "Starts an epoch."},
         {"submit", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(loader_submit)),
          METH_VARARGS | METH_KEYWORDS, "Appends a batch."},
+        {"submit_rows", loader_submit_rows, METH_VARARGS, "Appends a batch of arrays' rows."},
         {"finish", loader_finish, METH_NOARGS, "No more batches in this epoch."},
         {"stop", loader_stop, METH_NOARGS, "Stops the epoch."},
         {"next", loader_next, METH_VARARGS, "The next batch."},
@@ -393,7 +449,8 @@ PyObject *make_loader_type(PyObject *module) {
         {nullptr, nullptr, 0, nullptr}};
     static PyGetSetDef getset[] = {
         {"slot_bytes", get_slot_bytes, nullptr, "bytes of a batch slot", nullptr},
-        {"out_shape", get_out_shape, nullptr, "(3, height, width)", nullptr},
+        {"out_shape", get_out_shape, nullptr, "(channels, height, width)", nullptr},
+        {"offsets", get_offsets, nullptr, "of the arrays' rows in a batch, in bytes", nullptr},
         {"pid", get_pid, nullptr, "the process that opened it", nullptr},
         {"n_pending", get_n_pending, nullptr, "batches submitted and not yet returned", nullptr},
         {nullptr, nullptr, nullptr, nullptr, nullptr}};

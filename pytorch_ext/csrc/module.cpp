@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include "cache.h"
+#include "convert.h"
 #include "feedmill/feedmill.h"
 #include "imread.h"
 #include "loader.h"
@@ -17,6 +18,13 @@ PyObject *jpeg_version(PyObject *, PyObject *) { return PyUnicode_FromString(fm_
 
 PyObject *jpeg_own_huffman(PyObject *, PyObject *) {
     return PyBool_FromLong(fm_jpeg_own_huffman());
+}
+
+PyObject *indices(PyObject *, PyObject *args) {
+    PyObject *sequence;
+    long long n;
+    if (!PyArg_ParseTuple(args, "OL", &sequence, &n)) return nullptr;
+    return feedmill::bytes_from_indices(sequence, n);
 }
 
 int add_object(PyObject *module, const char *name, PyObject *object) {
@@ -89,6 +97,7 @@ PyMethodDef functions[] = {
     {"usable_cpus", usable_cpus, METH_NOARGS, "CPUs by affinity and cgroup quota."},
     {"jpeg_version", jpeg_version, METH_NOARGS, "Version of libjpeg-turbo."},
     {"imread", feedmill::imread, METH_VARARGS, "A JPEG as (bytearray, height, width), or why not."},
+    {"indices", indices, METH_VARARGS, "Indices from 0 to n - 1 as bytes of int64, or None."},
     {"jpeg_own_huffman", jpeg_own_huffman, METH_NOARGS, "Whether feedmill decodes Huffman codes."},
     {nullptr, nullptr, 0, nullptr}};
 PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void *>(exec_module)}, {0, nullptr}};

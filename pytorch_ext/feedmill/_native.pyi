@@ -55,11 +55,15 @@ class Cache:
     def __init__(self, budget_bytes: int) -> None:
         """ValueError: more than the process may use, or too little for anything."""
 
+def indices(indices: Sequence[int], n: int) -> bytes | None:
+    """The bytes of int64 values, if all are ints, no subclass, from 0 to n - 1; else None."""
+
 class Loader:
     """One native loader: threads, ring, reader. One thread at a time; not picklable."""
 
     slot_bytes: int
-    out_shape: tuple[int, int, int]  # (3, height, width)
+    out_shape: tuple[int, int, int]  # (channels, height, width)
+    offsets: tuple[int, ...]  # with arrays: where the rows of each begin in a batch, in bytes
     pid: int  # the process that opened it
     n_pending: int  # batches submitted and not yet returned; read-only, as all of these
 
@@ -86,6 +90,13 @@ class Loader:
         # returns the owner in place of a capsule.
         alloc: Callable[[int], tuple[int, Any]] | None = None,
         cache: Cache | None = None,
+        # In place of files: for each array (address, n_rows, bytes of a row, bytes from a row to the
+        # next, DLPack's type code and bits, shape of a row). The memory stays the caller's, and must
+        # be readable while an epoch runs.
+        arrays: Sequence[tuple[int, int, int, int, int, int, tuple[int, ...]]] | None = None,
+        # The first array's rows are images: (height, width, channels, channel_stride, line_stride,
+        # pixel_stride), strides in bytes; see fm_arrays.
+        image: tuple[int, int, int, int, int, int] | None = None,
     ) -> None: ...
     def start(self, seed: int, epoch: int) -> None:
         """Starts an epoch; stops a running one. seed: 64 bits, epoch: 32 bits."""
@@ -103,11 +114,14 @@ class Loader:
         the error in place of it, or start(), stop() or close() has ended the epoch. ValueError
         where the lengths differ, TypeError for anything but bytes and None. Nothing is kept where
         submit() raises or returns False."""
+    def submit_rows(self, indices: bytes, rows: bytes | None = None) -> bool:
+        """As submit(), for a loader with arrays: both as indices() gives them; rows None: the
+        indices are the rows."""
     def finish(self) -> None: ...
     def stop(self) -> None: ...
     def next(self, timeout_ns: int) -> tuple[int, Any, int]:
-        """(outcome, payload, n). OK: payload is a DLPack capsule of (n, 3, height, width), or the
-        owner object where alloc was given. END, AGAIN, FALLBACK: payload None. A negative outcome
+        """(outcome, payload, n). OK: payload is a DLPack capsule of (n, 3, height, width), with
+        arrays a list of one for each, or the owner object where alloc was given. END, AGAIN, FALLBACK: payload None. A negative outcome
         is a sample's error, payload its message; the batch is gone. Waits with the GIL released,
         in slices, so that signals get through; negative timeout: without limit."""
     def fallback(self) -> tuple[int, int, int, int, str, memoryview, str]:

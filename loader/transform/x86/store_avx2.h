@@ -113,6 +113,30 @@ FM_AVX2 void fm_planar_bf16_avx2(const fm_store *store, void *out, const uint8_t
     fm_planar_avx2(store, out, in, (size_t)n_px, FM_AVX2_BF16);
 }
 
+/* ---- one plane ------------------------------------------------------------------------------- */
+
+FM_AVX2_INLINE void fm_plane_eight_avx2(float *to, const uint8_t *in, const fm_avx2_terms *terms) {
+    const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)in));
+    _mm256_storeu_ps(to, fm_values_avx2(bytes, terms, FM_AVX2_F32));
+}
+
+/* As fm_planar_avx2(). */
+FM_AVX2 void fm_plane_f32_avx2(const fm_store *store, int channel, void *out, const uint8_t *in,
+                               size_t n) {
+    float *const to = out, few_values[8];
+    uint8_t few[8] = {0};
+    fm_avx2_terms terms[3];
+    fm_channel_terms_avx2(terms, store);
+    for (size_t i = 0; n >= 8 && i < n; i += 8) {
+        const size_t at = i + 8 <= n ? i : n - 8;
+        fm_plane_eight_avx2(to + at, in + at, &terms[channel]);
+    }
+    if (n >= 8) return;
+    memcpy(few, in, n);
+    fm_plane_eight_avx2(few_values, few, &terms[channel]);
+    memcpy(to, few_values, n * sizeof(float));
+}
+
 /* ---- pixel after pixel ----------------------------------------------------------------------- */
 
 /* Eight numbers of the three channels in turn, the first of them given. */
