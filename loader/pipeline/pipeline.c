@@ -123,9 +123,9 @@ static int open_tools(fm_worker *worker, const fm_limits *limits, fm_error *erro
     if (loader->config.arrays.images)
         return fm_rows_scratch_open(&worker->scratch, &loader->plan, &loader->counter, error);
     if (loader->arrays) return FM_OK;
-    const int status = fm_jpeg_open(&worker->jpeg, limits, &loader->counter, error);
+    const int status = fm_decoder_open(&worker->decoder, limits, &loader->counter, error);
     if (status) return status;
-    fm_jpeg_watch(worker->jpeg, &loader->cancelled);
+    fm_decoder_watch(worker->decoder, &loader->cancelled);
     return fm_resample_open(&worker->resample, &loader->plan, &loader->counter, error);
 }
 
@@ -214,7 +214,7 @@ void fm_loader_close(fm_loader **pointer) {
     for (uint32_t i = 0; i < loader->n_workers; i++) fm_thread_join(&loader->workers[i].thread);
     fm_reader_close(&loader->reader);
     for (uint32_t i = 0; i < loader->n_workers; i++) {
-        fm_jpeg_close(&loader->workers[i].jpeg);
+        fm_decoder_close(&loader->workers[i].decoder);
         fm_resample_close(&loader->workers[i].resample);
         fm_rows_scratch_close(&loader->workers[i].scratch);
     }

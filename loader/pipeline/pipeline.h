@@ -22,7 +22,7 @@
 
 #include "base/thread.h"
 #include "cache/cache.h"
-#include "decode/jpeg.h"
+#include "decode/decoder.h"
 #include "pipeline/blame.h"
 #include "pipeline/config.h"
 #include "pipeline/rows.h"
@@ -88,7 +88,7 @@ typedef struct fm_worker {
     _Alignas(FM_MEM_ALIGN) fm_thread thread;
     struct fm_loader *loader;
     uint32_t number;
-    fm_jpeg *jpeg;
+    fm_decoder *decoder;
     fm_resample *resample;
     fm_rows_scratch scratch;  /* with arrays that hold images, in place of those two */
     fm_core_clock core_clock; /* the worker's */

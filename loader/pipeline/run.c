@@ -1,5 +1,5 @@
 /*
- * What the threads do. The one real coupling between stages lives here: read the JPEG's header,
+ * What the threads do. The one real coupling between stages lives here: read the image's header,
  * ask the plan for the crop, then decode only that part, straight into the sample's place.
  */
 #define _GNU_SOURCE
@@ -152,7 +152,7 @@ static int run_rows(fm_worker *worker, lap *laps, fm_error *error) {
     for (;;) {
         const int32_t n_rows = fm_resample_rows(worker->resample, rows, BLOCK_ROWS);
         if (n_rows == 0) return FM_OK;
-        const int n_decoded = fm_jpeg_read(worker->jpeg, rows, n_rows, error);
+        const int n_decoded = fm_decoder_read(worker->decoder, rows, n_rows, error);
         end_lap(laps, &laps->decode_ns);
         if (n_decoded < 0) return n_decoded;
         fm_resample_push(worker->resample, n_decoded);
@@ -173,7 +173,7 @@ static int decode_sample(fm_worker *worker, const fm_task *task, const uint8_t *
     fm_geometry geometry;
     fm_box needed;
     int32_t skip_px = 0, row_px = 0;
-    int status = fm_jpeg_begin(worker->jpeg, bytes, n_bytes, &info, error);
+    int status = fm_decoder_begin(worker->decoder, bytes, n_bytes, &info, error);
     end_lap(laps, &laps->decode_ns);
     if (status) return status;
     status = fm_geometry_locate(plan->ops, plan->n_ops, &key, info.width, info.height, &geometry,
@@ -182,7 +182,7 @@ static int decode_sample(fm_worker *worker, const fm_task *task, const uint8_t *
     end_lap(laps, &laps->transform_ns);
     if (status) return status;
     if (needed.width > 0 && needed.height > 0)
-        status = fm_jpeg_start(worker->jpeg, &needed, &skip_px, &row_px, error);
+        status = fm_decoder_start(worker->decoder, &needed, &skip_px, &row_px, error);
     end_lap(laps, &laps->decode_ns);
     if (!status) status = fm_resample_start(worker->resample, skip_px, row_px, out, error);
     end_lap(laps, &laps->transform_ns);
@@ -199,7 +199,7 @@ static int run_image(fm_worker *worker, fm_task *task, lap *laps, fm_error *erro
         status = fm_error_set(error, FM_ERR_FORMAT, "the file is empty");
     } else {
         status = decode_sample(worker, task, bytes, n_bytes, laps, error);
-        fm_jpeg_end(worker->jpeg);
+        fm_decoder_end(worker->decoder);
     }
     if (!status && !task->data && worker->loader->config.cache)
         fm_cache_put(worker->loader->config.cache, task->read.path, bytes, n_bytes);
@@ -235,9 +235,9 @@ static void run_task(fm_worker *worker, fm_task *task) {
 
 /* Locked, but not meanwhile. Nobody needs a large image's memory while its thread waits. */
 static bool give_memory_back(fm_worker *worker) {
-    if (!worker->jpeg || !fm_jpeg_is_large(worker->jpeg)) return false;
+    if (!worker->decoder || !fm_decoder_is_large(worker->decoder)) return false;
     fm_ring_unlock(worker->loader->ring);
-    fm_jpeg_trim(worker->jpeg);
+    fm_decoder_trim(worker->decoder);
     fm_ring_lock(worker->loader->ring);
     return true;
 }
