@@ -46,8 +46,8 @@ typedef struct fm_blame {
     X(epochs, "epochs started")                                                                \
     X(native_samples, "samples decoded and transformed natively")                              \
     X(fallback_samples, "samples finished by the caller's fallback (Pillow, from Python)")     \
-    X(fallback_format, "... because the bytes are not a JPEG")                                 \
-    X(fallback_kind, "... because of a JPEG kind that is not decoded natively (CMYK, 12 bit)") \
+    X(fallback_format, "... because the format is not decoded natively")                       \
+    X(fallback_kind, "... because of a kind that is not decoded natively (JPEGs with 12 bit)") \
     X(fallback_damaged, "... because the file is damaged or cut short")                        \
     X(fallback_read, "... because the file could not be read")                                 \
     X(fallback_limit, "... because a limit (pixels, bytes) or an unusual geometry was met")    \

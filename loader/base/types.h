@@ -13,7 +13,7 @@ typedef struct fm_box {
 /* What an image's header says. */
 typedef struct fm_image_info {
     int32_t width, height; /* 1 to 65,535 */
-    int32_t n_components;  /* 1 (grey) or 3 */
+    int32_t n_components;  /* 1 (grey), 2 (and alpha), 3, or 4 (inks, or RGB and alpha) */
     bool progressive;      /* decoded whole before the first row comes */
 } fm_image_info;
 

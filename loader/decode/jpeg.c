@@ -57,7 +57,8 @@ struct fm_jpeg {
     bool bgr;            /* the order of a pixel's bytes */
     bool cut;            /* libjpeg is told of a lower image: scans have data that it leaves out */
     int32_t n_rows_left; /* of the box */
-    const char *damage;  /* that the Huffman decoder met, or NULL */
+    JSAMPARRAY inks;    /* rows of CMYK on their way to RGB, a row group; NULL: the file has none */
+    const char *damage; /* that the Huffman decoder met, or NULL */
     char warning[JMSG_LENGTH_MAX];
 };
 
@@ -273,6 +274,7 @@ int fm_jpeg_begin(fm_jpeg *jpeg, const uint8_t *bytes, size_t n_bytes, fm_image_
     jpeg->errors.num_warnings = 0;
     jpeg->damage = NULL;
     jpeg->cut = false;
+    jpeg->inks = NULL;
     if (setjmp(jpeg->escape)) return fail(jpeg, error);
     jpeg_read_header(&jpeg->codec, TRUE);
     *info = jpeg->scan.info;
@@ -341,6 +343,49 @@ static void cut_below(fm_jpeg *jpeg, const fm_box *box) {
     jpeg->cut = true;
 }
 
+/* ---- four inks ------------------------------------------------------------------------------- */
+
+/* Rows that libjpeg gives at most in one call: a row group of the highest sampling factor. */
+#define N_INK_ROWS 4
+/* Behind a row, for libjpeg-turbo's SIMD code. */
+#define SLACK_BYTES 64
+
+/* a * b / 255, rounded, as Pillow computes it. */
+static uint32_t times(uint32_t a, uint32_t b) {
+    const uint32_t product = a * b + 128;
+    return ((product >> 8) + product) >> 8;
+}
+
+/*
+ * Pillow takes all such files for Adobe's, whose inks are inverted: 255 is no ink. It inverts them,
+ * and makes RGB of them with no color profile (its Convert.c).
+ */
+static void inks_to_rgb(const uint8_t *inks, uint8_t *rgb, size_t n_px) {
+    for (size_t i = 0; i < n_px; i++) {
+        const uint32_t light = inks[4 * i + 3];
+        for (size_t c = 0; c < 3; c++)
+            rgb[3 * i + c] = (uint8_t)(light - times(255u - inks[4 * i + c], light));
+    }
+}
+
+/* Up to n next rows by libjpeg, in RGB; how many. Errors leave by libjpeg's way. */
+static int32_t read_rows(fm_jpeg *jpeg, uint8_t *const *rows, int32_t n) {
+    struct jpeg_decompress_struct *const codec = &jpeg->codec;
+    /* libjpeg writes to the rows, not to the array. */
+    JSAMPARRAY into = (JSAMPARRAY)(uintptr_t)rows;
+    if (jpeg->inks) {
+        into = jpeg->inks;
+        if (n > N_INK_ROWS) n = N_INK_ROWS;
+    }
+    const int32_t got = (int32_t)jpeg_read_scanlines(codec, into, (JDIMENSION)n);
+    if (got == 0) ERREXIT(codec, JERR_CANT_SUSPEND);
+    for (int32_t y = 0; jpeg->inks && y < got; y++)
+        inks_to_rgb(jpeg->inks[y], rows[y], codec->output_width);
+    return got;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
 int fm_jpeg_start(fm_jpeg *jpeg, const fm_box *box, int32_t *skip_px, int32_t *row_px,
                   fm_error *error) {
     const int wrong = check_state(jpeg, STATE_BEGUN, "fm_jpeg_start()", error);
@@ -365,7 +410,8 @@ int fm_jpeg_start(fm_jpeg *jpeg, const fm_box *box, int32_t *skip_px, int32_t *r
                             (unsigned long long)(FM_JPEG_MEM_COEFFICIENT_BYTES >> 20));
     }
     if (setjmp(jpeg->escape)) return fail(jpeg, error);
-    codec->out_color_space = jpeg->bgr ? JCS_EXT_BGR : JCS_RGB;
+    const bool has_inks = info->n_components == 4;
+    codec->out_color_space = has_inks ? JCS_CMYK : jpeg->bgr ? JCS_EXT_BGR : JCS_RGB;
     codec->dct_method = JDCT_ISLOW;
     codec->do_fancy_upsampling = TRUE;
     codec->do_block_smoothing = FALSE; /* it changes incomplete images only, and they are refused */
@@ -377,6 +423,9 @@ int fm_jpeg_start(fm_jpeg *jpeg, const fm_box *box, int32_t *skip_px, int32_t *r
     JDIMENSION left = 0, width = 0;
     columns(jpeg, box, &left, &width);
     jpeg_crop_scanline(codec, &left, &width);
+    if (has_inks)
+        jpeg->inks = codec->mem->alloc_sarray((j_common_ptr)codec, JPOOL_IMAGE,
+                                              4 * width + SLACK_BYTES, N_INK_ROWS);
 #if FM_HAVE_JPEG_INTERNALS
     if (jpeg->scan.single_pass) take_over_entropy_decoding(jpeg, left, width);
 #endif
@@ -394,13 +443,7 @@ int fm_jpeg_read(fm_jpeg *jpeg, uint8_t *const *rows, int32_t n_rows, fm_error *
     const int32_t n = n_rows < jpeg->n_rows_left ? n_rows : jpeg->n_rows_left;
     if (n < 1) return fm_error_set(error, FM_ERR_STATE, "fm_jpeg_read(): no rows are left");
     if (setjmp(jpeg->escape)) return fail(jpeg, error);
-    /* One call gives at most one row group. libjpeg writes to the rows, not to the array. */
-    for (int32_t done = 0; done < n;) {
-        const JDIMENSION got = jpeg_read_scanlines(
-            &jpeg->codec, (JSAMPARRAY)(uintptr_t)(rows + done), (JDIMENSION)(n - done));
-        if (got == 0) ERREXIT(&jpeg->codec, JERR_CANT_SUSPEND);
-        done += (int32_t)got;
-    }
+    for (int32_t done = 0; done < n;) done += read_rows(jpeg, rows + done, n - done);
     jpeg->n_rows_left -= n;
     const int status = check_warnings(jpeg, error);
     return status ? status : n;

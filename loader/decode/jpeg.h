@@ -7,13 +7,13 @@
  * our own (jpeg_huffman.h).
  *
  * A file is taken only if its verdict can't depend on the crop: it must be a JPEG with 8-bit
- * samples, one or three components, Huffman coding, and sane markers from start to EOI. All else
- * is refused with a status (FM_ERR_FORMAT, FM_ERR_KIND, FM_ERR_DAMAGED, FM_ERR_LIMIT, or
- * FM_ERR_NOMEM), from fm_jpeg_begin() as far as that can tell, else from fm_jpeg_start() (damage
- * inside progressive data, or above the box) or fm_jpeg_read() (damage up to there; the caller
- * drops the rows that he has). Damage is whatever libjpeg warns about, and some more
- * (jpeg_huffman.h). The caller then asks Pillow, who gives the whole image or
- * an error. A box thus decides who decodes, never what comes out.
+ * samples, one, three or four components (CMYK and YCCK, which come as RGB too), Huffman coding,
+ * and sane markers from start to EOI. All else is refused with a status (FM_ERR_FORMAT,
+ * FM_ERR_KIND, FM_ERR_DAMAGED, FM_ERR_LIMIT, or FM_ERR_NOMEM), from fm_jpeg_begin() as far as that
+ * can tell, else from fm_jpeg_start() (damage inside progressive data, or above the box) or
+ * fm_jpeg_read() (damage up to there; the caller drops the rows that he has). Damage is whatever
+ * libjpeg warns about, and some more (jpeg_huffman.h). The caller then asks Pillow, who gives the
+ * whole image or an error. A box thus decides who decodes, never what comes out.
  *
  * Decoding takes no memory from the C library but for an image that needs more than all before it
  * (jpeg_mem.h): 1 MiB lies ready, enough for rows of 8,192 pixels. A file with several scans, such

@@ -12,7 +12,7 @@
 /* A progressive scan of some ten bytes makes libjpeg visit the whole image: bound their number.
  * Encoders write about ten. */
 #define MAX_SCANS 200
-#define MAX_COMPONENTS 3
+#define MAX_COMPONENTS 4
 #define N_TABLES 4
 
 enum marker {
@@ -239,9 +239,8 @@ static int read_frame(walk *w, uint8_t marker, const segment *s) {
     const int32_t n = s->bytes[5];
     if (s->bytes[0] != 8)
         return fm_error_set(w->error, FM_ERR_KIND, "a JPEG with %d bits a sample", s->bytes[0]);
-    if (n != 1 && n != 3)
-        return fm_error_set(w->error, FM_ERR_KIND, "a JPEG with %d components%s", n,
-                            n == 4 ? " (CMYK)" : "");
+    if (n != 1 && n != 3 && n != 4)
+        return fm_error_set(w->error, FM_ERR_KIND, "a JPEG with %d components", n);
     if (s->n_bytes != 6 + 3 * (size_t)n) return damaged(w, "bad frame header");
     fm_image_info *const info = &w->out->info;
     info->height = (int32_t)u16(s->bytes + 1);

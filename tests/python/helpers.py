@@ -65,6 +65,15 @@ def save_jpeg(path, width, height, seed=0, mode="RGB", orientation=None, **optio
     return path
 
 
+def save_bare_jpeg(path, width, height, seed=0):
+    """Writes a JPEG that is left to Pillow: without its Huffman tables, as Motion JPEG has it."""
+    data = save_jpeg(path, width, height, seed).read_bytes()
+    while (at := data.find(b"\xff\xc4")) > 0:
+        data = data[:at] + data[at + 2 + int.from_bytes(data[at + 2 : at + 4], "big") :]
+    Path(path).write_bytes(data)
+    return Path(path)
+
+
 def make_jpeg(path, **options):
     """Writes a JPEG of a kind that Pillow can't write, by the tool mkjpeg."""
     tool = os.environ.get("FEEDMILL_MKJPEG")

@@ -55,7 +55,7 @@ def test_bad_files_are_named_and_not_fatal(tmp_path, capsys, dtype):
         helpers.save_jpeg(tmp_path / "c" / f"{i}.jpg", 40, 30, seed=i)
     (tmp_path / "c" / "text.jpg").write_text("no image")
     (tmp_path / "c" / "empty.jpg").write_bytes(b"")
-    helpers.save_jpeg(tmp_path / "c" / "cmyk.jpg", 40, 30, mode="CMYK")
+    helpers.save_bare_jpeg(tmp_path / "c" / "bare.jpg", 40, 30)
     result = json.loads(bench(capsys, tmp_path, "--json", "--epochs", 2, "--batch-size", 4,
                               "--dtype", dtype))
     assert (result["files"], result["images"]) == (9, 18)

@@ -125,7 +125,7 @@ def test_sums():
 
 
 def test_the_report_names_what_went_through_pillow(tmp_path):
-    helpers.save_jpeg(tmp_path / "c" / "a.jpg", 30, 30, mode="CMYK")
+    helpers.save_bare_jpeg(tmp_path / "c" / "a.jpg", 30, 30)
     helpers.save_jpeg(tmp_path / "c" / "b.jpg", 30, 30)
     loader = native_loader(helpers.numbered_folder(tmp_path), batch_size=2)
     list(loader)

@@ -318,9 +318,9 @@ def test_storage_cold_or_warm(capsys, small_images, monkeypatch):
 
 def test_files_that_are_not_decoded_natively(capsys, tmp_path):
     helpers.save_jpeg(tmp_path / "a.jpg", 40, 30)
-    helpers.save_jpeg(tmp_path / "cmyk.jpg", 40, 30, mode="CMYK")
+    helpers.save_bare_jpeg(tmp_path / "bare.jpg", 40, 30)
     result = sweep(capsys, tmp_path, "--threads", 1, "--step-ms", 10)
-    assert any(note.startswith("50.0 % of the files tried go through Pillow") and "CMYK" in note
+    assert any(note.startswith("50.0 % of the files tried go through Pillow") and "Huffman" in note
                for note in result["notes"])
     (tmp_path / "a.jpg").unlink()
     result = sweep(capsys, tmp_path, "--threads", 1, "--step-ms", 10)

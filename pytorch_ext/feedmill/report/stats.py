@@ -80,8 +80,8 @@ class Stats:
         native_samples: decoded and transformed natively. High is good.
         fallback_samples: finished by Pillow, one after the other, on the consumer's thread. Every
             one of them costs several times a native one.
-        fallback_format: ... because the bytes are not a JPEG.
-        fallback_kind: ... because of a JPEG kind that is not decoded natively (CMYK, 12 bit).
+        fallback_format: ... because the format is not decoded natively.
+        fallback_kind: ... because of a kind of its format that is not decoded natively.
         fallback_damaged: ... because the file is damaged; Pillow took it all the same.
         fallback_read: ... because the file could not be read natively.
         fallback_limit: ... because of its size, or a geometry that only Pillow computes.
