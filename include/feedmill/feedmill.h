@@ -559,6 +559,12 @@ FM_API const char *fm_jpeg_version(void);
  */
 FM_API bool fm_jpeg_own_huffman(void);
 
+/*
+ * The formats that the library decodes, in words: "JPEG", with ", PNG" where it was built with
+ * libspng and ", WebP" where with libwebp. Images of others are rejected with FM_ERR_FORMAT.
+ */
+FM_API const char *fm_formats(void);
+
 #ifdef __cplusplus
 }
 #endif

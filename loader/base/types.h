@@ -17,6 +17,13 @@ typedef struct fm_image_info {
     bool progressive;      /* decoded whole before the first row comes */
 } fm_image_info;
 
+/* Whether a box has pixels, all of them the image's. */
+static inline bool fm_box_is_within(const fm_box *box, const fm_image_info *info) {
+    return box->left >= 0 && box->top >= 0 && box->width >= 1 && box->height >= 1 &&
+           box->width <= info->width && box->left <= info->width - box->width &&
+           box->height <= info->height && box->top <= info->height - box->height;
+}
+
 /* Limits that are checked before anything is allocated for an image. */
 typedef struct fm_limits {
     uint64_t max_file_bytes;

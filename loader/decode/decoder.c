@@ -98,6 +98,17 @@ struct fm_decoder {
     int current; /* which format the image has that was begun */
 };
 
+const char *fm_formats(void) {
+    return "JPEG"
+#if FM_HAVE_SPNG
+           ", PNG"
+#endif
+#if FM_HAVE_WEBP
+           ", WebP"
+#endif
+        ;
+}
+
 int fm_decoder_open(fm_decoder **out, const fm_limits *limits, fm_mem_counter *counter,
                     fm_error *error) {
     fm_decoder *const decoder = fm_mem_zalloc(counter, 1, sizeof(*decoder));

@@ -81,7 +81,7 @@ static int begin(fm_imread *image, const fm_sample *sample, const fm_limits *lim
     if (!status) status = fm_jpeg_open(&image->jpeg, limits, NULL, error);
     if (!status)
         status = fm_jpeg_begin(image->jpeg, image->bytes, image->n_bytes, &image->info, error);
-    /* OpenCV makes other colors of inks than fm_jpeg does. */
+    /* Those come as R G B only. */
     if (!status && image->info.n_components == 4)
         status = fm_error_set(error, FM_ERR_KIND, "a JPEG with four inks (CMYK)");
     if (!status) image->orientation = fm_exif_orientation(image->bytes, image->n_bytes);

@@ -391,9 +391,7 @@ int fm_jpeg_start(fm_jpeg *jpeg, const fm_box *box, int32_t *skip_px, int32_t *r
     const int wrong = check_state(jpeg, STATE_BEGUN, "fm_jpeg_start()", error);
     if (wrong) return wrong;
     const fm_image_info *const info = &jpeg->scan.info;
-    if (box->left < 0 || box->top < 0 || box->width < 1 || box->height < 1 ||
-        box->width > info->width || box->left > info->width - box->width ||
-        box->height > info->height || box->top > info->height - box->height)
+    if (!fm_box_is_within(box, info))
         return fm_error_set(error, FM_ERR_ARGUMENT, "box %d,%d %dx%d is not within %dx%d pixels",
                             box->left, box->top, box->width, box->height, info->width,
                             info->height);

@@ -16,6 +16,8 @@ PyObject *usable_cpus(PyObject *, PyObject *) { return PyLong_FromUnsignedLong(f
 
 PyObject *jpeg_version(PyObject *, PyObject *) { return PyUnicode_FromString(fm_jpeg_version()); }
 
+PyObject *formats(PyObject *, PyObject *) { return PyUnicode_FromString(fm_formats()); }
+
 PyObject *jpeg_own_huffman(PyObject *, PyObject *) {
     return PyBool_FromLong(fm_jpeg_own_huffman());
 }
@@ -99,6 +101,7 @@ PyMethodDef functions[] = {
     {"imread", feedmill::imread, METH_VARARGS, "A JPEG as (bytearray, height, width), or why not."},
     {"indices", indices, METH_VARARGS, "Indices from 0 to n - 1 as bytes of int64, or None."},
     {"jpeg_own_huffman", jpeg_own_huffman, METH_NOARGS, "Whether feedmill decodes Huffman codes."},
+    {"formats", formats, METH_NOARGS, "The formats that are decoded natively."},
     {nullptr, nullptr, 0, nullptr}};
 PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void *>(exec_module)}, {0, nullptr}};
 PyModuleDef definition = {PyModuleDef_HEAD_INIT,

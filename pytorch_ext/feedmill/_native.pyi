@@ -45,6 +45,9 @@ def imread(
     """A JPEG as (pixels[height][width][3], height, width), or why it is not taken natively. Reads
     and decodes without the GIL."""
 
+def formats() -> str:
+    """Those that are decoded natively, such as "JPEG, PNG, WebP"."""
+
 def jpeg_own_huffman() -> bool:
     """Whether JPEGs with one scan go through feedmill's own Huffman decoder."""
 

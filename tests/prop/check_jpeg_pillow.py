@@ -65,19 +65,23 @@ class Refused(Exception):
 
 
 class Decoder:
-    """One fm_jpeg for all files, as a worker has it."""
+    """One fm_jpeg, or decoder of another name, for all files, as a worker has it."""
 
-    def __init__(self, library):
+    def __init__(self, library, name="fm_jpeg"):
         self.lib = ctypes.CDLL(str(library))
-        self.lib.fm_jpeg_end.restype = None
+        self.name = name
+        self.call("end").restype = None
         self.error = Error()
         self.handle = ctypes.c_void_p()
         limits = Limits(1 << 30, 1 << 27)
         self.check(
-            self.lib.fm_jpeg_open(
+            self.call("open")(
                 ctypes.byref(self.handle), ctypes.byref(limits), None, ctypes.byref(self.error)
             )
         )
+
+    def call(self, verb):
+        return getattr(self.lib, f"{self.name}_{verb}")
 
     def check(self, status):
         if status < 0:
@@ -89,19 +93,19 @@ class Decoder:
         info, error = Info(), ctypes.byref(self.error)
         try:
             self.check(
-                self.lib.fm_jpeg_begin(
+                self.call("begin")(
                     self.handle, data, ctypes.c_size_t(n_bytes), ctypes.byref(info), error
                 )
             )
             return self.rows(box(info) if callable(box) else box, rng)
         finally:
-            self.lib.fm_jpeg_end(self.handle)
+            self.call("end")(self.handle)
 
     def rows(self, box, rng):
         error = ctypes.byref(self.error)
         skip, width = ctypes.c_int32(), ctypes.c_int32()
         self.check(
-            self.lib.fm_jpeg_start(
+            self.call("start")(
                 self.handle, ctypes.byref(box), ctypes.byref(skip), ctypes.byref(width), error
             )
         )
@@ -116,7 +120,7 @@ class Decoder:
         done = 0
         while done < box.height:
             n = rng.choice((1, 2, 3, 8, 16, box.height))
-            got = self.lib.fm_jpeg_read(
+            got = self.call("read")(
                 self.handle, ctypes.byref(rows, 8 * done), ctypes.c_int32(n), error
             )
             assert self.check(got) == min(n, box.height - done)
@@ -126,16 +130,27 @@ class Decoder:
         return image[:, 3 * skip : 3 * (skip + box.width)].reshape(box.height, box.width, 3)
 
 
-def build(folder):
-    library, mkjpeg = folder / "libfmjpeg.so", folder / "mkjpeg"
+def build_library(folder, *options):
+    """The decoders alone; options such as -DFM_HAVE_SPNG=1 and -lspng for more than JPEG."""
+    library = folder / "libfmdecode.so"
     loader = ROOT / "loader"
-    flags = ["cc", "-std=c17", "-O2"]
-    flags += [f"-I{ROOT / 'include'}", f"-I{loader}"]
     sources = [*loader.glob("base/*.c"), *loader.glob("decode/*.c")]
-    subprocess.run([*flags, "-shared", "-fPIC", *sources, "-o", library, "-ljpeg"], check=True)
+    for name in ("spng", "webp"):
+        if f"-l{name}" not in options:
+            sources = [one for one in sources if not one.stem.startswith(name.removeprefix("s"))]
+    subprocess.run(
+        ["cc", "-std=c17", "-O2", f"-I{ROOT / 'include'}", f"-I{loader}", "-shared", "-fPIC"]
+        + [*sources, "-o", library, *options, "-ljpeg"],
+        check=True,
+    )
+    return library
+
+
+def build(folder):
+    mkjpeg = folder / "mkjpeg"
     source = ROOT / "tests/support/mkjpeg.c"
-    subprocess.run([*flags, source, "-o", mkjpeg, "-ljpeg"], check=True)
-    return library, mkjpeg
+    subprocess.run(["cc", "-std=c17", "-O2", source, "-o", mkjpeg, "-ljpeg", "-lm"], check=True)
+    return build_library(folder), mkjpeg
 
 
 # ---- files ---------------------------------------------------------------------------------------
@@ -214,13 +229,13 @@ def random_box(rng, width, height):
     return Box(left, top, n_columns, n_rows)
 
 
-def pillow(data):
+def pillow(data, formats=("JPEG", "MPO")):
     """Pillow's pixels, or the exception with which it refuses the file."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             image = Image.open(io.BytesIO(data))
-            if image.format not in ("JPEG", "MPO"):
+            if image.format not in formats:
                 return ValueError(image.format)
             return numpy.asarray(image.convert("RGB"))
     except Exception as error:
@@ -228,8 +243,8 @@ def pillow(data):
 
 
 class Check:
-    def __init__(self, decoder, rng):
-        self.decoder, self.rng = decoder, rng
+    def __init__(self, decoder, rng, formats=("JPEG", "MPO")):
+        self.decoder, self.rng, self.formats = decoder, rng, formats
         self.counts = collections.Counter()
         self.refusals = collections.Counter()
         self.failures = []
@@ -237,7 +252,7 @@ class Check:
     def file(self, data, name, n_crops):
         """True if at least one crop was delivered."""
         padded = (ctypes.c_ubyte * (len(data) + 64)).from_buffer_copy(data + bytes(64))
-        truth = pillow(data)
+        truth = pillow(data, self.formats)
         verdicts = set()
         for _ in range(n_crops):
             box = None
@@ -278,7 +293,7 @@ class Check:
             )
 
     def fail(self, text, data):
-        path = pathlib.Path(tempfile.gettempdir()) / f"check_jpeg_{len(self.failures)}.jpg"
+        path = pathlib.Path(tempfile.gettempdir()) / f"check_{self.formats[0]}_{len(self.failures)}"
         if len(self.failures) < 20:
             path.write_bytes(data)
             print("FAIL", text, path, flush=True)

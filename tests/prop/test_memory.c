@@ -249,7 +249,7 @@ static void refusals_are_those_of_files(void **state) {
                {text, 2000, FM_ERR_FORMAT},
                {text, 2001, FM_ERR_LIMIT},
                {text, 3000, FM_ERR_LIMIT},
-               {"\x89PNG\r\n\x1a\n", 8, FM_ERR_FORMAT},
+               {"GIF89a..", 8, FM_ERR_FORMAT},
                {"\xff\xd8\xff", 3, FM_ERR_DAMAGED},
                {in_memory[0].bytes, 100, FM_ERR_DAMAGED},
                {in_memory[0].bytes, in_memory[0].n - 1, FM_ERR_DAMAGED}};

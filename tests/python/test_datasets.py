@@ -198,11 +198,11 @@ def test_a_dataset_that_offers_its_items(small_images, as_bytes, num_workers):
 
 @pytest.mark.parametrize("as_bytes", [False, True])
 def test_offered_files_of_all_kinds(tmp_path, as_bytes):
-    """PNG, CMYK, progressive, cut short: natively or through Pillow, the pixels are Pillow's."""
+    """BMP, bare, progressive, cut short: natively or through Pillow, the pixels are Pillow's."""
     for i in range(6):
         helpers.save_jpeg(tmp_path / "a" / f"{i}.jpg", 30 + i, 40, seed=i)
-    Image.fromarray(helpers.pixels(20, 30)).save(tmp_path / "a" / "x.jpg", "PNG")
-    helpers.save_jpeg(tmp_path / "a" / "y.jpg", 33, 44, mode="CMYK")
+    Image.fromarray(helpers.pixels(20, 30)).save(tmp_path / "a" / "x.jpg", "BMP")
+    helpers.save_bare_jpeg(tmp_path / "a" / "y.jpg", 33, 44)
     helpers.save_jpeg(tmp_path / "a" / "z.jpg", 33, 44, progressive=True)
     dataset = Files(tmp_path, FIXED, as_bytes)
     loader = same_as_torch(dataset)

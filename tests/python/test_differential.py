@@ -33,7 +33,7 @@ def roots(tmp_path_factory):
 def _spoil(path, number):
     data = path.read_bytes()
     if number == 2:
-        helpers.Image.fromarray(helpers.pixels(20, 15)).save(path, "PNG")
+        helpers.Image.fromarray(helpers.pixels(20, 15)).save(path, "BMP")
     elif number == 7:
         path.write_bytes(data[: len(data) * 2 // 3])
     elif number == 12:

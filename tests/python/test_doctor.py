@@ -194,7 +194,7 @@ def mixed(tmp_path):
     for i in range(6):
         helpers.save_jpeg(tmp_path / "a" / f"{i}.jpg", 60, 40, seed=i)
     helpers.save_bare_jpeg(tmp_path / "b" / "bare.jpeg", 60, 40)
-    helpers.Image.new("RGB", (30, 30)).save(tmp_path / "b" / "c.PNG")
+    helpers.Image.new("RGB", (30, 30)).save(tmp_path / "b" / "c.BMP")
     (tmp_path / "b" / "labels").write_text("none")
     (tmp_path / "b" / "gone.jpg").symlink_to(tmp_path / "nowhere")
     (tmp_path / "b" / "up").symlink_to(tmp_path)
@@ -207,7 +207,7 @@ def test_a_folder(capsys, mixed):
     assert status == bool(facts["crowded"])
     found = facts["folder"]
     assert {suffix: one["files"] for suffix, one in found["by_type"].items()} == {
-        ".jpg": 6, ".jpeg": 1, ".png": 1, "no suffix": 1
+        ".jpg": 6, ".jpeg": 1, ".bmp": 1, "no suffix": 1
     }
     paths = [path for path in mixed.rglob("*") if path.is_file()]
     assert (found["files"], found["images"], found["complete"]) == (9, 8, True)
@@ -220,7 +220,7 @@ def test_a_folder(capsys, mixed):
     assert (reading["cold"] is None) == bool(reading["why_not_cold"])
     decoding = found["decoding"]
     assert (decoding["tried"], decoding["rejected"]) == (8, 2)
-    assert set(decoding["rejected_why"]) == {"a PNG image, not a JPEG",
+    assert set(decoding["rejected_why"]) == {"a BMP image, not a JPEG",
                                              "a JPEG without its Huffman tables"}
     assert decoding["images_per_s_one_core"] > 0 and decoding["images_per_s_all_cpus"] > 0
     settings = [one["setting"] for one in facts["suggestions"]]

@@ -335,7 +335,7 @@ def test_interrupts_at_any_moment(tmp_path, num_workers):
         path.parent.mkdir(exist_ok=True)
         helpers.Image.new("RGB", (16, 16), (4 * i, 4 * i, 4 * i)).save(path, quality=100)
         if i % 10 == 7:
-            helpers.Image.new("RGB", (16, 16), (4 * i, 4 * i, 4 * i)).save(path, "PNG")
+            helpers.Image.new("RGB", (16, 16), (4 * i, 4 * i, 4 * i)).save(path, "BMP")
     dataset = helpers.numbered_folder(tmp_path)
     loader = native_loader(dataset, batch_size=2, num_workers=num_workers, threads=2)
 

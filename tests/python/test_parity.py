@@ -185,7 +185,7 @@ def test_other_kinds_go_through_pillow_with_the_same_draws(tmp_path, name):
     folder = tmp_path / "c"
     helpers.save_bare_jpeg(folder / "a_bare.jpg", 60, 50)
     save_jpeg(folder / "b_plain.jpg", 60, 50)
-    for i, (kind, mode) in enumerate([("PNG", "RGB"), ("PNG", "RGBA"), ("GIF", "P"), ("BMP", "RGB")]):
+    for i, (kind, mode) in enumerate([("TIFF", "RGB"), ("TIFF", "RGBA"), ("GIF", "P"), ("BMP", "RGB")]):
         image = helpers.Image.fromarray(helpers.pixels(64, 48, i)).convert(mode)
         image.save(folder / f"c{i}_{kind}.jpg", kind)
     dataset = ImageFolder(str(tmp_path), ALL[name])

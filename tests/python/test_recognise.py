@@ -4,6 +4,7 @@ import feedmill
 import helpers
 import pytest
 import torch
+from feedmill._ops import native
 from helpers import MEAN, STD, compose, native_loader
 from torchvision import transforms as T
 from torchvision.datasets import DatasetFolder, ImageFolder
@@ -272,10 +273,10 @@ def test_another_image_backend(small_images, monkeypatch):
 
 def test_files_by_name(tmp_path):
     for i in range(6):
-        name = f"{i}.png" if i < 4 else f"{i}.JPEG"
+        name = f"{i}.bmp" if i < 4 else f"{i}.JPEG"
         helpers.save_jpeg(tmp_path / "c" / "new.jpg", 30, 30).rename(tmp_path / "c" / name)
     dataset = folder(tmp_path)
-    same_as_torch(dataset, words="most files are not JPEGs by name (2 of 6")
+    same_as_torch(dataset, words=f"most files are not {native.formats()} by name (2 of 6")
     dataset.samples = dataset.samples[1:]
     dataset.samples += dataset.samples[-2:]
     assert feedmill.DataLoader(dataset).explain().startswith("native path")
@@ -284,9 +285,9 @@ def test_files_by_name(tmp_path):
 def test_files_by_what_they_are(tmp_path):
     """Named as JPEGs, but made for Pillow: the second epoch is left to torch's workers."""
     for i in range(70):
-        helpers.Image.new("RGB", (9, 9), (i, 0, 0)).save(tmp_path / f"{i:02}.png")
+        helpers.Image.new("RGB", (9, 9), (i, 0, 0)).save(tmp_path / f"{i:02}.bmp")
     (tmp_path / "c").mkdir()
-    for path in tmp_path.glob("*.png"):
+    for path in tmp_path.glob("*.bmp"):
         path.rename(tmp_path / "c" / f"{path.stem}.jpg")
     dataset = folder(tmp_path)
     first, second = (feedmill.DataLoader(dataset, batch_size=10, num_workers=n) for n in (1, 2))

@@ -184,10 +184,10 @@ def test_slots_that_are_lent(numbered, tmp_path):
 def test_damaged_samples_and_pillow(numbered, tmp_path):
     bad = tmp_path / "bad.jpg"
     bad.write_bytes(b"no image")
-    png = tmp_path / "png.jpg"
-    helpers.Image.fromarray(helpers.pixels(20, 20)).save(png, "PNG")
+    bmp = tmp_path / "bmp.jpg"
+    helpers.Image.fromarray(helpers.pixels(20, 20)).save(bmp, "BMP")
     numbered.samples[9] = (str(bad), 9)
-    numbered.samples[20] = (str(png), 20)
+    numbered.samples[20] = (str(bmp), 20)
     path = tmp_path / "run.jsonl"
     loader = native_loader(numbered, batch_size=4, num_workers=2, log=path, log_samples=True)
     iterator = iter(loader)

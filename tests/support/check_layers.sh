@@ -28,6 +28,8 @@ only() {
 only liburing.h loader/read/reader_uring.c
 only jpeglib.h loader/decode/jpeg.c loader/decode/jpeg_mem.c
 only jerror.h loader/decode/jpeg.c loader/decode/jpeg_mem.c
+only spng.h loader/decode/png.c
+only webp/decode.h loader/decode/webp.c
 only immintrin.h loader/transform/x86/target.h
 
 grep -rn '#include "\(base\|read\|decode\|transform\|ring\|pipeline\|source\)/' pytorch_ext benchmarks/bench_pipeline.c &&

@@ -88,6 +88,7 @@ def look() -> dict[str, Any]:
         "simd": counters["cpu"],
         "simd_asked_for": os.environ.get("FEEDMILL_CPU"),
         "libjpeg_turbo": native.jpeg_version(),
+        "formats": native.formats(),
         "own_huffman_decoder": native.jpeg_own_huffman(),
         "reader": counters["reader"],
         "reader_reason": counters["reader_reason"],
@@ -184,6 +185,7 @@ def _machine_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("pixels", f"computed with {facts['simd']}"
                    + (f" (FEEDMILL_CPU={asked})" if asked else "")),
         ("JPEG", f"libjpeg-turbo {facts['libjpeg_turbo']}, {huffman} Huffman decoder"),
+        ("formats", f"{facts['formats']} natively, others through Pillow"),
         ("reader", f"{facts['reader']} ({facts['reader_reason']})"),
         *(("", text) for text in facts["why_no_uring"]),
         ("memory", f"{_gigabytes(memory['total'])}, {_gigabytes(memory['available'])} available; "

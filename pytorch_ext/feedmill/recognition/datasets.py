@@ -14,11 +14,19 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset
 
+from feedmill._ops import native
 from feedmill.recognition.samples import ConcatNode, Leaf, LeafNode, Source, SubsetNode
 from feedmill.recognition.transforms import Step, read_transform
 from feedmill.recognition.untouched import is_original, replaced_methods, shadows, type_name
 
-_JPEG_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif")
+# By names nothing but a guess is made: what a file is, its bytes tell.
+_SUFFIXES = {
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "PNG": (".png", ".apng"),
+    "WebP": (".webp",),
+}
+_FORMATS = native.formats()
+_NATIVE_SUFFIXES = tuple(one for name in _FORMATS.split(", ") for one in _SUFFIXES[name])
 _PROBED_SAMPLES = 10000
 _MAX_DEPTH = 16
 _INDEX_LISTS = (list, tuple, range, np.ndarray, torch.Tensor)
@@ -170,16 +178,16 @@ class _Reading:
             return self.refuse(f"the dataset's samples are a {kind}, not a list")
         if not samples:
             return self.refuse("the dataset is empty")
-        n_jpeg = n_probed = 0
+        n_native = n_probed = 0
         for sample in samples[:: max(1, -(-len(samples) // _PROBED_SAMPLES))]:
             n_probed += 1
             try:
-                n_jpeg += str(sample[0]).lower().endswith(_JPEG_SUFFIXES)
+                n_native += str(sample[0]).lower().endswith(_NATIVE_SUFFIXES)
             except (TypeError, IndexError, KeyError):
                 return self.refuse("the dataset's samples are not (path, target) pairs")
-        if 2 * n_jpeg < n_probed:
+        if 2 * n_native < n_probed:
             self.refuse(
-                f"most files are not JPEGs by name ({n_jpeg} of {n_probed} looked at are)"
+                f"most files are not {_FORMATS} by name ({n_native} of {n_probed} looked at are)"
             )
 
     # ---- the user's own --------------------------------------------------------------------------

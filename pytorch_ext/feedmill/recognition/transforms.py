@@ -194,9 +194,10 @@ def _check_pillow() -> None:
             raise Refusal(f"PIL.Image.Image.{name} was replaced")
     if not is_original(Image.open, "PIL.Image", "open"):
         raise Refusal("PIL.Image.open was replaced")
-    opens = Image.OPEN.get("JPEG")  # nothing before the first image was opened
-    if opens is not None and getattr(opens[0], "__module__", None) != "PIL.JpegImagePlugin":
-        raise Refusal("Pillow's decoder of JPEGs was replaced")
+    for name in ("Jpeg", "Png", "WebP"):
+        opens = Image.OPEN.get(name.upper())  # nothing before the first image was opened
+        if opens is not None and getattr(opens[0], "__module__", None) != f"PIL.{name}ImagePlugin":
+            raise Refusal(f"Pillow's decoder of {name.upper()} images was replaced")
 
 
 # ---- reading -------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def pillow(stats: Stats, around: Around) -> Problem | None:
         f"{stats.fallback_samples:,} of {stats.samples:,} samples went through Pillow",
         f"the native decoder does not take them ({fallback_causes(stats)}); {each_ms:.1f} ms "
         "each, one by one, while the training waits",
-        "convert those files to ordinary RGB or grey JPEGs",
+        "convert those files to ordinary JPEGs",
     )
 
 

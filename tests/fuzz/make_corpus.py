@@ -1,0 +1,44 @@
+"""Writes a few images of each kind for the fuzzers to begin with: make_corpus.py FOLDER.
+
+A fuzzer's input is 8 bytes that choose a crop, and then the file.
+"""
+
+import io
+import random
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+import make_png  # noqa: E402
+from PIL import Image  # noqa: E402
+
+
+def encoded(kind, mode, **options):
+    image = Image.merge("RGBA", [Image.linear_gradient("L").rotate(90 * i) for i in range(4)])
+    out = io.BytesIO()
+    image.resize((40, 31)).convert(mode).save(out, kind, **options)
+    return out.getvalue()
+
+
+def main():
+    rng = random.Random(1)
+    images = {
+        "jpeg": [encoded("JPEG", mode, progressive=progressive)
+                 for mode in ("RGB", "L", "CMYK") for progressive in (False, True)],
+        "png": [make_png.make(rng, 23, 17, color, bits, interlaced, before=make_png.ancillary(rng))
+                for color, (_, depths) in make_png.KINDS.items() for bits in depths
+                for interlaced in (False, True)],
+        "webp": [encoded("WEBP", mode, lossless=lossless)
+                 for mode in ("RGB", "RGBA") for lossless in (False, True)]
+                + [encoded("WEBP", "RGB", exif=b"Exif\0\0II*\0")],
+    }
+    for name, files in images.items():
+        folder = Path(sys.argv[1]) / f"corpus_{name}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for i, data in enumerate(files):
+            (folder / f"begin_{i}").write_bytes(rng.randbytes(8) + data)
+
+
+if __name__ == "__main__":
+    main()
