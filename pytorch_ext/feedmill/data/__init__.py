@@ -4,6 +4,8 @@
     dataset = ImageList(paths, labels, transform=transform)
 
 Map-style all of them: ``len(dataset)``, ``dataset[index]``; they pickle, and hold no open file.
+
+May import: recognition.
 """
 
 from feedmill.data.arrays import NpyFile, NpyFolder
