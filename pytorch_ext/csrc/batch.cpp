@@ -137,6 +137,12 @@ PyObject *section_capsule(SharedBatch *shared, const feedmill::Section &section)
 
 namespace feedmill {
 
+void set_image_type(Section *section, fm_dtype dtype) {
+    const DLDataType type = data_type(dtype);
+    section->code = type.code;
+    section->bits = type.bits;
+}
+
 PyObject *capsules_from_batch(fm_batch *batch, const std::vector<Section> &sections) {
     auto *const shared = new (std::nothrow) SharedBatch{*batch, {1}};
     if (!shared) {

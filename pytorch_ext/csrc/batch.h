@@ -22,6 +22,9 @@ struct Section {
     std::vector<int64_t> shape, order; // of a row; its dimensions as they lie, innermost first
 };
 
+// Sets a section's type to that of images.
+void set_image_type(Section *section, fm_dtype dtype);
+
 // The same for a batch of arrays: a list of capsules, the last of which returns the loan.
 PyObject *capsules_from_batch(fm_batch *batch, const std::vector<Section> &sections);
 

@@ -76,8 +76,10 @@ bool set_sections(Loader *self) {
             return false;
         }
     }
-    if (!sections.empty() && self->config->config.arrays.images)
+    if (!sections.empty() && self->config->config.arrays.images) {
         sections[0].shape = {self->channels, self->height, self->width};
+        set_image_type(&sections[0], self->config->config.transform.dtype);
+    }
     return true;
 }
 

@@ -93,9 +93,9 @@ class Loader:
         # returns the owner in place of a capsule.
         alloc: Callable[[int], tuple[int, Any]] | None = None,
         cache: Cache | None = None,
-        # In place of files: for each array (address, n_rows, bytes of a row, bytes from a row to the
-        # next, DLPack's type code and bits, shape of a row). The memory stays the caller's, and must
-        # be readable while an epoch runs.
+        # In place of files: for each array (address, n_rows, bytes of a row, bytes from a row to
+        # the next, DLPack's type code and bits, shape of a row). The memory stays the caller's, and
+        # must be readable while an epoch runs.
         arrays: Sequence[tuple[int, int, int, int, int, int, tuple[int, ...]]] | None = None,
         # The first array's rows are images: (height, width, channels, channel_stride, line_stride,
         # pixel_stride), strides in bytes; see fm_arrays.
@@ -124,9 +124,10 @@ class Loader:
     def stop(self) -> None: ...
     def next(self, timeout_ns: int) -> tuple[int, Any, int]:
         """(outcome, payload, n). OK: payload is a DLPack capsule of (n, 3, height, width), with
-        arrays a list of one for each, or the owner object where alloc was given. END, AGAIN, FALLBACK: payload None. A negative outcome
-        is a sample's error, payload its message; the batch is gone. Waits with the GIL released,
-        in slices, so that signals get through; negative timeout: without limit."""
+        arrays a list of one for each, or the owner object where alloc was given. END, AGAIN,
+        FALLBACK: payload None. A negative outcome is a sample's error, payload its message; the
+        batch is gone. Waits with the GIL released, in slices, so that signals get through; negative
+        timeout: without limit."""
     def fallback(self) -> tuple[int, int, int, int, str, memoryview, str]:
         """After FALLBACK: (index, occurrence, position, cause, path, out, message); path is the
         name, or "", where the image was given to submit(); out is the sample's place in its batch,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
 from feedmill.by_hand import check_regular
+from feedmill.recognition.arrays import Rows
 from feedmill.recognition.samples import Item, NotNative, Source
 
 
@@ -22,7 +23,7 @@ class Batch:
     def __init__(self, number: int) -> None:
         self.number = number
         # The samples before the first index that the dataset does not take.
-        self.items: list[Item] = []
+        self.items: Sequence[Item] = []
         # Raises what the dataset or torch raises behind those samples; None: nothing. It must not
         # refer to the iterator, which would then wait for the garbage collector.
         self.fail: Callable[[], Any] | None = None
@@ -51,6 +52,10 @@ def resolve(batch: Batch, source: Source, dataset: Any, indices: Any, auto_colla
     """
     if not auto_collation:
         indices = [indices]
+    gathered = source.gather(indices)
+    if gathered is not None:
+        batch.items = gathered
+        return
     try:
         asked = iter(indices)
     except TypeError:
@@ -61,6 +66,7 @@ def resolve(batch: Batch, source: Source, dataset: Any, indices: Any, auto_colla
     except Exception as error:  # of the batch's own iterator
         batch.fail = partial(_raise_held, [error.with_traceback(None)])
         return
+    batch.items = source.together(batch.items)
     if again is not None:
         batch.fail = partial(_fail_again, again, dataset)
 
@@ -93,8 +99,10 @@ def _refuse(dataset: Any, index: Any, path: Any, why: str) -> None:
     )
 
 
-def submit_items(handle: Any, items: list[Item], may_have_data: bool = True) -> bool:
+def submit_items(handle: Any, items: Sequence[Item], may_have_data: bool = True) -> bool:
     """Submits a batch of samples to a native loader; False: it has no room now."""
+    if isinstance(items, Rows):
+        return handle.submit_rows(items.indices, items.rows)
     indices, paths = [item[0] for item in items], [item[1] for item in items]
     if may_have_data:
         return handle.submit(indices, paths, [item.data for item in items])

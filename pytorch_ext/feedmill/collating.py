@@ -114,6 +114,23 @@ class Collate:
             if not self.is_default:
                 self._counters.collate_ns += time.monotonic_ns() - begin_ns
 
+    def arrays(self, batch: Any, as_image: bool) -> Any:
+        """What the caller gets of a batch whose parts are lists of tensors, one for each array; of
+        images the second are their targets."""
+        parts = batch.parts
+        if not parts:
+            return self._pinned(self._call([], batch.number))
+        changed = batch.items.changed()
+        if changed is not None:
+            return self._pinned(changed)
+        if not self.is_default or not self._auto_collation:
+            images, targets = zip(*parts)
+            labels = [target for part in targets for target in part.tolist()]
+            return self(images, labels, batch.number, as_image)
+        if len(parts) == 1:
+            return parts[0]  # pinned already
+        return self._pinned([torch.cat(same) for same in zip(*parts)])
+
     def _pinned(self, data: Any) -> Any:
         return torch_pin_memory.pin_memory(data, self._device) if self._pin_memory else data
 

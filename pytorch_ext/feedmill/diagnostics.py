@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import torch
@@ -11,42 +10,46 @@ from feedmill._ops import native
 from feedmill.batches import submit_items
 from feedmill.by_hand import Draw, check_regular, draws_from, name_sample, replay
 from feedmill.recognition.formats import as_planned, laid_out
-from feedmill.recognition.plan import OP_NAMES, Plan
-from feedmill.recognition.samples import Item
+from feedmill.recognition.plan import OP_NAMES
+from feedmill.recognition.samples import Item, Source
 
 
 def run_one(
-    handle: Any, key: int, epoch_word: int, item: Item, occurrence: int
+    handle: Any, key: int, epoch_word: int, source: Source, item: Item, occurrence: int
 ) -> torch.Tensor | None:
-    """One sample natively, by a diagnostic loader of batch size 1: (3, height, width).
+    """One sample of a source natively, by a diagnostic loader of batch size 1: (channels, height,
+    width).
 
     None: the native decoder does not take it.
     """
+    items = source.together([item])
     handle.start(key, epoch_word)
     try:
         # The native loader counts how often an index came; only the last one matters.
         for _ in range(occurrence):
-            submit_items(handle, [item])
+            submit_items(handle, items)
             if handle.next(-1)[0] == native.FALLBACK:
                 handle.fallback_done(False)
                 handle.next(-1)
-        submit_items(handle, [item])
+        submit_items(handle, items)
         outcome, payload, _ = handle.next(-1)
         if outcome == native.FALLBACK:
             return None
         if outcome != native.OK:
             raise RuntimeError(f"{item}: {payload}")
-        return torch.from_dlpack(payload)[0].clone()
+        images = payload[0] if source.arrays is not None else payload
+        return torch.from_dlpack(images)[0].clone()
     finally:
         handle.stop()
 
 
 def fetch_one(
-    handle: Any, key: int, epoch_word: int, item: Item, occurrence: int, plan: Plan
+    handle: Any, key: int, epoch_word: int, source: Source, item: Item, occurrence: int
 ) -> torch.Tensor:
     """One sample as the loader delivers it: where the native decoder does not take it, by the
     user's own objects. Raises what those raise."""
-    image = run_one(handle, key, epoch_word, item, occurrence)
+    image = run_one(handle, key, epoch_word, source, item, occurrence)
+    plan = source.plan
     if image is not None:
         return image
     draws_of = draws_from(handle, key, epoch_word, item.position, occurrence)
@@ -63,12 +66,9 @@ def draws_of_item(
     handle: Any, key: int, epoch_word: int, item: Item, occurrence: int
 ) -> list[tuple[str, dict[str, Any]]]:
     """The random draws of a sample by name, as DataLoader.draws() returns them."""
-    from PIL import Image
-
     if item.data is None:
         check_regular(item.path)
-    with Image.open(item.path if item.data is None else io.BytesIO(item.data)) as image:
-        width, height = image.size
+    width, height = item.size()
     draws = handle.draws(key, epoch_word, item.position, occurrence, width, height)
     return [(OP_NAMES[draw[0]], _draw_values(draw)) for draw in draws]
 

@@ -62,6 +62,8 @@ class Epochs:
         latest = next(reversed(self._kept.values()), None)
         if latest is not None and latest.source.is_like(epoch.source):
             epoch = replace(epoch, source=latest.source)  # kept in memory once
+        elif latest is not None and latest.source.arrays is not None:
+            self._kept.clear()  # with them would stay the arrays, which may be large
         self._kept.pop(number, None)
         self._kept[number] = epoch
         while len(self._kept) > _KEPT:

@@ -21,6 +21,7 @@ from feedmill.counting.records import (
     native_steps,
 )
 from feedmill.host import neighbours
+from feedmill.recognition.arrays import Arrays
 from feedmill.recognition.plan import Plan
 from feedmill.report.stats import SlowSample, join_slow_samples, slow_samples_of, sum_counters
 
@@ -41,6 +42,7 @@ class Config:
     alloc: Any = None
     sample_records: int = 0
     cache: Any = None
+    arrays: Arrays | None = None
 
 
 def open_native(config: Config) -> Any:
@@ -62,6 +64,8 @@ def open_native(config: Config) -> Any:
         sample_records=config.sample_records,
         alloc=config.alloc,
         cache=config.cache,
+        arrays=config.arrays and config.arrays.specs,
+        image=config.arrays and config.arrays.image,
     )
 
 
@@ -258,11 +262,13 @@ class Handles(Account):
         )
 
     @contextmanager
-    def diagnostic(self, plan: Plan, n_samples: int) -> Iterator[Any]:
+    def diagnostic(
+        self, plan: Plan, n_samples: int, arrays: Arrays | None = None
+    ) -> Iterator[Any]:
         """A small native loader beside the others: one thread, batches of one. Not counted.
         For one thread at a time; others wait."""
         self._forget_after_fork()
-        config = Config(plan, n_samples, batch_size=1, n_threads=1, prefetch_batches=1)
+        config = Config(plan, n_samples, 1, n_threads=1, prefetch_batches=1, arrays=arrays)
         with self._diagnosing:
             if not self._diagnostic or self._diagnostic[0][0] != config:
                 self._diagnostic = [(config, open_native(config))]

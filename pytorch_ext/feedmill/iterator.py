@@ -8,6 +8,7 @@ then read, decoded and transformed natively, and its tensor is the native batch'
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections import deque
@@ -66,6 +67,7 @@ def native_config(loader: Any, source: Source, n_threads: int) -> Config:
         reader=loader.reader,
         sample_records=_sample_records(loader, depth * (size or 1)),
         cache=loader._feedmill.cache.of(loader.cache),
+        arrays=source.arrays,
     )
 
 
@@ -352,6 +354,8 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
             try:
                 if self._verifier is not None:
                     self._verifier.verify(self._handle, batch)
+                if self._source.arrays is not None:
+                    return self._collate.arrays(batch, self._plan.as_image)
                 targets = [item.target for item in batch.items]
                 return self._collate(batch.parts, targets, batch.number, self._plan.as_image)
             except Exception as error:
@@ -410,8 +414,9 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         if batch.error is None and batch.fail is not None:
             batch.error = self._failure_of(batch)
 
-    def _receive_part(self, batch: Batch) -> torch.Tensor | None:
-        """The images of the native batch whose turn it is; None: batch.error is set."""
+    def _receive_part(self, batch: Batch) -> Any:
+        """The images, or of arrays the tensors, of the native batch whose turn it is; None:
+        batch.error is set."""
         while True:
             if not self._pending_fallback:
                 outcome, payload, n = self._wait()
@@ -480,7 +485,9 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
 
     # ---- tensors ---------------------------------------------------------------------------------
 
-    def _as_tensor(self, payload: Any, n: int) -> torch.Tensor:
+    def _as_tensor(self, payload: Any, n: int) -> Any:
+        if self._source.arrays is not None:
+            return self._as_tensors(payload, n)
         if self._config.alloc is None:
             return torch.from_dlpack(payload)
         dtype = TORCH_DTYPES[self._plan.dtype]
@@ -489,6 +496,26 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         if self._plan.layout == "nhwc":
             return values.view(n, height, width, channels).permute(0, 3, 1, 2)
         return values.view(n, channels, height, width)
+
+    def _as_tensors(self, payload: Any, n: int) -> list[torch.Tensor]:
+        """Those of arrays."""
+        if self._config.alloc is None:
+            return [torch.from_dlpack(capsule) for capsule in payload]
+        arrays = self._source.arrays
+        tensors = []
+        for number, offset in enumerate(self._handle.offsets):
+            dtype, shape = arrays.dtypes[number], arrays.specs[number].shape
+            is_image = number == 0 and arrays.image is not None
+            if is_image:
+                dtype, shape = TORCH_DTYPES[self._plan.dtype], self._handle.out_shape
+            n_bytes = n * math.prod(shape) * dtype.itemsize
+            values = payload[offset : offset + n_bytes].view(dtype)
+            if is_image and self._plan.layout == "nhwc":
+                channels, height, width = shape
+                tensors.append(values.view(n, height, width, channels).permute(0, 3, 1, 2))
+            else:
+                tensors.append(values.view(n, *shape))
+        return tensors
 
     # ---- after Ctrl-C ----------------------------------------------------------------------------
 

@@ -409,7 +409,11 @@ class DataLoader(TorchDataLoader[_T_co]):
         """
         ran, item = _find(self, index, epoch)
         occurrence = _occurrence(occurrence)
-        with self._feedmill.handles.diagnostic(ran.source.plan, ran.source.n_samples) as handle:
+        source = ran.source
+        if source.copies:
+            return []
+        handles = self._feedmill.handles
+        with handles.diagnostic(source.plan, source.n_samples, source.arrays) as handle:
             return draws_of_item(handle, ran.key, ran.word, item, occurrence)
 
     def fetch(self, index: int, epoch: int, occurrence: int = 0) -> tuple[torch.Tensor, Any]:
@@ -420,8 +424,12 @@ class DataLoader(TorchDataLoader[_T_co]):
         """
         ran, item = _find(self, index, epoch)
         occurrence = _occurrence(occurrence)
-        with self._feedmill.handles.diagnostic(ran.source.plan, ran.source.n_samples) as handle:
-            image = fetch_one(handle, ran.key, ran.word, item, occurrence, ran.source.plan)
+        source = ran.source
+        if source.copies:
+            return item.load()
+        handles = self._feedmill.handles
+        with handles.diagnostic(source.plan, source.n_samples, source.arrays) as handle:
+            image = fetch_one(handle, ran.key, ran.word, source, item, occurrence)
         return image, item.target
 
 

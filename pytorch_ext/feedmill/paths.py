@@ -283,8 +283,8 @@ def explanation(loader: Any) -> str:
         return "\n".join(lines)
     if not source.plan:
         return "\n".join(_hybrid_lines(loader, source))
-    reader = loader.reader
-    if "FEEDMILL_READER" in os.environ:
+    reader = loader.reader if source.arrays is None else "none: the samples are in memory"
+    if source.arrays is None and "FEEDMILL_READER" in os.environ:
         reader += f", FEEDMILL_READER={os.environ['FEEDMILL_READER']} overrides it"
     lines = [
         "native path",

@@ -68,16 +68,30 @@ class Verifier:
             handle: the native loader that made the batch.
             batch: complete.
         """
-        images = [image for part in batch.parts for image in samples_of(part, False)]
+        if self._source.copies:
+            self._verify_copies(batch)
+            return
+        parts = batch.parts if self._source.arrays is None else [one[0] for one in batch.parts]
+        images = [image for part in parts for image in samples_of(part, False)]
         key, word = self._epoch.key, self._epoch.word
         for item, image, occurrence in zip(batch.items, images, batch.occurrences):
             draws_of = draws_from(handle, key, word, item.position, occurrence)
             verify_sample(item, image, occurrence, self._source.plan, draws_of, self._run_plan)
             self._counters.verified_samples += 1
 
+    def _verify_copies(self, batch: Batch) -> None:
+        delivered = (sample for part in batch.parts for sample in zip(*part))
+        for item, sample in zip(batch.items, delivered):
+            wanted = item.load()
+            if len(wanted) != len(sample) or not all(map(_same_target, sample, wanted)):
+                text = f"{item}: the native sample differs from the dataset's"
+                raise VerificationError(text, item.position, "dataset")
+            self._counters.verified_samples += 1
+
     def _run_plan(self, plan: Plan, item: Item, occurrence: int) -> torch.Tensor | None:
-        with self._handles.diagnostic(plan, self._source.n_samples) as handle:
-            return run_one(handle, self._epoch.key, self._epoch.word, item, occurrence)
+        source = self._source
+        with self._handles.diagnostic(plan, source.n_samples, source.arrays) as handle:
+            return run_one(handle, self._epoch.key, self._epoch.word, source, item, occurrence)
 
 
 # Runs a plan natively over one sample: (plan, item, occurrence) -> (3, height, width), or None if

@@ -190,11 +190,15 @@ class SubsetSubclass(torch.utils.data.Subset):
     pass
 
 
+class TensorSubclass(torch.utils.data.TensorDataset):
+    pass
+
+
 def test_other_datasets_and_arguments(small_images):
     root = str(small_images)
     same_as_torch(Subclass(root, compose(*HEAD)), words="no subclass")
     same_as_torch(SubsetSubclass(folder(root), range(9)), words="SubsetSubclass")
-    same_as_torch(torch.utils.data.TensorDataset(torch.arange(9.0)), words="TensorDataset")
+    same_as_torch(TensorSubclass(torch.arange(9.0)), words="TensorSubclass")
     same_as_torch(Squares(), words="Squares")
     same_as_torch(torch.utils.data.Subset(Squares(), [1, 2]), words="Squares")
     same_as_torch(folder(root, loader=lambda path: pil_loader(path)), words="default_loader")

@@ -1,7 +1,8 @@
 """Decides whether a dataset's samples can be read natively, strictly.
 
 Recognised are torchvision's ImageFolder and DatasetFolder, datasets that offer ``feedmill_item``,
-and torch's Subset and ConcatDataset of them, nested in any way.
+and torch's Subset and ConcatDataset of them, nested in any way; torch's TensorDataset and
+torchvision's small sets in memory, and Subsets of them.
 """
 
 from __future__ import annotations
@@ -12,9 +13,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import ConcatDataset, IterableDataset, Subset
+from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
 
 from feedmill._ops import native
+from feedmill.recognition.arrays import (
+    ArrayNode,
+    ArraySource,
+    image_node,
+    images_of,
+    subset_node,
+    tensor_node,
+)
+from feedmill.recognition.plan import Refusal
 from feedmill.recognition.samples import ConcatNode, Leaf, LeafNode, Source, SubsetNode
 from feedmill.recognition.transforms import Step, read_transform
 from feedmill.recognition.untouched import is_original, replaced_methods, shadows, type_name
@@ -48,7 +58,7 @@ def read_dataset(dataset: Any, *, calls_transforms: bool = False) -> Source | li
         reading.refuse("the dataset is empty")
     if reading.reasons or node is None:
         return reading.reasons
-    return Source(dataset, node)
+    return (ArraySource if isinstance(node, ArrayNode) else Source)(dataset, node)
 
 
 class _Reading:
@@ -85,12 +95,38 @@ class _Reading:
         folder = sys.modules.get("torchvision.datasets.folder")
         if folder is not None and kind in (folder.ImageFolder, folder.DatasetFolder):
             return self._read_folder(dataset, folder)
+        try:
+            if kind is TensorDataset:
+                return tensor_node(dataset) if self._is_untouched(dataset, "torch") else None
+            if (images := images_of(dataset)) is not None:
+                return self._read_images(dataset, images)
+        except Refusal as refusal:
+            self.refuse(str(refusal))
+            return None
         self.refuse(
             f"the dataset is a {type_name(kind)}; torchvision's ImageFolder and DatasetFolder "
-            "themselves, no subclass, Subset and ConcatDataset of them, and datasets with a "
+            "themselves, no subclass, Subset and ConcatDataset of them, torch's TensorDataset, "
+            "torchvision's CIFAR10, CIFAR100, MNIST, FashionMNIST and SVHN, and datasets with a "
             "method feedmill_item are recognised"
         )
         return None
+
+    # ---- in memory -------------------------------------------------------------------------------
+
+    def _read_images(self, dataset: Any, images: Any) -> Any:
+        untouched = self._is_untouched(dataset, "torchvision")
+        if hasattr(type(dataset), "__getitems__"):
+            self.refuse(f"{type(dataset).__name__} was given a __getitems__")
+        if dataset.target_transform is not None:
+            self.refuse("the dataset has a target_transform")
+        height, width, *channels = images.values.shape[1:]
+        read = read_transform(dataset.transform, (height, width), *channels or (1,))
+        if isinstance(read, list):
+            for reason in read:
+                self.refuse(reason)
+            return None
+        leaf = Leaf(dataset, dataset.__getitem__, images.load, False, "transform", *read)
+        return image_node(leaf, images) if untouched else None
 
     def _leaf(self, dataset: Any, find: Any, load: Any, offered: bool, slot: str) -> Any:
         transform = getattr(dataset, slot, None)
@@ -135,6 +171,11 @@ class _Reading:
             self.refuse(f"a Subset's indices are a {type_name(type(subset.indices))}, not a list")
             return None
         inner = self.read(subset.dataset, depth + 1)
+        if isinstance(inner, ArrayNode):
+            try:
+                return subset_node(subset, inner)
+            except Refusal as refusal:
+                return self.refuse(str(refusal))
         return inner and SubsetNode(subset, inner)
 
     def _read_concat(self, dataset: Any, depth: int) -> Any:
@@ -144,6 +185,8 @@ class _Reading:
             self.refuse("a ConcatDataset's datasets were changed after it was made")
             return None
         parts = [self.read(part, depth + 1) for part in dataset.datasets]
+        if any(isinstance(part, ArrayNode) for part in parts):
+            return self.refuse("a ConcatDataset of datasets in memory is not supported natively")
         return None if None in parts else ConcatNode(dataset, parts)
 
     # ---- torchvision's folders -------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import io
 import operator
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -62,6 +63,13 @@ class Item(NamedTuple):
     target: Any
     leaf: Leaf
     index: Any
+
+    def size(self) -> tuple[int, int]:
+        """The image's width and height; opens the file, and raises what that raises."""
+        from PIL import Image
+
+        with Image.open(self.path if self.data is None else io.BytesIO(self.data)) as image:
+            return image.size
 
     def load(self) -> Any:
         """The PIL image; raises what the dataset raises."""
@@ -161,7 +169,12 @@ class Source:
         reasons: why there is no plan.
         kind: such as "Subset of ImageFolder".
         gives_bytes: samples may come with the encoded image in place of a path.
+        arrays: what is in memory in place of files, an arrays.Arrays; None: nothing is.
+        copies: samples are no images, but delivered as they are.
     """
+
+    arrays: Any = None
+    copies = False
 
     def __init__(self, dataset: Any, node: Any) -> None:
         self.n_samples = len(dataset)
@@ -180,6 +193,15 @@ class Source:
             and len(mine) == len(theirs)
             and all(map(operator.is_, mine, theirs))
         )
+
+    def gather(self, indices: Any) -> Any:
+        """All samples of a batch at once, where that can be; None: they are looked up one by one.
+        """
+        return None
+
+    def together(self, items: list[Any]) -> Any:
+        """A batch of samples that were looked up one by one."""
+        return items
 
     def item(self, index: Any) -> Item:
         """The sample of an index. Raises what the dataset raises, and NotNative where only torch's

@@ -90,14 +90,20 @@ class Step:
         return type(self.transform).__name__
 
 
-def read_transform(transform: Any) -> tuple[Plan, tuple[Step, ...]] | list[str]:
+def read_transform(
+    transform: Any, size: tuple[int, int] | None = None, channels: int = 3
+) -> tuple[Plan, tuple[Step, ...]] | list[str]:
     """The plan of a transform as it is now, and its steps; or all reasons why there is none.
 
     Draws no random number and changes nothing.
+
+    Args:
+        size: (height, width) of all images, if they are alike.
+        channels: of the images: 3, or 1 for grey ones.
     """
     if transform is None:
         return ["the dataset has no transform; images would stay PIL images"]
-    reading = _Reading()
+    reading = _Reading(size, channels)
     try:
         for one in _flat(transform):
             reading.take(one)
@@ -207,6 +213,8 @@ def _check_pillow() -> None:
 class _Reading:
     """What was found so far, from the first transform on."""
 
+    size: tuple[int, int] | None
+    channels: int
     steps: list[Step] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
@@ -306,7 +314,7 @@ class _Reading:
         except Refusal:
             self.tensor_error = True
             raise
-        return _ramp()
+        return _ramp(self.channels)
 
     def _run_on_ramp(self, transform: Any, ramp: Any) -> None:
         """Exact by construction: the user's own object says what it makes of each pixel value."""
@@ -316,15 +324,22 @@ class _Reading:
         except Exception as error:  # whatever it is, torch will raise it at the first sample
             self.tensor_error = True
             raise Refusal(f"the transform fails on an image: {error}") from None
-        if not isinstance(self.ramp, torch.Tensor) or tuple(self.ramp.shape) != (3, 1, 256):
+        if not isinstance(self.ramp, torch.Tensor) or tuple(self.ramp.shape) != (
+            self.channels, 1, 256
+        ):
             self.tensor_error = True
-            raise Refusal(f"{type(transform).__name__} does not give an image tensor of 3 channels")
+            raise Refusal(
+                f"{type(transform).__name__} does not give an image tensor of {self.channels} "
+                f"channel{'s' if self.channels > 1 else ''}"
+            )
 
     def finish(self) -> None:
         """What can be told only when all transforms are known."""
         if self.n_resizes > 1:
             self.refuse("the transform resizes more than once")
-        if not leads_to_one_size(self.ops) and not self.reasons:
+        if self.size is not None:
+            self._settle_sizes(*self.size)
+        elif not leads_to_one_size(self.ops) and not self.reasons:
             self.refuse("the transform does not lead to one size for all images")
         if len(self.ops) > MAX_OPS:
             self.refuse(f"the transform has {len(self.ops)} geometric steps; {MAX_OPS} at most")
@@ -332,6 +347,19 @@ class _Reading:
             self._finish_pixels(self.ramp)
         elif not self.reasons:
             self.refuse("the transform does not end in a tensor (ToTensor or PILToTensor)")
+
+    def _settle_sizes(self, height: int, width: int) -> None:
+        """All images have this size: so has the result of every op."""
+        for number, op in enumerate(self.ops):
+            if op.kind == RESIZE and op.width == 0:
+                height, width = _shorter_edge_resized(op, height, width)
+                op = self.ops[number] = op._replace(height=height, width=width, max_size=0)
+            later = [one.kind for one in self.ops[number + 1 :]]
+            pads = op.kind == CENTER_CROP and (op.height > height or op.width > width)
+            if pads and (RESIZE in later or RANDOM_RESIZED_CROP in later):
+                self.refuse("CenterCrop pads the images before they are resized")
+            if op.kind != RANDOM_HORIZONTAL_FLIP:
+                height, width = op.height, op.width
 
     def _finish_pixels(self, ramp: torch.Tensor) -> None:
         kind = type(ramp)
@@ -353,19 +381,21 @@ class _Reading:
     def _make_table(self, ramp: torch.Tensor) -> None:
         if ramp.dtype is torch.uint8:
             self.dtype = "uint8"
-            if not torch.equal(ramp, torch.arange(256, dtype=torch.uint8).expand(3, 1, 256)):
+            if not torch.equal(ramp, torch.arange(256, dtype=torch.uint8).expand_as(ramp)):
                 self.refuse("the transform changes uint8 values")
             return
         self.dtype = str(ramp.dtype).removeprefix("torch.")
         if not bool(torch.isfinite(ramp).all()):
             self.refuse("Normalize gives values that are not finite")
-        self.value_table = bytes_of(ramp)
+        self.value_table = bytes_of(ramp.expand(3, 1, 256))
 
 
-def _ramp() -> Any:
+def _ramp(channels: int) -> Any:
     """A PIL image of 256 x 1 pixels that holds each value once in each channel."""
     from PIL import Image
 
+    if channels == 1:
+        return Image.fromarray(np.arange(256, dtype=np.uint8)[None])
     return Image.fromarray(np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], 3, axis=2))
 
 
@@ -442,6 +472,15 @@ def _resize_op(size: Any, max_size: Any, resampling: int) -> Op:
     if max_size is not None and max_size <= short:
         raise Refusal(f"Resize has max_size={max_size}, not above size={short}")
     return Op(RESIZE, short, max_size=max_size or 0, filter=resampling)
+
+
+def _shorter_edge_resized(op: Op, height: int, width: int) -> tuple[int, int]:
+    """(height, width) of what a Resize to one size makes of an image, as torchvision rounds."""
+    short, long = sorted((height, width))
+    new_short, new_long = op.height, int(op.height * long / short)
+    if op.max_size and new_long > op.max_size:
+        new_short, new_long = int(op.max_size * new_short / new_long), op.max_size
+    return (new_long, new_short) if height > width else (new_short, new_long)
 
 
 def _is_size(value: Any) -> bool:
