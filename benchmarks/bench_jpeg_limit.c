@@ -133,7 +133,7 @@ static void draw_boxes(uint32_t epoch) {
         const fm_draw_key key = {.seed = 1, .epoch = epoch, .index = (int64_t)i};
         fm_geometry geometry;
         fm_error error;
-        if (fm_geometry_locate(&op, 1, &key, p->width, p->height, &geometry, NULL, &error))
+        if (fm_geometry_locate(&op, 1, 1, &key, p->width, p->height, &geometry, NULL, &error))
             die("crop", error.message);
         bench.boxes[i] = geometry.source;
     }

@@ -95,6 +95,27 @@ typedef enum fm_op_kind {
     FM_OP_CENTER_CROP = 2,
     FM_OP_RANDOM_RESIZED_CROP = 3,
     FM_OP_RANDOM_HORIZONTAL_FLIP = 4,
+    FM_OP_RANDOM_CROP = 5,
+    FM_OP_PAD = 6,
+    FM_OP_RANDOM_VERTICAL_FLIP = 7,
+    FM_OP_GRAYSCALE = 8,
+    FM_OP_RANDOM_GRAYSCALE = 9,
+    FM_OP_RANDOM_INVERT = 10,
+    FM_OP_RANDOM_POSTERIZE = 11,
+    FM_OP_RANDOM_SOLARIZE = 12,
+    FM_OP_RANDOM_AUTOCONTRAST = 13,
+    FM_OP_RANDOM_EQUALIZE = 14,
+    FM_OP_RANDOM_ADJUST_SHARPNESS = 15,
+    FM_OP_COLOR_JITTER = 16,
+    FM_OP_RANDOM_ROTATION = 17,
+    FM_OP_RANDOM_AFFINE = 18,
+    FM_OP_RANDOM_ERASING = 19,
+    FM_OP_RANDOM_APPLY = 20,
+    FM_OP_RANDOM_CHOICE = 21,
+    FM_OP_RANDOM_ORDER = 22,
+    FM_OP_TRIVIAL_AUGMENT_WIDE = 23,
+    FM_OP_RAND_AUGMENT = 24,
+    FM_OP_AUTO_AUGMENT = 25,
 } fm_op_kind;
 
 /*
@@ -110,8 +131,35 @@ typedef enum fm_filter {
     FM_FILTER_NEAREST = 5, /* also for torchvision's NEAREST_EXACT, the same on PIL images */
 } fm_filter;
 
+#define FM_N_OP_VALUES 20
+#define FM_N_DRAW_VALUES 16
+
 /*
- * One geometric operation with torchvision's meaning on PIL images. Sizes are pixels, 1 to 65,535.
+ * One operation with torchvision's meaning on PIL images. Sizes are pixels, 1 to 65,535. What
+ * `values` holds, by kind; a fill is one value of 0 to 255 for each of red, green and blue:
+ *
+ *     RANDOM_CROP            0-3 padding left, top, right, bottom; 4 mode: 0 constant, 1 edge,
+ *                            2 reflect, 3 symmetric; 5 pad if needed; 6-8 fill
+ *     PAD                    0-4, 6-8 the same
+ *     GRAYSCALE              0 channels, 1 or 3
+ *     RANDOM_POSTERIZE       0 bits, 1 to 8
+ *     RANDOM_SOLARIZE        0 threshold
+ *     RANDOM_ADJUST_SHARPNESS 0 factor
+ *     COLOR_JITTER           0-1 brightness, 2-3 contrast, 4-5 saturation, 6-7 hue, each low and
+ *                            high; 8 which of them, a bit each
+ *     RANDOM_ROTATION        0-1 degrees; 2 has a center; 3-4 its x, y; 5-7 fill
+ *     RANDOM_AFFINE          0-1 degrees; 2 translates; 3-4 by how much; 5 scales (by `scale`);
+ *                            6 shears: 0, 2 or 4 of 7-10; 11 has a center; 12-13 its x, y;
+ *                            14-16 fill
+ *     RANDOM_ERASING         0-2 what is written, by channel, in values of the result
+ *     RANDOM_CHOICE          0-15 sums of the children's probabilities, up to each
+ *     TRIVIAL_AUGMENT_WIDE   0 bins; 3-5 fill; 6 as of torchvision's v2
+ *     RAND_AUGMENT           0 number of ops, at most 8; 1 magnitude; 2 bins; 3-6 the same
+ *     AUTO_AUGMENT           0 policy: 0 ImageNet, 1 CIFAR-10, 2 SVHN; 3-6 the same
+ *
+ * RANDOM_APPLY, RANDOM_CHOICE and RANDOM_ORDER hold the ops that follow, n_within of them, of which
+ * n_children are their own and the others lie within those. No op in there may change an image's
+ * size. RANDOM_ERASING is the last op.
  */
 typedef struct fm_op {
     fm_op_kind kind;
@@ -120,8 +168,12 @@ typedef struct fm_op {
     int32_t max_size; /* RESIZE with width 0: limit of the longer edge, 0 for none */
     double scale[2];  /* RANDOM_RESIZED_CROP: share of the area, 0 <= scale[0] <= scale[1] */
     double ratio[2];  /* RANDOM_RESIZED_CROP: width / height, 0 < ratio[0] <= ratio[1] */
-    double p;         /* RANDOM_HORIZONTAL_FLIP: probability, 0 to 1 */
-    fm_filter filter; /* RESIZE, RANDOM_RESIZED_CROP; zero: bilinear */
+    double p;         /* RANDOM_*FLIP, RANDOM_GRAYSCALE to RANDOM_ADJUST_SHARPNESS,
+                         RANDOM_ERASING, RANDOM_APPLY: probability, 0 to 1 */
+    fm_filter filter; /* RESIZE, RANDOM_RESIZED_CROP; zero: bilinear. RANDOM_ROTATION to
+                         AUTO_AUGMENT: bilinear, bicubic or nearest */
+    int32_t n_children, n_within;  /* RANDOM_APPLY, RANDOM_CHOICE, RANDOM_ORDER */
+    double values[FM_N_OP_VALUES]; /* see above */
 } fm_op;
 
 /* What the 16-bit types hold is rounded to nearest, ties to even, where value_table is NULL. */
@@ -132,7 +184,7 @@ typedef enum fm_dtype {
     FM_BFLOAT16 = 4 /* the upper half of a float32: likewise */
 } fm_dtype;
 
-/* How a sample's 3 x height x width values lie in memory, densely either way. */
+/* How a sample's channels x height x width values lie in memory, densely either way. */
 typedef enum fm_layout {
     FM_NCHW = 0, /* [3][height][width]: torch's contiguous_format */
     FM_NHWC = 1  /* [height][width][3]: torch's channels_last */
@@ -153,7 +205,7 @@ typedef enum fm_resize_order {
  * The plan of what happens to an image after decoding. Filled by fm_config_init() with no ops,
  * FM_FLOAT32, FM_NCHW, mean 0, std 1. The arrays are copied at open.
  * The ops must lead to one size for all images: without a resize to a fixed size or a crop the
- * plan is refused (FM_ERR_ARGUMENT). At most 16 ops; at most one of them may resize.
+ * plan is refused (FM_ERR_ARGUMENT). At most 64 ops; at most one of them may resize.
  */
 typedef struct fm_transform {
     const fm_op *ops;
@@ -390,11 +442,12 @@ FM_API FM_CHECK_RESULT int fm_loader_submit_rows(fm_loader *loader, const int64_
 FM_API FM_CHECK_RESULT int fm_loader_finish(fm_loader *loader, fm_error *error);
 
 /*
- * A batch on loan: images[n][3][height][width] or, with FM_NHWC, images[n][height][width][3], dense
- * and of the plan's dtype; labels[n]. As a tensor (n, 3, height, width) its strides are, in values,
- * (3 * height * width, height * width, width, 1) or (3 * height * width, 1, 3 * width, 3).
- * The memory is the caller's until fm_batch_release(). Two batches may be held without cost while
- * the next is fetched; where more are held, next() hands out copies.
+ * A batch on loan: images[n][channels][height][width] or, with FM_NHWC,
+ * images[n][height][width][channels], dense and of the plan's dtype; labels[n]. As a tensor (n, c,
+ * height, width) its strides are, in values, (c * height * width, height * width, width, 1) or (c *
+ * height * width, 1, c * width, c). The memory is the caller's until fm_batch_release(). Two
+ * batches may be held without cost while the next is fetched; where more are held, next() hands out
+ * copies.
  * Of a loader with arrays: labels is NULL, and `images` is where the batch's memory begins, in
  * which fm_loader_section() finds each array's rows; without images among them channels, height and
  * width are 0.
@@ -426,7 +479,7 @@ FM_API void fm_batch_release(fm_batch *batch);
 
 /*
  * After next() returned FM_FALLBACK: the sample that the caller must finish. He either writes the
- * sample to out (3 x height x width values of the plan's dtype, in its layout) and calls
+ * sample to out (channels x height x width values of the plan's dtype, in its layout) and calls
  * fm_loader_fallback_done() with FM_OK, or gives an error status, upon which next() drops that
  * sample's batch and returns it.
  */
@@ -450,6 +503,9 @@ FM_API size_t fm_loader_n_pending(const fm_loader *loader);
 
 /* Rows and columns of a delivered image; either pointer may be NULL. */
 FM_API void fm_loader_out_size(const fm_loader *loader, int *height, int *width);
+
+/* Channels of a delivered image: 3, or 1 of grey arrays and behind a GRAYSCALE to one. */
+FM_API int fm_loader_out_channels(const fm_loader *loader);
 
 /* With arrays: where the rows of array `number` begin in a batch, in bytes from fm_batch.images on,
  * aligned to 64, and the bytes of each. Either pointer may be NULL. FM_ERR_ARGUMENT: no such one.
@@ -531,13 +587,45 @@ FM_API void fm_imread_close(fm_imread **image);
 
 /* ---- diagnostics ----------------------------------------------------------------------------- */
 
-/* What one op did to one sample. Fields that an op does not use are 0. */
+/*
+ * What one op did to one sample. Fields that an op does not use are 0; so are all but `kind` of an
+ * op within one that left it out. What `values` holds, by kind:
+ *
+ *     COLOR_JITTER         0-3 order of brightness 0, contrast 1, saturation 2, hue 3; 4-7 factors
+ *     RANDOM_ROTATION      0 angle
+ *     RANDOM_AFFINE        0 angle, 1-2 translation, 3 scale, 4-5 shear
+ *     RANDOM_CHOICE        0 which child
+ *     RANDOM_ORDER         the children's order
+ *     TRIVIAL_AUGMENT_WIDE, RAND_AUGMENT, AUTO_AUGMENT  pairs of what was done (an fm_augmentation)
+ *                          and its magnitude
+ */
 typedef struct fm_draw {
     fm_op_kind kind;
     int32_t top, left, height,
-        width; /* crops: the box taken; RESIZE: height, width of the result */
-    bool flip;
+        width; /* crops, RANDOM_ERASING: the box; RESIZE: height, width of the result */
+    bool flip; /* done at all, of what has a probability */
+    int32_t n_values;
+    double values[FM_N_DRAW_VALUES];
 } fm_draw;
+
+/* What torchvision's automatic augmentations choose from. */
+typedef enum fm_augmentation {
+    FM_AUGMENT_IDENTITY,
+    FM_AUGMENT_SHEAR_X,
+    FM_AUGMENT_SHEAR_Y,
+    FM_AUGMENT_TRANSLATE_X,
+    FM_AUGMENT_TRANSLATE_Y,
+    FM_AUGMENT_ROTATE,
+    FM_AUGMENT_BRIGHTNESS,
+    FM_AUGMENT_COLOR,
+    FM_AUGMENT_CONTRAST,
+    FM_AUGMENT_SHARPNESS,
+    FM_AUGMENT_POSTERIZE,
+    FM_AUGMENT_SOLARIZE,
+    FM_AUGMENT_AUTOCONTRAST,
+    FM_AUGMENT_EQUALIZE,
+    FM_AUGMENT_INVERT
+} fm_augmentation;
 
 /*
  * The random draws of one sample: out[transform.n_ops], in order of the ops, for an image of

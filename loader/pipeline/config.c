@@ -4,6 +4,7 @@
 
 #include "base/cpu.h"
 #include "cache/cache.h"
+#include "pipeline/pixels.h"
 #include "pipeline/rows.h"
 #include "read/reader.h"
 #include "ring/ring.h"
@@ -92,10 +93,12 @@ static uint64_t slot_bytes_of(const fm_config *c, const fm_plan *plan) {
 static uint64_t scratch_bytes_of(const fm_config *c, const fm_plan *plan) {
     const uint64_t n_on_way = (uint64_t)c->prefetch_batches * c->batch_size;
     if (!c->arrays.n)
-        return c->n_threads * SCRATCH_BYTES_PER_THREAD + c->n_samples * INDEX_BYTES +
-               n_on_way * TASK_BYTES;
-    const uint64_t of_images =
-        c->arrays.images ? SCRATCH_BYTES_PER_THREAD + fm_rows_scratch_bytes(&c->transform) : 0;
+        return c->n_threads * (SCRATCH_BYTES_PER_THREAD + fm_pixels_scratch_bytes(plan)) +
+               c->n_samples * INDEX_BYTES + n_on_way * TASK_BYTES;
+    const uint64_t of_images = c->arrays.images ? SCRATCH_BYTES_PER_THREAD +
+                                                      fm_rows_scratch_bytes(&c->transform) +
+                                                      fm_pixels_scratch_bytes(plan)
+                                                : 0;
     const uint64_t n_runs =
         c->prefetch_batches * (1 + c->batch_size / (uint64_t)fm_rows_per_run(c, plan));
     return c->n_threads * of_images + (plan->n_ops ? c->n_samples * INDEX_BYTES / 2 : 0) +

@@ -269,6 +269,8 @@ int fm_loader_section(const fm_loader *loader, size_t number, size_t *offset, si
     return FM_OK;
 }
 
+int fm_loader_out_channels(const fm_loader *loader) { return loader ? loader->plan.channels : 0; }
+
 /* ---- counters -------------------------------------------------------------------------------- */
 
 /* Time without work of all decode threads together, up to now. */
@@ -326,9 +328,9 @@ void fm_loader_stats(fm_loader *loader, fm_stats *out) {
     out->slot_bytes = loader->ring->slot_bytes;
     snprintf(out->reader, sizeof(out->reader), "%s", reader.name);
     snprintf(out->reader_reason, sizeof(out->reader_reason), "%s", reader.reason);
-    const fm_resample *const resample = loader->config.arrays.images
-                                            ? loader->workers[0].scratch.resample
-                                            : loader->workers[0].resample;
+    const fm_worker *const worker = &loader->workers[0];
+    const fm_resample *const resample =
+        worker->pixels ? fm_pixels_resample(worker->pixels) : worker->scratch.resample;
     snprintf(out->cpu, sizeof(out->cpu), "%s",
              resample ? fm_cpu_tier_name(fm_resample_tier(resample)) : "scalar");
 }

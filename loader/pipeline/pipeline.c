@@ -120,13 +120,17 @@ static int open_reader(fm_loader *loader, fm_error *error) {
 /* What a worker works with. */
 static int open_tools(fm_worker *worker, const fm_limits *limits, fm_error *error) {
     fm_loader *const loader = worker->loader;
-    if (loader->config.arrays.images)
-        return fm_rows_scratch_open(&worker->scratch, &loader->plan, &loader->counter, error);
+    const fm_plan *const plan = &loader->plan;
+    if (loader->config.arrays.images) {
+        const int status = fm_rows_scratch_open(&worker->scratch, plan, &loader->counter, error);
+        if (status || !(plan->augments || plan->erases)) return status;
+        return fm_pixels_open(&worker->pixels, plan, &loader->counter, error);
+    }
     if (loader->arrays) return FM_OK;
     const int status = fm_decoder_open(&worker->decoder, limits, &loader->counter, error);
     if (status) return status;
     fm_decoder_watch(worker->decoder, &loader->cancelled);
-    return fm_resample_open(&worker->resample, &loader->plan, &loader->counter, error);
+    return fm_pixels_open(&worker->pixels, plan, &loader->counter, error);
 }
 
 static int open_workers(fm_loader *loader, fm_error *error) {
@@ -215,7 +219,7 @@ void fm_loader_close(fm_loader **pointer) {
     fm_reader_close(&loader->reader);
     for (uint32_t i = 0; i < loader->n_workers; i++) {
         fm_decoder_close(&loader->workers[i].decoder);
-        fm_resample_close(&loader->workers[i].resample);
+        fm_pixels_close(&loader->workers[i].pixels);
         fm_rows_scratch_close(&loader->workers[i].scratch);
     }
     fm_mem_free(loader->workers);

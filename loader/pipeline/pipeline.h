@@ -25,10 +25,10 @@
 #include "decode/decoder.h"
 #include "pipeline/blame.h"
 #include "pipeline/config.h"
+#include "pipeline/pixels.h"
 #include "pipeline/rows.h"
 #include "read/reader.h"
 #include "ring/ring.h"
-#include "transform/resample.h"
 
 /* Classes of file sizes, an octave each: below 8 KiB, below 16, ... Finer ones gain nothing. */
 #define FM_N_SIZES 16
@@ -89,8 +89,8 @@ typedef struct fm_worker {
     struct fm_loader *loader;
     uint32_t number;
     fm_decoder *decoder;
-    fm_resample *resample;
-    fm_rows_scratch scratch;  /* with arrays that hold images, in place of those two */
+    fm_pixels *pixels;        /* also with arrays whose images have operations to go through */
+    fm_rows_scratch scratch;  /* with arrays that hold images, in place of the decoder */
     fm_core_clock core_clock; /* the worker's */
     /* The worker adds (relaxed), stats read. */
     _Atomic uint64_t n_samples, decode_ns, transform_ns, idle_ns;

@@ -223,6 +223,23 @@ static int store_resampled(fm_rows_scratch *scratch, const fm_array_image *image
     return FM_OK;
 }
 
+/* The plan has operations on images: they take the array's bytes, if these lie dense. */
+static int augment_image(fm_worker *worker, const uint8_t *row, const fm_draw_key *key, void *out,
+                         fm_error *error) {
+    const fm_array_image *const image = &worker->loader->image;
+    const bool dense =
+        image->channels == 1 ? fm_array_image_is_planar(image) : fm_array_image_is_packed(image);
+    int32_t channels = image->channels;
+    if (!dense) {
+        const fm_box box = {.width = image->width, .height = image->height};
+        fm_array_pixels(image, row, box, worker->scratch.px[0]);
+        row = worker->scratch.px[0];
+        channels = 3;
+    }
+    return fm_pixels_array(worker->pixels, key, row, image->width, image->height, channels, out,
+                           error);
+}
+
 static int store_image(fm_worker *worker, const fm_task *task, uint32_t nth, void *out,
                        fm_error *error) {
     fm_loader *const loader = worker->loader;
@@ -240,9 +257,10 @@ static int store_image(fm_worker *worker, const fm_task *task, uint32_t nth, voi
     }
     const fm_draw_key key = {loader->seed, loader->epoch_number, group->uses[nth],
                              group->indices[nth]};
+    if (worker->pixels) return augment_image(worker, row, &key, out, error);
     fm_geometry geometry;
-    const int status = fm_geometry_locate(plan->ops, plan->n_ops, &key, image->width, image->height,
-                                          &geometry, NULL, error);
+    const int status = fm_geometry_locate(plan->ops, plan->n_ops, plan->n_ops, &key, image->width,
+                                          image->height, &geometry, NULL, error);
     if (status) return status;
     if (!only_crops(&geometry)) return store_resampled(scratch, image, row, &geometry, out, error);
     store_part(scratch, image, row, &geometry, out);

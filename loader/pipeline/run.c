@@ -149,13 +149,14 @@ static void end_lap(lap *laps, uint64_t *stage_ns) {
 /* Decodes and transforms block by block. */
 static int run_rows(fm_worker *worker, lap *laps, fm_error *error) {
     uint8_t *rows[BLOCK_ROWS];
+    fm_resample *const resample = fm_pixels_resample(worker->pixels);
     for (;;) {
-        const int32_t n_rows = fm_resample_rows(worker->resample, rows, BLOCK_ROWS);
+        const int32_t n_rows = fm_resample_rows(resample, rows, BLOCK_ROWS);
         if (n_rows == 0) return FM_OK;
         const int n_decoded = fm_decoder_read(worker->decoder, rows, n_rows, error);
         end_lap(laps, &laps->decode_ns);
         if (n_decoded < 0) return n_decoded;
-        fm_resample_push(worker->resample, n_decoded);
+        fm_resample_push(resample, n_decoded);
         end_lap(laps, &laps->transform_ns);
         if (atomic_load_explicit(&worker->loader->cancelled, memory_order_relaxed))
             return FM_ERR_CANCELLED;
@@ -170,23 +171,22 @@ static int decode_sample(fm_worker *worker, const fm_task *task, const uint8_t *
     uint8_t *const out = (uint8_t *)task->group->slot->memory + task->position * plan->sample_bytes;
     const fm_draw_key key = {loader->seed, loader->epoch_number, task->occurrence, task->index};
     fm_image_info info;
-    fm_geometry geometry;
     fm_box needed;
     int32_t skip_px = 0, row_px = 0;
     int status = fm_decoder_begin(worker->decoder, bytes, n_bytes, &info, error);
     end_lap(laps, &laps->decode_ns);
     if (status) return status;
-    status = fm_geometry_locate(plan->ops, plan->n_ops, &key, info.width, info.height, &geometry,
-                                NULL, error);
-    if (!status) status = fm_resample_begin(worker->resample, &geometry, &needed, error);
+    status = fm_pixels_begin(worker->pixels, &key, info.width, info.height, &needed, error);
     end_lap(laps, &laps->transform_ns);
     if (status) return status;
     if (needed.width > 0 && needed.height > 0)
         status = fm_decoder_start(worker->decoder, &needed, &skip_px, &row_px, error);
     end_lap(laps, &laps->decode_ns);
-    if (!status) status = fm_resample_start(worker->resample, skip_px, row_px, out, error);
+    if (!status) status = fm_pixels_start(worker->pixels, skip_px, row_px, out, error);
     end_lap(laps, &laps->transform_ns);
     if (!status) status = run_rows(worker, laps, error);
+    if (!status) status = fm_pixels_finish(worker->pixels, error);
+    end_lap(laps, &laps->transform_ns);
     return status;
 }
 

@@ -6,50 +6,9 @@
 
 #include "base/number.h"
 #include "base/rng.h"
-
-/* ---- logarithm and exponential --------------------------------------------------------------- */
-
-/*
- * The C library's own may differ in the last bit between its versions and between CPUs, and with
- * it, once in a long while, a crop. These use nothing but IEEE's basic operations in double and are
- * right to about 1e-15, which leaves the rounding to float32.
- */
-
-static const double LN2 = 0x1.62e42fefa39efp-1;
-
-/* Natural logarithm of x > 0. */
-static double log_portable(double x) {
-    int exponent;
-    double mantissa = frexp(x, &exponent);
-    if (mantissa < 0x1.6a09e667f3bcdp-1) { /* sqrt(1/2): centre the mantissa around 1 */
-        mantissa *= 2;
-        exponent--;
-    }
-    /* log(m) = 2 atanh((m - 1) / (m + 1)); the argument is at most 0.172. */
-    const double t = (mantissa - 1) / (mantissa + 1), t2 = t * t;
-    double sum = 0;
-    for (int n = 25; n >= 1; n -= 2) sum = sum * t2 + 1.0 / n;
-    return exponent * LN2 + 2 * t * sum;
-}
-
-/* e to the x, for results within float32's range. */
-static double exp_portable(double x) {
-    const double n = nearbyint(x / LN2);
-    const double rest = x - n * LN2; /* at most 0.347 in size */
-    double sum = 1;
-    for (int k = 17; k >= 1; k--) sum = 1 + sum * rest / k;
-    return ldexp(sum, (int)n);
-}
+#include "transform/draws.h"
 
 /* ---- the crops of torchvision ---------------------------------------------------------------- */
-
-/*
- * torch's float32 Tensor.uniform_(low, high), which its kernels for AVX2 and newer round once. So
- * does fmaf() on every machine.
- */
-static float uniform(fm_rng *rng, float low, float high) {
-    return fmaf(fm_rng_f32(rng), high - low, low);
-}
 
 /* RandomResizedCrop.get_params: where ten tries fail, a central crop with the nearest ratio. */
 static fm_box central_crop(const fm_op *op, int32_t width, int32_t height) {
@@ -71,13 +30,13 @@ static fm_box central_crop(const fm_op *op, int32_t width, int32_t height) {
 /* RandomResizedCrop.get_params, with its steps in float32 and float64. */
 static fm_box random_crop(const fm_op *op, fm_rng *rng, int32_t width, int32_t height) {
     const double area = (double)height * (double)width;
-    const float log_low = (float)log_portable((float)op->ratio[0]);
-    const float log_high = (float)log_portable((float)op->ratio[1]);
+    const float log_low = (float)fm_draws_log((float)op->ratio[0]);
+    const float log_high = (float)fm_draws_log((float)op->ratio[1]);
     for (int attempt = 0; attempt < 10; attempt++) {
-        const float share = uniform(rng, (float)op->scale[0], (float)op->scale[1]);
+        const float share = fm_draws_uniform(rng, (float)op->scale[0], (float)op->scale[1]);
         const double target = area * (double)share;
-        const float log_ratio = uniform(rng, log_low, log_high);
-        const double ratio = (double)(float)exp_portable(log_ratio);
+        const float log_ratio = fm_draws_uniform(rng, log_low, log_high);
+        const double ratio = (double)(float)fm_draws_exp(log_ratio);
         /* nearbyint() rounds halves to even, as Python's round() does. */
         const double crop_width = nearbyint(sqrt(target * ratio));
         const double crop_height = nearbyint(sqrt(target / ratio));
@@ -100,6 +59,34 @@ static int32_t center_start(int32_t size, int32_t crop_size) {
 static fm_box center_crop(const fm_op *op, int32_t width, int32_t height) {
     return (fm_box){.left = center_start(width, op->width),
                     .top = center_start(height, op->height),
+                    .width = op->width,
+                    .height = op->height};
+}
+
+/*
+ * RandomCrop: the box that is taken of the image as it comes, without its padding; *draw tells of
+ * the padded one, as torchvision does. Without rows where the image is too small.
+ */
+static fm_box moving_crop(const fm_op *op, fm_rng *rng, int32_t width, int32_t height,
+                          fm_draw *draw) {
+    int64_t left = (int64_t)op->values[0], top = (int64_t)op->values[1];
+    int64_t padded_width = left + width + (int64_t)op->values[2];
+    int64_t padded_height = top + height + (int64_t)op->values[3];
+    if (op->values[5] != 0 && padded_width < op->width) {
+        left += op->width - padded_width;
+        padded_width += 2 * (op->width - padded_width);
+    }
+    if (op->values[5] != 0 && padded_height < op->height) {
+        top += op->height - padded_height;
+        padded_height += 2 * (op->height - padded_height);
+    }
+    if (padded_width < op->width || padded_height < op->height) return (fm_box){0};
+    draw->top = (int32_t)fm_rng_below(rng, (uint32_t)(padded_height - op->height) + 1);
+    draw->left = (int32_t)fm_rng_below(rng, (uint32_t)(padded_width - op->width) + 1);
+    draw->height = op->height;
+    draw->width = op->width;
+    return (fm_box){.left = draw->left - (int32_t)left,
+                    .top = draw->top - (int32_t)top,
                     .width = op->width,
                     .height = op->height};
 }
@@ -200,75 +187,143 @@ static void take_resize(chain_state *chain, double width, double height) {
     chain->resized = true;
 }
 
-static fm_draw crop_draw(fm_op_kind kind, fm_box crop) {
-    return (fm_draw){.kind = kind,
-                     .top = crop.top,
-                     .left = crop.left,
-                     .height = crop.height,
-                     .width = crop.width};
+/* Notes the box of a crop, or the size of a result. */
+static void set_box(fm_draw *draw, fm_box crop) {
+    draw->top = crop.top;
+    draw->left = crop.left;
+    draw->height = crop.height;
+    draw->width = crop.width;
 }
 
-/* Applies one op and says what it did. */
+static int apply_resize(chain_state *chain, const fm_op *op, fm_draw *draw, fm_error *error) {
+    const int32_t width = chain->form.window.width, height = chain->form.window.height;
+    double new_width, new_height;
+    resized_size(op, width, height, &new_width, &new_height);
+    if (new_width > INT32_MAX || new_height > INT32_MAX)
+        return fm_error_set(error, FM_ERR_LIMIT,
+                            "resizing an image of %d x %d pixels to a shorter edge of %d would "
+                            "give a side of over 2^31 pixels",
+                            (int)width, (int)height, (int)op->height);
+    set_box(draw, whole((int32_t)new_width, (int32_t)new_height));
+    take_resize(chain, new_width, new_height);
+    return FM_OK;
+}
+
+static void apply_random_crop(chain_state *chain, const fm_op *op, fm_rng *rng, fm_draw *draw) {
+    const fm_box crop =
+        moving_crop(op, rng, chain->form.window.width, chain->form.window.height, draw);
+    if (crop.width) {
+        take_crop(chain, crop);
+        return;
+    }
+    chain->no_form = "a crop larger than the image";
+    chain->form.window.width = op->width;
+    chain->form.window.height = op->height;
+}
+
+static void apply_pad(chain_state *chain, const fm_op *op) {
+    const double *const padding = op->values;
+    take_crop(
+        chain,
+        (fm_box){.left = -(int32_t)padding[0],
+                 .top = -(int32_t)padding[1],
+                 .width = chain->form.window.width + (int32_t)padding[0] + (int32_t)padding[2],
+                 .height = chain->form.window.height + (int32_t)padding[1] + (int32_t)padding[3]});
+    if (chain->form.window.width > FM_MAX_SIDE || chain->form.window.height > FM_MAX_SIDE)
+        chain->no_form = "a side over 65,535 pixels";
+}
+
+/* Applies one op and says what it did. Only some kinds change where pixels come from. */
 static int apply(chain_state *chain, const fm_op *op, fm_rng *rng, fm_draw *draw, fm_error *error) {
     const int32_t width = chain->form.window.width, height = chain->form.window.height;
+    *draw = (fm_draw){.kind = op->kind};
     fm_box crop;
-    double new_width, new_height;
     switch (op->kind) {
     case FM_OP_RESIZE:
-        resized_size(op, width, height, &new_width, &new_height);
-        if (new_width > INT32_MAX || new_height > INT32_MAX)
-            return fm_error_set(error, FM_ERR_LIMIT,
-                                "resizing an image of %d x %d pixels to a shorter edge of %d would "
-                                "give a side of over 2^31 pixels",
-                                (int)width, (int)height, (int)op->height);
-        *draw = crop_draw(op->kind, whole((int32_t)new_width, (int32_t)new_height));
-        take_resize(chain, new_width, new_height);
-        return FM_OK;
+        return apply_resize(chain, op, draw, error);
     case FM_OP_CENTER_CROP:
         crop = center_crop(op, width, height);
-        *draw = crop_draw(op->kind, crop);
+        set_box(draw, crop);
         take_crop(chain, crop);
         return FM_OK;
     case FM_OP_RANDOM_RESIZED_CROP:
         crop = random_crop(op, rng, width, height);
-        *draw = crop_draw(op->kind, crop);
+        set_box(draw, crop);
         take_crop(chain, crop);
         take_resize(chain, op->width, op->height);
         return FM_OK;
-    case FM_OP_RANDOM_HORIZONTAL_FLIP:
-        /* torch compares in float32. */
-        *draw = (fm_draw){.kind = op->kind, .flip = fm_rng_f32(rng) < (float)op->p};
-        chain->form.flip ^= draw->flip;
+    case FM_OP_RANDOM_CROP:
+        apply_random_crop(chain, op, rng, draw);
+        return FM_OK;
+    case FM_OP_PAD:
+        apply_pad(chain, op);
+        return FM_OK;
+    default:
+        fm_draws_make(op, rng, width, height, draw);
+        if (op->kind == FM_OP_RANDOM_HORIZONTAL_FLIP) chain->form.flip ^= draw->flip;
         return FM_OK;
     }
-    return fm_error_set(error, FM_ERR_ARGUMENT, "unknown kind of op: %d", (int)op->kind);
 }
 
-/* Runs all ops; chain->no_form tells whether the form holds. */
-static int run(chain_state *chain, const fm_op *ops, size_t n_ops, const fm_draw_key *key,
-               int32_t width, int32_t height, fm_draw *draws, fm_error *error) {
+/* Marks the ops within number i that its draw leaves out. */
+static void leave_out(const fm_op *ops, size_t i, const fm_draw *draw, bool *left_out) {
+    const size_t n_within = (size_t)ops[i].n_within;
+    size_t child = i + 1, number = 0;
+    for (size_t k = i + 1; k <= i + n_within; k++) {
+        const size_t after_child = child + 1 + (size_t)ops[child].n_within;
+        if (k == after_child) {
+            child = k;
+            number++;
+        }
+        const bool other = ops[i].kind == FM_OP_RANDOM_CHOICE && number != (size_t)draw->values[0];
+        const bool none = ops[i].kind == FM_OP_RANDOM_APPLY && !draw->flip;
+        left_out[k] = left_out[i] || other || none;
+    }
+}
+
+static fm_geometry identity(int32_t width, int32_t height) {
+    return (fm_geometry){.source = whole(width, height),
+                         .resized_width = width,
+                         .resized_height = height,
+                         .window = whole(width, height)};
+}
+
+/*
+ * Runs all ops. The first n_formed of them make up chain->form; chain->no_form tells whether it
+ * holds. What comes behind them is only followed in its draws and sizes.
+ */
+static int run(chain_state *chain, const fm_op *ops, size_t n_ops, size_t n_formed,
+               const fm_draw_key *key, int32_t width, int32_t height, fm_draw *draws,
+               fm_error *error) {
     if (width < 1 || width > FM_MAX_SIDE || height < 1 || height > FM_MAX_SIDE)
         return fm_error_set(error, FM_ERR_LIMIT,
                             "image of %d x %d pixels; allowed are 1 to 65,535 a side", (int)width,
                             (int)height);
-    chain->form = (fm_geometry){.source = whole(width, height),
-                                .resized_width = width,
-                                .resized_height = height,
-                                .window = whole(width, height)};
-    for (size_t i = 0; i < n_ops; i++) {
+    chain->form = identity(width, height);
+    chain_state after = {0};
+    bool left_out[FM_MAX_OPS] = {false};
+    for (size_t i = 0; i < (draws ? n_ops : n_formed); i++) {
         fm_rng rng = fm_rng_init(key, (uint32_t)i);
-        fm_draw draw;
-        const int status = apply(chain, &ops[i], &rng, &draw, error);
+        fm_draw draw = {.kind = ops[i].kind};
+        if (i == n_formed)
+            after.form = identity(chain->form.window.width, chain->form.window.height);
+        int status = FM_OK;
+        if (!left_out[i])
+            status = apply(i < n_formed ? chain : &after, &ops[i], &rng, &draw, error);
         if (status) return status;
+        if (ops[i].n_within) leave_out(ops, i, &draw, left_out);
+        if (i >= n_formed) after.form = identity(after.form.window.width, after.form.window.height);
         if (draws) draws[i] = draw;
     }
+    if (after.no_form) chain->no_form = after.no_form;
     return FM_OK;
 }
 
-int fm_geometry_locate(const fm_op *ops, size_t n_ops, const fm_draw_key *key, int32_t width,
-                       int32_t height, fm_geometry *out, fm_draw *draws, fm_error *error) {
+int fm_geometry_locate(const fm_op *ops, size_t n_ops, size_t n_formed, const fm_draw_key *key,
+                       int32_t width, int32_t height, fm_geometry *out, fm_draw *draws,
+                       fm_error *error) {
     chain_state chain = {0};
-    const int status = run(&chain, ops, n_ops, key, width, height, draws, error);
+    const int status = run(&chain, ops, n_ops, n_formed, key, width, height, draws, error);
     if (status) return status;
     if (chain.no_form)
         return fm_error_set(error, FM_ERR_LIMIT,
@@ -281,5 +336,5 @@ int fm_geometry_locate(const fm_op *ops, size_t n_ops, const fm_draw_key *key, i
 int fm_geometry_draw(const fm_op *ops, size_t n_ops, const fm_draw_key *key, int32_t width,
                      int32_t height, fm_draw *draws, fm_error *error) {
     chain_state chain = {0};
-    return run(&chain, ops, n_ops, key, width, height, draws, error);
+    return run(&chain, ops, n_ops, 0, key, width, height, draws, error);
 }

@@ -11,8 +11,16 @@
 typedef struct fm_plan {
     fm_op ops[FM_MAX_OPS];
     size_t n_ops;
+    /* The first n_front ops are geometry: one resample from the decoded rows. Where that is all but
+     * a RANDOM_ERASING, it writes to the batch; else an image, which the others work on. */
+    size_t n_front;
+    bool augments;                     /* there are others */
+    bool erases;                       /* the last op is RANDOM_ERASING */
+    int32_t front_width, front_height; /* of that image; 0 where it depends on the sample */
+    uint64_t most_px;    /* pixels that an image may have between ops; larger ones are refused */
+    int32_t in_channels; /* of the images that come */
+    int32_t channels;    /* of the result, 3 or 1 */
     int32_t out_width, out_height;
-    int32_t channels;            /* 3, or 1: grey */
     int32_t in_width, in_height; /* of every image; 0: any */
     fm_dtype dtype;
     fm_layout layout;
@@ -25,6 +33,9 @@ typedef struct fm_plan {
         uint32_t bits[3][256]; /* the same as bits; a 16-bit type's in the lower half */
     };
 } fm_plan;
+
+/* Most pixels of an image between ops where the plan does not say how many it has. */
+#define FM_PLAN_MOST_PX ((uint64_t)1 << 24)
 
 /* Checks *transform and fills *plan (caller's memory). FM_ERR_ARGUMENT names the op and value. */
 int fm_plan_init(fm_plan *plan, const fm_transform *transform, fm_error *error);

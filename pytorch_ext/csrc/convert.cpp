@@ -49,9 +49,27 @@ void release(void *, void *, void *handle) {
     PyGILState_Release(gil);
 }
 
+bool values_from_sequence(PyObject *sequence, fm_op *op) {
+    const Py_ssize_t n = PySequence_Size(sequence);
+    if (n < 0) return false;
+    if (n > FM_N_OP_VALUES) {
+        PyErr_Format(PyExc_ValueError, "an op has %zd values; %d at most", n, FM_N_OP_VALUES);
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *const value = PySequence_GetItem(sequence, i);
+        if (!value) return false;
+        op->values[i] = PyFloat_AsDouble(value);
+        Py_DECREF(value);
+        if (PyErr_Occurred()) return false;
+    }
+    return true;
+}
+
 // The Op of recognition/plan.py, field by field; behind the semicolon, what an error says.
-constexpr char op_format[] = "iiiidddddi;an op must be a tuple (kind, height, width, max_size, "
-                             "scale_low, scale_high, ratio_low, ratio_high, p, filter)";
+constexpr char op_format[] = "iiiidddddiiiO;an op must be a tuple (kind, height, width, max_size, "
+                             "scale_low, scale_high, ratio_low, ratio_high, p, filter, n_children, "
+                             "n_within, values)";
 
 bool op_from_tuple(PyObject *item, fm_op *op) {
     if (!PyTuple_Check(item)) {
@@ -59,9 +77,11 @@ bool op_from_tuple(PyObject *item, fm_op *op) {
         return false;
     }
     int kind = 0, filter = 0;
+    PyObject *values = nullptr;
     if (!PyArg_ParseTuple(item, op_format, &kind, &op->height, &op->width, &op->max_size,
                           &op->scale[0], &op->scale[1], &op->ratio[0], &op->ratio[1], &op->p,
-                          &filter))
+                          &filter, &op->n_children, &op->n_within, &values) ||
+        !values_from_sequence(values, op))
         return false;
     op->kind = static_cast<fm_op_kind>(kind);
     op->filter = static_cast<fm_filter>(filter);
@@ -192,6 +212,7 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
                                         "value_table",
                                         "resize_order",
                                         "layout",
+                                        "channels",
                                         "n_threads",
                                         "prefetch_batches",
                                         "memory_budget_bytes",

@@ -113,9 +113,7 @@ int loader_init(PyObject *object, PyObject *args, PyObject *kwargs) {
     fm_loader_stats(self->handle, &stats);
     self->slot_bytes = Py_ssize_t(stats.slot_bytes);
     fm_loader_out_size(self->handle, &self->height, &self->width);
-    self->channels = 3;
-    if (self->config->config.arrays.images && self->config->config.transform.in_channels == 1)
-        self->channels = 1;
+    self->channels = fm_loader_out_channels(self->handle);
     return set_sections(self) ? 0 : -1;
 }
 
@@ -310,6 +308,18 @@ PyObject *loader_fallback_done(PyObject *object, PyObject *args) {
 
 // ---- diagnostics --------------------------------------------------------------------------------
 
+PyObject *tuple_from(const double *values, int n) {
+    PyObject *const tuple = PyTuple_New(n);
+    for (int i = 0; tuple && i < n; i++) {
+        PyObject *const value = PyFloat_FromDouble(values[i]);
+        if (!value || PyTuple_SetItem(tuple, i, value)) {
+            Py_DECREF(tuple);
+            return nullptr;
+        }
+    }
+    return tuple;
+}
+
 PyObject *loader_draws(PyObject *object, PyObject *args) {
     Loader *const self = as_loader(object);
     unsigned long long seed;
@@ -327,9 +337,11 @@ PyObject *loader_draws(PyObject *object, PyObject *args) {
     PyObject *const list = PyList_New(0);
     for (size_t i = 0; list && i < self->config->ops.size(); i++) {
         const fm_draw &draw = draws[i];
+        PyObject *const values = tuple_from(draw.values, draw.n_values);
         PyObject *const item =
-            Py_BuildValue("iiiiiO", int(draw.kind), draw.top, draw.left, draw.height, draw.width,
-                          draw.flip ? Py_True : Py_False);
+            values ? Py_BuildValue("iiiiiON", int(draw.kind), draw.top, draw.left, draw.height,
+                                   draw.width, draw.flip ? Py_True : Py_False, values)
+                   : nullptr;
         if (!item || PyList_Append(list, item)) {
             Py_XDECREF(item);
             Py_DECREF(list);

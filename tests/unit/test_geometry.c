@@ -41,7 +41,7 @@ static void assert_box(fm_box box, int32_t left, int32_t top, int32_t width, int
 static fm_geometry located(const fm_op *ops, size_t n_ops, int32_t width, int32_t height) {
     fm_geometry geometry;
     fm_error error;
-    if (fm_geometry_locate(ops, n_ops, &key, width, height, &geometry, NULL, &error))
+    if (fm_geometry_locate(ops, n_ops, n_ops, &key, width, height, &geometry, NULL, &error))
         fail_msg("%s", error.message);
     return geometry;
 }
@@ -53,8 +53,9 @@ static void assert_no_form(const fm_op *ops, size_t n_ops, int32_t width, int32_
     fm_error error;
     memset(draws, 0, sizeof(draws));
     memset(alone, 0, sizeof(alone));
-    assert_int_equal(fm_geometry_locate(ops, n_ops, &key, width, height, &geometry, draws, &error),
-                     FM_ERR_LIMIT);
+    assert_int_equal(
+        fm_geometry_locate(ops, n_ops, n_ops, &key, width, height, &geometry, draws, &error),
+        FM_ERR_LIMIT);
     assert_non_null(strstr(error.message, reason));
     assert_int_equal(fm_geometry_draw(ops, n_ops, &key, width, height, alone, &error), FM_OK);
     assert_memory_equal(draws, alone, n_ops * sizeof(*draws));
@@ -147,7 +148,7 @@ static void random_crops_stay_inside_and_are_pure(void **state) {
         fm_draw draws[2];
         memset(&geometry, 0, sizeof(geometry));
         memset(&again, 0, sizeof(again));
-        if (fm_geometry_locate(ops, 2, &own, width, height, &geometry, draws, NULL)) continue;
+        if (fm_geometry_locate(ops, 2, 2, &own, width, height, &geometry, draws, NULL)) continue;
         assert_true(geometry.source.left >= 0 && geometry.source.top >= 0);
         assert_true(geometry.source.width >= 1 && geometry.source.height >= 1);
         assert_true(geometry.source.left + geometry.source.width <= width);
@@ -157,7 +158,7 @@ static void random_crops_stay_inside_and_are_pure(void **state) {
         assert_int_equal(draws[1].left, draws[0].flip
                                             ? width - geometry.source.left - geometry.source.width
                                             : geometry.source.left);
-        assert_int_equal(fm_geometry_locate(ops, 2, &own, width, height, &again, NULL, NULL),
+        assert_int_equal(fm_geometry_locate(ops, 2, 2, &own, width, height, &again, NULL, NULL),
                          FM_OK);
         assert_memory_equal(&geometry, &again, sizeof(geometry));
     }
@@ -206,7 +207,7 @@ static void impossible_images_are_refused(void **state) {
     const fm_op op = center(4, 4);
     static const int32_t bad[] = {0, -1, 65536};
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(fm_geometry_locate(&op, 1, &key, bad[i], 5, &geometry, NULL, NULL),
+        assert_int_equal(fm_geometry_locate(&op, 1, 1, &key, bad[i], 5, &geometry, NULL, NULL),
                          FM_ERR_LIMIT);
         assert_int_equal(fm_geometry_draw(&op, 1, &key, 5, bad[i], &draw, NULL), FM_ERR_LIMIT);
     }

@@ -75,7 +75,7 @@ static void chains_without_one_size_or_form_are_refused(void **state) {
                        "op 0 (Resize)");
     fm_op many[FM_MAX_OPS + 1];
     for (int i = 0; i <= FM_MAX_OPS; i++) many[i] = center;
-    assert_ops_refused(many, FM_MAX_OPS + 1, "17 ops", "16");
+    assert_ops_refused(many, FM_MAX_OPS + 1, "65 ops", "64");
 }
 
 static void values_out_of_range_are_named(void **state) {

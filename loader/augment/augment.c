@@ -1,0 +1,444 @@
+#define _GNU_SOURCE
+#include "augment/augment.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "augment/affine.h"
+#include "augment/color.h"
+#include "augment/take.h"
+
+struct fm_augment {
+    fm_color_kernels color;
+    size_t most_bytes;
+    uint8_t *memory[2];               /* of images */
+    int32_t *columns, *rows, *padded; /* maps; columns and padded are as long as rows */
+    fm_image image;                   /* what the operations have come to */
+    int at;                           /* the memory that it lies in; -1: the caller's */
+};
+
+uint64_t fm_augment_scratch_bytes(size_t most_bytes, int32_t most_side) {
+    return 2 * ((uint64_t)most_bytes + FM_IMAGE_SLACK) + 3 * sizeof(int32_t) * (uint64_t)most_side;
+}
+
+int fm_augment_open(fm_augment **out, fm_cpu_tier tier, size_t most_bytes, int32_t most_side,
+                    fm_mem_counter *counter, fm_error *error) {
+    fm_augment *const augment = fm_mem_zalloc(counter, 1, sizeof(*augment));
+    *out = augment;
+    if (!augment) return fm_error_set(error, FM_ERR_NOMEM, "no memory for augmentations");
+    fm_color_init(&augment->color, tier);
+    augment->most_bytes = most_bytes;
+    for (int i = 0; i < 2; i++)
+        augment->memory[i] = fm_mem_alloc(counter, most_bytes + FM_IMAGE_SLACK, 1);
+    augment->columns = fm_mem_alloc(counter, 3 * (size_t)most_side, sizeof(int32_t));
+    if (!augment->memory[0] || !augment->memory[1] || !augment->columns) {
+        fm_augment_close(out);
+        return fm_error_set(error, FM_ERR_NOMEM, "no memory for images of %zu bytes", most_bytes);
+    }
+    augment->rows = augment->columns + most_side;
+    augment->padded = augment->rows + most_side;
+    return FM_OK;
+}
+
+void fm_augment_close(fm_augment **augment) {
+    if (!augment || !*augment) return;
+    fm_mem_free((*augment)->memory[0]);
+    fm_mem_free((*augment)->memory[1]);
+    fm_mem_free((*augment)->columns);
+    fm_mem_free(*augment);
+    *augment = NULL;
+}
+
+/* ---- images ---------------------------------------------------------------------------------- */
+
+static int check_size(const fm_augment *augment, const fm_image *image, fm_error *error) {
+    if (image->width > 0 && image->height > 0 && fm_image_bytes(image) <= augment->most_bytes)
+        return FM_OK;
+    return fm_error_set(error, FM_ERR_LIMIT,
+                        "an image of %d x %d pixels before an augmentation; natively it may have "
+                        "%zu",
+                        (int)image->width, (int)image->height,
+                        augment->most_bytes / (size_t)image->channels);
+}
+
+int fm_augment_room(fm_augment *augment, int32_t width, int32_t height, int32_t channels,
+                    fm_image *image, fm_error *error) {
+    augment->image = (fm_image){augment->memory[0], width, height, channels};
+    augment->at = 0;
+    *image = augment->image;
+    return check_size(augment, image, error);
+}
+
+int fm_augment_from(fm_augment *augment, const fm_image *image, fm_error *error) {
+    augment->image = *image;
+    augment->at = -1;
+    return check_size(augment, image, error);
+}
+
+/* Copies the caller's image, so that it can be written and read a little behind its end. */
+static void own(fm_augment *augment) {
+    if (augment->at >= 0) return;
+    memcpy(augment->memory[0], augment->image.px, fm_image_bytes(&augment->image));
+    augment->image.px = augment->memory[0];
+    augment->at = 0;
+}
+
+const fm_image *fm_augment_image(fm_augment *augment) {
+    own(augment);
+    return &augment->image;
+}
+
+static uint8_t *other_memory(const fm_augment *augment) {
+    return augment->memory[augment->at == 0 ? 1 : 0];
+}
+
+/* The image's successor is written. */
+static void move_to(fm_augment *augment, const fm_image *out) {
+    augment->image = *out;
+    augment->at = out->px == augment->memory[0] ? 0 : 1;
+}
+
+/* ---- crops and paddings ---------------------------------------------------------------------- */
+
+static int refuse_padding(fm_error *error) {
+    return fm_error_set(error, FM_ERR_LIMIT,
+                        "padding by a mirror image of more pixels than the image has is not done "
+                        "natively");
+}
+
+static int take(fm_augment *augment, int32_t width, int32_t height, const uint8_t fill[3],
+                fm_error *error) {
+    const fm_image out = {other_memory(augment), width, height, augment->image.channels};
+    const int status = check_size(augment, &out, error);
+    if (status) return status;
+    fm_take(&augment->image, &out, augment->columns, augment->rows, fill);
+    move_to(augment, &out);
+    return FM_OK;
+}
+
+static void take_fill(const double values[3], uint8_t fill[3]) {
+    for (int i = 0; i < 3; i++) fill[i] = (uint8_t)values[i];
+}
+
+static int center_crop(fm_augment *augment, const fm_draw *draw, fm_error *error) {
+    static const uint8_t black[3];
+    const fm_image *const in = &augment->image;
+    fm_take_map(augment->columns, draw->width, draw->left, in->width, FM_PAD_CONSTANT);
+    fm_take_map(augment->rows, draw->height, draw->top, in->height, FM_PAD_CONSTANT);
+    return take(augment, draw->width, draw->height, black, error);
+}
+
+static int pad(fm_augment *augment, const fm_op *op, fm_error *error) {
+    const fm_image *const in = &augment->image;
+    const fm_pad_mode mode = (fm_pad_mode)(int)op->values[4];
+    const int32_t left = (int32_t)op->values[0], top = (int32_t)op->values[1];
+    const fm_image out = {NULL, in->width + left + (int32_t)op->values[2],
+                          in->height + top + (int32_t)op->values[3], in->channels};
+    uint8_t fill[3];
+    take_fill(op->values + 6, fill);
+    const int status = check_size(augment, &out, error);
+    if (status) return status;
+    if (!fm_take_map(augment->columns, out.width, -left, in->width, mode) ||
+        !fm_take_map(augment->rows, out.height, -top, in->height, mode))
+        return refuse_padding(error);
+    return take(augment, out.width, out.height, fill, error);
+}
+
+/*
+ * RandomCrop on one axis: n pixels from `start` on, of an image that is padded first by before and
+ * after pixels, and then, where it is still too small, by what lacks on either side.
+ */
+static bool crop_map(int32_t *map, int32_t *padded, int32_t n, int32_t start, int32_t size,
+                     int32_t before, int32_t after, bool if_needed, fm_pad_mode mode) {
+    const int32_t padded_size = before + size + after;
+    const int32_t lacking = if_needed && padded_size < n ? n - padded_size : 0;
+    if (lacking == 0) return fm_take_map(map, n, start - before, size, mode);
+    if (!fm_take_map(padded, padded_size, -before, size, mode)) return false;
+    if (!fm_take_map(map, n, start - lacking, padded_size, mode)) return false;
+    fm_take_chain(map, n, padded);
+    return true;
+}
+
+static int random_crop(fm_augment *augment, const fm_op *op, const fm_draw *draw, fm_error *error) {
+    const fm_image *const in = &augment->image;
+    const double *const v = op->values;
+    const fm_pad_mode mode = (fm_pad_mode)(int)v[4];
+    const bool if_needed = v[5] != 0;
+    uint8_t fill[3];
+    take_fill(v + 6, fill);
+    if (draw->width == 0)
+        return fm_error_set(error, FM_ERR_LIMIT,
+                            "a crop of %d x %d pixels from an image of %d x %d", (int)op->width,
+                            (int)op->height, (int)in->width, (int)in->height);
+    if (!crop_map(augment->columns, augment->padded, op->width, draw->left, in->width,
+                  (int32_t)v[0], (int32_t)v[2], if_needed, mode) ||
+        !crop_map(augment->rows, augment->padded, op->height, draw->top, in->height, (int32_t)v[1],
+                  (int32_t)v[3], if_needed, mode))
+        return refuse_padding(error);
+    return take(augment, op->width, op->height, fill, error);
+}
+
+/* ---- affine maps ----------------------------------------------------------------------------- */
+
+static void map_affine(fm_augment *augment, const fm_affine *affine, fm_filter filter,
+                       const uint8_t fill[3]) {
+    own(augment);
+    fm_image out = augment->image;
+    out.px = other_memory(augment);
+    fm_affine_map(&augment->image, &out, affine, filter, fill, augment->columns);
+    move_to(augment, &out);
+}
+
+static void turn_quarters(fm_augment *augment, int n_quarters) {
+    fm_image out = augment->image;
+    out.px = other_memory(augment);
+    fm_affine_quarter(&augment->image, &out, n_quarters);
+    move_to(augment, &out);
+}
+
+/* Python's degrees % 360.0. */
+static double within_turn(double degrees) {
+    const double rest = fmod(degrees, 360.0);
+    return rest < 0 ? rest + 360.0 : rest;
+}
+
+/* Image.rotate(); center is NULL for the middle. */
+static void rotate(fm_augment *augment, double degrees, const double *center, fm_filter filter,
+                   const uint8_t fill[3]) {
+    const double angle = within_turn(degrees);
+    const int32_t width = augment->image.width, height = augment->image.height;
+    if (!center && angle == 0) return;
+    if (!center && angle == 180) {
+        own(augment);
+        fm_take_horizontal_flip(&augment->image);
+        fm_take_vertical_flip(&augment->image);
+    } else if (!center && (angle == 90 || angle == 270) && width == height) {
+        turn_quarters(augment, angle == 90 ? 1 : 3);
+    } else {
+        const fm_affine affine = fm_affine_rotation(angle, center ? center[0] : width / 2.0,
+                                                    center ? center[1] : height / 2.0);
+        map_affine(augment, &affine, filter, fill);
+    }
+}
+
+static void random_rotation(fm_augment *augment, const fm_op *op, const fm_draw *draw) {
+    uint8_t fill[3];
+    take_fill(op->values + 5, fill);
+    rotate(augment, draw->values[0], op->values[2] != 0 ? op->values + 3 : NULL, op->filter, fill);
+}
+
+static void random_affine(fm_augment *augment, const fm_op *op, const fm_draw *draw) {
+    const double *const center = op->values + 12, *const drawn = draw->values;
+    const bool has_center = op->values[11] != 0;
+    uint8_t fill[3];
+    take_fill(op->values + 14, fill);
+    const fm_affine affine = fm_affine_inverse(has_center ? center[0] : augment->image.width * 0.5,
+                                               has_center ? center[1] : augment->image.height * 0.5,
+                                               drawn[0], drawn + 1, drawn[3], drawn + 4);
+    map_affine(augment, &affine, op->filter, fill);
+}
+
+/* ---- automatic augmentations ----------------------------------------------------------------- */
+
+/* math.degrees(math.atan(magnitude)) */
+static double slope_degrees(double magnitude) {
+    return atan(magnitude) * (180.0 / 3.14159265358979323846);
+}
+
+static void shear_or_translate(fm_augment *augment, const fm_op *op, fm_augmentation what,
+                               double magnitude, const uint8_t fill[3]) {
+    const double none[2] = {0, 0};
+    double pair[2] = {0, 0};
+    const bool shears = what == FM_AUGMENT_SHEAR_X || what == FM_AUGMENT_SHEAR_Y;
+    const bool upright = what == FM_AUGMENT_SHEAR_Y || what == FM_AUGMENT_TRANSLATE_Y;
+    pair[upright] = shears ? slope_degrees(magnitude) : trunc(magnitude);
+    const fm_affine affine = shears
+                                 ? fm_affine_inverse(0, 0, 0, none, 1, pair)
+                                 : fm_affine_inverse(augment->image.width * 0.5,
+                                                     augment->image.height * 0.5, 0, pair, 1, none);
+    map_affine(augment, &affine, op->filter, fill);
+}
+
+/* torchvision's _apply_op(), on an image that may be written. */
+static void augment_color(fm_augment *augment, const fm_op *op, fm_augmentation what,
+                          double magnitude) {
+    const fm_color_kernels *const color = &augment->color;
+    const fm_image *const image = &augment->image;
+    const float factor = (float)(1.0 + magnitude);
+    switch (what) {
+    case FM_AUGMENT_BRIGHTNESS:
+        fm_color_brightness(color, image, factor);
+        break;
+    case FM_AUGMENT_COLOR:
+        fm_color_saturation(color, image, factor);
+        break;
+    case FM_AUGMENT_CONTRAST:
+        fm_color_contrast(color, image, factor);
+        break;
+    case FM_AUGMENT_SHARPNESS:
+        fm_color_sharpness(color, image, other_memory(augment), factor);
+        break;
+    case FM_AUGMENT_POSTERIZE:
+        fm_color_posterize(image, (int)magnitude);
+        break;
+    case FM_AUGMENT_SOLARIZE:
+        fm_color_solarize(image, op->values[6] != 0 ? 255.0 * magnitude : magnitude);
+        break;
+    case FM_AUGMENT_AUTOCONTRAST:
+        fm_color_autocontrast(image);
+        break;
+    case FM_AUGMENT_EQUALIZE:
+        fm_color_equalize(image);
+        break;
+    case FM_AUGMENT_INVERT:
+        fm_color_invert(image);
+        break;
+    default:
+        break;
+    }
+}
+
+static void augment_automatically(fm_augment *augment, const fm_op *op, const fm_draw *draw) {
+    uint8_t fill[3];
+    take_fill(op->values + 3, fill);
+    for (int32_t i = 0; i + 1 < draw->n_values; i += 2) {
+        const fm_augmentation what = (fm_augmentation)(int)draw->values[i];
+        const double magnitude = draw->values[i + 1];
+        own(augment);
+        if (what == FM_AUGMENT_ROTATE)
+            rotate(augment, magnitude, NULL, op->filter, fill);
+        else if (what >= FM_AUGMENT_SHEAR_X && what <= FM_AUGMENT_TRANSLATE_Y)
+            shear_or_translate(augment, op, what, magnitude, fill);
+        else
+            augment_color(augment, op, what, magnitude);
+    }
+}
+
+static void color_jitter(fm_augment *augment, const fm_op *op, const fm_draw *draw) {
+    const fm_color_kernels *const color = &augment->color;
+    const fm_image *const image = &augment->image;
+    for (int i = 0; i < 4; i++) {
+        const int what = (int)draw->values[i];
+        const double factor = draw->values[4 + what];
+        if (!((int)op->values[8] >> what & 1)) continue;
+        if (what == 0) fm_color_brightness(color, image, (float)factor);
+        if (what == 1) fm_color_contrast(color, image, (float)factor);
+        if (what == 2) fm_color_saturation(color, image, (float)factor);
+        if (what == 3) fm_color_hue(color, image, factor);
+    }
+}
+
+/* ---- all ------------------------------------------------------------------------------------- */
+
+/* Does the children of an op that holds some, in the order of `numbers` or as they stand. */
+static int apply_children(fm_augment *augment, const fm_op *ops, const fm_draw *draws,
+                          fm_error *error) {
+    int32_t starts[FM_N_DRAW_VALUES];
+    int32_t child = 1;
+    const bool ordered = ops->kind == FM_OP_RANDOM_ORDER;
+    for (int32_t i = 0; i < ops->n_children; i++) {
+        const bool wanted = ops->kind != FM_OP_RANDOM_CHOICE || i == (int32_t)draws->values[0];
+        if (ordered) starts[i] = child;
+        if (!ordered && wanted) {
+            const int status = fm_augment_apply(augment, ops + child, draws + child, error);
+            if (status) return status;
+        }
+        child += 1 + ops[child].n_within;
+    }
+    for (int32_t i = 0; ordered && i < ops->n_children; i++) {
+        const int32_t start = starts[(int32_t)draws->values[i]];
+        const int status = fm_augment_apply(augment, ops + start, draws + start, error);
+        if (status) return status;
+    }
+    return FM_OK;
+}
+
+/* The ops that leave the image where it is. */
+static void apply_in_place(fm_augment *augment, const fm_op *op) {
+    fm_image *const image = &augment->image;
+    const fm_color_kernels *const color = &augment->color;
+    switch (op->kind) {
+    case FM_OP_RANDOM_HORIZONTAL_FLIP:
+        fm_take_horizontal_flip(image);
+        break;
+    case FM_OP_RANDOM_VERTICAL_FLIP:
+        fm_take_vertical_flip(image);
+        break;
+    case FM_OP_RANDOM_GRAYSCALE:
+        if (image->channels == 3) fm_color_grey(color, image, 3);
+        break;
+    case FM_OP_RANDOM_INVERT:
+        fm_color_invert(image);
+        break;
+    case FM_OP_RANDOM_POSTERIZE:
+        fm_color_posterize(image, (int)op->values[0]);
+        break;
+    case FM_OP_RANDOM_SOLARIZE:
+        fm_color_solarize(image, op->values[0]);
+        break;
+    case FM_OP_RANDOM_AUTOCONTRAST:
+        fm_color_autocontrast(image);
+        break;
+    case FM_OP_RANDOM_EQUALIZE:
+        fm_color_equalize(image);
+        break;
+    case FM_OP_RANDOM_ADJUST_SHARPNESS:
+        fm_color_sharpness(color, image, other_memory(augment), (float)op->values[0]);
+        break;
+    default:
+        break;
+    }
+}
+
+static int apply_grayscale(fm_augment *augment, const fm_op *op, fm_error *error) {
+    fm_image grey = augment->image;
+    grey.channels = (int32_t)op->values[0];
+    const int status = check_size(augment, &grey, error);
+    if (status) return status;
+    own(augment);
+    fm_color_grey(&augment->color, &augment->image, grey.channels);
+    return FM_OK;
+}
+
+int fm_augment_apply(fm_augment *augment, const fm_op *ops, const fm_draw *draws, fm_error *error) {
+    switch (ops->kind) {
+    case FM_OP_CENTER_CROP:
+        return center_crop(augment, draws, error);
+    case FM_OP_RANDOM_CROP:
+        return random_crop(augment, ops, draws, error);
+    case FM_OP_PAD:
+        return pad(augment, ops, error);
+    case FM_OP_GRAYSCALE:
+        return apply_grayscale(augment, ops, error);
+    case FM_OP_COLOR_JITTER:
+        own(augment);
+        color_jitter(augment, ops, draws);
+        return FM_OK;
+    case FM_OP_RANDOM_ROTATION:
+        random_rotation(augment, ops, draws);
+        return FM_OK;
+    case FM_OP_RANDOM_AFFINE:
+        random_affine(augment, ops, draws);
+        return FM_OK;
+    case FM_OP_TRIVIAL_AUGMENT_WIDE:
+    case FM_OP_RAND_AUGMENT:
+    case FM_OP_AUTO_AUGMENT:
+        augment_automatically(augment, ops, draws);
+        return FM_OK;
+    case FM_OP_RANDOM_APPLY:
+        return draws->flip ? apply_children(augment, ops, draws, error) : FM_OK;
+    case FM_OP_RANDOM_CHOICE:
+    case FM_OP_RANDOM_ORDER:
+        return apply_children(augment, ops, draws, error);
+    case FM_OP_RESIZE:
+    case FM_OP_RANDOM_RESIZED_CROP:
+    case FM_OP_RANDOM_ERASING:
+        return fm_error_set(error, FM_ERR_STATE, "kind %d is no operation on an image in memory",
+                            (int)ops->kind);
+    default:
+        if (!draws->flip) return FM_OK;
+        own(augment);
+        apply_in_place(augment, ops);
+        return FM_OK;
+    }
+}

@@ -1,0 +1,388 @@
+#define _GNU_SOURCE
+#include "augment/color.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Pixels that a loop takes apart into planes at a time. */
+#define BLOCK_PX 128
+
+#define BODY static inline __attribute__((always_inline))
+
+/* ---- the bodies of the kernels --------------------------------------------------------------- */
+
+/* Blend.c: between the two images nothing is cut off, as nothing lies outside. */
+BODY uint8_t mix(float base, float value, float factor) {
+    const float mixed = base + factor * (value - base);
+    return (uint8_t)(int32_t)(mixed <= 0.0f ? 0.0f : mixed >= 255.0f ? 255.0f : mixed);
+}
+
+/* L24 of Convert.c. */
+BODY uint32_t grey_of(uint32_t red, uint32_t green, uint32_t blue) {
+    return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16;
+}
+
+BODY void fade_body(uint8_t *px, size_t n, float base, float factor) {
+    for (size_t i = 0; i < n; i++) px[i] = mix(base, (float)px[i], factor);
+}
+
+BODY void blend_body(uint8_t *restrict px, const uint8_t *restrict base, size_t n, float factor) {
+    for (size_t i = 0; i < n; i++) px[i] = mix((float)base[i], (float)px[i], factor);
+}
+
+BODY void fade_to_grey_body(uint8_t *px, size_t n_px, float factor) {
+    for (size_t i = 0; i < n_px; i++) {
+        uint8_t *const at = px + 3 * i;
+        const uint8_t red = at[0], green = at[1], blue = at[2];
+        const float grey = (float)(int32_t)grey_of(red, green, blue);
+        at[0] = mix(grey, red, factor);
+        at[1] = mix(grey, green, factor);
+        at[2] = mix(grey, blue, factor);
+    }
+}
+
+BODY void grey_body(uint8_t *out, const uint8_t *px, size_t n_px) {
+    uint8_t block[BLOCK_PX];
+    for (size_t begin = 0; begin < n_px; begin += BLOCK_PX) {
+        const size_t n = n_px - begin < BLOCK_PX ? n_px - begin : BLOCK_PX;
+        const uint8_t *const from = px + 3 * begin;
+        for (size_t i = 0; i < n; i++)
+            block[i] = (uint8_t)grey_of(from[3 * i], from[3 * i + 1], from[3 * i + 2]);
+        memcpy(out + begin, block, n);
+    }
+}
+
+BODY uint64_t grey_sum_body(const uint8_t *px, size_t n_px) {
+    uint64_t sum = 0;
+    for (size_t begin = 0; begin < n_px; begin += BLOCK_PX) {
+        const size_t n = n_px - begin < BLOCK_PX ? n_px - begin : BLOCK_PX;
+        const uint8_t *const from = px + 3 * begin;
+        uint32_t part = 0;
+        for (size_t i = 0; i < n; i++)
+            part += grey_of(from[3 * i], from[3 * i + 1], from[3 * i + 2]);
+        sum += part;
+    }
+    return sum;
+}
+
+/* KERNEL1x3 of Filter.c: the sums' order counts. */
+BODY float smooth_row_of(const uint8_t *row, size_t i, size_t step, float middle) {
+    const float side = 1.0f / 13.0f;
+    return (float)row[i] * side + (float)row[i + step] * middle + (float)row[i + 2 * step] * side;
+}
+
+BODY void smooth_body(uint8_t *restrict out, const uint8_t *restrict above,
+                      const uint8_t *restrict row, const uint8_t *restrict below, size_t n,
+                      size_t step) {
+    const float side = 1.0f / 13.0f, centre = 5.0f / 13.0f;
+    for (size_t i = 0; i < n; i++) {
+        float sum = 0.5f;
+        sum += smooth_row_of(below, i, step, side);
+        sum += smooth_row_of(row, i, step, centre);
+        sum += smooth_row_of(above, i, step, side);
+        out[i] = (uint8_t)(int32_t)(sum > 255.0f ? 255.0f : sum);
+    }
+}
+
+/* ---- hue ------------------------------------------------------------------------------------- */
+
+/* Pixels of a block, one array for each value. */
+typedef struct hsv_block {
+    uint8_t hue[BLOCK_PX], saturation[BLOCK_PX];
+    int32_t value[BLOCK_PX];
+    int32_t sextant[BLOCK_PX];
+    float rest[BLOCK_PX], share[BLOCK_PX];
+} hsv_block;
+
+/* What hsv2rgb() works out of a hue, after its move, and of a saturation alone. */
+typedef struct hsv_tables {
+    int32_t sextant[256];
+    float rest[256], share[256];
+} hsv_tables;
+
+static void fill_tables(hsv_tables *tables, uint8_t shift) {
+    for (int i = 0; i < 256; i++) {
+        const float hue = (float)(uint8_t)(i + shift);
+        const int32_t sextant = (int32_t)floor((double)hue * 6.0 / 255.0);
+        tables->sextant[i] = sextant % 6;
+        tables->rest[i] = (float)((double)hue * 6.0 / 255.0 - (double)(float)sextant);
+        tables->share[i] = (float)((double)(float)i / 255.0);
+    }
+}
+
+/* rgb2hsv_row() of Convert.c. Of its quotients only two count, whichever channel is largest. */
+BODY void to_hsv(hsv_block *block, const uint8_t *px, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const int32_t red = px[3 * i], green = px[3 * i + 1], blue = px[3 * i + 2];
+        const int32_t green_blue_most = green > blue ? green : blue;
+        const int32_t green_blue_least = green < blue ? green : blue;
+        const int32_t most = red > green_blue_most ? red : green_blue_most;
+        const int32_t least = red < green_blue_least ? red : green_blue_least;
+        const int32_t range = most - least;
+        /* Without colour, divided by one what follows is 0. */
+        const float divisor = (float)(range ? range : 1);
+        const int32_t plus = red == most ? blue : green == most ? red : green;
+        const int32_t minus = red == most ? green : green == most ? blue : red;
+        const double turn = red == most ? 0.0 : green == most ? 2.0 : 4.0;
+        const float added = (float)(most - plus) / divisor;
+        const float taken = (float)(most - minus) / divisor;
+        const float sixths = (float)(turn + (double)added - (double)taken);
+        const double turns = (double)sixths / 6.0 + 1.0;
+        const float hue = (float)(turns >= 1.0 ? turns - 1.0 : turns);
+        const float saturation = (float)range / (float)(most ? most : 1);
+        block->hue[i] = (uint8_t)(int32_t)((double)hue * 255.0);
+        block->saturation[i] = (uint8_t)(int32_t)((double)saturation * 255.0);
+        block->value[i] = most;
+    }
+}
+
+/* round() of Pillow's double, for 0 to 255: no such product lies so close below a half that the
+ * sum is rounded up to the next number (tests: all of them). */
+BODY int32_t rounded(double value) { return (int32_t)(value + 0.5); }
+
+/* hsv2rgb() of Convert.c. Without colour all three come out as the value. */
+BODY void to_rgb(uint8_t *px, const hsv_block *block, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const float rest = block->rest[i], share = block->share[i];
+        const int32_t most = block->value[i], sextant = block->sextant[i];
+        const double value = (double)(float)most;
+        const int32_t low = rounded(value * (1.0 - (double)share));
+        const int32_t fall = rounded(value * (1.0 - (double)(share * rest)));
+        const int32_t rise = rounded(value * (1.0 - (double)share * (1.0 - (double)rest)));
+        const int32_t red = sextant == 0 || sextant == 5   ? most
+                            : sextant == 1                 ? fall
+                            : sextant == 2 || sextant == 3 ? low
+                                                           : rise;
+        const int32_t green = sextant == 1 || sextant == 2 ? most
+                              : sextant == 0               ? rise
+                              : sextant == 3               ? fall
+                                                           : low;
+        const int32_t blue = sextant == 3 || sextant == 4   ? most
+                             : sextant == 2                 ? rise
+                             : sextant == 0 || sextant == 1 ? low
+                                                            : fall;
+        px[3 * i] = (uint8_t)red;
+        px[3 * i + 1] = (uint8_t)green;
+        px[3 * i + 2] = (uint8_t)blue;
+    }
+}
+
+BODY void hue_body(uint8_t *px, size_t n_px, uint8_t shift) {
+    hsv_tables tables;
+    hsv_block block;
+    fill_tables(&tables, shift);
+    for (size_t begin = 0; begin < n_px; begin += BLOCK_PX) {
+        const size_t n = n_px - begin < BLOCK_PX ? n_px - begin : BLOCK_PX;
+        to_hsv(&block, px + 3 * begin, n);
+        for (size_t i = 0; i < n; i++) {
+            block.sextant[i] = tables.sextant[block.hue[i]];
+            block.rest[i] = tables.rest[block.hue[i]];
+            block.share[i] = tables.share[block.saturation[i]];
+        }
+        to_rgb(px + 3 * begin, &block, n);
+    }
+}
+
+/* ---- tiers ----------------------------------------------------------------------------------- */
+
+#define KERNELS(tier, attribute)                                                                   \
+    attribute static void fade_##tier(uint8_t *px, size_t n, float base, float factor) {           \
+        fade_body(px, n, base, factor);                                                            \
+    }                                                                                              \
+    attribute static void blend_##tier(uint8_t *px, const uint8_t *base, size_t n, float factor) { \
+        blend_body(px, base, n, factor);                                                           \
+    }                                                                                              \
+    attribute static void fade_to_grey_##tier(uint8_t *px, size_t n_px, float factor) {            \
+        fade_to_grey_body(px, n_px, factor);                                                       \
+    }                                                                                              \
+    attribute static void grey_##tier(uint8_t *out, const uint8_t *px, size_t n_px) {              \
+        grey_body(out, px, n_px);                                                                  \
+    }                                                                                              \
+    attribute static uint64_t grey_sum_##tier(const uint8_t *px, size_t n_px) {                    \
+        return grey_sum_body(px, n_px);                                                            \
+    }                                                                                              \
+    attribute static void hue_##tier(uint8_t *px, size_t n_px, uint8_t shift) {                    \
+        hue_body(px, n_px, shift);                                                                 \
+    }                                                                                              \
+    attribute static void smooth_##tier(uint8_t *out, const uint8_t *above, const uint8_t *row,    \
+                                        const uint8_t *below, size_t n, size_t step) {             \
+        smooth_body(out, above, row, below, n, step);                                              \
+    }                                                                                              \
+    static const fm_color_kernels kernels_##tier = {                                               \
+        fade_##tier,     blend_##tier, fade_to_grey_##tier, grey_##tier,                           \
+        grey_sum_##tier, hue_##tier,   smooth_##tier};
+
+KERNELS(scalar, )
+#if defined(__x86_64__)
+KERNELS(sse41, __attribute__((target("sse4.1"))))
+KERNELS(avx2, __attribute__((target("avx2"))))
+#endif
+
+void fm_color_init(fm_color_kernels *kernels, fm_cpu_tier tier) {
+    *kernels = kernels_scalar;
+#if defined(__x86_64__)
+    if (tier >= FM_CPU_SSE41) *kernels = kernels_sse41;
+    if (tier >= FM_CPU_AVX2) *kernels = kernels_avx2;
+#else
+    (void)tier;
+#endif
+}
+
+/* ---- ImageEnhance ---------------------------------------------------------------------------- */
+
+void fm_color_brightness(const fm_color_kernels *kernels, const fm_image *image, float factor) {
+    kernels->fade(image->px, fm_image_bytes(image), 0, factor);
+}
+
+static uint64_t sum_bytes(const uint8_t *px, size_t n) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < n; i++) sum += px[i];
+    return sum;
+}
+
+void fm_color_contrast(const fm_color_kernels *kernels, const fm_image *image, float factor) {
+    const size_t n_px = (size_t)image->width * (size_t)image->height;
+    if (n_px == 0) return;
+    const uint64_t sum =
+        image->channels == 1 ? sum_bytes(image->px, n_px) : kernels->grey_sum(image->px, n_px);
+    const int32_t mean = (int32_t)((double)sum / (double)n_px + 0.5);
+    kernels->fade(image->px, fm_image_bytes(image), (float)mean, factor);
+}
+
+void fm_color_saturation(const fm_color_kernels *kernels, const fm_image *image, float factor) {
+    if (image->channels == 1) return;
+    kernels->fade_to_grey(image->px, (size_t)image->width * (size_t)image->height, factor);
+}
+
+void fm_color_sharpness(const fm_color_kernels *kernels, const fm_image *image, uint8_t *scratch,
+                        float factor) {
+    /* The filter leaves the border as it is, and with it images that have nothing else. */
+    if (image->width < 3 || image->height < 3) return;
+    const size_t row_bytes = fm_image_row_bytes(image), px = (size_t)image->channels;
+    const size_t n_inner = row_bytes - 2 * px;
+    for (size_t y = 1; y + 1 < (size_t)image->height; y++) {
+        const uint8_t *const row = image->px + y * row_bytes;
+        kernels->smooth(scratch + y * row_bytes, row - row_bytes, row, row + row_bytes, n_inner,
+                        px);
+    }
+    for (size_t y = 1; y + 1 < (size_t)image->height; y++)
+        kernels->blend(image->px + y * row_bytes + px, scratch + y * row_bytes, n_inner, factor);
+}
+
+/* ---- others ---------------------------------------------------------------------------------- */
+
+void fm_color_hue(const fm_color_kernels *kernels, const fm_image *image, double factor) {
+    if (image->channels == 1) return;
+    kernels->hue(image->px, (size_t)image->width * (size_t)image->height,
+                 (uint8_t)(int32_t)(factor * 255));
+}
+
+void fm_color_grey(const fm_color_kernels *kernels, fm_image *image, int32_t channels) {
+    const size_t n_px = (size_t)image->width * (size_t)image->height;
+    if (image->channels == 3) kernels->grey(image->px, image->px, n_px);
+    image->channels = channels;
+    if (channels == 1) return;
+    /* From the end on, so that no grey is written over before it was read. */
+    for (size_t i = n_px; i-- > 0;) {
+        const uint8_t grey = image->px[i];
+        image->px[3 * i] = image->px[3 * i + 1] = image->px[3 * i + 2] = grey;
+    }
+}
+
+static void apply_table(const fm_image *image, const uint8_t table[256]) {
+    const size_t n = fm_image_bytes(image);
+    for (size_t i = 0; i < n; i++) image->px[i] = table[image->px[i]];
+}
+
+static void apply_tables(const fm_image *image, uint8_t tables[3][256]) {
+    if (image->channels == 1) {
+        apply_table(image, tables[0]);
+        return;
+    }
+    const size_t n = fm_image_bytes(image);
+    for (size_t i = 0; i < n; i += 3) {
+        image->px[i] = tables[0][image->px[i]];
+        image->px[i + 1] = tables[1][image->px[i + 1]];
+        image->px[i + 2] = tables[2][image->px[i + 2]];
+    }
+}
+
+void fm_color_invert(const fm_image *image) {
+    const size_t n = fm_image_bytes(image);
+    for (size_t i = 0; i < n; i++) image->px[i] = (uint8_t)~image->px[i];
+}
+
+void fm_color_posterize(const fm_image *image, int bits) {
+    const uint8_t mask = (uint8_t) ~((1 << (8 - bits)) - 1);
+    const size_t n = fm_image_bytes(image);
+    for (size_t i = 0; i < n; i++) image->px[i] &= mask;
+}
+
+void fm_color_solarize(const fm_image *image, double threshold) {
+    uint8_t table[256];
+    for (int i = 0; i < 256; i++) table[i] = (uint8_t)((double)i < threshold ? i : 255 - i);
+    apply_table(image, table);
+}
+
+static void count_values(const fm_image *image, uint32_t counts[3][256]) {
+    memset(counts, 0, 3 * sizeof(counts[0]));
+    const size_t n = fm_image_bytes(image);
+    if (image->channels == 1) {
+        for (size_t i = 0; i < n; i++) counts[0][image->px[i]]++;
+        return;
+    }
+    for (size_t i = 0; i < n; i += 3) {
+        counts[0][image->px[i]]++;
+        counts[1][image->px[i + 1]]++;
+        counts[2][image->px[i + 2]]++;
+    }
+}
+
+static void stretch(const uint32_t counts[256], uint8_t table[256]) {
+    int low = 0, high = 255;
+    while (low < 255 && !counts[low]) low++;
+    while (high > 0 && !counts[high]) high--;
+    const double scale = high > low ? 255.0 / (high - low) : 1;
+    const double offset = high > low ? -low * scale : 0;
+    for (int i = 0; i < 256; i++) {
+        const int value = (int)(i * scale + offset);
+        table[i] = (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
+    }
+}
+
+void fm_color_autocontrast(const fm_image *image) {
+    uint32_t counts[3][256];
+    uint8_t tables[3][256];
+    count_values(image, counts);
+    for (int32_t channel = 0; channel < image->channels; channel++)
+        stretch(counts[channel], tables[channel]);
+    apply_tables(image, tables);
+}
+
+static void spread(const uint32_t counts[256], uint8_t table[256]) {
+    uint64_t total = 0;
+    uint32_t last = 0, n_used = 0;
+    for (int i = 0; i < 256; i++) {
+        total += counts[i];
+        if (counts[i]) {
+            last = counts[i];
+            n_used++;
+        }
+    }
+    const uint64_t step = n_used > 1 ? (total - last) / 255 : 0;
+    uint64_t sum = step / 2;
+    for (int i = 0; i < 256; i++) {
+        const uint64_t value = step ? sum / step : (uint64_t)i;
+        table[i] = (uint8_t)(value > 255 ? 255 : value);
+        sum += counts[i];
+    }
+}
+
+void fm_color_equalize(const fm_image *image) {
+    uint32_t counts[3][256];
+    uint8_t tables[3][256];
+    count_values(image, counts);
+    for (int32_t channel = 0; channel < image->channels; channel++)
+        spread(counts[channel], tables[channel]);
+    apply_tables(image, tables);
+}

@@ -1,0 +1,229 @@
+#define _GNU_SOURCE
+#include "pipeline/pixels.h"
+
+#include <string.h>
+
+#include "augment/augment.h"
+#include "transform/half.h"
+#include "transform/store.h"
+
+/* A side of the image between front and augmentations, where the plan does not tell: the resample
+ * reserves scratch for it, and more as it comes. */
+#define LIKELY_SIDE 512
+
+struct fm_pixels {
+    const fm_plan *plan;
+    fm_plan front; /* what the resample follows: the plan, or its way to an image */
+    fm_resample *resample;
+    fm_augment *augment; /* NULL where the plan needs none */
+    fm_store store;
+    void *out;
+    fm_draw draws[FM_MAX_OPS];
+};
+
+static size_t most_bytes(const fm_plan *plan) { return 3 * (size_t)plan->most_px; }
+
+uint64_t fm_pixels_scratch_bytes(const fm_plan *plan) {
+    return plan->augments ? fm_augment_scratch_bytes(most_bytes(plan), FM_MAX_SIDE) : 0;
+}
+
+/* The resample of an augmenting plan writes an image in memory. */
+static void plan_front(fm_plan *front) {
+    front->dtype = FM_UINT8;
+    front->layout = FM_NHWC;
+    front->channels = 3;
+    front->stream = false;
+    front->out_width = front->front_width ? front->front_width : LIKELY_SIDE;
+    front->out_height = front->front_height ? front->front_height : LIKELY_SIDE;
+    front->sample_bytes = 3 * (size_t)front->out_width * (size_t)front->out_height;
+}
+
+int fm_pixels_open(fm_pixels **out, const fm_plan *plan, fm_mem_counter *counter, fm_error *error) {
+    fm_cpu_tier tier;
+    *out = NULL;
+    int status = fm_cpu_tier_get(&tier, error);
+    if (status) return status;
+    fm_pixels *const pixels = fm_mem_zalloc(counter, 1, sizeof(*pixels));
+    *out = pixels;
+    if (!pixels) return fm_error_set(error, FM_ERR_NOMEM, "no memory for a thread's pixels");
+    pixels->plan = plan;
+    pixels->front = *plan;
+    if (plan->augments) plan_front(&pixels->front);
+    fm_store_init(&pixels->store, plan, tier);
+    status = fm_resample_open(&pixels->resample, &pixels->front, counter, error);
+    if (!status && plan->augments)
+        status =
+            fm_augment_open(&pixels->augment, tier, most_bytes(plan), FM_MAX_SIDE, counter, error);
+    if (status) fm_pixels_close(out);
+    return status;
+}
+
+void fm_pixels_close(fm_pixels **pixels) {
+    if (!pixels || !*pixels) return;
+    fm_resample_close(&(*pixels)->resample);
+    fm_augment_close(&(*pixels)->augment);
+    fm_mem_free(*pixels);
+    *pixels = NULL;
+}
+
+fm_resample *fm_pixels_resample(fm_pixels *pixels) { return pixels->resample; }
+
+/* ---- the batch ------------------------------------------------------------------------------- */
+
+static size_t value_bytes(const fm_plan *plan) {
+    return plan->dtype == FM_UINT8 ? 1 : plan->dtype == FM_FLOAT32 ? 4 : 2;
+}
+
+static int store_image(const fm_pixels *pixels, const fm_image *image, fm_error *error) {
+    const fm_plan *const plan = pixels->plan;
+    const size_t width = (size_t)image->width, height = (size_t)image->height;
+    if (image->width != plan->out_width || image->height != plan->out_height)
+        return fm_error_set(
+            error, FM_ERR_LIMIT, "an image of %d x %d pixels, where the batch holds %d x %d",
+            (int)image->width, (int)image->height, (int)plan->out_width, (int)plan->out_height);
+    if (image->channels == 1) {
+        fm_store_grey(&pixels->store, pixels->out, image->px, width * height);
+        return FM_OK;
+    }
+    /* Grey pixels may have come as three bytes; a plan of one channel stores one of them. */
+    for (size_t row = 0; row < height; row++)
+        pixels->store.row(&pixels->store,
+                          (uint8_t *)pixels->out + row * width * pixels->store.px_bytes,
+                          image->px + 3 * row * width, image->width);
+    fm_store_drain(&pixels->store);
+    return FM_OK;
+}
+
+/* A value of the batch's type, from a number that the type holds. */
+static void value_of(fm_dtype dtype, double number, uint8_t value[4]) {
+    const float single = (float)number;
+    const uint16_t half = dtype == FM_FLOAT16 ? fm_float16_bits(single) : fm_bfloat16_bits(single);
+    if (dtype == FM_UINT8)
+        value[0] = (uint8_t)number;
+    else if (dtype == FM_FLOAT32)
+        memcpy(value, &single, sizeof(single));
+    else
+        memcpy(value, &half, sizeof(half));
+}
+
+/* RandomErasing. */
+static void erase(const fm_pixels *pixels) {
+    const fm_plan *const plan = pixels->plan;
+    const fm_draw *const draw = &pixels->draws[plan->n_ops - 1];
+    const size_t bytes = value_bytes(plan), channels = (size_t)plan->channels;
+    const size_t width = (size_t)plan->out_width, height = (size_t)plan->out_height;
+    const bool packed = plan->layout == FM_NHWC;
+    if (!draw->flip) return;
+    for (size_t channel = 0; channel < channels; channel++) {
+        uint8_t value[4];
+        value_of(plan->dtype, plan->ops[plan->n_ops - 1].values[channel], value);
+        for (size_t row = (size_t)draw->top; row < (size_t)(draw->top + draw->height); row++) {
+            const size_t first = row * width + (size_t)draw->left;
+            const size_t at =
+                packed ? first * channels + channel : first + channel * width * height;
+            uint8_t *to = (uint8_t *)pixels->out + at * bytes;
+            for (int32_t i = 0; i < draw->width; i++, to += packed ? channels * bytes : bytes)
+                memcpy(to, value, bytes);
+        }
+    }
+}
+
+/* The ops from number `first` on, the values, and what is erased. */
+static int finish(fm_pixels *pixels, size_t first, fm_error *error) {
+    const fm_plan *const plan = pixels->plan;
+    const size_t n = plan->n_ops - plan->erases;
+    for (size_t i = first; i < n; i += 1 + (size_t)plan->ops[i].n_within) {
+        const int status =
+            fm_augment_apply(pixels->augment, plan->ops + i, pixels->draws + i, error);
+        if (status) return status;
+    }
+    const int status = store_image(pixels, fm_augment_image(pixels->augment), error);
+    if (!status && plan->erases) erase(pixels);
+    return status;
+}
+
+/* ---- decoded rows ---------------------------------------------------------------------------- */
+
+int fm_pixels_begin(fm_pixels *pixels, const fm_draw_key *key, int32_t width, int32_t height,
+                    fm_box *needed, fm_error *error) {
+    const fm_plan *const plan = pixels->plan;
+    fm_geometry geometry;
+    fm_draw *const draws = plan->augments || plan->erases ? pixels->draws : NULL;
+    const int status = fm_geometry_locate(plan->ops, plan->n_ops, plan->n_front, key, width, height,
+                                          &geometry, draws, error);
+    if (status) return status;
+    if (plan->augments) {
+        pixels->front.out_width = geometry.window.width;
+        pixels->front.out_height = geometry.window.height;
+    }
+    return fm_resample_begin(pixels->resample, &geometry, needed, error);
+}
+
+int fm_pixels_start(fm_pixels *pixels, int32_t skip_px, int32_t row_px, void *out,
+                    fm_error *error) {
+    pixels->out = out;
+    if (pixels->plan->augments) {
+        fm_image image;
+        const int status = fm_augment_room(pixels->augment, pixels->front.out_width,
+                                           pixels->front.out_height, 3, &image, error);
+        if (status) return status;
+        out = image.px;
+    }
+    return fm_resample_start(pixels->resample, skip_px, row_px, out, error);
+}
+
+int fm_pixels_finish(fm_pixels *pixels, fm_error *error) {
+    const fm_plan *const plan = pixels->plan;
+    if (plan->augments) return finish(pixels, plan->n_front, error);
+    if (plan->erases) erase(pixels);
+    return FM_OK;
+}
+
+/* ---- arrays ---------------------------------------------------------------------------------- */
+
+/* Pixels of an array, R G B. */
+static void copy_px(uint8_t *to, const uint8_t *from, int32_t n, int32_t channels) {
+    if (channels == 3) {
+        memcpy(to, from, 3 * (size_t)n);
+        return;
+    }
+    for (int32_t i = 0; i < n; i++, to += 3) to[0] = to[1] = to[2] = from[i];
+}
+
+/* Copies what the resample needs of an array, row by row. */
+static int resample_array(fm_pixels *pixels, const fm_draw_key *key, const fm_image *in, void *out,
+                          fm_error *error) {
+    fm_box needed;
+    int status = fm_pixels_begin(pixels, key, in->width, in->height, &needed, error);
+    if (!status) status = fm_pixels_start(pixels, 0, needed.width, out, error);
+    if (status) return status;
+    uint8_t *rows[FM_RESAMPLE_ROWS];
+    const size_t row_bytes = fm_image_row_bytes(in);
+    const uint8_t *from =
+        in->px + (size_t)needed.top * row_bytes + (size_t)needed.left * (size_t)in->channels;
+    for (int32_t n; (n = fm_resample_rows(pixels->resample, rows, FM_RESAMPLE_ROWS)) > 0;) {
+        for (int32_t i = 0; i < n; i++, from += row_bytes)
+            copy_px(rows[i], from, needed.width, in->channels);
+        fm_resample_push(pixels->resample, n);
+    }
+    return fm_pixels_finish(pixels, error);
+}
+
+static bool resizes(const fm_plan *plan) {
+    for (size_t i = 0; i < plan->n_front; i++)
+        if (plan->ops[i].kind == FM_OP_RESIZE || plan->ops[i].kind == FM_OP_RANDOM_RESIZED_CROP)
+            return true;
+    return false;
+}
+
+int fm_pixels_array(fm_pixels *pixels, const fm_draw_key *key, const uint8_t *px, int32_t width,
+                    int32_t height, int32_t channels, void *out, fm_error *error) {
+    const fm_plan *const plan = pixels->plan;
+    const fm_image image = {(uint8_t *)(uintptr_t)px, width, height, channels};
+    if (resizes(plan) || !plan->augments) return resample_array(pixels, key, &image, out, error);
+    /* Where nothing is resized, crops and flips are as well done one by one. */
+    int status = fm_geometry_draw(plan->ops, plan->n_ops, key, width, height, pixels->draws, error);
+    if (!status) status = fm_augment_from(pixels->augment, &image, error);
+    pixels->out = out;
+    return status ? status : finish(pixels, 0, error);
+}

@@ -1,0 +1,331 @@
+#define _GNU_SOURCE
+#include "transform/draws.h"
+
+#include <math.h>
+
+/* ---- logarithm and exponential --------------------------------------------------------------- */
+
+/*
+ * The C library's own may differ in the last bit between its versions and between CPUs, and with
+ * it, once in a long while, a crop. These use nothing but IEEE's basic operations in double and are
+ * right to about 1e-15, which leaves the rounding to float32.
+ */
+
+static const double LN2 = 0x1.62e42fefa39efp-1;
+
+double fm_draws_log(double x) {
+    int exponent;
+    double mantissa = frexp(x, &exponent);
+    if (mantissa < 0x1.6a09e667f3bcdp-1) { /* sqrt(1/2): centre the mantissa around 1 */
+        mantissa *= 2;
+        exponent--;
+    }
+    /* log(m) = 2 atanh((m - 1) / (m + 1)); the argument is at most 0.172. */
+    const double t = (mantissa - 1) / (mantissa + 1), t2 = t * t;
+    double sum = 0;
+    for (int n = 25; n >= 1; n -= 2) sum = sum * t2 + 1.0 / n;
+    return exponent * LN2 + 2 * t * sum;
+}
+
+double fm_draws_exp(double x) {
+    const double n = nearbyint(x / LN2);
+    const double rest = x - n * LN2; /* at most 0.347 in size */
+    double sum = 1;
+    for (int k = 17; k >= 1; k--) sum = 1 + sum * rest / k;
+    return ldexp(sum, (int)n);
+}
+
+float fm_draws_uniform(fm_rng *rng, float low, float high) {
+    return fmaf(fm_rng_f32(rng), high - low, low);
+}
+
+/* The same with the limits as Python has them. */
+static double uniform(fm_rng *rng, double low, double high) {
+    return (double)fm_draws_uniform(rng, (float)low, (float)high);
+}
+
+/* ---- orders ---------------------------------------------------------------------------------- */
+
+static void draw_order(fm_rng *rng, int32_t n, double *order) {
+    for (int32_t i = 0; i < n; i++) order[i] = i;
+    for (int32_t i = n - 1; i > 0; i--) {
+        const uint32_t j = fm_rng_below(rng, (uint32_t)i + 1);
+        const double kept = order[i];
+        order[i] = order[j];
+        order[j] = kept;
+    }
+}
+
+static void draw_choice(const fm_op *op, fm_rng *rng, fm_draw *draw) {
+    const double at = (double)fm_rng_f32(rng) * op->values[op->n_children - 1];
+    int32_t child = 0;
+    while (child < op->n_children - 1 && op->values[child] <= at) child++;
+    draw->values[0] = child;
+    draw->n_values = 1;
+}
+
+/* ---- colours and maps ------------------------------------------------------------------------ */
+
+static void draw_color_jitter(const fm_op *op, fm_rng *rng, fm_draw *draw) {
+    draw_order(rng, 4, draw->values);
+    for (int i = 0; i < 4; i++)
+        if ((int)op->values[8] >> i & 1)
+            draw->values[4 + i] = uniform(rng, op->values[2 * i], op->values[2 * i + 1]);
+    draw->n_values = 8;
+}
+
+static void draw_affine(const fm_op *op, fm_rng *rng, int32_t width, int32_t height,
+                        fm_draw *draw) {
+    const double *const from = op->values;
+    double *const to = draw->values;
+    to[0] = uniform(rng, from[0], from[1]);
+    if (from[2] != 0) {
+        const double most_x = from[3] * width, most_y = from[4] * height;
+        /* Python's round() takes halves to even. */
+        to[1] = nearbyint(uniform(rng, -most_x, most_x));
+        to[2] = nearbyint(uniform(rng, -most_y, most_y));
+    }
+    to[3] = from[5] != 0 ? uniform(rng, op->scale[0], op->scale[1]) : 1;
+    if (from[6] >= 2) to[4] = uniform(rng, from[7], from[8]);
+    if (from[6] >= 4) to[5] = uniform(rng, from[9], from[10]);
+    draw->n_values = 6;
+}
+
+/* RandomErasing.get_params: where ten tries fail, nothing is erased. */
+static void draw_erasing(const fm_op *op, fm_rng *rng, int32_t width, int32_t height,
+                         fm_draw *draw) {
+    if (!(fm_rng_f32(rng) < (float)op->p)) return;
+    const double area = (double)height * (double)width;
+    const float log_low = (float)fm_draws_log((float)op->ratio[0]);
+    const float log_high = (float)fm_draws_log((float)op->ratio[1]);
+    for (int attempt = 0; attempt < 10; attempt++) {
+        const double erased = area * uniform(rng, op->scale[0], op->scale[1]);
+        const double ratio = (double)(float)fm_draws_exp(fm_draws_uniform(rng, log_low, log_high));
+        const double rows = nearbyint(sqrt(erased * ratio));
+        const double columns = nearbyint(sqrt(erased / ratio));
+        if (!(rows < height && columns < width)) continue;
+        draw->flip = true;
+        draw->height = (int32_t)rows;
+        draw->width = (int32_t)columns;
+        draw->top = (int32_t)fm_rng_below(rng, (uint32_t)(height - draw->height) + 1);
+        draw->left = (int32_t)fm_rng_below(rng, (uint32_t)(width - draw->width) + 1);
+        return;
+    }
+}
+
+/* ---- automatic augmentations ----------------------------------------------------------------- */
+
+/* torch.linspace(start, end, n)[i], in float32. */
+static double linspace(double start, double end, int32_t n, int32_t i) {
+    if (n == 1) return (double)(float)start;
+    const float step = ((float)end - (float)start) / (float)(n - 1);
+    return (double)(i < n / 2 ? (float)start + step * (float)i
+                              : (float)end - step * (float)(n - i - 1));
+}
+
+/* What there is to choose from, and how far the magnitudes go. */
+typedef struct magnitudes {
+    double shear, translate_x, translate_y, rotate, factor, bits;
+    int32_t n_bins;
+    bool v2; /* posterize rounds at another place, solarize goes from 1 to 0 */
+} magnitudes;
+
+static double magnitude_of(const magnitudes *most, int what, int32_t i) {
+    const int32_t n = most->n_bins;
+    switch ((fm_augmentation)what) {
+    case FM_AUGMENT_SHEAR_X:
+    case FM_AUGMENT_SHEAR_Y:
+        return linspace(0, most->shear, n, i);
+    case FM_AUGMENT_TRANSLATE_X:
+        return linspace(0, most->translate_x, n, i);
+    case FM_AUGMENT_TRANSLATE_Y:
+        return linspace(0, most->translate_y, n, i);
+    case FM_AUGMENT_ROTATE:
+        return linspace(0, most->rotate, n, i);
+    case FM_AUGMENT_BRIGHTNESS:
+    case FM_AUGMENT_COLOR:
+    case FM_AUGMENT_CONTRAST:
+    case FM_AUGMENT_SHARPNESS:
+        return linspace(0, most->factor, n, i);
+    case FM_AUGMENT_POSTERIZE: {
+        const float fewer = (float)i / (float)((double)(n - 1) / most->bits);
+        return (double)(most->v2 ? nearbyintf(8 - fewer) : 8 - nearbyintf(fewer));
+    }
+    case FM_AUGMENT_SOLARIZE:
+        return linspace(most->v2 ? 1 : 255, 0, n, i);
+    case FM_AUGMENT_IDENTITY:
+    case FM_AUGMENT_AUTOCONTRAST:
+    case FM_AUGMENT_EQUALIZE:
+    case FM_AUGMENT_INVERT:
+        break;
+    }
+    return 0;
+}
+
+static bool is_signed(int what) {
+    return what >= FM_AUGMENT_SHEAR_X && what <= FM_AUGMENT_SHARPNESS;
+}
+
+static void add_augmentation(fm_draw *draw, int what, double magnitude) {
+    draw->values[draw->n_values++] = what;
+    draw->values[draw->n_values++] = magnitude;
+}
+
+static void draw_trivial_augment(const fm_op *op, fm_rng *rng, fm_draw *draw) {
+    const magnitudes most = {.shear = 0.99,
+                             .translate_x = 32,
+                             .translate_y = 32,
+                             .rotate = 135,
+                             .factor = 0.99,
+                             .bits = 6,
+                             .n_bins = (int32_t)op->values[0],
+                             .v2 = op->values[6] != 0};
+    const int what = (int)fm_rng_below(rng, FM_AUGMENT_INVERT);
+    const int32_t bin = (int32_t)fm_rng_below(rng, (uint32_t)most.n_bins);
+    double magnitude = magnitude_of(&most, what, bin);
+    if (is_signed(what) && fm_rng_below(rng, 2)) magnitude = -magnitude;
+    add_augmentation(draw, what, magnitude);
+}
+
+static magnitudes usual_magnitudes(const fm_op *op, int32_t n_bins, int32_t width, int32_t height) {
+    return (magnitudes){.shear = 0.3,
+                        .translate_x = 150.0 / 331.0 * width,
+                        .translate_y = 150.0 / 331.0 * height,
+                        .rotate = 30,
+                        .factor = 0.9,
+                        .bits = 4,
+                        .n_bins = n_bins,
+                        .v2 = op->values[6] != 0};
+}
+
+static void draw_rand_augment(const fm_op *op, fm_rng *rng, int32_t width, int32_t height,
+                              fm_draw *draw) {
+    const magnitudes most = usual_magnitudes(op, (int32_t)op->values[2], width, height);
+    for (int i = 0; i < (int)op->values[0]; i++) {
+        const int what = (int)fm_rng_below(rng, FM_AUGMENT_INVERT);
+        double magnitude = magnitude_of(&most, what, (int32_t)op->values[1]);
+        if (is_signed(what) && fm_rng_below(rng, 2)) magnitude = -magnitude;
+        add_augmentation(draw, what, magnitude);
+    }
+}
+
+typedef struct policy_step {
+    int8_t what, bin;
+    float p;
+} policy_step;
+
+#define SX FM_AUGMENT_SHEAR_X
+#define SY FM_AUGMENT_SHEAR_Y
+#define TX FM_AUGMENT_TRANSLATE_X
+#define TY FM_AUGMENT_TRANSLATE_Y
+#define RO FM_AUGMENT_ROTATE
+#define BR FM_AUGMENT_BRIGHTNESS
+#define CL FM_AUGMENT_COLOR
+#define CN FM_AUGMENT_CONTRAST
+#define SH FM_AUGMENT_SHARPNESS
+#define PO FM_AUGMENT_POSTERIZE
+#define SO FM_AUGMENT_SOLARIZE
+#define AC FM_AUGMENT_AUTOCONTRAST
+#define EQ FM_AUGMENT_EQUALIZE
+#define IN FM_AUGMENT_INVERT
+
+/* AutoAugment's policies: by policy and number the two steps' kind, bin and probability. */
+static const policy_step POLICIES[3][25][2] = {
+    {{{PO, 8, 0.4f}, {RO, 9, 0.6f}}, {{SO, 5, 0.6f}, {AC, 0, 0.6f}}, {{EQ, 0, 0.8f}, {EQ, 0, 0.6f}},
+     {{PO, 7, 0.6f}, {PO, 6, 0.6f}}, {{EQ, 0, 0.4f}, {SO, 4, 0.2f}}, {{EQ, 0, 0.4f}, {RO, 8, 0.8f}},
+     {{SO, 3, 0.6f}, {EQ, 0, 0.6f}}, {{PO, 5, 0.8f}, {EQ, 0, 1.0f}}, {{RO, 3, 0.2f}, {SO, 8, 0.6f}},
+     {{EQ, 0, 0.6f}, {PO, 6, 0.4f}}, {{RO, 8, 0.8f}, {CL, 0, 0.4f}}, {{RO, 9, 0.4f}, {EQ, 0, 0.6f}},
+     {{EQ, 0, 0.0f}, {EQ, 0, 0.8f}}, {{IN, 0, 0.6f}, {EQ, 0, 1.0f}}, {{CL, 4, 0.6f}, {CN, 8, 1.0f}},
+     {{RO, 8, 0.8f}, {CL, 2, 1.0f}}, {{CL, 8, 0.8f}, {SO, 7, 0.8f}}, {{SH, 7, 0.4f}, {IN, 0, 0.6f}},
+     {{SX, 5, 0.6f}, {EQ, 0, 1.0f}}, {{CL, 0, 0.4f}, {EQ, 0, 0.6f}}, {{EQ, 0, 0.4f}, {SO, 4, 0.2f}},
+     {{SO, 5, 0.6f}, {AC, 0, 0.6f}}, {{IN, 0, 0.6f}, {EQ, 0, 1.0f}}, {{CL, 4, 0.6f}, {CN, 8, 1.0f}},
+     {{EQ, 0, 0.8f}, {EQ, 0, 0.6f}}},
+    {{{IN, 0, 0.1f}, {CN, 6, 0.2f}}, {{RO, 2, 0.7f}, {TX, 9, 0.3f}}, {{SH, 1, 0.8f}, {SH, 3, 0.9f}},
+     {{SY, 8, 0.5f}, {TY, 9, 0.7f}}, {{AC, 0, 0.5f}, {EQ, 0, 0.9f}}, {{SY, 7, 0.2f}, {PO, 7, 0.3f}},
+     {{CL, 3, 0.4f}, {BR, 7, 0.6f}}, {{SH, 9, 0.3f}, {BR, 9, 0.7f}}, {{EQ, 0, 0.6f}, {EQ, 0, 0.5f}},
+     {{CN, 7, 0.6f}, {SH, 5, 0.6f}}, {{CL, 7, 0.7f}, {TX, 8, 0.5f}}, {{EQ, 0, 0.3f}, {AC, 0, 0.4f}},
+     {{TY, 3, 0.4f}, {SH, 6, 0.2f}}, {{BR, 6, 0.9f}, {CL, 8, 0.2f}}, {{SO, 2, 0.5f}, {IN, 0, 0.0f}},
+     {{EQ, 0, 0.2f}, {AC, 0, 0.6f}}, {{EQ, 0, 0.2f}, {EQ, 0, 0.6f}}, {{CL, 9, 0.9f}, {EQ, 0, 0.6f}},
+     {{AC, 0, 0.8f}, {SO, 8, 0.2f}}, {{BR, 3, 0.1f}, {CL, 0, 0.7f}}, {{SO, 5, 0.4f}, {AC, 0, 0.9f}},
+     {{TY, 9, 0.9f}, {TY, 9, 0.7f}}, {{AC, 0, 0.9f}, {SO, 3, 0.8f}}, {{EQ, 0, 0.8f}, {IN, 0, 0.1f}},
+     {{TY, 9, 0.7f}, {AC, 0, 0.9f}}},
+    {{{SX, 4, 0.9f}, {IN, 0, 0.2f}}, {{SY, 8, 0.9f}, {IN, 0, 0.7f}}, {{EQ, 0, 0.6f}, {SO, 6, 0.6f}},
+     {{IN, 0, 0.9f}, {EQ, 0, 0.6f}}, {{EQ, 0, 0.6f}, {RO, 3, 0.9f}}, {{SX, 4, 0.9f}, {AC, 0, 0.8f}},
+     {{SY, 8, 0.9f}, {IN, 0, 0.4f}}, {{SY, 5, 0.9f}, {SO, 6, 0.2f}}, {{IN, 0, 0.9f}, {AC, 0, 0.8f}},
+     {{EQ, 0, 0.6f}, {RO, 3, 0.9f}}, {{SX, 4, 0.9f}, {SO, 3, 0.3f}}, {{SY, 8, 0.8f}, {IN, 0, 0.7f}},
+     {{EQ, 0, 0.9f}, {TY, 6, 0.6f}}, {{IN, 0, 0.9f}, {EQ, 0, 0.6f}}, {{CN, 3, 0.3f}, {RO, 4, 0.8f}},
+     {{IN, 0, 0.8f}, {TY, 2, 0.0f}}, {{SY, 6, 0.7f}, {SO, 8, 0.4f}}, {{IN, 0, 0.6f}, {RO, 4, 0.8f}},
+     {{SY, 7, 0.3f}, {TX, 3, 0.9f}}, {{SX, 6, 0.1f}, {IN, 0, 0.6f}}, {{SO, 2, 0.7f}, {TY, 7, 0.6f}},
+     {{SY, 4, 0.8f}, {IN, 0, 0.8f}}, {{SX, 9, 0.7f}, {TY, 3, 0.8f}}, {{SY, 5, 0.8f}, {AC, 0, 0.7f}},
+     {{SX, 2, 0.7f}, {IN, 0, 0.1f}}},
+};
+
+static void draw_auto_augment(const fm_op *op, fm_rng *rng, int32_t width, int32_t height,
+                              fm_draw *draw) {
+    const magnitudes most = usual_magnitudes(op, 10, width, height);
+    const policy_step *const steps = POLICIES[(int)op->values[0]][fm_rng_below(rng, 25)];
+    for (int i = 0; i < 2; i++) {
+        const float chance = fm_rng_f32(rng);
+        const bool negative = fm_rng_below(rng, 2) == 0;
+        if (!(chance <= steps[i].p)) continue;
+        const double magnitude = magnitude_of(&most, steps[i].what, steps[i].bin);
+        add_augmentation(draw, steps[i].what,
+                         is_signed(steps[i].what) && negative ? -magnitude : magnitude);
+    }
+}
+
+/* ---- all ------------------------------------------------------------------------------------- */
+
+void fm_draws_make(const fm_op *op, fm_rng *rng, int32_t width, int32_t height, fm_draw *draw) {
+    switch (op->kind) {
+    case FM_OP_RANDOM_HORIZONTAL_FLIP:
+    case FM_OP_RANDOM_VERTICAL_FLIP:
+    case FM_OP_RANDOM_GRAYSCALE:
+    case FM_OP_RANDOM_INVERT:
+    case FM_OP_RANDOM_POSTERIZE:
+    case FM_OP_RANDOM_SOLARIZE:
+    case FM_OP_RANDOM_AUTOCONTRAST:
+    case FM_OP_RANDOM_EQUALIZE:
+    case FM_OP_RANDOM_ADJUST_SHARPNESS:
+    case FM_OP_RANDOM_APPLY:
+        /* torch compares in float32. */
+        draw->flip = fm_rng_f32(rng) < (float)op->p;
+        return;
+    case FM_OP_COLOR_JITTER:
+        draw_color_jitter(op, rng, draw);
+        return;
+    case FM_OP_RANDOM_ROTATION:
+        draw->values[0] = uniform(rng, op->values[0], op->values[1]);
+        draw->n_values = 1;
+        return;
+    case FM_OP_RANDOM_AFFINE:
+        draw_affine(op, rng, width, height, draw);
+        return;
+    case FM_OP_RANDOM_ERASING:
+        draw_erasing(op, rng, width, height, draw);
+        return;
+    case FM_OP_RANDOM_CHOICE:
+        draw_choice(op, rng, draw);
+        return;
+    case FM_OP_RANDOM_ORDER:
+        draw_order(rng, op->n_children, draw->values);
+        draw->n_values = op->n_children;
+        return;
+    case FM_OP_TRIVIAL_AUGMENT_WIDE:
+        draw_trivial_augment(op, rng, draw);
+        return;
+    case FM_OP_RAND_AUGMENT:
+        draw_rand_augment(op, rng, width, height, draw);
+        return;
+    case FM_OP_AUTO_AUGMENT:
+        draw_auto_augment(op, rng, width, height, draw);
+        return;
+    case FM_OP_RESIZE:
+    case FM_OP_CENTER_CROP:
+    case FM_OP_RANDOM_RESIZED_CROP:
+    case FM_OP_RANDOM_CROP:
+    case FM_OP_PAD:
+    case FM_OP_GRAYSCALE:
+        return;
+    }
+}
