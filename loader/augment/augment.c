@@ -146,13 +146,16 @@ static int pad(fm_augment *augment, const fm_op *op, fm_error *error) {
 
 /*
  * RandomCrop on one axis: n pixels from `start` on, of an image that is padded first by before and
- * after pixels, and then, where it is still too small, by what lacks on either side.
+ * after pixels, and then, where it is still too small, by what lacks on either side. torchvision's
+ * v2 pads once, by both.
  */
 static bool crop_map(int32_t *map, int32_t *padded, int32_t n, int32_t start, int32_t size,
-                     int32_t before, int32_t after, bool if_needed, fm_pad_mode mode) {
+                     int32_t before, int32_t after, const fm_op *op) {
+    const fm_pad_mode mode = (fm_pad_mode)(int)op->values[4];
     const int32_t padded_size = before + size + after;
-    const int32_t lacking = if_needed && padded_size < n ? n - padded_size : 0;
-    if (lacking == 0) return fm_take_map(map, n, start - before, size, mode);
+    const int32_t lacking = op->values[5] != 0 && padded_size < n ? n - padded_size : 0;
+    if (lacking == 0 || op->values[9] != 0)
+        return fm_take_map(map, n, start - lacking - before, size, mode);
     if (!fm_take_map(padded, padded_size, -before, size, mode)) return false;
     if (!fm_take_map(map, n, start - lacking, padded_size, mode)) return false;
     fm_take_chain(map, n, padded);
@@ -162,8 +165,6 @@ static bool crop_map(int32_t *map, int32_t *padded, int32_t n, int32_t start, in
 static int random_crop(fm_augment *augment, const fm_op *op, const fm_draw *draw, fm_error *error) {
     const fm_image *const in = &augment->image;
     const double *const v = op->values;
-    const fm_pad_mode mode = (fm_pad_mode)(int)v[4];
-    const bool if_needed = v[5] != 0;
     uint8_t fill[3];
     take_fill(v + 6, fill);
     if (draw->width == 0)
@@ -171,9 +172,9 @@ static int random_crop(fm_augment *augment, const fm_op *op, const fm_draw *draw
                             "a crop of %d x %d pixels from an image of %d x %d", (int)op->width,
                             (int)op->height, (int)in->width, (int)in->height);
     if (!crop_map(augment->columns, augment->padded, op->width, draw->left, in->width,
-                  (int32_t)v[0], (int32_t)v[2], if_needed, mode) ||
+                  (int32_t)v[0], (int32_t)v[2], op) ||
         !crop_map(augment->rows, augment->padded, op->height, draw->top, in->height, (int32_t)v[1],
-                  (int32_t)v[3], if_needed, mode))
+                  (int32_t)v[3], op))
         return refuse_padding(error);
     return take(augment, op->width, op->height, fill, error);
 }

@@ -137,8 +137,8 @@ class Loader:
         """ok False drops the batch: the following next() returns its error."""
     def draws(
         self, seed: int, epoch: int, index: int, occurrence: int, width: int, height: int
-    ) -> list[tuple[int, int, int, int, int, bool]]:
-        """Per op: (kind, top, left, height, width, flip)."""
+    ) -> list[tuple[int, int, int, int, int, bool, tuple[float, ...]]]:
+        """Per op: (kind, top, left, height, width, flip, values); see fm_draw."""
     def stats(self) -> dict[str, Any]:
         """Every field of fm_stats (feedmill/stats.h), reader and reader_reason as str; those of
         its blame as wait_<name>."""

@@ -17,14 +17,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from feedmill.recognition.arguments import V2
 from feedmill.recognition.formats import INTEGERS, TORCH_DTYPES
-from feedmill.recognition.plan import RANDOM_HORIZONTAL_FLIP, RANDOM_RESIZED_CROP, Plan
+from feedmill.recognition.plan import AUGMENTATIONS, KINDS, OP_NAMES, RANDOM_APPLY, Plan
 from feedmill.recognition.samples import Item
-from feedmill.recognition.transforms import V1, Step
+from feedmill.recognition.transforms import Step
 
-# (kind, top, left, height, width, flip), as _native.Loader.draws() gives them, for an image of
-# width x height pixels.
-Draw = tuple[int, int, int, int, int, bool]
+# (kind, top, left, height, width, flip, values), as _native.Loader.draws() gives them, for an image
+# of width x height pixels.
+Draw = tuple[int, int, int, int, int, bool, tuple[float, ...]]
 DrawsOf = Callable[[int, int], Sequence[Draw]]
 
 
@@ -71,31 +72,134 @@ def each_step(
     steps: Sequence[Step], image: Any, draws_of: DrawsOf
 ) -> Iterator[tuple[Step, Any]]:
     """Runs the transforms one by one; yields each and what came out of it."""
-    draws = iter(draws_of(*image.size))
+    draws = list(draws_of(*image.size))
     for step in steps:
-        transform = _with_draws(step, [next(draws) for _ in step.kinds])
+        n_ops = len(step.kinds)
         with torch.random.fork_rng(devices=()):  # a flip asks for a number whatever it is told
-            image = transform(image)
+            image = _run_step(step, image, draws[:n_ops])
+        del draws[:n_ops]
         yield step, image
 
 
-def _with_draws(step: Step, draws: Sequence[Draw]) -> Any:
-    """The transform itself, or a copy of it for which these are the numbers that come up."""
-    if step.kinds == (RANDOM_HORIZONTAL_FLIP,):
-        twin = copy.copy(step.transform)
-        twin.p = 1.0 if draws[0][5] else 0.0
-        return twin
-    if step.kinds == (RANDOM_RESIZED_CROP,):
-        twin = copy.copy(step.transform)
-        _, top, left, height, width, _ = draws[0]
-        if step.module == V1:
-            twin.get_params = lambda *_: (top, left, height, width)
+def _run_step(step: Step, image: Any, draws: Sequence[Draw]) -> Any:
+    kind = step.kinds[0] if step.kinds else 0
+    if kind in _HOLDERS:
+        return _run_children(step, image, draws)
+    if kind in _AUTOMATIC:
+        return _augment(step, image, draws[0])
+    return _with_draws(step, image, draws)(image)
+
+
+# ---- transforms that hold others -----------------------------------------------------------------
+
+_HOLDERS = (RANDOM_APPLY, KINDS["RandomChoice"], KINDS["RandomOrder"])
+
+
+def _run_children(step: Step, image: Any, draws: Sequence[Draw]) -> Any:
+    """What RandomApply, RandomChoice and RandomOrder make of an image by calling their children."""
+    kind, *_, applied, values = draws[0]
+    spans = []
+    at = 1
+    for child in step.children:
+        spans.append((child, draws[at : at + len(child.kinds)]))
+        at += len(child.kinds)
+    if kind != RANDOM_APPLY:
+        spans = [spans[int(number)] for number in values]
+    elif not applied:
+        spans = []
+    for child, own in spans:
+        image = _run_step(child, image, own)
+    return image
+
+
+# ---- automatic augmentations ---------------------------------------------------------------------
+
+_AUTOMATIC = tuple(KINDS[name] for name in ("TrivialAugmentWide", "RandAugment", "AutoAugment"))
+
+
+def _augment(step: Step, image: Any, draw: Draw) -> Any:
+    """What an automatic augmentation makes of an image: it draws where it applies, so that its own
+    function for one operation is called with each that was drawn."""
+    transform, values = step.transform, draw[6]
+    for what, magnitude in zip(values[::2], values[1::2]):
+        name = AUGMENTATIONS[int(what)]
+        if step.module == V2:
+            image = transform._apply_image_or_video_transform(
+                image, name, magnitude, interpolation=transform.interpolation, fill=transform._fill
+            )
         else:
-            box = {"top": top, "left": left, "height": height, "width": width}
-            name = "make_params" if hasattr(twin, "make_params") else "_get_params"
-            setattr(twin, name, lambda *_: box)
-        return twin
-    return step.transform
+            from torchvision.transforms import autoaugment
+
+            image = autoaugment._apply_op(
+                image, name, magnitude, interpolation=transform.interpolation, fill=transform.fill
+            )
+    return image
+
+
+# ---- what comes up -------------------------------------------------------------------------------
+
+_WITH_PROBABILITY = frozenset(
+    KINDS[name]
+    for name in (
+        "RandomHorizontalFlip", "RandomVerticalFlip", "RandomGrayscale", "RandomInvert",
+        "RandomPosterize", "RandomSolarize", "RandomAutocontrast", "RandomEqualize",
+        "RandomAdjustSharpness", "RandomErasing",
+    )
+)
+
+
+def _with_draws(step: Step, image: Any, draws: Sequence[Draw]) -> Any:
+    """The transform itself, or a copy of it for which these are the numbers that come up."""
+    if len(draws) != 1:
+        return step.transform
+    params = _params(step, image, draws[0])
+    if params is None and draws[0][0] not in _WITH_PROBABILITY:
+        return step.transform
+    twin = copy.copy(step.transform)
+    if draws[0][0] in _WITH_PROBABILITY:
+        twin.p = 1.0 if draws[0][5] else 0.0
+    if params is not None and step.module == V2:
+        name = "make_params" if hasattr(twin, "make_params") else "_get_params"
+        setattr(twin, name, lambda *_: params)
+    elif params is not None:
+        twin.get_params = lambda *_, **__: tuple(params.values())
+        if len(params) == 1:
+            twin.get_params = lambda *_: params["angle"]
+    return twin
+
+
+def _params(step: Step, image: Any, draw: Draw) -> dict[str, Any] | None:
+    """What v2's make_params() gives, in the order of what v1's get_params() gives; None: the
+    transform does not ask for any, or fails on this image."""
+    kind, top, left, height, width, flip, values = draw
+    name = OP_NAMES[kind]
+    box = {"top": top, "left": left, "height": height, "width": width}
+    if name == "RandomResizedCrop":
+        return box
+    if name == "RandomCrop":
+        if not width:
+            return None  # the image is too small; what the transform says of it counts
+        return {**step.transform.make_params([image]), **box} if step.module == V2 else box
+    if name == "ColorJitter":
+        return _jitter_params(step.transform, values)
+    if name == "RandomRotation":
+        return {"angle": values[0]}
+    if name == "RandomAffine":
+        return {"angle": values[0], "translate": (int(values[1]), int(values[2])),
+                "scale": values[3], "shear": values[4:6]}
+    if name == "RandomErasing" and flip:
+        value = step.transform.value
+        listed = [float(one) for one in (value if isinstance(value, (list, tuple)) else [value])]
+        return {"i": top, "j": left, "h": height, "w": width,
+                "v": torch.tensor(listed)[:, None, None]}
+    return None
+
+
+def _jitter_params(transform: Any, values: Sequence[float]) -> dict[str, Any]:
+    params: dict[str, Any] = {"fn_idx": torch.tensor([int(number) for number in values[:4]])}
+    for name, factor in zip(("brightness", "contrast", "saturation", "hue"), values[4:]):
+        params[f"{name}_factor"] = None if getattr(transform, name) is None else factor
+    return params
 
 
 def write_sample(
@@ -106,7 +210,7 @@ def write_sample(
     Args:
         image: ``shape``, of the plan's type.
         out: writable bytes of exactly that size.
-        shape: (3, height, width).
+        shape: (channels, height, width).
         plan: tells the batch's type and layout.
 
     Raises:

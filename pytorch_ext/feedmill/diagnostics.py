@@ -10,7 +10,7 @@ from feedmill._ops import native
 from feedmill.batches import submit_items
 from feedmill.by_hand import Draw, check_regular, draws_from, name_sample, replay
 from feedmill.recognition.formats import as_planned, laid_out
-from feedmill.recognition.plan import OP_NAMES
+from feedmill.recognition.plan import AUGMENTATIONS, OP_NAMES
 from feedmill.recognition.samples import Item, Source
 
 
@@ -73,11 +73,35 @@ def draws_of_item(
     return [(OP_NAMES[draw[0]], _draw_values(draw)) for draw in draws]
 
 
+# Names of the draws' values, where each has one.
+_VALUE_NAMES = {
+    "RandomRotation": ("angle",),
+    "RandomAffine": ("angle", "translate_x", "translate_y", "scale", "shear_x", "shear_y"),
+    "RandomChoice": ("child",),
+}
+
+
 def _draw_values(draw: Draw) -> dict[str, Any]:
-    kind, top, left, height, width, flip = draw
+    kind, top, left, height, width, flip, values = draw
     name = OP_NAMES[kind]
-    if name == "RandomHorizontalFlip":
+    box = {"top": top, "left": left, "height": height, "width": width}
+    if name == "RandomHorizontalFlip" or name == "RandomVerticalFlip":
         return {"flip": flip}
     if name == "Resize":
         return {"height": height, "width": width}
-    return {"top": top, "left": left, "height": height, "width": width}
+    if name in ("CenterCrop", "RandomResizedCrop", "RandomCrop"):
+        return box
+    if name == "RandomErasing":
+        return {"applied": flip, **box}
+    if name == "ColorJitter":
+        colours = ("brightness", "contrast", "saturation", "hue")
+        order = tuple(colours[int(number)] for number in values[:4])
+        return {"order": order, **dict(zip(colours, values[4:]))}
+    if name == "RandomOrder":
+        return {"order": tuple(map(int, values))}
+    if name in ("TrivialAugmentWide", "RandAugment", "AutoAugment"):
+        pairs = zip(values[::2], values[1::2])
+        return {"done": tuple((AUGMENTATIONS[int(what)], much) for what, much in pairs)}
+    if name in _VALUE_NAMES:
+        return dict(zip(_VALUE_NAMES[name], values))
+    return {} if name in ("Pad", "Grayscale") else {"applied": flip}

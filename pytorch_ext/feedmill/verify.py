@@ -299,7 +299,7 @@ def _first_difference(
 
 def _named(name: str, draws: Sequence[Draw]) -> str:
     if name in ("RandomResizedCrop", "RandomHorizontalFlip"):
-        _, top, left, height, width, flip = draws[0]
+        _, top, left, height, width, flip, _ = draws[0]
         box = f"flip {flip}" if name.endswith("Flip") else f"box {(top, left, height, width)}"
         return f"{name} ({box})"
     return name

@@ -6,16 +6,45 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP, RANDOM_HORIZONTAL_FLIP = 1, 2, 3, 4
+# Names by fm_op_kind: those of torchvision's classes.
 OP_NAMES = {
-    RESIZE: "Resize",
-    CENTER_CROP: "CenterCrop",
-    RANDOM_RESIZED_CROP: "RandomResizedCrop",
-    RANDOM_HORIZONTAL_FLIP: "RandomHorizontalFlip",
+    1: "Resize",
+    2: "CenterCrop",
+    3: "RandomResizedCrop",
+    4: "RandomHorizontalFlip",
+    5: "RandomCrop",
+    6: "Pad",
+    7: "RandomVerticalFlip",
+    8: "Grayscale",
+    9: "RandomGrayscale",
+    10: "RandomInvert",
+    11: "RandomPosterize",
+    12: "RandomSolarize",
+    13: "RandomAutocontrast",
+    14: "RandomEqualize",
+    15: "RandomAdjustSharpness",
+    16: "ColorJitter",
+    17: "RandomRotation",
+    18: "RandomAffine",
+    19: "RandomErasing",
+    20: "RandomApply",
+    21: "RandomChoice",
+    22: "RandomOrder",
+    23: "TrivialAugmentWide",
+    24: "RandAugment",
+    25: "AutoAugment",
 }
+KINDS = {name: kind for kind, name in OP_NAMES.items()}
+RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP, RANDOM_HORIZONTAL_FLIP, RANDOM_CROP, PAD = range(1, 7)
+RANDOM_APPLY = KINDS["RandomApply"]
+# What the automatic augmentations choose from, by fm_augmentation.
+AUGMENTATIONS = (
+    "Identity", "ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness", "Color",
+    "Contrast", "Sharpness", "Posterize", "Solarize", "AutoContrast", "Equalize", "Invert",
+)
 # Limits of the native plan (fm_op and FM_MAX_OPS).
 MAX_SIZE_PX = 65535
-MAX_OPS = 16
+MAX_OPS = 64
 
 # fm_filter by Pillow's number of it (PIL.Image.Resampling), and names by fm_filter.
 FILTERS = {2: 0, 3: 1, 4: 2, 5: 3, 1: 4, 0: 5}
@@ -23,15 +52,19 @@ FILTER_NAMES = ("bilinear", "bicubic", "box", "hamming", "lanczos", "nearest")
 
 
 class Op(NamedTuple):
-    """One geometric operation, as _native.Loader takes it (fm_op). What a kind has no use for is 0.
+    """One operation, as _native.Loader takes it (fm_op). What a kind has no use for is 0.
 
     Attributes:
-        kind: RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP or RANDOM_HORIZONTAL_FLIP.
+        kind: a key of OP_NAMES.
         height, width: of the result; a Resize with width 0 makes the shorter edge `height` long.
         max_size: of a Resize with width 0: the longer edge is at most this; 0: any.
-        scale_low, scale_high, ratio_low, ratio_high: of RandomResizedCrop.
-        p: of RandomHorizontalFlip.
-        filter: fm_filter, of Resize and RandomResizedCrop; see FILTERS.
+        scale_low, scale_high, ratio_low, ratio_high: of RandomResizedCrop and RandomErasing; the
+            scale of RandomAffine.
+        p: of what is done with a probability.
+        filter: fm_filter, of what resizes or maps; see FILTERS.
+        n_children, n_within: how many ops behind it belong to a RandomApply, RandomChoice or
+            RandomOrder, and how many with all that those hold.
+        values: of the kind, as feedmill.h lists them.
     """
 
     kind: int
@@ -44,6 +77,9 @@ class Op(NamedTuple):
     ratio_high: float = 0.0
     p: float = 0.0
     filter: int = 0
+    n_children: int = 0
+    n_within: int = 0
+    values: tuple[float, ...] = ()
 
 
 def crop_and_flip(size: int) -> tuple[Op, ...]:
@@ -55,8 +91,8 @@ def crop_and_flip(size: int) -> tuple[Op, ...]:
 def leads_to_one_size(ops: Sequence[Op]) -> bool:
     """Whether images of all sizes come out with the same one."""
     for op in reversed(ops):
-        if op.kind != RANDOM_HORIZONTAL_FLIP:
-            return op.kind != RESIZE or op.width > 0
+        if op.kind in (RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP, RANDOM_CROP):
+            return op.width > 0
     return False
 
 
@@ -69,7 +105,7 @@ class Plan:
     """What the native loader needs to know of a transform. Equal plans give equal pixels.
 
     Attributes:
-        ops: geometry, in order.
+        ops: in order.
         dtype: of the batch: "uint8", "float32", "float16" or "bfloat16".
         value_table: but for uint8: 3 x 256 results of that type by (channel, pixel value).
         resize_order: order of the passes of the installed Pillow's resize, as fm_resize_order.
@@ -98,8 +134,9 @@ class Plan:
             if op.width:
                 size = f"({op.height}, {op.width})"
             limit = f" up to {op.max_size}" if op.max_size else ""
-            by = f" by {FILTER_NAMES[op.filter]}" if op.filter else ""
-            names.append(OP_NAMES[op.kind] + size + limit + by)
+            by = f" by {FILTER_NAMES[op.filter]}" if op.filter and op.kind < RANDOM_CROP else ""
+            held = f" of {op.n_children}" if op.n_within else ""
+            names.append(OP_NAMES[op.kind] + size + limit + by + held)
         if self.transform_dtype:
             names.append(self.transform_dtype)
         layout = ", channels_last" if self.layout == "nhwc" else ""

@@ -7,10 +7,8 @@ other types than the exact ones known here, changed classes, objects with someth
 from __future__ import annotations
 
 import copy
-import inspect
-import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,12 +16,26 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
+from feedmill.recognition import augmentations
+from feedmill.recognition.arguments import (
+    V1,
+    V1_AUTO,
+    V2,
+    filter_of,
+    is_size,
+    probability,
+    range_pair,
+    size_pair,
+)
+from feedmill.recognition.augmentations import AUTOMATIC, HOLDERS
 from feedmill.recognition.formats import TORCH_DTYPES, bytes_of
 from feedmill.recognition.plan import (
     CENTER_CROP,
-    FILTERS,
     MAX_OPS,
     MAX_SIZE_PX,
+    OP_NAMES,
+    PAD,
+    RANDOM_CROP,
     RANDOM_HORIZONTAL_FLIP,
     RANDOM_RESIZED_CROP,
     RESIZE,
@@ -42,7 +54,6 @@ from feedmill.recognition.untouched import (
     type_name,
 )
 
-V1, V2 = "torchvision.transforms.transforms", "torchvision.transforms.v2"
 _PRESETS = "torchvision.transforms._presets"
 _SEQUENTIAL = "torch.nn.modules.container"
 _LINEAR = "torch.nn.modules.linear"
@@ -50,9 +61,13 @@ _LINEAR = "torch.nn.modules.linear"
 _GEOMETRY = frozenset({"Resize", "CenterCrop", "RandomResizedCrop", "RandomHorizontalFlip"})
 _TO_TENSOR = frozenset({"PILToTensor", "ToTensor", "ToImage"})
 _PIXELS = frozenset({"ConvertImageDtype", "ToDtype", "Normalize", "ToPureTensor"})
+_AUGMENTATIONS = augmentations.NAMES | set(HOLDERS)
+_OTHERS = frozenset({"RandomErasing", "ToPILImage"})
 _KNOWN = {
-    V1: _GEOMETRY | {"PILToTensor", "ToTensor", "ConvertImageDtype", "Normalize"},
-    V2: _GEOMETRY | _TO_TENSOR | _PIXELS | {"Identity"},
+    V1: _GEOMETRY | _AUGMENTATIONS | _OTHERS
+        | {"PILToTensor", "ToTensor", "ConvertImageDtype", "Normalize"},
+    V1_AUTO: AUTOMATIC,
+    V2: _GEOMETRY | _AUGMENTATIONS | _OTHERS | AUTOMATIC | _TO_TENSOR | _PIXELS | {"Identity"},
     _PRESETS: frozenset({"ImageClassification"}),
     _LINEAR: frozenset({"Identity"}),
 }
@@ -79,11 +94,13 @@ class Step:
         transform: the object itself.
         kinds: kinds of the ops, in order; empty where it works on pixel values.
         module: the module whose class it is: V1, V2, ...
+        children: steps of the transforms that it holds, whose kinds are part of its own.
     """
 
     transform: Any
     kinds: tuple[int, ...]
     module: str
+    children: tuple[Step, ...] = ()
 
     @property
     def name(self) -> str:
@@ -178,8 +195,15 @@ def _check_object(transform: Any, module: str) -> None:
             raise Refusal(hooks)
 
 
-def _check_functions() -> None:
-    for module, names in _FUNCTIONS.items():
+def _check_functions(augments: bool) -> None:
+    _check_torchvision(_FUNCTIONS)
+    if augments:
+        _check_torchvision(augmentations.FUNCTIONS)
+    _check_pillow(augments)
+
+
+def _check_torchvision(functions: Mapping[str, Sequence[str]]) -> None:
+    for module, names in functions.items():
         if module not in sys.modules:
             continue
         for name in names:
@@ -189,13 +213,19 @@ def _check_functions() -> None:
                 function, home, name
             ):
                 raise Refusal(f"{module}.{name} was replaced")
-    _check_pillow()
 
 
-def _check_pillow() -> None:
+def _check_pillow(augments: bool) -> None:
     from PIL import Image
 
-    for name in ("resize", "crop", "transpose", "convert", "paste"):
+    methods: tuple[str, ...] = ("resize", "crop", "transpose", "convert", "paste")
+    if augments:
+        methods += augmentations.PILLOW_METHODS
+        for module, names in augmentations.PILLOW_FUNCTIONS.items():
+            for name in names:
+                if not is_original(getattr(sys.modules.get(module), name, None), module, name):
+                    raise Refusal(f"{module}.{name} was replaced")
+    for name in methods:
         if not is_original(vars(Image.Image).get(name), "PIL.Image", f"Image.{name}"):
             raise Refusal(f"PIL.Image.Image.{name} was replaced")
     if not is_original(Image.open, "PIL.Image", "open"):
@@ -214,7 +244,7 @@ class _Reading:
     """What was found so far, from the first transform on."""
 
     size: tuple[int, int] | None
-    channels: int
+    channels: int  # as the steps so far give them
     steps: list[Step] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
@@ -225,6 +255,8 @@ class _Reading:
     ramp: Any = None
     tensor_error: bool = False
     n_resizes: int = 0
+    # RandomErasing was taken: behind the ramp's pixels stands what it writes.
+    erases: bool = False
 
     def refuse(self, reason: str) -> None:
         if reason not in self.reasons:
@@ -239,8 +271,16 @@ class _Reading:
                 return
             if name == "ImageClassification":
                 self._take_preset(transform, module)
+            elif self.erases and not (name in _PIXELS or name in _TO_TENSOR):
+                raise Refusal(f"{name} follows RandomErasing")
+            elif name == "RandomErasing":
+                self._take_erasing(transform, module)
+            elif name == "ToPILImage":
+                self._take_to_pil(transform, module)
             elif name in _GEOMETRY:
                 self._take_geometry(transform, name, module)
+            elif name in _AUGMENTATIONS or name in AUTOMATIC:
+                self._take_augmentation(transform, name, module)
             else:
                 self._take_pixels(transform, name, module)
         except Refusal as refusal:
@@ -252,6 +292,54 @@ class _Reading:
         op = _op_of(transform, name, module)
         self._add_op(op)
         self.steps.append(Step(transform, (op.kind,), module))
+
+    def _take_augmentation(self, transform: Any, name: str, module: str) -> None:
+        ops, step = _read_augmentation(transform, self.channels)
+        if self.ramp is not None or self.tensor_error:
+            self._check_on_tensor(name, module)
+            if name not in ("RandomVerticalFlip", "RandomCrop") or any(ops[0].values[:6]):
+                raise Refusal(
+                    f"{name} follows the conversion to a tensor, where torchvision computes "
+                    "otherwise; put it before"
+                )
+        for op in ops:
+            self._add_op(op)
+        if name == "Grayscale":
+            self.channels = int(ops[0].values[0])
+        self.steps.append(step)
+
+    def _take_erasing(self, transform: Any, module: str) -> None:
+        if self.tensor_error:
+            return
+        if self.ramp is None:
+            raise Refusal("RandomErasing stands before the conversion to a tensor")
+        if type(self.ramp) is not torch.Tensor and module == V1:
+            raise Refusal("torchvision.transforms.RandomErasing follows v2.ToImage; use v2's")
+        op, values = augmentations.read_erasing(transform, self.channels)
+        # What the assignment to a part of an image makes of the values.
+        column = self.ramp[..., :1].as_subclass(torch.Tensor).clone()
+        column[...] = torch.tensor(values)[:, None, None]
+        kind = type(self.ramp)
+        self.ramp = torch.cat([self.ramp.as_subclass(torch.Tensor), column], -1).as_subclass(kind)
+        self.erases = True
+        self._add_op(op)
+        self.steps.append(Step(transform, (op.kind,), module))
+
+    def _take_to_pil(self, transform: Any, module: str) -> None:
+        if self.tensor_error:
+            return
+        if self.ramp is None:
+            raise Refusal("ToPILImage gets a PIL image already")
+        try:
+            image = transform(self.ramp)
+            same = np.array_equal(np.asarray(image), np.asarray(_ramp(self.channels)))
+        except Exception as error:  # whatever it is, torch will raise it at the first sample
+            self.tensor_error = True
+            raise Refusal(f"the transform fails on an image: {error}") from None
+        if not same or image.mode != ("L" if self.channels == 1 else "RGB"):
+            raise Refusal("ToPILImage gives other pixels than the image had")
+        self.ramp = None
+        self.steps.append(Step(transform, (), module))
 
     def _check_on_tensor(self, name: str, module: str) -> None:
         if self.tensor_error:
@@ -266,6 +354,11 @@ class _Reading:
             raise Refusal("CenterCrop follows Normalize, and pads small images with zeros then")
 
     def _add_op(self, op: Op) -> None:
+        resizes = op.kind in (RESIZE, RANDOM_RESIZED_CROP)
+        if resizes and (before := next(filter(_is_behind_resize, self.ops), None)):
+            raise Refusal(
+                f"{OP_NAMES[op.kind]} follows {OP_NAMES[before.kind]}; natively it comes first"
+            )
         self.ops.append(op)
         self.n_resizes += op.kind in (RESIZE, RANDOM_RESIZED_CROP)
 
@@ -276,9 +369,9 @@ class _Reading:
         size, crop = preset.resize_size, preset.crop_size
         if not isinstance(crop, Sequence) or len(crop) not in (1, 2):
             raise Refusal(f"ImageClassification has crop_size={crop!r}")
-        resize = _resize_op(size, None, _filter_of(preset, "ImageClassification", V1))
+        resize = _resize_op(size, None, filter_of(preset, "ImageClassification", V1))
         ramp = self._first_ramp()
-        height, width = _size_pair((crop[0], crop[-1]), "ImageClassification")
+        height, width = size_pair((crop[0], crop[-1]), "ImageClassification")
         self._add_op(resize)
         self._add_op(Op(CENTER_CROP, height, width))
         self.steps.append(Step(preset, (RESIZE, CENTER_CROP), module))
@@ -303,14 +396,14 @@ class _Reading:
         if name in ("PILToTensor", "ToTensor") and module == V1:
             raise Refusal(f"{name} follows another conversion to a tensor")
         if name == "Normalize":
-            _check_normalize(transform, self.ramp.dtype)
+            _check_normalize(transform, self.ramp.dtype, self.channels)
         self.steps.append(Step(transform, (), module))
         self._run_on_ramp(transform, self.ramp)
 
     def _first_ramp(self) -> Any:
         """The ramp for the conversion to a tensor. Without one, what follows can't be judged."""
         try:
-            _check_functions()
+            _check_functions(any(op.kind >= RANDOM_CROP for op in self.ops))
         except Refusal:
             self.tensor_error = True
             raise
@@ -324,9 +417,8 @@ class _Reading:
         except Exception as error:  # whatever it is, torch will raise it at the first sample
             self.tensor_error = True
             raise Refusal(f"the transform fails on an image: {error}") from None
-        if not isinstance(self.ramp, torch.Tensor) or tuple(self.ramp.shape) != (
-            self.channels, 1, 256
-        ):
+        shape = (self.channels, 1, 256 + self.erases)
+        if not isinstance(self.ramp, torch.Tensor) or tuple(self.ramp.shape) != shape:
             self.tensor_error = True
             raise Refusal(
                 f"{type(transform).__name__} does not give an image tensor of {self.channels} "
@@ -342,7 +434,7 @@ class _Reading:
         elif not leads_to_one_size(self.ops) and not self.reasons:
             self.refuse("the transform does not lead to one size for all images")
         if len(self.ops) > MAX_OPS:
-            self.refuse(f"the transform has {len(self.ops)} geometric steps; {MAX_OPS} at most")
+            self.refuse(f"the transform has {len(self.ops)} steps; {MAX_OPS} at most")
         if self.ramp is not None and not self.tensor_error:
             self._finish_pixels(self.ramp)
         elif not self.reasons:
@@ -358,8 +450,17 @@ class _Reading:
             pads = op.kind == CENTER_CROP and (op.height > height or op.width > width)
             if pads and (RESIZE in later or RANDOM_RESIZED_CROP in later):
                 self.refuse("CenterCrop pads the images before they are resized")
-            if op.kind != RANDOM_HORIZONTAL_FLIP:
+            if op.kind == RANDOM_CROP and not op.values[5]:
+                left, top, right, bottom = op.values[:4]
+                if op.height > height + top + bottom or op.width > width + left + right:
+                    self.refuse("RandomCrop is larger than the images")
+            if op.kind == PAD:
+                width += int(op.values[0] + op.values[2])
+                height += int(op.values[1] + op.values[3])
+            elif op.kind in (RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP, RANDOM_CROP):
                 height, width = op.height, op.width
+            if max(height, width) > MAX_SIZE_PX:
+                self.refuse(f"{OP_NAMES[op.kind]} gives images of more than {MAX_SIZE_PX} pixels")
 
     def _finish_pixels(self, ramp: torch.Tensor) -> None:
         kind = type(ramp)
@@ -379,6 +480,13 @@ class _Reading:
             self._make_table(ramp.as_subclass(torch.Tensor))
 
     def _make_table(self, ramp: torch.Tensor) -> None:
+        # The native table has three channels; one channel's is the first.
+        ramp = ramp.expand(3, -1, -1)
+        if self.erases:
+            ramp, erased = ramp[..., :256], ramp[:, 0, 256]
+            if not bool(torch.isfinite(erased).all()):
+                self.refuse("RandomErasing writes values that are not finite")
+            self.ops[-1] = self.ops[-1]._replace(values=tuple(map(float, erased)))
         if ramp.dtype is torch.uint8:
             self.dtype = "uint8"
             if not torch.equal(ramp, torch.arange(256, dtype=torch.uint8).expand_as(ramp)):
@@ -387,68 +495,94 @@ class _Reading:
         self.dtype = str(ramp.dtype).removeprefix("torch.")
         if not bool(torch.isfinite(ramp).all()):
             self.refuse("Normalize gives values that are not finite")
-        self.value_table = bytes_of(ramp.expand(3, 1, 256))
+        self.value_table = bytes_of(ramp)
 
 
-def _ramp(channels: int) -> Any:
+def _ramp(n_channels: int) -> Any:
     """A PIL image of 256 x 1 pixels that holds each value once in each channel."""
     from PIL import Image
 
-    if channels == 1:
-        return Image.fromarray(np.arange(256, dtype=np.uint8)[None])
-    return Image.fromarray(np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], 3, axis=2))
+    values = np.arange(256, dtype=np.uint8)[None]
+    return Image.fromarray(values if n_channels == 1 else np.stack([values] * 3, axis=2))
+
+
+# ---- augmentations -------------------------------------------------------------------------------
+
+
+def _read_augmentation(
+    transform: Any, n_channels: int, depth: int = 0
+) -> tuple[list[Op], Step]:
+    """The ops of an augmentation, with all that it holds, and the step that stands for them."""
+    module = _module_of(transform)
+    name = type(transform).__name__
+    if name not in HOLDERS:
+        op = augmentations.read_op(transform, name, module, n_channels)
+        return [op], Step(transform, (op.kind,), module)
+    inner = transform.transforms
+    if type(inner) is torch.nn.ModuleList:
+        inner = list(inner)
+    if type(inner) not in (list, tuple):
+        raise Refusal(f"{name}.transforms is not a list")
+    if depth == 8:
+        raise Refusal("transforms are nested more than 8 deep")
+    parts, steps = [], []
+    for one in inner:
+        ops, step = _read_child(one, name, n_channels, depth + 1)
+        parts.append(ops)
+        steps.append(step)
+    ops = augmentations.read_holder(transform, name, module, parts)
+    return ops, Step(transform, tuple(op.kind for op in ops), module, tuple(steps))
+
+
+def _read_child(
+    transform: Any, holder: str, n_channels: int, depth: int
+) -> tuple[list[Op], Step]:
+    """A transform that another one holds: a flip, an augmentation that leaves sizes alone, or a
+    Compose of such ones."""
+    flat = list(_flat(transform))
+    if len(flat) == 1 and flat[0] is transform:
+        module, name = _module_of(transform), type(transform).__name__
+        if name == "Identity":
+            ops = augmentations.group([])
+            return ops, Step(transform, (ops[0].kind,), module)
+        if name == "RandomHorizontalFlip":
+            op = _op_of(transform, name, module)
+            return [op], Step(transform, (op.kind,), module)
+        if name not in _AUGMENTATIONS and name not in AUTOMATIC or name == "Grayscale":
+            raise Refusal(f"{name} within {holder} is not native")
+        ops, step = _read_augmentation(transform, n_channels, depth)
+        if ops[0].kind in (RANDOM_CROP, PAD):
+            raise Refusal(f"{name} within {holder} is not native, as it changes sizes")
+        return ops, step
+    children = [_read_child(one, holder, n_channels, depth) for one in flat]
+    ops = augmentations.group([op for ops, _ in children for op in ops])
+    return ops, Step(transform, tuple(op.kind for op in ops), "", tuple(one for _, one in children))
 
 
 # ---- geometry ------------------------------------------------------------------------------------
 
 
+def _is_behind_resize(op: Op) -> bool:
+    """Whether no resize may follow an op: one that does more than to choose from the pixels."""
+    return op.kind > RANDOM_CROP or (op.kind == RANDOM_CROP and any(op.values[:6]))
+
+
 def _op_of(transform: Any, name: str, module: str) -> Op:
     if name == "RandomHorizontalFlip":
-        p = transform.p
-        if type(p) not in (int, float) or math.isnan(p):
-            raise Refusal(f"RandomHorizontalFlip has p={p!r}")
-        return Op(RANDOM_HORIZONTAL_FLIP, p=min(max(float(p), 0.0), 1.0))
+        return Op(RANDOM_HORIZONTAL_FLIP, p=probability(transform, name))
     if name == "CenterCrop":
-        height, width = _size_pair(transform.size, name)
+        height, width = size_pair(transform.size, name)
         return Op(CENTER_CROP, height, width)
     if name == "Resize":
-        resampling = _filter_of(transform, name, module)
+        resampling = filter_of(transform, name, module)
         return _resize_op(transform.size, transform.max_size, resampling)
     return _random_resized_crop_op(transform, module)
 
 
-def _filter_of(transform: Any, name: str, module: str) -> int:
-    """fm_filter of a transform's interpolation, which is a mode, Pillow's number of one or, in v2,
-    its name; Refusal for what torchvision does not take."""
-    from PIL import Image
-
-    value = transform.interpolation
-    functional = sys.modules["torchvision.transforms.functional"]
-    modes = functional.InterpolationMode
-    mode = value
-    if type(value) in (int, bool, getattr(Image, "Resampling", int)):
-        try:
-            mode = functional._interpolation_modes_from_int(value)
-        except KeyError:
-            mode = None
-    elif type(value) is str and module == V2 and _takes_mode_names(type(transform)):
-        mode = next((one for one in modes if one.value == value), None)
-    # What Pillow is told: torchvision has two modes for its nearest one.
-    number = functional.pil_modes_mapping.get(mode) if type(mode) is modes else None
-    if number not in FILTERS:
-        raise Refusal(f"{name} has interpolation={value!r}, which is none of Pillow's filters")
-    return FILTERS[number]
-
-
-def _takes_mode_names(kind: type) -> bool:
-    """Whether this torchvision takes interpolation="bilinear"; older ones do not."""
-    return isinstance(inspect.signature(kind).parameters["interpolation"].default, str)
-
-
 def _random_resized_crop_op(transform: Any, module: str) -> Op:
-    height, width = _size_pair(transform.size, "RandomResizedCrop")
-    scale = _range_pair(transform.scale, "RandomResizedCrop's scale")
-    ratio = _range_pair(transform.ratio, "RandomResizedCrop's ratio")
+    height, width = size_pair(transform.size, "RandomResizedCrop")
+    scale = range_pair(transform.scale, "RandomResizedCrop's scale")
+    ratio = range_pair(transform.ratio, "RandomResizedCrop's ratio")
     # The native draws are made in float32, where these limits must be ordinary values.
     if scale[0] < 0 or scale[1] > 1e30 or ratio[0] < 1e-30 or ratio[1] > 1e30:
         raise Refusal(f"RandomResizedCrop has scale={scale} and ratio={ratio}")
@@ -456,7 +590,7 @@ def _random_resized_crop_op(transform: Any, module: str) -> Op:
         transform._log_ratio, torch.log(torch.tensor(transform.ratio))
     ):
         raise Refusal("RandomResizedCrop's ratio was changed; v2 goes on with the earlier one")
-    resampling = _filter_of(transform, "RandomResizedCrop", module)
+    resampling = filter_of(transform, "RandomResizedCrop", module)
     return Op(RANDOM_RESIZED_CROP, height, width, 0, *scale, *ratio, filter=resampling)
 
 
@@ -464,10 +598,10 @@ def _resize_op(size: Any, max_size: Any, resampling: int) -> Op:
     if isinstance(size, Sequence) and len(size) == 2:
         if max_size is not None:
             raise Refusal("Resize has both a pair of sizes and max_size")
-        height, width = _size_pair(size, "Resize")
+        height, width = size_pair(size, "Resize")
         return Op(RESIZE, height, width, filter=resampling)
     short = size[0] if isinstance(size, Sequence) and len(size) == 1 else size
-    if not _is_size(short) or (max_size is not None and not _is_size(max_size)):
+    if not is_size(short) or (max_size is not None and not is_size(max_size)):
         raise Refusal(f"Resize has size={size!r} and max_size={max_size!r}")
     if max_size is not None and max_size <= short:
         raise Refusal(f"Resize has max_size={max_size}, not above size={short}")
@@ -483,29 +617,7 @@ def _shorter_edge_resized(op: Op, height: int, width: int) -> tuple[int, int]:
     return (new_long, new_short) if height > width else (new_short, new_long)
 
 
-def _is_size(value: Any) -> bool:
-    return type(value) is int and 1 <= value <= MAX_SIZE_PX
-
-
-def _size_pair(size: Any, name: str) -> tuple[int, int]:
-    if isinstance(size, Sequence) and len(size) == 2 and all(map(_is_size, size)):
-        return size[0], size[1]
-    raise Refusal(f"{name} has size={size!r}; sizes are ints from 1 to {MAX_SIZE_PX}")
-
-
-def _range_pair(values: Any, what: str) -> tuple[float, float]:
-    good = (
-        isinstance(values, Sequence)
-        and len(values) == 2
-        and all(type(value) in (int, float) and math.isfinite(value) for value in values)
-        and values[0] <= values[1]
-    )
-    if not good:
-        raise Refusal(f"{what} is {values!r}, not a pair (low, high)")
-    return float(values[0]), float(values[1])
-
-
-def _check_normalize(transform: Any, dtype: torch.dtype) -> None:
+def _check_normalize(transform: Any, dtype: torch.dtype, n_channels: int) -> None:
     if not dtype.is_floating_point:
         raise Refusal("Normalize needs float pixels; put ToTensor or ConvertImageDtype before it")
     for what in ("mean", "std"):
@@ -515,5 +627,5 @@ def _check_normalize(transform: Any, dtype: torch.dtype) -> None:
             raise Refusal(f"Normalize's {what} is not a list of numbers") from None
         if values.requires_grad:
             raise Refusal(f"Normalize's {what} requires a gradient")
-        if values.ndim > 1 or values.numel() not in (1, 3):
-            raise Refusal(f"Normalize's {what} has shape {tuple(values.shape)}, not (3,)")
+        if values.ndim > 1 or values.numel() not in (1, n_channels):
+            raise Refusal(f"Normalize's {what} has shape {tuple(values.shape)}, not ({n_channels},)")
