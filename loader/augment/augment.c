@@ -100,12 +100,6 @@ static void move_to(fm_augment *augment, const fm_image *out) {
 
 /* ---- crops and paddings ---------------------------------------------------------------------- */
 
-static int refuse_padding(fm_error *error) {
-    return fm_error_set(error, FM_ERR_LIMIT,
-                        "padding by a mirror image of more pixels than the image has is not done "
-                        "natively");
-}
-
 static int take(fm_augment *augment, int32_t width, int32_t height, const uint8_t fill[3],
                 fm_error *error) {
     const fm_image out = {other_memory(augment), width, height, augment->image.channels};
@@ -138,9 +132,8 @@ static int pad(fm_augment *augment, const fm_op *op, fm_error *error) {
     take_fill(op->values + 6, fill);
     const int status = check_size(augment, &out, error);
     if (status) return status;
-    if (!fm_take_map(augment->columns, out.width, -left, in->width, mode) ||
-        !fm_take_map(augment->rows, out.height, -top, in->height, mode))
-        return refuse_padding(error);
+    fm_take_map(augment->columns, out.width, -left, in->width, mode);
+    fm_take_map(augment->rows, out.height, -top, in->height, mode);
     return take(augment, out.width, out.height, fill, error);
 }
 
@@ -149,17 +142,18 @@ static int pad(fm_augment *augment, const fm_op *op, fm_error *error) {
  * after pixels, and then, where it is still too small, by what lacks on either side. torchvision's
  * v2 pads once, by both.
  */
-static bool crop_map(int32_t *map, int32_t *padded, int32_t n, int32_t start, int32_t size,
+static void crop_map(int32_t *map, int32_t *padded, int32_t n, int32_t start, int32_t size,
                      int32_t before, int32_t after, const fm_op *op) {
     const fm_pad_mode mode = (fm_pad_mode)(int)op->values[4];
     const int32_t padded_size = before + size + after;
     const int32_t lacking = op->values[5] != 0 && padded_size < n ? n - padded_size : 0;
-    if (lacking == 0 || op->values[9] != 0)
-        return fm_take_map(map, n, start - lacking - before, size, mode);
-    if (!fm_take_map(padded, padded_size, -before, size, mode)) return false;
-    if (!fm_take_map(map, n, start - lacking, padded_size, mode)) return false;
+    if (lacking == 0 || op->values[9] != 0) {
+        fm_take_map(map, n, start - lacking - before, size, mode);
+        return;
+    }
+    fm_take_map(padded, padded_size, -before, size, mode);
+    fm_take_map(map, n, start - lacking, padded_size, mode);
     fm_take_chain(map, n, padded);
-    return true;
 }
 
 static int random_crop(fm_augment *augment, const fm_op *op, const fm_draw *draw, fm_error *error) {
@@ -171,11 +165,10 @@ static int random_crop(fm_augment *augment, const fm_op *op, const fm_draw *draw
         return fm_error_set(error, FM_ERR_LIMIT,
                             "a crop of %d x %d pixels from an image of %d x %d", (int)op->width,
                             (int)op->height, (int)in->width, (int)in->height);
-    if (!crop_map(augment->columns, augment->padded, op->width, draw->left, in->width,
-                  (int32_t)v[0], (int32_t)v[2], op) ||
-        !crop_map(augment->rows, augment->padded, op->height, draw->top, in->height, (int32_t)v[1],
-                  (int32_t)v[3], op))
-        return refuse_padding(error);
+    crop_map(augment->columns, augment->padded, op->width, draw->left, in->width, (int32_t)v[0],
+             (int32_t)v[2], op);
+    crop_map(augment->rows, augment->padded, op->height, draw->top, in->height, (int32_t)v[1],
+             (int32_t)v[3], op);
     return take(augment, op->width, op->height, fill, error);
 }
 

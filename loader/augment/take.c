@@ -4,27 +4,30 @@
 
 #include "base/number.h"
 
+/* at modulo n, from 0 on. */
+static int32_t wrapped(int32_t at, int32_t n) { return (at % n + n) % n; }
+
+/* numpy.pad(): mirror images of mirror images follow each other. */
 static int32_t mapped(int32_t at, int32_t size, fm_pad_mode mode) {
     if (at >= 0 && at < size) return at;
     switch (mode) {
     case FM_PAD_EDGE:
         return at < 0 ? 0 : size - 1;
     case FM_PAD_REFLECT:
-        return at < 0 ? -at : 2 * (size - 1) - at;
+        if (size == 1) return 0;
+        at = wrapped(at, 2 * (size - 1));
+        return at < size ? at : 2 * (size - 1) - at;
     case FM_PAD_SYMMETRIC:
-        return at < 0 ? -1 - at : 2 * size - 1 - at;
+        at = wrapped(at, 2 * size);
+        return at < size ? at : 2 * size - 1 - at;
     case FM_PAD_CONSTANT:
         break;
     }
     return -1;
 }
 
-bool fm_take_map(int32_t *map, int32_t n, int32_t start, int32_t size, fm_pad_mode mode) {
-    for (int32_t i = 0; i < n; i++) {
-        map[i] = mapped(start + i, size, mode);
-        if (mode != FM_PAD_CONSTANT && (map[i] < 0 || map[i] >= size)) return false;
-    }
-    return true;
+void fm_take_map(int32_t *map, int32_t n, int32_t start, int32_t size, fm_pad_mode mode) {
+    for (int32_t i = 0; i < n; i++) map[i] = mapped(start + i, size, mode);
 }
 
 void fm_take_chain(int32_t *map, int32_t n, const int32_t *through) {

@@ -5,8 +5,6 @@
 #ifndef FM_AUGMENT_TAKE_H
 #define FM_AUGMENT_TAKE_H
 
-#include <stdbool.h>
-
 #include "augment/image.h"
 
 typedef enum fm_pad_mode {
@@ -18,10 +16,9 @@ typedef enum fm_pad_mode {
 
 /*
  * map[i], for i below n: the input that lies at `start + i` of an axis of `size` inputs, with
- * padding around; -1 where that is the fill. false: the padding reaches further than a mirror image
- * of the axis does.
+ * padding around, as far as it goes; -1 where that is the fill.
  */
-bool fm_take_map(int32_t *map, int32_t n, int32_t start, int32_t size, fm_pad_mode mode);
+void fm_take_map(int32_t *map, int32_t n, int32_t start, int32_t size, fm_pad_mode mode);
 
 /* Passes the entries of a map on through another one: map[i] = through[map[i]]. */
 void fm_take_chain(int32_t *map, int32_t n, const int32_t *through);

@@ -82,7 +82,7 @@ static int store_image(const fm_pixels *pixels, const fm_image *image, fm_error 
             error, FM_ERR_LIMIT, "an image of %d x %d pixels, where the batch holds %d x %d",
             (int)image->width, (int)image->height, (int)plan->out_width, (int)plan->out_height);
     if (image->channels == 1) {
-        fm_store_grey(&pixels->store, pixels->out, image->px, width * height);
+        pixels->store.one_channel(&pixels->store, 0, pixels->out, image->px, width * height);
         return FM_OK;
     }
     /* Grey pixels may have come as three bytes; a plan of one channel stores one of them. */

@@ -67,19 +67,11 @@ MODULES = pytest.mark.parametrize("module", [T, v2], ids=["v1", "v2"])
     {"size": 16, "padding": 8, "padding_mode": "reflect"},
     {"size": 14, "padding": (3, 9), "padding_mode": "symmetric"},
     {"size": (17, 25), "padding": (7, 1, 2, 9), "fill": (255, 3, 120), "pad_if_needed": True},
+    {"size": 90, "padding": (2, 1), "pad_if_needed": True, "padding_mode": "reflect"},
     {"size": (21, 22), "padding": [8], "fill": 77, "pad_if_needed": True},
 ], ids=str)
 def test_random_crop(images, module, options):
     check(images, module.RandomCrop(**options), module.RandomHorizontalFlip(), T.ToTensor())
-
-
-@MODULES
-def test_mirrored_padding_of_more_than_the_image_is_left_to_pillow(images, module):
-    crop = module.RandomCrop(30, padding=(2, 1), pad_if_needed=True, padding_mode="reflect")
-    dataset = ImageFolder(str(images), compose(crop, T.PILToTensor()))
-    loader = feedmill.DataLoader(dataset, batch_size=8, native="verify", seed=1)
-    list(loader)
-    assert 0 < loader.stats().fallback_samples < len(dataset)
 
 
 @pytest.mark.parametrize("module", [T, v2])
@@ -95,7 +87,7 @@ def test_crops_of_smaller_images_fail_as_torchvisions_do(images, module):
     {"padding": (1, 2), "fill": (9, 8, 7)},
     {"padding": [2, 0, 5, 3], "padding_mode": "edge"},
     {"padding": 6, "padding_mode": "reflect"},
-    {"padding": 8, "padding_mode": "symmetric"},
+    {"padding": 50, "padding_mode": "symmetric"},
 ], ids=str)
 def test_pad(images, module, options):
     head = module.Resize((13, 10))

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from feedmill.recognition.arguments import (
     V1,
     V1_AUTO,
@@ -172,6 +174,8 @@ def _pad_mode(transform: Any, name: str) -> int:
     mode = transform.padding_mode
     if mode not in _PAD_MODES:
         raise Refusal(f"{name} has padding_mode={mode!r}")
+    if mode in ("reflect", "symmetric") and int(np.__version__.partition(".")[0]) < 2:
+        raise Refusal(f"{name} has padding_mode={mode!r}, which is native as of NumPy 2")
     return _PAD_MODES.index(mode)
 
 
