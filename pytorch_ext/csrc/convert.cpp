@@ -212,7 +212,6 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
                                         "value_table",
                                         "resize_order",
                                         "layout",
-                                        "channels",
                                         "n_threads",
                                         "prefetch_batches",
                                         "memory_budget_bytes",
