@@ -1,9 +1,12 @@
 """PyTorch's tutorial "Training a Classifier": a small network for CIFAR-10.
 
     python cifar10_classifier.py --download
+    python cifar10_classifier.py --smoke
 """
 
 import argparse
+import os
+import tempfile
 
 import torch
 import torch.nn as nn
@@ -41,7 +44,21 @@ def main():
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--print-every", type=int, default=2000, help="mini-batches")
     parser.add_argument("--save", default="./cifar_net.pth", help="file for the trained network")
+    parser.add_argument("--smoke", action="store_true", help="a few steps on made images")
     args = parser.parse_args()
+    if args.smoke:
+        from made_data import make_cifar10
+
+        with tempfile.TemporaryDirectory() as folder:
+            make_cifar10(folder)
+            args.data, args.epochs, args.batch_size, args.print_every = folder, 1, 32, 5
+            args.save = os.path.join(folder, "net.pth")
+            train(args)
+    else:
+        train(args)
+
+
+def train(args):
     device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 
     transform = transforms.Compose(

@@ -37,6 +37,7 @@ from torchvision.datasets import cifar
 cifar.check_integrity = lambda path, md5=None: os.path.isfile(path)
 torch.manual_seed(0)
 sys.argv = sys.argv[1:]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
@@ -219,3 +220,34 @@ def test_imagenet_under_torchrun(photos, tmp_path):
     assert path_of(out) == "native"
     assert re.search(r"delivered +12 samples in 3 batches natively", out)
     assert (tmp_path / "checkpoint.pth.tar").exists()
+
+
+# ---- on data of their own ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["cifar10_classifier.py", "tensors_in_ram.py", "opencv_dataset.py"]
+)
+def test_smoke(name, tmp_path):
+    process = start(EXAMPLES / name, "--smoke", folder=tmp_path)
+    out = finish(process)
+    assert losses(out)
+    assert path_of(out) in ("native", "torch")
+    if name == "opencv_dataset.py":
+        assert path_of(out) == "native"
+        line = r"^step 16 .* images/s, .* ms a step, waited \d+ %, cache 50 %"
+        assert re.search(line, out, re.M)
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_side_by_side(tmp_path, monkeypatch):
+    # Its processes import torchvision by themselves.
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import sys\nsys.path.append({str(HERE.parent / 'support')!r})\nimport torchvision_cpu\n"
+    )
+    monkeypatch.setattr(sys.modules[__name__], "PACKAGE", f"{tmp_path}{os.pathsep}{PACKAGE}")
+    out = finish(start(EXAMPLES / "two_cifar.py", "--smoke", folder=tmp_path))
+    for number in (1, 2):
+        lines = [line[4:] for line in out.splitlines() if line.startswith(f"{number} | ")]
+        assert losses("\n".join(lines)) and path_of("\n".join(lines)) in ("native", "torch")
+        assert "Finished Training" in lines
