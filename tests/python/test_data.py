@@ -13,6 +13,7 @@ from feedmill.data.npy import NpyError, parse_header, read_npy
 from helpers import MEAN, STD, compose, native_loader
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Subset
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
 
@@ -352,3 +353,59 @@ def test_tokens_are_refused(tmp_path):
     (tmp_path / "t.bin").write_bytes(b"123")
     with pytest.raises(ValueError, match="no whole number of uint16"):
         Tokens(tmp_path / "t.bin")
+
+
+# ---- .npy natively -------------------------------------------------------------------------------
+
+
+def same_natively(dataset, **options):
+    """One epoch of both loaders, ours natively; the same batches, bit for bit."""
+    torch.manual_seed(1)
+    theirs = list(TorchDataLoader(dataset, **options))
+    torch.manual_seed(1)
+    loader = native_loader(dataset, **options)
+    mine = list(loader)
+    assert len(mine) == len(theirs) > 0 and loader.stats().path == "native"
+    for ours, other in zip(mine, theirs):
+        assert type(ours) is type(other) and len(ours) == len(other) == 2
+        for one, wanted in zip(ours, other):
+            assert one.dtype is wanted.dtype and one.stride() == wanted.stride()
+            assert torch.equal(one, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "?"])
+@pytest.mark.parametrize("shape", [(23,), (23, 1), (23, 3, 4), (1, 5), (23, 1, 2, 1)])
+def test_npy_file_natively(tmp_path, dtype, shape):
+    array = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
+    np.save(tmp_path / "a.npy", array)
+    same_natively(NpyFile(tmp_path / "a.npy"), batch_size=4, shuffle=True)
+
+
+@pytest.mark.parametrize("kind", ["list", "array", "tensor"])
+def test_npy_file_natively_with_targets(tmp_path, kind):
+    np.save(tmp_path / "a.npy", np.random.default_rng(0).normal(size=(23, 5)))
+    targets = np.arange(23) * 3 - 7
+    targets = {"list": targets.tolist(), "tensor": torch.from_numpy(targets)}.get(kind, targets)
+    dataset = NpyFile(tmp_path / "a.npy", targets, torch.from_numpy)
+    same_natively(dataset, batch_size=4, shuffle=True, num_workers=2)
+    same_natively(Subset(dataset, [5, -1, 5, 0]), batch_size=3)
+    loader = feedmill.DataLoader(dataset, batch_size=4, native="verify")
+    assert len(list(loader)) == 6 and loader.stats().verified_samples == 23
+    assert "NpyFile" in loader.explain()
+
+
+@pytest.mark.parametrize("change, why", [
+    ({"transform": np.sum}, "has a transform"), ({"targets": [1.5] * 4}, "targets are no 64-bit"),
+    ({"targets": np.zeros(4, np.int32)}, "targets are no 64-bit"), ({}, "holds >f4"),
+])
+def test_npy_file_is_torchs(tmp_path, change, why):
+    np.save(tmp_path / "a.npy", np.ones((4, 2), "f4" if change else ">f4"))
+    assert why in feedmill.DataLoader(NpyFile(tmp_path / "a.npy", **change)).explain()
+
+
+def test_npy_file_epochs_share_a_native_loader(tmp_path):
+    np.save(tmp_path / "a.npy", np.ones((8, 2)))
+    loader = native_loader(NpyFile(tmp_path / "a.npy"), batch_size=2)
+    for _ in range(3):
+        list(loader)
+    assert loader.stats().epochs == 3

@@ -328,6 +328,54 @@ def _spec_of(tensor: torch.Tensor) -> Spec:
     )
 
 
+def npy_node(dataset: Any) -> ArrayNode:
+    """That of a feedmill.data.NpyFile; Refusal where its rows are not delivered as they lie."""
+    values = dataset.array
+    if dataset.transform is not None and dataset.transform is not torch.from_numpy:
+        raise Refusal("the NpyFile has a transform other than torch.from_numpy, which is Python's")
+    try:
+        dtype = torch.from_numpy(np.empty(0, values.dtype)).dtype
+    except (TypeError, ValueError):  # a type, or a byte order, that torch does not have
+        dtype = None
+    if dtype not in _DLPACK or 0 in values.shape or not values.flags.c_contiguous:
+        raise Refusal(f"the NpyFile holds {values.dtype} {values.shape}")
+    targets = _npy_targets(dataset)
+    row_bytes, shape = values[0].nbytes, values.shape[1:]
+    specs = (
+        Spec(_address(values), len(values), row_bytes, row_bytes, *_DLPACK[dtype], shape),
+        Spec(_address(targets), len(values), 8, 8, *_DLPACK[torch.int64], ()),
+    )
+    plan = CopyPlan((), "uint8", None, 0, 1, text=f"{str(dtype)[6:]} {shape}")
+    load = partial(_load_npy, dataset)
+    leaf = Leaf(dataset, dataset.__getitem__, load, False, "transform", plan, ())
+    arrays = Arrays(specs, None, (dtype, torch.int64))
+    return ArrayNode(leaf, "NpyFile", arrays, (values, targets))
+
+
+def _npy_targets(dataset: Any) -> np.ndarray:
+    """int64 values, where torch's default_collate makes such of them."""
+    targets, n = dataset.targets, len(dataset.array)
+    if targets is None:
+        return _same_memory(dataset, np.arange(n))
+    if type(targets) is list and set(map(type, targets)) == {int}:
+        targets = _same_memory(dataset, np.array(targets))
+    elif type(targets) is torch.Tensor and targets.device.type == "cpu":
+        targets = targets.detach().numpy()
+    is_plain = type(targets) is np.ndarray and targets.dtype == np.int64 and targets.ndim == 1
+    if not is_plain or len(targets) != n or not targets.flags.c_contiguous:
+        raise Refusal("the NpyFile's targets are no 64-bit ints, one for each row")
+    return targets
+
+
+def _load_npy(dataset: Any, row: int) -> tuple[torch.Tensor, torch.Tensor]:
+    values, target = dataset[row]
+    return torch.as_tensor(values), torch.as_tensor(target)
+
+
+def _address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
 # torchvision's classes: (module, names), and the attributes of their images and targets.
 _IMAGES = (
     ("torchvision.datasets.cifar", ("CIFAR10", "CIFAR100"), "targets"),
@@ -437,10 +485,10 @@ def image_node(leaf: Leaf, images: Images) -> ArrayNode:
     stride = stride if n > 1 else row_bytes
     if min(line, pixel, channel_stride) < 1 or stride < row_bytes:
         raise Refusal(f"{type(leaf.dataset).__name__}'s images have strides {values.strides}")
-    address = values.__array_interface__["data"][0]
+    row = (n_channels, height, width)
     specs = (
-        Spec(address, n, row_bytes, stride, *_DLPACK[torch.uint8], (n_channels, height, width)),
-        Spec(targets.__array_interface__["data"][0], n, 8, 8, *_DLPACK[torch.int64], ()),
+        Spec(_address(values), n, row_bytes, stride, *_DLPACK[torch.uint8], row),
+        Spec(_address(targets), n, 8, 8, *_DLPACK[torch.int64], ()),
     )
     arrays = Arrays(
         specs, (height, width, n_channels, channel_stride, line, pixel), (torch.uint8, torch.int64)

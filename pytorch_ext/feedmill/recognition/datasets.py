@@ -2,7 +2,7 @@
 
 Recognised are torchvision's ImageFolder and DatasetFolder, datasets that offer ``feedmill_item``,
 and torch's Subset and ConcatDataset of them, nested in any way; torch's TensorDataset and
-torchvision's small sets in memory, and Subsets of them.
+torchvision's small sets in memory, feedmill.data.NpyFile, and Subsets of them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from feedmill.recognition.arrays import (
     ArraySource,
     image_node,
     images_of,
+    npy_node,
     subset_node,
     tensor_node,
 )
@@ -98,6 +99,8 @@ class _Reading:
         try:
             if kind is TensorDataset:
                 return tensor_node(dataset) if self._is_untouched(dataset, "torch") else None
+            if kind is getattr(sys.modules.get("feedmill.data.arrays"), "NpyFile", None):
+                return npy_node(dataset) if self._is_untouched(dataset, "feedmill") else None
             if (images := images_of(dataset)) is not None:
                 return self._read_images(dataset, images)
         except Refusal as refusal:
@@ -106,8 +109,8 @@ class _Reading:
         self.refuse(
             f"the dataset is a {type_name(kind)}; torchvision's ImageFolder and DatasetFolder "
             "themselves, no subclass, Subset and ConcatDataset of them, torch's TensorDataset, "
-            "torchvision's CIFAR10, CIFAR100, MNIST, FashionMNIST and SVHN, and datasets with a "
-            "method feedmill_item are recognised"
+            "torchvision's CIFAR10, CIFAR100, MNIST, FashionMNIST and SVHN, feedmill.data.NpyFile, "
+            "and datasets with a method feedmill_item are recognised"
         )
         return None
 
