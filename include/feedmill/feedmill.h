@@ -553,9 +553,8 @@ FM_API void fm_loader_close(fm_loader **loader);
 
 /*
  * An image without a loader: opened, measured, decoded whole into the caller's memory, closed, all
- * on the calling thread. Different images may be used by different threads at the same time. JPEGs
- * only, of the kinds that a loader decodes; others are refused with a loader's statuses, and the
- * caller asks another decoder.
+ * on the calling thread. Different images may be used by different threads at the same time. What a
+ * loader does not decode is refused with its statuses, and the caller asks another decoder.
  */
 typedef struct fm_imread fm_imread;
 
@@ -575,7 +574,8 @@ FM_API void fm_imread_size(const fm_imread *image, bool upright, int32_t *height
 
 /*
  * Decodes into out[height][width][3], dense, of the size above; once. The pixels are those of
- * Pillow's convert("RGB") or, with FM_BGR and upright, those of OpenCV's imread(). After a failure
+ * Pillow's convert("RGB") or, with FM_BGR and upright, those of OpenCV's imread(). Only JPEGs of
+ * one or three components come in that order, or upright; others are FM_ERR_KIND. After a failure
  * (FM_ERR_KIND, DAMAGED, LIMIT, NOMEM, STATE) out holds anything.
  */
 FM_API FM_CHECK_RESULT int fm_imread_pixels(fm_imread *image, fm_channels channels, bool upright,

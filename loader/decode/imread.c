@@ -1,4 +1,4 @@
-/* A single JPEG, read and decoded on the caller's thread: fm_imread of feedmill.h. */
+/* A single image, read and decoded on the caller's thread: fm_imread of feedmill.h. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "decode/decoder.h"
 #include "decode/exif.h"
 #include "decode/jpeg.h"
 
@@ -17,8 +18,9 @@
 #define ROW_PAD_BYTES 64
 
 struct fm_imread {
-    fm_jpeg *jpeg;
-    uint8_t *file; /* the bytes if they were read here, or NULL */
+    fm_jpeg *jpeg;       /* of a JPEG, which alone comes as OpenCV has it */
+    fm_decoder *decoder; /* of other formats */
+    uint8_t *file;       /* the bytes if they were read here, or NULL */
     const uint8_t *bytes;
     size_t n_bytes;
     fm_image_info info;
@@ -67,6 +69,24 @@ static int read_file(fm_imread *image, const char *path, uint64_t max_file_bytes
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
+static bool is_jpeg(const fm_imread *image) {
+    return image->n_bytes > 1 && image->bytes[0] == 0xFF && image->bytes[1] == 0xD8;
+}
+
+static int begin_jpeg(fm_imread *image, const fm_limits *limits, fm_error *error) {
+    int status = fm_jpeg_open(&image->jpeg, limits, NULL, error);
+    if (!status)
+        status = fm_jpeg_begin(image->jpeg, image->bytes, image->n_bytes, &image->info, error);
+    if (!status) image->orientation = fm_exif_orientation(image->bytes, image->n_bytes);
+    return status;
+}
+
+static int begin_other(fm_imread *image, const fm_limits *limits, fm_error *error) {
+    const int status = fm_decoder_open(&image->decoder, limits, NULL, error);
+    if (status) return status;
+    return fm_decoder_begin(image->decoder, image->bytes, image->n_bytes, &image->info, error);
+}
+
 static int begin(fm_imread *image, const fm_sample *sample, const fm_limits *limits,
                  fm_error *error) {
     int status = FM_OK;
@@ -78,14 +98,8 @@ static int begin(fm_imread *image, const fm_sample *sample, const fm_limits *lim
     }
     if (!status && image->n_bytes == 0)
         status = fm_error_set(error, FM_ERR_FORMAT, "the file is empty");
-    if (!status) status = fm_jpeg_open(&image->jpeg, limits, NULL, error);
-    if (!status)
-        status = fm_jpeg_begin(image->jpeg, image->bytes, image->n_bytes, &image->info, error);
-    /* Those come as R G B only. */
-    if (!status && image->info.n_components == 4)
-        status = fm_error_set(error, FM_ERR_KIND, "a JPEG with four inks (CMYK)");
-    if (!status) image->orientation = fm_exif_orientation(image->bytes, image->n_bytes);
-    return status;
+    if (status) return status;
+    return is_jpeg(image) ? begin_jpeg(image, limits, error) : begin_other(image, limits, error);
 }
 
 int fm_imread_open(fm_imread **out, const fm_sample *sample, uint64_t max_image_pixels,
@@ -115,7 +129,9 @@ void fm_imread_close(fm_imread **pointer) {
     fm_imread *const image = *pointer;
     *pointer = NULL;
     if (image->jpeg) fm_jpeg_end(image->jpeg);
+    if (image->decoder) fm_decoder_end(image->decoder);
     fm_jpeg_close(&image->jpeg);
+    fm_decoder_close(&image->decoder);
     fm_mem_free(image->file);
     fm_mem_free(image);
 }
@@ -172,7 +188,8 @@ static int read_rows(fm_imread *image, uint8_t *block, size_t stride_bytes, int3
     uint8_t *rows[BLOCK_ROWS];
     for (int i = 0; i < BLOCK_ROWS; i++) rows[i] = block + i * stride_bytes;
     for (int32_t y = 0; y < image->info.height;) {
-        const int n = fm_jpeg_read(image->jpeg, rows, BLOCK_ROWS, error);
+        const int n = image->jpeg ? fm_jpeg_read(image->jpeg, rows, BLOCK_ROWS, error)
+                                  : fm_decoder_read(image->decoder, rows, BLOCK_ROWS, error);
         if (n < 0) return n;
         for (int i = 0; i < n; i++, y++)
             put_row(rows[i] + 3 * (size_t)skip_px, image->info.width, y, at, out);
@@ -194,10 +211,15 @@ int fm_imread_pixels(fm_imread *image, fm_channels channels, bool upright, uint8
         return fm_error_set(error, FM_ERR_STATE, "the image was read already; open it anew");
     image->is_read = true;
     const fm_image_info *const info = &image->info;
+    const bool as_opencv = channels == FM_BGR || upright;
+    if (as_opencv && (!image->jpeg || info->n_components == 4))
+        return fm_error_set(error, FM_ERR_KIND,
+                            "only JPEGs without inks (CMYK) come upright, or as B G R");
     const fm_box box = {0, 0, info->width, info->height};
     int32_t skip_px, row_px;
-    fm_jpeg_set_bgr(image->jpeg, channels == FM_BGR);
-    int status = fm_jpeg_start(image->jpeg, &box, &skip_px, &row_px, error);
+    if (image->jpeg) fm_jpeg_set_bgr(image->jpeg, channels == FM_BGR);
+    int status = image->jpeg ? fm_jpeg_start(image->jpeg, &box, &skip_px, &row_px, error)
+                             : fm_decoder_start(image->decoder, &box, &skip_px, &row_px, error);
     if (status) return status;
     /* Rows begin 16 bytes behind a multiple of 32, as fm_jpeg_read() likes them. */
     const size_t stride_bytes =

@@ -43,7 +43,10 @@ int fm_jpeg_open(fm_jpeg **out, const fm_limits *limits, fm_mem_counter *counter
  */
 void fm_jpeg_watch(fm_jpeg *jpeg, const _Atomic bool *cancelled);
 
-/* From now on rows have the bytes B G R instead of R G B (false, the default). Between images. */
+/*
+ * From now on rows have the bytes B G R instead of R G B (false, the default), but for files with
+ * four inks. Between images.
+ */
 void fm_jpeg_set_bgr(fm_jpeg *jpeg, bool bgr);
 
 /*

@@ -8,6 +8,7 @@ import helpers
 import numpy as np
 import pytest
 import torch
+from feedmill._ops import native
 from feedmill.data import ImageList, NpyFile, NpyFolder, Tokens, imread
 from feedmill.data.npy import NpyError, parse_header, read_npy
 from helpers import MEAN, STD, compose, native_loader
@@ -409,3 +410,16 @@ def test_npy_file_epochs_share_a_native_loader(tmp_path):
     for _ in range(3):
         list(loader)
     assert loader.stats().epochs == 3
+
+
+@pytest.mark.parametrize("mode, name, feature", [
+    ("RGB", "png", "PNG"), ("RGBA", "png", "PNG"), ("P", "png", "PNG"), ("RGB", "webp", "WebP"),
+])
+def test_imread_decodes_what_the_loader_decodes(tmp_path, mode, name, feature):
+    path = tmp_path / f"a.{name}"
+    Image.fromarray(helpers.pixels(20, 10)).convert(mode).save(path)
+    taken = native.imread(path, False, 1000)
+    assert (type(taken) is tuple) == (feature in native.formats())
+    assert type(native.imread(path, True, 1000)) is str  # OpenCV's rules for it are its own
+    with Image.open(path) as image:
+        assert np.array_equal(imread(path, "rgb"), np.array(image.convert("RGB")))

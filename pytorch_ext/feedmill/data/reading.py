@@ -15,13 +15,14 @@ _MODES = ("bgr", "rgb")
 def imread(path: str | os.PathLike[str] | bytes, mode: str = "bgr") -> np.ndarray:
     """Reads and decodes an image, in place of ``cv2.imread`` or ``Image.open``.
 
-    JPEGs, but for rare kinds and damaged ones, are decoded natively, on the calling thread and
-    without Python's lock: threads that read images run side by side. All else goes through Pillow.
+    What the loader decodes natively is so here, on the calling thread and without Python's lock:
+    threads that read images run side by side. In "bgr" these are JPEGs alone, without those of four
+    inks (CMYK). All else goes through Pillow.
 
     Args:
         path: of the file; or bytes: the encoded image itself.
         mode: "bgr" (default): as ``cv2.imread(path)``: blue, green, red, and upright as the file's
-            EXIF data asks. Natively bit for bit so.
+            EXIF data asks; bit for bit so where it is decoded natively.
             "rgb": as ``np.array(Image.open(path).convert("RGB"))``, bit for bit; EXIF data counts
             for nothing.
 
