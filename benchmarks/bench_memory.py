@@ -1,0 +1,197 @@
+"""Datasets in memory against torch's DataLoader with num_workers=0, by CPU time.
+
+    python benchmarks/bench_memory.py [--seconds 4] [--rounds 3]
+
+First the batches of both are compared; then each runs for some seconds, in turn, and the CPU time
+of the whole process that a sample takes is what counts. Prints a line of JSON for each case.
+
+- cifar10: 50,000 random images in CIFAR-10's own files, loaded by torchvision's class; ToTensor and
+  Normalize, batches of 128, shuffled.
+- cifar10_augmented: with RandomCrop(32, padding=4), RandomHorizontalFlip and RandomRotation(15).
+- tensors: a TensorDataset of 3 x 224 x 224 float32, batches of 64, shuffled; also against a plain
+  copy of the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import pickle
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import feedmill
+
+try:
+    import torchvision  # noqa: F401
+except RuntimeError:  # its library does not fit a CPU-only torch
+    import sys
+
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
+    import torchvision_cpu  # noqa: F401
+from torchvision import transforms
+from torchvision.datasets import CIFAR10
+
+_NORMALIZE = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+_TO_VALUES = (transforms.ToTensor(), transforms.Normalize(*_NORMALIZE))
+_AUGMENTATIONS = (
+    transforms.RandomCrop(32, padding=4),
+    transforms.RandomHorizontalFlip(),
+    transforms.RandomRotation(15),
+)
+_N_PER_FILE = 10000
+_TENSOR_ROWS = 512
+
+
+# ---- datasets ------------------------------------------------------------------------------------
+
+
+def write_cifar(root: Path) -> type[CIFAR10]:
+    """Random images in CIFAR-10's files. Returns the class that knows their checksums; its objects
+    are made CIFAR10's own by load_cifar()."""
+    folder = root / CIFAR10.base_folder
+    folder.mkdir()
+    random = np.random.default_rng(0)
+
+    def write(name: str, value: Any) -> list[str]:
+        content = pickle.dumps(value)
+        (folder / name).write_bytes(content)
+        return [name, hashlib.md5(content).hexdigest()]
+
+    def images() -> dict[str, Any]:
+        return {
+            "data": random.integers(0, 256, (_N_PER_FILE, 3072), dtype=np.uint8),
+            "labels": random.integers(0, 10, _N_PER_FILE).tolist(),
+        }
+
+    train = [write(f"data_batch_{number}", images()) for number in range(1, 6)]
+    test = [write("test_batch", images())]
+    name, md5 = write("batches.meta", {"label_names": [str(number) for number in range(10)]})
+    lists = {"train_list": train, "test_list": test}
+    meta = {"filename": name, "key": "label_names", "md5": md5}
+    return type("Written", (CIFAR10,), {**lists, "meta": meta})
+
+
+def load_cifar(root: Path, written: type[CIFAR10], steps: Iterable[Any]) -> CIFAR10:
+    """As CIFAR10(root, transform=Compose(steps)) loads files."""
+    dataset = written(str(root), transform=transforms.Compose(list(steps)))
+    dataset.__class__ = CIFAR10
+    return dataset
+
+
+# ---- running -------------------------------------------------------------------------------------
+
+
+def endless(loader: Any) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+def cpu_per_sample(batches: Iterator[Any], seconds: float) -> float:
+    """Seconds of CPU time of the whole process that a sample takes."""
+    next(batches)
+    n, cpu_s, end_s = 0, time.process_time(), time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        n += len(next(batches)[0])
+    return (time.process_time() - cpu_s) / n
+
+
+def compare(name: str, makers: dict[str, Callable[[], Any]], options: Any) -> dict[str, Any]:
+    """The best of some rounds of each; what makes batches runs in turn with the others."""
+    best = dict.fromkeys(makers, float("inf"))
+    for _ in range(options.rounds):
+        for way, make in makers.items():
+            best[way] = min(best[way], cpu_per_sample(make(), options.seconds))
+    result = {"case": name}
+    result.update({f"{way}_us": round(1e6 * value, 2) for way, value in best.items()})
+    result["ratio"] = round(best["torch"] / best["feedmill"], 2)
+    return result
+
+
+def loaders(dataset: Any, batch_size: int, **options: Any) -> tuple[Any, Any]:
+    """torch's and ours."""
+    ours = feedmill.DataLoader(dataset, batch_size, native="require", **options)
+    return DataLoader(dataset, batch_size, **options), ours
+
+
+def check(dataset: Any, batch_size: int) -> None:
+    """The same batches in the same order, bit for bit."""
+    for batches in zip(*(islice_of(one) for one in loaders(dataset, batch_size)), strict=True):
+        for ours, torchs in zip(*batches, strict=True):
+            assert ours.dtype is torchs.dtype and torch.equal(ours, torchs)
+
+
+def islice_of(loader: Any) -> Iterator[Any]:
+    for number, batch in enumerate(loader):
+        if number == 20:
+            return
+        yield batch
+
+
+def run_cifar(options: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        written = write_cifar(root)
+        plain = load_cifar(root, written, _TO_VALUES)
+        check(plain, 128)
+        report("cifar10", plain, 128, options)
+        augmented = load_cifar(root, written, (*_AUGMENTATIONS, *_TO_VALUES))
+        verified = feedmill.DataLoader(augmented, 128, native="auto")
+        text = verified.explain()
+        if not text.startswith("native"):
+            print(json.dumps({"case": "cifar10_augmented", "skipped": text.splitlines()[1:]}))
+            return
+        list(islice_of(feedmill.DataLoader(augmented, 128, native="verify")))
+        report("cifar10_augmented", augmented, 128, options)
+
+
+def report(name: str, dataset: Any, batch_size: int, options: argparse.Namespace) -> None:
+    torchs, ours = loaders(dataset, batch_size, shuffle=True)
+    makers = {"torch": lambda: endless(torchs), "feedmill": lambda: endless(ours)}
+    print(json.dumps(compare(name, makers, options)), flush=True)
+
+
+def run_tensors(options: argparse.Namespace) -> None:
+    batch_size = 64
+    rows = torch.rand(_TENSOR_ROWS, 3, 224, 224)
+    dataset = TensorDataset(rows, torch.arange(_TENSOR_ROWS))
+    check(dataset, batch_size)
+    torchs, ours = loaders(dataset, batch_size, shuffle=True)
+
+    def copies() -> Iterator[Any]:
+        target = torch.empty(batch_size, 3, 224, 224)
+        while True:
+            for first in range(0, _TENSOR_ROWS, batch_size):
+                target.copy_(rows[first : first + batch_size])
+                yield (target,)
+
+    makers = {"torch": lambda: endless(torchs), "feedmill": lambda: endless(ours), "copy": copies}
+    torch.set_num_threads(1)
+    result = compare("tensors", makers, options)
+    result["of_a_copy"] = round(result["copy_us"] / result["feedmill_us"], 2)
+    print(json.dumps(result), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=4, help="of each run (default 4)")
+    parser.add_argument("--rounds", type=int, default=3, help="the best of so many (default 3)")
+    parser.add_argument("cases", nargs="*", choices=("cifar", "tensors", []), default=[])
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if not options.cases or "cifar" in options.cases:
+        run_cifar(options)
+    if not options.cases or "tensors" in options.cases:
+        run_tensors(options)
+
+
+if __name__ == "__main__":
+    main()
