@@ -54,6 +54,10 @@ static int take_arrays(fm_loader *loader, fm_error *error) {
     }
     loader->batch_bytes = fm_rows_layout(config, &loader->plan, loader->sections);
     for (size_t i = 0; i < arrays->n; i++) loader->row_bytes += loader->sections[i].row_bytes;
+    fm_cpu_tier tier;
+    const int status = fm_cpu_tier_get(&tier, error);
+    if (status) return status;
+    if (loader->plan.stream) loader->stream = fm_store_stream(tier);
     loader->rows_per_run = fm_rows_per_run(config, &loader->plan);
     loader->max_tasks = (config->batch_size + loader->rows_per_run - 1) / loader->rows_per_run;
     return FM_OK;

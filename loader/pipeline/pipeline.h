@@ -115,7 +115,8 @@ struct fm_loader {
     uint64_t n_rows;      /* that all of them have */
     size_t row_bytes;     /* of a sample's rows together */
     uint32_t rows_per_run, max_tasks;
-    size_t batch_bytes; /* of a batch's images or sections */
+    fm_store_copy *stream; /* how rows are copied past the cache; NULL: not */
+    size_t batch_bytes;    /* of a batch's images or sections */
     uint32_t n_workers;
     bool broken; /* consumer: reads are stuck; only close is left */
 

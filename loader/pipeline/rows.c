@@ -292,7 +292,7 @@ int fm_rows_run(fm_worker *worker, fm_task *task, fm_error *error) {
             status = store_images(worker, task, out, error);
         else
             fm_array_gather(&loader->arrays[i], group->rows + task->position, task->n_samples,
-                            out + task->position * section->row_bytes);
+                            out + task->position * section->row_bytes, loader->stream);
     }
     return status;
 }

@@ -32,7 +32,11 @@ static size_t count_adjacent(const int64_t *rows, size_t n) {
             memcpy(to, from + (size_t)rows[i] * array->stride_bytes, (bytes)); \
         return
 
-void fm_array_gather(const fm_array *array, const int64_t *rows, size_t n, void *out) {
+/* Shorter pieces are gone through the cache before they are worth a detour. */
+#define LEAST_STREAMED ((size_t)32 << 10)
+
+void fm_array_gather(const fm_array *array, const int64_t *rows, size_t n, void *out,
+                     void (*stream)(void *out, const void *in, size_t n)) {
     uint8_t *to = out;
     const uint8_t *const from = array->data;
     switch (array->row_bytes) {
@@ -45,8 +49,12 @@ void fm_array_gather(const fm_array *array, const int64_t *rows, size_t n, void 
     const bool dense = array->stride_bytes == array->row_bytes;
     for (size_t i = 0; i < n;) {
         const size_t n_rows = dense ? count_adjacent(rows + i, n - i) : 1;
-        memcpy(to, fm_array_row(array, rows[i]), n_rows * array->row_bytes);
-        to += n_rows * array->row_bytes;
+        const size_t n_bytes = n_rows * array->row_bytes;
+        if (stream && n_bytes >= LEAST_STREAMED)
+            stream(to, fm_array_row(array, rows[i]), n_bytes);
+        else
+            memcpy(to, fm_array_row(array, rows[i]), n_bytes);
+        to += n_bytes;
         i += n_rows;
     }
 }

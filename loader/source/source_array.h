@@ -16,8 +16,12 @@ static inline const uint8_t *fm_array_row(const fm_array *array, int64_t row) {
 /* Checks an array and sets the stride that was left open. FM_ERR_ARGUMENT names its number. */
 int fm_array_resolve(fm_array *array, size_t number, fm_error *error);
 
-/* Copies rows[n] to `out`, one after the other; those that lie so in the array as well at once. */
-void fm_array_gather(const fm_array *array, const int64_t *rows, size_t n, void *out);
+/*
+ * Copies rows[n] to `out`, one after the other; those that lie so in the array as well at once.
+ * `stream` is how long pieces are copied past the cache; NULL: all go through it.
+ */
+void fm_array_gather(const fm_array *array, const int64_t *rows, size_t n, void *out,
+                     void (*stream)(void *out, const void *in, size_t n));
 
 /* How a row holds an image of height x width pixels of 1 or 3 channels, a byte each: from a
  * channel, a line, a pixel to the next are so many bytes. */

@@ -8,6 +8,7 @@
 #include "transform/kernels.h"
 
 #if defined(__x86_64__)
+#include "transform/x86/copy_sse41.h"
 #include "transform/x86/store_avx2.h"
 #include "transform/x86/store_sse41.h"
 #endif
@@ -325,6 +326,17 @@ void fm_store_init(fm_store *store, const fm_plan *plan, fm_cpu_tier tier) {
 #else
     (void)tier;
 #endif
+}
+
+static void copy_scalar(void *out, const void *in, size_t n) { memcpy(out, in, n); }
+
+fm_store_copy *fm_store_stream(fm_cpu_tier tier) {
+#if defined(__x86_64__)
+    if (tier >= FM_CPU_SSE41) return fm_copy_sse41;
+#else
+    (void)tier;
+#endif
+    return copy_scalar;
 }
 
 void fm_store_drain(const fm_store *store) {

@@ -58,6 +58,11 @@ struct fm_store {
  */
 void fm_store_init(fm_store *store, const fm_plan *plan, fm_cpu_tier tier);
 
+/* The way to copy n bytes past the cache in a tier, complete when it returns; or, where there is
+ * none, through it. */
+typedef void fm_store_copy(void *out, const void *in, size_t n);
+fm_store_copy *fm_store_stream(fm_cpu_tier tier);
+
 /*
  * After some rows, on the thread that stored them and before another one may read or write there:
  * they may have gone past the cache (fm_plan.stream), where no lock orders them.

@@ -49,7 +49,9 @@ class DataLoader(TorchDataLoader[_T_co]):
     - the dataset: torchvision's ImageFolder, or DatasetFolder with the default loader; Subset and
       ConcatDataset of them, also nested; and any dataset with a method
       ``feedmill_item(index) -> (path or encoded bytes, target)`` beside its ``transform``, whose
-      ``dataset[index]`` is then ``(transform(the image as RGB), target)``;
+      ``dataset[index]`` is then ``(transform(the image as RGB), target)``; in memory, and Subsets
+      of them: torchvision's CIFAR10, CIFAR100, MNIST, FashionMNIST, KMNIST, EMNIST and SVHN, and
+      torch's TensorDataset, whatever its tensors' shapes and types, with rows that are contiguous;
     - the transform: Resize, CenterCrop, RandomResizedCrop (any filter), RandomHorizontalFlip,
       ToTensor, PILToTensor, ToImage, ConvertImageDtype, ToDtype and Normalize, as
       torchvision.transforms or its v2 has them, alone or in Compose or nn.Sequential; it must lead
@@ -62,6 +64,13 @@ class DataLoader(TorchDataLoader[_T_co]):
     of ``dtype``, with the strides of ``memory_format`` (torch's single samples of PILToTensor and
     ToImage are views with other strides); targets as torch's default_collate makes them, for
     ImageFolder (n,) torch.int64. They belong to the caller for as long as he likes.
+
+    A dataset in memory is never copied as a whole: threads read its memory, ahead of a batch's
+    turn, and a TensorDataset's batch has no images, but its tensors' rows. Where torch knows that
+    one of those tensors was changed in place since its rows were read, they are read again at the
+    batch's turn, as without workers. Changes of another kind (through NumPy, of images, of a
+    Subset's indices) may or may not show in the epoch that runs; what iter() finds counts for it.
+    Memory must not be taken away from a tensor meanwhile (Tensor.resize_()).
 
     feedmill_item is asked when an index is pulled, in this process and ahead of the batch's turn;
     it must draw no random number and not depend on when it is called.
