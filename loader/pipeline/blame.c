@@ -29,25 +29,32 @@ static uint64_t advance(uint64_t *cursor_ns, uint64_t stamp_ns, uint64_t to_ns) 
 }
 
 static void divide_queue(const fm_work *queued, uint64_t total_ns, fm_blame *out) {
-    const uint64_t sum_ns = queued->decode_ns + queued->transform_ns + queued->starved_ns;
+    const uint64_t sum_ns =
+        queued->decode_ns + queued->transform_ns + queued->starved_ns + queued->storage_ns;
+    const uint64_t storage_ns = share(total_ns, queued->storage_ns, sum_ns);
     out->cpu_queue_decode_ns = share(total_ns, queued->decode_ns, sum_ns);
     out->cpu_queue_transform_ns = share(total_ns, queued->transform_ns, sum_ns);
+    out->storage_ns += storage_ns;
     /* Rounding ends up here: a nanosecond or two. */
-    out->starved_ns += total_ns - out->cpu_queue_decode_ns - out->cpu_queue_transform_ns;
+    out->starved_ns +=
+        total_ns - out->cpu_queue_decode_ns - out->cpu_queue_transform_ns - storage_ns;
 }
 
 static void divide_own(const fm_work *own, uint64_t wall_ns, uint64_t total_ns, fm_blame *out) {
     fm_work work = *own;
     /* Stamps and sums are the same thread's; a sum above the wall time would be no share of it. */
-    const uint64_t sum_ns = own->decode_ns + own->transform_ns + own->starved_ns;
+    const uint64_t sum_ns = own->decode_ns + own->transform_ns + own->starved_ns + own->storage_ns;
     const uint64_t whole_ns = sum_ns > wall_ns ? sum_ns : wall_ns;
     work.decode_ns = share(total_ns, own->decode_ns, whole_ns);
     work.transform_ns = share(total_ns, own->transform_ns, whole_ns);
     work.starved_ns = share(total_ns, own->starved_ns, whole_ns);
+    work.storage_ns = share(total_ns, own->storage_ns, whole_ns);
     out->decode_ns += work.decode_ns;
     out->transform_ns += work.transform_ns;
     out->starved_ns += work.starved_ns;
-    out->unattributed_ns += total_ns - work.decode_ns - work.transform_ns - work.starved_ns;
+    out->storage_ns += work.storage_ns;
+    out->unattributed_ns +=
+        total_ns - work.decode_ns - work.transform_ns - work.starved_ns - work.storage_ns;
 }
 
 /* Of a part of the time before the read began: what went to waiting for buffers. */

@@ -8,6 +8,7 @@
 typedef struct fm_work {
     uint64_t decode_ns, transform_ns;
     uint64_t starved_ns; /* work to do, and no core */
+    uint64_t storage_ns; /* rows of a mapped file: they were being read */
 } fm_work;
 
 /* Clock of each point that the sample passed, 0 where there was none; see FM_BLAME_FIELDS. */
@@ -51,11 +52,18 @@ static inline void fm_work_add(fm_work *sum, const fm_work *work) {
     sum->decode_ns += work->decode_ns;
     sum->transform_ns += work->transform_ns;
     sum->starved_ns += work->starved_ns;
+    sum->storage_ns += work->storage_ns;
+}
+
+/* Of a thread that read a mapped file: where it had no core, it waited for storage. */
+static inline void fm_work_read(fm_work *work) {
+    work->storage_ns = work->starved_ns;
+    work->starved_ns = 0;
 }
 
 static inline fm_work fm_work_since(const fm_work *now, const fm_work *then) {
     return (fm_work){now->decode_ns - then->decode_ns, now->transform_ns - then->transform_ns,
-                     now->starved_ns - then->starved_ns};
+                     now->starved_ns - then->starved_ns, now->storage_ns - then->storage_ns};
 }
 
 #endif

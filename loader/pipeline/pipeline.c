@@ -43,6 +43,7 @@ static int take_arrays(fm_loader *loader, fm_error *error) {
         const int status = fm_array_resolve(&loader->arrays[i], i, error);
         if (status) return status;
         if (loader->arrays[i].n_rows < loader->n_rows) loader->n_rows = loader->arrays[i].n_rows;
+        loader->mapped = loader->mapped || fm_array_is_mapped(&loader->arrays[i]);
     }
     arrays->list = loader->arrays;
     if (arrays->images) {

@@ -115,6 +115,7 @@ struct fm_loader {
     uint64_t n_rows;      /* that all of them have */
     size_t row_bytes;     /* of a sample's rows together */
     uint32_t rows_per_run, max_tasks;
+    bool mapped;           /* one of them may have to be read from storage */
     fm_store_copy *stream; /* how rows are copied past the cache; NULL: not */
     size_t batch_bytes;    /* of a batch's images or sections */
     uint32_t n_workers;
@@ -180,6 +181,8 @@ void fm_group_begin(fm_loader *loader, fm_group *group);
 /* rows.c */
 /* A run from the arrays to its place in the batch. What it returns concerns task->index. */
 int fm_rows_run(fm_worker *worker, fm_task *task, fm_error *error);
+/* The same for rows that are copied, on any thread. */
+void fm_rows_copy(const fm_loader *loader, const fm_task *task);
 
 /* record.c: steps, samples, sums of waits */
 /* Locked. The clock of the wait for one batch starts, unless it runs already. */
@@ -197,6 +200,9 @@ void fm_record_sample(fm_loader *loader, const fm_task *task);
 void *fm_run_worker(void *argument);
 /* The reader's on_done; user: fm_loader. */
 void fm_run_on_read(void *user, fm_read *read);
+/* Locked, but not meanwhile. A group that has a slot and one run, of rows that are copied: the
+ * caller does it here and now. */
+void fm_run_at_once(fm_loader *loader, fm_group *group);
 /* Locked. All runs of a group go to the workers. */
 void fm_run_offer_all(fm_loader *loader, fm_group *group);
 /* Locked. A task with data, of a group in the circle, goes to the workers or is rejected. */

@@ -8,6 +8,8 @@
 
 /* What a run writes, at most unless one sample is larger: some 50 us of work. */
 #define RUN_BYTES ((size_t)512 << 10)
+/* A batch that is made where it is submitted, with its samples' own costs: up to some 10 us. */
+#define SMALL_BYTES ((size_t)64 << 10)
 /* A sample's own cost, as bytes. */
 #define SAMPLE_COST_BYTES 64u
 
@@ -95,6 +97,12 @@ static void fill_group(fm_loader *loader, fm_group *group, const int64_t *indice
     for (uint32_t i = 0; i < group->n_tasks; i++) fill_run(loader, group, i);
 }
 
+/* To wake a thread up would take longer than to do it. */
+static bool is_small(const fm_loader *loader, const fm_group *group) {
+    const size_t n_bytes = group->n_samples * (loader->row_bytes + SAMPLE_COST_BYTES);
+    return n_bytes <= SMALL_BYTES && !loader->config.arrays.images && !loader->mapped;
+}
+
 int fm_loader_submit_rows(fm_loader *loader, const int64_t *indices, const int64_t *rows,
                           size_t n_samples, fm_error *error) {
     int status = fm_loader_check(loader, error);
@@ -107,7 +115,10 @@ int fm_loader_submit_rows(fm_loader *loader, const int64_t *indices, const int64
     fill_group(loader, group, indices, rows, (uint32_t)n_samples);
     loader->n_groups++;
     fm_run_assign_slots(loader);
-    fm_run_offer_all(loader, group);
+    if (group->slot && is_small(loader, group))
+        fm_run_at_once(loader, group);
+    else
+        fm_run_offer_all(loader, group);
     fm_ring_unlock(loader->ring);
     return FM_OK;
 }
@@ -280,19 +291,25 @@ static int store_images(fm_worker *worker, fm_task *task, uint8_t *out, fm_error
 
 /* ---- a run ----------------------------------------------------------------------------------- */
 
+/* The section of array i. */
+static void copy_section(const fm_loader *loader, const fm_task *task, size_t i) {
+    const fm_section *const section = &loader->sections[i];
+    uint8_t *const out = (uint8_t *)task->group->slot->memory + section->offset;
+    fm_array_gather(&loader->arrays[i], task->group->rows + task->position, task->n_samples,
+                    out + task->position * section->row_bytes, loader->stream);
+}
+
+void fm_rows_copy(const fm_loader *loader, const fm_task *task) {
+    for (size_t i = 0; i < loader->config.arrays.n; i++) copy_section(loader, task, i);
+}
+
 int fm_rows_run(fm_worker *worker, fm_task *task, fm_error *error) {
     const fm_loader *const loader = worker->loader;
-    const fm_group *const group = task->group;
-    uint8_t *const memory = group->slot->memory;
-    int status = FM_OK;
-    for (size_t i = 0; !status && i < loader->config.arrays.n; i++) {
-        const fm_section *const section = &loader->sections[i];
-        uint8_t *const out = memory + section->offset;
-        if (i == 0 && loader->config.arrays.images)
-            status = store_images(worker, task, out, error);
-        else
-            fm_array_gather(&loader->arrays[i], group->rows + task->position, task->n_samples,
-                            out + task->position * section->row_bytes, loader->stream);
+    if (!loader->config.arrays.images) {
+        fm_rows_copy(loader, task);
+        return FM_OK;
     }
+    const int status = store_images(worker, task, task->group->slot->memory, error);
+    for (size_t i = 1; !status && i < loader->config.arrays.n; i++) copy_section(loader, task, i);
     return status;
 }

@@ -93,6 +93,20 @@ static void offer(fm_loader *loader, fm_task *task) {
     pthread_cond_signal(&loader->ring->work);
 }
 
+void fm_run_at_once(fm_loader *loader, fm_group *group) {
+    fm_task *const task = &group->tasks[0];
+    task->offered = task->claimed = loader->work;
+    task->claimed_ns = fm_clock_ns();
+    fm_ring_unlock(loader->ring);
+    fm_rows_copy(loader, task);
+    fm_ring_lock(loader->ring);
+    task->finished_ns = fm_clock_ns();
+    task->own.transform_ns = task->finished_ns - task->claimed_ns;
+    loader->sums.transform_ns += task->own.transform_ns;
+    loader->sums.native_samples += task->n_samples;
+    finish(loader, task);
+}
+
 void fm_run_offer_all(fm_loader *loader, fm_group *group) {
     /* Backwards, so that they are taken in order. */
     for (uint32_t i = group->n_tasks; i-- > 0;) {
@@ -228,6 +242,7 @@ static void run_task(fm_worker *worker, fm_task *task) {
         fm_core_clock_span(&worker->core_clock, task->claimed_ns, task->finished_ns);
     task->own =
         fm_work_of(laps.decode_ns, laps.transform_ns, task->finished_ns - task->claimed_ns, cpu_ns);
+    if (worker->loader->mapped) fm_work_read(&task->own);
     add(&worker->decode_ns, laps.decode_ns);
     add(&worker->transform_ns, laps.transform_ns);
     if (!status) add(&worker->n_samples, task->n_samples);

@@ -1,5 +1,7 @@
 #include "source/source_array.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 int fm_array_resolve(fm_array *array, size_t number, fm_error *error) {
@@ -15,6 +17,25 @@ int fm_array_resolve(fm_array *array, size_t number, fm_error *error) {
                         "array %zu: stride_bytes is %zu; it must be at least the %zu bytes of a "
                         "row, and %zu rows must fit into memory",
                         number, array->stride_bytes, array->row_bytes, array->n_rows);
+}
+
+bool fm_array_is_mapped(const fm_array *array) {
+    FILE *const maps = fopen("/proc/self/maps", "r");
+    if (!maps) return false;
+    const uintptr_t address = (uintptr_t)array->data;
+    char line[512];
+    bool mapped = false, whole = true; /* a long line comes in parts: only the first one counts */
+    while (fgets(line, sizeof(line), maps)) {
+        uintptr_t first, end;
+        unsigned long inode;
+        if (whole &&
+            sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*s %*s %*s %lu", &first, &end, &inode) == 3 &&
+            address >= first && address < end)
+            mapped = inode != 0;
+        whole = strchr(line, '\n') != NULL;
+    }
+    fclose(maps);
+    return mapped;
 }
 
 /* How many of rows[n], from the first on, follow one another in the array. */

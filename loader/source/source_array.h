@@ -16,6 +16,9 @@ static inline const uint8_t *fm_array_row(const fm_array *array, int64_t row) {
 /* Checks an array and sets the stride that was left open. FM_ERR_ARGUMENT names its number. */
 int fm_array_resolve(fm_array *array, size_t number, fm_error *error);
 
+/* Whether the array lies in a mapped file, so that a row may have to be read from storage. */
+bool fm_array_is_mapped(const fm_array *array);
+
 /*
  * Copies rows[n] to `out`, one after the other; those that lie so in the array as well at once.
  * `stream` is how long pieces are copied past the cache; NULL: all go through it.

@@ -125,6 +125,18 @@ static void an_unknown_wait_is_unattributed(void **state) {
     assert_blame(&line, 3 * MS, 10 * MS, &wanted);
 }
 
+static void rows_of_a_mapped_file_wait_for_storage(void **state) {
+    (void)state;
+    fm_work own = fm_work_of(0, 1000, 1000, 400);
+    fm_work_read(&own);
+    assert_int_equal(own.starved_ns, 0);
+    const fm_timeline line = {
+        .submitted_ns = 1, .claimed_ns = 1000, .finished_ns = 2000, .own = own};
+    const fm_blame blame = fm_blame_wait(&line, 1000, 1000, 2000);
+    assert_int_equal(blame.storage_ns, 600);
+    assert_int_equal(blame.transform_ns, 400);
+}
+
 static void work_is_what_the_thread_had_a_core_for(void **state) {
     (void)state;
     fm_work work = fm_work_of(8 * MS, 2 * MS, 20 * MS, 15 * MS);
@@ -158,8 +170,8 @@ static void pieces_are_the_wait(void **state) {
                             any_ns(&seed),
                             any_ns(&seed),
                             any_ns(&seed),
-                            {any_ns(&seed), any_ns(&seed), any_ns(&seed)},
-                            {any_ns(&seed), any_ns(&seed), any_ns(&seed)}};
+                            {any_ns(&seed), any_ns(&seed), any_ns(&seed), any_ns(&seed)},
+                            {any_ns(&seed), any_ns(&seed), any_ns(&seed), any_ns(&seed)}};
         const uint64_t from_ns = any_ns(&seed), to_ns = from_ns + any_ns(&seed);
         const fm_blame blame = fm_blame_wait(&line, any_ns(&seed), from_ns, to_ns);
         assert_int_equal(blame_sum_ns(&blame), to_ns - from_ns);
@@ -176,6 +188,7 @@ int main(void) {
         cmocka_unit_test(an_empty_queue_is_a_wait_for_a_core),
         cmocka_unit_test(a_late_wait_has_the_causes_of_its_whole_step),
         cmocka_unit_test(an_unknown_wait_is_unattributed),
+        cmocka_unit_test(rows_of_a_mapped_file_wait_for_storage),
         cmocka_unit_test(work_is_what_the_thread_had_a_core_for),
         cmocka_unit_test(pieces_are_the_wait),
     };
