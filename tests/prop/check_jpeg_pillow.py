@@ -135,6 +135,7 @@ def build_library(folder, *options):
     library = folder / "libfmdecode.so"
     loader = ROOT / "loader"
     sources = [*loader.glob("base/*.c"), *loader.glob("decode/*.c")]
+    sources = [one for one in sources if one.stem != "imread"]  # it needs the pipeline's defaults
     for name in ("spng", "webp"):
         if f"-l{name}" not in options:
             sources = [one for one in sources if not one.stem.startswith(name.removeprefix("s"))]
