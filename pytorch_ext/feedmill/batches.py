@@ -17,7 +17,8 @@ class Batch:
     """A batch on its way: pulled from the sampler, not yet delivered."""
 
     __slots__ = (
-        "error", "fail", "items", "n_parts", "n_submitted", "number", "occurrences", "parts"
+        "error", "fail", "items", "n_parts", "n_submitted", "number", "occurrences", "parts",
+        "replaced", "skipped",
     )
 
     def __init__(self, number: int) -> None:
@@ -38,6 +39,27 @@ class Batch:
         self.parts: list[torch.Tensor] = []
         # Of the submitted samples, where somebody counts them: uses of the index before.
         self.occurrences: list[int] = []
+        # What on_error= made of samples that can't be loaded: by their place among the items, the
+        # target of what stands there; and the places that hold nothing.
+        self.replaced: dict[int, Any] = {}
+        self.skipped: set[int] = set()
+
+    def targets(self) -> list[Any]:
+        """Those of the samples that the batch has."""
+        targets = [item.target for item in self.items]
+        for place, target in self.replaced.items():
+            targets[place] = target
+        if self.skipped:
+            targets = [one for i, one in enumerate(targets) if i not in self.skipped]
+        return targets
+
+    def images(self) -> list[torch.Tensor]:
+        """The parts, without what was skipped."""
+        if not self.skipped:
+            return self.parts
+        images = self.parts[0] if len(self.parts) == 1 else torch.cat(self.parts)
+        kept = [i for i in range(len(self.items)) if i not in self.skipped]
+        return [images[kept]]
 
 
 def resolve(batch: Batch, source: Source, dataset: Any, indices: Any, auto_collation: bool) -> None:

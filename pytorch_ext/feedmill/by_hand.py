@@ -232,12 +232,14 @@ def write_sample(
     np.copyto(target, image.as_subclass(torch.Tensor).view(bits).numpy())
 
 
-def name_sample(error: BaseException, item: Item) -> None:
-    """Adds a sample's dataset index and path to the text of an exception, keeping its type."""
+def name_sample(error: BaseException, item: Item, note: str = "") -> None:
+    """Adds a sample's dataset index and path, and a note, to the text of an exception, keeping its
+    type."""
     args = error.args
+    named = f"{item}{note}"
     if isinstance(error, OSError) and error.errno is not None and error.strerror:
-        error.strerror = f"{error.strerror} [{item}]"  # part of str(error)
+        error.strerror = f"{error.strerror} [{named}]"  # part of str(error)
     elif len(args) == 1 and isinstance(args[0], str):
-        error.args = (f"{args[0]} [{item}]",)
+        error.args = (f"{args[0]} [{named}]",)
     elif hasattr(error, "add_note"):  # Python 3.11 on
-        error.add_note(str(item))
+        error.add_note(named)

@@ -73,6 +73,7 @@ class Collate:
         targets: Sequence[Any],
         number: int,
         as_image: bool,
+        is_pinned: bool = True,
     ) -> Any:
         """What the caller gets.
 
@@ -81,10 +82,14 @@ class Collate:
             targets: one a sample.
             number: of the batch in its epoch; tells which worker torch would have given it to.
             as_image: samples are tv_tensors.Image.
+            is_pinned: where batches are to be pinned, a single part is so already.
         """
         if not targets:
             return self._pinned(self._call([], number))
         images = parts[0] if len(parts) == 1 else torch.cat(list(parts))
+        is_pinned = is_pinned and len(parts) == 1
+        if not is_pinned:
+            images = batch_laid_out(images, self.memory_format)
         if not self.is_default:
             data = self._run(images, targets, number, as_image)
             return self._pinned(batch_laid_out(data, self.memory_format))
@@ -94,9 +99,9 @@ class Collate:
             data = [images, default_collate(tuple(targets))]  # as zip() gives them to torch
         if not self._pin_memory:
             return data
-        # The images are pinned already, unless they were put together from parts.
+        # The images are pinned already, unless they were put together.
         rest = [torch_pin_memory.pin_memory(one, self._device) for one in data[1:]]
-        return [self._pinned(data[0]) if len(parts) > 1 else data[0], *rest]
+        return [data[0] if is_pinned else self._pinned(data[0]), *rest]
 
     def of_samples(self, samples: Sequence[Any], number: int) -> Any:
         """What the caller gets of samples that are complete already.

@@ -27,8 +27,9 @@ from feedmill.collating import Collate
 from feedmill.handles import Config, Handles
 from feedmill.log.ranges import waiting
 from feedmill.log.recorder import records_samples
+from feedmill.on_error import OCCURRENCE, pool_of, replacements
 from feedmill.recognition.formats import TORCH_DTYPES, as_planned
-from feedmill.recognition.samples import Source
+from feedmill.recognition.samples import Item, Source
 from feedmill.recognition.sampling import largest_batch, look_ahead_rule, never
 from feedmill.verify import VerificationError, Verifier
 
@@ -194,6 +195,13 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         pins = self._pin_memory and self._collate.is_default
         self._config = replace(config, alloc=allocate_pinned if pins else None)
         self._may_split = loader.native == "auto"
+        self._on_error = loader.on_error
+        self._max_errors = loader.max_errors
+        self._n_bad = 0
+        self._sample_errors = inside.sample_errors
+        self._epoch_pool = None
+        if loader.on_error == "replace":
+            self._epoch_pool = pool_of(loader, source.n_samples)
         self._size_known = largest_batch(self._index_sampler, self._auto_collation) is not None
         if self._size_known:
             self._open()
@@ -356,8 +364,10 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
                     self._verifier.verify(self._handle, batch)
                 if self._source.arrays is not None:
                     return self._collate.arrays(batch, self._plan.as_image)
-                targets = [item.target for item in batch.items]
-                return self._collate(batch.parts, targets, batch.number, self._plan.as_image)
+                return self._collate(
+                    batch.images(), batch.targets(), batch.number, self._plan.as_image,
+                    is_pinned=not batch.skipped,
+                )
             except Exception as error:
                 batch.error = self._as_torch_raises(error, batch)
         error, batch.error = batch.error, None
@@ -454,17 +464,66 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
 
         No frame on the way here keeps the error in a variable, see _next_batch().
         """
-        index, occurrence, position, _, _, out, _ = self._handle.fallback()
+        _, occurrence, position, _, _, out, _ = self._handle.fallback()
         # The position is that in the part of the batch that the native loader has.
-        item = batch.items[len(batch.parts) * self._config.batch_size + position]
+        place = len(batch.parts) * self._config.batch_size + position
+        item = batch.items[place]
         try:
-            draws_of = draws_from(self._handle, self._key, self._epoch_word, index, occurrence)
-            image = as_planned(replay(item, draws_of), self._plan)
-            write_sample(image, out, self._handle.out_shape, self._plan)
+            self._write_by_hand(item, occurrence, out)
         except Exception as error:
-            name_sample(error, item)
+            cause = f"{type(error).__name__}: {error}"
+            outcome = self._stand_in(batch, place, occurrence, out)
+            self._sample_errors.add(item, cause, outcome or "raised")
+            if outcome:
+                return None
+            name_sample(error, item, self._limit_note())
             return self._as_torch_raises(error, batch)
         return None
+
+    def _write_by_hand(self, item: Item, occurrence: int, out: memoryview) -> None:
+        """Makes a sample with the user's own objects, at its place in the batch."""
+        draws_of = draws_from(self._handle, self._key, self._epoch_word, item.position, occurrence)
+        image = as_planned(replay(item, draws_of), self._plan)
+        write_sample(image, out, self._handle.out_shape, self._plan)
+
+    # ---- what stands in for a sample that can't be loaded ----------------------------------------
+
+    def _stand_in(self, batch: Batch, place: int, occurrence: int, out: memoryview) -> str:
+        """Does what on_error= says about a sample; what that was, "" where it is to be raised."""
+        self._n_bad += 1
+        if self._on_error == "raise" or self._n_bad > self._max_errors:
+            return ""
+        if self._on_error == "replace":
+            return self._replace(batch, place, occurrence, out)
+        if self._on_error == "skip" and len(batch.skipped) + 1 == len(batch.items):
+            return ""  # nothing would be left of the batch
+        out[:] = bytes(len(out))
+        if self._on_error == "zero":
+            return "zeroed"
+        batch.skipped.add(place)
+        return "skipped"
+
+    def _replace(self, batch: Batch, place: int, occurrence: int, out: memoryview) -> str:
+        """Puts another sample of the epoch there, the first of those drawn that can be loaded."""
+        index = batch.items[place].position
+        pool = self._epoch_pool or [item.position for item in batch.items]
+        for other in replacements(self._key, self._epoch_word, index, occurrence, pool):
+            try:
+                item = self._source.item(other)
+                self._write_by_hand(item, OCCURRENCE, out)
+            except Exception:
+                continue
+            batch.replaced[place] = item.target
+            return f"replaced by index {other}"
+        return ""
+
+    def _limit_note(self) -> str:
+        """Why on_error= did not help, for the error's text."""
+        if self._on_error == "raise":
+            return ""
+        if self._n_bad > self._max_errors:
+            return f"; more than max_errors={self._max_errors} samples of this epoch"
+        return f"; on_error={self._on_error!r} found nothing to put in its place"
 
     def _failure_of(self, batch: Batch) -> Any:
         """What torch raises for the index behind the batch's good samples."""

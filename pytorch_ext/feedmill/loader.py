@@ -17,6 +17,7 @@ from feedmill.caching import FORM, budget_bytes
 from feedmill.counting.records import KEPT_STEPS
 from feedmill.diagnostics import draws_of_item, fetch_one
 from feedmill.epochs import Epoch, samplers_of
+from feedmill.on_error import MAX_ERRORS, POLICIES
 from feedmill.paths import Inside, around, choose, explanation, make_iterator
 from feedmill.recognition.formats import IMAGE_DTYPES, MEMORY_FORMATS
 from feedmill.recognition.samples import Item
@@ -32,7 +33,7 @@ _WORD64, _WORD32 = (1 << 64) - 1, (1 << 32) - 1
 # What our constructor takes beside torch's arguments.
 OPTIONS = (
     "native", "seed", "threads", "memory_budget", "reader", "worker_init", "dtype", "memory_format",
-    "log", "log_samples", "cache",
+    "log", "log_samples", "cache", "on_error", "max_errors",
 )
 # What torch's constructor takes; older versions lack some of the arguments.
 _TORCH_ARGUMENTS = frozenset(inspect.signature(TorchDataLoader.__init__).parameters)
@@ -146,7 +147,19 @@ class DataLoader(TorchDataLoader[_T_co]):
             natively are kept. ValueError at iter() where it is more than the process's memory.
             Default None: nothing is kept.
 
-    The last eleven are attributes too; a change counts from the next iter() on, but on torch's path
+        on_error: what becomes of a sample whose file is missing, unreadable or damaged, or which
+            a transform refuses. stats().sample_errors lists all of them.
+            "raise" (default): its batch raises, and the iterator goes on with the next one.
+            "replace": another sample of this rank's epoch, with its target and draws of its own;
+            which one depends on seed, epoch, index and the sampler's indices alone. Where the
+            sampler does not tell those (one of the script's own), another of the same batch.
+            "zero": an image of zeros, with the target.
+            "skip": the batch is shorter. ValueError under a DistributedSampler, whose ranks would
+            fall out of step. A batch of which nothing is left raises.
+            All but "raise" ask for the native path: RuntimeError where it can't be taken.
+        max_errors: so many samples of an epoch at most; those that follow raise. Default 100.
+
+    The last thirteen are attributes too; a change counts from the next iter() on, but on torch's path
     not for persistent workers that are running.
 
     dtype and memory_format hold on torch's path as well. A sample's image is the sample itself or,
@@ -205,6 +218,8 @@ class DataLoader(TorchDataLoader[_T_co]):
         log: str | os.PathLike[str] | None = None,
         log_samples: bool = False,
         cache: str | None = None,
+        on_error: str = "raise",
+        max_errors: int = MAX_ERRORS,
     ) -> None:
         self.native = native
         self.seed = seed
@@ -217,6 +232,8 @@ class DataLoader(TorchDataLoader[_T_co]):
         self.log = log
         self.log_samples = log_samples
         self.cache = cache
+        self.on_error = on_error
+        self.max_errors = max_errors
         self._feedmill_check()
         self._feedmill = Inside()
         newer = {"pin_memory_device": (pin_memory_device, ""), "in_order": (in_order, True)}
@@ -243,7 +260,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             persistent_workers=persistent_workers,
             **{name: value for name, (value, _) in newer.items() if name in _TORCH_ARGUMENTS},
         )
-        if native in ("require", "verify"):
+        if native in ("require", "verify") or on_error != "raise":
             choose(self)
 
     def _feedmill_options(self) -> dict[str, Any]:
@@ -252,7 +269,10 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def _feedmill_check(self) -> None:
         """Attributes may have been set to anything since the constructor looked at them."""
-        choices = (("native", _NATIVE), ("reader", _READERS), ("worker_init", _WORKER_INIT))
+        choices = (
+            ("native", _NATIVE), ("reader", _READERS), ("worker_init", _WORKER_INIT),
+            ("on_error", POLICIES),
+        )
         for name, allowed in choices:
             value = getattr(self, name)
             if type(value) is not str or value not in allowed:
@@ -279,6 +299,8 @@ class DataLoader(TorchDataLoader[_T_co]):
             raise ValueError(f"log is {self.log!r}; it must be a file's name or None")
         if self.cache is not None and budget_bytes(self.cache) is None:
             raise ValueError(f"cache is {self.cache!r}; it must be {FORM}")
+        if not _is_int(self.max_errors, 0, _WORD64):
+            raise ValueError(f"max_errors is {self.max_errors!r}; it must be an int from 0")
         if type(self.log_samples) is not bool:
             raise ValueError(f"log_samples is {self.log_samples!r}; it must be True or False")
 
@@ -343,6 +365,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             reasons=inside.reasons,
             steps=steps,
             slow_samples=tuple(inside.handles.slow_samples()),
+            sample_errors=inside.sample_errors.all(),
             system=inside.recorder.system,
             **counters,
             **inside.clock.counters(),

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
+from feedmill import on_error
 from feedmill._ops import native
 from feedmill.caching import KeptCache
 from feedmill.counting.accounts import StepCounters
+from feedmill.counting.sample_errors import SampleErrors
 from feedmill.epochs import Epochs, rank_to_mix_in, sampler_epoch
 from feedmill.handles import Config, Handles, budget_refusal
 from feedmill.host import neighbours
@@ -48,6 +50,7 @@ class Inside:
         path, reasons: of the latest iter(), as in Stats.
         fitting: the latest configuration that the memory budget allowed.
         cache: of encoded files, for all native loaders.
+        sample_errors: samples that could not be loaded.
         iter_began_ns: when the latest iter() was called.
         before_epoch: the native loaders' counters before the latest native epoch.
         loss_is_known: accelerated.py has warned that Accelerate loses the loader.
@@ -65,6 +68,7 @@ class Inside:
         self.reasons: tuple[str, ...] = ()
         self.fitting: Config | None = None
         self.cache = KeptCache()
+        self.sample_errors = SampleErrors()
         self.iter_began_ns = 0
         self.before_epoch: dict[str, Any] = {}
         self.loss_is_known = False
@@ -92,7 +96,7 @@ class Inside:
 _SETTINGS = (
     "num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "drop_last", "timeout",
     "native", "seed", "threads", "memory_budget", "reader", "worker_init", "dtype", "memory_format",
-    "cache",
+    "cache", "on_error", "max_errors",
 )
 
 
@@ -111,6 +115,8 @@ def look(loader: Any) -> Source | list[str]:
         return [OFF]
     source = recognise(loader)
     if isinstance(source, Source) and source.plan and loader.native in ("auto", "hybrid"):
+        if loader.on_error != "raise":
+            return source
         refusal = _pillow_refusal(loader) or _budget_refusal(loader, source)
         return [refusal] if refusal else source
     return source
@@ -119,11 +125,18 @@ def look(loader: Any) -> Source | list[str]:
 def choose(loader: Any) -> Source | list[str]:
     """What look() finds. RuntimeError if the native path is required, and can't be taken."""
     source = look(loader)
-    if isinstance(source, list) and loader.native in ("require", "verify"):
+    if why := on_error.refusal(loader):
+        raise ValueError(why)
+    asks = None
+    if loader.native in ("require", "verify"):
+        asks = f"native={loader.native!r}"
+    elif loader.on_error != "raise":
+        asks = f"on_error={loader.on_error!r}"
+        if not isinstance(source, list) and not source.plan:
+            source = list(source.reasons)  # hybrid
+    if isinstance(source, list) and asks:
         reasons = "".join(f"\n  - {reason}" for reason in source)
-        raise RuntimeError(
-            f"native={loader.native!r}, but the native path can't be taken:{reasons}"
-        )
+        raise RuntimeError(f"{asks}, but the native path can't be taken:{reasons}")
     return source
 
 
@@ -293,7 +306,7 @@ def explanation(loader: Any) -> str:
         f"  threads    {n_threads(loader)} decode threads ({_why_threads(loader)})",
         f"  reader     {reader}",
         *_cache_line(loader),
-        f"  errors     {'raw' if loader.num_workers == 0 else 'as from a worker process'}",
+        f"  errors     {_describe_errors(loader)}",
         f"  random     {_describe_seed(loader)}",
     ]
     return "\n".join([*lines, *(f"  note       {text}" for text in _notes(loader))])
@@ -375,6 +388,16 @@ def _why_threads(loader: Any) -> str:
     pids = ", ".join(str(one.pid) for one in sharers[:4])
     more = ", ..." if len(sharers) > 4 else ""
     return f"{text}, {1 + len(sharers)} feedmill processes: this one and pids {pids}{more}"
+
+
+def _describe_errors(loader: Any) -> str:
+    how = "raw" if loader.num_workers == 0 else "as from a worker process"
+    if loader.on_error == "raise":
+        return how
+    return (
+        f"on_error={loader.on_error!r} for samples that can't be loaded, {loader.max_errors:,} an "
+        f"epoch at most; others {how}"
+    )
 
 
 def _describe_seed(loader: Any) -> str:

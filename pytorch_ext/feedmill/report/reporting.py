@@ -100,9 +100,19 @@ def _native_rows(stats: Stats) -> list[tuple[str, str]]:
                    f"{stats.read_bytes / 1e6:,.1f} MB, "
                    f"{stats.read_ns / max(1, stats.read_files) / 1e6:.2f} ms a file"),
         *_cache_row(stats),
+        *_bad_row(stats),
         ("slots", f"{stats.n_slots} of {stats.slot_bytes / 1e6:.1f} MB; "
                   f"{stats.copied_batches} batches copied out"),
     ]
+
+
+def _bad_row(stats: Stats) -> list[tuple[str, str]]:
+    if not stats.sample_errors:
+        return []
+    first = stats.sample_errors[0]
+    name = first.path or f"index {first.index}"
+    return [("bad", f"{len(stats.sample_errors):,} samples could not be loaded, such as {name} "
+                    f"({first.outcome})")]
 
 
 def _hybrid(stats: Stats) -> str:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from feedmill.counting.records import CAUSES, PHASES, SAMPLE_DTYPE, STEP_DTYPE
+from feedmill.counting.sample_errors import SampleError
 from feedmill.report import reporting
 from feedmill.report.capacity import Capacity, Rates, capacity_of, rates_of, seconds_a_step
 from feedmill.report.targets import Limits
@@ -144,6 +145,8 @@ class Stats:
         reader: "uring", "pread", or "" before anything ran; reader_reason: why that one.
         cpu: instructions that the pixels' code uses: "scalar", "sse41", "avx2" or "avx512".
         slow_samples: of native loaders, at most 16, the slowest first.
+        sample_errors: the samples that could not be loaded, the latest 1,000, in the order of
+            their batches: their index, path and cause, and what on_error= put in their place.
         system: what the process and the host did, {"latest": ..., "total": ...} of the samples that
             feedmill.host.system describes; None before the first, which comes after a second or at
             the end of an epoch.
@@ -244,6 +247,7 @@ class Stats:
     reader_reason: str = ""
     cpu: str = ""
     slow_samples: tuple[SlowSample, ...] = ()
+    sample_errors: tuple[SampleError, ...] = ()
     system: dict[str, Any] | None = field(default=None, compare=False)
     steps: np.ndarray = field(default_factory=lambda: np.empty(0, STEP_DTYPE), compare=False)
 
@@ -256,7 +260,11 @@ class Stats:
         # Records move and go with their native loaders; the time of the request names a step.
         known = np.isin(self.steps["request_ns"], earlier.steps["request_ns"])
         slow = tuple(one for one in self.slow_samples if one not in earlier.slow_samples)
-        return replace(self, steps=self.steps[~known], slow_samples=slow, **changes)
+        n_before = len(earlier.sample_errors)
+        return replace(
+            self, steps=self.steps[~known], slow_samples=slow,
+            sample_errors=self.sample_errors[n_before:], **changes,
+        )
 
     @property
     def images_per_second(self) -> float:
