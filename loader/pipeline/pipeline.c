@@ -49,7 +49,7 @@ static int take_arrays(fm_loader *loader, fm_error *error) {
     if (arrays->images) {
         const fm_transform in = {.in_height = loader->plan.in_height,
                                  .in_width = loader->plan.in_width,
-                                 .in_channels = loader->plan.channels};
+                                 .in_channels = loader->plan.in_channels};
         const int status = fm_array_image_init(&loader->image, arrays, &in, error);
         if (status) return status;
     }
