@@ -36,10 +36,12 @@ _AHEAD_IN_PROCESS = 4
 
 
 def load_natively(item: Item) -> Any:
-    """A sample's PIL image: of the native decoder, or of the dataset's own loader where that does
-    not take the file. Natively the image has no ``info``."""
+    """A sample before its transform. A PIL image is that of the native decoder, and has no
+    ``info``, or that of the dataset's own loader where the decoder does not take the file."""
     from PIL import Image
 
+    if not item.leaf.is_image:
+        return item.load()
     source = item.path if item.data is None else item.data
     taken = native.imread(source, False, max_image_pixels())
     if type(taken) is not tuple:

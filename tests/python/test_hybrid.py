@@ -11,7 +11,7 @@ import helpers
 import numpy as np
 import pytest
 import torch
-from feedmill.data import ImageList
+from feedmill.data import ImageList, NpyFolder
 from helpers import compose
 from PIL import Image
 from torch.utils.data import ConcatDataset, Subset
@@ -273,3 +273,34 @@ def test_it_is_told(images):
     images.transform = compose(T.Resize((8, 9)), T.PILToTensor())
     list(loader)
     assert (loader.stats() - before).hybrid_batches == 0
+
+
+# ---- arrays --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [
+    {"batch_size": 3}, {"batch_size": 4, "num_workers": 2, "shuffle": True},
+])
+@pytest.mark.parametrize("direct", [False, True])
+def test_npy_folder(tmp_path, options, direct):
+    arrays = [np.random.default_rng(i).normal(size=(40, 30)) for i in range(10)]
+    for i, array in enumerate(arrays):
+        np.save(tmp_path / f"{i}.npy", array)
+    for transform in (None, torch.from_numpy, lambda array: array[::2].mean()):
+        dataset = NpyFolder(tmp_path, transform=transform, direct=direct)
+        loader = hybrid(dataset, **options)
+        assert same(batches_of(loader), batches_of(TorchDataLoader(dataset, **options)))
+        assert loader.stats().path == "hybrid"
+    assert 'native="hybrid" only' in feedmill.DataLoader(dataset).explain()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_errors_of_arrays(tmp_path, workers):
+    for i in range(4):
+        np.save(tmp_path / f"{i}.npy", np.ones(3))
+    with open(tmp_path / "2.npy", "ab") as file:
+        file.write(b"more")
+    options = {"batch_size": 2, "num_workers": workers}
+    ours = outcomes(hybrid(NpyFolder(tmp_path), **options))
+    assert ours == outcomes(TorchDataLoader(NpyFolder(tmp_path), **options))
+    assert ours[0] == [0, 1] and type(ours[1]) is tuple

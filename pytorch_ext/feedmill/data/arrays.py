@@ -19,7 +19,8 @@ class NpyFolder(Dataset):
         dataset = NpyFolder("/data/slices", transform=torch.from_numpy)
 
     Arrays are those of ``np.load(path, allow_pickle=False)``, and the caller's own. Headers are
-    read strictly: only arrays of numbers, with exactly the bytes that they announce.
+    read strictly: only arrays of numbers, with exactly the bytes that they announce. With
+    feedmill.DataLoader(native="hybrid") they are read in threads of this process.
 
     Args:
         paths: a folder, whose .npy files at any depth are taken in the order of their paths; or the
@@ -56,9 +57,15 @@ class NpyFolder(Dataset):
         return len(self.paths)
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        array = read_npy(self.paths[index], direct=self.direct)
-        target = _target(self.targets, index, len(self.paths))
+        path, target = self._find(index)
+        array = self._load(path)
         return array if self.transform is None else self.transform(array), target
+
+    def _find(self, index: int) -> tuple[str, Any]:
+        return self.paths[index], _target(self.targets, index, len(self.paths))
+
+    def _load(self, path: str) -> np.ndarray:
+        return read_npy(path, direct=self.direct)
 
     def __repr__(self) -> str:
         return f"NpyFolder of {len(self.paths)} files, transform={self.transform!r}"

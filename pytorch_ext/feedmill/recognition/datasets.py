@@ -101,6 +101,8 @@ class _Reading:
                 return tensor_node(dataset) if self._is_untouched(dataset, "torch") else None
             if kind is getattr(sys.modules.get("feedmill.data.arrays"), "NpyFile", None):
                 return npy_node(dataset) if self._is_untouched(dataset, "feedmill") else None
+            if kind is getattr(sys.modules.get("feedmill.data.arrays"), "NpyFolder", None):
+                return self._read_npy_folder(dataset)
             if (images := images_of(dataset)) is not None:
                 return self._read_images(dataset, images)
         except Refusal as refusal:
@@ -130,6 +132,20 @@ class _Reading:
             return None
         leaf = Leaf(dataset, dataset.__getitem__, images.load, False, "transform", *read)
         return image_node(leaf, images) if untouched else None
+
+    def _read_npy_folder(self, dataset: Any) -> Any:
+        if not self._calls_transforms:
+            self.refuse("an NpyFolder is read in threads with native=\"hybrid\" only")
+            return None
+        if not self._is_untouched(dataset, "feedmill"):
+            return None
+        read = self._read_transform(dataset.transform)
+        if isinstance(read, list):
+            return self.refuse(read[0])
+        leaf = Leaf(
+            dataset, dataset._find, dataset._load, False, "transform", *read, is_image=False
+        )
+        return LeafNode(leaf, "NpyFolder")
 
     def _leaf(self, dataset: Any, find: Any, load: Any, offered: bool, slot: str) -> Any:
         transform = getattr(dataset, slot, None)

@@ -28,6 +28,7 @@ class Leaf:
         find: index -> (path, target), raising what the dataset raises.
         load: path -> PIL image, raising what the dataset raises.
         offered: the dataset offers feedmill_item; instead of a path it may give an image's bytes.
+        is_image: what load() gives is an image, which the native decoder may take.
         slot: "transform" or "transforms", the dataset's attribute that holds its transform.
         plan, steps: what read_transform() makes of that; or no plan, and the transform itself.
     """
@@ -39,6 +40,7 @@ class Leaf:
     slot: str
     plan: Plan | None
     steps: tuple[Step, ...]
+    is_image: bool = True
 
     def identity(self) -> list[Any]:
         """The objects that make it give these samples."""
