@@ -6,10 +6,10 @@
  * cache that drops the least recently used file would drop most of them shortly before their turn.
  *
  * Encoded bytes, not pixels, as they save more per byte where storage is what is waited for: of 400
- * photographs (109 KB encoded, 602 KB of pixels) a KB of files saved 5 to 7 us of reading from a
- * cold local disk, one file at a time; a KB of pixels saved 1 us of that and 2.5 us of decoding.
- * With storage further away the difference grows; with files in the page cache only pixels would
- * save anything, and then a whole set of them would have to fit.
+ * photographs (109 KB encoded, 602 KB of pixels) a KB of files saved one and a half times as much,
+ * of reads from a cold local disk, as a KB of pixels, of such reads and decoding together (each of
+ * three rounds, one file at a time). With storage further away the difference grows; with files in
+ * the page cache only pixels would save anything, and then a whole set of them would have to fit.
  *
  * Any thread may call any of these at any time until fm_cache_close(). Bytes that were handed out
  * stay where they are until then.
