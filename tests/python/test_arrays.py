@@ -336,6 +336,17 @@ def test_images_with_draws(make):
                        memory_format=torch.channels_last))
 
 
+@pytest.mark.parametrize("make", (cifar, mnist, svhn))
+def test_images_with_augmentations(make):
+    steps = (transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip(),
+             transforms.RandomRotation(15), *(GREY if make is mnist else NORMAL))
+    loader = native_loader(make(*steps), batch_size=32, native="verify", seed=2)
+    assert len(list(loader)) == 4 and loader.stats().verified_samples == 97
+    padded = make(transforms.Pad(3, fill=9), transforms.RandomVerticalFlip(), transforms.ToTensor())
+    assert native_loader(padded, seed=2, native="verify").fetch(5, 0)[0].shape[1] in (34, 38)
+    list(native_loader(padded, batch_size=50, native="verify"))
+
+
 def test_other_classes_and_what_they_may_not_be():
     assert_as_torch(cifar(kind=CIFAR100), batch_size=7)
     assert_as_torch(mnist(kind=FashionMNIST), batch_size=7)
