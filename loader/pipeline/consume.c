@@ -331,8 +331,10 @@ void fm_loader_stats(fm_loader *loader, fm_stats *out) {
     const fm_worker *const worker = &loader->workers[0];
     const fm_resample *const resample =
         worker->pixels ? fm_pixels_resample(worker->pixels) : worker->scratch.resample;
-    snprintf(out->cpu, sizeof(out->cpu), "%s",
-             resample ? fm_cpu_tier_name(fm_resample_tier(resample)) : "scalar");
+    fm_cpu_tier tier = FM_CPU_SCALAR;
+    const int status = resample ? FM_OK : fm_cpu_tier_get(&tier, NULL);
+    if (resample) tier = fm_resample_tier(resample);
+    snprintf(out->cpu, sizeof(out->cpu), "%s", fm_cpu_tier_name(status ? FM_CPU_SCALAR : tier));
 }
 
 int fm_loader_draws(const fm_loader *loader, uint64_t seed, uint32_t epoch, int64_t index,
