@@ -143,6 +143,8 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         # As torch's iterator, this one keeps to the loader's numbers of now.
         self._torch_depth = _torch_depth(loader)
         if self._num_workers > 0:
+            # Scripts, and torch's own tests, join the processes of an iterator that they drop.
+            self._workers: list[Any] = []
             super()._reset(loader, first_iter=True)  # torch's workers iterate the sampler twice
         self._begin(loader, source, config)
 
