@@ -159,8 +159,8 @@ class DataLoader(TorchDataLoader[_T_co]):
             All but "raise" ask for the native path: RuntimeError where it can't be taken.
         max_errors: so many samples of an epoch at most; those that follow raise. Default 100.
 
-    The last thirteen are attributes too; a change counts from the next iter() on, but on torch's path
-    not for persistent workers that are running.
+    The last thirteen are attributes too; a change counts from the next iter() on, but on torch's
+    path not for persistent workers that are running.
 
     dtype and memory_format hold on torch's path as well. A sample's image is the sample itself or,
     of a tuple or list, its first element: a tensor (channels, height, width) of torch.uint8 or a

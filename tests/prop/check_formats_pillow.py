@@ -31,7 +31,9 @@ FORMATS = {"png": ("PNG",), "webp": ("WEBP",)}
 def has_library(header, library):
     test = subprocess.run(
         ["cc", "-x", "c", "-", "-o", "/dev/null", f"-l{library}"],
-        input=f"#include <{header}>\nint main(void) {{ return 0; }}", text=True, capture_output=True,
+        input=f"#include <{header}>\nint main(void) {{ return 0; }}",
+        text=True,
+        capture_output=True,
     )
     return test.returncode == 0
 

@@ -1,4 +1,4 @@
-"""PNG and WebP: natively what Pillow's convert("RGB") gives, and Pillow's word about damaged ones."""
+"""PNG and WebP: natively what Pillow's convert("RGB") gives, and its word on damaged ones."""
 
 import io
 import random
@@ -88,7 +88,7 @@ def test_png_with_other_chunks(tmp_path):
     }
     for_pillow = {
         "animated": chunk(b"acTL", struct.pack(">II", 1, 0)),
-        "text_that_pillow_reads": chunk(b"zTXt", b"Comment\0\0" + zlib.compress(rng.randbytes(2000))),
+        "long_text": chunk(b"zTXt", b"Comment\0\0" + zlib.compress(rng.randbytes(2000))),
     }
     files = {name: make(rng, 20, 30, 2, 8, before=data)
              for name, data in {**natively, **for_pillow}.items()}
@@ -192,12 +192,15 @@ class OneFile:
         return self.transform(Image.open(io.BytesIO(self.files[index])).convert("RGB")), index
 
 
-@pytest.mark.parametrize("kind", ["png", "interlaced", "palette", "lossy", "lossless", "alpha", "cmyk"])
+@pytest.mark.parametrize(
+    "kind", ["png", "interlaced", "palette", "lossy", "lossless", "alpha", "cmyk"]
+)
 def test_damage_gives_pillows_pixels_or_its_error(kind):
     rng = random.Random(kind)
     if kind == "cmyk":
         out = io.BytesIO()
-        Image.merge("CMYK", [SMOOTH, SMOOTH.rotate(90), SMOOTH.rotate(180), SMOOTH]).save(out, "JPEG")
+        inks = [SMOOTH, SMOOTH.rotate(90), SMOOTH.rotate(180), SMOOTH]
+        Image.merge("CMYK", inks).save(out, "JPEG")
         whole = out.getvalue()
     elif kind in ("lossy", "lossless", "alpha"):
         whole = webp("RGBA" if kind == "alpha" else "RGB", lossless=kind == "lossless")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from feedmill._ops import __version__
 from feedmill.commands.bench import add_bench
+from feedmill.commands.check import add_check
 from feedmill.commands.doctor import add_doctor
 from feedmill.commands.report_command import add_report
 from feedmill.commands.run import add_run, split
@@ -21,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"feedmill {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     add_bench(commands)
+    add_check(commands)
     add_run(commands)
     add_doctor(commands)
     add_sweep(commands)
