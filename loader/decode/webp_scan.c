@@ -5,7 +5,9 @@
 #define RIFF_BYTES 12
 #define CHUNK_BYTES 8
 #define EXTENDED_BYTES 10
-#define ANIMATION_FLAG 2u
+#define ANIMATION_FLAG 0x02u
+/* Animation, profile, alpha, EXIF, XMP; libwebp's demuxer refuses others. */
+#define KNOWN_FLAGS 0x3Eu
 
 /* The chunks of a still picture, in their order. */
 enum place { PROFILE, ALPHA, PICTURE, EXIF, XMP, N_PLACES };
@@ -68,6 +70,16 @@ static int scan_extended(fm_webp_picture *out, const uint8_t *bytes, size_t n_by
     return has_picture ? FM_OK : fm_error_set(error, FM_ERR_DAMAGED, "a WebP without a picture");
 }
 
+/* Behind the picture of a file that is not extended, nobody looks: notes of some program's. */
+static int scan_behind_picture(const uint8_t *bytes, size_t n_bytes, size_t at, fm_error *error) {
+    while (at < n_bytes) {
+        chunk c;
+        if (!next_chunk(bytes, n_bytes, &at, &c) || place_of(&c) != N_PLACES)
+            return fm_error_set(error, FM_ERR_DAMAGED, "a WebP with more behind its picture");
+    }
+    return FM_OK;
+}
+
 int fm_webp_scan_file(fm_webp_picture *out, const uint8_t *bytes, size_t n_bytes, fm_error *error) {
     if (!fm_webp_is_one(bytes, n_bytes)) return fm_error_set(error, FM_ERR_FORMAT, "not a WebP");
     if (u32(bytes + 4) + 8 != n_bytes)
@@ -79,12 +91,13 @@ int fm_webp_scan_file(fm_webp_picture *out, const uint8_t *bytes, size_t n_bytes
         return fm_error_set(error, FM_ERR_DAMAGED, "a WebP that ends within a chunk");
     if (place_of(&first) == PICTURE) {
         *out = (fm_webp_picture){first.bytes, at - RIFF_BYTES};
-        if (at == n_bytes) return FM_OK;
-        return fm_error_set(error, FM_ERR_DAMAGED, "a WebP with bytes behind its picture");
+        return scan_behind_picture(bytes, n_bytes, at, error);
     }
     if (!is_named(&first, "VP8X") || first.n_bytes != EXTENDED_BYTES)
         return fm_error_set(error, FM_ERR_DAMAGED, "a WebP with a bad header");
-    if (first.bytes[CHUNK_BYTES] & ANIMATION_FLAG)
-        return fm_error_set(error, FM_ERR_KIND, "an animated WebP");
+    const uint8_t flags = first.bytes[CHUNK_BYTES];
+    if (flags & ~KNOWN_FLAGS)
+        return fm_error_set(error, FM_ERR_DAMAGED, "a WebP with unknown flags");
+    if (flags & ANIMATION_FLAG) return fm_error_set(error, FM_ERR_KIND, "an animated WebP");
     return scan_extended(out, bytes, n_bytes, at, error);
 }

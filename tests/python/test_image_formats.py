@@ -192,6 +192,30 @@ class OneFile:
         return self.transform(Image.open(io.BytesIO(self.files[index])).convert("RGB")), index
 
 
+def check_outcomes(dataset):
+    """Each sample is, or raises, what it is on torch's path; how many came natively."""
+    loader = native_loader(dataset, batch_size=None)
+    iterator = iter(loader)
+    for index in range(len(dataset)):
+        got = outcome(lambda: next(iterator)[0])
+        wanted = outcome(lambda: dataset[index][0])
+        if isinstance(wanted, type):
+            assert got is wanted, index
+        else:
+            assert torch.equal(got, wanted), index
+    return loader.stats().native_samples
+
+
+@needs_webp
+def test_flags_of_an_extended_webp():
+    """Pillow's way through libwebp refuses some of them."""
+    whole = webp("RGBA", exif=b"Exif\0\0II*\0")
+    at = whole.index(b"VP8X") + 8
+    dataset = OneFile([whole[:at] + bytes([flags]) + whole[at + 1 :] for flags in range(256)])
+    dataset.transform = compose(T.Resize((9, 9)), T.PILToTensor())
+    assert check_outcomes(dataset) >= 16
+
+
 @pytest.mark.parametrize(
     "kind", ["png", "interlaced", "palette", "lossy", "lossless", "alpha", "cmyk"]
 )
@@ -208,13 +232,4 @@ def test_damage_gives_pillows_pixels_or_its_error(kind):
         whole = make_png.make(rng, 53, 41, 3 if kind == "palette" else 2, 8, kind == "interlaced")
     dataset = OneFile([whole, *(damaged(whole, rng) for _ in range(120))])
     dataset.transform = compose(T.Resize((41, 53)), T.PILToTensor())
-    loader = native_loader(dataset, batch_size=None)
-    iterator = iter(loader)
-    for index in range(len(dataset)):
-        got = outcome(lambda: next(iterator)[0])
-        wanted = outcome(lambda: dataset[index][0])
-        if isinstance(wanted, type):
-            assert got is wanted, index
-        else:
-            assert torch.equal(got, wanted), index
-    assert loader.stats().native_samples >= 1
+    assert check_outcomes(dataset) >= 1
