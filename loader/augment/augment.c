@@ -183,6 +183,13 @@ static void map_affine(fm_augment *augment, const fm_affine *affine, fm_filter f
     move_to(augment, &out);
 }
 
+static void mirror(fm_augment *augment) {
+    fm_image out = augment->image;
+    out.px = other_memory(augment);
+    fm_take_horizontal_flip(&augment->image, &out);
+    move_to(augment, &out);
+}
+
 static void turn_quarters(fm_augment *augment, int n_quarters) {
     fm_image out = augment->image;
     out.px = other_memory(augment);
@@ -203,8 +210,7 @@ static void rotate(fm_augment *augment, double degrees, const double *center, fm
     const int32_t width = augment->image.width, height = augment->image.height;
     if (!center && angle == 0) return;
     if (!center && angle == 180) {
-        own(augment);
-        fm_take_horizontal_flip(&augment->image);
+        mirror(augment);
         fm_take_vertical_flip(&augment->image);
     } else if (!center && (angle == 90 || angle == 270) && width == height) {
         turn_quarters(augment, angle == 90 ? 1 : 3);
@@ -352,9 +358,6 @@ static void apply_in_place(fm_augment *augment, const fm_op *op) {
     fm_image *const image = &augment->image;
     const fm_color_kernels *const color = &augment->color;
     switch (op->kind) {
-    case FM_OP_RANDOM_HORIZONTAL_FLIP:
-        fm_take_horizontal_flip(image);
-        break;
     case FM_OP_RANDOM_VERTICAL_FLIP:
         fm_take_vertical_flip(image);
         break;
@@ -402,6 +405,9 @@ int fm_augment_apply(fm_augment *augment, const fm_op *ops, const fm_draw *draws
         return random_crop(augment, ops, draws, error);
     case FM_OP_PAD:
         return pad(augment, ops, error);
+    case FM_OP_RANDOM_HORIZONTAL_FLIP:
+        if (draws->flip) mirror(augment);
+        return FM_OK;
     case FM_OP_GRAYSCALE:
         return apply_grayscale(augment, ops, error);
     case FM_OP_COLOR_JITTER:

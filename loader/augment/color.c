@@ -2,6 +2,7 @@
 #include "augment/color.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 /* Pixels that a loop takes apart into planes at a time. */
@@ -86,10 +87,10 @@ BODY void smooth_body(uint8_t *restrict out, const uint8_t *restrict above,
 
 /* ---- hue ------------------------------------------------------------------------------------- */
 
-/* Pixels of a block, one array for each value. */
+/* Pixels of a block, one array for each value: of 32 bits, which all loops have in common. */
 typedef struct hsv_block {
-    uint8_t hue[BLOCK_PX], saturation[BLOCK_PX];
-    int32_t value[BLOCK_PX];
+    int32_t red[BLOCK_PX], green[BLOCK_PX], blue[BLOCK_PX];
+    int32_t hue[BLOCK_PX], saturation[BLOCK_PX], value[BLOCK_PX];
     int32_t sextant[BLOCK_PX];
     float rest[BLOCK_PX], share[BLOCK_PX];
 } hsv_block;
@@ -110,38 +111,45 @@ static void fill_tables(hsv_tables *tables, uint8_t shift) {
     }
 }
 
+/* Choices are made by masks, all bits or none: compilers make branches of more than one `?`. */
+BODY int32_t mask_of(bool condition) { return -(int32_t)condition; }
+
+BODY int32_t choose(int32_t mask, int32_t yes, int32_t no) { return (mask & yes) | (~mask & no); }
+
+BODY int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
+BODY int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
+
 /* rgb2hsv_row() of Convert.c. Of its quotients only two count, whichever channel is largest. */
-BODY void to_hsv(hsv_block *block, const uint8_t *px, size_t n) {
+BODY void to_hsv(hsv_block *block, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        const int32_t red = px[3 * i], green = px[3 * i + 1], blue = px[3 * i + 2];
-        const int32_t green_blue_most = green > blue ? green : blue;
-        const int32_t green_blue_least = green < blue ? green : blue;
-        const int32_t most = red > green_blue_most ? red : green_blue_most;
-        const int32_t least = red < green_blue_least ? red : green_blue_least;
-        const int32_t range = most - least;
+        const int32_t red = block->red[i], green = block->green[i], blue = block->blue[i];
+        const int32_t most = larger(red, larger(green, blue));
+        const int32_t range = most - smaller(red, smaller(green, blue));
+        const int32_t is_red = mask_of(red == most);
+        const int32_t is_green = mask_of(green == most) & ~is_red;
+        const int32_t plus = choose(is_red, blue, choose(is_green, red, green));
+        const int32_t minus = choose(is_red, green, choose(is_green, blue, red));
+        const int32_t turn = choose(is_red, 0, choose(is_green, 2, 4));
         /* Without colour, divided by one what follows is 0. */
-        const float divisor = (float)(range ? range : 1);
-        const int32_t plus = red == most ? blue : green == most ? red : green;
-        const int32_t minus = red == most ? green : green == most ? blue : red;
-        const double turn = red == most ? 0.0 : green == most ? 2.0 : 4.0;
+        const float divisor = (float)larger(range, 1);
         const float added = (float)(most - plus) / divisor;
         const float taken = (float)(most - minus) / divisor;
-        const float sixths = (float)(turn + (double)added - (double)taken);
+        const float sixths = (float)((double)turn + (double)added - (double)taken);
         const double turns = (double)sixths / 6.0 + 1.0;
-        const float hue = (float)(turns >= 1.0 ? turns - 1.0 : turns);
-        const float saturation = (float)range / (float)(most ? most : 1);
-        block->hue[i] = (uint8_t)(int32_t)((double)hue * 255.0);
-        block->saturation[i] = (uint8_t)(int32_t)((double)saturation * 255.0);
+        const float hue = (float)(turns - (double)(int32_t)turns); /* 0.8 to 1.9 before */
+        const float saturation = (float)range / (float)larger(most, 1);
+        block->hue[i] = (int32_t)((double)hue * 255.0);
+        block->saturation[i] = (int32_t)((double)saturation * 255.0);
         block->value[i] = most;
     }
 }
 
 /* round() of Pillow's double, for 0 to 255: no such product lies so close below a half that the
- * sum is rounded up to the next number (tests: all of them). */
+ * sum is rounded up to the next number, of any hue, saturation and value. */
 BODY int32_t rounded(double value) { return (int32_t)(value + 0.5); }
 
 /* hsv2rgb() of Convert.c. Without colour all three come out as the value. */
-BODY void to_rgb(uint8_t *px, const hsv_block *block, size_t n) {
+BODY void to_rgb(hsv_block *block, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const float rest = block->rest[i], share = block->share[i];
         const int32_t most = block->value[i], sextant = block->sextant[i];
@@ -149,21 +157,12 @@ BODY void to_rgb(uint8_t *px, const hsv_block *block, size_t n) {
         const int32_t low = rounded(value * (1.0 - (double)share));
         const int32_t fall = rounded(value * (1.0 - (double)(share * rest)));
         const int32_t rise = rounded(value * (1.0 - (double)share * (1.0 - (double)rest)));
-        const int32_t red = sextant == 0 || sextant == 5   ? most
-                            : sextant == 1                 ? fall
-                            : sextant == 2 || sextant == 3 ? low
-                                                           : rise;
-        const int32_t green = sextant == 1 || sextant == 2 ? most
-                              : sextant == 0               ? rise
-                              : sextant == 3               ? fall
-                                                           : low;
-        const int32_t blue = sextant == 3 || sextant == 4   ? most
-                             : sextant == 2                 ? rise
-                             : sextant == 0 || sextant == 1 ? low
-                                                            : fall;
-        px[3 * i] = (uint8_t)red;
-        px[3 * i + 1] = (uint8_t)green;
-        px[3 * i + 2] = (uint8_t)blue;
+        const int32_t at0 = mask_of(sextant == 0), at1 = mask_of(sextant == 1);
+        const int32_t at2 = mask_of(sextant == 2), at3 = mask_of(sextant == 3);
+        const int32_t at4 = mask_of(sextant == 4), at5 = mask_of(sextant == 5);
+        block->red[i] = (most & (at0 | at5)) | (fall & at1) | (low & (at2 | at3)) | (rise & at4);
+        block->green[i] = (most & (at1 | at2)) | (rise & at0) | (fall & at3) | (low & (at4 | at5));
+        block->blue[i] = (most & (at3 | at4)) | (rise & at2) | (low & (at0 | at1)) | (fall & at5);
     }
 }
 
@@ -173,13 +172,24 @@ BODY void hue_body(uint8_t *px, size_t n_px, uint8_t shift) {
     fill_tables(&tables, shift);
     for (size_t begin = 0; begin < n_px; begin += BLOCK_PX) {
         const size_t n = n_px - begin < BLOCK_PX ? n_px - begin : BLOCK_PX;
-        to_hsv(&block, px + 3 * begin, n);
+        uint8_t *const at = px + 3 * begin;
+        for (size_t i = 0; i < n; i++) {
+            block.red[i] = at[3 * i];
+            block.green[i] = at[3 * i + 1];
+            block.blue[i] = at[3 * i + 2];
+        }
+        to_hsv(&block, n);
         for (size_t i = 0; i < n; i++) {
             block.sextant[i] = tables.sextant[block.hue[i]];
             block.rest[i] = tables.rest[block.hue[i]];
             block.share[i] = tables.share[block.saturation[i]];
         }
-        to_rgb(px + 3 * begin, &block, n);
+        to_rgb(&block, n);
+        for (size_t i = 0; i < n; i++) {
+            at[3 * i] = (uint8_t)block.red[i];
+            at[3 * i + 1] = (uint8_t)block.green[i];
+            at[3 * i + 2] = (uint8_t)block.blue[i];
+        }
     }
 }
 
@@ -291,7 +301,8 @@ void fm_color_grey(const fm_color_kernels *kernels, fm_image *image, int32_t cha
 
 static void apply_table(const fm_image *image, const uint8_t table[256]) {
     const size_t n = fm_image_bytes(image);
-    for (size_t i = 0; i < n; i++) image->px[i] = table[image->px[i]];
+    uint8_t *const px = image->px;
+    for (size_t i = 0; i < n; i++) px[i] = table[px[i]];
 }
 
 static void apply_tables(const fm_image *image, uint8_t tables[3][256]) {
@@ -300,22 +311,25 @@ static void apply_tables(const fm_image *image, uint8_t tables[3][256]) {
         return;
     }
     const size_t n = fm_image_bytes(image);
+    uint8_t *const px = image->px;
     for (size_t i = 0; i < n; i += 3) {
-        image->px[i] = tables[0][image->px[i]];
-        image->px[i + 1] = tables[1][image->px[i + 1]];
-        image->px[i + 2] = tables[2][image->px[i + 2]];
+        px[i] = tables[0][px[i]];
+        px[i + 1] = tables[1][px[i + 1]];
+        px[i + 2] = tables[2][px[i + 2]];
     }
 }
 
 void fm_color_invert(const fm_image *image) {
     const size_t n = fm_image_bytes(image);
-    for (size_t i = 0; i < n; i++) image->px[i] = (uint8_t)~image->px[i];
+    uint8_t *const px = image->px;
+    for (size_t i = 0; i < n; i++) px[i] = (uint8_t)~px[i];
 }
 
 void fm_color_posterize(const fm_image *image, int bits) {
     const uint8_t mask = (uint8_t) ~((1 << (8 - bits)) - 1);
     const size_t n = fm_image_bytes(image);
-    for (size_t i = 0; i < n; i++) image->px[i] &= mask;
+    uint8_t *const px = image->px;
+    for (size_t i = 0; i < n; i++) px[i] &= mask;
 }
 
 void fm_color_solarize(const fm_image *image, double threshold) {

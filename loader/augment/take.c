@@ -101,21 +101,22 @@ void fm_take_vertical_flip(const fm_image *image) {
     }
 }
 
-static void flip_row(uint8_t *row, size_t width, size_t px) {
-    uint8_t kept[3];
-    for (size_t left = 0, right = width - 1; left < right; left++, right--) {
-        memcpy(kept, row + left * px, px);
-        memcpy(row + left * px, row + right * px, px);
-        memcpy(row + right * px, kept, px);
-    }
+/* Four bytes a pixel are moved where the next pixel makes the last one good. */
+static void flip_row(uint8_t *to, const uint8_t *from, size_t n) {
+    from += 3 * (n - 1);
+    memcpy(to, from, 3);
+    for (size_t i = 1; i + 1 < n; i++) memcpy(to + 3 * i, from - 3 * i, 4);
+    memcpy(to + 3 * (n - 1), from - 3 * (n - 1), 3);
 }
 
-void fm_take_horizontal_flip(const fm_image *image) {
-    for (int32_t y = 0; y < image->height; y++) {
-        uint8_t *const row = image->px + (size_t)y * fm_image_row_bytes(image);
-        if (image->channels == 1)
-            flip_row(row, (size_t)image->width, 1);
+void fm_take_horizontal_flip(const fm_image *in, const fm_image *out) {
+    const size_t width = (size_t)in->width, row_bytes = fm_image_row_bytes(in);
+    for (size_t y = 0; y < (size_t)in->height; y++) {
+        const uint8_t *const from = in->px + y * row_bytes;
+        uint8_t *const to = out->px + y * row_bytes;
+        if (in->channels == 3)
+            flip_row(to, from, width);
         else
-            flip_row(row, (size_t)image->width, 3);
+            for (size_t x = 0; x < width; x++) to[x] = from[width - 1 - x];
     }
 }

@@ -27,8 +27,10 @@ void fm_take_chain(int32_t *map, int32_t n, const int32_t *through);
 void fm_take(const fm_image *in, const fm_image *out, const int32_t *columns, const int32_t *rows,
              const uint8_t fill[3]);
 
-/* Upside down, and left to right; in place. */
+/* Upside down; in place. */
 void fm_take_vertical_flip(const fm_image *image);
-void fm_take_horizontal_flip(const fm_image *image);
+
+/* Left to right; out is another image of that size. */
+void fm_take_horizontal_flip(const fm_image *in, const fm_image *out);
 
 #endif
