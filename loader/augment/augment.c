@@ -98,6 +98,13 @@ static void move_to(fm_augment *augment, const fm_image *out) {
     augment->at = out->px == augment->memory[0] ? 0 : 1;
 }
 
+int fm_augment_replace(fm_augment *augment, int32_t width, int32_t height, int32_t channels,
+                       fm_image *image, fm_error *error) {
+    *image = (fm_image){other_memory(augment), width, height, channels};
+    move_to(augment, image);
+    return check_size(augment, image, error);
+}
+
 /* ---- crops and paddings ---------------------------------------------------------------------- */
 
 static int take(fm_augment *augment, int32_t width, int32_t height, const uint8_t fill[3],

@@ -27,6 +27,13 @@ int fm_augment_room(fm_augment *augment, int32_t width, int32_t height, int32_t 
                     fm_image *image, fm_error *error);
 
 /*
+ * The same for an image that takes the place of the one that the operations have come to, which
+ * stays readable until the next call. FM_ERR_LIMIT.
+ */
+int fm_augment_replace(fm_augment *augment, int32_t width, int32_t height, int32_t channels,
+                       fm_image *image, fm_error *error);
+
+/*
  * Goes out from an image of the caller's, which must stay as it is until fm_augment_image() has
  * been called. It is not written, and nothing behind it is read. FM_ERR_LIMIT.
  */

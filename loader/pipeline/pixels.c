@@ -16,6 +16,8 @@ struct fm_pixels {
     fm_plan front; /* what the resample follows: the plan, or its way to an image */
     fm_resample *resample;
     fm_augment *augment; /* NULL where the plan needs none */
+    fm_plan late_plan;
+    fm_resample *late; /* what resizes between augmentations; NULL: nothing does */
     fm_store store;
     void *out;
     fm_draw draws[FM_MAX_OPS];
@@ -54,6 +56,10 @@ int fm_pixels_open(fm_pixels **out, const fm_plan *plan, fm_mem_counter *counter
     if (!status && plan->augments)
         status =
             fm_augment_open(&pixels->augment, tier, most_bytes(plan), FM_MAX_SIDE, counter, error);
+    if (!status && plan->resizes_late) {
+        pixels->late_plan = pixels->front;
+        status = fm_resample_open(&pixels->late, &pixels->late_plan, counter, error);
+    }
     if (status) fm_pixels_close(out);
     return status;
 }
@@ -61,6 +67,7 @@ int fm_pixels_open(fm_pixels **out, const fm_plan *plan, fm_mem_counter *counter
 void fm_pixels_close(fm_pixels **pixels) {
     if (!pixels || !*pixels) return;
     fm_resample_close(&(*pixels)->resample);
+    fm_resample_close(&(*pixels)->late);
     fm_augment_close(&(*pixels)->augment);
     fm_mem_free(*pixels);
     *pixels = NULL;
@@ -128,13 +135,65 @@ static void erase(const fm_pixels *pixels) {
     }
 }
 
+/* ---- images in memory ------------------------------------------------------------------------ */
+
+/* Pixels as R G B. */
+static void copy_px(uint8_t *to, const uint8_t *from, int32_t n, int32_t channels) {
+    if (channels == 3) {
+        memcpy(to, from, 3 * (size_t)n);
+        return;
+    }
+    for (int32_t i = 0; i < n; i++, to += 3) to[0] = to[1] = to[2] = from[i];
+}
+
+/* Copies what a resample needs of an image, row by row. */
+static void feed(fm_resample *resample, const fm_image *in, fm_box needed) {
+    uint8_t *rows[FM_RESAMPLE_ROWS];
+    const size_t row_bytes = fm_image_row_bytes(in);
+    const uint8_t *from =
+        in->px + (size_t)needed.top * row_bytes + (size_t)needed.left * (size_t)in->channels;
+    for (int32_t n; (n = fm_resample_rows(resample, rows, FM_RESAMPLE_ROWS)) > 0;) {
+        for (int32_t i = 0; i < n; i++, from += row_bytes)
+            copy_px(rows[i], from, needed.width, in->channels);
+        fm_resample_push(resample, n);
+    }
+}
+
+/* Resize or RandomResizedCrop of the image that the operations have come to. */
+static int resize_late(fm_pixels *pixels, const fm_op *op, const fm_draw *draw, fm_error *error) {
+    const fm_image in = *fm_augment_image(pixels->augment);
+    const bool crops = op->kind == FM_OP_RANDOM_RESIZED_CROP;
+    const int32_t width = crops ? op->width : draw->width;
+    const int32_t height = crops ? op->height : draw->height;
+    const fm_box drawn = {draw->left, draw->top, draw->width, draw->height};
+    const fm_box whole = {0, 0, in.width, in.height};
+    const fm_geometry geometry = {.source = crops ? drawn : whole,
+                                  .resized_width = width,
+                                  .resized_height = height,
+                                  .window = {0, 0, width, height}};
+    fm_image out;
+    fm_box needed;
+    int status = fm_augment_replace(pixels->augment, width, height, 3, &out, error);
+    if (status) return status;
+    pixels->late_plan.out_width = width;
+    pixels->late_plan.out_height = height;
+    status = fm_resample_begin(pixels->late, &geometry, &needed, error);
+    if (!status) status = fm_resample_start(pixels->late, 0, needed.width, out.px, error);
+    if (status) return status;
+    feed(pixels->late, &in, needed);
+    return FM_OK;
+}
+
 /* The ops from number `first` on, the values, and what is erased. */
 static int finish(fm_pixels *pixels, size_t first, fm_error *error) {
     const fm_plan *const plan = pixels->plan;
     const size_t n = plan->n_ops - plan->erases;
     for (size_t i = first; i < n; i += 1 + (size_t)plan->ops[i].n_within) {
-        const int status =
-            fm_augment_apply(pixels->augment, plan->ops + i, pixels->draws + i, error);
+        const fm_op *const op = &plan->ops[i];
+        const bool resizes = op->kind == FM_OP_RESIZE || op->kind == FM_OP_RANDOM_RESIZED_CROP;
+        const int status = resizes
+                               ? resize_late(pixels, op, pixels->draws + i, error)
+                               : fm_augment_apply(pixels->augment, op, pixels->draws + i, error);
         if (status) return status;
     }
     const int status = store_image(pixels, fm_augment_image(pixels->augment), error);
@@ -181,31 +240,13 @@ int fm_pixels_finish(fm_pixels *pixels, fm_error *error) {
 
 /* ---- arrays ---------------------------------------------------------------------------------- */
 
-/* Pixels of an array, R G B. */
-static void copy_px(uint8_t *to, const uint8_t *from, int32_t n, int32_t channels) {
-    if (channels == 3) {
-        memcpy(to, from, 3 * (size_t)n);
-        return;
-    }
-    for (int32_t i = 0; i < n; i++, to += 3) to[0] = to[1] = to[2] = from[i];
-}
-
-/* Copies what the resample needs of an array, row by row. */
 static int resample_array(fm_pixels *pixels, const fm_draw_key *key, const fm_image *in, void *out,
                           fm_error *error) {
     fm_box needed;
     int status = fm_pixels_begin(pixels, key, in->width, in->height, &needed, error);
     if (!status) status = fm_pixels_start(pixels, 0, needed.width, out, error);
     if (status) return status;
-    uint8_t *rows[FM_RESAMPLE_ROWS];
-    const size_t row_bytes = fm_image_row_bytes(in);
-    const uint8_t *from =
-        in->px + (size_t)needed.top * row_bytes + (size_t)needed.left * (size_t)in->channels;
-    for (int32_t n; (n = fm_resample_rows(pixels->resample, rows, FM_RESAMPLE_ROWS)) > 0;) {
-        for (int32_t i = 0; i < n; i++, from += row_bytes)
-            copy_px(rows[i], from, needed.width, in->channels);
-        fm_resample_push(pixels->resample, n);
-    }
+    feed(pixels->resample, in, needed);
     return fm_pixels_finish(pixels, error);
 }
 

@@ -312,7 +312,9 @@ static int run(chain_state *chain, const fm_op *ops, size_t n_ops, size_t n_form
             status = apply(i < n_formed ? chain : &after, &ops[i], &rng, &draw, error);
         if (status) return status;
         if (ops[i].n_within) leave_out(ops, i, &draw, left_out);
-        if (i >= n_formed) after.form = identity(after.form.window.width, after.form.window.height);
+        if (i >= n_formed)
+            after = (chain_state){identity(after.form.window.width, after.form.window.height),
+                                  .no_form = after.no_form};
         if (draws) draws[i] = draw;
     }
     if (after.no_form) chain->no_form = after.no_form;

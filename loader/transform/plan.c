@@ -354,10 +354,7 @@ static int take_op(fm_plan *plan, const fm_transform *transform, size_t i, const
                                 "op %zu (%s) resizes after op %zu (%s) did; at most one op may", i,
                                 kind_name(op->kind), (size_t)(*resize - transform->ops),
                                 kind_name((*resize)->kind));
-        if (i >= plan->n_front)
-            return fm_error_set(error, FM_ERR_ARGUMENT,
-                                "op %zu (%s) resizes after an op that is not geometry, or padding",
-                                i, kind_name(op->kind));
+        plan->resizes_late = i >= plan->n_front;
         *resize = op;
         plan->filter = op->filter;
     }

@@ -15,6 +15,7 @@ typedef struct fm_plan {
      * a RANDOM_ERASING, it writes to the batch; else an image, which the others work on. */
     size_t n_front;
     bool augments;                     /* there are others */
+    bool resizes_late;                 /* one of them resizes the image */
     bool erases;                       /* the last op is RANDOM_ERASING */
     int32_t front_width, front_height; /* of that image; 0 where it depends on the sample */
     uint64_t most_px;    /* pixels that an image may have between ops; larger ones are refused */

@@ -425,6 +425,7 @@ def test_augmentations():
         (transforms.RandomHorizontalFlip(), jitter, transforms.RandAugment()),
         (transforms.Resize(20), transforms.RandomCrop(18, padding=2, padding_mode="edge"), jitter),
         (transforms.RandomResizedCrop(24), transforms.TrivialAugmentWide()),
+        (transforms.RandomRotation(30), transforms.RandomResizedCrop(20), jitter),
         (transforms.RandomCrop(32, padding=4),),
     ]
     for recipe in recipes:

@@ -354,11 +354,6 @@ class _Reading:
             raise Refusal("CenterCrop follows Normalize, and pads small images with zeros then")
 
     def _add_op(self, op: Op) -> None:
-        resizes = op.kind in (RESIZE, RANDOM_RESIZED_CROP)
-        if resizes and (before := next(filter(_is_behind_resize, self.ops), None)):
-            raise Refusal(
-                f"{OP_NAMES[op.kind]} follows {OP_NAMES[before.kind]}; natively it comes first"
-            )
         self.ops.append(op)
         self.n_resizes += op.kind in (RESIZE, RANDOM_RESIZED_CROP)
 
@@ -562,11 +557,6 @@ def _read_child(
 # ---- geometry ------------------------------------------------------------------------------------
 
 
-def _is_behind_resize(op: Op) -> bool:
-    """Whether no resize may follow an op: one that does more than to choose from the pixels."""
-    return op.kind > RANDOM_CROP or (op.kind == RANDOM_CROP and any(op.values[:6]))
-
-
 def _op_of(transform: Any, name: str, module: str) -> Op:
     if name == "RandomHorizontalFlip":
         return Op(RANDOM_HORIZONTAL_FLIP, p=probability(transform, name))
@@ -628,4 +618,6 @@ def _check_normalize(transform: Any, dtype: torch.dtype, n_channels: int) -> Non
         if values.requires_grad:
             raise Refusal(f"Normalize's {what} requires a gradient")
         if values.ndim > 1 or values.numel() not in (1, n_channels):
-            raise Refusal(f"Normalize's {what} has shape {tuple(values.shape)}, not ({n_channels},)")
+            raise Refusal(
+                f"Normalize's {what} has shape {tuple(values.shape)}, not ({n_channels},)"
+            )
