@@ -11,8 +11,8 @@
 
 #define MIB ((uint64_t)1 << 20)
 
-/* Row buffers, coefficient tables and libjpeg's working memory (4 MiB) of one decode thread; only
- * large progressive images take more, for as long as such images come. */
+/* Row buffers, coefficient tables and the decoders' working memory (4 MiB) of one decode thread;
+ * only large progressive images and WebPs take more, for as long as such images come. */
 #define SCRATCH_BYTES_PER_THREAD (6 * MIB)
 /* What the pipeline keeps for a sample on its way (a task, its label, its path). */
 #define TASK_BYTES 768u

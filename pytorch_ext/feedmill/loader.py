@@ -112,8 +112,9 @@ class DataLoader(TorchDataLoader[_T_co]):
             if they are more. Seen are live ones whose loaders decode or did so in the latest ten
             minutes; loaders of one process count once, killed processes not at all. It is looked
             at anew at every iter(); numbers that were given are never changed.
-        memory_budget: bytes for batches, read buffers and scratch; progressive images take up to
-            80 MiB more a thread, kept until it waits for work or 8 other images have come. Default
+        memory_budget: bytes for batches, read buffers and scratch; progressive JPEGs, interlaced
+            PNGs and WebPs take up to 80 MiB more a thread, kept until it waits for work, that of
+            JPEGs until 8 other images have come; libwebp takes some more of its own. Default
             None: a quarter of the memory that the process may use. Where three batches do not fit,
             native="auto" takes torch's path and "require" raises ValueError at iter().
         reader: "uring", "pread", or "auto" (default): io_uring where it can be had. The
