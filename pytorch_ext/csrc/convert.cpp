@@ -7,6 +7,7 @@
 namespace feedmill {
 
 Config::~Config() {
+    Py_XDECREF(owners);
     Py_XDECREF(alloc);
     Py_XDECREF(alloc_exception);
     Py_XDECREF(cache);
@@ -225,6 +226,7 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
                                         "cache",
                                         "arrays",
                                         "image",
+                                        "owners",
                                         nullptr};
     static const char *const dtypes[] = {"uint8", "float32", "float16", "bfloat16"};
     static const char *const layouts[] = {"nchw", "nhwc"};
@@ -232,15 +234,15 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
     fm_config &config = out->config;
     fm_config_init(&config);
     PyObject *ops = nullptr, *value_table = nullptr, *alloc = nullptr, *cache = nullptr;
-    PyObject *arrays = nullptr, *image = nullptr;
+    PyObject *arrays = nullptr, *image = nullptr, *owners = nullptr;
     const char *dtype = nullptr, *layout = "nchw", *reader = "auto";
     int resize_order = 0, choice = 0;
     unsigned long long n_samples = 0, budget = 0, read_ahead = 0, max_file = 0, max_pixels = 0;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$OsKIOisIIKKsIKKIOOOO", const_cast<char **>(names), &ops, &dtype,
+            args, kwargs, "|$OsKIOisIIKKsIKKIOOOOO", const_cast<char **>(names), &ops, &dtype,
             &n_samples, &config.batch_size, &value_table, &resize_order, &layout, &config.n_threads,
             &config.prefetch_batches, &budget, &read_ahead, &reader, &config.read_depth, &max_file,
-            &max_pixels, &config.sample_records, &alloc, &cache, &arrays, &image))
+            &max_pixels, &config.sample_records, &alloc, &cache, &arrays, &image, &owners))
         return false;
     // The format has no required keyword-only arguments.
     if (!ops || !dtype) {
@@ -254,6 +256,8 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
     if (!parse_choice("reader", reader, readers, 3, FM_READER_AUTO, &choice)) return false;
     config.reader = static_cast<fm_reader_kind>(choice);
     if (!ops_from_sequence(ops, &out->ops) || !table_from_bytes(value_table, out)) return false;
+    Py_XINCREF(owners);
+    out->owners = owners;
     if (!arrays_from_sequence(arrays, out) || !image_from_tuple(image, out)) return false;
     config.transform.ops = out->ops.data();
     config.transform.n_ops = out->ops.size();

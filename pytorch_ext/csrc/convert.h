@@ -18,6 +18,7 @@ struct Config {
     std::string value_table;
     std::vector<fm_array> arrays;
     std::vector<Section> sections;       // of the arrays; offsets are set once it is open
+    PyObject *owners = nullptr;          // owned; of the arrays' memory, or nullptr
     PyObject *alloc = nullptr;           // owned; the Python allocator or nullptr
     PyObject *alloc_exception = nullptr; // owned; what it raised last
     PyObject *cache = nullptr;           // owned; the _native.Cache or nullptr

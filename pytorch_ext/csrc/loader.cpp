@@ -125,7 +125,10 @@ PyObject *loader_close(PyObject *object, PyObject *) {
     if (self->held) std::swap(held, *self->held);
     self->handle = nullptr;
     Py_BEGIN_ALLOW_THREADS fm_loader_close(&handle);
-    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+    Py_END_ALLOW_THREADS
+        // No thread reads the arrays any more.
+        if (self->config) Py_CLEAR(self->config->owners);
+    Py_RETURN_NONE;
 }
 
 void loader_dealloc(PyObject *object) {

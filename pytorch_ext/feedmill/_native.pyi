@@ -94,12 +94,12 @@ class Loader:
         alloc: Callable[[int], tuple[int, Any]] | None = None,
         cache: Cache | None = None,
         # In place of files: for each array (address, n_rows, bytes of a row, bytes from a row to
-        # the next, DLPack's type code and bits, shape of a row). The memory stays the caller's, and
-        # must be readable while an epoch runs.
+        # the next, DLPack's type code and bits, shape of a row). The memory stays the caller's.
         arrays: Sequence[tuple[int, int, int, int, int, int, tuple[int, ...]]] | None = None,
         # The first array's rows are images: (height, width, channels, channel_stride, line_stride,
         # pixel_stride), strides in bytes; see fm_arrays.
         image: tuple[int, int, int, int, int, int] | None = None,
+        owners: Any = None,  # of the arrays' memory: kept as long as this loader
     ) -> None: ...
     def start(self, seed: int, epoch: int) -> None:
         """Starts an epoch; stops a running one. seed: 64 bits, epoch: 32 bits."""

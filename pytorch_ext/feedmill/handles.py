@@ -66,6 +66,7 @@ def open_native(config: Config) -> Any:
         cache=config.cache,
         arrays=config.arrays and config.arrays.specs,
         image=config.arrays and config.arrays.image,
+        owners=config.arrays and config.arrays.owners,
     )
 
 

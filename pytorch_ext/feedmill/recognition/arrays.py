@@ -9,7 +9,7 @@ import operator
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -52,11 +52,14 @@ class Arrays:
         specs: one each.
         image: what the rows of the first one hold, as _native.Loader takes it; None: no images.
         dtypes: theirs; images come out with the plan's.
+        owners: objects that own the memory. The native loader keeps them, so that none of its
+            threads ever reads what was given up; nor can other arrays come to the same address.
     """
 
     specs: tuple[Spec, ...]
     image: tuple[int, int, int, int, int, int] | None
     dtypes: tuple[torch.dtype, ...]
+    owners: tuple[Any, ...] = field(compare=False)
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,6 @@ class ArrayNode:
         leaf: the dataset; its ``load`` gives the PIL image of a row, or the sample itself.
         kind: such as "Subset of CIFAR10".
         arrays: its memory.
-        keep: objects that own that memory.
         tensors: the tensors of a TensorDataset.
         targets: of images, one a row.
         rows: each index's row; None: the index itself.
@@ -156,7 +158,6 @@ class ArrayNode:
     leaf: Leaf
     kind: str
     arrays: Arrays
-    keep: tuple[Any, ...]
     tensors: tuple[torch.Tensor, ...] = ()
     targets: np.ndarray | None = None
     rows: np.ndarray | None = None
@@ -290,9 +291,10 @@ def tensor_node(dataset: Any) -> ArrayNode:
     kept = tuple(tensor.detach() for tensor in tensors)
     text = ", ".join(f"{str(one.dtype)[6:]} {tuple(one.shape[1:])}" for one in tensors)
     plan = CopyPlan((), "uint8", None, 0, 1, text=text)
-    arrays = Arrays(tuple(map(_spec_of, kept)), None, tuple(one.dtype for one in tensors))
+    dtypes = tuple(one.dtype for one in tensors)
+    arrays = Arrays(tuple(map(_spec_of, kept)), None, dtypes, kept)
     leaf = Leaf(dataset, dataset.__getitem__, dataset.__getitem__, False, "", plan, ())
-    return ArrayNode(leaf, "TensorDataset", arrays, kept, tensors)
+    return ArrayNode(leaf, "TensorDataset", arrays, tensors)
 
 
 def _why_not_rows(tensor: Any) -> str:
@@ -348,8 +350,8 @@ def npy_node(dataset: Any) -> ArrayNode:
     plan = CopyPlan((), "uint8", None, 0, 1, text=f"{str(dtype)[6:]} {shape}")
     load = partial(_load_npy, dataset)
     leaf = Leaf(dataset, dataset.__getitem__, load, False, "transform", plan, ())
-    arrays = Arrays(specs, None, (dtype, torch.int64))
-    return ArrayNode(leaf, "NpyFile", arrays, (values, targets))
+    arrays = Arrays(specs, None, (dtype, torch.int64), (values, targets))
+    return ArrayNode(leaf, "NpyFile", arrays)
 
 
 def _npy_targets(dataset: Any) -> np.ndarray:
@@ -391,13 +393,11 @@ class Images(NamedTuple):
         values: (n, height, width, channels) uint8, of any strides; without channels: grey.
         targets: n ints.
         load: row -> PIL image, as the dataset makes it.
-        keep: what owns the memory.
     """
 
     values: np.ndarray
     targets: np.ndarray
     load: Callable[[int], Any]
-    keep: tuple[Any, ...]
 
 
 def images_of(dataset: Any) -> Images | None:
@@ -413,7 +413,7 @@ def images_of(dataset: Any) -> Images | None:
 def _read_images(dataset: Any, family: str, slot: str) -> Images:
     name = type(dataset).__name__
     data = dataset.data
-    values = data.numpy() if family == "mnist" and type(data) is torch.Tensor else data
+    values = data.detach().numpy() if family == "mnist" and type(data) is torch.Tensor else data
     n_dims = 3 if family == "mnist" else 4
     if (type(data) is torch.Tensor) != (family == "mnist") or type(values) is not np.ndarray:
         raise Refusal(f"the {name}'s data is a {type(data).__name__}")
@@ -426,7 +426,7 @@ def _read_images(dataset: Any, family: str, slot: str) -> Images:
     targets = _targets_of(dataset, getattr(dataset, slot), family)
     if len(targets) != len(values):
         raise Refusal(f"the {name} has {len(values)} images and {len(targets)} targets")
-    return Images(values, targets, partial(_load_image, dataset, family), (data, targets))
+    return Images(values, targets, partial(_load_image, dataset, family))
 
 
 def _load_image(dataset: Any, family: str, row: int) -> Any:
@@ -490,10 +490,9 @@ def image_node(leaf: Leaf, images: Images) -> ArrayNode:
         Spec(_address(values), n, row_bytes, stride, *_DLPACK[torch.uint8], row),
         Spec(_address(targets), n, 8, 8, *_DLPACK[torch.int64], ()),
     )
-    arrays = Arrays(
-        specs, (height, width, n_channels, channel_stride, line, pixel), (torch.uint8, torch.int64)
-    )
-    return ArrayNode(leaf, type(leaf.dataset).__name__, arrays, images.keep, targets=targets)
+    image = (height, width, n_channels, channel_stride, line, pixel)
+    arrays = Arrays(specs, image, (torch.uint8, torch.int64), (values, targets))
+    return ArrayNode(leaf, type(leaf.dataset).__name__, arrays, targets=targets)
 
 
 def subset_node(subset: Any, inner: ArrayNode) -> ArrayNode:
@@ -511,6 +510,6 @@ def subset_node(subset: Any, inner: ArrayNode) -> ArrayNode:
     numbers[numbers < 0] += n_inner
     rows = numbers if inner.rows is None else inner.rows[numbers]
     return ArrayNode(
-        inner.leaf, f"Subset of {inner.kind}", inner.arrays, inner.keep, inner.tensors,
+        inner.leaf, f"Subset of {inner.kind}", inner.arrays, inner.tensors,
         inner.targets, rows,
     )
