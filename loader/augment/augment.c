@@ -11,6 +11,7 @@
 struct fm_augment {
     fm_color_kernels color;
     size_t most_bytes;
+    int32_t most_side;
     uint8_t *memory[2];               /* of images */
     int32_t *columns, *rows, *padded; /* maps; columns and padded are as long as rows */
     fm_image image;                   /* what the operations have come to */
@@ -28,6 +29,7 @@ int fm_augment_open(fm_augment **out, fm_cpu_tier tier, size_t most_bytes, int32
     if (!augment) return fm_error_set(error, FM_ERR_NOMEM, "no memory for augmentations");
     fm_color_init(&augment->color, tier);
     augment->most_bytes = most_bytes;
+    augment->most_side = most_side;
     for (int i = 0; i < 2; i++)
         augment->memory[i] = fm_mem_alloc(counter, most_bytes + FM_IMAGE_SLACK, 1);
     augment->columns = fm_mem_alloc(counter, 3 * (size_t)most_side, sizeof(int32_t));
@@ -52,7 +54,9 @@ void fm_augment_close(fm_augment **augment) {
 /* ---- images ---------------------------------------------------------------------------------- */
 
 static int check_size(const fm_augment *augment, const fm_image *image, fm_error *error) {
-    if (image->width > 0 && image->height > 0 && fm_image_bytes(image) <= augment->most_bytes)
+    const int32_t most_side = augment->most_side;
+    if (image->width > 0 && image->height > 0 && image->width <= most_side &&
+        image->height <= most_side && fm_image_bytes(image) <= augment->most_bytes)
         return FM_OK;
     return fm_error_set(error, FM_ERR_LIMIT,
                         "an image of %d x %d pixels before an augmentation; natively it may have "

@@ -39,8 +39,9 @@ except ImportError as missing:
 
 Image.MAX_IMAGE_PIXELS = None
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SOURCES = ("base/cpu.c base/error.c base/mem.c transform/geometry.c transform/plan.c transform/coeffs.c "
-           "transform/kernels.c transform/resample.c transform/store.c").split()
+SOURCES = ("base/cpu.c base/error.c base/mem.c transform/draws.c transform/geometry.c "
+           "transform/plan.c transform/coeffs.c transform/kernels.c transform/resample.c "
+           "transform/store.c").split()
 
 RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP, FLIP = 1, 2, 3, 4
 UINT8, FLOAT32 = 1, 2
@@ -56,19 +57,23 @@ MODES = [transforms.InterpolationMode[name]
 class Op(ctypes.Structure):
     _fields_ = [("kind", ctypes.c_int), ("height", ctypes.c_int32), ("width", ctypes.c_int32),
                 ("max_size", ctypes.c_int32), ("scale", ctypes.c_double * 2),
-                ("ratio", ctypes.c_double * 2), ("p", ctypes.c_double), ("filter", ctypes.c_int)]
+                ("ratio", ctypes.c_double * 2), ("p", ctypes.c_double), ("filter", ctypes.c_int),
+                ("n_children", ctypes.c_int32), ("n_within", ctypes.c_int32),
+                ("values", ctypes.c_double * 20)]
 
 
 class Draw(ctypes.Structure):
     _fields_ = [("kind", ctypes.c_int), ("top", ctypes.c_int32), ("left", ctypes.c_int32),
-                ("height", ctypes.c_int32), ("width", ctypes.c_int32), ("flip", ctypes.c_bool)]
+                ("height", ctypes.c_int32), ("width", ctypes.c_int32), ("flip", ctypes.c_bool),
+                ("n_values", ctypes.c_int32), ("values", ctypes.c_double * 16)]
 
 
 class Transform(ctypes.Structure):
     _fields_ = [("ops", ctypes.POINTER(Op)), ("n_ops", ctypes.c_size_t), ("dtype", ctypes.c_int),
                 ("layout", ctypes.c_int), ("mean", ctypes.c_float * 3),
                 ("std", ctypes.c_float * 3), ("value_table", ctypes.c_void_p),
-                ("resize_order", ctypes.c_int)]
+                ("resize_order", ctypes.c_int), ("in_height", ctypes.c_int32),
+                ("in_width", ctypes.c_int32), ("in_channels", ctypes.c_int32)]
 
 
 class Box(ctypes.Structure):
@@ -92,8 +97,14 @@ class Error(ctypes.Structure):
 
 
 class Plan(ctypes.Structure):
-    _fields_ = [("ops", Op * 16), ("n_ops", ctypes.c_size_t), ("out_width", ctypes.c_int32),
-                ("out_height", ctypes.c_int32), ("dtype", ctypes.c_int),
+    _fields_ = [("ops", Op * 64), ("n_ops", ctypes.c_size_t), ("n_front", ctypes.c_size_t),
+                ("augments", ctypes.c_bool), ("resizes_late", ctypes.c_bool),
+                ("erases", ctypes.c_bool), ("front_width", ctypes.c_int32),
+                ("front_height", ctypes.c_int32), ("most_px", ctypes.c_uint64),
+                ("in_channels", ctypes.c_int32), ("channels", ctypes.c_int32),
+                ("out_width", ctypes.c_int32), ("out_height", ctypes.c_int32),
+                ("in_width", ctypes.c_int32), ("in_height", ctypes.c_int32),
+                ("dtype", ctypes.c_int),
                 ("layout", ctypes.c_int), ("filter", ctypes.c_int), ("resize_order", ctypes.c_int),
                 ("stream", ctypes.c_bool), ("sample_bytes", ctypes.c_size_t),
                 ("table", ctypes.c_float * 768)]
@@ -131,19 +142,21 @@ class Stage:
 
     def locate(self, plan, key, width, height):
         """(geometry or None, draws)"""
-        geometry, draws = Geometry(), (Draw * 16)()
+        geometry, draws = Geometry(), (Draw * 64)()
         status = self.lib.fm_geometry_locate(plan.ops, ctypes.c_size_t(plan.n_ops),
+                                             ctypes.c_size_t(plan.n_front),
                                              ctypes.byref(key), width, height,
                                              ctypes.byref(geometry), draws,
                                              ctypes.byref(self.error))
         self.check(status, (ERR_LIMIT,))
-        again = (Draw * 16)()
+        again = (Draw * 64)()
         self.check(self.lib.fm_geometry_draw(plan.ops, ctypes.c_size_t(plan.n_ops),
                                              ctypes.byref(key), width, height, again,
                                              ctypes.byref(self.error)))
         names = [name for name, _ in Draw._fields_]
         for one, other in zip(draws, again):
-            assert all(getattr(one, name) == getattr(other, name) for name in names)
+            assert all(list(getattr(one, name)) == list(getattr(other, name)) if name == "values"
+                       else getattr(one, name) == getattr(other, name) for name in names)
         return (None if status else geometry), list(draws)[:plan.n_ops]
 
     def open(self, plan):
