@@ -232,9 +232,8 @@ def test_smoke(name, tmp_path):
     process = start(EXAMPLES / name, "--smoke", folder=tmp_path)
     out = finish(process)
     assert losses(out)
-    assert path_of(out) in ("native", "torch")
+    assert path_of(out) == "native"
     if name == "opencv_dataset.py":
-        assert path_of(out) == "native"
         line = r"^step 16 .* images/s, .* ms a step, waited \d+ %, cache 50 %"
         assert re.search(line, out, re.M)
     assert not list(tmp_path.iterdir())
@@ -249,5 +248,5 @@ def test_two_side_by_side(tmp_path, monkeypatch):
     out = finish(start(EXAMPLES / "two_cifar.py", "--smoke", folder=tmp_path))
     for number in (1, 2):
         lines = [line[4:] for line in out.splitlines() if line.startswith(f"{number} | ")]
-        assert losses("\n".join(lines)) and path_of("\n".join(lines)) in ("native", "torch")
+        assert losses("\n".join(lines)) and path_of("\n".join(lines)) == "native"
         assert "Finished Training" in lines
