@@ -124,10 +124,10 @@ PyObject *loader_close(PyObject *object, PyObject *) {
     Held held;
     if (self->held) std::swap(held, *self->held);
     self->handle = nullptr;
+    PyObject *const owners = self->config ? self->config->owners : nullptr;
+    if (self->config) self->config->owners = nullptr;
     Py_BEGIN_ALLOW_THREADS fm_loader_close(&handle);
-    Py_END_ALLOW_THREADS
-        // No thread reads the arrays any more.
-        if (self->config) Py_CLEAR(self->config->owners);
+    Py_END_ALLOW_THREADS Py_XDECREF(owners);
     Py_RETURN_NONE;
 }
 
