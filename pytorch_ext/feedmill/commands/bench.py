@@ -144,7 +144,7 @@ class _Run:
         crop, flip = self.loader.draws(
             self.seed & (2**64 - 1), epoch, index, occurrence, *image.size
         )
-        _, top, left, height, width, _ = crop
+        _, top, left, height, width, *_ = crop
         image = image.crop((left, top, left + width, top + height))
         image = image.resize((self.size, self.size), Image.Resampling.BILINEAR)
         pixels = np.asarray(image).transpose(2, 0, 1)
