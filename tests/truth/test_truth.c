@@ -28,6 +28,7 @@
 /* Where others keep the threads from running for more than this share of the wait, or of a run
  * that should not wait, nothing can be told. */
 #define NOISY_PERCENT 6
+#define QUIET_PERCENT 3
 #define NOISY_RUN_PERCENT 1
 
 static test_folder images; /* 0000.jpg and on; large.jpg beside them */
@@ -301,7 +302,7 @@ static void check(const experiment *trial) {
     int n = 0;
     for (int n_quiet = 0; n_quiet < N_ROUNDS && n < MOST_ROUNDS; n++) {
         rounds[n] = run_round(trial);
-        n_quiet += rounds[n].noise < 1;
+        n_quiet += rounds[n].noise < QUIET_PERCENT;
     }
     qsort(rounds, (size_t)n, sizeof(*rounds), compare_noise);
     const double noise = rounds[N_ROUNDS - 1].noise;
