@@ -28,8 +28,9 @@
 /* Where others keep the threads from running for more than this share of the wait, or of a run
  * that should not wait, nothing can be told. */
 #define NOISY_PERCENT 6
-#define QUIET_PERCENT 3
 #define NOISY_RUN_PERCENT 1
+/* Less than this share is as good as none. */
+#define QUIET_PERCENT 3
 
 static test_folder images; /* 0000.jpg and on; large.jpg beside them */
 static char large_path[128];
