@@ -47,7 +47,7 @@ static void bad_configurations_are_refused_by_name(void **state) {
     REFUSED(c.source.n_samples = 0, FM_ERR_ARGUMENT, "n_samples");
     REFUSED(c.memory_budget_bytes = 1 << 20, FM_ERR_BUDGET, "memory_budget");
     REFUSED(c.transform.n_ops = 0, FM_ERR_ARGUMENT, "");
-    REFUSED(c.transform.n_ops = 17, FM_ERR_ARGUMENT, "");
+    REFUSED(c.transform.n_ops = 4096, FM_ERR_ARGUMENT, "4096 ops");
     REFUSED(c.transform.ops = NULL, FM_ERR_ARGUMENT, "");
     REFUSED(c.transform.dtype = (fm_dtype)9, FM_ERR_ARGUMENT, "");
     REFUSED((c.transform.dtype = FM_FLOAT32, c.transform.std[1] = 0), FM_ERR_ARGUMENT, "");
