@@ -6,9 +6,9 @@
 #include "base/clock.h"
 #include "pipeline/pipeline.h"
 
-/* What a run writes, at most unless one sample is larger: some 50 us of work. */
+/* What a run writes, at most unless one sample is larger. */
 #define RUN_BYTES ((size_t)512 << 10)
-/* A batch that is made where it is submitted, with its samples' own costs: up to some 10 us. */
+/* A batch that is made where it is submitted, with its samples' own costs. */
 #define SMALL_BYTES ((size_t)64 << 10)
 /* A sample's own cost, as bytes. */
 #define SAMPLE_COST_BYTES 64u
