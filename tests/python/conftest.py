@@ -1,10 +1,16 @@
 """Fixtures of the Python tests."""
 
 import os
+import signal
 import sys
 
 import pytest
 import torch
+
+# A shell that starts the tests in the background has Ctrl-C ignored, by all their processes as
+# well; those in here are sent it. With a handler here they begin with the system's default.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A torchvision whose own library does not fit a CPU-only torch can't be imported, for want of two
 # operators; with them its Python part works. Where its library fits, they exist already.
