@@ -3,13 +3,14 @@
 
 #include <dirent.h>
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+
+#include "base/cgroup.h"
 
 bool fm_cpu_process_mask(void *mask, size_t mask_bytes) {
     CPU_ZERO_S(mask_bytes, (cpu_set_t *)mask);
@@ -27,110 +28,15 @@ bool fm_cpu_process_mask(void *mask, size_t mask_bytes) {
     return any;
 }
 
-/* First line of a small file, without its newline. */
-static bool read_line(const char *path, char *line, int line_bytes) {
-    FILE *const file = fopen(path, "re");
-    if (!file) return false;
-    const bool ok = fgets(line, line_bytes, file) != NULL;
-    fclose(file);
-    if (ok) line[strcspn(line, "\n")] = 0;
-    return ok;
-}
-
-static bool read_i64(const char *path, int64_t *out) {
-    char line[64], *end;
-    if (!read_line(path, line, sizeof(line))) return false;
-    *out = strtoll(line, &end, 10);
-    return end != line;
-}
-
-/*
- * Where the process's cgroup of a v1 controller (or, with "", of v2) stands: its line in
- * /proc/self/cgroup. A container often shows only its own part of the tree, so that the path named
- * there does not exist below the mount; callers then try the mount's root as well.
- */
-static bool cgroup_path(const char *controller, char *path, size_t path_bytes) {
-    FILE *const file = fopen("/proc/self/cgroup", "re");
-    if (!file) return false;
-    char line[4096];
-    bool found = false;
-    while (!found && fgets(line, sizeof(line), file)) {
-        line[strcspn(line, "\n")] = 0;
-        char *const controllers = strchr(line, ':');
-        char *const group = controllers ? strchr(controllers + 1, ':') : NULL;
-        if (!group) continue;
-        *group = 0;
-        char *rest = controllers + 1;
-        if (!*controller) {
-            found = *rest == 0;
-        } else {
-            for (char *name; !found && (name = strsep(&rest, ","));)
-                found = strcmp(name, controller) == 0;
-        }
-        if (found) snprintf(path, path_bytes, "%s", group + 1);
-    }
-    fclose(file);
-    return found;
-}
-
-typedef void visit_group(const char *directory, void *user);
-
-/* Calls visit() for the group's directory and each one above it: limits hold for all below. */
-static void each_group(const char *mount, const char *controller, visit_group *visit, void *user) {
-    char group[2048];
-    if (!cgroup_path(controller, group, sizeof(group))) return;
-    for (;;) {
-        char directory[4096];
-        snprintf(directory, sizeof(directory), "%s%s", mount, strcmp(group, "/") ? group : "");
-        visit(directory, user);
-        char *const slash = strrchr(group, '/');
-        if (!slash || (slash == group && group[1] == 0)) break;
-        slash[slash == group ? 1 : 0] = 0;
-    }
-}
-
-static void lower(double *limit, double value) {
-    if (value > 0 && (*limit == 0 || value < *limit)) *limit = value;
-}
-
-static void visit_quota_v2(const char *directory, void *user) {
-    char path[4200], line[64];
-    snprintf(path, sizeof(path), "%s/cpu.max", directory);
-    if (!read_line(path, line, sizeof(line)) || strncmp(line, "max", 3) == 0) return;
-    double quota = 0, period = 100000;
-    if (sscanf(line, "%lf %lf", &quota, &period) < 1 || period <= 0) return;
-    lower(user, quota / period);
-}
-
-static void visit_quota_v1(const char *directory, void *user) {
-    char path[4200];
-    int64_t quota, period;
-    snprintf(path, sizeof(path), "%s/cpu.cfs_quota_us", directory);
-    if (!read_i64(path, &quota) || quota <= 0) return;
-    snprintf(path, sizeof(path), "%s/cpu.cfs_period_us", directory);
-    if (!read_i64(path, &period) || period <= 0) return;
-    lower(user, (double)quota / (double)period);
-}
-
-static void visit_memory(const char *directory, void *user) {
-    static const char *const names[] = {"memory.max", "memory.limit_in_bytes"};
-    for (int i = 0; i < 2; i++) {
-        char path[4200];
-        int64_t bytes;
-        snprintf(path, sizeof(path), "%s/%s", directory, names[i]);
-        if (read_i64(path, &bytes)) lower(user, (double)bytes);
-    }
+uint32_t fm_cpu_allowed(void) {
+    cpu_set_t mask;
+    const int n = fm_cpu_process_mask(&mask, sizeof(mask)) ? CPU_COUNT(&mask) : 1;
+    return n < 1 ? 1 : (uint32_t)n;
 }
 
 uint32_t fm_cpu_usable(void) {
-    cpu_set_t mask;
-    double cpus = 1;
-    if (fm_cpu_process_mask(&mask, sizeof(mask))) cpus = CPU_COUNT(&mask);
-    double quota = 0;
-    each_group("/sys/fs/cgroup", "", visit_quota_v2, &quota);
-    each_group("/sys/fs/cgroup/unified", "", visit_quota_v2, &quota);
-    each_group("/sys/fs/cgroup/cpu", "cpu", visit_quota_v1, &quota);
-    each_group("/sys/fs/cgroup/cpu,cpuacct", "cpu", visit_quota_v1, &quota);
+    double cpus = fm_cpu_allowed();
+    const double quota = fm_cgroup_cpus();
     if (quota > 0 && quota < cpus) cpus = quota;
     return cpus < 1 ? 1 : (uint32_t)cpus;
 }
@@ -138,10 +44,9 @@ uint32_t fm_cpu_usable(void) {
 uint32_t fm_usable_cpus(void) { return fm_cpu_usable(); }
 
 uint64_t fm_cpu_memory_bytes(void) {
-    double bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    each_group("/sys/fs/cgroup", "", visit_memory, &bytes);
-    each_group("/sys/fs/cgroup/memory", "memory", visit_memory, &bytes);
-    return (uint64_t)bytes;
+    const double bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    const double limit = fm_cgroup_memory_bytes();
+    return (uint64_t)(limit > 0 && limit < bytes ? limit : bytes);
 }
 
 /* ---- tiers ----------------------------------------------------------------------------------- */

@@ -15,6 +15,9 @@
  */
 bool fm_cpu_process_mask(void *mask, size_t mask_bytes);
 
+/* CPUs by affinity, at least 1. */
+uint32_t fm_cpu_allowed(void);
+
 /* CPUs by affinity and cgroup quota (v1 and v2), rounded down, at least 1. */
 uint32_t fm_cpu_usable(void);
 

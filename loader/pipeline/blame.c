@@ -80,6 +80,14 @@ static fm_blame cut(const fm_timeline *line, uint64_t from_ns, uint64_t to_ns) {
     return out;
 }
 
+static void starve_reads(uint64_t throttled_ns, fm_blame *out) {
+    if (throttled_ns <= out->starved_ns) return;
+    const uint64_t unseen_ns = throttled_ns - out->starved_ns;
+    const uint64_t moved_ns = unseen_ns < out->storage_ns ? unseen_ns : out->storage_ns;
+    out->storage_ns -= moved_ns;
+    out->starved_ns += moved_ns;
+}
+
 static fm_blame scale(const fm_blame *whole, uint64_t whole_ns, uint64_t to_ns) {
     fm_blame out;
     /* Sums are rounded, not pieces, so that nothing gets lost. */
@@ -111,7 +119,8 @@ fm_blame fm_blame_wait(const fm_timeline *line, uint64_t since_ns, uint64_t from
     uint64_t cursor_ns = from_ns;
     const uint64_t waited_ns = advance(&cursor_ns, end_of(line), to_ns);
     if (waited_ns) {
-        const fm_blame whole = cut(line, since_ns, cursor_ns);
+        fm_blame whole = cut(line, since_ns, cursor_ns);
+        starve_reads(line->throttled_ns, &whole);
         out = scale(&whole, cursor_ns - since_ns, waited_ns);
     }
     out.python_ns += advance(&cursor_ns, line->returned_ns, to_ns);

@@ -20,9 +20,10 @@ typedef struct fm_timeline {
     uint64_t slot_ns;      /* its batch had a slot */
     uint64_t claimed_ns;   /* a decode thread took it */
     uint64_t finished_ns;
-    uint64_t returned_ns; /* the caller finished the samples that nobody else could; 0: none */
-    fm_work queued;       /* of all threads, while it waited for buffers and for the claim */
-    fm_work own;          /* its own, from the claim to the end */
+    uint64_t returned_ns;  /* the caller finished the samples that nobody else could; 0: none */
+    fm_work queued;        /* of all threads, while it waited for buffers and for the claim */
+    fm_work own;           /* its own, from the claim to the end */
+    uint64_t throttled_ns; /* since since_ns: no thread of the process was allowed a core */
 } fm_timeline;
 
 /*
@@ -38,6 +39,9 @@ typedef struct fm_timeline {
  * threads did meanwhile. Where none of them finished anything, one was idle and had been woken: it
  * waited for a core. The time of the sample itself is divided in proportion to its own work; what
  * that leaves open is unattributed.
+ *
+ * A quota stops the kernel's threads that read for io_uring as well, so that bytes come late. Of
+ * throttled_ns, what the threads did not see themselves is taken from storage.
  */
 fm_blame fm_blame_wait(const fm_timeline *line, uint64_t since_ns, uint64_t from_ns,
                        uint64_t to_ns);

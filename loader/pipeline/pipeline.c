@@ -158,6 +158,12 @@ static int open_workers(fm_loader *loader, fm_error *error) {
     return FM_OK;
 }
 
+/* Not more CPUs than can be busy at once: the decode threads' and one that reads. */
+static void open_throttle(fm_loader *loader) {
+    const uint32_t n_cpus = fm_cpu_allowed(), n_busy = loader->config.n_threads + 1;
+    fm_throttle_open(&loader->throttle, n_cpus < n_busy ? n_cpus : n_busy);
+}
+
 int fm_loader_open(fm_loader **out, const fm_config *config, fm_error *error) {
     fm_error_clear(error);
     if (!out) return fm_error_set(error, FM_ERR_ARGUMENT, "out is NULL");
@@ -178,6 +184,7 @@ int fm_loader_open(fm_loader **out, const fm_config *config, fm_error *error) {
     }
     if (!status && !loader->arrays) status = open_reader(loader, error);
     if (!status) status = open_workers(loader, error);
+    if (!status) open_throttle(loader);
     if (status) {
         fm_loader_close(&loader);
         return status;
@@ -228,6 +235,7 @@ void fm_loader_close(fm_loader **pointer) {
         fm_rows_scratch_close(&loader->workers[i].scratch);
     }
     fm_mem_free(loader->workers);
+    fm_throttle_close(&loader->throttle);
     fm_ring_close(loader->ring);
     free_groups(loader);
     fm_mem_free(loader);

@@ -20,6 +20,7 @@
 
 #include <stdatomic.h>
 
+#include "base/cgroup.h"
 #include "base/thread.h"
 #include "cache/cache.h"
 #include "decode/decoder.h"
@@ -108,6 +109,7 @@ struct fm_loader {
     fm_ring *ring;
     fm_reader *reader;
     fm_worker *workers; /* [config.n_threads] */
+    fm_throttle throttle;
     /* With arrays; there is no reader then. */
     fm_array *arrays;     /* [config.arrays.n], what config.arrays.list is */
     fm_section *sections; /* [config.arrays.n] */
@@ -163,6 +165,7 @@ struct fm_loader {
     uint32_t request_ready;
     uint64_t since_ns;        /* the end of the step before, if it was of this epoch */
     fm_work since_work;       /* the sum of work then */
+    uint64_t throttled_ns;    /* fm_throttle_ns() then */
     uint64_t waited_until_ns; /* when that wait was last looked at */
     uint64_t last_return_ns;  /* up to which the sums reach; 0: no request in this epoch yet */
     fm_stats sums;

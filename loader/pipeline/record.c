@@ -30,7 +30,10 @@ void fm_record_request(fm_loader *loader) {
     const uint64_t now_ns = fm_clock_ns();
     loader->request_ns = loader->waited_until_ns = now_ns;
     loader->request_ready = count_ready(loader);
-    if (!loader->last_return_ns) loader->since_work = loader->work;
+    if (!loader->last_return_ns) {
+        loader->since_work = loader->work;
+        loader->throttled_ns = fm_throttle_ns(&loader->throttle);
+    }
     loader->since_ns = loader->last_return_ns ? loader->last_return_ns : now_ns;
     fm_step *const step = last_step(loader);
     if (step && !step->compute_ns) step->compute_ns = now_ns - loader->last_return_ns;
@@ -78,11 +81,14 @@ static void add_blame(fm_blame *sum, const fm_blame *piece) {
  * without a group none is known. */
 static uint64_t add_data_wait(fm_loader *loader, const fm_group *group, uint64_t until_ns,
                               fm_blame *blame) {
+    const uint64_t throttled_before_ns = loader->throttled_ns;
+    loader->throttled_ns = fm_throttle_ns(&loader->throttle);
     *blame = (fm_blame){0};
     if (until_ns <= loader->request_ns) return 0;
     const uint64_t wait_ns = until_ns - loader->request_ns;
     if (group) {
-        const fm_timeline line = timeline_of(loader, group);
+        fm_timeline line = timeline_of(loader, group);
+        line.throttled_ns = loader->throttled_ns - throttled_before_ns;
         const uint64_t since_ns =
             loader->since_ns > line.submitted_ns ? loader->since_ns : line.submitted_ns;
         *blame = fm_blame_wait(&line, since_ns, loader->request_ns, until_ns);

@@ -1,5 +1,6 @@
 """native="hybrid": native decoding, and transforms that are Python's, in threads."""
 
+import gc
 import os
 import re
 import threading
@@ -215,6 +216,7 @@ def test_threads_end_with_the_iterator(images):
             time.sleep(0.01)
         assert n_hybrid_threads() == 0
 
+    gc.collect()  # iterators of other tests that a traceback still holds
     wait_until_none()
     iterator = iter(hybrid(images, batch_size=2))
     next(iterator)

@@ -235,10 +235,6 @@ static void print_added(const fm_blame *clean, const fm_blame *injured) {
 static uint64_t storage_of(const fm_blame *blame) { return blame->storage_ns; }
 static uint64_t starved_of(const fm_blame *blame) { return blame->starved_ns; }
 
-static uint64_t starved_reading_of(const fm_blame *blame) {
-    return blame->starved_ns + blame->storage_ns;
-}
-
 static uint64_t decode_of(const fm_blame *blame) {
     return blame->decode_ns + blame->cpu_queue_decode_ns;
 }
@@ -427,11 +423,7 @@ static void a_quota_is_starvation(void **state) {
         *own_quota.dir = 0;
         skip();
     }
-    /* It stops the kernel's threads that read for io_uring as well, of which nobody knows anything
-     * but that the bytes come late. */
-    experiment trial = {"a quota of 40 %", same, same, limit, unlimit, true, starved_of};
-    if (reader_of(state) == FM_READER_URING) trial.right_ns = starved_reading_of;
-    check(&trial);
+    check(&(experiment){"a quota of 40 %", same, same, limit, unlimit, true, starved_of});
 }
 
 static neighbours others;

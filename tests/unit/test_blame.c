@@ -137,6 +137,32 @@ static void rows_of_a_mapped_file_wait_for_storage(void **state) {
     assert_int_equal(blame.transform_ns, 400);
 }
 
+/* What the threads saw of a quota themselves is no reason to believe less of storage. */
+static void a_quota_that_stops_reads_is_starvation(void **state) {
+    (void)state;
+    fm_timeline line = whole_way();
+    line.throttled_ns = 3 * MS;
+    fm_blame blame = fm_blame_wait(&line, 10 * MS, 10 * MS, 73 * MS);
+    assert_int_equal(blame.storage_ns, 2 * MS);
+    assert_int_equal(blame.starved_ns, 4 * MS);
+    line.throttled_ns = 5 * MS;
+    blame = fm_blame_wait(&line, 10 * MS, 10 * MS, 73 * MS);
+    assert_int_equal(blame.storage_ns, 1 * MS);
+    assert_int_equal(blame.starved_ns, 5 * MS);
+    line.throttled_ns = 60 * MS;
+    blame = fm_blame_wait(&line, 10 * MS, 10 * MS, 73 * MS);
+    assert_int_equal(blame.storage_ns, 0);
+    assert_int_equal(blame.starved_ns, 6 * MS);
+    /* It happened during the whole step, of which the wait was the second half. */
+    const fm_timeline late = {.bytes_ns = 40 * MS,
+                              .claimed_ns = 40 * MS,
+                              .finished_ns = 40 * MS,
+                              .throttled_ns = 10 * MS};
+    blame = fm_blame_wait(&late, 0, 20 * MS, 40 * MS);
+    assert_int_equal(blame.storage_ns, 15 * MS);
+    assert_int_equal(blame.starved_ns, 5 * MS);
+}
+
 static void work_is_what_the_thread_had_a_core_for(void **state) {
     (void)state;
     fm_work work = fm_work_of(8 * MS, 2 * MS, 20 * MS, 15 * MS);
@@ -171,7 +197,8 @@ static void pieces_are_the_wait(void **state) {
                             any_ns(&seed),
                             any_ns(&seed),
                             {any_ns(&seed), any_ns(&seed), any_ns(&seed), any_ns(&seed)},
-                            {any_ns(&seed), any_ns(&seed), any_ns(&seed), any_ns(&seed)}};
+                            {any_ns(&seed), any_ns(&seed), any_ns(&seed), any_ns(&seed)},
+                            any_ns(&seed)};
         const uint64_t from_ns = any_ns(&seed), to_ns = from_ns + any_ns(&seed);
         const fm_blame blame = fm_blame_wait(&line, any_ns(&seed), from_ns, to_ns);
         assert_int_equal(blame_sum_ns(&blame), to_ns - from_ns);
@@ -188,6 +215,7 @@ int main(void) {
         cmocka_unit_test(an_empty_queue_is_a_wait_for_a_core),
         cmocka_unit_test(a_late_wait_has_the_causes_of_its_whole_step),
         cmocka_unit_test(an_unknown_wait_is_unattributed),
+        cmocka_unit_test(a_quota_that_stops_reads_is_starvation),
         cmocka_unit_test(rows_of_a_mapped_file_wait_for_storage),
         cmocka_unit_test(work_is_what_the_thread_had_a_core_for),
         cmocka_unit_test(pieces_are_the_wait),
