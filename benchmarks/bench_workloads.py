@@ -1,15 +1,18 @@
-"""Datasets in memory against torch's DataLoader with num_workers=0, by CPU time.
+"""What tutorials run, against torch's DataLoader with num_workers=0, by CPU time.
 
-    python benchmarks/bench_memory.py [--seconds 4] [--rounds 3]
+    python benchmarks/bench_workloads.py [--seconds 4] [--rounds 3] [--data DIR] [CASE...]
 
-First the batches of both are compared; then each runs for some seconds, in turn, and the CPU time
-of the whole process that a sample takes is what counts. Prints a line of JSON for each case.
+First the batches of both are compared, or where something is drawn verified; then each runs for
+some seconds, in turn, and the CPU time of the whole process that a sample takes is what counts.
+Prints a line of JSON for each case.
 
 - cifar10: 50,000 random images in CIFAR-10's own files, loaded by torchvision's class; ToTensor and
   Normalize, batches of 128, shuffled.
 - cifar10_augmented: with RandomCrop(32, padding=4), RandomHorizontalFlip and RandomRotation(15).
 - tensors: a TensorDataset of 3 x 224 x 224 float32, batches of 64, shuffled; also against memcpy()
   of as many bytes, batch after batch in order.
+- color_jitter, rand_augment (with --data, an image folder): the ResNet recipe (RandomResizedCrop,
+  RandomHorizontalFlip, ToTensor, Normalize) with ColorJitter(0.4, 0.4, 0.4, 0.1), with RandAugment.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ except RuntimeError:  # its library does not fit a CPU-only torch
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
     import torchvision_cpu  # noqa: F401
 from torchvision import transforms
-from torchvision.datasets import CIFAR10
+from torchvision.datasets import CIFAR10, ImageFolder
 
 _NORMALIZE = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 _TO_VALUES = (transforms.ToTensor(), transforms.Normalize(*_NORMALIZE))
@@ -47,6 +50,10 @@ _AUGMENTATIONS = (
     transforms.RandomHorizontalFlip(),
     transforms.RandomRotation(15),
 )
+_RECIPES = {
+    "color_jitter": transforms.ColorJitter(0.4, 0.4, 0.4, 0.1),
+    "rand_augment": transforms.RandAugment(),
+}
 _N_PER_FILE = 10000
 _TENSOR_ROWS = 512
 
@@ -144,13 +151,17 @@ def run_cifar(options: argparse.Namespace) -> None:
         check(plain, 128)
         report("cifar10", plain, 128, options)
         augmented = load_cifar(root, written, (*_AUGMENTATIONS, *_TO_VALUES))
-        verified = feedmill.DataLoader(augmented, 128, native="auto")
-        text = verified.explain()
-        if not text.startswith("native"):
-            print(json.dumps({"case": "cifar10_augmented", "skipped": text.splitlines()[1:]}))
-            return
         list(islice_of(feedmill.DataLoader(augmented, 128, native="verify")))
         report("cifar10_augmented", augmented, 128, options)
+
+
+def run_photographs(options: argparse.Namespace) -> None:
+    for name, augmentation in _RECIPES.items():
+        steps = [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip()]
+        steps += [augmentation, *_TO_VALUES]
+        dataset = ImageFolder(options.data, transforms.Compose(steps))
+        list(islice_of(feedmill.DataLoader(dataset, 16, native="verify")))
+        report(name, dataset, 64, options)
 
 
 def report(name: str, dataset: Any, batch_size: int, options: argparse.Namespace) -> None:
@@ -184,13 +195,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=4, help="of each run (default 4)")
     parser.add_argument("--rounds", type=int, default=3, help="the best of so many (default 3)")
-    parser.add_argument("cases", nargs="*", choices=("cifar", "tensors", []), default=[])
+    parser.add_argument("--data", help="an image folder, for the cases with photographs")
+    parser.add_argument("cases", nargs="*", choices=("cifar", "tensors", "photographs", []),
+                        default=[])
     options = parser.parse_args()
     torch.set_num_threads(1)
     if not options.cases or "cifar" in options.cases:
         run_cifar(options)
     if not options.cases or "tensors" in options.cases:
         run_tensors(options)
+    if options.data and (not options.cases or "photographs" in options.cases):
+        run_photographs(options)
 
 
 if __name__ == "__main__":
