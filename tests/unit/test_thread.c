@@ -24,16 +24,21 @@ static void spin(uint64_t ns) {
     while (fm_clock_of(CLOCK_THREAD_CPUTIME_ID) < end_ns) continue;
 }
 
-/* Whatever else runs on this machine, a thread has used what it has used, interrupts aside. */
+/* Whatever else runs on this machine, a thread has used what it has used, interrupts aside. Where a
+ * hypervisor takes the core away unseen, one span has too much, and the next so much less. */
 static void work_is_core_time(void **state) {
     (void)state;
     fm_core_clock clock = open_clock();
+    uint64_t sum_ns = 0;
     for (int i = 0; i < 20; i++) {
         const uint64_t begin_ns = fm_clock_ns();
         spin(MS);
-        const uint64_t end_ns = fm_clock_ns();
-        assert_in_range(fm_core_clock_span(&clock, begin_ns, end_ns), MS / 2, end_ns - begin_ns);
+        const uint64_t whole_ns = fm_clock_ns() - begin_ns;
+        const uint64_t span_ns = fm_core_clock_span(&clock, begin_ns, begin_ns + whole_ns);
+        assert_true(span_ns <= whole_ns);
+        sum_ns += span_ns;
     }
+    assert_true(sum_ns >= 15 * MS);
 }
 
 static void sleep_is_none(void **state) {
@@ -58,9 +63,9 @@ static void short_spans_lead_to_no_error(void **state) {
         if (i % 10 == 0) usleep(500);
     }
     const uint64_t begin_ns = fm_clock_ns();
-    spin(2 * MS);
+    spin(6 * MS);
     const uint64_t end_ns = fm_clock_ns();
-    assert_in_range(fm_core_clock_span(&clock, begin_ns, end_ns), MS, end_ns - begin_ns);
+    assert_in_range(fm_core_clock_span(&clock, begin_ns, end_ns), 3 * MS, end_ns - begin_ns);
 }
 
 int main(void) {
