@@ -304,6 +304,18 @@ typedef struct fm_arrays {
 } fm_arrays;
 #define FM_MAX_ARRAYS 64
 
+/*
+ * Files that hold a sample's values as they are, such as arrays in .npy files: each begins with the
+ * same header, and the body_bytes bytes behind it, up to the file's end, go to the sample's place
+ * in the batch. A file with another header is FM_ERR_FORMAT, one of another size FM_ERR_DAMAGED.
+ * There are no ops; fm_batch says 1 channel, 1 row and body_bytes columns of FM_UINT8.
+ */
+typedef struct fm_plain {
+    const void *header; /* copied at open */
+    size_t header_bytes;
+    size_t body_bytes; /* 1 to 2^31 - 1; 0: files are images */
+} fm_plain;
+
 /* ---- configuration --------------------------------------------------------------------------- */
 
 typedef enum fm_reader_kind {
@@ -355,6 +367,7 @@ typedef struct fm_config {
     fm_transform transform;
     fm_source source;    /* may be left empty if every batch is submitted with its paths */
     fm_arrays arrays;    /* in place of files; default none */
+    fm_plain plain;      /* the files are no images; default: they are */
     uint64_t n_samples;  /* dataset length; default 0: source.n_samples, or the arrays' rows */
     uint32_t batch_size; /* most samples in a batch, 1 to 65,536; default 64 */
     uint32_t n_threads;  /* decode threads; default 0: usable CPUs - 1, at least 1 */

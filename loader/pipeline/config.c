@@ -5,6 +5,7 @@
 #include "base/cpu.h"
 #include "cache/cache.h"
 #include "pipeline/pixels.h"
+#include "pipeline/plain.h"
 #include "pipeline/rows.h"
 #include "read/reader.h"
 #include "ring/ring.h"
@@ -92,6 +93,8 @@ static uint64_t slot_bytes_of(const fm_config *c, const fm_plan *plan) {
 /* Of threads, of samples on their way and of those of the dataset. */
 static uint64_t scratch_bytes_of(const fm_config *c, const fm_plan *plan) {
     const uint64_t n_on_way = (uint64_t)c->prefetch_batches * c->batch_size;
+    if (c->plain.body_bytes)
+        return c->plain.header_bytes + c->n_samples * INDEX_BYTES + n_on_way * TASK_BYTES;
     if (!c->arrays.n)
         return c->n_threads * (SCRATCH_BYTES_PER_THREAD + fm_pixels_scratch_bytes(plan)) +
                c->n_samples * INDEX_BYTES + n_on_way * TASK_BYTES;
@@ -195,7 +198,9 @@ int fm_config_resolve(const fm_config *config, fm_config *out, fm_plan *plan, ui
     fm_cpu_tier tier; /* checked here; the workers' kernels ask again */
     if (!status) status = fm_cpu_tier_get(&tier, error);
     *plan = (fm_plan){0};
-    if (!status && (!out->arrays.n || out->arrays.images))
+    if (!status && out->plain.body_bytes)
+        status = fm_plain_init(plan, out, error);
+    else if (!status && (!out->arrays.n || out->arrays.images))
         status = fm_plan_init(plan, &out->transform, error);
     if (!status) status = fit_budget(out, plan, n_slots, error);
     /* The plan holds what it needs; the caller's arrays may go. */

@@ -64,6 +64,22 @@ static int take_arrays(fm_loader *loader, fm_error *error) {
     return FM_OK;
 }
 
+/* The header of files that are no images. */
+static int take_header(fm_loader *loader, fm_error *error) {
+    fm_plain *const plain = &loader->config.plain;
+    if (!plain->body_bytes) return FM_OK;
+    loader->header = fm_mem_alloc(&loader->counter, plain->header_bytes, 1);
+    if (!loader->header)
+        return fm_error_set(error, FM_ERR_NOMEM, "no memory for a header of %zu bytes",
+                            plain->header_bytes);
+    if (plain->header_bytes) memcpy(loader->header, plain->header, plain->header_bytes);
+    plain->header = loader->header;
+    fm_cpu_tier tier;
+    const int status = fm_cpu_tier_get(&tier, error);
+    if (!status && loader->plan.stream) loader->stream = fm_store_stream(tier);
+    return status;
+}
+
 static bool alloc_group(fm_loader *loader, fm_group *group) {
     fm_mem_counter *const counter = &loader->counter;
     const uint32_t batch_size = loader->config.batch_size;
@@ -131,7 +147,7 @@ static int open_tools(fm_worker *worker, const fm_limits *limits, fm_error *erro
         if (status || !(plan->augments || plan->erases)) return status;
         return fm_pixels_open(&worker->pixels, plan, &loader->counter, error);
     }
-    if (loader->arrays) return FM_OK;
+    if (loader->arrays || loader->config.plain.body_bytes) return FM_OK;
     const int status = fm_decoder_open(&worker->decoder, limits, &loader->counter, error);
     if (status) return status;
     fm_decoder_watch(worker->decoder, &loader->cancelled);
@@ -176,6 +192,7 @@ int fm_loader_open(fm_loader **out, const fm_config *config, fm_error *error) {
     uint32_t n_slots = 0;
     int status = fm_config_resolve(config, &loader->config, &loader->plan, &n_slots, error);
     if (!status) status = take_arrays(loader, error);
+    if (!status) status = take_header(loader, error);
     if (!status) status = alloc_groups(loader, error);
     if (!status) {
         const size_t label_bytes = loader->arrays ? 0 : loader->config.batch_size * sizeof(int64_t);
@@ -212,6 +229,7 @@ static void free_groups(fm_loader *loader) {
     fm_mem_free(loader->located);
     fm_mem_free(loader->arrays);
     fm_mem_free(loader->sections);
+    fm_mem_free(loader->header);
 }
 
 void fm_loader_close(fm_loader **pointer) {

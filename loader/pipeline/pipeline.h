@@ -118,7 +118,8 @@ struct fm_loader {
     size_t row_bytes;     /* of a sample's rows together */
     uint32_t rows_per_run, max_tasks;
     bool mapped;           /* one of them may have to be read from storage */
-    fm_store_copy *stream; /* how rows are copied past the cache; NULL: not */
+    uint8_t *header;       /* of files that are no images: config.plain.header */
+    fm_store_copy *stream; /* how rows and such files are copied past the cache; NULL: not */
     size_t batch_bytes;    /* of a batch's images or sections */
     uint32_t n_workers;
     bool broken; /* consumer: reads are stuck; only close is left */

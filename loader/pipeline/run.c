@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "pipeline/pipeline.h"
+#include "pipeline/plain.h"
 
 /* Rows decoded between two looks at the clock and at the cancel flag. */
 #define BLOCK_ROWS FM_RESAMPLE_ROWS
@@ -177,12 +178,16 @@ static int run_rows(fm_worker *worker, lap *laps, fm_error *error) {
     }
 }
 
+/* Where a task's first sample goes. */
+static uint8_t *place_of(const fm_loader *loader, const fm_task *task) {
+    return (uint8_t *)task->group->slot->memory + task->position * loader->plan.sample_bytes;
+}
+
 /* One sample from its bytes to its place in the batch. */
 static int decode_sample(fm_worker *worker, const fm_task *task, const uint8_t *bytes,
                          size_t n_bytes, lap *laps, fm_error *error) {
     fm_loader *const loader = worker->loader;
-    const fm_plan *const plan = &loader->plan;
-    uint8_t *const out = (uint8_t *)task->group->slot->memory + task->position * plan->sample_bytes;
+    uint8_t *const out = place_of(loader, task);
     const fm_draw_key key = {loader->seed, loader->epoch_number, task->occurrence, task->index};
     fm_image_info info;
     fm_box needed;
@@ -204,13 +209,17 @@ static int decode_sample(fm_worker *worker, const fm_task *task, const uint8_t *
     return status;
 }
 
-/* An encoded image, which is given or was read. */
-static int run_image(fm_worker *worker, fm_task *task, lap *laps, fm_error *error) {
+/* A file's bytes, which are given or were read. */
+static int run_file(fm_worker *worker, fm_task *task, lap *laps, fm_error *error) {
     const uint8_t *const bytes = task->data ? task->data : task->read.bytes;
     const size_t n_bytes = task->data ? task->data_bytes : task->read.n_bytes;
     int status;
     if (n_bytes == 0) {
         status = fm_error_set(error, FM_ERR_FORMAT, "the file is empty");
+    } else if (worker->loader->config.plain.body_bytes) {
+        status = fm_plain_copy(&worker->loader->config.plain, bytes, n_bytes,
+                               place_of(worker->loader, task), worker->loader->stream, error);
+        end_lap(laps, &laps->transform_ns);
     } else {
         status = decode_sample(worker, task, bytes, n_bytes, laps, error);
         fm_decoder_end(worker->decoder);
@@ -231,7 +240,7 @@ static void run_task(fm_worker *worker, fm_task *task) {
         status = fm_rows_run(worker, task, &error);
         end_lap(&laps, &laps.transform_ns);
     } else {
-        status = run_image(worker, task, &laps, &error);
+        status = run_file(worker, task, &laps, &error);
     }
     task->cause = status;
     if (status)

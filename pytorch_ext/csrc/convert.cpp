@@ -185,6 +185,21 @@ bool image_from_tuple(PyObject *tuple, Config *out) {
     return true;
 }
 
+// (header, body_bytes) of files that are no images.
+bool plain_from_tuple(PyObject *tuple, Config *out) {
+    if (!tuple || tuple == Py_None) return true;
+    PyObject *header = nullptr;
+    unsigned long long body_bytes = 0;
+    char *data = nullptr;
+    Py_ssize_t n_bytes = 0;
+    if (!PyArg_ParseTuple(tuple, "SK", &header, &body_bytes) ||
+        PyBytes_AsStringAndSize(header, &data, &n_bytes))
+        return false;
+    out->header.assign(data, size_t(n_bytes));
+    out->config.plain = {out->header.data(), out->header.size(), size_t(body_bytes)};
+    return true;
+}
+
 } // namespace
 
 PyObject *bytes_from_indices(PyObject *indices, long long n) {
@@ -227,6 +242,7 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
                                         "arrays",
                                         "image",
                                         "owners",
+                                        "plain",
                                         nullptr};
     static const char *const dtypes[] = {"uint8", "float32", "float16", "bfloat16"};
     static const char *const layouts[] = {"nchw", "nhwc"};
@@ -234,15 +250,15 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
     fm_config &config = out->config;
     fm_config_init(&config);
     PyObject *ops = nullptr, *value_table = nullptr, *alloc = nullptr, *cache = nullptr;
-    PyObject *arrays = nullptr, *image = nullptr, *owners = nullptr;
+    PyObject *arrays = nullptr, *image = nullptr, *owners = nullptr, *plain = nullptr;
     const char *dtype = nullptr, *layout = "nchw", *reader = "auto";
     int resize_order = 0, choice = 0;
     unsigned long long n_samples = 0, budget = 0, read_ahead = 0, max_file = 0, max_pixels = 0;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$OsKIOisIIKKsIKKIOOOOO", const_cast<char **>(names), &ops, &dtype,
+            args, kwargs, "|$OsKIOisIIKKsIKKIOOOOOO", const_cast<char **>(names), &ops, &dtype,
             &n_samples, &config.batch_size, &value_table, &resize_order, &layout, &config.n_threads,
             &config.prefetch_batches, &budget, &read_ahead, &reader, &config.read_depth, &max_file,
-            &max_pixels, &config.sample_records, &alloc, &cache, &arrays, &image, &owners))
+            &max_pixels, &config.sample_records, &alloc, &cache, &arrays, &image, &owners, &plain))
         return false;
     // The format has no required keyword-only arguments.
     if (!ops || !dtype) {
@@ -258,7 +274,9 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
     if (!ops_from_sequence(ops, &out->ops) || !table_from_bytes(value_table, out)) return false;
     Py_XINCREF(owners);
     out->owners = owners;
-    if (!arrays_from_sequence(arrays, out) || !image_from_tuple(image, out)) return false;
+    if (!arrays_from_sequence(arrays, out) || !image_from_tuple(image, out) ||
+        !plain_from_tuple(plain, out))
+        return false;
     config.transform.ops = out->ops.data();
     config.transform.n_ops = out->ops.size();
     config.transform.resize_order = static_cast<fm_resize_order>(resize_order);

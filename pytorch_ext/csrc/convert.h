@@ -16,6 +16,7 @@ struct Config {
     fm_config config;
     std::vector<fm_op> ops;
     std::string value_table;
+    std::string header; // of files that are no images
     std::vector<fm_array> arrays;
     std::vector<Section> sections;       // of the arrays; offsets are set once it is open
     PyObject *owners = nullptr;          // owned; of the arrays' memory, or nullptr

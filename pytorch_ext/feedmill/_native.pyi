@@ -100,6 +100,9 @@ class Loader:
         # pixel_stride), strides in bytes; see fm_arrays.
         image: tuple[int, int, int, int, int, int] | None = None,
         owners: Any = None,  # of the arrays' memory: kept as long as this loader
+        # (header, body_bytes): files that are no images but begin with the header, see fm_plain; a
+        # batch is then uint8 (n, 1, 1, body_bytes).
+        plain: tuple[bytes, int] | None = None,
     ) -> None: ...
     def start(self, seed: int, epoch: int) -> None:
         """Starts an epoch; stops a running one. seed: 64 bits, epoch: 32 bits."""

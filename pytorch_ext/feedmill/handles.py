@@ -22,6 +22,7 @@ from feedmill.counting.records import (
 )
 from feedmill.host import neighbours
 from feedmill.recognition.arrays import Arrays
+from feedmill.recognition.plain import PlainPlan
 from feedmill.recognition.plan import Plan
 from feedmill.report.stats import SlowSample, join_slow_samples, slow_samples_of, sum_counters
 
@@ -64,6 +65,7 @@ def open_native(config: Config) -> Any:
         sample_records=config.sample_records,
         alloc=config.alloc,
         cache=config.cache,
+        plain=(plan.header, plan.body_bytes) if isinstance(plan, PlainPlan) else None,
         arrays=config.arrays and config.arrays.specs,
         image=config.arrays and config.arrays.image,
         owners=config.arrays and config.arrays.owners,

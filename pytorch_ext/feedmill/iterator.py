@@ -29,6 +29,7 @@ from feedmill.log.ranges import waiting
 from feedmill.log.recorder import records_samples
 from feedmill.on_error import OCCURRENCE, pool_of, replacements
 from feedmill.recognition.formats import TORCH_DTYPES, as_planned
+from feedmill.recognition.plain import PlainPlan
 from feedmill.recognition.samples import Item, Source
 from feedmill.recognition.sampling import largest_batch, look_ahead_rule, never
 from feedmill.verify import VerificationError, Verifier
@@ -366,8 +367,11 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
                     self._verifier.verify(self._handle, batch)
                 if self._source.arrays is not None:
                     return self._collate.arrays(batch, self._plan.as_image)
+                images = batch.images()
+                if isinstance(self._plan, PlainPlan):
+                    images = [self._plan.values_of(one) for one in images]
                 return self._collate(
-                    batch.images(), batch.targets(), batch.number, self._plan.as_image,
+                    images, batch.targets(), batch.number, self._plan.as_image,
                     is_pinned=not batch.skipped,
                 )
             except Exception as error:

@@ -459,7 +459,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         occurrence = _occurrence(occurrence)
         source = ran.source
         if source.copies:
-            return item.load()
+            return source.sample(item)
         handles = self._feedmill.handles
         with handles.diagnostic(source.plan, source.n_samples, source.arrays) as handle:
             image = fetch_one(handle, ran.key, ran.word, source, item, occurrence)

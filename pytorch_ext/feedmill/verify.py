@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -80,13 +80,18 @@ class Verifier:
             self._counters.verified_samples += 1
 
     def _verify_copies(self, batch: Batch) -> None:
-        delivered = (sample for part in batch.parts for sample in zip(*part))
-        for item, sample in zip(batch.items, delivered):
-            wanted = item.load()
+        for item, sample in zip(batch.items, self._copies(batch)):
+            wanted = self._source.sample(item)
             if len(wanted) != len(sample) or not all(map(_same_target, sample, wanted)):
                 text = f"{item}: the native sample differs from the dataset's"
                 raise VerificationError(text, item.position, "dataset")
             self._counters.verified_samples += 1
+
+    def _copies(self, batch: Batch) -> Iterable[Any]:
+        if self._source.arrays is not None:
+            return (sample for part in batch.parts for sample in zip(*part))
+        values = (one for part in batch.parts for one in self._source.plan.values_of(part))
+        return zip(values, (item.target for item in batch.items))
 
     def _run_plan(self, plan: Plan, item: Item, occurrence: int) -> torch.Tensor | None:
         source = self._source

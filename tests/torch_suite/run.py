@@ -244,7 +244,7 @@ def main() -> int:
     source.add_argument("--file", type=Path, help="test_dataloader.py, or an archive with it")
     source.add_argument("--url", help="where to get one of these")
     source.add_argument("--suite", help="the release whose source package to take")
-    parser.add_argument("--minutes", type=float, default=15, help="for everything (default 15)")
+    parser.add_argument("--minutes", type=float, default=20, help="for everything (default 20)")
     parser.add_argument("--test-seconds", type=float, default=300, help="a test (default 300)")
     parser.add_argument("names", nargs="*", metavar="NAME", help="classes or tests, default all")
     options = parser.parse_args()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset
 
-from feedmill.data.npy import NpyError, parse_header, read_npy
+from feedmill.data.npy import MAX_START_BYTES, Header, NpyError, parse_header, read_npy
 
 
 class NpyFolder(Dataset):
@@ -19,8 +19,11 @@ class NpyFolder(Dataset):
         dataset = NpyFolder("/data/slices", transform=torch.from_numpy)
 
     Arrays are those of ``np.load(path, allow_pickle=False)``, and the caller's own. Headers are
-    read strictly: only arrays of numbers, with exactly the bytes that they announce. With
-    feedmill.DataLoader(native="hybrid") they are read in threads of this process.
+    read strictly: only arrays of numbers, with exactly the bytes that they announce.
+
+    feedmill.DataLoader reads them natively, where all have the first one's type and shape and the
+    transform is None or ``torch.from_numpy``; with other transforms, and direct=True, in threads of
+    this process if told native="hybrid".
 
     Args:
         paths: a folder, whose .npy files at any depth are taken in the order of their paths; or the
@@ -63,6 +66,13 @@ class NpyFolder(Dataset):
 
     def _find(self, index: int) -> tuple[str, Any]:
         return self.paths[index], _target(self.targets, index, len(self.paths))
+
+    def _first_header(self) -> tuple[bytes, Header]:
+        """The first file's header, as it is and read; what all files like it begin with."""
+        with open(self.paths[0], "rb") as file:
+            start = file.read(MAX_START_BYTES)
+        header = parse_header(start, self.paths[0])
+        return start[: header.n_bytes], header
 
     def _load(self, path: str) -> np.ndarray:
         return read_npy(path, direct=self.direct)
@@ -143,7 +153,7 @@ def _npy_files(folder: str | os.PathLike[str]) -> list[str]:
 
 def _map(path: str) -> np.ndarray:
     with open(path, "rb") as file:
-        header = parse_header(file.read(12 + 10000), path)
+        header = parse_header(file.read(MAX_START_BYTES), path)
         n_bytes = os.fstat(file.fileno()).st_size
     if n_bytes != header.n_bytes + header.data_bytes:
         raise NpyError(

@@ -14,6 +14,8 @@ _MAGIC = b"\x93NUMPY"
 _KEYS = {"descr", "fortran_order", "shape"}
 # NumPy's own limit for headers that it evaluates.
 _MAX_HEADER_BYTES = 10000
+# What a file begins with, up to its values.
+MAX_START_BYTES = 12 + _MAX_HEADER_BYTES
 _KINDS = "biufc"
 # What O_DIRECT wants of addresses, offsets and lengths, on every file system in use.
 _BLOCK_BYTES = 4096
@@ -49,12 +51,12 @@ class Header(NamedTuple):
 
 
 def parse_header(start: bytes | memoryview, path: Any) -> Header:
-    """The header at a file's start, of which at least 12 + 10,000 bytes are given, or all.
+    """The header at a file's start, of which at least MAX_START_BYTES are given, or all.
 
     Raises:
         NpyError: no such header, or one of an array of anything but numbers.
     """
-    head = bytes(start[: 12 + _MAX_HEADER_BYTES])
+    head = bytes(start[:MAX_START_BYTES])
     if head[:6] != _MAGIC or len(head) < 12:
         raise NpyError(f"{path}: not a .npy file")
     version = head[6]

@@ -201,6 +201,9 @@ class ArraySource(Source):
             reasons.append("dtype= and memory_format= are for images, not for a TensorDataset")
         return reasons
 
+    def sample(self, item: Any) -> Any:
+        return item.load()
+
     def is_like(self, other: Source) -> bool:
         if type(other) is not ArraySource:
             return False
@@ -330,16 +333,22 @@ def _spec_of(tensor: torch.Tensor) -> Spec:
     )
 
 
+def torch_dtype(dtype: np.dtype) -> torch.dtype | None:
+    """torch's type of such values; None: it has none, or none in this byte order."""
+    try:
+        found = torch.from_numpy(np.empty(0, dtype)).dtype
+    except (TypeError, ValueError):
+        return None
+    return found if found in _DLPACK else None
+
+
 def npy_node(dataset: Any) -> ArrayNode:
     """That of a feedmill.data.NpyFile; Refusal where its rows are not delivered as they lie."""
     values = dataset.array
     if dataset.transform is not None and dataset.transform is not torch.from_numpy:
         raise Refusal("the NpyFile has a transform other than torch.from_numpy, which is Python's")
-    try:
-        dtype = torch.from_numpy(np.empty(0, values.dtype)).dtype
-    except (TypeError, ValueError):  # a type, or a byte order, that torch does not have
-        dtype = None
-    if dtype not in _DLPACK or 0 in values.shape or not values.flags.c_contiguous:
+    dtype = torch_dtype(values.dtype)
+    if dtype is None or 0 in values.shape or not values.flags.c_contiguous:
         raise Refusal(f"the NpyFile holds {values.dtype} {values.shape}")
     targets = _npy_targets(dataset)
     row_bytes, shape = values[0].nbytes, values.shape[1:]

@@ -2,7 +2,7 @@
 
 Recognised are torchvision's ImageFolder and DatasetFolder, datasets that offer ``feedmill_item``,
 and torch's Subset and ConcatDataset of them, nested in any way; torch's TensorDataset and
-torchvision's small sets in memory, feedmill.data.NpyFile, and Subsets of them.
+torchvision's small sets in memory, feedmill.data.NpyFile and NpyFolder, and Subsets of them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from feedmill.recognition.arrays import (
     subset_node,
     tensor_node,
 )
+from feedmill.recognition.plain import PlainPlan, PlainSource, npy_folder_node
 from feedmill.recognition.plan import Refusal
 from feedmill.recognition.samples import ConcatNode, Leaf, LeafNode, Source, SubsetNode
 from feedmill.recognition.transforms import Step, read_transform
@@ -59,7 +60,10 @@ def read_dataset(dataset: Any, *, calls_transforms: bool = False) -> Source | li
         reading.refuse("the dataset is empty")
     if reading.reasons or node is None:
         return reading.reasons
-    return (ArraySource if isinstance(node, ArrayNode) else Source)(dataset, node)
+    if isinstance(node, ArrayNode):
+        return ArraySource(dataset, node)
+    is_plain = isinstance(node.leaves[0].plan, PlainPlan)
+    return (PlainSource if is_plain else Source)(dataset, node)
 
 
 class _Reading:
@@ -111,8 +115,8 @@ class _Reading:
         self.refuse(
             f"the dataset is a {type_name(kind)}; torchvision's ImageFolder and DatasetFolder "
             "themselves, no subclass, Subset and ConcatDataset of them, torch's TensorDataset, "
-            "torchvision's CIFAR10, CIFAR100, MNIST, FashionMNIST and SVHN, feedmill.data.NpyFile, "
-            "and datasets with a method feedmill_item are recognised"
+            "torchvision's CIFAR10, CIFAR100, MNIST, FashionMNIST and SVHN, feedmill.data.NpyFile "
+            "and NpyFolder, and datasets with a method feedmill_item are recognised"
         )
         return None
 
@@ -134,11 +138,10 @@ class _Reading:
         return image_node(leaf, images) if untouched else None
 
     def _read_npy_folder(self, dataset: Any) -> Any:
-        if not self._calls_transforms:
-            self.refuse("an NpyFolder is read in threads with native=\"hybrid\" only")
-            return None
         if not self._is_untouched(dataset, "feedmill"):
             return None
+        if not self._calls_transforms:
+            return npy_folder_node(dataset)
         read = self._read_transform(dataset.transform)
         if isinstance(read, list):
             return self.refuse(read[0])

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch.utils.data._utils import collate as torch_collate
 
-from feedmill.recognition.arrays import ArraySource
 from feedmill.recognition.datasets import read_dataset
 from feedmill.recognition.formats import formatted
 from feedmill.recognition.samples import Source
@@ -40,8 +39,7 @@ def recognise(loader: Any) -> Source | list[str]:
         return _hybrid(loader, reasons + source)
     if isinstance(source, list):
         return reasons + source
-    if isinstance(source, ArraySource):
-        reasons += source.why_not(loader, has_default_collate(loader))
+    reasons += source.why_not(loader, has_default_collate(loader))
     if reasons:
         return reasons
     source.plan = formatted(source.plan, loader.dtype, loader.memory_format)

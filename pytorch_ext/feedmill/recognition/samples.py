@@ -186,6 +186,18 @@ class Source:
         self.gives_bytes: bool = any(leaf.offered for leaf in node.leaves)
         self._node = node
 
+    def why_not(self, loader: Any, is_default: bool) -> list[str]:
+        """What a DataLoader asks for that only torch's path does with such samples.
+
+        Args:
+            is_default: it has torch's own collate function.
+        """
+        return []
+
+    def sample(self, item: Any) -> Any:
+        """Where samples are copied: one as it is delivered, (values, target)."""
+        raise NotImplementedError
+
     def is_like(self, other: Source) -> bool:
         """Whether both give the same samples: of the same objects, as far as those are not changed
         in place."""
