@@ -64,7 +64,10 @@ static int locate(void *user, int64_t index, fm_sample *out) {
     if (user)
         out->path = user;
     else
-        *out = (fm_sample){index, index, NULL, tiny_jpeg, sizeof(tiny_jpeg)};
+        *out = (fm_sample){.index = index,
+                           .label = index,
+                           .data = tiny_jpeg,
+                           .data_bytes = sizeof(tiny_jpeg)};
     return FM_OK;
 }
 

@@ -5,10 +5,11 @@
  *     bench_pipeline DIR [--batch-size 64] [--threads N] [--epochs 3] [--size 224]
  *                    [--reader auto|uring|pread] [--depth N]
  *                    [--dtype float32|uint8|float16|bfloat16] [--channels-last] [--touch]
- *                    [--samples N] [--json]
+ *                    [--samples N] [--verified] [--json]
  *
  * --touch reads every byte of each batch, as a training step or a copy to a GPU does.
  * --samples repeats the folder's order until an epoch has that many samples (default 4,000).
+ * --verified lets restart intervals that a crop does not need be left out (fm_sample.verified).
  * Samples that can't be decoded natively are counted as errors with their batch, not fatal.
  */
 #define _GNU_SOURCE
@@ -27,7 +28,7 @@ typedef struct options {
     int size;
     int epochs;
     size_t n_samples;
-    bool json, touch;
+    bool json, touch, verified;
 } options;
 
 typedef struct epoch_result {
@@ -44,7 +45,7 @@ static void usage(void) {
     fprintf(stderr, "usage: bench_pipeline DIR [--batch-size N] [--threads N] [--epochs N] "
                     "[--size N] [--reader auto|uring|pread] [--depth N] "
                     "[--dtype float32|uint8|float16|bfloat16] [--channels-last] [--touch] "
-                    "[--samples N] [--json]\n");
+                    "[--samples N] [--verified] [--json]\n");
     exit(2);
 }
 
@@ -97,6 +98,7 @@ static void parse(int argc, char **argv, options *out) {
                                                  {"depth", required_argument, NULL, 'q'},
                                                  {"channels-last", no_argument, NULL, 'l'},
                                                  {"touch", no_argument, NULL, 'c'},
+                                                 {"verified", no_argument, NULL, 'v'},
                                                  {NULL, 0, NULL, 0}};
     fm_config_init(&out->config);
     out->size = 224;
@@ -123,6 +125,8 @@ static void parse(int argc, char **argv, options *out) {
             out->config.transform.layout = FM_NHWC;
         else if (c == 'c')
             out->touch = true;
+        else if (c == 'v')
+            out->verified = true;
         else if (c == 'j')
             out->json = true;
         else
@@ -130,6 +134,14 @@ static void parse(int argc, char **argv, options *out) {
     }
     if (optind + 1 != argc) usage();
     out->dir = argv[optind];
+}
+
+/* The samples of another source, each verified. */
+static int locate_verified(void *user, int64_t index, fm_sample *out) {
+    const fm_source *const files = user;
+    const int status = files->locate(files->user, index, out);
+    out->verified = true;
+    return status;
 }
 
 /* A shuffled order over the folder, repeated to n samples. xorshift: any shuffle will do here. */
@@ -213,7 +225,8 @@ int main(int argc, char **argv) {
     fm_error error;
     fm_folder *folder = NULL;
     if (fm_folder_open(&folder, o.dir, &error)) die("folder", &error);
-    o.config.source = fm_folder_source(folder);
+    fm_source files = fm_folder_source(folder);
+    o.config.source = o.verified ? (fm_source){&files, files.n_samples, locate_verified} : files;
     const fm_op ops[] = {{.kind = FM_OP_RANDOM_RESIZED_CROP,
                           .height = o.size,
                           .width = o.size,

@@ -234,6 +234,12 @@ typedef struct fm_transform {
  * FM_ERR_LIMIT at the batch's turn. `path` is then no more than the sample's name in messages, in
  * which a sample without one is "in memory".
  *
+ * With `range_bytes` the image is so many bytes of the file, from `offset_bytes` on, such as a
+ * member of a tar archive; with data both must be 0. The loader keeps such files open, the latest
+ * up to 256 or an eighth of RLIMIT_NOFILE, until it is closed: a sample then costs one read, and a
+ * file that is replaced meanwhile may be read as it was. A file that ends within the range is
+ * FM_ERR_READ.
+ *
  * Ownership: `data` is not copied and stays the caller's. Where the call that takes it succeeds, it
  * must stay readable and unchanged until fm_loader_next() has returned its batch, or the error in
  * place of it (FM_FALLBACK is neither), or until the epoch has ended otherwise: fm_loader_stop(),
@@ -249,6 +255,12 @@ typedef struct fm_sample {
                           with data: a name, also under 4,096 bytes; NULL or empty for none */
     const void *data;  /* the encoded image in memory; NULL: the file at path is read */
     size_t data_bytes; /* its size; 0 without data */
+    uint64_t offset_bytes; /* where in the file the image begins; 0 without range_bytes */
+    uint64_t range_bytes;  /* its size there, at most max_file_bytes; 0: it is the whole file */
+    /* The image was decoded whole before, and found sane: of a JPEG with restart intervals only
+     * those are decoded that the transform needs, and damage in others may pass unseen, while no
+     * pixel of the result depends on it. */
+    bool verified;
 } fm_sample;
 
 /*
@@ -503,6 +515,7 @@ typedef struct fm_fallback {
     const char *path;    /* valid until fm_loader_fallback_done(); a name, or empty, with data */
     const void *data;    /* as submitted; NULL: a file */
     size_t data_bytes;
+    uint64_t offset_bytes, range_bytes; /* as submitted */
     void *out;
     size_t out_bytes;
     fm_error error; /* why the sample was not taken */

@@ -16,7 +16,7 @@
 
 typedef struct entry {
     uint64_t hash;
-    const char *path;     /* NULL: the slot is free */
+    fm_cache_key key;     /* path NULL: the slot is free */
     const uint8_t *bytes; /* NULL: being copied */
     size_t n_bytes;
 } entry;
@@ -41,17 +41,23 @@ struct fm_cache {
 /* ---- the table ------------------------------------------------------------------------------- */
 
 /* FNV-1a: paths are short, and nobody gains from making them collide. */
-static uint64_t hash_of(const char *path) {
+static uint64_t hash_of(const fm_cache_key *key) {
     uint64_t hash = 0xcbf29ce484222325u;
-    for (; *path; path++) hash = (hash ^ (uint8_t)*path) * 0x100000001b3u;
-    return hash;
+    for (const char *c = key->path; *c; c++) hash = (hash ^ (uint8_t)*c) * 0x100000001b3u;
+    hash = (hash ^ key->offset_bytes ^ key->range_bytes << 40) * 0x9E3779B97F4A7C15u;
+    return hash ^ hash >> 32;
 }
 
-/* The path's slot, or the free one where it belongs. */
-static entry *find(entry *slots, size_t n_slots, const char *path, uint64_t hash) {
+static bool is_same(const fm_cache_key *a, const fm_cache_key *b) {
+    return a->offset_bytes == b->offset_bytes && a->range_bytes == b->range_bytes &&
+           strcmp(a->path, b->path) == 0;
+}
+
+/* The key's slot, or the free one where it belongs. */
+static entry *find(entry *slots, size_t n_slots, const fm_cache_key *key, uint64_t hash) {
     for (size_t i = hash & (n_slots - 1);; i = (i + 1) & (n_slots - 1)) {
         entry *const slot = &slots[i];
-        if (!slot->path || (slot->hash == hash && strcmp(slot->path, path) == 0)) return slot;
+        if (!slot->key.path || (slot->hash == hash && is_same(&slot->key, key))) return slot;
     }
 }
 
@@ -64,7 +70,7 @@ static bool reserve_slot(fm_cache *cache) {
     if (!slots) return false;
     for (size_t i = 0; i < cache->n_slots; i++) {
         const entry *const old = &cache->slots[i];
-        if (old->path) *find(slots, n_slots, old->path, old->hash) = *old;
+        if (old->key.path) *find(slots, n_slots, &old->key, old->hash) = *old;
     }
     fm_mem_free(cache->slots);
     cache->usage.used_bytes += (n_slots - cache->n_slots) * sizeof(entry);
@@ -108,29 +114,30 @@ static uint8_t *reserve_bytes(fm_cache *cache, uint64_t n_bytes) {
 
 /* ---- for the loader -------------------------------------------------------------------------- */
 
-const uint8_t *fm_cache_get(fm_cache *cache, const char *path, size_t *n_bytes) {
-    const uint64_t hash = hash_of(path);
+const uint8_t *fm_cache_get(fm_cache *cache, const fm_cache_key *key, size_t *n_bytes) {
+    const uint64_t hash = hash_of(key);
     pthread_mutex_lock(&cache->lock);
-    const entry *const slot = find(cache->slots, cache->n_slots, path, hash);
-    const uint8_t *const bytes = slot->path ? slot->bytes : NULL;
+    const entry *const slot = find(cache->slots, cache->n_slots, key, hash);
+    const uint8_t *const bytes = slot->key.path ? slot->bytes : NULL;
     *n_bytes = bytes ? slot->n_bytes : 0;
     pthread_mutex_unlock(&cache->lock);
     return bytes;
 }
 
-void fm_cache_put(fm_cache *cache, const char *path, const uint8_t *bytes, size_t n_bytes) {
-    const uint64_t hash = hash_of(path);
-    const size_t path_bytes = strlen(path) + 1;
+void fm_cache_put(fm_cache *cache, const fm_cache_key *key, const uint8_t *bytes, size_t n_bytes) {
+    const uint64_t hash = hash_of(key);
+    const size_t path_bytes = strlen(key->path) + 1;
     pthread_mutex_lock(&cache->lock);
     uint8_t *room = NULL;
-    const bool is_new = !find(cache->slots, cache->n_slots, path, hash)->path;
+    const bool is_new = !find(cache->slots, cache->n_slots, key, hash)->key.path;
     if (is_new && reserve_slot(cache))
         room = reserve_bytes(cache, rounded(n_bytes) + rounded(path_bytes));
     if (room) {
         char *const name = (char *)room + rounded(n_bytes);
-        memcpy(name, path, path_bytes);
-        *find(cache->slots, cache->n_slots, path, hash) =
-            (entry){.hash = hash, .path = name, .n_bytes = n_bytes};
+        memcpy(name, key->path, path_bytes);
+        const fm_cache_key kept = {name, key->offset_bytes, key->range_bytes};
+        *find(cache->slots, cache->n_slots, key, hash) =
+            (entry){.hash = hash, .key = kept, .n_bytes = n_bytes};
         cache->usage.n_files++;
         cache->usage.file_bytes += n_bytes;
     } else if (is_new) {
@@ -141,7 +148,7 @@ void fm_cache_put(fm_cache *cache, const char *path, const uint8_t *bytes, size_
     /* Not under the lock: other threads copy theirs meanwhile. */
     memcpy(room, bytes, n_bytes);
     pthread_mutex_lock(&cache->lock);
-    find(cache->slots, cache->n_slots, path, hash)->bytes = room;
+    find(cache->slots, cache->n_slots, key, hash)->bytes = room;
     pthread_mutex_unlock(&cache->lock);
 }
 

@@ -1,5 +1,6 @@
 /*
- * Encoded files in memory, by path: fm_cache of feedmill.h from the loader's side.
+ * Encoded files, or ranges of them, in memory by path: fm_cache of feedmill.h from the loader's
+ * side.
  *
  * First come, first kept: nothing is ever dropped. Each epoch of a shuffled training asks for every
  * file once, so whatever is kept is hit once an epoch, and the hit rate is the share that fits. A
@@ -19,11 +20,17 @@
 
 #include "base/error.h"
 
-/* The file's bytes, 64-byte aligned, and how many; NULL: they are not here. */
-const uint8_t *fm_cache_get(fm_cache *cache, const char *path, size_t *n_bytes);
+/* What is kept: a file, or so many of its bytes from an offset on. */
+typedef struct fm_cache_key {
+    const char *path;
+    uint64_t offset_bytes, range_bytes; /* 0, 0: the whole file */
+} fm_cache_key;
 
-/* Keeps a copy, if the budget has room for it and the file is not here yet. */
-void fm_cache_put(fm_cache *cache, const char *path, const uint8_t *bytes, size_t n_bytes);
+/* The key's bytes, 64-byte aligned, and how many; NULL: they are not here. */
+const uint8_t *fm_cache_get(fm_cache *cache, const fm_cache_key *key, size_t *n_bytes);
+
+/* Keeps a copy, if the budget has room for it and it is not here yet. */
+void fm_cache_put(fm_cache *cache, const fm_cache_key *key, const uint8_t *bytes, size_t n_bytes);
 
 /* Whether this process opened it: the lock of a parent's may be held for ever. */
 bool fm_cache_is_ours(const fm_cache *cache);

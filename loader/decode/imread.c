@@ -109,6 +109,8 @@ int fm_imread_open(fm_imread **out, const fm_sample *sample, uint64_t max_image_
     *out = NULL;
     if (!sample || (!sample->data && !sample->path))
         return fm_error_set(error, FM_ERR_ARGUMENT, "an image needs a path or data");
+    if (sample->range_bytes)
+        return fm_error_set(error, FM_ERR_ARGUMENT, "only a loader reads a range of a file");
     fm_config defaults;
     fm_config_init(&defaults);
     const fm_limits limits = {defaults.max_file_bytes,

@@ -53,7 +53,10 @@ struct fm_jpeg {
     fm_huffman *huffman;
     JDIMENSION mcu_column;                /* of the next MCU */
     JDIMENSION first_column, last_column; /* MCUs that the crop needs */
+    uint32_t n_passed; /* MCUs up to the next one that the Huffman decoder has yet to pass */
     enum state state;
+    bool leaps; /* the caller wants unneeded restart intervals left out; see fm_jpeg_set_leaps() */
+    bool is_leaping;     /* ... and this image has them */
     bool bgr;            /* the order of a pixel's bytes */
     bool cut;            /* libjpeg is told of a lower image: scans have data that it leaves out */
     int32_t n_rows_left; /* of the box */
@@ -114,24 +117,44 @@ static void on_progress(j_common_ptr codec) {
 /* ---- entropy decoding ------------------------------------------------------------------------ */
 
 #if FM_HAVE_JPEG_INTERNALS
+/* The next MCU's coefficients. */
+static bool read_mcu(fm_jpeg *jpeg, JBLOCKROW *blocks) {
+    int16_t *coefficients[FM_HUFFMAN_MAX_BLOCKS];
+    for (int i = 0; i < jpeg->codec.blocks_in_MCU; i++) coefficients[i] = *blocks[i];
+    if (jpeg->n_passed && !fm_huffman_leap(jpeg->huffman, jpeg->n_passed)) return false;
+    jpeg->n_passed = 0;
+    return fm_huffman_read(jpeg->huffman, coefficients);
+}
+
 /* In place of libjpeg's. Only the columns that the crop needs get coefficients. */
 static boolean decode_mcu(j_decompress_ptr codec, JBLOCKROW *blocks) {
     fm_jpeg *const jpeg = codec->client_data;
     const JDIMENSION column = jpeg->mcu_column;
     jpeg->mcu_column = column + 1 < codec->MCUs_per_row ? column + 1 : 0;
-    bool is_sane;
-    if (blocks && column >= jpeg->first_column && column <= jpeg->last_column) {
-        int16_t *coefficients[FM_HUFFMAN_MAX_BLOCKS];
-        for (int i = 0; i < codec->blocks_in_MCU; i++) coefficients[i] = *blocks[i];
-        is_sane = fm_huffman_read(jpeg->huffman, coefficients);
-    } else {
+    bool is_sane = true;
+    if (blocks && column >= jpeg->first_column && column <= jpeg->last_column)
+        is_sane = read_mcu(jpeg, blocks);
+    else if (jpeg->is_leaping)
+        jpeg->n_passed++;
+    else
         is_sane = fm_huffman_skip(jpeg->huffman);
-    }
     if (!is_sane) {
         jpeg->damage = fm_huffman_damage(jpeg->huffman);
         longjmp(jpeg->escape, 1);
     }
     return TRUE;
+}
+
+/*
+ * Whether intervals can be left out: the restart markers are those of the frame, in order. Then
+ * whatever lies between two of them, to libjpeg each interval begins where its marker says and
+ * changes no pixel of another.
+ */
+static bool may_leap(const fm_jpeg *jpeg) {
+    const struct jpeg_decompress_struct *const codec = &jpeg->codec;
+    const uint64_t n_mcus = (uint64_t)codec->MCUs_per_row * codec->MCU_rows_in_scan;
+    return jpeg->leaps && codec->restart_interval > 0 && jpeg->scan.in_order &&
+           jpeg->scan.n_restarts == (n_mcus - 1) / codec->restart_interval;
 }
 
 /*
@@ -145,6 +168,8 @@ static void take_over_entropy_decoding(fm_jpeg *jpeg, JDIMENSION left, JDIMENSIO
     const JDIMENSION mcu_px =
         DCTSIZE * (codec->comps_in_scan == 1 ? 1 : (JDIMENSION)codec->max_h_samp_factor);
     jpeg->mcu_column = 0;
+    jpeg->n_passed = 0;
+    jpeg->is_leaping = may_leap(jpeg);
     jpeg->first_column = left / mcu_px;
     jpeg->last_column = (left + width - 1) / mcu_px;
     fm_huffman_scan scan = {.bytes = codec->src->next_input_byte,
@@ -242,6 +267,8 @@ int fm_jpeg_open(fm_jpeg **out, const fm_limits *limits, fm_mem_counter *counter
 void fm_jpeg_watch(fm_jpeg *jpeg, const _Atomic bool *cancelled) { jpeg->cancelled = cancelled; }
 
 void fm_jpeg_set_bgr(fm_jpeg *jpeg, bool bgr) { jpeg->bgr = bgr; }
+
+void fm_jpeg_set_leaps(fm_jpeg *jpeg, bool leaps) { jpeg->leaps = leaps; }
 
 void fm_jpeg_close(fm_jpeg **jpeg) {
     if (!jpeg || !*jpeg) return;

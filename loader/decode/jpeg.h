@@ -50,6 +50,21 @@ void fm_jpeg_watch(fm_jpeg *jpeg, const _Atomic bool *cancelled);
 void fm_jpeg_set_bgr(fm_jpeg *jpeg, bool bgr);
 
 /*
+ * From now on (true) the restart intervals that a box does not need are left out where the file has
+ * them: passed at the speed of a search for their markers. For files that have been decoded whole
+ * once, such as a pack's; false is the default. Between images.
+ *
+ * What is left out is not looked at but for the file's markers, all of which must be there and in
+ * order, up to EOI; else the file is decoded as any other. So damage between two markers is not
+ * seen where no pixel of the box depends on it. The box's pixels are libjpeg's all the same, which
+ * begins anew at each restart marker, and Pillow, who ignores libjpeg's warnings, takes such a file
+ * too: what comes out does not depend on the box here either. Bytes that changed within an interval
+ * after the file was checked, and decode to other pixels without an error, are seen by nobody: that
+ * is so for every JPEG.
+ */
+void fm_jpeg_set_leaps(fm_jpeg *jpeg, bool leaps);
+
+/*
  * Reads the header and checks the file's markers to its end. Afterwards fm_jpeg_end() is due, also
  * on failure. The message names what was found, such as "a PNG image, not a JPEG".
  */

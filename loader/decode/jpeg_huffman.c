@@ -24,6 +24,9 @@
 #define WINDOW_BYTES 16384
 /* What unstuff() may write further than it was asked to. */
 #define SLACK 16
+/* Behind a segment's end: more than the longest code and its value, so that damage there has the
+ * same name whatever the window held before. */
+#define N_ZEROS 16
 
 /* Predictions stay far within int32 if each MCU leaves them below this. */
 #define MAX_PREDICTION (1 << 29)
@@ -298,7 +301,7 @@ static void fill_window(fm_huffman *h) {
     h->end = end;
     h->reader.next = h->window;
     if (h->has_whole_segment) {
-        memset(end, 0, MARGIN);
+        memset(end, 0, N_ZEROS);
         h->check_at = end;
     } else {
         h->check_at = end - MARGIN;
@@ -330,6 +333,8 @@ static bool advance(fm_huffman *h) {
     return true;
 }
 
+static const char WRONG_RESTART[] = "not the restart marker that is due";
+
 /* To the next segment. */
 static bool restart(fm_huffman *h) {
     if (!h->has_whole_segment || bits_left(h) >= 8)
@@ -337,9 +342,40 @@ static bool restart(fm_huffman *h) {
     const uint8_t *p = h->source;
     while (p < h->source_end && *p == 0xFF) p++;
     if (p == h->source || p == h->source_end || *p != 0xD0 + h->restart_number)
-        return refuse(h, "not the restart marker that is due");
+        return refuse(h, WRONG_RESTART);
     h->restart_number = (h->restart_number + 1) % 8;
     h->source = p + 1;
+    begin_segment(h);
+    return true;
+}
+
+/* The n-th restart marker from p on, n at least 1; NULL: there are fewer. */
+static const uint8_t *find_restart(const uint8_t *p, const uint8_t *end, uint32_t n) {
+#if defined(__SSE2__)
+    const __m128i ones = _mm_set1_epi8(-1), kind = _mm_set1_epi8((char)0xF8);
+    const __m128i restarts = _mm_set1_epi8((char)0xD0);
+    for (; end - p > 16; p += 16) {
+        const __m128i bytes = _mm_loadu_si128((const __m128i *)p);
+        const __m128i behind = _mm_loadu_si128((const __m128i *)(p + 1));
+        const __m128i found = _mm_and_si128(_mm_cmpeq_epi8(bytes, ones),
+                                            _mm_cmpeq_epi8(_mm_and_si128(behind, kind), restarts));
+        for (int mask = _mm_movemask_epi8(found); mask; mask &= mask - 1)
+            if (--n == 0) return p + __builtin_ctz((unsigned)mask);
+    }
+#endif
+    for (; end - p >= 2; p++)
+        if (p[0] == 0xFF && (p[1] & 0xF8) == 0xD0 && --n == 0) return p;
+    return NULL;
+}
+
+/* To the n-th segment behind this one, without a look at those in between. */
+static bool leap(fm_huffman *h, uint32_t n) {
+    const uint32_t number = (h->restart_number + (n - 1) % 8) % 8;
+    const uint8_t *const marker = find_restart(h->source, h->source_end, n);
+    if (!marker) return refuse(h, ENDS_EARLY);
+    if (marker[1] != 0xD0 + number) return refuse(h, WRONG_RESTART);
+    h->restart_number = (number + 1) % 8;
+    h->source = marker + 2;
     begin_segment(h);
     return true;
 }
@@ -551,6 +587,18 @@ bool fm_huffman_skip(fm_huffman *huffman) {
         if (UNLIKELY(!ac->has_skip)) fill_skip(ac);
     }
     return pass_mcu(huffman, NULL);
+}
+
+bool fm_huffman_leap(fm_huffman *huffman, uint32_t n_mcus) {
+    const uint32_t interval = huffman->restart_interval;
+    uint32_t n_left = n_mcus;
+    if (interval && n_mcus >= huffman->restart_in) {
+        n_left = (n_mcus - huffman->restart_in) % interval;
+        if (!leap(huffman, (n_mcus - huffman->restart_in) / interval + 1)) return false;
+    }
+    for (; n_left > 0; n_left--)
+        if (!fm_huffman_skip(huffman)) return false;
+    return true;
 }
 
 const char *fm_huffman_damage(const fm_huffman *huffman) { return huffman->damage; }

@@ -2,11 +2,11 @@
  * Huffman decoding of a baseline JPEG's single scan, MCU by MCU, in place of libjpeg-turbo's: the
  * larger part of a JPEG's cost, and a crop needs no more than the lengths of most of it.
  *
- * Two ways through an MCU. Reading stores its coefficients: one look-up gives the run, the value
+ * Three ways through an MCU. Reading stores its coefficients: one look-up gives the run, the value
  * and the length of all usual symbols at once. Skipping keeps nothing but the DC predictions: one
  * look-up passes as many symbols as it has bits for. Both read from a window in which the stuffed
  * zeros are gone already, so that bits are refilled without a test (F. Giesen, "Reading bits in far
- * too many ways", variant 4).
+ * too many ways", variant 4). Leaping goes from one restart marker to another.
  *
  * Stricter than libjpeg, which goes on with made-up data behind a warning: whatever it would warn
  * about up to the last MCU is refused. So is what it lets pass without a word there: a run past a
@@ -68,6 +68,13 @@ bool fm_huffman_read(fm_huffman *huffman, int16_t *const *blocks);
 
 /* Passes the next MCU. Finds the same damage as reading does. */
 bool fm_huffman_skip(fm_huffman *huffman);
+
+/*
+ * Passes n_mcus, before one that is read: by the restart markers as far as that goes, so that only
+ * those that share its interval are looked at. Of those before that, nothing but the number of
+ * restart markers is seen, and the last one's own.
+ */
+bool fm_huffman_leap(fm_huffman *huffman, uint32_t n_mcus);
 
 /*
  * What the MCU was refused for, such as "the data ends early"; a constant. NULL if none of this

@@ -25,7 +25,6 @@ enum marker {
     M_DAC = 0xCC,
     M_SOF15 = 0xCF,
     M_RST0 = 0xD0,
-    M_RST7 = 0xD7,
     M_SOI = 0xD8,
     M_EOI = 0xD9,
     M_SOS = 0xDA,
@@ -299,20 +298,35 @@ static int read_scan_header(walk *w, const segment *s) {
     return FM_OK;
 }
 
-/* The first FF without a stuffed 00 behind it, or at the end; else `end`. */
-static const uint8_t *find_marker(const uint8_t *p, const uint8_t *end) {
+static bool is_restart(uint8_t marker) { return (marker & 0xF8) == M_RST0; }
+
+static void count_restart(fm_jpeg_scan *out, uint8_t marker) {
+    out->in_order = out->in_order && (marker & 7) == (out->n_restarts & 7);
+    out->n_restarts++;
+}
+
+/* The first FF without a stuffed 00 or a restart marker's number behind it, or at the end; else
+ * `end`. Counts the restart markers before it, of which some files have one every 100 bytes. */
+static const uint8_t *find_marker(fm_jpeg_scan *out, const uint8_t *p, const uint8_t *end) {
 #if defined(__SSE2__)
+    const __m128i ones = _mm_set1_epi8(-1), zeros = _mm_setzero_si128();
     for (; end - p > 16; p += 16) {
-        const __m128i ones = _mm_set1_epi8(-1), zeros = _mm_setzero_si128();
         const __m128i bytes = _mm_loadu_si128((const __m128i *)p);
         const __m128i behind = _mm_loadu_si128((const __m128i *)(p + 1));
         const __m128i found =
             _mm_andnot_si128(_mm_cmpeq_epi8(behind, zeros), _mm_cmpeq_epi8(bytes, ones));
-        const int mask = _mm_movemask_epi8(found);
-        if (mask) return p + __builtin_ctz((unsigned)mask);
+        for (int mask = _mm_movemask_epi8(found); mask; mask &= mask - 1) {
+            const uint8_t *const marker = p + __builtin_ctz((unsigned)mask);
+            if (!is_restart(marker[1])) return marker;
+            count_restart(out, marker[1]);
+        }
     }
 #endif
-    while (p < end && (*p != 0xFF || (p + 1 < end && p[1] == 0))) p++;
+    for (; p < end; p++) {
+        if (*p != 0xFF || (p + 1 < end && p[1] == 0)) continue;
+        if (p + 1 == end || !is_restart(p[1])) break;
+        count_restart(out, p[1]);
+    }
     return p;
 }
 
@@ -324,11 +338,13 @@ static const uint8_t *find_marker(const uint8_t *p, const uint8_t *end) {
 static int skip_entropy_data(walk *w) {
     const uint8_t *const end = w->bytes + w->n_bytes;
     const uint8_t *p = w->bytes + w->at;
-    while ((p = find_marker(p, end)) != end) {
+    while ((p = find_marker(w->out, p, end)) != end) {
         const uint8_t *const marker = p;
         while (p < end && *p == 0xFF) p++;
         if (p == end) break;
-        if (*p != 0 && (*p < M_RST0 || *p > M_RST7)) {
+        if (is_restart(*p)) {
+            count_restart(w->out, *p);
+        } else if (*p != 0) {
             w->at = (size_t)(marker - w->bytes);
             return FM_OK;
         }
@@ -407,7 +423,7 @@ static int check_complete(walk *w) {
 
 int fm_jpeg_scan_file(fm_jpeg_scan *out, const uint8_t *bytes, size_t n_bytes,
                       const fm_limits *limits, fm_error *error) {
-    *out = (fm_jpeg_scan){0};
+    *out = (fm_jpeg_scan){.in_order = true};
     if (n_bytes < 3 || bytes[0] != 0xFF || bytes[1] != M_SOI || bytes[2] != 0xFF)
         return fm_error_set(error, FM_ERR_FORMAT, "%s, not a JPEG", format_name(bytes, n_bytes));
     walk w = {

@@ -22,6 +22,8 @@ typedef struct fm_jpeg_scan {
     fm_image_info info;
     int32_t max_h_factor; /* largest horizontal sampling factor of a component, 1 to 4 */
     bool single_pass;     /* one scan with all components: rows can be decoded one by one */
+    uint32_t n_restarts;  /* restart markers in all scans */
+    bool in_order;        /* ... of which each has the number that is due, if there is one scan */
     size_t n_bytes;       /* up to and with the EOI marker */
 } fm_jpeg_scan;
 

@@ -9,6 +9,8 @@
 #include "base/cpu.h"
 
 #define MAX_PATH_BYTES 4096u
+/* Of a range's begin and size: far above any file, and their sum is no negative off_t. */
+#define MAX_OFFSET ((uint64_t)1 << 61)
 #define PATH_BYTES_GUESS 128u
 /* Stack of a decode thread: libjpeg and the row loops need a few KiB. */
 #define WORKER_STACK_BYTES ((size_t)512 << 10)
@@ -376,6 +378,20 @@ int fm_loader_finish(fm_loader *loader, fm_error *error) {
 
 /* ---- batches going in ------------------------------------------------------------------------ */
 
+static int check_range(const fm_sample *sample, fm_error *error) {
+    if (sample->data ? sample->offset_bytes || sample->range_bytes
+                     : sample->offset_bytes && !sample->range_bytes)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "index %lld has a range without bytes, or one of an image in memory",
+                            (long long)sample->index);
+    if (sample->offset_bytes > MAX_OFFSET || sample->range_bytes > MAX_OFFSET)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "index %lld begins at byte %llu and has %llu: no file is so large",
+                            (long long)sample->index, (unsigned long long)sample->offset_bytes,
+                            (unsigned long long)sample->range_bytes);
+    return FM_OK;
+}
+
 static int check_samples(const fm_loader *loader, const fm_sample *samples, size_t n_samples,
                          size_t *path_bytes, fm_error *error) {
     *path_bytes = 0;
@@ -399,6 +415,8 @@ static int check_samples(const fm_loader *loader, const fm_sample *samples, size
             return fm_error_set(error, FM_ERR_ARGUMENT,
                                 "the data of index %lld is NULL, yet has %zu bytes",
                                 (long long)sample->index, sample->data_bytes);
+        const int status = check_range(sample, error);
+        if (status) return status;
         *path_bytes += bytes + 1;
     }
     return FM_OK;
@@ -448,8 +466,13 @@ static void fill_group(fm_loader *loader, fm_group *group, const fm_sample *samp
         task->claimed_ns = task->finished_ns = 0;
         task->own = (fm_work){0};
         task->cause = 0;
-        task->read = (fm_read){.path = path, .user = task};
-        if (!task->data) task->read.expected_bytes = loader->file_bytes[task->index];
+        task->verified = samples[i].verified;
+        task->read = (fm_read){.path = path,
+                               .offset_bytes = samples[i].offset_bytes,
+                               .range_bytes = samples[i].range_bytes,
+                               .user = task};
+        if (!task->data && !task->read.range_bytes)
+            task->read.expected_bytes = loader->file_bytes[task->index];
         group->labels[i] = samples[i].label;
         path += bytes;
     }
@@ -461,7 +484,8 @@ static void look_into_cache(fm_loader *loader, fm_group *group) {
     for (uint32_t i = 0; i < group->n_tasks; i++) {
         fm_task *const task = &group->tasks[i];
         if (task->data) continue;
-        task->data = fm_cache_get(loader->config.cache, task->read.path, &task->data_bytes);
+        const fm_cache_key key = fm_task_cache_key(task);
+        task->data = fm_cache_get(loader->config.cache, &key, &task->data_bytes);
         task->cached = task->data != NULL;
         n_hits += task->cached;
         n_misses += !task->cached;

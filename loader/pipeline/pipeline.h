@@ -43,7 +43,8 @@ typedef struct fm_task {
      * worker until it finishes the task, and by nobody once the epoch is stopped. */
     const void *data; /* of a run: the rows' numbers */
     size_t data_bytes;
-    bool cached; /* data is the cache's, not the caller's */
+    bool cached;   /* data is the cache's, not the caller's */
+    bool verified; /* see fm_sample */
     struct fm_group *group;
     struct fm_task *next; /* locked: of the same group and size, with bytes as well */
     int64_t index;        /* of a run: its last sample's, or that of the one that was rejected */
@@ -214,6 +215,11 @@ void fm_run_take_data(fm_loader *loader, fm_task *task);
 /* Locked. Gives free slots to the oldest groups that have none, and wakes the workers if there are
  * tasks with bytes in them. */
 void fm_run_assign_slots(fm_loader *loader);
+
+/* By what the cache knows a task's file. */
+static inline fm_cache_key fm_task_cache_key(const fm_task *task) {
+    return (fm_cache_key){task->read.path, task->read.offset_bytes, task->read.range_bytes};
+}
 
 /* Locked. A task has its bytes, so many. */
 static inline void fm_group_push(fm_group *group, fm_task *task, uint64_t n_bytes) {

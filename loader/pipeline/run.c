@@ -78,8 +78,11 @@ static void signal_if_idle(fm_loader *loader) {
 static void reject(const fm_loader *loader, fm_task *task, int sys_errno) {
     fm_error why;
     if (sys_errno == EFBIG) {
-        fm_error_set(&why, FM_ERR_LIMIT, "the file is larger than max_file_bytes (%llu)",
+        fm_error_set(&why, FM_ERR_LIMIT, "the %s is larger than max_file_bytes (%llu)",
+                     task->read.range_bytes ? "image" : "file",
                      (unsigned long long)loader->config.max_file_bytes);
+    } else if (sys_errno == FM_READ_ENDS_EARLY) {
+        fm_error_set(&why, FM_ERR_READ, "the file ends before these bytes do");
     } else {
         fm_error_set_errno(&why, FM_ERR_READ, sys_errno, "can't read the file");
     }
@@ -136,7 +139,7 @@ void fm_run_on_read(void *user, fm_read *read) {
     if (read->error && read->error != ECANCELED) reject(loader, task, read->error);
     fm_ring_lock(loader->ring);
     loader->n_reading--;
-    if (!read->error)
+    if (!read->error && !read->range_bytes)
         loader->file_bytes[task->index] =
             read->n_bytes > UINT32_MAX ? UINT32_MAX : (uint32_t)read->n_bytes;
     if (atomic_load_explicit(&loader->cancelled, memory_order_relaxed) ||
@@ -192,6 +195,7 @@ static int decode_sample(fm_worker *worker, const fm_task *task, const uint8_t *
     fm_image_info info;
     fm_box needed;
     int32_t skip_px = 0, row_px = 0;
+    fm_decoder_set_leaps(worker->decoder, task->verified);
     int status = fm_decoder_begin(worker->decoder, bytes, n_bytes, &info, error);
     end_lap(laps, &laps->decode_ns);
     if (status) return status;
@@ -224,8 +228,10 @@ static int run_file(fm_worker *worker, fm_task *task, lap *laps, fm_error *error
         status = decode_sample(worker, task, bytes, n_bytes, laps, error);
         fm_decoder_end(worker->decoder);
     }
-    if (!status && !task->data && worker->loader->config.cache)
-        fm_cache_put(worker->loader->config.cache, task->read.path, bytes, n_bytes);
+    if (!status && !task->data && worker->loader->config.cache) {
+        const fm_cache_key key = fm_task_cache_key(task);
+        fm_cache_put(worker->loader->config.cache, &key, bytes, n_bytes);
+    }
     if (!task->data) fm_reader_return(worker->loader->reader, &task->read);
     end_lap(laps, &laps->decode_ns);
     return status;

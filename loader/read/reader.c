@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "read/reader_impl.h"
@@ -91,11 +92,15 @@ static void release_locked(fm_reader *reader, uint8_t *buffer) {
  */
 static bool acquire_locked(fm_reader *reader) {
     const uint64_t most = reader->config.max_file_bytes;
-    const uint64_t expected = reader->queue->expected_bytes;
+    const uint64_t expected = reader->queue->expected_bytes, range = reader->queue->range_bytes;
+    if (range > most) {
+        reader->next_error = EFBIG;
+        return true;
+    }
     /* One byte more than expected, so that the same read shows whether the file has grown. */
     uint64_t wanted = expected && expected <= most ? expected : guess_size_locked(reader);
     if (wanted > most) wanted = most;
-    wanted++;
+    wanted = range ? range : wanted + 1;
     if (reader->own_bytes > reader->arena.block_bytes) return false;
     if (wanted <= fm_arena_limit(&reader->arena)) {
         reader->next_buffer = fm_arena_alloc(&reader->arena, wanted, &reader->next_capacity);
@@ -192,6 +197,9 @@ fm_reader_op *fm_reader_take_locked(fm_reader *reader) {
     reader->next_error = 0;
     op->n_bytes = 0;
     op->expected_bytes = read->expected_bytes;
+    op->offset_bytes = read->offset_bytes;
+    op->range_bytes = read->range_bytes;
+    op->shard = NULL;
     op->n_again = 0;
     op->opened = op->in_slot = op->plain = false;
     const size_t path_bytes = strnlen(read->path, sizeof(op->path)) + 1;
@@ -205,7 +213,7 @@ fm_reader_op *fm_reader_take_locked(fm_reader *reader) {
 }
 
 uint64_t fm_reader_ask(const fm_reader *reader, const fm_reader_op *op) {
-    uint64_t ask = op->capacity;
+    uint64_t ask = op->range_bytes ? op->range_bytes : op->capacity;
     if (ask > reader->config.max_file_bytes + 1) ask = reader->config.max_file_bytes + 1;
     ask -= op->n_bytes;
     if (ask > FM_READER_MOST_BYTES) ask = FM_READER_MOST_BYTES;
@@ -214,8 +222,10 @@ uint64_t fm_reader_ask(const fm_reader *reader, const fm_reader_op *op) {
 }
 
 bool fm_reader_advance(fm_reader *reader, fm_reader_op *op, uint64_t n) {
+    if (n == 0 && op->range_bytes) op->error = FM_READ_ENDS_EARLY;
     if (n == 0) return false;
     op->n_bytes += n;
+    if (op->range_bytes) return op->n_bytes < op->range_bytes;
     if (op->n_bytes > reader->config.max_file_bytes) {
         op->error = EFBIG;
         return false;
@@ -224,6 +234,25 @@ bool fm_reader_advance(fm_reader *reader, fm_reader_op *op, uint64_t n) {
     if (op->n_bytes < op->capacity || grow(reader, op)) return true;
     op->error = ENOMEM;
     return false;
+}
+
+int fm_reader_release_shard(fm_reader *reader, fm_reader_op *op) {
+    fm_shard *const shard = op->shard;
+    op->shard = NULL;
+    if (!shard) return -1;
+    pthread_mutex_lock(&reader->lock);
+    /* The file may have been replaced, or the server may not know it any more. */
+    if (op->error) fm_shards_unlist(&reader->shards, shard);
+    const int file = fm_shards_release(&reader->shards, shard);
+    pthread_mutex_unlock(&reader->lock);
+    return file;
+}
+
+bool fm_reader_close_a_shard(fm_reader *reader) {
+    pthread_mutex_lock(&reader->lock);
+    const int file = fm_shards_evict(&reader->shards);
+    pthread_mutex_unlock(&reader->lock);
+    return file >= 0 && (close(file), true);
 }
 
 int64_t fm_reader_result(const fm_reader *reader, const fm_reader_op *op, int64_t result) {
@@ -251,7 +280,7 @@ static void hand_back_locked(fm_reader *reader, fm_reader_op *op, fm_read *read)
     }
     reader->stats.n_files++;
     reader->stats.n_bytes += op->n_bytes;
-    remember_size_locked(reader, op->n_bytes);
+    if (!op->range_bytes) remember_size_locked(reader, op->n_bytes);
 }
 
 void fm_reader_finish(fm_reader *reader, fm_reader_op *op) {
@@ -287,6 +316,7 @@ void fm_reader_unref(fm_reader *reader) {
     if (reader->backend) reader->backend->destroy(reader);
     while (reader->own) own_free_locked(reader, reader->own);
     fm_arena_fini(&reader->arena);
+    fm_shards_fini(&reader->shards);
     fm_mem_free(reader->ops);
     pthread_cond_destroy(&reader->quiet);
     pthread_mutex_destroy(&reader->lock);
@@ -409,6 +439,7 @@ int fm_reader_open_faulty(fm_reader **out, const fm_reader_config *config,
         return fm_error_set(error, FM_ERR_THREAD, "can't create a condition variable");
     }
     status = fm_arena_init(&reader->arena, config->buffer_bytes, config->counter);
+    if (!status) status = fm_shards_init(&reader->shards, config->counter);
     if (status)
         fm_error_set(error, status, "out of memory for %llu bytes of read buffers",
                      (unsigned long long)config->buffer_bytes);

@@ -1,5 +1,5 @@
 /*
- * Reads whole files: one contract, two back ends (reader_uring.c, reader_pread.c).
+ * Reads files, whole or a range: one contract, two back ends (reader_uring.c, reader_pread.c).
  *
  * Requests are submitted from any thread, never block the submitter, start in order of submission
  * and finish in any order. Each accepted request ends in exactly one call of on_done(): from a
@@ -13,7 +13,10 @@
  * its own, counted; as long as such blocks exceed buffer_bytes no new read starts. What has started
  * never waits for a buffer, and what waits does so only for buffers of older requests.
  *
- * The file's end is where read() returns 0, or where the size remembered by the caller
+ * A range is read whole or is an error, with one read where its bytes are there at once. Files of
+ * which ranges are read stay open, the latest of them (shards.h).
+ *
+ * A whole file's end is where read() returns 0, or where the size remembered by the caller
  * (expected_bytes) says it is; a short read alone is no end. Only what can be read at an offset is
  * read: a FIFO or a terminal is refused (EINVAL) and does not block, except where a size was
  * remembered for a regular file that has become one since.
@@ -24,15 +27,20 @@
 #include "base/error.h"
 #include "base/mem.h"
 
+/* As an error: the file ends before the range does. No errno is negative. */
+#define FM_READ_ENDS_EARLY (-1)
+
 typedef struct fm_read {
     /* Set by the caller, unchanged until on_done(). */
     const char *path;
-    uint64_t expected_bytes; /* the file's size when last read; 0: not known */
+    uint64_t expected_bytes; /* the file's size when last read; 0: not known, or a range */
+    uint64_t offset_bytes;   /* of the range; below 2^62 */
+    uint64_t range_bytes;    /* 0: the whole file */
     void *user;
     /* Set by the reader. */
-    uint8_t *bytes; /* the file, 64-byte aligned; NULL on error or if it is empty */
+    uint8_t *bytes; /* the file or range, 64-byte aligned; NULL on error or if it is empty */
     uint64_t n_bytes;
-    int error; /* 0, an errno, EFBIG for more than max_file_bytes, ECANCELED */
+    int error; /* 0, an errno, EFBIG for more than max_file_bytes, ECANCELED, FM_READ_ENDS_EARLY */
     uint64_t submitted_ns, started_ns, done_ns;
     uint64_t short_ns;    /* until it started, buffers were short for so long */
     struct fm_read *next; /* see fm_reader_submit(); the reader's until on_done() */

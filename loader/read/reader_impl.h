@@ -15,6 +15,7 @@
 #include "base/thread.h"
 #include "read/arena.h"
 #include "read/reader.h"
+#include "read/shards.h"
 
 /* Longest path with its 0, the kernel's PATH_MAX. */
 #define FM_READER_PATH_BYTES 4096
@@ -37,6 +38,8 @@ typedef struct fm_reader_op {
     uint64_t capacity; /* of the buffer, at most max_file_bytes + 1 */
     uint64_t n_bytes;  /* read so far */
     uint64_t expected_bytes;
+    uint64_t offset_bytes, range_bytes; /* as of fm_read */
+    fm_shard *shard;                    /* of a range: the open file, or NULL for one of its own */
     uint64_t started_ns;
     uint32_t index;   /* its place in reader->ops */
     uint32_t n_again; /* refusals so far */
@@ -110,6 +113,7 @@ struct fm_reader {
     uint64_t short_since_ns, short_ns;
     fm_reader_own *own; /* buffers outside the arena, and the bytes in them */
     uint64_t own_bytes;
+    fm_shards shards;
     uint32_t size_counts[FM_READER_SIZE_CLASSES];
     uint32_t n_sizes;
 
@@ -141,11 +145,15 @@ uint64_t fm_reader_ask(const fm_reader *reader, const fm_reader_op *op);
  * complete, or op->error is set.
  */
 bool fm_reader_advance(fm_reader *reader, fm_reader_op *op, uint64_t n);
+/* Ends a range's use of op->shard, if it has one. A file to be closed, not locked, or -1. */
+int fm_reader_release_shard(fm_reader *reader, fm_reader_op *op);
+/* Closes the shard that was used least recently; false: all are in use. Not locked. */
+bool fm_reader_close_a_shard(fm_reader *reader);
 /* What a read returned, as the fault injection wants it. */
 int64_t fm_reader_result(const fm_reader *reader, const fm_reader_op *op, int64_t result);
 /* Ends a file: calls on_done(), unless it was disowned. Not locked. */
 void fm_reader_finish(fm_reader *reader, fm_reader_op *op);
-/* Reads a file from start to end with blocking system calls (reader_pread.c). */
+/* Reads a file or range from start to end with blocking system calls (reader_pread.c). */
 void fm_reader_read_file(fm_reader *reader, fm_reader_op *op);
 /* Drops a reference; the last one frees the reader. */
 void fm_reader_unref(fm_reader *reader);

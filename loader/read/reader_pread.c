@@ -76,7 +76,8 @@ static int open_file(fm_reader_op *op) {
 static void read_bytes(fm_reader *reader, fm_reader_op *op, int file) {
     for (;;) {
         const uint64_t ask = fm_reader_ask(reader, op);
-        int64_t n = pread(file, op->buffer + op->n_bytes, ask, (off_t)op->n_bytes);
+        int64_t n =
+            pread(file, op->buffer + op->n_bytes, ask, (off_t)(op->offset_bytes + op->n_bytes));
         n = fm_reader_result(reader, op, n < 0 ? -errno : n);
         if (n >= 0) {
             if (!fm_reader_advance(reader, op, (uint64_t)n)) return;
@@ -91,15 +92,51 @@ static void read_bytes(fm_reader *reader, fm_reader_op *op, int file) {
     }
 }
 
-void fm_reader_read_file(fm_reader *reader, fm_reader_op *op) {
-    const int file = open_file(op);
-    if (file < 0) {
-        op->error = -file;
-        return;
+/* The shard that is open already becomes op->shard. */
+static bool find_shard(fm_reader *reader, fm_reader_op *op) {
+    pthread_mutex_lock(&reader->lock);
+    op->shard = fm_shards_find(&reader->shards, op->path);
+    /* One that the ring is opening has no file yet. */
+    if (op->shard && op->shard->file < 0) {
+        fm_shards_release(&reader->shards, op->shard);
+        op->shard = NULL;
     }
-    op->opened = true;
-    read_bytes(reader, op, file);
-    close(file);
+    pthread_mutex_unlock(&reader->lock);
+    return op->shard != NULL;
+}
+
+/* The file stays open as op->shard, unless another thread was faster or there is no room. */
+static void keep_shard(fm_reader *reader, fm_reader_op *op, int file) {
+    int to_close = -1;
+    pthread_mutex_lock(&reader->lock);
+    fm_shard *const other = fm_shards_find(&reader->shards, op->path);
+    if (other)
+        fm_shards_release(&reader->shards, other);
+    else
+        op->shard = fm_shards_add(&reader->shards, op->path, reader->config.counter, &to_close);
+    if (op->shard) op->shard->file = file;
+    pthread_mutex_unlock(&reader->lock);
+    if (to_close >= 0) close(to_close);
+}
+
+void fm_reader_read_file(fm_reader *reader, fm_reader_op *op) {
+    if (op->range_bytes && find_shard(reader, op)) {
+        read_bytes(reader, op, op->shard->file);
+    } else {
+        int file;
+        do file = open_file(op);
+        while ((file == -EMFILE || file == -ENFILE) && fm_reader_close_a_shard(reader));
+        if (file < 0) {
+            op->error = -file;
+            return;
+        }
+        op->opened = true;
+        if (op->range_bytes) keep_shard(reader, op, file);
+        read_bytes(reader, op, file);
+        if (!op->shard) close(file);
+    }
+    const int to_close = fm_reader_release_shard(reader, op);
+    if (to_close >= 0) close(to_close);
 }
 
 /* ---- the pool -------------------------------------------------------------------------------- */

@@ -9,6 +9,10 @@
  * file is complete. Closing is done inline when it is submitted, before a later open of the same
  * slot.
  *
+ * A range's file is opened by itself, to an ordinary file descriptor that stays open, and others
+ * that want it meanwhile wait for it; then a range is one read. Where descriptors run out a range
+ * is a chain as well.
+ *
  * - The open goes to the kernel's helpers (IOSQE_ASYNC). Tried inline first, as is the default, a
  *   FUSE or NFS open blocks the ring's thread: one file after the other, at any depth.
  * - The helpers are capped at four per CPU unless told otherwise.
@@ -58,8 +62,10 @@ static const char ring_memory;
 #endif
 
 /* user_data: an op's address, whose lowest bits are free for the step; or one of the specials. */
-enum { STEP_READ = 0, STEP_OPEN = 1, STEP_ADVISE = 2, STEP_MASK = 3 };
+enum { STEP_READ = 0, STEP_OPEN = 1, STEP_ADVISE = 2, STEP_SHARD = 3, STEP_MASK = 3 };
 enum { DATA_NONE = 0, DATA_WAKE = 4, DATA_PROBE = 8 };
+/* A file being closed is its descriptor and, in the lower bits, what is no op's step. */
+enum { DATA_CLOSE = 12, DATA_CLOSE_BITS = 4 };
 
 typedef enum fm_uring_state { URING_STARTING, URING_RUNNING, URING_FAILED } fm_uring_state;
 
@@ -70,10 +76,10 @@ typedef struct fm_uring {
     struct io_uring ring;
     bool has_ring;
     bool wake_posted, cancelled, helpless;
-    uint64_t wake_value; /* where the kernel puts the event count */
-    uint32_t n_in_flight;
-    fm_error error; /* why the start failed; read by the opener after `state` is set */
-    int wake_file;  /* eventfd; fixed after open */
+    uint64_t wake_value;  /* where the kernel puts the event count */
+    uint32_t n_in_flight; /* ops, and files being closed */
+    fm_error error;       /* why the start failed; read by the opener after `state` is set */
+    int wake_file;        /* eventfd; fixed after open */
     /* Under the reader's lock. */
     fm_uring_state state;
     bool waiting; /* nobody has written to wake_file since the thread went to wait */
@@ -231,14 +237,18 @@ static int probe_read(fm_uring *self) {
 /* ---- files ----------------------------------------------------------------------------------- */
 
 /* Whether the file has been opened without O_NONBLOCK, so that the kernel knows what may block. */
-static bool is_plain(const fm_reader_op *op) { return op->plain || op->expected_bytes > 0; }
+static bool is_plain(const fm_reader_op *op) {
+    return op->plain || op->expected_bytes > 0 || op->shard;
+}
 
 static void add_read(fm_uring *self, fm_reader_op *op, bool to_helpers) {
-    const unsigned flags = to_helpers || !is_plain(op) ? IOSQE_ASYNC : 0;
+    const int file = op->shard ? op->shard->file : (int)op->index;
+    const unsigned flags =
+        (to_helpers || !is_plain(op) ? IOSQE_ASYNC : 0) | (op->shard ? 0 : IOSQE_FIXED_FILE);
     struct io_uring_sqe *const entry = next_entry(self);
-    io_uring_prep_read(entry, (int)op->index, op->buffer + op->n_bytes,
-                       (unsigned)fm_reader_ask(self->reader, op), op->n_bytes);
-    io_uring_sqe_set_flags(entry, IOSQE_FIXED_FILE | flags);
+    io_uring_prep_read(entry, file, op->buffer + op->n_bytes,
+                       (unsigned)fm_reader_ask(self->reader, op), op->offset_bytes + op->n_bytes);
+    io_uring_sqe_set_flags(entry, flags);
     io_uring_sqe_set_data64(entry, (uint64_t)(uintptr_t)op | STEP_READ);
 }
 
@@ -260,9 +270,70 @@ static void release_slot(fm_uring *self, fm_reader_op *op) {
     op->in_slot = false;
 }
 
+/* A shard's file; some file systems answer only after a round trip. */
+static void close_file(fm_uring *self, int file) {
+    if (file < 0) return;
+    if (self->cancelled) {
+        close(file);
+        return;
+    }
+    struct io_uring_sqe *const entry = next_entry(self);
+    io_uring_prep_close(entry, file);
+    io_uring_sqe_set_data64(entry, (uint64_t)file << DATA_CLOSE_BITS | DATA_CLOSE);
+    self->n_in_flight++;
+}
+
+static bool is_close(uint64_t data) { return (data & ((1u << DATA_CLOSE_BITS) - 1)) == DATA_CLOSE; }
+
+static void complete_close(fm_uring *self, uint64_t data, int result) {
+    self->n_in_flight--;
+    /* Any other failure comes after the descriptor has gone. */
+    if (result == -ECANCELED) close((int)(data >> DATA_CLOSE_BITS));
+}
+
+static void add_shard_open(fm_uring *self, fm_reader_op *op) {
+    struct io_uring_sqe *const entry = next_entry(self);
+    io_uring_prep_openat(entry, AT_FDCWD, op->path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK,
+                         0);
+    io_uring_sqe_set_flags(entry, IOSQE_ASYNC);
+    io_uring_sqe_set_data64(entry, (uint64_t)(uintptr_t)op | STEP_SHARD);
+}
+
+/* By its shard, which is open, being opened or now opened; or where all are in use by a chain. */
+static void start_range(fm_uring *self, fm_reader_op *op) {
+    fm_reader *const reader = self->reader;
+    int to_close = -1;
+    pthread_mutex_lock(&reader->lock);
+    op->shard = fm_shards_find(&reader->shards, op->path);
+    const bool found = op->shard != NULL;
+    if (!found)
+        op->shard = fm_shards_add(&reader->shards, op->path, reader->config.counter, &to_close);
+    pthread_mutex_unlock(&reader->lock);
+    close_file(self, to_close);
+    if (!op->shard) {
+        add_chain(self, op);
+    } else if (op->shard->file >= 0) {
+        add_read(self, op, false);
+    } else if (found) {
+        op->next = op->shard->waiting;
+        op->shard->waiting = op;
+    } else {
+        add_shard_open(self, op);
+    }
+}
+
+/* Starts a file or range, or goes on with it. */
+static void start(fm_uring *self, fm_reader_op *op) {
+    if (op->range_bytes)
+        start_range(self, op);
+    else
+        add_chain(self, op);
+}
+
 /* Ends a file that is not in the ring any more. */
 static void finish(fm_uring *self, fm_reader_op *op) {
     release_slot(self, op);
+    close_file(self, fm_reader_release_shard(self->reader, op));
     self->n_in_flight--;
     fm_reader_finish(self->reader, op);
 }
@@ -289,9 +360,10 @@ static void fail(fm_uring *self, fm_reader_op *op, int step, int failure) {
         /* A read refused: fadvise has passed, so that O_NONBLOCK is not needed. */
         op->plain = op->plain || step == STEP_READ;
         release_slot(self, op);
-        add_chain(self, op);
+        start(self, op);
     } else if (failure == ECANCELED && !self->cancelled) {
         release_slot(self, op);
+        close_file(self, fm_reader_release_shard(self->reader, op));
         note_helpless(self);
         op->n_bytes = 0;
         fm_reader_read_file(self->reader, op);
@@ -303,12 +375,77 @@ static void fail(fm_uring *self, fm_reader_op *op, int step, int failure) {
     }
 }
 
+/* What was opened can be read at an offset; it is to block, as the kernel knows what may. */
+static int check_shard(int file) {
+    if (lseek(file, 0, SEEK_CUR) < 0) {
+        const int failure = errno;
+        close(file);
+        return -failure;
+    }
+    fcntl(file, F_SETFL, 0);
+    return file;
+}
+
+/* The shard that could not be opened is given up by all who waited for it; op is the first. */
+static void shard_failed(fm_uring *self, fm_reader_op *op, fm_reader_op *waiting, int failure) {
+    pthread_mutex_lock(&self->reader->lock);
+    fm_shards_unlist(&self->reader->shards, op->shard);
+    pthread_mutex_unlock(&self->reader->lock);
+    const bool full = failure == EMFILE || failure == ENFILE;
+    const bool has_room = full && fm_reader_close_a_shard(self->reader);
+    fm_reader_release_shard(self->reader, op);
+    if (has_room)
+        start(self, op);
+    else if (full)
+        add_chain(self, op);
+    else
+        fail(self, op, STEP_SHARD, failure);
+    /* The others try for themselves: what failed may work the next time. */
+    while ((op = waiting)) {
+        waiting = op->next;
+        fm_reader_release_shard(self->reader, op);
+        if (self->cancelled)
+            fail(self, op, STEP_SHARD, ECANCELED);
+        else
+            start(self, op);
+    }
+}
+
+/* The shard that op asked for is open, or `result` says why not. */
+static void complete_shard(fm_uring *self, fm_reader_op *op, int result) {
+    fm_shard *const shard = op->shard;
+    fm_reader_op *waiting = shard->waiting;
+    shard->waiting = NULL;
+    if (result >= 0) result = check_shard(result);
+    if (result < 0) {
+        shard_failed(self, op, waiting, -result);
+        return;
+    }
+    pthread_mutex_lock(&self->reader->lock);
+    shard->file = result;
+    pthread_mutex_unlock(&self->reader->lock);
+    op->opened = true;
+    add_read(self, op, false);
+    while ((op = waiting)) {
+        waiting = op->next;
+        add_read(self, op, false);
+    }
+}
+
 static void complete(fm_uring *self, uint64_t data, int result) {
     if (data == DATA_WAKE) self->wake_posted = false;
     if (data <= DATA_PROBE) return;
+    if (is_close(data)) {
+        complete_close(self, data, result);
+        return;
+    }
     fm_reader_op *const op = (fm_reader_op *)(uintptr_t)(data & ~(uint64_t)STEP_MASK);
     const int step = (int)(data & STEP_MASK);
-    if (step != STEP_OPEN) op->opened = op->in_slot = true;
+    if (step == STEP_SHARD) {
+        complete_shard(self, op, result);
+        return;
+    }
+    if (step != STEP_OPEN && !op->shard) op->opened = op->in_slot = true;
     if (step != STEP_READ) {
         fail(self, op, step, -result);
         return;
@@ -336,7 +473,8 @@ static void reap(fm_uring *self) {
         for (unsigned i = 0; i < n; i++) {
             copies[i].data = found[i]->user_data;
             copies[i].result = found[i]->res;
-            n_reads += copies[i].data > DATA_PROBE && !(copies[i].data & STEP_MASK);
+            n_reads += copies[i].data > DATA_PROBE && !(copies[i].data & STEP_MASK) &&
+                       !is_close(copies[i].data);
         }
         io_uring_cq_advance(&self->ring, n);
         pthread_mutex_lock(&self->reader->lock);
@@ -366,7 +504,7 @@ static bool start_all(fm_uring *self) {
             if (op->error)
                 finish(self, op);
             else
-                add_chain(self, op);
+                start(self, op);
         }
         if (!idle) continue;
         if (!closing) return true;

@@ -40,7 +40,7 @@ static void put(fm_cache *cache, int i, size_t n_bytes) {
     char path[64];
     uint8_t *const bytes = test_malloc(n_bytes + 1);
     make_file(i, n_bytes, path, bytes);
-    fm_cache_put(cache, path, bytes, n_bytes);
+    fm_cache_put(cache, &(fm_cache_key){.path = path}, bytes, n_bytes);
     test_free(bytes);
 }
 
@@ -50,7 +50,7 @@ static bool has(fm_cache *cache, int i, size_t n_bytes) {
     uint8_t wanted[4096];
     make_file(i, n_bytes, path, wanted);
     size_t n;
-    const uint8_t *const bytes = fm_cache_get(cache, path, &n);
+    const uint8_t *const bytes = fm_cache_get(cache, &(fm_cache_key){.path = path}, &n);
     if (!bytes) {
         assert_int_equal(n, 0);
         return false;
@@ -69,9 +69,10 @@ static void files_are_kept_once(void **state) {
     assert_true(has(cache, 1, 100));
     assert_false(has(cache, 8, 100));
     size_t n;
-    const uint8_t *const first = fm_cache_get(cache, "/set/class1/000001.jpg", &n);
+    const fm_cache_key key = {.path = "/set/class1/000001.jpg"};
+    const uint8_t *const first = fm_cache_get(cache, &key, &n);
     put(cache, 1, 100);
-    assert_ptr_equal(fm_cache_get(cache, "/set/class1/000001.jpg", &n), first);
+    assert_ptr_equal(fm_cache_get(cache, &key, &n), first);
     const fm_cache_usage usage = usage_of(cache);
     assert_int_equal(usage.n_files, 1);
     assert_int_equal(usage.file_bytes, 100);
