@@ -321,6 +321,28 @@ bool Samples::fill(PyObject *indices, PyObject *paths, PyObject *data) {
     return true;
 }
 
+namespace {
+
+// (offset, n_bytes, verified) of the file at sample->path.
+bool range_from_tuple(PyObject *tuple, fm_sample *sample) {
+    if (PyTuple_Size(tuple) != 3) {
+        PyErr_SetString(PyExc_TypeError, "a range is (offset, n_bytes, verified)");
+        return false;
+    }
+    sample->offset_bytes = PyLong_AsUnsignedLongLong(PyTuple_GetItem(tuple, 0));
+    if (!PyErr_Occurred())
+        sample->range_bytes = PyLong_AsUnsignedLongLong(PyTuple_GetItem(tuple, 1));
+    if (PyErr_Occurred()) return false;
+    if (!sample->range_bytes) {
+        PyErr_SetString(PyExc_ValueError, "a range has no bytes");
+        return false;
+    }
+    sample->verified = PyObject_IsTrue(PyTuple_GetItem(tuple, 2)) == 1;
+    return !PyErr_Occurred();
+}
+
+} // namespace
+
 bool Samples::add(PyObject *indices, PyObject *paths, PyObject *data, Py_ssize_t i) {
     fm_sample sample{};
     PyObject *const index = PySequence_GetItem(indices, i);
@@ -339,13 +361,17 @@ bool Samples::add(PyObject *indices, PyObject *paths, PyObject *data, Py_ssize_t
     sample.path = PyBytes_AsString(encoded);
     PyObject *const image = data ? PySequence_GetItem(data, i) : nullptr;
     if (data && !image) return false;
-    if (image && image != Py_None) {
+    if (image && PyTuple_Check(image)) {
+        const bool is_range = range_from_tuple(image, &sample);
+        Py_DECREF(image);
+        if (!is_range) return false;
+    } else if (image && image != Py_None) {
         images.add(image);
         char *bytes = nullptr;
         Py_ssize_t n_bytes = 0;
         // Nothing else will do: a bytearray or an array may change or move while it is decoded.
         if (!PyBytes_Check(image)) {
-            PyErr_Format(PyExc_TypeError, "data[%zd] is %R; it must be bytes or None", i,
+            PyErr_Format(PyExc_TypeError, "data[%zd] is %R; it must be bytes or None, or a range", i,
                          reinterpret_cast<PyObject *>(Py_TYPE(image)));
             return false;
         }

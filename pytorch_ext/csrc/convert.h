@@ -51,8 +51,8 @@ class References {
 // A batch's samples, with the objects that own what they point to.
 class Samples {
   public:
-    // `paths`: file system paths; `data`: None, or bytes and None, where None means the file at the
-    // path. False: a Python exception is set.
+    // `paths`: file system paths; `data`: None, or for each bytes, a range (offset, n_bytes,
+    // verified) of the file at the path, or None: the whole file. False: a Python exception is set.
     bool fill(PyObject *indices, PyObject *paths, PyObject *data);
     std::vector<fm_sample> samples;
     References images; // the bytes objects in `data`, which the native loader does not copy

@@ -110,15 +110,15 @@ class Loader:
         self,
         indices: Sequence[int],
         paths: Sequence[str | bytes | PathLike],
-        data: Sequence[bytes | None] | None = None,
+        data: Sequence[bytes | tuple[int, int, bool] | None] | None = None,
     ) -> bool:
         """Appends a batch; False when prefetch_batches are waiting already.
 
-        data: for each sample its encoded image, or None: the file at its path is read. With an
-        image the path is only the sample's name in messages, "" for none. The loader holds a
+        data: for each sample its encoded image; or (offset, n_bytes, verified): that part of the
+        file at its path is read, see fm_sample; or None: the whole file is. With an image the path is only the sample's name in messages, "" for none. The loader holds a
         reference to each bytes object, and copies nothing, until next() has returned its batch or
         the error in place of it, or start(), stop() or close() has ended the epoch. ValueError
-        where the lengths differ, TypeError for anything but bytes and None. Nothing is kept where
+        where the lengths differ, TypeError for anything else in data. Nothing is kept where
         submit() raises or returns False."""
     def submit_rows(self, indices: bytes, rows: bytes | None = None) -> bool:
         """As submit(), for a loader with arrays: both as indices() gives them; rows None: the

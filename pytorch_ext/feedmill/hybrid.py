@@ -42,8 +42,7 @@ def load_natively(item: Item) -> Any:
 
     if not item.leaf.is_image:
         return item.load()
-    source = item.path if item.data is None else item.data
-    taken = native.imread(source, False, max_image_pixels())
+    taken = native.imread(item.source(), False, max_image_pixels())
     if type(taken) is not tuple:
         if item.data is None:
             check_regular(item.path)

@@ -14,9 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from feedmill.recognition.plan import Plan
+from feedmill.recognition.ranges import Range, range_of
 from feedmill.recognition.transforms import Step
 
 _MAX_PATH_BYTES = 4095
+# What feedmill_item may give as an encoded image.
+_BUFFERS = (bytes, bytearray, memoryview, np.ndarray)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +30,8 @@ class Leaf:
         dataset: the user's object.
         find: index -> (path, target), raising what the dataset raises.
         load: path -> PIL image, raising what the dataset raises.
-        offered: the dataset offers feedmill_item; instead of a path it may give an image's bytes.
+        offered: the dataset offers feedmill_item; instead of a path it may give an image's bytes,
+            or a part of a file.
         is_image: what load() gives is an image, which the native decoder may take.
         slot: "transform" or "transforms", the dataset's attribute that holds its transform.
         plan, steps: what read_transform() makes of that; or no plan, and the transform itself.
@@ -54,31 +58,41 @@ class Item(NamedTuple):
     Attributes:
         position: index in the DataLoader's dataset, from 0; keys the random draws.
         path: of the file, as the dataset has it; "" where the bytes are given.
-        data: the encoded image, None where it is in a file.
+        data: the encoded image, or what part of the file it is; None: it is the whole file.
         target: as the dataset delivers it.
         leaf: the dataset that holds it, and ``index``, its index there.
     """
 
     position: int
     path: Any
-    data: bytes | None
+    data: bytes | Range | None
     target: Any
     leaf: Leaf
     index: Any
+
+    def source(self) -> Any:
+        """The path, or the encoded image; reads it where it is a part of a file, and raises what
+        that raises."""
+        if self.data is None:
+            return self.path
+        return self.data.read(self.path) if type(self.data) is Range else self.data
 
     def size(self) -> tuple[int, int]:
         """The image's width and height; opens the file, and raises what that raises."""
         from PIL import Image
 
-        with Image.open(self.path if self.data is None else io.BytesIO(self.data)) as image:
+        source = self.source()
+        with Image.open(source if self.data is None else io.BytesIO(source)) as image:
             return image.size
 
     def load(self) -> Any:
         """The PIL image; raises what the dataset raises."""
-        return self.leaf.load(self.path if self.data is None else self.data)
+        return self.leaf.load(self.source())
 
     def __str__(self) -> str:
         file = f"file {self.path!r}" if self.data is None else "bytes in memory"
+        if type(self.data) is Range:
+            file = f"{self.data} of file {self.path!r}"
         return f"dataset index {self.position}, {file}"
 
 
@@ -263,6 +277,14 @@ class Source:
                 "pair (path or bytes, target)"
             )
         path, target = found
+        data = None
+        if leaf.offered and type(path) is tuple:
+            try:
+                # No bytes are an empty image: 0 would stand for the whole file.
+                data = range_of(path) or b""
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"feedmill_item for index {index!r}: {error}") from None
+            path = path[0]
         position = _position(asked, path)
         if position < 0:
             position += self.n_samples
@@ -270,11 +292,11 @@ class Source:
             raise NotNative(
                 asked, path, f"the dataset had {self.n_samples} samples when iter() was called"
             )
-        if leaf.offered and isinstance(path, (bytes, bytearray, memoryview, np.ndarray)):
+        if data is None and leaf.offered and isinstance(path, _BUFFERS):
             return Item(position, "", bytes(path), target, leaf, index)
         if why := _why_no_path(path):
             raise NotNative(asked, path, why)
-        return Item(position, path, None, target, leaf, index)
+        return Item(position, path, data, target, leaf, index)
 
 
 def _position(index: Any, path: Any) -> int:
