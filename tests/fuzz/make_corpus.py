@@ -26,6 +26,9 @@ def main():
     images = {
         "jpeg": [encoded("JPEG", mode, progressive=progressive)
                  for mode in ("RGB", "L", "CMYK") for progressive in (False, True)],
+        "jpegleap": [encoded("JPEG", mode, restart_marker_blocks=n, subsampling=subsampling)
+                     for mode in ("RGB", "L", "CMYK") for n in (1, 2, 3)
+                     for subsampling in (0, 2)],
         "png": [make_png.make(rng, 23, 17, color, bits, interlaced, before=make_png.ancillary(rng))
                 for color, (_, depths) in make_png.KINDS.items() for bits in depths
                 for interlaced in (False, True)],
