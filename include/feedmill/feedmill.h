@@ -66,7 +66,8 @@ extern "C" {
     X(ERR_DAMAGED, -10, "image is damaged or cut short")                \
     X(ERR_LIMIT, -11, "image or file exceeds a limit")                  \
     X(ERR_UNAVAILABLE, -12, "facility is not available on this system") \
-    X(ERR_CANCELLED, -13, "operation was cancelled")
+    X(ERR_CANCELLED, -13, "operation was cancelled")                    \
+    X(ERR_DEVICE, -14, "a call of the GPU's runtime failed")
 
 typedef enum fm_status {
 #define FM_X(name, value, text) FM_##name = value,
@@ -374,6 +375,40 @@ FM_API void fm_cache_usage_get(fm_cache *cache, fm_cache_usage *out);
 /* After the loaders that were given it. Accepts NULL and a pointer to NULL; sets *cache to NULL. */
 FM_API void fm_cache_close(fm_cache **cache);
 
+/*
+ * Where batches are delivered. With a device, they are copied from the slots, which are page-locked
+ * at open, to memory that the consumer offers (fm_loader_offer()), by a stream and a thread of the
+ * loader's own. FM_DEVICE_HOST needs no GPU: targets are ordinary memory, streams are not looked
+ * at, a copy is complete when next() returns. It is what the others must equal.
+ */
+typedef enum fm_device_kind {
+    FM_DEVICE_NONE = 0, /* batches are lent slots */
+    FM_DEVICE_HOST = 1,
+    FM_DEVICE_CUDA = 2 /* needs the plug-in libfeedmill_cuda.so, which is looked for beside this
+                          library, or is what the environment's FEEDMILL_CUDA_LIBRARY names */
+} fm_device_kind;
+
+typedef struct fm_device_config {
+    fm_device_kind kind; /* default FM_DEVICE_NONE */
+    int32_t index;       /* of the GPU, as torch counts them; default 0 */
+    /* Slots hold uint8 in NHWC, which crosses the bus, and the device makes of it what `transform`
+     * says, with the same bits as the CPU: default true. Not where a transform erases
+     * (RANDOM_ERASING), with arrays or where the result is FM_UINT8: these come as the CPU made
+     * them. fm_loader_converts() tells. */
+    bool convert;
+    /* next() leaves it to the caller to make his stream wait (fm_loader_wait()), so that he can
+     * record events around that; default false. */
+    bool defer_wait;
+} fm_device_config;
+
+/*
+ * Whether a device of this kind can be used here, and how many there are (n_devices may be NULL).
+ * FM_ERR_UNAVAILABLE: no plug-in, no driver or no device; the message says which. It does not
+ * touch a device and takes none of its memory.
+ */
+FM_API FM_CHECK_RESULT int fm_device_count(fm_device_kind kind, int32_t *n_devices,
+                                           fm_error *error);
+
 typedef struct fm_config {
     size_t struct_bytes; /* sizeof(fm_config), set by fm_config_init() */
     fm_transform transform;
@@ -400,6 +435,7 @@ typedef struct fm_config {
     fm_allocator allocator;    /* default: aligned memory of the C library, no handover */
     uint32_t sample_records;   /* of the latest samples to keep; default 0; most 2^24 */
     fm_cache *cache;           /* files in memory, the caller's; default NULL */
+    fm_device_config device;   /* not together with an allocator; default: none */
 } fm_config;
 
 /* Fills *config with the defaults named above. */
@@ -413,7 +449,8 @@ typedef struct fm_loader fm_loader;
  * Opens a loader: checks the configuration, allocates all slots and starts all threads.
  * On failure *out is NULL and nothing is left behind.
  * FM_ERR_ARGUMENT, FM_ERR_NOMEM, FM_ERR_BUDGET (three slots do not fit; the message names the
- * bytes needed), FM_ERR_THREAD, FM_ERR_UNAVAILABLE (io_uring demanded and refused).
+ * bytes needed), FM_ERR_THREAD, FM_ERR_UNAVAILABLE (io_uring demanded and refused; a device
+ * demanded, and there is no plug-in, driver or device), FM_ERR_DEVICE.
  * The pixels' code is the best that the CPU has up to AVX2. FEEDMILL_CPU=scalar, sse41, avx2 or
  * avx512 in the environment chooses another, as far as the CPU has it (other names:
  * FM_ERR_ARGUMENT); avx512 has run in an emulator only. The results are always the same.
@@ -475,6 +512,8 @@ FM_API FM_CHECK_RESULT int fm_loader_finish(fm_loader *loader, fm_error *error);
  * Of a loader with arrays: labels is NULL, and `images` is where the batch's memory begins, in
  * which fm_loader_section() finds each array's rows; without images among them channels, height and
  * width are 0.
+ * Of a loader with a device: images and labels are those of the target that the batch was copied
+ * to (fm_loader_offer()), which is the caller's again; there is nothing to release.
  */
 typedef struct fm_batch {
     void *images;
@@ -485,6 +524,7 @@ typedef struct fm_batch {
     bool copied;         /* images are a copy, not a slot */
     uint64_t number;     /* counts from 0 in its epoch */
     void *memory_handle; /* with handover: the allocator's handle, now the caller's */
+    void *target_user;   /* with a device: the target's `user` */
     void *loan;          /* private; NULL: nothing to release */
 } fm_batch;
 
@@ -492,8 +532,11 @@ typedef struct fm_batch {
  * The next batch in order. Blocks for at most timeout_ns (negative: without limit).
  * FM_OK: *batch is filled. FM_END: the epoch is over. FM_AGAIN: the time is over, or no batch is
  * waiting and fm_loader_finish() was not called. FM_FALLBACK: see fm_loader_fallback().
- * A bad sample's error (FM_ERR_READ, FORMAT, KIND, DAMAGED, LIMIT) comes in place of its batch;
- * the following call goes on with the following batch.
+ * With a device, FM_OK says that the batch's copy is queued; fm_loader_wait() has more.
+ * FM_ERR_STATE: no target is on offer. FM_ERR_DEVICE, with the call that failed: the loader takes
+ * no more batches to the device, and next() returns it again; close the loader. A bad sample's
+ * error (FM_ERR_READ, FORMAT, KIND, DAMAGED, LIMIT) comes in place of its batch; the following call
+ * goes on with the following batch.
  */
 FM_API FM_CHECK_RESULT int fm_loader_next(fm_loader *loader, int64_t timeout_ns, fm_batch *batch,
                                           fm_error *error);
@@ -502,10 +545,62 @@ FM_API FM_CHECK_RESULT int fm_loader_next(fm_loader *loader, int64_t timeout_ns,
 FM_API void fm_batch_release(fm_batch *batch);
 
 /*
+ * With a device: memory on it for one batch, and the stream in whose order it may be used.
+ *
+ * `images` takes batch_size samples, `labels` as many (fm_loader_target_bytes()); a batch of fewer
+ * samples leaves the rest as it is. With arrays `images` takes what the memory of a batch is, and
+ * labels is NULL. `stream` is the one on which the memory was allocated, as the handle of the
+ * device's driver (torch.cuda.Stream.cuda_stream); NULL: the legacy default stream. Whatever had
+ * been queued there before the offer may still use the memory: the copy begins after it.
+ */
+typedef struct fm_target {
+    void *images;
+    size_t image_bytes; /* of the memory there; less than needed is FM_ERR_ARGUMENT */
+    int64_t *labels;
+    size_t label_bytes;
+    void *stream;
+    void *user; /* handed back in fm_batch.target_user */
+} fm_target;
+
+/* Bytes that a target needs; either pointer may be NULL. 0 without a device. */
+FM_API void fm_loader_target_bytes(const fm_loader *loader, size_t *image_bytes,
+                                   size_t *label_bytes);
+
+/*
+ * Offers memory for a batch to come: batches get the targets in the order of the offers, each that
+ * next() returns with FM_OK takes one. Offered ahead, a batch crosses the bus while the consumer
+ * computes on the one before: keep two on offer, and offer another before each next().
+ * Does not block, nor wait for the device. Consumer's thread; an epoch must have been started.
+ * Ownership: the memory is the loader's until next() has handed it out, or fm_loader_stop(),
+ * fm_loader_start() or fm_loader_close() has returned; only then may it be freed, in the order of
+ * `stream`, which has been made to wait where a copy to it still runs.
+ * FM_AGAIN: as many are on offer as the loader takes (prefetch_batches + 2, at most 32).
+ * FM_ERR_STATE: no device, no epoch, or `stream` is being captured into a graph. FM_ERR_ARGUMENT,
+ * FM_ERR_DEVICE.
+ */
+FM_API FM_CHECK_RESULT int fm_loader_offer(fm_loader *loader, const fm_target *target,
+                                           fm_error *error);
+
+/* Targets on offer: those that next() has not handed out. Consumer's thread. */
+FM_API size_t fm_loader_n_offered(const fm_loader *loader);
+
+/*
+ * Makes `stream` wait, on the device, for the copy of the batch that next() returned last, and
+ * returns at once. next() does it for the stream of the target's offer, unless defer_wait is set; a
+ * stream that uses the batch besides needs a call of its own. Consumer's thread, before the next
+ * next(). FM_ERR_STATE: there is no such batch, or `stream` is being captured into a graph (the
+ * call may be repeated when that has ended). FM_ERR_DEVICE.
+ */
+FM_API FM_CHECK_RESULT int fm_loader_wait(fm_loader *loader, void *stream, fm_error *error);
+
+/* Whether slots hold uint8 in NHWC that the device converts (fm_device_config.convert). */
+FM_API bool fm_loader_converts(const fm_loader *loader);
+
+/*
  * After next() returned FM_FALLBACK: the sample that the caller must finish. He either writes the
- * sample to out (channels x height x width values of the plan's dtype, in its layout) and calls
- * fm_loader_fallback_done() with FM_OK, or gives an error status, upon which next() drops that
- * sample's batch and returns it.
+ * sample to out (channels x height x width values of `dtype`, in `layout`: the plan's, or, where
+ * the device converts, uint8 and NHWC) and calls fm_loader_fallback_done() with FM_OK, or gives an
+ * error status, upon which next() drops that sample's batch and returns it.
  */
 typedef struct fm_fallback {
     int64_t index;
@@ -518,6 +613,8 @@ typedef struct fm_fallback {
     uint64_t offset_bytes, range_bytes; /* as submitted */
     void *out;
     size_t out_bytes;
+    fm_dtype dtype;
+    fm_layout layout;
     fm_error error; /* why the sample was not taken */
 } fm_fallback;
 FM_API FM_CHECK_RESULT int fm_loader_fallback(fm_loader *loader, fm_fallback *out);

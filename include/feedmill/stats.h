@@ -27,8 +27,8 @@ extern "C" {
     X(cpu_queue_transform_ns, "... which were transforming other samples")                        \
     X(decode_ns, "it was being decoded")                                                          \
     X(transform_ns, "it was being resized, flipped, normalized and stored")                       \
-    X(slot_wait_ns, "it had its bytes, and all batch slots were in use: the consumer holds them") \
-    X(h2d_ns, "its batch was being copied to the GPU")                                            \
+    X(slot_wait_ns, "it had its bytes, and all batch slots were in use, by consumer or copies")   \
+    X(h2d_ns, "its batch was complete, and its copy to the GPU not yet queued")                   \
     X(starved_ns, "a decode thread had work and no core: other threads, or a quota")              \
     X(python_ns, "the caller had not asked for it yet, or finished it himself (Pillow)")          \
     X(unattributed_ns, "none of these")
@@ -81,6 +81,9 @@ typedef struct fm_blame {
     X(n_slots, "batch slots in the ring")                                                      \
     X(slot_bytes, "bytes of one slot")                                                         \
     X(read_depth, "files the reader may have in flight")                                       \
+    X(h2d_batches, "batches whose copy to the device was queued")                              \
+    X(h2d_bytes, "bytes of those copies")                                                      \
+    X(pinned_bytes, "bytes of batch slots that are page-locked")                               \
     X(cache_files, "files in the cache")                                                       \
     X(cache_bytes, "memory that the cache takes")
 

@@ -43,6 +43,7 @@ void fm_config_init(fm_config *config) {
     config->prefetch_batches = 4;
     config->max_file_bytes = 256 * MIB;
     config->max_image_pixels = 89478485;
+    config->device.convert = true;
 }
 
 static int refuse_u64(fm_error *error, const char *field, uint64_t value, uint64_t low,
@@ -184,7 +185,10 @@ int fm_config_resolve(const fm_config *config, fm_config *out, fm_plan *plan, ui
                             config->struct_bytes, sizeof(*config), FM_VERSION_STRING);
     }
     *out = *config;
-    int status = check_arrays(&out->arrays, &out->transform, error);
+    int status =
+        config->device.kind ? fm_device_count(config->device.kind, NULL, error) : FM_OK;
+    if (status) return status;
+    status = check_arrays(&out->arrays, &out->transform, error);
     if (status) return status;
     if (out->n_samples == 0)
         out->n_samples = out->arrays.n ? least_rows(&out->arrays) : out->source.n_samples;

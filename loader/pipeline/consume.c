@@ -213,6 +213,8 @@ int fm_loader_fallback(fm_loader *loader, fm_fallback *out) {
         .data_bytes = task->cached ? 0 : task->data_bytes,
         .out = (uint8_t *)task->group->slot->memory + task->position * plan->sample_bytes,
         .out_bytes = plan->sample_bytes,
+        .dtype = plan->dtype,
+        .layout = plan->layout,
     };
     describe(task, &out->error);
     return FM_OK;
