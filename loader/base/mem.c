@@ -39,6 +39,30 @@ void fm_mem_trim(void *block, size_t n_kept, size_t n_bytes) {
     if (from < to) (void)madvise((void *)from, to - from, MADV_DONTNEED);
 }
 
+static size_t whole_pages(size_t n_bytes) {
+    const size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
+    return (n_bytes + page_bytes - 1) / page_bytes * page_bytes;
+}
+
+void *fm_mem_map(fm_mem_counter *counter, size_t n_bytes) {
+    const size_t bytes = whole_pages(n_bytes ? n_bytes : 1);
+    if (bytes < n_bytes) return NULL;
+    void *const pages =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == MAP_FAILED) return NULL;
+    /* Where the kernel refuses, a fork while a device reads is as it would be without. */
+    (void)madvise(pages, bytes, MADV_DONTFORK);
+    if (counter) {
+        atomic_fetch_add_explicit(&counter->n_blocks, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&counter->n_bytes, bytes, memory_order_relaxed);
+    }
+    return pages;
+}
+
+void fm_mem_unmap(void *pages, size_t n_bytes) {
+    if (pages) (void)munmap(pages, whole_pages(n_bytes ? n_bytes : 1));
+}
+
 char *fm_mem_strdup(fm_mem_counter *counter, const char *text) {
     const size_t bytes = strlen(text) + 1;
     char *const copy = fm_mem_alloc(counter, bytes, 1);

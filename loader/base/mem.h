@@ -31,6 +31,14 @@ void fm_mem_free(void *block);
  * hold now is lost.
  */
 void fm_mem_trim(void *block, size_t n_kept, size_t n_bytes);
+/*
+ * n_bytes in whole pages of their own, zero, for devices that read them behind the CPU's back: a
+ * forked child does not have them, so that the parent never gets another page in place of one that
+ * a device knows. NULL when out of memory.
+ */
+void *fm_mem_map(fm_mem_counter *counter, size_t n_bytes);
+/* The same n_bytes. Accepts NULL. */
+void fm_mem_unmap(void *pages, size_t n_bytes);
 /* A copy of a string; NULL when out of memory. */
 char *fm_mem_strdup(fm_mem_counter *counter, const char *text);
 

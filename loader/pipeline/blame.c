@@ -124,6 +124,7 @@ fm_blame fm_blame_wait(const fm_timeline *line, uint64_t since_ns, uint64_t from
         out = scale(&whole, cursor_ns - since_ns, waited_ns);
     }
     out.python_ns += advance(&cursor_ns, line->returned_ns, to_ns);
+    out.h2d_ns = advance(&cursor_ns, line->queued_ns, to_ns);
     out.unattributed_ns += advance(&cursor_ns, to_ns, to_ns);
     return out;
 }

@@ -21,6 +21,7 @@ typedef struct fm_timeline {
     uint64_t claimed_ns;   /* a decode thread took it */
     uint64_t finished_ns;
     uint64_t returned_ns;  /* the caller finished the samples that nobody else could; 0: none */
+    uint64_t queued_ns;    /* its batch's copy to the device was queued; 0: there is none */
     fm_work queued;        /* of all threads, while it waited for buffers and for the claim */
     fm_work own;           /* its own, from the claim to the end */
     uint64_t throttled_ns; /* since since_ns: no thread of the process was allowed a core */

@@ -7,6 +7,7 @@
 #include "pipeline/pixels.h"
 #include "pipeline/plain.h"
 #include "pipeline/rows.h"
+#include "pipeline/stage.h"
 #include "read/reader.h"
 #include "ring/ring.h"
 
@@ -77,6 +78,10 @@ static int check_fields(const fm_config *c, fm_error *error) {
     }
     if (c->allocator.handover && !c->allocator.alloc) {
         return fm_error_set(error, FM_ERR_ARGUMENT, "allocator: handover needs alloc and free");
+    }
+    if (c->device.kind != FM_DEVICE_NONE && c->allocator.alloc) {
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "allocator: with a device, slots are memory that it can copy from");
     }
     if (c->cache && !fm_cache_is_ours(c->cache)) {
         return fm_error_set(error, FM_ERR_FORKED,
@@ -175,8 +180,8 @@ static int check_arrays(const fm_arrays *arrays, const fm_transform *transform, 
     return fm_array_image_init(&image, arrays, transform, error);
 }
 
-int fm_config_resolve(const fm_config *config, fm_config *out, fm_plan *plan, uint32_t *n_slots,
-                      fm_error *error) {
+int fm_config_resolve(const fm_config *config, fm_config *out, fm_plan *plan, fm_plan *result,
+                      uint32_t *n_slots, fm_error *error) {
     if (!config) return fm_error_set(error, FM_ERR_ARGUMENT, "config is NULL");
     if (config->struct_bytes != sizeof(*config)) {
         return fm_error_set(error, FM_ERR_ARGUMENT,
@@ -185,10 +190,7 @@ int fm_config_resolve(const fm_config *config, fm_config *out, fm_plan *plan, ui
                             config->struct_bytes, sizeof(*config), FM_VERSION_STRING);
     }
     *out = *config;
-    int status =
-        config->device.kind ? fm_device_count(config->device.kind, NULL, error) : FM_OK;
-    if (status) return status;
-    status = check_arrays(&out->arrays, &out->transform, error);
+    int status = check_arrays(&out->arrays, &out->transform, error);
     if (status) return status;
     if (out->n_samples == 0)
         out->n_samples = out->arrays.n ? least_rows(&out->arrays) : out->source.n_samples;
@@ -206,6 +208,9 @@ int fm_config_resolve(const fm_config *config, fm_config *out, fm_plan *plan, ui
         status = fm_plain_init(plan, out, error);
     else if (!status && (!out->arrays.n || out->arrays.images))
         status = fm_plan_init(plan, &out->transform, error);
+    *result = *plan;
+    if (!status)
+        status = fm_stage_plan(&out->device, &out->transform, out->arrays.n > 0, plan, error);
     if (!status) status = fit_budget(out, plan, n_slots, error);
     /* The plan holds what it needs; the caller's arrays may go. */
     out->transform = (fm_transform){0};

@@ -10,9 +10,10 @@
 
 /*
  * Fills *out from *config with every default resolved, the slots and read buffers fitted into the
- * memory budget (*n_slots), and *plan. FM_ERR_ARGUMENT, FM_ERR_BUDGET.
+ * memory budget (*n_slots), the plan of what slots hold and that of what is delivered (*result),
+ * which differ where a device converts. FM_ERR_ARGUMENT, FM_ERR_BUDGET.
  */
-int fm_config_resolve(const fm_config *config, fm_config *out, fm_plan *plan, uint32_t *n_slots,
-                      fm_error *error);
+int fm_config_resolve(const fm_config *config, fm_config *out, fm_plan *plan, fm_plan *result,
+                      uint32_t *n_slots, fm_error *error);
 
 #endif

@@ -13,9 +13,11 @@ static void pop_group(fm_loader *loader) {
     loader->head = (loader->head + 1) % loader->config.prefetch_batches;
     loader->n_groups--;
     loader->n_with_slot--;
+    fm_stage_wake(&loader->stage);
     fm_run_assign_slots(loader);
 }
 
+/* memory: of the slot; NULL: the batch is on a device. */
 static void fill_batch(const fm_loader *loader, const fm_group *group, void *memory,
                        fm_batch *batch) {
     const bool has_images = !loader->arrays || loader->config.arrays.images;
@@ -25,11 +27,11 @@ static void fill_batch(const fm_loader *loader, const fm_group *group, void *mem
         .channels = has_images ? (uint32_t)loader->plan.channels : 0,
         .height = (uint32_t)loader->plan.out_height,
         .width = (uint32_t)loader->plan.out_width,
-        .dtype = loader->plan.dtype,
-        .layout = loader->plan.layout,
+        .dtype = loader->result.dtype,
+        .layout = loader->result.layout,
         .number = group->number,
     };
-    if (loader->arrays) return;
+    if (loader->arrays || !memory) return;
     batch->labels = (const int64_t *)((const uint8_t *)memory + loader->ring->label_offset);
     memcpy((uint8_t *)memory + loader->ring->label_offset, group->labels,
            group->n_samples * sizeof(int64_t));
@@ -38,6 +40,10 @@ static void fill_batch(const fm_loader *loader, const fm_group *group, void *mem
 /* Unlocked: a complete group is the consumer's alone. Its slot is lent, copied or handed over. */
 static int hand_out(fm_loader *loader, fm_group *group, fm_batch *batch, fm_error *error) {
     fm_ring *const ring = loader->ring;
+    if (loader->stage.calls) {
+        fill_batch(loader, group, NULL, batch);
+        return fm_stage_hand_out(loader, batch, error);
+    }
     fill_batch(loader, group, group->slot->memory, batch);
     fm_ring_lock(ring);
     const bool handover = ring->allocator.handover;
@@ -80,10 +86,14 @@ static int deliver(fm_loader *loader, fm_group *group, fm_batch *batch, fm_error
         return status;
     }
     fm_ring_lock(loader->ring);
-    if (!batch->loan || batch->copied) fm_ring_give_back(loader->ring, group->slot);
+    /* A slot whose copy to the device was queued is not the group's any more. */
+    if (loader->stage.calls)
+        fm_stage_taken(&loader->stage);
+    else if (!batch->loan || batch->copied)
+        fm_ring_give_back(loader->ring, group->slot);
     loader->sums.batches++;
     loader->sums.samples += group->n_samples;
-    const uint64_t ready_ns = group->ready_ns;
+    const uint64_t ready_ns = fm_group_ready_ns(group);
     if (group->number == 0) {
         loader->sums.first_batches++;
         loader->sums.first_batch_ns += ready_ns - loader->started_ns;
@@ -139,14 +149,22 @@ static int handle_rejected(fm_loader *loader, fm_group *group, fm_error *error) 
     return drop_failed(loader, group, error);
 }
 
-/* Locked. Waits until the oldest group is complete; false: the time is over. */
+/* Locked. There is something to do for the consumer: a batch, a sample to finish, an error. */
+static bool is_settled(const fm_loader *loader, const fm_group *group) {
+    const fm_stage *const stage = &loader->stage;
+    if (!stage->calls) return group->n_left == 0;
+    return stage->error.status || fm_stage_n_ahead(stage) > 0 ||
+           (group->n_left == 0 && group->n_rejected > 0);
+}
+
+/* Locked. Waits until the oldest group is settled; false: the time is over. */
 static bool wait_for_group(fm_loader *loader, const fm_group *group, int64_t timeout_ns) {
     const uint64_t deadline_ns = fm_clock_ns() + (uint64_t)(timeout_ns < 0 ? 0 : timeout_ns);
-    while (group->n_left > 0) {
+    while (!is_settled(loader, group)) {
         if (timeout_ns < 0) {
             pthread_cond_wait(&loader->ring->ready, &loader->ring->mutex);
         } else if (fm_cond_wait_until(&loader->ring->ready, &loader->ring->mutex, deadline_ns)) {
-            return group->n_left == 0;
+            return is_settled(loader, group);
         }
     }
     return true;
@@ -175,13 +193,18 @@ int fm_loader_next(fm_loader *loader, int64_t timeout_ns, fm_batch *batch, fm_er
         loader->request_ns = 0;
         return FM_END;
     }
+    if (loader->stage.calls && fm_loader_n_offered(loader) == 0)
+        return fm_error_set(error, FM_ERR_STATE,
+                            "no target is on offer for the next batch: offer one first");
     fm_group *const group = fm_group_at(loader, 0);
     fm_ring_lock(loader->ring);
     fm_record_request(loader);
-    const bool complete = wait_for_group(loader, group, timeout_ns);
+    const bool settled = wait_for_group(loader, group, timeout_ns);
     loader->waited_until_ns = fm_clock_ns();
+    status = fm_stage_report(&loader->stage, error);
     fm_ring_unlock(loader->ring);
-    if (!complete) return FM_AGAIN;
+    if (status) return status;
+    if (!settled) return FM_AGAIN;
     status = group->n_rejected ? handle_rejected(loader, group, error)
                                : deliver(loader, group, batch, error);
     return status;
@@ -260,6 +283,7 @@ int fm_loader_fallback_done(fm_loader *loader, int status, fm_error *error) {
         count_fallback(&loader->sums, task->cause);
         task->cause = 0;
         if (--group->n_rejected == 0) group->ready_ns = group->returned_ns = now_ns;
+        fm_stage_wake(&loader->stage);
     }
     fm_ring_unlock(loader->ring);
     return FM_OK;
@@ -330,12 +354,13 @@ void fm_loader_stats(fm_loader *loader, fm_stats *out) {
         out->cache_files = usage.n_files;
         out->cache_bytes = usage.used_bytes;
     }
-    out->threads_created = loader->n_workers + reader.n_threads;
+    out->threads_created = loader->n_workers + reader.n_threads + loader->stage.thread.running;
     out->allocations = atomic_load_explicit(&loader->counter.n_blocks, memory_order_relaxed);
     out->allocated_bytes = atomic_load_explicit(&loader->counter.n_bytes, memory_order_relaxed);
     out->n_threads = loader->n_workers;
     out->n_slots = loader->ring->n_slots;
     out->slot_bytes = loader->ring->slot_bytes;
+    if (loader->stage.calls) out->pinned_bytes = out->n_slots * out->slot_bytes;
     snprintf(out->reader, sizeof(out->reader), "%s", reader.name);
     snprintf(out->reader_reason, sizeof(out->reader_reason), "%s", reader.reason);
     const fm_worker *const worker = &loader->workers[0];

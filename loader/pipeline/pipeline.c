@@ -182,6 +182,18 @@ static void open_throttle(fm_loader *loader) {
     fm_throttle_open(&loader->throttle, n_cpus < n_busy ? n_cpus : n_busy);
 }
 
+static int open_ring(fm_loader *loader, uint32_t n_slots, fm_error *error) {
+    const size_t label_bytes = loader->arrays ? 0 : loader->config.batch_size * sizeof(int64_t);
+    fm_pinned *const pinned = &loader->stage.pinned;
+    const fm_allocator allocator =
+        loader->stage.calls ? fm_pinned_allocator(pinned) : loader->config.allocator;
+    const int status = fm_ring_open(&loader->ring, n_slots, loader->batch_bytes, label_bytes,
+                                    &allocator, &loader->counter, error);
+    if (!status || !pinned->error.status) return status;
+    if (error) *error = pinned->error;
+    return pinned->error.status;
+}
+
 int fm_loader_open(fm_loader **out, const fm_config *config, fm_error *error) {
     fm_error_clear(error);
     if (!out) return fm_error_set(error, FM_ERR_ARGUMENT, "out is NULL");
@@ -192,15 +204,14 @@ int fm_loader_open(fm_loader **out, const fm_config *config, fm_error *error) {
     if (!loader) return fm_error_set(error, FM_ERR_NOMEM, "no memory for a loader");
     loader->pid = getpid();
     uint32_t n_slots = 0;
-    int status = fm_config_resolve(config, &loader->config, &loader->plan, &n_slots, error);
+    int status =
+        fm_config_resolve(config, &loader->config, &loader->plan, &loader->result, &n_slots, error);
     if (!status) status = take_arrays(loader, error);
     if (!status) status = take_header(loader, error);
     if (!status) status = alloc_groups(loader, error);
-    if (!status) {
-        const size_t label_bytes = loader->arrays ? 0 : loader->config.batch_size * sizeof(int64_t);
-        status = fm_ring_open(&loader->ring, n_slots, loader->batch_bytes, label_bytes,
-                              &loader->config.allocator, &loader->counter, error);
-    }
+    if (!status) status = fm_stage_open(loader, error);
+    if (!status) status = open_ring(loader, n_slots, error);
+    if (!status) status = fm_stage_start(loader, error);
     if (!status && !loader->arrays) status = open_reader(loader, error);
     if (!status) status = open_workers(loader, error);
     if (!status) open_throttle(loader);
@@ -256,7 +267,9 @@ void fm_loader_close(fm_loader **pointer) {
     }
     fm_mem_free(loader->workers);
     fm_throttle_close(&loader->throttle);
+    fm_stage_quiesce(loader);
     fm_ring_close(loader->ring);
+    fm_stage_close(loader);
     free_groups(loader);
     fm_mem_free(loader);
 }
@@ -292,9 +305,11 @@ int fm_loader_stop(fm_loader *loader, fm_error *error) {
     /* A worker leaves at its next rows, in the decoder as well; only reads may be stuck for good.
      */
     const uint64_t deadline_ns = fm_clock_ns() + STOP_LIMIT_NS;
-    while (loader->n_active > 0 || (loader->n_reading > 0 && fm_clock_ns() < deadline_ns))
+    while (loader->n_active > 0 || loader->stage.busy ||
+           (loader->n_reading > 0 && fm_clock_ns() < deadline_ns))
         fm_cond_wait_until(&loader->ring->idle, &loader->ring->mutex,
                            fm_clock_ns() + STOP_LIMIT_NS / 20);
+    fm_stage_drop(loader);
     if (loader->n_reading > 0) {
         loader->broken = true;
         status = fm_error_set(error, FM_ERR_READ,
@@ -305,6 +320,7 @@ int fm_loader_stop(fm_loader *loader, fm_error *error) {
         drop_groups(loader);
         atomic_store(&loader->cancelled, false);
     }
+    if (!status) status = fm_stage_report(&loader->stage, error);
     fm_ring_unlock(loader->ring);
     return status;
 }
@@ -438,7 +454,7 @@ void fm_group_begin(fm_loader *loader, fm_group *group) {
     group->n_rejected = 0;
     group->slot = NULL;
     group->sizes = 0;
-    group->ready_ns = group->returned_ns = group->slot_ns = 0;
+    group->ready_ns = group->returned_ns = group->slot_ns = group->queued_ns = 0;
     group->submitted_ns = fm_clock_ns();
     group->failed = false;
 }

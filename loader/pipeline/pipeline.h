@@ -28,6 +28,7 @@
 #include "pipeline/config.h"
 #include "pipeline/pixels.h"
 #include "pipeline/rows.h"
+#include "pipeline/stage.h"
 #include "read/reader.h"
 #include "ring/ring.h"
 
@@ -71,6 +72,7 @@ typedef struct fm_group {
     uint64_t ready_ns;               /* locked: when n_left became 0 */
     fm_task *last;                   /* locked: the task that made it so */
     uint64_t returned_ns;            /* locked: when the caller finished the last rejected one */
+    uint64_t queued_ns;              /* locked: when its copy to the device was queued; 0: not */
     uint64_t submitted_ns;           /* when it came */
     uint64_t slot_ns, released_ns;   /* locked: when it got the slot; when that became free */
     fm_work slot_work;               /* locked: the loader's sum when it got the slot */
@@ -104,7 +106,8 @@ typedef enum fm_epoch_state { FM_EPOCH_NONE, FM_EPOCH_OPEN, FM_EPOCH_FINISHED } 
 struct fm_loader {
     /* Fixed after open. */
     fm_config config;
-    fm_plan plan;
+    fm_plan plan;   /* of what slots hold */
+    fm_plan result; /* of what is delivered: the same, unless the device converts */
     pid_t pid;
     fm_mem_counter counter;
     fm_ring *ring;
@@ -124,6 +127,7 @@ struct fm_loader {
     size_t batch_bytes;    /* of a batch's images or sections */
     uint32_t n_workers;
     bool broken; /* consumer: reads are stuck; only close is left */
+    fm_stage stage;
 
     /* Locked. */
     fm_group *groups; /* [config.prefetch_batches], a circle */
@@ -238,6 +242,11 @@ static inline fm_task *fm_group_pop(fm_group *group) {
     group->with_bytes[size] = task->next;
     if (!task->next) group->sizes &= ~(1u << size);
     return task;
+}
+
+/* Locked. When a batch could be handed out. */
+static inline uint64_t fm_group_ready_ns(const fm_group *group) {
+    return group->queued_ns > group->ready_ns ? group->queued_ns : group->ready_ns;
 }
 
 static inline fm_group *fm_group_at(fm_loader *loader, uint32_t nth) {

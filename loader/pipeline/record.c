@@ -10,6 +10,7 @@
 
 /* Locked. Batches at the front that could be delivered right now. */
 static uint32_t count_ready(fm_loader *loader) {
+    if (loader->stage.calls) return fm_stage_n_ahead(&loader->stage);
     uint32_t n = 0;
     for (; n < loader->n_groups; n++) {
         const fm_group *const group = fm_group_at(loader, n);
@@ -62,6 +63,7 @@ static fm_timeline timeline_of(const fm_loader *loader, const fm_group *group) {
         .claimed_ns = task->claimed_ns,
         .finished_ns = task->finished_ns, /* 0: it was rejected when it had its bytes */
         .returned_ns = group->returned_ns,
+        .queued_ns = group->queued_ns,
         .own = task->own,
     };
     const fm_work *since = line.slot_ns > line.bytes_ns ? &group->slot_work : &task->offered;
@@ -129,7 +131,7 @@ void fm_record_step(fm_loader *loader, const fm_group *group) {
         .request_ns = loader->request_ns,
         .last_index = group->last->index,
     };
-    step->data_wait_ns = add_data_wait(loader, group, group->ready_ns, &step->blame);
+    step->data_wait_ns = add_data_wait(loader, group, fm_group_ready_ns(group), &step->blame);
     set_return(loader, step);
     loader->request_ns = 0;
 }

@@ -24,7 +24,10 @@ void fm_run_assign_slots(fm_loader *loader) {
     bool any_work = false;
     while (loader->n_with_slot < loader->n_groups) {
         fm_group *const group = fm_group_at(loader, loader->n_with_slot);
+        const bool wanted = loader->ring->wanted;
         group->slot = fm_ring_acquire(loader->ring);
+        /* Copies that hold slots may be done. */
+        if (!group->slot && !wanted) fm_stage_wake(&loader->stage);
         if (!group->slot) break;
         group->slot_ns = fm_clock_ns();
         group->released_ns = group->slot->free_ns;
@@ -66,6 +69,7 @@ static void finish(fm_loader *loader, fm_task *task) {
     group->last = task;
     group->ready_ns = task->finished_ns ? task->finished_ns : fm_clock_ns();
     if (group == fm_group_at(loader, 0)) pthread_cond_signal(&loader->ring->ready);
+    fm_stage_wake(&loader->stage);
 }
 
 /* Locked. */

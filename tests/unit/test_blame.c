@@ -183,12 +183,28 @@ static uint64_t any_ns(uint64_t *seed) {
     return word % 5 == 0 ? 0 : (word >> 8) >> (16 + word % 40);
 }
 
+static void what_follows_the_batch_is_the_way_to_the_device(void **state) {
+    (void)state;
+    const fm_timeline line = {.submitted_ns = 1 * MS,
+                              .bytes_ns = 1 * MS,
+                              .slot_ns = 1 * MS,
+                              .claimed_ns = 1 * MS,
+                              .finished_ns = 10 * MS,
+                              .own = {.decode_ns = 9 * MS},
+                              .queued_ns = 14 * MS};
+    const fm_blame blame = fm_blame_wait(&line, 0, 8 * MS, 14 * MS);
+    assert_int_equal(blame.h2d_ns, 4 * MS);
+    assert_int_equal(blame.python_ns + blame.decode_ns + blame.unattributed_ns, 2 * MS);
+    assert_int_equal(blame_sum_ns(&blame), 6 * MS);
+}
+
 /* Whatever the stamps, even out of order: the pieces are the wait, to the nanosecond. */
 static void pieces_are_the_wait(void **state) {
     (void)state;
     uint64_t seed = 1;
     for (int i = 0; i < 200000; i++) {
         fm_timeline line = {any_ns(&seed),
+                            any_ns(&seed),
                             any_ns(&seed),
                             any_ns(&seed),
                             any_ns(&seed),
@@ -218,6 +234,7 @@ int main(void) {
         cmocka_unit_test(a_quota_that_stops_reads_is_starvation),
         cmocka_unit_test(rows_of_a_mapped_file_wait_for_storage),
         cmocka_unit_test(work_is_what_the_thread_had_a_core_for),
+        cmocka_unit_test(what_follows_the_batch_is_the_way_to_the_device),
         cmocka_unit_test(pieces_are_the_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,100 @@
+/*
+ * Values are looked up, not computed: the result has the table's bits, whatever the GPU's arithmetic.
+ *
+ * The table travels as the kernel's argument (3 KiB of the 4 that one may have), and each block
+ * brings it to its shared memory, where threads may look up different values at the same time.
+ */
+#include "device/cuda/convert.h"
+
+#define THREADS 256
+/* Pixels of one thread, where a sample's divide evenly: 12 bytes in, whole words out. */
+#define GROUP 4
+
+struct table {
+    uint32_t bits[3][256];
+};
+
+/* N values that are written at once. */
+template <typename Value, int N> struct alignas(sizeof(Value) * N) run {
+    Value values[N];
+};
+
+template <typename Value, int Channels, bool Packed, int N>
+__global__ void __launch_bounds__(THREADS)
+    convert(const table all, const uint8_t *__restrict__ from, Value *__restrict__ to,
+            const uint64_t n_px, const uint64_t n_groups) {
+    __shared__ Value shared[Channels][256];
+    for (unsigned i = threadIdx.x; i < Channels * 256; i += THREADS)
+        shared[i / 256][i % 256] = (Value)all.bits[i / 256][i % 256];
+    __syncthreads();
+    const uint64_t step = (uint64_t)gridDim.x * THREADS;
+    for (uint64_t group = (uint64_t)blockIdx.x * THREADS + threadIdx.x; group < n_groups;
+         group += step) {
+        const uint64_t first_px = group * N; /* of the whole batch */
+        union {
+            uint8_t bytes[N * Channels];
+            uint32_t words[(N * Channels + 3) / 4];
+        } in;
+        if (N % 4 == 0) {
+            const uint32_t *const words = (const uint32_t *)(from + first_px * Channels);
+            for (int i = 0; i < N * Channels / 4; i++) in.words[i] = words[i];
+        } else {
+            for (int i = 0; i < N * Channels; i++) in.bytes[i] = from[first_px * Channels + i];
+        }
+        const uint64_t sample = first_px / n_px, px = first_px - sample * n_px;
+        for (int part = 0; part < Channels; part++) {
+            run<Value, N> out;
+            for (int i = 0; i < N; i++) {
+                /* The part-th N values: of one channel, or of pixels as they lie. */
+                const int at = Packed ? part * N + i : i * Channels + part;
+                out.values[i] = shared[at % Channels][in.bytes[at]];
+            }
+            Value *const place = Packed ? to + first_px * Channels + part * N
+                                        : to + (sample * Channels + part) * n_px + px;
+            *(run<Value, N> *)place = out;
+        }
+    }
+}
+
+template <typename Value, int Channels, bool Packed, int N>
+static cudaError_t launch(const fm_device_format *format, const uint8_t *from, Value *to,
+                          uint32_t n_samples, cudaStream_t stream) {
+    table all;
+    for (int channel = 0; channel < 3; channel++)
+        for (int value = 0; value < 256; value++)
+            all.bits[channel][value] = format->bits[channel][value];
+    uint64_t n_px = format->n_px, n_groups = n_samples * n_px / N;
+    /* Enough blocks to fill any GPU, and few enough that bringing the table costs nothing. */
+    const uint64_t n_needed = (n_groups + THREADS - 1) / THREADS;
+    const unsigned n_blocks = (unsigned)(n_needed < 1024 ? n_needed : 1024);
+    void *arguments[] = {&all, &from, &to, &n_px, &n_groups};
+    return cudaLaunchKernel((const void *)convert<Value, Channels, Packed, N>, dim3(n_blocks),
+                            dim3(THREADS), arguments, 0, stream);
+}
+
+template <typename Value, int N>
+static cudaError_t choose(const fm_device_format *format, const uint8_t *from, Value *to,
+                          uint32_t n_samples, cudaStream_t stream) {
+    if (format->channels == 1) return launch<Value, 1, true, N>(format, from, to, n_samples, stream);
+    if (format->layout == FM_NHWC)
+        return launch<Value, 3, true, N>(format, from, to, n_samples, stream);
+    return launch<Value, 3, false, N>(format, from, to, n_samples, stream);
+}
+
+template <typename Value>
+static cudaError_t convert_to(const fm_device_format *format, const uint8_t *from, Value *to,
+                              uint32_t n_samples, cudaStream_t stream) {
+    const uintptr_t run_bytes = sizeof(Value) * GROUP;
+    const bool whole = format->n_px % GROUP == 0 && (uintptr_t)from % 4 == 0 &&
+                       (uintptr_t)to % run_bytes == 0;
+    return whole ? choose<Value, GROUP>(format, from, to, n_samples, stream)
+                 : choose<Value, 1>(format, from, to, n_samples, stream);
+}
+
+extern "C" cudaError_t fm_cuda_convert(const fm_device_format *format, const uint8_t *from,
+                                       void *to, uint32_t n_samples, cudaStream_t stream) {
+    if (n_samples == 0 || format->n_px == 0) return cudaSuccess;
+    if (format->dtype == FM_FLOAT32)
+        return convert_to(format, from, (uint32_t *)to, n_samples, stream);
+    return convert_to(format, from, (uint16_t *)to, n_samples, stream);
+}
