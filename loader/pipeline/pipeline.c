@@ -320,9 +320,8 @@ int fm_loader_stop(fm_loader *loader, fm_error *error) {
         drop_groups(loader);
         atomic_store(&loader->cancelled, false);
     }
-    if (!status) status = fm_stage_report(&loader->stage, error);
     fm_ring_unlock(loader->ring);
-    return status;
+    return status ? status : fm_stage_check(loader, error);
 }
 
 static int take_order(fm_loader *loader, const fm_epoch *epoch, fm_error *error) {
@@ -359,6 +358,7 @@ int fm_loader_start(fm_loader *loader, const fm_epoch *epoch, fm_error *error) {
     int status = fm_loader_check(loader, error);
     if (!status && !epoch) status = fm_error_set(error, FM_ERR_ARGUMENT, "epoch is NULL");
     if (!status) status = fm_loader_stop(loader, error);
+    if (!status) status = fm_stage_check(loader, error);
     if (!status) status = take_order(loader, epoch, error);
     if (status) return status;
     if (loader->occurrences)

@@ -273,6 +273,14 @@ int fm_stage_report(const fm_stage *stage, fm_error *error) {
     return stage->error.status;
 }
 
+int fm_stage_check(fm_loader *loader, fm_error *error) {
+    if (!loader->stage.calls) return FM_OK;
+    fm_ring_lock(loader->ring);
+    const int status = fm_stage_report(&loader->stage, error);
+    fm_ring_unlock(loader->ring);
+    return status;
+}
+
 int fm_stage_hand_out(fm_loader *loader, fm_batch *batch, fm_error *error) {
     fm_stage *const stage = &loader->stage;
     const uint32_t lane = index_of(stage, stage->n_taken);

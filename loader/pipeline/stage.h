@@ -57,8 +57,9 @@ typedef struct fm_stage {
 int fm_stage_plan(const fm_device_config *config, const fm_transform *transform, bool has_arrays,
                   fm_plan *plan, fm_error *error);
 
-/* The error that the stage met, if it did; locked, or consumer. FM_OK without a device. */
-int fm_stage_report(const fm_stage *stage, fm_error *error);
+/* The error that the stage met, if it did. FM_OK without a device. */
+int fm_stage_report(const fm_stage *stage, fm_error *error);   /* locked */
+int fm_stage_check(struct fm_loader *loader, fm_error *error); /* not locked */
 
 /* Before the ring: the device, and an allocator for the ring's slots. */
 int fm_stage_open(struct fm_loader *loader, fm_error *error);

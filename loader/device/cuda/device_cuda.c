@@ -26,10 +26,10 @@ typedef struct driver {
     int (*context_pop)(void **context);
 } driver;
 
-typedef struct lane {
+typedef struct lane_events {
     cudaEvent_t marked; /* the consumer's stream has come so far */
     cudaEvent_t copied;
-} lane;
+} lane_events;
 
 struct fm_device {
     fm_device_format format;
@@ -40,7 +40,7 @@ struct fm_device {
     cudaStream_t stream; /* NULL: not yet */
     uint8_t *staging;    /* memory of the device for the uint8 of one batch; NULL: none */
     uint32_t n_lanes;
-    lane lanes[];
+    lane_events lanes[];
 };
 
 /* What a call returned, as a status. */
@@ -141,7 +141,7 @@ static int cuda_count(int32_t *n_devices, fm_error *error) {
 
 static int open_lanes(fm_device *device, uint32_t n_lanes, fm_error *error) {
     for (; device->n_lanes < n_lanes; device->n_lanes++) {
-        lane *const lane = &device->lanes[device->n_lanes];
+        lane_events *const lane = &device->lanes[device->n_lanes];
         int status = check(cudaEventCreateWithFlags(&lane->marked, cudaEventDisableTiming),
                            "cudaEventCreateWithFlags", error);
         if (status) return status;
@@ -246,7 +246,8 @@ static int cuda_open(fm_device **out, const fm_device_options *options, fm_error
     if (options->index < 0 || options->index >= n_devices)
         return fm_error_set(error, FM_ERR_ARGUMENT, "device index %d: there are %d GPUs, from 0",
                             (int)options->index, (int)n_devices);
-    fm_device *device = fm_mem_zalloc(NULL, 1, sizeof(*device) + options->n_lanes * sizeof(lane));
+    fm_device *device =
+        fm_mem_zalloc(NULL, 1, sizeof(*device) + options->n_lanes * sizeof(lane_events));
     if (!device) return fm_error_set(error, FM_ERR_NOMEM, "no memory for a device");
     device->format = options->format;
     device->index = options->index;
@@ -320,7 +321,7 @@ static int cuda_mark(fm_device *device, uint32_t lane, void *stream, fm_error *e
     return leave(device, mode, status, error);
 }
 
-static int queue_copy(fm_device *device, const lane *lane, const fm_device_job *job,
+static int queue_copy(fm_device *device, const lane_events *lane, const fm_device_job *job,
                       fm_error *error) {
     const cudaStream_t stream = device->stream;
     const bool convert = device->format.convert;
@@ -382,10 +383,13 @@ static int cuda_poll(fm_device *device, uint32_t lane, fm_error *error) {
 
 static int cuda_sync(fm_device *device, uint32_t lane, fm_error *error) {
     capture_mode mode;
-    int status = enter(device, &mode, error);
-    if (status) return status;
-    status = check(cudaEventSynchronize(device->lanes[lane].copied), "cudaEventSynchronize", error);
-    return leave(device, mode, status, error);
+    const int entered = enter(device, &mode, error);
+    /* Also where that failed: who calls this is about to use the memory for something else. */
+    int status = check(cudaEventSynchronize(device->lanes[lane].copied), "cudaEventSynchronize",
+                       entered ? NULL : error);
+    /* The failure may be of something else, which came up meanwhile. */
+    if (status) (void)cudaStreamSynchronize(device->stream);
+    return entered ? entered : leave(device, mode, status, error);
 }
 
 FM_API const fm_device_calls *fm_device_calls_cuda(void);
