@@ -103,3 +103,31 @@ fm_stage_mutant(forgotten_drop unordered
   "stage->n_taken = stage->n_queued;")
 fm_stage_mutant(hasty_close "slot reused"
   "stage->calls->sync(stage->device, index_of(stage, stage->n_done), NULL)" "FM_OK")
+
+# The kernel's source on the CPU.
+include(CheckLanguage)
+check_language(CXX)
+if(CMAKE_CXX_COMPILER)
+  enable_language(CXX)
+  add_executable(check_convert unit/check_convert.cpp ${FM_ROOT}/loader/device/device_host.c
+    ${FM_ROOT}/loader/base/error.c ${FM_ROOT}/loader/base/mem.c)
+  target_include_directories(check_convert PRIVATE ${FM_ROOT}/include ${FM_ROOT}/loader support/stub_cuda)
+  target_link_libraries(check_convert PRIVATE fm_flags)
+  add_test(NAME check_convert COMMAND check_convert)
+  set_tests_properties(check_convert PROPERTIES LABELS unit TIMEOUT ${FM_TEST_TIMEOUT})
+endif()
+
+# The real thing.
+if(FM_HAVE_CUDA)
+  add_executable(test_cuda gpu/test_cuda.c)
+  target_include_directories(test_cuda PRIVATE ${FM_ROOT}/loader support ${FM_CMOCKA_INCLUDE})
+  target_link_libraries(test_cuda PRIVATE fm_objects fm_flags ${FM_CMOCKA} CUDA::cudart_static)
+  add_dependencies(test_cuda feedmill_cuda)
+  add_test(NAME test_cuda COMMAND test_cuda)
+  set_tests_properties(test_cuda PROPERTIES
+    ENVIRONMENT "FM_MKJPEG=$<TARGET_FILE:mkjpeg>;FEEDMILL_CUDA_LIBRARY=$<TARGET_FILE:feedmill_cuda>")
+else()
+  add_test(NAME test_cuda COMMAND sh -c
+    "echo 'skipped: no nvcc, or a sanitizer is on: the plug-in for GPUs was not built'; exit 77")
+endif()
+set_tests_properties(test_cuda PROPERTIES LABELS gpu SKIP_RETURN_CODE 77 TIMEOUT 300)

@@ -24,6 +24,10 @@
 
 #include "base/error.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define FM_DEVICE_VERSION 1u
 /* The plug-in's one exported function, of the type fm_device_plugin. */
 #define FM_DEVICE_SYMBOL "fm_device_calls_cuda"
@@ -100,5 +104,9 @@ void fm_device_convert(const fm_device_format *format, const fm_device_job *job)
  * version; FM_ERR_ARGUMENT: no such kind. A plug-in that was loaded stays loaded.
  */
 int fm_device_find(fm_device_kind kind, const fm_device_calls **out, fm_error *error);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -5,7 +5,7 @@ set -eu
 failed=0
 complain() { echo "$1"; failed=1; }
 
-for file in $(find loader -name '*.[ch]' | sort); do
+for file in $(find loader -name '*.[ch]' -o -name '*.cu' | sort); do
     room=$(echo "$file" | cut -d/ -f2)
     for seen in $(sed -n 's/^#include "\([a-z0-9_]*\)\/.*/\1/p' "$file" | sort -u); do
         case "$seen" in
@@ -30,6 +30,7 @@ only jpeglib.h loader/decode/jpeg.c loader/decode/jpeg_mem.c
 only jerror.h loader/decode/jpeg.c loader/decode/jpeg_mem.c
 only spng.h loader/decode/png.c
 only webp/decode.h loader/decode/webp.c
+only cuda_runtime_api.h loader/device/cuda/convert.h
 only immintrin.h loader/transform/x86/target.h
 
 grep -rn '#include "\(base\|read\|decode\|transform\|ring\|pipeline\|source\)/' pytorch_ext benchmarks/bench_pipeline.c &&
