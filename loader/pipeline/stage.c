@@ -297,7 +297,7 @@ int fm_stage_hand_out(fm_loader *loader, fm_batch *batch, fm_error *error) {
         if (status) return status;
     }
     batch->images = target->images;
-    batch->labels = target->labels;
+    batch->labels = loader->arrays ? NULL : target->labels;
     batch->target_user = target->user;
     return FM_OK;
 }
