@@ -634,6 +634,13 @@ cudaError_t fm_cuda_convert(const fm_device_format *format, const uint8_t *from,
     return failing ? cudaErrorUnknown : cudaSuccess;
 }
 
+cudaError_t fm_cuda_convert_load(const fm_device_format *format) {
+    (void)format;
+    BEGIN_NAMED("cudaFuncGetAttributes")
+    need_context("cudaFuncGetAttributes");
+    END
+}
+
 /* ---- the test's side ------------------------------------------------------------------------- */
 
 static void stub_finish(int device, void *handle) {

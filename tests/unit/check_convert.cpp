@@ -21,6 +21,8 @@ static void __syncthreads() {}
 
 #include "device/cuda/convert.h"
 
+struct cudaFuncAttributes {};
+static cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *, const void *) { return cudaSuccess; }
 static cudaError_t cudaLaunchKernel(const void *kernel, dim3 n_blocks, dim3 n_threads,
                                     void **arguments, size_t shared_bytes, cudaStream_t stream);
 
@@ -67,8 +69,9 @@ static void check(fm_dtype dtype, fm_layout layout, uint32_t channels, uint64_t 
     job.n_bytes = n;
     job.n_samples = n_samples;
     fm_device_convert(&format, &job);
-    const cudaError_t result =
-        fm_cuda_convert(&format, in.data(), got.data() + shift, n_samples, nullptr);
+    cudaError_t result = fm_cuda_convert_load(&format);
+    if (result == cudaSuccess)
+        result = fm_cuda_convert(&format, in.data(), got.data() + shift, n_samples, nullptr);
     if (result == cudaSuccess && got == want) return;
     n_failed++;
     printf("differs: dtype %d, layout %d, %u channels, %u x %llu pixels, %zu bytes off\n", dtype,

@@ -56,45 +56,58 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
+/* One batch to convert; from NULL: the kernel is only loaded. */
+struct job {
+    const fm_device_format *format;
+    const uint8_t *from;
+    void *to;
+    uint32_t n_samples;
+    cudaStream_t stream;
+};
+
 template <typename Value, int Channels, bool Packed, int N>
-static cudaError_t launch(const fm_device_format *format, const uint8_t *from, Value *to,
-                          uint32_t n_samples, cudaStream_t stream) {
+static cudaError_t launch(const job &job) {
+    const void *const kernel = (const void *)convert<Value, Channels, Packed, N>;
+    cudaFuncAttributes attributes;
+    if (!job.from) return cudaFuncGetAttributes(&attributes, kernel);
     table all;
     for (int channel = 0; channel < 3; channel++)
         for (int value = 0; value < 256; value++)
-            all.bits[channel][value] = format->bits[channel][value];
-    uint64_t n_px = format->n_px, n_groups = n_samples * n_px / N;
+            all.bits[channel][value] = job.format->bits[channel][value];
+    const uint8_t *from = job.from;
+    Value *to = (Value *)job.to;
+    uint64_t n_px = job.format->n_px, n_groups = job.n_samples * n_px / N;
     /* Enough blocks to fill any GPU, and few enough that bringing the table costs nothing. */
     const uint64_t n_needed = (n_groups + THREADS - 1) / THREADS;
     const unsigned n_blocks = (unsigned)(n_needed < 1024 ? n_needed : 1024);
     void *arguments[] = {&all, &from, &to, &n_px, &n_groups};
-    return cudaLaunchKernel((const void *)convert<Value, Channels, Packed, N>, dim3(n_blocks),
-                            dim3(THREADS), arguments, 0, stream);
+    return cudaLaunchKernel(kernel, dim3(n_blocks), dim3(THREADS), arguments, 0, job.stream);
 }
 
-template <typename Value, int N>
-static cudaError_t choose(const fm_device_format *format, const uint8_t *from, Value *to,
-                          uint32_t n_samples, cudaStream_t stream) {
-    if (format->channels == 1) return launch<Value, 1, true, N>(format, from, to, n_samples, stream);
-    if (format->layout == FM_NHWC)
-        return launch<Value, 3, true, N>(format, from, to, n_samples, stream);
-    return launch<Value, 3, false, N>(format, from, to, n_samples, stream);
+template <typename Value, int N> static cudaError_t choose(const job &job) {
+    if (job.format->channels == 1) return launch<Value, 1, true, N>(job);
+    if (job.format->layout == FM_NHWC) return launch<Value, 3, true, N>(job);
+    return launch<Value, 3, false, N>(job);
 }
 
-template <typename Value>
-static cudaError_t convert_to(const fm_device_format *format, const uint8_t *from, Value *to,
-                              uint32_t n_samples, cudaStream_t stream) {
-    const uintptr_t run_bytes = sizeof(Value) * GROUP;
-    const bool whole = format->n_px % GROUP == 0 && (uintptr_t)from % 4 == 0 &&
-                       (uintptr_t)to % run_bytes == 0;
-    return whole ? choose<Value, GROUP>(format, from, to, n_samples, stream)
-                 : choose<Value, 1>(format, from, to, n_samples, stream);
+template <typename Value> static cudaError_t choose_group(const job &job) {
+    const bool whole = job.format->n_px % GROUP == 0 && (uintptr_t)job.from % 4 == 0 &&
+                       (uintptr_t)job.to % (sizeof(Value) * GROUP) == 0;
+    return whole ? choose<Value, GROUP>(job) : choose<Value, 1>(job);
+}
+
+static cudaError_t run_job(const job &job) {
+    return job.format->dtype == FM_FLOAT32 ? choose_group<uint32_t>(job)
+                                           : choose_group<uint16_t>(job);
 }
 
 extern "C" cudaError_t fm_cuda_convert(const fm_device_format *format, const uint8_t *from,
                                        void *to, uint32_t n_samples, cudaStream_t stream) {
     if (n_samples == 0 || format->n_px == 0) return cudaSuccess;
-    if (format->dtype == FM_FLOAT32)
-        return convert_to(format, from, (uint32_t *)to, n_samples, stream);
-    return convert_to(format, from, (uint16_t *)to, n_samples, stream);
+    return run_job(job{format, from, to, n_samples, stream});
+}
+
+extern "C" cudaError_t fm_cuda_convert_load(const fm_device_format *format) {
+    /* All kernels of a file come together: one tells about the others, too. */
+    return run_job(job{format, nullptr, nullptr, 0, nullptr});
 }

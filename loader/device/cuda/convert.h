@@ -17,6 +17,10 @@ extern "C" {
 cudaError_t fm_cuda_convert(const fm_device_format *format, const uint8_t *from, void *to,
                             uint32_t n_samples, cudaStream_t stream);
 
+/* Brings the kernels for a format to the current device, which takes time and memory there. Fails
+ * where they were not compiled for such a GPU. */
+cudaError_t fm_cuda_convert_load(const fm_device_format *format);
+
 #ifdef __cplusplus
 }
 #endif

@@ -176,6 +176,9 @@ static int open_inside(fm_device *device, const fm_device_options *options, fm_e
         status = check(cudaMalloc(&staging, options->max_bytes), "cudaMalloc", error);
     if (status) return status;
     device->staging = staging;
+    if (device->format.convert)
+        status = check(fm_cuda_convert_load(&device->format), "cudaFuncGetAttributes", error);
+    if (status) return status;
     return open_lanes(device, options->n_lanes, error);
 }
 
