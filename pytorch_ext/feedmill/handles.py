@@ -13,6 +13,7 @@ import numpy as np
 
 from feedmill._ops import native
 from feedmill.counting.accounts import Account, Source
+from feedmill.counting.gpu_stalls import GpuStalls
 from feedmill.counting.records import (
     KEPT_STEPS,
     SAMPLE_DTYPE,
@@ -192,6 +193,7 @@ class Handles(Account):
     """
 
     def __init__(self) -> None:
+        self.gpu = GpuStalls()
         self._pid = os.getpid()
         # Held while the list is replaced or an idle entry taken; re-entrant, for signal handlers.
         self._lock = threading.RLock()
@@ -280,12 +282,15 @@ class Handles(Account):
     def counters(self) -> dict[str, Any]:
         """The counters of all native loaders of this process, summed."""
         self._forget_after_fork()
-        return sum_counters([entry.counters() for entry in self._entries])
+        counters = sum_counters([entry.counters() for entry in self._entries])
+        return {**counters, **self.gpu.counters()}
 
     def steps(self) -> np.ndarray:
         """The latest step records of all native loaders, one loader after the other."""
         self._forget_after_fork()
-        return _join_steps([entry.read().steps for entry in self._entries])
+        steps = _join_steps([entry.read().steps for entry in self._entries])
+        self.gpu.fill(steps)
+        return steps
 
     def slow_samples(self) -> list[SlowSample]:
         """The slowest samples of all native loaders, each index once."""

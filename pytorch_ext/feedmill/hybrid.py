@@ -275,6 +275,8 @@ class HybridDataLoaderIter(_BaseDataLoaderIter):
     def __next__(self) -> Any:
         with self._lock:
             request_ns = time.monotonic_ns()
+            gpu = self._counters.gpu
+            mark = gpu.request(request_ns)
             try:
                 data = waiting(super().__next__)
             except StopIteration:
@@ -282,6 +284,7 @@ class HybridDataLoaderIter(_BaseDataLoaderIter):
                 self._recorder.end_epoch()
                 raise
             return_ns = time.monotonic_ns()
+            gpu.returned(mark, return_ns)
             self._counters.add_step(self._epoch, request_ns, return_ns, self._decode_share)
             self._recorder.tick(return_ns)
             return data

@@ -171,6 +171,8 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         self._key, self._epoch_word = epoch.key, epoch.word
         self._counters = inside.python_counters
         self._recorder = inside.recorder
+        self._gpu = self._handles.gpu
+        self._gpu.begin_epoch()
         self._iter_began_ns = inside.iter_began_ns
         self._iter_ns = 0
         self._verifier: Verifier | None = None
@@ -340,12 +342,15 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
     def _next_data(self) -> Any:
         with self._lock:
             try:
+                mark = self._gpu.request(time.monotonic_ns())
                 if self._handle is not None:
                     self._handle.step_request()
                 if self._interrupted:
                     self._recover()
                 data = self._next_batch()
-                self._recorder.tick(time.monotonic_ns(), len(self._arrived.items))
+                return_ns = time.monotonic_ns()
+                self._recorder.tick(return_ns, len(self._arrived.items))
+                self._gpu.returned(mark, return_ns)
                 self._handle.step_return()
                 self._arrived = None
                 return data

@@ -19,7 +19,7 @@ import torch
 from feedmill import watch
 from feedmill.commands import cli
 from feedmill.counting.accounts import StepCounters
-from feedmill.counting.records import KEPT_STEPS, PHASES, SAMPLE_DTYPE, STEP_DTYPE
+from feedmill.counting.records import CAUSES, KEPT_STEPS, PHASES, SAMPLE_DTYPE, STEP_DTYPE
 from feedmill.log import recorder as log
 from feedmill.log.reader import read_log
 from helpers import log_lines, native_loader
@@ -83,7 +83,7 @@ def test_two_epochs(numbered, file, options):
     assert len(records["step"]) == 10
     for name in ("host_wait_ns", "data_wait_ns"):
         assert sum(step[name] for step in records["step"]) == getattr(stats, name)
-    for name in NAMES[NAMES.index("storage_ns") :]:
+    for name in CAUSES:
         assert sum(step[name] for step in records["step"]) == getattr(stats, f"wait_{name}")
     # Of the first epoch's end and the second one's.
     assert [(one["batches"], one["samples"]) for one in records["stats"]] == [(5, 40), (10, 80)]

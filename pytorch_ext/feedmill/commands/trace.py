@@ -6,6 +6,7 @@ track "pid", "tid". Each loader is a process of its own in it, with these tracks
 - training loop: each step's wait, within it its causes one after the other (what is known of them
   is how long each was, not when), and the script's work until the next request;
 - batches ready: how many there were at each request;
+- GPU stall: for how long the GPU stood still for want of a step's batch, where that was measured;
 - from the "system" lines: CPUs of the process, CPU of the host, memory, reads from storage, GPUs.
 
 Where the log has samples, also:
@@ -210,6 +211,9 @@ class _Process:
         after = [step["request_ns"] for step in steps[1:]]
         for step, end_ns in itertools.zip_longest(steps, after):
             yield self._counter("batches ready", step["request_ns"], step["ready_batches"])
+            if step["gpu_known"]:
+                stall_ms = step["gpu_stall_ns"] / 1e6
+                yield self._counter("GPU stall, ms", step["request_ns"], stall_ms)
             request_ns = step["request_ns"]
             return_ns = request_ns + step["host_wait_ns"]
             known = {name: step[name] for name in ("step", "epoch", "n_samples")}

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from feedmill.counting.gpu_stalls import GpuStalls
 from feedmill.counting.records import BOUNDARY, FIRST, KEPT_STEPS, SAMPLE_DTYPE, STEADY, STEP_DTYPE
 from feedmill.host.surroundings import Clock
 
@@ -37,7 +38,8 @@ class Source:
         raise NotImplementedError
 
     def unlogged_steps(self) -> np.ndarray:
-        """Records of STEP_DTYPE from number logged_steps on, as far as they are kept."""
+        """Records of STEP_DTYPE from number logged_steps on, as far as they are kept, in the order
+        of their requests and without what the GPU says of them. They may be changed."""
         raise NotImplementedError
 
     def unlogged_samples(self) -> tuple[int, np.ndarray]:
@@ -47,8 +49,13 @@ class Source:
 
 
 class Account:
-    """Counters and steps of something, for whoever wants to know them when it is gone."""
+    """Counters and steps of something, for whoever wants to know them when it is gone.
 
+    Attributes:
+        gpu: what the GPU waited for in those steps, as far as there is one.
+    """
+
+    gpu: GpuStalls
     # Called with counters(), steps() and slow_samples() when this object goes, perhaps by the
     # garbage collector in the middle of anything: it must wait for no lock.
     on_end: Callable[[dict[str, Any], np.ndarray, list[Any]], None] | None = None
@@ -89,6 +96,7 @@ class StepCounters(Account, Source):
 
     def __init__(self) -> None:
         Source.__init__(self)
+        self.gpu = GpuStalls()
         self.clock = Clock()  # started by the first epoch
         self._pid = os.getpid()
         self._n_epochs = 0
@@ -108,6 +116,7 @@ class StepCounters(Account, Source):
         self.clock.start()
         self._n_epochs += 1
         self._last_return_ns = 0
+        self.gpu.begin_epoch()
         return self._n_epochs - 1
 
     def add_step(
@@ -156,12 +165,15 @@ class StepCounters(Account, Source):
             "wait_decode_ns": decode_ns,
             "wait_python_ns": wait_ns - decode_ns,
             "wall_ns": self._wall_ns,
+            **self.gpu.counters(),
         }
 
     def steps(self) -> np.ndarray:
         # Read once: another thread may be counting.
         n, steps = self._n_batches, self._steps
-        return np.roll(steps, -(n % len(steps))) if n > len(steps) else steps[:n].copy()
+        steps = np.roll(steps, -(n % len(steps))) if n > len(steps) else steps[:n].copy()
+        self.gpu.fill(steps)
+        return steps
 
     def sources(self) -> list[Source]:
         return [self]

@@ -8,13 +8,18 @@ import numpy as np
 
 from feedmill._ops import native
 
-# One a step; fields as FM_STEP_FIELDS and FM_BLAME_FIELDS of feedmill/stats.h say.
-STEP_DTYPE = np.dtype(native.STEP_FIELDS)
+# One a step, as a native loader records it; fields as FM_STEP_FIELDS and FM_BLAME_FIELDS of
+# feedmill/stats.h say.
+_NATIVE_STEP_DTYPE = np.dtype(native.STEP_FIELDS)
+# ... and what a GPU says of it, see gpu_stalls: known only where gpu_known is 1.
+STEP_DTYPE = np.dtype([
+    *native.STEP_FIELDS, ("gpu_stall_ns", "u8"), ("gpu_copy_ns", "u8"), ("gpu_known", "u8"),
+])
 # One a sample; FM_SAMPLE_RECORD_FIELDS.
 SAMPLE_DTYPE = np.dtype(native.SAMPLE_FIELDS)
 
 # What a wait is made of: together these fields of a step are its data_wait_ns, exactly.
-CAUSES = STEP_DTYPE.names[STEP_DTYPE.names.index("last_index") + 1 :]
+CAUSES = _NATIVE_STEP_DTYPE.names[_NATIVE_STEP_DTYPE.names.index("last_index") + 1 :]
 
 # Values of a step's phase.
 FIRST, BOUNDARY, STEADY = range(3)
@@ -25,11 +30,19 @@ KEPT_STEPS = 65536
 
 def native_steps(handle: Any, start: int = 0) -> np.ndarray:
     """Steps from number `start` on that a native loader (_native.Loader) keeps, oldest first."""
-    parts = [np.empty(0, STEP_DTYPE)]
-    while len(part := np.frombuffer(handle.steps(start), STEP_DTYPE)):
+    parts = [np.empty(0, _NATIVE_STEP_DTYPE)]
+    while len(part := np.frombuffer(handle.steps(start), _NATIVE_STEP_DTYPE)):
         parts.append(part)
         start = int(part["step"][-1]) + 1
-    return np.concatenate(parts)
+    recorded = np.concatenate(parts)
+    steps = np.zeros(len(recorded), STEP_DTYPE)
+    n_bytes = _NATIVE_STEP_DTYPE.itemsize
+    _as_bytes(steps)[:, :n_bytes] = _as_bytes(recorded)
+    return steps
+
+
+def _as_bytes(records: np.ndarray) -> np.ndarray:
+    return records.view(np.uint8).reshape(len(records), records.dtype.itemsize)
 
 
 def native_samples(handle: Any, start: int) -> tuple[int, np.ndarray]:

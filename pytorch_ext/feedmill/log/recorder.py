@@ -157,11 +157,14 @@ class Recorder:
 
     def _records(self, is_last: bool) -> _Chunk:
         chunk, n_lost = _Chunk(), {"steps": 0, "samples": 0}
-        for source in self._sources():
+        for account, source in self._sources():
             number = self._source_numbers.setdefault(source.uid, len(self._source_numbers))
             steps = source.unlogged_steps()
             if not (is_last or source.is_final):
                 steps = steps[:-1]
+            account.gpu.fill(steps)
+            if not is_last:  # what the GPU says of the others comes later
+                steps = steps[: account.gpu.n_settled(steps)]
             first, samples = source.unlogged_samples()
             n_steps, n_samples = source.logged_steps, first + len(samples)
             if len(steps):
@@ -212,8 +215,8 @@ class Recorder:
     def _counters(self) -> dict[str, Any]:
         return sum_counters([one.counters() for one in self._counted])
 
-    def _sources(self) -> list[Source]:
-        return [source for account in self._accounts for source in account.sources()]
+    def _sources(self) -> list[tuple[Account, Source]]:
+        return [(account, source) for account in self._accounts for source in account.sources()]
 
     # ---- the file --------------------------------------------------------------------------------
 
@@ -248,7 +251,7 @@ class Recorder:
 
     def _log_from_now_on(self) -> None:
         """What was counted before belongs to no log, or to another one."""
-        for source in self._sources():
+        for _, source in self._sources():
             steps, (first, samples) = source.unlogged_steps(), source.unlogged_samples()
             source.logged_samples = first + len(samples)
             if len(steps):

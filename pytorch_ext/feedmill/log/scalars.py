@@ -19,6 +19,8 @@ class _Seen:
     data_wait_ns: int = 0
     samples: int = 0
     native_wall_ns: int = 0
+    gpu_stall_ns: int = 0
+    gpu_wall_ns: int = 0
     request_ns: int = 0
 
 
@@ -35,8 +37,10 @@ def log_scalars(writer: Any, loader: Any, global_step: int, prefix: str = "feedm
 
     Nothing is written where there was no step. The scalars:
 
-    - au: accelerator utilization, 1 less the share of the time that steps waited for data.
+    - au: accelerator utilization, 1 less the share of the time for which the GPU waited for a batch
+      or, where no GPU is in use, that steps waited for data.
     - stall: that share.
+    - gpu_stall_ms: mean of the steps that the GPU's clock measured, where there are any.
     - wait_p50_ms, wait_p99_ms: of the steps' waits for data.
     - images_per_second: natively. On torch's path, and of a watched loader, samples are not
       counted.
@@ -59,6 +63,8 @@ def log_scalars(writer: Any, loader: Any, global_step: int, prefix: str = "feedm
         data_wait_ns=stats.data_wait_ns,
         samples=stats.samples,
         native_wall_ns=stats.wall_ns - stats.torch_wall_ns,
+        gpu_stall_ns=stats.gpu_stall_ns,
+        gpu_wall_ns=stats.gpu_wall_ns,
         request_ns=int(steps["request_ns"].max()),
     )
     _seen[loader] = now
@@ -69,7 +75,11 @@ def log_scalars(writer: Any, loader: Any, global_step: int, prefix: str = "feedm
 def _scalars(seen: _Seen, now: _Seen, steps: np.ndarray) -> dict[str, float]:
     wall_ns = now.wall_ns - seen.wall_ns
     native_wall_ns = now.native_wall_ns - seen.native_wall_ns
-    stall = min(1.0, (now.data_wait_ns - seen.data_wait_ns) / wall_ns) if wall_ns > 0 else 0.0
+    stall_ns = now.data_wait_ns - seen.data_wait_ns
+    if now.gpu_wall_ns > seen.gpu_wall_ns:
+        wall_ns = now.gpu_wall_ns - seen.gpu_wall_ns
+        stall_ns = now.gpu_stall_ns - seen.gpu_stall_ns
+    stall = min(1.0, stall_ns / wall_ns) if wall_ns > 0 else 0.0
     p50_ns, p99_ns = np.percentile(steps["data_wait_ns"], (50, 99))
     scalars = {
         "au": 1 - stall,
@@ -79,6 +89,9 @@ def _scalars(seen: _Seen, now: _Seen, steps: np.ndarray) -> dict[str, float]:
     }
     if now.samples > seen.samples and native_wall_ns > 0:
         scalars["images_per_second"] = (now.samples - seen.samples) / (native_wall_ns / 1e9)
+    measured = steps["gpu_stall_ns"][steps["gpu_known"] > 0]
+    if len(measured):
+        scalars["gpu_stall_ms"] = float(measured.mean()) / 1e6
     for name in CAUSES:
         mean_ns = float(steps[name].mean())
         scalars[f"wait_ms/{name.removesuffix('_ns')}"] = mean_ns / 1e6

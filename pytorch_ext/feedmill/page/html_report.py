@@ -177,6 +177,7 @@ def _section(run: Run, number: int, most_bins: int) -> str:
             _charts(run, number, most_bins),
             _waits_by_cause(run),
             _waits_by_phase(run),
+            _gpu_stalls(run),
             _slowest(run),
         ]
     else:
@@ -359,6 +360,27 @@ def _percentiles(name: str, waits: np.ndarray) -> tuple[str, ...]:
     values = np.percentile(waits, (50, 90, 99, 100), method="higher")
     return (name, f"{len(waits):,}", _ms(int(waits.sum())), _ms(float(waits.mean())),
             *(_ms(float(value)) for value in values))
+
+
+def _gpu_stalls(run: Run) -> str:
+    """What the GPU waited for, by its own clock; nothing where it was not measured."""
+    steps = run.steps[run.steps["gpu_known"] > 0]
+    if not len(steps):
+        return ""
+    total_ns, stalls = max(1, loop_ns(steps)), steps["gpu_stall_ns"]
+    stall_ns, copy_ns = int(stalls.sum()), int(steps["gpu_copy_ns"].sum())
+    rows = [
+        (name, _bar(ns / max(1, stall_ns)), _ms(ns), _ms(ns / len(steps)), percent(ns / total_ns))
+        for name, ns in (("data late", stall_ns - copy_ns), ("copy to the GPU", copy_ns),
+                         ("both", stall_ns))
+    ]
+    return (
+        "<section><h2>How long the GPU stood still for want of a batch</h2>\n"
+        '<p class="how">By its own clock, which stops while it works on what was queued before. '
+        f"{len(steps):,} steps were measured; half of them kept it waiting for no more than "
+        f"{_ms(float(np.median(stalls)))} ms, the longest for {_ms(int(stalls.max()))}.</p>\n"
+        f"{_table(('cause', '', 'ms#', 'a step#', 'of all time#'), rows, 'gpu')}</section>"
+    )
 
 
 def _histogram(waits: np.ndarray) -> str:

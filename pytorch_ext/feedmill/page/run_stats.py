@@ -106,6 +106,13 @@ def _from_steps(run: Run) -> dict[str, Any]:
         "wall_ns": sum(_wall_ns(part) for part in _epochs(steps)),
     }
     values |= {f"wait_{name}": int(steps[name].sum()) for name in CAUSES}
+    measured = steps[steps["gpu_known"] > 0]
+    values |= {
+        "gpu_steps": len(measured),
+        "gpu_stall_ns": int(measured["gpu_stall_ns"].sum()),
+        "gpu_copy_ns": int(measured["gpu_copy_ns"].sum()),
+        "gpu_wall_ns": loop_ns(measured),
+    }
     if path != "native":
         values["torch_batches"] = values["batches"]
         values["torch_wait_ns"] = values["data_wait_ns"]

@@ -38,7 +38,8 @@ class Rates:
         usable_cpus: CPUs that the process may use, by affinity and quota.
         decode_s, transform_s: CPU seconds a sample.
         storage_rate: samples a second that the storage delivers; None: it never was the limit.
-        compute_s: seconds a batch between next() and next(): the training's own.
+        compute_s: seconds a batch between next() and next(): the training's own, on the host or on
+            the GPU, whichever is longer.
         overhead_s: seconds a batch in next() beside the wait for it; the median.
         python_s: seconds a batch that the loop's thread works in next() before the batch is ready
             (Pillow).
@@ -133,6 +134,9 @@ def rates_of(stats: Stats, *, overlaps: bool = True) -> Rates | None:
     step_s = seconds_a_step(steps)
     other_cpus = max(0, stats.process_cpu_ns - stats.worker_cpu_ns) / max(1, stats.elapsed_ns)
     n_batches = max(1, stats.batches - stats.torch_batches)
+    # The mean would count time without a core as the loop's own.
+    overhead_s = float(np.median(steps["overhead_ns"])) / 1e9
+    python_s = stats.fallback_ns / n_batches / 1e9
     return Rates(
         batch_samples=float(steps["n_samples"].mean()),
         n_threads=max(1, stats.n_threads),
@@ -140,10 +144,9 @@ def rates_of(stats: Stats, *, overlaps: bool = True) -> Rates | None:
         decode_s=sample_s * stats.decode_ns / work_ns,
         transform_s=sample_s * stats.transform_ns / work_ns,
         storage_rate=_storage_rate(steps),
-        compute_s=_mean_compute_ns(steps) / 1e9,
-        # The mean would count time without a core as the loop's own.
-        overhead_s=float(np.median(steps["overhead_ns"])) / 1e9,
-        python_s=stats.fallback_ns / n_batches / 1e9,
+        compute_s=max(_mean_compute_ns(steps) / 1e9, gpu_busy_s(steps) - overhead_s - python_s),
+        overhead_s=overhead_s,
+        python_s=python_s,
         other_cpu_s=other_cpus * step_s,
         overlaps=overlaps,
     )
@@ -165,6 +168,15 @@ def capacity_of(stats: Stats) -> Capacity:
 def seconds_a_step(steps: np.ndarray) -> float:
     """Mean time from request to request."""
     return (float(steps["host_wait_ns"].mean()) + _mean_compute_ns(steps)) / 1e9
+
+
+def gpu_busy_s(steps: np.ndarray) -> float:
+    """Mean time a step without that for which the GPU waited for a batch: how long a step takes as
+    far as the GPU is concerned. While it works, the host may be waiting already. 0: not known."""
+    steps = steps[steps["gpu_known"] > 0]
+    if not len(steps):
+        return 0.0
+    return max(0.0, seconds_a_step(steps) - float(steps["gpu_stall_ns"].mean()) / 1e9)
 
 
 def _mean_compute_ns(steps: np.ndarray) -> float:

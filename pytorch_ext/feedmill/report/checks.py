@@ -176,7 +176,7 @@ def small_prefetch(stats: Stats, around: Around) -> Problem | None:
         return None
     steps = stats.steps[(stats.steps["phase"] == STEADY) & (stats.steps["n_samples"] > 0)]
     rates = stats.rates()
-    if len(steps) < _FEW_STEPS or rates is None or stats.steady_wait_share < NO_STALL:
+    if len(steps) < _FEW_STEPS or rates is None or stats.steady_stall_share < NO_STALL:
         return None
     seconds = parts(rates)
     prepare_s = max(value for name, value in seconds.items() if name != LOOP)
@@ -207,7 +207,7 @@ def uneven(stats: Stats, around: Around) -> Problem | None:
 
 
 def too_many_threads(stats: Stats, around: Around) -> Problem | None:
-    if stats.path != "native" or stats.data_wait_share >= NO_STALL:
+    if stats.path != "native" or stats.stall_share >= NO_STALL:
         return None
     rates = stats.rates()
     needed = None if rates is None else threads_needed(rates)
@@ -242,7 +242,7 @@ def neighbours(stats: Stats, around: Around) -> Problem | None:
     others = cpus_of_others(stats)
     if stats.path == "native" and main_cause(stats) == "starved":
         return None  # the verdict says it
-    if stats.data_wait_share < NO_STALL or others <= _TAKEN * stats.usable_cpus:
+    if stats.stall_share < NO_STALL or others <= _TAKEN * stats.usable_cpus:
         return None
     names = f": {process_names(around.neighbours)}" if around.neighbours else ""
     return Problem(
@@ -275,7 +275,7 @@ def few_workers(stats: Stats, around: Around) -> Problem | None:
     n_workers = around.num_workers
     if stats.path not in ("torch", "watched") or n_workers is None or not stats.usable_cpus:
         return None
-    if stats.steady_wait_share < NO_STALL:
+    if stats.steady_stall_share < NO_STALL:
         return None
     has = f"num_workers={n_workers}, and this process may use {cpus(stats.usable_cpus)}"
     if n_workers > stats.usable_cpus:
@@ -311,7 +311,7 @@ def workers_anew(stats: Stats, around: Around) -> Problem | None:
 
 def not_native(stats: Stats, around: Around) -> Problem | None:
     # A reason of the loader's own that is no secret: native="off".
-    if stats.path != "torch" or stats.steady_wait_share < NO_STALL or len(stats.reasons) < 1:
+    if stats.path != "torch" or stats.steady_stall_share < NO_STALL or len(stats.reasons) < 1:
         return None
     if stats.reasons[0].startswith("native="):
         return Problem(

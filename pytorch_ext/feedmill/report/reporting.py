@@ -47,6 +47,7 @@ def _table(stats: Stats) -> list[tuple[str, str]]:
         ("waited", f"{stats.host_wait_ns / 1e9:.3f} s in next(), {stats.data_wait_ns / 1e9:.3f} s "
                    f"of it for data ({percent(stats.data_wait_share)} of the wall time)"),
         *_waits(stats),
+        *_gpu_row(stats),
     ]
     if _n_native_batches(stats):
         rows += _native_rows(stats)
@@ -84,6 +85,18 @@ def _waits(stats: Stats) -> list[tuple[str, str]]:
         if ns > _LEAST_SHARE * total_ns
     ]
     return [*rows, ("causes", ", ".join(causes))] if causes else rows
+
+
+def _gpu_row(stats: Stats) -> list[tuple[str, str]]:
+    if not stats.gpu_steps + stats.gpu_skipped:
+        return []
+    late_ns = stats.gpu_stall_ns - stats.gpu_copy_ns
+    skipped = f", {stats.gpu_skipped:,} not" if stats.gpu_skipped else ""
+    return [("GPU", f"stood still for {stats.gpu_stall_ns / 1e9:.3f} s of "
+                    f"{stats.gpu_wall_ns / 1e9:.2f} s ({percent(stats.gpu_stall_share or 0.0)}) "
+                    f"for want of a batch: {late_ns / 1e9:.3f} s of it data that came late, "
+                    f"{stats.gpu_copy_ns / 1e9:.3f} s copies to the GPU; {stats.gpu_steps:,} steps "
+                    f"measured{skipped}")]
 
 
 def _native_rows(stats: Stats) -> list[tuple[str, str]]:

@@ -11,7 +11,14 @@ import numpy as np
 from feedmill.counting.records import CAUSES, PHASES, SAMPLE_DTYPE, STEP_DTYPE
 from feedmill.counting.sample_errors import SampleError
 from feedmill.report import reporting
-from feedmill.report.capacity import Capacity, Rates, capacity_of, rates_of, seconds_a_step
+from feedmill.report.capacity import (
+    Capacity,
+    Rates,
+    capacity_of,
+    gpu_busy_s,
+    rates_of,
+    seconds_a_step,
+)
 from feedmill.report.targets import Limits
 from feedmill.report.verdict import Around
 
@@ -121,6 +128,16 @@ class Stats:
             included.
         torch_batches, torch_wait_ns, torch_wall_ns: the parts of batches, data_wait_ns and wall_ns
             that belong to epochs on torch's path, or hybrid ones.
+        gpu_steps: steps that the GPU's clock measured, which it does wherever torch.cuda is in use,
+            on each path; of the current device, or that of the DataLoader.
+        gpu_stall_ns: of those, the time for which the GPU had nothing to do, as next() had not
+            returned and what was queued before it was done. Far below host_wait_ns: the host waits
+            while the GPU works. Work in other streams is not seen.
+        gpu_copy_ns: the part of it that the batch's copy to the device took; the rest is data that
+            came late.
+        gpu_wall_ns: the part of wall_ns that belongs to those steps.
+        gpu_skipped: steps that were not measured, as a CUDA graph was being captured, or the host
+            was hundreds of steps ahead.
         first_batches: native epochs whose first batch was delivered.
         iter_ns: of those, the time in iter() before the native epoch began: looking at dataset and
             transforms, making the sampler's iterator, opening a native loader where none is idle.
@@ -170,7 +187,9 @@ class Stats:
             starved_ns: a decode thread had something to do, and no core.
             python_ns: the sampler, Pillow, or on torch's path its workers.
             unattributed_ns: none of these.
-            From storage_ns on they add up to data_wait_ns exactly.
+            From storage_ns to here they add up to data_wait_ns exactly.
+            gpu_stall_ns, gpu_copy_ns: as above, where gpu_known is 1; 0: not measured, or the GPU
+            has not come so far yet.
     """
 
     path: str = "none"
@@ -223,6 +242,11 @@ class Stats:
     torch_batches: int = 0
     torch_wait_ns: int = 0
     torch_wall_ns: int = 0
+    gpu_steps: int = 0
+    gpu_stall_ns: int = 0
+    gpu_copy_ns: int = 0
+    gpu_wall_ns: int = 0
+    gpu_skipped: int = 0
     first_batches: int = 0
     iter_ns: int = 0
     first_batch_ns: int = 0
@@ -290,15 +314,27 @@ class Stats:
 
     @property
     def data_wait_share(self) -> float:
-        """The stall: share of the wall time that the consumer waited for data, 0 to 1. Low is
-        good."""
+        """Share of the wall time that the consumer waited for data, 0 to 1. Low is good."""
         return min(1.0, self.data_wait_ns / self.wall_ns) if self.wall_ns else 0.0
 
     @property
+    def gpu_stall_share(self) -> float | None:
+        """Share of the wall time for which the GPU stood still for want of a batch, 0 to 1. Low is
+        good. None: no GPU was measured."""
+        if not self.gpu_steps:
+            return None
+        return min(1.0, self.gpu_stall_ns / self.gpu_wall_ns) if self.gpu_wall_ns else 0.0
+
+    @property
+    def stall_share(self) -> float:
+        """The stall: gpu_stall_share, or data_wait_share where no GPU was measured."""
+        share = self.gpu_stall_share
+        return self.data_wait_share if share is None else share
+
+    @property
     def au(self) -> float:
-        """MLPerf Storage's accelerator utilization: 1 - data_wait_ns / wall_ns. High is good. A
-        GPU that works on while next() waits is used better than that."""
-        return 1 - self.data_wait_share
+        """MLPerf Storage's accelerator utilization: 1 - stall_share. High is good."""
+        return 1 - self.stall_share
 
     @property
     def steady_wait_share(self) -> float:
@@ -309,9 +345,24 @@ class Stats:
         return min(1.0, float(steps["data_wait_ns"].mean()) / 1e9 / seconds_a_step(steps))
 
     @property
+    def steady_gpu_stall_share(self) -> float | None:
+        """gpu_stall_share of the steady state. None: no GPU was measured in it."""
+        steps = self.steps_of("steady")
+        steps = steps[steps["gpu_known"] > 0]
+        if not len(steps):
+            return None
+        return min(1.0, float(steps["gpu_stall_ns"].mean()) / 1e9 / seconds_a_step(steps))
+
+    @property
+    def steady_stall_share(self) -> float:
+        """stall_share of the steady state."""
+        share = self.steady_gpu_stall_share
+        return self.steady_wait_share if share is None else share
+
+    @property
     def steady_au(self) -> float:
         """au of the steady state."""
-        return 1 - self.steady_wait_share
+        return 1 - self.steady_stall_share
 
     @property
     def steady_images_per_second(self) -> float:
@@ -323,12 +374,14 @@ class Stats:
     @property
     def demand(self) -> float | None:
         """Samples per second that the training step could take from a loader that never lets it
-        wait: samples over compute_ns of the steady state. None: not known, as for torch's path."""
+        wait: samples over compute_ns of the steady state, or over the time that the GPU was not
+        kept waiting, if that is more. None: not known, as for torch's path."""
         steps = self.steps_of("steady")
         steps = steps[(steps["n_samples"] > 0) & (steps["compute_ns"] > 0)]
         if not len(steps):
             return None
-        return float(steps["n_samples"].sum()) / (float(steps["compute_ns"].sum()) / 1e9)
+        step_s = max(float(steps["compute_ns"].mean()) / 1e9, gpu_busy_s(steps))
+        return float(steps["n_samples"].mean()) / step_s
 
     @property
     def capacity(self) -> Capacity:

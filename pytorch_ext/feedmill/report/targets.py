@@ -75,6 +75,10 @@ def _gpu(stats: Stats, around: Around, limits: Limits) -> Target:
         return Target(is_met, "GPU", goal, f"{percent(around.gpu_busy)} busy on average")
     steady = len(stats.steps_of("steady")) > 0
     au = stats.steady_au if steady else stats.au
+    if stats.gpu_steps:
+        is_late = "the GPU runs out of work" if au <= limits.gpu else ""
+        value = f"{percent(au)}: the share of time without a GPU that waits for a batch"
+        return Target(au > limits.gpu, "accelerator utilization (AU)", goal, value, is_late)
     gpu = "how busy the GPU itself is, is not known" if around.uses_cuda else "no GPU is in use"
     return Target(
         au > limits.gpu,

@@ -97,6 +97,9 @@ GENERAL = {
     "step": "One request for a batch: what the training loop does in a round.",
     "wait": "From the request until the batch was ready; 0 where it was ready already. Its parts "
             "are the causes below, which add up to it exactly.",
+    "GPU stall": "Time for which the GPU had done all that was asked of it before a request for a "
+                 "batch, and had nothing more to do, as the batch was late or still being copied. "
+                 "By the GPU's own clock: while a step waits, the GPU may well be at work.",
     "cause": "What the batch's last finished sample was waiting for, while the step waited.",
     "first, boundary, steady": "The loader's first step, the first one of a later epoch, and all "
                                "others.",

@@ -94,14 +94,14 @@ def verdict(stats: Stats, around: Around | None = None) -> str:
     if not stats.batches:
         return "nothing to report: no batch was delivered yet"
     at_start = start_share(stats)
-    if stats.data_wait_share < NO_STALL:
+    if stats.stall_share < NO_STALL:
         return f"no stall: {_waited(stats)}{_spare(stats, around)}"
-    if stats.steady_wait_share < NO_STALL and at_start * stats.data_wait_share < _SHORT_START:
+    if stats.steady_stall_share < NO_STALL and at_start * stats.stall_share < _SHORT_START:
         return (
             f"no stall: {_waited(stats)}, most of it for the first batch of an epoch"
             f"{_spare(stats, around)}"
         )
-    if at_start > _MOSTLY_START and stats.steady_wait_share < _STEADY_STALL:
+    if at_start > _MOSTLY_START and stats.steady_stall_share < _STEADY_STALL:
         return _start(stats)
     if stats.path == "watched":
         return (
@@ -127,6 +127,8 @@ def start_share(stats: Stats) -> float:
 def main_cause(stats: Stats) -> str:
     """What steps waited for most: "decode", "transform", "storage", "starved", "slots", "copy",
     "python" or "unknown"."""
+    if 2 * stats.gpu_copy_ns > stats.gpu_stall_ns:
+        return "copy"
     waits = _waits(stats)
     decode = waits["decode_ns"] + waits["cpu_queue_decode_ns"]
     transform = waits["transform_ns"] + waits["cpu_queue_transform_ns"]
@@ -158,7 +160,9 @@ def _native_steps(stats: Stats) -> np.ndarray:
 
 
 def _waited(stats: Stats) -> str:
-    return f"steps waited {percent(stats.data_wait_share)} of the time for data"
+    text = f"steps waited {percent(stats.data_wait_share)} of the time for data"
+    gpu = stats.gpu_stall_share
+    return text if gpu is None else f"{text}, the GPU {percent(gpu)}"
 
 
 # ---- no stall, or only at the start --------------------------------------------------------------
@@ -378,7 +382,7 @@ def _torch(stats: Stats, around: Around) -> str:
     else:
         why = stats.reasons[0] if stats.reasons else "the reason is not known"
         text = f"fell back to torch: {why}. {_waited(stats)[0].upper()}{_waited(stats)[1:]}"
-    if not stats.batches or stats.data_wait_share < NO_STALL:
+    if not stats.batches or stats.stall_share < NO_STALL:
         return text
     if start_share(stats) > _MOSTLY_START:
         return f"{text}, most of it for the first batch of each epoch"

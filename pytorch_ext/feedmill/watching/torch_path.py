@@ -34,6 +34,8 @@ class _Counted:
 
     def __next__(self) -> Any:
         request_ns = time.monotonic_ns()
+        gpu = self._counters.gpu
+        mark = gpu.request(request_ns)
         try:
             data = waiting(super().__next__)  # type: ignore[misc]
         except StopIteration:
@@ -42,6 +44,7 @@ class _Counted:
                 self._recorder.end_epoch()
             raise
         return_ns = time.monotonic_ns()
+        gpu.returned(mark, return_ns)
         self._counters.add_step(self._counted_epoch, request_ns, return_ns)
         if self._recorder is not None:
             self._recorder.tick(return_ns)

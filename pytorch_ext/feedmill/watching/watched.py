@@ -139,6 +139,8 @@ def _begin(self: _Watched) -> int:
 
 def _next(self: _Watched) -> Any:
     request_ns = time.monotonic_ns()
+    gpu = self._feedmill_counters.gpu
+    mark = gpu.request(request_ns)
     try:
         item = waiting(next, self._feedmill_iterable)
     except StopIteration:
@@ -148,6 +150,7 @@ def _next(self: _Watched) -> Any:
     return_ns = time.monotonic_ns()
     if self._feedmill_epoch is None:
         object.__setattr__(self, "_feedmill_epoch", _begin(self))
+    gpu.returned(mark, return_ns)
     self._feedmill_counters.add_step(self._feedmill_epoch, request_ns, return_ns)
     self._feedmill_recorder.tick(return_ns)
     return item

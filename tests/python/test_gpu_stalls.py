@@ -1,0 +1,455 @@
+"""What the GPU waited for: simulated GPUs whose idle time is known; loaders beside a fake one."""
+
+import copy
+import gc
+import os
+import pickle
+import random
+import sys
+import threading
+import time
+from pathlib import Path
+
+import feedmill
+import helpers
+import numpy as np
+import pytest
+import torch
+from feedmill.counting import gpu_stalls
+from feedmill.counting.accounts import StepCounters
+from feedmill.counting.gpu_stalls import GpuStalls
+from feedmill.log.reader import read_log
+from feedmill.page.html_report import page
+from feedmill.page.run_stats import report_of, stats_of
+from feedmill.report.wording import percent
+from helpers import compose, log_lines, native_loader
+from torchvision import transforms as T
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+from fake_cuda import FakeCuda, FakeStream
+
+MS = 1_000_000
+
+
+class Clock:
+    """Nanoseconds that pass when the test says so."""
+
+    def __init__(self):
+        self.now = 10**9
+
+    def __call__(self):
+        return self.now
+
+    def sleep(self, ns):
+        self.now += int(ns)
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    return FakeCuda().install(monkeypatch)
+
+
+# ---- arithmetic ----------------------------------------------------------------------------------
+
+
+class Training:
+    """A training loop on a simulated GPU.
+
+    Each step: a request; the batch comes after some wait; perhaps a copy of it in another stream,
+    for which the consumer's stream waits; kernels, each launched by the host; perhaps the host
+    waits for the GPU, as loss.item() does.
+    """
+
+    def __init__(self, monkeypatch, seed, n_steps, gap_us):
+        self.random = random.Random(seed)
+        self.n_steps, self.gap_us = n_steps, gap_us
+        self.has_copies = self.random.random() < 0.5
+        self.sync_share = self.random.choice([0, 0, 0.1, 1])
+        self.wait_ms = self.random.choice([0, 0.5, 3, 10])
+        self.monkeypatch = monkeypatch
+
+    def run(self, waits):
+        """Returns (the stalls, [(request, when the batch could be used)], stream, seconds)."""
+        clock = Clock()
+        cuda = FakeCuda(clock).install(self.monkeypatch)
+        stream, copies, stalls = cuda.current_stream(), FakeStream(cuda), GpuStalls()
+        rng, windows, begin = random.Random(7), [], clock.now
+        for _ in range(self.n_steps):
+            request = clock.now
+            mark = stalls.request(clock.now)
+            clock.sleep(rng.expovariate(1) * self.wait_ms * MS * waits)
+            if self.has_copies:
+                copied = copies.run(int(rng.uniform(0, 2) * MS * waits))
+                stalls.ready(mark)
+                stream.wait_until(copied)
+            clock.sleep(1000)
+            stalls.returned(mark, clock.now)
+            windows.append((request, max(clock.now, copies.end_ns)))
+            clock.sleep(rng.uniform(0, self.gap_us) * 1000)
+            for _ in range(rng.randrange(1, 5)):
+                cuda.launch(int(rng.uniform(0.5, 3) * MS))
+                clock.sleep(rng.uniform(2, 8) * 1000)
+            if rng.random() < self.sync_share:
+                clock.now = max(clock.now, stream.end_ns)
+        clock.now = max(clock.now, stream.end_ns)
+        return stalls, windows, stream, clock.now - begin
+
+
+def idle_within(windows, busy):
+    """Time of the windows in which no kernel ran: the GPU's idle time that a batch is to blame for.
+    The windows may overlap: a copy may go on behind the next request."""
+    points = sorted({point for span in [*windows, *busy] for point in span})
+    idle = 0
+    for low, high in zip(points, points[1:]):
+        is_waiting = any(begin <= low and high <= end for begin, end in windows)
+        if is_waiting and not any(begin <= low and high <= end for begin, end in busy):
+            idle += high - low
+    return idle
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_sum_is_the_time_without_work(monkeypatch, seed):
+    training = Training(monkeypatch, seed, n_steps=60, gap_us=500)
+    stalls, windows, stream, _ = training.run(waits=1)
+    counted = stalls.counters()
+    assert counted["gpu_steps"] == 60 and counted["gpu_skipped"] == 0
+    # Each of two or three events is rounded to half a microsecond.
+    assert abs(counted["gpu_stall_ns"] - idle_within(windows, stream.busy)) <= 60 * 1500
+    assert counted["gpu_copy_ns"] <= counted["gpu_stall_ns"]
+    assert training.has_copies or counted["gpu_copy_ns"] == 0
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_a_loop_without_waits_gains(monkeypatch, seed):
+    """The sum is what the loop would be faster by if batches were there at once."""
+    training = Training(monkeypatch, seed, n_steps=100, gap_us=20)
+    stalls, _, _, full_ns = training.run(waits=1)
+    _, _, _, replay_ns = training.run(waits=0)
+    assert abs(stalls.counters()["gpu_stall_ns"] - (full_ns - replay_ns)) < 0.03 * full_ns
+
+
+def test_late_and_copy(monkeypatch):
+    clock = Clock()
+    cuda = FakeCuda(clock).install(monkeypatch)
+    stream, stalls = cuda.current_stream(), GpuStalls()
+
+    def step(work_ms, wait_ms, copy_ms):
+        cuda.launch(int(work_ms * MS))
+        mark = stalls.request(clock.now)
+        clock.sleep(wait_ms * MS)
+        stalls.ready(mark)
+        stream.wait_until(clock.now + int(copy_ms * MS))
+        stalls.returned(mark, clock.now)
+        clock.now = max(clock.now, stream.end_ns)
+        before = stalls._stall_ns, stalls._copy_ns
+        counted = stalls.counters()
+        now = counted["gpu_stall_ns"], counted["gpu_copy_ns"]
+        return [(now[0] - before[0]) / MS, (now[1] - before[1]) / MS]
+
+    assert step(0, 5, 2) == [7, 2]  # idle from the request on
+    assert step(4, 5, 2) == [3, 2]  # one of them is data that came late
+    assert step(6, 5, 2) == [1, 1]  # data was in time, the copy was not
+    assert step(8, 5, 2) == [0, 0]
+    assert step(2, 0, 0) == [0, 0]
+
+
+def test_steps_get_what_was_measured_of_them(monkeypatch):
+    clock = Clock()
+    FakeCuda(clock).install(monkeypatch)
+    counters = StepCounters()
+    for epoch in range(2):
+        assert counters.begin_epoch() == epoch
+        for k in range(3):
+            request = clock.now
+            mark = counters.gpu.request(request) if k != 1 else None
+            clock.sleep((k + 1) * MS)
+            counters.gpu.returned(mark, clock.now)
+            counters.add_step(epoch, request, clock.now)
+            clock.sleep(5 * MS)
+    steps = counters.steps()
+    assert steps["gpu_known"].tolist() == [1, 0, 1] * 2
+    assert steps["gpu_stall_ns"].tolist() == [MS, 0, 3 * MS] * 2
+    counted = counters.counters()
+    assert (counted["gpu_steps"], counted["gpu_stall_ns"]) == (4, 8 * MS)
+    # Of each epoch 1 ms to the first return, and 8 ms from the second return to the third.
+    assert counted["gpu_wall_ns"] == 2 * (1 + 8) * MS
+
+
+def test_a_batch_in_parts_has_it_once(monkeypatch):
+    clock = Clock()
+    FakeCuda(clock).install(monkeypatch)
+    stalls = GpuStalls()
+    mark = stalls.request(clock.now)
+    clock.sleep(4 * MS)
+    stalls.returned(mark, clock.now)
+    steps = np.zeros(4, gpu_stalls_dtype())
+    steps["request_ns"] = [clock.now + 1, clock.now - 9, clock.now - 3 * MS, clock.now - 9 * MS]
+    stalls.fill(steps)
+    assert steps["gpu_known"].tolist() == [0, 0, 1, 0]
+
+
+def gpu_stalls_dtype():
+    return StepCounters().steps().dtype
+
+
+def test_only_the_latest_are_kept(monkeypatch):
+    monkeypatch.setattr(gpu_stalls, "KEPT_STEPS", 64)
+    clock = Clock()
+    FakeCuda(clock).install(monkeypatch)
+    stalls, requests = GpuStalls(), []
+    for k in range(200):
+        requests.append(clock.now)
+        mark = stalls.request(clock.now)
+        clock.sleep(1000 * (k + 1))
+        stalls.returned(mark, clock.now)
+        clock.sleep(1000)
+    assert stalls.counters()["gpu_steps"] == 200
+    assert stalls.counters()["gpu_stall_ns"] == 1000 * sum(range(1, 201))
+    steps = np.zeros(200, gpu_stalls_dtype())
+    steps["request_ns"] = requests
+    stalls.fill(steps)
+    assert steps["gpu_known"].tolist() == [0] * 136 + [1] * 64
+    assert steps["gpu_stall_ns"][136:].tolist() == [1000 * (k + 1) for k in range(136, 200)]
+
+
+# ---- what must not happen ------------------------------------------------------------------------
+
+
+def test_without_cuda_nothing_is_asked(cuda):
+    cuda.is_in_use = False
+    cuda.fails = {"record", "query", "current_stream"}
+    counters = StepCounters()
+    list(feedmill.watch([1, 2]))
+    assert counters.gpu.request(1) is None
+    assert cuda.n_events == 0
+    assert counters.counters()["gpu_steps"] == counters.counters()["gpu_skipped"] == 0
+
+
+def test_the_pending_are_bounded_and_events_used_again(cuda):
+    stalls = GpuStalls()
+    stream = cuda.current_stream()
+    stream.end_ns = time.monotonic_ns() + 3600 * 10**9  # a GPU that does not come to an end
+    for _ in range(2000):
+        stalls.returned(stalls.request(time.monotonic_ns()), time.monotonic_ns())
+    counted = stalls.counters()
+    assert counted["gpu_steps"] == 0 and counted["gpu_skipped"] == 2000 - len(stalls._pending)
+    assert cuda.n_events <= 2 * len(stalls._pending) <= 1100
+    for mark in stalls._pending:
+        mark.asked.fires_ns = mark.returned.fires_ns = 1
+    stream.end_ns = 0
+    n_events, n_before = cuda.n_events, len(stalls._pending)
+    for _ in range(3000):
+        stalls.returned(stalls.request(time.monotonic_ns()), time.monotonic_ns())
+    assert cuda.n_events <= n_events + 4
+    assert stalls.counters()["gpu_steps"] == n_before + 3000
+
+
+def test_a_captured_stream_is_left_alone(cuda):
+    stalls = GpuStalls()
+    stalls.returned(stalls.request(time.monotonic_ns()), time.monotonic_ns())
+    cuda.current_stream().is_capturing = True
+    assert stalls.request(time.monotonic_ns()) is None
+    assert stalls.counters()["gpu_skipped"] == 1  # and no event was asked
+    cuda.current_stream().is_capturing = False
+    assert stalls.counters()["gpu_steps"] == 1
+
+
+@pytest.mark.parametrize("call", ["record", "query", "elapsed_time", "current_stream"])
+def test_errors_of_cuda_are_the_scripts(cuda, call):
+    watched = feedmill.watch(range(5))
+    iterator = iter(watched)
+    got = [next(iterator), next(iterator)]
+    cuda.fails = {call}
+    assert [*got, *iterator] == list(range(5))
+    assert watched.stats().batches == 5
+    assert watched.stats().gpu_skipped >= 1 or call in ("query", "elapsed_time")
+
+
+def test_only_the_thread_that_iterates_asks(cuda):
+    watched = feedmill.watch(range(3))
+    cuda.launch(3600 * 10**9)
+    list(watched)
+    cuda.clock = lambda: time.monotonic_ns() + 7200 * 10**9
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(watched.stats().gpu_steps))
+    thread.start()
+    thread.join()
+    assert seen == [0] and watched.stats().gpu_steps == 3
+
+
+def test_a_fork_begins_anew(cuda):
+    watched = feedmill.watch(range(4))
+    iterator = iter(watched)
+    next(iterator)
+    stream = cuda.current_stream()
+    stream.end_ns = time.monotonic_ns() + 3600 * 10**9
+    next(iterator)
+    pid = os.fork()
+    if pid == 0:
+        cuda.fails = {"record", "query", "elapsed_time"}  # of the parent's
+        cuda.is_in_use = False
+        status = 1
+        try:
+            gc.collect()
+            is_ok = list(iterator) == [2, 3] and watched.stats().gpu_steps == 0
+            status = 0 if is_ok and not watched._feedmill_counters.gpu._pending else 1
+        finally:
+            os._exit(status)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert list(iterator) == [2, 3]
+
+
+def test_copies_count_for_themselves(cuda):
+    counters = StepCounters()
+    counters.begin_epoch()
+    counters.gpu.returned(counters.gpu.request(1), 2)
+    for one in (pickle.loads(pickle.dumps(counters)), copy.copy(counters)):
+        assert one.counters()["gpu_steps"] == 0
+
+
+# ---- loaders -------------------------------------------------------------------------------------
+
+
+def slow_batches(dataset, kind, options):
+    """A loader on the path of that name, whose samples take a while."""
+    if kind == "native":
+        return native_loader(dataset, **options)
+    steps = [T.Lambda(lambda image: time.sleep(0.002) or image), *dataset.transform.transforms]
+    dataset.transform = compose(*steps)
+    if kind == "watched":
+        return feedmill.watch(torch.utils.data.DataLoader(dataset, **options))
+    return feedmill.DataLoader(dataset, native="hybrid" if kind == "hybrid" else "auto", **options)
+
+
+@pytest.mark.parametrize("kind", ["native", "torch", "hybrid", "watched"])
+def test_loaders_are_measured(cuda, numbered, kind):
+    loader = slow_batches(numbered, kind, {"batch_size": 8})
+    for _ in range(2):
+        for _ in loader:
+            cuda.launch(3 * MS)
+    stats = loader.stats()
+    assert stats.path == kind
+    time.sleep(0.01)
+    stats = loader.stats()
+    steps = stats.steps
+    assert (stats.gpu_steps, stats.gpu_skipped) == (10, 0)
+    assert steps["gpu_known"].tolist() == [1] * 10
+    assert int(steps["gpu_stall_ns"].sum()) == stats.gpu_stall_ns
+    assert stats.gpu_copy_ns == 0
+    assert 0 < stats.gpu_wall_ns <= stats.wall_ns + MS
+    assert stats.gpu_stall_share == pytest.approx(stats.gpu_stall_ns / stats.gpu_wall_ns)
+    assert stats.au == 1 - stats.gpu_stall_share
+    if kind != "native":
+        # 8 samples of 2 ms against 3 ms of work: the GPU stood still for most of it.
+        assert stats.gpu_stall_share > 0.3
+    text = loader.report()
+    assert "  GPU        stood still for " in text and "10 steps measured" in text
+    assert "the share of time without a GPU that waits for a batch; target: above 80 %" in text
+    if kind != "native":  # which has only its start to speak of
+        assert f", the GPU {percent(stats.gpu_stall_share)}" in text
+    later = loader.stats() - stats
+    assert later.gpu_steps == 0 and later.gpu_stall_share is None and later.au == 1 - 0.0
+
+
+def test_a_busy_gpu_has_no_stall(cuda):
+    """The host waits nearly all of the time, and the GPU has work all the same."""
+
+    def batches():
+        for k in range(6):
+            time.sleep(0.005)
+            yield k
+
+    watched = feedmill.watch(batches())
+    cuda.launch(10**12)
+    list(watched)
+    for mark in watched._feedmill_counters.gpu._pending:  # the work is done, much later
+        mark.asked.fires_ns = mark.returned.fires_ns = 1
+    stats = watched.stats()
+    assert stats.data_wait_share > 0.9 and stats.au == 1
+    assert stats.report().splitlines()[0] == (
+        f"no stall: steps waited {100 * stats.data_wait_share:.0f} % of the time for data, "
+        "the GPU 0 %"
+    )
+
+
+def test_cuda_that_comes_later(cuda, numbered):
+    cuda.is_in_use = False
+    loader = native_loader(numbered, batch_size=8)
+    for k, _ in enumerate(loader):
+        cuda.is_in_use = k >= 1
+    stats = loader.stats()
+    assert stats.gpu_steps == 3 and stats.steps["gpu_known"].tolist() == [0, 0, 1, 1, 1]
+
+
+def test_errors_are_no_steps(cuda, tmp_path):
+    helpers.save_jpeg(tmp_path / "c" / "a.jpg", 20, 20)
+    (tmp_path / "c" / "b.jpg").write_bytes(b"no image")
+    helpers.save_jpeg(tmp_path / "c" / "c.jpg", 20, 20)
+    iterator = iter(native_loader(helpers.numbered_folder(tmp_path), batch_size=1))
+    got = [helpers.take(iterator) for _ in range(4)]
+    assert got[0] == [0] and got[2:] == [[2], "end"]
+    loader_stats = iterator._handles.gpu.counters()
+    assert loader_stats["gpu_steps"] == 2
+
+
+def test_concurrent_iterators(cuda, numbered):
+    loader = native_loader(numbered, batch_size=8)
+    for _ in zip(loader, loader):
+        cuda.launch(MS)
+    stats = loader.stats()
+    time.sleep(0.002)
+    stats = loader.stats()
+    assert stats.gpu_steps == 10 and stats.steps["gpu_known"].tolist() == [1] * 10
+
+
+# ---- logs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["native", "torch"])
+def test_logs_have_it_when_it_is_known(cuda, numbered, kind, tmp_path):
+    file = tmp_path / "run.jsonl"
+    loader = slow_batches(numbered, kind, {"batch_size": 4})
+    loader.log = str(file)
+    for _ in loader:
+        cuda.launch(60 * 10**9)
+    assert len(log_lines(file).get("step", [])) < 10  # the GPU is not there yet
+    cuda.clock = lambda: time.monotonic_ns() + 3600 * 10**9
+    for _ in loader:
+        cuda.launch(MS // 10)
+    stats = loader.stats()
+    loader._feedmill.recorder.finish()
+    lines = log_lines(file)["step"]
+    assert [line["step"] for line in lines] == list(range(20))
+    assert all(line["gpu_known"] for line in lines[:19])
+    assert sum(line["gpu_stall_ns"] for line in lines) == stats.gpu_stall_ns
+    (run,) = read_log(file)
+    assert stats_of(run).gpu_steps == stats.gpu_steps and run.steps["gpu_known"].sum() >= 19
+    assert "stood still" in report_of(run)
+    html = page([run], "title")
+    assert "How long the GPU stood still for want of a batch" in html and "data late" in html
+
+
+def test_logs_without_a_gpu(numbered, tmp_path):
+    loader = native_loader(numbered, batch_size=4, log=str(tmp_path / "run.jsonl"))
+    list(loader)
+    loader._feedmill.recorder.finish()
+    (run,) = read_log(tmp_path / "run.jsonl")
+    assert not run.steps["gpu_known"].any() and len(run.steps) == 10
+    assert "stood still" not in report_of(run) and "stood still" not in page([run], "title")
+    assert "as no GPU is in use" in loader.report()
+
+
+class Writer(dict):
+    def add_scalar(self, tag, value, global_step):
+        self[tag] = value
+
+
+def test_scalars(cuda, numbered):
+    loader, writer = native_loader(numbered, batch_size=8), Writer()
+    for _ in loader:
+        cuda.launch(MS)
+    time.sleep(0.005)
+    feedmill.log_scalars(writer, loader, 1)
+    stats = loader.stats()
+    assert writer["feedmill/au"] == pytest.approx(stats.au)
+    assert writer["feedmill/gpu_stall_ms"] == pytest.approx(stats.gpu_stall_ns / 5e6)

@@ -1,0 +1,167 @@
+"""A GPU that is not there: torch.cuda with streams and events on a clock.
+
+FakeCuda stands in for what feedmill asks of torch.cuda. A stream is a queue whose end is known at
+once: each piece of work begins when the one before it has ended, and not before it was queued. An
+event fires when what was queued before it has ended. Nothing may ever synchronise: it is an error.
+
+    cuda = FakeCuda(clock)
+    cuda.install(monkeypatch)
+    cuda.launch(3_000_000)      # 3 ms of work on the current stream
+
+The clock is a function that gives nanoseconds: time.monotonic_ns, or a test's own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+class FakeStream:
+    """A queue of work. busy: (begin, end) of each kernel, in order; copies are none."""
+
+    def __init__(self, cuda: FakeCuda, device: int = 0) -> None:
+        self._cuda = cuda
+        self.device = torch.device("cuda", device)
+        self.cuda_stream = cuda.next_handle()
+        self.end_ns = 0
+        self.is_capturing = False
+        self.busy: list[tuple[int, int]] = []
+
+    def run(self, duration_ns: int) -> int:
+        """Queues work; returns when it ends."""
+        begin_ns = max(self.end_ns, self._cuda.clock())
+        self.end_ns = begin_ns + duration_ns
+        return self.end_ns
+
+    def launch(self, duration_ns: int) -> None:
+        end_ns = self.run(duration_ns)
+        self.busy.append((end_ns - duration_ns, end_ns))
+
+    def wait_until(self, end_ns: int) -> None:
+        """What is queued from now on waits for another stream's work."""
+        self.end_ns = max(self.end_ns, end_ns)
+
+    def wait_event(self, event: FakeEvent) -> None:
+        self.wait_until(event.fires_ns)
+
+    def synchronize(self) -> None:
+        raise AssertionError("a stream was synchronised")
+
+
+class FakeEvent:
+    """torch.cuda.Event."""
+
+    def __init__(self, cuda: FakeCuda, enable_timing: bool = False) -> None:
+        self._cuda = cuda
+        self._has_timing = enable_timing
+        self.fires_ns = 0
+        cuda.n_events += 1
+
+    def record(self, stream: FakeStream | None = None) -> None:
+        stream = stream or self._cuda.current_stream()
+        self._cuda.check("record")
+        assert not stream.is_capturing, "an event was recorded in a stream that is captured"
+        self.fires_ns = max(stream.end_ns, self._cuda.clock())
+
+    def query(self) -> bool:
+        self._cuda.check("query")
+        assert not self._cuda.current_stream().is_capturing, "asking an event breaks a capture"
+        return bool(self.fires_ns) and self._cuda.clock() >= self.fires_ns
+
+    def elapsed_time(self, end: FakeEvent) -> float:
+        self._cuda.check("elapsed_time")
+        assert self._has_timing and end._has_timing and self.query() and end.query()
+        # As CUDA's clock: half a microsecond, as a float of 32 bits.
+        ms = round((end.fires_ns - self.fires_ns) / 500) * 0.0005
+        return torch.tensor(ms, dtype=torch.float32).item()
+
+    def synchronize(self) -> None:
+        raise AssertionError("an event was synchronised")
+
+
+class FakeCuda:
+    """torch.cuda with so many devices.
+
+    Attributes:
+        is_in_use: what torch.cuda.is_initialized() says.
+        fails: names of calls ("record", "query", "elapsed_time", "current_stream") that raise.
+        n_events: that were made.
+    """
+
+    def __init__(self, clock: Callable[[], int] = time.monotonic_ns, n_devices: int = 1) -> None:
+        self.clock = clock
+        self.is_in_use = True
+        self.fails: set[str] = set()
+        self.n_events = 0
+        self.device = 0
+        self._n_handles = 0
+        self.current = [FakeStream(self, i) for i in range(n_devices)]
+
+    def next_handle(self) -> int:
+        self._n_handles += 1
+        return self._n_handles - 1  # 0: a default stream's
+
+    def check(self, name: str) -> None:
+        if name in self.fails:
+            raise RuntimeError(f"CUDA error: {name} failed")
+
+    def index_of(self, device: Any) -> int:
+        if device is None:
+            return self.device
+        if isinstance(device, int):
+            return device
+        index = torch.device(device).index
+        return self.device if index is None else index
+
+    def current_stream(self, device: Any = None) -> FakeStream:
+        self.check("current_stream")
+        return self.current[self.index_of(device)]
+
+    def launch(self, duration_ns: int) -> None:
+        """A kernel on the current stream."""
+        self.current_stream().launch(duration_ns)
+
+    @contextmanager
+    def stream(self, stream: FakeStream):
+        """torch.cuda.stream()."""
+        index = self.index_of(stream.device)
+        before, self.current[index] = self.current[index], stream
+        try:
+            yield
+        finally:
+            self.current[index] = before
+
+    @contextmanager
+    def on_device(self, device: Any):
+        """torch.cuda.device()."""
+        before, self.device = self.device, self.index_of(device)
+        try:
+            yield
+        finally:
+            self.device = before
+
+    def install(self, monkeypatch: Any) -> FakeCuda:
+        def refuse(*_arguments: Any) -> None:
+            raise AssertionError("the device was synchronised")
+
+        replaced = {
+            "is_initialized": lambda: self.is_in_use,
+            "is_available": lambda: True,
+            "device_count": lambda: len(self.current),
+            "current_device": lambda: self.device,
+            "current_stream": self.current_stream,
+            "is_current_stream_capturing": lambda: self.current_stream().is_capturing,
+            "stream": self.stream,
+            "device": self.on_device,
+            "synchronize": refuse,
+            "Event": lambda enable_timing=False: FakeEvent(self, enable_timing),
+        }
+        for name, value in replaced.items():
+            monkeypatch.setattr(torch.cuda, name, value)
+        monkeypatch.setattr(torch.version, "cuda", "13.0")
+        return self
