@@ -200,7 +200,29 @@ bool plain_from_tuple(PyObject *tuple, Config *out) {
     return true;
 }
 
+// (kind, index, whether it converts).
+bool device_from_tuple(PyObject *tuple, fm_device_config *out) {
+    if (!tuple || tuple == Py_None) return true;
+    const char *kind = nullptr;
+    int index = 0, convert = 0;
+    if (!PyArg_ParseTuple(tuple, "sip", &kind, &index, &convert) ||
+        !device_kind_from_name(kind, &out->kind))
+        return false;
+    out->index = index;
+    out->convert = convert != 0;
+    out->defer_wait = true; // events are recorded around it
+    return true;
+}
+
 } // namespace
+
+bool device_kind_from_name(const char *name, fm_device_kind *out) {
+    static const char *const names[] = {"host", "cuda"};
+    int choice = 0;
+    if (!parse_choice("device", name, names, 2, FM_DEVICE_HOST, &choice)) return false;
+    *out = static_cast<fm_device_kind>(choice);
+    return true;
+}
 
 PyObject *bytes_from_indices(PyObject *indices, long long n) {
     const Py_ssize_t n_indices = PySequence_Size(indices);
@@ -243,6 +265,7 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
                                         "image",
                                         "owners",
                                         "plain",
+                                        "device",
                                         nullptr};
     static const char *const dtypes[] = {"uint8", "float32", "float16", "bfloat16"};
     static const char *const layouts[] = {"nchw", "nhwc"};
@@ -251,14 +274,16 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
     fm_config_init(&config);
     PyObject *ops = nullptr, *value_table = nullptr, *alloc = nullptr, *cache = nullptr;
     PyObject *arrays = nullptr, *image = nullptr, *owners = nullptr, *plain = nullptr;
+    PyObject *device = nullptr;
     const char *dtype = nullptr, *layout = "nchw", *reader = "auto";
     int resize_order = 0, choice = 0;
     unsigned long long n_samples = 0, budget = 0, read_ahead = 0, max_file = 0, max_pixels = 0;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$OsKIOisIIKKsIKKIOOOOOO", const_cast<char **>(names), &ops, &dtype,
+            args, kwargs, "|$OsKIOisIIKKsIKKIOOOOOOO", const_cast<char **>(names), &ops, &dtype,
             &n_samples, &config.batch_size, &value_table, &resize_order, &layout, &config.n_threads,
             &config.prefetch_batches, &budget, &read_ahead, &reader, &config.read_depth, &max_file,
-            &max_pixels, &config.sample_records, &alloc, &cache, &arrays, &image, &owners, &plain))
+            &max_pixels, &config.sample_records, &alloc, &cache, &arrays, &image, &owners, &plain,
+            &device))
         return false;
     // The format has no required keyword-only arguments.
     if (!ops || !dtype) {
@@ -275,7 +300,7 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
     Py_XINCREF(owners);
     out->owners = owners;
     if (!arrays_from_sequence(arrays, out) || !image_from_tuple(image, out) ||
-        !plain_from_tuple(plain, out))
+        !plain_from_tuple(plain, out) || !device_from_tuple(device, &config.device))
         return false;
     config.transform.ops = out->ops.data();
     config.transform.n_ops = out->ops.size();
@@ -304,8 +329,9 @@ References::~References() {
     for (PyObject *const object : objects_) Py_DECREF(object);
 }
 
-bool Samples::fill(PyObject *indices, PyObject *paths, PyObject *data) {
+bool Samples::fill(PyObject *indices, PyObject *paths, PyObject *data, PyObject *labels) {
     if (data == Py_None) data = nullptr;
+    if (labels == Py_None) labels = nullptr;
     const Py_ssize_t n = PySequence_Size(indices);
     const Py_ssize_t n_paths = PySequence_Size(paths);
     const Py_ssize_t n_data = data ? PySequence_Size(data) : n;
@@ -318,7 +344,19 @@ bool Samples::fill(PyObject *indices, PyObject *paths, PyObject *data) {
     samples.reserve(size_t(n));
     for (Py_ssize_t i = 0; i < n; i++)
         if (!add(indices, paths, data, i)) return false;
-    return true;
+    return !labels || set_labels(labels);
+}
+
+bool Samples::set_labels(PyObject *labels) {
+    const Py_ssize_t n = PySequence_Size(labels);
+    if (n >= 0 && size_t(n) != samples.size())
+        PyErr_Format(PyExc_ValueError, "%zd labels for %zu samples", n, samples.size());
+    for (Py_ssize_t i = 0; i < n && !PyErr_Occurred(); i++) {
+        PyObject *const label = PySequence_GetItem(labels, i);
+        samples[size_t(i)].label = label ? PyLong_AsLongLong(label) : 0;
+        Py_XDECREF(label);
+    }
+    return !PyErr_Occurred();
 }
 
 namespace {

@@ -29,6 +29,9 @@ struct Config {
 // Fills `out` from the keyword arguments of Loader(). False: a Python exception is set.
 bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out);
 
+// "host" or "cuda"; false: a Python exception is set.
+bool device_kind_from_name(const char *name, fm_device_kind *out);
+
 // Exact ints of a list, tuple or the like from 0 to n - 1, as the bytes of int64 values; None where
 // any of them is something else; nullptr: a Python exception is set.
 PyObject *bytes_from_indices(PyObject *indices, long long n);
@@ -52,13 +55,15 @@ class References {
 class Samples {
   public:
     // `paths`: file system paths; `data`: None, or for each bytes, a range (offset, n_bytes,
-    // verified) of the file at the path, or None: the whole file. False: a Python exception is set.
-    bool fill(PyObject *indices, PyObject *paths, PyObject *data);
+    // verified) of the file at the path, or None: the whole file. `labels`: None, or ints. False: a
+    // Python exception is set.
+    bool fill(PyObject *indices, PyObject *paths, PyObject *data, PyObject *labels);
     std::vector<fm_sample> samples;
     References images; // the bytes objects in `data`, which the native loader does not copy
 
   private:
     bool add(PyObject *indices, PyObject *paths, PyObject *data, Py_ssize_t i);
+    bool set_labels(PyObject *labels);
     References paths_;
 };
 

@@ -165,13 +165,13 @@ PyObject *loader_start(PyObject *object, PyObject *args) {
 }
 
 PyObject *loader_submit(PyObject *object, PyObject *args, PyObject *kwargs) {
-    static const char *const names[] = {"indices", "paths", "data", nullptr};
+    static const char *const names[] = {"indices", "paths", "data", "labels", nullptr};
     Loader *const self = as_loader(object);
-    PyObject *indices, *paths, *data = Py_None;
+    PyObject *indices, *paths, *data = Py_None, *labels = Py_None;
     Samples batch;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O", const_cast<char **>(names), &indices,
-                                     &paths, &data) ||
-        !check_open(self) || !batch.fill(indices, paths, data))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|OO", const_cast<char **>(names), &indices,
+                                     &paths, &data, &labels) ||
+        !check_open(self) || !batch.fill(indices, paths, data, labels))
         return nullptr;
     fm_error error;
     int status;
@@ -250,6 +250,7 @@ bool is_sample_error(int status) { return status <= FM_ERR_READ && status >= FM_
 // What next() gives for a batch.
 PyObject *payload_of(Loader *self, fm_batch *batch) {
     const Config *const config = self->config;
+    if (config->config.device.kind) Py_RETURN_NONE; // it is in what the caller offered
     if (config->alloc) return static_cast<PyObject *>(batch->memory_handle);
     return config->sections.empty() ? capsule_from_batch(batch)
                                     : capsules_from_batch(batch, config->sections);
@@ -274,6 +275,39 @@ PyObject *loader_next(PyObject *object, PyObject *args) {
     PyObject *const text =
         PyUnicode_DecodeUTF8(error.message, Py_ssize_t(std::strlen(error.message)), "replace");
     return text ? Py_BuildValue("iNI", status, text, 0u) : nullptr;
+}
+
+void *pointer_from(unsigned long long address) {
+    return reinterpret_cast<void *>(uintptr_t(address));
+}
+
+PyObject *loader_offer(PyObject *object, PyObject *args) {
+    Loader *const self = as_loader(object);
+    unsigned long long images, image_bytes, labels, label_bytes, stream;
+    if (!PyArg_ParseTuple(args, "KKKKK", &images, &image_bytes, &labels, &label_bytes, &stream) ||
+        !check_open(self))
+        return nullptr;
+    fm_target target{};
+    target.images = pointer_from(images);
+    target.image_bytes = size_t(image_bytes);
+    target.labels = static_cast<int64_t *>(pointer_from(labels));
+    target.label_bytes = size_t(label_bytes);
+    target.stream = pointer_from(stream);
+    fm_error error;
+    int status;
+    Py_BEGIN_ALLOW_THREADS status = fm_loader_offer(self->handle, &target, &error);
+    Py_END_ALLOW_THREADS if (status < 0) return raise_error(self, error);
+    return PyBool_FromLong(status == FM_OK);
+}
+
+PyObject *loader_wait(PyObject *object, PyObject *args) {
+    Loader *const self = as_loader(object);
+    unsigned long long stream;
+    if (!PyArg_ParseTuple(args, "K", &stream) || !check_open(self)) return nullptr;
+    fm_error error;
+    int status;
+    Py_BEGIN_ALLOW_THREADS status = fm_loader_wait(self->handle, pointer_from(stream), &error);
+    Py_END_ALLOW_THREADS return none_or_raise(self, status, error);
 }
 
 PyObject *loader_fallback(PyObject *object, PyObject *) {
@@ -435,6 +469,23 @@ PyObject *get_offsets(PyObject *self, void *) {
     return tuple;
 }
 
+PyObject *get_target_bytes(PyObject *self, void *) {
+    if (!check_open(as_loader(self))) return nullptr;
+    size_t image_bytes, label_bytes;
+    fm_loader_target_bytes(as_loader(self)->handle, &image_bytes, &label_bytes);
+    return Py_BuildValue("nn", Py_ssize_t(image_bytes), Py_ssize_t(label_bytes));
+}
+
+PyObject *get_converts(PyObject *self, void *) {
+    if (!check_open(as_loader(self))) return nullptr;
+    return PyBool_FromLong(fm_loader_converts(as_loader(self)->handle));
+}
+
+PyObject *get_n_offered(PyObject *self, void *) {
+    if (!check_open(as_loader(self))) return nullptr;
+    return PyLong_FromSize_t(fm_loader_n_offered(as_loader(self)->handle));
+}
+
 PyObject *get_pid(PyObject *self, void *) { return PyLong_FromLong(as_loader(self)->pid); }
 
 PyObject *get_n_pending(PyObject *self, void *) {
@@ -453,6 +504,8 @@ PyObject *make_loader_type(PyObject *module) {
         {"finish", loader_finish, METH_NOARGS, "No more batches in this epoch."},
         {"stop", loader_stop, METH_NOARGS, "Stops the epoch."},
         {"next", loader_next, METH_VARARGS, "The next batch."},
+        {"offer", loader_offer, METH_VARARGS, "Offers device memory for a batch."},
+        {"wait", loader_wait, METH_VARARGS, "A stream waits for the latest batch."},
         {"fallback", loader_fallback, METH_NOARGS, "The sample to finish."},
         {"fallback_done", loader_fallback_done, METH_VARARGS, "Ends a fallback."},
         {"draws", loader_draws, METH_VARARGS, "Random draws of a sample."},
@@ -468,6 +521,10 @@ PyObject *make_loader_type(PyObject *module) {
         {"slot_bytes", get_slot_bytes, nullptr, "bytes of a batch slot", nullptr},
         {"out_shape", get_out_shape, nullptr, "(channels, height, width)", nullptr},
         {"offsets", get_offsets, nullptr, "of the arrays' rows in a batch, in bytes", nullptr},
+        {"target_bytes", get_target_bytes, nullptr, "that an offer needs: images, labels",
+         nullptr},
+        {"converts", get_converts, nullptr, "the device converts uint8 NHWC", nullptr},
+        {"n_offered", get_n_offered, nullptr, "offers that no batch has taken", nullptr},
         {"pid", get_pid, nullptr, "the process that opened it", nullptr},
         {"n_pending", get_n_pending, nullptr, "batches submitted and not yet returned", nullptr},
         {nullptr, nullptr, nullptr, nullptr, nullptr}};

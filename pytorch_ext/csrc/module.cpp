@@ -2,6 +2,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <cstring>
+
 #include "cache.h"
 #include "convert.h"
 #include "feedmill/feedmill.h"
@@ -20,6 +22,26 @@ PyObject *formats(PyObject *, PyObject *) { return PyUnicode_FromString(fm_forma
 
 PyObject *jpeg_own_huffman(PyObject *, PyObject *) {
     return PyBool_FromLong(fm_jpeg_own_huffman());
+}
+
+// How many devices of a kind can be used; Error: none, and why.
+PyObject *device_count(PyObject *module, PyObject *args) {
+    const char *name;
+    fm_device_kind kind;
+    if (!PyArg_ParseTuple(args, "s", &name) || !feedmill::device_kind_from_name(name, &kind))
+        return nullptr;
+    int32_t n = 0;
+    fm_error error;
+    int status;
+    Py_BEGIN_ALLOW_THREADS status = fm_device_count(kind, &n, &error);
+    Py_END_ALLOW_THREADS if (!status) return PyLong_FromLong(n);
+    PyObject *const type = PyObject_GetAttrString(module, "Error");
+    PyObject *const text = PyUnicode_DecodeUTF8(
+        error.message, Py_ssize_t(std::strlen(error.message)), "replace");
+    if (type && text) PyErr_SetObject(type, text);
+    Py_XDECREF(type);
+    Py_XDECREF(text);
+    return nullptr;
 }
 
 PyObject *indices(PyObject *, PyObject *args) {
@@ -99,6 +121,7 @@ PyMethodDef functions[] = {
     {"usable_cpus", usable_cpus, METH_NOARGS, "CPUs by affinity and cgroup quota."},
     {"jpeg_version", jpeg_version, METH_NOARGS, "Version of libjpeg-turbo."},
     {"imread", feedmill::imread, METH_VARARGS, "A JPEG as (bytearray, height, width), or why not."},
+    {"device_count", device_count, METH_VARARGS, "Devices of a kind that can be used."},
     {"indices", indices, METH_VARARGS, "Indices from 0 to n - 1 as bytes of int64, or None."},
     {"jpeg_own_huffman", jpeg_own_huffman, METH_NOARGS, "Whether feedmill decodes Huffman codes."},
     {"formats", formats, METH_NOARGS, "The formats that are decoded natively."},

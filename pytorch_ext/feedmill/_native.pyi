@@ -51,6 +51,10 @@ def formats() -> str:
 def jpeg_own_huffman() -> bool:
     """Whether JPEGs with one scan go through feedmill's own Huffman decoder."""
 
+def device_count(kind: str) -> int:
+    """How many devices of a kind, "host" or "cuda", can be used here. Error: none, and which of
+    plug-in, driver and device is missing."""
+
 class Cache:
     """Encoded files in memory, for the loaders that are given it; they keep it alive. Belongs to
     the process that made it."""
@@ -66,6 +70,9 @@ class Loader:
 
     slot_bytes: int
     out_shape: tuple[int, int, int]  # (channels, height, width)
+    target_bytes: tuple[int, int]  # with a device: what an offer needs, images and labels
+    converts: bool  # with a device: slots hold uint8 in NHWC, of which that makes the batch
+    n_offered: int
     offsets: tuple[int, ...]  # with arrays: where the rows of each begin in a batch, in bytes
     pid: int  # the process that opened it
     n_pending: int  # batches submitted and not yet returned; read-only, as all of these
@@ -103,6 +110,9 @@ class Loader:
         # (header, body_bytes): files that are no images but begin with the header, see fm_plain; a
         # batch is then uint8 (n, 1, 1, body_bytes).
         plain: tuple[bytes, int] | None = None,
+        # (kind, index, converts), "host" or "cuda": batches are copied to what offer() gives, and
+        # next() has no payload. Not together with alloc. See fm_device_config.
+        device: tuple[str, int, bool] | None = None,
     ) -> None: ...
     def start(self, seed: int, epoch: int) -> None:
         """Starts an epoch; stops a running one. seed: 64 bits, epoch: 32 bits."""
@@ -111,6 +121,7 @@ class Loader:
         indices: Sequence[int],
         paths: Sequence[str | bytes | PathLike],
         data: Sequence[bytes | tuple[int, int, bool] | None] | None = None,
+        labels: Sequence[int] | None = None,  # which a device's target gets; None: zeros
     ) -> bool:
         """Appends a batch; False when prefetch_batches are waiting already.
 
@@ -127,15 +138,24 @@ class Loader:
     def stop(self) -> None: ...
     def next(self, timeout_ns: int) -> tuple[int, Any, int]:
         """(outcome, payload, n). OK: payload is a DLPack capsule of (n, 3, height, width), with
-        arrays a list of one for each, or the owner object where alloc was given. END, AGAIN,
-        FALLBACK: payload None. A negative outcome is a sample's error, payload its message; the
-        batch is gone. Waits with the GIL released, in slices, so that signals get through; negative
-        timeout: without limit."""
+        arrays a list of one for each, or the owner object where alloc was given; with a device
+        None. END, AGAIN, FALLBACK: payload None. A negative outcome is a sample's error, payload
+        its message; the batch is gone. Waits with the GIL released, in slices, so that signals get
+        through; negative timeout: without limit."""
+    def offer(
+        self, images: int, image_bytes: int, labels: int, label_bytes: int, stream: int
+    ) -> bool:
+        """Offers memory on the device for a batch, by addresses, and the stream in whose order it
+        may be used (torch.cuda.Stream.cuda_stream). Batches take offers in their order, each that
+        next() returns one. The memory must stay until then, or until start(), stop() or close() has
+        returned. False: there are as many as the loader takes. See fm_loader_offer()."""
+    def wait(self, stream: int) -> None:
+        """A stream waits, on the device, for the copy of the batch that next() returned last."""
     def fallback(self) -> tuple[int, int, int, int, str, memoryview, str]:
         """After FALLBACK: (index, occurrence, position, cause, path, out, message); path is the
         name, or "", where the image was given to submit(); out is the sample's place in its batch,
-        3 * height * width values in the loader's dtype and layout, writable until
-        fallback_done()."""
+        3 * height * width values in the loader's dtype and layout, or uint8 and NHWC where
+        `converts`, writable until fallback_done()."""
     def fallback_done(self, ok: bool) -> None:
         """ok False drops the batch: the following next() returns its error."""
     def draws(
