@@ -12,13 +12,15 @@ from feedmill.by_hand import check_regular
 from feedmill.recognition.arrays import Rows
 from feedmill.recognition.samples import Item, NotNative, Source
 
+_INT64 = 1 << 63
+
 
 class Batch:
     """A batch on its way: pulled from the sampler, not yet delivered."""
 
     __slots__ = (
-        "error", "fail", "items", "n_parts", "n_submitted", "number", "occurrences", "parts",
-        "replaced", "skipped",
+        "error", "fail", "items", "labels", "n_parts", "n_submitted", "number", "occurrences",
+        "parts", "replaced", "skipped",
     )
 
     def __init__(self, number: int) -> None:
@@ -37,6 +39,8 @@ class Batch:
         self.n_submitted = 0
         self.n_parts = 0
         self.parts: list[torch.Tensor] = []
+        # With a device: the targets of each part, there, as far as they are all ints.
+        self.labels: list[torch.Tensor] = []
         # Of the submitted samples, where somebody counts them: uses of the index before.
         self.occurrences: list[int] = []
         # What on_error= made of samples that can't be loaded: by their place among the items, the
@@ -121,11 +125,22 @@ def _refuse(dataset: Any, index: Any, path: Any, why: str) -> None:
     )
 
 
-def submit_items(handle: Any, items: Sequence[Item], may_have_data: bool = True) -> bool:
+def submit_items(
+    handle: Any,
+    items: Sequence[Item],
+    may_have_data: bool = True,
+    labels: list[int] | None = None,
+) -> bool:
     """Submits a batch of samples to a native loader; False: it has no room now."""
     if isinstance(items, Rows):
         return handle.submit_rows(items.indices, items.rows)
     indices, paths = [item[0] for item in items], [item[1] for item in items]
-    if may_have_data:
-        return handle.submit(indices, paths, [item.data for item in items])
-    return handle.submit(indices, paths)
+    data = [item.data for item in items] if may_have_data else None
+    return handle.submit(indices, paths, data, labels)
+
+
+def labels_of(items: Sequence[Item]) -> list[int] | None:
+    """The targets, if they are ints that torch makes a tensor of int64 of; else None."""
+    targets = [item.target for item in items]
+    is_plain = all(type(one) is int and -_INT64 <= one < _INT64 for one in targets)
+    return targets if is_plain else None

@@ -234,6 +234,28 @@ def write_sample(
     np.copyto(target, image.as_subclass(torch.Tensor).view(bits).numpy())
 
 
+def as_pixels(image: torch.Tensor, plan: Plan) -> torch.Tensor:
+    """The pixels (channels, height, width) of torch.uint8 of which the plan's table makes this
+    image, bit for bit; of several that give the same value, any.
+
+    Raises:
+        RuntimeError: it holds something else than the table's values.
+    """
+    bits = INTEGERS[TORCH_DTYPES[plan.dtype].itemsize]
+    tables = torch.frombuffer(bytearray(plan.value_table or b""), dtype=bits).view(3, 256)
+    values = image.as_subclass(torch.Tensor)
+    if values.dtype is not TORCH_DTYPES[plan.dtype] or len(values) != 3:
+        raise RuntimeError(f"the transform gave {tuple(values.shape)} of {values.dtype}")
+    channels = []
+    for table, channel in zip(tables, values.contiguous().view(bits)):
+        ordered, pixels = torch.sort(table)
+        at = torch.searchsorted(ordered, channel).clamp_(max=255)
+        if not torch.equal(ordered[at], channel):
+            raise RuntimeError("the transform gave values that no pixel has")
+        channels.append(pixels[at].to(torch.uint8))
+    return torch.stack(channels)
+
+
 def name_sample(error: BaseException, item: Item, note: str = "") -> None:
     """Adds a sample's dataset index and path, and a note, to the text of an exception, keeping its
     type."""

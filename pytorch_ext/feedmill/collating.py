@@ -16,6 +16,7 @@ from torch.utils.data._utils import pin_memory as torch_pin_memory
 from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data._utils.collate import default_collate, default_convert
 
+from feedmill.devices import as_device
 from feedmill.recognition.formats import batch_laid_out
 from feedmill.recognition.recognise import has_default_collate
 
@@ -40,6 +41,11 @@ def samples_of(images: torch.Tensor, as_image: bool) -> list[torch.Tensor]:
     return samples
 
 
+def is_on_gpu(loader: Any) -> bool:
+    """Whether a DataLoader's batches are to be."""
+    return as_device(loader.device) is not None
+
+
 class Collate:
     """Puts batches together as the DataLoader's collate_fn does.
 
@@ -50,6 +56,7 @@ class Collate:
 
     Attributes:
         is_default: torch's own function: images need not be touched at all.
+        pins: what comes out is pinned; may be set at the start of each epoch.
         memory_format: that of the batches; to be set at the start of each epoch.
     """
 
@@ -59,7 +66,8 @@ class Collate:
         self.memory_format = loader.memory_format
         self._counters = loader._feedmill.python_counters
         self._auto_collation = loader._auto_collation
-        self._pin_memory = iterator._pin_memory
+        # What torch's function makes goes to the device from there.
+        self.pins = iterator._pin_memory or (self.is_default and is_on_gpu(loader))
         self._device = iterator._pin_memory_device
         self._workers: list[_Worker] = []
         if not self.is_default:
@@ -74,6 +82,7 @@ class Collate:
         number: int,
         as_image: bool,
         is_pinned: bool = True,
+        labels: Sequence[torch.Tensor] = (),
     ) -> Any:
         """What the caller gets.
 
@@ -83,10 +92,11 @@ class Collate:
             number: of the batch in its epoch; tells which worker torch would have given it to.
             as_image: samples are tv_tensors.Image.
             is_pinned: where batches are to be pinned, a single part is so already.
+            labels: of each part the targets, where they are on the device already.
         """
         if not targets:
             return self._pinned(self._call([], number))
-        images = parts[0] if len(parts) == 1 else torch.cat(list(parts))
+        images = _joined(parts)
         is_pinned = is_pinned and len(parts) == 1
         if not is_pinned:
             images = batch_laid_out(images, self.memory_format)
@@ -96,8 +106,9 @@ class Collate:
         if not self._auto_collation:
             data = default_convert((samples_of(images, as_image)[0], targets[0]))
         else:
-            data = [images, default_collate(tuple(targets))]  # as zip() gives them to torch
-        if not self._pin_memory:
+            # As zip() gives them to torch.
+            data = [images, _joined(labels) if labels else default_collate(tuple(targets))]
+        if not self.pins:
             return data
         # The images are pinned already, unless they were put together.
         rest = [torch_pin_memory.pin_memory(one, self._device) for one in data[1:]]
@@ -137,7 +148,7 @@ class Collate:
         return self._pinned([torch.cat(same) for same in zip(*parts)])
 
     def _pinned(self, data: Any) -> Any:
-        return torch_pin_memory.pin_memory(data, self._device) if self._pin_memory else data
+        return torch_pin_memory.pin_memory(data, self._device) if self.pins else data
 
     def _run(
         self, images: torch.Tensor, targets: Sequence[Any], number: int, as_image: bool
@@ -154,6 +165,10 @@ class Collate:
             return self._function(data)
         with self._workers[number % len(self._workers)].entered():
             return self._function(data)
+
+
+def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 class _Worker:

@@ -45,6 +45,7 @@ class Config:
     sample_records: int = 0
     cache: Any = None
     arrays: Arrays | None = None
+    device: tuple[str, int, bool] | None = None
 
 
 def open_native(config: Config) -> Any:
@@ -70,6 +71,7 @@ def open_native(config: Config) -> Any:
         arrays=config.arrays and config.arrays.specs,
         image=config.arrays and config.arrays.image,
         owners=config.arrays and config.arrays.owners,
+        device=config.device,
     )
 
 
@@ -87,7 +89,7 @@ def budget_refusal(config: Config) -> str | None:
         raise _FitsError
 
     try:
-        open_native(replace(config, alloc=refuse)).close()
+        open_native(replace(config, alloc=refuse, device=None)).close()
     except native.BudgetError as error:
         return str(error)
     except Exception:  # _FitsError, or something that opening it in earnest will raise again

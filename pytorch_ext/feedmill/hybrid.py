@@ -25,6 +25,7 @@ from feedmill._ops import native
 from feedmill.batches import Batch, resolve
 from feedmill.by_hand import check_regular, name_sample
 from feedmill.collating import Collate
+from feedmill.devices import check_not_capturing, device_of, to_device
 from feedmill.log.ranges import waiting
 from feedmill.recognition.formats import formatting_collate
 from feedmill.recognition.plan import max_image_pixels
@@ -203,6 +204,7 @@ class HybridDataLoaderIter(_BaseDataLoaderIter):
         self._source = source
         function = formatting_collate(loader, self._is_default)
         self._collate = Collate(loader, self, function)
+        self._device = device_of(loader)
         inside = loader._feedmill
         self._counters, self._hybrid = inside.torch_counters, inside.python_counters
         self._recorder = inside.recorder
@@ -275,14 +277,18 @@ class HybridDataLoaderIter(_BaseDataLoaderIter):
     def __next__(self) -> Any:
         with self._lock:
             request_ns = time.monotonic_ns()
+            check_not_capturing(self._device)
             gpu = self._counters.gpu
-            mark = gpu.request(request_ns)
+            mark = gpu.request(request_ns, self._device)
             try:
                 data = waiting(super().__next__)
             except StopIteration:
                 self._counters.end_epoch(request_ns)
                 self._recorder.end_epoch()
                 raise
+            if self._device is not None:
+                gpu.ready(mark)
+                data = to_device(data, self._device)
             return_ns = time.monotonic_ns()
             gpu.returned(mark, return_ns)
             self._counters.add_step(self._epoch, request_ns, return_ns, self._decode_share)

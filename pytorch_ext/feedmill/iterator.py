@@ -7,6 +7,7 @@ then read, decoded and transformed natively, and its tensor is the native batch'
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import threading
@@ -21,9 +22,10 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from feedmill._ops import native
-from feedmill.batches import Batch, resolve, submit_items
-from feedmill.by_hand import draws_from, name_sample, replay, write_sample
+from feedmill.batches import Batch, labels_of, resolve, submit_items
+from feedmill.by_hand import as_pixels, draws_from, name_sample, replay, write_sample
 from feedmill.collating import Collate
+from feedmill.devices import Stage, check_not_capturing, device_of, stage_config, to_device
 from feedmill.handles import Config, Handles
 from feedmill.log.ranges import waiting
 from feedmill.log.recorder import records_samples
@@ -70,6 +72,7 @@ def native_config(loader: Any, source: Source, n_threads: int) -> Config:
         sample_records=_sample_records(loader, depth * (size or 1)),
         cache=loader._feedmill.cache.of(loader.cache),
         arrays=source.arrays,
+        device=stage_config(loader, device_of(loader)),
     )
 
 
@@ -173,6 +176,9 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         self._recorder = inside.recorder
         self._gpu = self._handles.gpu
         self._gpu.begin_epoch()
+        self._mark: Any = None
+        self._device = device_of(loader)
+        self._stage: Stage | None = None
         self._iter_began_ns = inside.iter_began_ns
         self._iter_ns = 0
         self._verifier: Verifier | None = None
@@ -196,8 +202,12 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         self._may_pull_ahead = look_ahead_rule(self._index_sampler)
         self._n_owed = 0  # pulls that torch would have made, and this iterator has not yet
         self._depth = config.prefetch_batches
-        # What a collate_fn makes of the images is pinned afterwards, as torch does it.
-        pins = self._pin_memory and self._collate.is_default
+        # What a collate_fn makes of the images is pinned afterwards, as torch does it. What the
+        # native loader copies to the device by itself comes from its own pinned memory.
+        self._collate.pins = config.device is None and (
+            self._pin_memory or self._device is not None and self._collate.is_default
+        )
+        pins = self._collate.pins and self._collate.is_default
         self._config = replace(config, alloc=allocate_pinned if pins else None)
         self._may_split = loader.native == "auto"
         self._on_error = loader.on_error
@@ -235,6 +245,9 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
 
     def _start(self) -> None:
         self._handle.start(self._key, self._epoch_word)
+        self._forget_offers()
+        if self._config.device is not None:
+            self._stage = Stage(self._handle, self._device)
         if self._verifier is not None:
             self._verifier.forget_uses()
         self._n_received = 0
@@ -248,6 +261,13 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         handle, self._handle = self._handle, None
         if handle is not None:
             self._handles.release(handle)
+            self._forget_offers()
+
+    def _forget_offers(self) -> None:
+        """Behind the end of the native loader's epoch: copies may run into them until then."""
+        stage, self._stage = self._stage, None
+        if stage is not None:
+            stage.forget()
 
     def __del__(self) -> None:
         try:
@@ -326,7 +346,8 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
             while batch.n_submitted < len(batch.items):
                 items = batch.items[batch.n_submitted : batch.n_submitted + capacity]
                 self._unsure = True
-                taken = submit_items(self._handle, items, self._source.gives_bytes)
+                labels = labels_of(items) if self._takes_labels else None
+                taken = submit_items(self._handle, items, self._source.gives_bytes, labels)
                 if taken:
                     batch.n_submitted += len(items)
                     batch.n_parts += 1
@@ -342,15 +363,18 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
     def _next_data(self) -> Any:
         with self._lock:
             try:
-                mark = self._gpu.request(time.monotonic_ns())
+                check_not_capturing(self._device)
+                self._mark = self._gpu.request(time.monotonic_ns(), self._device)
                 if self._handle is not None:
                     self._handle.step_request()
                 if self._interrupted:
                     self._recover()
                 data = self._next_batch()
+                if self._device is not None:
+                    data = self._on_device(data)
                 return_ns = time.monotonic_ns()
                 self._recorder.tick(return_ns, len(self._arrived.items))
-                self._gpu.returned(mark, return_ns)
+                self._gpu.returned(self._mark, return_ns)
                 self._handle.step_return()
                 self._arrived = None
                 return data
@@ -360,6 +384,16 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
             except BaseException:  # Ctrl-C may have come between any two steps
                 self._interrupted = True
                 raise
+
+    def _on_device(self, data: Any) -> Any:
+        """The batch with everything in it on the device."""
+        if self._stage is None:
+            self._gpu.ready(self._mark)
+        data = to_device(data, self._device)
+        if self._stage is not None:
+            with contextlib.suppress(RuntimeError):  # memory may be there for the next request
+                self._stage.offer()
+        return data
 
     def _next_batch(self) -> Any:
         if self._arrived is None:
@@ -378,6 +412,7 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
                 return self._collate(
                     images, batch.targets(), batch.number, self._plan.as_image,
                     is_pinned=not batch.skipped,
+                    labels=() if batch.skipped or batch.replaced else batch.labels,
                 )
             except Exception as error:
                 batch.error = self._as_torch_raises(error, batch)
@@ -442,6 +477,8 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
             if not self._pending_fallback:
                 outcome, payload, n = self._wait()
                 if outcome == native.OK:
+                    if self._stage is not None:
+                        payload = self._taken(batch, n)
                     return self._as_tensor(payload, n)
                 if outcome != native.FALLBACK:
                     if batch.error is None:
@@ -453,9 +490,24 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
             self._pending_fallback = False
             self._handle.fallback_done(batch.error is None)
 
+    def _taken(self, batch: Batch, n: int) -> torch.Tensor:
+        """What the native loader has copied to the device, as bytes; it is part of the batch."""
+        assert self._stage is not None
+        self._gpu.ready(self._mark)
+        images, labels = self._stage.take()
+        if self._takes_labels and labels_of(batch.items) is not None:
+            batch.labels.append(labels[:n])
+        return images
+
+    @property
+    def _takes_labels(self) -> bool:
+        return self._config.device is not None and self._source.arrays is None
+
     def _wait(self) -> tuple[int, Any, int]:
         timeout_ns = int(self._timeout * 1e9) if self._timeout > 0 else -1
         while True:
+            if self._stage is not None:
+                self._stage.offer()
             n_before = self._n_samples_finished() if timeout_ns > 0 else 0
             outcome = waiting(self._handle.next, timeout_ns)
             if outcome[0] == native.END or (outcome[0] == native.AGAIN and timeout_ns < 0):
@@ -494,8 +546,11 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
     def _write_by_hand(self, item: Item, occurrence: int, out: memoryview) -> None:
         """Makes a sample with the user's own objects, at its place in the batch."""
         draws_of = draws_from(self._handle, self._key, self._epoch_word, item.position, occurrence)
-        image = as_planned(replay(item, draws_of), self._plan)
-        write_sample(image, out, self._handle.out_shape, self._plan)
+        image, plan = as_planned(replay(item, draws_of), self._plan), self._plan
+        if self._config.device is not None and self._handle.converts:
+            image = as_pixels(image, plan)
+            plan = replace(plan, dtype="uint8", layout="nhwc", value_table=None)
+        write_sample(image, out, self._handle.out_shape, plan)
 
     # ---- what stands in for a sample that can't be loaded ----------------------------------------
 
@@ -558,7 +613,7 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
     def _as_tensor(self, payload: Any, n: int) -> Any:
         if self._source.arrays is not None:
             return self._as_tensors(payload, n)
-        if self._config.alloc is None:
+        if self._config.alloc is None and self._stage is None:
             return torch.from_dlpack(payload)
         dtype = TORCH_DTYPES[self._plan.dtype]
         channels, height, width = self._handle.out_shape
@@ -569,7 +624,7 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
 
     def _as_tensors(self, payload: Any, n: int) -> list[torch.Tensor]:
         """Those of arrays."""
-        if self._config.alloc is None:
+        if self._config.alloc is None and self._stage is None:
             return [torch.from_dlpack(capsule) for capsule in payload]
         arrays = self._source.arrays
         tensors = []
@@ -600,7 +655,8 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         if self._handle is not None:
             if self._arrived is not None and self._waiting and self._waiting[0] is self._arrived:
                 self._waiting.popleft()
-            if self._unsure or self._n_finished() - self._n_before != self._n_received:
+            is_lost = self._stage is not None and not self._stage.is_consistent
+            if self._unsure or is_lost or self._n_finished() - self._n_before != self._n_received:
                 self._unsure = True  # until all of this is done
                 self._start()
                 for batch in self._waiting:

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset, Sampler
 from feedmill.accelerated import note_read
 from feedmill.caching import FORM, budget_bytes
 from feedmill.counting.records import KEPT_STEPS
+from feedmill.devices import as_device, check_device
 from feedmill.diagnostics import draws_of_item, fetch_one
 from feedmill.epochs import Epoch, samplers_of
 from feedmill.on_error import MAX_ERRORS, POLICIES
@@ -33,7 +34,7 @@ _WORD64, _WORD32 = (1 << 64) - 1, (1 << 32) - 1
 # What our constructor takes beside torch's arguments.
 OPTIONS = (
     "native", "seed", "threads", "memory_budget", "reader", "worker_init", "dtype", "memory_format",
-    "log", "log_samples", "cache", "on_error", "max_errors",
+    "log", "log_samples", "cache", "on_error", "max_errors", "device",
 )
 # What torch's constructor takes; older versions lack some of the arguments.
 _TORCH_ARGUMENTS = frozenset(inspect.signature(TorchDataLoader.__init__).parameters)
@@ -161,7 +162,19 @@ class DataLoader(TorchDataLoader[_T_co]):
             All but "raise" ask for the native path: RuntimeError where it can't be taken.
         max_errors: so many samples of an epoch at most; those that follow raise. Default 100.
 
-    The last thirteen are attributes too; a change counts from the next iter() on, but on torch's
+        device: "cuda", "cuda:1" or the like, or a torch.device of such a name: batches come as
+            tensors on that GPU, "cuda" being the current one at iter(). Natively they are copied
+            ahead, by a stream of the loader's own, and images of float types cross the bus as
+            bytes, of which the GPU makes the same values, bit for bit; explain() says why where
+            that can't be. All else that a batch holds, and batches of torch's path, torch copies
+            in the consumer's stream (pin_memory=True has torch's pinning thread do its part
+            there). Tensors belong to the stream that is current at next(), and may be used there
+            and dropped at any time; for another stream, call record_stream() as for any tensor.
+            RuntimeError here and at iter() where there is no such GPU, and at next() while a CUDA
+            graph is being captured. draws(), fetch() and native="verify" work on the CPU.
+            Default None, or "cpu": CPU tensors.
+
+    The last fourteen are attributes too; a change counts from the next iter() on, but on torch's
     path not for persistent workers that are running.
 
     dtype and memory_format hold on torch's path as well. A sample's image is the sample itself or,
@@ -222,6 +235,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         cache: str | None = None,
         on_error: str = "raise",
         max_errors: int = MAX_ERRORS,
+        device: str | torch.device | None = None,
     ) -> None:
         self.native = native
         self.seed = seed
@@ -236,7 +250,9 @@ class DataLoader(TorchDataLoader[_T_co]):
         self.cache = cache
         self.on_error = on_error
         self.max_errors = max_errors
+        self.device = device
         self._feedmill_check()
+        check_device(device)
         self._feedmill = Inside()
         newer = {"pin_memory_device": (pin_memory_device, ""), "in_order": (in_order, True)}
         for name, (value, default) in newer.items():
@@ -301,6 +317,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             raise ValueError(f"log is {self.log!r}; it must be a file's name or None")
         if self.cache is not None and budget_bytes(self.cache) is None:
             raise ValueError(f"cache is {self.cache!r}; it must be {FORM}")
+        as_device(self.device)
         if not _is_int(self.max_errors, 0, _WORD64):
             raise ValueError(f"max_errors is {self.max_errors!r}; it must be an int from 0")
         if type(self.log_samples) is not bool:

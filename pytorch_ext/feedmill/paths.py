@@ -15,6 +15,7 @@ from feedmill._ops import native
 from feedmill.caching import KeptCache
 from feedmill.counting.accounts import StepCounters
 from feedmill.counting.sample_errors import SampleErrors
+from feedmill.devices import delivery_of, describe, device_of
 from feedmill.epochs import Epochs, rank_to_mix_in, sampler_epoch
 from feedmill.handles import Config, Handles, budget_refusal
 from feedmill.host import neighbours
@@ -96,7 +97,7 @@ class Inside:
 _SETTINGS = (
     "num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "drop_last", "timeout",
     "native", "seed", "threads", "memory_budget", "reader", "worker_init", "dtype", "memory_format",
-    "cache", "on_error", "max_errors",
+    "cache", "on_error", "max_errors", "device",
 )
 
 
@@ -251,7 +252,9 @@ def torch_iterator(loader: Any, reasons: list[str]) -> Any:
     loader._feedmill.took("torch", reasons)
     iterator = _formatted_iterator(loader)
     inside = loader._feedmill
-    return count_steps(iterator, inside.torch_counters, _goes_on_with_torch, inside.recorder)
+    return count_steps(
+        iterator, inside.torch_counters, _goes_on_with_torch, inside.recorder, delivery_of(loader)
+    )
 
 
 def _formatted_iterator(loader: Any) -> Any:
@@ -274,6 +277,7 @@ def _goes_on_with_torch(loader: Any) -> bool:
     source = choose(loader)
     if isinstance(source, list):
         loader._feedmill.took("torch", source)
+        loader._iterator._delivery = delivery_of(loader)
         return True
     loader._iterator = _iterator_of(loader, source)  # as above
     return False
@@ -293,6 +297,8 @@ def explanation(loader: Any) -> str:
             lines.append(f"images of a batch get the strides of {loader.memory_format}")
         if loader.cache is not None:
             lines.append("cache= keeps nothing here: torch's path reads for itself")
+        if (device := device_of(loader)) is not None:
+            lines.append(f"batches are copied to {device} by torch, in the consumer's stream")
         return "\n".join(lines)
     if not source.plan:
         return "\n".join(_hybrid_lines(loader, source))
@@ -306,6 +312,7 @@ def explanation(loader: Any) -> str:
         f"  threads    {n_threads(loader)} decode threads ({_why_threads(loader)})",
         f"  reader     {reader}",
         *_cache_line(loader),
+        *_device_line(loader),
         f"  errors     {_describe_errors(loader)}",
         f"  random     {_describe_seed(loader)}",
     ]
@@ -323,6 +330,8 @@ def _hybrid_lines(loader: Any, source: Source) -> list[str]:
     ]
     if loader.cache is not None:
         lines.append("  cache      keeps nothing: the threads read for themselves")
+    if (device := device_of(loader)) is not None:
+        lines.append(f"  device     {device}: copied by torch, in the consumer's stream")
     return lines
 
 
@@ -330,6 +339,11 @@ def _cache_line(loader: Any) -> list[str]:
     if loader.cache is None:
         return []
     return [f"  cache      {loader.cache}: encoded files, over all epochs of this loader"]
+
+
+def _device_line(loader: Any) -> list[str]:
+    device = device_of(loader)
+    return [] if device is None else [f"  device     {describe(loader, device)}"]
 
 
 def crowding(stats: Stats) -> tuple[str, str]:

@@ -113,6 +113,7 @@ def _native_rows(stats: Stats) -> list[tuple[str, str]]:
                    f"{stats.read_bytes / 1e6:,.1f} MB, "
                    f"{stats.read_ns / max(1, stats.read_files) / 1e6:.2f} ms a file"),
         *_cache_row(stats),
+        *_device_row(stats),
         *_bad_row(stats),
         ("slots", f"{stats.n_slots} of {stats.slot_bytes / 1e6:.1f} MB; "
                   f"{stats.copied_batches} batches copied out"),
@@ -142,6 +143,13 @@ def _cache_row(stats: Stats) -> list[tuple[str, str]]:
         return []
     return [("cache", f"{stats.cache_files:,} files in {stats.cache_bytes / 1e6:,.1f} MB; "
                       f"{percent(stats.cache_hit_rate)} of all files came from it")]
+
+
+def _device_row(stats: Stats) -> list[tuple[str, str]]:
+    if not stats.h2d_batches:
+        return []
+    return [("to the GPU", f"{stats.h2d_batches:,} batches, {stats.h2d_bytes / 1e6:,.1f} MB, from "
+                           f"{stats.pinned_bytes / 1e6:,.1f} MB of pinned slots")]
 
 
 def _n_native_batches(stats: Stats) -> int:

@@ -25,7 +25,8 @@ from feedmill.report.verdict import Around
 # Fields that describe a native loader or this process rather than count what it did: the latest
 # one's count.
 _GAUGES = frozenset({
-    "n_threads", "n_slots", "slot_bytes", "read_depth", "usable_cpus", "cache_files", "cache_bytes",
+    "n_threads", "n_slots", "slot_bytes", "pinned_bytes", "read_depth", "usable_cpus",
+    "cache_files", "cache_bytes",
 })
 
 KEPT_SLOW_SAMPLES = 16
@@ -154,9 +155,11 @@ class Stats:
             this process's cgroup (on each CPU; they are summed). High: raise the quota.
         device_read_bytes: what block devices delivered to this process. Far below read_bytes: the
             files came from the page cache (or from a network, whose bytes are not in it).
+        h2d_batches, h2d_bytes: with device=, what native loaders copied to the GPU by themselves.
         threads_created, allocations, allocated_bytes: by native loaders, since they were opened.
             They stand still from the second epoch on.
-        n_threads: decode threads. n_slots, slot_bytes: batch buffers. read_depth: files that may
+        n_threads: decode threads. n_slots, slot_bytes: batch buffers; pinned_bytes: of those, for
+            copies to the GPU. read_depth: files that may
             be in flight. cache_files, cache_bytes: files in the cache, and the memory that it
             takes. usable_cpus: CPUs that the process may use, by affinity and quota.
         reader: "uring", "pread", or "" before anything ran; reader_reason: why that one.
@@ -257,12 +260,15 @@ class Stats:
     throttled_periods: int = 0
     throttled_ns: int = 0
     device_read_bytes: int = 0
+    h2d_batches: int = 0
+    h2d_bytes: int = 0
     threads_created: int = 0
     allocations: int = 0
     allocated_bytes: int = 0
     n_threads: int = 0
     n_slots: int = 0
     slot_bytes: int = 0
+    pinned_bytes: int = 0
     read_depth: int = 0
     cache_files: int = 0
     cache_bytes: int = 0

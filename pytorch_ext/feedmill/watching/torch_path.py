@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
@@ -26,16 +26,29 @@ class TorchCounters(StepCounters):
         }
 
 
+class Delivery(Protocol):
+    """How the batches of an iterator get to a device. check() raises where they can't now, before
+    anything is asked of the iterator."""
+
+    device: Any
+
+    def check(self) -> None: ...
+    def move(self, data: Any) -> Any: ...
+
+
 class _Counted:
     _counters: StepCounters
     _counted_epoch: int
     _recorder: Recorder | None
     _goes_on: Callable[[Any], bool] | None
+    _delivery: Delivery | None
 
     def __next__(self) -> Any:
         request_ns = time.monotonic_ns()
-        gpu = self._counters.gpu
-        mark = gpu.request(request_ns)
+        gpu, delivery = self._counters.gpu, self._delivery
+        if delivery is not None:
+            delivery.check()
+        mark = gpu.request(request_ns, delivery and delivery.device)
         try:
             data = waiting(super().__next__)  # type: ignore[misc]
         except StopIteration:
@@ -43,6 +56,9 @@ class _Counted:
             if self._recorder is not None:
                 self._recorder.end_epoch()
             raise
+        if delivery is not None:
+            gpu.ready(mark)
+            data = delivery.move(data)
         return_ns = time.monotonic_ns()
         gpu.returned(mark, return_ns)
         self._counters.add_step(self._counted_epoch, request_ns, return_ns)
@@ -76,6 +92,7 @@ def count_steps(
     counters: StepCounters,
     goes_on: Callable[[Any], bool] | None = None,
     recorder: Recorder | None = None,
+    delivery: Delivery | None = None,
 ) -> Any:
     """Has torch's iterator count its steps; returns it. Its behaviour stays as it is.
 
@@ -83,6 +100,7 @@ def count_steps(
         goes_on: called with the loader where persistent workers are to begin another epoch; False:
             the loader has taken another iterator. Default None: they always begin it.
         recorder: told of each step and epoch.
+        delivery: brings the batches to a device. Default None: they stay where they are.
     """
     counted = _COUNTED.get(type(iterator))
     if counted is not None:
@@ -90,5 +108,6 @@ def count_steps(
         iterator._counted_epoch = counters.begin_epoch()
         iterator._goes_on = goes_on
         iterator._recorder = recorder
+        iterator._delivery = delivery
         iterator.__class__ = counted
     return iterator
