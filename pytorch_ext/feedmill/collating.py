@@ -16,7 +16,7 @@ from torch.utils.data._utils import pin_memory as torch_pin_memory
 from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data._utils.collate import default_collate, default_convert
 
-from feedmill.devices import as_device
+from feedmill.devices import as_device, pinned
 from feedmill.recognition.formats import batch_laid_out
 from feedmill.recognition.recognise import has_default_collate
 
@@ -41,11 +41,6 @@ def samples_of(images: torch.Tensor, as_image: bool) -> list[torch.Tensor]:
     return samples
 
 
-def is_on_gpu(loader: Any) -> bool:
-    """Whether a DataLoader's batches are to be."""
-    return as_device(loader.device) is not None
-
-
 class Collate:
     """Puts batches together as the DataLoader's collate_fn does.
 
@@ -56,7 +51,7 @@ class Collate:
 
     Attributes:
         is_default: torch's own function: images need not be touched at all.
-        pins: what comes out is pinned; may be set at the start of each epoch.
+        on_device: the parts of batches are on a GPU; to be set at the start of each epoch.
         memory_format: that of the batches; to be set at the start of each epoch.
     """
 
@@ -66,8 +61,10 @@ class Collate:
         self.memory_format = loader.memory_format
         self._counters = loader._feedmill.python_counters
         self._auto_collation = loader._auto_collation
-        # What torch's function makes goes to the device from there.
-        self.pins = iterator._pin_memory or (self.is_default and is_on_gpu(loader))
+        self.on_device = False
+        self._pins = iterator._pin_memory
+        # What torch's function makes goes to the device as it is.
+        self._pins_for_device = self.is_default and as_device(loader.device) is not None
         self._device = iterator._pin_memory_device
         self._workers: list[_Worker] = []
         if not self.is_default:
@@ -108,10 +105,12 @@ class Collate:
         else:
             # As zip() gives them to torch.
             data = [images, _joined(labels) if labels else default_collate(tuple(targets))]
-        if not self.pins:
+        if not self._pins:
             return data
         # The images are pinned already, unless they were put together.
-        rest = [torch_pin_memory.pin_memory(one, self._device) for one in data[1:]]
+        rest = data[1:]
+        if not labels:
+            rest = [torch_pin_memory.pin_memory(one, self._device) for one in rest]
         return [data[0] if is_pinned else self._pinned(data[0]), *rest]
 
     def of_samples(self, samples: Sequence[Any], number: int) -> Any:
@@ -123,9 +122,8 @@ class Collate:
         """
         begin_ns = time.monotonic_ns()
         try:
-            return self._pinned(
-                self._call(list(samples) if self._auto_collation else samples[0], number)
-            )
+            data = self._call(list(samples) if self._auto_collation else samples[0], number)
+            return pinned(data) if self._pins_for_device else self._pinned(data)
         finally:
             if not self.is_default:
                 self._counters.collate_ns += time.monotonic_ns() - begin_ns
@@ -148,7 +146,9 @@ class Collate:
         return self._pinned([torch.cat(same) for same in zip(*parts)])
 
     def _pinned(self, data: Any) -> Any:
-        return torch_pin_memory.pin_memory(data, self._device) if self.pins else data
+        if not self._pins or self.on_device:
+            return data
+        return torch_pin_memory.pin_memory(data, self._device)
 
     def _run(
         self, images: torch.Tensor, targets: Sequence[Any], number: int, as_image: bool

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import os
 from collections import deque
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -99,24 +99,36 @@ def to_device(data: Any, device: torch.device) -> Any:
     current stream of that device, from pinned memory of torch's own, which stays until they are
     done: both the CPU's tensors and the new ones may be dropped at any time.
     """
-    if isinstance(data, torch.Tensor):
-        return _moved(_pinned(data), device)
+
+    def move(one: Any) -> Any:
+        if isinstance(one, torch.Tensor):
+            return _moved(_pinned(one), device)
+        try:
+            return one.to(device, non_blocking=True)
+        except TypeError:  # of a class that knows only the device
+            return one.to(device)
+
+    return _mapped(data, move)
+
+
+def pinned(data: Any) -> Any:
+    """The same with its tensors in pinned memory, from where to_device() takes them as they are."""
+    return _mapped(data, lambda one: _pinned(one) if isinstance(one, torch.Tensor) else one)
+
+
+def _mapped(data: Any, function: Callable[[Any], Any]) -> Any:
+    """A batch in which each tensor, and what else has a to(), is what a function makes of it."""
     if isinstance(data, (str, bytes)):
         return data
-    if callable(getattr(data, "to", None)):
-        try:
-            return data.to(device, non_blocking=True)
-        except TypeError:  # of a class that knows only the device
-            return data.to(device)
+    if isinstance(data, torch.Tensor) or callable(getattr(data, "to", None)):
+        return function(data)
     if isinstance(data, tuple):
-        parts = [to_device(one, device) for one in data]
+        parts = [_mapped(one, function) for one in data]
         return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
     if isinstance(data, Mapping):
-        return _mapping(data, {key: to_device(one, device) for key, one in data.items()})
-    if isinstance(data, list):
-        return _like(data, [to_device(one, device) for one in data])
+        return _mapping(data, {key: _mapped(one, function) for key, one in data.items()})
     if isinstance(data, Sequence):
-        return _like(data, [to_device(one, device) for one in data])
+        return _like(data, [_mapped(one, function) for one in data])
     return data
 
 

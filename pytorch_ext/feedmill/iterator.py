@@ -204,10 +204,10 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         self._depth = config.prefetch_batches
         # What a collate_fn makes of the images is pinned afterwards, as torch does it. What the
         # native loader copies to the device by itself comes from its own pinned memory.
-        self._collate.pins = config.device is None and (
-            self._pin_memory or self._device is not None and self._collate.is_default
-        )
-        pins = self._collate.pins and self._collate.is_default
+        self._collate.on_device = config.device is not None
+        pins = self._pin_memory or self._device is not None
+        if not self._collate.is_default or self._collate.on_device:
+            pins = False
         self._config = replace(config, alloc=allocate_pinned if pins else None)
         self._may_split = loader.native == "auto"
         self._on_error = loader.on_error

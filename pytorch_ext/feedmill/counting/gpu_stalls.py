@@ -219,7 +219,7 @@ class GpuStalls:
 
 def is_capturing(device: Any) -> bool:
     """Whether a device's current stream is being captured into a CUDA graph. CUDA is in use."""
-    if device is None:
+    if device is None or device.index == torch.cuda.current_device():
         return torch.cuda.is_current_stream_capturing()
     with torch.cuda.device(device):
         return torch.cuda.is_current_stream_capturing()
