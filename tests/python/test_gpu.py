@@ -1,0 +1,268 @@
+"""On a GPU, in earnest: pytest -m gpu. Elsewhere test_device and test_gpu_stalls do what can be
+done without one."""
+
+import contextlib
+import gc
+
+import feedmill
+import helpers
+import pytest
+import torch
+from feedmill import devices
+from feedmill import iterator as module
+from feedmill._ops import native
+from helpers import assert_same_image, compose, native_loader
+from torch.utils.data import TensorDataset
+from torchvision import transforms as T
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU to use"),
+]
+
+N_BATCHES, BATCH_SIZE = 1000, 8
+TO_FLOAT = (T.ToTensor(), T.Normalize(helpers.MEAN, helpers.STD))
+
+
+@pytest.fixture(params=["stage", "torch"])
+def copies(request, monkeypatch):
+    """Who copies batches to the GPU: the native loader's stage, or torch."""
+    if request.param == "torch":
+        monkeypatch.setattr(devices, "stage_refusal", lambda loader: "a test asked for torch")
+    else:
+        try:
+            native.device_count("cuda")
+        except native.Error as error:
+            helpers.skip(f"the native loader can't copy to a GPU: {error}")
+    return request.param
+
+
+@pytest.fixture(params=["default", "side"])
+def stream(request):
+    """The consumer's stream, current while the test runs."""
+    if request.param == "default":
+        yield torch.cuda.current_stream()
+        return
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        yield side
+    side.synchronize()
+
+
+def weighted(image):
+    """A checksum that any wrong, missing or misplaced byte changes."""
+    values = image.reshape(-1).to(torch.int64)
+    return (values * torch.arange(1, len(values) + 1, device=image.device)).sum()
+
+
+def checksums(dataset, indices):
+    """Those of batches, as the samples' own on the CPU say."""
+    images = [dataset[i][0] for i in range(len(dataset))]
+    batches = [indices[i : i + BATCH_SIZE] for i in range(0, len(indices), BATCH_SIZE)]
+    return [int(weighted(torch.stack([images[i] for i in batch]))) for batch in batches]
+
+
+def many_indices(dataset):
+    generator = torch.Generator().manual_seed(3)
+    return torch.randint(len(dataset), (N_BATCHES * BATCH_SIZE,), generator=generator).tolist()
+
+
+def long_kernel(number):
+    """Keeps the GPU busy, so that what comes behind is queued and the host runs ahead."""
+    if number % 10 == 0:
+        torch.cuda._sleep(20_000_000)
+
+
+# ---- pinned batches on the CPU -------------------------------------------------------------------
+
+
+def test_pinned_batches_may_be_dropped_under_a_copy(stream, numbered):
+    indices = many_indices(numbered)
+    loader = native_loader(numbered, batch_size=BATCH_SIZE, sampler=indices, pin_memory=True,
+                           num_workers=2)
+    sums = []
+    for number, (x, _) in enumerate(loader):
+        assert x.is_pinned()
+        long_kernel(number)
+        y = x.to("cuda", non_blocking=True)
+        del x
+        sums.append(weighted(y))
+    assert torch.stack(sums).tolist() == checksums(numbered, indices)
+    assert loader.stats().copied_batches == 0
+
+
+# ---- batches on the GPU --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"dtype": torch.float16}, {"dtype": torch.bfloat16, "memory_format": torch.channels_last},
+    {"memory_format": torch.channels_last},
+])
+def test_the_same_batches(copies, small_images, options):
+    steps = (T.RandomResizedCrop(37), T.RandomHorizontalFlip(), *TO_FLOAT)
+    dataset = helpers.numbered_folder(small_images, compose(*steps))
+    options = {"batch_size": 16, "num_workers": 2, "seed": 3, **options}
+    loader = native_loader(dataset, device="cuda", **options)
+    for one, other in zip(loader, native_loader(dataset, **options), strict=True):
+        assert all(tensor.is_cuda for tensor in one)
+        assert one[0].stride() == other[0].stride() and one[1].tolist() == other[1].tolist()
+        assert_same_image(one[0].cpu(), other[0], "batch")
+    assert bool(loader.stats().h2d_batches) == (copies == "stage")
+
+
+def test_arrays(copies):
+    dataset = TensorDataset(torch.randn(50, 3, 5), torch.arange(50))
+    for one, other in zip(native_loader(dataset, batch_size=8, device="cuda"),
+                          native_loader(dataset, batch_size=8), strict=True):
+        for got, wanted in zip(one, other, strict=True):
+            assert got.is_cuda and torch.equal(got.cpu(), wanted)
+
+
+def test_batches_may_be_dropped_at_any_time(copies, stream, numbered):
+    """Nothing is used again under a kernel or a copy, whoever drops it when."""
+    indices = many_indices(numbered)
+    loader = native_loader(numbered, batch_size=BATCH_SIZE, sampler=indices, device="cuda",
+                           num_workers=2)
+    sums, held = [], []
+    for number, (y, targets) in enumerate(loader):
+        long_kernel(number)
+        sums.append(weighted(y))
+        held.append(targets)
+        if number % 3:
+            del y, targets
+            # The allocator hands the same memory out again, in the stream's order.
+            torch.full((BATCH_SIZE, 3, 8, 8), 255, dtype=torch.uint8, device="cuda")
+    assert torch.stack(sums).tolist() == checksums(numbered, indices)
+    assert torch.cat(held).tolist() == indices
+
+
+def test_streams_may_change_from_step_to_step(copies, numbered):
+    indices = many_indices(numbered)[: 200 * BATCH_SIZE]
+    iterator = iter(native_loader(numbered, batch_size=BATCH_SIZE, sampler=indices, device="cuda"))
+    streams = [torch.cuda.default_stream(), *(torch.cuda.Stream() for _ in range(3))]
+    sums = []
+    for number in range(200):
+        with torch.cuda.stream(streams[number % len(streams)]):
+            long_kernel(number)
+            y, _ = next(iterator)
+            sums.append(weighted(y))
+            del y
+    torch.cuda.synchronize()
+    assert [int(one) for one in sums] == checksums(numbered, indices)
+
+
+def test_left_early_with_copies_on_their_way(copies, numbered):
+    first = torch.stack([numbered[i][0] for i in range(8)])
+    for number in range(50):
+        long_kernel(number)
+        iterator = iter(native_loader(numbered, batch_size=8, device="cuda", num_workers=1))
+        images, _ = next(iterator)
+        del iterator
+        assert torch.equal(images.cpu(), first)
+
+
+def test_no_memory_is_left(copies, numbered):
+    loader = native_loader(numbered, batch_size=8, device="cuda")
+    list(loader)
+    gc.collect()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    for _ in range(3):
+        list(loader)
+        next(iter(loader))
+    gc.collect()
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_several_gpus(copies, numbered):
+    n_devices = torch.cuda.device_count()
+    if n_devices < 2:
+        helpers.skip("there is one GPU")
+    loaders = [native_loader(numbered, batch_size=8, device=f"cuda:{i}") for i in range(n_devices)]
+    for batches in zip(*loaders, strict=True):
+        for i, (images, targets) in enumerate(batches):
+            assert images.device == targets.device == torch.device("cuda", i)
+            assert torch.equal(images.cpu(), batches[0][0].cpu())
+
+
+def test_a_wrong_number():
+    with pytest.raises(RuntimeError, match="there is only cuda:0"):
+        feedmill.DataLoader([1], device="cuda:99")
+
+
+@pytest.mark.parametrize("native_path", [True, False])
+def test_no_batch_becomes_part_of_a_graph(copies, numbered, native_path):
+    path = "require" if native_path else "off"
+    loader = feedmill.DataLoader(numbered, batch_size=8, device="cuda", native=path)
+    iterator = iter(loader)
+    got = [next(iterator)[1].tolist()]
+    x = torch.ones(4, device="cuda")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x + 1
+        with pytest.raises(RuntimeError, match="while a CUDA graph is being captured"):
+            next(iterator)
+    graph.replay()
+    assert y.tolist() == [2, 2, 2, 2]
+    got += [targets.tolist() for _, targets in iterator]
+    assert got == [list(range(i, i + 8)) for i in range(0, 40, 8)]
+
+
+# ---- what the GPU waited for ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"pin_memory": True}, {"device": "cuda"},
+                                     {"native": "off", "device": "cuda"}, {"native": "off"}])
+def test_every_step_is_measured(numbered, options):
+    torch.zeros(1, device="cuda")
+    loader = feedmill.DataLoader(numbered, batch_size=8, **options)
+    for _ in range(3):
+        for images, _ in loader:
+            torch.cuda._sleep(1_000_000)
+    torch.cuda.synchronize()
+    stats = loader.stats()
+    assert (stats.gpu_steps, stats.gpu_skipped) == (15, 0)
+    assert stats.steps["gpu_known"].all()
+    assert 0 <= stats.gpu_copy_ns <= stats.gpu_stall_ns
+    # Either clock is right within far less, but a step's stall may reach into the following one.
+    assert stats.gpu_stall_ns <= 1.5 * stats.gpu_wall_ns + 10**8
+
+
+def test_watching_does_not_break_a_capture():
+    torch.zeros(1, device="cuda")
+    watched = feedmill.watch(range(100))
+    iterator = iter(watched)
+    for _ in range(3):
+        next(iterator)
+    x = torch.ones(4, device="cuda")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x + 1
+        next(iterator)
+        y = y * next(iterator)
+    graph.replay()
+    assert y.tolist() == [8, 8, 8, 8]
+    next(iterator)
+    torch.cuda.synchronize()
+    assert (watched.stats().gpu_steps, watched.stats().gpu_skipped) == (4, 2)
+
+
+def test_memory_of_slots_is_pinned_once(monkeypatch, numbered):
+    allocated, allocate = [], module.allocate_pinned
+
+    def counted(n_bytes):
+        address, owner = allocate(n_bytes)
+        allocated.append(address)
+        return address, owner
+
+    monkeypatch.setattr(module, "allocate_pinned", counted)
+    loader = native_loader(numbered, batch_size=8, pin_memory=True)
+    for _ in range(20):
+        for images, _ in loader:
+            with contextlib.suppress(RuntimeError):
+                images.to("cuda", non_blocking=True)
+    # torch's caching allocator gives the same blocks again.
+    assert len(set(allocated)) <= 4 * loader.stats().n_slots
