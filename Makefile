@@ -43,7 +43,7 @@ test-emulated: setup $(BUILD)/configured
 
 test-python:
 	@cmake --build $(BUILD) -j $(JOBS) --target mkjpeg slowfs >/dev/null
-	@FEEDMILL_MKJPEG=$(BUILD)/tests/mkjpeg FEEDMILL_SLOWFS=$(BUILD)/tests/slowfs $(PY) -m pytest -n 2 --dist worksteal tests/python
+	@FEEDMILL_MKJPEG=$(BUILD)/tests/mkjpeg FEEDMILL_SLOWFS=$(BUILD)/tests/slowfs FEEDMILL_STUB_CUDA=$(abspath $(BUILD)/tests/libstub_plugin.so) $(PY) -m pytest -n 2 --dist worksteal tests/python
 
 test-frameworks: setup
 	@.ci/setup-frameworks
