@@ -10,6 +10,8 @@ for file in $(find loader -name '*.[ch]' -o -name '*.cu' | sort); do
     for seen in $(sed -n 's/^#include "\([a-z0-9_]*\)\/.*/\1/p' "$file" | sort -u); do
         case "$seen" in
         feedmill | base | "$room") ;;
+        decode) [ "$room" = pack ] || [ "$room" = pipeline ] ||
+            complain "$file includes decode/: only pack/ and pipeline/ may" ;;
         *) [ "$room" = pipeline ] || complain "$file includes $seen/: only pipeline/ may" ;;
         esac
         [ "$room" != base ] || [ "$seen" = base ] || [ "$seen" = feedmill ] ||
@@ -26,8 +28,8 @@ only() {
     done
 }
 only liburing.h loader/read/reader_uring.c
-only jpeglib.h loader/decode/jpeg.c loader/decode/jpeg_mem.c
-only jerror.h loader/decode/jpeg.c loader/decode/jpeg_mem.c
+only jpeglib.h loader/decode/jpeg.c loader/decode/jpeg_mem.c loader/pack/rewrite.c
+only jerror.h loader/decode/jpeg.c loader/decode/jpeg_mem.c loader/pack/rewrite.c
 only spng.h loader/decode/png.c
 only webp/decode.h loader/decode/webp.c
 only cuda_runtime_api.h loader/device/cuda/convert.h
