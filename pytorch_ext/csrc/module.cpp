@@ -9,6 +9,7 @@
 #include "feedmill/feedmill.h"
 #include "imread.h"
 #include "loader.h"
+#include "transcoder.h"
 
 namespace {
 
@@ -97,6 +98,8 @@ int exec_module(PyObject *module) {
     if (add_object(module, "BudgetError", budget_error)) return -1;
     if (add_object(module, "Loader", feedmill::make_loader_type(module))) return -1;
     if (add_object(module, "Cache", feedmill::make_cache_type(module))) return -1;
+    if (add_object(module, "Transcoder", feedmill::make_transcoder_type(module))) return -1;
+    if (add_object(module, "PACK_REASONS", feedmill::pack_reasons())) return -1;
     if (add_object(module, "STEP_FIELDS", list_from(step_fields))) return -1;
     if (add_object(module, "SAMPLE_FIELDS", list_from(sample_fields))) return -1;
     const struct {

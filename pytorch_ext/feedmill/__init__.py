@@ -10,6 +10,7 @@ it stands on is in rooms, whose ``__init__`` says which other ones they import:
 
 - ``recognition``: what the native path can stand in for.
 - ``data``: datasets that torch's own DataLoader takes as well, and ``imread``.
+- ``pack``: datasets in tar shards, ``Pack`` and ``WebDataset``, and what makes packs.
 - ``host``: facts about machine, process and neighbours.
 - ``counting``, ``report``: what steps waited for, and what follows from it.
 - ``log``, ``page``: a run written to a file, and that as a page.
@@ -29,14 +30,18 @@ if TYPE_CHECKING:
     from feedmill.data.reading import imread
     from feedmill.loader import DataLoader
     from feedmill.log.scalars import log_scalars
+    from feedmill.pack.dataset import Pack
+    from feedmill.pack.webdataset import WebDataset
     from feedmill.report.stats import Stats
     from feedmill.verify import VerificationError
     from feedmill.watching.watched import watch
 
 __all__ = [
     "DataLoader",
+    "Pack",
     "Stats",
     "VerificationError",
+    "WebDataset",
     "__version__",
     "imread",
     "keep_in_accelerate",
@@ -50,8 +55,10 @@ __all__ = [
 # do without, and which takes seconds.
 _HOMES = {
     "DataLoader": "loader",
+    "Pack": "pack.dataset",
     "Stats": "report.stats",
     "VerificationError": "verify",
+    "WebDataset": "pack.webdataset",
     "imread": "data.reading",
     "keep_in_accelerate": "accelerated",
     "log_scalars": "log.scalars",

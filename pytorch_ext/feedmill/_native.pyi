@@ -21,6 +21,8 @@ ERR_LIMIT: int
 STEP_FIELDS: list[tuple[str, str]]  # (name, NumPy's type) of fm_step, in order, without gaps
 SAMPLE_FIELDS: list[tuple[str, str]]  # ... of fm_sample_record
 
+PACK_REASONS: tuple[str, ...]  # texts of fm_pack_reason, by its values; 0: transcoded
+
 class Error(RuntimeError):
     """A failed call; `status` and `index` as in fm_error. Bad arguments raise ValueError, lack of
     memory MemoryError, a budget that is too small BudgetError; use after fork is an
@@ -61,6 +63,20 @@ class Cache:
 
     def __init__(self, budget_bytes: int) -> None:
         """ValueError: more than the process may use, or too little for anything."""
+
+class Transcoder:
+    """Rewrites JPEGs for packs. One thread at a time may use it; not picklable."""
+
+    def __init__(
+        self, *, interval: int = ..., max_cost_ppm: int = ..., verify: bool = ...
+    ) -> None:
+        """As fm_transcoder_config, with its defaults. Raises ValueError."""
+
+    def run(
+        self, data: bytes
+    ) -> tuple[int, str, bytes | None, int, int, int, int, int, tuple[int, ...]]:
+        """(reason, why, new bytes or None, width, height, interval, MCU's width, MCU's height,
+        offsets of rows), as fm_transcoded has them. Works without the GIL. Raises MemoryError."""
 
 def indices(indices: Sequence[int], n: int) -> bytes | None:
     """The bytes of int64 values, if all are ints, no subclass, from 0 to n - 1; else None."""

@@ -10,6 +10,7 @@ from feedmill._ops import __version__
 from feedmill.commands.bench import add_bench
 from feedmill.commands.check import add_check
 from feedmill.commands.doctor import add_doctor
+from feedmill.commands.pack import add_pack
 from feedmill.commands.report_command import add_report
 from feedmill.commands.run import add_run, split
 from feedmill.commands.sweep import add_sweep
@@ -25,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_check(commands)
     add_run(commands)
     add_doctor(commands)
+    add_pack(commands)
     add_sweep(commands)
     add_trace(commands)
     add_report(commands)

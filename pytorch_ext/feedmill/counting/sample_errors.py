@@ -31,7 +31,7 @@ class SampleErrors:
         self._kept: deque[SampleError] = deque(maxlen=_KEPT)
 
     def add(self, item: Any, cause: str, outcome: str) -> None:
-        self._kept.append(SampleError(item.position, str(item.path), cause, outcome))
+        self._kept.append(SampleError(item.position, item.name, cause, outcome))
 
     def all(self) -> tuple[SampleError, ...]:
         return tuple(self._kept)

@@ -2,7 +2,8 @@
 
 May import: recognition.
 
-``index`` is the file format, ``tars`` reads tar files, ``source`` finds what is to be packed,
-``writer`` writes shards and ``joining`` the index over them; ``shards`` is what the datasets ``Pack``
-and ``WebDataset`` share.
+``index`` is the file format, ``building`` makes indices; ``tars`` reads and writes tar files;
+``source`` finds what is to be packed, ``writer`` writes shards, ``joining`` the one index over
+them; ``shards`` is what the datasets ``Pack`` (``dataset``) and ``WebDataset`` (``webdataset``)
+share.
 """

@@ -273,9 +273,9 @@ class _Reading:
             )
         if hasattr(dataset, "__getitems__"):
             self.refuse(f"{name} has __getitems__, for which feedmill_item does not stand")
-        # ImageList's feedmill_item applies it itself.
-        images = sys.modules.get("feedmill.data.images")
-        applies = images is not None and offers is images.ImageList
+        # The feedmill_item of our own datasets applies it itself.
+        ours = [("feedmill.data.images", "ImageList"), ("feedmill.pack.shards", "ShardDataset")]
+        applies = any(offers is getattr(sys.modules.get(at), name, None) for at, name in ours)
         if getattr(dataset, "target_transform", None) is not None and not applies:
             self.refuse("the dataset has a target_transform")
         folder = sys.modules.get("torchvision.datasets.folder")

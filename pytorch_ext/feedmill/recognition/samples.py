@@ -89,11 +89,22 @@ class Item(NamedTuple):
         """The PIL image; raises what the dataset raises."""
         return self.leaf.load(self.source())
 
+    @property
+    def name(self) -> str:
+        """The path; of what is no whole file, what the dataset's feedmill_name(index) says, if it
+        has such."""
+        names = getattr(self.leaf.dataset, "feedmill_name", None)
+        if self.data is None or names is None:
+            return str(self.path)
+        return str(names(self.index))
+
     def __str__(self) -> str:
-        file = f"file {self.path!r}" if self.data is None else "bytes in memory"
+        what = f"file {self.path!r}" if self.path else "bytes in memory"
         if type(self.data) is Range:
-            file = f"{self.data} of file {self.path!r}"
-        return f"dataset index {self.position}, {file}"
+            what = f"{self.data} of {what}"
+        if self.data is not None and self.name != self.path:
+            what = self.name
+        return f"dataset index {self.position}, {what}"
 
 
 class NotNative(Exception):
