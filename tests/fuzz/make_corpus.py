@@ -1,6 +1,6 @@
 """Writes a few images of each kind for the fuzzers to begin with: make_corpus.py FOLDER.
 
-A fuzzer's input is 8 bytes that choose a crop, and then the file.
+A fuzzer's input is 8 bytes that choose a crop, or options, and then the file.
 """
 
 import io
@@ -36,6 +36,7 @@ def main():
                  for mode in ("RGB", "RGBA") for lossless in (False, True)]
                 + [encoded("WEBP", "RGB", exif=b"Exif\0\0II*\0")],
     }
+    images["transcode"] = images["jpeg"]
     for name, files in images.items():
         folder = Path(sys.argv[1]) / f"corpus_{name}"
         folder.mkdir(parents=True, exist_ok=True)
