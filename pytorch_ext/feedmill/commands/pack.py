@@ -105,7 +105,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 def _write(arguments: argparse.Namespace) -> int:
-    from feedmill.pack.dataset import INDEX_NAME
+    from feedmill.pack.index import INDEX_NAME
     from feedmill.pack.source import read_source
     from feedmill.pack.writer import Options, write_shards
 

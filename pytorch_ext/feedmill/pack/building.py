@@ -1,10 +1,12 @@
-"""Indices as bytes: of one shard, and of several that are put together."""
+"""Indices as bytes: of one shard, and of several that are put together; and as files."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -155,3 +157,19 @@ def _assemble(
         header[name] = value
     header["crc"] = zlib.crc32(header.tobytes())
     return b"".join([header.tobytes(), *tables])
+
+
+def write_file(path: str, data: bytes) -> None:
+    """Writes a file that is there as a whole or not at all. Raises OSError."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    temporary = f"{path}.{os.getpid()}-{secrets.token_hex(4)}.partial"
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise

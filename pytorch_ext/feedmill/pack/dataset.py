@@ -6,10 +6,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from feedmill.pack.index import Index, PackError
+from feedmill.pack.index import INDEX_NAME, Index, PackError
 from feedmill.pack.shards import ShardDataset
-
-INDEX_NAME = "index.fmp"
 
 
 class Pack(ShardDataset):

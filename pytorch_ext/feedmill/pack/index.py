@@ -69,6 +69,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+INDEX_NAME = "index.fmp"
 MAGIC = b"\x93FMPACK\n"
 VERSION = 1
 HEADER = np.dtype([

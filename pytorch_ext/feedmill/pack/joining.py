@@ -6,10 +6,8 @@ import os
 import re
 from contextlib import suppress
 
-from feedmill.pack.building import join
-from feedmill.pack.dataset import INDEX_NAME
-from feedmill.pack.index import Index, PackError
-from feedmill.pack.webdataset import write_file
+from feedmill.pack.building import join, write_file
+from feedmill.pack.index import INDEX_NAME, Index, PackError
 from feedmill.pack.writer import part_path, shard_name
 
 _MOST_NAMED = 5

@@ -26,11 +26,9 @@ class OpenFile:
         self.descriptor = -1
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         real = os.fstat(self.descriptor).st_size
-        if real != n_bytes:
-            raise PackError(
-                f"{path}: it has {real} bytes, {n_bytes} when it was indexed: it is damaged or was "
-                "replaced"
-            )
+        if real > n_bytes:
+            raise PackError(f"{path}: it has {real} bytes, {n_bytes} when it was indexed: it was "
+                            "replaced")
 
     def __del__(self) -> None:
         if self.descriptor >= 0:
@@ -43,7 +41,7 @@ class Shards:
 
     Args:
         paths: of the shards, by their numbers in the index.
-        sizes: that the files must have.
+        sizes: of the files when they were indexed.
     """
 
     def __init__(self, paths: Sequence[str], sizes: Sequence[int]) -> None:
@@ -53,13 +51,12 @@ class Shards:
         self._lock = threading.Lock()
 
     def read(self, shard: int, offset: int, n_bytes: int) -> bytes:
-        """Bytes of a shard. Raises OSError, and PackError where the shard is not as it was."""
+        """Bytes of a shard; fewer where it was cut short. Raises OSError, and PackError where the
+        shard was replaced by a larger one."""
         file = self._file(shard)
-        data = os.pread(file.descriptor, n_bytes, offset)
-        while len(data) < n_bytes:
+        data = more = os.pread(file.descriptor, n_bytes, offset)
+        while more and len(data) < n_bytes:
             more = os.pread(file.descriptor, n_bytes - len(data), offset + len(data))
-            if not more:
-                raise PackError(f"{self.paths[shard]}: it became shorter while it was open")
             data += more
         return data
 
@@ -158,6 +155,10 @@ class ShardDataset(Dataset):
 
     def __getitem__(self, i: int) -> tuple[Any, Any]:
         data, target = self.feedmill_item(i)
+        n_bytes = self.place(i).bytes
+        if len(data) < n_bytes:
+            raise PackError(f"{self.feedmill_name(i)}: the shard is cut short: {len(data)} of the "
+                            f"sample's {n_bytes} bytes are left")
         try:
             image = load_rgb(data)
         except Exception as error:
@@ -166,11 +167,12 @@ class ShardDataset(Dataset):
 
     def feedmill_item(self, i: int) -> tuple[bytes, Any]:
         """The encoded image and its target, without decoding: what feedmill's DataLoader asks for
-        in place of ``dataset[i]``.
+        in place of ``dataset[i]``. Where the shard was cut short, what is left of the image: it is
+        a damaged one, under the loader's ``on_error``.
 
         Raises:
             IndexError: there is no such sample.
-            PackError: its shard is damaged or missing; the text names shard and sample.
+            PackError: its shard is missing, or a larger one; the text names shard and sample.
         """
         place = self.place(i)
         try:

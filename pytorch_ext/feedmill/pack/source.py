@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from feedmill.pack.grouping import IMAGE_SUFFIXES, expand, groups
 from feedmill.pack.index import PackError
 from feedmill.pack.tars import BLOCK, Member, padded
-from feedmill.pack.webdataset import IMAGE_SUFFIXES, expand, groups
 
 _SUFFIXES = tuple(f".{suffix}" for suffix in IMAGE_SUFFIXES)
 

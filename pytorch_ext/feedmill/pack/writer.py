@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from feedmill._ops import native
-from feedmill.pack.building import Sample, Shard, build
+from feedmill.pack.building import Sample, Shard, build, write_file
 from feedmill.pack.index import TRANSCODED, VERIFIED, Index, PackError
 from feedmill.pack.source import Source, SourceSample
 from feedmill.pack.tars import BLOCK, header_of, padded
-from feedmill.pack.webdataset import write_file
 
 ROWS = 8  # FM_PACK_ROWS
 # A tar file ends with two blocks of zeros.
