@@ -66,20 +66,14 @@ def build(
     starts = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
     if starts[-1] > _MOST_NAME_BYTES:
         raise PackError(f"{shard.name}: the names of its samples have more than 4 GiB")
-    records = np.zeros(len(samples), RECORD)
     rows = np.zeros((len(samples), rows_per_sample), "<u4")
-    for i, one in enumerate(samples):
-        # Larger sides, of files that are no JPEGs, are not known then.
-        known = one.width < 1 << 16 and one.height < 1 << 16
-        try:
-            records[i] = (
-                one.offset, one.bytes, 0, one.label, one.width if known else 0,
-                one.height if known else 0, starts[i], one.interval, one.flags,
-            )
-        except OverflowError:
-            raise PackError(f"{shard.name}: {one.name} is too large for an index") from None
-        if len(one.rows):
-            rows[i] = one.rows
+    try:
+        records = np.array([_record(*pair) for pair in zip(samples, starts.tolist())], RECORD)
+        for i, one in enumerate(samples):
+            if len(one.rows):
+                rows[i] = one.rows
+    except OverflowError:
+        raise PackError(f"{shard.name}: a sample has 4 GiB or more") from None
     head = Names([*classes, shard.name])
     table = np.zeros(1, SHARD)
     table[0] = (
@@ -87,6 +81,13 @@ def build(
     )
     pool = head.text + b"".join(encoded)
     return _assemble(records, rows, table, head.starts[:-1], pool, part, n_parts, digest)
+
+
+def _record(one: Sample, name: int) -> tuple[int, ...]:
+    # Larger sides, of files that are no JPEGs, are not known then.
+    known = one.width < 1 << 16 and one.height < 1 << 16
+    width, height = (one.width, one.height) if known else (0, 0)
+    return one.offset, one.bytes, 0, one.label, width, height, name, one.interval, one.flags
 
 
 def join(indices: Sequence[Index]) -> bytes:
@@ -159,12 +160,16 @@ def _assemble(
     return b"".join([header.tobytes(), *tables])
 
 
-def write_file(path: str, data: bytes) -> None:
-    """Writes a file that is there as a whole or not at all. Raises OSError."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = f"{path}.{os.getpid()}-{secrets.token_hex(4)}.partial"
+def write_file(path: str, data: bytes, *, shared: bool = False) -> None:
+    """Writes a file that is there as a whole or not at all. Raises OSError.
+
+    Args:
+        shared: others may write it at the same time. Otherwise, what a process leaves that is
+            killed is replaced when the file is next written.
+    """
+    temporary = f"{path}.{secrets.token_hex(8)}.partial" if shared else f"{path}.partial"
     try:
-        with open(temporary, "xb") as file:
+        with open(temporary, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

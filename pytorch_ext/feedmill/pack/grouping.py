@@ -103,26 +103,41 @@ def expand(urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> l
         if scheme and scheme[1] != "file":
             raise ValueError(f"{path!r}: only tar files on local paths are read, not {scheme[1]}:")
         if scheme:
-            paths[i] = path.removeprefix("file:").replace("//", "/", 1)
+            paths[i] = path.removeprefix("file:").removeprefix("//")
     if not paths:
         raise ValueError("urls name no tar file")
     return paths
 
 
 def _expand_braces(text: str) -> Iterator[str]:
-    """Alternatives and ranges in braces, the innermost first."""
-    match = re.search(r"\{([^{}]*)\}", text)
-    if match is None:
+    """Alternatives and ranges in braces, the first ones change slowest."""
+    begin = text.find("{")
+    if begin < 0:
         yield text
         return
-    before, inner, after = text[: match.start()], match[1], text[match.end() :]
-    items = _range(inner) or (inner.split(",") if "," in inner else None)
-    if items is None:
-        raise ValueError(
-            f"{{{inner}}} in {text!r} is neither a range, {{000..127}}, nor a list, {{a,b}}"
-        )
+    items, end = _split_braces(text, begin)
     for item in items:
-        yield from _expand_braces(before + item + after)
+        for middle in _expand_braces(item):
+            for rest in _expand_braces(text[end:]):
+                yield text[:begin] + middle + rest
+
+
+def _split_braces(text: str, begin: int) -> tuple[list[str], int]:
+    """What stands between the brace at ``begin``, commas and the brace that closes it, or a range's
+    numbers; and where the text goes on."""
+    depth, items, start = 0, [], begin + 1
+    for at in range(begin, len(text)):
+        depth += (text[at] == "{") - (text[at] == "}")
+        if (text[at] == "," and depth == 1) or depth == 0:
+            items.append(text[start:at])
+            start = at + 1
+        if depth == 0:
+            break
+    items = items if len(items) > 1 else _range(items[0] if items else "") or []
+    if depth or not items:
+        raise ValueError(f"{text[begin:start]!r} in {text!r} is neither a range, {{000..127}}, nor "
+                         "a list, {a,b}")
+    return items, start
 
 
 def _range(inner: str) -> list[str] | None:

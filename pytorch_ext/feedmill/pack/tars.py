@@ -101,7 +101,8 @@ class _Reading:
         # The checksum counts itself as blanks; some writers have added signed bytes.
         unsigned = sum(header) - sum(header[148:156]) + 8 * 32
         signed = unsigned - 256 * sum(b > 127 for b in header[:148] + header[156:])
-        if self._number(header[148:156]) not in (unsigned, signed):
+        noted = header[148:156].strip(b" \0")
+        if noted.strip(b"01234567") or int(noted or b"0", 8) not in (unsigned, signed):
             raise self._fail(_no_header(header) if self._at == 0 else "damaged tar header")
         return header
 

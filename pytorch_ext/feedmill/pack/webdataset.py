@@ -47,7 +47,8 @@ def index_tar(path: str) -> Index:
     finally:
         os.close(file)
     with suppress(OSError):
-        write_file(kept, data)
+        os.makedirs(os.path.dirname(kept), exist_ok=True)
+        write_file(kept, data, shared=True)
     return Index(data, path)
 
 
