@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import feedmill
 import feedmill.data
 import torch.utils.data
 import torchvision.datasets
@@ -30,5 +31,5 @@ def test_datasets_in_memory():
 
 def test_datasets_exist():
     for name in names_in("image files") | names_in("in memory"):
-        homes = (torch.utils.data, torchvision.datasets, feedmill.data)
+        homes = (torch.utils.data, torchvision.datasets, feedmill, feedmill.data)
         assert any(hasattr(home, name) for home in homes), name

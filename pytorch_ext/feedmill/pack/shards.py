@@ -155,8 +155,7 @@ class ShardDataset(Dataset):
 
     def __getitem__(self, i: int) -> tuple[Any, Any]:
         data, target = self.feedmill_item(i)
-        n_bytes = self.place(i).bytes
-        if len(data) < n_bytes:
+        if len(data) < (n_bytes := self.place(i).bytes):
             raise PackError(f"{self.feedmill_name(i)}: the shard is cut short: {len(data)} of the "
                             f"sample's {n_bytes} bytes are left")
         try:
