@@ -30,6 +30,6 @@ def test_datasets_in_memory():
 
 
 def test_datasets_exist():
-    for name in names_in("image files") | names_in("in memory"):
+    for name in names_in("tar files") | names_in("image files") | names_in("in memory"):
         homes = (torch.utils.data, torchvision.datasets, feedmill, feedmill.data)
         assert any(hasattr(home, name) for home in homes), name

@@ -99,12 +99,11 @@ class Item(NamedTuple):
         return str(names(self.index))
 
     def __str__(self) -> str:
-        what = f"file {self.path!r}" if self.path else "bytes in memory"
-        if type(self.data) is Range:
-            what = f"{self.data} of {what}"
         if self.data is not None and self.name != self.path:
-            what = self.name
-        return f"dataset index {self.position}, {what}"
+            return f"dataset index {self.position}, {self.name}"
+        file = f"file {self.path!r}" if self.path else "bytes in memory"
+        part = f"{self.data} of " if type(self.data) is Range else ""
+        return f"dataset index {self.position}, {part}{file}"
 
 
 class NotNative(Exception):
