@@ -512,6 +512,51 @@ static void stuck_reads_are_left_behind(void **state) {
     assert_true(test_count_entries("/proc/self/task") <= n_threads);
 }
 
+/* Ranges of a few files: those of one that is being opened wait for it alone; two more are stuck in
+ * their reads, one of them twice. */
+static void far_ranges_share_their_files(void **state) {
+    need_far();
+    far_storage far = {0};
+    const int n_threads = test_count_entries("/proc/self/task");
+    const int n_files = test_count_entries("/proc/self/fd");
+    test_reads_open(
+        &far.f.reads,
+        (fm_reader_config){.kind = kind_of(state), .depth = 16, .buffer_bytes = 64 << 20}, NULL);
+    far_open(&far, "10");
+    enum { N_STUCK = 3, N = 100 };
+    char paths[N][128];
+    fm_read *const reads = calloc(N, sizeof(*reads));
+    for (uint32_t i = 0; i < N; i++) {
+        far_path(&far, i < N_STUCK ? N_FAR + i % 2 : i % 4, paths[i]);
+        reads[i] = (fm_read){.path = paths[i], .offset_bytes = 10 * i, .range_bytes = 5000};
+        submit_one(far.f.reads.reader, &reads[i]);
+    }
+    assert_true(test_reads_wait(&far.f.reads, N - N_STUCK));
+    for (uint32_t i = N_STUCK; i < N; i++) {
+        assert_int_equal(reads[i].error, 0);
+        for (uint32_t k = 0; k < 5000; k++)
+            if (reads[i].bytes[k] != test_byte(i % 4, 10 * i + k)) fail_msg("byte %u of %u", k, i);
+        fm_reader_return(far.f.reads.reader, &reads[i]);
+    }
+    fm_reader_stats stats;
+    fm_reader_stats_get(far.f.reads.reader, &stats);
+    assert_in_range(stats.n_opens, 4, kind_of(state) == FM_READER_URING ? 4 : 4 * 16);
+    const uint64_t begin_ns = fm_clock_ns();
+    test_reads_close(&far.f.reads);
+    const uint64_t close_ms = (fm_clock_ns() - begin_ns) / 1000000;
+    if (close_ms >= CLOSE_LIMIT_MS * SLOWER) fail_msg("%llu ms", (unsigned long long)close_ms);
+    assert_int_equal(far.f.reads.n_done, N);
+    for (uint32_t i = 0; i < N_STUCK; i++) assert_int_equal(reads[i].error, ECANCELED);
+    free(reads);
+    far_close(&far);
+    for (int i = 0; i < 1000 && (test_count_entries("/proc/self/task") > n_threads ||
+                                 test_count_entries("/proc/self/fd") > n_files);
+         i++)
+        usleep(10000);
+    assert_true(test_count_entries("/proc/self/task") <= n_threads);
+    assert_true(test_count_entries("/proc/self/fd") <= n_files);
+}
+
 /* A process that ends with a stuck read ends. */
 static void exit_body(fixture *f, fm_reader_kind kind) {
     child_open(&f->reads, kind, 8);
@@ -556,6 +601,7 @@ int main(void) {
         cmocka_unit_test(a_forbidden_ring_is_noticed),
         TEST_BOTH(far_files_are_read_side_by_side),
         TEST_BOTH(stuck_reads_are_left_behind),
+        TEST_BOTH(far_ranges_share_their_files),
         TEST_BOTH(exit_does_not_wait_for_stuck_reads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

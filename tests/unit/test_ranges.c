@@ -291,6 +291,34 @@ static void reads_that_misbehave(void **state) {
     close_both(&f);
 }
 
+static int64_t no_helper(void *user, const char *path, int64_t result) {
+    (void)path;
+    return ++*(uint32_t *)user % 3 == 0 ? -ECANCELED : result;
+}
+
+/* What the ring answers when no helper thread can be created: its own thread reads, by the same
+ * table of open files. */
+static void a_ring_without_helpers_still_reads(void **state) {
+    (void)state;
+    fixture f;
+    uint32_t n_results = 0;
+    const fm_reader_fault fault = {.result = no_helper, .user = &n_results};
+    test_reads_open(&f.reads, (fm_reader_config){.kind = FM_READER_URING}, &fault);
+    test_dir_open(f.dir);
+    make_files(&f, 2);
+    for (uint32_t i = 0; i < 20; i++) {
+        char path[96];
+        name_file(&f, i % 2, path);
+        fm_read read = read_range(&f, path, 777 * i, 5000);
+        /* The second try is the injected fault's, too, now and then. */
+        if (!read.error) check_range(&read, i % 2);
+        if (read.error) assert_int_equal(read.error, ECANCELED);
+        fm_reader_return(f.reads.reader, &read);
+    }
+    assert_non_null(strstr(stats_of(&f).reason, "helper"));
+    close_both(&f);
+}
+
 /* ---- the table ------------------------------------------------------------------------------- */
 
 static void the_least_recently_used_goes(void **state) {
@@ -298,6 +326,7 @@ static void the_least_recently_used_goes(void **state) {
     fm_shards shards;
     int to_close;
     assert_int_equal(fm_shards_init(&shards, NULL), FM_OK);
+    const uint32_t limit = shards.limit;
     while (shards.limit > 3) { /* room for three */
         shards.limit--;
         shards.unused = shards.unused->next;
@@ -327,6 +356,7 @@ static void the_least_recently_used_goes(void **state) {
     close(file_a), close(file_b), close(file_c);
     for (int i = 0; i < 2; i++)
         assert_non_null(fm_shards_add(&shards, names[2 * i + 2], NULL, &to_close));
+    shards.limit = limit;
     fm_shards_fini(&shards);
     fm_shards_fini(&shards);
 }
@@ -341,6 +371,7 @@ int main(void) {
         TEST_BOTH(few_descriptors_do),
         TEST_BOTH(close_ends_each_request_once),
         TEST_BOTH(reads_that_misbehave),
+        cmocka_unit_test(a_ring_without_helpers_still_reads),
         cmocka_unit_test(the_least_recently_used_goes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
