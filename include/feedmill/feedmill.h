@@ -227,6 +227,22 @@ typedef struct fm_transform {
 /* ---- source ---------------------------------------------------------------------------------- */
 
 /*
+ * Where in a JPEG its rows of MCUs begin: of one whose single scan has restart intervals that
+ * divide a row, so that each but the first begins behind a restart marker. The loader then reads no
+ * more of the image than its crop needs, down to the crop's bottom, unless it has a cache. What is
+ * left out may be damaged or missing. A table that is not the image's costs time, and changes no
+ * pixel.
+ */
+#define FM_MAX_JPEG_ROWS 64
+typedef struct fm_jpeg_rows {
+    int32_t width, height; /* of the image, in pixels */
+    int32_t mcu_height;    /* 8 times the largest vertical sampling factor */
+    uint32_t n;            /* entries, 1 to FM_MAX_JPEG_ROWS */
+    /* Entry k: bytes from the image's first to the data of row k * rows / n of its rows. */
+    uint32_t begin[FM_MAX_JPEG_ROWS];
+} fm_jpeg_rows;
+
+/*
  * One sample: the file to read, or the encoded image itself. `path` need only live during the call
  * that passes it.
  *
@@ -262,6 +278,8 @@ typedef struct fm_sample {
      * those are decoded that the transform needs, and damage in others may pass unseen, while no
      * pixel of the result depends on it. */
     bool verified;
+    const fm_jpeg_rows *rows; /* of a verified range: where its rows lie; NULL: not known. Need only
+                                 live during the call */
 } fm_sample;
 
 /*

@@ -129,8 +129,8 @@ void fm_decoder_watch(fm_decoder *decoder, const _Atomic bool *cancelled) {
     for (int i = 0; i < N_FORMATS; i++) formats[i]->watch(decoder->objects[i], cancelled);
 }
 
-void fm_decoder_set_leaps(fm_decoder *decoder, bool leaps) {
-    fm_jpeg_set_leaps(decoder->objects[N_FORMATS - 1], leaps);
+void fm_decoder_set_leaps(fm_decoder *decoder, bool leaps, bool is_cut) {
+    fm_jpeg_set_leaps(decoder->objects[N_FORMATS - 1], leaps, is_cut);
 }
 
 int fm_decoder_begin(fm_decoder *decoder, const uint8_t *bytes, size_t n_bytes, fm_image_info *info,

@@ -36,7 +36,7 @@ int fm_decoder_open(fm_decoder **out, const fm_limits *limits, fm_mem_counter *c
 void fm_decoder_watch(fm_decoder *decoder, const _Atomic bool *cancelled);
 
 /* See fm_jpeg_set_leaps(). Images of other formats are decoded as ever. */
-void fm_decoder_set_leaps(fm_decoder *decoder, bool leaps);
+void fm_decoder_set_leaps(fm_decoder *decoder, bool leaps, bool is_cut);
 
 /* Tells the format and reads the header. Afterwards fm_decoder_end() is due, also on failure. */
 int fm_decoder_begin(fm_decoder *decoder, const uint8_t *bytes, size_t n_bytes, fm_image_info *info,

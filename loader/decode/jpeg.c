@@ -51,11 +51,13 @@ struct fm_jpeg {
     fm_limits limits;
     fm_jpeg_scan scan;
     fm_huffman *huffman;
-    JDIMENSION mcu_column;                /* of the next MCU */
+    JDIMENSION mcu_column, mcu_row;       /* of the next MCU */
     JDIMENSION first_column, last_column; /* MCUs that the crop needs */
+    JDIMENSION last_row;                  /* ... of them in an image that leaps; else the last */
     uint32_t n_passed; /* MCUs up to the next one that the Huffman decoder has yet to pass */
     enum state state;
     bool leaps; /* the caller wants unneeded restart intervals left out; see fm_jpeg_set_leaps() */
+    bool is_cut_short;   /* what lies behind the last marker was not read */
     bool is_leaping;     /* ... and this image has them */
     bool bgr;            /* the order of a pixel's bytes */
     bool cut;            /* libjpeg is told of a lower image: scans have data that it leaves out */
@@ -131,8 +133,11 @@ static boolean decode_mcu(j_decompress_ptr codec, JBLOCKROW *blocks) {
     fm_jpeg *const jpeg = codec->client_data;
     const JDIMENSION column = jpeg->mcu_column;
     jpeg->mcu_column = column + 1 < codec->MCUs_per_row ? column + 1 : 0;
+    const JDIMENSION row = jpeg->mcu_row;
+    jpeg->mcu_row = row + (jpeg->mcu_column == 0);
     bool is_sane = true;
-    if (blocks && column >= jpeg->first_column && column <= jpeg->last_column)
+    if (blocks && column >= jpeg->first_column && column <= jpeg->last_column &&
+        row <= jpeg->last_row)
         is_sane = read_mcu(jpeg, blocks);
     else if (jpeg->is_leaping)
         jpeg->n_passed++;
@@ -153,23 +158,32 @@ static boolean decode_mcu(j_decompress_ptr codec, JBLOCKROW *blocks) {
 static bool may_leap(const fm_jpeg *jpeg) {
     const struct jpeg_decompress_struct *const codec = &jpeg->codec;
     const uint64_t n_mcus = (uint64_t)codec->MCUs_per_row * codec->MCU_rows_in_scan;
-    return jpeg->leaps && codec->restart_interval > 0 && jpeg->scan.in_order &&
-           jpeg->scan.n_restarts == (n_mcus - 1) / codec->restart_interval;
+    if (!jpeg->leaps || !codec->restart_interval || !jpeg->scan.in_order) return false;
+    const uint64_t n_restarts = (n_mcus - 1) / codec->restart_interval;
+    return jpeg->scan.n_restarts == n_restarts ||
+           (jpeg->is_cut_short && jpeg->scan.n_restarts < n_restarts);
 }
 
 /*
  * Puts decode_mcu() in place of libjpeg's, for a file with one scan, of which libjpeg has read
- * nothing yet; `left` and `width` are what jpeg_crop_scanline() gave. Where the tables make no
+ * nothing yet; `left` and `width` are what jpeg_crop_scanline() gave, `bottom` is the last row that
+ * is wanted. Where the tables make no
  * code, libjpeg's stays, and says so.
  */
-static void take_over_entropy_decoding(fm_jpeg *jpeg, JDIMENSION left, JDIMENSION width) {
+static void take_over_entropy_decoding(fm_jpeg *jpeg, JDIMENSION left, JDIMENSION width,
+                                       JDIMENSION bottom) {
     struct jpeg_decompress_struct *const codec = &jpeg->codec;
-    /* The MCU of a single component is a block. */
-    const JDIMENSION mcu_px =
-        DCTSIZE * (codec->comps_in_scan == 1 ? 1 : (JDIMENSION)codec->max_h_samp_factor);
-    jpeg->mcu_column = 0;
+    /* The MCU of a single component is a block, of which libjpeg may decode several rows at once.
+     */
+    const bool is_single = codec->comps_in_scan == 1;
+    const JDIMENSION v_factor = is_single ? 1 : (JDIMENSION)codec->max_v_samp_factor;
+    const JDIMENSION mcu_px = DCTSIZE * (is_single ? 1 : (JDIMENSION)codec->max_h_samp_factor);
+    jpeg->mcu_column = jpeg->mcu_row = 0;
     jpeg->n_passed = 0;
     jpeg->is_leaping = may_leap(jpeg);
+    /* Fancy upsampling looks at the next row of the coarsest component. */
+    jpeg->last_row =
+        jpeg->is_leaping ? (bottom + v_factor) / (DCTSIZE * v_factor) : codec->MCU_rows_in_scan;
     jpeg->first_column = left / mcu_px;
     jpeg->last_column = (left + width - 1) / mcu_px;
     fm_huffman_scan scan = {.bytes = codec->src->next_input_byte,
@@ -268,7 +282,10 @@ void fm_jpeg_watch(fm_jpeg *jpeg, const _Atomic bool *cancelled) { jpeg->cancell
 
 void fm_jpeg_set_bgr(fm_jpeg *jpeg, bool bgr) { jpeg->bgr = bgr; }
 
-void fm_jpeg_set_leaps(fm_jpeg *jpeg, bool leaps) { jpeg->leaps = leaps; }
+void fm_jpeg_set_leaps(fm_jpeg *jpeg, bool leaps, bool is_cut) {
+    jpeg->leaps = leaps;
+    jpeg->is_cut_short = is_cut;
+}
 
 void fm_jpeg_close(fm_jpeg **jpeg) {
     if (!jpeg || !*jpeg) return;
@@ -296,6 +313,8 @@ int fm_jpeg_begin(fm_jpeg *jpeg, const uint8_t *bytes, size_t n_bytes, fm_image_
     jpeg->state = STATE_FAILED;
     const int status = fm_jpeg_scan_file(&jpeg->scan, bytes, n_bytes, &jpeg->limits, error);
     if (status) return status;
+    if (jpeg->is_cut_short && !jpeg->scan.single_pass)
+        return fm_error_set(error, FM_ERR_DAMAGED, "a part of a JPEG of several scans");
     jpeg->source.next_input_byte = bytes;
     jpeg->source.bytes_in_buffer = jpeg->scan.n_bytes;
     jpeg->errors.num_warnings = 0;
@@ -452,7 +471,8 @@ int fm_jpeg_start(fm_jpeg *jpeg, const fm_box *box, int32_t *skip_px, int32_t *r
         jpeg->inks = codec->mem->alloc_sarray((j_common_ptr)codec, JPOOL_IMAGE,
                                               4 * width + SLACK_BYTES, N_INK_ROWS);
 #if FM_HAVE_JPEG_INTERNALS
-    if (jpeg->scan.single_pass) take_over_entropy_decoding(jpeg, left, width);
+    if (jpeg->scan.single_pass)
+        take_over_entropy_decoding(jpeg, left, width, (JDIMENSION)(box->top + box->height - 1));
 #endif
     if (box->top > 0) jpeg_skip_scanlines(codec, (JDIMENSION)box->top);
     *skip_px = box->left - (int32_t)left;

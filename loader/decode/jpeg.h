@@ -61,8 +61,12 @@ void fm_jpeg_set_bgr(fm_jpeg *jpeg, bool bgr);
  * too: what comes out does not depend on the box here either. Bytes that changed within an interval
  * after the file was checked, and decode to other pixels without an error, are seen by nobody: that
  * is so for every JPEG.
+ *
+ * is_cut: the file is one of a single scan, of which nothing was read behind some interval; an EOI
+ * stands there. Boxes that need no more are decoded as ever, and others are FM_ERR_DAMAGED. That
+ * what was not read is sane must be known from elsewhere.
  */
-void fm_jpeg_set_leaps(fm_jpeg *jpeg, bool leaps);
+void fm_jpeg_set_leaps(fm_jpeg *jpeg, bool leaps, bool is_cut);
 
 /*
  * Reads the header and checks the file's markers to its end. Afterwards fm_jpeg_end() is due, also

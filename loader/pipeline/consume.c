@@ -113,10 +113,10 @@ static fm_task *first_rejected(const fm_group *group) {
 
 static void describe(const fm_task *task, fm_error *error) {
     const fm_read *const read = &task->read;
-    if (read->range_bytes)
+    if (task->range_bytes)
         fm_error_set(error, task->cause, "sample %lld (bytes %llu to %llu of %s): %s",
                      (long long)task->index, (unsigned long long)read->offset_bytes,
-                     (unsigned long long)(read->offset_bytes + read->range_bytes - 1), read->path,
+                     (unsigned long long)(read->offset_bytes + task->range_bytes - 1), read->path,
                      task->why);
     else
         fm_error_set(error, task->cause, "sample %lld (%s): %s", (long long)task->index,
@@ -231,7 +231,7 @@ int fm_loader_fallback(fm_loader *loader, fm_fallback *out) {
         .cause = task->cause,
         .path = task->read.path,
         .offset_bytes = task->read.offset_bytes,
-        .range_bytes = task->read.range_bytes,
+        .range_bytes = task->range_bytes,
         .data = task->cached ? NULL : task->data,
         .data_bytes = task->cached ? 0 : task->data_bytes,
         .out = (uint8_t *)task->group->slot->memory + task->position * plan->sample_bytes,

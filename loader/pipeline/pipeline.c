@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "pipeline/cut.h"
 
 #define MAX_PATH_BYTES 4096u
 /* Of a range's begin and size: far above any file, and their sum is no negative off_t. */
@@ -459,6 +460,17 @@ void fm_group_begin(fm_loader *loader, fm_group *group) {
     group->failed = false;
 }
 
+/* A verified range may be read in part. With a cache it is not: later epochs need other parts. */
+static void set_range(const fm_loader *loader, fm_task *task, const fm_sample *sample) {
+    task->range_bytes = task->read.range_bytes = sample->range_bytes;
+    task->verified = sample->verified;
+    task->is_cut = false;
+    if (!sample->range_bytes || !sample->verified || !sample->rows || loader->config.cache) return;
+    const fm_draw_key key = {loader->seed, loader->epoch_number, task->occurrence, task->index};
+    task->read.range_bytes = fm_cut_bytes(&loader->plan, sample, &key);
+    task->is_cut = task->read.range_bytes < sample->range_bytes;
+}
+
 /* Locked. Fills the group's tasks; the file sizes are written under the lock, too. */
 static void fill_group(fm_loader *loader, fm_group *group, const fm_sample *samples,
                        uint32_t n_samples) {
@@ -482,11 +494,8 @@ static void fill_group(fm_loader *loader, fm_group *group, const fm_sample *samp
         task->claimed_ns = task->finished_ns = 0;
         task->own = (fm_work){0};
         task->cause = 0;
-        task->verified = samples[i].verified;
-        task->read = (fm_read){.path = path,
-                               .offset_bytes = samples[i].offset_bytes,
-                               .range_bytes = samples[i].range_bytes,
-                               .user = task};
+        task->read = (fm_read){.path = path, .offset_bytes = samples[i].offset_bytes, .user = task};
+        set_range(loader, task, &samples[i]);
         if (!task->data && !task->read.range_bytes)
             task->read.expected_bytes = loader->file_bytes[task->index];
         group->labels[i] = samples[i].label;

@@ -46,6 +46,8 @@ typedef struct fm_task {
     size_t data_bytes;
     bool cached;   /* data is the cache's, not the caller's */
     bool verified; /* see fm_sample */
+    bool is_cut;   /* read.range_bytes is less than the image's */
+    uint64_t range_bytes;
     struct fm_group *group;
     struct fm_task *next; /* locked: of the same group and size, with bytes as well */
     int64_t index;        /* of a run: its last sample's, or that of the one that was rejected */

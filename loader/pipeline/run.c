@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "pipeline/cut.h"
 #include "pipeline/pipeline.h"
 #include "pipeline/plain.h"
 
@@ -199,7 +200,7 @@ static int decode_sample(fm_worker *worker, const fm_task *task, const uint8_t *
     fm_image_info info;
     fm_box needed;
     int32_t skip_px = 0, row_px = 0;
-    fm_decoder_set_leaps(worker->decoder, task->verified);
+    fm_decoder_set_leaps(worker->decoder, task->verified, task->is_cut);
     int status = fm_decoder_begin(worker->decoder, bytes, n_bytes, &info, error);
     end_lap(laps, &laps->decode_ns);
     if (status) return status;
@@ -228,6 +229,8 @@ static int run_file(fm_worker *worker, fm_task *task, lap *laps, fm_error *error
         status = fm_plain_copy(&worker->loader->config.plain, bytes, n_bytes,
                                place_of(worker->loader, task), worker->loader->stream, error);
         end_lap(laps, &laps->transform_ns);
+    } else if (task->is_cut && !fm_cut_end(task->read.bytes, n_bytes)) {
+        status = fm_error_set(error, FM_ERR_DAMAGED, "its rows are not where the table has them");
     } else {
         status = decode_sample(worker, task, bytes, n_bytes, laps, error);
         fm_decoder_end(worker->decoder);

@@ -68,7 +68,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     if (!plain) {
         require(fm_jpeg_open(&plain, &limits, NULL, NULL) == FM_OK);
         require(fm_jpeg_open(&leaping, &limits, NULL, NULL) == FM_OK);
-        fm_jpeg_set_leaps(leaping, true);
+        fm_jpeg_set_leaps(leaping, true, false);
     }
     if (n < PREFIX) return 0;
     uint8_t *const file = malloc(n > PREFIX ? n - PREFIX : 1);

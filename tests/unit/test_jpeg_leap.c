@@ -125,7 +125,7 @@ static uint8_t *full_decode(const file *f) {
 static fm_jpeg *open_jpeg(bool leaps) {
     fm_jpeg *jpeg = NULL;
     assert_int_equal(fm_jpeg_open(&jpeg, &LIMITS, NULL, NULL), FM_OK);
-    fm_jpeg_set_leaps(jpeg, leaps);
+    fm_jpeg_set_leaps(jpeg, leaps, false);
     return jpeg;
 }
 

@@ -1,0 +1,199 @@
+/*
+ * Verified samples with a table of their rows: no more is read than down to the crop's bottom, and
+ * not a pixel differs; tables that are not the image's cost a fallback at most.
+ */
+#define _GNU_SOURCE
+#include "folder.h"
+
+#define N_FILES 30
+#define N_ENTRIES 8
+#define SAMPLE_BYTES ((size_t)3 * 24 * 32)
+
+static test_folder images;
+static fm_sample samples[N_FILES];
+static fm_jpeg_rows tables[N_FILES];
+static char paths[N_FILES][128];
+
+/* Where the rows begin, by the restart markers; a row is so many intervals. */
+static void find_rows(fm_jpeg_rows *rows, const uint8_t *bytes, size_t n, uint32_t intervals) {
+    const uint32_t n_rows = (uint32_t)((rows->height + rows->mcu_height - 1) / rows->mcu_height);
+    size_t at = 2;
+    while (bytes[at + 1] != 0xDA) at += 2 + ((size_t)bytes[at + 2] << 8 | bytes[at + 3]);
+    at += 2 + ((size_t)bytes[at + 2] << 8 | bytes[at + 3]);
+    for (uint32_t k = 0, passed = 0; k < N_ENTRIES; k++) {
+        for (; passed < k * n_rows / N_ENTRIES * intervals; at++) {
+            assert_true(at + 1 < n);
+            passed += bytes[at] == 0xFF && (bytes[at + 1] & 0xF8) == 0xD0;
+        }
+        rows->begin[k] = (uint32_t)at + (passed > 0);
+        if (passed) assert_int_equal(bytes[at - 1], 0xFF);
+    }
+}
+
+static void make_sample(int i) {
+    static const struct {
+        const char *sampling;
+        int mcu_height, intervals; /* of a row, 64 pixels wide */
+    } kinds[] = {{"sampling=420", 16, 1}, {"sampling=444", 8, 2}, {"space=grey", 8, 2},
+                 {"sampling=440", 16, 2}, {"sampling=422", 8, 1}, {"sampling=411", 8, 1}};
+    static uint8_t bytes[1 << 20];
+    char command[512];
+    fm_jpeg_rows *const rows = &tables[i];
+    *rows = (fm_jpeg_rows){.width = 64,
+                           .height = 9 + 11 * i % 150,
+                           .mcu_height = kinds[i % 6].mcu_height,
+                           .n = N_ENTRIES};
+    snprintf(paths[i], sizeof(paths[i]), "%s/%04d.bin", images.dir, i);
+    snprintf(command, sizeof(command), "%s size=64x%d seed=%d %s restart=%d %s",
+             getenv("FM_MKJPEG"), rows->height, i, kinds[i % 6].sampling, i % 6 == 5 ? 2 : 4,
+             paths[i]);
+    test_run(command);
+    FILE *const in = fopen(paths[i], "rb");
+    assert_non_null(in);
+    const size_t n = fread(bytes, 1, sizeof(bytes), in);
+    fclose(in);
+    find_rows(rows, bytes, n, (uint32_t)kinds[i % 6].intervals);
+    samples[i] =
+        (fm_sample){.index = i, .path = paths[i], .range_bytes = n, .verified = true, .rows = rows};
+}
+
+static int set_up(void **state) {
+    (void)state;
+    images = test_folder_open(0);
+    for (int i = 0; i < N_FILES; i++) make_sample(i);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    test_folder_close(&images);
+    return 0;
+}
+
+static int locate(void *user, int64_t index, fm_sample *out) {
+    *out = samples[index];
+    if (!*(const bool *)user) out->rows = NULL;
+    return FM_OK;
+}
+
+/* An epoch of all samples by turns; those that need the fallback are left as they are. How many. */
+static int run_epoch(fm_loader *loader, uint32_t number, uint8_t *out) {
+    int64_t order[N_FILES];
+    for (int i = 0; i < N_FILES; i++) order[i] = i;
+    const fm_epoch epoch = {.seed = 3, .number = number, .order = order, .n_order = N_FILES};
+    fm_error error;
+    if (fm_loader_start(loader, &epoch, &error)) fail_msg("start: %s", error.message);
+    fm_batch batch;
+    int status, n_fallback = 0;
+    size_t n = 0;
+    while ((status = fm_loader_next(loader, -1, &batch, &error)) != FM_END) {
+        if (status == FM_FALLBACK) {
+            fm_fallback asked;
+            assert_int_equal(fm_loader_fallback(loader, &asked), FM_OK);
+            assert_int_equal(asked.range_bytes, samples[asked.index].range_bytes);
+            memset(asked.out, 0xEE, asked.out_bytes);
+            n_fallback++;
+            assert_int_equal(fm_loader_fallback_done(loader, FM_OK, &error), FM_OK);
+            continue;
+        }
+        if (status) fail_msg("next: %s", error.message);
+        memcpy(out + n * SAMPLE_BYTES, batch.images, batch.n * SAMPLE_BYTES);
+        n += batch.n;
+        fm_batch_release(&batch);
+    }
+    assert_int_equal(n, N_FILES);
+    return n_fallback;
+}
+
+static bool with_rows[2] = {false, true};
+
+static fm_loader *open_loader(bool rows, fm_cache *cache) {
+    fm_config config = test_config((fm_source){&with_rows[rows], N_FILES, locate});
+    config.fallback = true;
+    config.cache = cache;
+    return test_loader_open(&config);
+}
+
+static uint64_t read_bytes(fm_loader *loader) {
+    fm_stats stats;
+    fm_loader_stats(loader, &stats);
+    return stats.read_bytes;
+}
+
+static uint8_t wanted[N_FILES * SAMPLE_BYTES], got[N_FILES * SAMPLE_BYTES];
+
+static void less_is_read_and_no_pixel_differs(void **state) {
+    (void)state;
+    fm_loader *whole = open_loader(false, NULL), *cut = open_loader(true, NULL);
+    for (uint32_t e = 0; e < 40; e++) {
+        assert_int_equal(run_epoch(whole, e, wanted), 0);
+        assert_int_equal(run_epoch(cut, e, got), 0);
+        assert_memory_equal(got, wanted, sizeof(got));
+    }
+    assert_true(read_bytes(cut) < read_bytes(whole) * 95 / 100);
+    fm_loader_close(&cut);
+    fm_loader_close(&whole);
+}
+
+/* Another epoch needs other parts. */
+static void a_cache_gets_whole_images(void **state) {
+    (void)state;
+    fm_cache *cache;
+    assert_int_equal(fm_cache_open(&cache, 16 << 20, NULL), FM_OK);
+    fm_loader *whole = open_loader(false, NULL), *cached = open_loader(true, cache);
+    for (uint32_t e = 0; e < 3; e++) {
+        run_epoch(whole, e, wanted);
+        assert_int_equal(run_epoch(cached, e, got), 0);
+        assert_memory_equal(got, wanted, sizeof(got));
+    }
+    assert_int_equal(3 * read_bytes(cached), read_bytes(whole));
+    fm_loader_close(&cached);
+    fm_loader_close(&whole);
+    fm_cache_close(&cache);
+}
+
+/* The sample comes as ever, or is the caller's to finish. */
+static void tables_that_lie_change_no_pixel(void **state) {
+    (void)state;
+    fm_jpeg_rows before[N_FILES];
+    memcpy(before, tables, sizeof(tables));
+    fm_loader *whole = open_loader(false, NULL), *cut = open_loader(true, NULL);
+    int n_fallback = 0;
+    srand(5);
+    for (uint32_t e = 0; e < 40; e++) {
+        for (int i = 0; i < N_FILES; i++) {
+            fm_jpeg_rows *const rows = &tables[i];
+            const int kind = rand() % 8;
+            if (kind == 0) rows->height = rand() % 300;
+            if (kind == 1) rows->width = -rand();
+            if (kind == 2) rows->mcu_height = rand() % 40;
+            if (kind == 3) rows->n = (uint32_t)rand() % 3 * 40;
+            if (kind == 4) rows->begin[rand() % N_ENTRIES] = (uint32_t)rand();
+            if (kind == 5) rows->begin[rand() % N_ENTRIES] = (uint32_t)rand() % 2000;
+            if (kind == 6) memmove(rows->begin + 1, rows->begin, sizeof(rows->begin) - 4);
+            if (kind == 7) memmove(rows->begin, rows->begin + 1, sizeof(rows->begin) - 4);
+        }
+        run_epoch(whole, e, wanted);
+        n_fallback += run_epoch(cut, e, got);
+        for (int i = 0; i < N_FILES; i++) {
+            const uint8_t *const image = got + (size_t)i * SAMPLE_BYTES;
+            bool is_left = true;
+            for (size_t k = 0; k < SAMPLE_BYTES && is_left; k++) is_left = image[k] == 0xEE;
+            if (!is_left)
+                assert_memory_equal(image, wanted + (size_t)i * SAMPLE_BYTES, SAMPLE_BYTES);
+        }
+        memcpy(tables, before, sizeof(tables));
+    }
+    assert_in_range(n_fallback, 40, 40 * N_FILES / 2);
+    fm_loader_close(&cut);
+    fm_loader_close(&whole);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(less_is_read_and_no_pixel_differs),
+        cmocka_unit_test(a_cache_gets_whole_images),
+        cmocka_unit_test(tables_that_lie_change_no_pixel),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
