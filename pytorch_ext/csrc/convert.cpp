@@ -342,6 +342,7 @@ bool Samples::fill(PyObject *indices, PyObject *paths, PyObject *data, PyObject 
         return false;
     }
     samples.reserve(size_t(n));
+    if (data) rows_.reserve(size_t(n));
     for (Py_ssize_t i = 0; i < n; i++)
         if (!add(indices, paths, data, i)) return false;
     return !labels || set_labels(labels);
@@ -359,27 +360,51 @@ bool Samples::set_labels(PyObject *labels) {
     return !PyErr_Occurred();
 }
 
-namespace {
-
-// (offset, n_bytes, verified) of the file at sample->path.
-bool range_from_tuple(PyObject *tuple, fm_sample *sample) {
-    if (PyTuple_Size(tuple) != 3) {
-        PyErr_SetString(PyExc_TypeError, "a range is (offset, n_bytes, verified)");
+// (offset, n_bytes, verified, rows) of the file at sample->path.
+bool Samples::add_range(PyObject *range, fm_sample *sample) {
+    if (PyTuple_Size(range) != 4) {
+        PyErr_SetString(PyExc_TypeError, "a range is (offset, n_bytes, verified, rows)");
         return false;
     }
-    sample->offset_bytes = PyLong_AsUnsignedLongLong(PyTuple_GetItem(tuple, 0));
+    sample->offset_bytes = PyLong_AsUnsignedLongLong(PyTuple_GetItem(range, 0));
     if (!PyErr_Occurred())
-        sample->range_bytes = PyLong_AsUnsignedLongLong(PyTuple_GetItem(tuple, 1));
+        sample->range_bytes = PyLong_AsUnsignedLongLong(PyTuple_GetItem(range, 1));
     if (PyErr_Occurred()) return false;
     if (!sample->range_bytes) {
         PyErr_SetString(PyExc_ValueError, "a range has no bytes");
         return false;
     }
-    sample->verified = PyObject_IsTrue(PyTuple_GetItem(tuple, 2)) == 1;
-    return !PyErr_Occurred();
+    sample->verified = PyObject_IsTrue(PyTuple_GetItem(range, 2)) == 1;
+    PyObject *const rows = PyTuple_GetItem(range, 3);
+    return !PyErr_Occurred() && (rows == Py_None || add_rows(rows, sample));
 }
 
-} // namespace
+// (width, height, mcu_height, begin, ...)
+bool Samples::add_rows(PyObject *rows, fm_sample *sample) {
+    const Py_ssize_t n = PyTuple_Check(rows) ? PyTuple_Size(rows) : 0;
+    if (n < 4 || n > 3 + FM_MAX_JPEG_ROWS) {
+        PyErr_Format(PyExc_ValueError,
+                     "rows must be None or a tuple of width, height, MCU's height and 1 to %d "
+                     "numbers",
+                     FM_MAX_JPEG_ROWS);
+        return false;
+    }
+    fm_jpeg_rows out{};
+    out.n = uint32_t(n - 3);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        const unsigned long value = PyLong_AsUnsignedLong(PyTuple_GetItem(rows, i));
+        if (PyErr_Occurred()) return false;
+        // What is too large is no row's begin, and no size; none is taken for granted.
+        const uint32_t number = value > INT32_MAX ? INT32_MAX : uint32_t(value);
+        if (i == 0) out.width = int32_t(number);
+        if (i == 1) out.height = int32_t(number);
+        if (i == 2) out.mcu_height = int32_t(number);
+        if (i > 2) out.begin[i - 3] = number;
+    }
+    rows_.push_back(out);
+    sample->rows = &rows_.back();
+    return true;
+}
 
 bool Samples::add(PyObject *indices, PyObject *paths, PyObject *data, Py_ssize_t i) {
     fm_sample sample{};
@@ -400,7 +425,7 @@ bool Samples::add(PyObject *indices, PyObject *paths, PyObject *data, Py_ssize_t
     PyObject *const image = data ? PySequence_GetItem(data, i) : nullptr;
     if (data && !image) return false;
     if (image && PyTuple_Check(image)) {
-        const bool is_range = range_from_tuple(image, &sample);
+        const bool is_range = add_range(image, &sample);
         Py_DECREF(image);
         if (!is_range) return false;
     } else if (image && image != Py_None) {
@@ -409,8 +434,8 @@ bool Samples::add(PyObject *indices, PyObject *paths, PyObject *data, Py_ssize_t
         Py_ssize_t n_bytes = 0;
         // Nothing else will do: a bytearray or an array may change or move while it is decoded.
         if (!PyBytes_Check(image)) {
-            PyErr_Format(PyExc_TypeError, "data[%zd] is %R; it must be bytes or None, or a range", i,
-                         reinterpret_cast<PyObject *>(Py_TYPE(image)));
+            PyErr_Format(PyExc_TypeError, "data[%zd] is %R; it must be bytes or None, or a range",
+                         i, reinterpret_cast<PyObject *>(Py_TYPE(image)));
             return false;
         }
         if (PyBytes_AsStringAndSize(image, &bytes, &n_bytes)) return false;

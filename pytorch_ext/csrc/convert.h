@@ -55,8 +55,8 @@ class References {
 class Samples {
   public:
     // `paths`: file system paths; `data`: None, or for each bytes, a range (offset, n_bytes,
-    // verified) of the file at the path, or None: the whole file. `labels`: None, or ints. False: a
-    // Python exception is set.
+    // verified, rows) of the file at the path, or None: the whole file. `labels`: None, or ints.
+    // False: a Python exception is set.
     bool fill(PyObject *indices, PyObject *paths, PyObject *data, PyObject *labels);
     std::vector<fm_sample> samples;
     References images; // the bytes objects in `data`, which the native loader does not copy
@@ -64,6 +64,9 @@ class Samples {
   private:
     bool add(PyObject *indices, PyObject *paths, PyObject *data, Py_ssize_t i);
     bool set_labels(PyObject *labels);
+    bool add_range(PyObject *range, fm_sample *sample);
+    bool add_rows(PyObject *rows, fm_sample *sample);
+    std::vector<fm_jpeg_rows> rows_; // with room for all, so that none moves
     References paths_;
 };
 

@@ -136,13 +136,14 @@ class Loader:
         self,
         indices: Sequence[int],
         paths: Sequence[str | bytes | PathLike],
-        data: Sequence[bytes | tuple[int, int, bool] | None] | None = None,
+        data: Sequence[bytes | tuple[int, int, bool, tuple[int, ...] | None] | None] | None = None,
         labels: Sequence[int] | None = None,  # which a device's target gets; None: zeros
     ) -> bool:
         """Appends a batch; False when prefetch_batches are waiting already.
 
-        data: for each sample its encoded image; or (offset, n_bytes, verified): that part of the
-        file at its path is read, see fm_sample; or None: the whole file is. With an image the path is only the sample's name in messages, "" for none. The loader holds a
+        data: for each sample its encoded image; or (offset, n_bytes, verified, rows), a
+        recognition.ranges.Range: that part of the file at its path is read, or as much of it as the
+        crop needs, see fm_sample; or None: the whole file is. With an image the path is only the sample's name in messages, "" for none. The loader holds a
         reference to each bytes object, and copies nothing, until next() has returned its batch or
         the error in place of it, or start(), stop() or close() has ended the epoch. ValueError
         where the lengths differ, TypeError for anything else in data. Nothing is kept where

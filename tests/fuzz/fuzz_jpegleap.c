@@ -68,16 +68,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     if (!plain) {
         require(fm_jpeg_open(&plain, &limits, NULL, NULL) == FM_OK);
         require(fm_jpeg_open(&leaping, &limits, NULL, NULL) == FM_OK);
-        fm_jpeg_set_leaps(leaping, true, false);
     }
     if (n < PREFIX) return 0;
     uint8_t *const file = malloc(n > PREFIX ? n - PREFIX : 1);
     require(file != NULL);
     memcpy(file, data + PREFIX, n - PREFIX);
-    uint64_t sum = 0, wanted = 0;
+    uint64_t sum = 0, wanted = 0, cut = 0;
+    fm_jpeg_set_leaps(leaping, true, true); /* as if more had been in the file */
+    const int as_cut = decode(leaping, data, file, n - PREFIX, &cut);
+    fm_jpeg_set_leaps(leaping, true, false);
     const int status = decode(leaping, data, file, n - PREFIX, &sum);
     const int without = decode(plain, data, file, n - PREFIX, &wanted);
     require(without != FM_OK || (status == FM_OK && sum == wanted));
+    require(status != FM_OK || as_cut != FM_OK || cut == sum);
     if (status == FM_OK && without != FM_OK) {
         bool has_inks = false;
         require(decode_whole(data, file, n - PREFIX, &wanted, &has_inks));

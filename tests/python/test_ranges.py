@@ -88,6 +88,45 @@ def test_images_are_the_datasets(tmp_path, monkeypatch, reader, verified):
         assert stats.read_opens == N_SHARDS
 
 
+def rows_of(data, width, height, n_entries):
+    """The table of rows of a 4:4:4 JPEG with an interval for each row."""
+    begins = [data.index(b"\xff\xda") + 14]
+    for i in range(begins[0], len(data) - 1):
+        if data[i] == 0xFF and 0xD0 <= data[i + 1] <= 0xD7:
+            begins.append(np.uint32(i + 2))
+    assert len(begins) == -(-height // 8)
+    return (width, height, 8, *(begins[k * len(begins) // n_entries] for k in range(n_entries)))
+
+
+@pytest.mark.parametrize("reader", ["uring", "pread"])
+def test_what_lies_below_a_crop_is_not_read(tmp_path, monkeypatch, reader):
+    if reader == "uring":
+        helpers.need_uring()
+    monkeypatch.setenv("FEEDMILL_READER", reader)
+    dataset = Packed(tmp_path, RANDOM, (True,))
+    shard = bytearray()
+    for i in range(N):
+        path = helpers.save_jpeg(tmp_path / "one.jpg", 64, 200, seed=i, subsampling=0,
+                                 restart_marker_rows=1)
+        data = path.read_bytes()
+        rows = rows_of(data, 64, 200, 8) if i % 3 else None
+        dataset.parts[i] = (str(tmp_path / "rows.tar"), len(shard), len(data), True, rows)
+        shard += data
+    (tmp_path / "rows.tar").write_bytes(shard)
+    dataset.feedmill_item = None
+    dataset.__class__ = type("WithRows", (Packed,), {
+        "feedmill_item": lambda self, index: (self.parts[index], index),
+        "__getitem__": Packed.__getitem__,
+    })
+    del dataset.feedmill_item
+    loader = native_loader(dataset, batch_size=8, native="verify", shuffle=True)
+    for _ in range(2):
+        assert sum(len(targets) for _, targets in loader) == N
+    stats = loader.stats()
+    assert stats.fallback_samples == 0
+    assert stats.read_bytes < 2 * len(shard) * 0.95
+
+
 @pytest.mark.parametrize("verified", [(), (True,)])
 def test_every_sample_is_verified(tmp_path, verified):
     dataset = Packed(tmp_path, RANDOM, verified)
@@ -139,7 +178,9 @@ def test_errors_name_file_and_bytes(packed):
 
 
 @pytest.mark.parametrize("part, error", [
-    (("a", 1), TypeError), (("a", 1, 2, True, 3), TypeError), (("a", "1", 2), TypeError),
+    (("a", 1), TypeError), (("a", 1, 2, True, None, 3), TypeError), (("a", "1", 2), TypeError),
+    (("a", 1, 2, True, 3), TypeError), (("a", 1, 2, True, (8, 8, 8)), ValueError),
+    (("a", 1, 2, True, (8, 8, 8, -1)), ValueError), (("a", 1, 2, True, (1,) * 68), ValueError),
     (("a", 1.5, 2), TypeError), (("a", -1, 2), ValueError), (("a", 1, -2), ValueError),
     (("a", 1 << 61, 2), ValueError), (("a", 1, 1 << 64), ValueError), ((), TypeError),
 ])
