@@ -119,12 +119,14 @@ static void pixels_are_those_of_the_files(void **state) {
         packed.verified = round % 2;
         fm_loader *loader =
             open_loader(source_of(&packed), uring ? FM_READER_AUTO : FM_READER_PREAD, NULL);
+        fm_stats first, stats;
         for (uint32_t e = 0; e < 2; e++) {
+            fm_loader_stats(loader, &first);
             run_epoch(loader, e, got);
             assert_memory_equal(got, wanted[e], sizeof(got));
         }
-        fm_stats stats;
         fm_loader_stats(loader, &stats);
+        assert_int_equal(stats.allocations, first.allocations);
         assert_int_equal(stats.native_samples, 2 * N_FILES);
         assert_int_equal(stats.read_files, 2 * N_FILES);
         /* Threads that want a file at the same time may each open it. */
