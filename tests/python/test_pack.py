@@ -98,8 +98,13 @@ def test_what_the_index_says(folder, packed):
     dataset = feedmill.Pack(packed)
     for i, (name, _) in enumerate(dataset.samples):
         place, rows = dataset.place(i), dataset.rows_of(i)
-        data, _ = dataset.feedmill_item(i)
+        data = dataset.encoded(i)
         assert len(data) == place.bytes
+        part, target = dataset.feedmill_item(i)
+        is_new = place.flags & TRANSCODED != 0
+        assert part[:4] == (dataset.shard_path(place.shard), place.offset, place.bytes, is_new)
+        assert target == dataset.targets[i]
+        assert part[4] == ((place.width, place.height, place.mcu_height, *rows) if rows else None)
         with open(dataset.shard_path(place.shard), "rb") as shard:
             shard.seek(place.offset)
             assert shard.read(place.bytes) == data
@@ -257,7 +262,7 @@ def test_damaged_images_are_stored_as_they_are(folder, tmp_path, capsys):
     assert "3 (2 not a JPEG, 1 damaged or cut short)" in capsys.readouterr().out
     dataset = feedmill.Pack(tmp_path / "out", TO_TENSOR)
     for i, name in enumerate(("cut.jpg", "empty.jpg", "no.jpg")):
-        assert dataset.feedmill_item(i)[0] == files[name]
+        assert dataset.encoded(i) == files[name]
         with pytest.raises(ValueError, match=f"'c/{name}' in .*shard-000000.tar: "):
             dataset[i]
     loader = feedmill.DataLoader(

@@ -117,6 +117,11 @@ class Place(NamedTuple):
     interval: int
     flags: int
 
+    @property
+    def mcu_height(self) -> int:
+        """Pixels from top to bottom; of a transcoded image."""
+        return ((self.flags >> 4 & 3) + 1) * 8
+
 
 class Index:
     """An index as it lies in a file or in memory; never written to.

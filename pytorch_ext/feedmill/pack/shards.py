@@ -12,7 +12,7 @@ from typing import Any, overload
 import numpy as np
 from torch.utils.data import Dataset
 
-from feedmill.pack.index import Index, PackError, Place
+from feedmill.pack.index import TRANSCODED, Index, PackError, Place
 from feedmill.recognition.datasets import load_rgb
 
 # Files that stay open; the least recently used one goes.
@@ -25,14 +25,19 @@ class OpenFile:
     def __init__(self, path: str, n_bytes: int) -> None:
         self.descriptor = -1
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        real = os.fstat(self.descriptor).st_size
-        if real > n_bytes:
-            raise PackError(f"{path}: it has {real} bytes, {n_bytes} when it was indexed: it was "
-                            "replaced")
+        _check_size(path, os.fstat(self.descriptor).st_size, n_bytes)
 
     def __del__(self) -> None:
         if self.descriptor >= 0:
             os.close(self.descriptor)
+
+
+def _check_size(path: str, real: int, n_bytes: int) -> None:
+    """One that was cut short still has the samples before the cut."""
+    if real > n_bytes:
+        raise PackError(
+            f"{path}: it has {real} bytes, {n_bytes} when it was indexed: it was replaced"
+        )
 
 
 class Shards:
@@ -49,6 +54,14 @@ class Shards:
         self._sizes = sizes
         self._open: OrderedDict[int, OpenFile] = OrderedDict()
         self._lock = threading.Lock()
+        self._checked: set[int] = set()
+
+    def check(self, shard: int) -> None:
+        """Raises what read() raises of the file, without opening it; looks at each once."""
+        if shard in self._checked:
+            return
+        _check_size(self.paths[shard], os.stat(self.paths[shard]).st_size, self._sizes[shard])
+        self._checked.add(shard)
 
     def read(self, shard: int, offset: int, n_bytes: int) -> bytes:
         """Bytes of a shard; fewer where it was cut short. Raises OSError, and PackError where the
@@ -154,31 +167,54 @@ class ShardDataset(Dataset):
         return self._index.n_samples
 
     def __getitem__(self, i: int) -> tuple[Any, Any]:
-        data, target = self.feedmill_item(i)
-        if len(data) < (n_bytes := self.place(i).bytes):
-            raise PackError(f"{self.feedmill_name(i)}: the shard is cut short: {len(data)} of the "
-                            f"sample's {n_bytes} bytes are left")
         try:
-            image = load_rgb(data)
+            image = load_rgb(self.encoded(i))
+        except PackError:
+            raise
         except Exception as error:
             raise PackError(f"{self.feedmill_name(i)}: {error}") from error
+        target = self._target(self.place(i))
         return image if self.transform is None else self.transform(image), target
 
-    def feedmill_item(self, i: int) -> tuple[bytes, Any]:
-        """The encoded image and its target, without decoding: what feedmill's DataLoader asks for
-        in place of ``dataset[i]``. Where the shard was cut short, what is left of the image: it is
-        a damaged one, under the loader's ``on_error``.
+    def encoded(self, i: int) -> bytes:
+        """The encoded image, as it lies in its shard.
 
         Raises:
             IndexError: there is no such sample.
-            PackError: its shard is missing, or a larger one; the text names shard and sample.
+            PackError: its shard is missing, cut short or a larger one; the text names shard and
+                sample.
         """
         place = self.place(i)
         try:
             data = self._shards.read(place.shard, place.offset, place.bytes)
         except (PackError, OSError) as error:
             raise PackError(f"{self.feedmill_name(i)}: {error}") from None
-        return data, self._target(place)
+        if len(data) < place.bytes:
+            raise PackError(f"{self.feedmill_name(i)}: the shard is cut short: {len(data)} of the "
+                            f"sample's {place.bytes} bytes are left")
+        return data
+
+    def feedmill_item(self, i: int) -> tuple[tuple[Any, ...], Any]:
+        """The part of a shard that holds the image, and the target: what feedmill's DataLoader asks
+        for in place of ``dataset[i]``. Where the shard was cut short, the sample is a damaged one,
+        under the loader's ``on_error``.
+
+        Raises:
+            IndexError: there is no such sample.
+            PackError: its shard is missing, or a larger one; the text names shard and sample.
+        """
+        number = number_of(i, len(self))
+        place = self._index.place(number)
+        try:
+            self._shards.check(place.shard)
+        except (PackError, OSError) as error:
+            raise PackError(f"{self.feedmill_name(i)}: {error}") from None
+        # What was transcoded is whole: its coefficients were all read, and written anew.
+        rows = self._index.rows_of(number)
+        size = (place.width, place.height, place.mcu_height)
+        part = (self._shards.paths[place.shard], place.offset, place.bytes,
+                place.flags & TRANSCODED != 0, (*size, *rows) if rows else None)
+        return part, self._target(place)
 
     def feedmill_name(self, i: int) -> str:
         """What messages call a sample: its name and shard."""
