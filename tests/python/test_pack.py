@@ -88,6 +88,9 @@ def test_samples_are_those_of_the_folder(folder, packed):
         image, label = dataset[i]
         assert torch.equal(image, wanted[i][0]) and label == wanted[i][1], names[i]
     assert torch.equal(dataset[-2][0], wanted[-2][0])
+    assert torch.tensor(dataset.targets).tolist() == wanted.targets
+    assert np.bincount(dataset.targets).tolist() == np.bincount(wanted.targets).tolist()
+    assert dataset.targets.index(2) == wanted.targets.index(2)
     for index in (22, -23):
         with pytest.raises(IndexError, match="outside of 22 samples"):
             dataset[index]
@@ -362,6 +365,7 @@ def test_bad_usage_and_other_folders(folder, packed, tmp_path, capsys):
     (other / "shard-000000.tar").write_bytes(b"somebody's")
     for words, text in (
         ((folder, packed), "is a pack already"),
+        ((folder, folder / "b0" / "pack"), "lies in"),
         ((folder, other), "shard-000000.tar: there already"),
         ((tmp_path / "empty", tmp_path / "x"), "no folder of classes"),
         ((tmp_path / "hollow", tmp_path / "x"), "a class without images"),

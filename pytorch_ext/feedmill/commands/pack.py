@@ -111,6 +111,9 @@ def _write(arguments: argparse.Namespace) -> int:
 
     if os.path.exists(os.path.join(arguments.out, INDEX_NAME)):
         raise ValueError(f"{arguments.out} is a pack already; remove it, or pack into another one")
+    inside = os.path.join(os.path.realpath(arguments.src), "")
+    if os.path.realpath(arguments.out).startswith(inside):
+        raise ValueError(f"{arguments.out} lies in {arguments.src}; pack into another folder")
     source = read_source(arguments.src)
     os.makedirs(arguments.out, exist_ok=True)
     options = Options(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from feedmill.pack.grouping import IMAGE_SUFFIXES, expand, groups
 from feedmill.pack.index import PackError
@@ -75,7 +76,7 @@ class SourceSample(NamedTuple):
 class Source:
     """Samples in their order, and the names of their classes, by label."""
 
-    samples: list[SourceSample]
+    samples: Sequence[SourceSample]
     classes: list[str]
 
     def digest(self) -> bytes:
@@ -104,46 +105,74 @@ def read_source(source: str) -> Source:
 # ---- an image folder -----------------------------------------------------------------------------
 
 
+class FolderSamples(Sequence):
+    """The samples of a folder; of each is kept what can't be made of the rest when it is asked for.
+
+    Attributes:
+        names: of the files, relative to the folder.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self.names: list[str] = []
+        self._labels, self._sizes = array("l"), array("Q")
+        # Of files whose key is another one's, too.
+        self._keys: dict[int, str] = {}
+
+    def append(self, name: str, label: int, n_bytes: int, key: str) -> None:
+        if key != _key(os.path.splitext(name)[0]):
+            self._keys[len(self.names)] = key
+        self.names.append(name)
+        self._labels.append(label)
+        self._sizes.append(n_bytes)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, i: Any) -> Any:
+        name, label = self.names[i], self._labels[i]
+        stem, suffix = os.path.splitext(name)
+        key, extension = self._keys.get(i) or _key(stem), suffix[1:].lower()
+        image = Ref(os.path.join(self._root, name), 0, self._sizes[i])
+        parts = (
+            Part(f"{key}.{'jpg' if extension == 'jpeg' else extension}", image),
+            Part(f"{key}.cls", str(label).encode()),
+        )
+        return SourceSample(name, label, parts, 0)
+
+
 def _read_folder(root: str) -> Source:
     """The samples of torchvision's ImageFolder, in its order."""
     classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
     if not classes:
         raise PackError(f"{root}: no folder of classes with images, and no tar files")
-    samples: list[SourceSample] = []
-    keys: set[str] = set()
+    samples = FolderSamples(root)
     for label, name in enumerate(classes):
         n_before = len(samples)
-        for path in _images(os.path.join(root, name)):
-            samples.append(_folder_sample(root, path, label, keys))
+        for folder, _, files in sorted(os.walk(os.path.join(root, name), followlinks=True)):
+            _add_images(samples, root, folder, files, label)
         if len(samples) == n_before:
             raise PackError(f"{os.path.join(root, name)}: a class without images; ImageFolder "
                             "refuses it, too")
     return Source(samples, classes)
 
 
-def _images(folder: str) -> Iterator[str]:
-    for parent, _, names in sorted(os.walk(folder, followlinks=True)):
-        for name in sorted(names):
-            if name.lower().endswith(_SUFFIXES):
-                yield os.path.join(parent, name)
-
-
-def _folder_sample(root: str, path: str, label: int, keys: set[str]) -> SourceSample:
-    name = os.path.relpath(path, root)
-    stem, suffix = os.path.splitext(name)
-    key = _key(stem)
-    if key in keys:  # of another suffix
-        key = _key(name)
-    while key in keys:
-        key += "_"
-    keys.add(key)
-    extension = suffix[1:].lower()
-    parts = (
-        Part(f"{key}.{'jpg' if extension == 'jpeg' else extension}",
-             Ref(path, 0, os.stat(path).st_size)),
-        Part(f"{key}.cls", str(label).encode()),
-    )
-    return SourceSample(name, label, parts, 0)
+def _add_images(
+    samples: FolderSamples, root: str, folder: str, files: Sequence[str], label: int
+) -> None:
+    keys: set[str] = set()
+    for file in sorted(files):
+        if not file.lower().endswith(_SUFFIXES):
+            continue
+        path = os.path.join(folder, file)
+        name = os.path.relpath(path, root)
+        key = _key(os.path.splitext(name)[0])
+        if key in keys:  # of another suffix
+            key = _key(name)
+        while key in keys:
+            key += "_"
+        keys.add(key)
+        samples.append(name, label, os.stat(path).st_size, key)
 
 
 def _key(stem: str) -> str:

@@ -98,11 +98,7 @@ class _Reading:
             raise self._fail("the tar file is cut short")
         if not any(header):
             return None
-        # The checksum counts itself as blanks; some writers have added signed bytes.
-        unsigned = sum(header) - sum(header[148:156]) + 8 * 32
-        signed = unsigned - 256 * sum(b > 127 for b in header[:148] + header[156:])
-        noted = header[148:156].strip(b" \0")
-        if noted.strip(b"01234567") or int(noted or b"0", 8) not in (unsigned, signed):
+        if not _is_header(header):
             raise self._fail(_no_header(header) if self._at == 0 else "damaged tar header")
         return header
 
@@ -175,6 +171,18 @@ class _Reading:
         if header[257:263] == b"ustar\0" and (prefix := header[345:500].split(b"\0", 1)[0]):
             name = prefix + b"/" + name
         return os.fsdecode(name)
+
+
+def _is_header(header: bytes) -> bool:
+    """By its checksum, which counts itself as blanks."""
+    noted = header[148:156].strip(b" \0")
+    if noted.strip(b"01234567"):
+        return False
+    total, unsigned = int(noted or b"0", 8), sum(header) - sum(header[148:156]) + 8 * 32
+    # Some writers have added signed bytes.
+    return total == unsigned or total == unsigned - 256 * sum(
+        byte > 127 for byte in header[:148] + header[156:]
+    )
 
 
 def _no_header(start: bytes) -> str:

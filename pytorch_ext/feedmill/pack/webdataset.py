@@ -40,7 +40,7 @@ def index_tar(path: str) -> Index:
             index = Index.open(kept)
             shard = index.shards[0] if index.n_shards == 1 else None
             if shard is not None and (int(shard["bytes"]), int(shard["changed_ns"])) == (
-                about.st_size, about.st_mtime_ns
+                about.st_size, max(0, about.st_mtime_ns)
             ):
                 return index
         data = _make_index(file, about, path)
@@ -60,7 +60,7 @@ def _make_index(file: int, about: os.stat_result, path: str) -> bytes:
         image = group.image
         samples.append(Sample(image.name, image.offset, image.bytes, group.label))
         n_classes = max(n_classes, group.label + 1)
-    shard = Shard(os.path.basename(path), about.st_size, about.st_mtime_ns)
+    shard = Shard(os.path.basename(path), about.st_size, max(0, about.st_mtime_ns))
     return build(shard, samples, [str(label) for label in range(n_classes)])
 
 
