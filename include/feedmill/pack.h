@@ -63,7 +63,10 @@ typedef struct fm_transcoder_config {
      * divisor with which they do not, at most the whole row. Default 3,000; UINT32_MAX: whatever
      * they cost. */
     uint32_t interval, max_cost_ppm;
-    bool verify;               /* decode source and result, and compare all pixels; default true */
+    /* Decode source and result, and compare all pixels; default true. Files of several scans whose
+     * coefficients take more than 80 MiB (13 million pixels at 4:4:4, 27 million at 4:2:0) can't be
+     * compared, and are stored as they are then: FM_PACK_LIMIT. */
+    bool verify;
     uint64_t max_image_pixels; /* default 2^27; coefficients take 6 bytes a pixel at most */
     uint64_t max_file_bytes;   /* of a source, and of a result; default 2^30 */
 } fm_transcoder_config;

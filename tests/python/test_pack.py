@@ -44,6 +44,7 @@ def folder(tmp_path_factory):
     for name in ("same.png", "x.webp", "y.bmp"):
         Image.fromarray(helpers.pixels(20, 30, seed=7)).save(root / "a c" / name)
     helpers.save_bare_jpeg(root / "b0" / "bare.jpg", 50, 40)
+    helpers.save_jpeg(os.fsdecode(bytes(root) + b"/b1/not utf-8 \xff.jpg"), 60, 50, seed=40)
     return root
 
 
@@ -77,7 +78,7 @@ def files_of(folder):
 def test_samples_are_those_of_the_folder(folder, packed):
     wanted = ImageFolder(str(folder), TO_TENSOR)
     dataset = feedmill.Pack(packed, transform=TO_TENSOR)
-    assert len(dataset) == len(wanted) == 22
+    assert len(dataset) == len(wanted) == 23
     assert dataset.classes == wanted.classes and dataset.class_to_idx == wanted.class_to_idx
     assert dataset.targets == wanted.targets
     assert np.asarray(dataset.targets).tolist() == wanted.targets
@@ -91,8 +92,8 @@ def test_samples_are_those_of_the_folder(folder, packed):
     assert torch.tensor(dataset.targets).tolist() == wanted.targets
     assert np.bincount(dataset.targets).tolist() == np.bincount(wanted.targets).tolist()
     assert dataset.targets.index(2) == wanted.targets.index(2)
-    for index in (22, -23):
-        with pytest.raises(IndexError, match="outside of 22 samples"):
+    for index in (23, -24):
+        with pytest.raises(IndexError, match="outside of 23 samples"):
             dataset[index]
     assert f"{len(list(packed.glob('*.tar')))} shards" in repr(dataset)
 
@@ -145,7 +146,7 @@ def test_the_native_loader_takes_it(folder, packed):
         transforms.RandomResizedCrop(24), transforms.RandomHorizontalFlip(), transforms.ToTensor()
     )
     dataset, wanted = feedmill.Pack(packed, transform), ImageFolder(str(folder), transform)
-    sampler = WeightedRandomSampler([1.0] * 22, 30, generator=torch.Generator().manual_seed(3))
+    sampler = WeightedRandomSampler([1.0] * 23, 30, generator=torch.Generator().manual_seed(3))
     for options in (
         {"shuffle": True, "generator": torch.Generator().manual_seed(1)}, {}, {"sampler": sampler}
     ):
@@ -171,7 +172,7 @@ def test_verify_agrees(packed):
     transform = helpers.compose(transforms.RandomResizedCrop(16), transforms.ToTensor())
     dataset = feedmill.Pack(packed, transform)
     loader = feedmill.DataLoader(dataset, batch_size=8, native="verify")
-    assert sum(len(labels) for _, labels in loader) == 22
+    assert sum(len(labels) for _, labels in loader) == 23
 
 
 def test_it_pickles_as_its_path(packed):
@@ -243,13 +244,13 @@ def test_more_parts_than_shards(folder, tmp_path):
     for part in range(3):
         assert run(folder, tmp_path / "out", "--part", f"{part}/3") == 0
     assert run("--join", tmp_path / "out") == 0
-    assert len(feedmill.Pack(tmp_path / "out")) == 22
+    assert len(feedmill.Pack(tmp_path / "out")) == 23
 
 
 def test_what_is_printed(folder, tmp_path, capsys):
     assert run(folder, tmp_path / "out", "--interval", "2", "--no-verify") == 0
     lines = capsys.readouterr().out
-    assert "22 samples in 1 shards, in " in lines and "samples of 4 classes" in lines
+    assert "23 samples in 1 shard, in " in lines and "samples of 4 classes" in lines
     assert "stored as they are: 5 (3 not a JPEG" in lines and "1 arithmetic coding" in lines
     index = Index.open(tmp_path / "out" / "index.fmp")
     assert not np.any(index.records["flags"] & VERIFIED)
@@ -301,7 +302,7 @@ def test_an_interrupted_run_goes_on(folder, packed, tmp_path, monkeypatch, capsy
     monkeypatch.setattr(writer, "_pack", lambda *args: made.append(1) or real(*args))
     assert run(*words) == 0
     assert "of which were there already" in capsys.readouterr().out
-    assert len(made) < 22 <= n_made + len(made)
+    assert len(made) < 23 <= n_made + len(made)
     assert files_of(out) == files_of(packed)
 
 
@@ -353,7 +354,7 @@ def test_it_packs_itself(packed, folder, tmp_path):
     assert run(packed, tmp_path / "again", "--shard-size", "20K") == 0
     first, second = feedmill.Pack(packed, TO_TENSOR), feedmill.Pack(tmp_path / "again", TO_TENSOR)
     assert second.targets == list(first.targets) and second.classes == ["0", "1", "2", "3"]
-    assert all(torch.equal(first[i][0], second[i][0]) for i in range(22))
+    assert all(torch.equal(first[i][0], second[i][0]) for i in range(23))
     assert members_of(tmp_path / "again") == members_of(packed)
 
 
@@ -396,19 +397,19 @@ def damaged(packed, tmp_path):
 
 def test_a_shard_cut_short_is_named(damaged):
     dataset = feedmill.Pack(damaged, helpers.compose(transforms.Resize((8, 8)), TO_TENSOR))
-    shard, places = dataset.shard_path(1), [dataset.place(i) for i in range(22)]
+    shard, places = dataset.shard_path(1), [dataset.place(i) for i in range(23)]
     n_left = os.stat(shard).st_size // 2
     os.truncate(shard, n_left)
-    bad = [i for i in range(22)
+    bad = [i for i in range(23)
            if places[i].shard == 1 and places[i].offset + places[i].bytes > n_left]
-    assert 0 < len(bad) < 22
+    assert 0 < len(bad) < 23
     name, _ = dataset.samples[bad[-1]]
     for one in (dataset, pickle.loads(pickle.dumps(dataset))):
         with pytest.raises(PackError, match=f"{name}.* in .*shard-000001.tar: .*cut short"):
             one[bad[-1]]
-    loader = feedmill.DataLoader(dataset, batch_size=22, on_error="replace", native="require")
+    loader = feedmill.DataLoader(dataset, batch_size=23, on_error="replace", native="require")
     (images, labels), = loader
-    assert images.shape == (22, 3, 8, 8)
+    assert images.shape == (23, 3, 8, 8)
     assert sorted(error.index for error in loader.stats().sample_errors) == bad
     plain = feedmill.DataLoader(dataset, batch_size=1, sampler=[bad[-1], 0], native="require")
     iterator = iter(plain)
@@ -422,7 +423,7 @@ def test_a_shard_that_is_missing_or_another(damaged):
     with open(shard, "ab") as file:
         file.write(b"more")
     dataset = feedmill.Pack(damaged, helpers.compose(transforms.Resize((8, 8)), TO_TENSOR))
-    i = next(i for i in range(22) if dataset.place(i).shard == 1)
+    i = next(i for i in range(23) if dataset.place(i).shard == 1)
     for text in ("it was replaced", "No such file"):
         for one in (dataset, feedmill.DataLoader(dataset, sampler=[i], native="require")):
             with pytest.raises(PackError, match=f"shard-000001.tar: .*{text}"):
@@ -434,7 +435,7 @@ def test_a_shard_that_is_missing_or_another(damaged):
 
 def test_a_damaged_sample_is_named(damaged):
     dataset = feedmill.Pack(damaged, helpers.compose(transforms.Resize((8, 8)), TO_TENSOR))
-    i = next(i for i in range(22) if dataset.place(i).flags)
+    i = next(i for i in range(23) if dataset.place(i).flags)
     place, (name, _) = dataset.place(i), dataset.samples[i]
     with open(dataset.shard_path(place.shard), "r+b") as shard:
         shard.seek(place.offset + 2)

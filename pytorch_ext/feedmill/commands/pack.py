@@ -136,7 +136,7 @@ def _join(folder: str) -> int:
     index = join_shards(folder)
     n_bytes = int(index.shards["bytes"].sum()) + index.n_bytes
     print(f"{folder}: {index.n_samples:,} samples of {len(index.classes):,} classes in "
-          f"{index.n_shards:,} shards; with the index, {_megabytes(n_bytes)}")
+          f"{_shards(index.n_shards)}; with the index, {_megabytes(n_bytes)}")
     return 0
 
 
@@ -158,10 +158,14 @@ def _megabytes(n_bytes: float) -> str:
     return f"{n_bytes / 1e6:,.1f} MB"
 
 
+def _shards(n: int) -> str:
+    return f"{n:,} shard{'' if n == 1 else 's'}"
+
+
 def _print(tally: Any, seconds: float) -> None:
     n = tally.samples
     kept = f", {tally.kept:,} of which were there already" if tally.kept else ""
-    print(f"{n:,} samples in {tally.shards:,} shards{kept}, in {seconds:,.1f} s")
+    print(f"{n:,} samples in {_shards(tally.shards)}{kept}, in {seconds:,.1f} s")
     if not tally.image_bytes:
         return
     ratio = tally.packed_bytes / tally.image_bytes
