@@ -42,8 +42,10 @@ test-emulated: setup $(BUILD)/configured
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -L emulated
 
 test-python:
-	@cmake --build $(BUILD) -j $(JOBS) --target mkjpeg slowfs >/dev/null
-	@FEEDMILL_MKJPEG=$(BUILD)/tests/mkjpeg FEEDMILL_SLOWFS=$(BUILD)/tests/slowfs FEEDMILL_STUB_CUDA=$(abspath $(BUILD)/tests/libstub_plugin.so) $(PY) -m pytest -n 2 --dist worksteal tests/python
+	@cmake --build $(BUILD) -j $(JOBS) --target mkjpeg slowfs stub_plugin >/dev/null
+	@FEEDMILL_MKJPEG=$(BUILD)/tests/mkjpeg FEEDMILL_SLOWFS=$(BUILD)/tests/slowfs \
+	    FEEDMILL_STUB_CUDA=$(abspath $(BUILD)/tests/libstub_plugin.so) \
+	    $(PY) -m pytest -n 2 --dist worksteal tests/python
 
 test-frameworks: setup
 	@.ci/setup-frameworks

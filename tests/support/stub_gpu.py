@@ -1,8 +1,8 @@
 """device= on the stub CUDA runtime (stub_cudart.h), which complains of whatever is out of order.
 
-The plug-in that FEEDMILL_CUDA_LIBRARY names is the real one, but for the runtime below it. Memory of
-the device is the stub's, and a tensor on it an ordinary one of torch's; torch's allocator is a list
-of free blocks, each handed out again as soon as its tensor is gone, in its stream's order.
+The plug-in that FEEDMILL_CUDA_LIBRARY names is the real one, but for the runtime below it. Memory
+of the device is the stub's, and a tensor on it an ordinary one of torch's; torch's allocator is a
+list of free blocks, each handed out again as soon as its tensor is gone, in its stream's order.
 """
 
 from __future__ import annotations
