@@ -32,8 +32,12 @@ function(fm_mutate out file from to)
   file(CONFIGURE OUTPUT ${out} CONTENT "${text}" @ONLY)
 endfunction()
 
-# fm_plugin_mutant(name rule from to): of the CUDA plug-in.
+# fm_plugin_mutant(name rule from to): of the CUDA plug-in. Not under sanitizers, which would see
+# for themselves what some mutants do.
 function(fm_plugin_mutant name rule from to)
+  if(FM_SANITIZE)
+    return()
+  endif()
   set(source ${CMAKE_CURRENT_BINARY_DIR}/mutants/${name}.c)
   fm_mutate(${source} loader/device/cuda/device_cuda.c "${from}" "${to}")
   fm_stub_plugin(mutant_${name} ${source})
@@ -43,6 +47,9 @@ endfunction()
 
 # The same of the stage, which is part of the library.
 function(fm_stage_mutant name rule from to)
+  if(FM_SANITIZE)
+    return()
+  endif()
   set(source ${CMAKE_CURRENT_BINARY_DIR}/mutants/${name}.c)
   fm_mutate(${source} loader/pipeline/stage.c "${from}" "${to}")
   add_executable(mutant_${name} fault/check_device.c ${source}

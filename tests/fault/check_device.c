@@ -170,6 +170,19 @@ static int take(consumer *user, int n_batches, fm_error *error) {
     return status;
 }
 
+static uint64_t n_queued(const consumer *user) {
+    fm_stats stats;
+    fm_loader_stats(user->loader, &stats);
+    return stats.h2d_batches;
+}
+
+/* Waits until so many copies were queued. */
+static void wait_for_copies(consumer *user, uint64_t n) {
+    if (offer(user, NULL)) complain("content: an offer was refused%s%s", "", "");
+    for (int i = 0; i < 5000 && n_queued(user) < n; i++) usleep(1000);
+    if (n_queued(user) < n) complain("content: no copy was queued ahead%s%s", "", "");
+}
+
 static void finish(const consumer *user) {
     stub->finish(user->device, user->stream);
     if (user->side) stub->finish(user->device, user->side);
@@ -255,9 +268,11 @@ static void dropped(bool by_close, bool in_capture) {
     open_or_complain(&user, &config);
     fm_error error = {.message = ""};
     for (int round = 0; round < 3 && !by_close; round++) {
+        const uint64_t n_before = n_queued(&user);
         start(user.loader, 0);
         stub->spin(0, user.stream, 20 * MS);
         if (take(&user, 2, &error)) complain("content: next: %s%s", error.message, "");
+        wait_for_copies(&user, n_before + 3); /* one more than were taken */
         if (in_capture) stub->capture(user.stream, 1);
         if (fm_loader_stop(user.loader, &error)) complain("content: stop: %s%s", error.message, "");
         stub->capture(user.stream, 0);
@@ -267,8 +282,8 @@ static void dropped(bool by_close, bool in_capture) {
     start(user.loader, 0);
     if (by_close) {
         stub->spin(0, user.stream, 30 * MS);
-        take(&user, 2, NULL);
-        if (offer(&user, &error)) complain("content: offer: %s%s", error.message, "");
+        if (take(&user, 2, &error)) complain("content: next: %s%s", error.message, "");
+        wait_for_copies(&user, 3);
     } else {
         if (take(&user, N_BATCHES + 1, &error) != FM_END)
             complain("content: next: %s%s", error.message, "");
@@ -401,7 +416,6 @@ int main(int argc, char **argv) {
              folder.dir);
     test_run(moved);
     if (fm_folder_open(&source, folder.dir, NULL)) return 2;
-    alarm(100);
     epochs(FM_FLOAT32, FM_NCHW, 0, false);
     epochs(FM_FLOAT16, FM_NHWC, 1, true);
     epochs(FM_UINT8, FM_NCHW, 0, true);

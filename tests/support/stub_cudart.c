@@ -89,6 +89,7 @@ static char complaint_text[COMPLAINT_BYTES];
 static __thread int context_stack[8] = {-1};
 static __thread int context_depth;
 static __thread enum cudaStreamCaptureMode capture_mode_here;
+static __thread clocks known_here; /* what this thread has waited for itself */
 
 static void add_complaint(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static void add_complaint(const char *format, ...) {
@@ -153,22 +154,29 @@ static bool is_being_read(const char *start, size_t n_bytes) {
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
+/* Locked, as memory can't be unregistered meanwhile. Whether it is what it was. */
+static bool is_unchanged(const struct CUstream_st *stream, const stream_op *op) {
+    if (!is_within(registered, op->from, op->n_bytes)) {
+        add_complaint("slot reused: memory was unregistered before the end of its copy");
+        return false;
+    }
+    if (sum_of(op->from, op->n_bytes) == op->before) return true;
+    add_complaint("slot reused: memory was written before the end of its copy by stream %d",
+                  stream->number);
+    return false;
+}
+
 /* Unlocked. */
 static void run_copy(const struct CUstream_st *stream, const stream_op *op) {
     sleep_ns(op_delay_ns);
     pthread_mutex_lock(&mutex);
-    const bool readable = is_within(registered, op->from, op->n_bytes);
-    if (!readable) add_complaint("slot reused: memory was unregistered before its copy ran");
+    const bool unchanged = is_unchanged(stream, op);
+    if (unchanged) memcpy(op->to, op->from, op->n_bytes);
     pthread_mutex_unlock(&mutex);
-    if (!readable) return;
-    const uint64_t begin = sum_of(op->from, op->n_bytes);
-    memcpy(op->to, op->from, op->n_bytes);
+    if (!unchanged) return;
     sleep_ns(op_delay_ns / 4);
-    const uint64_t end = sum_of(op->from, op->n_bytes);
-    if (begin == op->before && end == op->before) return;
     pthread_mutex_lock(&mutex);
-    add_complaint("slot reused: memory was written while a copy of stream %d read it",
-                  stream->number);
+    is_unchanged(stream, op);
     pthread_mutex_unlock(&mutex);
 }
 
@@ -265,6 +273,11 @@ static struct CUstream_st *stream_of(cudaStream_t handle) {
     return &streams[0];
 }
 
+static void merge(clocks *into, const clocks *other) {
+    for (int i = 0; i < MAX_STREAMS; i++)
+        if (into->of[i] < other->of[i]) into->of[i] = other->of[i];
+}
+
 /* Locked, but not while the stream is full. */
 static void push(struct CUstream_st *stream, const stream_op *new_op) {
     if (stream->capturing)
@@ -273,6 +286,7 @@ static void push(struct CUstream_st *stream, const stream_op *new_op) {
     while (stream->n_queued - stream->n_run == MAX_OPS) pthread_cond_wait(&changed, &mutex);
     stream_op *const place = &stream->ops[stream->n_queued++ % MAX_OPS];
     *place = *new_op;
+    merge(&stream->known, &known_here);
     stream->known.of[stream->number]++;
     pthread_cond_broadcast(&changed);
 }
@@ -280,10 +294,11 @@ static void push(struct CUstream_st *stream, const stream_op *new_op) {
 /* ---- the order of accesses ------------------------------------------------------------------- */
 
 /* Locked. What `stream` queues next touches these bytes. */
-static void note_access(const struct CUstream_st *stream, const void *start, size_t n_bytes,
+static void note_access(struct CUstream_st *stream, const void *start, size_t n_bytes,
                         bool writes) {
     const char *const from = start, *const end = from + n_bytes;
     size_t kept = 0;
+    merge(&stream->known, &known_here);
     for (size_t i = 0; i < n_accesses; i++) {
         const access_note *const old = &accesses[i];
         const bool overlaps = old->start < end && from < old->end;
@@ -301,11 +316,6 @@ static void note_access(const struct CUstream_st *stream, const void *start, siz
     if (n_accesses == MAX_ACCESSES) abort();
     accesses[n_accesses++] =
         (access_note){from, end, stream->number, stream->known.of[stream->number] + 1, writes};
-}
-
-static void merge(clocks *into, const clocks *other) {
-    for (int i = 0; i < MAX_STREAMS; i++)
-        if (into->of[i] < other->of[i]) into->of[i] = other->of[i];
 }
 
 /* ---- the runtime ----------------------------------------------------------------------------- */
@@ -458,6 +468,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     const struct CUstream_st *const stream = stream_of(handle);
     /* A test must not be left behind with what runs: the wait takes place whatever is said. */
     while (stream->n_run < stream->n_queued) pthread_cond_wait(&changed, &mutex);
+    merge(&known_here, &stream->known);
     END
 }
 
@@ -522,6 +533,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     BEGIN need_relaxed(__func__);
     while (!failing && event->n_done < event->n_recorded) pthread_cond_wait(&changed, &mutex);
+    if (!failing) merge(&known_here, &event->known);
     END
 }
 
@@ -763,6 +775,7 @@ static void stub_capture(void *handle, int on) {
 static void stub_set_context(int device) {
     context_depth = 0;
     context_stack[0] = device;
+    memset(&known_here, 0, sizeof(known_here));
 }
 
 static void stub_check_context(int device) {
