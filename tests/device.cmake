@@ -1,7 +1,7 @@
 # The device stage on a stub CUDA runtime, and mutants of it, each of which breaks a rule that the
 # stub must notice.
 set(FM_ROOT ${PROJECT_SOURCE_DIR})
-set(FM_STUB_SOURCES support/stub_cudart.c ${FM_ROOT}/loader/device/device_host.c
+set(FM_STUB_SOURCES support/stub_cudart.c support/stub_streams.c ${FM_ROOT}/loader/device/device_host.c
     ${FM_ROOT}/loader/base/error.c ${FM_ROOT}/loader/base/mem.c)
 
 # A plug-in from that source and the stub. One file, wherever it is: FEEDMILL_CUDA_LIBRARY names it.
