@@ -63,6 +63,7 @@ CONTESTANTS = (
                environment=(("FEEDMILL_CPU", "sse41"),)),
     Contestant("feedmill, FEEDMILL_CPU=scalar", "feedmill",
                environment=(("FEEDMILL_CPU", "scalar"),)),
+    Contestant("feedmill, from a pack", "feedmill", "pack"),
     Contestant("torch DataLoader, v2 on tensors", "torch", "v2"),
     Contestant("torch DataLoader, OpenCV", "opencv", note="not antialiased"),
     Contestant("DALI on the CPU, crop decode", "dali", "crop"),

@@ -1,4 +1,4 @@
-"""feedmill, from the same dataset object as torch's DataLoader.
+"""feedmill, from the same dataset object as torch's DataLoader, or from a pack of it ("pack").
 
 open_check() first compares every file of the folder under the job's own transform with torchvision
 and Pillow, bit for bit, and raises at the first difference.
@@ -6,8 +6,15 @@ and Pillow, bit for bit, and raises at the first difference.
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import time
+
 import bench_torch
 import feedmill
+from feedmill.recognition.datasets import load_rgb
+from torch.utils.data import Subset
 from torchvision_cpu import torchvision
 
 from .job import Job
@@ -16,9 +23,31 @@ from .torch import pil_transform
 VERSIONS = ("feedmill",)
 
 
-def make_dataset(job: Job, kind: str, samples):
-    """An ImageFolder over these samples."""
+def pack(job: Job):
+    """The folder as a pack: where it is, and what it took to make it."""
+    path = job.scratch_file("pack", job.files())
+    notes = path.with_suffix(".json")
+    if not notes.exists():
+        start = time.perf_counter()
+        command = [sys.executable, "-m", "feedmill", "pack", job.folder, str(path)]
+        subprocess.run([*command, "--workers", str(job.workers)], check=True, stdout=sys.stderr)
+        seconds = time.perf_counter() - start
+        n_bytes = sum(file.stat().st_size for file in path.iterdir())
+        notes.write_text(json.dumps({"seconds": seconds, "bytes": n_bytes}))
+    return path, json.loads(notes.read_text())
+
+
+def prepare(job: Job, variant: str) -> dict | None:
+    return pack(job)[1] if variant == "pack" else None
+
+
+def make_dataset(job: Job, variant: str, kind: str, samples):
+    """An ImageFolder over these samples, or as much of a pack."""
     transform = pil_transform(kind, job.size)
+    if variant == "pack":
+        numbers = {path: number for number, (path, _) in enumerate(job.files())}
+        dataset = feedmill.Pack(pack(job)[0], transform)
+        return Subset(dataset, [numbers[path] for path, _ in samples])
     dataset = torchvision.datasets.ImageFolder(job.folder, transform)
     dataset.samples = dataset.imgs = samples
     dataset.targets = [label for _, label in samples]
@@ -37,14 +66,14 @@ def make_loader(dataset, job: Job, shuffle: bool):
 
 def note(job: Job, variant: str) -> str:
     """The instructions that its kernels use."""
-    loader = make_loader(make_dataset(job, "check", job.files()[:1]), job, shuffle=False)
+    loader = make_loader(make_dataset(job, variant, "check", job.files()[:1]), job, shuffle=False)
     for _ in loader:
         pass
     return f"kernels: {loader.stats().cpu}"
 
 
 def open_epochs(job: Job, variant: str):
-    loader = make_loader(make_dataset(job, job.kind, job.samples()), job, shuffle=True)
+    loader = make_loader(make_dataset(job, variant, job.kind, job.samples()), job, shuffle=True)
 
     def epoch():
         for images, _ in loader:
@@ -57,13 +86,26 @@ def open_epochs(job: Job, variant: str):
 
 def open_check(job: Job, variant: str):
     files = job.files()
-    dataset = make_dataset(job, job.kind, files)
-    if job.kind == "train":
+    dataset = make_dataset(job, variant, job.kind, files)
+    if variant == "pack":
+        check_pack(dataset, job)
+    elif job.kind == "train":
         bench_torch.check_pixels(dataset, len(files), job.workers)
     else:
         check_deterministic(dataset, job)
-    loader = make_loader(make_dataset(job, "check", job.checked()), job, shuffle=False)
+    loader = make_loader(make_dataset(job, variant, "check", job.checked()), job, shuffle=False)
     return lambda: (images for images, _ in loader)
+
+
+def check_pack(dataset, job: Job) -> None:
+    """Every image of the pack against its source, and what the job makes of it against its own."""
+    for number, (path, _) in enumerate(job.files()):
+        image = load_rgb(dataset.dataset.encoded(number))
+        wanted = torchvision.datasets.folder.pil_loader(path)
+        if image.tobytes() != wanted.tobytes():
+            raise RuntimeError(f"image {number} of the pack differs from {path}")
+    for _ in feedmill.DataLoader(dataset, job.batch_size, native="verify"):
+        pass
 
 
 def check_deterministic(dataset, job: Job) -> None:

@@ -94,6 +94,21 @@ def test_bad_usage(small_images, capsys, words, message):
     assert message in capsys.readouterr().err
 
 
+def test_a_pack(small_images, tmp_path, capsys):
+    helpers.save_bare_jpeg(tmp_path / "in" / "c" / "bare.jpg", 40, 30)
+    helpers.save_jpeg(tmp_path / "in" / "c" / "other.jpg", 200, 90)
+    assert cli.main(["pack", str(tmp_path / "in"), str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    result = json.loads(bench(capsys, tmp_path / "out", "--json", "--epochs", 2, "--size", 32))
+    assert (result["files"], result["images"], result["native_samples"]) == (2, 4, 2)
+    assert (result["fallback_samples"], result["bad_files"]) == (2, 0)
+    index = tmp_path / "out" / "index.fmp"
+    index.write_bytes(index.read_bytes()[:-1])
+    with pytest.raises(SystemExit):
+        cli.main(["bench", str(tmp_path / "out")])
+    assert str(index) in capsys.readouterr().err
+
+
 def test_a_folder_without_images(tmp_path, capsys):
     with pytest.raises(SystemExit):
         cli.main(["bench", str(tmp_path)])

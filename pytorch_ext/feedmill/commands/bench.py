@@ -1,5 +1,5 @@
-"""``feedmill bench DIR`` runs the loader over a folder of images, with nothing around it, and says
-how fast it was and where the time went.
+"""``feedmill bench DIR`` runs the loader over a folder of images, or a pack, with nothing around it,
+and says how fast it was and where the time went.
 
 It needs no torchvision, and Pillow only for files that the native decoder does not take.
 """
@@ -26,8 +26,12 @@ from feedmill._ops import __version__, native
 from feedmill.commands.arguments import from_one
 from feedmill.commands.survey import SUFFIXES
 from feedmill.host import neighbours
+from feedmill.pack.dataset import Pack
+from feedmill.pack.index import INDEX_NAME
+from feedmill.recognition.datasets import load_rgb
 from feedmill.recognition.formats import INTEGERS, TORCH_DTYPES
 from feedmill.recognition.plan import crop_and_flip
+from feedmill.recognition.ranges import Range, range_of
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _NAMED_BAD_FILES = 20
@@ -43,11 +47,11 @@ def add_bench(commands: Any) -> None:
         help="measure the loader over a folder of images",
         description=(
             "Reads, decodes, crops at random, flips and batches all images below DIR (one folder "
-            "per class, as for torchvision's ImageFolder, or plain files), in random order. No "
-            "training: what comes out is the rate that the loader can deliver."
+            "per class, as for torchvision's ImageFolder, or plain files), or of a pack, in random "
+            "order. No training: what comes out is the rate that the loader can deliver."
         ),
     )
-    bench.add_argument("dir", metavar="DIR", type=Path, help="folder of images")
+    bench.add_argument("dir", metavar="DIR", type=Path, help="folder of images, or a pack")
     bench.add_argument("--batch-size", type=from_one, default=64, metavar="N",
                        help="images a batch (default %(default)s)")
     bench.add_argument("--threads", type=from_one, default=native.usable_cpus(), metavar="N",
@@ -76,6 +80,13 @@ def find_images(folder: Path) -> list[str]:
     return [path for path in paths if path.lower().endswith(SUFFIXES)]
 
 
+def read_pack(folder: Path) -> tuple[list[str], list[Range | None]]:
+    """The shard, and the part of it, of each sample of a pack."""
+    pack = Pack(folder)
+    items = [pack.feedmill_item(number)[0] for number in range(len(pack))]
+    return [path for path, *_ in items], [range_of(item) for item in items]
+
+
 # ---- the run -------------------------------------------------------------------------------------
 
 
@@ -84,12 +95,14 @@ class _Run:
     """One bench: the loader, and what it has met.
 
     Attributes:
+        parts: what part of its file each image is, as submit() takes it; None: the whole.
         table: what _value_table() gives.
         bad: path -> why, of files that Pillow does not take either.
     """
 
     loader: Any
     paths: list[str]
+    parts: list[Any] | None
     seed: int
     size: int
     table: np.ndarray | None
@@ -105,7 +118,9 @@ class _Run:
         while True:
             while waiting < ahead and (first := next(batches, None)) is not None:
                 indices = order[first : first + batch_size]
-                self.loader.submit(indices, [self.paths[index] for index in indices])
+                paths = [self.paths[index] for index in indices]
+                parts = self.parts and [self.parts[index] for index in indices]
+                self.loader.submit(indices, paths, parts)
                 waiting += 1
             if not waiting:
                 return
@@ -127,7 +142,7 @@ class _Run:
         kind = np.uint8 if self.table is None else self.table.dtype
         target = np.frombuffer(out, kind).reshape(3, self.size, self.size)
         try:
-            target[...] = self._decode(path, epoch, index, occurrence)
+            target[...] = self._decode(self._source(index), epoch, index, occurrence)
         except ImportError:
             target[...] = 0
             self.bad.setdefault(path, f"{why} (and Pillow is not installed)")
@@ -136,11 +151,15 @@ class _Run:
             self.bad.setdefault(path, f"{type(error).__name__}: {error}")
         self.loader.fallback_done(True)
 
-    def _decode(self, path: str, epoch: int, index: int, occurrence: int) -> np.ndarray:
+    def _source(self, index: int) -> Any:
+        if self.parts is None or self.parts[index] is None:
+            return self.paths[index]
+        return self.parts[index].read(self.paths[index])
+
+    def _decode(self, source: Any, epoch: int, index: int, occurrence: int) -> np.ndarray:
         from PIL import Image
 
-        with Image.open(path) as file:
-            image = file.convert("RGB")
+        image = load_rgb(source)
         crop, flip = self.loader.draws(
             self.seed & (2**64 - 1), epoch, index, occurrence, *image.size
         )
@@ -169,7 +188,14 @@ def _value_table(dtype: str) -> np.ndarray | None:
 def _bench(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if not arguments.dir.is_dir():
         parser.error(f"{arguments.dir} is not a folder")
-    paths = find_images(arguments.dir)
+    parts = None
+    if (arguments.dir / INDEX_NAME).exists():
+        try:
+            paths, parts = read_pack(arguments.dir)
+        except (OSError, ValueError) as error:
+            parser.error(str(error))
+    else:
+        paths = find_images(arguments.dir)
     if not paths:
         parser.error(f"{arguments.dir} holds no image ({', '.join(SUFFIXES)})")
     table = _value_table(arguments.dtype)
@@ -188,7 +214,7 @@ def _bench(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> in
     except (ValueError, MemoryError, native.Error) as error:
         parser.error(str(error))
     neighbours.begin(id(loader), arguments.threads)
-    run = _Run(loader, paths, arguments.seed, arguments.size, table)
+    run = _Run(loader, paths, parts, arguments.seed, arguments.size, table)
     epochs = []
     with _progress(arguments.epochs * len(paths)) as update:
         for number in range(arguments.epochs):
