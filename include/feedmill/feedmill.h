@@ -686,6 +686,8 @@ FM_API void fm_loader_step_return(fm_loader *loader);
 /*
  * Ends all threads and frees everything that is not on loan; at most 100 ms. Reads stuck in the
  * kernel are left behind with their buffers and cleaned up when they return.
+ * With a device it waits for copies that were queued, and so for what stood in a target's stream
+ * before its offer.
  * Accepts NULL and a pointer to NULL; sets *loader to NULL.
  */
 FM_API void fm_loader_close(fm_loader **loader);

@@ -210,7 +210,7 @@ int fm_loader_open(fm_loader **out, const fm_config *config, fm_error *error) {
     if (!status) status = take_arrays(loader, error);
     if (!status) status = take_header(loader, error);
     if (!status) status = alloc_groups(loader, error);
-    if (!status) status = fm_stage_open(loader, error);
+    if (!status) status = fm_stage_open(loader, n_slots, error);
     if (!status) status = open_ring(loader, n_slots, error);
     if (!status) status = fm_stage_start(loader, error);
     if (!status && !loader->arrays) status = open_reader(loader, error);

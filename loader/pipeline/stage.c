@@ -59,7 +59,7 @@ static int open_device(fm_loader *loader, fm_error *error) {
     return status;
 }
 
-int fm_stage_open(fm_loader *loader, fm_error *error) {
+int fm_stage_open(fm_loader *loader, uint32_t n_slots, fm_error *error) {
     fm_stage *const stage = &loader->stage;
     const fm_config *const config = &loader->config;
     if (config->device.kind == FM_DEVICE_NONE) return FM_OK;
@@ -73,8 +73,9 @@ int fm_stage_open(fm_loader *loader, fm_error *error) {
         loader->arrays ? loader->batch_bytes : config->batch_size * loader->result.sample_bytes;
     stage->max_offered = config->prefetch_batches + FM_RING_MAX_LENT;
     if (stage->max_offered > FM_STAGE_MAX_OFFERED) stage->max_offered = FM_STAGE_MAX_OFFERED;
-    /* As many again for copies of batches that were dropped, and that of the last batch. */
-    stage->n_lanes = 2 * stage->max_offered + 1;
+    /* Each copy that is not done has a slot, also of batches that were dropped; and one lane is
+     * that of the last batch, which may still be waited for. So an offer always finds a lane. */
+    stage->n_lanes = stage->max_offered + n_slots + 1;
     stage->lanes = fm_mem_zalloc(&loader->counter, stage->n_lanes, sizeof(fm_lane));
     if (!stage->lanes)
         return fm_error_set(error, FM_ERR_NOMEM, "no memory for %u lanes", stage->n_lanes);
@@ -111,7 +112,6 @@ static void retire(fm_loader *loader) {
     fm_lane *const lane = lane_at(stage, stage->n_done++);
     fm_ring_give_back(loader->ring, lane->slot);
     lane->slot = NULL;
-    if (stage->lane_wanted) pthread_cond_signal(&loader->ring->ready);
 }
 
 /* Locked, but not meanwhile. Looks which copies are done. */
@@ -186,8 +186,7 @@ static void queue_copy(fm_loader *loader, fm_group *group) {
 /* Locked. Until something happens, or a slot that somebody wants may have become free. */
 static void wait_for_work(fm_loader *loader) {
     fm_stage *const stage = &loader->stage;
-    const bool wanted = loader->ring->wanted || stage->lane_wanted;
-    if (wanted && stage->n_done < stage->n_queued && !stage->error.status)
+    if (loader->ring->wanted && stage->n_done < stage->n_queued && !stage->error.status)
         fm_cond_wait_until(&stage->wake, &loader->ring->mutex, fm_clock_ns() + POLL_NS);
     else
         pthread_cond_wait(&stage->wake, &loader->ring->mutex);
@@ -332,22 +331,6 @@ static int check_target(const fm_loader *loader, const fm_target *target, fm_err
     return FM_OK;
 }
 
-/* Locked. Waits until a lane is free, which one is unless copies of dropped batches still hold as
- * many as there may be targets on offer. */
-static void wait_for_lane(fm_loader *loader) {
-    fm_stage *const stage = &loader->stage;
-    for (;;) {
-        /* That of the last batch may be waited for. */
-        const uint64_t n_kept = stage->n_taken - stage->has_last;
-        const uint64_t n_free = stage->n_done < n_kept ? stage->n_done : n_kept;
-        if (stage->n_offered - n_free < stage->n_lanes || stage->error.status) break;
-        stage->lane_wanted = true;
-        fm_stage_wake(stage);
-        pthread_cond_wait(&loader->ring->ready, &loader->ring->mutex);
-    }
-    stage->lane_wanted = false;
-}
-
 int fm_loader_offer(fm_loader *loader, const fm_target *target, fm_error *error) {
     int status = check_stage(loader, error);
     if (!status) status = check_target(loader, target, error);
@@ -356,10 +339,7 @@ int fm_loader_offer(fm_loader *loader, const fm_target *target, fm_error *error)
     if (loader->epoch_state == FM_EPOCH_NONE)
         return fm_error_set(error, FM_ERR_STATE, "no epoch is running: start one first");
     if (stage->n_offered - stage->n_taken >= stage->max_offered) return FM_AGAIN;
-    fm_ring_lock(loader->ring);
-    wait_for_lane(loader);
-    status = fm_stage_report(stage, error);
-    fm_ring_unlock(loader->ring);
+    status = fm_stage_check(loader, error);
     if (status) return status;
     /* Nobody looks at this lane before it is counted. */
     const uint32_t lane = index_of(stage, stage->n_offered);

@@ -46,9 +46,8 @@ typedef struct fm_stage {
 
     /* Locked. */
     uint64_t n_offered, n_queued, n_done, n_taken;
-    bool has_last;    /* the lane before n_taken is that of the batch that was returned last */
-    bool lane_wanted; /* the consumer waits until copies are done */
-    bool busy;        /* the thread is in a call */
+    bool has_last; /* the lane before n_taken is that of the batch that was returned last */
+    bool busy;     /* the thread is in a call */
     bool stopping;
     fm_error error; /* status 0: it works */
 } fm_stage;
@@ -61,8 +60,9 @@ int fm_stage_plan(const fm_device_config *config, const fm_transform *transform,
 int fm_stage_report(const fm_stage *stage, fm_error *error);   /* locked */
 int fm_stage_check(struct fm_loader *loader, fm_error *error); /* not locked */
 
-/* Before the ring: the device, and an allocator for the ring's slots. */
-int fm_stage_open(struct fm_loader *loader, fm_error *error);
+/* Before the ring, which will have so many slots: the device, and an allocator for the ring's
+ * slots. */
+int fm_stage_open(struct fm_loader *loader, uint32_t n_slots, fm_error *error);
 /* Behind it: the thread. */
 int fm_stage_start(struct fm_loader *loader, fm_error *error);
 /* Ends the thread, drops all targets and waits for all copies. Before the ring is closed. */

@@ -293,6 +293,29 @@ static void dropped(bool by_close, bool in_capture) {
     end(&user, by_close ? "closed" : "dropped");
 }
 
+/* Epochs are given up faster than copies are done: each finds its lanes and slots. */
+static void impatient(void) {
+    begin();
+    consumer user = {.stream = stub->stream(0)};
+    const fm_config config = config_of(FM_DEVICE_CUDA, FM_UINT8, FM_NHWC);
+    open_or_complain(&user, &config);
+    fm_error error = {.message = ""};
+    stub->spin(0, user.stream, 100 * MS);
+    for (int round = 0; round < 30; round++) {
+        start(user.loader, 0);
+        while (fm_loader_n_offered(user.loader) < 4)
+            if (offer(&user, &error)) complain("content: offer: %s%s", error.message, "");
+        usleep(1000);
+        if (fm_loader_stop(user.loader, &error)) complain("content: stop: %s%s", error.message, "");
+    }
+    start(user.loader, 0);
+    if (take(&user, N_BATCHES + 1, &error) != FM_END)
+        complain("content: next: %s%s", error.message, "");
+    const sums want = expected(FM_UINT8, FM_NHWC, 0);
+    compare(&user, &want);
+    end(&user, "impatient");
+}
+
 static void captured(void) {
     begin();
     consumer user = {.stream = stub->stream(0)};
@@ -423,6 +446,7 @@ int main(int argc, char **argv) {
     dropped(false, false);
     dropped(false, true);
     dropped(true, false);
+    impatient();
     captured();
     each_call_fails();
     refusals();
