@@ -15,7 +15,7 @@ from feedmill._ops import native
 from feedmill.caching import KeptCache
 from feedmill.counting.accounts import StepCounters
 from feedmill.counting.sample_errors import SampleErrors
-from feedmill.devices import delivery_of, describe, device_of
+from feedmill.devices import as_device, delivery_of, describe, device_of
 from feedmill.epochs import Epochs, rank_to_mix_in, sampler_epoch
 from feedmill.handles import Config, Handles, budget_refusal
 from feedmill.host import neighbours
@@ -366,9 +366,10 @@ def around(loader: Any, stats: Stats) -> Around:
     """What the loader's report says beside its counters."""
     waits_for_next = look_ahead_rule(loader._index_sampler) is never and loader.num_workers == 0
     crowded, pool = crowding(stats)
-    return replace(
-        around_now(loader), crowded=crowded, pool=pool, looks_ahead=not waits_for_next
-    )
+    now = around_now(loader)
+    if as_device(loader.device) is not None:
+        now = replace(now, pin_memory=True)  # what goes there is pinned whatever was asked for
+    return replace(now, crowded=crowded, pool=pool, looks_ahead=not waits_for_next)
 
 
 def _notes(loader: Any) -> list[str]:

@@ -5,6 +5,7 @@ import collections
 import contextlib
 import pickle
 import sys
+import time
 from pathlib import Path
 
 import feedmill
@@ -13,6 +14,7 @@ import pytest
 import torch
 from feedmill import collating, devices
 from feedmill import iterator as module
+from feedmill.report.verdict import main_cause
 from helpers import assert_same_image, compose, native_loader
 from torch.utils.data import TensorDataset
 from torchvision import transforms as T
@@ -289,23 +291,23 @@ def test_no_batch_becomes_part_of_a_graph(gpu, numbered, native):
 
 
 def test_late_data_and_copies_are_told_apart(gpu, numbered, monkeypatch):
-    """The consumer's stream waits 5 ms for each copy; it has nothing to do meanwhile."""
-    take = devices.Stage.take
+    """The consumer's stream waits a minute for each copy; it has nothing to do meanwhile."""
+    take, minute, skipped_ns = devices.Stage.take, 60 * 10**9, 0
+    gpu.cuda.clock = lambda: time.monotonic_ns() + skipped_ns
 
     def slow_take(self):
-        stream = gpu.cuda.current_stream()
-        stream.wait_until(gpu.cuda.clock() + 5_000_000)
+        gpu.cuda.current_stream().wait_until(gpu.cuda.clock() + minute)
         return take(self)
 
     monkeypatch.setattr(devices.Stage, "take", slow_take)
     loader = native_loader(numbered, batch_size=8, device="cuda")
     for _ in loader:
-        stream = gpu.cuda.current_stream()
-        while gpu.cuda.clock() < stream.end_ns:
-            pass
+        skipped_ns += minute
     stats = loader.stats()
-    assert stats.gpu_steps == 5 and stats.gpu_copy_ns >= 5 * 4_900_000
+    assert stats.gpu_steps == 5 and 4.9 * minute < stats.gpu_copy_ns <= 5 * minute
     assert (stats.steps["gpu_copy_ns"] <= stats.steps["gpu_stall_ns"]).all()
+    assert main_cause(stats) == "copy" and "copy-bound" in loader.report()
+    assert "pageable" not in loader.report()
 
 
 # ---- by torch ------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import helpers
 import numpy as np
 import pytest
 import torch
+from feedmill.commands.trace import trace_events
 from feedmill.counting import gpu_stalls
 from feedmill.counting.accounts import StepCounters
 from feedmill.counting.gpu_stalls import GpuStalls
@@ -244,6 +245,19 @@ def test_the_pending_are_bounded_and_events_used_again(cuda):
     assert stalls.counters()["gpu_steps"] == n_before + 3000
 
 
+def test_devices_may_change(monkeypatch):
+    cuda = FakeCuda(n_devices=2).install(monkeypatch)
+    stalls = GpuStalls()
+    for k in range(20):
+        cuda.device = k % 2
+        device = torch.device("cuda", k % 3 % 2) if k % 3 else None
+        mark = stalls.request(time.monotonic_ns(), device)
+        stalls.ready(mark)
+        stalls.returned(mark, time.monotonic_ns())
+    assert (stalls.counters()["gpu_steps"], stalls.counters()["gpu_skipped"]) == (20, 0)
+    assert cuda.n_events <= 12
+
+
 def test_a_captured_stream_is_left_alone(cuda):
     stalls = GpuStalls()
     stalls.returned(stalls.request(time.monotonic_ns()), time.monotonic_ns())
@@ -425,6 +439,9 @@ def test_logs_have_it_when_it_is_known(cuda, numbered, kind, tmp_path):
     (run,) = read_log(file)
     assert stats_of(run).gpu_steps == stats.gpu_steps and run.steps["gpu_known"].sum() >= 19
     assert "stood still" in report_of(run)
+    values = [event["args"]["value"] for event in trace_events([run])
+              if event["name"] == "GPU stall, ms"]
+    assert len(values) >= 19 and min(values) >= 0
     html = page([run], "title")
     assert "How long the GPU stood still for want of a batch" in html and "data late" in html
 

@@ -59,6 +59,7 @@ class FakeEvent:
     def __init__(self, cuda: FakeCuda, enable_timing: bool = False) -> None:
         self._cuda = cuda
         self._has_timing = enable_timing
+        self._device: torch.device | None = None  # that of the first record()
         self.fires_ns = 0
         cuda.n_events += 1
 
@@ -66,6 +67,8 @@ class FakeEvent:
         stream = stream or self._cuda.current_stream()
         self._cuda.check("record")
         assert not stream.is_capturing, "an event was recorded in a stream that is captured"
+        self._device = self._device or stream.device
+        assert self._device == stream.device, "an event belongs to the device of its first record()"
         self.fires_ns = max(stream.end_ns, self._cuda.clock())
 
     def query(self) -> bool:
@@ -76,6 +79,7 @@ class FakeEvent:
     def elapsed_time(self, end: FakeEvent) -> float:
         self._cuda.check("elapsed_time")
         assert self._has_timing and end._has_timing and self.query() and end.query()
+        assert self._device == end._device
         # As CUDA's clock: half a microsecond, as a float of 32 bits.
         ms = round((end.fires_ns - self.fires_ns) / 500) * 0.0005
         return torch.tensor(ms, dtype=torch.float32).item()

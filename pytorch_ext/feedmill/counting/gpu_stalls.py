@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections import deque
+from collections import defaultdict, deque
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,8 @@ class GpuStalls:
 
     def __init__(self) -> None:
         self._pending: deque[Mark] = deque()
-        self._free: list[Any] = []
+        # By device, to which an event belongs for good.
+        self._free: defaultdict[Any, list[Any]] = defaultdict(list)
         self._reading = threading.Lock()  # never waited for
         self._thread = 0  # that iterated last; no other one asks an event
         self._has_failed = False
@@ -124,7 +125,10 @@ class GpuStalls:
         self._pending.append(mark)
 
     def _recorded(self, stream: Any) -> Any:
-        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
+        try:
+            event = self._free[stream.device].pop()
+        except IndexError:
+            event = torch.cuda.Event(enable_timing=True)
         event.record(stream)
         return event
 
@@ -162,8 +166,8 @@ class GpuStalls:
         else:
             copy_ns = _elapsed_ns(mark.ready, mark.returned)
             stall_ns = _elapsed_ns(mark.asked, mark.ready) + copy_ns
-            self._free.append(mark.ready)
-        self._free += [mark.asked, mark.returned]
+            self._free[mark.stream.device].append(mark.ready)
+        self._free[mark.stream.device] += [mark.asked, mark.returned]
         place = self._n_measured % KEPT_STEPS
         if place == len(self._times):
             self._times = np.resize(self._times, min(KEPT_STEPS, max(16, 2 * place)))
