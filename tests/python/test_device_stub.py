@@ -48,6 +48,24 @@ for options in ({}, {"dtype": torch.bfloat16}, {"memory_format": torch.channels_
 check_end()
 """
 
+ARRAYS = """
+import numpy as np
+from feedmill.data import NpyFolder
+root = pathlib.Path(folder).parent / "npy"
+root.mkdir()
+for i in range(20):
+    np.save(root / f"{i:02}.npy", np.full((3, 5), i, np.float64))
+wanted = sums_of(NpyFolder(root), batch_size=8)
+got = []
+for images, targets in helpers.native_loader(NpyFolder(root), batch_size=8, device="cuda"):
+    assert images.shape[1:] == (3, 5) and images.dtype is torch.float64
+    got.append((gpu.consume(images), gpu.consume(targets)))
+    del images, targets
+gpu.finish()
+assert [(a.value, b.value) for a, b in got] == wanted
+check_end()
+"""
+
 LEFT_EARLY = """
 dataset = dataset_of(T.Resize((8, 8)), T.PILToTensor())
 loader = helpers.native_loader(dataset, batch_size=4, device="cuda:1")
@@ -128,5 +146,5 @@ def plug_in():
 
 
 def test_on_the_stub(plug_in, small_images):
-    script = SETUP + SAME_BATCHES + LEFT_EARLY + CAPTURED + FAILURES
-    assert helpers.run_script(script, small_images, env=plug_in) == 4 * "fine\n"
+    script = SETUP + SAME_BATCHES + ARRAYS + LEFT_EARLY + CAPTURED + FAILURES
+    assert helpers.run_script(script, small_images, env=plug_in) == 5 * "fine\n"
