@@ -466,6 +466,8 @@ static void set_range(const fm_loader *loader, fm_task *task, const fm_sample *s
     task->verified = sample->verified;
     task->is_cut = false;
     if (!sample->range_bytes || !sample->verified || !sample->rows || loader->config.cache) return;
+    /* libjpeg's decodes rows of blocks that no box needs, up to four at once. */
+    if (!fm_jpeg_own_huffman()) return;
     const fm_draw_key key = {loader->seed, loader->epoch_number, task->occurrence, task->index};
     task->read.range_bytes = fm_cut_bytes(&loader->plan, sample, &key);
     task->is_cut = task->read.range_bytes < sample->range_bytes;

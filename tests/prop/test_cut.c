@@ -130,7 +130,10 @@ static void less_is_read_and_no_pixel_differs(void **state) {
         assert_int_equal(run_epoch(cut, e, got), 0);
         assert_memory_equal(got, wanted, sizeof(got));
     }
-    assert_true(read_bytes(cut) < read_bytes(whole) * 95 / 100);
+    if (fm_jpeg_own_huffman())
+        assert_true(read_bytes(cut) < read_bytes(whole) * 95 / 100);
+    else
+        assert_int_equal(read_bytes(cut), read_bytes(whole));
     fm_loader_close(&cut);
     fm_loader_close(&whole);
 }
@@ -184,7 +187,7 @@ static void tables_that_lie_change_no_pixel(void **state) {
         }
         memcpy(tables, before, sizeof(tables));
     }
-    assert_in_range(n_fallback, 40, 40 * N_FILES / 2);
+    assert_in_range(n_fallback, fm_jpeg_own_huffman() ? 40 : 0, 40 * N_FILES / 2);
     fm_loader_close(&cut);
     fm_loader_close(&whole);
 }
