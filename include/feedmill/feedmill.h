@@ -236,7 +236,7 @@ typedef struct fm_transform {
 #define FM_MAX_JPEG_ROWS 64
 typedef struct fm_jpeg_rows {
     int32_t width, height; /* of the image, in pixels */
-    int32_t mcu_height;    /* 8 times the largest vertical sampling factor */
+    int32_t mcu_height;    /* 8 times the largest vertical sampling factor; 8 with one component */
     uint32_t n;            /* entries, 1 to FM_MAX_JPEG_ROWS */
     /* Entry k: bytes from the image's first to the data of row k * rows / n of its rows. */
     uint32_t begin[FM_MAX_JPEG_ROWS];

@@ -29,8 +29,8 @@ uint64_t fm_cut_bytes(const fm_plan *plan, const fm_sample *sample, const fm_dra
 }
 
 bool fm_cut_end(uint8_t *bytes, uint64_t n_bytes) {
-    if (n_bytes < 2 || bytes[n_bytes - 2] != 0xFF || (bytes[n_bytes - 1] & 0xF8) != 0xD0)
-        return false;
+    const bool is_jpeg = n_bytes >= 4 && bytes[0] == 0xFF && bytes[1] == 0xD8;
+    if (!is_jpeg || bytes[n_bytes - 2] != 0xFF || (bytes[n_bytes - 1] & 0xF8) != 0xD0) return false;
     bytes[n_bytes - 1] = 0xD9;
     return true;
 }

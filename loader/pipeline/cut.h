@@ -17,8 +17,8 @@
 uint64_t fm_cut_bytes(const fm_plan *plan, const fm_sample *sample, const fm_draw_key *key);
 
 /*
- * Makes the last restart marker of so many bytes an EOI, which ends the part as a file ends. false:
- * there is none, so that the rows are not the image's.
+ * Makes the restart marker at the end of so many bytes an EOI, which ends the part as a file ends.
+ * false: there is none, or no JPEG: the rows are not the image's.
  */
 bool fm_cut_end(uint8_t *bytes, uint64_t n_bytes);
 
