@@ -473,7 +473,7 @@ static void set_range(const fm_loader *loader, fm_task *task, const fm_sample *s
     task->is_cut = task->read.range_bytes < sample->range_bytes;
 }
 
-/* Locked. Fills the group's tasks; the file sizes are written under the lock, too. */
+/* Fills the tasks of a group that is not in the circle yet: nobody else looks at it. */
 static void fill_group(fm_loader *loader, fm_group *group, const fm_sample *samples,
                        uint32_t n_samples) {
     char *path = group->paths;
@@ -498,27 +498,34 @@ static void fill_group(fm_loader *loader, fm_group *group, const fm_sample *samp
         task->cause = 0;
         task->read = (fm_read){.path = path, .offset_bytes = samples[i].offset_bytes, .user = task};
         set_range(loader, task, &samples[i]);
-        if (!task->data && !task->read.range_bytes)
-            task->read.expected_bytes = loader->file_bytes[task->index];
         group->labels[i] = samples[i].label;
         path += bytes;
     }
 }
 
 /* Files of the group that the cache has need no reading. */
-static void look_into_cache(fm_loader *loader, fm_group *group) {
-    uint64_t n_hits = 0, n_misses = 0;
+static void look_into_cache(const fm_loader *loader, fm_group *group) {
     for (uint32_t i = 0; i < group->n_tasks; i++) {
         fm_task *const task = &group->tasks[i];
         if (task->data) continue;
         const fm_cache_key key = fm_task_cache_key(task);
         task->data = fm_cache_get(loader->config.cache, &key, &task->data_bytes);
         task->cached = task->data != NULL;
-        n_hits += task->cached;
-        n_misses += !task->cached;
     }
-    loader->sums.cache_hits += n_hits;
-    loader->sums.cache_misses += n_misses;
+}
+
+/* Locked. A task's bytes are there, or it is one of those to read. */
+static void begin_task(fm_loader *loader, fm_task *task, fm_read ***end) {
+    loader->sums.cache_hits += task->cached;
+    if (task->data) {
+        fm_run_take_data(loader, task);
+        return;
+    }
+    loader->sums.cache_misses += loader->config.cache != NULL;
+    if (!task->read.range_bytes) task->read.expected_bytes = loader->file_bytes[task->index];
+    loader->n_reading++;
+    **end = &task->read;
+    *end = &task->read.next;
 }
 
 int fm_loader_check_open(const fm_loader *loader, fm_error *error) {
@@ -541,21 +548,13 @@ int fm_loader_submit(fm_loader *loader, const fm_sample *samples, size_t n_sampl
     fm_group *const group = fm_group_at(loader, loader->n_groups);
     status = reserve_paths(loader, group, path_bytes, error);
     if (status) return status;
-    fm_ring_lock(loader->ring);
     fill_group(loader, group, samples, (uint32_t)n_samples);
     if (loader->config.cache) look_into_cache(loader, group);
+    fm_read *reads, **end = &reads;
+    fm_ring_lock(loader->ring);
     loader->n_groups++;
     fm_run_assign_slots(loader);
-    fm_read *reads, **end = &reads;
-    for (uint32_t i = 0; i < group->n_tasks; i++) {
-        if (group->tasks[i].data) {
-            fm_run_take_data(loader, &group->tasks[i]);
-            continue;
-        }
-        loader->n_reading++;
-        *end = &group->tasks[i].read;
-        end = &group->tasks[i].read.next;
-    }
+    for (uint32_t i = 0; i < group->n_tasks; i++) begin_task(loader, &group->tasks[i], &end);
     *end = NULL;
     fm_ring_unlock(loader->ring);
     if (reads) fm_reader_submit(loader->reader, reads);

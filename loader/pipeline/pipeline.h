@@ -186,7 +186,7 @@ int fm_loader_check(const fm_loader *loader, fm_error *error);
 int fm_loader_check_open(const fm_loader *loader, fm_error *error);
 /* Submits batches of the epoch's order while there is room. */
 int fm_loader_feed(fm_loader *loader, fm_error *error);
-/* Locked. A group begins anew, with everything but its tasks. */
+/* A group that is not in the circle begins anew, with everything but its tasks. */
 void fm_group_begin(fm_loader *loader, fm_group *group);
 
 /* rows.c */

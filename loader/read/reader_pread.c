@@ -119,13 +119,23 @@ static void keep_shard(fm_reader *reader, fm_reader_op *op, int file) {
     if (to_close >= 0) close(to_close);
 }
 
+/* Whether a file that could not be opened for want of descriptors may be opened now. */
+static bool make_room(fm_reader *reader, fm_reader_op *op, int failure) {
+    if (failure != EMFILE && failure != ENFILE) return false;
+    if (fm_reader_close_a_shard(reader)) return true;
+    /* Other threads may be reading from all that are open, each of which they leave soon. */
+    if (!op->range_bytes || ++op->n_again >= FM_READER_MOST_AGAIN) return false;
+    wait_again();
+    return true;
+}
+
 void fm_reader_read_file(fm_reader *reader, fm_reader_op *op) {
     if (op->range_bytes && find_shard(reader, op)) {
         read_bytes(reader, op, op->shard->file);
     } else {
         int file;
         do file = open_file(op);
-        while ((file == -EMFILE || file == -ENFILE) && fm_reader_close_a_shard(reader));
+        while (file < 0 && make_room(reader, op, -file));
         if (file < 0) {
             op->error = -file;
             return;

@@ -143,11 +143,12 @@ class Loader:
 
         data: for each sample its encoded image; or (offset, n_bytes, verified, rows), a
         recognition.ranges.Range: that part of the file at its path is read, or as much of it as the
-        crop needs, see fm_sample; or None: the whole file is. With an image the path is only the sample's name in messages, "" for none. The loader holds a
-        reference to each bytes object, and copies nothing, until next() has returned its batch or
-        the error in place of it, or start(), stop() or close() has ended the epoch. ValueError
-        where the lengths differ, TypeError for anything else in data. Nothing is kept where
-        submit() raises or returns False."""
+        crop needs, see fm_sample; or None: the whole file is. With an image the path is only the
+        sample's name in messages, "" for none. The loader holds a reference to each bytes object,
+        and copies nothing, until next() has returned its batch or the error in place of it, or
+        start(), stop() or close() has ended the epoch. ValueError where the lengths differ,
+        TypeError for anything else in data. Nothing is kept where submit() raises or returns
+        False."""
     def submit_rows(self, indices: bytes, rows: bytes | None = None) -> bool:
         """As submit(), for a loader with arrays: both as indices() gives them; rows None: the
         indices are the rows."""

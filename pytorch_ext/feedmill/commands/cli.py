@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
 
 from feedmill._ops import __version__
-from feedmill.commands.bench import add_bench
-from feedmill.commands.check import add_check
-from feedmill.commands.doctor import add_doctor
-from feedmill.commands.pack import add_pack
-from feedmill.commands.report_command import add_report
-from feedmill.commands.run import add_run, split
-from feedmill.commands.sweep import add_sweep
-from feedmill.commands.trace import add_trace
+from feedmill.commands.run import split
+
+# Each in the file of its name. Imported when it is asked for: with some of them comes torch.
+_COMMANDS = ("bench", "check", "run", "doctor", "pack", "sweep", "trace", "report")
+_FILES = {"report": "report_command"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,17 +20,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="feedmill", description="A native loader of images.")
     parser.add_argument("--version", action="version", version=f"feedmill {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    add_bench(commands)
-    add_check(commands)
-    add_run(commands)
-    add_doctor(commands)
-    add_pack(commands)
-    add_sweep(commands)
-    add_trace(commands)
-    add_report(commands)
     words, rest = split(sys.argv[1:] if argv is None else argv)
+    for name in asked_for(words):
+        module = importlib.import_module(f"feedmill.commands.{_FILES.get(name, name)}")
+        getattr(module, f"add_{name}")(commands)
     arguments = parser.parse_args(words, argparse.Namespace(rest=rest))
     try:
         return arguments.run(arguments, parser)
     except KeyboardInterrupt:
         return 130
+
+
+def asked_for(words: Sequence[str]) -> Sequence[str]:
+    """The commands that the parser must know for a command line: all, where it names none."""
+    if words[:1] == ["--version"]:
+        return ()
+    return words[:1] if words[:1] and words[0] in _COMMANDS else _COMMANDS
