@@ -10,7 +10,7 @@ from diff_worlds import N_FILES, first_difference, transcripts
 from hypothesis import HealthCheck, given, seed, settings
 
 # FEEDMILL_DIFF_SCRIPTS sets how many scripts are run, FEEDMILL_DIFF_SEED which ones.
-N_SCRIPTS = int(os.environ.get("FEEDMILL_DIFF_SCRIPTS", "300"))
+N_SCRIPTS = int(os.environ.get("FEEDMILL_DIFF_SCRIPTS", "150"))
 SEED = os.environ.get("FEEDMILL_DIFF_SEED")
 LONGEST_S = 60
 
