@@ -78,12 +78,13 @@ def step_of(module, name, arguments, options):
     return getattr(module, name)(*arguments, **options)
 
 
-def chains(*what):
-    """(where it stands, all steps)."""
+def chain(place, *what):
+    """All steps with one of them in that place."""
     end = [v1.ToTensor(), v1.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
+    if place == "as they come":
+        return [step_of(v2, *what), v2.CenterCrop(180), *end]
     erased = [v1.RandomErasing(0.7)] if what[0] == "RandomGrayscale" else []  # once is enough
-    yield "behind a resize", [v1.RandomResizedCrop(224), step_of(v1, *what), *end, *erased]
-    yield "as they come", [step_of(v2, *what), v2.CenterCrop(180), *end]
+    return [v1.RandomResizedCrop(224), step_of(v1, *what), *end, *erased]
 
 
 def verify(folder, steps, n_draws, seed):
@@ -111,19 +112,20 @@ def main():
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     n_wrong = n_all = 0
-    for number, (name, *rest) in enumerate(STEPS):
-        if options.only not in (None, name):
-            continue
-        for where, steps in chains(name, *rest):
+    for place in ("behind a resize", "as they come"):
+        for number, (name, *rest) in enumerate(STEPS):
+            if options.only not in (None, name):
+                continue
             begin = time.monotonic()
             try:
-                outcome = f"{verify(options.folder, steps, options.draws, number)} equal"
+                n = verify(options.folder, chain(place, name, *rest), options.draws, number)
+                outcome = f"{n} equal"
             except (RuntimeError, ValueError) as error:
                 outcome = f"WRONG: {error}"
                 n_wrong += 1
             n_all += 1
             took = time.monotonic() - begin
-            print(f"{name} {rest}, {where}: {outcome} ({took:.0f} s)", flush=True)
+            print(f"{name} {rest}, {place}: {outcome} ({took:.0f} s)", flush=True)
     print(f"{n_all - n_wrong} of {n_all} as torchvision's")
     return 1 if n_wrong else 0
 
