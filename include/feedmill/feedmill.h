@@ -140,8 +140,10 @@ typedef enum fm_filter {
  * `values` holds, by kind; a fill is one value of 0 to 255 for each of red, green and blue:
  *
  *     RANDOM_CROP            0-3 padding left, top, right, bottom; 4 mode: 0 constant, 1 edge,
- *                            2 reflect, 3 symmetric; 5 pad if needed; 6-8 fill; 9 both paddings at
- * once PAD                    0-4, 6-8 the same GRAYSCALE              0 channels, 1 or 3
+ *                            2 reflect, 3 symmetric; 5 pad if needed; 6-8 fill; 9 pads once
+ *                            by both
+ *     PAD                    0-4, 6-8 the same
+ *     GRAYSCALE              0 channels, 1 or 3
  *     RANDOM_POSTERIZE       0 bits, 1 to 8
  *     RANDOM_SOLARIZE        0 threshold
  *     RANDOM_ADJUST_SHARPNESS 0 factor

@@ -10,7 +10,7 @@
 #include <dlfcn.h>
 #include <stdbool.h>
 
-#include "folder.h"
+#include "device_job.h"
 #include "stub_cudart.h"
 
 #define N_FILES 22
@@ -81,15 +81,10 @@ static void complain(const char *format, const char *first, const char *second) 
 /* ---- the consumer ---------------------------------------------------------------------------- */
 
 static fm_config config_of(fm_device_kind kind, fm_dtype dtype, fm_layout layout) {
-    fm_config config = test_config(fm_folder_source(source));
+    fm_config config = test_device_config(source, kind, dtype, layout);
     config.batch_size = BATCH;
-    config.transform.dtype = dtype;
-    config.transform.layout = layout;
-    config.transform.mean[1] = 0.25f;
-    config.transform.std[2] = 0.5f;
     /* Few slots, so that one that comes back too early is filled at once. */
     config.prefetch_batches = 2;
-    config.device.kind = kind;
     return config;
 }
 
@@ -434,11 +429,7 @@ int main(int argc, char **argv) {
     stub = symbol.function();
     if (argc > 1) wanted_rule = argv[1];
     folder = test_folder_open(N_FILES);
-    char moved[256];
-    snprintf(moved, sizeof(moved), "mkdir %s/a && mv %s/*.jpg %s/a", folder.dir, folder.dir,
-             folder.dir);
-    test_run(moved);
-    if (fm_folder_open(&source, folder.dir, NULL)) return 2;
+    source = test_source_open(&folder);
     epochs(FM_FLOAT32, FM_NCHW, 0, false);
     epochs(FM_FLOAT16, FM_NHWC, 1, true);
     epochs(FM_UINT8, FM_NCHW, 0, true);

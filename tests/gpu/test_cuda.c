@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <time.h>
 
-#include "folder.h"
+#include "device_job.h"
 
 #define N_FILES 22
 #define BATCH 4
@@ -41,14 +41,9 @@ typedef struct consumer {
 } consumer;
 
 static fm_config config_of(fm_device_kind kind, fm_dtype dtype, fm_layout layout) {
-    fm_config config = test_config(fm_folder_source(source));
+    fm_config config = test_device_config(source, kind, dtype, layout);
     config.batch_size = BATCH;
-    config.transform.dtype = dtype;
-    config.transform.layout = layout;
-    config.transform.mean[1] = 0.25f;
-    config.transform.std[2] = 0.5f;
     config.prefetch_batches = 2;
-    config.device.kind = kind;
     return config;
 }
 
@@ -297,11 +292,7 @@ int main(void) {
         return 77;
     }
     folder = test_folder_open(N_FILES);
-    char moved[256];
-    snprintf(moved, sizeof(moved), "mkdir %s/a && mv %s/*.jpg %s/a", folder.dir, folder.dir,
-             folder.dir);
-    test_run(moved);
-    if (fm_folder_open(&source, folder.dir, NULL)) return 1;
+    source = test_source_open(&folder);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batches_equal_the_cpus),
         cmocka_unit_test(dropped_batches_leave_their_memory_alone),

@@ -3,7 +3,7 @@
 #include <sys/wait.h>
 
 #include "blame_sum.h"
-#include "folder.h"
+#include "device_job.h"
 
 #define N_FILES 22
 #define BATCH 4
@@ -16,13 +16,8 @@ static fm_folder *source;
 static fm_target targets[MAX_TARGETS];
 
 static fm_config config_of(fm_device_kind kind, fm_dtype dtype, fm_layout layout) {
-    fm_config config = test_config(fm_folder_source(source));
+    fm_config config = test_device_config(source, kind, dtype, layout);
     config.batch_size = BATCH;
-    config.transform.dtype = dtype;
-    config.transform.layout = layout;
-    config.transform.mean[1] = 0.25f;
-    config.transform.std[2] = 0.5f;
-    config.device.kind = kind;
     return config;
 }
 
@@ -348,11 +343,7 @@ static void a_child_leaves_it_alone(void **state) {
 
 int main(void) {
     folder = test_folder_open(N_FILES);
-    char moved[256];
-    snprintf(moved, sizeof(moved), "mkdir %s/a && mv %s/*.jpg %s/a", folder.dir, folder.dir,
-             folder.dir);
-    test_run(moved);
-    if (fm_folder_open(&source, folder.dir, NULL)) return 1;
+    source = test_source_open(&folder);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batches_equal_the_cpus),
         cmocka_unit_test(erased_images_are_the_cpus),
