@@ -195,6 +195,26 @@ def test_what_is_no_part_is_refused(packed, part, error):
         next(iter(native_loader(packed, batch_size=2)))
 
 
+@pytest.mark.parametrize("n_items", [2, 3])
+def test_a_slice_is_not_taken_for_a_part(packed, n_items):
+    """What feedmill_item gives for it may look like one; __getitem__() says what is wrong."""
+    class Sliced(Packed):
+        def feedmill_item(self, index):
+            if isinstance(index, slice):
+                return [("path", 0)] * n_items
+            return super().feedmill_item(index)
+
+        def __getitem__(self, index):
+            if isinstance(index, slice):
+                raise LookupError("one at a time")
+            return super().__getitem__(index)
+
+    packed.__class__ = Sliced
+    loader = native_loader(packed, batch_sampler=[[slice(0, n_items)]])
+    with pytest.raises(LookupError, match="one at a time"):
+        next(iter(loader))
+
+
 def test_a_range_by_itself(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(bytes(range(100)))

@@ -281,7 +281,10 @@ class Source:
 
     def _checked(self, asked: Any, leaf: Leaf, index: Any, found: Any) -> Item:
         """What find() gave, as far as the native loader can take it."""
-        if leaf.offered and not (isinstance(found, (tuple, list)) and len(found) == 2):
+        is_pair = isinstance(found, (tuple, list)) and len(found) == 2
+        # First: for an index that is no number, such as a slice, __getitem__() has the word.
+        position = _position(asked, found[0] if is_pair else None)
+        if leaf.offered and not is_pair:
             raise TypeError(
                 f"feedmill_item gave a {type(found).__name__} for index {index!r}; it must give a "
                 "pair (path or bytes, target)"
@@ -295,7 +298,6 @@ class Source:
             except (TypeError, ValueError) as error:
                 raise type(error)(f"feedmill_item for index {index!r}: {error}") from None
             path = path[0]
-        position = _position(asked, path)
         if position < 0:
             position += self.n_samples
         if not 0 <= position < self.n_samples:
