@@ -52,7 +52,8 @@ class DataLoader(TorchDataLoader[_T_co]):
       ConcatDataset of them, also nested; and any dataset with a method
       ``feedmill_item(index) -> (path or encoded bytes, target)`` beside its ``transform``, whose
       ``dataset[index]`` is then ``(transform(the image as RGB), target)``; in place of the path
-      may stand ``(path, offset, bytes)``, a part of a file that stays open; in memory, and Subsets
+      may stand ``(path, offset, bytes)``, a part of a file that stays open, or an exception, where
+      it is known that there is no image: on_error has the say about it; in memory, and Subsets
       of them: torchvision's CIFAR10, CIFAR100, MNIST, FashionMNIST, KMNIST, EMNIST and SVHN, and
       torch's TensorDataset, whatever its tensors' shapes and types, with rows that are contiguous;
     - the transform: Resize, CenterCrop, RandomResizedCrop (any filter), RandomHorizontalFlip,

@@ -428,6 +428,15 @@ def test_a_shard_that_is_missing_or_another(damaged):
         for one in (dataset, feedmill.DataLoader(dataset, sampler=[i], native="require")):
             with pytest.raises(PackError, match=f"shard-000001.tar: .*{text}"):
                 one[i] if one is dataset else next(iter(one))
+        # As one that is damaged, under the loader's policy.
+        loader = feedmill.DataLoader(dataset, 23, on_error="replace", native="require")
+        (images, labels), = loader
+        missing = [i for i in range(23) if dataset.place(i).shard == 1]
+        assert sorted(error.index for error in loader.stats().sample_errors) == missing
+        assert all(text in error.cause for error in loader.stats().sample_errors)
+        zeroed, = feedmill.DataLoader(dataset, 23, on_error="zero", native="require")
+        assert zeroed[1].tolist() == list(dataset.targets)
+        assert [i for i, image in enumerate(zeroed[0]) if not image.any()] == missing
         if os.path.exists(shard):
             os.unlink(shard)
         dataset = pickle.loads(pickle.dumps(dataset))

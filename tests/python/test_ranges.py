@@ -215,6 +215,35 @@ def test_a_slice_is_not_taken_for_a_part(packed, n_items):
         next(iter(loader))
 
 
+@pytest.mark.parametrize("options", [{}, {"cache": "ram:8MiB"}, {"native": "hybrid"}])
+def test_an_error_in_place_of_a_part(packed, options):
+    class Missing(Packed):
+        def feedmill_item(self, index):
+            part, target = super().feedmill_item(index)
+            return (LookupError("no such image"), target) if index == 3 else (part, target)
+
+        def __getitem__(self, index):
+            return super().__getitem__(index)
+
+    packed.__class__ = Missing
+    loader = native_loader(packed, batch_size=1, on_error="raise", **options)
+    for _ in range(2):
+        iterator = iter(loader)
+        assert [next(iterator)[1].item() for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(LookupError, match="no such image") as raised:
+            next(iterator)
+        assert "dataset index 3" in str(raised.value)
+        assert next(iterator)[1].tolist() == [4]
+    if "native" in options:
+        return
+    loader = native_loader(packed, batch_size=8, on_error="zero", **options)
+    for _ in range(2):
+        found = images_of(loader)
+        assert [i for i, image in found.items() if not image.any()] == [3]
+    with pytest.raises(LookupError):
+        loader.draws(3, 0)
+
+
 def test_a_range_by_itself(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(bytes(range(100)))

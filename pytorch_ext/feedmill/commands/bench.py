@@ -83,7 +83,12 @@ def find_images(folder: Path) -> list[str]:
 def read_pack(folder: Path) -> tuple[list[str], list[Range | None]]:
     """The shard, and the part of it, of each sample of a pack."""
     pack = Pack(folder)
-    items = [pack.feedmill_item(number)[0] for number in range(len(pack))]
+    items = []
+    for number in range(len(pack)):
+        item, _ = pack.feedmill_item(number)
+        if isinstance(item, Exception):
+            raise item
+        items.append(item)
     return [path for path, *_ in items], [range_of(item) for item in items]
 
 

@@ -194,21 +194,21 @@ class ShardDataset(Dataset):
                             f"sample's {place.bytes} bytes are left")
         return data
 
-    def feedmill_item(self, i: int) -> tuple[tuple[Any, ...], Any]:
+    def feedmill_item(self, i: int) -> tuple[tuple[Any, ...] | PackError, Any]:
         """The part of a shard that holds the image, and the target: what feedmill's DataLoader asks
-        for in place of ``dataset[i]``. Where the shard was cut short, the sample is a damaged one,
-        under the loader's ``on_error``.
+        for in place of ``dataset[i]``. Where the shard is missing or a larger one, it is a
+        PackError in place of the part, which names shard and sample; the loader's ``on_error`` has
+        the say about it, as about a sample that was cut short.
 
         Raises:
             IndexError: there is no such sample.
-            PackError: its shard is missing, or a larger one; the text names shard and sample.
         """
         number = number_of(i, len(self))
         place = self._index.place(number)
         try:
             self._shards.check(place.shard)
         except (PackError, OSError) as error:
-            raise PackError(f"{self.feedmill_name(i)}: {error}") from None
+            return PackError(f"{self.feedmill_name(i)}: {error}"), self._target(place)
         # What was transcoded is whole: its coefficients were all read, and written anew.
         rows = self._index.rows_of(number)
         size = (place.width, place.height, place.mcu_height)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import copy
 import io
 import operator
 import os
@@ -31,7 +32,7 @@ class Leaf:
         find: index -> (path, target), raising what the dataset raises.
         load: path -> PIL image, raising what the dataset raises.
         offered: the dataset offers feedmill_item; instead of a path it may give an image's bytes,
-            or a part of a file.
+            a part of a file, or why there is no image.
         is_image: what load() gives is an image, which the native decoder may take.
         slot: "transform" or "transforms", the dataset's attribute that holds its transform.
         plan, steps: what read_transform() makes of that; or no plan, and the transform itself.
@@ -50,6 +51,21 @@ class Leaf:
         """The objects that make it give these samples."""
         owner = getattr(self.find, "__self__", None)
         return [self.dataset, owner, *(step.transform for step in self.steps)]
+
+
+class Unreadable(bytes):
+    """An image that can't be had: the native loader sees one of no bytes.
+
+    Attributes:
+        error: why.
+    """
+
+    error: Exception
+
+    def __new__(cls, error: Exception) -> Unreadable:
+        self = super().__new__(cls)
+        self.error = error
+        return self
 
 
 class Item(NamedTuple):
@@ -72,9 +88,12 @@ class Item(NamedTuple):
 
     def source(self) -> Any:
         """The path, or the encoded image; reads it where it is a part of a file, and raises what
-        that raises."""
+        that raises, or why there is none."""
         if self.data is None:
             return self.path
+        if type(self.data) is Unreadable:
+            # The traceback will hold this sample; with the error in it, each would hold the other.
+            raise copy.copy(self.data.error)
         return self.data.read(self.path) if type(self.data) is Range else self.data
 
     def size(self) -> tuple[int, int]:
@@ -290,7 +309,7 @@ class Source:
                 "pair (path or bytes, target)"
             )
         path, target = found
-        data = None
+        data: bytes | Range | None = None
         if leaf.offered and type(path) is tuple:
             try:
                 # No bytes are an empty image: 0 would stand for the whole file.
@@ -304,6 +323,8 @@ class Source:
             raise NotNative(
                 asked, path, f"the dataset had {self.n_samples} samples when iter() was called"
             )
+        if leaf.offered and isinstance(path, Exception):
+            return Item(position, "", Unreadable(path), target, leaf, index)
         if data is None and leaf.offered and isinstance(path, _BUFFERS):
             return Item(position, "", bytes(path), target, leaf, index)
         if why := _why_no_path(path):
