@@ -6,12 +6,13 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from feedmill._ops import native
+from feedmill.configs import Config
 from feedmill.counting.accounts import Account, Source
 from feedmill.counting.gpu_stalls import GpuStalls
 from feedmill.counting.records import (
@@ -28,24 +29,6 @@ from feedmill.recognition.plan import Plan
 from feedmill.report.stats import SlowSample, join_slow_samples, slow_samples_of, sum_counters
 
 _ALL = 1 << 63  # above every step's number
-
-
-@dataclass(frozen=True)
-class Config:
-    """What a native loader is opened with. Equal configs can share one, one after the other."""
-
-    plan: Plan
-    n_samples: int
-    batch_size: int
-    n_threads: int
-    prefetch_batches: int
-    memory_budget: int | None = None
-    reader: str = "auto"
-    alloc: Any = None
-    sample_records: int = 0
-    cache: Any = None
-    arrays: Arrays | None = None
-    device: tuple[str, int, bool] | None = None
 
 
 def open_native(config: Config) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import threading
 import time
 from collections import deque
@@ -25,78 +24,17 @@ from feedmill._ops import native
 from feedmill.batches import Batch, labels_of, resolve, submit_items
 from feedmill.by_hand import as_pixels, draws_from, name_sample, replay, write_sample
 from feedmill.collating import Collate
-from feedmill.devices import Stage, check_not_capturing, device_of, stage_config, to_device
-from feedmill.handles import Config, Handles
+from feedmill.configs import MAX_BATCH_SIZE, Config, allocate_pinned, torch_depth
+from feedmill.devices import Stage, check_not_capturing, device_of, to_device
+from feedmill.handles import Handles
 from feedmill.log.ranges import waiting
-from feedmill.log.recorder import records_samples
-from feedmill.on_error import OCCURRENCE, pool_of, replacements
-from feedmill.recognition.formats import TORCH_DTYPES, as_planned
+from feedmill.on_error import StandIns
+from feedmill.recognition.formats import as_planned
 from feedmill.recognition.plain import PlainPlan
 from feedmill.recognition.samples import Item, Source
 from feedmill.recognition.sampling import largest_batch, look_ahead_rule, never
+from feedmill.tensors import tensors_of
 from feedmill.verify import VerificationError, Verifier
-
-# Batches ahead with num_workers=0, where torch has no number for it.
-_AHEAD_IN_PROCESS = 4
-# Samples ahead at least, however small the batches: so many reads keep far storage busy.
-_AHEAD_SAMPLES = 64
-_MAX_BATCH_SIZE = 65536
-# Records of samples for a log, at least; it is filled when a quarter of them are new.
-_SAMPLE_RECORDS = 65536
-_MAX_SAMPLE_RECORDS = 1 << 24
-
-
-def allocate_pinned(n_bytes: int) -> tuple[int, torch.Tensor]:
-    """Memory of a batch slot for pin_memory=True: (address, the tensor that owns it).
-
-    It comes from torch's caching host allocator, which alone keeps memory that an asynchronous
-    copy still reads from being used again.
-    """
-    owner = torch.empty(n_bytes, dtype=torch.uint8, pin_memory=True)
-    return owner.data_ptr(), owner
-
-
-def native_config(loader: Any, source: Source, n_threads: int) -> Config:
-    """What an iterator over ``loader`` opens its native loader with. Where batches may have any
-    size, batch_size is 1 until the first ones were pulled."""
-    size = largest_batch(loader._index_sampler, loader._auto_collation)
-    depth = _depth(loader, size)
-    return Config(
-        plan=source.plan,
-        n_samples=source.n_samples,
-        batch_size=min(size or 1, _MAX_BATCH_SIZE),
-        n_threads=n_threads,
-        prefetch_batches=depth,
-        memory_budget=loader.memory_budget,
-        reader=loader.reader,
-        sample_records=_sample_records(loader, depth * (size or 1)),
-        cache=loader._feedmill.cache.of(loader.cache),
-        arrays=source.arrays,
-        device=stage_config(loader, device_of(loader)),
-    )
-
-
-def _torch_depth(loader: Any) -> int:
-    """Batches that torch's workers would have on their way. Where it refuses to start them, as for
-    prefetch_factor=None, some number."""
-    return (loader.prefetch_factor or 1) * loader.num_workers if loader.num_workers > 0 else 1
-
-
-def _depth(loader: Any, size: int | None) -> int:
-    """Batches on their way: as torch's, or more where nobody can tell and batches are tiny."""
-    depth = _torch_depth(loader)
-    if look_ahead_rule(loader._index_sampler) is never:
-        return depth
-    if loader.num_workers == 0:
-        depth = _AHEAD_IN_PROCESS
-    return depth if size is None else max(depth, -(-_AHEAD_SAMPLES // size))
-
-
-def _sample_records(loader: Any, n_ahead: int) -> int:
-    """So many that those of the samples ahead do not overwrite what the log still lacks."""
-    if not records_samples(loader.log, loader.log_samples):
-        return 0
-    return min(_SAMPLE_RECORDS + 2 * n_ahead, _MAX_SAMPLE_RECORDS)
 
 
 class NativeDataLoaderIter(_BaseDataLoaderIter):
@@ -145,7 +83,7 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         self._collate = Collate(loader, self)
         self._n_epochs = 0
         # As torch's iterator, this one keeps to the loader's numbers of now.
-        self._torch_depth = _torch_depth(loader)
+        self._torch_depth = torch_depth(loader)
         if self._num_workers > 0:
             # Scripts, and torch's own tests, join the processes of an iterator that they drop.
             self._workers: list[Any] = []
@@ -210,13 +148,8 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
             pins = False
         self._config = replace(config, alloc=allocate_pinned if pins else None)
         self._may_split = loader.native == "auto"
-        self._on_error = loader.on_error
-        self._max_errors = loader.max_errors
-        self._n_bad = 0
+        self._stand_ins = StandIns(loader, source, epoch.key, epoch.word)
         self._sample_errors = inside.sample_errors
-        self._epoch_pool = None
-        if loader.on_error == "replace":
-            self._epoch_pool = pool_of(loader, source.n_samples)
         self._size_known = largest_batch(self._index_sampler, self._auto_collation) is not None
         if self._size_known:
             self._open()
@@ -310,7 +243,7 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         if self._handle is None and self._waiting:
             longest = max(len(batch.items) for batch in self._waiting)
             self._config = replace(
-                self._config, batch_size=min(max(longest, 1), _MAX_BATCH_SIZE)
+                self._config, batch_size=min(max(longest, 1), MAX_BATCH_SIZE)
             )
             self._open()
             self._submit()
@@ -479,7 +412,7 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
                 if outcome == native.OK:
                     if self._stage is not None:
                         payload = self._taken(batch, n)
-                    return self._as_tensor(payload, n)
+                    return tensors_of(payload, n, self._config, self._handle)
                 if outcome != native.FALLBACK:
                     if batch.error is None:
                         batch.error = self._as_torch_raises(RuntimeError(payload), batch)
@@ -535,11 +468,11 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
             self._write_by_hand(item, occurrence, out)
         except Exception as error:
             cause = f"{type(error).__name__}: {error}"
-            outcome = self._stand_in(batch, place, occurrence, out)
+            outcome = self._stand_ins.put(batch, place, occurrence, out, self._write_by_hand)
             self._sample_errors.add(item, cause, outcome or "raised")
             if outcome:
                 return None
-            name_sample(error, item, self._limit_note())
+            name_sample(error, item, self._stand_ins.note())
             return self._as_torch_raises(error, batch)
         return None
 
@@ -551,45 +484,6 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
             image = as_pixels(image, plan)
             plan = replace(plan, dtype="uint8", layout="nhwc", value_table=None)
         write_sample(image, out, self._handle.out_shape, plan)
-
-    # ---- what stands in for a sample that can't be loaded ----------------------------------------
-
-    def _stand_in(self, batch: Batch, place: int, occurrence: int, out: memoryview) -> str:
-        """Does what on_error= says about a sample; what that was, "" where it is to be raised."""
-        self._n_bad += 1
-        if self._on_error == "raise" or self._n_bad > self._max_errors:
-            return ""
-        if self._on_error == "replace":
-            return self._replace(batch, place, occurrence, out)
-        if self._on_error == "skip" and len(batch.skipped) + 1 == len(batch.items):
-            return ""  # nothing would be left of the batch
-        out[:] = bytes(len(out))
-        if self._on_error == "zero":
-            return "zeroed"
-        batch.skipped.add(place)
-        return "skipped"
-
-    def _replace(self, batch: Batch, place: int, occurrence: int, out: memoryview) -> str:
-        """Puts another sample of the epoch there, the first of those drawn that can be loaded."""
-        index = batch.items[place].position
-        pool = self._epoch_pool or [item.position for item in batch.items]
-        for other in replacements(self._key, self._epoch_word, index, occurrence, pool):
-            try:
-                item = self._source.item(other)
-                self._write_by_hand(item, OCCURRENCE, out)
-            except Exception:
-                continue
-            batch.replaced[place] = item.target
-            return f"replaced by index {other}"
-        return ""
-
-    def _limit_note(self) -> str:
-        """Why on_error= did not help, for the error's text."""
-        if self._on_error == "raise":
-            return ""
-        if self._n_bad > self._max_errors:
-            return f"; more than max_errors={self._max_errors} samples of this epoch"
-        return f"; on_error={self._on_error!r} found nothing to put in its place"
 
     def _failure_of(self, batch: Batch) -> Any:
         """What torch raises for the index behind the batch's good samples."""
@@ -607,40 +501,6 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
             (type(error), error, error.__traceback__),
             where=f"in DataLoader worker process {worker}",
         )
-
-    # ---- tensors ---------------------------------------------------------------------------------
-
-    def _as_tensor(self, payload: Any, n: int) -> Any:
-        if self._source.arrays is not None:
-            return self._as_tensors(payload, n)
-        if self._config.alloc is None and self._stage is None:
-            return torch.from_dlpack(payload)
-        dtype = TORCH_DTYPES[self._plan.dtype]
-        channels, height, width = self._handle.out_shape
-        values = payload[: n * channels * height * width * dtype.itemsize].view(dtype)
-        if self._plan.layout == "nhwc":
-            return values.view(n, height, width, channels).permute(0, 3, 1, 2)
-        return values.view(n, channels, height, width)
-
-    def _as_tensors(self, payload: Any, n: int) -> list[torch.Tensor]:
-        """Those of arrays."""
-        if self._config.alloc is None and self._stage is None:
-            return [torch.from_dlpack(capsule) for capsule in payload]
-        arrays = self._source.arrays
-        tensors = []
-        for number, offset in enumerate(self._handle.offsets):
-            dtype, shape = arrays.dtypes[number], arrays.specs[number].shape
-            is_image = number == 0 and arrays.image is not None
-            if is_image:
-                dtype, shape = TORCH_DTYPES[self._plan.dtype], self._handle.out_shape
-            n_bytes = n * math.prod(shape) * dtype.itemsize
-            values = payload[offset : offset + n_bytes].view(dtype)
-            if is_image and self._plan.layout == "nhwc":
-                channels, height, width = shape
-                tensors.append(values.view(n, height, width, channels).permute(0, 3, 1, 2))
-            else:
-                tensors.append(values.view(n, *shape))
-        return tensors
 
     # ---- after Ctrl-C ----------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ no such sample; that raises in any case.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch.utils.data import (
@@ -18,7 +18,9 @@ from torch.utils.data import (
     SubsetRandomSampler,
 )
 
+from feedmill.batches import Batch
 from feedmill.epochs import samplers_of
+from feedmill.recognition.samples import Item, Source
 from feedmill.recognition.sampling import is_accelerates_shard
 
 POLICIES = ("raise", "replace", "zero", "skip")
@@ -50,6 +52,80 @@ def refusal(loader: Any) -> str | None:
     if not loader._auto_collation:
         return "on_error='skip' makes batches shorter, and batch_size is None; use 'replace'"
     return None
+
+
+class StandIns:
+    """What stands in for an epoch's samples that can't be loaded, as on_error= says.
+
+    Args:
+        loader: the feedmill.DataLoader.
+        source: of its samples.
+        key, epoch_word: of the epoch's random draws.
+    """
+
+    def __init__(self, loader: Any, source: Source, key: int, epoch_word: int) -> None:
+        self._policy, self._max_errors = loader.on_error, loader.max_errors
+        self._source, self._key, self._epoch_word = source, key, epoch_word
+        self._n_bad = 0
+        self._pool = pool_of(loader, source.n_samples) if self._policy == "replace" else None
+
+    def put(
+        self,
+        batch: Batch,
+        place: int,
+        occurrence: int,
+        out: memoryview,
+        write: Callable[[Item, int, memoryview], None],
+    ) -> str:
+        """Does what the policy says about a sample; what that was, "" where it is to be raised.
+
+        Args:
+            place: the sample's in the batch.
+            occurrence: of its index in the epoch.
+            out: its bytes in the batch.
+            write: makes the sample of an item there, by an occurrence's draws.
+        """
+        self._n_bad += 1
+        if self._policy == "raise" or self._n_bad > self._max_errors:
+            return ""
+        if self._policy == "replace":
+            return self._replace(batch, place, occurrence, out, write)
+        if self._policy == "skip" and len(batch.skipped) + 1 == len(batch.items):
+            return ""  # nothing would be left of the batch
+        out[:] = bytes(len(out))
+        if self._policy == "zero":
+            return "zeroed"
+        batch.skipped.add(place)
+        return "skipped"
+
+    def _replace(
+        self,
+        batch: Batch,
+        place: int,
+        occurrence: int,
+        out: memoryview,
+        write: Callable[[Item, int, memoryview], None],
+    ) -> str:
+        """Puts another sample of the epoch there, the first of those drawn that can be loaded."""
+        index = batch.items[place].position
+        pool = self._pool or [item.position for item in batch.items]
+        for other in replacements(self._key, self._epoch_word, index, occurrence, pool):
+            try:
+                item = self._source.item(other)
+                write(item, OCCURRENCE, out)
+            except Exception:
+                continue
+            batch.replaced[place] = item.target
+            return f"replaced by index {other}"
+        return ""
+
+    def note(self) -> str:
+        """Why the policy did not help with the latest sample, for the error's text."""
+        if self._policy == "raise":
+            return ""
+        if self._n_bad > self._max_errors:
+            return f"; more than max_errors={self._max_errors} samples of this epoch"
+        return f"; on_error={self._policy!r} found nothing to put in its place"
 
 
 # ---- replacements --------------------------------------------------------------------------------

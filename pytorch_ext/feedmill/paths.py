@@ -13,16 +13,17 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from feedmill import on_error
 from feedmill._ops import native
 from feedmill.caching import KeptCache
+from feedmill.configs import Config, native_config
 from feedmill.counting.accounts import StepCounters
 from feedmill.counting.sample_errors import SampleErrors
 from feedmill.devices import as_device, delivery_of, describe, device_of
 from feedmill.epochs import Epochs, rank_to_mix_in, sampler_epoch
-from feedmill.handles import Config, Handles, budget_refusal
+from feedmill.handles import Handles, budget_refusal
 from feedmill.host import neighbours
 from feedmill.host.crowding import decode_crowding, intra_op_crowding
 from feedmill.host.surroundings import Clock
 from feedmill.hybrid import HybridDataLoaderIter
-from feedmill.iterator import NativeDataLoaderIter, native_config
+from feedmill.iterator import NativeDataLoaderIter
 from feedmill.log.recorder import Recorder
 from feedmill.recognition.formats import formatting_collate
 from feedmill.recognition.recognise import has_default_collate, recognise

@@ -12,7 +12,7 @@ import feedmill
 import helpers
 import pytest
 import torch
-from feedmill import collating, devices
+from feedmill import collating, configs, devices
 from feedmill import iterator as module
 from feedmill.report.verdict import main_cause
 from helpers import assert_same_image, compose, native_loader
@@ -41,7 +41,7 @@ class FakeGpu:
         self._kept = []  # addresses must not be used again meanwhile
         monkeypatch.setattr(devices, "_KIND", "host")
         of, host = devices.stage_config, ("host", 0)  # whatever the GPU's number is
-        monkeypatch.setattr(module, "stage_config", lambda *of_loader: (
+        monkeypatch.setattr(configs, "stage_config", lambda *of_loader: (
             (config := of(*of_loader)) and host + config[2:]
         ))
         monkeypatch.setattr(devices, "empty", self._empty)

@@ -1,4 +1,4 @@
-"""``feedmill bench DIR`` runs the loader over a folder of images, or a pack, with nothing around it,
+"""``feedmill bench DIR`` runs the loader over a folder of images or a pack, with nothing around it,
 and says how fast it was and where the time went.
 
 It needs no torchvision, and Pillow only for files that the native decoder does not take.

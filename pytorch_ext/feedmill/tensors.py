@@ -1,0 +1,52 @@
+"""A native batch's memory as torch's tensors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from feedmill.configs import Config
+from feedmill.recognition.formats import TORCH_DTYPES
+
+
+def tensors_of(payload: Any, n: int, config: Config, handle: Any) -> Any:
+    """The images of a batch, or of arrays the list of its tensors; none is a copy.
+
+    Args:
+        payload: what the native loader of ``config``, ``handle``, gave: DLPack capsules where the
+            memory is its own, else the tensor of bytes that the batch lies in.
+        n: samples in it, those that lead.
+    """
+    is_capsule = config.alloc is None and config.device is None
+    if config.arrays is not None:
+        if is_capsule:
+            return [torch.from_dlpack(capsule) for capsule in payload]
+        return _arrays_of(payload, n, config, handle)
+    if is_capsule:
+        return torch.from_dlpack(payload)
+    return _images_of(payload, n, config.plan, handle.out_shape)
+
+
+def _images_of(data: torch.Tensor, n: int, plan: Any, shape: tuple[int, int, int]) -> torch.Tensor:
+    """Images (n, channels, height, width) from the first bytes of ``data``."""
+    dtype = TORCH_DTYPES[plan.dtype]
+    channels, height, width = shape
+    values = data[: n * channels * height * width * dtype.itemsize].view(dtype)
+    if plan.layout == "nhwc":
+        return values.view(n, height, width, channels).permute(0, 3, 1, 2)
+    return values.view(n, channels, height, width)
+
+
+def _arrays_of(data: torch.Tensor, n: int, config: Config, handle: Any) -> list[torch.Tensor]:
+    """A tensor per array, each from its offset on."""
+    arrays, tensors = config.arrays, []
+    for number, offset in enumerate(handle.offsets):
+        if number == 0 and arrays.image is not None:
+            tensors.append(_images_of(data[offset:], n, config.plan, handle.out_shape))
+            continue
+        dtype, shape = arrays.dtypes[number], arrays.specs[number].shape
+        n_bytes = n * math.prod(shape) * dtype.itemsize
+        tensors.append(data[offset : offset + n_bytes].view(dtype).view(n, *shape))
+    return tensors
