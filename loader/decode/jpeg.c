@@ -21,6 +21,7 @@
 #endif
 #include <jpeglib.h>
 
+#include "decode/jpeg_codec.h"
 #include "decode/jpeg_huffman.h"
 #include "decode/jpeg_mem.h"
 #include "decode/jpeg_scan.h"
@@ -30,9 +31,6 @@
 #if !defined(LIBJPEG_TURBO_VERSION_NUMBER) || LIBJPEG_TURBO_VERSION_NUMBER < 2001000
 #error "feedmill needs libjpeg-turbo 2.1 or newer"
 #endif
-
-/* Coefficients that libjpeg's smoothing of incomplete progressive images looks at, and the DC. */
-#define N_SMOOTHED 10
 
 enum state {
     STATE_IDLE,    /* between images */
@@ -93,21 +91,6 @@ static void on_message(j_common_ptr codec, int level) {
 
 /* The library never prints. */
 static void on_output(j_common_ptr codec) { (void)codec; }
-
-static void on_source(j_decompress_ptr codec) { (void)codec; }
-
-/* All bytes are in the buffer from the start, and they end in EOI: nothing reads past it. */
-static boolean on_end_of_source(j_decompress_ptr codec) {
-    ERREXIT(codec, JERR_INPUT_EOF);
-    return FALSE;
-}
-
-static void on_skip(j_decompress_ptr codec, long n) {
-    if (n <= 0) return;
-    if ((size_t)n > codec->src->bytes_in_buffer) ERREXIT(codec, JERR_INPUT_EOF);
-    codec->src->next_input_byte += n;
-    codec->src->bytes_in_buffer -= (size_t)n;
-}
 
 /* libjpeg calls it for each row of blocks, also while it reads a progressive file to its end. */
 static void on_progress(j_common_ptr codec) {
@@ -267,12 +250,7 @@ int fm_jpeg_open(fm_jpeg **out, const fm_limits *limits, fm_mem_counter *counter
         fm_jpeg_close(out);
         return status;
     }
-    jpeg->source.init_source = on_source;
-    jpeg->source.fill_input_buffer = on_end_of_source;
-    jpeg->source.skip_input_data = on_skip;
-    jpeg->source.resync_to_restart = jpeg_resync_to_restart;
-    jpeg->source.term_source = on_source;
-    jpeg->codec.src = &jpeg->source;
+    fm_jpeg_codec_set_source(&jpeg->codec, &jpeg->source);
     jpeg->progress.progress_monitor = on_progress;
     jpeg->codec.progress = &jpeg->progress;
     return FM_OK;
@@ -326,18 +304,6 @@ int fm_jpeg_begin(fm_jpeg *jpeg, const uint8_t *bytes, size_t n_bytes, fm_image_
     *info = jpeg->scan.info;
     jpeg->state = STATE_BEGUN;
     return check_warnings(jpeg, error);
-}
-
-/*
- * libjpeg smooths a progressive image of which not all bits of the low frequencies came, in ways
- * that changed between its versions.
- */
-static bool is_complete(const struct jpeg_decompress_struct *codec) {
-    if (!codec->progressive_mode) return true;
-    for (int c = 0; c < codec->num_components; c++)
-        for (int k = 0; k < N_SMOOTHED; k++)
-            if (codec->coef_bits[c][k] != 0) return false;
-    return true;
 }
 
 /* What libjpeg keeps of an image that it must read to the end before the first row comes. */
@@ -460,7 +426,7 @@ int fm_jpeg_start(fm_jpeg *jpeg, const fm_box *box, int32_t *skip_px, int32_t *r
     codec->do_fancy_upsampling = TRUE;
     codec->do_block_smoothing = FALSE; /* it changes incomplete images only, and they are refused */
     jpeg_start_decompress(codec);
-    if (!is_complete(codec)) {
+    if (!fm_jpeg_codec_is_complete(codec)) {
         jpeg->state = STATE_FAILED;
         return fm_error_set(error, FM_ERR_DAMAGED, "a progressive JPEG that lacks some scans");
     }

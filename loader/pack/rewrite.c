@@ -11,12 +11,11 @@
 #include <jpeglib.h>
 
 #include "base/mem.h"
+#include "decode/jpeg_codec.h"
 
 /* The result's buffer at first, and what is kept of it for the next image. */
 #define FIRST_BYTES ((size_t)256 << 10)
 #define KEPT_BYTES ((size_t)16 << 20)
-/* libjpeg's smoothing of incomplete progressive images looks at that many coefficients. */
-#define N_SMOOTHED 10
 /* Baseline and extended files alike: more blocks can't be interleaved (ITU-T T.81, B.2.3). */
 #define MAX_MCU_BLOCKS 10
 #define LONGEST_SEGMENT 0xFFFF
@@ -53,20 +52,6 @@ static void on_message(j_common_ptr codec, int level) {
 /* The library never prints. */
 static void on_output(j_common_ptr codec) { (void)codec; }
 
-static void on_source(j_decompress_ptr codec) { (void)codec; }
-
-static boolean on_end_of_source(j_decompress_ptr codec) {
-    ERREXIT(codec, JERR_INPUT_EOF);
-    return FALSE;
-}
-
-static void on_skip(j_decompress_ptr codec, long n) {
-    if (n <= 0) return;
-    if ((size_t)n > codec->src->bytes_in_buffer) ERREXIT(codec, JERR_INPUT_EOF);
-    codec->src->next_input_byte += n;
-    codec->src->bytes_in_buffer -= (size_t)n;
-}
-
 static void on_destination(j_compress_ptr codec) {
     fm_rewrite *const r = codec->client_data;
     r->destination.next_output_byte = r->buffer;
@@ -98,14 +83,9 @@ static boolean on_full(j_compress_ptr codec) {
 
 static void begin_reading(fm_rewrite *r, const uint8_t *bytes, size_t n_bytes) {
     jpeg_create_decompress(&r->in);
-    r->source = (struct jpeg_source_mgr){.next_input_byte = bytes,
-                                         .bytes_in_buffer = n_bytes,
-                                         .init_source = on_source,
-                                         .fill_input_buffer = on_end_of_source,
-                                         .skip_input_data = on_skip,
-                                         .resync_to_restart = jpeg_resync_to_restart,
-                                         .term_source = on_source};
-    r->in.src = &r->source;
+    fm_jpeg_codec_set_source(&r->in, &r->source);
+    r->source.next_input_byte = bytes;
+    r->source.bytes_in_buffer = n_bytes;
     jpeg_save_markers(&r->in, JPEG_COM, LONGEST_SEGMENT);
     for (int i = 0; i < 16; i++) jpeg_save_markers(&r->in, JPEG_APP0 + i, LONGEST_SEGMENT);
     jpeg_read_header(&r->in, TRUE);
@@ -115,18 +95,6 @@ static int n_saved_markers(const fm_rewrite *r) {
     int n = 0;
     for (jpeg_saved_marker_ptr one = r->in.marker_list; one; one = one->next) n++;
     return n;
-}
-
-/*
- * libjpeg smooths a progressive image of which not all bits of the low frequencies came; the same
- * coefficients in a baseline file are not smoothed.
- */
-static bool is_complete(const struct jpeg_decompress_struct *in) {
-    if (!in->progressive_mode) return true;
-    for (int c = 0; c < in->num_components; c++)
-        for (int k = 0; k < N_SMOOTHED; k++)
-            if (in->coef_bits[c][k] != 0) return false;
-    return true;
 }
 
 static bool can_interleave(const struct jpeg_decompress_struct *in) {
@@ -272,7 +240,7 @@ static int run(fm_rewrite *r, const uint8_t *bytes, size_t n_bytes, const fm_rew
     if (r->errors.num_warnings) return refuse_damaged(r, error);
     /* In front of the image data a segment may mean something that it did not mean behind it. */
     if (n_saved_markers(r) != n_markers) return refuse(error, FM_PACK_UNUSUAL);
-    if (!is_complete(&r->in)) return refuse(error, FM_PACK_INCOMPLETE);
+    if (!fm_jpeg_codec_is_complete(&r->in)) return refuse(error, FM_PACK_INCOMPLETE);
     measure(&r->in, wish, n_bytes, out);
     write_anew(r, coefficients, out->interval);
     out->bytes = r->buffer;

@@ -28,8 +28,10 @@ only() {
     done
 }
 only liburing.h loader/read/reader_uring.c
-only jpeglib.h loader/decode/jpeg.c loader/decode/jpeg_mem.c loader/pack/rewrite.c
-only jerror.h loader/decode/jpeg.c loader/decode/jpeg_mem.c loader/pack/rewrite.c
+only jpeglib.h loader/decode/jpeg.c loader/decode/jpeg_codec.c loader/decode/jpeg_mem.c \
+    loader/pack/rewrite.c
+only jerror.h loader/decode/jpeg.c loader/decode/jpeg_codec.c loader/decode/jpeg_mem.c \
+    loader/pack/rewrite.c
 only spng.h loader/decode/png.c
 only webp/decode.h loader/decode/webp.c
 only cuda_runtime_api.h loader/device/cuda/convert.h
