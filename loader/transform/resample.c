@@ -2,8 +2,8 @@
 #include "transform/resample.h"
 
 #include "base/number.h"
-#include "transform/coeffs.h"
 #include "transform/kernels.h"
+#include "transform/passes.h"
 #include "transform/store.h"
 
 /* Scratch is ready at open for images of this side; only larger ones make it grow. */
@@ -28,9 +28,10 @@ struct fm_resample {
     fm_mem_counter *counter;
     fm_kernels kernels;
     fm_store store;
+    fm_passes column_passes, row_passes;
 
     /* The sample, set by begin. */
-    fm_coeffs columns, rows; /* of the passes that take place */
+    const fm_coeffs *columns, *rows; /* of the passes that take place */
     bool resize_columns, resize_rows;
     bool vertical_first;       /* with both passes */
     bool mirror;               /* rows are mirrored before the store */
@@ -114,7 +115,6 @@ static void clip_window(int32_t start, int32_t length, int32_t size, int32_t *fi
 static int begin_columns(fm_resample *resample, const fm_geometry *geometry, int32_t first,
                          int32_t n, int32_t *left, int32_t *width, fm_error *error) {
     const int32_t in_size = geometry->source.width;
-    fm_coeffs *const coeffs = &resample->columns;
     resample->resize_columns = geometry->resized_width != in_size;
     if (!resample->resize_columns) {
         *left = geometry->mirror_source ? in_size - first - n : first;
@@ -122,23 +122,20 @@ static int begin_columns(fm_resample *resample, const fm_geometry *geometry, int
         resample->mirror = geometry->flip != geometry->mirror_source;
         return FM_OK;
     }
-    const int status =
-        fm_coeffs_compute(coeffs, resample->plan->filter, in_size, geometry->resized_width, first,
-                          n, resample->counter, error);
+    const fm_pass_key key = {.in_size = in_size,
+                             .out_size = geometry->resized_width,
+                             .first = first,
+                             .n = n,
+                             .mirror_input = geometry->mirror_source,
+                             .mirror_output = geometry->flip};
+    const fm_pass *pass;
+    const int status = fm_passes_get(&resample->column_passes, &key, &pass, error);
     if (status) return status;
-    int32_t end;
-    fm_coeffs_span(coeffs, left, &end);
-    *width = end - *left;
-    fm_coeffs_shift(coeffs, *left);
-    /* Both mirrorings cost nothing when they are done to the weights. */
-    if (geometry->mirror_source) {
-        fm_coeffs_mirror_input(coeffs, *width);
-        *left = in_size - end;
-    }
-    fm_coeffs_even_taps(coeffs, *width);
-    if (geometry->flip) fm_coeffs_mirror_output(coeffs);
+    resample->columns = &pass->coeffs;
     resample->mirror = false;
-    return resample->kernels.prepare_columns(coeffs, resample->counter, error);
+    *left = pass->begin;
+    *width = pass->length;
+    return FM_OK;
 }
 
 /* The needed rows, counted from the source's top. */
@@ -151,15 +148,15 @@ static int begin_rows(fm_resample *resample, const fm_geometry *geometry, int32_
         *height = n;
         return FM_OK;
     }
-    const int status =
-        fm_coeffs_compute(&resample->rows, resample->plan->filter, in_size,
-                          geometry->resized_height, first, n, resample->counter, error);
+    const fm_pass_key key = {
+        .in_size = in_size, .out_size = geometry->resized_height, .first = first, .n = n};
+    const fm_pass *pass;
+    const int status = fm_passes_get(&resample->row_passes, &key, &pass, error);
     if (status) return status;
-    int32_t end;
-    fm_coeffs_span(&resample->rows, top, &end);
-    *height = end - *top;
-    fm_coeffs_shift(&resample->rows, *top);
-    return resample->kernels.prepare_rows(&resample->rows, resample->counter, error);
+    resample->rows = &pass->coeffs;
+    *top = pass->begin;
+    *height = pass->length;
+    return FM_OK;
 }
 
 /*
@@ -228,7 +225,7 @@ static int prepare_scratch(fm_resample *resample, int32_t row_px, fm_error *erro
     const size_t in_bytes = 3 * (size_t)row_px;
     const size_t part_bytes = 3 * (size_t)resample->row_width;
     const size_t out_bytes = 3 * (size_t)resample->visible.width;
-    const int32_t n_taps = resample->resize_rows ? resample->rows.max_taps : 1;
+    const int32_t n_taps = resample->resize_rows ? resample->rows->max_taps : 1;
     /* While a block is being filled, the rows before it that an output still lacks stay. */
     const int32_t n_ring = n_taps + FM_RESAMPLE_ROWS;
     int status;
@@ -320,8 +317,8 @@ static int32_t count_complete(const fm_resample *resample) {
     const int32_t limit =
         fm_min_i32(resample->visible.height - resample->n_stored, FM_RESAMPLE_ROWS);
     if (!resample->resize_rows) return fm_min_i32(limit, resample->n_received - resample->n_stored);
-    const int32_t *const first = resample->rows.first + resample->n_stored;
-    const int32_t *const n_taps = resample->rows.n_taps + resample->n_stored;
+    const int32_t *const first = resample->rows->first + resample->n_stored;
+    const int32_t *const n_taps = resample->rows->n_taps + resample->n_stored;
     int32_t n = 0;
     while (n < limit && first[n] + n_taps[n] <= resample->n_received) n++;
     return n;
@@ -331,7 +328,7 @@ static int32_t count_complete(const fm_resample *resample) {
 static void horizontal_pass(const fm_resample *resample, uint8_t *const *out,
                             const uint8_t *const *in, int32_t n) {
     const fm_kernels *const kernels = &resample->kernels;
-    const fm_coeffs *const columns = &resample->columns;
+    const fm_coeffs *const columns = resample->columns;
     if (resample->plan->filter != FM_FILTER_NEAREST) {
         kernels->horizontal(out, in, n, columns);
         return;
@@ -341,7 +338,7 @@ static void horizontal_pass(const fm_resample *resample, uint8_t *const *out,
 
 /* The vertical pass of the nearest pixel's filter, which needs no copy. */
 static const uint8_t *const *pick_rows(fm_resample *resample, int32_t n) {
-    const int32_t *const first = resample->rows.first + resample->n_stored;
+    const int32_t *const first = resample->rows->first + resample->n_stored;
     for (int32_t i = 0; i < n; i++)
         resample->picked[i] = *read_rows_from(&resample->ring, first[i]);
     return resample->picked;
@@ -351,7 +348,7 @@ static const uint8_t *const *pick_rows(fm_resample *resample, int32_t n) {
 static const uint8_t *const *vertical_pass(fm_resample *resample, int32_t n) {
     if (!resample->resize_rows) return read_rows_from(&resample->ring, resample->n_stored);
     if (resample->plan->filter == FM_FILTER_NEAREST) return pick_rows(resample, n);
-    const fm_coeffs *const coeffs = &resample->rows;
+    const fm_coeffs *const coeffs = resample->rows;
     const int32_t width = resample->vertical_first || !resample->resize_columns
                               ? resample->row_width
                               : resample->visible.width;
@@ -391,6 +388,13 @@ void fm_resample_push(fm_resample *resample, int32_t n_rows) {
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
+/* Whether each sample is resized from a size of its own. */
+static bool draws_sizes(const fm_plan *plan) {
+    for (size_t i = 0; i < plan->n_ops; i++)
+        if (plan->ops[i].kind == FM_OP_RANDOM_RESIZED_CROP) return true;
+    return false;
+}
+
 /*
  * Scratch for images of up to RESERVE_PX a side, less if the plan shrinks so much that this took
  * more than RESERVE_BYTES: what comes later then allocates nothing, whichever thread gets it.
@@ -398,17 +402,15 @@ void fm_resample_push(fm_resample *resample, int32_t n_rows) {
 static int reserve(fm_resample *resample, fm_error *error) {
     const fm_plan *const plan = resample->plan;
     fm_mem_counter *const counter = resample->counter;
-    int status = fm_coeffs_compute(&resample->columns, plan->filter, RESERVE_PX, plan->out_width, 0,
-                                   plan->out_width, counter, error);
-    if (!status) {
-        fm_coeffs_even_taps(&resample->columns, RESERVE_PX);
-        status = resample->kernels.prepare_columns(&resample->columns, counter, error);
-    }
+    const int32_t n_kept = draws_sizes(plan) ? 1 : FM_PASSES_KEPT;
+    int status = fm_passes_init(&resample->column_passes, plan->filter, true,
+                                resample->kernels.prepare_columns, n_kept, RESERVE_PX,
+                                plan->out_width, counter, error);
     if (!status)
-        status = fm_coeffs_compute(&resample->rows, plan->filter, RESERVE_PX, plan->out_height, 0,
-                                   plan->out_height, counter, error);
-    if (!status) status = resample->kernels.prepare_rows(&resample->rows, counter, error);
-    const int32_t n_ring = resample->rows.stride + FM_RESAMPLE_ROWS;
+        status = fm_passes_init(&resample->row_passes, plan->filter, false,
+                                resample->kernels.prepare_rows, n_kept, RESERVE_PX,
+                                plan->out_height, counter, error);
+    const int32_t n_ring = resample->row_passes.kept[0].coeffs.stride + FM_RESAMPLE_ROWS;
     size_t row_bytes = 3 * (size_t)fm_max_i32(RESERVE_PX, plan->out_width);
     while ((size_t)n_ring * row_bytes > RESERVE_BYTES) row_bytes /= 2;
     if (!status) status = prepare_rows(&resample->ring, n_ring, row_bytes, 0, counter, error);
@@ -440,8 +442,8 @@ fm_cpu_tier fm_resample_tier(const fm_resample *resample) { return resample->ker
 
 void fm_resample_close(fm_resample **resample) {
     if (!resample || !*resample) return;
-    fm_coeffs_fini(&(*resample)->columns);
-    fm_coeffs_fini(&(*resample)->rows);
+    fm_passes_fini(&(*resample)->column_passes);
+    fm_passes_fini(&(*resample)->row_passes);
     free_rows(&(*resample)->blocks);
     free_rows(&(*resample)->ring);
     free_rows(&(*resample)->between);

@@ -428,12 +428,47 @@ static void crops_seen_before_allocate_nothing(void **state) {
         }
         if (pass == 0) n_blocks = counter.n_blocks;
     }
-    /* Growing in powers of two, few are taken at all. */
-    assert_true(n_blocks > 0 && n_blocks <= 40);
+    /* Growing in powers of two, few are taken at all: each kept pass has five arrays. */
+    assert_true(n_blocks > 0 && n_blocks <= 80);
     assert_int_equal(counter.n_blocks, n_blocks);
     fm_resample_close(&resample);
     free(image);
     free(out);
+}
+
+/* Samples of few sizes, whose weights one resampler keeps and another computes each time. */
+static void kept_weights_are_those_computed_anew(void **state) {
+    (void)state;
+    enum { SIDE = 90, OUT = 30 };
+    fm_plan plan = make_plan(OUT, OUT, FM_UINT8, FM_NHWC, FM_RESIZE_PILLOW_13);
+    uint8_t *const image = make_image(SIDE, SIDE);
+    uint8_t kept_out[3 * OUT * OUT], new_out[3 * OUT * OUT];
+    static const fm_filter filters[] = {FM_FILTER_BILINEAR, FM_FILTER_LANCZOS, FM_FILTER_NEAREST};
+    for (int f = 0; f < 3; f++) {
+        plan.filter = filters[f];
+        fm_resample *keeps;
+        assert_int_equal(fm_resample_open(&keeps, &plan, NULL, NULL), FM_OK);
+        for (int i = 0; i < 400; i++) {
+            const fm_geometry geometry = {
+                .source = {.width = 60 + 15 * random_below(3), .height = 75 + random_below(2)},
+                .resized_width = 40 + random_below(2),
+                .resized_height = 40,
+                .window = {.left = random_below(3) * 5,
+                           .top = random_below(2) * 10,
+                           .width = OUT,
+                           .height = OUT},
+                .mirror_source = random_below(2),
+                .flip = random_below(2)};
+            run(keeps, image, SIDE, &geometry, kept_out);
+            fm_resample *fresh;
+            assert_int_equal(fm_resample_open(&fresh, &plan, NULL, NULL), FM_OK);
+            run(fresh, image, SIDE, &geometry, new_out);
+            fm_resample_close(&fresh);
+            assert_memory_equal(kept_out, new_out, sizeof(new_out));
+        }
+        fm_resample_close(&keeps);
+    }
+    free(image);
 }
 
 /* The vertical kernel's short arithmetic at its limits: any weights of the right sum, white rows.
@@ -485,6 +520,7 @@ int main(void) {
         cmocka_unit_test(only_what_shows_is_asked_for),
         cmocka_unit_test(misuse_is_an_error),
         cmocka_unit_test(crops_seen_before_allocate_nothing),
+        cmocka_unit_test(kept_weights_are_those_computed_anew),
         cmocka_unit_test(vertical_kernel_is_exact_for_any_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,71 @@
+#define _GNU_SOURCE
+#include "transform/passes.h"
+
+static bool is_same(const fm_pass_key *a, const fm_pass_key *b) {
+    return a->in_size == b->in_size && a->out_size == b->out_size && a->first == b->first &&
+           a->n == b->n && a->mirror_input == b->mirror_input &&
+           a->mirror_output == b->mirror_output;
+}
+
+static int compute(const fm_passes *passes, fm_pass *pass, fm_error *error) {
+    fm_coeffs *const coeffs = &pass->coeffs;
+    const fm_pass_key *const key = &pass->key;
+    const int status = fm_coeffs_compute(coeffs, passes->filter, key->in_size, key->out_size,
+                                         key->first, key->n, passes->counter, error);
+    if (status) return status;
+    int32_t end;
+    fm_coeffs_span(coeffs, &pass->begin, &end);
+    pass->length = end - pass->begin;
+    fm_coeffs_shift(coeffs, pass->begin);
+    /* Both mirrorings cost nothing when they are done to the weights. */
+    if (key->mirror_input) {
+        fm_coeffs_mirror_input(coeffs, pass->length);
+        pass->begin = key->in_size - end;
+    }
+    if (passes->evens_taps) fm_coeffs_even_taps(coeffs, pass->length);
+    if (key->mirror_output) fm_coeffs_mirror_output(coeffs);
+    return passes->prepare(coeffs, passes->counter, error);
+}
+
+int fm_passes_init(fm_passes *passes, fm_filter filter, bool evens_taps,
+                   int (*prepare)(fm_coeffs *, fm_mem_counter *, fm_error *), int32_t n_kept,
+                   int32_t reserve_px, int32_t out_size, fm_mem_counter *counter, fm_error *error) {
+    passes->filter = filter;
+    passes->evens_taps = evens_taps;
+    passes->prepare = prepare;
+    passes->counter = counter;
+    passes->n_kept = n_kept;
+    for (int32_t i = 0; i < n_kept; i++) {
+        passes->kept[i].key =
+            (fm_pass_key){.in_size = reserve_px, .out_size = out_size, .n = out_size};
+        const int status = compute(passes, &passes->kept[i], error);
+        if (status) return status;
+    }
+    return FM_OK;
+}
+
+int fm_passes_get(fm_passes *passes, const fm_pass_key *key, const fm_pass **out, fm_error *error) {
+    fm_pass *pass = &passes->kept[0];
+    const uint64_t now = ++passes->clock;
+    for (int32_t i = 0; i < passes->n_kept; i++) {
+        fm_pass *const one = &passes->kept[i];
+        if (one->found && is_same(&one->key, key)) {
+            one->found = now;
+            *out = one;
+            return FM_OK;
+        }
+        if (one->found < pass->found) pass = one;
+    }
+    pass->key = *key;
+    pass->found = 0;
+    const int status = compute(passes, pass, error);
+    if (status) return status;
+    pass->found = now;
+    *out = pass;
+    return FM_OK;
+}
+
+void fm_passes_fini(fm_passes *passes) {
+    for (int32_t i = 0; i < FM_PASSES_KEPT; i++) fm_coeffs_fini(&passes->kept[i].coeffs);
+    *passes = (fm_passes){0};
+}
