@@ -28,8 +28,7 @@ int fm_resample_open(fm_resample **out, const fm_plan *plan, fm_mem_counter *cou
 /*
  * Prepares for a sample: computes the weights, unless one of the latest samples had the same sizes,
  * and tells which part of the image must be decoded (within the image; empty, 0 x 0, if none of it
- * shows). FM_ERR_NOMEM, FM_ERR_ARGUMENT (a window
- * of another size than the plan's).
+ * shows). FM_ERR_NOMEM, FM_ERR_ARGUMENT (a window of another size than the plan's).
  */
 int fm_resample_begin(fm_resample *resample, const fm_geometry *geometry, fm_box *needed,
                       fm_error *error);
