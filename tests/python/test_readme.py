@@ -7,7 +7,7 @@ import feedmill
 import feedmill.data
 import torch.utils.data
 import torchvision.datasets
-from feedmill.recognition import arrays, transforms
+from feedmill.recognition import arrays, known
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -20,13 +20,13 @@ def names_in(row):
 
 
 def test_transforms():
-    known = set().union(*transforms._KNOWN.values(), transforms._CONTAINERS.values())
-    assert names_in("transform") == known
+    names = set().union(*known._KNOWN.values(), known._CONTAINERS.values())
+    assert names_in("transform") == names
 
 
 def test_datasets_in_memory():
-    known = {name for _, names, _ in arrays._IMAGES for name in names}
-    assert names_in("in memory") == known | {"TensorDataset", "NpyFile", "Subset"}
+    names = {name for _, group, _ in arrays._IMAGES for name in group}
+    assert names_in("in memory") == names | {"TensorDataset", "NpyFile", "Subset"}
 
 
 def test_datasets_exist():

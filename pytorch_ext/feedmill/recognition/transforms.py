@@ -1,14 +1,14 @@
 """Reads a transform of torchvision's into a plan, strictly.
 
 Whatever might give other pixels than the native code is refused, with a reason in plain words:
-other types than the exact ones known here, changed classes, objects with something of their own.
+others than those that ``known`` names, and what has no native counterpart.
 """
 
 from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,6 @@ from torch.utils.data import default_collate
 from feedmill.recognition import augmentations
 from feedmill.recognition.arguments import (
     V1,
-    V1_AUTO,
     V2,
     filter_of,
     is_size,
@@ -29,6 +28,15 @@ from feedmill.recognition.arguments import (
 )
 from feedmill.recognition.augmentations import AUTOMATIC, HOLDERS
 from feedmill.recognition.formats import TORCH_DTYPES, bytes_of
+from feedmill.recognition.known import (
+    AUGMENTATIONS,
+    GEOMETRY,
+    PIXELS,
+    TO_TENSOR,
+    check_functions,
+    flat,
+    module_of,
+)
 from feedmill.recognition.plan import (
     CENTER_CROP,
     MAX_OPS,
@@ -46,44 +54,7 @@ from feedmill.recognition.plan import (
     max_image_pixels,
     resize_order,
 )
-from feedmill.recognition.untouched import (
-    hooks_of,
-    is_original,
-    replaced_methods,
-    shadows,
-    type_name,
-)
-
-_PRESETS = "torchvision.transforms._presets"
-_SEQUENTIAL = "torch.nn.modules.container"
-_LINEAR = "torch.nn.modules.linear"
-
-_GEOMETRY = frozenset({"Resize", "CenterCrop", "RandomResizedCrop", "RandomHorizontalFlip"})
-_TO_TENSOR = frozenset({"PILToTensor", "ToTensor", "ToImage"})
-_PIXELS = frozenset({"ConvertImageDtype", "ToDtype", "Normalize", "ToPureTensor"})
-_AUGMENTATIONS = augmentations.NAMES | set(HOLDERS)
-_OTHERS = frozenset({"RandomErasing", "ToPILImage"})
-_KNOWN = {
-    V1: _GEOMETRY | _AUGMENTATIONS | _OTHERS
-        | {"PILToTensor", "ToTensor", "ConvertImageDtype", "Normalize"},
-    V1_AUTO: AUTOMATIC,
-    V2: _GEOMETRY | _AUGMENTATIONS | _OTHERS | AUTOMATIC | _TO_TENSOR | _PIXELS | {"Identity"},
-    _PRESETS: frozenset({"ImageClassification"}),
-    _LINEAR: frozenset({"Identity"}),
-}
-_CONTAINERS = {V1: "Compose", V2: "Compose", _SEQUENTIAL: "Sequential"}
-# torchvision's functions that the transforms above call, by module.
-_FUNCTIONS = {
-    "torchvision.transforms.functional": (
-        "resize", "center_crop", "crop", "pad", "resized_crop", "hflip", "to_tensor",
-        "pil_to_tensor", "convert_image_dtype", "normalize", "_interpolation_modes_from_int",
-    ),
-    "torchvision.transforms._functional_pil": ("resize", "crop", "pad", "hflip"),
-    "torchvision.transforms.v2.functional": (
-        "resize", "center_crop", "resized_crop", "horizontal_flip", "to_image", "pil_to_tensor",
-        "to_dtype", "normalize",
-    ),
-}
+from feedmill.recognition.untouched import type_name
 
 
 @dataclass(frozen=True)
@@ -122,7 +93,7 @@ def read_transform(
         return ["the dataset has no transform; images would stay PIL images"]
     reading = _Reading(size, channels)
     try:
-        for one in _flat(transform):
+        for one in flat(transform):
             reading.take(one)
         reading.finish()
     except Refusal as refusal:
@@ -138,102 +109,6 @@ def read_transform(
         reading.as_image,
     )
     return plan, tuple(reading.steps)
-
-
-# ---- what the objects are ------------------------------------------------------------------------
-
-
-def _is_known(kind: type, module: str, name: str) -> bool:
-    # A class of torchvision's exists only where that module was imported.
-    return kind is getattr(sys.modules.get(module), name, None)
-
-
-def _flat(transform: Any, depth: int = 0) -> Iterator[Any]:
-    """The transforms inside Compose and Sequential objects, in order."""
-    kind = type(transform)
-    module = next((key for key, name in _CONTAINERS.items() if _is_known(kind, key, name)), None)
-    if module is None:
-        yield transform
-        return
-    name = _CONTAINERS[module]
-    _check_object(transform, module)
-    inner = list(transform.children()) if module == _SEQUENTIAL else transform.transforms
-    if type(inner) not in (list, tuple):
-        raise Refusal(f"{name}.transforms is not a list")
-    if depth == 16:
-        raise Refusal("Compose objects are nested more than 16 deep")
-    for one in inner:
-        yield from _flat(one, depth + 1)
-
-
-def _module_of(transform: Any) -> str:
-    """The module whose class a transform is, exactly; Refusal if it is no known one."""
-    kind = type(transform)
-    for module, names in _KNOWN.items():
-        if kind.__name__ in names and _is_known(kind, module, kind.__name__):
-            _check_object(transform, module)
-            return module
-    raise Refusal(f"the transform {type_name(kind)} is not supported natively")
-
-
-def _check_object(transform: Any, module: str) -> None:
-    """Refuses an object or class that is not as its library made it."""
-    kind = type(transform)
-    name = kind.__name__
-    own = [one for one in shadows(transform) if one not in ("training", "_is_full_backward_hook")]
-    if own:
-        raise Refusal(f"a {name} object has its own {', '.join(own)}")
-    if replaced := replaced_methods(kind, module.partition(".")[0]):
-        raise Refusal(f"{name}.{replaced[0]} was replaced")
-    if isinstance(transform, torch.nn.Module):
-        call = torch.nn.Module.__call__
-        if kind.__call__ is not call or not is_original(
-            call, "torch.nn.modules.module", "Module._wrapped_call_impl"
-        ):
-            raise Refusal(f"{name}.__call__ was replaced")
-        if hooks := hooks_of(transform):
-            raise Refusal(hooks)
-
-
-def _check_functions(augments: bool) -> None:
-    _check_torchvision(_FUNCTIONS)
-    if augments:
-        _check_torchvision(augmentations.FUNCTIONS)
-    _check_pillow(augments)
-
-
-def _check_torchvision(functions: Mapping[str, Sequence[str]]) -> None:
-    for module, names in functions.items():
-        if module not in sys.modules:
-            continue
-        for name in names:
-            function = getattr(sys.modules[module], name, None)
-            home = getattr(function, "__module__", None) or ""
-            if not home.startswith("torchvision.transforms") or not is_original(
-                function, home, name
-            ):
-                raise Refusal(f"{module}.{name} was replaced")
-
-
-def _check_pillow(augments: bool) -> None:
-    from PIL import Image
-
-    methods: tuple[str, ...] = ("resize", "crop", "transpose", "convert", "paste")
-    if augments:
-        methods += augmentations.PILLOW_METHODS
-        for module, names in augmentations.PILLOW_FUNCTIONS.items():
-            for name in names:
-                if not is_original(getattr(sys.modules.get(module), name, None), module, name):
-                    raise Refusal(f"{module}.{name} was replaced")
-    for name in methods:
-        if not is_original(vars(Image.Image).get(name), "PIL.Image", f"Image.{name}"):
-            raise Refusal(f"PIL.Image.Image.{name} was replaced")
-    if not is_original(Image.open, "PIL.Image", "open"):
-        raise Refusal("PIL.Image.open was replaced")
-    for name in ("Jpeg", "Png", "WebP"):
-        opens = Image.OPEN.get(name.upper())  # nothing before the first image was opened
-        if opens is not None and getattr(opens[0], "__module__", None) != f"PIL.{name}ImagePlugin":
-            raise Refusal(f"Pillow's decoder of {name.upper()} images was replaced")
 
 
 # ---- reading -------------------------------------------------------------------------------------
@@ -265,21 +140,21 @@ class _Reading:
     def take(self, transform: Any) -> None:
         """The next transform; one that is refused is noted, and reading goes on."""
         try:
-            module = _module_of(transform)
+            module = module_of(transform)
             name = type(transform).__name__
             if name == "Identity":
                 return
             if name == "ImageClassification":
                 self._take_preset(transform, module)
-            elif self.erases and not (name in _PIXELS or name in _TO_TENSOR):
+            elif self.erases and not (name in PIXELS or name in TO_TENSOR):
                 raise Refusal(f"{name} follows RandomErasing")
             elif name == "RandomErasing":
                 self._take_erasing(transform, module)
             elif name == "ToPILImage":
                 self._take_to_pil(transform, module)
-            elif name in _GEOMETRY:
+            elif name in GEOMETRY:
                 self._take_geometry(transform, name, module)
-            elif name in _AUGMENTATIONS or name in AUTOMATIC:
+            elif name in AUGMENTATIONS or name in AUTOMATIC:
                 self._take_augmentation(transform, name, module)
             else:
                 self._take_pixels(transform, name, module)
@@ -376,7 +251,7 @@ class _Reading:
         self._run_on_ramp(pixels, ramp)
 
     def _take_pixels(self, transform: Any, name: str, module: str) -> None:
-        if name in _TO_TENSOR and self.ramp is None:
+        if name in TO_TENSOR and self.ramp is None:
             ramp = self._first_ramp()
             if name == "ToTensor" and torch.get_default_dtype() is not torch.float32:
                 self.tensor_error = True
@@ -398,7 +273,7 @@ class _Reading:
     def _first_ramp(self) -> Any:
         """The ramp for the conversion to a tensor. Without one, what follows can't be judged."""
         try:
-            _check_functions(any(op.kind >= RANDOM_CROP for op in self.ops))
+            check_functions(any(op.kind >= RANDOM_CROP for op in self.ops))
         except Refusal:
             self.tensor_error = True
             raise
@@ -508,7 +383,7 @@ def _read_augmentation(
     transform: Any, n_channels: int, depth: int = 0
 ) -> tuple[list[Op], Step]:
     """The ops of an augmentation, with all that it holds, and the step that stands for them."""
-    module = _module_of(transform)
+    module = module_of(transform)
     name = type(transform).__name__
     if name not in HOLDERS:
         op = augmentations.read_op(transform, name, module, n_channels)
@@ -534,22 +409,22 @@ def _read_child(
 ) -> tuple[list[Op], Step]:
     """A transform that another one holds: a flip, an augmentation that leaves sizes alone, or a
     Compose of such ones."""
-    flat = list(_flat(transform))
-    if len(flat) == 1 and flat[0] is transform:
-        module, name = _module_of(transform), type(transform).__name__
+    parts = list(flat(transform))
+    if len(parts) == 1 and parts[0] is transform:
+        module, name = module_of(transform), type(transform).__name__
         if name == "Identity":
             ops = augmentations.group([])
             return ops, Step(transform, (ops[0].kind,), module)
         if name == "RandomHorizontalFlip":
             op = _op_of(transform, name, module)
             return [op], Step(transform, (op.kind,), module)
-        if name not in _AUGMENTATIONS and name not in AUTOMATIC or name == "Grayscale":
+        if name not in AUGMENTATIONS and name not in AUTOMATIC or name == "Grayscale":
             raise Refusal(f"{name} within {holder} is not native")
         ops, step = _read_augmentation(transform, n_channels, depth)
         if ops[0].kind in (RANDOM_CROP, PAD):
             raise Refusal(f"{name} within {holder} is not native, as it changes sizes")
         return ops, step
-    children = [_read_child(one, holder, n_channels, depth) for one in flat]
+    children = [_read_child(one, holder, n_channels, depth) for one in parts]
     ops = augmentations.group([op for ops, _ in children for op in ops])
     return ops, Step(transform, tuple(op.kind for op in ops), "", tuple(one for _, one in children))
 
