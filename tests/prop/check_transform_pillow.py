@@ -39,9 +39,6 @@ except ImportError as missing:
 
 Image.MAX_IMAGE_PIXELS = None
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SOURCES = ("base/cpu.c base/error.c base/mem.c transform/draws.c transform/geometry.c "
-           "transform/plan.c transform/coeffs.c transform/kernels.c transform/resample.c "
-           "transform/store.c").split()
 
 RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP, FLIP = 1, 2, 3, 4
 UINT8, FLOAT32 = 1, 2
@@ -112,9 +109,11 @@ class Plan(ctypes.Structure):
 
 def build_library(folder):
     path = os.path.join(folder, "transform.so")
+    loader = ROOT / "loader"
+    sources = [*loader.glob("base/*.c"), *loader.glob("transform/*.c")]
     subprocess.run([os.environ.get("CC", "cc"), "-std=c17", "-O2", "-ffp-contract=off", "-shared",
-                    "-fPIC", f"-I{ROOT}/include", f"-I{ROOT}/loader", "-o", path]
-                   + [f"{ROOT}/loader/{source}" for source in SOURCES] + ["-lm"], check=True)
+                    "-fPIC", f"-I{ROOT}/include", f"-I{loader}", "-o", path, *sources, "-lm"],
+                   check=True)
     return path
 
 
