@@ -6,7 +6,6 @@
 #include "folder.h"
 
 #define N_FILES 60
-#define SAMPLE_BYTES ((size_t)3 * 24 * 32)
 
 static test_folder images;
 static fm_folder *folder;
@@ -24,27 +23,6 @@ static int tear_down(void **state) {
     return 0;
 }
 
-/* A shuffled epoch; the pixels of index i go to out + i * SAMPLE_BYTES. */
-static void run_epoch(fm_loader *loader, uint32_t number, uint8_t *out) {
-    int64_t order[N_FILES];
-    for (int i = 0; i < N_FILES; i++) order[i] = (i * 7 + (int)number * 13) % N_FILES;
-    const fm_epoch epoch = {.seed = 42, .order = order, .n_order = N_FILES};
-    fm_error error;
-    if (fm_loader_start(loader, &epoch, &error)) fail_msg("start: %s", error.message);
-    fm_batch batch;
-    int status;
-    size_t n = 0;
-    while ((status = fm_loader_next(loader, -1, &batch, &error)) == FM_OK) {
-        for (uint32_t i = 0; i < batch.n; i++)
-            memcpy(out + (size_t)order[n + i] * SAMPLE_BYTES,
-                   (const uint8_t *)batch.images + i * SAMPLE_BYTES, SAMPLE_BYTES);
-        n += batch.n;
-        fm_batch_release(&batch);
-    }
-    assert_int_equal(status, FM_END);
-    assert_int_equal(n, N_FILES);
-}
-
 static fm_loader *open_loader(fm_cache *cache) {
     fm_config config = test_config(fm_folder_source(folder));
     config.cache = cache;
@@ -53,10 +31,10 @@ static fm_loader *open_loader(fm_cache *cache) {
 
 static void the_hit_rate_is_the_share_that_fits(void **state) {
     (void)state;
-    uint8_t *const wanted = test_malloc(N_FILES * SAMPLE_BYTES);
-    uint8_t *const got = test_malloc(N_FILES * SAMPLE_BYTES);
+    uint8_t *const wanted = test_malloc(N_FILES * TEST_SAMPLE_BYTES);
+    uint8_t *const got = test_malloc(N_FILES * TEST_SAMPLE_BYTES);
     fm_loader *plain = open_loader(NULL);
-    run_epoch(plain, 0, wanted);
+    test_run_shuffled(plain, N_FILES, 0, 0, wanted);
     fm_loader_close(&plain);
     static const uint64_t budgets[] = {8 << 10, 40 << 10, 90 << 10, 16 << 20};
     for (size_t b = 0; b < sizeof(budgets) / sizeof(budgets[0]); b++) {
@@ -64,16 +42,16 @@ static void the_hit_rate_is_the_share_that_fits(void **state) {
         assert_int_equal(fm_cache_open(&cache, budgets[b], NULL), FM_OK);
         fm_loader *loader = open_loader(cache);
         fm_stats before, after;
-        run_epoch(loader, 0, got);
-        assert_memory_equal(got, wanted, N_FILES * SAMPLE_BYTES);
+        test_run_shuffled(loader, N_FILES, 0, 0, got);
+        assert_memory_equal(got, wanted, N_FILES * TEST_SAMPLE_BYTES);
         fm_loader_stats(loader, &before);
         assert_int_equal(before.cache_hits, 0);
         assert_int_equal(before.cache_misses, N_FILES);
         assert_in_range(before.cache_files, 1, N_FILES);
         assert_in_range(before.cache_bytes, 1, budgets[b]);
         for (uint32_t number = 1; number < 4; number++) {
-            run_epoch(loader, number, got);
-            assert_memory_equal(got, wanted, N_FILES * SAMPLE_BYTES);
+            test_run_shuffled(loader, N_FILES, number, 0, got);
+            assert_memory_equal(got, wanted, N_FILES * TEST_SAMPLE_BYTES);
             fm_loader_stats(loader, &after);
             assert_int_equal(after.cache_files, before.cache_files);
             assert_int_equal(after.cache_hits - before.cache_hits, before.cache_files);
@@ -82,8 +60,8 @@ static void the_hit_rate_is_the_share_that_fits(void **state) {
         }
         /* Another loader finds the files, too. */
         fm_loader *other = open_loader(cache);
-        run_epoch(other, 0, got);
-        assert_memory_equal(got, wanted, N_FILES * SAMPLE_BYTES);
+        test_run_shuffled(other, N_FILES, 0, 0, got);
+        assert_memory_equal(got, wanted, N_FILES * TEST_SAMPLE_BYTES);
         fm_loader_stats(other, &after);
         assert_int_equal(after.cache_hits, before.cache_files);
         if (b == 3) assert_int_equal(after.read_opens, 0);

@@ -10,7 +10,6 @@
 
 #define N_FILES 48
 #define N_SHARDS 3
-#define SAMPLE_BYTES ((size_t)3 * 24 * 32)
 
 typedef struct shards {
     char paths[N_SHARDS][128];
@@ -75,28 +74,7 @@ static int locate(void *user, int64_t index, fm_sample *out) {
 
 static fm_source source_of(shards *from) { return (fm_source){from, N_FILES, locate}; }
 
-/* One epoch; the pixels of index i go to out + i * SAMPLE_BYTES. */
-static void run_epoch(fm_loader *loader, uint32_t number, uint8_t *out) {
-    int64_t order[N_FILES];
-    for (int i = 0; i < N_FILES; i++) order[i] = (i * 7 + (int)number * 13) % N_FILES;
-    const fm_epoch epoch = {.seed = 42, .number = number, .order = order, .n_order = N_FILES};
-    fm_error error;
-    if (fm_loader_start(loader, &epoch, &error)) fail_msg("start: %s", error.message);
-    fm_batch batch;
-    int status;
-    size_t n = 0;
-    while ((status = fm_loader_next(loader, -1, &batch, &error)) == FM_OK) {
-        for (uint32_t i = 0; i < batch.n; i++)
-            memcpy(out + (size_t)order[n + i] * SAMPLE_BYTES,
-                   (const uint8_t *)batch.images + i * SAMPLE_BYTES, SAMPLE_BYTES);
-        n += batch.n;
-        fm_batch_release(&batch);
-    }
-    if (status != FM_END) fail_msg("next: %s", error.message);
-    assert_int_equal(n, N_FILES);
-}
-
-static uint8_t wanted[2][N_FILES * SAMPLE_BYTES], got[N_FILES * SAMPLE_BYTES];
+static uint8_t wanted[2][N_FILES * TEST_SAMPLE_BYTES], got[N_FILES * TEST_SAMPLE_BYTES];
 
 static fm_loader *open_loader(fm_source source, fm_reader_kind reader, fm_cache *cache) {
     fm_config config = test_config(source);
@@ -107,7 +85,7 @@ static fm_loader *open_loader(fm_source source, fm_reader_kind reader, fm_cache 
 
 static void want(void) {
     fm_loader *loader = open_loader(fm_folder_source(folder), FM_READER_PREAD, NULL);
-    for (uint32_t e = 0; e < 2; e++) run_epoch(loader, e, wanted[e]);
+    for (uint32_t e = 0; e < 2; e++) test_run_shuffled(loader, N_FILES, e, e, wanted[e]);
     fm_loader_close(&loader);
 }
 
@@ -122,7 +100,7 @@ static void pixels_are_those_of_the_files(void **state) {
         fm_stats first, stats;
         for (uint32_t e = 0; e < 2; e++) {
             fm_loader_stats(loader, &first);
-            run_epoch(loader, e, got);
+            test_run_shuffled(loader, N_FILES, e, e, got);
             assert_memory_equal(got, wanted[e], sizeof(got));
         }
         fm_loader_stats(loader, &stats);
@@ -143,7 +121,7 @@ static void the_cache_knows_ranges(void **state) {
     assert_int_equal(fm_cache_open(&cache, 16 << 20, NULL), FM_OK);
     fm_loader *loader = open_loader(source_of(&packed), FM_READER_AUTO, cache);
     for (uint32_t e = 0; e < 2; e++) {
-        run_epoch(loader, e, got);
+        test_run_shuffled(loader, N_FILES, e, e, got);
         assert_memory_equal(got, wanted[e], sizeof(got));
     }
     fm_stats stats;
@@ -253,7 +231,7 @@ static void epochs_may_end_early(void **state) {
         assert_int_equal(fm_loader_next(loader, round % 3 - 1, &batch, NULL) < 0, 0);
         fm_batch_release(&batch);
     }
-    run_epoch(loader, 1, got);
+    test_run_shuffled(loader, N_FILES, 1, 1, got);
     assert_memory_equal(got, wanted[1], sizeof(got));
     fm_loader_close(&loader);
 }

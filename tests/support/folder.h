@@ -81,4 +81,31 @@ static inline fm_loader *test_loader_open(const fm_config *config) {
     return loader;
 }
 
+#define TEST_SAMPLE_BYTES ((size_t)3 * 24 * 32)
+
+/* An epoch of n samples by test_config(), in an order that `shuffle` picks; the pixels of index i
+ * go to out + i * TEST_SAMPLE_BYTES. */
+static inline void test_run_shuffled(fm_loader *loader, size_t n, uint32_t shuffle, uint32_t number,
+                                     uint8_t *out) {
+    int64_t *const order = malloc(n * sizeof(*order));
+    assert_non_null(order);
+    for (size_t i = 0; i < n; i++) order[i] = (int64_t)((i * 7 + shuffle * 13) % n);
+    const fm_epoch epoch = {.seed = 42, .number = number, .order = order, .n_order = n};
+    fm_error error;
+    if (fm_loader_start(loader, &epoch, &error)) fail_msg("start: %s", error.message);
+    fm_batch batch;
+    int status;
+    size_t n_seen = 0;
+    while ((status = fm_loader_next(loader, -1, &batch, &error)) == FM_OK) {
+        for (uint32_t i = 0; i < batch.n; i++)
+            memcpy(out + (size_t)order[n_seen + i] * TEST_SAMPLE_BYTES,
+                   (const uint8_t *)batch.images + i * TEST_SAMPLE_BYTES, TEST_SAMPLE_BYTES);
+        n_seen += batch.n;
+        fm_batch_release(&batch);
+    }
+    if (status != FM_END) fail_msg("next: %s", error.message);
+    assert_int_equal(n_seen, n);
+    free(order);
+}
+
 #endif
