@@ -550,6 +550,16 @@ def test_a_cut_line(file):
     assert (two.pid, two.place, len(two.steps)) == (os.getpid(), one.place, 6)
 
 
+def test_a_log_goes_on_behind_a_cut_line(file):
+    list(watch([1, 2, 3], log=file))
+    file.write_bytes(file.read_bytes() + b'{"type":"step","lo')
+    second = watch([1, 2], log=file)
+    list(second)
+    recorder_of(second).finish()
+    one, two = read_log(file)
+    assert (one.pid, two.pid, len(two.steps)) == (os.getpid(), os.getpid(), 2)
+
+
 # ---- options -------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ import json
 import multiprocessing
 import multiprocessing.util
 import os
+import stat
 import threading
 import time
 import warnings
@@ -335,7 +336,11 @@ class _File:
 
     def _opened(self) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        return os.open(self.path, flags, 0o666)
+        fd = os.open(self.path, flags, 0o666)
+        with contextlib.suppress(OSError):  # it may be ours to write, and not to read
+            if _ends_in_a_line(self.path, os.fstat(fd)):
+                os.write(fd, b"\n")
+        return fd
 
     def has_others(self) -> bool:
         """Whether what comes next may not be behind what this one wrote. A file that was removed
@@ -369,6 +374,15 @@ class _File:
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+def _ends_in_a_line(path: str, status: os.stat_result) -> bool:
+    """Whether who wrote a file last was cut off within a line."""
+    if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
+        return False
+    with open(path, "rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
 
 
 # ---- lines ---------------------------------------------------------------------------------------
