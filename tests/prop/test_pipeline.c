@@ -189,16 +189,25 @@ static void held_batches_stay_what_they_were(void **state) {
     }
 }
 
-/* Threads of this process, without io_uring's helpers, which the kernel makes and ends itself. */
+/* Of the flags in a thread's "stat" (PF_IO_WORKER of Linux's sched.h): it is a helper of
+ * io_uring's, which the kernel makes and ends itself. Its name says so only a moment after its
+ * birth. */
+#define IO_WORKER 0x10
+
+/* Threads of this process, without such helpers. */
 static int count_threads(void) {
     DIR *const tasks = opendir("/proc/self/task");
     int n = 0;
     for (const struct dirent *task; (task = readdir(tasks));) {
-        char path[300], name[32] = "";
-        snprintf(path, sizeof(path), "/proc/self/task/%s/comm", task->d_name);
+        char path[300], line[512] = "";
+        snprintf(path, sizeof(path), "/proc/self/task/%s/stat", task->d_name);
         FILE *const file = fopen(path, "r");
         if (!file) continue;
-        if (fgets(name, sizeof(name), file) && strncmp(name, "iou-", 4) != 0) n++;
+        unsigned flags;
+        const char *const behind_name = fgets(line, sizeof(line), file) ? strrchr(line, ')') : NULL;
+        if (behind_name && sscanf(behind_name, ") %*c %*d %*d %*d %*d %*d %u", &flags) == 1 &&
+            !(flags & IO_WORKER))
+            n++;
         fclose(file);
     }
     closedir(tasks);
