@@ -215,17 +215,25 @@ def test_a_slice_is_not_taken_for_a_part(packed, n_items):
         next(iter(loader))
 
 
+class Missing(LookupError):
+    """As some are: copy() can't make another."""
+
+    def __init__(self, what, why):
+        super().__init__(f"{what} {why}")
+
+
+@pytest.mark.parametrize("error", [LookupError("no such image"), Missing("no such", "image")])
 @pytest.mark.parametrize("options", [{}, {"cache": "ram:8MiB"}, {"native": "hybrid"}])
-def test_an_error_in_place_of_a_part(packed, options):
-    class Missing(Packed):
+def test_an_error_in_place_of_a_part(packed, options, error):
+    class WithoutOne(Packed):
         def feedmill_item(self, index):
             part, target = super().feedmill_item(index)
-            return (LookupError("no such image"), target) if index == 3 else (part, target)
+            return (error, target) if index == 3 else (part, target)
 
         def __getitem__(self, index):
             return super().__getitem__(index)
 
-    packed.__class__ = Missing
+    packed.__class__ = WithoutOne
     loader = native_loader(packed, batch_size=1, on_error="raise", **options)
     for _ in range(2):
         iterator = iter(loader)

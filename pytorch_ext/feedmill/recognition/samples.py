@@ -92,8 +92,7 @@ class Item(NamedTuple):
         if self.data is None:
             return self.path
         if type(self.data) is Unreadable:
-            # The traceback will hold this sample; with the error in it, each would hold the other.
-            raise copy.copy(self.data.error)
+            raise _copied(self.data.error)
         return self.data.read(self.path) if type(self.data) is Range else self.data
 
     def size(self) -> tuple[int, int]:
@@ -137,6 +136,14 @@ class NotNative(Exception):
         super().__init__(why)
         self.index = index
         self.path = path
+
+
+def _copied(error: Exception) -> Exception:
+    """A copy to be raised: its traceback will hold the sample, and a sample must not hold that."""
+    try:
+        return copy.copy(error)
+    except Exception:  # of another kind than can be copied: the garbage collector will see to it
+        return error
 
 
 # ---- from an index to its sample -----------------------------------------------------------------
