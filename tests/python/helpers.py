@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import traceback
 from pathlib import Path
 
@@ -211,3 +212,31 @@ def run_script(text, *arguments, **options):
     assert process.returncode == 0, f"exit status {process.returncode}: {out}{errors}"
     assert errors == ""
     return out
+
+
+# Of the flags in a thread's "stat" (PF_IO_WORKER of Linux's sched.h): it is a helper of io_uring's,
+# which the kernel makes and ends itself. Its name says so only a moment after its birth.
+_IO_WORKER = 0x10
+
+
+def threads():
+    """Numbers of this process's threads, without such helpers."""
+    found = set()
+    for task in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{task}/stat") as file:
+                _, _, behind_name = file.read().rpartition(")")
+        except OSError:
+            continue  # it has ended
+        if behind_name and not int(behind_name.split()[6]) & _IO_WORKER:
+            found.add(int(task))
+    return found
+
+
+def threads_left(before):
+    """Threads that were not there before. One that is joined may be listed for a moment more."""
+    for _ in range(100):
+        if not (left := threads() - before):
+            break
+        time.sleep(0.02)
+    return left

@@ -9,27 +9,16 @@ import time
 import helpers
 import pytest
 import torch
-from helpers import compose, native_loader, run_script, start_script, targets_of
+from helpers import (
+    compose,
+    native_loader,
+    run_script,
+    start_script,
+    targets_of,
+    threads,
+    threads_left,
+)
 from torchvision import transforms as T
-
-
-# Of the flags in a thread's "stat" (PF_IO_WORKER of Linux's sched.h): it is a helper of io_uring's,
-# which the kernel makes and ends itself. Its name says so only a moment after its birth.
-IO_WORKER = 0x10
-
-
-def threads():
-    """Numbers of this process's threads, without such helpers."""
-    found = set()
-    for task in os.listdir("/proc/self/task"):
-        try:
-            with open(f"/proc/self/task/{task}/stat") as file:
-                _, _, behind_name = file.read().rpartition(")")
-        except OSError:
-            continue  # it has ended
-        if behind_name and not int(behind_name.split()[6]) & IO_WORKER:
-            found.add(int(task))
-    return found
 
 
 def epoch_images(loader):
@@ -66,7 +55,7 @@ def test_threads_and_files_go_with_the_loader(numbered):
         batch = next(iterator)
         list(loader)
         del loader, iterator
-        assert threads() <= before
+        assert not threads_left(before)
         assert len(os.listdir("/proc/self/fd")) == files
     assert batch[0].shape == (8, 3, 8, 8)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from feedmill import recycle
 from feedmill.counting.records import FIRST, STEADY, STEP_DTYPE
-from helpers import compose, native_loader
+from helpers import compose, native_loader, threads, threads_left
 from torch.utils.data import IterableDataset
 from torchvision import transforms as T
 
@@ -179,17 +179,11 @@ def test_the_loader_stays_as_it_is(numbered, path):
 
 
 def test_no_decode_thread_is_left(numbered):
-    import threading
-
-    def n_threads():
-        with open("/proc/self/status", encoding="ascii") as file:
-            return next(int(line.split()[1]) for line in file if line.startswith("Threads:"))
-
-    before = n_threads()
+    before = threads()
     replayed = native_loader(numbered, batch_size=8, threads=5).replay(2)
     iterator = iter(replayed)
     next(iterator)
-    assert n_threads() <= before and threading.active_count() >= 1
+    assert not threads_left(before)
     assert len(list(iterator)) == 4  # the batches outlive what made them
 
 
