@@ -11,7 +11,13 @@
 /* Outputs whose weights are computed side by side, in loops that the compiler vectorizes. */
 #define LANES 16
 
-static int reserve(fm_coeffs *coeffs, int32_t n_out, int32_t stride, fm_mem_counter *counter) {
+static int refuse(int32_t n_out, int32_t stride, fm_error *error) {
+    return fm_error_set(error, FM_ERR_NOMEM, "no memory for %d x %d resize weights", (int)n_out,
+                        (int)stride);
+}
+
+static int reserve(fm_coeffs *coeffs, int32_t n_out, int32_t stride, fm_mem_counter *counter,
+                   fm_error *error) {
     const size_t n_outputs = (size_t)n_out, n_weights = n_outputs * (size_t)stride;
     const size_t n_scratch = LANES * (size_t)stride;
     if (n_outputs > coeffs->n_outputs_held) {
@@ -21,21 +27,21 @@ static int reserve(fm_coeffs *coeffs, int32_t n_out, int32_t stride, fm_mem_coun
         coeffs->first = fm_mem_alloc(counter, n_held, sizeof(*coeffs->first));
         coeffs->n_taps = fm_mem_alloc(counter, n_held, sizeof(*coeffs->n_taps));
         coeffs->n_outputs_held = coeffs->first && coeffs->n_taps ? n_held : 0;
-        if (!coeffs->n_outputs_held) return FM_ERR_NOMEM;
+        if (!coeffs->n_outputs_held) return refuse(n_out, stride, error);
     }
     if (n_weights > coeffs->n_weights_held) {
         const size_t n_held = fm_capacity(LEAST_HELD, n_weights);
         fm_mem_free(coeffs->weights);
         coeffs->weights = fm_mem_alloc(counter, n_held, sizeof(*coeffs->weights));
         coeffs->n_weights_held = coeffs->weights ? n_held : 0;
-        if (!coeffs->n_weights_held) return FM_ERR_NOMEM;
+        if (!coeffs->n_weights_held) return refuse(n_out, stride, error);
     }
     if (n_scratch > coeffs->n_scratch_held) {
         const size_t n_held = fm_capacity(LEAST_HELD, n_scratch);
         fm_mem_free(coeffs->scratch);
         coeffs->scratch = fm_mem_alloc(counter, n_held, sizeof(*coeffs->scratch));
         coeffs->n_scratch_held = coeffs->scratch ? n_held : 0;
-        if (!coeffs->n_scratch_held) return FM_ERR_NOMEM;
+        if (!coeffs->n_scratch_held) return refuse(n_out, stride, error);
     }
     return FM_OK;
 }
@@ -319,9 +325,8 @@ int fm_coeffs_compute(fm_coeffs *coeffs, fm_filter filter, int32_t in_size, int3
     const int32_t widest = (int32_t)ceil(pass.support) * 2 + 1;
     /* Whole groups of four, as the horizontal kernels load them. */
     const int32_t stride = ((widest < in_size ? widest : in_size) + 3) / 4 * 4;
-    if (reserve(coeffs, n_out, stride, counter))
-        return fm_error_set(error, FM_ERR_NOMEM, "no memory for %d x %d resize weights", (int)n_out,
-                            (int)stride);
+    const int status = reserve(coeffs, n_out, stride, counter, error);
+    if (status) return status;
     coeffs->n = n_out;
     coeffs->stride = stride;
     coeffs->max_taps = 0;
@@ -396,6 +401,13 @@ int fm_coeffs_reserve_table(fm_coeffs *coeffs, size_t n_bytes, fm_mem_counter *c
     if (coeffs->table) return FM_OK;
     return fm_error_set(error, FM_ERR_NOMEM, "no memory for a table of %zu bytes of resize weights",
                         n_held);
+}
+
+int fm_coeffs_reserve_as(fm_coeffs *coeffs, const fm_coeffs *other, fm_mem_counter *counter,
+                         fm_error *error) {
+    const int status = reserve(coeffs, other->n, other->stride, counter, error);
+    if (status) return status;
+    return fm_coeffs_reserve_table(coeffs, other->n_table_bytes_held, counter, error);
 }
 
 void fm_coeffs_fini(fm_coeffs *coeffs) {

@@ -41,6 +41,10 @@ typedef struct fm_coeffs {
 int fm_coeffs_compute(fm_coeffs *coeffs, fm_filter filter, int32_t in_size, int32_t out_size,
                       int32_t out_first, int32_t n_out, fm_mem_counter *counter, fm_error *error);
 
+/* Makes a zeroed struct's arrays as large as those of another one. FM_OK or FM_ERR_NOMEM. */
+int fm_coeffs_reserve_as(fm_coeffs *coeffs, const fm_coeffs *other, fm_mem_counter *counter,
+                         fm_error *error);
+
 /* The input that the outputs read, from *first to *end - 1. Only directly after computing. */
 void fm_coeffs_span(const fm_coeffs *coeffs, int32_t *first, int32_t *end);
 

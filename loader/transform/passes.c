@@ -35,13 +35,12 @@ int fm_passes_init(fm_passes *passes, fm_filter filter, bool evens_taps,
     passes->prepare = prepare;
     passes->counter = counter;
     passes->n_kept = n_kept;
-    for (int32_t i = 0; i < n_kept; i++) {
-        passes->kept[i].key =
-            (fm_pass_key){.in_size = reserve_px, .out_size = out_size, .n = out_size};
-        const int status = compute(passes, &passes->kept[i], error);
-        if (status) return status;
-    }
-    return FM_OK;
+    fm_pass *const first = &passes->kept[0];
+    first->key = (fm_pass_key){.in_size = reserve_px, .out_size = out_size, .n = out_size};
+    int status = compute(passes, first, error);
+    for (int32_t i = 1; !status && i < n_kept; i++)
+        status = fm_coeffs_reserve_as(&passes->kept[i].coeffs, &first->coeffs, counter, error);
+    return status;
 }
 
 int fm_passes_get(fm_passes *passes, const fm_pass_key *key, const fm_pass **out, fm_error *error) {

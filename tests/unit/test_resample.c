@@ -448,7 +448,7 @@ static void kept_weights_are_those_computed_anew(void **state) {
         plan.filter = filters[f];
         fm_resample *keeps;
         assert_int_equal(fm_resample_open(&keeps, &plan, NULL, NULL), FM_OK);
-        for (int i = 0; i < 150; i++) {
+        for (int i = 0; i < 60; i++) {
             const fm_geometry geometry = {
                 .source = {.width = 60 + 15 * random_below(3), .height = 75 + random_below(2)},
                 .resized_width = 40 + random_below(2),
