@@ -2,6 +2,7 @@
 
 import gc
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -133,6 +134,29 @@ def test_a_thousand_cpus_fit(monkeypatch):
     neighbours.end(1)
 
 
+def test_an_interrupt_leaves_no_lock(monkeypatch):
+    """Wherever it comes: the process would be invisible from then on."""
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(neighbours, "_write", lambda: None)
+    old = signal.signal(signal.SIGALRM, interrupt)
+    n_interrupts, delays = 0, random.Random(5)
+    try:
+        for _ in range(4000):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, delays.uniform(1e-6, 2e-5))
+                for _ in range(1000):
+                    neighbours._publish()
+            except KeyboardInterrupt:
+                n_interrupts += 1
+            assert not neighbours._writing.locked(), n_interrupts
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+    assert n_interrupts > 3000
+
+
 def test_other_threads_look_while_this_one_registers():
     """Whoever takes our own file for another's drops our lock."""
     stop = threading.Event()
@@ -143,11 +167,13 @@ def test_other_threads_look_while_this_one_registers():
 
     with ThreadPoolExecutor(2) as pool:
         looking = [pool.submit(look) for _ in range(2)]
-        for _ in range(200):
-            neighbours.begin(1, 3)
-            os.unlink(neighbours._path)  # so that the next one registers again
-            neighbours.end(1)
-        stop.set()
+        try:
+            for _ in range(200):
+                neighbours.begin(1, 3)
+                os.unlink(neighbours._path)  # so that the next one registers again
+                neighbours.end(1)
+        finally:
+            stop.set()
         for one in looking:
             one.result()
     neighbours.begin(1, 3)

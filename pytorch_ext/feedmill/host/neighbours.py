@@ -126,13 +126,19 @@ def _publish() -> None:
     """Whoever writes already, further up in this thread or in another one, writes once more."""
     global _changed
     _changed = True
-    while _changed and _writing.acquire(blocking=False):
+    while _changed:
+        taken: list[bool] = []
         try:
+            # A single step of the interpreter: no Ctrl-C comes between the lock and its note.
+            taken.extend(map(_writing.acquire, (False,)))
+            if not taken[0]:
+                return
             _changed = False
             with contextlib.suppress(Exception):
                 _write()
         finally:
-            _writing.release()
+            if taken and taken[0]:
+                _writing.release()
 
 
 def _write() -> None:
