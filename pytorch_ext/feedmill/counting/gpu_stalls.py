@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from feedmill.counting.records import KEPT_STEPS
+from feedmill.host.locks import if_free
 
 # Steps whose events have not fired yet. The host can't be further ahead: a stream takes about a
 # thousand operations before it makes the host wait, and a step has several.
@@ -149,15 +150,13 @@ class GpuStalls:
             self._fail()
 
     def _read(self, most: int) -> None:
-        if not self._reading.acquire(blocking=False):
-            return
-        try:
-            while most and self._pending and self._pending[0].returned.query():
-                self._count(self._pending[0])
-                self._pending.popleft()
-                most -= 1
-        finally:
-            self._reading.release()
+        if_free(self._reading, lambda: self._read_fired(most))
+
+    def _read_fired(self, most: int) -> None:
+        while most and self._pending and self._pending[0].returned.query():
+            self._count(self._pending[0])
+            self._pending.popleft()
+            most -= 1
 
     def _count(self, mark: Mark) -> None:
         copy_ns = 0

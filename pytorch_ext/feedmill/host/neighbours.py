@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass, fields
 
 import torch
 
+from feedmill.host.locks import if_free
+
 # The first one that lets us is taken. Fixed names: TMPDIR and XDG_RUNTIME_DIR differ between the
 # jobs and log-ins of one user.
 PLACES = ["/tmp", "/var/tmp", "/dev/shm"]
@@ -126,19 +128,15 @@ def _publish() -> None:
     """Whoever writes already, further up in this thread or in another one, writes once more."""
     global _changed
     _changed = True
-    while _changed:
-        taken: list[bool] = []
-        try:
-            # A single step of the interpreter: no Ctrl-C comes between the lock and its note.
-            taken.extend(map(_writing.acquire, (False,)))
-            if not taken[0]:
-                return
-            _changed = False
-            with contextlib.suppress(Exception):
-                _write()
-        finally:
-            if taken and taken[0]:
-                _writing.release()
+    while _changed and if_free(_writing, _try_to_write):
+        pass
+
+
+def _try_to_write() -> None:
+    global _changed
+    _changed = False
+    with contextlib.suppress(Exception):
+        _write()
 
 
 def _write() -> None:

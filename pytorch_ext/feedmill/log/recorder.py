@@ -24,6 +24,7 @@ import torch
 from feedmill._ops import __version__
 from feedmill.counting.accounts import Account, Source
 from feedmill.counting.records import PHASES, SAMPLE_DTYPE, STEP_DTYPE
+from feedmill.host.locks import if_free
 from feedmill.host.system import INTERVAL_NS, System
 from feedmill.report.stats import Stats, join_slow_samples, sum_counters
 
@@ -112,11 +113,9 @@ class Recorder:
         if now_ns < self._due_ns and self._n_counted < self._n_due:
             return
         # Another thread that iterates over the same loader is at it: that will do.
-        if self._lock.acquire(blocking=False):
-            try:
-                self._write([self._sample()] if now_ns >= self._due_ns else [])
-            finally:
-                self._lock.release()
+        if_free(
+            self._lock, lambda: self._write([self._sample()] if now_ns >= self._due_ns else [])
+        )
 
     def end_epoch(self) -> None:
         """An iterator has come to its end. Without a step since the last one's it is no epoch."""
