@@ -89,7 +89,9 @@ class StandIns:
         if self._policy == "raise" or self._n_bad > self._max_errors:
             return ""
         if self._policy == "replace":
-            return self._replace(batch, place, occurrence, out, write)
+            return self._replace(
+                batch, place, occurrence, lambda item: write(item, OCCURRENCE, out)
+            )
         if self._policy == "skip" and len(batch.skipped) + 1 == len(batch.items):
             return ""  # nothing would be left of the batch
         out[:] = bytes(len(out))
@@ -103,8 +105,7 @@ class StandIns:
         batch: Batch,
         place: int,
         occurrence: int,
-        out: memoryview,
-        write: Callable[[Item, int, memoryview], None],
+        write: Callable[[Item], None],
     ) -> str:
         """Puts another sample of the epoch there, the first of those drawn that can be loaded."""
         index = batch.items[place].position
@@ -112,7 +113,7 @@ class StandIns:
         for other in replacements(self._key, self._epoch_word, index, occurrence, pool):
             try:
                 item = self._source.item(other)
-                write(item, OCCURRENCE, out)
+                write(item)
             except Exception:
                 continue
             batch.replaced[place] = item.target

@@ -1,4 +1,4 @@
-"""Locks that nobody waits for, and that no Ctrl-C leaves behind."""
+"""Taking a lock only if it is free now, in a way that no Ctrl-C leaves it taken."""
 
 from __future__ import annotations
 

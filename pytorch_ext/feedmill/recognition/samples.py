@@ -307,10 +307,9 @@ class Source:
 
     def _checked(self, asked: Any, leaf: Leaf, index: Any, found: Any) -> Item:
         """What find() gave, as far as the native loader can take it."""
-        is_pair = isinstance(found, (tuple, list)) and len(found) == 2
         # First: for an index that is no number, such as a slice, __getitem__() has the word.
-        position = _position(asked, found[0] if is_pair else None)
-        if leaf.offered and not is_pair:
+        position = asked if type(asked) is int else _position(asked, found)
+        if leaf.offered and not (isinstance(found, (tuple, list)) and len(found) == 2):
             raise TypeError(
                 f"feedmill_item gave a {type(found).__name__} for index {index!r}; it must give a "
                 "pair (path or bytes, target)"
@@ -339,13 +338,13 @@ class Source:
         return Item(position, path, data, target, leaf, index)
 
 
-def _position(index: Any, path: Any) -> int:
-    """An index of any type as an int."""
-    if type(index) is int:
-        return index
+def _position(index: Any, found: Any) -> int:
+    """An index of any type as an int. ``found`` is what find() gave, whose path errors name."""
     try:
         return operator.index(index)
     except (TypeError, ValueError) as error:
+        is_pair = isinstance(found, (tuple, list)) and len(found) == 2
+        path = found[0] if is_pair else None
         raise NotNative(index, path, f"the index is not usable ({error})") from None
 
 
