@@ -488,6 +488,14 @@ typedef struct fm_epoch {
     const int64_t *order; /* dataset indices; copied */
     size_t n_order;
     bool drop_last; /* leave out a last batch that is not full */
+    /*
+     * The caller does work of his own on each batch before its consumer asks for it. One thread
+     * submits and calls next(), fallback() and fallback_done() then, while the consumer's thread
+     * calls step_request(), step_ready(), step_return() and wake(). next() waits also where no
+     * batch is submitted, and its waits are no steps: fm_loader_step_ready() records those. Not
+     * together with an order or a device. Default false: one thread does all of it.
+     */
+    bool ahead;
 } fm_epoch;
 
 /*
@@ -560,6 +568,12 @@ typedef struct fm_batch {
  */
 FM_API FM_CHECK_RESULT int fm_loader_next(fm_loader *loader, int64_t timeout_ns, fm_batch *batch,
                                           fm_error *error);
+
+/*
+ * With fm_epoch.ahead: makes the next() that waits, or else the one that is called next, return
+ * FM_AGAIN, so that its thread can submit more batches, or end. Any thread.
+ */
+FM_API void fm_loader_wake(fm_loader *loader);
 
 /* Gives a batch back and clears *batch. Any thread; accepts NULL and an empty batch. */
 FM_API void fm_batch_release(fm_batch *batch);
@@ -684,6 +698,17 @@ FM_API size_t fm_loader_slow_samples(fm_loader *loader, fm_slow_sample *out, siz
  */
 FM_API void fm_loader_step_request(fm_loader *loader);
 FM_API void fm_loader_step_return(fm_loader *loader);
+
+/*
+ * With fm_epoch.ahead: records the step whose consumer now gets batch `number` of this epoch, which
+ * next() handed out, or in whose place it gave an error. `ready_ns` is when the caller's own work
+ * on it was done, on the monotonic clock: what the step waited for behind the native part of it is
+ * python_ns. n_ready: batches that were ready for the consumer when he asked.
+ * Consumer's thread. FM_ERR_ARGUMENT: there is no such batch.
+ */
+FM_API FM_CHECK_RESULT int fm_loader_step_ready(fm_loader *loader, uint64_t number,
+                                                uint64_t ready_ns, uint32_t n_ready,
+                                                fm_error *error);
 
 /*
  * Ends all threads and frees everything that is not on loan; at most 100 ms. Reads stuck in the

@@ -79,6 +79,12 @@ static int hand_out(fm_loader *loader, fm_group *group, fm_batch *batch, fm_erro
     return FM_OK;
 }
 
+/* Locked. The consumer gets the batch later: fm_loader_step_ready() records that step. */
+static void note_handed_out(fm_loader *loader, const fm_delivery *delivery) {
+    loader->deliveries[delivery->number % loader->n_deliveries] = *delivery;
+    loader->n_handed_out = delivery->number + 1;
+}
+
 static int deliver(fm_loader *loader, fm_group *group, fm_batch *batch, fm_error *error) {
     const int status = hand_out(loader, group, batch, error);
     if (status) {
@@ -91,15 +97,19 @@ static int deliver(fm_loader *loader, fm_group *group, fm_batch *batch, fm_error
         fm_stage_taken(&loader->stage);
     else if (!batch->loan || batch->copied)
         fm_ring_give_back(loader->ring, group->slot);
-    loader->sums.batches++;
-    loader->sums.samples += group->n_samples;
     const uint64_t ready_ns = fm_group_ready_ns(group);
     if (group->number == 0) {
         loader->sums.first_batches++;
         loader->sums.first_batch_ns += ready_ns - loader->started_ns;
     }
+    const fm_delivery delivery = fm_record_delivery(group);
     pop_group(loader);
-    fm_record_step(loader, group);
+    if (loader->ahead) {
+        note_handed_out(loader, &delivery);
+    } else {
+        fm_record_taken(loader, &delivery);
+        fm_record_step(loader, &delivery, ready_ns);
+    }
     fm_ring_unlock(loader->ring);
     return FM_OK;
 }
@@ -128,10 +138,15 @@ static int drop_failed(fm_loader *loader, fm_group *group, fm_error *error) {
     if (error) *error = group->error;
     const int status = group->error.status;
     fm_ring_lock(loader->ring);
-    loader->sums.errors++;
     fm_ring_give_back(loader->ring, group->slot);
+    const fm_delivery delivery = fm_record_delivery(group);
     pop_group(loader);
-    fm_record_failed_wait(loader, group, fm_clock_ns());
+    if (loader->ahead) {
+        note_handed_out(loader, &delivery);
+    } else {
+        fm_record_taken(loader, &delivery);
+        fm_record_failed_wait(loader, &delivery, fm_clock_ns());
+    }
     fm_ring_unlock(loader->ring);
     return status;
 }
@@ -157,17 +172,25 @@ static bool is_settled(const fm_loader *loader, const fm_group *group) {
            (group->n_left == 0 && group->n_rejected > 0);
 }
 
-/* Locked. Waits until the oldest group is settled; false: the time is over. */
-static bool wait_for_group(fm_loader *loader, const fm_group *group, int64_t timeout_ns) {
+/* Locked. Whether there is an oldest group, and it is settled. */
+static bool is_next_settled(fm_loader *loader) {
+    return loader->n_groups > 0 && is_settled(loader, fm_group_at(loader, 0));
+}
+
+/* Locked. Waits until the oldest group is settled; false: the time is over, or fm_loader_wake() was
+ * called. */
+static bool wait_for_group(fm_loader *loader, int64_t timeout_ns) {
     const uint64_t deadline_ns = fm_clock_ns() + (uint64_t)(timeout_ns < 0 ? 0 : timeout_ns);
-    while (!is_settled(loader, group)) {
-        if (timeout_ns < 0) {
+    bool timed_out = false;
+    while (!is_next_settled(loader) && !loader->woken && !timed_out) {
+        if (timeout_ns < 0)
             pthread_cond_wait(&loader->ring->ready, &loader->ring->mutex);
-        } else if (fm_cond_wait_until(&loader->ring->ready, &loader->ring->mutex, deadline_ns)) {
-            return is_settled(loader, group);
-        }
+        else
+            timed_out = fm_cond_wait_until(&loader->ring->ready, &loader->ring->mutex, deadline_ns);
     }
-    return true;
+    const bool settled = is_next_settled(loader) && !loader->woken;
+    loader->woken = false;
+    return settled;
 }
 
 int fm_loader_next(fm_loader *loader, int64_t timeout_ns, fm_batch *batch, fm_error *error) {
@@ -188,7 +211,7 @@ int fm_loader_next(fm_loader *loader, int64_t timeout_ns, fm_batch *batch, fm_er
             return status;
         }
     }
-    if (loader->n_groups == 0) {
+    if (!loader->ahead && loader->n_groups == 0) {
         if (loader->epoch_state != FM_EPOCH_FINISHED) return FM_AGAIN;
         loader->request_ns = 0;
         return FM_END;
@@ -196,18 +219,26 @@ int fm_loader_next(fm_loader *loader, int64_t timeout_ns, fm_batch *batch, fm_er
     if (loader->stage.calls && fm_loader_n_offered(loader) == 0)
         return fm_error_set(error, FM_ERR_STATE,
                             "no target is on offer for the next batch: offer one first");
-    fm_group *const group = fm_group_at(loader, 0);
     fm_ring_lock(loader->ring);
-    fm_record_request(loader);
-    const bool settled = wait_for_group(loader, group, timeout_ns);
-    loader->waited_until_ns = fm_clock_ns();
+    if (!loader->ahead) fm_record_request(loader);
+    const bool settled = wait_for_group(loader, timeout_ns);
+    if (!loader->ahead) loader->waited_until_ns = fm_clock_ns();
     status = fm_stage_report(&loader->stage, error);
+    fm_group *const group = fm_group_at(loader, 0);
     fm_ring_unlock(loader->ring);
     if (status) return status;
     if (!settled) return FM_AGAIN;
     status = group->n_rejected ? handle_rejected(loader, group, error)
                                : deliver(loader, group, batch, error);
     return status;
+}
+
+void fm_loader_wake(fm_loader *loader) {
+    if (fm_loader_check(loader, NULL)) return;
+    fm_ring_lock(loader->ring);
+    loader->woken = true;
+    pthread_cond_broadcast(&loader->ring->ready);
+    fm_ring_unlock(loader->ring);
 }
 
 void fm_batch_release(fm_batch *batch) {

@@ -122,7 +122,11 @@ static int alloc_groups(fm_loader *loader, fm_error *error) {
     loader->records =
         fm_mem_alloc(&loader->counter, loader->config.sample_records, sizeof(fm_sample_record));
     loader->located = fm_mem_alloc(&loader->counter, batch_size, sizeof(fm_sample));
-    if (!ok || !loader->located || !loader->steps || !loader->records)
+    /* Batches that were handed out ahead and those still here are prefetch_batches together, but
+     * for a large one that was submitted in parts. */
+    loader->n_deliveries = 2 * n_groups + 64;
+    loader->deliveries = fm_mem_zalloc(&loader->counter, loader->n_deliveries, sizeof(fm_delivery));
+    if (!ok || !loader->located || !loader->steps || !loader->records || !loader->deliveries)
         return fm_error_set(error, FM_ERR_NOMEM, "no memory for %u batches of %u samples", n_groups,
                             batch_size);
     return FM_OK;
@@ -238,6 +242,7 @@ static void free_groups(fm_loader *loader) {
     fm_mem_free(loader->occurrences);
     fm_mem_free(loader->file_bytes);
     fm_mem_free(loader->steps);
+    fm_mem_free(loader->deliveries);
     fm_mem_free(loader->records);
     fm_mem_free(loader->order);
     fm_mem_free(loader->located);
@@ -358,6 +363,9 @@ int fm_loader_start(fm_loader *loader, const fm_epoch *epoch, fm_error *error) {
     const uint64_t now_ns = fm_clock_ns();
     int status = fm_loader_check(loader, error);
     if (!status && !epoch) status = fm_error_set(error, FM_ERR_ARGUMENT, "epoch is NULL");
+    if (!status && epoch->ahead && (epoch->order || loader->stage.calls))
+        status = fm_error_set(error, FM_ERR_ARGUMENT,
+                              "an epoch with `ahead` takes no order, and no device");
     if (!status) status = fm_loader_stop(loader, error);
     if (!status) status = fm_stage_check(loader, error);
     if (!status) status = take_order(loader, epoch, error);
@@ -369,6 +377,9 @@ int fm_loader_start(fm_loader *loader, const fm_epoch *epoch, fm_error *error) {
     loader->n_submitted = 0;
     loader->started_ns = now_ns;
     fm_ring_lock(loader->ring);
+    loader->ahead = epoch->ahead;
+    loader->woken = false;
+    loader->n_handed_out = loader->n_taken = 0;
     loader->last_return_ns = 0;
     loader->request_ns = 0;
     loader->sums.epochs++;

@@ -89,6 +89,23 @@ typedef struct fm_group {
     fm_error error; /* consumer: ... and why */
 } fm_group;
 
+/*
+ * What the record of a step needs of the batch that it got. It is taken when next() hands the batch
+ * out, as the group is then used for another one.
+ */
+typedef struct fm_delivery {
+    uint64_t number; /* of the batch in its epoch */
+    uint32_t n_samples;
+    bool failed; /* next() returned an error in its place */
+    uint64_t submitted_ns, slot_ns, ready_ns, returned_ns, queued_ns;
+    fm_work slot_work;
+    /* Of the sample that was finished last. */
+    int64_t index;
+    bool in_memory; /* its bytes were never read */
+    uint64_t started_ns, short_ns, bytes_ns, claimed_ns, finished_ns;
+    fm_work offered, claimed, own;
+} fm_delivery;
+
 /* One decode thread and its own counters, read by fm_loader_stats(). */
 typedef struct fm_worker {
     _Alignas(FM_MEM_ALIGN) fm_thread thread;
@@ -137,6 +154,7 @@ struct fm_loader {
     uint32_t n_with_slot;         /* so many of the oldest groups have a slot */
     uint32_t n_reading, n_active; /* tasks with the reader, with workers */
     bool stopping;                /* workers end */
+    bool woken;                   /* fm_loader_wake() was called: next() returns FM_AGAIN */
     fm_work work;                 /* of all samples that workers finished */
     _Atomic bool cancelled;       /* the epoch's work is dropped; also read without the lock */
 
@@ -144,6 +162,7 @@ struct fm_loader {
     fm_epoch_state epoch_state;
     uint64_t seed;
     uint32_t epoch_number;
+    bool ahead;           /* fm_epoch.ahead; fixed from start to stop */
     uint64_t started_ns;  /* when the epoch was */
     uint64_t n_submitted; /* batches of this epoch */
     int64_t *order;       /* the epoch's indices, if it was started with an order */
@@ -161,6 +180,11 @@ struct fm_loader {
     /* Records: written under lock, by the consumer those of steps and by all those of samples. */
     fm_step *steps; /* [FM_N_STEPS] */
     uint64_t n_steps;
+    /* With `ahead`: locked. The batches that next() handed out last, each at its number modulo
+     * n_deliveries. */
+    fm_delivery *deliveries;
+    uint32_t n_deliveries;
+    uint64_t n_handed_out, n_taken; /* in this epoch: by next(), and of those by the consumer */
     fm_sample_record *records; /* [config.sample_records] */
     uint64_t n_records;
     fm_slow_sample slow[FM_N_SLOW]; /* in no order */
@@ -198,11 +222,16 @@ void fm_rows_copy(const fm_loader *loader, const fm_task *task);
 /* record.c: steps, samples, sums of waits */
 /* Locked. The clock of the wait for one batch starts, unless it runs already. */
 void fm_record_request(fm_loader *loader);
-/* Locked. A step got its batch, which was ready at group->ready_ns. */
-void fm_record_step(fm_loader *loader, const fm_group *group);
-/* Locked. A wait brought no batch: an error (of that group), a time-out or an interrupt (NULL). It
+/* What the record of a step needs of a group that is complete. */
+fm_delivery fm_record_delivery(const fm_group *group);
+/* Locked. Counts a batch that the consumer got, or an error in its place. */
+void fm_record_taken(fm_loader *loader, const fm_delivery *delivery);
+/* Locked. A step got its batch, which was ready at ready_ns: when its copy to the device was queued
+ * or, with `ahead`, when its collate function was done. */
+void fm_record_step(fm_loader *loader, const fm_delivery *delivery, uint64_t ready_ns);
+/* Locked. A wait brought no batch: an error (of that batch), a time-out or an interrupt (NULL). It
  * is part of the sums, but no step. */
-void fm_record_failed_wait(fm_loader *loader, const fm_group *group, uint64_t until_ns);
+void fm_record_failed_wait(fm_loader *loader, const fm_delivery *delivery, uint64_t until_ns);
 /* Locked. A task is done or rejected. */
 void fm_record_sample(fm_loader *loader, const fm_task *task);
 

@@ -8,8 +8,10 @@
 
 /* ---- a step's wait --------------------------------------------------------------------------- */
 
-/* Locked. Batches at the front that could be delivered right now. */
+/* Locked. Batches at the front that could be delivered right now. With `ahead` the caller knows
+ * how many are collated: fm_loader_step_ready(). */
 static uint32_t count_ready(fm_loader *loader) {
+    if (loader->ahead) return 0;
     if (loader->stage.calls) return fm_stage_n_ahead(&loader->stage);
     uint32_t n = 0;
     for (; n < loader->n_groups; n++) {
@@ -51,25 +53,49 @@ static void add_host_wait(fm_loader *loader, uint64_t now_ns) {
     loader->since_work = loader->work;
 }
 
-/* Locked. What the group's last sample passed. */
-static fm_timeline timeline_of(const fm_loader *loader, const fm_group *group) {
+fm_delivery fm_record_delivery(const fm_group *group) {
     const fm_task *const task = group->last;
-    fm_timeline line = {
+    return (fm_delivery){
+        .number = group->number,
+        .n_samples = group->n_samples,
+        .failed = group->n_rejected > 0,
         .submitted_ns = group->submitted_ns,
+        .slot_ns = group->slot_ns,
+        .ready_ns = fm_group_ready_ns(group),
+        .returned_ns = group->returned_ns,
+        .queued_ns = group->queued_ns,
+        .slot_work = group->slot_work,
+        .index = task->index,
+        .in_memory = task->data != NULL,
         .started_ns = task->data ? 0 : task->read.started_ns,
         .short_ns = task->data ? 0 : task->read.short_ns,
         .bytes_ns = task->data ? group->submitted_ns : task->read.done_ns,
-        .slot_ns = group->slot_ns,
         .claimed_ns = task->claimed_ns,
         .finished_ns = task->finished_ns, /* 0: it was rejected when it had its bytes */
-        .returned_ns = group->returned_ns,
-        .queued_ns = group->queued_ns,
+        .offered = task->offered,
+        .claimed = task->claimed,
         .own = task->own,
     };
-    const fm_work *since = line.slot_ns > line.bytes_ns ? &group->slot_work : &task->offered;
+}
+
+/* Locked. What the batch's last sample passed. */
+static fm_timeline timeline_of(const fm_loader *loader, const fm_delivery *delivery) {
+    fm_timeline line = {
+        .submitted_ns = delivery->submitted_ns,
+        .started_ns = delivery->started_ns,
+        .short_ns = delivery->short_ns,
+        .bytes_ns = delivery->bytes_ns,
+        .slot_ns = delivery->slot_ns,
+        .claimed_ns = delivery->claimed_ns,
+        .finished_ns = delivery->finished_ns,
+        .returned_ns = delivery->returned_ns,
+        .queued_ns = delivery->queued_ns,
+        .own = delivery->own,
+    };
+    const fm_work *since = line.slot_ns > line.bytes_ns ? &delivery->slot_work : &delivery->offered;
     if (line.short_ns || (loader->since_ns > line.bytes_ns && loader->since_ns > line.slot_ns))
         since = &loader->since_work;
-    if (line.claimed_ns > loader->since_ns) line.queued = fm_work_since(&task->claimed, since);
+    if (line.claimed_ns > loader->since_ns) line.queued = fm_work_since(&delivery->claimed, since);
     return line;
 }
 
@@ -80,20 +106,25 @@ static void add_blame(fm_blame *sum, const fm_blame *piece) {
 }
 
 /* Locked. The part of the step's wait before until_ns, in which there was no batch, and its causes;
- * without a group none is known. */
-static uint64_t add_data_wait(fm_loader *loader, const fm_group *group, uint64_t until_ns,
+ * without a delivery none is known. With `ahead` the caller's own work on the batch, which follows
+ * the native part, is Python's. */
+static uint64_t add_data_wait(fm_loader *loader, const fm_delivery *delivery, uint64_t until_ns,
                               fm_blame *blame) {
     const uint64_t throttled_before_ns = loader->throttled_ns;
     loader->throttled_ns = fm_throttle_ns(&loader->throttle);
     *blame = (fm_blame){0};
     if (until_ns <= loader->request_ns) return 0;
     const uint64_t wait_ns = until_ns - loader->request_ns;
-    if (group) {
-        fm_timeline line = timeline_of(loader, group);
+    if (delivery) {
+        uint64_t native_until_ns = until_ns;
+        if (loader->ahead && delivery->ready_ns < until_ns) native_until_ns = delivery->ready_ns;
+        fm_timeline line = timeline_of(loader, delivery);
         line.throttled_ns = loader->throttled_ns - throttled_before_ns;
         const uint64_t since_ns =
             loader->since_ns > line.submitted_ns ? loader->since_ns : line.submitted_ns;
-        *blame = fm_blame_wait(&line, since_ns, loader->request_ns, until_ns);
+        *blame = fm_blame_wait(&line, since_ns, loader->request_ns, native_until_ns);
+        blame->python_ns += until_ns - (native_until_ns > loader->request_ns ? native_until_ns
+                                                                             : loader->request_ns);
     } else {
         blame->unattributed_ns = wait_ns;
     }
@@ -102,9 +133,9 @@ static uint64_t add_data_wait(fm_loader *loader, const fm_group *group, uint64_t
     return wait_ns;
 }
 
-void fm_record_failed_wait(fm_loader *loader, const fm_group *group, uint64_t until_ns) {
+void fm_record_failed_wait(fm_loader *loader, const fm_delivery *delivery, uint64_t until_ns) {
     fm_blame blame;
-    add_data_wait(loader, group, until_ns, &blame);
+    add_data_wait(loader, delivery, until_ns, &blame);
     add_host_wait(loader, until_ns);
     loader->request_ns = 0;
 }
@@ -116,22 +147,31 @@ static void set_return(fm_loader *loader, fm_step *step) {
     step->overhead_ns = step->host_wait_ns - step->data_wait_ns;
 }
 
-void fm_record_step(fm_loader *loader, const fm_group *group) {
+void fm_record_taken(fm_loader *loader, const fm_delivery *delivery) {
+    if (delivery->failed) {
+        loader->sums.errors++;
+        return;
+    }
+    loader->sums.batches++;
+    loader->sums.samples += delivery->n_samples;
+}
+
+void fm_record_step(fm_loader *loader, const fm_delivery *delivery, uint64_t ready_ns) {
     const uint64_t n = loader->n_steps++;
     const uint32_t epoch = (uint32_t)loader->sums.epochs - 1;
     fm_step *const step = &loader->steps[n % FM_N_STEPS];
     *step = (fm_step){
         .step = n,
         .epoch = epoch,
-        .phase = n == 0               ? FM_PHASE_FIRST
-                 : group->number == 0 ? FM_PHASE_BOUNDARY
-                                      : FM_PHASE_STEADY,
+        .phase = n == 0                  ? FM_PHASE_FIRST
+                 : delivery->number == 0 ? FM_PHASE_BOUNDARY
+                                         : FM_PHASE_STEADY,
         .ready_batches = loader->request_ready,
-        .n_samples = group->n_samples,
+        .n_samples = delivery->n_samples,
         .request_ns = loader->request_ns,
-        .last_index = group->last->index,
+        .last_index = delivery->index,
     };
-    step->data_wait_ns = add_data_wait(loader, group, fm_group_ready_ns(group), &step->blame);
+    step->data_wait_ns = add_data_wait(loader, delivery, ready_ns, &step->blame);
     set_return(loader, step);
     loader->request_ns = 0;
 }
@@ -153,6 +193,36 @@ void fm_loader_step_return(fm_loader *loader) {
     if (!loader->request_ns && loader->last_return_ns == step->request_ns + step->host_wait_ns)
         set_return(loader, step);
     fm_ring_unlock(loader->ring);
+}
+
+int fm_loader_step_ready(fm_loader *loader, uint64_t number, uint64_t ready_ns, uint32_t n_ready,
+                         fm_error *error) {
+    const int status = fm_loader_check(loader, error);
+    if (status) return status;
+    fm_ring_lock(loader->ring);
+    const bool is_known = loader->ahead && number < loader->n_handed_out &&
+                          number + loader->n_deliveries >= loader->n_handed_out;
+    if (!is_known) {
+        const uint64_t n_handed_out = loader->n_handed_out;
+        fm_ring_unlock(loader->ring);
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "batch %llu was not handed out ahead, or too long ago (%llu were)",
+                            (unsigned long long)number, (unsigned long long)n_handed_out);
+    }
+    const fm_delivery *const delivery = &loader->deliveries[number % loader->n_deliveries];
+    /* A large batch may have been submitted in parts; its step is that of the last one. */
+    for (; loader->n_taken <= number; loader->n_taken++)
+        fm_record_taken(loader, &loader->deliveries[loader->n_taken % loader->n_deliveries]);
+    const uint64_t now_ns = fm_clock_ns();
+    fm_record_request(loader);
+    loader->request_ready = n_ready;
+    if (ready_ns > now_ns) ready_ns = now_ns;
+    if (delivery->failed)
+        fm_record_failed_wait(loader, delivery, now_ns);
+    else
+        fm_record_step(loader, delivery, ready_ns);
+    fm_ring_unlock(loader->ring);
+    return FM_OK;
 }
 
 /* ---- samples --------------------------------------------------------------------------------- */

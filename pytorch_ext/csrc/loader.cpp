@@ -151,10 +151,13 @@ PyObject *loader_start(PyObject *object, PyObject *args) {
     Loader *const self = as_loader(object);
     unsigned long long seed;
     unsigned int number;
-    if (!PyArg_ParseTuple(args, "KI", &seed, &number) || !check_open(self)) return nullptr;
+    int ahead = 0;
+    if (!PyArg_ParseTuple(args, "KI|p", &seed, &number, &ahead) || !check_open(self))
+        return nullptr;
     fm_epoch epoch{};
     epoch.seed = seed;
     epoch.number = number;
+    epoch.ahead = ahead != 0;
     fm_error error;
     int status;
     Py_BEGIN_ALLOW_THREADS status = fm_loader_start(self->handle, &epoch, &error);
@@ -256,6 +259,20 @@ PyObject *payload_of(Loader *self, fm_batch *batch) {
                                     : capsules_from_batch(batch, config->sections);
 }
 
+// (outcome, payload, samples), as _native.pyi describes it.
+PyObject *outcome_of(Loader *self, int status, fm_batch *batch, const fm_error &error) {
+    if (status == FM_OK) {
+        const unsigned int n = batch->n;
+        PyObject *const payload = payload_of(self, batch);
+        return payload ? Py_BuildValue("iNI", status, payload, n) : nullptr;
+    }
+    if (status > 0) return Py_BuildValue("iOI", status, Py_None, 0u);
+    if (!is_sample_error(status) || error.index < 0) return raise_error(self, error);
+    PyObject *const text =
+        PyUnicode_DecodeUTF8(error.message, Py_ssize_t(std::strlen(error.message)), "replace");
+    return text ? Py_BuildValue("iNI", status, text, 0u) : nullptr;
+}
+
 PyObject *loader_next(PyObject *object, PyObject *args) {
     Loader *const self = as_loader(object);
     long long timeout_ns;
@@ -265,16 +282,7 @@ PyObject *loader_next(PyObject *object, PyObject *args) {
     int status = FM_OK;
     if (!wait_for_next(self, timeout_ns, &batch, &error, &status)) return nullptr;
     keep_youngest(self, fm_loader_n_pending(self->handle));
-    if (status == FM_OK) {
-        const unsigned int n = batch.n;
-        PyObject *const payload = payload_of(self, &batch);
-        return payload ? Py_BuildValue("iNI", status, payload, n) : nullptr;
-    }
-    if (status > 0) return Py_BuildValue("iOI", status, Py_None, 0u);
-    if (!is_sample_error(status) || error.index < 0) return raise_error(self, error);
-    PyObject *const text =
-        PyUnicode_DecodeUTF8(error.message, Py_ssize_t(std::strlen(error.message)), "replace");
-    return text ? Py_BuildValue("iNI", status, text, 0u) : nullptr;
+    return outcome_of(self, status, &batch, error);
 }
 
 void *pointer_from(unsigned long long address) {
@@ -445,6 +453,36 @@ PyObject *loader_step_request(PyObject *object, PyObject *) {
     Py_RETURN_NONE;
 }
 
+PyObject *loader_step_ready(PyObject *object, PyObject *args) {
+    Loader *const self = as_loader(object);
+    unsigned long long number, ready_ns;
+    unsigned int n_ready;
+    if (!PyArg_ParseTuple(args, "KKI", &number, &ready_ns, &n_ready) || !check_open(self))
+        return nullptr;
+    fm_error error;
+    const int status = fm_loader_step_ready(self->handle, number, ready_ns, n_ready, &error);
+    return none_or_raise(self, status, error);
+}
+
+PyObject *loader_wake(PyObject *object, PyObject *) {
+    Loader *const self = as_loader(object);
+    if (!check_open(self)) return nullptr;
+    fm_loader_wake(self->handle);
+    Py_RETURN_NONE;
+}
+
+// With `ahead`: next() without a limit of time, on a thread that no signal comes to.
+PyObject *loader_next_ahead(PyObject *object, PyObject *) {
+    Loader *const self = as_loader(object);
+    if (!check_open(self)) return nullptr;
+    fm_batch batch;
+    fm_error error;
+    int status;
+    Py_BEGIN_ALLOW_THREADS status = fm_loader_next(self->handle, -1, &batch, &error);
+    Py_END_ALLOW_THREADS keep_youngest(self, fm_loader_n_pending(self->handle));
+    return outcome_of(self, status, &batch, error);
+}
+
 PyObject *loader_step_return(PyObject *object, PyObject *) {
     Loader *const self = as_loader(object);
     if (!check_open(self)) return nullptr;
@@ -504,6 +542,8 @@ PyObject *make_loader_type(PyObject *module) {
         {"finish", loader_finish, METH_NOARGS, "No more batches in this epoch."},
         {"stop", loader_stop, METH_NOARGS, "Stops the epoch."},
         {"next", loader_next, METH_VARARGS, "The next batch."},
+        {"next_ahead", loader_next_ahead, METH_NOARGS, "The same ahead of the consumer."},
+        {"wake", loader_wake, METH_NOARGS, "Has next_ahead() return."},
         {"offer", loader_offer, METH_VARARGS, "Offers device memory for a batch."},
         {"wait", loader_wait, METH_VARARGS, "A stream waits for the latest batch."},
         {"fallback", loader_fallback, METH_NOARGS, "The sample to finish."},
@@ -514,6 +554,8 @@ PyObject *make_loader_type(PyObject *module) {
         {"sample_records", loader_sample_records, METH_VARARGS, "Sample records."},
         {"slow_samples", loader_slow_samples, METH_NOARGS, "The slowest samples."},
         {"step_request", loader_step_request, METH_NOARGS, "Marks a step's request."},
+        {"step_ready", loader_step_ready, METH_VARARGS,
+         "Records a step ahead of which next() was."},
         {"step_return", loader_step_return, METH_NOARGS, "Marks a step's return."},
         {"close", loader_close, METH_NOARGS, "Ends all threads."},
         {nullptr, nullptr, 0, nullptr}};
@@ -521,8 +563,7 @@ PyObject *make_loader_type(PyObject *module) {
         {"slot_bytes", get_slot_bytes, nullptr, "bytes of a batch slot", nullptr},
         {"out_shape", get_out_shape, nullptr, "(channels, height, width)", nullptr},
         {"offsets", get_offsets, nullptr, "of the arrays' rows in a batch, in bytes", nullptr},
-        {"target_bytes", get_target_bytes, nullptr, "that an offer needs: images, labels",
-         nullptr},
+        {"target_bytes", get_target_bytes, nullptr, "that an offer needs: images, labels", nullptr},
         {"converts", get_converts, nullptr, "the device converts uint8 NHWC", nullptr},
         {"n_offered", get_n_offered, nullptr, "offers that no batch has taken", nullptr},
         {"pid", get_pid, nullptr, "the process that opened it", nullptr},

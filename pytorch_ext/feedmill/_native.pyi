@@ -130,8 +130,9 @@ class Loader:
         # next() has no payload. Not together with alloc. See fm_device_config.
         device: tuple[str, int, bool] | None = None,
     ) -> None: ...
-    def start(self, seed: int, epoch: int) -> None:
-        """Starts an epoch; stops a running one. seed: 64 bits, epoch: 32 bits."""
+    def start(self, seed: int, epoch: int, ahead: bool = False) -> None:
+        """Starts an epoch; stops a running one. seed: 64 bits, epoch: 32 bits. ahead: one thread
+        submits and calls next_ahead(), and another one, the consumer's, step_ready()."""
     def submit(
         self,
         indices: Sequence[int],
@@ -160,6 +161,11 @@ class Loader:
         None. END, AGAIN, FALLBACK: payload None. A negative outcome is a sample's error, payload
         its message; the batch is gone. Waits with the GIL released, in slices, so that signals get
         through; negative timeout: without limit."""
+    def next_ahead(self) -> tuple[int, Any, int]:
+        """As next() in an epoch with ``ahead``, without limit of time and without a look at
+        signals. Also waits for a batch to be submitted. AGAIN: wake() was called."""
+    def wake(self) -> None:
+        """Has the next_ahead() that waits, or else the one called next, return AGAIN."""
     def offer(
         self, images: int, image_bytes: int, labels: int, label_bytes: int, stream: int
     ) -> bool:
@@ -192,5 +198,8 @@ class Loader:
         """(path, one fm_sample_record) of the samples that took longest, the slowest first; the
         path is its last 255 bytes, "" for an image in memory."""
     def step_request(self) -> None: ...
+    def step_ready(self, number: int, ready_ns: int, n_ready: int) -> None:
+        """With ``ahead``: the step's consumer now gets batch ``number``, as next_ahead() counts
+        from 0, which was ready for him at ready_ns; n_ready were when he asked."""
     def step_return(self) -> None: ...
     def close(self) -> None: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -13,18 +14,27 @@ from feedmill.recognition.arrays import Rows
 from feedmill.recognition.samples import Item, NotNative, Source
 
 _INT64 = 1 << 63
+# No result: a collate_fn may return None.
+NOTHING = object()
 
 
 class Batch:
     """A batch on its way: pulled from the sampler, not yet delivered."""
 
     __slots__ = (
-        "error", "fail", "items", "labels", "n_parts", "n_submitted", "number", "occurrences",
-        "parts", "replaced", "skipped",
+        "data", "done", "error", "fail", "items", "labels", "last_part", "n_parts", "n_submitted",
+        "number", "occurrences", "owners", "parts", "ready_ns", "replaced", "skipped",
     )
 
     def __init__(self, number: int) -> None:
         self.number = number
+        # Ahead of its turn: set when the batch is finished, in whatever way.
+        self.done = threading.Event()
+        # The collate_fn's result, if it was called already; when; and the number of the batch's
+        # last part in the native loader's epoch, -1: it has none.
+        self.data: Any = NOTHING
+        self.ready_ns = 0
+        self.last_part = -1
         # The samples before the first index that the dataset does not take.
         self.items: Sequence[Item] = []
         # Raises what the dataset or torch raises behind those samples; None: nothing. It must not
@@ -38,7 +48,9 @@ class Batch:
         # A batch larger than the native loader's goes there in several parts.
         self.n_submitted = 0
         self.n_parts = 0
-        self.parts: list[torch.Tensor] = []
+        self.parts: list[Any] = []
+        # Of each part, what owns its memory, where an allocator gave it; and its samples.
+        self.owners: list[tuple[torch.Tensor, int]] = []
         # With a device: the targets of each part, there, as far as they are all ints.
         self.labels: list[torch.Tensor] = []
         # Of the submitted samples, where somebody counts them: uses of the index before.

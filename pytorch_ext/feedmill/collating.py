@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
-import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,29 +16,33 @@ from torch.utils.data._utils import pin_memory as torch_pin_memory
 from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data._utils.collate import default_collate, default_convert
 
+from feedmill.batches import Batch
+from feedmill.collate.proof import is_proved
+from feedmill.collate.samples import samples_of
+from feedmill.collate.stacking import ThreadCollate, is_plain
+from feedmill.collate.workers import CollateWorkers
 from feedmill.devices import as_device, pinned
+from feedmill.receiving import as_torch_raises
 from feedmill.recognition.formats import batch_laid_out
+from feedmill.recognition.plain import PlainPlan
 from feedmill.recognition.recognise import has_default_collate
+from feedmill.recognition.samples import Source
 
 # Of torch, random and numpy, which have one state for all threads.
 _generators = threading.RLock()
 
+# Where a collate_fn is called: on the thread that asks for the batch, or ahead of its turn.
+HERE = "here"
+AHEAD_IN_THREAD = "thread"
+AHEAD_IN_PROCESSES = "processes"
 
-def samples_of(images: torch.Tensor, as_image: bool) -> list[torch.Tensor]:
-    """The images of a batch, (3, height, width) each: their memory is the batch's, their storage
-    their own.
 
-    A plain view would take the whole batch along wherever its storage goes, to a file by
-    torch.save() for instance.
-    """
-    if images.dtype is torch.bfloat16:  # which numpy does not have
-        arrays = images.view(torch.int16).numpy()
-        samples = [torch.from_numpy(one).view(torch.bfloat16) for one in arrays]
-    else:
-        samples = [torch.from_numpy(one) for one in images.numpy()]
-    if as_image:
-        samples = list(map(sys.modules["torchvision.tv_tensors"].Image, samples))
-    return samples
+def collate_place(loader: Any) -> str:
+    """Where the native path calls a DataLoader's collate_fn. torch's own is called here, as it has
+    nothing to do with the images."""
+    if loader.num_workers == 0 or has_default_collate(loader):
+        return HERE
+    return AHEAD_IN_THREAD if is_proved(loader.collate_fn) else AHEAD_IN_PROCESSES
 
 
 class Collate:
@@ -48,6 +52,8 @@ class Collate:
         loader: the feedmill.DataLoader.
         iterator: its iterator, which knows base_seed and pin_memory.
         function: what is called; default None: the loader's collate_fn.
+        as_worker: a function of the script's own is called under the generators of the worker that
+            torch would have taken.
 
     Attributes:
         is_default: torch's own function: images need not be touched at all.
@@ -55,7 +61,9 @@ class Collate:
         memory_format: that of the batches; to be set at the start of each epoch.
     """
 
-    def __init__(self, loader: Any, iterator: Any, function: Any = None) -> None:
+    def __init__(
+        self, loader: Any, iterator: Any, function: Any = None, as_worker: bool = False
+    ) -> None:
         self.is_default = has_default_collate(loader)
         self._function = loader.collate_fn if function is None else function
         self.memory_format = loader.memory_format
@@ -67,7 +75,7 @@ class Collate:
         self._pins_for_device = self.is_default and as_device(loader.device) is not None
         self._device = iterator._pin_memory_device
         self._workers: list[_Worker] = []
-        if not self.is_default:
+        if as_worker and not self.is_default:
             self._workers = [
                 _Worker(number, loader, iterator._base_seed) for number in range(loader.num_workers)
             ]
@@ -112,6 +120,44 @@ class Collate:
         if not labels:
             rest = [torch_pin_memory.pin_memory(one, self._device) for one in rest]
         return [data[0] if is_pinned else self._pinned(data[0]), *rest]
+
+    def batch(self, batch: Batch, source: Source) -> Any:
+        """What the caller gets of a batch that is complete."""
+        plan: Any = source.plan
+        if source.arrays is not None:
+            return self.arrays(batch, plan.as_image)
+        images = batch.images()
+        if isinstance(plan, PlainPlan):
+            images = [plan.values_of(one) for one in images]
+        return self(
+            images, batch.targets(), batch.number, plan.as_image,
+            is_pinned=not batch.skipped,
+            labels=() if batch.skipped or batch.replaced else batch.labels,
+        )
+
+    def in_thread(self) -> Callable[[Sequence[torch.Tensor], Sequence[Any], bool], Any]:
+        """What makes the same of images and targets on another thread. The function is proved."""
+        call = ThreadCollate(self._function, self._auto_collation)
+        counters, memory_format = self._counters, self.memory_format
+        pins = self._pins and not self.on_device
+        pin_device = torch.cuda.current_device() if pins and torch.cuda.is_available() else None
+
+        def collate(parts: Sequence[torch.Tensor], targets: Sequence[Any], as_image: bool) -> Any:
+            begin_ns = time.monotonic_ns()
+            images = _joined(parts) if targets else torch.empty(0)
+            if len(parts) != 1:
+                images = batch_laid_out(images, memory_format)
+            del parts
+            data = batch_laid_out(call(images, targets, as_image), memory_format)
+            if pins:
+                with contextlib.nullcontext() if pin_device is None else (
+                    torch.cuda.device(pin_device)
+                ):
+                    data = torch_pin_memory.pin_memory(data, self._device)
+            counters.collate_ahead_ns += time.monotonic_ns() - begin_ns
+            return data
+
+        return collate
 
     def of_samples(self, samples: Sequence[Any], number: int) -> Any:
         """What the caller gets of samples that are complete already.
@@ -165,6 +211,86 @@ class Collate:
             return self._function(data)
         with self._workers[number % len(self._workers)].entered():
             return self._function(data)
+
+
+class Finisher:
+    """Finishes native batches ahead of their turn, on the thread that receives them.
+
+    Args:
+        collate: of the iterator; its collate_fn is the script's own.
+        workers: processes that call it; None: it is proved, and called here.
+        source: of the samples.
+        num_workers: the DataLoader's.
+        handle: the native loader.
+    """
+
+    def __init__(
+        self,
+        collate: Collate,
+        workers: CollateWorkers | None,
+        source: Source,
+        num_workers: int,
+        handle: Any,
+    ) -> None:
+        self._collate = collate
+        self._workers = workers
+        self._source = source
+        self._num_workers = num_workers
+        # Of arrays, images are the first.
+        self._offset = 0 if source.arrays is None else handle.offsets[0]
+        self._in_thread = None if workers is not None else collate.in_thread()
+
+    def finish(self, batch: Batch) -> None:
+        """Calls the collate_fn, or has a worker call it. Does not raise."""
+        if self._workers is not None:
+            self._send(self._workers, batch)
+        elif batch.error is None:
+            self._call(batch)
+        batch.ready_ns = time.monotonic_ns()
+        batch.done.set()
+
+    def _call(self, batch: Batch) -> None:
+        images, targets = self._images_and_targets(batch)
+        if not all(map(is_plain, targets)):
+            return  # what the function does with these is not proved: it is called at their turn
+        batch.parts = []
+        batch.owners = []
+        try:
+            assert self._in_thread is not None
+            plan: Any = self._source.plan
+            batch.data = self._in_thread(images, targets, plan.as_image)
+        except Exception as error:
+            batch.error = as_torch_raises(error, batch, self._num_workers)
+
+    def _send(self, workers: CollateWorkers, batch: Batch) -> None:
+        owners, batch.owners = batch.owners, []
+        try:
+            if batch.error is not None:
+                workers.send(batch.number, None, None, ())
+                return
+            _, targets = self._images_and_targets(batch)
+            batch.parts = []
+            kept = None
+            if batch.skipped:
+                kept = [i for i in range(len(batch.items)) if i not in batch.skipped]
+            parts = [(owner, self._offset, n) for owner, n in owners]
+            workers.send(batch.number, parts, kept, targets)
+        except OSError:
+            pass  # the worker has ended, which torch's iterator reports
+        except Exception as error:  # a target can't be pickled
+            error.args = (f"{error} (targets of native samples are sent to the process that calls "
+                          "collate_fn; native='off' makes the samples there)",)
+            batch.error = as_torch_raises(error, batch, self._num_workers)
+            with contextlib.suppress(OSError):
+                workers.send(batch.number, None, None, ())
+
+    def _images_and_targets(self, batch: Batch) -> tuple[list[torch.Tensor], list[Any]]:
+        if self._source.arrays is None:
+            return batch.images(), batch.targets()
+        if not batch.parts:
+            return [], []
+        images, labels = zip(*batch.parts)
+        return list(images), [target for part in labels for target in part.tolist()]
 
 
 def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:

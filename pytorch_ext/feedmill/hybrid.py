@@ -203,7 +203,7 @@ class HybridDataLoaderIter(_BaseDataLoaderIter):
     def _begin(self, loader: Any, source: Source) -> None:
         self._source = source
         function = formatting_collate(loader, self._is_default)
-        self._collate = Collate(loader, self, function)
+        self._collate = Collate(loader, self, function, as_worker=True)
         self._device = device_of(loader)
         inside = loader._feedmill
         self._counters, self._hybrid = inside.torch_counters, inside.python_counters

@@ -17,24 +17,27 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch._utils import ExceptionWrapper
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from feedmill._ops import native
-from feedmill.batches import Batch, labels_of, resolve, submit_items
-from feedmill.by_hand import as_pixels, draws_from, name_sample, replay, write_sample
-from feedmill.collating import Collate
+from feedmill.batches import NOTHING, Batch, resolve
+from feedmill.collate.ahead import Ahead
+from feedmill.collate.workers import CollateWorkers, WorkersError
+from feedmill.collating import AHEAD_IN_PROCESSES, HERE, Collate, Finisher, collate_place
 from feedmill.configs import MAX_BATCH_SIZE, Config, allocate_pinned, torch_depth
 from feedmill.devices import Stage, check_not_capturing, device_of, to_device
 from feedmill.handles import Handles
 from feedmill.log.ranges import waiting
 from feedmill.on_error import StandIns
-from feedmill.recognition.formats import as_planned
-from feedmill.recognition.plain import PlainPlan
-from feedmill.recognition.samples import Item, Source
+from feedmill.receiving import Receiver, as_torch_raises, unwrapped
+from feedmill.recognition.samples import Source
 from feedmill.recognition.sampling import largest_batch, look_ahead_rule, never
-from feedmill.tensors import tensors_of
-from feedmill.verify import VerificationError, Verifier
+from feedmill.tensors import layout_of
+from feedmill.verify import Verifier
+
+
+# How often a consumer that waits looks whether the thread that collates is still there.
+_WATCH_SECONDS = 5.0
 
 
 class NativeDataLoaderIter(_BaseDataLoaderIter):
@@ -58,6 +61,8 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
     """
 
     _handle: Any = None
+    _ahead: Ahead | None = None
+    _workers_ahead: CollateWorkers | None = None
 
     def __init__(
         self,
@@ -66,6 +71,9 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         config: Config,
         goes_on: Callable[[Any], tuple[Source, Config] | None],
     ) -> None:
+        # Worker processes get the seed that torch draws now from the same generator.
+        generator = torch.default_generator if loader.generator is None else loader.generator
+        generator_state = generator.get_state()
         super().__init__(loader)
         if self._num_workers == 0 and self._timeout != 0:
             raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
@@ -81,6 +89,11 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         self._handles: Handles = loader._feedmill.handles
         self._goes_on = goes_on
         self._collate = Collate(loader, self)
+        self._place = collate_place(loader)
+        if self._place == AHEAD_IN_PROCESSES:
+            self._workers_ahead = CollateWorkers(
+                loader, generator_state, self._pin_memory, loader._feedmill.shared_blocks
+            )
         self._n_epochs = 0
         # As torch's iterator, this one keeps to the loader's numbers of now.
         self._torch_depth = torch_depth(loader)
@@ -124,14 +137,12 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
             self._verifier = Verifier(inside, source, epoch)
         self._waiting: deque[Batch] = deque()
         self._arrived: Batch | None = None  # complete, but not yet with the caller
-        self._unsubmitted: deque[Batch] = deque()  # the part of it that did not fit in yet
+        self._receiver: Receiver | None = None
         self._n_pulled = 0
         self._exhausted = False
         self._pull_error: Exception | None = None
-        self._pending_fallback = False
         self._interrupted = False
-        # Set around native calls whose outcome would be unknown if a Ctrl-C came right after them.
-        self._unsure = False
+        self._unsure = False  # set while the native loader's epoch is started
         # (number, indices) of a batch from when the sampler gave it until it is in line. Both ends
         # are single steps of the interpreter, so that no Ctrl-C comes in between. As torch, this
         # asks the sampler's iterator for nothing but its next(), even behind its end.
@@ -143,18 +154,28 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         # What a collate_fn makes of the images is pinned afterwards, as torch does it. What the
         # native loader copies to the device by itself comes from its own pinned memory.
         self._collate.on_device = config.device is not None
-        pins = self._pin_memory or self._device is not None
-        if not self._collate.is_default or self._collate.on_device:
-            pins = False
-        self._config = replace(config, alloc=allocate_pinned if pins else None)
+        self._config = replace(config, alloc=self._allocator(loader))
         self._may_split = loader.native == "auto"
         self._stand_ins = StandIns(loader, source, epoch.key, epoch.word)
         self._sample_errors = inside.sample_errors
         self._size_known = largest_batch(self._index_sampler, self._auto_collation) is not None
+        if self._workers_ahead is not None:
+            self._workers_ahead.begin_epoch()
         if self._size_known:
             self._open()
         if self._num_workers > 0:
             self._pull_and_submit(self._torch_depth, self._torch_depth)
+
+    def _allocator(self, loader: Any) -> Any:
+        """What allocates the memory of the native loader's batches; None: that does it itself."""
+        if self._collate.on_device:
+            return None
+        if self._place == AHEAD_IN_PROCESSES:
+            return loader._feedmill.shared_blocks.allocate
+        if self._pin_memory or (self._device is not None and self._collate.is_default):
+            return allocate_pinned if self._collate.is_default or self._place != HERE else None
+        # Batches that are collated ahead are held beside those that the native loader lends.
+        return None if self._place == HERE else loader._feedmill.blocks.allocate
 
     # ---- the native loader -----------------------------------------------------------------------
 
@@ -177,23 +198,56 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
             config = replace(config, batch_size=config.batch_size // 2)
 
     def _start(self) -> None:
-        self._handle.start(self._key, self._epoch_word)
+        """Begins the native loader's epoch; what an earlier one has not delivered is dropped."""
+        is_ahead = self._place != HERE
+        self._handle.start(self._key, self._epoch_word, is_ahead)
         self._forget_offers()
         if self._config.device is not None:
             self._stage = Stage(self._handle, self._device)
         if self._verifier is not None:
             self._verifier.forget_uses()
-        self._n_received = 0
-        self._n_before = self._n_finished()
+        if not is_ahead:
+            self._receiver = self._make_receiver()
+            return
+        if self._workers_ahead is not None:
+            layout = layout_of(self._source.plan, self._handle.out_shape)
+            self._workers_ahead.set_layout(layout)
+        finisher = Finisher(
+            self._collate, self._workers_ahead, self._source, self._num_workers, self._handle
+        )
+        handles, handle = self._handles, self._handle
+        self._ahead = Ahead(
+            self._make_receiver, finisher.finish, lambda: handles.release(handle)
+        )
 
-    def _n_finished(self) -> int:
-        counters = self._handle.stats()
-        return counters["batches"] + counters["errors"]
+    def _make_receiver(self, on_wake: Callable[[], None] | None = None) -> Receiver:
+        return Receiver(
+            self._handle,
+            self._config,
+            self._source,
+            key=self._key,
+            epoch_word=self._epoch_word,
+            num_workers=self._num_workers,
+            timeout=self._timeout,
+            stand_ins=self._stand_ins,
+            sample_errors=self._sample_errors,
+            verifier=self._verifier,
+            stage=self._stage,
+            gpu=self._gpu,
+            on_wake=on_wake,
+        )
 
     def _give_back(self) -> None:
         handle, self._handle = self._handle, None
-        if handle is not None:
+        ahead, self._ahead = self._ahead, None
+        self._receiver = None
+        if ahead is not None:
+            # Its thread gives the native loader back. Only one thread may send to the workers.
+            if ahead.stop() and self._workers_ahead is not None:
+                self._workers_ahead.end_epoch()
+        elif handle is not None:
             self._handles.release(handle)
+        if handle is not None:
             self._forget_offers()
 
     def _forget_offers(self) -> None:
@@ -205,6 +259,8 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
     def __del__(self) -> None:
         try:
             self._give_back()
+            if self._workers_ahead is not None:
+                self._workers_ahead.close()
         except Exception:  # the interpreter is going down: nothing is left to do it with
             pass
 
@@ -225,11 +281,10 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
                     self._pulled.extend(itertools.islice(self._numbered_sampler, 1))
                 if self._pulled:
                     batch = self._batch_of(*self._pulled[0])
-                    self._unsubmitted.append(batch)
                     self._waiting.append(batch)
                     self._note_pulled()
                     if self._handle is not None:
-                        self._submit()
+                        self._submit(batch)
                 else:
                     self._exhausted = True
                 self._n_owed -= 1
@@ -246,7 +301,8 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
                 self._config, batch_size=min(max(longest, 1), MAX_BATCH_SIZE)
             )
             self._open()
-            self._submit()
+            for batch in self._waiting:
+                self._submit(batch)
 
     def _note_pulled(self) -> None:
         """The batch that was pulled is in line, if it is."""
@@ -271,25 +327,13 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         resolve(batch, self._source, self._dataset, indices, self._auto_collation)
         return batch
 
-    def _submit(self) -> None:
-        """Hands over what the native loader takes, oldest batch first."""
-        capacity = self._config.batch_size
-        while self._unsubmitted:
-            batch = self._unsubmitted[0]
-            while batch.n_submitted < len(batch.items):
-                items = batch.items[batch.n_submitted : batch.n_submitted + capacity]
-                self._unsure = True
-                labels = labels_of(items) if self._takes_labels else None
-                taken = submit_items(self._handle, items, self._source.gives_bytes, labels)
-                if taken:
-                    batch.n_submitted += len(items)
-                    batch.n_parts += 1
-                    if self._verifier is not None:
-                        self._verifier.count_uses(batch, items)
-                self._unsure = False
-                if not taken:
-                    return
-            self._unsubmitted.popleft()
+    def _submit(self, batch: Batch) -> None:
+        """Gives a batch to whoever submits it to the native loader."""
+        if self._ahead is not None:
+            self._ahead.put(batch)
+        elif self._receiver is not None:
+            self._receiver.unsubmitted.append(batch)
+            self._receiver.submit()
 
     # ---- batches coming out ----------------------------------------------------------------------
 
@@ -298,8 +342,7 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
             try:
                 check_not_capturing(self._device)
                 self._mark = self._gpu.request(time.monotonic_ns(), self._device)
-                if self._handle is not None:
-                    self._handle.step_request()
+                self._begin_step()
                 if self._interrupted:
                     self._recover()
                 data = self._next_batch()
@@ -318,6 +361,12 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
                 self._interrupted = True
                 raise
 
+    def _begin_step(self) -> None:
+        if self._handle is not None:
+            self._handle.step_request()
+        if self._receiver is not None:
+            self._receiver.mark = self._mark
+
     def _on_device(self, data: Any) -> Any:
         """The batch with everything in it on the device."""
         if self._stage is None:
@@ -334,24 +383,15 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         batch = self._arrived
         assert batch is not None
         if batch.error is None:
+            if batch.data is not NOTHING:
+                return batch.data
             try:
-                if self._verifier is not None:
-                    self._verifier.verify(self._handle, batch)
-                if self._source.arrays is not None:
-                    return self._collate.arrays(batch, self._plan.as_image)
-                images = batch.images()
-                if isinstance(self._plan, PlainPlan):
-                    images = [self._plan.values_of(one) for one in images]
-                return self._collate(
-                    images, batch.targets(), batch.number, self._plan.as_image,
-                    is_pinned=not batch.skipped,
-                    labels=() if batch.skipped or batch.replaced else batch.labels,
-                )
+                return self._collate.batch(batch, self._source)
             except Exception as error:
-                batch.error = self._as_torch_raises(error, batch)
+                batch.error = as_torch_raises(error, batch, self._num_workers)
         error, batch.error = batch.error, None
         try:
-            raise _unwrapped(error)
+            raise unwrapped(error)
         finally:
             # The traceback holds this frame: with the error in it, both, and the iterator with
             # its threads, would stay until the garbage collector runs.
@@ -363,7 +403,7 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
             was_open = self._handle is not None
             self._pull_and_submit(1, int(not self._waiting and self._n_owed <= 0))
             if not was_open and self._handle is not None:
-                self._handle.step_request()
+                self._begin_step()
         if not self._waiting:
             self._end()
         self._receive(self._waiting[0])  # where this raises, it stays for the following call
@@ -371,12 +411,59 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         self._waiting.popleft()
         if self._arrived.number == 0 and self._arrived.error is None:
             self._counters.iter_ns += self._iter_ns
-        self._submit()
+        if self._receiver is not None:
+            self._receiver.submit()
         # torch's workers get the next batch when one has arrived; in process it comes later.
         if self._num_workers > 0:
             self._pull_and_submit(self._torch_depth, 1)
         else:
             self._pull_and_submit(0, 0)
+
+    def _receive(self, batch: Batch) -> None:
+        """Waits for a batch to be complete, or for its error."""
+        if self._receiver is not None:
+            self._receiver.receive(batch)
+            return
+        request_ns = time.monotonic_ns()
+        n_ready = sum(one.done.is_set() for one in self._waiting)
+        if self._workers_ahead is not None:
+            n_ready = self._receive_from_workers(self._workers_ahead, batch, request_ns)
+        else:
+            self._await(batch)
+        if batch.last_part >= 0:
+            self._handle.step_ready(batch.last_part, batch.ready_ns, n_ready)
+
+    def _receive_from_workers(
+        self, workers: CollateWorkers, batch: Batch, request_ns: int
+    ) -> int:
+        """Returns how many batches were ready at the request, as far as that is known."""
+        try:
+            collated = waiting(workers.receive, batch.number)
+        except WorkersError as error:
+            raise RuntimeError(*error.args) from None
+        except Exception as error:
+            batch.error, batch.ready_ns = error.with_traceback(None), time.monotonic_ns()
+            return 0
+        batch.ready_ns = collated.end_ns
+        if batch.error is None:
+            batch.data = collated.data
+            self._counters.collate_ahead_ns += collated.end_ns - collated.begin_ns
+        return int(collated.end_ns <= request_ns)
+
+    def _await(self, batch: Batch) -> None:
+        """Waits for the thread that collates."""
+        timeout = self._timeout if self._timeout > 0 else None
+        while not batch.done.is_set():
+            n_before = self._handle.stats()["native_samples"] if timeout else 0
+            if waiting(batch.done.wait, timeout or _WATCH_SECONDS):
+                return
+            if self._ahead is None or not self._ahead.is_alive:
+                raise RuntimeError("the thread that collates has ended; please report this")
+            # As of torch's clock: see Receiver.
+            if timeout and self._handle.stats()["native_samples"] - n_before < (
+                self._config.batch_size
+            ):
+                raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
 
     def _end(self) -> None:
         error, self._pull_error = self._pull_error, None
@@ -386,121 +473,6 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         if error is not None:
             raise error
         raise StopIteration
-
-    def _receive(self, batch: Batch) -> None:
-        """Waits for all parts of a batch, or for its error."""
-        while True:
-            if len(batch.parts) < batch.n_parts:
-                part = self._receive_part(batch)
-                self._n_received += 1
-                batch.parts.append(part)
-            elif batch.error is not None and batch.n_submitted < len(batch.items):
-                batch.n_submitted = len(batch.items)  # the rest is not needed
-            elif batch.n_submitted < len(batch.items):
-                self._submit()
-            else:
-                break
-        if batch.error is None and batch.fail is not None:
-            batch.error = self._failure_of(batch)
-
-    def _receive_part(self, batch: Batch) -> Any:
-        """The images, or of arrays the tensors, of the native batch whose turn it is; None:
-        batch.error is set."""
-        while True:
-            if not self._pending_fallback:
-                outcome, payload, n = self._wait()
-                if outcome == native.OK:
-                    if self._stage is not None:
-                        payload = self._taken(batch, n)
-                    return tensors_of(payload, n, self._config, self._handle)
-                if outcome != native.FALLBACK:
-                    if batch.error is None:
-                        batch.error = self._as_torch_raises(RuntimeError(payload), batch)
-                    return None
-                self._pending_fallback = True
-            if batch.error is None:
-                batch.error = self._finish_sample(batch)
-            self._pending_fallback = False
-            self._handle.fallback_done(batch.error is None)
-
-    def _taken(self, batch: Batch, n: int) -> torch.Tensor:
-        """What the native loader has copied to the device, as bytes; it is part of the batch."""
-        assert self._stage is not None
-        self._gpu.ready(self._mark)
-        images, labels = self._stage.take()
-        if self._takes_labels and labels_of(batch.items) is not None:
-            batch.labels.append(labels[:n])
-        return images
-
-    @property
-    def _takes_labels(self) -> bool:
-        return self._config.device is not None and self._source.arrays is None
-
-    def _wait(self) -> tuple[int, Any, int]:
-        timeout_ns = int(self._timeout * 1e9) if self._timeout > 0 else -1
-        while True:
-            if self._stage is not None:
-                self._stage.offer()
-            n_before = self._n_samples_finished() if timeout_ns > 0 else 0
-            outcome = waiting(self._handle.next, timeout_ns)
-            if outcome[0] == native.END or (outcome[0] == native.AGAIN and timeout_ns < 0):
-                raise RuntimeError("feedmill lost a batch; please report this")
-            if outcome[0] != native.AGAIN:
-                return outcome
-            # torch's clock starts anew when a batch arrives, of whichever worker. Batches do not
-            # arrive here before their turn, but are finished one sample after the other.
-            if self._n_samples_finished() - n_before < self._config.batch_size:
-                raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
-
-    def _n_samples_finished(self) -> int:
-        return self._handle.stats()["native_samples"]
-
-    def _finish_sample(self, batch: Batch) -> Any:
-        """Has Pillow finish the sample that the native decoder does not take: None, or the error.
-
-        No frame on the way here keeps the error in a variable, see _next_batch().
-        """
-        _, occurrence, position, _, _, out, _ = self._handle.fallback()
-        # The position is that in the part of the batch that the native loader has.
-        place = len(batch.parts) * self._config.batch_size + position
-        item = batch.items[place]
-        try:
-            self._write_by_hand(item, occurrence, out)
-        except Exception as error:
-            cause = f"{type(error).__name__}: {error}"
-            outcome = self._stand_ins.put(batch, place, occurrence, out, self._write_by_hand)
-            self._sample_errors.add(item, cause, outcome or "raised")
-            if outcome:
-                return None
-            name_sample(error, item, self._stand_ins.note())
-            return self._as_torch_raises(error, batch)
-        return None
-
-    def _write_by_hand(self, item: Item, occurrence: int, out: memoryview) -> None:
-        """Makes a sample with the user's own objects, at its place in the batch."""
-        draws_of = draws_from(self._handle, self._key, self._epoch_word, item.position, occurrence)
-        image, plan = as_planned(replay(item, draws_of), self._plan), self._plan
-        if self._config.device is not None and self._handle.converts:
-            image = as_pixels(image, plan)
-            plan = replace(plan, dtype="uint8", layout="nhwc", value_table=None)
-        write_sample(image, out, self._handle.out_shape, plan)
-
-    def _failure_of(self, batch: Batch) -> Any:
-        """What torch raises for the index behind the batch's good samples."""
-        try:
-            batch.fail()
-        except Exception as error:
-            return self._as_torch_raises(error, batch)
-        raise AssertionError("a batch that must fail did not")
-
-    def _as_torch_raises(self, error: Exception, batch: Batch) -> Any:
-        if self._num_workers == 0 or isinstance(error, VerificationError):
-            return error
-        worker = batch.number % self._num_workers
-        return ExceptionWrapper(
-            (type(error), error, error.__traceback__),
-            where=f"in DataLoader worker process {worker}",
-        )
 
     # ---- after Ctrl-C ----------------------------------------------------------------------------
 
@@ -512,36 +484,17 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         anew.
         """
         self._note_pulled()
-        if self._handle is not None:
-            if self._arrived is not None and self._waiting and self._waiting[0] is self._arrived:
-                self._waiting.popleft()
-            is_lost = self._stage is not None and not self._stage.is_consistent
-            if self._unsure or is_lost or self._n_finished() - self._n_before != self._n_received:
+        if self._arrived is not None and self._waiting and self._waiting[0] is self._arrived:
+            self._waiting.popleft()
+        if self._ahead is not None:
+            for batch in self._waiting:
+                self._ahead.put(batch)  # one that is there already is ignored
+        elif self._handle is not None:
+            if self._unsure or self._receiver is None or self._receiver.is_lost:
                 self._unsure = True  # until all of this is done
                 self._start()
                 for batch in self._waiting:
                     batch.forget_submission()
-            self._pending_fallback = self._is_fallback_pending()
-        self._unsubmitted = deque(
-            batch for batch in self._waiting if batch.n_submitted < len(batch.items)
-        )
+            if self._receiver is not None:
+                self._receiver.recover(self._waiting)
         self._unsure = self._interrupted = False
-        if self._handle is not None:
-            self._submit()
-
-    def _is_fallback_pending(self) -> bool:
-        try:
-            self._handle.fallback()
-        except RuntimeError:
-            return False
-        return True
-
-
-def _unwrapped(error: Any) -> Exception:
-    """What torch's wrapper raises, without the frames in which it holds its own exception."""
-    if isinstance(error, ExceptionWrapper):
-        try:
-            error.reraise()
-        except Exception as raised:
-            return raised.with_traceback(None)
-    return error

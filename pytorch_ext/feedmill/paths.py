@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from feedmill import on_error
 from feedmill._ops import native
 from feedmill.caching import KeptCache
+from feedmill.collate.blocks import BlockPool
+from feedmill.collating import AHEAD_IN_PROCESSES, AHEAD_IN_THREAD, HERE, collate_place
 from feedmill.configs import Config, native_config
 from feedmill.counting.accounts import StepCounters
 from feedmill.counting.sample_errors import SampleErrors
@@ -52,6 +54,8 @@ class Inside:
         path, reasons: of the latest iter(), as in Stats.
         fitting: the latest configuration that the memory budget allowed.
         cache: of encoded files, for all native loaders.
+        blocks, shared_blocks: memory of batches that are collated ahead of their turn, in a thread
+            and in worker processes.
         sample_errors: samples that could not be loaded.
         iter_began_ns: when the latest iter() was called.
         before_epoch: the native loaders' counters before the latest native epoch.
@@ -70,6 +74,7 @@ class Inside:
         self.reasons: tuple[str, ...] = ()
         self.fitting: Config | None = None
         self.cache = KeptCache()
+        self.blocks, self.shared_blocks = BlockPool(shared=False), BlockPool(shared=True)
         self.sample_errors = SampleErrors()
         self.iter_began_ns = 0
         self.before_epoch: dict[str, Any] = {}
@@ -373,13 +378,22 @@ def around(loader: Any, stats: Stats) -> Around:
     return replace(now, crowded=crowded, pool=pool, looks_ahead=not waits_for_next)
 
 
+_COLLATE_NOTES = {
+    HERE: "collate_fn is called on the thread that asks for the batch, as num_workers is 0",
+    AHEAD_IN_THREAD: "collate_fn is called ahead of the batch's turn, in a thread of this process: "
+    "its code draws no random number and uses no global state",
+    AHEAD_IN_PROCESSES: "collate_fn is called ahead of the batch's turn, in {} worker processes "
+    "that get the native samples through shared memory",
+}
+
+
 def _notes(loader: Any) -> list[str]:
     """What differs from torch's path without changing a batch."""
     notes = []
     if loader.native == "verify":
         notes.append("every sample is made a second time by the dataset itself, and compared")
     if not has_default_collate(loader):
-        notes.append("collate_fn runs on the thread that asks for the batch, in this process")
+        notes.append(_COLLATE_NOTES[collate_place(loader)].format(loader.num_workers))
     if loader.worker_init_fn is not None and loader.num_workers > 0:
         ignored = loader.worker_init == "ignore"
         how = "not called, as asked" if ignored else "called for a collate_fn only"

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from feedmill.collate.samples import Layout, images_of
 from feedmill.configs import Config
 from feedmill.recognition.formats import TORCH_DTYPES
 
@@ -26,17 +27,12 @@ def tensors_of(payload: Any, n: int, config: Config, handle: Any) -> Any:
         return _arrays_of(payload, n, config, handle)
     if is_capsule:
         return torch.from_dlpack(payload)
-    return _images_of(payload, n, config.plan, handle.out_shape)
+    return images_of(payload, n, layout_of(config.plan, handle.out_shape))
 
 
-def _images_of(data: torch.Tensor, n: int, plan: Any, shape: tuple[int, int, int]) -> torch.Tensor:
-    """Images (n, channels, height, width) from the first bytes of ``data``."""
-    dtype = TORCH_DTYPES[plan.dtype]
-    channels, height, width = shape
-    values = data[: n * channels * height * width * dtype.itemsize].view(dtype)
-    if plan.layout == "nhwc":
-        return values.view(n, height, width, channels).permute(0, 3, 1, 2)
-    return values.view(n, channels, height, width)
+def layout_of(plan: Any, shape: tuple[int, int, int]) -> Layout:
+    """How images of a plan lie in a batch."""
+    return Layout(plan.dtype, plan.layout, shape, plan.as_image)
 
 
 def _arrays_of(data: torch.Tensor, n: int, config: Config, handle: Any) -> list[torch.Tensor]:
@@ -44,7 +40,7 @@ def _arrays_of(data: torch.Tensor, n: int, config: Config, handle: Any) -> list[
     arrays, tensors = config.arrays, []
     for number, offset in enumerate(handle.offsets):
         if number == 0 and arrays.image is not None:
-            tensors.append(_images_of(data[offset:], n, config.plan, handle.out_shape))
+            tensors.append(images_of(data[offset:], n, layout_of(config.plan, handle.out_shape)))
             continue
         dtype, shape = arrays.dtypes[number], arrays.specs[number].shape
         n_bytes = n * math.prod(shape) * dtype.itemsize

@@ -12,7 +12,7 @@ import torch
 
 from feedmill.batches import Batch
 from feedmill.by_hand import Draw, DrawsOf, check_regular, draws_from, each_step, run_steps
-from feedmill.collating import samples_of
+from feedmill.collate.samples import samples_of
 from feedmill.diagnostics import run_one
 from feedmill.epochs import Epoch
 from feedmill.recognition.formats import INTEGERS, as_planned

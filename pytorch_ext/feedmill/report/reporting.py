@@ -57,6 +57,9 @@ def _table(stats: Stats) -> list[tuple[str, str]]:
         rows.append(("start", _start(stats)))
     if stats.collate_ns:
         rows.append(("collate", f"{stats.collate_ns / 1e9:.3f} s in collate_fn, in the step's way"))
+    if stats.collate_ahead_ns:
+        text = f"{stats.collate_ahead_ns / 1e9:.3f} s in collate_fn, ahead of the batch's turn"
+        rows.append(("collate", text))
     if stats.verified_samples:
         rows.append(("verified", f"{stats.verified_samples:,} samples, all the same"))
     if stats.errors:

@@ -113,6 +113,8 @@ class Stats:
         fallback_ns: time spent in Pillow for `fallback_samples`, all of it in the consumer's way.
         collate_ns: time in a collate_fn of the script's own on native batches, on the consumer's
             thread. High: it is worth making faster, or doing on the GPU.
+        collate_ahead_ns: the same with num_workers > 0: ahead of the batch's turn, in a thread or
+            in worker processes. What a step still waits for it is part of wait_python_ns.
         verified_samples: samples that native="verify" found to be the same.
         hybrid_batches, hybrid_samples: of native="hybrid", which are no native ones.
         hybrid_decode_ns, hybrid_transform_ns: time that its threads passed in reading and decoding,
@@ -224,6 +226,7 @@ class Stats:
     worker_idle_ns: int = 0
     fallback_ns: int = 0
     collate_ns: int = 0
+    collate_ahead_ns: int = 0
     verified_samples: int = 0
     hybrid_batches: int = 0
     hybrid_samples: int = 0
@@ -490,6 +493,7 @@ class PythonCounters:
     """What is counted on the consumer's thread, beside the native loaders' own counters."""
 
     collate_ns: int = 0
+    collate_ahead_ns: int = 0
     verified_samples: int = 0
     hybrid_batches: int = 0
     hybrid_samples: int = 0

@@ -1,0 +1,293 @@
+"""What runs in the worker processes that call a collate_fn: torch's own workers, whose samples come
+from the native loader of the main process."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.multiprocessing import reductions as torch_reductions
+from torch.utils.data import get_worker_info
+
+from feedmill.collate.samples import Layout, array_of, images_of, samples_of
+from feedmill.recognition.formats import batch_laid_out
+
+# How often a worker that waits looks whether the main process still exists, which closes its end of
+# the connection, but may have forked other processes that hold it open.
+_WATCH_SECONDS = 5.0
+
+
+class Part(NamedTuple):
+    """A native batch, or a part of one that was too large.
+
+    Attributes:
+        block: number of the memory block in which it lies.
+        block_bytes: of that.
+        is_new: the worker does not know it yet; its descriptor follows the message.
+        offset: of the first image in the block, in bytes.
+        n: images.
+    """
+
+    block: int
+    block_bytes: int
+    is_new: bool
+    offset: int
+    n: int
+
+
+class Message(NamedTuple):
+    """A batch for a worker.
+
+    Attributes:
+        epoch, number: of the batch; the number counts from 0 in each epoch.
+        parts: where its images lie; None: the batch has failed in the main process, and the worker
+            has nothing to do.
+        kept: places of the images that belong to the batch; None: all do.
+        targets: one a sample.
+    """
+
+    epoch: int
+    number: int
+    parts: tuple[Part, ...] | None
+    kept: tuple[int, ...] | None
+    targets: Sequence[Any]
+
+
+class Collated:
+    """What a worker sends back.
+
+    Attributes:
+        number: of the batch in its epoch.
+        data: the collate_fn's result; None for a batch that has failed in the main process.
+        begin_ns, end_ns: of the call, on the monotonic clock, which all processes share.
+        released: (epoch, number) of the batches whose samples nobody refers to any more.
+    """
+
+    def __init__(
+        self, number: int, data: Any, begin_ns: int, end_ns: int, released: list[tuple[int, int]]
+    ) -> None:
+        self.number = number
+        self.data = data
+        self.begin_ns = begin_ns
+        self.end_ns = end_ns
+        self.released = released
+
+    def pin_memory(self, *_device: Any) -> Collated:
+        """Called by the thread of torch's iterator that pins batches."""
+        from torch.utils.data._utils.pin_memory import pin_memory
+
+        data = pin_memory(self.data)
+        return Collated(self.number, data, self.begin_ns, self.end_ns, self.released)
+
+
+class WorkerCollate:
+    """The collate_fn of those workers: gets (epoch, number) of a batch, waits for its samples, and
+    calls the script's own function.
+
+    Args:
+        function: the script's.
+        auto_collation: it gets a list of samples; else one sample.
+        memory_format: of the DataLoader.
+        connections: of the worker processes, by number.
+        others: connections of the main process, which forked workers close.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        auto_collation: bool,
+        memory_format: torch.memory_format,
+        connections: list[Any],
+        others: list[Any],
+    ) -> None:
+        self._function = function
+        self._auto_collation = auto_collation
+        self._memory_format = memory_format
+        self._connections = connections
+        self._others = others
+        self._mine: Connection | None = None
+        self._ended_epoch = -1
+        self._layout: Layout | None = None
+        self._blocks: dict[int, mmap.mmap] = {}
+        self._samples = _Samples()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_others": []}  # a worker that is not forked has none of them
+
+    def __call__(self, which: tuple[int, int]) -> Collated | None:
+        message = self._receive(*which)
+        if message is None:
+            return None
+        begin_ns, data = time.monotonic_ns(), None
+        if message.parts is not None:
+            data = batch_laid_out(self._collate(message), self._memory_format)
+        end_ns = time.monotonic_ns()
+        return Collated(message.number, data, begin_ns, end_ns, self._samples.released())
+
+    def _collate(self, message: Message) -> Any:
+        if not message.parts or not len(message.targets):
+            return self._function([])
+        assert self._layout is not None
+        images = [images_of(self._bytes_of(part), part.n, self._layout) for part in message.parts]
+        batch = images[0] if len(images) == 1 else torch.cat(images)
+        del images
+        if message.kept is not None:
+            batch = batch[list(message.kept)]
+        is_copy = len(message.parts) > 1 or message.kept is not None
+        if is_copy:
+            batch = batch_laid_out(batch, self._memory_format)
+        array = array_of(batch)
+        samples = samples_of(batch, self._layout.as_image, array)
+        self._samples.note((message.epoch, message.number), None if is_copy else array)
+        del batch, array
+        pairs = list(zip(samples, message.targets))
+        del samples
+        if self._auto_collation:
+            return self._function(pairs)
+        return self._function(pairs[0])
+
+    def _bytes_of(self, part: Part) -> torch.Tensor:
+        data = np.frombuffer(self._blocks[part.block], np.uint8)
+        return torch.from_numpy(data)[part.offset :]
+
+    # ---- messages --------------------------------------------------------------------------------
+
+    def _receive(self, epoch: int, number: int) -> Message | None:
+        """The batch, when it is there; None: its epoch has ended, or the main process has."""
+        if self._mine is None:
+            self._begin()
+        while self._ended_epoch < epoch:
+            message = self._next_message()
+            if message is None:
+                return None
+            if isinstance(message, Layout):
+                self._layout = message
+            elif isinstance(message, int):
+                self._ended_epoch = message
+            elif message.epoch == epoch:
+                if message.number != number:
+                    raise RuntimeError(
+                        f"feedmill sent batch {message.number} to a collate worker that waits for "
+                        f"{number}; please report this"
+                    )
+                return message
+        return None
+
+    def _begin(self) -> None:
+        info = get_worker_info()
+        assert info is not None
+        self._mine = self._connections[info.id]
+        for one in (*self._connections, *self._others):
+            if one is not self._mine:
+                one.close()
+        self._connections, self._others = [], []
+        self._parent = os.getppid()
+        # Results may be, or hold, the samples: their memory is known to the main process.
+        reduction.ForkingPickler.register(torch.Tensor, self._samples.reduce)
+
+    def _next_message(self) -> Any:
+        assert self._mine is not None
+        try:
+            while not self._mine.poll(_WATCH_SECONDS):
+                if os.getppid() != self._parent:
+                    return None
+            message = self._mine.recv()
+            if isinstance(message, Message):
+                self._map_new(message.parts or ())
+            return message
+        except (EOFError, ConnectionResetError):
+            return None
+
+    def _map_new(self, parts: Sequence[Part]) -> None:
+        assert self._mine is not None
+        for part in parts:
+            if not part.is_new:
+                continue
+            fd = reduction.recv_handle(self._mine)
+            try:
+                if any(len(one) != part.block_bytes for one in self._blocks.values()):
+                    self._blocks.clear()  # the batches have another size from here on
+                self._blocks[part.block] = mmap.mmap(fd, part.block_bytes)
+            finally:
+                os.close(fd)
+
+
+class _Samples:
+    """Which batches' samples are still referred to in this process, and where they lie."""
+
+    def __init__(self) -> None:
+        # By (epoch, number) of a batch: its first address, that behind it, and what calls forget().
+        self._alive: dict[tuple[int, int], tuple[int, int, Any]] = {}
+        self._gone: deque[tuple[int, int]] = deque()
+
+    def note(self, which: tuple[int, int], array: np.ndarray | None) -> None:
+        """The samples of a batch refer to this array in its block; None: they are copies."""
+        if array is None:
+            self._gone.append(which)
+            return
+        alive, gone = self._alive, self._gone
+
+        def forget(_array: Any) -> None:
+            gone.append(which)
+            alive.pop(which, None)
+
+        alive[which] = (*_bounds(array), weakref.ref(array, forget))
+
+    def released(self) -> list[tuple[int, int]]:
+        """The batches whose samples have gone since the last call."""
+        gone = []
+        while self._gone:
+            gone.append(self._gone.popleft())
+        return gone
+
+    def reduce(self, tensor: torch.Tensor) -> Any:
+        """How a tensor goes to the main process: one that lies in a batch's memory stays there."""
+        plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
+        if plain and tensor.device.type == "cpu" and not tensor.requires_grad and tensor.numel():
+            storage = tensor.untyped_storage()
+            address = storage.data_ptr()
+            for which, (low, high, _) in list(self._alive.items()):
+                if low <= address and address + storage.nbytes() <= high:
+                    return rebuild_sample, (
+                        which, address - low, storage.nbytes(), tensor.dtype,
+                        tensor.storage_offset(), tuple(tensor.shape), tensor.stride(),
+                    )
+        return torch_reductions.reduce_tensor(tensor)
+
+
+def _bounds(array: np.ndarray) -> tuple[int, int]:
+    """The first address of an array's memory, and that behind it. It is dense, in some order."""
+    low = int(array.ctypes.data)
+    return low, low + array.nbytes
+
+
+# ---- in the main process -------------------------------------------------------------------------
+
+# Finds the bytes of a batch; set by ``workers``. A result is unpickled by torch's iterator, which
+# hands nothing on to say whose it is: batches are named by numbers that no others have.
+find_bytes: Callable[[tuple[int, int]], torch.Tensor] | None = None
+
+
+def rebuild_sample(
+    which: tuple[int, int],
+    offset: int,
+    n_bytes: int,
+    dtype: torch.dtype,
+    storage_offset: int,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+) -> torch.Tensor:
+    """A tensor in the memory of a batch, whose storage is its own."""
+    assert find_bytes is not None
+    data = find_bytes(which)[offset : offset + n_bytes]
+    values = torch.from_numpy(data.numpy()).view(dtype)
+    return values.as_strided(shape, stride, storage_offset)

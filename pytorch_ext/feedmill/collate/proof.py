@@ -1,0 +1,154 @@
+"""Whether a collate_fn may be called on another thread and at another time without a difference.
+
+A function is proved from its bytecode, never by its name: everything that it can reach must be on
+the lists below. It then draws no random number, asks for no worker, reads nothing that may change,
+and changes nothing but what it has made itself. Whatever is not understood is not proved.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.data import default_collate
+
+# Instructions that move, compute, call and branch. Left out are those that change an object
+# (STORE_ATTR, STORE_SUBSCR, in-place operators, ...) or something global, import, await or yield to
+# a caller. The names are those of Python 3.10 to 3.14.
+_INSTRUCTIONS = frozenset(
+    """
+    BINARY_ADD BINARY_MULTIPLY BINARY_SUBTRACT BINARY_TRUE_DIVIDE BINARY_FLOOR_DIVIDE
+    BINARY_MODULO BINARY_POWER BINARY_MATRIX_MULTIPLY BINARY_OP BINARY_SLICE BINARY_SUBSCR
+    BUILD_CONST_KEY_MAP BUILD_LIST BUILD_MAP BUILD_SET BUILD_SLICE BUILD_STRING BUILD_TUPLE CACHE
+    CALL CALL_FUNCTION CALL_FUNCTION_KW CALL_FUNCTION_EX CALL_KW CALL_METHOD COMPARE_OP CONTAINS_OP
+    COPY COPY_FREE_VARS DICT_MERGE DICT_UPDATE DUP_TOP DUP_TOP_TWO END_FOR EXTENDED_ARG
+    FORMAT_SIMPLE FORMAT_VALUE FORMAT_WITH_SPEC FOR_ITER GET_ITER IS_OP JUMP_ABSOLUTE JUMP_BACKWARD
+    JUMP_BACKWARD_NO_INTERRUPT JUMP_FORWARD JUMP_IF_FALSE_OR_POP JUMP_IF_TRUE_OR_POP KW_NAMES
+    LIST_APPEND LIST_EXTEND LIST_TO_TUPLE LOAD_ASSERTION_ERROR LOAD_ATTR LOAD_CLOSURE LOAD_COMMON_CONSTANT
+    LOAD_CONST LOAD_DEREF LOAD_FAST LOAD_FAST_AND_CLEAR LOAD_FAST_BORROW
+    LOAD_FAST_BORROW_LOAD_FAST_BORROW LOAD_FAST_CHECK LOAD_FAST_LOAD_FAST LOAD_GLOBAL LOAD_METHOD
+    LOAD_SMALL_INT MAKE_CELL MAKE_FUNCTION MAP_ADD NOP NOT_TAKEN POP_ITER POP_JUMP_BACKWARD_IF_FALSE
+    POP_JUMP_BACKWARD_IF_NONE POP_JUMP_BACKWARD_IF_NOT_NONE POP_JUMP_BACKWARD_IF_TRUE
+    POP_JUMP_FORWARD_IF_FALSE POP_JUMP_FORWARD_IF_NONE POP_JUMP_FORWARD_IF_NOT_NONE
+    POP_JUMP_FORWARD_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE
+    POP_JUMP_IF_TRUE POP_TOP PRECALL PUSH_NULL RAISE_VARARGS RERAISE RESUME RETURN_CONST
+    RETURN_GENERATOR RETURN_VALUE ROT_FOUR ROT_THREE ROT_TWO SET_ADD SET_FUNCTION_ATTRIBUTE
+    SET_UPDATE STORE_DEREF STORE_FAST STORE_FAST_LOAD_FAST STORE_FAST_MAYBE_NULL
+    STORE_FAST_STORE_FAST SWAP TO_BOOL UNARY_INVERT UNARY_NEGATIVE UNARY_NOT UNPACK_EX
+    UNPACK_SEQUENCE YIELD_VALUE
+    """.split()
+)
+
+# Attributes and methods of tensors, lists, dicts and numbers that leave the object as it is, or are
+# of something that the function has just made (append). None is random and none works in place.
+_ATTRIBUTES = frozenset(
+    """
+    abs add amax amin any all append argmax argmin bool byte clone contiguous copy count cpu detach dim div
+    double dtype eq expand extend float flatten ge get gt half index int item items keys long lt max
+    mean min mul ndim ne new_full new_ones new_tensor new_zeros numel permute repeat reshape shape
+    size squeeze sub sum t to tolist transpose type unbind unsqueeze values view
+    """.split()
+)
+# What may be taken from the module torch.
+_TORCH = frozenset(
+    """
+    Tensor arange as_tensor bfloat16 bool cat channels_last concat concatenate contiguous_format
+    float float16 float32 float64 full half hstack int int16 int32 int64 int8 long ones
+    ones_like stack tensor uint8 vstack zeros zeros_like
+    """.split()
+)
+_BUILTINS = frozenset(
+    """
+    AssertionError IndexError KeyError RuntimeError TypeError ValueError abs all any bool dict
+    enumerate float frozenset int isinstance len list map max min range reversed set sorted str sum
+    tuple zip
+    """.split()
+)
+_CONSTANTS = (bool, int, float, str, bytes, type(None), torch.dtype, torch.memory_format)
+_MAX_DEPTH = 8
+
+
+def is_proved(function: Callable[..., Any]) -> bool:
+    """Whether a collate_fn is proved to compute its result from its samples alone."""
+    return _is_proved(function, 0)
+
+
+def _is_proved(function: Any, depth: int) -> bool:
+    if function is default_collate:
+        return _is_untouched_default()
+    if type(function) is not types.FunctionType or depth > _MAX_DEPTH:
+        return False
+    held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    if not all(isinstance(one, _CONSTANTS) for one in held):
+        return False
+    if vars(function):  # attributes of the function are a kind of global state
+        return False
+    cells: dict[str, Any] = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        try:
+            cells[name] = cell.cell_contents
+        except ValueError:  # empty
+            return False
+    return _is_code_proved(function.__code__, function.__globals__, cells, depth)
+
+
+def _is_untouched_default() -> bool:
+    """Whether torch's own function has only the handlers that torch gave it."""
+    from torch.utils.data._utils import collate
+
+    handlers = collate.default_collate_fn_map.values()
+    return all(handler.__module__ == collate.__name__ for handler in handlers)
+
+
+def _is_code_proved(
+    code: types.CodeType, namespace: dict[str, Any], cells: dict[str, Any], depth: int
+) -> bool:
+    instructions = [one for one in dis.get_instructions(code) if one.opname != "EXTENDED_ARG"]
+    own_cells = set(code.co_cellvars)
+    for place, one in enumerate(instructions):
+        if one.opname not in _INSTRUCTIONS or (
+            one.opname == "BINARY_OP" and one.argrepr.endswith("=")
+        ):
+            return False
+        if one.opname == "LOAD_GLOBAL":
+            following = instructions[place + 1] if place + 1 < len(instructions) else None
+            if not _is_global_proved(one.argval, following, namespace, depth):
+                return False
+        elif one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            before = instructions[place - 1]
+            is_of_torch = before.opname == "LOAD_GLOBAL" and (
+                namespace.get(before.argval) is torch
+            )
+            if one.argval not in (_TORCH if is_of_torch else _ATTRIBUTES):
+                return False
+        elif one.opname == "LOAD_DEREF" and one.argval not in own_cells:
+            if one.argval not in cells or not _is_value_proved(cells[one.argval], depth):
+                return False
+        elif one.opname == "STORE_DEREF" and one.argval not in own_cells:
+            return False
+        elif one.opname == "LOAD_CONST" and isinstance(one.argval, types.CodeType):
+            # A comprehension, a lambda or a function inside, which sees this one's variables too.
+            inner = {**cells, **dict.fromkeys(own_cells)}
+            if not _is_code_proved(one.argval, namespace, inner, depth + 1):
+                return False
+    return True
+
+
+def _is_global_proved(
+    name: str, following: Any, namespace: dict[str, Any], depth: int
+) -> bool:
+    if name in namespace:
+        value = namespace[name]
+        if value is torch:  # as a value it could be used in any way
+            return following is not None and following.opname in ("LOAD_ATTR", "LOAD_METHOD")
+        # A number or a text could be assigned anew while the epoch runs.
+        return isinstance(value, torch.dtype | torch.memory_format) or _is_proved(value, depth + 1)
+    return name in _BUILTINS and getattr(builtins, name, None) is not None
+
+
+def _is_value_proved(value: Any, depth: int) -> bool:
+    return isinstance(value, _CONSTANTS) or _is_proved(value, depth + 1)
