@@ -66,6 +66,13 @@ class _WorkerInit:
             self._function(number)
 
 
+class _Loader(TorchDataLoader[Any]):
+    """The DataLoader of the worker processes."""
+
+    def check_worker_number_rationality(self) -> None:
+        """The script's own DataLoader has warned of too many workers already."""
+
+
 class CollateWorkers:
     """torch's own worker processes, with the seeds that torch's path would give them.
 
@@ -106,7 +113,7 @@ class CollateWorkers:
         )
         seeds = loader.worker_init_fn if loader.worker_init != "ignore" else None
         options: dict[str, Any] = {"in_order": True} if hasattr(loader, "in_order") else {}
-        self._loader: Any = TorchDataLoader(
+        self._loader: Any = _Loader(
             _Numbers(),
             batch_size=None,
             sampler=self._sampler,  # type: ignore[arg-type]
