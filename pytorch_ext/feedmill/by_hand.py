@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
 from feedmill.recognition.arguments import V2
 from feedmill.recognition.formats import INTEGERS, TORCH_DTYPES
@@ -54,7 +55,7 @@ def check_regular(path: Any) -> None:
 def replay(item: Item, draws_of: DrawsOf) -> torch.Tensor:
     """The transformed image of a sample; ``draws_of(width, height)`` gives its draws.
 
-    torch's global random state is left as it was.
+    torch's global generator is not touched, so that other threads may draw from it meanwhile.
     """
     if item.data is None:
         check_regular(item.path)
@@ -77,10 +78,38 @@ def each_step(
     draws = list(draws_of(*image.size))
     for step in steps:
         n_ops = len(step.kinds)
-        with torch.random.fork_rng(devices=()):  # a flip asks for a number whatever it is told
+        with _PrivateDraws():  # a flip asks for a number whatever it is told
             image = _run_step(step, image, draws[:n_ops])
         del draws[:n_ops]
         yield step, image
+
+
+class _PrivateDraws(TorchFunctionMode):
+    """Within it, torch's functions draw from a generator of its own, on this thread alone.
+
+    To save the global generator's state and to restore it afterwards would take back what other
+    threads draw meanwhile, such as the training's.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._generator = torch.Generator()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in _DRAWING and kwargs.get("generator") is None:
+            kwargs = {**kwargs, "generator": self._generator}
+        return func(*args, **kwargs)
+
+
+# Functions and methods of torch that draw random numbers and take a generator=.
+_DRAWING = frozenset(
+    {"bernoulli", "bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_",
+     "multinomial", "normal", "normal_", "rand", "randint", "randn", "random_", "randperm",
+     "uniform_"}
+)
 
 
 def _run_step(step: Step, image: Any, draws: Sequence[Draw]) -> Any:

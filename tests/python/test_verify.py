@@ -1,6 +1,8 @@
 """native="verify" finds what is not as the dataset makes it, and says where."""
 
 import collections
+import threading
+
 
 import feedmill
 import helpers
@@ -186,3 +188,35 @@ def test_targets_that_are_not_the_same(small_images, one, other):
 def test_verify_must_be_native(small_images):
     with pytest.raises(RuntimeError, match="native='verify', but .*\n.*no transform"):
         verifying(ImageFolder(str(small_images)))
+
+
+# ---- the generators of everybody else ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("native", ["require", "verify"])
+def test_other_threads_may_draw_while_a_sample_is_made_by_hand(tmp_path, native, monkeypatch):
+    """What another thread draws from torch's generator is neither drawn twice nor taken back."""
+    for i in range(6):
+        helpers.save_jpeg(tmp_path / "a" / f"{i}.jpg", 20, 20, seed=i)
+    helpers.Image.fromarray(helpers.pixels(20, 15)).save(tmp_path / "a" / "3.jpg", "BMP")
+    flip = T.RandomHorizontalFlip()
+    dataset = helpers.numbered_folder(tmp_path, compose(T.Resize((8, 8)), flip, T.ToTensor()))
+    mine, drawn = torch.get_rng_state, []
+    original = type(flip).forward
+
+    def forward(self, image):  # the training's thread, in the middle of the transform
+        thread = threading.Thread(target=lambda: drawn.append(torch.rand(1).item()))
+        thread.start()
+        thread.join()
+        return original(self, image)
+
+    loader = native_loader(dataset, batch_size=6, native=native)
+    iterator = iter(loader)
+    torch.manual_seed(3)
+    monkeypatch.setattr(type(flip), "forward", forward)
+    next(iterator)
+    assert drawn
+    after = mine()
+    torch.manual_seed(3)
+    assert drawn == [torch.rand(1).item() for _ in drawn]
+    assert torch.equal(after, mine())

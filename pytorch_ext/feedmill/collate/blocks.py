@@ -61,12 +61,15 @@ class BlockPool:
 
     Args:
         shared: other processes can map the memory.
+
+    Attributes:
+        n_blocks: that were made so far.
     """
 
     def __init__(self, shared: bool) -> None:
         self._shared = shared
         self._lock = threading.Lock()
-        self._n_blocks = 0
+        self.n_blocks = 0
         # Appended to by the garbage collector, in the middle of anything: it takes no lock.
         self._free: deque[Block] = deque()
         self._lent: dict[int, tuple[Block, Any]] = {}
@@ -83,8 +86,8 @@ class BlockPool:
                 if len(block.memory) != n_bytes:  # of batches as they were before
                     block = None
             if block is None:
-                self._n_blocks += 1
-                block = Block(self._n_blocks, n_bytes, self._shared)
+                self.n_blocks += 1
+                block = Block(self.n_blocks, n_bytes, self._shared)
             # numpy's array is what everything made from it refers to.
             root = np.frombuffer(block.memory, np.uint8)
             owner = torch.from_numpy(root)

@@ -7,7 +7,6 @@ import mmap
 import os
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
@@ -69,24 +68,25 @@ class Collated:
         number: of the batch in its epoch.
         data: the collate_fn's result; None for a batch that has failed in the main process.
         begin_ns, end_ns: of the call, on the monotonic clock, which all processes share.
-        released: (epoch, number) of the batches whose samples nobody refers to any more.
+        alive: (epoch, number) of the batches to whose samples the worker still refers, as the result
+            holds them, or the function keeps some. Of all others it was given, it does not.
     """
 
     def __init__(
-        self, number: int, data: Any, begin_ns: int, end_ns: int, released: list[tuple[int, int]]
+        self, number: int, data: Any, begin_ns: int, end_ns: int, alive: list[tuple[int, int]]
     ) -> None:
         self.number = number
         self.data = data
         self.begin_ns = begin_ns
         self.end_ns = end_ns
-        self.released = released
+        self.alive = alive
 
     def pin_memory(self, *_device: Any) -> Collated:
         """Called by the thread of torch's iterator that pins batches."""
         from torch.utils.data._utils.pin_memory import pin_memory
 
         data = pin_memory(self.data)
-        return Collated(self.number, data, self.begin_ns, self.end_ns, self.released)
+        return Collated(self.number, data, self.begin_ns, self.end_ns, self.alive)
 
 
 class WorkerCollate:
@@ -131,7 +131,7 @@ class WorkerCollate:
         if message.parts is not None:
             data = batch_laid_out(self._collate(message), self._memory_format)
         end_ns = time.monotonic_ns()
-        return Collated(message.number, data, begin_ns, end_ns, self._samples.released())
+        return Collated(message.number, data, begin_ns, end_ns, self._samples.alive())
 
     def _collate(self, message: Message) -> Any:
         if not message.parts or not len(message.targets):
@@ -147,7 +147,8 @@ class WorkerCollate:
             batch = batch_laid_out(batch, self._memory_format)
         array = array_of(batch)
         samples = samples_of(batch, self._layout.as_image, array)
-        self._samples.note((message.epoch, message.number), None if is_copy else array)
+        if not is_copy:
+            self._samples.note((message.epoch, message.number), array)
         del batch, array
         pairs = list(zip(samples, message.targets))
         del samples
@@ -227,27 +228,19 @@ class _Samples:
     def __init__(self) -> None:
         # By (epoch, number) of a batch: its first address, that behind it, and what calls forget().
         self._alive: dict[tuple[int, int], tuple[int, int, Any]] = {}
-        self._gone: deque[tuple[int, int]] = deque()
 
-    def note(self, which: tuple[int, int], array: np.ndarray | None) -> None:
-        """The samples of a batch refer to this array in its block; None: they are copies."""
-        if array is None:
-            self._gone.append(which)
-            return
-        alive, gone = self._alive, self._gone
+    def note(self, which: tuple[int, int], array: np.ndarray) -> None:
+        """The samples of a batch refer to this array in its block."""
+        alive = self._alive
 
         def forget(_array: Any) -> None:
-            gone.append(which)
             alive.pop(which, None)
 
         alive[which] = (*_bounds(array), weakref.ref(array, forget))
 
-    def released(self) -> list[tuple[int, int]]:
-        """The batches whose samples have gone since the last call."""
-        gone = []
-        while self._gone:
-            gone.append(self._gone.popleft())
-        return gone
+    def alive(self) -> list[tuple[int, int]]:
+        """The batches whose samples are referred to."""
+        return list(self._alive)
 
     def reduce(self, tensor: torch.Tensor) -> Any:
         """How a tensor goes to the main process: one that lies in a batch's memory stays there."""

@@ -138,8 +138,6 @@ class CollateWorkers:
         """Starts the workers, or has them go on with another epoch."""
         self._early = None
         self._epoch = self._sampler.epoch = next(_epochs)
-        self._in_flight.clear()
-        self._offsets.clear()
         self._iterator = iter(self._loader)
         for _, theirs in self._pipes:
             theirs.close()
@@ -205,12 +203,21 @@ class CollateWorkers:
         if collated is None:
             raise WorkersError(f"the thread that gives batches to the collate workers ended before "
                                f"batch {number}; please report this")
-        for which in collated.released:
-            self._in_flight.pop(which, None)
+        self._forget_released(collated)
         if collated.number != number:
             self._early = collated
             raise RuntimeError(f"batch {number} of the epoch was lost in an interrupt (Ctrl-C)")
         return collated
+
+    def _forget_released(self, collated: Collated) -> None:
+        """Lets go of the batches that the worker, which had them before this one, has let go of."""
+        latest, worker = (self._epoch, collated.number), collated.number % self._n_workers
+        for which in list(self._in_flight):
+            if which <= latest and which[1] % self._n_workers == worker and (
+                which not in collated.alive
+            ):
+                self._in_flight.pop(which, None)
+                self._offsets.pop(which, None)
 
     def end_epoch(self) -> None:
         """Has workers that wait for a batch of this epoch give up."""
