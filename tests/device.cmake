@@ -68,6 +68,10 @@ add_executable(check_device fault/check_device.c)
 target_include_directories(check_device PRIVATE ${FM_ROOT}/loader support ${FM_CMOCKA_INCLUDE})
 target_link_libraries(check_device PRIVATE fm_objects fm_flags ${FM_CMOCKA} ${CMAKE_DL_LIBS})
 fm_device_check(check_device check_device stub_plugin)
+add_executable(check_rejected fault/check_rejected.c)
+target_include_directories(check_rejected PRIVATE ${FM_ROOT}/loader support ${FM_CMOCKA_INCLUDE})
+target_link_libraries(check_rejected PRIVATE fm_objects fm_flags ${FM_CMOCKA} ${CMAKE_DL_LIBS})
+fm_device_check(check_rejected check_rejected stub_plugin)
 
 # Which call of the runtime does what is not done, or otherwise.
 fm_plugin_mutant(pageable "pageable: a copy"

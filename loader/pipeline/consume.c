@@ -164,12 +164,15 @@ static int handle_rejected(fm_loader *loader, fm_group *group, fm_error *error) 
     return drop_failed(loader, group, error);
 }
 
-/* Locked. There is something to do for the consumer: a batch, a sample to finish, an error. */
+/* Locked. There is something to do for the consumer: a batch, a sample to finish, an error. A batch
+ * whose samples are all rejected before decoding may have no slot yet, as copies to the device hold
+ * them all. It then waits for one: the caller finishes samples in the slot. */
 static bool is_settled(const fm_loader *loader, const fm_group *group) {
     const fm_stage *const stage = &loader->stage;
-    if (!stage->calls) return group->n_left == 0;
+    const bool is_finished = group->n_left == 0 && group->slot;
+    if (!stage->calls) return is_finished;
     return stage->error.status || fm_stage_n_ahead(stage) > 0 ||
-           (group->n_left == 0 && group->n_rejected > 0);
+           (is_finished && group->n_rejected > 0);
 }
 
 /* Locked. Whether there is an oldest group, and it is settled. */

@@ -35,6 +35,8 @@ void fm_run_assign_slots(fm_loader *loader) {
         group->slot_work = loader->work;
         loader->n_with_slot++;
         any_work = any_work || group->sizes;
+        /* All of its samples were rejected before it had a slot. */
+        if (group->n_left == 0) pthread_cond_signal(&loader->ring->ready);
     }
     if (any_work) pthread_cond_broadcast(&loader->ring->work);
 }

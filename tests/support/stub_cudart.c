@@ -369,6 +369,7 @@ static void stub_finish(int device, void *handle) {
 
 static void stub_reset(int n_devices, uint64_t delay_ns) {
     pthread_mutex_lock(&mutex);
+    is_held = false;
     for (int i = 0; i < MAX_STREAMS; i++)
         if (streams[i].used) close_stream(&streams[i]);
     for (int i = 0; i < MAX_BLOCKS; i++) free((void *)(uintptr_t)device_blocks[i].start);
@@ -472,6 +473,21 @@ static void stub_spin(int device, void *handle, uint64_t time_ns) {
     pthread_mutex_unlock(&mutex);
 }
 
+static void stub_hold(int device, void *handle) {
+    pthread_mutex_lock(&mutex);
+    struct CUstream_st *const stream = handle ? handle : &streams[device];
+    is_held = true;
+    push(stream, &(stream_op){.kind = OP_HOLD});
+    pthread_mutex_unlock(&mutex);
+}
+
+static void stub_end_hold(void) {
+    pthread_mutex_lock(&mutex);
+    is_held = false;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&mutex);
+}
+
 static void stub_capture(void *handle, int on) {
     pthread_mutex_lock(&mutex);
     ((struct CUstream_st *)handle)->capturing = on;
@@ -513,6 +529,8 @@ const stub_cudart_calls *stub_cudart(void) {
         .set_context = stub_set_context,
         .check_context = stub_check_context,
         .sum = sum_of,
+        .hold = stub_hold,
+        .release = stub_end_hold,
     };
     return &calls;
 }

@@ -55,6 +55,9 @@ typedef struct stub_cudart_calls {
     void (*set_context)(int device);
     void (*check_context)(int device);
     uint64_t (*sum)(const void *bytes, size_t n_bytes);
+    /* A kernel that runs until release(). What is queued behind it waits. One at a time. */
+    void (*hold)(int device, void *stream);
+    void (*release)(void);
 } stub_cudart_calls;
 
 typedef const stub_cudart_calls *stub_cudart_function(void);

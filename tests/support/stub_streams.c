@@ -14,6 +14,7 @@ block device_blocks[MAX_BLOCKS], registered[MAX_BLOCKS];
 access_note accesses[MAX_ACCESSES];
 size_t n_accesses;
 uint64_t op_delay_ns;
+bool is_held;
 char complaint_text[COMPLAINT_BYTES];
 __thread int context_stack[8] = {-1};
 __thread int context_depth;
@@ -120,6 +121,10 @@ static void run_op(const struct CUstream_st *stream, stream_op *op) {
     case OP_SPIN:
         sleep_ns(op->time_ns);
         return;
+    case OP_HOLD:
+        pthread_mutex_lock(&mutex);
+        while (is_held) pthread_cond_wait(&changed, &mutex);
+        break;
     case OP_RECORD:
         pthread_mutex_lock(&mutex);
         if (op->event->n_done < op->version) op->event->n_done = op->version;

@@ -21,7 +21,7 @@ typedef struct clocks {
     uint64_t of[MAX_STREAMS]; /* how far each stream is known to have come */
 } clocks;
 
-typedef enum op_kind { OP_COPY, OP_CONVERT, OP_USE, OP_SPIN, OP_RECORD, OP_WAIT } op_kind;
+typedef enum op_kind { OP_COPY, OP_CONVERT, OP_USE, OP_SPIN, OP_HOLD, OP_RECORD, OP_WAIT } op_kind;
 
 typedef struct stream_op {
     op_kind kind;
@@ -75,6 +75,7 @@ extern block device_blocks[MAX_BLOCKS], registered[MAX_BLOCKS];
 extern access_note accesses[MAX_ACCESSES];
 extern size_t n_accesses;
 extern uint64_t op_delay_ns;
+extern bool is_held; /* an OP_HOLD runs until this is false */
 extern char complaint_text[COMPLAINT_BYTES];
 extern __thread int context_stack[8];
 extern __thread int context_depth;
