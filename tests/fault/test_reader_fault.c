@@ -1,15 +1,12 @@
 #define _GNU_SOURCE
-#include "reads.h"
+#include "far.h"
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
 #define NOBODY 54321 /* no other process runs as this user */
 #define FILE_BYTES 100000
@@ -376,67 +373,29 @@ static void a_forbidden_ring_is_noticed(void **state) {
 #define N_FAR 64
 typedef struct far_storage {
     fixture f;
-    char source[64], mountpoint[64], counts[96];
-    pid_t server;
+    test_far at;
 } far_storage;
-
-static bool is_mounted(const char *dir) {
-    struct stat here, above;
-    char parent[96];
-    snprintf(parent, sizeof(parent), "%s/..", dir);
-    return stat(dir, &here) == 0 && stat(parent, &above) == 0 && here.st_dev != above.st_dev;
-}
-
-static void far_close(far_storage *far) {
-    if (far->server > 0) {
-        kill(far->server, SIGTERM);
-        waitpid(far->server, NULL, 0);
-    }
-    umount2(far->mountpoint, MNT_DETACH);
-    unlink(far->counts);
-    assert_int_equal(rmdir(far->mountpoint), 0);
-    test_dir_close(far->source);
-}
-
-static void need_far(void) {
-    const char *const tool = getenv("FM_SLOWFS");
-    if (tool && !access(tool, X_OK) && !access("/dev/fuse", R_OK | W_OK)) return;
-    fprintf(stderr, "skipped: no FUSE here, or FM_SLOWFS does not name the file system\n");
-    skip();
-}
 
 /* N_FAR files 0, 1, ... and two that are stuck, seen through slowfs. */
 static void far_open(far_storage *far, const char *delay_ms) {
-    const char *const tool = getenv("FM_SLOWFS");
-    test_dir_open(far->source);
-    test_dir_open(far->mountpoint);
-    snprintf(far->counts, sizeof(far->counts), "%s.json", far->mountpoint);
+    if (!test_far_open(&far->at, delay_ms)) {
+        if (far->f.reads.reader) test_reads_close(&far->f.reads);
+        skip();
+    }
     char path[128];
     for (uint32_t i = 0; i < N_FAR + 2; i++) {
-        snprintf(path, sizeof(path), "%s/%s%u", far->source, i < N_FAR ? "" : "stuck", i);
+        snprintf(path, sizeof(path), "%s/%s%u", far->at.source, i < N_FAR ? "" : "stuck", i);
         test_file_write(path, i, FILE_BYTES);
     }
-    far->server = fork();
-    if (far->server == 0) {
-        execl(tool, tool, "--source", far->source, "--mountpoint", far->mountpoint, "--open-ms",
-              delay_ms, "--read-ms", delay_ms, "--stuck", "stuck", "--counts", far->counts, NULL);
-        _exit(127);
-    }
-    for (int i = 0; i < 500 && !is_mounted(far->mountpoint); i++) usleep(10000);
-    if (is_mounted(far->mountpoint)) return;
-    far_close(far);
-    if (far->f.reads.reader) test_reads_close(&far->f.reads);
-    fprintf(stderr, "skipped: slowfs could not be mounted\n");
-    skip();
 }
 
 static void far_path(const far_storage *far, uint32_t i, char path[128]) {
-    snprintf(path, 128, "%s/%s%u", far->mountpoint, i < N_FAR ? "" : "stuck", i);
+    snprintf(path, 128, "%s/%s%u", far->at.mountpoint, i < N_FAR ? "" : "stuck", i);
 }
 
 /* Each file is opened once, and the delays of many files pass at the same time. */
 static void far_files_are_read_side_by_side(void **state) {
-    need_far();
+    test_far_need();
     far_storage far = {0};
     test_reads_open(
         &far.f.reads,
@@ -464,20 +423,20 @@ static void far_files_are_read_side_by_side(void **state) {
     if (kind_of(state) == FM_READER_URING)
         assert_true(far.f.reads.reader->n_completions >= N_FAR + N_FAR / 2);
     test_reads_close(&far.f.reads);
-    kill(far.server, SIGUSR1);
+    kill(far.at.server, SIGUSR1);
     FILE *counts = NULL;
-    for (int i = 0; i < 500 && !(counts = fopen(far.counts, "r")); i++) usleep(10000);
+    for (int i = 0; i < 500 && !(counts = fopen(far.at.counts, "r")); i++) usleep(10000);
     assert_non_null(counts);
     int n_opens = 0;
     assert_int_equal(fscanf(counts, "{\"n_opens\": %d", &n_opens), 1);
     fclose(counts);
     assert_int_equal(n_opens, N_FAR);
-    far_close(&far);
+    test_far_close(&far.at);
 }
 
 /* Two reads never return: the others go on, and close() neither waits for them nor is hurt. */
 static void stuck_reads_are_left_behind(void **state) {
-    need_far();
+    test_far_need();
     far_storage far = {0};
     const int n_threads = test_count_entries("/proc/self/task");
     test_reads_open(
@@ -506,7 +465,7 @@ static void stuck_reads_are_left_behind(void **state) {
     assert_int_equal(reads[1].error, ECANCELED);
     /* The caller's memory may go: the reader has let go of it. */
     free(reads);
-    far_close(&far);
+    test_far_close(&far.at);
     for (int i = 0; i < 1000 && test_count_entries("/proc/self/task") > n_threads; i++)
         usleep(10000);
     assert_true(test_count_entries("/proc/self/task") <= n_threads);
@@ -515,7 +474,7 @@ static void stuck_reads_are_left_behind(void **state) {
 /* Ranges of a few files: those of one that is being opened wait for it alone; two more are stuck in
  * their reads, one of them twice. */
 static void far_ranges_share_their_files(void **state) {
-    need_far();
+    test_far_need();
     far_storage far = {0};
     const int n_threads = test_count_entries("/proc/self/task");
     const int n_files = test_count_entries("/proc/self/fd");
@@ -548,7 +507,7 @@ static void far_ranges_share_their_files(void **state) {
     assert_int_equal(far.f.reads.n_done, N);
     for (uint32_t i = 0; i < N_STUCK; i++) assert_int_equal(reads[i].error, ECANCELED);
     free(reads);
-    far_close(&far);
+    test_far_close(&far.at);
     for (int i = 0; i < 1000 && (test_count_entries("/proc/self/task") > n_threads ||
                                  test_count_entries("/proc/self/fd") > n_files);
          i++)
@@ -573,7 +532,7 @@ static void exit_body(fixture *f, fm_reader_kind kind) {
 }
 
 static void exit_does_not_wait_for_stuck_reads(void **state) {
-    need_far();
+    test_far_need();
     far_storage far = {0};
     far_open(&far, "1");
     far_path(&far, N_FAR, far.f.path);
@@ -581,7 +540,7 @@ static void exit_does_not_wait_for_stuck_reads(void **state) {
     const bool skipped = run_child(exit_body, &far.f, kind_of(state));
     const uint64_t wall_ms = (fm_clock_ns() - begin_ns) / 1000000;
     if (wall_ms >= 2000 * SLOWER) fail_msg("%llu ms", (unsigned long long)wall_ms);
-    far_close(&far);
+    test_far_close(&far.at);
     if (skipped) skip();
 }
 

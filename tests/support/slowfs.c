@@ -3,7 +3,7 @@
  * far storage. Requests are served at the same time, so delays do not add up.
  *
  *     slowfs --source DIR --mountpoint MP [--open-ms N] [--read-ms N] [--stuck TEXT]
- *            [--counts FILE]
+ *            [--counts FILE] [--control DIR]
  *
  * Runs in the foreground until unmounted, SIGINT or SIGTERM. Reads of files whose name contains
  * TEXT do not return before that. Names and attributes are cached by the kernel; file contents are
@@ -12,6 +12,16 @@
  *     {"n_opens": 3, "n_reads": 3, "opens": {"/a.jpg": 2, "/b.jpg": 1}}
  *
  * "n_reads" are requests as the kernel sends them, of up to 128 KiB by default.
+ *
+ * With --control, files in DIR say what happens to the requests for a file NAME (without folders),
+ * while slowfs runs: open.NAME, read.NAME and close.NAME.
+ *
+ *     (empty)  such requests are held until the control file is removed
+ *     "5"      they fail with errno 5
+ *     "5 2"    the next 2 of them fail with errno 5, and those behind them are held
+ *
+ * DIR/held.open.NAME and so on appears when the first request is held, and stays. Put control files
+ * in place by rename(): slowfs may read them at any time.
  */
 #define _GNU_SOURCE
 #define FUSE_USE_VERSION 312
@@ -42,11 +52,11 @@ typedef struct tally {
 } tally;
 
 typedef struct slowfs {
-    const char *source, *mountpoint, *stuck, *counts;
+    const char *source, *mountpoint, *stuck, *counts, *control;
     long open_ms, read_ms;
     int source_dir;
     struct fuse *fuse;
-    pthread_mutex_t lock; /* guards the counts */
+    pthread_mutex_t lock; /* guards the counts, and control files that this process writes */
     unsigned long n_opens, n_reads;
     tally *buckets[N_BUCKETS];
 } slowfs;
@@ -130,6 +140,53 @@ static void *count_main(void *argument) {
     return NULL;
 }
 
+/* ---- requests that the test controls --------------------------------------------------------- */
+
+#define CONTROL_POLL_MS 2
+
+typedef enum verdict { VERDICT_GO, VERDICT_FAIL, VERDICT_HOLD } verdict;
+
+/* Locked. What the control file of that name says; with a count it is one less now. */
+static verdict consult(const char *control, int *failure) {
+    FILE *const file = fopen(control, "r");
+    if (!file) return VERDICT_GO;
+    unsigned left = 0;
+    const int n_values = fscanf(file, "%d %u", failure, &left);
+    fclose(file);
+    if (n_values == 1) return VERDICT_FAIL;
+    if (n_values != 2 || left == 0) return VERDICT_HOLD;
+    FILE *const rewritten = fopen(control, "w");
+    if (!rewritten) return VERDICT_GO;
+    fprintf(rewritten, "%d %u", *failure, left - 1);
+    fclose(rewritten);
+    return VERDICT_FAIL;
+}
+
+/* Returns when the request may go on: 0, or what it fails with, as a negative errno. */
+static int control_request(slowfs *fs, const char *request, const char *path) {
+    if (!fs->control || !path) return 0;
+    const char *const name = strrchr(path, '/') + 1;
+    char control[4096], held[4096];
+    snprintf(control, sizeof(control), "%s/%s.%s", fs->control, request, name);
+    snprintf(held, sizeof(held), "%s/held.%s.%s", fs->control, request, name);
+    bool is_held = false;
+    for (;;) {
+        int failure = 0;
+        pthread_mutex_lock(&fs->lock);
+        const verdict found = consult(control, &failure);
+        if (found == VERDICT_HOLD && !is_held) {
+            const int file = open(held, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+            if (file >= 0) close(file);
+            is_held = true;
+        }
+        pthread_mutex_unlock(&fs->lock);
+        if (found == VERDICT_GO) return 0;
+        if (found == VERDICT_FAIL) return -failure;
+        if (fuse_session_exited(fuse_get_session(fs->fuse))) return -EIO;
+        wait_ms(CONTROL_POLL_MS);
+    }
+}
+
 /* ---- the file system ------------------------------------------------------------------------- */
 
 /* Relative to source_dir; "." for the root. */
@@ -179,6 +236,8 @@ static int slowfs_open(const char *path, struct fuse_file_info *file) {
     slowfs *const fs = self();
     count_open(fs, path);
     wait_ms(fs->open_ms);
+    const int failure = control_request(fs, "open", path);
+    if (failure) return failure;
     if ((file->flags & O_ACCMODE) != O_RDONLY) return -EROFS;
     const int handle = openat(fs->source_dir, below(path), O_RDONLY | O_CLOEXEC);
     if (handle < 0) return -errno;
@@ -200,8 +259,16 @@ static int slowfs_read(const char *path, char *out, size_t bytes, off_t offset,
         return -EIO;
     }
     wait_ms(fs->read_ms);
+    const int failure = control_request(fs, "read", path);
+    if (failure) return failure;
     const ssize_t n = pread((int)file->fh, out, bytes, offset);
     return n < 0 ? -errno : (int)n;
+}
+
+/* close() waits for its end. */
+static int slowfs_flush(const char *path, struct fuse_file_info *file) {
+    (void)file;
+    return control_request(self(), "close", path);
 }
 
 static int slowfs_release(const char *path, struct fuse_file_info *file) {
@@ -210,7 +277,7 @@ static int slowfs_release(const char *path, struct fuse_file_info *file) {
     return 0;
 }
 
-static const struct fuse_operations operations = {.init = slowfs_init,
+static struct fuse_operations operations = {.init = slowfs_init,
                                                   .getattr = slowfs_getattr,
                                                   .readlink = slowfs_readlink,
                                                   .readdir = slowfs_readdir,
@@ -227,6 +294,7 @@ static bool parse(slowfs *fs, int argc, char **argv) {
                                             {"read-ms", required_argument, NULL, 'r'},
                                             {"stuck", required_argument, NULL, 'k'},
                                             {"counts", required_argument, NULL, 'c'},
+                                            {"control", required_argument, NULL, 'C'},
                                             {0}};
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (option) {
@@ -247,6 +315,9 @@ static bool parse(slowfs *fs, int argc, char **argv) {
             break;
         case 'c':
             fs->counts = optarg;
+            break;
+        case 'C':
+            fs->control = optarg;
             break;
         default:
             return false;
@@ -275,7 +346,7 @@ int main(int argc, char **argv) {
     static slowfs fs = {.lock = PTHREAD_MUTEX_INITIALIZER};
     if (!parse(&fs, argc, argv)) {
         fprintf(stderr, "usage: slowfs --source DIR --mountpoint MP [--open-ms N] [--read-ms N] "
-                        "[--stuck TEXT] [--counts FILE]\n");
+                        "[--stuck TEXT] [--counts FILE] [--control DIR]\n");
         return 2;
     }
     fs.source_dir = open(fs.source, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -283,6 +354,8 @@ int main(int argc, char **argv) {
         perror(fs.source);
         return 1;
     }
+    /* Without it the kernel asks only once, and closes cost no request. */
+    if (fs.control) operations.flush = slowfs_flush;
     sigset_t asked;
     sigemptyset(&asked);
     sigaddset(&asked, SIGUSR1);

@@ -1,0 +1,102 @@
+/*
+ * Files on far storage, for tests: a folder as the FUSE file system slowfs shows it, which the
+ * environment's FM_SLOWFS names. The test decides what its requests do while it runs.
+ */
+#ifndef FM_TEST_FAR_H
+#define FM_TEST_FAR_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+
+#include "reads.h"
+
+typedef struct test_far {
+    char source[64]; /* where the files are; the test makes them */
+    char mountpoint[64];
+    char control[64]; /* control files, see slowfs.c */
+    char counts[96];
+    pid_t server;
+} test_far;
+
+static inline void test_far_need(void) {
+    const char *const tool = getenv("FM_SLOWFS");
+    if (tool && !access(tool, X_OK) && !access("/dev/fuse", R_OK | W_OK)) return;
+    fprintf(stderr, "skipped: no FUSE here, or FM_SLOWFS does not name the file system\n");
+    skip();
+}
+
+static inline bool test_is_mounted(const char *dir) {
+    struct stat here, above;
+    char parent[96];
+    snprintf(parent, sizeof(parent), "%s/..", dir);
+    return stat(dir, &here) == 0 && stat(parent, &above) == 0 && here.st_dev != above.st_dev;
+}
+
+/* Accepts one that is all zero. */
+static inline void test_far_close(test_far *far) {
+    if (far->server > 0) {
+        kill(far->server, SIGTERM);
+        waitpid(far->server, NULL, 0);
+    }
+    if (!*far->source) return;
+    umount2(far->mountpoint, MNT_DETACH);
+    unlink(far->counts);
+    assert_int_equal(rmdir(far->mountpoint), 0);
+    test_dir_close(far->control);
+    test_dir_close(far->source);
+}
+
+/* Empty folders, mounted. Every open and every read takes that long; reads of files whose names
+ * contain "stuck" never return. False: it could not be mounted. */
+static inline bool test_far_open(test_far *far, const char *delay_ms) {
+    const char *const tool = getenv("FM_SLOWFS");
+    test_dir_open(far->source);
+    test_dir_open(far->mountpoint);
+    test_dir_open(far->control);
+    snprintf(far->counts, sizeof(far->counts), "%s.json", far->mountpoint);
+    far->server = fork();
+    if (far->server == 0) {
+        execl(tool, tool, "--source", far->source, "--mountpoint", far->mountpoint, "--open-ms",
+              delay_ms, "--read-ms", delay_ms, "--stuck", "stuck", "--counts", far->counts,
+              "--control", far->control, NULL);
+        _exit(127);
+    }
+    for (int i = 0; i < 500 && !test_is_mounted(far->mountpoint); i++) usleep(10000);
+    if (test_is_mounted(far->mountpoint)) return true;
+    test_far_close(far);
+    fprintf(stderr, "skipped: slowfs could not be mounted\n");
+    return false;
+}
+
+/* From now on requests of that kind ("open", "read", "close") for the file do what `rule` says: ""
+ * holds them, "5" lets them fail with errno 5, "5 1" the next one, and holds those behind it. */
+static inline void test_far_rule(const test_far *far, const char *request, const char *name,
+                                 const char *rule) {
+    char path[160], fresh[160];
+    snprintf(path, sizeof(path), "%s/%s.%s", far->control, request, name);
+    snprintf(fresh, sizeof(fresh), "%s/new", far->control);
+    FILE *const out = fopen(fresh, "w");
+    assert_non_null(out);
+    fputs(rule, out);
+    assert_int_equal(fclose(out), 0);
+    assert_int_equal(rename(fresh, path), 0);
+}
+
+/* Ends the rule; held requests go on. */
+static inline void test_far_release(const test_far *far, const char *request, const char *name) {
+    char path[160];
+    snprintf(path, sizeof(path), "%s/%s.%s", far->control, request, name);
+    assert_int_equal(unlink(path), 0);
+}
+
+/* Waits until a request of that kind for the file is held; false after 20 seconds. */
+static inline bool test_far_is_held(const test_far *far, const char *request, const char *name) {
+    char path[160];
+    snprintf(path, sizeof(path), "%s/held.%s.%s", far->control, request, name);
+    for (int i = 0; i < 10000 && access(path, F_OK); i++) usleep(2000);
+    return access(path, F_OK) == 0;
+}
+
+#endif
