@@ -57,7 +57,7 @@ static uint64_t guess_size_locked(const fm_reader *reader) {
 /* ---- buffers --------------------------------------------------------------------------------- */
 
 static uint8_t *own_alloc_locked(fm_reader *reader, uint64_t bytes) {
-    fm_reader_own *const own = fm_mem_alloc(reader->config.counter, sizeof(*own) + bytes, 1);
+    fm_reader_own *const own = fm_mem_alloc(reader->counter, sizeof(*own) + bytes, 1);
     if (!own) return NULL;
     own->bytes = bytes;
     own->previous = NULL;
@@ -429,6 +429,7 @@ int fm_reader_open_faulty(fm_reader **out, const fm_reader_config *config,
     if (fault) reader->fault = *fault;
     reader->queue_end = &reader->queue;
     reader->n_references = 1;
+    reader->counter = config->counter;
     if (pthread_mutex_init(&reader->lock, NULL)) {
         fm_mem_free(reader);
         return fm_error_set(error, FM_ERR_THREAD, "can't create a mutex");
@@ -559,6 +560,7 @@ void fm_reader_close(fm_reader **handle) {
     *handle = NULL;
     pthread_mutex_lock(&reader->lock);
     reader->closing = true;
+    reader->counter = NULL;
     fm_read *const queued = drain_locked(reader);
     reader->backend->stop_locked(reader);
     pthread_mutex_unlock(&reader->lock);

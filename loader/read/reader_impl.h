@@ -97,6 +97,9 @@ struct fm_reader {
     pthread_cond_t quiet;  /* a thread started, or nothing is in flight any more */
     uint32_t n_references; /* the owner's, and one for each thread */
     bool closing;
+    /* Of the caller, whose memory it is; NULL once closing is set: threads that are left behind
+     * allocate uncounted. */
+    fm_mem_counter *counter;
 
     fm_read *queue, **queue_end; /* not started, in order */
     uint32_t n_queued;

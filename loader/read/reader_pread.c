@@ -113,7 +113,7 @@ static void keep_shard(fm_reader *reader, fm_reader_op *op, int file) {
     if (other)
         fm_shards_release(&reader->shards, other);
     else
-        op->shard = fm_shards_add(&reader->shards, op->path, reader->config.counter, &to_close);
+        op->shard = fm_shards_add(&reader->shards, op->path, reader->counter, &to_close);
     if (op->shard) op->shard->file = file;
     pthread_mutex_unlock(&reader->lock);
     if (to_close >= 0) close(to_close);

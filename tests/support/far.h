@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 #include "reads.h"
@@ -58,6 +59,7 @@ static inline bool test_far_open(test_far *far, const char *delay_ms) {
     snprintf(far->counts, sizeof(far->counts), "%s.json", far->mountpoint);
     far->server = fork();
     if (far->server == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGTERM); /* where the test fails and ends early */
         execl(tool, tool, "--source", far->source, "--mountpoint", far->mountpoint, "--open-ms",
               delay_ms, "--read-ms", delay_ms, "--stuck", "stuck", "--counts", far->counts,
               "--control", far->control, NULL);
@@ -97,6 +99,22 @@ static inline bool test_far_is_held(const test_far *far, const char *request, co
     snprintf(path, sizeof(path), "%s/held.%s.%s", far->control, request, name);
     for (int i = 0; i < 10000 && access(path, F_OK); i++) usleep(2000);
     return access(path, F_OK) == 0;
+}
+
+/* Waits until a rule with a count has counted down to 0. */
+static inline void test_far_wait_for_count(const test_far *far, const char *request,
+                                           const char *name) {
+    char path[160], text[32];
+    unsigned left = 1;
+    snprintf(path, sizeof(path), "%s/%s.%s", far->control, request, name);
+    for (int i = 0; i < 10000 && left; i++) {
+        FILE *const in = fopen(path, "r");
+        assert_non_null(in);
+        if (fgets(text, sizeof(text), in)) sscanf(text, "%*d %u", &left);
+        fclose(in);
+        if (left) usleep(2000);
+    }
+    assert_int_equal(left, 0);
 }
 
 #endif

@@ -1,0 +1,148 @@
+/* Storage that holds requests or fails them while the reader is used and closed. The test decides
+ * which (support/far.h): nothing here depends on how long something takes. */
+#define _GNU_SOURCE
+#include "far.h"
+
+#define FILE_BYTES 20000
+#define N_FILES 3
+
+typedef struct fixture {
+    test_reads reads;
+    test_far at;
+    int n_threads, n_files; /* before anything was opened */
+} fixture;
+
+/* Files "0" to "2" on far storage, and a reader. */
+static void open_far(fixture *f, void **state, const fm_reader_fault *fault) {
+    test_far_need();
+    *f = (fixture){.n_threads = test_count_entries("/proc/self/task"),
+                   .n_files = test_count_entries("/proc/self/fd")};
+    test_reads_open(&f->reads,
+                    (fm_reader_config){.kind = **(fm_reader_kind **)state, .depth = 8}, fault);
+    if (!test_far_open(&f->at, "0")) {
+        test_reads_close(&f->reads);
+        skip();
+    }
+    for (uint32_t i = 0; i < N_FILES; i++) {
+        char path[96];
+        snprintf(path, sizeof(path), "%s/%u", f->at.source, i);
+        test_file_write(path, i, FILE_BYTES);
+    }
+}
+
+/* All threads and files of the reader go, also those that it had to leave behind at close. */
+static void expect_nothing_left(const fixture *f) {
+    for (int i = 0; i < 1000 && (test_count_entries("/proc/self/task") > f->n_threads ||
+                                 test_count_entries("/proc/self/fd") > f->n_files);
+         i++)
+        usleep(10000);
+    assert_int_equal(test_count_entries("/proc/self/task"), f->n_threads);
+    assert_int_equal(test_count_entries("/proc/self/fd"), f->n_files);
+}
+
+static void submit_range(fixture *f, fm_read *read, const char *path) {
+    *read = (fm_read){.path = path, .offset_bytes = 100, .range_bytes = 1000};
+    submit_one(f->reads.reader, read);
+}
+
+/* ---- the caller's memory goes at close ------------------------------------------------------- */
+
+/* A thread that comes back from open() after close() must not touch the caller's counter. */
+static void an_open_may_outlast_the_counter(void **state) {
+    (void)state;
+    fixture f;
+    fm_reader_kind kind = FM_READER_PREAD, *const kind_state = &kind;
+    open_far(&f, (void *)&kind_state, NULL);
+    char path[96];
+    snprintf(path, sizeof(path), "%s/0", f.at.mountpoint);
+    test_far_rule(&f.at, "open", "0", "");
+    fm_read read;
+    submit_range(&f, &read, path);
+    assert_true(test_far_is_held(&f.at, "open", "0"));
+    test_reads_close(&f.reads);
+    assert_int_equal(read.error, ECANCELED);
+    const uint64_t n_blocks = f.reads.counter.n_blocks;
+    test_far_release(&f.at, "open", "0");
+    expect_nothing_left(&f);
+    assert_int_equal(f.reads.counter.n_blocks, n_blocks);
+    test_far_close(&f.at);
+}
+
+/* Holds the thread that reports the result of a read, each time. */
+typedef struct gate {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int n_reached, n_open;
+} gate;
+
+static int64_t pass_gate(void *user, const char *path, int64_t result) {
+    (void)path;
+    gate *const at = user;
+    pthread_mutex_lock(&at->lock);
+    const int number = ++at->n_reached;
+    pthread_cond_broadcast(&at->changed);
+    while (at->n_open < number) pthread_cond_wait(&at->changed, &at->lock);
+    pthread_mutex_unlock(&at->lock);
+    return result;
+}
+
+static void wait_for_gate(gate *at, int number) {
+    pthread_mutex_lock(&at->lock);
+    while (at->n_reached < number) pthread_cond_wait(&at->changed, &at->lock);
+    pthread_mutex_unlock(&at->lock);
+}
+
+static void open_gate(gate *at) {
+    pthread_mutex_lock(&at->lock);
+    at->n_open++;
+    pthread_cond_broadcast(&at->changed);
+    pthread_mutex_unlock(&at->lock);
+}
+
+/*
+ * The ring's thread is held while the reader is closed. What it does next is to look at a file that
+ * could not be opened, and to open it again for the reads that waited for it. For that the failed
+ * open (of file 1) must be reported together with, and behind, the read (of file 2) that holds the
+ * thread; it is held at file 0 until both are there.
+ */
+static void a_failed_open_may_outlast_the_counter(void **state) {
+    (void)state;
+    fixture f;
+    gate at = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    fm_reader_kind kind = FM_READER_URING, *const kind_state = &kind;
+    open_far(&f, (void *)&kind_state, &(fm_reader_fault){.result = pass_gate, .user = &at});
+    char paths[N_FILES][96];
+    for (int i = 0; i < N_FILES; i++)
+        snprintf(paths[i], sizeof(paths[i]), "%s/%d", f.at.mountpoint, i);
+    test_far_rule(&f.at, "open", "1", "");
+    test_far_rule(&f.at, "read", "2", "");
+    fm_read reads[5];
+    for (int i = 0; i < 5; i++) {
+        if (i == 4) {
+            assert_true(test_far_is_held(&f.at, "open", "1"));
+            assert_true(test_far_is_held(&f.at, "read", "2"));
+        }
+        submit_range(&f, &reads[i], paths[i < 3 ? 1 : i == 3 ? 2 : 0]);
+    }
+    wait_for_gate(&at, 1);
+    test_far_release(&f.at, "read", "2");
+    test_far_rule(&f.at, "open", "1", "5 1");
+    test_far_wait_for_count(&f.at, "open", "1");
+    open_gate(&at);
+    wait_for_gate(&at, 2);
+    test_reads_close(&f.reads);
+    const uint64_t n_blocks = f.reads.counter.n_blocks;
+    open_gate(&at);
+    test_far_release(&f.at, "open", "1");
+    expect_nothing_left(&f);
+    assert_int_equal(f.reads.counter.n_blocks, n_blocks);
+    test_far_close(&f.at);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_open_may_outlast_the_counter),
+        cmocka_unit_test(a_failed_open_may_outlast_the_counter),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
