@@ -143,14 +143,15 @@ void fm_run_take_data(fm_loader *loader, fm_task *task) {
 void fm_run_on_read(void *user, fm_read *read) {
     fm_loader *const loader = user;
     fm_task *const task = read->user;
-    if (read->error && read->error != ECANCELED) reject(loader, task, read->error);
+    if (read->error) reject(loader, task, read->error);
     fm_ring_lock(loader->ring);
     loader->n_reading--;
     if (!read->error && !read->range_bytes)
         loader->file_bytes[task->index] =
             read->n_bytes > UINT32_MAX ? UINT32_MAX : (uint32_t)read->n_bytes;
-    if (atomic_load_explicit(&loader->cancelled, memory_order_relaxed) ||
-        read->error == ECANCELED) {
+    /* Not by the error: the reader cancels while this flag is set only, and a file system may answer
+     * ECANCELED as well. */
+    if (atomic_load_explicit(&loader->cancelled, memory_order_relaxed)) {
         signal_if_idle(loader);
     } else if (read->error) {
         finish(loader, task);

@@ -275,7 +275,7 @@ static void hand_back_locked(fm_reader *reader, fm_reader_op *op, fm_read *read)
     reader->stats.n_opens += op->opened;
     reader->stats.read_ns += read->done_ns - op->started_ns;
     if (op->error) {
-        if (op->error != ECANCELED) reader->stats.n_errors++;
+        if (op->error != ECANCELED || !reader->closing) reader->stats.n_errors++;
         return;
     }
     reader->stats.n_files++;

@@ -40,7 +40,9 @@ typedef struct fm_read {
     /* Set by the reader. */
     uint8_t *bytes; /* the file or range, 64-byte aligned; NULL on error or if it is empty */
     uint64_t n_bytes;
-    int error; /* 0, an errno, EFBIG for more than max_file_bytes, ECANCELED, FM_READ_ENDS_EARLY */
+    /* 0, an errno, EFBIG for more than max_file_bytes, FM_READ_ENDS_EARLY, or ECANCELED, which file
+     * systems may answer as well. */
+    int error;
     uint64_t submitted_ns, started_ns, done_ns;
     uint64_t short_ns;    /* until it started, buffers were short for so long */
     struct fm_read *next; /* see fm_reader_submit(); the reader's until on_done() */

@@ -349,7 +349,8 @@ static void note_helpless(fm_uring *self) {
 
 /*
  * A step failed. Refusals are tried again. ECANCELED that nobody asked for means that the kernel
- * could not create a helper (pids.max): this thread then reads the file itself.
+ * could not create a helper (pids.max), unless the file system answers it: this thread then reads
+ * the file itself, and learns which.
  */
 static void fail(fm_uring *self, fm_reader_op *op, int step, int failure) {
     const bool again = (failure == EAGAIN || failure == EINTR) && !self->cancelled &&
@@ -364,9 +365,9 @@ static void fail(fm_uring *self, fm_reader_op *op, int step, int failure) {
     } else if (failure == ECANCELED && !self->cancelled) {
         release_slot(self, op);
         close_file(self, fm_reader_release_shard(self->reader, op));
-        note_helpless(self);
         op->n_bytes = 0;
         fm_reader_read_file(self->reader, op);
+        if (op->error != ECANCELED) note_helpless(self);
         finish(self, op);
     } else {
         op->error = failure == ESPIPE ? EINVAL : failure;

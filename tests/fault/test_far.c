@@ -2,6 +2,7 @@
  * which (support/far.h): nothing here depends on how long something takes. */
 #define _GNU_SOURCE
 #include "far.h"
+#include "folder.h"
 
 #define FILE_BYTES 20000
 #define N_FILES 3
@@ -139,10 +140,86 @@ static void a_failed_open_may_outlast_the_counter(void **state) {
     test_far_close(&f.at);
 }
 
+/* ---- errors of the storage ------------------------------------------------------------------- */
+
+/* A loader of the images "0.jpg" and "1.jpg" on far storage, whole files or ranges. */
+static fm_loader *open_loader(fixture *f, void **state) {
+    char command[256];
+    test_far_need();
+    *f = (fixture){0};
+    if (!test_far_open(&f->at, "0")) skip();
+    for (int i = 0; i < 2; i++) {
+        snprintf(command, sizeof(command), "%s size=40x30 %s/%d.jpg", getenv("FM_MKJPEG"),
+                 f->at.source, i);
+        test_run(command);
+    }
+    fm_config config = test_config((fm_source){.n_samples = 2});
+    config.reader = **(fm_reader_kind **)state;
+    fm_loader *loader = NULL;
+    fm_error error;
+    const int status = fm_loader_open(&loader, &config, &error);
+    if (!status) return loader;
+    test_far_close(&f->at);
+    if (status != FM_ERR_UNAVAILABLE) fail_msg("open: %s", error.message);
+    fprintf(stderr, "skipped: %s\n", error.message);
+    skip();
+    return NULL;
+}
+
+/* Two batches: what becomes of image 0, and of image 1. */
+static void run_epoch(const fixture *f, fm_loader *loader, bool ranges, int statuses[2],
+                      fm_error errors[2]) {
+    assert_int_equal(fm_loader_start(loader, &(fm_epoch){.seed = 1}, NULL), FM_OK);
+    for (int i = 0; i < 2; i++) {
+        char path[96];
+        struct stat file;
+        snprintf(path, sizeof(path), "%s/%d.jpg", f->at.mountpoint, i);
+        assert_int_equal(stat(path, &file), 0);
+        const fm_sample sample = {
+            .index = i, .path = path, .range_bytes = ranges ? (uint64_t)file.st_size : 0};
+        assert_int_equal(fm_loader_submit(loader, &sample, 1, NULL), FM_OK);
+    }
+    for (int i = 0; i < 2; i++) {
+        fm_batch batch;
+        statuses[i] = fm_loader_next(loader, 20000000000, &batch, &errors[i]);
+        fm_batch_release(&batch);
+    }
+}
+
+/* ECANCELED is also what the reader answers for reads of an epoch that was stopped. */
+static void a_cancelled_read_is_an_error(void **state) {
+    char rule[16];
+    snprintf(rule, sizeof(rule), "%d", ECANCELED);
+    for (int round = 0; round < 4; round++) {
+        fixture f;
+        fm_loader *loader = open_loader(&f, state);
+        const char *const request = round % 2 ? "open" : "read";
+        int statuses[2];
+        fm_error errors[2];
+        test_far_rule(&f.at, request, "0.jpg", rule);
+        run_epoch(&f, loader, round / 2, statuses, errors);
+        assert_int_equal(statuses[0], FM_ERR_READ);
+        assert_int_equal(errors[0].index, 0);
+        assert_non_null(strstr(errors[0].message, "0.jpg"));
+        assert_non_null(strstr(errors[0].message, strerror(ECANCELED)));
+        assert_int_equal(statuses[1], FM_OK);
+        test_far_release(&f.at, request, "0.jpg");
+        run_epoch(&f, loader, round / 2, statuses, errors);
+        assert_int_equal(statuses[0], FM_OK);
+        assert_int_equal(statuses[1], FM_OK);
+        fm_stats stats;
+        fm_loader_stats(loader, &stats);
+        assert_null(strstr(stats.reader_reason, "helper"));
+        fm_loader_close(&loader);
+        test_far_close(&f.at);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_open_may_outlast_the_counter),
         cmocka_unit_test(a_failed_open_may_outlast_the_counter),
+        TEST_BOTH(a_cancelled_read_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
