@@ -263,7 +263,7 @@ typedef struct fm_jpeg_rows {
  * must stay readable and unchanged until fm_loader_next() has returned its batch, or the error in
  * place of it (FM_FALLBACK is neither), or until the epoch has ended otherwise: fm_loader_stop(),
  * fm_loader_start() or fm_loader_close() has returned. The first two may have failed, unless with
- * FM_ERR_ARGUMENT or FM_ERR_FORKED, which leave the epoch as it is.
+ * FM_ERR_ARGUMENT, FM_ERR_STATE or FM_ERR_FORKED, which leave the epoch as it is.
  * Threads: the decode threads read it at any time until then, and nothing behind its end. Several
  * samples, batches and loaders may share it.
  */
@@ -286,7 +286,8 @@ typedef struct fm_sample {
 
 /*
  * Where an epoch's order of indices finds its files, or images in memory. `locate` fills *out,
- * which is all zero before, for `index` and returns FM_OK or an error status; it is called on the
+ * which is all zero before, for `index` and returns FM_OK or an error status, which is negative and
+ * comes out of fm_loader_next() at its batch's turn; it ends the epoch. It is called on the
  * consumer's thread only. Data that it gives must last as fm_sample says.
  */
 typedef struct fm_source {
@@ -501,7 +502,8 @@ typedef struct fm_epoch {
 /*
  * Starts an epoch. A running one is stopped first: its undelivered batches are dropped, within
  * 100 ms; FM_ERR_READ if reads are stuck in the kernel (close the loader then). Batches lent
- * before stay valid.
+ * before stay valid. FM_ERR_ARGUMENT (an index of the order is outside of the dataset), FM_ERR_STATE
+ * (an order, and no config.source) and FM_ERR_FORKED leave a running epoch as it is.
  */
 FM_API FM_CHECK_RESULT int fm_loader_start(fm_loader *loader, const fm_epoch *epoch,
                                            fm_error *error);

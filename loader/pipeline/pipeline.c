@@ -330,10 +330,12 @@ int fm_loader_stop(fm_loader *loader, fm_error *error) {
     return status ? status : fm_stage_check(loader, error);
 }
 
-static int take_order(fm_loader *loader, const fm_epoch *epoch, fm_error *error) {
-    loader->n_order = loader->order_next = 0;
-    loader->drop_last = epoch->drop_last;
-    loader->has_order = epoch->order != NULL;
+/* Whether the epoch can be started at all. Changes nothing: the one that runs goes on. */
+static int check_epoch(const fm_loader *loader, const fm_epoch *epoch, fm_error *error) {
+    if (!epoch) return fm_error_set(error, FM_ERR_ARGUMENT, "epoch is NULL");
+    if (epoch->ahead && (epoch->order || loader->stage.calls))
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "an epoch with `ahead` takes no order, and no device");
     if (!epoch->order) return FM_OK;
     if (!loader->config.source.locate && !loader->arrays)
         return fm_error_set(error, FM_ERR_STATE,
@@ -345,6 +347,14 @@ static int take_order(fm_loader *loader, const fm_epoch *epoch, fm_error *error)
                                 "order[%zu] is %lld, outside the dataset of %llu samples", i,
                                 (long long)index, (unsigned long long)loader->config.n_samples);
     }
+    return FM_OK;
+}
+
+static int take_order(fm_loader *loader, const fm_epoch *epoch, fm_error *error) {
+    loader->n_order = loader->order_next = 0;
+    loader->drop_last = epoch->drop_last;
+    loader->has_order = epoch->order != NULL;
+    if (!epoch->order) return FM_OK;
     if (epoch->n_order > loader->order_capacity) {
         fm_mem_free(loader->order);
         loader->order_capacity = 0;
@@ -362,10 +372,7 @@ static int take_order(fm_loader *loader, const fm_epoch *epoch, fm_error *error)
 int fm_loader_start(fm_loader *loader, const fm_epoch *epoch, fm_error *error) {
     const uint64_t now_ns = fm_clock_ns();
     int status = fm_loader_check(loader, error);
-    if (!status && !epoch) status = fm_error_set(error, FM_ERR_ARGUMENT, "epoch is NULL");
-    if (!status && epoch->ahead && (epoch->order || loader->stage.calls))
-        status = fm_error_set(error, FM_ERR_ARGUMENT,
-                              "an epoch with `ahead` takes no order, and no device");
+    if (!status) status = check_epoch(loader, epoch, error);
     if (!status) status = fm_loader_stop(loader, error);
     if (!status) status = fm_stage_check(loader, error);
     if (!status) status = take_order(loader, epoch, error);
@@ -386,13 +393,10 @@ int fm_loader_start(fm_loader *loader, const fm_epoch *epoch, fm_error *error) {
     fm_ring_unlock(loader->ring);
     loader->epoch_state = FM_EPOCH_OPEN;
     if (!epoch->order) return FM_OK;
-    status = fm_loader_feed(loader, error);
-    if (status) {
-        /* The caller sees the source's error; that of stopping would only hide it. */
-        const int stopped = fm_loader_stop(loader, NULL);
-        (void)stopped;
-    }
-    return status;
+    /* What the source does not find is an error of next(), which asks for it again. */
+    const int fed = fm_loader_feed(loader, NULL);
+    (void)fed;
+    return FM_OK;
 }
 
 int fm_loader_finish(fm_loader *loader, fm_error *error) {
@@ -572,6 +576,19 @@ int fm_loader_submit(fm_loader *loader, const fm_sample *samples, size_t n_sampl
     return FM_OK;
 }
 
+/* What the source said of a sample that it did not find. */
+static int describe_missing(int status, int64_t index, fm_error *error) {
+    if (status < 0)
+        fm_error_set(error, status, "the source has no sample %lld", (long long)index);
+    else
+        status = fm_error_set(error, FM_ERR_ARGUMENT,
+                              "config.source returned status %d for sample %lld; it must return "
+                              "FM_OK or an error, which is negative",
+                              status, (long long)index);
+    fm_error_set_index(error, index);
+    return status;
+}
+
 /* Submits the batch of order[n]. */
 static int feed_batch(fm_loader *loader, const int64_t *order, size_t n, fm_error *error) {
     const fm_source *const source = &loader->config.source;
@@ -579,9 +596,7 @@ static int feed_batch(fm_loader *loader, const int64_t *order, size_t n, fm_erro
     for (size_t i = 0; i < n; i++) {
         loader->located[i] = (fm_sample){0};
         const int status = source->locate(source->user, order[i], &loader->located[i]);
-        if (status)
-            return fm_error_set(error, status, "the source has no sample %lld",
-                                (long long)order[i]);
+        if (status) return describe_missing(status, order[i], error);
     }
     return fm_loader_submit(loader, loader->located, n, error);
 }

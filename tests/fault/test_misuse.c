@@ -160,6 +160,72 @@ static void orders_outside_the_source_are_refused(void **state) {
     fm_loader_close(&loader);
 }
 
+/* Nothing that is wrong with the call ends the epoch that runs: its batch still comes. */
+static void refused_starts_leave_the_epoch_running(void **state) {
+    (void)state;
+    char path[128];
+    snprintf(path, sizeof(path), "%s/0000.jpg", images.dir);
+    const fm_sample sample = {.path = path};
+    const int64_t order[] = {0, 99};
+    const fm_epoch bad_order = {.order = order, .n_order = 2}, good = {.seed = 1};
+    for (int with_source = 0; with_source < 2; with_source++) {
+        fm_config config = test_config(with_source ? fm_folder_source(folder) : (fm_source){0});
+        config.n_samples = 3;
+        fm_loader *loader = test_loader_open(&config);
+        fm_batch batch;
+        assert_int_equal(fm_loader_start(loader, &good, &error), FM_OK);
+        assert_int_equal(fm_loader_submit(loader, &sample, 1, &error), FM_OK);
+        assert_int_equal(fm_loader_start(loader, NULL, &error), FM_ERR_ARGUMENT);
+        assert_int_equal(fm_loader_start(loader, &bad_order, &error),
+                         with_source ? FM_ERR_ARGUMENT : FM_ERR_STATE);
+        assert_int_equal(fm_loader_n_pending(loader), 1);
+        assert_int_equal(fm_loader_next(loader, -1, &batch, &error), FM_OK);
+        fm_batch_release(&batch);
+        fm_loader_close(&loader);
+    }
+}
+
+typedef struct gap {
+    fm_source around;
+    int status; /* that says that index 2 is not there */
+} gap;
+
+static int locate_around_gap(void *user, int64_t index, fm_sample *out) {
+    const gap *const self = user;
+    return index == 2 ? self->status : self->around.locate(self->around.user, index, out);
+}
+
+/* What the source does not find is an error at its batch's turn, and not one of start(). */
+static void samples_that_are_not_found_are_errors_in_their_turn(void **state) {
+    (void)state;
+    static const int statuses[][2] = {{FM_ERR_READ, FM_ERR_READ},
+                                      {FM_ERR_ARGUMENT, FM_ERR_ARGUMENT},
+                                      {FM_END, FM_ERR_ARGUMENT},
+                                      {FM_AGAIN, FM_ERR_ARGUMENT},
+                                      {FM_FALLBACK, FM_ERR_ARGUMENT},
+                                      {99, FM_ERR_ARGUMENT}};
+    for (size_t i = 0; i < sizeof(statuses) / sizeof(*statuses); i++) {
+        gap user = {fm_folder_source(folder), statuses[i][0]};
+        fm_config config = test_config((fm_source){&user, 3, locate_around_gap});
+        config.batch_size = 1;
+        fm_loader *loader = test_loader_open(&config);
+        for (int first = 0; first < 2; first++) {
+            const int64_t order[] = {first ? 2 : 0, 2, 1};
+            const fm_epoch epoch = {.order = order, .n_order = 3};
+            fm_batch batch;
+            assert_int_equal(fm_loader_start(loader, &epoch, &error), FM_OK);
+            if (!first) assert_int_equal(fm_loader_next(loader, -1, &batch, &error), FM_OK);
+            if (!first) fm_batch_release(&batch);
+            assert_int_equal(fm_loader_next(loader, -1, &batch, &error), statuses[i][1]);
+            assert_int_equal(error.status, statuses[i][1]);
+            assert_int_equal(error.index, 2);
+            assert_non_null(strstr(error.message, "sample 2"));
+            assert_int_equal(fm_loader_next(loader, -1, &batch, &error), FM_END);
+        }
+        fm_loader_close(&loader);
+    }
+}
+
 static void draws_are_checked_and_pure(void **state) {
     (void)state;
     const fm_config config = test_config(fm_folder_source(folder));
@@ -185,6 +251,8 @@ int main(void) {
         cmocka_unit_test(calls_out_of_order_are_refused),
         cmocka_unit_test(null_handles_are_refused_everywhere),
         cmocka_unit_test(orders_outside_the_source_are_refused),
+        cmocka_unit_test(refused_starts_leave_the_epoch_running),
+        cmocka_unit_test(samples_that_are_not_found_are_errors_in_their_turn),
         cmocka_unit_test(draws_are_checked_and_pure),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
