@@ -23,7 +23,9 @@ uint64_t fm_cut_bytes(const fm_plan *plan, const fm_sample *sample, const fm_dra
     const int64_t n_mcu_rows = (rows->height + rows->mcu_height - 1) / rows->mcu_height;
     for (uint32_t k = 0; k < rows->n; k++) {
         if (k * n_mcu_rows / rows->n <= last) continue;
-        return rows->begin[k] < sample->range_bytes ? rows->begin[k] : sample->range_bytes;
+        /* No data begins at byte 0, and to the reader 0 bytes are the whole file. */
+        const uint64_t begin = rows->begin[k];
+        return begin > 0 && begin < sample->range_bytes ? begin : sample->range_bytes;
     }
     return sample->range_bytes;
 }

@@ -52,6 +52,11 @@ static void make_sample(int i) {
     assert_non_null(in);
     const size_t n = fread(bytes, 1, sizeof(bytes), in);
     fclose(in);
+    /* Something follows, as in an archive. */
+    FILE *const out = fopen(paths[i], "ab");
+    assert_non_null(out);
+    assert_int_equal(fwrite(bytes, 1, 500, out), 500);
+    assert_int_equal(fclose(out), 0);
     find_rows(rows, bytes, n, (uint32_t)kinds[i % 6].intervals);
     samples[i] =
         (fm_sample){.index = i, .path = paths[i], .range_bytes = n, .verified = true, .rows = rows};
@@ -155,6 +160,24 @@ static void a_cache_gets_whole_images(void **state) {
     fm_cache_close(&cache);
 }
 
+/* The whole range is read, and nothing behind it. */
+static void entries_of_zero_ask_for_the_range(void **state) {
+    (void)state;
+    fm_jpeg_rows before[N_FILES];
+    memcpy(before, tables, sizeof(tables));
+    fm_loader *whole = open_loader(false, NULL), *cut = open_loader(true, NULL);
+    for (int i = 0; i < N_FILES; i++) memset(tables[i].begin, 0, sizeof(tables[i].begin));
+    for (uint32_t e = 0; e < 5; e++) {
+        assert_int_equal(run_epoch(whole, e, wanted), 0);
+        assert_int_equal(run_epoch(cut, e, got), 0);
+        assert_memory_equal(got, wanted, sizeof(got));
+    }
+    assert_int_equal(read_bytes(cut), read_bytes(whole));
+    memcpy(tables, before, sizeof(tables));
+    fm_loader_close(&cut);
+    fm_loader_close(&whole);
+}
+
 /* The sample comes as ever, or is the caller's to finish. */
 static void tables_that_lie_change_no_pixel(void **state) {
     (void)state;
@@ -196,6 +219,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(less_is_read_and_no_pixel_differs),
         cmocka_unit_test(a_cache_gets_whole_images),
+        cmocka_unit_test(entries_of_zero_ask_for_the_range),
         cmocka_unit_test(tables_that_lie_change_no_pixel),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
