@@ -377,7 +377,8 @@ typedef struct fm_allocator {
  * given it. A file that was decoded natively is kept, as long as the budget has room; nothing is
  * ever dropped, so that the hit rate of a shuffled epoch is the share of the files that fits. Files
  * are known by their paths: one that changes while the cache is open is not read again.
- * fm_loader_draws() and the pixels are the same with and without. Any thread may use it.
+ * fm_loader_draws() and the pixels are the same with and without. Any thread may use it, but not a
+ * forked child.
  */
 typedef struct fm_cache fm_cache;
 
@@ -392,6 +393,7 @@ typedef struct fm_cache_usage {
  * FM_ERR_BUDGET (more than this process may use, or too small for anything), NOMEM, THREAD.
  */
 FM_API FM_CHECK_RESULT int fm_cache_open(fm_cache **out, uint64_t budget_bytes, fm_error *error);
+/* In a forked child, whose cache it is not, all is 0. */
 FM_API void fm_cache_usage_get(fm_cache *cache, fm_cache_usage *out);
 /* After the loaders that were given it. Accepts NULL and a pointer to NULL; sets *cache to NULL. */
 FM_API void fm_cache_close(fm_cache **cache);

@@ -194,6 +194,9 @@ int fm_cache_open(fm_cache **out, uint64_t budget_bytes, fm_error *error) {
 }
 
 void fm_cache_usage_get(fm_cache *cache, fm_cache_usage *out) {
+    *out = (fm_cache_usage){0};
+    /* A thread of the parent may have held the lock at the fork. */
+    if (!fm_cache_is_ours(cache)) return;
     pthread_mutex_lock(&cache->lock);
     *out = cache->usage;
     pthread_mutex_unlock(&cache->lock);

@@ -179,6 +179,44 @@ static void a_child_is_not_the_owner(void **state) {
     fm_cache_close(&cache);
 }
 
+typedef struct busy {
+    fm_cache *cache;
+    _Atomic bool stop;
+} busy;
+
+static void *put_until_stopped(void *argument) {
+    busy *const self = argument;
+    for (int i = 0; !self->stop; i++) put(self->cache, i % N_FILES, 100);
+    return NULL;
+}
+
+/* A thread of the parent may hold the lock at the fork, which then is never released there. */
+static void a_child_may_ask_for_the_usage(void **state) {
+    (void)state;
+    busy shared = {.cache = open_cache(64 * KIB)};
+    pthread_t threads[N_THREADS];
+    for (int t = 0; t < N_THREADS; t++)
+        assert_int_equal(pthread_create(&threads[t], NULL, put_until_stopped, &shared), 0);
+    int n_failed = 0;
+    for (int i = 0; i < 100; i++) {
+        const pid_t child = fork();
+        if (child == 0) {
+            alarm(20);
+            const fm_cache_usage usage = usage_of(shared.cache);
+            _exit(usage.n_files || usage.file_bytes || usage.used_bytes || usage.n_refused);
+        }
+        int status = 1;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        n_failed += status != 0;
+        if (n_failed) break;
+    }
+    shared.stop = true;
+    for (int t = 0; t < N_THREADS; t++) pthread_join(threads[t], NULL);
+    assert_int_equal(n_failed, 0);
+    assert_true(usage_of(shared.cache).n_files > 0);
+    fm_cache_close(&shared.cache);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files_are_kept_once),
@@ -188,6 +226,7 @@ int main(void) {
         cmocka_unit_test(budgets_are_checked),
         cmocka_unit_test(threads_share_it),
         cmocka_unit_test(a_child_is_not_the_owner),
+        cmocka_unit_test(a_child_may_ask_for_the_usage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
