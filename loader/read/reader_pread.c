@@ -107,6 +107,9 @@ static bool find_shard(fm_reader *reader, fm_reader_op *op) {
 
 /* The file stays open as op->shard, unless another thread was faster or there is no room. */
 static void keep_shard(fm_reader *reader, fm_reader_op *op, int file) {
+    if (lseek(file, 0, SEEK_CUR) < 0) return; /* a FIFO, which can't be read at an offset */
+    /* The ring may read it, too: of a file with O_NONBLOCK it believes that no read waits. */
+    fcntl(file, F_SETFL, 0);
     int to_close = -1;
     pthread_mutex_lock(&reader->lock);
     fm_shard *const other = fm_shards_find(&reader->shards, op->path);

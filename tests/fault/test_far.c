@@ -13,6 +13,8 @@ typedef struct fixture {
     int n_threads, n_files; /* before anything was opened */
 } fixture;
 
+static bool is_uring(void **state) { return **(fm_reader_kind **)state == FM_READER_URING; }
+
 /* Files "0" to "2" on far storage, and a reader. */
 static void open_far(fixture *f, void **state, const fm_reader_fault *fault) {
     test_far_need();
@@ -140,6 +142,36 @@ static void a_failed_open_may_outlast_the_counter(void **state) {
     test_far_close(&f.at);
 }
 
+/* ---- files that stay open -------------------------------------------------------------------- */
+
+/* Of a file with O_NONBLOCK io_uring believes that no read waits. The ring's thread opens a file
+ * itself where the kernel answers ECANCELED. */
+static void files_that_stay_open_block(void **state) {
+    fixture f;
+    open_far(&f, state, NULL);
+    char path[96], rule[16];
+    snprintf(path, sizeof(path), "%s/0", f.at.mountpoint);
+    snprintf(rule, sizeof(rule), "%d 1", ECANCELED);
+    if (is_uring(state)) test_far_rule(&f.at, "open", "0", rule);
+    fm_read read;
+    submit_range(&f, &read, path);
+    if (is_uring(state)) {
+        assert_true(test_far_is_held(&f.at, "open", "0"));
+        test_far_release(&f.at, "open", "0");
+    }
+    assert_ptr_equal(test_reads_pop(&f.reads), &read);
+    assert_int_equal(read.error, 0);
+    pthread_mutex_lock(&f.reads.reader->lock);
+    const fm_shard *const shard = f.reads.reader->shards.newest;
+    const int flags = shard ? fcntl(shard->file, F_GETFL) : -1;
+    pthread_mutex_unlock(&f.reads.reader->lock);
+    assert_true(flags >= 0);
+    assert_int_equal(flags & O_NONBLOCK, 0);
+    test_reads_close(&f.reads);
+    expect_nothing_left(&f);
+    test_far_close(&f.at);
+}
+
 /* ---- errors of the storage ------------------------------------------------------------------- */
 
 /* A loader of the images "0.jpg" and "1.jpg" on far storage, whole files or ranges. */
@@ -219,6 +251,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_open_may_outlast_the_counter),
         cmocka_unit_test(a_failed_open_may_outlast_the_counter),
+        TEST_BOTH(files_that_stay_open_block),
         TEST_BOTH(a_cancelled_read_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
