@@ -16,6 +16,16 @@
 /* In a shorter span there is no room for another thread's turn. */
 #define SHORT_NS 100000u
 
+/* All signals but those that a fault raises in the thread itself, and a profiler's, unless the
+ * creator blocks that one. A fault whose signal is blocked ends the process without its handler,
+ * such as Python's faulthandler. */
+static void fill_blocked(sigset_t *set, const sigset_t *creators) {
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
+    sigfillset(set);
+    for (size_t i = 0; i < sizeof(faults) / sizeof(*faults); i++) sigdelset(set, faults[i]);
+    if (!sigismember(creators, SIGPROF)) sigdelset(set, SIGPROF);
+}
+
 int fm_thread_start(fm_thread *thread, const char *name, size_t stack_bytes,
                     void *(*body)(void *argument), void *argument, fm_error *error) {
     pthread_attr_t attributes;
@@ -25,9 +35,10 @@ int fm_thread_start(fm_thread *thread, const char *name, size_t stack_bytes,
         return fm_error_set_errno(error, FM_ERR_THREAD, failed, "can't start thread %s", name);
     }
     if (stack_bytes) pthread_attr_setstacksize(&attributes, stack_bytes);
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigset_t blocked, before;
+    pthread_sigmask(SIG_SETMASK, NULL, &before);
+    fill_blocked(&blocked, &before);
+    pthread_sigmask(SIG_SETMASK, &blocked, NULL);
     failed = pthread_create(&thread->id, &attributes, body, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);

@@ -1,7 +1,9 @@
 /*
  * Threads: create with a name and a stack size, join, and condition variables on the monotonic
- * clock. Created threads block all signals, so that Ctrl-C reaches the interpreter's thread, and
- * run on all CPUs in the union of the process's affinity masks, not on the creator's only.
+ * clock. Created threads block signals, so that Ctrl-C reaches the interpreter's thread, but for
+ * those of faults (SIGSEGV and its kin), which faulthandler waits for, and for SIGPROF: their
+ * system calls may fail with EINTR. They run on all CPUs in the union of the process's affinity
+ * masks, not on the creator's only.
  */
 #ifndef FM_BASE_THREAD_H
 #define FM_BASE_THREAD_H

@@ -57,8 +57,8 @@ typedef struct fm_pread {
 /* ---- one file -------------------------------------------------------------------------------- */
 
 static void wait_again(void) {
-    const struct timespec pause = {.tv_nsec = AGAIN_WAIT_NS};
-    clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, NULL);
+    struct timespec left = {.tv_nsec = AGAIN_WAIT_NS};
+    while (clock_nanosleep(CLOCK_MONOTONIC, 0, &left, &left) == EINTR) continue;
 }
 
 /* O_NONBLOCK: opening a FIFO would wait for a writer. It means nothing to regular files. */

@@ -26,6 +26,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <liburing.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <time.h>
@@ -207,6 +208,22 @@ static void add_close(fm_uring *self, uint32_t slot) {
     io_uring_sqe_set_data64(entry, DATA_NONE);
 }
 
+/* Submits, and waits for one completion: 0, or a negative errno. Signals don't end the wait. */
+static int submit_and_wait_for_one(fm_uring *self, struct io_uring_cqe **completion) {
+    const uint64_t deadline_ns = fm_clock_ns() + PROBE_LIMIT_S * (uint64_t)1000000000;
+    struct __kernel_timespec limit = {.tv_sec = PROBE_LIMIT_S};
+    int result;
+    do result = io_uring_submit(&self->ring);
+    while (result == -EINTR && fm_clock_ns() < deadline_ns);
+    if (result < 0) return result;
+    do {
+        *completion = NULL;
+        result = io_uring_wait_cqe_timeout(&self->ring, completion, &limit);
+    } while (!*completion && (result >= 0 || result == -EINTR) && fm_clock_ns() < deadline_ns);
+    if (*completion) return 0;
+    return result < 0 ? result : -ETIME;
+}
+
 /* Reads one byte of `path` through the ring. The number of bytes, or a negative errno. */
 static int probe_path(fm_uring *self, const char *path) {
     add_open(self, path, 0, 0, DATA_PROBE);
@@ -214,9 +231,8 @@ static int probe_path(fm_uring *self, const char *path) {
     io_uring_prep_read(entry, 0, &self->wake_value, 1, 0);
     io_uring_sqe_set_flags(entry, IOSQE_FIXED_FILE);
     io_uring_sqe_set_data64(entry, DATA_PROBE);
-    struct __kernel_timespec limit = {.tv_sec = PROBE_LIMIT_S};
     struct io_uring_cqe *completion;
-    int result = io_uring_submit_and_wait_timeout(&self->ring, &completion, 1, &limit, NULL);
+    int result = submit_and_wait_for_one(self, &completion);
     if (result < 0) return result;
     result = completion->res;
     io_uring_cqe_seen(&self->ring, completion);
@@ -548,9 +564,19 @@ static int set_up(fm_uring *self) {
     return status;
 }
 
+/* A profiler's signal, which other threads take. The kernel creates its helpers on behalf of this
+ * thread, gives up where a signal is pending, and cancels what they were to do. */
+static void block_profiling(void) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGPROF);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+}
+
 static void *uring_main(void *argument) {
     fm_uring *const self = argument;
     fm_reader *const reader = self->reader;
+    block_profiling();
     const int status = set_up(self);
     pthread_mutex_lock(&reader->lock);
     self->state = status ? URING_FAILED : URING_RUNNING;

@@ -105,6 +105,74 @@ static void a_ring_without_helpers_still_reads(void **state) {
     assert_int_equal(read_with((void *)&kind_state, (fm_reader_fault){0}, &script), 0);
 }
 
+/* ---- signals --------------------------------------------------------------------------------- */
+
+static void ignore_signal(int number) { (void)number; }
+
+typedef struct storm {
+    _Atomic bool stop;
+    pid_t spared; /* the test's own thread */
+} storm;
+
+/* Sends SIGPROF to all threads but this one and the test's, as fast as it can. */
+static void *send_signals(void *argument) {
+    storm *const self = argument;
+    const pid_t here = (pid_t)syscall(SYS_gettid);
+    while (!self->stop) {
+        DIR *const tasks = opendir("/proc/self/task");
+        for (const struct dirent *entry; tasks && (entry = readdir(tasks));) {
+            const pid_t thread = (pid_t)atoi(entry->d_name);
+            if (thread > 0 && thread != here && thread != self->spared)
+                syscall(SYS_tgkill, getpid(), thread, SIGPROF);
+        }
+        if (tasks) closedir(tasks);
+    }
+    return NULL;
+}
+
+/* Opens a reader of that kind, which reads the file ten times. How often that worked. */
+static int read_ten(fixture *f, fm_reader_kind kind, fm_error *error) {
+    const fm_reader_config config = {.kind = kind,
+                                     .buffer_bytes = 4 << 20,
+                                     .max_file_bytes = 1 << 20,
+                                     .on_done = test_on_done,
+                                     .user = &f->reads};
+    f->reads.closed = false;
+    if (fm_reader_open(&f->reads.reader, &config, error)) return 0;
+    int n_read = 0;
+    for (int i = 0; i < 10; i++) {
+        fm_read read = test_read_one(&f->reads, f->path, i % 2 ? FILE_BYTES : 0);
+        n_read += read.error == 0 && read.n_bytes == FILE_BYTES;
+        fm_reader_return(f->reads.reader, &read);
+    }
+    test_reads_close(&f->reads);
+    return n_read;
+}
+
+/* A profiler's signals interrupt system calls while a reader is opened, reads and is closed. */
+static void profilers_do_no_harm(void **state) {
+    fixture f;
+    test_reads_open(&f.reads, (fm_reader_config){.kind = kind_of(state)}, NULL);
+    test_reads_close(&f.reads);
+    make_file(&f);
+    const struct sigaction interrupt = {.sa_handler = ignore_signal}; /* without SA_RESTART */
+    struct sigaction before;
+    sigaction(SIGPROF, &interrupt, &before);
+    storm shared = {.spared = (pid_t)syscall(SYS_gettid)};
+    pthread_t sender;
+    assert_int_equal(pthread_create(&sender, NULL, send_signals, &shared), 0);
+    fm_error error = {.message = ""};
+    int n_read = 0;
+    for (int round = 0; round < 40 && !*error.message; round++)
+        n_read += read_ten(&f, kind_of(state), &error);
+    shared.stop = true;
+    pthread_join(sender, NULL);
+    sigaction(SIGPROF, &before, NULL);
+    test_dir_close(f.dir);
+    assert_string_equal(error.message, "");
+    assert_int_equal(n_read, 400);
+}
+
 /* ---- files that misbehave -------------------------------------------------------------------- */
 
 static void files_vanish_shrink_and_grow(void **state) {
@@ -552,6 +620,7 @@ int main(void) {
         TEST_BOTH(refusals_without_end_are_an_error),
         TEST_BOTH(errors_come_through),
         cmocka_unit_test(a_ring_without_helpers_still_reads),
+        TEST_BOTH(profilers_do_no_harm),
         TEST_BOTH(files_vanish_shrink_and_grow),
         TEST_BOTH(huge_files_and_odd_ones_are_refused),
         TEST_BOTH(unreadable_files_are_an_error),
