@@ -71,6 +71,7 @@ fm_device_check(check_device check_device stub_plugin)
 add_executable(check_rejected fault/check_rejected.c)
 target_include_directories(check_rejected PRIVATE ${FM_ROOT}/loader support ${FM_CMOCKA_INCLUDE})
 target_link_libraries(check_rejected PRIVATE fm_objects fm_flags ${FM_CMOCKA} ${CMAKE_DL_LIBS})
+add_dependencies(check_rejected stub_plugin)
 fm_device_check(check_rejected check_rejected stub_plugin)
 
 # Which call of the runtime does what is not done, or otherwise.

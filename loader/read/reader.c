@@ -260,9 +260,23 @@ int64_t fm_reader_result(const fm_reader *reader, const fm_reader_op *op, int64_
     return reader->fault.result(reader->fault.user, op->path, result);
 }
 
+static bool is_quiet_locked(const fm_reader *reader) {
+    return !reader->n_active && !reader->n_calling && !reader->n_closing && !reader->shards.oldest;
+}
+
 static void signal_if_quiet_locked(fm_reader *reader) {
-    if (reader->closing && !reader->n_active && !reader->n_calling)
-        pthread_cond_broadcast(&reader->quiet);
+    if (reader->closing && is_quiet_locked(reader)) pthread_cond_broadcast(&reader->quiet);
+}
+
+int fm_reader_begin_close_locked(fm_reader *reader) {
+    const int file = reader->abandoned ? -1 : fm_shards_evict(&reader->shards);
+    reader->n_closing += file >= 0;
+    return file;
+}
+
+void fm_reader_end_close_locked(fm_reader *reader) {
+    reader->n_closing--;
+    signal_if_quiet_locked(reader);
 }
 
 /* Counts a file that has ended and hands it to *read. */
@@ -533,11 +547,21 @@ void fm_reader_stats_get(fm_reader *reader, fm_reader_stats *out) {
     pthread_mutex_unlock(&reader->lock);
 }
 
-/* Waits for the reads in flight, and takes what is stuck away from its threads. */
+/* Files that stayed open are left, and a thread that is in no file will come to close them. */
+static bool has_closer_locked(const fm_reader *reader) {
+    const uint32_t n_threads = reader->n_references - 1;
+    return reader->shards.oldest && n_threads > reader->n_active + reader->n_closing;
+}
+
+/* Waits for the reads in flight and for files to be closed, and takes what is stuck away from its
+ * threads. */
 static fm_read *settle_locked(fm_reader *reader) {
     const uint64_t deadline_ns = fm_clock_ns() + CLOSE_LIMIT_NS;
-    while (reader->n_active || reader->n_calling)
-        if (fm_cond_wait_until(&reader->quiet, &reader->lock, deadline_ns)) break;
+    /* A thread that has only been slow to wake up is waited for: what nobody else closes this
+     * thread would have to. */
+    while (!is_quiet_locked(reader) && (fm_clock_ns() < deadline_ns || has_closer_locked(reader)))
+        fm_cond_wait_until(&reader->quiet, &reader->lock, fm_clock_ns() + CLOSE_LIMIT_NS / 10);
+    reader->abandoned = true;
     fm_read *stuck = NULL;
     for (uint32_t i = 0; reader->n_active && i < reader->n_ops; i++) {
         fm_read *const read = reader->ops[i].read;

@@ -84,8 +84,9 @@ void fm_reader_return(fm_reader *reader, fm_read *read);
 void fm_reader_stats_get(fm_reader *reader, fm_reader_stats *out);
 /*
  * Ends the reader. Requests that have not started end with ECANCELED; reads in flight are waited
- * for, at most 50 ms, then those stuck in the kernel end with ECANCELED too, and are left behind
- * with all buffers, to be cleaned up when they return. No on_done() comes after it, and no fm_read
+ * for, and files that stayed open to be closed, at most 50 ms. Then reads stuck in the kernel end
+ * with ECANCELED too, and they and stuck closes are left behind with all buffers, to be cleaned up
+ * when they return. No on_done() comes after it, and no fm_read
  * is touched. Buffers not returned become invalid. Not from on_done(). Accepts NULL and a pointer
  * to NULL.
  */

@@ -94,7 +94,7 @@ struct fm_reader {
     uint32_t n_ops;
 
     pthread_mutex_t lock;  /* guards what follows, and what back ends say it does */
-    pthread_cond_t quiet;  /* a thread started, or nothing is in flight any more */
+    pthread_cond_t quiet;  /* a thread started, or nothing is in flight or open any more */
     uint32_t n_references; /* the owner's, and one for each thread */
     bool closing;
     /* Of the caller, whose memory it is; NULL once closing is set: threads that are left behind
@@ -106,6 +106,8 @@ struct fm_reader {
     fm_reader_op *free_ops;
     uint32_t n_active;  /* ops taken */
     uint32_t n_calling; /* threads in on_done() */
+    uint32_t n_closing; /* files that had stayed open and are being closed */
+    bool abandoned;     /* close() waits no longer: threads start no more closes */
 
     fm_arena arena;
     uint8_t *next_buffer; /* already acquired for the head of the queue, or NULL */
@@ -152,6 +154,14 @@ bool fm_reader_advance(fm_reader *reader, fm_reader_op *op, uint64_t n);
 int fm_reader_release_shard(fm_reader *reader, fm_reader_op *op);
 /* Closes the shard that was used least recently; false: all are in use. Not locked. */
 bool fm_reader_close_a_shard(fm_reader *reader);
+/*
+ * At the end, while reader->closing: a file that stayed open, which the calling thread is to close;
+ * it then calls fm_reader_end_close_locked(). -1: there is none that nobody reads, or close() waits
+ * no longer. close() may take a round trip to the storage, which may be gone: so it is a thread's,
+ * and waited for as reads are.
+ */
+int fm_reader_begin_close_locked(fm_reader *reader);
+void fm_reader_end_close_locked(fm_reader *reader);
 /* What a read returned, as the fault injection wants it. */
 int64_t fm_reader_result(const fm_reader *reader, const fm_reader_op *op, int64_t result);
 /* Ends a file: calls on_done(), unless it was disowned. Not locked. */

@@ -38,7 +38,7 @@ typedef struct fm_pread_thread {
     fm_reader *reader;
     fm_thread thread;
     /* Under the reader's lock. */
-    bool reading; /* in a file, maybe for good */
+    bool in_file; /* reads or closes it, maybe for good */
 } fm_pread_thread;
 
 typedef struct fm_pread {
@@ -216,7 +216,7 @@ static void serve_locked(fm_reader *reader, fm_pread_thread *self) {
     int64_t seen = 0;
     while (wait_for_work_locked(reader, pool)) {
         fm_reader_op *const op = fm_reader_take_locked(reader);
-        self->reading = true;
+        self->in_file = true;
         pool->n_busy++;
         pool->n_started++;
         const bool notify = fm_reader_ready_locked(reader) && pread_wake_locked(reader);
@@ -227,9 +227,21 @@ static void serve_locked(fm_reader *reader, fm_pread_thread *self) {
         const bool blocked = fm_clock_ns() - op->started_ns > BLOCKED_NS && has_blocked(&seen);
         fm_reader_finish(reader, op);
         pthread_mutex_lock(&reader->lock);
-        self->reading = false;
+        self->in_file = false;
         pool->n_busy--;
         adapt_locked(reader, pool, blocked);
+    }
+}
+
+/* Files that stayed open. */
+static void close_files_locked(fm_reader *reader, fm_pread_thread *self) {
+    for (int file; (file = fm_reader_begin_close_locked(reader)) >= 0;) {
+        self->in_file = true;
+        pthread_mutex_unlock(&reader->lock);
+        close(file);
+        pthread_mutex_lock(&reader->lock);
+        self->in_file = false;
+        fm_reader_end_close_locked(reader);
     }
 }
 
@@ -238,6 +250,7 @@ static void *pread_main(void *argument) {
     fm_reader *const reader = self->reader;
     pthread_mutex_lock(&reader->lock);
     serve_locked(reader, self);
+    close_files_locked(reader, self);
     pthread_mutex_unlock(&reader->lock);
     fm_reader_unref(reader);
     return NULL;
@@ -254,7 +267,7 @@ static void pread_leave(fm_reader *reader) {
     for (uint32_t i = 0; i < pool->n_threads; i++) {
         fm_pread_thread *const self = &pool->threads[i];
         pthread_mutex_lock(&reader->lock);
-        const bool stuck = self->reading;
+        const bool stuck = self->in_file;
         pthread_mutex_unlock(&reader->lock);
         if (stuck)
             fm_thread_detach(&self->thread);

@@ -286,17 +286,33 @@ static void release_slot(fm_uring *self, fm_reader_op *op) {
     op->in_slot = false;
 }
 
-/* A shard's file; some file systems answer only after a round trip. */
-static void close_file(fm_uring *self, int file) {
-    if (file < 0) return;
-    if (self->cancelled) {
-        close(file);
-        return;
-    }
+/* A shard's file, which reader->n_closing counts already. Some file systems answer only after a
+ * round trip. */
+static void add_close_file(fm_uring *self, int file) {
     struct io_uring_sqe *const entry = next_entry(self);
     io_uring_prep_close(entry, file);
     io_uring_sqe_set_data64(entry, (uint64_t)file << DATA_CLOSE_BITS | DATA_CLOSE);
     self->n_in_flight++;
+}
+
+/* Accepts -1. */
+static void close_file(fm_uring *self, int file) {
+    if (file < 0) return;
+    pthread_mutex_lock(&self->reader->lock);
+    self->reader->n_closing++;
+    pthread_mutex_unlock(&self->reader->lock);
+    add_close_file(self, file);
+}
+
+/* At the end: files that stayed open. */
+static void close_kept_files(fm_uring *self) {
+    for (;;) {
+        pthread_mutex_lock(&self->reader->lock);
+        const int file = fm_reader_begin_close_locked(self->reader);
+        pthread_mutex_unlock(&self->reader->lock);
+        if (file < 0) return;
+        add_close_file(self, file);
+    }
 }
 
 static bool is_close(uint64_t data) { return (data & ((1u << DATA_CLOSE_BITS) - 1)) == DATA_CLOSE; }
@@ -305,6 +321,9 @@ static void complete_close(fm_uring *self, uint64_t data, int result) {
     self->n_in_flight--;
     /* Any other failure comes after the descriptor has gone. */
     if (result == -ECANCELED) close((int)(data >> DATA_CLOSE_BITS));
+    pthread_mutex_lock(&self->reader->lock);
+    fm_reader_end_close_locked(self->reader);
+    pthread_mutex_unlock(&self->reader->lock);
 }
 
 static void add_shard_open(fm_uring *self, fm_reader_op *op) {
@@ -501,6 +520,16 @@ static void reap(fm_uring *self) {
     }
 }
 
+/* What waits for a helper ends at once, and sleeps that can be interrupted are. Once. */
+static void cancel_all(fm_uring *self) {
+    if (!self->cancelled && self->n_in_flight > 0) {
+        struct io_uring_sqe *const entry = next_entry(self);
+        io_uring_prep_cancel64(entry, 0, IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_ALL);
+        io_uring_sqe_set_data64(entry, DATA_NONE);
+    }
+    self->cancelled = true;
+}
+
 /* Starts all that can be started; false: the reader is closing and nothing is in flight. */
 static bool start_all(fm_uring *self) {
     fm_reader *const reader = self->reader;
@@ -525,15 +554,9 @@ static bool start_all(fm_uring *self) {
         }
         if (!idle) continue;
         if (!closing) return true;
-        if (self->n_in_flight == 0) return false;
-        if (!self->cancelled) {
-            /* What waits for a helper ends at once, and sleeps that can be interrupted are. */
-            self->cancelled = true;
-            struct io_uring_sqe *const entry = next_entry(self);
-            io_uring_prep_cancel64(entry, 0, IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_ALL);
-            io_uring_sqe_set_data64(entry, DATA_NONE);
-        }
-        return true;
+        cancel_all(self);
+        close_kept_files(self); /* behind the cancelling, which leaves these alone */
+        return self->n_in_flight > 0;
     }
 }
 
@@ -612,7 +635,7 @@ static void uring_stop_locked(fm_reader *reader) { uring_notify(reader); }
 static void uring_leave(fm_reader *reader) {
     fm_uring *const self = reader->impl;
     pthread_mutex_lock(&reader->lock);
-    const bool stuck = reader->n_active > 0;
+    const bool stuck = reader->n_active > 0 || reader->n_closing > 0;
     pthread_mutex_unlock(&reader->lock);
     if (stuck)
         fm_thread_detach(&self->thread);

@@ -4,13 +4,16 @@
 #include "far.h"
 #include "folder.h"
 
+#include <limits.h>
+#include <sys/resource.h>
+
 #define FILE_BYTES 20000
 #define N_FILES 3
 
 typedef struct fixture {
     test_reads reads;
     test_far at;
-    int n_threads, n_files; /* before anything was opened */
+    int n_files; /* open before anything else was */
 } fixture;
 
 static bool is_uring(void **state) { return **(fm_reader_kind **)state == FM_READER_URING; }
@@ -18,8 +21,7 @@ static bool is_uring(void **state) { return **(fm_reader_kind **)state == FM_REA
 /* Files "0" to "2" on far storage, and a reader. */
 static void open_far(fixture *f, void **state, const fm_reader_fault *fault) {
     test_far_need();
-    *f = (fixture){.n_threads = test_count_entries("/proc/self/task"),
-                   .n_files = test_count_entries("/proc/self/fd")};
+    *f = (fixture){.n_files = test_count_entries("/proc/self/fd")};
     test_reads_open(&f->reads,
                     (fm_reader_config){.kind = **(fm_reader_kind **)state, .depth = 8}, fault);
     if (!test_far_open(&f->at, "0")) {
@@ -33,13 +35,30 @@ static void open_far(fixture *f, void **state, const fm_reader_fault *fault) {
     }
 }
 
+/* By name: sanitizers have threads of their own. */
+static int count_reader_threads(void) {
+    DIR *const tasks = opendir("/proc/self/task");
+    assert_non_null(tasks);
+    int n = 0;
+    for (const struct dirent *entry; (entry = readdir(tasks));) {
+        char path[320], name[16] = "";
+        snprintf(path, sizeof(path), "/proc/self/task/%s/comm", entry->d_name);
+        FILE *const file = fopen(path, "r");
+        if (!file) continue;
+        n += fgets(name, sizeof(name), file) && !strncmp(name, "fm-", 3);
+        fclose(file);
+    }
+    closedir(tasks);
+    return n;
+}
+
 /* All threads and files of the reader go, also those that it had to leave behind at close. */
 static void expect_nothing_left(const fixture *f) {
-    for (int i = 0; i < 1000 && (test_count_entries("/proc/self/task") > f->n_threads ||
+    for (int i = 0; i < 1000 && (count_reader_threads() > 0 ||
                                  test_count_entries("/proc/self/fd") > f->n_files);
          i++)
         usleep(10000);
-    assert_int_equal(test_count_entries("/proc/self/task"), f->n_threads);
+    assert_int_equal(count_reader_threads(), 0);
     assert_int_equal(test_count_entries("/proc/self/fd"), f->n_files);
 }
 
@@ -95,9 +114,10 @@ static void wait_for_gate(gate *at, int number) {
     pthread_mutex_unlock(&at->lock);
 }
 
-static void open_gate(gate *at) {
+/* For the first so many results. */
+static void open_gate(gate *at, int n_open) {
     pthread_mutex_lock(&at->lock);
-    at->n_open++;
+    at->n_open = n_open;
     pthread_cond_broadcast(&at->changed);
     pthread_mutex_unlock(&at->lock);
 }
@@ -111,7 +131,8 @@ static void open_gate(gate *at) {
 static void a_failed_open_may_outlast_the_counter(void **state) {
     (void)state;
     fixture f;
-    gate at = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    /* Static, as the thread that is left behind is not joined. */
+    static gate at = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
     fm_reader_kind kind = FM_READER_URING, *const kind_state = &kind;
     open_far(&f, (void *)&kind_state, &(fm_reader_fault){.result = pass_gate, .user = &at});
     char paths[N_FILES][96];
@@ -131,11 +152,11 @@ static void a_failed_open_may_outlast_the_counter(void **state) {
     test_far_release(&f.at, "read", "2");
     test_far_rule(&f.at, "open", "1", "5 1");
     test_far_wait_for_count(&f.at, "open", "1");
-    open_gate(&at);
+    open_gate(&at, 1);
     wait_for_gate(&at, 2);
     test_reads_close(&f.reads);
     const uint64_t n_blocks = f.reads.counter.n_blocks;
-    open_gate(&at);
+    open_gate(&at, INT_MAX);
     test_far_release(&f.at, "open", "1");
     expect_nothing_left(&f);
     assert_int_equal(f.reads.counter.n_blocks, n_blocks);
@@ -168,6 +189,97 @@ static void files_that_stay_open_block(void **state) {
     assert_true(flags >= 0);
     assert_int_equal(flags & O_NONBLOCK, 0);
     test_reads_close(&f.reads);
+    expect_nothing_left(&f);
+    test_far_close(&f.at);
+}
+
+/* ---- a close that hangs ---------------------------------------------------------------------- */
+
+/* Ends the hold after 20 seconds, so that a reader that waits for it fails the test. */
+typedef struct watchdog {
+    const fixture *f;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool done, barked;
+    pthread_t thread;
+} watchdog;
+
+static void *watch(void *argument) {
+    watchdog *const self = argument;
+    struct timespec limit;
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_sec += 20;
+    pthread_mutex_lock(&self->lock);
+    while (!self->done && !self->barked)
+        self->barked = pthread_cond_timedwait(&self->changed, &self->lock, &limit) == ETIMEDOUT;
+    if (self->barked) test_far_release(&self->f->at, "close", "0");
+    pthread_mutex_unlock(&self->lock);
+    return NULL;
+}
+
+/* Closes the reader while the file system does not answer closes of file 0. */
+static void close_on_dead_storage(fixture *f) {
+    watchdog dog = {
+        .f = f, .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    assert_int_equal(pthread_create(&dog.thread, NULL, watch, &dog), 0);
+    test_reads_close(&f->reads);
+    pthread_mutex_lock(&dog.lock);
+    dog.done = true;
+    pthread_cond_broadcast(&dog.changed);
+    pthread_mutex_unlock(&dog.lock);
+    pthread_join(dog.thread, NULL);
+    assert_false(dog.barked);
+}
+
+/* The files that stay open are closed at the end, and the storage may be gone by then. */
+static void close_does_not_wait_for_dead_storage(void **state) {
+    fixture f;
+    open_far(&f, state, NULL);
+    char paths[N_FILES][96];
+    fm_read reads[N_FILES];
+    for (int i = 0; i < N_FILES; i++) {
+        snprintf(paths[i], sizeof(paths[i]), "%s/%d", f.at.mountpoint, i);
+        submit_range(&f, &reads[i], paths[i]);
+    }
+    assert_true(test_reads_wait(&f.reads, N_FILES));
+    test_far_rule(&f.at, "close", "0", "");
+    close_on_dead_storage(&f);
+    assert_true(test_far_is_held(&f.at, "close", "0"));
+    test_far_release(&f.at, "close", "0");
+    expect_nothing_left(&f);
+    test_far_close(&f.at);
+}
+
+/* A file that made room for another one is being closed when the reader is. */
+static void close_does_not_wait_for_an_evicted_file(void **state) {
+    struct rlimit before;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    const struct rlimit lowered = {64, before.rlim_max}; /* an eighth of it may stay open */
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &lowered), 0);
+    fixture f;
+    open_far(&f, state, NULL);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    const uint32_t n_kept = f.reads.reader->shards.limit;
+    assert_int_equal(n_kept, 8);
+    test_far_rule(&f.at, "close", "0", "");
+    for (uint32_t i = 0; i <= n_kept; i++) {
+        char path[96];
+        snprintf(path, sizeof(path), "%s/%u", f.at.source, i);
+        test_file_write(path, i, FILE_BYTES);
+        snprintf(path, sizeof(path), "%s/%u", f.at.mountpoint, i);
+        fm_read read;
+        submit_range(&f, &read, path);
+        /* With threads the last read waits for the close, and ends with the reader. */
+        if (i == n_kept) {
+            assert_true(test_far_is_held(&f.at, "close", "0"));
+            close_on_dead_storage(&f);
+        } else {
+            assert_ptr_equal(test_reads_pop(&f.reads), &read);
+            assert_int_equal(read.error, 0);
+            fm_reader_return(f.reads.reader, &read);
+        }
+    }
+    test_far_release(&f.at, "close", "0");
     expect_nothing_left(&f);
     test_far_close(&f.at);
 }
@@ -252,6 +364,8 @@ int main(void) {
         cmocka_unit_test(an_open_may_outlast_the_counter),
         cmocka_unit_test(a_failed_open_may_outlast_the_counter),
         TEST_BOTH(files_that_stay_open_block),
+        TEST_BOTH(close_does_not_wait_for_dead_storage),
+        TEST_BOTH(close_does_not_wait_for_an_evicted_file),
         TEST_BOTH(a_cancelled_read_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

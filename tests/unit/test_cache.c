@@ -198,7 +198,7 @@ static void a_child_may_ask_for_the_usage(void **state) {
     for (int t = 0; t < N_THREADS; t++)
         assert_int_equal(pthread_create(&threads[t], NULL, put_until_stopped, &shared), 0);
     int n_failed = 0;
-    for (int i = 0; i < 100; i++) {
+    for (int i = 0; i < 20; i++) {
         const pid_t child = fork();
         if (child == 0) {
             alarm(20);
