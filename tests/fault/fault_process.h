@@ -1,0 +1,21 @@
+/* The process under test. */
+#ifndef FM_TEST_FAULT_PROCESS_H
+#define FM_TEST_FAULT_PROCESS_H
+
+#include "fault_scenarios.h"
+
+/* Whether its system calls wait for answers. */
+bool fault_process_is_traced(const fault_board *board);
+
+/*
+ * Runs the scenario while a call fails as the board says, judges what came of it, and runs it again
+ * with nothing that fails. Ends the process: with 0, board->outcome and, where an error came, its
+ * text in board->message; with 1 and what was wrong in board->message; with 77 where the system
+ * does not allow filters. A system call's filter is sent through `socket`.
+ *
+ * Without a kind on the board: only counts, and leaves the hooks' counts in board->message.
+ */
+void fault_process_run(const fault_scenario *scenario, fault_board *board, int socket)
+    __attribute__((noreturn));
+
+#endif
