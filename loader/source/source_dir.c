@@ -78,9 +78,22 @@ static char *join(const char *directory, const char *name) {
     return path;
 }
 
-static bool is_directory(const char *path) {
+/*
+ * Whether `path`, an entry of a directory, is a directory itself or a link to one. Links that lead
+ * nowhere are not. A failure is an error: taking the entry for a file would leave out all images
+ * below it.
+ */
+static int look_at(const char *path, const struct dirent *entry, bool *is_directory,
+                   fm_error *error) {
+    *is_directory = entry->d_type == DT_DIR;
+    if (entry->d_type != DT_LNK && entry->d_type != DT_UNKNOWN) return FM_OK;
     struct stat status;
-    return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+    if (stat(path, &status) == 0) {
+        *is_directory = S_ISDIR(status.st_mode);
+        return FM_OK;
+    }
+    if (errno == ENOENT || errno == ELOOP) return FM_OK;
+    return fm_error_set_errno(error, FM_ERR_READ, errno, "can't look at %s", path);
 }
 
 static bool is_image_name(const char *name) {
@@ -94,31 +107,42 @@ static bool is_image_name(const char *name) {
     return false;
 }
 
-/* Names in a directory: sub-directories and image files apart; NULL for what is not wanted. */
+/* Adds an entry's path to the list where it belongs; a list that is NULL is not wanted. */
+static int add_entry(const char *directory, const struct dirent *entry, string_list *directories,
+                     string_list *files, fm_error *error) {
+    if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) return FM_OK;
+    char *const path = join(directory, entry->d_name);
+    if (!path) return fm_error_set(error, FM_ERR_NOMEM, "no memory to list %s", directory);
+    bool is_directory;
+    const int status = look_at(path, entry, &is_directory, error);
+    string_list *const list = is_directory                   ? directories
+                              : is_image_name(entry->d_name) ? files
+                                                             : NULL;
+    if (status || !list) {
+        fm_mem_free(path);
+        return status;
+    }
+    if (list_add(list, path)) return FM_OK;
+    return fm_error_set(error, FM_ERR_NOMEM, "no memory to list %s", directory);
+}
+
+/* Lists the sub-directories and image files of a directory; a list that is NULL is not wanted. */
 static int scan(const char *directory, string_list *directories, string_list *files,
                 fm_error *error) {
     DIR *const stream = opendir(directory);
     if (!stream)
         return fm_error_set_errno(error, FM_ERR_READ, errno, "can't list the folder %s", directory);
-    bool ok = true;
-    for (const struct dirent *entry; ok && (entry = readdir(stream));) {
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
-        char *const path = join(directory, entry->d_name);
-        if (!path) {
-            ok = false;
-        } else if (is_directory(path)) {
-            if (directories)
-                ok = list_add(directories, path);
-            else
-                fm_mem_free(path);
-        } else if (files && is_image_name(entry->d_name)) {
-            ok = list_add(files, path);
-        } else {
-            fm_mem_free(path);
-        }
+    int status = FM_OK, failure = 0;
+    while (!status) {
+        errno = 0; /* readdir() returns NULL at the end as well as after a failure */
+        const struct dirent *const entry = readdir(stream);
+        failure = errno;
+        if (!entry) break;
+        status = add_entry(directory, entry, directories, files, error);
     }
     closedir(stream);
-    return ok ? FM_OK : fm_error_set(error, FM_ERR_NOMEM, "no memory to list %s", directory);
+    if (status || !failure) return status;
+    return fm_error_set_errno(error, FM_ERR_READ, failure, "can't list the folder %s", directory);
 }
 
 /* All directories below and including `directory`. */
@@ -144,7 +168,8 @@ static int add_files(fm_folder *folder, const char *directory, int64_t label, fm
     for (size_t i = 0; !status && i < files.n; i++) {
         if (!grow((void **)&folder->files, folder->n_files, &folder->capacity,
                   sizeof(file_entry))) {
-            status = fm_error_set(error, FM_ERR_NOMEM, "no memory for the list of files");
+            status = fm_error_set(error, FM_ERR_NOMEM, "no memory for the list of files in %s",
+                                  directory);
             break;
         }
         folder->files[folder->n_files++] = (file_entry){files.items[i], label};
@@ -169,7 +194,7 @@ int fm_folder_open(fm_folder **out, const char *dir, fm_error *error) {
     if (!out || !dir) return fm_error_set(error, FM_ERR_ARGUMENT, "out or dir is NULL");
     *out = NULL;
     fm_folder *folder = fm_mem_zalloc(NULL, 1, sizeof(*folder));
-    if (!folder) return fm_error_set(error, FM_ERR_NOMEM, "no memory for a folder");
+    if (!folder) return fm_error_set(error, FM_ERR_NOMEM, "no memory to list %s", dir);
     string_list classes = {0};
     int status = scan(dir, &classes, NULL, error);
     list_sort(&classes);
