@@ -176,9 +176,12 @@ static int no_memory(fm_png *png, fm_error *error) {
                         png->scan.info.width, png->scan.info.height);
 }
 
-/* libspng's error as a status. */
+/*
+ * libspng's error as a status. Where zlib gets no memory, libspng reports the same errors as for
+ * damaged data.
+ */
 static int fail(fm_png *png, int code, fm_error *error) {
-    if (code == SPNG_EMEM) return no_memory(png, error);
+    if (code == SPNG_EMEM || png->scratch.ran_out) return no_memory(png, error);
     png->state = STATE_FAILED;
     return fm_error_set(error, code == SPNG_ECHUNK_LIMITS ? FM_ERR_LIMIT : FM_ERR_DAMAGED,
                         "libspng: %s", spng_strerror(code));

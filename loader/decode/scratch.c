@@ -29,7 +29,10 @@ void fm_scratch_init(fm_scratch *scratch, fm_mem_counter *counter) {
 
 static void *take_beside(fm_scratch *scratch, size_t n_bytes) {
     spill *const added = fm_mem_alloc(scratch->counter, n_bytes, 1);
-    if (!added) return NULL;
+    if (!added) {
+        scratch->ran_out = true;
+        return NULL;
+    }
     added->next = scratch->spills;
     scratch->spills = added;
     scratch->n_spilled += n_bytes;
@@ -92,6 +95,7 @@ void fm_scratch_reset(fm_scratch *scratch) {
     }
     scratch->n_used = scratch->n_spilled = 0;
     scratch->last = NULL;
+    scratch->ran_out = false;
 }
 
 bool fm_scratch_is_large(const fm_scratch *scratch) {

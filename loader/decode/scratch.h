@@ -28,6 +28,7 @@ typedef struct fm_scratch {
     size_t n_spilled; /* taken beside the block by this image */
     struct fm_scratch_spill *spills;
     unsigned char *last; /* the piece that may grow in place */
+    bool ran_out;        /* this image did not get memory that it asked for */
 } fm_scratch;
 
 /* Takes no memory yet. counter may be NULL. */

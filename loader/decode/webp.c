@@ -75,6 +75,8 @@ static int status_of(VP8StatusCode code, fm_error *error) {
     case VP8_STATUS_OK:
         return FM_OK;
     case VP8_STATUS_OUT_OF_MEMORY:
+    /* Nobody aborts here: libwebp says so where its buffers for the output's rows get no memory. */
+    case VP8_STATUS_USER_ABORT:
         return fm_error_set(error, FM_ERR_NOMEM, "libwebp: out of memory");
     case VP8_STATUS_UNSUPPORTED_FEATURE:
         return fm_error_set(error, FM_ERR_KIND, "libwebp: an unknown feature");
