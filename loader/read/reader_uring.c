@@ -46,6 +46,8 @@
 #define LEAST_DEPTH 4
 #define REAP_BATCH 64
 #define PROBE_LIMIT_S 2
+/* Operations that the kernel is asked about; their numbers have 8 bits. */
+#define N_PROBED 256
 
 /*
  * liburing maps and unmaps a ring by system calls of its own, which ThreadSanitizer does not see:
@@ -140,14 +142,18 @@ static int check_kernel(fm_uring *self) {
     if ((self->ring.features & features) != features)
         return fm_error_set(&self->error, FM_ERR_UNAVAILABLE,
                             "io_uring can't be had here: the kernel's is too old (before 5.19)");
-    struct io_uring_probe *const probe = io_uring_get_probe_ring(&self->ring);
-    if (!probe)
-        return fm_error_set(&self->error, FM_ERR_UNAVAILABLE,
-                            "io_uring can't be had here: the kernel does not say what it can do");
+    /* In place of io_uring_get_probe_ring(), which does not tell why it fails. */
+    union {
+        struct io_uring_probe probe;
+        uint8_t room[sizeof(struct io_uring_probe) + N_PROBED * sizeof(struct io_uring_probe_op)];
+    } known = {.room = {0}};
+    const int result = io_uring_register_probe(&self->ring, &known.probe, N_PROBED);
+    if (result < 0)
+        return fm_error_set_errno(&self->error, FM_ERR_UNAVAILABLE, -result,
+                                  "io_uring can't be had here (asking for its operations)");
     bool complete = true;
     for (size_t i = 0; i < sizeof(needed) / sizeof(*needed); i++)
-        complete = complete && io_uring_opcode_supported(probe, needed[i]);
-    io_uring_free_probe(probe);
+        complete = complete && io_uring_opcode_supported(&known.probe, needed[i]);
     if (complete) return FM_OK;
     return fm_error_set(&self->error, FM_ERR_UNAVAILABLE,
                         "io_uring can't be had here: operations that it needs are missing");
@@ -626,8 +632,8 @@ static bool uring_wake_locked(fm_reader *reader) {
 static void uring_notify(fm_reader *reader) {
     const fm_uring *const self = reader->impl;
     const uint64_t one = 1;
-    /* Fails only if 2^64 - 2 wake-ups are pending. */
-    if (write(self->wake_file, &one, sizeof(one)) < 0) return;
+    /* Apart from a signal it fails only if 2^64 - 2 wake-ups are pending. */
+    while (write(self->wake_file, &one, sizeof(one)) < 0 && errno == EINTR) continue;
 }
 
 static void uring_stop_locked(fm_reader *reader) { uring_notify(reader); }
