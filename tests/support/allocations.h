@@ -1,7 +1,7 @@
 /*
  * Counts what the whole process takes from the C library (malloc and its kin, mmap), and makes one
  * of these calls fail. Include it in the one source file of a test: it defines malloc() and the
- * others for the executable, and so for the shared libraries that it uses.
+ * others for the executable, and, since they are exported, for the shared libraries that it uses.
  *
  * Under a sanitizer, whose own malloc must stay, its hook counts, and only aligned_alloc(), which
  * is what base/mem.c uses, can be made to fail.
@@ -18,6 +18,9 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+/* Everything is compiled with -fvisibility=hidden, by which no shared library would see these. */
+#define TEST_EXPORT __attribute__((visibility("default")))
 
 static _Atomic bool test_allocations_on;
 static _Atomic long test_allocations_n, test_allocations_failable;
@@ -72,7 +75,7 @@ __attribute__((constructor)) static void test_allocations_install(void) {
     __sanitizer_install_malloc_and_free_hooks(test_allocations_on_malloc, test_allocations_on_free);
 }
 
-void *aligned_alloc(size_t alignment, size_t n) {
+TEST_EXPORT void *aligned_alloc(size_t alignment, size_t n) {
     void *block = NULL;
     if (test_allocations_fail() || posix_memalign(&block, alignment, n)) return NULL;
     return block;
@@ -91,21 +94,21 @@ static inline bool test_allocations_refuse(void) {
     return test_allocations_fail();
 }
 
-void *malloc(size_t n) { return test_allocations_refuse() ? NULL : __libc_malloc(n); }
+TEST_EXPORT void *malloc(size_t n) { return test_allocations_refuse() ? NULL : __libc_malloc(n); }
 
-void *calloc(size_t n, size_t size) {
+TEST_EXPORT void *calloc(size_t n, size_t size) {
     return test_allocations_refuse() ? NULL : __libc_calloc(n, size);
 }
 
-void *realloc(void *block, size_t n) {
+TEST_EXPORT void *realloc(void *block, size_t n) {
     return test_allocations_refuse() ? NULL : __libc_realloc(block, n);
 }
 
-void *aligned_alloc(size_t alignment, size_t n) {
+TEST_EXPORT void *aligned_alloc(size_t alignment, size_t n) {
     return test_allocations_refuse() ? NULL : __libc_memalign(alignment, n);
 }
 
-int posix_memalign(void **block, size_t alignment, size_t n) {
+TEST_EXPORT int posix_memalign(void **block, size_t alignment, size_t n) {
     if (test_allocations_refuse()) return ENOMEM;
     void *const taken = __libc_memalign(alignment, n);
     if (!taken) return ENOMEM;
@@ -113,7 +116,7 @@ int posix_memalign(void **block, size_t alignment, size_t n) {
     return 0;
 }
 
-void *mmap(void *address, size_t n, int protection, int flags, int fd, off_t offset) {
+TEST_EXPORT void *mmap(void *address, size_t n, int protection, int flags, int fd, off_t offset) {
     if (test_allocations_refuse()) return MAP_FAILED;
     return (void *)syscall(SYS_mmap, address, n, protection, flags, fd, offset);
 }
