@@ -6,7 +6,7 @@ DATA ?=
 CLASSES ?= photos
 
 .PHONY: help setup run test test-c test-emulated test-python test-frameworks test-torch-suite \
-        test-browser bench bench-peers sanitize format clean
+        test-browser test-faults bench bench-peers sanitize format clean
 
 help:
 	@echo "make run [DATA=folder]  set up everything, train through feedmill and torch's DataLoader, compare"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-frameworks    pass the tests with Lightning, Accelerate, transformers and timm"
 	@echo "make test-torch-suite   PyTorch's own tests of its DataLoader, on torch's and on feedmill's"
 	@echo "make test-browser       the page of feedmill report in a headless Chromium"
+	@echo "make test-faults        every call of the native path fails once, and then for good"
 	@echo "make bench [DATA=folder] the pipeline alone, without Python"
 	@echo "make bench-peers [DATA=folder] [CLASSES=photos,420,large]  beside DALI, FFCV and others"
 	@echo "make sanitize           C tests under ASan+UBSan, then TSan"
@@ -56,6 +57,11 @@ test-torch-suite: setup
 
 test-browser: setup
 	@$(PY) tests/browser/check_report.py --pictures $(BUILD)/report-pages
+
+test-faults: setup $(BUILD)/configured
+	@cmake --build $(BUILD) -j $(JOBS) --target inject_faults mkjpeg >/dev/null
+	@FM_MKJPEG=$(BUILD)/tests/mkjpeg $(BUILD)/tests/inject_faults --jobs $(JOBS)
+	@FM_MKJPEG=$(BUILD)/tests/mkjpeg $(BUILD)/tests/inject_faults --jobs $(JOBS) --lasting 1
 
 bench: setup $(BUILD)/configured
 	@test -n "$(DATA)" || test -d run-data/made || $(PY) benchmarks/bench_torch.py --make-only
