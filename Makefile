@@ -4,9 +4,10 @@ BUILD = build
 JOBS = $(shell nproc)
 DATA ?=
 CLASSES ?= photos
+SAMPLES ?= 10000000
 
 .PHONY: help setup run test test-c test-emulated test-python test-frameworks test-torch-suite \
-        test-browser test-faults bench bench-peers sanitize format clean
+        test-browser test-faults soak bench bench-peers sanitize format clean
 
 help:
 	@echo "make run [DATA=folder]  set up everything, train through feedmill and torch's DataLoader, compare"
@@ -16,6 +17,7 @@ help:
 	@echo "make test-torch-suite   PyTorch's own tests of its DataLoader, on torch's and on feedmill's"
 	@echo "make test-browser       the page of feedmill report in a headless Chromium"
 	@echo "make test-faults        every call of the native path fails once, and then for good"
+	@echo "make soak [SAMPLES=n]   10 million samples, or n, with constant memory, threads, descriptors"
 	@echo "make bench [DATA=folder] the pipeline alone, without Python"
 	@echo "make bench-peers [DATA=folder] [CLASSES=photos,420,large]  beside DALI, FFCV and others"
 	@echo "make sanitize           C tests under ASan+UBSan, then TSan"
@@ -62,6 +64,12 @@ test-faults: setup $(BUILD)/configured
 	@cmake --build $(BUILD) -j $(JOBS) --target inject_faults mkjpeg >/dev/null
 	@FM_MKJPEG=$(BUILD)/tests/mkjpeg $(BUILD)/tests/inject_faults --jobs $(JOBS)
 	@FM_MKJPEG=$(BUILD)/tests/mkjpeg $(BUILD)/tests/inject_faults --jobs $(JOBS) --lasting 1
+
+# One sample of fifty comes through Python, beside the others.
+soak: setup $(BUILD)/configured
+	@cmake --build $(BUILD) -j $(JOBS) --target soak_loader mkjpeg >/dev/null
+	@FM_MKJPEG=$(BUILD)/tests/mkjpeg $(BUILD)/tests/soak_loader $(SAMPLES)
+	@$(PY) tests/soak/soak_dataloader.py --samples $$(($(SAMPLES) / 50))
 
 bench: setup $(BUILD)/configured
 	@test -n "$(DATA)" || test -d run-data/made || $(PY) benchmarks/bench_torch.py --make-only

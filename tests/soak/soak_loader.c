@@ -1,0 +1,346 @@
+/*
+ * Millions of small samples through loaders that are treated as scripts treat them: two at once,
+ * epochs that end early or are started anew, damaged and missing files, batches held beyond their
+ * epoch, loaders closed and opened again. Memory, threads and descriptors must not grow.
+ *
+ *     soak_loader [SAMPLES [SEED]]
+ *
+ * The work is done in rounds, between which no loader is open; then the process is measured. The
+ * first rounds warm up. Every sample's pixels are compared with those that it had first.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "folder.h"
+
+#define N_FILES 200
+#define N_DAMAGED 12 /* of these half are cut short, and half are missing */
+#define N_ALL (N_FILES + N_DAMAGED)
+#define SAMPLE_BYTES (3 * 8 * 8)
+#define MOST_BATCH 32
+#define MOST_HELD 5
+#define N_LOADERS 2
+#define WARM_UP_ROUNDS 6
+#define ROUND_SAMPLES 50000
+/* What the allocator and the kernel may keep back for themselves. */
+#define RSS_NOISE_KB 16384
+#define HEAP_NOISE_BYTES 65536
+
+enum { FILES, RANGES, MEMORY, N_SOURCES };
+
+typedef struct player {
+    pthread_t thread;
+    uint64_t random;
+    int64_t n_wanted; /* samples of a round */
+    int64_t n_samples, n_epochs, n_broken, n_errors, n_opened;
+} player;
+
+static test_folder folder;
+static fm_sample samples[N_SOURCES][N_ALL];
+static char paths[N_ALL][96], shard_path[96];
+static uint8_t bytes[N_ALL][4096];
+static uint64_t wanted[N_ALL]; /* hash of each sample's pixels */
+static const fm_op ops[] = {{.kind = FM_OP_RESIZE, .height = 8, .width = 8}};
+
+__attribute__((format(printf, 1, 2), noreturn)) static void die(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    fprintf(stderr, "soak: ");
+    vfprintf(stderr, format, args);
+    fprintf(stderr, "\n");
+    va_end(args);
+    exit(1);
+}
+
+/* splitmix64 */
+static uint64_t draw(player *self, uint64_t below) {
+    uint64_t z = self->random += 0x9E3779B97F4A7C15u;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return (z ^ z >> 31) % below;
+}
+
+/* ---- the data set ---------------------------------------------------------------------------- */
+
+static bool is_damaged(int64_t index) { return index >= N_FILES; }
+
+static void make_files(void) {
+    folder = test_folder_open(0);
+    snprintf(shard_path, sizeof(shard_path), "%s/shard.tar", folder.dir);
+    FILE *const shard = fopen(shard_path, "wb");
+    if (!shard) die("can't write %s", shard_path);
+    for (int i = 0; i < N_ALL; i++) {
+        char command[512];
+        snprintf(paths[i], sizeof(paths[i]), "%s/%04d.jpg", folder.dir, i);
+        snprintf(command, sizeof(command), "%s size=8x8 seed=%d %s %.95s", getenv("FM_MKJPEG"), i,
+                 i % 5 ? "sampling=420" : "progressive=1", paths[i]);
+        test_run(command);
+        FILE *const file = fopen(paths[i], "rb");
+        size_t n = file ? fread(bytes[i], 1, sizeof(bytes[i]), file) : 0;
+        if (!file || fclose(file) || n < 100) die("can't read %s", paths[i]);
+        if (is_damaged(i)) n /= 2;
+        if (is_damaged(i) && i % 2 && truncate(paths[i], (off_t)n)) die("can't cut %s", paths[i]);
+        if (is_damaged(i) && i % 2 == 0 && unlink(paths[i])) die("can't remove %s", paths[i]);
+        const fm_sample sample = {.index = i, .label = i, .path = paths[i]};
+        samples[FILES][i] = samples[RANGES][i] = samples[MEMORY][i] = sample;
+        samples[MEMORY][i].data = bytes[i];
+        samples[MEMORY][i].data_bytes = n;
+        samples[RANGES][i].path = shard_path;
+        samples[RANGES][i].offset_bytes = (uint64_t)ftell(shard);
+        samples[RANGES][i].range_bytes = n;
+        if (fwrite(bytes[i], 1, n, shard) != n) die("can't write %s", shard_path);
+    }
+    if (fclose(shard)) die("can't write %s", shard_path);
+}
+
+static int locate(void *user, int64_t index, fm_sample *out) {
+    *out = ((const fm_sample *)user)[index];
+    return FM_OK;
+}
+
+/* ---- one loader ------------------------------------------------------------------------------ */
+
+static uint64_t hash_sample(const uint8_t *pixels) {
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (int i = 0; i < SAMPLE_BYTES; i++) hash = (hash ^ pixels[i]) * 0x100000001b3u;
+    return hash;
+}
+
+static void check_batch(const fm_batch *batch) {
+    const uint8_t *const pixels = batch->images;
+    for (uint32_t i = 0; i < batch->n; i++) {
+        const int64_t index = batch->labels[i];
+        if (index < 0 || index >= N_ALL) die("label %lld", (long long)index);
+        const uint64_t hash = hash_sample(pixels + i * SAMPLE_BYTES);
+        if (!is_damaged(index) && hash != wanted[index])
+            die("sample %lld has other pixels than at first", (long long)index);
+    }
+}
+
+static fm_loader *open_loader(player *self) {
+    fm_config config;
+    fm_config_init(&config);
+    config.source = (fm_source){samples[draw(self, N_SOURCES)], N_ALL, locate};
+    config.transform.ops = ops;
+    config.transform.n_ops = 1;
+    config.transform.dtype = FM_UINT8;
+    config.batch_size = 1 + (uint32_t)draw(self, MOST_BATCH);
+    config.n_threads = 1 + (uint32_t)draw(self, 2);
+    config.prefetch_batches = 1 + (uint32_t)draw(self, 6);
+    config.memory_budget_bytes = (uint64_t)64 << 20;
+    config.read_ahead_bytes = 1 << 20;
+    config.reader = draw(self, 2) ? FM_READER_PREAD : FM_READER_AUTO;
+    config.read_depth = 1 + (uint32_t)draw(self, 16);
+    config.fallback = draw(self, 2);
+    fm_loader *loader = NULL;
+    fm_error error;
+    if (fm_loader_open(&loader, &config, &error)) die("open: %s", error.message);
+    self->n_opened++;
+    return loader;
+}
+
+/* A damaged sample is filled in, or its batch given up. */
+static void finish_sample(player *self, fm_loader *loader) {
+    fm_fallback asked;
+    if (fm_loader_fallback(loader, &asked)) die("no fallback");
+    if (!is_damaged(asked.index)) die("%s", asked.error.message);
+    const bool fill = draw(self, 2);
+    if (fill) memset(asked.out, 1, asked.out_bytes);
+    if (fm_loader_fallback_done(loader, fill ? FM_OK : asked.cause, NULL)) die("fallback_done");
+}
+
+/* An epoch up to its end or, one of three times, to a batch somewhere in it. */
+static void run_epoch(player *self, fm_loader **opened) {
+    fm_loader *const loader = *opened;
+    int64_t order[N_ALL];
+    const size_t n = 1 + draw(self, N_ALL);
+    for (size_t i = 0; i < n; i++) order[i] = (int64_t)draw(self, N_ALL);
+    const fm_epoch epoch = {.seed = draw(self, 1000), .order = order, .n_order = n};
+    fm_batch held[MOST_HELD] = {{0}}, batch;
+    fm_error error;
+    if (fm_loader_start(loader, &epoch, &error)) die("start: %s", error.message);
+    uint64_t n_left = draw(self, 3) ? UINT64_MAX : draw(self, 10);
+    const bool is_whole = n_left == UINT64_MAX;
+    int status = FM_OK;
+    while (n_left-- && (status = fm_loader_next(loader, -1, &batch, &error)) != FM_END) {
+        if (status == FM_FALLBACK) {
+            finish_sample(self, loader);
+        } else if (status) {
+            if (!is_damaged(error.index)) die("next: %s", error.message);
+            self->n_errors++;
+        } else {
+            check_batch(&batch);
+            self->n_samples += batch.n;
+            fm_batch *const place = &held[draw(self, MOST_HELD)];
+            fm_batch_release(place);
+            *place = batch;
+        }
+    }
+    self->n_epochs++;
+    self->n_broken += !is_whole;
+    if (draw(self, 4) == 0 && fm_loader_stop(loader, &error)) die("stop: %s", error.message);
+    /* Some loaders are closed while their batches are out. */
+    if (draw(self, 8) == 0) fm_loader_close(opened);
+    for (int i = 0; i < MOST_HELD; i++) fm_batch_release(&held[i]);
+}
+
+/* Several epochs of one loader, then another loader. */
+static void *play(void *argument) {
+    player *const self = argument;
+    const int64_t end = self->n_samples + self->n_wanted;
+    while (self->n_samples < end) {
+        fm_loader *loader = open_loader(self);
+        for (uint64_t n = 1 + draw(self, 40); loader && n > 0 && self->n_samples < end; n--)
+            run_epoch(self, &loader);
+        fm_loader_close(&loader);
+    }
+    return NULL;
+}
+
+/* ---- measuring ------------------------------------------------------------------------------- */
+
+typedef struct measure {
+    long rss_kb;
+    size_t heap_bytes;
+    int n_threads, n_files;
+} measure;
+
+static int count_entries(const char *path) {
+    DIR *const dir = opendir(path);
+    int n = 0;
+    while (dir && readdir(dir)) n++;
+    if (dir) closedir(dir);
+    return n;
+}
+
+static long rss_kb(void) {
+    long n_pages = 0, n_resident = 0;
+    FILE *const file = fopen("/proc/self/statm", "r");
+    if (!file || fscanf(file, "%ld %ld", &n_pages, &n_resident) != 2) die("no /proc/self/statm");
+    fclose(file);
+    return n_resident * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+static measure take_measure(int n_threads) {
+    const struct mallinfo2 heap = mallinfo2();
+    measure now = {.rss_kb = rss_kb(), .heap_bytes = heap.uordblks + heap.hblkhd};
+    /* Threads that have ended, and helpers of io_uring's, are listed for a moment more. */
+    for (int i = 0; i < 20000; i++) {
+        now.n_threads = count_entries("/proc/self/task");
+        if (now.n_threads <= n_threads) break;
+        usleep(1000);
+    }
+    now.n_files = count_entries("/proc/self/fd");
+    return now;
+}
+
+static void raise_to(measure *most, const measure *now) {
+    if (now->rss_kb > most->rss_kb) most->rss_kb = now->rss_kb;
+    if (now->heap_bytes > most->heap_bytes) most->heap_bytes = now->heap_bytes;
+}
+
+static void print_measure(const char *when, const measure *now) {
+    printf("%s: %ld KiB resident, %zu bytes allocated, %d threads, %d descriptors\n", when,
+           now->rss_kb, now->heap_bytes, now->n_threads - 2, now->n_files - 3);
+}
+
+static bool has_grown(const measure *now, const measure *before) {
+    return now->rss_kb > before->rss_kb + RSS_NOISE_KB ||
+           now->heap_bytes > before->heap_bytes + HEAP_NOISE_BYTES ||
+           now->n_threads > before->n_threads || now->n_files > before->n_files;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+/* The pixels that all later samples are compared with, by one loader and without any haste. */
+static void note_pixels(void) {
+    fm_config config = test_config((fm_source){samples[MEMORY], N_ALL, locate});
+    config.transform.ops = ops;
+    config.transform.n_ops = 1;
+    config.batch_size = 1;
+    fm_loader *loader = test_loader_open(&config);
+    int64_t order[N_FILES];
+    for (int i = 0; i < N_FILES; i++) order[i] = i;
+    const fm_epoch epoch = {.order = order, .n_order = N_FILES};
+    fm_batch batch;
+    fm_error error;
+    if (fm_loader_start(loader, &epoch, &error)) die("start: %s", error.message);
+    for (int i = 0; i < N_FILES; i++) {
+        if (fm_loader_next(loader, -1, &batch, &error)) die("next: %s", error.message);
+        wanted[i] = hash_sample(batch.images);
+        fm_batch_release(&batch);
+    }
+    fm_loader_close(&loader);
+}
+
+static int64_t play_round(player *players) {
+    int64_t n = 0;
+    for (int i = 0; i < N_LOADERS; i++) {
+        players[i].n_wanted = ROUND_SAMPLES / N_LOADERS;
+        if (pthread_create(&players[i].thread, NULL, play, &players[i])) die("no thread");
+    }
+    for (int i = 0; i < N_LOADERS; i++) {
+        pthread_join(players[i].thread, NULL);
+        n += players[i].n_samples;
+    }
+    return n;
+}
+
+static void print_end(const player *players, double seconds) {
+    player sum = {0};
+    for (int i = 0; i < N_LOADERS; i++) {
+        sum.n_samples += players[i].n_samples;
+        sum.n_epochs += players[i].n_epochs;
+        sum.n_broken += players[i].n_broken;
+        sum.n_errors += players[i].n_errors;
+        sum.n_opened += players[i].n_opened;
+    }
+    printf("%lld samples in %.0f s (%.0f a second): %lld epochs, %lld of them broken off, %lld "
+           "errors, %lld loaders\n",
+           (long long)sum.n_samples, seconds, (double)sum.n_samples / seconds,
+           (long long)sum.n_epochs, (long long)sum.n_broken, (long long)sum.n_errors,
+           (long long)sum.n_opened);
+}
+
+static double now_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+int main(int n_args, char **args) {
+    const int64_t n_samples = n_args > 1 ? strtoll(args[1], NULL, 10) : 10000000;
+    const uint64_t seed = n_args > 2 ? strtoull(args[2], NULL, 10) : (uint64_t)time(NULL);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    printf("soak: %lld samples, seed %llu\n", (long long)n_samples, (unsigned long long)seed);
+    mallopt(M_ARENA_MAX, 2); /* arenas that threads share: memory in use does not depend on luck */
+    make_files();
+    note_pixels();
+    player players[N_LOADERS] = {{.random = seed}, {.random = ~seed}};
+    const int n_threads = count_entries("/proc/self/task");
+    measure before = {0}, now = {0};
+    bool grown = false;
+    const double begin_s = now_s();
+    int64_t n = 0;
+    for (int round = 0; n < n_samples && !grown; round++) {
+        n = play_round(players);
+        now = take_measure(n_threads);
+        if (round < WARM_UP_ROUNDS) {
+            raise_to(&before, &now);
+            before.n_threads = now.n_threads;
+            before.n_files = now.n_files;
+        }
+        if (round == WARM_UP_ROUNDS - 1) print_measure("after the warm-up", &before);
+        grown = round >= WARM_UP_ROUNDS && has_grown(&now, &before);
+        if (round % 20 == 19) print_measure("so far", &now);
+    }
+    print_measure("at the end", &now);
+    print_end(players, now_s() - begin_s);
+    test_folder_close(&folder);
+    if (grown) die("it has grown since the warm-up (seed %llu)", (unsigned long long)seed);
+    return 0;
+}
