@@ -1,9 +1,8 @@
 #include "batch.h"
 
-#include <atomic>
-#include <cstdint>
-#include <new>
+#include <memory>
 
+namespace feedmill {
 namespace {
 
 // The ABI of DLPack 0.x (dmlc/dlpack, dlpack.h), which torch.from_dlpack() takes in all versions.
@@ -49,18 +48,14 @@ DLDataType data_type(fm_dtype dtype) {
     return {kDLBfloat, 16, 1};
 }
 
+// A tensor that owns the batch, alone or with others.
 struct LentTensor {
-    DLManagedTensor managed;
-    int64_t shape[4];
-    int64_t strides[4];
-    fm_batch batch;
+    DLManagedTensor managed{};
+    std::vector<int64_t> shape, strides;
+    std::shared_ptr<const OwnedBatch> batch;
 };
 
-void delete_tensor(DLManagedTensor *self) {
-    auto *const lent = static_cast<LentTensor *>(self->manager_ctx);
-    fm_batch_release(&lent->batch);
-    delete lent;
-}
+void delete_tensor(DLManagedTensor *self) { delete static_cast<LentTensor *>(self->manager_ctx); }
 
 // A consumer renames the capsule to "used_dltensor" and takes the deleter over; one that nobody
 // consumed returns its batch here.
@@ -70,72 +65,42 @@ void delete_capsule(PyObject *capsule) {
     managed->deleter(managed);
 }
 
-// A batch that several tensors look into.
-struct SharedBatch {
-    fm_batch batch;
-    std::atomic<size_t> n_users;
-};
-
-struct SectionTensor {
-    DLManagedTensor managed;
-    std::vector<int64_t> shape, strides;
-    SharedBatch *shared;
-};
-
-void leave(SharedBatch *shared) {
-    if (shared->n_users.fetch_sub(1) > 1) return;
-    fm_batch_release(&shared->batch);
-    delete shared;
-}
-
-void delete_section(DLManagedTensor *self) {
-    auto *const tensor = static_cast<SectionTensor *>(self->manager_ctx);
-    leave(tensor->shared);
-    delete tensor;
-}
-
-// Does not enter the shared batch; nullptr: a Python exception is set.
-SectionTensor *tensor_of(SharedBatch *shared, const feedmill::Section &section) {
-    auto *const tensor = new (std::nothrow) SectionTensor{};
-    if (!tensor) {
-        PyErr_NoMemory();
-        return nullptr;
-    }
-    tensor->shared = shared;
-    tensor->shape.push_back(shared->batch.n);
-    tensor->shape.insert(tensor->shape.end(), section.shape.begin(), section.shape.end());
+// The tensor's shape is set. `order`: its dimensions as they lie in memory, innermost first.
+template <typename Order> void set_dense_strides(LentTensor *tensor, const Order &order) {
     tensor->strides.resize(tensor->shape.size());
     int64_t stride = 1;
-    for (const int64_t i : section.order) {
-        tensor->strides[size_t(i) + 1] = stride;
-        stride *= section.shape[size_t(i)];
+    for (const auto i : order) {
+        tensor->strides[size_t(i)] = stride;
+        stride *= tensor->shape[size_t(i)];
     }
-    tensor->strides[0] = stride;
-    void *const data = static_cast<char *>(shared->batch.images) + section.offset;
-    tensor->managed.dl_tensor = {data,
-                                 {kDLCPU, 0},
-                                 int32_t(tensor->shape.size()),
-                                 {section.code, section.bits, 1},
-                                 tensor->shape.data(),
-                                 tensor->strides.data(),
-                                 0};
-    tensor->managed.manager_ctx = tensor;
-    tensor->managed.deleter = delete_section;
-    return tensor;
 }
 
-PyObject *section_capsule(SharedBatch *shared, const feedmill::Section &section) {
-    SectionTensor *const tensor = tensor_of(shared, section);
-    if (!tensor) return nullptr;
-    shared->n_users.fetch_add(1);
-    PyObject *const capsule = PyCapsule_New(&tensor->managed, "dltensor", delete_capsule);
-    if (!capsule) delete_section(&tensor->managed);
+// Shape and strides are set.
+Ref capsule_of(std::unique_ptr<LentTensor> tensor, DLDataType type, size_t offset) {
+    void *const data = static_cast<char *>(tensor->batch->get().images) + offset;
+    tensor->managed.dl_tensor = {data, {kDLCPU, 0},          int32_t(tensor->shape.size()),
+                                 type, tensor->shape.data(), tensor->strides.data(),
+                                 0};
+    tensor->managed.manager_ctx = tensor.get();
+    tensor->managed.deleter = delete_tensor;
+    Ref capsule(PyCapsule_New(&tensor->managed, "dltensor", delete_capsule));
+    if (capsule) tensor.release(); // the capsule's now
     return capsule;
 }
 
-} // namespace
+Ref section_capsule(const std::shared_ptr<const OwnedBatch> &batch, const Section &section) {
+    auto tensor = std::make_unique<LentTensor>();
+    tensor->batch = batch;
+    tensor->shape.push_back(batch->get().n);
+    tensor->shape.insert(tensor->shape.end(), section.shape.begin(), section.shape.end());
+    std::vector<int64_t> order;
+    for (const int64_t i : section.order) order.push_back(i + 1);
+    order.push_back(0);
+    set_dense_strides(tensor.get(), order);
+    return capsule_of(std::move(tensor), {section.code, section.bits, 1}, section.offset);
+}
 
-namespace feedmill {
+} // namespace
 
 void set_image_type(Section *section, fm_dtype dtype) {
     const DLDataType type = data_type(dtype);
@@ -143,50 +108,26 @@ void set_image_type(Section *section, fm_dtype dtype) {
     section->bits = type.bits;
 }
 
-PyObject *capsules_from_batch(fm_batch *batch, const std::vector<Section> &sections) {
-    auto *const shared = new (std::nothrow) SharedBatch{*batch, {1}};
-    if (!shared) {
-        fm_batch_release(batch);
-        return PyErr_NoMemory();
-    }
-    *batch = fm_batch{};
-    PyObject *list = PyList_New(0);
+Ref capsules_from_batch(OwnedBatch batch, const std::vector<Section> &sections) {
+    const auto shared = std::make_shared<const OwnedBatch>(std::move(batch));
+    Ref list(PyList_New(0));
+    if (!list) return list;
     for (const Section &section : sections) {
-        PyObject *const capsule = list ? section_capsule(shared, section) : nullptr;
-        if (!capsule || PyList_Append(list, capsule)) {
-            Py_XDECREF(list);
-            list = nullptr;
-        }
-        Py_XDECREF(capsule);
+        const Ref capsule = section_capsule(shared, section);
+        if (!capsule || PyList_Append(list.get(), capsule.get())) return Ref();
     }
-    leave(shared);
     return list;
 }
 
-PyObject *capsule_from_batch(fm_batch *batch) {
-    auto *const lent = new (std::nothrow) LentTensor{};
-    if (!lent) {
-        fm_batch_release(batch);
-        return PyErr_NoMemory();
-    }
-    lent->batch = *batch;
-    const int64_t shape[4] = {batch->n, batch->channels, batch->height, batch->width};
-    // The dimensions as they lie in memory, innermost first.
+Ref capsule_from_batch(OwnedBatch batch) {
+    const fm_batch &images = batch.get();
+    auto tensor = std::make_unique<LentTensor>();
+    tensor->shape = {images.n, images.channels, images.height, images.width};
     static const int planar[4] = {3, 2, 1, 0}, channels_last[4] = {1, 3, 2, 0};
-    int64_t stride = 1;
-    for (const int i : batch->layout == FM_NHWC ? channels_last : planar) {
-        lent->shape[i] = shape[i];
-        lent->strides[i] = stride;
-        stride *= shape[i];
-    }
-    lent->managed.dl_tensor = {batch->images, {kDLCPU, 0},   4, data_type(batch->dtype),
-                               lent->shape,   lent->strides, 0};
-    lent->managed.manager_ctx = lent;
-    lent->managed.deleter = delete_tensor;
-    *batch = fm_batch{};
-    PyObject *const capsule = PyCapsule_New(&lent->managed, "dltensor", delete_capsule);
-    if (!capsule) delete_tensor(&lent->managed);
-    return capsule;
+    set_dense_strides(tensor.get(), images.layout == FM_NHWC ? channels_last : planar);
+    const DLDataType type = data_type(images.dtype);
+    tensor->batch = std::make_shared<const OwnedBatch>(std::move(batch));
+    return capsule_of(std::move(tensor), type, 0);
 }
 
 } // namespace feedmill

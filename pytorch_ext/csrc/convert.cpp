@@ -6,21 +6,15 @@
 
 namespace feedmill {
 
-Config::~Config() {
-    Py_XDECREF(owners);
-    Py_XDECREF(alloc);
-    Py_XDECREF(alloc_exception);
-    Py_XDECREF(cache);
-}
-
 namespace {
 
-// Memory of slots from Python: alloc(n_bytes) -> (address, owner). Called with or without the GIL.
+// Memory of slots from Python: alloc(n_bytes) -> (address, owner). Called by the C library with or
+// without the GIL, so nothing is thrown here.
 void *allocate(void *user, size_t bytes, void **handle) {
     auto *const config = static_cast<Config *>(user);
-    const PyGILState_STATE gil = PyGILState_Ensure();
+    const PyGILState_STATE gil = ensure_gil();
     void *memory = nullptr;
-    PyObject *const result = PyObject_CallFunction(config->alloc, "n", Py_ssize_t(bytes));
+    PyObject *const result = PyObject_CallFunction(config->alloc.get(), "n", Py_ssize_t(bytes));
     if (result) {
         PyObject *const address = PyTuple_GetItem(result, 0);
         PyObject *const owner = address ? PyTuple_GetItem(result, 1) : nullptr;
@@ -35,8 +29,7 @@ void *allocate(void *user, size_t bytes, void **handle) {
         PyObject *type, *value, *traceback;
         PyErr_Fetch(&type, &value, &traceback);
         PyErr_NormalizeException(&type, &value, &traceback);
-        Py_XDECREF(config->alloc_exception);
-        config->alloc_exception = value;
+        config->alloc_exception = Ref(value);
         Py_XDECREF(type);
         Py_XDECREF(traceback);
     }
@@ -45,7 +38,7 @@ void *allocate(void *user, size_t bytes, void **handle) {
 }
 
 void release(void *, void *, void *handle) {
-    const PyGILState_STATE gil = PyGILState_Ensure();
+    const PyGILState_STATE gil = ensure_gil();
     Py_DECREF(static_cast<PyObject *>(handle));
     PyGILState_Release(gil);
 }
@@ -58,10 +51,9 @@ bool values_from_sequence(PyObject *sequence, fm_op *op) {
         return false;
     }
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *const value = PySequence_GetItem(sequence, i);
+        const Ref value(PySequence_GetItem(sequence, i));
         if (!value) return false;
-        op->values[i] = PyFloat_AsDouble(value);
-        Py_DECREF(value);
+        op->values[i] = PyFloat_AsDouble(value.get());
         if (PyErr_Occurred()) return false;
     }
     return true;
@@ -92,12 +84,9 @@ bool op_from_tuple(PyObject *item, fm_op *op) {
 bool ops_from_sequence(PyObject *sequence, std::vector<fm_op> *out) {
     const Py_ssize_t n = PySequence_Size(sequence);
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *const item = PySequence_GetItem(sequence, i);
-        if (!item) return false;
+        const Ref item(PySequence_GetItem(sequence, i));
         fm_op op{};
-        const bool ok = op_from_tuple(item, &op);
-        Py_DECREF(item);
-        if (!ok) return false;
+        if (!item || !op_from_tuple(item.get(), &op)) return false;
         out->push_back(op);
     }
     return n >= 0;
@@ -135,12 +124,25 @@ bool table_from_bytes(PyObject *bytes, Config *out) {
     return true;
 }
 
+// PyArg_ParseTuple() takes nothing else. False: a Python exception is set.
+bool check_tuple(const char *what, PyObject *object) {
+    if (PyTuple_Check(object)) return true;
+    PyErr_Format(PyExc_TypeError, "%s is %R; it must be a tuple", what, object);
+    return false;
+}
+
+// As many as NumPy's arrays have.
+constexpr int kMaxDimensions = 64;
+
 bool shape_from_tuple(PyObject *tuple, std::vector<int64_t> *out) {
     const Py_ssize_t n = PySequence_Size(tuple);
+    if (n > kMaxDimensions) {
+        PyErr_Format(PyExc_ValueError, "a row has %zd dimensions; %d at most", n, kMaxDimensions);
+        return false;
+    }
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *const item = PySequence_GetItem(tuple, i);
-        const long long value = item ? PyLong_AsLongLong(item) : -1;
-        Py_XDECREF(item);
+        const Ref item(PySequence_GetItem(tuple, i));
+        const long long value = item ? PyLong_AsLongLong(item.get()) : -1;
         if (PyErr_Occurred()) return false;
         out->push_back(value);
     }
@@ -151,16 +153,16 @@ bool arrays_from_sequence(PyObject *sequence, Config *out) {
     if (!sequence || sequence == Py_None) return true;
     const Py_ssize_t n = PySequence_Size(sequence);
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *const item = PySequence_GetItem(sequence, i);
+        const Ref item(PySequence_GetItem(sequence, i));
         if (!item) return false;
         unsigned long long address = 0, n_rows = 0, row_bytes = 0, stride = 0;
         PyObject *shape = nullptr;
         Section section;
-        const bool ok = PyArg_ParseTuple(item, "KKKKbbO", &address, &n_rows, &row_bytes, &stride,
-                                         &section.code, &section.bits, &shape) &&
-                        shape_from_tuple(shape, &section.shape);
-        Py_DECREF(item);
-        if (!ok) return false;
+        if (!check_tuple("an array", item.get()) ||
+            !PyArg_ParseTuple(item.get(), "KKKKbbO", &address, &n_rows, &row_bytes, &stride,
+                              &section.code, &section.bits, &shape) ||
+            !shape_from_tuple(shape, &section.shape))
+            return false;
         for (size_t d = section.shape.size(); d-- > 0;) section.order.push_back(int64_t(d));
         out->arrays.push_back({reinterpret_cast<const void *>(uintptr_t(address)), size_t(n_rows),
                                size_t(row_bytes), size_t(stride)});
@@ -177,7 +179,8 @@ bool image_from_tuple(PyObject *tuple, Config *out) {
     fm_transform &transform = out->config.transform;
     fm_arrays &arrays = out->config.arrays;
     arrays.images = true;
-    if (!PyArg_ParseTuple(tuple, "iiiIII", &transform.in_height, &transform.in_width,
+    if (!check_tuple("image", tuple) ||
+        !PyArg_ParseTuple(tuple, "iiiIII", &transform.in_height, &transform.in_width,
                           &transform.in_channels, &arrays.channel_stride, &arrays.line_stride,
                           &arrays.pixel_stride))
         return false;
@@ -192,7 +195,7 @@ bool plain_from_tuple(PyObject *tuple, Config *out) {
     unsigned long long body_bytes = 0;
     char *data = nullptr;
     Py_ssize_t n_bytes = 0;
-    if (!PyArg_ParseTuple(tuple, "SK", &header, &body_bytes) ||
+    if (!check_tuple("plain", tuple) || !PyArg_ParseTuple(tuple, "SK", &header, &body_bytes) ||
         PyBytes_AsStringAndSize(header, &data, &n_bytes))
         return false;
     out->header.assign(data, size_t(n_bytes));
@@ -205,7 +208,7 @@ bool device_from_tuple(PyObject *tuple, fm_device_config *out) {
     if (!tuple || tuple == Py_None) return true;
     const char *kind = nullptr;
     int index = 0, convert = 0;
-    if (!PyArg_ParseTuple(tuple, "sip", &kind, &index, &convert) ||
+    if (!check_tuple("device", tuple) || !PyArg_ParseTuple(tuple, "sip", &kind, &index, &convert) ||
         !device_kind_from_name(kind, &out->kind))
         return false;
     out->index = index;
@@ -227,19 +230,20 @@ bool device_kind_from_name(const char *name, fm_device_kind *out) {
 PyObject *bytes_from_indices(PyObject *indices, long long n) {
     const Py_ssize_t n_indices = PySequence_Size(indices);
     if (n_indices < 0) return nullptr;
-    std::vector<int64_t> values(static_cast<size_t>(n_indices));
+    if (size_t(n_indices) > PY_SSIZE_T_MAX / sizeof(int64_t)) return PyErr_NoMemory();
+    Ref bytes(PyBytes_FromStringAndSize(nullptr, n_indices * Py_ssize_t(sizeof(int64_t))));
+    if (!bytes) return nullptr;
+    char *const values = PyBytes_AsString(bytes.get());
     for (Py_ssize_t i = 0; i < n_indices; i++) {
-        PyObject *const index = PySequence_GetItem(indices, i);
+        const Ref index(PySequence_GetItem(indices, i));
         if (!index) return nullptr;
         int overflow = 0;
-        const bool exact = PyLong_CheckExact(index);
-        const long long value = exact ? PyLong_AsLongLongAndOverflow(index, &overflow) : -1;
-        Py_DECREF(index);
+        const bool exact = PyLong_CheckExact(index.get());
+        const int64_t value = exact ? PyLong_AsLongLongAndOverflow(index.get(), &overflow) : -1;
         if (overflow || value < 0 || value >= n) Py_RETURN_NONE;
-        values[size_t(i)] = value;
+        std::memcpy(values + size_t(i) * sizeof(value), &value, sizeof(value));
     }
-    return PyBytes_FromStringAndSize(reinterpret_cast<const char *>(values.data()),
-                                     n_indices * Py_ssize_t(sizeof(int64_t)));
+    return bytes.release();
 }
 
 bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
@@ -297,8 +301,7 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
     if (!parse_choice("reader", reader, readers, 3, FM_READER_AUTO, &choice)) return false;
     config.reader = static_cast<fm_reader_kind>(choice);
     if (!ops_from_sequence(ops, &out->ops) || !table_from_bytes(value_table, out)) return false;
-    Py_XINCREF(owners);
-    out->owners = owners;
+    out->owners = Ref::borrow(owners);
     if (!arrays_from_sequence(arrays, out) || !image_from_tuple(image, out) ||
         !plain_from_tuple(plain, out) || !device_from_tuple(device, &config.device))
         return false;
@@ -314,181 +317,49 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
     if (cache && cache != Py_None) {
         config.cache = cache_from_object(cache);
         if (!config.cache) return false;
-        Py_INCREF(cache);
-        out->cache = cache;
+        out->cache = Ref::borrow(cache);
     }
     if (alloc && alloc != Py_None) {
-        Py_INCREF(alloc);
-        out->alloc = alloc;
+        out->alloc = Ref::borrow(alloc);
         config.allocator = {out, allocate, release, true};
     }
     return true;
 }
 
-References::~References() {
-    for (PyObject *const object : objects_) Py_DECREF(object);
-}
-
-bool Samples::fill(PyObject *indices, PyObject *paths, PyObject *data, PyObject *labels) {
-    if (data == Py_None) data = nullptr;
-    if (labels == Py_None) labels = nullptr;
-    const Py_ssize_t n = PySequence_Size(indices);
-    const Py_ssize_t n_paths = PySequence_Size(paths);
-    const Py_ssize_t n_data = data ? PySequence_Size(data) : n;
-    if (n < 0 || n_paths < 0 || n_data < 0) return false;
-    if (n != n_paths || n != n_data) {
-        PyErr_Format(PyExc_ValueError, "%zd indices but %zd %s", n, n != n_paths ? n_paths : n_data,
-                     n != n_paths ? "paths" : "elements of data");
-        return false;
-    }
-    samples.reserve(size_t(n));
-    if (data) rows_.reserve(size_t(n));
-    for (Py_ssize_t i = 0; i < n; i++)
-        if (!add(indices, paths, data, i)) return false;
-    return !labels || set_labels(labels);
-}
-
-bool Samples::set_labels(PyObject *labels) {
-    const Py_ssize_t n = PySequence_Size(labels);
-    if (n >= 0 && size_t(n) != samples.size())
-        PyErr_Format(PyExc_ValueError, "%zd labels for %zu samples", n, samples.size());
-    for (Py_ssize_t i = 0; i < n && !PyErr_Occurred(); i++) {
-        PyObject *const label = PySequence_GetItem(labels, i);
-        samples[size_t(i)].label = label ? PyLong_AsLongLong(label) : 0;
-        Py_XDECREF(label);
-    }
-    return !PyErr_Occurred();
-}
-
-// (offset, n_bytes, verified, rows) of the file at sample->path.
-bool Samples::add_range(PyObject *range, fm_sample *sample) {
-    if (PyTuple_Size(range) != 4) {
-        PyErr_SetString(PyExc_TypeError, "a range is (offset, n_bytes, verified, rows)");
-        return false;
-    }
-    sample->offset_bytes = PyLong_AsUnsignedLongLong(PyTuple_GetItem(range, 0));
-    if (!PyErr_Occurred())
-        sample->range_bytes = PyLong_AsUnsignedLongLong(PyTuple_GetItem(range, 1));
-    if (PyErr_Occurred()) return false;
-    if (!sample->range_bytes) {
-        PyErr_SetString(PyExc_ValueError, "a range has no bytes");
-        return false;
-    }
-    sample->verified = PyObject_IsTrue(PyTuple_GetItem(range, 2)) == 1;
-    PyObject *const rows = PyTuple_GetItem(range, 3);
-    return !PyErr_Occurred() && (rows == Py_None || add_rows(rows, sample));
-}
-
-// (width, height, mcu_height, begin, ...)
-bool Samples::add_rows(PyObject *rows, fm_sample *sample) {
-    const Py_ssize_t n = PyTuple_Check(rows) ? PyTuple_Size(rows) : 0;
-    if (n < 4 || n > 3 + FM_MAX_JPEG_ROWS) {
-        PyErr_Format(PyExc_ValueError,
-                     "rows must be None or a tuple of width, height, MCU's height and 1 to %d "
-                     "numbers",
-                     FM_MAX_JPEG_ROWS);
-        return false;
-    }
-    fm_jpeg_rows out{};
-    out.n = uint32_t(n - 3);
-    for (Py_ssize_t i = 0; i < n; i++) {
-        const unsigned long value = PyLong_AsUnsignedLong(PyTuple_GetItem(rows, i));
-        if (PyErr_Occurred()) return false;
-        // What is too large is no row's begin, and no size; none is taken for granted.
-        const uint32_t number = value > INT32_MAX ? INT32_MAX : uint32_t(value);
-        if (i == 0) out.width = int32_t(number);
-        if (i == 1) out.height = int32_t(number);
-        if (i == 2) out.mcu_height = int32_t(number);
-        if (i > 2) out.begin[i - 3] = number;
-    }
-    rows_.push_back(out);
-    sample->rows = &rows_.back();
-    return true;
-}
-
-bool Samples::add(PyObject *indices, PyObject *paths, PyObject *data, Py_ssize_t i) {
-    fm_sample sample{};
-    PyObject *const index = PySequence_GetItem(indices, i);
-    if (!index) return false;
-    sample.index = PyLong_AsLongLong(index);
-    Py_DECREF(index);
-    if (PyErr_Occurred()) return false;
-    PyObject *const path = PySequence_GetItem(paths, i);
-    if (!path) return false;
-    // str, bytes or os.PathLike, encoded as open() encodes it; no NUL inside.
-    PyObject *encoded = nullptr;
-    const int ok = PyUnicode_FSConverter(path, &encoded);
-    Py_DECREF(path);
-    if (!ok) return false;
-    paths_.add(encoded);
-    sample.path = PyBytes_AsString(encoded);
-    PyObject *const image = data ? PySequence_GetItem(data, i) : nullptr;
-    if (data && !image) return false;
-    if (image && PyTuple_Check(image)) {
-        const bool is_range = add_range(image, &sample);
-        Py_DECREF(image);
-        if (!is_range) return false;
-    } else if (image && image != Py_None) {
-        images.add(image);
-        char *bytes = nullptr;
-        Py_ssize_t n_bytes = 0;
-        // Nothing else will do: a bytearray or an array may change or move while it is decoded.
-        if (!PyBytes_Check(image)) {
-            PyErr_Format(PyExc_TypeError, "data[%zd] is %R; it must be bytes or None, or a range",
-                         i, reinterpret_cast<PyObject *>(Py_TYPE(image)));
-            return false;
-        }
-        if (PyBytes_AsStringAndSize(image, &bytes, &n_bytes)) return false;
-        sample.data = bytes;
-        sample.data_bytes = size_t(n_bytes);
-    } else {
-        Py_XDECREF(image);
-    }
-    samples.push_back(sample);
-    return true;
-}
-
 PyObject *raise_status(const ErrorTypes &types, const fm_error &error) {
     if (PyErr_Occurred()) return nullptr;
-    PyObject *type = types.error;
+    PyObject *type = types.error.get();
     if (error.status == FM_ERR_ARGUMENT) type = PyExc_ValueError;
-    if (error.status == FM_ERR_BUDGET) type = types.budget;
+    if (error.status == FM_ERR_BUDGET) type = types.budget.get();
     if (error.status == FM_ERR_NOMEM) type = PyExc_MemoryError;
-    // Paths inside need not be UTF-8.
-    PyObject *const text =
-        PyUnicode_DecodeUTF8(error.message, Py_ssize_t(std::strlen(error.message)), "replace");
-    PyObject *const exception = text ? PyObject_CallFunctionObjArgs(type, text, nullptr) : nullptr;
-    Py_XDECREF(text);
+    const Ref text = text_from(error.message);
+    if (!text) return nullptr;
+    const Ref exception(PyObject_CallFunctionObjArgs(type, text.get(), nullptr));
     if (!exception) return nullptr;
-    if (type == types.error) {
-        PyObject *const status = PyLong_FromLong(error.status);
-        PyObject *const index = PyLong_FromLongLong(error.index);
-        if (status && index) {
-            PyObject_SetAttrString(exception, "status", status);
-            PyObject_SetAttrString(exception, "index", index);
-        }
-        Py_XDECREF(status);
-        Py_XDECREF(index);
+    if (type == types.error.get()) {
+        const Ref status(PyLong_FromLong(error.status));
+        const Ref index(PyLong_FromLongLong(error.index));
+        if (!status || PyObject_SetAttrString(exception.get(), "status", status.get()) || !index ||
+            PyObject_SetAttrString(exception.get(), "index", index.get()))
+            return nullptr;
     }
-    PyErr_SetObject(type, exception);
-    Py_DECREF(exception);
+    PyErr_SetObject(type, exception.get());
     return nullptr;
 }
 
 namespace {
 
-bool set_item(PyObject *dict, const char *name, PyObject *value) {
-    const bool ok = value && PyDict_SetItemString(dict, name, value) == 0;
-    Py_XDECREF(value);
-    return ok;
+bool set_item(PyObject *dict, const char *name, PyObject *owned) {
+    const Ref value(owned);
+    return value && PyDict_SetItemString(dict, name, value.get()) == 0;
 }
 
 } // namespace
 
 PyObject *dict_from_stats(const fm_stats &stats) {
-    PyObject *const dict = PyDict_New();
-    if (!dict) return nullptr;
-    bool ok = true;
+    Ref owner(PyDict_New());
+    PyObject *const dict = owner.get();
+    bool ok = dict != nullptr;
 #define FM_X(name, meaning) \
     ok = ok && set_item(dict, #name, PyLong_FromUnsignedLongLong(stats.name));
     FM_STATS_FIELDS(FM_X)
@@ -500,9 +371,7 @@ PyObject *dict_from_stats(const fm_stats &stats) {
     ok = ok && set_item(dict, "reader", PyUnicode_FromString(stats.reader));
     ok = ok && set_item(dict, "reader_reason", PyUnicode_FromString(stats.reader_reason));
     ok = ok && set_item(dict, "cpu", PyUnicode_FromString(stats.cpu));
-    if (ok) return dict;
-    Py_DECREF(dict);
-    return nullptr;
+    return ok ? owner.release() : nullptr;
 }
 
 } // namespace feedmill

@@ -1,42 +1,41 @@
 #include "imread.h"
 
-#include <cstring>
-
 #include "feedmill/feedmill.h"
 
 namespace feedmill {
 
 namespace {
 
-PyObject *text_of(const fm_error &error) {
-    return PyUnicode_DecodeUTF8(error.message, Py_ssize_t(std::strlen(error.message)), "replace");
-}
+// Closes an image when it goes.
+class OpenImage {
+  public:
+    OpenImage() = default;
+    OpenImage(const OpenImage &) = delete;
+    OpenImage &operator=(const OpenImage &) = delete;
+    ~OpenImage() { fm_imread_close(&handle); }
+    fm_imread *handle = nullptr;
+};
 
 // The pixels of an open image, or why not.
 PyObject *read_pixels(fm_imread *image, bool bgr) {
     int height = 0, width = 0;
     fm_imread_size(image, bgr, &height, &width);
-    PyObject *const pixels = PyByteArray_FromStringAndSize(nullptr, Py_ssize_t(height) * width * 3);
+    const Ref pixels(PyByteArray_FromStringAndSize(nullptr, Py_ssize_t(height) * width * 3));
     if (!pixels) return nullptr;
-    auto *const out = reinterpret_cast<uint8_t *>(PyByteArray_AsString(pixels));
+    auto *const out = reinterpret_cast<uint8_t *>(PyByteArray_AsString(pixels.get()));
     fm_error error;
-    int status;
-    Py_BEGIN_ALLOW_THREADS status =
-        fm_imread_pixels(image, bgr ? FM_BGR : FM_RGB, bgr, out, &error);
-    Py_END_ALLOW_THREADS if (!status) return Py_BuildValue("Nii", pixels, height, width);
-    Py_DECREF(pixels);
-    return text_of(error);
+    const int status = without_gil(
+        [&] { return fm_imread_pixels(image, bgr ? FM_BGR : FM_RGB, bgr, out, &error); });
+    if (status) return text_from(error.message).release();
+    return Py_BuildValue("Oii", pixels.get(), height, width);
 }
 
 PyObject *imread_of(const fm_sample &sample, bool bgr, unsigned long long max_image_pixels) {
-    fm_imread *image = nullptr;
+    OpenImage image;
     fm_error error;
-    int status;
-    Py_BEGIN_ALLOW_THREADS status = fm_imread_open(&image, &sample, max_image_pixels, &error);
-    Py_END_ALLOW_THREADS if (status) return text_of(error);
-    PyObject *const result = read_pixels(image, bgr);
-    fm_imread_close(&image);
-    return result;
+    const int status = without_gil(
+        [&] { return fm_imread_open(&image.handle, &sample, max_image_pixels, &error); });
+    return status ? text_from(error.message).release() : read_pixels(image.handle, bgr);
 }
 
 } // namespace
@@ -55,12 +54,11 @@ PyObject *imread(PyObject *, PyObject *args) {
         sample.data_bytes = size_t(n_bytes);
         return imread_of(sample, bgr, max_image_pixels);
     }
-    PyObject *path = nullptr; // bytes, which end in a 0 and have no other
-    if (!PyUnicode_FSConverter(from, &path)) return nullptr;
-    sample.path = PyBytes_AsString(path);
-    PyObject *const result = imread_of(sample, bgr, max_image_pixels);
-    Py_DECREF(path);
-    return result;
+    PyObject *encoded = nullptr;
+    if (!PyUnicode_FSConverter(from, &encoded)) return nullptr;
+    const Ref path(encoded); // bytes, which end in a 0 and have no other
+    sample.path = PyBytes_AsString(encoded);
+    return imread_of(sample, bgr, max_image_pixels);
 }
 
 } // namespace feedmill

@@ -1,7 +1,6 @@
 // A single image as an array's memory.
 #pragma once
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "python.h"
 
 namespace feedmill {
 

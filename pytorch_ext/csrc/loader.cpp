@@ -3,192 +3,136 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <deque>
-#include <new>
 #include <utility>
 
-#include "batch.h"
-#include "convert.h"
+#include "loader_records.h"
+#include "loader_state.h"
+#include "samples.h"
 
 namespace feedmill {
 namespace {
 
 // A wait for a batch is cut into slices, so that Ctrl-C gets through.
 constexpr int64_t kSliceNs = 50'000'000;
-constexpr size_t kRecordsPerCall = 1024;
-// PyBUF_WRITE, which the limited API's headers name from Python 3.11 on only.
-constexpr int kBufferWrite = 0x200;
 
-// The image bytes of each batch that is on its way, oldest first; fm_loader_n_pending() of them.
-using Held = std::deque<References>;
-
-struct Loader {
-    PyObject_HEAD fm_loader *handle;
-    Config *config;
-    Held *held;
-    ErrorTypes error_types;
-    long pid;
-    Py_ssize_t slot_bytes;
-    int channels, height, width;
-};
-
-Loader *as_loader(PyObject *self) { return reinterpret_cast<Loader *>(self); }
-
-PyObject *raise_error(Loader *self, const fm_error &error) {
-    // What the Python allocator raised says more than "no memory".
-    if (error.status == FM_ERR_NOMEM && self->config && self->config->alloc_exception) {
-        PyObject *const exception = self->config->alloc_exception;
-        self->config->alloc_exception = nullptr;
-        PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(exception)), exception);
-        Py_DECREF(exception);
-        return nullptr;
-    }
-    return raise_status(self->error_types, error);
-}
-
-// Lets go of the bytes of batches that have left: all but the youngest n_pending. Giving up a
-// reference may run Python code, which may come back here: it comes last.
-void keep_youngest(Loader *self, size_t n_pending) {
-    Held left;
-    while (self->held && self->held->size() > n_pending) {
-        left.push_back(std::move(self->held->front()));
-        self->held->pop_front();
-    }
-}
-
-bool check_open(Loader *self) {
-    if (self->handle) return true;
-    PyErr_SetString(PyExc_ValueError, "this loader is closed");
-    return false;
-}
-
-PyObject *none_or_raise(Loader *self, int status, const fm_error &error) {
-    if (status) return raise_error(self, error);
-    Py_RETURN_NONE;
-}
+// ---- life ---------------------------------------------------------------------------------------
 
 // Where a batch holds the arrays' rows; of images as they come out.
-bool set_sections(Loader *self) {
-    std::vector<Section> &sections = self->config->sections;
+bool set_sections(LoaderState *state) {
+    std::vector<Section> &sections = state->config.sections;
     for (size_t i = 0; i < sections.size(); i++) {
-        if (fm_loader_section(self->handle, i, &sections[i].offset, nullptr)) {
+        if (fm_loader_section(state->handle, i, &sections[i].offset, nullptr)) {
             PyErr_SetString(PyExc_RuntimeError, "an array has no place in the batch");
             return false;
         }
     }
-    if (!sections.empty() && self->config->config.arrays.images) {
-        sections[0].shape = {self->channels, self->height, self->width};
-        set_image_type(&sections[0], self->config->config.transform.dtype);
+    if (!sections.empty() && state->config.config.arrays.images) {
+        sections[0].shape = {state->channels, state->height, state->width};
+        set_image_type(&sections[0], state->config.config.transform.dtype);
     }
     return true;
 }
 
-// ---- life ---------------------------------------------------------------------------------------
-
-int loader_init(PyObject *object, PyObject *args, PyObject *kwargs) {
-    Loader *const self = as_loader(object);
-    if (self->config) {
-        PyErr_SetString(PyExc_RuntimeError, "a loader is opened once");
-        return -1;
-    }
-    PyObject *const module = PyType_GetModule(Py_TYPE(object));
-    self->error_types.error = module ? PyObject_GetAttrString(module, "Error") : nullptr;
-    self->error_types.budget = module ? PyObject_GetAttrString(module, "BudgetError") : nullptr;
-    self->config = new (std::nothrow) Config{};
-    self->held = new (std::nothrow) Held{};
-    if (!self->error_types.error || !self->error_types.budget || !self->config || !self->held) {
-        if (!PyErr_Occurred()) PyErr_NoMemory();
-        return -1;
-    }
-    if (!config_from_kwargs(args, kwargs, self->config)) return -1;
+bool open(LoaderState *state, PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *const module = PyType_GetModule(type);
+    if (!module) return false;
+    state->error_types.error = Ref(PyObject_GetAttrString(module, "Error"));
+    if (!state->error_types.error) return false;
+    state->error_types.budget = Ref(PyObject_GetAttrString(module, "BudgetError"));
+    if (!state->error_types.budget) return false;
+    if (!config_from_kwargs(args, kwargs, &state->config)) return false;
     fm_error error;
-    int status;
-    Py_BEGIN_ALLOW_THREADS status = fm_loader_open(&self->handle, &self->config->config, &error);
-    Py_END_ALLOW_THREADS if (status) {
-        raise_error(self, error);
-        return -1;
+    const int status =
+        without_gil([&] { return fm_loader_open(&state->handle, &state->config.config, &error); });
+    if (status) {
+        raise_error(state, error);
+        return false;
     }
-    self->pid = long(getpid());
+    state->pid = long(getpid());
     fm_stats stats;
-    fm_loader_stats(self->handle, &stats);
-    self->slot_bytes = Py_ssize_t(stats.slot_bytes);
-    fm_loader_out_size(self->handle, &self->height, &self->width);
-    self->channels = fm_loader_out_channels(self->handle);
-    return set_sections(self) ? 0 : -1;
+    fm_loader_stats(state->handle, &stats);
+    state->slot_bytes = Py_ssize_t(stats.slot_bytes);
+    fm_loader_out_size(state->handle, &state->height, &state->width);
+    state->channels = fm_loader_out_channels(state->handle);
+    return set_sections(state);
 }
 
-PyObject *loader_close(PyObject *object, PyObject *) {
-    Loader *const self = as_loader(object);
-    // Taken together: a second call, while this one waits, must not free what threads still read.
-    fm_loader *handle = self->handle;
-    Held held;
-    if (self->held) std::swap(held, *self->held);
-    self->handle = nullptr;
-    PyObject *const owners = self->config ? self->config->owners : nullptr;
-    if (self->config) self->config->owners = nullptr;
-    Py_BEGIN_ALLOW_THREADS fm_loader_close(&handle);
-    Py_END_ALLOW_THREADS Py_XDECREF(owners);
-    Py_RETURN_NONE;
+// Opens it as well: there is no object that was made and not opened.
+PyObject *loader_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    Ref object = allocate_object(type);
+    if (!object) return nullptr;
+    auto *const self = reinterpret_cast<Loader *>(object.get());
+    self->state = new LoaderState;
+    return open(self->state, type, args, kwargs) ? object.release() : nullptr;
 }
 
 void loader_dealloc(PyObject *object) {
-    Loader *const self = as_loader(object);
-    PyTypeObject *const type = Py_TYPE(object);
-    PyObject *const none = loader_close(object, nullptr);
-    Py_XDECREF(none);
-    delete self->held;
-    delete self->config;
-    Py_XDECREF(self->error_types.error);
-    Py_XDECREF(self->error_types.budget);
-    auto *const free_object = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
+    LoaderState *const state = state_of(object);
+    // Nobody is in a call: that would hold a reference.
+    if (state) close_now(state);
+    delete state;
     free_object(object);
-    Py_DECREF(type);
+}
+
+PyObject *loader_close(PyObject *self, PyObject *) {
+    LoaderState *const state = state_of(self);
+    if (is_in_call(*state)) {
+        state->is_closing = true;
+        fm_loader_wake(state->handle); // next_ahead() waits without a limit
+    } else {
+        close_now(state);
+    }
+    Py_RETURN_NONE;
 }
 
 // ---- epochs -------------------------------------------------------------------------------------
 
-PyObject *loader_start(PyObject *object, PyObject *args) {
-    Loader *const self = as_loader(object);
+PyObject *loader_start(PyObject *self, PyObject *args) {
+    LoaderState *const state = state_of(self);
+    ExclusiveCall call(state);
     unsigned long long seed;
     unsigned int number;
     int ahead = 0;
-    if (!PyArg_ParseTuple(args, "KI|p", &seed, &number, &ahead) || !check_open(self))
-        return nullptr;
+    if (!call || !PyArg_ParseTuple(args, "KI|p", &seed, &number, &ahead)) return nullptr;
     fm_epoch epoch{};
     epoch.seed = seed;
     epoch.number = number;
     epoch.ahead = ahead != 0;
     fm_error error;
-    int status;
-    Py_BEGIN_ALLOW_THREADS status = fm_loader_start(self->handle, &epoch, &error);
-    Py_END_ALLOW_THREADS
-        // Wrong arguments leave the running epoch as it is.
-        if (status != FM_ERR_ARGUMENT) keep_youngest(self, 0);
-    return none_or_raise(self, status, error);
+    const int status = without_gil([&] { return fm_loader_start(state->handle, &epoch, &error); });
+    // Wrong arguments leave the running epoch as it is.
+    if (status != FM_ERR_ARGUMENT) call.keep_youngest(0);
+    return none_or_raise(state, status, error);
 }
 
-PyObject *loader_submit(PyObject *object, PyObject *args, PyObject *kwargs) {
+PyObject *loader_submit(PyObject *self, PyObject *args, PyObject *kwargs) {
     static const char *const names[] = {"indices", "paths", "data", "labels", nullptr};
-    Loader *const self = as_loader(object);
+    LoaderState *const state = state_of(self);
     PyObject *indices, *paths, *data = Py_None, *labels = Py_None;
     Samples batch;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|OO", const_cast<char **>(names), &indices,
+    ExclusiveCall call(state);
+    if (!call ||
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "OO|OO", const_cast<char **>(names), &indices,
                                      &paths, &data, &labels) ||
-        !check_open(self) || !batch.fill(indices, paths, data, labels))
+        !batch.fill(indices, paths, data, labels, state->config.config.batch_size))
         return nullptr;
+    // Before the native loader has the batch: from then on nothing may fail here.
+    Held entry;
+    entry.push_back(std::move(batch.images));
     fm_error error;
-    int status;
-    Py_BEGIN_ALLOW_THREADS status =
-        fm_loader_submit(self->handle, batch.samples.data(), batch.samples.size(), &error);
-    Py_END_ALLOW_THREADS if (status == FM_OK) self->held->push_back(std::move(batch.images));
-    if (status < 0) return raise_error(self, error);
+    const int status = without_gil([&] {
+        return fm_loader_submit(state->handle, batch.samples.data(), batch.samples.size(), &error);
+    });
+    if (status == FM_OK) state->held.splice(state->held.end(), entry);
+    if (status < 0) return raise_error(state, error);
     return PyBool_FromLong(status == FM_OK);
 }
 
-PyObject *loader_submit_rows(PyObject *object, PyObject *args) {
-    Loader *const self = as_loader(object);
+PyObject *loader_submit_rows(PyObject *self, PyObject *args) {
+    LoaderState *const state = state_of(self);
+    ExclusiveCall call(state);
     PyObject *indices, *rows = Py_None;
-    if (!PyArg_ParseTuple(args, "S|O", &indices, &rows) || !check_open(self)) return nullptr;
+    if (!call || !PyArg_ParseTuple(args, "S|O", &indices, &rows)) return nullptr;
     const Py_ssize_t n_bytes = PyBytes_Size(indices);
     if (n_bytes % Py_ssize_t(sizeof(int64_t)) ||
         (rows != Py_None && (!PyBytes_Check(rows) || PyBytes_Size(rows) != n_bytes))) {
@@ -199,101 +143,116 @@ PyObject *loader_submit_rows(PyObject *object, PyObject *args) {
     const auto *const values = reinterpret_cast<const int64_t *>(PyBytes_AsString(indices));
     const auto *const numbers =
         rows == Py_None ? nullptr : reinterpret_cast<const int64_t *>(PyBytes_AsString(rows));
+    Held entry(1);
     fm_error error;
-    const int status = fm_loader_submit_rows(self->handle, values, numbers,
+    const int status = fm_loader_submit_rows(state->handle, values, numbers,
                                              size_t(n_bytes) / sizeof(int64_t), &error);
-    if (status < 0) return raise_error(self, error);
-    if (status == FM_OK) self->held->emplace_back();
+    if (status < 0) return raise_error(state, error);
+    if (status == FM_OK) state->held.splice(state->held.end(), entry);
     return PyBool_FromLong(status == FM_OK);
 }
 
-PyObject *loader_finish(PyObject *object, PyObject *) {
-    Loader *const self = as_loader(object);
-    if (!check_open(self)) return nullptr;
+PyObject *loader_finish(PyObject *self, PyObject *) {
+    LoaderState *const state = state_of(self);
+    const ExclusiveCall call(state);
+    if (!call) return nullptr;
     fm_error error;
-    const int status = fm_loader_finish(self->handle, &error);
-    return none_or_raise(self, status, error);
+    const int status = fm_loader_finish(state->handle, &error);
+    return none_or_raise(state, status, error);
 }
 
-PyObject *loader_stop(PyObject *object, PyObject *) {
-    Loader *const self = as_loader(object);
-    if (!check_open(self)) return nullptr;
+PyObject *loader_stop(PyObject *self, PyObject *) {
+    LoaderState *const state = state_of(self);
+    ExclusiveCall call(state);
+    if (!call) return nullptr;
     fm_error error;
-    int status;
-    Py_BEGIN_ALLOW_THREADS status = fm_loader_stop(self->handle, &error);
-    Py_END_ALLOW_THREADS keep_youngest(self, 0);
-    return none_or_raise(self, status, error);
+    const int status = without_gil([&] { return fm_loader_stop(state->handle, &error); });
+    call.keep_youngest(0);
+    return none_or_raise(state, status, error);
 }
 
 // ---- batches ------------------------------------------------------------------------------------
 
-// The outcome of fm_loader_next() within the time; false: a Python exception is set (a signal's).
-bool wait_for_next(Loader *self, int64_t timeout_ns, fm_batch *batch, fm_error *error,
+// The outcome of fm_loader_next() within the time; false: a Python exception is set (a signal's, or
+// as another thread has closed the loader).
+bool wait_for_next(LoaderState *state, int64_t timeout_ns, fm_batch *batch, fm_error *error,
                    int *status) {
     int64_t left_ns = timeout_ns;
     for (;;) {
         const bool last = timeout_ns >= 0 && left_ns <= kSliceNs;
         const int64_t slice_ns = last ? left_ns : kSliceNs;
-        Py_BEGIN_ALLOW_THREADS *status = fm_loader_next(self->handle, slice_ns, batch, error);
-        Py_END_ALLOW_THREADS if (*status != FM_AGAIN || last) return true;
+        *status =
+            without_gil([&] { return fm_loader_next(state->handle, slice_ns, batch, error); });
+        if (*status != FM_AGAIN || last) return true;
         // AGAIN at once, with nothing submitted, would spin here: the caller must submit first.
-        if (fm_loader_n_pending(self->handle) == 0) return true;
-        if (PyErr_CheckSignals()) return false;
+        if (fm_loader_n_pending(state->handle) == 0) return true;
+        if (PyErr_CheckSignals() || !check_open(*state)) return false;
         left_ns -= slice_ns;
     }
 }
 
-template <typename Record> PyObject *bytes_from(const Record *records, size_t n) {
-    return PyBytes_FromStringAndSize(reinterpret_cast<const char *>(records),
-                                     Py_ssize_t(n * sizeof(Record)));
-}
-
 bool is_sample_error(int status) { return status <= FM_ERR_READ && status >= FM_ERR_LIMIT; }
 
-// What next() gives for a batch.
-PyObject *payload_of(Loader *self, fm_batch *batch) {
-    const Config *const config = self->config;
-    if (config->config.device.kind) Py_RETURN_NONE; // it is in what the caller offered
-    if (config->alloc) return static_cast<PyObject *>(batch->memory_handle);
-    return config->sections.empty() ? capsule_from_batch(batch)
-                                    : capsules_from_batch(batch, config->sections);
+// What next() gives for a batch; `owner` is the allocator's object, or none.
+Ref payload_of(const Config &config, OwnedBatch batch, Ref owner) {
+    if (config.config.device.kind) return Ref::borrow(Py_None); // it is in what the caller offered
+    if (config.alloc) return owner;
+    return config.sections.empty() ? capsule_from_batch(std::move(batch))
+                                   : capsules_from_batch(std::move(batch), config.sections);
 }
 
 // (outcome, payload, samples), as _native.pyi describes it.
-PyObject *outcome_of(Loader *self, int status, fm_batch *batch, const fm_error &error) {
+PyObject *outcome_of(LoaderState *state, int status, OwnedBatch batch, const fm_error &error) {
     if (status == FM_OK) {
-        const unsigned int n = batch->n;
-        PyObject *const payload = payload_of(self, batch);
-        return payload ? Py_BuildValue("iNI", status, payload, n) : nullptr;
+        const unsigned int n = batch.get().n;
+        Ref owner(static_cast<PyObject *>(batch.get().memory_handle));
+        const Ref payload = payload_of(state->config, std::move(batch), std::move(owner));
+        return payload ? Py_BuildValue("iOI", status, payload.get(), n) : nullptr;
     }
     if (status > 0) return Py_BuildValue("iOI", status, Py_None, 0u);
-    if (!is_sample_error(status) || error.index < 0) return raise_error(self, error);
-    PyObject *const text =
-        PyUnicode_DecodeUTF8(error.message, Py_ssize_t(std::strlen(error.message)), "replace");
-    return text ? Py_BuildValue("iNI", status, text, 0u) : nullptr;
+    if (!is_sample_error(status) || error.index < 0) return raise_error(state, error);
+    const Ref text = text_from(error.message);
+    return text ? Py_BuildValue("iOI", status, text.get(), 0u) : nullptr;
 }
 
-PyObject *loader_next(PyObject *object, PyObject *args) {
-    Loader *const self = as_loader(object);
+PyObject *loader_next(PyObject *self, PyObject *args) {
+    LoaderState *const state = state_of(self);
+    ExclusiveCall call(state);
     long long timeout_ns;
-    if (!PyArg_ParseTuple(args, "L", &timeout_ns) || !check_open(self)) return nullptr;
-    fm_batch batch;
+    if (!call || !PyArg_ParseTuple(args, "L", &timeout_ns)) return nullptr;
+    state->place = Ref();
+    OwnedBatch batch;
     fm_error error;
     int status = FM_OK;
-    if (!wait_for_next(self, timeout_ns, &batch, &error, &status)) return nullptr;
-    keep_youngest(self, fm_loader_n_pending(self->handle));
-    return outcome_of(self, status, &batch, error);
+    if (!wait_for_next(state, timeout_ns, batch.out(), &error, &status)) return nullptr;
+    call.keep_youngest(fm_loader_n_pending(state->handle));
+    return outcome_of(state, status, std::move(batch), error);
+}
+
+// In an epoch with `ahead`, on a thread that signals do not come to.
+PyObject *loader_next_ahead(PyObject *self, PyObject *) {
+    LoaderState *const state = state_of(self);
+    ExclusiveCall call(state);
+    if (!call) return nullptr;
+    state->place = Ref();
+    OwnedBatch batch;
+    fm_error error;
+    const int status =
+        without_gil([&] { return fm_loader_next(state->handle, -1, batch.out(), &error); });
+    call.keep_youngest(fm_loader_n_pending(state->handle));
+    return outcome_of(state, status, std::move(batch), error);
 }
 
 void *pointer_from(unsigned long long address) {
     return reinterpret_cast<void *>(uintptr_t(address));
 }
 
-PyObject *loader_offer(PyObject *object, PyObject *args) {
-    Loader *const self = as_loader(object);
+PyObject *loader_offer(PyObject *self, PyObject *args) {
+    LoaderState *const state = state_of(self);
+    const ExclusiveCall call(state);
     unsigned long long images, image_bytes, labels, label_bytes, stream;
-    if (!PyArg_ParseTuple(args, "KKKKK", &images, &image_bytes, &labels, &label_bytes, &stream) ||
-        !check_open(self))
+    if (!call ||
+        !PyArg_ParseTuple(args, "KKKKK", &images, &image_bytes, &labels, &label_bytes, &stream))
         return nullptr;
     fm_target target{};
     target.images = pointer_from(images);
@@ -302,283 +261,207 @@ PyObject *loader_offer(PyObject *object, PyObject *args) {
     target.label_bytes = size_t(label_bytes);
     target.stream = pointer_from(stream);
     fm_error error;
-    int status;
-    Py_BEGIN_ALLOW_THREADS status = fm_loader_offer(self->handle, &target, &error);
-    Py_END_ALLOW_THREADS if (status < 0) return raise_error(self, error);
+    const int status = without_gil([&] { return fm_loader_offer(state->handle, &target, &error); });
+    if (status < 0) return raise_error(state, error);
     return PyBool_FromLong(status == FM_OK);
 }
 
-PyObject *loader_wait(PyObject *object, PyObject *args) {
-    Loader *const self = as_loader(object);
+PyObject *loader_wait(PyObject *self, PyObject *args) {
+    LoaderState *const state = state_of(self);
+    const ExclusiveCall call(state);
     unsigned long long stream;
-    if (!PyArg_ParseTuple(args, "K", &stream) || !check_open(self)) return nullptr;
+    if (!call || !PyArg_ParseTuple(args, "K", &stream)) return nullptr;
     fm_error error;
-    int status;
-    Py_BEGIN_ALLOW_THREADS status = fm_loader_wait(self->handle, pointer_from(stream), &error);
-    Py_END_ALLOW_THREADS return none_or_raise(self, status, error);
+    const int status =
+        without_gil([&] { return fm_loader_wait(state->handle, pointer_from(stream), &error); });
+    return none_or_raise(state, status, error);
 }
 
-PyObject *loader_fallback(PyObject *object, PyObject *) {
-    Loader *const self = as_loader(object);
+// The sample's place is not handed out itself, as its slot does not last: the caller writes to a
+// bytearray, and fallback_done() copies that. (Objects of the limited API for Python 3.10 can't
+// export a buffer of their own.)
+PyObject *loader_fallback(PyObject *self, PyObject *) {
+    LoaderState *const state = state_of(self);
+    const ExclusiveCall call(state);
+    if (!call) return nullptr;
     fm_fallback fallback;
-    if (!check_open(self)) return nullptr;
-    if (fm_loader_fallback(self->handle, &fallback)) {
+    if (fm_loader_fallback(state->handle, &fallback)) {
         PyErr_SetString(PyExc_RuntimeError, "no fallback is pending");
         return nullptr;
     }
-    PyObject *const path = PyUnicode_DecodeFSDefault(fallback.path);
-    PyObject *const out = PyMemoryView_FromMemory(static_cast<char *>(fallback.out),
-                                                  Py_ssize_t(fallback.out_bytes), kBufferWrite);
-    PyObject *const why = PyUnicode_DecodeUTF8(
-        fallback.error.message, Py_ssize_t(std::strlen(fallback.error.message)), "replace");
-    if (!path || !out || !why) {
-        Py_XDECREF(path);
-        Py_XDECREF(out);
-        Py_XDECREF(why);
-        return nullptr;
-    }
-    return Py_BuildValue("LIIiNNN", static_cast<long long>(fallback.index), fallback.occurrence,
-                         fallback.position, fallback.cause, path, out, why);
+    const Ref path(PyUnicode_DecodeFSDefault(fallback.path));
+    if (!path) return nullptr;
+    const Ref why = text_from(fallback.error.message);
+    if (!why) return nullptr;
+    Ref place(PyByteArray_FromStringAndSize(nullptr, Py_ssize_t(fallback.out_bytes)));
+    if (!place) return nullptr;
+    std::memset(PyByteArray_AsString(place.get()), 0, fallback.out_bytes);
+    state->place = std::move(place);
+    return Py_BuildValue("LIIiOOO", static_cast<long long>(fallback.index), fallback.occurrence,
+                         fallback.position, fallback.cause, path.get(), state->place.get(),
+                         why.get());
 }
 
-PyObject *loader_fallback_done(PyObject *object, PyObject *args) {
-    Loader *const self = as_loader(object);
+// Copies what fallback()'s bytearray holds to the sample's place; false: an exception is set.
+bool copy_to_place(LoaderState *state) {
+    fm_fallback fallback;
+    if (fm_loader_fallback(state->handle, &fallback)) return true; // fallback_done() says so
+    if (!state->place) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "the sample was not written: fallback() gives the bytearray for it");
+        return false;
+    }
+    const Py_ssize_t n_bytes = PyByteArray_Size(state->place.get());
+    if (size_t(n_bytes) != fallback.out_bytes) {
+        PyErr_Format(PyExc_ValueError, "the sample's bytearray has %zd bytes; it must keep its %zu",
+                     n_bytes, fallback.out_bytes);
+        return false;
+    }
+    std::memcpy(fallback.out, PyByteArray_AsString(state->place.get()), fallback.out_bytes);
+    return true;
+}
+
+PyObject *loader_fallback_done(PyObject *self, PyObject *args) {
+    LoaderState *const state = state_of(self);
+    const ExclusiveCall call(state);
     int ok;
-    if (!PyArg_ParseTuple(args, "p", &ok) || !check_open(self)) return nullptr;
+    if (!call || !PyArg_ParseTuple(args, "p", &ok) || (ok && !copy_to_place(state))) return nullptr;
     fm_error error;
     // Status 1: failed, for the cause that the sample was rejected for.
-    const int status = fm_loader_fallback_done(self->handle, ok ? FM_OK : 1, &error);
-    return none_or_raise(self, status, error);
+    const int status = fm_loader_fallback_done(state->handle, ok ? FM_OK : 1, &error);
+    return none_or_raise(state, status, error);
 }
 
-// ---- diagnostics --------------------------------------------------------------------------------
+// ---- marks of steps -----------------------------------------------------------------------------
 
-PyObject *tuple_from(const double *values, int n) {
-    PyObject *const tuple = PyTuple_New(n);
-    for (int i = 0; tuple && i < n; i++) {
-        PyObject *const value = PyFloat_FromDouble(values[i]);
-        if (!value || PyTuple_SetItem(tuple, i, value)) {
-            Py_DECREF(tuple);
-            return nullptr;
-        }
-    }
-    return tuple;
-}
+// Not exclusive: in an epoch with `ahead` the consumer makes these while another thread waits in
+// next_ahead(). They hold the GIL all the time, so that no close() comes in between.
 
-PyObject *loader_draws(PyObject *object, PyObject *args) {
-    Loader *const self = as_loader(object);
-    unsigned long long seed;
-    long long index;
-    unsigned int epoch, occurrence;
-    int width, height;
-    if (!PyArg_ParseTuple(args, "KILIii", &seed, &epoch, &index, &occurrence, &width, &height) ||
-        !check_open(self))
-        return nullptr;
-    std::vector<fm_draw> draws(self->config->ops.size() + 1);
-    fm_error error;
-    const int status = fm_loader_draws(self->handle, seed, epoch, index, occurrence, width, height,
-                                       draws.data(), &error);
-    if (status) return raise_error(self, error);
-    PyObject *const list = PyList_New(0);
-    for (size_t i = 0; list && i < self->config->ops.size(); i++) {
-        const fm_draw &draw = draws[i];
-        PyObject *const values = tuple_from(draw.values, draw.n_values);
-        PyObject *const item =
-            values ? Py_BuildValue("iiiiiON", int(draw.kind), draw.top, draw.left, draw.height,
-                                   draw.width, draw.flip ? Py_True : Py_False, values)
-                   : nullptr;
-        if (!item || PyList_Append(list, item)) {
-            Py_XDECREF(item);
-            Py_DECREF(list);
-            return nullptr;
-        }
-        Py_DECREF(item);
-    }
-    return list;
-}
-
-PyObject *loader_stats(PyObject *object, PyObject *) {
-    Loader *const self = as_loader(object);
-    if (!check_open(self)) return nullptr;
-    fm_stats stats;
-    fm_loader_stats(self->handle, &stats);
-    return dict_from_stats(stats);
-}
-
-PyObject *loader_steps(PyObject *object, PyObject *args) {
-    Loader *const self = as_loader(object);
-    unsigned long long from;
-    if (!PyArg_ParseTuple(args, "K", &from) || !check_open(self)) return nullptr;
-    fm_step steps[kRecordsPerCall];
-    const size_t n = fm_loader_steps(self->handle, from, steps, kRecordsPerCall);
-    return bytes_from(steps, n);
-}
-
-PyObject *loader_sample_records(PyObject *object, PyObject *args) {
-    Loader *const self = as_loader(object);
-    unsigned long long from;
-    if (!PyArg_ParseTuple(args, "K", &from) || !check_open(self)) return nullptr;
-    fm_sample_record records[kRecordsPerCall];
-    uint64_t first;
-    const size_t n = fm_loader_sample_records(self->handle, from, records, kRecordsPerCall, &first);
-    PyObject *const bytes = bytes_from(records, n);
-    return bytes ? Py_BuildValue("KN", static_cast<unsigned long long>(first), bytes) : nullptr;
-}
-
-PyObject *loader_slow_samples(PyObject *object, PyObject *) {
-    Loader *const self = as_loader(object);
-    if (!check_open(self)) return nullptr;
-    fm_slow_sample slow[FM_N_SLOW];
-    const size_t n = fm_loader_slow_samples(self->handle, slow, FM_N_SLOW);
-    PyObject *const list = PyList_New(0);
-    bool ok = list != nullptr;
-    for (size_t i = 0; ok && i < n; i++) {
-        PyObject *const path = PyUnicode_DecodeFSDefault(slow[i].path);
-        PyObject *const record = bytes_from(&slow[i].record, 1);
-        PyObject *const pair = path && record ? PyTuple_Pack(2, path, record) : nullptr;
-        ok = pair && !PyList_Append(list, pair);
-        Py_XDECREF(path);
-        Py_XDECREF(record);
-        Py_XDECREF(pair);
-    }
-    if (ok) return list;
-    Py_XDECREF(list);
-    return nullptr;
-}
-
-PyObject *loader_step_request(PyObject *object, PyObject *) {
-    Loader *const self = as_loader(object);
-    if (!check_open(self)) return nullptr;
-    fm_loader_step_request(self->handle);
+PyObject *loader_step_request(PyObject *self, PyObject *) {
+    if (!check_open(*state_of(self))) return nullptr;
+    fm_loader_step_request(state_of(self)->handle);
     Py_RETURN_NONE;
 }
 
-PyObject *loader_step_ready(PyObject *object, PyObject *args) {
-    Loader *const self = as_loader(object);
+PyObject *loader_step_ready(PyObject *self, PyObject *args) {
+    LoaderState *const state = state_of(self);
     unsigned long long number, ready_ns;
     unsigned int n_ready;
-    if (!PyArg_ParseTuple(args, "KKI", &number, &ready_ns, &n_ready) || !check_open(self))
+    if (!check_open(*state) || !PyArg_ParseTuple(args, "KKI", &number, &ready_ns, &n_ready))
         return nullptr;
     fm_error error;
-    const int status = fm_loader_step_ready(self->handle, number, ready_ns, n_ready, &error);
-    return none_or_raise(self, status, error);
+    const int status = fm_loader_step_ready(state->handle, number, ready_ns, n_ready, &error);
+    return none_or_raise(state, status, error);
 }
 
-PyObject *loader_wake(PyObject *object, PyObject *) {
-    Loader *const self = as_loader(object);
-    if (!check_open(self)) return nullptr;
-    fm_loader_wake(self->handle);
+PyObject *loader_step_return(PyObject *self, PyObject *) {
+    if (!check_open(*state_of(self))) return nullptr;
+    fm_loader_step_return(state_of(self)->handle);
     Py_RETURN_NONE;
 }
 
-// With `ahead`: next() without a limit of time, on a thread that no signal comes to.
-PyObject *loader_next_ahead(PyObject *object, PyObject *) {
-    Loader *const self = as_loader(object);
-    if (!check_open(self)) return nullptr;
-    fm_batch batch;
-    fm_error error;
-    int status;
-    Py_BEGIN_ALLOW_THREADS status = fm_loader_next(self->handle, -1, &batch, &error);
-    Py_END_ALLOW_THREADS keep_youngest(self, fm_loader_n_pending(self->handle));
-    return outcome_of(self, status, &batch, error);
-}
-
-PyObject *loader_step_return(PyObject *object, PyObject *) {
-    Loader *const self = as_loader(object);
-    if (!check_open(self)) return nullptr;
-    fm_loader_step_return(self->handle);
+PyObject *loader_wake(PyObject *self, PyObject *) {
+    if (!check_open(*state_of(self))) return nullptr;
+    fm_loader_wake(state_of(self)->handle);
     Py_RETURN_NONE;
 }
+
+// ---- attributes ---------------------------------------------------------------------------------
+
+// Of a closed loader, too.
 
 PyObject *get_slot_bytes(PyObject *self, void *) {
-    return PyLong_FromSsize_t(as_loader(self)->slot_bytes);
+    return PyLong_FromSsize_t(state_of(self)->slot_bytes);
 }
 
 PyObject *get_out_shape(PyObject *self, void *) {
-    const Loader *const loader = as_loader(self);
-    return Py_BuildValue("iii", loader->channels, loader->height, loader->width);
+    const LoaderState &state = *state_of(self);
+    return Py_BuildValue("iii", state.channels, state.height, state.width);
 }
 
 PyObject *get_offsets(PyObject *self, void *) {
-    const std::vector<Section> &sections = as_loader(self)->config->sections;
-    PyObject *const tuple = PyTuple_New(Py_ssize_t(sections.size()));
-    for (size_t i = 0; tuple && i < sections.size(); i++)
-        PyTuple_SetItem(tuple, Py_ssize_t(i), PyLong_FromSize_t(sections[i].offset));
-    return tuple;
+    const std::vector<Section> &sections = state_of(self)->config.sections;
+    return make_tuple(sections.size(),
+                      [&sections](size_t i) { return Ref(PyLong_FromSize_t(sections[i].offset)); })
+        .release();
 }
 
+PyObject *get_pid(PyObject *self, void *) { return PyLong_FromLong(state_of(self)->pid); }
+
+PyObject *get_n_pending(PyObject *self, void *) {
+    return PyLong_FromSize_t(fm_loader_n_pending(state_of(self)->handle));
+}
+
+// Of an open one.
+
 PyObject *get_target_bytes(PyObject *self, void *) {
-    if (!check_open(as_loader(self))) return nullptr;
+    if (!check_open(*state_of(self))) return nullptr;
     size_t image_bytes, label_bytes;
-    fm_loader_target_bytes(as_loader(self)->handle, &image_bytes, &label_bytes);
+    fm_loader_target_bytes(state_of(self)->handle, &image_bytes, &label_bytes);
     return Py_BuildValue("nn", Py_ssize_t(image_bytes), Py_ssize_t(label_bytes));
 }
 
 PyObject *get_converts(PyObject *self, void *) {
-    if (!check_open(as_loader(self))) return nullptr;
-    return PyBool_FromLong(fm_loader_converts(as_loader(self)->handle));
+    if (!check_open(*state_of(self))) return nullptr;
+    return PyBool_FromLong(fm_loader_converts(state_of(self)->handle));
 }
 
 PyObject *get_n_offered(PyObject *self, void *) {
-    if (!check_open(as_loader(self))) return nullptr;
-    return PyLong_FromSize_t(fm_loader_n_offered(as_loader(self)->handle));
+    if (!check_open(*state_of(self))) return nullptr;
+    return PyLong_FromSize_t(fm_loader_n_offered(state_of(self)->handle));
 }
 
-PyObject *get_pid(PyObject *self, void *) { return PyLong_FromLong(as_loader(self)->pid); }
+// _native.pyi describes each of them.
+PyMethodDef methods[] = {
+    method_entry<loader_start>("start", METH_VARARGS, "Starts an epoch."),
+    method_entry<loader_submit>("submit", METH_VARARGS | METH_KEYWORDS, "Appends a batch."),
+    method_entry<loader_submit_rows>("submit_rows", METH_VARARGS,
+                                     "Appends a batch of arrays' rows."),
+    method_entry<loader_finish>("finish", METH_NOARGS, "No more batches in this epoch."),
+    method_entry<loader_stop>("stop", METH_NOARGS, "Stops the epoch."),
+    method_entry<loader_next>("next", METH_VARARGS, "The next batch."),
+    method_entry<loader_next_ahead>("next_ahead", METH_NOARGS, "The same ahead of the consumer."),
+    method_entry<loader_wake>("wake", METH_NOARGS, "Has next_ahead() return."),
+    method_entry<loader_offer>("offer", METH_VARARGS, "Offers device memory for a batch."),
+    method_entry<loader_wait>("wait", METH_VARARGS, "A stream waits for the latest batch."),
+    method_entry<loader_fallback>("fallback", METH_NOARGS, "The sample to finish."),
+    method_entry<loader_fallback_done>("fallback_done", METH_VARARGS, "Ends a fallback."),
+    method_entry<loader_draws>("draws", METH_VARARGS, "Random draws of a sample."),
+    method_entry<loader_stats>("stats", METH_NOARGS, "All counters."),
+    method_entry<loader_steps>("steps", METH_VARARGS, "Step records."),
+    method_entry<loader_sample_records>("sample_records", METH_VARARGS, "Sample records."),
+    method_entry<loader_slow_samples>("slow_samples", METH_NOARGS, "The slowest samples."),
+    method_entry<loader_step_request>("step_request", METH_NOARGS, "Marks a step's request."),
+    method_entry<loader_step_ready>("step_ready", METH_VARARGS,
+                                    "Records a step whose batch next_ahead() gave."),
+    method_entry<loader_step_return>("step_return", METH_NOARGS, "Marks a step's return."),
+    method_entry<loader_close>("close", METH_NOARGS, "Ends all threads."),
+    {nullptr, nullptr, 0, nullptr}};
 
-PyObject *get_n_pending(PyObject *self, void *) {
-    return PyLong_FromSize_t(fm_loader_n_pending(as_loader(self)->handle));
-}
+PyGetSetDef attributes[] = {
+    getter_entry<get_slot_bytes>("slot_bytes", "bytes of a batch slot"),
+    getter_entry<get_out_shape>("out_shape", "(channels, height, width)"),
+    getter_entry<get_offsets>("offsets", "of the arrays' rows in a batch, in bytes"),
+    getter_entry<get_target_bytes>("target_bytes", "that an offer needs: images, labels"),
+    getter_entry<get_converts>("converts", "the device converts uint8 NHWC"),
+    getter_entry<get_n_offered>("n_offered", "offers that no batch has taken"),
+    getter_entry<get_pid>("pid", "the process that opened it"),
+    getter_entry<get_n_pending>("n_pending", "batches submitted and not yet returned"),
+    {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 } // namespace
 
-PyObject *make_loader_type(PyObject *module) {
-    // _native.pyi describes each of them.
-    static PyMethodDef methods[] = {
-        {"start", loader_start, METH_VARARGS, "Starts an epoch."},
-        {"submit", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(loader_submit)),
-         METH_VARARGS | METH_KEYWORDS, "Appends a batch."},
-        {"submit_rows", loader_submit_rows, METH_VARARGS, "Appends a batch of arrays' rows."},
-        {"finish", loader_finish, METH_NOARGS, "No more batches in this epoch."},
-        {"stop", loader_stop, METH_NOARGS, "Stops the epoch."},
-        {"next", loader_next, METH_VARARGS, "The next batch."},
-        {"next_ahead", loader_next_ahead, METH_NOARGS, "The same ahead of the consumer."},
-        {"wake", loader_wake, METH_NOARGS, "Has next_ahead() return."},
-        {"offer", loader_offer, METH_VARARGS, "Offers device memory for a batch."},
-        {"wait", loader_wait, METH_VARARGS, "A stream waits for the latest batch."},
-        {"fallback", loader_fallback, METH_NOARGS, "The sample to finish."},
-        {"fallback_done", loader_fallback_done, METH_VARARGS, "Ends a fallback."},
-        {"draws", loader_draws, METH_VARARGS, "Random draws of a sample."},
-        {"stats", loader_stats, METH_NOARGS, "All counters."},
-        {"steps", loader_steps, METH_VARARGS, "Step records."},
-        {"sample_records", loader_sample_records, METH_VARARGS, "Sample records."},
-        {"slow_samples", loader_slow_samples, METH_NOARGS, "The slowest samples."},
-        {"step_request", loader_step_request, METH_NOARGS, "Marks a step's request."},
-        {"step_ready", loader_step_ready, METH_VARARGS,
-         "Records a step ahead of which next() was."},
-        {"step_return", loader_step_return, METH_NOARGS, "Marks a step's return."},
-        {"close", loader_close, METH_NOARGS, "Ends all threads."},
-        {nullptr, nullptr, 0, nullptr}};
-    static PyGetSetDef getset[] = {
-        {"slot_bytes", get_slot_bytes, nullptr, "bytes of a batch slot", nullptr},
-        {"out_shape", get_out_shape, nullptr, "(channels, height, width)", nullptr},
-        {"offsets", get_offsets, nullptr, "of the arrays' rows in a batch, in bytes", nullptr},
-        {"target_bytes", get_target_bytes, nullptr, "that an offer needs: images, labels", nullptr},
-        {"converts", get_converts, nullptr, "the device converts uint8 NHWC", nullptr},
-        {"n_offered", get_n_offered, nullptr, "offers that no batch has taken", nullptr},
-        {"pid", get_pid, nullptr, "the process that opened it", nullptr},
-        {"n_pending", get_n_pending, nullptr, "batches submitted and not yet returned", nullptr},
-        {nullptr, nullptr, nullptr, nullptr, nullptr}};
+Ref make_loader_type(PyObject *module) {
     static PyType_Slot slots[] = {
-        {Py_tp_init, reinterpret_cast<void *>(loader_init)},
+        slot_entry<loader_new>(Py_tp_new),
         {Py_tp_dealloc, reinterpret_cast<void *>(loader_dealloc)},
         {Py_tp_methods, methods},
-        {Py_tp_getset, getset},
+        {Py_tp_getset, attributes},
         {Py_tp_doc, const_cast<char *>("One native loader: threads, ring, reader.")},
         {0, nullptr}};
     static PyType_Spec spec = {"feedmill._native.Loader", sizeof(Loader), 0, Py_TPFLAGS_DEFAULT,
                                slots};
-    return PyType_FromModuleAndSpec(module, &spec, nullptr);
+    return Ref(PyType_FromModuleAndSpec(module, &spec, nullptr));
 }
 
 } // namespace feedmill

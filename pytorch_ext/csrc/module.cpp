@@ -1,16 +1,13 @@
 // Registration of feedmill._native.
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
-#include <cstring>
-
 #include "cache.h"
 #include "convert.h"
 #include "feedmill/feedmill.h"
 #include "imread.h"
 #include "loader.h"
+#include "python.h"
 #include "transcoder.h"
 
+namespace feedmill {
 namespace {
 
 PyObject *version(PyObject *, PyObject *) { return PyUnicode_FromString(fm_version()); }
@@ -29,19 +26,14 @@ PyObject *jpeg_own_huffman(PyObject *, PyObject *) {
 PyObject *device_count(PyObject *module, PyObject *args) {
     const char *name;
     fm_device_kind kind;
-    if (!PyArg_ParseTuple(args, "s", &name) || !feedmill::device_kind_from_name(name, &kind))
-        return nullptr;
+    if (!PyArg_ParseTuple(args, "s", &name) || !device_kind_from_name(name, &kind)) return nullptr;
     int32_t n = 0;
     fm_error error;
-    int status;
-    Py_BEGIN_ALLOW_THREADS status = fm_device_count(kind, &n, &error);
-    Py_END_ALLOW_THREADS if (!status) return PyLong_FromLong(n);
-    PyObject *const type = PyObject_GetAttrString(module, "Error");
-    PyObject *const text = PyUnicode_DecodeUTF8(
-        error.message, Py_ssize_t(std::strlen(error.message)), "replace");
-    if (type && text) PyErr_SetObject(type, text);
-    Py_XDECREF(type);
-    Py_XDECREF(text);
+    const int status = without_gil([&] { return fm_device_count(kind, &n, &error); });
+    if (!status) return PyLong_FromLong(n);
+    const Ref type(PyObject_GetAttrString(module, "Error"));
+    const Ref text = type ? text_from(error.message) : Ref();
+    if (text) PyErr_SetObject(type.get(), text.get());
     return nullptr;
 }
 
@@ -49,13 +41,15 @@ PyObject *indices(PyObject *, PyObject *args) {
     PyObject *sequence;
     long long n;
     if (!PyArg_ParseTuple(args, "OL", &sequence, &n)) return nullptr;
-    return feedmill::bytes_from_indices(sequence, n);
+    return bytes_from_indices(sequence, n);
 }
 
-int add_object(PyObject *module, const char *name, PyObject *object) {
-    const int failed = object ? PyModule_AddObjectRef(module, name, object) : -1;
-    Py_XDECREF(object);
-    return failed;
+bool add_object(PyObject *module, const char *name, Ref object) {
+    return object && !PyModule_AddObjectRef(module, name, object.get());
+}
+
+Ref new_exception(const char *name, PyObject *base) {
+    return Ref(PyErr_NewException(name, base, nullptr));
 }
 
 // NumPy's names of the types of records' fields.
@@ -76,32 +70,26 @@ constexpr Field sample_fields[] = {FM_SAMPLE_RECORD_FIELDS(FM_X)};
 #undef FM_X
 
 // A list of (name, code), as numpy.dtype takes it.
-template <size_t n> PyObject *list_from(const Field (&fields)[n]) {
-    PyObject *const list = PyList_New(0);
+template <size_t n> Ref list_from(const Field (&fields)[n]) {
+    Ref list(PyList_New(0));
     for (size_t i = 0; list && i < n; i++) {
-        PyObject *const pair = Py_BuildValue("ss", fields[i].name, fields[i].code);
-        const bool ok = pair && !PyList_Append(list, pair);
-        Py_XDECREF(pair);
-        if (ok) continue;
-        Py_DECREF(list);
-        return nullptr;
+        const Ref pair(Py_BuildValue("ss", fields[i].name, fields[i].code));
+        if (!pair || PyList_Append(list.get(), pair.get())) return Ref();
     }
     return list;
 }
 
 int exec_module(PyObject *module) {
-    PyObject *const error =
-        PyErr_NewException("feedmill._native.Error", PyExc_RuntimeError, nullptr);
-    if (add_object(module, "Error", error)) return -1;
-    PyObject *const budget_error =
-        PyErr_NewException("feedmill._native.BudgetError", PyExc_ValueError, nullptr);
-    if (add_object(module, "BudgetError", budget_error)) return -1;
-    if (add_object(module, "Loader", feedmill::make_loader_type(module))) return -1;
-    if (add_object(module, "Cache", feedmill::make_cache_type(module))) return -1;
-    if (add_object(module, "Transcoder", feedmill::make_transcoder_type(module))) return -1;
-    if (add_object(module, "PACK_REASONS", feedmill::pack_reasons())) return -1;
-    if (add_object(module, "STEP_FIELDS", list_from(step_fields))) return -1;
-    if (add_object(module, "SAMPLE_FIELDS", list_from(sample_fields))) return -1;
+    if (!add_object(module, "Error", new_exception("feedmill._native.Error", PyExc_RuntimeError)) ||
+        !add_object(module, "BudgetError",
+                    new_exception("feedmill._native.BudgetError", PyExc_ValueError)) ||
+        !add_object(module, "Loader", make_loader_type(module)) ||
+        !add_object(module, "Cache", make_cache_type(module)) ||
+        !add_object(module, "Transcoder", make_transcoder_type(module)) ||
+        !add_object(module, "PACK_REASONS", pack_reasons()) ||
+        !add_object(module, "STEP_FIELDS", list_from(step_fields)) ||
+        !add_object(module, "SAMPLE_FIELDS", list_from(sample_fields)))
+        return -1;
     const struct {
         const char *name;
         int value;
@@ -120,16 +108,20 @@ int exec_module(PyObject *module) {
 }
 
 PyMethodDef functions[] = {
-    {"version", version, METH_NOARGS, "Version of the native library."},
-    {"usable_cpus", usable_cpus, METH_NOARGS, "CPUs by affinity and cgroup quota."},
-    {"jpeg_version", jpeg_version, METH_NOARGS, "Version of libjpeg-turbo."},
-    {"imread", feedmill::imread, METH_VARARGS, "A JPEG as (bytearray, height, width), or why not."},
-    {"device_count", device_count, METH_VARARGS, "Devices of a kind that can be used."},
-    {"indices", indices, METH_VARARGS, "Indices from 0 to n - 1 as bytes of int64, or None."},
-    {"jpeg_own_huffman", jpeg_own_huffman, METH_NOARGS, "Whether feedmill decodes Huffman codes."},
-    {"formats", formats, METH_NOARGS, "The formats that are decoded natively."},
+    method_entry<version>("version", METH_NOARGS, "Version of the native library."),
+    method_entry<usable_cpus>("usable_cpus", METH_NOARGS, "CPUs by affinity and cgroup quota."),
+    method_entry<jpeg_version>("jpeg_version", METH_NOARGS, "Version of libjpeg-turbo."),
+    method_entry<imread>("imread", METH_VARARGS,
+                         "A JPEG as (bytearray, height, width), or why not."),
+    method_entry<device_count>("device_count", METH_VARARGS, "Devices of a kind that can be used."),
+    method_entry<indices>("indices", METH_VARARGS,
+                          "Indices from 0 to n - 1 as bytes of int64, or None."),
+    method_entry<jpeg_own_huffman>("jpeg_own_huffman", METH_NOARGS,
+                                   "Whether feedmill decodes Huffman codes."),
+    method_entry<formats>("formats", METH_NOARGS, "The formats that are decoded natively."),
     {nullptr, nullptr, 0, nullptr}};
-PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void *>(exec_module)}, {0, nullptr}};
+PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void *>(guarded<exec_module>)},
+                            {0, nullptr}};
 PyModuleDef definition = {PyModuleDef_HEAD_INIT,
                           "_native",
                           "libfeedmill for Python.",
@@ -141,5 +133,6 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT,
                           nullptr};
 
 } // namespace
+} // namespace feedmill
 
-PyMODINIT_FUNC PyInit__native() { return PyModuleDef_Init(&definition); }
+PyMODINIT_FUNC PyInit__native() { return PyModuleDef_Init(&feedmill::definition); }

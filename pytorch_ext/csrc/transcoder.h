@@ -1,14 +1,13 @@
 // The type _native.Transcoder: JPEGs rewritten for packs.
 #pragma once
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "python.h"
 
 namespace feedmill {
 
-// Creates the type; nullptr: a Python exception is set.
-PyObject *make_transcoder_type(PyObject *module);
+// Creates the type; none: a Python exception is set.
+Ref make_transcoder_type(PyObject *module);
 
-// The texts of an fm_pack_reason, by its value: a tuple.
-PyObject *pack_reasons();
+// The texts of an fm_pack_reason, by its value: a tuple. None: a Python exception is set.
+Ref pack_reasons();
 
 } // namespace feedmill

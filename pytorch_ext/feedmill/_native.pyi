@@ -82,7 +82,13 @@ def indices(indices: Sequence[int], n: int) -> bytes | None:
     """The bytes of int64 values, if all are ints, no subclass, from 0 to n - 1; else None."""
 
 class Loader:
-    """One native loader: threads, ring, reader. One thread at a time; not picklable."""
+    """One native loader: threads, ring, reader. Not picklable.
+
+    One thread at a time: RuntimeError while a call of another thread, or a call around this one, is
+    in progress. close(), stats(), steps(), sample_records(), slow_samples() and draws() may be
+    called from any thread at any time. All but close() and the attributes slot_bytes, out_shape,
+    offsets, pid and n_pending raise ValueError on a closed loader.
+    """
 
     slot_bytes: int
     out_shape: tuple[int, int, int]  # (channels, height, width)
@@ -175,13 +181,14 @@ class Loader:
         returned. False: there are as many as the loader takes. See fm_loader_offer()."""
     def wait(self, stream: int) -> None:
         """A stream waits, on the device, for the copy of the batch that next() returned last."""
-    def fallback(self) -> tuple[int, int, int, int, str, memoryview, str]:
+    def fallback(self) -> tuple[int, int, int, int, str, bytearray, str]:
         """After FALLBACK: (index, occurrence, position, cause, path, out, message); path is the
-        name, or "", where the image was given to submit(); out is the sample's place in its batch,
-        3 * height * width values in the loader's dtype and layout, or uint8 and NHWC where
-        `converts`, writable until fallback_done()."""
+        name, or "", where the image was given to submit(); out is for the sample, 3 * height *
+        width values in the loader's dtype and layout, or uint8 and NHWC where `converts`: zeros,
+        and a new object at each call."""
     def fallback_done(self, ok: bool) -> None:
-        """ok False drops the batch: the following next() returns its error."""
+        """ok True: the sample is what the latest fallback()'s out holds now; ValueError where its
+        size was changed. False drops the batch: the following next() returns its error."""
     def draws(
         self, seed: int, epoch: int, index: int, occurrence: int, width: int, height: int
     ) -> list[tuple[int, int, int, int, int, bool, tuple[float, ...]]]:
@@ -202,4 +209,6 @@ class Loader:
         """With ``ahead``: the step's consumer now gets batch ``number``, as next_ahead() counts
         from 0, which was ready for him at ready_ns; n_ready were when he asked."""
     def step_return(self) -> None: ...
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Ends all threads. While a call is in progress in another thread, or around this one, that
+        happens at its end, and a waiting next() raises ValueError at once."""

@@ -234,9 +234,9 @@ def _jitter_params(transform: Any, values: Sequence[float]) -> dict[str, Any]:
 
 
 def write_sample(
-    image: torch.Tensor, out: memoryview, shape: Sequence[int], plan: Plan
+    image: torch.Tensor, out: bytearray, shape: Sequence[int], plan: Plan
 ) -> None:
-    """Copies an image tensor to its place in a batch.
+    """Writes an image tensor as a batch holds it.
 
     Args:
         image: ``shape``, of the plan's type.

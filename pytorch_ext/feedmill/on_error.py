@@ -74,15 +74,15 @@ class StandIns:
         batch: Batch,
         place: int,
         occurrence: int,
-        out: memoryview,
-        write: Callable[[Item, int, memoryview], None],
+        out: bytearray,
+        write: Callable[[Item, int, bytearray], None],
     ) -> str:
         """Does what the policy says about a sample; what that was, "" where it is to be raised.
 
         Args:
             place: the sample's in the batch.
             occurrence: of its index in the epoch.
-            out: its bytes in the batch.
+            out: its bytes, which go to its place in the batch.
             write: makes the sample of an item there, by an occurrence's draws.
         """
         self._n_bad += 1

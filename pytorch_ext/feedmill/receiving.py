@@ -224,8 +224,8 @@ class Receiver:
             return as_torch_raises(error, batch, self._num_workers)
         return None
 
-    def _write_by_hand(self, item: Item, occurrence: int, out: memoryview) -> None:
-        """Makes a sample with the user's own objects, at its place in the batch."""
+    def _write_by_hand(self, item: Item, occurrence: int, out: bytearray) -> None:
+        """Makes a sample with the user's own objects, in the bytes for its place in the batch."""
         draws_of = draws_from(self.handle, self._key, self._epoch_word, item.position, occurrence)
         image, plan = as_planned(replay(item, draws_of), self._plan), self._plan
         if self.config.device is not None and self.handle.converts:

@@ -1,0 +1,102 @@
+#include "loader_records.h"
+
+#include <vector>
+
+#include "loader_state.h"
+
+namespace feedmill {
+namespace {
+
+constexpr size_t kRecordsPerCall = 1024;
+
+template <typename Record> Ref bytes_from(const Record *records, size_t n) {
+    return Ref(PyBytes_FromStringAndSize(reinterpret_cast<const char *>(records),
+                                         Py_ssize_t(n * sizeof(Record))));
+}
+
+PyObject *draw_from(const fm_draw &draw) {
+    const Ref values = make_tuple(size_t(draw.n_values), [&draw](size_t i) {
+        return Ref(PyFloat_FromDouble(draw.values[i]));
+    });
+    if (!values) return nullptr;
+    return Py_BuildValue("iiiiiOO", int(draw.kind), draw.top, draw.left, draw.height, draw.width,
+                         draw.flip ? Py_True : Py_False, values.get());
+}
+
+// The number that a method is given, of an open loader; false: a Python exception is set.
+bool parse_from(const LoaderState &state, PyObject *args, unsigned long long *out) {
+    return check_open(state) && PyArg_ParseTuple(args, "K", out) && check_open(state);
+}
+
+} // namespace
+
+PyObject *loader_draws(PyObject *self, PyObject *args) {
+    LoaderState *const state = state_of(self);
+    unsigned long long seed;
+    long long index;
+    unsigned int epoch, occurrence;
+    int width, height;
+    if (!check_open(*state) ||
+        !PyArg_ParseTuple(args, "KILIii", &seed, &epoch, &index, &occurrence, &width, &height) ||
+        !check_open(*state)) // an argument's __index__() may have closed it
+        return nullptr;
+    const size_t n_ops = state->config.ops.size();
+    std::vector<fm_draw> draws(n_ops + 1);
+    fm_error error;
+    const int status = fm_loader_draws(state->handle, seed, epoch, index, occurrence, width, height,
+                                       draws.data(), &error);
+    if (status) return raise_error(state, error);
+    Ref list(PyList_New(0));
+    for (size_t i = 0; list && i < n_ops; i++) {
+        const Ref item(draw_from(draws[i]));
+        if (!item || PyList_Append(list.get(), item.get())) return nullptr;
+    }
+    return list.release();
+}
+
+PyObject *loader_stats(PyObject *self, PyObject *) {
+    if (!check_open(*state_of(self))) return nullptr;
+    fm_stats stats;
+    fm_loader_stats(state_of(self)->handle, &stats);
+    return dict_from_stats(stats);
+}
+
+PyObject *loader_steps(PyObject *self, PyObject *args) {
+    const LoaderState &state = *state_of(self);
+    unsigned long long from;
+    if (!parse_from(state, args, &from)) return nullptr;
+    std::vector<fm_step> steps(kRecordsPerCall);
+    const size_t n = fm_loader_steps(state.handle, from, steps.data(), steps.size());
+    return bytes_from(steps.data(), n).release();
+}
+
+PyObject *loader_sample_records(PyObject *self, PyObject *args) {
+    const LoaderState &state = *state_of(self);
+    unsigned long long from;
+    if (!parse_from(state, args, &from)) return nullptr;
+    std::vector<fm_sample_record> records(kRecordsPerCall);
+    uint64_t first;
+    const size_t n =
+        fm_loader_sample_records(state.handle, from, records.data(), records.size(), &first);
+    const Ref bytes = bytes_from(records.data(), n);
+    if (!bytes) return nullptr;
+    return Py_BuildValue("KO", static_cast<unsigned long long>(first), bytes.get());
+}
+
+PyObject *loader_slow_samples(PyObject *self, PyObject *) {
+    if (!check_open(*state_of(self))) return nullptr;
+    std::vector<fm_slow_sample> slow(FM_N_SLOW);
+    slow.resize(fm_loader_slow_samples(state_of(self)->handle, slow.data(), slow.size()));
+    Ref list(PyList_New(0));
+    if (!list) return nullptr;
+    for (const fm_slow_sample &one : slow) {
+        const Ref path(PyUnicode_DecodeFSDefault(one.path));
+        const Ref record = path ? bytes_from(&one.record, 1) : Ref();
+        if (!record) return nullptr;
+        const Ref pair(PyTuple_Pack(2, path.get(), record.get()));
+        if (!pair || PyList_Append(list.get(), pair.get())) return nullptr;
+    }
+    return list.release();
+}
+
+} // namespace feedmill

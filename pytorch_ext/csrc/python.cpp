@@ -1,0 +1,65 @@
+#include "python.h"
+
+#include <unistd.h>
+
+#include <cstring>
+#include <exception>
+#include <new>
+#include <stdexcept>
+
+namespace feedmill {
+namespace {
+
+// Calls a function of Python's that takes the GIL. See take_gil_back() for the thread's end.
+template <typename Call> auto take_gil(Call call) {
+    try {
+        return call();
+#ifdef __GLIBCXX__
+    } catch (const abi::__forced_unwind &) {
+        for (;;) pause();
+#endif
+    } catch (...) {
+        std::terminate(); // Python throws nothing
+    }
+}
+
+} // namespace
+
+void take_gil_back(PyThreadState *state) {
+    take_gil([state] { PyEval_RestoreThread(state); });
+}
+
+PyGILState_STATE ensure_gil() {
+    return take_gil([] { return PyGILState_Ensure(); });
+}
+
+void set_caught() {
+    try {
+        throw;
+    } catch (const std::bad_alloc &) {
+        PyErr_NoMemory();
+    } catch (const std::length_error &) {
+        PyErr_NoMemory();
+    } catch (const std::exception &error) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
+    } catch (...) {
+        PyErr_SetString(PyExc_RuntimeError, "feedmill: an unknown C++ exception");
+    }
+}
+
+Ref allocate_object(PyTypeObject *type) {
+    auto *const allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
+    return Ref(allocate(type, 0));
+}
+
+void free_object(PyObject *object) {
+    PyTypeObject *const type = Py_TYPE(object);
+    reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+Ref text_from(const char *message) {
+    return Ref(PyUnicode_DecodeUTF8(message, Py_ssize_t(std::strlen(message)), "replace"));
+}
+
+} // namespace feedmill

@@ -1,0 +1,137 @@
+#include "samples.h"
+
+namespace feedmill {
+
+bool Samples::fill(PyObject *indices, PyObject *paths, PyObject *data, PyObject *labels,
+                   size_t most_samples) {
+    if (data == Py_None) data = nullptr;
+    if (labels == Py_None) labels = nullptr;
+    const Py_ssize_t n = PySequence_Size(indices);
+    const Py_ssize_t n_paths = PySequence_Size(paths);
+    const Py_ssize_t n_data = data ? PySequence_Size(data) : n;
+    if (n < 0 || n_paths < 0 || n_data < 0) return false;
+    if (n != n_paths || n != n_data) {
+        PyErr_Format(PyExc_ValueError, "%zd indices but %zd %s", n, n != n_paths ? n_paths : n_data,
+                     n != n_paths ? "paths" : "elements of data");
+        return false;
+    }
+    if (size_t(n) > most_samples) {
+        PyErr_Format(PyExc_ValueError, "a batch of %zd samples; it must be 1 to %zu", n,
+                     most_samples);
+        return false;
+    }
+    samples.reserve(size_t(n));
+    if (data) rows_.reserve(size_t(n));
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (!add(indices, paths, data, i)) return false;
+    return !labels || set_labels(labels);
+}
+
+bool Samples::add(PyObject *indices, PyObject *paths, PyObject *data, Py_ssize_t i) {
+    fm_sample sample{};
+    const Ref index(PySequence_GetItem(indices, i));
+    if (!index) return false;
+    sample.index = PyLong_AsLongLong(index.get());
+    if (PyErr_Occurred()) return false;
+    const Ref path(PySequence_GetItem(paths, i));
+    if (!path || !set_path(path.get(), &sample)) return false;
+    if (data) {
+        Ref image(PySequence_GetItem(data, i));
+        if (!image || !set_data(std::move(image), i, &sample)) return false;
+    }
+    samples.push_back(sample);
+    return true;
+}
+
+// A str, bytes or os.PathLike, encoded as open() encodes it; no NUL inside.
+bool Samples::set_path(PyObject *path, fm_sample *sample) {
+    PyObject *encoded = nullptr;
+    if (!PyUnicode_FSConverter(path, &encoded)) return false;
+    Ref owner(encoded);
+    sample->path = PyBytes_AsString(encoded);
+    paths_.push_back(std::move(owner));
+    return true;
+}
+
+bool Samples::set_data(Ref image, Py_ssize_t i, fm_sample *sample) {
+    if (image.get() == Py_None) return true;
+    if (PyTuple_Check(image.get())) return set_range(image.get(), sample);
+    // Nothing else will do: a bytearray or an array may change or move while it is decoded.
+    if (!PyBytes_Check(image.get())) {
+        PyErr_Format(PyExc_TypeError, "data[%zd] is %R; it must be bytes or None, or a range", i,
+                     reinterpret_cast<PyObject *>(Py_TYPE(image.get())));
+        return false;
+    }
+    char *bytes = nullptr;
+    Py_ssize_t n_bytes = 0;
+    if (PyBytes_AsStringAndSize(image.get(), &bytes, &n_bytes)) return false;
+    sample->data = bytes;
+    sample->data_bytes = size_t(n_bytes);
+    images.push_back(std::move(image));
+    return true;
+}
+
+// (offset, n_bytes, verified, rows) of the file at sample->path.
+bool Samples::set_range(PyObject *range, fm_sample *sample) {
+    if (PyTuple_Size(range) != 4) {
+        PyErr_SetString(PyExc_TypeError, "a range is (offset, n_bytes, verified, rows)");
+        return false;
+    }
+    sample->offset_bytes = PyLong_AsUnsignedLongLong(PyTuple_GetItem(range, 0));
+    if (!PyErr_Occurred())
+        sample->range_bytes = PyLong_AsUnsignedLongLong(PyTuple_GetItem(range, 1));
+    if (PyErr_Occurred()) return false;
+    if (!sample->range_bytes) {
+        PyErr_SetString(PyExc_ValueError, "a range has no bytes");
+        return false;
+    }
+    const int verified = PyObject_IsTrue(PyTuple_GetItem(range, 2));
+    if (verified < 0) return false;
+    sample->verified = verified == 1;
+    PyObject *const rows = PyTuple_GetItem(range, 3);
+    return rows == Py_None || set_rows(rows, sample);
+}
+
+// (width, height, mcu_height, begin, ...)
+bool Samples::set_rows(PyObject *rows, fm_sample *sample) {
+    const Py_ssize_t n = PyTuple_Check(rows) ? PyTuple_Size(rows) : 0;
+    if (n < 4 || n > 3 + FM_MAX_JPEG_ROWS) {
+        PyErr_Format(PyExc_ValueError,
+                     "rows must be None or a tuple of width, height, MCU's height and 1 to %d "
+                     "numbers",
+                     FM_MAX_JPEG_ROWS);
+        return false;
+    }
+    fm_jpeg_rows out{};
+    out.n = uint32_t(n - 3);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        const unsigned long value = PyLong_AsUnsignedLong(PyTuple_GetItem(rows, i));
+        if (PyErr_Occurred()) return false;
+        // What is too large is no row's begin, and no size; none is taken for granted.
+        const uint32_t number = value > INT32_MAX ? INT32_MAX : uint32_t(value);
+        if (i == 0) out.width = int32_t(number);
+        if (i == 1) out.height = int32_t(number);
+        if (i == 2) out.mcu_height = int32_t(number);
+        if (i > 2) out.begin[i - 3] = number;
+    }
+    rows_.push_back(out);
+    sample->rows = &rows_.back();
+    return true;
+}
+
+bool Samples::set_labels(PyObject *labels) {
+    const Py_ssize_t n = PySequence_Size(labels);
+    if (n < 0) return false;
+    if (size_t(n) != samples.size()) {
+        PyErr_Format(PyExc_ValueError, "%zd labels for %zu samples", n, samples.size());
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        const Ref label(PySequence_GetItem(labels, i));
+        samples[size_t(i)].label = label ? PyLong_AsLongLong(label.get()) : 0;
+        if (PyErr_Occurred()) return false;
+    }
+    return true;
+}
+
+} // namespace feedmill

@@ -1,0 +1,33 @@
+// A batch's samples from Python.
+#pragma once
+#include <vector>
+
+#include "feedmill/feedmill.h"
+#include "python.h"
+
+namespace feedmill {
+
+// A batch's samples, with the objects that own what they point to.
+class Samples {
+  public:
+    // `paths`: file system paths; `data`: None, or for each bytes, a range (offset, n_bytes,
+    // verified, rows) of the file at the path, or None: the whole file. `labels`: None, or ints.
+    // More than most_samples are refused before anything is allocated for them.
+    // False: a Python exception is set.
+    bool fill(PyObject *indices, PyObject *paths, PyObject *data, PyObject *labels,
+              size_t most_samples);
+    std::vector<fm_sample> samples;
+    References images; // the bytes objects in `data`, which the native loader does not copy
+
+  private:
+    bool add(PyObject *indices, PyObject *paths, PyObject *data, Py_ssize_t i);
+    bool set_labels(PyObject *labels);
+    bool set_path(PyObject *path, fm_sample *sample);
+    bool set_data(Ref image, Py_ssize_t i, fm_sample *sample);
+    bool set_range(PyObject *range, fm_sample *sample);
+    bool set_rows(PyObject *rows, fm_sample *sample);
+    std::vector<fm_jpeg_rows> rows_; // with room for all, so that none moves
+    References paths_;
+};
+
+} // namespace feedmill
