@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from feedmill._ops import native
-from feedmill.counting.gpu_stalls import is_capturing
+from feedmill.counting.captures import is_capturing
 from feedmill.recognition.recognise import has_default_collate
 
 LIBRARY_VARIABLE = "FEEDMILL_CUDA_LIBRARY"

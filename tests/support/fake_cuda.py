@@ -28,6 +28,7 @@ class FakeStream:
         self._cuda = cuda
         self.device = torch.device("cuda", device)
         self.cuda_stream = cuda.next_handle()
+        cuda.streams.append(self)
         self.end_ns = 0
         self.is_capturing = False
         self.busy: list[tuple[int, int]] = []
@@ -66,18 +67,19 @@ class FakeEvent:
     def record(self, stream: FakeStream | None = None) -> None:
         stream = stream or self._cuda.current_stream()
         self._cuda.check("record")
-        assert not stream.is_capturing, "an event was recorded in a stream that is captured"
+        self._cuda.check_no_capture("an event was recorded")
         self._device = self._device or stream.device
         assert self._device == stream.device, "an event belongs to the device of its first record()"
         self.fires_ns = max(stream.end_ns, self._cuda.clock())
 
     def query(self) -> bool:
         self._cuda.check("query")
-        assert not self._cuda.current_stream().is_capturing, "asking an event breaks a capture"
+        self._cuda.check_no_capture("an event was asked")
         return bool(self.fires_ns) and self._cuda.clock() >= self.fires_ns
 
     def elapsed_time(self, end: FakeEvent) -> float:
         self._cuda.check("elapsed_time")
+        self._cuda.check_no_capture("an event was asked")
         assert self._has_timing and end._has_timing and self.query() and end.query()
         assert self._device == end._device
         # As CUDA's clock: half a microsecond, as a float of 32 bits.
@@ -86,6 +88,29 @@ class FakeEvent:
 
     def synchronize(self) -> None:
         raise AssertionError("an event was synchronised")
+
+
+class FakeGraph:
+    """torch.cuda.CUDAGraph: captures what is then the current stream. fails: names of calls that
+    raise."""
+
+    def __init__(self, cuda: FakeCuda) -> None:
+        self._cuda = cuda
+        self._stream: FakeStream | None = None
+        self.fails: set[str] = set()
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+        if "capture_begin" in self.fails:
+            raise RuntimeError("CUDA error: no capture")
+        self._stream = self._cuda.current_stream()
+        self._stream.is_capturing = True
+
+    def capture_end(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.is_capturing = False
+        if "capture_end" in self.fails:
+            raise RuntimeError("CUDA error: the capture was invalidated")
 
 
 class FakeCuda:
@@ -104,6 +129,7 @@ class FakeCuda:
         self.n_events = 0
         self.device = 0
         self._n_handles = 0
+        self.streams: list[FakeStream] = []  # all there are
         self.current = [FakeStream(self, i) for i in range(n_devices)]
 
     def next_handle(self) -> int:
@@ -113,6 +139,10 @@ class FakeCuda:
     def check(self, name: str) -> None:
         if name in self.fails:
             raise RuntimeError(f"CUDA error: {name} failed")
+
+    def check_no_capture(self, what: str) -> None:
+        """CUDA refuses most calls, in whichever stream and thread, while one captures."""
+        assert not any(one.is_capturing for one in self.streams), f"{what} during a capture"
 
     def index_of(self, device: Any) -> int:
         if device is None:
@@ -164,6 +194,7 @@ class FakeCuda:
             "device": self.on_device,
             "synchronize": refuse,
             "Event": lambda enable_timing=False: FakeEvent(self, enable_timing),
+            "CUDAGraph": type("CUDAGraph", (FakeGraph,), {}),  # of its own: feedmill changes it
         }
         for name, value in replaced.items():
             monkeypatch.setattr(torch.cuda, name, value)

@@ -7,7 +7,8 @@ second when that is so and next() has come back, with the batch on the device wh
 to wait for. So they fire together where the GPU had work all the time, and otherwise the time
 between them is that for which it stood still.
 
-Events are asked whether they have fired, later, and never waited for.
+Events are asked whether they have fired, later, and never waited for. The environment's
+FEEDMILL_GPU_STALLS=0 turns all of it off.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from feedmill.counting import captures
 from feedmill.counting.records import KEPT_STEPS
 from feedmill.host.locks import if_free
 
+SWITCH = "FEEDMILL_GPU_STALLS"
 # Steps whose events have not fired yet. The host can't be further ahead: a stream takes about a
 # thousand operations before it makes the host wait, and a step has several.
 _MOST_PENDING = 512
@@ -38,7 +41,9 @@ _DTYPE = np.dtype([
 class Mark:
     """A request that is being served, with its events."""
 
-    __slots__ = ("asked", "begin_ns", "end_ns", "ready", "returned", "stream", "wall_ns")
+    __slots__ = (
+        "asked", "begin_ns", "end_ns", "is_lost", "ready", "returned", "stream", "wall_ns",
+    )
 
     def __init__(self, begin_ns: int, stream: Any, asked: Any) -> None:
         self.begin_ns = begin_ns
@@ -47,6 +52,7 @@ class Mark:
         self.asked = asked
         self.ready: Any = None  # None: no copy belongs to this step
         self.returned: Any = None
+        self.is_lost = False  # a capture has begun since
 
 
 class GpuStalls:
@@ -55,10 +61,12 @@ class GpuStalls:
     They are those of one device: the current one, or that which request() is told. One thread at a
     time may iterate; others may read, and see the state of the latest request.
 
-    Nothing happens while the stream is being captured into a CUDA graph, which asking an event
+    No event is recorded or asked while any stream is being captured into a CUDA graph, which that
     would break; such steps are counted as skipped, and so are those of a consumer further ahead of
     its GPU than events are kept for. An error of CUDA's ends the counting and is left to the
     script, whose own next call gets it.
+
+    FEEDMILL_GPU_STALLS is looked at here and at each begin_epoch().
     """
 
     def __init__(self) -> None:
@@ -72,12 +80,14 @@ class GpuStalls:
         self._times = np.zeros(0, _DTYPE)  # a circle once it is full
         self._n_measured = self._n_skipped = 0
         self._stall_ns = self._copy_ns = self._wall_ns = 0
+        self._is_on = _is_asked_for()
         _alive.add(self)
 
     # ---- while the loader is iterated ------------------------------------------------------------
 
     def begin_epoch(self) -> None:
         self._last_return_ns = 0
+        self._is_on = _is_asked_for()
 
     def request(self, begin_ns: int, device: Any = None) -> Mark | None:
         """next() is entered; None: this step is not measured.
@@ -86,19 +96,20 @@ class GpuStalls:
             begin_ns: the clock (time.monotonic_ns()), not behind the request of the step's record.
             device: whose current stream consumes the batch. Default None: the current one.
         """
-        if not torch.cuda.is_initialized() or self._has_failed:
+        if not self._is_on or not torch.cuda.is_initialized() or self._has_failed:
             return None
         try:
             self._thread = threading.get_ident()
-            if is_capturing(device):
-                self._n_skipped += 1
-                return None
-            self._read(_READ_AT_ONCE)
-            if len(self._pending) >= _MOST_PENDING:
-                self._n_skipped += 1
-                return None
-            stream = torch.cuda.current_stream(device)
-            return Mark(begin_ns, stream, self._recorded(stream))
+            with captures.lock:
+                if captures.is_any_capturing(device):
+                    self._n_skipped += 1
+                    return None
+                self._read(_READ_AT_ONCE)
+                if len(self._pending) >= _MOST_PENDING:
+                    self._n_skipped += 1
+                    return None
+                stream = torch.cuda.current_stream(device)
+                return Mark(begin_ns, stream, self._recorded(stream))
         except Exception:
             self._fail()
             return None
@@ -107,7 +118,11 @@ class GpuStalls:
         """The batch is there, and its copy to the device is what next() still waits for."""
         if mark is not None:
             try:
-                mark.ready = self._recorded(mark.stream)
+                with captures.lock:
+                    if captures.is_any_capturing(mark.stream.device):
+                        mark.is_lost = True
+                    else:
+                        mark.ready = self._recorded(mark.stream)
             except Exception:
                 self._fail()
 
@@ -117,13 +132,23 @@ class GpuStalls:
         if mark is None or self._has_failed:
             return
         try:
-            mark.returned = self._recorded(mark.stream)
+            with captures.lock:
+                if mark.is_lost or captures.is_any_capturing(mark.stream.device):
+                    self._drop(mark)
+                    return
+                mark.returned = self._recorded(mark.stream)
         except Exception:
             self._fail()
             return
         mark.end_ns = return_ns
         mark.wall_ns = return_ns - (last_ns or mark.begin_ns)
         self._pending.append(mark)
+
+    def _drop(self, mark: Mark) -> None:
+        """A capture has begun within the step. What was recorded may be recorded anew."""
+        self._n_skipped += 1
+        events = self._free[mark.stream.device]
+        events += [event for event in (mark.asked, mark.ready) if event is not None]
 
     def _recorded(self, stream: Any) -> Any:
         try:
@@ -144,8 +169,9 @@ class GpuStalls:
         if not self._pending or self._has_failed or threading.get_ident() != self._thread:
             return
         try:
-            if torch.cuda.is_initialized() and not is_capturing(None):
-                self._read(len(self._pending))
+            with captures.lock:
+                if torch.cuda.is_initialized() and not captures.is_any_capturing(None):
+                    self._read(len(self._pending))
         except Exception:
             self._fail()
 
@@ -220,12 +246,11 @@ class GpuStalls:
         self.__init__()
 
 
-def is_capturing(device: Any) -> bool:
-    """Whether a device's current stream is being captured into a CUDA graph. CUDA is in use."""
-    if device is None or device.index == torch.cuda.current_device():
-        return torch.cuda.is_current_stream_capturing()
-    with torch.cuda.device(device):
-        return torch.cuda.is_current_stream_capturing()
+def _is_asked_for() -> bool:
+    if os.environ.get(SWITCH) == "0":
+        return False
+    captures.notice_captures()
+    return True
 
 
 def _elapsed_ns(first: Any, second: Any) -> int:

@@ -140,7 +140,8 @@ class Stats:
             came late.
         gpu_wall_ns: the part of wall_ns that belongs to those steps.
         gpu_skipped: steps that were not measured, as a CUDA graph was being captured, or the host
-            was hundreds of steps ahead.
+            was hundreds of steps ahead. With FEEDMILL_GPU_STALLS=0 in the environment no step is
+            measured, and none counted here.
         first_batches: native epochs whose first batch was delivered.
         iter_ns: of those, the time in iter() before the native epoch began: looking at dataset and
             transforms, making the sampler's iterator, opening a native loader where none is idle.
@@ -171,7 +172,7 @@ class Stats:
             their batches: their index, path and cause, and what on_error= put in their place.
         system: what the process and the host did, {"latest": ..., "total": ...} of the samples that
             feedmill.host.system describes; None before the first, which comes after a second or at
-            the end of an epoch.
+            the end of an epoch, and where no log was asked for (DataLoader(log=), FEEDMILL_LOG).
         steps: numpy records, one a step, oldest first (the last 65,536), with these fields:
             step, epoch: both count from 0 in each native loader and on torch's path.
             phase: records.FIRST (the loader's first step), BOUNDARY (the first of a later epoch)
