@@ -10,7 +10,9 @@ import torch
 from feedmill._ops import native
 from feedmill.host import nvml, system
 from feedmill.host.system import System
-from helpers import native_loader
+from feedmill.log import recorder
+from helpers import compose, native_loader
+from torchvision import transforms as T
 
 NUMBERS = {"clock_ns", "interval_ns", "process_cpu", "major_faults", "host_cpu", "read_bytes",
            "copied_bytes", "batches", "samples", "device_read_bytes", "usable_cpus", "rss_bytes",
@@ -105,8 +107,8 @@ def test_files_that_are_not_there():
 # ---- of a loader ---------------------------------------------------------------------------------
 
 
-def test_native_loader(numbered):
-    loader = native_loader(numbered, batch_size=8, num_workers=2)
+def test_native_loader(numbered, tmp_path):
+    loader = native_loader(numbered, batch_size=8, num_workers=2, log=str(tmp_path / "log"))
     assert loader.stats().system is None
     for _ in range(2):
         list(loader)
@@ -117,17 +119,16 @@ def test_native_loader(numbered):
     assert (stats - stats).system == stats.system  # the later one's
 
 
-def test_torchs_path_and_watched_loaders():
-    for loader in (feedmill.DataLoader([1, 2, 3]), feedmill.watch([1, 2, 3])):
+def test_torchs_path_and_watched_loaders(tmp_path):
+    log = str(tmp_path / "log")
+    for loader in (feedmill.DataLoader([1, 2, 3], log=log), feedmill.watch([1, 2, 3], log=log)):
         list(loader)
         assert loader.stats().system["latest"]["batches"] == 3
 
 
-def test_every_second(monkeypatch):
-    from feedmill.log import recorder
-
+def test_every_second(monkeypatch, tmp_path):
     monkeypatch.setattr(recorder, "INTERVAL_NS", 10_000_000)
-    watched = feedmill.watch(range(10))
+    watched = feedmill.watch(range(10), log=str(tmp_path / "log"))
     seen = set()
     for _ in watched:
         time.sleep(0.004)
@@ -136,8 +137,48 @@ def test_every_second(monkeypatch):
     assert None in seen and len(seen) >= 3
 
 
-def test_a_fork_begins_anew():
-    watched = feedmill.watch([1, 2])
+LOADERS = {
+    "native": lambda dataset: native_loader(dataset, batch_size=8),
+    "torch": lambda dataset: feedmill.DataLoader(dataset, batch_size=8, native="off"),
+    "hybrid": lambda dataset: feedmill.DataLoader(dataset, batch_size=8, native="hybrid"),
+    "watched": lambda dataset: feedmill.watch([dataset[i] for i in range(5)]),
+}
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_without_a_log_nothing_is_sampled(numbered, kind, monkeypatch, tmp_path):
+    sampled = []
+
+    class Counted(System):
+        def begin(self, counters):
+            sampled.append("begin")
+            super().begin(counters)
+
+        def sample(self, counters):
+            sampled.append("sample")
+            return super().sample(counters)
+
+    monkeypatch.setattr(recorder, "System", Counted)
+    monkeypatch.setattr(recorder, "INTERVAL_NS", 0)  # each step ends an interval
+    monkeypatch.delenv("FEEDMILL_LOG", raising=False)
+    if kind == "hybrid":
+        numbered.transform = compose(T.Lambda(lambda image: image), T.PILToTensor(),
+                                     T.Resize((8, 8)))
+    loader = LOADERS[kind](numbered)
+    for _ in range(2):
+        list(loader)
+    assert loader.stats().path == kind and loader.stats().system is None
+    loader.report()
+    assert sampled == []
+    # Asked for later, it begins then.
+    monkeypatch.setenv("FEEDMILL_LOG", str(tmp_path / "log"))
+    list(loader)
+    assert sampled[0] == "begin" and "sample" in sampled
+    assert loader.stats().system["total"]["batches"] == 5
+
+
+def test_a_fork_begins_anew(tmp_path):
+    watched = feedmill.watch([1, 2], log=str(tmp_path / "log"))
     list(watched)
     read_end, write_end = os.pipe()
     if os.fork() == 0:

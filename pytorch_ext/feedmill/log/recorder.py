@@ -38,10 +38,11 @@ _warned: set[str] = set()
 
 
 class Recorder:
-    """What a loader and its iterators have written to the log; samples the system for stats().
+    """What a loader and its iterators have written to the log; samples the system for it.
 
     Does nothing of its own accord: begin(), tick() and end_epoch() do it, on the thread that
-    iterates. What is left is written when nobody refers to this any more, or the process ends.
+    iterates; and nothing at all, but for counting, without a log. What is left is written when
+    nobody refers to this any more, or the process ends.
 
     In the child of a fork it is as if begin() had not been called: what the parent counted is the
     parent's to write.
@@ -78,7 +79,7 @@ class Recorder:
 
     @property
     def system(self) -> dict[str, Any] | None:
-        """As System.latest."""
+        """As System.latest; None where no log was asked for."""
         return self._system.latest
 
     # ---- called while the loader is iterated -----------------------------------------------------
@@ -98,8 +99,8 @@ class Recorder:
                 self._end_epoch()  # of one that was left before its end
             self._open(log)
             self._facts = facts
-            self._system.begin(self._counters())
-            if not self._due_ns:
+            if self._file is not None and not self._due_ns:
+                self._system.begin(self._counters())
                 self._due_ns = time.monotonic_ns() + INTERVAL_NS
 
     def tick(self, now_ns: int, n_samples: int = 1) -> None:
@@ -110,7 +111,7 @@ class Recorder:
             n_samples: in its batch, if that is known.
         """
         self._n_counted += n_samples or 1
-        if now_ns < self._due_ns and self._n_counted < self._n_due:
+        if self._file is None or (now_ns < self._due_ns and self._n_counted < self._n_due):
             return
         # Another thread that iterates over the same loader is at it: that will do.
         if_free(
@@ -126,9 +127,8 @@ class Recorder:
     # ---- what is written -------------------------------------------------------------------------
 
     def _end_epoch(self) -> None:
-        sample = self._sample()
         if self._file is not None:
-            self._write([sample, *self._slow(), self._totals()])
+            self._write([self._sample(), *self._slow(), self._totals()])
         self._n_ended = self._n_counted
 
     def _sample(self) -> dict[str, Any]:
@@ -251,6 +251,9 @@ class Recorder:
 
     def _log_from_now_on(self) -> None:
         """What was counted before belongs to no log, or to another one."""
+        self._system, self._due_ns = System(), 0
+        self._n_ended = self._n_counted
+        self._n_due = self._n_counted + _AT_MOST
         for _, source in self._sources():
             steps, (first, samples) = source.unlogged_steps(), source.unlogged_samples()
             source.logged_samples = first + len(samples)
