@@ -177,16 +177,20 @@ def test_batches_that_do_not_fit_together(small_images):
 
 
 def test_timeout(images):
-    images.transform = lambda image: time.sleep(5)
-    with pytest.raises(RuntimeError, match="DataLoader timed out after 0.1 seconds"):
-        next(iter(hybrid(images, num_workers=1, timeout=0.1)))
+    may_go_on = threading.Event()
+    images.transform = lambda image: may_go_on.wait()
+    try:
+        with pytest.raises(RuntimeError, match="DataLoader timed out after 0.1 seconds"):
+            next(iter(hybrid(images, num_workers=1, timeout=0.1)))
+    finally:
+        may_go_on.set()
 
 
 # ---- threads -------------------------------------------------------------------------------------
 
 
 def test_the_transform_runs_in_several_threads_at_once(images):
-    together = threading.Barrier(3, timeout=30)
+    together = threading.Barrier(3, timeout=240)
 
     def meet(image):
         together.wait()
@@ -211,7 +215,7 @@ def n_hybrid_threads():
 
 def test_threads_end_with_the_iterator(images):
     def wait_until_none():
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 240
         while n_hybrid_threads() and time.monotonic() < deadline:
             time.sleep(0.01)
         assert n_hybrid_threads() == 0
@@ -270,7 +274,7 @@ def test_it_is_told(images):
     assert stats.wait_python_ns + stats.wait_decode_ns == stats.data_wait_ns
     report = loader.report()
     assert "40 samples in 5 hybrid batches" in report and "in the transform" in report
-    assert any(text in report.splitlines()[0] for text in ("transform-bound", "no stall", "start"))
+    assert any(text in report.splitlines()[0] for text in ("transform-bound", "decode-bound", "no stall", "start"))
     before = stats
     images.transform = compose(T.Resize((8, 9)), T.PILToTensor())
     list(loader)
