@@ -1,6 +1,7 @@
 """Counters and the report."""
 
 import dataclasses
+import itertools
 import threading
 import time
 
@@ -56,7 +57,12 @@ def test_the_numbers_of_two_epochs(numbered, num_workers):
 
 def test_steps(numbered):
     loader = native_loader(numbered, batch_size=8, num_workers=2)
-    train(loader, 3, 0.005)
+    for epoch in range(1, 4):
+        for _ in loader:
+            time.sleep(0.005)
+            # The consumer is slow: the rest of the epoch is ready when it comes back.
+            while loader.stats().native_samples < 40 * epoch:
+                time.sleep(0.001)
     stats = loader.stats()
     steps = stats.steps
     assert steps.dtype == STEP_DTYPE
@@ -69,7 +75,7 @@ def test_steps(numbered):
     assert int(steps["data_wait_ns"].sum()) == stats.data_wait_ns
     assert int(steps["host_wait_ns"].sum()) == stats.host_wait_ns
     assert (steps["ready_batches"] <= 5).all()
-    assert steps["ready_batches"].max() > 0  # the consumer is slow
+    assert steps["ready_batches"].tolist()[1:5] == [4, 3, 2, 1]
 
 
 def test_several_native_loaders_are_summed(numbered):
@@ -158,7 +164,7 @@ def test_native_off_is_counted(numbered):
     list(loader)
     stats = loader.stats()
     assert (stats.path, stats.epochs, stats.batches) == ("torch", 1, 5)
-    assert stats.data_wait_share > 0.5
+    assert 0 < stats.data_wait_ns == stats.host_wait_ns <= stats.wall_ns
     assert loader.report().startswith("torch's own path, as native='off' was asked for; steps ")
     assert "fell back" not in loader.report()
 
@@ -180,13 +186,15 @@ def test_counters_never_go_back(numbered):
     thread = threading.Thread(target=read)
     thread.start()
     try:
-        for i in range(60):
+        for i in itertools.count():
+            if i >= 60 and (len(seen) > 10 or failures):
+                break
             loader.threads = 1 + i // 5 % 2
             next(iter(loader))
     finally:
         done.set()
         thread.join()
-    assert not failures and len(seen) > 10
+    assert not failures
     for column in zip(*seen):
         assert list(column) == sorted(column)
     assert loader.stats().epochs == 60 and len(loader._feedmill.handles._entries) < 5
