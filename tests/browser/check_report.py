@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-for folder in (HERE, HERE.parent / "support", HERE.parents[1] / "pytorch_ext"):
+for folder in (HERE, HERE.parent / "support"):
     sys.path.insert(0, str(folder))
 
 import chromium  # noqa: E402

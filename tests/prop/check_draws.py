@@ -19,7 +19,7 @@ import time
 import warnings
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "pytorch_ext"), str(ROOT / "tests" / "support")]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 import torchvision_cpu  # noqa: F401, I001
 import torch

@@ -18,11 +18,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "pytorch_ext"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
-
-from feedmill.counting.records import CAUSES, PHASES, SAMPLE_DTYPE, STEP_DTYPE  # noqa: E402
+from feedmill.counting.records import CAUSES, PHASES, SAMPLE_DTYPE, STEP_DTYPE
 
 
 def run_line(**fields):
@@ -156,6 +152,7 @@ class _Sampler(threading.Thread):
 
 
 def _main():
+    sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
     import conftest  # noqa: F401  a torchvision that can be imported
     import feedmill
     from torchvision import transforms
