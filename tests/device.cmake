@@ -142,4 +142,4 @@ else()
   add_test(NAME test_cuda COMMAND sh -c
     "echo 'skipped: no nvcc, or a sanitizer is on: the plug-in for GPUs was not built'; exit 77")
 endif()
-set_tests_properties(test_cuda PROPERTIES LABELS gpu SKIP_RETURN_CODE 77 TIMEOUT 300)
+set_tests_properties(test_cuda PROPERTIES LABELS gpu SKIP_RETURN_CODE 77 TIMEOUT ${FM_TEST_TIMEOUT})

@@ -174,7 +174,7 @@ static uint64_t n_queued(const consumer *user) {
 /* Waits until so many copies were queued. */
 static void wait_for_copies(consumer *user, uint64_t n) {
     if (offer(user, NULL)) complain("content: an offer was refused%s%s", "", "");
-    for (int i = 0; i < 5000 && n_queued(user) < n; i++) usleep(1000);
+    for (int i = 0; i < 300000 && n_queued(user) < n; i++) usleep(1000);
     if (n_queued(user) < n) complain("content: no copy was queued ahead%s%s", "", "");
 }
 

@@ -212,7 +212,7 @@ static void waiting_threads_give_memory_back(void **state) {
         fm_batch_release(&batch);
         /* Sooner or later, and not before the thread has nothing left to do. */
         bool is_back = false;
-        for (int ms = 0; !is_back && ms < 60000; ms++) {
+        for (int ms = 0; !is_back && ms < 300000; ms++) {
             usleep(1000);
             is_back = resident_bytes() + (40 << 20) <= peak_bytes();
         }

@@ -66,7 +66,11 @@ static inline bool test_far_open(test_far *far, const char *delay_ms) {
               "--control", far->control, NULL);
         _exit(127);
     }
-    for (int i = 0; i < 500 && !test_is_mounted(far->mountpoint); i++) usleep(10000);
+    const uint64_t limit_ns = test_patience_ends_ns();
+    while (!test_is_mounted(far->mountpoint) && fm_clock_ns() < limit_ns) {
+        if (waitpid(far->server, NULL, WNOHANG)) break;
+        usleep(2000);
+    }
     if (test_is_mounted(far->mountpoint)) return true;
     test_far_close(far);
     fprintf(stderr, "skipped: slowfs could not be mounted\n");
@@ -94,11 +98,12 @@ static inline void test_far_release(const test_far *far, const char *request, co
     assert_int_equal(unlink(path), 0);
 }
 
-/* Waits until a request of that kind for the file is held; false after 20 seconds. */
+/* Waits until a request of that kind for the file is held; false: none comes. */
 static inline bool test_far_is_held(const test_far *far, const char *request, const char *name) {
     char path[160];
     snprintf(path, sizeof(path), "%s/held.%s.%s", far->control, request, name);
-    for (int i = 0; i < 10000 && access(path, F_OK); i++) usleep(2000);
+    const uint64_t limit_ns = test_patience_ends_ns();
+    while (access(path, F_OK) && fm_clock_ns() < limit_ns) usleep(2000);
     return access(path, F_OK) == 0;
 }
 

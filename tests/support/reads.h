@@ -22,6 +22,14 @@
 #include "base/clock.h"
 #include "read/reader_impl.h"
 
+/* For so long a test waits for what must come, on however slow a machine: only a hang takes longer.
+ */
+#define TEST_PATIENCE_S 300
+
+static inline uint64_t test_patience_ends_ns(void) {
+    return fm_clock_ns() + TEST_PATIENCE_S * (uint64_t)1000000000u;
+}
+
 /* Each body runs on both back ends. */
 #define TEST_BOTH(body)                                                           \
     {#body " (pread)", body, NULL, NULL, &(fm_reader_kind){FM_READER_PREAD}}, {   \
@@ -81,9 +89,9 @@ static inline void test_reads_close(test_reads *reads) {
     pthread_mutex_unlock(&reads->lock);
 }
 
-/* Waits until n reads have ended; false after 20 seconds. */
+/* Waits until n reads have ended; false: they do not. */
 static inline bool test_reads_wait(test_reads *reads, size_t n) {
-    const uint64_t limit_ns = fm_clock_ns() + 20000000000u;
+    const uint64_t limit_ns = test_patience_ends_ns();
     pthread_mutex_lock(&reads->lock);
     while (reads->n_done < n && fm_clock_ns() < limit_ns) {
         struct timespec soon;
@@ -103,9 +111,9 @@ static inline size_t test_reads_n_done(test_reads *reads) {
     return n_done;
 }
 
-/* The next read that has ended, in order; NULL after 20 seconds. */
+/* The next read that has ended, in order; NULL: none does. */
 static inline fm_read *test_reads_pop(test_reads *reads) {
-    const uint64_t limit_ns = fm_clock_ns() + 20000000000u;
+    const uint64_t limit_ns = test_patience_ends_ns();
     pthread_mutex_lock(&reads->lock);
     while (!reads->ended && fm_clock_ns() < limit_ns) {
         struct timespec soon;
@@ -190,6 +198,14 @@ static inline int test_count_entries(const char *dir) {
     while (handle && readdir(handle)) n++;
     if (handle) closedir(handle);
     return n;
+}
+
+/* Waits until a directory of /proc has no more entries than that; false: it keeps more. The kernel
+ * lets go of ended threads and closed files a little later. */
+static inline bool test_counts_fall(const char *dir, int n_entries) {
+    const uint64_t limit_ns = test_patience_ends_ns();
+    while (test_count_entries(dir) > n_entries && fm_clock_ns() < limit_ns) usleep(1000);
+    return test_count_entries(dir) <= n_entries;
 }
 
 #endif

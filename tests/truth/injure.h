@@ -117,7 +117,7 @@ static inline bool far_storage_open(far_storage *far, const char *source, const 
               (char *)NULL);
         _exit(127);
     }
-    for (int i = 0; i < 500; i++) {
+    for (int i = 0; i < 30000; i++) {
         if (stat(far->dir, &after) == 0 && after.st_dev != before.st_dev) return true;
         if (waitpid(far->server, NULL, WNOHANG)) break;
         usleep(10000);

@@ -51,11 +51,10 @@ static void a_tier_is_one_that_the_cpu_has(void **state) {
 
 static void *report_mask(void *out) {
     /* The creator sets the mask right after the start. */
-    for (int i = 0; i < 200; i++) {
-        sched_getaffinity(0, sizeof(cpu_set_t), out);
-        if (CPU_COUNT((cpu_set_t *)out) > 1) break;
+    do {
         usleep(1000);
-    }
+        sched_getaffinity(0, sizeof(cpu_set_t), out);
+    } while (CPU_COUNT((cpu_set_t *)out) < 2);
     return NULL;
 }
 
