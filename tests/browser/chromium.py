@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-_PATIENCE_S = 60
+_PATIENCE_S = 300
 
 
 def find() -> str | None:

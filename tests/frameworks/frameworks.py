@@ -106,7 +106,7 @@ def run_unchanged(folder, script, *words):
     path.write_text(_HEAD + script)
     process = subprocess.run(
         [sys.executable, "-m", "feedmill", "run", str(path), *map(str, words)],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False,
     )
     assert process.returncode == 0, process.stdout + process.stderr
     lines = [line.partition("TOLD ") for line in process.stdout.splitlines()]

@@ -271,7 +271,7 @@ def test_two_real_processes(images, monkeypatch):
         script = PROCESS.format(folder=str(frameworks.__file__).rpartition("/")[0])
         processes.append(helpers.start_script(script, images))
     try:
-        outputs = [process.communicate(timeout=120) for process in processes]
+        outputs = [process.communicate(timeout=600) for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -166,7 +166,7 @@ def test_two_processes(images, tmp_path):
     script = DISTRIBUTED.format(folder=frameworks.__file__.rpartition("/")[0])
     process = helpers.start_script(script, images, tmp_path)
     try:
-        output = process.communicate(timeout=120)
+        output = process.communicate(timeout=600)
     finally:
         process.kill()
     assert process.returncode == 0, output

@@ -12,6 +12,12 @@ import torch
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# On a machine, or within an affinity, of fewer CPUs than that, torch warns of two workers. What
+# processes write to stderr is compared, so those that the tests start must not.
+os.environ["PYTHONWARNINGS"] = ",".join(
+    filter(None, [os.environ.get("PYTHONWARNINGS"), "ignore:This DataLoader will create"])
+)
+
 # A torchvision whose own library does not fit a CPU-only torch can't be imported, for want of two
 # operators; with them its Python part works. Where its library fits, they exist already.
 try:

@@ -205,7 +205,7 @@ def run_script(text, *arguments, **options):
     """Runs it to its end, which must be quiet and clean; returns what it printed."""
     process = start_script(text, *arguments, **options)
     try:
-        out, errors = process.communicate(timeout=240)
+        out, errors = process.communicate(timeout=600)
     except subprocess.TimeoutExpired:
         process.kill()
         pytest.fail(f"the process hangs; so far: {process.communicate()}")

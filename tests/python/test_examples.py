@@ -59,10 +59,10 @@ def start(script, *arguments, folder, torchrun=0):
 def finish(process):
     """What it printed; it must end well."""
     try:
-        out, errors = process.communicate(timeout=150)
+        out, errors = process.communicate(timeout=600)
     except subprocess.TimeoutExpired:
         process.terminate()  # torchrun then ends its own
-        pytest.fail(f"the process hangs; so far: {process.communicate(timeout=60)}")
+        pytest.fail(f"the process hangs; so far: {process.communicate(timeout=600)}")
     assert process.returncode == 0, f"exit status {process.returncode}: {out}{errors}"
     return out
 

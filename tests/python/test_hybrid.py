@@ -190,7 +190,7 @@ def test_timeout(images):
 
 
 def test_the_transform_runs_in_several_threads_at_once(images):
-    together = threading.Barrier(3, timeout=240)
+    together = threading.Barrier(3, timeout=300)
 
     def meet(image):
         together.wait()

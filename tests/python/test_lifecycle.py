@@ -324,7 +324,7 @@ def test_ctrl_c_in_a_wait(small_images, held, num_workers, reader):
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == "interrupted\n"
     held.release()
-    out, errors = process.communicate(timeout=240)
+    out, errors = process.communicate(timeout=600)
     assert errors == "" and process.returncode == 0
     assert out == f"{[list(range(i, i + 4)) for i in range(8, 40, 4)]}\n"
 

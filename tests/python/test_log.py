@@ -608,7 +608,7 @@ def test_feedmill_run(tmp_path, watched, monkeypatch):
     monkeypatch.setattr(os, "execvpe", lambda *arguments: started.append(arguments))
     cli.main(["run", "--quiet", *["--watch"] * watched, "--log", "run.jsonl", "train.py"])
     (_, command, environment), = started
-    got = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    got = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert (got.returncode, got.stdout, got.stderr) == (0, "", "")
     records = log_lines(tmp_path / "run.jsonl")
     assert len(records["step"]) == 5

@@ -71,10 +71,10 @@ def test_live_processes_are_seen_and_ended_ones_are_not():
             assert set(found[killed.pid].cpus) == neighbours.usable_cpus()
             assert "neighbours" in found[killed.pid].command
             ending.stdin.close()
-            assert ending.wait(60) == 0
+            assert ending.wait(300) == 0
             assert len(files()) == 1  # it has tidied up
             killed.send_signal(signal.SIGKILL)
-            killed.wait(60)
+            killed.wait(300)
             assert len(files()) == 1
             assert neighbours.others() == []
             assert files() == []  # others do it for one that was killed
@@ -85,7 +85,7 @@ def test_a_fork_keeps_no_dead_parent_alive():
     with process("neighbours.begin(1, 3)\nif os.fork() == 0: neighbours.end(1)") as parent:
         assert [one.pid for one in neighbours.others()] == [parent.pid]
         parent.kill()
-        parent.wait(60)
+        parent.wait(300)
         assert neighbours.others() == []
 
 
@@ -252,7 +252,7 @@ def test_default_threads_beside_live_processes(numbered, eight_cpus, monkeypatch
             assert n_threads(loader) == wanted
         monkeypatch.delenv("LOCAL_WORLD_SIZE")
         first.send_signal(signal.SIGKILL)
-        first.wait(60)
+        first.wait(300)
         assert n_threads(loader) == 7  # a killed one does not count
     capsys.readouterr()
 
@@ -365,12 +365,12 @@ def test_intra_op_threads(me, n_usable, n_free):
 
 
 def test_the_report_names_the_setting(numbered, monkeypatch):
-    loader = native_loader(numbered, batch_size=4, threads=2)
+    loader = native_loader(numbered, batch_size=4, threads=1)  # as many as any machine has CPUs
     list(loader)
     monkeypatch.setattr(paths, "native", type("Native", (), {"usable_cpus": lambda: 2}))
     assert "decode threads share" not in loader.report()
     with process("neighbours.begin(1, 3)"):
-        assert "diagnosis  5 decode threads of 2 feedmill processes" in loader.report()
+        assert "diagnosis  4 decode threads of 2 feedmill processes" in loader.report()
     # Only where the decode threads were seen to wait for a CPU.
     monkeypatch.setattr(neighbours, "myself", lambda: ME)
     stats = loader.stats()

@@ -338,7 +338,7 @@ def test_a_killed_run_leaves_nothing_half_written(folder, packed, tmp_path):
         assert process.stdout.readline() == "ready\n"
         process.send_signal(getattr(signal, f"SIG{name}"))
     for name, process in processes.items():
-        errors = process.communicate(timeout=60)[1]
+        errors = process.communicate(timeout=600)[1]
         assert process.returncode == statuses[name], errors
         left = files_of(tmp_path / name)
         assert all(whole[one] == data for one, data in left.items() if one.endswith(".tar"))

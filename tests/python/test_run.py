@@ -32,7 +32,7 @@ def write(name, text):
 def finish(command, environment=None, stdin=""):
     environment = CLEAN | {"PYTHONPATH": os.environ["PYTHONPATH"]} | (environment or {})
     return subprocess.run([str(word) for word in command], env=environment, input=stdin, text=True,
-                          capture_output=True, timeout=120)
+                          capture_output=True, timeout=600)
 
 
 def plain(*words, **options):
