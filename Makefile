@@ -6,18 +6,22 @@ DATA ?=
 CLASSES ?= photos
 SAMPLES ?= 10000000
 
-.PHONY: help setup run test test-c test-emulated test-python test-frameworks test-torch-suite \
-        test-browser test-faults soak bench bench-peers sanitize format clean
+.PHONY: help setup run test test-c test-emulated test-python test-truth test-frameworks \
+        test-torch-suite test-browser test-faults test-conditions test-long soak bench bench-peers \
+        sanitize format clean
 
 help:
 	@echo "make run [DATA=folder]  set up everything, train through feedmill and torch's DataLoader, compare"
 	@echo "make test               set up everything and pass all tests"
 	@echo "make test-emulated      the kernels on emulated CPUs, without AVX and with AVX-512"
+	@echo "make test-truth         what waits are blamed on, measured: on an idle machine of 2 CPUs or more"
 	@echo "make test-frameworks    pass the tests with Lightning, Accelerate, transformers and timm"
 	@echo "make test-torch-suite   PyTorch's own tests of its DataLoader, on torch's and on feedmill's"
 	@echo "make test-browser       the page of feedmill report in a headless Chromium"
 	@echo "make test-faults        every call of the native path fails once, and then for good"
 	@echo "make soak [SAMPLES=n]   10 million samples, or n, with constant memory, threads, descriptors"
+	@echo "make test-conditions    make test on one core, on busy cores, and with decoding of other speeds"
+	@echo "make test-long          what takes hours: test-conditions, soak and bench-peers"
 	@echo "make bench [DATA=folder] the pipeline alone, without Python"
 	@echo "make bench-peers [DATA=folder] [CLASSES=photos,420,large]  beside DALI, FFCV and others"
 	@echo "make sanitize           C tests under ASan+UBSan, then TSan"
@@ -31,21 +35,32 @@ run: setup
 
 test: setup test-c test-python
 
+# Builds the C library, its tests and benchmarks, and says what went wrong.
+define build_c
+cmake --build $(BUILD) -j $(JOBS) $(1) >$(BUILD)/log 2>&1 || { cat $(BUILD)/log; exit 1; }
+endef
+
 $(BUILD)/configured: CMakeLists.txt tests/CMakeLists.txt benchmarks/CMakeLists.txt
 	@cmake -S . -B $(BUILD) -DFM_WERROR=ON >/dev/null
 	@touch $@
 
+# Not what measures: see test-truth.
 test-c: $(BUILD)/configured
-	@cmake --build $(BUILD) -j $(JOBS) >$(BUILD)/log 2>&1 || { cat $(BUILD)/log; exit 1; }
-	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -LE emulated
+	@$(call build_c)
+	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -LE 'emulated|truth'
 
 # The kernels and the resize on an emulated CPU that has SSE4.1 and no AVX, and those for AVX-512.
 test-emulated: setup $(BUILD)/configured
-	@cmake --build $(BUILD) -j $(JOBS) >$(BUILD)/log 2>&1 || { cat $(BUILD)/log; exit 1; }
+	@$(call build_c)
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -L emulated
 
-test-python:
-	@cmake --build $(BUILD) -j $(JOBS) --target mkjpeg slowfs stub_plugin >/dev/null
+# Measures, and so needs a machine that does nothing else; says so where others took the CPUs.
+test-truth: setup $(BUILD)/configured
+	@$(call build_c,--target test_truth mkjpeg slowfs)
+	@ctest --test-dir $(BUILD) --output-on-failure -L truth
+
+test-python: $(BUILD)/configured
+	@$(call build_c,--target mkjpeg slowfs stub_plugin)
 	@FEEDMILL_MKJPEG=$(BUILD)/tests/mkjpeg FEEDMILL_SLOWFS=$(BUILD)/tests/slowfs \
 	    FEEDMILL_STUB_CUDA=$(abspath $(BUILD)/tests/libstub_plugin.so) \
 	    $(PY) -m pytest -n 2 --dist worksteal tests/python
@@ -71,17 +86,22 @@ soak: setup $(BUILD)/configured
 	@FM_MKJPEG=$(BUILD)/tests/mkjpeg $(BUILD)/tests/soak_loader $(SAMPLES)
 	@$(PY) tests/soak/soak_dataloader.py --samples $$(($(SAMPLES) / 50))
 
+test-conditions: test
+	@tests/conditions.sh
+
+test-long: test-conditions soak bench-peers
+
 bench: setup $(BUILD)/configured
 	@test -n "$(DATA)" || test -d run-data/made || $(PY) benchmarks/bench_torch.py --make-only
-	@cmake --build $(BUILD) -j $(JOBS) --target bench_pipeline >/dev/null
+	@$(call build_c,--target bench_pipeline)
 	@$(BUILD)/benchmarks/bench_pipeline "$(or $(DATA),run-data/made)"
 
 bench-peers: setup $(BUILD)/configured
-	@cmake --build $(BUILD) -j $(JOBS) --target bench_jpeg_limit >/dev/null
+	@$(call build_c,--target bench_jpeg_limit)
 	@$(PY) benchmarks/bench_peers.py --classes $(CLASSES) $(if $(DATA),--data "$(DATA)")
 
 # The kernels run on one thread: nothing for ThreadSanitizer, and minutes of it.
-sanitize:
+sanitize: setup
 	@sanitized() { \
 	    cmake --preset $$1 >/dev/null && \
 	    { cmake --build build-$$1 -j $(JOBS) >build-$$1/log 2>&1 || \
