@@ -266,7 +266,7 @@ def test_no_folder(capsys, tmp_path, place):
 def test_a_survey_ends_in_time(small_images):
     found = survey(small_images, -1.0)
     assert not found.complete and len(found.files) < 40
-    assert survey(small_images, 60).complete
+    assert survey(small_images, 600).complete
 
 
 def test_a_sample_is_bounded():
@@ -282,19 +282,19 @@ def test_files_that_vanish_or_stay_in_memory(tmp_path, monkeypatch):
     gone = str(tmp_path / "gone.jpg")
     monkeypatch.setattr(measure, "_is_cached", lambda path: True)
     monkeypatch.setattr(measure, "_device_bytes", lambda: 0)
-    reading = measure.read_rates([*paths, gone], 5)
+    reading = measure.read_rates([*paths, gone], 600)
     assert list(reading.unreadable) == [gone]
     assert reading.cold is None and "4 of 4 files stay in memory" in reading.why_not_cold
     assert reading.warm > 0 and reading.n_files == 4
     monkeypatch.setattr(measure, "_is_cached", lambda path: False)
-    reading = measure.read_rates(paths, 5)
+    reading = measure.read_rates(paths, 600)
     assert reading.cold > 0 and reading.cold_file_s > 0 and not reading.why_not_cold
     # What is not seen of the cache may be told by what the process has read.
     told = iter([0, sum(os.path.getsize(path) for path in paths)])
     monkeypatch.setattr(measure, "_is_cached", lambda path: True)
     monkeypatch.setattr(measure, "_device_bytes", lambda: next(told))
-    assert measure.read_rates(paths, 5).cold > 0
-    nothing = measure.read_rates([gone], 5)
+    assert measure.read_rates(paths, 600).cold > 0
+    nothing = measure.read_rates([gone], 600)
     assert (nothing.cold, nothing.warm, nothing.n_files) == (None, None, 0)
 
 

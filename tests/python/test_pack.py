@@ -306,18 +306,23 @@ def test_an_interrupted_run_goes_on(folder, packed, tmp_path, monkeypatch, capsy
     assert files_of(out) == files_of(packed)
 
 
+# The 14th image is not packed before the run is being ended.
 KILLED = """
-import argparse, sys, time
+import argparse, sys, threading
 from feedmill.commands import pack
 from feedmill.pack import writer
-real, n = writer._pack, []
-def slow(*args):
+real, n, ending = writer._pack, [], threading.Event()
+def held(*args):
     n.append(1)
     if len(n) == 14:
         print("ready", flush=True)
-        time.sleep(60 if sys.argv[3] == "KILL" else 0.5)
+        ending.wait()
     return real(*args)
-writer._pack = slow
+class Pool(writer.ThreadPoolExecutor):
+    def shutdown(self, *args, **options):
+        ending.set()
+        super().shutdown(*args, **options)
+writer._pack, writer.ThreadPoolExecutor = held, Pool
 parser = argparse.ArgumentParser()
 pack.add_pack(parser.add_subparsers())
 words = ["pack", sys.argv[1], sys.argv[2], "--shard-size", "20K", "--workers", "1"]
@@ -330,7 +335,7 @@ sys.exit(arguments.run(arguments, parser))
 def test_a_killed_run_leaves_nothing_half_written(folder, packed, tmp_path):
     statuses, whole = {"TERM": 143, "INT": -2, "KILL": -9}, files_of(packed)
     processes = {
-        name: subprocess.Popen([sys.executable, "-c", KILLED, folder, tmp_path / name, name],
+        name: subprocess.Popen([sys.executable, "-c", KILLED, folder, tmp_path / name],
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for name in statuses
     }
