@@ -186,5 +186,5 @@ def _loses_nothing(loader: Any) -> bool:
     parameters = inspect.signature(kind.__init__).parameters
     return all(
         name in parameters and value == parameters[name].default
-        for name, value in loader._feedmill_options().items()
+        for name, value in loader._feedmill_options().values().items()
     )

@@ -66,13 +66,14 @@ class Collate:
     ) -> None:
         self.is_default = has_default_collate(loader)
         self._function = loader.collate_fn if function is None else function
-        self.memory_format = loader.memory_format
+        options = loader._feedmill_options()
+        self.memory_format = options.memory_format
         self._counters = loader._feedmill.python_counters
         self._auto_collation = loader._auto_collation
         self.on_device = False
         self._pins = iterator._pin_memory
         # What torch's function makes goes to the device as it is.
-        self._pins_for_device = self.is_default and as_device(loader.device) is not None
+        self._pins_for_device = self.is_default and as_device(options.device) is not None
         self._device = iterator._pin_memory_device
         self._workers: list[_Worker] = []
         if as_worker and not self.is_default:
@@ -320,7 +321,8 @@ class _Worker:
             id=number, num_workers=loader.num_workers, seed=seed, dataset=loader.dataset
         )
         # One that seeds: see recognise.only_seeds().
-        self._seed = loader.worker_init_fn if loader.worker_init != "ignore" else None
+        called = loader._feedmill_options().worker_init != "ignore"
+        self._seed = loader.worker_init_fn if called else None
 
     @contextmanager
     def entered(self) -> Iterator[None]:

@@ -57,16 +57,17 @@ def native_config(loader: Any, source: Source, n_threads: int) -> Config:
     size, batch_size is 1 until the first ones were pulled."""
     size = largest_batch(loader._index_sampler, loader._auto_collation)
     depth = _depth(loader, size)
+    options = loader._feedmill_options()
     return Config(
         plan=source.plan,
         n_samples=source.n_samples,
         batch_size=min(size or 1, MAX_BATCH_SIZE),
         n_threads=n_threads,
         prefetch_batches=depth,
-        memory_budget=loader.memory_budget,
-        reader=loader.reader,
+        memory_budget=options.memory_budget,
+        reader=options.reader,
         sample_records=_sample_records(loader, depth * (size or 1)),
-        cache=loader._feedmill.cache.of(loader.cache),
+        cache=loader._feedmill.cache.of(options.cache),
         arrays=source.arrays,
         device=stage_config(loader, device_of(loader)),
     )
@@ -90,6 +91,7 @@ def _depth(loader: Any, size: int | None) -> int:
 
 def _sample_records(loader: Any, n_ahead: int) -> int:
     """So many that those of the samples ahead do not overwrite what the log still lacks."""
-    if not records_samples(loader.log, loader.log_samples):
+    options = loader._feedmill_options()
+    if not records_samples(options.log, options.log_samples):
         return 0
     return min(_SAMPLE_RECORDS + 2 * n_ahead, _MAX_SAMPLE_RECORDS)

@@ -73,7 +73,7 @@ def check_device(value: Any) -> torch.device | None:
 def device_of(loader: Any) -> torch.device | None:
     """The GPU, by number, on which a DataLoader delivers its batches; None: they stay on the CPU.
     "cuda" is the current one. Errors as check_device()."""
-    device = check_device(loader.device)
+    device = check_device(loader._feedmill_options().device)
     if device is not None and device.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return device
@@ -194,11 +194,12 @@ def stage_refusal(loader: Any) -> str | None:
     Raises:
         RuntimeError: the plug-in that the environment names can't be used.
     """
+    options = loader._feedmill_options()
     if not loader._auto_collation:
         return "without automatic batching there are single samples"
     if not has_default_collate(loader):
         return "collate_fn makes the batches, on the CPU"
-    if loader.native == "verify":
+    if options.native == "verify":
         return "native='verify' compares the samples on the CPU"
     if torch.version.hip is not None:
         return "the native loader's copies are made for CUDA, and this torch for ROCm"
@@ -206,7 +207,7 @@ def stage_refusal(loader: Any) -> str | None:
         native.device_count(_KIND)
     except native.Error as error:
         if os.environ.get(LIBRARY_VARIABLE):
-            raise RuntimeError(f"device={str(loader.device)!r}: {error}") from None
+            raise RuntimeError(f"device={str(options.device)!r}: {error}") from None
         return str(error)
     return None
 
@@ -217,7 +218,7 @@ def stage_config(loader: Any, device: torch.device | None) -> tuple[str, int, bo
     if device is None or stage_refusal(loader) is not None:
         return None
     # Zeros in the place of a bad sample are zeros of the result, not of pixels.
-    return (_KIND, device.index, loader.on_error != "zero")
+    return (_KIND, device.index, loader._feedmill_options().on_error != "zero")
 
 
 class Stage:

@@ -47,12 +47,13 @@ class Epochs:
             n_under_seed: epochs that ran under it before (persistent workers draw it once).
         """
         number = self.next_number
-        if loader.seed is None:
+        seed = loader._feedmill_options().seed
+        if seed is None:
             key, word = _mix_rank(loader, base_seed), n_under_seed
         else:
             told = sampler_epoch(loader)
             number = number if told is None else told
-            key, word = _mix_rank(loader, loader.seed), number & _WORD32
+            key, word = _mix_rank(loader, seed), number & _WORD32
         self.next_number = number + 1
         epoch = Epoch(key, word, source)
         self._keep(number, epoch)
@@ -80,7 +81,8 @@ class Epochs:
             raise ValueError(f"epoch is {number!r}; it must be an int from 0")
         if number in self._kept:
             return self._kept[number]
-        if loader.seed is None:
+        seed = loader._feedmill_options().seed
+        if seed is None:
             raise ValueError(
                 f"epoch {number} has not run or is forgotten (known: {_ranges(self._kept)}), and "
                 "with seed=None its draws can't be told: give the DataLoader a seed"
@@ -88,7 +90,7 @@ class Epochs:
         source = recognise(loader)
         if isinstance(source, list):
             raise RuntimeError(f"not on the native path: {'; '.join(source)}")
-        return Epoch(_mix_rank(loader, loader.seed), number & _WORD32, source)
+        return Epoch(_mix_rank(loader, seed), number & _WORD32, source)
 
 
 def samplers_of(loader: Any) -> list[Any]:

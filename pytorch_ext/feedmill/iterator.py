@@ -119,7 +119,8 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
     def _begin(self, loader: Any, source: Source, config: Config) -> None:
         self._source = source
         self._plan = source.plan
-        self._collate.memory_format = loader.memory_format
+        options = loader._feedmill_options()
+        self._collate.memory_format = options.memory_format
         inside = loader._feedmill
         epoch = inside.epochs.begin(loader, source, self._base_seed, self._n_epochs)
         self._key, self._epoch_word = epoch.key, epoch.word
@@ -133,7 +134,7 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         self._iter_began_ns = inside.iter_began_ns
         self._iter_ns = 0
         self._verifier: Verifier | None = None
-        if loader.native == "verify":
+        if options.native == "verify":
             self._verifier = Verifier(inside, source, epoch)
         self._waiting: deque[Batch] = deque()
         self._arrived: Batch | None = None  # complete, but not yet with the caller
@@ -155,7 +156,7 @@ class NativeDataLoaderIter(_BaseDataLoaderIter):
         # native loader copies to the device by itself comes from its own pinned memory.
         self._collate.on_device = config.device is not None
         self._config = replace(config, alloc=self._allocator(loader))
-        self._may_split = loader.native == "auto"
+        self._may_split = options.native == "auto"
         self._stand_ins = StandIns(loader, source, epoch.key, epoch.word)
         self._sample_errors = inside.sample_errors
         self._size_known = largest_batch(self._index_sampler, self._auto_collation) is not None

@@ -13,31 +13,21 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, Sampler
 
 from feedmill.accelerated import note_read
-from feedmill.caching import FORM, budget_bytes
 from feedmill.counting.records import KEPT_STEPS
-from feedmill.devices import as_device, check_device
+from feedmill.devices import check_device
 from feedmill.diagnostics import draws_of_item, fetch_one
 from feedmill.epochs import Epoch, samplers_of
-from feedmill.on_error import MAX_ERRORS, POLICIES
+from feedmill.on_error import MAX_ERRORS
+from feedmill.options import OPTIONS, Options, is_int, names_taken, options_among
 from feedmill.paths import Inside, around, choose, explanation, make_iterator
-from feedmill.recognition.formats import IMAGE_DTYPES, MEMORY_FORMATS
 from feedmill.recognition.samples import Item
 from feedmill.recycle import Replay, costs
 from feedmill.report.stats import Stats, sum_counters
 from feedmill.report.targets import Limits
 
-_NATIVE = ("auto", "hybrid", "require", "verify", "off")
-_READERS = ("auto", "uring", "pread")
-_WORKER_INIT = ("fallback", "ignore")
-_MAX_THREADS = 1024
-_WORD64, _WORD32 = (1 << 64) - 1, (1 << 32) - 1
-# What our constructor takes beside torch's arguments.
-OPTIONS = (
-    "native", "seed", "threads", "memory_budget", "reader", "worker_init", "dtype", "memory_format",
-    "log", "log_samples", "cache", "on_error", "max_errors", "device",
-)
 # What torch's constructor takes; older versions lack some of the arguments.
 _TORCH_ARGUMENTS = frozenset(inspect.signature(TorchDataLoader.__init__).parameters)
+_WORD64, _WORD32 = (1 << 64) - 1, (1 << 32) - 1
 _T_co = TypeVar("_T_co", covariant=True)
 
 
@@ -175,8 +165,10 @@ class DataLoader(TorchDataLoader[_T_co]):
             graph is being captured. draws(), fetch() and native="verify" work on the CPU.
             Default None, or "cpu": CPU tensors.
 
-    The last fourteen are attributes too; a change counts from the next iter() on, but on torch's
-    path not for persistent workers that are running.
+    The options from native to device are attributes too: on a feedmill.DataLoader itself, setting
+    one counts from the next iter() on (on torch's path not for persistent workers that are
+    running); on an object of a subclass these names are the subclass's own to use, and its options
+    stay what the constructor got.
 
     dtype and memory_format hold on torch's path as well. A sample's image is the sample itself or,
     of a tuple or list, its first element: a tensor (channels, height, width) of torch.uint8 or a
@@ -202,6 +194,21 @@ class DataLoader(TorchDataLoader[_T_co]):
     One thread at a time may iterate; stats() and report() may be called from any. A loader can be
     pickled, and used after a fork in both processes.
     """
+
+    native: str
+    seed: int | None
+    threads: int | None
+    memory_budget: int | None
+    reader: str
+    worker_init: str
+    dtype: torch.dtype | None
+    memory_format: torch.memory_format
+    log: str | os.PathLike[str] | None
+    log_samples: bool
+    cache: str | None
+    on_error: str
+    max_errors: int
+    device: str | torch.device | None
 
     def __init__(
         self,
@@ -238,23 +245,26 @@ class DataLoader(TorchDataLoader[_T_co]):
         max_errors: int = MAX_ERRORS,
         device: str | torch.device | None = None,
     ) -> None:
-        self.native = native
-        self.seed = seed
-        self.threads = threads
-        self.memory_budget = memory_budget
-        self.reader = reader
-        self.worker_init = worker_init
-        self.dtype = dtype
-        self.memory_format = memory_format
-        self.log = log
-        self.log_samples = log_samples
-        self.cache = cache
-        self.on_error = on_error
-        self.max_errors = max_errors
-        self.device = device
-        self._feedmill_check()
+        options = Options(
+            native=native,
+            seed=seed,
+            threads=threads,
+            memory_budget=memory_budget,
+            reader=reader,
+            worker_init=worker_init,
+            dtype=dtype,
+            memory_format=memory_format,
+            log=log,
+            log_samples=log_samples,
+            cache=cache,
+            on_error=on_error,
+            max_errors=max_errors,
+            device=device,
+        )
+        options.check()
         check_device(device)
-        self._feedmill = Inside()
+        self._feedmill = Inside(options=options)
+        self._feedmill_show(options)
         newer = {"pin_memory_device": (pin_memory_device, ""), "in_order": (in_order, True)}
         for name, (value, default) in newer.items():
             if name not in _TORCH_ARGUMENTS and value != default:
@@ -282,47 +292,18 @@ class DataLoader(TorchDataLoader[_T_co]):
         if native in ("require", "verify") or on_error != "raise":
             choose(self)
 
-    def _feedmill_options(self) -> dict[str, Any]:
-        """The options that torch's DataLoader does not have."""
-        return {name: vars(self)[name] for name in OPTIONS if name in vars(self)}
+    def _feedmill_show(self, options: Options) -> None:
+        """Sets the attributes of the options, but for names that a subclass uses for itself."""
+        taken = names_taken(self, DataLoader)
+        shown = {name: value for name, value in options.values().items() if name not in taken}
+        vars(self).update(shown)
 
-    def _feedmill_check(self) -> None:
-        """Attributes may have been set to anything since the constructor looked at them."""
-        choices = (
-            ("native", _NATIVE), ("reader", _READERS), ("worker_init", _WORKER_INIT),
-            ("on_error", POLICIES),
-        )
-        for name, allowed in choices:
-            value = getattr(self, name)
-            if type(value) is not str or value not in allowed:
-                names = ", ".join(repr(one) for one in allowed)
-                raise ValueError(f"{name} is {value!r}; it must be one of {names}")
-        formats = (("dtype", (None, *IMAGE_DTYPES)), ("memory_format", MEMORY_FORMATS))
-        for name, allowed in formats:
-            value = getattr(self, name)
-            if not any(value is one for one in allowed):
-                names = ", ".join(map(str, allowed))
-                raise ValueError(f"{name} is {value!r}; it must be one of {names}")
-        if self.seed is not None and type(self.seed) is not int:
-            raise ValueError(f"seed is {self.seed!r}; it must be an int or None")
-        if self.threads is not None and not _is_int(self.threads, 1, _MAX_THREADS):
-            raise ValueError(
-                f"threads is {self.threads!r}; it must be an int from 1 to {_MAX_THREADS} or None"
-            )
-        if self.memory_budget is not None and not _is_int(self.memory_budget, 1, _WORD64):
-            raise ValueError(
-                f"memory_budget is {self.memory_budget!r}; it must be a number of bytes (an int "
-                "above 0) or None"
-            )
-        if self.log is not None and (not isinstance(self.log, str | os.PathLike) or self.log == ""):
-            raise ValueError(f"log is {self.log!r}; it must be a file's name or None")
-        if self.cache is not None and budget_bytes(self.cache) is None:
-            raise ValueError(f"cache is {self.cache!r}; it must be {FORM}")
-        as_device(self.device)
-        if not _is_int(self.max_errors, 0, _WORD64):
-            raise ValueError(f"max_errors is {self.max_errors!r}; it must be an int from 0")
-        if type(self.log_samples) is not bool:
-            raise ValueError(f"log_samples is {self.log_samples!r}; it must be True or False")
+    def _feedmill_options(self) -> Options:
+        """The options in force. The attributes may have been set to anything: see Options.check().
+        """
+        given = self._feedmill.options
+        assert given is not None
+        return options_among(vars(self), given) if type(self) is DataLoader else given
 
     def _get_iterator(self) -> Any:
         return make_iterator(self)
@@ -335,7 +316,7 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     def _feedmill_anew(self, *args: Any, **kwargs: Any) -> DataLoader:
         """A DataLoader of these arguments of torch's and of this one's own options."""
-        loader = DataLoader(*args, **kwargs, **self._feedmill_options())
+        loader = DataLoader(*args, **kwargs, **self._feedmill_options().values())
         loader._feedmill.epochs.next_number = self._feedmill.epochs.next_number
         return loader
 
@@ -343,14 +324,19 @@ class DataLoader(TorchDataLoader[_T_co]):
         """A copy counts for itself, and so does a pickled one."""
         state = dict(vars(self))
         if "_feedmill" in state:  # a subclass may have left it out
-            state["_feedmill"] = Inside(self._feedmill.epochs.next_number)
+            state["_feedmill"] = Inside(
+                self._feedmill.epochs.next_number, self._feedmill_options()
+            )
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Takes the state of torch's DataLoader, too, which `feedmill run` may have replaced."""
-        parameters = inspect.signature(DataLoader.__init__).parameters
-        defaults = {name: parameters[name].default for name in OPTIONS}
-        vars(self).update({**defaults, "_feedmill": Inside(), **state})
+        inside = state.get("_feedmill") or Inside()
+        if inside.options is None:
+            parameters = inspect.signature(DataLoader.__init__).parameters
+            inside.options = Options(**{name: parameters[name].default for name in OPTIONS})
+        vars(self).update({**state, "_feedmill": inside})
+        self._feedmill_show(inside.options)
 
     def set_epoch(self, epoch: int) -> None:
         """Numbers the next iter()'s epoch; the following ones count on from there.
@@ -362,7 +348,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         Args:
             epoch: from 0.
         """
-        if not _is_int(epoch, 0, _WORD64):
+        if not is_int(epoch, 0, _WORD64):
             raise ValueError(f"epoch is {epoch!r}; it must be an int from 0")
         self._feedmill.epochs.next_number = epoch
         for sampler in samplers_of(self):
@@ -492,16 +478,12 @@ def _find(loader: DataLoader, index: int, epoch: int) -> tuple[Epoch, Item]:
     """An epoch, and a sample as it was in it."""
     ran = loader._feedmill.epochs.find(loader, epoch)
     source = ran.source
-    if not _is_int(index, -source.n_samples, source.n_samples - 1):
+    if not is_int(index, -source.n_samples, source.n_samples - 1):
         raise ValueError(f"index is {index!r}; the dataset has {source.n_samples} samples")
     return ran, source.item(index % source.n_samples)
 
 
-def _is_int(value: Any, low: int, high: int) -> bool:
-    return type(value) is int and low <= value <= high
-
-
 def _occurrence(value: Any) -> int:
-    if not _is_int(value, 0, _WORD32):
+    if not is_int(value, 0, _WORD32):
         raise ValueError(f"occurrence is {value!r}; it must be an int from 0")
     return value

@@ -37,11 +37,12 @@ _WORD32 = (1 << 32) - 1
 
 def refusal(loader: Any) -> str | None:
     """Why a loader can't have its policy; None: it can."""
-    if loader.on_error == "raise":
+    options = loader._feedmill_options()
+    if options.on_error == "raise":
         return None
-    if loader.native == "verify":
-        return f"on_error={loader.on_error!r}, but native='verify' compares every sample"
-    if loader.on_error != "skip":
+    if options.native == "verify":
+        return f"on_error={options.on_error!r}, but native='verify' compares every sample"
+    if options.on_error != "skip":
         return None
     for sampler in samplers_of(loader):
         if isinstance(sampler, DistributedSampler) or is_accelerates_shard(sampler):
@@ -64,7 +65,8 @@ class StandIns:
     """
 
     def __init__(self, loader: Any, source: Source, key: int, epoch_word: int) -> None:
-        self._policy, self._max_errors = loader.on_error, loader.max_errors
+        options = loader._feedmill_options()
+        self._policy, self._max_errors = options.on_error, options.max_errors
         self._source, self._key, self._epoch_word = source, key, epoch_word
         self._n_bad = 0
         self._pool = pool_of(loader, source.n_samples) if self._policy == "replace" else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import time
 from dataclasses import replace
@@ -27,6 +28,7 @@ from feedmill.host.surroundings import Clock
 from feedmill.hybrid import HybridDataLoaderIter
 from feedmill.iterator import NativeDataLoaderIter
 from feedmill.log.recorder import Recorder
+from feedmill.options import Options
 from feedmill.recognition.formats import formatting_collate
 from feedmill.recognition.recognise import has_default_collate, recognise
 from feedmill.recognition.samples import Source
@@ -46,9 +48,10 @@ class Inside:
     """What a DataLoader has beside torch's attributes and its own options.
 
     It is one attribute, so that subclasses may name theirs as they like. Pickles and copies as a
-    new one, but for the number of the next epoch.
+    new one, but for the options and the number of the next epoch.
 
     Attributes:
+        options: what the constructor got; None: it did not run.
         replay_counters: steps of replay(), which are not the loader's.
         clock: runs since the first iter().
         path, reasons: of the latest iter(), as in Stats.
@@ -63,7 +66,8 @@ class Inside:
         recorder: writes the log, and samples the system.
     """
 
-    def __init__(self, next_epoch: int = 0) -> None:
+    def __init__(self, next_epoch: int = 0, options: Options | None = None) -> None:
+        self.options = options
         self.handles = Handles()
         self.torch_counters = TorchCounters()
         self.python_counters = PythonCounters()
@@ -83,8 +87,8 @@ class Inside:
             place_of_caller(), self.handles, self.torch_counters, self.python_counters, self.clock
         )
 
-    def __reduce__(self) -> tuple[type[Inside], tuple[int]]:
-        return (Inside, (self.epochs.next_number,))
+    def __reduce__(self) -> tuple[type[Inside], tuple[int, Options | None]]:
+        return (Inside, (self.epochs.next_number, self.options))
 
     def took(self, path: str, reasons: list[str]) -> None:
         """Notes what iter() decided."""
@@ -95,15 +99,16 @@ class Inside:
         """iter() was called, or persistent workers begin another epoch."""
         self.clock.start()
         self.iter_began_ns = time.monotonic_ns()
-        settings = {name: _plain(getattr(loader, name, None)) for name in _SETTINGS}
-        self.recorder.begin(loader.log, batch_size=loader.batch_size, settings=settings)
+        options = loader._feedmill_options()
+        values = {name: getattr(loader, name, None) for name in _TORCH_SETTINGS} | options.values()
+        del values["log"], values["log_samples"]
+        settings = {name: _plain(value) for name, value in values.items()}
+        self.recorder.begin(options.log, batch_size=loader.batch_size, settings=settings)
 
 
-# What a log tells of a loader.
-_SETTINGS = (
+# What a log tells of a loader beside its options.
+_TORCH_SETTINGS = (
     "num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "drop_last", "timeout",
-    "native", "seed", "threads", "memory_budget", "reader", "worker_init", "dtype", "memory_format",
-    "cache", "on_error", "max_errors", "device",
 )
 
 
@@ -117,12 +122,13 @@ def _plain(value: Any) -> Any:
 
 def look(loader: Any) -> Source | list[str]:
     """The samples for the native path as everything is now, or why not."""
-    loader._feedmill_check()
-    if loader.native == "off":
+    options = loader._feedmill_options()
+    options.check()
+    if options.native == "off":
         return [OFF]
     source = recognise(loader)
-    if isinstance(source, Source) and source.plan and loader.native in ("auto", "hybrid"):
-        if loader.on_error != "raise":
+    if isinstance(source, Source) and source.plan and options.native in ("auto", "hybrid"):
+        if options.on_error != "raise":
             return source
         refusal = _pillow_refusal(loader) or _budget_refusal(loader, source)
         return [refusal] if refusal else source
@@ -134,11 +140,12 @@ def choose(loader: Any) -> Source | list[str]:
     source = look(loader)
     if why := on_error.refusal(loader):
         raise ValueError(why)
+    options = loader._feedmill_options()
     asks = None
-    if loader.native in ("require", "verify"):
-        asks = f"native={loader.native!r}"
-    elif loader.on_error != "raise":
-        asks = f"on_error={loader.on_error!r}"
+    if options.native in ("require", "verify"):
+        asks = f"native={options.native!r}"
+    elif options.on_error != "raise":
+        asks = f"on_error={options.on_error!r}"
         if not isinstance(source, list) and not source.plan:
             source = list(source.reasons)  # hybrid
     if isinstance(source, list) and asks:
@@ -176,8 +183,9 @@ def _budget_refusal(loader: Any, source: Source) -> str | None:
 
 def n_threads(loader: Any) -> int:
     """Decode threads of the native path, with the processes of now on the same CPUs."""
-    if loader.threads is not None:
-        return loader.threads
+    threads = loader._feedmill_options().threads
+    if threads is not None:
+        return threads
     usable = native.usable_cpus()
     if loader.num_workers > 0:
         return max(1, min(loader.num_workers, usable))
@@ -295,20 +303,22 @@ def _goes_on_with_torch(loader: Any) -> bool:
 def explanation(loader: Any) -> str:
     """Text: the path that iter() would take now, and why."""
     source = look(loader)
+    options = loader._feedmill_options()
     if isinstance(source, list):
         lines = ["torch's own path, because", *(f"  - {one}" for one in source)]
-        if loader.dtype is not None:
-            lines.append(f"images are made {loader.dtype} before collate_fn gets them")
-        if loader.memory_format is not torch.contiguous_format:
-            lines.append(f"images of a batch get the strides of {loader.memory_format}")
-        if loader.cache is not None:
+        if options.dtype is not None:
+            lines.append(f"images are made {options.dtype} before collate_fn gets them")
+        if options.memory_format is not torch.contiguous_format:
+            lines.append(f"images of a batch get the strides of {options.memory_format}")
+        if options.cache is not None:
             lines.append("cache= keeps nothing here: torch's path reads for itself")
         if (device := device_of(loader)) is not None:
             lines.append(f"batches are copied to {device} by torch, in the consumer's stream")
+        lines += _names_that_are_no_options(loader)
         return "\n".join(lines)
     if not source.plan:
         return "\n".join(_hybrid_lines(loader, source))
-    reader = loader.reader if source.arrays is None else "none: the samples are in memory"
+    reader = options.reader if source.arrays is None else "none: the samples are in memory"
     if source.arrays is None and "FEEDMILL_READER" in os.environ:
         reader += f", FEEDMILL_READER={os.environ['FEEDMILL_READER']} overrides it"
     lines = [
@@ -334,17 +344,19 @@ def _hybrid_lines(loader: Any, source: Source) -> list[str]:
         "  random     the transform draws from this process's generators, in whatever order the "
         "threads ask: no seed fixes that",
     ]
-    if loader.cache is not None:
+    if loader._feedmill_options().cache is not None:
         lines.append("  cache      keeps nothing: the threads read for themselves")
     if (device := device_of(loader)) is not None:
         lines.append(f"  device     {device}: copied by torch, in the consumer's stream")
+    lines += [f"  note       {text}" for text in _names_that_are_no_options(loader)]
     return lines
 
 
 def _cache_line(loader: Any) -> list[str]:
-    if loader.cache is None:
+    cache = loader._feedmill_options().cache
+    if cache is None:
         return []
-    return [f"  cache      {loader.cache}: encoded files, over all epochs of this loader"]
+    return [f"  cache      {cache}: encoded files, over all epochs of this loader"]
 
 
 def _device_line(loader: Any) -> list[str]:
@@ -373,7 +385,7 @@ def around(loader: Any, stats: Stats) -> Around:
     waits_for_next = look_ahead_rule(loader._index_sampler) is never and loader.num_workers == 0
     crowded, pool = crowding(stats)
     now = around_now(loader)
-    if as_device(loader.device) is not None:
+    if as_device(loader._feedmill_options().device) is not None:
         now = replace(now, pin_memory=True)  # what goes there is pinned whatever was asked for
     return replace(now, crowded=crowded, pool=pool, looks_ahead=not waits_for_next)
 
@@ -389,13 +401,14 @@ _COLLATE_NOTES = {
 
 def _notes(loader: Any) -> list[str]:
     """What differs from torch's path without changing a batch."""
-    notes = []
-    if loader.native == "verify":
+    notes = _names_that_are_no_options(loader)
+    options = loader._feedmill_options()
+    if options.native == "verify":
         notes.append("every sample is made a second time by the dataset itself, and compared")
     if not has_default_collate(loader):
         notes.append(_COLLATE_NOTES[collate_place(loader)].format(loader.num_workers))
     if loader.worker_init_fn is not None and loader.num_workers > 0:
-        ignored = loader.worker_init == "ignore"
+        ignored = options.worker_init == "ignore"
         how = "not called, as asked" if ignored else "called for a collate_fn only"
         notes.append(f"worker_init_fn is {how}{'' if ignored else ': it only seeds generators'}")
     if loader.multiprocessing_context is not None:
@@ -405,8 +418,21 @@ def _notes(loader: Any) -> list[str]:
     return notes
 
 
+def _names_that_are_no_options(loader: Any) -> list[str]:
+    """For an object of a subclass: attributes that have options' names and other values."""
+    notes = []
+    for name, value in loader._feedmill_options().values().items():
+        own = inspect.getattr_static(loader, name, value)
+        if own is not value:
+            notes.append(
+                f"{name} is an attribute of {type(loader).__name__}'s own; the option is "
+                f"{name}={value!r}, as the constructor got it"
+            )
+    return notes
+
+
 def _why_threads(loader: Any) -> str:
-    if loader.threads is not None:
+    if loader._feedmill_options().threads is not None:
         return "threads="
     usable = native.usable_cpus()
     if loader.num_workers > 0:
@@ -422,22 +448,24 @@ def _why_threads(loader: Any) -> str:
 
 def _describe_errors(loader: Any) -> str:
     how = "raw" if loader.num_workers == 0 else "as from a worker process"
-    if loader.on_error == "raise":
+    options = loader._feedmill_options()
+    if options.on_error == "raise":
         return how
     return (
-        f"on_error={loader.on_error!r} for samples that can't be loaded, {loader.max_errors:,} an "
+        f"on_error={options.on_error!r} for samples that can't be loaded, {options.max_errors:,} an "
         f"epoch at most; others {how}"
     )
 
 
 def _describe_seed(loader: Any) -> str:
-    if loader.seed is None:
+    seed = loader._feedmill_options().seed
+    if seed is None:
         text = "seed=None: keyed by the base_seed that each iter() draws from torch's generator"
     elif sampler_epoch(loader) is not None:
-        text = f"seed={loader.seed}, epoch from the sampler's `epoch`"
+        text = f"seed={seed}, epoch from the sampler's `epoch`"
     else:
         number = loader._feedmill.epochs.next_number
-        text = f"seed={loader.seed}, epochs counted from {number} at the next iter()"
+        text = f"seed={seed}, epochs counted from {number} at the next iter()"
     if rank := rank_to_mix_in(loader):
         text += f"; rank {rank} is mixed in, as the sampler is no DistributedSampler"
     return text + "; torch's own augmentation stream can't be reproduced"

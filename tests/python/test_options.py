@@ -221,3 +221,92 @@ def test_the_clock_of_timeout_starts_anew_with_a_batchs_worth(numbered):
             iterator._wait()
         iterator._handle = real
         assert next(numbers.n_samples, None) is None
+
+
+# ---- names of options in subclasses --------------------------------------------------------------
+
+# Values that a subclass may keep under the name of an option; as options they would be refused or
+# change what the loader does.
+OWN = {
+    "native": "off", "seed": "mine", "threads": object(), "memory_budget": -1, "reader": "mine",
+    "worker_init": print, "dtype": torch.float64, "memory_format": "mine", "log": print,
+    "log_samples": "mine", "cache": {}, "on_error": print, "max_errors": -1,
+    "device": torch.device("cuda"),
+}
+
+
+class SetsBefore(feedmill.DataLoader):
+    def __init__(self, *args, **options):
+        vars(self).update(OWN)
+        super().__init__(*args, **options)
+
+
+class SetsAfter(feedmill.DataLoader):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        for name, value in OWN.items():
+            setattr(self, name, value)
+
+
+class SetsLater(feedmill.DataLoader):
+    def __iter__(self):
+        for name, value in OWN.items():
+            setattr(self, name, value)
+        return super().__iter__()
+
+
+class Defines(feedmill.DataLoader):
+    device = OWN["device"]
+
+    def seed(self):
+        return "mine"
+
+    @property
+    def cache(self):
+        return OWN["cache"]
+
+
+@pytest.mark.parametrize("kind", [SetsBefore, SetsAfter, SetsLater, Defines])
+def test_a_subclass_may_use_the_names_of_options(numbered, kind):
+    options = {"native": "require", "seed": 5, "threads": 1, "dtype": torch.float16}
+    loader = kind(numbered, batch_size=20, **options)
+    plain = feedmill.DataLoader(numbered, batch_size=20, **options)
+    wanted = list(plain)
+    clones = [copy.copy(loader), copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))]
+    for one in (loader, *clones, loader._feedmill_anew(numbered, batch_size=20)):
+        got = list(one)
+        assert [images.dtype for images, _ in got] == [torch.float16] * 2
+        assert all(map(torch.equal, sum(got, []), sum(wanted, [])))
+        assert one.stats().path == "native"
+        text = one.explain()
+        assert "seed=5, epochs counted" in text
+        if isinstance(one, kind):
+            assert f"device is an attribute of {kind.__name__}'s own; the option is device=None" in text
+    if kind is not Defines:
+        assert {name: getattr(loader, name) for name in OWN} == OWN
+    else:
+        assert (loader.device, loader.seed(), loader.cache) == (OWN["device"], "mine", {})
+
+
+def test_a_subclass_that_takes_no_names(numbered):
+    class Plain(feedmill.DataLoader):
+        pass
+
+    loader = Plain(numbered, batch_size=20, native="require", seed=5)
+    assert (loader.native, loader.seed, loader.device) == ("require", 5, None)
+    assert "Plain's own" not in loader.explain()
+    loader.seed = 6
+    assert "the option is seed=5, as the constructor got it" in loader.explain()
+
+
+def test_options_of_a_plain_loader_may_be_set(numbered):
+    loader = feedmill.DataLoader(numbered, batch_size=20, seed=5)
+    for value in (6, None):
+        loader.seed = value
+        assert f"seed={value}" in loader.explain()
+        assert copy.copy(loader).seed == pickle.loads(pickle.dumps(loader)).seed == value
+        assert loader._feedmill_anew(numbered).seed == value
+    loader.native = "off"
+    assert next(iter(loader)) and loader.stats().path == "torch"
+    del loader.native  # as the constructor got it
+    assert next(iter(loader)) and loader.stats().path == "native"

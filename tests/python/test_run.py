@@ -327,16 +327,23 @@ class NoSuper(DataLoader):
         self.__dict__.update({{k: v for k, v in vars(other).items() if k != "_feedmill"}})
 
 
-before = SetsBefore(images, "mine")
-assert path_of(before) == "foreign" and before.seed == "mine"
+class OptionOfThatName(DataLoader):
+    def __init__(self, dataset):
+        super().__init__(dataset, 4, native="require")
+        self.native = "mine"
+
+
+for own in (SetsBefore(images, "mine"), SetsAfter(images), SetsValid(images), Method(images, 4),
+            Property(images, 4), OptionOfThatName(images)):
+    assert path_of(own) == "native", type(own)
+assert SetsBefore(images, "mine").seed == "mine"
 after = SetsAfter(images)
-path_of(after)
-assert (after._rank, after._path) == (3, "/data") and type(after.reader) is object
-valid = SetsValid(images)
-assert path_of(valid) == "none" and next(iter(valid))[0].dtype is torch.uint8
-assert path_of(Method(images, 4)) == "foreign" and Method(images).reader() == "mine"
-assert path_of(Property(images, 4)) == "foreign" and Property(images).threads == "mine"
+assert (after._rank, type(after.reader)) == (3, object)
+assert next(iter(SetsValid(images)))[0].dtype is torch.uint8
+assert Method(images).reader() == Property(images).threads == "mine"
 assert path_of(NoSuper(loader)) == "foreign"
+loader.seed = object()
+assert path_of(loader) == "none"
 print("all good")
 """
 
@@ -345,8 +352,8 @@ def test_options_and_subclasses(folder, small_images):
     write("train.py", OPTIONS.format(here=str(HERE)))
     got = under_run("--seed", 7, "--threads=2", "--native", "auto", "train.py", small_images)
     assert (got.returncode, got.stdout) == (0, "all good\n"), got.stderr
-    assert "__main__.SetsBefore has a meaning of its own for seed." in got.stderr
-    assert "__main__.Method has a meaning of its own for reader" in got.stderr
+    assert "__main__.NoSuper did not call the constructor of DataLoader" in got.stderr
+    assert "the script has a meaning of its own for an option's name: seed is <object" in got.stderr
 
 
 def test_require(folder):

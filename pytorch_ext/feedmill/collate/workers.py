@@ -104,14 +104,15 @@ class CollateWorkers:
         self._epoch = -1
         generator = torch.Generator()
         generator.set_state(generator_state)
+        feedmill_options = loader._feedmill_options()
         function = WorkerCollate(
             loader.collate_fn,
             loader._auto_collation,
-            loader.memory_format,
+            feedmill_options.memory_format,
             [theirs for _, theirs in self._pipes],
             [ours for ours, _ in self._pipes],
         )
-        seeds = loader.worker_init_fn if loader.worker_init != "ignore" else None
+        seeds = loader.worker_init_fn if feedmill_options.worker_init != "ignore" else None
         options: dict[str, Any] = {"in_order": True} if hasattr(loader, "in_order") else {}
         self._loader: Any = _Loader(
             _Numbers(),

@@ -13,14 +13,13 @@ import sys
 from typing import Any
 
 from feedmill.counting.accounts import StepCounters
-from feedmill.loader import OPTIONS, DataLoader, TorchDataLoader
+from feedmill.loader import DataLoader, TorchDataLoader
 from feedmill.log.recorder import Recorder
+from feedmill.paths import Inside
 from feedmill.watching import tally
 from feedmill.watching.torch_path import TorchCounters, count_steps
 
 _PLACE = "_feedmill_place"
-_FOREIGN = "_feedmill_foreign"
-_AS_MADE = "_feedmill_options"  # ... values of our options behind our constructor, of a subclass
 
 
 def install() -> None:
@@ -68,20 +67,12 @@ def _observe_ours() -> None:
     @functools.wraps(_constructor)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         _note_made(self)
-        names = _names_of_others(self)
-        if names:
-            vars(self)[_FOREIGN] = names
-            TorchDataLoader.__init__(self, *args, **kwargs)
-        else:
-            _constructor(self, *args, **kwargs)
-            if type(self) is not DataLoader:
-                vars(self)[_AS_MADE] = {name: vars(self)[name] for name in OPTIONS}
+        _constructor(self, *args, **kwargs)
 
     @functools.wraps(get_iterator)
     def _get_iterator(self: Any) -> Any:
-        names = _names_overwritten(self)
-        if names:
-            return _foreign_iterator(self, names)
+        if why := _why_foreign(self):
+            return _foreign_iterator(self, why)
         iterator = get_iterator(self)
         inside = self._feedmill
         _count(self, "native", inside.handles)
@@ -137,45 +128,26 @@ def _recorder(
     return recorder
 
 
-# ---- subclasses ----------------------------------------------------------------------------------
+# ---- loaders that are not ours -------------------------------------------------------------------
 
-# A subclass that was written for torch's DataLoader knows nothing of the names that ours has
-# besides. Where it uses one of them itself, its loaders are torch's, with nothing of ours in them.
-
-
-def _names_of_others(loader: Any) -> list[str]:
-    """Names of ours that a subclass defines, or has set before its super().__init__()."""
-    kind = type(loader)
-    if kind is DataLoader:
-        return []
-    used = set(vars(loader))
-    for one in kind.__mro__[: kind.__mro__.index(DataLoader)]:
-        used |= vars(one).keys()
-    return sorted(used & {*OPTIONS, "_feedmill", "_feedmill_check"})
+# A script or library that was written for torch's DataLoader knows nothing of what ours has besides.
+# Where that is missing or holds something else, its loaders are torch's, with nothing of ours in them.
 
 
-def _names_overwritten(loader: Any) -> list[str]:
-    """Names of ours that are not ours in this loader."""
-    values = vars(loader)
-    if _FOREIGN in values:
-        return values[_FOREIGN]
-    names = [name for name in (*OPTIONS, "_feedmill") if name not in values]
-    # What a class that knows only torch's has set since is not meant for us, even if we could take
-    # it for an option.
-    made = values.get(_AS_MADE, {})
-    names += [name for name in made if values.get(name, made[name]) is not made[name]]
-    if not names:
-        with contextlib.suppress(ValueError):
-            loader._feedmill_check()
-            return []
-        names = [f"one of {', '.join(OPTIONS)}"]
-    return names
-
-
-def _foreign_iterator(loader: Any, names: list[str]) -> Any:
+def _why_foreign(loader: Any) -> str:
+    """Why a loader can't be one of ours; "" if it can."""
     kind = type(loader)
     who = "the script" if kind is DataLoader else f"{kind.__module__}.{kind.__qualname__}"
-    reason = f"{who} has a meaning of its own for {', '.join(names)}"
+    if not isinstance(vars(loader).get("_feedmill"), Inside):
+        return f"{who} did not call the constructor of DataLoader"
+    try:
+        loader._feedmill_options().check()
+    except ValueError as error:
+        return f"{who} has a meaning of its own for an option's name: {error}"
+    return ""
+
+
+def _foreign_iterator(loader: Any, reason: str) -> Any:
     if _defaults()["native"] == "require":
         raise RuntimeError(f"native='require', but the native path can't be taken: {reason}")
     counters = TorchCounters()

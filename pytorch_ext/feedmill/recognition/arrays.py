@@ -197,7 +197,8 @@ class ArraySource(Source):
         if not is_default or not loader._auto_collation:
             what = "batch_size=None" if is_default else "a collate_fn"
             reasons.append(f"with {what} samples are views of the TensorDataset's own memory")
-        if loader.dtype is not None or loader.memory_format is not torch.contiguous_format:
+        options = loader._feedmill_options()
+        if options.dtype is not None or options.memory_format is not torch.contiguous_format:
             reasons.append("dtype= and memory_format= are for images, not for a TensorDataset")
         return reasons
 

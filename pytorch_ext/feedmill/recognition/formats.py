@@ -142,7 +142,8 @@ class FormattingCollate:
 def formatting_collate(loader: Any, is_default: bool) -> Callable[[Any], Any]:
     """A DataLoader's collate_fn, with its dtype and memory_format applied to the samples if it has
     such."""
-    dtype, memory_format = loader.dtype, loader.memory_format
+    options = loader._feedmill_options()
+    dtype, memory_format = options.dtype, options.memory_format
     if dtype is None and memory_format is torch.contiguous_format:
         return loader.collate_fn
     return FormattingCollate(

@@ -58,7 +58,8 @@ class PlainSource(Source):
         if not (is_default and loader._auto_collation) and not converted:
             reasons.append("with batch_size=None or a collate_fn samples are NumPy's arrays, "
                            "unless transform=torch.from_numpy")
-        if loader.dtype is not None or loader.memory_format is not torch.contiguous_format:
+        options = loader._feedmill_options()
+        if options.dtype is not None or options.memory_format is not torch.contiguous_format:
             reasons.append("dtype= and memory_format= are for images, not for an NpyFolder")
         return reasons
 

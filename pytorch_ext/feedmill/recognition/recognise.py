@@ -35,14 +35,15 @@ def recognise(loader: Any) -> Source | list[str]:
     """
     reasons = _collate_reasons(loader) + _worker_reasons(loader)
     source = read_dataset(loader.dataset)
-    if isinstance(source, list) and loader.native == "hybrid" and not _worker_reasons(loader):
+    options = loader._feedmill_options()
+    if isinstance(source, list) and options.native == "hybrid" and not _worker_reasons(loader):
         return _hybrid(loader, reasons + source)
     if isinstance(source, list):
         return reasons + source
     reasons += source.why_not(loader, has_default_collate(loader))
     if reasons:
         return reasons
-    source.plan = formatted(source.plan, loader.dtype, loader.memory_format)
+    source.plan = formatted(source.plan, options.dtype, options.memory_format)
     return source
 
 
@@ -89,7 +90,8 @@ def _collate_reasons(loader: Any) -> list[str]:
 
 def _worker_reasons(loader: Any) -> list[str]:
     function = loader.worker_init_fn
-    if function is None or loader.num_workers == 0 or loader.worker_init == "ignore":
+    called = loader._feedmill_options().worker_init != "ignore"
+    if function is None or loader.num_workers == 0 or not called:
         return []
     if only_seeds(function):
         return []
