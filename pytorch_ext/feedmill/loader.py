@@ -25,8 +25,6 @@ from feedmill.recycle import Replay, costs
 from feedmill.report.stats import Stats, sum_counters
 from feedmill.report.targets import Limits
 
-# What torch's constructor takes; older versions lack some of the arguments.
-_TORCH_ARGUMENTS = frozenset(inspect.signature(TorchDataLoader.__init__).parameters)
 _WORD64, _WORD32 = (1 << 64) - 1, (1 << 32) - 1
 _T_co = TypeVar("_T_co", covariant=True)
 
@@ -165,6 +163,9 @@ class DataLoader(TorchDataLoader[_T_co]):
             graph is being captured. draws(), fetch() and native="verify" work on the CPU.
             Default None, or "cpu": CPU tensors.
 
+        torch_arguments: keyword arguments of a newer torch, for its own constructor, which refuses
+            those that it does not know.
+
     The options from native to device are attributes too: on a feedmill.DataLoader itself, setting
     one counts from the next iter() on (on torch's path not for persistent workers that are
     running); on an object of a subclass these names are the subclass's own to use, and its options
@@ -244,6 +245,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         on_error: str = "raise",
         max_errors: int = MAX_ERRORS,
         device: str | torch.device | None = None,
+        **torch_arguments: Any,
     ) -> None:
         options = Options(
             native=native,
@@ -265,12 +267,12 @@ class DataLoader(TorchDataLoader[_T_co]):
         check_device(device)
         self._feedmill = Inside(options=options)
         self._feedmill_show(options)
+        # Older versions of torch lack these two: they refuse what is more than the default.
         newer = {"pin_memory_device": (pin_memory_device, ""), "in_order": (in_order, True)}
+        known = inspect.signature(TorchDataLoader.__init__).parameters
         for name, (value, default) in newer.items():
-            if name not in _TORCH_ARGUMENTS and value != default:
-                raise TypeError(
-                    f"DataLoader.__init__() got an unexpected keyword argument '{name}'"
-                )
+            if name in known or value != default:
+                torch_arguments[name] = value
         super().__init__(
             dataset,
             batch_size,
@@ -287,7 +289,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             generator,
             prefetch_factor=prefetch_factor,
             persistent_workers=persistent_workers,
-            **{name: value for name, (value, _) in newer.items() if name in _TORCH_ARGUMENTS},
+            **torch_arguments,
         )
         if native in ("require", "verify") or on_error != "raise":
             choose(self)

@@ -223,6 +223,44 @@ def test_the_clock_of_timeout_starts_anew_with_a_batchs_worth(numbered):
         assert next(numbers.n_samples, None) is None
 
 
+# ---- arguments of a newer torch ------------------------------------------------------------------
+
+
+def test_new_arguments_go_to_torchs_constructor(numbered, monkeypatch):
+    original = torch.utils.data.DataLoader.__init__
+
+    def newer(self, *args, colour="red", **options):
+        original(self, *args, **options)
+        self.colour = colour
+
+    monkeypatch.setattr(torch.utils.data.DataLoader, "__init__", newer)
+    assert feedmill.DataLoader(numbered, colour="blue").colour == "blue"
+    loader = native_loader(numbered, batch_size=20, seed=1, colour="blue")
+    assert targets_of(loader) == [[*range(20)], [*range(20, 40)]]
+    assert loader._feedmill_anew(numbered, colour="green").colour == "green"
+
+
+@pytest.mark.parametrize("options", [{"colour": "blue"}, {"colour": 1, "batch_size": 4}])
+def test_what_torch_does_not_know_it_refuses(options):
+    assert outcome(feedmill.DataLoader, options) == outcome(torch.utils.data.DataLoader, options)
+    assert "unexpected keyword argument 'colour'" in outcome(feedmill.DataLoader, options)[1]
+
+
+def test_arguments_that_an_older_torch_lacks(numbered, monkeypatch):
+    original = torch.utils.data.DataLoader.__init__
+
+    def older(self, dataset, *args, prefetch_factor=None, persistent_workers=False):
+        original(self, dataset, *args, prefetch_factor=prefetch_factor,
+                 persistent_workers=persistent_workers)
+
+    older.__qualname__ = "DataLoader.__init__"
+    monkeypatch.setattr(torch.utils.data.DataLoader, "__init__", older)
+    feedmill.DataLoader(numbered, in_order=True, pin_memory_device="")
+    for options in ({"in_order": False}, {"pin_memory_device": "cuda"}):
+        wanted = outcome(torch.utils.data.DataLoader, options)
+        assert wanted[0] is TypeError and outcome(feedmill.DataLoader, options) == wanted
+
+
 # ---- names of options in subclasses --------------------------------------------------------------
 
 # Values that a subclass may keep under the name of an option; as options they would be refused or
