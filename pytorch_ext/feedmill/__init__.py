@@ -16,6 +16,9 @@ it stands on is in rooms, whose ``__init__`` says which other ones they import:
 - ``log``, ``page``: a run written to a file, and that as a page.
 - ``watching``: loaders that are somebody else's.
 - ``commands``: the command ``feedmill``.
+
+``_ops`` binds the extension module, and ``_internals`` has all private names of torch and
+torchvision; any file may import these two.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
+from feedmill._internals import augment, params_method
 from feedmill.recognition.arguments import V2
 from feedmill.recognition.formats import INTEGERS, TORCH_DTYPES
 from feedmill.recognition.plan import AUGMENTATIONS, KINDS, OP_NAMES, RANDOM_APPLY, Plan
@@ -154,16 +155,7 @@ def _augment(step: Step, image: Any, draw: Draw) -> Any:
     transform, values = step.transform, draw[6]
     for what, magnitude in zip(values[::2], values[1::2]):
         name = AUGMENTATIONS[int(what)]
-        if step.module == V2:
-            image = transform._apply_image_or_video_transform(
-                image, name, magnitude, interpolation=transform.interpolation, fill=transform._fill
-            )
-        else:
-            from torchvision.transforms import autoaugment
-
-            image = autoaugment._apply_op(
-                image, name, magnitude, interpolation=transform.interpolation, fill=transform.fill
-            )
+        image = augment(transform, step.module == V2, image, name, magnitude)
     return image
 
 
@@ -190,8 +182,7 @@ def _with_draws(step: Step, image: Any, draws: Sequence[Draw]) -> Any:
     if draws[0][0] in _WITH_PROBABILITY:
         twin.p = 1.0 if draws[0][5] else 0.0
     if params is not None and step.module == V2:
-        name = "make_params" if hasattr(twin, "make_params") else "_get_params"
-        setattr(twin, name, lambda *_: params)
+        setattr(twin, params_method(twin), lambda *_: params)
     elif params is not None:
         twin.get_params = lambda *_, **__: tuple(params.values())
         if len(params) == 1:

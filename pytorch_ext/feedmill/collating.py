@@ -12,10 +12,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data._utils import pin_memory as torch_pin_memory
-from torch.utils.data._utils import worker as torch_worker
-from torch.utils.data._utils.collate import default_collate, default_convert
+from torch.utils.data import default_collate, default_convert
 
+from feedmill._internals import (
+    cuda_calls_in_queue,
+    make_worker_info,
+    numpy_seed_of_worker,
+    pin_memory,
+    set_worker_info,
+)
 from feedmill.batches import Batch
 from feedmill.collate.proof import is_proved
 from feedmill.collate.samples import samples_of
@@ -119,7 +124,7 @@ class Collate:
         # The images are pinned already, unless they were put together.
         rest = data[1:]
         if not labels:
-            rest = [torch_pin_memory.pin_memory(one, self._device) for one in rest]
+            rest = [pin_memory(one, self._device) for one in rest]
         return [data[0] if is_pinned else self._pinned(data[0]), *rest]
 
     def batch(self, batch: Batch, source: Source) -> Any:
@@ -154,7 +159,7 @@ class Collate:
                 with contextlib.nullcontext() if pin_device is None else (
                     torch.cuda.device(pin_device)
                 ):
-                    data = torch_pin_memory.pin_memory(data, self._device)
+                    data = pin_memory(data, self._device)
             counters.collate_ahead_ns += time.monotonic_ns() - begin_ns
             return data
 
@@ -195,7 +200,7 @@ class Collate:
     def _pinned(self, data: Any) -> Any:
         if not self._pins or self.on_device:
             return data
-        return torch_pin_memory.pin_memory(data, self._device)
+        return pin_memory(data, self._device)
 
     def _run(
         self, images: torch.Tensor, targets: Sequence[Any], number: int, as_image: bool
@@ -311,13 +316,13 @@ class _Worker:
         generator = torch.Generator()
         generator.manual_seed(seed)
         numpy_generator = np.random.RandomState()
-        numpy_generator.seed(torch_worker._generate_state(base_seed, number))
+        numpy_generator.seed(numpy_seed_of_worker(base_seed, number))
         self._states = (
             generator.get_state(),
             random.Random(seed).getstate(),
             numpy_generator.get_state(legacy=False),
         )
-        self._info = torch_worker.WorkerInfo(
+        self._info = make_worker_info(
             id=number, num_workers=loader.num_workers, seed=seed, dataset=loader.dataset
         )
         # One that seeds: see recognise.only_seeds().
@@ -330,10 +335,10 @@ class _Worker:
         of it. One thread at a time; others that draw meanwhile draw from the worker's."""
         with _generators:
             states = _global_states()
-            info = torch_worker._worker_info
+            info = torch.utils.data.get_worker_info()
             try:
                 _set_global_states(self._states)
-                torch_worker._worker_info = self._info
+                set_worker_info(self._info)
                 if self._seed is not None:
                     with _other_devices_kept():
                         self._seed(self._info.id)
@@ -342,7 +347,7 @@ class _Worker:
             finally:
                 self._states = _global_states()
                 _set_global_states(states)
-                torch_worker._worker_info = info
+                set_worker_info(info)
 
 
 def _global_states() -> tuple[Any, Any, Any]:
@@ -368,7 +373,7 @@ def _other_devices_kept() -> Iterator[None]:
         finally:
             cuda.set_rng_state_all(states)
         return
-    queued = getattr(cuda, "_queued_calls", [])  # what is to be done when CUDA is initialized
+    queued = cuda_calls_in_queue()
     n_queued = len(queued)
     try:
         yield

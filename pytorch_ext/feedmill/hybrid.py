@@ -18,9 +18,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch._utils import ExceptionWrapper
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from feedmill._internals import BaseDataLoaderIter, ExceptionWrapper
 from feedmill._ops import native
 from feedmill.batches import Batch, resolve
 from feedmill.by_hand import check_regular, name_sample
@@ -162,7 +161,7 @@ class _Work:
             self.is_done.set()
 
 
-class HybridDataLoaderIter(_BaseDataLoaderIter):
+class HybridDataLoaderIter(BaseDataLoaderIter):
     """Iterates once over the sampler; with persistent workers once more after each reset.
 
     Args:

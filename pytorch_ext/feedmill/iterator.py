@@ -17,8 +17,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from feedmill._internals import BaseDataLoaderIter
 from feedmill._ops import native
 from feedmill.batches import NOTHING, Batch, resolve
 from feedmill.collate.ahead import Ahead
@@ -40,7 +40,7 @@ from feedmill.verify import Verifier
 _WATCH_SECONDS = 5.0
 
 
-class NativeDataLoaderIter(_BaseDataLoaderIter):
+class NativeDataLoaderIter(BaseDataLoaderIter):
     """Iterates once over the sampler; with persistent workers once more after each reset.
 
     A batch is what torch delivers: ``[images, targets]``, images (n, 3, height, width) of the

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch._utils import ExceptionWrapper
 
+from feedmill._internals import ExceptionWrapper
 from feedmill._ops import native
 from feedmill.batches import Batch, labels_of, submit_items
 from feedmill.by_hand import as_pixels, draws_from, name_sample, replay, write_sample

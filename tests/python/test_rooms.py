@@ -10,7 +10,7 @@ import feedmill
 PACKAGE = Path(feedmill.__file__).parent
 ROOMS = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
 LOADER = "the loader"  # all files that lie in no room, but for those that belong to nobody
-NOBODYS = {"__init__", "__main__", "_ops", "_native"}
+NOBODYS = {"__init__", "__main__", "_internals", "_ops", "_native"}
 
 
 def imported(file):

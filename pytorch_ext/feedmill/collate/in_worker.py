@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.multiprocessing import reductions as torch_reductions
 from torch.utils.data import get_worker_info
 
+from feedmill._internals import pin_memory, reduce_tensor
 from feedmill.collate.samples import Layout, array_of, images_of, samples_of
 from feedmill.recognition.formats import batch_laid_out
 
@@ -83,9 +83,7 @@ class Collated:
 
     def pin_memory(self, *_device: Any) -> Collated:
         """Called by the thread of torch's iterator that pins batches."""
-        from torch.utils.data._utils.pin_memory import pin_memory
-
-        data = pin_memory(self.data)
+        data = pin_memory(self.data, None)
         return Collated(self.number, data, self.begin_ns, self.end_ns, self.alive)
 
 
@@ -254,7 +252,7 @@ class _Samples:
                         which, address - low, storage.nbytes(), tensor.dtype,
                         tensor.storage_offset(), tuple(tensor.shape), tensor.stride(),
                     )
-        return torch_reductions.reduce_tensor(tensor)
+        return reduce_tensor(tensor)
 
 
 def _bounds(array: np.ndarray) -> tuple[int, int]:

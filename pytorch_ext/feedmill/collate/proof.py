@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
+from feedmill._internals import is_collate_untouched
+
 # Instructions that move, compute, call and branch. Left out are those that change an object
 # (STORE_ATTR, STORE_SUBSCR, in-place operators, ...) or something global, import, await or yield to
 # a caller. The names are those of Python 3.10 to 3.14.
@@ -79,7 +81,7 @@ def is_proved(function: Callable[..., Any]) -> bool:
 
 def _is_proved(function: Any, depth: int) -> bool:
     if function is default_collate:
-        return _is_untouched_default()
+        return is_collate_untouched()
     if type(function) is not types.FunctionType or depth > _MAX_DEPTH:
         return False
     held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
@@ -94,14 +96,6 @@ def _is_proved(function: Any, depth: int) -> bool:
         except ValueError:  # empty
             return False
     return _is_code_proved(function.__code__, function.__globals__, cells, depth)
-
-
-def _is_untouched_default() -> bool:
-    """Whether torch's own function has only the handlers that torch gave it."""
-    from torch.utils.data._utils import collate
-
-    handlers = collate.default_collate_fn_map.values()
-    return all(handler.__module__ == collate.__name__ for handler in handlers)
 
 
 def _is_code_proved(

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from feedmill._internals import FUNCTIONAL, mode_of_number, v2_fills
 from feedmill.recognition.plan import FILTERS, MAX_SIZE_PX, Refusal
 
 V1, V2 = "torchvision.transforms.transforms", "torchvision.transforms.v2"
@@ -20,14 +21,11 @@ def filter_of(transform: Any, name: str, module: str) -> int:
     from PIL import Image
 
     value = transform.interpolation
-    functional = sys.modules["torchvision.transforms.functional"]
+    functional = sys.modules[FUNCTIONAL]
     modes = functional.InterpolationMode
     mode = value
     if type(value) in (int, bool, getattr(Image, "Resampling", int)):
-        try:
-            mode = functional._interpolation_modes_from_int(value)
-        except KeyError:
-            mode = None
+        mode = mode_of_number(value)
     elif type(value) is str and module == V2 and _takes_mode_names(type(transform)):
         mode = next((one for one in modes if one.value == value), None)
     # What Pillow is told: torchvision has two modes for its nearest one.
@@ -77,7 +75,7 @@ def fill_of(transform: Any, name: str, module: str, n_channels: int) -> tuple[in
     """A transform's fill as Pillow gets it, for each channel."""
     fill = transform.fill
     if module == V2:
-        known = transform._fill
+        known = v2_fills(transform)
         if type(known) is not dict or list(known) != ["others"]:
             raise Refusal(f"{name} has fill={fill!r}, one for each type")
         fill = known["others"]

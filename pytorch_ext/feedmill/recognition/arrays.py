@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from feedmill._internals import version_of, why_collate_was_changed
 from feedmill._ops import native
 from feedmill.recognition.plan import Plan, Refusal
 from feedmill.recognition.samples import Leaf, NotNative, Source
@@ -188,11 +189,8 @@ class ArraySource(Source):
     def why_not(self, loader: Any, is_default: bool) -> list[str]:
         """What a DataLoader asks for that only torch's path does with such samples."""
         if not self.copies:
-            functions = torch.utils.data._utils.collate.default_collate_fn_map
-            original = getattr(torch.utils.data._utils.collate, "collate_int_fn", None)
-            if is_default and functions.get(int) is not original:
-                return ["torch's default_collate was changed for ints"]
-            return []
+            changed = why_collate_was_changed(int) if is_default else ""
+            return [changed] if changed else []
         reasons = []
         if not is_default or not loader._auto_collation:
             what = "batch_size=None" if is_default else "a collate_fn"
@@ -220,7 +218,7 @@ class ArraySource(Source):
         """How often torch has changed the tensors in place; None where it does not count."""
         if any(map(torch.is_inference, self.tensors)):
             return None
-        return tuple(tensor._version for tensor in self.tensors)
+        return tuple(map(version_of, self.tensors))
 
     def rows_of(self, indices: bytes) -> bytes | None:
         rows = self._node.rows

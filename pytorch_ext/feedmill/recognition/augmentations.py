@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from feedmill import _internals
+from feedmill._internals import FUNCTIONAL, FUNCTIONAL_PIL
 from feedmill.recognition.arguments import (
     V1,
     V1_AUTO,
@@ -46,17 +48,16 @@ _MOST = 1e9  # of numbers that feedmill.h sets no narrower limits
 
 # torchvision's and Pillow's functions that these call, by module.
 FUNCTIONS = {
-    "torchvision.transforms.functional": (
+    FUNCTIONAL: (
         "vflip", "rgb_to_grayscale", "invert", "posterize", "solarize", "autocontrast", "equalize",
         "adjust_sharpness", "adjust_brightness", "adjust_contrast", "adjust_saturation",
-        "adjust_hue", "rotate", "affine", "erase", "_get_inverse_affine_matrix",
+        "adjust_hue", "rotate", "affine", "erase",
     ),
-    "torchvision.transforms._functional_pil": (
+    FUNCTIONAL_PIL: (
         "vflip", "to_grayscale", "invert", "posterize", "solarize", "autocontrast", "equalize",
         "adjust_sharpness", "adjust_brightness", "adjust_contrast", "adjust_saturation",
-        "adjust_hue", "rotate", "affine", "_parse_fill",
+        "adjust_hue", "rotate", "affine",
     ),
-    "torchvision.transforms.autoaugment": ("_apply_op",),
     "torchvision.transforms.v2.functional": (
         "vertical_flip", "crop", "pad", "rgb_to_grayscale", "invert", "posterize", "solarize",
         "autocontrast", "equalize", "adjust_sharpness", "adjust_brightness", "adjust_contrast",
@@ -297,6 +298,7 @@ def _random_affine(transform: Any, module: str, n_channels: int) -> Op:
 
 
 def _automatic(transform: Any, name: str, module: str, n_channels: int) -> Op:
+    _internals.check_augmenting(transform, module == V2)
     fill = fill_of(transform, name, module, n_channels)
     first: list[float] = [0, 0, 0]
     if name == "AutoAugment":
@@ -323,8 +325,8 @@ def _policy(transform: Any, module: str) -> int:
     policies = (AutoAugmentPolicy.IMAGENET, AutoAugmentPolicy.CIFAR10, AutoAugmentPolicy.SVHN)
     if transform.policy not in policies:
         raise Refusal(f"AutoAugment has policy={transform.policy!r}")
-    held = transform._policies if module == V2 else transform.policies
-    if held != transform._get_policies(transform.policy):
+    held, made = _internals.policies(transform, module == V2)
+    if held != made:
         raise Refusal("AutoAugment's policies were changed")
     return policies.index(transform.policy)
 

@@ -29,7 +29,13 @@ from feedmill.recognition.plain import PlainPlan, PlainSource, npy_folder_node
 from feedmill.recognition.plan import Refusal
 from feedmill.recognition.samples import ConcatNode, Leaf, LeafNode, Source, SubsetNode
 from feedmill.recognition.transforms import Step, read_transform
-from feedmill.recognition.untouched import is_original, replaced_methods, shadows, type_name
+from feedmill.recognition.untouched import (
+    is_original,
+    replaced_methods,
+    shadows,
+    type_name,
+    unreadable,
+)
 
 # By names nothing but a guess is made: what a file is, its bytes tell.
 _SUFFIXES = {
@@ -86,7 +92,11 @@ class _Reading:
             self.refuse(f"datasets are nested more than {_MAX_DEPTH} deep")
             return None
         if id(dataset) not in self._nodes:
-            self._nodes[id(dataset)] = self._read(dataset, depth)
+            try:
+                self._nodes[id(dataset)] = self._read(dataset, depth)
+            except Exception as error:
+                self._nodes[id(dataset)] = None
+                self.refuse(unreadable(f"the dataset, a {type_name(type(dataset))},", error))
         return self._nodes[id(dataset)]
 
     def _read(self, dataset: Any, depth: int) -> Any:

@@ -12,6 +12,16 @@ from typing import Any
 
 import torch
 
+from feedmill import _internals
+from feedmill._internals import (
+    CONTAINER,
+    FUNCTIONAL,
+    FUNCTIONAL_PIL,
+    LINEAR,
+    MODULE_CALL,
+    OWN_OF_MODULES,
+    PRESETS,
+)
 from feedmill.recognition import augmentations
 from feedmill.recognition.arguments import V1, V1_AUTO, V2
 from feedmill.recognition.augmentations import AUTOMATIC, HOLDERS
@@ -24,10 +34,6 @@ from feedmill.recognition.untouched import (
     type_name,
 )
 
-_PRESETS = "torchvision.transforms._presets"
-_SEQUENTIAL = "torch.nn.modules.container"
-_LINEAR = "torch.nn.modules.linear"
-
 GEOMETRY = frozenset({"Resize", "CenterCrop", "RandomResizedCrop", "RandomHorizontalFlip"})
 TO_TENSOR = frozenset({"PILToTensor", "ToTensor", "ToImage"})
 PIXELS = frozenset({"ConvertImageDtype", "ToDtype", "Normalize", "ToPureTensor"})
@@ -38,17 +44,17 @@ _KNOWN = {
         | {"PILToTensor", "ToTensor", "ConvertImageDtype", "Normalize"},
     V1_AUTO: AUTOMATIC,
     V2: GEOMETRY | AUGMENTATIONS | _OTHERS | AUTOMATIC | TO_TENSOR | PIXELS | {"Identity"},
-    _PRESETS: frozenset({"ImageClassification"}),
-    _LINEAR: frozenset({"Identity"}),
+    PRESETS: frozenset({"ImageClassification"}),
+    LINEAR: frozenset({"Identity"}),
 }
-_CONTAINERS = {V1: "Compose", V2: "Compose", _SEQUENTIAL: "Sequential"}
+_CONTAINERS = {V1: "Compose", V2: "Compose", CONTAINER: "Sequential"}
 # torchvision's functions that the transforms above call, by module.
 _FUNCTIONS = {
-    "torchvision.transforms.functional": (
+    FUNCTIONAL: (
         "resize", "center_crop", "crop", "pad", "resized_crop", "hflip", "to_tensor",
-        "pil_to_tensor", "convert_image_dtype", "normalize", "_interpolation_modes_from_int",
+        "pil_to_tensor", "convert_image_dtype", "normalize",
     ),
-    "torchvision.transforms._functional_pil": ("resize", "crop", "pad", "hflip"),
+    FUNCTIONAL_PIL: ("resize", "crop", "pad", "hflip"),
     "torchvision.transforms.v2.functional": (
         "resize", "center_crop", "resized_crop", "horizontal_flip", "to_image", "pil_to_tensor",
         "to_dtype", "normalize",
@@ -70,7 +76,7 @@ def flat(transform: Any, depth: int = 0) -> Iterator[Any]:
         return
     name = _CONTAINERS[module]
     _check_object(transform, module)
-    inner = list(transform.children()) if module == _SEQUENTIAL else transform.transforms
+    inner = list(transform.children()) if module == CONTAINER else transform.transforms
     if type(inner) not in (list, tuple):
         raise Refusal(f"{name}.transforms is not a list")
     if depth == 16:
@@ -85,6 +91,8 @@ def module_of(transform: Any) -> str:
     for module, names in _KNOWN.items():
         if kind.__name__ in names and _is_known(kind, module, kind.__name__):
             _check_object(transform, module)
+            if module == V2:
+                _internals.params_method(transform)  # raises where there is none
             return module
     raise Refusal(f"the transform {type_name(kind)} is not supported natively")
 
@@ -93,16 +101,14 @@ def _check_object(transform: Any, module: str) -> None:
     """Refuses an object or class that is not as its library made it."""
     kind = type(transform)
     name = kind.__name__
-    own = [one for one in shadows(transform) if one not in ("training", "_is_full_backward_hook")]
+    own = [one for one in shadows(transform) if one not in OWN_OF_MODULES]
     if own:
         raise Refusal(f"a {name} object has its own {', '.join(own)}")
     if replaced := replaced_methods(kind, module.partition(".")[0]):
         raise Refusal(f"{name}.{replaced[0]} was replaced")
     if isinstance(transform, torch.nn.Module):
         call = torch.nn.Module.__call__
-        if kind.__call__ is not call or not is_original(
-            call, "torch.nn.modules.module", "Module._wrapped_call_impl"
-        ):
+        if kind.__call__ is not call or not is_original(call, *MODULE_CALL):
             raise Refusal(f"{name}.__call__ was replaced")
         if hooks := hooks_of(transform):
             raise Refusal(hooks)
@@ -115,17 +121,22 @@ def check_functions(augments: bool) -> None:
         augments: the transform augments; those functions count, too.
     """
     _check_torchvision(_FUNCTIONS)
+    _check_torchvision(_internals.FUNCTIONS)
     if augments:
         _check_torchvision(augmentations.FUNCTIONS)
+        _check_torchvision(_internals.AUGMENTING_FUNCTIONS)
     _check_pillow(augments)
 
 
 def _check_torchvision(functions: Mapping[str, Sequence[str]]) -> None:
     for module, names in functions.items():
-        if module not in sys.modules:
-            continue
+        if module not in sys.modules and module.startswith(V2):
+            continue  # no transform of v2 is there
         for name in names:
-            function = getattr(sys.modules[module], name, None)
+            function = getattr(sys.modules.get(module), name, None)
+            if function is None:
+                version = _internals.torchvision_version()
+                raise Refusal(f"torchvision {version} has no {module}.{name}")
             home = getattr(function, "__module__", None) or ""
             if not home.startswith("torchvision.transforms") or not is_original(
                 function, home, name

@@ -11,11 +11,13 @@ import sys
 from typing import Any
 
 import torch
-from torch.utils.data._utils import collate as torch_collate
+from torch.utils.data import default_collate, default_convert
 
+from feedmill._internals import why_collate_was_changed, why_not_this_torch
 from feedmill.recognition.datasets import read_dataset
 from feedmill.recognition.formats import formatted
 from feedmill.recognition.samples import Source
+from feedmill.recognition.untouched import unreadable
 
 # Functions of libraries that do no more than seed random generators. Natively only a collate_fn may
 # ask those, and the function is called before it.
@@ -33,6 +35,13 @@ def recognise(loader: Any) -> Source | list[str]:
 
     Draws no random number and changes nothing.
     """
+    try:
+        return list(why_not_this_torch()) or _recognise(loader)
+    except Exception as error:  # torch's path raises what is wrong with the dataset itself
+        return [unreadable("the DataLoader", error)]
+
+
+def _recognise(loader: Any) -> Source | list[str]:
     reasons = _collate_reasons(loader) + _worker_reasons(loader)
     source = read_dataset(loader.dataset)
     options = loader._feedmill_options()
@@ -59,9 +68,7 @@ def _hybrid(loader: Any, reasons: list[str]) -> Source | list[str]:
 def has_default_collate(loader: Any) -> bool:
     """Whether batches are put together by torch's own function."""
     auto_collation = loader.batch_sampler is not None
-    return loader.collate_fn is (
-        torch_collate.default_collate if auto_collation else torch_collate.default_convert
-    )
+    return loader.collate_fn is (default_collate if auto_collation else default_convert)
 
 
 def only_seeds(function: Any) -> bool:
@@ -80,12 +87,8 @@ def _collate_reasons(loader: Any) -> list[str]:
         return ["collate_fn can't be called"]
     if not has_default_collate(loader):
         return []
-    functions = torch_collate.default_collate_fn_map
-    if functions.get(torch.Tensor) is not getattr(torch_collate, "collate_tensor_fn", None):
-        return ["torch's default_collate was changed for tensors"]
-    if any(isinstance((), kind) for kind in functions):
-        return ["torch's default_collate was changed for tuples"]
-    return []
+    changed = why_collate_was_changed(torch.Tensor)
+    return [changed] if changed else []
 
 
 def _worker_reasons(loader: Any) -> list[str]:

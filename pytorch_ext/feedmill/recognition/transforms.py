@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
+from feedmill._internals import v2_log_ratio
 from feedmill.recognition import augmentations
 from feedmill.recognition.arguments import (
     V1,
@@ -54,7 +55,7 @@ from feedmill.recognition.plan import (
     max_image_pixels,
     resize_order,
 )
-from feedmill.recognition.untouched import type_name
+from feedmill.recognition.untouched import type_name, unreadable
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,8 @@ def read_transform(
         reading.finish()
     except Refusal as refusal:
         reading.refuse(str(refusal))
+    except Exception as error:
+        reading.refuse(unreadable("the transform", error))
     if reading.reasons:
         return reading.reasons
     plan = Plan(
@@ -160,6 +163,8 @@ class _Reading:
                 self._take_pixels(transform, name, module)
         except Refusal as refusal:
             self.refuse(str(refusal))
+        except Exception as error:
+            self.refuse(unreadable(f"the transform {type_name(type(transform))}", error))
 
     def _take_geometry(self, transform: Any, name: str, module: str) -> None:
         if self.ramp is not None or self.tensor_error:
@@ -452,7 +457,7 @@ def _random_resized_crop_op(transform: Any, module: str) -> Op:
     if scale[0] < 0 or scale[1] > 1e30 or ratio[0] < 1e-30 or ratio[1] > 1e30:
         raise Refusal(f"RandomResizedCrop has scale={scale} and ratio={ratio}")
     if module == V2 and not torch.equal(
-        transform._log_ratio, torch.log(torch.tensor(transform.ratio))
+        v2_log_ratio(transform), torch.log(torch.tensor(transform.ratio))
     ):
         raise Refusal("RandomResizedCrop's ratio was changed; v2 goes on with the earlier one")
     resampling = filter_of(transform, "RandomResizedCrop", module)

@@ -11,12 +11,19 @@ from typing import Any
 
 import torch
 
+from feedmill._internals import (
+    METHODS,
+    MissingNameError,
+    are_hooks_global,
+    has_hooks,
+    torchvision_version,
+)
+
 # What decides about an object's result. Other methods (__repr__, describe, ...) may be anybody's.
-_METHODS = frozenset({
-    "__call__", "forward", "transform", "_transform", "make_params", "_get_params", "get_params",
-    "check_inputs", "_check_inputs", "_needs_transform_list", "_call_kernel", "__getitem__",
+_METHODS = METHODS | {
+    "__call__", "forward", "transform", "make_params", "get_params", "check_inputs", "__getitem__",
     "__getitems__", "__len__", "__iter__", "__getattribute__", "__getattr__",
-})
+}
 
 
 def is_original(function: Any, module: str, qualname: str) -> bool:
@@ -69,16 +76,21 @@ def shadows(instance: Any) -> list[str]:
 
 def hooks_of(module: torch.nn.Module) -> str:
     """Text: which hooks run around a torch module; "" if there are none."""
-    if any(value for key, value in vars(module).items() if key.endswith("_hooks")):
+    if has_hooks(module):
         return f"a {type(module).__name__} object has hooks"
-    everywhere = vars(torch.nn.modules.module)
-    if any(
-        value
-        for key, value in everywhere.items()
-        if key.startswith("_global_") and key.endswith("_hooks")
-    ):
+    if are_hooks_global():
         return "global hooks are registered for torch.nn modules"
     return ""
+
+
+def unreadable(what: str, error: Exception) -> str:
+    """The reason against something that could not be looked at, as a version of torchvision that
+    feedmill does not know may have changed it."""
+    if isinstance(error, MissingNameError):
+        return str(error)
+    version = torchvision_version()
+    with_it = f" with torchvision {version}" if version else ""
+    return f"{what} could not be looked at{with_it}: {type(error).__name__}: {error}"
 
 
 def type_name(kind: type) -> str:

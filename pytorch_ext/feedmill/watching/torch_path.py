@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
-
+from feedmill._internals import MultiProcessingIter, SingleProcessIter
 from feedmill.counting.accounts import StepCounters
 from feedmill.log.ranges import waiting
 from feedmill.log.recorder import Recorder
@@ -73,17 +72,17 @@ class _Counted:
             super()._reset(loader, first_iter)  # type: ignore[misc]
 
 
-class _CountedSingle(_Counted, _SingleProcessDataLoaderIter):
+class _CountedSingle(_Counted, SingleProcessIter):
     pass
 
 
-class _CountedMulti(_Counted, _MultiProcessingDataLoaderIter):
+class _CountedMulti(_Counted, MultiProcessingIter):
     pass
 
 
 _COUNTED = {
-    _SingleProcessDataLoaderIter: _CountedSingle,
-    _MultiProcessingDataLoaderIter: _CountedMulti,
+    SingleProcessIter: _CountedSingle,
+    MultiProcessingIter: _CountedMulti,
 }
 
 
