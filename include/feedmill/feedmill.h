@@ -398,6 +398,9 @@ FM_API void fm_cache_usage_get(fm_cache *cache, fm_cache_usage *out);
 /* After the loaders that were given it. Accepts NULL and a pointer to NULL; sets *cache to NULL. */
 FM_API void fm_cache_close(fm_cache **cache);
 
+/* The formats of images, as bits. */
+typedef enum fm_format { FM_FORMAT_JPEG = 1, FM_FORMAT_PNG = 2, FM_FORMAT_WEBP = 4 } fm_format;
+
 /*
  * Where batches are delivered. With a device, they are copied from the slots, which are page-locked
  * at open, to memory that the consumer offers (fm_loader_offer()), by a stream and a thread of the
@@ -453,6 +456,8 @@ typedef struct fm_config {
     uint32_t read_depth;       /* files in flight; default 0: 64 with uring, 32 threads */
     uint64_t max_file_bytes;   /* of a file, or an image in memory; default 256 MiB */
     uint64_t max_image_pixels; /* default 89,478,485, where Pillow begins to warn */
+    uint32_t rejected_formats; /* of fm_format: their images are rejected with FM_ERR_KIND, for the
+                                  caller's own decoder; default 0: none */
     bool fallback;             /* rejected samples come out of next() as FM_FALLBACK; default
                                   false: they are errors */
     fm_allocator allocator;    /* default: aligned memory of the C library, no handover */
@@ -742,6 +747,9 @@ typedef enum fm_channels { FM_RGB = 0, FM_BGR = 1 } fm_channels;
  */
 FM_API FM_CHECK_RESULT int fm_imread_open(fm_imread **out, const fm_sample *sample,
                                           uint64_t max_image_pixels, fm_error *error);
+
+/* The format that the image has, told by its first bytes. */
+FM_API fm_format fm_imread_format(const fm_imread *image);
 
 /* Rows and columns; upright: as they are after turning the image as its EXIF data asks. */
 FM_API void fm_imread_size(const fm_imread *image, bool upright, int32_t *height, int32_t *width);

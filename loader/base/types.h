@@ -28,6 +28,7 @@ static inline bool fm_box_is_within(const fm_box *box, const fm_image_info *info
 typedef struct fm_limits {
     uint64_t max_file_bytes;
     uint64_t max_image_pixels;
+    uint32_t rejected_formats; /* as in fm_config; only fm_decoder looks at it */
 } fm_limits;
 
 /* What keys the random draws of one sample (rng.h). */

@@ -18,6 +18,8 @@
 
 /* What a format's decoder can do; `self` is its object. */
 typedef struct methods {
+    fm_format format;
+    const char *name;
     bool (*is_mine)(const uint8_t *bytes, size_t n_bytes);
     int (*open)(void **out, const fm_limits *limits, fm_mem_counter *counter, fm_error *error);
     void (*watch)(void *self, const _Atomic bool *cancelled);
@@ -32,7 +34,7 @@ typedef struct methods {
 } methods;
 
 /* The functions fm_NAME_*() as methods. */
-#define FM_METHODS(name, is_mine_function)                                                         \
+#define FM_METHODS(name, format, format_name, is_mine_function)                                    \
     static int name##_open(void **out, const fm_limits *limits, fm_mem_counter *counter,           \
                            fm_error *error) {                                                      \
         fm_##name *self = NULL;                                                                    \
@@ -63,8 +65,8 @@ typedef struct methods {
         *self = NULL;                                                                              \
     }                                                                                              \
     static const methods name##_methods = {                                                        \
-        is_mine_function, name##_open, name##_watch,    name##_begin, name##_start,                \
-        name##_read,      name##_end,  name##_is_large, name##_trim,  name##_close};
+        format,       format_name, is_mine_function, name##_open,     name##_watch, name##_begin,  \
+        name##_start, name##_read, name##_end,       name##_is_large, name##_trim,  name##_close};
 
 /* It comes last: its decoder names what it does not take. */
 static bool is_anything(const uint8_t *bytes, size_t n_bytes) {
@@ -74,12 +76,12 @@ static bool is_anything(const uint8_t *bytes, size_t n_bytes) {
 }
 
 #if FM_HAVE_SPNG
-FM_METHODS(png, fm_png_is_one)
+FM_METHODS(png, FM_FORMAT_PNG, "PNG", fm_png_is_one)
 #endif
 #if FM_HAVE_WEBP
-FM_METHODS(webp, fm_webp_is_one)
+FM_METHODS(webp, FM_FORMAT_WEBP, "WebP", fm_webp_is_one)
 #endif
-FM_METHODS(jpeg, is_anything)
+FM_METHODS(jpeg, FM_FORMAT_JPEG, "JPEG", is_anything)
 
 static const methods *const formats[] = {
 #if FM_HAVE_SPNG
@@ -96,6 +98,7 @@ enum { N_FORMATS = sizeof(formats) / sizeof(formats[0]) };
 struct fm_decoder {
     void *objects[N_FORMATS];
     int current; /* which format the image has that was begun */
+    uint32_t rejected_formats;
 };
 
 const char *fm_formats(void) {
@@ -115,6 +118,7 @@ int fm_decoder_open(fm_decoder **out, const fm_limits *limits, fm_mem_counter *c
     *out = decoder;
     if (!decoder) return fm_error_set(error, FM_ERR_NOMEM, "no memory for a decoder");
     decoder->current = N_FORMATS - 1;
+    decoder->rejected_formats = limits->rejected_formats;
     for (int i = 0; i < N_FORMATS; i++) {
         const int status = formats[i]->open(&decoder->objects[i], limits, counter, error);
         if (status) {
@@ -137,9 +141,14 @@ int fm_decoder_begin(fm_decoder *decoder, const uint8_t *bytes, size_t n_bytes, 
                      fm_error *error) {
     decoder->current = 0;
     while (!formats[decoder->current]->is_mine(bytes, n_bytes)) decoder->current++;
+    if (decoder->rejected_formats & (uint32_t)formats[decoder->current]->format)
+        return fm_error_set(error, FM_ERR_KIND, "a %s, which the caller decodes himself",
+                            formats[decoder->current]->name);
     return formats[decoder->current]->begin(decoder->objects[decoder->current], bytes, n_bytes,
                                             info, error);
 }
+
+fm_format fm_decoder_format(const fm_decoder *decoder) { return formats[decoder->current]->format; }
 
 int fm_decoder_start(fm_decoder *decoder, const fm_box *box, int32_t *skip_px, int32_t *row_px,
                      fm_error *error) {

@@ -38,9 +38,15 @@ void fm_decoder_watch(fm_decoder *decoder, const _Atomic bool *cancelled);
 /* See fm_jpeg_set_leaps(). Images of other formats are decoded as ever. */
 void fm_decoder_set_leaps(fm_decoder *decoder, bool leaps, bool is_cut);
 
-/* Tells the format and reads the header. Afterwards fm_decoder_end() is due, also on failure. */
+/*
+ * Tells the format and reads the header; FM_ERR_KIND where the limits reject the format. Afterwards
+ * fm_decoder_end() is due, also on failure.
+ */
 int fm_decoder_begin(fm_decoder *decoder, const uint8_t *bytes, size_t n_bytes, fm_image_info *info,
                      fm_error *error);
+
+/* The format of the image that was begun last. */
+fm_format fm_decoder_format(const fm_decoder *decoder);
 
 /*
  * Starts decoding the rows box->top to box->top + box->height - 1; box lies within the image, else

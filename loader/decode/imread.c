@@ -113,8 +113,9 @@ int fm_imread_open(fm_imread **out, const fm_sample *sample, uint64_t max_image_
         return fm_error_set(error, FM_ERR_ARGUMENT, "only a loader reads a range of a file");
     fm_config defaults;
     fm_config_init(&defaults);
-    const fm_limits limits = {defaults.max_file_bytes,
-                              max_image_pixels ? max_image_pixels : defaults.max_image_pixels};
+    const fm_limits limits = {.max_file_bytes = defaults.max_file_bytes,
+                              .max_image_pixels =
+                                  max_image_pixels ? max_image_pixels : defaults.max_image_pixels};
     fm_imread *image = fm_mem_zalloc(NULL, 1, sizeof(*image));
     if (!image) return fm_error_set(error, FM_ERR_NOMEM, "no memory for an image");
     const int status = begin(image, sample, &limits, error);
@@ -124,6 +125,10 @@ int fm_imread_open(fm_imread **out, const fm_sample *sample, uint64_t max_image_
     }
     *out = image;
     return FM_OK;
+}
+
+fm_format fm_imread_format(const fm_imread *image) {
+    return image->jpeg ? FM_FORMAT_JPEG : fm_decoder_format(image->decoder);
 }
 
 void fm_imread_close(fm_imread **pointer) {

@@ -229,7 +229,8 @@ int fm_transcoder_open(fm_transcoder **out, const fm_transcoder_config *config, 
     fm_transcoder *t = fm_mem_zalloc(NULL, 1, sizeof(*t));
     if (!t) return fm_error_set(error, FM_ERR_NOMEM, "no memory for a transcoder");
     t->config = *config;
-    t->limits = (fm_limits){config->max_file_bytes, config->max_image_pixels};
+    t->limits = (fm_limits){.max_file_bytes = config->max_file_bytes,
+                            .max_image_pixels = config->max_image_pixels};
     const int status = open_parts(t, error);
     if (status) fm_transcoder_close(&t);
     *out = t;

@@ -163,7 +163,8 @@ static int open_tools(fm_worker *worker, const fm_limits *limits, fm_error *erro
 
 static int open_workers(fm_loader *loader, fm_error *error) {
     const uint32_t n_workers = loader->config.n_threads;
-    const fm_limits limits = {loader->config.max_file_bytes, loader->config.max_image_pixels};
+    const fm_limits limits = {loader->config.max_file_bytes, loader->config.max_image_pixels,
+                              loader->config.rejected_formats};
     loader->workers = fm_mem_zalloc(&loader->counter, n_workers, sizeof(fm_worker));
     if (!loader->workers)
         return fm_error_set(error, FM_ERR_NOMEM, "no memory for %u decode threads", n_workers);

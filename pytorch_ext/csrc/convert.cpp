@@ -270,6 +270,7 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
                                         "owners",
                                         "plain",
                                         "device",
+                                        "rejected_formats",
                                         nullptr};
     static const char *const dtypes[] = {"uint8", "float32", "float16", "bfloat16"};
     static const char *const layouts[] = {"nchw", "nhwc"};
@@ -283,11 +284,11 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
     int resize_order = 0, choice = 0;
     unsigned long long n_samples = 0, budget = 0, read_ahead = 0, max_file = 0, max_pixels = 0;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$OsKIOisIIKKsIKKIOOOOOOO", const_cast<char **>(names), &ops, &dtype,
+            args, kwargs, "|$OsKIOisIIKKsIKKIOOOOOOOI", const_cast<char **>(names), &ops, &dtype,
             &n_samples, &config.batch_size, &value_table, &resize_order, &layout, &config.n_threads,
             &config.prefetch_batches, &budget, &read_ahead, &reader, &config.read_depth, &max_file,
             &max_pixels, &config.sample_records, &alloc, &cache, &arrays, &image, &owners, &plain,
-            &device))
+            &device, &config.rejected_formats))
         return false;
     // The format has no required keyword-only arguments.
     if (!ops || !dtype) {

@@ -30,12 +30,16 @@ PyObject *read_pixels(fm_imread *image, bool bgr) {
     return Py_BuildValue("Oii", pixels.get(), height, width);
 }
 
-PyObject *imread_of(const fm_sample &sample, bool bgr, unsigned long long max_image_pixels) {
+PyObject *imread_of(const fm_sample &sample, bool bgr, unsigned long long max_image_pixels,
+                    unsigned int rejected_formats) {
     OpenImage image;
     fm_error error;
     const int status = without_gil(
         [&] { return fm_imread_open(&image.handle, &sample, max_image_pixels, &error); });
-    return status ? text_from(error.message).release() : read_pixels(image.handle, bgr);
+    if (status) return text_from(error.message).release();
+    if (rejected_formats & unsigned(fm_imread_format(image.handle)))
+        return PyUnicode_FromString("a format that is not to be decoded here");
+    return read_pixels(image.handle, bgr);
 }
 
 } // namespace
@@ -44,7 +48,9 @@ PyObject *imread(PyObject *, PyObject *args) {
     PyObject *from;
     int bgr;
     unsigned long long max_image_pixels;
-    if (!PyArg_ParseTuple(args, "OpK", &from, &bgr, &max_image_pixels)) return nullptr;
+    unsigned int rejected_formats = 0;
+    if (!PyArg_ParseTuple(args, "OpK|I", &from, &bgr, &max_image_pixels, &rejected_formats))
+        return nullptr;
     fm_sample sample{};
     if (PyBytes_Check(from)) {
         char *data;
@@ -52,13 +58,13 @@ PyObject *imread(PyObject *, PyObject *args) {
         if (PyBytes_AsStringAndSize(from, &data, &n_bytes)) return nullptr;
         sample.data = data;
         sample.data_bytes = size_t(n_bytes);
-        return imread_of(sample, bgr, max_image_pixels);
+        return imread_of(sample, bgr, max_image_pixels, rejected_formats);
     }
     PyObject *encoded = nullptr;
     if (!PyUnicode_FSConverter(from, &encoded)) return nullptr;
     const Ref path(encoded); // bytes, which end in a 0 and have no other
     sample.path = PyBytes_AsString(encoded);
-    return imread_of(sample, bgr, max_image_pixels);
+    return imread_of(sample, bgr, max_image_pixels, rejected_formats);
 }
 
 } // namespace feedmill

@@ -4,8 +4,9 @@
 
 namespace feedmill {
 
-// imread(path_or_bytes, bgr, max_image_pixels): (bytearray, height, width), or the text of why the
-// native decoder does not take it. The GIL is released while the file is read and decoded.
+// imread(path_or_bytes, bgr, max_image_pixels, rejected_formats=0): (bytearray, height, width), or
+// the text of why the native decoder does not take it. The GIL is released while the file is read
+// and decoded.
 PyObject *imread(PyObject *module, PyObject *args);
 
 } // namespace feedmill

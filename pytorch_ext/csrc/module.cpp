@@ -101,7 +101,10 @@ int exec_module(PyObject *module) {
                      {"ERR_FORMAT", FM_ERR_FORMAT},
                      {"ERR_KIND", FM_ERR_KIND},
                      {"ERR_DAMAGED", FM_ERR_DAMAGED},
-                     {"ERR_LIMIT", FM_ERR_LIMIT}};
+                     {"ERR_LIMIT", FM_ERR_LIMIT},
+                     {"FORMAT_JPEG", FM_FORMAT_JPEG},
+                     {"FORMAT_PNG", FM_FORMAT_PNG},
+                     {"FORMAT_WEBP", FM_FORMAT_WEBP}};
     for (const auto &constant : constants)
         if (PyModule_AddIntConstant(module, constant.name, constant.value)) return -1;
     return 0;

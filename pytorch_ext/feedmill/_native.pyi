@@ -18,6 +18,11 @@ ERR_FORMAT: int
 ERR_KIND: int
 ERR_DAMAGED: int
 ERR_LIMIT: int
+
+# Formats as bits, fm_format.
+FORMAT_JPEG: int
+FORMAT_PNG: int
+FORMAT_WEBP: int
 STEP_FIELDS: list[tuple[str, str]]  # (name, NumPy's type) of fm_step, in order, without gaps
 SAMPLE_FIELDS: list[tuple[str, str]]  # ... of fm_sample_record
 
@@ -43,6 +48,7 @@ def imread(
     source: str | bytes | PathLike[str],  # bytes are the encoded image itself
     bgr: bool,  # as OpenCV: B G R, upright by EXIF; else R G B, as the file has it
     max_image_pixels: int,
+    rejected_formats: int = 0,  # or'ed: images of these are not taken
 ) -> tuple[bytearray, int, int] | str:
     """A JPEG as (pixels[height][width][3], height, width), or why it is not taken natively. Reads
     and decodes without the GIL."""
@@ -135,6 +141,7 @@ class Loader:
         # (kind, index, converts), "host" or "cuda": batches are copied to what offer() gives, and
         # next() has no payload. Not together with alloc. See fm_device_config.
         device: tuple[str, int, bool] | None = None,
+        rejected_formats: int = 0,  # or'ed: images of these come out as fallbacks
     ) -> None: ...
     def start(self, seed: int, epoch: int, ahead: bool = False) -> None:
         """Starts an epoch; stops a running one. seed: 64 bits, epoch: 32 bits. ahead: one thread

@@ -23,7 +23,7 @@
 
 enum { WIDTH = 61, HEIGHT = 47, SLACK = 64, MOST_ROWS = HEIGHT };
 
-static const fm_limits LIMITS = {1 << 24, 1 << 20};
+static const fm_limits LIMITS = {.max_file_bytes = 1 << 24, .max_image_pixels = 1 << 20};
 
 /* What the files hold: R G B, row by row. */
 static uint8_t image[HEIGHT][WIDTH][3];
@@ -191,7 +191,7 @@ static void the_second_image_takes_no_memory(void **state) {
 
 static void limits_hold_before_decoding(void **state) {
     (void)state;
-    const fm_limits few = {1 << 24, WIDTH * HEIGHT - 1};
+    const fm_limits few = {.max_file_bytes = 1 << 24, .max_image_pixels = WIDTH * HEIGHT - 1};
     fm_decoder *decoder = NULL;
     assert_int_equal(fm_decoder_open(&decoder, &few, NULL, NULL), FM_OK);
     for (const maker *make = makers; *make; make++) {
@@ -204,6 +204,28 @@ static void limits_hold_before_decoding(void **state) {
         test_guarded_close(&f);
     }
     fm_decoder_close(&decoder);
+}
+
+static void rejected_formats_are_named(void **state) {
+    (void)state;
+    const fm_format all[] = {FM_FORMAT_JPEG, FM_FORMAT_PNG, FM_FORMAT_WEBP};
+    for (const maker *make = makers; *make; make++) {
+        const file f = (*make)();
+        int n_taken = 0;
+        for (int i = 0; i < 3; i++) {
+            const fm_limits limits = {1 << 24, 1 << 20, (uint32_t)all[i]};
+            fm_decoder *decoder = NULL;
+            assert_int_equal(fm_decoder_open(&decoder, &limits, NULL, NULL), FM_OK);
+            fm_error error;
+            const int status = decode(decoder, &f, ALL, 16, &error);
+            assert_true(status == FM_OK || status == FM_ERR_KIND);
+            assert_int_equal(status != FM_OK, fm_decoder_format(decoder) == all[i]);
+            n_taken += status == FM_OK;
+            fm_decoder_close(&decoder);
+        }
+        assert_int_equal(n_taken, 2);
+        test_guarded_close(&f);
+    }
 }
 
 static void a_cancelled_image_ends(void **state) {
@@ -256,6 +278,7 @@ int main(void) {
         cmocka_unit_test(cut_files_are_refused),
         cmocka_unit_test(the_second_image_takes_no_memory),
         cmocka_unit_test(limits_hold_before_decoding),
+        cmocka_unit_test(rejected_formats_are_named),
         cmocka_unit_test(a_cancelled_image_ends),
         cmocka_unit_test(scratch_keeps_what_the_largest_image_took),
     };

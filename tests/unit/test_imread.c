@@ -225,6 +225,7 @@ static void files_are_as_their_bytes(void **state) {
     fm_imread *image;
     assert_int_equal(fm_imread_open(&image, &sample, WIDTH * HEIGHT - 1, NULL), FM_ERR_LIMIT);
     assert_int_equal(fm_imread_open(&image, &sample, WIDTH * HEIGHT, NULL), FM_OK);
+    assert_int_equal(fm_imread_format(image), FM_FORMAT_JPEG);
     int32_t height, width;
     uint8_t *const wanted = read_data(&f, FM_BGR, true, &height, &width);
     uint8_t *const got = test_malloc(3 * WIDTH * HEIGHT);
