@@ -7,6 +7,7 @@ said at feedmill.DataLoader: where the transform's random numbers come from.
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import queue
@@ -35,20 +36,61 @@ from feedmill.recognition.sampling import look_ahead_rule, never
 _AHEAD_IN_PROCESS = 4
 
 
-def load_natively(item: Item) -> Any:
-    """A sample before its transform. A PIL image is that of the native decoder, and has no
-    ``info``, or that of the dataset's own loader where the decoder does not take the file."""
-    from PIL import Image
+# The first bytes of a JPEG, as Pillow tells it by.
+_JPEG_PREFIX = b"\xff\xd8\xff"
 
+
+def load_natively(item: Item) -> Any:
+    """A sample before its transform: what the dataset's own loader gives, ``info`` included. The
+    native decoder makes the pixels of JPEGs; all other files are left to the loader."""
     if not item.leaf.is_image:
         return item.load()
-    taken = native.imread(item.source(), False, max_image_pixels())
+    encoded = _encoded_jpeg(item)
+    image = None if encoded is None else _decoded(encoded)
+    return item.load() if image is None else image
+
+
+def _encoded_jpeg(item: Item) -> bytes | None:
+    """The bytes of the sample's JPEG. None: it is another format, or the file can't be read."""
+    if item.data is not None:
+        encoded = item.source()
+        return encoded if encoded.startswith(_JPEG_PREFIX) else None
+    check_regular(item.path)
+    try:
+        with open(item.path, "rb") as file:
+            if file.read(len(_JPEG_PREFIX)) != _JPEG_PREFIX:
+                return None
+            file.seek(0)
+            return file.read()
+    except OSError:
+        return None
+
+
+def _decoded(encoded: bytes) -> Any:
+    """The image that ``Image.open(...).convert("RGB")`` gives, decoded natively. None: it can't be
+    made natively, or is not known to be the same.
+
+    Image.open() reads the header only. From that Pillow fills ``info``, which decoding and
+    converting a JPEG leave as it is; getexif() and ImageOps.exif_transpose() read it.
+    """
+    from PIL import Image
+    from PIL.JpegImagePlugin import JpegImageFile
+    from PIL.MpoImagePlugin import MpoImageFile
+
+    taken = native.imread(encoded, False, max_image_pixels())
     if type(taken) is not tuple:
-        if item.data is None:
-            check_regular(item.path)
-        return item.load()
+        return None
     pixels, height, width = taken
-    return Image.frombytes("RGB", (width, height), pixels)
+    try:
+        header = Image.open(io.BytesIO(encoded))
+    except Exception:
+        return None  # the dataset's loader raises it again
+    if type(header) not in (JpegImageFile, MpoImageFile) or header.size != (width, height):
+        return None
+    image = Image.new("RGB", header.size, None)  # None: its memory is not filled before
+    image.frombytes(pixels)
+    image.info = header.info
+    return image
 
 
 class _Threads:

@@ -178,9 +178,10 @@ class DataLoader(TorchDataLoader[_T_co]):
     returns or, of a tuple or list, its first element, if that is a tensor of four dimensions;
     anything else keeps its strides.
 
-    native="hybrid": the transform gets the PIL image that it gets from torch, but for `info`, which
-    is empty, and is called from as many threads at once as there are decode threads: it must bear
-    that. Threads help as far as it releases Python's lock, as numpy, OpenCV and torch do in long
+    native="hybrid": the transform gets the PIL image that it gets from torch, with the same pixels
+    and ``info`` (EXIF, ICC profile, resolution); JPEGs are decoded natively, other files by Pillow.
+    It is called from as many threads at once as there are decode threads: it must bear that.
+    Threads help as far as it releases Python's lock, as numpy, OpenCV and torch do in long
     operations; stats().hybrid_transform_ns is its time. Order, targets and errors are torch's.
     Random numbers are not: they come from this process's generators (torch's, random's, numpy's or
     the transform's own), in whatever order the threads ask, mixed with what the script draws

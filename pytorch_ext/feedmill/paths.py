@@ -337,7 +337,7 @@ def explanation(loader: Any) -> str:
 
 def _hybrid_lines(loader: Any, source: Source) -> list[str]:
     lines = [
-        "hybrid: images are decoded natively, and the transform called in threads, because",
+        "hybrid: JPEGs are decoded natively, and the transform called in threads, because",
         *(f"  - {one}" for one in source.reasons),
         f"  dataset    {source.kind}, {source.n_samples:,} samples",
         f"  threads    {n_threads(loader)} ({_why_threads(loader)})",

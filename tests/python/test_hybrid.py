@@ -1,6 +1,7 @@
 """native="hybrid": native decoding, and transforms that are Python's, in threads."""
 
 import gc
+import io
 import os
 import re
 import threading
@@ -14,7 +15,7 @@ import pytest
 import torch
 from feedmill.data import ImageList, NpyFolder
 from helpers import compose
-from PIL import Image
+from PIL import Image, ImageOps, JpegImagePlugin, PngImagePlugin
 from torch.utils.data import ConcatDataset, Subset
 from torch.utils.data import DataLoader as TorchDataLoader
 from torchvision import transforms as T
@@ -113,6 +114,98 @@ def test_files_of_other_formats(tmp_path):
     dataset = ImageList(sorted(tmp_path.iterdir()), transform=lambda image: np.array(image))
     assert same(batches_of(hybrid(dataset, batch_size=4)),
                 batches_of(TorchDataLoader(dataset, batch_size=4)))
+
+
+# ---- what the transform gets ---------------------------------------------------------------------
+
+
+def described(image):
+    """All that a transform can see of a PIL image without private attributes."""
+    exif = image.getexif()
+    return {
+        "type": type(image), "mode": image.mode, "size": image.size, "info": dict(image.info),
+        "order": list(image.info), "readonly": image.readonly, "format": image.format,
+        "palette": image.palette, "exif": dict(exif), "gps": dict(exif.get_ifd(0x8825)),
+        "pixels": image.tobytes(), "upright": ImageOps.exif_transpose(image).tobytes(),
+    }
+
+
+def jpegs_with_metadata(folder):
+    """JPEGs with all that Pillow reads from their headers; their paths."""
+    picture = Image.fromarray(helpers.pixels(40, 24, seed=1))
+    for orientation in range(1, 9):
+        exif = Image.Exif()
+        exif[0x0112], exif[0x010E], exif[0x0128], exif[0x011A] = orientation, "a text", 3, 100.0
+        exif[0x8825] = {1: "N", 2: (1.0, 2.0, 3.0)}
+        picture.save(folder / f"exif{orientation}.jpg", exif=exif, subsampling=orientation % 3)
+    picture.save(folder / "icc.jpg", icc_profile=bytes(range(256)) * 600)  # in several parts
+    picture.save(folder / "dpi.jpg", dpi=(300, 200), comment=b"a comment", progressive=True)
+    picture.save(folder / "xmp.jpg", xmp=b"<x:xmpmeta>an xmp packet</x:xmpmeta>")
+    picture.convert("L").save(folder / "grey.jpg", dpi=(72, 72))
+    picture.convert("CMYK").save(folder / "cmyk.jpg", exif=exif)
+    picture.save(folder / "several.mpo.jpg", "MPO", save_all=True, append_images=[picture])
+    blocks = b"Photoshop 3.0\0" + b"8BIM\x04\x04\0\0\0\0\0\4" + b"text"
+    plain = (folder / "icc.jpg").read_bytes()
+    segment = b"\xff\xed" + (len(blocks) + 2).to_bytes(2, "big") + blocks
+    (folder / "photoshop.jpg").write_bytes(plain[:2] + segment + plain[2:])
+    return sorted(folder.iterdir())
+
+
+def test_the_transform_gets_the_image_with_its_metadata(tmp_path, monkeypatch):
+    dataset = ImageList(jpegs_with_metadata(tmp_path), transform=described)
+    options = {"batch_size": 4, "collate_fn": list}
+    theirs = batches_of(TorchDataLoader(dataset, **options))
+    # Pillow parses the headers, and decodes none of the images.
+    monkeypatch.setattr(JpegImagePlugin.JpegImageFile, "load", None)
+    ours = batches_of(hybrid(dataset, **options))
+    assert ours == theirs
+    upright = [one for batch in ours for one, _ in batch if one["upright"] != one["pixels"]]
+    assert len(upright) >= 7  # ... of orientations that Pillow acts on
+
+
+@pytest.mark.parametrize("kind", ["bytes", "range"])
+def test_metadata_of_images_in_memory_and_in_parts_of_files(tmp_path, kind):
+    class Encoded(torch.utils.data.Dataset):
+        transform = staticmethod(described)
+
+        def __len__(self):
+            return len(paths)
+
+        def feedmill_item(self, index):
+            data = paths[index].read_bytes()
+            return (data if kind == "bytes" else (str(joined), starts[index], len(data))), index
+
+        def __getitem__(self, index):
+            image = Image.open(io.BytesIO(paths[index].read_bytes())).convert("RGB")
+            return self.transform(image), index
+
+    (tmp_path / "parts").mkdir()
+    paths = jpegs_with_metadata(tmp_path / "parts")
+    joined = tmp_path / "joined"
+    joined.write_bytes(b"".join(path.read_bytes() for path in paths))
+    sizes = [path.stat().st_size for path in paths]
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    options = {"batch_size": 4, "collate_fn": list}
+    ours = hybrid(Encoded(), **options)
+    assert batches_of(ours) == batches_of(TorchDataLoader(Encoded(), **options))
+    assert ours.stats().path == "hybrid"
+
+
+def test_metadata_of_other_formats(tmp_path):
+    picture = Image.fromarray(helpers.pixels(20, 10, seed=1))
+    text = PngImagePlugin.PngInfo()
+    text.add(b"tEXt", b"Title\0a text", after_idat=True)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture.save(tmp_path / "text.png", pnginfo=text, dpi=(100, 100))
+    picture.save(tmp_path / "exif.png", exif=exif)
+    picture.save(tmp_path / "colour.png", transparency=(1, 2, 3))
+    picture.convert("P").save(tmp_path / "palette.png", transparency=7)
+    picture.save(tmp_path / "exif.webp", exif=exif)
+    picture.convert("P").save(tmp_path / "colour.gif", transparency=7, comment=b"a comment")
+    dataset = ImageList(sorted(tmp_path.iterdir()), transform=described)
+    options = {"batch_size": 4, "collate_fn": list}
+    assert batches_of(hybrid(dataset, **options)) == batches_of(TorchDataLoader(dataset, **options))
 
 
 # ---- errors --------------------------------------------------------------------------------------
@@ -266,7 +359,7 @@ def test_an_iterator_is_of_no_use_after_a_fork(images):
 def test_it_is_told(images):
     loader = hybrid(images, batch_size=8)
     text = loader.explain()
-    assert text.startswith("hybrid: images are decoded natively") and "no seed fixes that" in text
+    assert text.startswith("hybrid: JPEGs are decoded natively") and "no seed fixes that" in text
     images.transform = lambda image: (time.sleep(0.002), invert(image))[1]
     list(loader)
     stats = loader.stats()
