@@ -105,6 +105,21 @@ VERDICTS = {
         "no stall: steps waited 0 % of the time for data; 2 threads could prepare 50,000 img/s, "
         "and the step takes 10,000: threads=1 would do",
     ),
+    "no stall beside a training on the CPU": (
+        # The training computes on both CPUs all the time.
+        run(idle=True, usable_cpus=2, process_cpu_ns=2 * 101 * (10 * MS + MS // 10)),
+        "no stall: steps waited 0 % of the time for data; 2 threads could prepare 50,000 img/s, "
+        "and the step takes 10,000: threads=1 would do",
+    ),
+    "a stall beside a training on the CPU": (
+        run(decode_ns=2, idle=True, usable_cpus=2, process_cpu_ns=2 * 101 * (12 * MS + MS // 10)),
+        "CPU-bound: the training's own computation takes 83 % of this process's CPU time; 2 "
+        "threads could prepare 50,000 img/s with a core each, the step could take 10,000; more "
+        "CPUs, or fewer threads of the training (torch.set_num_threads()), help; steps waited 17 %",
+    ),
+    "more threads than CPUs": (
+        run(idle=True, n_threads=8, usable_cpus=2), "; 8 threads could prepare 50,000 img/s"
+    ),
     "torch": (
         replace(run(python_ns=10), path="torch", reasons=("it is so",)),
         "fell back to torch: it is so. Steps waited 50 % of the time for data from Python workers",
@@ -226,7 +241,8 @@ PROBLEMS = {
     ),
     "crowded": (run(), {"crowded": "too many: fewer"}, "more decode threads want to run than"),
     "crowded_pool": (
-        run(process_cpu_ns=4 * S), {"pool": "too many: fewer"}, "torch's own threads share"
+        run(starved_ns=10, process_cpu_ns=6 * S), {"pool": "too many: fewer"},
+        "torch's own threads share",
     ),
     "few_workers": (
         replace(run(python_ns=10), path="torch"), {"num_workers": 2}, "fewer workers than CPUs"
@@ -252,6 +268,12 @@ def test_problems(name):
 def test_a_good_run_has_no_problem():
     assert checks.problems(run(idle=True), Around(pin_memory=True, uses_cuda=True)) == []
     assert checks.problems(Stats(), Around()) == []
+
+
+def test_idle_decode_threads_are_no_problem():
+    """Nor is a training that computes on the same CPUs, as long as batches come in time."""
+    stats = run(idle=True, usable_cpus=2, process_cpu_ns=2 * 101 * (10 * MS + MS // 10))
+    assert checks.problems(stats, Around(pool="too many: fewer")) == []
 
 
 def test_slow_files_are_named_with_what_is_slow():

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from feedmill.counting.records import STEADY
-from feedmill.report.capacity import LOOP, parts, threads_needed
+from feedmill.report.capacity import LOOP, parts
 from feedmill.report.verdict import NO_STALL, Around, cpus_of_others, main_cause
-from feedmill.report.wording import cpus, fallback_causes, percent, process_names, threads
+from feedmill.report.wording import cpus, fallback_causes, percent, process_names
 
 if TYPE_CHECKING:
     from feedmill.report.stats import SlowSample, Stats
@@ -206,24 +206,6 @@ def uneven(stats: Stats, around: Around) -> Problem | None:
     )
 
 
-def too_many_threads(stats: Stats, around: Around) -> Problem | None:
-    if stats.path != "native" or stats.stall_share >= NO_STALL:
-        return None
-    rates = stats.rates()
-    needed = None if rates is None else threads_needed(rates)
-    # A training that computes on the CPU would use the cores.
-    if rates is None or needed is None or rates.other_cpu_s < rates.loop_s / 2:
-        return None
-    if needed >= rates.n_threads or rates.n_threads < rates.usable_cpus:
-        return None
-    return Problem(
-        "the training shares its CPUs with idle decode threads",
-        f"{threads(needed)} would keep up; there are {rates.n_threads} on "
-        f"{cpus(rates.usable_cpus)}",
-        f"threads={needed}",
-    )
-
-
 # ---- the machine ---------------------------------------------------------------------------------
 
 
@@ -263,7 +245,7 @@ def crowded_pool(stats: Stats, around: Around) -> Problem | None:
     # Threads of the pool that do not compute are in nobody's way.
     other_ns = stats.process_cpu_ns - stats.worker_cpu_ns
     diagnosis, _, remedy = around.pool.partition(": ")
-    if not remedy or 2 * other_ns < stats.elapsed_ns:
+    if stats.stall_share < NO_STALL or not remedy or 2 * other_ns < stats.elapsed_ns:
         return None
     return Problem("torch's own threads share the decode threads' CPUs", diagnosis, remedy)
 
@@ -343,5 +325,4 @@ CHECKS: tuple[Callable[[Stats, Around], Problem | None], ...] = (
     slow_start,
     small_prefetch,
     uneven,
-    too_many_threads,
 )

@@ -10,7 +10,7 @@ import numpy as np
 from feedmill.counting.records import CAUSES, STEADY
 from feedmill.report.capacity import (
     CPUS,
-    LOOP,
+    STORAGE,
     Rates,
     parts,
     predict,
@@ -172,17 +172,20 @@ def _spare(stats: Stats, around: Around) -> str:
     rates = stats.rates(overlaps=around.looks_ahead)
     if rates is None or not stats.demand or not rates.work_s:
         return ""
-    capacity = rates.batch_samples / max(
-        seconds for name, seconds in parts(rates).items() if name != LOOP
-    )
-    text = (
-        f"; {threads(rates.n_threads)} could prepare {capacity:,.0f} img/s, and the step takes "
-        f"{stats.demand:,.0f}"
-    )
+    text = f"; {_could_prepare(rates)}, and the step takes {stats.demand:,.0f}"
     needed = threads_needed(rates)
     if needed is not None and needed < rates.n_threads:
         text += f": threads={needed} would do"
     return text
+
+
+def _could_prepare(rates: Rates) -> str:
+    """What threads and storage are able to do. The CPU time of the training is none of their cost,
+    even where it takes the CPUs from them."""
+    n_at_once = min(rates.n_threads, rates.usable_cpus)
+    prepare_s = max(rates.work_s / n_at_once, parts(rates)[STORAGE])
+    rate = rates.batch_samples / prepare_s
+    return f"{threads(rates.n_threads)} could prepare {rate:,.0f} img/s"
 
 
 def _start(stats: Stats) -> str:
@@ -262,9 +265,24 @@ def _supply_and_demand(stats: Stats, rates: Rates, verb: str) -> str:
 
 
 def _work(stats: Stats, rates: Rates, stage: str) -> str:
+    if _training_takes_the_cpus(rates):
+        share = rates.other_cpu_s / (rates.other_cpu_s + rates.work_s)
+        return (
+            f"CPU-bound: the training's own computation takes {percent(share)} of this process's "
+            f"CPU time; {_could_prepare(rates)} with a core each, the step could take "
+            f"{stats.demand or 0:,.0f}; more CPUs, or fewer threads of the training "
+            "(torch.set_num_threads()), help"
+        )
     verb = "prepares" if rates.n_threads == 1 else "prepare"
     text = f"{stage}-bound: {_supply_and_demand(stats, rates, verb)}; {_more_threads(rates, stage)}"
     return f"{text}; {_faster_storage(stats)}"
+
+
+def _training_takes_the_cpus(rates: Rates) -> bool:
+    """Whether the decode threads would keep up if the training did not compute on their CPUs."""
+    needed = threads_needed(rates)
+    keeps_up = needed is not None and needed <= min(rates.n_threads, rates.usable_cpus)
+    return keeps_up and parts(rates)[CPUS] > rates.loop_s and rates.other_cpu_s > rates.work_s
 
 
 def _more_threads(rates: Rates, stage: str) -> str:
