@@ -23,6 +23,7 @@ from feedmill.devices import as_device, delivery_of, describe, device_of
 from feedmill.epochs import Epochs, rank_to_mix_in, sampler_epoch
 from feedmill.handles import Handles, budget_refusal
 from feedmill.host import neighbours
+from feedmill.host.callers import place_of_caller
 from feedmill.host.crowding import decode_crowding, intra_op_crowding
 from feedmill.host.surroundings import Clock
 from feedmill.hybrid import HybridDataLoaderIter
@@ -36,7 +37,6 @@ from feedmill.recognition.sampling import look_ahead_rule, never
 from feedmill.report.stats import PythonCounters, Stats
 from feedmill.report.verdict import OFF, Around
 from feedmill.watching.around import around_now
-from feedmill.watching.tally import place_of_caller
 from feedmill.watching.torch_path import TorchCounters, count_steps
 
 _LEAST_SAMPLES = 64  # that tell what a dataset's files are like

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -425,6 +426,67 @@ def test_children(folder, watch):
     assert len(lines) == 1 + len(seen)
     assert {one["path"] for one in lines[1:]} == {"watched" if watch else "torch"}
     assert all(0 < one["data_wait_ns"] <= one["wall_ns"] and one["verdict"] for one in lines[1:])
+
+
+TRAINER = """
+from torch.utils.data import DataLoader
+
+def loader_of(data, **options):
+    return DataLoader(data, **options)
+
+def fit(train, validation):
+    for epoch in range(2):
+        for batch in loader_of(train, batch_size=2, shuffle=True):
+            pass
+        for batch in loader_of(validation, batch_size=2):
+            pass
+"""
+
+
+SCRIPT_OF_LIBRARIES = """
+import sys
+sys.path.append("env/site-packages")
+import timm.data, trainer
+trainer.fit(range(8), range(4))
+timm.data.fit(range(8), range(4))
+for n in range(1, 31):
+    for batch in trainer.loader_of(range(n)): pass
+"""
+
+
+@pytest.mark.parametrize("watch", [False, True])
+def test_loaders_that_a_library_makes_on_one_line(folder, watch):
+    """The line is the script's, and training and validation are told apart."""
+    write("env/site-packages/trainer.py", TRAINER)
+    write("timm/data.py", TRAINER)  # a library whose sources lie beside the script
+    write("train.py", SCRIPT_OF_LIBRARIES)
+    words = ["--watch"] if watch else []
+    got = under_run(*words, "train.py")
+    assert got.returncode == 0
+    lines = [line for line in got.stderr.splitlines() if line.startswith("feedmill: ")]
+    heads = Counter(line.removeprefix(f"feedmill: {folder}/").partition("): ")[0] for line in lines)
+    assert heads == Counter(
+        [f"train.py:{line} (range of {n}, {order}"
+         for line in (5, 6) for n, order in ((8, "shuffled"), (4, "in order"))]
+        + [f"train.py:8 (range of {n}, in order" for n in range(1, 9)] + ["train.py:8 (others"]
+    )
+    write("report", "")
+    assert under_run(*words, "--report", "report", "train.py").stderr == ""
+    seen = [json.loads(line) for line in Path("report").read_text().splitlines()]
+    assert [(one["data"], one["batches"], one["loaders"]) for one in seen[:2]] == [
+        ("range of 8, shuffled", 8, 4), ("range of 4, in order", 4, 4)
+    ]
+
+
+def test_the_line_of_a_program_that_is_installed(folder, monkeypatch):
+    packages = folder / "env" / "site-packages"
+    write(packages / "trainer.py", TRAINER)
+    write(packages / "program.py", "import trainer\ntrainer.fit(range(8), range(4))\n")
+    monkeypatch.setenv("PYTHONPATH", f"{PACKAGE}{os.pathsep}{packages}")
+    got = under_run("-c", "import program")
+    assert "feedmill: <string>:1 (range of 8, shuffled): " in got.stderr
+    got = under_run("-m", "program")
+    assert f"feedmill: {packages}/trainer.py:5 (range of 8, shuffled): " in got.stderr
 
 
 def test_other_interpreters_are_left_alone(folder):

@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 from feedmill.counting.accounts import StepCounters
+from feedmill.host.callers import place_of_caller
 from feedmill.loader import DataLoader, TorchDataLoader
 from feedmill.log.recorder import Recorder
 from feedmill.paths import Inside
@@ -20,6 +21,7 @@ from feedmill.watching import tally
 from feedmill.watching.torch_path import TorchCounters, count_steps
 
 _PLACE = "_feedmill_place"
+_DATA = "_feedmill_data"
 
 
 def install() -> None:
@@ -107,15 +109,28 @@ def _observe_torch() -> None:
 
 def _note_made(loader: Any) -> None:
     with contextlib.suppress(Exception):  # a report is not worth a training
-        place = tally.place_of_caller()
+        place = place_of_caller()
         vars(loader)[_PLACE] = place
         tally.note_made(place)
 
 
 def _count(loader: Any, path: str, account: Any, reasons: tuple[str, ...] = ()) -> None:
     with contextlib.suppress(Exception):
-        place = vars(loader).get(_PLACE) or tally.place_of_caller()
-        tally.add(place, path, account, reasons)
+        place = vars(loader).get(_PLACE) or place_of_caller()
+        if _DATA not in vars(loader):
+            vars(loader)[_DATA] = _data_of(loader)
+        tally.add(place, path, account, reasons, vars(loader)[_DATA])
+
+
+def _data_of(loader: Any) -> str:
+    """What a loader loads, in a few words that differ between training and validation."""
+    text = type(loader.dataset).__name__
+    with contextlib.suppress(Exception):  # it may have no length, or none yet
+        text += f" of {len(loader.dataset):,}"
+    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    name = type(sampler).__name__
+    orders = {"RandomSampler": "shuffled", "SequentialSampler": "in order"}
+    return text if name == "_InfiniteConstantSampler" else f"{text}, {orders.get(name, name)}"
 
 
 def _recorder(

@@ -30,7 +30,9 @@ starts. What feedmill can't do natively takes torch's own path. With --watch the
 torch's, and its waits are counted.
 
 When a process that iterated over loaders ends, it reports on stderr what their steps waited for,
-one report for each line of the script that made loaders. A process that is killed does not report.
+one report for each line of the script that made loaders. Where a library makes several while one
+line runs, as for training and validation, each dataset and order of samples has a report of its
+own. A process that is killed does not report.
 """
 
 _EPILOG = """\

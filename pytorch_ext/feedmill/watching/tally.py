@@ -17,7 +17,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,12 +32,22 @@ from feedmill.watching.around import around_now
 
 _KEPT_REASONS = 8  # different ones of one line
 _FOLD_AT = 16  # ended accounts of one line; together they would be megabytes
+_KEPT_DATA = 8  # groups of one line, by what its loaders load; the others are one group
+_OTHER_DATA = "others"
 
 _Part = tuple[dict[str, Any], np.ndarray, list[SlowSample]]
 
 
+class _Key(NamedTuple):
+    """The line that made the loaders of a group, their path, and what they load."""
+
+    place: str
+    path: str
+    data: str
+
+
 class _Group:
-    """The accounts of the loaders that one line made, on one path."""
+    """The accounts of the loaders that one line made over the same data, on one path."""
 
     def __init__(self) -> None:
         self._alive: weakref.WeakSet[Account] = weakref.WeakSet()
@@ -90,7 +100,7 @@ def _joined(parts: list[_Part]) -> _Part:
 
 
 _lock = threading.RLock()
-_groups: dict[tuple[str, str], _Group] = {}
+_groups: dict[_Key, _Group] = {}
 _n_made: Counter[str] = Counter()
 _armed_pid = 0
 
@@ -101,30 +111,27 @@ def note_made(place: str) -> None:
         _n_made[place] += 1
 
 
-def add(place: str, path: str, account: Account, reasons: Iterable[str] = ()) -> None:
+def add(
+    place: str, path: str, account: Account, reasons: Iterable[str] = (), data: str = ""
+) -> None:
     """Counts an account to a line's report. May be called again for the same one.
 
     Args:
         place: "file:line" where the loader was made.
         path: as in Stats; what the account counts.
         reasons: why torch's path.
+        data: what the loader loads, in a few words. A library may make the loaders for training
+            and validation while one line of the script runs; they differ in this, and get a report
+            each.
     """
     if torch.utils.data.get_worker_info() is not None:
         return  # a worker process of a loader, whose dataset iterates over another one
     with _lock:
         _arm()
-        _groups.setdefault((place, path), _Group()).add(account, reasons)
-
-
-def place_of_caller() -> str:
-    """"file:line" of the innermost frame that belongs neither to feedmill nor to torch."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package not in ("feedmill", "torch"):
-            break
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        key = _Key(place, path, data)
+        if key not in _groups and sum(one[:2] == key[:2] for one in _groups) >= _KEPT_DATA:
+            key = _Key(place, path, _OTHER_DATA)
+        _groups.setdefault(key, _Group()).add(account, reasons)
 
 
 # ---- the end of the process ----------------------------------------------------------------------
@@ -158,9 +165,9 @@ def _report(pid: int) -> None:
         if pid != os.getpid():
             return
         with _lock:
-            groups = [(place, path, group.stats(path)) for (place, path), group in _groups.items()]
+            groups = [(key, group.stats(key.path)) for key, group in _groups.items()]
             _groups.clear()
-        groups = [one for one in groups if one[2].batches]
+        groups = [(key, stats) for key, stats in groups if stats.batches]
         file = os.environ.get("FEEDMILL_RUN_REPORT")
         if file:
             try:
@@ -169,27 +176,31 @@ def _report(pid: int) -> None:
             except OSError as error:
                 _print(f"feedmill: the report can't be written to {file}: {error.strerror}\n")
         if "FEEDMILL_RUN_QUIET" not in os.environ:
-            _print("".join(_as_text(*one) for one in groups))
+            n_data = Counter(place for place, _ in {(key.place, key.data) for key, _ in groups})
+            _print("".join(
+                _as_text(key, stats, names_data=n_data[key.place] > 1) for key, stats in groups
+            ))
 
 
-def _as_text(place: str, path: str, stats: Stats) -> str:
-    who = _who()
+def _as_text(key: _Key, stats: Stats, names_data: bool) -> str:
+    who, data = _who(), f" ({key.data})" if names_data else ""
     lines = stats.report(around=around_now()).splitlines()
-    lines[0] = f"feedmill{f' [{who}]' if who else ''}: {place}: {lines[0]}"
-    if _n_made[place] > 1:
-        lines.append(f"  {'loaders':<10} {_n_made[place]:,} made at this line")
+    lines[0] = f"feedmill{f' [{who}]' if who else ''}: {key.place}{data}: {lines[0]}"
+    if _n_made[key.place] > 1:
+        lines.append(f"  {'loaders':<10} {_n_made[key.place]:,} made at this line")
     return "\n".join(lines) + "\n"
 
 
-def _as_json(place: str, path: str, stats: Stats) -> str:
+def _as_json(key: _Key, stats: Stats) -> str:
     numbers = {name: value for name, value in vars(stats).items() if name != "steps"}
     numbers["slow_samples"] = [asdict(one) for one in stats.slow_samples]
     known = {
         "feedmill": __version__,
         "pid": os.getpid(),
         "rank": os.environ.get("RANK"),
-        "place": place,
-        "loaders": _n_made[place],
+        "place": key.place,
+        "data": key.data,
+        "loaders": _n_made[key.place],
         "verdict": verdict(stats, around_now()),
         "data_wait_share": stats.data_wait_share,
     }

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from feedmill.counting.accounts import StepCounters
+from feedmill.host.callers import place_of_caller
 from feedmill.log.ranges import waiting
 from feedmill.log.recorder import Recorder
 from feedmill.report.stats import Stats
 from feedmill.watching.around import around_now
-from feedmill.watching.tally import place_of_caller
 
 # Special methods that Python looks up at the type: the wrapper has those that the wrapped has.
 _FORWARDED = (
