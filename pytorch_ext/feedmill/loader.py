@@ -82,7 +82,10 @@ class DataLoader(TorchDataLoader[_T_co]):
             samples has been finished behind it, as torch's does when any worker's batch arrives.
         worker_init_fn: means torch's path, unless num_workers is 0, or it is one that is known to
             seed random generators only, or worker_init="ignore".
-        native: "auto" (default): natively where that can be, else torch's path.
+        native: "auto" (default): natively where that can be, else torch's path. Which it is follows
+            from dataset, transform and options, and stays so from epoch to epoch where the
+            transform draws random numbers, which differ between the paths. Where it draws none,
+            torch's workers take over from an epoch of which most samples went through Pillow.
             "hybrid": as "auto", and where only the transform stands in the way, as a lambda or one
             of another library does, images are decoded natively and the transform is called in
             threads of this process, sample by sample; see below.
@@ -95,7 +98,9 @@ class DataLoader(TorchDataLoader[_T_co]):
             run unless torch is seeded. An int: the draws of an image depend on the seed, the
             epoch's number, the image's index and how often the index came before in the epoch,
             and on nothing else. The epoch's number is ``sampler.epoch`` where the sampler has
-            one, else it counts iter() calls from 0 or from what set_epoch() set.
+            one, else it counts iter() calls from 0 or from what set_epoch() set. A UserWarning
+            tells of a sampler's epoch that has not moved since the latest one. On torch's path and
+            with native="hybrid" a seed has no effect, and a UserWarning says so.
         threads: decode threads, 1 to 1,024, in place of what num_workers gives. Default None: as
             num_workers says; where that is 0, the usable CPUs (affinity and quota) divided by the
             processes that share them, less one, at least 1. Those are LOCAL_WORLD_SIZE, or as many

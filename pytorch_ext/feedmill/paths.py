@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
-from feedmill import on_error
+from feedmill import on_error, seeding
 from feedmill._ops import native
 from feedmill.caching import KeptCache
 from feedmill.collate.blocks import BlockPool
@@ -36,10 +36,10 @@ from feedmill.recognition.samples import Source
 from feedmill.recognition.sampling import look_ahead_rule, never
 from feedmill.report.stats import PythonCounters, Stats
 from feedmill.report.verdict import OFF, Around
+from feedmill.seeding import kept_from_torch, mostly_by_pillow, without_effect
 from feedmill.watching.around import around_now
 from feedmill.watching.torch_path import TorchCounters, count_steps
 
-_LEAST_SAMPLES = 64  # that tell what a dataset's files are like
 # Decode threads that had no CPU for more than this share of their work had to share it.
 _STARVED = 0.1
 
@@ -62,6 +62,8 @@ class Inside:
         sample_errors: samples that could not be loaded.
         iter_began_ns: when the latest iter() was called.
         before_epoch: the native loaders' counters before the latest native epoch.
+        sampler_epoch: the epoch's number as a sampler knew it when that began, or None.
+        warned_of: kinds of warnings that seeding.py has given.
         loss_is_known: accelerated.py has warned that Accelerate loses the loader.
         recorder: writes the log, and samples the system.
     """
@@ -82,6 +84,8 @@ class Inside:
         self.sample_errors = SampleErrors()
         self.iter_began_ns = 0
         self.before_epoch: dict[str, Any] = {}
+        self.sampler_epoch: int | None = None
+        self.warned_of: set[str] = set()
         self.loss_is_known = False
         self.recorder = Recorder(
             place_of_caller(), self.handles, self.torch_counters, self.python_counters, self.clock
@@ -94,6 +98,13 @@ class Inside:
         """Notes what iter() decided."""
         self.path, self.reasons = path, tuple(reasons)
         self.recorder.path, self.recorder.reasons = self.path, self.reasons
+
+    def latest_epoch(self) -> dict[str, int]:
+        """What the native loaders counted since the latest native epoch began."""
+        return {
+            name: value - self.before_epoch.get(name, 0)
+            for name, value in self.handles.counters().items() if isinstance(value, int)
+        }
 
     def begin_epoch(self, loader: Any) -> None:
         """iter() was called, or persistent workers begin another epoch."""
@@ -130,7 +141,9 @@ def look(loader: Any) -> Source | list[str]:
     if isinstance(source, Source) and source.plan and options.native in ("auto", "hybrid"):
         if options.on_error != "raise":
             return source
-        refusal = _pillow_refusal(loader) or _budget_refusal(loader, source)
+        # Where the transform draws random numbers, they would change with the path.
+        refusal = None if source.plan.is_random else mostly_by_pillow(loader)
+        refusal = refusal or _budget_refusal(loader, source)
         return [refusal] if refusal else source
     return source
 
@@ -152,21 +165,6 @@ def choose(loader: Any) -> Source | list[str]:
         reasons = "".join(f"\n  - {reason}" for reason in source)
         raise RuntimeError(f"{asks}, but the native path can't be taken:{reasons}")
     return source
-
-
-def _pillow_refusal(loader: Any) -> str | None:
-    """Whether the latest native epoch shows that torch's workers are faster: Pillow's samples are
-    made one by one on the consumer's thread."""
-    counters, before = loader._feedmill.handles.counters(), loader._feedmill.before_epoch
-    n_samples, n_pillow = (
-        counters.get(name, 0) - before.get(name, 0) for name in ("samples", "fallback_samples")
-    )
-    if loader.num_workers < 2 or n_samples < _LEAST_SAMPLES or 2 * n_pillow < n_samples:
-        return None
-    return (
-        f"{n_pillow:,} of {n_samples:,} samples of the latest native epoch went through Pillow, "
-        "one by one, as the native decoder does not take such files"
-    )
 
 
 def _budget_refusal(loader: Any, source: Source) -> str | None:
@@ -205,9 +203,15 @@ def _local_world_size() -> int:
 
 def make_iterator(loader: Any) -> Any:
     """A new iterator of the loader, on the path that it takes now."""
+    return _iterator_of(loader, _begin_epoch(loader))
+
+
+def _begin_epoch(loader: Any) -> Source | list[str]:
+    """What runs in an epoch that iter(), or a reset of persistent workers, begins: as choose()."""
     loader._feedmill.begin_epoch(loader)
     source = choose(loader)
-    return _iterator_of(loader, source)
+    seeding.warn(loader, source)
+    return source
 
 
 def _iterator_of(loader: Any, source: Source | list[str]) -> Any:
@@ -229,8 +233,7 @@ def hybrid_iterator(loader: Any, source: Source) -> Any:
 
 def _goes_on_in_hybrid(loader: Any) -> Source | None:
     """At a reset of a hybrid iterator with persistent workers: what the next epoch runs."""
-    loader._feedmill.begin_epoch(loader)
-    source = choose(loader)
+    source = _begin_epoch(loader)
     if isinstance(source, list) or source.plan:
         loader._iterator = _iterator_of(loader, source)  # as below
         return None
@@ -251,8 +254,7 @@ def native_iterator(loader: Any, source: Source) -> Any:
 
 def _goes_on_natively(loader: Any) -> tuple[Source, Config] | None:
     """At a reset of a native iterator with persistent workers: what the next epoch runs."""
-    loader._feedmill.begin_epoch(loader)
-    source = choose(loader)
+    source = _begin_epoch(loader)
     if isinstance(source, list) or not source.plan:
         # DataLoader.__iter__() returns this attribute right after the reset.
         loader._iterator = _iterator_of(loader, source)
@@ -287,8 +289,7 @@ def _formatted_iterator(loader: Any) -> Any:
 
 def _goes_on_with_torch(loader: Any) -> bool:
     """At a reset of torch's persistent workers: whether they do the next epoch, too."""
-    loader._feedmill.begin_epoch(loader)
-    source = choose(loader)
+    source = _begin_epoch(loader)
     if isinstance(source, list):
         loader._feedmill.took("torch", source)
         loader._iterator._delivery = delivery_of(loader)
@@ -312,6 +313,8 @@ def explanation(loader: Any) -> str:
             lines.append(f"images of a batch get the strides of {options.memory_format}")
         if options.cache is not None:
             lines.append("cache= keeps nothing here: torch's path reads for itself")
+        if options.seed is not None:
+            lines.append(without_effect(loader, source))
         if (device := device_of(loader)) is not None:
             lines.append(f"batches are copied to {device} by torch, in the consumer's stream")
         lines += _names_that_are_no_options(loader)
@@ -332,7 +335,10 @@ def explanation(loader: Any) -> str:
         f"  errors     {_describe_errors(loader)}",
         f"  random     {_describe_seed(loader)}",
     ]
-    return "\n".join([*lines, *(f"  note       {text}" for text in _notes(loader))])
+    notes = _notes(loader)
+    if source.plan.is_random and (text := kept_from_torch(loader)):
+        notes.append(text)
+    return "\n".join([*lines, *(f"  note       {text}" for text in notes)])
 
 
 def _hybrid_lines(loader: Any, source: Source) -> list[str]:
@@ -344,7 +350,10 @@ def _hybrid_lines(loader: Any, source: Source) -> list[str]:
         "  random     the transform draws from this process's generators, in whatever order the "
         "threads ask: no seed fixes that",
     ]
-    if loader._feedmill_options().cache is not None:
+    options = loader._feedmill_options()
+    if options.seed is not None:
+        lines.append(f"  note       {without_effect(loader, source)}")
+    if options.cache is not None:
         lines.append("  cache      keeps nothing: the threads read for themselves")
     if (device := device_of(loader)) is not None:
         lines.append(f"  device     {device}: copied by torch, in the consumer's stream")
@@ -462,7 +471,10 @@ def _describe_seed(loader: Any) -> str:
     if seed is None:
         text = "seed=None: keyed by the base_seed that each iter() draws from torch's generator"
     elif sampler_epoch(loader) is not None:
-        text = f"seed={seed}, epoch from the sampler's `epoch`"
+        text = (
+            f"seed={seed}, epoch from the sampler's `epoch`, now {sampler_epoch(loader)}, "
+            "which set_epoch() moves"
+        )
     else:
         number = loader._feedmill.epochs.next_number
         text = f"seed={seed}, epochs counted from {number} at the next iter()"

@@ -37,6 +37,7 @@ OP_NAMES = {
 KINDS = {name: kind for kind, name in OP_NAMES.items()}
 RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP, RANDOM_HORIZONTAL_FLIP, RANDOM_CROP, PAD = range(1, 7)
 RANDOM_APPLY = KINDS["RandomApply"]
+_WITHOUT_DRAWS = (RESIZE, CENTER_CROP, PAD, KINDS["Grayscale"])
 # What the automatic augmentations choose from, by fm_augmentation.
 AUGMENTATIONS = (
     "Identity", "ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness", "Color",
@@ -124,6 +125,11 @@ class Plan:
     as_image: bool = False
     transform_dtype: str = ""
     layout: str = "nchw"
+
+    @property
+    def is_random(self) -> bool:
+        """Whether samples may draw random numbers."""
+        return any(op.kind not in _WITHOUT_DRAWS for op in self.ops)
 
     def describe(self) -> str:
         """Such as "RandomResizedCrop(224, 224) by bicubic -> RandomHorizontalFlip -> float32"; what

@@ -1,0 +1,139 @@
+"""Warnings about random numbers: seed= without effect, a path that could change, equal epochs."""
+
+import warnings
+
+import feedmill
+import helpers
+import pytest
+import torch
+from helpers import compose
+from PIL import Image
+from torch.utils.data import DistributedSampler
+from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
+
+CROP = (T.RandomResizedCrop(8), T.RandomHorizontalFlip(), T.PILToTensor())
+
+
+def warnings_of(loader, n_epochs=1):
+    """What it warns of in some epochs: (text, file) each."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(n_epochs):
+            list(loader)
+    assert all(one.category is UserWarning for one in caught)
+    return [(str(one.message), one.filename) for one in caught]
+
+
+# ---- seed= without effect ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("native", "words"), [
+    ("auto", "takes torch's own path"), ("off", "takes torch's own path"),
+    ("hybrid", "native='hybrid' calls the transform"),
+])
+def test_a_seed_without_effect(small_images, native, words):
+    dataset = ImageFolder(str(small_images), lambda image: T.PILToTensor()(image.resize((8, 8))))
+    loader = feedmill.DataLoader(dataset, batch_size=40, seed=5, native=native)
+    (text, file), = warnings_of(loader, 3)
+    assert text.startswith("seed=5 has no effect: ") and words in text and file == __file__
+    assert "seed=5 has no effect" in loader.explain()
+    for other in ({"seed": None, "native": native}, {"seed": 5, "native": "auto"}):
+        dataset.transform = dataset.transform if other["seed"] is None else compose(*CROP)
+        assert warnings_of(feedmill.DataLoader(dataset, batch_size=40, **other), 2) == []
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_transform_that_ends_the_native_path(small_images, persistent):
+    dataset = ImageFolder(str(small_images), compose(*CROP))
+    loader = feedmill.DataLoader(dataset, batch_size=40, seed=5, num_workers=1,
+                                 persistent_workers=persistent)
+    assert warnings_of(loader) == []
+    dataset.transform.transforms.insert(0, T.Lambda(Image.Image.copy))
+    (text, file), = warnings_of(loader, 2)
+    assert text.startswith("seed=5 has no effect") and file == __file__
+    assert loader.stats().path == "torch"
+
+
+# ---- a path that stays ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def for_pillow(tmp_path):
+    """The folder of 70 images that the native decoder does not take, though named as JPEGs."""
+    (tmp_path / "c").mkdir()
+    for i in range(70):
+        path = tmp_path / "c" / f"{i:02}.jpg"
+        Image.fromarray(helpers.pixels(12, 10, seed=i)).save(path, "BMP")
+    return tmp_path
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_random_numbers_do_not_change_with_the_path(for_pillow, seed, persistent):
+    dataset = helpers.numbered_folder(for_pillow, compose(*CROP))
+    options = {"batch_size": 10, "num_workers": 2, "seed": seed, "persistent_workers": persistent}
+    loader = feedmill.DataLoader(dataset, **options)
+    wanted = feedmill.DataLoader(dataset, native="require", **options)
+    assert warnings_of(loader) == [] and loader.stats().path == "native"
+    (text, file), = warnings_of(loader, 2)
+    assert "70 of 70 samples of the latest native epoch went through Pillow" in text
+    assert "native='off'" in text and file == __file__ and loader.stats().path == "native"
+    assert "70 of 70 samples" in loader.explain() and loader.explain().startswith("native path")
+    if seed is not None:
+        epochs = [torch.cat([images for images, _ in wanted]) for _ in range(4)]
+        assert torch.equal(torch.cat([images for images, _ in loader]), epochs[3])
+
+
+def test_a_path_without_random_numbers_may_change(for_pillow):
+    dataset = helpers.numbered_folder(for_pillow)  # Resize and PILToTensor
+    loader = feedmill.DataLoader(dataset, batch_size=10, num_workers=2)
+    for path in ("native", "torch", "torch"):
+        assert warnings_of(loader) == [] and loader.stats().path == path
+
+
+# ---- equal epochs --------------------------------------------------------------------------------
+
+
+def distributed(small_images, *steps, **options):
+    dataset = ImageFolder(str(small_images), compose(*(steps or CROP)))
+    sampler = DistributedSampler(dataset, num_replicas=2, rank=0)
+    options = {"batch_size": 10, "sampler": sampler, "seed": 1, **options}
+    return feedmill.DataLoader(dataset, **options), sampler
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True},
+])
+def test_a_samplers_epoch_that_does_not_move(small_images, options):
+    loader, sampler = distributed(small_images, **options)
+    sampler.set_epoch(7)
+    assert warnings_of(loader) == []
+    (text, file), = warnings_of(loader, 3)
+    assert "epoch is 7 again" in text and "call sampler.set_epoch(epoch)" in text
+    assert file == __file__
+    assert "set_epoch()" in loader.explain()
+
+
+def test_a_samplers_epoch_that_moves(small_images):
+    loader, sampler = distributed(small_images)
+    for epoch in range(3):
+        (sampler if epoch % 2 else loader).set_epoch(epoch)
+        assert warnings_of(loader) == []
+
+
+def test_a_batch_that_is_looked_at_is_no_epoch(small_images):
+    loader, _ = distributed(small_images)
+    for _ in range(2):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            next(iter(loader))
+    assert warnings_of(loader) == []
+
+
+def test_epochs_that_may_be_equal(small_images):
+    """Validation, and draws that follow torch's seed."""
+    for steps, options in (((T.Resize((8, 8)), T.PILToTensor()), {}), ((), {"seed": None}),
+                           ((), {"sampler": None, "shuffle": True})):
+        loader, _ = distributed(small_images, *steps, **options)
+        assert warnings_of(loader, 3) == []
