@@ -187,7 +187,11 @@ class DataLoader(TorchDataLoader[_T_co]):
     and ``info`` (EXIF, ICC profile, resolution); JPEGs are decoded natively, other files by Pillow.
     It is called from as many threads at once as there are decode threads: it must bear that.
     Threads help as far as it releases Python's lock, as numpy, OpenCV and torch do in long
-    operations; stats().hybrid_transform_ns is its time. Order, targets and errors are torch's.
+    operations; stats().hybrid_transform_ns is its time. It pays where decoding is a large part of a
+    sample's cost and there is one worker or none: with one worker a crop, flip and normalization
+    ran 1.25 times as fast as in torch's, DINO's eight augmented crops 1.03 times. With two, threads
+    wait for the lock around each short call: 1.00 and 0.85 times; torch's path is then the better
+    one (benchmarks/results/hybrid.md). Order, targets and errors are torch's.
     Random numbers are not: they come from this process's generators (torch's, random's, numpy's or
     the transform's own), in whatever order the threads ask, mixed with what the script draws
     meanwhile; neither seed= nor torch.manual_seed() reproduces them, there is no

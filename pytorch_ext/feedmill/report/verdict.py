@@ -213,7 +213,8 @@ def _hybrid(stats: Stats) -> str:
     return (
         f"transform-bound: {percent(share)} of the threads' time passed in the transform, which is "
         "Python's; a cheaper one, one that explain() takes natively, or more threads as far as it "
-        "releases Python's lock"
+        "releases Python's lock; torch's workers (native='auto') do not share that, and may be "
+        "faster"
     )
 
 
