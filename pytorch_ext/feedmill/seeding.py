@@ -18,7 +18,7 @@ _LEAST_SAMPLES = 64  # that tell what a dataset's files are like
 def warn(loader: Any, source: Source | list[str]) -> None:
     """Called before an epoch begins, with what is to run in it."""
     if isinstance(source, list) or not source.plan:
-        if loader.seed is not None:
+        if loader._feedmill_options().seed is not None:
             _warn_once(loader, "no effect", without_effect(loader, source))
         return
     if source.plan.is_random:
@@ -38,7 +38,7 @@ def _warn_once(loader: Any, kind: str, text: str) -> None:
 
 def without_effect(loader: Any, source: Source | list[str]) -> str:
     """That seed= does nothing on the path that is not native."""
-    text = f"seed={loader.seed} has no effect: "
+    text = f"seed={loader._feedmill_options().seed} has no effect: "
     if isinstance(source, list):
         return text + (
             "this DataLoader takes torch's own path (explain() says why), whose random numbers "
@@ -68,7 +68,7 @@ def mostly_by_pillow(loader: Any) -> str:
 
 def kept_from_torch(loader: Any) -> str:
     """Text, if torch's path would be faster and is not taken, as its random numbers differ."""
-    if loader.native not in ("auto", "hybrid") or loader.on_error != "raise":
+    if loader._feedmill_options().native not in ("auto", "hybrid") or loader._feedmill_options().on_error != "raise":
         return ""
     text = mostly_by_pillow(loader)
     return text and (
@@ -85,7 +85,7 @@ def _repetition(loader: Any) -> str:
     end: seed= keys them by the sampler's epoch."""
     inside: Inside = loader._feedmill
     number = sampler_epoch(loader)
-    if loader.seed is None or number is None or number != inside.sampler_epoch:
+    if loader._feedmill_options().seed is None or number is None or number != inside.sampler_epoch:
         return ""
     try:
         n_batches = len(loader)
@@ -94,7 +94,7 @@ def _repetition(loader: Any) -> str:
     if not 0 < n_batches <= inside.latest_epoch().get("batches", 0):
         return ""
     return (
-        f"the sampler's epoch is {number} again, as in the epoch before: with seed={loader.seed} "
+        f"the sampler's epoch is {number} again, as in the epoch before: with seed={loader._feedmill_options().seed} "
         "every image gets the same random crops, flips and so on as then; call "
         "sampler.set_epoch(epoch), or this DataLoader's set_epoch(epoch), before each epoch"
     )

@@ -67,7 +67,11 @@ class _WorkerInit:
 
 
 class _Loader(TorchDataLoader[Any]):
-    """The DataLoader of the worker processes."""
+    """The DataLoader of the worker processes. `feedmill run` may have replaced these two of torch's
+    in the meantime, to count what the script makes."""
+
+    __init__ = TorchDataLoader.__init__
+    _get_iterator = TorchDataLoader._get_iterator
 
     def check_worker_number_rationality(self) -> None:
         """The script's own DataLoader has warned of too many workers already."""
