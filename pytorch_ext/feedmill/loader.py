@@ -68,10 +68,14 @@ class DataLoader(TorchDataLoader[_T_co]):
     it must draw no random number and not depend on when it is called.
 
     A collate_fn of the script's own gets the same list of samples as from torch, whose images lie
-    in the native batch: one that is kept keeps the memory of all; clone() it. It runs in this
-    process, on the thread that asks for the batch; with num_workers > 0 under the seeds, and the
-    get_worker_info(), of the worker that torch would have taken. A collate_fn that is interrupted
-    (Ctrl-C) is called again for its batch.
+    in the native batch: one that is kept keeps the memory of all; clone() it. With num_workers=0 it
+    is called on the thread that asks for the batch, and called again for its batch if a Ctrl-C
+    interrupts it. With num_workers > 0 it is called ahead of the batch's turn. Where its bytecode
+    shows that it draws no random number, uses no global state and changes nothing in place, that is
+    in a thread of this process, and a torch.stack() of all samples is the batch itself, not a copy.
+    Any other function is called in num_workers worker processes, with torch's seeds and
+    get_worker_info(), started as torch starts them; they get the samples through shared memory, and
+    the targets pickled. explain() says which it is.
 
     Args:
         num_workers: natively the number of decode threads, at most the usable CPUs. 0, the
