@@ -216,10 +216,11 @@ def test_the_clock_of_timeout_starts_anew_with_a_batchs_worth(numbered):
     iterator = iter(native_loader(numbered, batch_size=8, num_workers=1, timeout=1))
     for counts in ([5, 12], [5, 13, 13, 20], [0, 8, 8, 30, 30, 30]):
         numbers = Handle(counts)
-        real, iterator._handle = iterator._handle, numbers
+        receiver = iterator._receiver
+        real, receiver.handle = receiver.handle, numbers
         with pytest.raises(RuntimeError, match="DataLoader timed out after 1 seconds"):
-            iterator._wait()
-        iterator._handle = real
+            receiver._wait()
+        receiver.handle = real
         assert next(numbers.n_samples, None) is None
 
 
