@@ -25,6 +25,7 @@ from feedmill.recognition.arrays import (
     subset_node,
     tensor_node,
 )
+from feedmill.recognition.known import reasons_against_opening
 from feedmill.recognition.plain import PlainPlan, PlainSource, npy_folder_node
 from feedmill.recognition.plan import Refusal
 from feedmill.recognition.samples import ConcatNode, Leaf, LeafNode, Source, SubsetNode
@@ -228,6 +229,7 @@ class _Reading:
             self.refuse(f"{type(dataset).__name__} was given a __getitems__")
         untouched = self._is_untouched(dataset, "torchvision")
         self._check_file_loader(dataset, folder)
+        self._check_opening()
         if dataset.target_transform is not None:
             self.refuse("the dataset has a target_transform")
         self._check_samples(dataset.samples)
@@ -246,6 +248,11 @@ class _Reading:
             self.refuse("the dataset's loader is not torchvision's default_loader")
         elif (backend := sys.modules["torchvision"].get_image_backend()) != "PIL":
             self.refuse(f"torchvision's image backend is {backend}, not PIL")
+
+    def _check_opening(self) -> None:
+        """Refuses where Pillow may give other pixels for an image file than the native decoder."""
+        for reason in reasons_against_opening():
+            self.refuse(reason)
 
     def _check_samples(self, samples: Any) -> None:
         if type(samples) not in (list, tuple):
@@ -274,6 +281,7 @@ class _Reading:
             return self.refuse(f"{name} is an IterableDataset; it has no indices")
         if getattr(kind, "__len__", None) is None:
             return self.refuse(f"{name} offers feedmill_item, but has no length")
+        self._check_opening()
         offers = _owner(kind, "feedmill_item")
         gets = _owner(kind, "__getitem__")
         if gets is not None and gets is not offers and issubclass(gets, offers):

@@ -33,6 +33,7 @@ from feedmill.recognition.untouched import (
     shadows,
     type_name,
 )
+from feedmill.recognition.wrappers import hands_on_to
 
 GEOMETRY = frozenset({"Resize", "CenterCrop", "RandomResizedCrop", "RandomHorizontalFlip"})
 TO_TENSOR = frozenset({"PILToTensor", "ToTensor", "ToImage"})
@@ -157,9 +158,22 @@ def _check_pillow(augments: bool) -> None:
     for name in methods:
         if not is_original(vars(Image.Image).get(name), "PIL.Image", f"Image.{name}"):
             raise Refusal(f"PIL.Image.Image.{name} was replaced")
-    if not is_original(Image.open, "PIL.Image", "open"):
-        raise Refusal("PIL.Image.open was replaced")
+
+
+def reasons_against_opening() -> list[str]:
+    """What was replaced in Pillow of that which opens image files."""
+    from PIL import Image
+
+    reasons = []
+    if not hands_on_to(Image.open, lambda one: is_original(one, "PIL.Image", "open")):
+        by = f"{getattr(Image.open, '__module__', '?')}.{getattr(Image.open, '__qualname__', '?')}"
+        reasons.append(
+            f"PIL.Image.open was replaced by {by}, which is not seen to return what Pillow's gives"
+        )
     for name in ("Jpeg", "Png", "WebP"):
         opens = Image.OPEN.get(name.upper())  # nothing before the first image was opened
         if opens is not None and getattr(opens[0], "__module__", None) != f"PIL.{name}ImagePlugin":
-            raise Refusal(f"Pillow's decoder of {name.upper()} images was replaced")
+            reasons.append(f"Pillow's decoder of {name.upper()} images was replaced")
+    if not is_original(vars(Image.Image).get("convert"), "PIL.Image", "Image.convert"):
+        reasons.append("PIL.Image.Image.convert was replaced")
+    return reasons
