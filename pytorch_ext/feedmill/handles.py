@@ -55,6 +55,7 @@ def open_native(config: Config) -> Any:
         image=config.arrays and config.arrays.image,
         owners=config.arrays and config.arrays.owners,
         device=config.device,
+        rejected_formats=plan.rejected_formats,
     )
 
 

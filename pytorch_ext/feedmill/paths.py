@@ -335,7 +335,7 @@ def explanation(loader: Any) -> str:
         f"  errors     {_describe_errors(loader)}",
         f"  random     {_describe_seed(loader)}",
     ]
-    notes = _notes(loader)
+    notes = [*source.notes, *_notes(loader)]
     if source.plan.is_random and (text := kept_from_torch(loader)):
         notes.append(text)
     return "\n".join([*lines, *(f"  note       {text}" for text in notes)])

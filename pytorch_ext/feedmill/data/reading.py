@@ -7,6 +7,7 @@ import os
 import numpy as np
 
 from feedmill._ops import native
+from feedmill.recognition.equality import rejected_formats
 from feedmill.recognition.plan import max_image_pixels
 
 _MODES = ("bgr", "rgb")
@@ -39,7 +40,9 @@ def imread(path: str | os.PathLike[str] | bytes, mode: str = "bgr") -> np.ndarra
     """
     if mode not in _MODES:
         raise ValueError(f"mode is {mode!r}; it must be one of 'bgr', 'rgb'")
-    taken = native.imread(path, mode == "bgr", max_image_pixels())
+    is_bgr = mode == "bgr"
+    rejected = 0 if is_bgr else rejected_formats()
+    taken = native.imread(path, is_bgr, max_image_pixels(), rejected)
     if type(taken) is not tuple:
         return _by_pillow(path, mode)
     pixels, height, width = taken

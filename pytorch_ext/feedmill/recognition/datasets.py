@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
 
-from feedmill._ops import native
 from feedmill.recognition.arrays import (
     ArrayNode,
     ArraySource,
@@ -25,6 +24,7 @@ from feedmill.recognition.arrays import (
     subset_node,
     tensor_node,
 )
+from feedmill.recognition.equality import native_formats, why_not_jpegs
 from feedmill.recognition.known import reasons_against_opening
 from feedmill.recognition.plain import PlainPlan, PlainSource, npy_folder_node
 from feedmill.recognition.plan import Refusal
@@ -44,8 +44,6 @@ _SUFFIXES = {
     "PNG": (".png", ".apng"),
     "WebP": (".webp",),
 }
-_FORMATS = native.formats()
-_NATIVE_SUFFIXES = tuple(one for name in _FORMATS.split(", ") for one in _SUFFIXES[name])
 _PROBED_SAMPLES = 10000
 _MAX_DEPTH = 16
 _INDEX_LISTS = (list, tuple, range, np.ndarray, torch.Tensor)
@@ -253,6 +251,8 @@ class _Reading:
         """Refuses where Pillow may give other pixels for an image file than the native decoder."""
         for reason in reasons_against_opening():
             self.refuse(reason)
+        if reason := why_not_jpegs():
+            self.refuse(reason)
 
     def _check_samples(self, samples: Any) -> None:
         if type(samples) not in (list, tuple):
@@ -260,16 +260,18 @@ class _Reading:
             return self.refuse(f"the dataset's samples are a {kind}, not a list")
         if not samples:
             return self.refuse("the dataset is empty")
+        formats = native_formats()
+        suffixes = tuple(one for name in formats for one in _SUFFIXES[name])
         n_native = n_probed = 0
         for sample in samples[:: max(1, -(-len(samples) // _PROBED_SAMPLES))]:
             n_probed += 1
             try:
-                n_native += str(sample[0]).lower().endswith(_NATIVE_SUFFIXES)
+                n_native += str(sample[0]).lower().endswith(suffixes)
             except (TypeError, IndexError, KeyError):
                 return self.refuse("the dataset's samples are not (path, target) pairs")
         if 2 * n_native < n_probed:
             self.refuse(
-                f"most files are not {_FORMATS} by name ({n_native} of {n_probed} looked at are)"
+                f"most files are not {', '.join(formats)} by name ({n_native} of {n_probed} looked at are)"
             )
 
     # ---- the user's own --------------------------------------------------------------------------

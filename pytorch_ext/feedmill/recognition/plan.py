@@ -115,6 +115,7 @@ class Plan:
         transform_dtype: what the transform gives, where the DataLoader's dtype= makes another type
             of it; else "".
         layout: "nchw", or "nhwc" for a batch of torch.channels_last.
+        rejected_formats: of files that go through Pillow, as fm_config.rejected_formats.
     """
 
     ops: tuple[Op, ...]
@@ -125,6 +126,7 @@ class Plan:
     as_image: bool = False
     transform_dtype: str = ""
     layout: str = "nchw"
+    rejected_formats: int = 0
 
     @property
     def is_random(self) -> bool:
@@ -165,8 +167,8 @@ def pillow_version() -> str:
     return PIL.__version__
 
 
-def resize_order() -> int:
-    """fm_resize_order of the installed Pillow: which pass its resize does first."""
+def likely_resize_order() -> int:
+    """fm_resize_order of the installed Pillow by its version: which pass its resize does first."""
     numbers = [int(part) if part.isdigit() else 0 for part in pillow_version().split(".")[:2]]
     version = tuple(numbers)
     return 1 if version >= (13, 0) else 2 if version >= (12, 2) else 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch.utils.data import default_collate, default_convert
 
 from feedmill._internals import why_collate_was_changed, why_not_this_torch
 from feedmill.recognition.datasets import read_dataset
+from feedmill.recognition.equality import reasons_against_formats, rejected_formats
 from feedmill.recognition.formats import formatted
 from feedmill.recognition.samples import Source
 from feedmill.recognition.untouched import unreadable
@@ -53,6 +55,9 @@ def _recognise(loader: Any) -> Source | list[str]:
     if reasons:
         return reasons
     source.plan = formatted(source.plan, options.dtype, options.memory_format)
+    if source.arrays is None and not source.copies:
+        source.plan = replace(source.plan, rejected_formats=rejected_formats())
+        source.notes = reasons_against_formats()
     return source
 
 

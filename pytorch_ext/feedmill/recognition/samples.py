@@ -219,6 +219,7 @@ class Source:
         plan: of their transforms, all have the same, and of the DataLoader's options. None: the
             transforms are Python's, and called as they are.
         reasons: why there is no plan.
+        notes: what explain() is to say beside the plan.
         kind: such as "Subset of ImageFolder".
         gives_bytes: samples may come with the encoded image in place of a path.
         arrays: what is in memory in place of files, an arrays.Arrays; None: nothing is.
@@ -227,6 +228,7 @@ class Source:
 
     arrays: Any = None
     copies = False
+    notes: Sequence[str] = ()
 
     def __init__(self, dataset: Any, node: Any) -> None:
         self.n_samples = len(dataset)

@@ -28,6 +28,8 @@ from feedmill.recognition.arguments import (
     size_pair,
 )
 from feedmill.recognition.augmentations import AUTOMATIC, HOLDERS
+from feedmill.recognition.equal_augmentations import why_not_ops
+from feedmill.recognition.equality import resize_order
 from feedmill.recognition.formats import TORCH_DTYPES, bytes_of
 from feedmill.recognition.known import (
     AUGMENTATIONS,
@@ -53,7 +55,6 @@ from feedmill.recognition.plan import (
     Refusal,
     leads_to_one_size,
     max_image_pixels,
-    resize_order,
 )
 from feedmill.recognition.untouched import type_name, unreadable
 
@@ -101,13 +102,14 @@ def read_transform(
         reading.refuse(str(refusal))
     except Exception as error:
         reading.refuse(unreadable("the transform", error))
+    order = reading.compare(channels)
     if reading.reasons:
         return reading.reasons
     plan = Plan(
         tuple(reading.ops),
         reading.dtype,
         reading.value_table,
-        resize_order(),
+        order,
         max_image_pixels(),
         reading.as_image,
     )
@@ -314,6 +316,23 @@ class _Reading:
             self._finish_pixels(self.ramp)
         elif not self.reasons:
             self.refuse("the transform does not end in a tensor (ToTensor or PILToTensor)")
+
+    def compare(self, channels: int) -> int:
+        """Compares what is native with the installed Pillow; returns fm_resize_order.
+
+        Args:
+            channels: of the images.
+        """
+        for reason in why_not_ops(self.ops, channels):
+            self.refuse(reason)
+        order = 0
+        for op in self.ops:
+            if op.kind in (RESIZE, RANDOM_RESIZED_CROP):
+                try:
+                    order = resize_order(op.filter)
+                except Refusal as refusal:
+                    self.refuse(str(refusal))
+        return order
 
     def _settle_sizes(self, height: int, width: int) -> None:
         """All images have this size: so has the result of every op."""
