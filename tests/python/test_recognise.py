@@ -5,6 +5,7 @@ import helpers
 import pytest
 import torch
 from feedmill._ops import native
+from feedmill.data import ImageList
 from helpers import MEAN, STD, compose, native_loader
 from torchvision import transforms as T
 from torchvision.datasets import DatasetFolder, ImageFolder
@@ -323,6 +324,61 @@ def test_all_reasons_are_named(small_images):
     for words in ("worker_init_fn", "default_loader", "target_transform", "transforms.Lambda",
                   "ColorJitter"):
         assert words in text
+
+
+class OtherName(DatasetFolder):
+    """Neither its dataset nor its transform is native."""
+
+
+def indices_of(count):
+    yield from range(count)
+
+
+def unlike(dataset, **attributes):
+    for name, value in attributes.items():
+        setattr(dataset, name, value)
+    return dataset
+
+
+class Unfinished(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(())
+
+    def feedmill_item(self, index):
+        return "", 0
+
+
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda f: Subclass(f.root, f.transform), "no subclass"),
+    (lambda f: OtherName(f.root, default_loader, (".jpg",), f.transform), "OtherName"),
+    (lambda f: SubsetSubclass(f, range(9)), None),
+    (lambda f: torch.utils.data.Subset(f, indices_of(9)), "a Subset's indices are a"),
+    (lambda f: unlike(torch.utils.data.Subset(f, [1]), __len__=None), "its own __len__"),
+    (lambda f: unlike(torch.utils.data.ConcatDataset([f, f]), __len__=None), "its own __len__"),
+    (lambda f: unlike(torch.utils.data.ConcatDataset([f]), cumulative_sizes=[]), "were changed"),
+    (lambda f: unlike(f, __getitem__=None), "its own __getitem__"),
+    (lambda f: unlike(f, samples={}), "not a list"),
+    (lambda f: unlike(Squares(), transform=f.transform), "Squares"),
+    (lambda f: unlike(Unfinished(), transform=f.transform), "IterableDataset"),
+    (lambda f: unlike(ImageList([], transform=f.transform), transforms=same), "both transform"),
+])
+def test_a_refused_dataset_hides_no_reason_of_its_transform(small_images, make, words):
+    steps = (T.Lambda(same), T.Resize(SIZE), T.GaussianBlur(3), T.PILToTensor())
+    dataset = make(folder(str(small_images), *steps))
+    text = feedmill.DataLoader(dataset).explain()
+    assert text.startswith("torch's own path, because\n")
+    if words is not None:
+        assert words in text
+        assert "transforms.Lambda is not supported" in text and "GaussianBlur is not" in text
+
+
+def test_the_sizes_of_an_unknown_datasets_images_are_no_reason(small_images):
+    dataset = unlike(Squares(), transform=compose(T.RandomCrop(32, 4), T.ToTensor()))
+    assert "one size" not in feedmill.DataLoader(dataset).explain()
+    dataset.transform = T.ToTensor()
+    assert "one size" not in feedmill.DataLoader(dataset).explain()
+    dataset = Subclass(str(small_images), T.ToTensor())
+    assert "one size for all images" in feedmill.DataLoader(dataset).explain()
 
 
 def test_explain_prints_what_it_returns(small_images, capsys):

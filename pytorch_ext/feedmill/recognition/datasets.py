@@ -46,6 +46,8 @@ _SUFFIXES = {
 }
 _PROBED_SAMPLES = 10000
 _MAX_DEPTH = 16
+# Of images that may all be alike.
+_ANY_SIZE = (4096, 4096)
 _INDEX_LISTS = (list, tuple, range, np.ndarray, torch.Tensor)
 
 
@@ -120,6 +122,7 @@ class _Reading:
                 return self._read_images(dataset, images)
         except Refusal as refusal:
             self.refuse(str(refusal))
+            self._refuse_transform_of(dataset)
             return None
         self.refuse(
             f"the dataset is a {type_name(kind)}; torchvision's ImageFolder and DatasetFolder "
@@ -127,7 +130,19 @@ class _Reading:
             "torchvision's CIFAR10, CIFAR100, MNIST, FashionMNIST and SVHN, feedmill.data.NpyFile "
             "and NpyFolder, and datasets with a method feedmill_item are recognised"
         )
+        self._refuse_transform_of(dataset)
         return None
+
+    def _refuse_transform_of(self, dataset: Any) -> None:
+        """Where a dataset is refused: what is against its transform is told as well."""
+        transform = getattr(dataset, "__dict__", {}).get("transform")
+        if transform is None or self._calls_transforms:
+            return
+        folder = sys.modules.get("torchvision.datasets.folder")
+        is_folder = folder is not None and isinstance(dataset, folder.DatasetFolder)
+        read = read_transform(transform, None if is_folder else _ANY_SIZE)
+        for reason in read if isinstance(read, list) else ():
+            self.refuse(reason)
 
     # ---- in memory -------------------------------------------------------------------------------
 
@@ -196,12 +211,13 @@ class _Reading:
         return len(self.reasons) == n_before
 
     def _read_subset(self, subset: Any, depth: int) -> Any:
-        if not self._is_untouched(subset, "torch"):
-            return None
+        is_good = self._is_untouched(subset, "torch")
         if type(subset.indices) not in _INDEX_LISTS:
             self.refuse(f"a Subset's indices are a {type_name(type(subset.indices))}, not a list")
-            return None
+            is_good = False
         inner = self.read(subset.dataset, depth + 1)
+        if not is_good:
+            return None
         if isinstance(inner, ArrayNode):
             try:
                 return subset_node(subset, inner)
@@ -210,12 +226,12 @@ class _Reading:
         return inner and SubsetNode(subset, inner)
 
     def _read_concat(self, dataset: Any, depth: int) -> Any:
-        if not self._is_untouched(dataset, "torch"):
-            return None
-        if len(dataset.datasets) != len(dataset.cumulative_sizes):
-            self.refuse("a ConcatDataset's datasets were changed after it was made")
-            return None
+        is_good = self._is_untouched(dataset, "torch")
         parts = [self.read(part, depth + 1) for part in dataset.datasets]
+        if len(dataset.datasets) != len(dataset.cumulative_sizes):
+            return self.refuse("a ConcatDataset's datasets were changed after it was made")
+        if not is_good:
+            return None
         if any(isinstance(part, ArrayNode) for part in parts):
             return self.refuse("a ConcatDataset of datasets in memory is not supported natively")
         return None if None in parts else ConcatNode(dataset, parts)
@@ -279,11 +295,14 @@ class _Reading:
     def _read_offered(self, dataset: Any) -> Any:
         kind = type(dataset)
         name = type_name(kind)
-        if isinstance(dataset, IterableDataset):
-            return self.refuse(f"{name} is an IterableDataset; it has no indices")
-        if getattr(kind, "__len__", None) is None:
-            return self.refuse(f"{name} offers feedmill_item, but has no length")
         self._check_opening()
+        is_good = True
+        if isinstance(dataset, IterableDataset):
+            self.refuse(f"{name} is an IterableDataset; it has no indices")
+            is_good = False
+        elif getattr(kind, "__len__", None) is None:
+            self.refuse(f"{name} offers feedmill_item, but has no length")
+            is_good = False
         offers = _owner(kind, "feedmill_item")
         gets = _owner(kind, "__getitem__")
         if gets is not None and gets is not offers and issubclass(gets, offers):
@@ -302,7 +321,10 @@ class _Reading:
         if folder is not None and isinstance(dataset, folder.DatasetFolder):
             self._check_file_loader(dataset, folder)
         slot = self._slot(dataset)
-        return slot and self._leaf(dataset, dataset.feedmill_item, load_rgb, True, slot)
+        if slot is None:
+            return self._refuse_transform_of(dataset)
+        leaf = self._leaf(dataset, dataset.feedmill_item, load_rgb, True, slot)
+        return leaf if is_good else None
 
     def _slot(self, dataset: Any) -> str | None:
         """The attribute that holds the transform of images, of those that torchvision's own
