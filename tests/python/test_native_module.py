@@ -7,7 +7,6 @@ import contextlib
 import copy
 import os
 import pickle
-import subprocess
 import sys
 import threading
 import time
@@ -16,7 +15,8 @@ import helpers
 import numpy as np
 import pytest
 import torch
-from helpers import run_script, save_jpeg, skip, threads, threads_left
+from held_files import HeldFiles
+from helpers import run_script, save_jpeg, threads, threads_left
 from PIL import Image
 
 from feedmill._ops import native
@@ -240,7 +240,10 @@ def test_a_loader_has_one_call_at_a_time(jpeg):
 
     # Python's own checks of the arguments come first where a method takes none.
     methods = [name for name in methods_of(native.Loader) if name != "close"]
-    any_thread = {"draws", "stats", "steps", "sample_records", "slow_samples"}
+    any_thread = {
+        "draws", "stats", "steps", "sample_records", "slow_samples", "step_ready", "step_request",
+        "step_return", "wake",
+    }
     loader, (outcome, images, n), (found,) = in_allocator(
         {}, lambda loader: {name: result_of(getattr(loader, name)) for name in methods}, jpeg
     )
@@ -284,33 +287,14 @@ def test_arguments_that_close_the_loader(jpeg):
             loader.stats()
 
 
-class StuckFiles:
-    """A view of a folder in which the reads of some files do not return before close()."""
-
-    def __init__(self, source, mountpoint, text):
-        tool = os.environ.get("FEEDMILL_SLOWFS", "")
-        if not os.access(tool, os.X_OK) or not os.access("/dev/fuse", os.R_OK | os.W_OK):
-            skip("no FUSE, or FEEDMILL_SLOWFS does not name the tool slowfs (tests/support)")
-        mountpoint.mkdir()
-        self._process = subprocess.Popen(
-            [tool, "--source", source, "--mountpoint", mountpoint, "--stuck", text]
-        )
-        while not os.path.ismount(mountpoint):
-            if self._process.poll() is not None:
-                skip("slowfs could not be mounted")
-            time.sleep(0.01)
-
-    def close(self):
-        self._process.terminate()
-        self._process.wait()
-
-
 @pytest.fixture
 def stuck(tmp_path, jpeg):
+    """A file whose reads do not end before the test does."""
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "stuck.jpg").write_bytes(jpeg)
-    files = StuckFiles(tmp_path / "files", tmp_path / "seen", "stuck")
+    files = HeldFiles(tmp_path / "files", tmp_path / "seen", "stuck")
     yield str(tmp_path / "seen" / "stuck.jpg")
+    files.release()
     files.close()
 
 
@@ -321,7 +305,7 @@ def test_close_ends_the_next_of_another_thread(stuck):
     found = []
     thread = threading.Thread(target=lambda: found.append(result_of(loader.next, -1)))
     thread.start()
-    while not isinstance(result_of(loader.step_request), RuntimeError):  # it is not in there yet
+    while "in progress" not in str(result_of(loader.fallback)):  # it is not in there yet
         time.sleep(0.001)
     with pytest.raises(RuntimeError, match="another call of this loader is in progress"):
         loader.stop()
@@ -342,7 +326,7 @@ def check_meetings(image, n_rounds):
     with open(image, "rb") as file:
         data = [file.read(), b"no image"]
     loader, is_over = None, False
-    begin, end = threading.Barrier(5), threading.Barrier(5)
+    begin, end = threading.Barrier(6), threading.Barrier(6)
     wrong = []
     sys.setswitchinterval(1e-5)
 
@@ -359,6 +343,14 @@ def check_meetings(image, n_rounds):
                 torch.from_dlpack(payload).sum()
         loader.finish()
         loader.stop()
+
+    def consume_ahead(k):
+        loader.start(7, k, True)
+        loader.submit([0, 1], ["", ""], [data[0], data[0]])
+        loader.step_request()
+        if loader.next_ahead()[0] == native.OK:
+            result_of(loader.step_ready, 0, 0, 1)  # another thread may have begun another epoch
+            loader.step_return()
 
     def look(k):
         loader.stats(), loader.steps(0), loader.slow_samples(), loader.sample_records(0)
@@ -389,7 +381,7 @@ def check_meetings(image, n_rounds):
                 wrong.append(error)
             end.wait()
 
-    acts = (consume, consume, look, disturb)
+    acts = (consume, consume, consume_ahead, look, disturb)
     workers = [threading.Thread(target=run, args=(act,), daemon=True) for act in acts]
     for worker in workers:
         worker.start()
