@@ -22,9 +22,9 @@ import torch
 
 from feedmill._internals import BaseDataLoaderIter, ExceptionWrapper
 from feedmill._ops import native
-from feedmill.batches import Batch, resolve
+from feedmill.batches import NOTHING, Batch, resolve
 from feedmill.by_hand import check_regular, name_sample
-from feedmill.collating import Collate
+from feedmill.collating import AHEAD_IN_THREAD, Collate, collate_place
 from feedmill.devices import check_not_capturing, device_of, to_device
 from feedmill.log.ranges import waiting
 from feedmill.recognition.formats import formatting_collate
@@ -149,7 +149,7 @@ class _Work:
         self.batch = batch
         self.is_done = threading.Event()
         self.samples: list[Any] = [None] * len(batch.items)
-        self.data: Any = None
+        self.data: Any = NOTHING
         self.error: Any = None
         self.dropped = False
         self.decode_ns = self.transform_ns = 0
@@ -244,7 +244,10 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
     def _begin(self, loader: Any, source: Source) -> None:
         self._source = source
         function = formatting_collate(loader, self._is_default)
-        self._collate = Collate(loader, self, function, as_worker=True)
+        # In the threads, ahead of the batch's turn: torch's own function, and one that is proved.
+        place = collate_place(loader)
+        self._is_collated_ahead = self._is_default or place == AHEAD_IN_THREAD
+        self._collate = Collate(loader, self, function, as_worker=not self._is_collated_ahead)
         self._device = device_of(loader)
         inside = loader._feedmill
         self._counters, self._hybrid = inside.torch_counters, inside.python_counters
@@ -296,9 +299,9 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
         resolve(batch, self._source, self._dataset, indices, self._auto_collation)
         self._n_pulled += 1
         wrap = partial(_as_torch_raises, self._num_workers, batch.number)
-        # A collate_fn of the script's own runs on the thread that asks for the batch.
-        collate = partial(self._collate.of_samples, number=batch.number)
-        work = _Work(batch, wrap, collate if self._is_default else None)
+        # Any other collate_fn runs on the thread that asks for the batch.
+        collate = partial(self._collate.ahead, number=batch.number)
+        work = _Work(batch, wrap, collate if self._is_collated_ahead else None)
         self._waiting.append(work)
         work.start(self._threads)
 
@@ -369,7 +372,7 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
         self._decode_share = work.decode_ns / total_ns if total_ns else 0.0
 
     def _result(self, work: _Work) -> Any:
-        if work.error is None and not self._is_default:
+        if work.error is None and work.data is NOTHING:
             try:
                 return self._collate.of_samples(work.samples, number=work.batch.number)
             except Exception as raised:

@@ -200,6 +200,9 @@ class DataLoader(TorchDataLoader[_T_co]):
     the transform's own), in whatever order the threads ask, mixed with what the script draws
     meanwhile; neither seed= nor torch.manual_seed() reproduces them, there is no
     get_worker_info(), and draws() and fetch() know nothing of such epochs.
+    A collate_fn that is not proved runs there on the thread that asks for the batch, with the
+    global generators of torch, random and numpy set to those of the worker that torch would have
+    taken: what another thread draws just then comes from those, too.
 
     Raises:
         ValueError, TypeError: as torch's constructor, and for a value outside of what is named
