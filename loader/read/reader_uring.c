@@ -214,17 +214,15 @@ static void add_close(fm_uring *self, uint32_t slot) {
     io_uring_sqe_set_data64(entry, DATA_NONE);
 }
 
-/* Submits, and waits for one completion: 0, or a negative errno. Signals don't end the wait. */
+/* Submits, and waits for one completion: 0, or a negative errno. A signal, upon which liburing may
+ * return neither, does not end the wait. */
 static int submit_and_wait_for_one(fm_uring *self, struct io_uring_cqe **completion) {
     const uint64_t deadline_ns = fm_clock_ns() + PROBE_LIMIT_S * (uint64_t)1000000000;
     struct __kernel_timespec limit = {.tv_sec = PROBE_LIMIT_S};
     int result;
-    do result = io_uring_submit(&self->ring);
-    while (result == -EINTR && fm_clock_ns() < deadline_ns);
-    if (result < 0) return result;
     do {
         *completion = NULL;
-        result = io_uring_wait_cqe_timeout(&self->ring, completion, &limit);
+        result = io_uring_submit_and_wait_timeout(&self->ring, completion, 1, &limit, NULL);
     } while (!*completion && (result >= 0 || result == -EINTR) && fm_clock_ns() < deadline_ns);
     if (*completion) return 0;
     return result < 0 ? result : -ETIME;
