@@ -8,12 +8,14 @@ for header in $(find include loader -name '*.h' | sort); do
     cuda=
     case "$header" in */cuda/*) cuda=-Itests/support/stub_cuda ;; esac
     case "$header:$(uname -m)" in */x86/*:x86_64) ;; */x86/*) continue ;; esac
-    "$cc" -std=c17 -Wall -Wextra -Werror -D_GNU_SOURCE -Iinclude -Iloader $cuda -fsyntax-only -x c \
-        "$header" || { echo "not self-contained as C17: $header"; failed=1; }
+    echo "#include \"$header\"" |
+        "$cc" -std=c17 -Wall -Wextra -Werror -D_GNU_SOURCE -Iinclude -Iloader $cuda -fsyntax-only \
+            -x c - || { echo "not self-contained as C17: $header"; failed=1; }
 done
 if command -v c++ >/dev/null; then
     for header in $(find include -name '*.h' | sort); do
-        c++ -std=c++17 -Wall -Wextra -Werror -Iinclude -fsyntax-only -x c++ "$header" ||
+        echo "#include \"$header\"" |
+            c++ -std=c++17 -Wall -Wextra -Werror -Iinclude -fsyntax-only -x c++ - ||
             { echo "not self-contained as C++17: $header"; failed=1; }
     done
 fi
