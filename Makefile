@@ -8,7 +8,7 @@ SAMPLES ?= 10000000
 
 .PHONY: help setup run test test-c test-emulated test-python test-truth test-frameworks \
         test-torch-suite test-browser test-faults test-conditions test-long soak bench bench-peers \
-        sanitize format clean
+        sanitize check-clang format clean
 
 help:
 	@echo "make run [DATA=folder]  set up everything, train through feedmill and torch's DataLoader, compare"
@@ -25,6 +25,7 @@ help:
 	@echo "make bench [DATA=folder] the pipeline alone, without Python"
 	@echo "make bench-peers [DATA=folder] [CLASSES=photos,420,large]  beside DALI, FFCV and others"
 	@echo "make sanitize           C tests under ASan+UBSan, then TSan"
+	@echo "make check-clang        all C and C++ also compiles with clang, without a warning"
 	@echo "make clean              remove what the build made"
 
 setup:
@@ -109,6 +110,13 @@ sanitize: setup
 	    ctest --test-dir build-$$1 --output-on-failure -j $(JOBS) -LE 'house|emulated' -E "$$2"; \
 	}; \
 	sanitized asan '^$$' && sanitized tsan '^(test_resample|check_kernels|check_stores)'
+
+check-clang:
+	@command -v clang >/dev/null && command -v clang++ >/dev/null || \
+	    { echo "make check-clang needs clang (Debian, Ubuntu: apt-get install clang)"; exit 1; }
+	@.ci/setup
+	@cmake --preset clang >/dev/null
+	@cmake --build build-clang -j $(JOBS) >build-clang/log 2>&1 || { cat build-clang/log; exit 1; }
 
 format:
 	@clang-format -i $$(git ls-files 'loader/*.[ch]' 'include/*.h' 'pytorch_ext/*.cpp' 'pytorch_ext/*.h' 'tests/*.c' 'benchmarks/*.c')
