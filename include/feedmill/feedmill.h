@@ -509,8 +509,8 @@ typedef struct fm_epoch {
 /*
  * Starts an epoch. A running one is stopped first: its undelivered batches are dropped, within
  * 100 ms; FM_ERR_READ if reads are stuck in the kernel (close the loader then). Batches lent
- * before stay valid. FM_ERR_ARGUMENT (an index of the order is outside of the dataset), FM_ERR_STATE
- * (an order, and no config.source) and FM_ERR_FORKED leave a running epoch as it is.
+ * before stay valid. FM_ERR_ARGUMENT (an index of the order is outside of the dataset),
+ * FM_ERR_STATE (an order, and no config.source) and FM_ERR_FORKED leave a running epoch as it is.
  */
 FM_API FM_CHECK_RESULT int fm_loader_start(fm_loader *loader, const fm_epoch *epoch,
                                            fm_error *error);

@@ -149,8 +149,8 @@ void fm_run_on_read(void *user, fm_read *read) {
     if (!read->error && !read->range_bytes)
         loader->file_bytes[task->index] =
             read->n_bytes > UINT32_MAX ? UINT32_MAX : (uint32_t)read->n_bytes;
-    /* Not by the error: the reader cancels while this flag is set only, and a file system may answer
-     * ECANCELED as well. */
+    /* Not by the error: the reader cancels while this flag is set only, and a file system may
+     * answer ECANCELED as well. */
     if (atomic_load_explicit(&loader->cancelled, memory_order_relaxed)) {
         signal_if_idle(loader);
     } else if (read->error) {

@@ -345,8 +345,7 @@ static void start_range(fm_uring *self, fm_reader_op *op) {
     pthread_mutex_lock(&reader->lock);
     op->shard = fm_shards_find(&reader->shards, op->path);
     const bool found = op->shard != NULL;
-    if (!found)
-        op->shard = fm_shards_add(&reader->shards, op->path, reader->counter, &to_close);
+    if (!found) op->shard = fm_shards_add(&reader->shards, op->path, reader->counter, &to_close);
     pthread_mutex_unlock(&reader->lock);
     close_file(self, to_close);
     if (!op->shard) {

@@ -58,8 +58,7 @@ static void offer(consumer *user) {
 static void submit_good(consumer *user) {
     fm_sample samples[N_FILES] = {{0}};
     const fm_source of = fm_folder_source(source);
-    for (int i = 0; i < N_FILES; i++)
-        assert_int_equal(of.locate(of.user, i, &samples[i]), FM_OK);
+    for (int i = 0; i < N_FILES; i++) assert_int_equal(of.locate(of.user, i, &samples[i]), FM_OK);
     assert_int_equal(fm_loader_submit(user->loader, samples, N_FILES, NULL), FM_OK);
 }
 

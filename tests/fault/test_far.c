@@ -22,8 +22,8 @@ static bool is_uring(void **state) { return **(fm_reader_kind **)state == FM_REA
 static void open_far(fixture *f, void **state, const fm_reader_fault *fault) {
     test_far_need();
     *f = (fixture){.n_files = test_count_entries("/proc/self/fd")};
-    test_reads_open(&f->reads,
-                    (fm_reader_config){.kind = **(fm_reader_kind **)state, .depth = 8}, fault);
+    test_reads_open(&f->reads, (fm_reader_config){.kind = **(fm_reader_kind **)state, .depth = 8},
+                    fault);
     if (!test_far_open(&f->at, "0")) {
         test_reads_close(&f->reads);
         skip();
@@ -219,8 +219,7 @@ static void *watch(void *argument) {
 
 /* Closes the reader while the file system does not answer closes of file 0. */
 static void close_on_dead_storage(fixture *f) {
-    watchdog dog = {
-        .f = f, .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    watchdog dog = {.f = f, .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
     assert_int_equal(pthread_create(&dog.thread, NULL, watch, &dog), 0);
     test_reads_close(&f->reads);
     pthread_mutex_lock(&dog.lock);

@@ -198,12 +198,9 @@ static int locate_around_gap(void *user, int64_t index, fm_sample *out) {
 /* What the source does not find is an error at its batch's turn, and not one of start(). */
 static void samples_that_are_not_found_are_errors_in_their_turn(void **state) {
     (void)state;
-    static const int statuses[][2] = {{FM_ERR_READ, FM_ERR_READ},
-                                      {FM_ERR_ARGUMENT, FM_ERR_ARGUMENT},
-                                      {FM_END, FM_ERR_ARGUMENT},
-                                      {FM_AGAIN, FM_ERR_ARGUMENT},
-                                      {FM_FALLBACK, FM_ERR_ARGUMENT},
-                                      {99, FM_ERR_ARGUMENT}};
+    static const int statuses[][2] = {
+        {FM_ERR_READ, FM_ERR_READ},  {FM_ERR_ARGUMENT, FM_ERR_ARGUMENT}, {FM_END, FM_ERR_ARGUMENT},
+        {FM_AGAIN, FM_ERR_ARGUMENT}, {FM_FALLBACK, FM_ERR_ARGUMENT},     {99, FM_ERR_ARGUMENT}};
     for (size_t i = 0; i < sizeof(statuses) / sizeof(*statuses); i++) {
         gap user = {fm_folder_source(folder), statuses[i][0]};
         fm_config config = test_config((fm_source){&user, 3, locate_around_gap});

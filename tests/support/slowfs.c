@@ -278,24 +278,21 @@ static int slowfs_release(const char *path, struct fuse_file_info *file) {
 }
 
 static struct fuse_operations operations = {.init = slowfs_init,
-                                                  .getattr = slowfs_getattr,
-                                                  .readlink = slowfs_readlink,
-                                                  .readdir = slowfs_readdir,
-                                                  .open = slowfs_open,
-                                                  .read = slowfs_read,
-                                                  .release = slowfs_release};
+                                            .getattr = slowfs_getattr,
+                                            .readlink = slowfs_readlink,
+                                            .readdir = slowfs_readdir,
+                                            .open = slowfs_open,
+                                            .read = slowfs_read,
+                                            .release = slowfs_release};
 
 /* ---- main ------------------------------------------------------------------------------------ */
 
 static bool parse(slowfs *fs, int argc, char **argv) {
-    static const struct option options[] = {{"source", required_argument, NULL, 's'},
-                                            {"mountpoint", required_argument, NULL, 'm'},
-                                            {"open-ms", required_argument, NULL, 'o'},
-                                            {"read-ms", required_argument, NULL, 'r'},
-                                            {"stuck", required_argument, NULL, 'k'},
-                                            {"counts", required_argument, NULL, 'c'},
-                                            {"control", required_argument, NULL, 'C'},
-                                            {0}};
+    static const struct option options[] = {
+        {"source", required_argument, NULL, 's'},  {"mountpoint", required_argument, NULL, 'm'},
+        {"open-ms", required_argument, NULL, 'o'}, {"read-ms", required_argument, NULL, 'r'},
+        {"stuck", required_argument, NULL, 'k'},   {"counts", required_argument, NULL, 'c'},
+        {"control", required_argument, NULL, 'C'}, {0}};
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (option) {
         case 's':
