@@ -54,9 +54,9 @@ static int count_reader_threads(void) {
 
 /* All threads and files of the reader go, also those that it had to leave behind at close. */
 static void expect_nothing_left(const fixture *f) {
-    for (int i = 0; i < 1000 && (count_reader_threads() > 0 ||
-                                 test_count_entries("/proc/self/fd") > f->n_files);
-         i++)
+    const uint64_t limit_ns = test_patience_ends_ns();
+    while (fm_clock_ns() < limit_ns &&
+           (count_reader_threads() > 0 || test_count_entries("/proc/self/fd") > f->n_files))
         usleep(10000);
     assert_int_equal(count_reader_threads(), 0);
     assert_int_equal(test_count_entries("/proc/self/fd"), f->n_files);
@@ -195,7 +195,7 @@ static void files_that_stay_open_block(void **state) {
 
 /* ---- a close that hangs ---------------------------------------------------------------------- */
 
-/* Ends the hold after 20 seconds, so that a reader that waits for it fails the test. */
+/* Ends the hold some minutes later, so that a reader that waits for it fails the test. */
 typedef struct watchdog {
     const fixture *f;
     pthread_mutex_t lock;
@@ -208,7 +208,7 @@ static void *watch(void *argument) {
     watchdog *const self = argument;
     struct timespec limit;
     clock_gettime(CLOCK_REALTIME, &limit);
-    limit.tv_sec += 20;
+    limit.tv_sec += TEST_PATIENCE_S;
     pthread_mutex_lock(&self->lock);
     while (!self->done && !self->barked)
         self->barked = pthread_cond_timedwait(&self->changed, &self->lock, &limit) == ETIMEDOUT;

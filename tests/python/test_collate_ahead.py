@@ -4,12 +4,14 @@ import gc
 import multiprocessing
 import os
 import threading
+import time
 from pathlib import Path
 
 import helpers
 import numpy as np
 import pytest
 import torch
+from feedmill import iterator as module
 from feedmill.collate.blocks import BlockPool
 from feedmill.collate.proof import is_proved
 from helpers import MEAN, STD, compose, native_loader
@@ -204,7 +206,7 @@ def test_batches_are_collated_ahead_of_their_turn(images):
     loader = native_loader(images, batch_size=4, collate_fn=dictionary, num_workers=2)
     iterator = iter(loader)
     for batch in list(iterator._waiting):
-        assert batch.done.wait(60)
+        assert batch.done.wait(600)
         assert batch.data is not None and not batch.parts
     assert len(list(iterator)) == 10
 
@@ -401,9 +403,22 @@ def test_targets_that_cannot_be_sent(images):
     assert len(list(iterator)) == 8
 
 
-def test_waits_for_the_function_are_pythons(images):
+def test_waits_for_the_function_are_pythons(images, tmp_path, monkeypatch):
     """The pieces of each wait are that wait, and behind the native part they are Python's."""
-    loader = native_loader(images, batch_size=4, collate_fn=as_they_are, num_workers=1)
+    asked, wait = tmp_path / "asked", module.waiting
+
+    def held(samples):
+        """Not before somebody waits for it."""
+        while not asked.exists():
+            time.sleep(0.001)
+        return samples
+
+    def announced(call, *arguments):
+        asked.touch()
+        return wait(call, *arguments)
+
+    monkeypatch.setattr(module, "waiting", announced)
+    loader = native_loader(images, batch_size=4, collate_fn=held, num_workers=1)
     batches = list(loader)
     stats = loader.stats()
     assert len(batches) == len(stats.steps) == stats.batches == 10 and stats.samples == 40

@@ -158,7 +158,7 @@ def test_a_torch_without_a_name_is_fallen_back_to(small_images, part):
     text = WITHOUT_A_NAME.format(tests=str(here), support=str(here.parent / "support"), names=NAMES,
                                  part=part, n_parts=N_PARTS)
     done = helpers.subprocess.run([sys.executable, "-W", "ignore", "-c", text, str(small_images)],
-                                  capture_output=True, text=True, timeout=280, check=False)
+                                  capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [str(len(NAMES) + 2)]
 

@@ -113,7 +113,8 @@ static inline void test_far_wait_for_count(const test_far *far, const char *requ
     char path[160], text[32];
     unsigned left = 1;
     snprintf(path, sizeof(path), "%s/%s.%s", far->control, request, name);
-    for (int i = 0; i < 10000 && left; i++) {
+    const uint64_t limit_ns = test_patience_ends_ns();
+    while (left && fm_clock_ns() < limit_ns) {
         FILE *const in = fopen(path, "r");
         assert_non_null(in);
         if (fgets(text, sizeof(text), in)) sscanf(text, "%*d %u", &left);
