@@ -63,6 +63,30 @@ static bool refuses(fault_hook hook) {
     return failure;
 }
 
+#if FAULT_SANITIZED
+
+int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void *, size_t),
+                                              void (*on_free)(const volatile void *));
+
+static void on_malloc(const volatile void *block, size_t n) {
+    (void)n;
+    count_block((void *)(uintptr_t)block);
+}
+
+static void on_free(const volatile void *block) { forget_block((void *)(uintptr_t)block); }
+
+__attribute__((constructor)) static void install(void) {
+    __sanitizer_install_malloc_and_free_hooks(on_malloc, on_free);
+}
+
+EXPORT void *aligned_alloc(size_t alignment, size_t n) {
+    void *block = NULL;
+    if (refuses(FAULT_ALIGNED_ALLOC) || posix_memalign(&block, alignment, n)) return NULL;
+    return block;
+}
+
+#else
+
 /* glibc's own, under the names that it exports for this purpose. */
 void *__libc_malloc(size_t n);
 void *__libc_calloc(size_t n, size_t size);
@@ -103,6 +127,8 @@ EXPORT void free(void *block) {
     forget_block(block);
     __libc_free(block);
 }
+
+#endif
 
 /* ---- threads and files ----------------------------------------------------------------------- */
 
@@ -167,16 +193,14 @@ ssize_t __wrap_pread(int file, void *out, size_t n, off_t offset) {
 
 int __real_io_uring_submit(struct io_uring *ring);
 int __real_io_uring_submit_and_wait(struct io_uring *ring, unsigned n);
-int __real_io_uring_submit_and_wait_timeout(struct io_uring *ring, struct io_uring_cqe **found,
-                                            unsigned n, struct __kernel_timespec *limit,
-                                            sigset_t *mask);
+int __real_io_uring_wait_cqe_timeout(struct io_uring *ring, struct io_uring_cqe **found,
+                                     struct __kernel_timespec *limit);
 unsigned __real_io_uring_peek_batch_cqe(struct io_uring *ring, struct io_uring_cqe **found,
                                         unsigned n);
 int __wrap_io_uring_submit(struct io_uring *ring);
 int __wrap_io_uring_submit_and_wait(struct io_uring *ring, unsigned n);
-int __wrap_io_uring_submit_and_wait_timeout(struct io_uring *ring, struct io_uring_cqe **found,
-                                            unsigned n, struct __kernel_timespec *limit,
-                                            sigset_t *mask);
+int __wrap_io_uring_wait_cqe_timeout(struct io_uring *ring, struct io_uring_cqe **found,
+                                     struct __kernel_timespec *limit);
 unsigned __wrap_io_uring_peek_batch_cqe(struct io_uring *ring, struct io_uring_cqe **found,
                                         unsigned n);
 
@@ -235,11 +259,9 @@ int __wrap_io_uring_submit_and_wait(struct io_uring *ring, unsigned n) {
     return __real_io_uring_submit_and_wait(ring, n);
 }
 
-int __wrap_io_uring_submit_and_wait_timeout(struct io_uring *ring, struct io_uring_cqe **found,
-                                            unsigned n, struct __kernel_timespec *limit,
-                                            sigset_t *mask) {
-    see_submissions(ring);
-    const int result = __real_io_uring_submit_and_wait_timeout(ring, found, n, limit, mask);
+int __wrap_io_uring_wait_cqe_timeout(struct io_uring *ring, struct io_uring_cqe **found,
+                                     struct __kernel_timespec *limit) {
+    const int result = __real_io_uring_wait_cqe_timeout(ring, found, limit);
     if (result >= 0 && *found) change_completion(*found);
     return result;
 }

@@ -19,9 +19,9 @@
  * process on any other error, and a wake-up does not fail.
  */
 const fault_kind fault_kinds[] = {
-    {CALL(openat), .failures = {EMFILE, ENFILE, ENOMEM, EACCES, EIO, EINTR, EAGAIN}},
+    {CALL(openat), .failures = {EMFILE, ENFILE, ENOMEM, EACCES, EIO, EINTR, EAGAIN, ENOENT}},
     {CALL(read), .failures = {EIO, EINTR, ENOMEM, ESTALE}},
-    {CALL(pread64), .failures = {EIO, EINTR, EAGAIN, ENOMEM, ESTALE}},
+    {CALL(pread64), .failures = {EIO, EINTR, EAGAIN, ENOMEM, ESTALE, ECANCELED}},
     {CALL(write), .failures = {EINTR}},
     {CALL(lseek), .failures = {EIO, EINVAL}},
     {CALL(newfstatat), .failures = {ENOMEM, EACCES, EIO, ESTALE}},
@@ -59,7 +59,7 @@ const fault_kind fault_kinds[] = {
     {HOOK("close", FAULT_CLOSE), .failures = {EIO, EINTR, EDQUOT}},
     {HOOK("pread", FAULT_PREAD), .failures = {FAULT_SHORT}},
     {HOOK("io_uring: open", FAULT_RING_OPEN),
-     .failures = {EMFILE, ENFILE, ENOMEM, EIO, EINTR, EAGAIN, ECANCELED}},
+     .failures = {EMFILE, ENFILE, ENOMEM, EIO, EINTR, EAGAIN, ECANCELED, ENOENT}},
     {HOOK("io_uring: fadvise", FAULT_RING_ADVISE), .failures = {EIO, ENOMEM, ECANCELED}},
     {HOOK("io_uring: read", FAULT_RING_READ),
      .failures = {EIO, EINTR, EAGAIN, ENOMEM, ECANCELED, FAULT_SHORT}},
@@ -77,6 +77,16 @@ const fault_kind *fault_kind_of_call(long call) {
     for (size_t i = 0; i < fault_n_kinds; i++)
         if (fault_kinds[i].call == call) return &fault_kinds[i];
     return NULL;
+}
+
+bool fault_kind_is_usable(const fault_kind *kind) {
+    static const long calls[] = {SYS_pread64,        SYS_lseek,          SYS_newfstatat,
+                                 SYS_getdents64,     SYS_eventfd2,       SYS_clock_nanosleep,
+                                 SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register};
+    if (!FAULT_SANITIZED || kind->hook) return true;
+    for (size_t i = 0; i < sizeof(calls) / sizeof(*calls); i++)
+        if (kind->call == calls[i]) return true;
+    return false;
 }
 
 const char *fault_reason_to_spare(long call) {

@@ -10,6 +10,17 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/*
+ * Sanitizers have an allocator of their own, and end the process where their own system calls fail:
+ * with them, aligned_alloc() is the only allocation that fails (it is what base/mem.c uses), and
+ * system calls fail that their runtime does not make.
+ */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define FAULT_SANITIZED 1
+#else
+#define FAULT_SANITIZED 0
+#endif
+
 /* In place of an errno: the call transfers half of what it was asked for. */
 #define FAULT_SHORT (-1)
 #define FAULT_MOST_FAILURES 8
@@ -49,6 +60,9 @@ extern const size_t fault_n_kinds;
 /* NULL: no such kind. */
 const fault_kind *fault_kind_of_name(const char *name);
 const fault_kind *fault_kind_of_call(long call);
+
+/* Whether it can be made to fail in this build. */
+bool fault_kind_is_usable(const fault_kind *kind);
 
 /* Why a system call is not made to fail; NULL: no reason is known. */
 const char *fault_reason_to_spare(long call);

@@ -32,10 +32,14 @@ static int count_entries(const char *path) {
     return n;
 }
 
+int fault_process_n_threads(void) {
+    return count_entries("/proc/self/task") - 2; /* without "." and ".." */
+}
+
 static balance take_balance(void) {
     return (balance){.memory = fault_hooks_memory(),
                      .n_files = count_entries("/proc/self/fd"),
-                     .n_threads = count_entries("/proc/self/task")};
+                     .n_threads = fault_process_n_threads()};
 }
 
 static void *do_nothing(void *argument) { return argument; }

@@ -4,6 +4,9 @@
 
 #include "fault_scenarios.h"
 
+/* Threads of this process. */
+int fault_process_n_threads(void);
+
 /* Whether its system calls wait for answers. */
 bool fault_process_is_traced(const fault_board *board);
 

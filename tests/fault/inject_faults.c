@@ -158,12 +158,13 @@ static bool is_chosen(const fault_scenario *scenario, const fault_kind *kind, in
 /* n_calls: how many there were when none failed; with threads there may be a few more or less. */
 static void run_kind(const fault_scenario *scenario, const fault_kind *kind, long n_calls) {
     tally *const sum = &mine->tallies[kind - fault_kinds];
-    bool more = true;
-    long nth = 1;
-    for (; nth <= n_calls || (more && asked.share == 1 && !asked.nth); nth++) {
+    const bool whole = asked.share == 1 && !asked.nth;
+    bool more = true; /* the last place was reached */
+    for (long nth = 1; nth <= n_calls || (more && whole); nth++) {
+        more = false;
         for (int i = 0; i < FAULT_MOST_FAILURES && kind->failures[i]; i++)
             if (is_chosen(scenario, kind, kind->failures[i], nth))
-                more = run_one(scenario, kind, kind->failures[i], nth);
+                more = run_one(scenario, kind, kind->failures[i], nth) || more;
     }
     sum->n_places += n_calls;
 }
@@ -181,7 +182,7 @@ static bool take_survey(const fault_scenario *scenario, survey *out) {
     if (!end.hung && WIFEXITED(end.status) && WEXITSTATUS(end.status) == 77) return false;
     if (end.hung || end.status) complain(scenario, end.hung ? "it hangs" : board->message);
     memcpy(out->hooks, board->message, sizeof(out->hooks));
-    for (long call = 0; call < FAULT_MOST_CALLS; call++) {
+    for (long call = 0; call < FAULT_MOST_CALLS && !FAULT_SANITIZED; call++) {
         if (!out->calls[call] || fault_kind_of_call(call) || fault_reason_to_spare(call)) continue;
         char text[128];
         snprintf(text, sizeof(text), "it makes system call %ld, which fault_kinds.c has not", call);
@@ -190,9 +191,10 @@ static bool take_survey(const fault_scenario *scenario, survey *out) {
     return true;
 }
 
-/* A worker's body. */
-static void run_all_of(const fault_scenario *scenario) {
-    /* Twice: what comes once in a process has come then, and pixels are compared. */
+/* Runs the scenario twice without a failure: what comes once in a process has come then, and pixels
+ * are compared. False: it can't run here. */
+static bool warm_up(const fault_scenario *scenario) {
+    const int n_threads = fault_process_n_threads();
     fault_errors errors = {0};
     prepare_board(NULL, 0, 0);
     for (int i = 0; i < 2; i++) {
@@ -203,8 +205,16 @@ static void run_all_of(const fault_scenario *scenario) {
         const bool skipped = scenario->needs_uring && error->status == FM_ERR_UNAVAILABLE;
         printf("%s: %s: %s\n", skipped ? "skipped" : "WRONG", scenario->name, error->message);
         mine->n_wrong += !skipped;
-        return;
+        return false;
     }
+    /* Threads that are on their way out would be in no state to be forked. */
+    while (fault_process_n_threads() > n_threads) usleep(1000);
+    return true;
+}
+
+/* A worker's body. */
+static void run_all_of(const fault_scenario *scenario) {
+    if (!warm_up(scenario)) return;
     mine->ran = true;
     static survey found;
     if (!take_survey(scenario, &found)) {
@@ -214,7 +224,8 @@ static void run_all_of(const fault_scenario *scenario) {
     for (size_t i = 0; i < fault_n_kinds; i++) {
         const fault_kind *const kind = &fault_kinds[i];
         const long n = kind->hook ? found.hooks[kind->hook] : found.calls[kind->call];
-        if (n > 0 && (!asked.kind || !strcmp(asked.kind, kind->name))) run_kind(scenario, kind, n);
+        const bool wanted = !asked.kind || !strcmp(asked.kind, kind->name);
+        if (n > 0 && wanted && fault_kind_is_usable(kind)) run_kind(scenario, kind, n);
     }
 }
 
