@@ -230,7 +230,8 @@ static int submit_and_wait_for_one(fm_uring *self, struct io_uring_cqe **complet
 
 /* Reads one byte of `path` through the ring. The number of bytes, or a negative errno. */
 static int probe_path(fm_uring *self, const char *path) {
-    add_open(self, path, 0, 0, DATA_PROBE);
+    /* One completion: the open's if it fails, else the read's. */
+    add_open(self, path, 0, 0, DATA_NONE);
     struct io_uring_sqe *const entry = next_entry(self);
     io_uring_prep_read(entry, 0, &self->wake_value, 1, 0);
     io_uring_sqe_set_flags(entry, IOSQE_FIXED_FILE);
@@ -239,9 +240,11 @@ static int probe_path(fm_uring *self, const char *path) {
     int result = submit_and_wait_for_one(self, &completion);
     if (result < 0) return result;
     result = completion->res;
+    const bool opened = completion->user_data == DATA_PROBE;
     io_uring_cqe_seen(&self->ring, completion);
-    add_close(self, 0);
-    io_uring_submit(&self->ring);
+    /* Closing an empty slot fails, which the next probe would take for its own result. */
+    if (opened) add_close(self, 0);
+    if (opened) io_uring_submit(&self->ring);
     return result;
 }
 
