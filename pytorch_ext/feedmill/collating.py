@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,7 @@ from feedmill.collate.samples import samples_of
 from feedmill.collate.stacking import ThreadCollate, is_plain
 from feedmill.collate.workers import CollateWorkers
 from feedmill.devices import as_device, pinned
+from feedmill.host.locks import renew_after_fork
 from feedmill.receiving import as_torch_raises
 from feedmill.recognition.formats import batch_laid_out
 from feedmill.recognition.plain import PlainPlan
@@ -35,6 +37,7 @@ from feedmill.recognition.samples import Source
 
 # Of torch, random and numpy, which have one state for all threads.
 _generators = threading.RLock()
+renew_after_fork(sys.modules[__name__], _generators=threading.RLock)
 
 # Where a collate_fn is called: on the thread that asks for the batch, or ahead of its turn.
 HERE = "here"

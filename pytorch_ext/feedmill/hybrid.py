@@ -26,6 +26,7 @@ from feedmill.batches import NOTHING, Batch, resolve
 from feedmill.by_hand import check_regular, name_sample
 from feedmill.collating import AHEAD_IN_THREAD, Collate, collate_place
 from feedmill.devices import check_not_capturing, device_of, to_device
+from feedmill.host.locks import renew_after_fork
 from feedmill.log.ranges import waiting
 from feedmill.recognition.formats import formatting_collate
 from feedmill.recognition.plan import max_image_pixels
@@ -229,6 +230,7 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
         if self._num_workers == 0 and self._timeout != 0:
             raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
         self._lock = threading.RLock()
+        renew_after_fork(self, _lock=threading.RLock)
         self._pid = os.getpid()
         self._goes_on = goes_on
         self._is_default = is_default

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import threading
 import time
 from collections import deque
@@ -27,6 +28,7 @@ from feedmill.collating import AHEAD_IN_PROCESSES, HERE, Collate, Finisher, coll
 from feedmill.configs import MAX_BATCH_SIZE, Config, allocate_pinned, torch_depth
 from feedmill.devices import Stage, check_not_capturing, device_of, to_device
 from feedmill.handles import Handles
+from feedmill.host.locks import renew_after_fork
 from feedmill.log.ranges import waiting
 from feedmill.on_error import StandIns
 from feedmill.receiving import Receiver, as_torch_raises, unwrapped
@@ -86,6 +88,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
                 "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
             )
         self._lock = threading.RLock()
+        renew_after_fork(self, _lock=threading.RLock)
         self._handles: Handles = loader._feedmill.handles
         self._goes_on = goes_on
         self._collate = Collate(loader, self)
@@ -242,6 +245,8 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         handle, self._handle = self._handle, None
         ahead, self._ahead = self._ahead, None
         self._receiver = None
+        if handle is not None and handle.pid != os.getpid():
+            return  # in the child of a fork, whose parent has the thread and goes on with it
         if ahead is not None:
             # Its thread gives the native loader back. Only one thread may send to the workers.
             if ahead.stop() and self._workers_ahead is not None:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from feedmill.host.locks import renew_after_fork
+
 
 class Block:
     """Memory of one batch.
@@ -73,6 +75,8 @@ class BlockPool:
         # Appended to by the garbage collector, in the middle of anything: it takes no lock.
         self._free: deque[Block] = deque()
         self._lent: dict[int, tuple[Block, Any]] = {}
+        # Shared memory is the parent's to write to, in the child of a fork as well.
+        renew_after_fork(self, _lock=threading.Lock, _free=deque, _lent=dict)
 
     def __reduce__(self) -> tuple[type[BlockPool], tuple[bool]]:
         return (BlockPool, (self._shared,))

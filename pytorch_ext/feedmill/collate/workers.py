@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import reduction
@@ -22,6 +23,7 @@ from feedmill.collate.samples import Layout
 # Epochs have numbers of their own in this process, over all loaders.
 _epochs = itertools.count()
 _all: weakref.WeakSet[CollateWorkers] = weakref.WeakSet()
+_of_parents: list[Any] = []  # in the child of a fork: torch's iterators of processes above
 
 
 # How errors of torch's iterator itself begin; after the first, and some of the second kind, it can
@@ -136,6 +138,7 @@ class CollateWorkers:
         )
         self._iterator: Any = None
         self._early: Collated | None = None  # received before its turn, behind one that was lost
+        self._pid = os.getpid()
         _all.add(self)
         in_worker.find_bytes = _find_bytes
 
@@ -226,14 +229,17 @@ class CollateWorkers:
 
     def end_epoch(self) -> None:
         """Has workers that wait for a batch of this epoch give up."""
-        if self._epoch < 0:
+        if self._epoch < 0 or self._pid != os.getpid():
             return
         for ours, _ in self._pipes:
             with contextlib.suppress(OSError, ValueError):
                 ours.send(self._epoch)
 
     def close(self) -> None:
-        """Ends the workers."""
+        """Ends the workers; not in the child of a fork, whose parent has them."""
+        if self._pid != os.getpid():
+            _of_parents.append(self._iterator)  # which would end them when it goes
+            return
         self.end_epoch()
         self._iterator = self._loader = None
         for ours, _ in self._pipes:

@@ -9,16 +9,19 @@ captures with torch, is made to note here when it begins and when it ends.
 from __future__ import annotations
 
 import functools
-import os
+import sys
 import threading
 import weakref
 from typing import Any
 
 import torch
 
+from feedmill.host.locks import renew_after_fork
+
 # Held while calls are made that no capture may begin within; re-entrant, for signal handlers.
 lock = threading.RLock()
 _underway: weakref.WeakSet[Any] = weakref.WeakSet()
+renew_after_fork(sys.modules[__name__], lock=threading.RLock, _underway=weakref.WeakSet)
 
 
 def is_capturing(device: Any) -> bool:
@@ -70,12 +73,3 @@ def notice_captures(graph: type | None = None) -> None:
     capture_begin._feedmill_notices = True  # type: ignore[attr-defined]
     kind.capture_begin, kind.capture_end = capture_begin, capture_end
 
-
-def _forget() -> None:
-    """In the child of a fork: another thread of the parent may have held the lock."""
-    global lock
-    lock = threading.RLock()
-    _underway.clear()
-
-
-os.register_at_fork(after_in_child=_forget)

@@ -1,6 +1,6 @@
 """Packs: image sets in tar shards, with an index by which any sample is read at once.
 
-May import: recognition.
+May import: host, recognition.
 
 ``index`` is the file format, ``building`` makes indices; ``tars`` reads and writes tar files,
 ``grouping`` finds the samples in them. ``source`` finds what is to be packed, ``writer`` writes

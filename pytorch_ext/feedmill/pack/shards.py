@@ -12,6 +12,7 @@ from typing import Any, overload
 import numpy as np
 from torch.utils.data import Dataset
 
+from feedmill.host.locks import renew_after_fork
 from feedmill.pack.index import TRANSCODED, Index, PackError, Place
 from feedmill.recognition.datasets import load_rgb
 
@@ -54,6 +55,8 @@ class Shards:
         self._sizes = sizes
         self._open: OrderedDict[int, OpenFile] = OrderedDict()
         self._lock = threading.Lock()
+        # torch's workers are forked while other threads may read.
+        renew_after_fork(self, _lock=threading.Lock)
         self._checked: set[int] = set()
 
     def check(self, shard: int) -> None:

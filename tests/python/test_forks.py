@@ -1,0 +1,274 @@
+"""The child of a fork, in which the other threads of its parent do not exist: no lock that one of
+them held is waited for, and nothing is done to what is the parent's."""
+
+import ast
+import gc
+import io
+import os
+import pickle
+import random
+import signal
+import tarfile
+import threading
+import traceback
+from pathlib import Path
+
+import feedmill
+import feedmill.collating
+import pytest
+import torch
+from feedmill.collate.blocks import BlockPool
+from feedmill.counting import captures
+from feedmill.host import locks
+from feedmill.watching import tally
+from helpers import compose, native_loader, save_jpeg
+from torchvision import transforms as T
+
+# Every lock of the package, and what becomes of it in a child.
+KNOWN = {
+    # In a new state there, as locks.renew_after_fork() was asked to.
+    ("collate/blocks.py", "self._lock"), ("collating.py", "_generators"),
+    ("counting/captures.py", "lock"), ("hybrid.py", "HybridDataLoaderIter._lock"),
+    ("iterator.py", "self._lock"), ("pack/shards.py", "self._lock"),
+    # Made anew by the owner's own hook, or when its owner is first used there.
+    ("handles.py", "self._diagnosing"), ("handles.py", "self._lock"),
+    ("log/recorder.py", "self._lock"), ("watching/tally.py", "_lock"),
+    ("host/neighbours.py", "_writing"), ("counting/gpu_stalls.py", "self._reading"),
+    # Of work for threads that the child does not have.
+    ("hybrid.py", "_Work._lock"),
+}
+
+
+def in_child(function, seconds=120):
+    """Exit status of a forked child that runs `function`; one that hangs is ended by a signal."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        signal.alarm(seconds)
+        try:
+            function()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+class Held:
+    """Locks that another thread holds within a with block."""
+
+    def __init__(self, *held):
+        self._locks = held
+        self._taken, self._go_on = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._hold)
+
+    def _hold(self):
+        for one in self._locks:
+            one.acquire()
+        self._taken.set()
+        self._go_on.wait()
+        for one in self._locks:
+            one.release()
+
+    def __enter__(self):
+        self._thread.start()
+        self._taken.wait()
+
+    def __exit__(self, *_):
+        self._go_on.set()
+        self._thread.join()
+
+
+# ---- which locks there are -----------------------------------------------------------------------
+
+
+def locks_in(path):
+    """The names to which a module assigns a new threading lock; of a name that several classes
+    have, with the class."""
+    tree = ast.parse(path.read_text())
+    found = []
+
+    def visit(node, owner):
+        if isinstance(node, ast.ClassDef):
+            owner = node.name
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Call):
+            called = ast.unparse(node.value.func)
+            if called in ("threading.Lock", "threading.RLock", "threading.Condition"):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                found.extend((owner, ast.unparse(one)) for one in targets)
+        for child in ast.iter_child_nodes(node):
+            visit(child, owner)
+
+    visit(tree, "")
+    for owner, name in found:
+        same = {other for other, theirs in found if theirs == name}
+        yield name if len(same) == 1 else f"{owner}.{name.removeprefix('self.')}"
+
+
+def test_every_lock_is_known():
+    root = Path(feedmill.__file__).parent
+    found = {
+        (str(path.relative_to(root)), name)
+        for path in root.rglob("*.py") for name in locks_in(path)
+    }
+    assert found == KNOWN, "what becomes of a new lock in the child of a fork? Say so in KNOWN"
+
+
+# ---- locks that another thread holds -------------------------------------------------------------
+
+
+class Owner:
+    def __init__(self):
+        self.lock, self.items = threading.Lock(), [1]
+        locks.renew_after_fork(self, lock=threading.Lock, items=list)
+
+
+def test_what_is_renewed():
+    owner = Owner()
+    lock = owner.lock
+
+    def child():
+        assert owner.lock is not lock and owner.lock.acquire(timeout=0)
+        assert owner.items == []
+
+    with Held(owner.lock):
+        assert in_child(child) == 0
+    assert owner.lock is lock and owner.items == [1]
+    n_before = len(locks._owners)
+    del owner
+    assert len(locks._owners) == n_before - 1
+
+
+def test_a_renewed_lock_that_the_forking_thread_holds():
+    owner = Owner()
+    with owner.lock:
+        assert in_child(lambda: owner.lock.acquire(timeout=0)) == 0
+    assert owner.lock.acquire(timeout=0)
+
+
+@pytest.fixture
+def shards(tmp_path):
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as tar:
+        for i in range(6):
+            image = save_jpeg(tmp_path / "image.jpg", 20, 20, seed=i).read_bytes()
+            for suffix, content in (("jpg", image), ("cls", str(i).encode())):
+                info = tarfile.TarInfo(f"{i}.{suffix}")
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    (tmp_path / "a.tar").write_bytes(data.getvalue())
+    return feedmill.WebDataset(str(tmp_path / "a.tar"), transform=T.PILToTensor())
+
+
+def test_shards(shards):
+    wanted = [shards[i][0] for i in range(6)]
+
+    def child():
+        assert all(torch.equal(shards[i][0], wanted[i]) for i in range(6))
+
+    with Held(shards._shards._lock):
+        assert in_child(child) == 0
+    assert torch.equal(pickle.loads(pickle.dumps(shards))[3][0], wanted[3])
+
+
+def test_shards_in_torchs_workers(shards):
+    with Held(shards._shards._lock):
+        loader = torch.utils.data.DataLoader(shards, batch_size=3, num_workers=2)
+        assert sum(len(labels) for _, labels in loader) == 6
+
+
+LOADERS = {
+    "native": {"native": "require"},
+    "torch": {"native": "off"},
+    "hybrid": {"native": "hybrid"},
+    "collate": {"native": "require", "collate_fn": lambda samples: samples},
+}
+
+
+def loader_of(kind, dataset, **options):
+    if kind == "hybrid":
+        dataset.transform = compose(T.Lambda(lambda image: image), T.PILToTensor(),
+                                    T.Resize((8, 8)))
+    return feedmill.DataLoader(dataset, **{"batch_size": 8, **LOADERS[kind], **options})
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_loaders(numbered, kind, tmp_path):
+    """All that a child does with a loader, while the parent holds every lock of it."""
+    loader = loader_of(kind, numbered, num_workers=2, log=str(tmp_path / "log"))
+    iterator = iter(loader)
+    next(iterator)
+    assert loader.stats().path == ("native" if kind == "collate" else kind)
+    inside = loader._feedmill
+    held = [
+        inside.handles._lock, inside.handles._diagnosing, inside.recorder._lock, tally._lock,
+        feedmill.collating._generators, captures.lock, inside.blocks._lock,
+        inside.shared_blocks._lock,
+    ]
+    if kind != "torch":
+        held.append(iterator._lock)
+
+    def child():
+        assert len(list(loader)) == 5
+        loader.stats(), loader.report()
+        if kind != "torch":
+            with pytest.raises(RuntimeError, match="process"):
+                next(iterator)
+
+    with Held(*held):
+        assert in_child(child) == 0
+    assert len(list(iterator)) == 4
+
+
+# ---- what is the parent's ------------------------------------------------------------------------
+
+
+def targets(samples):
+    return [target for _, target in samples]
+
+
+def shuffled(samples):
+    """Draws, so that it is called in worker processes."""
+    random.random()
+    return targets(samples)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("collate", [targets, shuffled])
+def test_a_child_that_drops_the_iterator_ends_nothing(numbered, collate, persistent):
+    """The thread and the workers that collate for the parent go on for it."""
+    loader = native_loader(numbered, batch_size=4, num_workers=2, collate_fn=collate,
+                           persistent_workers=persistent)
+    wanted = list(loader)
+    iterator = iter(loader)
+    got = [next(iterator)]
+    assert (iterator._workers_ahead is None) == (collate is targets)
+
+    def child():
+        nonlocal iterator, loader
+        loader._iterator = None
+        iterator.__del__()
+        del iterator, loader
+        gc.collect()
+
+    assert in_child(child) == 0
+    got += iterator
+    assert got == wanted and len(got) == 10
+    assert list(loader) == wanted
+
+
+def test_memory_of_batches_is_not_shared_with_a_child():
+    """A free block of shared memory is the parent's to use: the child has others."""
+    pool = BlockPool(shared=True)
+    _, owner = pool.allocate(4096)
+    owner.fill_(7)
+    del owner
+
+    def child():
+        _, mine = pool.allocate(4096)
+        mine.fill_(9)
+
+    assert in_child(child) == 0
+    _, owner = pool.allocate(4096)
+    assert pool.n_blocks == 1 and owner.unique().tolist() == [7]
