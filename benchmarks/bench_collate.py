@@ -27,12 +27,11 @@ from torch.utils.data import Subset, default_collate
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "support"))
-from torchvision_cpu import torchvision  # noqa: E402, F401
+import feedmill  # noqa: E402
 from torchvision import transforms as T  # noqa: E402
 from torchvision.datasets import ImageFolder  # noqa: E402
 from torchvision.transforms import v2  # noqa: E402
-
-import feedmill  # noqa: E402
+from torchvision_cpu import torchvision  # noqa: E402, F401
 
 N_CLASSES = 1000
 
@@ -148,8 +147,9 @@ def run(loader, step, n_warm):
 def measure(args, dataset, collate, batch_size, step):
     repeated = Subset(dataset, [i % len(dataset) for i in range(batch_size * args.steps)])
     options = {"num_workers": args.workers, "collate_fn": collate, "drop_last": True}
-    kinds = {"torch": TorchDataLoader(repeated, batch_size, True, **options),
-             "feedmill": feedmill.DataLoader(repeated, batch_size, True, native="require", **options)}
+    kinds = {"torch": TorchDataLoader(repeated, batch_size, True, **options)}
+    options["native"] = "require"
+    kinds["feedmill"] = feedmill.DataLoader(repeated, batch_size, True, **options)
     waits = {name: [] for name in kinds}
     walls = {name: [] for name in kinds}
     for _ in range(args.rounds):

@@ -24,7 +24,13 @@ from feedmill._ops import native
 from feedmill.batches import NOTHING, Batch, resolve
 from feedmill.collate.ahead import Ahead
 from feedmill.collate.workers import CollateWorkers, WorkersError
-from feedmill.collating import AHEAD_IN_PROCESSES, HERE, Collate, Finisher, collate_place
+from feedmill.collating import (
+    AHEAD_IN_PROCESSES,
+    HERE,
+    Collate,
+    Finisher,
+    collate_place,
+)
 from feedmill.configs import MAX_BATCH_SIZE, Config, allocate_pinned, torch_depth
 from feedmill.devices import Stage, check_not_capturing, device_of, to_device
 from feedmill.handles import Handles
@@ -36,7 +42,6 @@ from feedmill.recognition.samples import Source
 from feedmill.recognition.sampling import largest_batch, look_ahead_rule, never
 from feedmill.tensors import layout_of
 from feedmill.verify import Verifier
-
 
 # How often a consumer that waits looks whether the thread that collates is still there.
 _WATCH_SECONDS = 5.0

@@ -1,4 +1,5 @@
-"""Takes the batches of an epoch out of the native loader, and finishes what that leaves to Python."""
+"""Receives the batches of an epoch from the native loader, and finishes what it leaves to Python.
+"""
 
 from __future__ import annotations
 
@@ -157,7 +158,8 @@ class Receiver:
                     return tensors_of(payload, n, self.config, self.handle)
                 if outcome != native.FALLBACK:
                     if batch.error is None:
-                        batch.error = as_torch_raises(RuntimeError(payload), batch, self._num_workers)
+                        error = RuntimeError(payload)
+                        batch.error = as_torch_raises(error, batch, self._num_workers)
                     return None
                 self._pending_fallback = True
             if batch.error is None:

@@ -68,8 +68,8 @@ class Collated:
         number: of the batch in its epoch.
         data: the collate_fn's result; None for a batch that has failed in the main process.
         begin_ns, end_ns: of the call, on the monotonic clock, which all processes share.
-        alive: (epoch, number) of the batches to whose samples the worker still refers, as the result
-            holds them, or the function keeps some. Of all others it was given, it does not.
+        alive: (epoch, number) of the batches to whose samples the worker still refers, as the
+            result holds them, or the function keeps some. It has let go of all others.
     """
 
     def __init__(
@@ -178,6 +178,7 @@ class WorkerCollate:
                         f"feedmill sent batch {message.number} to a collate worker that waits for "
                         f"{number}; please report this"
                     )
+                assert isinstance(message, Message)
                 return message
         return None
 

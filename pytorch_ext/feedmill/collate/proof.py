@@ -30,8 +30,8 @@ _INSTRUCTIONS = frozenset(
     COPY COPY_FREE_VARS DICT_MERGE DICT_UPDATE DUP_TOP DUP_TOP_TWO END_FOR EXTENDED_ARG
     FORMAT_SIMPLE FORMAT_VALUE FORMAT_WITH_SPEC FOR_ITER GET_ITER IS_OP JUMP_ABSOLUTE JUMP_BACKWARD
     JUMP_BACKWARD_NO_INTERRUPT JUMP_FORWARD JUMP_IF_FALSE_OR_POP JUMP_IF_TRUE_OR_POP KW_NAMES
-    LIST_APPEND LIST_EXTEND LIST_TO_TUPLE LOAD_ASSERTION_ERROR LOAD_ATTR LOAD_CLOSURE LOAD_COMMON_CONSTANT
-    LOAD_CONST LOAD_DEREF LOAD_FAST LOAD_FAST_AND_CLEAR LOAD_FAST_BORROW
+    LIST_APPEND LIST_EXTEND LIST_TO_TUPLE LOAD_ASSERTION_ERROR LOAD_ATTR LOAD_CLOSURE
+    LOAD_COMMON_CONSTANT LOAD_CONST LOAD_DEREF LOAD_FAST LOAD_FAST_AND_CLEAR LOAD_FAST_BORROW
     LOAD_FAST_BORROW_LOAD_FAST_BORROW LOAD_FAST_CHECK LOAD_FAST_LOAD_FAST LOAD_GLOBAL LOAD_METHOD
     LOAD_SMALL_INT MAKE_CELL MAKE_FUNCTION MAP_ADD NOP NOT_TAKEN POP_ITER POP_JUMP_BACKWARD_IF_FALSE
     POP_JUMP_BACKWARD_IF_NONE POP_JUMP_BACKWARD_IF_NOT_NONE POP_JUMP_BACKWARD_IF_TRUE
@@ -49,8 +49,8 @@ _INSTRUCTIONS = frozenset(
 # of something that the function has just made (append). None is random and none works in place.
 _ATTRIBUTES = frozenset(
     """
-    abs add amax amin any all append argmax argmin bool byte clone contiguous copy count cpu detach dim div
-    double dtype eq expand extend float flatten ge get gt half index int item items keys long lt max
+    abs add amax amin any all append argmax argmin bool byte clone contiguous copy count cpu detach dim
+    div double dtype eq expand extend float flatten ge get gt half index int item items keys long lt max
     mean min mul ndim ne new_full new_ones new_tensor new_zeros numel permute repeat reshape shape
     size squeeze sub sum t to tolist transpose type unbind unsqueeze values view
     """.split()

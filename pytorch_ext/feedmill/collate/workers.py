@@ -35,7 +35,7 @@ class WorkersError(RuntimeError):
     """An error that is not a batch's."""
 
 
-class _Numbers(Dataset):
+class _Numbers(Dataset[Any]):
     """Gives a worker what the main process asked it for: (epoch, number) of a batch."""
 
     def __getitem__(self, which: Any) -> Any:
@@ -55,14 +55,14 @@ class _Sampler:
 
 
 class _WorkerInit:
-    """The worker_init_fn: get_worker_info() tells of the script's dataset, as in torch's workers."""
+    """The worker_init_fn: get_worker_info() tells of the script's dataset, as it does in torch's."""
 
     def __init__(self, dataset: Any, function: Callable[[int], Any] | None) -> None:
         self._dataset = dataset
         self._function = function
 
     def __call__(self, number: int) -> None:
-        # The object refuses to be changed: of scripts, which might take it for an option.
+        # The object refuses to be changed by its attributes.
         object.__setattr__(get_worker_info(), "dataset", self._dataset)
         if self._function is not None:
             self._function(number)
@@ -123,7 +123,7 @@ class CollateWorkers:
         self._loader: Any = _Loader(
             _Numbers(),
             batch_size=None,
-            sampler=self._sampler,  # type: ignore[arg-type]
+            sampler=self._sampler,
             num_workers=self._n_workers,
             collate_fn=function,
             pin_memory=pin_memory,
