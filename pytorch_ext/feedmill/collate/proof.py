@@ -49,10 +49,11 @@ _INSTRUCTIONS = frozenset(
 # of something that the function has just made (append). None is random and none works in place.
 _ATTRIBUTES = frozenset(
     """
-    abs add amax amin any all append argmax argmin bool byte clone contiguous copy count cpu detach dim
-    div double dtype eq expand extend float flatten ge get gt half index int item items keys long lt max
-    mean min mul ndim ne new_full new_ones new_tensor new_zeros numel permute repeat reshape shape
-    size squeeze sub sum t to tolist transpose type unbind unsqueeze values view
+    abs add amax amin any all append argmax argmin bool byte clone contiguous copy count cpu
+    detach dim div double dtype eq expand extend float flatten ge get gt half index int item
+    items keys long lt max mean min mul ndim ne new_full new_ones new_tensor new_zeros numel
+    permute repeat reshape shape size squeeze sub sum t to tolist transpose type unbind
+    unsqueeze values view
     """.split()
 )
 # What may be taken from the module torch.

@@ -55,7 +55,7 @@ class _Sampler:
 
 
 class _WorkerInit:
-    """The worker_init_fn: get_worker_info() tells of the script's dataset, as it does in torch's."""
+    """The worker_init_fn, which has get_worker_info() tell of the script's dataset."""
 
     def __init__(self, dataset: Any, function: Callable[[int], Any] | None) -> None:
         self._dataset = dataset
