@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader
 
-TRIED = "torch 2.4 and 2.13, torchvision 0.19 and 0.28"
+TRIED = "torch 2.4, 2.13 and 2.15, torchvision 0.19, 0.28 and 0.29"
 
 
 def _find(module: str, name: str) -> Any:
@@ -61,7 +61,9 @@ _ITERATOR_ATTRIBUTES = (
 )
 # What is read of a DataLoader. It calls _get_iterator(), which ours overrides.
 _LOADER_ATTRIBUTES = ("_auto_collation", "_get_iterator", "_index_sampler", "_iterator")
-_init_loader = DataLoader.__init__
+# torch's own, which `feedmill run` may replace later; None: this torch has no such method.
+init_loader = DataLoader.__init__
+get_iterator: Any = getattr(DataLoader, "_get_iterator", None)
 
 if TYPE_CHECKING:
     import torch.utils.data.dataloader as _typed
@@ -104,7 +106,7 @@ def _missing_attributes() -> list[str]:
 
     loader = Loader.__new__(Loader)
     dataset: Any = [0]
-    _init_loader(loader, dataset, generator=torch.Generator())
+    init_loader(loader, dataset, generator=torch.Generator())
     missing = [f"DataLoader.{name}" for name in _LOADER_ATTRIBUTES if not hasattr(loader, name)]
     if missing:
         return missing

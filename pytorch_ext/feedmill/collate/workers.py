@@ -15,6 +15,7 @@ from torch import multiprocessing
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, get_worker_info
 
+from feedmill._internals import get_iterator, init_loader
 from feedmill.collate import in_worker
 from feedmill.collate.blocks import BlockPool
 from feedmill.collate.in_worker import Collated, Message, Part, WorkerCollate
@@ -72,8 +73,8 @@ class _Loader(TorchDataLoader[Any]):
     """The DataLoader of the worker processes. `feedmill run` may have replaced these two of torch's
     in the meantime, to count what the script makes."""
 
-    __init__ = TorchDataLoader.__init__
-    _get_iterator = TorchDataLoader._get_iterator
+    __init__ = init_loader
+    _get_iterator = get_iterator
 
     def check_worker_number_rationality(self) -> None:
         """The script's own DataLoader has warned of too many workers already."""

@@ -12,6 +12,7 @@ import os
 import sys
 from typing import Any
 
+from feedmill import _internals
 from feedmill.counting.accounts import StepCounters
 from feedmill.host.callers import place_of_caller
 from feedmill.loader import DataLoader, TorchDataLoader
@@ -86,7 +87,9 @@ def _observe_ours() -> None:
 
 
 def _observe_torch() -> None:
-    init, get_iterator = TorchDataLoader.__init__, TorchDataLoader._get_iterator
+    init, get_iterator = TorchDataLoader.__init__, _internals.get_iterator
+    if get_iterator is None:
+        return  # a torch that feedmill does not know
 
     @functools.wraps(init)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
