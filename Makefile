@@ -7,7 +7,7 @@ CLASSES ?= photos
 SAMPLES ?= 10000000
 
 .PHONY: help setup run test test-c test-emulated test-python test-truth test-frameworks \
-        test-torch-suite test-browser test-faults test-conditions test-long soak bench bench-peers \
+        test-newest test-torch-suite test-browser test-faults test-conditions test-long soak bench bench-peers \
         sanitize check-clang format clean
 
 help:
@@ -16,12 +16,13 @@ help:
 	@echo "make test-emulated      the kernels on emulated CPUs, without AVX and with AVX-512"
 	@echo "make test-truth         what waits are blamed on, measured: on an idle machine of 2 CPUs or more"
 	@echo "make test-frameworks    pass the tests with Lightning, Accelerate, transformers and timm"
+	@echo "make test-newest        the newest torch and torchvision (gigabytes): native, or torch's path"
 	@echo "make test-torch-suite   PyTorch's own tests of its DataLoader, on torch's and on feedmill's"
 	@echo "make test-browser       the page of feedmill report in a headless Chromium"
 	@echo "make test-faults        every call of the native path fails once, and then for good"
 	@echo "make soak [SAMPLES=n]   10 million samples, or n, with constant memory, threads, descriptors"
 	@echo "make test-conditions    make test on one core, on busy cores, and with decoding of other speeds"
-	@echo "make test-long          what takes hours: test-conditions, soak and bench-peers"
+	@echo "make test-long          what takes hours: test-conditions, soak, bench-peers, test-newest"
 	@echo "make bench [DATA=folder] the pipeline alone, without Python"
 	@echo "make bench-peers [DATA=folder] [CLASSES=photos,420,large]  beside DALI, FFCV and others"
 	@echo "make sanitize           C tests under ASan+UBSan, then TSan"
@@ -70,6 +71,14 @@ test-frameworks: setup
 	@.ci/setup-frameworks
 	@$(BUILD)/frameworks-venv/bin/python -m pytest -rs tests/frameworks
 
+# The newest torch and torchvision, or others: FEEDMILL_NEWEST="torch==2.4.1 torchvision==0.19.1",
+# or nightly ones: FEEDMILL_NEWEST="--pre --index-url ... torch torchvision".
+test-newest: setup
+	@.ci/setup-newest
+	@$(BUILD)/newest-venv/bin/python -m pytest -n 2 tests/python/test_canary.py \
+	    tests/python/test_internals.py --deselect \
+	    tests/python/test_internals.py::test_the_installed_torch_has_all_of_them
+
 test-torch-suite: setup
 	@$(PY) tests/torch_suite/run.py
 
@@ -90,7 +99,7 @@ soak: setup $(BUILD)/configured
 test-conditions: test
 	@tests/conditions.sh
 
-test-long: test-conditions soak bench-peers
+test-long: test-conditions soak bench-peers test-newest
 
 bench: setup $(BUILD)/configured
 	@test -n "$(DATA)" || test -d run-data/made || $(PY) benchmarks/bench_torch.py --make-only

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import traceback
 import warnings
 
 import feedmill
@@ -131,11 +132,14 @@ def test_attributes_that_torch_freezes(numbered):
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_errors_of_iter(numbered, num_workers):
     options = {"timeout": 3} if num_workers == 0 else {"num_workers": 2, "prefetch_factor": 0}
-    with pytest.raises(AssertionError) as theirs:
-        iter(torch.utils.data.DataLoader(numbered, **options))
-    with pytest.raises(AssertionError) as ours:
-        iter(native_loader(numbered, **options))
-    assert str(theirs.value) in ("", str(ours.value))  # older versions say nothing
+    texts = []
+    for kind in (torch.utils.data.DataLoader, native_loader):
+        with pytest.raises(AssertionError) as caught:
+            iter(kind(numbered, **options))
+        texts.append(str(caught.value))
+        # torch's unfinished iterator fails where it is deleted: here, not in some later test.
+        traceback.clear_frames(caught.tb)
+    assert texts[0] in ("", texts[1])  # older versions say nothing
 
 
 def test_warning_of_too_many_workers(numbered):
