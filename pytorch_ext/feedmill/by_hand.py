@@ -201,7 +201,10 @@ def _params(step: Step, image: Any, draw: Draw) -> dict[str, Any] | None:
     if name == "RandomCrop":
         if not width:
             return None  # the image is too small; what the transform says of it counts
-        return {**step.transform.make_params([image]), **box} if step.module == V2 else box
+        if step.module != V2:
+            return box
+        drawn = getattr(step.transform, params_method(step.transform))([image])
+        return {**drawn, **box}
     if name == "ColorJitter":
         return _jitter_params(step.transform, values)
     if name == "RandomRotation":
