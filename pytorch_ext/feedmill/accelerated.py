@@ -18,6 +18,8 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
+from feedmill.host.locks import renew_after_fork
+
 _MODULE = "accelerate.data_loader"
 
 
@@ -28,7 +30,40 @@ class _Kept(threading.local):
     source: Any = None  # the feedmill.DataLoader whose arguments were read latest
 
 
+class _Replaced:
+    """The name ``DataLoader`` in Accelerate's module, which all threads have in common: it stands
+    for the factory as long as any thread has a context in force.
+
+    Attributes:
+        original: what it stood for before; None: it stands for that now.
+    """
+
+    def __init__(self) -> None:
+        self.original: Any = None
+        self._n_contexts = 0
+        self._factory: Any = None
+        self._lock = threading.RLock()
+        renew_after_fork(self, _lock=threading.RLock)
+
+    def enter(self, module: Any) -> None:
+        with self._lock:
+            if self._factory is None or module.DataLoader is not self._factory:
+                self.original = module.DataLoader
+                module.DataLoader = self._factory = _factory(self.original)
+            self._n_contexts += 1
+
+    def leave(self, module: Any) -> None:
+        with self._lock:
+            self._n_contexts -= 1
+            if self._n_contexts:
+                return
+            if module.DataLoader is self._factory:  # else somebody has replaced it since
+                module.DataLoader = self.original
+            self.original = self._factory = None
+
+
 _kept = _Kept()
+_replaced = _Replaced()
 
 
 def prepare(accelerator: Any, *objects: Any, device_placement: list[bool] | None = None) -> Any:
@@ -72,12 +107,12 @@ def keep_in_accelerate() -> Iterator[None]:
 
     For code that calls Accelerate by itself, such as transformers' ``Trainer.train()`` with a
     ``get_train_dataloader()`` that gives a feedmill.DataLoader. Elsewhere ``prepare()`` and
-    ``skip_first_batches()`` are enough. It acts on loaders of the thread that entered it.
+    ``skip_first_batches()`` are enough. It acts on loaders of the thread that entered it, and may
+    be in force in several threads at once.
     """
     import accelerate.data_loader as module
 
-    before = module.DataLoader
-    module.DataLoader = _factory(before)
+    _replaced.enter(module)
     _kept.depth += 1
     try:
         yield
@@ -85,7 +120,7 @@ def keep_in_accelerate() -> Iterator[None]:
     finally:
         _kept.depth -= 1
         _kept.source = None
-        module.DataLoader = before
+        _replaced.leave(module)
 
 
 def note_read(loader: Any) -> None:
@@ -180,7 +215,8 @@ def _is_internal(module: str) -> bool:
 def _loses_nothing(loader: Any) -> bool:
     """Whether Accelerate's DataLoader is feedmill's, as under ``feedmill run``, and ``loader`` has
     no options that this one would lack."""
-    kind = sys.modules[_MODULE].DataLoader
+    # Another thread may have a context in force.
+    kind = _replaced.original or sys.modules[_MODULE].DataLoader
     if not isinstance(kind, type) or not hasattr(kind, "_feedmill_options"):
         return False
     parameters = inspect.signature(kind.__init__).parameters

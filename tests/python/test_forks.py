@@ -27,6 +27,7 @@ from torchvision import transforms as T
 # Every lock of the package, and what becomes of it in a child.
 KNOWN = {
     # In a new state there, as locks.renew_after_fork() was asked to.
+    ("accelerated.py", "self._lock"),
     ("collate/blocks.py", "self._lock"), ("collating.py", "_generators"),
     ("counting/captures.py", "lock"), ("hybrid.py", "HybridDataLoaderIter._lock"),
     ("iterator.py", "self._lock"), ("pack/shards.py", "self._lock"),
@@ -35,7 +36,7 @@ KNOWN = {
     ("log/recorder.py", "self._lock"), ("watching/tally.py", "_lock"),
     ("host/neighbours.py", "_writing"), ("counting/gpu_stalls.py", "self._reading"),
     # Of work for threads that the child does not have.
-    ("hybrid.py", "_Work._lock"),
+    ("hybrid.py", "_Work._lock"), ("collating.py", "self._counting"),
 }
 
 
