@@ -385,12 +385,14 @@ class DataLoader(TorchDataLoader[_T_co]):
         )
         steps = np.concatenate([one.steps() for one in accounts])
         steps = steps[np.argsort(steps["request_ns"], kind="stable")][-KEPT_STEPS:]
+        n_bad, sample_errors = inside.sample_errors.all()
         return Stats(
             path=inside.path,
             reasons=inside.reasons,
             steps=steps,
             slow_samples=tuple(inside.handles.slow_samples()),
-            sample_errors=inside.sample_errors.all(),
+            bad_samples=n_bad,
+            sample_errors=sample_errors,
             system=inside.recorder.system,
             **counters,
             **inside.clock.counters(),

@@ -1,5 +1,7 @@
 """What on_error= makes of samples that can't be loaded, and what stats() tells of them."""
 
+from types import SimpleNamespace
+
 import feedmill
 import helpers
 import pytest
@@ -110,6 +112,30 @@ def test_no_more_than_max_errors(spoilt):
     with pytest.raises(helpers.Image.UnidentifiedImageError):
         list(loader)
     assert len((loader.stats() - before).sample_errors) == 3
+
+
+def test_changes_when_more_errors_came_than_are_kept(spoilt):
+    loader = native_loader(spoilt, batch_size=4, on_error="zero")
+    errors = loader._feedmill.sample_errors
+    item = SimpleNamespace(position=1, name="a")  # the same sample each time
+
+    def add(n):
+        before = loader.stats()
+        for i in range(n):
+            errors.add(item, f"cause {i}", "zeroed")
+        return loader.stats() - before
+
+    for n in (3, 0, 998, 5, 1000, 7, 0, 2500):
+        changes = add(n)
+        assert changes.bad_samples == n
+        kept = [one.cause for one in changes.sample_errors]
+        assert kept == [f"cause {i}" for i in range(max(0, n - 1000), n)]
+    stats = loader.stats()
+    assert (stats.bad_samples, len(stats.sample_errors)) == (4513, 1000)
+    assert len((stats - stats).sample_errors) == 0
+    list(loader)
+    assert [one.index for one in (loader.stats() - stats).sample_errors] == list(BAD)
+    assert "4,516 samples could not be loaded, such as" in loader.report()
 
 
 def test_a_collate_fn_gets_what_is_there(spoilt):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from typing import Any, NamedTuple
 
@@ -25,13 +26,19 @@ class SampleError(NamedTuple):
 
 
 class SampleErrors:
-    """The errors of a DataLoader, over all its epochs; the latest 1,000 are kept."""
+    """The errors of a DataLoader, over all its epochs; the latest 1,000 are kept. One thread at a
+    time may add; others may read."""
 
     def __init__(self) -> None:
-        self._kept: deque[SampleError] = deque(maxlen=_KEPT)
+        self._numbers = itertools.count()
+        self._kept: deque[tuple[int, SampleError]] = deque(maxlen=_KEPT)
 
     def add(self, item: Any, cause: str, outcome: str) -> None:
-        self._kept.append(SampleError(item.position, item.name, cause, outcome))
+        error = SampleError(item.position, item.name, cause, outcome)
+        self._kept.append((next(self._numbers), error))
 
-    def all(self) -> tuple[SampleError, ...]:
-        return tuple(self._kept)
+    def all(self) -> tuple[int, tuple[SampleError, ...]]:
+        """How many there were, and those that are kept, as of one moment."""
+        kept = tuple(self._kept)
+        n_errors = kept[-1][0] + 1 if kept else 0
+        return n_errors, tuple(error for _, error in kept)

@@ -128,7 +128,7 @@ def _bad_row(stats: Stats) -> list[tuple[str, str]]:
         return []
     first = stats.sample_errors[0]
     name = first.path or f"index {first.index}"
-    return [("bad", f"{len(stats.sample_errors):,} samples could not be loaded, such as {name} "
+    return [("bad", f"{stats.bad_samples:,} samples could not be loaded, such as {name} "
                     f"({first.outcome})")]
 
 

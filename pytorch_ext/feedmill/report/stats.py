@@ -168,8 +168,9 @@ class Stats:
         reader: "uring", "pread", or "" before anything ran; reader_reason: why that one.
         cpu: instructions that the pixels' code uses: "scalar", "sse41", "avx2" or "avx512".
         slow_samples: of native loaders, at most 16, the slowest first.
-        sample_errors: the samples that could not be loaded, the latest 1,000, in the order of
-            their batches: their index, path and cause, and what on_error= put in their place.
+        bad_samples: samples that could not be loaded, with whatever on_error= did about them.
+        sample_errors: these samples, the latest 1,000, in the order of their batches: their index,
+            path and cause, and what on_error= put in their place.
         system: what the process and the host did, {"latest": ..., "total": ...} of the samples that
             feedmill.host.system describes; None before the first, which comes after a second or at
             the end of an epoch, and where no log was asked for (DataLoader(log=), FEEDMILL_LOG).
@@ -211,6 +212,7 @@ class Stats:
     fallback_read: int = 0
     fallback_limit: int = 0
     errors: int = 0
+    bad_samples: int = 0
     copied_batches: int = 0
     copied_bytes: int = 0
     copy_ns: int = 0
@@ -294,10 +296,10 @@ class Stats:
         # Records move and go with their native loaders; the time of the request names a step.
         known = np.isin(self.steps["request_ns"], earlier.steps["request_ns"])
         slow = tuple(one for one in self.slow_samples if one not in earlier.slow_samples)
-        n_before = len(earlier.sample_errors)
+        n_bad = self.bad_samples - earlier.bad_samples  # of which the latest are still kept
         return replace(
             self, steps=self.steps[~known], slow_samples=slow,
-            sample_errors=self.sample_errors[n_before:], **changes,
+            sample_errors=self.sample_errors[-n_bad:] if n_bad > 0 else (), **changes,
         )
 
     @property
