@@ -62,7 +62,7 @@ test-truth: setup $(BUILD)/configured
 	@ctest --test-dir $(BUILD) --output-on-failure -L truth
 
 test-python: $(BUILD)/configured
-	@$(call build_c,--target mkjpeg slowfs stub_plugin)
+	@$(call build_c,--target mkjpeg slowfs stub_plugin fail_allocations)
 	@FEEDMILL_MKJPEG=$(BUILD)/tests/mkjpeg FEEDMILL_SLOWFS=$(BUILD)/tests/slowfs \
 	    FEEDMILL_STUB_CUDA=$(abspath $(BUILD)/tests/libstub_plugin.so) \
 	    $(PY) -m pytest -n 2 --dist worksteal tests/python
