@@ -25,11 +25,11 @@ import numpy as np
 from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-import torchvision_cpu  # noqa: E402, F401, I001  before anything else imports torchvision
-from torchvision import transforms  # noqa: E402
-from torchvision.datasets import ImageFolder  # noqa: E402
+import torchvision_cpu  # noqa: F401, I001  before anything else imports torchvision
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
 
-import feedmill  # noqa: E402
+import feedmill
 
 N_FILES = 240
 N_DAMAGED = 8
