@@ -47,7 +47,7 @@ class FakeGpu:
         monkeypatch.setattr(devices, "_pinned", lambda tensor: tensor)
         monkeypatch.setattr(devices, "_moved", self._move)
         monkeypatch.setattr(devices, "record_stream", self._record)
-        monkeypatch.setattr(collating.torch_pin_memory, "pin_memory", lambda data, device: data)
+        monkeypatch.setattr(collating, "pin_memory", lambda data, device: data)
         monkeypatch.setattr(module, "allocate_pinned", self._pinned)
 
     def _empty(self, n_bytes, device):

@@ -27,15 +27,15 @@ def pinned(monkeypatch):
         return owner.data_ptr(), owner
 
     monkeypatch.setattr(module, "allocate_pinned", allocate)
-    original = module._BaseDataLoaderIter.__init__
+    original = module.BaseDataLoaderIter.__init__
 
     def init(self, loader):
         original(self, loader)
         self._pin_memory, self._pin_memory_device = loader.pin_memory, None
 
-    monkeypatch.setattr(module._BaseDataLoaderIter, "__init__", init)
+    monkeypatch.setattr(module.BaseDataLoaderIter, "__init__", init)
     pins = []
-    monkeypatch.setattr(collating.torch_pin_memory, "pin_memory",
+    monkeypatch.setattr(collating, "pin_memory",
                         lambda data, device=None: pins.append(data) or data)
     return allocations, pins
 
