@@ -94,9 +94,10 @@ static void end(line *shared, pthread_t thread) {
     pthread_join(thread, NULL);
 }
 
+/* For another batch, as long as there is one. */
 static void ask(line *shared) {
     pthread_mutex_lock(&shared->mutex);
-    shared->n_asked++;
+    if (shared->n_asked < N_BATCHES) shared->n_asked++;
     pthread_mutex_unlock(&shared->mutex);
     fm_loader_wake(shared->loader);
 }
