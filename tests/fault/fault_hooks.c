@@ -193,12 +193,18 @@ ssize_t __wrap_pread(int file, void *out, size_t n, off_t offset) {
 
 int __real_io_uring_submit(struct io_uring *ring);
 int __real_io_uring_submit_and_wait(struct io_uring *ring, unsigned n);
+int __real_io_uring_submit_and_wait_timeout(struct io_uring *ring, struct io_uring_cqe **found,
+                                            unsigned n, struct __kernel_timespec *limit,
+                                            sigset_t *mask);
 int __real_io_uring_wait_cqe_timeout(struct io_uring *ring, struct io_uring_cqe **found,
                                      struct __kernel_timespec *limit);
 unsigned __real_io_uring_peek_batch_cqe(struct io_uring *ring, struct io_uring_cqe **found,
                                         unsigned n);
 int __wrap_io_uring_submit(struct io_uring *ring);
 int __wrap_io_uring_submit_and_wait(struct io_uring *ring, unsigned n);
+int __wrap_io_uring_submit_and_wait_timeout(struct io_uring *ring, struct io_uring_cqe **found,
+                                            unsigned n, struct __kernel_timespec *limit,
+                                            sigset_t *mask);
 int __wrap_io_uring_wait_cqe_timeout(struct io_uring *ring, struct io_uring_cqe **found,
                                      struct __kernel_timespec *limit);
 unsigned __wrap_io_uring_peek_batch_cqe(struct io_uring *ring, struct io_uring_cqe **found,
@@ -257,6 +263,15 @@ int __wrap_io_uring_submit(struct io_uring *ring) {
 int __wrap_io_uring_submit_and_wait(struct io_uring *ring, unsigned n) {
     see_submissions(ring);
     return __real_io_uring_submit_and_wait(ring, n);
+}
+
+int __wrap_io_uring_submit_and_wait_timeout(struct io_uring *ring, struct io_uring_cqe **found,
+                                            unsigned n, struct __kernel_timespec *limit,
+                                            sigset_t *mask) {
+    see_submissions(ring);
+    const int result = __real_io_uring_submit_and_wait_timeout(ring, found, n, limit, mask);
+    if (result >= 0 && *found) change_completion(*found);
+    return result;
 }
 
 int __wrap_io_uring_wait_cqe_timeout(struct io_uring *ring, struct io_uring_cqe **found,
