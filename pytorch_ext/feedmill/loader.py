@@ -29,6 +29,13 @@ _WORD64, _WORD32 = (1 << 64) - 1, (1 << 32) - 1
 _T_co = TypeVar("_T_co", covariant=True)
 
 
+class _MadeWhenAsked:
+    """The attribute _feedmill of a loader whose class has left out our constructor."""
+
+    def __get__(self, loader: Any, kind: type | None = None) -> Any:
+        return self if loader is None else vars(loader).setdefault("_feedmill", Inside())
+
+
 class DataLoader(TorchDataLoader[_T_co]):
     """Loads batches of images natively, in place of ``torch.utils.data.DataLoader``.
 
@@ -213,6 +220,8 @@ class DataLoader(TorchDataLoader[_T_co]):
     pickled, and used after a fork in both processes.
     """
 
+    _feedmill: Inside = _MadeWhenAsked()  # type: ignore[assignment]
+
     native: str
     seed: int | None
     threads: int | None
@@ -321,7 +330,8 @@ class DataLoader(TorchDataLoader[_T_co]):
         """The options in force. The attributes may have been set to anything: see Options.check().
         """
         given = self._feedmill.options
-        assert given is not None
+        if given is None:
+            return _default_options()
         return options_among(vars(self), given) if type(self) is DataLoader else given
 
     def _get_iterator(self) -> Any:
@@ -342,7 +352,9 @@ class DataLoader(TorchDataLoader[_T_co]):
     def __getstate__(self) -> dict[str, Any]:
         """A copy counts for itself, and so does a pickled one."""
         state = dict(vars(self))
-        if "_feedmill" in state:  # a subclass may have left it out
+        if self._feedmill.options is None:
+            state.pop("_feedmill", None)
+        else:
             state["_feedmill"] = Inside(
                 self._feedmill.epochs.next_number, self._feedmill_options()
             )
@@ -352,8 +364,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         """Takes the state of torch's DataLoader, too, which `feedmill run` may have replaced."""
         inside = state.get("_feedmill") or Inside()
         if inside.options is None:
-            parameters = inspect.signature(DataLoader.__init__).parameters
-            inside.options = Options(**{name: parameters[name].default for name in OPTIONS})
+            inside.options = _default_options()
         vars(self).update({**state, "_feedmill": inside})
         self._feedmill_show(inside.options)
 
@@ -493,6 +504,12 @@ class DataLoader(TorchDataLoader[_T_co]):
 
 
 # ---- helpers -------------------------------------------------------------------------------------
+
+
+def _default_options() -> Options:
+    """Those that the constructor has where none is given."""
+    parameters = inspect.signature(DataLoader.__init__).parameters
+    return Options(**{name: parameters[name].default for name in OPTIONS})
 
 
 def _find(loader: DataLoader, index: int, epoch: int) -> tuple[Epoch, Item]:

@@ -133,6 +133,9 @@ def _plain(value: Any) -> Any:
 
 def look(loader: Any) -> Source | list[str]:
     """The samples for the native path as everything is now, or why not."""
+    if loader._feedmill.options is None:
+        kind = type(loader)
+        return [f"{kind.__module__}.{kind.__qualname__} did not call the constructor of DataLoader"]
     options = loader._feedmill_options()
     options.check()
     if options.native == "off":

@@ -1,6 +1,7 @@
 """CUDA graphs that are captured while batches are fetched: no event of ours gets in their way.
 
-The fake CUDA (tests/support/fake_cuda.py) refuses every event while a stream captures, as CUDA does.
+The fake CUDA (tests/support/fake_cuda.py) refuses every event while a stream captures, as the real
+one does.
 """
 
 import os

@@ -136,9 +136,14 @@ def test_what_is_renewed():
     with Held(owner.lock):
         assert in_child(child) == 0
     assert owner.lock is lock and owner.items == [1]
+
+
+def test_owners_are_not_kept():
     n_before = len(locks._owners)
+    owner = Owner()
+    assert len(locks._owners) == n_before + 1
     del owner
-    assert len(locks._owners) == n_before - 1
+    assert len(locks._owners) == n_before
 
 
 def test_a_renewed_lock_that_the_forking_thread_holds():

@@ -15,12 +15,11 @@ import helpers
 import numpy as np
 import pytest
 import torch
+from feedmill._ops import native
+from feedmill.recognition.plan import CENTER_CROP, Op
 from held_files import HeldFiles
 from helpers import run_script, save_jpeg, threads, threads_left
 from PIL import Image
-
-from feedmill._ops import native
-from feedmill.recognition.plan import CENTER_CROP, Op
 
 try:
     import _testcapi

@@ -217,7 +217,7 @@ OPTIONS = """
 import sys
 sys.path.append({here!r})
 import feedmill  # before torch: then the replacement waits for it
-import conftest, inspect, pickle, torch
+import conftest, contextlib, inspect, pickle, torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -240,7 +240,7 @@ def path_of(loader):
     wanted = [index for _, index in images.samples]
     got = [target for batch in loader for target in batch[1].tolist()]
     assert got == wanted, (got, wanted)
-    return feedmill.DataLoader.stats(loader).path if "_feedmill" in vars(loader) else "foreign"
+    return feedmill.DataLoader.stats(loader).path
 
 
 class Typed(DataLoader[int]):
@@ -342,7 +342,11 @@ after = SetsAfter(images)
 assert (after._rank, type(after.reader)) == (3, object)
 assert next(iter(SetsValid(images)))[0].dtype is torch.uint8
 assert Method(images).reader() == Property(images).threads == "mine"
-assert path_of(NoSuper(loader)) == "foreign"
+left_out = NoSuper(loader)
+assert path_of(left_out) == "torch" and left_out.stats().batches == 10
+with contextlib.redirect_stdout(None):
+    assert "NoSuper did not call the constructor of DataLoader" in left_out.explain()
+assert left_out.report() and path_of(pickle.loads(pickle.dumps(left_out))) == "native"
 loader.seed = object()
 assert path_of(loader) == "none"
 print("all good")

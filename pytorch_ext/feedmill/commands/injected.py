@@ -10,6 +10,7 @@ import contextlib
 import functools
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from feedmill import _internals
@@ -19,7 +20,7 @@ from feedmill.loader import DataLoader, TorchDataLoader
 from feedmill.log.recorder import Recorder
 from feedmill.paths import Inside
 from feedmill.watching import tally
-from feedmill.watching.torch_path import TorchCounters, count_steps
+from feedmill.watching.torch_path import TorchCounters, count_steps, is_countable
 
 _PLACE = "_feedmill_place"
 _DATA = "_feedmill_data"
@@ -84,6 +85,7 @@ def _observe_ours() -> None:
 
     DataLoader.__init__ = __init__
     DataLoader._get_iterator = _get_iterator
+    _observe_subclasses(DataLoader, _count_own_iterator)
 
 
 def _observe_torch() -> None:
@@ -99,15 +101,20 @@ def _observe_torch() -> None:
 
     @functools.wraps(get_iterator)
     def _get_iterator(self: Any) -> Any:
-        iterator = get_iterator(self)
-        if not isinstance(self, DataLoader):
-            counters = StepCounters()
-            count_steps(iterator, counters, recorder=_recorder(self, "watched", counters))
-            _count(self, "watched", counters)
-        return iterator
+        return _watch_own_iterator(self, get_iterator)
 
     TorchDataLoader.__init__ = __init__
     TorchDataLoader._get_iterator = _get_iterator
+    _observe_subclasses(TorchDataLoader, _watch_own_iterator)
+
+
+def _watch_own_iterator(loader: Any, get_iterator: Callable[[Any], Any]) -> Any:
+    iterator = get_iterator(loader)
+    if not isinstance(loader, DataLoader) and is_countable(iterator):
+        counters = StepCounters()
+        count_steps(iterator, counters, recorder=_recorder(loader, "watched", counters))
+        _count(loader, "watched", counters)
+    return iterator
 
 
 def _note_made(loader: Any) -> None:
@@ -146,18 +153,81 @@ def _recorder(
     return recorder
 
 
+# ---- loaders that make iterators of their own ----------------------------------------------------
+
+# Such as torchdata's StatefulDataLoader, whose constructor leaves out that of the class below it.
+
+
+def _observe_subclasses(
+    base: Any, iterator_of: Callable[[Any, Callable[[Any], Any]], Any]
+) -> None:
+    """Has the classes that are derived from a DataLoader class from now on observed, where they
+    define _get_iterator().
+
+    Args:
+        iterator_of: called with a loader and its class's own _get_iterator, for the iterator.
+    """
+
+    def __init_subclass__(cls: Any, /, **options: Any) -> None:
+        super(base, cls).__init_subclass__(**options)
+        own = vars(cls).get("_get_iterator")
+        if not callable(own) or cls.__module__.partition(".")[0] == "feedmill":
+            return
+
+        @functools.wraps(own)
+        def _get_iterator(self: Any) -> Any:
+            return iterator_of(self, own)
+
+        cls._get_iterator = _get_iterator
+        if "__init__" in vars(cls):
+            cls.__init__ = _noting(cls.__init__)
+
+    base.__init_subclass__ = classmethod(__init_subclass__)
+
+
+def _noting(constructor: Callable[..., None]) -> Callable[..., None]:
+    """A constructor behind which the line that made the loader is known."""
+
+    @functools.wraps(constructor)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        constructor(self, *args, **kwargs)
+        if _PLACE not in vars(self):
+            _note_made(self)
+
+    return __init__
+
+
+def _count_own_iterator(loader: Any, get_iterator: Callable[[Any], Any]) -> Any:
+    inside = loader._feedmill
+    kind = type(loader)
+    reason = f"{kind.__module__}.{kind.__qualname__} makes its iterators itself"
+    if not isinstance(inside, Inside):
+        return get_iterator(loader)
+    if inside.options is None and _defaults()["native"] == "require":
+        raise RuntimeError(f"native='require', but the native path can't be taken: {reason}")
+    iterator = get_iterator(loader)
+    if is_countable(iterator):  # else it has called ours, or is of a kind of its own
+        inside.clock.start()
+        inside.took("torch", [reason])
+        log = loader._feedmill_options().log
+        inside.recorder.begin(log, batch_size=loader.batch_size)
+        count_steps(iterator, inside.torch_counters, recorder=inside.recorder)
+        _count(loader, "torch", inside.torch_counters, (reason,))
+    return iterator
+
+
 # ---- loaders that are not ours -------------------------------------------------------------------
 
-# A script or library that was written for torch's DataLoader knows nothing of what ours has besides.
-# Where that is missing or holds something else, its loaders are torch's, with nothing of ours in them.
+# A script or library that was written for torch's DataLoader knows nothing of what ours has beside
+# that. Where it holds something else, the loaders are torch's, with nothing of ours in them.
 
 
 def _why_foreign(loader: Any) -> str:
     """Why a loader can't be one of ours; "" if it can."""
     kind = type(loader)
     who = "the script" if kind is DataLoader else f"{kind.__module__}.{kind.__qualname__}"
-    if not isinstance(vars(loader).get("_feedmill"), Inside):
-        return f"{who} did not call the constructor of DataLoader"
+    if not isinstance(loader._feedmill, Inside):
+        return f"{who} has a meaning of its own for the name _feedmill"
     try:
         loader._feedmill_options().check()
     except ValueError as error:

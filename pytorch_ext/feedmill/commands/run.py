@@ -78,7 +78,7 @@ def add_run(commands: Any) -> None:
                           "{rank} in its name are replaced")
     run.add_argument("--log-samples", action="store_true",
                      help="... and every sample, for `feedmill trace`")
-    run.add_argument("--native", choices=("auto", "verify", "require", "off"),
+    run.add_argument("--native", choices=("auto", "hybrid", "verify", "require", "off"),
                      help="DataLoader's native= where the script gives none (default auto)")
     run.add_argument("--seed", type=int, metavar="N",
                      help="DataLoader's seed= where the script gives none (default: torch's)")

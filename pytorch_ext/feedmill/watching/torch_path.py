@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from feedmill._internals import MultiProcessingIter, SingleProcessIter
+from feedmill._internals import BaseDataLoaderIter, MultiProcessingIter, SingleProcessIter
 from feedmill.counting.accounts import StepCounters
 from feedmill.log.ranges import waiting
 from feedmill.log.recorder import Recorder
@@ -80,10 +80,27 @@ class _CountedMulti(_Counted, MultiProcessingIter):
     pass
 
 
-_COUNTED = {
+_COUNTED: dict[type, type] = {
     SingleProcessIter: _CountedSingle,
     MultiProcessingIter: _CountedMulti,
 }
+
+
+def _counted_kind(kind: type) -> type | None:
+    """The class that counts in place of an iterator's own; None: it counts already, or is neither
+    torch's nor derived from that."""
+    if kind in _COUNTED:
+        return _COUNTED[kind]
+    is_ours = issubclass(kind, _Counted) or kind.__module__.partition(".")[0] == "feedmill"
+    if is_ours or not issubclass(kind, BaseDataLoaderIter):
+        return None
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return _COUNTED.setdefault(kind, type(kind.__name__, (_Counted, kind), names))
+
+
+def is_countable(iterator: Any) -> bool:
+    """Whether count_steps() has an iterator count that does not count yet."""
+    return _counted_kind(type(iterator)) is not None
 
 
 def count_steps(
@@ -93,7 +110,8 @@ def count_steps(
     recorder: Recorder | None = None,
     delivery: Delivery | None = None,
 ) -> Any:
-    """Has torch's iterator count its steps; returns it. Its behaviour stays as it is.
+    """Has torch's iterator, or one of a class derived from that, count its steps; returns it. Its
+    behaviour stays as it is. Others are returned as they are.
 
     Args:
         goes_on: called with the loader where persistent workers are to begin another epoch; False:
@@ -101,7 +119,7 @@ def count_steps(
         recorder: told of each step and epoch.
         delivery: brings the batches to a device. Default None: they stay where they are.
     """
-    counted = _COUNTED.get(type(iterator))
+    counted = _counted_kind(type(iterator))
     if counted is not None:
         iterator._counters = counters
         iterator._counted_epoch = counters.begin_epoch()
