@@ -27,7 +27,7 @@ ARGUMENTS = {
     "ToDtype": (torch.float32,),
 }
 NAMES = [(module, name) for module in (T, v2) for name, kind in sorted(vars(module).items())
-         if inspect.isclass(kind) and hasattr(kind, "__call__") and not name.startswith("_")
+         if inspect.isclass(kind) and not name.startswith("_")
          and not hasattr(kind, "__members__") and name != "Transform"]
 BEHIND = ("ToTensor", "PILToTensor", "ToImage", "Normalize", "ConvertImageDtype", "ToDtype",
           "RandomErasing", "LinearTransformation")

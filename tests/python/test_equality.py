@@ -249,11 +249,11 @@ def test_another_resize(small_images, monkeypatch):
 
 
 @pytest.mark.parametrize(("kind", "step", "words"), [
-    ("Brightness", T.ColorJitter(0.5), "does brightness otherwise"),
-    ("Contrast", T.ColorJitter(contrast=0.5), "does contrast otherwise"),
-    ("Color", T.RandomApply([T.ColorJitter(saturation=0.5)]), "does saturation otherwise"),
-    ("Sharpness", T.RandomAdjustSharpness(2), "does RandomAdjustSharpness otherwise"),
-    ("Sharpness", T.RandAugment(), "does RandomAdjustSharpness otherwise"),
+    ("Brightness", T.ColorJitter(0.5), "applies brightness otherwise"),
+    ("Contrast", T.ColorJitter(contrast=0.5), "applies contrast otherwise"),
+    ("Color", T.RandomApply([T.ColorJitter(saturation=0.5)]), "applies saturation otherwise"),
+    ("Sharpness", T.RandomAdjustSharpness(2), "applies RandomAdjustSharpness otherwise"),
+    ("Sharpness", T.RandAugment(), "applies RandomAdjustSharpness otherwise"),
 ])
 def test_another_enhancement(small_images, monkeypatch, kind, step, words):
     enhance = getattr(ImageEnhance, kind)
@@ -281,12 +281,12 @@ def test_another_affine_map(small_images, monkeypatch):
     monkeypatch.setattr(Image.Image, "_Image__transformer", changed)
     step = T.RandomAffine(10, interpolation=InterpolationMode.BILINEAR)
     text = explained(folder(small_images, step, *HEAD))
-    assert "does RandomAffine by bilinear otherwise" in text
+    assert "applies RandomAffine by bilinear otherwise" in text
 
 
 @pytest.mark.parametrize(("owner", "name", "step", "words"), [
     (JpegImagePlugin.JpegImageFile, "load", HEAD[0], "decodes JPEGs as feedmill does could"),
-    (ImageEnhance._Enhance, "enhance", T.ColorJitter(0.5), "does brightness as feedmill does"),
+    (ImageEnhance._Enhance, "enhance", T.ColorJitter(0.5), "applies brightness as feedmill does"),
 ])
 def test_what_cannot_be_compared_is_not_native(small_images, monkeypatch, owner, name, step, words):
     def fail(self, *_):

@@ -1,10 +1,10 @@
 """Comparing what native code makes of small made images with what Pillow makes of them.
 
-Not their version numbers decide whether the installed Pillow and torchvision give the native code's
-pixels, but their pixels: builds of one version differ (another libjpeg, pillow-simd), and future
-versions may. The first loader of a process that needs a part - the decoding of a format, a filter of
-the resize, an augmentation - has made images go through both; what was found holds for the process.
-A part that differs is not native, with the reason. ``equality`` compares decoding and resizing,
+Version numbers do not tell whether the installed Pillow and torchvision give the native code's
+pixels: builds of one version differ (another libjpeg, pillow-simd), and future versions may. So the
+first loader of a process that needs a part - the decoding of a format, a filter of the resize, an
+augmentation - has both make something of small images; what is found holds for the process. A part
+that differs is not native, and explain() says so. ``equality`` compares decoding and resizing,
 ``equal_augmentations`` the rest.
 """
 

@@ -30,7 +30,6 @@ _MOST_RUNS = 100
 # Children that fm_op lets a RandomChoice have.
 _MOST_CHILDREN = 16
 
-
 _Pair = tuple[np.ndarray, np.ndarray]
 _Look = tuple[tuple[float, ...], np.ndarray]  # a draw's values, and what came out
 
@@ -104,9 +103,8 @@ def _why_not_part(part: _Part, pairs: Callable[[], Iterable[_Pair]]) -> str:
         return [] if all(np.array_equal(*pair) for pair in pairs()) else [_KINDS[part.channels]]
 
     by = f" by {FILTER_NAMES[part.filter]}" if part.name in _WITH_FILTER else ""
-    pads = "pads, " if part.name in _PAD_MODES else ""
-    what = f"with torchvision {torchvision_version()} does {pads}{part.name}{by}"
-    return why_not(what, differs)
+    does = f"pads in mode {part.name}" if part.name in _PAD_MODES else f"applies {part.name}{by}"
+    return why_not(f"with torchvision {torchvision_version()} {does}", differs)
 
 
 _KINDS = {3: "RGB", 1: "grey"}

@@ -22,7 +22,7 @@ from feedmill.recognition.plan import (
 
 # ---- decoding ------------------------------------------------------------------------------------
 
-# By fm_format, with Pillow's name of each.
+# fm_format by the names of native.formats().
 _BITS = {"JPEG": native.FORMAT_JPEG, "PNG": native.FORMAT_PNG, "WebP": native.FORMAT_WEBP}
 _MOST_PIXELS = 1 << 20
 # Images that a reason names.
