@@ -75,9 +75,12 @@ static int status_of(VP8StatusCode code, fm_error *error) {
     case VP8_STATUS_OK:
         return FM_OK;
     case VP8_STATUS_OUT_OF_MEMORY:
-    /* Nobody aborts here: libwebp says so where its buffers for the output's rows get no memory. */
-    case VP8_STATUS_USER_ABORT:
         return fm_error_set(error, FM_ERR_NOMEM, "libwebp: out of memory");
+    /* Nobody aborts here: libwebp says so of damaged alpha data, and where the buffers for its
+     * output's rows get no memory. It can't be told which, so the caller's decoder is asked. */
+    case VP8_STATUS_USER_ABORT:
+        return fm_error_set(error, FM_ERR_DAMAGED,
+                            "libwebp: damaged image data, or out of memory for its rows");
     case VP8_STATUS_UNSUPPORTED_FEATURE:
         return fm_error_set(error, FM_ERR_KIND, "libwebp: an unknown feature");
     default:
