@@ -110,6 +110,26 @@ int exec_module(PyObject *module) {
     return 0;
 }
 
+// call_between(enter, work, leave): enter(), work() and leave(), which is called whatever work()
+// does; gives what work() gives. Python runs the handlers of signals between the steps of its own
+// code, so that none runs between enter() and work(), or behind work(), where enter and leave are
+// written in C. A `with` block has such a moment at either end.
+PyObject *call_between(PyObject *, PyObject *args) {
+    PyObject *enter, *work, *leave;
+    if (!PyArg_ParseTuple(args, "OOO:call_between", &enter, &work, &leave)) return nullptr;
+    if (!Ref(PyObject_CallObject(enter, nullptr))) return nullptr;
+    Ref result(PyObject_CallObject(work, nullptr));
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    const Ref left(PyObject_CallObject(leave, nullptr));
+    if (!result) {
+        if (!left) PyErr_WriteUnraisable(leave);
+        PyErr_Restore(type, value, traceback);
+        return nullptr;
+    }
+    return left ? result.release() : nullptr;
+}
+
 PyMethodDef functions[] = {
     method_entry<version>("version", METH_NOARGS, "Version of the native library."),
     method_entry<usable_cpus>("usable_cpus", METH_NOARGS, "CPUs by affinity and cgroup quota."),
@@ -121,6 +141,7 @@ PyMethodDef functions[] = {
                           "Indices from 0 to n - 1 as bytes of int64, or None."),
     method_entry<jpeg_own_huffman>("jpeg_own_huffman", METH_NOARGS,
                                    "Whether feedmill decodes Huffman codes."),
+    method_entry<call_between>("call_between", METH_VARARGS, "Calls three functions in turn."),
     method_entry<formats>("formats", METH_NOARGS, "The formats that are decoded natively."),
     {nullptr, nullptr, 0, nullptr}};
 PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void *>(guarded<exec_module>)},

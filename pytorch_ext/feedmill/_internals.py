@@ -14,11 +14,15 @@ import importlib
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader
 
+from feedmill._ops import native
+
+_T = TypeVar("_T")
 TRIED = "torch 2.4, 2.13 and 2.15, torchvision 0.19, 0.28 and 0.29"
 
 
@@ -180,6 +184,22 @@ else:
 
 # Whether a profiler is at work in this thread; never, where torch does not say.
 is_profiling: Callable[[], bool] = _find("torch.autograd", "_profiler_enabled") or (lambda: False)
+
+
+_push_mode = _find("torch._C", "_push_on_torch_function_stack")
+_pop_mode = _find("torch._C", "_pop_torch_function_stack")
+
+
+def call_under(mode: TorchFunctionMode, work: Callable[[], _T]) -> _T:
+    """work() with a mode for torch's functions on this thread.
+
+    An interrupt, wherever it comes, leaves no mode behind: one that comes at either end of a
+    ``with mode:`` would leave it to the rest of the thread's life.
+    """
+    if _push_mode is None or _pop_mode is None:
+        with mode:
+            return work()
+    return native.call_between(functools.partial(_push_mode, mode), work, _pop_mode)
 
 
 def cuda_calls_in_queue() -> list[Any]:

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any
+from typing import Any, TypeVar
 
 from feedmill.recognition.plan import Op
+
+_T = TypeVar("_T")
 
 # Outcomes of Loader.next().
 OK: int
@@ -52,6 +54,12 @@ def imread(
 ) -> tuple[bytearray, int, int] | str:
     """A JPEG as (pixels[height][width][3], height, width), or why it is not taken natively. Reads
     and decodes without the GIL."""
+
+def call_between(
+    enter: Callable[[], object], work: Callable[[], _T], leave: Callable[[], object]
+) -> _T:
+    """enter(), work(), and leave() whatever work() does; what work() gives. Where enter and leave
+    are written in C, no interrupt comes between them and work()."""
 
 def formats() -> str:
     """Those that are decoded natively, such as "JPEG, PNG, WebP"."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import functools
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from feedmill._internals import augment, params_method
+from feedmill._internals import augment, call_under, params_method
 from feedmill.recognition.arguments import V2
 from feedmill.recognition.formats import INTEGERS, TORCH_DTYPES
 from feedmill.recognition.plan import AUGMENTATIONS, KINDS, OP_NAMES, RANDOM_APPLY, Plan
@@ -79,14 +80,15 @@ def each_step(
     draws = list(draws_of(*image.size))
     for step in steps:
         n_ops = len(step.kinds)
-        with _PrivateDraws():  # a flip asks for a number whatever it is told
-            image = _run_step(step, image, draws[:n_ops])
+        # A flip asks for a number whatever it is told.
+        work = functools.partial(_run_step, step, image, draws[:n_ops])
+        image = call_under(_PrivateDraws(), work)
         del draws[:n_ops]
         yield step, image
 
 
 class _PrivateDraws(TorchFunctionMode):
-    """Within it, torch's functions draw from a generator of its own, on this thread alone.
+    """Under it, torch's functions draw from a generator of its own, on this thread alone.
 
     To save the global generator's state and to restore it afterwards would take back what other
     threads draw meanwhile, such as the training's.

@@ -81,3 +81,14 @@ def exact_pieces(monkeypatch):
     monkeypatch.setattr(feedmill.DataLoader, "stats", checked_stats)
     yield
     assert not wrong, wrong[0]
+
+
+@pytest.fixture(autouse=True)
+def no_mode_left_behind():
+    """After every test: no mode of ours hears of the calls of torch's functions on this thread, in
+    which torch.manual_seed() would have no effect on them."""
+    yield
+    left = []
+    while torch._C._len_torch_function_stack():
+        left.append(torch._C._pop_torch_function_stack())
+    assert not left

@@ -148,6 +148,7 @@ NAMES = [(*name.rsplit(".", 1), False) for name in _internals._NEEDED] + [
     ("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter", True),
     ("torch.autograd", "_profiler_enabled", True),
     ("torch.cuda", "_queued_calls", True),
+    ("torch._C", "_push_on_torch_function_stack", True),
 ]
 N_PARTS = 2
 

@@ -5,6 +5,7 @@ What may crash runs in a process of its own, which must end quietly.
 
 import contextlib
 import copy
+import functools
 import os
 import pickle
 import sys
@@ -286,12 +287,30 @@ def test_arguments_that_close_the_loader(jpeg):
             loader.stats()
 
 
+def test_call_between():
+    said = []
+
+    def fail(what):
+        said.append(what)
+        raise KeyError(what)
+
+    enter, leave = (functools.partial(said.append, what) for what in ("enter", "leave"))
+    assert native.call_between(enter, lambda: 5, leave) == 5
+    with pytest.raises(KeyError, match="work"):
+        native.call_between(enter, lambda: fail("work"), leave)
+    with pytest.raises(KeyError, match="at once"):
+        native.call_between(lambda: fail("at once"), said.clear, said.clear)
+    with pytest.raises(KeyError, match="late"):
+        native.call_between(enter, lambda: 5, lambda: fail("late"))
+    assert said == ["enter", "leave", "enter", "work", "leave", "at once", "enter", "late"]
+
+
 @pytest.fixture
 def stuck(tmp_path, jpeg):
     """A file whose reads do not end before the test does."""
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "stuck.jpg").write_bytes(jpeg)
-    files = HeldFiles(tmp_path / "files", tmp_path / "seen", "stuck")
+    files = HeldFiles(tmp_path / "files", tmp_path / "seen", "stuck.jpg")
     yield str(tmp_path / "seen" / "stuck.jpg")
     files.release()
     files.close()
