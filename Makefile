@@ -8,7 +8,7 @@ SAMPLES ?= 10000000
 
 .PHONY: help setup run test test-c test-emulated test-python test-truth test-frameworks \
         test-newest test-torch-suite test-browser test-faults test-conditions test-long soak bench bench-peers \
-        sanitize check-clang format clean
+        sanitize check-clang lint format clean
 
 help:
 	@echo "make run [DATA=folder]  set up everything, train through feedmill and torch's DataLoader, compare"
@@ -27,6 +27,7 @@ help:
 	@echo "make bench-peers [DATA=folder] [CLASSES=photos,420,large]  beside DALI, FFCV and others"
 	@echo "make sanitize           C tests under ASan+UBSan, then TSan"
 	@echo "make check-clang        all C and C++ also compiles with clang, without a warning"
+	@echo "make lint               ruff over all Python files, mypy --strict over the package"
 	@echo "make clean              remove what the build made"
 
 setup:
@@ -126,6 +127,11 @@ check-clang:
 	@.ci/setup
 	@cmake --preset clang >/dev/null
 	@cmake --build build-clang -j $(JOBS) >build-clang/log 2>&1 || { cat build-clang/log; exit 1; }
+
+lint: setup
+	@.ci/setup-lint
+	@$(PY) -m ruff check
+	@$(PY) -m mypy
 
 format:
 	@clang-format -i $$(git ls-files 'loader/*.[ch]' 'include/*.h' 'pytorch_ext/*.cpp' 'pytorch_ext/*.h' 'tests/*.c' 'benchmarks/*.c')

@@ -28,10 +28,10 @@ from torch.utils.data import Subset, default_collate
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 import feedmill  # noqa: E402
+from torchvision_cpu import torchvision  # noqa: E402, F401
 from torchvision import transforms as T  # noqa: E402
 from torchvision.datasets import ImageFolder  # noqa: E402
 from torchvision.transforms import v2  # noqa: E402
-from torchvision_cpu import torchvision  # noqa: E402, F401
 
 N_CLASSES = 1000
 
@@ -104,7 +104,7 @@ def check(folder, collate):
     """Both loaders give the same batches; transforms that draw nothing, so that torch's numbers are
     those of the collate_fn alone."""
     dataset = ImageFolder(folder, T.Compose([T.Resize(256), T.CenterCrop(224), T.ToTensor()]))
-    dataset = Subset(dataset, range(0, 96))
+    dataset = Subset(dataset, range(96))
     batches = []
     for kind in (feedmill.DataLoader, TorchDataLoader):
         torch.manual_seed(7)

@@ -26,7 +26,7 @@ class Mount:
     def __init__(self, tool: pathlib.Path, source: pathlib.Path, delay_ms: int) -> None:
         self.tool, self.source, self.delay_ms = tool, source, delay_ms
 
-    def __enter__(self) -> "Mount":
+    def __enter__(self) -> Mount:
         self.temporary = tempfile.TemporaryDirectory(prefix="fm_far_")
         root = pathlib.Path(self.temporary.name)
         self.path, self.counts = root / "mnt", root / "counts.json"

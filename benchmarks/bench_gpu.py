@@ -41,9 +41,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 import bench_torch  # noqa: E402
 import feedmill  # noqa: E402
+from torchvision_cpu import torchvision  # noqa: E402
 from feedmill import devices  # noqa: E402
 from feedmill.host import nvml  # noqa: E402
-from torchvision_cpu import torchvision  # noqa: E402
 
 NO_GPU = 77
 # Goals: what a fast enough loader may add to a step; how far sums of stalls may be off.

@@ -1,6 +1,7 @@
 """feedmill beside torch's DataLoader: the same dataset object, transforms and batches.
 
-    python benchmarks/bench_torch.py [--data FOLDER] [--train] [--workers 2] [--rounds 3] [--json FILE]
+    python benchmarks/bench_torch.py [--data FOLDER] [--train] [--workers 2] [--rounds 3]
+                                     [--json FILE]
 
 First checks every image of the folder against torchvision's own operations on PIL images, bit for
 bit, then times epochs of both loaders in turn, so that both meet the same noise. --train trains a
@@ -24,9 +25,8 @@ import torch
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "support"))
-from torchvision_cpu import torchvision  # noqa: E402
-
 import feedmill  # noqa: E402
+from torchvision_cpu import torchvision  # noqa: E402
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

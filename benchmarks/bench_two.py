@@ -74,9 +74,8 @@ def measure(dataset: Any, order: dict[str, Any], step_s: float) -> tuple[dict[st
 
 def be_a_training(args: argparse.Namespace) -> None:
     """Runs what is ordered, one JSON object a line, and tells of it; then waits for a line."""
-    from bench_torch import make_dataset
-
     import feedmill
+    from bench_torch import make_dataset
 
     dataset, _ = make_dataset(args.data, args.samples)
     # From here on it is known to other feedmill processes, as a training that has begun.

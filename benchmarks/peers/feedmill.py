@@ -13,9 +13,9 @@ import time
 
 import bench_torch
 import feedmill
+from torchvision_cpu import torchvision
 from feedmill.recognition.datasets import load_rgb
 from torch.utils.data import Subset
-from torchvision_cpu import torchvision
 
 from .job import Job
 from .torch import pil_transform

@@ -8,13 +8,12 @@ import time
 
 import numpy as np
 import torch
+from torchvision_cpu import torchvision
 from ffcv.fields import IntField, RGBImageField
 from ffcv.fields.rgb_image import RandomResizedCropRGBImageDecoder, ResizedCropRGBImageDecoder
 from ffcv.loader import Loader, OrderOption
 from ffcv.transforms import NormalizeImage, RandomHorizontalFlip, ToTensor, ToTorchImage
 from ffcv.writer import DatasetWriter
-
-from torchvision_cpu import torchvision
 
 from .job import MEAN, STD, Job
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import cv2
 import numpy as np
 import torch
-
 from torchvision_cpu import torchvision
 
 from .job import MEAN, STD, Job

@@ -6,9 +6,8 @@ import random
 
 import spdl.io
 import torch
-from spdl.pipeline import PipelineBuilder
-
 from torchvision_cpu import torchvision
+from spdl.pipeline import PipelineBuilder
 
 from .job import MEAN, STD, Job
 

@@ -4,7 +4,6 @@ its v2 transforms on tensors ("v2")."""
 from __future__ import annotations
 
 import torch
-
 from torchvision_cpu import torchvision
 from torchvision.transforms import v2
 

@@ -99,8 +99,8 @@ def train(args):
     print("Finished Training")
     torch.save(net.state_dict(), args.save)
 
-    correct_pred = {classname: 0 for classname in testset.classes}
-    total_pred = {classname: 0 for classname in testset.classes}
+    correct_pred = dict.fromkeys(testset.classes, 0)
+    total_pred = dict.fromkeys(testset.classes, 0)
     net.eval()
     with torch.no_grad():
         for data in testloader:

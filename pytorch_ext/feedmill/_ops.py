@@ -10,6 +10,12 @@ import platform
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from feedmill import _native as native
+
+__all__ = ["__version__", "native"]
 
 
 def _likely_causes() -> str:
@@ -48,5 +54,6 @@ def _load() -> ModuleType:
         ) from error
 
 
-native = _load()
+if not TYPE_CHECKING:
+    native = _load()
 __version__: str = native.version()

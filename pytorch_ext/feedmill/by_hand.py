@@ -68,9 +68,10 @@ def replay(item: Item, draws_of: DrawsOf) -> torch.Tensor:
 
 def run_steps(steps: Sequence[Step], image: Any, draws_of: DrawsOf) -> Any:
     """What the transforms make of a PIL image; see replay()."""
-    for _, image in each_step(steps, image, draws_of):
+    made = image
+    for _, made in each_step(steps, image, draws_of):  # noqa: B007
         pass
-    return image
+    return made
 
 
 def each_step(

@@ -464,8 +464,8 @@ def _describe_errors(loader: Any) -> str:
     if options.on_error == "raise":
         return how
     return (
-        f"on_error={options.on_error!r} for samples that can't be loaded, {options.max_errors:,} an "
-        f"epoch at most; others {how}"
+        f"on_error={options.on_error!r} for samples that can't be loaded, {options.max_errors:,} "
+        f"an epoch at most; others {how}"
     )
 
 

@@ -68,7 +68,8 @@ def mostly_by_pillow(loader: Any) -> str:
 
 def kept_from_torch(loader: Any) -> str:
     """Text, if torch's path would be faster and is not taken, as its random numbers differ."""
-    if loader._feedmill_options().native not in ("auto", "hybrid") or loader._feedmill_options().on_error != "raise":
+    options = loader._feedmill_options()
+    if options.native not in ("auto", "hybrid") or options.on_error != "raise":
         return ""
     text = mostly_by_pillow(loader)
     return text and (
@@ -94,7 +95,8 @@ def _repetition(loader: Any) -> str:
     if not 0 < n_batches <= inside.latest_epoch().get("batches", 0):
         return ""
     return (
-        f"the sampler's epoch is {number} again, as in the epoch before: with seed={loader._feedmill_options().seed} "
-        "every image gets the same random crops, flips and so on as then; call "
-        "sampler.set_epoch(epoch), or this DataLoader's set_epoch(epoch), before each epoch"
+        f"the sampler's epoch is {number} again, as in the epoch before: with "
+        f"seed={loader._feedmill_options().seed} every image gets the same random crops, flips and "
+        "so on as then; call sampler.set_epoch(epoch), or this DataLoader's set_epoch(epoch), "
+        "before each epoch"
     )

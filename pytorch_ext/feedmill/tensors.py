@@ -9,7 +9,6 @@ import torch
 
 from feedmill.collate.samples import Layout, images_of
 from feedmill.configs import Config
-from feedmill.recognition.formats import TORCH_DTYPES
 
 
 def tensors_of(payload: Any, n: int, config: Config, handle: Any) -> Any:

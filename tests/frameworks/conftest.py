@@ -8,7 +8,6 @@ for _folder in ("python", "support"):
     sys.path.insert(0, str(Path(__file__).parents[1] / _folder))
 
 import torchvision_cpu  # noqa: E402, F401  before anything else imports torchvision
-
 import frameworks  # noqa: E402
 import helpers  # noqa: E402
 import pytest  # noqa: E402

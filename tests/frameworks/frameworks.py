@@ -7,12 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import feedmill
 import helpers
 import pytest
 import torch
 from torchvision import transforms
-
-import feedmill
 
 N_IMAGES = 24
 SIZE = 16

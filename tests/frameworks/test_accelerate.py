@@ -5,13 +5,12 @@ import socket
 import threading
 import warnings
 
+import feedmill
 import frameworks
 import helpers
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
-
-import feedmill
 
 accelerate = frameworks.need("accelerate")
 data_loader = frameworks.need("accelerate.data_loader")

@@ -1,13 +1,12 @@
 """Lightning's Trainer, which builds a loader anew wherever it replaces the sampler."""
 
+import feedmill
 import frameworks
 import helpers
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import RandomSampler, SequentialSampler
-
-import feedmill
 
 lightning = frameworks.need("lightning.pytorch")
 

@@ -1,12 +1,11 @@
 """Training loops of plain torch."""
 
+import feedmill
 import frameworks
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import DistributedSampler, SubsetRandomSampler, TensorDataset
-
-import feedmill
 
 
 def train(loader, n_epochs):

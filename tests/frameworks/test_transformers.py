@@ -2,12 +2,11 @@
 
 import warnings
 
+import feedmill
 import frameworks
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
-
-import feedmill
 
 transformers = frameworks.need("transformers")
 frameworks.need("accelerate")

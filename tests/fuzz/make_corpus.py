@@ -10,8 +10,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-import make_png  # noqa: E402
-from PIL import Image  # noqa: E402
+import make_png
+from PIL import Image
 
 
 def encoded(kind, mode, **options):

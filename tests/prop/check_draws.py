@@ -21,14 +21,13 @@ import warnings
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-import torchvision_cpu  # noqa: F401, I001
-import torch
-from torch.utils.data import RandomSampler
-from torchvision import transforms as v1
-from torchvision.datasets import ImageFolder
-from torchvision.transforms import v2
-
-import feedmill
+import torchvision_cpu  # noqa: E402, F401
+import feedmill  # noqa: E402
+import torch  # noqa: E402
+from torch.utils.data import RandomSampler  # noqa: E402
+from torchvision import transforms as v1  # noqa: E402
+from torchvision.datasets import ImageFolder  # noqa: E402
+from torchvision.transforms import v2  # noqa: E402
 
 BILINEAR, BICUBIC = v1.InterpolationMode.BILINEAR, v1.InterpolationMode.BICUBIC
 

@@ -162,7 +162,7 @@ def random_options(rng):
     width, height = rng.randint(1, largest), rng.randint(1, largest)
     if rng.random() < 0.1:
         width, height = rng.choice(((1, height), (width, 1), (2, height), (width, 2), (5, 5)))
-    factor = lambda: f"{rng.randint(1, 4)}x{rng.randint(1, 4)}"  # noqa: E731
+    factor = lambda: f"{rng.randint(1, 4)}x{rng.randint(1, 4)}"
     sampling = rng.choice(
         ["444", "422", "420", "420", "440", "411", "410", "3x1", "1x4", "1x3", "4x4", "3x3"]
         + ["2x2,2x1,1x2", "1x1,2x2,2x2", "2x2,1x2,1x2", "2x2,2x1,2x1", "4x2,2x1,2x1", "2x4"]

@@ -21,7 +21,7 @@ os.environ["PYTHONWARNINGS"] = ",".join(
 # A torchvision whose own library does not fit a CPU-only torch can't be imported, for want of two
 # operators; with them its Python part works. Where its library fits, they exist already.
 try:
-    import torchvision  # noqa: F401
+    import torchvision
 except RuntimeError:
     for _name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
         del sys.modules[_name]

@@ -14,6 +14,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+
 class _Transcript(list):
     n_runs = 0
 

@@ -18,6 +18,7 @@ import zlib
 from dataclasses import dataclass
 from operator import attrgetter
 
+import feedmill
 import numpy as np
 import torch
 from diff_samplers import make_sampler, transcript
@@ -32,8 +33,6 @@ from torch.utils.data import (
 )
 from torchvision import transforms as T
 from torchvision.transforms import v2
-
-import feedmill
 
 N_FILES = 24
 # The kinds of dataset and collate_fn that scripts are drawn with, the frequent ones repeated.

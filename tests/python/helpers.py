@@ -8,18 +8,17 @@ import time
 import traceback
 from pathlib import Path
 
+import feedmill
 import numpy as np
 import pytest
 import torch
+from feedmill._ops import native
+from feedmill.counting.records import CAUSES
+from feedmill.recognition.plan import CENTER_CROP, Op
 from PIL import Image
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import functional
-
-import feedmill
-from feedmill._ops import native
-from feedmill.counting.records import CAUSES
-from feedmill.recognition.plan import CENTER_CROP, Op
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 

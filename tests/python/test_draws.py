@@ -55,7 +55,7 @@ def torchvision_crops(width, height, scale, ratio):
 def ks_distance(one, two):
     """Kolmogorov-Smirnov: the largest distance of the two distribution functions."""
     values = np.union1d(one, two)
-    rank = lambda data: np.searchsorted(np.sort(data), values, side="right") / len(data)  # noqa: E731
+    rank = lambda data: np.searchsorted(np.sort(data), values, side="right") / len(data)
     return np.abs(rank(one) - rank(two)).max()
 
 

@@ -22,7 +22,6 @@ from feedmill.counting.gpu_stalls import GpuStalls
 from feedmill.log.reader import read_log
 from feedmill.page.html_report import page
 from feedmill.page.run_stats import report_of, stats_of
-from feedmill.report.wording import percent
 from helpers import compose, log_lines, native_loader
 from torchvision import transforms as T
 

@@ -19,7 +19,7 @@ from torchvision.datasets import ImageFolder
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-import make_png  # noqa: E402
+import make_png
 
 WHOLE = compose(T.Resize((24, 24)), T.PILToTensor())
 CROP = compose(T.RandomResizedCrop(16), T.RandomHorizontalFlip(), T.ToTensor())

@@ -221,7 +221,7 @@ def test_a_transform_without_an_attribute(small_images, make, name):
     step = lacking(make(), name)
     text = falls_back(folder(small_images, T.Resize(SIZE), step, T.Lambda(same), T.PILToTensor()))
     kind = type(step).__name__
-    assert kind in text and f"'{name}'" in text or f"has no {name}" in text
+    assert (kind in text and f"'{name}'" in text) or f"has no {name}" in text
     assert "transforms.Lambda is not supported" in text  # all reasons are told
 
 

@@ -8,6 +8,7 @@ import signal
 import helpers
 import pytest
 import torch
+from held_files import HeldFiles
 from helpers import (
     compose,
     native_loader,
@@ -17,7 +18,6 @@ from helpers import (
     threads,
     threads_left,
 )
-from held_files import HeldFiles
 from torchvision import transforms as T
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import save_jpeg
-
 from feedmill._ops import native
 from feedmill.recognition.plan import RANDOM_RESIZED_CROP, Op
+from helpers import save_jpeg
 
 N_FILES = 12
 RANDOM_CROP = Op(RANDOM_RESIZED_CROP, 24, 32, 0, 0.08, 1.0, 0.75, 4 / 3)

@@ -18,8 +18,8 @@ from feedmill.page.timeline import timeline
 from helpers import native_loader
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-import write_log  # noqa: E402
-from write_log import made_up_steps, made_up_system, run_line, slow_line, step_lines  # noqa: E402
+import write_log
+from write_log import made_up_steps, made_up_system, run_line, slow_line, step_lines
 
 EVIL = '/data/<script>alert(1)</script>/&amp;"\'</details>.jpg'
 

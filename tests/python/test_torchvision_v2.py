@@ -6,8 +6,8 @@ import feedmill
 import helpers
 import pytest
 import torch
-from PIL import Image
 from helpers import MEAN, STD, compose, native_loader
+from PIL import Image
 from torch import nn
 from torchvision import models, tv_tensors
 from torchvision import transforms as T

@@ -3,7 +3,6 @@
 import collections
 import threading
 
-
 import feedmill
 import helpers
 import numpy as np

@@ -210,7 +210,7 @@ def test_attributes_are_delegated():
     assert loader.tag == 5 and "tag" in dir(watched)
     del watched.tag
     with pytest.raises(AttributeError, match="'DataLoader' object has no attribute 'tag'"):
-        watched.tag  # noqa: B018
+        watched.tag
     with pytest.raises(ValueError, match="batch_size attribute should not be set"):
         watched.batch_size = 3
     assert repr(loader) in repr(watched)

@@ -368,8 +368,8 @@ class _File:
             rest = chunk.data[n_written:]
             # A single step of the interpreter: no Ctrl-C comes between the write and its note.
             chunk.written.extend(map(os.write, (self._fd,), (rest,)))
-        for source, source.logged_steps, source.logged_samples in chunk.marks:
-            pass
+        for source, n_steps, n_samples in chunk.marks:
+            source.logged_steps, source.logged_samples = n_steps, n_samples
         self._chunk = None
         with contextlib.suppress(OSError):  # a pipe has no position
             self._end = os.lseek(self._fd, 0, os.SEEK_CUR)

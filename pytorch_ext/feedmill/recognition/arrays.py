@@ -24,10 +24,10 @@ from feedmill.recognition.samples import Leaf, NotNative, Source
 # DLPack's (type code, bits).
 _DLPACK = {
     torch.bool: (6, 8),
-    **{torch.uint8: (1, 8), torch.int8: (0, 8), torch.int16: (0, 16), torch.int32: (0, 32)},
-    **{torch.int64: (0, 64), torch.float16: (2, 16), torch.bfloat16: (4, 16)},
-    **{torch.float32: (2, 32), torch.float64: (2, 64)},
-    **{torch.complex64: (5, 64), torch.complex128: (5, 128)},
+    torch.uint8: (1, 8), torch.int8: (0, 8), torch.int16: (0, 16), torch.int32: (0, 32),
+    torch.int64: (0, 64), torch.float16: (2, 16), torch.bfloat16: (4, 16),
+    torch.float32: (2, 32), torch.float64: (2, 64),
+    torch.complex64: (5, 64), torch.complex128: (5, 128),
 }
 _MAX_ARRAYS = 64
 _INT64 = (-(1 << 63), (1 << 63) - 1)
@@ -105,7 +105,7 @@ class Rows(Sequence):
         rows: theirs in the arrays; None: the same.
     """
 
-    __slots__ = ("indices", "rows", "source", "_versions")
+    __slots__ = ("_versions", "indices", "rows", "source")
 
     def __init__(self, source: ArraySource, indices: bytes) -> None:
         self.source = source

@@ -287,7 +287,8 @@ class _Reading:
                 return self.refuse("the dataset's samples are not (path, target) pairs")
         if 2 * n_native < n_probed:
             self.refuse(
-                f"most files are not {', '.join(formats)} by name ({n_native} of {n_probed} looked at are)"
+                f"most files are not {', '.join(formats)} by name "
+                f"({n_native} of {n_probed} looked at are)"
             )
 
     # ---- the user's own --------------------------------------------------------------------------

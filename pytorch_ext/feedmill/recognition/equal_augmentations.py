@@ -1,4 +1,5 @@
-"""Whether the installed torchvision and Pillow augment as the native code does; see ``comparing``."""
+"""Whether the installed torchvision and Pillow augment as the native code does; see
+``comparing``."""
 
 from __future__ import annotations
 
@@ -183,7 +184,8 @@ def _compared(parts: Sequence[_Part], channels: int) -> dict[_Part, str]:
     try:
         looks = _looked_at(parts, image)
     except Exception as error:
-        reason = f"augmentations could not be compared with Pillow's: {type(error).__name__}: {error}"
+        what = f"{type(error).__name__}: {error}"
+        reason = f"augmentations could not be compared with Pillow's: {what}"
         return dict.fromkeys(parts, reason)
     return {
         part: _why_not_part(part, partial(_pairs, part, image, seen))

@@ -134,7 +134,7 @@ class FormattingCollate:
             raise TypeError(f"{_EXPECTED}, not {tuple(image.shape)} of {image.dtype}")
         if self.dtype is not None:
             image = image.to(self.dtype)
-        if self.is_default and self.auto_collation or is_batch:
+        if (self.is_default and self.auto_collation) or is_batch:
             return image  # what becomes of it is laid out
         return laid_out(image, self.memory_format)
 

@@ -442,7 +442,7 @@ def _read_child(
         if name == "RandomHorizontalFlip":
             op = _op_of(transform, name, module)
             return [op], Step(transform, (op.kind,), module)
-        if name not in AUGMENTATIONS and name not in AUTOMATIC or name == "Grayscale":
+        if (name not in AUGMENTATIONS and name not in AUTOMATIC) or name == "Grayscale":
             raise Refusal(f"{name} within {holder} is not native")
         ops, step = _read_augmentation(transform, n_channels, depth)
         if ops[0].kind in (RANDOM_CROP, PAD):

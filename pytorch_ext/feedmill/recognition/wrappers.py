@@ -1,10 +1,10 @@
 """Functions that somebody put in place of a library's, and that only hand their calls on to it.
 
 Such as ultralytics' for PIL.Image.open(), which calls Pillow's, and once more after it has
-registered another plugin where Pillow did not know the file. Comparing what both give for some files
-would prove nothing: a wrapper may treat files by name, size or EXIF data. Its source proves it: where
-each of its ways out either raises or returns what the library's function gave for the very same
-arguments, no file that this one opens comes out differently.
+registered another plugin where Pillow did not know the file. Comparing what both give for some
+files would prove nothing: a wrapper may treat files by name, size or EXIF data. Its source proves
+it: where each of its ways out either raises or returns what the library's function gave for the
+very same arguments, no file that this one opens comes out differently.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _MOST_WRAPPERS = 8
 # What a wrapper may not contain: another body or another way of binding names or leaving.
 _UNSUPPORTED = (
     ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.ListComp, ast.SetComp,
-    ast.DictComp, ast.GeneratorExp, ast.Yield, ast.YieldFrom, ast.Await, ast.NamedExpr, ast.Nonlocal,
-    ast.Match,
+    ast.DictComp, ast.GeneratorExp, ast.Yield, ast.YieldFrom, ast.Await, ast.NamedExpr,
+    ast.Nonlocal, ast.Match,
 )
 
 

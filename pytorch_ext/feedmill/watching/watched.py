@@ -171,7 +171,7 @@ def _forward(name: str) -> Callable[..., Any]:
 _OWN_WAYS = {"__next__": _next, "__enter__": _enter}
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _type_for(forwarded: tuple[str, ...]) -> type[_Watched]:
     methods = {name: _OWN_WAYS.get(name) or _forward(name) for name in forwarded}
     return type("Watched", (_Watched,), {"__slots__": (), "__module__": __name__, **methods})

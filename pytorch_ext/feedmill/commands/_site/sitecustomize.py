@@ -64,8 +64,8 @@ def _imported(name):
             install()
     except Exception as error:
         sys.stderr.write(
-            "feedmill run: torch's DataLoader stays as it is in process %d: %s: %s\n"
-            % (os.getpid(), type(error).__name__, error)
+            f"feedmill run: torch's DataLoader stays as it is in process {os.getpid()}: "
+            f"{type(error).__name__}: {error}\n"
         )
 
 
