@@ -294,8 +294,8 @@ def announced(call, *arguments):
     global n_waits
     n_waits += 1
     if n_waits == 3:
-        third.set()
         print("waits", flush=True)
+        third.set()
     return wait(call, *arguments)
 
 module.waiting = announced
