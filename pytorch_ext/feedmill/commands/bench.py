@@ -133,6 +133,7 @@ class _Run:
             waiting -= 1
 
     def _next(self, epoch: int) -> int:
+        n: int
         while True:
             outcome, payload, n = self.loader.next(-1)
             if outcome == native.OK:
@@ -171,7 +172,7 @@ class _Run:
         _, top, left, height, width, *_ = crop
         image = image.crop((left, top, left + width, top + height))
         image = image.resize((self.size, self.size), Image.Resampling.BILINEAR)
-        pixels = np.asarray(image).transpose(2, 0, 1)
+        pixels: np.ndarray = np.asarray(image).transpose(2, 0, 1)
         if flip[5]:
             pixels = pixels[:, :, ::-1]
         if self.table is None:

@@ -182,6 +182,7 @@ def _next(
     pool: ThreadPoolExecutor,
 ) -> int:
     """Waits for a batch; its size."""
+    n: int
     while True:
         outcome, payload, n = loader.next(-1)
         if outcome == native.OK:

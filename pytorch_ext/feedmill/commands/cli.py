@@ -26,7 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         getattr(module, f"add_{name}")(commands)
     arguments = parser.parse_args(words, argparse.Namespace(rest=rest))
     try:
-        return arguments.run(arguments, parser)
+        status: int = arguments.run(arguments, parser)
+        return status
     except KeyboardInterrupt:
         return 130
 

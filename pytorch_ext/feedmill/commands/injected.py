@@ -13,10 +13,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from torch.utils.data import DataLoader as TorchDataLoader
+
 from feedmill import _internals
 from feedmill.counting.accounts import StepCounters
 from feedmill.host.callers import place_of_caller
-from feedmill.loader import DataLoader, TorchDataLoader
+from feedmill.loader import DataLoader
 from feedmill.log.recorder import Recorder
 from feedmill.paths import Inside
 from feedmill.watching import tally
@@ -83,8 +85,8 @@ def _observe_ours() -> None:
         _count(self, "torch", inside.torch_counters, inside.reasons)
         return iterator
 
-    DataLoader.__init__ = __init__
-    DataLoader._get_iterator = _get_iterator
+    DataLoader.__init__ = __init__  # type: ignore[method-assign]
+    DataLoader._get_iterator = _get_iterator  # type: ignore[method-assign]
     _observe_subclasses(DataLoader, _count_own_iterator)
 
 
@@ -103,8 +105,8 @@ def _observe_torch() -> None:
     def _get_iterator(self: Any) -> Any:
         return _watch_own_iterator(self, get_iterator)
 
-    TorchDataLoader.__init__ = __init__
-    TorchDataLoader._get_iterator = _get_iterator
+    TorchDataLoader.__init__ = __init__  # type: ignore[method-assign]
+    TorchDataLoader._get_iterator = _get_iterator  # type: ignore[method-assign]
     _observe_subclasses(TorchDataLoader, _watch_own_iterator)
 
 

@@ -112,7 +112,7 @@ def _forget(path: str, unreadable: dict[str, str]) -> bool:
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        unreadable[path] = error.strerror
+        unreadable[path] = error.strerror or str(error)
         return False
     try:
         with contextlib.suppress(OSError):  # not on each file system
@@ -199,7 +199,7 @@ def _read_all(
                 n_bytes = _read_one(path, files[path], buffer, deadline)
                 done.reads.append((path, n_bytes, time.monotonic() - start))
             except OSError as error:
-                unreadable[path] = error.strerror
+                unreadable[path] = error.strerror or str(error)
 
     with ThreadPoolExecutor(in_flight) as pool:
         work_done = [pool.submit(work) for _ in range(in_flight)]

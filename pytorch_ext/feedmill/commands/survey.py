@@ -39,7 +39,8 @@ class Survey:
 
     @property
     def by_type(self) -> dict[str, tuple[int, int]]:
-        numbers, sizes = Counter(), Counter()
+        numbers: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
         for path, size in self.files:
             suffix = os.path.splitext(path)[1].lower() or "no suffix"
             numbers[suffix] += 1
@@ -69,7 +70,7 @@ def survey(folder: str | Path, seconds: float) -> Survey:
                         return found
                     _note(entry, found, waiting)
         except OSError as error:
-            found.unreadable[directory] = error.strerror
+            found.unreadable[directory] = error.strerror or str(error)
     return found
 
 
@@ -82,13 +83,14 @@ def _note(entry: os.DirEntry[str], found: Survey, folders: list[str]) -> None:
         if entry.is_file():
             found.files.append((entry.path, status.st_size))
     except OSError as error:
-        found.unreadable[entry.path] = error.strerror
+        found.unreadable[entry.path] = error.strerror or str(error)
 
 
 def sample(files: Sequence[tuple[str, int]]) -> list[str]:
     """Paths drawn from all of them, always the same: enough for a rate, few enough for seconds."""
     order = random.Random(0).sample(range(len(files)), min(len(files), _SAMPLE_FILES))
-    taken, n_bytes = [], 0
+    taken: list[str] = []
+    n_bytes = 0
     for index in order:
         path, size = files[index]
         if taken and n_bytes + size > _SAMPLE_BYTES:

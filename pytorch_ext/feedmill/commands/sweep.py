@@ -232,24 +232,26 @@ def _cpu(
         share = 100 * len(rejected) / (len(rejected) + len(taken))
         known.notes.append(f"{share:.1f} % of the files tried go through Pillow, one by one, and "
                            f"are not in the CPU's rate (such as {path}: {why})")
-    found = {}
+    rates: dict[int, float] = {}
     for threads in _few([n for n in arguments.threads if n <= n_usable] or [n_usable]):
         if not taken:
             break
         one = measure.decode_rate(taken, threads, _DECODE_S, arguments.size, arguments.dtype)
         if one is not None:
-            found[threads] = measured(one.rate(n_usable))
-    known.how[model.CPU] = (f"decode, crop, flip by {_and(found)} threads, from CPU time" if found
+            rates[threads] = one.rate(n_usable)
+    known.how[model.CPU] = (f"decode, crop, flip by {_and(rates)} threads, from CPU time" if rates
                             else "the native decoder took none of the files tried in time")
-    asked = known.rates.sample_bytes
-    if asked.known and mean_bytes:
-        factor = mean_bytes / asked.value
+    asked = known.rates.sample_bytes.value
+    source = model.MEASURED
+    if asked is not None and mean_bytes:
+        factor = mean_bytes / asked
         known.how[model.CPU] += f", scaled from {mean_bytes:,.0f} bytes a sample"
-        found = {n: Number(one.value * factor, model.MODELLED) for n, one in found.items()}
-    if max(arguments.threads) > n_usable and found:
+        rates = {n: rate * factor for n, rate in rates.items()}
+        source = model.MODELLED
+    if max(arguments.threads) > n_usable and rates:
         known.notes.append(f"there are {n_usable} usable CPUs here: rows with more threads are "
                            "modelled, as on a machine with a CPU for each and otherwise as this")
-    return found
+    return {n: Number(rate, source) for n, rate in rates.items()}
 
 
 def _few(numbers: Iterable[int]) -> list[int]:
@@ -300,11 +302,13 @@ def _supplies(
 ) -> dict[str, Number]:
     if not arguments.prepare_ms:
         return model.supplies(rates, threads)
-    return {model.PREPARING: given(batch_size / _seconds(arguments.prepare_ms, place).value)}
+    return {model.PREPARING: given(batch_size / _one_of(arguments.prepare_ms, place))}
 
 
 def _seconds(values_ms: list[float] | None, place: int) -> Number:
-    """One of a list with a value a batch size, or one for all."""
-    if values_ms is None:
-        return NOT_KNOWN
-    return given(values_ms[place if len(values_ms) > 1 else 0] / 1e3)
+    return NOT_KNOWN if values_ms is None else given(_one_of(values_ms, place))
+
+
+def _one_of(values_ms: list[float], place: int) -> float:
+    """Seconds: one of a list with a value a batch size, or one for all."""
+    return values_ms[place if len(values_ms) > 1 else 0] / 1e3

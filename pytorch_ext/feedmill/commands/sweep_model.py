@@ -11,7 +11,9 @@ import bisect
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+_Key = TypeVar("_Key", int, str)
 
 MEASURED, GIVEN, MODELLED, UNKNOWN = SOURCES = ("measured", "given", "modelled", "unknown")
 
@@ -110,11 +112,12 @@ def copied_bytes(rates: Rates) -> Number:
 
 def memory_moves(rates: Rates) -> Number:
     """Bytes that a sample moves through memory. Always a model: caches keep some of it."""
-    if not rates.sample_bytes.known or not copied_bytes(rates).known:
+    stored, copied = rates.sample_bytes.value, copied_bytes(rates).value
+    if stored is None or copied is None:
         return NOT_KNOWN
-    total = READ_MOVES * rates.sample_bytes.value + copied_bytes(rates).value
+    total = READ_MOVES * stored + copied
     if not rates.gpu_preprocessing:
-        total += rates.sample_bytes.value + rates.delivered_bytes.value
+        total += stored + copied  # what is copied is what is delivered
     return Number(total, MODELLED)
 
 
@@ -126,19 +129,29 @@ def cpu_supply(cpu: Mapping[int, Number], threads: int) -> Number:
     higher known one gives. More threads never give less: where a measurement says so, it was
     disturbed.
     """
-    if not cpu:
+    rates = _values(cpu)
+    if not rates:
         return NOT_KNOWN
-    known = sorted(cpu)
+    return Number(_cpu_rate(rates, threads), cpu[threads].source if threads in rates else MODELLED)
+
+
+def _cpu_rate(rates: Mapping[int, float], threads: int) -> float:
+    known = sorted(rates)
     base = known[max(0, bisect.bisect_right(known, threads) - 1)]
     # The best of each known number and those below it.
-    most = dict(zip(known, itertools.accumulate((cpu[n].value for n in known), max)))
-    if threads in cpu:
-        return Number(most[threads], cpu[threads].source)
-    value = threads * cpu[base].value / base
+    most = dict(zip(known, itertools.accumulate((rates[n] for n in known), max)))
+    if threads in rates:
+        return most[threads]
+    value = threads * rates[base] / base
     if base < threads:
         value = max(value, most[base])
     higher = next((most[n] for n in known if n > threads), value)
-    return Number(min(value, higher), MODELLED)
+    return min(value, higher)
+
+
+def _values(numbers: Mapping[_Key, Number]) -> dict[_Key, float]:
+    """Those that are known."""
+    return {key: one.value for key, one in numbers.items() if one.value is not None}
 
 
 def supplies(rates: Rates, threads: int) -> dict[str, Number]:
@@ -152,7 +165,7 @@ def supplies(rates: Rates, threads: int) -> dict[str, Number]:
 
 
 def _per_sample(rate: Number, size: Number) -> Number:
-    if not rate.known or not size.known:
+    if rate.value is None or size.value is None:
         return NOT_KNOWN
     return Number(rate.value / size.value, worst([rate.source, size.source]))
 
@@ -167,21 +180,21 @@ def cell(found: Mapping[str, Number], batch_size: int, threads: int, step_s: Num
         found: samples a second by stage, without the GPU's.
         step_s: the GPU's time for a batch, in seconds.
     """
-    known = {stage: supply for stage, supply in found.items() if supply.known}
-    slowest = min(known, key=lambda stage: known[stage].value, default=None)
-    supply = NOT_KNOWN
+    known = _values(found)
+    binding = slowest = min(known, key=lambda stage: known[stage], default=None)
+    supply = prepare_s = demand = utilization = NOT_KNOWN
+    if step_s.value is not None:
+        demand = Number(batch_size / step_s.value, step_s.source)
     if slowest:
         # That another stage is slower than the CPU is no surer than the CPU's rate.
-        sources = [known[stage].source for stage in (slowest, CPU) if stage in known]
-        supply = Number(known[slowest].value, worst(sources))
-    prepare_s = Number(batch_size / supply.value, supply.source) if slowest else NOT_KNOWN
-    demand = Number(batch_size / step_s.value, step_s.source) if step_s.known else NOT_KNOWN
-    utilization = NOT_KNOWN
-    binding = slowest
-    if slowest and step_s.known:
-        share = min(1.0, supply.value / demand.value)
-        utilization = Number(share, worst([step_s.source, prepare_s.source]))
-        binding = GPU if demand.value <= supply.value else slowest
+        sources = [found[stage].source for stage in (slowest, CPU) if stage in known]
+        rate = known[slowest]
+        supply = Number(rate, worst(sources))
+        prepare_s = Number(batch_size / rate, supply.source)
+        if demand.value is not None:
+            share = min(1.0, rate / demand.value)
+            utilization = Number(share, worst([step_s.source, prepare_s.source]))
+            binding = GPU if demand.value <= rate else slowest
     return Cell(batch_size, threads, step_s, prepare_s, demand, supply, binding, utilization)
 
 
@@ -199,18 +212,17 @@ def threads_that_keep_up(rates: Rates, demand: float) -> Enough:
     supply is unknown itself, both fields are None.
     """
     others = {
-        stage: supply.value
-        for stage, supply in supplies(rates, 1).items()
-        if stage != CPU and supply.known and supply.value < demand
+        stage: supply
+        for stage, supply in _values(supplies(rates, 1)).items()
+        if stage != CPU and supply < demand
     }
     if others:
         return Enough(None, min(others, key=lambda stage: others[stage]))
     if rates.gpu_preprocessing:
         return Enough(0, None)
-    if not rates.cpu:
+    cpu = _values(rates.cpu)
+    if not cpu:
         return Enough(None, None)
     numbers = range(1, MOST_THREADS + 1)
-    place = bisect.bisect_left(
-        numbers, demand, key=lambda threads: cpu_supply(rates.cpu, threads).value
-    )
+    place = bisect.bisect_left(numbers, demand, key=lambda threads: _cpu_rate(cpu, threads))
     return Enough(numbers[place], None) if place < len(numbers) else Enough(None, CPU)

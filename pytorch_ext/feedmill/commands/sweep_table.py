@@ -176,7 +176,8 @@ class Sweep:
         """Stages whose supply is unknown, and what measuring met."""
         notes = []
         if not self.is_prepare_given:
-            most = max((one.demand.value for one in self.cells if one.demand.known), default=None)
+            demands = [one.demand.value for one in self.cells]
+            most = max((one for one in demands if one is not None), default=None)
             for stage, one in model.supplies(self.known.rates, 1).items():
                 if not one.known:
                     notes.append(self._unknown(stage, most))
@@ -194,11 +195,14 @@ class Sweep:
         if rate.known:
             text += ", as the bytes of a sample are (--sample-bytes)"
         text += ", and can't be the binding one here"
-        if most is None or (stage != model.CPU and not size.known):
+        if most is None:
             return text
-        need = f"{most:,.0f} img/s"
-        if stage != model.CPU:
+        if stage == model.CPU:
+            need = f"{most:,.0f} img/s"
+        elif size.value is not None:
             need = f"{most * size.value / 1e9:,.2f} GB/s"
+        else:
+            return text
         return f"{text}; the table holds where it gives {need} or more"
 
 

@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from feedmill.counting.records import PHASES
+from feedmill.counting.records import PHASES, names_of
 from feedmill.log.reader import Run, read_log
 
 _NO_SLOT = _NO_WORKER = (1 << 32) - 1
@@ -133,7 +133,7 @@ def _start_ns(runs: Sequence[Run]) -> int:
 
 def _as_dicts(records: np.ndarray, sources: np.ndarray) -> list[_Record]:
     """Steps or samples, each with its source."""
-    names = records.dtype.names
+    names = names_of(records.dtype)
     return [
         {"source": source, **dict(zip(names, row))}
         for source, row in zip(sources.tolist(), records.tolist(), strict=True)

@@ -18,8 +18,15 @@ STEP_DTYPE = np.dtype([
 # One a sample; FM_SAMPLE_RECORD_FIELDS.
 SAMPLE_DTYPE = np.dtype(native.SAMPLE_FIELDS)
 
+
+def names_of(dtype: np.dtype) -> tuple[str, ...]:
+    """The fields of a type of records, in order."""
+    return dtype.names or ()
+
+
+_STEP_NAMES = names_of(_NATIVE_STEP_DTYPE)
 # What a wait is made of: together these fields of a step are its data_wait_ns, exactly.
-CAUSES = _NATIVE_STEP_DTYPE.names[_NATIVE_STEP_DTYPE.names.index("last_index") + 1 :]
+CAUSES = _STEP_NAMES[_STEP_NAMES.index("last_index") + 1 :]
 
 # Values of a step's phase.
 FIRST, BOUNDARY, STEADY = range(3)

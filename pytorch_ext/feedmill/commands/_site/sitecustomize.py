@@ -7,6 +7,13 @@ from sys.path, and the sitecustomize module that would have been imported instea
 import os
 import sys
 
+# Each process would pay for typing, and the script find it imported already.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -14,7 +21,7 @@ class _Finder:
     """Finds torch and feedmill where the other finders do, and acts when they are imported."""
 
     @staticmethod
-    def find_spec(name, path=None, target=None):
+    def find_spec(name: str, path: "Any" = None, target: "Any" = None) -> "ModuleSpec | None":
         if name not in ("torch", "feedmill"):
             return None
         spec = _find(name, path, target)
@@ -23,10 +30,10 @@ class _Finder:
         return spec
 
 
-def _find(name, path, target):
+def _find(name: str, path: "Any", target: "Any") -> "ModuleSpec | None":
     for finder in list(sys.meta_path):
         if finder is not _Finder and hasattr(finder, "find_spec"):
-            spec = finder.find_spec(name, path, target)
+            spec: ModuleSpec | None = finder.find_spec(name, path, target)
             if spec is not None:
                 return spec
     if name != "feedmill":
@@ -40,10 +47,10 @@ def _find(name, path, target):
     )
 
 
-def _act_after(loader, name):
+def _act_after(loader: "Any", name: str) -> None:
     execute = loader.exec_module
 
-    def exec_module(module):
+    def exec_module(module: "ModuleType") -> "Any":
         if module.__name__ != name:  # some loaders are there for several modules
             return execute(module)
         vars(loader).pop("exec_module", None)  # the class's own comes to light again
@@ -53,7 +60,7 @@ def _act_after(loader, name):
     loader.exec_module = exec_module
 
 
-def _imported(name):
+def _imported(name: str) -> None:
     try:
         if name == "torch":
             # Comes here again. Where it is feedmill that imports torch, it goes on later.
