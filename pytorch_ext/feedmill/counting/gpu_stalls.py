@@ -243,7 +243,7 @@ class GpuStalls:
     def _forget(self) -> None:
         """In the child of a fork, where the parent's events must not even be destroyed."""
         _abandoned.append((self._pending, self._free))
-        self.__init__()
+        GpuStalls.__init__(self)
 
 
 def _is_asked_for() -> bool:
@@ -255,7 +255,8 @@ def _is_asked_for() -> bool:
 
 def _elapsed_ns(first: Any, second: Any) -> int:
     """Between two events that have fired. The clock's steps are half a microsecond."""
-    return max(0, round(first.elapsed_time(second) * 1e6))
+    elapsed_ns: int = round(first.elapsed_time(second) * 1e6)
+    return max(0, elapsed_ns)
 
 
 _alive: weakref.WeakSet[GpuStalls] = weakref.WeakSet()

@@ -19,7 +19,7 @@ class SampleError(NamedTuple):
         outcome: what the batch got: "raised", "replaced by index 12", "zeroed" or "skipped".
     """
 
-    index: int
+    index: int  # type: ignore[assignment]  # also a method of tuples
     path: str
     cause: str
     outcome: str

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from feedmill.data.npy import MAX_START_BYTES, Header, NpyError, parse_header, read_npy
 
 
-class NpyFolder(Dataset):
+class NpyFolder(Dataset[Any]):
     """Arrays, each in a .npy file of its own: ``dataset[i]`` is ``(array, target)``.
 
         dataset = NpyFolder("/data/slices", transform=torch.from_numpy)
@@ -81,7 +81,7 @@ class NpyFolder(Dataset):
         return f"NpyFolder of {len(self.paths)} files, transform={self.transform!r}"
 
 
-class NpyFile(Dataset):
+class NpyFile(Dataset[Any]):
     """The rows of one .npy file, which is mapped, not loaded: ``dataset[i]`` is ``(row, target)``.
 
         dataset = NpyFile("/data/images.npy", np.load("/data/labels.npy"))

@@ -11,7 +11,7 @@ from typing import Any
 from torch.utils.data import Dataset
 
 
-class ImageList(Dataset):
+class ImageList(Dataset[Any]):
     """Images by their paths, each with a target: ``dataset[i]`` is ``(image, target)``.
 
         dataset = ImageList(paths, labels, transform=transform)

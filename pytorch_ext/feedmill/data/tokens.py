@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 _DTYPES = ("uint16", "uint32")
 
 
-class Tokens(Dataset):
+class Tokens(Dataset[Any]):
     """Windows of a file of tokens, for next-token prediction: ``dataset[i]`` is ``(x, y)``.
 
         dataset = Tokens("train.bin", "uint16", block=1024)

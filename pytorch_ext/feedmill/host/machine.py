@@ -143,8 +143,8 @@ def memory(root: str = ROOT) -> Memory:
             if limit is not None and 0 < limit < total:
                 limits.append(limit)
                 # What a cgroup's files hold in the page cache counts as used, and can be dropped.
-                cached = _fields(_text(directory, "memory.stat"))
-                cached = cached.get("total_cache", cached.get("file", 0))
+                fields = _fields(_text(directory, "memory.stat"))
+                cached = fields.get("total_cache", fields.get("file", 0))
                 left = min(left, max(0, limit - max(0, (used or 0) - cached)))
     return Memory(total, available, min(limits, default=None), left)
 
@@ -168,7 +168,8 @@ def shared_memory(path: str = "/dev/shm") -> Space | None:
 def locked_memory() -> tuple[int | None, int | None]:
     """(soft, hard) limit of locked memory in bytes, None: without limit."""
     limits = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    return tuple(None if one == resource.RLIM_INFINITY else one for one in limits)
+    soft, hard = (None if one == resource.RLIM_INFINITY else one for one in limits)
+    return soft, hard
 
 
 # ---- load ----------------------------------------------------------------------------------------

@@ -212,7 +212,7 @@ def _meet() -> None:
 
 def others() -> list[Neighbour]:
     """All other live processes that have decoded, by process number."""
-    found = []
+    found: list[Neighbour] = []
     with contextlib.suppress(OSError):
         directory = _directory()
         for name in os.listdir(directory):

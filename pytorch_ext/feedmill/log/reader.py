@@ -11,13 +11,14 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from feedmill.counting.records import PHASES, SAMPLE_DTYPE, STEP_DTYPE
+from feedmill.counting.records import PHASES, SAMPLE_DTYPE, STEP_DTYPE, names_of
 
 _DTYPES = {"step": STEP_DTYPE, "sample": SAMPLE_DTYPE}
+_T = TypeVar("_T")
 _Limits = tuple[int, int]  # the least and the largest
 
 
@@ -27,7 +28,8 @@ def _limits_of(dtype: np.dtype) -> _Limits:
 
 
 _LIMITS = {
-    kind: {name: _limits_of(dtype[name]) for name in dtype.names} for kind, dtype in _DTYPES.items()
+    kind: {name: _limits_of(dtype[name]) for name in names_of(dtype)}
+    for kind, dtype in _DTYPES.items()
 }
 _SOURCE_LIMITS = _limits_of(np.dtype(np.int64))
 _PHASE_NUMBERS = {name: number for number, name in enumerate(PHASES)}
@@ -85,7 +87,7 @@ class Run:
         """"native", "torch" or "watched", as in Stats."""
         return self._known("path", str) or "native"
 
-    def _known(self, name: str, kind: type) -> Any:
+    def _known(self, name: str, kind: type[_T]) -> _T | None:
         value = self.meta.get(name)
         return value if isinstance(value, kind) else None
 
@@ -111,7 +113,8 @@ def read_log(path: str | os.PathLike[str], *, samples: bool = False) -> list[Run
     wanted = ("step", "sample") if samples else ("step",)
     runs: dict[Any, Run] = {}
     rows: dict[Any, dict[str, _Rows]] = {}
-    latest = None
+    key: str | None
+    latest: str | None = None
     for where, line in _lines(path):
         kind = line["type"]
         if kind not in ("run", *wanted, "system", "slow", "stats", "lost"):

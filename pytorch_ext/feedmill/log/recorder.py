@@ -23,7 +23,7 @@ import torch
 
 from feedmill._ops import __version__
 from feedmill.counting.accounts import Account, Source
-from feedmill.counting.records import PHASES, SAMPLE_DTYPE, STEP_DTYPE
+from feedmill.counting.records import PHASES, SAMPLE_DTYPE, STEP_DTYPE, names_of
 from feedmill.host.locks import if_free
 from feedmill.host.system import INTERVAL_NS, System
 from feedmill.report.stats import Stats, join_slow_samples, sum_counters
@@ -389,10 +389,10 @@ def _ends_in_a_line(path: str, status: os.stat_result) -> bool:
 
 # ---- lines ---------------------------------------------------------------------------------------
 
-_PHASE = STEP_DTYPE.names.index("phase")
+_PHASE = names_of(STEP_DTYPE).index("phase")
 # A third of the time that json.dumps() takes.
 _FORMATS = {
-    name: ",".join(f'"{one}":' + ('"%s"' if one == "phase" else "%d") for one in dtype.names)
+    name: ",".join(f'"{one}":' + ('"%s"' if one == "phase" else "%d") for one in names_of(dtype))
     for name, dtype in (("step", STEP_DTYPE), ("sample", SAMPLE_DTYPE))
 }
 

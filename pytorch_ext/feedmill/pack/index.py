@@ -226,7 +226,7 @@ class Index:
         if len(view) < HEADER.itemsize or bytes(view[:8]) != MAGIC:
             self._fail("no index of a pack")
         start = bytearray(view[: HEADER.itemsize])
-        header = np.frombuffer(bytes(start), HEADER)[0]
+        header: np.void = np.frombuffer(bytes(start), HEADER)[0]
         if header["version"] != VERSION or header["header_bytes"] != HEADER.itemsize:
             self._fail(f"an index of version {header['version']}; this feedmill reads {VERSION}")
         start[80:84] = bytes(4)

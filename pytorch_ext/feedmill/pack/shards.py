@@ -90,7 +90,7 @@ class Shards:
         return file
 
 
-class Column(Sequence):
+class Column(Sequence[Any]):
     """Values of all samples, each made when it is asked for; reads as a list does.
 
     Args:
@@ -143,7 +143,7 @@ def number_of(index: Any, n: int) -> int:
     return number % n
 
 
-class ShardDataset(Dataset):
+class ShardDataset(Dataset[Any]):
     """Samples in shards, map-style: ``dataset[i]`` is ``(image, label)``.
 
     Args:

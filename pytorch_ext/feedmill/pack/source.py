@@ -22,14 +22,14 @@ class Ref(NamedTuple):
 
     path: str
     offset: int
-    bytes: int
+    n_bytes: int
 
     def read(self) -> bytes:
         """Raises OSError, and PackError where the file has become shorter."""
         with open(self.path, "rb", buffering=0) as file:
-            data = os.pread(file.fileno(), self.bytes, self.offset)
-            while len(data) < self.bytes:
-                more = os.pread(file.fileno(), self.bytes - len(data), self.offset + len(data))
+            data = os.pread(file.fileno(), self.n_bytes, self.offset)
+            while len(data) < self.n_bytes:
+                more = os.pread(file.fileno(), self.n_bytes - len(data), self.offset + len(data))
                 if not more:
                     raise PackError(f"{self.path}: it became shorter while it was packed")
                 data += more
@@ -44,7 +44,7 @@ class Part(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        return len(self.content) if isinstance(self.content, bytes) else self.content.bytes
+        return len(self.content) if isinstance(self.content, bytes) else self.content.n_bytes
 
 
 class SourceSample(NamedTuple):
@@ -105,7 +105,7 @@ def read_source(source: str) -> Source:
 # ---- an image folder -----------------------------------------------------------------------------
 
 
-class FolderSamples(Sequence):
+class FolderSamples(Sequence[SourceSample]):
     """The samples of a folder; of each is kept what can't be made of the rest when it is asked for.
 
     Attributes:

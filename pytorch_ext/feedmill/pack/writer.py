@@ -6,7 +6,7 @@ import hashlib
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -238,7 +238,7 @@ def _write_sample(
 # ---- samples -------------------------------------------------------------------------------------
 
 
-def _pack_all(samples: Iterable[SourceSample], options: Options) -> Iterator[Packed]:
+def _pack_all(samples: Iterable[SourceSample], options: Options) -> Generator[Packed, None, None]:
     """Transcodes samples in threads; yields them in their order."""
     own = threading.local()
 

@@ -16,10 +16,13 @@ from feedmill.report.targets import Limits, Target, targets
 from feedmill.report.verdict import NO_STALL, Around, verdict
 from feedmill.report.wording import percent
 
+# Of fields, by their annotations, which are texts.
+_KINDS: dict[str, type] = {"int": int, "str": str}
+
 
 def stats_of(run: Run) -> Stats:
     """The counters at the latest end of an epoch; those of the steps alone if none ended."""
-    known = {one.name: {"int": int, "str": str}.get(one.type) for one in fields(Stats)}
+    known = {one.name: _KINDS.get(str(one.type)) for one in fields(Stats)}
     if run.stats is None:
         values = _from_steps(run)
     else:
@@ -33,8 +36,8 @@ def stats_of(run: Run) -> Stats:
 
 
 def _slow_samples(run: Run) -> tuple[SlowSample, ...]:
-    kinds = {one.name: {"int": int, "str": str}[one.type] for one in fields(SlowSample)}
-    lines = [{name: line.get(name) for name in kinds} for line in run.slow]
+    kinds = {one.name: _KINDS[str(one.type)] for one in fields(SlowSample)}
+    lines: list[dict[str, Any]] = [{name: line.get(name) for name in kinds} for line in run.slow]
     whole = [
         line for line in lines if all(type(line[name]) is kind for name, kind in kinds.items())
     ]

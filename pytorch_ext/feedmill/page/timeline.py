@@ -55,7 +55,8 @@ def timeline(run: Run, most_bins: int) -> dict[str, Any]:
 
 
 def _us(ns: np.ndarray) -> list[int]:
-    return ((ns + _NS_PER_US // 2) // _NS_PER_US).tolist()
+    microseconds: list[int] = ((ns + _NS_PER_US // 2) // _NS_PER_US).tolist()
+    return microseconds
 
 
 def _worst(steps: np.ndarray, starts: np.ndarray) -> dict[str, list[int]]:

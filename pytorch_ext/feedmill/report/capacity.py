@@ -89,13 +89,13 @@ class Capacity:
 
 def parts(rates: Rates) -> dict[str, float]:
     """Seconds a batch of each of what may bind it: LOOP, THREADS, CPUS, STORAGE."""
-    stored = rates.storage_rate is not None
+    storage_rate = rates.storage_rate
     return {
         LOOP: rates.loop_s,
         THREADS: rates.work_s / rates.n_threads,
         # Threads beyond the CPUs, and a training that computes on them, share what there is.
         CPUS: (rates.work_s + rates.other_cpu_s) / rates.usable_cpus,
-        STORAGE: rates.batch_samples / rates.storage_rate if stored else 0.0,
+        STORAGE: 0.0 if storage_rate is None else rates.batch_samples / storage_rate,
     }
 
 

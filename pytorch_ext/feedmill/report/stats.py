@@ -411,7 +411,8 @@ class Stats:
         if phase not in PHASES:
             names = ", ".join(map(repr, PHASES))
             raise ValueError(f"phase is {phase!r}; it must be one of {names} or None")
-        return self.steps[self.steps["phase"] == PHASES.index(phase)]
+        steps: np.ndarray = self.steps[self.steps["phase"] == PHASES.index(phase)]
+        return steps
 
     def percentiles(self, name: str, phase: str | None = "steady") -> Percentiles:
         """Of a time of the steps, such as "data_wait_ns", "host_wait_ns" or "compute_ns"; zeros

@@ -123,7 +123,7 @@ class _Watched:
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return _watch_again, (self._feedmill_iterable, self._feedmill_log)
 
-    def __deepcopy__(self, memo: dict) -> Any:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return _watch_again(copy.deepcopy(self._feedmill_iterable, memo), self._feedmill_log)
 
 
@@ -148,10 +148,12 @@ def _next(self: _Watched) -> Any:
         self._feedmill_recorder.end_epoch()
         raise
     return_ns = time.monotonic_ns()
-    if self._feedmill_epoch is None:
-        object.__setattr__(self, "_feedmill_epoch", _begin(self))
+    epoch = self._feedmill_epoch
+    if epoch is None:
+        epoch = _begin(self)
+        object.__setattr__(self, "_feedmill_epoch", epoch)
     gpu.returned(mark, return_ns)
-    self._feedmill_counters.add_step(self._feedmill_epoch, request_ns, return_ns)
+    self._feedmill_counters.add_step(epoch, request_ns, return_ns)
     self._feedmill_recorder.tick(return_ns)
     return item
 
