@@ -157,7 +157,7 @@ class Loader:
     def submit(
         self,
         indices: Sequence[int],
-        paths: Sequence[str | bytes | PathLike],
+        paths: Sequence[str | bytes | PathLike[Any]],
         data: Sequence[bytes | tuple[int, int, bool, tuple[int, ...] | None] | None] | None = None,
         labels: Sequence[int] | None = None,  # which a device's target gets; None: zeros
     ) -> bool:

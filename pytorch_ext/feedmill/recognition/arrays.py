@@ -19,7 +19,7 @@ import torch
 from feedmill._internals import version_of, why_collate_was_changed
 from feedmill._ops import native
 from feedmill.recognition.plan import Plan, Refusal
-from feedmill.recognition.samples import Leaf, NotNative, Source
+from feedmill.recognition.samples import Item, Leaf, NotNative, Source
 
 # DLPack's (type code, bits).
 _DLPACK = {
@@ -76,28 +76,23 @@ class CopyPlan(Plan):
 # ---- a batch's samples ---------------------------------------------------------------------------
 
 
-class ArrayItem(NamedTuple):
-    """A sample in an array; the attributes are those of samples.Item."""
+class ArrayItem(Item):
+    """A sample in an array: of the leaf, ``index`` is the row. There is no path."""
 
-    position: int
-    path: str
-    data: bytes
-    target: Any
-    leaf: Leaf
-    index: int
-    row: int
+    __slots__ = ()
 
     def load(self) -> Any:
-        return self.leaf.load(self.row)
+        return self.leaf.load(self.index)
 
     def size(self) -> tuple[int, int]:
-        return self.load().size
+        size: tuple[int, int] = self.load().size
+        return size
 
     def __str__(self) -> str:
-        return f"dataset index {self.position}, row {self.row} of an array in memory"
+        return f"dataset index {self.position}, row {self.index} of an array in memory"
 
 
-class Rows(Sequence):
+class Rows(Sequence[ArrayItem]):
     """The samples of a batch, as the native loader takes them: bytes of int64 values.
 
     Attributes:
@@ -137,7 +132,8 @@ class Rows(Sequence):
 
 def as_numbers(data: bytes) -> list[int]:
     """What the bytes of int64 values say."""
-    return np.frombuffer(data, np.int64).tolist()
+    numbers: list[int] = np.frombuffer(data, np.int64).tolist()
+    return numbers
 
 
 # ---- datasets ------------------------------------------------------------------------------------
@@ -172,19 +168,17 @@ class ArraySource(Source):
     """The samples of a dataset in memory, as it was when it was looked at. Its memory is read as it
     is when a batch is made; see Rows.changed()."""
 
+    arrays: Arrays
+
     def __init__(self, dataset: Any, node: ArrayNode) -> None:
         self.n_samples = len(dataset)
         self.plan = node.leaf.plan
         self.kind = node.kind
         self.gives_bytes = False
         self.arrays = node.arrays
+        self.copies = node.arrays.image is None
         self.tensors = node.tensors
         self._node = node
-
-    @property
-    def copies(self) -> bool:
-        """Whether samples are delivered as they are."""
-        return self.arrays.image is None
 
     def why_not(self, loader: Any, is_default: bool) -> list[str]:
         """What a DataLoader asks for that only torch's path does with such samples."""
@@ -250,9 +244,9 @@ class ArraySource(Source):
     def array_item(self, position: int, row: int) -> ArrayItem:
         targets = self._node.targets
         target = None if targets is None else int(targets[row])
-        return ArrayItem(position, "", b"", target, self._node.leaf, row, row)
+        return ArrayItem(position, "", b"", target, self._node.leaf, row)
 
-    def together(self, items: list[ArrayItem]) -> Rows:
+    def together(self, items: list[Any]) -> Rows:
         """A batch of samples that were looked at one by one."""
         return Rows(self, np.array([item.position for item in items], np.int64).tobytes())
 
@@ -267,7 +261,7 @@ def _position(index: Any) -> int:
     """An index of any type that arrays and lists take for an int."""
     if type(index) is int:
         return index
-    if type(index) is bool or getattr(index, "ndim", 0):
+    if type(index) is bool or bool(getattr(index, "ndim", 0)):
         raise NotNative(index, None, f"the index is a {type(index).__name__}")
     try:
         return operator.index(index)
@@ -374,7 +368,8 @@ def _npy_targets(dataset: Any) -> np.ndarray:
     is_plain = type(targets) is np.ndarray and targets.dtype == np.int64 and targets.ndim == 1
     if not is_plain or len(targets) != n or not targets.flags.c_contiguous:
         raise Refusal("the NpyFile's targets are no 64-bit ints, one for each row")
-    return targets
+    plain: np.ndarray = targets
+    return plain
 
 
 def _load_npy(dataset: Any, row: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -383,7 +378,8 @@ def _load_npy(dataset: Any, row: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _address(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 # torchvision's classes: (module, names), and the attributes of their images and targets.

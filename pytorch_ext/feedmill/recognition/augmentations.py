@@ -81,7 +81,7 @@ def read_op(transform: Any, name: str, module: str, n_channels: int) -> Op:
     kind = KINDS[name]
     if name in _WITH_PROBABILITY:
         attribute = _WITH_PROBABILITY[name]
-        values = (_number(transform, name, attribute),) if attribute else ()
+        values: tuple[float, ...] = (_number(transform, name, attribute),) if attribute else ()
         if name == "RandomPosterize" and values[0] not in range(1, 9):
             raise Refusal(f"RandomPosterize has bits={values[0]:g}; Pillow takes 1 to 8")
         return Op(kind, p=probability(transform, name), values=values)

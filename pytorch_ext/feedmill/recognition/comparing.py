@@ -100,9 +100,11 @@ class Run:
     def results(self) -> Iterator[tuple[Any, np.ndarray]]:
         """(draws, the result (height, width, channels)) of each, as often as is asked for."""
         epoch = 0
+        rows = native.indices(range(self.n), self.n)
+        assert rows is not None  # as for all ints within the dataset
         while True:
             self.loader.start(1, epoch)
-            self.loader.submit_rows(native.indices(range(self.n), self.n))
+            self.loader.submit_rows(rows)
             outcome, payload, _ = self.loader.next(-1)
             if outcome != native.OK:
                 raise RuntimeError(str(payload))

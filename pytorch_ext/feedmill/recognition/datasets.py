@@ -102,8 +102,9 @@ class _Reading:
 
     def _read(self, dataset: Any, depth: int) -> Any:
         kind = type(dataset)
-        if _owner(kind, "feedmill_item") is not None:
-            return self._read_offered(dataset)
+        offers = _owner(kind, "feedmill_item")
+        if offers is not None:
+            return self._read_offered(dataset, offers)
         if kind is Subset:
             return self._read_subset(dataset, depth)
         if kind is ConcatDataset:
@@ -169,8 +170,9 @@ class _Reading:
         read = self._read_transform(dataset.transform)
         if isinstance(read, list):
             return self.refuse(read[0])
+        plan, steps = read
         leaf = Leaf(
-            dataset, dataset._find, dataset._load, False, "transform", *read, is_image=False
+            dataset, dataset._find, dataset._load, False, "transform", plan, steps, is_image=False
         )
         return LeafNode(leaf, "NpyFolder")
 
@@ -293,7 +295,8 @@ class _Reading:
 
     # ---- the user's own --------------------------------------------------------------------------
 
-    def _read_offered(self, dataset: Any) -> Any:
+    def _read_offered(self, dataset: Any, offers: type) -> Any:
+        """The node of a dataset whose feedmill_item is defined by the class ``offers``."""
         kind = type(dataset)
         name = type_name(kind)
         self._check_opening()
@@ -304,7 +307,6 @@ class _Reading:
         elif getattr(kind, "__len__", None) is None:
             self.refuse(f"{name} offers feedmill_item, but has no length")
             is_good = False
-        offers = _owner(kind, "feedmill_item")
         gets = _owner(kind, "__getitem__")
         if gets is not None and gets is not offers and issubclass(gets, offers):
             self.refuse(
@@ -338,9 +340,11 @@ class _Reading:
         if vision is None or type(both) is not vision.StandardTransform:
             if transform is None:
                 return "transforms"
-            return self.refuse("the dataset has both transform and transforms")
+            self.refuse("the dataset has both transform and transforms")
+            return None
         if both.transform is not transform or both.target_transform is not None:
-            return self.refuse("the dataset's transforms are not its transform alone")
+            self.refuse("the dataset's transforms are not its transform alone")
+            return None
         return "transform"
 
 

@@ -144,11 +144,10 @@ def formatting_collate(loader: Any, is_default: bool) -> Callable[[Any], Any]:
     such."""
     options = loader._feedmill_options()
     dtype, memory_format = options.dtype, options.memory_format
+    collate_fn: Callable[[Any], Any] = loader.collate_fn
     if dtype is None and memory_format is torch.contiguous_format:
-        return loader.collate_fn
-    return FormattingCollate(
-        loader.collate_fn, is_default, loader._auto_collation, dtype, memory_format
-    )
+        return collate_fn
+    return FormattingCollate(collate_fn, is_default, loader._auto_collation, dtype, memory_format)
 
 
 _EXPECTED = (

@@ -54,9 +54,9 @@ def _recognise(loader: Any) -> Source | list[str]:
     reasons += source.why_not(loader, has_default_collate(loader))
     if reasons:
         return reasons
-    source.plan = formatted(source.plan, options.dtype, options.memory_format)
+    source.plan = formatted(source.native_plan, options.dtype, options.memory_format)
     if source.arrays is None and not source.copies:
-        source.plan = replace(source.plan, rejected_formats=rejected_formats())
+        source.plan = replace(source.native_plan, rejected_formats=rejected_formats())
         source.notes = reasons_against_formats()
     return source
 

@@ -10,13 +10,16 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from feedmill.recognition.plan import Plan
 from feedmill.recognition.ranges import Range, range_of
 from feedmill.recognition.transforms import Step
+
+if TYPE_CHECKING:
+    from feedmill.recognition.arrays import Arrays
 
 _MAX_PATH_BYTES = 4095
 # What feedmill_item may give as an encoded image.
@@ -101,7 +104,8 @@ class Item(NamedTuple):
 
         source = self.source()
         with Image.open(source if self.data is None else io.BytesIO(source)) as image:
-            return image.size
+            size: tuple[int, int] = image.size
+            return size
 
     def load(self) -> Any:
         """The PIL image; raises what the dataset raises."""
@@ -149,6 +153,18 @@ def _copied(error: Exception) -> Exception:
 # ---- from an index to its sample -----------------------------------------------------------------
 
 
+class Node(Protocol):
+    """A dataset that holds samples of leaves; ``locate()`` gives a sample's leaf, and its index
+    there."""
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]: ...
+    @property
+    def kind(self) -> str: ...
+    def locate(self, index: Any) -> tuple[Leaf, Any]: ...
+    def identity(self) -> list[Any]: ...
+
+
 class LeafNode:
     """The end of the line: a dataset that names files."""
 
@@ -166,7 +182,7 @@ class LeafNode:
 class SubsetNode:
     """torch's Subset."""
 
-    def __init__(self, subset: Any, inner: Any) -> None:
+    def __init__(self, subset: Any, inner: Node) -> None:
         self._indices = subset.indices
         self.inner = inner
         self.leaves = inner.leaves
@@ -192,7 +208,7 @@ def _translate(node: Any, indices: list[Any]) -> tuple[list[Any], Any]:
 class ConcatNode:
     """torch's ConcatDataset."""
 
-    def __init__(self, dataset: Any, parts: Sequence[Any]) -> None:
+    def __init__(self, dataset: Any, parts: Sequence[Node]) -> None:
         self._ends = dataset.cumulative_sizes
         self._parts = parts
         self.leaves = tuple(leaf for part in parts for leaf in part.leaves)
@@ -226,8 +242,8 @@ class Source:
         copies: samples are no images, but delivered as they are.
     """
 
-    arrays: Any = None
-    copies = False
+    arrays: Arrays | None = None
+    copies: bool = False
     notes: Sequence[str] = ()
 
     def __init__(self, dataset: Any, node: Any) -> None:
@@ -237,6 +253,12 @@ class Source:
         self.kind: str = node.kind
         self.gives_bytes: bool = any(leaf.offered for leaf in node.leaves)
         self._node = node
+
+    @property
+    def native_plan(self) -> Plan:
+        """The plan of samples that are made natively: those have one."""
+        assert self.plan is not None
+        return self.plan
 
     def why_not(self, loader: Any, is_default: bool) -> list[str]:
         """What a DataLoader asks for that only torch's path does with such samples.

@@ -81,6 +81,8 @@ def largest_batch(index_sampler: Any, auto_collation: bool) -> int | None:
     batch_size = getattr(index_sampler, "batch_size", None)
     if type(batch_size) is not int or batch_size < 1:
         return None
-    if type(index_sampler) is BatchSampler and type(index_sampler.sampler) in _OWN_LENGTH:
-        return max(1, min(batch_size, len(index_sampler.sampler)))
+    if type(index_sampler) is BatchSampler:
+        sampler: Any = index_sampler.sampler
+        if type(sampler) in _OWN_LENGTH:
+            return max(1, min(batch_size, len(sampler)))
     return batch_size
