@@ -219,7 +219,8 @@ def _loses_nothing(loader: Any) -> bool:
     kind = _replaced.original or sys.modules[_MODULE].DataLoader
     if not isinstance(kind, type) or not hasattr(kind, "_feedmill_options"):
         return False
-    parameters = inspect.signature(kind.__init__).parameters
+    constructor = kind.__init__  # type: ignore[misc]
+    parameters = inspect.signature(constructor).parameters
     return all(
         name in parameters and value == parameters[name].default
         for name, value in loader._feedmill_options().values().items()

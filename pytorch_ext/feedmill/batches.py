@@ -94,17 +94,19 @@ def resolve(batch: Batch, source: Source, dataset: Any, indices: Any, auto_colla
     if gathered is not None:
         batch.items = gathered
         return
+    items: list[Item] = []
+    batch.items = items
     try:
         asked = iter(indices)
     except TypeError:
         batch.fail = partial(iter, indices)
         return
     try:
-        again = source.fill(batch.items, asked)
+        again = source.fill(items, asked)
     except Exception as error:  # of the batch's own iterator
         batch.fail = partial(_raise_held, [error.with_traceback(None)])
         return
-    batch.items = source.together(batch.items)
+    batch.items = source.together(items)
     if again is not None:
         batch.fail = partial(_fail_again, again, dataset)
 
@@ -144,11 +146,14 @@ def submit_items(
     labels: list[int] | None = None,
 ) -> bool:
     """Submits a batch of samples to a native loader; False: it has no room now."""
+    is_taken: bool
     if isinstance(items, Rows):
-        return handle.submit_rows(items.indices, items.rows)
+        is_taken = handle.submit_rows(items.indices, items.rows)
+        return is_taken
     indices, paths = [item[0] for item in items], [item[1] for item in items]
     data = [item.data for item in items] if may_have_data else None
-    return handle.submit(indices, paths, data, labels)
+    is_taken = handle.submit(indices, paths, data, labels)
+    return is_taken
 
 
 def labels_of(items: Sequence[Item]) -> list[int] | None:

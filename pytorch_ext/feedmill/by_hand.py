@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from feedmill._internals import augment, call_under, params_method
 from feedmill.recognition.arguments import V2
 from feedmill.recognition.formats import INTEGERS, TORCH_DTYPES
+from feedmill.recognition.plain import PlainPlan
 from feedmill.recognition.plan import AUGMENTATIONS, KINDS, OP_NAMES, RANDOM_APPLY, Plan
 from feedmill.recognition.samples import Item
 from feedmill.recognition.transforms import Step
@@ -61,9 +62,11 @@ def replay(item: Item, draws_of: DrawsOf) -> torch.Tensor:
     """
     if item.data is None:
         check_regular(item.path)
-    if not item.leaf.is_image:
-        return item.leaf.plan.bytes_of(item.load())
-    return run_steps(item.leaf.steps, item.load(), draws_of)
+    plan = item.leaf.plan
+    if isinstance(plan, PlainPlan):
+        return plan.bytes_of(item.load())
+    image: torch.Tensor = run_steps(item.leaf.steps, item.load(), draws_of)
+    return image
 
 
 def run_steps(steps: Sequence[Step], image: Any, draws_of: DrawsOf) -> Any:

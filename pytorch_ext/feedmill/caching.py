@@ -39,6 +39,6 @@ class KeptCache:
         """
         key = (cache, os.getpid())
         if self._key != key:
-            self._cache = native.Cache(budget_bytes(cache)) if cache is not None else None
+            self._cache = native.Cache(budget_bytes(cache) or 0) if cache is not None else None
             self._key = key
         return self._cache

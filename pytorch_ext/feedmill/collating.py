@@ -121,8 +121,8 @@ class Collate:
         if not self._auto_collation:
             data = default_convert((samples_of(images, as_image)[0], targets[0]))
         else:
-            # As zip() gives them to torch.
-            data = [images, _joined(labels) if labels else default_collate(tuple(targets))]
+            column: Any = tuple(targets)  # as zip() gives them to torch
+            data = [images, _joined(labels) if labels else default_collate(column)]
         if not self._pins:
             return data
         # The images are pinned already, unless they were put together.

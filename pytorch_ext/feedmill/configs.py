@@ -59,7 +59,7 @@ def native_config(loader: Any, source: Source, n_threads: int) -> Config:
     depth = _depth(loader, size)
     options = loader._feedmill_options()
     return Config(
-        plan=source.plan,
+        plan=source.native_plan,
         n_samples=source.n_samples,
         batch_size=min(size or 1, MAX_BATCH_SIZE),
         n_threads=n_threads,

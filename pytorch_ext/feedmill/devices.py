@@ -132,23 +132,25 @@ def _mapped(data: Any, function: Callable[[Any], Any]) -> Any:
     return data
 
 
-def _mapping(data: Mapping, values: dict) -> Any:
+def _mapping(data: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
     """A mapping of that type, with its other attributes, as torch's pin_memory() makes it."""
+    kind: Any = type(data)
     try:
         if isinstance(data, MutableMapping):
             twin = copy.copy(data)
             twin.update(values)
             return twin
-        return type(data)(values)
+        return kind(values)
     except TypeError:
         return values
 
 
-def _like(data: Sequence, values: list) -> Any:
-    if type(data) is list:
+def _like(data: Sequence[Any], values: list[Any]) -> Any:
+    kind: Any = type(data)
+    if kind is list:
         return values
     try:
-        return type(data)(values)
+        return kind(values)
     except TypeError:
         return values
 
@@ -235,7 +237,8 @@ class Stage:
     @property
     def is_consistent(self) -> bool:
         """False where an interrupt came in the middle of something; then the epoch starts anew."""
-        return len(self._offered) == self._handle.n_offered
+        n_offered: int = self._handle.n_offered
+        return len(self._offered) == n_offered
 
     def offer(self) -> None:
         """Offers what is missing; there is a target for the next batch then.
@@ -259,7 +262,7 @@ class Stage:
         labels = empty(self._label_bytes, self._device)
         target = images, labels, stream
         self._offered.append(target)
-        taken = False
+        taken: bool = False
         try:
             taken = self._handle.offer(
                 images.data_ptr(), images.numel(), labels.data_ptr(), labels.numel(),

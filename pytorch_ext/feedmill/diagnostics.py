@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from feedmill._ops import native
 from feedmill.batches import submit_items
@@ -38,7 +39,7 @@ def run_one(
         if outcome != native.OK:
             raise RuntimeError(f"{item}: {payload}")
         images = payload[0] if source.arrays is not None else payload
-        return torch.from_dlpack(images)[0].clone()
+        return from_dlpack(images)[0].clone()
     finally:
         handle.stop()
 
@@ -49,9 +50,9 @@ def fetch_one(
     """One sample as the loader delivers it: where the native decoder does not take it, by the
     user's own objects. Raises what those raise."""
     image = run_one(handle, key, epoch_word, source, item, occurrence)
-    plan = source.plan
     if image is not None:
         return image
+    plan = source.native_plan
     draws_of = draws_from(handle, key, epoch_word, item.position, occurrence)
     try:
         image = as_planned(replay(item, draws_of), plan).as_subclass(torch.Tensor)

@@ -88,6 +88,8 @@ class Epochs:
                 "with seed=None its draws can't be told: give the DataLoader a seed"
             )
         source = recognise(loader)
+        if isinstance(source, Source) and source.plan is None:  # what native="hybrid" would run
+            source = source.reasons
         if isinstance(source, list):
             raise RuntimeError(f"not on the native path: {'; '.join(source)}")
         return Epoch(_mix_rank(loader, seed), number & _WORD32, source)

@@ -33,7 +33,7 @@ _ALL = 1 << 63  # above every step's number
 
 def open_native(config: Config) -> Any:
     """Opens a native loader (``_native.Loader``)."""
-    plan = config.plan
+    plan, arrays = config.plan, config.arrays
     return native.Loader(
         ops=plan.ops,
         dtype=plan.dtype,
@@ -51,9 +51,9 @@ def open_native(config: Config) -> Any:
         alloc=config.alloc,
         cache=config.cache,
         plain=(plan.header, plan.body_bytes) if isinstance(plan, PlainPlan) else None,
-        arrays=config.arrays and config.arrays.specs,
-        image=config.arrays and config.arrays.image,
-        owners=config.arrays and config.arrays.owners,
+        arrays=None if arrays is None else arrays.specs,
+        image=None if arrays is None else arrays.image,
+        owners=None if arrays is None else arrays.owners,
         device=config.device,
         rejected_formats=plan.rejected_formats,
     )
@@ -96,7 +96,7 @@ class _Entry(Source):
 
     def __init__(self, config: Config | None, handle: Any) -> None:
         super().__init__()
-        self.config = config
+        self.config = config  # None: it stands for several that are closed
         self.handle = handle
         self.idle = False
         self.last: _Known | None = None  # as it was at the close; None: it is open
@@ -118,7 +118,8 @@ class _Entry(Source):
         """The counters alone: step records are a few megabytes."""
         if self.last is None:
             try:
-                return self.handle.stats()
+                counters: dict[str, Any] = self.handle.stats()
+                return counters
             except ValueError:
                 pass
         assert self.last is not None
@@ -201,16 +202,18 @@ class Handles(Account):
         """
         self._forget_after_fork()
         with self._lock:
-            found, others = None, []
+            found: tuple[Config, Any] | None = None
+            others = []
             for entry in self._entries:
-                if not entry.idle:
+                opened_with = entry.config
+                if not entry.idle or opened_with is None:
                     continue
-                size = entry.config.batch_size
+                size = opened_with.batch_size
                 larger = at_least and size > config.batch_size
-                if found is None and entry.config == (
+                if found is None and opened_with == (
                     replace(config, batch_size=size) if larger else config
                 ):
-                    found = entry
+                    found = opened_with, entry.handle
                 else:
                     others.append(entry)
                 entry.idle = False
@@ -218,15 +221,17 @@ class Handles(Account):
         for entry in others:
             entry.close()
         if found is None:
-            found = _Entry(config, open_native(config))
+            found = config, open_native(config)
+            entry = _Entry(*found)
             with self._lock:
-                self._entries = [*self._with_closed_merged(), found]
+                self._entries = [*self._with_closed_merged(), entry]
+        found_config, handle = found
         try:
-            neighbours.begin(id(found.handle), found.config.n_threads)
+            neighbours.begin(id(handle), found_config.n_threads)
         except BaseException:  # a Ctrl-C
-            self.release(found.handle)
+            self.release(handle)
             raise
-        return found.config, found.handle
+        return found_config, handle
 
     def release(self, handle: Any) -> None:
         """Gives a native loader back: it stops, and waits for the next epoch. Does not raise."""
@@ -248,7 +253,9 @@ class Handles(Account):
         """Whether a native loader with such a config is open, whatever allocates its slots."""
         self._forget_after_fork()
         return any(
-            entry.last is None and replace(entry.config, alloc=config.alloc) == config
+            entry.last is None
+            and entry.config is not None
+            and replace(entry.config, alloc=config.alloc) == config
             for entry in self._entries
         )
 
@@ -298,7 +305,7 @@ class Handles(Account):
         if len(closed) < 2:
             return self._entries
         merged = _Entry(None, None)
-        known = [entry.last for entry in closed]
+        known = [entry.last for entry in closed if entry.last is not None]
         merged.last = _Known(
             sum_counters([one.counters for one in known]),
             _join_steps([one.steps for one in known]),
@@ -308,7 +315,7 @@ class Handles(Account):
         return [merged, *(entry for entry in self._entries if entry not in closed)]
 
     def forget(self) -> None:
-        self.__init__()
+        Handles.__init__(self)
 
     def _forget_after_fork(self) -> None:
         """A child has none of its parent's threads: its native loaders are of no use there."""

@@ -145,7 +145,10 @@ class _Work:
     """
 
     def __init__(
-        self, batch: Batch, wrap: Callable[[Exception], Any], collate: Callable[[list], Any] | None
+        self,
+        batch: Batch,
+        wrap: Callable[[Exception], Any],
+        collate: Callable[[list[Any]], Any] | None,
     ) -> None:
         self.batch = batch
         self.is_done = threading.Event()
@@ -293,7 +296,7 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
         if self._exhausted:
             return
         try:
-            indices = self._next_index()
+            indices = self._next_index()  # type: ignore[no-untyped-call]
         except StopIteration:
             self._exhausted = True
             return
@@ -305,6 +308,7 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
         collate = partial(self._collate.ahead, number=batch.number)
         work = _Work(batch, wrap, collate if self._is_collated_ahead else None)
         self._waiting.append(work)
+        assert self._threads is not None  # but for an iterator that was not fully made
         work.start(self._threads)
 
     def _pull_ahead(self) -> None:

@@ -211,7 +211,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         is_ahead = self._place != HERE
         self._handle.start(self._key, self._epoch_word, is_ahead)
         self._forget_offers()
-        if self._config.device is not None:
+        if self._config.device is not None and self._device is not None:
             self._stage = Stage(self._handle, self._device)
         if self._verifier is not None:
             self._verifier.forget_uses()
@@ -358,8 +358,9 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
                     self._recover()
                 data = self._next_batch()
                 if self._device is not None:
-                    data = self._on_device(data)
+                    data = self._on_device(data, self._device)
                 return_ns = time.monotonic_ns()
+                assert self._arrived is not None  # it has become the data
                 self._recorder.tick(return_ns, len(self._arrived.items))
                 self._gpu.returned(self._mark, return_ns)
                 self._handle.step_return()
@@ -378,11 +379,11 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         if self._receiver is not None:
             self._receiver.mark = self._mark
 
-    def _on_device(self, data: Any) -> Any:
+    def _on_device(self, data: Any, device: torch.device) -> Any:
         """The batch with everything in it on the device."""
         if self._stage is None:
             self._gpu.ready(self._mark)
-        data = to_device(data, self._device)
+        data = to_device(data, device)
         if self._stage is not None:
             with contextlib.suppress(RuntimeError):  # memory may be there for the next request
                 self._stage.offer()
@@ -400,13 +401,13 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
                 return self._collate.batch(batch, self._source)
             except Exception as error:
                 batch.error = as_torch_raises(error, batch, self._num_workers)
-        error, batch.error = batch.error, None
+        held, batch.error = batch.error, None
         try:
-            raise unwrapped(error)
+            raise unwrapped(held)
         finally:
             # The traceback holds this frame: with the error in it, both, and the iterator with
             # its threads, would stay until the garbage collector runs.
-            del error
+            del held
 
     def _arrive(self) -> None:
         """Takes the batch whose turn it is out of the line."""

@@ -242,10 +242,10 @@ class DataLoader(TorchDataLoader[_T_co]):
         dataset: Dataset[_T_co],
         batch_size: int | None = 1,
         shuffle: bool | None = None,
-        sampler: Sampler | Iterable | None = None,
-        batch_sampler: Sampler | Iterable | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[Any] | Iterable[Any] | None = None,
         num_workers: int = 0,
-        collate_fn: Callable[[list], Any] | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
         timeout: float = 0,
@@ -337,15 +337,16 @@ class DataLoader(TorchDataLoader[_T_co]):
     def _get_iterator(self) -> Any:
         return make_iterator(self)
 
-    @TorchDataLoader.multiprocessing_context.getter
+    @TorchDataLoader.multiprocessing_context.getter  # type: ignore[attr-defined, untyped-decorator]
     def multiprocessing_context(self) -> Any:
         """As torch's; Accelerate reads it when it is about to build this loader anew."""
         note_read(self)
-        return TorchDataLoader.multiprocessing_context.fget(self)
+        return TorchDataLoader.multiprocessing_context.fget(self)  # type: ignore[attr-defined]
 
-    def _feedmill_anew(self, *args: Any, **kwargs: Any) -> DataLoader:
+    def _feedmill_anew(self, *args: Any, **kwargs: Any) -> DataLoader[Any]:
         """A DataLoader of these arguments of torch's and of this one's own options."""
-        loader = DataLoader(*args, **kwargs, **self._feedmill_options().values())
+        make: Callable[..., DataLoader[Any]] = DataLoader
+        loader = make(*args, **kwargs, **self._feedmill_options().values())
         loader._feedmill.epochs.next_number = self._feedmill.epochs.next_number
         return loader
 
@@ -397,6 +398,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         steps = np.concatenate([one.steps() for one in accounts])
         steps = steps[np.argsort(steps["request_ns"], kind="stable")][-KEPT_STEPS:]
         n_bad, sample_errors = inside.sample_errors.all()
+        times: dict[str, Any] = inside.clock.counters()
         return Stats(
             path=inside.path,
             reasons=inside.reasons,
@@ -406,7 +408,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             sample_errors=sample_errors,
             system=inside.recorder.system,
             **counters,
-            **inside.clock.counters(),
+            **times,
         )
 
     def report(
@@ -458,7 +460,9 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     # ---- diagnostics -----------------------------------------------------------------------------
 
-    def draws(self, index: int, epoch: int, occurrence: int = 0) -> list[tuple[str, dict]]:
+    def draws(
+        self, index: int, epoch: int, occurrence: int = 0
+    ) -> list[tuple[str, dict[str, Any]]]:
         """Diagnostic: the random draws of a sample, for each geometric transform in order.
 
         Such as ``("RandomResizedCrop", {"top": 3, "left": 0, "height": 90, "width": 120})``,
@@ -483,7 +487,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         if source.copies:
             return []
         handles = self._feedmill.handles
-        with handles.diagnostic(source.plan, source.n_samples, source.arrays) as handle:
+        with handles.diagnostic(source.native_plan, source.n_samples, source.arrays) as handle:
             return draws_of_item(handle, ran.key, ran.word, item, occurrence)
 
     def fetch(self, index: int, epoch: int, occurrence: int = 0) -> tuple[torch.Tensor, Any]:
@@ -496,9 +500,10 @@ class DataLoader(TorchDataLoader[_T_co]):
         occurrence = _occurrence(occurrence)
         source = ran.source
         if source.copies:
-            return source.sample(item)
+            sample: tuple[torch.Tensor, Any] = source.sample(item)
+            return sample
         handles = self._feedmill.handles
-        with handles.diagnostic(source.plan, source.n_samples, source.arrays) as handle:
+        with handles.diagnostic(source.native_plan, source.n_samples, source.arrays) as handle:
             image = fetch_one(handle, ran.key, ran.word, source, item, occurrence)
         return image, item.target
 
@@ -512,7 +517,7 @@ def _default_options() -> Options:
     return Options(**{name: parameters[name].default for name in OPTIONS})
 
 
-def _find(loader: DataLoader, index: int, epoch: int) -> tuple[Epoch, Item]:
+def _find(loader: DataLoader[Any], index: int, epoch: int) -> tuple[Epoch, Item]:
     """An epoch, and a sample as it was in it."""
     ran = loader._feedmill.epochs.find(loader, epoch)
     source = ran.source
@@ -524,4 +529,5 @@ def _find(loader: DataLoader, index: int, epoch: int) -> tuple[Epoch, Item]:
 def _occurrence(value: Any) -> int:
     if not is_int(value, 0, _WORD32):
         raise ValueError(f"occurrence is {value!r}; it must be an int from 0")
-    return value
+    occurrence: int = value
+    return occurrence

@@ -184,12 +184,13 @@ def _budget_refusal(loader: Any, source: Source) -> str | None:
 
 def n_threads(loader: Any) -> int:
     """Decode threads of the native path, with the processes of now on the same CPUs."""
-    threads = loader._feedmill_options().threads
+    threads: int | None = loader._feedmill_options().threads
     if threads is not None:
         return threads
     usable = native.usable_cpus()
-    if loader.num_workers > 0:
-        return max(1, min(loader.num_workers, usable))
+    n_workers: int = loader.num_workers
+    if n_workers > 0:
+        return max(1, min(n_workers, usable))
     # Other ranks are among the processes that are seen as soon as they decode.
     n_processes = max(_local_world_size(), 1 + len(neighbours.sharers()))
     return max(1, usable // n_processes - 1)

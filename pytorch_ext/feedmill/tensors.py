@@ -6,9 +6,11 @@ import math
 from typing import Any
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from feedmill.collate.samples import Layout, images_of
 from feedmill.configs import Config
+from feedmill.recognition.arrays import Arrays
 
 
 def tensors_of(payload: Any, n: int, config: Config, handle: Any) -> Any:
@@ -22,10 +24,10 @@ def tensors_of(payload: Any, n: int, config: Config, handle: Any) -> Any:
     is_capsule = config.alloc is None and config.device is None
     if config.arrays is not None:
         if is_capsule:
-            return [torch.from_dlpack(capsule) for capsule in payload]
-        return _arrays_of(payload, n, config, handle)
+            return [from_dlpack(capsule) for capsule in payload]
+        return _arrays_of(payload, n, config, config.arrays, handle)
     if is_capsule:
-        return torch.from_dlpack(payload)
+        return from_dlpack(payload)
     return images_of(payload, n, layout_of(config.plan, handle.out_shape))
 
 
@@ -34,9 +36,11 @@ def layout_of(plan: Any, shape: tuple[int, int, int]) -> Layout:
     return Layout(plan.dtype, plan.layout, shape, plan.as_image)
 
 
-def _arrays_of(data: torch.Tensor, n: int, config: Config, handle: Any) -> list[torch.Tensor]:
+def _arrays_of(
+    data: torch.Tensor, n: int, config: Config, arrays: Arrays, handle: Any
+) -> list[torch.Tensor]:
     """A tensor per array, each from its offset on."""
-    arrays, tensors = config.arrays, []
+    tensors = []
     for number, offset in enumerate(handle.offsets):
         if number == 0 and arrays.image is not None:
             tensors.append(images_of(data[offset:], n, layout_of(config.plan, handle.out_shape)))

@@ -16,6 +16,7 @@ from feedmill.collate.samples import samples_of
 from feedmill.diagnostics import run_one
 from feedmill.epochs import Epoch
 from feedmill.recognition.formats import INTEGERS, as_planned
+from feedmill.recognition.plain import PlainPlan
 from feedmill.recognition.plan import CENTER_CROP, Op, Plan, leads_to_one_size
 from feedmill.recognition.samples import Item, Source
 
@@ -74,9 +75,10 @@ class Verifier:
         parts = batch.parts if self._source.arrays is None else [one[0] for one in batch.parts]
         images = [image for part in parts for image in samples_of(part, False)]
         key, word = self._epoch.key, self._epoch.word
+        plan = self._source.native_plan
         for item, image, occurrence in zip(batch.items, images, batch.occurrences):
             draws_of = draws_from(handle, key, word, item.position, occurrence)
-            verify_sample(item, image, occurrence, self._source.plan, draws_of, self._run_plan)
+            verify_sample(item, image, occurrence, plan, draws_of, self._run_plan)
             self._counters.verified_samples += 1
 
     def _verify_copies(self, batch: Batch) -> None:
@@ -90,7 +92,9 @@ class Verifier:
     def _copies(self, batch: Batch) -> Iterable[Any]:
         if self._source.arrays is not None:
             return (sample for part in batch.parts for sample in zip(*part))
-        values = (one for part in batch.parts for one in self._source.plan.values_of(part))
+        plan = self._source.plan
+        assert isinstance(plan, PlainPlan)  # of what is copied, and is no array
+        values = (one for part in batch.parts for one in plan.values_of(part))
         return zip(values, (item.target for item in batch.items))
 
     def _run_plan(self, plan: Plan, item: Item, occurrence: int) -> torch.Tensor | None:
@@ -189,7 +193,7 @@ def _twin(dataset: Any, transform: Callable[..., Any]) -> Any:
     # A property, or whatever else the class has there, gives way to an attribute of the twin's own
     # class; that must be no function, which would become a method.
     names = {name: _Plain(transform) for name in slots if hasattr(kind, name)}
-    twin = object.__new__(type(kind.__name__, (kind,), names) if names else kind)
+    twin: Any = object.__new__(type(kind.__name__, (kind,), names) if names else kind)
     for name in _slot_names(kind):
         if hasattr(dataset, name):
             object.__setattr__(twin, name, getattr(dataset, name))
@@ -222,20 +226,20 @@ def _same_target(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and one.shape == other.shape and _same_bytes(one, other)
+        return _same_kind(one, other) and _same_bytes(one, other)
     if isinstance(one, (np.ndarray, np.generic)):
-        return (
-            one.dtype == other.dtype
-            and one.shape == other.shape
-            and one.tobytes() == other.tobytes()
-        )
+        return _same_kind(one, other) and bool(one.tobytes() == other.tobytes())
     if isinstance(one, Mapping):
         return list(one) == list(other) and all(_same_target(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(_same_target, one, other))
     if isinstance(one, float) and one != one:
-        return other != other
+        return bool(other != other)
     return one is other or bool(one == other)
+
+
+def _same_kind(one: Any, other: Any) -> bool:
+    return bool(one.dtype == other.dtype and one.shape == other.shape)
 
 
 def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -313,4 +317,5 @@ def _named(name: str, draws: Sequence[Draw]) -> str:
 def _as_tensor(image: Any) -> torch.Tensor:
     from torchvision.transforms import functional
 
-    return functional.pil_to_tensor(image)
+    pixels: torch.Tensor = functional.pil_to_tensor(image)
+    return pixels
