@@ -8,7 +8,7 @@ SAMPLES ?= 10000000
 
 .PHONY: help setup run test test-c test-emulated test-python test-truth test-frameworks \
         test-newest test-torch-suite test-browser test-faults test-conditions test-long soak bench bench-peers \
-        sanitize check-clang lint format clean
+        sanitize check-clang lint wheels format clean
 
 help:
 	@echo "make run [DATA=folder]  set up everything, train through feedmill and torch's DataLoader, compare"
@@ -28,6 +28,7 @@ help:
 	@echo "make sanitize           C tests under ASan+UBSan, then TSan"
 	@echo "make check-clang        all C and C++ also compiles with clang, without a warning"
 	@echo "make lint               ruff over all Python files, mypy --strict over the package"
+	@echo "make wheels             dist/*.whl for any Linux with glibc 2.28 or newer, with all libraries inside"
 	@echo "make clean              remove what the build made"
 
 setup:
@@ -132,6 +133,9 @@ lint: setup
 	@.ci/setup-lint
 	@$(PY) -m ruff check
 	@$(PY) -m mypy
+
+wheels:
+	@python3 .ci/wheels/build_wheels.py
 
 format:
 	@clang-format -i $$(git ls-files 'loader/*.[ch]' 'include/*.h' 'pytorch_ext/*.cpp' 'pytorch_ext/*.h' 'tests/*.c' 'benchmarks/*.c')

@@ -10,23 +10,28 @@
 namespace feedmill {
 namespace {
 
-// Calls a function of Python's that takes the GIL. See take_gil_back() for the thread's end.
+// Calls a function of Python's that takes the GIL, and throws nothing: what unwinds the stack is the
+// end of the thread, see take_gil_back(). A destructor hears of it with every C++ library.
 template <typename Call> auto take_gil(Call call) {
-    try {
-        return call();
-#ifdef __GLIBCXX__
-    } catch (const abi::__forced_unwind &) {
-        for (;;) pause();
-#endif
-    } catch (...) {
-        std::terminate(); // Python throws nothing
-    }
+    struct Sleeper {
+        bool has_returned = false;
+        ~Sleeper() {
+            while (!has_returned)
+                pause();
+        }
+    } sleeper;
+    const auto result = call();
+    sleeper.has_returned = true;
+    return result;
 }
 
 } // namespace
 
 void take_gil_back(PyThreadState *state) {
-    take_gil([state] { PyEval_RestoreThread(state); });
+    take_gil([state] {
+        PyEval_RestoreThread(state);
+        return true;
+    });
 }
 
 PyGILState_STATE ensure_gil() {

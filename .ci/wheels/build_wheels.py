@@ -1,0 +1,355 @@
+#!/usr/bin/env python3
+"""Builds feedmill's wheels, with all libraries inside, for any Linux with glibc 2.28 or newer.
+
+    .ci/wheels/build_wheels.py [--arch x86_64] [--out dist] [--check-reproducible]
+
+Needs python3 with its headers, cmake, make and, for x86_64, nasm; everything else is downloaded:
+the compiler (zig, from PyPI, which brings glibc 2.28's symbols), the tools and the sources of the
+libraries, which sources.json pins by checksum. The wheel holds one extension module for all
+CPythons from 3.10 on (abi3), to which the libraries are linked statically with hidden symbols;
+their licences; and a list of what is inside (CycloneDX). auditwheel and abi3audit look it over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import sys
+import tarfile
+import urllib.request
+import venv
+import zipfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+WORK = ROOT / "build" / "wheels"
+SOURCES = json.loads((HERE / "sources.json").read_text())
+TOOLS = [
+    "ziglang==0.17.1", "scikit-build-core==1.1.2", "pathspec", "wheel==0.48.0", "auditwheel==6.8.2",
+    "abi3audit==0.0.26",
+]
+GLIBC = "2.28"
+MOST_BYTES = 8 << 20
+# The build's date, for all files in the wheel: that of the newest commit, or a fixed one.
+FALLBACK_EPOCH = "1704067200"
+
+
+def run(*command: object, **options: object) -> None:
+    """Runs a command quietly; prints what it said and ends the build if it fails."""
+    words = [str(word) for word in command]
+    done = subprocess.run(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **options
+    )
+    if done.returncode:
+        sys.exit(f"{done.stdout}\nwheels: failed with {done.returncode}: {' '.join(words)}")
+
+
+def say(text: str) -> None:
+    print(f"wheels: {text}", flush=True)
+
+
+# ---- what is needed ------------------------------------------------------------------------------
+
+
+def check_programs(arch: str) -> None:
+    needed = ["cmake", "make", *(["nasm"] if arch == "x86_64" else [])]
+    missing = [name for name in needed if shutil.which(name) is None]
+    if missing:
+        sys.exit(f"wheels: please install {' '.join(missing)} (apt-get install {' '.join(missing)})")
+
+
+def tools() -> Path:
+    """The Python of an environment with TOOLS."""
+    folder = WORK / "tools"
+    stamp = folder / "installed"
+    python = folder / "bin" / "python"
+    if not stamp.exists() or stamp.read_text() != "\n".join(TOOLS):
+        say("installing the compiler and the tools")
+        venv.create(folder, clear=True, with_pip=True)
+        run(python, "-m", "pip", "--disable-pip-version-check", "-q", "install", *TOOLS)
+        stamp.write_text("\n".join(TOOLS))
+    return python
+
+
+def source(name: str) -> Path:
+    """The unpacked source of a library, made anew."""
+    entry = SOURCES[name]
+    archive = WORK / "downloads" / f"{name}-{entry['version']}.tar.gz"
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    if not archive.exists() or digest(archive) != entry["sha256"]:
+        errors = []
+        for url in entry["urls"]:
+            say(f"downloading {url}")
+            try:
+                with urllib.request.urlopen(url, timeout=60) as response:
+                    archive.write_bytes(response.read())
+                break
+            except OSError as error:
+                errors.append(f"{url}: {error}")
+        else:
+            sys.exit("wheels: " + "\n".join(errors))
+    if digest(archive) != entry["sha256"]:
+        sys.exit(f"wheels: {archive} has the checksum {digest(archive)}, not {entry['sha256']}")
+    folder = WORK / "sources" / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    with tarfile.open(archive) as tar:
+        for member in tar.getmembers():
+            member.name = member.name.partition("/")[2]
+            if member.name and (member.isfile() or member.isdir()):
+                tar.extract(member, folder, set_attrs=member.isfile())
+    return folder
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# ---- the compiler --------------------------------------------------------------------------------
+
+
+class Compiler:
+    """zig's clang for one kind of machine, as programs that CMake and make can call."""
+
+    def __init__(self, python: Path, arch: str) -> None:
+        self.arch = arch
+        self.folder = WORK / arch / "bin"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        target = f"-target {arch}-linux-gnu.{GLIBC} -mcpu=baseline"
+        for name, words in {
+            "cc": f"cc {target}", "c++": f"c++ {target}", "ar": "ar", "ranlib": "ranlib",
+        }.items():
+            path = self.folder / name
+            path.write_text(f'#!/bin/sh\nexec "{python}" -m ziglang {words} "$@"\n')
+            path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        self.flags = (
+            f"-fPIC -fvisibility=hidden -fno-sanitize=all -ffile-prefix-map={WORK}=. "
+            f"-ffile-prefix-map={ROOT}=feedmill"
+        )
+
+    def cmake(self) -> list[str]:
+        """Options for a project that is built with it."""
+        options = {
+            "CMAKE_C_COMPILER": self.folder / "cc",
+            "CMAKE_CXX_COMPILER": self.folder / "c++",
+            "CMAKE_AR": self.folder / "ar",
+            "CMAKE_RANLIB": self.folder / "ranlib",
+            "CMAKE_C_FLAGS": self.flags,
+            "CMAKE_CXX_FLAGS": self.flags,
+            "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
+        }
+        if self.arch != platform.machine():
+            options |= {"CMAKE_SYSTEM_NAME": "Linux", "CMAKE_SYSTEM_PROCESSOR": self.arch}
+        return [f"-D{name}={value}" for name, value in options.items()]
+
+
+    def unwinder(self) -> Path:
+        """What the module is linked to in place of zig's own unwinder; see libgcc_s.c."""
+        path = self.folder.parent / "libgcc_s.so.1"
+        run(self.folder / "cc", "-shared", "-nostdlib", f"-Wl,-soname,{path.name}", "-o", path,
+            HERE / "libgcc_s.c")
+        return path
+
+
+# ---- the libraries -------------------------------------------------------------------------------
+
+CMAKE_OPTIONS = {
+    "libjpeg-turbo": [
+        "-DENABLE_SHARED=OFF", "-DWITH_TURBOJPEG=OFF", "-DWITH_TOOLS=OFF", "-DREQUIRE_SIMD=ON",
+    ],
+    "libspng": ["-DSPNG_SHARED=OFF", "-DBUILD_EXAMPLES=OFF"],
+    "libwebp": [
+        f"-DWEBP_BUILD_{what}=OFF"
+        for what in ("ANIM_UTILS", "CWEBP", "DWEBP", "GIF2WEBP", "IMG2WEBP", "VWEBP", "WEBPINFO",
+                     "LIBWEBPMUX", "WEBPMUX", "EXTRAS")
+    ],
+}
+
+
+def build_libraries(compiler: Compiler, jobs: int) -> Path:
+    """Where the static libraries and their headers are. Kept for the next time."""
+    prefix = WORK / compiler.arch / "prefix"
+    stamp = prefix / "built"
+    wanted = repr((SOURCES, CMAKE_OPTIONS, compiler.flags, TOOLS))
+    if stamp.exists() and stamp.read_text() == wanted:
+        return prefix
+    shutil.rmtree(prefix, ignore_errors=True)
+    for name in SOURCES:
+        say(f"building {name} {SOURCES[name]['version']} for {compiler.arch}")
+        folder = source(name)
+        if name in CONFIGURED:
+            CONFIGURED[name](compiler, folder, prefix, jobs)
+            continue
+        build = WORK / compiler.arch / name
+        shutil.rmtree(build, ignore_errors=True)
+        run("cmake", "-S", folder, "-B", build, f"-DCMAKE_INSTALL_PREFIX={prefix}",
+            "-DCMAKE_INSTALL_LIBDIR=lib", f"-DCMAKE_PREFIX_PATH={prefix}",
+            "-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF", *compiler.cmake(),
+            *CMAKE_OPTIONS[name])
+        run("cmake", "--build", build, "-j", jobs)
+        run("cmake", "--install", build)
+        if name == "libjpeg-turbo":
+            # Not installed, but needed by who decodes the Huffman codes without the library.
+            shutil.copy(folder / "src" / "jpegint.h", prefix / "include")
+    stamp.write_text(wanted)
+    return prefix
+
+
+def build_liburing(compiler: Compiler, folder: Path, prefix: Path, jobs: int) -> None:
+    cc = compiler.folder / "cc"
+    run("./configure", f"--prefix={prefix}", f"--cc={cc}", f"--cxx={compiler.folder / 'c++'}",
+        "--use-libc", cwd=folder)
+    run("make", "-C", "src", "-j", jobs, f"AR={compiler.folder / 'ar'}",
+        f"RANLIB={compiler.folder / 'ranlib'}", f"CFLAGS=-O2 {compiler.flags}", "ENABLE_SHARED=0",
+        "install", f"libdir={prefix / 'lib'}", cwd=folder)
+
+
+def build_zlib(compiler: Compiler, folder: Path, prefix: Path, jobs: int) -> None:
+    environment = os.environ | {
+        "CC": str(compiler.folder / "cc"),
+        "AR": str(compiler.folder / "ar"),
+        "RANLIB": str(compiler.folder / "ranlib"),
+        "CFLAGS": f"-O3 {compiler.flags}",
+    }
+    run("./configure", "--static", f"--prefix={prefix}", cwd=folder, env=environment)
+    run("make", "-j", jobs, "libz.a", "install", cwd=folder, env=environment)
+
+
+CONFIGURED = {"liburing": build_liburing, "zlib": build_zlib}
+
+
+# ---- the wheel -----------------------------------------------------------------------------------
+
+
+def build_wheel(python: Path, compiler: Compiler, prefix: Path, folder: Path) -> Path:
+    """The wheel as the project's own build makes it, with a general name."""
+    shutil.rmtree(folder, ignore_errors=True)
+    lib, include = prefix / "lib", prefix / "include"
+    options = [
+        *compiler.cmake(),
+        "-DFM_CUDA=OFF",
+        f"-DJPEG_LIBRARY={lib / 'libjpeg.a'}",
+        f"-DJPEG_INCLUDE_DIR={include}",
+        f"-DFM_URING_LIBRARY={lib / 'liburing.a'}",
+        f"-DFM_URING_INCLUDE={include}",
+        f"-DFM_SPNG_LIBRARY={lib / 'libspng_static.a'};{lib / 'libz.a'}",
+        f"-DFM_SPNG_INCLUDE={include}",
+        f"-DFM_WEBP_LIBRARY={lib / 'libwebp.a'}",
+        f"-DFM_WEBP_INCLUDE={include}",
+        f"-DCMAKE_MODULE_LINKER_FLAGS=-s -Wl,--version-script={HERE / 'module.map'} "
+        f"{compiler.unwinder()}",
+    ]
+    settings = [f"--config-settings=cmake.define.{option[2:]}" for option in options]
+    run(python, "-m", "pip", "--disable-pip-version-check", "wheel", "-q", "--no-deps",
+        "--no-build-isolation", "-w", folder, *settings,
+        f"--config-settings=build-dir={WORK / compiler.arch / 'feedmill'}",
+        "--config-settings=wheel.license-files=LICENSE", ROOT)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def complete(python: Path, wheel: Path, arch: str, out: Path) -> Path:
+    """The wheel with the libraries' licences, the list of what is inside, and its tag."""
+    folder = wheel.parent / "unpacked"
+    run(python, "-m", "wheel", "unpack", "-d", folder, wheel)
+    (tree,) = folder.iterdir()
+    (info,) = tree.glob("*.dist-info")
+    for name, entry in SOURCES.items():
+        licenses = info / "licenses" / name
+        licenses.mkdir(parents=True)
+        for file in entry["license_files"]:
+            shutil.copy(WORK / "sources" / name / file, licenses)
+    (info / "sboms").mkdir()
+    (info / "sboms" / "feedmill.cdx.json").write_text(json.dumps(bill_of_materials(info), indent=1))
+    text = (info / "WHEEL").read_text().splitlines()
+    tag = f"cp310-abi3-manylinux_{GLIBC.replace('.', '_')}_{arch}"
+    lines = [line for line in text if line and not line.startswith("Tag:")]
+    (info / "WHEEL").write_text("\n".join([*lines, f"Tag: {tag}"]) + "\n")
+    for path in sorted(tree.rglob("*")):
+        path.chmod(0o755 if path.is_dir() or path.suffix == ".so" else 0o644)
+    out.mkdir(parents=True, exist_ok=True)
+    run(python, "-m", "wheel", "pack", "-d", out, tree)
+    return out / f"{tree.name}-{tag}.whl"
+
+
+def bill_of_materials(info: Path) -> dict[str, object]:
+    """CycloneDX 1.6."""
+    name, _, version = info.stem.partition("-")
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"component": {"type": "library", "name": name, "version": version,
+                                   "purl": f"pkg:pypi/{name}@{version}"}},
+        "components": [
+            {
+                "type": "library",
+                "name": library,
+                "version": entry["version"],
+                "purl": f"pkg:generic/{library}@{entry['version']}",
+                "licenses": [{"expression": entry["license"]}],
+                "externalReferences": [
+                    {"type": "source-distribution", "url": entry["urls"][0],
+                     "hashes": [{"alg": "SHA-256", "content": entry["sha256"]}]}
+                ],
+            }
+            for library, entry in SOURCES.items()
+        ],
+    }
+
+
+def audit(python: Path, wheel: Path) -> None:
+    """Ends the build where the wheel would not work where its name says that it does."""
+    n_bytes = wheel.stat().st_size
+    if n_bytes > MOST_BYTES:
+        sys.exit(f"wheels: {wheel.name} has {n_bytes:,} bytes, more than {MOST_BYTES:,}")
+    shown = subprocess.run([python, "-m", "auditwheel", "show", wheel], capture_output=True,
+                           text=True, check=True).stdout
+    found = shown.split("platform tag:", 1)[-1].split('"')[1]
+    oldest = tuple(int(number) for number in found.split("_")[1:3])
+    if not found.startswith("manylinux_") or oldest > tuple(map(int, GLIBC.split("."))):
+        sys.exit(f"wheels: auditwheel does not agree:\n{shown}")
+    run(python, "-m", "abi3audit", "--strict", wheel)
+    with zipfile.ZipFile(wheel) as archive:
+        libraries = [name for name in archive.namelist() if ".so" in name]
+    say(f"{wheel.name}: {n_bytes:,} bytes, {' '.join(libraries)}; auditwheel: {found}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--arch", default=platform.machine(), choices=["x86_64", "aarch64"])
+    parser.add_argument("--out", type=Path, default=ROOT / "dist")
+    parser.add_argument("--check-reproducible", action="store_true",
+                        help="build the wheel twice, and compare the bytes")
+    args = parser.parse_args()
+    check_programs(args.arch)
+    python = tools()
+    jobs = len(os.sched_getaffinity(0))
+    if "SOURCE_DATE_EPOCH" not in os.environ:
+        asked = subprocess.run(["git", "-C", ROOT, "log", "-1", "--format=%ct"],
+                               capture_output=True, text=True, check=False)
+        os.environ["SOURCE_DATE_EPOCH"] = asked.stdout.strip() or FALLBACK_EPOCH
+    os.umask(0o022)
+    compiler = Compiler(python, args.arch)
+    prefix = build_libraries(compiler, jobs)
+    digests = set()
+    for _ in range(2 if args.check_reproducible else 1):
+        say(f"building feedmill for {args.arch}")
+        shutil.rmtree(WORK / args.arch / "feedmill", ignore_errors=True)
+        plain = build_wheel(python, compiler, prefix, WORK / args.arch / "wheel")
+        wheel = complete(python, plain, args.arch, args.out)
+        digests.add(digest(wheel))
+    if len(digests) > 1:
+        sys.exit(f"wheels: two builds gave different bytes: {' '.join(digests)}")
+    audit(python, wheel)
+
+
+if __name__ == "__main__":
+    main()
