@@ -131,7 +131,7 @@ check-clang:
 
 lint: setup
 	@.ci/setup-lint
-	@$(PY) -m ruff check
+	@$(PY) -m ruff check . .ci
 	@$(PY) -m mypy
 
 wheels:

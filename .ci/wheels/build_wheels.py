@@ -62,7 +62,8 @@ def check_programs(arch: str) -> None:
     needed = ["cmake", "make", *(["nasm"] if arch == "x86_64" else [])]
     missing = [name for name in needed if shutil.which(name) is None]
     if missing:
-        sys.exit(f"wheels: please install {' '.join(missing)} (apt-get install {' '.join(missing)})")
+        names = " ".join(missing)
+        sys.exit(f"wheels: please install {names} (Debian, Ubuntu: apt-get install {names})")
 
 
 def tools() -> Path:
