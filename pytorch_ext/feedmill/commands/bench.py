@@ -7,12 +7,10 @@ It needs no torchvision, and Pillow only for files that the native decoder does 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import random
 import resource
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -24,6 +22,7 @@ import torch
 
 from feedmill._ops import __version__, native
 from feedmill.commands.arguments import from_one
+from feedmill.commands.progress import progress
 from feedmill.commands.survey import SUFFIXES
 from feedmill.host import neighbours
 from feedmill.pack.dataset import Pack
@@ -222,7 +221,7 @@ def _bench(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> in
     neighbours.begin(id(loader), arguments.threads)
     run = _Run(loader, paths, parts, arguments.seed, arguments.size, table)
     epochs = []
-    with _progress(arguments.epochs * len(paths)) as update:
+    with progress(arguments.epochs * len(paths)) as update:
         for number in range(arguments.epochs):
             wall, cpu, n_images = time.monotonic(), _cpu_seconds(), 0
             for n in run.epoch(number, arguments.batch_size, ahead):
@@ -234,19 +233,6 @@ def _bench(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> in
     neighbours.end(id(loader))
     print(json.dumps(result, indent=2) if arguments.json else _as_text(result))
     return 0
-
-
-@contextlib.contextmanager
-def _progress(n_images: int) -> Iterator[Any]:
-    """A bar on a terminal, where tqdm is installed; yields what counts images."""
-    if sys.stderr.isatty():
-        with contextlib.suppress(ImportError):
-            from tqdm import tqdm
-
-            with tqdm(total=n_images, unit="img", leave=False) as bar:
-                yield bar.update
-            return
-    yield lambda n: None
 
 
 def _cpu_seconds() -> float:

@@ -9,16 +9,15 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from feedmill._ops import native
 from feedmill.commands.arguments import check_readable, from_one
+from feedmill.commands.progress import progress
 from feedmill.commands.survey import SUFFIXES, survey
 from feedmill.host import neighbours
 from feedmill.recognition.plan import RESIZE, Op
@@ -26,7 +25,6 @@ from feedmill.recognition.plan import RESIZE, Op
 # What an image is made to, of which nobody looks at a pixel.
 _SIDE = 8
 _BATCH_SIZE = 16
-_PROGRESS_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}]"
 
 
 @dataclass
@@ -75,7 +73,7 @@ def _check(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> in
     paths = sorted(path for path, _ in found.images())
     if not paths and not found.unreadable:
         parser.error(f"{arguments.dir} holds no image ({', '.join(SUFFIXES)})")
-    with _progress(len(paths)) as update:
+    with progress(len(paths)) as update:
         findings = check_files(paths, arguments.threads, update)
     findings.damaged.update(found.unreadable)
     if arguments.json:
@@ -83,19 +81,6 @@ def _check(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> in
     else:
         print("\n".join(_lines(findings)))
     return 1 if findings.damaged else 0
-
-
-@contextmanager
-def _progress(n_files: int) -> Iterator[Callable[[int], Any]]:
-    """A bar on a terminal, where tqdm is installed; yields what counts files."""
-    if sys.stderr.isatty():
-        with suppress(ImportError):
-            from tqdm import tqdm
-
-            with tqdm(total=n_files, unit="img", bar_format=_PROGRESS_FORMAT) as bar:
-                yield bar.update
-            return
-    yield lambda n: None
 
 
 def _lines(found: Findings) -> list[str]:

@@ -11,7 +11,7 @@ from feedmill._ops import __version__
 from feedmill.commands.run import split
 
 # Each in the file of its name. Imported when it is asked for: with some of them comes torch.
-_COMMANDS = ("bench", "check", "run", "doctor", "pack", "sweep", "trace", "report")
+_COMMANDS = ("demo", "bench", "check", "run", "doctor", "pack", "sweep", "trace", "report")
 _FILES = {"report": "report_command"}
 
 

@@ -12,14 +12,14 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from feedmill._ops import native
 from feedmill.commands.arguments import from_one
+from feedmill.commands.progress import progress
 
-_PROGRESS_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}]"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -121,7 +121,7 @@ def _write(arguments: argparse.Namespace) -> int:
     )
     part, n_parts = arguments.part or (0, 1)
     began = time.monotonic()
-    with _progress(len(source.samples) if n_parts == 1 else None) as update:
+    with progress(len(source.samples) if n_parts == 1 else None) as update:
         tally = write_shards(source, arguments.out, options, part, n_parts, update)
     _print(tally, time.monotonic() - began)
     if arguments.part is not None:
@@ -138,20 +138,6 @@ def _join(folder: str) -> int:
     print(f"{folder}: {index.n_samples:,} samples of {len(index.classes):,} classes in "
           f"{_shards(index.n_shards)}; with the index, {_megabytes(n_bytes)}")
     return 0
-
-
-@contextmanager
-def _progress(n: int | None) -> Iterator[Callable[[int], Any]]:
-    """A bar on a terminal, where tqdm is installed; yields what counts samples."""
-    if sys.stderr.isatty():
-        with suppress(ImportError):
-            from tqdm import tqdm
-
-            form = {"bar_format": _PROGRESS_FORMAT} if n is not None else {}
-            with tqdm(total=n, unit="img", **form) as bar:
-                yield bar.update
-            return
-    yield lambda n: None
 
 
 def _megabytes(n_bytes: float) -> str:

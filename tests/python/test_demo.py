@@ -1,0 +1,105 @@
+"""feedmill demo: both loaders over the same images, and what it says of them."""
+
+import json
+import os
+import sys
+
+import pytest
+from feedmill.commands import demo
+from feedmill.commands.cli import main
+from feedmill.data.images import ImageList
+from helpers import save_jpeg
+
+SHORT = ["--seconds", "0.1", "--batch-size", "8", "--workers", "1"]
+
+
+def run_demo(capsys, *words):
+    status = main(["demo", *map(str, words), *SHORT])
+    return status, capsys.readouterr().out
+
+
+def test_a_folder_of_classes(small_images, capsys):
+    status, out = run_demo(capsys, small_images, "--json")
+    assert status == 0
+    result = json.loads(out)
+    assert result["images"] == result["equal_images"] == 40
+    assert result["workers"] == 1 and result["batch_size"] == 8
+    for name in ("torch", "feedmill"):
+        assert result[name]["images_per_s"] > 0 and result[name]["images_per_cpu_s"] > 0
+    assert result["speedup"] > 0 and result["speedup_per_cpu"] > 0
+
+
+def test_what_is_printed(small_images, capsys):
+    status, out = run_demo(capsys, small_images)
+    assert status == 0
+    assert "40 images looked at, all equal to torchvision's" in out
+    assert "torch's DataLoader" in out and "  path       native" in out
+    assert "+from feedmill import DataLoader" in out
+    assert str(small_images) in out
+
+
+@pytest.mark.parametrize("name", ["plain.jpg", "a/b/deep.jpg"])
+def test_folders_that_image_folder_takes_and_does_not(tmp_path, capsys, name):
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    save_jpeg(tmp_path / name, 40, 30)
+    status, out = run_demo(capsys, tmp_path, "--json")
+    assert status == 0 and json.loads(out)["images"] == 1
+
+
+def test_images_are_made_and_removed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(demo, "_N_MADE", 6)
+    monkeypatch.setattr(demo.tempfile, "tempdir", str(tmp_path))
+    status, out = run_demo(capsys)
+    assert status == 0
+    assert "6 images (made for this)" in out and "6 images looked at" in out
+    assert not os.listdir(tmp_path)
+
+
+def test_pixels_that_differ(small_images, monkeypatch, capsys):
+    class Lying(ImageList):
+        def __getitem__(self, index):
+            return super().__getitem__((index + 1) % len(self))
+
+        def feedmill_item(self, index):
+            return super().feedmill_item(index)
+
+    dataset_of = demo._dataset
+
+    def lying(folder):
+        right = dataset_of(folder)
+        return Lying([path for path, _ in right.samples], right.targets, right.transform)
+
+    monkeypatch.setattr(demo, "_dataset", lying)
+    status, out = run_demo(capsys, small_images)
+    assert status == 1 and "VerificationError" in out
+
+
+@pytest.mark.parametrize("words, text", [
+    (["{empty}"], "holds no image"),
+    (["{missing}"], "missing"),
+    (["{images}", "--seconds", "0"], "--seconds: must be above 0"),
+    (["{images}", "--seconds", "nan"], "--seconds: must be above 0"),
+    (["{images}", "--workers", "0"], "--workers"),
+])
+def test_bad_usage(small_images, tmp_path, capsys, words, text):
+    (tmp_path / "empty").mkdir()
+    places = {"images": small_images, "empty": tmp_path / "empty", "missing": tmp_path / "missing"}
+    with pytest.raises(SystemExit) as stopped:
+        main(["demo", *SHORT, *(word.format(**places) for word in words)])
+    assert stopped.value.code == 2
+    assert text in capsys.readouterr().err
+
+
+def test_without_torchvision(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    with pytest.raises(SystemExit) as stopped:
+        main(["demo", *SHORT])
+    assert stopped.value.code == 2
+    assert "pip install torchvision" in capsys.readouterr().err
+
+
+def test_an_image_that_nobody_takes(tmp_path, capsys):
+    save_jpeg(tmp_path / "c" / "a.jpg", 40, 30)
+    (tmp_path / "c" / "b.jpg").write_bytes(b"no image")
+    status, out = run_demo(capsys, tmp_path)
+    assert status == 1 and "b.jpg" in out
