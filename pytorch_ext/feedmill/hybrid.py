@@ -28,6 +28,7 @@ from feedmill.collating import AHEAD_IN_THREAD, Collate, collate_place
 from feedmill.devices import check_not_capturing, device_of, to_device
 from feedmill.host.locks import renew_after_fork
 from feedmill.log.ranges import waiting
+from feedmill.receiving import check_process
 from feedmill.recognition.formats import formatting_collate
 from feedmill.recognition.plan import max_image_pixels
 from feedmill.recognition.samples import Item, Source
@@ -346,9 +347,7 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
             return data
 
     def _next_data(self) -> Any:
-        if self._pid != os.getpid():
-            raise RuntimeError("this iterator belongs to another process, which was forked; its "
-                               "threads do not exist here")
+        check_process(self._pid)
         if self._num_workers == 0 and not self._waiting:
             self._pull()
         if not self._waiting:

@@ -37,7 +37,7 @@ from feedmill.handles import Handles
 from feedmill.host.locks import renew_after_fork
 from feedmill.log.ranges import waiting
 from feedmill.on_error import StandIns
-from feedmill.receiving import Receiver, as_torch_raises, unwrapped
+from feedmill.receiving import Receiver, as_torch_raises, check_process, unwrapped
 from feedmill.recognition.samples import Source
 from feedmill.recognition.sampling import largest_batch, look_ahead_rule, never
 from feedmill.tensors import layout_of
@@ -436,6 +436,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         if self._receiver is not None:
             self._receiver.receive(batch)
             return
+        check_process(self._handle.pid)  # here nobody would collate
         request_ns = time.monotonic_ns()
         n_ready = sum(one.done.is_set() for one in self._waiting)
         if self._workers_ahead is not None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -271,6 +272,15 @@ class Receiver:
         except RuntimeError:
             return False
         return True
+
+
+def check_process(pid: int) -> None:
+    """RuntimeError in the child of a fork, for what process ``pid`` has made."""
+    if pid != os.getpid():
+        raise RuntimeError(
+            "this iterator belongs to another process, which was forked; its threads do not exist "
+            "here"
+        )
 
 
 def as_torch_raises(error: Exception, batch: Batch, num_workers: int) -> Any:

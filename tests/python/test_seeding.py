@@ -19,6 +19,8 @@ def warnings_of(loader, n_epochs=1):
     """What it warns of in some epochs: (text, file) each."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        # torch's, of more workers than this machine, or the affinity, has CPUs.
+        warnings.filterwarnings("ignore", "This DataLoader will create")
         for _ in range(n_epochs):
             list(loader)
     assert all(one.category is UserWarning for one in caught)
