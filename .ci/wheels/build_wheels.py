@@ -21,6 +21,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import urllib.request
 import venv
@@ -148,7 +149,18 @@ class Compiler:
         }
         if self.arch != platform.machine():
             options |= {"CMAKE_SYSTEM_NAME": "Linux", "CMAKE_SYSTEM_PROCESSOR": self.arch}
+            options["CMAKE_CXX_FLAGS"] = f"{self.flags} {self.python_headers()}"
         return [f"-D{name}={value}" for name, value in options.items()]
+
+    def python_headers(self) -> str:
+        """A flag for Python's headers. Debian's choose pyconfig.h by the machine that is compiled
+        for; what abi3 takes of it is the same on all of 64 bits."""
+        here = f"{platform.machine()}-linux-gnu"
+        for path in Path(sysconfig.get_config_var("INCLUDEDIR")).glob(f"{here}/python3*/pyconfig.h"):
+            folder = self.folder.parent / "include" / f"{self.arch}-linux-gnu" / path.parent.name
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, folder)
+        return f"-I{self.folder.parent / 'include'}"
 
 
     def unwinder(self) -> Path:

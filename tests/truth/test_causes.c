@@ -98,6 +98,7 @@ static void make_image(void) {
 static fm_step wait_for_one(fm_reader_kind kind, uint64_t *cpu_ns) {
     if (!test_far_open(&far, "0")) skip();
     make_image();
+    consumer = pthread_self();
     fm_loader *loader = open_loader(kind);
     test_far_rule(&far, "read", "0.jpg", "");
     char path[128];
@@ -107,7 +108,6 @@ static fm_step wait_for_one(fm_reader_kind kind, uint64_t *cpu_ns) {
     fm_error error;
     fm_batch batch;
     pthread_t releaser;
-    consumer = pthread_self();
     consumer_waits = false;
     if (fm_loader_start(loader, &epoch, &error) || fm_loader_submit(loader, &sample, 1, &error))
         fail_msg("%s", error.message);
