@@ -44,14 +44,18 @@ static balance take_balance(void) {
 
 static void *do_nothing(void *argument) { return argument; }
 
+void fault_process_start_and_join(void) {
+    pthread_t thread;
+    if (!pthread_create(&thread, NULL, do_nothing, NULL)) pthread_join(thread, NULL);
+}
+
 /*
  * Threads that were joined, and io_uring's helpers, may be listed for a moment more; a reader's
  * thread that was not waited for frees what it has a little later, and glibc frees its stack when
  * the next thread ends.
  */
 static bool is_balanced(const balance *before, balance *now) {
-    pthread_t thread;
-    if (!pthread_create(&thread, NULL, do_nothing, NULL)) pthread_join(thread, NULL);
+    fault_process_start_and_join();
     *now = take_balance();
     return now->n_threads <= before->n_threads && now->n_files <= before->n_files &&
            now->memory.n_blocks <= before->memory.n_blocks;

@@ -7,6 +7,9 @@
 /* Threads of this process. */
 int fault_process_n_threads(void);
 
+/* Starts a thread, and waits for its end. */
+void fault_process_start_and_join(void);
+
 /* Whether its system calls wait for answers. */
 bool fault_process_is_traced(const fault_board *board);
 

@@ -194,6 +194,7 @@ static bool take_survey(const fault_scenario *scenario, survey *out) {
 /* Runs the scenario twice without a failure: what comes once in a process has come then, and pixels
  * are compared. False: it can't run here. */
 static bool warm_up(const fault_scenario *scenario) {
+    fault_process_start_and_join(); /* sanitizers start threads of their own with the first */
     const int n_threads = fault_process_n_threads();
     fault_errors errors = {0};
     prepare_board(NULL, 0, 0);
