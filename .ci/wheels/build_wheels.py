@@ -156,7 +156,8 @@ class Compiler:
         """A flag for Python's headers. Debian's choose pyconfig.h by the machine that is compiled
         for; what abi3 takes of it is the same on all of 64 bits."""
         here = f"{platform.machine()}-linux-gnu"
-        for path in Path(sysconfig.get_config_var("INCLUDEDIR")).glob(f"{here}/python3*/pyconfig.h"):
+        includes = Path(sysconfig.get_config_var("INCLUDEDIR"))
+        for path in includes.glob(f"{here}/python3*/pyconfig.h"):
             folder = self.folder.parent / "include" / f"{self.arch}-linux-gnu" / path.parent.name
             folder.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, folder)
