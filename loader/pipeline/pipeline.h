@@ -185,7 +185,7 @@ struct fm_loader {
     fm_delivery *deliveries;
     uint32_t n_deliveries;
     uint64_t n_handed_out, n_taken; /* in this epoch: by next(), and of those by the consumer */
-    fm_sample_record *records; /* [config.sample_records] */
+    fm_sample_record *records;      /* [config.sample_records] */
     uint64_t n_records;
     fm_slow_sample slow[FM_N_SLOW]; /* in no order */
     uint32_t n_slow;
