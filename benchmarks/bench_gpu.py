@@ -43,6 +43,7 @@ import bench_torch  # noqa: E402
 import feedmill  # noqa: E402
 from torchvision_cpu import torchvision  # noqa: E402
 from feedmill import devices  # noqa: E402
+from feedmill.commands.made_images import make_images  # noqa: E402
 from feedmill.host import nvml  # noqa: E402
 
 NO_GPU = 77
@@ -390,7 +391,7 @@ def main() -> int:
         return NO_GPU
     folder = arguments.data or ROOT / "run-data" / "made"
     if arguments.data is None:
-        bench_torch.make_images(folder)
+        make_images(folder)
     n_samples = arguments.batch_size * max(32, arguments.steps // 4)
     dataset, n_unique = bench_torch.make_dataset(folder, n_samples)
     network = tiny if arguments.rehearse else torchvision.models.resnet50

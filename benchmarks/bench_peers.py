@@ -32,7 +32,7 @@ ROOT = BENCHMARKS.parent
 SUPPORT = ROOT / "tests" / "support"
 sys.path.insert(0, str(SUPPORT))
 
-import bench_torch  # noqa: E402
+from feedmill.commands.made_images import make_images  # noqa: E402
 from peers import images, install, report  # noqa: E402
 from peers.job import Job  # noqa: E402
 from peers.process import Failed, Process  # noqa: E402
@@ -286,7 +286,7 @@ def main() -> None:
     folder = args.data
     if folder is None:
         folder = ROOT / "run-data" / "made"
-        bench_torch.make_images(folder)
+        make_images(folder)
     for name in args.classes:
         start, load = time.monotonic(), os.getloadavg()[0]
         images_of = images.class_folder(name, folder.resolve(), scratch, args.large_files, show)

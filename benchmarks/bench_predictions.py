@@ -44,8 +44,9 @@ from typing import Any
 
 import feedmill
 from bench_far import Mount
-from bench_torch import ROOT, make_dataset, make_images, torchvision
+from bench_torch import ROOT, make_dataset, torchvision
 from feedmill._ops import native
+from feedmill.commands.made_images import make_images
 from feedmill.report.capacity import Rates, predict, rates_of
 from PIL import Image
 

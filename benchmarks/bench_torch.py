@@ -20,36 +20,15 @@ import statistics
 import sys
 import time
 
-import numpy as np
 import torch
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 import feedmill  # noqa: E402
 from torchvision_cpu import torchvision  # noqa: E402
+from feedmill.commands.made_images import make_images  # noqa: E402
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
-
-def make_images(folder: pathlib.Path, n_classes: int = 4, n_each: int = 64) -> None:
-    """Photograph-like JPEGs (smooth shapes, texture, noise) of ImageNet's usual size and weight."""
-    from PIL import Image
-
-    if len(list(folder.glob("*/*.jpg"))) == n_classes * n_each:
-        return
-    rng = np.random.default_rng(7)
-    for c in range(n_classes):
-        (folder / f"class_{c}").mkdir(parents=True, exist_ok=True)
-        for i in range(n_each):
-            width, height = rng.integers(400, 600), rng.integers(300, 450)
-            coarse = rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)
-            fine = rng.integers(0, 256, (height // 4, width // 4, 3), dtype=np.uint8)
-            size = (int(width), int(height))
-            base = Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
-            texture = Image.fromarray(fine).resize(size, Image.Resampling.BILINEAR)
-            image = Image.blend(base, texture, 0.15 + 0.05 * c)
-            subsampling = 2 if i % 2 else 0
-            image.save(folder / f"class_{c}" / f"{i:03d}.jpg", quality=92, subsampling=subsampling)
 
 
 def make_dataset(folder: pathlib.Path, n_samples: int):

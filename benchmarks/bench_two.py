@@ -157,7 +157,8 @@ def main() -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cpus])
     n_cpus = len(os.sched_getaffinity(0))
     if args.data is None:
-        from bench_torch import ROOT, make_images
+        from bench_torch import ROOT
+        from feedmill.commands.made_images import make_images
 
         args.data = ROOT / "run-data" / "made"
         make_images(args.data)

@@ -10,8 +10,9 @@
 namespace feedmill {
 namespace {
 
-// Calls a function of Python's that takes the GIL, and throws nothing: what unwinds the stack is the
-// end of the thread, see take_gil_back(). A destructor hears of it with every C++ library.
+// Calls a function of Python's that takes the GIL. It throws nothing: what unwinds the stack is the
+// end of the thread, see take_gil_back(). A destructor runs then with any C++ library, a catch block
+// only with libstdc++.
 template <typename Call> auto take_gil(Call call) {
     struct Sleeper {
         bool has_returned = false;

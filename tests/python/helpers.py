@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -216,6 +217,22 @@ def run_script(text, *arguments, **options):
 # Of the flags in a thread's "stat" (PF_IO_WORKER of Linux's sched.h): it is a helper of io_uring's,
 # which the kernel makes and ends itself. Its name says so only a moment after its birth.
 _IO_WORKER = 0x10
+
+
+def in_child(function, seconds=600):
+    """Exit status of a forked child that runs `function`; one that hangs is ended by a signal."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        signal.alarm(seconds)
+        try:
+            function()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def threads():

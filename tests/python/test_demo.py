@@ -47,7 +47,8 @@ def test_folders_that_image_folder_takes_and_does_not(tmp_path, capsys, name):
 
 
 def test_images_are_made_and_removed(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(demo, "_N_MADE", 6)
+    monkeypatch.setattr(demo, "_N_CLASSES", 3)
+    monkeypatch.setattr(demo, "_N_EACH", 2)
     monkeypatch.setattr(demo.tempfile, "tempdir", str(tmp_path))
     status, out = run_demo(capsys)
     assert status == 0

@@ -4,13 +4,10 @@ them held is waited for, and nothing is done to what is the parent's."""
 import ast
 import gc
 import io
-import os
 import pickle
 import random
-import signal
 import tarfile
 import threading
-import traceback
 from pathlib import Path
 
 import feedmill
@@ -21,7 +18,7 @@ from feedmill.collate.blocks import BlockPool
 from feedmill.counting import captures
 from feedmill.host import locks
 from feedmill.watching import tally
-from helpers import compose, native_loader, save_jpeg
+from helpers import compose, in_child, native_loader, save_jpeg
 from torchvision import transforms as T
 
 # Every lock of the package, and what becomes of it in a child.
@@ -38,22 +35,6 @@ KNOWN = {
     # Of work for threads that the child does not have.
     ("hybrid.py", "_Work._lock"), ("collating.py", "self._counting"),
 }
-
-
-def in_child(function, seconds=120):
-    """Exit status of a forked child that runs `function`; one that hangs is ended by a signal."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        signal.alarm(seconds)
-        try:
-            function()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 class Held:

@@ -9,6 +9,7 @@ import warnings
 import feedmill
 import pytest
 import torch
+from helpers import in_child
 
 ACCELERATES = '''
 from torch.utils.data import DataLoader
@@ -129,8 +130,6 @@ def test_somebody_else_replaces_the_name_meanwhile(accelerate):
 
 
 def test_a_fork_while_another_thread_is_within(accelerate):
-    from test_forks import in_child
-
     context = Context(accelerate)
 
     def child():

@@ -11,6 +11,7 @@ import torch
 from held_files import HeldFiles
 from helpers import (
     compose,
+    in_child,
     native_loader,
     run_script,
     start_script,
@@ -192,23 +193,6 @@ def test_other_threads_may_iterate(numbered):
 
 
 # ---- forks ---------------------------------------------------------------------------------------
-
-
-def in_child(function):
-    """Exit status of a forked child that runs `function`."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            function()
-            status = 0
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def test_fork_after_creation(numbered):

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Subset
@@ -25,6 +24,7 @@ from torch.utils.data import Subset
 from feedmill._ops import __version__, native
 from feedmill.commands.arguments import check_readable, from_one
 from feedmill.commands.bench import find_images
+from feedmill.commands.made_images import make_images
 from feedmill.commands.progress import progress
 from feedmill.commands.survey import SUFFIXES
 from feedmill.data.images import ImageList
@@ -32,7 +32,7 @@ from feedmill.loader import DataLoader
 
 _SIZE = 224
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-_N_MADE = 192
+_N_CLASSES, _N_EACH = 4, 48
 _MOST_CHECKED = 256
 _ROUNDS = 3
 _ADVICE = """\
@@ -80,29 +80,12 @@ def _demo(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int
         check_readable(arguments.dir, parser)
         return _compare(arguments, parser, arguments.dir)
     with tempfile.TemporaryDirectory(prefix="feedmill-demo-") as folder:
-        _make_images(Path(folder))
+        with progress(_N_CLASSES * _N_EACH) as update:
+            make_images(Path(folder), _N_CLASSES, _N_EACH, update)
         return _compare(arguments, parser, Path(folder))
 
 
 # ---- images --------------------------------------------------------------------------------------
-
-
-def _make_images(folder: Path) -> None:
-    """JPEGs of ImageNet's usual size and weight: smooth shapes, texture, noise."""
-    from PIL import Image
-
-    random = np.random.default_rng(7)
-    with progress(_N_MADE) as update:
-        for i in range(_N_MADE):
-            width, height = int(random.integers(400, 600)), int(random.integers(300, 450))
-            coarse = random.integers(0, 256, (6, 8, 3), dtype=np.uint8)
-            fine = random.integers(0, 256, (height // 4, width // 4, 3), dtype=np.uint8)
-            shapes = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
-            texture = Image.fromarray(fine).resize((width, height), Image.Resampling.BILINEAR)
-            path = folder / f"class{i % 2}" / f"{i:03}.jpg"
-            path.parent.mkdir(exist_ok=True)
-            Image.blend(shapes, texture, 0.2).save(path, quality=92, subsampling=2)
-            update(1)
 
 
 def _dataset(folder: Path) -> Any:
@@ -169,8 +152,8 @@ def _check_pixels(dataset: Any, options: dict[str, Any]) -> None:
 def _measure(
     dataset: Any, options: dict[str, Any], seconds: float
 ) -> tuple[dict[str, list[dict[str, float]]], DataLoader[Any]]:
-    """(rates of each round by loader, feedmill's loader). The two run in turn, each for as many
-    images as take it its part of the time."""
+    """(rates of each round by loader, feedmill's loader). The two run in turn. The time is shared
+    out equally: a short first epoch tells how many images a loader can deliver in its share."""
     makers: dict[str, Callable[..., Any]] = {"torch": TorchDataLoader, "feedmill": DataLoader}
     n_first = 2 * options["batch_size"] * options["num_workers"]
     part_s = seconds / len(makers) / (_ROUNDS + 1)
