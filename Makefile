@@ -22,7 +22,7 @@ help:
 	@echo "make test-faults        every call of the native path fails once, and then for good"
 	@echo "make soak [SAMPLES=n]   10 million samples, or n, with constant memory, threads, descriptors"
 	@echo "make test-conditions    make test on one core, on busy cores, and with decoding of other speeds"
-	@echo "make test-long          what takes hours: test-conditions, soak, bench-peers, test-newest"
+	@echo "make test-long          what takes hours: test-conditions, soak, bench-peers, test-newest, wheels"
 	@echo "make bench [DATA=folder] the pipeline alone, without Python"
 	@echo "make bench-peers [DATA=folder] [CLASSES=photos,420,large]  beside DALI, FFCV and others"
 	@echo "make sanitize           C tests under ASan+UBSan, then TSan"
@@ -101,7 +101,7 @@ soak: setup $(BUILD)/configured
 test-conditions: test
 	@tests/conditions.sh
 
-test-long: test-conditions soak bench-peers test-newest
+test-long: test-conditions soak bench-peers test-newest wheels
 
 bench: setup $(BUILD)/configured
 	@test -n "$(DATA)" || test -d run-data/made || $(PY) benchmarks/bench_torch.py --make-only

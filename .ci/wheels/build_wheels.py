@@ -8,6 +8,9 @@ the compiler (zig, from PyPI, which brings glibc 2.28's symbols), the tools and 
 libraries, which sources.json pins by checksum. The wheel holds one extension module for all
 CPythons from 3.10 on (abi3), to which the libraries are linked statically with hidden symbols;
 their licences; and a list of what is inside (CycloneDX). auditwheel and abi3audit look it over.
+
+Where nvcc of CUDA 13 is on PATH or in /usr/local/cuda, the plug-in for GPUs becomes a wheel of its
+own, feedmill-cuda13, whose library lies beside the extension module when both are installed.
 """
 
 from __future__ import annotations
@@ -27,29 +30,45 @@ import urllib.request
 import venv
 import zipfile
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 WORK = ROOT / "build" / "wheels"
 SOURCES = json.loads((HERE / "sources.json").read_text())
 TOOLS = [
-    "ziglang==0.17.1", "scikit-build-core==1.1.2", "pathspec", "wheel==0.48.0", "auditwheel==6.8.2",
-    "abi3audit==0.0.26",
+    "ziglang==0.17.1", "scikit-build-core==1.1.2", "pathspec==1.1.1", "wheel==0.48.0",
+    "auditwheel==6.8.2", "abi3audit==0.0.26",
 ]
+# What the compiler links statically: its C++ library, and functions for what the CPU lacks.
+COMPILERS = {
+    "libc++": {
+        "version": "22.1.8",
+        "license": "Apache-2.0 WITH LLVM-exception",
+        "license_files": ["lib/libcxx/LICENSE.TXT"],
+    },
+    "libc++abi": {
+        "version": "22.1.8",
+        "license": "Apache-2.0 WITH LLVM-exception",
+        "license_files": ["lib/libcxxabi/LICENSE.TXT"],
+    },
+    "compiler_rt": {"version": "0.17.1", "license": "MIT", "license_files": ["LICENSE"]},
+}
 GLIBC = "2.28"
 MOST_BYTES = 8 << 20
 # The build's date, for all files in the wheel: that of the newest commit, or a fixed one.
 FALLBACK_EPOCH = "1704067200"
 
 
-def run(*command: object, **options: object) -> None:
-    """Runs a command quietly; prints what it said and ends the build if it fails."""
+def run(*command: object, **options: object) -> str:
+    """What a command said. Prints that and ends the build if the command fails."""
     words = [str(word) for word in command]
     done = subprocess.run(
         words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **options
     )
     if done.returncode:
         sys.exit(f"{done.stdout}\nwheels: failed with {done.returncode}: {' '.join(words)}")
+    return done.stdout
 
 
 def say(text: str) -> None:
@@ -163,7 +182,6 @@ class Compiler:
             shutil.copy(path, folder)
         return f"-I{self.folder.parent / 'include'}"
 
-
     def unwinder(self) -> Path:
         """What the module is linked to in place of zig's own unwinder; see libgcc_s.c."""
         path = self.folder.parent / "libgcc_s.so.1"
@@ -275,15 +293,29 @@ def complete(python: Path, wheel: Path, arch: str, out: Path) -> Path:
     run(python, "-m", "wheel", "unpack", "-d", folder, wheel)
     (tree,) = folder.iterdir()
     (info,) = tree.glob("*.dist-info")
-    for name, entry in SOURCES.items():
+    return pack(python, tree, info, f"cp310-abi3-{platform_tag(arch)}", SOURCES | COMPILERS, out)
+
+
+def platform_tag(arch: str) -> str:
+    return f"manylinux_{GLIBC.replace('.', '_')}_{arch}"
+
+
+def pack(
+    python: Path, tree: Path, info: Path, tag: str, contents: dict[str, dict], out: Path
+) -> Path:
+    """A wheel of a folder, with the licences of what was linked and the list of it."""
+    (zig,) = (WORK / "tools").glob("lib/python*/site-packages/ziglang")
+    for name, entry in contents.items():
         licenses = info / "licenses" / name
         licenses.mkdir(parents=True)
+        source_folder = zig if name in COMPILERS else WORK / "sources" / name
         for file in entry["license_files"]:
-            shutil.copy(WORK / "sources" / name / file, licenses)
+            shutil.copy(source_folder / file, licenses)
     (info / "sboms").mkdir()
-    (info / "sboms" / "feedmill.cdx.json").write_text(json.dumps(bill_of_materials(info), indent=1))
+    bill = bill_of_materials(info, contents)
+    (info / "sboms" / f"{bill['metadata']['component']['name']}.cdx.json").write_text(
+        json.dumps(bill, indent=1))
     text = (info / "WHEEL").read_text().splitlines()
-    tag = f"cp310-abi3-manylinux_{GLIBC.replace('.', '_')}_{arch}"
     lines = [line for line in text if line and not line.startswith("Tag:")]
     (info / "WHEEL").write_text("\n".join([*lines, f"Tag: {tag}"]) + "\n")
     for path in sorted(tree.rglob("*")):
@@ -293,9 +325,9 @@ def complete(python: Path, wheel: Path, arch: str, out: Path) -> Path:
     return out / f"{tree.name}-{tag}.whl"
 
 
-def bill_of_materials(info: Path) -> dict[str, object]:
+def bill_of_materials(info: Path, contents: dict[str, dict]) -> dict[str, Any]:
     """CycloneDX 1.6."""
-    name, _, version = info.stem.partition("-")
+    name, _, version = info.stem.replace("_", "-").rpartition("-")
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -310,13 +342,82 @@ def bill_of_materials(info: Path) -> dict[str, object]:
                 "purl": f"pkg:generic/{library}@{entry['version']}",
                 "licenses": [{"expression": entry["license"]}],
                 "externalReferences": [
-                    {"type": "source-distribution", "url": entry["urls"][0],
+                    {"type": "source-distribution", "url": url,
                      "hashes": [{"alg": "SHA-256", "content": entry["sha256"]}]}
+                    for url in entry.get("urls", [])[:1]
                 ],
             }
-            for library, entry in SOURCES.items()
+            for library, entry in contents.items()
         ],
     }
+
+
+# ---- the plug-in for GPUs ------------------------------------------------------------------------
+
+CUDA_RUNTIME = {
+    "cudart": {"license": "LicenseRef-NVIDIA-CUDA-Toolkit-EULA", "license_files": []},
+}
+CUDA_METADATA = """\
+Metadata-Version: 2.4
+Name: feedmill-cuda13
+Version: {version}
+Summary: feedmill's plug-in for NVIDIA GPUs (CUDA 13): found by itself when installed
+License-Expression: BSD-3-Clause AND LicenseRef-NVIDIA-CUDA-Toolkit-EULA
+License-File: LICENSE
+Requires-Python: >=3.10
+Requires-Dist: feedmill=={version}
+
+What `feedmill.DataLoader(..., device="cuda")` needs to copy batches to a GPU itself. It goes with
+feedmill {version} alone, and needs a driver of CUDA 13 or newer. NVIDIA's CUDA runtime is linked
+statically; its licence: https://docs.nvidia.com/cuda/eula/index.html
+"""
+
+
+def find_cuda(arch: str) -> tuple[Path, str] | None:
+    """(where the toolkit is, its version) of CUDA 13 for this kind of machine."""
+    found = shutil.which("nvcc", path=f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin")
+    if found is None or arch != platform.machine():
+        return None
+    version = run(found, "--version").partition(" release ")[2].partition(",")[0]
+    if not version.startswith("13."):
+        return None
+    # The nvcc on PATH can be a script that calls that of the toolkit.
+    tried = run(found, "--dryrun", "-c", ROOT / "loader" / "device" / "cuda" / "convert.cu")
+    (top,) = (line.partition("TOP=")[2] for line in tried.splitlines() if "TOP=" in line)
+    return Path(top).resolve(), version
+
+
+def build_cuda_wheel(
+    python: Path, compiler: Compiler, version: str, toolkit: Path, cuda_version: str, out: Path
+) -> Path:
+    """The wheel of the plug-in for feedmill of that version."""
+    folder = WORK / compiler.arch / "cuda"
+    shutil.rmtree(folder, ignore_errors=True)
+    tree = folder / f"feedmill_cuda13-{version}"
+    info = tree / f"feedmill_cuda13-{version}.dist-info"
+    (tree / "feedmill").mkdir(parents=True)
+    (info / "licenses").mkdir(parents=True)
+    objects = [folder / "convert.o"]
+    includes = [f"-I{ROOT / 'include'}", f"-I{ROOT / 'loader'}"]
+    run(toolkit / "bin" / "nvcc", "-std=c++17", "-O2", "-arch=all-major", "-Xcompiler", "-fPIC,-fvisibility=hidden",
+        *includes, "-c", "convert.cu", "-o", objects[0], cwd=ROOT / "loader" / "device" / "cuda")
+    for source in ("device/cuda/device_cuda.c", "base/error.c", "base/mem.c"):
+        objects.append(folder / f"{Path(source).stem}.o")
+        run(compiler.folder / "cc", "-std=c17", "-O2", *compiler.flags.split(), *includes,
+            f"-I{toolkit / 'include'}", "-c", ROOT / "loader" / source, "-o", objects[-1])
+    exports = folder / "exports.map"
+    exports.write_text("{ global: fm_device_calls_cuda; local: *; };\n")
+    run(compiler.folder / "c++", "-shared", "-s", "-o", tree / "feedmill" / "libfeedmill_cuda.so",
+        *objects, toolkit / "lib64" / "libcudart_static.a", compiler.unwinder(), "-ldl", "-lrt",
+        "-lpthread", f"-Wl,--version-script={exports}")
+    (info / "METADATA").write_text(CUDA_METADATA.format(version=version))
+    (info / "WHEEL").write_text(
+        "Wheel-Version: 1.0\nGenerator: build_wheels\nRoot-Is-Purelib: false\n")
+    shutil.copy(ROOT / "LICENSE", info / "licenses")
+    contents = COMPILERS | {
+        name: entry | {"version": cuda_version} for name, entry in CUDA_RUNTIME.items()
+    }
+    return pack(python, tree, info, f"py3-none-{platform_tag(compiler.arch)}", contents, out)
 
 
 def audit(python: Path, wheel: Path) -> None:
@@ -324,13 +425,13 @@ def audit(python: Path, wheel: Path) -> None:
     n_bytes = wheel.stat().st_size
     if n_bytes > MOST_BYTES:
         sys.exit(f"wheels: {wheel.name} has {n_bytes:,} bytes, more than {MOST_BYTES:,}")
-    shown = subprocess.run([python, "-m", "auditwheel", "show", wheel], capture_output=True,
-                           text=True, check=True).stdout
+    shown = run(python, "-m", "auditwheel", "show", wheel)
     found = shown.split("platform tag:", 1)[-1].split('"')[1]
     oldest = tuple(int(number) for number in found.split("_")[1:3])
     if not found.startswith("manylinux_") or oldest > tuple(map(int, GLIBC.split("."))):
         sys.exit(f"wheels: auditwheel does not agree:\n{shown}")
-    run(python, "-m", "abi3audit", "--strict", wheel)
+    if "-abi3-" in wheel.name:
+        run(python, "-m", "abi3audit", "--strict", wheel)
     with zipfile.ZipFile(wheel) as archive:
         libraries = [name for name in archive.namelist() if ".so" in name]
     say(f"{wheel.name}: {n_bytes:,} bytes, {' '.join(libraries)}; auditwheel: {found}")
@@ -353,16 +454,23 @@ def main() -> None:
     os.umask(0o022)
     compiler = Compiler(python, args.arch)
     prefix = build_libraries(compiler, jobs)
+    cuda = find_cuda(args.arch)
+    if cuda is None:
+        say(f"no nvcc of CUDA 13 for {args.arch}: without the plug-in for GPUs")
     digests = set()
     for _ in range(2 if args.check_reproducible else 1):
         say(f"building feedmill for {args.arch}")
         shutil.rmtree(WORK / args.arch / "feedmill", ignore_errors=True)
         plain = build_wheel(python, compiler, prefix, WORK / args.arch / "wheel")
-        wheel = complete(python, plain, args.arch, args.out)
-        digests.add(digest(wheel))
+        wheels = [complete(python, plain, args.arch, args.out)]
+        if cuda is not None:
+            version = wheels[0].name.split("-")[1]
+            wheels.append(build_cuda_wheel(python, compiler, version, *cuda, args.out))
+        digests.add(tuple(map(digest, wheels)))
     if len(digests) > 1:
-        sys.exit(f"wheels: two builds gave different bytes: {' '.join(digests)}")
-    audit(python, wheel)
+        sys.exit(f"wheels: two builds gave different bytes: {digests}")
+    for wheel in wheels:
+        audit(python, wheel)
 
 
 if __name__ == "__main__":

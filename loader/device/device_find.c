@@ -44,8 +44,9 @@ static int load(const fm_device_calls **out, fm_error *error) {
     void *const library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!library)
         return fm_error_set(error, FM_ERR_UNAVAILABLE,
-                            "no CUDA: the plug-in can't be loaded (%s); build feedmill where the "
-                            "CUDA toolkit is, or name the plug-in in FEEDMILL_CUDA_LIBRARY",
+                            "no CUDA: the plug-in can't be loaded (%s); install feedmill-cuda13, "
+                            "build feedmill where the CUDA toolkit is, or name the plug-in in "
+                            "FEEDMILL_CUDA_LIBRARY",
                             dlerror());
     union {
         void *data;
