@@ -42,9 +42,9 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 import bench_torch  # noqa: E402
 import feedmill  # noqa: E402
 from torchvision_cpu import torchvision  # noqa: E402
-from feedmill import devices  # noqa: E402
-from feedmill.commands.made_images import make_images  # noqa: E402
-from feedmill.host import nvml  # noqa: E402
+from feedmill.cli.made_images import make_images  # noqa: E402
+from feedmill.engine import devices  # noqa: E402
+from feedmill.system import nvml  # noqa: E402
 
 NO_GPU = 77
 # Goals: what a fast enough loader may add to a step; how far sums of stalls may be off.

@@ -32,7 +32,7 @@ ROOT = BENCHMARKS.parent
 SUPPORT = ROOT / "tests" / "support"
 sys.path.insert(0, str(SUPPORT))
 
-from feedmill.commands.made_images import make_images  # noqa: E402
+from feedmill.cli.made_images import make_images  # noqa: E402
 from peers import images, install, report  # noqa: E402
 from peers.job import Job  # noqa: E402
 from peers.process import Failed, Process  # noqa: E402

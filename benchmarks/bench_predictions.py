@@ -46,8 +46,8 @@ import feedmill
 from bench_far import Mount
 from bench_torch import ROOT, make_dataset, torchvision
 from feedmill._ops import native
-from feedmill.commands.made_images import make_images
-from feedmill.report.capacity import Rates, predict, rates_of
+from feedmill.cli.made_images import make_images
+from feedmill.profiling.report.capacity import Rates, predict, rates_of
 from PIL import Image
 
 BATCH = 64

@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 import feedmill  # noqa: E402
 from torchvision_cpu import torchvision  # noqa: E402
-from feedmill.commands.made_images import make_images  # noqa: E402
+from feedmill.cli.made_images import make_images  # noqa: E402
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

@@ -50,7 +50,7 @@ def train_until(stream: Iterator[Any], end_s: float, step_s: float) -> tuple[int
 def measure(dataset: Any, order: dict[str, Any], step_s: float) -> tuple[dict[str, Any], Any]:
     """One run: what is to be told of it, and the iterator, which must live until that is told."""
     import feedmill
-    from feedmill.host import neighbours
+    from feedmill.system import peer_processes
 
     loader = feedmill.DataLoader(
         dataset, batch_size=BATCH, shuffle=True, native="require", threads=order["threads"]
@@ -66,7 +66,7 @@ def measure(dataset: Any, order: dict[str, Any], step_s: float) -> tuple[dict[st
         "starved": stats.starved_ns / max(1, stats.starved_ns + stats.worker_cpu_ns),
         "wait_starved": stats.wait_starved_ns / max(1, stats.data_wait_ns),
         "wait": stats.data_wait_share,
-        "others": {one.pid: one.n_threads for one in neighbours.others()},
+        "others": {one.pid: one.n_threads for one in peer_processes.others()},
         "report": loader.report(),
     }
     return told, stream
@@ -158,7 +158,7 @@ def main() -> None:
     n_cpus = len(os.sched_getaffinity(0))
     if args.data is None:
         from bench_torch import ROOT
-        from feedmill.commands.made_images import make_images
+        from feedmill.cli.made_images import make_images
 
         args.data = ROOT / "run-data" / "made"
         make_images(args.data)

@@ -399,8 +399,9 @@ def build_cuda_wheel(
     (info / "licenses").mkdir(parents=True)
     objects = [folder / "convert.o"]
     includes = [f"-I{ROOT / 'include'}", f"-I{ROOT / 'loader'}"]
-    run(toolkit / "bin" / "nvcc", "-std=c++17", "-O2", "-arch=all-major", "-Xcompiler", "-fPIC,-fvisibility=hidden",
-        *includes, "-c", "convert.cu", "-o", objects[0], cwd=ROOT / "loader" / "device" / "cuda")
+    run(toolkit / "bin" / "nvcc", "-std=c++17", "-O2", "-arch=all-major", "-Xcompiler",
+        "-fPIC,-fvisibility=hidden", *includes, "-c", "convert.cu", "-o", objects[0],
+        cwd=ROOT / "loader" / "device" / "cuda")
     for source in ("device/cuda/device_cuda.c", "base/error.c", "base/mem.c"):
         objects.append(folder / f"{Path(source).stem}.o")
         run(compiler.folder / "cc", "-std=c17", "-O2", *compiler.flags.split(), *includes,

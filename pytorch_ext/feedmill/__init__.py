@@ -5,17 +5,20 @@
 takes the place of ``torch.utils.data.DataLoader``: same arguments, same batches, same order.
 ``feedmill.watch()`` counts the waits for any other loader.
 
-The files of this folder are the loader: ``loader``, ``paths`` and ``iterator`` are the way in. What
-it stands on is in rooms, whose ``__init__`` says which other ones they import:
+``loader`` defines the class. The rest is in subpackages; the docstring of each names the others
+that it may import:
 
-- ``recognition``: what the native path can stand in for.
+- ``_dispatch``: which path an iteration takes (native, hybrid or torch's), and the options.
+- ``iterators``: the iterators of these paths, and how they finish what the engine leaves to Python.
+- ``engine``: the native loaders behind one DataLoader: their configuration, memory and devices.
+- ``collate``: a user's collate_fn, called ahead of its batch's turn.
+- ``planner``: which datasets, transforms and samplers the native path supports.
 - ``data``: datasets that torch's own DataLoader takes as well, and ``imread``.
-- ``pack``: datasets in tar shards, ``Pack`` and ``WebDataset``, and what makes packs.
-- ``host``: facts about machine, process and neighbours.
-- ``counting``, ``report``: what steps waited for, and what follows from it.
-- ``log``, ``page``: a run written to a file, and that as a page.
-- ``watching``: loaders that are somebody else's.
-- ``commands``: the command ``feedmill``.
+- ``packing``: datasets in tar shards, ``Pack`` and ``WebDataset``, and the writer of packs.
+- ``profiling``: counters, stall attribution, reports, logs, and loaders that are not ours.
+- ``system``: facts about the machine, this process and other processes, and fork-safe locks.
+- ``integrations``: other libraries' own ways to build loaders.
+- ``cli``: the command ``feedmill``.
 
 ``_ops`` binds the extension module, and ``_internals`` has all private names of torch and
 torchvision; any file may import these two.
@@ -29,15 +32,15 @@ from typing import TYPE_CHECKING, Any
 from feedmill._ops import __version__
 
 if TYPE_CHECKING:
-    from feedmill.accelerated import keep_in_accelerate, prepare, skip_first_batches
     from feedmill.data.reading import imread
+    from feedmill.integrations.accelerate import keep_in_accelerate, prepare, skip_first_batches
+    from feedmill.iterators.verify import VerificationError
     from feedmill.loader import DataLoader
-    from feedmill.log.scalars import log_scalars
-    from feedmill.pack.dataset import Pack
-    from feedmill.pack.webdataset import WebDataset
-    from feedmill.report.stats import Stats
-    from feedmill.verify import VerificationError
-    from feedmill.watching.watched import watch
+    from feedmill.packing.dataset import Pack
+    from feedmill.packing.webdataset import WebDataset
+    from feedmill.profiling.log.scalars import log_scalars
+    from feedmill.profiling.report.stats import Stats
+    from feedmill.profiling.watching.watched import watch
 
 __all__ = [
     "DataLoader",
@@ -58,16 +61,16 @@ __all__ = [
 # do without, and which takes seconds.
 _HOMES = {
     "DataLoader": "loader",
-    "Pack": "pack.dataset",
-    "Stats": "report.stats",
-    "VerificationError": "verify",
-    "WebDataset": "pack.webdataset",
+    "Pack": "packing.dataset",
+    "Stats": "profiling.report.stats",
+    "VerificationError": "iterators.verify",
+    "WebDataset": "packing.webdataset",
     "imread": "data.reading",
-    "keep_in_accelerate": "accelerated",
-    "log_scalars": "log.scalars",
-    "prepare": "accelerated",
-    "skip_first_batches": "accelerated",
-    "watch": "watching.watched",
+    "keep_in_accelerate": "integrations.accelerate",
+    "log_scalars": "profiling.log.scalars",
+    "prepare": "integrations.accelerate",
+    "skip_first_batches": "integrations.accelerate",
+    "watch": "profiling.watching.watched",
 }
 
 

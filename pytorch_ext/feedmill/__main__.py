@@ -1,7 +1,7 @@
-"""``python -m feedmill``: see ``feedmill.commands.cli``."""
+"""``python -m feedmill``: see ``feedmill.cli.cli``."""
 
 import sys
 
-from feedmill.commands.cli import main
+from feedmill.cli.cli import main
 
 sys.exit(main())

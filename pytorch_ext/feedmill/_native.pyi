@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any, TypeVar
 
-from feedmill.recognition.plan import Op
+from feedmill.planner.plan import Op
 
 _T = TypeVar("_T")
 

@@ -12,18 +12,18 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, Sampler
 
-from feedmill.accelerated import note_read
-from feedmill.counting.records import KEPT_STEPS
-from feedmill.devices import check_device
-from feedmill.diagnostics import draws_of_item, fetch_one
-from feedmill.epochs import Epoch, samplers_of
-from feedmill.on_error import MAX_ERRORS
-from feedmill.options import OPTIONS, Options, is_int, names_taken, options_among
-from feedmill.paths import Inside, around, choose, explanation, make_iterator
-from feedmill.recognition.samples import Item
-from feedmill.recycle import Replay, costs
-from feedmill.report.stats import Stats, sum_counters
-from feedmill.report.targets import Limits
+from feedmill._dispatch.options import OPTIONS, Options, is_int, names_taken, options_among
+from feedmill._dispatch.paths import LoaderState, around, choose, explanation, make_iterator
+from feedmill.engine.devices import check_device
+from feedmill.integrations.accelerate import note_read
+from feedmill.iterators.bad_samples import MAX_ERRORS
+from feedmill.iterators.replay import Replay, costs
+from feedmill.iterators.single_samples import draws_of_item, fetch_one
+from feedmill.planner.epochs import Epoch, samplers_of
+from feedmill.planner.samples import Item
+from feedmill.profiling.counting.records import KEPT_STEPS
+from feedmill.profiling.report.stats import Stats, sum_counters
+from feedmill.profiling.report.targets import Limits
 
 _WORD64, _WORD32 = (1 << 64) - 1, (1 << 32) - 1
 _T_co = TypeVar("_T_co", covariant=True)
@@ -33,7 +33,7 @@ class _MadeWhenAsked:
     """The attribute _feedmill of a loader whose class has left out our constructor."""
 
     def __get__(self, loader: Any, kind: type | None = None) -> Any:
-        return self if loader is None else vars(loader).setdefault("_feedmill", Inside())
+        return self if loader is None else vars(loader).setdefault("_feedmill", LoaderState())
 
 
 class DataLoader(TorchDataLoader[_T_co]):
@@ -135,12 +135,12 @@ class DataLoader(TorchDataLoader[_T_co]):
             such strides, and so do those of the samples that a collate_fn of the script's own
             gets. Default torch.contiguous_format: as torch.
         log: file to which every step is appended, with what it waited for, and every second what
-            process and host did: JSON lines, described in feedmill.log. "{pid}" and "{rank}" in its
-            name are replaced. It is written at the end of a step, by the thread that iterates: each
-            second, at the end of an epoch and of the process. A process that is killed loses the
-            last second. OSError at iter() where it can't be written to; if the disk is full later,
-            a warning, and training goes on. Default None: the file that the environment's
-            FEEDMILL_LOG names, if any. Worker processes of torch's path write none.
+            process and host did: JSON lines, described in feedmill.profiling.log. "{pid}" and
+            "{rank}" in its name are replaced. It is written at the end of a step, by the thread
+            that iterates: each second, at the end of an epoch and of the process. A process that is
+            killed loses the last second. OSError at iter() where it can't be written to; if the
+            disk is full later, a warning, and training goes on. Default None: the file that the
+            environment's FEEDMILL_LOG names, if any. Worker processes of torch's path write none.
         log_samples: whether the log has a line for every sample, too, for ``feedmill trace``; some
             3 us and 400 bytes each. Takes 9 MB of the memory_budget, or more for large batches.
             Default False; where FEEDMILL_LOG is in force, FEEDMILL_LOG_SAMPLES=1 asks for it.
@@ -220,7 +220,7 @@ class DataLoader(TorchDataLoader[_T_co]):
     pickled, and used after a fork in both processes.
     """
 
-    _feedmill: Inside = _MadeWhenAsked()  # type: ignore[assignment]
+    _feedmill: LoaderState = _MadeWhenAsked()  # type: ignore[assignment]
 
     native: str
     seed: int | None
@@ -291,7 +291,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         )
         options.check()
         check_device(device)
-        self._feedmill = Inside(options=options)
+        self._feedmill = LoaderState(options=options)
         self._feedmill_show(options)
         # Older versions of torch lack these two: they refuse what is more than the default.
         newer = {"pin_memory_device": (pin_memory_device, ""), "in_order": (in_order, True)}
@@ -356,14 +356,14 @@ class DataLoader(TorchDataLoader[_T_co]):
         if self._feedmill.options is None:
             state.pop("_feedmill", None)
         else:
-            state["_feedmill"] = Inside(
+            state["_feedmill"] = LoaderState(
                 self._feedmill.epochs.next_number, self._feedmill_options()
             )
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Takes the state of torch's DataLoader, too, which `feedmill run` may have replaced."""
-        inside = state.get("_feedmill") or Inside()
+        inside = state.get("_feedmill") or LoaderState()
         if inside.options is None:
             inside.options = _default_options()
         vars(self).update({**state, "_feedmill": inside})
@@ -447,7 +447,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         Raises:
             ValueError: n or steps is not an int from 1.
 
-        Described further at feedmill.recycle.Replay.
+        Described further at feedmill.iterators.replay.Replay.
         """
         return Replay(self, n, steps)
 

@@ -21,9 +21,9 @@ for folder in (HERE, HERE.parent / "support"):
 
 import chromium  # noqa: E402
 import write_log  # noqa: E402
-from feedmill.commands.cli import main as feedmill  # noqa: E402
-from feedmill.log.reader import read_log  # noqa: E402
-from feedmill.page.run_stats import verdict_of  # noqa: E402
+from feedmill.cli.cli import main as feedmill  # noqa: E402
+from feedmill.profiling.log.reader import read_log  # noqa: E402
+from feedmill.profiling.page.run_stats import verdict_of  # noqa: E402
 
 # As in page.js: columns, and steps that are shown at least.
 MOST_COLUMNS, LEAST_SHOWN = 1000, 8

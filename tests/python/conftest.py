@@ -32,8 +32,8 @@ except RuntimeError:
 
 import feedmill
 import helpers
-from feedmill.counting.records import native_steps
-from feedmill.handles import Handles
+from feedmill.engine.pool import EnginePool
+from feedmill.profiling.counting.records import native_steps
 
 
 @pytest.fixture(scope="session")
@@ -62,7 +62,7 @@ def uring():
 def exact_pieces(monkeypatch):
     """In every test: the causes of each step's wait are that wait, to the nanosecond. Looked at
     where an epoch ends, however it does, and in all stats()."""
-    release, stats, wrong = Handles.release, feedmill.DataLoader.stats, []
+    release, stats, wrong = EnginePool.release, feedmill.DataLoader.stats, []
 
     def look(steps, counters):
         wrong.extend(helpers.inexact_pieces(steps, counters))
@@ -77,7 +77,7 @@ def exact_pieces(monkeypatch):
         look(got.steps, vars(got))
         return got
 
-    monkeypatch.setattr(Handles, "release", checked_release)
+    monkeypatch.setattr(EnginePool, "release", checked_release)
     monkeypatch.setattr(feedmill.DataLoader, "stats", checked_stats)
     yield
     assert not wrong, wrong[0]

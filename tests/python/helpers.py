@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 from feedmill._ops import native
-from feedmill.counting.records import CAUSES
-from feedmill.recognition.plan import CENTER_CROP, Op
+from feedmill.planner.plan import CENTER_CROP, Op
+from feedmill.profiling.counting.records import CAUSES
 from PIL import Image
 from torchvision import transforms
 from torchvision.datasets import ImageFolder

@@ -119,7 +119,7 @@ def test_workers_epochs_and_every_index_once(num_workers):
 
 
 def test_batches_larger_than_a_part(monkeypatch):
-    monkeypatch.setattr("feedmill.configs.MAX_BATCH_SIZE", 16)
+    monkeypatch.setattr("feedmill.engine.config.MAX_BATCH_SIZE", 16)
     dataset = TensorDataset(torch.arange(100), random_tensor((100, 3), torch.int16))
     assert_as_torch(dataset, batch_size=50, shuffle=True)
 
@@ -236,7 +236,7 @@ def test_verify_and_diagnostics():
 
 def test_pinned(monkeypatch):
     monkeypatch.setattr(
-        "feedmill.iterator.allocate_pinned",
+        "feedmill.iterators.native.allocate_pinned",
         lambda n: (lambda owner: (owner.data_ptr(), owner))(torch.empty(n, dtype=torch.uint8)),
     )
     monkeypatch.setattr("torch.utils.data.dataloader._BaseDataLoaderIter.__init__", pinning_init)

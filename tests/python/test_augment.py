@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from feedmill._ops import native
-from feedmill.recognition.plan import CENTER_CROP, KINDS, Op
+from feedmill.planner.plan import CENTER_CROP, KINDS, Op
 from helpers import MEAN, STD, compose, native_loader
 from PIL import Image
 from torchvision import transforms as T
@@ -243,7 +243,7 @@ def test_automatic_magnitudes_are_torchvisions(module, name):
         loader.close()
         space = space_of(step, name, bins, height, width)
         for what, magnitude in seen:
-            allowed = space[feedmill.recognition.plan.AUGMENTATIONS[int(what)]]
+            allowed = space[feedmill.planner.plan.AUGMENTATIONS[int(what)]]
             assert np.isclose(allowed, abs(magnitude), rtol=1e-6, atol=1e-9).any()
         assert len({what for what, _ in seen}) > 9
 

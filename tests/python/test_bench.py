@@ -7,9 +7,9 @@ import sys
 import helpers
 import pytest
 import torch
-from feedmill.commands import bench as module
-from feedmill.commands import cli
-from feedmill.recognition.recognise import recognise
+from feedmill.cli import bench as module
+from feedmill.cli import cli
+from feedmill.planner.recognise import recognise
 from torchvision import transforms as T
 
 

@@ -6,7 +6,7 @@ import feedmill
 import helpers
 import pytest
 import torch
-from feedmill.caching import budget_bytes
+from feedmill.engine.cache import budget_bytes
 from helpers import native_loader, targets_of
 
 

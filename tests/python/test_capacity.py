@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from feedmill.counting.records import FIRST, STEADY, STEP_DTYPE
-from feedmill.report.capacity import (
+from feedmill.profiling.counting.records import FIRST, STEADY, STEP_DTYPE
+from feedmill.profiling.report.capacity import (
     CPUS,
     LOOP,
     STORAGE,
@@ -15,7 +15,7 @@ from feedmill.report.capacity import (
     predict,
     threads_needed,
 )
-from feedmill.report.stats import Stats
+from feedmill.profiling.report.stats import Stats
 
 # Batches of 100: 100 ms of decoding and 50 of transforming, against a step of 50 ms.
 RATES = Rates(batch_samples=100, n_threads=2, usable_cpus=8, decode_s=1e-3, transform_s=0.5e-3,

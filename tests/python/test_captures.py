@@ -13,8 +13,8 @@ from pathlib import Path
 import feedmill
 import pytest
 import torch
-from feedmill.counting import captures
-from feedmill.counting.gpu_stalls import GpuStalls
+from feedmill.profiling.counting import captures
+from feedmill.profiling.counting.gpu_stalls import GpuStalls
 from helpers import compose, native_loader
 from torchvision import transforms as T
 

@@ -5,7 +5,7 @@ import re
 
 import helpers
 import pytest
-from feedmill.commands import check, cli
+from feedmill.cli import check, cli
 from PIL import Image
 
 

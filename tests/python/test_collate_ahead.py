@@ -11,9 +11,9 @@ import helpers
 import numpy as np
 import pytest
 import torch
-from feedmill import iterator as module
 from feedmill.collate.blocks import BlockPool
 from feedmill.collate.proof import is_proved
+from feedmill.iterators import native as module
 from helpers import MEAN, STD, compose, native_loader
 from torch.utils.data import default_collate, get_worker_info
 from torchvision import transforms as T

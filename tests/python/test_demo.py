@@ -5,8 +5,8 @@ import os
 import sys
 
 import pytest
-from feedmill.commands import demo
-from feedmill.commands.cli import main
+from feedmill.cli import demo
+from feedmill.cli.cli import main
 from feedmill.data.images import ImageList
 from helpers import save_jpeg
 

@@ -11,9 +11,11 @@ import feedmill
 import helpers
 import pytest
 import torch
-from feedmill import collating, configs, devices
-from feedmill import iterator as module
-from feedmill.report.verdict import main_cause
+from feedmill.engine import config as configs
+from feedmill.engine import devices
+from feedmill.iterators import collating
+from feedmill.iterators import native as module
+from feedmill.profiling.report.verdict import main_cause
 from helpers import assert_same_image, compose, native_loader
 from torch.utils.data import TensorDataset
 from torchvision import transforms as T

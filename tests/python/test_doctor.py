@@ -7,9 +7,9 @@ from dataclasses import replace
 import helpers
 import pytest
 from feedmill._ops import native
-from feedmill.commands import advice, cli, doctor, folder_check, measure
-from feedmill.commands.survey import sample, survey
-from feedmill.host import machine, neighbours
+from feedmill.cli import advice, cli, doctor, folder_check, measure
+from feedmill.cli.survey import sample, survey
+from feedmill.system import machine, peer_processes
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_quota_of_version_1(root, tmp_path, place):
 def test_the_quota_is_the_one_that_the_threads_follow():
     """The native count of usable CPUs reads the same files."""
     quota = machine.cpu_quota()
-    n_affine = len(neighbours.usable_cpus())
+    n_affine = len(peer_processes.usable_cpus())
     limit = n_affine if quota is None else min(n_affine, quota.cpus)
     assert native.usable_cpus() == max(1, int(limit))
 

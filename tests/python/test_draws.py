@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from feedmill._ops import native
-from feedmill.recognition.plan import (
+from feedmill.planner.plan import (
     CENTER_CROP,
     RANDOM_HORIZONTAL_FLIP,
     RANDOM_RESIZED_CROP,

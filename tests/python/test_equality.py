@@ -11,8 +11,8 @@ import pytest
 import torch
 from feedmill._ops import native
 from feedmill.data import ImageList
-from feedmill.recognition import comparing, equal_augmentations, equality
-from feedmill.recognition.plan import KINDS, Op
+from feedmill.planner import comparing, equal_augmentations, equality
+from feedmill.planner.plan import KINDS, Op
 from helpers import compose, native_loader
 from PIL import Image, ImageEnhance, JpegImagePlugin, PngImagePlugin
 from torchvision import transforms as T
@@ -127,7 +127,7 @@ def test_it_is_found_out_once_and_draws_nothing(small_images, monkeypatch):
 
 def test_nothing_is_compared_before_it_is_needed():
     text = ("import sys, feedmill; feedmill.DataLoader([1, 2]).explain(); "
-            "from feedmill.recognition import comparing; assert not comparing._found; "
+            "from feedmill.planner import comparing; assert not comparing._found; "
             "assert 'PIL' not in sys.modules")
     subprocess.run([sys.executable, "-c", text], check=True, stdout=subprocess.DEVNULL, timeout=100)
 

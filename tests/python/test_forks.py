@@ -11,29 +11,29 @@ import threading
 from pathlib import Path
 
 import feedmill
-import feedmill.collating
+import feedmill.iterators.collating
 import pytest
 import torch
 from feedmill.collate.blocks import BlockPool
-from feedmill.counting import captures
-from feedmill.host import locks
-from feedmill.watching import tally
+from feedmill.profiling.counting import captures
+from feedmill.profiling.watching import tally
+from feedmill.system import locks
 from helpers import compose, in_child, native_loader, save_jpeg
 from torchvision import transforms as T
 
 # Every lock of the package, and what becomes of it in a child.
 KNOWN = {
     # In a new state there, as locks.renew_after_fork() was asked to.
-    ("accelerated.py", "self._lock"),
-    ("collate/blocks.py", "self._lock"), ("collating.py", "_generators"),
-    ("counting/captures.py", "lock"), ("hybrid.py", "HybridDataLoaderIter._lock"),
-    ("iterator.py", "self._lock"), ("pack/shards.py", "self._lock"),
+    ("integrations/accelerate.py", "self._lock"),
+    ("collate/blocks.py", "self._lock"), ("iterators/collating.py", "_generators"),
+    ("profiling/counting/captures.py", "lock"), ("iterators/hybrid.py", "HybridDataLoaderIter._lock"),
+    ("iterators/native.py", "self._lock"), ("packing/shards.py", "self._lock"),
     # Made anew by the owner's own hook, or when its owner is first used there.
-    ("handles.py", "self._diagnosing"), ("handles.py", "self._lock"),
-    ("log/recorder.py", "self._lock"), ("watching/tally.py", "_lock"),
-    ("host/neighbours.py", "_writing"), ("counting/gpu_stalls.py", "self._reading"),
+    ("engine/pool.py", "self._diagnosing"), ("engine/pool.py", "self._lock"),
+    ("profiling/log/recorder.py", "self._lock"), ("profiling/watching/tally.py", "_lock"),
+    ("system/peer_processes.py", "_writing"), ("profiling/counting/gpu_stalls.py", "self._reading"),
     # Of work for threads that the child does not have.
-    ("hybrid.py", "_Work._lock"), ("collating.py", "self._counting"),
+    ("iterators/hybrid.py", "_Work._lock"), ("iterators/collating.py", "self._counting"),
 }
 
 
@@ -190,7 +190,7 @@ def test_loaders(numbered, kind, tmp_path):
     inside = loader._feedmill
     held = [
         inside.handles._lock, inside.handles._diagnosing, inside.recorder._lock, tally._lock,
-        feedmill.collating._generators, captures.lock, inside.blocks._lock,
+        feedmill.iterators.collating._generators, captures.lock, inside.blocks._lock,
         inside.shared_blocks._lock,
     ]
     if kind != "torch":

@@ -8,10 +8,10 @@ import helpers
 import pytest
 import torch
 from feedmill._ops import native
-from feedmill.by_hand import write_sample
-from feedmill.recognition.formats import FormattingCollate
-from feedmill.recognition.plan import CENTER_CROP, Op
-from feedmill.recognition.recognise import recognise
+from feedmill.iterators.pillow_fallback import write_sample
+from feedmill.planner.formats import FormattingCollate
+from feedmill.planner.plan import CENTER_CROP, Op
+from feedmill.planner.recognise import recognise
 from helpers import MEAN, STD, assert_same_image, compose, native_loader, save_jpeg
 from PIL import Image
 from test_pinned import pinned  # noqa: F401

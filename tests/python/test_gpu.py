@@ -9,9 +9,9 @@ import feedmill
 import helpers
 import pytest
 import torch
-from feedmill import devices
-from feedmill import iterator as module
 from feedmill._ops import native
+from feedmill.engine import devices
+from feedmill.iterators import native as module
 from helpers import assert_same_image, compose, native_loader
 from torch.utils.data import TensorDataset
 from torchvision import transforms as T

@@ -15,13 +15,13 @@ import helpers
 import numpy as np
 import pytest
 import torch
-from feedmill.commands.trace import trace_events
-from feedmill.counting import gpu_stalls
-from feedmill.counting.accounts import StepCounters
-from feedmill.counting.gpu_stalls import GpuStalls
-from feedmill.log.reader import read_log
-from feedmill.page.html_report import page
-from feedmill.page.run_stats import report_of, stats_of
+from feedmill.cli.trace import trace_events
+from feedmill.profiling.counting import gpu_stalls
+from feedmill.profiling.counting.accounts import StepCounters
+from feedmill.profiling.counting.gpu_stalls import GpuStalls
+from feedmill.profiling.log.reader import read_log
+from feedmill.profiling.page.html_report import page
+from feedmill.profiling.page.run_stats import report_of, stats_of
 from helpers import compose, log_lines, native_loader
 from torchvision import transforms as T
 

@@ -270,7 +270,7 @@ def test_timeout(numbered, held, reader):
 # Says on which thread a wait for a batch begins, from the third batch on.
 WAITS = """
 import threading
-from feedmill import receiving as module
+from feedmill.iterators import receive as module
 
 wait, n_waits, third = module.waiting, 0, threading.Event()
 

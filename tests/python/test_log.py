@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 import torch
 from feedmill import watch
-from feedmill.commands import cli
-from feedmill.counting.accounts import StepCounters
-from feedmill.counting.records import CAUSES, KEPT_STEPS, PHASES, SAMPLE_DTYPE, STEP_DTYPE
-from feedmill.log import recorder as log
-from feedmill.log.reader import read_log
+from feedmill.cli import cli
+from feedmill.profiling.counting.accounts import StepCounters
+from feedmill.profiling.counting.records import CAUSES, KEPT_STEPS, PHASES, SAMPLE_DTYPE, STEP_DTYPE
+from feedmill.profiling.log import recorder as log
+from feedmill.profiling.log.reader import read_log
 from helpers import log_lines, native_loader
 
 NAMES = STEP_DTYPE.names
@@ -289,8 +289,8 @@ def test_two_loaders_write_one_file(numbered, file):
 
 WRITERS = """
 import os, time
-from feedmill.log.recorder import Recorder
-from feedmill.counting.accounts import StepCounters
+from feedmill.profiling.log.recorder import Recorder
+from feedmill.profiling.counting.accounts import StepCounters
 is_child = os.fork() == 0
 recorders = []
 for _ in range(3):

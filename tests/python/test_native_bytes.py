@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from feedmill._ops import native
-from feedmill.recognition.plan import RANDOM_RESIZED_CROP, Op
+from feedmill.planner.plan import RANDOM_RESIZED_CROP, Op
 from helpers import save_jpeg
 
 N_FILES = 12

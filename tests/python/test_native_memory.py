@@ -15,7 +15,7 @@ SCRIPT = """
 import ctypes, gc, os, signal, sys
 import torch
 from feedmill._ops import native
-from feedmill.recognition.plan import RANDOM_RESIZED_CROP, Op
+from feedmill.planner.plan import RANDOM_RESIZED_CROP, Op
 
 source, callers, paths = sys.argv[1], sys.argv[2].split(","), sys.argv[3:]
 N = len(paths)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from feedmill._ops import native
-from feedmill.recognition.plan import CENTER_CROP, Op
+from feedmill.planner.plan import CENTER_CROP, Op
 from held_files import HeldFiles
 from helpers import run_script, save_jpeg, threads, threads_left
 from PIL import Image

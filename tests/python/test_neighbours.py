@@ -12,18 +12,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from feedmill import paths
-from feedmill.commands import cli
-from feedmill.host import crowding, neighbours
-from feedmill.host.neighbours import Neighbour
-from feedmill.paths import n_threads
-from feedmill.watching.around import around_now
+from feedmill._dispatch import paths
+from feedmill._dispatch.paths import n_threads
+from feedmill.cli import cli
+from feedmill.profiling.watching.report_context import report_context_now
+from feedmill.system import cpu_contention, peer_processes
+from feedmill.system.peer_processes import Neighbour
 from helpers import native_loader
 
 OTHER = """
 import os, sys
-from feedmill.host import neighbours
-neighbours.PLACES = sys.argv[1:2]
+from feedmill.system import peer_processes
+peer_processes.PLACES = sys.argv[1:2]
 {body}
 print("", flush=True)
 sys.stdin.readline()
@@ -34,19 +34,19 @@ sys.stdin.readline()
 def _own_place(tmp_path, monkeypatch):
     """A directory of the test's, and this process as if it had run nothing yet."""
     gc.collect()  # iterators that other tests left behind
-    monkeypatch.setattr(neighbours, "_running", {})  # and those that something still holds
-    monkeypatch.setattr(neighbours, "PLACES", [str(tmp_path)])
-    monkeypatch.setattr(neighbours, "_file", -1)
-    monkeypatch.setattr(neighbours, "_path", "")
+    monkeypatch.setattr(peer_processes, "_running", {})  # and those that something still holds
+    monkeypatch.setattr(peer_processes, "PLACES", [str(tmp_path)])
+    monkeypatch.setattr(peer_processes, "_file", -1)
+    monkeypatch.setattr(peer_processes, "_path", "")
     yield
-    if neighbours._file >= 0:
-        os.close(neighbours._file)
+    if peer_processes._file >= 0:
+        os.close(peer_processes._file)
 
 
 @contextmanager
 def process(body):
     """Another process, while it waits behind the body."""
-    words = [sys.executable, "-c", OTHER.format(body=body), *neighbours.PLACES]
+    words = [sys.executable, "-c", OTHER.format(body=body), *peer_processes.PLACES]
     pipe = subprocess.PIPE
     with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as child:
         try:
@@ -58,57 +58,57 @@ def process(body):
 
 
 def files():
-    return os.listdir(neighbours._directory())
+    return os.listdir(peer_processes._directory())
 
 
 def test_live_processes_are_seen_and_ended_ones_are_not():
-    with process("neighbours.begin(1, 3); neighbours.begin(2, 4)") as killed:
-        with process("neighbours.begin(1, 5); neighbours.end(1)") as ending:
-            found = {one.pid: one for one in neighbours.others()}
+    with process("peer_processes.begin(1, 3); peer_processes.begin(2, 4)") as killed:
+        with process("peer_processes.begin(1, 5); peer_processes.end(1)") as ending:
+            found = {one.pid: one for one in peer_processes.others()}
             assert set(found) == {killed.pid, ending.pid}
             assert (found[killed.pid].n_threads, found[ending.pid].n_threads) == (7, 0)
             assert found[killed.pid].n_intra_op >= 1 and not found[killed.pid].on_gpu
-            assert set(found[killed.pid].cpus) == neighbours.usable_cpus()
-            assert "neighbours" in found[killed.pid].command
+            assert set(found[killed.pid].cpus) == peer_processes.usable_cpus()
+            assert "peer_processes" in found[killed.pid].command
             ending.stdin.close()
             assert ending.wait(300) == 0
             assert len(files()) == 1  # it has tidied up
             killed.send_signal(signal.SIGKILL)
             killed.wait(300)
             assert len(files()) == 1
-            assert neighbours.others() == []
+            assert peer_processes.others() == []
             assert files() == []  # others do it for one that was killed
 
 
 def test_a_fork_keeps_no_dead_parent_alive():
     """The child holds what the parent had open, as torch's worker processes do."""
-    with process("neighbours.begin(1, 3)\nif os.fork() == 0: neighbours.end(1)") as parent:
-        assert [one.pid for one in neighbours.others()] == [parent.pid]
+    with process("peer_processes.begin(1, 3)\nif os.fork() == 0: peer_processes.end(1)") as parent:
+        assert [one.pid for one in peer_processes.others()] == [parent.pid]
         parent.kill()
         parent.wait(300)
-        assert neighbours.others() == []
+        assert peer_processes.others() == []
 
 
 def test_a_forked_child_is_a_process_of_its_own():
-    neighbours.begin(1, 2)
+    peer_processes.begin(1, 2)
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        found = [one.pid for one in neighbours.others()]
-        neighbours.begin(2, 5)
-        os.write(writer, b"%d %d" % (found == [os.getppid()], neighbours.myself().n_threads))
+        found = [one.pid for one in peer_processes.others()]
+        peer_processes.begin(2, 5)
+        os.write(writer, b"%d %d" % (found == [os.getppid()], peer_processes.myself().n_threads))
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert os.read(reader, 100) == b"1 5"
     os.close(reader)
     os.close(writer)
-    assert neighbours.myself().n_threads == 2
-    neighbours.end(1)
+    assert peer_processes.myself().n_threads == 2
+    peer_processes.end(1)
 
 
 def test_a_loader_counts_while_it_runs(numbered):
     def n_threads_from_outside():
-        with process("(one,) = neighbours.others(); print(one.pid, one.n_threads)") as child:
+        with process("(one,) = peer_processes.others(); print(one.pid, one.n_threads)") as child:
             pid, n_threads = child.first_line.split()
         assert int(pid) == os.getpid()
         return int(n_threads)
@@ -117,7 +117,7 @@ def test_a_loader_counts_while_it_runs(numbered):
     iterator = iter(loader)
     next(iterator)
     assert n_threads_from_outside() == 3
-    os.unlink(neighbours._path)  # as tools do that tidy up /tmp
+    os.unlink(peer_processes._path)  # as tools do that tidy up /tmp
     other = iter(native_loader(numbered, batch_size=4, threads=2))
     next(other)
     assert n_threads_from_outside() == 5
@@ -126,12 +126,12 @@ def test_a_loader_counts_while_it_runs(numbered):
 
 
 def test_a_thousand_cpus_fit(monkeypatch):
-    monkeypatch.setattr(neighbours, "usable_cpus", lambda: set(range(1, 2048)))
+    monkeypatch.setattr(peer_processes, "usable_cpus", lambda: set(range(1, 2048)))
     monkeypatch.setattr(sys, "orig_argv", ["\N{SNOWMAN}" * 300])
-    neighbours.begin(1, 3)
-    with process("(one,) = neighbours.others(); print(one.n_threads, len(one.cpus))") as child:
+    peer_processes.begin(1, 3)
+    with process("(one,) = peer_processes.others(); print(one.n_threads, len(one.cpus))") as child:
         assert child.first_line == "3 2047\n"
-    neighbours.end(1)
+    peer_processes.end(1)
 
 
 def test_an_interrupt_leaves_no_lock(monkeypatch):
@@ -139,7 +139,7 @@ def test_an_interrupt_leaves_no_lock(monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(neighbours, "_write", lambda: None)
+    monkeypatch.setattr(peer_processes, "_write", lambda: None)
     old = signal.signal(signal.SIGALRM, interrupt)
     delays = random.Random(5)
     try:
@@ -147,9 +147,9 @@ def test_an_interrupt_leaves_no_lock(monkeypatch):
             try:
                 signal.setitimer(signal.ITIMER_REAL, delays.uniform(1e-6, 2e-5))
                 while True:
-                    neighbours._publish()
+                    peer_processes._publish()
             except KeyboardInterrupt:
-                assert not neighbours._writing.locked(), number
+                assert not peer_processes._writing.locked(), number
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, old)
@@ -161,31 +161,31 @@ def test_other_threads_look_while_this_one_registers():
 
     def look():
         while not stop.is_set():
-            assert neighbours.others() == []
+            assert peer_processes.others() == []
 
     with ThreadPoolExecutor(2) as pool:
         looking = [pool.submit(look) for _ in range(2)]
         try:
             for _ in range(200):
-                neighbours.begin(1, 3)
-                os.unlink(neighbours._path)  # so that the next one registers again
-                neighbours.end(1)
+                peer_processes.begin(1, 3)
+                os.unlink(peer_processes._path)  # so that the next one registers again
+                peer_processes.end(1)
         finally:
             stop.set()
         for one in looking:
             one.result()
-    neighbours.begin(1, 3)
-    with process("print(len(neighbours.others()))") as child:
+    peer_processes.begin(1, 3)
+    with process("print(len(peer_processes.others()))") as child:
         assert child.first_line == "1\n"
-    neighbours.end(1)
+    peer_processes.end(1)
 
 
 def test_many_threads_at_once():
     def work(number):
         for _ in range(50):
-            neighbours.begin(number, 1)
-            neighbours.end(number)
-        neighbours.begin(number, 1)
+            peer_processes.begin(number, 1)
+            peer_processes.end(number)
+        peer_processes.begin(number, 1)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
     for thread in threads:
@@ -193,10 +193,10 @@ def test_many_threads_at_once():
     for thread in threads:
         thread.join()
     assert len(files()) == 1
-    with open(neighbours._path, encoding="utf-8") as file:
+    with open(peer_processes._path, encoding="utf-8") as file:
         assert '"n_threads": 8' in file.read()
     for number in range(8):
-        neighbours.end(number)
+        peer_processes.end(number)
 
 
 def test_nothing_fails_without_a_place(tmp_path, monkeypatch, numbered):
@@ -205,24 +205,24 @@ def test_nothing_fails_without_a_place(tmp_path, monkeypatch, numbered):
     (tmp_path / "link").mkdir()
     (tmp_path / "link" / f"feedmill-{os.getuid()}").symlink_to(tmp_path)
     places = [str(tmp_path / name) for name in ("open", "link", "missing")]
-    monkeypatch.setattr(neighbours, "PLACES", places)
+    monkeypatch.setattr(peer_processes, "PLACES", places)
     assert sum(len(labels) for _, labels in native_loader(numbered, batch_size=4)) == 40
-    assert neighbours.others() == []
+    assert peer_processes.others() == []
     good = tmp_path / "good"
     good.mkdir()
-    monkeypatch.setattr(neighbours, "PLACES", [*places, str(good)])
-    neighbours.begin(1, 1)
-    neighbours.end(1)
+    monkeypatch.setattr(peer_processes, "PLACES", [*places, str(good)])
+    peer_processes.begin(1, 1)
+    peer_processes.end(1)
     assert len(list(good.glob("*/*"))) == 1
 
 
 def test_files_that_make_no_sense_are_passed_over():
     for name, text in (("1-a", "{"), ("2-b", '{"pid": 2}'), ("3-c", "")):
-        with open(os.path.join(neighbours._directory(), name), "w") as file:
+        with open(os.path.join(peer_processes._directory(), name), "w") as file:
             file.write(text)
-    with process("neighbours._register(); os.pwrite(neighbours._file, b'[1]', 0)"):
-        assert neighbours.others() == []
-    assert neighbours.others() == [] and files() == []
+    with process("peer_processes._register(); os.pwrite(peer_processes._file, b'[1]', 0)"):
+        assert peer_processes.others() == []
+    assert peer_processes.others() == [] and files() == []
 
 
 # ---- how many decode threads there are by default ------------------------------------------------
@@ -237,14 +237,14 @@ def eight_cpus(monkeypatch):
 def test_default_threads_beside_live_processes(numbered, eight_cpus, monkeypatch, capsys):
     loader = native_loader(numbered)
     assert n_threads(loader) == 7
-    with process("neighbours.begin(1, 3)") as first:
+    with process("peer_processes.begin(1, 3)") as first:
         assert n_threads(loader) == 3  # 8 CPUs for two, less one
         explained = loader.explain()
         assert f"2 feedmill processes: this one and pids {first.pid})" in explained
         # One that has just finished an epoch will begin another one.
-        with process("neighbours.begin(1, 3); neighbours.end(1)"):
+        with process("peer_processes.begin(1, 3); peer_processes.end(1)"):
             assert n_threads(loader) == 1
-            monkeypatch.setattr(neighbours, "_REST_S", -1.0)  # it has rested for long
+            monkeypatch.setattr(peer_processes, "_REST_S", -1.0)  # it has rested for long
             assert n_threads(loader) == 3
         # Ranks of torchrun are among the processes that are seen, or not yet.
         for ranks, wanted in (("1", 3), ("2", 3), ("4", 1)):
@@ -259,15 +259,15 @@ def test_default_threads_beside_live_processes(numbered, eight_cpus, monkeypatch
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_numbers_that_were_given_stay(numbered, eight_cpus):
-    with process("neighbours.begin(1, 3)"):
+    with process("peer_processes.begin(1, 3)"):
         assert n_threads(native_loader(numbered, threads=8)) == 8
         assert n_threads(native_loader(numbered, num_workers=8)) == 8
         assert n_threads(native_loader(numbered, num_workers=9)) == 8
 
 
 def test_a_process_on_other_cpus_does_not_count(numbered, eight_cpus, monkeypatch):
-    with process("neighbours.usable_cpus = lambda: {7001}; neighbours.begin(1, 3)"):
-        assert len(neighbours.others()) == 1
+    with process("peer_processes.usable_cpus = lambda: {7001}; peer_processes.begin(1, 3)"):
+        assert len(peer_processes.others()) == 1
         assert n_threads(native_loader(numbered)) == 7
 
 
@@ -282,7 +282,7 @@ def test_loaders_of_one_process_do_not_count_each_other(numbered, eight_cpus):
 
 def test_the_next_epoch_looks_anew(numbered, eight_cpus):
     loader = native_loader(numbered, batch_size=8)
-    with process("neighbours.begin(1, 3)"):
+    with process("peer_processes.begin(1, 3)"):
         list(loader)
         assert loader.stats().n_threads == 3
     list(loader)
@@ -326,16 +326,16 @@ def other(n_threads, *cpus, pid=11):
     ],
 )
 def test_decode_threads(others, n_usable, words):
-    texts = crowding.decode_crowding([ME, *others], ME.cpus, n_usable)
+    texts = cpu_contention.decode_crowding([ME, *others], ME.cpus, n_usable)
     assert len(texts) == (words is not None)
     assert words is None or texts[0].startswith(words) or words in texts[0]
 
 
 def test_who_does_not_decode_may_be_crowded_all_the_same():
-    assert not crowding.decode_crowding([other(4)], ME.cpus, 4)
-    assert crowding.decode_crowding([other(5)], ME.cpus, 4)
-    assert not crowding.decode_crowding([other(5, 7)], ME.cpus, 4)
-    assert not crowding.decode_crowding([], ME.cpus, 4)
+    assert not cpu_contention.decode_crowding([other(4)], ME.cpus, 4)
+    assert cpu_contention.decode_crowding([other(5)], ME.cpus, 4)
+    assert not cpu_contention.decode_crowding([other(5, 7)], ME.cpus, 4)
+    assert not cpu_contention.decode_crowding([], ME.cpus, 4)
 
 
 @pytest.mark.parametrize(("others", "n_threads"), [
@@ -343,7 +343,7 @@ def test_who_does_not_decode_may_be_crowded_all_the_same():
     ([other(3, *range(8)), other(1, *range(8), pid=12)], 2), ([other(5, 0)], 5),
 ])
 def test_threads_that_may_run_elsewhere_count_in_part(others, n_threads):
-    assert crowding.threads_expected(ME.cpus, others) == n_threads
+    assert cpu_contention.threads_expected(ME.cpus, others) == n_threads
 
 
 @pytest.mark.parametrize(
@@ -358,7 +358,7 @@ def test_threads_that_may_run_elsewhere_count_in_part(others, n_threads):
     ],
 )
 def test_intra_op_threads(me, n_usable, n_free):
-    texts = crowding.intra_op_crowding(me, n_usable)
+    texts = cpu_contention.intra_op_crowding(me, n_usable)
     assert len(texts) == (n_free is not None)
     if texts:
         assert f"torch.set_num_threads({n_free}) or OMP_NUM_THREADS={n_free}" in texts[0]
@@ -369,10 +369,10 @@ def test_the_report_names_the_setting(numbered, monkeypatch):
     list(loader)
     monkeypatch.setattr(paths, "native", type("Native", (), {"usable_cpus": lambda: 2}))
     assert "decode threads share" not in loader.report()
-    with process("neighbours.begin(1, 3)"):
+    with process("peer_processes.begin(1, 3)"):
         assert "diagnosis  4 decode threads of 2 feedmill processes" in loader.report()
     # Only where the decode threads were seen to wait for a CPU.
-    monkeypatch.setattr(neighbours, "myself", lambda: ME)
+    monkeypatch.setattr(peer_processes, "myself", lambda: ME)
     stats = loader.stats()
     starved = replace(stats, starved_ns=stats.worker_cpu_ns)
     assert "set_num_threads" in "".join(paths.crowding(starved))
@@ -382,13 +382,13 @@ def test_the_report_names_the_setting(numbered, monkeypatch):
 def test_processes_are_remembered(numbered):
     """Those that decoded when an epoch began or ended, also when they have gone since."""
     loader = native_loader(numbered, batch_size=4)
-    with process("neighbours.begin(1, 3)") as other:
+    with process("peer_processes.begin(1, 3)") as other:
         list(loader)
-        assert other.pid in {one.pid for one in neighbours.met()}
-    assert other.pid not in {one.pid for one in neighbours.others()}
-    met = {one.pid: one.n_threads for one in neighbours.met()}
+        assert other.pid in {one.pid for one in peer_processes.met()}
+    assert other.pid not in {one.pid for one in peer_processes.others()}
+    met = {one.pid: one.n_threads for one in peer_processes.met()}
     assert met[other.pid] == 3
-    assert other.pid in {one.pid for one in around_now(loader).neighbours}
+    assert other.pid in {one.pid for one in report_context_now(loader).neighbours}
 
 
 def test_doctor(capsys):
@@ -396,7 +396,7 @@ def test_doctor(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert not any(line.startswith("  pid") for line in lines)
     assert lines[-1].startswith("not crowded: 0 decode threads on ")
-    with process("neighbours.begin(1, 1000)") as other:
+    with process("peer_processes.begin(1, 1000)") as other:
         assert cli.main(["doctor"]) == 1
         text = capsys.readouterr().out
     assert f"pid {other.pid}" in text and "1000 decode threads now" in text

@@ -6,7 +6,7 @@ import feedmill
 import helpers
 import pytest
 import torch
-from feedmill.on_error import _philox, pool_of, replacements
+from feedmill.iterators.bad_samples import _philox, pool_of, replacements
 from helpers import compose, native_loader
 from torch.utils.data import DistributedSampler, SubsetRandomSampler
 from torchvision import transforms as T

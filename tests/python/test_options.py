@@ -8,9 +8,9 @@ import warnings
 import feedmill
 import pytest
 import torch
+from feedmill._dispatch.paths import n_threads
 from feedmill._ops import native
-from feedmill.host import neighbours
-from feedmill.paths import n_threads
+from feedmill.system import peer_processes
 from helpers import native_loader, targets_of
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
 
@@ -195,7 +195,7 @@ def test_rebuilt_from_its_attributes(numbered):
 
 def test_threads_by_num_workers(numbered, monkeypatch):
     usable = feedmill._ops.native.usable_cpus()
-    monkeypatch.setattr(neighbours, "sharers", list)  # as if nobody else ran here
+    monkeypatch.setattr(peer_processes, "sharers", list)  # as if nobody else ran here
     assert n_threads(native_loader(numbered, num_workers=1)) == 1
     assert n_threads(native_loader(numbered)) == max(1, usable - 1)
     assert n_threads(native_loader(numbered, threads=9)) == 9

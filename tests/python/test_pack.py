@@ -14,10 +14,10 @@ import helpers
 import numpy as np
 import pytest
 import torch
-from feedmill.commands import cli
-from feedmill.pack import writer
-from feedmill.pack.index import TRANSCODED, VERIFIED, Index, PackError
-from feedmill.pack.tars import members
+from feedmill.cli import cli
+from feedmill.packing import writer
+from feedmill.packing.index import TRANSCODED, VERIFIED, Index, PackError
+from feedmill.packing.tars import members
 from PIL import Image
 from torch.utils.data import DataLoader, Subset, WeightedRandomSampler
 from torchvision import transforms
@@ -309,8 +309,8 @@ def test_an_interrupted_run_goes_on(folder, packed, tmp_path, monkeypatch, capsy
 # The 14th image is not packed before the run is being ended.
 KILLED = """
 import argparse, sys, threading
-from feedmill.commands import pack
-from feedmill.pack import writer
+from feedmill.cli import pack
+from feedmill.packing import writer
 real, n, ending = writer._pack, [], threading.Event()
 def held(*args):
     n.append(1)

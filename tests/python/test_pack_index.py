@@ -9,8 +9,8 @@ import zlib
 import helpers  # noqa: F401
 import numpy as np
 import pytest
-from feedmill.pack.building import Sample, Shard, build, join
-from feedmill.pack.index import HEADER, RECORD, SHARD, Index, PackError
+from feedmill.packing.building import Sample, Shard, build, join
+from feedmill.packing.index import HEADER, RECORD, SHARD, Index, PackError
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -138,7 +138,7 @@ def test_each_field_is_checked(field, value):
 
 MANY = """
 import resource, sys
-from feedmill.pack.index import Index
+from feedmill.packing.index import Index
 Index.open(sys.argv[2])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 index = Index.open(sys.argv[1])

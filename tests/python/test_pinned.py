@@ -7,8 +7,8 @@ import helpers
 import numpy as np
 import pytest
 import torch
-from feedmill import collating
-from feedmill import iterator as module
+from feedmill.iterators import collating
+from feedmill.iterators import native as module
 from helpers import compose, native_loader
 from torchvision import transforms as T
 

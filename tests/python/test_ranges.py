@@ -8,7 +8,7 @@ import helpers
 import numpy as np
 import pytest
 import torch
-from feedmill.recognition.ranges import Range
+from feedmill.planner.ranges import Range
 from helpers import compose, native_loader
 from PIL import Image
 from torch.utils.data import Subset

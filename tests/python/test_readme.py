@@ -7,7 +7,7 @@ import feedmill
 import feedmill.data
 import torch.utils.data
 import torchvision.datasets
-from feedmill.recognition import arrays, known
+from feedmill.planner import arrays, known
 
 README = Path(__file__).parents[2] / "README.md"
 

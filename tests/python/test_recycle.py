@@ -8,8 +8,8 @@ import feedmill
 import numpy as np
 import pytest
 import torch
-from feedmill import recycle
-from feedmill.counting.records import FIRST, STEADY, STEP_DTYPE
+from feedmill.iterators import replay as recycle
+from feedmill.profiling.counting.records import FIRST, STEADY, STEP_DTYPE
 from helpers import compose, native_loader, threads, threads_left
 from torch.utils.data import IterableDataset
 from torchvision import transforms as T

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from feedmill.commands.cli import main
-from feedmill.counting.records import CAUSES
-from feedmill.log.reader import LogError, read_log
-from feedmill.page import html_report
-from feedmill.page.run_stats import report_of, stats_of, targets_of, verdict_of
-from feedmill.page.timeline import timeline
+from feedmill.cli.cli import main
+from feedmill.profiling.counting.records import CAUSES
+from feedmill.profiling.log.reader import LogError, read_log
+from feedmill.profiling.page import html_report
+from feedmill.profiling.page.run_stats import report_of, stats_of, targets_of, verdict_of
+from feedmill.profiling.page.timeline import timeline
 from helpers import native_loader
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from feedmill.commands import cli, run
+from feedmill.cli import cli, run
 
 HERE = Path(__file__).parent
 PACKAGE = Path(run.__file__).parents[2]

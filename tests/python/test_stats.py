@@ -9,10 +9,10 @@ import feedmill
 import helpers
 import numpy as np
 import pytest
-from feedmill.counting.records import CAUSES, STEP_DTYPE
-from feedmill.host import surroundings
-from feedmill.paths import n_threads
-from feedmill.report.stats import SlowSample, join_slow_samples, sum_counters
+from feedmill._dispatch.paths import n_threads
+from feedmill.profiling.counting.records import CAUSES, STEP_DTYPE
+from feedmill.profiling.report.stats import SlowSample, join_slow_samples, sum_counters
+from feedmill.system import host_metrics
 from helpers import compose, native_loader
 from torchvision import transforms as T
 
@@ -315,9 +315,9 @@ def test_throttling_is_read_from_both_versions(monkeypatch):
             raise FileNotFoundError(path)
         return files[path]
 
-    monkeypatch.setattr(surroundings, "_text", text)
-    assert surroundings._throttled() == (4, 7000)
+    monkeypatch.setattr(host_metrics, "_text", text)
+    assert host_metrics._throttled() == (4, 7000)
     del files["/sys/fs/cgroup/cpu,cpuacct/cpu.stat"]
-    assert surroundings._throttled() == (2, 6000)
+    assert host_metrics._throttled() == (2, 6000)
     files.clear()
-    assert surroundings._throttled() == (0, 0)
+    assert host_metrics._throttled() == (0, 0)

@@ -5,10 +5,10 @@ import math
 
 import helpers
 import pytest
-from feedmill.commands import cli, measure
-from feedmill.commands import sweep as sweep_module
-from feedmill.commands import sweep_model as model
-from feedmill.commands.sweep_model import NOT_KNOWN, Rates, given, measured
+from feedmill.cli import cli, measure
+from feedmill.cli import sweep as sweep_module
+from feedmill.cli import sweep_model as model
+from feedmill.cli.sweep_model import NOT_KNOWN, Rates, given, measured
 from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st

@@ -8,9 +8,9 @@ import feedmill
 import pytest
 import torch
 from feedmill._ops import native
-from feedmill.host import nvml, system
-from feedmill.host.system import System
-from feedmill.log import recorder
+from feedmill.profiling.log import recorder
+from feedmill.system import nvml, usage
+from feedmill.system.usage import System
 from helpers import compose, native_loader
 from torchvision import transforms as T
 
@@ -27,7 +27,7 @@ def work(seconds):
 
 def files(monkeypatch, **texts):
     """What /proc says: stat, io and status."""
-    monkeypatch.setattr(system, "_text", lambda path: texts.get(os.path.basename(path), ""))
+    monkeypatch.setattr(usage, "_text", lambda path: texts.get(os.path.basename(path), ""))
 
 
 # ---- a sample ------------------------------------------------------------------------------------
@@ -100,8 +100,8 @@ def test_a_system_that_tells_nothing(monkeypatch):
 
 
 def test_files_that_are_not_there():
-    assert system._text("/proc/self/no such file") == ""
-    assert system._text("/proc") == ""
+    assert usage._text("/proc/self/no such file") == ""
+    assert usage._text("/proc") == ""
 
 
 # ---- of a loader ---------------------------------------------------------------------------------

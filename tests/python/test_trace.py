@@ -10,10 +10,10 @@ import feedmill
 import helpers
 import pytest
 import torch
-from feedmill.commands import cli
-from feedmill.commands.trace import _in_lanes, trace_events, write_trace
-from feedmill.log import ranges
-from feedmill.log.reader import Run, read_log
+from feedmill.cli import cli
+from feedmill.cli.trace import _in_lanes, trace_events, write_trace
+from feedmill.profiling.log import ranges
+from feedmill.profiling.log.reader import Run, read_log
 from helpers import native_loader
 
 _EPSILON_US = 0.0005  # times are nanoseconds, written as microseconds
@@ -264,7 +264,7 @@ def test_the_command(tmp_path, capsys):
 
 
 def test_a_trace_needs_no_torch():
-    code = "import sys, feedmill.commands.trace; sys.exit('torch' in sys.modules)"
+    code = "import sys, feedmill.cli.trace; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=600).returncode == 0
 
 

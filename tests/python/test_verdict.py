@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from feedmill.counting.records import BOUNDARY, CAUSES, FIRST, STEADY, STEP_DTYPE
-from feedmill.host.neighbours import Neighbour
-from feedmill.report import checks
-from feedmill.report.stats import SlowSample, Stats
-from feedmill.report.verdict import OFF, Around, main_cause, verdict
+from feedmill.profiling.counting.records import BOUNDARY, CAUSES, FIRST, STEADY, STEP_DTYPE
+from feedmill.profiling.report import checks
+from feedmill.profiling.report.stats import SlowSample, Stats
+from feedmill.profiling.report.verdict import OFF, ReportContext, main_cause, verdict
+from feedmill.system.peer_processes import Neighbour
 
 S, MS = 10**9, 10**6
 OTHER = Neighbour(pid=4711, command="/usr/bin/python train.py --lr 0.1", n_threads=2, n_intra_op=1,
@@ -145,7 +145,7 @@ def test_verdicts(name):
 
 def test_another_training_is_named():
     stats = replace(run(starved_ns=10), host_busy_ns=8 * S)
-    around = Around(neighbours=(OTHER, replace(OTHER, pid=4712, n_threads=1)))
+    around = ReportContext(neighbours=(OTHER, replace(OTHER, pid=4712, n_threads=1)))
     first = verdict(stats, around)
     assert (
         "; pid 4711 (python train.py --lr 0.1) ran 2 decode threads, pid 4712 (python train.py "
@@ -154,13 +154,13 @@ def test_another_training_is_named():
 
 
 def test_a_sampler_that_may_not_be_asked_ahead():
-    first = verdict(run(decode_ns=10), Around(looks_ahead=False))
+    first = verdict(run(decode_ns=10), ReportContext(looks_ahead=False))
     assert first.startswith("no look-ahead: nothing is prepared while the step computes")
 
 
 def test_a_deeper_prefetch_is_named():
     stats = run(storage_ns=30, read_ns=101 * 40 * 6 * MS, idle=True)
-    first = verdict(stats, Around(num_workers=2, prefetch_factor=3))
+    first = verdict(stats, ReportContext(num_workers=2, prefetch_factor=3))
     assert "more look-ahead (prefetch_factor=12) would keep more reads in flight" in first
 
 
@@ -257,27 +257,27 @@ PROBLEMS = {
 def test_problems(name):
     stats, around, words = PROBLEMS[name]
     check = getattr(checks, name)
-    found = check(stats, Around(**around))
+    found = check(stats, ReportContext(**around))
     assert check in checks.CHECKS and all(found)
     assert found.problem.startswith(words)
-    report = stats.report(around=Around(**around))
+    report = stats.report(around=ReportContext(**around))
     for label, text in zip(("problem", "diagnosis", "remedy"), found):
         assert f"  {label:<10} {text}\n" in report
 
 
 def test_a_good_run_has_no_problem():
-    assert checks.problems(run(idle=True), Around(pin_memory=True, uses_cuda=True)) == []
-    assert checks.problems(Stats(), Around()) == []
+    assert checks.problems(run(idle=True), ReportContext(pin_memory=True, uses_cuda=True)) == []
+    assert checks.problems(Stats(), ReportContext()) == []
 
 
 def test_idle_decode_threads_are_no_problem():
     """Nor is a training that computes on the same CPUs, as long as batches come in time."""
     stats = run(idle=True, usable_cpus=2, process_cpu_ns=2 * 101 * (10 * MS + MS // 10))
-    assert checks.problems(stats, Around(pool="too many: fewer")) == []
+    assert checks.problems(stats, ReportContext(pool="too many: fewer")) == []
 
 
 def test_slow_files_are_named_with_what_is_slow():
-    found = checks.slow_files(run(slow_samples=(SLOW,) * 5, idle=True), Around())
+    found = checks.slow_files(run(slow_samples=(SLOW,) * 5, idle=True), ReportContext())
     assert found.problem.startswith("5 files take up to ")
     assert found.diagnosis.startswith(
         "train/huge.jpg (20.0 MB: read 5 ms, decode 400, transform 10); "
@@ -288,7 +288,7 @@ def test_slow_files_are_named_with_what_is_slow():
 def test_uneven_waits():
     stats = run()
     stats.steps["decode_ns"][::20] = stats.steps["data_wait_ns"][::20] = 50 * MS
-    assert checks.uneven(stats, Around()).problem.startswith("waits are uneven: 1 in 100 is 50 ms")
+    assert checks.uneven(stats, ReportContext()).problem.startswith("waits are uneven: 1 in 100 is 50 ms")
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_uneven_waits():
 )
 def test_workers(n_workers, problem, remedy):
     stats = replace(run(python_ns=10), path="torch")
-    found = checks.few_workers(stats, Around(num_workers=n_workers))
+    found = checks.few_workers(stats, ReportContext(num_workers=n_workers))
     assert found.problem == problem and remedy in found.remedy
 
 
@@ -309,6 +309,6 @@ def test_workers_that_start_anew():
     stats = replace(run(python_ns=10), path="torch")
     stats.steps["phase"][[20, 40]] = BOUNDARY
     stats.steps["data_wait_ns"][[20, 40]] = S
-    found = checks.workers_anew(stats, Around(num_workers=2, persistent_workers=False))
+    found = checks.workers_anew(stats, ReportContext(num_workers=2, persistent_workers=False))
     assert found.problem == "each epoch's first batch takes 1.00 s"
-    assert checks.workers_anew(stats, Around(num_workers=2, persistent_workers=True)) is None
+    assert checks.workers_anew(stats, ReportContext(num_workers=2, persistent_workers=True)) is None

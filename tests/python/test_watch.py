@@ -12,8 +12,8 @@ import feedmill
 import numpy as np
 import pytest
 import torch
-from feedmill.counting.accounts import StepCounters
-from feedmill.counting.records import KEPT_STEPS, STEP_DTYPE
+from feedmill.profiling.counting.accounts import StepCounters
+from feedmill.profiling.counting.records import KEPT_STEPS, STEP_DTYPE
 from torch.utils.data import DataLoader, TensorDataset
 
 

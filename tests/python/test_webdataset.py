@@ -13,10 +13,10 @@ import helpers
 import numpy as np
 import pytest
 import torch
-from feedmill.pack import webdataset
-from feedmill.pack.grouping import expand, groups
-from feedmill.pack.index import PackError
-from feedmill.pack.tars import header_of, members
+from feedmill.packing import webdataset
+from feedmill.packing.grouping import expand, groups
+from feedmill.packing.index import PackError
+from feedmill.packing.tars import header_of, members
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image

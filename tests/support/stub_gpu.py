@@ -52,7 +52,7 @@ class StubGpu:
     """
 
     def __init__(self, patch: Any, delay_ns: int = 200_000, n_devices: int = 2) -> None:
-        from feedmill import devices
+        from feedmill.engine import devices
 
         library = ctypes.CDLL(os.environ["FEEDMILL_CUDA_LIBRARY"])
         library.stub_cudart.restype = ctypes.POINTER(_Calls)

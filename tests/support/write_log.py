@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from feedmill.counting.records import CAUSES, PHASES, SAMPLE_DTYPE, STEP_DTYPE
+from feedmill.profiling.counting.records import CAUSES, PHASES, SAMPLE_DTYPE, STEP_DTYPE
 
 
 def run_line(**fields):

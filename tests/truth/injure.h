@@ -1,5 +1,5 @@
 /*
- * What a test brings about to make a loader wait: far storage, a CPU quota, busy neighbours, stages
+ * What a test brings about to make a loader wait: far storage, a CPU quota, busy peer_processes, stages
  * that burn CPU time. And the opposite, a machine as quiet as can be had.
  */
 #ifndef FM_TEST_INJURE_H

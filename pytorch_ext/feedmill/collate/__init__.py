@@ -1,6 +1,6 @@
 """A collate_fn of the script's own, called ahead of the turn of its batch.
 
-May import: host, recognition.
+May import: system, planner.
 
 With num_workers > 0 torch calls a collate_fn in its worker processes, ahead of the batch's turn.
 Natively, samples are made by threads of this process, so that the function is called

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from feedmill.host.locks import renew_after_fork
+from feedmill.system.locks import renew_after_fork
 
 
 class Block:

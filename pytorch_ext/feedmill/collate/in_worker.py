@@ -18,7 +18,7 @@ from torch.utils.data import get_worker_info
 
 from feedmill._internals import pin_memory, reduce_tensor
 from feedmill.collate.samples import Layout, array_of, images_of, samples_of
-from feedmill.recognition.formats import batch_laid_out
+from feedmill.planner.formats import batch_laid_out
 
 # How often a worker that waits looks whether the main process still exists, which closes its end of
 # the connection, but may have forked other processes that hold it open.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from feedmill.recognition.formats import TORCH_DTYPES
+from feedmill.planner.formats import TORCH_DTYPES
 
 
 class Layout(NamedTuple):

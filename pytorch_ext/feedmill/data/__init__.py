@@ -5,7 +5,7 @@
 
 Map-style all of them: ``len(dataset)``, ``dataset[index]``; they pickle, and hold no open file.
 
-May import: recognition.
+May import: planner.
 """
 
 from feedmill.data.arrays import NpyFile, NpyFolder

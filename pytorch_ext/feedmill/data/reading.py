@@ -7,8 +7,8 @@ import os
 import numpy as np
 
 from feedmill._ops import native
-from feedmill.recognition.equality import rejected_formats
-from feedmill.recognition.plan import max_image_pixels
+from feedmill.planner.equality import rejected_formats
+from feedmill.planner.plan import max_image_pixels
 
 _MODES = ("bgr", "rgb")
 

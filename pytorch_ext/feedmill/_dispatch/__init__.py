@@ -1,0 +1,4 @@
+"""Chooses the path of each iteration, and checks the options of a DataLoader.
+
+May import: collate, engine, iterators, planner, profiling, system.
+"""

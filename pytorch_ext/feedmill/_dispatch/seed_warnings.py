@@ -1,0 +1,102 @@
+"""Warnings about random numbers that are not what a script seems to ask for, each once a loader."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from feedmill.planner.epochs import sampler_epoch
+from feedmill.planner.samples import Source
+from feedmill.system.callers import level_of_caller
+
+if TYPE_CHECKING:
+    from feedmill._dispatch.paths import LoaderState
+
+_LEAST_SAMPLES = 64  # that tell what a dataset's files are like
+
+
+def warn(loader: Any, source: Source | list[str]) -> None:
+    """Called before an epoch begins, with what is to run in it."""
+    if isinstance(source, list) or not source.plan:
+        if loader._feedmill_options().seed is not None:
+            _warn_once(loader, "no effect", without_effect(loader, source))
+        return
+    if source.plan.is_random:
+        if text := kept_from_torch(loader):
+            _warn_once(loader, "kept", text)
+        if text := _repetition(loader):
+            _warn_once(loader, "repetition", text)
+    loader._feedmill.sampler_epoch = sampler_epoch(loader)
+
+
+def _warn_once(loader: Any, kind: str, text: str) -> None:
+    known: set[str] = loader._feedmill.warned_of
+    if kind not in known:
+        known.add(kind)
+        warnings.warn(text, UserWarning, stacklevel=level_of_caller())
+
+
+def without_effect(loader: Any, source: Source | list[str]) -> str:
+    """That seed= does nothing on the path that is not native."""
+    text = f"seed={loader._feedmill_options().seed} has no effect: "
+    if isinstance(source, list):
+        return text + (
+            "this DataLoader takes torch's own path (explain() says why), whose random numbers "
+            "follow torch.manual_seed() and the number of workers"
+        )
+    return text + (
+        "native='hybrid' calls the transform in threads, and its random numbers come from this "
+        "process's generators in no fixed order"
+    )
+
+
+# ---- files for Pillow ----------------------------------------------------------------------------
+
+
+def mostly_by_pillow(loader: Any) -> str:
+    """Text, if the latest native epoch shows that torch's workers would be faster: Pillow's
+    samples are made one by one on the consumer's thread."""
+    latest = loader._feedmill.latest_epoch()
+    n_samples, n_pillow = (latest.get(name, 0) for name in ("samples", "fallback_samples"))
+    if loader.num_workers < 2 or n_samples < _LEAST_SAMPLES or 2 * n_pillow < n_samples:
+        return ""
+    return (
+        f"{n_pillow:,} of {n_samples:,} samples of the latest native epoch went through Pillow, "
+        "one by one, as the native decoder does not take such files"
+    )
+
+
+def kept_from_torch(loader: Any) -> str:
+    """Text, if torch's path would be faster and is not taken, as its random numbers differ."""
+    options = loader._feedmill_options()
+    if options.native not in ("auto", "hybrid") or options.on_error != "raise":
+        return ""
+    text = mostly_by_pillow(loader)
+    return text and (
+        f"{text}; torch's workers may be faster: native='off'. The path stays as it is within a "
+        "run, as the transform's random numbers would change with it"
+    )
+
+
+# ---- epochs that are alike -----------------------------------------------------------------------
+
+
+def _repetition(loader: Any) -> str:
+    """Text, if the epoch that begins has the random numbers of the latest one, which ran to its
+    end: seed= keys them by the sampler's epoch."""
+    inside: LoaderState = loader._feedmill
+    number = sampler_epoch(loader)
+    if loader._feedmill_options().seed is None or number is None or number != inside.sampler_epoch:
+        return ""
+    try:
+        n_batches = len(loader)
+    except TypeError:  # how long an epoch is, is not known
+        return ""
+    if not 0 < n_batches <= inside.latest_epoch().get("batches", 0):
+        return ""
+    return (
+        f"the sampler's epoch is {number} again, as in the epoch before: with "
+        f"seed={loader._feedmill_options().seed} every image gets the same random crops, flips and "
+        "so on as then; call sampler.set_epoch(epoch), or this DataLoader's set_epoch(epoch), "
+        "before each epoch"
+    )

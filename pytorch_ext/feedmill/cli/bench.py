@@ -1,0 +1,314 @@
+"""``feedmill bench DIR`` runs the loader over a folder of images or a pack, with nothing around it,
+and says how fast it was and where the time went.
+
+It needs no torchvision, and Pillow only for files that the native decoder does not take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from feedmill._ops import __version__, native
+from feedmill.cli.arguments import from_one
+from feedmill.cli.progress import progress
+from feedmill.cli.survey import SUFFIXES
+from feedmill.packing.dataset import Pack
+from feedmill.packing.index import INDEX_NAME
+from feedmill.planner.datasets import load_rgb
+from feedmill.planner.formats import INTEGERS, TORCH_DTYPES
+from feedmill.planner.plan import crop_and_flip
+from feedmill.planner.ranges import Range, range_of
+from feedmill.system import peer_processes
+
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_NAMED_BAD_FILES = 20
+
+
+# ---- arguments -----------------------------------------------------------------------------------
+
+
+def add_bench(commands: Any) -> None:
+    """Adds the command to a parser's."""
+    bench = commands.add_parser(
+        "bench",
+        help="measure the loader over a folder of images",
+        description=(
+            "Reads, decodes, crops at random, flips and batches all images below DIR (one folder "
+            "per class, as for torchvision's ImageFolder, or plain files), or of a pack, in random "
+            "order. No training: what comes out is the rate that the loader can deliver."
+        ),
+    )
+    bench.add_argument("dir", metavar="DIR", type=Path, help="folder of images, or a pack")
+    bench.add_argument("--batch-size", type=from_one, default=64, metavar="N",
+                       help="images a batch (default %(default)s)")
+    bench.add_argument("--threads", type=from_one, default=native.usable_cpus(), metavar="N",
+                       help="decode threads (default: the usable CPUs, %(default)s)")
+    bench.add_argument("--epochs", type=from_one, default=3, metavar="N",
+                       help="passes over the folder (default %(default)s)")
+    bench.add_argument("--size", type=from_one, default=224, metavar="PX",
+                       help="rows and columns of a delivered image (default %(default)s)")
+    bench.add_argument("--dtype", choices=tuple(TORCH_DTYPES), default="float32",
+                       help="of the batch: uint8 pixels, or normalized (default %(default)s)")
+    bench.add_argument("--reader", choices=("auto", "uring", "pread"), default="auto",
+                       help="how files are read (default %(default)s: io_uring if it can be had)")
+    bench.add_argument("--seed", type=int, default=0, help="of order and crops (default 0)")
+    bench.add_argument("--json", action="store_true", help="print one JSON object")
+    bench.set_defaults(run=_bench)
+
+
+def find_images(folder: Path) -> list[str]:
+    """Paths of all images: those of class folders in ImageFolder's order, then plain files."""
+    paths = []
+    classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    for name in classes:
+        for root, _, files in sorted(os.walk(folder / name, followlinks=True)):
+            paths += [os.path.join(root, file) for file in sorted(files)]
+    paths += sorted(entry.path for entry in os.scandir(folder) if entry.is_file())
+    return [path for path in paths if path.lower().endswith(SUFFIXES)]
+
+
+def read_pack(folder: Path) -> tuple[list[str], list[Range | None]]:
+    """The shard, and the part of it, of each sample of a pack."""
+    pack = Pack(folder)
+    items = []
+    for number in range(len(pack)):
+        item, _ = pack.feedmill_item(number)
+        if isinstance(item, Exception):
+            raise item
+        items.append(item)
+    return [path for path, *_ in items], [range_of(item) for item in items]
+
+
+# ---- the run -------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Run:
+    """One bench: the loader, and what it has met.
+
+    Attributes:
+        parts: what part of its file each image is, as submit() takes it; None: the whole.
+        table: what _value_table() gives.
+        bad: path -> why, of files that Pillow does not take either.
+    """
+
+    loader: Any
+    paths: list[str]
+    parts: list[Any] | None
+    seed: int
+    size: int
+    table: np.ndarray | None
+    bad: dict[str, str] = field(default_factory=dict)
+
+    def epoch(self, number: int, batch_size: int, ahead: int) -> Iterator[int]:
+        """Runs one epoch; yields the size of each batch."""
+        order = list(range(len(self.paths)))
+        random.Random(self.seed + number).shuffle(order)
+        self.loader.start(self.seed & (2**64 - 1), number)
+        waiting = 0
+        batches = iter(range(0, len(order), batch_size))
+        while True:
+            while waiting < ahead and (first := next(batches, None)) is not None:
+                indices = order[first : first + batch_size]
+                paths = [self.paths[index] for index in indices]
+                parts = self.parts and [self.parts[index] for index in indices]
+                self.loader.submit(indices, paths, parts)
+                waiting += 1
+            if not waiting:
+                return
+            yield self._next(number)
+            waiting -= 1
+
+    def _next(self, epoch: int) -> int:
+        n: int
+        while True:
+            outcome, payload, n = self.loader.next(-1)
+            if outcome == native.OK:
+                return n
+            if outcome != native.FALLBACK:
+                raise RuntimeError(f"the loader failed: {payload}")
+            self._finish_sample(epoch)
+
+    def _finish_sample(self, epoch: int) -> None:
+        """Pillow's turn; a file that it does not take either becomes zeros and is named."""
+        index, occurrence, _, _, path, out, why = self.loader.fallback()
+        kind = np.uint8 if self.table is None else self.table.dtype
+        target = np.frombuffer(out, kind).reshape(3, self.size, self.size)
+        try:
+            target[...] = self._decode(self._source(index), epoch, index, occurrence)
+        except ImportError:
+            target[...] = 0
+            self.bad.setdefault(path, f"{why} (and Pillow is not installed)")
+        except Exception as error:  # Pillow raises of many types on hostile files
+            target[...] = 0
+            self.bad.setdefault(path, f"{type(error).__name__}: {error}")
+        self.loader.fallback_done(True)
+
+    def _source(self, index: int) -> Any:
+        if self.parts is None or self.parts[index] is None:
+            return self.paths[index]
+        return self.parts[index].read(self.paths[index])
+
+    def _decode(self, source: Any, epoch: int, index: int, occurrence: int) -> np.ndarray:
+        from PIL import Image
+
+        image = load_rgb(source)
+        crop, flip = self.loader.draws(
+            self.seed & (2**64 - 1), epoch, index, occurrence, *image.size
+        )
+        _, top, left, height, width, *_ = crop
+        image = image.crop((left, top, left + width, top + height))
+        image = image.resize((self.size, self.size), Image.Resampling.BILINEAR)
+        pixels: np.ndarray = np.asarray(image).transpose(2, 0, 1)
+        if flip[5]:
+            pixels = pixels[:, :, ::-1]
+        if self.table is None:
+            return pixels
+        return np.stack([self.table[channel][pixels[channel]] for channel in range(3)])
+
+
+def _value_table(dtype: str) -> np.ndarray | None:
+    """ToTensor and Normalize with ImageNet's numbers, in torchvision's float32 steps, and as
+    dtype= makes the type of that: (3, 256) values as bits. None for uint8: pixels as they are."""
+    if dtype == "uint8":
+        return None
+    values = torch.arange(256, dtype=torch.float32) / 255
+    mean, std = (torch.tensor(numbers)[:, None] for numbers in (_MEAN, _STD))
+    given = ((values - mean) / std).to(TORCH_DTYPES[dtype])
+    return given.view(INTEGERS[given.itemsize]).numpy()
+
+
+def _bench(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    if not arguments.dir.is_dir():
+        parser.error(f"{arguments.dir} is not a folder")
+    parts = None
+    if (arguments.dir / INDEX_NAME).exists():
+        try:
+            paths, parts = read_pack(arguments.dir)
+        except (OSError, ValueError) as error:
+            parser.error(str(error))
+    else:
+        paths = find_images(arguments.dir)
+    if not paths:
+        parser.error(f"{arguments.dir} holds no image ({', '.join(SUFFIXES)})")
+    table = _value_table(arguments.dtype)
+    ahead = max(4, 2 * arguments.threads, -(-64 // arguments.batch_size))
+    try:
+        loader = native.Loader(
+            ops=crop_and_flip(arguments.size),
+            dtype=arguments.dtype,
+            value_table=None if table is None else table.tobytes(),
+            n_samples=len(paths),
+            batch_size=arguments.batch_size,
+            n_threads=arguments.threads,
+            prefetch_batches=ahead,
+            reader=arguments.reader,
+        )
+    except (ValueError, MemoryError, native.Error) as error:
+        parser.error(str(error))
+    peer_processes.begin(id(loader), arguments.threads)
+    run = _Run(loader, paths, parts, arguments.seed, arguments.size, table)
+    epochs = []
+    with progress(arguments.epochs * len(paths)) as update:
+        for number in range(arguments.epochs):
+            wall, cpu, n_images = time.monotonic(), _cpu_seconds(), 0
+            for n in run.epoch(number, arguments.batch_size, ahead):
+                n_images += n
+                update(n)
+            epochs.append(_rates(n_images, time.monotonic() - wall, _cpu_seconds() - cpu))
+    result = _summary(arguments, run, epochs)
+    loader.close()
+    peer_processes.end(id(loader))
+    print(json.dumps(result, indent=2) if arguments.json else _as_text(result))
+    return 0
+
+
+def _cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+# ---- the result ----------------------------------------------------------------------------------
+
+
+def _rates(n_images: int, wall_s: float, cpu_s: float) -> dict[str, float]:
+    return {
+        "images": n_images,
+        "wall_s": wall_s,
+        "cpu_s": cpu_s,
+        "images_per_s": n_images / wall_s,
+        "images_per_cpu_s": n_images / cpu_s if cpu_s else 0.0,
+    }
+
+
+def _summary(
+    arguments: argparse.Namespace, run: _Run, epochs: list[dict[str, float]]
+) -> dict[str, Any]:
+    counters = run.loader.stats()
+    total = {name: sum(epoch[name] for epoch in epochs) for name in ("images", "wall_s", "cpu_s")}
+    seconds = {
+        name: counters[f"{name}_ns"] / 1e9
+        for name in ("read", "decode", "transform", "fallback", "worker_cpu", "worker_idle",
+                     "data_wait")
+    }
+    return {
+        "feedmill": __version__,
+        "dir": str(arguments.dir),
+        "files": len(run.paths),
+        "batch_size": arguments.batch_size,
+        "threads": counters["n_threads"],
+        "cpu": counters["cpu"],
+        "size": arguments.size,
+        "dtype": arguments.dtype,
+        "reader": counters["reader"],
+        "reader_reason": counters["reader_reason"],
+        **_rates(int(total["images"]), total["wall_s"], total["cpu_s"]),
+        "epochs": epochs,
+        "stage_s": seconds,
+        "read_files": counters["read_files"],
+        "read_bytes": counters["read_bytes"],
+        "native_samples": counters["native_samples"],
+        "fallback_samples": counters["fallback_samples"],
+        "bad_files": len(run.bad),
+        "bad": run.bad,
+    }
+
+
+def _as_text(result: dict[str, Any]) -> str:
+    stage = result["stage_s"]
+    n_epochs = len(result["epochs"])
+    lines = [
+        f"{result['images_per_s']:,.0f} images/s, {result['images_per_cpu_s']:,.0f} images per "
+        f"CPU-second ({result['images']:,} images in {result['wall_s']:.2f} s, "
+        f"{result['threads']} threads, {result['cpu']}, {n_epochs} "
+        f"epoch{'s' if n_epochs > 1 else ''})",
+        "  epochs     "
+        + ", ".join(f"{epoch['images_per_s']:,.0f}" for epoch in result["epochs"])
+        + " images/s",
+        f"  decode     {stage['decode']:.2f} core-s",
+        f"  transform  {stage['transform']:.2f} core-s",
+        f"  idle       {stage['worker_idle']:.2f} s of the decode threads",
+        f"  reader     {result['reader']} ({result['reader_reason']}): "
+        f"{result['read_files']:,} files, {result['read_bytes'] / 1e6:,.1f} MB, "
+        f"{1e3 * stage['read'] / max(1, result['read_files']):.2f} ms a file",
+        f"  Pillow     {result['fallback_samples']:,} samples, {stage['fallback']:.2f} s",
+    ]
+    if result["bad"]:
+        lines.append(f"  bad        {result['bad_files']:,} files, delivered as zeros:")
+        named = list(result["bad"].items())[:_NAMED_BAD_FILES]
+        lines += [f"    {path}: {why}" for path, why in named]
+        if len(result["bad"]) > len(named):
+            lines.append(f"    and {len(result['bad']) - len(named):,} more")
+    return "\n".join(lines)

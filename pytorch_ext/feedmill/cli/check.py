@@ -1,0 +1,205 @@
+"""``feedmill check DIR`` reads and decodes every image of a dataset, and lists what is damaged.
+
+Each file is decoded whole, natively where that can be, else by Pillow, as training would do it. It
+needs no torchvision, and Pillow only for files that the native decoder does not take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from feedmill._ops import native
+from feedmill.cli.arguments import check_readable, from_one
+from feedmill.cli.progress import progress
+from feedmill.cli.survey import SUFFIXES, survey
+from feedmill.planner.plan import RESIZE, Op
+from feedmill.system import peer_processes
+
+# What an image is made to, of which nobody looks at a pixel.
+_SIDE = 8
+_BATCH_SIZE = 16
+
+
+@dataclass
+class Findings:
+    """What a check found.
+
+    Attributes:
+        files: how many images were looked at, by their names' suffixes.
+        native, pillow: how many of them were decoded natively, and by Pillow.
+        damaged: path -> why, of files that can't be read or that Pillow refuses.
+        doubtful: path -> why, of files that the native decoder found damaged and of which Pillow
+            makes an image all the same, some of it guessed.
+    """
+
+    files: int = 0
+    native: int = 0
+    pillow: int = 0
+    damaged: dict[str, str] = field(default_factory=dict)
+    doubtful: dict[str, str] = field(default_factory=dict)
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def add_check(commands: Any) -> None:
+    """Adds the command to a parser's."""
+    check = commands.add_parser(
+        "check",
+        help="decode a whole dataset, and list what is damaged",
+        description=(
+            "Reads and decodes all images below DIR, those whose names end in "
+            f"{', '.join(SUFFIXES)}, and lists what is damaged, with the reason. The exit status "
+            "is 1 if anything is."
+        ),
+    )
+    check.add_argument("dir", metavar="DIR", type=Path, help="folder of images")
+    check.add_argument("--threads", type=from_one, default=native.usable_cpus(), metavar="N",
+                       help="decode threads (default: the usable CPUs, %(default)s)")
+    check.add_argument("--json", action="store_true", help="print one JSON object")
+    check.set_defaults(run=_check)
+
+
+def _check(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    check_readable(arguments.dir, parser)
+    found = survey(arguments.dir, math.inf)
+    paths = sorted(path for path, _ in found.images())
+    if not paths and not found.unreadable:
+        parser.error(f"{arguments.dir} holds no image ({', '.join(SUFFIXES)})")
+    with progress(len(paths)) as update:
+        findings = check_files(paths, arguments.threads, update)
+    findings.damaged.update(found.unreadable)
+    if arguments.json:
+        print(json.dumps({"dir": str(arguments.dir), **asdict(findings)}, indent=2))
+    else:
+        print("\n".join(_lines(findings)))
+    return 1 if findings.damaged else 0
+
+
+def _lines(found: Findings) -> list[str]:
+    lines = [
+        f"{found.files:,} images: {found.native:,} decoded natively, {found.pillow:,} by Pillow, "
+        f"{len(found.damaged):,} damaged"
+    ]
+    for title, files in (("damaged", found.damaged), ("doubtful", found.doubtful)):
+        if files:
+            lines.append(f"{title}:")
+            lines += [f"  {path}: {why}" for path, why in sorted(files.items())]
+    return lines
+
+
+# ---- the check -----------------------------------------------------------------------------------
+
+
+def check_files(
+    paths: Sequence[str], threads: int, update: Callable[[int], Any] = lambda n: None
+) -> Findings:
+    """Decodes each file once.
+
+    Args:
+        paths: of images.
+        threads: for the native decoder, and as many for Pillow.
+        update: called with the number of files that are done, again and again.
+    """
+    found = Findings(files=len(paths))
+    if not paths:
+        return found
+    loader = native.Loader(
+        ops=(Op(RESIZE, _SIDE, _SIDE),),
+        dtype="uint8",
+        value_table=None,
+        n_samples=len(paths),
+        batch_size=_BATCH_SIZE,
+        n_threads=threads,
+        prefetch_batches=max(4, 2 * threads),
+    )
+    peer_processes.begin(id(loader), threads)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            rejected: list[tuple[str, int, str, Future[str]]] = []
+            for n in _batches(loader, paths, max(4, 2 * threads), rejected, pool):
+                update(n)
+            for path, cause, why, outcome in rejected:
+                _note(found, path, cause, why, outcome.result())
+                update(1)
+    finally:
+        peer_processes.end(id(loader))
+        loader.close()
+    found.native = len(paths) - len(rejected)
+    return found
+
+
+def _batches(
+    loader: Any,
+    paths: Sequence[str],
+    ahead: int,
+    rejected: list[tuple[str, int, str, Future[str]]],
+    pool: ThreadPoolExecutor,
+) -> Iterator[int]:
+    """Runs all files through the native decoder; yields how many of a batch it took, and has
+    Pillow look at the others meanwhile."""
+    loader.start(0, 0)
+    waiting, begin = 0, 0
+    while True:
+        while waiting < ahead and begin < len(paths):
+            indices = list(range(begin, min(begin + _BATCH_SIZE, len(paths))))
+            loader.submit(indices, [paths[index] for index in indices])
+            begin, waiting = begin + len(indices), waiting + 1
+        if not waiting:
+            return
+        n_before = len(rejected)
+        n = _next(loader, paths, rejected, pool)
+        waiting -= 1
+        yield n - (len(rejected) - n_before)
+
+
+def _next(
+    loader: Any,
+    paths: Sequence[str],
+    rejected: list[tuple[str, int, str, Future[str]]],
+    pool: ThreadPoolExecutor,
+) -> int:
+    """Waits for a batch; its size."""
+    n: int
+    while True:
+        outcome, payload, n = loader.next(-1)
+        if outcome == native.OK:
+            return n
+        if outcome != native.FALLBACK:
+            raise RuntimeError(f"the loader failed: {payload}")
+        index, _, _, cause, _, _, why = loader.fallback()
+        path = paths[index]
+        why = why.removeprefix(f"sample {index} ({path}): ")
+        rejected.append((path, cause, why, pool.submit(_refused_by_pillow, path)))
+        loader.fallback_done(True)  # what it holds is not looked at
+
+
+def _refused_by_pillow(path: str) -> str:
+    """Why Pillow makes no image of a file; "" if it does."""
+    try:
+        from PIL import Image
+    except ImportError:
+        return "Pillow, which would have to decode it, is not installed"
+    try:
+        with Image.open(path) as image:
+            image.convert("RGB")
+    except Exception as error:  # of many types on hostile files
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _note(found: Findings, path: str, cause: int, why: str, refused: str) -> None:
+    if refused:
+        # What can't even be read has no better reason than the system's.
+        found.damaged[path] = why if cause == native.ERR_READ else refused
+        return
+    found.pillow += 1
+    if cause == native.ERR_DAMAGED:
+        found.doubtful[path] = why

@@ -1,0 +1,238 @@
+"""``feedmill doctor``: what a loader finds on this machine and in a folder, and who else runs here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from feedmill._ops import __version__, native
+from feedmill.cli.advice import Findings, suggest
+from feedmill.cli.arguments import check_readable
+from feedmill.cli.folder_check import check_folder
+from feedmill.cli.folder_check import rows as folder_rows
+from feedmill.planner.plan import CENTER_CROP, Op
+from feedmill.system import machine, peer_processes
+from feedmill.system.cpu_contention import (
+    decode_crowding,
+    intra_op_crowding,
+    n_usable_of,
+    on_same_cpus,
+    threads_expected,
+)
+
+
+def add_doctor(commands: Any) -> None:
+    """Adds the command to a parser's."""
+    doctor = commands.add_parser(
+        "doctor",
+        help="look at this machine and at a folder: CPUs, reader, rates, feedmill processes",
+        description=(
+            "Prints what a loader would find here, and this user's feedmill processes on this "
+            "host. With DIR, which takes up to about 15 s, also what is in that folder, how fast a "
+            "sample of it (dropped from the page cache first) is read and decoded, and a "
+            "configuration with its reasons. Exits with 1 where processes run more decode threads "
+            "than there are CPUs."
+        ),
+    )
+    doctor.add_argument("dir", metavar="DIR", type=Path, nargs="?", help="folder of images")
+    doctor.add_argument("--json", action="store_true", help="print one JSON object")
+    doctor.set_defaults(run=_doctor)
+
+
+def _doctor(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    folder = arguments.dir
+    if folder is not None:
+        check_readable(folder, parser)
+    try:
+        facts = look()
+    except (ValueError, native.Error) as error:  # FEEDMILL_READER or FEEDMILL_CPU asks too much
+        parser.error("; ".join([str(error), *machine.why_no_uring()]))
+    if folder is not None:
+        facts["folder"] = check_folder(folder, facts["cpus"]["usable"])
+        facts["suggestions"] = [one._asdict() for one in suggest(_findings(facts))]
+    print(json.dumps(facts, indent=2) if arguments.json else "\n".join(_as_text(facts)))
+    return 1 if facts["crowded"] else 0
+
+
+# ---- facts ---------------------------------------------------------------------------------------
+
+
+def look() -> dict[str, Any]:
+    """What a loader finds on this machine, as JSON has it; takes no measurements."""
+    counters = _probe()
+    n_usable = native.usable_cpus()
+    processes = peer_processes.others()
+    cpus = peer_processes.usable_cpus()
+    rivals = on_same_cpus(cpus, processes)
+    quota, space, names = machine.cpu_quota(), machine.shared_memory(), os.uname()
+    soft, hard = machine.locked_memory()
+    return {
+        "feedmill": __version__,
+        "torch": torch.__version__,
+        "intra_op_threads": torch.get_num_threads(),
+        "kernel": f"{names.sysname} {names.release} {names.machine}",
+        "cpus": {
+            "usable": n_usable,
+            "affinity": len(cpus),
+            "machine": os.cpu_count(),
+            "local_world_size": os.environ.get("LOCAL_WORLD_SIZE"),
+            "quota": quota and quota._asdict(),
+        },
+        "simd": counters["cpu"],
+        "simd_asked_for": os.environ.get("FEEDMILL_CPU"),
+        "libjpeg_turbo": native.jpeg_version(),
+        "formats": native.formats(),
+        "own_huffman_decoder": native.jpeg_own_huffman(),
+        "reader": counters["reader"],
+        "reader_reason": counters["reader_reason"],
+        "why_no_uring": machine.why_no_uring() if counters["reader"] != "uring" else [],
+        "memory": asdict(machine.memory()),
+        "locked_memory": {"soft": soft, "hard": hard},
+        "shared_memory": space and space._asdict(),
+        "gpus": _gpus(),
+        "processes": [asdict(one) for one in processes],
+        "rival_threads": threads_expected(cpus, rivals),
+        "crowded": decode_crowding(processes, cpus, n_usable),
+        "intra_op_crowded": [
+            f"pid {one.pid}: {text}"
+            for one in rivals
+            for text in intra_op_crowding(one, n_usable_of(one.cpus, cpus, n_usable))
+        ],
+    }
+
+
+def _probe() -> dict[str, Any]:
+    """Counters of a small native loader: they name its reader and its instructions."""
+    loader = native.Loader(
+        ops=[Op(CENTER_CROP, 8, 8)],
+        dtype="uint8",
+        n_samples=1,
+        batch_size=1,
+        n_threads=1,
+        prefetch_batches=1,
+    )
+    try:
+        return loader.stats()
+    finally:
+        loader.close()
+
+
+def _gpus() -> list[dict[str, Any]]:
+    if not torch.cuda.is_available():
+        return []
+    all_properties = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    return [{"name": one.name, "memory_bytes": one.total_memory} for one in all_properties]
+
+
+def _findings(facts: dict[str, Any]) -> Findings:
+    folder, ranks = facts["folder"], facts["cpus"]["local_world_size"] or ""
+    reading, decoding = folder["reading"], folder["decoding"] or {}
+    return Findings(
+        n_usable=facts["cpus"]["usable"],
+        n_taken=facts["rival_threads"],
+        n_processes=max(1, int(ranks) if ranks.isdecimal() else len(facts["gpus"])),
+        has_gpu=bool(facts["gpus"]),
+        reader=facts["reader"],
+        reader_reason=facts["reader_reason"],
+        is_far=folder["is_far"],
+        memory_left=facts["memory"]["left"],
+        shm_bytes=(facts["shared_memory"] or {"total": 0})["total"],
+        data_bytes=folder["bytes"] if folder["complete"] else None,
+        sample_bytes=reading["n_bytes"] / max(1, reading["n_files"]),
+        decode_rate=decoding.get("images_per_s_all_cpus"),
+        cold_rate=reading["cold"],
+        cold_file_s=reading["cold_file_s"],
+    )
+
+
+# ---- in words ------------------------------------------------------------------------------------
+
+
+def _as_text(facts: dict[str, Any]) -> list[str]:
+    rows = [*_machine_rows(facts), *map(_process_row, facts["processes"])]
+    if "folder" in facts:
+        rows += folder_rows(facts["folder"], facts["cpus"]["usable"])
+    lines = [f"  {name:<10} {text}" for name, text in rows]
+    if "suggestions" in facts:
+        lines.append(f"suggested for {facts['folder']['path']}:")
+        lines += [f"  {one['setting']:<15} {one['value']:<12} {one['why']}"
+                  for one in facts["suggestions"]]
+    lines += [f"crowded: {text}" for text in facts["crowded"]]
+    lines += facts["intra_op_crowded"]
+    if not facts["crowded"]:
+        n_usable = facts["cpus"]["usable"]
+        lines.append(f"not crowded: {facts['rival_threads']} decode threads on {n_usable} CPUs")
+    return lines
+
+
+def _machine_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    asked, memory, space = facts["simd_asked_for"], facts["memory"], facts["shared_memory"]
+    huffman = "feedmill's own" if facts["own_huffman_decoder"] else "libjpeg-turbo's"
+    limit = "no limit by a cgroup"
+    if memory["limit"] is not None:
+        limit = f"a cgroup allows {_gigabytes(memory['limit'])}; {_gigabytes(memory['left'])} left"
+    return [
+        ("feedmill", f"{facts['feedmill']}, torch {facts['torch']}"),
+        ("kernel", facts["kernel"]),
+        ("CPUs", _cpus(facts["cpus"])),
+        ("pixels", f"computed with {facts['simd']}"
+                   + (f" (FEEDMILL_CPU={asked})" if asked else "")),
+        ("JPEG", f"libjpeg-turbo {facts['libjpeg_turbo']}, {huffman} Huffman decoder"),
+        ("formats", f"{facts['formats']} natively, others through Pillow"),
+        ("reader", f"{facts['reader']} ({facts['reader_reason']})"),
+        *(("", text) for text in facts["why_no_uring"]),
+        ("memory", f"{_gigabytes(memory['total'])}, {_gigabytes(memory['available'])} available; "
+                   + limit),
+        ("memlock", _memlock(facts["locked_memory"])),
+        ("/dev/shm", f"{_gigabytes(space['total'])}, {_gigabytes(space['free'])} free" if space
+         else "none: workers of torch's own path need it"),
+        ("torch", f"{facts['intra_op_threads']} intra-op threads, {_gpu_text(facts['gpus'])}"),
+    ]
+
+
+def _cpus(cpus: dict[str, Any]) -> str:
+    quota, ranks = cpus["quota"], cpus["local_world_size"]
+    parts = [f"{cpus['affinity']} by affinity, {cpus['machine']} on this machine"]
+    if quota:
+        parts.append(
+            f"a quota of {quota['cpus']:.3g} by cgroup v{quota['version']}, throttled in "
+            f"{quota['n_throttled']:,} periods, {quota['throttled_s']:.1f} s so far"
+        )
+    else:
+        parts.append("no quota")
+    if ranks:
+        parts.append(f"LOCAL_WORLD_SIZE is {ranks}")
+    return f"{cpus['usable']} usable ({'; '.join(parts)})"
+
+
+def _memlock(limits: dict[str, int | None]) -> str:
+    if limits["soft"] is None:
+        return "no limit of locked memory"
+    hard = "any" if limits["hard"] is None else f"{limits['hard'] / 1e6:,.1f} MB"
+    return f"{limits['soft'] / 1e6:,.1f} MB may be locked (ulimit -l; at most {hard})"
+
+
+def _gpu_text(gpus: list[dict[str, Any]]) -> str:
+    return "CUDA: " + ", ".join(
+        f"{one['name']} ({_gigabytes(one['memory_bytes'])})" for one in gpus
+    ) if gpus else "no CUDA"
+
+
+def _gigabytes(n: int) -> str:
+    return f"{n / 1e9:,.1f} GB"
+
+
+def _process_row(one: dict[str, Any]) -> tuple[str, str]:
+    gpu = ", on a GPU" if one["on_gpu"] else ""
+    return (
+        f"pid {one['pid']}",
+        f"{one['n_threads']} decode threads now, {one['n_intra_op']} intra-op threads{gpu}: "
+        + " ".join(one["command"].split()),
+    )

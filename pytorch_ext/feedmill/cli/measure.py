@@ -1,0 +1,402 @@
+"""What can be measured in seconds: rates of storage, decoding, memory and copies.
+
+Every function keeps to a time limit, as far as the kernel lets it: a read that hangs is waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import math
+import mmap
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from feedmill._ops import native
+from feedmill.planner.plan import crop_and_flip
+from feedmill.system import peer_processes
+
+# Files that are asked for at the same time. Near storage likes few, as Python's threads get into
+# each other's way; far storage needs many.
+_FEW, _MANY = 8, 32
+_PROBED_FILES = 64  # of a sample: looked at whether they have left the page cache
+_COLD_SHARE = 0.9  # of them, or of the bytes: enough to call a read cold
+_CHUNK_BYTES = 1 << 20
+_WARM_S = 0.4
+_BATCH_SIZE = 4  # low, as a batch is the least that a measurement waits for
+_MEMORY_BYTES = 256 << 20  # copied at once: more than caches hold
+_COPY_BYTES = 64 << 20
+_ROUNDS = 5
+
+_libc = ctypes.CDLL(None)
+
+
+# ---- storage -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Reading:
+    """Reading a sample of files, half of it 8 files at a time and half of it 32; the faster counts.
+
+    Attributes:
+        n_files, n_bytes: the sample that could be read.
+        cold: bytes a second from storage; None where that can't be had, and why_not_cold says why.
+        cold_file_s: mean time that a file took, while others were read beside it.
+        cold_in_flight: how many at a time.
+        warm: bytes a second from the page cache; None where nothing could be read.
+        unreadable: path -> why.
+    """
+
+    n_files: int = 0
+    n_bytes: int = 0
+    cold: float | None = None
+    why_not_cold: str = ""
+    cold_file_s: float | None = None
+    cold_in_flight: int | None = None
+    warm: float | None = None
+    unreadable: dict[str, str] = field(default_factory=dict)
+
+
+def read_rates(paths: Sequence[str], seconds: float) -> Reading:
+    """Reads the files once, cold, for at most so many seconds; then warm, for a part of one.
+
+    Before that they are dropped from the page cache, for at most so many seconds, too.
+    """
+    reading = Reading()
+    deadline = time.monotonic() + seconds
+    readable = []
+    for path in paths:
+        if _forget(path, reading.unreadable):
+            readable.append(path)
+        if time.monotonic() > deadline:  # files that were just written go to storage first
+            break
+    if not readable:
+        reading.why_not_cold = "no file can be read"
+        return reading
+    cached = [path for path in readable[:_PROBED_FILES] if _is_cached(path)]
+    before = _device_bytes()
+    whole = dict.fromkeys(readable, math.inf)
+    first = _read_halves(whole, seconds, False, reading.unreadable)
+    n_device = _device_bytes() - before
+    sizes = {path: n for one in first for path, n, _ in one.reads}
+    reading.n_files, reading.n_bytes = len(sizes), sum(sizes.values())
+    if not reading.n_bytes:
+        reading.why_not_cold = "the files are empty, or can't be read"
+        return reading
+    # The first is not told of files of others', the second not by every file system.
+    n_probed = len(readable[:_PROBED_FILES])
+    if len(cached) <= (1 - _COLD_SHARE) * n_probed or n_device >= _COLD_SHARE * reading.n_bytes:
+        best = max(first, key=lambda one: one.rate)
+        reading.cold, reading.cold_file_s = best.rate, best.mean_file_s
+        reading.cold_in_flight = best.in_flight
+    else:
+        reading.why_not_cold = (
+            f"{len(cached)} of {n_probed} files stay in memory though the kernel was asked to drop "
+            "them: their file system is there, or something else is using them"
+        )
+    again = _read_halves(sizes, min(seconds, _WARM_S), True, reading.unreadable)
+    reading.warm = max(one.rate for one in again) or None
+    return reading
+
+
+def _forget(path: str, unreadable: dict[str, str]) -> bool:
+    """Asks the kernel to drop a file from the page cache; False if it can't be opened."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        unreadable[path] = error.strerror or str(error)
+        return False
+    try:
+        with contextlib.suppress(OSError):  # not on each file system
+            os.fdatasync(file)  # what is not written yet would stay
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(file)
+    return True
+
+
+def _is_cached(path: str) -> bool:
+    """Whether some of the file is in the page cache, or that can't be known."""
+    try:
+        with open(path, "rb") as file:
+            # Writable, so that numpy tells its address; private, so that nothing is written.
+            pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except (OSError, ValueError) as error:  # ValueError: the file is empty
+        return isinstance(error, OSError)
+    view = np.frombuffer(pages, np.uint8)
+    resident = np.zeros(-(-len(view) // mmap.PAGESIZE), np.uint8)
+    address, length = ctypes.c_void_p(view.ctypes.data), ctypes.c_size_t(len(view))
+    failed = _libc.mincore(address, length, ctypes.c_void_p(resident.ctypes.data))
+    return bool(failed or (resident & 1).any())
+
+
+def _device_bytes() -> int:
+    """What this process has made storage read so far; 0 where that is not known."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        with open("/proc/self/io", encoding="ascii") as file:
+            return int(file.read().split("\nread_bytes: ")[1].split()[0])
+    return 0
+
+
+@dataclass
+class _Read:
+    in_flight: int
+    reads: list[tuple[str, int, float]] = field(default_factory=list)  # path, bytes, seconds
+    wall_s: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        return sum(n for _, n, _ in self.reads) / self.wall_s
+
+    @property
+    def mean_file_s(self) -> float:
+        return sum(seconds for _, _, seconds in self.reads) / len(self.reads)
+
+
+def _read_halves(
+    files: Mapping[str, float], seconds: float, again: bool, unreadable: dict[str, str]
+) -> tuple[_Read, _Read]:
+    """The files in turn: few at a time, and many.
+
+    Args:
+        files: path -> bytes to read, at most.
+        again: start over with the first one until the time is up.
+    """
+    halves = []
+    for in_flight, paths in zip((_FEW, _MANY), (list(files)[::2], list(files)[1::2])):
+        turn = itertools.cycle(paths) if again else iter(paths)
+        halves.append(_read_all(turn, files, in_flight, seconds / 2, unreadable))
+    return halves[0], halves[1]
+
+
+def _read_all(
+    paths: Iterator[str],
+    files: Mapping[str, float],
+    in_flight: int,
+    seconds: float,
+    unreadable: dict[str, str],
+) -> _Read:
+    done = _Read(in_flight)
+    ready = threading.Barrier(in_flight + 1)
+
+    def work() -> None:
+        buffer = bytearray(_CHUNK_BYTES)
+        ready.wait()
+        deadline = time.monotonic() + seconds
+        for path in paths:  # all threads take from it
+            start = time.monotonic()
+            if start > deadline:
+                return
+            try:
+                n_bytes = _read_one(path, files[path], buffer, deadline)
+                done.reads.append((path, n_bytes, time.monotonic() - start))
+            except OSError as error:
+                unreadable[path] = error.strerror or str(error)
+
+    with ThreadPoolExecutor(in_flight) as pool:
+        work_done = [pool.submit(work) for _ in range(in_flight)]
+        ready.wait()
+        began = time.monotonic()
+        for one in work_done:
+            one.result()
+        done.wall_s = time.monotonic() - began
+    return done
+
+
+def _read_one(path: str, most: float, buffer: bytearray, deadline: float) -> int:
+    """Bytes read of a file: all, at least `most`, or as many as come in time."""
+    total = 0
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while n := os.readv(file, [buffer]):
+            total += n
+            if total >= most or time.monotonic() > deadline:
+                break
+    finally:
+        os.close(file)
+    return total
+
+
+# ---- decoding ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Decoding and transforming with a number of threads, files in the page cache.
+
+    Attributes:
+        threads: decode threads.
+        samples: how many were made.
+        worker_s: CPU seconds of the decode threads for a sample.
+        process_s: CPU seconds of the whole process for a sample: reading included.
+    """
+
+    threads: int
+    samples: int
+    worker_s: float
+    process_s: float
+
+    def rate(self, n_cpus: int) -> float:
+        """Samples a second on that many CPUs with nobody else on them.
+
+        Made of CPU time, so that a neighbour at work meanwhile does not count.
+        """
+        return min(self.threads / self.worker_s, n_cpus / self.process_s)
+
+
+class _Run:
+    """A native loader over a few files: crop at random, flip, batch."""
+
+    def __init__(self, paths: Sequence[str], threads: int, size: int, dtype: str) -> None:
+        self._paths = paths
+        self._ahead = max(4, 2 * threads)
+        self.rejected: dict[str, str] = {}
+        self.loader = native.Loader(
+            ops=crop_and_flip(size),
+            dtype=dtype,
+            value_table=_value_table(dtype),
+            n_samples=len(paths),
+            batch_size=_BATCH_SIZE,
+            n_threads=threads,
+            prefetch_batches=self._ahead,
+        )
+
+    def batches(self, rounds: int | None, deadline: float) -> Iterator[None]:
+        """So many times all files (None: without end), until the time is up."""
+        self.loader.start(0, 0)
+        waiting, number, n = 0, 0, len(self._paths)
+        last = None if rounds is None else rounds * n
+        while time.monotonic() < deadline:
+            while waiting < self._ahead and (last is None or number < last):
+                end = number + _BATCH_SIZE if last is None else min(number + _BATCH_SIZE, last)
+                indices = [index % n for index in range(number, end)]
+                self.loader.submit(indices, [self._paths[index] for index in indices])
+                number, waiting = end, waiting + 1
+            if not waiting:
+                break
+            self._next()
+            waiting -= 1
+            yield
+
+    def _next(self) -> None:
+        while True:
+            outcome, payload, _ = self.loader.next(-1)
+            if outcome == native.OK:
+                return
+            if outcome != native.FALLBACK:
+                raise RuntimeError(f"the loader failed: {payload}")
+            index, *_, why = self.loader.fallback()
+            path = self._paths[index]
+            self.rejected[path] = why.removeprefix(f"sample {index} ({path}): ")
+            self.loader.fallback_done(True)  # what it holds is not looked at
+
+
+@contextlib.contextmanager
+def _open_run(paths: Sequence[str], threads: int, size: int, dtype: str) -> Iterator[_Run]:
+    run = _Run(paths, threads, size, dtype)
+    peer_processes.begin(id(run), threads)
+    try:
+        yield run
+    finally:
+        peer_processes.end(id(run))
+        run.loader.close()
+
+
+def _value_table(dtype: str) -> bytes | None:
+    """Any table will do: the time does not depend on the values."""
+    if dtype == "uint8":
+        return None
+    return np.zeros((3, 256), {"float32": np.float32}.get(dtype, np.uint16)).tobytes()
+
+
+def try_natively(
+    paths: Sequence[str], threads: int, seconds: float, size: int, dtype: str
+) -> tuple[list[str], dict[str, str]]:
+    """Decodes each file once, as far as the time lasts.
+
+    Returns:
+        The paths that the native decoder took, and path -> why of those that it left to Pillow.
+    """
+    n_tried = 0
+    with _open_run(paths, threads, size, dtype) as run:
+        for _ in run.batches(1, time.monotonic() + seconds):
+            n_tried += _BATCH_SIZE
+    tried = paths[:n_tried]
+    rejected = {path: run.rejected[path] for path in tried if path in run.rejected}
+    return [path for path in tried if path not in rejected], rejected
+
+
+def decode_rate(
+    paths: Sequence[str], threads: int, seconds: float, size: int, dtype: str
+) -> Decoding | None:
+    """Decodes the files over and over for so many seconds.
+
+    Args:
+        paths: files that the native decoder takes; at least one.
+        size: rows and columns of a delivered image.
+        dtype: of the batch: "uint8", "float32", "float16" or "bfloat16".
+
+    Returns:
+        None where the time did not suffice for a batch.
+    """
+    with _open_run(paths, threads, size, dtype) as run:
+        began = None
+        # The first quarter of the time warms up: buffers, caches, clocks.
+        warm_ns = time.monotonic_ns() + int(seconds / 4 * 1e9)
+        for _ in run.batches(None, time.monotonic() + seconds):
+            if began is None and time.monotonic_ns() >= warm_ns:
+                began = _counted(run)
+        ended = _counted(run)
+    samples, worker_ns, process_ns = (b - a for a, b in zip(began or (0, 0, 0), ended))
+    if began is None or samples < 1 or worker_ns < 1:
+        return None
+    return Decoding(threads, samples, worker_ns / samples / 1e9, process_ns / samples / 1e9)
+
+
+def _counted(run: _Run) -> tuple[int, int, int]:
+    counters = run.loader.stats()
+    return counters["native_samples"], counters["worker_cpu_ns"], time.process_time_ns()
+
+
+# ---- memory and copies ---------------------------------------------------------------------------
+
+
+def memory_rate(threads: int) -> float:
+    """Bytes a second that memory moves, reads and writes together: the best of a few copies.
+
+    By CPU time, so that waiting for a core does not count; what others move meanwhile does.
+    """
+
+    def copy(part: tuple[np.ndarray, np.ndarray]) -> float:
+        began = time.thread_time()
+        np.copyto(*part)
+        return 2 * part[0].nbytes / max(time.thread_time() - began, 1e-9)
+
+    size = _MEMORY_BYTES // threads
+    parts = [(np.ones(size, np.uint8), np.ones(size, np.uint8)) for _ in range(threads)]
+    with ThreadPoolExecutor(threads) as pool:
+        return max(sum(pool.map(copy, parts)) for _ in range(_ROUNDS))
+
+
+def copy_rate() -> float | None:
+    """Bytes a second from page-locked memory to the GPU; None without CUDA."""
+    if not torch.cuda.is_available():
+        return None
+    host = torch.empty(_COPY_BYTES, dtype=torch.uint8, pin_memory=True)
+    device = torch.empty_like(host, device="cuda")
+    best = 0.0
+    for _ in range(_ROUNDS):
+        torch.cuda.synchronize()
+        began = time.monotonic()
+        device.copy_(host, non_blocking=True)
+        torch.cuda.synchronize()
+        best = max(best, _COPY_BYTES / (time.monotonic() - began))
+    return best

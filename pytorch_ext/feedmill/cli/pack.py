@@ -1,0 +1,164 @@
+"""``feedmill pack SRC OUT`` rewrites an image set so that crops of its images decode fast.
+
+JPEGs are transcoded without loss, and written with all else into tar files, which the package
+webdataset reads as well; an index of them makes it a ``feedmill.Pack``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from feedmill._ops import native
+from feedmill.cli.arguments import from_one
+from feedmill.cli.progress import progress
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def add_pack(commands: Any) -> None:
+    """Adds the command to a parser's."""
+    pack = commands.add_parser(
+        "pack",
+        help="rewrite an image set so that its crops decode fast",
+        description=(
+            "Makes a pack of an image folder (SRC/class/image.jpg) or of WebDataset tar files (a "
+            "folder of them, or names such as 'train-{000..146}.tar'): tar files of losslessly "
+            "transcoded JPEGs, and an index, for feedmill.Pack. Whatever can't be transcoded "
+            "exactly is stored as it is. A run that was interrupted goes on where it stopped."
+        ),
+    )
+    pack.add_argument("src", metavar="SRC", nargs="?", help="image folder or tar files")
+    pack.add_argument("out", metavar="OUT", help="folder of the pack; made where it is missing")
+    pack.add_argument("--shard-size", type=_size, default=1 << 30, metavar="BYTES",
+                      help="of a tar file, about (default: 1G)")
+    pack.add_argument("--interval", type=_interval, default=None, metavar="N",
+                      help="MCUs from one restart marker to the next: fewer decode faster and take "
+                           "more bytes (default: auto: near 4, as far as the markers cost less "
+                           "than 0.3 %% of an image)")
+    pack.add_argument("--no-verify", action="store_true",
+                      help="do not compare each image's pixels with the source's")
+    pack.add_argument("--workers", type=from_one, default=native.usable_cpus(), metavar="N",
+                      help="threads (default: the usable CPUs, %(default)s)")
+    pack.add_argument("--part", type=_part, default=None, metavar="I/N",
+                      help="write only part I, from 0, of N; on any machine, in any order")
+    pack.add_argument("--join", action="store_true",
+                      help="of parts that lie in OUT: write the index, and nothing else")
+    pack.set_defaults(run=_pack)
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    n_bytes = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
+    if n_bytes < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size, such as 500M or 1G")
+    return n_bytes
+
+
+def _interval(text: str) -> int | None:
+    if text == "auto":
+        return None
+    value = from_one(text)
+    if value > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is more than 65535")
+    return value
+
+
+def _part(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not match or int(match[1]) >= int(match[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is no part, such as 0/4, 1/4, 2/4 or 3/4")
+    return int(match[1]), int(match[2])
+
+
+def _pack(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    if arguments.join and (arguments.src is not None or arguments.part is not None):
+        parser.error("--join takes OUT alone: feedmill pack --join OUT")
+    if not arguments.join and arguments.src is None:
+        parser.error("SRC and OUT are needed: feedmill pack SRC OUT")
+    try:
+        with _ended_by_sigterm():
+            return _join(arguments.out) if arguments.join else _write(arguments)
+    except (OSError, ValueError) as error:
+        print(f"feedmill pack: {error}", file=sys.stderr)
+        return 1
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """What is unfinished is removed then, as with Ctrl-C."""
+    def end(number: int, frame: Any) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _write(arguments: argparse.Namespace) -> int:
+    from feedmill.packing.index import INDEX_NAME
+    from feedmill.packing.source import read_source
+    from feedmill.packing.writer import Options, write_shards
+
+    if os.path.exists(os.path.join(arguments.out, INDEX_NAME)):
+        raise ValueError(f"{arguments.out} is a pack already; remove it, or pack into another one")
+    inside = os.path.join(os.path.realpath(arguments.src), "")
+    if os.path.realpath(arguments.out).startswith(inside):
+        raise ValueError(f"{arguments.out} lies in {arguments.src}; pack into another folder")
+    source = read_source(arguments.src)
+    os.makedirs(arguments.out, exist_ok=True)
+    options = Options(
+        arguments.shard_size, arguments.interval, not arguments.no_verify, arguments.workers
+    )
+    part, n_parts = arguments.part or (0, 1)
+    began = time.monotonic()
+    with progress(len(source.samples) if n_parts == 1 else None) as update:
+        tally = write_shards(source, arguments.out, options, part, n_parts, update)
+    _print(tally, time.monotonic() - began)
+    if arguments.part is not None:
+        print(f"part {part} of {n_parts}; when all are written: feedmill pack --join OUT")
+        return 0
+    return _join(arguments.out)
+
+
+def _join(folder: str) -> int:
+    from feedmill.packing.joining import join_shards
+
+    index = join_shards(folder)
+    n_bytes = int(index.shards["bytes"].sum()) + index.n_bytes
+    print(f"{folder}: {index.n_samples:,} samples of {len(index.classes):,} classes in "
+          f"{_shards(index.n_shards)}; with the index, {_megabytes(n_bytes)}")
+    return 0
+
+
+def _megabytes(n_bytes: float) -> str:
+    return f"{n_bytes / 1e6:,.1f} MB"
+
+
+def _shards(n: int) -> str:
+    return f"{n:,} shard{'' if n == 1 else 's'}"
+
+
+def _print(tally: Any, seconds: float) -> None:
+    n = tally.samples
+    kept = f", {tally.kept:,} of which were there already" if tally.kept else ""
+    print(f"{n:,} samples in {_shards(tally.shards)}{kept}, in {seconds:,.1f} s")
+    if not tally.image_bytes:
+        return
+    ratio = tally.packed_bytes / tally.image_bytes
+    whole = tally.file_bytes / tally.image_bytes
+    print(f"images: {_megabytes(tally.image_bytes)} before, {_megabytes(tally.packed_bytes)} after "
+          f"({ratio:.3f} times); as tar files {_megabytes(tally.file_bytes)} ({whole:.3f} times)")
+    n_as_is = sum(tally.as_they_are.values())
+    if n_as_is:
+        reasons = ", ".join(f"{many:,} {why}" for why, many in tally.as_they_are.most_common())
+        print(f"stored as they are: {n_as_is:,} ({reasons})")

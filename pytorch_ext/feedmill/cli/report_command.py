@@ -1,0 +1,72 @@
+"""``feedmill report``: reads the log of a run; prints the report, or writes it as a page."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from feedmill.profiling.log.reader import LogError, Run, read_log
+from feedmill.profiling.page.html_report import page
+from feedmill.profiling.page.run_stats import report_of, run_name
+
+
+def add_report(commands: Any) -> None:
+    """Adds the command to a parser's."""
+    report = commands.add_parser(
+        "report",
+        help="what the steps of a logged run waited for, as text or as a page",
+        description=(
+            "Reads the logs (JSON lines) of runs, also of one that was killed or still goes on, "
+            "and prints what their steps waited for."
+        ),
+    )
+    report.add_argument("logs", metavar="LOG", type=Path, nargs="+",
+                        help="a log, or those of several ranks")
+    report.add_argument("--html", metavar="FILE", type=Path,
+                        help="write a page with charts there instead; it needs nothing beside it")
+    report.set_defaults(run=_report)
+
+
+def _report(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    runs: list[Run] = []
+    for path in arguments.logs:
+        try:
+            runs += read_log(path)
+        except LogError as error:
+            parser.error(str(error))
+        except OSError as error:
+            parser.error(f"{path} can't be read: {error.strerror}")
+    if arguments.html is None:
+        return _print("\n\n".join(_as_text(run, len(runs) > 1) for run in runs))
+    text = page(runs, f"feedmill: {', '.join(path.name for path in arguments.logs)}")
+    try:
+        arguments.html.write_text(text, encoding="utf-8")
+    except OSError as error:
+        parser.error(f"--html: {arguments.html} can't be written: {error.strerror}")
+    print(f"wrote {arguments.html}: {_count(len(runs), 'run')}, "
+          f"{_count(sum(len(run.steps) for run in runs), 'step')}")
+    return 0
+
+
+def _print(text: str) -> int:
+    """Prints to who reads it, as long as he does: `feedmill report LOG | head` is no error."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Python flushes once more at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _as_text(run: Run, named: bool) -> str:
+    """The report of a run, below its name if asked for."""
+    name = f"{run_name(run)}:\n" if named else ""
+    # Paths may hold bytes that are no UTF-8, which a terminal does not take.
+    return (name + report_of(run)).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")

@@ -1,4 +1,0 @@
-"""The command ``feedmill``: a file for each of its commands, and what only those need.
-
-May import: all rooms, and the loader.
-"""

@@ -1,4 +1,0 @@
-"""What is counted of a loader: records of steps and samples, and the accounts that keep them.
-
-May import: host.
-"""

@@ -1,0 +1,227 @@
+"""feedmill.DataLoader in Hugging Face Accelerate.
+
+Accelerate does not keep a loader that it prepares. It reads torch's arguments off it and builds
+another one by the name ``DataLoader`` of its module ``accelerate.data_loader``: torch's, without
+the native path and without feedmill's options. Here that name stands for a factory while
+``keep_in_accelerate()`` is in force. Outside of it a loader that is lost says so.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from feedmill.system.locks import renew_after_fork
+
+_MODULE = "accelerate.data_loader"
+
+
+class _Kept(threading.local):
+    """What one thread knows of the loaders that Accelerate is building anew."""
+
+    depth = 0  # keep_in_accelerate() contexts in force
+    source: Any = None  # the feedmill.DataLoader whose arguments were read latest
+
+
+class _Replaced:
+    """The name ``DataLoader`` in Accelerate's module, which all threads have in common: it stands
+    for the factory as long as any thread has a context in force.
+
+    Attributes:
+        original: what it stood for before; None: it stands for that now.
+    """
+
+    def __init__(self) -> None:
+        self.original: Any = None
+        self._n_contexts = 0
+        self._factory: Any = None
+        self._lock = threading.RLock()
+        renew_after_fork(self, _lock=threading.RLock)
+
+    def enter(self, module: Any) -> None:
+        with self._lock:
+            if self._factory is None or module.DataLoader is not self._factory:
+                self.original = module.DataLoader
+                module.DataLoader = self._factory = _factory(self.original)
+            self._n_contexts += 1
+
+    def leave(self, module: Any) -> None:
+        with self._lock:
+            self._n_contexts -= 1
+            if self._n_contexts:
+                return
+            if module.DataLoader is self._factory:  # else somebody has replaced it since
+                module.DataLoader = self.original
+            self.original = self._factory = None
+
+
+_kept = _Kept()
+_replaced = _Replaced()
+
+
+def prepare(accelerator: Any, *objects: Any, device_placement: list[bool] | None = None) -> Any:
+    """``accelerator.prepare(*objects)``, in which every feedmill.DataLoader stays one.
+
+    What comes back in its place is Accelerate's wrapper, as always: it shards the batches, moves
+    them to the device and counts epochs. Its ``stats()``, ``report()`` and ``explain()`` are those
+    of the feedmill.DataLoader inside, a new one with the sampler that Accelerate made and with the
+    options (native, seed, threads, ...) of the one that was given. Its ``set_epoch()`` numbers the
+    epoch there, too.
+
+    Args:
+        accelerator: an ``accelerate.Accelerator``.
+        objects: as ``accelerator.prepare()`` takes them; loaders of other classes are prepared as
+            always.
+        device_placement: passed on.
+
+    Raises:
+        RuntimeError: native="require", and the new loader can't run natively.
+    """
+    with keep_in_accelerate():
+        return accelerator.prepare(*objects, device_placement=device_placement)
+
+
+def skip_first_batches(loader: Any, num_batches: int = 0) -> Any:
+    """``accelerate.skip_first_batches()``, in which a feedmill.DataLoader stays one.
+
+    Args:
+        loader: a feedmill.DataLoader, or what ``prepare()`` made of it.
+        num_batches: so many batches are left out at the beginning; no file of them is read.
+    """
+    import accelerate
+
+    with keep_in_accelerate():
+        return accelerate.skip_first_batches(loader, num_batches)
+
+
+@contextmanager
+def keep_in_accelerate() -> Iterator[None]:
+    """While in force, each feedmill.DataLoader that Accelerate builds anew stays one.
+
+    For code that calls Accelerate by itself, such as transformers' ``Trainer.train()`` with a
+    ``get_train_dataloader()`` that gives a feedmill.DataLoader. Elsewhere ``prepare()`` and
+    ``skip_first_batches()`` are enough. It acts on loaders of the thread that entered it, and may
+    be in force in several threads at once.
+    """
+    import accelerate.data_loader as module
+
+    _replaced.enter(module)
+    _kept.depth += 1
+    try:
+        yield
+        _warn_if_not_kept()
+    finally:
+        _kept.depth -= 1
+        _kept.source = None
+        _replaced.leave(module)
+
+
+def note_read(loader: Any) -> None:
+    """Called where an argument of ``loader`` is read, two frames up: notes or warns that Accelerate
+    is about to build it anew."""
+    if sys._getframe(2).f_globals.get("__name__") != _MODULE:
+        return
+    if _kept.depth:
+        _warn_if_not_kept()
+        _kept.source = loader
+    elif not _loses_nothing(loader):
+        _warn_once(
+            loader,
+            "Accelerate builds this feedmill.DataLoader anew by its own DataLoader class: torch's, "
+            "without the native path, or one without its options. To keep it, call "
+            "feedmill.prepare(accelerator, ...) in place of accelerator.prepare(...), and "
+            "feedmill.skip_first_batches(loader, n) in place of accelerate's, or both inside of "
+            "feedmill.keep_in_accelerate()",
+        )
+
+
+# ---- building anew -------------------------------------------------------------------------------
+
+
+def _factory(otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """What Accelerate calls in place of its DataLoader class, ``otherwise``."""
+
+    def build(dataset: Any, *args: Any, **arguments: Any) -> Any:
+        source = _kept.source
+        # A source may be left over from a preparation that failed.
+        if source is None or not _goes_with(dataset, source):
+            return otherwise(dataset, *args, **arguments)
+        _kept.source = None
+        loader = source._feedmill_anew(dataset, *args, **arguments)
+        wrapper = sys._getframe(1).f_locals.get("self")
+        if wrapper is not None and hasattr(type(wrapper), "set_epoch"):
+            wrapper.set_epoch = _SetEpoch(wrapper, loader)
+        return loader
+
+    return build
+
+
+def _goes_with(dataset: Any, source: Any) -> bool:
+    # Accelerate shards an IterableDataset by wrapping it, and leaves other datasets alone.
+    return dataset is source.dataset or isinstance(dataset, IterableDataset)
+
+
+class _SetEpoch:
+    """``set_epoch()`` of Accelerate's wrapper, which calls it at each iter(), too: its own leaves
+    out the loader inside. A class, so that the wrapper can be pickled."""
+
+    def __init__(self, wrapper: Any, loader: Any) -> None:
+        self._wrapper = wrapper
+        self._loader = loader
+
+    def __call__(self, epoch: int) -> None:
+        type(self._wrapper).set_epoch(self._wrapper, epoch)
+        self._loader._feedmill.epochs.next_number = epoch
+
+
+# ---- warnings ------------------------------------------------------------------------------------
+
+
+def _warn_if_not_kept() -> None:
+    source, _kept.source = _kept.source, None
+    if source is not None:
+        _warn_once(
+            source,
+            "Accelerate did not build this feedmill.DataLoader anew by its own DataLoader class, "
+            "so that it could not be kept: is use_stateful_dataloader set?",
+        )
+
+
+def _warn_once(loader: Any, text: str) -> None:
+    if not loader._feedmill.loss_is_known:
+        loader._feedmill.loss_is_known = True
+        warnings.warn(text, UserWarning, stacklevel=_callers_level())
+
+
+def _callers_level() -> int:
+    """warnings.warn()'s stacklevel, counted from the caller, of the code that called Accelerate."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and _is_internal(frame.f_globals.get("__name__", "")):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _is_internal(module: str) -> bool:
+    return module.partition(".")[0] in ("feedmill", "accelerate", "contextlib")
+
+
+def _loses_nothing(loader: Any) -> bool:
+    """Whether Accelerate's DataLoader is feedmill's, as under ``feedmill run``, and ``loader`` has
+    no options that this one would lack."""
+    # Another thread may have a context in force.
+    kind = _replaced.original or sys.modules[_MODULE].DataLoader
+    if not isinstance(kind, type) or not hasattr(kind, "_feedmill_options"):
+        return False
+    constructor = kind.__init__  # type: ignore[misc]
+    parameters = inspect.signature(constructor).parameters
+    return all(
+        name in parameters and value == parameters[name].default
+        for name, value in loader._feedmill_options().values().items()
+    )

@@ -1,0 +1,184 @@
+"""What becomes of samples that can't be loaded: DataLoader(on_error=, max_errors=).
+
+A sample counts where neither the native decoder nor Pillow gives an image: its file is missing,
+unreadable or damaged, or a transform refuses it. An index that the dataset itself does not take is
+no such sample; that raises in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+)
+
+from feedmill.iterators.batches import Batch
+from feedmill.planner.epochs import samplers_of
+from feedmill.planner.samples import Item, Source
+from feedmill.planner.sampling import is_accelerates_shard
+
+POLICIES = ("raise", "replace", "zero", "skip")
+# Of an epoch, by default.
+MAX_ERRORS = 100
+# Indices that are tried in place of one that can't be loaded.
+_TRIES = 16
+# In the counter of the random draws: an operation that no transform is, and uses of an index that
+# no epoch reaches, so that a replacement's draws are its own.
+_OP = 255
+OCCURRENCE = 0xFFFFFF
+_WORD32 = (1 << 32) - 1
+
+
+def refusal(loader: Any) -> str | None:
+    """Why a loader can't have its policy; None: it can."""
+    options = loader._feedmill_options()
+    if options.on_error == "raise":
+        return None
+    if options.native == "verify":
+        return f"on_error={options.on_error!r}, but native='verify' compares every sample"
+    if options.on_error != "skip":
+        return None
+    for sampler in samplers_of(loader):
+        if isinstance(sampler, DistributedSampler) or is_accelerates_shard(sampler):
+            return (
+                f"on_error='skip' makes batches of one rank shorter, under a "
+                f"{type(sampler).__name__}, whose ranks must stay in step; use 'replace' or 'zero'"
+            )
+    if not loader._auto_collation:
+        return "on_error='skip' makes batches shorter, and batch_size is None; use 'replace'"
+    return None
+
+
+class BadSamplePolicy:
+    """What stands in for an epoch's samples that can't be loaded, as on_error= says.
+
+    Args:
+        loader: the feedmill.DataLoader.
+        source: of its samples.
+        key, epoch_word: of the epoch's random draws.
+    """
+
+    def __init__(self, loader: Any, source: Source, key: int, epoch_word: int) -> None:
+        options = loader._feedmill_options()
+        self._policy, self._max_errors = options.on_error, options.max_errors
+        self._source, self._key, self._epoch_word = source, key, epoch_word
+        self._n_bad = 0
+        self._pool = pool_of(loader, source.n_samples) if self._policy == "replace" else None
+
+    def put(
+        self,
+        batch: Batch,
+        place: int,
+        occurrence: int,
+        out: bytearray,
+        write: Callable[[Item, int, bytearray], None],
+    ) -> str:
+        """Does what the policy says about a sample; what that was, "" where it is to be raised.
+
+        Args:
+            place: the sample's in the batch.
+            occurrence: of its index in the epoch.
+            out: its bytes, which go to its place in the batch.
+            write: makes the sample of an item there, by an occurrence's draws.
+        """
+        self._n_bad += 1
+        if self._policy == "raise" or self._n_bad > self._max_errors:
+            return ""
+        if self._policy == "replace":
+            return self._replace(
+                batch, place, occurrence, lambda item: write(item, OCCURRENCE, out)
+            )
+        if self._policy == "skip" and len(batch.skipped) + 1 == len(batch.items):
+            return ""  # nothing would be left of the batch
+        out[:] = bytes(len(out))
+        if self._policy == "zero":
+            return "zeroed"
+        batch.skipped.add(place)
+        return "skipped"
+
+    def _replace(
+        self,
+        batch: Batch,
+        place: int,
+        occurrence: int,
+        write: Callable[[Item], None],
+    ) -> str:
+        """Puts another sample of the epoch there, the first of those drawn that can be loaded."""
+        index = batch.items[place].position
+        pool = self._pool or [item.position for item in batch.items]
+        for other in replacements(self._key, self._epoch_word, index, occurrence, pool):
+            try:
+                item = self._source.item(other)
+                write(item)
+            except Exception:
+                continue
+            batch.replaced[place] = item.target
+            return f"replaced by index {other}"
+        return ""
+
+    def note(self) -> str:
+        """Why the policy did not help with the latest sample, for the error's text."""
+        if self._policy == "raise":
+            return ""
+        if self._n_bad > self._max_errors:
+            return f"; more than max_errors={self._max_errors} samples of this epoch"
+        return f"; on_error={self._policy!r} found nothing to put in its place"
+
+
+# ---- replacements --------------------------------------------------------------------------------
+
+
+def replacements(
+    key: int, epoch_word: int, index: int, occurrence: int, pool: Sequence[int]
+) -> Iterator[int]:
+    """Indices to try in place of one, from ``pool``: the same in every run with the same key, epoch
+    and pool, whatever else happens."""
+    for attempt in range(_TRIES):
+        words = _philox(key, (
+            _OP << 24 | attempt,
+            index & _WORD32,
+            (index >> 32) << 24 | occurrence & OCCURRENCE,
+            epoch_word,
+        ))
+        other = pool[(words[0] << 32 | words[1]) * len(pool) >> 64]
+        if other != index:
+            yield other
+
+
+def _philox(key: int, counter: Sequence[int]) -> tuple[int, int, int, int]:
+    """Philox4x32-10, as loader/base/rng.h has it."""
+    a, b, c, d = counter
+    key0, key1 = key & _WORD32, key >> 32 & _WORD32
+    for _ in range(10):
+        first, second = 0xD2511F53 * a, 0xCD9E8D57 * c
+        a, b, c, d = (
+            second >> 32 ^ b ^ key0, second & _WORD32, first >> 32 ^ d ^ key1, first & _WORD32
+        )
+        key0, key1 = key0 + 0x9E3779B9 & _WORD32, key1 + 0xBB67AE85 & _WORD32
+    return a, b, c, d
+
+
+def pool_of(loader: Any, n_samples: int) -> Sequence[int] | None:
+    """The indices of this rank's epoch, where its sampler tells them without being disturbed; None:
+    it does not."""
+    sampler = loader.sampler
+    if loader.batch_sampler is not None:
+        if type(loader.batch_sampler) is not BatchSampler:
+            return None
+        sampler = loader.batch_sampler.sampler
+    kind = type(sampler)
+    if kind is SequentialSampler and len(sampler) == n_samples:
+        return range(n_samples)
+    if kind is RandomSampler and not sampler.replacement and len(sampler) == n_samples:
+        return range(n_samples)
+    if kind is SubsetRandomSampler:
+        return [int(index) for index in sampler.indices]
+    if kind is DistributedSampler:  # its order is a function of its seed and its epoch
+        return list(sampler)
+    return None

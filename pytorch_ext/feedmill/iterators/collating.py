@@ -1,0 +1,401 @@
+"""From the images and targets of a batch to what the caller gets."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate, default_convert
+
+from feedmill._internals import (
+    cuda_calls_in_queue,
+    make_worker_info,
+    numpy_seed_of_worker,
+    pin_memory,
+    set_worker_info,
+)
+from feedmill.collate.proof import is_proved
+from feedmill.collate.samples import samples_of
+from feedmill.collate.stacking import ThreadCollate, is_plain
+from feedmill.collate.workers import CollateWorkers
+from feedmill.engine.devices import as_device, pinned
+from feedmill.iterators.batches import NOTHING, Batch
+from feedmill.iterators.receive import as_torch_raises
+from feedmill.planner.formats import batch_laid_out
+from feedmill.planner.raw_files import PlainPlan
+from feedmill.planner.recognise import has_default_collate
+from feedmill.planner.samples import Source
+from feedmill.system.locks import renew_after_fork
+
+# Of torch, random and numpy, which have one state for all threads.
+_generators = threading.RLock()
+renew_after_fork(sys.modules[__name__], _generators=threading.RLock)
+
+# Where a collate_fn is called: on the thread that asks for the batch, or ahead of its turn.
+HERE = "here"
+AHEAD_IN_THREAD = "thread"
+AHEAD_IN_PROCESSES = "processes"
+
+
+def collate_place(loader: Any) -> str:
+    """Where the native path calls a DataLoader's collate_fn. torch's own is called here, as it has
+    nothing to do with the images."""
+    if loader.num_workers == 0 or has_default_collate(loader):
+        return HERE
+    return AHEAD_IN_THREAD if is_proved(loader.collate_fn) else AHEAD_IN_PROCESSES
+
+
+class Collate:
+    """Puts batches together as the DataLoader's collate_fn does.
+
+    Args:
+        loader: the feedmill.DataLoader.
+        iterator: its iterator, which knows base_seed and pin_memory.
+        function: what is called; default None: the loader's collate_fn.
+        as_worker: a function of the script's own is called under the generators of the worker that
+            torch would have taken.
+
+    Attributes:
+        is_default: torch's own function: images need not be touched at all.
+        on_device: the parts of batches are on a GPU; to be set at the start of each epoch.
+        memory_format: that of the batches; to be set at the start of each epoch.
+    """
+
+    def __init__(
+        self, loader: Any, iterator: Any, function: Any = None, as_worker: bool = False
+    ) -> None:
+        self.is_default = has_default_collate(loader)
+        self._function = loader.collate_fn if function is None else function
+        options = loader._feedmill_options()
+        self.memory_format = options.memory_format
+        self._counters = loader._feedmill.python_counters
+        self._auto_collation = loader._auto_collation
+        self.on_device = False
+        self._pins = iterator._pin_memory
+        # What torch's function makes goes to the device as it is.
+        self._pins_for_device = self.is_default and as_device(options.device) is not None
+        self._device = iterator._pin_memory_device
+        self._counting = threading.Lock()
+        self._workers: list[_Worker] = []
+        if as_worker and not self.is_default:
+            self._workers = [
+                _Worker(number, loader, iterator._base_seed) for number in range(loader.num_workers)
+            ]
+
+    def __call__(
+        self,
+        parts: Sequence[torch.Tensor],
+        targets: Sequence[Any],
+        number: int,
+        as_image: bool,
+        is_pinned: bool = True,
+        labels: Sequence[torch.Tensor] = (),
+    ) -> Any:
+        """What the caller gets.
+
+        Args:
+            parts: the images, (n, 3, height, width) each, in order; none for an empty batch.
+            targets: one a sample.
+            number: of the batch in its epoch; tells which worker torch would have given it to.
+            as_image: samples are tv_tensors.Image.
+            is_pinned: where batches are to be pinned, a single part is so already.
+            labels: of each part the targets, where they are on the device already.
+        """
+        if not targets:
+            return self._pinned(self._call([], number))
+        images = _joined(parts)
+        is_pinned = is_pinned and len(parts) == 1
+        if not is_pinned:
+            images = batch_laid_out(images, self.memory_format)
+        if not self.is_default:
+            data = self._run(images, targets, number, as_image)
+            return self._pinned(batch_laid_out(data, self.memory_format))
+        if not self._auto_collation:
+            data = default_convert((samples_of(images, as_image)[0], targets[0]))
+        else:
+            column: Any = tuple(targets)  # as zip() gives them to torch
+            data = [images, _joined(labels) if labels else default_collate(column)]
+        if not self._pins:
+            return data
+        # The images are pinned already, unless they were put together.
+        rest = data[1:]
+        if not labels:
+            rest = [pin_memory(one, self._device) for one in rest]
+        return [data[0] if is_pinned else self._pinned(data[0]), *rest]
+
+    def batch(self, batch: Batch, source: Source) -> Any:
+        """What the caller gets of a batch that is complete."""
+        plan: Any = source.plan
+        if source.arrays is not None:
+            return self.arrays(batch, plan.as_image)
+        images = batch.images()
+        if isinstance(plan, PlainPlan):
+            images = [plan.values_of(one) for one in images]
+        return self(
+            images, batch.targets(), batch.number, plan.as_image,
+            is_pinned=not batch.skipped,
+            labels=() if batch.skipped or batch.replaced else batch.labels,
+        )
+
+    def in_thread(self) -> Callable[[Sequence[torch.Tensor], Sequence[Any], bool], Any]:
+        """What makes the same of images and targets on another thread. The function is proved."""
+        call = ThreadCollate(self._function, self._auto_collation)
+        counters, memory_format = self._counters, self.memory_format
+        pins = self._pins and not self.on_device
+        pin_device = torch.cuda.current_device() if pins and torch.cuda.is_available() else None
+
+        def collate(parts: Sequence[torch.Tensor], targets: Sequence[Any], as_image: bool) -> Any:
+            begin_ns = time.monotonic_ns()
+            images = _joined(parts) if targets else torch.empty(0)
+            if len(parts) != 1:
+                images = batch_laid_out(images, memory_format)
+            del parts
+            data = batch_laid_out(call(images, targets, as_image), memory_format)
+            if pins:
+                with contextlib.nullcontext() if pin_device is None else (
+                    torch.cuda.device(pin_device)
+                ):
+                    data = pin_memory(data, self._device)
+            counters.collate_ahead_ns += time.monotonic_ns() - begin_ns
+            return data
+
+        return collate
+
+    def of_samples(self, samples: Sequence[Any], number: int) -> Any:
+        """What the caller gets of samples that are complete already.
+
+        Args:
+            samples: of the batch, one without automatic batching.
+            number: as above.
+        """
+        begin_ns = time.monotonic_ns()
+        try:
+            return self._of_samples(samples, number)
+        finally:
+            if not self.is_default:
+                self._counters.collate_ns += time.monotonic_ns() - begin_ns
+
+    def ahead(self, samples: Sequence[Any], number: int) -> Any:
+        """As of_samples(), on another thread, for torch's own function and one that is proved;
+        NOTHING where what the latter does with these samples is not."""
+        if not self.is_default and not is_plain(list(samples)):
+            return NOTHING
+        begin_ns = time.monotonic_ns()
+        try:
+            return self._of_samples(samples, number)
+        finally:
+            if not self.is_default:
+                with self._counting:
+                    self._counters.collate_ahead_ns += time.monotonic_ns() - begin_ns
+
+    def _of_samples(self, samples: Sequence[Any], number: int) -> Any:
+        data = self._call(list(samples) if self._auto_collation else samples[0], number)
+        return pinned(data) if self._pins_for_device else self._pinned(data)
+
+    def arrays(self, batch: Any, as_image: bool) -> Any:
+        """What the caller gets of a batch whose parts are lists of tensors, one for each array; of
+        images the second are their targets."""
+        parts = batch.parts
+        if not parts:
+            return self._pinned(self._call([], batch.number))
+        changed = batch.items.changed()
+        if changed is not None:
+            return self._pinned(changed)
+        if not self.is_default or not self._auto_collation:
+            images, targets = zip(*parts)
+            labels = [target for part in targets for target in part.tolist()]
+            return self(images, labels, batch.number, as_image)
+        if len(parts) == 1:
+            return parts[0]  # pinned already
+        return self._pinned([torch.cat(same) for same in zip(*parts)])
+
+    def _pinned(self, data: Any) -> Any:
+        if not self._pins or self.on_device:
+            return data
+        return pin_memory(data, self._device)
+
+    def _run(
+        self, images: torch.Tensor, targets: Sequence[Any], number: int, as_image: bool
+    ) -> Any:
+        begin_ns = time.monotonic_ns()
+        samples = list(zip(samples_of(images, as_image), targets))
+        try:
+            return self._call(samples if self._auto_collation else samples[0], number)
+        finally:
+            self._counters.collate_ns += time.monotonic_ns() - begin_ns
+
+    def _call(self, data: Any, number: int) -> Any:
+        if not self._workers:
+            return self._function(data)
+        with self._workers[number % len(self._workers)].entered():
+            return self._function(data)
+
+
+class Finisher:
+    """Finishes native batches ahead of their turn, on the thread that receives them.
+
+    Args:
+        collate: of the iterator; its collate_fn is the script's own.
+        workers: processes that call it; None: it is proved, and called here.
+        source: of the samples.
+        num_workers: the DataLoader's.
+        handle: the native loader.
+    """
+
+    def __init__(
+        self,
+        collate: Collate,
+        workers: CollateWorkers | None,
+        source: Source,
+        num_workers: int,
+        handle: Any,
+    ) -> None:
+        self._collate = collate
+        self._workers = workers
+        self._source = source
+        self._num_workers = num_workers
+        # Of arrays, images are the first.
+        self._offset = 0 if source.arrays is None else handle.offsets[0]
+        self._in_thread = None if workers is not None else collate.in_thread()
+
+    def finish(self, batch: Batch) -> None:
+        """Calls the collate_fn, or has a worker call it. Does not raise."""
+        if self._workers is not None:
+            self._send(self._workers, batch)
+        elif batch.error is None:
+            self._call(batch)
+        batch.ready_ns = time.monotonic_ns()
+        batch.done.set()
+
+    def _call(self, batch: Batch) -> None:
+        images, targets = self._images_and_targets(batch)
+        if not all(map(is_plain, targets)):
+            return  # what the function does with these is not proved: it is called at their turn
+        batch.parts = []
+        batch.owners = []
+        try:
+            assert self._in_thread is not None
+            plan: Any = self._source.plan
+            batch.data = self._in_thread(images, targets, plan.as_image)
+        except Exception as error:
+            batch.error = as_torch_raises(error, batch, self._num_workers)
+
+    def _send(self, workers: CollateWorkers, batch: Batch) -> None:
+        owners, batch.owners = batch.owners, []
+        try:
+            if batch.error is not None:
+                workers.send(batch.number, None, None, ())
+                return
+            _, targets = self._images_and_targets(batch)
+            batch.parts = []
+            kept = None
+            if batch.skipped:
+                kept = [i for i in range(len(batch.items)) if i not in batch.skipped]
+            parts = [(owner, self._offset, n) for owner, n in owners]
+            workers.send(batch.number, parts, kept, targets)
+        except OSError:
+            pass  # the worker has ended, which torch's iterator reports
+        except Exception as error:  # a target can't be pickled
+            error.args = (f"{error} (targets of native samples are sent to the process that calls "
+                          "collate_fn; native='off' makes the samples there)",)
+            batch.error = as_torch_raises(error, batch, self._num_workers)
+            with contextlib.suppress(OSError):
+                workers.send(batch.number, None, None, ())
+
+    def _images_and_targets(self, batch: Batch) -> tuple[list[torch.Tensor], list[Any]]:
+        if self._source.arrays is None:
+            return batch.images(), batch.targets()
+        if not batch.parts:
+            return [], []
+        images, labels = zip(*batch.parts)
+        return list(images), [target for part in labels for target in part.tolist()]
+
+
+def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+class _Worker:
+    """The random generators of one of torch's worker processes.
+
+    A collate_fn that draws random numbers (MixUp) gets those that it would get there, as long as
+    the transforms draw none, and the script's own generators stay untouched, as they would.
+    """
+
+    def __init__(self, number: int, loader: Any, base_seed: int) -> None:
+        seed = base_seed + number
+        # The very objects' seeding, without touching the global generators.
+        generator = torch.Generator()
+        generator.manual_seed(seed)
+        numpy_generator = np.random.RandomState()
+        numpy_generator.seed(numpy_seed_of_worker(base_seed, number))
+        self._states = (
+            generator.get_state(),
+            random.Random(seed).getstate(),
+            numpy_generator.get_state(legacy=False),
+        )
+        self._info = make_worker_info(
+            id=number, num_workers=loader.num_workers, seed=seed, dataset=loader.dataset
+        )
+        # One that seeds: see recognise.only_seeds().
+        called = loader._feedmill_options().worker_init != "ignore"
+        self._seed = loader.worker_init_fn if called else None
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Around a call: the worker's generators are the global ones, and get_worker_info() tells
+        of it. One thread at a time; others that draw meanwhile draw from the worker's."""
+        with _generators:
+            states = _global_states()
+            info = torch.utils.data.get_worker_info()
+            try:
+                _set_global_states(self._states)
+                set_worker_info(self._info)
+                if self._seed is not None:
+                    with _other_devices_kept():
+                        self._seed(self._info.id)
+                    self._seed = None
+                yield
+            finally:
+                self._states = _global_states()
+                _set_global_states(states)
+                set_worker_info(info)
+
+
+def _global_states() -> tuple[Any, Any, Any]:
+    return torch.get_rng_state(), random.getstate(), np.random.get_state(legacy=False)
+
+
+def _set_global_states(states: tuple[Any, Any, Any]) -> None:
+    torch.set_rng_state(states[0])
+    random.setstate(states[1])
+    # A script may have put another bit generator there, which torch's workers can't seed either.
+    if np.random.get_state(legacy=False)["bit_generator"] == states[2]["bit_generator"]:
+        np.random.set_state(states[2])
+
+
+@contextmanager
+def _other_devices_kept() -> Iterator[None]:
+    """torch.manual_seed() seeds the GPUs' generators, too; in a worker those are nobody's."""
+    cuda = torch.cuda
+    if cuda.is_initialized():
+        states = cuda.get_rng_state_all()
+        try:
+            yield
+        finally:
+            cuda.set_rng_state_all(states)
+        return
+    queued = cuda_calls_in_queue()
+    n_queued = len(queued)
+    try:
+        yield
+    finally:
+        del queued[n_queued:]

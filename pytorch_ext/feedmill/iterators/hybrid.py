@@ -1,0 +1,404 @@
+"""The iterator of native="hybrid": images decoded natively, then handed to a transform that is
+Python's, sample by sample in threads of this process.
+
+Order, seeds, warnings and errors are torch's: the base class does the first three. What differs is
+said at feedmill.DataLoader: where the transform's random numbers come from.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from feedmill._internals import BaseDataLoaderIter, ExceptionWrapper
+from feedmill._ops import native
+from feedmill.engine.devices import check_not_capturing, device_of, to_device
+from feedmill.iterators.batches import NOTHING, Batch, resolve
+from feedmill.iterators.collating import AHEAD_IN_THREAD, Collate, collate_place
+from feedmill.iterators.pillow_fallback import check_regular, name_sample
+from feedmill.iterators.receive import check_process
+from feedmill.planner.formats import formatting_collate
+from feedmill.planner.plan import max_image_pixels
+from feedmill.planner.samples import Item, Source
+from feedmill.planner.sampling import look_ahead_rule, never
+from feedmill.profiling.log.ranges import waiting
+from feedmill.system.locks import renew_after_fork
+
+# Batches ahead with num_workers=0, where torch has no number for it.
+_AHEAD_IN_PROCESS = 4
+
+
+# The first bytes of a JPEG, as Pillow tells it by.
+_JPEG_PREFIX = b"\xff\xd8\xff"
+
+
+def load_natively(item: Item) -> Any:
+    """A sample before its transform: what the dataset's own loader gives, ``info`` included. The
+    native decoder makes the pixels of JPEGs; all other files are left to the loader."""
+    if not item.leaf.is_image:
+        return item.load()
+    encoded = _encoded_jpeg(item)
+    image = None if encoded is None else _decoded(encoded)
+    return item.load() if image is None else image
+
+
+def _encoded_jpeg(item: Item) -> bytes | None:
+    """The bytes of the sample's JPEG. None: it is another format, or the file can't be read."""
+    if item.data is not None:
+        encoded = item.source()
+        return encoded if encoded.startswith(_JPEG_PREFIX) else None
+    check_regular(item.path)
+    try:
+        with open(item.path, "rb") as file:
+            if file.read(len(_JPEG_PREFIX)) != _JPEG_PREFIX:
+                return None
+            file.seek(0)
+            return file.read()
+    except OSError:
+        return None
+
+
+def _decoded(encoded: bytes) -> Any:
+    """The image that ``Image.open(...).convert("RGB")`` gives, decoded natively. None: it can't be
+    made natively, or is not known to be the same.
+
+    Image.open() reads the header only. From that Pillow fills ``info``, which decoding and
+    converting a JPEG leave as it is; getexif() and ImageOps.exif_transpose() read it.
+    """
+    from PIL import Image
+    from PIL.JpegImagePlugin import JpegImageFile
+    from PIL.MpoImagePlugin import MpoImageFile
+
+    taken = native.imread(encoded, False, max_image_pixels())
+    if type(taken) is not tuple:
+        return None
+    pixels, height, width = taken
+    try:
+        header = Image.open(io.BytesIO(encoded))
+    except Exception:
+        return None  # the dataset's loader raises it again
+    if type(header) not in (JpegImageFile, MpoImageFile) or header.size != (width, height):
+        return None
+    image = Image.new("RGB", header.size, None)  # None: its memory is not filled before
+    image.frombytes(pixels)
+    image.info = header.info
+    return image
+
+
+class _Threads:
+    """Threads that run what they are given, first come first served, until stop()."""
+
+    def __init__(self, n_threads: int) -> None:
+        self._n_threads = n_threads
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        begun = threading.Barrier(n_threads + 1)
+        n_intra_op = torch.get_num_threads()
+        for i in range(n_threads):
+            # Daemons: the process need not wait for a transform when it ends.
+            threading.Thread(
+                target=_run_tasks, args=(self._tasks, begun), name=f"feedmill-{i}", daemon=True
+            ).start()
+        begun.wait()
+        # The number is each thread's own, and that of threads which are still to ask for theirs.
+        torch.set_num_threads(n_intra_op)
+
+    def run(self, task: Callable[[], None]) -> None:
+        self._tasks.put(task)
+
+    def stop(self) -> None:
+        for _ in range(self._n_threads):
+            self._tasks.put(None)
+
+
+def _run_tasks(
+    tasks: queue.SimpleQueue[Callable[[], None] | None], begun: threading.Barrier
+) -> None:
+    # As in torch's workers: these are the threads, and they need no more of their own each. Asking
+    # for the number makes it this thread's.
+    torch.set_num_threads(1)
+    torch.get_num_threads()
+    begun.wait()
+    while (task := tasks.get()) is not None:
+        task()
+        del task  # with it would stay its batch, until the next one comes
+
+
+class _Work:
+    """A batch in the threads: its samples, then what is made of them. The threads refer to this,
+    and not to the iterator.
+
+    Attributes:
+        is_done: set when `samples` is complete and, with ``collate``, `data` or `error` is there.
+        samples: (image, target), or None.
+        error: what is to be raised for the batch; of several, the first sample's.
+        dropped: nobody waits for it any more.
+        decode_ns, transform_ns: time of the threads, summed over the samples.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        wrap: Callable[[Exception], Any],
+        collate: Callable[[list[Any]], Any] | None,
+    ) -> None:
+        self.batch = batch
+        self.is_done = threading.Event()
+        self.samples: list[Any] = [None] * len(batch.items)
+        self.data: Any = NOTHING
+        self.error: Any = None
+        self.dropped = False
+        self.decode_ns = self.transform_ns = 0
+        self._wrap = wrap
+        self._collate = collate
+        self._lock = threading.Lock()
+        self._first_failed = len(batch.items)
+        self._n_left = len(batch.items)
+
+    def start(self, threads: _Threads) -> None:
+        for i in range(len(self.samples)):
+            threads.run(partial(self._run, i))
+        if not self.samples:
+            threads.run(self._finish)
+
+    def _run(self, i: int) -> None:
+        """One sample; the last one finishes the batch."""
+        item, error, sample = self.batch.items[i], None, None
+        begin_ns = decoded_ns = time.monotonic_ns()
+        if not self.dropped:
+            try:
+                image = load_natively(item)
+                decoded_ns = time.monotonic_ns()
+                for step in item.leaf.steps:
+                    image = step.transform(image)
+                sample = (image, item.target)
+            except Exception as raised:
+                name_sample(raised, item)
+                error = self._wrap(raised)
+        end_ns = time.monotonic_ns()
+        with self._lock:
+            self.samples[i] = sample
+            if error is not None and i < self._first_failed:
+                self._first_failed, self.error = i, error
+            self.decode_ns += decoded_ns - begin_ns
+            self.transform_ns += end_ns - decoded_ns
+            self._n_left -= 1
+            is_last = not self._n_left
+        if is_last:
+            self._finish()
+
+    def _finish(self) -> None:
+        try:
+            if self.error is None and self.batch.fail is not None:
+                self.batch.fail()
+            elif self.error is None and self._collate is not None and not self.dropped:
+                self.data = self._collate(self.samples)
+        except Exception as raised:
+            self.error = self._wrap(raised)
+        finally:
+            self.is_done.set()
+
+
+class HybridDataLoaderIter(BaseDataLoaderIter):
+    """Iterates once over the sampler; with persistent workers once more after each reset.
+
+    Args:
+        loader: the feedmill.DataLoader.
+        source: of its dataset, whose leaves' steps are called as they are.
+        n_threads: that decode and transform.
+        is_default: whether batches are put together by torch's own function.
+        goes_on: called with the loader where persistent workers are to begin another epoch: its
+            source; None: the loader has taken another iterator.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        source: Source,
+        n_threads: int,
+        is_default: bool,
+        goes_on: Callable[[Any], Source | None],
+    ) -> None:
+        self._threads: _Threads | None = None
+        self._waiting: deque[_Work] = deque()
+        super().__init__(loader)
+        if self._num_workers == 0 and self._timeout != 0:
+            raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
+        self._lock = threading.RLock()
+        renew_after_fork(self, _lock=threading.RLock)
+        self._pid = os.getpid()
+        self._goes_on = goes_on
+        self._is_default = is_default
+        self._threads = _Threads(n_threads)
+        self._may_pull_ahead = look_ahead_rule(self._index_sampler)
+        if self._num_workers > 0:
+            self._depth = loader.prefetch_factor * self._num_workers
+            super()._reset(loader, first_iter=True)  # torch's workers iterate the sampler twice
+        else:
+            self._depth = _AHEAD_IN_PROCESS if self._may_pull_ahead is not never else 1
+        self._begin(loader, source)
+
+    def _begin(self, loader: Any, source: Source) -> None:
+        self._source = source
+        function = formatting_collate(loader, self._is_default)
+        # In the threads, ahead of the batch's turn: torch's own function, and one that is proved.
+        place = collate_place(loader)
+        self._is_collated_ahead = self._is_default or place == AHEAD_IN_THREAD
+        self._collate = Collate(loader, self, function, as_worker=not self._is_collated_ahead)
+        self._device = device_of(loader)
+        inside = loader._feedmill
+        self._counters, self._hybrid = inside.torch_counters, inside.python_counters
+        self._recorder = inside.recorder
+        self._epoch = self._counters.begin_epoch()
+        self._waiting.clear()
+        self._numbers = itertools.count()
+        self._n_pulled = 0
+        self._exhausted = False
+        self._pull_error: Exception | None = None
+        self._decode_share = 0.0
+        if self._num_workers > 0:
+            for _ in range(self._depth):
+                self._pull()
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        """Persistent workers: the next epoch, with dataset and transforms as they are now."""
+        with self._lock:
+            source = self._goes_on(loader)
+            self._drop()
+            if source is None:  # this one has ended
+                self._exhausted = True
+                return
+            super()._reset(loader, first_iter)
+            self._begin(loader, source)
+
+    def _drop(self) -> None:
+        for work in self._waiting:
+            work.dropped = True
+        self._waiting.clear()
+
+    def __del__(self) -> None:
+        self._drop()
+        if self._threads is not None:
+            self._threads.stop()
+
+    # ---- batches going in ------------------------------------------------------------------------
+
+    def _pull(self) -> None:
+        """Takes a batch's indices from the sampler and gives its samples to the threads."""
+        if self._exhausted:
+            return
+        try:
+            indices = self._next_index()  # type: ignore[no-untyped-call]
+        except StopIteration:
+            self._exhausted = True
+            return
+        batch = Batch(next(self._numbers))
+        resolve(batch, self._source, self._dataset, indices, self._auto_collation)
+        self._n_pulled += 1
+        wrap = partial(_as_torch_raises, self._num_workers, batch.number)
+        # Any other collate_fn runs on the thread that asks for the batch.
+        collate = partial(self._collate.ahead, number=batch.number)
+        work = _Work(batch, wrap, collate if self._is_collated_ahead else None)
+        self._waiting.append(work)
+        assert self._threads is not None  # but for an iterator that was not fully made
+        work.start(self._threads)
+
+    def _pull_ahead(self) -> None:
+        """In process: as far as nobody can tell that torch would pull later."""
+        try:
+            while len(self._waiting) < self._depth and not self._exhausted:
+                if not self._n_pulled or not self._may_pull_ahead(self._n_pulled):
+                    return
+                self._pull()
+        except Exception as error:  # it comes when the batches before it are delivered
+            self._pull_error = error
+            self._exhausted = True
+
+    # ---- batches coming out ----------------------------------------------------------------------
+
+    def __next__(self) -> Any:
+        with self._lock:
+            request_ns = time.monotonic_ns()
+            check_not_capturing(self._device)
+            gpu = self._counters.gpu
+            mark = gpu.request(request_ns, self._device)
+            try:
+                data = waiting(super().__next__)
+            except StopIteration:
+                self._counters.end_epoch(request_ns)
+                self._recorder.end_epoch()
+                raise
+            if self._device is not None:
+                gpu.ready(mark)
+                data = to_device(data, self._device)
+            return_ns = time.monotonic_ns()
+            gpu.returned(mark, return_ns)
+            self._counters.add_step(self._epoch, request_ns, return_ns, self._decode_share)
+            self._recorder.tick(return_ns)
+            return data
+
+    def _next_data(self) -> Any:
+        check_process(self._pid)
+        if self._num_workers == 0 and not self._waiting:
+            self._pull()
+        if not self._waiting:
+            error, self._pull_error = self._pull_error, None
+            if error is not None:
+                raise error
+            raise StopIteration
+        work = self._waiting[0]
+        if not work.is_done.wait(self._timeout if self._timeout > 0 else None):
+            raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
+        self._waiting.popleft()
+        self._count(work)
+        # torch's workers get the next batch when one has arrived.
+        if self._num_workers > 0:
+            self._pull()
+        else:
+            self._pull_ahead()
+        return self._result(work)
+
+    def _count(self, work: _Work) -> None:
+        counters = self._hybrid
+        counters.hybrid_batches += 1
+        counters.hybrid_samples += len(work.samples)
+        counters.hybrid_decode_ns += work.decode_ns
+        counters.hybrid_transform_ns += work.transform_ns
+        total_ns = work.decode_ns + work.transform_ns
+        self._decode_share = work.decode_ns / total_ns if total_ns else 0.0
+
+    def _result(self, work: _Work) -> Any:
+        if work.error is None and work.data is NOTHING:
+            try:
+                return self._collate.of_samples(work.samples, number=work.batch.number)
+            except Exception as raised:
+                work.error = _as_torch_raises(self._num_workers, work.batch.number, raised)
+        error, work.error = work.error, None
+        if error is None:
+            return work.data
+        try:
+            if isinstance(error, ExceptionWrapper):
+                error.reraise()
+            raise error
+        finally:
+            # The traceback holds this frame: with the error in it, both would stay, and the
+            # iterator with its threads, until the garbage collector runs.
+            del error
+
+
+def _as_torch_raises(num_workers: int, number: int, error: Exception) -> Any:
+    if num_workers == 0:
+        return error
+    return ExceptionWrapper(
+        (type(error), error, error.__traceback__),
+        where=f"in DataLoader worker process {number % num_workers}",
+    )

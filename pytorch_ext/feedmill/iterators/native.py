@@ -1,0 +1,513 @@
+"""The iterator of a DataLoader on the native path.
+
+Order, seeds, warnings and the profiler's range are torch's: the base class does them. Indices are
+pulled when torch would pull them, or earlier where nobody can tell (``sampling``); each batch is
+then read, decoded and transformed natively, and its tensor is the native batch's memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from feedmill._internals import BaseDataLoaderIter
+from feedmill._ops import native
+from feedmill.collate.ahead import Ahead
+from feedmill.collate.workers import CollateWorkers, WorkersError
+from feedmill.engine.config import MAX_BATCH_SIZE, Config, allocate_pinned, torch_depth
+from feedmill.engine.devices import Stage, check_not_capturing, device_of, to_device
+from feedmill.engine.pool import EnginePool
+from feedmill.engine.tensors import layout_of
+from feedmill.iterators.bad_samples import BadSamplePolicy
+from feedmill.iterators.batches import NOTHING, Batch, resolve
+from feedmill.iterators.collating import (
+    AHEAD_IN_PROCESSES,
+    HERE,
+    Collate,
+    Finisher,
+    collate_place,
+)
+from feedmill.iterators.receive import Receiver, as_torch_raises, check_process, unwrapped
+from feedmill.iterators.verify import Verifier
+from feedmill.planner.samples import Source
+from feedmill.planner.sampling import largest_batch, look_ahead_rule, never
+from feedmill.profiling.log.ranges import waiting
+from feedmill.system.locks import renew_after_fork
+
+# How often a consumer that waits looks whether the thread that collates is still there.
+_WATCH_SECONDS = 5.0
+
+
+class NativeDataLoaderIter(BaseDataLoaderIter):
+    """Iterates once over the sampler; with persistent workers once more after each reset.
+
+    A batch is what torch delivers: ``[images, targets]``, images (n, 3, height, width) of the
+    plan's type and layout, targets as torch's default_collate makes them; without automatic
+    batching ``[image, target]``; with a collate_fn what that makes of the samples. The images
+    belong to the caller for as long as he holds them.
+
+    Errors: those of a sample carry its dataset index and path and come at their batch's turn, raw
+    with num_workers=0, else as torch's workers report them; the iterator goes on with the batch
+    after. One thread at a time; others wait.
+
+    Args:
+        loader: the feedmill.DataLoader.
+        source: as ``recognise.recognise(loader)`` gives it.
+        config: as native_config() gives it.
+        goes_on: called with the loader where persistent workers are to begin another epoch: what
+            runs in it, and its config; None: the loader has taken another iterator.
+    """
+
+    _handle: Any = None
+    _ahead: Ahead | None = None
+    _workers_ahead: CollateWorkers | None = None
+
+    def __init__(
+        self,
+        loader: Any,
+        source: Source,
+        config: Config,
+        goes_on: Callable[[Any], tuple[Source, Config] | None],
+    ) -> None:
+        # Worker processes get the seed that torch draws now from the same generator.
+        generator = torch.default_generator if loader.generator is None else loader.generator
+        generator_state = generator.get_state()
+        super().__init__(loader)
+        if self._num_workers == 0 and self._timeout != 0:
+            raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
+        if self._num_workers < 0:
+            raise AssertionError(
+                "num_workers must be greater than 0 for MultiProcessingDataLoaderIter"
+            )
+        if self._num_workers > 0 and loader.prefetch_factor <= 0:
+            raise AssertionError(
+                "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
+            )
+        self._lock = threading.RLock()
+        renew_after_fork(self, _lock=threading.RLock)
+        self._handles: EnginePool = loader._feedmill.handles
+        self._goes_on = goes_on
+        self._collate = Collate(loader, self)
+        self._place = collate_place(loader)
+        if self._place == AHEAD_IN_PROCESSES:
+            self._workers_ahead = CollateWorkers(
+                loader, generator_state, self._pin_memory, loader._feedmill.shared_blocks
+            )
+        self._n_epochs = 0
+        # As torch's iterator, this one keeps to the loader's numbers of now.
+        self._torch_depth = torch_depth(loader)
+        if self._num_workers > 0:
+            # Scripts, and torch's own tests, join the processes of an iterator that they drop.
+            self._workers: list[Any] = []
+            super()._reset(loader, first_iter=True)  # torch's workers iterate the sampler twice
+        self._begin(loader, source, config)
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        """Persistent workers: the next epoch, with the dataset and transforms as they are now."""
+        with self._lock:
+            going_on = self._goes_on(loader)
+            self._give_back()
+            if going_on is None:  # this one has ended
+                self._waiting.clear()
+                self._exhausted = True
+                return
+            super()._reset(loader, first_iter)
+            self._n_epochs += 1
+            self._begin(loader, *going_on)
+
+    def _begin(self, loader: Any, source: Source, config: Config) -> None:
+        self._source = source
+        self._plan = source.plan
+        options = loader._feedmill_options()
+        self._collate.memory_format = options.memory_format
+        inside = loader._feedmill
+        epoch = inside.epochs.begin(loader, source, self._base_seed, self._n_epochs)
+        self._key, self._epoch_word = epoch.key, epoch.word
+        self._counters = inside.python_counters
+        self._recorder = inside.recorder
+        self._gpu = self._handles.gpu
+        self._gpu.begin_epoch()
+        self._mark: Any = None
+        self._device = device_of(loader)
+        self._stage: Stage | None = None
+        self._iter_began_ns = inside.iter_began_ns
+        self._iter_ns = 0
+        self._verifier: Verifier | None = None
+        if options.native == "verify":
+            self._verifier = Verifier(inside, source, epoch)
+        self._waiting: deque[Batch] = deque()
+        self._arrived: Batch | None = None  # complete, but not yet with the caller
+        self._receiver: Receiver | None = None
+        self._n_pulled = 0
+        self._exhausted = False
+        self._pull_error: Exception | None = None
+        self._interrupted = False
+        self._unsure = False  # set while the native loader's epoch is started
+        # (number, indices) of a batch from when the sampler gave it until it is in line. Both ends
+        # are single steps of the interpreter, so that no Ctrl-C comes in between. As torch, this
+        # asks the sampler's iterator for nothing but its next(), even behind its end.
+        self._numbered_sampler = enumerate(map(next, itertools.repeat(self._sampler_iter)))
+        self._pulled: list[tuple[int, Any]] = []
+        self._may_pull_ahead = look_ahead_rule(self._index_sampler)
+        self._n_owed = 0  # pulls that torch would have made, and this iterator has not yet
+        self._depth = config.prefetch_batches
+        # What a collate_fn makes of the images is pinned afterwards, as torch does it. What the
+        # native loader copies to the device by itself comes from its own pinned memory.
+        self._collate.on_device = config.device is not None
+        self._config = replace(config, alloc=self._allocator(loader))
+        self._may_split = options.native == "auto"
+        self._bad_samples = BadSamplePolicy(loader, source, epoch.key, epoch.word)
+        self._sample_errors = inside.sample_errors
+        self._size_known = largest_batch(self._index_sampler, self._auto_collation) is not None
+        if self._workers_ahead is not None:
+            self._workers_ahead.begin_epoch()
+        if self._size_known:
+            self._open()
+        if self._num_workers > 0:
+            self._pull_and_submit(self._torch_depth, self._torch_depth)
+
+    def _allocator(self, loader: Any) -> Any:
+        """What allocates the memory of the native loader's batches; None: that does it itself."""
+        if self._collate.on_device:
+            return None
+        if self._place == AHEAD_IN_PROCESSES:
+            return loader._feedmill.shared_blocks.allocate
+        if self._pin_memory or (self._device is not None and self._collate.is_default):
+            return allocate_pinned if self._collate.is_default or self._place != HERE else None
+        # Batches that are collated ahead are held beside those that the native loader lends.
+        return None if self._place == HERE else loader._feedmill.blocks.allocate
+
+    # ---- the native loader -----------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self._unsure = True
+        self._config, self._handle = self._acquire()
+        self._iter_ns = time.monotonic_ns() - self._iter_began_ns
+        self._start()
+        self._unsure = False
+
+    def _acquire(self) -> tuple[Config, Any]:
+        config = self._config
+        while True:
+            try:
+                return self._handles.acquire(config, at_least=not self._size_known)
+            except native.BudgetError:
+                # The size is known only now, too late for torch's path: then in parts.
+                if self._size_known or not self._may_split or config.batch_size == 1:
+                    raise
+            config = replace(config, batch_size=config.batch_size // 2)
+
+    def _start(self) -> None:
+        """Begins the native loader's epoch; what an earlier one has not delivered is dropped."""
+        is_ahead = self._place != HERE
+        self._handle.start(self._key, self._epoch_word, is_ahead)
+        self._forget_offers()
+        if self._config.device is not None and self._device is not None:
+            self._stage = Stage(self._handle, self._device)
+        if self._verifier is not None:
+            self._verifier.forget_uses()
+        if not is_ahead:
+            self._receiver = self._make_receiver()
+            return
+        if self._workers_ahead is not None:
+            layout = layout_of(self._source.plan, self._handle.out_shape)
+            self._workers_ahead.set_layout(layout)
+        finisher = Finisher(
+            self._collate, self._workers_ahead, self._source, self._num_workers, self._handle
+        )
+        handles, handle = self._handles, self._handle
+        self._ahead = Ahead(
+            self._make_receiver, finisher.finish, lambda: handles.release(handle)
+        )
+
+    def _make_receiver(self, on_wake: Callable[[], None] | None = None) -> Receiver:
+        return Receiver(
+            self._handle,
+            self._config,
+            self._source,
+            key=self._key,
+            epoch_word=self._epoch_word,
+            num_workers=self._num_workers,
+            timeout=self._timeout,
+            bad_samples=self._bad_samples,
+            sample_errors=self._sample_errors,
+            verifier=self._verifier,
+            stage=self._stage,
+            gpu=self._gpu,
+            on_wake=on_wake,
+        )
+
+    def _give_back(self) -> None:
+        handle, self._handle = self._handle, None
+        ahead, self._ahead = self._ahead, None
+        self._receiver = None
+        if handle is not None and handle.pid != os.getpid():
+            return  # in the child of a fork, whose parent has the thread and goes on with it
+        if ahead is not None:
+            # Its thread gives the native loader back. Only one thread may send to the workers.
+            if ahead.stop() and self._workers_ahead is not None:
+                self._workers_ahead.end_epoch()
+        elif handle is not None:
+            self._handles.release(handle)
+        if handle is not None:
+            self._forget_offers()
+
+    def _forget_offers(self) -> None:
+        """Behind the end of the native loader's epoch: copies may run into them until then."""
+        stage, self._stage = self._stage, None
+        if stage is not None:
+            stage.forget()
+
+    def __del__(self) -> None:
+        try:
+            self._give_back()
+            if self._workers_ahead is not None:
+                self._workers_ahead.close()
+        except Exception:  # the interpreter is going down: nothing is left to do it with
+            pass
+
+    # ---- batches going in ------------------------------------------------------------------------
+
+    def _pull_and_submit(self, n_due: int, n_pulls: int) -> None:
+        """Pulls indices until as many batches are on their way as there should be.
+
+        Args:
+            n_due: so many would torch have on their way now; its sampler is pulled for them
+                whatever that changes, and an error of it is raised.
+            n_pulls: so often would torch pull now. It counts where pulls can be told.
+        """
+        self._n_owed += n_pulls
+        try:
+            while self._wants_more(n_due):
+                if not self._pulled:
+                    self._pulled.extend(itertools.islice(self._numbered_sampler, 1))
+                if self._pulled:
+                    batch = self._batch_of(*self._pulled[0])
+                    self._waiting.append(batch)
+                    self._note_pulled()
+                    if self._handle is not None:
+                        self._submit(batch)
+                else:
+                    self._exhausted = True
+                self._n_owed -= 1
+        except Exception as error:
+            self._n_owed = 0
+            if self._may_pull_ahead is never or len(self._waiting) < n_due:
+                raise
+            # Ahead of torch: it comes when the batches before it are delivered.
+            self._pull_error = error
+            self._exhausted = True
+        if self._handle is None and self._waiting:
+            longest = max(len(batch.items) for batch in self._waiting)
+            self._config = replace(
+                self._config, batch_size=min(max(longest, 1), MAX_BATCH_SIZE)
+            )
+            self._open()
+            for batch in self._waiting:
+                self._submit(batch)
+
+    def _note_pulled(self) -> None:
+        """The batch that was pulled is in line, if it is."""
+        if self._pulled and self._waiting and self._waiting[-1].number == self._pulled[0][0]:
+            self._n_pulled = self._waiting[-1].number + 1
+            self._pulled.clear()
+
+    def _wants_more(self, n_due: int) -> bool:
+        if self._may_pull_ahead is never:
+            return self._n_owed > 0
+        if self._exhausted:
+            return False
+        n_waiting = len(self._waiting)
+        if n_waiting < n_due:
+            return True
+        if n_waiting >= self._depth:
+            return False
+        return self._n_pulled > 0 and self._may_pull_ahead(self._n_pulled)
+
+    def _batch_of(self, number: int, indices: Any) -> Batch:
+        batch = Batch(number)
+        resolve(batch, self._source, self._dataset, indices, self._auto_collation)
+        return batch
+
+    def _submit(self, batch: Batch) -> None:
+        """Gives a batch to whoever submits it to the native loader."""
+        if self._ahead is not None:
+            self._ahead.put(batch)
+        elif self._receiver is not None:
+            self._receiver.unsubmitted.append(batch)
+            self._receiver.submit()
+
+    # ---- batches coming out ----------------------------------------------------------------------
+
+    def _next_data(self) -> Any:
+        with self._lock:
+            try:
+                check_not_capturing(self._device)
+                self._mark = self._gpu.request(time.monotonic_ns(), self._device)
+                self._begin_step()
+                if self._interrupted:
+                    self._recover()
+                data = self._next_batch()
+                if self._device is not None:
+                    data = self._on_device(data, self._device)
+                return_ns = time.monotonic_ns()
+                assert self._arrived is not None  # it has become the data
+                self._recorder.tick(return_ns, len(self._arrived.items))
+                self._gpu.returned(self._mark, return_ns)
+                self._handle.step_return()
+                self._arrived = None
+                return data
+            except Exception:
+                self._arrived = None
+                raise
+            except BaseException:  # Ctrl-C may have come between any two steps
+                self._interrupted = True
+                raise
+
+    def _begin_step(self) -> None:
+        if self._handle is not None:
+            self._handle.step_request()
+        if self._receiver is not None:
+            self._receiver.mark = self._mark
+
+    def _on_device(self, data: Any, device: torch.device) -> Any:
+        """The batch with everything in it on the device."""
+        if self._stage is None:
+            self._gpu.ready(self._mark)
+        data = to_device(data, device)
+        if self._stage is not None:
+            with contextlib.suppress(RuntimeError):  # memory may be there for the next request
+                self._stage.offer()
+        return data
+
+    def _next_batch(self) -> Any:
+        if self._arrived is None:
+            self._arrive()
+        batch = self._arrived
+        assert batch is not None
+        if batch.error is None:
+            if batch.data is not NOTHING:
+                return batch.data
+            try:
+                return self._collate.batch(batch, self._source)
+            except Exception as error:
+                batch.error = as_torch_raises(error, batch, self._num_workers)
+        held, batch.error = batch.error, None
+        try:
+            raise unwrapped(held)
+        finally:
+            # The traceback holds this frame: with the error in it, both, and the iterator with
+            # its threads, would stay until the garbage collector runs.
+            del held
+
+    def _arrive(self) -> None:
+        """Takes the batch whose turn it is out of the line."""
+        if self._num_workers == 0:
+            was_open = self._handle is not None
+            self._pull_and_submit(1, int(not self._waiting and self._n_owed <= 0))
+            if not was_open and self._handle is not None:
+                self._begin_step()
+        if not self._waiting:
+            self._end()
+        self._receive(self._waiting[0])  # where this raises, it stays for the following call
+        self._arrived = self._waiting[0]
+        self._waiting.popleft()
+        if self._arrived.number == 0 and self._arrived.error is None:
+            self._counters.iter_ns += self._iter_ns
+        if self._receiver is not None:
+            self._receiver.submit()
+        # torch's workers get the next batch when one has arrived; in process it comes later.
+        if self._num_workers > 0:
+            self._pull_and_submit(self._torch_depth, 1)
+        else:
+            self._pull_and_submit(0, 0)
+
+    def _receive(self, batch: Batch) -> None:
+        """Waits for a batch to be complete, or for its error."""
+        if self._receiver is not None:
+            self._receiver.receive(batch)
+            return
+        check_process(self._handle.pid)  # here nobody would collate
+        request_ns = time.monotonic_ns()
+        n_ready = sum(one.done.is_set() for one in self._waiting)
+        if self._workers_ahead is not None:
+            n_ready = self._receive_from_workers(self._workers_ahead, batch, request_ns)
+        else:
+            self._await(batch)
+        if batch.last_part >= 0:
+            self._handle.step_ready(batch.last_part, batch.ready_ns, n_ready)
+
+    def _receive_from_workers(
+        self, workers: CollateWorkers, batch: Batch, request_ns: int
+    ) -> int:
+        """Returns how many batches were ready at the request, as far as that is known."""
+        try:
+            collated = waiting(workers.receive, batch.number)
+        except WorkersError as error:
+            raise RuntimeError(*error.args) from None
+        except Exception as error:
+            batch.error, batch.ready_ns = error.with_traceback(None), time.monotonic_ns()
+            return 0
+        batch.ready_ns = collated.end_ns
+        if batch.error is None:
+            batch.data = collated.data
+            self._counters.collate_ahead_ns += collated.end_ns - collated.begin_ns
+        return int(collated.end_ns <= request_ns)
+
+    def _await(self, batch: Batch) -> None:
+        """Waits for the thread that collates."""
+        timeout = self._timeout if self._timeout > 0 else None
+        while not batch.done.is_set():
+            n_before = self._handle.stats()["native_samples"] if timeout else 0
+            if waiting(batch.done.wait, timeout or _WATCH_SECONDS):
+                return
+            if self._ahead is None or not self._ahead.is_alive:
+                raise RuntimeError("the thread that collates has ended; please report this")
+            # As of torch's clock: see Receiver.
+            if timeout and self._handle.stats()["native_samples"] - n_before < (
+                self._config.batch_size
+            ):
+                raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
+
+    def _end(self) -> None:
+        error, self._pull_error = self._pull_error, None
+        if self._handle is not None:
+            self._give_back()
+            self._recorder.end_epoch()
+        if error is not None:
+            raise error
+        raise StopIteration
+
+    # ---- after Ctrl-C ----------------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        """Brings the native loader and the list of waiting batches together again.
+
+        An interrupt inside the wait changed nothing. One that came between a native call and the
+        note of it did: then the epoch goes on from the batches that were not delivered, submitted
+        anew.
+        """
+        self._note_pulled()
+        if self._arrived is not None and self._waiting and self._waiting[0] is self._arrived:
+            self._waiting.popleft()
+        if self._ahead is not None:
+            for batch in self._waiting:
+                self._ahead.put(batch)  # one that is there already is ignored
+        elif self._handle is not None:
+            if self._unsure or self._receiver is None or self._receiver.is_lost:
+                self._unsure = True  # until all of this is done
+                self._start()
+                for batch in self._waiting:
+                    batch.forget_submission()
+            if self._receiver is not None:
+                self._receiver.recover(self._waiting)
+        self._unsure = self._interrupted = False

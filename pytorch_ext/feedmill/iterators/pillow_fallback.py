@@ -1,0 +1,298 @@
+"""Samples made by the user's own objects with our random draws.
+
+The native decoder does not take every file; what it leaves is made here, and native="verify" checks
+here what it made. Nothing is derived from the plan: what comes out is what torchvision makes of the
+file, and what is raised is what Pillow raises. Only the random numbers are ours.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+import functools
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+from feedmill._internals import augment, call_under, params_method
+from feedmill.planner.arguments import V2
+from feedmill.planner.formats import INTEGERS, TORCH_DTYPES
+from feedmill.planner.plan import AUGMENTATIONS, KINDS, OP_NAMES, RANDOM_APPLY, Plan
+from feedmill.planner.raw_files import PlainPlan
+from feedmill.planner.samples import Item
+from feedmill.planner.transforms import Step
+
+# (kind, top, left, height, width, flip, values), as _native.Loader.draws() gives them, for an image
+# of width x height pixels.
+Draw = tuple[int, int, int, int, int, bool, tuple[float, ...]]
+DrawsOf = Callable[[int, int], Sequence[Draw]]
+
+
+def draws_from(handle: Any, key: int, epoch_word: int, index: int, occurrence: int) -> DrawsOf:
+    """A sample's draws as the native loader computes them."""
+
+    def draws_of(width: int, height: int) -> Any:
+        return handle.draws(key, epoch_word, index, occurrence, width, height)
+
+    return draws_of
+
+
+def check_regular(path: Any) -> None:
+    """Raises OSError for what is neither a file nor a directory: opening a pipe that nobody writes
+    to would block for ever. What can't be looked at is left to open() to refuse."""
+    if isinstance(path, int):
+        return  # a file descriptor, to os.stat()
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError, TypeError):
+        return
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise OSError(errno.EINVAL, "not a regular file", path)
+
+
+def replay(item: Item, draws_of: DrawsOf) -> torch.Tensor:
+    """The transformed image of a sample; ``draws_of(width, height)`` gives its draws.
+
+    torch's global generator is not touched, so that other threads may draw from it meanwhile.
+    """
+    if item.data is None:
+        check_regular(item.path)
+    plan = item.leaf.plan
+    if isinstance(plan, PlainPlan):
+        return plan.bytes_of(item.load())
+    image: torch.Tensor = run_steps(item.leaf.steps, item.load(), draws_of)
+    return image
+
+
+def run_steps(steps: Sequence[Step], image: Any, draws_of: DrawsOf) -> Any:
+    """What the transforms make of a PIL image; see replay()."""
+    made = image
+    for _, made in each_step(steps, image, draws_of):  # noqa: B007
+        pass
+    return made
+
+
+def each_step(
+    steps: Sequence[Step], image: Any, draws_of: DrawsOf
+) -> Iterator[tuple[Step, Any]]:
+    """Runs the transforms one by one; yields each and what came out of it."""
+    draws = list(draws_of(*image.size))
+    for step in steps:
+        n_ops = len(step.kinds)
+        # A flip asks for a number whatever it is told.
+        work = functools.partial(_run_step, step, image, draws[:n_ops])
+        image = call_under(_PrivateDraws(), work)
+        del draws[:n_ops]
+        yield step, image
+
+
+class _PrivateDraws(TorchFunctionMode):
+    """Under it, torch's functions draw from a generator of its own, on this thread alone.
+
+    To save the global generator's state and to restore it afterwards would take back what other
+    threads draw meanwhile, such as the training's.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._generator = torch.Generator()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in _DRAWING and kwargs.get("generator") is None:
+            kwargs = {**kwargs, "generator": self._generator}
+        return func(*args, **kwargs)
+
+
+# Functions and methods of torch that draw random numbers and take a generator=.
+_DRAWING = frozenset(
+    {"bernoulli", "bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_",
+     "multinomial", "normal", "normal_", "rand", "randint", "randn", "random_", "randperm",
+     "uniform_"}
+)
+
+
+def _run_step(step: Step, image: Any, draws: Sequence[Draw]) -> Any:
+    kind = step.kinds[0] if step.kinds else 0
+    if kind in _HOLDERS:
+        return _run_children(step, image, draws)
+    if kind in _AUTOMATIC:
+        return _augment(step, image, draws[0])
+    return _with_draws(step, image, draws)(image)
+
+
+# ---- transforms that hold others -----------------------------------------------------------------
+
+_HOLDERS = (RANDOM_APPLY, KINDS["RandomChoice"], KINDS["RandomOrder"])
+
+
+def _run_children(step: Step, image: Any, draws: Sequence[Draw]) -> Any:
+    """What RandomApply, RandomChoice and RandomOrder make of an image by calling their children."""
+    kind, *_, applied, values = draws[0]
+    spans = []
+    at = 1
+    for child in step.children:
+        spans.append((child, draws[at : at + len(child.kinds)]))
+        at += len(child.kinds)
+    if kind != RANDOM_APPLY:
+        spans = [spans[int(number)] for number in values]
+    elif not applied:
+        spans = []
+    for child, own in spans:
+        image = _run_step(child, image, own)
+    return image
+
+
+# ---- automatic augmentations ---------------------------------------------------------------------
+
+_AUTOMATIC = tuple(KINDS[name] for name in ("TrivialAugmentWide", "RandAugment", "AutoAugment"))
+
+
+def _augment(step: Step, image: Any, draw: Draw) -> Any:
+    """What an automatic augmentation makes of an image: it draws where it applies, so that its own
+    function for one operation is called with each that was drawn."""
+    transform, values = step.transform, draw[6]
+    for what, magnitude in zip(values[::2], values[1::2]):
+        name = AUGMENTATIONS[int(what)]
+        image = augment(transform, step.module == V2, image, name, magnitude)
+    return image
+
+
+# ---- what comes up -------------------------------------------------------------------------------
+
+_WITH_PROBABILITY = frozenset(
+    KINDS[name]
+    for name in (
+        "RandomHorizontalFlip", "RandomVerticalFlip", "RandomGrayscale", "RandomInvert",
+        "RandomPosterize", "RandomSolarize", "RandomAutocontrast", "RandomEqualize",
+        "RandomAdjustSharpness", "RandomErasing",
+    )
+)
+
+
+def _with_draws(step: Step, image: Any, draws: Sequence[Draw]) -> Any:
+    """The transform itself, or a copy of it for which these are the numbers that come up."""
+    if len(draws) != 1:
+        return step.transform
+    params = _params(step, image, draws[0])
+    if params is None and draws[0][0] not in _WITH_PROBABILITY:
+        return step.transform
+    twin = copy.copy(step.transform)
+    if draws[0][0] in _WITH_PROBABILITY:
+        twin.p = 1.0 if draws[0][5] else 0.0
+    if params is not None and step.module == V2:
+        setattr(twin, params_method(twin), lambda *_: params)
+    elif params is not None:
+        twin.get_params = lambda *_, **__: tuple(params.values())
+        if len(params) == 1:
+            twin.get_params = lambda *_: params["angle"]
+    return twin
+
+
+def _params(step: Step, image: Any, draw: Draw) -> dict[str, Any] | None:
+    """What v2's make_params() gives, in the order of what v1's get_params() gives; None: the
+    transform does not ask for any, or fails on this image."""
+    kind, top, left, height, width, flip, values = draw
+    name = OP_NAMES[kind]
+    box = {"top": top, "left": left, "height": height, "width": width}
+    if name == "RandomResizedCrop":
+        return box
+    if name == "RandomCrop":
+        if not width:
+            return None  # the image is too small; what the transform says of it counts
+        if step.module != V2:
+            return box
+        drawn = getattr(step.transform, params_method(step.transform))([image])
+        return {**drawn, **box}
+    if name == "ColorJitter":
+        return _jitter_params(step.transform, values)
+    if name == "RandomRotation":
+        return {"angle": values[0]}
+    if name == "RandomAffine":
+        return {"angle": values[0], "translate": (int(values[1]), int(values[2])),
+                "scale": values[3], "shear": values[4:6]}
+    if name == "RandomErasing" and flip:
+        value = step.transform.value
+        listed = [float(one) for one in (value if isinstance(value, (list, tuple)) else [value])]
+        return {"i": top, "j": left, "h": height, "w": width,
+                "v": torch.tensor(listed)[:, None, None]}
+    return None
+
+
+def _jitter_params(transform: Any, values: Sequence[float]) -> dict[str, Any]:
+    params: dict[str, Any] = {"fn_idx": torch.tensor([int(number) for number in values[:4]])}
+    for name, factor in zip(("brightness", "contrast", "saturation", "hue"), values[4:]):
+        params[f"{name}_factor"] = None if getattr(transform, name) is None else factor
+    return params
+
+
+def write_sample(
+    image: torch.Tensor, out: bytearray, shape: Sequence[int], plan: Plan
+) -> None:
+    """Writes an image tensor as a batch holds it.
+
+    Args:
+        image: ``shape``, of the plan's type.
+        out: writable bytes of exactly that size.
+        shape: (channels, height, width).
+        plan: tells the batch's type and layout.
+
+    Raises:
+        RuntimeError: the image has another shape or type.
+    """
+    dtype = TORCH_DTYPES[plan.dtype]
+    if tuple(image.shape) != tuple(shape) or image.dtype is not dtype:
+        raise RuntimeError(
+            f"the transform gave {tuple(image.shape)} of {image.dtype}; the batch holds "
+            f"{tuple(shape)} of {dtype}"
+        )
+    channels, height, width = shape
+    bits = INTEGERS[dtype.itemsize]
+    target = np.frombuffer(out, dtype=str(bits).removeprefix("torch."))
+    if plan.layout == "nhwc":
+        target = target.reshape(height, width, channels).transpose(2, 0, 1)
+    else:
+        target = target.reshape(channels, height, width)
+    np.copyto(target, image.as_subclass(torch.Tensor).view(bits).numpy())
+
+
+def as_pixels(image: torch.Tensor, plan: Plan) -> torch.Tensor:
+    """The pixels (channels, height, width) of torch.uint8 of which the plan's table makes this
+    image, bit for bit; of several that give the same value, any.
+
+    Raises:
+        RuntimeError: it holds something else than the table's values.
+    """
+    bits = INTEGERS[TORCH_DTYPES[plan.dtype].itemsize]
+    tables = torch.frombuffer(bytearray(plan.value_table or b""), dtype=bits).view(3, 256)
+    values = image.as_subclass(torch.Tensor)
+    if values.dtype is not TORCH_DTYPES[plan.dtype] or len(values) != 3:
+        raise RuntimeError(f"the transform gave {tuple(values.shape)} of {values.dtype}")
+    channels = []
+    for table, channel in zip(tables, values.contiguous().view(bits)):
+        ordered, pixels = torch.sort(table)
+        at = torch.searchsorted(ordered, channel).clamp_(max=255)
+        if not torch.equal(ordered[at], channel):
+            raise RuntimeError("the transform gave values that no pixel has")
+        channels.append(pixels[at].to(torch.uint8))
+    return torch.stack(channels)
+
+
+def name_sample(error: BaseException, item: Item, note: str = "") -> None:
+    """Adds a sample's dataset index and path, and a note, to the text of an exception, keeping its
+    type."""
+    args = error.args
+    named = f"{item}{note}"
+    if isinstance(error, OSError) and error.errno is not None and error.strerror:
+        error.strerror = f"{error.strerror} [{named}]"  # part of str(error)
+    elif len(args) == 1 and isinstance(args[0], str):
+        error.args = (f"{args[0]} [{named}]",)
+    elif hasattr(error, "add_note"):  # Python 3.11 on
+        error.add_note(named)

@@ -1,0 +1,312 @@
+"""Receives the batches of an epoch from the native loader, and finishes what it leaves to Python.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from feedmill._internals import ExceptionWrapper
+from feedmill._ops import native
+from feedmill.engine.config import Config
+from feedmill.engine.devices import Stage
+from feedmill.engine.tensors import tensors_of
+from feedmill.iterators.bad_samples import BadSamplePolicy
+from feedmill.iterators.batches import Batch, labels_of, submit_items
+from feedmill.iterators.pillow_fallback import (
+    as_pixels,
+    draws_from,
+    name_sample,
+    replay,
+    write_sample,
+)
+from feedmill.iterators.verify import VerificationError, Verifier
+from feedmill.planner.formats import as_planned
+from feedmill.planner.samples import Item, Source
+from feedmill.profiling.counting.gpu_stalls import GpuStalls
+from feedmill.profiling.counting.sample_errors import SampleErrors
+from feedmill.profiling.log.ranges import waiting
+
+
+class Receiver:
+    """Submits the batches of one epoch to a native loader and receives them, in order.
+
+    Samples that the native decoder does not take are made by Pillow, on the thread that receives.
+    All methods are for one thread at a time: the consumer's or, where batches are collated ahead of
+    their turn, the thread of ``collate.ahead.Ahead``.
+
+    Args:
+        handle: the native loader, whose epoch has begun.
+        config: that it was opened with.
+        source: of the samples.
+        key, epoch_word: of the epoch's random draws.
+        num_workers: the DataLoader's; it decides how errors look.
+        timeout: of the DataLoader, in seconds; 0: none.
+        bad_samples: on_error='s answer to a sample that can't be loaded.
+        sample_errors: gets the samples that could not be loaded.
+        verifier: looks at each batch; None: nobody does.
+        stage: delivers batches to a device; None: they stay on the CPU.
+        gpu: with a stage: measures what the GPU waits for.
+        on_wake: with ``ahead``: called when the native loader was woken; see fm_loader_wake().
+
+    Attributes:
+        unsubmitted: batches that are pulled, as far as the native loader has not taken them.
+        n_received: batches, or parts of large ones, that came out of the native loader.
+        mark: that of the step that waits, for ``gpu``.
+        unsure: set while a native call runs whose outcome would not be known if a Ctrl-C came right
+            after it.
+    """
+
+    def __init__(
+        self,
+        handle: Any,
+        config: Config,
+        source: Source,
+        *,
+        key: int,
+        epoch_word: int,
+        num_workers: int,
+        timeout: float,
+        bad_samples: BadSamplePolicy,
+        sample_errors: SampleErrors,
+        verifier: Verifier | None,
+        stage: Stage | None = None,
+        gpu: GpuStalls | None = None,
+        on_wake: Callable[[], None] | None = None,
+    ) -> None:
+        self.handle = handle
+        self.config = config
+        self.stage = stage
+        self.unsubmitted: deque[Batch] = deque()
+        self.n_received = 0
+        self.mark: Any = None
+        self.unsure = False
+        self._source = source
+        self._plan: Any = source.plan
+        self._key, self._epoch_word = key, epoch_word
+        self._num_workers = num_workers
+        self._timeout = timeout
+        self._bad_samples = bad_samples
+        self._sample_errors = sample_errors
+        self._verifier = verifier
+        self._gpu = gpu
+        self._on_wake = on_wake
+        self._takes_labels = config.device is not None and source.arrays is None
+        self._pending_fallback = False
+        self._n_before = self._n_finished()
+
+    def _n_finished(self) -> int:
+        counters = self.handle.stats()
+        return int(counters["batches"] + counters["errors"])
+
+    # ---- batches going in ------------------------------------------------------------------------
+
+    def submit(self) -> None:
+        """Hands over what the native loader takes, oldest batch first."""
+        capacity = self.config.batch_size
+        while self.unsubmitted:
+            batch = self.unsubmitted[0]
+            while batch.n_submitted < len(batch.items):
+                items = batch.items[batch.n_submitted : batch.n_submitted + capacity]
+                self.unsure = True
+                labels = labels_of(items) if self._takes_labels else None
+                taken = submit_items(self.handle, items, self._source.gives_bytes, labels)
+                if taken:
+                    batch.n_submitted += len(items)
+                    batch.n_parts += 1
+                    if self._verifier is not None:
+                        self._verifier.count_uses(batch, list(items))
+                self.unsure = False
+                if not taken:
+                    return
+            self.unsubmitted.popleft()
+
+    # ---- batches coming out ----------------------------------------------------------------------
+
+    def receive(self, batch: Batch) -> None:
+        """Waits for all parts of a batch, or for its error. May be called again after an
+        interrupt."""
+        while True:
+            if len(batch.parts) < batch.n_parts:
+                part = self._receive_part(batch)
+                batch.last_part = self.n_received
+                self.n_received += 1
+                batch.parts.append(part)
+            elif batch.error is not None and batch.n_submitted < len(batch.items):
+                batch.n_submitted = len(batch.items)  # the rest is not needed
+            elif batch.n_submitted < len(batch.items):
+                self.submit()
+            else:
+                break
+        if batch.error is None and batch.fail is not None:
+            batch.error = self._failure_of(batch)
+        if batch.error is None and self._verifier is not None and batch.items:
+            try:
+                self._verifier.verify(self.handle, batch)
+            except Exception as error:
+                batch.error = as_torch_raises(error, batch, self._num_workers)
+
+    def _receive_part(self, batch: Batch) -> Any:
+        """The images, or of arrays the tensors, of the native batch whose turn it is; None:
+        batch.error is set."""
+        while True:
+            if not self._pending_fallback:
+                outcome, payload, n = self._wait()
+                if outcome == native.OK:
+                    if self.stage is not None:
+                        payload = self._taken(batch, n)
+                    elif self.config.alloc is not None:
+                        batch.owners.append((payload, n))
+                    return tensors_of(payload, n, self.config, self.handle)
+                if outcome != native.FALLBACK:
+                    if batch.error is None:
+                        error = RuntimeError(payload)
+                        batch.error = as_torch_raises(error, batch, self._num_workers)
+                    return None
+                self._pending_fallback = True
+            if batch.error is None:
+                batch.error = self._finish_sample(batch)
+            self._pending_fallback = False
+            self.handle.fallback_done(batch.error is None)
+
+    def _taken(self, batch: Batch, n: int) -> torch.Tensor:
+        """What the native loader has copied to the device, as bytes; it is part of the batch."""
+        assert self.stage is not None
+        if self._gpu is not None:
+            self._gpu.ready(self.mark)
+        images, labels = self.stage.take()
+        if self._takes_labels and labels_of(batch.items) is not None:
+            batch.labels.append(labels[:n])
+        return images
+
+    def _wait(self) -> tuple[int, Any, int]:
+        if self._on_wake is not None:
+            return self._wait_ahead(self._on_wake)
+        timeout_ns = int(self._timeout * 1e9) if self._timeout > 0 else -1
+        while True:
+            if self.stage is not None:
+                self.stage.offer()
+            n_before = self._n_samples_finished() if timeout_ns > 0 else 0
+            outcome: tuple[int, Any, int] = waiting(self.handle.next, timeout_ns)
+            if outcome[0] == native.END or (outcome[0] == native.AGAIN and timeout_ns < 0):
+                raise RuntimeError("feedmill lost a batch; please report this")
+            if outcome[0] != native.AGAIN:
+                return outcome
+            # torch's clock starts anew when a batch arrives, of whichever worker. Batches do not
+            # arrive here before their turn, but are finished one sample after the other.
+            if self._n_samples_finished() - n_before < self.config.batch_size:
+                raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
+
+    def _wait_ahead(self, on_wake: Callable[[], None]) -> tuple[int, Any, int]:
+        while True:
+            on_wake()
+            outcome: tuple[int, Any, int] = self.handle.next_ahead()
+            if outcome[0] != native.AGAIN:
+                return outcome
+
+    def _n_samples_finished(self) -> int:
+        return int(self.handle.stats()["native_samples"])
+
+    def _finish_sample(self, batch: Batch) -> Any:
+        """Has Pillow finish the sample that the native decoder does not take: None, or the error.
+
+        No frame on the way here keeps the error in a variable, see unwrapped().
+        """
+        _, occurrence, position, _, _, out, _ = self.handle.fallback()
+        # The position is that in the part of the batch that the native loader has.
+        place = len(batch.parts) * self.config.batch_size + position
+        item = batch.items[place]
+        try:
+            self._write_by_hand(item, occurrence, out)
+        except Exception as error:
+            cause = f"{type(error).__name__}: {error}"
+            outcome = self._bad_samples.put(batch, place, occurrence, out, self._write_by_hand)
+            self._sample_errors.add(item, cause, outcome or "raised")
+            if outcome:
+                return None
+            name_sample(error, item, self._bad_samples.note())
+            return as_torch_raises(error, batch, self._num_workers)
+        return None
+
+    def _write_by_hand(self, item: Item, occurrence: int, out: bytearray) -> None:
+        """Makes a sample with the user's own objects, in the bytes for its place in the batch."""
+        draws_of = draws_from(self.handle, self._key, self._epoch_word, item.position, occurrence)
+        image, plan = as_planned(replay(item, draws_of), self._plan), self._plan
+        if self.config.device is not None and self.handle.converts:
+            image = as_pixels(image, plan)
+            plan = replace(plan, dtype="uint8", layout="nhwc", value_table=None)
+        write_sample(image, out, self.handle.out_shape, plan)
+
+    def _failure_of(self, batch: Batch) -> Any:
+        """What torch raises for the index behind the batch's good samples."""
+        assert batch.fail is not None
+        try:
+            batch.fail()
+        except Exception as error:
+            return as_torch_raises(error, batch, self._num_workers)
+        raise AssertionError("a batch that must fail did not")
+
+    # ---- after Ctrl-C ----------------------------------------------------------------------------
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether an interrupt came between a native call and the note of it, so that the epoch
+        must be started anew. An interrupt inside of a wait changed nothing."""
+        return (
+            self.unsure
+            or (self.stage is not None and not self.stage.is_consistent)
+            or self._n_finished() - self._n_before != self.n_received
+        )
+
+    def recover(self, waiting_batches: Sequence[Batch]) -> None:
+        """Brings the lists here up to date with the native loader, and goes on."""
+        self._pending_fallback = self._is_fallback_pending()
+        self.unsubmitted = deque(
+            batch for batch in waiting_batches if batch.n_submitted < len(batch.items)
+        )
+        self.unsure = False
+        self.submit()
+
+    def _is_fallback_pending(self) -> bool:
+        try:
+            self.handle.fallback()
+        except RuntimeError:
+            return False
+        return True
+
+
+def check_process(pid: int) -> None:
+    """RuntimeError in the child of a fork, for what process ``pid`` has made."""
+    if pid != os.getpid():
+        raise RuntimeError(
+            "this iterator belongs to another process, which was forked; its threads do not exist "
+            "here"
+        )
+
+
+def as_torch_raises(error: Exception, batch: Batch, num_workers: int) -> Any:
+    """The exception, in torch's wrapper if it would come from a worker process there."""
+    if num_workers == 0 or isinstance(error, VerificationError):
+        return error
+    worker = batch.number % num_workers
+    return ExceptionWrapper(
+        (type(error), error, error.__traceback__), where=f"in DataLoader worker process {worker}"
+    )
+
+
+def unwrapped(error: Any) -> Exception:
+    """What torch's wrapper raises, without the frames in which it holds its own exception: with
+    them the exception, and all that those frames refer to, would stay until the garbage collector
+    runs."""
+    if isinstance(error, ExceptionWrapper):
+        try:
+            error.reraise()
+        except Exception as raised:
+            return raised.with_traceback(None)
+    assert isinstance(error, Exception)
+    return error

@@ -1,0 +1,108 @@
+"""Single samples, natively and by hand: what draws(), fetch() and native="verify" need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from feedmill._ops import native
+from feedmill.iterators.batches import submit_items
+from feedmill.iterators.pillow_fallback import Draw, check_regular, draws_from, name_sample, replay
+from feedmill.planner.formats import as_planned, laid_out
+from feedmill.planner.plan import AUGMENTATIONS, OP_NAMES
+from feedmill.planner.samples import Item, Source
+
+
+def run_one(
+    handle: Any, key: int, epoch_word: int, source: Source, item: Item, occurrence: int
+) -> torch.Tensor | None:
+    """One sample of a source natively, by a diagnostic loader of batch size 1: (channels, height,
+    width).
+
+    None: the native decoder does not take it.
+    """
+    items = source.together([item])
+    handle.start(key, epoch_word)
+    try:
+        # The native loader counts how often an index came; only the last one matters.
+        for _ in range(occurrence):
+            submit_items(handle, items)
+            if handle.next(-1)[0] == native.FALLBACK:
+                handle.fallback_done(False)
+                handle.next(-1)
+        submit_items(handle, items)
+        outcome, payload, _ = handle.next(-1)
+        if outcome == native.FALLBACK:
+            return None
+        if outcome != native.OK:
+            raise RuntimeError(f"{item}: {payload}")
+        images = payload[0] if source.arrays is not None else payload
+        return from_dlpack(images)[0].clone()
+    finally:
+        handle.stop()
+
+
+def fetch_one(
+    handle: Any, key: int, epoch_word: int, source: Source, item: Item, occurrence: int
+) -> torch.Tensor:
+    """One sample as the loader delivers it: where the native decoder does not take it, by the
+    user's own objects. Raises what those raise."""
+    image = run_one(handle, key, epoch_word, source, item, occurrence)
+    if image is not None:
+        return image
+    plan = source.native_plan
+    draws_of = draws_from(handle, key, epoch_word, item.position, occurrence)
+    try:
+        image = as_planned(replay(item, draws_of), plan).as_subclass(torch.Tensor)
+    except Exception as error:
+        name_sample(error, item)
+        raise
+    nhwc = plan.layout == "nhwc"
+    return laid_out(image, torch.channels_last if nhwc else torch.contiguous_format)
+
+
+def draws_of_item(
+    handle: Any, key: int, epoch_word: int, item: Item, occurrence: int
+) -> list[tuple[str, dict[str, Any]]]:
+    """The random draws of a sample by name, as DataLoader.draws() returns them."""
+    if item.data is None:
+        check_regular(item.path)
+    width, height = item.size()
+    draws = handle.draws(key, epoch_word, item.position, occurrence, width, height)
+    return [(OP_NAMES[draw[0]], _draw_values(draw)) for draw in draws]
+
+
+# Names of the draws' values, where each has one.
+_VALUE_NAMES = {
+    "RandomRotation": ("angle",),
+    "RandomAffine": ("angle", "translate_x", "translate_y", "scale", "shear_x", "shear_y"),
+    "RandomChoice": ("child",),
+}
+
+
+def _draw_values(draw: Draw) -> dict[str, Any]:
+    kind, top, left, height, width, flip, values = draw
+    name = OP_NAMES[kind]
+    box = {"top": top, "left": left, "height": height, "width": width}
+    if name == "RandomHorizontalFlip" or name == "RandomVerticalFlip":
+        return {"flip": flip}
+    if name == "Resize":
+        return {"height": height, "width": width}
+    if name in ("CenterCrop", "RandomResizedCrop", "RandomCrop"):
+        return box
+    if name == "RandomErasing":
+        return {"applied": flip, **box}
+    if name == "ColorJitter":
+        colours = ("brightness", "contrast", "saturation", "hue")
+        order = tuple(colours[int(number)] for number in values[:4])
+        return {"order": order, **dict(zip(colours, values[4:]))}
+    if name == "RandomOrder":
+        return {"order": tuple(map(int, values))}
+    if name in ("TrivialAugmentWide", "RandAugment", "AutoAugment"):
+        pairs = zip(values[::2], values[1::2])
+        return {"done": tuple((AUGMENTATIONS[int(what)], much) for what, much in pairs)}
+    if name in _VALUE_NAMES:
+        return dict(zip(_VALUE_NAMES[name], values))
+    return {} if name in ("Pad", "Grayscale") else {"applied": flip}

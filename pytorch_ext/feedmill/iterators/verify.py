@@ -1,0 +1,328 @@
+"""native="verify": every sample is made a second time by the user's own objects, and compared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from feedmill.collate.samples import samples_of
+from feedmill.iterators.batches import Batch
+from feedmill.iterators.pillow_fallback import (
+    Draw,
+    DrawsOf,
+    check_regular,
+    draws_from,
+    each_step,
+    run_steps,
+)
+from feedmill.iterators.single_samples import run_one
+from feedmill.planner.epochs import Epoch
+from feedmill.planner.formats import INTEGERS, as_planned
+from feedmill.planner.plan import CENTER_CROP, Op, Plan, leads_to_one_size
+from feedmill.planner.raw_files import PlainPlan
+from feedmill.planner.samples import Item, Source
+
+
+class VerificationError(RuntimeError):
+    """A native sample is not what the dataset and its transforms make of the same random draws.
+
+    Attributes:
+        index: dataset index.
+        op: the first step whose result differs: "decode", a transform's class name, "dataset"
+            (its __getitem__ gives another image than feedmill_item names) or "target".
+    """
+
+    def __init__(self, message: str, index: int, op: str) -> None:
+        super().__init__(message)
+        self.index = index
+        self.op = op
+
+
+class Verifier:
+    """Looks at the batches of one epoch before they are delivered.
+
+    Args:
+        inside: of the DataLoader; its native loaders run what finds a difference.
+        source: what runs.
+        epoch: the random key of it.
+    """
+
+    def __init__(self, inside: Any, source: Source, epoch: Epoch) -> None:
+        self._handles = inside.handles
+        self._counters = inside.python_counters
+        self._source = source
+        self._epoch = epoch
+        self.forget_uses()
+
+    def forget_uses(self) -> None:
+        """The native loader begins anew."""
+        self._uses: Counter[int] = Counter()  # of each index, as the native loader counts them
+
+    def count_uses(self, batch: Batch, items: list[Item]) -> None:
+        """Notes which of the batch's samples were submitted."""
+        for item in items:
+            batch.occurrences.append(self._uses[item.position])
+            self._uses[item.position] += 1
+
+    def verify(self, handle: Any, batch: Batch) -> None:
+        """Raises VerificationError at the first sample that the dataset itself makes otherwise.
+
+        Args:
+            handle: the native loader that made the batch.
+            batch: complete.
+        """
+        if self._source.copies:
+            self._verify_copies(batch)
+            return
+        parts = batch.parts if self._source.arrays is None else [one[0] for one in batch.parts]
+        images = [image for part in parts for image in samples_of(part, False)]
+        key, word = self._epoch.key, self._epoch.word
+        plan = self._source.native_plan
+        for item, image, occurrence in zip(batch.items, images, batch.occurrences):
+            draws_of = draws_from(handle, key, word, item.position, occurrence)
+            verify_sample(item, image, occurrence, plan, draws_of, self._run_plan)
+            self._counters.verified_samples += 1
+
+    def _verify_copies(self, batch: Batch) -> None:
+        for item, sample in zip(batch.items, self._copies(batch)):
+            wanted = self._source.sample(item)
+            if len(wanted) != len(sample) or not all(map(_same_target, sample, wanted)):
+                text = f"{item}: the native sample differs from the dataset's"
+                raise VerificationError(text, item.position, "dataset")
+            self._counters.verified_samples += 1
+
+    def _copies(self, batch: Batch) -> Iterable[Any]:
+        if self._source.arrays is not None:
+            return (sample for part in batch.parts for sample in zip(*part))
+        plan = self._source.plan
+        assert isinstance(plan, PlainPlan)  # of what is copied, and is no array
+        values = (one for part in batch.parts for one in plan.values_of(part))
+        return zip(values, (item.target for item in batch.items))
+
+    def _run_plan(self, plan: Plan, item: Item, occurrence: int) -> torch.Tensor | None:
+        source = self._source
+        with self._handles.diagnostic(plan, source.n_samples, source.arrays) as handle:
+            return run_one(handle, self._epoch.key, self._epoch.word, source, item, occurrence)
+
+
+# Runs a plan natively over one sample: (plan, item, occurrence) -> (3, height, width), or None if
+# the native code does not take it.
+RunPlan = Callable[[Plan, Item, int], torch.Tensor | None]
+
+
+def verify_sample(
+    item: Item,
+    image: torch.Tensor,
+    occurrence: int,
+    plan: Plan,
+    draws_of: DrawsOf,
+    run_plan: RunPlan,
+) -> None:
+    """Raises VerificationError if a native sample differs in a single bit.
+
+    The dataset's own __getitem__ runs, with the transform that it has now, so that a change in the
+    middle of an epoch shows up too. Costs what torch's path costs. Whatever the dataset raises is
+    raised.
+
+    Args:
+        item: the sample.
+        image: (3, height, width), as it came out natively.
+        occurrence: how often the index came before in this epoch.
+        plan: what made it.
+        draws_of: its draws, for the image's size.
+        run_plan: runs other plans over it, to find the step that differs.
+    """
+    wanted, target, n_calls = _by_dataset(item, draws_of)
+    where = f"{item}, occurrence {occurrence}"
+    if n_calls != 1:
+        raise VerificationError(
+            f"{where}: the dataset's __getitem__ called its {item.leaf.slot} {n_calls} times; "
+            "natively it is applied once, to the image that feedmill_item names",
+            item.position,
+            "dataset",
+        )
+    if not _same_target(target, item.target):
+        raise VerificationError(
+            f"{where}: the target is {item.target!r}, but the dataset's __getitem__ gives "
+            f"{target!r}",
+            item.position,
+            "target",
+        )
+    difference = _difference(image, as_planned(wanted, plan))
+    if not difference:
+        return
+    by_steps = run_steps(item.leaf.steps, item.load(), draws_of)
+    if not _difference(image, as_planned(by_steps, plan)):
+        op, text = "dataset", f"feedmill_item names another image than it loads; {difference}"
+    else:
+        op, text = _first_difference(item, occurrence, plan, draws_of, run_plan)
+    raise VerificationError(
+        f"{where}: the native result differs from the dataset's. First at {op}: "
+        f"{text or difference}",
+        item.position,
+        op,
+    )
+
+
+def _by_dataset(item: Item, draws_of: DrawsOf) -> tuple[Any, Any, int]:
+    """What a twin of the dataset returns whose transform runs with our draws: (image, target), and
+    how often it called the transform."""
+    leaf = item.leaf
+    calls = []
+
+    def transform(image: Any, *target: Any) -> Any:
+        calls.append(image)
+        image = run_steps(leaf.steps, image, draws_of)
+        return (image, *target) if target else image
+
+    if item.data is None:
+        check_regular(item.path)
+    sample = _twin(leaf.dataset, transform)[item.index]
+    if type(sample) not in (tuple, list) or len(sample) != 2:
+        raise VerificationError(
+            f"{item}: the dataset's __getitem__ gives a {type(sample).__name__}, not a tuple of "
+            "image and target",
+            item.position,
+            "dataset",
+        )
+    return *sample, len(calls)
+
+
+def _twin(dataset: Any, transform: Callable[..., Any]) -> Any:
+    """The same object but for its transform, by whichever of its names it calls that."""
+    kind = type(dataset)
+    slots = [name for name in ("transform", "transforms") if hasattr(dataset, name)]
+    # A property, or whatever else the class has there, gives way to an attribute of the twin's own
+    # class; that must be no function, which would become a method.
+    names = {name: _Plain(transform) for name in slots if hasattr(kind, name)}
+    twin: Any = object.__new__(type(kind.__name__, (kind,), names) if names else kind)
+    for name in _slot_names(kind):
+        if hasattr(dataset, name):
+            object.__setattr__(twin, name, getattr(dataset, name))
+    if hasattr(dataset, "__dict__"):
+        vars(twin).update(vars(dataset))
+    for name in slots:
+        if name not in names:
+            object.__setattr__(twin, name, transform)
+    return twin
+
+
+class _Plain:
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._function(*arguments)
+
+
+def _slot_names(kind: type) -> list[str]:
+    names = []
+    for owner in kind.__mro__:
+        own = vars(owner).get("__slots__", ())
+        names += [own] if isinstance(own, str) else list(own)
+    return [name for name in names if name not in ("__dict__", "__weakref__")]
+
+
+def _same_target(one: Any, other: Any) -> bool:
+    """Whether torch would make the same of both: of the same types, equal down to the last bit."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return _same_kind(one, other) and _same_bytes(one, other)
+    if isinstance(one, (np.ndarray, np.generic)):
+        return _same_kind(one, other) and bool(one.tobytes() == other.tobytes())
+    if isinstance(one, Mapping):
+        return list(one) == list(other) and all(_same_target(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_same_target, one, other))
+    if isinstance(one, float) and one != one:
+        return bool(other != other)
+    return one is other or bool(one == other)
+
+
+def _same_kind(one: Any, other: Any) -> bool:
+    return bool(one.dtype == other.dtype and one.shape == other.shape)
+
+
+def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if torch.equal(one, other):
+        return True
+    parts = [part.detach().cpu().contiguous().reshape(-1) for part in (one, other)]
+    return torch.equal(*(part.view(torch.uint8) for part in parts))
+
+
+def _difference(got: torch.Tensor, wanted: Any) -> str:
+    """Text: where two images differ first; "" if they are the same, bit for bit."""
+    if not isinstance(wanted, torch.Tensor):
+        return f"the dataset gives a {type(wanted).__name__}, not a tensor"
+    if got.shape != wanted.shape or got.dtype != wanted.dtype:
+        return (
+            f"{tuple(got.shape)} of {got.dtype} natively, {tuple(wanted.shape)} of {wanted.dtype} "
+            "by the dataset"
+        )
+    got, wanted = (one.as_subclass(torch.Tensor).contiguous() for one in (got, wanted))
+    bits = INTEGERS[got.dtype.itemsize]
+    wrong = (got.view(bits) != wanted.view(bits)).nonzero()
+    if not len(wrong):
+        return ""
+    channel, row, column = wrong[0].tolist()
+    return (
+        f"{len(wrong)} of {got.numel()} values; at channel {channel}, row {row}, column {column} "
+        f"{got[channel, row, column].item()!r} natively, "
+        f"{wanted[channel, row, column].item()!r} by the dataset"
+    )
+
+
+# ---- which step ----------------------------------------------------------------------------------
+
+
+def _first_difference(
+    item: Item, occurrence: int, plan: Plan, draws_of: DrawsOf, run_plan: RunPlan
+) -> tuple[str, str]:
+    """(name of the first step that differs, how): the plan is run step by step."""
+    image = item.load()
+    width, height = image.size
+    draws = draws_of(width, height)
+
+    def compare(n_ops: int, wanted: Any) -> str:
+        """The first n ops alone, in pixel values."""
+        ops = plan.ops[:n_ops]
+        if not leads_to_one_size(ops):  # a plan must: then cut to the size that the steps give
+            ops += (Op(CENTER_CROP, wanted.height, wanted.width),)
+        uint8_plan = replace(plan, ops=ops, dtype="uint8", value_table=None, transform_dtype="")
+        got = run_plan(uint8_plan, item, occurrence)
+        if got is None:
+            return f"the dataset gives {wanted.height} x {wanted.width} pixels"
+        return _difference(got, _as_tensor(wanted))
+
+    if text := compare(0, image):
+        return "decode", text
+    n_ops = 0
+    names = []
+    for step, result in each_step(item.leaf.steps, image, draws_of):
+        n_ops += len(step.kinds)
+        if isinstance(result, torch.Tensor):
+            names.append(step.name)
+        elif text := compare(n_ops, result):
+            return _named(step.name, draws[n_ops - len(step.kinds) : n_ops]), text
+    return " -> ".join(names), ""
+
+
+def _named(name: str, draws: Sequence[Draw]) -> str:
+    if name in ("RandomResizedCrop", "RandomHorizontalFlip"):
+        _, top, left, height, width, flip, _ = draws[0]
+        box = f"flip {flip}" if name.endswith("Flip") else f"box {(top, left, height, width)}"
+        return f"{name} ({box})"
+    return name
+
+
+def _as_tensor(image: Any) -> torch.Tensor:
+    from torchvision.transforms import functional
+
+    pixels: torch.Tensor = functional.pil_to_tensor(image)
+    return pixels

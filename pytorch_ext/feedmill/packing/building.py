@@ -1,0 +1,180 @@
+"""Indices as bytes: of one shard, and of several that are put together; and as files."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from feedmill.packing.index import HEADER, MAGIC, RECORD, SHARD, VERSION, Index, PackError
+
+NO_DIGEST = bytes(16)
+# What 32 bits can say of the names of a shard's samples.
+_MOST_NAME_BYTES = (1 << 32) - 1
+
+
+@dataclass
+class Sample:
+    """A sample on its way into an index; the fields are those of a record, and its name."""
+
+    name: str
+    offset: int
+    bytes: int
+    label: int
+    width: int = 0
+    height: int = 0
+    interval: int = 0
+    flags: int = 0
+    rows: Sequence[int] = ()
+
+
+@dataclass
+class Shard:
+    """A shard's file: its name in the index's folder, its size, and when it was changed."""
+
+    name: str
+    bytes: int
+    changed_ns: int = 0
+
+
+def build(
+    shard: Shard,
+    samples: Sequence[Sample],
+    classes: Sequence[str],
+    *,
+    rows_per_sample: int = 0,
+    part: int = 0,
+    n_parts: int = 1,
+    digest: bytes = NO_DIGEST,
+) -> bytes:
+    """The index of one shard.
+
+    Args:
+        classes: their names, by label; those of the whole, also in a part's index.
+        part, n_parts: the shard's number in the whole, and the number of shards there.
+        digest: 16 bytes: what it is made of.
+
+    Raises:
+        PackError: a shard of too many samples, or a sample whose numbers are too large.
+    """
+    encoded = [os.fsencode(sample.name) + b"\0" for sample in samples]
+    starts = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+    if starts[-1] > _MOST_NAME_BYTES:
+        raise PackError(f"{shard.name}: the names of its samples have more than 4 GiB")
+    rows = np.zeros((len(samples), rows_per_sample), "<u4")
+    try:
+        records = np.array([_record(*pair) for pair in zip(samples, starts.tolist())], RECORD)
+        for i, one in enumerate(samples):
+            if len(one.rows):
+                rows[i] = one.rows
+    except OverflowError:
+        raise PackError(f"{shard.name}: a sample has 4 GiB or more") from None
+    head = Names([*classes, shard.name])
+    table = np.zeros(1, SHARD)
+    table[0] = (
+        shard.bytes, shard.changed_ns, head.starts[-1], len(head.text), 0, len(samples)
+    )
+    pool = head.text + b"".join(encoded)
+    return _assemble(records, rows, table, head.starts[:-1], pool, part, n_parts, digest)
+
+
+def _record(one: Sample, name: int) -> tuple[int, ...]:
+    # Larger sides, of files that are no JPEGs, are not known then.
+    known = one.width < 1 << 16 and one.height < 1 << 16
+    width, height = (one.width, one.height) if known else (0, 0)
+    return one.offset, one.bytes, 0, one.label, width, height, name, one.interval, one.flags
+
+
+def join(indices: Sequence[Index]) -> bytes:
+    """One index over the shards of several, one behind the other. They have the same rows a sample,
+    and the same classes, or all classes are the first of the longest list of them.
+
+    Raises:
+        PackError: no indices, or ones that do not fit together.
+    """
+    if not indices:
+        raise PackError("there is no index to put together")
+    first = indices[0]
+    classes = max((one.classes for one in indices), key=len)
+    for one in indices:
+        fits = one.classes == classes[: len(one.classes)]
+        if not fits or one.rows.shape[1] != first.rows.shape[1]:
+            raise PackError("indices of different classes or rows can't be put together")
+    names = [one.shard_name(k) for one in indices for k in range(one.n_shards)]
+    head = Names([*classes, *names])
+    records, tables, pools = [], [], []
+    n_shards, n_samples, n_pool = 0, 0, len(head.text)
+    for one in indices:
+        moved = one.records.copy()
+        moved["shard"] += n_shards
+        table = one.shards.copy()
+        table["name"] = head.starts[len(classes) + n_shards :][: len(table)]
+        table["names"] += n_pool
+        table["first"] += n_samples
+        records.append(moved)
+        tables.append(table)
+        pools.append(one.pool)
+        n_shards, n_samples, n_pool = (
+            n_shards + len(table), n_samples + len(moved), n_pool + len(one.pool)
+        )
+    return _assemble(
+        np.concatenate(records), np.concatenate([one.rows for one in indices]),
+        np.concatenate(tables), head.starts[: len(classes)], b"".join([head.text, *pools]),
+        0, n_shards, first.digest,
+    )
+
+
+class Names:
+    """Names as they stand in a pool; ``starts`` of each, and where the next one would begin."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        encoded = [os.fsencode(name) + b"\0" for name in names]
+        self.text = b"".join(encoded)
+        self.starts = np.cumsum([0, *map(len, encoded)], dtype=np.uint64)[:-1]
+
+
+def _assemble(
+    records: np.ndarray, rows: np.ndarray, shards: np.ndarray, classes: np.ndarray, pool: bytes,
+    part: int, n_parts: int, digest: bytes,
+) -> bytes:
+    tables = [
+        records.tobytes(), np.ascontiguousarray(rows).tobytes(), shards.tobytes(),
+        classes.astype("<u8").tobytes(), pool,
+    ]
+    header = np.zeros(1, HEADER)
+    values = {
+        "magic": MAGIC, "version": VERSION, "header_bytes": HEADER.itemsize,
+        "n_samples": len(records), "n_shards": len(shards), "n_classes": len(classes),
+        "rows_per_sample": rows.shape[1], "part": part, "n_parts": n_parts,
+        "digest": np.void(digest), "pool_bytes": len(pool),
+        "file_bytes": HEADER.itemsize + sum(map(len, tables)),
+    }
+    for name, value in values.items():
+        header[name] = value
+    header["crc"] = zlib.crc32(header.tobytes())
+    return b"".join([header.tobytes(), *tables])
+
+
+def write_file(path: str, data: bytes, *, shared: bool = False) -> None:
+    """Writes a file that is there as a whole or not at all. Raises OSError.
+
+    Args:
+        shared: others may write it at the same time. Otherwise, what a process leaves that is
+            killed is replaced when the file is next written.
+    """
+    temporary = f"{path}.{secrets.token_hex(8)}.partial" if shared else f"{path}.partial"
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise

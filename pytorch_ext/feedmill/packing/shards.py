@@ -1,0 +1,274 @@
+"""What Pack and WebDataset share: samples that lie in shards, found by an index."""
+
+from __future__ import annotations
+
+import operator
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, overload
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from feedmill.packing.index import TRANSCODED, Index, PackError, Place
+from feedmill.planner.datasets import load_rgb
+from feedmill.system.locks import renew_after_fork
+
+# Files that stay open; the least recently used one goes.
+_MOST_OPEN = 64
+
+
+class OpenFile:
+    """A descriptor that is closed when nobody holds the object any more."""
+
+    def __init__(self, path: str, n_bytes: int) -> None:
+        self.descriptor = -1
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        _check_size(path, os.fstat(self.descriptor).st_size, n_bytes)
+
+    def __del__(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+
+
+def _check_size(path: str, real: int, n_bytes: int) -> None:
+    """One that was cut short still has the samples before the cut."""
+    if real > n_bytes:
+        raise PackError(
+            f"{path}: it has {real} bytes, {n_bytes} when it was indexed: it was replaced"
+        )
+
+
+class Shards:
+    """The files of an index. Any thread may read; a fork's child reads through the same
+    descriptors, whose positions nobody uses.
+
+    Args:
+        paths: of the shards, by their numbers in the index.
+        sizes: of the files when they were indexed.
+    """
+
+    def __init__(self, paths: Sequence[str], sizes: Sequence[int]) -> None:
+        self.paths = paths
+        self._sizes = sizes
+        self._open: OrderedDict[int, OpenFile] = OrderedDict()
+        self._lock = threading.Lock()
+        # torch's workers are forked while other threads may read.
+        renew_after_fork(self, _lock=threading.Lock)
+        self._checked: set[int] = set()
+
+    def check(self, shard: int) -> None:
+        """Raises what read() raises of the file, without opening it; looks at each once."""
+        if shard in self._checked:
+            return
+        _check_size(self.paths[shard], os.stat(self.paths[shard]).st_size, self._sizes[shard])
+        self._checked.add(shard)
+
+    def read(self, shard: int, offset: int, n_bytes: int) -> bytes:
+        """Bytes of a shard; fewer where it was cut short. Raises OSError, and PackError where the
+        shard was replaced by a larger one."""
+        file = self._file(shard)
+        data = more = os.pread(file.descriptor, n_bytes, offset)
+        while more and len(data) < n_bytes:
+            more = os.pread(file.descriptor, n_bytes - len(data), offset + len(data))
+            data += more
+        return data
+
+    def _file(self, shard: int) -> OpenFile:
+        with self._lock:
+            file = self._open.get(shard)
+            if file is not None:
+                self._open.move_to_end(shard)
+                return file
+        file = OpenFile(self.paths[shard], self._sizes[shard])
+        with self._lock:
+            self._open[shard] = file
+            if len(self._open) > _MOST_OPEN:
+                self._open.popitem(last=False)
+        return file
+
+
+class Column(Sequence[Any]):
+    """Values of all samples, each made when it is asked for; reads as a list does.
+
+    Args:
+        n: how many.
+        value: number -> value.
+        array: all at once, for NumPy; None: it asks for each.
+    """
+
+    def __init__(
+        self, n: int, value: Callable[[int], Any], array: Callable[[], np.ndarray] | None = None
+    ) -> None:
+        self._n, self._value, self._array = n, value, array
+
+    def __len__(self) -> int:
+        return self._n
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self._value(i) for i in range(*index.indices(self._n))]
+        return self._value(number_of(index, self._n))
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._value, range(self._n))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        values = np.array(list(self)) if self._array is None else self._array()
+        return np.array(values, dtype)
+
+    def __eq__(self, other: Any) -> Any:
+        if not isinstance(other, list | Column):
+            return NotImplemented
+        return len(other) == self._n and all(a == b for a, b in zip(self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        some = ", ".join(map(repr, self[:3]))
+        return f"[{some}{', ...' if self._n > 3 else ''}]  # {self._n}"
+
+
+def number_of(index: Any, n: int) -> int:
+    """An index of any type as an int from 0 to n - 1; raises IndexError."""
+    number = operator.index(index)
+    if not -n <= number < n:
+        raise IndexError(f"index {index} is outside of {n} samples")
+    return number % n
+
+
+class ShardDataset(Dataset[Any]):
+    """Samples in shards, map-style: ``dataset[i]`` is ``(image, label)``.
+
+    Args:
+        index: of the samples.
+        paths: of its shards.
+        transform, target_transform: as of torchvision's datasets.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        paths: Sequence[str],
+        transform: Callable[[Any], Any] | None,
+        target_transform: Callable[[Any], Any] | None,
+    ) -> None:
+        self.transform, self.target_transform = transform, target_transform
+        self._set(index, paths)
+
+    def _set(self, index: Index, paths: Sequence[str]) -> None:
+        self._index = index
+        self._shards = Shards(paths, index.shards["bytes"].tolist())
+
+    def __len__(self) -> int:
+        return self._index.n_samples
+
+    def __getitem__(self, i: int) -> tuple[Any, Any]:
+        try:
+            image = load_rgb(self.encoded(i))
+        except PackError:
+            raise
+        except Exception as error:
+            raise PackError(f"{self.feedmill_name(i)}: {error}") from error
+        target = self._target(self.place(i))
+        return image if self.transform is None else self.transform(image), target
+
+    def encoded(self, i: int) -> bytes:
+        """The encoded image, as it lies in its shard.
+
+        Raises:
+            IndexError: there is no such sample.
+            PackError: its shard is missing, cut short or a larger one; the text names shard and
+                sample.
+        """
+        place = self.place(i)
+        try:
+            data = self._shards.read(place.shard, place.offset, place.bytes)
+        except (PackError, OSError) as error:
+            raise PackError(f"{self.feedmill_name(i)}: {error}") from None
+        if len(data) < place.bytes:
+            raise PackError(f"{self.feedmill_name(i)}: the shard is cut short: {len(data)} of the "
+                            f"sample's {place.bytes} bytes are left")
+        return data
+
+    def feedmill_item(self, i: int) -> tuple[tuple[Any, ...] | PackError, Any]:
+        """The part of a shard that holds the image, and the target: what feedmill's DataLoader asks
+        for in place of ``dataset[i]``. Where the shard is missing or a larger one, it is a
+        PackError in place of the part, which names shard and sample; the loader's ``on_error`` has
+        the say about it, as about a sample that was cut short.
+
+        Raises:
+            IndexError: there is no such sample.
+        """
+        number = number_of(i, len(self))
+        place = self._index.place(number)
+        try:
+            self._shards.check(place.shard)
+        except (PackError, OSError) as error:
+            return PackError(f"{self.feedmill_name(i)}: {error}"), self._target(place)
+        # What was transcoded is whole: its coefficients were all read, and written anew.
+        rows = self._index.rows_of(number)
+        size = (place.width, place.height, place.mcu_height)
+        part = (self._shards.paths[place.shard], place.offset, place.bytes,
+                place.flags & TRANSCODED != 0, (*size, *rows) if rows else None)
+        return part, self._target(place)
+
+    def feedmill_name(self, i: int) -> str:
+        """What messages call a sample: its name and shard."""
+        number = number_of(i, len(self))
+        shard = self._index.place(number).shard
+        return f"{self._index.name(number)!r} in {self._shards.paths[shard]}"
+
+    def _target(self, place: Place) -> Any:
+        return place.label if self.target_transform is None else self.target_transform(place.label)
+
+    # ---- where samples lie -----------------------------------------------------------------------
+
+    def place(self, i: int) -> Place:
+        """A sample's record in the index."""
+        return self._index.place(number_of(i, len(self)))
+
+    def shard_path(self, shard: int) -> str:
+        return self._shards.paths[shard]
+
+    def rows_of(self, i: int) -> tuple[int, ...]:
+        """Where rows of MCUs begin in a sample, as the index's table of rows has it; or ()."""
+        return self._index.rows_of(number_of(i, len(self)))
+
+    # ---- as ImageFolder has them -----------------------------------------------------------------
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes, by label."""
+        return self._index.classes
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        return {name: label for label, name in enumerate(self.classes)}
+
+    @property
+    def targets(self) -> Sequence[int]:
+        """The labels of all samples, before target_transform. np.asarray() takes them at once."""
+        records = self._index.records
+        return Column(
+            len(self), lambda i: int(records["label"][i]),
+            lambda: records["label"].astype(np.int64),
+        )
+
+    @property
+    def samples(self) -> Sequence[tuple[str, int]]:
+        """(name, label) of all samples; names are those of files relative to the folder that was
+        packed, or those of members of a tar file."""
+        index = self._index
+        return Column(len(self), lambda i: (index.name(i), int(index.records["label"][i])))
+
+    @property
+    def imgs(self) -> Sequence[tuple[str, int]]:
+        """The same, by ImageFolder's other name for it."""
+        return self.samples

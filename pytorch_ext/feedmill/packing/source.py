@@ -1,0 +1,205 @@
+"""What is to be packed: an image folder, or WebDataset tar files, as a list of samples."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from feedmill.packing.grouping import IMAGE_SUFFIXES, expand, groups
+from feedmill.packing.index import PackError
+from feedmill.packing.tars import BLOCK, Member, padded
+
+_SUFFIXES = tuple(f".{suffix}" for suffix in IMAGE_SUFFIXES)
+
+
+class Ref(NamedTuple):
+    """Bytes of a file."""
+
+    path: str
+    offset: int
+    n_bytes: int
+
+    def read(self) -> bytes:
+        """Raises OSError, and PackError where the file has become shorter."""
+        with open(self.path, "rb", buffering=0) as file:
+            data = os.pread(file.fileno(), self.n_bytes, self.offset)
+            while len(data) < self.n_bytes:
+                more = os.pread(file.fileno(), self.n_bytes - len(data), self.offset + len(data))
+                if not more:
+                    raise PackError(f"{self.path}: it became shorter while it was packed")
+                data += more
+        return data
+
+
+class Part(NamedTuple):
+    """A member of the new shard: its name, and its bytes or where they are."""
+
+    name: str
+    content: bytes | Ref
+
+    @property
+    def bytes(self) -> int:
+        return len(self.content) if isinstance(self.content, bytes) else self.content.n_bytes
+
+
+class SourceSample(NamedTuple):
+    """A sample on its way into a shard.
+
+    Attributes:
+        name: in the index.
+        label: number of its class; -1: it has none.
+        parts: the members that it becomes, in their order.
+        image: which of those is the image.
+    """
+
+    name: str
+    label: int
+    parts: tuple[Part, ...]
+    image: int
+
+    @property
+    def image_bytes(self) -> int:
+        return self.parts[self.image].bytes
+
+    @property
+    def tar_bytes(self) -> int:
+        """What it would take in a tar file as it is."""
+        return sum(BLOCK + padded(part.bytes) for part in self.parts)
+
+
+@dataclass
+class Source:
+    """Samples in their order, and the names of their classes, by label."""
+
+    samples: Sequence[SourceSample]
+    classes: list[str]
+
+    def digest(self) -> bytes:
+        """32 bytes that tell this source from others by names, sizes and labels."""
+        total = hashlib.sha256("\0".join(self.classes).encode("utf-8", "surrogateescape"))
+        for name, label, parts, image in self.samples:
+            sizes = [(part.name, part.bytes) for part in parts]
+            total.update(repr((name, label, sizes, image)).encode("utf-8", "surrogateescape"))
+        return total.digest()
+
+
+def read_source(source: str) -> Source:
+    """Finds the samples of an image folder, of a folder of tar files, or of tar files by their
+    names, as expand() takes them.
+
+    Raises:
+        PackError: there is nothing to pack, a class without images, or a damaged tar file.
+        OSError: something can't be read.
+    """
+    if not os.path.isdir(source):
+        return _read_tars(expand(source))
+    tars = sorted(glob.glob(os.path.join(glob.escape(source), "*.tar")))
+    return _read_tars(tars) if tars else _read_folder(source)
+
+
+# ---- an image folder -----------------------------------------------------------------------------
+
+
+class FolderSamples(Sequence[SourceSample]):
+    """The samples of a folder; of each is kept what can't be made of the rest when it is asked for.
+
+    Attributes:
+        names: of the files, relative to the folder.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self.names: list[str] = []
+        self._labels, self._sizes = array("l"), array("Q")
+        # Of files whose key is another one's, too.
+        self._keys: dict[int, str] = {}
+
+    def append(self, name: str, label: int, n_bytes: int, key: str) -> None:
+        if key != _key(os.path.splitext(name)[0]):
+            self._keys[len(self.names)] = key
+        self.names.append(name)
+        self._labels.append(label)
+        self._sizes.append(n_bytes)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, i: Any) -> Any:
+        name, label = self.names[i], self._labels[i]
+        stem, suffix = os.path.splitext(name)
+        key, extension = self._keys.get(i) or _key(stem), suffix[1:].lower()
+        image = Ref(os.path.join(self._root, name), 0, self._sizes[i])
+        parts = (
+            Part(f"{key}.{'jpg' if extension == 'jpeg' else extension}", image),
+            Part(f"{key}.cls", str(label).encode()),
+        )
+        return SourceSample(name, label, parts, 0)
+
+
+def _read_folder(root: str) -> Source:
+    """The samples of torchvision's ImageFolder, in its order."""
+    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+    if not classes:
+        raise PackError(f"{root}: no folder of classes with images, and no tar files")
+    samples = FolderSamples(root)
+    for label, name in enumerate(classes):
+        n_before = len(samples)
+        for folder, _, files in sorted(os.walk(os.path.join(root, name), followlinks=True)):
+            _add_images(samples, root, folder, files, label)
+        if len(samples) == n_before:
+            raise PackError(f"{os.path.join(root, name)}: a class without images; ImageFolder "
+                            "refuses it, too")
+    return Source(samples, classes)
+
+
+def _add_images(
+    samples: FolderSamples, root: str, folder: str, files: Sequence[str], label: int
+) -> None:
+    keys: set[str] = set()
+    for file in sorted(files):
+        if not file.lower().endswith(_SUFFIXES):
+            continue
+        path = os.path.join(folder, file)
+        name = os.path.relpath(path, root)
+        key = _key(os.path.splitext(name)[0])
+        if key in keys:  # of another suffix
+            key = _key(name)
+        while key in keys:
+            key += "_"
+        keys.add(key)
+        samples.append(name, label, os.stat(path).st_size, key)
+
+
+def _key(stem: str) -> str:
+    """The sample's name in a WebDataset, where a dot behind the last slash ends it."""
+    folder, slash, last = stem.rpartition("/")
+    return folder + slash + last.replace("%", "%25").replace(".", "%2E")
+
+
+# ---- tar files -----------------------------------------------------------------------------------
+
+
+def _read_tars(paths: Sequence[str]) -> Source:
+    samples: list[SourceSample] = []
+    n_classes = 0
+    for path in paths:
+        with open(path, "rb", buffering=0) as file:
+            n_bytes = os.fstat(file.fileno()).st_size
+            for group in groups(file.fileno(), n_bytes, path):
+                if group.image is None:
+                    raise PackError(f"{path}: sample {group.key!r} has no image")
+                samples.append(_tar_sample(path, group.members, group.image, group.label))
+                n_classes = max(n_classes, group.label + 1)
+    if not samples:
+        raise PackError(f"there is no image in {paths[0]}{', ...' if len(paths) > 1 else ''}")
+    return Source(samples, [str(label) for label in range(n_classes)])
+
+
+def _tar_sample(path: str, members: list[Member], image: Member, label: int) -> SourceSample:
+    parts = tuple(Part(one.name, Ref(path, one.offset, one.bytes)) for one in members)
+    return SourceSample(image.name, label, parts, members.index(image))

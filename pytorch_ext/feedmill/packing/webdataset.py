@@ -1,0 +1,129 @@
+"""WebDatasets: tar files whose members form samples by their names."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+from feedmill.packing.building import Sample, Shard, build, join, write_file
+from feedmill.packing.grouping import IMAGE_SUFFIXES, expand, groups
+from feedmill.packing.index import Index, PackError
+from feedmill.packing.shards import ShardDataset
+
+_KINDS = ", ".join(IMAGE_SUFFIXES)
+_THREADS = 8
+
+
+# ---- the index of a tar file ---------------------------------------------------------------------
+
+
+def index_tar(path: str) -> Index:
+    """The index of a tar file's images: the one that was kept, or made anew and kept.
+
+    It is kept in the user's cache folder ($XDG_CACHE_HOME/feedmill/tars, else ~/.cache/...), with
+    the file's size and time of change, and made anew when these are others. Where it can't be
+    written, it is not kept. DALI's .idx files are not needed, and not looked at: whatever they say
+    would have to be checked by reading the same headers.
+
+    Raises:
+        PackError: no tar file, or a damaged one; a sample without an image. OSError: can't be read.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        about = os.fstat(file)
+        kept = _cache_path(path)
+        with suppress(OSError, PackError):
+            index = Index.open(kept)
+            shard = index.shards[0] if index.n_shards == 1 else None
+            if shard is not None and (int(shard["bytes"]), int(shard["changed_ns"])) == (
+                about.st_size, max(0, about.st_mtime_ns)
+            ):
+                return index
+        data = _make_index(file, about, path)
+    finally:
+        os.close(file)
+    with suppress(OSError):
+        os.makedirs(os.path.dirname(kept), exist_ok=True)
+        write_file(kept, data, shared=True)
+    return Index(data, path)
+
+
+def _make_index(file: int, about: os.stat_result, path: str) -> bytes:
+    samples, n_classes = [], 0
+    for group in groups(file, about.st_size, path):
+        if group.image is None:
+            raise PackError(f"{path}: sample {group.key!r} has no image ({_KINDS})")
+        image = group.image
+        samples.append(Sample(image.name, image.offset, image.bytes, group.label))
+        n_classes = max(n_classes, group.label + 1)
+    shard = Shard(os.path.basename(path), about.st_size, max(0, about.st_mtime_ns))
+    return build(shard, samples, [str(label) for label in range(n_classes)])
+
+
+def _cache_path(path: str) -> str:
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]
+    return os.path.join(root, "feedmill", "tars", f"{name}.fmp")
+
+
+# ---- the dataset ---------------------------------------------------------------------------------
+
+
+class WebDataset(ShardDataset):
+    """Plain WebDataset tar files, map-style: ``dataset[i]`` is ``(image, label)``.
+
+        dataset = feedmill.WebDataset("shards/train-{000000..000146}.tar", transform=transform)
+        loader = feedmill.DataLoader(dataset, batch_size=256, shuffle=True)
+
+    Each tar file is indexed once, by reading its headers (see index_tar()); from then on every
+    sample can be read at once, and shuffling is exact. Samples stand in the order of ``urls`` and,
+    in each, of the tar file. An image is a PIL image, RGB, and then what ``transform`` makes of it.
+
+    Args:
+        urls: paths of tar files; a pattern with braces, several with "::" between, or a list.
+        transform: called with the PIL image; None: nothing is.
+        target_transform: called with the label; None: nothing is. It must give the same target
+            whenever it is called, and draw no random number.
+
+    A sample has one image (jpg, jpeg, png, ppm, bmp, pgm, tif, tiff or webp), and its label is the
+    number in its member cls; -1 without one. Other members are not looked at.
+
+    Raises:
+        PackError: a ValueError; a file is no tar file, compressed, damaged or cut short, a sample
+            has no image or more than one, or a cls that is no number.
+        ValueError: urls that name nothing, or no local paths.
+        OSError: a file can't be read.
+
+    Attributes classes (the numbers as text), class_to_idx, samples, targets and imgs are as
+    ImageFolder has them, the last three as sequences that make their items when they are asked for.
+    It pickles with its index, 32 bytes and a name for each sample; any thread may use it.
+    """
+
+    def __init__(
+        self,
+        urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.paths = [os.path.abspath(path) for path in expand(urls)]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            indices = list(pool.map(index_tar, self.paths))
+        self._data = join(indices)
+        super().__init__(
+            Index(self._data, f"the index of {self.paths[0]}, ..."), self.paths, transform,
+            target_transform,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in vars(self).items() if k not in ("_index", "_shards")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._set(Index(self._data, f"the index of {self.paths[0]}, ..."), self.paths)
+
+    def __repr__(self) -> str:
+        return f"WebDataset of {len(self)} samples in {len(self.paths)} tar files"

@@ -1,0 +1,278 @@
+"""Writes shards: samples are read and transcoded by threads, and written in their order."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from feedmill._ops import native
+from feedmill.packing.building import Sample, Shard, build, write_file
+from feedmill.packing.index import TRANSCODED, VERIFIED, Index, PackError
+from feedmill.packing.source import Source, SourceSample
+from feedmill.packing.tars import BLOCK, header_of, padded
+
+ROWS = 8  # FM_PACK_ROWS
+# A tar file ends with two blocks of zeros.
+_END = bytes(2 * BLOCK)
+# Samples that are being transcoded, or wait for being written, for each thread.
+_AHEAD = 4
+_ANY_COST = (1 << 32) - 1
+
+
+@dataclass(frozen=True)
+class Options:
+    """How samples are packed.
+
+    Attributes:
+        shard_bytes: of samples as they are that a shard takes at most, but one at least. Counted
+            before anything is transcoded, so that parts know their shards without each other.
+        interval: MCUs between restart markers; None: near 4, as far as the markers cost less than
+            0.3 % of an image.
+        verify: compare each transcoded image's pixels with the source's.
+        workers: threads.
+    """
+
+    shard_bytes: int = 1 << 30
+    interval: int | None = None
+    verify: bool = True
+    workers: int = 1
+
+    def digest(self, source: Source) -> bytes:
+        """What tells shards made of one source and with the same options from others."""
+        text = f"{self.shard_bytes} {self.interval} {self.verify} {native.jpeg_version()} "
+        return hashlib.sha256(text.encode() + source.digest()).digest()[:16]
+
+    def transcoder(self) -> Any:
+        if self.interval is None:
+            return native.Transcoder(verify=self.verify)
+        return native.Transcoder(
+            interval=self.interval, max_cost_ppm=_ANY_COST, verify=self.verify
+        )
+
+
+@dataclass
+class Tally:
+    """What was written.
+
+    Attributes:
+        samples, shards: how many; ``kept`` of the shards were there already.
+        image_bytes, packed_bytes: of images before and after; of shards that were not kept.
+        file_bytes: of the shards' files.
+        as_they_are: reason -> how many images.
+    """
+
+    samples: int = 0
+    shards: int = 0
+    kept: int = 0
+    image_bytes: int = 0
+    packed_bytes: int = 0
+    file_bytes: int = 0
+    as_they_are: Counter[str] = field(default_factory=Counter)
+
+
+class Packed(NamedTuple):
+    """A sample ready to be written: the contents of its parts, and its image as a record has it."""
+
+    source: SourceSample
+    contents: list[bytes]
+    reason: int
+    width: int
+    height: int
+    interval: int
+    flags: int
+    rows: Sequence[int]
+
+
+# ---- shards --------------------------------------------------------------------------------------
+
+
+def cut(samples: Sequence[SourceSample], shard_bytes: int) -> list[tuple[int, int]]:
+    """Which samples go into which shard: (first, behind the last) of each."""
+    cuts, first, n_bytes = [], 0, 0
+    for i, sample in enumerate(samples):
+        more = sample.tar_bytes
+        if i > first and n_bytes + more > shard_bytes:
+            cuts.append((first, i))
+            first, n_bytes = i, 0
+        n_bytes += more
+    return [*cuts, (first, len(samples))]
+
+
+def shard_name(number: int) -> str:
+    return f"shard-{number:06}.tar"
+
+
+def part_path(folder: str, number: int) -> str:
+    """Of a shard's own index, which is there until all are put together."""
+    return os.path.join(folder, f"shard-{number:06}.fmp")
+
+
+def write_shards(
+    source: Source,
+    folder: str,
+    options: Options,
+    part: int = 0,
+    n_parts: int = 1,
+    update: Callable[[int], Any] = lambda n: None,
+) -> Tally:
+    """Writes the shards of one part into a folder, each with an index of its own beside it.
+
+    A shard gets its name when it is whole and on the disk, and its index is; one that has both
+    already, of the same source and options, is kept. What was being written when an error or an
+    interrupt comes is removed; a process that is killed leaves a file ``*.partial``, which the next
+    run replaces.
+
+    Args:
+        part, n_parts: from 0; parts have whole shards, together all of them.
+        update: called with the number of samples that are done, again and again.
+
+    Raises:
+        PackError: the folder holds other files of a shard's name, which are left alone; a source
+            file became shorter. OSError.
+    """
+    digest = options.digest(source)
+    cuts = cut(source.samples, options.shard_bytes)
+    mine = range(part * len(cuts) // n_parts, (part + 1) * len(cuts) // n_parts)
+    tally, missing = Tally(), []
+    for number in mine:
+        first, end = cuts[number]
+        tally.shards += 1
+        tally.samples += end - first
+        if _is_there(folder, number, digest):
+            tally.kept += 1
+            update(end - first)
+        else:
+            missing.append(number)
+    todo = (source.samples[i] for number in missing for i in range(*cuts[number]))
+    packed = _pack_all(todo, options)
+    try:
+        for number in missing:
+            first, end = cuts[number]
+            with _new_file(os.path.join(folder, shard_name(number))) as file:
+                samples = [
+                    _write_sample(file, next(packed), tally, update) for _ in range(first, end)
+                ]
+                file.write(_END)
+                tally.file_bytes += file.tell()
+                index = build(
+                    Shard(shard_name(number), file.tell()), samples, source.classes,
+                    rows_per_sample=ROWS, part=number, n_parts=len(cuts), digest=digest,
+                )
+                write_file(part_path(folder, number), index)
+    finally:
+        packed.close()
+    return tally
+
+
+def _is_there(folder: str, number: int, digest: bytes) -> bool:
+    """Whether a shard is there, whole. Raises PackError where another one is."""
+    path = os.path.join(folder, shard_name(number))
+    if not os.path.exists(path):
+        return False
+    try:
+        index = Index.open(part_path(folder, number))
+        if index.digest == digest and os.stat(path).st_size == int(index.shards["bytes"][0]):
+            return True
+    except (OSError, PackError):
+        pass
+    raise PackError(
+        f"{path}: there already, but not made of this source with these options; remove it, or "
+        "pack into another folder"
+    )
+
+
+@contextmanager
+def _new_file(path: str) -> Iterator[Any]:
+    """A file that gets its name when the block ends, and is on the disk then; or never."""
+    temporary = f"{path}.partial"
+    try:
+        with open(temporary, "wb", buffering=1 << 20) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, path)
+        _sync_folder(os.path.dirname(path))
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_sample(
+    file: Any, packed: Packed, tally: Tally, update: Callable[[int], Any]
+) -> Sample:
+    source, offset = packed.source, 0
+    for i, (part, content) in enumerate(zip(source.parts, packed.contents)):
+        file.write(header_of(part.name, len(content)))
+        if i == source.image:
+            offset = file.tell()
+        file.write(content)
+        file.write(bytes(padded(len(content)) - len(content)))
+    n_bytes = len(packed.contents[source.image])
+    tally.image_bytes += source.image_bytes
+    tally.packed_bytes += n_bytes
+    if packed.reason:
+        tally.as_they_are[native.PACK_REASONS[packed.reason]] += 1
+    update(1)
+    return Sample(
+        source.name, offset, n_bytes, source.label, packed.width, packed.height, packed.interval,
+        packed.flags, packed.rows,
+    )
+
+
+# ---- samples -------------------------------------------------------------------------------------
+
+
+def _pack_all(samples: Iterable[SourceSample], options: Options) -> Generator[Packed, None, None]:
+    """Transcodes samples in threads; yields them in their order."""
+    own = threading.local()
+
+    def pack(sample: SourceSample) -> Packed:
+        if not hasattr(own, "transcoder"):
+            own.transcoder = options.transcoder()
+        return _pack(sample, own.transcoder, options.verify)
+
+    waiting: deque[Future[Packed]] = deque()
+    pool = ThreadPoolExecutor(options.workers)
+    try:
+        for sample in samples:
+            waiting.append(pool.submit(pack, sample))
+            if len(waiting) >= _AHEAD * options.workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _pack(sample: SourceSample, transcoder: Any, verify: bool) -> Packed:
+    contents = [
+        part.content if isinstance(part.content, bytes) else part.content.read()
+        for part in sample.parts
+    ]
+    reason, _, data, width, height, interval, mcu_width, mcu_height, rows = transcoder.run(
+        contents[sample.image]
+    )
+    if data is None:
+        return Packed(sample, contents, reason, width, height, 0, 0, ())
+    contents[sample.image] = data
+    flags = (
+        TRANSCODED | (VERIFIED if verify else 0) | (mcu_width // 8 - 1) << 2
+        | (mcu_height // 8 - 1) << 4
+    )
+    return Packed(sample, contents, reason, width, height, interval, flags, rows)

@@ -1,0 +1,127 @@
+"""Comparing what native code makes of small made images with what Pillow makes of them.
+
+Version numbers do not tell whether the installed Pillow and torchvision give the native code's
+pixels: builds of one version differ (another libjpeg, pillow-simd), and future versions may. So the
+first loader of a process that needs a part - the decoding of a format, a filter of the resize, an
+augmentation - has both make something of small images; what is found holds for the process. A part
+that differs is not native, and explain() says so. ``equality`` compares decoding and resizing,
+``equal_augmentations`` the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from torch.utils.dlpack import from_dlpack
+
+from feedmill._ops import native
+from feedmill.planner.plan import Op, pillow_version
+
+# What was found in this process, by part.
+_found: dict[Any, Any] = {}
+_T = TypeVar("_T")
+
+
+def once(key: Any, look: Callable[[], _T]) -> _T:
+    """What look() gives, which is called once a process for each key. Two threads may both call it,
+    and find the same."""
+    if key not in _found:
+        _found[key] = look()
+    found: _T = _found[key]
+    return found
+
+
+def is_known(key: Any) -> bool:
+    """Whether once() will call nothing."""
+    return key in _found
+
+
+def forget() -> None:
+    """Everything will be looked at anew: for tests that change Pillow."""
+    _found.clear()
+
+
+def why_not(what: str, differs: Callable[[], Sequence[str]]) -> str:
+    """The reason against a part; "" if there is none.
+
+    Args:
+        what: the part in words, such as "decodes JPEGs".
+        differs: compares, and names the images that differ.
+    """
+    try:
+        different = differs()
+    except Exception as error:
+        return (
+            f"whether Pillow {pillow_version()} {what} as feedmill does could not be found out: "
+            f"{type(error).__name__}: {error}"
+        )
+    if not different:
+        return ""
+    return (
+        f"the installed Pillow {pillow_version()} {what} otherwise than feedmill does; images made "
+        f"for comparison differ ({', '.join(different)})"
+    )
+
+
+def made(width: int, height: int, channels: int = 3) -> np.ndarray:
+    """An image with ramps, edges and texture, down to 0 and up to 255; always the same."""
+    y, x, c = np.ogrid[:height, :width, :channels]
+    waves = 128 + 90 * np.sin(x / (3 + c) + y / 5 + c) + 50 * np.sin(y / (2 + c) - x / 7)
+    noise = (x * 2654435761 + y * 40503 + c * 977) % 8191 % 61 - 30
+    edges = 80 * ((x + 2 * y) // 9 % 2)
+    image: np.ndarray = np.clip(waves + noise - edges, 0, 255).astype(np.uint8)
+    return image
+
+
+class Run:
+    """A native loader of one image in memory, with some ops: what they make of it, n times, each
+    with its draws."""
+
+    def __init__(self, ops: Sequence[Op], image: np.ndarray, n: int, resize_order: int = 0) -> None:
+        height, width, channels = image.shape
+        rows = np.broadcast_to(image, (n, *image.shape)).copy()
+        targets = np.zeros(n, np.int64)
+        row = (channels, height, width)
+        self.n = n
+        self.size = width, height
+        self.loader = native.Loader(
+            ops=ops, dtype="uint8", resize_order=resize_order, n_samples=n, batch_size=n,
+            n_threads=1, prefetch_batches=1, reader="pread", memory_budget_bytes=1 << 26,
+            arrays=(
+                (rows.ctypes.data, n, image.nbytes, image.nbytes, 1, 8, row),
+                (targets.ctypes.data, n, 8, 8, 0, 64, ()),
+            ),
+            image=(height, width, channels, 1, width * channels, channels),
+            owners=(rows, targets),
+        )
+
+    def results(self) -> Iterator[tuple[Any, np.ndarray]]:
+        """(draws, the result (height, width, channels)) of each, as often as is asked for."""
+        epoch = 0
+        rows = native.indices(range(self.n), self.n)
+        assert rows is not None  # as for all ints within the dataset
+        while True:
+            self.loader.start(1, epoch)
+            self.loader.submit_rows(rows)
+            outcome, payload, _ = self.loader.next(-1)
+            if outcome != native.OK:
+                raise RuntimeError(str(payload))
+            images = from_dlpack(payload[0]).permute(0, 2, 3, 1).numpy()
+            for number, image in enumerate(images):
+                yield self.loader.draws(1, epoch, number, 0, *self.size), image
+            epoch += 1
+
+    def close(self) -> None:
+        self.loader.close()
+
+
+def natively(ops: Sequence[Op], image: np.ndarray, resize_order: int = 0) -> np.ndarray:
+    """What ops without chance make of an image."""
+    run = Run(ops, image, 1, resize_order)
+    try:
+        _, result = next(run.results())
+        return np.ascontiguousarray(result)
+    finally:
+        run.close()

@@ -1,0 +1,189 @@
+"""Whether the installed Pillow decodes and resizes as the native code does; see ``comparing``."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from feedmill._ops import native
+from feedmill.planner.comparing import Run, made, once, why_not
+from feedmill.planner.plan import (
+    FILTER_NAMES,
+    FILTERS,
+    RANDOM_RESIZED_CROP,
+    Op,
+    Refusal,
+    likely_resize_order,
+)
+
+# ---- decoding ------------------------------------------------------------------------------------
+
+# fm_format by the names of native.formats().
+_BITS = {"JPEG": native.FORMAT_JPEG, "PNG": native.FORMAT_PNG, "WebP": native.FORMAT_WEBP}
+_MOST_PIXELS = 1 << 20
+# Images that a reason names.
+_MOST_NAMED = 4
+
+
+def why_not_jpegs() -> str:
+    """The reason why JPEGs can't be decoded natively; "" if they can."""
+    return once("JPEG", lambda: why_not("decodes JPEGs", lambda: _differing(_jpegs())))
+
+
+def rejected_formats() -> int:
+    """Formats whose images are to go through Pillow, as fm_config.rejected_formats has them."""
+    rejected = sum(bit for name, bit in _BITS.items() if name not in native_formats())
+    return rejected | native.FORMAT_JPEG if why_not_jpegs() else rejected
+
+
+def reasons_against_formats() -> list[str]:
+    """Why images of formats that this build decodes go through Pillow nevertheless."""
+    built = native.formats().split(", ")
+    reasons = [why_not_format(name) for name in built if name != "JPEG"]
+    return [reason for reason in reasons if reason]
+
+
+def why_not_format(name: str) -> str:
+    """The reason why images of a format, "PNG" or "WebP", go through Pillow; "" if this build
+    decodes them natively."""
+    if name not in native.formats().split(", "):
+        return f"this build of feedmill has no decoder of {name} images"
+    makers = {"PNG": _pngs, "WebP": _webps}
+    return once(name, lambda: why_not(f"decodes {name} images", lambda: _differing(makers[name]())))
+
+
+def native_formats() -> list[str]:
+    """The formats that a native loader decodes here: without JPEGs there is none."""
+    return ["JPEG", *(name for name in ("PNG", "WebP") if not why_not_format(name))]
+
+
+def _differing(files: Iterable[tuple[str, bytes]]) -> list[str]:
+    """Of files (what it is, its bytes) those that Pillow decodes otherwise. What the native decoder
+    does not take is Pillow's in any case."""
+    from PIL import Image
+
+    different = []
+    for name, data in files:
+        taken = native.imread(data, False, _MOST_PIXELS)
+        if type(taken) is not tuple:
+            continue
+        pixels, height, width = taken
+        wanted = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+        if wanted.shape != (height, width, 3) or wanted.tobytes() != pixels:
+            different.append(name)
+    return different[:_MOST_NAMED]
+
+
+def _saved(image: Any, kind: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def _jpegs() -> Iterator[tuple[str, bytes]]:
+    """A file of each sampling; progressive; grey; of four inks."""
+    from PIL import Image
+
+    color = Image.fromarray(made(35, 37))
+    whole = Image.fromarray(made(32, 32))  # in whole MCUs of each sampling below
+    for number, name in enumerate(("4:4:4", "4:2:2", "4:2:0")):
+        yield name, _saved(color, "JPEG", quality=75, subsampling=number)
+    yield "4:2:0, coarse", _saved(color, "JPEG", quality=12, subsampling=2)
+    yield "4:2:0, progressive", _saved(color, "JPEG", subsampling=2, progressive=True)
+    yield "4:4:4, progressive", _saved(color, "JPEG", subsampling=0, progressive=True)
+    yield "grey", _saved(Image.fromarray(made(35, 37, 1)[..., 0]), "JPEG")
+    yield "CMYK", _saved(Image.fromarray(made(35, 37, 4), "CMYK"), "JPEG", quality=85)
+    # Pillow writes no others. A file has as many blocks in the same order when its luma blocks are
+    # said to stand otherwise: two above each other, four in a row or in a column.
+    two, four = (_saved(whole, "JPEG", subsampling=number) for number in (1, 2))
+    yield "4:4:0", _with_luma(two, 0x12)
+    yield "4:1:1", _with_luma(four, 0x41)
+    yield "1x4", _with_luma(four, 0x14)
+
+
+def _with_luma(data: bytes, factors: int) -> bytes:
+    """A baseline JPEG with other sampling factors of its first component."""
+    at = data.index(b"\xff\xc0\0\x11") + 11
+    return data[:at] + bytes([factors]) + data[at + 1 :]
+
+
+def _pngs() -> Iterator[tuple[str, bytes]]:
+    from PIL import Image
+
+    color = Image.fromarray(made(21, 19, 4))
+    for mode in ("RGB", "RGBA", "L", "LA", "1"):
+        yield mode, _saved(color.convert(mode), "PNG")
+    palette = color.convert("RGB").quantize(16)
+    yield "P", _saved(palette, "PNG")
+    yield "P, transparent", _saved(palette, "PNG", transparency=3)
+
+
+def _webps() -> Iterator[tuple[str, bytes]]:
+    # Pillow would import all of its plugins to find this one.
+    from PIL import Image, WebPImagePlugin  # noqa: F401
+
+    color = Image.fromarray(made(37, 35, 4))
+    yield "lossy", _saved(color.convert("RGB"), "WEBP", quality=60, method=0)
+    yield "lossless", _saved(color.convert("RGB"), "WEBP", lossless=True, quality=0, method=0)
+    yield "lossy, transparent", _saved(color, "WEBP", quality=60, method=0)
+
+
+# ---- resizing ------------------------------------------------------------------------------------
+
+_ORDERS = (0, 1, 2)
+# Crops of all shapes out of a high image, resized to one size: the orders of Pillow's two passes
+# (fm_resize_order) differ on several of them.
+_CROPPED = (48, 230)
+_SIZE = (20, 16)
+_N_CROPS = 48
+_CROP = Op(
+    RANDOM_RESIZED_CROP, _SIZE[1], _SIZE[0], scale_low=0.002, scale_high=0.06, ratio_low=0.004,
+    ratio_high=30.0,
+)
+
+
+def resize_order(kind: int) -> int:
+    """fm_resize_order with which the native resize gives the installed Pillow's pixels.
+
+    Args:
+        kind: fm_filter. Refusal: with none.
+    """
+    order: int | str = once(("resize", kind), lambda: _find_order(kind))
+    if isinstance(order, str):
+        raise Refusal(order)
+    return order
+
+
+def _find_order(kind: int) -> int | str:
+    what = f"resizes by {FILTER_NAMES[kind]}"
+    first = likely_resize_order()
+    reason = ""
+    for order in (first, *(one for one in _ORDERS if one != first)):
+        reason = why_not(what, lambda order=order: _resized_otherwise(kind, order))  # type: ignore[misc]
+        if not reason:
+            return order
+    return reason
+
+
+def _resized_otherwise(kind: int, order: int) -> list[str]:
+    """Sizes of crops that Pillow resizes otherwise than the native code with an order."""
+    from PIL import Image
+
+    number = next(one for one, filter_ in FILTERS.items() if filter_ == kind)
+    pixels = made(*_CROPPED)
+    image = Image.fromarray(pixels)
+    different = []
+    run = Run([_CROP._replace(filter=kind)], pixels, _N_CROPS, order)
+    try:
+        for draws, got in itertools.islice(run.results(), _N_CROPS):
+            _, top, left, height, width, *_ = draws[0]
+            crop = image.crop((left, top, left + width, top + height))
+            if not np.array_equal(got, np.asarray(crop.resize(_SIZE, number))):
+                different.append(f"{width} x {height}")
+    finally:
+        run.close()
+    return different[:_MOST_NAMED]

@@ -1,0 +1,179 @@
+"""Which transforms are known, and whether their objects are as torchvision made them.
+
+Refused are other types than the exact ones named here, changed classes, objects with something of
+their own, and functions of torchvision's or Pillow's in whose place something else stands.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from feedmill import _internals
+from feedmill._internals import (
+    CONTAINER,
+    FUNCTIONAL,
+    FUNCTIONAL_PIL,
+    LINEAR,
+    MODULE_CALL,
+    OWN_OF_MODULES,
+    PRESETS,
+)
+from feedmill.planner import augmentations
+from feedmill.planner.arguments import V1, V1_AUTO, V2
+from feedmill.planner.augmentations import AUTOMATIC, HOLDERS
+from feedmill.planner.plan import Refusal
+from feedmill.planner.untouched import (
+    hooks_of,
+    is_original,
+    replaced_methods,
+    shadows,
+    type_name,
+)
+from feedmill.planner.wrappers import hands_on_to
+
+GEOMETRY = frozenset({"Resize", "CenterCrop", "RandomResizedCrop", "RandomHorizontalFlip"})
+TO_TENSOR = frozenset({"PILToTensor", "ToTensor", "ToImage"})
+PIXELS = frozenset({"ConvertImageDtype", "ToDtype", "Normalize", "ToPureTensor"})
+AUGMENTATIONS = augmentations.NAMES | set(HOLDERS)
+_OTHERS = frozenset({"RandomErasing", "ToPILImage"})
+_KNOWN = {
+    V1: GEOMETRY | AUGMENTATIONS | _OTHERS
+        | {"PILToTensor", "ToTensor", "ConvertImageDtype", "Normalize"},
+    V1_AUTO: AUTOMATIC,
+    V2: GEOMETRY | AUGMENTATIONS | _OTHERS | AUTOMATIC | TO_TENSOR | PIXELS | {"Identity"},
+    PRESETS: frozenset({"ImageClassification"}),
+    LINEAR: frozenset({"Identity"}),
+}
+_CONTAINERS = {V1: "Compose", V2: "Compose", CONTAINER: "Sequential"}
+# torchvision's functions that the transforms above call, by module.
+_FUNCTIONS = {
+    FUNCTIONAL: (
+        "resize", "center_crop", "crop", "pad", "resized_crop", "hflip", "to_tensor",
+        "pil_to_tensor", "convert_image_dtype", "normalize",
+    ),
+    FUNCTIONAL_PIL: ("resize", "crop", "pad", "hflip"),
+    "torchvision.transforms.v2.functional": (
+        "resize", "center_crop", "resized_crop", "horizontal_flip", "to_image", "pil_to_tensor",
+        "to_dtype", "normalize",
+    ),
+}
+
+
+def _is_known(kind: type, module: str, name: str) -> bool:
+    # A class of torchvision's exists only where that module was imported.
+    return kind is getattr(sys.modules.get(module), name, None)
+
+
+def flat(transform: Any, depth: int = 0) -> Iterator[Any]:
+    """The transforms inside Compose and Sequential objects, in order. Refusal: as module_of()."""
+    kind = type(transform)
+    module = next((key for key, name in _CONTAINERS.items() if _is_known(kind, key, name)), None)
+    if module is None:
+        yield transform
+        return
+    name = _CONTAINERS[module]
+    _check_object(transform, module)
+    inner = list(transform.children()) if module == CONTAINER else transform.transforms
+    if type(inner) not in (list, tuple):
+        raise Refusal(f"{name}.transforms is not a list")
+    if depth == 16:
+        raise Refusal("Compose objects are nested more than 16 deep")
+    for one in inner:
+        yield from flat(one, depth + 1)
+
+
+def module_of(transform: Any) -> str:
+    """The module whose class a transform is, exactly; Refusal if it is no known one."""
+    kind = type(transform)
+    for module, names in _KNOWN.items():
+        if kind.__name__ in names and _is_known(kind, module, kind.__name__):
+            _check_object(transform, module)
+            if module == V2:
+                _internals.params_method(transform)  # raises where there is none
+            return module
+    raise Refusal(f"the transform {type_name(kind)} is not supported natively")
+
+
+def _check_object(transform: Any, module: str) -> None:
+    """Refuses an object or class that is not as its library made it."""
+    kind = type(transform)
+    name = kind.__name__
+    own = [one for one in shadows(transform) if one not in OWN_OF_MODULES]
+    if own:
+        raise Refusal(f"a {name} object has its own {', '.join(own)}")
+    if replaced := replaced_methods(kind, module.partition(".")[0]):
+        raise Refusal(f"{name}.{replaced[0]} was replaced")
+    if isinstance(transform, torch.nn.Module):
+        call = torch.nn.Module.__call__
+        if kind.__call__ is not call or not is_original(call, *MODULE_CALL):
+            raise Refusal(f"{name}.__call__ was replaced")
+        if hooks := hooks_of(transform):
+            raise Refusal(hooks)
+
+
+def check_functions(augments: bool) -> None:
+    """Refuses where a function that the transforms call was replaced.
+
+    Args:
+        augments: the transform augments; those functions count, too.
+    """
+    _check_torchvision(_FUNCTIONS)
+    _check_torchvision(_internals.FUNCTIONS)
+    if augments:
+        _check_torchvision(augmentations.FUNCTIONS)
+        _check_torchvision(_internals.AUGMENTING_FUNCTIONS)
+    _check_pillow(augments)
+
+
+def _check_torchvision(functions: Mapping[str, Sequence[str]]) -> None:
+    for module, names in functions.items():
+        if module not in sys.modules and module.startswith(V2):
+            continue  # no transform of v2 is there
+        for name in names:
+            function = getattr(sys.modules.get(module), name, None)
+            if function is None:
+                version = _internals.torchvision_version()
+                raise Refusal(f"torchvision {version} has no {module}.{name}")
+            home = getattr(function, "__module__", None) or ""
+            if not home.startswith("torchvision.transforms") or not is_original(
+                function, home, name
+            ):
+                raise Refusal(f"{module}.{name} was replaced")
+
+
+def _check_pillow(augments: bool) -> None:
+    from PIL import Image
+
+    methods: tuple[str, ...] = ("resize", "crop", "transpose", "convert", "paste")
+    if augments:
+        methods += augmentations.PILLOW_METHODS
+        for module, names in augmentations.PILLOW_FUNCTIONS.items():
+            for name in names:
+                if not is_original(getattr(sys.modules.get(module), name, None), module, name):
+                    raise Refusal(f"{module}.{name} was replaced")
+    for name in methods:
+        if not is_original(vars(Image.Image).get(name), "PIL.Image", f"Image.{name}"):
+            raise Refusal(f"PIL.Image.Image.{name} was replaced")
+
+
+def reasons_against_opening() -> list[str]:
+    """What was replaced in Pillow of that which opens image files."""
+    from PIL import Image
+
+    reasons = []
+    if not hands_on_to(Image.open, lambda one: is_original(one, "PIL.Image", "open")):
+        by = f"{getattr(Image.open, '__module__', '?')}.{getattr(Image.open, '__qualname__', '?')}"
+        reasons.append(
+            f"PIL.Image.open was replaced by {by}, which is not seen to return what Pillow's gives"
+        )
+    for name in ("Jpeg", "Png", "WebP"):
+        opens = Image.OPEN.get(name.upper())  # nothing before the first image was opened
+        if opens is not None and getattr(opens[0], "__module__", None) != f"PIL.{name}ImagePlugin":
+            reasons.append(f"Pillow's decoder of {name.upper()} images was replaced")
+    if not is_original(vars(Image.Image).get("convert"), "PIL.Image", "Image.convert"):
+        reasons.append("PIL.Image.Image.convert was replaced")
+    return reasons

@@ -1,0 +1,194 @@
+"""What a training step would take with more threads, faster storage or free decoding: a small
+model of rates that were measured. Pure functions.
+
+A batch is prepared while the step before it computes, so a step takes as long as the slowest of
+what goes on at the same time: the training loop itself, the decode threads, the CPUs as a whole,
+the storage.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from feedmill.profiling.counting.records import STEADY
+
+if TYPE_CHECKING:
+    from feedmill.profiling.report.stats import Stats
+
+# The storage is taken to be the limit where more than this share of the waits was for it, and
+# steps waited for more than that share of the time.
+_MOST_OF_WAIT = 0.5
+_WORTH_MENTION = 0.02
+
+# What can bind a step, as parts() names it.
+LOOP, THREADS, CPUS, STORAGE = "loop", "threads", "CPUs", "storage"
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What the model reckons with.
+
+    Attributes:
+        batch_samples: samples in a batch, on average.
+        n_threads: decode threads.
+        usable_cpus: CPUs that the process may use, by affinity and quota.
+        decode_s, transform_s: CPU seconds a sample.
+        storage_rate: samples a second that the storage delivers; None: it never was the limit.
+        compute_s: seconds a batch between next() and next(): the training's own, on the host or on
+            the GPU, whichever is longer.
+        overhead_s: seconds a batch in next() beside the wait for it; the median.
+        python_s: seconds a batch that the loop's thread works in next() before the batch is ready
+            (Pillow).
+        other_cpu_s: CPU seconds a batch that this process needs outside of the decode threads:
+            a training that computes on the CPU, reading, Python.
+        overlaps: batches are prepared while the step computes. False where indices are pulled
+            only at next().
+    """
+
+    batch_samples: float
+    n_threads: int
+    usable_cpus: int
+    decode_s: float
+    transform_s: float
+    storage_rate: float | None = None
+    compute_s: float = 0.0
+    overhead_s: float = 0.0
+    python_s: float = 0.0
+    other_cpu_s: float = 0.0
+    overlaps: bool = True
+
+    @property
+    def loop_s(self) -> float:
+        """Seconds a batch on the loop's own thread: no loader is faster than that."""
+        return self.compute_s + self.overhead_s + self.python_s
+
+    @property
+    def work_s(self) -> float:
+        """CPU seconds of the decode threads a batch."""
+        return self.batch_samples * (self.decode_s + self.transform_s)
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Samples a second that each stage could deliver if it were the only one; None: not known.
+
+    Attributes:
+        storage: known only where the storage was the limit.
+        cpu: the decode threads, decoding and transforming, as long as each has a core.
+        python: the loop's thread inside next(): hand-over, collate_fn, Pillow.
+    """
+
+    storage: float | None
+    cpu: float | None
+    python: float | None
+
+
+def parts(rates: Rates) -> dict[str, float]:
+    """Seconds a batch of each of what may bind it: LOOP, THREADS, CPUS, STORAGE."""
+    storage_rate = rates.storage_rate
+    return {
+        LOOP: rates.loop_s,
+        THREADS: rates.work_s / rates.n_threads,
+        # Threads beyond the CPUs, and a training that computes on them, share what there is.
+        CPUS: (rates.work_s + rates.other_cpu_s) / rates.usable_cpus,
+        STORAGE: 0.0 if storage_rate is None else rates.batch_samples / storage_rate,
+    }
+
+
+def predict(rates: Rates) -> float:
+    """Seconds a batch. What if: with other rates, such as replace(rates, n_threads=8), or
+    storage_rate=None where files are there at once, or decode_s=0.0."""
+    seconds = parts(rates)
+    if rates.overlaps:
+        return max(seconds.values())
+    return seconds[LOOP] + max(seconds[THREADS], seconds[STORAGE])
+
+
+def threads_needed(rates: Rates) -> int | None:
+    """Decode threads that prepare a batch in the time of the loop. None: no number does, as the
+    loop takes no time at all. Whether CPUs and storage keep up as well, predict() says."""
+    if rates.loop_s <= 0:
+        return None
+    return max(1, math.ceil(rates.work_s / rates.loop_s - 1e-9))
+
+
+def rates_of(stats: Stats, *, overlaps: bool = True) -> Rates | None:
+    """The rates of a native loader's steady state; of all steps where it had none. None: nothing
+    was decoded natively.
+
+    Args:
+        overlaps: as in Rates.
+    """
+    steps = stats.steps[stats.steps["n_samples"] > 0]
+    if (steps["phase"] == STEADY).any():
+        steps = steps[steps["phase"] == STEADY]
+    work_ns = stats.decode_ns + stats.transform_ns
+    if not len(steps) or not work_ns or not stats.native_samples:
+        return None
+    # Stages are told apart by the wall clock, which runs on while a thread has no core.
+    sample_s = stats.worker_cpu_ns / stats.native_samples / 1e9
+    step_s = seconds_a_step(steps)
+    other_cpus = max(0, stats.process_cpu_ns - stats.worker_cpu_ns) / max(1, stats.elapsed_ns)
+    n_batches = max(1, stats.batches - stats.torch_batches)
+    # The mean would count time without a core as the loop's own.
+    overhead_s = float(np.median(steps["overhead_ns"])) / 1e9
+    python_s = stats.fallback_ns / n_batches / 1e9
+    return Rates(
+        batch_samples=float(steps["n_samples"].mean()),
+        n_threads=max(1, stats.n_threads),
+        usable_cpus=max(1, stats.usable_cpus),
+        decode_s=sample_s * stats.decode_ns / work_ns,
+        transform_s=sample_s * stats.transform_ns / work_ns,
+        storage_rate=_storage_rate(steps),
+        compute_s=max(_mean_compute_ns(steps) / 1e9, gpu_busy_s(steps) - overhead_s - python_s),
+        overhead_s=overhead_s,
+        python_s=python_s,
+        other_cpu_s=other_cpus * step_s,
+        overlaps=overlaps,
+    )
+
+
+def capacity_of(stats: Stats) -> Capacity:
+    """What each stage of a native loader could deliver."""
+    rates = rates_of(stats)
+    if rates is None:
+        return Capacity(None, None, None)
+    own_s = rates.overhead_s + rates.python_s
+    return Capacity(
+        storage=rates.storage_rate,
+        cpu=rates.batch_samples * rates.n_threads / rates.work_s if rates.work_s else None,
+        python=rates.batch_samples / own_s if own_s else None,
+    )
+
+
+def seconds_a_step(steps: np.ndarray) -> float:
+    """Mean time from request to request."""
+    return (float(steps["host_wait_ns"].mean()) + _mean_compute_ns(steps)) / 1e9
+
+
+def gpu_busy_s(steps: np.ndarray) -> float:
+    """Mean time a step without that for which the GPU waited for a batch: how long a step takes as
+    far as the GPU is concerned. While it works, the host may be waiting already. 0: not known."""
+    steps = steps[steps["gpu_known"] > 0]
+    if not len(steps):
+        return 0.0
+    return max(0.0, seconds_a_step(steps) - float(steps["gpu_stall_ns"].mean()) / 1e9)
+
+
+def _mean_compute_ns(steps: np.ndarray) -> float:
+    """The last step of an iterator that was left has none yet."""
+    known = steps["compute_ns"][steps["compute_ns"] > 0]
+    return float(known.mean()) if len(known) else 0.0
+
+
+def _storage_rate(steps: np.ndarray) -> float | None:
+    wait_ns, storage_ns = int(steps["data_wait_ns"].sum()), int(steps["storage_ns"].sum())
+    step_s = seconds_a_step(steps)
+    stalled = wait_ns > _WORTH_MENTION * step_s * 1e9 * len(steps)
+    if not stalled or storage_ns <= _MOST_OF_WAIT * wait_ns:
+        return None
+    return float(steps["n_samples"].mean()) / step_s

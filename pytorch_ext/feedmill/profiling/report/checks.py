@@ -1,0 +1,328 @@
+"""Problems that a report names beside the main one, each with a diagnosis and a remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from feedmill.profiling.counting.records import STEADY
+from feedmill.profiling.report.capacity import LOOP, parts
+from feedmill.profiling.report.verdict import NO_STALL, ReportContext, cpus_of_others, main_cause
+from feedmill.profiling.report.wording import cpus, fallback_causes, percent, process_names
+
+if TYPE_CHECKING:
+    from feedmill.profiling.report.stats import SlowSample, Stats
+
+
+class Problem(NamedTuple):
+    """What is wrong, why, and what to do about it."""
+
+    problem: str
+    diagnosis: str
+    remedy: str
+
+
+# A sample that costs so many times the mean, and so much altogether, is named.
+_SLOW_FACTOR = 10
+_SLOW_NS = 20_000_000
+_NAMED_SLOW = 3
+# Copies, collate_fn and overhead are worth a row above this share of the time.
+_SHARE = 0.02
+# Steps fewer than that tell little about percentiles.
+_FEW_STEPS = 20
+_UNEVEN_FACTOR = 5
+_UNEVEN_NS = 10_000_000
+# A first batch that takes so long, and so much of the whole time, is slow.
+_SLOW_START_S = 1.0
+# Steps that find no batch ready, where there is capacity for that many times the demand.
+_OFTEN_EMPTY = 0.25
+_SPARE = 1.2
+_THROTTLED = 0.05
+_BUSY = 0.9
+_TAKEN = 0.1
+
+
+def problems(stats: Stats, around: ReportContext) -> list[Problem]:
+    """All that there are, in the order of CHECKS."""
+    if not stats.batches:
+        return []
+    found = (check(stats, around) for check in CHECKS)
+    return [one for one in found if one is not None]
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+def slow_files(stats: Stats, around: ReportContext) -> Problem | None:
+    n_others = stats.native_samples - len(stats.slow_samples)
+    if not stats.slow_samples or n_others < len(stats.slow_samples):
+        return None
+    total_ns = stats.read_ns + stats.decode_ns + stats.transform_ns
+    rest_ns = max(1, total_ns - sum(one.cost_ns + one.starved_ns for one in stats.slow_samples))
+    mean_ns = rest_ns / n_others
+    slow = [
+        one
+        for one in stats.slow_samples
+        if one.cost_ns > max(_SLOW_FACTOR * mean_ns, _SLOW_NS)
+    ]
+    if not slow:
+        return None
+    n = len(slow)
+    many = f"{n} files take" if n > 1 else "1 file takes"
+    named = "; ".join(_name_slow(one) for one in slow[:_NAMED_SLOW])
+    return Problem(
+        f"{many} up to {slow[0].cost_ns / mean_ns:,.0f} times the mean of {mean_ns / 1e6:.1f} ms",
+        named + ("; stats().slow_samples has the others" if n > _NAMED_SLOW else ""),
+        "a batch waits for its slowest file: make these smaller, or leave them out",
+    )
+
+
+def _name_slow(one: SlowSample) -> str:
+    return (
+        f"{one.path or f'index {one.index}'} ({one.file_bytes / 1e6:.1f} MB: read "
+        f"{one.read_ns / 1e6:.0f} ms, decode {one.decode_ns / 1e6:.0f}, transform "
+        f"{one.transform_ns / 1e6:.0f})"
+    )
+
+
+def pillow(stats: Stats, around: ReportContext) -> Problem | None:
+    if not stats.fallback_samples:
+        return None
+    each_ms = stats.fallback_ns / stats.fallback_samples / 1e6
+    return Problem(
+        f"{stats.fallback_samples:,} of {stats.samples:,} samples went through Pillow",
+        f"the native decoder does not take them ({fallback_causes(stats)}); {each_ms:.1f} ms "
+        "each, one by one, while the training waits",
+        "convert those files to ordinary JPEGs",
+    )
+
+
+# ---- the loop ------------------------------------------------------------------------------------
+
+
+def copied(stats: Stats, around: ReportContext) -> Problem | None:
+    if stats.copied_batches <= _SHARE * stats.batches:
+        return None
+    return Problem(
+        f"{stats.copied_batches:,} of {stats.batches:,} batches were copied out",
+        f"the loop holds many batches at once; {stats.copy_ns / stats.copied_batches / 1e6:.1f} ms "
+        "each",
+        "drop batches when their step is done, or raise prefetch_factor",
+    )
+
+
+def pageable(stats: Stats, around: ReportContext) -> Problem | None:
+    if not around.uses_cuda or around.pin_memory is not False:
+        return None
+    return Problem(
+        "batches are copied to the GPU from pageable memory",
+        "CUDA is in use, and pin_memory is False: each copy stops the loop, and is slower",
+        "pin_memory=True, and .to(device, non_blocking=True) in the loop",
+    )
+
+
+def slow_collate(stats: Stats, around: ReportContext) -> Problem | None:
+    if stats.collate_ns <= _SHARE * stats.wall_ns:
+        return None
+    n = max(1, stats.batches - stats.torch_batches)
+    return Problem(
+        f"collate_fn takes {stats.collate_ns / n / 1e6:.1f} ms a batch",
+        f"it runs in the loop's thread, {percent(stats.collate_ns / stats.wall_ns)} of the time",
+        "make it cheaper, or do its work on the GPU",
+    )
+
+
+def overhead(stats: Stats, around: ReportContext) -> Problem | None:
+    native_ns = stats.wall_ns - stats.torch_wall_ns
+    over_ns = stats.host_wait_ns - stats.data_wait_ns - stats.collate_ns - stats.copy_ns
+    n = stats.batches - stats.torch_batches
+    if n <= 0 or stats.path == "watched" or over_ns <= _SHARE * native_ns:
+        return None
+    busy = stats.host_busy_ns / max(1, stats.elapsed_ns * stats.usable_cpus)
+    return Problem(
+        f"handing a batch over takes {over_ns / n / 1e6:.2f} ms",
+        f"{percent(over_ns / native_ns)} of the time passes in next() behind a batch that is "
+        "ready: Python, and waiting for the interpreter's lock or a core",
+        "fewer threads, or more CPUs: all of them are busy" if busy > _BUSY else
+        "larger batches; fewer Python threads beside the loop",
+    )
+
+
+# ---- the loader ----------------------------------------------------------------------------------
+
+
+def slow_start(stats: Stats, around: ReportContext) -> Problem | None:
+    first_s = stats.first_batch_s
+    if first_s <= _SLOW_START_S or first_s * stats.first_batches * 1e9 <= _SHARE * stats.wall_ns:
+        return None
+    n = max(1, stats.first_batches)
+    if stats.iter_ns > stats.first_batch_ns:
+        return Problem(
+            f"an epoch's first batch comes {first_s:.1f} s after iter()",
+            f"{stats.iter_ns / n / 1e9:.1f} s of it pass before the first index: looking at the "
+            f"dataset, the sampler's iterator; opening took {stats.open_ns / 1e9:.1f} s altogether",
+            "fewer, longer epochs; a sampler that begins faster",
+        )
+    return Problem(
+        f"an epoch's first batch comes {first_s:.1f} s after iter()",
+        f"{stats.first_batch_ns / n / 1e9:.1f} s of it are work on that batch, whose files "
+        "nobody had asked for before",
+        "more threads or faster storage; smaller batches; fewer, longer epochs",
+    )
+
+
+def small_prefetch(stats: Stats, around: ReportContext) -> Problem | None:
+    if not around.looks_ahead or main_cause(stats) not in ("decode", "transform", "storage"):
+        return None
+    steps = stats.steps[(stats.steps["phase"] == STEADY) & (stats.steps["n_samples"] > 0)]
+    rates = stats.rates()
+    if len(steps) < _FEW_STEPS or rates is None or stats.steady_stall_share < NO_STALL:
+        return None
+    seconds = parts(rates)
+    prepare_s = max(value for name, value in seconds.items() if name != LOOP)
+    empty = float((steps["ready_batches"] == 0).mean())
+    if empty < _OFTEN_EMPTY or prepare_s * _SPARE > rates.loop_s:
+        return None
+    return Problem(
+        f"{percent(empty)} of the steps found no batch ready, though the loader is fast enough",
+        f"a batch takes {prepare_s * 1e3:.1f} ms to prepare and a step {rates.loop_s * 1e3:.1f} "
+        "ms: too few are prepared ahead",
+        "num_workers above 0, and a larger prefetch_factor",
+    )
+
+
+def uneven(stats: Stats, around: ReportContext) -> Problem | None:
+    wait = stats.percentiles("data_wait_ns")
+    if len(stats.steps_of("steady")) < _FEW_STEPS:
+        return None
+    if wait.p99 <= _UNEVEN_NS or wait.p99 <= _UNEVEN_FACTOR * wait.p50:
+        return None
+    return Problem(
+        f"waits are uneven: 1 in 100 is {wait.p99 / 1e6:.0f} ms or more, the median "
+        f"{wait.p50 / 1e6:.1f} ms",
+        "some batches are much slower to make than others",
+        "a larger prefetch_factor evens them out" if stats.path != "watched" else
+        "prepare more batches ahead",
+    )
+
+
+# ---- the machine ---------------------------------------------------------------------------------
+
+
+def quota(stats: Stats, around: ReportContext) -> Problem | None:
+    if stats.throttled_ns <= _THROTTLED * stats.elapsed_ns or not stats.throttled_periods:
+        return None
+    return Problem(
+        f"a CPU quota stopped this process {stats.throttled_periods:,} times",
+        f"its cgroup was stopped for {stats.throttled_ns / 1e9:.1f} s, summed over CPUs, of "
+        f"{stats.elapsed_ns / 1e9:.1f} s",
+        "raise the quota (cpu.max, or the container's CPU limit), or use fewer threads",
+    )
+
+
+def neighbours(stats: Stats, around: ReportContext) -> Problem | None:
+    others = cpus_of_others(stats)
+    if stats.path == "native" and main_cause(stats) == "starved":
+        return None  # the verdict says it
+    if stats.stall_share < NO_STALL or others <= _TAKEN * stats.usable_cpus:
+        return None
+    names = f": {process_names(around.neighbours)}" if around.neighbours else ""
+    return Problem(
+        "other processes compute on the same CPUs",
+        f"they used {others:.1f} of {cpus(stats.usable_cpus)}{names}",
+        "give each process CPUs of its own (taskset), or stop them",
+    )
+
+
+def crowded(stats: Stats, around: ReportContext) -> Problem | None:
+    diagnosis, _, remedy = around.crowded.partition(": ")
+    if not remedy:
+        return None
+    return Problem("more decode threads want to run than there are CPUs", diagnosis, remedy)
+
+
+def crowded_pool(stats: Stats, around: ReportContext) -> Problem | None:
+    # Threads of the pool that do not compute are in nobody's way.
+    other_ns = stats.process_cpu_ns - stats.worker_cpu_ns
+    diagnosis, _, remedy = around.pool.partition(": ")
+    if stats.stall_share < NO_STALL or not remedy or 2 * other_ns < stats.elapsed_ns:
+        return None
+    return Problem("torch's own threads share the decode threads' CPUs", diagnosis, remedy)
+
+
+# ---- torch's path --------------------------------------------------------------------------------
+
+
+def few_workers(stats: Stats, around: ReportContext) -> Problem | None:
+    n_workers = around.num_workers
+    if stats.path not in ("torch", "watched") or n_workers is None or not stats.usable_cpus:
+        return None
+    if stats.steady_stall_share < NO_STALL:
+        return None
+    has = f"num_workers={n_workers}, and this process may use {cpus(stats.usable_cpus)}"
+    if n_workers > stats.usable_cpus:
+        return Problem("more workers than CPUs", has, f"num_workers={stats.usable_cpus}")
+    if n_workers == stats.usable_cpus:
+        return Problem(
+            "every CPU has its worker, and steps still wait",
+            has,
+            "cheaper transforms, smaller files, more CPUs, or feedmill's native path",
+        )
+    return Problem(
+        "no worker prepares batches ahead" if n_workers == 0 else "fewer workers than CPUs",
+        has,
+        f"num_workers={stats.usable_cpus}",
+    )
+
+
+def workers_anew(stats: Stats, around: ReportContext) -> Problem | None:
+    if not around.num_workers or around.persistent_workers is not False:
+        return None
+    steps = stats.steps_of("boundary")
+    if stats.path not in ("torch", "watched") or not len(steps):
+        return None
+    wait_ns = int(steps["data_wait_ns"].sum())
+    if wait_ns <= _SHARE * stats.wall_ns:
+        return None
+    return Problem(
+        f"each epoch's first batch takes {wait_ns / len(steps) / 1e9:.2f} s",
+        f"{around.num_workers} worker processes are started anew for each epoch",
+        "persistent_workers=True",
+    )
+
+
+def not_native(stats: Stats, around: ReportContext) -> Problem | None:
+    # A reason of the loader's own that is no secret: native="off".
+    if stats.path != "torch" or stats.steady_stall_share < NO_STALL or len(stats.reasons) < 1:
+        return None
+    if stats.reasons[0].startswith("native="):
+        return Problem(
+            "feedmill's native path is turned off",
+            stats.reasons[0],
+            'native="auto", the default, where explain() has no objection',
+        )
+    return Problem(
+        "feedmill's native path, which needs no workers, is not taken",
+        "; ".join(stats.reasons),
+        "change that; explain() says whether it is enough",
+    )
+
+
+CHECKS: tuple[Callable[[Stats, ReportContext], Problem | None], ...] = (
+    slow_files,
+    pillow,
+    quota,
+    neighbours,
+    crowded,
+    crowded_pool,
+    few_workers,
+    workers_anew,
+    not_native,
+    pageable,
+    copied,
+    slow_collate,
+    overhead,
+    slow_start,
+    small_prefetch,
+    uneven,
+)

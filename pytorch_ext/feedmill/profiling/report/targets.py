@@ -1,0 +1,105 @@
+"""The targets of a healthy loop, and how a loader stands: for the report as text and as a page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from feedmill.profiling.report.verdict import ReportContext
+from feedmill.profiling.report.wording import cpus, percent
+
+if TYPE_CHECKING:
+    from feedmill.profiling.report.stats import Stats
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Numbers of the targets; as of Stats.report(). ValueError for numbers that are none."""
+
+    wait_ms: float = 5
+    gpu: float = 0.8
+    cpu: tuple[float, float] = (0.6, 0.8)
+
+    def __post_init__(self) -> None:
+        low, high = self.cpu
+        if not (self.wait_ms > 0 and 0 <= self.gpu <= 1 and 0 <= low <= high <= 1):
+            raise ValueError(
+                f"wait_ms is {self.wait_ms!r}, gpu {self.gpu!r} and cpu {self.cpu!r}; they must be "
+                "a number above 0, a share from 0 to 1, and two such shares in order"
+            )
+
+
+class Target(NamedTuple):
+    """A target, and what was found; all but is_met is text.
+
+    Attributes:
+        is_met: None where that is not known.
+        name: what it is about.
+        goal: what is wanted of that.
+        value: what it is; "" where that is not known.
+        why: what a missed target means, "" where there is no more to say.
+    """
+
+    is_met: bool | None
+    name: str
+    goal: str
+    value: str = ""
+    why: str = ""
+
+
+def targets(stats: Stats, around: ReportContext, limits: Limits) -> list[Target]:
+    """Wait, GPU and CPU, in this order; none of them before the first batch."""
+    if not stats.batches:
+        return []
+    return [_wait(stats, limits), _gpu(stats, around, limits), _cpu(stats, around, limits)]
+
+
+def _wait(stats: Stats, limits: Limits) -> Target:
+    steps = stats.steps_of("steady")
+    when = "steady state"
+    if not len(steps):
+        steps, when = stats.steps, "too few steps for a steady state"
+    wait_ms = float(steps["data_wait_ns"].mean()) / 1e6 if len(steps) else 0.0
+    return Target(
+        wait_ms < limits.wait_ms,
+        "wait for data",
+        f"under {limits.wait_ms:g} ms",
+        f"{wait_ms:.1f} ms a batch ({when})",
+    )
+
+
+def _gpu(stats: Stats, around: ReportContext, limits: Limits) -> Target:
+    goal = f"above {percent(limits.gpu)}"
+    if around.gpu_busy is not None:
+        is_met = around.gpu_busy > limits.gpu
+        return Target(is_met, "GPU", goal, f"{percent(around.gpu_busy)} busy on average")
+    steady = len(stats.steps_of("steady")) > 0
+    au = stats.steady_au if steady else stats.au
+    if stats.gpu_steps:
+        is_late = "the GPU runs out of work" if au <= limits.gpu else ""
+        value = f"{percent(au)}: the share of time without a GPU that waits for a batch"
+        return Target(au > limits.gpu, "accelerator utilization (AU)", goal, value, is_late)
+    gpu = "how busy the GPU itself is, is not known" if around.uses_cuda else "no GPU is in use"
+    return Target(
+        au > limits.gpu,
+        "accelerator utilization (AU)",
+        goal,
+        f"{percent(au)}: the share of time without a wait for data, as {gpu}",
+    )
+
+
+def _cpu(stats: Stats, around: ReportContext, limits: Limits) -> Target:
+    low, high = limits.cpu
+    goal = f"{percent(low)[:-2]}-{percent(high)}"
+    share, busy, n_cpus = around.cpu_share, around.host_share, "its CPUs"
+    if stats.elapsed_ns and stats.usable_cpus:
+        cpu_ns = stats.elapsed_ns * stats.usable_cpus
+        share, busy = stats.process_cpu_ns / cpu_ns, stats.host_busy_ns / cpu_ns
+        n_cpus = cpus(stats.usable_cpus)
+    if share is None:
+        return Target(None, "CPU", f"{goal} of the usable CPUs")
+    why = "" if share <= high else "the CPUs are the limit"
+    if share < low:
+        why = "there are CPUs to spare" if (busy or 0.0) < high else "others have the rest"
+    value = f"{percent(share)} of {n_cpus} by this process and its workers"
+    return Target(low <= share <= high, "CPU", goal, value, why)

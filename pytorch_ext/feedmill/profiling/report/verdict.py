@@ -1,0 +1,430 @@
+"""The first sentence of a report: what steps waited for, and what would end it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from feedmill.profiling.counting.records import CAUSES, STEADY
+from feedmill.profiling.report.capacity import (
+    CPUS,
+    STORAGE,
+    Rates,
+    parts,
+    predict,
+    seconds_a_step,
+    threads_needed,
+)
+from feedmill.profiling.report.wording import (
+    batch_rate,
+    cpus,
+    duration,
+    fallback_causes,
+    more_threads,
+    percent,
+    process_names,
+    threads,
+)
+
+if TYPE_CHECKING:
+    from feedmill.profiling.report.stats import Stats
+    from feedmill.system.peer_processes import Neighbour
+
+# The reason of a DataLoader that was told not to run natively.
+OFF = "native='off' was asked for"
+
+# A wait for data under this share of the time is no stall worth a sentence, and less than this
+# gained is nothing.
+NO_STALL = 0.02
+# A step that computes for less than this share of its time asks for the next batch at once.
+_AT_ONCE = 0.05
+# Waits for first batches that take less than this share of all time are nobody's trouble.
+_SHORT_START = 0.05
+# Where the start has more than this share of all waits, it is what there is to say.
+_MOSTLY_START = 0.5
+# ... unless steps wait for this share of the time in between.
+_STEADY_STALL = 0.1
+# Of the time and the CPUs: so much used by others, or so long stopped by a quota, is a cause.
+_TAKEN = 0.1
+_THROTTLED = 0.05
+# Reads in flight on average, as a share of what there may be: storage is asked for all it has.
+_DEEP = 0.7
+_LARGER_PREFETCH = 4
+
+
+@dataclass(frozen=True)
+class ReportContext:
+    """What a report says beside the counters.
+
+    Attributes:
+        neighbours: other feedmill processes that decoded on the same CPUs meanwhile.
+        crowded: what host.crowding says of decode threads, problem before remedy; pool: the same
+            of torch's intra-op threads. "": nothing.
+        uses_cuda: CUDA is in use in this process.
+        pin_memory, num_workers, prefetch_factor, persistent_workers: of the DataLoader; None: not
+            known, or there is none.
+        looks_ahead: batches are prepared while the step computes. False where the sampler may be
+            asked only at next().
+        gpu_busy: share of the time that the GPUs were busy. cpu_share: share of its CPUs that this
+            process and its children used; host_share: of the host's that were busy. They stand in
+            for what the counters lack. None: not known.
+    """
+
+    neighbours: tuple[Neighbour, ...] = ()
+    crowded: str = ""
+    pool: str = ""
+    uses_cuda: bool = False
+    pin_memory: bool | None = None
+    num_workers: int | None = None
+    prefetch_factor: int | None = None
+    persistent_workers: bool | None = None
+    looks_ahead: bool = True
+    gpu_busy: float | None = None
+    cpu_share: float | None = None
+    host_share: float | None = None
+
+
+def verdict(stats: Stats, around: ReportContext | None = None) -> str:
+    """One sentence a person can act on."""
+    around = around or ReportContext()
+    if stats.path == "torch":
+        return _torch(stats, around)
+    if not stats.batches:
+        return "nothing to report: no batch was delivered yet"
+    at_start = start_share(stats)
+    if stats.stall_share < NO_STALL:
+        return f"no stall: {_waited(stats)}{_spare(stats, around)}"
+    if stats.steady_stall_share < NO_STALL and at_start * stats.stall_share < _SHORT_START:
+        return (
+            f"no stall: {_waited(stats)}, most of it for the first batch of an epoch"
+            f"{_spare(stats, around)}"
+        )
+    if at_start > _MOSTLY_START and stats.steady_stall_share < _STEADY_STALL:
+        return _start(stats)
+    if stats.path == "watched":
+        return (
+            f"stalled: {_waited(stats)}; why can't be told from outside of this loader; "
+            f"{_ask(stats)}"
+        )
+    if stats.path == "hybrid":
+        return f"{_hybrid(stats)}; {_waited(stats)}"
+    return f"{_bottleneck(stats, around)}; {_waited(stats)}"
+
+
+def start_share(stats: Stats) -> float:
+    """Share of the wait that fell on the first step of each epoch. 0 where epochs are so short
+    that the start is all there is."""
+    steps = stats.steps
+    total_ns = int(steps["data_wait_ns"].sum())
+    steady = steps["phase"] == STEADY
+    if not total_ns or 2 * int(steady.sum()) < len(steps):
+        return 0.0
+    return int(steps["data_wait_ns"][~steady].sum()) / total_ns
+
+
+def main_cause(stats: Stats) -> str:
+    """What steps waited for most: "decode", "transform", "storage", "starved", "slots", "copy",
+    "python" or "unknown"."""
+    if 2 * stats.gpu_copy_ns > stats.gpu_stall_ns:
+        return "copy"
+    waits = _waits(stats)
+    decode = waits["decode_ns"] + waits["cpu_queue_decode_ns"]
+    transform = waits["transform_ns"] + waits["cpu_queue_transform_ns"]
+    groups = {
+        # Together they are the work of the decode threads.
+        "decode" if decode >= transform else "transform": decode + transform,
+        "storage": waits["storage_ns"],
+        "starved": waits["starved_ns"],
+        "slots": waits["slot_wait_ns"],
+        "copy": waits["h2d_ns"],
+        "python": waits["python_ns"],
+        "unknown": waits["unattributed_ns"],
+    }
+    return max(groups, key=lambda name: groups[name])
+
+
+def _waits(stats: Stats) -> dict[str, int]:
+    """By cause, in the steady state of the native path or, where it has none, in all."""
+    steps = _native_steps(stats)
+    if len(steps):
+        return {name: int(steps[name].sum()) for name in CAUSES}
+    return {name: getattr(stats, f"wait_{name}") for name in CAUSES}
+
+
+def _native_steps(stats: Stats) -> np.ndarray:
+    steps = stats.steps[stats.steps["n_samples"] > 0]
+    steady = steps[steps["phase"] == STEADY]
+    return steady if len(steady) else steps
+
+
+def _waited(stats: Stats) -> str:
+    text = f"steps waited {percent(stats.data_wait_share)} of the time for data"
+    gpu = stats.gpu_stall_share
+    return text if gpu is None else f"{text}, the GPU {percent(gpu)}"
+
+
+# ---- no stall, or only at the start --------------------------------------------------------------
+
+
+def _spare(stats: Stats, around: ReportContext) -> str:
+    rates = stats.rates(overlaps=around.looks_ahead)
+    if rates is None or not stats.demand or not rates.work_s:
+        return ""
+    text = f"; {_could_prepare(rates)}, and the step takes {stats.demand:,.0f}"
+    needed = threads_needed(rates)
+    if needed is not None and needed < rates.n_threads:
+        text += f": threads={needed} would do"
+    return text
+
+
+def _could_prepare(rates: Rates) -> str:
+    """What threads and storage are able to do. The CPU time of the training is none of their cost,
+    even where it takes the CPUs from them."""
+    n_at_once = min(rates.n_threads, rates.usable_cpus)
+    prepare_s = max(rates.work_s / n_at_once, parts(rates)[STORAGE])
+    rate = rates.batch_samples / prepare_s
+    return f"{threads(rates.n_threads)} could prepare {rate:,.0f} img/s"
+
+
+def _start(stats: Stats) -> str:
+    steps = stats.steps
+    first = steps[steps["phase"] != STEADY]
+    mean_s = float(first["data_wait_ns"].mean()) / 1e9
+    many = f"{len(first)} epochs" if len(first) > 1 else "the epoch"
+    text = (
+        f"start-up: most of the wait for data was for the first batch of {many}, "
+        f"{duration(mean_s)}{' each' if len(first) > 1 else ''}; in between steps waited "
+        f"{percent(stats.steady_wait_share)} of the time"
+    )
+    if stats.path != "native":
+        return text
+    if stats.iter_ns > stats.first_batch_ns:
+        return text + "; most of it passed in iter() before an index was asked for: see start below"
+    return text + "; longer epochs, or more threads for a faster first batch, make it matter less"
+
+
+def _hybrid(stats: Stats) -> str:
+    total_ns = stats.hybrid_decode_ns + stats.hybrid_transform_ns
+    if 2 * stats.hybrid_transform_ns < total_ns:
+        return "decode-bound: the hybrid path's threads mostly decode; more of them would help"
+    share = stats.hybrid_transform_ns / total_ns if total_ns else 0.0
+    return (
+        f"transform-bound: {percent(share)} of the threads' time passed in the transform, which is "
+        "Python's; a cheaper one, one that explain() takes natively, or more threads as far as it "
+        "releases Python's lock; torch's workers (native='auto') do not share that, and may be "
+        "faster"
+    )
+
+
+# ---- natively ------------------------------------------------------------------------------------
+
+
+def _bottleneck(stats: Stats, around: ReportContext) -> str:
+    cause = main_cause(stats)
+    rates = stats.rates(overlaps=around.looks_ahead)
+    if cause == "python":
+        return _python(stats)
+    if cause == "slots":
+        return (
+            f"slot-bound: all {stats.n_slots} batch buffers were in use, as the loop holds on to "
+            "batches; drop them (no list of batches, del images behind the step, keep a clone()), "
+            "or raise prefetch_factor"
+        )
+    if cause == "copy":
+        return (
+            "copy-bound: steps waited for batches on their way to the GPU; pin_memory=True, uint8 "
+            "or 16-bit images (dtype=), or smaller ones make that faster"
+        )
+    if cause == "unknown" or rates is None:
+        return "stalled, for reasons that the loader did not see"
+    if not around.looks_ahead and rates.compute_s > _AT_ONCE * _step_s(stats):
+        return (
+            "no look-ahead: nothing is prepared while the step computes, because with "
+            "num_workers=0 a sampler that is not torch's is asked only at next(); num_workers=2 "
+            "lets the loader ask earlier, as torch's workers would"
+        )
+    if cause == "starved":
+        return _starved(stats, rates, around)
+    if cause == "storage":
+        return _storage(stats, rates, around)
+    return _work(stats, rates, cause)
+
+
+def _step_s(stats: Stats) -> float:
+    steps = _native_steps(stats)
+    return seconds_a_step(steps) if len(steps) else 0.0
+
+
+def _supply_and_demand(stats: Stats, rates: Rates, verb: str) -> str:
+    rate = stats.steady_images_per_second or stats.images_per_second
+    text = f"{threads(rates.n_threads)} {verb} {rate:,.0f} img/s, "
+    if not stats.demand or rates.compute_s < _AT_ONCE * _step_s(stats):
+        return text + "and the loop asks for the next batch at once"
+    return text + f"the step could take {stats.demand:,.0f}"
+
+
+def _work(stats: Stats, rates: Rates, stage: str) -> str:
+    if _training_takes_the_cpus(rates):
+        share = rates.other_cpu_s / (rates.other_cpu_s + rates.work_s)
+        return (
+            f"CPU-bound: the training's own computation takes {percent(share)} of this process's "
+            f"CPU time; {_could_prepare(rates)} with a core each, the step could take "
+            f"{stats.demand or 0:,.0f}; more CPUs, or fewer threads of the training "
+            "(torch.set_num_threads()), help"
+        )
+    verb = "prepares" if rates.n_threads == 1 else "prepare"
+    text = f"{stage}-bound: {_supply_and_demand(stats, rates, verb)}; {_more_threads(rates, stage)}"
+    return f"{text}; {_faster_storage(stats)}"
+
+
+def _training_takes_the_cpus(rates: Rates) -> bool:
+    """Whether the decode threads would keep up if the training did not compute on their CPUs."""
+    needed = threads_needed(rates)
+    keeps_up = needed is not None and needed <= min(rates.n_threads, rates.usable_cpus)
+    return keeps_up and parts(rates)[CPUS] > rates.loop_s and rates.other_cpu_s > rates.work_s
+
+
+def _more_threads(rates: Rates, stage: str) -> str:
+    cheaper = "smaller files" if stage == "decode" else "fewer or cheaper transforms"
+    now_s, needed = predict(rates), threads_needed(rates)
+    if needed is not None and needed <= rates.n_threads and parts(rates)[CPUS] <= rates.loop_s:
+        return (
+            "on average they keep up, and batches come unevenly: a larger prefetch_factor evens "
+            "that out"
+        )
+    most = min(needed or rates.usable_cpus, rates.usable_cpus)
+    more = most - rates.n_threads
+    then_s = predict(replace(rates, n_threads=max(most, rates.n_threads)))
+    if more > 0 and then_s <= rates.loop_s * (1 + NO_STALL):
+        return f"{more_threads(more)} (threads={most}) would end the stall"
+    beyond = (
+        f"all {cpus(rates.usable_cpus)} that this process may use are at work: more CPUs or "
+        f"{cheaper} help"
+    )
+    if more <= 0 or now_s / then_s - 1 < NO_STALL:
+        return beyond
+    rate = rates.batch_samples / then_s
+    return f"{more_threads(more)} (threads={most}) would make it {rate:,.0f}; beyond that {beyond}"
+
+
+def _faster_storage(stats: Stats) -> str:
+    """At best the waits for files go away, and nothing else takes their place."""
+    steps = _native_steps(stats)
+    share = float(steps["storage_ns"].mean()) / 1e9 / _step_s(stats)
+    gain = share / max(1e-9, 1 - share)
+    if gain < NO_STALL:
+        return "faster storage would gain nothing"
+    return f"faster storage would gain at most {percent(gain)}"
+
+
+def _storage(stats: Stats, rates: Rates, around: ReportContext) -> str:
+    n_in_flight = stats.read_ns / max(1, stats.wall_ns - stats.torch_wall_ns)
+    latency_ms = stats.read_ns / max(1, stats.read_files) / 1e6
+    text = (
+        f"storage-bound: a file takes {latency_ms:.1f} ms to read, with {n_in_flight:.0f} of up to "
+        f"{stats.read_depth} reads in flight ({stats.reader}); "
+        f"{_supply_and_demand(stats, rates, 'gets' if rates.n_threads == 1 else 'get')}"
+    )
+    if n_in_flight < _DEEP * stats.read_depth:
+        factor = _LARGER_PREFETCH * (around.prefetch_factor or 2)
+        text += (
+            f"; more look-ahead (prefetch_factor={factor}) would keep more reads in flight"
+            if around.num_workers
+            else "; more look-ahead (num_workers above 0, and prefetch_factor) would keep more "
+            "reads in flight"
+        )
+    else:
+        text += (
+            "; the storage is asked for all that the reader can: a local copy of the files helps"
+        )
+    rate = rates.batch_samples / predict(replace(rates, storage_rate=None))
+    return text + f"; storage without delay would make it {rate:,.0f}, more threads gain nothing"
+
+
+def _starved(stats: Stats, rates: Rates, around: ReportContext) -> str:
+    text = (
+        f"CPU-starved: {threads(rates.n_threads)} had work, but no core for "
+        f"{percent(stats.starved_share)} of it; "
+    )
+    elapsed_ns = max(1, stats.elapsed_ns)
+    others = cpus_of_others(stats)
+    if stats.throttled_ns > _THROTTLED * elapsed_ns:
+        return text + (
+            f"a CPU quota of the cgroup stopped this process {stats.throttled_periods:,} times, "
+            f"{stats.throttled_ns / 1e9:.1f} s summed over CPUs: raise the quota, or use fewer "
+            "threads"
+        )
+    if around.neighbours:
+        return text + (
+            f"{process_names(around.neighbours)} on the same CPUs: give each process CPUs of its "
+            "own (taskset), or fewer threads"
+        )
+    if others > _TAKEN * rates.usable_cpus:
+        return text + (
+            f"other processes used {others:.1f} of the {cpus(rates.usable_cpus)}: stop them, or "
+            "give this process CPUs of its own"
+        )
+    return text + (
+        f"this process's own threads share {cpus(rates.usable_cpus)} with them: a training that "
+        "computes on the CPU needs cores, too (torch.set_num_threads(), or fewer decode threads)"
+    )
+
+
+def cpus_of_others(stats: Stats) -> float:
+    """CPUs that other processes used on average, of those that this one may use."""
+    return max(0, stats.host_busy_ns - stats.process_cpu_ns) / max(1, stats.elapsed_ns)
+
+
+def _python(stats: Stats) -> str:
+    if 2 * stats.fallback_ns > stats.wait_python_ns:
+        each_ms = stats.fallback_ns / max(1, stats.fallback_samples) / 1e6
+        return (
+            f"Pillow-bound: {stats.fallback_samples:,} of {stats.samples:,} samples went through "
+            f"Pillow, one by one, {each_ms:.1f} ms each ({fallback_causes(stats)}); convert those "
+            "files to ordinary JPEGs"
+        )
+    return (
+        "Python-bound: indices came late, from the sampler or the dataset's feedmill_item() in the "
+        "loop's thread; make those cheaper, or ask further ahead (num_workers above 0 and a "
+        "larger prefetch_factor)"
+    )
+
+
+# ---- torch's path, and watched loaders -----------------------------------------------------------
+
+
+def _torch(stats: Stats, around: ReportContext) -> str:
+    if stats.reasons == (OFF,):
+        text = f"torch's own path, as {OFF}; {_waited(stats)}"
+    else:
+        why = stats.reasons[0] if stats.reasons else "the reason is not known"
+        text = f"fell back to torch: {why}. {_waited(stats)[0].upper()}{_waited(stats)[1:]}"
+    if not stats.batches or stats.stall_share < NO_STALL:
+        return text
+    if start_share(stats) > _MOSTLY_START:
+        return f"{text}, most of it for the first batch of each epoch"
+    if around.num_workers == 0:
+        return f"{text}: nothing is prepared while the step computes (num_workers=0); {_ask(stats)}"
+    return f"{text} from Python workers; {_ask(stats)}"
+
+
+def _ask(stats: Stats) -> str:
+    """What loader and step could do, of a loader whose inside is not known."""
+    step_s, compute_s = _any_step_s(stats)
+    if not step_s:
+        return "too few steps to say more"
+    rate = f"the loader makes {batch_rate(1 / step_s)}"
+    if compute_s < _AT_ONCE * step_s:
+        return f"{rate}, and the loop asks for the next one at once"
+    return f"{rate}, the step could take {1 / compute_s:,.1f}"
+
+
+def _any_step_s(stats: Stats) -> tuple[float, float]:
+    """(seconds a step, seconds of it that it computes) in the steady state."""
+    steps = stats.steps_of("steady")
+    if not len(steps):
+        return 0.0, 0.0
+    step_s = seconds_a_step(steps)
+    return step_s, step_s - float(steps["host_wait_ns"].mean()) / 1e9

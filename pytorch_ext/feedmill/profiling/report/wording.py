@@ -1,0 +1,67 @@
+"""Pieces of text of the reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from feedmill.profiling.report.stats import Stats
+    from feedmill.system.peer_processes import Neighbour
+
+_COMMAND_CHARACTERS = 50
+_NAMED = 2
+
+
+def percent(share: float) -> str:
+    """A share, with a decimal where it is small."""
+    if 0 < share < 0.0005:
+        return "under 0.1 %"
+    return f"{100 * share:.0f} %" if share >= 0.1 or share == 0 else f"{100 * share:.1f} %"
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 0.1 else f"{1e3 * seconds:.1f} ms"
+
+
+def cpus(n: int) -> str:
+    return f"{n} CPU{'s' if n > 1 else ''}"
+
+
+def threads(n: int) -> str:
+    return f"{n} thread{'s' if n > 1 else ''}"
+
+
+def more_threads(n: int) -> str:
+    return f"{n} more thread{'s' if n > 1 else ''}"
+
+
+def batch_rate(rate: float) -> str:
+    return f"{rate:,.1f} batches/s"
+
+
+def process_names(processes: Sequence[Neighbour]) -> str:
+    """Such as "pid 12 (python train.py) ran 2 decode threads"."""
+    texts = [
+        f"pid {one.pid} ({_short(one.command)}) ran {one.n_threads} decode "
+        f"thread{'s' if one.n_threads > 1 else ''}"
+        for one in processes[:_NAMED]
+    ]
+    if len(processes) > _NAMED:
+        n_threads = sum(one.n_threads for one in processes[_NAMED:])
+        texts.append(f"{len(processes) - _NAMED} more feedmill processes ran {n_threads}")
+    return ", ".join(texts)
+
+
+def _short(command: str) -> str:
+    """A command line without the program's folder, on one line, cut."""
+    words = command.split()
+    text = " ".join([words[0].rpartition("/")[2], *words[1:]]) if words else "?"
+    return text if len(text) <= _COMMAND_CHARACTERS else f"{text[:_COMMAND_CHARACTERS]}..."
+
+
+def fallback_causes(stats: Stats) -> str:
+    """Why samples went through Pillow, such as "kind 3, damaged 1"."""
+    names = ("format", "kind", "damaged", "read", "limit")
+    counts = {name: getattr(stats, f"fallback_{name}") for name in names}
+    return ", ".join(f"{name} {count}" for name, count in counts.items() if count)

@@ -1,0 +1,241 @@
+"""What the loaders of this process did, by the line of the script that made them.
+
+``feedmill run`` fills it, and has it reported when the process ends. It keeps no loader alive.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import multiprocessing
+import multiprocessing.util
+import os
+import sys
+import threading
+import weakref
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from feedmill._ops import __version__
+from feedmill.profiling.counting.accounts import Account
+from feedmill.profiling.counting.records import KEPT_STEPS, STEP_DTYPE
+from feedmill.profiling.report.stats import SlowSample, Stats, join_slow_samples, sum_counters
+from feedmill.profiling.report.verdict import verdict
+from feedmill.profiling.watching.report_context import report_context_now
+from feedmill.system.host_metrics import Clock
+
+_KEPT_REASONS = 8  # different ones of one line
+_FOLD_AT = 16  # ended accounts of one line; together they would be megabytes
+_KEPT_DATA = 8  # groups of one line, by what its loaders load; the others are one group
+_OTHER_DATA = "others"
+
+_Part = tuple[dict[str, Any], np.ndarray, list[SlowSample]]
+
+
+class _Key(NamedTuple):
+    """The line that made the loaders of a group, their path, and what they load."""
+
+    place: str
+    path: str
+    data: str
+
+
+class _Group:
+    """The accounts of the loaders that one line made over the same data, on one path."""
+
+    def __init__(self) -> None:
+        self._alive: weakref.WeakSet[Account] = weakref.WeakSet()
+        # Filled by finalizers, which may run in the middle of anything.
+        self._ended: deque[_Part] = deque()
+        self._reasons: dict[str, None] = {}
+        self._clock = Clock()
+        self._clock.start()
+
+    def add(self, account: Account, reasons: Iterable[str]) -> None:
+        if account not in self._alive:
+            account.on_end = self._end
+            self._alive.add(account)
+        for reason in reasons:
+            if len(self._reasons) < _KEPT_REASONS:
+                self._reasons[reason] = None
+        if len(self._ended) >= _FOLD_AT:
+            ended = [self._ended.popleft() for _ in range(len(self._ended))]
+            self._ended.append(_joined(ended))
+
+    def _end(self, *part: Any) -> None:
+        self._ended.append(part)
+
+    def stats(self, path: str) -> Stats:
+        alive = [
+            (account.counters(), account.steps(), account.slow_samples())
+            for account in list(self._alive)
+        ]
+        counters, steps, slow = _joined([*self._ended, *alive])
+        reasons = tuple(self._reasons) if path == "torch" else ()
+        counters |= self._clock.counters()
+        return Stats(
+            path=path, reasons=reasons, steps=steps, slow_samples=tuple(slow), **counters
+        )
+
+
+def _joined(parts: list[_Part]) -> _Part:
+    """One account of several; the epochs of the later ones are numbered on."""
+    n_epochs, joined = 0, [np.empty(0, STEP_DTYPE)]
+    for _, steps, _ in parts:
+        steps = steps.copy()
+        steps["epoch"] += n_epochs
+        n_epochs = int(steps["epoch"].max()) + 1 if len(steps) else n_epochs
+        joined.append(steps)
+    return (
+        sum_counters(counters for counters, _, _ in parts),
+        np.concatenate(joined)[-KEPT_STEPS:],
+        join_slow_samples(slow for _, _, slow in parts),
+    )
+
+
+_lock = threading.RLock()
+_groups: dict[_Key, _Group] = {}
+_n_made: Counter[str] = Counter()
+_armed_pid = 0
+
+
+def note_made(place: str) -> None:
+    """A loader was made at that line."""
+    with _lock:
+        _n_made[place] += 1
+
+
+def add(
+    place: str, path: str, account: Account, reasons: Iterable[str] = (), data: str = ""
+) -> None:
+    """Counts an account to a line's report. May be called again for the same one.
+
+    Args:
+        place: "file:line" where the loader was made.
+        path: as in Stats; what the account counts.
+        reasons: why torch's path.
+        data: what the loader loads, in a few words. A library may make the loaders for training
+            and validation while one line of the script runs; they differ in this, and get a report
+            each.
+    """
+    if torch.utils.data.get_worker_info() is not None:
+        return  # a worker process of a loader, whose dataset iterates over another one
+    with _lock:
+        _arm()
+        key = _Key(place, path, data)
+        if key not in _groups and sum(one[:2] == key[:2] for one in _groups) >= _KEPT_DATA:
+            key = _Key(place, path, _OTHER_DATA)
+        _groups.setdefault(key, _Group()).add(account, reasons)
+
+
+# ---- the end of the process ----------------------------------------------------------------------
+
+
+def _arm() -> None:
+    global _armed_pid
+    if _armed_pid == os.getpid():
+        return
+    _armed_pid = os.getpid()
+    atexit.register(_report, _armed_pid)
+    if multiprocessing.parent_process() is not None:
+        # Forked children of multiprocessing leave without atexit.
+        multiprocessing.util.Finalize(None, _report, args=(_armed_pid,), exitpriority=-1000)
+
+
+def _forget() -> None:
+    """In the child of a fork: it reports what it does itself."""
+    global _lock
+    _lock = threading.RLock()  # another thread of the parent may have held it
+    _groups.clear()
+    _n_made.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def _report(pid: int) -> None:
+    """Writes what is to be told; whatever goes wrong, the exit status stays."""
+    with contextlib.suppress(Exception):
+        if pid != os.getpid():
+            return
+        with _lock:
+            groups = [(key, group.stats(key.path)) for key, group in _groups.items()]
+            _groups.clear()
+        groups = [(key, stats) for key, stats in groups if stats.batches]
+        file = os.environ.get("FEEDMILL_RUN_REPORT")
+        if file:
+            try:
+                _append(file, "".join(_as_json(*one) for one in groups))
+                return
+            except OSError as error:
+                _print(f"feedmill: the report can't be written to {file}: {error.strerror}\n")
+        if "FEEDMILL_RUN_QUIET" not in os.environ:
+            n_data = Counter(place for place, _ in {(key.place, key.data) for key, _ in groups})
+            _print("".join(
+                _as_text(key, stats, names_data=n_data[key.place] > 1) for key, stats in groups
+            ))
+
+
+def _as_text(key: _Key, stats: Stats, names_data: bool) -> str:
+    who, data = _who(), f" ({key.data})" if names_data else ""
+    lines = stats.report(around=report_context_now()).splitlines()
+    lines[0] = f"feedmill{f' [{who}]' if who else ''}: {key.place}{data}: {lines[0]}"
+    if _n_made[key.place] > 1:
+        lines.append(f"  {'loaders':<10} {_n_made[key.place]:,} made at this line")
+    return "\n".join(lines) + "\n"
+
+
+def _as_json(key: _Key, stats: Stats) -> str:
+    numbers = {name: value for name, value in vars(stats).items() if name != "steps"}
+    numbers["slow_samples"] = [asdict(one) for one in stats.slow_samples]
+    known = {
+        "feedmill": __version__,
+        "pid": os.getpid(),
+        "rank": os.environ.get("RANK"),
+        "place": key.place,
+        "data": key.data,
+        "loaders": _n_made[key.place],
+        "verdict": verdict(stats, report_context_now()),
+        "data_wait_share": stats.data_wait_share,
+    }
+    return json.dumps({**known, **numbers}) + "\n"
+
+
+def _who() -> str:
+    if "RANK" in os.environ:
+        return f"rank {os.environ['RANK']}"
+    is_child = multiprocessing.parent_process() is not None
+    return multiprocessing.current_process().name if is_child else ""
+
+
+def _append(file: str, text: str) -> None:
+    """In one piece, as other processes may write there, too."""
+    if not text:
+        return
+    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    try:
+        _write_all(handle, text)
+    finally:
+        os.close(handle)
+
+
+def _print(text: str) -> None:
+    """To the process's own stderr, whatever sys.stderr is now. Not through Python's buffer: what
+    can't be written would be tried again at the end, and change the exit status."""
+    stream = sys.__stderr__
+    if not text or stream is None or stream.closed:
+        return
+    stream.flush()
+    _write_all(stream.fileno(), text)
+
+
+def _write_all(handle: int, text: str) -> None:
+    data = text.encode(errors="backslashreplace")
+    while data:
+        data = data[os.write(handle, data) :]

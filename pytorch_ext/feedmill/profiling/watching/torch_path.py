@@ -1,0 +1,130 @@
+"""Counting the waits of torch's own iterators, which stay what they are otherwise."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from feedmill._internals import BaseDataLoaderIter, MultiProcessingIter, SingleProcessIter
+from feedmill.profiling.counting.accounts import StepCounters
+from feedmill.profiling.log.ranges import waiting
+from feedmill.profiling.log.recorder import Recorder
+
+
+class TorchCounters(StepCounters):
+    """Counters of the epochs that a feedmill.DataLoader leaves to torch."""
+
+    def counters(self) -> dict[str, Any]:
+        counted = super().counters()
+        return {
+            **counted,
+            "torch_batches": counted["batches"],
+            "torch_wait_ns": counted["data_wait_ns"],
+            "torch_wall_ns": counted["wall_ns"],
+        }
+
+
+class Delivery(Protocol):
+    """How the batches of an iterator get to a device. check() raises where they can't now, before
+    anything is asked of the iterator."""
+
+    device: Any
+
+    def check(self) -> None: ...
+    def move(self, data: Any) -> Any: ...
+
+
+class _Counted:
+    _counters: StepCounters
+    _counted_epoch: int
+    _recorder: Recorder | None
+    _goes_on: Callable[[Any], bool] | None
+    _delivery: Delivery | None
+
+    def __next__(self) -> Any:
+        request_ns = time.monotonic_ns()
+        gpu, delivery = self._counters.gpu, self._delivery
+        if delivery is not None:
+            delivery.check()
+        mark = gpu.request(request_ns, delivery and delivery.device)
+        try:
+            data = waiting(super().__next__)  # type: ignore[misc]
+        except StopIteration:
+            self._counters.end_epoch(request_ns)
+            if self._recorder is not None:
+                self._recorder.end_epoch()
+            raise
+        if delivery is not None:
+            gpu.ready(mark)
+            data = delivery.move(data)
+        return_ns = time.monotonic_ns()
+        gpu.returned(mark, return_ns)
+        self._counters.add_step(self._counted_epoch, request_ns, return_ns)
+        if self._recorder is not None:
+            self._recorder.tick(return_ns)
+        return data
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        """Persistent workers: the next epoch."""
+        if self._goes_on is None or self._goes_on(loader):
+            self._counted_epoch = self._counters.begin_epoch()
+            super()._reset(loader, first_iter)  # type: ignore[misc]
+
+
+class _CountedSingle(_Counted, SingleProcessIter):
+    pass
+
+
+class _CountedMulti(_Counted, MultiProcessingIter):
+    pass
+
+
+_COUNTED: dict[type, type] = {
+    SingleProcessIter: _CountedSingle,
+    MultiProcessingIter: _CountedMulti,
+}
+
+
+def _counted_kind(kind: type) -> type | None:
+    """The class that counts in place of an iterator's own; None: it counts already, or is neither
+    torch's nor derived from that."""
+    if kind in _COUNTED:
+        return _COUNTED[kind]
+    is_ours = issubclass(kind, _Counted) or kind.__module__.partition(".")[0] == "feedmill"
+    if is_ours or not issubclass(kind, BaseDataLoaderIter):
+        return None
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return _COUNTED.setdefault(kind, type(kind.__name__, (_Counted, kind), names))
+
+
+def is_countable(iterator: Any) -> bool:
+    """Whether count_steps() has an iterator count that does not count yet."""
+    return _counted_kind(type(iterator)) is not None
+
+
+def count_steps(
+    iterator: Any,
+    counters: StepCounters,
+    goes_on: Callable[[Any], bool] | None = None,
+    recorder: Recorder | None = None,
+    delivery: Delivery | None = None,
+) -> Any:
+    """Has torch's iterator, or one of a class derived from that, count its steps; returns it. Its
+    behaviour stays as it is. Others are returned as they are.
+
+    Args:
+        goes_on: called with the loader where persistent workers are to begin another epoch; False:
+            the loader has taken another iterator. Default None: they always begin it.
+        recorder: told of each step and epoch.
+        delivery: brings the batches to a device. Default None: they stay where they are.
+    """
+    counted = _counted_kind(type(iterator))
+    if counted is not None:
+        iterator._counters = counters
+        iterator._counted_epoch = counters.begin_epoch()
+        iterator._goes_on = goes_on
+        iterator._recorder = recorder
+        iterator._delivery = delivery
+        iterator.__class__ = counted
+    return iterator

@@ -1,0 +1,195 @@
+"""Counting the waits for any loader: ``feedmill.watch(loader)`` in place of ``loader``."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from feedmill.profiling.counting.accounts import StepCounters
+from feedmill.profiling.log.ranges import waiting
+from feedmill.profiling.log.recorder import Recorder
+from feedmill.profiling.report.stats import Stats
+from feedmill.profiling.watching.report_context import report_context_now
+from feedmill.system.callers import place_of_caller
+
+# Special methods that Python looks up at the type: the wrapper has those that the wrapped has.
+_FORWARDED = (
+    "__next__", "__len__", "__length_hint__", "__bool__", "__getitem__", "__contains__",
+    "__reversed__", "__enter__", "__exit__", "__call__",
+)
+_OWN = (
+    "_feedmill_iterable", "_feedmill_counters", "_feedmill_log", "_feedmill_recorder",
+    "_feedmill_epoch",
+)
+
+
+def watch(iterable: Any, *, log: str | os.PathLike[str] | None = None) -> Any:
+    """Wraps a loader of any kind, so that each step's wait is counted.
+
+        loader = feedmill.watch(loader)
+        for batch in loader:
+            ...
+        print(loader.report())
+
+    The wrapper yields the very items, and raises the very exceptions, of what it wraps. len(),
+    indexing, calls and all attributes (reading, setting and deleting them) go to the wrapped
+    object as well, but for ``stats()``, which returns a feedmill.Stats with the path "watched",
+    and ``report()``, its text. It keeps no item. isinstance() sees a type of its own.
+
+    A wait is the time inside next(); what iter() takes is not counted. Of an iterator that is
+    wrapped itself, iter() begins a new epoch.
+
+    Args:
+        iterable: an iterable or iterator: a DataLoader, a DALI or FFCV loader, a generator, a list.
+        log: file to which every step is appended, as feedmill.DataLoader's ``log``. Default None:
+            the environment's FEEDMILL_LOG, unless the iterable is a feedmill.DataLoader, which
+            writes its own lines there.
+
+    Raises:
+        TypeError: it is neither.
+        OSError: at iter(), where the log can't be written to.
+
+    One thread at a time may iterate; stats() and report() may be called from any. Pickles and
+    copies as a new wrapper, with nothing counted, around a pickle or copy of what it wraps.
+    """
+    counters = StepCounters()
+    recorder = Recorder(place_of_caller(), counters, counters.clock)
+    recorder.path = "watched"
+    recorder.heeds_environment = not hasattr(iterable, "_feedmill")
+    return _wrapper(iterable, counters, log, recorder)
+
+
+class _Watched:
+    __slots__ = (*_OWN, "__weakref__")
+
+    _feedmill_iterable: Any
+    _feedmill_counters: StepCounters
+    _feedmill_log: str | os.PathLike[str] | None
+    _feedmill_recorder: Recorder
+    _feedmill_epoch: int | None  # of an iterator; None: it begins with the first step
+
+    def __iter__(self) -> Any:
+        iterator = iter(self._feedmill_iterable)
+        epoch = _begin(self)
+        if iterator is self._feedmill_iterable:
+            object.__setattr__(self, "_feedmill_epoch", epoch)
+            return self
+        return _wrapper(
+            iterator, self._feedmill_counters, self._feedmill_log, self._feedmill_recorder, epoch
+        )
+
+    def stats(self) -> Stats:
+        """Counters of all iterations since watch() was called."""
+        counters = self._feedmill_counters.counters()
+        path = "watched" if counters["epochs"] else "none"
+        counters |= self._feedmill_counters.clock.counters()
+        return Stats(
+            path=path,
+            steps=self._feedmill_counters.steps(),
+            system=self._feedmill_recorder.system,
+            **counters,
+        )
+
+    def report(self, **limits: Any) -> str:
+        """stats() as text for a person; the first line is the verdict.
+
+        Args:
+            limits: wait_ms, gpu and cpu, targets as of feedmill.Stats.report().
+        """
+        around = report_context_now(self._feedmill_iterable)
+        return self.stats().report(around=around, **limits)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OWN:  # asked for while the wrapper is being made
+            raise AttributeError(name)
+        return getattr(self._feedmill_iterable, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._feedmill_iterable, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._feedmill_iterable, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*dir(self._feedmill_iterable), "stats", "report"})
+
+    def __repr__(self) -> str:
+        return f"feedmill.watch({self._feedmill_iterable!r})"
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return _watch_again, (self._feedmill_iterable, self._feedmill_log)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return _watch_again(copy.deepcopy(self._feedmill_iterable, memo), self._feedmill_log)
+
+
+def _watch_again(iterable: Any, log: Any) -> Any:
+    return watch(iterable, log=log)
+
+
+def _begin(self: _Watched) -> int:
+    """An epoch begins; returns its number."""
+    self._feedmill_recorder.begin(self._feedmill_log)
+    return self._feedmill_counters.begin_epoch()
+
+
+def _next(self: _Watched) -> Any:
+    request_ns = time.monotonic_ns()
+    gpu = self._feedmill_counters.gpu
+    mark = gpu.request(request_ns)
+    try:
+        item = waiting(next, self._feedmill_iterable)
+    except StopIteration:
+        self._feedmill_counters.end_epoch(request_ns)
+        self._feedmill_recorder.end_epoch()
+        raise
+    return_ns = time.monotonic_ns()
+    epoch = self._feedmill_epoch
+    if epoch is None:
+        epoch = _begin(self)
+        object.__setattr__(self, "_feedmill_epoch", epoch)
+    gpu.returned(mark, return_ns)
+    self._feedmill_counters.add_step(epoch, request_ns, return_ns)
+    self._feedmill_recorder.tick(return_ns)
+    return item
+
+
+def _enter(self: _Watched) -> Any:
+    entered = self._feedmill_iterable.__enter__()
+    return self if entered is self._feedmill_iterable else entered
+
+
+def _forward(name: str) -> Callable[..., Any]:
+    def method(self: _Watched, *arguments: Any, **named: Any) -> Any:
+        return getattr(self._feedmill_iterable, name)(*arguments, **named)
+
+    return method
+
+
+_OWN_WAYS = {"__next__": _next, "__enter__": _enter}
+
+
+@functools.cache
+def _type_for(forwarded: tuple[str, ...]) -> type[_Watched]:
+    methods = {name: _OWN_WAYS.get(name) or _forward(name) for name in forwarded}
+    return type("Watched", (_Watched,), {"__slots__": (), "__module__": __name__, **methods})
+
+
+def _wrapper(
+    iterable: Any,
+    counters: StepCounters,
+    log: str | os.PathLike[str] | None,
+    recorder: Recorder,
+    epoch: int | None = None,
+) -> Any:
+    kind = type(iterable)
+    if not any(hasattr(kind, name) for name in ("__iter__", "__next__", "__getitem__")):
+        raise TypeError(f"feedmill.watch() needs an iterable or iterator, not {kind.__name__!r}")
+    watched = object.__new__(_type_for(tuple(name for name in _FORWARDED if hasattr(kind, name))))
+    for name, value in zip(_OWN, (iterable, counters, log, recorder, epoch), strict=True):
+        object.__setattr__(watched, name, value)
+    return watched

@@ -1,4 +1,0 @@
-"""From counters to words: Stats, and what they say of bottlenecks, targets and problems.
-
-May import: counting, host.
-"""

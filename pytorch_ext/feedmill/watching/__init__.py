@@ -1,4 +1,0 @@
-"""Counting loaders from outside: torch's own iterators, anybody's loader, and all of a process.
-
-May import: counting, host, log, report.
-"""
