@@ -80,7 +80,7 @@ typedef struct buffers {
 
 static void open_buffers(buffers *b, int device) {
     fm_error error;
-    fm_device_options options = {.index = device, .n_lanes = N_BUFFERS, .max_bytes = BATCH_BYTES};
+    fm_device_options options = {.index = device, .n_slots = N_BUFFERS, .max_bytes = BATCH_BYTES};
     check_status(fm_device_find(FM_DEVICE_CUDA, &b->calls, &error), "plug-in", &error);
     check_status(b->calls->open(&b->device, &options, &error), "open", &error);
     options.format = (fm_device_format){.convert = true,
@@ -133,13 +133,13 @@ static double stage_rate(const buffers *b, fm_device *device) {
     fm_error error;
     const double begin_s = now_s();
     for (uint32_t i = 0; i < N_COPIES; i++) {
-        const uint32_t lane = i % N_BUFFERS;
+        const uint32_t slot = i % N_BUFFERS;
         const fm_device_job job = {
-            .from = b->from[lane], .to = b->to[lane], .n_bytes = BATCH_BYTES, .n_samples = BATCH};
-        if (i >= N_BUFFERS) check_status(b->calls->sync(device, lane, &error), "sync", &error);
-        check_status(b->calls->mark(device, lane, b->consumer, &error), "mark", &error);
-        check_status(b->calls->copy(device, lane, &job, &error), "copy", &error);
-        check_status(b->calls->wait(device, lane, b->consumer, &error), "wait", &error);
+            .from = b->from[slot], .to = b->to[slot], .n_bytes = BATCH_BYTES, .n_samples = BATCH};
+        if (i >= N_BUFFERS) check_status(b->calls->sync(device, slot, &error), "sync", &error);
+        check_status(b->calls->mark(device, slot, b->consumer, &error), "mark", &error);
+        check_status(b->calls->copy(device, slot, &job, &error), "copy", &error);
+        check_status(b->calls->wait(device, slot, b->consumer, &error), "wait", &error);
     }
     check(cudaStreamSynchronize(b->consumer), "cudaStreamSynchronize");
     return gb_per_s(begin_s);

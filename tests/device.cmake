@@ -51,9 +51,9 @@ function(fm_stage_mutant name rule from to)
     return()
   endif()
   set(source ${CMAKE_CURRENT_BINARY_DIR}/mutants/${name}.c)
-  fm_mutate(${source} loader/pipeline/stage.c "${from}" "${to}")
+  fm_mutate(${source} loader/pipeline/device_stage.c "${from}" "${to}")
   add_executable(mutant_${name} fault/check_device.c ${source}
-    $<FILTER:$<TARGET_OBJECTS:fm_objects>,EXCLUDE,stage\\.c>)
+    $<FILTER:$<TARGET_OBJECTS:fm_objects>,EXCLUDE,device_stage\\.c>)
   target_include_directories(mutant_${name} PRIVATE ${FM_ROOT}/include ${FM_ROOT}/loader support
                                                     ${FM_CMOCKA_INCLUDE})
   target_compile_options(mutant_${name} PRIVATE -w)
@@ -78,17 +78,17 @@ fm_device_check(check_rejected check_rejected stub_plugin)
 fm_plugin_mutant(pageable "pageable: a copy"
   "cudaHostRegister(memory, n_bytes, cudaHostRegisterPortable)" "cudaSuccess")
 fm_plugin_mutant(no_wait unordered
-  "check(cudaStreamWaitEvent(stream, device->lanes[lane].copied, 0)" "check(cudaSuccess")
+  "check(cudaStreamWaitEvent(stream, device->slots[slot].copied, 0)" "check(cudaSuccess")
 fm_plugin_mutant(no_mark unordered
-  "check(cudaStreamWaitEvent(stream, lane->marked, 0)" "check(cudaSuccess")
+  "check(cudaStreamWaitEvent(stream, slot->marked, 0)" "check(cudaSuccess")
 fm_plugin_mutant(early_event unordered
-  "    if (!status) status = check(cudaEventRecord(lane->copied, stream), \"cudaEventRecord\", error);\n    return status"
+  "    if (!status) status = check(cudaEventRecord(slot->copied, stream), \"cudaEventRecord\", error);\n    return status"
   "    return status")
 fm_plugin_mutant(default_stream "default stream"
   "cudaStream_t stream = device->stream" "cudaStream_t stream = NULL")
 fm_plugin_mutant(blocking_stream "default stream" "cudaStreamNonBlocking" "cudaStreamDefault")
 fm_plugin_mutant(leaked_stream leak "check(cudaStreamDestroy(device->stream)" "check(cudaSuccess")
-fm_plugin_mutant(leaked_event leak "check(cudaEventDestroy(device->lanes[i].copied)" "check(cudaSuccess")
+fm_plugin_mutant(leaked_event leak "check(cudaEventDestroy(device->slots[i].copied)" "check(cudaSuccess")
 fm_plugin_mutant(leaked_memory leak "check(cudaFree(device->staging)" "check(cudaSuccess")
 fm_plugin_mutant(leaked_registration leak "check(cudaHostUnregister(memory)" "check(cudaSuccess")
 fm_plugin_mutant(leaked_context leak
@@ -108,13 +108,13 @@ fm_plugin_mutant(kept_context context
   "static int leave(fm_device *device, capture_mode mode, int status, fm_error *error) {\n    device->driver.context_push(device->context);")
 
 fm_stage_mutant(early_slot "slot reused"
-  "    lane->slot = group->slot;\n    group->slot = NULL;"
-  "    lane->slot = group->slot;\n    fm_ring_give_back(loader->ring, lane->slot);\n    group->slot = NULL;")
+  "stage->calls->poll(stage->device, slot, &error)"
+  "(stage->calls->poll(stage->device, slot, &error), FM_OK)")
 fm_stage_mutant(forgotten_drop unordered
-  "for (; stage->n_taken < stage->n_queued; stage->n_taken++) let_go(loader, stage->n_taken);"
+  "    for (; stage->n_taken < stage->n_queued; stage->n_taken++)\n        return_output(loader, stage->n_taken);"
   "stage->n_taken = stage->n_queued;")
 fm_stage_mutant(hasty_close "slot reused"
-  "stage->calls->sync(stage->device, index_of(stage, stage->n_done), NULL)" "FM_OK")
+  "stage->calls->sync(stage->device, slot_of(stage, stage->n_done), NULL)" "FM_OK")
 
 # The kernel's source on the CPU.
 include(CheckLanguage)

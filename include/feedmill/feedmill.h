@@ -562,7 +562,7 @@ typedef struct fm_batch {
     uint64_t number;     /* counts from 0 in its epoch */
     void *memory_handle; /* with handover: the allocator's handle, now the caller's */
     void *target_user;   /* with a device: the target's `user` */
-    void *loan;          /* private; NULL: nothing to release */
+    void *borrowed;      /* private; NULL: nothing to release */
 } fm_batch;
 
 /*

@@ -21,7 +21,7 @@ extern "C" {
  * passed since the end of the step before, or since it was asked for. For a wait may begin when
  * that sample is already being decoded, although the batch is late because its files were.
  */
-#define FM_BLAME_FIELDS(X)                                                                        \
+#define FM_WAIT_CAUSE_FIELDS(X)                                                                        \
     X(storage_ns, "its file was still being read, or waited to be")                               \
     X(cpu_queue_decode_ns, "it waited for the decode threads, which were decoding other samples") \
     X(cpu_queue_transform_ns, "... which were transforming other samples")                        \
@@ -33,11 +33,11 @@ extern "C" {
     X(python_ns, "the caller had not asked for it yet, or finished it himself (Pillow)")          \
     X(unattributed_ns, "none of these")
 
-typedef struct fm_blame {
+typedef struct fm_wait_causes {
 #define FM_X(name, meaning) uint64_t name;
-    FM_BLAME_FIELDS(FM_X)
+    FM_WAIT_CAUSE_FIELDS(FM_X)
 #undef FM_X
-} fm_blame;
+} fm_wait_causes;
 
 /* One field list, so that the structure and every binding of it stay the same: X(name, meaning). */
 #define FM_STATS_FIELDS(X)                                                                     \
@@ -91,7 +91,7 @@ typedef struct fm_stats {
 #define FM_X(name, meaning) uint64_t name;
     FM_STATS_FIELDS(FM_X)
 #undef FM_X
-    fm_blame blame;          /* of data_wait_ns */
+    fm_wait_causes causes;          /* of data_wait_ns */
     char reader[16];         /* "uring" or "pread" */
     char reader_reason[192]; /* why that one */
     char cpu[16]; /* instructions of the kernels: "scalar", "sse41", "avx2" or "avx512" */
@@ -103,7 +103,7 @@ typedef enum fm_phase {
     FM_PHASE_STEADY    /* any other */
 } fm_phase;
 
-/* One training step, the wait for one batch: X(type, name, meaning); then FM_BLAME_FIELDS. */
+/* One training step, the wait for one batch: X(type, name, meaning); then FM_WAIT_CAUSE_FIELDS. */
 #define FM_STEP_FIELDS(X)                                                                        \
     X(uint64_t, step, "counts from 0 since open")                                                \
     X(uint32_t, epoch, "epochs started before this one's")                                       \
@@ -121,7 +121,7 @@ typedef struct fm_step {
 #define FM_X(type, name, meaning) type name;
     FM_STEP_FIELDS(FM_X)
 #undef FM_X
-    fm_blame blame; /* of data_wait_ns */
+    fm_wait_causes causes; /* of data_wait_ns */
 } fm_step;
 
 /* A sample on its way: X(type, name, meaning). What did not happen has the time 0. */

@@ -4,15 +4,16 @@
  * the others leave in a target's memory.
  *
  * An open device belongs to one loader. It has a queue of its own, in which copies run one after
- * the other behind the caller's back, and n_lanes lanes, which are the names of the copies that are
- * not forgotten yet. A lane's life: mark() it with the stream whose work the copy must come after,
- * queue its copy(), make streams wait() for it and poll() or sync() until it is done; then mark()
- * it anew. What wait() was asked stays valid for the stream when the lane is marked anew.
+ * the other behind the caller's back, and n_slots copy slots, which are the names of the copies
+ * that are not forgotten yet. A copy slot's life: mark() it with the stream whose work the copy
+ * must come after, queue its copy(), make streams wait() for it and poll() or sync() until it is
+ * done; then mark() it anew. What wait() was asked stays valid for the stream when the slot is
+ * marked anew.
  *
  * Streams are handles of the device's driver (cudaStream_t); NULL is the legacy default stream.
  *
  * Threads: calls of one device may run at the same time, but only one mark(), copy(), poll() or
- * sync() per lane, and only one copy() at all. No call but sync(), unpin() and close() waits for
+ * sync() per slot, and only one copy() at all. No call but sync(), unpin() and close() waits for
  * the device. No call changes the calling thread's current device.
  *
  * Errors: FM_ERR_DEVICE with the name of the failed call of the driver and its text, FM_ERR_NOMEM
@@ -48,12 +49,12 @@ typedef struct fm_device_format {
 
 typedef struct fm_device_options {
     int32_t index;    /* which device, from 0 */
-    uint32_t n_lanes; /* at least 1 */
+    uint32_t n_slots; /* at least 1 */
     size_t max_bytes; /* most bytes of a job */
     fm_device_format format;
 } fm_device_options;
 
-/* One batch. All of it belongs to the device until the lane's copy is done. */
+/* One batch. All of it belongs to the device until the slot's copy is done. */
 typedef struct fm_device_job {
     const void *from; /* pinned */
     void *to;         /* memory of the device; with convert aligned to a value of the dtype */
@@ -83,13 +84,13 @@ typedef struct fm_device_calls {
     int (*pin)(fm_device *device, void *memory, size_t n_bytes, fm_error *error);
     int (*unpin)(fm_device *device, void *memory, fm_error *error);
     /* FM_ERR_STATE: the stream is being captured. */
-    int (*mark)(fm_device *device, uint32_t lane, void *stream, fm_error *error);
-    int (*copy)(fm_device *device, uint32_t lane, const fm_device_job *job, fm_error *error);
+    int (*mark)(fm_device *device, uint32_t slot, void *stream, fm_error *error);
+    int (*copy)(fm_device *device, uint32_t slot, const fm_device_job *job, fm_error *error);
     /* FM_ERR_STATE: the stream is being captured. */
-    int (*wait)(fm_device *device, uint32_t lane, void *stream, fm_error *error);
+    int (*wait)(fm_device *device, uint32_t slot, void *stream, fm_error *error);
     /* FM_OK: the copy is done; FM_AGAIN: not yet. */
-    int (*poll)(fm_device *device, uint32_t lane, fm_error *error);
-    int (*sync)(fm_device *device, uint32_t lane, fm_error *error);
+    int (*poll)(fm_device *device, uint32_t slot, fm_error *error);
+    int (*sync)(fm_device *device, uint32_t slot, fm_error *error);
 } fm_device_calls;
 
 typedef const fm_device_calls *fm_device_plugin(void);

@@ -52,13 +52,13 @@ static int host_unpin(fm_device *device, void *memory, fm_error *error) {
 }
 
 /* Copies are done when copy() returns: there is nothing to wait for, on either side. */
-static int host_with_stream(fm_device *device, uint32_t lane, void *stream, fm_error *error) {
-    (void)device, (void)lane, (void)stream, (void)error;
+static int host_with_stream(fm_device *device, uint32_t slot, void *stream, fm_error *error) {
+    (void)device, (void)slot, (void)stream, (void)error;
     return FM_OK;
 }
 
-static int host_done(fm_device *device, uint32_t lane, fm_error *error) {
-    (void)device, (void)lane, (void)error;
+static int host_done(fm_device *device, uint32_t slot, fm_error *error) {
+    (void)device, (void)slot, (void)error;
     return FM_OK;
 }
 
@@ -85,8 +85,8 @@ void fm_device_convert(const fm_device_format *format, const fm_device_job *job)
     }
 }
 
-static int host_copy(fm_device *device, uint32_t lane, const fm_device_job *job, fm_error *error) {
-    (void)lane, (void)error;
+static int host_copy(fm_device *device, uint32_t slot, const fm_device_job *job, fm_error *error) {
+    (void)slot, (void)error;
     if (device->format.convert)
         fm_device_convert(&device->format, job);
     else

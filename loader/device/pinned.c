@@ -41,7 +41,7 @@ static void *alloc_block(void *user, size_t bytes, void **handle) {
     fm_error error;
     void *const pages = fm_mem_map(pinned->counter, pinned->block_bytes);
     if (!pages) {
-        fm_error_set(&error, FM_ERR_NOMEM, "no memory for a batch slot of %zu bytes", bytes);
+        fm_error_set(&error, FM_ERR_NOMEM, "no memory for a batch buffer of %zu bytes", bytes);
         note(pinned, &error);
         return NULL;
     }

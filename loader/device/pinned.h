@@ -1,5 +1,5 @@
 /*
- * Memory of batch slots that a device may copy from: pages of their own, page-locked, near the
+ * Memory of batch buffers that a device may copy from: pages of their own, page-locked, near the
  * device where the system tells which memory is.
  */
 #ifndef FM_DEVICE_PINNED_H

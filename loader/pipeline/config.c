@@ -4,10 +4,10 @@
 
 #include "base/cpu.h"
 #include "cache/cache.h"
+#include "pipeline/device_stage.h"
 #include "pipeline/pixels.h"
-#include "pipeline/plain.h"
+#include "pipeline/raw_files.h"
 #include "pipeline/rows.h"
-#include "pipeline/stage.h"
 #include "read/reader.h"
 #include "ring/ring.h"
 
@@ -16,7 +16,7 @@
 /* Row buffers, coefficient tables and the decoders' working memory (4 MiB) of one decode thread;
  * only large progressive images and WebPs take more, for as long as such images come. */
 #define SCRATCH_BYTES_PER_THREAD (6 * MIB)
-/* What the pipeline keeps for a sample on its way (a task, its label, its path). */
+/* What the pipeline keeps for a sample in flight (a task, its label, its path). */
 #define TASK_BYTES 768u
 /* ... of an array: its index, row and number of uses. */
 #define ROW_BYTES 20u
@@ -25,7 +25,8 @@
 #define STEPS_BYTES ((uint64_t)FM_N_STEPS * sizeof(fm_step))
 #define READ_AHEAD_BYTES (64 * MIB)
 #define READ_AHEAD_MIN_BYTES (4 * MIB)
-/* All slots together, from where on what is stored in one will have left the cache when it is read.
+/* All buffers together, from where on what is stored in one will have left the cache when it is
+ * read.
  */
 #define STREAM_BYTES (16 * MIB)
 #define MAX_BATCH_SIZE 65536u
@@ -81,7 +82,7 @@ static int check_fields(const fm_config *c, fm_error *error) {
     }
     if (c->device.kind != FM_DEVICE_NONE && c->allocator.alloc) {
         return fm_error_set(error, FM_ERR_ARGUMENT,
-                            "allocator: with a device, slots are memory that it can copy from");
+                            "allocator: with a device, buffers are memory that it can copy from");
     }
     if (c->cache && !fm_cache_is_ours(c->cache)) {
         return fm_error_set(error, FM_ERR_FORKED,
@@ -90,39 +91,40 @@ static int check_fields(const fm_config *c, fm_error *error) {
     return FM_OK;
 }
 
-static uint64_t slot_bytes_of(const fm_config *c, const fm_plan *plan) {
-    if (c->arrays.n) return fm_ring_slot_bytes(fm_rows_layout(c, plan, NULL), 0);
-    return fm_ring_slot_bytes((size_t)c->batch_size * plan->sample_bytes,
-                              c->batch_size * sizeof(int64_t));
+static uint64_t buffer_bytes_of(const fm_config *c, const fm_plan *plan) {
+    if (c->arrays.n) return fm_ring_buffer_bytes(fm_rows_layout(c, plan, NULL), 0);
+    return fm_ring_buffer_bytes((size_t)c->batch_size * plan->sample_bytes,
+                                c->batch_size * sizeof(int64_t));
 }
 
-/* Of threads, of samples on their way and of those of the dataset. */
+/* Of threads, of samples in flight and of those of the dataset. */
 static uint64_t scratch_bytes_of(const fm_config *c, const fm_plan *plan) {
-    const uint64_t n_on_way = (uint64_t)c->prefetch_batches * c->batch_size;
+    const uint64_t n_pending = (uint64_t)c->prefetch_batches * c->batch_size;
     if (c->plain.body_bytes)
-        return c->plain.header_bytes + c->n_samples * INDEX_BYTES + n_on_way * TASK_BYTES;
+        return c->plain.header_bytes + c->n_samples * INDEX_BYTES + n_pending * TASK_BYTES;
     if (!c->arrays.n)
         return c->n_threads * (SCRATCH_BYTES_PER_THREAD + fm_pixels_scratch_bytes(plan)) +
-               c->n_samples * INDEX_BYTES + n_on_way * TASK_BYTES;
+               c->n_samples * INDEX_BYTES + n_pending * TASK_BYTES;
     const uint64_t of_images = c->arrays.images ? SCRATCH_BYTES_PER_THREAD +
                                                       fm_rows_scratch_bytes(&c->transform) +
                                                       fm_pixels_scratch_bytes(plan)
                                                 : 0;
-    const uint64_t n_runs =
-        c->prefetch_batches * (1 + c->batch_size / (uint64_t)fm_rows_per_run(c, plan));
+    const uint64_t n_tasks =
+        c->prefetch_batches * (1 + c->batch_size / (uint64_t)fm_rows_per_task(c, plan));
     return c->n_threads * of_images + (plan->n_ops ? c->n_samples * INDEX_BYTES / 2 : 0) +
-           n_on_way * ROW_BYTES + n_runs * TASK_BYTES;
+           n_pending * ROW_BYTES + n_tasks * TASK_BYTES;
 }
 
-/* Splits the budget: scratch and read buffers first, as many slots as fit, no more than useful. */
-static int fit_budget(fm_config *c, fm_plan *plan, uint32_t *n_slots, fm_error *error) {
-    const uint64_t slot_bytes = slot_bytes_of(c, plan);
+/* Splits the budget: scratch and read buffers first, as many buffers as fit, no more than useful.
+ */
+static int fit_budget(fm_config *c, fm_plan *plan, uint32_t *n_buffers, fm_error *error) {
+    const uint64_t buffer_bytes = buffer_bytes_of(c, plan);
     const uint64_t scratch_bytes =
         scratch_bytes_of(c, plan) + STEPS_BYTES + c->sample_records * sizeof(fm_sample_record);
-    const uint64_t slots_min_bytes = FM_RING_MIN_SLOTS * slot_bytes;
-    const uint64_t wanted_slots = c->prefetch_batches + FM_RING_MAX_LENT > FM_RING_MIN_SLOTS
-                                      ? c->prefetch_batches + FM_RING_MAX_LENT
-                                      : FM_RING_MIN_SLOTS;
+    const uint64_t buffers_min_bytes = FM_RING_MIN_BUFFERS * buffer_bytes;
+    const uint64_t wanted_buffers = c->prefetch_batches + FM_RING_MAX_BORROWED > FM_RING_MIN_BUFFERS
+                                        ? c->prefetch_batches + FM_RING_MAX_BORROWED
+                                        : FM_RING_MIN_BUFFERS;
     if (c->arrays.n) c->read_ahead_bytes = 0;
     uint64_t read_bytes = c->arrays.n           ? 0
                           : c->read_ahead_bytes ? c->read_ahead_bytes
@@ -130,28 +132,29 @@ static int fit_budget(fm_config *c, fm_plan *plan, uint32_t *n_slots, fm_error *
     const uint64_t read_min_bytes = read_bytes < READ_AHEAD_MIN_BYTES || c->read_ahead_bytes
                                         ? read_bytes
                                         : READ_AHEAD_MIN_BYTES;
-    const uint64_t needed = scratch_bytes + slots_min_bytes + read_min_bytes;
+    const uint64_t needed = scratch_bytes + buffers_min_bytes + read_min_bytes;
     if (c->memory_budget_bytes < needed) {
         return fm_error_set(
             error, FM_ERR_BUDGET,
-            "memory_budget of %llu bytes is too small: %d batch slots of %llu bytes, read buffers "
+            "memory_budget of %llu bytes is too small: %d batch buffers of %llu bytes, read "
+            "buffers "
             "of %llu and scratch of %llu need %llu; raise it, or lower the batch size",
-            (unsigned long long)c->memory_budget_bytes, FM_RING_MIN_SLOTS,
-            (unsigned long long)slot_bytes, (unsigned long long)read_min_bytes,
+            (unsigned long long)c->memory_budget_bytes, FM_RING_MIN_BUFFERS,
+            (unsigned long long)buffer_bytes, (unsigned long long)read_min_bytes,
             (unsigned long long)scratch_bytes, (unsigned long long)needed);
     }
-    /* Read buffers give way to slots down to a quarter of what is left, and to the least slots
+    /* Read buffers give way to buffers down to a quarter of what is left, and to the least buffers
      * down to their own least. */
     const uint64_t left = c->memory_budget_bytes - scratch_bytes;
     if (!c->read_ahead_bytes) {
         if (read_bytes > left / 4)
             read_bytes = left / 4 > read_min_bytes ? left / 4 : read_min_bytes;
-        if (read_bytes > left - slots_min_bytes) read_bytes = left - slots_min_bytes;
+        if (read_bytes > left - buffers_min_bytes) read_bytes = left - buffers_min_bytes;
     }
     c->read_ahead_bytes = read_bytes;
-    const uint64_t fitting = (left - read_bytes) / slot_bytes;
-    *n_slots = (uint32_t)(fitting < wanted_slots ? fitting : wanted_slots);
-    plan->stream = *n_slots * slot_bytes >= STREAM_BYTES;
+    const uint64_t fitting = (left - read_bytes) / buffer_bytes;
+    *n_buffers = (uint32_t)(fitting < wanted_buffers ? fitting : wanted_buffers);
+    plan->stream = *n_buffers * buffer_bytes >= STREAM_BYTES;
     return FM_OK;
 }
 
@@ -181,7 +184,7 @@ static int check_arrays(const fm_arrays *arrays, const fm_transform *transform, 
 }
 
 int fm_config_resolve(const fm_config *config, fm_config *out, fm_plan *plan, fm_plan *result,
-                      uint32_t *n_slots, fm_error *error) {
+                      uint32_t *n_buffers, fm_error *error) {
     if (!config) return fm_error_set(error, FM_ERR_ARGUMENT, "config is NULL");
     if (config->struct_bytes != sizeof(*config)) {
         return fm_error_set(error, FM_ERR_ARGUMENT,
@@ -205,13 +208,14 @@ int fm_config_resolve(const fm_config *config, fm_config *out, fm_plan *plan, fm
     if (!status) status = fm_cpu_tier_get(&tier, error);
     *plan = (fm_plan){0};
     if (!status && out->plain.body_bytes)
-        status = fm_plain_init(plan, out, error);
+        status = fm_raw_plan(plan, out, error);
     else if (!status && (!out->arrays.n || out->arrays.images))
         status = fm_plan_init(plan, &out->transform, error);
     *result = *plan;
     if (!status)
-        status = fm_stage_plan(&out->device, &out->transform, out->arrays.n > 0, plan, error);
-    if (!status) status = fit_budget(out, plan, n_slots, error);
+        status =
+            fm_device_stage_plan(&out->device, &out->transform, out->arrays.n > 0, plan, error);
+    if (!status) status = fit_budget(out, plan, n_buffers, error);
     /* The plan holds what it needs; the caller's arrays may go. */
     out->transform = (fm_transform){0};
     return status;

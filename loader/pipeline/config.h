@@ -9,11 +9,11 @@
 #define FM_N_STEPS 65536u /* records of steps that are kept; a power of two */
 
 /*
- * Fills *out from *config with every default resolved, the slots and read buffers fitted into the
- * memory budget (*n_slots), the plan of what slots hold and that of what is delivered (*result),
- * which differ where a device converts. FM_ERR_ARGUMENT, FM_ERR_BUDGET.
+ * Fills *out from *config with every default resolved, the buffers and read buffers fitted into the
+ * memory budget (*n_buffers), the plan of what buffers hold and that of what is delivered
+ * (*result), which differ where a device converts. FM_ERR_ARGUMENT, FM_ERR_BUDGET.
  */
 int fm_config_resolve(const fm_config *config, fm_config *out, fm_plan *plan, fm_plan *result,
-                      uint32_t *n_slots, fm_error *error);
+                      uint32_t *n_buffers, fm_error *error);
 
 #endif

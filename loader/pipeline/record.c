@@ -1,227 +1,242 @@
-/* Records of steps and samples, and the sums of their waits. */
 #define _GNU_SOURCE
+#include "pipeline/record.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "pipeline/pipeline.h"
+#include "pipeline/schedule.h"
 
 /* ---- a step's wait --------------------------------------------------------------------------- */
 
-/* Locked. Batches at the front that could be delivered right now. With `ahead` the caller knows
- * how many are collated: fm_loader_step_ready(). */
+/* Locked. How many of the oldest batches could be delivered right now. With fm_epoch.ahead the
+ * caller knows: fm_loader_step_ready(). */
 static uint32_t count_ready(fm_loader *loader) {
-    if (loader->ahead) return 0;
-    if (loader->stage.calls) return fm_stage_n_ahead(&loader->stage);
+    if (loader->epoch.is_ahead) return 0;
+    if (loader->device.calls) return fm_device_stage_n_ahead(&loader->device);
     uint32_t n = 0;
-    for (; n < loader->n_groups; n++) {
-        const fm_group *const group = fm_group_at(loader, n);
-        if (group->n_left || group->n_rejected) break;
+    for (; n < loader->queue.n; n++) {
+        if (!fm_pending_is_complete(fm_queue_at(&loader->queue, n))) break;
     }
     return n;
 }
 
-/* Locked. The last step, if no other epoch has begun since. */
+/* Locked. The last step; NULL: it was of an earlier epoch. */
 static fm_step *last_step(fm_loader *loader) {
-    if (!loader->n_steps || !loader->last_return_ns) return NULL;
-    fm_step *const step = &loader->steps[(loader->n_steps - 1) % FM_N_STEPS];
-    return step->epoch + 1 == loader->sums.epochs ? step : NULL;
+    fm_records *const records = &loader->records;
+    if (!records->n_steps || !records->last_return_ns) return NULL;
+    fm_step *const step = &records->steps[(records->n_steps - 1) % FM_N_STEPS];
+    return step->epoch + 1 == records->sums.epochs ? step : NULL;
 }
 
 void fm_record_request(fm_loader *loader) {
-    if (loader->request_ns) return;
+    fm_records *const records = &loader->records;
+    if (records->request_ns) return;
     const uint64_t now_ns = fm_clock_ns();
-    loader->request_ns = loader->waited_until_ns = now_ns;
-    loader->request_ready = count_ready(loader);
-    if (!loader->last_return_ns) {
-        loader->since_work = loader->work;
-        loader->throttled_ns = fm_throttle_ns(&loader->throttle);
+    records->request_ns = records->waited_until_ns = now_ns;
+    records->request_ready = count_ready(loader);
+    if (!records->last_return_ns) {
+        records->since_work = loader->queue.work;
+        records->throttled_ns = fm_throttle_ns(&loader->throttle);
     }
-    loader->since_ns = loader->last_return_ns ? loader->last_return_ns : now_ns;
+    records->since_ns = records->last_return_ns ? records->last_return_ns : now_ns;
     fm_step *const step = last_step(loader);
-    if (step && !step->compute_ns) step->compute_ns = now_ns - loader->last_return_ns;
+    if (step && !step->compute_ns) step->compute_ns = now_ns - records->last_return_ns;
     /* The wall time runs from the epoch's first request to its last return. */
-    if (loader->last_return_ns) loader->sums.wall_ns += now_ns - loader->last_return_ns;
-    loader->last_return_ns = now_ns;
+    if (records->last_return_ns) records->sums.wall_ns += now_ns - records->last_return_ns;
+    records->last_return_ns = now_ns;
 }
 
-/* Locked. Time inside next() up to now_ns. */
+/* Locked. Adds the time inside next() up to now_ns. */
 static void add_host_wait(fm_loader *loader, uint64_t now_ns) {
-    loader->sums.host_wait_ns += now_ns - loader->last_return_ns;
-    loader->sums.wall_ns += now_ns - loader->last_return_ns;
-    loader->last_return_ns = now_ns;
-    loader->since_work = loader->work;
+    fm_records *const records = &loader->records;
+    records->sums.host_wait_ns += now_ns - records->last_return_ns;
+    records->sums.wall_ns += now_ns - records->last_return_ns;
+    records->last_return_ns = now_ns;
+    records->since_work = loader->queue.work;
 }
 
-fm_delivery fm_record_delivery(const fm_group *group) {
-    const fm_task *const task = group->last;
+fm_delivery fm_record_delivery(const fm_pending *batch) {
+    const fm_task *const task = batch->last;
     return (fm_delivery){
-        .number = group->number,
-        .n_samples = group->n_samples,
-        .failed = group->n_rejected > 0,
-        .submitted_ns = group->submitted_ns,
-        .slot_ns = group->slot_ns,
-        .ready_ns = fm_group_ready_ns(group),
-        .returned_ns = group->returned_ns,
-        .queued_ns = group->queued_ns,
-        .slot_work = group->slot_work,
+        .number = batch->number,
+        .n_samples = batch->n_samples,
+        .has_failed = batch->n_rejected > 0,
+        .submitted_ns = batch->submitted_ns,
+        .buffer_ns = batch->buffer_ns,
+        .ready_ns = fm_pending_ready_ns(batch),
+        .fallback_ns = batch->fallback_ns,
+        .copy_queued_ns = batch->copy_queued_ns,
+        .work_at_buffer = batch->work_at_buffer,
         .index = task->index,
-        .in_memory = task->data != NULL,
-        .started_ns = task->data ? 0 : task->read.started_ns,
-        .short_ns = task->data ? 0 : task->read.short_ns,
-        .bytes_ns = task->data ? group->submitted_ns : task->read.done_ns,
-        .claimed_ns = task->claimed_ns,
-        .finished_ns = task->finished_ns, /* 0: it was rejected when it had its bytes */
-        .offered = task->offered,
-        .claimed = task->claimed,
+        .read_begin_ns = task->data ? 0 : task->read.started_ns,
+        .read_delay_ns = task->data ? 0 : task->read.short_ns,
+        .bytes_ns = task->data ? batch->submitted_ns : task->read.done_ns,
+        .dequeued_ns = task->dequeued_ns,
+        .finished_ns = task->finished_ns, /* 0: no decode thread had it */
+        .work_decodable = task->work_decodable,
+        .work_dequeued = task->work_dequeued,
         .own = task->own,
     };
 }
 
-/* Locked. What the batch's last sample passed. */
+/* Locked. The clock of each point that the batch's last sample passed. */
 static fm_timeline timeline_of(const fm_loader *loader, const fm_delivery *delivery) {
+    const fm_records *const records = &loader->records;
     fm_timeline line = {
         .submitted_ns = delivery->submitted_ns,
-        .started_ns = delivery->started_ns,
-        .short_ns = delivery->short_ns,
+        .read_begin_ns = delivery->read_begin_ns,
+        .read_delay_ns = delivery->read_delay_ns,
         .bytes_ns = delivery->bytes_ns,
-        .slot_ns = delivery->slot_ns,
-        .claimed_ns = delivery->claimed_ns,
+        .buffer_ns = delivery->buffer_ns,
+        .dequeued_ns = delivery->dequeued_ns,
         .finished_ns = delivery->finished_ns,
-        .returned_ns = delivery->returned_ns,
-        .queued_ns = delivery->queued_ns,
+        .fallback_ns = delivery->fallback_ns,
+        .copy_queued_ns = delivery->copy_queued_ns,
         .own = delivery->own,
     };
-    const fm_work *since = line.slot_ns > line.bytes_ns ? &delivery->slot_work : &delivery->offered;
-    if (line.short_ns || (loader->since_ns > line.bytes_ns && loader->since_ns > line.slot_ns))
-        since = &loader->since_work;
-    if (line.claimed_ns > loader->since_ns) line.queued = fm_work_since(&delivery->claimed, since);
+    const fm_work *since =
+        line.buffer_ns > line.bytes_ns ? &delivery->work_at_buffer : &delivery->work_decodable;
+    if (line.read_delay_ns ||
+        (records->since_ns > line.bytes_ns && records->since_ns > line.buffer_ns))
+        since = &records->since_work;
+    if (line.dequeued_ns > records->since_ns)
+        line.queue_work = fm_work_since(&delivery->work_dequeued, since);
     return line;
 }
 
-static void add_blame(fm_blame *sum, const fm_blame *piece) {
+static void add_causes(fm_wait_causes *sum, const fm_wait_causes *piece) {
 #define FM_X(name, meaning) sum->name += piece->name;
-    FM_BLAME_FIELDS(FM_X)
+    FM_WAIT_CAUSE_FIELDS(FM_X)
 #undef FM_X
 }
 
-/* Locked. The part of the step's wait before until_ns, in which there was no batch, and its causes;
- * without a delivery none is known. With `ahead` the caller's own work on the batch, which follows
- * the native part, is Python's. */
+/* Locked. Adds the step's wait up to until_ns, when its batch was ready, and returns it with its
+ * causes; without a delivery these are not known. With fm_epoch.ahead the time of the caller's own
+ * work on the batch, which follows the native part, is python_ns. */
 static uint64_t add_data_wait(fm_loader *loader, const fm_delivery *delivery, uint64_t until_ns,
-                              fm_blame *blame) {
-    const uint64_t throttled_before_ns = loader->throttled_ns;
-    loader->throttled_ns = fm_throttle_ns(&loader->throttle);
-    *blame = (fm_blame){0};
-    if (until_ns <= loader->request_ns) return 0;
-    const uint64_t wait_ns = until_ns - loader->request_ns;
+                              fm_wait_causes *causes) {
+    fm_records *const records = &loader->records;
+    const uint64_t throttled_before_ns = records->throttled_ns;
+    records->throttled_ns = fm_throttle_ns(&loader->throttle);
+    *causes = (fm_wait_causes){0};
+    if (until_ns <= records->request_ns) return 0;
+    const uint64_t wait_ns = until_ns - records->request_ns;
     if (delivery) {
         uint64_t native_until_ns = until_ns;
-        if (loader->ahead && delivery->ready_ns < until_ns) native_until_ns = delivery->ready_ns;
+        if (loader->epoch.is_ahead && delivery->ready_ns < until_ns)
+            native_until_ns = delivery->ready_ns;
         fm_timeline line = timeline_of(loader, delivery);
-        line.throttled_ns = loader->throttled_ns - throttled_before_ns;
+        line.throttled_ns = records->throttled_ns - throttled_before_ns;
         const uint64_t since_ns =
-            loader->since_ns > line.submitted_ns ? loader->since_ns : line.submitted_ns;
-        *blame = fm_blame_wait(&line, since_ns, loader->request_ns, native_until_ns);
-        blame->python_ns += until_ns - (native_until_ns > loader->request_ns ? native_until_ns
-                                                                             : loader->request_ns);
+            records->since_ns > line.submitted_ns ? records->since_ns : line.submitted_ns;
+        *causes = fm_attribute_wait(&line, since_ns, records->request_ns, native_until_ns);
+        causes->python_ns +=
+            until_ns -
+            (native_until_ns > records->request_ns ? native_until_ns : records->request_ns);
     } else {
-        blame->unattributed_ns = wait_ns;
+        causes->unattributed_ns = wait_ns;
     }
-    loader->sums.data_wait_ns += wait_ns;
-    add_blame(&loader->sums.blame, blame);
+    records->sums.data_wait_ns += wait_ns;
+    add_causes(&records->sums.causes, causes);
     return wait_ns;
 }
 
 void fm_record_failed_wait(fm_loader *loader, const fm_delivery *delivery, uint64_t until_ns) {
-    fm_blame blame;
-    add_data_wait(loader, delivery, until_ns, &blame);
+    fm_wait_causes causes;
+    add_data_wait(loader, delivery, until_ns, &causes);
     add_host_wait(loader, until_ns);
-    loader->request_ns = 0;
+    loader->records.request_ns = 0;
 }
 
-/* Locked. Moves the step's return to now, the end of the sums. */
+/* Locked. The step returns now: the sums reach up to here. */
 static void set_return(fm_loader *loader, fm_step *step) {
     add_host_wait(loader, fm_clock_ns());
-    step->host_wait_ns = loader->last_return_ns - step->request_ns;
+    step->host_wait_ns = loader->records.last_return_ns - step->request_ns;
     step->overhead_ns = step->host_wait_ns - step->data_wait_ns;
 }
 
 void fm_record_taken(fm_loader *loader, const fm_delivery *delivery) {
-    if (delivery->failed) {
-        loader->sums.errors++;
+    fm_records *const records = &loader->records;
+    if (delivery->has_failed) {
+        records->sums.errors++;
         return;
     }
-    loader->sums.batches++;
-    loader->sums.samples += delivery->n_samples;
+    records->sums.batches++;
+    records->sums.samples += delivery->n_samples;
 }
 
 void fm_record_step(fm_loader *loader, const fm_delivery *delivery, uint64_t ready_ns) {
-    const uint64_t n = loader->n_steps++;
-    const uint32_t epoch = (uint32_t)loader->sums.epochs - 1;
-    fm_step *const step = &loader->steps[n % FM_N_STEPS];
+    fm_records *const records = &loader->records;
+    const uint64_t n = records->n_steps++;
+    const uint32_t epoch = (uint32_t)records->sums.epochs - 1;
+    fm_step *const step = &records->steps[n % FM_N_STEPS];
     *step = (fm_step){
         .step = n,
         .epoch = epoch,
         .phase = n == 0                  ? FM_PHASE_FIRST
                  : delivery->number == 0 ? FM_PHASE_BOUNDARY
                                          : FM_PHASE_STEADY,
-        .ready_batches = loader->request_ready,
+        .ready_batches = records->request_ready,
         .n_samples = delivery->n_samples,
-        .request_ns = loader->request_ns,
+        .request_ns = records->request_ns,
         .last_index = delivery->index,
     };
-    step->data_wait_ns = add_data_wait(loader, delivery, ready_ns, &step->blame);
+    step->data_wait_ns = add_data_wait(loader, delivery, ready_ns, &step->causes);
     set_return(loader, step);
-    loader->request_ns = 0;
+    records->request_ns = 0;
 }
 
 void fm_loader_step_request(fm_loader *loader) {
     if (fm_loader_check(loader, NULL)) return;
-    fm_ring_lock(loader->ring);
-    /* A wait that was given up ends where it was last looked at, not here. */
-    if (loader->request_ns) fm_record_failed_wait(loader, NULL, loader->waited_until_ns);
+    fm_loader_lock(loader);
+    /* A wait that was given up ended when it was last looked at, not now. */
+    if (loader->records.request_ns)
+        fm_record_failed_wait(loader, NULL, loader->records.waited_until_ns);
     fm_record_request(loader);
-    fm_ring_unlock(loader->ring);
+    fm_loader_unlock(loader);
 }
 
 void fm_loader_step_return(fm_loader *loader) {
-    if (fm_loader_check(loader, NULL) || loader->n_steps == 0) return;
-    fm_ring_lock(loader->ring);
-    fm_step *const step = &loader->steps[(loader->n_steps - 1) % FM_N_STEPS];
-    /* Only directly after that step: no other wait has begun, nor another epoch. */
-    if (!loader->request_ns && loader->last_return_ns == step->request_ns + step->host_wait_ns)
+    if (fm_loader_check(loader, NULL) || loader->records.n_steps == 0) return;
+    fm_loader_lock(loader);
+    fm_step *const step = &loader->records.steps[(loader->records.n_steps - 1) % FM_N_STEPS];
+    /* Only directly after that step: before another wait or epoch. */
+    if (!loader->records.request_ns &&
+        loader->records.last_return_ns == step->request_ns + step->host_wait_ns)
         set_return(loader, step);
-    fm_ring_unlock(loader->ring);
+    fm_loader_unlock(loader);
 }
 
 int fm_loader_step_ready(fm_loader *loader, uint64_t number, uint64_t ready_ns, uint32_t n_ready,
                          fm_error *error) {
     const int status = fm_loader_check(loader, error);
     if (status) return status;
-    fm_ring_lock(loader->ring);
-    const bool is_known = loader->ahead && number < loader->n_handed_out &&
-                          number + loader->n_deliveries >= loader->n_handed_out;
+    fm_loader_lock(loader);
+    const bool is_known = loader->epoch.is_ahead && number < loader->records.n_handed_out &&
+                          number + loader->records.n_deliveries >= loader->records.n_handed_out;
     if (!is_known) {
-        const uint64_t n_handed_out = loader->n_handed_out;
-        fm_ring_unlock(loader->ring);
+        const uint64_t n_handed_out = loader->records.n_handed_out;
+        fm_loader_unlock(loader);
         return fm_error_set(error, FM_ERR_ARGUMENT,
                             "batch %llu was not handed out ahead, or too long ago (%llu were)",
                             (unsigned long long)number, (unsigned long long)n_handed_out);
     }
-    const fm_delivery *const delivery = &loader->deliveries[number % loader->n_deliveries];
-    /* A large batch may have been submitted in parts; its step is that of the last one. */
-    for (; loader->n_taken <= number; loader->n_taken++)
-        fm_record_taken(loader, &loader->deliveries[loader->n_taken % loader->n_deliveries]);
+    const fm_delivery *const delivery =
+        &loader->records.deliveries[number % loader->records.n_deliveries];
+    /* A large batch may have been submitted in parts; the last part's step is the batch's. */
+    for (; loader->records.n_recorded <= number; loader->records.n_recorded++)
+        fm_record_taken(
+            loader,
+            &loader->records.deliveries[loader->records.n_recorded % loader->records.n_deliveries]);
     const uint64_t now_ns = fm_clock_ns();
     fm_record_request(loader);
-    loader->request_ready = n_ready;
+    loader->records.request_ready = n_ready;
     if (ready_ns > now_ns) ready_ns = now_ns;
-    if (delivery->failed)
+    if (delivery->has_failed)
         fm_record_failed_wait(loader, delivery, now_ns);
     else
         fm_record_step(loader, delivery, ready_ns);
-    fm_ring_unlock(loader->ring);
+    fm_loader_unlock(loader);
     return FM_OK;
 }
 
@@ -231,71 +246,76 @@ static uint64_t read_ns(const fm_sample_record *record) {
     return record->read_end_ns - record->read_begin_ns;
 }
 
-/* What counts for being slow: not the waits for others. */
+/* What makes a sample slow: its own work, not waits for others. */
 static uint64_t cost_ns(const fm_sample_record *record) {
     return read_ns(record) + record->decode_ns + record->transform_ns;
 }
 
-/* Locked. The place for a slow sample: its index's own, an empty one, or that of the least slow. */
+/* Locked. The entry for a slow sample: that of the same index, a new one, or the least slow one's.
+ */
 static fm_slow_sample *slow_place(fm_loader *loader, int64_t index) {
-    fm_slow_sample *least = &loader->slow[0];
-    for (uint32_t i = 0; i < loader->n_slow; i++) {
-        if (loader->slow[i].record.index == index) return &loader->slow[i];
-        if (cost_ns(&loader->slow[i].record) < cost_ns(&least->record)) least = &loader->slow[i];
+    fm_records *const records = &loader->records;
+    fm_slow_sample *least = &records->slow[0];
+    for (uint32_t i = 0; i < records->n_slow; i++) {
+        if (records->slow[i].record.index == index) return &records->slow[i];
+        if (cost_ns(&records->slow[i].record) < cost_ns(&least->record)) least = &records->slow[i];
     }
-    return loader->n_slow < FM_N_SLOW ? &loader->slow[loader->n_slow++] : least;
+    return records->n_slow < FM_N_SLOW ? &records->slow[records->n_slow++] : least;
 }
 
 static void note_slow(fm_loader *loader, const fm_task *task, const fm_sample_record *record) {
+    fm_records *const records = &loader->records;
     fm_slow_sample *const place = slow_place(loader, record->index);
     if (cost_ns(&place->record) >= cost_ns(record)) return;
     const size_t n = strlen(task->read.path);
     const size_t skipped = n < FM_SLOW_PATH_BYTES ? 0 : n - FM_SLOW_PATH_BYTES + 1;
     place->record = *record;
     memcpy(place->path, task->read.path + skipped, n - skipped + 1);
-    loader->slow_limit_ns = 0;
-    if (loader->n_slow < FM_N_SLOW) return;
-    loader->slow_limit_ns = UINT64_MAX;
+    records->slow_limit_ns = 0;
+    if (records->n_slow < FM_N_SLOW) return;
+    records->slow_limit_ns = UINT64_MAX;
     for (uint32_t i = 0; i < FM_N_SLOW; i++) {
-        const uint64_t one_ns = cost_ns(&loader->slow[i].record);
-        if (one_ns < loader->slow_limit_ns) loader->slow_limit_ns = one_ns;
+        const uint64_t one_ns = cost_ns(&records->slow[i].record);
+        if (one_ns < records->slow_limit_ns) records->slow_limit_ns = one_ns;
     }
 }
 
 void fm_record_sample(fm_loader *loader, const fm_task *task) {
-    const fm_group *const group = task->group;
+    fm_records *const records = &loader->records;
+    const fm_pending *const batch = task->batch;
     const fm_sample_record record = {
         .index = task->index,
-        .batch = group->batch,
-        .epoch = (uint32_t)loader->sums.epochs - 1,
+        .batch = batch->number_all,
+        .epoch = (uint32_t)records->sums.epochs - 1,
         .worker = task->worker,
-        .slot = group->slot ? group->slot->loan.slot : UINT32_MAX,
+        .slot = batch->buffer ? batch->buffer->number : UINT32_MAX,
         .status = task->cause,
         .file_bytes = task->data ? task->data_bytes : task->read.n_bytes,
-        .submitted_ns = group->submitted_ns,
+        .submitted_ns = batch->submitted_ns,
         .read_begin_ns = task->data ? 0 : task->read.started_ns,
         .read_end_ns = task->data ? 0 : task->read.done_ns,
-        .released_ns = group->slot ? group->released_ns : 0,
-        .slot_ns = group->slot_ns,
-        .work_begin_ns = task->claimed_ns,
+        .released_ns = batch->buffer ? batch->buffer_freed_ns : 0,
+        .slot_ns = batch->buffer_ns,
+        .work_begin_ns = task->dequeued_ns,
         .work_end_ns = task->finished_ns,
         .decode_ns = task->own.decode_ns,
         .transform_ns = task->own.transform_ns,
         .starved_ns = task->own.starved_ns,
     };
-    fm_work_add(&loader->work, &task->own);
-    loader->sums.starved_ns += task->own.starved_ns;
+    fm_work_add(&loader->queue.work, &task->own);
+    records->sums.starved_ns += task->own.starved_ns;
     if (loader->config.sample_records)
-        loader->records[loader->n_records++ % loader->config.sample_records] = record;
-    if (cost_ns(&record) > loader->slow_limit_ns) note_slow(loader, task, &record);
+        records->samples[records->n_samples++ % loader->config.sample_records] = record;
+    if (cost_ns(&record) > records->slow_limit_ns) note_slow(loader, task, &record);
 }
 
 /* ---- for the caller -------------------------------------------------------------------------- */
 
-/* Records copied at most under one lock, which the decode threads wait for: some 0.1 ms. */
-#define AT_ONCE 1024u
+/* Most records that are copied while the lock is held, which decode threads wait for: 0.1 ms. */
+#define MAX_COPIED 1024u
 
-/* The first of n records that is asked for and still kept in a ring of so many. */
+/* The first record from number `from` on that is still kept, where n were made and the last n_kept
+ * are kept. */
 static uint64_t oldest_kept(uint64_t from, uint64_t n, uint64_t n_kept) {
     const uint64_t oldest = n > n_kept ? n - n_kept : 0;
     return from > oldest ? from : oldest;
@@ -306,11 +326,11 @@ size_t fm_loader_steps(fm_loader *loader, uint64_t from, fm_step *out, size_t ca
     size_t n = 0;
     for (size_t before = 1; n != before;) {
         before = n;
-        fm_ring_lock(loader->ring);
-        uint64_t step = oldest_kept(from, loader->n_steps, FM_N_STEPS);
-        for (; step < loader->n_steps && n < capacity && n < before + AT_ONCE; step++)
-            out[n++] = loader->steps[step % FM_N_STEPS];
-        fm_ring_unlock(loader->ring);
+        fm_loader_lock(loader);
+        uint64_t step = oldest_kept(from, loader->records.n_steps, FM_N_STEPS);
+        for (; step < loader->records.n_steps && n < capacity && n < before + MAX_COPIED; step++)
+            out[n++] = loader->records.steps[step % FM_N_STEPS];
+        fm_loader_unlock(loader);
         from = step;
     }
     return n;
@@ -321,13 +341,13 @@ size_t fm_loader_sample_records(fm_loader *loader, uint64_t from, fm_sample_reco
     if (first) *first = from;
     if (fm_loader_check(loader, NULL) || !out || !loader->config.sample_records) return 0;
     const uint64_t n_kept = loader->config.sample_records;
-    fm_ring_lock(loader->ring);
-    uint64_t number = oldest_kept(from, loader->n_records, n_kept);
+    fm_loader_lock(loader);
+    uint64_t number = oldest_kept(from, loader->records.n_samples, n_kept);
     if (first) *first = number;
     size_t n = 0;
-    for (; number < loader->n_records && n < capacity && n < AT_ONCE; number++)
-        out[n++] = loader->records[number % n_kept];
-    fm_ring_unlock(loader->ring);
+    for (; number < loader->records.n_samples && n < capacity && n < MAX_COPIED; number++)
+        out[n++] = loader->records.samples[number % n_kept];
+    fm_loader_unlock(loader);
     return n;
 }
 
@@ -340,10 +360,10 @@ static int compare_cost(const void *a, const void *b) {
 size_t fm_loader_slow_samples(fm_loader *loader, fm_slow_sample *out, size_t capacity) {
     if (fm_loader_check(loader, NULL) || !out) return 0;
     fm_slow_sample all[FM_N_SLOW];
-    fm_ring_lock(loader->ring);
-    const size_t n_all = loader->n_slow;
-    memcpy(all, loader->slow, n_all * sizeof(*all));
-    fm_ring_unlock(loader->ring);
+    fm_loader_lock(loader);
+    const size_t n_all = loader->records.n_slow;
+    memcpy(all, loader->records.slow, n_all * sizeof(*all));
+    fm_loader_unlock(loader);
     qsort(all, n_all, sizeof(*all), compare_cost);
     const size_t n = n_all < capacity ? n_all : capacity;
     memcpy(out, all, n * sizeof(*all));

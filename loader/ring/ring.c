@@ -1,21 +1,24 @@
 #define _GNU_SOURCE
 #include "ring/ring.h"
 
+#include <assert.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/thread.h"
 
-/* A copy's block: this header, padded so that the images behind it are aligned. */
-#define COPY_HEADER_BYTES FM_MEM_ALIGN
-_Static_assert(sizeof(fm_loan) <= COPY_HEADER_BYTES, "a loan must fit before a copy's images");
+/* A clone's block: the fm_buffer, padded so that the images behind it are aligned. */
+#define CLONE_HEADER_BYTES FM_MEM_ALIGN
+_Static_assert(sizeof(fm_buffer) <= CLONE_HEADER_BYTES, "a buffer must fit before its images");
+
+#define BIT(state) (1u << (state))
 
 static size_t align_up(size_t bytes) {
     return (bytes + FM_MEM_ALIGN - 1) / FM_MEM_ALIGN * FM_MEM_ALIGN;
 }
 
-size_t fm_ring_slot_bytes(size_t image_bytes, size_t label_bytes) {
+size_t fm_ring_buffer_bytes(size_t image_bytes, size_t label_bytes) {
     return align_up(image_bytes) + align_up(label_bytes);
 }
 
@@ -30,9 +33,10 @@ static void default_free(void *user, void *memory, void *handle) {
 }
 
 static void destroy(fm_ring *ring) {
-    for (uint32_t i = 0; i < ring->n_slots; i++) {
-        fm_slot *const slot = &ring->slots[i];
-        if (slot->memory) ring->allocator.free(ring->allocator.user, slot->memory, slot->handle);
+    for (uint32_t i = 0; i < ring->n_buffers; i++) {
+        fm_buffer *const buffer = &ring->buffers[i];
+        if (buffer->memory)
+            ring->allocator.free(ring->allocator.user, buffer->memory, buffer->handle);
     }
     pthread_cond_destroy(&ring->work);
     pthread_cond_destroy(&ring->ready);
@@ -41,31 +45,35 @@ static void destroy(fm_ring *ring) {
     fm_mem_free(ring);
 }
 
-static int alloc_slots(fm_ring *ring, uint32_t n_slots, fm_error *error) {
-    for (; ring->n_slots < n_slots; ring->n_slots++) {
-        fm_slot *const slot = &ring->slots[ring->n_slots];
-        slot->loan = (fm_loan){.ring = ring, .slot = ring->n_slots};
-        slot->memory = ring->allocator.alloc(ring->allocator.user, ring->slot_bytes, &slot->handle);
-        if (!slot->memory) {
+static int alloc_buffers(fm_ring *ring, uint32_t n_buffers, fm_error *error) {
+    for (; ring->n_buffers < n_buffers; ring->n_buffers++) {
+        fm_buffer *const buffer = &ring->buffers[ring->n_buffers];
+        buffer->ring = ring;
+        buffer->number = ring->n_buffers;
+        buffer->memory =
+            ring->allocator.alloc(ring->allocator.user, ring->buffer_bytes, &buffer->handle);
+        if (!buffer->memory) {
             return fm_error_set(error, FM_ERR_NOMEM,
-                                "no memory for batch slot %u of %u (%zu bytes each); lower the "
+                                "no memory for batch buffer %u of %u (%zu bytes each); lower the "
                                 "batch size or the prefetch",
-                                ring->n_slots + 1, n_slots, ring->slot_bytes);
+                                ring->n_buffers + 1, n_buffers, ring->buffer_bytes);
         }
     }
     return FM_OK;
 }
 
-int fm_ring_open(fm_ring **out, uint32_t n_slots, size_t image_bytes, size_t label_bytes,
+int fm_ring_open(fm_ring **out, uint32_t n_buffers, size_t image_bytes, size_t label_bytes,
                  const fm_allocator *allocator, fm_mem_counter *counter, fm_error *error) {
     *out = NULL;
-    fm_ring *const ring = fm_mem_zalloc(counter, 1, sizeof(fm_ring) + n_slots * sizeof(fm_slot));
-    if (!ring) return fm_error_set(error, FM_ERR_NOMEM, "no memory for %u batch slots", n_slots);
+    fm_ring *const ring =
+        fm_mem_zalloc(counter, 1, sizeof(fm_ring) + n_buffers * sizeof(fm_buffer));
+    if (!ring)
+        return fm_error_set(error, FM_ERR_NOMEM, "no memory for %u batch buffers", n_buffers);
     ring->allocator = *allocator;
     if (!ring->allocator.alloc) {
         ring->allocator = (fm_allocator){counter, default_alloc, default_free, false};
     }
-    ring->slot_bytes = fm_ring_slot_bytes(image_bytes, label_bytes);
+    ring->buffer_bytes = fm_ring_buffer_bytes(image_bytes, label_bytes);
     ring->label_offset = align_up(image_bytes);
     ring->pid = getpid();
     ring->n_refs = 1;
@@ -75,7 +83,7 @@ int fm_ring_open(fm_ring **out, uint32_t n_slots, size_t image_bytes, size_t lab
     fm_cond_init(&ring->work);
     fm_cond_init(&ring->ready);
     fm_cond_init(&ring->idle);
-    const int status = alloc_slots(ring, n_slots, error);
+    const int status = alloc_buffers(ring, n_buffers, error);
     if (status) {
         destroy(ring);
         return status;
@@ -88,87 +96,117 @@ void fm_ring_lock(fm_ring *ring) { pthread_mutex_lock(&ring->mutex); }
 
 void fm_ring_unlock(fm_ring *ring) { pthread_mutex_unlock(&ring->mutex); }
 
-fm_slot *fm_ring_acquire(fm_ring *ring) {
-    if (ring->wanted) return NULL; /* since the last search none has become free */
-    /* The lowest free slot, so that a short epoch touches little memory. */
-    for (uint32_t i = 0; i < ring->n_slots; i++) {
-        fm_slot *const slot = &ring->slots[i];
-        if (slot->state != FM_SLOT_FREE) continue;
-        slot->state = FM_SLOT_FILLING;
-        return slot;
-    }
-    ring->wanted = true;
-    return NULL;
+void fm_ring_wait(fm_ring *ring, pthread_cond_t *condition) {
+    pthread_cond_wait(condition, &ring->mutex);
 }
 
-static void set_free(fm_ring *ring, fm_slot *slot) {
-    slot->state = FM_SLOT_FREE;
-    slot->free_ns = fm_clock_ns();
+bool fm_ring_wait_until(fm_ring *ring, pthread_cond_t *condition, uint64_t deadline_ns) {
+    return fm_cond_wait_until(condition, &ring->mutex, deadline_ns);
+}
+
+/* Locked. The one place where a state changes. */
+static void change_state(fm_buffer *buffer, unsigned from, fm_buffer_state to) {
+    assert(from & BIT(buffer->state));
+    (void)from;
+    buffer->state = to;
+}
+
+/* Locked. */
+static void set_free(fm_buffer *buffer, unsigned from) {
+    fm_ring *const ring = buffer->ring;
+    change_state(buffer, from, FM_BUFFER_FREE);
+    buffer->free_ns = fm_clock_ns();
     /* Several samples may have waited for it: every idle worker has something to look for. */
     if (ring->wanted) pthread_cond_broadcast(&ring->work);
     ring->wanted = false;
 }
 
-void fm_ring_give_back(fm_ring *ring, fm_slot *slot) { set_free(ring, slot); }
+fm_buffer *fm_ring_acquire(fm_ring *ring) {
+    if (ring->wanted) return NULL; /* since the last search none has become free */
+    /* The lowest free buffer, so that a short epoch touches little memory. */
+    for (uint32_t i = 0; i < ring->n_buffers; i++) {
+        fm_buffer *const buffer = &ring->buffers[i];
+        if (buffer->state != FM_BUFFER_FREE) continue;
+        change_state(buffer, BIT(FM_BUFFER_FREE), FM_BUFFER_FILLING);
+        return buffer;
+    }
+    ring->wanted = true;
+    return NULL;
+}
+
+void fm_buffer_set_ready(fm_buffer *buffer) {
+    change_state(buffer, BIT(FM_BUFFER_FILLING), FM_BUFFER_READY);
+}
+
+void fm_buffer_begin_copy(fm_buffer *buffer) {
+    change_state(buffer, BIT(FM_BUFFER_READY), FM_BUFFER_COPYING);
+}
 
 bool fm_ring_may_lend(const fm_ring *ring) {
-    return ring->n_lent < FM_RING_MAX_LENT && ring->n_lent + 1 < ring->n_slots;
+    return ring->n_borrowed < FM_RING_MAX_BORROWED && ring->n_borrowed + 1 < ring->n_buffers;
 }
 
-fm_loan *fm_ring_lend(fm_ring *ring, fm_slot *slot) {
-    slot->state = FM_SLOT_LENT;
-    ring->n_lent++;
-    ring->n_refs++;
-    return &slot->loan;
+void fm_buffer_lend(fm_buffer *buffer) {
+    change_state(buffer, BIT(FM_BUFFER_READY), FM_BUFFER_BORROWED);
+    buffer->ring->n_borrowed++;
+    buffer->ring->n_refs++;
 }
 
-fm_loan *fm_ring_copy(fm_ring *ring, const fm_slot *slot, size_t image_bytes) {
-    uint8_t *const block = fm_mem_alloc(ring->counter, COPY_HEADER_BYTES + ring->slot_bytes, 1);
+void fm_buffer_recycle(fm_buffer *buffer) {
+    set_free(buffer, BIT(FM_BUFFER_FILLING) | BIT(FM_BUFFER_READY) | BIT(FM_BUFFER_COPYING));
+}
+
+fm_buffer *fm_buffer_clone(const fm_buffer *buffer, size_t image_bytes) {
+    const fm_ring *const ring = buffer->ring;
+    assert(buffer->state == FM_BUFFER_READY);
+    uint8_t *const block = fm_mem_alloc(ring->counter, CLONE_HEADER_BYTES + ring->buffer_bytes, 1);
     if (!block) return NULL;
-    const uint8_t *const from = slot->memory;
-    memcpy(block + COPY_HEADER_BYTES, from, image_bytes);
-    memcpy(block + COPY_HEADER_BYTES + ring->label_offset, from + ring->label_offset,
-           ring->slot_bytes - ring->label_offset);
-    fm_loan *const loan = (fm_loan *)block;
-    *loan = (fm_loan){.ring = NULL};
-    return loan;
+    const uint8_t *const from = buffer->memory;
+    uint8_t *const memory = block + CLONE_HEADER_BYTES;
+    memcpy(memory, from, image_bytes);
+    memcpy(memory + ring->label_offset, from + ring->label_offset,
+           ring->buffer_bytes - ring->label_offset);
+    fm_buffer *const clone = (fm_buffer *)block;
+    *clone = (fm_buffer){.state = FM_BUFFER_BORROWED, .memory = memory};
+    return clone;
 }
 
-void *fm_loan_memory(fm_loan *loan, const fm_ring *ring) {
-    return loan->ring ? ring->slots[loan->slot].memory : (uint8_t *)loan + COPY_HEADER_BYTES;
-}
-
-int fm_ring_hand_over(fm_ring *ring, fm_slot *slot, void **memory, void **handle) {
+int fm_buffer_hand_over(fm_buffer *buffer, void **memory, void **handle) {
+    fm_ring *const ring = buffer->ring;
+    assert(buffer->state == FM_BUFFER_READY);
     void *fresh_handle = NULL;
     void *const fresh =
-        ring->allocator.alloc(ring->allocator.user, ring->slot_bytes, &fresh_handle);
+        ring->allocator.alloc(ring->allocator.user, ring->buffer_bytes, &fresh_handle);
     if (!fresh) return FM_ERR_NOMEM;
-    *memory = slot->memory;
-    *handle = slot->handle;
-    slot->memory = fresh;
-    slot->handle = fresh_handle;
+    *memory = buffer->memory;
+    *handle = buffer->handle;
+    buffer->memory = fresh;
+    buffer->handle = fresh_handle;
     return FM_OK;
 }
 
-void fm_loan_release(fm_loan *loan) {
-    if (!loan) return;
-    fm_ring *const ring = loan->ring;
+int64_t *fm_buffer_labels(const fm_ring *ring, void *memory) {
+    return (int64_t *)((uint8_t *)memory + ring->label_offset);
+}
+
+void fm_buffer_release(fm_buffer *buffer) {
+    if (!buffer) return;
+    fm_ring *const ring = buffer->ring;
     if (!ring) {
-        fm_mem_free(loan);
+        fm_mem_free(buffer);
         return;
     }
     /* A child's copy of the mutex may be locked by a thread that does not exist there. */
     if (ring->pid != getpid()) return;
     fm_ring_lock(ring);
-    fm_slot *const slot = &ring->slots[loan->slot];
-    bool last = false;
-    if (slot->state == FM_SLOT_LENT) {
-        ring->n_lent--;
-        last = --ring->n_refs == 0;
-        set_free(ring, slot);
+    bool is_last = false;
+    if (buffer->state == FM_BUFFER_BORROWED) {
+        ring->n_borrowed--;
+        is_last = --ring->n_refs == 0;
+        set_free(buffer, BIT(FM_BUFFER_BORROWED));
     }
     fm_ring_unlock(ring);
-    if (last) destroy(ring);
+    if (is_last) destroy(ring);
 }
 
 void fm_ring_close(fm_ring *ring) {

@@ -1,15 +1,23 @@
 /*
- * The ring of batch slots, and loans of them.
+ * The ring of batch buffers, and the life of one buffer.
  *
- * A slot is free, filling (it belongs to a batch on its way, or to the consumer who is about to
- * hand it over) or lent. Its memory holds the images and, behind them, the labels.
+ * A buffer holds the images of one batch and, behind them, its labels. It is always in one state,
+ * which says who may touch its memory:
  *
- * The ring's lock is the lock of the whole pipeline: slots, batches and samples change state
- * together, and one lock held for a microsecond a few times per sample costs less than keeping two
- * in order. "Locked" at a function says that the caller holds it.
+ *     FREE -> FILLING -> READY -> BORROWED -> FREE    handed to the caller, who releases it
+ *                             \-> COPYING  -> FREE    copied to a device
+ *                             \-> FREE                copied out or handed over, or dropped
+ *     FREE -> FILLING -> FREE                         dropped
  *
- * The ring lives on the heap and counts references: its owner's, and one per lent slot. So memory
- * outlives the loader until the last loan comes back.
+ * Each arrow is one function below, which asserts the state that it starts from. So a batch that
+ * is READY always has memory.
+ *
+ * The ring's lock is the lock of the whole pipeline: buffers, batches and samples change state
+ * together, and one lock that is held for a microsecond a few times per sample costs less than two
+ * that must be kept in order. "Locked" at a function means that the caller holds it.
+ *
+ * The ring lives on the heap and counts references: one of its owner, and one for each borrowed
+ * buffer. So memory outlives the loader until the last borrowed buffer is released.
  */
 #ifndef FM_RING_RING_H
 #define FM_RING_RING_H
@@ -20,78 +28,92 @@
 #include "base/error.h"
 #include "base/mem.h"
 
-/* A consumer who is training on one batch while he fetches the next holds two. */
-#define FM_RING_MAX_LENT 2
-#define FM_RING_MIN_SLOTS 3
+/* A caller that trains on one batch while it fetches the next one holds two. */
+#define FM_RING_MAX_BORROWED 2
+#define FM_RING_MIN_BUFFERS 3
 
-typedef enum fm_slot_state { FM_SLOT_FREE, FM_SLOT_FILLING, FM_SLOT_LENT } fm_slot_state;
+typedef enum fm_buffer_state {
+    FM_BUFFER_FREE,    /* nobody's */
+    FM_BUFFER_FILLING, /* a pending batch's: decode threads write its samples */
+    FM_BUFFER_READY, /* a pending batch's: every sample is finished or rejected. The caller's thread
+                        may write rejected ones */
+    FM_BUFFER_COPYING, /* a copy slot's: the device reads it */
+    FM_BUFFER_BORROWED /* the caller's, until it is released */
+} fm_buffer_state;
 
 typedef struct fm_ring fm_ring;
 
-/* What a consumer holds: a slot, or a copy of one. */
-typedef struct fm_loan {
-    fm_ring *ring; /* NULL: this loan heads a copy's block */
-    uint32_t slot;
-} fm_loan;
-
-typedef struct fm_slot {
-    fm_loan loan;        /* fixed */
-    fm_slot_state state; /* under lock */
-    void *memory;        /* changes only while filling, by the consumer (handover) */
-    void *handle;        /* the allocator's, goes with memory */
-    uint64_t free_ns;    /* under lock: when it became free; 0: it always was */
-} fm_slot;
+typedef struct fm_buffer {
+    fm_ring *ring; /* fixed; NULL: a copy outside of the ring, see fm_buffer_clone() */
+    uint32_t number;
+    fm_buffer_state state; /* locked */
+    void *memory;          /* changes only in fm_buffer_hand_over() */
+    void *handle;          /* the allocator's; goes with memory */
+    uint64_t free_ns;      /* locked: when it became free; 0: it always was */
+} fm_buffer;
 
 struct fm_ring {
     pthread_mutex_t mutex;
-    pthread_cond_t work;  /* workers: a sample can be taken, or stop */
-    pthread_cond_t ready; /* consumer: the oldest batch is ready */
-    pthread_cond_t idle;  /* whoever stops: no read and no worker is active */
+    pthread_cond_t work;  /* decode threads: a sample can be dequeued, or they shall stop */
+    pthread_cond_t ready; /* the caller: the oldest batch is ready */
+    pthread_cond_t idle;  /* fm_loader_stop(): no read and no decode thread is active */
     fm_allocator allocator;
-    size_t slot_bytes; /* of images and labels together */
+    size_t buffer_bytes; /* of images and labels together */
     size_t label_offset;
     pid_t pid; /* the process that may use it */
-    uint32_t n_slots;
-    uint32_t n_lent;         /* under lock */
-    uint32_t n_refs;         /* under lock */
-    bool wanted;             /* under lock: a batch waits for a slot */
+    uint32_t n_buffers;
+    uint32_t n_borrowed;     /* locked */
+    uint32_t n_refs;         /* locked */
+    bool wanted;             /* locked: a batch waits for a buffer */
     fm_mem_counter *counter; /* NULL once the owner is gone */
-    fm_slot slots[];
+    fm_buffer buffers[];
 };
 
-/* Images of image_bytes and labels of label_bytes per slot; all slots are allocated here. */
-int fm_ring_open(fm_ring **out, uint32_t n_slots, size_t image_bytes, size_t label_bytes,
+/* Images of image_bytes and labels of label_bytes per buffer; all buffers are allocated here.
+ * FM_ERR_NOMEM. */
+int fm_ring_open(fm_ring **out, uint32_t n_buffers, size_t image_bytes, size_t label_bytes,
                  const fm_allocator *allocator, fm_mem_counter *counter, fm_error *error);
 
-/* Bytes that one slot of that content takes. */
-size_t fm_ring_slot_bytes(size_t image_bytes, size_t label_bytes);
+/* Bytes that one buffer of that content takes. */
+size_t fm_ring_buffer_bytes(size_t image_bytes, size_t label_bytes);
 
 void fm_ring_lock(fm_ring *ring);
 void fm_ring_unlock(fm_ring *ring);
+/* Called with the lock held; drops it while waiting for a condition. The second returns whether the
+ * clock has reached deadline_ns. */
+void fm_ring_wait(fm_ring *ring, pthread_cond_t *condition);
+bool fm_ring_wait_until(fm_ring *ring, pthread_cond_t *condition, uint64_t deadline_ns);
 
-/* Locked. A free slot, now filling, or NULL; NULL also notes that one is wanted. */
-fm_slot *fm_ring_acquire(fm_ring *ring);
-/* Locked. A filling slot becomes free. */
-void fm_ring_give_back(fm_ring *ring, fm_slot *slot);
-/* Locked. May this slot be lent and still leave room for batches to come? */
+/* Locked. FREE -> FILLING. NULL: none is free, which is noted in `wanted`. */
+fm_buffer *fm_ring_acquire(fm_ring *ring);
+/* Locked. FILLING -> READY. */
+void fm_buffer_set_ready(fm_buffer *buffer);
+/* Locked. READY -> COPYING. */
+void fm_buffer_begin_copy(fm_buffer *buffer);
+/* Locked. Whether a buffer may be borrowed and still leave room for batches to come. */
 bool fm_ring_may_lend(const fm_ring *ring);
-/* Locked. A filling slot becomes lent. */
-fm_loan *fm_ring_lend(fm_ring *ring, fm_slot *slot);
+/* Locked. READY -> BORROWED. */
+void fm_buffer_lend(fm_buffer *buffer);
+/* Locked. FILLING, READY or COPYING -> FREE. */
+void fm_buffer_recycle(fm_buffer *buffer);
+/* Not locked; any thread, also after the ring was closed. BORROWED -> FREE. Does nothing in a
+ * forked child, for NULL, and for a buffer that is not borrowed. Frees a clone. */
+void fm_buffer_release(fm_buffer *buffer);
 
-/* Unlocked. A copy of a filling slot, in a block of its own; NULL when out of memory. */
-fm_loan *fm_ring_copy(fm_ring *ring, const fm_slot *slot, size_t image_bytes);
-void *fm_loan_memory(fm_loan *loan, const fm_ring *ring);
+/* Not locked. A copy of a READY buffer, in heap memory of its own: BORROWED. NULL: out of memory.
+ */
+fm_buffer *fm_buffer_clone(const fm_buffer *buffer, size_t image_bytes);
 
 /*
- * Unlocked, consumer. Hands a filling slot's memory and handle out and takes fresh memory for it.
- * On FM_ERR_NOMEM the slot is as before.
+ * Not locked; the caller's thread. Gives a READY buffer's memory and handle away and takes fresh
+ * memory from the allocator in place of it. On FM_ERR_NOMEM the buffer is as before.
  */
-int fm_ring_hand_over(fm_ring *ring, fm_slot *slot, void **memory, void **handle);
+int fm_buffer_hand_over(fm_buffer *buffer, void **memory, void **handle);
 
-/* Any thread, unlocked: returns a loan. Nothing in a forked child, or if it is not lent. */
-void fm_loan_release(fm_loan *loan);
+/* The labels in a buffer's memory. */
+int64_t *fm_buffer_labels(const fm_ring *ring, void *memory);
 
-/* The owner lets go. Accepts NULL. */
+/* The owner's reference ends. Accepts NULL. */
 void fm_ring_close(fm_ring *ring);
 
 #endif

@@ -288,7 +288,7 @@ static void dropped(bool by_close, bool in_capture) {
     end(&user, by_close ? "closed" : "dropped");
 }
 
-/* Epochs are given up faster than copies are done: each finds its lanes and slots. */
+/* Epochs are given up faster than copies are done: each finds its copy slots and buffers. */
 static void impatient(void) {
     begin();
     consumer user = {.stream = stub->stream(0)};

@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <time.h>
 
-#include "blame_sum.h"
+#include "wait_causes.h"
 #include "folder.h"
 
 #define N_FILES 12
@@ -141,12 +141,12 @@ static void steps_are_those_of_the_consumer(void **state) {
     assert_int_equal(stats.batches, 2 * (N_BATCHES - n_failed));
     assert_int_equal(stats.samples, 4 * (N_BATCHES - n_failed));
     assert_int_equal(stats.errors, 2 * n_failed);
-    assert_int_equal(blame_sum_ns(&stats.blame), stats.data_wait_ns);
+    assert_int_equal(wait_causes_ns(&stats.causes), stats.data_wait_ns);
     fm_step steps[2 * N_BATCHES];
     const size_t n = fm_loader_steps(shared.loader, 0, steps, 2 * N_BATCHES);
     assert_int_equal(n, 2 * (N_BATCHES - n_failed));
     for (size_t i = 0; i < n; i++) {
-        assert_int_equal(blame_sum_ns(&steps[i].blame), steps[i].data_wait_ns);
+        assert_int_equal(wait_causes_ns(&steps[i].causes), steps[i].data_wait_ns);
         assert_int_equal(steps[i].data_wait_ns + steps[i].overhead_ns, steps[i].host_wait_ns);
         assert_int_equal(steps[i].n_samples, 2);
         assert_int_equal(steps[i].phase, i == 0       ? FM_PHASE_FIRST
@@ -176,7 +176,7 @@ static void what_is_waited_for_behind_the_native_part_is_pythons(void **state) {
     fm_step step;
     assert_int_equal(fm_loader_steps(shared.loader, 0, &step, 1), 1);
     assert_int_equal(step.data_wait_ns, ready_ns - step.request_ns);
-    assert_int_equal(step.blame.python_ns, step.data_wait_ns);
+    assert_int_equal(step.causes.python_ns, step.data_wait_ns);
     fm_loader_close(&shared.loader);
 }
 

@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "blame_sum.h"
+#include "wait_causes.h"
 #include "folder.h"
 
 #define N_FILES 45
@@ -329,7 +329,7 @@ static void steps_add_up(void **state) {
         assert_int_equal(steps[i].epoch, i >= n / 2);
         assert_true(steps[i].data_wait_ns <= steps[i].host_wait_ns);
         assert_int_equal(steps[i].overhead_ns, steps[i].host_wait_ns - steps[i].data_wait_ns);
-        assert_int_equal(blame_sum_ns(&steps[i].blame), steps[i].data_wait_ns);
+        assert_int_equal(wait_causes_ns(&steps[i].causes), steps[i].data_wait_ns);
         assert_int_equal(steps[i].phase, i == 0       ? FM_PHASE_FIRST
                                          : i == n / 2 ? FM_PHASE_BOUNDARY
                                                       : FM_PHASE_STEADY);
@@ -344,7 +344,7 @@ static void steps_add_up(void **state) {
     }
     assert_int_equal(stats.host_wait_ns, host_wait_ns);
     assert_int_equal(stats.data_wait_ns, data_wait_ns);
-    assert_int_equal(blame_sum_ns(&stats.blame), data_wait_ns);
+    assert_int_equal(wait_causes_ns(&stats.causes), data_wait_ns);
     assert_int_equal(n_samples, 2 * N_FILES);
     assert_true(stats.wall_ns >= host_wait_ns);
     /* Ready is not yet delivered, and the epoch began before its first request. */

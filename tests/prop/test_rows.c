@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "blame_sum.h"
+#include "wait_causes.h"
 #include "feedmill/feedmill.h"
 #include "guarded.h"
 
@@ -183,14 +183,14 @@ static void steps_add_up(void **state) {
     fm_loader_stats(loader, &stats);
     uint64_t data_wait_ns = 0, n_samples = 0;
     for (size_t i = 0; i < n; i++) {
-        assert_int_equal(blame_sum_ns(&steps[i].blame), steps[i].data_wait_ns);
-        assert_int_equal(steps[i].blame.storage_ns, 0);
-        assert_int_equal(steps[i].blame.decode_ns, 0);
+        assert_int_equal(wait_causes_ns(&steps[i].causes), steps[i].data_wait_ns);
+        assert_int_equal(steps[i].causes.storage_ns, 0);
+        assert_int_equal(steps[i].causes.decode_ns, 0);
         data_wait_ns += steps[i].data_wait_ns;
         n_samples += steps[i].n_samples;
     }
     assert_int_equal(n_samples, 3 * N_ROWS);
-    assert_int_equal(blame_sum_ns(&stats.blame), data_wait_ns);
+    assert_int_equal(wait_causes_ns(&stats.causes), data_wait_ns);
     /* A record a run: 10 of these rows are half a mebibyte. */
     fm_sample_record records[64];
     uint64_t first;

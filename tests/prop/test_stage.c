@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include <sys/wait.h>
 
-#include "blame_sum.h"
+#include "wait_causes.h"
 #include "device_job.h"
 
 #define N_FILES 22
@@ -80,7 +80,7 @@ static void assert_epoch_equals(fm_dtype dtype, fm_layout layout, bool convert, 
             if (fm_loader_next(loader, -1, &got, &error)) fail_msg("%s", error.message);
             assert_ptr_equal(got.target_user, &targets[i]);
             assert_ptr_equal(got.images, targets[i].images);
-            assert_null(got.loan);
+            assert_null(got.borrowed);
             assert_int_equal(got.n, want.n);
             assert_int_equal(got.dtype, dtype);
             assert_int_equal(got.layout, layout);
@@ -99,7 +99,7 @@ static void assert_epoch_equals(fm_dtype dtype, fm_layout layout, bool convert, 
     const size_t slot_value = fm_loader_converts(loader) ? 1 : value_bytes(dtype);
     assert_int_equal(stats.h2d_bytes, 2 * N_FILES * (3 * OUT_PX * slot_value + sizeof(int64_t)));
     assert_int_equal(stats.pinned_bytes, stats.n_slots * stats.slot_bytes);
-    assert_int_equal(blame_sum_ns(&stats.blame), stats.data_wait_ns);
+    assert_int_equal(wait_causes_ns(&stats.causes), stats.data_wait_ns);
     fm_loader_close(&cpu);
     fm_loader_close(&loader);
     free_targets();

@@ -9,13 +9,13 @@
  * "instant": pixels cannot be there before they are decoded, but the consumer need not see that.
  * fm_loader_next() and fm_loader_stop() do nothing before the decode threads have done all that
  * they can do, so that the consumer meets what a decoder would leave that takes no time: every
- * batch is ready for which there are bytes and a slot.
+ * batch is ready for which there are bytes and a buffer.
  */
 #define _GNU_SOURCE
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "pipeline/pipeline.h"
+#include "pipeline/schedule.h"
 
 #if FM_TEST_DECODE_SLOW
 
@@ -72,15 +72,16 @@ int __wrap_fm_loader_next(fm_loader *loader, int64_t timeout_ns, fm_batch *batch
 int __real_fm_loader_stop(fm_loader *loader, fm_error *error);
 int __wrap_fm_loader_stop(fm_loader *loader, fm_error *error);
 
-/* Whether all is decoded for which there are bytes and a slot. */
+/* Whether all is decoded for which there are bytes and a buffer. */
 static bool is_all_decoded(fm_loader *loader, bool *is_reading) {
-    fm_ring_lock(loader->ring);
-    bool is_all = loader->n_active == 0;
-    for (uint32_t i = 0; i < loader->n_with_slot; i++)
-        is_all = is_all && fm_group_at(loader, i)->sizes == 0;
-    is_all = is_all || atomic_load(&loader->cancelled) || loader->stopping;
-    *is_reading = loader->n_reading > 0;
-    fm_ring_unlock(loader->ring);
+    fm_queue *const queue = &loader->queue;
+    fm_loader_lock(loader);
+    bool is_all = queue->n_active == 0;
+    for (uint32_t i = 0; i < queue->n_with_buffer; i++)
+        is_all = is_all && fm_queue_at(queue, i)->size_classes == 0;
+    is_all = is_all || atomic_load(&queue->is_cancelled) || queue->is_stopping;
+    *is_reading = queue->n_reading > 0;
+    fm_loader_unlock(loader);
     return is_all;
 }
 

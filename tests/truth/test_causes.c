@@ -7,7 +7,7 @@
  * tests/CMakeLists.txt.
  */
 #define _GNU_SOURCE
-#include "blame_sum.h"
+#include "wait_causes.h"
 #include "far.h"
 #include "folder.h"
 #include "injure.h"
@@ -130,23 +130,23 @@ static void print_step(const fm_step *step, uint64_t cpu_ns) {
     print_message("waited %.3f ms, decode thread's CPU %.3f ms\n", (double)step->data_wait_ns / 1e6,
                   (double)cpu_ns / 1e6);
 #define FM_X(name, meaning) \
-    if (step->blame.name)   \
-        print_message("  %-24s %8.3f ms\n", #name, (double)step->blame.name / 1e6);
-    FM_BLAME_FIELDS(FM_X)
+    if (step->causes.name)   \
+        print_message("  %-24s %8.3f ms\n", #name, (double)step->causes.name / 1e6);
+    FM_WAIT_CAUSE_FIELDS(FM_X)
 #undef FM_X
 }
 
 /* What holds whatever the decode thread did, and whether it had a core. */
 static void check_step(const fm_step *step, uint64_t cpu_ns) {
-    const fm_blame *const blame = &step->blame;
+    const fm_wait_causes *const causes = &step->causes;
     print_step(step, cpu_ns);
-    assert_int_equal(blame_sum_ns(blame), step->data_wait_ns);
-    assert_true(blame->storage_ns >= HOLD_NS);
+    assert_int_equal(wait_causes_ns(causes), step->data_wait_ns);
+    assert_true(causes->storage_ns >= HOLD_NS);
     /* No more work than there was CPU time; a look at the kernel's clock is worth a millisecond. */
-    assert_true(blame->decode_ns + blame->transform_ns <= cpu_ns + cpu_ns / 20 + MS);
-    assert_int_equal(blame->cpu_queue_decode_ns + blame->cpu_queue_transform_ns, 0);
-    assert_int_equal(blame->slot_wait_ns + blame->h2d_ns + blame->python_ns, 0);
-    assert_true(blame->unattributed_ns * 50 <= step->data_wait_ns);
+    assert_true(causes->decode_ns + causes->transform_ns <= cpu_ns + cpu_ns / 20 + MS);
+    assert_int_equal(causes->cpu_queue_decode_ns + causes->cpu_queue_transform_ns, 0);
+    assert_int_equal(causes->slot_wait_ns + causes->h2d_ns + causes->python_ns, 0);
+    assert_true(causes->unattributed_ns * 50 <= step->data_wait_ns);
 }
 
 static fm_reader_kind kind_of(void **state) { return **(fm_reader_kind **)state; }
@@ -166,7 +166,7 @@ static void work_in_the_decoder_is_decode(void **state) {
     const fm_step step = wait_for_one(kind_of(state), &cpu_ns);
     decode_burn_ns = 0;
     check_step(&step, cpu_ns);
-    assert_true(step.blame.decode_ns >= BURN_NS * 95 / 100);
+    assert_true(step.causes.decode_ns >= BURN_NS * 95 / 100);
 }
 
 static void work_in_the_transform_is_transform(void **state) {
@@ -176,7 +176,7 @@ static void work_in_the_transform_is_transform(void **state) {
     const fm_step step = wait_for_one(kind_of(state), &cpu_ns);
     transform_burn_ns = 0;
     check_step(&step, cpu_ns);
-    assert_true(step.blame.transform_ns >= BURN_NS * 95 / 100);
+    assert_true(step.causes.transform_ns >= BURN_NS * 95 / 100);
 }
 
 int main(void) {

@@ -9,7 +9,7 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 
-#include "blame_sum.h"
+#include "wait_causes.h"
 #include "folder.h"
 #include "injure.h"
 
@@ -86,7 +86,7 @@ typedef struct job {
 typedef struct outcome {
     fm_step steps[MOST_STEPS];
     size_t n_steps;
-    fm_blame blame; /* of the steady steps */
+    fm_wait_causes causes; /* of the steady steps */
     uint64_t data_wait_ns, wall_ns, n_without_wait, n_steady;
     uint64_t kept_ns; /* from the CPU by others, without the loader's own word */
     fm_stats stats;
@@ -167,18 +167,18 @@ static void collect(fm_loader *loader, outcome *out) {
     out->n_steps = fm_loader_steps(loader, 0, out->steps, MOST_STEPS);
     for (size_t i = 0; i < out->n_steps; i++) {
         const fm_step *const step = &out->steps[i];
-        assert_int_equal(blame_sum_ns(&step->blame), step->data_wait_ns);
+        assert_int_equal(wait_causes_ns(&step->causes), step->data_wait_ns);
         if (!is_counted(step)) continue;
         out->n_steady++;
         out->n_without_wait += step->data_wait_ns == 0;
         out->data_wait_ns += step->data_wait_ns;
         out->wall_ns += step->host_wait_ns + step->compute_ns;
-#define FM_X(name, meaning) out->blame.name += step->blame.name;
-        FM_BLAME_FIELDS(FM_X)
+#define FM_X(name, meaning) out->causes.name += step->causes.name;
+        FM_WAIT_CAUSE_FIELDS(FM_X)
 #undef FM_X
     }
     fm_loader_stats(loader, &out->stats);
-    assert_int_equal(blame_sum_ns(&out->stats.blame), out->stats.data_wait_ns);
+    assert_int_equal(wait_causes_ns(&out->stats.causes), out->stats.data_wait_ns);
     fm_loader_slow_samples(loader, &out->slowest, 1);
 }
 
@@ -220,27 +220,27 @@ typedef struct experiment {
     job clean, injured;
     void (*begin)(void), (*end)(void); /* around the injured run */
     bool starves;                      /* the cause is that the threads get no core */
-    uint64_t (*right_ns)(const fm_blame *blame);
+    uint64_t (*right_ns)(const fm_wait_causes *causes);
 } experiment;
 
-static void print_added(const fm_blame *clean, const fm_blame *injured) {
+static void print_added(const fm_wait_causes *clean, const fm_wait_causes *injured) {
 #define FM_X(name, meaning)                           \
     if (injured->name / MS != clean->name / MS)       \
         print_message("    %-24s %+8.1f ms\n", #name, \
                       ((double)injured->name - (double)clean->name) / MS);
-    FM_BLAME_FIELDS(FM_X)
+    FM_WAIT_CAUSE_FIELDS(FM_X)
 #undef FM_X
 }
 
-static uint64_t storage_of(const fm_blame *blame) { return blame->storage_ns; }
-static uint64_t starved_of(const fm_blame *blame) { return blame->starved_ns; }
+static uint64_t storage_of(const fm_wait_causes *causes) { return causes->storage_ns; }
+static uint64_t starved_of(const fm_wait_causes *causes) { return causes->starved_ns; }
 
-static uint64_t decode_of(const fm_blame *blame) {
-    return blame->decode_ns + blame->cpu_queue_decode_ns;
+static uint64_t decode_of(const fm_wait_causes *causes) {
+    return causes->decode_ns + causes->cpu_queue_decode_ns;
 }
 
-static uint64_t transform_of(const fm_blame *blame) {
-    return blame->transform_ns + blame->cpu_queue_transform_ns;
+static uint64_t transform_of(const fm_wait_causes *causes) {
+    return causes->transform_ns + causes->cpu_queue_transform_ns;
 }
 
 typedef struct round {
@@ -276,18 +276,18 @@ static round run_round(const experiment *trial) {
     if (trial->end) trial->end();
     const double added = (double)injured.data_wait_ns - (double)clean.data_wait_ns;
     const double right =
-        (double)trial->right_ns(&injured.blame) - (double)trial->right_ns(&clean.blame);
-    double others = (double)injured.blame.starved_ns - (double)clean.blame.starved_ns;
+        (double)trial->right_ns(&injured.causes) - (double)trial->right_ns(&clean.causes);
+    double others = (double)injured.causes.starved_ns - (double)clean.causes.starved_ns;
     if (others > (double)injured.kept_ns) others = (double)injured.kept_ns;
     if (others < 0 || trial->starves) others = 0;
     const double percent = 100 / (double)injured.data_wait_ns;
     const double noise = trial->starves ? 0 : percent * (double)(injured.kept_ns + clean.kept_ns);
     const round out = {100 * right / (added - others), noise,
-                       percent * (double)injured.blame.unattributed_ns};
+                       percent * (double)injured.causes.unattributed_ns};
     print_message("  %s, %s: wait %.1f -> %.1f ms, others' %.1f ms, %.2f %% of the rest is right\n",
                   trial->name, injured.stats.reader, (double)clean.data_wait_ns / MS,
                   (double)injured.data_wait_ns / MS, others / MS, out.right);
-    print_added(&clean.blame, &injured.blame);
+    print_added(&clean.causes, &injured.causes);
     if (out.noise < NOISY_PERCENT) assert_true(added > 20.0 * MS);
     return out;
 }
@@ -477,7 +477,7 @@ static bool large_is_named(const job *what, const outcome *out) {
     assert_string_equal(out->slowest.path, large_path);
     return longest->step == what->n_batches + LARGE_INDEX / what->batch_size &&
            longest->last_index == LARGE_INDEX &&
-           longest->blame.decode_ns * 2 > longest->data_wait_ns;
+           longest->causes.decode_ns * 2 > longest->data_wait_ns;
 }
 
 static void one_slow_sample_is_named(void **state) {
@@ -519,7 +519,7 @@ static void a_slow_consumer_is_no_stall(void **state) {
 /* He who keeps all batches pays for copies, and is not told that he waits for data. */
 static bool held_and_hardly_waits(const job *what, const outcome *out) {
     assert_int_equal(out->stats.copied_batches, 2 * (what->n_batches - 2));
-    assert_int_equal(out->stats.blame.slot_wait_ns, 0);
+    assert_int_equal(out->stats.causes.slot_wait_ns, 0);
     return hardly_waits(what, out);
 }
 

@@ -86,7 +86,7 @@ static void the_host_is_one_device(void **state) {
     fm_error error;
     assert_int_equal(fm_device_count(FM_DEVICE_HOST, &n_devices, &error), FM_OK);
     assert_int_equal(n_devices, 1);
-    const fm_device_options options = {.index = 1, .n_lanes = 1};
+    const fm_device_options options = {.index = 1, .n_slots = 1};
     fm_device *device;
     assert_int_equal(fm_device_host()->open(&device, &options, &error), FM_ERR_ARGUMENT);
     assert_non_null(strstr(error.message, "index 1"));
@@ -109,7 +109,7 @@ static void a_missing_plugin_is_named(void **state) {
 
 static void blocks_are_whole_pages(void **state) {
     (void)state;
-    const fm_device_options options = {.n_lanes = 1};
+    const fm_device_options options = {.n_slots = 1};
     fm_device *device;
     assert_int_equal(fm_device_host()->open(&device, &options, NULL), FM_OK);
     fm_mem_counter counter = {0};

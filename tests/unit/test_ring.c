@@ -12,87 +12,95 @@
 
 #include "ring/ring.h"
 
-static fm_ring *open_ring(uint32_t n_slots, const fm_allocator *allocator) {
+static fm_ring *open_ring(uint32_t n_buffers, const fm_allocator *allocator) {
     static const fm_allocator own = {0};
     fm_ring *ring = NULL;
     assert_int_equal(
-        fm_ring_open(&ring, n_slots, 1000, 64, allocator ? allocator : &own, NULL, NULL), FM_OK);
+        fm_ring_open(&ring, n_buffers, 1000, 64, allocator ? allocator : &own, NULL, NULL), FM_OK);
     return ring;
 }
 
-static fm_slot *acquire(fm_ring *ring) {
+static fm_buffer *acquire(fm_ring *ring) {
     fm_ring_lock(ring);
-    fm_slot *const slot = fm_ring_acquire(ring);
+    fm_buffer *const buffer = fm_ring_acquire(ring);
     fm_ring_unlock(ring);
-    return slot;
+    return buffer;
 }
 
-static fm_loan *lend(fm_ring *ring, fm_slot *slot) {
+static fm_buffer *acquire_ready(fm_ring *ring) {
     fm_ring_lock(ring);
-    fm_loan *const loan = fm_ring_lend(ring, slot);
+    fm_buffer *const buffer = fm_ring_acquire(ring);
+    fm_buffer_set_ready(buffer);
     fm_ring_unlock(ring);
-    return loan;
+    return buffer;
 }
 
-static void slots_are_aligned_and_distinct(void **state) {
+static fm_buffer *borrow(fm_ring *ring) {
+    fm_buffer *const buffer = acquire_ready(ring);
+    fm_ring_lock(ring);
+    fm_buffer_lend(buffer);
+    fm_ring_unlock(ring);
+    return buffer;
+}
+
+static void buffers_are_aligned_and_distinct(void **state) {
     (void)state;
     fm_ring *const ring = open_ring(5, NULL);
     const uint8_t *previous = NULL;
     for (int i = 0; i < 5; i++) {
-        fm_slot *const slot = acquire(ring);
-        assert_non_null(slot);
-        assert_int_equal((uintptr_t)slot->memory % 64, 0);
-        assert_ptr_not_equal(slot->memory, previous);
-        memset(slot->memory, i, ring->slot_bytes);
-        previous = slot->memory;
+        fm_buffer *const buffer = acquire(ring);
+        assert_non_null(buffer);
+        assert_int_equal((uintptr_t)buffer->memory % 64, 0);
+        assert_ptr_not_equal(buffer->memory, previous);
+        memset(buffer->memory, i, ring->buffer_bytes);
+        previous = buffer->memory;
     }
     assert_null(acquire(ring));
     assert_true(ring->wanted);
     fm_ring_close(ring);
 }
 
-static void at_most_two_are_lent(void **state) {
+static void at_most_two_are_borrowed(void **state) {
     (void)state;
     fm_ring *const ring = open_ring(4, NULL);
-    fm_loan *const first = lend(ring, acquire(ring));
+    fm_buffer *const first = borrow(ring);
     assert_true(fm_ring_may_lend(ring));
-    fm_loan *const second = lend(ring, acquire(ring));
+    fm_buffer *const second = borrow(ring);
     assert_false(fm_ring_may_lend(ring));
-    fm_loan_release(first);
+    fm_buffer_release(first);
     assert_true(fm_ring_may_lend(ring));
     /* Giving back twice does nothing. */
-    fm_loan_release(first);
-    assert_int_equal(ring->n_lent, 1);
-    fm_loan_release(second);
+    fm_buffer_release(first);
+    assert_int_equal(ring->n_borrowed, 1);
+    fm_buffer_release(second);
     fm_ring_close(ring);
 }
 
-static void memory_outlives_the_ring_until_the_last_loan(void **state) {
+static void memory_outlives_the_ring_until_the_last_release(void **state) {
     (void)state;
     fm_ring *const ring = open_ring(3, NULL);
-    fm_slot *const slot = acquire(ring);
-    memset(slot->memory, 7, 1000);
-    fm_loan *const loan = lend(ring, slot);
-    uint8_t *const memory = fm_loan_memory(loan, ring);
+    fm_buffer *const borrowed = borrow(ring);
+    uint8_t *const memory = borrowed->memory;
+    memset(memory, 7, 1000);
     fm_ring_close(ring);
     for (int i = 0; i < 1000; i++) assert_int_equal(memory[i], 7);
-    fm_loan_release(loan);
+    fm_buffer_release(borrowed);
 }
 
 static void copies_are_independent(void **state) {
     (void)state;
     fm_ring *const ring = open_ring(3, NULL);
-    fm_slot *const slot = acquire(ring);
-    memset(slot->memory, 1, ring->slot_bytes);
-    fm_loan *const copy = fm_ring_copy(ring, slot, 1000);
-    memset(slot->memory, 2, ring->slot_bytes);
-    const uint8_t *const memory = fm_loan_memory(copy, ring);
+    fm_buffer *const buffer = acquire_ready(ring);
+    memset(buffer->memory, 1, ring->buffer_bytes);
+    fm_buffer *const copy = fm_buffer_clone(buffer, 1000);
+    memset(buffer->memory, 2, ring->buffer_bytes);
+    const uint8_t *const memory = copy->memory;
     assert_int_equal((uintptr_t)memory % 64, 0);
     assert_int_equal(memory[999], 1);
     assert_int_equal(memory[ring->label_offset], 1);
     fm_ring_close(ring);
     assert_int_equal(memory[0], 1);
-    fm_loan_release(copy);
+    fm_buffer_release(copy);
 }
 
 typedef struct book {
@@ -119,17 +127,17 @@ static void handover_gives_memory_away_and_takes_fresh(void **state) {
     book b = {.fail_at = 4};
     const fm_allocator allocator = {&b, book_alloc, book_free, true};
     fm_ring *const ring = open_ring(3, &allocator);
-    fm_slot *const slot = acquire(ring);
-    void *const before = slot->memory;
+    fm_buffer *const buffer = acquire_ready(ring);
+    void *const before = buffer->memory;
     void *memory = NULL, *handle = NULL;
-    assert_int_equal(fm_ring_hand_over(ring, slot, &memory, &handle), FM_OK);
+    assert_int_equal(fm_buffer_hand_over(buffer, &memory, &handle), FM_OK);
     assert_ptr_equal(memory, before);
     assert_int_equal((uintptr_t)handle, 1001);
-    assert_ptr_not_equal(slot->memory, before);
-    /* Out of memory: the slot keeps what it has. */
-    void *const kept = slot->memory;
-    assert_int_equal(fm_ring_hand_over(ring, slot, &memory, &handle), FM_ERR_NOMEM);
-    assert_ptr_equal(slot->memory, kept);
+    assert_ptr_not_equal(buffer->memory, before);
+    /* Out of memory: the buffer keeps what it has. */
+    void *const kept = buffer->memory;
+    assert_int_equal(fm_buffer_hand_over(buffer, &memory, &handle), FM_ERR_NOMEM);
+    assert_ptr_equal(buffer->memory, kept);
     fm_ring_close(ring);
     assert_int_equal(b.n_live, 1);
     book_free(&b, before, (void *)(uintptr_t)1001);
@@ -148,33 +156,51 @@ static void a_failed_allocation_leaves_nothing_behind(void **state) {
     }
 }
 
-static void a_forked_child_does_not_return_loans(void **state) {
+static void a_forked_child_releases_nothing(void **state) {
     (void)state;
     fm_ring *const ring = open_ring(3, NULL);
-    fm_loan *const loan = lend(ring, acquire(ring));
+    fm_buffer *const borrowed = borrow(ring);
     fm_ring_lock(ring); /* as another thread may hold it at the fork */
     const pid_t child = fork();
     if (child == 0) {
-        fm_loan_release(loan);
-        _exit(ring->n_lent == 1 ? 0 : 1);
+        fm_buffer_release(borrowed);
+        _exit(ring->n_borrowed == 1 ? 0 : 1);
     }
     fm_ring_unlock(ring);
     int status = 0;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    fm_loan_release(loan);
+    fm_buffer_release(borrowed);
+    fm_ring_close(ring);
+}
+
+static void each_way_of_a_buffer(void **state) {
+    (void)state;
+    fm_ring *const ring = open_ring(3, NULL);
+    fm_buffer *const dropped = acquire(ring), *const copied = acquire_ready(ring);
+    fm_ring_lock(ring);
+    assert_int_equal(dropped->state, FM_BUFFER_FILLING);
+    assert_int_equal(copied->state, FM_BUFFER_READY);
+    fm_buffer_begin_copy(copied);
+    assert_int_equal(copied->state, FM_BUFFER_COPYING);
+    fm_buffer_recycle(dropped);
+    fm_buffer_recycle(copied);
+    assert_int_equal(dropped->state, FM_BUFFER_FREE);
+    assert_int_equal(copied->state, FM_BUFFER_FREE);
+    fm_ring_unlock(ring);
     fm_ring_close(ring);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slots_are_aligned_and_distinct),
-        cmocka_unit_test(at_most_two_are_lent),
-        cmocka_unit_test(memory_outlives_the_ring_until_the_last_loan),
+        cmocka_unit_test(buffers_are_aligned_and_distinct),
+        cmocka_unit_test(at_most_two_are_borrowed),
+        cmocka_unit_test(memory_outlives_the_ring_until_the_last_release),
         cmocka_unit_test(copies_are_independent),
+        cmocka_unit_test(each_way_of_a_buffer),
         cmocka_unit_test(handover_gives_memory_away_and_takes_fresh),
         cmocka_unit_test(a_failed_allocation_leaves_nothing_behind),
-        cmocka_unit_test(a_forked_child_does_not_return_loans),
+        cmocka_unit_test(a_forked_child_releases_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,10 +26,10 @@ typedef struct driver {
     int (*context_pop)(void **context);
 } driver;
 
-typedef struct lane_events {
+typedef struct slot_events {
     cudaEvent_t marked; /* the consumer's stream has come so far */
     cudaEvent_t copied;
-} lane_events;
+} slot_events;
 
 struct fm_device {
     fm_device_format format;
@@ -39,8 +39,8 @@ struct fm_device {
     void *context;       /* retained; NULL: not yet */
     cudaStream_t stream; /* NULL: not yet */
     uint8_t *staging;    /* memory of the device for the uint8 of one batch; NULL: none */
-    uint32_t n_lanes;
-    lane_events lanes[];
+    uint32_t n_slots;
+    slot_events slots[];
 };
 
 /* What a call returned, as a status. */
@@ -139,19 +139,19 @@ static int cuda_count(int32_t *n_devices, fm_error *error) {
                         cudaGetErrorName(result), cudaGetErrorString(result));
 }
 
-static int open_lanes(fm_device *device, uint32_t n_lanes, fm_error *error) {
-    for (; device->n_lanes < n_lanes; device->n_lanes++) {
-        lane_events *const lane = &device->lanes[device->n_lanes];
-        int status = check(cudaEventCreateWithFlags(&lane->marked, cudaEventDisableTiming),
+static int open_slots(fm_device *device, uint32_t n_slots, fm_error *error) {
+    for (; device->n_slots < n_slots; device->n_slots++) {
+        slot_events *const slot = &device->slots[device->n_slots];
+        int status = check(cudaEventCreateWithFlags(&slot->marked, cudaEventDisableTiming),
                            "cudaEventCreateWithFlags", error);
         if (status) return status;
         /* Who waits for it sleeps. */
         status = check(
-            cudaEventCreateWithFlags(&lane->copied, cudaEventDisableTiming | cudaEventBlockingSync),
+            cudaEventCreateWithFlags(&slot->copied, cudaEventDisableTiming | cudaEventBlockingSync),
             "cudaEventCreateWithFlags", error);
         if (status) {
-            /* The lane does not count yet: close() won't find its first event. */
-            (void)cudaEventDestroy(lane->marked);
+            /* The slot does not count yet: close() won't find its first event. */
+            (void)cudaEventDestroy(slot->marked);
             return status;
         }
     }
@@ -179,7 +179,7 @@ static int open_inside(fm_device *device, const fm_device_options *options, fm_e
     if (device->format.convert)
         status = check(fm_cuda_convert_load(&device->format), "cudaFuncGetAttributes", error);
     if (status) return status;
-    return open_lanes(device, options->n_lanes, error);
+    return open_slots(device, options->n_slots, error);
 }
 
 static void note(int *first, fm_error *error, int status, const fm_error *why) {
@@ -195,11 +195,11 @@ static int close_inside(fm_device *device, fm_error *error) {
     if (device->stream)
         note(&first, error,
              check(cudaStreamSynchronize(device->stream), "cudaStreamSynchronize", &why), &why);
-    for (uint32_t i = 0; i < device->n_lanes; i++) {
+    for (uint32_t i = 0; i < device->n_slots; i++) {
         note(&first, error,
-             check(cudaEventDestroy(device->lanes[i].marked), "cudaEventDestroy", &why), &why);
+             check(cudaEventDestroy(device->slots[i].marked), "cudaEventDestroy", &why), &why);
         note(&first, error,
-             check(cudaEventDestroy(device->lanes[i].copied), "cudaEventDestroy", &why), &why);
+             check(cudaEventDestroy(device->slots[i].copied), "cudaEventDestroy", &why), &why);
     }
     if (device->staging)
         note(&first, error, check(cudaFree(device->staging), "cudaFree", &why), &why);
@@ -250,7 +250,7 @@ static int cuda_open(fm_device **out, const fm_device_options *options, fm_error
         return fm_error_set(error, FM_ERR_ARGUMENT, "device index %d: there are %d GPUs, from 0",
                             (int)options->index, (int)n_devices);
     fm_device *device =
-        fm_mem_zalloc(NULL, 1, sizeof(*device) + options->n_lanes * sizeof(lane_events));
+        fm_mem_zalloc(NULL, 1, sizeof(*device) + options->n_slots * sizeof(slot_events));
     if (!device) return fm_error_set(error, FM_ERR_NOMEM, "no memory for a device");
     device->format = options->format;
     device->index = options->index;
@@ -313,18 +313,18 @@ static int refuse_capture(cudaStream_t stream, fm_error *error) {
                         "static input");
 }
 
-static int cuda_mark(fm_device *device, uint32_t lane, void *stream, fm_error *error) {
+static int cuda_mark(fm_device *device, uint32_t slot, void *stream, fm_error *error) {
     capture_mode mode;
     int status = enter(device, &mode, error);
     if (status) return status;
     status = refuse_capture(stream, error);
     if (!status)
         status =
-            check(cudaEventRecord(device->lanes[lane].marked, stream), "cudaEventRecord", error);
+            check(cudaEventRecord(device->slots[slot].marked, stream), "cudaEventRecord", error);
     return leave(device, mode, status, error);
 }
 
-static int queue_copy(fm_device *device, const lane_events *lane, const fm_device_job *job,
+static int queue_copy(fm_device *device, const slot_events *slot, const fm_device_job *job,
                       fm_error *error) {
     const cudaStream_t stream = device->stream;
     const bool convert = device->format.convert;
@@ -335,7 +335,7 @@ static int queue_copy(fm_device *device, const lane_events *lane, const fm_devic
         status = check(cudaMemcpyAsync(device->staging, job->from, job->n_bytes, kind, stream),
                        "cudaMemcpyAsync", error);
     if (!status)
-        status = check(cudaStreamWaitEvent(stream, lane->marked, 0), "cudaStreamWaitEvent", error);
+        status = check(cudaStreamWaitEvent(stream, slot->marked, 0), "cudaStreamWaitEvent", error);
     if (!status && convert)
         status = check(
             fm_cuda_convert(&device->format, device->staging, job->to, job->n_samples, stream),
@@ -347,15 +347,15 @@ static int queue_copy(fm_device *device, const lane_events *lane, const fm_devic
         status =
             check(cudaMemcpyAsync(job->labels_to, job->labels_from, job->label_bytes, kind, stream),
                   "cudaMemcpyAsync", error);
-    if (!status) status = check(cudaEventRecord(lane->copied, stream), "cudaEventRecord", error);
+    if (!status) status = check(cudaEventRecord(slot->copied, stream), "cudaEventRecord", error);
     return status;
 }
 
-static int cuda_copy(fm_device *device, uint32_t lane, const fm_device_job *job, fm_error *error) {
+static int cuda_copy(fm_device *device, uint32_t slot, const fm_device_job *job, fm_error *error) {
     capture_mode mode;
     int status = enter(device, &mode, error);
     if (status) return status;
-    status = queue_copy(device, &device->lanes[lane], job, error);
+    status = queue_copy(device, &device->slots[slot], job, error);
     status = leave(device, mode, status, error);
     /* A part of it may be queued, and the memory is the caller's again. Where this fails as well,
      * the context is lost, and with it what was queued there. */
@@ -363,32 +363,32 @@ static int cuda_copy(fm_device *device, uint32_t lane, const fm_device_job *job,
     return status;
 }
 
-static int cuda_wait(fm_device *device, uint32_t lane, void *stream, fm_error *error) {
+static int cuda_wait(fm_device *device, uint32_t slot, void *stream, fm_error *error) {
     capture_mode mode;
     int status = enter(device, &mode, error);
     if (status) return status;
     status = refuse_capture(stream, error);
     if (!status)
-        status = check(cudaStreamWaitEvent(stream, device->lanes[lane].copied, 0),
+        status = check(cudaStreamWaitEvent(stream, device->slots[slot].copied, 0),
                        "cudaStreamWaitEvent", error);
     return leave(device, mode, status, error);
 }
 
-static int cuda_poll(fm_device *device, uint32_t lane, fm_error *error) {
+static int cuda_poll(fm_device *device, uint32_t slot, fm_error *error) {
     capture_mode mode;
     int status = enter(device, &mode, error);
     if (status) return status;
-    const cudaError_t result = cudaEventQuery(device->lanes[lane].copied);
+    const cudaError_t result = cudaEventQuery(device->slots[slot].copied);
     if (result != cudaErrorNotReady) status = check(result, "cudaEventQuery", error);
     status = leave(device, mode, status, error);
     return !status && result == cudaErrorNotReady ? FM_AGAIN : status;
 }
 
-static int cuda_sync(fm_device *device, uint32_t lane, fm_error *error) {
+static int cuda_sync(fm_device *device, uint32_t slot, fm_error *error) {
     capture_mode mode;
     const int entered = enter(device, &mode, error);
     /* Also where that failed: who calls this is about to use the memory for something else. */
-    int status = check(cudaEventSynchronize(device->lanes[lane].copied), "cudaEventSynchronize",
+    int status = check(cudaEventSynchronize(device->slots[slot].copied), "cudaEventSynchronize",
                        entered ? NULL : error);
     /* The failure may be of something else, which came up meanwhile. */
     if (status) (void)cudaStreamSynchronize(device->stream);

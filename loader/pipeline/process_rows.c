@@ -1,17 +1,22 @@
+/*
+ * Samples that are rows of arrays in memory. A task has several samples of a batch, so many that
+ * the hand-over to a decode thread costs little beside them.
+ */
 #define _GNU_SOURCE
 #include "pipeline/rows.h"
 
 #include <string.h>
 
-#include "base/clock.h"
-#include "pipeline/pipeline.h"
+#include "pipeline/state.h"
 
-/* What a run writes, at most unless one sample is larger. */
-#define RUN_BYTES ((size_t)512 << 10)
-/* A batch that is made where it is submitted, with its samples' own costs. */
-#define SMALL_BYTES ((size_t)64 << 10)
-/* A sample's own cost, as bytes. */
+/* What one task writes, at most, unless one sample is larger. */
+#define TASK_BYTES ((size_t)512 << 10)
+/* A batch of at most so many bytes is made by the thread that submits it. */
+#define FEW_BYTES ((size_t)64 << 10)
+/* The cost of a sample beside the copying of its bytes, as bytes. */
 #define SAMPLE_COST_BYTES 64u
+
+/* ---- sizes ----------------------------------------------------------------------------------- */
 
 static size_t align_up(size_t bytes) {
     return (bytes + FM_MEM_ALIGN - 1) / FM_MEM_ALIGN * FM_MEM_ALIGN;
@@ -32,95 +37,16 @@ size_t fm_rows_layout(const fm_config *config, const fm_plan *plan, fm_section *
     return offset;
 }
 
-uint32_t fm_rows_per_run(const fm_config *config, const fm_plan *plan) {
+uint32_t fm_rows_per_task(const fm_config *config, const fm_plan *plan) {
     size_t sample_bytes = SAMPLE_COST_BYTES;
     for (size_t i = 0; i < config->arrays.n; i++) sample_bytes += row_bytes_of(config, plan, i);
-    const size_t n = RUN_BYTES / sample_bytes;
+    const size_t n = TASK_BYTES / sample_bytes;
     return n < 1 ? 1 : n < config->batch_size ? (uint32_t)n : config->batch_size;
 }
 
-/* ---- batches going in ------------------------------------------------------------------------ */
-
-static int check_rows(const fm_loader *loader, const int64_t *indices, const int64_t *rows,
-                      size_t n, fm_error *error) {
-    if (!loader->config.arrays.n)
-        return fm_error_set(error, FM_ERR_STATE, "this loader has no arrays: submit paths or data");
-    if (n == 0 || n > loader->config.batch_size || !indices)
-        return fm_error_set(error, FM_ERR_ARGUMENT, "a batch of %zu samples; it must be 1 to %u", n,
-                            loader->config.batch_size);
-    for (size_t i = 0; i < n; i++) {
-        const int64_t index = indices[i], row = rows ? rows[i] : index;
-        int status = FM_OK;
-        if (index < 0 || (uint64_t)index >= loader->config.n_samples)
-            status = fm_error_set(error, FM_ERR_ARGUMENT,
-                                  "index %lld is outside the dataset of %llu samples",
-                                  (long long)index, (unsigned long long)loader->config.n_samples);
-        else if (row < 0 || (uint64_t)row >= loader->n_rows)
-            status = fm_error_set(
-                error, FM_ERR_ARGUMENT, "index %lld has row %lld, outside the arrays' %llu rows",
-                (long long)index, (long long)row, (unsigned long long)loader->n_rows);
-        if (!status) continue;
-        fm_error_set_index(error, index);
-        return status;
-    }
-    return FM_OK;
-}
-
-static void fill_run(fm_loader *loader, fm_group *group, uint32_t number) {
-    fm_task *const task = &group->tasks[number];
-    const uint32_t first = number * loader->rows_per_run;
-    const uint32_t left = group->n_samples - first;
-    task->group = group;
-    task->position = first;
-    task->n_samples = left < loader->rows_per_run ? left : loader->rows_per_run;
-    task->data = group->rows + first;
-    task->data_bytes = task->n_samples * loader->row_bytes;
-    task->index = group->indices[first + task->n_samples - 1];
-    task->occurrence = 0;
-    task->worker = UINT32_MAX;
-    task->claimed_ns = task->finished_ns = 0;
-    task->own = (fm_work){0};
-    task->cause = 0;
-    task->read = (fm_read){.path = ""};
-}
-
-/* Locked. */
-static void fill_group(fm_loader *loader, fm_group *group, const int64_t *indices,
-                       const int64_t *rows, uint32_t n) {
-    fm_group_begin(loader, group);
-    group->n_samples = n;
-    group->n_tasks = group->n_left = (n + loader->rows_per_run - 1) / loader->rows_per_run;
-    memcpy(group->indices, indices, n * sizeof(*indices));
-    memcpy(group->rows, rows ? rows : indices, n * sizeof(*rows));
-    if (loader->occurrences)
-        for (uint32_t i = 0; i < n; i++) group->uses[i] = loader->occurrences[indices[i]]++;
-    for (uint32_t i = 0; i < group->n_tasks; i++) fill_run(loader, group, i);
-}
-
-/* To wake a thread up would take longer than to do it. */
-static bool is_small(const fm_loader *loader, const fm_group *group) {
-    const size_t n_bytes = group->n_samples * (loader->row_bytes + SAMPLE_COST_BYTES);
-    return n_bytes <= SMALL_BYTES && !loader->config.arrays.images && !loader->mapped;
-}
-
-int fm_loader_submit_rows(fm_loader *loader, const int64_t *indices, const int64_t *rows,
-                          size_t n_samples, fm_error *error) {
-    int status = fm_loader_check(loader, error);
-    if (!status) status = fm_loader_check_open(loader, error);
-    if (!status) status = check_rows(loader, indices, rows, n_samples, error);
-    if (status) return status;
-    if (loader->n_groups == loader->config.prefetch_batches) return FM_AGAIN;
-    fm_group *const group = fm_group_at(loader, loader->n_groups);
-    fm_ring_lock(loader->ring);
-    fill_group(loader, group, indices, rows, (uint32_t)n_samples);
-    loader->n_groups++;
-    fm_run_assign_slots(loader);
-    if (group->slot && is_small(loader, group))
-        fm_run_at_once(loader, group);
-    else
-        fm_run_offer_all(loader, group);
-    fm_ring_unlock(loader->ring);
-    return FM_OK;
+bool fm_rows_are_few(const fm_loader *loader, uint32_t n_samples) {
+    const size_t n_bytes = n_samples * (loader->rows.row_bytes + SAMPLE_COST_BYTES);
+    return n_bytes <= FEW_BYTES && !loader->layout.has_images && !loader->rows.is_mapped;
 }
 
 /* ---- images ---------------------------------------------------------------------------------- */
@@ -237,7 +163,7 @@ static int store_resampled(fm_rows_scratch *scratch, const fm_array_image *image
 /* The plan has operations on images: they take the array's bytes, if these lie dense. */
 static int augment_image(fm_worker *worker, const uint8_t *row, const fm_draw_key *key, void *out,
                          fm_error *error) {
-    const fm_array_image *const image = &worker->loader->image;
+    const fm_array_image *const image = &worker->loader->rows.image;
     const bool dense =
         image->channels == 1 ? fm_array_image_is_planar(image) : fm_array_image_is_packed(image);
     int32_t channels = image->channels;
@@ -256,18 +182,18 @@ static int store_image(fm_worker *worker, const fm_task *task, uint32_t nth, voi
     fm_loader *const loader = worker->loader;
     fm_rows_scratch *const scratch = &worker->scratch;
     const fm_plan *const plan = &loader->plan;
-    const fm_group *const group = task->group;
-    const fm_array *const array = &loader->arrays[0];
-    const fm_array_image *const image = &loader->image;
-    const int64_t number = group->rows[nth];
+    const fm_pending *const batch = task->batch;
+    const fm_array *const array = &loader->rows.arrays[0];
+    const fm_array_image *const image = &loader->rows.image;
+    const int64_t number = batch->rows[nth];
     const uint8_t *const row = fm_array_row(array, number);
     if (plan->n_ops == 0) {
         const size_t behind = (array->n_rows - (size_t)number - 1) * array->stride_bytes;
         store_whole(scratch, image, row, behind >= FM_ROW_SLACK, out);
         return FM_OK;
     }
-    const fm_draw_key key = {loader->seed, loader->epoch_number, group->uses[nth],
-                             group->indices[nth]};
+    const fm_draw_key key = {loader->epoch.seed, loader->epoch.number, batch->occurrences[nth],
+                             batch->indices[nth]};
     if (worker->pixels) return augment_image(worker, row, &key, out, error);
     fm_geometry geometry;
     const int status = fm_geometry_locate(plan->ops, plan->n_ops, plan->n_ops, &key, image->width,
@@ -283,33 +209,49 @@ static int store_images(fm_worker *worker, fm_task *task, uint8_t *out, fm_error
     int status = FM_OK;
     for (uint32_t i = task->position; !status && i < task->position + task->n_samples; i++) {
         status = store_image(worker, task, i, out + i * sample_bytes, error);
-        if (status) task->index = task->group->indices[i];
+        if (status) task->index = task->batch->indices[i];
     }
     fm_store_drain(&worker->scratch.store);
     return status;
 }
 
-/* ---- a run ----------------------------------------------------------------------------------- */
+/* ---- tasks ----------------------------------------------------------------------------------- */
 
-/* The section of array i. */
-static void copy_section(const fm_loader *loader, const fm_task *task, size_t i) {
-    const fm_section *const section = &loader->sections[i];
-    uint8_t *const out = (uint8_t *)task->group->slot->memory + section->offset;
-    fm_array_gather(&loader->arrays[i], task->group->rows + task->position, task->n_samples,
-                    out + task->position * section->row_bytes, loader->stream);
+static void copy_section(const fm_loader *loader, const fm_task *task, size_t number,
+                         uint8_t *memory) {
+    const fm_rows_input *const in = &loader->rows;
+    const fm_section *const section = &in->sections[number];
+    uint8_t *const out = memory + section->offset + task->position * section->row_bytes;
+    fm_array_gather(&in->arrays[number], task->batch->rows + task->position, task->n_samples, out,
+                    loader->stream_copy);
 }
 
-void fm_rows_copy(const fm_loader *loader, const fm_task *task) {
-    for (size_t i = 0; i < loader->config.arrays.n; i++) copy_section(loader, task, i);
+void fm_rows_copy(const fm_loader *loader, const fm_task *task, uint8_t *memory) {
+    for (size_t i = 0; i < loader->config.arrays.n; i++) copy_section(loader, task, i, memory);
 }
 
-int fm_rows_run(fm_worker *worker, fm_task *task, fm_error *error) {
+static int open_tools(fm_worker *worker, fm_error *error) {
+    fm_loader *const loader = worker->loader;
+    const fm_plan *const plan = &loader->plan;
+    if (!loader->layout.has_images) return FM_OK;
+    const int status = fm_rows_scratch_open(&worker->scratch, plan, &loader->counter, error);
+    if (status || !(plan->augments || plan->erases)) return status;
+    return fm_pixels_open(&worker->pixels, plan, &loader->counter, error);
+}
+
+static int process(fm_worker *worker, fm_task *task, uint8_t *memory, fm_stage_timer *timer,
+                   fm_error *error) {
     const fm_loader *const loader = worker->loader;
-    if (!loader->config.arrays.images) {
-        fm_rows_copy(loader, task);
-        return FM_OK;
+    int status = FM_OK;
+    if (!loader->layout.has_images) {
+        fm_rows_copy(loader, task, memory);
+    } else {
+        status = store_images(worker, task, memory, error);
+        for (size_t i = 1; !status && i < loader->config.arrays.n; i++)
+            copy_section(loader, task, i, memory);
     }
-    const int status = store_images(worker, task, task->group->slot->memory, error);
-    for (size_t i = 1; !status && i < loader->config.arrays.n; i++) copy_section(loader, task, i);
+    fm_timer_end(timer, &timer->transform_ns);
     return status;
 }
+
+const fm_processor fm_process_rows = {open_tools, process};

@@ -6,16 +6,16 @@
 
 #include <cmocka.h>
 
-#include "blame_sum.h"
-#include "pipeline/blame.h"
+#include "wait_causes.h"
+#include "pipeline/attribution.h"
 
 #define MS 1000000u
 
-static void assert_blame(const fm_timeline *line, uint64_t from_ns, uint64_t to_ns,
-                         const fm_blame *wanted) {
-    const fm_blame got = fm_blame_wait(line, from_ns, from_ns, to_ns);
+static void assert_causes(const fm_timeline *line, uint64_t from_ns, uint64_t to_ns,
+                         const fm_wait_causes *wanted) {
+    const fm_wait_causes got = fm_attribute_wait(line, from_ns, from_ns, to_ns);
 #define FM_X(name, meaning) assert_int_equal(got.name, wanted->name);
-    FM_BLAME_FIELDS(FM_X)
+    FM_WAIT_CAUSE_FIELDS(FM_X)
 #undef FM_X
 }
 
@@ -23,13 +23,13 @@ static void assert_blame(const fm_timeline *line, uint64_t from_ns, uint64_t to_
 static fm_timeline whole_way(void) {
     return (fm_timeline){
         .submitted_ns = 11 * MS,
-        .started_ns = 12 * MS,
+        .read_begin_ns = 12 * MS,
         .bytes_ns = 13 * MS,
-        .slot_ns = 17 * MS,
-        .claimed_ns = 25 * MS,
+        .buffer_ns = 17 * MS,
+        .dequeued_ns = 25 * MS,
         .finished_ns = 41 * MS,
-        .returned_ns = 73 * MS,
-        .queued = {.decode_ns = 6 * MS, .transform_ns = 3 * MS, .starved_ns = 3 * MS},
+        .fallback_ns = 73 * MS,
+        .queue_work = {.decode_ns = 6 * MS, .transform_ns = 3 * MS, .starved_ns = 3 * MS},
         .own = {.decode_ns = 8 * MS, .transform_ns = 4 * MS, .starved_ns = 2 * MS},
     };
 }
@@ -37,7 +37,7 @@ static fm_timeline whole_way(void) {
 static void each_part_has_its_cause(void **state) {
     (void)state;
     const fm_timeline line = whole_way();
-    const fm_blame wanted = {
+    const fm_wait_causes wanted = {
         .python_ns = 1 * MS + 32 * MS,
         .storage_ns = 2 * MS,
         .slot_wait_ns = 4 * MS,
@@ -48,71 +48,71 @@ static void each_part_has_its_cause(void **state) {
         .transform_ns = 4 * MS,
         .unattributed_ns = 2 * MS,
     };
-    assert_blame(&line, 10 * MS, 73 * MS, &wanted);
+    assert_causes(&line, 10 * MS, 73 * MS, &wanted);
 }
 
 /* Only what lies in the wait counts; of a cut part, the causes in proportion. */
 static void parts_are_cut_to_the_wait(void **state) {
     (void)state;
     const fm_timeline line = whole_way();
-    const fm_blame late = {
+    const fm_wait_causes late = {
         .decode_ns = 2 * MS,
         .transform_ns = 1 * MS,
         .starved_ns = MS / 2,
         .unattributed_ns = MS / 2,
     };
-    assert_blame(&line, 37 * MS, 41 * MS, &late);
-    const fm_blame early = {.python_ns = 1 * MS, .storage_ns = 1 * MS};
-    assert_blame(&line, 10 * MS, 12 * MS, &early);
-    const fm_blame none = {0};
-    assert_blame(&line, 20 * MS, 20 * MS, &none);
-    assert_blame(&line, 30 * MS, 20 * MS, &none);
+    assert_causes(&line, 37 * MS, 41 * MS, &late);
+    const fm_wait_causes early = {.python_ns = 1 * MS, .storage_ns = 1 * MS};
+    assert_causes(&line, 10 * MS, 12 * MS, &early);
+    const fm_wait_causes none = {0};
+    assert_causes(&line, 20 * MS, 20 * MS, &none);
+    assert_causes(&line, 30 * MS, 20 * MS, &none);
 }
 
 /* A read that waits for buffers waits for those who are to decode what is in them. */
 static void a_wait_for_buffers_is_a_queue(void **state) {
     (void)state;
     const fm_timeline line = {.submitted_ns = 10 * MS,
-                              .started_ns = 20 * MS,
-                              .short_ns = 8 * MS,
+                              .read_begin_ns = 20 * MS,
+                              .read_delay_ns = 8 * MS,
                               .bytes_ns = 21 * MS,
-                              .claimed_ns = 23 * MS,
+                              .dequeued_ns = 23 * MS,
                               .finished_ns = 23 * MS,
-                              .queued = {.decode_ns = 3 * MS, .starved_ns = 1 * MS}};
-    const fm_blame whole = {.storage_ns = 2 * MS + 1 * MS,
+                              .queue_work = {.decode_ns = 3 * MS, .starved_ns = 1 * MS}};
+    const fm_wait_causes whole = {.storage_ns = 2 * MS + 1 * MS,
                             .cpu_queue_decode_ns = 15 * MS / 2,
                             .starved_ns = 5 * MS / 2};
-    assert_blame(&line, 10 * MS, 23 * MS, &whole);
-    const fm_blame late = {
+    assert_causes(&line, 10 * MS, 23 * MS, &whole);
+    const fm_wait_causes late = {
         .storage_ns = 1 * MS + 1 * MS, .cpu_queue_decode_ns = 9 * MS / 2, .starved_ns = 3 * MS / 2};
-    assert_blame(&line, 15 * MS, 23 * MS, &late);
+    assert_causes(&line, 15 * MS, 23 * MS, &late);
 }
 
 /* A thread that was idle and took its time to come is one without a core. */
 static void an_empty_queue_is_a_wait_for_a_core(void **state) {
     (void)state;
-    const fm_timeline line = {.bytes_ns = 10 * MS, .claimed_ns = 15 * MS, .finished_ns = 15 * MS};
-    const fm_blame wanted = {.starved_ns = 5 * MS};
-    assert_blame(&line, 10 * MS, 15 * MS, &wanted);
+    const fm_timeline line = {.bytes_ns = 10 * MS, .dequeued_ns = 15 * MS, .finished_ns = 15 * MS};
+    const fm_wait_causes wanted = {.starved_ns = 5 * MS};
+    assert_causes(&line, 10 * MS, 15 * MS, &wanted);
 }
 
 /* What happened in the step before decides about a wait that begins late. */
 static void a_late_wait_has_the_causes_of_its_whole_step(void **state) {
     (void)state;
     const fm_timeline line = {.bytes_ns = 30 * MS,
-                              .claimed_ns = 30 * MS,
+                              .dequeued_ns = 30 * MS,
                               .finished_ns = 40 * MS,
                               .own = {.decode_ns = 10 * MS}};
-    const fm_blame got = fm_blame_wait(&line, 0, 36 * MS, 40 * MS);
+    const fm_wait_causes got = fm_attribute_wait(&line, 0, 36 * MS, 40 * MS);
     assert_int_equal(got.storage_ns, 3 * MS);
     assert_int_equal(got.decode_ns, 1 * MS);
-    assert_int_equal(blame_sum_ns(&got), 4 * MS);
+    assert_int_equal(wait_causes_ns(&got), 4 * MS);
     /* Not so what the caller does himself: he begins with it when he asks. */
     fm_timeline finished_by_him = line;
-    finished_by_him.returned_ns = 50 * MS;
-    const fm_blame his = fm_blame_wait(&finished_by_him, 0, 45 * MS, 50 * MS);
+    finished_by_him.fallback_ns = 50 * MS;
+    const fm_wait_causes his = fm_attribute_wait(&finished_by_him, 0, 45 * MS, 50 * MS);
     assert_int_equal(his.python_ns, 5 * MS);
-    const fm_blame both = fm_blame_wait(&finished_by_him, 0, 36 * MS, 50 * MS);
+    const fm_wait_causes both = fm_attribute_wait(&finished_by_him, 0, 36 * MS, 50 * MS);
     assert_int_equal(both.storage_ns, 3 * MS);
     assert_int_equal(both.python_ns, 10 * MS);
 }
@@ -121,8 +121,8 @@ static void a_late_wait_has_the_causes_of_its_whole_step(void **state) {
 static void an_unknown_wait_is_unattributed(void **state) {
     (void)state;
     const fm_timeline line = {0};
-    const fm_blame wanted = {.unattributed_ns = 7 * MS};
-    assert_blame(&line, 3 * MS, 10 * MS, &wanted);
+    const fm_wait_causes wanted = {.unattributed_ns = 7 * MS};
+    assert_causes(&line, 3 * MS, 10 * MS, &wanted);
 }
 
 static void rows_of_a_mapped_file_wait_for_storage(void **state) {
@@ -131,10 +131,10 @@ static void rows_of_a_mapped_file_wait_for_storage(void **state) {
     fm_work_read(&own);
     assert_int_equal(own.starved_ns, 0);
     const fm_timeline line = {
-        .submitted_ns = 1, .claimed_ns = 1000, .finished_ns = 2000, .own = own};
-    const fm_blame blame = fm_blame_wait(&line, 1000, 1000, 2000);
-    assert_int_equal(blame.storage_ns, 600);
-    assert_int_equal(blame.transform_ns, 400);
+        .submitted_ns = 1, .dequeued_ns = 1000, .finished_ns = 2000, .own = own};
+    const fm_wait_causes causes = fm_attribute_wait(&line, 1000, 1000, 2000);
+    assert_int_equal(causes.storage_ns, 600);
+    assert_int_equal(causes.transform_ns, 400);
 }
 
 /* What the threads saw of a quota themselves is no reason to believe less of storage. */
@@ -142,25 +142,25 @@ static void a_quota_that_stops_reads_is_starvation(void **state) {
     (void)state;
     fm_timeline line = whole_way();
     line.throttled_ns = 3 * MS;
-    fm_blame blame = fm_blame_wait(&line, 10 * MS, 10 * MS, 73 * MS);
-    assert_int_equal(blame.storage_ns, 2 * MS);
-    assert_int_equal(blame.starved_ns, 4 * MS);
+    fm_wait_causes causes = fm_attribute_wait(&line, 10 * MS, 10 * MS, 73 * MS);
+    assert_int_equal(causes.storage_ns, 2 * MS);
+    assert_int_equal(causes.starved_ns, 4 * MS);
     line.throttled_ns = 5 * MS;
-    blame = fm_blame_wait(&line, 10 * MS, 10 * MS, 73 * MS);
-    assert_int_equal(blame.storage_ns, 1 * MS);
-    assert_int_equal(blame.starved_ns, 5 * MS);
+    causes = fm_attribute_wait(&line, 10 * MS, 10 * MS, 73 * MS);
+    assert_int_equal(causes.storage_ns, 1 * MS);
+    assert_int_equal(causes.starved_ns, 5 * MS);
     line.throttled_ns = 60 * MS;
-    blame = fm_blame_wait(&line, 10 * MS, 10 * MS, 73 * MS);
-    assert_int_equal(blame.storage_ns, 0);
-    assert_int_equal(blame.starved_ns, 6 * MS);
+    causes = fm_attribute_wait(&line, 10 * MS, 10 * MS, 73 * MS);
+    assert_int_equal(causes.storage_ns, 0);
+    assert_int_equal(causes.starved_ns, 6 * MS);
     /* It happened during the whole step, of which the wait was the second half. */
     const fm_timeline late = {.bytes_ns = 40 * MS,
-                              .claimed_ns = 40 * MS,
+                              .dequeued_ns = 40 * MS,
                               .finished_ns = 40 * MS,
                               .throttled_ns = 10 * MS};
-    blame = fm_blame_wait(&late, 0, 20 * MS, 40 * MS);
-    assert_int_equal(blame.storage_ns, 15 * MS);
-    assert_int_equal(blame.starved_ns, 5 * MS);
+    causes = fm_attribute_wait(&late, 0, 20 * MS, 40 * MS);
+    assert_int_equal(causes.storage_ns, 15 * MS);
+    assert_int_equal(causes.starved_ns, 5 * MS);
 }
 
 static void work_is_what_the_thread_had_a_core_for(void **state) {
@@ -187,15 +187,15 @@ static void what_follows_the_batch_is_the_way_to_the_device(void **state) {
     (void)state;
     const fm_timeline line = {.submitted_ns = 1 * MS,
                               .bytes_ns = 1 * MS,
-                              .slot_ns = 1 * MS,
-                              .claimed_ns = 1 * MS,
+                              .buffer_ns = 1 * MS,
+                              .dequeued_ns = 1 * MS,
                               .finished_ns = 10 * MS,
                               .own = {.decode_ns = 9 * MS},
-                              .queued_ns = 14 * MS};
-    const fm_blame blame = fm_blame_wait(&line, 0, 8 * MS, 14 * MS);
-    assert_int_equal(blame.h2d_ns, 4 * MS);
-    assert_int_equal(blame.python_ns + blame.decode_ns + blame.unattributed_ns, 2 * MS);
-    assert_int_equal(blame_sum_ns(&blame), 6 * MS);
+                              .copy_queued_ns = 14 * MS};
+    const fm_wait_causes causes = fm_attribute_wait(&line, 0, 8 * MS, 14 * MS);
+    assert_int_equal(causes.h2d_ns, 4 * MS);
+    assert_int_equal(causes.python_ns + causes.decode_ns + causes.unattributed_ns, 2 * MS);
+    assert_int_equal(wait_causes_ns(&causes), 6 * MS);
 }
 
 /* Whatever the stamps, even out of order: the pieces are the wait, to the nanosecond. */
@@ -216,10 +216,10 @@ static void pieces_are_the_wait(void **state) {
                             {any_ns(&seed), any_ns(&seed), any_ns(&seed), any_ns(&seed)},
                             any_ns(&seed)};
         const uint64_t from_ns = any_ns(&seed), to_ns = from_ns + any_ns(&seed);
-        const fm_blame blame = fm_blame_wait(&line, any_ns(&seed), from_ns, to_ns);
-        assert_int_equal(blame_sum_ns(&blame), to_ns - from_ns);
+        const fm_wait_causes causes = fm_attribute_wait(&line, any_ns(&seed), from_ns, to_ns);
+        assert_int_equal(wait_causes_ns(&causes), to_ns - from_ns);
         /* Up to the claim nothing is left without a cause. */
-        if (line.claimed_ns >= to_ns) assert_true(blame.unattributed_ns == 0);
+        if (line.dequeued_ns >= to_ns) assert_true(causes.unattributed_ns == 0);
     }
 }
 

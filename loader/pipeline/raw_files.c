@@ -1,16 +1,16 @@
-#include "pipeline/plain.h"
+#include "pipeline/raw_files.h"
 
 #include <string.h>
 
-int fm_plain_init(fm_plan *plan, const fm_config *config, fm_error *error) {
+int fm_raw_plan(fm_plan *plan, const fm_config *config, fm_error *error) {
     const fm_plain *const plain = &config->plain;
     if (config->arrays.n || config->transform.n_ops)
         return fm_error_set(error, FM_ERR_ARGUMENT,
-                            "plain files with %zu arrays and %zu ops; there must be none",
+                            "raw files together with %zu arrays and %zu ops: there must be neither",
                             config->arrays.n, config->transform.n_ops);
     if (plain->body_bytes > INT32_MAX || (plain->header_bytes && !plain->header))
         return fm_error_set(error, FM_ERR_ARGUMENT,
-                            "plain files with a header of %zu bytes at %p and %zu bytes behind it; "
+                            "raw files with a header of %zu bytes at %p and %zu bytes of values; "
                             "allowed are 1 to %d",
                             plain->header_bytes, plain->header, plain->body_bytes, INT32_MAX);
     plan->channels = plan->out_height = 1;
@@ -20,18 +20,18 @@ int fm_plain_init(fm_plan *plan, const fm_config *config, fm_error *error) {
     return FM_OK;
 }
 
-int fm_plain_copy(const fm_plain *plain, const uint8_t *bytes, size_t n_bytes, uint8_t *out,
-                  fm_store_copy *stream, fm_error *error) {
+int fm_raw_copy(const fm_plain *plain, const uint8_t *bytes, size_t n_bytes, uint8_t *out,
+                fm_store_copy *stream_copy, fm_error *error) {
     const size_t header_bytes = plain->header_bytes;
     if (n_bytes < header_bytes || (header_bytes && memcmp(bytes, plain->header, header_bytes) != 0))
         return fm_error_set(error, FM_ERR_FORMAT,
                             "the file does not begin with the header that the first one has");
     if (n_bytes - header_bytes != plain->body_bytes)
         return fm_error_set(error, FM_ERR_DAMAGED,
-                            "the file has %zu bytes behind its header; it must be %zu",
+                            "the file has %zu bytes of values behind its header, not %zu",
                             n_bytes - header_bytes, plain->body_bytes);
-    if (stream)
-        stream(out, bytes + header_bytes, plain->body_bytes);
+    if (stream_copy)
+        stream_copy(out, bytes + header_bytes, plain->body_bytes);
     else
         memcpy(out, bytes + header_bytes, plain->body_bytes);
     return FM_OK;

@@ -1,4 +1,4 @@
-#include "pipeline/blame.h"
+#include "pipeline/attribution.h"
 
 __extension__ typedef unsigned __int128 wide;
 
@@ -28,7 +28,7 @@ static uint64_t advance(uint64_t *cursor_ns, uint64_t stamp_ns, uint64_t to_ns) 
     return passed_ns;
 }
 
-static void divide_queue(const fm_work *queued, uint64_t total_ns, fm_blame *out) {
+static void divide_queue(const fm_work *queued, uint64_t total_ns, fm_wait_causes *out) {
     const uint64_t sum_ns =
         queued->decode_ns + queued->transform_ns + queued->starved_ns + queued->storage_ns;
     const uint64_t storage_ns = share(total_ns, queued->storage_ns, sum_ns);
@@ -40,7 +40,8 @@ static void divide_queue(const fm_work *queued, uint64_t total_ns, fm_blame *out
         total_ns - out->cpu_queue_decode_ns - out->cpu_queue_transform_ns - storage_ns;
 }
 
-static void divide_own(const fm_work *own, uint64_t wall_ns, uint64_t total_ns, fm_blame *out) {
+static void divide_own(const fm_work *own, uint64_t wall_ns, uint64_t total_ns,
+                       fm_wait_causes *out) {
     fm_work work = *own;
     /* Stamps and sums are the same thread's; a sum above the wall time would be no share of it. */
     const uint64_t sum_ns = own->decode_ns + own->transform_ns + own->starved_ns + own->storage_ns;
@@ -58,29 +59,31 @@ static void divide_own(const fm_work *own, uint64_t wall_ns, uint64_t total_ns, 
 }
 
 /* Of a part of the time before the read began: what went to waiting for buffers. */
-static uint64_t short_part(const fm_timeline *line, uint64_t part_ns) {
-    if (line->started_ns <= line->submitted_ns) return 0;
-    const uint64_t whole_ns = line->started_ns - line->submitted_ns;
-    return share(part_ns, line->short_ns < whole_ns ? line->short_ns : whole_ns, whole_ns);
+static uint64_t read_delay_part(const fm_timeline *line, uint64_t part_ns) {
+    if (line->read_begin_ns <= line->submitted_ns) return 0;
+    const uint64_t whole_ns = line->read_begin_ns - line->submitted_ns;
+    return share(part_ns, line->read_delay_ns < whole_ns ? line->read_delay_ns : whole_ns,
+                 whole_ns);
 }
 
 /* Up to the sample's end. */
-static fm_blame cut(const fm_timeline *line, uint64_t from_ns, uint64_t to_ns) {
-    fm_blame out = {0};
+static fm_wait_causes attribute_native(const fm_timeline *line, uint64_t from_ns, uint64_t to_ns) {
+    fm_wait_causes out = {0};
     uint64_t cursor_ns = from_ns;
     out.python_ns = advance(&cursor_ns, line->submitted_ns, to_ns);
-    const uint64_t unread_ns = advance(&cursor_ns, line->started_ns, to_ns);
-    const uint64_t short_ns = short_part(line, unread_ns);
-    out.storage_ns = unread_ns - short_ns + advance(&cursor_ns, line->bytes_ns, to_ns);
-    out.slot_wait_ns = advance(&cursor_ns, line->slot_ns, to_ns);
-    divide_queue(&line->queued, short_ns + advance(&cursor_ns, line->claimed_ns, to_ns), &out);
+    const uint64_t unread_ns = advance(&cursor_ns, line->read_begin_ns, to_ns);
+    const uint64_t read_delay_ns = read_delay_part(line, unread_ns);
+    out.storage_ns = unread_ns - read_delay_ns + advance(&cursor_ns, line->bytes_ns, to_ns);
+    out.slot_wait_ns = advance(&cursor_ns, line->buffer_ns, to_ns);
+    divide_queue(&line->queue_work, read_delay_ns + advance(&cursor_ns, line->dequeued_ns, to_ns),
+                 &out);
     const uint64_t wall_ns =
-        line->finished_ns > line->claimed_ns ? line->finished_ns - line->claimed_ns : 0;
+        line->finished_ns > line->dequeued_ns ? line->finished_ns - line->dequeued_ns : 0;
     divide_own(&line->own, wall_ns, advance(&cursor_ns, to_ns, to_ns), &out);
     return out;
 }
 
-static void starve_reads(uint64_t throttled_ns, fm_blame *out) {
+static void starve_reads(uint64_t throttled_ns, fm_wait_causes *out) {
     if (throttled_ns <= out->starved_ns) return;
     const uint64_t unseen_ns = throttled_ns - out->starved_ns;
     const uint64_t moved_ns = unseen_ns < out->storage_ns ? unseen_ns : out->storage_ns;
@@ -88,43 +91,43 @@ static void starve_reads(uint64_t throttled_ns, fm_blame *out) {
     out->starved_ns += moved_ns;
 }
 
-static fm_blame scale(const fm_blame *whole, uint64_t whole_ns, uint64_t to_ns) {
-    fm_blame out;
+static fm_wait_causes scale(const fm_wait_causes *whole, uint64_t whole_ns, uint64_t to_ns) {
+    fm_wait_causes out;
     /* Sums are rounded, not pieces, so that nothing gets lost. */
     uint64_t sum_ns = 0, given_ns = 0;
 #define FM_X(name, meaning)                               \
     sum_ns += whole->name;                                \
     out.name = share(to_ns, sum_ns, whole_ns) - given_ns; \
     given_ns += out.name;
-    FM_BLAME_FIELDS(FM_X)
+    FM_WAIT_CAUSE_FIELDS(FM_X)
 #undef FM_X
     return out;
 }
 
 /* When the decode threads' part was over: the last stamp before the caller's. */
 static uint64_t end_of(const fm_timeline *line) {
-    const uint64_t stamps[] = {line->submitted_ns, line->started_ns, line->bytes_ns, line->slot_ns,
-                               line->claimed_ns};
+    const uint64_t stamps[] = {line->submitted_ns, line->read_begin_ns, line->bytes_ns,
+                               line->buffer_ns, line->dequeued_ns};
     uint64_t end_ns = line->finished_ns;
     for (int i = 0; i < 5; i++)
         if (stamps[i] > end_ns) end_ns = stamps[i];
     return end_ns;
 }
 
-fm_blame fm_blame_wait(const fm_timeline *line, uint64_t since_ns, uint64_t from_ns,
-                       uint64_t to_ns) {
-    fm_blame out = {0};
+fm_wait_causes fm_attribute_wait(const fm_timeline *line, uint64_t since_ns, uint64_t from_ns,
+                                 uint64_t to_ns) {
+    fm_wait_causes out = {0};
     if (to_ns <= from_ns) return out;
     if (since_ns > from_ns) since_ns = from_ns;
     uint64_t cursor_ns = from_ns;
     const uint64_t waited_ns = advance(&cursor_ns, end_of(line), to_ns);
     if (waited_ns) {
-        fm_blame whole = cut(line, since_ns, cursor_ns);
+        fm_wait_causes whole = attribute_native(line, since_ns, cursor_ns);
         starve_reads(line->throttled_ns, &whole);
         out = scale(&whole, cursor_ns - since_ns, waited_ns);
     }
-    out.python_ns += advance(&cursor_ns, line->returned_ns, to_ns);
-    out.h2d_ns = advance(&cursor_ns, line->queued_ns, to_ns);
+    out.python_ns += advance(&cursor_ns, line->fallback_ns, to_ns);
+    out.h2d_ns = advance(&cursor_ns, line->copy_queued_ns, to_ns);
     out.unattributed_ns += advance(&cursor_ns, to_ns, to_ns);
     return out;
 }

@@ -1,0 +1,110 @@
+/* What a caller may ask about a loader: counters, sizes, random parameters. */
+#define _GNU_SOURCE
+#include <stdio.h>
+
+#include "pipeline/state.h"
+#include "transform/geometry.h"
+
+/* ---- counters -------------------------------------------------------------------------------- */
+
+/* Time without work of all decode threads together, up to now. */
+static uint64_t idle_ns(const fm_loader *loader, uint64_t now_ns) {
+    uint64_t sum_ns = 0;
+    for (uint32_t i = 0; i < loader->n_workers; i++) {
+        fm_worker *const worker = &loader->workers[i];
+        sum_ns += atomic_load_explicit(&worker->idle_ns, memory_order_relaxed);
+        const uint64_t since_ns =
+            atomic_load_explicit(&worker->idle_since_ns, memory_order_relaxed);
+        if (since_ns && since_ns < now_ns) sum_ns += now_ns - since_ns;
+    }
+    return sum_ns;
+}
+
+static void add_workers(const fm_loader *loader, fm_stats *out) {
+    out->worker_idle_ns = idle_ns(loader, fm_clock_ns());
+    for (uint32_t i = 0; i < loader->n_workers; i++) {
+        fm_worker *const worker = &loader->workers[i];
+        out->native_samples += atomic_load_explicit(&worker->n_samples, memory_order_relaxed);
+        out->decode_ns += atomic_load_explicit(&worker->decode_ns, memory_order_relaxed);
+        out->transform_ns += atomic_load_explicit(&worker->transform_ns, memory_order_relaxed);
+    }
+}
+
+static void add_reader(const fm_loader *loader, const fm_reader_stats *reader, fm_stats *out) {
+    out->read_files = reader->n_files;
+    out->read_opens = reader->n_opens;
+    out->read_bytes = reader->n_bytes;
+    out->read_ns = reader->read_ns;
+    out->read_depth = reader->depth;
+    snprintf(out->reader, sizeof(out->reader), "%s", reader->name);
+    snprintf(out->reader_reason, sizeof(out->reader_reason), "%s", reader->reason);
+    if (!loader->config.cache) return;
+    fm_cache_usage usage;
+    fm_cache_usage_get(loader->config.cache, &usage);
+    out->cache_files = usage.n_files;
+    out->cache_bytes = usage.used_bytes;
+}
+
+/* The SIMD level of the kernels that the decode threads use. */
+static fm_cpu_tier tier_of(const fm_loader *loader) {
+    const fm_worker *const worker = &loader->workers[0];
+    const fm_resample *const resample =
+        worker->pixels ? fm_pixels_resample(worker->pixels) : worker->scratch.resample;
+    if (resample) return fm_resample_tier(resample);
+    fm_cpu_tier tier;
+    return fm_cpu_tier_get(&tier, NULL) ? FM_CPU_SCALAR : tier;
+}
+
+void fm_loader_stats(fm_loader *loader, fm_stats *out) {
+    if (!out) return;
+    *out = (fm_stats){0};
+    if (fm_loader_check(loader, NULL)) return;
+    fm_reader_stats reader = {.name = "none", .reason = "the samples are in memory"};
+    if (loader->reader) fm_reader_stats_get(loader->reader, &reader);
+    fm_loader_lock(loader);
+    *out = loader->records.sums;
+    add_workers(loader, out); /* with the lock held, so that no idle time is between two counters */
+    fm_loader_unlock(loader);
+    /* Each is a system call: not while decode threads wait for the lock. */
+    for (uint32_t i = 0; i < loader->n_workers; i++)
+        out->worker_cpu_ns += fm_thread_cpu_ns(&loader->workers[i].thread);
+    add_reader(loader, &reader, out);
+    out->threads_created = loader->n_workers + reader.n_threads + loader->device.thread.running;
+    out->allocations = atomic_load_explicit(&loader->counter.n_blocks, memory_order_relaxed);
+    out->allocated_bytes = atomic_load_explicit(&loader->counter.n_bytes, memory_order_relaxed);
+    out->n_threads = loader->n_workers;
+    out->n_slots = loader->ring->n_buffers;
+    out->slot_bytes = loader->ring->buffer_bytes;
+    if (loader->device.calls) out->pinned_bytes = out->n_slots * out->slot_bytes;
+    snprintf(out->cpu, sizeof(out->cpu), "%s", fm_cpu_tier_name(tier_of(loader)));
+}
+
+/* ---- sizes ----------------------------------------------------------------------------------- */
+
+void fm_loader_out_size(const fm_loader *loader, int *height, int *width) {
+    if (height) *height = loader ? loader->plan.out_height : 0;
+    if (width) *width = loader ? loader->plan.out_width : 0;
+}
+
+int fm_loader_out_channels(const fm_loader *loader) { return loader ? loader->plan.channels : 0; }
+
+int fm_loader_section(const fm_loader *loader, size_t number, size_t *offset, size_t *row_bytes) {
+    if (!loader || number >= loader->config.arrays.n) return FM_ERR_ARGUMENT;
+    if (offset) *offset = loader->rows.sections[number].offset;
+    if (row_bytes) *row_bytes = loader->rows.sections[number].row_bytes;
+    return FM_OK;
+}
+
+/* ---- random parameters ----------------------------------------------------------------------- */
+
+int fm_loader_draws(const fm_loader *loader, uint64_t seed, uint32_t epoch, int64_t index,
+                    uint32_t occurrence, int32_t width, int32_t height, fm_draw *out,
+                    fm_error *error) {
+    if (!loader || !out) return fm_error_set(error, FM_ERR_ARGUMENT, "loader or out is NULL");
+    if (index < 0 || (uint64_t)index >= loader->config.n_samples || width < 1 || height < 1)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "index %lld, %d x %d pixels: outside the dataset or not a size",
+                            (long long)index, width, height);
+    const fm_draw_key key = {seed, epoch, occurrence, index};
+    return fm_geometry_draw(loader->plan.ops, loader->plan.n_ops, &key, width, height, out, error);
+}

@@ -1,0 +1,78 @@
+/*
+ * Encoded images. The one real coupling between decoding and transforms is here: read the image's
+ * header, ask the plan which part of the image the transform needs, decode only that part, and
+ * transform its rows as they come, straight into the sample's place.
+ */
+#define _GNU_SOURCE
+#include "decode/jpeg_restart.h"
+#include "pipeline/state.h"
+
+/* Rows decoded between two looks at the clock and at the cancel flag. */
+#define BLOCK_ROWS FM_RESAMPLE_ROWS
+
+static int open_tools(fm_worker *worker, fm_error *error) {
+    fm_loader *const loader = worker->loader;
+    const fm_limits limits = {loader->config.max_file_bytes, loader->config.max_image_pixels,
+                              loader->config.rejected_formats};
+    const int status = fm_decoder_open(&worker->decoder, &limits, &loader->counter, error);
+    if (status) return status;
+    fm_decoder_watch(worker->decoder, &loader->queue.is_cancelled);
+    return fm_pixels_open(&worker->pixels, &loader->plan, &loader->counter, error);
+}
+
+/* Decodes and transforms block by block. */
+static int run_rows(fm_worker *worker, fm_stage_timer *timer, fm_error *error) {
+    uint8_t *rows[BLOCK_ROWS];
+    fm_resample *const resample = fm_pixels_resample(worker->pixels);
+    for (;;) {
+        const int32_t n_rows = fm_resample_rows(resample, rows, BLOCK_ROWS);
+        if (n_rows == 0) return FM_OK;
+        const int n_decoded = fm_decoder_read(worker->decoder, rows, n_rows, error);
+        fm_timer_end(timer, &timer->decode_ns);
+        if (n_decoded < 0) return n_decoded;
+        fm_resample_push(resample, n_decoded);
+        fm_timer_end(timer, &timer->transform_ns);
+        if (fm_is_cancelled(worker->loader)) return FM_ERR_CANCELLED;
+    }
+}
+
+static int decode(fm_worker *worker, const fm_task *task, const uint8_t *bytes, size_t n_bytes,
+                  uint8_t *out, fm_stage_timer *timer, fm_error *error) {
+    const fm_draw_key key = fm_task_key(worker->loader, task);
+    fm_image_info info;
+    fm_box needed;
+    int32_t skip_px = 0, row_px = 0;
+    fm_decoder_set_leaps(worker->decoder, task->is_verified, task->is_partial);
+    int status = fm_decoder_begin(worker->decoder, bytes, n_bytes, &info, error);
+    fm_timer_end(timer, &timer->decode_ns);
+    if (status) return status;
+    status = fm_pixels_begin(worker->pixels, &key, info.width, info.height, &needed, error);
+    fm_timer_end(timer, &timer->transform_ns);
+    if (status) return status;
+    if (needed.width > 0 && needed.height > 0)
+        status = fm_decoder_start(worker->decoder, &needed, &skip_px, &row_px, error);
+    fm_timer_end(timer, &timer->decode_ns);
+    if (!status) status = fm_pixels_start(worker->pixels, skip_px, row_px, out, error);
+    fm_timer_end(timer, &timer->transform_ns);
+    if (!status) status = run_rows(worker, timer, error);
+    if (!status) status = fm_pixels_finish(worker->pixels, error);
+    fm_timer_end(timer, &timer->transform_ns);
+    return status;
+}
+
+static int process(fm_worker *worker, fm_task *task, uint8_t *memory, fm_stage_timer *timer,
+                   fm_error *error) {
+    const uint8_t *const bytes = task->data ? task->data : task->read.bytes;
+    const size_t n_bytes = task->data ? task->data_bytes : task->read.n_bytes;
+    uint8_t *const out = memory + task->position * worker->loader->layout.sample_bytes;
+    if (n_bytes == 0) return fm_error_set(error, FM_ERR_FORMAT, "the file is empty");
+    if (task->is_partial && !fm_jpeg_restart_end(task->read.bytes, n_bytes))
+        return fm_error_set(error, FM_ERR_DAMAGED,
+                            "there is no restart marker where the restart index has one");
+    const int status = decode(worker, task, bytes, n_bytes, out, timer, error);
+    fm_decoder_end(worker->decoder);
+    fm_timer_end(timer, &timer->decode_ns);
+    return status;
+}
+
+const fm_processor fm_process_image = {open_tools, process};

@@ -1,0 +1,338 @@
+#define _GNU_SOURCE
+#include "pipeline/submit.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "decode/jpeg_restart.h"
+#include "pipeline/schedule.h"
+#include "transform/geometry.h"
+
+#define MAX_PATH_BYTES 4096u
+/* Of a range's begin and size: far above any file, and their sum is no negative off_t. */
+#define MAX_OFFSET ((uint64_t)1 << 61)
+
+/* ---- checks ---------------------------------------------------------------------------------- */
+
+static int check_range(const fm_sample *sample, fm_error *error) {
+    if (sample->data ? sample->offset_bytes || sample->range_bytes
+                     : sample->offset_bytes && !sample->range_bytes)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "index %lld has a range without bytes, or one of an image in memory",
+                            (long long)sample->index);
+    if (sample->offset_bytes > MAX_OFFSET || sample->range_bytes > MAX_OFFSET)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "index %lld begins at byte %llu and has %llu: no file is so large",
+                            (long long)sample->index, (unsigned long long)sample->offset_bytes,
+                            (unsigned long long)sample->range_bytes);
+    return FM_OK;
+}
+
+static int check_index(const fm_loader *loader, int64_t index, fm_error *error) {
+    if (index >= 0 && (uint64_t)index < loader->config.n_samples) return FM_OK;
+    return fm_error_set(error, FM_ERR_ARGUMENT, "index %lld is outside the dataset of %llu samples",
+                        (long long)index, (unsigned long long)loader->config.n_samples);
+}
+
+static int check_batch_size(const fm_loader *loader, const void *samples, size_t n,
+                            fm_error *error) {
+    if (n > 0 && n <= loader->config.batch_size && samples) return FM_OK;
+    return fm_error_set(error, FM_ERR_ARGUMENT, "a batch of %zu samples; it must be 1 to %u", n,
+                        loader->config.batch_size);
+}
+
+/* One sample. *path_bytes: of its path, without the end. */
+static int check_sample(const fm_loader *loader, const fm_sample *sample, size_t *path_bytes,
+                        fm_error *error) {
+    const int status = check_index(loader, sample->index, error);
+    if (status) return status;
+    *path_bytes = sample->path ? strnlen(sample->path, MAX_PATH_BYTES) : 0;
+    if ((*path_bytes == 0 && !sample->data) || *path_bytes == MAX_PATH_BYTES)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "the path of index %lld is empty or has %u bytes or more",
+                            (long long)sample->index, MAX_PATH_BYTES);
+    if (!sample->data && sample->data_bytes)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "the data of index %lld is NULL, yet has %zu bytes",
+                            (long long)sample->index, sample->data_bytes);
+    return check_range(sample, error);
+}
+
+static int check_samples(const fm_loader *loader, const fm_sample *samples, size_t n_samples,
+                         size_t *path_bytes, fm_error *error) {
+    *path_bytes = 0;
+    if (loader->rows.arrays)
+        return fm_error_set(error, FM_ERR_STATE, "this loader has arrays: submit their rows");
+    int status = check_batch_size(loader, samples, n_samples, error);
+    for (size_t i = 0; !status && i < n_samples; i++) {
+        size_t n_bytes = 0;
+        status = check_sample(loader, &samples[i], &n_bytes, error);
+        *path_bytes += n_bytes + 1;
+    }
+    return status;
+}
+
+static int check_rows(const fm_loader *loader, const int64_t *indices, const int64_t *rows,
+                      size_t n, fm_error *error) {
+    if (!loader->rows.arrays)
+        return fm_error_set(error, FM_ERR_STATE, "this loader has no arrays: submit paths or data");
+    int status = check_batch_size(loader, indices, n, error);
+    if (status) return status;
+    for (size_t i = 0; i < n; i++) {
+        const int64_t index = indices[i], row = rows ? rows[i] : index;
+        status = check_index(loader, index, error);
+        if (!status && (row < 0 || (uint64_t)row >= loader->rows.n_rows))
+            status = fm_error_set(
+                error, FM_ERR_ARGUMENT, "index %lld has row %lld, outside the arrays' %llu rows",
+                (long long)index, (long long)row, (unsigned long long)loader->rows.n_rows);
+        if (!status) continue;
+        fm_error_set_index(error, index);
+        return status;
+    }
+    return FM_OK;
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static int reserve_paths(fm_loader *loader, fm_pending *batch, size_t path_bytes, fm_error *error) {
+    if (path_bytes <= batch->paths_bytes) return FM_OK;
+    char *const grown = fm_mem_alloc(&loader->counter, path_bytes * 2, 1);
+    if (!grown) return fm_error_set(error, FM_ERR_NOMEM, "no memory for the paths of a batch");
+    fm_mem_free(batch->paths);
+    batch->paths = grown;
+    batch->paths_bytes = path_bytes * 2;
+    return FM_OK;
+}
+
+/* Bytes to read of a verified JPEG with a restart index: its random parameters are drawn before it
+ * is read, and what lies below the crop is not read. */
+static uint64_t partial_bytes(const fm_loader *loader, const fm_task *task,
+                              const fm_sample *sample) {
+    const fm_plan *const plan = &loader->plan;
+    const fm_jpeg_rows *const index = sample->rows;
+    const fm_draw_key key = fm_task_key(loader, task);
+    fm_geometry geometry;
+    if (!fm_jpeg_restart_is_sane(index) ||
+        fm_geometry_locate(plan->ops, plan->n_ops, plan->n_front, &key, index->width, index->height,
+                           &geometry, NULL, NULL))
+        return sample->range_bytes;
+    const int64_t bottom = (int64_t)geometry.source.top + geometry.source.height - 1;
+    return fm_jpeg_restart_bytes(index, bottom, sample->range_bytes);
+}
+
+/* With a cache nothing is read partially: later epochs need other parts. */
+static void set_range(const fm_loader *loader, fm_task *task, const fm_sample *sample) {
+    task->range_bytes = task->read.range_bytes = sample->range_bytes;
+    task->is_verified = sample->verified;
+    task->is_partial = false;
+    if (!sample->range_bytes || !sample->verified || !sample->rows || loader->config.cache) return;
+    /* libjpeg-turbo's own decoder reads up to four more rows of blocks than a box needs. */
+    if (!fm_jpeg_own_huffman()) return;
+    task->read.range_bytes = partial_bytes(loader, task, sample);
+    task->is_partial = task->read.range_bytes < sample->range_bytes;
+}
+
+/* What all tasks begin with. */
+static void begin_task(fm_pending *batch, fm_task *task, uint32_t position, uint32_t n_samples) {
+    task->batch = batch;
+    task->is_cached = false;
+    task->occurrence = 0;
+    task->position = position;
+    task->n_samples = n_samples;
+    task->worker = UINT32_MAX;
+    task->dequeued_ns = task->finished_ns = 0;
+    task->own = (fm_work){0};
+    task->cause = 0;
+    task->read = (fm_read){.path = ""};
+}
+
+/* Consumer: nobody else looks at a batch that is not in the queue yet. */
+static void fill_with_files(fm_loader *loader, fm_pending *batch, const fm_sample *samples,
+                            uint32_t n_samples) {
+    char *path = batch->paths;
+    fm_pending_begin(loader, batch);
+    batch->n_tasks = batch->n_left = batch->n_samples = n_samples;
+    for (uint32_t i = 0; i < n_samples; i++) {
+        fm_task *const task = &batch->tasks[i];
+        const char *const name = samples[i].path ? samples[i].path : "";
+        const size_t n_bytes = strlen(name) + 1;
+        memcpy(path, name, n_bytes);
+        begin_task(batch, task, i, 1);
+        task->data = samples[i].data;
+        task->data_bytes = samples[i].data_bytes;
+        task->index = samples[i].index;
+        task->occurrence = loader->epoch.occurrences[task->index]++;
+        task->read = (fm_read){.path = path, .offset_bytes = samples[i].offset_bytes, .user = task};
+        set_range(loader, task, &samples[i]);
+        batch->labels[i] = samples[i].label;
+        path += n_bytes;
+    }
+}
+
+static void look_into_cache(const fm_loader *loader, fm_pending *batch) {
+    for (uint32_t i = 0; i < batch->n_tasks; i++) {
+        fm_task *const task = &batch->tasks[i];
+        if (task->data) continue;
+        const fm_cache_key key = fm_task_cache_key(task);
+        task->data = fm_cache_get(loader->config.cache, &key, &task->data_bytes);
+        task->is_cached = task->data != NULL;
+    }
+}
+
+/* Locked. Bytes in memory: the task is decodable, or rejected where they are too many. */
+static void start_with_data(fm_loader *loader, fm_task *task) {
+    if (task->data_bytes <= loader->config.max_file_bytes) {
+        fm_schedule_decodable(loader, task);
+        return;
+    }
+    fm_schedule_reject(loader, task, EFBIG);
+    fm_schedule_finish(loader, task);
+}
+
+/* Locked. Starts a task, or appends its file to the list of those to read. */
+static void start_task(fm_loader *loader, fm_task *task, fm_read ***end) {
+    loader->records.sums.cache_hits += task->is_cached;
+    if (task->data) {
+        start_with_data(loader, task);
+        return;
+    }
+    loader->records.sums.cache_misses += loader->config.cache != NULL;
+    if (!task->read.range_bytes) task->read.expected_bytes = loader->file_bytes[task->index];
+    loader->queue.n_reading++;
+    **end = &task->read;
+    *end = &task->read.next;
+}
+
+int fm_loader_submit(fm_loader *loader, const fm_sample *samples, size_t n_samples,
+                     fm_error *error) {
+    fm_queue *const queue = &loader->queue;
+    size_t path_bytes;
+    int status = fm_loader_check(loader, error);
+    if (!status) status = fm_loader_check_open(loader, error);
+    if (!status) status = check_samples(loader, samples, n_samples, &path_bytes, error);
+    if (status) return status;
+    if (queue->n == queue->capacity) return FM_AGAIN;
+    fm_pending *const batch = fm_queue_at(queue, queue->n);
+    status = reserve_paths(loader, batch, path_bytes, error);
+    if (status) return status;
+    fill_with_files(loader, batch, samples, (uint32_t)n_samples);
+    if (loader->config.cache) look_into_cache(loader, batch);
+    fm_read *reads, **end = &reads;
+    fm_loader_lock(loader);
+    queue->n++;
+    fm_schedule_assign_buffers(loader);
+    for (uint32_t i = 0; i < batch->n_tasks; i++) start_task(loader, &batch->tasks[i], &end);
+    *end = NULL;
+    fm_loader_unlock(loader);
+    if (reads) fm_reader_submit(loader->reader, reads);
+    return FM_OK;
+}
+
+/* ---- rows of arrays -------------------------------------------------------------------------- */
+
+static void fill_row_task(fm_loader *loader, fm_pending *batch, uint32_t number) {
+    fm_task *const task = &batch->tasks[number];
+    const uint32_t per_task = loader->rows.rows_per_task, first = number * per_task;
+    const uint32_t left = batch->n_samples - first;
+    begin_task(batch, task, first, left < per_task ? left : per_task);
+    task->data = batch->rows + first;
+    task->data_bytes = task->n_samples * loader->rows.row_bytes;
+    task->index = batch->indices[first + task->n_samples - 1];
+}
+
+/* Locked. */
+static void fill_with_rows(fm_loader *loader, fm_pending *batch, const int64_t *indices,
+                           const int64_t *rows, uint32_t n) {
+    const uint32_t per_task = loader->rows.rows_per_task;
+    uint32_t *const occurrences = loader->epoch.occurrences;
+    fm_pending_begin(loader, batch);
+    batch->n_samples = n;
+    batch->n_tasks = batch->n_left = (n + per_task - 1) / per_task;
+    memcpy(batch->indices, indices, n * sizeof(*indices));
+    memcpy(batch->rows, rows ? rows : indices, n * sizeof(*rows));
+    if (occurrences)
+        for (uint32_t i = 0; i < n; i++) batch->occurrences[i] = occurrences[indices[i]]++;
+    for (uint32_t i = 0; i < batch->n_tasks; i++) fill_row_task(loader, batch, i);
+}
+
+/* Called with the lock held; drops it while copying. Makes a small batch here and now: to wake a
+ * decode thread would take longer. */
+static void run_inline(fm_loader *loader, fm_pending *batch) {
+    fm_task *const task = &batch->tasks[0];
+    task->work_decodable = task->work_dequeued = loader->queue.work;
+    task->dequeued_ns = fm_clock_ns();
+    fm_loader_unlock(loader);
+    fm_rows_copy(loader, task, batch->buffer->memory);
+    fm_loader_lock(loader);
+    task->finished_ns = fm_clock_ns();
+    task->own.transform_ns = task->finished_ns - task->dequeued_ns;
+    loader->records.sums.transform_ns += task->own.transform_ns;
+    loader->records.sums.native_samples += task->n_samples;
+    fm_schedule_finish(loader, task);
+}
+
+int fm_loader_submit_rows(fm_loader *loader, const int64_t *indices, const int64_t *rows,
+                          size_t n_samples, fm_error *error) {
+    fm_queue *const queue = &loader->queue;
+    int status = fm_loader_check(loader, error);
+    if (!status) status = fm_loader_check_open(loader, error);
+    if (!status) status = check_rows(loader, indices, rows, n_samples, error);
+    if (status) return status;
+    if (queue->n == queue->capacity) return FM_AGAIN;
+    fm_pending *const batch = fm_queue_at(queue, queue->n);
+    fm_loader_lock(loader);
+    fill_with_rows(loader, batch, indices, rows, (uint32_t)n_samples);
+    queue->n++;
+    fm_schedule_assign_buffers(loader);
+    if (batch->buffer && fm_rows_are_few(loader, batch->n_samples))
+        run_inline(loader, batch);
+    else
+        fm_schedule_all_decodable(loader, batch);
+    fm_loader_unlock(loader);
+    return FM_OK;
+}
+
+/* ---- the epoch's order ----------------------------------------------------------------------- */
+
+/* The error for a sample that the source did not find. */
+static int describe_missing(int status, int64_t index, fm_error *error) {
+    if (status < 0)
+        fm_error_set(error, status, "the source has no sample %lld", (long long)index);
+    else
+        status = fm_error_set(error, FM_ERR_ARGUMENT,
+                              "config.source returned status %d for sample %lld; it must return "
+                              "FM_OK or an error, which is negative",
+                              status, (long long)index);
+    fm_error_set_index(error, index);
+    return status;
+}
+
+/* Submits the batch of order[n]. */
+static int submit_some(fm_loader *loader, const int64_t *order, size_t n, fm_error *error) {
+    const fm_source *const source = &loader->config.source;
+    fm_sample *const located = loader->epoch.located;
+    if (loader->rows.arrays) return fm_loader_submit_rows(loader, order, NULL, n, error);
+    for (size_t i = 0; i < n; i++) {
+        located[i] = (fm_sample){0};
+        const int status = source->locate(source->user, order[i], &located[i]);
+        if (status) return describe_missing(status, order[i], error);
+    }
+    return fm_loader_submit(loader, located, n, error);
+}
+
+int fm_submit_order(fm_loader *loader, fm_error *error) {
+    const uint32_t batch_size = loader->config.batch_size;
+    fm_epoch_run *const epoch = &loader->epoch;
+    while (loader->queue.n < loader->queue.capacity) {
+        const size_t left = epoch->n_order - epoch->order_next;
+        const size_t n = left < batch_size ? left : batch_size;
+        if (n == 0 || (n < batch_size && epoch->drop_last)) {
+            epoch->state = FM_EPOCH_FINISHED;
+            return FM_OK;
+        }
+        const int status = submit_some(loader, epoch->order + epoch->order_next, n, error);
+        if (status) return status;
+        epoch->order_next += n;
+    }
+    return FM_OK;
+}

@@ -1,0 +1,15 @@
+/* The sum of all causes of a wait. */
+#ifndef FM_TEST_WAIT_CAUSES_H
+#define FM_TEST_WAIT_CAUSES_H
+
+#include "feedmill/stats.h"
+
+static inline uint64_t wait_causes_ns(const fm_wait_causes *causes) {
+    uint64_t sum_ns = 0;
+#define FM_X(name, meaning) sum_ns += causes->name;
+    FM_WAIT_CAUSE_FIELDS(FM_X)
+#undef FM_X
+    return sum_ns;
+}
+
+#endif
