@@ -1,8 +1,8 @@
 /*
  * feedmill - a native data loader for image training.
  *
- * A loader reads image files, decodes them, applies a transform plan and delivers batches in the
- * order that they were asked for:
+ * A loader reads image files, decodes and transforms them on threads of its own, and delivers
+ * batches in the order in which they were submitted:
  *
  *     fm_config config;
  *     fm_config_init(&config);
@@ -21,16 +21,16 @@
  *     }
  *     fm_loader_close(&loader);
  *
- * Status: functions that can fail return 0 (FM_OK), a positive named outcome that is no error
- * (FM_END, FM_AGAIN, FM_FALLBACK), or a negative error. `error` may be NULL; if given it is always
- * filled on failure, with a text that names what was wrong, where, and what to do.
+ * Status: functions that can fail return 0 (FM_OK), a positive outcome that is no error (FM_END,
+ * FM_AGAIN, FM_FALLBACK), or a negative error. `error` may be NULL; otherwise it is filled on every
+ * failure, with a text that says what was wrong, where, and what to do.
  *
- * Threads: one thread at a time may use a loader (the consumer). fm_batch_release() may be called
- * from any thread, at any time, also after fm_loader_close(). fm_loader_stats() may be called from
- * any thread while the loader is open.
+ * Threads: one thread at a time may use a loader; it is called the consumer below. Any thread may
+ * call fm_batch_release(), at any time, also after fm_loader_close(), and fm_loader_stats() while
+ * the loader is open.
  *
  * Fork: a child process must not use a loader of its parent. Calls there return FM_ERR_FORKED;
- * fm_batch_release() and fm_loader_close() do nothing there. Memory of lent batches stays readable.
+ * fm_batch_release() and fm_loader_close() do nothing there. Borrowed batches stay readable.
  */
 #ifndef FEEDMILL_FEEDMILL_H
 #define FEEDMILL_FEEDMILL_H
@@ -75,18 +75,18 @@ typedef enum fm_status {
 #undef FM_X
 } fm_status;
 
-/* What went wrong. index is -1 where no sample is concerned. */
+/* What went wrong. */
 typedef struct fm_error {
     int status;         /* an fm_status */
     int sys_errno;      /* errno of the failed system call, or 0 */
-    int64_t index;      /* dataset index of the sample */
-    char message[1024]; /* one sentence, UTF-8 as far as paths are */
+    int64_t index;      /* dataset index of the sample that it concerns, or -1 */
+    char message[1024]; /* one sentence; UTF-8 if the path that it names is */
 } fm_error;
 
 /* Short text of a status, such as "out of memory"; "unknown status" for other values. */
 FM_API const char *fm_status_text(int status);
 
-/* Version of the library that is running, such as "0.1.0". */
+/* Version of the loaded library, such as "0.1.0". */
 FM_API const char *fm_version(void);
 
 /* ---- transform ------------------------------------------------------------------------------- */
@@ -120,8 +120,8 @@ typedef enum fm_op_kind {
 } fm_op_kind;
 
 /*
- * Pillow's filters, each of which a resize computes bit for bit as Pillow does. All but the nearest
- * pixel's widen where an image shrinks, which keeps it from aliasing.
+ * Pillow's filters; the resize equals Pillow's bit for bit with each. All but FM_FILTER_NEAREST
+ * widen their support when an image shrinks, which avoids aliasing.
  */
 typedef enum fm_filter {
     FM_FILTER_BILINEAR = 0,
@@ -136,8 +136,8 @@ typedef enum fm_filter {
 #define FM_N_DRAW_VALUES 16
 
 /*
- * One operation with torchvision's meaning on PIL images. Sizes are pixels, 1 to 65,535. What
- * `values` holds, by kind; a fill is one value of 0 to 255 for each of red, green and blue:
+ * One operation, as torchvision defines it on PIL images. Sizes are pixels, 1 to 65,535. Contents
+ * of `values`, by kind; a fill is one value of 0 to 255 for each of red, green and blue:
  *
  *     RANDOM_CROP            0-3 padding left, top, right, bottom; 4 mode: 0 constant, 1 edge,
  *                            2 reflect, 3 symmetric; 5 pad if needed; 6-8 fill; 9 pads once
@@ -159,9 +159,9 @@ typedef enum fm_filter {
  *     RAND_AUGMENT           0 number of ops, at most 8; 1 magnitude; 2 bins; 3-6 the same
  *     AUTO_AUGMENT           0 policy: 0 ImageNet, 1 CIFAR-10, 2 SVHN; 3-6 the same
  *
- * RANDOM_APPLY, RANDOM_CHOICE and RANDOM_ORDER hold the ops that follow, n_within of them, of which
- * n_children are their own and the others lie within those. No op in there may change an image's
- * size. RANDOM_ERASING is the last op.
+ * RANDOM_APPLY, RANDOM_CHOICE and RANDOM_ORDER contain the n_within ops that follow them:
+ * n_children are their own, the others are contained in those. A contained op must not change an
+ * image's size. RANDOM_ERASING must be the last op.
  */
 typedef struct fm_op {
     fm_op_kind kind;
@@ -178,7 +178,7 @@ typedef struct fm_op {
     double values[FM_N_OP_VALUES]; /* see above */
 } fm_op;
 
-/* What the 16-bit types hold is rounded to nearest, ties to even, where value_table is NULL. */
+/* Without a value_table, values of the 16-bit types are rounded to nearest, ties to even. */
 typedef enum fm_dtype {
     FM_UINT8 = 1,   /* pixel values as decoded (torchvision's PILToTensor) */
     FM_FLOAT32 = 2, /* value_table, or (value / 255 - mean) / std in float32 arithmetic */
@@ -186,16 +186,16 @@ typedef enum fm_dtype {
     FM_BFLOAT16 = 4 /* the upper half of a float32: likewise */
 } fm_dtype;
 
-/* How a sample's channels x height x width values lie in memory, densely either way. */
+/* The order of a sample's channels x height x width values in memory, which have no gaps. */
 typedef enum fm_layout {
     FM_NCHW = 0, /* [3][height][width]: torch's contiguous_format */
     FM_NHWC = 1  /* [height][width][3]: torch's channels_last */
 } fm_layout;
 
 /*
- * Which Pillow the resize must equal, as the order of its two passes differs: which of them comes
- * first for a source of w x h pixels that becomes ow x oh. Both change the rounding of some pixels.
- * The rules are the same for all filters; FM_FILTER_NEAREST rounds nothing.
+ * Which version of Pillow the resize must equal. Versions differ in which of the two passes runs
+ * first for a source of w x h pixels that becomes ow x oh; the order changes the rounding of some
+ * pixels. The rules are the same for all filters; FM_FILTER_NEAREST does not round.
  */
 typedef enum fm_resize_order {
     FM_RESIZE_HORIZONTAL_FIRST = 0, /* Pillow up to 12.1: always the horizontal one */
@@ -204,10 +204,10 @@ typedef enum fm_resize_order {
 } fm_resize_order;
 
 /*
- * The plan of what happens to an image after decoding. Filled by fm_config_init() with no ops,
- * FM_FLOAT32, FM_NCHW, mean 0, std 1. The arrays are copied at open.
- * The ops must lead to one size for all images: without a resize to a fixed size or a crop the
- * plan is refused (FM_ERR_ARGUMENT). At most 64 ops; at most one of them may resize.
+ * What is done to an image after decoding. fm_config_init() sets no ops, FM_FLOAT32, FM_NCHW, mean
+ * 0 and std 1. The arrays are copied at open. The ops must give all images the same size, by a
+ * resize to a fixed size or a crop; else fm_loader_open() fails with FM_ERR_ARGUMENT. At most 64
+ * ops, of which at most one may resize.
  */
 typedef struct fm_transform {
     const fm_op *ops;
@@ -215,24 +215,23 @@ typedef struct fm_transform {
     fm_dtype dtype;
     fm_layout layout;
     float mean[3], std[3]; /* of red, green, blue; std not 0 */
-    /* 3 x 256 results of the dtype by (channel, value), in place of mean and std; NULL for none;
-     * not looked at with FM_UINT8. Where a caller converts to 16 bits decides about the last bit:
-     * the table says it exactly. */
+    /* [3][256] results of the dtype by channel and pixel value, used in place of mean and std;
+     * NULL: none. Ignored with FM_UINT8. The last bit of a 16-bit result depends on when the
+     * caller's own code would convert: the table gives it exactly. */
     const void *value_table;
     fm_resize_order resize_order;
-    /* With fm_arrays only, all of whose images are alike: their size, which no op then needs to
-     * set, and their channels: 3, or 1 for grey, of which the result has one as well (the table's
-     * first). 0 for none. */
+    /* Only with fm_arrays of images: their size, which no op then needs to set, and their channels:
+     * 3, or 1 for grey, whose result has one channel, too (the table's first). 0: not given. */
     int32_t in_height, in_width, in_channels;
 } fm_transform;
 
 /* ---- source ---------------------------------------------------------------------------------- */
 
 /*
- * Where in a JPEG its rows of MCUs begin: of one whose single scan has restart intervals that
- * divide a row, so that each but the first begins behind a restart marker. The loader then reads no
- * more of the image than its crop needs, down to the crop's bottom, unless it has a cache. What is
- * left out may be damaged or missing. A table that is not the image's costs time, and changes no
+ * The restart index of a JPEG: where its rows of MCUs begin. The image has a single scan and
+ * restart intervals that divide a row, so that each row but the first begins after a restart
+ * marker. With the index, a loader without a cache reads only the bytes down to the bottom of the
+ * crop; the rest may be damaged or missing. The index of another image costs time, and changes no
  * pixel.
  */
 #define FM_MAX_JPEG_ROWS 64
@@ -240,7 +239,8 @@ typedef struct fm_jpeg_rows {
     int32_t width, height; /* of the image, in pixels */
     int32_t mcu_height;    /* 8 times the largest vertical sampling factor; 8 with one component */
     uint32_t n;            /* entries, 1 to FM_MAX_JPEG_ROWS */
-    /* Entry k: bytes from the image's first to the data of row k * rows / n of its rows. */
+    /* Entry k: offset in bytes, from the image's first byte, of the data of MCU row k * n_rows / n.
+     */
     uint32_t begin[FM_MAX_JPEG_ROWS];
 } fm_jpeg_rows;
 
@@ -248,24 +248,22 @@ typedef struct fm_jpeg_rows {
  * One sample: the file to read, or the encoded image itself. `path` need only live during the call
  * that passes it.
  *
- * With `data` no file is touched: the image is its data_bytes bytes, with the pixels and outcomes
- * that a file with these bytes has. 0 bytes are an empty file; more than max_file_bytes are
- * FM_ERR_LIMIT at the batch's turn. `path` is then no more than the sample's name in messages, in
- * which a sample without one is "in memory".
+ * With `data` no file is opened: the image is these data_bytes bytes, and the result is that of a
+ * file with the same bytes. 0 bytes are an empty file; more than max_file_bytes are FM_ERR_LIMIT
+ * when the batch is delivered. `path` is then only the sample's name in messages; a sample without
+ * one is called "in memory".
  *
- * With `range_bytes` the image is so many bytes of the file, from `offset_bytes` on, such as a
- * member of a tar archive; with data both must be 0. The loader keeps such files open, the latest
- * up to 256 or an eighth of RLIMIT_NOFILE, until it is closed: a sample then costs one read, and a
- * file that is replaced meanwhile may be read as it was. A file that ends within the range is
- * FM_ERR_READ.
+ * With `range_bytes` the image is that part of the file from `offset_bytes` on, such as a member of
+ * a tar archive; with data both must be 0. The loader keeps such files open until it is closed, the
+ * latest 256 or an eighth of RLIMIT_NOFILE: a sample then costs one read, and a file that is
+ * replaced meanwhile may be read as it was. A file that ends within the range is FM_ERR_READ.
  *
- * Ownership: `data` is not copied and stays the caller's. Where the call that takes it succeeds, it
- * must stay readable and unchanged until fm_loader_next() has returned its batch, or the error in
- * place of it (FM_FALLBACK is neither), or until the epoch has ended otherwise: fm_loader_stop(),
- * fm_loader_start() or fm_loader_close() has returned. The first two may have failed, unless with
- * FM_ERR_ARGUMENT, FM_ERR_STATE or FM_ERR_FORKED, which leave the epoch as it is.
- * Threads: the decode threads read it at any time until then, and nothing behind its end. Several
- * samples, batches and loaders may share it.
+ * Ownership: `data` is not copied and stays the caller's. If the call that takes it succeeds, it
+ * must stay readable and unchanged until fm_loader_next() has returned its batch or the error in
+ * its place (FM_FALLBACK is neither), or until fm_loader_stop(), fm_loader_start() or
+ * fm_loader_close() has returned. The first two end the epoch also when they fail, except with
+ * FM_ERR_ARGUMENT, FM_ERR_STATE and FM_ERR_FORKED. Threads: decode threads read it at any time
+ * until then, and nothing after its end. Samples, batches and loaders may share it.
  */
 typedef struct fm_sample {
     int64_t index;     /* dataset index, 0 <= index < n_samples; keys the random draws */
@@ -276,19 +274,19 @@ typedef struct fm_sample {
     size_t data_bytes; /* its size; 0 without data */
     uint64_t offset_bytes; /* where in the file the image begins; 0 without range_bytes */
     uint64_t range_bytes;  /* its size there, at most max_file_bytes; 0: it is the whole file */
-    /* The image was decoded whole before, and found sane: of a JPEG with restart intervals only
-     * those are decoded that the transform needs, and damage in others may pass unseen, while no
-     * pixel of the result depends on it. */
+    /* The caller asserts that the whole image was decoded before without an error. Of a JPEG with
+     * restart intervals, only those that the transform needs are then decoded; damage in others, on
+     * which no pixel of the result depends, is not noticed. */
     bool verified;
-    const fm_jpeg_rows *rows; /* of a verified range: where its rows lie; NULL: not known. Need only
-                                 live during the call */
+    const fm_jpeg_rows *rows; /* restart index of a verified range; NULL: none. Need only live
+                                 during the call */
 } fm_sample;
 
 /*
- * Where an epoch's order of indices finds its files, or images in memory. `locate` fills *out,
- * which is all zero before, for `index` and returns FM_OK or an error status, which is negative and
- * comes out of fm_loader_next() at its batch's turn; it ends the epoch. It is called on the
- * consumer's thread only. Data that it gives must last as fm_sample says.
+ * Finds the file, or the image in memory, of each index of an epoch's order. `locate` gets *out all
+ * zero, fills it for `index` and returns FM_OK, or a negative status: fm_loader_next() then returns
+ * that when the batch is due, and the epoch ends. It is called on the consumer's thread only.
+ * `data` that it sets must live as long as fm_sample says.
  */
 typedef struct fm_source {
     void *user;
@@ -310,10 +308,10 @@ FM_API size_t fm_folder_n_classes(const fm_folder *folder);
 FM_API void fm_folder_close(fm_folder **folder);
 
 /*
- * An array in memory, a row of which belongs to each sample: row i is the row_bytes bytes from
- * data + i * stride_bytes on. It stays the caller's and must stay readable until the loader is
- * closed or has no epoch running. What is written to it meanwhile shows in some of the batches to
- * come; fm_loader_next() never reads it.
+ * An array in memory with one row per sample: row i is the row_bytes bytes from data + i *
+ * stride_bytes on. It stays the caller's and must stay readable until the loader is closed or no
+ * epoch runs. Values written to it meanwhile appear in some of the following batches;
+ * fm_loader_next() itself never reads it.
  */
 typedef struct fm_array {
     const void *data;
@@ -339,15 +337,15 @@ typedef struct fm_arrays {
 #define FM_MAX_ARRAYS 64
 
 /*
- * Files that hold a sample's values as they are, such as arrays in .npy files: each begins with the
- * same header, and the body_bytes bytes behind it, up to the file's end, go to the sample's place
- * in the batch. A file with another header is FM_ERR_FORMAT, one of another size FM_ERR_DAMAGED.
- * There are no ops; fm_batch says 1 channel, 1 row and body_bytes columns of FM_UINT8.
+ * Files of raw values, such as arrays in .npy files: each begins with the same header, and the
+ * body_bytes bytes after it, up to the file's end, are copied to the sample's place in the batch. A
+ * file with another header is FM_ERR_FORMAT, one of another size FM_ERR_DAMAGED. There are no ops;
+ * fm_batch says 1 channel, 1 row and body_bytes columns of FM_UINT8.
  */
 typedef struct fm_plain {
     const void *header; /* copied at open */
     size_t header_bytes;
-    size_t body_bytes; /* 1 to 2^31 - 1; 0: files are images */
+    size_t body_bytes; /* 1 to 2^31 - 1; 0: the files are images */
 } fm_plain;
 
 /* ---- configuration --------------------------------------------------------------------------- */
@@ -359,11 +357,11 @@ typedef enum fm_reader_kind {
 } fm_reader_kind;
 
 /*
- * Memory of batch slots. `alloc` returns `bytes` bytes aligned to 64 or NULL, and may set *handle;
- * `free` gets the pointer and that handle. Both are called on the consumer's thread, `free` also
- * on the thread that releases the last batch after the loader is closed.
- * With handover, a slot's memory leaves the ring with its batch and belongs to the caller, handle
- * and all (fm_batch.memory_handle); the ring takes fresh memory for the slot inside next().
+ * Allocates the memory of batch buffers. `alloc` returns `bytes` bytes aligned to 64, or NULL, and
+ * may set *handle; `free` gets the pointer and that handle. Both are called on the consumer's
+ * thread, `free` also on the thread that releases the last batch after the loader was closed. With
+ * handover, a buffer's memory belongs to the caller once next() has returned it, together with its
+ * handle (fm_batch.memory_handle); next() allocates new memory for the buffer.
  */
 typedef struct fm_allocator {
     void *user;
@@ -373,27 +371,26 @@ typedef struct fm_allocator {
 } fm_allocator;
 
 /*
- * Encoded files in memory, for as long as the cache is open, over all epochs and loaders that are
- * given it. A file that was decoded natively is kept, as long as the budget has room; nothing is
- * ever dropped, so that the hit rate of a shuffled epoch is the share of the files that fits. Files
- * are known by their paths: one that changes while the cache is open is not read again.
- * fm_loader_draws() and the pixels are the same with and without. Any thread may use it, but not a
- * forked child.
+ * Keeps encoded files in memory while it is open, over all epochs and loaders that use it. A file
+ * that was decoded natively is added while the budget lasts; none is ever evicted, so that the hit
+ * rate of a shuffled epoch is the share of the files that fits. Files are identified by their
+ * paths: one that changes while the cache is open is not read again. Results are the same with and
+ * without a cache. Any thread may use it, but not a forked child.
  */
 typedef struct fm_cache fm_cache;
 
 typedef struct fm_cache_usage {
     uint64_t n_files, file_bytes; /* kept */
-    uint64_t used_bytes;          /* of the budget: files, their paths, tables, pieces not full */
+    uint64_t used_bytes;          /* of the budget: files, their paths, tables, unused remainders */
     uint64_t n_refused;           /* times that a file did not fit */
 } fm_cache_usage;
 
 /*
- * budget_bytes: most memory to take. It comes piece by piece, and is given back at close alone.
+ * budget_bytes: most memory to use. It is allocated in steps, and freed by fm_cache_close() only.
  * FM_ERR_BUDGET (more than this process may use, or too small for anything), NOMEM, THREAD.
  */
 FM_API FM_CHECK_RESULT int fm_cache_open(fm_cache **out, uint64_t budget_bytes, fm_error *error);
-/* In a forked child, whose cache it is not, all is 0. */
+/* In a forked child everything is 0: the cache is the parent's. */
 FM_API void fm_cache_usage_get(fm_cache *cache, fm_cache_usage *out);
 /* After the loaders that were given it. Accepts NULL and a pointer to NULL; sets *cache to NULL. */
 FM_API void fm_cache_close(fm_cache **cache);
@@ -402,35 +399,34 @@ FM_API void fm_cache_close(fm_cache **cache);
 typedef enum fm_format { FM_FORMAT_JPEG = 1, FM_FORMAT_PNG = 2, FM_FORMAT_WEBP = 4 } fm_format;
 
 /*
- * Where batches are delivered. With a device, they are copied from the slots, which are page-locked
- * at open, to memory that the consumer offers (fm_loader_offer()), by a stream and a thread of the
- * loader's own. FM_DEVICE_HOST needs no GPU: targets are ordinary memory, streams are not looked
- * at, a copy is complete when next() returns. It is what the others must equal.
+ * Where batches are delivered. With a device, a stream and a thread of the loader's own copy them
+ * from page-locked buffers to memory that the consumer provides (fm_loader_offer()). FM_DEVICE_HOST
+ * needs no GPU: that memory is ordinary, streams are ignored, and a copy is complete when next()
+ * returns. It defines what the other devices must deliver.
  */
 typedef enum fm_device_kind {
-    FM_DEVICE_NONE = 0, /* batches are lent slots */
+    FM_DEVICE_NONE = 0, /* in memory of the CPU */
     FM_DEVICE_HOST = 1,
-    FM_DEVICE_CUDA = 2 /* needs the plug-in libfeedmill_cuda.so, which is looked for beside this
-                          library, or is what the environment's FEEDMILL_CUDA_LIBRARY names */
+    FM_DEVICE_CUDA = 2 /* needs the plug-in libfeedmill_cuda.so: beside this library, or the file
+                          that the environment's FEEDMILL_CUDA_LIBRARY names */
 } fm_device_kind;
 
 typedef struct fm_device_config {
     fm_device_kind kind; /* default FM_DEVICE_NONE */
     int32_t index;       /* of the GPU, as torch counts them; default 0 */
-    /* Slots hold uint8 in NHWC, which crosses the bus, and the device makes of it what `transform`
-     * says, with the same bits as the CPU: default true. Not where a transform erases
-     * (RANDOM_ERASING), with arrays or where the result is FM_UINT8: these come as the CPU made
-     * them. fm_loader_converts() tells. */
+    /* Copy uint8 in NHWC, a quarter of the bytes of float32, and let the device convert it to the
+     * dtype and layout of `transform`, with the same bits as the CPU: default true. Not done with
+     * RANDOM_ERASING, with arrays, and where the result is FM_UINT8; see fm_loader_converts(). */
     bool convert;
-    /* next() leaves it to the caller to make his stream wait (fm_loader_wait()), so that he can
-     * record events around that; default false. */
+    /* next() does not make the output's stream wait: the caller does, by fm_loader_wait(), and can
+     * record events around that. Default false. */
     bool defer_wait;
 } fm_device_config;
 
 /*
  * Whether a device of this kind can be used here, and how many there are (n_devices may be NULL).
- * FM_ERR_UNAVAILABLE: no plug-in, no driver or no device; the message says which. It does not
- * touch a device and takes none of its memory.
+ * FM_ERR_UNAVAILABLE: no plug-in, no driver or no device; the message says which. Uses no memory of
+ * a device.
  */
 FM_API FM_CHECK_RESULT int fm_device_count(fm_device_kind kind, int32_t *n_devices,
                                            fm_error *error);
@@ -445,13 +441,13 @@ typedef struct fm_config {
     uint32_t batch_size; /* most samples in a batch, 1 to 65,536; default 64 */
     uint32_t n_threads;  /* decode threads; default 0: usable CPUs - 1, at least 1 */
     uint32_t prefetch_batches; /* most batches submitted and not yet returned; default 4 */
-    /* Slots, read buffers, row buffers and tables. Default 0: a quarter of the memory that this
-     * process may use. Not in it: batches copied out, and the coefficients of progressive images,
-     * at most 80 MiB a thread (a larger image is refused with FM_ERR_LIMIT). A thread keeps their
-     * memory until it waits for work or 8 other images have come. */
+    /* Of batch buffers, read buffers, row buffers and tables. Default 0: a quarter of the memory
+     * that this process may use. Not included: copies of batches, and the coefficients of
+     * progressive images, at most 80 MiB a thread (a larger image is rejected with FM_ERR_LIMIT). A
+     * thread frees these when it has no work, or after 8 other images. */
     uint64_t memory_budget_bytes;
     uint64_t read_ahead_bytes; /* read buffers; default 0: 64 MiB, within the budget */
-    fm_reader_kind reader;     /* default AUTO; the environment's FEEDMILL_READER
+    fm_reader_kind reader;     /* default AUTO; FEEDMILL_READER in the environment
                                   (uring, pread, auto) overrides it */
     uint32_t read_depth;       /* files in flight; default 0: 64 with uring, 32 threads */
     uint64_t max_file_bytes;   /* of a file, or an image in memory; default 256 MiB */
@@ -474,14 +470,14 @@ FM_API void fm_config_init(fm_config *config);
 typedef struct fm_loader fm_loader;
 
 /*
- * Opens a loader: checks the configuration, allocates all slots and starts all threads.
- * On failure *out is NULL and nothing is left behind.
- * FM_ERR_ARGUMENT, FM_ERR_NOMEM, FM_ERR_BUDGET (three slots do not fit; the message names the
- * bytes needed), FM_ERR_THREAD, FM_ERR_UNAVAILABLE (io_uring demanded and refused; a device
- * demanded, and there is no plug-in, driver or device), FM_ERR_DEVICE.
- * The pixels' code is the best that the CPU has up to AVX2. FEEDMILL_CPU=scalar, sse41, avx2 or
- * avx512 in the environment chooses another, as far as the CPU has it (other names:
- * FM_ERR_ARGUMENT); avx512 has run in an emulator only. The results are always the same.
+ * Opens a loader: checks the configuration, allocates all batch buffers and starts all threads. On
+ * failure *out is NULL, and everything is freed.
+ * FM_ERR_ARGUMENT, FM_ERR_NOMEM, FM_ERR_BUDGET (three buffers do not fit; the message names the
+ * bytes needed), FM_ERR_THREAD, FM_ERR_UNAVAILABLE (no io_uring with FM_READER_URING; no plug-in,
+ * driver or device for the device that is configured), FM_ERR_DEVICE. The pixels' code is the best
+ * that the CPU has up to AVX2. FEEDMILL_CPU=scalar, sse41, avx2 or avx512 in the environment
+ * chooses another, as far as the CPU has it (other names: FM_ERR_ARGUMENT); avx512 has run in an
+ * emulator only. The results are always the same.
  */
 FM_API FM_CHECK_RESULT int fm_loader_open(fm_loader **out, const fm_config *config,
                                           fm_error *error);
@@ -491,26 +487,27 @@ FM_API FM_CHECK_RESULT int fm_loader_open(fm_loader **out, const fm_config *conf
  * config.source. With order NULL the caller submits each batch and ends with fm_loader_finish().
  */
 typedef struct fm_epoch {
-    uint64_t seed;        /* key of the random draws */
-    uint32_t number;      /* epoch word of the random draws */
+    uint64_t seed;        /* keys the random parameters, */
+    uint32_t number;      /* as does the epoch's number */
     const int64_t *order; /* dataset indices; copied */
     size_t n_order;
-    bool drop_last; /* leave out a last batch that is not full */
+    bool drop_last; /* skip the last batch if it is not full */
     /*
-     * The caller does work of his own on each batch before its consumer asks for it. One thread
-     * submits and calls next(), fallback() and fallback_done() then, while the consumer's thread
-     * calls step_request(), step_ready(), step_return() and wake(). next() waits also where no
-     * batch is submitted, and its waits are no steps: fm_loader_step_ready() records those. Not
-     * together with an order or a device. Default false: one thread does all of it.
+     * For a caller whose own thread works on each batch (such as a collate function) before the
+     * consumer asks for it. That thread submits and calls next(), fallback() and fallback_done();
+     * the consumer's thread calls step_request(), step_ready(), step_return() and wake(). next()
+     * also waits if no batch is submitted, and its waits are not recorded as steps:
+     * fm_loader_step_ready() records them. Not with an order or a device. Default false: one thread
+     * does everything.
      */
     bool ahead;
 } fm_epoch;
 
 /*
- * Starts an epoch. A running one is stopped first: its undelivered batches are dropped, within
- * 100 ms; FM_ERR_READ if reads are stuck in the kernel (close the loader then). Batches lent
- * before stay valid. FM_ERR_ARGUMENT (an index of the order is outside of the dataset),
- * FM_ERR_STATE (an order, and no config.source) and FM_ERR_FORKED leave a running epoch as it is.
+ * Starts an epoch. Stops a running one first: drops its undelivered batches, within 100 ms;
+ * FM_ERR_READ if reads are stuck in the kernel (then close the loader). Borrowed batches stay
+ * valid. FM_ERR_ARGUMENT (an index of the order is outside the dataset), FM_ERR_STATE (an order
+ * without config.source) and FM_ERR_FORKED leave a running epoch as it is.
  */
 FM_API FM_CHECK_RESULT int fm_loader_start(fm_loader *loader, const fm_epoch *epoch,
                                            fm_error *error);
@@ -519,37 +516,34 @@ FM_API FM_CHECK_RESULT int fm_loader_start(fm_loader *loader, const fm_epoch *ep
 FM_API FM_CHECK_RESULT int fm_loader_stop(fm_loader *loader, fm_error *error);
 
 /*
- * Appends a batch of 1 to batch_size samples to an epoch started without an order. Paths are
- * copied; data is used where it is (see fm_sample), unless the call fails. Does not block: FM_AGAIN
- * when prefetch_batches are waiting already. The k-th use of an index in an epoch draws other
- * random numbers than the first.
+ * Submits a batch of 1 to batch_size samples in an epoch started without an order. Paths are
+ * copied, data is not (see fm_sample). Does not block: FM_AGAIN if prefetch_batches are pending.
+ * Each use of the same index in an epoch has random parameters of its own.
  */
 FM_API FM_CHECK_RESULT int fm_loader_submit(fm_loader *loader, const fm_sample *samples,
                                             size_t n_samples, fm_error *error);
 
 /*
- * The same for a loader with arrays: a batch of the samples of indices[n_samples], whose rows are
- * rows[n_samples] of every array; rows NULL: the indices themselves. Both are copied.
- * FM_ERR_ARGUMENT names the index that is outside of the dataset, or has no such row.
+ * The same for a loader with arrays: the samples indices[n_samples] are the rows rows[n_samples] of
+ * every array; rows NULL: the indices themselves. Both are copied. FM_ERR_ARGUMENT: an index is
+ * outside the dataset, or its row outside the arrays; the message names it.
  */
 FM_API FM_CHECK_RESULT int fm_loader_submit_rows(fm_loader *loader, const int64_t *indices,
                                                  const int64_t *rows, size_t n_samples,
                                                  fm_error *error);
 
-/* No more batches in this epoch: next() returns FM_END after the last one. */
+/* Submits no more batches in this epoch: next() returns FM_END after the last one. */
 FM_API FM_CHECK_RESULT int fm_loader_finish(fm_loader *loader, fm_error *error);
 
 /*
- * A batch on loan: images[n][channels][height][width] or, with FM_NHWC,
- * images[n][height][width][channels], dense and of the plan's dtype; labels[n]. As a tensor (n, c,
- * height, width) its strides are, in values, (c * height * width, height * width, width, 1) or (c *
- * height * width, 1, c * width, c). The memory is the caller's until fm_batch_release(). Two
- * batches may be held without cost while the next is fetched; where more are held, next() hands out
- * copies.
- * Of a loader with arrays: labels is NULL, and `images` is where the batch's memory begins, in
+ * A borrowed batch: images[n][channels][height][width] or, with FM_NHWC,
+ * images[n][height][width][channels], without gaps and of the plan's dtype; labels[n]. As a tensor
+ * (n, c, height, width) its strides are, in values, (c * height * width, height * width, width, 1)
+ * or (c * height * width, 1, c * width, c). The memory is the caller's until fm_batch_release().
+ * Two batches may be held at no cost while the next one is fetched; if more are held, next()
+ * returns copies. With arrays: labels is NULL, and `images` is the begin of the batch's memory, in
  * which fm_loader_section() finds each array's rows; without images among them channels, height and
- * width are 0.
- * Of a loader with a device: images and labels are those of the target that the batch was copied
+ * width are 0. With a device: images and labels are those of the target that the batch was copied
  * to (fm_loader_offer()), which is the caller's again; there is nothing to release.
  */
 typedef struct fm_batch {
@@ -558,7 +552,7 @@ typedef struct fm_batch {
     uint32_t n, channels, height, width;
     fm_dtype dtype;
     fm_layout layout;
-    bool copied;         /* images are a copy, not a slot */
+    bool copied;         /* a copy, as the caller holds many batches */
     uint64_t number;     /* counts from 0 in its epoch */
     void *memory_handle; /* with handover: the allocator's handle, now the caller's */
     void *target_user;   /* with a device: the target's `user` */
@@ -568,12 +562,12 @@ typedef struct fm_batch {
 /*
  * The next batch in order. Blocks for at most timeout_ns (negative: without limit).
  * FM_OK: *batch is filled. FM_END: the epoch is over. FM_AGAIN: the time is over, or no batch is
- * waiting and fm_loader_finish() was not called. FM_FALLBACK: see fm_loader_fallback().
- * With a device, FM_OK says that the batch's copy is queued; fm_loader_wait() has more.
- * FM_ERR_STATE: no target is on offer. FM_ERR_DEVICE, with the call that failed: the loader takes
- * no more batches to the device, and next() returns it again; close the loader. A bad sample's
- * error (FM_ERR_READ, FORMAT, KIND, DAMAGED, LIMIT) comes in place of its batch; the following call
- * goes on with the following batch.
+ * pending and fm_loader_finish() was not called. FM_FALLBACK: see fm_loader_fallback().
+ * With a device, FM_OK means that the batch's copy is queued; see fm_loader_wait(). FM_ERR_STATE:
+ * no target was offered for it. FM_ERR_DEVICE, with the call that failed: the loader copies no more
+ * batches, and next() returns the same error again; close the loader.
+ * The error of a bad sample (FM_ERR_READ, FORMAT, KIND, DAMAGED, LIMIT) is returned in place of its
+ * batch; the next call continues with the next batch.
  */
 FM_API FM_CHECK_RESULT int fm_loader_next(fm_loader *loader, int64_t timeout_ns, fm_batch *batch,
                                           fm_error *error);
@@ -584,17 +578,18 @@ FM_API FM_CHECK_RESULT int fm_loader_next(fm_loader *loader, int64_t timeout_ns,
  */
 FM_API void fm_loader_wake(fm_loader *loader);
 
-/* Gives a batch back and clears *batch. Any thread; accepts NULL and an empty batch. */
+/* Releases a batch and clears *batch. Any thread; accepts NULL and an empty batch. */
 FM_API void fm_batch_release(fm_batch *batch);
 
 /*
  * With a device: memory on it for one batch, and the stream in whose order it may be used.
  *
- * `images` takes batch_size samples, `labels` as many (fm_loader_target_bytes()); a batch of fewer
- * samples leaves the rest as it is. With arrays `images` takes what the memory of a batch is, and
- * labels is NULL. `stream` is the one on which the memory was allocated, as the handle of the
- * device's driver (torch.cuda.Stream.cuda_stream); NULL: the legacy default stream. Whatever had
- * been queued there before the offer may still use the memory: the copy begins after it.
+ * `images` has space for batch_size samples, `labels` for as many labels
+ * (fm_loader_target_bytes()); a smaller batch leaves the rest as it is. With arrays `images` gets
+ * the whole memory of a batch, and labels is NULL. `stream` is the one on which the memory was
+ * allocated, as a handle of the device's driver (torch.cuda.Stream.cuda_stream); NULL: the legacy
+ * default stream. Work that was queued there before the offer may still use the memory: the copy
+ * begins after it.
  */
 typedef struct fm_target {
     void *images;
@@ -610,40 +605,39 @@ FM_API void fm_loader_target_bytes(const fm_loader *loader, size_t *image_bytes,
                                    size_t *label_bytes);
 
 /*
- * Offers memory for a batch to come: batches get the targets in the order of the offers, each that
- * next() returns with FM_OK takes one. Offered ahead, a batch crosses the bus while the consumer
- * computes on the one before: keep two on offer, and offer another before each next().
- * Does not block, nor wait for the device. Consumer's thread; an epoch must have been started.
- * Ownership: the memory is the loader's until next() has handed it out, or fm_loader_stop(),
- * fm_loader_start() or fm_loader_close() has returned; only then may it be freed, in the order of
- * `stream`, which has been made to wait where a copy to it still runs.
- * FM_AGAIN: as many are on offer as the loader takes (prefetch_batches + 2, at most 32).
- * FM_ERR_STATE: no device, no epoch, or `stream` is being captured into a graph. FM_ERR_ARGUMENT,
- * FM_ERR_DEVICE.
+ * Provides device memory for one of the next batches. Each batch that next() returns with FM_OK
+ * uses one target, in the order of the offers. With two targets offered, and another before each
+ * next(), a batch is copied while the consumer computes on the one before. Does not block, nor wait
+ * for the device. Consumer's thread; an epoch must have been started. Ownership: the memory is the
+ * loader's until next() has returned it, or fm_loader_stop(), fm_loader_start() or
+ * fm_loader_close() has returned; only then may it be freed, in the order of `stream`, which waits
+ * for a copy to it that still runs. FM_AGAIN: the loader has as many targets as it takes
+ * (prefetch_batches + 2, at most 32). FM_ERR_STATE: no device, no epoch, or `stream` is being
+ * captured into a graph. FM_ERR_ARGUMENT, FM_ERR_DEVICE.
  */
 FM_API FM_CHECK_RESULT int fm_loader_offer(fm_loader *loader, const fm_target *target,
                                            fm_error *error);
 
-/* Targets on offer: those that next() has not handed out. Consumer's thread. */
+/* Targets that were offered and not used by next() yet. Consumer's thread. */
 FM_API size_t fm_loader_n_offered(const fm_loader *loader);
 
 /*
- * Makes `stream` wait, on the device, for the copy of the batch that next() returned last, and
- * returns at once. next() does it for the stream of the target's offer, unless defer_wait is set; a
- * stream that uses the batch besides needs a call of its own. Consumer's thread, before the next
- * next(). FM_ERR_STATE: there is no such batch, or `stream` is being captured into a graph (the
- * call may be repeated when that has ended). FM_ERR_DEVICE.
+ * Makes `stream` wait, on the device, for the copy of the batch that next() returned last; returns
+ * at once. next() does this for the target's own stream, unless defer_wait is set; any other stream
+ * that uses the batch needs a call of its own. Consumer's thread, before the following next().
+ * FM_ERR_STATE: there is no such batch, or `stream` is being captured into a graph (repeat the call
+ * when that has ended). FM_ERR_DEVICE.
  */
 FM_API FM_CHECK_RESULT int fm_loader_wait(fm_loader *loader, void *stream, fm_error *error);
 
-/* Whether slots hold uint8 in NHWC that the device converts (fm_device_config.convert). */
+/* Whether buffers hold uint8 in NHWC that the device converts (fm_device_config.convert). */
 FM_API bool fm_loader_converts(const fm_loader *loader);
 
 /*
- * After next() returned FM_FALLBACK: the sample that the caller must finish. He either writes the
- * sample to out (channels x height x width values of `dtype`, in `layout`: the plan's, or, where
- * the device converts, uint8 and NHWC) and calls fm_loader_fallback_done() with FM_OK, or gives an
- * error status, upon which next() drops that sample's batch and returns it.
+ * After next() returned FM_FALLBACK: the sample that the caller must finish. The caller either
+ * writes it to `out` (channels x height x width values of `dtype` in `layout`: the plan's or, if
+ * the device converts, uint8 and NHWC) and calls fm_loader_fallback_done() with FM_OK, or calls it
+ * with an error status: next() then drops the sample's batch and returns that status.
  */
 typedef struct fm_fallback {
     int64_t index;
@@ -658,18 +652,18 @@ typedef struct fm_fallback {
     size_t out_bytes;
     fm_dtype dtype;
     fm_layout layout;
-    fm_error error; /* why the sample was not taken */
+    fm_error error; /* why it was not decoded natively */
 } fm_fallback;
 FM_API FM_CHECK_RESULT int fm_loader_fallback(fm_loader *loader, fm_fallback *out);
 FM_API FM_CHECK_RESULT int fm_loader_fallback_done(fm_loader *loader, int status, fm_error *error);
 
-/* Batches submitted and not yet returned. Consumer's thread. */
+/* Batches that were submitted and not returned yet. Consumer's thread. */
 FM_API size_t fm_loader_n_pending(const fm_loader *loader);
 
 /* Rows and columns of a delivered image; either pointer may be NULL. */
 FM_API void fm_loader_out_size(const fm_loader *loader, int *height, int *width);
 
-/* Channels of a delivered image: 3, or 1 of grey arrays and behind a GRAYSCALE to one. */
+/* Channels of a delivered image: 3, or 1 for grey arrays and after a GRAYSCALE to one channel. */
 FM_API int fm_loader_out_channels(const fm_loader *loader);
 
 /* With arrays: where the rows of array `number` begin in a batch, in bytes from fm_batch.images on,
@@ -702,38 +696,36 @@ FM_API size_t fm_loader_sample_records(fm_loader *loader, uint64_t from, fm_samp
 FM_API size_t fm_loader_slow_samples(fm_loader *loader, fm_slow_sample *out, size_t capacity);
 
 /*
- * For a binding that does work of its own around next(): marks the step's request now, and moves
- * the last step's return to now. Without them next()'s own entry and exit count.
+ * For a binding that works before and after next(): the step's request is now, the last step's
+ * return is now. Without these calls, next()'s own begin and end count.
  */
 FM_API void fm_loader_step_request(fm_loader *loader);
 FM_API void fm_loader_step_return(fm_loader *loader);
 
 /*
  * With fm_epoch.ahead: records the step whose consumer now gets batch `number` of this epoch, which
- * next() handed out, or in whose place it gave an error. `ready_ns` is when the caller's own work
- * on it was done, on the monotonic clock: what the step waited for behind the native part of it is
- * python_ns. n_ready: batches that were ready for the consumer when he asked.
- * Consumer's thread. FM_ERR_ARGUMENT: there is no such batch.
+ * next() returned, or an error in its place. ready_ns: when the caller's own work on it was done,
+ * on the monotonic clock; the wait for that work is python_ns. n_ready: batches that were ready
+ * when the consumer asked. Consumer's thread. FM_ERR_ARGUMENT: there is no such batch.
  */
 FM_API FM_CHECK_RESULT int fm_loader_step_ready(fm_loader *loader, uint64_t number,
                                                 uint64_t ready_ns, uint32_t n_ready,
                                                 fm_error *error);
 
 /*
- * Ends all threads and frees everything that is not on loan; at most 100 ms. Reads stuck in the
- * kernel are left behind with their buffers and cleaned up when they return.
- * With a device it waits for copies that were queued, and so for what stood in a target's stream
- * before its offer.
- * Accepts NULL and a pointer to NULL; sets *loader to NULL.
+ * Ends all threads and frees everything but borrowed batches, within 100 ms. Reads that are stuck
+ * in the kernel keep their buffers, which are freed when the reads return. With a device it waits
+ * for queued copies, and so for work that preceded a target's offer in its stream. Accepts NULL and
+ * a pointer to NULL; sets *loader to NULL.
  */
 FM_API void fm_loader_close(fm_loader **loader);
 
 /* ---- single images --------------------------------------------------------------------------- */
 
 /*
- * An image without a loader: opened, measured, decoded whole into the caller's memory, closed, all
- * on the calling thread. Different images may be used by different threads at the same time. What a
- * loader does not decode is refused with its statuses, and the caller asks another decoder.
+ * Decodes a single image on the calling thread, without a loader: open, ask for the size, decode
+ * into the caller's memory, close. Threads may use different images at the same time. An image that
+ * a loader does not decode fails with the same status here; the caller then uses another decoder.
  */
 typedef struct fm_imread fm_imread;
 
@@ -769,8 +761,8 @@ FM_API void fm_imread_close(fm_imread **image);
 /* ---- diagnostics ----------------------------------------------------------------------------- */
 
 /*
- * What one op did to one sample. Fields that an op does not use are 0; so are all but `kind` of an
- * op within one that left it out. What `values` holds, by kind:
+ * The random parameters of one op for one sample. Fields that an op does not use are 0, and so is
+ * everything but `kind` of a contained op that was not applied. Contents of `values`, by kind:
  *
  *     COLOR_JITTER         0-3 order of brightness 0, contrast 1, saturation 2, hue 3; 4-7 factors
  *     RANDOM_ROTATION      0 angle
@@ -784,7 +776,7 @@ typedef struct fm_draw {
     fm_op_kind kind;
     int32_t top, left, height,
         width; /* crops, RANDOM_ERASING: the box; RESIZE: height, width of the result */
-    bool flip; /* done at all, of what has a probability */
+    bool flip; /* of an op with a probability: whether it is applied */
     int32_t n_values;
     double values[FM_N_DRAW_VALUES];
 } fm_draw;
@@ -809,8 +801,8 @@ typedef enum fm_augmentation {
 } fm_augmentation;
 
 /*
- * The random draws of one sample: out[transform.n_ops], in order of the ops, for an image of
- * width x height pixels. Pure: the same arguments give the same draws in every process.
+ * The random parameters of one sample, out[transform.n_ops] in order of the ops, for an image of
+ * width x height pixels. Pure: the same arguments give the same result in every process.
  */
 FM_API FM_CHECK_RESULT int fm_loader_draws(const fm_loader *loader, uint64_t seed, uint32_t epoch,
                                            int64_t index, uint32_t occurrence, int32_t width,
@@ -823,14 +815,15 @@ FM_API uint32_t fm_usable_cpus(void);
 FM_API const char *fm_jpeg_version(void);
 
 /*
- * Whether JPEGs with one scan go through feedmill's own Huffman decoder. It needs a header of
- * libjpeg-turbo's that some packages leave out; without it libjpeg-turbo's decoder does the work.
+ * Whether feedmill's own Huffman decoder decodes JPEGs with one scan. It needs a header of
+ * libjpeg-turbo (jpegint.h) that some packages leave out; without it libjpeg-turbo's decoder is
+ * used.
  */
 FM_API bool fm_jpeg_own_huffman(void);
 
 /*
- * The formats that the library decodes, in words: "JPEG", with ", PNG" where it was built with
- * libspng and ", WebP" where with libwebp. Images of others are rejected with FM_ERR_FORMAT.
+ * The formats that the library decodes: "JPEG", with ", PNG" if it was built with libspng and ",
+ * WebP" if with libwebp. Images of other formats are rejected with FM_ERR_FORMAT.
  */
 FM_API const char *fm_formats(void);
 

@@ -1,9 +1,9 @@
 /*
  * Counters and records of one loader.
  *
- * Times are nanoseconds; points in time those of the monotonic clock. A structure is filled by
- * fm_loader_stats(), fm_loader_steps(), fm_loader_slow_samples() or fm_loader_sample_records() and
- * belongs to the caller.
+ * Times are nanoseconds, points in time those of the monotonic clock. fm_loader_stats(),
+ * fm_loader_steps(), fm_loader_slow_samples() and fm_loader_sample_records() fill structures of the
+ * caller's.
  */
 #ifndef FEEDMILL_STATS_H
 #define FEEDMILL_STATS_H
@@ -15,22 +15,23 @@ extern "C" {
 #endif
 
 /*
- * What a wait for data is made of: X(name, meaning). Together they are the wait, exactly.
+ * The causes of a wait for data: X(name, meaning). They add up to the wait exactly.
  *
- * The causes are those of the batch's sample that was finished last: in proportion to what it
- * passed since the end of the step before, or since it was asked for. For a wait may begin when
- * that sample is already being decoded, although the batch is late because its files were.
+ * A wait is attributed by the batch's sample that was finished last: in proportion to how that
+ * sample spent its time since the end of the step before, or since it was submitted if that was
+ * later. (A wait may begin when that sample is already being decoded, although the batch is late
+ * because of its files.)
  */
-#define FM_WAIT_CAUSE_FIELDS(X)                                                                        \
-    X(storage_ns, "its file was still being read, or waited to be")                               \
+#define FM_WAIT_CAUSE_FIELDS(X)                                                                   \
+    X(storage_ns, "its file was being read, or waited to be read")                                \
     X(cpu_queue_decode_ns, "it waited for the decode threads, which were decoding other samples") \
-    X(cpu_queue_transform_ns, "... which were transforming other samples")                        \
+    X(cpu_queue_transform_ns, "the same, while they were transforming other samples")             \
     X(decode_ns, "it was being decoded")                                                          \
     X(transform_ns, "it was being resized, flipped, normalized and stored")                       \
-    X(slot_wait_ns, "it had its bytes, and all batch slots were in use, by consumer or copies")   \
-    X(h2d_ns, "its batch was complete, and its copy to the GPU not yet queued")                   \
-    X(starved_ns, "a decode thread had work and no core: other threads, or a quota")              \
-    X(python_ns, "the caller had not asked for it yet, or finished it himself (Pillow)")          \
+    X(slot_wait_ns, "it had its bytes, and all batch buffers were in use by consumer or copies")  \
+    X(h2d_ns, "its batch was complete, and the copy to the GPU was not queued yet")               \
+    X(starved_ns, "a decode thread had work and waited for a CPU: other threads, or a quota")     \
+    X(python_ns, "the caller had not submitted it yet, or finished it itself (by Pillow)")        \
     X(unattributed_ns, "none of these")
 
 typedef struct fm_wait_causes {
@@ -39,20 +40,20 @@ typedef struct fm_wait_causes {
 #undef FM_X
 } fm_wait_causes;
 
-/* One field list, so that the structure and every binding of it stay the same: X(name, meaning). */
+/* One list of fields for the structure and all bindings: X(name, meaning). */
 #define FM_STATS_FIELDS(X)                                                                     \
     X(batches, "batches handed to the consumer")                                               \
     X(samples, "samples in those batches")                                                     \
     X(epochs, "epochs started")                                                                \
     X(native_samples, "samples decoded and transformed natively")                              \
     X(fallback_samples, "samples finished by the caller's fallback (Pillow, from Python)")     \
-    X(fallback_format, "... because the format is not decoded natively")                       \
-    X(fallback_kind, "... because of a kind that is not decoded natively (JPEGs with 12 bit)") \
-    X(fallback_damaged, "... because the file is damaged or cut short")                        \
-    X(fallback_read, "... because the file could not be read")                                 \
-    X(fallback_limit, "... because a limit (pixels, bytes) or an unusual geometry was met")    \
+    X(fallback_format, "those of a format that is not decoded natively")                       \
+    X(fallback_kind, "those of a kind that is not decoded natively (JPEGs with 12 bit)")       \
+    X(fallback_damaged, "those whose file is damaged or truncated")                            \
+    X(fallback_read, "those whose file could not be read")                                     \
+    X(fallback_limit, "those that exceed a limit (pixels, bytes) or have an unusual geometry") \
     X(errors, "batches that ended in an error")                                                \
-    X(copied_batches, "batches copied out because the caller held too many")                   \
+    X(copied_batches, "batches that were copied, as the caller held too many")                 \
     X(copied_bytes, "bytes of those copies")                                                   \
     X(copy_ns, "time spent in those copies")                                                   \
     X(read_files, "files read")                                                                \
@@ -60,10 +61,10 @@ typedef struct fm_wait_causes {
     X(read_bytes, "bytes read")                                                                \
     X(read_ns, "sum over files of the time from the start of the read to its last byte")       \
     X(cache_hits, "files that came from the cache, and were not read")                         \
-    X(cache_misses, "files that were looked for there in vain")                                \
+    X(cache_misses, "files that were not in the cache")                                        \
     X(decode_ns, "sum over samples of the wall time in the decoder")                           \
     X(transform_ns, "sum over samples of the wall time in resize, flip, normalize and store")  \
-    X(starved_ns, "sum over samples of the time that their decode thread had no core")         \
+    X(starved_ns, "sum over samples of the time their decode thread waited for a CPU")         \
     X(worker_cpu_ns, "CPU time of the decode threads")                                         \
     X(worker_idle_ns, "sum over decode threads of the time without work")                      \
     X(fallback_ns, "time spent in the caller's fallback")                                      \
@@ -72,26 +73,26 @@ typedef struct fm_wait_causes {
     X(wall_ns, "time from the first request of each epoch to its last return, summed")         \
     X(first_batches, "epochs whose first batch was delivered")                                 \
     X(first_batch_ns,                                                                          \
-      "sum over them of the time from the epoch's start to that batch's being ready")          \
-    X(open_ns, "time that opening took")                                                       \
+      "sum over them of the time from the epoch's start until that batch was ready")           \
+    X(open_ns, "time that fm_loader_open() took")                                              \
     X(threads_created, "threads created since open")                                           \
-    X(allocations, "blocks of memory taken since open")                                        \
+    X(allocations, "blocks of memory allocated since open")                                    \
     X(allocated_bytes, "bytes in those blocks")                                                \
     X(n_threads, "decode threads")                                                             \
-    X(n_slots, "batch slots in the ring")                                                      \
-    X(slot_bytes, "bytes of one slot")                                                         \
+    X(n_slots, "batch buffers in the ring")                                                    \
+    X(slot_bytes, "bytes of one batch buffer")                                                 \
     X(read_depth, "files the reader may have in flight")                                       \
     X(h2d_batches, "batches whose copy to the device was queued")                              \
     X(h2d_bytes, "bytes of those copies")                                                      \
-    X(pinned_bytes, "bytes of batch slots that are page-locked")                               \
+    X(pinned_bytes, "bytes of batch buffers that are page-locked")                             \
     X(cache_files, "files in the cache")                                                       \
-    X(cache_bytes, "memory that the cache takes")
+    X(cache_bytes, "memory that the cache uses")
 
 typedef struct fm_stats {
 #define FM_X(name, meaning) uint64_t name;
     FM_STATS_FIELDS(FM_X)
 #undef FM_X
-    fm_wait_causes causes;          /* of data_wait_ns */
+    fm_wait_causes causes;   /* of data_wait_ns */
     char reader[16];         /* "uring" or "pread" */
     char reader_reason[192]; /* why that one */
     char cpu[16]; /* instructions of the kernels: "scalar", "sse41", "avx2" or "avx512" */
@@ -104,17 +105,17 @@ typedef enum fm_phase {
 } fm_phase;
 
 /* One training step, the wait for one batch: X(type, name, meaning); then FM_WAIT_CAUSE_FIELDS. */
-#define FM_STEP_FIELDS(X)                                                                        \
-    X(uint64_t, step, "counts from 0 since open")                                                \
-    X(uint32_t, epoch, "epochs started before this one's")                                       \
-    X(uint32_t, phase, "an fm_phase")                                                            \
-    X(uint32_t, ready_batches, "batches that were ready when the step asked")                    \
-    X(uint32_t, n_samples, "samples in the batch")                                               \
-    X(uint64_t, request_ns, "clock at the request")                                              \
-    X(uint64_t, host_wait_ns, "request to return")                                               \
-    X(uint64_t, data_wait_ns, "request to the batch being ready; 0 if it was ready already")     \
-    X(uint64_t, overhead_ns, "host_wait_ns - data_wait_ns: waking up, copying out, the binding") \
-    X(uint64_t, compute_ns, "return to the next request of the epoch; 0 until that comes")       \
+#define FM_STEP_FIELDS(X)                                                                    \
+    X(uint64_t, step, "counts from 0 since open")                                            \
+    X(uint32_t, epoch, "epochs started before this one's")                                   \
+    X(uint32_t, phase, "an fm_phase")                                                        \
+    X(uint32_t, ready_batches, "batches that were ready when the step asked")                \
+    X(uint32_t, n_samples, "samples in the batch")                                           \
+    X(uint64_t, request_ns, "clock at the request")                                          \
+    X(uint64_t, host_wait_ns, "request to return")                                           \
+    X(uint64_t, data_wait_ns, "request until the batch was ready; 0 if it was ready before") \
+    X(uint64_t, overhead_ns, "host_wait_ns - data_wait_ns: waking up, copying, the binding") \
+    X(uint64_t, compute_ns, "return to the next request of the epoch; 0 until that comes")   \
     X(int64_t, last_index, "index of the sample that was finished last")
 
 typedef struct fm_step {
@@ -124,25 +125,25 @@ typedef struct fm_step {
     fm_wait_causes causes; /* of data_wait_ns */
 } fm_step;
 
-/* A sample on its way: X(type, name, meaning). What did not happen has the time 0. */
-#define FM_SAMPLE_RECORD_FIELDS(X)                                                             \
-    X(int64_t, index, "its index")                                                             \
-    X(uint64_t, batch, "its batch, counted since open")                                        \
-    X(uint32_t, epoch, "as in fm_step")                                                        \
-    X(uint32_t, worker, "which decode thread, from 0; UINT32_MAX: none")                       \
-    X(uint32_t, slot, "which batch slot, from 0")                                              \
-    X(int32_t, status, "0, or why it was rejected")                                            \
-    X(uint64_t, file_bytes, "bytes of the encoded image")                                      \
-    X(uint64_t, submitted_ns, "clock when it was asked for")                                   \
-    X(uint64_t, read_begin_ns, "clock when its read began")                                    \
-    X(uint64_t, read_end_ns, "clock when its last byte was there")                             \
-    X(uint64_t, released_ns, "clock when the consumer had given the slot's last batch back")   \
-    X(uint64_t, slot_ns, "clock when its batch got the slot")                                  \
-    X(uint64_t, work_begin_ns, "clock when a decode thread took it")                           \
-    X(uint64_t, work_end_ns, "clock when it was finished")                                     \
-    X(uint64_t, decode_ns, "CPU time of decoding it, as far as known from the thread's share") \
-    X(uint64_t, transform_ns, "the same of transforming it")                                   \
-    X(uint64_t, starved_ns, "the part of work_begin_ns to work_end_ns without a core")
+/* The way of one sample: X(type, name, meaning). A point that it did not pass has the time 0. */
+#define FM_SAMPLE_RECORD_FIELDS(X)                                                       \
+    X(int64_t, index, "its index")                                                       \
+    X(uint64_t, batch, "its batch, counted since open")                                  \
+    X(uint32_t, epoch, "as in fm_step")                                                  \
+    X(uint32_t, worker, "which decode thread, from 0; UINT32_MAX: none")                 \
+    X(uint32_t, slot, "which batch buffer, from 0")                                      \
+    X(int32_t, status, "0, or why it was rejected")                                      \
+    X(uint64_t, file_bytes, "bytes of the encoded image")                                \
+    X(uint64_t, submitted_ns, "clock when it was submitted")                             \
+    X(uint64_t, read_begin_ns, "clock when its read began")                              \
+    X(uint64_t, read_end_ns, "clock when its last byte was there")                       \
+    X(uint64_t, released_ns, "clock when the buffer's previous batch was released")      \
+    X(uint64_t, slot_ns, "clock when its batch got the buffer")                          \
+    X(uint64_t, work_begin_ns, "clock when a decode thread took it")                     \
+    X(uint64_t, work_end_ns, "clock when it was finished")                               \
+    X(uint64_t, decode_ns, "CPU time of decoding it, estimated from the thread's share") \
+    X(uint64_t, transform_ns, "the same of transforming it")                             \
+    X(uint64_t, starved_ns, "the part of work_begin_ns to work_end_ns spent waiting for a CPU")
 
 typedef struct fm_sample_record {
 #define FM_X(type, name, meaning) type name;
@@ -153,7 +154,7 @@ typedef struct fm_sample_record {
 #define FM_N_SLOW 16u
 #define FM_SLOW_PATH_BYTES 256u
 
-/* One of the samples that took longest: reading and working on it together, without starvation. */
+/* One of the samples that took longest to read, decode and transform, waits for a CPU left out. */
 typedef struct fm_slow_sample {
     fm_sample_record record;
     char path[FM_SLOW_PATH_BYTES]; /* its end, where it is longer; "" for bytes in memory */

@@ -48,7 +48,7 @@ DLDataType data_type(fm_dtype dtype) {
     return {kDLBfloat, 16, 1};
 }
 
-// A tensor that owns the batch, alone or with others.
+// A DLPack tensor and a share of the batch that its memory belongs to.
 struct LentTensor {
     DLManagedTensor managed{};
     std::vector<int64_t> shape, strides;
@@ -57,15 +57,16 @@ struct LentTensor {
 
 void delete_tensor(DLManagedTensor *self) { delete static_cast<LentTensor *>(self->manager_ctx); }
 
-// A consumer renames the capsule to "used_dltensor" and takes the deleter over; one that nobody
-// consumed returns its batch here.
+// Destructor of a capsule. A consumer renames the capsule to "used_dltensor" and calls the deleter
+// itself; of a capsule that was not consumed, the batch is released here.
 void delete_capsule(PyObject *capsule) {
     if (!PyCapsule_IsValid(capsule, "dltensor")) return;
     auto *const managed = static_cast<DLManagedTensor *>(PyCapsule_GetPointer(capsule, "dltensor"));
     managed->deleter(managed);
 }
 
-// The tensor's shape is set. `order`: its dimensions as they lie in memory, innermost first.
+// Sets the strides of a tensor whose shape is set. `order`: dimensions by memory order, innermost
+// first.
 template <typename Order> void set_dense_strides(LentTensor *tensor, const Order &order) {
     tensor->strides.resize(tensor->shape.size());
     int64_t stride = 1;
@@ -75,7 +76,7 @@ template <typename Order> void set_dense_strides(LentTensor *tensor, const Order
     }
 }
 
-// Shape and strides are set.
+// A capsule of a tensor whose shape and strides are set.
 Ref capsule_of(std::unique_ptr<LentTensor> tensor, DLDataType type, size_t offset) {
     void *const data = static_cast<char *>(tensor->batch->get().images) + offset;
     tensor->managed.dl_tensor = {data, {kDLCPU, 0},          int32_t(tensor->shape.size()),

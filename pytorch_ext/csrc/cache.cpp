@@ -9,7 +9,7 @@ struct Cache {
 
 Cache *as_cache(PyObject *self) { return reinterpret_cast<Cache *>(self); }
 
-// Opens it as well: there is no object that was made and not opened.
+// __new__ opens the cache: there is never an object without one.
 PyObject *cache_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static const char *const names[] = {"budget_bytes", nullptr};
     unsigned long long budget_bytes;
@@ -21,7 +21,7 @@ PyObject *cache_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     fm_error error;
     if (!fm_cache_open(&as_cache(object.get())->handle, budget_bytes, &error))
         return object.release();
-    // All of them: the number is the caller's to change.
+    // Every other error is a ValueError: budget_bytes is the caller's to change.
     PyErr_SetString(error.status == FM_ERR_NOMEM ? PyExc_MemoryError : PyExc_ValueError,
                     error.message);
     return nullptr;

@@ -8,8 +8,8 @@ namespace feedmill {
 
 namespace {
 
-// Memory of slots from Python: alloc(n_bytes) -> (address, owner). Called by the C library with or
-// without the GIL, so nothing is thrown here.
+// Memory of batch buffers from Python: alloc(n_bytes) -> (address, owner). The C library calls
+// these with or without the GIL; no exception may leave them.
 void *allocate(void *user, size_t bytes, void **handle) {
     auto *const config = static_cast<Config *>(user);
     const PyGILState_STATE gil = ensure_gil();
@@ -59,7 +59,7 @@ bool values_from_sequence(PyObject *sequence, fm_op *op) {
     return true;
 }
 
-// The Op of recognition/plan.py, field by field; behind the semicolon, what an error says.
+// The fields of planner/plan.py's Op, in order; after the semicolon, the name in error messages.
 constexpr char op_format[] = "iiiidddddiiiO;an op must be a tuple (kind, height, width, max_size, "
                              "scale_low, scale_high, ratio_low, ratio_high, p, filter, n_children, "
                              "n_within, values)";
@@ -124,14 +124,14 @@ bool table_from_bytes(PyObject *bytes, Config *out) {
     return true;
 }
 
-// PyArg_ParseTuple() takes nothing else. False: a Python exception is set.
+// PyArg_ParseTuple() requires a tuple. False: a Python exception is set.
 bool check_tuple(const char *what, PyObject *object) {
     if (PyTuple_Check(object)) return true;
     PyErr_Format(PyExc_TypeError, "%s is %R; it must be a tuple", what, object);
     return false;
 }
 
-// As many as NumPy's arrays have.
+// As many dimensions as NumPy's arrays may have.
 constexpr int kMaxDimensions = 64;
 
 bool shape_from_tuple(PyObject *tuple, std::vector<int64_t> *out) {
@@ -173,7 +173,8 @@ bool arrays_from_sequence(PyObject *sequence, Config *out) {
     return n >= 0;
 }
 
-// (height, width, channels, channel_stride, line_stride, pixel_stride) of the first array's images.
+// Parses (height, width, channels, channel_stride, line_stride, pixel_stride) of the first array's
+// images.
 bool image_from_tuple(PyObject *tuple, Config *out) {
     if (!tuple || tuple == Py_None) return true;
     fm_transform &transform = out->config.transform;
@@ -188,7 +189,7 @@ bool image_from_tuple(PyObject *tuple, Config *out) {
     return true;
 }
 
-// (header, body_bytes) of files that are no images.
+// Parses (header, body_bytes) of files of raw values.
 bool plain_from_tuple(PyObject *tuple, Config *out) {
     if (!tuple || tuple == Py_None) return true;
     PyObject *header = nullptr;
@@ -203,7 +204,7 @@ bool plain_from_tuple(PyObject *tuple, Config *out) {
     return true;
 }
 
-// (kind, index, whether it converts).
+// Parses (kind, index, whether the device converts).
 bool device_from_tuple(PyObject *tuple, fm_device_config *out) {
     if (!tuple || tuple == Py_None) return true;
     const char *kind = nullptr;
@@ -246,7 +247,21 @@ PyObject *bytes_from_indices(PyObject *indices, long long n) {
     return bytes.release();
 }
 
-bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
+namespace {
+
+// The keyword arguments of _native.Loader that are not written to an fm_config by parsing them.
+struct Arguments {
+    PyObject *ops = nullptr, *value_table = nullptr, *alloc = nullptr, *cache = nullptr;
+    PyObject *arrays = nullptr, *image = nullptr, *owners = nullptr, *plain = nullptr;
+    PyObject *device = nullptr;
+    const char *dtype = nullptr, *layout = "nchw", *reader = "auto";
+    int resize_order = 0;
+    unsigned long long n_samples = 0, budget = 0, read_ahead = 0, max_file = 0, max_pixels = 0;
+
+    bool parse(PyObject *args, PyObject *kwargs, fm_config &config);
+};
+
+bool Arguments::parse(PyObject *args, PyObject *kwargs, fm_config &config) {
     static const char *const names[] = {"ops",
                                         "dtype",
                                         "n_samples",
@@ -272,17 +287,6 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
                                         "device",
                                         "rejected_formats",
                                         nullptr};
-    static const char *const dtypes[] = {"uint8", "float32", "float16", "bfloat16"};
-    static const char *const layouts[] = {"nchw", "nhwc"};
-    static const char *const readers[] = {"auto", "uring", "pread"};
-    fm_config &config = out->config;
-    fm_config_init(&config);
-    PyObject *ops = nullptr, *value_table = nullptr, *alloc = nullptr, *cache = nullptr;
-    PyObject *arrays = nullptr, *image = nullptr, *owners = nullptr, *plain = nullptr;
-    PyObject *device = nullptr;
-    const char *dtype = nullptr, *layout = "nchw", *reader = "auto";
-    int resize_order = 0, choice = 0;
-    unsigned long long n_samples = 0, budget = 0, read_ahead = 0, max_file = 0, max_pixels = 0;
     if (!PyArg_ParseTupleAndKeywords(
             args, kwargs, "|$OsKIOisIIKKsIKKIOOOOOOOI", const_cast<char **>(names), &ops, &dtype,
             &n_samples, &config.batch_size, &value_table, &resize_order, &layout, &config.n_threads,
@@ -291,37 +295,60 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
             &device, &config.rejected_formats))
         return false;
     // The format has no required keyword-only arguments.
-    if (!ops || !dtype) {
-        PyErr_SetString(PyExc_TypeError, "ops, dtype, n_samples and batch_size must be given");
-        return false;
-    }
-    if (!parse_choice("dtype", dtype, dtypes, 4, FM_UINT8, &choice)) return false;
+    if (ops && dtype) return true;
+    PyErr_SetString(PyExc_TypeError, "ops, dtype, n_samples and batch_size must be given");
+    return false;
+}
+
+// The arguments that are one of several words.
+bool set_choices(const Arguments &arguments, fm_config &config) {
+    static const char *const dtypes[] = {"uint8", "float32", "float16", "bfloat16"};
+    static const char *const layouts[] = {"nchw", "nhwc"};
+    static const char *const readers[] = {"auto", "uring", "pread"};
+    int choice = 0;
+    if (!parse_choice("dtype", arguments.dtype, dtypes, 4, FM_UINT8, &choice)) return false;
     config.transform.dtype = static_cast<fm_dtype>(choice);
-    if (!parse_choice("layout", layout, layouts, 2, FM_NCHW, &choice)) return false;
+    if (!parse_choice("layout", arguments.layout, layouts, 2, FM_NCHW, &choice)) return false;
     config.transform.layout = static_cast<fm_layout>(choice);
-    if (!parse_choice("reader", reader, readers, 3, FM_READER_AUTO, &choice)) return false;
+    if (!parse_choice("reader", arguments.reader, readers, 3, FM_READER_AUTO, &choice))
+        return false;
     config.reader = static_cast<fm_reader_kind>(choice);
-    if (!ops_from_sequence(ops, &out->ops) || !table_from_bytes(value_table, out)) return false;
-    out->owners = Ref::borrow(owners);
-    if (!arrays_from_sequence(arrays, out) || !image_from_tuple(image, out) ||
-        !plain_from_tuple(plain, out) || !device_from_tuple(device, &config.device))
+    return true;
+}
+
+void set_numbers(const Arguments &arguments, fm_config &config) {
+    config.transform.resize_order = static_cast<fm_resize_order>(arguments.resize_order);
+    config.n_samples = arguments.n_samples;
+    config.memory_budget_bytes = arguments.budget;
+    config.read_ahead_bytes = arguments.read_ahead;
+    if (arguments.max_file) config.max_file_bytes = arguments.max_file;
+    if (arguments.max_pixels) config.max_image_pixels = arguments.max_pixels;
+    config.fallback = true;
+}
+
+} // namespace
+
+bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
+    fm_config &config = out->config;
+    fm_config_init(&config);
+    Arguments given;
+    if (!given.parse(args, kwargs, config) || !set_choices(given, config)) return false;
+    if (!ops_from_sequence(given.ops, &out->ops) || !table_from_bytes(given.value_table, out))
+        return false;
+    out->owners = Ref::borrow(given.owners);
+    if (!arrays_from_sequence(given.arrays, out) || !image_from_tuple(given.image, out) ||
+        !plain_from_tuple(given.plain, out) || !device_from_tuple(given.device, &config.device))
         return false;
     config.transform.ops = out->ops.data();
     config.transform.n_ops = out->ops.size();
-    config.transform.resize_order = static_cast<fm_resize_order>(resize_order);
-    config.n_samples = n_samples;
-    config.memory_budget_bytes = budget;
-    config.read_ahead_bytes = read_ahead;
-    if (max_file) config.max_file_bytes = max_file;
-    if (max_pixels) config.max_image_pixels = max_pixels;
-    config.fallback = true;
-    if (cache && cache != Py_None) {
-        config.cache = cache_from_object(cache);
+    set_numbers(given, config);
+    if (given.cache && given.cache != Py_None) {
+        config.cache = cache_from_object(given.cache);
         if (!config.cache) return false;
-        out->cache = Ref::borrow(cache);
+        out->cache = Ref::borrow(given.cache);
     }
-    if (alloc && alloc != Py_None) {
-        out->alloc = Ref::borrow(alloc);
+    if (given.alloc && given.alloc != Py_None) {
+        out->alloc = Ref::borrow(given.alloc);
         config.allocator = {out, allocate, release, true};
     }
     return true;

@@ -9,7 +9,7 @@
 
 namespace feedmill {
 
-// What an fm_config points to, with the lifetime of the loader that was opened with it.
+// An fm_config and everything that it points to. Must outlive the loader that is opened with it.
 struct Config {
     fm_config config;
     std::vector<fm_op> ops;
@@ -29,8 +29,8 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out);
 // "host" or "cuda"; false: a Python exception is set.
 bool device_kind_from_name(const char *name, fm_device_kind *out);
 
-// Exact ints of a list, tuple or the like from 0 to n - 1, as the bytes of int64 values; None where
-// any of them is something else; nullptr: a Python exception is set.
+// The items of a sequence as the bytes of int64 values, if all are exact ints from 0 to n - 1; else
+// None. nullptr: a Python exception is set.
 PyObject *bytes_from_indices(PyObject *indices, long long n);
 
 // The module's exceptions.
@@ -39,8 +39,8 @@ struct ErrorTypes {
     Ref budget; // BudgetError
 };
 
-// Sets the Python exception for a failed call, unless one is set already (by a callback): bad
-// arguments are ValueError, lack of memory MemoryError, budgets BudgetError, the rest Error.
+// Sets the Python exception for a failed call, unless a callback has set one: ValueError for bad
+// arguments, MemoryError, BudgetError, or else Error.
 PyObject *raise_status(const ErrorTypes &types, const fm_error &error);
 
 // Every field of fm_stats as a dict.

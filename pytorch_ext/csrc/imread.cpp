@@ -6,7 +6,7 @@ namespace feedmill {
 
 namespace {
 
-// Closes an image when it goes.
+// Closes an image when it goes out of scope.
 class OpenImage {
   public:
     OpenImage() = default;
@@ -16,7 +16,7 @@ class OpenImage {
     fm_imread *handle = nullptr;
 };
 
-// The pixels of an open image, or why not.
+// Returns the pixels of an open image as a bytearray, or the reason why they can't be decoded.
 PyObject *read_pixels(fm_imread *image, bool bgr) {
     int height = 0, width = 0;
     fm_imread_size(image, bgr, &height, &width);

@@ -5,8 +5,8 @@
 namespace feedmill {
 
 // imread(path_or_bytes, bgr, max_image_pixels, rejected_formats=0): (bytearray, height, width), or
-// the text of why the native decoder does not take it. The GIL is released while the file is read
-// and decoded.
+// a str with the reason why the image is not decoded natively. Releases the GIL while reading and
+// decoding.
 PyObject *imread(PyObject *module, PyObject *args);
 
 } // namespace feedmill

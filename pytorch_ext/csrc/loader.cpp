@@ -12,12 +12,13 @@
 namespace feedmill {
 namespace {
 
-// A wait for a batch is cut into slices, so that Ctrl-C gets through.
+// A wait for a batch is split into slices of this length, between which signals (Ctrl-C) are
+// handled.
 constexpr int64_t kSliceNs = 50'000'000;
 
 // ---- life ---------------------------------------------------------------------------------------
 
-// Where a batch holds the arrays' rows; of images as they come out.
+// The sections of a batch's memory, one for each array.
 bool set_sections(LoaderState *state) {
     std::vector<Section> &sections = state->config.sections;
     for (size_t i = 0; i < sections.size(); i++) {
@@ -57,7 +58,7 @@ bool open(LoaderState *state, PyTypeObject *type, PyObject *args, PyObject *kwar
     return set_sections(state);
 }
 
-// Opens it as well: there is no object that was made and not opened.
+// __new__ opens the loader: there is never an object without one.
 PyObject *loader_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     Ref object = allocate_object(type);
     if (!object) return nullptr;
@@ -68,7 +69,7 @@ PyObject *loader_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
 
 void loader_dealloc(PyObject *object) {
     LoaderState *const state = state_of(object);
-    // Nobody is in a call: that would hold a reference.
+    // No call is in progress: it would hold a reference.
     if (state) close_now(state);
     delete state;
     free_object(object);
@@ -100,7 +101,7 @@ PyObject *loader_start(PyObject *self, PyObject *args) {
     epoch.ahead = ahead != 0;
     fm_error error;
     const int status = without_gil([&] { return fm_loader_start(state->handle, &epoch, &error); });
-    // Wrong arguments leave the running epoch as it is.
+    // With wrong arguments the running epoch goes on.
     if (status != FM_ERR_ARGUMENT) call.keep_youngest(0);
     return none_or_raise(state, status, error);
 }
@@ -116,7 +117,7 @@ PyObject *loader_submit(PyObject *self, PyObject *args, PyObject *kwargs) {
                                      &paths, &data, &labels) ||
         !batch.fill(indices, paths, data, labels, state->config.config.batch_size))
         return nullptr;
-    // Before the native loader has the batch: from then on nothing may fail here.
+    // Reserved before the native loader gets the batch: after that nothing may fail here.
     Held entry;
     entry.push_back(std::move(batch.images));
     fm_error error;
@@ -139,7 +140,7 @@ PyObject *loader_submit_rows(PyObject *self, PyObject *args) {
         PyErr_SetString(PyExc_ValueError, "indices and rows must be int64 values, as many of both");
         return nullptr;
     }
-    // bytes objects are aligned as memory of malloc()'s, but for their header of 32 bytes.
+    // A bytes object's data is aligned as malloc()'s memory is: its header has 32 bytes.
     const auto *const values = reinterpret_cast<const int64_t *>(PyBytes_AsString(indices));
     const auto *const numbers =
         rows == Py_None ? nullptr : reinterpret_cast<const int64_t *>(PyBytes_AsString(rows));
@@ -173,8 +174,8 @@ PyObject *loader_stop(PyObject *self, PyObject *) {
 
 // ---- batches ------------------------------------------------------------------------------------
 
-// The outcome of fm_loader_next() within the time; false: a Python exception is set (a signal's, or
-// as another thread has closed the loader).
+// Calls fm_loader_next() until it has an outcome or the time is over. False: a Python exception is
+// set (by a signal's handler, or because another thread has closed the loader).
 bool wait_for_next(LoaderState *state, int64_t timeout_ns, fm_batch *batch, fm_error *error,
                    int *status) {
     int64_t left_ns = timeout_ns;
@@ -184,7 +185,7 @@ bool wait_for_next(LoaderState *state, int64_t timeout_ns, fm_batch *batch, fm_e
         *status =
             without_gil([&] { return fm_loader_next(state->handle, slice_ns, batch, error); });
         if (*status != FM_AGAIN || last) return true;
-        // AGAIN at once, with nothing submitted, would spin here: the caller must submit first.
+        // Without a pending batch FM_AGAIN comes at once: the caller must submit first.
         if (fm_loader_n_pending(state->handle) == 0) return true;
         if (PyErr_CheckSignals() || !check_open(*state)) return false;
         left_ns -= slice_ns;
@@ -193,7 +194,7 @@ bool wait_for_next(LoaderState *state, int64_t timeout_ns, fm_batch *batch, fm_e
 
 bool is_sample_error(int status) { return status <= FM_ERR_READ && status >= FM_ERR_LIMIT; }
 
-// What next() gives for a batch; `owner` is the allocator's object, or none.
+// The result of next() for a batch. `owner`: the allocator's object, or none.
 Ref payload_of(const Config &config, OwnedBatch batch, Ref owner) {
     if (config.config.device.kind) return Ref::borrow(Py_None); // it is in what the caller offered
     if (config.alloc) return owner;
@@ -201,7 +202,7 @@ Ref payload_of(const Config &config, OwnedBatch batch, Ref owner) {
                                    : capsules_from_batch(std::move(batch), config.sections);
 }
 
-// (outcome, payload, samples), as _native.pyi describes it.
+// next(): (outcome, payload, samples), see _native.pyi.
 PyObject *outcome_of(LoaderState *state, int status, OwnedBatch batch, const fm_error &error) {
     if (status == FM_OK) {
         const unsigned int n = batch.get().n;
@@ -229,7 +230,7 @@ PyObject *loader_next(PyObject *self, PyObject *args) {
     return outcome_of(state, status, std::move(batch), error);
 }
 
-// In an epoch with `ahead`, on a thread that signals do not come to.
+// next() for an epoch with `ahead`, on a thread that gets no signals.
 PyObject *loader_next_ahead(PyObject *self, PyObject *) {
     LoaderState *const state = state_of(self);
     ExclusiveCall call(state);
@@ -277,9 +278,9 @@ PyObject *loader_wait(PyObject *self, PyObject *args) {
     return none_or_raise(state, status, error);
 }
 
-// The sample's place is not handed out itself, as its slot does not last: the caller writes to a
-// bytearray, and fallback_done() copies that. (Objects of the limited API for Python 3.10 can't
-// export a buffer of their own.)
+// Python gets a bytearray, which fallback_done() copies to the sample's place: the place itself may
+// become invalid while Python holds it. (With the limited API of Python 3.10 an extension type
+// can't export a buffer.)
 PyObject *loader_fallback(PyObject *self, PyObject *) {
     LoaderState *const state = state_of(self);
     const ExclusiveCall call(state);
@@ -302,7 +303,7 @@ PyObject *loader_fallback(PyObject *self, PyObject *) {
                          why.get());
 }
 
-// Copies what fallback()'s bytearray holds to the sample's place; false: an exception is set.
+// Copies fallback()'s bytearray to the sample's place. False: a Python exception is set.
 bool copy_to_place(LoaderState *state) {
     fm_fallback fallback;
     if (fm_loader_fallback(state->handle, &fallback)) return true; // fallback_done() says so
@@ -327,15 +328,16 @@ PyObject *loader_fallback_done(PyObject *self, PyObject *args) {
     int ok;
     if (!call || !PyArg_ParseTuple(args, "p", &ok) || (ok && !copy_to_place(state))) return nullptr;
     fm_error error;
-    // Status 1: failed, for the cause that the sample was rejected for.
+    // Status 1: failed; the error is the cause for which the sample was rejected.
     const int status = fm_loader_fallback_done(state->handle, ok ? FM_OK : 1, &error);
     return none_or_raise(state, status, error);
 }
 
 // ---- marks of steps -----------------------------------------------------------------------------
 
-// Not exclusive: in an epoch with `ahead` the consumer makes these while another thread waits in
-// next_ahead(). They hold the GIL all the time, so that no close() comes in between.
+// These calls are not exclusive: in an epoch with `ahead` the consumer makes them while another
+// thread waits in next_ahead(). They keep the GIL, so that no other thread can close the loader
+// meanwhile.
 
 PyObject *loader_step_request(PyObject *self, PyObject *) {
     if (!check_open(*state_of(self))) return nullptr;
@@ -368,7 +370,7 @@ PyObject *loader_wake(PyObject *self, PyObject *) {
 
 // ---- attributes ---------------------------------------------------------------------------------
 
-// Of a closed loader, too.
+// Attributes that a closed loader has, too.
 
 PyObject *get_slot_bytes(PyObject *self, void *) {
     return PyLong_FromSsize_t(state_of(self)->slot_bytes);
@@ -392,7 +394,7 @@ PyObject *get_n_pending(PyObject *self, void *) {
     return PyLong_FromSize_t(fm_loader_n_pending(state_of(self)->handle));
 }
 
-// Of an open one.
+// Attributes of an open loader.
 
 PyObject *get_target_bytes(PyObject *self, void *) {
     if (!check_open(*state_of(self))) return nullptr;
@@ -411,7 +413,7 @@ PyObject *get_n_offered(PyObject *self, void *) {
     return PyLong_FromSize_t(fm_loader_n_offered(state_of(self)->handle));
 }
 
-// _native.pyi describes each of them.
+// The methods; see _native.pyi.
 PyMethodDef methods[] = {
     method_entry<loader_start>("start", METH_VARARGS, "Starts an epoch."),
     method_entry<loader_submit>("submit", METH_VARARGS | METH_KEYWORDS, "Appends a batch."),

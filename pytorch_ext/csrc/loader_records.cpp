@@ -23,7 +23,8 @@ PyObject *draw_from(const fm_draw &draw) {
                          draw.flip ? Py_True : Py_False, values.get());
 }
 
-// The number that a method is given, of an open loader; false: a Python exception is set.
+// Parses a method's one argument, a number, and checks that the loader is open. False: a Python
+// exception is set.
 bool parse_from(const LoaderState &state, PyObject *args, unsigned long long *out) {
     return check_open(state) && PyArg_ParseTuple(args, "K", out) && check_open(state);
 }

@@ -1,11 +1,12 @@
-// Methods of _native.Loader that tell what it did and would do. Any thread may call them, also
-// while another one is in an ExclusiveCall: they keep the GIL, so that no close() comes in between.
+// Methods of _native.Loader that return counters, records and random parameters. Any thread may
+// call them, also during another thread's ExclusiveCall: they keep the GIL, so that no other thread
+// can close the loader meanwhile.
 #pragma once
 #include "python.h"
 
 namespace feedmill {
 
-// As _native.pyi describes them.
+// See _native.pyi.
 PyObject *loader_draws(PyObject *self, PyObject *args);
 PyObject *loader_stats(PyObject *self, PyObject *args);
 PyObject *loader_steps(PyObject *self, PyObject *args);

@@ -1,4 +1,4 @@
-// What stands behind a _native.Loader, and which calls of it may meet.
+// The state of a _native.Loader, and which of its calls may run at the same time.
 #pragma once
 #include <list>
 
@@ -8,53 +8,54 @@
 
 namespace feedmill {
 
-// The image bytes of each batch that is on its way, oldest first; fm_loader_n_pending() of them. A
-// list, as taking from it allocates nothing.
+// The Python objects with the image bytes of each pending batch, oldest first;
+// fm_loader_n_pending() entries. A list, because removing from it allocates nothing.
 using Held = std::list<References>;
 
-// All of it is read and changed with the GIL held.
+// Read and changed with the GIL held.
 struct LoaderState {
     Config config; // the native loader points into it
     Held held;
-    Ref place; // of the pending fallback's sample, a bytearray, once fallback() was called
+    Ref place; // the bytearray that fallback() returned, until fallback_done()
     ErrorTypes error_types;
     fm_loader *handle = nullptr; // nullptr: closed
     bool is_busy = false;        // an ExclusiveCall is in progress
-    bool is_closing = false;     // close() came meanwhile; the end of that call does it
+    bool is_closing = false;     // close() was called during that call, whose end closes the loader
     long pid = 0;
     Py_ssize_t slot_bytes = 0;
     int channels = 0, height = 0, width = 0;
 };
 
-// A Python object of the type. It has a state as soon as anybody can get hold of it.
+// The Python object. It has a state before any Python code can see it.
 struct Loader {
     PyObject_HEAD LoaderState *state;
 };
 
 inline LoaderState *state_of(PyObject *object) { return reinterpret_cast<Loader *>(object)->state; }
 
-// False: it is closed, and a Python exception is set.
+// False: the loader is closed, and a Python exception is set.
 bool check_open(const LoaderState &state);
 
-// Whether an ExclusiveCall is in progress; not one of a thread that a fork has left behind.
+// Whether an ExclusiveCall is in progress in this process; a forked child inherits none.
 bool is_in_call(const LoaderState &state);
 
-// Ends the threads and gives up what they read. Afterwards every method finds the loader closed.
+// Ends the threads, then releases the bytes that they read. All methods find the loader closed
+// then.
 void close_now(LoaderState *state);
 
-// A call that only one thread at a time may make, for as long as this lives. The native loader
-// stays open until then: a close() that comes meanwhile, from another thread or from Python code
-// that the call runs, is made up for at the end. The GIL is held at both ends.
+// Guards a call that only one thread at a time may make. The native loader stays open until its
+// end: a close() during the call, by another thread or by Python code that the call runs, takes
+// effect then. Constructed and destroyed with the GIL held.
 class ExclusiveCall {
   public:
     explicit ExclusiveCall(LoaderState *state);
     ExclusiveCall(const ExclusiveCall &) = delete;
     ExclusiveCall &operator=(const ExclusiveCall &) = delete;
     ~ExclusiveCall();
-    // False: it is not allowed now, and a Python exception is set.
+    // False: the call is not allowed now, and a Python exception is set.
     explicit operator bool() const { return state_ != nullptr; }
-    // Lets go of the bytes of batches that have left: all but the youngest n_pending. That may run
-    // Python code, which may come back to this loader: it happens when the call is over.
+    // Releases the image bytes of all batches but the newest n_pending, at the end of the call:
+    // this may run Python code, which may call the loader again.
     void keep_youngest(size_t n_pending);
 
   private:

@@ -22,7 +22,7 @@ PyObject *jpeg_own_huffman(PyObject *, PyObject *) {
     return PyBool_FromLong(fm_jpeg_own_huffman());
 }
 
-// How many devices of a kind can be used; Error: none, and why.
+// device_count(kind): how many devices can be used. Raises Error with the reason if none can.
 PyObject *device_count(PyObject *module, PyObject *args) {
     const char *name;
     fm_device_kind kind;
@@ -52,7 +52,7 @@ Ref new_exception(const char *name, PyObject *base) {
     return Ref(PyErr_NewException(name, base, nullptr));
 }
 
-// NumPy's names of the types of records' fields.
+// NumPy's type codes of the fields of records.
 constexpr const char *code_of(uint64_t) { return "u8"; }
 constexpr const char *code_of(int64_t) { return "i8"; }
 constexpr const char *code_of(uint32_t) { return "u4"; }
@@ -69,7 +69,7 @@ constexpr Field sample_fields[] = {FM_SAMPLE_RECORD_FIELDS(FM_X)};
 #undef FM_U64
 #undef FM_X
 
-// A list of (name, code), as numpy.dtype takes it.
+// A list of (name, code), an argument for numpy.dtype.
 template <size_t n> Ref list_from(const Field (&fields)[n]) {
     Ref list(PyList_New(0));
     for (size_t i = 0; list && i < n; i++) {
@@ -110,10 +110,10 @@ int exec_module(PyObject *module) {
     return 0;
 }
 
-// call_between(enter, work, leave): enter(), work() and leave(), which is called whatever work()
-// does; gives what work() gives. Python runs the handlers of signals between the steps of its own
-// code, so that none runs between enter() and work(), or behind work(), where enter and leave are
-// written in C. A `with` block has such a moment at either end.
+// call_between(enter, work, leave): calls enter(), work() and leave(); leave() also if work()
+// raises. Returns the result of work(). Python handles signals only between instructions of Python
+// code: if enter and leave are written in C, no signal handler runs between them and work(), as it
+// can at both ends of a `with` block.
 PyObject *call_between(PyObject *, PyObject *args) {
     PyObject *enter, *work, *leave;
     if (!PyArg_ParseTuple(args, "OOO:call_between", &enter, &work, &leave)) return nullptr;

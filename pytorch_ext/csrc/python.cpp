@@ -11,14 +11,13 @@ namespace feedmill {
 namespace {
 
 // Calls a function of Python's that takes the GIL. It throws nothing: what unwinds the stack is the
-// end of the thread, see take_gil_back(). A destructor runs then with any C++ library, a catch block
-// only with libstdc++.
+// end of the thread, see take_gil_back(). A destructor runs then with any C++ library, a catch
+// block only with libstdc++.
 template <typename Call> auto take_gil(Call call) {
     struct Sleeper {
         bool has_returned = false;
         ~Sleeper() {
-            while (!has_returned)
-                pause();
+            while (!has_returned) pause();
         }
     } sleeper;
     const auto result = call();

@@ -1,5 +1,4 @@
-// The rules at the border between Python and C++, in one place: who owns a reference, who holds the
-// GIL, and what becomes of a C++ exception.
+// Between Python and C++: ownership of references, the GIL, and translation of C++ exceptions.
 #pragma once
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -13,26 +12,26 @@
 
 namespace feedmill {
 
-// An owned reference, or none. To be destroyed with the GIL held.
+// An owned reference, or none. Must be destroyed with the GIL held.
 class Ref {
   public:
     Ref() = default;
-    // Takes over the reference that a function of Python's API has returned; nullptr: none.
+    // Takes ownership of a new reference, as functions of Python's API return it; nullptr: none.
     explicit Ref(PyObject *owned) noexcept : object_(owned) {}
-    // A new reference to what somebody else owns; of nullptr: none.
+    // A new reference to an object that somebody else owns; nullptr: none.
     static Ref borrow(PyObject *object) noexcept {
         Py_XINCREF(object);
         return Ref(object);
     }
     Ref(Ref &&other) noexcept : object_(other.release()) {}
     Ref &operator=(Ref &&other) noexcept {
-        // The old reference goes last: giving it up may run Python code that looks at this one.
+        // The old reference is released last: that may run Python code which uses this object.
         Ref old(std::exchange(object_, other.release()));
         return *this;
     }
     ~Ref() { Py_XDECREF(object_); }
     PyObject *get() const noexcept { return object_; }
-    // Hands the reference to the caller.
+    // Gives ownership to the caller.
     PyObject *release() noexcept { return std::exchange(object_, nullptr); }
     explicit operator bool() const noexcept { return object_ != nullptr; }
 
@@ -40,16 +39,17 @@ class Ref {
     PyObject *object_ = nullptr;
 };
 
-// Objects that are kept alive together.
+// Objects that are kept alive.
 using References = std::vector<Ref>;
 
-// As PyEval_RestoreThread() and PyGILState_Ensure(). While the interpreter exits, Python ends each
-// other thread that asks for the GIL, by unwinding its stack. Destructors there would touch objects
-// without the GIL; so the thread sleeps until the process is gone, as it does from Python 3.14 on.
+// Like PyEval_RestoreThread() and PyGILState_Ensure(). While the interpreter exits, Python ends
+// every other thread that asks for the GIL by unwinding its stack, whose destructors would touch
+// objects without the GIL. These functions let the thread sleep until the process ends, as
+// Python 3.14 does.
 void take_gil_back(PyThreadState *state);
 PyGILState_STATE ensure_gil();
 
-// Calls a function of C, which throws nothing, without the GIL.
+// Calls a function that throws nothing, without the GIL.
 template <typename Call> auto without_gil(Call call) {
     PyThreadState *const state = PyEval_SaveThread();
     if constexpr (std::is_void_v<decltype(call())>) {
@@ -62,12 +62,12 @@ template <typename Call> auto without_gil(Call call) {
     }
 }
 
-// Inside of a catch block: sets the Python exception for what was caught. bad_alloc and
-// length_error are MemoryError, anything else RuntimeError with its text.
+// Called in a catch block: sets the Python exception for the C++ exception. bad_alloc and
+// length_error become MemoryError, others RuntimeError with their text.
 void set_caught();
 
-// guarded<function> is what Python is given in place of a function that returns a PyObject * or an
-// int, as the tables of methods, getters and slots hold it: no C++ exception leaves it.
+// guarded<function> wraps a function that returns a PyObject * or an int, for the tables of
+// methods, getters and slots: it turns C++ exceptions into Python's.
 template <auto function> struct Guard;
 template <typename Result, typename... Arguments, Result (*function)(Arguments...)>
 struct Guard<function> {
@@ -89,7 +89,7 @@ struct Guard<function> {
 };
 template <auto function> constexpr auto guarded = Guard<function>::call;
 
-// Entries of a type's or module's tables; `flags` are METH_VARARGS and the like.
+// Entries of a type's or module's tables. flags: METH_VARARGS and the like.
 template <auto function>
 PyMethodDef method_entry(const char *name, int flags, const char *doc) noexcept {
     const auto call = guarded<function>;
@@ -120,7 +120,7 @@ template <typename Make> Ref make_tuple(size_t n, Make make) {
     return tuple;
 }
 
-// A message as a str; what is not UTF-8 in it, such as parts of paths, is replaced.
+// A message as a str. Bytes that are not UTF-8, such as those of paths, are replaced.
 Ref text_from(const char *message);
 
 } // namespace feedmill

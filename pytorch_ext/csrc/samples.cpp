@@ -43,7 +43,7 @@ bool Samples::add(PyObject *indices, PyObject *paths, PyObject *data, Py_ssize_t
     return true;
 }
 
-// A str, bytes or os.PathLike, encoded as open() encodes it; no NUL inside.
+// Encodes a str, bytes or os.PathLike as open() does; refuses one with a NUL.
 bool Samples::set_path(PyObject *path, fm_sample *sample) {
     PyObject *encoded = nullptr;
     if (!PyUnicode_FSConverter(path, &encoded)) return false;
@@ -56,7 +56,7 @@ bool Samples::set_path(PyObject *path, fm_sample *sample) {
 bool Samples::set_data(Ref image, Py_ssize_t i, fm_sample *sample) {
     if (image.get() == Py_None) return true;
     if (PyTuple_Check(image.get())) return set_range(image.get(), sample);
-    // Nothing else will do: a bytearray or an array may change or move while it is decoded.
+    // Only bytes: a bytearray or an array may change or move while it is decoded.
     if (!PyBytes_Check(image.get())) {
         PyErr_Format(PyExc_TypeError, "data[%zd] is %R; it must be bytes or None, or a range", i,
                      reinterpret_cast<PyObject *>(Py_TYPE(image.get())));
@@ -71,7 +71,7 @@ bool Samples::set_data(Ref image, Py_ssize_t i, fm_sample *sample) {
     return true;
 }
 
-// (offset, n_bytes, verified, rows) of the file at sample->path.
+// Parses a range of the file at sample->path: (offset, n_bytes, verified, restart index).
 bool Samples::set_range(PyObject *range, fm_sample *sample) {
     if (PyTuple_Size(range) != 4) {
         PyErr_SetString(PyExc_TypeError, "a range is (offset, n_bytes, verified, rows)");
@@ -92,7 +92,7 @@ bool Samples::set_range(PyObject *range, fm_sample *sample) {
     return rows == Py_None || set_rows(rows, sample);
 }
 
-// (width, height, mcu_height, begin, ...)
+// Parses a restart index: (width, height, mcu_height, begin, ...).
 bool Samples::set_rows(PyObject *rows, fm_sample *sample) {
     const Py_ssize_t n = PyTuple_Check(rows) ? PyTuple_Size(rows) : 0;
     if (n < 4 || n > 3 + FM_MAX_JPEG_ROWS) {
@@ -107,7 +107,7 @@ bool Samples::set_rows(PyObject *rows, fm_sample *sample) {
     for (Py_ssize_t i = 0; i < n; i++) {
         const unsigned long value = PyLong_AsUnsignedLong(PyTuple_GetItem(rows, i));
         if (PyErr_Occurred()) return false;
-        // What is too large is no row's begin, and no size; none is taken for granted.
+        // A number that is too large for the field makes the whole index invalid: it is ignored.
         const uint32_t number = value > INT32_MAX ? INT32_MAX : uint32_t(value);
         if (i == 0) out.width = int32_t(number);
         if (i == 1) out.height = int32_t(number);

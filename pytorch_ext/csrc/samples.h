@@ -1,4 +1,4 @@
-// A batch's samples from Python.
+// Converts a batch's samples from Python.
 #pragma once
 #include <vector>
 
@@ -7,12 +7,12 @@
 
 namespace feedmill {
 
-// A batch's samples, with the objects that own what they point to.
+// A batch's samples, and the Python objects that own the memory they point to.
 class Samples {
   public:
     // `paths`: file system paths; `data`: None, or for each bytes, a range (offset, n_bytes,
     // verified, rows) of the file at the path, or None: the whole file. `labels`: None, or ints.
-    // More than most_samples are refused before anything is allocated for them.
+    // More than most_samples are refused before memory is allocated for them.
     // False: a Python exception is set.
     bool fill(PyObject *indices, PyObject *paths, PyObject *data, PyObject *labels,
               size_t most_samples);

@@ -19,7 +19,7 @@ void raise_error(const fm_error &error) {
     PyErr_SetString(kind, error.message);
 }
 
-// Opens it as well: there is no object that was made and not opened.
+// __new__ opens the transcoder: there is never an object without one.
 PyObject *transcoder_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static const char *const names[] = {"interval", "max_cost_ppm", "verify", nullptr};
     fm_transcoder_config config;
@@ -59,7 +59,7 @@ PyObject *tuple_of(const fm_transcoded &out) {
                          int(out.mcu_width_px), int(out.mcu_height_px), rows.get());
 }
 
-// Marks a transcoder as busy for as long as this lives.
+// Marks a transcoder as busy during a call.
 class Busy {
   public:
     explicit Busy(Transcoder *transcoder) : transcoder_(transcoder) { transcoder_->is_busy = true; }
