@@ -6,7 +6,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-# For the two modules below. The package itself is the installed one, which `make setup` keeps up to date.
+# For the two modules below. The package itself is the installed one: see `make setup`.
 sys.path.insert(0, str(HERE))
 
 import docstrings  # noqa: E402

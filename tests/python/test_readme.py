@@ -82,6 +82,15 @@ def test_fields_of_samples_are_in_the_log_schema():
     assert set(SAMPLE_DTYPE.names or ()) <= first_column("log.md")
 
 
+def test_verdicts_are_those_of_the_report():
+    texts = "".join(file.read_text() for file in (PACKAGE / "profiling" / "report").glob("*.py"))
+    table = text_of("stalls.md").partition("The sentence's first word")[2].partition("\n## ")[0]
+    words = [code for row in table.splitlines() for code in re.findall(r"`([^`]+)`", row[:60])]
+    assert len(words) > 10
+    for word in words:
+        assert word in texts or word.removesuffix("-bound") in texts, word
+
+
 # ---- the reasons of explain() --------------------------------------------------------------------
 
 # What gives a reason by calling something else than _Reading.refuse() or Refusal().
