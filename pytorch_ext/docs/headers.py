@@ -95,5 +95,13 @@ def _text_of(comment: str) -> str:
             out.append("")
         elif not is_code and out and out[-1].startswith("    ") and line:
             out.append("")
-        out.append(line if is_code else re.sub(r"([*<>\[\]_`])", r"\\\1", line))
+        out.append(line if is_code else _escaped(line))
     return "\n".join(out).strip("\n")
+
+
+def _escaped(line: str) -> str:
+    """A line in which nothing is markup but `code`."""
+    parts = re.split(r"(`[^`]+`)", line)
+    return "".join(
+        one if i % 2 else re.sub(r"([*<>\[\]_`])", r"\\\1", one) for i, one in enumerate(parts)
+    )
