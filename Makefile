@@ -8,7 +8,7 @@ SAMPLES ?= 10000000
 
 .PHONY: help setup run test test-c test-emulated test-python test-truth test-frameworks \
         test-newest test-torch-suite test-browser test-faults test-conditions test-long soak bench bench-peers \
-        sanitize check-clang lint wheels format clean
+        sanitize check-clang lint docs wheels format clean
 
 help:
 	@echo "make run [DATA=folder]  set up everything, train through feedmill and torch's DataLoader, compare"
@@ -28,6 +28,7 @@ help:
 	@echo "make sanitize           C tests under ASan+UBSan, then TSan"
 	@echo "make check-clang        all C and C++ also compiles with clang, without a warning"
 	@echo "make lint               ruff over all Python files, mypy --strict over the package"
+	@echo "make docs               the documentation in build/docs, and its snippets tested"
 	@echo "make wheels             dist/*.whl for any Linux with glibc 2.28 or newer, with all libraries inside"
 	@echo "make clean              remove what the build made"
 
@@ -133,6 +134,14 @@ lint: setup
 	@.ci/setup-lint
 	@$(PY) -m ruff check . .ci
 	@$(PY) -m mypy
+
+# Warnings are errors, also about links that lead nowhere.
+docs: setup
+	@.ci/setup-docs
+	@$(BUILD)/docs-venv/bin/python -m sphinx -q -n -W --keep-going -b html -d $(BUILD)/docs-doctrees \
+	    pytorch_ext/docs $(BUILD)/docs
+	@$(PY) -m pytest tests/python/test_readme.py
+	@echo "see $(BUILD)/docs/index.html"
 
 wheels:
 	@python3 .ci/wheels/build_wheels.py
