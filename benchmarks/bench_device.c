@@ -149,7 +149,7 @@ static double stage_rate(const buffers *b, fm_device *device) {
 
 typedef struct user {
     fm_loader *loader;
-    fm_target targets[N_BUFFERS];
+    fm_output targets[N_BUFFERS];
     size_t n_offered;
     int64_t order[N_ROWS];
 } user;
@@ -165,7 +165,7 @@ static void open_user(user *u, const buffers *b, const fm_array *rows, const arg
     fm_error error;
     check_status(fm_loader_open(&u->loader, &config, &error), "fm_loader_open", &error);
     for (int i = 0; i < N_BUFFERS; i++)
-        u->targets[i] = (fm_target){
+        u->targets[i] = (fm_output){
             .images = b->to[i], .image_bytes = BATCH_BYTES * sizeof(float), .stream = b->consumer};
     for (int64_t i = 0; i < N_ROWS; i++) u->order[i] = i;
 }
@@ -179,10 +179,10 @@ static void take(user *u) {
     while (status == FM_END) {
         if (fm_loader_n_pending(u->loader) == 0)
             check_status(fm_loader_start(u->loader, &epoch, &error), "fm_loader_start", &error);
-        while (fm_loader_n_offered(u->loader) < 2)
+        while (fm_loader_n_outputs(u->loader) < 2)
             check_status(
-                fm_loader_offer(u->loader, &u->targets[u->n_offered++ % N_BUFFERS], &error),
-                "fm_loader_offer", &error);
+                fm_loader_add_output(u->loader, &u->targets[u->n_offered++ % N_BUFFERS], &error),
+                "fm_loader_add_output", &error);
         status = fm_loader_next(u->loader, -1, &batch, &error);
     }
     check_status(status, "fm_loader_next", &error);

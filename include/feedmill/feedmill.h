@@ -204,10 +204,10 @@ typedef enum fm_resize_order {
 } fm_resize_order;
 
 /*
- * What is done to an image after decoding. fm_config_init() sets no ops, FM_FLOAT32, FM_NCHW, mean
- * 0 and std 1. The arrays are copied at open. The ops must give all images the same size, by a
- * resize to a fixed size or a crop; else fm_loader_open() fails with FM_ERR_ARGUMENT. At most 64
- * ops, of which at most one may resize.
+ * What is done to an image after decoding. fm_config_init() sets no ops, FM_FLOAT32, FM_NCHW,
+ * mean 0 and std 1. The arrays are copied at open.
+ * The ops must give all images the same size, by a resize to a fixed size or a crop; else
+ * fm_loader_open() fails with FM_ERR_ARGUMENT. At most 64 ops, of which at most one may resize.
  */
 typedef struct fm_transform {
     const fm_op *ops;
@@ -245,25 +245,27 @@ typedef struct fm_jpeg_rows {
 } fm_jpeg_rows;
 
 /*
- * One sample: the file to read, or the encoded image itself. `path` need only live during the call
- * that passes it.
+ * One sample: the file to read, or the encoded image itself. `path` need only live during the
+ * call that passes it.
  *
- * With `data` no file is opened: the image is these data_bytes bytes, and the result is that of a
- * file with the same bytes. 0 bytes are an empty file; more than max_file_bytes are FM_ERR_LIMIT
- * when the batch is delivered. `path` is then only the sample's name in messages; a sample without
- * one is called "in memory".
+ * With `data` no file is opened: the image is these data_bytes bytes, and the result is that of
+ * a file with the same bytes. 0 bytes are an empty file; more than max_file_bytes are
+ * FM_ERR_LIMIT when the batch is delivered. `path` is then only the sample's name in messages; a
+ * sample without one is called "in memory".
  *
- * With `range_bytes` the image is that part of the file from `offset_bytes` on, such as a member of
- * a tar archive; with data both must be 0. The loader keeps such files open until it is closed, the
- * latest 256 or an eighth of RLIMIT_NOFILE: a sample then costs one read, and a file that is
- * replaced meanwhile may be read as it was. A file that ends within the range is FM_ERR_READ.
+ * With `range_bytes` the image is that part of the file from `offset_bytes` on, such as a member
+ * of a tar archive; with data both must be 0. The loader keeps such files open until it is
+ * closed, the latest 256 or an eighth of RLIMIT_NOFILE: a sample then costs one read, and a file
+ * that is replaced meanwhile may be read as it was. A file that ends within the range is
+ * FM_ERR_READ.
  *
  * Ownership: `data` is not copied and stays the caller's. If the call that takes it succeeds, it
  * must stay readable and unchanged until fm_loader_next() has returned its batch or the error in
  * its place (FM_FALLBACK is neither), or until fm_loader_stop(), fm_loader_start() or
  * fm_loader_close() has returned. The first two end the epoch also when they fail, except with
- * FM_ERR_ARGUMENT, FM_ERR_STATE and FM_ERR_FORKED. Threads: decode threads read it at any time
- * until then, and nothing after its end. Samples, batches and loaders may share it.
+ * FM_ERR_ARGUMENT, FM_ERR_STATE and FM_ERR_FORKED.
+ * Threads: decode threads read it at any time until then, and nothing after its end. Samples,
+ * batches and loaders may share it.
  */
 typedef struct fm_sample {
     int64_t index;     /* dataset index, 0 <= index < n_samples; keys the random draws */
@@ -400,9 +402,9 @@ typedef enum fm_format { FM_FORMAT_JPEG = 1, FM_FORMAT_PNG = 2, FM_FORMAT_WEBP =
 
 /*
  * Where batches are delivered. With a device, a stream and a thread of the loader's own copy them
- * from page-locked buffers to memory that the consumer provides (fm_loader_offer()). FM_DEVICE_HOST
- * needs no GPU: that memory is ordinary, streams are ignored, and a copy is complete when next()
- * returns. It defines what the other devices must deliver.
+ * from page-locked buffers to memory that the consumer provides (fm_loader_add_output()).
+ * FM_DEVICE_HOST needs no GPU: that memory is ordinary, streams are ignored, and a copy is complete
+ * when next() returns. It defines what the other devices must deliver.
  */
 typedef enum fm_device_kind {
     FM_DEVICE_NONE = 0, /* in memory of the CPU */
@@ -470,14 +472,14 @@ FM_API void fm_config_init(fm_config *config);
 typedef struct fm_loader fm_loader;
 
 /*
- * Opens a loader: checks the configuration, allocates all batch buffers and starts all threads. On
- * failure *out is NULL, and everything is freed.
- * FM_ERR_ARGUMENT, FM_ERR_NOMEM, FM_ERR_BUDGET (three buffers do not fit; the message names the
- * bytes needed), FM_ERR_THREAD, FM_ERR_UNAVAILABLE (no io_uring with FM_READER_URING; no plug-in,
- * driver or device for the device that is configured), FM_ERR_DEVICE. The pixels' code is the best
- * that the CPU has up to AVX2. FEEDMILL_CPU=scalar, sse41, avx2 or avx512 in the environment
- * chooses another, as far as the CPU has it (other names: FM_ERR_ARGUMENT); avx512 has run in an
- * emulator only. The results are always the same.
+ * Opens a loader: checks the configuration, allocates all batch buffers and starts all threads.
+ * On failure *out is NULL, and everything is freed. FM_ERR_ARGUMENT, FM_ERR_NOMEM, FM_ERR_BUDGET
+ * (three buffers do not fit; the message names the bytes needed), FM_ERR_THREAD,
+ * FM_ERR_UNAVAILABLE (no io_uring with FM_READER_URING; no plug-in, driver or device for the
+ * device that is configured), FM_ERR_DEVICE. The pixels' code is the best that the CPU has up to
+ * AVX2. FEEDMILL_CPU=scalar, sse41, avx2 or avx512 in the environment chooses another, as far as
+ * the CPU has it (other names: FM_ERR_ARGUMENT); avx512 has run in an emulator only. The results
+ * are always the same.
  */
 FM_API FM_CHECK_RESULT int fm_loader_open(fm_loader **out, const fm_config *config,
                                           fm_error *error);
@@ -537,14 +539,16 @@ FM_API FM_CHECK_RESULT int fm_loader_finish(fm_loader *loader, fm_error *error);
 
 /*
  * A borrowed batch: images[n][channels][height][width] or, with FM_NHWC,
- * images[n][height][width][channels], without gaps and of the plan's dtype; labels[n]. As a tensor
- * (n, c, height, width) its strides are, in values, (c * height * width, height * width, width, 1)
- * or (c * height * width, 1, c * width, c). The memory is the caller's until fm_batch_release().
- * Two batches may be held at no cost while the next one is fetched; if more are held, next()
- * returns copies. With arrays: labels is NULL, and `images` is the begin of the batch's memory, in
- * which fm_loader_section() finds each array's rows; without images among them channels, height and
- * width are 0. With a device: images and labels are those of the target that the batch was copied
- * to (fm_loader_offer()), which is the caller's again; there is nothing to release.
+ * images[n][height][width][channels], without gaps and of the plan's dtype; labels[n]. As a
+ * tensor (n, c, height, width) its strides are, in values, (c * height * width, height * width,
+ * width, 1) or (c * height * width, 1, c * width, c). The memory is the caller's until
+ * fm_batch_release(). Two batches may be held at no cost while the next one is fetched; if more
+ * are held, next() returns copies.
+ * With arrays: labels is NULL, and `images` is the begin of the batch's memory, in which
+ * fm_loader_section() finds each array's rows; without images among them channels, height and
+ * width are 0.
+ * With a device: images and labels are those of the fm_output that the batch was copied to
+ * (fm_loader_add_output()), which is the caller's again; there is nothing to release.
  */
 typedef struct fm_batch {
     void *images;
@@ -555,19 +559,19 @@ typedef struct fm_batch {
     bool copied;         /* a copy, as the caller holds many batches */
     uint64_t number;     /* counts from 0 in its epoch */
     void *memory_handle; /* with handover: the allocator's handle, now the caller's */
-    void *target_user;   /* with a device: the target's `user` */
+    void *output_user;   /* with a device: the output's `user` */
     void *borrowed;      /* private; NULL: nothing to release */
 } fm_batch;
 
 /*
- * The next batch in order. Blocks for at most timeout_ns (negative: without limit).
- * FM_OK: *batch is filled. FM_END: the epoch is over. FM_AGAIN: the time is over, or no batch is
+ * The next batch in order. Blocks for at most timeout_ns (negative: without limit). FM_OK:
+ * *batch is filled. FM_END: the epoch is over. FM_AGAIN: the time is over, or no batch is
  * pending and fm_loader_finish() was not called. FM_FALLBACK: see fm_loader_fallback().
- * With a device, FM_OK means that the batch's copy is queued; see fm_loader_wait(). FM_ERR_STATE:
- * no target was offered for it. FM_ERR_DEVICE, with the call that failed: the loader copies no more
- * batches, and next() returns the same error again; close the loader.
- * The error of a bad sample (FM_ERR_READ, FORMAT, KIND, DAMAGED, LIMIT) is returned in place of its
- * batch; the next call continues with the next batch.
+ * With a device, FM_OK means that the batch's copy is queued; see fm_loader_wait().
+ * FM_ERR_STATE: no output was added for it. FM_ERR_DEVICE, with the call that failed: the loader
+ * copies no more batches, and next() returns the same error again; close the loader.
+ * The error of a bad sample (FM_ERR_READ, FORMAT, KIND, DAMAGED, LIMIT) is returned in place of
+ * its batch; the next call continues with the next batch.
  */
 FM_API FM_CHECK_RESULT int fm_loader_next(fm_loader *loader, int64_t timeout_ns, fm_batch *batch,
                                           fm_error *error);
@@ -585,48 +589,49 @@ FM_API void fm_batch_release(fm_batch *batch);
  * With a device: memory on it for one batch, and the stream in whose order it may be used.
  *
  * `images` has space for batch_size samples, `labels` for as many labels
- * (fm_loader_target_bytes()); a smaller batch leaves the rest as it is. With arrays `images` gets
+ * (fm_loader_output_bytes()); a smaller batch leaves the rest as it is. With arrays `images` gets
  * the whole memory of a batch, and labels is NULL. `stream` is the one on which the memory was
  * allocated, as a handle of the device's driver (torch.cuda.Stream.cuda_stream); NULL: the legacy
- * default stream. Work that was queued there before the offer may still use the memory: the copy
+ * default stream. Work that was queued there before this call may still use the memory: the copy
  * begins after it.
  */
-typedef struct fm_target {
+typedef struct fm_output {
     void *images;
     size_t image_bytes; /* of the memory there; less than needed is FM_ERR_ARGUMENT */
     int64_t *labels;
     size_t label_bytes;
     void *stream;
-    void *user; /* handed back in fm_batch.target_user */
-} fm_target;
+    void *user; /* handed back in fm_batch.output_user */
+} fm_output;
 
-/* Bytes that a target needs; either pointer may be NULL. 0 without a device. */
-FM_API void fm_loader_target_bytes(const fm_loader *loader, size_t *image_bytes,
+/* Bytes that an output needs; either pointer may be NULL. 0 without a device. */
+FM_API void fm_loader_output_bytes(const fm_loader *loader, size_t *image_bytes,
                                    size_t *label_bytes);
 
 /*
  * Provides device memory for one of the next batches. Each batch that next() returns with FM_OK
- * uses one target, in the order of the offers. With two targets offered, and another before each
- * next(), a batch is copied while the consumer computes on the one before. Does not block, nor wait
- * for the device. Consumer's thread; an epoch must have been started. Ownership: the memory is the
- * loader's until next() has returned it, or fm_loader_stop(), fm_loader_start() or
- * fm_loader_close() has returned; only then may it be freed, in the order of `stream`, which waits
- * for a copy to it that still runs. FM_AGAIN: the loader has as many targets as it takes
- * (prefetch_batches + 2, at most 32). FM_ERR_STATE: no device, no epoch, or `stream` is being
- * captured into a graph. FM_ERR_ARGUMENT, FM_ERR_DEVICE.
+ * uses one output, in the order in which they were added. With two of them, and another before
+ * each next(), a batch is copied while the consumer computes on the one before.
+ * Does not block, nor wait for the device. Consumer's thread; an epoch must have been started.
+ * Ownership: the memory is the loader's until next() has returned it, or fm_loader_stop(),
+ * fm_loader_start() or fm_loader_close() has returned; only then may it be freed, in the order
+ * of `stream`, which waits for a copy to it that still runs.
+ * FM_AGAIN: the loader has as many outputs as it takes (prefetch_batches + 2, at most 32).
+ * FM_ERR_STATE: no device, no epoch, or `stream` is being captured into a graph.
+ * FM_ERR_ARGUMENT, FM_ERR_DEVICE.
  */
-FM_API FM_CHECK_RESULT int fm_loader_offer(fm_loader *loader, const fm_target *target,
-                                           fm_error *error);
+FM_API FM_CHECK_RESULT int fm_loader_add_output(fm_loader *loader, const fm_output *output,
+                                                fm_error *error);
 
-/* Targets that were offered and not used by next() yet. Consumer's thread. */
-FM_API size_t fm_loader_n_offered(const fm_loader *loader);
+/* Outputs that were added and not used by next() yet. Consumer's thread. */
+FM_API size_t fm_loader_n_outputs(const fm_loader *loader);
 
 /*
- * Makes `stream` wait, on the device, for the copy of the batch that next() returned last; returns
- * at once. next() does this for the target's own stream, unless defer_wait is set; any other stream
- * that uses the batch needs a call of its own. Consumer's thread, before the following next().
- * FM_ERR_STATE: there is no such batch, or `stream` is being captured into a graph (repeat the call
- * when that has ended). FM_ERR_DEVICE.
+ * Makes `stream` wait, on the device, for the copy of the batch that next() returned last;
+ * returns at once. next() does this for the output's own stream, unless defer_wait is set; any
+ * other stream that uses the batch needs a call of its own.
+ * Consumer's thread, before the following next(). FM_ERR_STATE: there is no such batch, or
+ * `stream` is being captured into a graph (repeat the call when that has ended). FM_ERR_DEVICE.
  */
 FM_API FM_CHECK_RESULT int fm_loader_wait(fm_loader *loader, void *stream, fm_error *error);
 
@@ -713,10 +718,10 @@ FM_API FM_CHECK_RESULT int fm_loader_step_ready(fm_loader *loader, uint64_t numb
                                                 fm_error *error);
 
 /*
- * Ends all threads and frees everything but borrowed batches, within 100 ms. Reads that are stuck
- * in the kernel keep their buffers, which are freed when the reads return. With a device it waits
- * for queued copies, and so for work that preceded a target's offer in its stream. Accepts NULL and
- * a pointer to NULL; sets *loader to NULL.
+ * Ends all threads and frees everything but borrowed batches, within 100 ms. Reads that are
+ * stuck in the kernel keep their buffers, which are freed when the reads return.
+ * With a device it waits for queued copies, and so for work that was in an output's stream
+ * before. Accepts NULL and a pointer to NULL; sets *loader to NULL.
  */
 FM_API void fm_loader_close(fm_loader **loader);
 
@@ -732,10 +737,10 @@ typedef struct fm_imread fm_imread;
 typedef enum fm_channels { FM_RGB = 0, FM_BGR = 1 } fm_channels;
 
 /*
- * Reads sample->path, or takes sample->data, which must stay until close, and reads the header; the
- * rest of *sample is not looked at. max_image_pixels 0: as fm_config's default; so are the bytes of
- * a file limited. Blocks for the file. On failure *out is NULL.
- * FM_ERR_READ, FORMAT, KIND, DAMAGED, LIMIT, NOMEM, ARGUMENT.
+ * Reads sample->path, or takes sample->data, which must stay until close, and reads the header;
+ * the rest of *sample is not looked at. max_image_pixels 0: as fm_config's default; so are the
+ * bytes of a file limited. Blocks for the file.
+ * On failure *out is NULL. FM_ERR_READ, FORMAT, KIND, DAMAGED, LIMIT, NOMEM, ARGUMENT.
  */
 FM_API FM_CHECK_RESULT int fm_imread_open(fm_imread **out, const fm_sample *sample,
                                           uint64_t max_image_pixels, fm_error *error);

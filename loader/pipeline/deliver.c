@@ -219,9 +219,10 @@ static int check_next(fm_loader *loader, fm_error *error) {
         loader->records.request_ns = 0;
         return FM_END;
     }
-    if (loader->device.calls && fm_loader_n_offered(loader) == 0)
-        return fm_error_set(error, FM_ERR_STATE,
-                            "no target is on offer for the next batch: offer one first");
+    if (loader->device.calls && fm_loader_n_outputs(loader) == 0)
+        return fm_error_set(
+            error, FM_ERR_STATE,
+            "there is no output for the next batch: call fm_loader_add_output() first");
     return FM_OK;
 }
 

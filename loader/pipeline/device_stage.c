@@ -72,12 +72,12 @@ int fm_device_stage_open(fm_loader *loader, uint32_t n_buffers, fm_error *error)
     stage->output_bytes = loader->layout.sample_bytes
                               ? config->batch_size * loader->result.sample_bytes
                               : loader->layout.batch_bytes;
-    stage->max_offered = config->prefetch_batches + FM_RING_MAX_BORROWED;
-    if (stage->max_offered > FM_MAX_OFFERED) stage->max_offered = FM_MAX_OFFERED;
-    /* One for each output that was offered, one for each buffer whose copy is not done (also of
+    stage->max_outputs = config->prefetch_batches + FM_RING_MAX_BORROWED;
+    if (stage->max_outputs > FM_MAX_OUTPUTS) stage->max_outputs = FM_MAX_OUTPUTS;
+    /* One for each output that was added, one for each buffer whose copy is not done (also of
      * batches that were dropped), and one for the last batch, whose copy may still be waited for:
-     * an offer always finds a free slot. */
-    stage->n_slots = stage->max_offered + n_buffers + 1;
+     * a new output always finds a free slot. */
+    stage->n_slots = stage->max_outputs + n_buffers + 1;
     stage->slots = fm_mem_zalloc(&loader->counter, stage->n_slots, sizeof(fm_copy_slot));
     if (!stage->slots)
         return fm_error_set(error, FM_ERR_NOMEM, "no memory for %u copy slots", stage->n_slots);
@@ -137,7 +137,7 @@ static void reap(fm_loader *loader) {
 static fm_pending *next_batch(fm_loader *loader) {
     const fm_device_stage *const stage = &loader->device;
     const uint32_t n_ahead = fm_device_stage_n_ahead(stage);
-    if (stage->n_queued == stage->n_offered || n_ahead >= loader->queue.n || stage->error.status ||
+    if (stage->n_queued == stage->n_outputs || n_ahead >= loader->queue.n || stage->error.status ||
         fm_is_cancelled(loader))
         return NULL;
     fm_pending *const batch = fm_queue_at(&loader->queue, n_ahead);
@@ -240,7 +240,7 @@ void fm_device_stage_drop(fm_loader *loader) {
     if (!stage->calls) return;
     for (; stage->n_taken < stage->n_queued; stage->n_taken++)
         return_output(loader, stage->n_taken);
-    stage->n_offered = stage->n_queued;
+    stage->n_outputs = stage->n_queued;
     stage->has_last = false;
 }
 
@@ -289,7 +289,7 @@ int fm_device_stage_check(fm_loader *loader, fm_error *error) {
 int fm_device_stage_deliver(fm_loader *loader, fm_batch *batch, fm_error *error) {
     fm_device_stage *const stage = &loader->device;
     const uint32_t slot = slot_of(stage, stage->n_taken);
-    const fm_target *const output = &stage->slots[slot].output;
+    const fm_output *const output = &stage->slots[slot].output;
     if (!stage->defer_wait) {
         fm_error why;
         const int status = stage->calls->wait(stage->device, slot, output->stream, &why);
@@ -303,11 +303,11 @@ int fm_device_stage_deliver(fm_loader *loader, fm_batch *batch, fm_error *error)
     }
     batch->images = output->images;
     batch->labels = stage->label_bytes ? output->labels : NULL;
-    batch->target_user = output->user;
+    batch->output_user = output->user;
     return FM_OK;
 }
 
-void fm_loader_target_bytes(const fm_loader *loader, size_t *image_bytes, size_t *label_bytes) {
+void fm_loader_output_bytes(const fm_loader *loader, size_t *image_bytes, size_t *label_bytes) {
     if (image_bytes) *image_bytes = loader ? loader->device.output_bytes : 0;
     if (label_bytes) *label_bytes = loader ? loader->device.label_bytes : 0;
 }
@@ -319,49 +319,49 @@ static int check_stage(const fm_loader *loader, fm_error *error) {
                         "this loader has no device: it delivers in memory of the CPU");
 }
 
-static int check_target(const fm_loader *loader, const fm_target *target, fm_error *error) {
+static int check_output(const fm_loader *loader, const fm_output *output, fm_error *error) {
     const fm_device_stage *const stage = &loader->device;
-    if (!target) return fm_error_set(error, FM_ERR_ARGUMENT, "target is NULL");
-    if (!target->images || target->image_bytes < stage->output_bytes)
+    if (!output) return fm_error_set(error, FM_ERR_ARGUMENT, "output is NULL");
+    if (!output->images || output->image_bytes < stage->output_bytes)
         return fm_error_set(error, FM_ERR_ARGUMENT,
-                            "a target with %zu bytes at %p for images, which need %zu",
-                            target->image_bytes, target->images, stage->output_bytes);
-    if (stage->label_bytes && (!target->labels || target->label_bytes < stage->label_bytes))
+                            "an output with %zu bytes at %p for images, which need %zu",
+                            output->image_bytes, output->images, stage->output_bytes);
+    if (stage->label_bytes && (!output->labels || output->label_bytes < stage->label_bytes))
         return fm_error_set(error, FM_ERR_ARGUMENT,
-                            "a target with %zu bytes at %p for labels, which need %zu",
-                            target->label_bytes, (void *)target->labels, stage->label_bytes);
-    if ((uintptr_t)target->images % sizeof(float) ||
-        (uintptr_t)target->labels % sizeof(*target->labels))
+                            "an output with %zu bytes at %p for labels, which need %zu",
+                            output->label_bytes, (void *)output->labels, stage->label_bytes);
+    if ((uintptr_t)output->images % sizeof(float) ||
+        (uintptr_t)output->labels % sizeof(*output->labels))
         return fm_error_set(error, FM_ERR_ARGUMENT,
-                            "a target at %p and %p, which are not multiples of a value's size",
-                            target->images, (void *)target->labels);
+                            "an output at %p and %p, which are not multiples of a value's size",
+                            output->images, (void *)output->labels);
     return FM_OK;
 }
 
-int fm_loader_offer(fm_loader *loader, const fm_target *target, fm_error *error) {
+int fm_loader_add_output(fm_loader *loader, const fm_output *output, fm_error *error) {
     int status = check_stage(loader, error);
-    if (!status) status = check_target(loader, target, error);
+    if (!status) status = check_output(loader, target, error);
     if (status) return status;
     fm_device_stage *const stage = &loader->device;
     if (loader->epoch.state == FM_EPOCH_NONE)
         return fm_error_set(error, FM_ERR_STATE, "no epoch is running: start one first");
-    if (stage->n_offered - stage->n_taken >= stage->max_offered) return FM_AGAIN;
+    if (stage->n_outputs - stage->n_taken >= stage->max_outputs) return FM_AGAIN;
     status = fm_device_stage_check(loader, error);
     if (status) return status;
     /* The slot is this thread's until it is counted. */
-    const uint32_t slot = slot_of(stage, stage->n_offered);
-    stage->slots[slot].output = *target;
-    status = stage->calls->mark(stage->device, slot, target->stream, error);
+    const uint32_t slot = slot_of(stage, stage->n_outputs);
+    stage->slots[slot].output = *output;
+    status = stage->calls->mark(stage->device, slot, output->stream, error);
     if (status) return status;
     fm_loader_lock(loader);
-    stage->n_offered++;
+    stage->n_outputs++;
     fm_device_stage_wake(stage);
     fm_loader_unlock(loader);
     return FM_OK;
 }
 
-size_t fm_loader_n_offered(const fm_loader *loader) {
-    return loader ? loader->device.n_offered - loader->device.n_taken : 0;
+size_t fm_loader_n_outputs(const fm_loader *loader) {
+    return loader ? loader->device.n_outputs - loader->device.n_taken : 0;
 }
 
 int fm_loader_wait(fm_loader *loader, void *stream, fm_error *error) {

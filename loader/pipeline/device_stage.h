@@ -1,12 +1,12 @@
 /*
  * The device stage: copies ready batches from page-locked buffers to memory on a device that the
- * caller provides (fm_loader_offer()), before the caller asks for them.
+ * caller provides (fm_loader_add_output()), before the caller asks for them.
  *
- * The n-th batch that is delivered goes to the n-th output that was offered. Each output takes a
+ * The n-th batch that is delivered goes to the n-th output that was added. Each output takes a
  * copy slot, at its number modulo n_slots. Four counters say how far the slots have come; done and
- * taken are each at most queued, and queued at most offered:
+ * taken are each at most queued, and queued at most n_outputs:
  *
- *     offered: the caller has provided the memory.
+ *     n_outputs: the caller has added the memory.
  *     queued:  the copy was queued on the device. The batch's buffer is COPYING and the slot's.
  *     done:    the copy is done. The buffer went back to the ring, whatever became of the batch.
  *     taken:   the batch was handed out or dropped.
@@ -26,12 +26,12 @@
 #include "ring/ring.h"
 #include "transform/plan.h"
 
-#define FM_MAX_OFFERED 32u
+#define FM_MAX_OUTPUTS 32u
 
 struct fm_loader;
 
 typedef struct fm_copy_slot {
-    fm_target output;  /* the consumer's; fixed from the offer until the batch is taken */
+    fm_output output;  /* the consumer's; fixed until the batch is taken */
     fm_buffer *buffer; /* locked: COPYING, from queued to done */
 } fm_copy_slot;
 
@@ -41,14 +41,14 @@ typedef struct fm_device_stage {
     fm_device *device;            /* NULL: not open */
     bool converts, defer_wait;
     size_t output_bytes, label_bytes; /* of one output */
-    uint32_t max_offered, n_slots;
+    uint32_t max_outputs, n_slots;
     fm_copy_slot *slots; /* [n_slots] */
     fm_pinned pinned;
     pthread_cond_t wake; /* with the ring's lock: there is something to do */
     fm_thread thread;
 
     /* Locked. */
-    uint64_t n_offered, n_queued, n_done, n_taken;
+    uint64_t n_outputs, n_queued, n_done, n_taken;
     bool has_last; /* the slot before n_taken is that of the batch that was returned last */
     bool is_busy;  /* the thread is in a call of the device */
     bool is_stopping;

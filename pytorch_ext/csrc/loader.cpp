@@ -255,14 +255,14 @@ PyObject *loader_offer(PyObject *self, PyObject *args) {
     if (!call ||
         !PyArg_ParseTuple(args, "KKKKK", &images, &image_bytes, &labels, &label_bytes, &stream))
         return nullptr;
-    fm_target target{};
+    fm_output target{};
     target.images = pointer_from(images);
     target.image_bytes = size_t(image_bytes);
     target.labels = static_cast<int64_t *>(pointer_from(labels));
     target.label_bytes = size_t(label_bytes);
     target.stream = pointer_from(stream);
     fm_error error;
-    const int status = without_gil([&] { return fm_loader_offer(state->handle, &target, &error); });
+    const int status = without_gil([&] { return fm_loader_add_output(state->handle, &target, &error); });
     if (status < 0) return raise_error(state, error);
     return PyBool_FromLong(status == FM_OK);
 }
@@ -399,7 +399,7 @@ PyObject *get_n_pending(PyObject *self, void *) {
 PyObject *get_target_bytes(PyObject *self, void *) {
     if (!check_open(*state_of(self))) return nullptr;
     size_t image_bytes, label_bytes;
-    fm_loader_target_bytes(state_of(self)->handle, &image_bytes, &label_bytes);
+    fm_loader_output_bytes(state_of(self)->handle, &image_bytes, &label_bytes);
     return Py_BuildValue("nn", Py_ssize_t(image_bytes), Py_ssize_t(label_bytes));
 }
 
@@ -410,7 +410,7 @@ PyObject *get_converts(PyObject *self, void *) {
 
 PyObject *get_n_offered(PyObject *self, void *) {
     if (!check_open(*state_of(self))) return nullptr;
-    return PyLong_FromSize_t(fm_loader_n_offered(state_of(self)->handle));
+    return PyLong_FromSize_t(fm_loader_n_outputs(state_of(self)->handle));
 }
 
 // The methods; see _native.pyi.

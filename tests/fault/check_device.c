@@ -35,7 +35,7 @@ typedef struct consumer {
     void *stream; /* on which targets are allocated */
     void *side;   /* NULL: none; else every other batch is used there */
     fm_loader *loader;
-    fm_target targets[N_TARGETS];
+    fm_output targets[N_TARGETS];
     size_t n_offered;
     sums got;
 } consumer;
@@ -119,9 +119,9 @@ static bool open_consumer(consumer *user, const fm_config *config, fm_error *err
     if (fm_loader_open(&user->loader, config, error)) return false;
     user->device = config->device.index;
     size_t image_bytes, label_bytes;
-    fm_loader_target_bytes(user->loader, &image_bytes, &label_bytes);
+    fm_loader_output_bytes(user->loader, &image_bytes, &label_bytes);
     for (int i = 0; i < N_TARGETS; i++)
-        user->targets[i] = (fm_target){.images = stub->memory(image_bytes),
+        user->targets[i] = (fm_output){.images = stub->memory(image_bytes),
                                        .image_bytes = image_bytes,
                                        .labels = stub->memory(label_bytes),
                                        .label_bytes = label_bytes,
@@ -133,13 +133,13 @@ static bool open_consumer(consumer *user, const fm_config *config, fm_error *err
 /* As torch's allocator gives memory out: at once, in the stream's order, whatever ran there. */
 static int offer(consumer *user, fm_error *error) {
     const int status =
-        fm_loader_offer(user->loader, &user->targets[user->n_offered % N_TARGETS], error);
+        fm_loader_add_output(user->loader, &user->targets[user->n_offered % N_TARGETS], error);
     if (!status) user->n_offered++;
     return status;
 }
 
 static void use(consumer *user, const fm_batch *batch, bool on_side) {
-    fm_target *const target = batch->target_user;
+    fm_output *const target = batch->output_user;
     const size_t n = batch->n * target->image_bytes / BATCH;
     void *const stream = on_side ? user->side : user->stream;
     fm_error error;
@@ -156,7 +156,7 @@ static void use(consumer *user, const fm_batch *batch, bool on_side) {
 static int take(consumer *user, int n_batches, fm_error *error) {
     int status = FM_OK;
     for (int i = 0; i < n_batches; i++) {
-        while (fm_loader_n_offered(user->loader) < 2 && !status) status = offer(user, error);
+        while (fm_loader_n_outputs(user->loader) < 2 && !status) status = offer(user, error);
         fm_batch batch;
         if (!status) status = fm_loader_next(user->loader, -1, &batch, error);
         if (status) break;
@@ -298,7 +298,7 @@ static void impatient(void) {
     stub->spin(0, user.stream, 100 * MS);
     for (int round = 0; round < 30; round++) {
         start(user.loader, 0);
-        while (fm_loader_n_offered(user.loader) < 4)
+        while (fm_loader_n_outputs(user.loader) < 4)
             if (offer(&user, &error)) complain("content: offer: %s%s", error.message, "");
         usleep(1000);
         if (fm_loader_stop(user.loader, &error)) complain("content: stop: %s%s", error.message, "");

@@ -45,14 +45,14 @@ static void close_consumer(consumer *user) {
 /* A target for the next batch; each offer has memory of its own. */
 static void offer(consumer *user) {
     size_t image_bytes, label_bytes;
-    fm_loader_target_bytes(user->loader, &image_bytes, &label_bytes);
-    const fm_target target = {.images = stub->memory(image_bytes),
+    fm_loader_output_bytes(user->loader, &image_bytes, &label_bytes);
+    const fm_output target = {.images = stub->memory(image_bytes),
                               .image_bytes = image_bytes,
                               .labels = stub->memory(label_bytes),
                               .label_bytes = label_bytes,
                               .stream = user->stream};
     fm_error error;
-    if (fm_loader_offer(user->loader, &target, &error)) fail_msg("offer: %s", error.message);
+    if (fm_loader_add_output(user->loader, &target, &error)) fail_msg("offer: %s", error.message);
 }
 
 static void submit_good(consumer *user) {

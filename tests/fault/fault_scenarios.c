@@ -49,7 +49,7 @@ static char paths[N_SAMPLES + N_DAMAGED][128];
 static file_bytes contents[N_SAMPLES + N_DAMAGED];
 static uint8_t pixels[N_SAMPLES * PIXEL_BYTES];
 static int64_t labels[N_SAMPLES];
-static fm_target targets[8];
+static fm_output targets[8];
 
 /* What each batch of each epoch holds, by a hash; set while `comparing` is false. */
 static bool comparing;
@@ -211,7 +211,7 @@ void fault_scenarios_open(void) {
     fill(pixels, sizeof(pixels));
     for (int i = 0; i < N_SAMPLES; i++) labels[i] = 100 + i;
     for (size_t i = 0; i < sizeof(targets) / sizeof(*targets); i++)
-        targets[i] = (fm_target){.images = aligned_alloc(64, MOST_BATCH_BYTES / 64 * 64),
+        targets[i] = (fm_output){.images = aligned_alloc(64, MOST_BATCH_BYTES / 64 * 64),
                                  .image_bytes = MOST_BATCH_BYTES / 64 * 64,
                                  .labels = calloc(BATCH, sizeof(int64_t)),
                                  .label_bytes = BATCH * sizeof(int64_t)};
@@ -355,9 +355,9 @@ static void finish_sample(run_state *run) {
 }
 
 static int next_batch(run_state *run, fm_batch *batch, fm_error *error) {
-    if (run->scenario->delivery == DEVICE && fm_loader_n_offered(run->loader) == 0) {
-        fm_target *const target = &targets[run->n_offered++ % 8];
-        const int status = fm_loader_offer(run->loader, target, error);
+    if (run->scenario->delivery == DEVICE && fm_loader_n_outputs(run->loader) == 0) {
+        fm_output *const target = &targets[run->n_offered++ % 8];
+        const int status = fm_loader_add_output(run->loader, target, error);
         if (status) return status;
     }
     int status;

@@ -34,7 +34,7 @@ static uint64_t sum_of(const void *bytes, size_t n_bytes) {
 typedef struct consumer {
     cudaStream_t stream, side; /* side NULL: none */
     fm_loader *loader;
-    fm_target targets[N_TARGETS];
+    fm_output targets[N_TARGETS];
     size_t n_offered;
     uint8_t *results; /* on the host: what the stream saw, batch after batch */
     size_t result_bytes;
@@ -59,13 +59,13 @@ static void open_consumer(consumer *user, const fm_config *config, size_t n_batc
     fm_error error;
     if (fm_loader_open(&user->loader, config, &error)) fail_msg("open: %s", error.message);
     size_t image_bytes, label_bytes;
-    fm_loader_target_bytes(user->loader, &image_bytes, &label_bytes);
+    fm_loader_output_bytes(user->loader, &image_bytes, &label_bytes);
     check(cudaSetDevice(config->device.index), "cudaSetDevice");
     for (int i = 0; i < N_TARGETS; i++) {
         void *images, *labels;
         check(cudaMalloc(&images, image_bytes), "cudaMalloc");
         check(cudaMalloc(&labels, label_bytes), "cudaMalloc");
-        user->targets[i] = (fm_target){.images = images,
+        user->targets[i] = (fm_output){.images = images,
                                        .image_bytes = image_bytes,
                                        .labels = labels,
                                        .label_bytes = label_bytes,
@@ -92,14 +92,14 @@ static void close_consumer(consumer *user) {
 
 static int offer(consumer *user, fm_error *error) {
     const int status =
-        fm_loader_offer(user->loader, &user->targets[user->n_offered % N_TARGETS], error);
+        fm_loader_add_output(user->loader, &user->targets[user->n_offered % N_TARGETS], error);
     if (!status) user->n_offered++;
     return status;
 }
 
 /* What the consumer's stream finds there, and then overwrites. */
 static void use(consumer *user, const fm_batch *batch, bool on_side) {
-    fm_target *const target = batch->target_user;
+    fm_output *const target = batch->output_user;
     const cudaStream_t stream = on_side ? user->side : user->stream;
     const size_t image_bytes = batch->n * target->image_bytes / BATCH;
     const size_t label_bytes = batch->n * sizeof(int64_t);
@@ -124,7 +124,7 @@ static void use(consumer *user, const fm_batch *batch, bool on_side) {
 static int take(consumer *user, size_t n_batches, fm_error *error) {
     int status = FM_OK;
     for (size_t i = 0; i < n_batches; i++) {
-        while (fm_loader_n_offered(user->loader) < 2 && !status) status = offer(user, error);
+        while (fm_loader_n_outputs(user->loader) < 2 && !status) status = offer(user, error);
         fm_batch batch;
         if (!status) status = fm_loader_next(user->loader, -1, &batch, error);
         if (status) break;

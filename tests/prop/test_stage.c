@@ -13,7 +13,7 @@
 
 static test_folder folder;
 static fm_folder *source;
-static fm_target targets[MAX_TARGETS];
+static fm_output targets[MAX_TARGETS];
 
 static fm_config config_of(fm_device_kind kind, fm_dtype dtype, fm_layout layout) {
     fm_config config = test_device_config(source, kind, dtype, layout);
@@ -31,9 +31,9 @@ static void start(fm_loader *loader, uint32_t number) {
 
 static void alloc_targets(const fm_loader *loader) {
     size_t image_bytes, label_bytes;
-    fm_loader_target_bytes(loader, &image_bytes, &label_bytes);
+    fm_loader_output_bytes(loader, &image_bytes, &label_bytes);
     for (int i = 0; i < MAX_TARGETS; i++)
-        targets[i] = (fm_target){.images = aligned_alloc(64, (image_bytes + 63) / 64 * 64),
+        targets[i] = (fm_output){.images = aligned_alloc(64, (image_bytes + 63) / 64 * 64),
                                  .image_bytes = image_bytes,
                                  .labels = calloc(label_bytes / 8 + 1, 8),
                                  .label_bytes = label_bytes,
@@ -48,7 +48,7 @@ static void free_targets(void) {
 }
 
 static int next_on(fm_loader *loader, int target, fm_batch *batch, fm_error *error) {
-    const int status = fm_loader_offer(loader, &targets[target], error);
+    const int status = fm_loader_add_output(loader, &targets[target], error);
     return status ? status : fm_loader_next(loader, -1, batch, error);
 }
 
@@ -74,11 +74,11 @@ static void assert_epoch_equals(fm_dtype dtype, fm_layout layout, bool convert, 
             fm_batch want, got;
             assert_int_equal(fm_loader_next(cpu, -1, &want, &error), FM_OK);
             for (; n_offered < i + n_ahead; n_offered++)
-                assert_int_equal(fm_loader_offer(loader, &targets[n_offered % MAX_TARGETS], &error),
+                assert_int_equal(fm_loader_add_output(loader, &targets[n_offered % MAX_TARGETS], &error),
                                  FM_OK);
-            assert_int_equal(fm_loader_n_offered(loader), n_ahead);
+            assert_int_equal(fm_loader_n_outputs(loader), n_ahead);
             if (fm_loader_next(loader, -1, &got, &error)) fail_msg("%s", error.message);
-            assert_ptr_equal(got.target_user, &targets[i]);
+            assert_ptr_equal(got.output_user, &targets[i]);
             assert_ptr_equal(got.images, targets[i].images);
             assert_null(got.borrowed);
             assert_int_equal(got.n, want.n);
@@ -211,9 +211,9 @@ static void a_failed_batch_takes_no_target(void **state) {
     fm_batch batch;
     fm_error error;
     assert_int_equal(next_on(loader, 0, &batch, &error), FM_ERR_FORMAT);
-    assert_int_equal(fm_loader_n_offered(loader), 1);
+    assert_int_equal(fm_loader_n_outputs(loader), 1);
     if (fm_loader_next(loader, -1, &batch, &error)) fail_msg("%s", error.message);
-    assert_ptr_equal(batch.target_user, &targets[0]);
+    assert_ptr_equal(batch.output_user, &targets[0]);
     fm_loader_close(&loader);
     free_targets();
 }
@@ -226,10 +226,10 @@ static void without_a_device_nothing_is_offered(void **state) {
     fm_loader *loader = test_loader_open(&config);
     fm_error error;
     size_t image_bytes = 1, label_bytes = 1;
-    fm_loader_target_bytes(loader, &image_bytes, &label_bytes);
+    fm_loader_output_bytes(loader, &image_bytes, &label_bytes);
     assert_int_equal(image_bytes + label_bytes, 0);
     start(loader, 0);
-    assert_int_equal(fm_loader_offer(loader, &targets[0], &error), FM_ERR_STATE);
+    assert_int_equal(fm_loader_add_output(loader, &targets[0], &error), FM_ERR_STATE);
     assert_int_equal(fm_loader_wait(loader, NULL, &error), FM_ERR_STATE);
     fm_loader_close(&loader);
 }
@@ -242,30 +242,30 @@ static void offers_have_rules(void **state) {
     alloc_targets(loader);
     fm_error error;
     fm_batch batch;
-    assert_int_equal(fm_loader_offer(loader, &targets[0], &error), FM_ERR_STATE);
+    assert_int_equal(fm_loader_add_output(loader, &targets[0], &error), FM_ERR_STATE);
     assert_non_null(strstr(error.message, "start one"));
     start(loader, 0);
     assert_int_equal(fm_loader_next(loader, -1, &batch, &error), FM_ERR_STATE);
     assert_non_null(strstr(error.message, "no target"));
     assert_int_equal(fm_loader_wait(loader, NULL, &error), FM_ERR_STATE);
-    assert_int_equal(fm_loader_offer(loader, NULL, &error), FM_ERR_ARGUMENT);
-    fm_target wrong = targets[0];
+    assert_int_equal(fm_loader_add_output(loader, NULL, &error), FM_ERR_ARGUMENT);
+    fm_output wrong = targets[0];
     wrong.image_bytes--;
-    assert_int_equal(fm_loader_offer(loader, &wrong, &error), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_add_output(loader, &wrong, &error), FM_ERR_ARGUMENT);
     wrong = targets[0];
     wrong.labels = NULL;
-    assert_int_equal(fm_loader_offer(loader, &wrong, &error), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_add_output(loader, &wrong, &error), FM_ERR_ARGUMENT);
     wrong = targets[0];
     wrong.images = (char *)wrong.images + 1;
-    assert_int_equal(fm_loader_offer(loader, &wrong, &error), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_add_output(loader, &wrong, &error), FM_ERR_ARGUMENT);
     for (int i = 0; i < 5; i++)
-        assert_int_equal(fm_loader_offer(loader, &targets[i], &error), FM_OK);
-    assert_int_equal(fm_loader_offer(loader, &targets[5], &error), FM_AGAIN);
+        assert_int_equal(fm_loader_add_output(loader, &targets[i], &error), FM_OK);
+    assert_int_equal(fm_loader_add_output(loader, &targets[5], &error), FM_AGAIN);
     assert_int_equal(fm_loader_next(loader, -1, &batch, &error), FM_OK);
     assert_int_equal(fm_loader_wait(loader, NULL, &error), FM_OK);
-    assert_int_equal(fm_loader_offer(loader, &targets[5], &error), FM_OK);
+    assert_int_equal(fm_loader_add_output(loader, &targets[5], &error), FM_OK);
     assert_int_equal(fm_loader_stop(loader, &error), FM_OK);
-    assert_int_equal(fm_loader_n_offered(loader), 0);
+    assert_int_equal(fm_loader_n_outputs(loader), 0);
     assert_int_equal(fm_loader_wait(loader, NULL, &error), FM_ERR_STATE);
     fm_loader_close(&loader);
     free_targets();
@@ -312,7 +312,7 @@ static void epochs_can_be_left_at_any_batch(void **state) {
                 fm_error error;
                 assert_int_equal(next_on(loader, i, &batch, &error), FM_OK);
             }
-            assert_int_equal(fm_loader_offer(loader, &targets[9], NULL), FM_OK);
+            assert_int_equal(fm_loader_add_output(loader, &targets[9], NULL), FM_OK);
         }
         fm_loader_close(&loader);
         free_targets();
@@ -327,7 +327,7 @@ static void a_child_leaves_it_alone(void **state) {
     start(loader, 0);
     const pid_t child = fork();
     if (child == 0) {
-        const bool refused = fm_loader_offer(loader, &targets[0], NULL) == FM_ERR_FORKED &&
+        const bool refused = fm_loader_add_output(loader, &targets[0], NULL) == FM_ERR_FORKED &&
                              fm_loader_wait(loader, NULL, NULL) == FM_ERR_FORKED;
         fm_loader_close(&loader);
         _exit(!refused);
