@@ -340,7 +340,7 @@ static int check_output(const fm_loader *loader, const fm_output *output, fm_err
 
 int fm_loader_add_output(fm_loader *loader, const fm_output *output, fm_error *error) {
     int status = check_stage(loader, error);
-    if (!status) status = check_output(loader, target, error);
+    if (!status) status = check_output(loader, output, error);
     if (status) return status;
     fm_device_stage *const stage = &loader->device;
     if (loader->epoch.state == FM_EPOCH_NONE)

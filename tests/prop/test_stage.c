@@ -246,7 +246,7 @@ static void offers_have_rules(void **state) {
     assert_non_null(strstr(error.message, "start one"));
     start(loader, 0);
     assert_int_equal(fm_loader_next(loader, -1, &batch, &error), FM_ERR_STATE);
-    assert_non_null(strstr(error.message, "no target"));
+    assert_non_null(strstr(error.message, "no output"));
     assert_int_equal(fm_loader_wait(loader, NULL, &error), FM_ERR_STATE);
     assert_int_equal(fm_loader_add_output(loader, NULL, &error), FM_ERR_ARGUMENT);
     fm_output wrong = targets[0];
