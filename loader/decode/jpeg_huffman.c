@@ -405,7 +405,7 @@ bool fm_huffman_skip(fm_huffman *huffman) {
     return process_mcu(huffman, NULL);
 }
 
-bool fm_huffman_leap(fm_huffman *huffman, uint32_t n_mcus) {
+bool fm_huffman_skip_intervals(fm_huffman *huffman, uint32_t n_mcus) {
     const uint32_t interval = huffman->restart_interval;
     uint32_t n_left = n_mcus;
     if (interval && n_mcus >= huffman->restart_in) {

@@ -7,7 +7,7 @@
  *
  *     read   stores the coefficients; one look-up gives run, value and length of a usual symbol
  *     skip   only keeps the DC predictions; one look-up passes as many symbols as its index holds
- *     leap   goes from one restart marker to another without decoding
+ *     skip intervals   goes from one restart marker to another without decoding
  *
  * Read and skip work on a window from which the stuffed zeros are already removed, so that bits are
  * refilled without a branch (F. Giesen, "Reading bits in far too many ways", variant 4).
@@ -79,7 +79,7 @@ bool fm_huffman_skip(fm_huffman *huffman);
  * possible, and skips the rest. Of the segments passed without decoding, only the number of restart
  * markers is checked, and the number of the last marker.
  */
-bool fm_huffman_leap(fm_huffman *huffman, uint32_t n_mcus);
+bool fm_huffman_skip_intervals(fm_huffman *huffman, uint32_t n_mcus);
 
 /* Why an MCU was refused, such as "the data ends early"; a constant string. NULL if none was. */
 const char *fm_huffman_damage(const fm_huffman *huffman);

@@ -12,11 +12,7 @@
 /* One node per this many bytes of block: images are larger, and nodes take below 1% of it. */
 #define BYTES_PER_NODE 8192
 
-static uint64_t round_up(uint64_t bytes) {
-    return (bytes + FM_MEM_ALIGN - 1) / FM_MEM_ALIGN * FM_MEM_ALIGN;
-}
-
-static uint64_t region_bytes(uint64_t bytes) { return HEADER_BYTES + round_up(bytes); }
+static uint64_t region_bytes(uint64_t bytes) { return HEADER_BYTES + fm_mem_round_up(bytes); }
 
 static uint64_t capacity_of(const fm_arena_node *node) { return node->bytes - HEADER_BYTES; }
 
