@@ -8,7 +8,6 @@
 #include "transform/kernels.h"
 
 #if defined(__x86_64__)
-#include "transform/x86/copy_sse41.h"
 #include "transform/x86/store_avx2.h"
 #include "transform/x86/store_sse41.h"
 #endif

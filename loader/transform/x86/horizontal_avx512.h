@@ -13,7 +13,7 @@
 #define FM_TRANSFORM_X86_HORIZONTAL_AVX512_H
 
 #include "transform/kernels.h"
-#include "transform/x86/horizontal_avx2.h"
+#include "transform/x86/horizontal.h"
 #include "transform/x86/target.h"
 
 enum { FM_MOST_TAPS_AVX512 = 16, FM_TURN_PX_AVX512 = 16 };

@@ -3,13 +3,11 @@
 #define FM_TRANSFORM_X86_KERNELS_X86_H
 
 #include "transform/kernels.h"
-#include "transform/x86/horizontal_avx2.h"
+#include "transform/x86/horizontal.h"
 #include "transform/x86/horizontal_avx512.h"
-#include "transform/x86/horizontal_sse41.h"
 #include "transform/x86/mirror_sse41.h"
-#include "transform/x86/vertical_avx2.h"
+#include "transform/x86/vertical.h"
 #include "transform/x86/vertical_avx512.h"
-#include "transform/x86/vertical_sse41.h"
 
 /* Overwrites what the table has, tier by tier. */
 static inline __attribute__((unused)) void fm_kernels_init_x86(fm_kernels *kernels,

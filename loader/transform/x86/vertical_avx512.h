@@ -4,7 +4,7 @@
 
 #include "transform/kernels.h"
 #include "transform/x86/target.h"
-#include "transform/x86/vertical_avx2.h"
+#include "transform/x86/vertical.h"
 
 /* Bytes of four rows as double words, in four registers. */
 FM_AVX512_INLINE void fm_join_rows_avx512(__m512i *joined, const uint8_t *const *rows, size_t i) {
