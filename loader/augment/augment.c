@@ -12,10 +12,10 @@ struct fm_augment {
     fm_color_kernels color;
     size_t most_bytes;
     int32_t most_side;
-    uint8_t *memory[2];               /* of images */
-    int32_t *columns, *rows, *padded; /* maps; columns and padded are as long as rows */
-    fm_image image;                   /* what the operations have come to */
-    int at;                           /* the memory that it lies in; -1: the caller's */
+    uint8_t *memory[2];               /* buffers of images */
+    int32_t *columns, *rows, *padded; /* maps (gather.h) of most_side entries each */
+    fm_image image;                   /* the current image */
+    int at;                           /* index of its buffer; -1: it is the caller's */
 };
 
 uint64_t fm_augment_scratch_bytes(size_t most_bytes, int32_t most_side) {
@@ -59,8 +59,8 @@ static int check_size(const fm_augment *augment, const fm_image *image, fm_error
         image->height <= most_side && fm_image_bytes(image) <= augment->most_bytes)
         return FM_OK;
     return fm_error_set(error, FM_ERR_LIMIT,
-                        "an image of %d x %d pixels before an augmentation; natively it may have "
-                        "%zu",
+                        "an image of %d x %d pixels between augmentations; the native limit is %zu "
+                        "pixels",
                         (int)image->width, (int)image->height,
                         augment->most_bytes / (size_t)image->channels);
 }
@@ -79,7 +79,8 @@ int fm_augment_from(fm_augment *augment, const fm_image *image, fm_error *error)
     return check_size(augment, image, error);
 }
 
-/* Copies the caller's image, so that it can be written and read a little behind its end. */
+/* If the image is the caller's, copies it to a buffer, which can be written and read past its end.
+ */
 static void copy_if_borrowed(fm_augment *augment) {
     if (augment->at >= 0) return;
     memcpy(augment->memory[0], augment->image.px, fm_image_bytes(&augment->image));
@@ -96,7 +97,7 @@ static uint8_t *other_memory(const fm_augment *augment) {
     return augment->memory[augment->at == 0 ? 1 : 0];
 }
 
-/* The image's successor is written. */
+/* Makes `out`, in one of the buffers, the current image. */
 static void set_image(fm_augment *augment, const fm_image *out) {
     augment->image = *out;
     augment->at = out->px == augment->memory[0] ? 0 : 1;
@@ -149,9 +150,9 @@ static int pad(fm_augment *augment, const fm_op *op, fm_error *error) {
 }
 
 /*
- * RandomCrop on one axis: n pixels from `start` on, of an image that is padded first by before and
- * after pixels, and then, where it is still too small, by what lacks on either side. torchvision's
- * v2 pads once, by both.
+ * RandomCrop on one axis: n pixels from `start` on. The image is first padded by `before` and
+ * `after` pixels, and then, if it is still too small, by the missing number on both sides.
+ * torchvision's v2 pads once, by the sum.
  */
 static void random_crop_map(int32_t *map, int32_t *padded, int32_t n, int32_t start, int32_t size,
                             int32_t before, int32_t after, const fm_op *op) {
@@ -183,7 +184,7 @@ static int random_crop(fm_augment *augment, const fm_op *op, const fm_draw *draw
     return gather(augment, op->width, op->height, fill, error);
 }
 
-/* ---- affine maps ----------------------------------------------------------------------------- */
+/* ---- affine transforms ----------------------------------------------------------------------- */
 
 static void map_affine(fm_augment *augment, const fm_affine *affine, fm_filter filter,
                        const uint8_t fill[3]) {
@@ -214,7 +215,7 @@ static double within_turn(double degrees) {
     return rest < 0 ? rest + 360.0 : rest;
 }
 
-/* Image.rotate(); center is NULL for the middle. */
+/* Image.rotate(). center NULL: the image's center. */
 static void rotate(fm_augment *augment, double degrees, const double *center, fm_filter filter,
                    const uint8_t fill[3]) {
     const double angle = within_turn(degrees);
@@ -270,7 +271,7 @@ static void shear_or_translate(fm_augment *augment, const fm_op *op, fm_augmenta
     map_affine(augment, &affine, op->filter, fill);
 }
 
-/* torchvision's _apply_op(), on an image that may be written. */
+/* torchvision's _apply_op() for colors. The image must be in a buffer. */
 static void augment_color(fm_augment *augment, const fm_op *op, fm_augmentation what,
                           double magnitude) {
     const fm_color_kernels *const color = &augment->color;
@@ -339,9 +340,9 @@ static void color_jitter(fm_augment *augment, const fm_op *op, const fm_draw *dr
     }
 }
 
-/* ---- all ------------------------------------------------------------------------------------- */
+/* ---- all kinds ------------------------------------------------------------------------------- */
 
-/* Does the children of an op that holds some, in the order of `numbers` or as they stand. */
+/* Applies the ops that an op holds: one (RandomChoice), or all, in sampled order (RandomOrder). */
 static int apply_children(fm_augment *augment, const fm_op *ops, const fm_draw *draws,
                           fm_error *error) {
     int32_t starts[FM_N_DRAW_VALUES];
@@ -364,7 +365,7 @@ static int apply_children(fm_augment *augment, const fm_op *ops, const fm_draw *
     return FM_OK;
 }
 
-/* The ops that leave the image where it is. */
+/* Applies ops that work in place. */
 static void apply_in_place(fm_augment *augment, const fm_op *op) {
     fm_image *const image = &augment->image;
     const fm_color_kernels *const color = &augment->color;
@@ -444,8 +445,8 @@ int fm_augment_apply(fm_augment *augment, const fm_op *ops, const fm_draw *draws
     case FM_OP_RESIZE:
     case FM_OP_RANDOM_RESIZED_CROP:
     case FM_OP_RANDOM_ERASING:
-        return fm_error_set(error, FM_ERR_STATE, "kind %d is no operation on an image in memory",
-                            (int)ops->kind);
+        return fm_error_set(error, FM_ERR_STATE,
+                            "op kind %d can't be applied to an image in memory", (int)ops->kind);
     default:
         if (!draws->flip) return FM_OK;
         copy_if_borrowed(augment);

@@ -4,10 +4,10 @@
 
 #include "base/number.h"
 
-/* at modulo n, from 0 on. */
+/* at modulo n, 0 to n - 1. */
 static int32_t wrapped(int32_t at, int32_t n) { return (at % n + n) % n; }
 
-/* numpy.pad(): mirror images of mirror images follow each other. */
+/* As numpy.pad(): reflections repeat without end. */
 static int32_t mapped(int32_t at, int32_t size, fm_pad_mode mode) {
     if (at >= 0 && at < size) return at;
     switch (mode) {
@@ -43,7 +43,7 @@ static void fill_pixels(uint8_t *out, int32_t n, int32_t channels, const uint8_t
     for (int32_t i = 0; i < n; i++) memcpy(out + 3 * (size_t)i, fill, 3);
 }
 
-/* The longest run of columns that follow each other in the input: columns[*first .. *end - 1]. */
+/* Finds the longest run of columns that are adjacent in the input: columns[*first .. *end - 1]. */
 static void find_run(const int32_t *columns, int32_t n, int32_t *first, int32_t *end) {
     *first = *end = 0;
     for (int32_t i = 0; i < n;) {
@@ -101,7 +101,7 @@ void fm_gather_flip_vertical(const fm_image *image) {
     }
 }
 
-/* Four bytes a pixel are moved where the next pixel makes the last one good. */
+/* Copies four bytes per pixel; the next pixel overwrites the fourth. */
 static void flip_row(uint8_t *to, const uint8_t *from, size_t n) {
     from += 3 * (n - 1);
     memcpy(to, from, 3);

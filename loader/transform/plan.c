@@ -121,8 +121,7 @@ static int add_ops(fm_plan *plan, const fm_transform *transform, fm_error *error
         return fm_error_set(error, FM_ERR_ARGUMENT, "%zu ops; at most %d are allowed",
                             transform->n_ops, FM_MAX_OPS);
     if (transform->n_ops && !transform->ops)
-        return fm_error_set(error, FM_ERR_ARGUMENT, "%zu ops, but ops is NULL",
-                            transform->n_ops);
+        return fm_error_set(error, FM_ERR_ARGUMENT, "%zu ops, but ops is NULL", transform->n_ops);
     const fm_op *resize = NULL; /* the op that resizes */
     plan->channels = plan->in_channels;
     plan->n_front = count_front(transform->ops, transform->n_ops);

@@ -7,9 +7,9 @@
 #include "transform/store.h"
 #include "transform/x86/target.h"
 
-/* 16 pixels' channels, each in a register. */
+/* Splits 16 pixels into three registers, one per channel. */
 FM_SSE41_INLINE void fm_split_px_sse41(__m128i *channels, const uint8_t *in) {
-    /* By channel and third of the 48 bytes: which of its bytes go where. */
+    /* Shuffles by channel and third of the 48 bytes. */
     const __m128i from[3][3] = {
         {_mm_setr_epi8(0, 3, 6, 9, 12, 15, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1),
          _mm_setr_epi8(-1, -1, -1, -1, -1, -1, 2, 5, 8, 11, 14, -1, -1, -1, -1, -1),
@@ -29,7 +29,7 @@ FM_SSE41_INLINE void fm_split_px_sse41(__m128i *channels, const uint8_t *in) {
                                          _mm_shuffle_epi8(c, from[channel][2]));
 }
 
-/* The last 16 pixels may overlap those before them: a store writes exactly its pixels. */
+/* The last 16 pixels may overlap the ones before, as stores must not write further. */
 FM_SSE41 void fm_planar_u8_sse41(const fm_store *store, void *out, const uint8_t *in,
                                  int32_t n_px) {
     const size_t n = (size_t)n_px, plane = store->plane;
@@ -46,9 +46,9 @@ FM_SSE41 void fm_planar_u8_sse41(const fm_store *store, void *out, const uint8_t
             to[channel * plane + i] = in[3 * i + channel];
 }
 
-/* ---- by table -------------------------------------------------------------------------------- */
+/* ---- values from the table ------------------------------------------------------------------- */
 
-/* Four entries. */
+/* Joins four entries. */
 FM_SSE41_INLINE __m128i fm_four_sse41(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
     const __m128i low = _mm_unpacklo_epi32(_mm_cvtsi32_si128((int)a), _mm_cvtsi32_si128((int)b));
     const __m128i high = _mm_unpacklo_epi32(_mm_cvtsi32_si128((int)c), _mm_cvtsi32_si128((int)d));
