@@ -12,9 +12,9 @@ static double radians(double degrees) { return degrees * (3.14159265358979323846
 /* ---- matrices -------------------------------------------------------------------------------- */
 
 /*
- * Python's round(x, 15) for |x| <= 1: the double next to the decimal number with 15 digits that is
- * next to x. The product's own error decides where it came out as a half; two numbers below 2^53
- * divide to the double next to their quotient.
+ * Python's round(x, 15) for |x| <= 1: the double closest to the decimal number with 15 digits that
+ * is closest to x. If the product is exactly a half, its rounding error decides. Dividing two
+ * integers below 2^53 gives the double closest to their quotient.
  */
 static double rounded_15(double x) {
     const double scaled = x * 1e15;
@@ -68,7 +68,7 @@ static void fill_image(const fm_image *out, const uint8_t fill[3]) {
     for (size_t i = 0; i < n; i += 3) memcpy(out->px + i, fill, 3);
 }
 
-/* ImagingScaleAffine(): rows and columns apart. */
+/* ImagingScaleAffine(): rows and columns are independent. */
 static void map_scale(const fm_image *in, const fm_image *out, const double m[6],
                       int32_t *columns) {
     const size_t px = (size_t)in->channels;
@@ -93,12 +93,12 @@ static void map_scale(const fm_image *in, const fm_image *out, const double m[6]
 
 /* Narrows first .. end - 1 to the x with 0 <= start + x * step < size * 2^16. */
 static void clip_line(int64_t start, int64_t step, int64_t size, int32_t *first, int32_t *end) {
-    const int64_t limit = size << 16; /* the first that is too large */
+    const int64_t limit = size << 16;
     int64_t low = *first, high = *end;
     if (step == 0) {
         if (start < 0 || start >= limit) high = low;
     } else {
-        /* The first x at which the line is inside, and the first behind that at which it is not. */
+        /* The first x inside the image, and the first x after that outside of it. */
         const int64_t speed = step > 0 ? step : -step;
         const int64_t before = step > 0 ? -start : start - (limit - 1);
         const int64_t left = step > 0 ? limit - start : start + 1;
@@ -111,8 +111,9 @@ static void clip_line(int64_t start, int64_t step, int64_t size, int32_t *first,
     *end = (int32_t)(low < high ? high : *first);
 }
 
-/* n pixels of a row, from the point (x, y) of 16.16 fixed point on; all lie inside, so that no sign
- * counts. Four bytes a pixel are moved where the next pixel makes the last one good. */
+/* Copies n pixels of a row from the point (x, y), in 16.16 fixed point, on. All are inside the
+ * image, so that unsigned numbers do. Copies four bytes per pixel; the next pixel overwrites the
+ * fourth. */
 static void fixed_row(const fm_image *in, uint8_t *to, int32_t n, uint32_t x, uint32_t y,
                       uint32_t dx, uint32_t dy) {
     const size_t row_bytes = fm_image_row_bytes(in);
@@ -144,7 +145,7 @@ static void map_fixed(const fm_image *in, const fm_image *out, const double m[6]
     }
 }
 
-/* The rest of ImagingTransformAffine(), for images on which fixed point is too narrow. */
+/* The remaining case of ImagingTransformAffine(): coordinates exceed the fixed-point range. */
 static void map_double(const fm_image *in, const fm_image *out, const double m[6]) {
     const size_t px = (size_t)in->channels, row_bytes = fm_image_row_bytes(in);
     double row_x = m[2] + m[1] * 0.5 + m[0] * 0.5, row_y = m[5] + m[4] * 0.5 + m[3] * 0.5;
@@ -170,7 +171,7 @@ static bool fits_fixed(const double m[6], int32_t width, int32_t height) {
     return true;
 }
 
-/* ---- between pixels -------------------------------------------------------------------------- */
+/* ---- interpolation --------------------------------------------------------------------------- */
 
 static int32_t clamp(int32_t at, int32_t size) { return at < 0 ? 0 : at < size ? at : size - 1; }
 
@@ -206,7 +207,7 @@ static void bicubic_px(const fm_image *in, uint8_t *to, double x, double y) {
     for (int i = 0; i < 4; i++) {
         const int32_t row = top - 1 + i;
         at[i] = (size_t)clamp(left - 1 + i, in->width) * px;
-        /* Above the image its first row counts, below it the row before. */
+        /* As Pillow: above the image its first row is used, below it the previous row. */
         rows[i] = i == 0 || (row >= 0 && row < in->height)
                       ? in->px + (size_t)clamp(row, in->height) * row_bytes
                       : rows[i - 1];
@@ -240,7 +241,7 @@ static void map_smooth(const fm_image *in, const fm_image *out, const double m[6
     }
 }
 
-/* ---- all ------------------------------------------------------------------------------------- */
+/* ---- public functions ------------------------------------------------------------------------ */
 
 void fm_affine_map(const fm_image *in, const fm_image *out, const fm_affine *affine,
                    fm_filter filter, const uint8_t fill[3], int32_t *columns) {

@@ -1,4 +1,5 @@
-/* Affine maps of an image onto one of its own size, as Pillow's Geometry.c computes them. */
+/* Affine transforms of an image to one of the same size, bit for bit as Pillow's Geometry.c. Pure
+ * functions, for any thread. */
 #ifndef FM_AUGMENT_AFFINE_H
 #define FM_AUGMENT_AFFINE_H
 
@@ -8,7 +9,7 @@
 #include "feedmill/feedmill.h"
 
 /*
- * From an output's pixel (x, y) to the input's point
+ * Maps an output's pixel (x, y) to the input's point
  * (m[0] * (x + 0.5) + m[1] * (y + 0.5) + m[2], m[3] * (x + 0.5) + m[4] * (y + 0.5) + m[5]).
  */
 typedef struct fm_affine {
@@ -23,13 +24,13 @@ fm_affine fm_affine_inverse(double center_x, double center_y, double degrees,
                             const double translate[2], double scale, const double shear[2]);
 
 /*
- * Writes all of `out`, which has the size of `in`: points outside of it become the fill.
- * FM_FILTER_NEAREST, _BILINEAR or _BICUBIC. columns has room for out->width.
+ * Writes all of `out`, which has the size of `in`. Points outside `in` get the fill. `filter` is
+ * FM_FILTER_NEAREST, _BILINEAR or _BICUBIC; columns[out->width] is scratch memory.
  */
 void fm_affine_map(const fm_image *in, const fm_image *out, const fm_affine *affine,
                    fm_filter filter, const uint8_t fill[3], int32_t *columns);
 
-/* A quarter turn of a square image counterclockwise, or three of them. */
+/* Rotates a square image counterclockwise by 90 degrees (n_quarters 1) or 270 degrees (3). */
 void fm_affine_quarter(const fm_image *in, const fm_image *out, int n_quarters);
 
 #endif

@@ -6,16 +6,16 @@
 
 #include "augment/affine.h"
 #include "augment/color.h"
-#include "augment/take.h"
+#include "augment/gather.h"
 
 struct fm_augment {
     fm_color_kernels color;
     size_t most_bytes;
     int32_t most_side;
-    uint8_t *memory[2];               /* of images */
-    int32_t *columns, *rows, *padded; /* maps; columns and padded are as long as rows */
-    fm_image image;                   /* what the operations have come to */
-    int at;                           /* the memory that it lies in; -1: the caller's */
+    uint8_t *memory[2];               /* buffers of images */
+    int32_t *columns, *rows, *padded; /* maps (gather.h) of most_side entries each */
+    fm_image image;                   /* the current image */
+    int at;                           /* index of its buffer; -1: it is the caller's */
 };
 
 uint64_t fm_augment_scratch_bytes(size_t most_bytes, int32_t most_side) {
@@ -59,8 +59,8 @@ static int check_size(const fm_augment *augment, const fm_image *image, fm_error
         image->height <= most_side && fm_image_bytes(image) <= augment->most_bytes)
         return FM_OK;
     return fm_error_set(error, FM_ERR_LIMIT,
-                        "an image of %d x %d pixels before an augmentation; natively it may have "
-                        "%zu",
+                        "an image of %d x %d pixels between augmentations; the native limit is %zu "
+                        "pixels",
                         (int)image->width, (int)image->height,
                         augment->most_bytes / (size_t)image->channels);
 }
@@ -79,8 +79,9 @@ int fm_augment_from(fm_augment *augment, const fm_image *image, fm_error *error)
     return check_size(augment, image, error);
 }
 
-/* Copies the caller's image, so that it can be written and read a little behind its end. */
-static void own(fm_augment *augment) {
+/* If the image is the caller's, copies it to a buffer, which can be written and read past its end.
+ */
+static void copy_if_borrowed(fm_augment *augment) {
     if (augment->at >= 0) return;
     memcpy(augment->memory[0], augment->image.px, fm_image_bytes(&augment->image));
     augment->image.px = augment->memory[0];
@@ -88,7 +89,7 @@ static void own(fm_augment *augment) {
 }
 
 const fm_image *fm_augment_image(fm_augment *augment) {
-    own(augment);
+    copy_if_borrowed(augment);
     return &augment->image;
 }
 
@@ -96,8 +97,8 @@ static uint8_t *other_memory(const fm_augment *augment) {
     return augment->memory[augment->at == 0 ? 1 : 0];
 }
 
-/* The image's successor is written. */
-static void move_to(fm_augment *augment, const fm_image *out) {
+/* Makes `out`, in one of the buffers, the current image. */
+static void set_image(fm_augment *augment, const fm_image *out) {
     augment->image = *out;
     augment->at = out->px == augment->memory[0] ? 0 : 1;
 }
@@ -105,32 +106,32 @@ static void move_to(fm_augment *augment, const fm_image *out) {
 int fm_augment_replace(fm_augment *augment, int32_t width, int32_t height, int32_t channels,
                        fm_image *image, fm_error *error) {
     *image = (fm_image){other_memory(augment), width, height, channels};
-    move_to(augment, image);
+    set_image(augment, image);
     return check_size(augment, image, error);
 }
 
 /* ---- crops and paddings ---------------------------------------------------------------------- */
 
-static int take(fm_augment *augment, int32_t width, int32_t height, const uint8_t fill[3],
-                fm_error *error) {
+static int gather(fm_augment *augment, int32_t width, int32_t height, const uint8_t fill[3],
+                  fm_error *error) {
     const fm_image out = {other_memory(augment), width, height, augment->image.channels};
     const int status = check_size(augment, &out, error);
     if (status) return status;
-    fm_take(&augment->image, &out, augment->columns, augment->rows, fill);
-    move_to(augment, &out);
+    fm_gather(&augment->image, &out, augment->columns, augment->rows, fill);
+    set_image(augment, &out);
     return FM_OK;
 }
 
-static void take_fill(const double values[3], uint8_t fill[3]) {
+static void get_fill(const double values[3], uint8_t fill[3]) {
     for (int i = 0; i < 3; i++) fill[i] = (uint8_t)values[i];
 }
 
 static int center_crop(fm_augment *augment, const fm_draw *draw, fm_error *error) {
     static const uint8_t black[3];
     const fm_image *const in = &augment->image;
-    fm_take_map(augment->columns, draw->width, draw->left, in->width, FM_PAD_CONSTANT);
-    fm_take_map(augment->rows, draw->height, draw->top, in->height, FM_PAD_CONSTANT);
-    return take(augment, draw->width, draw->height, black, error);
+    fm_gather_map(augment->columns, draw->width, draw->left, in->width, FM_PAD_CONSTANT);
+    fm_gather_map(augment->rows, draw->height, draw->top, in->height, FM_PAD_CONSTANT);
+    return gather(augment, draw->width, draw->height, black, error);
 }
 
 static int pad(fm_augment *augment, const fm_op *op, fm_error *error) {
@@ -140,72 +141,72 @@ static int pad(fm_augment *augment, const fm_op *op, fm_error *error) {
     const fm_image out = {NULL, in->width + left + (int32_t)op->values[2],
                           in->height + top + (int32_t)op->values[3], in->channels};
     uint8_t fill[3];
-    take_fill(op->values + 6, fill);
+    get_fill(op->values + 6, fill);
     const int status = check_size(augment, &out, error);
     if (status) return status;
-    fm_take_map(augment->columns, out.width, -left, in->width, mode);
-    fm_take_map(augment->rows, out.height, -top, in->height, mode);
-    return take(augment, out.width, out.height, fill, error);
+    fm_gather_map(augment->columns, out.width, -left, in->width, mode);
+    fm_gather_map(augment->rows, out.height, -top, in->height, mode);
+    return gather(augment, out.width, out.height, fill, error);
 }
 
 /*
- * RandomCrop on one axis: n pixels from `start` on, of an image that is padded first by before and
- * after pixels, and then, where it is still too small, by what lacks on either side. torchvision's
- * v2 pads once, by both.
+ * RandomCrop on one axis: n pixels from `start` on. The image is first padded by `before` and
+ * `after` pixels, and then, if it is still too small, by the missing number on both sides.
+ * torchvision's v2 pads once, by the sum.
  */
-static void crop_map(int32_t *map, int32_t *padded, int32_t n, int32_t start, int32_t size,
-                     int32_t before, int32_t after, const fm_op *op) {
+static void random_crop_map(int32_t *map, int32_t *padded, int32_t n, int32_t start, int32_t size,
+                            int32_t before, int32_t after, const fm_op *op) {
     const fm_pad_mode mode = (fm_pad_mode)(int)op->values[4];
     const int32_t padded_size = before + size + after;
     const int32_t lacking = op->values[5] != 0 && padded_size < n ? n - padded_size : 0;
     if (lacking == 0 || op->values[9] != 0) {
-        fm_take_map(map, n, start - lacking - before, size, mode);
+        fm_gather_map(map, n, start - lacking - before, size, mode);
         return;
     }
-    fm_take_map(padded, padded_size, -before, size, mode);
-    fm_take_map(map, n, start - lacking, padded_size, mode);
-    fm_take_chain(map, n, padded);
+    fm_gather_map(padded, padded_size, -before, size, mode);
+    fm_gather_map(map, n, start - lacking, padded_size, mode);
+    fm_gather_compose(map, n, padded);
 }
 
 static int random_crop(fm_augment *augment, const fm_op *op, const fm_draw *draw, fm_error *error) {
     const fm_image *const in = &augment->image;
     const double *const v = op->values;
     uint8_t fill[3];
-    take_fill(v + 6, fill);
+    get_fill(v + 6, fill);
     if (draw->width == 0)
         return fm_error_set(error, FM_ERR_LIMIT,
                             "a crop of %d x %d pixels from an image of %d x %d", (int)op->width,
                             (int)op->height, (int)in->width, (int)in->height);
-    crop_map(augment->columns, augment->padded, op->width, draw->left, in->width, (int32_t)v[0],
-             (int32_t)v[2], op);
-    crop_map(augment->rows, augment->padded, op->height, draw->top, in->height, (int32_t)v[1],
-             (int32_t)v[3], op);
-    return take(augment, op->width, op->height, fill, error);
+    random_crop_map(augment->columns, augment->padded, op->width, draw->left, in->width,
+                    (int32_t)v[0], (int32_t)v[2], op);
+    random_crop_map(augment->rows, augment->padded, op->height, draw->top, in->height,
+                    (int32_t)v[1], (int32_t)v[3], op);
+    return gather(augment, op->width, op->height, fill, error);
 }
 
-/* ---- affine maps ----------------------------------------------------------------------------- */
+/* ---- affine transforms ----------------------------------------------------------------------- */
 
 static void map_affine(fm_augment *augment, const fm_affine *affine, fm_filter filter,
                        const uint8_t fill[3]) {
-    own(augment);
+    copy_if_borrowed(augment);
     fm_image out = augment->image;
     out.px = other_memory(augment);
     fm_affine_map(&augment->image, &out, affine, filter, fill, augment->columns);
-    move_to(augment, &out);
+    set_image(augment, &out);
 }
 
 static void mirror(fm_augment *augment) {
     fm_image out = augment->image;
     out.px = other_memory(augment);
-    fm_take_horizontal_flip(&augment->image, &out);
-    move_to(augment, &out);
+    fm_gather_flip_horizontal(&augment->image, &out);
+    set_image(augment, &out);
 }
 
 static void turn_quarters(fm_augment *augment, int n_quarters) {
     fm_image out = augment->image;
     out.px = other_memory(augment);
     fm_affine_quarter(&augment->image, &out, n_quarters);
-    move_to(augment, &out);
+    set_image(augment, &out);
 }
 
 /* Python's degrees % 360.0. */
@@ -214,7 +215,7 @@ static double within_turn(double degrees) {
     return rest < 0 ? rest + 360.0 : rest;
 }
 
-/* Image.rotate(); center is NULL for the middle. */
+/* Image.rotate(). center NULL: the image's center. */
 static void rotate(fm_augment *augment, double degrees, const double *center, fm_filter filter,
                    const uint8_t fill[3]) {
     const double angle = within_turn(degrees);
@@ -222,7 +223,7 @@ static void rotate(fm_augment *augment, double degrees, const double *center, fm
     if (!center && angle == 0) return;
     if (!center && angle == 180) {
         mirror(augment);
-        fm_take_vertical_flip(&augment->image);
+        fm_gather_flip_vertical(&augment->image);
     } else if (!center && (angle == 90 || angle == 270) && width == height) {
         turn_quarters(augment, angle == 90 ? 1 : 3);
     } else {
@@ -234,7 +235,7 @@ static void rotate(fm_augment *augment, double degrees, const double *center, fm
 
 static void random_rotation(fm_augment *augment, const fm_op *op, const fm_draw *draw) {
     uint8_t fill[3];
-    take_fill(op->values + 5, fill);
+    get_fill(op->values + 5, fill);
     rotate(augment, draw->values[0], op->values[2] != 0 ? op->values + 3 : NULL, op->filter, fill);
 }
 
@@ -242,7 +243,7 @@ static void random_affine(fm_augment *augment, const fm_op *op, const fm_draw *d
     const double *const center = op->values + 12, *const drawn = draw->values;
     const bool has_center = op->values[11] != 0;
     uint8_t fill[3];
-    take_fill(op->values + 14, fill);
+    get_fill(op->values + 14, fill);
     const fm_affine affine = fm_affine_inverse(has_center ? center[0] : augment->image.width * 0.5,
                                                has_center ? center[1] : augment->image.height * 0.5,
                                                drawn[0], drawn + 1, drawn[3], drawn + 4);
@@ -270,7 +271,7 @@ static void shear_or_translate(fm_augment *augment, const fm_op *op, fm_augmenta
     map_affine(augment, &affine, op->filter, fill);
 }
 
-/* torchvision's _apply_op(), on an image that may be written. */
+/* torchvision's _apply_op() for colors. The image must be in a buffer. */
 static void augment_color(fm_augment *augment, const fm_op *op, fm_augmentation what,
                           double magnitude) {
     const fm_color_kernels *const color = &augment->color;
@@ -311,11 +312,11 @@ static void augment_color(fm_augment *augment, const fm_op *op, fm_augmentation 
 
 static void augment_automatically(fm_augment *augment, const fm_op *op, const fm_draw *draw) {
     uint8_t fill[3];
-    take_fill(op->values + 3, fill);
+    get_fill(op->values + 3, fill);
     for (int32_t i = 0; i + 1 < draw->n_values; i += 2) {
         const fm_augmentation what = (fm_augmentation)(int)draw->values[i];
         const double magnitude = draw->values[i + 1];
-        own(augment);
+        copy_if_borrowed(augment);
         if (what == FM_AUGMENT_ROTATE)
             rotate(augment, magnitude, NULL, op->filter, fill);
         else if (what >= FM_AUGMENT_SHEAR_X && what <= FM_AUGMENT_TRANSLATE_Y)
@@ -339,9 +340,9 @@ static void color_jitter(fm_augment *augment, const fm_op *op, const fm_draw *dr
     }
 }
 
-/* ---- all ------------------------------------------------------------------------------------- */
+/* ---- all kinds ------------------------------------------------------------------------------- */
 
-/* Does the children of an op that holds some, in the order of `numbers` or as they stand. */
+/* Applies the ops that an op holds: one (RandomChoice), or all, in sampled order (RandomOrder). */
 static int apply_children(fm_augment *augment, const fm_op *ops, const fm_draw *draws,
                           fm_error *error) {
     int32_t starts[FM_N_DRAW_VALUES];
@@ -364,13 +365,13 @@ static int apply_children(fm_augment *augment, const fm_op *ops, const fm_draw *
     return FM_OK;
 }
 
-/* The ops that leave the image where it is. */
+/* Applies ops that work in place. */
 static void apply_in_place(fm_augment *augment, const fm_op *op) {
     fm_image *const image = &augment->image;
     const fm_color_kernels *const color = &augment->color;
     switch (op->kind) {
     case FM_OP_RANDOM_VERTICAL_FLIP:
-        fm_take_vertical_flip(image);
+        fm_gather_flip_vertical(image);
         break;
     case FM_OP_RANDOM_GRAYSCALE:
         if (image->channels == 3) fm_color_grey(color, image, 3);
@@ -403,7 +404,7 @@ static int apply_grayscale(fm_augment *augment, const fm_op *op, fm_error *error
     grey.channels = (int32_t)op->values[0];
     const int status = check_size(augment, &grey, error);
     if (status) return status;
-    own(augment);
+    copy_if_borrowed(augment);
     fm_color_grey(&augment->color, &augment->image, grey.channels);
     return FM_OK;
 }
@@ -422,7 +423,7 @@ int fm_augment_apply(fm_augment *augment, const fm_op *ops, const fm_draw *draws
     case FM_OP_GRAYSCALE:
         return apply_grayscale(augment, ops, error);
     case FM_OP_COLOR_JITTER:
-        own(augment);
+        copy_if_borrowed(augment);
         color_jitter(augment, ops, draws);
         return FM_OK;
     case FM_OP_RANDOM_ROTATION:
@@ -444,11 +445,11 @@ int fm_augment_apply(fm_augment *augment, const fm_op *ops, const fm_draw *draws
     case FM_OP_RESIZE:
     case FM_OP_RANDOM_RESIZED_CROP:
     case FM_OP_RANDOM_ERASING:
-        return fm_error_set(error, FM_ERR_STATE, "kind %d is no operation on an image in memory",
-                            (int)ops->kind);
+        return fm_error_set(error, FM_ERR_STATE,
+                            "op kind %d can't be applied to an image in memory", (int)ops->kind);
     default:
         if (!draws->flip) return FM_OK;
-        own(augment);
+        copy_if_borrowed(augment);
         apply_in_place(augment, ops);
         return FM_OK;
     }

@@ -5,14 +5,14 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* Pixels that a loop takes apart into planes at a time. */
+/* Pixels that are processed at a time. */
 #define BLOCK_PX 128
 
 #define BODY static inline __attribute__((always_inline))
 
-/* ---- the bodies of the kernels --------------------------------------------------------------- */
+/* ---- bodies of the kernels ------------------------------------------------------------------- */
 
-/* Blend.c: between the two images nothing is cut off, as nothing lies outside. */
+/* Blend.c. Clipping has no effect for factors from 0 to 1. */
 BODY uint8_t mix(float base, float value, float factor) {
     const float mixed = base + factor * (value - base);
     return (uint8_t)(int32_t)(mixed <= 0.0f ? 0.0f : mixed >= 255.0f ? 255.0f : mixed);
@@ -66,7 +66,7 @@ BODY uint64_t grey_sum_body(const uint8_t *px, size_t n_px) {
     return sum;
 }
 
-/* KERNEL1x3 of Filter.c: the sums' order counts. */
+/* KERNEL1x3 of Filter.c, with the same order of additions. */
 BODY float smooth_row_of(const uint8_t *row, size_t i, size_t step, float middle) {
     const float side = 1.0f / 13.0f;
     return (float)row[i] * side + (float)row[i + step] * middle + (float)row[i + 2 * step] * side;
@@ -87,7 +87,7 @@ BODY void smooth_body(uint8_t *restrict out, const uint8_t *restrict above,
 
 /* ---- hue ------------------------------------------------------------------------------------- */
 
-/* Pixels of a block, one array for each value: of 32 bits, which all loops have in common. */
+/* A block of pixels, with an array of 32-bit numbers for each value. */
 typedef struct hsv_block {
     int32_t red[BLOCK_PX], green[BLOCK_PX], blue[BLOCK_PX];
     int32_t hue[BLOCK_PX], saturation[BLOCK_PX], value[BLOCK_PX];
@@ -95,7 +95,7 @@ typedef struct hsv_block {
     float rest[BLOCK_PX], share[BLOCK_PX];
 } hsv_block;
 
-/* What hsv2rgb() works out of a hue, after its move, and of a saturation alone. */
+/* What hsv2rgb() computes from the shifted hue alone and from the saturation alone. */
 typedef struct hsv_tables {
     int32_t sextant[256];
     float rest[256], share[256];
@@ -111,7 +111,7 @@ static void fill_tables(hsv_tables *tables, uint8_t shift) {
     }
 }
 
-/* Choices are made by masks, all bits or none: compilers make branches of more than one `?`. */
+/* Selects by masks of all bits or none, as compilers turn nested `?` into branches. */
 BODY int32_t mask_of(bool condition) { return -(int32_t)condition; }
 
 BODY int32_t choose(int32_t mask, int32_t yes, int32_t no) { return (mask & yes) | (~mask & no); }
@@ -119,7 +119,8 @@ BODY int32_t choose(int32_t mask, int32_t yes, int32_t no) { return (mask & yes)
 BODY int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
 BODY int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
 
-/* rgb2hsv_row() of Convert.c. Of its quotients only two count, whichever channel is largest. */
+/* rgb2hsv_row() of Convert.c. Only two of its quotients are needed, whichever channel is largest.
+ */
 BODY void to_hsv(hsv_block *block, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const int32_t red = block->red[i], green = block->green[i], blue = block->blue[i];
@@ -130,7 +131,7 @@ BODY void to_hsv(hsv_block *block, size_t n) {
         const int32_t plus = choose(is_red, blue, choose(is_green, red, green));
         const int32_t minus = choose(is_red, green, choose(is_green, blue, red));
         const int32_t turn = choose(is_red, 0, choose(is_green, 2, 4));
-        /* Without colour, divided by one what follows is 0. */
+        /* For grey, dividing by 1 gives 0. */
         const float divisor = (float)larger(range, 1);
         const float added = (float)(most - plus) / divisor;
         const float taken = (float)(most - minus) / divisor;
@@ -144,11 +145,11 @@ BODY void to_hsv(hsv_block *block, size_t n) {
     }
 }
 
-/* round() of Pillow's double, for 0 to 255: no such product lies so close below a half that the
- * sum is rounded up to the next number, of any hue, saturation and value. */
+/* round() for the products in hsv2rgb(), 0 to 255. Adding 0.5 is exact enough: no hue, saturation
+ * and value gives a product so close below a half that the sum would be rounded up. */
 BODY int32_t rounded(double value) { return (int32_t)(value + 0.5); }
 
-/* hsv2rgb() of Convert.c. Without colour all three come out as the value. */
+/* hsv2rgb() of Convert.c. For grey, all three equal the value. */
 BODY void to_rgb(hsv_block *block, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const float rest = block->rest[i], share = block->share[i];
@@ -266,7 +267,7 @@ void fm_color_saturation(const fm_color_kernels *kernels, const fm_image *image,
 
 void fm_color_sharpness(const fm_color_kernels *kernels, const fm_image *image, uint8_t *scratch,
                         float factor) {
-    /* The filter leaves the border as it is, and with it images that have nothing else. */
+    /* The filter does not change the border. */
     if (image->width < 3 || image->height < 3) return;
     const size_t row_bytes = fm_image_row_bytes(image), px = (size_t)image->channels;
     const size_t n_inner = row_bytes - 2 * px;
@@ -292,7 +293,7 @@ void fm_color_grey(const fm_color_kernels *kernels, fm_image *image, int32_t cha
     if (image->channels == 3) kernels->grey(image->px, image->px, n_px);
     image->channels = channels;
     if (channels == 1) return;
-    /* From the end on, so that no grey is written over before it was read. */
+    /* From the end, so that no grey is overwritten before it is read. */
     for (size_t i = n_px; i-- > 0;) {
         const uint8_t grey = image->px[i];
         image->px[3 * i] = image->px[3 * i + 1] = image->px[3 * i + 2] = grey;

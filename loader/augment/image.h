@@ -1,14 +1,14 @@
-/* An image in memory, as the augmentations see it. */
+/* An image in memory, as used by the augmentations. The owner of `px` depends on the function. */
 #ifndef FM_AUGMENT_IMAGE_H
 #define FM_AUGMENT_IMAGE_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes that may be read behind an image's last one, and written behind an output's. */
+/* Bytes that may be read after an image's end, and written after an output's end. */
 #define FM_IMAGE_SLACK 64
 
-/* Rows of width * channels bytes, one directly behind the other. */
+/* Dense rows of width * channels bytes. */
 typedef struct fm_image {
     uint8_t *px;
     int32_t width, height;

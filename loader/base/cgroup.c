@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* First line of a small file, without its newline. */
+/* Reads the first line of a small file, without its newline. */
 static bool read_line(const char *path, char *line, int line_bytes) {
     FILE *const file = fopen(path, "re");
     if (!file) return false;
@@ -26,9 +26,9 @@ static bool read_i64(const char *path, int64_t *out) {
 }
 
 /*
- * Where the process's cgroup of a v1 controller (or, with "", of v2) stands: its line in
- * /proc/self/cgroup. A container often shows only its own part of the tree, so that the path named
- * there does not exist below the mount; callers then try the mount's root as well.
+ * Finds the path of the process's cgroup for a v1 controller (or for v2, with "") in
+ * /proc/self/cgroup. In a container the path may not exist below the mount, which often shows only
+ * a part of the tree; callers then try the mount's root as well.
  */
 static bool cgroup_path(const char *controller, char *path, size_t path_bytes) {
     FILE *const file = fopen("/proc/self/cgroup", "re");
@@ -56,7 +56,7 @@ static bool cgroup_path(const char *controller, char *path, size_t path_bytes) {
 
 typedef void visit_group(const char *directory, void *user);
 
-/* Calls visit() for the group's directory and each one above it: limits hold for all below. */
+/* Calls visit() for the cgroup's directory and all its ancestors, whose limits apply as well. */
 static void each_group(const char *mount, const char *controller, visit_group *visit, void *user) {
     char group[2048];
     if (!cgroup_path(controller, group, sizeof(group))) return;
@@ -70,11 +70,12 @@ static void each_group(const char *mount, const char *controller, visit_group *v
     }
 }
 
+/* Lowers *limit to a value above 0. */
 static void lower(double *limit, double value) {
     if (value > 0 && (*limit == 0 || value < *limit)) *limit = value;
 }
 
-/* The group's own quota in CPUs; 0: none. */
+/* The cgroup's own quota in CPUs; 0: none. */
 static double quota_v2(const char *directory) {
     char path[4200], line[64];
     snprintf(path, sizeof(path), "%s/cpu.max", directory);
@@ -107,7 +108,7 @@ static void visit_memory(const char *directory, void *user) {
     }
 }
 
-/* Where the CPU controller of v1 may be mounted, often in both places. */
+/* Mount points of the CPU controller; v1 often has both. */
 static const char *const mounts_v1[] = {"/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"};
 static const char *const mounts_v2[] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"};
 
@@ -147,7 +148,7 @@ static void visit_stat_v1(const char *directory, void *user) {
 
 void fm_throttle_open(fm_throttle *throttle, uint32_t n_cpus) {
     *throttle = (fm_throttle){.n_cpus = n_cpus};
-    /* A group that is seen under two mounts counts once. */
+    /* Stops at the first mount with quotas, so that a cgroup under two mounts counts once. */
     for (int i = 0; i < 2 && !throttle->n; i++)
         each_group(mounts_v2[i], "", visit_stat_v2, throttle);
     for (int i = 0; i < 2 && !throttle->n; i++)

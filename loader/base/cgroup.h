@@ -1,34 +1,35 @@
-/* What the process's cgroups, of v1 or v2, grant it. Linux; read afresh at each call. */
+/* CPU and memory limits of the process's cgroups, v1 or v2, and time lost to CPU throttling. Linux
+ * only. Each call reads the files again. Any thread. */
 #ifndef FM_BASE_CGROUP_H
 #define FM_BASE_CGROUP_H
 
 #include <stdint.h>
 
-/* The lowest CPU quota of the process's group and those above it, in CPUs; 0: none. */
+/* The lowest CPU quota of the process's cgroup and its ancestors, in CPUs; 0: none. */
 double fm_cgroup_cpus(void);
 
-/* The lowest limit of memory, in bytes; 0: none. */
+/* Their lowest memory limit, in bytes; 0: none. */
 double fm_cgroup_memory_bytes(void);
 
 #define FM_MOST_QUOTAS 4
 
-/* The groups whose quotas hold for the process; close it where it was opened. */
+/* The cgroups with quotas that throttle the process. The caller owns the struct and closes it. */
 typedef struct fm_throttle {
-    int files[FM_MOST_QUOTAS]; /* their cpu.stat */
+    int files[FM_MOST_QUOTAS]; /* descriptors of their cpu.stat */
     uint32_t n;
     uint32_t n_cpus;
 } fm_throttle;
 
-/* Those that have a quota now; n is 0 where none has. The process keeps n_cpus CPUs busy, at
- * least 1. */
+/* Opens the cgroups that have a quota now; throttle->n is 0 if none has. n_cpus, at least 1, is how
+ * many CPUs the process keeps busy. */
 void fm_throttle_open(fm_throttle *throttle, uint32_t n_cpus);
 void fm_throttle_close(fm_throttle *throttle);
 
 /*
- * For how long, since some time in the past, quotas have kept all threads of the process from
- * running: what the kernel counts for each CPU, divided by n_cpus. Less than that where fewer
- * wanted to run, since such a CPU is not counted. 0 without quotas; the kernel adds a pause when it
- * ends. One system call a quota.
+ * How long quotas have kept the process from running, since an arbitrary start: the sum over CPUs
+ * that the kernel counts, divided by n_cpus. Too low if fewer CPUs were busy, as the kernel does
+ * not count idle ones. 0 without quotas. The kernel counts a pause when it ends. One system call
+ * per quota.
  */
 uint64_t fm_throttle_ns(const fm_throttle *throttle);
 

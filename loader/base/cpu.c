@@ -55,9 +55,9 @@ uint64_t fm_cpu_memory_bytes(void) {
 
 /* Register state that the operating system saves: bits of XCR0. */
 #define XCR0_YMM 0x06u /* SSE and AVX */
-#define XCR0_ZMM 0xe6u /* ... and the mask registers and both parts of AVX-512's */
+#define XCR0_ZMM 0xe6u /* SSE, AVX and AVX-512 with its mask registers */
 
-/* Only where CPUID says OSXSAVE. In bytes, since the intrinsic needs a compiler flag. */
+/* Only if CPUID reports OSXSAVE. As bytes, because the intrinsic needs a compiler flag. */
 static uint32_t read_xcr0(void) {
     uint32_t low, high;
     __asm__ volatile(".byte 0x0f, 0x01, 0xd0" /* xgetbv */ : "=a"(low), "=d"(high) : "c"(0));

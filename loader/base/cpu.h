@@ -1,5 +1,5 @@
-/* Which CPUs and how much memory this process may use, and what the CPUs can do. Linux; read afresh
- * at each call. */
+/* Which CPUs and how much memory this process may use, and which instruction sets the CPU has.
+ * Linux only. Each call asks the system again. Any thread. */
 #ifndef FM_BASE_CPU_H
 #define FM_BASE_CPU_H
 
@@ -10,23 +10,25 @@
 #include "base/error.h"
 
 /*
- * The union of the affinity masks of the process's threads, into a cpu_set_t of mask_bytes. The
- * main thread's mask alone is no measure: OMP_PROC_BIND pins that one to a single CPU.
+ * Writes the union of the affinity masks of all threads of the process to a cpu_set_t of
+ * mask_bytes. The main thread's mask is not enough, as OMP_PROC_BIND pins it to a single CPU. false
+ * on failure.
  */
 bool fm_cpu_process_mask(void *mask, size_t mask_bytes);
 
-/* CPUs by affinity, at least 1. */
+/* Number of CPUs by affinity, at least 1. */
 uint32_t fm_cpu_allowed(void);
 
-/* CPUs by affinity and cgroup quota (v1 and v2), rounded down, at least 1. */
+/* Number of CPUs by affinity and cgroup quota (v1 and v2), rounded down, at least 1. */
 uint32_t fm_cpu_usable(void);
 
-/* Bytes of memory that this process may use: the machine's, or the cgroup's limit if lower. */
+/* Bytes of memory that this process may use: the machine's, or the cgroup's limit if that is lower.
+ */
 uint64_t fm_cpu_memory_bytes(void);
 
-/* Sets of instructions that kernels are written for; each includes those below it. */
+/* Instruction sets for which there are kernels. Each tier includes the lower ones. */
 typedef enum fm_cpu_tier {
-    FM_CPU_SCALAR, /* what the compiler makes of plain C; all there is where it is not x86-64 */
+    FM_CPU_SCALAR, /* portable C; the only tier except on x86-64 */
     FM_CPU_SSE41,
     FM_CPU_AVX2,  /* with FMA and F16C */
     FM_CPU_AVX512 /* F, BW, DQ, VL, VBMI and VNNI: Ice Lake, Zen 4 and newer */
@@ -36,9 +38,9 @@ typedef enum fm_cpu_tier {
 fm_cpu_tier fm_cpu_best_tier(void);
 
 /*
- * The tier to use: the best one up to AVX2, as AVX-512 has not been timed on a CPU yet, or the one
- * that the environment variable FEEDMILL_CPU names. A tier that the CPU lacks gives the best.
- * FM_ERR_ARGUMENT for a name that is no tier's.
+ * Sets *out to the tier to use: the one that the environment variable FEEDMILL_CPU names, or the
+ * best one up to AVX2. A tier above the best one that the CPU has gives the best one.
+ * FM_ERR_ARGUMENT if FEEDMILL_CPU has an unknown name.
  */
 int fm_cpu_tier_get(fm_cpu_tier *out, fm_error *error);
 

@@ -1,17 +1,19 @@
-/* Statuses and messages. The list of statuses stands in feedmill/feedmill.h. */
+/*
+ * Setting an fm_error of the caller. The statuses are listed in feedmill/feedmill.h. All functions
+ * accept NULL for `error`. Any thread, each with its own fm_error.
+ */
 #ifndef FM_BASE_ERROR_H
 #define FM_BASE_ERROR_H
 
 #include "feedmill/feedmill.h"
 
 /*
- * Fills *error (may be NULL) and returns `status`. The format is printf's; the text is cut at the
- * buffer's end. index and errno are set to -1 and 0: fm_error_set_index() and
- * fm_error_set_errno() come after it.
+ * Sets status and message, and returns `status`. The format is printf's; a long message is
+ * truncated. Resets index to -1 and sys_errno to 0, so call fm_error_set_index() afterwards.
  */
 int fm_error_set(fm_error *error, int status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Sets the errno and appends ": <its text>" to the message. Returns error's status. */
+/* Likewise; also sets sys_errno and appends ": " and its text to the message. */
 int fm_error_set_errno(fm_error *error, int status, int sys_errno, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 void fm_error_set_index(fm_error *error, int64_t index);

@@ -35,7 +35,7 @@ void fm_mem_trim(void *block, size_t n_kept, size_t n_bytes) {
     const uintptr_t start = (uintptr_t)block;
     const uintptr_t from = (start + n_kept + page_bytes - 1) / page_bytes * page_bytes;
     const uintptr_t to = (start + n_bytes) / page_bytes * page_bytes;
-    /* Where the kernel refuses (locked memory), the pages just stay. */
+    /* If the kernel refuses (locked memory), the pages stay. */
     if (from < to) (void)madvise((void *)from, to - from, MADV_DONTNEED);
 }
 
@@ -50,7 +50,7 @@ void *fm_mem_map(fm_mem_counter *counter, size_t n_bytes) {
     void *const pages =
         mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (pages == MAP_FAILED) return NULL;
-    /* Where the kernel refuses, a fork while a device reads is as it would be without. */
+    /* A failure only means that a fork while the device reads is not safe. */
     (void)madvise(pages, bytes, MADV_DONTFORK);
     if (counter) {
         atomic_fetch_add_explicit(&counter->n_blocks, 1, memory_order_relaxed);

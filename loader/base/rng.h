@@ -1,7 +1,7 @@
 /*
  * Counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel Random Numbers:
- * As Easy as 1, 2, 3, SC 2011). A number depends on its key and counter only: on no thread, no
- * batch, no order.
+ * As Easy as 1, 2, 3, SC 2011). A number depends only on its key and counter, not on threads,
+ * batches or the order of calls.
  *
  * Key: the seed's two words. Counter, from word 0: op (8 bits) and block (24 bits); the low 32 bits
  * of the dataset index; its next 8 bits and the occurrence (24 bits); the epoch word.
@@ -28,7 +28,7 @@ static inline void fm_rng_philox(uint32_t counter[4], uint32_t key0, uint32_t ke
     }
 }
 
-/* A stream of words for one op of one sample. Caller's memory; one thread. */
+/* The generator for one op of one sample. The caller owns it, and only one thread uses it. */
 typedef struct fm_rng {
     fm_draw_key key;
     uint32_t op, block, n_left;
@@ -52,7 +52,7 @@ static inline uint32_t fm_rng_u32(fm_rng *rng) {
     return rng->words[4 - rng->n_left--];
 }
 
-/* Uniform in [0, 1): multiples of 2^-24, as torch's float32 generator gives them. */
+/* Uniform in [0, 1): a multiple of 2^-24, like torch's float32 generator. */
 static inline float fm_rng_f32(fm_rng *rng) { return (float)(fm_rng_u32(rng) >> 8) * 0x1p-24f; }
 
 /* Uniform in 0 .. n-1, n >= 1, without bias: Lemire's multiplication with rejection. */

@@ -10,15 +10,14 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 
-/* After so long the CPU clock is read anyway: a hypervisor takes cores away unseen, and what a
- * thread does between spans adds up. */
+/* The CPU clock is read at least this often: a hypervisor can take a CPU away without a context
+ * switch, and CPU time between spans adds up. */
 #define MOST_UNREAD_NS 2000000u
-/* In a shorter span there is no room for another thread's turn. */
+/* In a shorter span no other thread can have had the CPU. */
 #define SHORT_NS 100000u
 
-/* All signals but those that a fault raises in the thread itself, and a profiler's, unless the
- * creator blocks that one. A fault whose signal is blocked ends the process without its handler,
- * such as Python's faulthandler. */
+/* All signals except those of faults, and SIGPROF, unless the creator blocks it. A fault whose
+ * signal is blocked would end the process without its handler, such as Python's faulthandler. */
 static void fill_blocked(sigset_t *set, const sigset_t *creators) {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
     sigfillset(set);
@@ -44,7 +43,8 @@ int fm_thread_start(fm_thread *thread, const char *name, size_t stack_bytes,
     pthread_attr_destroy(&attributes);
     if (failed) {
         return fm_error_set_errno(error, FM_ERR_THREAD, failed,
-                                  "can't start thread %s (a limit of threads, or memory)", name);
+                                  "can't start thread %s (limit of threads, or out of memory)",
+                                  name);
     }
     thread->running = true;
     char short_name[16] = {0};

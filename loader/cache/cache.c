@@ -8,9 +8,9 @@
 #include "base/cpu.h"
 #include "base/mem.h"
 
-/* Memory is taken in pieces of a quarter of what is left, up to this: the table must find room to
- * grow. Pages that hold nothing yet cost nothing. What is left at a piece's end is lost,
- * less than a file. */
+/* Memory is allocated in chunks of a quarter of the remaining budget, at most this much, so that
+ * the table can still grow. Untouched pages cost nothing. The remainder of a chunk, less than a
+ * file, is lost. */
 #define MOST_CHUNK_BYTES ((uint64_t)64 << 20)
 #define FIRST_SLOTS 64
 
@@ -21,26 +21,26 @@ typedef struct entry {
     size_t n_bytes;
 } entry;
 
-/* In front of a chunk's storage; as long as its alignment. */
+/* Header before a chunk's storage; its size keeps the storage aligned. */
 typedef struct chunk {
     _Alignas(FM_MEM_ALIGN) struct chunk *next;
 } chunk;
 
 struct fm_cache {
-    uint64_t budget_bytes; /* fixed after open, as the next */
-    pid_t pid;
-    pthread_mutex_t lock; /* guards what follows */
-    entry *slots;         /* open addressing; a power of two, at most three quarters full */
+    uint64_t budget_bytes; /* constant after open */
+    pid_t pid;             /* constant after open */
+    pthread_mutex_t lock;  /* guards what follows */
+    entry *slots;          /* open addressing; a power of two, at most three quarters full */
     size_t n_slots;
     chunk *chunks;
-    uint8_t *free_bytes; /* the newest chunk's rest */
+    uint8_t *free_bytes; /* unused part of the newest chunk */
     uint64_t n_free;
     fm_cache_usage usage;
 };
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-/* FNV-1a: paths are short, and nobody gains from making them collide. */
+/* FNV-1a: paths are short, and collisions are no attack here. */
 static uint64_t hash_of(const fm_cache_key *key) {
     uint64_t hash = 0xcbf29ce484222325u;
     for (const char *c = key->path; *c; c++) hash = (hash ^ (uint8_t)*c) * 0x100000001b3u;
@@ -53,7 +53,7 @@ static bool is_same(const fm_cache_key *a, const fm_cache_key *b) {
            strcmp(a->path, b->path) == 0;
 }
 
-/* The key's slot, or the free one where it belongs. */
+/* Returns the key's slot, or the free slot where it must go. */
 static entry *find(entry *slots, size_t n_slots, const fm_cache_key *key, uint64_t hash) {
     for (size_t i = hash & (n_slots - 1);; i = (i + 1) & (n_slots - 1)) {
         entry *const slot = &slots[i];
@@ -61,7 +61,8 @@ static entry *find(entry *slots, size_t n_slots, const fm_cache_key *key, uint64
     }
 }
 
-/* Locked. Makes room for one more entry; false: the budget or the memory does not allow it. */
+/* Called with the lock held. Makes sure that one more entry fits; false: budget or memory is short.
+ */
 static bool reserve_slot(fm_cache *cache) {
     if (4 * (cache->usage.n_files + 1) <= 3 * cache->n_slots) return true;
     const size_t n_slots = 2 * cache->n_slots;
@@ -81,18 +82,15 @@ static bool reserve_slot(fm_cache *cache) {
 
 /* ---- storage --------------------------------------------------------------------------------- */
 
-static uint64_t rounded(uint64_t n_bytes) {
-    return (n_bytes + FM_MEM_ALIGN - 1) / FM_MEM_ALIGN * FM_MEM_ALIGN;
-}
-
-/* How much to take for so many bytes, of what is left of the budget. */
+/* Size of a new chunk for n_bytes, given the remaining budget. */
 static uint64_t chunk_bytes(uint64_t n_bytes, uint64_t left) {
     uint64_t taken = left / 4;
     if (taken > MOST_CHUNK_BYTES) taken = MOST_CHUNK_BYTES;
     return taken > sizeof(chunk) + n_bytes ? taken : sizeof(chunk) + n_bytes;
 }
 
-/* Locked. Aligned room for so many bytes, a multiple of the alignment; NULL: there is none. */
+/* Called with the lock held. Returns n_bytes of aligned storage, or NULL. n_bytes is a multiple of
+ * the alignment. */
 static uint8_t *reserve_bytes(fm_cache *cache, uint64_t n_bytes) {
     if (n_bytes > cache->n_free) {
         const uint64_t left = cache->budget_bytes - cache->usage.used_bytes;
@@ -112,7 +110,7 @@ static uint8_t *reserve_bytes(fm_cache *cache, uint64_t n_bytes) {
     return bytes;
 }
 
-/* ---- for the loader -------------------------------------------------------------------------- */
+/* ---- the loader's side ----------------------------------------------------------------------- */
 
 const uint8_t *fm_cache_get(fm_cache *cache, const fm_cache_key *key, size_t *n_bytes) {
     const uint64_t hash = hash_of(key);
@@ -131,9 +129,9 @@ void fm_cache_put(fm_cache *cache, const fm_cache_key *key, const uint8_t *bytes
     uint8_t *room = NULL;
     const bool is_new = !find(cache->slots, cache->n_slots, key, hash)->key.path;
     if (is_new && reserve_slot(cache))
-        room = reserve_bytes(cache, rounded(n_bytes) + rounded(path_bytes));
+        room = reserve_bytes(cache, fm_mem_round_up(n_bytes) + fm_mem_round_up(path_bytes));
     if (room) {
-        char *const name = (char *)room + rounded(n_bytes);
+        char *const name = (char *)room + fm_mem_round_up(n_bytes);
         memcpy(name, key->path, path_bytes);
         const fm_cache_key kept = {name, key->offset_bytes, key->range_bytes};
         *find(cache->slots, cache->n_slots, key, hash) =
@@ -145,7 +143,7 @@ void fm_cache_put(fm_cache *cache, const fm_cache_key *key, const uint8_t *bytes
     }
     pthread_mutex_unlock(&cache->lock);
     if (!room) return;
-    /* Not under the lock: other threads copy theirs meanwhile. */
+    /* Without the lock, so that several threads can copy at the same time. */
     memcpy(room, bytes, n_bytes);
     pthread_mutex_lock(&cache->lock);
     find(cache->slots, cache->n_slots, key, hash)->bytes = room;
@@ -154,7 +152,7 @@ void fm_cache_put(fm_cache *cache, const fm_cache_key *key, const uint8_t *bytes
 
 bool fm_cache_is_ours(const fm_cache *cache) { return cache->pid == getpid(); }
 
-/* ---- for everybody --------------------------------------------------------------------------- */
+/* ---- public functions ------------------------------------------------------------------------ */
 
 int fm_cache_open(fm_cache **out, uint64_t budget_bytes, fm_error *error) {
     fm_error_clear(error);
@@ -180,11 +178,9 @@ int fm_cache_open(fm_cache **out, uint64_t budget_bytes, fm_error *error) {
     int status = FM_OK;
     if (!cache->slots) status = fm_error_set(error, FM_ERR_NOMEM, "no memory for a cache");
     if (cache->usage.used_bytes > budget_bytes)
-        status = fm_error_set(error, FM_ERR_BUDGET,
-                              "a cache of %llu bytes holds no file; %llu are "
-                              "the least",
-                              (unsigned long long)budget_bytes,
-                              (unsigned long long)cache->usage.used_bytes);
+        status = fm_error_set(
+            error, FM_ERR_BUDGET, "a cache of %llu bytes is too small; the minimum is %llu",
+            (unsigned long long)budget_bytes, (unsigned long long)cache->usage.used_bytes);
     if (status) {
         fm_cache_close(&cache);
         return status;

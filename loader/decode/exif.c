@@ -5,20 +5,20 @@
 #define MARKER_SOI 0xD8
 #define MARKER_SOS 0xDA
 #define MARKER_APP1 0xE1
-/* "Exif\0\0", which OpenCV steps over without a look. */
+/* "Exif\0\0", which OpenCV skips without checking it. */
 #define NAME_BYTES 6
 #define ENTRY_BYTES 12
 #define TAG_ORIENTATION 0x0112
 #define TIFF_MARK 0x002A
-/* A string of up to this many bytes lies in its entry. */
+/* A string of at most this many bytes is stored in its entry. */
 #define INLINE_BYTES 4
 
-/* A TIFF header and what follows it. */
+/* A TIFF header and the data after it. */
 typedef struct tiff {
     const uint8_t *bytes;
     size_t n_bytes;
     bool little_endian;
-    bool failed; /* something asked for lies behind the end */
+    bool failed; /* a read beyond the end was tried */
 } tiff;
 
 static uint32_t read_u16(tiff *data, uint64_t offset) {
@@ -35,7 +35,7 @@ static uint32_t read_u32(tiff *data, uint64_t offset) {
     return data->little_endian ? first | second << 16 : first << 16 | second;
 }
 
-/* How many rational numbers OpenCV reads for a tag; 0 for tags of other kinds. */
+/* How many rational numbers OpenCV reads for a tag; 0 for other tags. */
 static uint32_t n_rationals(uint32_t tag) {
     switch (tag) {
     case 0x011A: /* XResolution */
@@ -59,7 +59,7 @@ static bool is_string(uint32_t tag) {
            tag == 0x8298;
 }
 
-/* Fails where OpenCV does: at an entry that it reads and whose value is not there. */
+/* Sets data->failed where OpenCV fails: at an entry that it reads whose value is out of bounds. */
 static void check_entry(tiff *data, uint64_t offset, uint32_t tag) {
     if (is_string(tag)) {
         const uint64_t n_bytes = read_u32(data, offset + 4);
@@ -75,7 +75,7 @@ static void check_entry(tiff *data, uint64_t offset, uint32_t tag) {
 }
 
 static int orientation_of(tiff *data) {
-    /* OpenCV takes whatever does not begin with "II" for big-endian, not "MM" alone. */
+    /* OpenCV takes everything that does not begin with "II" for big-endian, not only "MM". */
     data->little_endian = data->n_bytes > 1 && data->bytes[0] == 'I' && data->bytes[1] == 'I';
     if (read_u16(data, 2) != TIFF_MARK) return 1;
     uint64_t offset = read_u32(data, 4);

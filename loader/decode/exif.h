@@ -1,4 +1,4 @@
-/* The orientation that a JPEG's EXIF data asks for, as OpenCV's imread() finds it. */
+/* The orientation in a JPEG's EXIF data, as OpenCV's imread() reads it. */
 #ifndef FM_DECODE_EXIF_H
 #define FM_DECODE_EXIF_H
 
@@ -6,12 +6,11 @@
 #include <stdint.h>
 
 /*
- * 1 to 8 as EXIF numbers them; 1, upright, where there is none. `bytes` is a whole JPEG whose
- * markers are sane (fm_jpeg_begin() took it). Nothing behind n_bytes is read.
+ * Returns EXIF's orientation, 1 to 8; 1, upright, if there is none. `bytes` is a whole JPEG that
+ * fm_jpeg_begin() has accepted. Any thread; no allocation.
  *
- * OpenCV looks at the first APP1 segment only, takes the first orientation in its first directory,
- * and gives up at a tag that it knows whose value does not lie in the segment: an orientation
- * behind such a tag does not count.
+ * As OpenCV: only the first APP1 segment counts, and the first orientation in its first directory.
+ * Reading stops at a tag that OpenCV knows whose value is not within the segment.
  */
 int fm_exif_orientation(const uint8_t *bytes, size_t n_bytes);
 

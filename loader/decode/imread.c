@@ -12,15 +12,15 @@
 #include "decode/exif.h"
 #include "decode/jpeg.h"
 
-/* Rows that are decoded at a time, at most a row group of libjpeg's. */
+/* Rows that are decoded at a time. */
 #define BLOCK_ROWS 16
-/* What fm_jpeg_read() may write behind a row. */
+/* What fm_jpeg_read() may write after a row. */
 #define ROW_PAD_BYTES 64
 
 struct fm_imread {
-    fm_jpeg *jpeg;       /* of a JPEG, which alone comes as OpenCV has it */
-    fm_decoder *decoder; /* of other formats */
-    uint8_t *file;       /* the bytes if they were read here, or NULL */
+    fm_jpeg *jpeg; /* for JPEGs, the only format with OpenCV's channel order and orientation */
+    fm_decoder *decoder; /* for other formats */
+    uint8_t *file;       /* owned copy of the file, or NULL if the caller passed the bytes */
     const uint8_t *bytes;
     size_t n_bytes;
     fm_image_info info;
@@ -34,7 +34,7 @@ static int read_all(int file, uint8_t *out, size_t n_bytes) {
     for (size_t done = 0; done < n_bytes;) {
         const ssize_t n = read(file, out + done, n_bytes - done);
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return n < 0 ? errno : EIO; /* it became shorter */
+        if (n <= 0) return n < 0 ? errno : EIO; /* the file became shorter */
         done += (size_t)n;
     }
     return 0;
@@ -150,7 +150,7 @@ typedef struct placement {
     int64_t origin, column_bytes, row_bytes;
 } placement;
 
-/* EXIF's 5 to 8 lie on their side. */
+/* EXIF's orientations 5 to 8 swap width and height. */
 static bool is_on_side(int orientation) { return orientation >= 5; }
 
 static placement place(int32_t width, int32_t height, int orientation) {
@@ -165,11 +165,11 @@ static placement place(int32_t width, int32_t height, int orientation) {
         return (placement){last_y * row, 3, -row};
     case 5: /* transposed */
         return (placement){0, row, 3};
-    case 6: /* to be turned clockwise */
+    case 6: /* rotate clockwise */
         return (placement){3 * last_y, row, -3};
     case 7: /* transposed along the other diagonal */
         return (placement){3 * last_y + last_x * row, -row, -3};
-    case 8: /* to be turned counter-clockwise */
+    case 8: /* rotate counter-clockwise */
         return (placement){last_x * row, -row, 3};
     default:
         return (placement){0, 3, row};
@@ -215,22 +215,20 @@ int fm_imread_pixels(fm_imread *image, fm_channels channels, bool upright, uint8
     fm_error_clear(error);
     if (!image || !out) return fm_error_set(error, FM_ERR_ARGUMENT, "image or out is NULL");
     if (image->is_read)
-        return fm_error_set(error, FM_ERR_STATE, "the image was read already; open it anew");
+        return fm_error_set(error, FM_ERR_STATE, "the image was already read; open it again");
     image->is_read = true;
     const fm_image_info *const info = &image->info;
     const bool as_opencv = channels == FM_BGR || upright;
     if (as_opencv && (!image->jpeg || info->n_components == 4))
-        return fm_error_set(error, FM_ERR_KIND,
-                            "only JPEGs without inks (CMYK) come upright, or as B G R");
+        return fm_error_set(error, FM_ERR_KIND, "upright and B G R need a JPEG that is not CMYK");
     const fm_box box = {0, 0, info->width, info->height};
     int32_t skip_px, row_px;
     if (image->jpeg) fm_jpeg_set_bgr(image->jpeg, channels == FM_BGR);
     int status = image->jpeg ? fm_jpeg_start(image->jpeg, &box, &skip_px, &row_px, error)
                              : fm_decoder_start(image->decoder, &box, &skip_px, &row_px, error);
     if (status) return status;
-    /* Rows begin 16 bytes behind a multiple of 32, as fm_jpeg_read() likes them. */
-    const size_t stride_bytes =
-        (3 * (size_t)row_px + ROW_PAD_BYTES + FM_MEM_ALIGN - 1) / FM_MEM_ALIGN * FM_MEM_ALIGN;
+    /* Rows begin 16 bytes after a multiple of 32; see fm_jpeg_read(). */
+    const size_t stride_bytes = fm_mem_round_up(3 * (size_t)row_px + ROW_PAD_BYTES);
     uint8_t *const block = fm_mem_alloc(NULL, BLOCK_ROWS * stride_bytes + FM_MEM_ALIGN, 1);
     if (!block) return fm_error_set(error, FM_ERR_NOMEM, "no memory for rows of %d pixels", row_px);
     const placement at = place(info->width, info->height, upright ? image->orientation : 1);

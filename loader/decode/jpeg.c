@@ -8,7 +8,7 @@
 
 /* jpeglib.h uses FILE and size_t without including their headers. */
 #include <jerror.h>
-/* CMake says whether jpegint.h can be used; who compiles this file alone gets it where it lies. */
+/* CMake defines this. The fallback is for compiling this file alone. */
 #ifndef FM_HAVE_JPEG_INTERNALS
 #if __has_include(<jpegint.h>)
 #define FM_HAVE_JPEG_INTERNALS 1
@@ -26,7 +26,7 @@
 #include "decode/jpeg_mem.h"
 #include "decode/jpeg_scan.h"
 
-/* 2.1 brought fancy upsampling of 4:4:0, which Pillow's libjpeg-turbo does too, and the fix of
+/* 2.1 added fancy upsampling of 4:4:0, which Pillow's libjpeg-turbo has as well, and fixed
  * jpeg_skip_scanlines() (CVE-2020-35538). */
 #if !defined(LIBJPEG_TURBO_VERSION_NUMBER) || LIBJPEG_TURBO_VERSION_NUMBER < 2001000
 #error "feedmill needs libjpeg-turbo 2.1 or newer"
@@ -36,7 +36,7 @@ enum state {
     STATE_IDLE,    /* between images */
     STATE_BEGUN,   /* the header is read */
     STATE_STARTED, /* rows can be read */
-    STATE_FAILED   /* only fm_jpeg_end() is left */
+    STATE_FAILED   /* only fm_jpeg_end() may be called */
 };
 
 struct fm_jpeg {
@@ -45,27 +45,26 @@ struct fm_jpeg {
     struct jpeg_source_mgr source;
     struct jpeg_progress_mgr progress;
     const _Atomic bool *cancelled; /* NULL: never */
-    jmp_buf escape;                /* set by each entry point that calls libjpeg */
+    jmp_buf escape;                /* set by each function that calls libjpeg */
     fm_limits limits;
     fm_jpeg_scan scan;
     fm_huffman *huffman;
     JDIMENSION mcu_column, mcu_row;       /* of the next MCU */
     JDIMENSION first_column, last_column; /* MCUs that the crop needs */
-    JDIMENSION last_row;                  /* ... of them in an image that leaps; else the last */
-    uint32_t n_passed; /* MCUs up to the next one that the Huffman decoder has yet to pass */
+    JDIMENSION last_row; /* last row of MCUs to read; all rows unless skips_intervals */
+    uint32_t n_pending;  /* MCUs before the next one that the Huffman decoder has not skipped yet */
     enum state state;
-    bool leaps; /* the caller wants unneeded restart intervals left out; see fm_jpeg_set_leaps() */
-    bool is_cut_short;   /* what lies behind the last marker was not read */
-    bool is_leaping;     /* ... and this image has them */
-    bool bgr;            /* the order of a pixel's bytes */
-    bool cut;            /* libjpeg is told of a lower image: scans have data that it leaves out */
-    int32_t n_rows_left; /* of the box */
-    JSAMPARRAY inks;    /* rows of CMYK on their way to RGB, a row group; NULL: the file has none */
-    const char *damage; /* that the Huffman decoder met, or NULL */
+    bool allow_skipping, is_partial; /* see fm_jpeg_set_leaps() */
+    bool skips_intervals;            /* this image's restart intervals can be skipped */
+    bool bgr;                        /* order of a pixel's bytes */
+    bool is_shortened;    /* libjpeg sees a lower image, and ignores the rest of each scan */
+    int32_t n_rows_left;  /* of the box */
+    JSAMPARRAY cmyk_rows; /* a row group of CMYK to be converted; NULL if the file is not CMYK */
+    const char *damage;   /* why the Huffman decoder refused the data, or NULL */
     char warning[JMSG_LENGTH_MAX];
 };
 
-/* ---- which libjpeg-turbo --------------------------------------------------------------------- */
+/* ---- libjpeg-turbo's version ----------------------------------------------------------------- */
 
 #define TEXT_OF(value) #value
 #define TEXT(macro) TEXT_OF(macro)
@@ -81,18 +80,18 @@ static void on_error(j_common_ptr codec) {
     longjmp(jpeg->escape, 1);
 }
 
-/* Level -1 is a warning, others are traces. The first warning is kept for the message. */
+/* Level -1 is a warning, other levels are traces. Keeps the first warning for the error message. */
 static void on_message(j_common_ptr codec, int level) {
     fm_jpeg *const jpeg = codec->client_data;
     if (level >= 0) return;
-    if (jpeg->cut && codec->err->msg_code == JWRN_EXTRANEOUS_DATA) return;
+    if (jpeg->is_shortened && codec->err->msg_code == JWRN_EXTRANEOUS_DATA) return;
     if (codec->err->num_warnings++ == 0) codec->err->format_message(codec, jpeg->warning);
 }
 
 /* The library never prints. */
 static void on_output(j_common_ptr codec) { (void)codec; }
 
-/* libjpeg calls it for each row of blocks, also while it reads a progressive file to its end. */
+/* libjpeg calls this for each row of blocks, also while it reads all of a progressive file. */
 static void on_progress(j_common_ptr codec) {
     fm_jpeg *const jpeg = codec->client_data;
     if (jpeg->cancelled && atomic_load_explicit(jpeg->cancelled, memory_order_relaxed))
@@ -102,16 +101,16 @@ static void on_progress(j_common_ptr codec) {
 /* ---- entropy decoding ------------------------------------------------------------------------ */
 
 #if FM_HAVE_JPEG_INTERNALS
-/* The next MCU's coefficients. */
+/* Reads the next MCU's coefficients. */
 static bool read_mcu(fm_jpeg *jpeg, JBLOCKROW *blocks) {
     int16_t *coefficients[FM_HUFFMAN_MAX_BLOCKS];
     for (int i = 0; i < jpeg->codec.blocks_in_MCU; i++) coefficients[i] = *blocks[i];
-    if (jpeg->n_passed && !fm_huffman_leap(jpeg->huffman, jpeg->n_passed)) return false;
-    jpeg->n_passed = 0;
+    if (jpeg->n_pending && !fm_huffman_skip_intervals(jpeg->huffman, jpeg->n_pending)) return false;
+    jpeg->n_pending = 0;
     return fm_huffman_read(jpeg->huffman, coefficients);
 }
 
-/* In place of libjpeg's. Only the columns that the crop needs get coefficients. */
+/* Replaces libjpeg's function. Only the MCUs that the crop needs get coefficients. */
 static boolean decode_mcu(j_decompress_ptr codec, JBLOCKROW *blocks) {
     fm_jpeg *const jpeg = codec->client_data;
     const JDIMENSION column = jpeg->mcu_column;
@@ -122,8 +121,8 @@ static boolean decode_mcu(j_decompress_ptr codec, JBLOCKROW *blocks) {
     if (blocks && column >= jpeg->first_column && column <= jpeg->last_column &&
         row <= jpeg->last_row)
         is_sane = read_mcu(jpeg, blocks);
-    else if (jpeg->is_leaping)
-        jpeg->n_passed++;
+    else if (jpeg->skips_intervals)
+        jpeg->n_pending++;
     else
         is_sane = fm_huffman_skip(jpeg->huffman);
     if (!is_sane) {
@@ -134,39 +133,37 @@ static boolean decode_mcu(j_decompress_ptr codec, JBLOCKROW *blocks) {
 }
 
 /*
- * Whether intervals can be left out: the restart markers are those of the frame, in order. Then
- * whatever lies between two of them, to libjpeg each interval begins where its marker says and
- * changes no pixel of another.
+ * Whether restart intervals can be skipped: the file has all restart markers of the frame, in
+ * order. Then an interval begins at its marker for libjpeg as well, and changes no pixel of another
+ * one, whatever lies between the markers.
  */
-static bool may_leap(const fm_jpeg *jpeg) {
+static bool can_skip_intervals(const fm_jpeg *jpeg) {
     const struct jpeg_decompress_struct *const codec = &jpeg->codec;
     const uint64_t n_mcus = (uint64_t)codec->MCUs_per_row * codec->MCU_rows_in_scan;
-    if (!jpeg->leaps || !codec->restart_interval || !jpeg->scan.in_order) return false;
+    if (!jpeg->allow_skipping || !codec->restart_interval || !jpeg->scan.in_order) return false;
     const uint64_t n_restarts = (n_mcus - 1) / codec->restart_interval;
     return jpeg->scan.n_restarts == n_restarts ||
-           (jpeg->is_cut_short && jpeg->scan.n_restarts < n_restarts);
+           (jpeg->is_partial && jpeg->scan.n_restarts < n_restarts);
 }
 
 /*
- * Puts decode_mcu() in place of libjpeg's, for a file with one scan, of which libjpeg has read
- * nothing yet; `left` and `width` are what jpeg_crop_scanline() gave, `bottom` is the last row that
- * is wanted. Where the tables make no
- * code, libjpeg's stays, and says so.
+ * Puts decode_mcu() in place of libjpeg's function, for a file with one scan, of which libjpeg has
+ * read nothing yet. `left` and `width` come from jpeg_crop_scanline(); `bottom` is the last row
+ * needed. If a table is not a Huffman code, libjpeg's function stays and reports it.
  */
-static void take_over_entropy_decoding(fm_jpeg *jpeg, JDIMENSION left, JDIMENSION width,
-                                       JDIMENSION bottom) {
+static void replace_entropy_decoder(fm_jpeg *jpeg, JDIMENSION left, JDIMENSION width,
+                                    JDIMENSION bottom) {
     struct jpeg_decompress_struct *const codec = &jpeg->codec;
-    /* The MCU of a single component is a block, of which libjpeg may decode several rows at once.
-     */
+    /* In a scan of a single component an MCU is one block. */
     const bool is_single = codec->comps_in_scan == 1;
     const JDIMENSION v_factor = is_single ? 1 : (JDIMENSION)codec->max_v_samp_factor;
     const JDIMENSION mcu_px = DCTSIZE * (is_single ? 1 : (JDIMENSION)codec->max_h_samp_factor);
     jpeg->mcu_column = jpeg->mcu_row = 0;
-    jpeg->n_passed = 0;
-    jpeg->is_leaping = may_leap(jpeg);
-    /* Fancy upsampling looks at the next row of the coarsest component. */
-    jpeg->last_row =
-        jpeg->is_leaping ? (bottom + v_factor) / (DCTSIZE * v_factor) : codec->MCU_rows_in_scan;
+    jpeg->n_pending = 0;
+    jpeg->skips_intervals = can_skip_intervals(jpeg);
+    /* Fancy upsampling needs the next row of the coarsest component. */
+    jpeg->last_row = jpeg->skips_intervals ? (bottom + v_factor) / (DCTSIZE * v_factor)
+                                           : codec->MCU_rows_in_scan;
     jpeg->first_column = left / mcu_px;
     jpeg->last_column = (left + width - 1) / mcu_px;
     fm_huffman_scan scan = {.bytes = codec->src->next_input_byte,
@@ -189,7 +186,7 @@ static void take_over_entropy_decoding(fm_jpeg *jpeg, JDIMENSION left, JDIMENSIO
 
 /* ---- statuses -------------------------------------------------------------------------------- */
 
-/* After a longjmp: libjpeg's error, or the Huffman decoder's, as a status. */
+/* After a longjmp: sets the error of libjpeg or of the Huffman decoder, and returns its status. */
 static int fail(fm_jpeg *jpeg, fm_error *error) {
     jpeg->state = STATE_FAILED;
     if (jpeg->cancelled && atomic_load_explicit(jpeg->cancelled, memory_order_relaxed))
@@ -207,8 +204,8 @@ static int fail(fm_jpeg *jpeg, fm_error *error) {
 }
 
 /*
- * libjpeg warns where it goes on with made-up data. The rows may still equal Pillow's, but whether
- * they do depends on its version: leave such files to Pillow.
+ * libjpeg warns where it continues with made-up data. Whether the rows then equal Pillow's depends
+ * on the version of libjpeg, so such files are left to Pillow.
  */
 static int check_warnings(fm_jpeg *jpeg, fm_error *error) {
     if (jpeg->errors.num_warnings == 0) return FM_OK;
@@ -219,7 +216,7 @@ static int check_warnings(fm_jpeg *jpeg, fm_error *error) {
 static int check_state(const fm_jpeg *jpeg, enum state wanted, const char *call, fm_error *error) {
     assert(jpeg->state == wanted || jpeg->state == STATE_FAILED);
     if (jpeg->state == wanted) return FM_OK;
-    return fm_error_set(error, FM_ERR_STATE, "%s is not due", call);
+    return fm_error_set(error, FM_ERR_STATE, "%s called in the wrong state", call);
 }
 
 /* ---- open, close ----------------------------------------------------------------------------- */
@@ -260,9 +257,9 @@ void fm_jpeg_watch(fm_jpeg *jpeg, const _Atomic bool *cancelled) { jpeg->cancell
 
 void fm_jpeg_set_bgr(fm_jpeg *jpeg, bool bgr) { jpeg->bgr = bgr; }
 
-void fm_jpeg_set_leaps(fm_jpeg *jpeg, bool leaps, bool is_cut) {
-    jpeg->leaps = leaps;
-    jpeg->is_cut_short = is_cut;
+void fm_jpeg_set_leaps(fm_jpeg *jpeg, bool skip_intervals, bool is_partial) {
+    jpeg->allow_skipping = skip_intervals;
+    jpeg->is_partial = is_partial;
 }
 
 void fm_jpeg_close(fm_jpeg **jpeg) {
@@ -291,14 +288,14 @@ int fm_jpeg_begin(fm_jpeg *jpeg, const uint8_t *bytes, size_t n_bytes, fm_image_
     jpeg->state = STATE_FAILED;
     const int status = fm_jpeg_scan_file(&jpeg->scan, bytes, n_bytes, &jpeg->limits, error);
     if (status) return status;
-    if (jpeg->is_cut_short && !jpeg->scan.single_pass)
-        return fm_error_set(error, FM_ERR_DAMAGED, "a part of a JPEG of several scans");
+    if (jpeg->is_partial && !jpeg->scan.single_pass)
+        return fm_error_set(error, FM_ERR_DAMAGED, "a partial JPEG with several scans");
     jpeg->source.next_input_byte = bytes;
     jpeg->source.bytes_in_buffer = jpeg->scan.n_bytes;
     jpeg->errors.num_warnings = 0;
     jpeg->damage = NULL;
-    jpeg->cut = false;
-    jpeg->inks = NULL;
+    jpeg->is_shortened = false;
+    jpeg->cmyk_rows = NULL;
     if (setjmp(jpeg->escape)) return fail(jpeg, error);
     jpeg_read_header(&jpeg->codec, TRUE);
     *info = jpeg->scan.info;
@@ -306,7 +303,7 @@ int fm_jpeg_begin(fm_jpeg *jpeg, const uint8_t *bytes, size_t n_bytes, fm_image_
     return check_warnings(jpeg, error);
 }
 
-/* What libjpeg keeps of an image that it must read to the end before the first row comes. */
+/* Size of the coefficients that libjpeg keeps of an image with several scans. */
 static uint64_t coefficient_bytes(const fm_jpeg *jpeg) {
     if (jpeg->scan.single_pass) return 0;
     uint64_t n_bytes = 0;
@@ -319,9 +316,9 @@ static uint64_t coefficient_bytes(const fm_jpeg *jpeg) {
 }
 
 /*
- * The columns to decode: those of the box, and one more on each side, which fancy upsampling looks
- * at. libjpeg-turbo changes its upsampling where a component is left with fewer than three columns
- * though the whole image has more.
+ * The columns to decode: those of the box, and one more on each side for fancy upsampling, at least
+ * three of each component: with fewer, libjpeg-turbo upsamples in another way than in the whole
+ * image.
  */
 static void columns(const fm_jpeg *jpeg, const fm_box *box, JDIMENSION *left, JDIMENSION *width) {
     const int32_t image_width = jpeg->scan.info.width;
@@ -335,14 +332,14 @@ static void columns(const fm_jpeg *jpeg, const fm_box *box, JDIMENSION *left, JD
 }
 
 /*
- * Before the first row of a file of several scans comes, libjpeg reads all of them. What lies below
- * the box is of no use: libjpeg is told that the image ends there. In each scan it then goes on to
- * the next marker instead of decoding the rest, which saves most of that time.
+ * libjpeg reads all scans of a file with several before the first row. This tells libjpeg that the
+ * image ends below the box, so that it goes on to the next marker in each scan instead of decoding
+ * the rest, which saves most of that time.
  */
-static void cut_below(fm_jpeg *jpeg, const fm_box *box) {
+static void end_image_below(fm_jpeg *jpeg, const fm_box *box) {
     struct jpeg_decompress_struct *const codec = &jpeg->codec;
     const JDIMENSION unit_rows = (JDIMENSION)codec->max_v_samp_factor * DCTSIZE;
-    /* One row more than the box has: fancy upsampling looks at it. */
+    /* One row more than the box has, for fancy upsampling. */
     const JDIMENSION n_units = (JDIMENSION)(box->top + box->height) / unit_rows + 1;
     if (jpeg->scan.single_pass || n_units >= codec->total_iMCU_rows) return;
     codec->total_iMCU_rows = n_units;
@@ -352,14 +349,14 @@ static void cut_below(fm_jpeg *jpeg, const fm_box *box) {
         component->height_in_blocks = n_units * (JDIMENSION)component->v_samp_factor;
         component->downsampled_height = component->height_in_blocks * DCTSIZE;
     }
-    jpeg->cut = true;
+    jpeg->is_shortened = true;
 }
 
-/* ---- four inks ------------------------------------------------------------------------------- */
+/* ---- CMYK ------------------------------------------------------------------------------------ */
 
-/* Rows that libjpeg gives at most in one call: a row group of the highest sampling factor. */
-#define N_INK_ROWS 4
-/* Behind a row, for libjpeg-turbo's SIMD code. */
+/* Most rows that libjpeg returns in one call: a row group with the highest sampling factor. */
+#define N_CMYK_ROWS 4
+/* Writable bytes after a row, for libjpeg-turbo's SIMD code. */
 #define SLACK_BYTES 64
 
 /* a * b / 255, rounded, as Pillow computes it. */
@@ -369,30 +366,30 @@ static uint32_t times(uint32_t a, uint32_t b) {
 }
 
 /*
- * Pillow takes all such files for Adobe's, whose inks are inverted: 255 is no ink. It inverts them,
- * and makes RGB of them with no color profile (its Convert.c).
+ * As Pillow (Convert.c), which assumes that all CMYK files are inverted as Adobe's are (255 means
+ * no ink), and converts to RGB without a color profile.
  */
-static void inks_to_rgb(const uint8_t *inks, uint8_t *rgb, size_t n_px) {
+static void cmyk_to_rgb(const uint8_t *cmyk, uint8_t *rgb, size_t n_px) {
     for (size_t i = 0; i < n_px; i++) {
-        const uint32_t light = inks[4 * i + 3];
+        const uint32_t light = cmyk[4 * i + 3];
         for (size_t c = 0; c < 3; c++)
-            rgb[3 * i + c] = (uint8_t)(light - times(255u - inks[4 * i + c], light));
+            rgb[3 * i + c] = (uint8_t)(light - times(255u - cmyk[4 * i + c], light));
     }
 }
 
-/* Up to n next rows by libjpeg, in RGB; how many. Errors leave by libjpeg's way. */
+/* Reads up to n rows from libjpeg, in RGB, and returns their number. Errors leave by longjmp(). */
 static int32_t read_rows(fm_jpeg *jpeg, uint8_t *const *rows, int32_t n) {
     struct jpeg_decompress_struct *const codec = &jpeg->codec;
-    /* libjpeg writes to the rows, not to the array. */
+    /* libjpeg writes to the rows, not to the array of pointers. */
     JSAMPARRAY into = (JSAMPARRAY)(uintptr_t)rows;
-    if (jpeg->inks) {
-        into = jpeg->inks;
-        if (n > N_INK_ROWS) n = N_INK_ROWS;
+    if (jpeg->cmyk_rows) {
+        into = jpeg->cmyk_rows;
+        if (n > N_CMYK_ROWS) n = N_CMYK_ROWS;
     }
     const int32_t got = (int32_t)jpeg_read_scanlines(codec, into, (JDIMENSION)n);
     if (got == 0) ERREXIT(codec, JERR_CANT_SUSPEND);
-    for (int32_t y = 0; jpeg->inks && y < got; y++)
-        inks_to_rgb(jpeg->inks[y], rows[y], codec->output_width);
+    for (int32_t y = 0; jpeg->cmyk_rows && y < got; y++)
+        cmyk_to_rgb(jpeg->cmyk_rows[y], rows[y], codec->output_width);
     return got;
 }
 
@@ -408,23 +405,23 @@ int fm_jpeg_start(fm_jpeg *jpeg, const fm_box *box, int32_t *skip_px, int32_t *r
                             box->left, box->top, box->width, box->height, info->width,
                             info->height);
     struct jpeg_decompress_struct *const codec = &jpeg->codec;
-    cut_below(jpeg, box);
+    end_image_below(jpeg, box);
     const uint64_t n_bytes = coefficient_bytes(jpeg);
-    /* Larger images are left to Pillow, one at a time. */
+    /* Larger images are left to Pillow, which decodes one at a time. */
     if (n_bytes > FM_JPEG_MEM_COEFFICIENT_BYTES) {
         jpeg->state = STATE_FAILED;
         return fm_error_set(error, FM_ERR_LIMIT,
-                            "a JPEG of %dx%d pixels and several scans, whose coefficients take "
-                            "%llu MB, %llu at most",
+                            "a JPEG of %dx%d pixels and several scans; its coefficients take "
+                            "%llu MB, the limit is %llu",
                             info->width, info->height, (unsigned long long)(n_bytes >> 20),
                             (unsigned long long)(FM_JPEG_MEM_COEFFICIENT_BYTES >> 20));
     }
     if (setjmp(jpeg->escape)) return fail(jpeg, error);
-    const bool has_inks = info->n_components == 4;
-    codec->out_color_space = has_inks ? JCS_CMYK : jpeg->bgr ? JCS_EXT_BGR : JCS_RGB;
+    const bool is_cmyk = info->n_components == 4;
+    codec->out_color_space = is_cmyk ? JCS_CMYK : jpeg->bgr ? JCS_EXT_BGR : JCS_RGB;
     codec->dct_method = JDCT_ISLOW;
     codec->do_fancy_upsampling = TRUE;
-    codec->do_block_smoothing = FALSE; /* it changes incomplete images only, and they are refused */
+    codec->do_block_smoothing = FALSE; /* only for incomplete images, which are refused */
     jpeg_start_decompress(codec);
     if (!fm_jpeg_codec_is_complete(codec)) {
         jpeg->state = STATE_FAILED;
@@ -433,12 +430,12 @@ int fm_jpeg_start(fm_jpeg *jpeg, const fm_box *box, int32_t *skip_px, int32_t *r
     JDIMENSION left = 0, width = 0;
     columns(jpeg, box, &left, &width);
     jpeg_crop_scanline(codec, &left, &width);
-    if (has_inks)
-        jpeg->inks = codec->mem->alloc_sarray((j_common_ptr)codec, JPOOL_IMAGE,
-                                              4 * width + SLACK_BYTES, N_INK_ROWS);
+    if (is_cmyk)
+        jpeg->cmyk_rows = codec->mem->alloc_sarray((j_common_ptr)codec, JPOOL_IMAGE,
+                                                   4 * width + SLACK_BYTES, N_CMYK_ROWS);
 #if FM_HAVE_JPEG_INTERNALS
     if (jpeg->scan.single_pass)
-        take_over_entropy_decoding(jpeg, left, width, (JDIMENSION)(box->top + box->height - 1));
+        replace_entropy_decoder(jpeg, left, width, (JDIMENSION)(box->top + box->height - 1));
 #endif
     if (box->top > 0) jpeg_skip_scanlines(codec, (JDIMENSION)box->top);
     *skip_px = box->left - (int32_t)left;

@@ -7,7 +7,7 @@
 #include <jerror.h>
 #include <jpeglib.h>
 
-/* Coefficients that libjpeg's smoothing of incomplete progressive images looks at, and the DC. */
+/* The DC and the coefficients on which libjpeg's smoothing of incomplete images depends. */
 #define N_SMOOTHED 10
 
 static void on_source(j_decompress_ptr codec) { (void)codec; }

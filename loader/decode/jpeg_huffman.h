@@ -1,21 +1,25 @@
 /*
- * Huffman decoding of a baseline JPEG's single scan, MCU by MCU, in place of libjpeg-turbo's: the
- * larger part of a JPEG's cost, and a crop needs no more than the lengths of most of it.
+ * Huffman decoding of a baseline JPEG's single scan, MCU by MCU, in place of libjpeg-turbo's
+ * decoder. Huffman decoding is the larger part of a JPEG's cost, and for most of the image a crop
+ * only needs to know where MCUs end. Knows nothing of libjpeg.
  *
- * Three ways through an MCU. Reading stores its coefficients: one look-up gives the run, the value
- * and the length of all usual symbols at once. Skipping keeps nothing but the DC predictions: one
- * look-up passes as many symbols as it has bits for. Both read from a window in which the stuffed
- * zeros are gone already, so that bits are refilled without a test (F. Giesen, "Reading bits in far
- * too many ways", variant 4). Leaping goes from one restart marker to another.
+ * There are three ways through an MCU:
  *
- * Stricter than libjpeg, which goes on with made-up data behind a warning: whatever it would warn
- * about up to the last MCU is refused. So is what it lets pass without a word there: a run past a
- * block's end; whole bytes left over before a restart marker; FF FF 00, in which the standard has
- * no FF to spare, and of which libjpeg-turbo may leave coefficients that stand for nothing. What is
- * taken has libjpeg's coefficients. What follows the last MCU is not looked at.
+ *     read   stores the coefficients; one look-up gives run, value and length of a usual symbol
+ *     skip   only keeps the DC predictions; one look-up passes as many symbols as its index holds
+ *     skip intervals   goes from one restart marker to another without decoding
  *
- * Knows nothing of libjpeg. One fm_huffman per thread, kept for life; tables are kept from image to
- * image and built anew only where they differ.
+ * Read and skip work on a window from which the stuffed zeros are already removed, so that bits are
+ * refilled without a branch (F. Giesen, "Reading bits in far too many ways", variant 4).
+ *
+ * Stricter than libjpeg, which warns and continues with made-up data: everything that it would warn
+ * about up to the last MCU is refused. So is what libjpeg accepts silently: a run past a block's
+ * end; whole bytes left over before a restart marker; and FF FF 00, where the standard allows no
+ * padding FF, and after which libjpeg-turbo may return meaningless coefficients. Accepted data
+ * gives libjpeg's coefficients. What follows the last MCU is not checked.
+ *
+ * One fm_huffman per thread, which is kept for all images; its tables are only built anew for other
+ * codes.
  */
 #ifndef FM_DECODE_JPEG_HUFFMAN_H
 #define FM_DECODE_JPEG_HUFFMAN_H
@@ -26,13 +30,13 @@
 
 #include "base/mem.h"
 
-#define FM_HUFFMAN_MAX_BLOCKS 10 /* of an MCU, as the standard has it */
+#define FM_HUFFMAN_MAX_BLOCKS 10 /* of an MCU, in the standard */
 #define FM_HUFFMAN_N_TABLES 4
 #define FM_HUFFMAN_MAX_COMPONENTS 4
 
-/* A table as the file has it (T.81, B.2.4.2). */
+/* A Huffman table as in the file (T.81, B.2.4.2). */
 typedef struct fm_huffman_code {
-    const uint8_t *n_codes; /* [17]: by length, 1 to 16 bits; [0] is not looked at */
+    const uint8_t *n_codes; /* [17]: by length, 1 to 16 bits; [0] is not used */
     const uint8_t *symbols; /* [256]: by rising code */
 } fm_huffman_code;
 
@@ -41,45 +45,43 @@ typedef struct fm_huffman_block {
 } fm_huffman_block;
 
 typedef struct fm_huffman_scan {
-    const uint8_t *bytes; /* the entropy-coded data, from its first byte on, and what follows */
+    const uint8_t *bytes; /* starts with the entropy-coded data; more may follow */
     size_t n_bytes;
     uint32_t restart_interval; /* in MCUs; 0: none */
     int32_t n_blocks;          /* of an MCU */
     fm_huffman_block blocks[FM_HUFFMAN_MAX_BLOCKS];
-    fm_huffman_code dc[FM_HUFFMAN_N_TABLES], ac[FM_HUFFMAN_N_TABLES]; /* those that blocks name */
+    fm_huffman_code dc[FM_HUFFMAN_N_TABLES],
+        ac[FM_HUFFMAN_N_TABLES]; /* only those that `blocks` use */
 } fm_huffman_scan;
 
 typedef struct fm_huffman fm_huffman;
 
-/* NULL when out of memory. Some 150 KiB. */
+/* Allocates about 150 KiB. NULL when out of memory. */
 fm_huffman *fm_huffman_open(fm_mem_counter *counter);
 
 /*
- * Starts a scan, whose bytes must stay until its last MCU. false if a table is no Huffman code, or
- * a number is out of range: no scan is started then.
+ * Starts a scan. scan->bytes must stay until its last MCU. false, without starting a scan, if a
+ * table is not a Huffman code or a number is out of range.
  */
 bool fm_huffman_begin(fm_huffman *huffman, const fm_huffman_scan *scan);
 
 /*
- * The next MCU's coefficients, in natural order, into n_blocks blocks of 64, which are zero before.
- * false if the data is damaged; only begin and close are allowed then.
+ * Reads the next MCU's coefficients, in natural order, into n_blocks zeroed blocks of 64. false if
+ * the data is damaged; then only fm_huffman_begin() and fm_huffman_close() may be called.
  */
 bool fm_huffman_read(fm_huffman *huffman, int16_t *const *blocks);
 
-/* Passes the next MCU. Finds the same damage as reading does. */
+/* Skips the next MCU. Detects the same damage as fm_huffman_read(). */
 bool fm_huffman_skip(fm_huffman *huffman);
 
 /*
- * Passes n_mcus, before one that is read: by the restart markers as far as that goes, so that only
- * those that share its interval are looked at. Of those before that, nothing but the number of
- * restart markers is seen, and the last one's own.
+ * Passes n_mcus MCUs before one that is read. Goes from restart marker to restart marker as far as
+ * possible, and skips the rest. Of the segments passed without decoding, only the number of restart
+ * markers is checked, and the number of the last marker.
  */
-bool fm_huffman_leap(fm_huffman *huffman, uint32_t n_mcus);
+bool fm_huffman_skip_intervals(fm_huffman *huffman, uint32_t n_mcus);
 
-/*
- * What the MCU was refused for, such as "the data ends early"; a constant. NULL if none of this
- * scan's was.
- */
+/* Why an MCU was refused, such as "the data ends early"; a constant string. NULL if none was. */
 const char *fm_huffman_damage(const fm_huffman *huffman);
 
 /* Accepts NULL and a pointer to NULL. */

@@ -8,26 +8,27 @@
 #include <jerror.h>
 #include <jpeglib.h>
 
-/* Rows for 8,192 pixels, whatever the sampling, and all else that a baseline image needs. */
+/* What a baseline image with rows of 8,192 pixels needs, with any sampling. */
 #define RESERVED_BYTES ((size_t)1 << 20)
-/* Enough for all but the widest images of the most coefficients. */
+/* Limit of rounding up: enough for all but the widest images with the most coefficients. */
 #define MOST_BYTES (FM_JPEG_MEM_COEFFICIENT_BYTES + 4 * RESERVED_BYTES)
-/* What libjpeg keeps between images: each table slot that a file can fill. */
-#define TABLES_BYTES \
-    (NUM_QUANT_TBLS * rounded(sizeof(JQUANT_TBL)) + 2 * NUM_HUFF_TBLS * rounded(sizeof(JHUFF_TBL)))
-/* An image's further blocks are at least this large. */
+/* What libjpeg keeps between images: all tables that a file can define. */
+#define TABLES_BYTES                                        \
+    (NUM_QUANT_TBLS * fm_mem_round_up(sizeof(JQUANT_TBL)) + \
+     2 * NUM_HUFF_TBLS * fm_mem_round_up(sizeof(JHUFF_TBL)))
+/* Minimum of an image's further blocks. */
 #define MORE_BYTES ((size_t)64 << 10)
-/* libjpeg-turbo's own limit for one object; larger numbers come from damaged sizes. */
+/* libjpeg-turbo's own limit for one object; more can only come from damaged sizes. */
 #define MAX_OBJECT_BYTES ((size_t)1000000000)
 
-/* A block of memory; its objects follow behind the header, FM_MEM_ALIGN bytes from its start. */
+/* A block of memory. Its objects begin FM_MEM_ALIGN bytes after its start. */
 typedef struct block {
     struct block *next;
     size_t n_bytes, n_used; /* both without the header */
 } block;
 _Static_assert(sizeof(block) <= FM_MEM_ALIGN, "the header fits before the first object");
 
-/* libjpeg's type: the coefficients of one component, here always wholly in memory. */
+/* libjpeg's type for the coefficients of one component, here always completely in memory. */
 struct jvirt_barray_control {
     JBLOCKARRAY rows; /* NULL before realize_virt_arrays() */
     JDIMENSION n_rows, row_blocks, max_access;
@@ -38,20 +39,14 @@ struct jvirt_barray_control {
 
 typedef struct manager {
     struct jpeg_memory_mgr methods; /* first: codec->mem points to it */
-    /* libjpeg's own, which holds what was taken before we came. */
+    /* libjpeg's own, which holds what was allocated before fm_jpeg_mem_install(). */
     struct jpeg_memory_mgr *standard;
     fm_mem_counter *counter;
-    block *pools[JPOOL_NUMPOOLS]; /* the newest block first; objects come from that one only */
-    size_t n_touched; /* how far images have written into the kept block since it was trimmed */
-    int n_small;      /* images in a row that were not large, up to FM_JPEG_MEM_PATIENCE */
+    block *pools[JPOOL_NUMPOOLS]; /* newest block first; new objects come from that one only */
+    size_t n_touched; /* bytes of the kept block that images have written since it was trimmed */
+    int n_small;      /* images in a row that were not large, at most FM_JPEG_MEM_PATIENCE */
     jvirt_barray_ptr arrays; /* of this image */
 } manager;
-
-/* Alignment and spare room behind an object as libjpeg-turbo's SIMD code expects (32 bytes, and
- * rows in multiples of 64). */
-static size_t rounded(size_t n_bytes) {
-    return (n_bytes + FM_MEM_ALIGN - 1) / FM_MEM_ALIGN * FM_MEM_ALIGN;
-}
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
@@ -71,30 +66,31 @@ static void free_blocks(manager *memory, int pool) {
     }
 }
 
-/* Gives pages of the kept block back, from n_kept bytes on. */
-static void trim_behind(manager *memory, size_t n_kept) {
+/* Returns the kept block's pages to the kernel, from n_kept bytes on. */
+static void trim_beyond(manager *memory, size_t n_kept) {
     fm_mem_trim(memory->pools[JPOOL_IMAGE], FM_MEM_ALIGN + n_kept,
                 FM_MEM_ALIGN + memory->n_touched);
     memory->n_touched = n_kept;
 }
 
-/* An image needs more than the kept block has left: what others have written there is of no use to
- * it, and would come on top of what it takes. */
+/* Before a further block is added: returns the pages of the kept block that this image does not
+ * use, so that they do not add to its peak. */
 static void leave_block(manager *memory) {
     const block *const kept = memory->pools[JPOOL_IMAGE];
     if (kept && !kept->next && memory->n_touched > FM_JPEG_MEM_KEPT_BYTES &&
         memory->n_touched > kept->n_used)
-        trim_behind(memory, kept->n_used);
+        trim_beyond(memory, kept->n_used);
 }
 
-/* Never NULL. */
-static void *take(j_common_ptr codec, int pool, size_t n, size_t size) {
+/* Allocates an object. Never returns NULL. Rounding up gives the alignment and the padding that
+ * libjpeg-turbo's SIMD code expects (32 bytes, and rows in multiples of 64). */
+static void *alloc_object(j_common_ptr codec, int pool, size_t n, size_t size) {
     manager *const memory = (manager *)codec->mem;
     if (pool < 0 || pool >= JPOOL_NUMPOOLS) ERREXIT1(codec, JERR_BAD_POOL_ID, pool);
     size_t n_bytes;
     if (__builtin_mul_overflow(n, size, &n_bytes) || n_bytes > MAX_OBJECT_BYTES)
         ERREXIT1(codec, JERR_OUT_OF_MEMORY, 1);
-    n_bytes = rounded(n_bytes);
+    n_bytes = fm_mem_round_up(n_bytes);
     block *from = memory->pools[pool];
     if (!from || from->n_bytes - from->n_used < n_bytes) {
         if (pool == JPOOL_IMAGE) leave_block(memory);
@@ -107,10 +103,10 @@ static void *take(j_common_ptr codec, int pool, size_t n, size_t size) {
 }
 
 /*
- * Several blocks become one that would have held them all; a power of two below MOST_BYTES, so that
- * this happens a few times in a decoder's life. If there is no memory for that, the next image
- * starts with none and takes blocks as it needs them. The C library keeps what it is given back, up
- * to some 64 MiB a thread: it gets it without its pages.
+ * Replaces several blocks by one that would have held them all; a power of two below MOST_BYTES, so
+ * that this happens only a few times in a decoder's life. If memory is short, the next image starts
+ * without a block. The pages are returned to the kernel first, as the C library keeps freed memory,
+ * up to some 64 MiB per thread.
  */
 static void merge_blocks(manager *memory, size_t n_used) {
     size_t n_bytes = RESERVED_BYTES;
@@ -119,11 +115,11 @@ static void merge_blocks(manager *memory, size_t n_used) {
     for (block *each = memory->pools[JPOOL_IMAGE]; each; each = each->next)
         fm_mem_trim(each, FM_MEM_ALIGN, FM_MEM_ALIGN + each->n_used);
     free_blocks(memory, JPOOL_IMAGE);
-    /* Touched, perhaps: the C library may hand out pages that are in use. */
+    /* The C library may return pages that are already in memory. */
     memory->n_touched = add_block(memory, JPOOL_IMAGE, n_bytes) ? n_used : 0;
 }
 
-/* Pages that a large image took go back when none has needed them for a while. */
+/* Returns the pages of a large image if no image has needed them for a while. */
 static void trim_block(manager *memory, size_t n_used) {
     if (n_used > memory->n_touched) memory->n_touched = n_used;
     if (n_used > FM_JPEG_MEM_KEPT_BYTES)
@@ -131,11 +127,11 @@ static void trim_block(manager *memory, size_t n_used) {
     else if (memory->n_small < FM_JPEG_MEM_PATIENCE)
         memory->n_small++;
     if (memory->n_touched > FM_JPEG_MEM_KEPT_BYTES && memory->n_small == FM_JPEG_MEM_PATIENCE)
-        trim_behind(memory, FM_JPEG_MEM_KEPT_BYTES);
+        trim_beyond(memory, FM_JPEG_MEM_KEPT_BYTES);
 }
 
-/* Makes the image's memory ready for the next one. */
-static void recycle(manager *memory) {
+/* Frees all objects of an image and keeps the memory for the next one. */
+static void reset_image_pool(manager *memory) {
     block *const newest = memory->pools[JPOOL_IMAGE];
     if (!newest) return;
     size_t n_used = 0;
@@ -153,38 +149,38 @@ bool fm_jpeg_mem_is_large(const struct jpeg_decompress_struct *codec) {
 }
 
 void fm_jpeg_mem_trim(struct jpeg_decompress_struct *codec) {
-    if (fm_jpeg_mem_is_large(codec)) trim_behind((manager *)codec->mem, FM_JPEG_MEM_KEPT_BYTES);
+    if (fm_jpeg_mem_is_large(codec)) trim_beyond((manager *)codec->mem, FM_JPEG_MEM_KEPT_BYTES);
 }
 
 /* ---- libjpeg's calls: objects and arrays ----------------------------------------------------- */
 
 static void *on_alloc(j_common_ptr codec, int pool, size_t n_bytes) {
-    return take(codec, pool, n_bytes, 1);
+    return alloc_object(codec, pool, n_bytes, 1);
 }
 
 static JSAMPARRAY on_alloc_sarray(j_common_ptr codec, int pool, JDIMENSION row_samples,
                                   JDIMENSION n_rows) {
-    /* From libjpeg-turbo 3 on, samples of such files have two bytes. We have refused them. */
+    /* From libjpeg-turbo 3 on, such samples have two bytes. jpeg_scan.c has refused these files. */
     const int n_bits = ((j_decompress_ptr)codec)->data_precision;
     if (n_bits > 8) ERREXIT1(codec, JERR_BAD_PRECISION, n_bits);
-    const size_t row_bytes = rounded(row_samples);
-    const JSAMPARRAY rows = take(codec, pool, n_rows, sizeof(*rows));
-    JSAMPROW const samples = take(codec, pool, n_rows, row_bytes);
+    const size_t row_bytes = fm_mem_round_up(row_samples);
+    const JSAMPARRAY rows = alloc_object(codec, pool, n_rows, sizeof(*rows));
+    JSAMPROW const samples = alloc_object(codec, pool, n_rows, row_bytes);
     for (JDIMENSION i = 0; i < n_rows; i++) rows[i] = samples + i * row_bytes;
     return rows;
 }
 
 static JBLOCKARRAY on_alloc_barray(j_common_ptr codec, int pool, JDIMENSION row_blocks,
                                    JDIMENSION n_rows) {
-    const JBLOCKARRAY rows = take(codec, pool, n_rows, sizeof(*rows));
-    JBLOCKROW const blocks = take(codec, pool, n_rows, row_blocks * sizeof(*blocks));
+    const JBLOCKARRAY rows = alloc_object(codec, pool, n_rows, sizeof(*rows));
+    JBLOCKROW const blocks = alloc_object(codec, pool, n_rows, row_blocks * sizeof(*blocks));
     for (JDIMENSION i = 0; i < n_rows; i++) rows[i] = blocks + (size_t)i * row_blocks;
     return rows;
 }
 
 /* ---- libjpeg's calls: virtual arrays --------------------------------------------------------- */
 
-/* Only lossless files and palettes need virtual arrays of samples; we decode neither. */
+/* Only lossless files and palettes, which are not decoded here, need virtual arrays of samples. */
 static jvirt_sarray_ptr on_request_sarray(j_common_ptr codec, int pool, boolean pre_zero,
                                           JDIMENSION row_samples, JDIMENSION n_rows,
                                           JDIMENSION max_access) {
@@ -205,7 +201,7 @@ static jvirt_barray_ptr on_request_barray(j_common_ptr codec, int pool, boolean 
                                           JDIMENSION max_access) {
     manager *const memory = (manager *)codec->mem;
     if (pool != JPOOL_IMAGE) ERREXIT1(codec, JERR_BAD_POOL_ID, pool);
-    const jvirt_barray_ptr array = take(codec, pool, 1, sizeof(*array));
+    const jvirt_barray_ptr array = alloc_object(codec, pool, 1, sizeof(*array));
     *array = (struct jvirt_barray_control){.n_rows = n_rows,
                                            .row_blocks = row_blocks,
                                            .max_access = max_access,
@@ -222,7 +218,8 @@ static void on_realize(j_common_ptr codec) {
             array->rows = on_alloc_barray(codec, JPOOL_IMAGE, array->row_blocks, array->n_rows);
 }
 
-/* Rows are cleared when they are first asked for: they are in the cache then for the first scan. */
+/* Rows are cleared when they are first accessed, so that they are in the cache for the first scan.
+ */
 static JBLOCKARRAY on_access_barray(j_common_ptr codec, jvirt_barray_ptr array, JDIMENSION start,
                                     JDIMENSION n_rows, boolean writable) {
     if (!array->rows || n_rows > array->max_access || n_rows > array->n_rows ||
@@ -248,7 +245,7 @@ static void on_free_pool(j_common_ptr codec, int pool) {
     manager *const memory = (manager *)codec->mem;
     if (pool == JPOOL_IMAGE) {
         memory->arrays = NULL;
-        recycle(memory);
+        reset_image_pool(memory);
     } else if (pool == JPOOL_PERMANENT) {
         free_blocks(memory, pool);
     } else {
@@ -279,7 +276,7 @@ int fm_jpeg_mem_install(struct jpeg_decompress_struct *codec, fm_mem_counter *co
         return fm_error_set(error, FM_ERR_NOMEM, "no memory for the rows of a JPEG decoder");
     }
     memory->standard = codec->mem;
-    memory->methods = *codec->mem; /* with its limits */
+    memory->methods = *codec->mem; /* keeps its limits */
     memory->methods.alloc_small = on_alloc;
     memory->methods.alloc_large = on_alloc;
     memory->methods.alloc_sarray = on_alloc_sarray;

@@ -9,8 +9,8 @@
 
 /* libjpeg's own limit of width and height (JPEG_MAX_DIMENSION). */
 #define MAX_SIDE 65500
-/* A progressive scan of some ten bytes makes libjpeg visit the whole image: bound their number.
- * Encoders write about ten. */
+/* A progressive scan of some ten bytes makes libjpeg process the whole image, so their number is
+ * limited. Encoders write about ten. */
 #define MAX_SCANS 200
 #define MAX_COMPONENTS 4
 #define N_TABLES 4
@@ -47,7 +47,7 @@ typedef struct component {
     bool seen; /* in a scan */
 } component;
 
-/* Where the walk stands. */
+/* The state of parsing. */
 typedef struct walk {
     const uint8_t *bytes;
     size_t n_bytes, at;
@@ -55,7 +55,7 @@ typedef struct walk {
     fm_error *error;
     component components[MAX_COMPONENTS];
     uint32_t quant_defined;      /* bit i: table i */
-    uint32_t huffman_defined[2]; /* the same for DC, AC */
+    uint32_t huffman_defined[2]; /* the same, for DC and AC */
     uint32_t n_scans;
     bool has_frame, has_exif;
     fm_jpeg_scan *out;
@@ -77,7 +77,7 @@ static int damaged(const walk *w, const char *what) {
     return fm_error_set(w->error, FM_ERR_DAMAGED, "%s at byte %zu", what, w->at);
 }
 
-/* ---- what is it, if it is no JPEG ------------------------------------------------------------ */
+/* ---- names of other formats ------------------------------------------------------------------ */
 
 static const char *format_name(const uint8_t *bytes, size_t n_bytes) {
     static const struct {
@@ -109,17 +109,17 @@ static const char *format_name(const uint8_t *bytes, size_t n_bytes) {
 
 /* ---- application segments: where Pillow's parser fails and libjpeg's does not ---------------- */
 
-/* Pillow reads an index behind the end of the body where the resource's name length is missing. */
+/* Pillow raises an IndexError where a resource ends before the length of its name. */
 static bool photoshop_is_sane(const segment *s) {
     size_t at = 14;
     while (at + 4 <= s->n_bytes && memcmp(s->bytes + at, "8BIM", 4) == 0) {
         at += 4;
-        if (at + 2 > s->n_bytes) return true; /* caught there */
+        if (at + 2 > s->n_bytes) return true; /* Pillow catches this */
         at += 2;
         if (at >= s->n_bytes) return false;
         at += 1 + (size_t)s->bytes[at];
         at += at & 1;
-        if (at + 4 > s->n_bytes) return true; /* caught there */
+        if (at + 4 > s->n_bytes) return true; /* Pillow catches this */
         const size_t n = (size_t)u16(s->bytes + at) << 16 | u16(s->bytes + at + 2);
         at += 4 + n;
         at += at & 1;
@@ -134,8 +134,8 @@ static uint32_t tiff_number(const uint8_t *bytes, size_t n, bool little_endian) 
 }
 
 /*
- * Pillow looks for the resolution in the EXIF data, and refuses the file where it finds there a
- * text or a list of one element. One number is what all cameras write.
+ * Pillow reads the resolution from the EXIF data, and refuses the file if it is not a number. All
+ * cameras write one number.
  */
 static bool exif_is_sane(const segment *s) {
     enum { X_RESOLUTION = 0x011A, SHORT = 3, LONG = 4, RATIONAL = 5 };
@@ -162,14 +162,14 @@ static int read_app(walk *w, uint8_t marker, const segment *s) {
     if (marker == M_APP0 && starts_with(s, "JFIF", 4) && s->n_bytes < 7)
         return damaged(w, "JFIF segment too short");
     if (marker == M_APP1 && starts_with(s, "Exif\0", 6)) {
-        /* Pillow joins several. */
+        /* Pillow concatenates several EXIF segments. */
         if (w->has_exif || !exif_is_sane(s)) return damaged(w, "unusual EXIF segment");
         w->has_exif = true;
     }
     if (marker == M_APP2 && starts_with(s, "ICC_PROFILE", 12) && s->n_bytes < 14)
         return damaged(w, "ICC profile segment too short");
-    /* An "MPF" segment (phones, stereo cameras) needs no look: Pillow opens the first picture, at
-     * the file's start, and takes a malformed index for that of a plain JPEG. */
+    /* An "MPF" segment (phones, stereo cameras) needs no check: Pillow opens the first picture, at
+     * the file's start, and opens a file with a malformed index as an ordinary JPEG. */
     if (marker == M_APP13 && starts_with(s, "Photoshop 3.0", 14) && !photoshop_is_sane(s))
         return damaged(w, "bad Photoshop segment");
     if (marker == M_APP14 && starts_with(s, "Adobe", 5) && s->n_bytes < 7)
@@ -251,7 +251,7 @@ static int read_frame(walk *w, uint8_t marker, const segment *s) {
     return status ? status : read_components(w, s->bytes + 6, n);
 }
 
-/* One component of a scan: known, named once, and all its tables defined. */
+/* Checks one component of a scan: that it exists, appears once, and all its tables are defined. */
 static int read_scan_component(walk *w, const segment *s, int32_t i, bool needs_dc, bool needs_ac,
                                uint32_t *in_scan) {
     const uint8_t id = s->bytes[1 + 2 * i], tables = s->bytes[2 + 2 * i];
@@ -305,8 +305,8 @@ static void count_restart(fm_jpeg_scan *out, uint8_t marker) {
     out->n_restarts++;
 }
 
-/* The first FF without a stuffed 00 or a restart marker's number behind it, or at the end; else
- * `end`. Counts the restart markers before it, of which some files have one every 100 bytes. */
+/* Returns the first FF that is not followed by 00 or a restart marker's number, or `end`. Counts
+ * the restart markers before it; some files have one every 100 bytes. */
 static const uint8_t *find_marker(fm_jpeg_scan *out, const uint8_t *p, const uint8_t *end) {
 #if defined(__SSE2__)
     const __m128i ones = _mm_set1_epi8(-1), zeros = _mm_setzero_si128();
@@ -332,8 +332,8 @@ static const uint8_t *find_marker(fm_jpeg_scan *out, const uint8_t *p, const uin
 
 /*
  * Goes to the marker that ends the entropy-coded data: the first that is neither a restart marker
- * nor a data byte FF with its stuffed 00. As libjpeg does, takes more FF before either as padding;
- * before a 00 our Huffman decoder does not.
+ * nor FF 00. Like libjpeg, accepts further FF bytes before both as padding. Before a 00,
+ * jpeg_huffman.c refuses them.
  */
 static int skip_entropy_data(walk *w) {
     const uint8_t *const end = w->bytes + w->n_bytes;
@@ -354,7 +354,7 @@ static int skip_entropy_data(walk *w) {
     return damaged(w, "the file ends within the image data");
 }
 
-/* ---- the walk -------------------------------------------------------------------------------- */
+/* ---- markers --------------------------------------------------------------------------------- */
 
 static int read_marker(walk *w, uint8_t *marker) {
     if (w->at < w->n_bytes && w->bytes[w->at] != 0xFF) return damaged(w, "no marker");
@@ -412,7 +412,7 @@ static int read_body(walk *w, uint8_t marker, const segment *s) {
     }
 }
 
-/* At EOI: was there anything to decode? */
+/* At EOI: checks that all components have data. */
 static int check_complete(walk *w) {
     if (w->n_scans == 0) return damaged(w, "no image data before the EOI marker");
     for (int32_t i = 0; i < w->out->info.n_components; i++)
@@ -434,7 +434,7 @@ int fm_jpeg_scan_file(fm_jpeg_scan *out, const uint8_t *bytes, size_t n_bytes,
         if (status) return status;
         if (marker == M_EOI) return check_complete(&w);
         if (!has_segment(marker)) return refuse_marker(&w, marker);
-        /* What follows complete data is no business of libjpeg's, but may be of Pillow's. */
+        /* libjpeg ignores segments after the only scan, but Pillow may read them. */
         if (w.out->single_pass) return damaged(&w, "more than one scan's data");
         segment s = {0};
         status = read_segment(&w, &s);

@@ -8,18 +8,18 @@
 
 #include "decode/scratch.h"
 
-/* Of an interlaced image's rows, as the file has them. */
+/* Limit of an interlaced image's rows in the file's format. */
 #define MOST_IMAGE_BYTES ((size_t)80 << 20)
-/* Of a decompressed color profile: Pillow's limit. */
+/* Limit of a decompressed color profile: Pillow's. */
 #define MOST_PROFILE_BYTES ((size_t)1 << 20)
-/* Of what libspng keeps of the file's texts; png_scan.c has a lower limit. */
+/* Limit of the texts that libspng keeps. png_scan.c has a lower one. */
 #define MOST_KEPT_BYTES ((size_t)32 << 20)
 
 enum state {
     STATE_IDLE,    /* between images */
     STATE_BEGUN,   /* the header is read */
     STATE_STARTED, /* rows can be read */
-    STATE_FAILED   /* only fm_png_end() is left */
+    STATE_FAILED   /* only fm_png_end() may be called */
 };
 
 struct fm_png {
@@ -31,18 +31,18 @@ struct fm_png {
     const uint8_t *bytes;
     size_t n_bytes;
     enum state state;
-    int32_t next_row, end_row; /* the image's rows: to be decoded next, and behind the box */
-    size_t stored_bytes;       /* a row as the file has it */
-    uint8_t *stored;           /* one row, or all of an interlaced image */
-    uint8_t colors[256][3];    /* by sample or index, where the file has up to 8 bits a pixel */
+    int32_t next_row, end_row; /* rows of the image: the next one to decode, the box's end */
+    size_t stored_bytes;       /* size of a row in the file's format */
+    uint8_t *stored;           /* one such row, or all of an interlaced image */
+    uint8_t colors[256][3];    /* by sample or index, for files with up to 8 bits per pixel */
 };
 
 /* ---- libspng's memory ------------------------------------------------------------------------ */
 
-/* Its functions get no argument of ours: whose image the thread is at. Set by each call. */
+/* libspng passes no user pointer to these functions. So each call sets the memory to use. */
 static _Thread_local fm_scratch *scratch_in_use;
 
-static void *on_malloc(size_t n_bytes) { return fm_scratch_take(scratch_in_use, n_bytes); }
+static void *on_malloc(size_t n_bytes) { return fm_scratch_alloc(scratch_in_use, n_bytes); }
 
 static void *on_realloc(void *piece, size_t n_bytes) {
     return fm_scratch_resize(scratch_in_use, piece, n_bytes);
@@ -50,12 +50,12 @@ static void *on_realloc(void *piece, size_t n_bytes) {
 
 static void *on_calloc(size_t n, size_t size) {
     if (size && n > SIZE_MAX / size) return NULL;
-    void *const piece = fm_scratch_take(scratch_in_use, n * size);
+    void *const piece = fm_scratch_alloc(scratch_in_use, n * size);
     if (piece) memset(piece, 0, n * size);
     return piece;
 }
 
-/* All pieces go together, at the image's end. */
+/* fm_png_end() frees all pieces at once. */
 static void on_free(void *piece) { (void)piece; }
 
 /* ---- open, close ----------------------------------------------------------------------------- */
@@ -91,9 +91,9 @@ bool fm_png_is_large(const fm_png *png) { return fm_scratch_is_large(&png->scrat
 
 void fm_png_trim(fm_png *png) { fm_scratch_trim(&png->scratch); }
 
-/* ---- from a stored row to RGB ---------------------------------------------------------------- */
+/* ---- conversion to RGB ----------------------------------------------------------------------- */
 
-/* The colors of all samples or indices. */
+/* Sets the colors of all samples or indices. */
 static void fill_colors(fm_png *png) {
     const fm_png_scan *const scan = &png->scan;
     const bool has_palette = scan->color == FM_PNG_PALETTE;
@@ -104,13 +104,13 @@ static void fill_colors(fm_png *png) {
     if (has_palette) memcpy(png->colors, scan->palette, 3 * (size_t)scan->n_palette);
 }
 
-/* Sample or index `x` of a row with up to 8 bits a pixel, the first in the upper bits. */
+/* Sample or index `x` of a row with up to 8 bits per pixel, the first in the upper bits. */
 static uint32_t value_at(const uint8_t *stored, size_t x, uint32_t bits) {
     const size_t at = x * bits;
     return (uint32_t)stored[at / 8] >> (8 - bits - at % 8) & ((1u << bits) - 1);
 }
 
-/* Whether a row has an index that the palette lacks: its color depends on Pillow's version. */
+/* Whether a row has an index beyond the palette, whose color depends on Pillow's version. */
 static bool lacks_color(const fm_png *png, const uint8_t *stored) {
     const uint32_t bits = (uint32_t)png->scan.bits, n_palette = (uint32_t)png->scan.n_palette;
     if (png->scan.color != FM_PNG_PALETTE || n_palette == 1u << bits) return false;
@@ -130,11 +130,11 @@ static void expand_indices(const fm_png *png, const uint8_t *stored, uint8_t *ro
         memcpy(row + 3 * x, png->colors[value_at(stored, x, bits)], 3);
 }
 
-/* Whole bytes a sample: the first, upper one of the channels that are no alpha. */
+/* Samples of whole bytes: takes the first, upper byte of each channel except alpha. */
 static void expand_samples(const fm_png *png, const uint8_t *stored, uint8_t *row) {
     const size_t sample_bytes = (size_t)png->scan.bits / 8;
     const size_t pixel_bytes = sample_bytes * (size_t)png->scan.info.n_components;
-    /* One of grey serves three. */
+    /* A grey sample serves as all three. */
     const size_t green = png->scan.color == FM_PNG_GREY_ALPHA ? 0 : sample_bytes;
     const size_t width = (size_t)png->scan.info.width;
     for (size_t x = 0; x < width; x++) {
@@ -167,7 +167,7 @@ static void expand_row(const fm_png *png, const uint8_t *stored, uint8_t *row) {
 static int check_state(const fm_png *png, enum state wanted, const char *call, fm_error *error) {
     assert(png->state == wanted || png->state == STATE_FAILED);
     if (png->state == wanted) return FM_OK;
-    return fm_error_set(error, FM_ERR_STATE, "%s is not due", call);
+    return fm_error_set(error, FM_ERR_STATE, "%s called in the wrong state", call);
 }
 
 static int no_memory(fm_png *png, fm_error *error) {
@@ -177,8 +177,8 @@ static int no_memory(fm_png *png, fm_error *error) {
 }
 
 /*
- * libspng's error as a status. Where zlib gets no memory, libspng reports the same errors as for
- * damaged data.
+ * Turns libspng's error into a status. If zlib gets no memory, libspng reports the same errors as
+ * for damaged data, hence ran_out.
  */
 static int fail(fm_png *png, int code, fm_error *error) {
     if (code == SPNG_EMEM || png->scratch.ran_out) return no_memory(png, error);
@@ -223,12 +223,13 @@ static int open_codec(fm_png *png, fm_error *error) {
     int code = spng_set_crc_action(png->codec, SPNG_CRC_ERROR, SPNG_CRC_ERROR);
     if (!code) code = spng_set_chunk_limits(png->codec, MOST_PROFILE_BYTES, MOST_KEPT_BYTES);
     if (!code) code = spng_set_png_buffer(png->codec, png->bytes, png->n_bytes);
-    /* As the file has them: what Pillow makes of samples is ours to do. */
+    /* In the file's format; expand_row() converts as Pillow does. */
     if (!code) code = spng_decode_image(png->codec, NULL, 0, SPNG_FMT_RAW, SPNG_DECODE_PROGRESSIVE);
     return code ? fail(png, code, error) : FM_OK;
 }
 
-/* Pillow refuses a file with a profile that is too large, and ignores one that is damaged. */
+/* Pillow refuses a profile that is too large, and ignores a damaged one. libspng does not tell them
+ * apart, so both are refused. */
 static int check_profile(fm_png *png, fm_error *error) {
     struct spng_iccp profile;
     if (!png->scan.has_large_profile || !spng_get_iccp(png->codec, &profile)) return FM_OK;
@@ -236,7 +237,7 @@ static int check_profile(fm_png *png, fm_error *error) {
     return fm_error_set(error, FM_ERR_DAMAGED, "a PNG with a bad color profile");
 }
 
-/* Decodes one row of a plain image; `row` has its stored bytes. */
+/* Decodes one row of an image that is not interlaced to `row`, in the file's format. */
 static int decode_row(fm_png *png, uint8_t *row, fm_error *error) {
     const int code = spng_decode_row(png->codec, row, png->stored_bytes);
     png->next_row++;
@@ -244,7 +245,7 @@ static int decode_row(fm_png *png, uint8_t *row, fm_error *error) {
     return check_colors(png, row, error);
 }
 
-/* Decodes rows of a plain image, up to one, for nobody. */
+/* Decodes and discards the rows before `row` of an image that is not interlaced. */
 static int skip_to(fm_png *png, int32_t row, fm_error *error) {
     int status = FM_OK;
     while (!status && png->next_row < row) {
@@ -254,18 +255,18 @@ static int skip_to(fm_png *png, int32_t row, fm_error *error) {
     return status;
 }
 
-/* Decodes the file to its end, of which no row is needed: is all of it sound? */
+/* Decodes the file to its end, to check all of it. */
 static int check_rest(fm_png *png, fm_error *error) {
-    const bool is_plain = !png->scan.info.progressive;
-    const int status = is_plain ? skip_to(png, png->scan.info.height, error) : FM_OK;
+    const bool is_interlaced = png->scan.info.progressive;
+    const int status = is_interlaced ? FM_OK : skip_to(png, png->scan.info.height, error);
     if (status) return status;
     const int code = spng_decode_chunks(png->codec);
     return code ? fail(png, code, error) : FM_OK;
 }
 
-/* All passes of an interlaced image. */
+/* Decodes all passes of an interlaced image. */
 static int decode_passes(fm_png *png, fm_error *error) {
-    /* Pixels of less than 8 bits are or-ed to what is there. */
+    /* libspng combines pixels of less than 8 bits with the row's contents by OR. */
     memset(png->stored, 0, png->stored_bytes * (size_t)png->scan.info.height);
     struct spng_row_info row;
     int code;
@@ -283,7 +284,8 @@ static int decode_passes(fm_png *png, fm_error *error) {
     return status;
 }
 
-static int take_rows(fm_png *png, fm_error *error) {
+/* Allocates png->stored. */
+static int alloc_rows(fm_png *png, fm_error *error) {
     const fm_image_info *const info = &png->scan.info;
     const int32_t n_samples = png->scan.color == FM_PNG_PALETTE ? 1 : info->n_components;
     png->stored_bytes = ((size_t)info->width * (size_t)(n_samples * png->scan.bits) + 7) / 8;
@@ -294,7 +296,7 @@ static int take_rows(fm_png *png, fm_error *error) {
                             "an interlaced PNG of %d x %d pixels, which takes more than %zu MB",
                             info->width, info->height, MOST_IMAGE_BYTES >> 20);
     }
-    png->stored = fm_scratch_take(&png->scratch, png->stored_bytes * n_rows);
+    png->stored = fm_scratch_alloc(&png->scratch, png->stored_bytes * n_rows);
     return png->stored ? FM_OK : no_memory(png, error);
 }
 
@@ -311,7 +313,7 @@ int fm_png_start(fm_png *png, const fm_box *box, int32_t *skip_px, int32_t *row_
     png->next_row = 0;
     png->end_row = box->top + box->height;
     if (is_indexed(png)) fill_colors(png);
-    int status = take_rows(png, error);
+    int status = alloc_rows(png, error);
     if (!status) status = open_codec(png, error);
     if (!status) status = check_profile(png, error);
     if (!status && info->progressive) status = decode_passes(png, error);
@@ -325,7 +327,7 @@ int fm_png_start(fm_png *png, const fm_box *box, int32_t *skip_px, int32_t *row_
     return FM_OK;
 }
 
-/* The next row of the box, in RGB. */
+/* Reads the next row of the box, in RGB. */
 static int read_row(fm_png *png, uint8_t *row, fm_error *error) {
     if (png->scan.info.progressive) {
         expand_row(png, png->stored + (size_t)png->next_row++ * png->stored_bytes, row);
@@ -347,7 +349,7 @@ int fm_png_read(fm_png *png, uint8_t *const *rows, int32_t n_rows, fm_error *err
     int status = FM_OK;
     for (int32_t i = 0; !status && i < n; i++) status = read_row(png, rows[i], error);
     if (!status && n == n_left && !png->scan.info.progressive) status = check_rest(png, error);
-    /* That went on below the box. */
+    /* check_rest() has read beyond the box. */
     if (n == n_left) png->next_row = png->end_row;
     return status ? status : n;
 }

@@ -1,17 +1,18 @@
 /*
- * Decodes a PNG, row by row, with the pixels that Pillow gives for convert("RGB"), by libspng.
+ * Decodes a PNG row by row with libspng, with the same pixels as Pillow's convert("RGB").
  *
- * The calls and their duties are those of fm_jpeg (jpeg.h). All color types and depths but grey of
- * 16 bits, interlaced or not; alpha, transparency, gamma and color profiles are left out, as Pillow
- * leaves them out, and of 16 bits the upper 8 are taken. Animations are refused with FM_ERR_KIND.
+ * The functions have the contracts of fm_jpeg's (jpeg.h). All color types and depths are supported
+ * except grey with 16 bits, interlaced or not. As in Pillow, alpha, transparency, gamma and color
+ * profiles are ignored, and only the upper 8 of 16 bits are used. Animations are refused with
+ * FM_ERR_KIND.
  *
- * Rows are decoded over the whole width, from the image's top on, and after the box's last row to
- * the image's end: the file's checksums must all be right before the last rows of the box are
- * delivered. So damage anywhere refuses a file, whatever the box, and Pillow decides.
+ * Rows are decoded in full width, from the image's top to its end: the last rows of the box are
+ * only delivered once all checksums of the file are verified. So damage anywhere refuses the file,
+ * whatever the box, and the caller falls back to Pillow.
  *
- * Memory (scratch.h): libspng and its zlib take all of theirs there, which is two rows and some 50
- * KiB, and a color profile's bytes where there is one, 1 MiB at most. An interlaced image is
- * decoded whole, into 80 MiB at most; larger ones get FM_ERR_LIMIT.
+ * Memory (scratch.h): libspng and its zlib allocate there, two rows and some 50 KiB, and up to 1
+ * MiB for a color profile. An interlaced image is decoded as a whole, into at most 80 MiB; larger
+ * ones give FM_ERR_LIMIT.
  */
 #ifndef FM_DECODE_PNG_H
 #define FM_DECODE_PNG_H

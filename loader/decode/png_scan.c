@@ -5,10 +5,10 @@
 #define SIGNATURE_BYTES 8
 /* A chunk's length, type and checksum. */
 #define CHUNK_BYTES 12
-/* As fm_image_info has it. */
+/* The limit of fm_image_info. */
 #define MAX_SIDE 65535
-/* Pillow's limit for a decompressed text or profile is 1 MiB, and no deflated byte gives more than
- * 1032: so many can't reach it. */
+/* Pillow's limit for a decompressed text or profile is 1 MiB, and one deflated byte gives at most
+ * 1032, so this many can't exceed it. */
 #define TINY_DEFLATED_BYTES 1016
 /* All texts together; Pillow's limit is 64 MiB. */
 #define MAX_TEXT_BYTES (16u << 20)
@@ -40,7 +40,7 @@ typedef struct chunk {
     const uint8_t *bytes;
 } chunk;
 
-/* Where the walk stands. */
+/* The state of parsing. */
 typedef struct walk {
     const uint8_t *bytes;
     size_t n_bytes, at;
@@ -72,7 +72,7 @@ static int check_size(const walk *w, uint32_t width, uint32_t height, const fm_l
     return FM_OK;
 }
 
-/* Samples of a pixel; 0: there is no such color type, or not with so many bits. */
+/* Samples per pixel; 0 if there is no such color type with so many bits. */
 static int32_t count_components(uint32_t color, uint32_t bits) {
     const bool is_small = bits == 1 || bits == 2 || bits == 4;
     if (!is_small && bits != 8 && bits != 16) return 0;
@@ -101,7 +101,7 @@ static int read_header(walk *w, const chunk *c, const fm_limits *limits) {
     const int32_t n_components = count_components(color, bits);
     if (n_components == 0 || c->bytes[10] != 0 || c->bytes[11] != 0 || c->bytes[12] > 1)
         return damaged(w, "bad PNG header");
-    /* What convert("RGB") makes of Pillow's mode I;16 depends on its version. */
+    /* The result of convert("RGB") on Pillow's mode I;16 depends on Pillow's version. */
     if (color == FM_PNG_GREY && bits == 16)
         return fm_error_set(w->error, FM_ERR_KIND, "a grey PNG with 16 bits a sample");
     w->out->info = (fm_image_info){.width = (int32_t)width,
@@ -127,7 +127,7 @@ static int read_palette(walk *w, const chunk *c) {
     return FM_OK;
 }
 
-/* The alpha that it gives is dropped, as convert("RGB") drops it. */
+/* Its alpha is ignored, as convert("RGB") does. */
 static int read_transparency(walk *w, const chunk *c) {
     bool is_sane = !w->has_data && !w->has_transparency;
     switch (w->out->color) {
@@ -148,16 +148,16 @@ static int read_transparency(walk *w, const chunk *c) {
     return is_sane ? FM_OK : damaged(w, "bad transparency chunk");
 }
 
-/* The position behind the first zero byte; 0: there is none. */
-static uint32_t behind_zero(const chunk *c, uint32_t from) {
+/* The position after the first zero byte, or 0 if there is none. */
+static uint32_t after_zero(const chunk *c, uint32_t from) {
     for (uint32_t i = from; i < c->n_bytes; i++)
         if (c->bytes[i] == 0) return i + 1;
     return 0;
 }
 
-/* A name, a zero, the method 0, the deflated profile. */
+/* The chunk holds a name, a zero, the method 0 and the deflated profile. */
 static int read_profile(walk *w, const chunk *c) {
-    const uint32_t at = behind_zero(c, 0);
+    const uint32_t at = after_zero(c, 0);
     if (w->has_data || w->has_profile || at == 0 || at >= c->n_bytes || c->bytes[at] != 0)
         return damaged(w, "bad color profile");
     w->has_profile = true;
@@ -165,9 +165,10 @@ static int read_profile(walk *w, const chunk *c) {
     return FM_OK;
 }
 
-/* Deflated texts must be too small for Pillow's limit; whoever writes long ones has them plain. */
+/* Deflated texts must be too short to exceed Pillow's limit. Long texts are usually not deflated.
+ */
 static int read_text(walk *w, const chunk *c) {
-    const uint32_t at = behind_zero(c, 0);
+    const uint32_t at = after_zero(c, 0);
     bool is_deflated = c->type == T_ZTXT;
     if (c->type == T_ZTXT && (at == 0 || at >= c->n_bytes || c->bytes[at] != 0))
         return damaged(w, "bad text");
@@ -197,11 +198,11 @@ static bool is_known_text(uint32_t type) {
     return type == T_TEXT || type == T_ZTXT || type == T_ITXT;
 }
 
-/* What neither Pillow nor libspng looks into: an ancillary chunk of another type. */
-static int pass_unknown(const walk *w, const chunk *c) {
+/* Accepts ancillary chunks of other types, which neither Pillow nor libspng reads. */
+static int check_unknown(const walk *w, const chunk *c) {
     for (int shift = 0; shift < 32; shift += 8) {
         const uint8_t letter = (uint8_t)((c->type >> shift) | 0x20);
-        if (letter < 'a' || letter > 'z') return damaged(w, "no chunk");
+        if (letter < 'a' || letter > 'z') return damaged(w, "bad chunk type");
     }
     return c->type >> 24 & 0x20 ? FM_OK : damaged(w, "unknown critical chunk");
 }
@@ -230,11 +231,11 @@ static int read_chunk(walk *w, const chunk *c) {
     case T_FDAT:
         return fm_error_set(w->error, FM_ERR_KIND, "an animated PNG");
     default:
-        return pass_unknown(w, c);
+        return check_unknown(w, c);
     }
 }
 
-/* ---- the walk -------------------------------------------------------------------------------- */
+/* ---- the file -------------------------------------------------------------------------------- */
 
 static int next_chunk(walk *w, chunk *c) {
     if (w->n_bytes - w->at < CHUNK_BYTES) return damaged(w, "the file ends before its end chunk");

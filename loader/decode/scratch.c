@@ -3,15 +3,15 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Larger pieces come from damaged sizes. */
+/* Requests for more can only come from damaged sizes. */
 #define MOST_BYTES ((size_t)1 << 31)
 
-/* A block beside the main one, for one piece, which follows FM_MEM_ALIGN bytes behind its start. */
+/* A block for one piece, which begins FM_MEM_ALIGN bytes after its start. */
 typedef struct fm_scratch_spill {
     struct fm_scratch_spill *next;
 } spill;
 
-/* Before each piece: how large it is. */
+/* Before each piece: its size. */
 typedef struct header {
     size_t n_bytes;
 } header;
@@ -19,15 +19,11 @@ _Static_assert(sizeof(spill) + sizeof(header) <= FM_MEM_ALIGN, "both fit before 
 
 static header *header_of(void *piece) { return (header *)piece - 1; }
 
-static size_t rounded(size_t n_bytes) {
-    return (n_bytes + FM_MEM_ALIGN - 1) / FM_MEM_ALIGN * FM_MEM_ALIGN;
-}
-
 void fm_scratch_init(fm_scratch *scratch, fm_mem_counter *counter) {
     *scratch = (fm_scratch){.counter = counter};
 }
 
-static void *take_beside(fm_scratch *scratch, size_t n_bytes) {
+static void *spill_piece(fm_scratch *scratch, size_t n_bytes) {
     spill *const added = fm_mem_alloc(scratch->counter, n_bytes, 1);
     if (!added) {
         scratch->ran_out = true;
@@ -40,36 +36,37 @@ static void *take_beside(fm_scratch *scratch, size_t n_bytes) {
     return (unsigned char *)added + FM_MEM_ALIGN;
 }
 
-void *fm_scratch_take(fm_scratch *scratch, size_t n_bytes) {
+void *fm_scratch_alloc(fm_scratch *scratch, size_t n_bytes) {
     if (n_bytes > MOST_BYTES) return NULL;
-    const size_t n_all = FM_MEM_ALIGN + rounded(n_bytes ? n_bytes : 1);
+    const size_t n_all = FM_MEM_ALIGN + fm_mem_round_up(n_bytes ? n_bytes : 1);
     void *piece;
     if (n_all <= scratch->block_bytes - scratch->n_used) {
         piece = scratch->last = scratch->block + scratch->n_used + FM_MEM_ALIGN;
         scratch->n_used += n_all;
     } else {
-        piece = take_beside(scratch, n_all);
+        piece = spill_piece(scratch, n_all);
         if (!piece) return NULL;
     }
     header_of(piece)->n_bytes = n_bytes;
     return piece;
 }
 
-/* The block's last piece may have more of the block. */
+/* Extends the block's last piece if the block has enough left. */
 static bool grow_in_place(fm_scratch *scratch, unsigned char *piece, size_t n_bytes) {
     if (piece != scratch->last) return false;
     const size_t begin = (size_t)(piece - scratch->block);
-    if (n_bytes > MOST_BYTES || rounded(n_bytes) > scratch->block_bytes - begin) return false;
-    scratch->n_used = begin + rounded(n_bytes);
+    if (n_bytes > MOST_BYTES || fm_mem_round_up(n_bytes) > scratch->block_bytes - begin)
+        return false;
+    scratch->n_used = begin + fm_mem_round_up(n_bytes);
     header_of(piece)->n_bytes = n_bytes;
     return true;
 }
 
 void *fm_scratch_resize(fm_scratch *scratch, void *piece, size_t n_bytes) {
-    if (!piece) return fm_scratch_take(scratch, n_bytes);
+    if (!piece) return fm_scratch_alloc(scratch, n_bytes);
     const size_t n_before = header_of(piece)->n_bytes;
     if (n_bytes <= n_before || grow_in_place(scratch, piece, n_bytes)) return piece;
-    void *const moved = fm_scratch_take(scratch, n_bytes);
+    void *const moved = fm_scratch_alloc(scratch, n_bytes);
     if (moved) memcpy(moved, piece, n_before);
     return moved;
 }
@@ -88,7 +85,7 @@ void fm_scratch_reset(fm_scratch *scratch) {
     if (scratch->n_spilled) {
         const size_t n_wanted = scratch->n_used + scratch->n_spilled;
         fm_mem_free(scratch->block);
-        /* Without memory for it now, the next image tries again. */
+        /* If this fails, the next image tries again. */
         scratch->block = fm_mem_alloc(scratch->counter, n_wanted, 1);
         scratch->block_bytes = scratch->block ? n_wanted : 0;
         scratch->n_touched = 0;

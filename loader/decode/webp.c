@@ -10,14 +10,14 @@
 #include "decode/webp_scan.h"
 
 #define MOST_IMAGE_BYTES ((size_t)80 << 20)
-/* Images of more pixels are decoded in so many steps, with a look at the cancel flag after each. */
+/* Pixels that are decoded between two checks of the cancel flag. */
 #define STEP_PX ((size_t)1 << 20)
 
 enum state {
     STATE_IDLE,    /* between images */
     STATE_BEGUN,   /* the header is read */
     STATE_STARTED, /* rows can be read */
-    STATE_FAILED   /* only fm_webp_end() is left */
+    STATE_FAILED   /* only fm_webp_end() may be called */
 };
 
 struct fm_webp {
@@ -28,7 +28,7 @@ struct fm_webp {
     fm_image_info info;
     fm_box box;
     enum state state;
-    int32_t next_row; /* of the box's */
+    int32_t next_row; /* of the box */
     uint8_t *image;   /* all pixels, R G B */
 };
 
@@ -66,23 +66,23 @@ void fm_webp_trim(fm_webp *webp) { fm_scratch_trim(&webp->scratch); }
 static int check_state(const fm_webp *webp, enum state wanted, const char *call, fm_error *error) {
     assert(webp->state == wanted || webp->state == STATE_FAILED);
     if (webp->state == wanted) return FM_OK;
-    return fm_error_set(error, FM_ERR_STATE, "%s is not due", call);
+    return fm_error_set(error, FM_ERR_STATE, "%s called in the wrong state", call);
 }
 
-/* libwebp's outcome as a status; all bytes were there, so that a wish for more is damage. */
+/* Turns libwebp's code into a status. The data is complete, so a request for more means damage. */
 static int status_of(VP8StatusCode code, fm_error *error) {
     switch (code) {
     case VP8_STATUS_OK:
         return FM_OK;
     case VP8_STATUS_OUT_OF_MEMORY:
         return fm_error_set(error, FM_ERR_NOMEM, "libwebp: out of memory");
-    /* Nobody aborts here: libwebp says so of damaged alpha data, and where the buffers for its
-     * output's rows get no memory. It can't be told which, so the caller's decoder is asked. */
+    /* libwebp returns this for damaged alpha data, and if memory for its output rows is short. As
+     * the two can't be told apart, the caller falls back to Pillow. */
     case VP8_STATUS_USER_ABORT:
         return fm_error_set(error, FM_ERR_DAMAGED,
                             "libwebp: damaged image data, or out of memory for its rows");
     case VP8_STATUS_UNSUPPORTED_FEATURE:
-        return fm_error_set(error, FM_ERR_KIND, "libwebp: an unknown feature");
+        return fm_error_set(error, FM_ERR_KIND, "libwebp: unsupported feature");
     default:
         return fm_error_set(error, FM_ERR_DAMAGED, "libwebp: damaged image data (%d)", (int)code);
     }
@@ -127,8 +127,8 @@ int fm_webp_begin(fm_webp *webp, const uint8_t *bytes, size_t n_bytes, fm_image_
     return FM_OK;
 }
 
-/* Gives libwebp the picture's bytes and no more, as Pillow's way through libwebp does, in steps
- * where the image is large. */
+/* Passes the picture's bytes to libwebp, without other chunks, as Pillow does; in several steps if
+ * the image is large. */
 static int feed(const fm_webp *webp, WebPIDecoder *codec, fm_error *error) {
     const size_t n_px = (size_t)webp->info.width * (size_t)webp->info.height;
     const size_t n_steps = n_px / STEP_PX + 1;
@@ -145,7 +145,7 @@ static int feed(const fm_webp *webp, WebPIDecoder *codec, fm_error *error) {
 static int decode(fm_webp *webp, fm_error *error) {
     const size_t row_bytes = 3 * (size_t)webp->info.width;
     const size_t n_bytes = row_bytes * (size_t)webp->info.height;
-    webp->image = fm_scratch_take(&webp->scratch, n_bytes);
+    webp->image = fm_scratch_alloc(&webp->scratch, n_bytes);
     WebPIDecoder *const codec =
         webp->image ? WebPINewRGB(MODE_RGB, webp->image, n_bytes, (int)row_bytes) : NULL;
     if (!codec)

@@ -1,15 +1,14 @@
 /*
- * Decodes a WebP, lossy or lossless, with the pixels that Pillow gives for convert("RGB"), by
- * libwebp.
+ * Decodes a WebP, lossy or lossless, with libwebp, with the same pixels as Pillow's convert("RGB").
  *
- * The calls and their duties are those of fm_jpeg (jpeg.h). Alpha is left out, as Pillow leaves it
- * out. Animations are refused with FM_ERR_KIND, and files whose chunks are not those that the
- * format's standard has, in its order, with FM_ERR_DAMAGED: Pillow decides about them.
+ * The functions have the contracts of fm_jpeg's (jpeg.h). Alpha is ignored, as in Pillow.
+ * Animations are refused with FM_ERR_KIND, and files whose chunks do not follow the standard with
+ * FM_ERR_DAMAGED.
  *
- * The image is decoded whole, when its rows are asked for, since Pillow would refuse it for damage
- * anywhere; the rows of the box are copied. It takes 3 bytes a pixel (scratch.h), 80 MiB at most;
- * larger ones get FM_ERR_LIMIT. Beside it libwebp takes memory of its own from the C library for
- * each image, which nobody counts: some rows of a lossy one, 4 bytes a pixel of a lossless one.
+ * fm_webp_start() decodes the whole image, as Pillow refuses damage anywhere; fm_webp_read() copies
+ * the rows of the box. The image takes 3 bytes per pixel (scratch.h), at most 80 MiB; larger ones
+ * give FM_ERR_LIMIT. libwebp also allocates for each image from the C library, which is not
+ * counted: some rows of a lossy image, 4 bytes per pixel of a lossless one.
  */
 #ifndef FM_DECODE_WEBP_H
 #define FM_DECODE_WEBP_H

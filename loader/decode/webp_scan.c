@@ -6,10 +6,10 @@
 #define CHUNK_BYTES 8
 #define EXTENDED_BYTES 10
 #define ANIMATION_FLAG 0x02u
-/* Animation, profile, alpha, EXIF, XMP; libwebp's demuxer refuses others. */
+/* Animation, profile, alpha, EXIF and XMP. libwebp's demuxer refuses other flags. */
 #define KNOWN_FLAGS 0x3Eu
 
-/* The chunks of a still picture, in their order. */
+/* The chunks of a still picture, in the standard's order. */
 enum place { PROFILE, ALPHA, PICTURE, EXIF, XMP, N_PLACES };
 
 typedef struct chunk {
@@ -32,7 +32,7 @@ static enum place place_of(const chunk *c) {
     return is_named(c, "XMP ") ? XMP : N_PLACES;
 }
 
-/* The chunk at `at`, which is moved behind it and its padding. */
+/* Reads the chunk at *at, and moves *at to the next one. */
 static bool next_chunk(const uint8_t *bytes, size_t n_bytes, size_t *at, chunk *c) {
     if (n_bytes - *at < CHUNK_BYTES) return false;
     *c = (chunk){bytes + *at, u32(bytes + *at + 4)};
@@ -47,7 +47,7 @@ bool fm_webp_is_one(const uint8_t *bytes, size_t n_bytes) {
     return n_bytes >= RIFF_BYTES && !memcmp(bytes, "RIFF", 4) && !memcmp(bytes + 8, "WEBP", 4);
 }
 
-/* An extended file's chunks behind its header. */
+/* Checks an extended file's chunks after its header. */
 static int scan_extended(fm_webp_picture *out, const uint8_t *bytes, size_t n_bytes, size_t at,
                          fm_error *error) {
     bool has_picture = false, has_alpha = false;
@@ -70,12 +70,14 @@ static int scan_extended(fm_webp_picture *out, const uint8_t *bytes, size_t n_by
     return has_picture ? FM_OK : fm_error_set(error, FM_ERR_DAMAGED, "a WebP without a picture");
 }
 
-/* Behind the picture of a file that is not extended, nobody looks: notes of some program's. */
-static int scan_behind_picture(const uint8_t *bytes, size_t n_bytes, size_t at, fm_error *error) {
+/* After the picture of a file that is not extended, only chunks of unknown types are accepted,
+ * which decoders ignore. */
+static int scan_after_picture(const uint8_t *bytes, size_t n_bytes, size_t at, fm_error *error) {
     while (at < n_bytes) {
         chunk c;
         if (!next_chunk(bytes, n_bytes, &at, &c) || place_of(&c) != N_PLACES)
-            return fm_error_set(error, FM_ERR_DAMAGED, "a WebP with more behind its picture");
+            return fm_error_set(error, FM_ERR_DAMAGED,
+                                "a WebP with unusual chunks after its picture");
     }
     return FM_OK;
 }
@@ -91,7 +93,7 @@ int fm_webp_scan_file(fm_webp_picture *out, const uint8_t *bytes, size_t n_bytes
         return fm_error_set(error, FM_ERR_DAMAGED, "a WebP that ends within a chunk");
     if (place_of(&first) == PICTURE) {
         *out = (fm_webp_picture){first.bytes, at - RIFF_BYTES};
-        return scan_behind_picture(bytes, n_bytes, at, error);
+        return scan_after_picture(bytes, n_bytes, at, error);
     }
     if (!is_named(&first, "VP8X") || first.n_bytes != EXTENDED_BYTES)
         return fm_error_set(error, FM_ERR_DAMAGED, "a WebP with a bad header");

@@ -13,25 +13,26 @@
 #include "base/mem.h"
 #include "decode/jpeg_codec.h"
 
-/* The result's buffer at first, and what is kept of it for the next image. */
+/* First size of the output buffer, and the limit of what is kept for the next image. */
 #define FIRST_BYTES ((size_t)256 << 10)
 #define KEPT_BYTES ((size_t)16 << 20)
-/* Baseline and extended files alike: more blocks can't be interleaved (ITU-T T.81, B.2.3). */
+/* Limit of an interleaved scan, for baseline and extended files (ITU-T T.81, B.2.3). */
 #define MAX_MCU_BLOCKS 10
 #define LONGEST_SEGMENT 0xFFFF
-/* What an interval costs, in millionths of a byte: 2 bytes of marker, half a byte up to its start,
- * and longer DC codes behind it. Measured on photographs of 4:4:4 and 4:2:0: 2.7 bytes. */
+/* Cost of a restart interval in millionths of a byte: 2 bytes for the marker, half a byte of
+ * padding before it, and longer DC codes after it. Measured on 4:4:4 and 4:2:0 photographs: 2.7
+ * bytes. */
 #define MARKER_COST_PPM_BYTES 2700000
 
 struct fm_rewrite {
     struct jpeg_decompress_struct in;
     struct jpeg_compress_struct out;
-    struct jpeg_error_mgr errors; /* of both */
+    struct jpeg_error_mgr errors; /* of both codecs */
     struct jpeg_source_mgr source;
     struct jpeg_destination_mgr destination;
     jmp_buf escape; /* set by fm_rewrite_run() */
     bool is_too_long;
-    uint8_t *buffer; /* of the result */
+    uint8_t *buffer; /* the output */
     size_t n_buffer, max_bytes;
     char warning[JMSG_LENGTH_MAX];
 };
@@ -43,7 +44,7 @@ static void on_error(j_common_ptr codec) {
     longjmp(r->escape, 1);
 }
 
-/* Level -1 is a warning, others are traces. The first warning is kept for the message. */
+/* Level -1 is a warning, other levels are traces. Keeps the first warning for the error message. */
 static void on_message(j_common_ptr codec, int level) {
     fm_rewrite *const r = codec->client_data;
     if (level < 0 && codec->err->num_warnings++ == 0) codec->err->format_message(codec, r->warning);
@@ -60,7 +61,7 @@ static void on_destination(j_compress_ptr codec) {
 
 static void on_end_of_destination(j_compress_ptr codec) { (void)codec; }
 
-/* libjpeg calls it when the buffer is full to its last byte. */
+/* libjpeg calls this when the buffer is full. */
 static boolean on_full(j_compress_ptr codec) {
     fm_rewrite *const r = codec->client_data;
     if (r->n_buffer >= r->max_bytes) {
@@ -104,15 +105,15 @@ static bool can_interleave(const struct jpeg_decompress_struct *in) {
     return in->num_components == 1 || n_blocks <= MAX_MCU_BLOCKS;
 }
 
-/* ---- the new file's geometry ----------------------------------------------------------------- */
+/* ---- geometry of the output ------------------------------------------------------------------ */
 
 static uint32_t divided_up(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
 
-/* The divisor of n that is nearest to `wanted` by ratio, the larger one of two. */
+/* The divisor of n that is closest to `wanted` by ratio; the larger one of two. */
 static uint32_t nearest_divisor(uint32_t n, uint32_t wanted) {
     uint32_t best = 1;
     for (uint32_t d = 2; d <= n && best < wanted; d++)
-        /* Below `wanted` the larger one; above it, if d / wanted <= wanted / best. */
+        /* Below `wanted`, the larger one; above it, if d / wanted <= wanted / best. */
         if (n % d == 0 && (uint64_t)d * best <= (uint64_t)wanted * wanted) best = d;
     return best;
 }
@@ -123,20 +124,20 @@ static uint32_t next_divisor(uint32_t n, uint32_t d) {
     return d;
 }
 
-/* The interval for rows of n MCUs: the nearest to what is wanted whose markers cost no more than
- * they may, or the whole row. */
-static uint32_t choose_interval(uint32_t n, uint32_t n_rows, const fm_rewrite_wish *wish,
+/* The restart interval for rows of n MCUs: the divisor closest to the option whose markers do not
+ * exceed max_cost_ppm, or the whole row. */
+static uint32_t choose_interval(uint32_t n, uint32_t n_rows, const fm_rewrite_options *options,
                                 size_t n_bytes) {
-    const uint64_t n_most = (uint64_t)n_bytes * wish->max_cost_ppm / MARKER_COST_PPM_BYTES;
-    uint32_t interval = nearest_divisor(n, wish->interval);
+    const uint64_t n_most = (uint64_t)n_bytes * options->max_cost_ppm / MARKER_COST_PPM_BYTES;
+    uint32_t interval = nearest_divisor(n, options->interval);
     while (interval < n && (uint64_t)n_rows * (n / interval) > n_most)
         interval = next_divisor(n, interval);
     return interval;
 }
 
-static void measure(const struct jpeg_decompress_struct *in, const fm_rewrite_wish *wish,
+static void measure(const struct jpeg_decompress_struct *in, const fm_rewrite_options *options,
                     size_t n_bytes, fm_transcoded *out) {
-    /* The MCU of a single component is a block, whatever its sampling factors. */
+    /* In a scan of a single component an MCU is one block, whatever the sampling factors. */
     const bool is_single = in->num_components == 1;
     const uint32_t width = in->image_width, height = in->image_height;
     const uint32_t mcu_width = DCTSIZE * (uint32_t)(is_single ? 1 : in->max_h_samp_factor);
@@ -147,10 +148,10 @@ static void measure(const struct jpeg_decompress_struct *in, const fm_rewrite_wi
     out->mcu_height_px = (int32_t)mcu_height;
     out->mcus_per_row = divided_up(width, mcu_width);
     out->mcu_rows = divided_up(height, mcu_height);
-    out->interval = choose_interval(out->mcus_per_row, out->mcu_rows, wish, n_bytes);
+    out->interval = choose_interval(out->mcus_per_row, out->mcu_rows, options, n_bytes);
 }
 
-/* Behind the header of the only scan. The file is our own: sane. */
+/* Returns where the data of the only scan begins. Needs no checks: libjpeg has just written it. */
 static size_t find_scan_data(const uint8_t *bytes) {
     size_t at = 2;
     for (;;) {
@@ -160,7 +161,7 @@ static size_t find_scan_data(const uint8_t *bytes) {
     }
 }
 
-/* Goes to the byte behind the next restart marker. */
+/* Returns the position after the next restart marker. */
 static size_t next_interval(const uint8_t *bytes, size_t n_bytes, size_t at) {
     for (;;) {
         const uint8_t *const found = memchr(bytes + at, 0xFF, n_bytes - at);
@@ -169,6 +170,7 @@ static size_t next_interval(const uint8_t *bytes, size_t n_bytes, size_t at) {
     }
 }
 
+/* Fills the restart index: the offsets of FM_PACK_ROWS rows of MCUs. */
 static void find_rows(fm_transcoded *out) {
     const uint32_t per_row = out->mcus_per_row / out->interval;
     size_t at = find_scan_data(out->bytes);
@@ -183,15 +185,15 @@ static void find_rows(fm_transcoded *out) {
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static void write_anew(fm_rewrite *r, jvirt_barray_ptr *coefficients, uint32_t interval) {
+static void write_output(fm_rewrite *r, jvirt_barray_ptr *coefficients, uint32_t interval) {
     jpeg_create_compress(&r->out);
     r->destination = (struct jpeg_destination_mgr){.init_destination = on_destination,
                                                    .empty_output_buffer = on_full,
                                                    .term_destination = on_end_of_destination};
     r->out.dest = &r->destination;
     jpeg_copy_critical_parameters(&r->in, &r->out);
-    /* These stand among the saved segments, where the source has them. Whoever guesses the colors
-     * by them, and by the components' numbers, guesses the same as before. */
+    /* These are among the saved markers if the source has them. So decoders that guess the color
+     * space by them, or by the components' numbers, guess the same as before. */
     r->out.write_JFIF_header = FALSE;
     r->out.write_Adobe_marker = FALSE;
     r->out.optimize_coding = TRUE;
@@ -204,7 +206,7 @@ static void write_anew(fm_rewrite *r, jvirt_barray_ptr *coefficients, uint32_t i
     jpeg_finish_compress(&r->out);
 }
 
-/* ---- a run ----------------------------------------------------------------------------------- */
+/* ---- one image ------------------------------------------------------------------------------- */
 
 static int refuse(fm_error *error, fm_pack_reason reason) {
     fm_error_set(error, FM_ERR_KIND, "%s", fm_pack_reason_text(reason));
@@ -226,30 +228,30 @@ static int fail(fm_rewrite *r, fm_error *error) {
     /* Both codecs have the same message table. */
     r->errors.format_message((j_common_ptr)&r->in, text);
     fm_error_set(error, FM_ERR_DAMAGED, "libjpeg: %s", text);
-    /* Two meanings of one quantization table; a structure that libjpeg reads and does not write. */
+    /* A quantization table that is redefined, or a structure that libjpeg reads but can't write. */
     const bool is_unusual = code == JERR_MISMATCHED_QUANT_TABLE || r->out.global_state != 0;
     return is_unusual ? FM_PACK_UNUSUAL : FM_PACK_DAMAGED;
 }
 
-static int run(fm_rewrite *r, const uint8_t *bytes, size_t n_bytes, const fm_rewrite_wish *wish,
-               fm_transcoded *out, fm_error *error) {
+static int run(fm_rewrite *r, const uint8_t *bytes, size_t n_bytes,
+               const fm_rewrite_options *options, fm_transcoded *out, fm_error *error) {
     begin_reading(r, bytes, n_bytes);
     if (!can_interleave(&r->in)) return refuse(error, FM_PACK_BLOCKS);
     const int n_markers = n_saved_markers(r);
     jvirt_barray_ptr *const coefficients = jpeg_read_coefficients(&r->in);
     if (r->errors.num_warnings) return refuse_damaged(r, error);
-    /* In front of the image data a segment may mean something that it did not mean behind it. */
+    /* A segment after image data would move before it, where its meaning may differ. */
     if (n_saved_markers(r) != n_markers) return refuse(error, FM_PACK_UNUSUAL);
     if (!fm_jpeg_codec_is_complete(&r->in)) return refuse(error, FM_PACK_INCOMPLETE);
-    measure(&r->in, wish, n_bytes, out);
-    write_anew(r, coefficients, out->interval);
+    measure(&r->in, options, n_bytes, out);
+    write_output(r, coefficients, out->interval);
     out->bytes = r->buffer;
     out->n_bytes = r->n_buffer - r->destination.free_in_buffer;
     find_rows(out);
     return FM_PACK_TRANSCODED;
 }
 
-/* A buffer for the result, not larger than an ordinary image needs. */
+/* Allocates the output buffer, unless the previous one can be used. */
 static bool prepare_buffer(fm_rewrite *r) {
     const size_t n = r->max_bytes < FIRST_BYTES ? r->max_bytes : FIRST_BYTES;
     if (r->buffer && r->n_buffer <= KEPT_BYTES && r->n_buffer <= r->max_bytes) return true;
@@ -259,9 +261,9 @@ static bool prepare_buffer(fm_rewrite *r) {
     return r->buffer != NULL;
 }
 
-int fm_rewrite_run(fm_rewrite *r, const uint8_t *bytes, size_t n_bytes, const fm_rewrite_wish *wish,
-                   fm_transcoded *out, fm_error *error) {
-    r->max_bytes = wish->max_bytes;
+int fm_rewrite_run(fm_rewrite *r, const uint8_t *bytes, size_t n_bytes,
+                   const fm_rewrite_options *options, fm_transcoded *out, fm_error *error) {
+    r->max_bytes = options->max_bytes;
     if (!prepare_buffer(r)) return fm_error_set(error, FM_ERR_NOMEM, "no memory for a JPEG");
     r->is_too_long = false;
     memset(&r->in, 0, sizeof(r->in));
@@ -275,8 +277,8 @@ int fm_rewrite_run(fm_rewrite *r, const uint8_t *bytes, size_t n_bytes, const fm
     if (setjmp(r->escape))
         reason = fail(r, error);
     else
-        reason = run(r, bytes, n_bytes, wish, out, error);
-    /* Both also of objects that were never made: all of them is zero then. */
+        reason = run(r, bytes, n_bytes, options, out, error);
+    /* Both calls also work on zeroed objects that were never created. */
     jpeg_destroy_compress(&r->out);
     jpeg_destroy_decompress(&r->in);
     return reason;

@@ -1,5 +1,5 @@
-/* The transcoder of feedmill/pack.h: what is transcoded, what is not and why, and the check of the
- * result. The rewriting itself is rewrite.c's. */
+/* The transcoder of feedmill/pack.h: decides what is transcoded, gives the reason if an image is
+ * not, and verifies the output. rewrite.c does the rewriting. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "feedmill/pack.h"
 #include "pack/rewrite.h"
 
-/* Rows that are decoded at a time, and what fm_jpeg_read() may write behind each. */
+/* Rows that are decoded at a time, and what fm_jpeg_read() may write after each. */
 #define BLOCK_ROWS 16
 #define ROW_PAD_BYTES 64
 #define MAX_INTERVAL 65535
@@ -20,8 +20,8 @@ struct fm_transcoder {
     fm_transcoder_config config;
     fm_limits limits;
     fm_rewrite *rewrite;
-    fm_jpeg *jpegs[2]; /* of the source and of the result; NULL: nothing is verified */
-    uint8_t *rows;     /* of both */
+    fm_jpeg *jpegs[2]; /* decoders of source and output; NULL without config.verify */
+    uint8_t *rows;     /* of both images */
     size_t n_rows_bytes;
 };
 
@@ -37,9 +37,9 @@ const char *fm_pack_reason_text(int reason) {
     }
 }
 
-/* ---- why not, by the markers ----------------------------------------------------------------- */
+/* ---- reasons --------------------------------------------------------------------------------- */
 
-/* The frame header's marker and body, or NULL. Segments may be cut short. */
+/* Returns the frame header's marker and body, or NULL. Segments may be truncated. */
 static const uint8_t *find_frame(const uint8_t *bytes, size_t n_bytes) {
     for (size_t at = 2; at + 10 <= n_bytes && bytes[at] == 0xFF;) {
         const uint8_t marker = bytes[at + 1];
@@ -55,7 +55,7 @@ static const uint8_t *find_frame(const uint8_t *bytes, size_t n_bytes) {
     return NULL;
 }
 
-/* A JPEG that the scan does not take for its kind. */
+/* The reason for a JPEG that fm_jpeg_scan_file() refuses with FM_ERR_KIND. */
 static fm_pack_reason reason_by_kind(const uint8_t *bytes, size_t n_bytes) {
     const uint8_t *const frame = find_frame(bytes, n_bytes);
     if (!frame) return FM_PACK_UNUSUAL;
@@ -83,9 +83,9 @@ static int reason_of_status(int status, const uint8_t *bytes, size_t n_bytes) {
     }
 }
 
-/* ---- the check ------------------------------------------------------------------------------- */
+/* ---- verification ---------------------------------------------------------------------------- */
 
-/* Room for n_bytes of rows; the buffer is kept. */
+/* Makes sure that t->rows has n_bytes. */
 static int reserve_rows(fm_transcoder *t, size_t n_bytes, fm_error *error) {
     if (t->n_rows_bytes >= n_bytes) return FM_OK;
     fm_mem_free(t->rows);
@@ -94,12 +94,11 @@ static int reserve_rows(fm_transcoder *t, size_t n_bytes, fm_error *error) {
     return t->rows ? FM_OK : fm_error_set(error, FM_ERR_NOMEM, "no memory for rows of pixels");
 }
 
-/* All of an image, in blocks of rows. Both decoders have begun and been started. */
+/* Compares all rows of both images. Both decoders have been started. */
 static int compare_rows(fm_transcoder *t, int32_t width, int32_t height, fm_error *error) {
     const size_t row_bytes = 3 * (size_t)width;
-    /* Rows begin 16 bytes behind a multiple of 32, as fm_jpeg_read() likes them. */
-    const size_t stride =
-        (row_bytes + ROW_PAD_BYTES + FM_MEM_ALIGN - 1) / FM_MEM_ALIGN * FM_MEM_ALIGN;
+    /* Rows begin 16 bytes after a multiple of 32; see fm_jpeg_read(). */
+    const size_t stride = fm_mem_round_up(row_bytes + ROW_PAD_BYTES);
     int status = reserve_rows(t, 2 * BLOCK_ROWS * stride + FM_MEM_ALIGN, error);
     if (status) return status;
     uint8_t *rows[2][BLOCK_ROWS];
@@ -129,7 +128,7 @@ static int begin_decoding(fm_jpeg *jpeg, const uint8_t *bytes, size_t n_bytes, f
     return fm_jpeg_start(jpeg, &box, &skip_px, &row_px, error);
 }
 
-/* Decodes source and result as training does, and compares; a reason, or FM_ERR_NOMEM. */
+/* Decodes source and output as the loader does, and compares. A reason, or FM_ERR_NOMEM. */
 static int verify(fm_transcoder *t, const uint8_t *bytes, size_t n_bytes, const fm_transcoded *out,
                   fm_error *error) {
     fm_image_info source, result;
@@ -149,7 +148,7 @@ static int verify(fm_transcoder *t, const uint8_t *bytes, size_t n_bytes, const 
     return reason;
 }
 
-/* ---- a run ----------------------------------------------------------------------------------- */
+/* ---- one image ------------------------------------------------------------------------------- */
 
 static int transcode(fm_transcoder *t, const uint8_t *bytes, size_t n_bytes, fm_transcoded *out,
                      fm_error *error) {
@@ -164,15 +163,15 @@ static int transcode(fm_transcoder *t, const uint8_t *bytes, size_t n_bytes, fm_
     if (reason) return reason;
     out->width = scan.info.width;
     out->height = scan.info.height;
-    const fm_rewrite_wish wish = {t->config.interval, t->config.max_cost_ppm,
-                                  (size_t)t->limits.max_file_bytes};
-    reason = fm_rewrite_run(t->rewrite, bytes, scan.n_bytes, &wish, out, error);
+    const fm_rewrite_options options = {t->config.interval, t->config.max_cost_ppm,
+                                        (size_t)t->limits.max_file_bytes};
+    reason = fm_rewrite_run(t->rewrite, bytes, scan.n_bytes, &options, out, error);
     if (!reason && t->config.verify) reason = verify(t, bytes, n_bytes, out, error);
     return reason;
 }
 
-/* Of an image that is stored as it is, nothing is told but its size. */
-static void forget(fm_transcoded *out, int reason, const char *why) {
+/* Clears all fields of an image that is not transcoded, except its size. */
+static void clear_result(fm_transcoded *out, int reason, const char *why) {
     const int32_t width = out->width, height = out->height;
     *out = (fm_transcoded){.reason = reason, .width = width, .height = height};
     snprintf(out->why, sizeof(out->why), "%.*s", (int)sizeof(out->why) - 1, why);
@@ -188,11 +187,11 @@ int fm_transcoder_run(fm_transcoder *t, const void *bytes, size_t n_bytes, fm_tr
     fm_error_clear(&why);
     const int reason = transcode(t, bytes, n_bytes, out, &why);
     if (reason < 0) {
-        forget(out, FM_PACK_TRANSCODED, "");
+        clear_result(out, FM_PACK_TRANSCODED, "");
         if (error) *error = why;
         return reason;
     }
-    if (reason) forget(out, reason, why.message);
+    if (reason) clear_result(out, reason, why.message);
     return FM_OK;
 }
 

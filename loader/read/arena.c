@@ -5,18 +5,14 @@
 #include "base/error.h"
 
 #define NONE UINT32_MAX
-/* The number of the buffer's node stands in front of it; a cache line, to keep the alignment. */
+/* Before each buffer stands the index of its node. A whole cache line, to keep the alignment. */
 #define HEADER_BYTES FM_MEM_ALIGN
-/* A rest smaller than this stays with its buffer: such crumbs would only lengthen the search. */
-#define CRUMB_BYTES 1024
-/* One node for so many bytes of block: images are larger, and nodes stay below 1 % of the block. */
+/* A smaller remainder stays with its buffer: tiny free parts would only lengthen the search. */
+#define MIN_REMAINDER_BYTES 1024
+/* One node per this many bytes of block: images are larger, and nodes take below 1% of it. */
 #define BYTES_PER_NODE 8192
 
-static uint64_t round_up(uint64_t bytes) {
-    return (bytes + FM_MEM_ALIGN - 1) / FM_MEM_ALIGN * FM_MEM_ALIGN;
-}
-
-static uint64_t region_bytes(uint64_t bytes) { return HEADER_BYTES + round_up(bytes); }
+static uint64_t region_bytes(uint64_t bytes) { return HEADER_BYTES + fm_mem_round_up(bytes); }
 
 static uint64_t capacity_of(const fm_arena_node *node) { return node->bytes - HEADER_BYTES; }
 
@@ -77,7 +73,7 @@ static void free_list_remove(fm_arena *arena, uint32_t index) {
         arena->first_free = node->free_next;
 }
 
-/* Puts a stretch where its offset belongs. Free stretches are few: the walk is short. */
+/* Inserts a free part in order of offset. There are few free parts, so the walk is short. */
 static void free_list_insert(fm_arena *arena, uint32_t index) {
     fm_arena_node *const node = &arena->nodes[index];
     uint32_t previous = NONE, next = arena->first_free;
@@ -95,41 +91,43 @@ static void free_list_insert(fm_arena *arena, uint32_t index) {
         arena->first_free = index;
 }
 
-/* Merges the stretch behind `index` into it. */
+/* Merges the part after `index` into it. */
 static void absorb_next(fm_arena *arena, uint32_t index) {
     fm_arena_node *const node = &arena->nodes[index];
-    const uint32_t gone = node->next;
-    node->bytes += arena->nodes[gone].bytes;
-    node->next = arena->nodes[gone].next;
+    const uint32_t merged = node->next;
+    node->bytes += arena->nodes[merged].bytes;
+    node->next = arena->nodes[merged].next;
     if (node->next != NONE) arena->nodes[node->next].previous = index;
-    arena->nodes[gone].next = arena->unused_node;
-    arena->unused_node = gone;
+    arena->nodes[merged].next = arena->unused_node;
+    arena->unused_node = merged;
 }
 
 /*
- * Cuts a used stretch down to `bytes`; the rest becomes free, in front of a free neighbour or as a
- * stretch of its own.
+ * Shortens a used part to `bytes`. The remainder joins the next part if that one is free, else it
+ * becomes a free part of its own.
  */
-static void give_rest(fm_arena *arena, uint32_t index, uint64_t bytes) {
+static void free_remainder(fm_arena *arena, uint32_t index, uint64_t bytes) {
     fm_arena_node *const node = &arena->nodes[index];
-    const uint64_t rest = node->bytes - bytes;
-    if (rest == 0) return;
+    const uint64_t remainder = node->bytes - bytes;
+    if (remainder == 0) return;
     if (node->next != NONE && arena->nodes[node->next].free) {
-        /* The neighbour's place among the free ones stays the same. */
-        arena->nodes[node->next].offset -= rest;
-        arena->nodes[node->next].bytes += rest;
+        /* The next part keeps its place in the free list. */
+        arena->nodes[node->next].offset -= remainder;
+        arena->nodes[node->next].bytes += remainder;
     } else {
-        if (rest < CRUMB_BYTES || arena->unused_node == NONE) return;
-        const uint32_t fresh = arena->unused_node;
-        arena->unused_node = arena->nodes[fresh].next;
-        arena->nodes[fresh] = (fm_arena_node){
-            .offset = node->offset + bytes, .bytes = rest, .previous = index, .next = node->next};
-        if (node->next != NONE) arena->nodes[node->next].previous = fresh;
-        node->next = fresh;
-        free_list_insert(arena, fresh);
+        if (remainder < MIN_REMAINDER_BYTES || arena->unused_node == NONE) return;
+        const uint32_t added = arena->unused_node;
+        arena->unused_node = arena->nodes[added].next;
+        arena->nodes[added] = (fm_arena_node){.offset = node->offset + bytes,
+                                              .bytes = remainder,
+                                              .previous = index,
+                                              .next = node->next};
+        if (node->next != NONE) arena->nodes[node->next].previous = added;
+        node->next = added;
+        free_list_insert(arena, added);
     }
     node->bytes = bytes;
-    arena->used_bytes -= rest;
+    arena->used_bytes -= remainder;
 }
 
 uint8_t *fm_arena_alloc(fm_arena *arena, uint64_t bytes, uint64_t *capacity) {
@@ -140,13 +138,13 @@ uint8_t *fm_arena_alloc(fm_arena *arena, uint64_t bytes, uint64_t *capacity) {
         index = arena->nodes[index].free_next;
     if (index == NONE) return NULL;
     fm_arena_node *const node = &arena->nodes[index];
-    /* Without a node for the rest a small buffer must not swallow a large stretch. */
+    /* Without a node for the remainder, a small buffer must not take a large part whole. */
     if (arena->unused_node == NONE && node->bytes - wanted >= BYTES_PER_NODE) return NULL;
     free_list_remove(arena, index);
     node->free = false;
     arena->n_used++;
     arena->used_bytes += node->bytes;
-    give_rest(arena, index, wanted);
+    free_remainder(arena, index, wanted);
     *capacity = capacity_of(node);
     return buffer_of(arena, index);
 }
@@ -163,7 +161,7 @@ bool fm_arena_grow(fm_arena *arena, uint8_t *buffer, uint64_t bytes, uint64_t *c
         free_list_remove(arena, next);
         arena->used_bytes += arena->nodes[next].bytes;
         absorb_next(arena, index);
-        give_rest(arena, index, wanted);
+        free_remainder(arena, index, wanted);
     }
     *capacity = capacity_of(node);
     return true;
@@ -172,7 +170,7 @@ bool fm_arena_grow(fm_arena *arena, uint8_t *buffer, uint64_t bytes, uint64_t *c
 void fm_arena_trim(fm_arena *arena, uint8_t *buffer, uint64_t bytes) {
     const uint32_t index = node_of(buffer);
     const uint64_t wanted = region_bytes(bytes);
-    if (wanted < arena->nodes[index].bytes) give_rest(arena, index, wanted);
+    if (wanted < arena->nodes[index].bytes) free_remainder(arena, index, wanted);
 }
 
 void fm_arena_free(fm_arena *arena, uint8_t *buffer) {

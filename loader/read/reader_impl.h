@@ -1,10 +1,14 @@
 /*
- * What the reader's core (reader.c) and its back ends share. Only files of this folder and tests
- * include it.
+ * What the files of the reader share. Only this folder and tests include it.
  *
- * A back end's threads call fm_reader_take() for the next file to read, read it into op->buffer,
- * asking fm_reader_advance() after each read, and end with fm_reader_finish(). Locks: there is one,
- * reader->lock; functions named _locked are called with it held.
+ *     reader.c          open, submit, return, close
+ *     reader_buffers.c  read buffers and the guess of a file's size
+ *     reader_op.c       the life of one read, from the queue to on_done()
+ *     reader_pread.c, reader_uring.c   the back ends
+ *
+ * A back end's thread calls fm_reader_take_locked() for the next read, reads into op->buffer, calls
+ * fm_reader_advance() after each system call, and ends with fm_reader_finish(). There is one lock,
+ * reader->lock; functions named _locked must be called with it held, the others without it.
  */
 #ifndef FM_READ_READER_IMPL_H
 #define FM_READ_READER_IMPL_H
@@ -14,78 +18,78 @@
 
 #include "base/thread.h"
 #include "read/arena.h"
+#include "read/file_cache.h"
 #include "read/reader.h"
-#include "read/shards.h"
 
-/* Longest path with its 0, the kernel's PATH_MAX. */
+/* Longest path with its terminating 0: the kernel's PATH_MAX. */
 #define FM_READER_PATH_BYTES 4096
-/* One read asks for no more: the kernel stops at 2^31 - 4096 anyway. */
-#define FM_READER_MOST_BYTES (1u << 30)
-/* Refusals (EAGAIN) of one file that are tried again. */
-#define FM_READER_MOST_AGAIN 100
-/* Classes of file sizes: four to an octave, up to 2^40 bytes. */
-#define FM_READER_SIZE_CLASSES 160
+/* Most bytes that one system call requests. The kernel's own limit is 2^31 - 4096. */
+#define FM_READER_MAX_READ_BYTES (1u << 30)
+/* How often EAGAIN is retried for one file. */
+#define FM_READER_MAX_RETRIES 100
+/* Buckets of the histogram of file sizes: four per octave, up to 2^40 bytes. */
+#define FM_READER_SIZE_BUCKETS 160
 
 /*
- * A file being read. The path is a copy, and `read` is the only way to the caller's memory, so
- * that a file stuck in the kernel can be left behind at close.
+ * A read in flight. It holds a copy of the path, and `read` is its only pointer to the caller's
+ * memory, so that close() can leave a read that is stuck in the kernel behind.
  */
 typedef struct fm_reader_op {
-    fm_read *read;             /* under lock; NULL: handed back or disowned */
-    struct fm_reader_op *next; /* under lock: the free ones; the back end's while it is taken */
-    /* From fm_reader_take() to fm_reader_finish() the back end's alone. */
+    fm_read *read;             /* under lock; NULL after on_done() or when abandoned by close() */
+    struct fm_reader_op *next; /* free list, under lock; the back end's while in use */
+    /* Only the back end uses these, from fm_reader_take_locked() to fm_reader_finish(). */
     uint8_t *buffer;
-    uint64_t capacity; /* of the buffer, at most max_file_bytes + 1 */
+    uint64_t capacity; /* of the buffer */
     uint64_t n_bytes;  /* read so far */
     uint64_t expected_bytes;
-    uint64_t offset_bytes, range_bytes; /* as of fm_read */
-    fm_shard *shard;                    /* of a range: the open file, or NULL for one of its own */
+    uint64_t offset_bytes, range_bytes; /* copies from *read */
+    fm_cached_file *cached; /* of a range: its open file, or NULL if it opens one itself */
     uint64_t started_ns;
-    uint32_t index;   /* its place in reader->ops */
-    uint32_t n_again; /* refusals so far */
+    uint32_t index;     /* in reader->ops */
+    uint32_t n_retries; /* after EAGAIN or EINTR */
     int error;
     bool opened;
-    /* io_uring: the file lies in the ring's table; it is opened without O_NONBLOCK. */
-    bool in_slot, plain;
+    /* io_uring: the file is in the ring's file table; it must be opened without O_NONBLOCK. */
+    bool in_slot, open_blocking;
     char path[FM_READER_PATH_BYTES];
 } fm_reader_op;
 
-/* In front of a buffer outside of the arena; as long as its alignment. */
-typedef struct fm_reader_own {
-    _Alignas(FM_MEM_ALIGN) struct fm_reader_own *next;
-    struct fm_reader_own *previous;
-    uint64_t bytes; /* of the buffer, without this and the pad */
-} fm_reader_own;
+/* Header before a buffer outside the arena; its size keeps the buffer aligned. */
+typedef struct fm_heap_buffer {
+    _Alignas(FM_MEM_ALIGN) struct fm_heap_buffer *next;
+    struct fm_heap_buffer *previous;
+    uint64_t bytes; /* of the buffer, without this header */
+} fm_heap_buffer;
 
-/* Makes reads misbehave, for tests. */
+/* Fault injection, for tests. */
 typedef struct fm_reader_fault {
-    uint64_t most_bytes; /* one read asks for no more; 0: no limit */
-    /* Sees and may replace what a read returned: bytes or a negative errno. May be NULL. */
+    uint64_t max_read_bytes; /* limit of one read; 0: none */
+    /* May replace the result of a read: a number of bytes or a negative errno. May be NULL. */
     int64_t (*result)(void *user, const char *path, int64_t result);
     void *user;
 } fm_reader_fault;
 
 typedef struct fm_reader_backend {
     const char *name;
-    uint32_t default_depth, most_depth;
+    uint32_t default_depth, max_depth;
     /*
-     * Starts the threads, each with a reference to the reader. May lower reader->n_ops, saying so
-     * with fm_reader_note(). After a failure nothing is left.
+     * Starts the threads, each of which holds a reference to the reader. May lower reader->n_ops
+     * and must then call fm_reader_note(). Leaves nothing behind after a failure.
      */
     int (*open)(fm_reader *reader, fm_error *error);
-    /* Locked: a file can be started. True: notify() is wanted, after the lock is released. */
+    /* A read can start. True: the caller must call notify() after it has released the lock. */
     bool (*wake_locked)(fm_reader *reader);
     void (*notify)(fm_reader *reader);
-    /* Locked: reader->closing was set; all threads are to see it. */
+    /* reader->closing was set: wakes all threads. */
     void (*stop_locked)(fm_reader *reader);
-    /* Joins the threads that have ended or are about to, and detaches the stuck ones. */
+    /* Joins the threads that end, and detaches those that are stuck. */
     void (*leave)(fm_reader *reader);
-    /* Frees reader->impl; no thread is left. */
+    /* Frees reader->impl. No thread runs any more. */
     void (*destroy)(fm_reader *reader);
 } fm_reader_backend;
 
 struct fm_reader {
-    /* Fixed after open. */
+    /* Constant after open. */
     fm_reader_config config;
     const fm_reader_backend *backend;
     fm_reader_fault fault;
@@ -93,37 +97,37 @@ struct fm_reader {
     fm_reader_op *ops;
     uint32_t n_ops;
 
-    pthread_mutex_t lock;  /* guards what follows, and what back ends say it does */
-    pthread_cond_t quiet;  /* a thread started, or nothing is in flight or open any more */
+    pthread_mutex_t lock;  /* guards all that follows, and members of back ends as noted there */
+    pthread_cond_t quiet;  /* a thread has started, or nothing is in flight or open any more */
     uint32_t n_references; /* the owner's, and one for each thread */
     bool closing;
-    /* Of the caller, whose memory it is; NULL once closing is set: threads that are left behind
-     * allocate uncounted. */
+    /* The caller's counter. NULL once `closing` is set: threads that close() leaves behind must not
+     * touch the caller's memory. */
     fm_mem_counter *counter;
 
-    fm_read *queue, **queue_end; /* not started, in order */
+    fm_read *queue, **queue_end; /* reads that have not started, in order */
     uint32_t n_queued;
     fm_reader_op *free_ops;
-    uint32_t n_active;  /* ops taken */
-    uint32_t n_calling; /* threads in on_done() */
-    uint32_t n_closing; /* files that had stayed open and are being closed */
-    bool abandoned;     /* close() waits no longer: threads start no more closes */
+    uint32_t n_active;    /* ops in use */
+    uint32_t n_callbacks; /* threads in on_done() */
+    uint32_t n_closing;   /* cached files that are being closed */
+    bool abandoned;       /* close() no longer waits: threads must not begin another close(2) */
 
     fm_arena arena;
-    uint8_t *next_buffer; /* already acquired for the head of the queue, or NULL */
+    uint8_t *next_buffer; /* reserved for the head of the queue, or NULL */
     uint64_t next_capacity;
-    int next_error; /* why it could not be acquired, or 0 */
-    /* Since when the head of the queue has waited for nothing but a buffer, 0: it does not; and how
-     * long heads did before. */
+    int next_error; /* errno: why no buffer could be reserved; or 0 */
+    /* Since when the head of the queue waits for nothing but a buffer, or 0; and the sum of all
+     * earlier such waits. */
     uint64_t short_since_ns, short_ns;
-    fm_reader_own *own; /* buffers outside the arena, and the bytes in them */
-    uint64_t own_bytes;
-    fm_shards shards;
-    uint32_t size_counts[FM_READER_SIZE_CLASSES];
+    fm_heap_buffer *heap_buffers; /* buffers outside the arena, and their bytes */
+    uint64_t heap_bytes;
+    fm_file_cache file_cache;
+    uint32_t size_counts[FM_READER_SIZE_BUCKETS];
     uint32_t n_sizes;
 
     fm_reader_stats stats;
-    uint64_t n_completions; /* reads that came back through the ring */
+    uint64_t n_completions; /* of reads, by io_uring */
 };
 
 extern const fm_reader_backend fm_reader_pread_backend;
@@ -131,43 +135,71 @@ extern const fm_reader_backend fm_reader_pread_backend;
 extern const fm_reader_backend fm_reader_uring_backend;
 #endif
 
-/* fm_reader_open() with faults; `fault` may be NULL. */
+/* fm_reader_open() with fault injection; `fault` may be NULL. */
 int fm_reader_open_faulty(fm_reader **out, const fm_reader_config *config,
                           const fm_reader_fault *fault, fm_error *error);
 
-/* Appends to stats.reason. Locked, or during open. */
+/* ---- open and close (reader.c) --------------------------------------------------------------- */
+
+/* Appends to stats.reason. Called with the lock held, or during open. */
 void fm_reader_note(fm_reader *reader, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Whether a file can be started now: one is queued, an op is free, and there is a buffer. */
-bool fm_reader_ready_locked(fm_reader *reader);
-/* The next file, or NULL. Where op->error is set already there is nothing to read. */
-fm_reader_op *fm_reader_take_locked(fm_reader *reader);
-/* Bytes that the next read is to ask for. */
-uint64_t fm_reader_ask(const fm_reader *reader, const fm_reader_op *op);
+/* ---- buffers (reader_buffers.c) -------------------------------------------------------------- */
+
+/* Adds the size of a file to the histogram from which unknown sizes are guessed. */
+void fm_reader_record_size_locked(fm_reader *reader, uint64_t bytes);
 /*
- * A read returned n bytes, 0 at the end. True: read on at offset op->n_bytes. False: the file is
- * complete, or op->error is set.
+ * Reserves a buffer for the head of the queue in next_buffer, or sets next_error. False: the head
+ * must wait until a buffer is returned. That always ends, as all buffers in use belong to older
+ * requests.
+ */
+bool fm_reader_reserve_locked(fm_reader *reader);
+/* Frees a buffer of the arena or the heap. Accepts NULL. */
+void fm_reader_free_buffer_locked(fm_reader *reader, uint8_t *buffer);
+/* Enlarges op->buffer, on the heap if the arena is full: a read that has started never waits. False
+ * without memory, or if close() has abandoned the read. */
+bool fm_reader_grow_buffer(fm_reader *reader, fm_reader_op *op);
+/* Frees all buffers. No thread runs any more. */
+void fm_reader_buffers_fini(fm_reader *reader);
+
+/* ---- one read (reader_op.c) ------------------------------------------------------------------ */
+
+/* Whether a read can start now: one is queued, an op is free, and there is a buffer. */
+bool fm_reader_ready_locked(fm_reader *reader);
+/* The next read, or NULL. If op->error is set, there is nothing to read. */
+fm_reader_op *fm_reader_take_locked(fm_reader *reader);
+/* How many bytes the next system call must request. */
+uint64_t fm_reader_request_bytes(const fm_reader *reader, const fm_reader_op *op);
+/*
+ * Counts n bytes that a system call has read, 0 at the end of the file. True: read on at offset
+ * op->n_bytes. False: the read is complete, or op->error is set.
  */
 bool fm_reader_advance(fm_reader *reader, fm_reader_op *op, uint64_t n);
-/* Ends a range's use of op->shard, if it has one. A file to be closed, not locked, or -1. */
-int fm_reader_release_shard(fm_reader *reader, fm_reader_op *op);
-/* Closes the shard that was used least recently; false: all are in use. Not locked. */
-bool fm_reader_close_a_shard(fm_reader *reader);
+/* Releases op->cached, if any. Returns a file that the caller must close, or -1. */
+int fm_reader_release_file(fm_reader *reader, fm_reader_op *op);
+/* Closes the least recently used file of the cache; false: all are in use. */
+bool fm_reader_evict_file(fm_reader *reader);
 /*
- * At the end, while reader->closing: a file that stayed open, which the calling thread is to close;
- * it then calls fm_reader_end_close_locked(). -1: there is none that nobody reads, or close() waits
- * no longer. close() may take a round trip to the storage, which may be gone: so it is a thread's,
- * and waited for as reads are.
+ * While reader->closing: returns a cached file that the calling thread must close, after which it
+ * calls fm_reader_end_close_locked(). -1: no unused file is left, or close() no longer waits. A
+ * close(2) may take a round trip to a storage that is gone, therefore the reader's threads do it,
+ * and fm_reader_close() waits for them as for reads.
  */
 int fm_reader_begin_close_locked(fm_reader *reader);
 void fm_reader_end_close_locked(fm_reader *reader);
-/* What a read returned, as the fault injection wants it. */
+/* The result of a read after fault injection. */
 int64_t fm_reader_result(const fm_reader *reader, const fm_reader_op *op, int64_t result);
-/* Ends a file: calls on_done(), unless it was disowned. Not locked. */
+/* Ends a read: calls on_done(), unless close() has abandoned it. */
 void fm_reader_finish(fm_reader *reader, fm_reader_op *op);
-/* Reads a file or range from start to end with blocking system calls (reader_pread.c). */
+/* Reads a whole file or range with blocking system calls (reader_pread.c). */
 void fm_reader_read_file(fm_reader *reader, fm_reader_op *op);
+/* Signals `quiet` if the reader is closing and nothing is in flight or open any more. */
+void fm_reader_signal_if_quiet_locked(fm_reader *reader);
+bool fm_reader_is_quiet_locked(const fm_reader *reader);
+/* How long heads of the queue have waited for buffers, up to now_ns. */
+uint64_t fm_reader_short_ns_locked(const fm_reader *reader, uint64_t now_ns);
+
 /* Drops a reference; the last one frees the reader. */
 void fm_reader_unref(fm_reader *reader);
 

@@ -1,15 +1,15 @@
 /*
- * A pool of threads that open, pread and close.
+ * The pread back end: a pool of threads that open, pread and close.
  *
- * All threads exist from the start, but only reader->impl->n_wanted of them take work. With a warm
- * page cache two are more than enough, and each further one costs a wake-up and a cold cache; with
- * storage that blocks, the pool grows by one with each file that did block, which doubles it in
- * each round trip, and shrinks slowly once files come without blocking. Whether a file blocked is
- * read off the kernel's count of voluntary context switches: wall time alone would mistake a
- * crowded CPU for slow storage, and answer with more threads.
+ * All threads are created at the start, but only n_wanted of them read at the same time. With a
+ * warm page cache two are enough, and each further one costs a wake-up and a cold CPU cache. Where
+ * storage blocks, n_wanted grows by one with each file that blocked, which doubles it in each round
+ * trip, and shrinks slowly once files no longer block. Whether a file blocked shows in the kernel's
+ * count of voluntary context switches. Wall time alone would mistake CPU contention for slow
+ * storage, and answer it with more threads.
  *
- * One idle thread watches a queue that nobody else is about to take from, on a timed wait, and
- * joins in when all others are stuck.
+ * While reads are queued that no thread is about to take, one idle thread, the watcher, waits with
+ * a timeout, and starts to read when all others are stuck.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -21,36 +21,37 @@
 #include "base/clock.h"
 #include "read/reader_impl.h"
 
-/* Room for on_done() and for the thread-local memory of the process's libraries, which glibc takes
-   from the stack as well. Untouched pages cost nothing. */
+/* Enough for on_done() and for the thread-local memory of the process's libraries, which glibc also
+   takes from the stack. Untouched pages cost nothing. */
 #define STACK_BYTES (256u << 10)
-#define LEAST_WANTED 2
-/* Files faster than this have not waited for storage: a warm file of 110 KB takes 22 us. */
+#define MIN_WANTED 2
+/* A faster read has not waited for storage: a file of 110 KB in the page cache takes 22 us. */
 #define BLOCKED_NS 100000u
-/* Files in a row that did not block before the pool shrinks by one. */
+/* n_wanted shrinks by one after so many files in a row that did not block. */
 #define CALM_FILES 64
-/* No file was started for so long although some wait: one more thread. */
+/* n_wanted grows by one if reads are queued and none has started for so long. */
 #define WATCH_NS 4000000u
-/* EAGAIN comes from leases and from files being recalled from an archive: they take their time. */
+/* Pause after EAGAIN, which comes from file leases and from files being recalled from an archive.
+ */
 #define AGAIN_WAIT_NS 1000000u
 
 typedef struct fm_pread_thread {
     fm_reader *reader;
     fm_thread thread;
     /* Under the reader's lock. */
-    bool in_file; /* reads or closes it, maybe for good */
+    bool in_file; /* in a system call on a file, perhaps stuck */
 } fm_pread_thread;
 
 typedef struct fm_pread {
     uint32_t n_threads; /* fixed after open */
     pthread_cond_t work;
     /* Under the reader's lock. */
-    uint32_t n_wanted; /* threads that may read at the same time */
+    uint32_t n_wanted; /* how many threads may read at the same time */
     uint32_t n_busy, n_idle;
-    uint32_t n_waking; /* signalled, and not yet awake */
-    uint32_t n_calm;
+    uint32_t n_waking; /* signalled, not yet awake */
+    uint32_t n_calm;   /* files in a row that did not block */
     uint64_t n_started;
-    bool watched;
+    bool watched; /* there is a watcher */
     fm_pread_thread threads[];
 } fm_pread;
 
@@ -61,12 +62,13 @@ static void wait_again(void) {
     while (clock_nanosleep(CLOCK_MONOTONIC, 0, &left, &left) == EINTR) continue;
 }
 
-/* O_NONBLOCK: opening a FIFO would wait for a writer. It means nothing to regular files. */
+/* With O_NONBLOCK, as opening a FIFO would wait for a writer. It has no effect on regular files.
+ * Returns a negative errno on failure. */
 static int open_file(fm_reader_op *op) {
     for (;;) {
         const int file = open(op->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
         if (file >= 0) return file;
-        if (errno == EAGAIN && ++op->n_again < FM_READER_MOST_AGAIN)
+        if (errno == EAGAIN && ++op->n_retries < FM_READER_MAX_RETRIES)
             wait_again();
         else if (errno != EINTR)
             return -errno;
@@ -75,80 +77,80 @@ static int open_file(fm_reader_op *op) {
 
 static void read_bytes(fm_reader *reader, fm_reader_op *op, int file) {
     for (;;) {
-        const uint64_t ask = fm_reader_ask(reader, op);
+        const uint64_t ask = fm_reader_request_bytes(reader, op);
         int64_t n =
             pread(file, op->buffer + op->n_bytes, ask, (off_t)(op->offset_bytes + op->n_bytes));
         n = fm_reader_result(reader, op, n < 0 ? -errno : n);
         if (n >= 0) {
             if (!fm_reader_advance(reader, op, (uint64_t)n)) return;
-        } else if (n == -EAGAIN && ++op->n_again < FM_READER_MOST_AGAIN) {
-            fcntl(file, F_SETFL, 0); /* now it is known to be no FIFO: let it block */
+        } else if (n == -EAGAIN && ++op->n_retries < FM_READER_MAX_RETRIES) {
+            fcntl(file, F_SETFL, 0); /* the file is no FIFO: let reads block */
             wait_again();
         } else if (n != -EINTR) {
-            /* FIFOs and terminals have no offset; "Illegal seek" would puzzle the user. */
+            /* FIFOs and terminals have no offset. "Illegal seek" would puzzle the user. */
             op->error = n == -ESPIPE ? EINVAL : (int)-n;
             return;
         }
     }
 }
 
-/* The shard that is open already becomes op->shard. */
-static bool find_shard(fm_reader *reader, fm_reader_op *op) {
+/* Sets op->cached if the cache has the file, open. */
+static bool find_cached(fm_reader *reader, fm_reader_op *op) {
     pthread_mutex_lock(&reader->lock);
-    op->shard = fm_shards_find(&reader->shards, op->path);
-    /* One that the ring is opening has no file yet. */
-    if (op->shard && op->shard->file < 0) {
-        fm_shards_release(&reader->shards, op->shard);
-        op->shard = NULL;
+    op->cached = fm_file_cache_find(&reader->file_cache, op->path);
+    /* An entry that the io_uring thread is opening has no file yet. */
+    if (op->cached && op->cached->file < 0) {
+        fm_file_cache_release(&reader->file_cache, op->cached);
+        op->cached = NULL;
     }
     pthread_mutex_unlock(&reader->lock);
-    return op->shard != NULL;
+    return op->cached != NULL;
 }
 
-/* The file stays open as op->shard, unless another thread was faster or there is no room. */
-static void keep_shard(fm_reader *reader, fm_reader_op *op, int file) {
+/* Puts the file into the cache as op->cached, unless another thread did or the cache is full. */
+static void add_to_cache(fm_reader *reader, fm_reader_op *op, int file) {
     if (lseek(file, 0, SEEK_CUR) < 0) return; /* a FIFO, which can't be read at an offset */
-    /* The ring may read it, too: of a file with O_NONBLOCK it believes that no read waits. */
+    /* io_uring may read it, too, and assumes that reads of an O_NONBLOCK file never block. */
     fcntl(file, F_SETFL, 0);
     int to_close = -1;
     pthread_mutex_lock(&reader->lock);
-    fm_shard *const other = fm_shards_find(&reader->shards, op->path);
+    fm_cached_file *const other = fm_file_cache_find(&reader->file_cache, op->path);
     if (other)
-        fm_shards_release(&reader->shards, other);
+        fm_file_cache_release(&reader->file_cache, other);
     else
-        op->shard = fm_shards_add(&reader->shards, op->path, reader->counter, &to_close);
-    if (op->shard) op->shard->file = file;
+        op->cached = fm_file_cache_add(&reader->file_cache, op->path, reader->counter, &to_close);
+    if (op->cached) op->cached->file = file;
     pthread_mutex_unlock(&reader->lock);
     if (to_close >= 0) close(to_close);
 }
 
-/* Whether a file that could not be opened for want of descriptors may be opened now. */
-static bool make_room(fm_reader *reader, fm_reader_op *op, int failure) {
+/* After open() failed: whether a descriptor was freed, so that it may succeed now. */
+static bool free_descriptor(fm_reader *reader, fm_reader_op *op, int failure) {
     if (failure != EMFILE && failure != ENFILE) return false;
-    if (fm_reader_close_a_shard(reader)) return true;
-    /* Other threads may be reading from all that are open, each of which they leave soon. */
-    if (!op->range_bytes || ++op->n_again >= FM_READER_MOST_AGAIN) return false;
+    if (fm_reader_evict_file(reader)) return true;
+    /* Other threads use all cached files, but not for long. */
+    if (!op->range_bytes || ++op->n_retries >= FM_READER_MAX_RETRIES) return false;
     wait_again();
     return true;
 }
 
 void fm_reader_read_file(fm_reader *reader, fm_reader_op *op) {
-    if (op->range_bytes && find_shard(reader, op)) {
-        read_bytes(reader, op, op->shard->file);
+    if (op->range_bytes && find_cached(reader, op)) {
+        read_bytes(reader, op, op->cached->file);
     } else {
         int file;
         do file = open_file(op);
-        while (file < 0 && make_room(reader, op, -file));
+        while (file < 0 && free_descriptor(reader, op, -file));
         if (file < 0) {
             op->error = -file;
             return;
         }
         op->opened = true;
-        if (op->range_bytes) keep_shard(reader, op, file);
+        if (op->range_bytes) add_to_cache(reader, op, file);
         read_bytes(reader, op, file);
-        if (!op->shard) close(file);
+        if (!op->cached) close(file);
     }
-    const int to_close = fm_reader_release_shard(reader, op);
+    const int to_close = fm_reader_release_file(reader, op);
     if (to_close >= 0) close(to_close);
 }
 
@@ -157,7 +159,7 @@ void fm_reader_read_file(fm_reader *reader, fm_reader_op *op) {
 static bool pread_wake_locked(fm_reader *reader) {
     fm_pread *const pool = reader->impl;
     if (pool->n_idle <= pool->n_waking || reader->n_queued <= pool->n_waking) return false;
-    /* Beyond the number wanted, one is woken to become the watcher. */
+    /* If n_wanted threads are busy, wakes one more as the watcher. */
     if (pool->n_busy + pool->n_waking >= pool->n_wanted && pool->watched) return false;
     pool->n_waking++;
     return true;
@@ -168,7 +170,7 @@ static void pread_notify(fm_reader *reader) {
     pthread_cond_signal(&pool->work);
 }
 
-/* Waits until this thread is to read a file; false: the reader is closing. */
+/* Waits until this thread must start a read; false: the reader is closing. */
 static bool wait_for_work_locked(fm_reader *reader, fm_pread *pool) {
     while (!reader->closing) {
         const bool ready = fm_reader_ready_locked(reader);
@@ -192,7 +194,7 @@ static bool wait_for_work_locked(fm_reader *reader, fm_pread *pool) {
     return false;
 }
 
-/* Whether the thread has waited inside system calls since *seen was last brought up to date. */
+/* Whether the calling thread has blocked in a system call since *seen was last updated. */
 static bool has_blocked(int64_t *seen) {
     struct rusage usage;
     if (getrusage(RUSAGE_THREAD, &usage)) return true;
@@ -207,10 +209,11 @@ static void adapt_locked(fm_reader *reader, fm_pread *pool, bool blocked) {
         if (reader->queue && pool->n_wanted < pool->n_threads) pool->n_wanted++;
     } else if (++pool->n_calm >= CALM_FILES) {
         pool->n_calm = 0;
-        if (pool->n_wanted > LEAST_WANTED) pool->n_wanted--;
+        if (pool->n_wanted > MIN_WANTED) pool->n_wanted--;
     }
 }
 
+/* Called with the lock held; drops it while reading. */
 static void serve_locked(fm_reader *reader, fm_pread_thread *self) {
     fm_pread *const pool = reader->impl;
     int64_t seen = 0;
@@ -233,7 +236,7 @@ static void serve_locked(fm_reader *reader, fm_pread_thread *self) {
     }
 }
 
-/* Files that stayed open. */
+/* Closes the cached files. Called with the lock held; drops it meanwhile. */
 static void close_files_locked(fm_reader *reader, fm_pread_thread *self) {
     for (int file; (file = fm_reader_begin_close_locked(reader)) >= 0;) {
         self->in_file = true;
@@ -261,7 +264,7 @@ static void pread_stop_locked(fm_reader *reader) {
     pthread_cond_broadcast(&pool->work);
 }
 
-/* Threads that are not stuck in a file end at once, and are joined. */
+/* Joins the threads that end at once, and detaches those that are stuck in a system call. */
 static void pread_leave(fm_reader *reader) {
     fm_pread *const pool = reader->impl;
     for (uint32_t i = 0; i < pool->n_threads; i++) {
@@ -291,10 +294,10 @@ static int pread_open(fm_reader *reader, fm_error *error) {
         return fm_error_set(error, FM_ERR_THREAD, "can't create a condition variable");
     }
     reader->impl = pool;
-    pool->n_wanted = LEAST_WANTED;
+    pool->n_wanted = MIN_WANTED;
     uint32_t n = 0;
     fm_error why;
-    /* Under lock: no thread may look at n_threads or the references before they are right. */
+    /* Under lock: no thread may see n_threads or n_references before they are complete. */
     pthread_mutex_lock(&reader->lock);
     for (; n < reader->n_ops; n++) {
         fm_pread_thread *const self = &pool->threads[n];
@@ -316,7 +319,7 @@ static int pread_open(fm_reader *reader, fm_error *error) {
 
 const fm_reader_backend fm_reader_pread_backend = {.name = "pread",
                                                    .default_depth = 32,
-                                                   .most_depth = 1024,
+                                                   .max_depth = 1024,
                                                    .open = pread_open,
                                                    .wake_locked = pread_wake_locked,
                                                    .notify = pread_notify,

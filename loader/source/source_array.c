@@ -24,7 +24,8 @@ bool fm_array_is_mapped(const fm_array *array) {
     if (!maps) return false;
     const uintptr_t address = (uintptr_t)array->data;
     char line[512];
-    bool mapped = false, whole = true; /* a long line comes in parts: only the first one counts */
+    bool mapped = false,
+         whole = true; /* of a long line, read in parts, only the first part counts */
     while (fgets(line, sizeof(line), maps)) {
         uintptr_t first, end;
         unsigned long inode;
@@ -38,22 +39,21 @@ bool fm_array_is_mapped(const fm_array *array) {
     return mapped;
 }
 
-/* How many of rows[n], from the first on, follow one another in the array. */
+/* How many of rows[n], from the first on, are adjacent in the array. */
 static size_t count_adjacent(const int64_t *rows, size_t n) {
     size_t i = 1;
     while (i < n && rows[i] == rows[i - 1] + 1) i++;
     return i;
 }
 
-/* Rows of a size that the compiler knows, such as single numbers: a call for each would cost more
- * than its bytes. */
+/* Small rows, such as single numbers, are copied with a constant size, which needs no call. */
 #define GATHER(bytes)                                                          \
     case bytes:                                                                \
         for (size_t i = 0; i < n; i++, to += (bytes))                          \
             memcpy(to, from + (size_t)rows[i] * array->stride_bytes, (bytes)); \
         return
 
-/* Shorter pieces are gone through the cache before they are worth a detour. */
+/* Shorter copies go through the cache. */
 #define LEAST_STREAMED ((size_t)32 << 10)
 
 void fm_array_gather(const fm_array *array, const int64_t *rows, size_t n, void *out,

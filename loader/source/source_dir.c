@@ -1,7 +1,7 @@
 /*
- * An image folder as a source. Classes, files and their order are those of torchvision's
- * ImageFolder (torchvision/datasets/folder.py: find_classes, make_dataset), whose str order is
- * strcmp's order of UTF-8. A folder without sub-folders is one class.
+ * An image folder as a source: fm_folder of feedmill.h. Classes, files and their order equal those
+ * of torchvision's ImageFolder (torchvision/datasets/folder.py: find_classes, make_dataset); Python
+ * sorts str in the order of strcmp() on UTF-8. A folder without sub-folders is one class.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -14,7 +14,8 @@
 #include "base/error.h"
 #include "base/mem.h"
 
-/* Links are followed, as torchvision does; the kernel ends a loop of them after 40. */
+/* Limit of nested folders. Links are followed, as in torchvision; the kernel ends a loop of links
+ * after 40. */
 #define MAX_DEPTH 100
 
 typedef struct file_entry {
@@ -79,12 +80,11 @@ static char *join(const char *directory, const char *name) {
 }
 
 /*
- * Whether `path`, an entry of a directory, is a directory itself or a link to one. Links that lead
- * nowhere are not. A failure is an error: taking the entry for a file would leave out all images
- * below it.
+ * Sets *is_directory if a directory's entry is a directory or a link to one. A broken link is not.
+ * Other failures are errors: treating a directory as a file would silently omit its images.
  */
-static int look_at(const char *path, const struct dirent *entry, bool *is_directory,
-                   fm_error *error) {
+static int check_directory(const char *path, const struct dirent *entry, bool *is_directory,
+                           fm_error *error) {
     *is_directory = entry->d_type == DT_DIR;
     if (entry->d_type != DT_LNK && entry->d_type != DT_UNKNOWN) return FM_OK;
     struct stat status;
@@ -93,7 +93,7 @@ static int look_at(const char *path, const struct dirent *entry, bool *is_direct
         return FM_OK;
     }
     if (errno == ENOENT || errno == ELOOP) return FM_OK;
-    return fm_error_set_errno(error, FM_ERR_READ, errno, "can't look at %s", path);
+    return fm_error_set_errno(error, FM_ERR_READ, errno, "can't stat %s", path);
 }
 
 static bool is_image_name(const char *name) {
@@ -107,14 +107,14 @@ static bool is_image_name(const char *name) {
     return false;
 }
 
-/* Adds an entry's path to the list where it belongs; a list that is NULL is not wanted. */
+/* Adds an entry's path to `directories` or `files`, unless that is NULL. */
 static int add_entry(const char *directory, const struct dirent *entry, string_list *directories,
                      string_list *files, fm_error *error) {
     if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) return FM_OK;
     char *const path = join(directory, entry->d_name);
     if (!path) return fm_error_set(error, FM_ERR_NOMEM, "no memory to list %s", directory);
     bool is_directory;
-    const int status = look_at(path, entry, &is_directory, error);
+    const int status = check_directory(path, entry, &is_directory, error);
     string_list *const list = is_directory                   ? directories
                               : is_image_name(entry->d_name) ? files
                                                              : NULL;
@@ -126,7 +126,7 @@ static int add_entry(const char *directory, const struct dirent *entry, string_l
     return fm_error_set(error, FM_ERR_NOMEM, "no memory to list %s", directory);
 }
 
-/* Lists the sub-directories and image files of a directory; a list that is NULL is not wanted. */
+/* Lists the sub-directories and image files of a directory. Either list may be NULL. */
 static int scan(const char *directory, string_list *directories, string_list *files,
                 fm_error *error) {
     DIR *const stream = opendir(directory);
@@ -134,7 +134,7 @@ static int scan(const char *directory, string_list *directories, string_list *fi
         return fm_error_set_errno(error, FM_ERR_READ, errno, "can't list the folder %s", directory);
     int status = FM_OK, failure = 0;
     while (!status) {
-        errno = 0; /* readdir() returns NULL at the end as well as after a failure */
+        errno = 0; /* readdir() returns NULL both at the end and after a failure */
         const struct dirent *const entry = readdir(stream);
         failure = errno;
         if (!entry) break;
@@ -145,7 +145,7 @@ static int scan(const char *directory, string_list *directories, string_list *fi
     return fm_error_set_errno(error, FM_ERR_READ, failure, "can't list the folder %s", directory);
 }
 
-/* All directories below and including `directory`. */
+/* Adds `directory` and all directories below it to `out`. */
 static int walk(const char *directory, int depth, string_list *out, fm_error *error) {
     if (depth > MAX_DEPTH)
         return fm_error_set(error, FM_ERR_LIMIT, "folders nest deeper than %d at %s", MAX_DEPTH,
@@ -160,7 +160,7 @@ static int walk(const char *directory, int depth, string_list *out, fm_error *er
     return status;
 }
 
-/* Adds the image files of one directory, sorted, and takes their paths over. */
+/* Adds the image files of one directory, sorted. */
 static int add_files(fm_folder *folder, const char *directory, int64_t label, fm_error *error) {
     string_list files = {0};
     int status = scan(directory, NULL, &files, error);

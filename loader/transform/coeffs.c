@@ -6,7 +6,7 @@
 
 #include "base/number.h"
 
-/* Elements that each array has room for at least. */
+/* Minimum capacity of each array. */
 #define LEAST_HELD 256
 /* Outputs whose weights are computed side by side, in loops that the compiler vectorizes. */
 #define LANES 16
@@ -47,16 +47,16 @@ static int reserve(fm_coeffs *coeffs, int32_t n_out, int32_t stride, fm_mem_coun
 }
 
 /*
- * With weights that are not negative, a sum that would round to 256 needs more taps than this: 255
- * halves of a unit each make up the missing 2^21.
+ * Without negative weights, a sum can only round to 256 with more taps than this: at most 255 times
+ * half a unit of rounding error per tap must reach the missing 2^21.
  */
 #define MOST_TAPS_UNCLIPPED 16448
 
 /* ---- Pillow's filters ------------------------------------------------------------------------ */
 
 /*
- * Each takes Pillow's steps in Pillow's order, as a last bit of a double can decide how a weight is
- * rounded. sin() and cos() are those of the process's C library for both.
+ * Each has Pillow's operations in Pillow's order, as the last bit of a double can decide how a
+ * weight is rounded. Both use sin() and cos() of the process's C library.
  */
 
 static const double PI = 0x1.921fb54442d18p+1;
@@ -92,12 +92,12 @@ static inline double lanczos(double x) {
     return -3.0 <= x && x < 3.0 ? sinc(x) * sinc(x / 3) : 0.0;
 }
 
-/* ---- the same, nearly ------------------------------------------------------------------------ */
+/* ---- approximations -------------------------------------------------------------------------- */
 
 /*
- * Most of the time of a filter with sines goes into these. What follows is within 1e-14 of the
- * filters above and several times as fast; weights are rounded from it wherever that error can't
- * matter, and from the exact values elsewhere (rounds_surely()).
+ * sin() and cos() take most of the time of the filters that use them. These approximations are
+ * within 1e-14 of the filters above and several times as fast. Weights are rounded from them unless
+ * the error could matter (rounds_surely()); then the exact filters are used.
  */
 
 /* sin(pi x) for x from 0 to 1/2: the series up to the 21st power. */
@@ -117,7 +117,7 @@ static inline double sine(double x) {
 }
 
 /* With s = sin(pi x / 3), sin(pi x) is 3 s - 4 s^3. */
-static inline double lanczos_nearly(double x) {
+static inline double lanczos_approx(double x) {
     const double third = fabs(x) / 3.0;
     const double s = sine(third < 0.5 ? third : 1.0 - third), angle = third * PI;
     const double value = s * s * (3.0 - 4.0 * s * s) / (3.0 * angle * angle);
@@ -125,7 +125,7 @@ static inline double lanczos_nearly(double x) {
 }
 
 /* cos(pi x) is sin(pi (1/2 - x)). */
-static inline double hamming_nearly(double x) {
+static inline double hamming_approx(double x) {
     const double distance = fabs(x), rest = 0.5 - distance;
     const double s = sine(distance < 0.5 ? distance : 1.0 - distance);
     const double c = sine(fabs(rest)), cosine = rest < 0.0 ? -c : c;
@@ -133,7 +133,7 @@ static inline double hamming_nearly(double x) {
     return distance == 0.0 ? 1.0 : distance < 1.0 ? value : 0.0;
 }
 
-/* How far a filter reaches to either side where nothing is scaled. */
+/* A filter's support: how far it reaches to either side at scale 1. */
 static double reach(fm_filter filter) {
     switch (filter) {
     case FM_FILTER_BILINEAR:
@@ -157,22 +157,22 @@ static bool has_negative_weights(fm_filter filter) {
 
 /* ---- computing ------------------------------------------------------------------------------- */
 
-/* Weights are whole numbers of which this many make up 1. */
+/* Weights are integers in these units: UNITS stands for 1. */
 #define UNITS ((double)(1 << FM_COEFFS_BITS))
 
-/* What is the same for all outputs of a pass. */
+/* Constants of a pass. */
 typedef struct scaling {
     int32_t in_size;
     double scale, support, inverse_scale;
 } scaling;
 
-/* LANES neighbouring outputs. Windows are whole numbers; as doubles they need no conversion. */
+/* LANES adjacent outputs. Windows are integers, stored as doubles to avoid conversions. */
 typedef struct lane_block {
     double center[LANES], first[LANES], n_taps[LANES], sum[LANES];
     int32_t most_taps;
 } lane_block;
 
-/* The windows of outputs from `out` on, also past the last one, where nobody uses them. */
+/* Sets the windows of LANES outputs from `out` on. Those past the last output are not used. */
 static void place_lanes(lane_block *lanes, const scaling *pass, int32_t out) {
     lanes->most_taps = 0;
     for (int32_t i = 0; i < LANES; i++) {
@@ -188,7 +188,7 @@ static void place_lanes(lane_block *lanes, const scaling *pass, int32_t out) {
     }
 }
 
-/* The filter's values, by tap and lane, and their sums; 0 for the taps that a lane lacks. */
+/* Computes the filter's values by tap and lane, 0 beyond a lane's taps, and their sums. */
 static inline __attribute__((always_inline)) void filter_lanes(lane_block *restrict lanes,
                                                                const scaling *pass,
                                                                double (*raw)[LANES],
@@ -208,7 +208,7 @@ static inline __attribute__((always_inline)) void filter_lanes(lane_block *restr
     memcpy(lanes->sum, sum, sizeof(sum));
 }
 
-/* Shares of the sum as integers, to the first n lanes' places. */
+/* Normalizes the values of the first n lanes by their sums and rounds them to integers. */
 static void round_lanes(const lane_block *lanes, const double (*raw)[LANES], int32_t *weights,
                         size_t stride, int32_t n) {
     double sum[LANES];
@@ -224,8 +224,8 @@ static void round_lanes(const lane_block *lanes, const double (*raw)[LANES], int
 }
 
 /*
- * Whether shares of nearly exact values round as exact ones do: none is so close to where rounding
- * changes that their error, below 1e-6 units, might matter.
+ * Whether the approximated values round like the exact ones: none is so close to a rounding
+ * boundary that its error, below 1e-6 units, could matter.
  */
 static bool rounds_surely(const lane_block *lanes, const double (*raw)[LANES]) {
     double sum[LANES], closest[LANES];
@@ -246,7 +246,7 @@ static bool rounds_surely(const lane_block *lanes, const double (*raw)[LANES]) {
 }
 
 static void filter_block(lane_block *lanes, const scaling *pass, double (*raw)[LANES],
-                         fm_filter filter, bool nearly) {
+                         fm_filter filter, bool approximate) {
     switch (filter) {
     case FM_FILTER_BILINEAR:
         filter_lanes(lanes, pass, raw, bilinear);
@@ -258,14 +258,14 @@ static void filter_block(lane_block *lanes, const scaling *pass, double (*raw)[L
         filter_lanes(lanes, pass, raw, box);
         break;
     case FM_FILTER_HAMMING:
-        if (nearly)
-            filter_lanes(lanes, pass, raw, hamming_nearly);
+        if (approximate)
+            filter_lanes(lanes, pass, raw, hamming_approx);
         else
             filter_lanes(lanes, pass, raw, hamming);
         break;
     case FM_FILTER_LANCZOS:
-        if (nearly)
-            filter_lanes(lanes, pass, raw, lanczos_nearly);
+        if (approximate)
+            filter_lanes(lanes, pass, raw, lanczos_approx);
         else
             filter_lanes(lanes, pass, raw, lanczos);
         break;
@@ -299,9 +299,9 @@ static void compute_weights(fm_coeffs *coeffs, fm_filter filter, const scaling *
 }
 
 /*
- * Pillow's ImagingScaleAffine(), which adds up the place where each output begins. For sizes of up
- * to 65,535 the sum's error is below 2^-21 pixels, and the last place at least 2^-17 pixels away
- * from the input's end.
+ * As Pillow's ImagingScaleAffine(), which accumulates each output's position. For sizes up to
+ * 65,535 the sum's error is below 2^-21 pixels, and the last position is at least 2^-17 pixels
+ * before the input's end.
  */
 static void compute_nearest(fm_coeffs *coeffs, double scale, int32_t out_first) {
     memset(coeffs->weights, 0,
@@ -323,7 +323,7 @@ int fm_coeffs_compute(fm_coeffs *coeffs, fm_filter filter, int32_t in_size, int3
     pass.support = reach(filter) * filter_scale;
     pass.inverse_scale = 1.0 / filter_scale;
     const int32_t widest = (int32_t)ceil(pass.support) * 2 + 1;
-    /* Whole groups of four, as the horizontal kernels load them. */
+    /* A multiple of four, as the horizontal kernels load four weights at a time. */
     const int32_t stride = ((widest < in_size ? widest : in_size) + 3) / 4 * 4;
     const int status = reserve(coeffs, n_out, stride, counter, error);
     if (status) return status;
@@ -339,7 +339,7 @@ int fm_coeffs_compute(fm_coeffs *coeffs, fm_filter filter, int32_t in_size, int3
     return FM_OK;
 }
 
-/* ---- what is done to computed weights -------------------------------------------------------- */
+/* ---- changing computed weights --------------------------------------------------------------- */
 
 void fm_coeffs_span(const fm_coeffs *coeffs, int32_t *first, int32_t *end) {
     *first = coeffs->first[0];
@@ -379,7 +379,7 @@ void fm_coeffs_mirror_output(fm_coeffs *coeffs) {
 void fm_coeffs_even_taps(fm_coeffs *coeffs, int32_t in_size) {
     const int32_t n_even = coeffs->max_taps;
     for (int32_t i = 0; i < coeffs->n; i++) {
-        /* Zeros stand behind the taps already; they go in front as far as the input ends. */
+        /* Zeros already follow the taps. Where the input ends, they are moved before the taps. */
         const int32_t n_front = coeffs->first[i] + n_even - in_size;
         if (n_front > 0) {
             int32_t *const weights = coeffs->weights + (size_t)i * (size_t)coeffs->stride;

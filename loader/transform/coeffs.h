@@ -1,11 +1,14 @@
 /*
- * The weights of one pass of Pillow's resize, for a range of the pass's outputs: those of
- * precompute_coeffs() and normalize_coeffs_8bpc() of its Resample.c. FM_FILTER_NEAREST, which
- * Pillow does elsewhere (ImagingScaleAffine() in Geometry.c), has one tap with all the weight.
+ * The weights of one pass (horizontal or vertical) of Pillow's resize, for a range of its outputs.
+ * They equal those of precompute_coeffs() and normalize_coeffs_8bpc() in Pillow's Resample.c. With
+ * FM_FILTER_NEAREST, for which Pillow uses ImagingScaleAffine() in Geometry.c, each output has one
+ * tap with the full weight.
  *
  * Output i is (2^21 + sum of weights[i * stride + t] * input[first[i] + t]) >> 22, for t below
- * n_taps[i], clipped to 0 and 255. An output's negative weights add up to more than -0.3 * 2^22 and
- * its positive ones to less than 1.3 * 2^22, so that no order of adding leaves 32 bits.
+ * n_taps[i], clipped to 0 to 255. An output's negative weights add up to more than -0.3 * 2^22 and
+ * its positive ones to less than 1.3 * 2^22, so that sums fit 32 bits in any order.
+ *
+ * The caller owns the struct; one thread at a time.
  */
 #ifndef FM_TRANSFORM_COEFFS_H
 #define FM_TRANSFORM_COEFFS_H
@@ -20,48 +23,48 @@
 
 typedef struct fm_coeffs {
     int32_t n;        /* outputs */
-    int32_t stride;   /* weights kept for each output, a multiple of 4 */
+    int32_t stride;   /* weights stored per output, a multiple of 4 */
     int32_t max_taps; /* the largest of n_taps */
     bool clips;       /* a sum may round to less than 0 or more than 255 */
-    int32_t *first;   /* by output; neither it nor first + n_taps ever falls, as computed */
+    int32_t *first;   /* by output; after computing, first and first + n_taps never decrease */
     int32_t *n_taps;  /* by output, 1 to stride */
-    int32_t *weights; /* by output and tap; 0 behind an output's taps, up to the stride */
-    double *scratch;  /* some outputs' weights before rounding */
-    bool has_table;   /* `table` holds what a kernel's prepare made of the weights */
+    int32_t *weights; /* by output and tap; 0 after an output's taps, up to the stride */
+    double *scratch;  /* weights of some outputs before rounding */
+    bool has_table;   /* a kernel's prepare function has filled `table` from the weights */
     uint8_t *table;
     /* Capacities of the arrays. */
     size_t n_outputs_held, n_weights_held, n_scratch_held, n_table_bytes_held;
 } fm_coeffs;
 
 /*
- * The outputs out_first to out_first + n_out - 1 of a pass from in_size to out_size pixels. Sizes
- * are 1 to 65,535. Starts from a zeroed struct or a used one, whose arrays grow where they must.
- * FM_OK or FM_ERR_NOMEM; after that only computing again and fini are allowed.
+ * Computes the outputs out_first to out_first + n_out - 1 of a pass from in_size to out_size
+ * pixels. Sizes are 1 to 65,535. *coeffs is zeroed, or used before; its arrays grow if needed.
+ * FM_OK or FM_ERR_NOMEM, after which only fm_coeffs_compute() and fm_coeffs_fini() may be called.
  */
 int fm_coeffs_compute(fm_coeffs *coeffs, fm_filter filter, int32_t in_size, int32_t out_size,
                       int32_t out_first, int32_t n_out, fm_mem_counter *counter, fm_error *error);
 
-/* Makes a zeroed struct's arrays as large as those of another one. FM_OK or FM_ERR_NOMEM. */
+/* Allocates a zeroed struct's arrays as large as those of another one. FM_OK or FM_ERR_NOMEM. */
 int fm_coeffs_reserve_as(fm_coeffs *coeffs, const fm_coeffs *other, fm_mem_counter *counter,
                          fm_error *error);
 
-/* The input that the outputs read, from *first to *end - 1. Only directly after computing. */
+/* The range of inputs that the outputs read, *first to *end - 1. Only directly after computing. */
 void fm_coeffs_span(const fm_coeffs *coeffs, int32_t *first, int32_t *end);
 
 /* Moves all taps by -n inputs. */
 void fm_coeffs_shift(fm_coeffs *coeffs, int32_t n);
 
-/* For an input that is stored mirrored, in_size long. */
+/* Changes the taps for an input of in_size pixels that is stored mirrored. */
 void fm_coeffs_mirror_input(fm_coeffs *coeffs, int32_t in_size);
 
-/* For outputs in mirrored order. */
+/* Mirrors the order of the outputs. */
 void fm_coeffs_mirror_output(fm_coeffs *coeffs);
 
-/* Gives all outputs max_taps taps, with weights of 0 where they had fewer. The inputs of the taps
- * stay within 0 to in_size - 1, which must hold before. */
+/* Gives all outputs max_taps taps, by adding weights of 0. The taps' inputs must be within 0 to
+ * in_size - 1, and stay so. */
 void fm_coeffs_even_taps(fm_coeffs *coeffs, int32_t in_size);
 
-/* Room for n_bytes at coeffs->table, aligned to FM_MEM_ALIGN. FM_OK or FM_ERR_NOMEM. */
+/* Makes sure that coeffs->table has n_bytes, aligned to FM_MEM_ALIGN. FM_OK or FM_ERR_NOMEM. */
 int fm_coeffs_reserve_table(fm_coeffs *coeffs, size_t n_bytes, fm_mem_counter *counter,
                             fm_error *error);
 

@@ -6,9 +6,9 @@
 /* ---- logarithm and exponential --------------------------------------------------------------- */
 
 /*
- * The C library's own may differ in the last bit between its versions and between CPUs, and with
- * it, once in a long while, a crop. These use nothing but IEEE's basic operations in double and are
- * right to about 1e-15, which leaves the rounding to float32.
+ * The C library's functions may differ in the last bit between versions and CPUs, which can change
+ * a crop. These only use IEEE's basic operations in double, and are accurate to about 1e-15, so
+ * that the rounding to float32 dominates.
  */
 
 static const double LN2 = 0x1.62e42fefa39efp-1;
@@ -39,7 +39,7 @@ float fm_draws_uniform(fm_rng *rng, float low, float high) {
     return fmaf(fm_rng_f32(rng), high - low, low);
 }
 
-/* The same with the limits as Python has them. */
+/* The same for limits that are Python floats. */
 static double uniform(fm_rng *rng, double low, double high) {
     return (double)fm_draws_uniform(rng, (float)low, (float)high);
 }
@@ -64,7 +64,7 @@ static void draw_choice(const fm_op *op, fm_rng *rng, fm_draw *draw) {
     draw->n_values = 1;
 }
 
-/* ---- colours and maps ------------------------------------------------------------------------ */
+/* ---- colors and affine transforms ------------------------------------------------------------ */
 
 static void draw_color_jitter(const fm_op *op, fm_rng *rng, fm_draw *draw) {
     draw_order(rng, 4, draw->values);
@@ -81,7 +81,7 @@ static void draw_affine(const fm_op *op, fm_rng *rng, int32_t width, int32_t hei
     to[0] = uniform(rng, from[0], from[1]);
     if (from[2] != 0) {
         const double most_x = from[3] * width, most_y = from[4] * height;
-        /* Python's round() takes halves to even. */
+        /* Python's round() rounds halves to even. */
         to[1] = nearbyint(uniform(rng, -most_x, most_x));
         to[2] = nearbyint(uniform(rng, -most_y, most_y));
     }
@@ -91,7 +91,7 @@ static void draw_affine(const fm_op *op, fm_rng *rng, int32_t width, int32_t hei
     draw->n_values = 6;
 }
 
-/* RandomErasing.get_params: where ten tries fail, nothing is erased. */
+/* RandomErasing.get_params: if ten attempts fail, nothing is erased. */
 static void draw_erasing(const fm_op *op, fm_rng *rng, int32_t width, int32_t height,
                          fm_draw *draw) {
     if (!(fm_rng_f32(rng) < (float)op->p)) return;
@@ -123,11 +123,12 @@ static double linspace(double start, double end, int32_t n, int32_t i) {
                               : (float)end - step * (float)(n - i - 1));
 }
 
-/* What there is to choose from, and how far the magnitudes go. */
+/* The maximal magnitudes and the number of bins. */
 typedef struct magnitudes {
     double shear, translate_x, translate_y, rotate, factor, bits;
     int32_t n_bins;
-    bool v2; /* posterize rounds at another place, solarize goes from 1 to 0 */
+    bool
+        v2; /* torchvision.transforms.v2: posterize rounds differently, solarize goes from 1 to 0 */
 } magnitudes;
 
 static double magnitude_of(const magnitudes *most, int what, int32_t i) {
@@ -229,7 +230,7 @@ typedef struct policy_step {
 #define EQ FM_AUGMENT_EQUALIZE
 #define IN FM_AUGMENT_INVERT
 
-/* AutoAugment's policies: by policy and number the two steps' kind, bin and probability. */
+/* AutoAugment's policies: two steps each, with kind, bin and probability. */
 static const policy_step POLICIES[3][25][2] = {
     {{{PO, 8, 0.4f}, {RO, 9, 0.6f}}, {{SO, 5, 0.6f}, {AC, 0, 0.6f}}, {{EQ, 0, 0.8f}, {EQ, 0, 0.6f}},
      {{PO, 7, 0.6f}, {PO, 6, 0.6f}}, {{EQ, 0, 0.4f}, {SO, 4, 0.2f}}, {{EQ, 0, 0.4f}, {RO, 8, 0.8f}},
@@ -274,7 +275,7 @@ static void draw_auto_augment(const fm_op *op, fm_rng *rng, int32_t width, int32
     }
 }
 
-/* ---- all ------------------------------------------------------------------------------------- */
+/* ---- all kinds ------------------------------------------------------------------------------- */
 
 void fm_draws_make(const fm_op *op, fm_rng *rng, int32_t width, int32_t height, fm_draw *draw) {
     switch (op->kind) {
@@ -288,7 +289,7 @@ void fm_draws_make(const fm_op *op, fm_rng *rng, int32_t width, int32_t height, 
     case FM_OP_RANDOM_EQUALIZE:
     case FM_OP_RANDOM_ADJUST_SHARPNESS:
     case FM_OP_RANDOM_APPLY:
-        /* torch compares in float32. */
+        /* torch compares float32 values. */
         draw->flip = fm_rng_f32(rng) < (float)op->p;
         return;
     case FM_OP_COLOR_JITTER:

@@ -1,5 +1,5 @@
-/* The random draws of ops that are no matter of geometry: as torchvision makes them, out of our own
- * generator. */
+/* Sampling the random parameters of ops, as torchvision does, but from the generator of base/rng.h.
+ * The crops are in geometry.c. Pure functions, for any thread. */
 #ifndef FM_TRANSFORM_DRAWS_H
 #define FM_TRANSFORM_DRAWS_H
 
@@ -7,17 +7,18 @@
 #include "feedmill/feedmill.h"
 
 /*
- * torch's float32 Tensor.uniform_(low, high), which its kernels for AVX2 and newer round once. So
- * does fmaf() on every machine.
+ * torch's float32 Tensor.uniform_(low, high), whose kernels for AVX2 and newer round once, as
+ * fmaf() does on every machine.
  */
 float fm_draws_uniform(fm_rng *rng, float low, float high);
 
-/* Natural logarithm of x > 0, and e to the x for results within float32's range: the same on every
- * machine. */
+/* Natural logarithm of x > 0, and exponential for results within float32's range. The results are
+ * the same on every machine. */
 double fm_draws_log(double x);
 double fm_draws_exp(double x);
 
-/* What an op that sees an image of width x height does to it. Fills *draw but for its kind. */
+/* Samples the parameters of an op for an image of width x height. Sets all of *draw but its kind.
+ */
 void fm_draws_make(const fm_op *op, fm_rng *rng, int32_t width, int32_t height, fm_draw *draw);
 
 #endif

@@ -8,14 +8,14 @@
 #include "base/rng.h"
 #include "transform/draws.h"
 
-/* ---- the crops of torchvision ---------------------------------------------------------------- */
+/* ---- torchvision's crops --------------------------------------------------------------------- */
 
-/* RandomResizedCrop.get_params: where ten tries fail, a central crop with the nearest ratio. */
+/* RandomResizedCrop.get_params after ten failed attempts: a central crop with the nearest ratio. */
 static fm_box central_crop(const fm_op *op, int32_t width, int32_t height) {
     const double lowest = op->ratio[0], highest = op->ratio[1];
     const double ratio = (double)width / (double)height;
     int32_t crop_width = width, crop_height = height;
-    /* Both roundings lead to at most the image's own side. */
+    /* Neither rounding exceeds the image's side. */
     if (ratio < lowest) {
         crop_height = (int32_t)nearbyint(width / lowest);
     } else if (ratio > highest) {
@@ -27,7 +27,7 @@ static fm_box central_crop(const fm_op *op, int32_t width, int32_t height) {
                     .height = crop_height};
 }
 
-/* RandomResizedCrop.get_params, with its steps in float32 and float64. */
+/* RandomResizedCrop.get_params, with the same steps in float32 and float64. */
 static fm_box random_crop(const fm_op *op, fm_rng *rng, int32_t width, int32_t height) {
     const double area = (double)height * (double)width;
     const float log_low = (float)fm_draws_log((float)op->ratio[0]);
@@ -50,7 +50,7 @@ static fm_box random_crop(const fm_op *op, fm_rng *rng, int32_t width, int32_t h
     return central_crop(op, width, height);
 }
 
-/* One axis of center_crop: the first pixel taken; negative where the image is padded. */
+/* One axis of center_crop: the first pixel; negative if the image is padded. */
 static int32_t center_start(int32_t size, int32_t crop_size) {
     if (crop_size > size) return -((crop_size - size) / 2);
     return (int32_t)nearbyint((size - crop_size) / 2.0);
@@ -64,11 +64,11 @@ static fm_box center_crop(const fm_op *op, int32_t width, int32_t height) {
 }
 
 /*
- * RandomCrop: the box that is taken of the image as it comes, without its padding; *draw tells of
- * the padded one, as torchvision does. Without rows where the image is too small.
+ * RandomCrop: returns the box in coordinates of the image before padding, empty if the image is too
+ * small. *draw gets it in those of the padded image, as in torchvision.
  */
-static fm_box moving_crop(const fm_op *op, fm_rng *rng, int32_t width, int32_t height,
-                          fm_draw *draw) {
+static fm_box fixed_size_crop(const fm_op *op, fm_rng *rng, int32_t width, int32_t height,
+                              fm_draw *draw) {
     int64_t left = (int64_t)op->values[0], top = (int64_t)op->values[1];
     int64_t padded_width = left + width + (int64_t)op->values[2];
     int64_t padded_height = top + height + (int64_t)op->values[3];
@@ -91,7 +91,7 @@ static fm_box moving_crop(const fm_op *op, fm_rng *rng, int32_t width, int32_t h
                     .height = op->height};
 }
 
-/* _compute_resized_output_size; the longer edge may come out beyond any limit, and either as 0. */
+/* _compute_resized_output_size. The longer edge may exceed any limit, and either edge may be 0. */
 static void resized_size(const fm_op *op, int32_t width, int32_t height, double *new_width,
                          double *new_height) {
     if (op->width) {
@@ -111,24 +111,24 @@ static void resized_size(const fm_op *op, int32_t width, int32_t height, double 
     *new_height = width <= height ? new_long : new_short;
 }
 
-/* ---- the chain as one form ------------------------------------------------------------------- */
+/* ---- reducing a chain of ops to one form ----------------------------------------------------- */
 
 /*
- * What the chain has come to so far. The image that the next op sees is `form.window` of the
- * resized source, mirrored if form.flip; its size is the window's.
+ * The ops so far. The next op's input is `form.window` of the resized source, mirrored if
+ * form.flip; its size is the window's.
  */
 typedef struct chain_state {
     fm_geometry form;
     bool resized;
-    const char *no_form; /* why the form does not hold for this image; NULL: it does */
+    const char *no_form; /* why there is no form for this image, or NULL */
 } chain_state;
 
 static fm_box whole(int32_t width, int32_t height) {
     return (fm_box){.width = width, .height = height};
 }
 
-/* The common part of two boxes; 0 x 0 if there is none. */
-static fm_box common(fm_box a, fm_box b) {
+/* The intersection of two boxes; 0 x 0 if it is empty. */
+static fm_box intersect(fm_box a, fm_box b) {
     const int32_t left = fm_max_i32(a.left, b.left), top = fm_max_i32(a.top, b.top);
     const int32_t right = fm_min_i32(a.left + a.width, b.left + b.width);
     const int32_t bottom = fm_min_i32(a.top + a.height, b.top + b.height);
@@ -140,9 +140,10 @@ static bool same(fm_box a, fm_box b) {
     return a.left == b.left && a.top == b.top && a.width == b.width && a.height == b.height;
 }
 
-/* Nothing was resized yet: narrows the source to what shows, so that the rest is gone for good. */
+/* Before any resize: reduces the source to what the window shows, so that later padding can't bring
+ * back the rest. */
 static void narrow_source(fm_geometry *form) {
-    const fm_box seen = common(form->window, whole(form->source.width, form->source.height));
+    const fm_box seen = intersect(form->window, whole(form->source.width, form->source.height));
     form->source = (fm_box){.left = form->source.left + seen.left,
                             .top = form->source.top + seen.top,
                             .width = seen.width,
@@ -154,8 +155,8 @@ static void narrow_source(fm_geometry *form) {
     form->window.top -= seen.top;
 }
 
-/* Takes `crop`, given in the coordinates of the image that the op sees. */
-static void take_crop(chain_state *chain, fm_box crop) {
+/* Adds a crop, in coordinates of the op's input. */
+static void add_crop(chain_state *chain, fm_box crop) {
     fm_geometry *const form = &chain->form;
     const fm_box before = form->window;
     if (form->flip) crop.left = before.width - (crop.left + crop.width);
@@ -166,13 +167,13 @@ static void take_crop(chain_state *chain, fm_box crop) {
         narrow_source(form);
         return;
     }
-    /* Padding must not bring back pixels that an earlier crop took away. */
-    const fm_box shown = common(form->window, whole(form->resized_width, form->resized_height));
-    if (!same(shown, common(shown, before)))
+    /* Padding must not bring back pixels that an earlier crop has removed. */
+    const fm_box shown = intersect(form->window, whole(form->resized_width, form->resized_height));
+    if (!same(shown, intersect(shown, before)))
         chain->no_form = "padding around a crop after a resize";
 }
 
-static void take_resize(chain_state *chain, double width, double height) {
+static void add_resize(chain_state *chain, double width, double height) {
     fm_geometry *const form = &chain->form;
     if (!same(form->window, whole(form->source.width, form->source.height)))
         chain->no_form = "padding before a resize";
@@ -187,7 +188,7 @@ static void take_resize(chain_state *chain, double width, double height) {
     chain->resized = true;
 }
 
-/* Notes the box of a crop, or the size of a result. */
+/* Records the box of a crop or the size of a resize. */
 static void set_box(fm_draw *draw, fm_box crop) {
     draw->top = crop.top;
     draw->left = crop.left;
@@ -205,15 +206,15 @@ static int apply_resize(chain_state *chain, const fm_op *op, fm_draw *draw, fm_e
                             "give a side of over 2^31 pixels",
                             (int)width, (int)height, (int)op->height);
     set_box(draw, whole((int32_t)new_width, (int32_t)new_height));
-    take_resize(chain, new_width, new_height);
+    add_resize(chain, new_width, new_height);
     return FM_OK;
 }
 
 static void apply_random_crop(chain_state *chain, const fm_op *op, fm_rng *rng, fm_draw *draw) {
     const fm_box crop =
-        moving_crop(op, rng, chain->form.window.width, chain->form.window.height, draw);
+        fixed_size_crop(op, rng, chain->form.window.width, chain->form.window.height, draw);
     if (crop.width) {
-        take_crop(chain, crop);
+        add_crop(chain, crop);
         return;
     }
     chain->no_form = "a crop larger than the image";
@@ -223,7 +224,7 @@ static void apply_random_crop(chain_state *chain, const fm_op *op, fm_rng *rng, 
 
 static void apply_pad(chain_state *chain, const fm_op *op) {
     const double *const padding = op->values;
-    take_crop(
+    add_crop(
         chain,
         (fm_box){.left = -(int32_t)padding[0],
                  .top = -(int32_t)padding[1],
@@ -233,7 +234,7 @@ static void apply_pad(chain_state *chain, const fm_op *op) {
         chain->no_form = "a side over 65,535 pixels";
 }
 
-/* Applies one op and says what it did. Only some kinds change where pixels come from. */
+/* Adds one op to the chain and samples its parameters. Only geometric ops change the form. */
 static int apply(chain_state *chain, const fm_op *op, fm_rng *rng, fm_draw *draw, fm_error *error) {
     const int32_t width = chain->form.window.width, height = chain->form.window.height;
     *draw = (fm_draw){.kind = op->kind};
@@ -244,13 +245,13 @@ static int apply(chain_state *chain, const fm_op *op, fm_rng *rng, fm_draw *draw
     case FM_OP_CENTER_CROP:
         crop = center_crop(op, width, height);
         set_box(draw, crop);
-        take_crop(chain, crop);
+        add_crop(chain, crop);
         return FM_OK;
     case FM_OP_RANDOM_RESIZED_CROP:
         crop = random_crop(op, rng, width, height);
         set_box(draw, crop);
-        take_crop(chain, crop);
-        take_resize(chain, op->width, op->height);
+        add_crop(chain, crop);
+        add_resize(chain, op->width, op->height);
         return FM_OK;
     case FM_OP_RANDOM_CROP:
         apply_random_crop(chain, op, rng, draw);
@@ -265,8 +266,8 @@ static int apply(chain_state *chain, const fm_op *op, fm_rng *rng, fm_draw *draw
     }
 }
 
-/* Marks the ops within number i that its draw leaves out. */
-static void leave_out(const fm_op *ops, size_t i, const fm_draw *draw, bool *left_out) {
+/* Marks the ops within op i that its sampled parameters skip. */
+static void mark_skipped(const fm_op *ops, size_t i, const fm_draw *draw, bool *skipped) {
     const size_t n_within = (size_t)ops[i].n_within;
     size_t child = i + 1, number = 0;
     for (size_t k = i + 1; k <= i + n_within; k++) {
@@ -277,7 +278,7 @@ static void leave_out(const fm_op *ops, size_t i, const fm_draw *draw, bool *lef
         }
         const bool other = ops[i].kind == FM_OP_RANDOM_CHOICE && number != (size_t)draw->values[0];
         const bool none = ops[i].kind == FM_OP_RANDOM_APPLY && !draw->flip;
-        left_out[k] = left_out[i] || other || none;
+        skipped[k] = skipped[i] || other || none;
     }
 }
 
@@ -289,8 +290,8 @@ static fm_geometry identity(int32_t width, int32_t height) {
 }
 
 /*
- * Runs all ops. The first n_formed of them make up chain->form; chain->no_form tells whether it
- * holds. What comes behind them is only followed in its draws and sizes.
+ * Adds the first n_formed ops to *chain. Of the ops after them, only the parameters are sampled and
+ * the sizes worked out.
  */
 static int run(chain_state *chain, const fm_op *ops, size_t n_ops, size_t n_formed,
                const fm_draw_key *key, int32_t width, int32_t height, fm_draw *draws,
@@ -301,17 +302,16 @@ static int run(chain_state *chain, const fm_op *ops, size_t n_ops, size_t n_form
                             (int)height);
     chain->form = identity(width, height);
     chain_state after = {0};
-    bool left_out[FM_MAX_OPS] = {false};
+    bool skipped[FM_MAX_OPS] = {false};
     for (size_t i = 0; i < (draws ? n_ops : n_formed); i++) {
         fm_rng rng = fm_rng_init(key, (uint32_t)i);
         fm_draw draw = {.kind = ops[i].kind};
         if (i == n_formed)
             after.form = identity(chain->form.window.width, chain->form.window.height);
         int status = FM_OK;
-        if (!left_out[i])
-            status = apply(i < n_formed ? chain : &after, &ops[i], &rng, &draw, error);
+        if (!skipped[i]) status = apply(i < n_formed ? chain : &after, &ops[i], &rng, &draw, error);
         if (status) return status;
-        if (ops[i].n_within) leave_out(ops, i, &draw, left_out);
+        if (ops[i].n_within) mark_skipped(ops, i, &draw, skipped);
         if (i >= n_formed)
             after = (chain_state){identity(after.form.window.width, after.form.window.height),
                                   .no_form = after.no_form};
@@ -329,7 +329,7 @@ int fm_geometry_locate(const fm_op *ops, size_t n_ops, size_t n_formed, const fm
     if (status) return status;
     if (chain.no_form)
         return fm_error_set(error, FM_ERR_LIMIT,
-                            "an image of %d x %d pixels comes to %s, which is not done natively",
+                            "an image of %d x %d pixels needs %s, which is not supported natively",
                             (int)width, (int)height, chain.no_form);
     *out = chain.form;
     return FM_OK;

@@ -1,10 +1,10 @@
 /*
- * Where the pixels of a sample come from: crop, resize, window and flip as numbers, no pixels.
+ * The geometry of a sample: decides the crop, resize and flip of an image, in numbers only.
  *
- * Every chain of ops comes down to this: take `source` of the decoded image (mirrored left to
- * right if mirror_source), resize it to resized_width x resized_height, and take `window` of the
- * result, mirrored if flip. A window that reaches over the result's edges is filled with zeros
- * there (CenterCrop on a small image).
+ * Every chain of geometric ops is reduced to one form: crop `source` from the decoded image,
+ * mirrored left to right if mirror_source; resize it to resized_width x resized_height; crop
+ * `window` from the result, mirrored if flip. Where the window exceeds the result, the output is
+ * filled with zeros (CenterCrop on a small image).
  */
 #ifndef FM_TRANSFORM_GEOMETRY_H
 #define FM_TRANSFORM_GEOMETRY_H
@@ -13,7 +13,7 @@
 #include "base/types.h"
 
 #define FM_MAX_OPS 64
-/* Pixels a side, of an image and of what any op makes of it. */
+/* Most pixels per side, of an image and of the result of any op. */
 #define FM_MAX_SIDE 65535
 
 typedef struct fm_geometry {
@@ -25,17 +25,18 @@ typedef struct fm_geometry {
 } fm_geometry;
 
 /*
- * Draws the random numbers of each op (into draws[n_ops], may be NULL) and works out the geometry
- * of the first n_formed ones for an image of width x height; those are Resize, CenterCrop,
- * RandomResizedCrop, RandomHorizontalFlip, RandomCrop and Pad with zeros. Pure. FM_ERR_LIMIT where
- * the chain has no such form for this image (padding before a resize, a crop larger than the image,
- * a result over 65,535 pixels a side): the caller asks Pillow.
+ * Samples the random parameters of all ops to draws[n_ops] (may be NULL), and reduces the first
+ * n_formed ops to a geometry for an image of width x height. These must be Resize, CenterCrop,
+ * RandomResizedCrop, RandomHorizontalFlip, RandomCrop or Pad with zeros. Pure function, for any
+ * thread. FM_ERR_LIMIT if the chain has no such form for this image (padding before a resize, a
+ * crop larger than the image, a side above 65,535 pixels): the caller falls back to Pillow.
  */
 int fm_geometry_locate(const fm_op *ops, size_t n_ops, size_t n_formed, const fm_draw_key *key,
                        int32_t width, int32_t height, fm_geometry *out, fm_draw *draws,
                        fm_error *error);
 
-/* The draws alone: like fm_geometry_locate(), also where that has no geometry. */
+/* Only samples the parameters, as fm_geometry_locate() does; also works for chains without a form.
+ */
 int fm_geometry_draw(const fm_op *ops, size_t n_ops, const fm_draw_key *key, int32_t width,
                      int32_t height, fm_draw *draws, fm_error *error);
 

@@ -11,10 +11,10 @@
 #define HALF (1u << (FM_COEFFS_BITS - 1))
 
 /*
- * Sums are taken modulo 2^32: weights add up to 2^22, give or take half a unit each, and the
- * positive ones to 1.3 times as much, so that a sum lies between -2^31 and 2^31 for up to 65,535
- * taps. A clip, which would cost the ordinary case a third of its speed, is made only where
- * fm_coeffs.clips says that it may be due.
+ * Sums are modulo 2^32: weights add up to 2^22, within half a unit each, and the positive ones to
+ * at most 1.3 times that, so that a sum lies between -2^31 and 2^31 for up to 65,535 taps.
+ * Clipping, which would cost the usual case a third of its speed, is only done if fm_coeffs.clips
+ * is set.
  */
 static inline __attribute__((always_inline)) uint8_t round_sum(uint32_t sum, const bool clips) {
     if (!clips) return (uint8_t)(sum >> FM_COEFFS_BITS);
@@ -24,7 +24,7 @@ static inline __attribute__((always_inline)) uint8_t round_sum(uint32_t sum, con
 
 /* ---- horizontal ------------------------------------------------------------------------------ */
 
-/* Inlined with a constant n_taps, the inner loop unrolls. */
+/* Inlined with a constant n_taps, so that the inner loop is unrolled. */
 static inline __attribute__((always_inline)) void
 horizontal_row(uint8_t *restrict out, const uint8_t *restrict in, const fm_coeffs *coeffs,
                const int32_t n_taps, const bool clips) {
@@ -74,7 +74,7 @@ static void horizontal(uint8_t *const *out, const uint8_t *const *in, int32_t n_
     }
 }
 
-/* The weights as they are. */
+/* The scalar kernels read the weights directly. */
 static int prepare(fm_coeffs *coeffs, fm_mem_counter *counter, fm_error *error) {
     (void)counter;
     (void)error;
@@ -85,14 +85,14 @@ static int prepare(fm_coeffs *coeffs, fm_mem_counter *counter, fm_error *error) 
 /* ---- vertical -------------------------------------------------------------------------------- */
 
 /*
- * Up to 8 taps in 16-bit arithmetic, eight columns a 128-bit register where a 32-bit product would
- * have four and (in SSE2) no multiplication at all. The weight is split into four digits,
+ * Up to 8 taps in 16-bit arithmetic, with eight columns per 128-bit register; 32-bit products would
+ * have four, and SSE2 has no multiplication for them. The weight is split into four digits,
  *
  *     weight = d3 * 2^14 + d2 * 2^9 + d1 * 2^4 + d0,   d2 and d1 below 32, d0 below 16,
  *
- * and each digit's products with the bytes are summed. All fits 16 bits: 8 * 255 * 31 = 63,240 for
- * d2 and d1; the d3 add up to at most 256, hence 65,280. Carries go up as in a written addition,
- * and what is shifted out below never matters to the result.
+ * and each digit's products with the bytes are summed. All sums fit 16 bits: 8 * 255 * 31 = 63,240
+ * for d2 and d1; the d3 add up to at most 256, hence 65,280. Carries are added to the next digit's
+ * sum; the bits shifted out do not influence the result.
  */
 #define DIGIT_TAPS 8
 
@@ -119,13 +119,13 @@ vertical_digits(uint8_t *restrict out, const uint8_t *const *in, const int32_t *
         }
         s1 = (uint16_t)(s1 + (s0 >> 4)); /* at most 65,152 */
         s2 = (uint16_t)(s2 + (s1 >> 5)); /* at most 65,276 */
-        /* (s3 * 2^5 + s2 + half) >> 13, without s3's upper byte and the lowest bit. */
+        /* (s3 * 2^5 + s2 + half) >> 13, without s3's upper byte and without the lowest bit. */
         const uint16_t low = (uint16_t)((s3 & 255) * 16 + (s2 >> 1) + 2048);
         out[i] = (uint8_t)((s3 >> 8) + (low >> 12));
     }
 }
 
-/* Columns whose sums are held at a time. */
+/* Columns that are summed at a time. */
 #define BLOCK 64
 
 static inline __attribute__((always_inline)) void
@@ -181,10 +181,10 @@ static void vertical(uint8_t *out, const uint8_t *const *in, const fm_coeffs *co
     }
 }
 
-/* ---- pick and mirror ------------------------------------------------------------------------- */
+/* ---- gather and mirror ----------------------------------------------------------------------- */
 
-/* Four bytes at a time: the fourth is overwritten by the next pixel. */
-static void pick(uint8_t *out, const uint8_t *in, const int32_t *index, int32_t n) {
+/* Copies four bytes at a time; the next pixel overwrites the fourth. */
+static void gather(uint8_t *out, const uint8_t *in, const int32_t *index, int32_t n) {
     for (size_t i = 0; i < (size_t)n; i++) {
         uint32_t px;
         memcpy(&px, in + 3 * (size_t)index[i], sizeof(px));
@@ -209,7 +209,7 @@ void fm_kernels_init(fm_kernels *kernels, fm_cpu_tier tier) {
                             .prepare_rows = prepare,
                             .horizontal = horizontal,
                             .vertical = vertical,
-                            .pick = pick,
+                            .gather = gather,
                             .mirror = mirror};
 #if defined(__x86_64__)
     fm_kernels_init_x86(kernels, tier);

@@ -17,7 +17,7 @@ static int compute(const fm_passes *passes, fm_pass *pass, fm_error *error) {
     fm_coeffs_span(coeffs, &pass->begin, &end);
     pass->length = end - pass->begin;
     fm_coeffs_shift(coeffs, pass->begin);
-    /* Both mirrorings cost nothing when they are done to the weights. */
+    /* Mirroring the weights instead of the pixels costs nothing per row. */
     if (key->mirror_input) {
         fm_coeffs_mirror_input(coeffs, pass->length);
         pass->begin = key->in_size - end;

@@ -1,8 +1,8 @@
 /*
- * The weights of a resize's pass as its kernel reads them, kept for the next samples of the same
- * sizes: a Resize has few, where a RandomResizedCrop draws others each time.
+ * A small cache of the weights of resize passes, prepared for their kernel. Resize meets few sizes,
+ * so the next samples often need the same weights; RandomResizedCrop has other sizes each time.
  *
- * One thread at a time.
+ * The caller owns the struct; one thread at a time.
  */
 #ifndef FM_TRANSFORM_PASSES_H
 #define FM_TRANSFORM_PASSES_H
@@ -11,26 +11,26 @@
 
 #include "transform/coeffs.h"
 
-/* Images lie down or stand, and columns are mirrored or not. */
+/* Landscape or portrait, mirrored or not. */
 #define FM_PASSES_KEPT 4
 
 typedef struct fm_pass_key {
     int32_t in_size, out_size; /* pixels, 1 to 65,535 */
     int32_t first, n;          /* the outputs that are needed */
-    bool mirror_input;         /* it is stored mirrored */
-    bool mirror_output;        /* the outputs come in mirrored order */
+    bool mirror_input;         /* the input is stored mirrored */
+    bool mirror_output;        /* the outputs are needed in mirrored order */
 } fm_pass_key;
 
 typedef struct fm_pass {
-    fm_coeffs coeffs;      /* their taps count from input `begin` on */
-    int32_t begin, length; /* the input that the outputs read, as it is stored */
+    fm_coeffs coeffs;      /* taps are relative to input `begin` */
+    int32_t begin, length; /* the range of the stored input that the outputs read */
     fm_pass_key key;
-    uint64_t found; /* when it was last asked for, by fm_passes.clock; 0: it holds nothing */
+    uint64_t found; /* fm_passes.clock at the last use; 0: empty */
 } fm_pass;
 
 typedef struct fm_passes {
     fm_filter filter;
-    bool evens_taps; /* fm_coeffs_even_taps() */
+    bool evens_taps; /* call fm_coeffs_even_taps() */
     int (*prepare)(fm_coeffs *coeffs, fm_mem_counter *counter, fm_error *error);
     fm_mem_counter *counter;
     int32_t n_kept;
@@ -39,16 +39,17 @@ typedef struct fm_passes {
 } fm_passes;
 
 /*
- * Fills a zeroed struct. From an input of up to reserve_px to out_size outputs no pass will
+ * Initializes a zeroed struct. Passes from inputs of up to reserve_px to out_size outputs will not
  * allocate. `prepare` is fm_kernels.prepare_columns or .prepare_rows; n_kept, 1 to FM_PASSES_KEPT,
- * says how many passes stay. FM_OK or FM_ERR_NOMEM; after that only fini is allowed.
+ * is the number of passes that are cached. FM_OK or FM_ERR_NOMEM, after which only
+ * fm_passes_fini() may be called.
  */
 int fm_passes_init(fm_passes *passes, fm_filter filter, bool evens_taps,
                    int (*prepare)(fm_coeffs *, fm_mem_counter *, fm_error *), int32_t n_kept,
                    int32_t reserve_px, int32_t out_size, fm_mem_counter *counter, fm_error *error);
 
 /*
- * The pass of a key: one that is kept, or it is computed in place of the one not asked for longest.
+ * Returns the pass of a key, from the cache or computed in place of the least recently used one.
  * *out is valid until the next call. FM_OK or FM_ERR_NOMEM.
  */
 int fm_passes_get(fm_passes *passes, const fm_pass_key *key, const fm_pass **out, fm_error *error);

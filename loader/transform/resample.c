@@ -6,15 +6,15 @@
 #include "transform/passes.h"
 #include "transform/store.h"
 
-/* Scratch is ready at open for images of this side; only larger ones make it grow. */
+/* Scratch memory is allocated at open for images of this side, at most RESERVE_BYTES. */
 #define RESERVE_PX 4096
 #define RESERVE_BYTES ((size_t)1 << 20)
-/* No block of memory is smaller. */
+/* Minimum of an allocation. */
 #define LEAST_BYTES 4096
 
 /*
- * A set of rows in one block of memory, used as a ring: row i is pointers[i % n]. The pointers
- * stand there twice, so that any run of up to n rows is a plain array.
+ * A set of rows in one block of memory, used as a ring: row i is pointers[i % n]. The array holds
+ * the pointers twice, so that any run of up to n rows is contiguous in it.
  */
 typedef struct row_set {
     uint8_t *memory;
@@ -30,10 +30,10 @@ struct fm_resample {
     fm_store store;
     fm_passes column_passes, row_passes;
 
-    /* The sample, set by begin. */
-    const fm_coeffs *columns, *rows; /* of the passes that take place */
+    /* Set by begin. */
+    const fm_coeffs *columns, *rows; /* if the pass is needed */
     bool resize_columns, resize_rows;
-    bool vertical_first;       /* with both passes */
+    bool vertical_first;       /* if both passes are needed */
     bool mirror;               /* rows are mirrored before the store */
     fm_box visible;            /* the part of the output that shows the image */
     int32_t n_rows, row_width; /* needed rows and pixels of each */
@@ -41,20 +41,20 @@ struct fm_resample {
     /* Set by start. */
     uint8_t *out;
     size_t skip_bytes;
-    int32_t n_received, n_stored; /* needed rows that came, visible output rows that are done */
+    int32_t n_received, n_stored; /* needed rows received, visible output rows stored */
 
-    row_set blocks;  /* rows as handed out, where the horizontal pass comes first */
-    row_set ring;    /* what the vertical pass reads: rows as handed out or resized ones */
-    row_set between; /* the vertical pass's results */
-    row_set last;    /* resized rows of the vertical-first order, mirrored rows */
-    const uint8_t *picked[FM_RESAMPLE_ROWS]; /* rows of the ring in place of `between` */
+    row_set blocks;  /* decoded rows, if the horizontal pass is first */
+    row_set ring;    /* input of the vertical pass: decoded or horizontally resized rows */
+    row_set between; /* output of the vertical pass */
+    row_set last;    /* rows after the horizontal pass, if it is second; or mirrored rows */
+    const uint8_t *gathered[FM_RESAMPLE_ROWS]; /* FM_FILTER_NEAREST: rows of the ring, as output */
 };
 
-/* ---- rows ------------------------------------------------------------------------------------ */
+/* ---- sets of rows ---------------------------------------------------------------------------- */
 
 /*
- * Makes a ring of n rows of `bytes` bytes plus slack. Pointers are 16 modulo 32, and point
- * `skip_bytes` further: libjpeg-turbo writes rows that are 32-byte aligned past the cache.
+ * Makes a ring of n rows of `bytes` bytes plus slack. Rows begin at 16 modulo 32, as libjpeg-turbo
+ * writes 32-byte aligned rows past the cache; the pointers are `skip_bytes` further.
  */
 static int prepare_rows(row_set *set, int32_t n, size_t bytes, size_t skip_bytes,
                         fm_mem_counter *counter, fm_error *error) {
@@ -65,7 +65,7 @@ static int prepare_rows(row_set *set, int32_t n, size_t bytes, size_t skip_bytes
         const size_t held = fm_capacity(LEAST_BYTES, memory_bytes);
         fm_mem_free(set->memory);
         set->memory_bytes = 0;
-        /* Cleared, so that what kernels read past a row's end was written once. */
+        /* Zeroed, as kernels read past a row's end. */
         set->memory = fm_mem_zalloc(counter, held, 1);
         if (!set->memory)
             return fm_error_set(error, FM_ERR_NOMEM, "no memory for %d rows of %zu bytes", (int)n,
@@ -95,23 +95,24 @@ static void free_rows(row_set *set) {
     *set = (row_set){0};
 }
 
-/* The row pointers from row i on. */
+/* Pointers to row i and the following ones. */
 static uint8_t **rows_from(const row_set *set, int32_t i) { return set->pointers + i % set->n; }
 
-/* The same for kernels that only read. */
+/* The same, read-only. */
 static const uint8_t *const *read_rows_from(const row_set *set, int32_t i) {
     return (const uint8_t *const *)rows_from(set, i);
 }
 
 /* ---- begin ----------------------------------------------------------------------------------- */
 
-/* The range of a window that lies on a result of `size` pixels. */
+/* The range of a window that is within `size` pixels. */
 static void clip_window(int32_t start, int32_t length, int32_t size, int32_t *first, int32_t *n) {
     *first = fm_max_i32(start, 0);
     *n = fm_max_i32(fm_min_i32(start + length, size) - *first, 0);
 }
 
-/* The needed columns, counted from the source's left edge as it is stored. */
+/* Sets up the horizontal pass, and the needed columns, relative to the stored source's left edge.
+ */
 static int begin_columns(fm_resample *resample, const fm_geometry *geometry, int32_t first,
                          int32_t n, int32_t *left, int32_t *width, fm_error *error) {
     const int32_t in_size = geometry->source.width;
@@ -138,7 +139,7 @@ static int begin_columns(fm_resample *resample, const fm_geometry *geometry, int
     return FM_OK;
 }
 
-/* The needed rows, counted from the source's top. */
+/* Sets up the vertical pass, and the needed rows, relative to the source's top. */
 static int begin_rows(fm_resample *resample, const fm_geometry *geometry, int32_t first, int32_t n,
                       int32_t *top, int32_t *height, fm_error *error) {
     const int32_t in_size = geometry->source.height;
@@ -160,8 +161,9 @@ static int begin_rows(fm_resample *resample, const fm_geometry *geometry, int32_
 }
 
 /*
- * Pillow's rules. They see whole images: torchvision crops first and resizes then. Where pixels are
- * only picked the order does not matter to them, and shorter work counts.
+ * Whether the vertical pass runs first, by Pillow's rules. They depend on the size of the cropped
+ * image, as torchvision crops before it resizes. With FM_FILTER_NEAREST the order does not change
+ * the result, and the faster one is used.
  */
 static bool rows_first(const fm_plan *plan, const fm_geometry *geometry) {
     const fm_resize_order order = plan->resize_order;
@@ -215,7 +217,7 @@ int fm_resample_begin(fm_resample *resample, const fm_geometry *geometry, fm_box
 
 /* ---- start ----------------------------------------------------------------------------------- */
 
-/* Rows come, are resized to the output's width and wait for the vertical pass so. */
+/* Whether the horizontal pass runs first. */
 static bool columns_first(const fm_resample *resample) {
     return resample->resize_columns && !resample->vertical_first;
 }
@@ -226,7 +228,7 @@ static int prepare_scratch(fm_resample *resample, int32_t row_px, fm_error *erro
     const size_t part_bytes = 3 * (size_t)resample->row_width;
     const size_t out_bytes = 3 * (size_t)resample->visible.width;
     const int32_t n_taps = resample->resize_rows ? resample->rows->max_taps : 1;
-    /* While a block is being filled, the rows before it that an output still lacks stay. */
+    /* The rows that an incomplete output needs, and a block that is being filled. */
     const int32_t n_ring = n_taps + FM_RESAMPLE_ROWS;
     int status;
     if (columns_first(resample)) {
@@ -246,7 +248,7 @@ static int prepare_scratch(fm_resample *resample, int32_t row_px, fm_error *erro
     return status;
 }
 
-/* n pixels to the output, from a row and column on. */
+/* Stores n pixels to the output at a row and column. */
 static void store(const fm_resample *resample, const uint8_t *px, size_t row, size_t column,
                   size_t n) {
     const size_t offset = row * (size_t)resample->plan->out_width + column;
@@ -254,7 +256,7 @@ static void store(const fm_resample *resample, const uint8_t *px, size_t row, si
                         (int32_t)n);
 }
 
-/* Black pixels, in pieces of this many. */
+/* Black pixels are stored in pieces of this many. */
 #define BLACK_PX 256
 
 static void store_black(const fm_resample *resample, size_t row, size_t column, size_t n) {
@@ -263,7 +265,7 @@ static void store_black(const fm_resample *resample, size_t row, size_t column, 
         store(resample, black, row, column + i, n - i < BLACK_PX ? n - i : BLACK_PX);
 }
 
-/* Fills the output around what shows of the image. */
+/* Fills the output around the image with black. */
 static void store_padding(const fm_resample *resample) {
     const fm_box visible = resample->visible;
     const size_t width = (size_t)resample->plan->out_width;
@@ -312,7 +314,7 @@ int32_t fm_resample_rows(fm_resample *resample, uint8_t **rows, int32_t max_rows
     return n;
 }
 
-/* How many outputs, at most FM_RESAMPLE_ROWS, can be made of the rows that have come. */
+/* How many outputs, at most FM_RESAMPLE_ROWS, the received rows complete. */
 static int32_t count_complete(const fm_resample *resample) {
     const int32_t limit =
         fm_min_i32(resample->visible.height - resample->n_stored, FM_RESAMPLE_ROWS);
@@ -324,7 +326,7 @@ static int32_t count_complete(const fm_resample *resample) {
     return n;
 }
 
-/* n rows from those at `in`, resized to the output's width. */
+/* Resizes n rows to the output's width. */
 static void horizontal_pass(const fm_resample *resample, uint8_t *const *out,
                             const uint8_t *const *in, int32_t n) {
     const fm_kernels *const kernels = &resample->kernels;
@@ -333,21 +335,21 @@ static void horizontal_pass(const fm_resample *resample, uint8_t *const *out,
         kernels->horizontal(out, in, n, columns);
         return;
     }
-    for (int32_t i = 0; i < n; i++) kernels->pick(out[i], in[i], columns->first, columns->n);
+    for (int32_t i = 0; i < n; i++) kernels->gather(out[i], in[i], columns->first, columns->n);
 }
 
-/* The vertical pass of the nearest pixel's filter, which needs no copy. */
-static const uint8_t *const *pick_rows(fm_resample *resample, int32_t n) {
+/* The vertical pass of FM_FILTER_NEAREST, which copies no rows. */
+static const uint8_t *const *gather_rows(fm_resample *resample, int32_t n) {
     const int32_t *const first = resample->rows->first + resample->n_stored;
     for (int32_t i = 0; i < n; i++)
-        resample->picked[i] = *read_rows_from(&resample->ring, first[i]);
-    return resample->picked;
+        resample->gathered[i] = *read_rows_from(&resample->ring, first[i]);
+    return resample->gathered;
 }
 
-/* The vertical pass for the next n outputs: where their rows are. */
+/* Runs the vertical pass for the next n outputs. Returns their rows. */
 static const uint8_t *const *vertical_pass(fm_resample *resample, int32_t n) {
     if (!resample->resize_rows) return read_rows_from(&resample->ring, resample->n_stored);
-    if (resample->plan->filter == FM_FILTER_NEAREST) return pick_rows(resample, n);
+    if (resample->plan->filter == FM_FILTER_NEAREST) return gather_rows(resample, n);
     const fm_coeffs *const coeffs = resample->rows;
     const int32_t width = resample->vertical_first || !resample->resize_columns
                               ? resample->row_width
@@ -388,21 +390,21 @@ void fm_resample_push(fm_resample *resample, int32_t n_rows) {
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
-/* Whether each sample is resized from a size of its own. */
-static bool draws_sizes(const fm_plan *plan) {
+/* Whether each sample is resized from another size. */
+static bool has_random_sizes(const fm_plan *plan) {
     for (size_t i = 0; i < plan->n_ops; i++)
         if (plan->ops[i].kind == FM_OP_RANDOM_RESIZED_CROP) return true;
     return false;
 }
 
 /*
- * Scratch for images of up to RESERVE_PX a side, less if the plan shrinks so much that this took
- * more than RESERVE_BYTES: what comes later then allocates nothing, whichever thread gets it.
+ * Allocates scratch memory for images of up to RESERVE_PX per side, or less if it would exceed
+ * RESERVE_BYTES, so that usual samples never allocate.
  */
 static int reserve(fm_resample *resample, fm_error *error) {
     const fm_plan *const plan = resample->plan;
     fm_mem_counter *const counter = resample->counter;
-    const int32_t n_kept = draws_sizes(plan) ? 1 : FM_PASSES_KEPT;
+    const int32_t n_kept = has_random_sizes(plan) ? 1 : FM_PASSES_KEPT;
     int status = fm_passes_init(&resample->column_passes, plan->filter, true,
                                 resample->kernels.prepare_columns, n_kept, RESERVE_PX,
                                 plan->out_width, counter, error);

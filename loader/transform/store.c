@@ -8,14 +8,13 @@
 #include "transform/kernels.h"
 
 #if defined(__x86_64__)
-#include "transform/x86/copy_sse41.h"
 #include "transform/x86/store_avx2.h"
 #include "transform/x86/store_sse41.h"
 #endif
 
 /* ---- scalar ---------------------------------------------------------------------------------- */
 
-/* One channel at a time, four pixels a turn: the compiler's own ways take twice the time. */
+/* One channel at a time, four pixels per turn: simpler loops take twice the time. */
 static void planar_u8(const fm_store *store, void *out, const uint8_t *in, int32_t n_px) {
     const size_t n = (size_t)n_px;
     for (size_t channel = 0; channel < 3; channel++) {
@@ -85,7 +84,7 @@ static void packed_16(const fm_store *store, void *out, const uint8_t *in, int32
     }
 }
 
-/* The bytes at every `step` bytes, to values next to each other. */
+/* Stores n bytes that are `step` bytes apart as contiguous values. */
 static void store_channel(const fm_plan *plan, int channel, void *out, const uint8_t *in, size_t n,
                           size_t step) {
     uint16_t *const half = out;
@@ -130,15 +129,15 @@ static fm_store_row *scalar_row(const fm_plan *plan) {
 
 #if defined(__x86_64__)
 
-/* ---- arithmetic in place of the table -------------------------------------------------------- */
+/* ---- arithmetic instead of the table --------------------------------------------------------- */
 
-/* Grey pixels of all values. */
+/* Fills a row with grey pixels of all 256 values. */
 static void fill_ramp(uint8_t *ramp) {
     memset(ramp, 0, 3 * 256 + FM_ROW_SLACK);
     for (int i = 0; i < 3 * 256; i++) ramp[i] = (uint8_t)(i / 3);
 }
 
-/* Whether all 768 values come out as from the table. */
+/* Whether store->row gives all 768 values of the table. */
 static bool gives_table(const fm_store *store) {
     uint8_t ramp[3 * 256 + FM_ROW_SLACK];
     float got[3 * 256], want[3 * 256];
@@ -164,11 +163,10 @@ static bool plane_gives_table(const fm_store *store) {
     return true;
 }
 
-/* Tried neighbours of the estimates of mean and std, to either side. */
+/* How many floats on either side of the estimated mean and std are tried. */
 #define REACH 2
 
-/* The std of values that are (i / 255 - mean) / std: one over the slope of the line through them.
- */
+/* The std of values that are (i / 255 - mean) / std: the inverse of the slope of a line fit. */
 static float estimate_std(const float *values) {
     double sum = 0;
     for (int i = 0; i < 256; i++) sum += (i - 127.5) * (double)values[i];
@@ -189,7 +187,7 @@ static void set_step(fm_steps *steps, int channel, float mean, float std) {
     steps->scale_low[channel] = (float)(scale - (double)(float)scale);
 }
 
-/* There are such steps for the mean and std of ToTensor and Normalize. */
+/* Searches the mean and std of ToTensor and Normalize. false if no constants give the table. */
 static bool find_steps(fm_store *store) {
     const float(*const table)[256] = store->plan->table;
     uint8_t ramp[3 * 256 + FM_ROW_SLACK];
@@ -224,7 +222,7 @@ static bool find_steps(fm_store *store) {
     return false;
 }
 
-/* The numbers between low and high are rounded to a 16-bit one. false: it is none. */
+/* Sets the range of numbers that are rounded to a 16-bit number. false if it is NaN or infinite. */
 static bool rounded_range(uint32_t bits, int n_digits, double *low, double *high) {
     const uint32_t size = bits & 0x7fff;
     if (size >> n_digits == (0x7fffu >> n_digits)) return false;
@@ -237,10 +235,9 @@ static bool rounded_range(uint32_t bits, int n_digits, double *low, double *high
 }
 
 /*
- * A line that stays between low and high at all of 0 to 255. One of slope a does if no two bounds
- * i < j keep it from it: (low[j] - high[i]) / (j - i) <= a <= (high[j] - low[i]) / (j - i). The
- * middle of all slopes is taken, and of its offsets again, as far from any rounding's border as
- * can be.
+ * Finds a line that is between low[i] and high[i] for all i from 0 to 255. A slope a is possible if
+ * (low[j] - high[i]) / (j - i) <= a <= (high[j] - low[i]) / (j - i) for all i < j. Uses the middle
+ * of all possible slopes, and the middle of its possible offsets, far from the rounding boundaries.
  */
 static bool fit_line(const double *low, const double *high, float *slope, float *offset) {
     double least = -INFINITY, most = INFINITY;
@@ -264,7 +261,8 @@ static bool fit_line(const double *low, const double *high, float *slope, float 
     return true;
 }
 
-/* There is a line for ToTensor and Normalize where the 16 bits come last. */
+/* Finds the lines of all channels. They exist for ToTensor and Normalize followed by a conversion
+ * to 16 bits. */
 static bool find_line(fm_store *store) {
     const int n_digits = store->plan->dtype == FM_FLOAT16 ? 10 : 7;
     for (int channel = 0; channel < 3; channel++) {
@@ -311,7 +309,7 @@ static void init_x86(fm_store *store, fm_cpu_tier tier) {
 
 #endif
 
-/* ---- for all --------------------------------------------------------------------------------- */
+/* ---- public functions ------------------------------------------------------------------------ */
 
 void fm_store_init(fm_store *store, const fm_plan *plan, fm_cpu_tier tier) {
     const size_t plane = (size_t)plan->out_width * (size_t)plan->out_height;

@@ -1,7 +1,7 @@
 /*
- * The last step of a sample: a row of pixels gets its values, its type and its layout and goes
- * straight to its place in the batch, which is written once. The scalar versions define the
- * results; the others give the same bytes.
+ * Storing rows of pixels into the batch, with the plan's values, dtype and layout. Each byte of the
+ * batch is written once. The scalar versions define the results; the others give the same bytes.
+ * After fm_store_init() a store is read-only and shared by all threads.
  */
 #ifndef FM_TRANSFORM_STORE_H
 #define FM_TRANSFORM_STORE_H
@@ -14,8 +14,8 @@
 #define FM_STEPS_255TH_LOW 0x1.010102p-24f
 
 /*
- * Float32 arithmetic that gives a table's values, by channel: (value / 255 - mean) * (scale_high +
- * scale_low), where the scale is 1/std in two floats.
+ * Float32 arithmetic that equals a value table, by channel: (value / 255 - mean) * (scale_high +
+ * scale_low), where the scale is 1/std as a sum of two floats.
  */
 typedef struct fm_steps {
     float mean[3], scale_high[3], scale_low[3];
@@ -29,14 +29,14 @@ typedef struct fm_line {
 typedef struct fm_store fm_store;
 
 /*
- * One row of n_px pixels (R G B) to `out`, the first one's place in the sample. Writes exactly the
- * pixels; may read up to FM_ROW_SLACK bytes past the input row's end.
+ * Stores n_px pixels (R G B) of a row to `out`, the first pixel's place in the sample. Writes
+ * exactly these pixels; may read up to FM_ROW_SLACK bytes past the end of the input.
  */
 typedef void fm_store_row(const fm_store *store, void *out, const uint8_t *in, int32_t n_px);
 
 /*
- * n bytes of one channel, next to each other, to as many values next to each other. Reads exactly
- * these bytes. Where a plan has one channel (grey), `row` takes the red of three equal bytes.
+ * Stores n contiguous bytes of one channel as n contiguous values. Reads exactly these bytes. (With
+ * a plan of one channel (grey), `row` stores the red of three equal bytes.)
  */
 typedef void fm_store_plane(const fm_store *store, int channel, void *out, const uint8_t *in,
                             size_t n);
@@ -47,25 +47,26 @@ struct fm_store {
     const fm_plan *plan;
     size_t plane;    /* FM_NCHW: values from one channel to the next */
     size_t px_bytes; /* from one pixel to the next in a row */
-    fm_steps steps;  /* where `row` computes in place of the table */
+    fm_steps steps;  /* used if `row` computes instead of reading the table */
     fm_line line;    /* the same for 16-bit types */
 };
 
 /*
- * Picks the fastest version for a plan in a tier that the CPU has. Arithmetic, which AVX2 brings,
- * is taken only where it gives all 768 values of the plan's table, bit for bit; to find it may take
- * a millisecond. The plan stays the caller's and must outlive the store.
+ * Selects the fastest version for a plan and a tier that the CPU has. AVX2 computes the values
+ * instead of reading the table, if the results equal all 768 values of the table bit for bit;
+ * finding the constants may take a millisecond. The plan stays the caller's and must outlive the
+ * store.
  */
 void fm_store_init(fm_store *store, const fm_plan *plan, fm_cpu_tier tier);
 
-/* The way to copy n bytes past the cache in a tier, complete when it returns; or, where there is
- * none, through it. */
+/* Returns the tier's function to copy n bytes past the cache; the copy is complete when it returns.
+ * Without one, memcpy(). */
 typedef void fm_store_copy(void *out, const void *in, size_t n);
 fm_store_copy *fm_store_stream(fm_cpu_tier tier);
 
 /*
- * After some rows, on the thread that stored them and before another one may read or write there:
- * they may have gone past the cache (fm_plan.stream), where no lock orders them.
+ * Called by the thread that stored rows, before another thread may access them: with
+ * fm_plan.stream, stores may bypass the cache, and locks do not order such stores.
  */
 void fm_store_drain(const fm_store *store);
 

@@ -183,8 +183,8 @@ static void files_that_stay_open_block(void **state) {
     assert_ptr_equal(test_reads_pop(&f.reads), &read);
     assert_int_equal(read.error, 0);
     pthread_mutex_lock(&f.reads.reader->lock);
-    const fm_shard *const shard = f.reads.reader->shards.newest;
-    const int flags = shard ? fcntl(shard->file, F_GETFL) : -1;
+    const fm_cached_file *const cached = f.reads.reader->file_cache.newest;
+    const int flags = cached ? fcntl(cached->file, F_GETFL) : -1;
     pthread_mutex_unlock(&f.reads.reader->lock);
     assert_true(flags >= 0);
     assert_int_equal(flags & O_NONBLOCK, 0);
@@ -258,7 +258,7 @@ static void close_does_not_wait_for_an_evicted_file(void **state) {
     fixture f;
     open_far(&f, state, NULL);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-    const uint32_t n_kept = f.reads.reader->shards.limit;
+    const uint32_t n_kept = f.reads.reader->file_cache.limit;
     assert_int_equal(n_kept, 8);
     test_far_rule(&f.at, "close", "0", "");
     for (uint32_t i = 0; i <= n_kept; i++) {

@@ -45,7 +45,7 @@ static int64_t follow_script(void *user, const char *path, int64_t result) {
 static int read_with(void **state, fm_reader_fault fault, test_script *script) {
     fixture f;
     test_reads_open(&f.reads, (fm_reader_config){.kind = kind_of(state), .depth = 4},
-                    &(fm_reader_fault){.most_bytes = fault.most_bytes,
+                    &(fm_reader_fault){.max_read_bytes = fault.max_read_bytes,
                                        .result = script ? follow_script : NULL,
                                        .user = script});
     make_file(&f);
@@ -68,17 +68,17 @@ static int read_with(void **state, fm_reader_fault fault, test_script *script) {
 }
 
 static void short_reads_are_no_end(void **state) {
-    assert_int_equal(read_with(state, (fm_reader_fault){.most_bytes = 999}, NULL), 0);
+    assert_int_equal(read_with(state, (fm_reader_fault){.max_read_bytes = 999}, NULL), 0);
 }
 
 static void interrupted_reads_go_on(void **state) {
     test_script script = {.failure = EINTR, .n_times = 5};
-    assert_int_equal(read_with(state, (fm_reader_fault){.most_bytes = 30000}, &script), 0);
+    assert_int_equal(read_with(state, (fm_reader_fault){.max_read_bytes = 30000}, &script), 0);
 }
 
 static void refused_reads_are_tried_again(void **state) {
     test_script script = {.failure = EAGAIN, .n_times = 5};
-    assert_int_equal(read_with(state, (fm_reader_fault){.most_bytes = 30000}, &script), 0);
+    assert_int_equal(read_with(state, (fm_reader_fault){.max_read_bytes = 30000}, &script), 0);
 }
 
 static void refusals_without_end_are_an_error(void **state) {

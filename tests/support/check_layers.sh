@@ -27,7 +27,7 @@ only() {
         case " $* " in *" $file "*) ;; *) complain "$file includes <$header>; only $* may" ;; esac
     done
 }
-only liburing.h loader/read/reader_uring.c
+only liburing.h loader/read/uring.c
 only jpeglib.h loader/decode/jpeg.c loader/decode/jpeg_codec.c loader/decode/jpeg_mem.c \
     loader/pack/rewrite.c
 only jerror.h loader/decode/jpeg.c loader/decode/jpeg_codec.c loader/decode/jpeg_mem.c \

@@ -251,8 +251,8 @@ static void scratch_keeps_what_the_largest_image_took(void **state) {
     fm_scratch scratch;
     fm_scratch_init(&scratch, &counter);
     for (int round = 0; round < 4; round++) {
-        uint8_t *const a = fm_scratch_take(&scratch, 1000);
-        uint8_t *b = fm_scratch_take(&scratch, 10);
+        uint8_t *const a = fm_scratch_alloc(&scratch, 1000);
+        uint8_t *b = fm_scratch_alloc(&scratch, 10);
         assert_true(a && b && (uintptr_t)a % FM_MEM_ALIGN == 0 && (uintptr_t)b % FM_MEM_ALIGN == 0);
         memset(a, 1, 1000);
         memset(b, 2, 10);
@@ -268,7 +268,7 @@ static void scratch_keeps_what_the_largest_image_took(void **state) {
     assert_true(fm_scratch_is_large(&scratch));
     fm_scratch_trim(&scratch);
     assert_false(fm_scratch_is_large(&scratch));
-    assert_null(fm_scratch_take(&scratch, SIZE_MAX - 5));
+    assert_null(fm_scratch_alloc(&scratch, SIZE_MAX - 5));
     fm_scratch_fini(&scratch);
 }
 

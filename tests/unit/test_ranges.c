@@ -216,7 +216,7 @@ static void few_descriptors_do(void **state) {
         if (tight) assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
         read_many(&f, 150);
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-        assert_in_range(f.reads.reader->shards.limit, 1, limits[i] < 64 ? 8 : limits[i] / 8);
+        assert_in_range(f.reads.reader->file_cache.limit, 1, limits[i] < 64 ? 8 : limits[i] / 8);
         close_both(&f);
     }
 }
@@ -267,7 +267,7 @@ static int64_t now_and_then(void *user, const char *path, int64_t result) {
 static void reads_that_misbehave(void **state) {
     fixture f;
     uint32_t n_results = 0;
-    const fm_reader_fault fault = {.most_bytes = 1000, .result = now_and_then, .user = &n_results};
+    const fm_reader_fault fault = {.max_read_bytes = 1000, .result = now_and_then, .user = &n_results};
     test_reads_open(&f.reads, (fm_reader_config){.kind = **(fm_reader_kind **)state}, &fault);
     test_dir_open(f.dir);
     make_files(&f, 2);
@@ -321,42 +321,42 @@ static void a_ring_without_helpers_still_reads(void **state) {
 
 static void the_least_recently_used_goes(void **state) {
     (void)state;
-    fm_shards shards;
+    fm_file_cache cache;
     int to_close;
-    assert_int_equal(fm_shards_init(&shards, NULL), FM_OK);
-    const uint32_t limit = shards.limit;
-    while (shards.limit > 3) { /* room for three */
-        shards.limit--;
-        shards.unused = shards.unused->next;
+    assert_int_equal(fm_file_cache_init(&cache, NULL), FM_OK);
+    const uint32_t limit = cache.limit;
+    while (cache.limit > 3) { /* room for three */
+        cache.limit--;
+        cache.unused = cache.unused->next;
     }
     static const char *const names[] = {"a", "b", "c", "a longer name", "e"};
-    fm_shard *entries[5];
+    fm_cached_file *entries[5];
     for (int i = 0; i < 3; i++) {
-        assert_null(fm_shards_find(&shards, names[i]));
-        entries[i] = fm_shards_add(&shards, names[i], NULL, &to_close);
+        assert_null(fm_file_cache_find(&cache, names[i]));
+        entries[i] = fm_file_cache_add(&cache, names[i], NULL, &to_close);
         assert_int_equal(to_close, -1);
         entries[i]->file = open("/dev/null", O_RDONLY | O_CLOEXEC);
     }
-    assert_null(fm_shards_add(&shards, names[3], NULL, &to_close)); /* all are in use */
-    for (int i = 0; i < 3; i++) assert_int_equal(fm_shards_release(&shards, entries[i]), -1);
-    assert_ptr_equal(fm_shards_find(&shards, "a"), entries[0]);
+    assert_null(fm_file_cache_add(&cache, names[3], NULL, &to_close)); /* all are in use */
+    for (int i = 0; i < 3; i++) assert_int_equal(fm_file_cache_release(&cache, entries[i]), -1);
+    assert_ptr_equal(fm_file_cache_find(&cache, "a"), entries[0]);
     const int file_b = entries[1]->file, file_c = entries[2]->file;
-    assert_non_null(fm_shards_add(&shards, names[3], NULL, &to_close));
+    assert_non_null(fm_file_cache_add(&cache, names[3], NULL, &to_close));
     assert_int_equal(to_close, file_b);
-    assert_null(fm_shards_find(&shards, "b"));
-    assert_int_equal(fm_shards_evict(&shards), file_c);
-    assert_int_equal(fm_shards_evict(&shards), -1); /* the others have users */
-    fm_shards_unlist(&shards, entries[0]);
-    fm_shards_unlist(&shards, entries[0]);
-    assert_null(fm_shards_find(&shards, "a"));
+    assert_null(fm_file_cache_find(&cache, "b"));
+    assert_int_equal(fm_file_cache_evict(&cache), file_c);
+    assert_int_equal(fm_file_cache_evict(&cache), -1); /* the others have users */
+    fm_file_cache_unlist(&cache, entries[0]);
+    fm_file_cache_unlist(&cache, entries[0]);
+    assert_null(fm_file_cache_find(&cache, "a"));
     const int file_a = entries[0]->file;
-    assert_int_equal(fm_shards_release(&shards, entries[0]), file_a);
+    assert_int_equal(fm_file_cache_release(&cache, entries[0]), file_a);
     close(file_a), close(file_b), close(file_c);
     for (int i = 0; i < 2; i++)
-        assert_non_null(fm_shards_add(&shards, names[2 * i + 2], NULL, &to_close));
-    shards.limit = limit;
-    fm_shards_fini(&shards);
-    fm_shards_fini(&shards);
+        assert_non_null(fm_file_cache_add(&cache, names[2 * i + 2], NULL, &to_close));
+    cache.limit = limit;
+    fm_file_cache_fini(&cache);
+    fm_file_cache_fini(&cache);
 }
 
 int main(void) {

@@ -190,11 +190,11 @@ static void large_files_get_blocks_of_their_own(void **state) {
         assert_non_null(read);
         test_check_file(read, read->path == f.paths[10] ? 10 : 11, read->n_bytes);
         pthread_mutex_lock(&f.reads.reader->lock);
-        assert_true(f.reads.reader->own_bytes > 0);
+        assert_true(f.reads.reader->heap_bytes > 0);
         pthread_mutex_unlock(&f.reads.reader->lock);
         fm_reader_return(f.reads.reader, read);
     }
-    assert_int_equal(f.reads.reader->own_bytes, 0);
+    assert_int_equal(f.reads.reader->heap_bytes, 0);
     assert_int_equal(f.reads.reader->arena.n_used, 0);
     close_both(&f);
 }

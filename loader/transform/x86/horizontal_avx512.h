@@ -1,19 +1,19 @@
 /*
- * The horizontal kernel in AVX-512 with VBMI and VNNI: 16 values a register, 16 pixels a turn. One
- * vpermb brings four taps of each value together, from 64 bytes of a row, and vpdpbusd multiplies
- * them by the three digits of their weights (target.h). A table as in horizontal_template.h holds
- * turns of 64 bytes of starts and
+ * The horizontal kernel in AVX-512 with VBMI and VNNI: 16 values per register, 16 pixels per turn.
+ * vpermb gathers four taps of each value from 64 bytes of a row, and vpdpbusd multiplies them by
+ * the three digits of their weights (target.h). A table as in horizontal_template.h holds for each
+ * turn 64 bytes of starts and
  *
  *     3 registers            places of four taps
  *     for each four taps     3 registers of each digit, the highest first
  *
- * Where 64 bytes do not reach, and for more than 16 taps, AVX2's long way is taken.
+ * If 64 bytes do not cover the taps, or for more than 16 taps, AVX2's fm_horizontal_long() is used.
  */
 #ifndef FM_TRANSFORM_X86_HORIZONTAL_AVX512_H
 #define FM_TRANSFORM_X86_HORIZONTAL_AVX512_H
 
 #include "transform/kernels.h"
-#include "transform/x86/horizontal_avx2.h"
+#include "transform/x86/horizontal.h"
 #include "transform/x86/target.h"
 
 enum { FM_MOST_TAPS_AVX512 = 16, FM_TURN_PX_AVX512 = 16 };
@@ -22,11 +22,11 @@ static inline size_t fm_turn_bytes_avx512(int32_t n_taps) {
     return 64 * (size_t)(1 + 3 + 9 * ((n_taps + 3) / 4));
 }
 
-/* vpermb's places of four taps of a value, whose first is `at`. */
+/* vpermb's indexes of four taps of a value, the first of which is `at`. */
 #define FM_PLACE_FOUR(at) ((int32_t)(0x09060300u + 0x01010101u * (uint32_t)(at)))
 
-/* The turn from output i on. At the end the last output is repeated. false if 64 bytes do not reach
- * all taps of a register. */
+/* Prepares the turn from output i on, whose end repeats the last output. false if 64 bytes do not
+ * cover all taps of a register. */
 FM_AVX512_INLINE bool fm_prepare_turn_avx512(uint8_t *turn, const fm_coeffs *coeffs, int32_t i) {
     enum { PX = FM_TURN_PX_AVX512, LANES = 16 };
     const int32_t n_fours = (coeffs->max_taps + 3) / 4;
@@ -42,7 +42,7 @@ FM_AVX512_INLINE bool fm_prepare_turn_avx512(uint8_t *turn, const fm_coeffs *coe
             _mm_storeu_si128((__m128i *)digits[four][px],
                              fm_digits4(fm_load_sse41(weights + 4 * four)));
     }
-    /* Starts only rise or only fall: a register's first or last pixel has the lowest. */
+    /* Starts are monotonic, so a register's first or last pixel has the lowest. */
     for (int32_t k = 0; k < 3; k++) {
         const int32_t left = first[LANES * k / 3], right = first[(LANES * k + LANES - 1) / 3];
         base[k] = left < right ? left : right;
@@ -78,14 +78,15 @@ FM_AVX512 int fm_prepare_columns_avx512(fm_coeffs *coeffs, fm_mem_counter *count
     return FM_OK;
 }
 
-/* All rows of a turn, then the next turn. n_fours is the number of taps in fours. */
+/* Computes a turn of all rows, then the next turn. n_fours is the number of taps divided by four.
+ */
 FM_AVX512_INLINE void fm_horizontal_turns_avx512(uint8_t *const *out, const uint8_t *const *in,
                                                  int32_t n_rows, const fm_coeffs *coeffs,
                                                  const int32_t n_fours) {
     const uint8_t *turn = coeffs->table;
     for (int32_t i = 0; i < coeffs->n;
          i += FM_TURN_PX_AVX512, turn += fm_turn_bytes_avx512(4 * n_fours)) {
-        /* Copies, which the stores to `out` can't change. */
+        /* Local copies, which can't alias `out`. */
         size_t starts[3];
         __m512i places[3], digits[FM_MOST_TAPS_AVX512 / 4 * 9];
         for (int k = 0; k < 3; k++) {

@@ -1,22 +1,24 @@
 /*
- * The horizontal kernel of SSE4.1 and of AVX2 (see width.h).
+ * The horizontal kernel in SSE4.1 and AVX2 (width.h).
  *
- * Up to eight taps: each half of a register, 16 bytes, takes four pixels a turn, whose twelve
- * values are spread over the double words of three registers, so that no lane idles:
+ * Up to eight taps: each half of a register (16 bytes) computes four pixels per step ("turn"),
+ * whose twelve values are spread over the double words of three registers, so that all lanes are
+ * used:
  *
  *     register 0   r0 g0 b0 r1      register 1   g1 b1 r2 g2      register 2   b2 r3 g3 b3
  *
- * A register holds values of two pixels; one load of 16 bytes reaches a pair of taps of both, and
- * pshufb brings the pairs into place as words. Where each value's taps lie, and the weights in the
- * same order, stand in a table that is made once for all rows: turns of 32 bytes of starts and
+ * A register holds values of two pixels. One load of 16 bytes covers a pair of taps of both, and
+ * pshufb moves the pairs into place as words. A table, which is made once for all rows, holds the
+ * places of each value's taps and the weights in the same order. Each turn has 32 bytes of starts
+ * and
  *
  *     3 registers       places of a pair of taps
  *     3 registers       the same for an odd last tap, if there is one
  *     for each pair     3 registers of the weights' high halves, 3 of their low ones
  *     3 registers       an odd last tap's weights, not split
  *
- * Pixels whose inputs lie farther apart than one load reaches, and more taps, take the long way:
- * one output a turn, several rows.
+ * If inputs of adjacent pixels are farther apart than one load, or for more taps, the slower
+ * fm_horizontal_long() computes one output of several rows at a time.
  */
 #include "transform/kernels.h"
 #include "transform/x86/vector_avx2.h"
@@ -27,11 +29,12 @@
 #define FM_MOST_TURN_TAPS 8
 #define FM_STARTS_BYTES 32
 
-/* Takes the pixels 0 and 1 (or 2 and 3) of four apart: words r r g g b b 0 0. */
+/* Shuffles that interleave pixels 0 and 1 (or 2 and 3) of four: words r r g g b b 0 0. */
 #define FM_PAIR_01 0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1
 #define FM_PAIR_23 6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1
 
-/* Whether a load of 16 bytes holds a pair of taps of any two neighbours; of three taps, all. */
+/* Whether a load of 16 bytes covers a pair of taps of any two adjacent pixels; all, if there are
+ * three. */
 static inline bool fm_neighbours_fit(const fm_coeffs *coeffs) {
     const int32_t most = coeffs->max_taps == 3 ? 2 : 3;
     for (int32_t i = 0; i + 1 < coeffs->n; i++) {
@@ -48,15 +51,16 @@ FM_SSE41_INLINE __m128i fm_split4(const int32_t *weights) {
                            _mm_and_si128(four, _mm_set1_epi32(FM_SPLIT_LOW)));
 }
 
-/* Spreads what pixels 0 to 3 have in all double words over the lanes of their values. */
+/* Spreads numbers of pixels 0 to 3, each repeated in all double words, over the lanes of the
+ * pixels' values. */
 FM_SSE41_INLINE void fm_spread_px(uint8_t *registers, size_t width, const __m128i *px) {
     fm_store_sse41(registers, _mm_blend_epi16(px[0], px[1], 0xc0));
     fm_store_sse41(registers + width, _mm_blend_epi16(px[1], px[2], 0xf0));
     fm_store_sse41(registers + 2 * width, _mm_blend_epi16(px[2], px[3], 0xfc));
 }
 
-/* pshufb's places in three registers: the first value's, repeated in a lane's bytes as `times` has
- * it, and those that stay empty in `empty`. */
+/* Computes pshufb's indexes for three registers: a value's place times `times`, which repeats it in
+ * the lane's bytes, plus `empty`, which clears bytes. */
 FM_SSE41_INLINE void fm_place_px(uint8_t *registers, size_t width, const int32_t *first,
                                  const int32_t *base, int32_t times, uint32_t empty) {
     const __m128i channels[3] = {_mm_setr_epi32(0, 1, 2, 0), _mm_setr_epi32(1, 2, 0, 1),
@@ -128,7 +132,7 @@ FM_FN int FM_W(fm_prepare_columns)(fm_coeffs *coeffs, fm_mem_counter *counter, f
     enum { TURN_PX = FM_WIDTH / 4 };
     const int32_t n_taps = coeffs->max_taps;
     const size_t n_turns = ((size_t)coeffs->n + TURN_PX - 1) / TURN_PX;
-    /* Always for the most taps, so that few passes find too little. */
+    /* Always for the most taps, so that the table rarely has to grow. */
     const int status = fm_coeffs_reserve_table(
         coeffs, n_turns * FM_W(fm_turn_bytes)(FM_MOST_TURN_TAPS), counter, error);
     coeffs->has_table = false;
@@ -168,14 +172,14 @@ FM_FN_INLINE fm_vector FM_W(fm_sum_taps)(const uint8_t *first, const uint8_t *se
     return FM_OP(srai_epi32)(sum, FM_COEFFS_BITS);
 }
 
-/* All rows of a turn, then the next turn: what a turn needs stays in registers and in the cache.
- * What is stored too much falls into the next turn's place or into the slack. */
+/* Computes a turn of all rows, then the next turn, so that the turn's table stays in registers and
+ * in the cache. Stores may exceed the turn's pixels, into the next turn's or the slack. */
 FM_FN_INLINE void FM_W(fm_horizontal_turns)(uint8_t *const *out, const uint8_t *const *in,
                                             int32_t n_rows, const fm_coeffs *coeffs,
                                             const int32_t n_taps) {
     const uint8_t *turn = coeffs->table;
     for (int32_t i = 0; i < coeffs->n; i += FM_WIDTH / 4, turn += FM_W(fm_turn_bytes)(n_taps)) {
-        /* Copies, which the stores to `out` can't change. */
+        /* Local copies, which can't alias `out`. */
         size_t starts[6];
         for (int k = 0; k < 6; k++) starts[k] = (size_t)((const int32_t *)(const void *)turn)[k];
         fm_vector registers[3 * (1 + 1 + FM_MOST_TURN_TAPS)];
@@ -197,8 +201,8 @@ FM_FN_INLINE void FM_W(fm_horizontal_turns)(uint8_t *const *out, const uint8_t *
 
 /* ---- any number of taps ---------------------------------------------------------------------- */
 
-/* A row in each half of two registers; rows share the work on the weights. At the end the last row
- * is repeated. */
+/* Computes a row in each half of two registers; the rows share the splitting of weights. The last
+ * rows may be computed twice. */
 FM_FN_INLINE void FM_W(fm_horizontal_long)(uint8_t *const *out, const uint8_t *const *in,
                                            int32_t n_rows, const fm_coeffs *coeffs) {
     enum { HALVES = FM_WIDTH / 16 };

@@ -1,17 +1,15 @@
-/* The x86-64 kernels' places in the table. Included by kernels.c alone. */
+/* Fills the table of kernels with those for x86-64. Only kernels.c includes it. */
 #ifndef FM_TRANSFORM_X86_KERNELS_X86_H
 #define FM_TRANSFORM_X86_KERNELS_X86_H
 
 #include "transform/kernels.h"
-#include "transform/x86/horizontal_avx2.h"
+#include "transform/x86/horizontal.h"
 #include "transform/x86/horizontal_avx512.h"
-#include "transform/x86/horizontal_sse41.h"
 #include "transform/x86/mirror_sse41.h"
-#include "transform/x86/vertical_avx2.h"
+#include "transform/x86/vertical.h"
 #include "transform/x86/vertical_avx512.h"
-#include "transform/x86/vertical_sse41.h"
 
-/* Overwrites what the table has, tier by tier. */
+/* Overwrites the table's entries, tier by tier. */
 static inline __attribute__((unused)) void fm_kernels_init_x86(fm_kernels *kernels,
                                                                fm_cpu_tier tier) {
     if (tier < FM_CPU_SSE41) return;

@@ -1,11 +1,11 @@
-/* Mirrored rows in SSE4.1. */
+/* Mirroring a row in SSE4.1. */
 #ifndef FM_TRANSFORM_X86_MIRROR_SSE41_H
 #define FM_TRANSFORM_X86_MIRROR_SSE41_H
 
 #include "transform/x86/target.h"
 
-/* Five pixels a turn; the sixteenth byte of load and store falls into the slack or is written
- * again. */
+/* Five pixels per step. The sixteenth byte of a load or store is in the slack, or is overwritten.
+ */
 FM_SSE41 void fm_mirror_sse41(uint8_t *out, const uint8_t *in, int32_t n_px) {
     const __m128i reverse = _mm_setr_epi8(12, 13, 14, 9, 10, 11, 6, 7, 8, 3, 4, 5, 0, 1, 2, -1);
     const size_t n = (size_t)n_px;

@@ -1,4 +1,4 @@
-/* Stores in AVX2, FMA and F16C: arithmetic in place of the table. */
+/* Stores in AVX2, FMA and F16C, which compute values instead of reading the table. */
 #ifndef FM_TRANSFORM_X86_STORE_AVX2_H
 #define FM_TRANSFORM_X86_STORE_AVX2_H
 
@@ -7,19 +7,19 @@
 #include "transform/store.h"
 #include "transform/x86/target.h"
 
-/* A constant wherever the functions below are inlined. */
+/* A compile-time constant in all functions below. */
 typedef enum fm_avx2_kind { FM_AVX2_F32, FM_AVX2_F16, FM_AVX2_BF16 } fm_avx2_kind;
 
-/* What eight values next to each other are computed with. */
+/* The constants for eight adjacent values. */
 typedef struct fm_avx2_terms {
     __m256 mean, scale_high, scale_low; /* float32 */
     __m256 slope, offset;               /* 16 bits */
 } fm_avx2_terms;
 
 /*
- * Eight values. 1/255 and 1/std are sums of two floats, the second the first one's rounding error,
- * so that a product has its right rounding but for rare cases; fm_store_init() has compared all
- * results with the table.
+ * Computes eight values. 1/255 and 1/std are sums of two floats, the second being the rounding
+ * error of the first, so that products are correctly rounded except in rare cases; fm_store_init()
+ * has compared all results with the table.
  */
 FM_AVX2_INLINE __m256 fm_values_avx2(__m256i bytes, const fm_avx2_terms *terms,
                                      const fm_avx2_kind kind) {
@@ -32,14 +32,14 @@ FM_AVX2_INLINE __m256 fm_values_avx2(__m256i bytes, const fm_avx2_terms *terms,
                            _mm256_mul_ps(from_mean, terms->scale_low));
 }
 
-/* A tie would be rounded up, not to even: fm_store_init() has seen that there is none. */
+/* Rounds ties up, not to even; fm_store_init() has checked that there are none. */
 FM_AVX2_INLINE __m128i fm_bf16_avx2(__m256 values) {
     const __m256i sum = _mm256_add_epi32(_mm256_castps_si256(values), _mm256_set1_epi32(0x8000));
     const __m256i rounded = _mm256_srli_epi32(sum, 16);
     return _mm_packus_epi32(_mm256_castsi256_si128(rounded), _mm256_extracti128_si256(rounded, 1));
 }
 
-/* Eight values in their type. */
+/* Stores eight values in their type. */
 FM_AVX2_INLINE void fm_put_avx2(uint8_t *to, __m256 values, const fm_avx2_kind kind) {
     if (kind == FM_AVX2_F32)
         _mm256_storeu_ps((float *)to, values);
@@ -65,7 +65,7 @@ FM_AVX2_INLINE void fm_channel_terms_avx2(fm_avx2_terms *terms, const fm_store *
                             .offset = _mm256_set1_ps(store->line.offset[channel])};
 }
 
-/* Eight pixels from 28 bytes: those behind the 24 are in the slack. */
+/* Stores eight pixels. Reads 28 bytes, the last four of which may be in the slack. */
 FM_AVX2_INLINE void fm_planar_px_avx2(uint8_t *to, size_t plane_bytes, const uint8_t *in,
                                       const fm_avx2_terms *terms, const fm_avx2_kind kind) {
     const __m256i px =
@@ -82,7 +82,7 @@ FM_AVX2_INLINE void fm_planar_px_avx2(uint8_t *to, size_t plane_bytes, const uin
                     fm_values_avx2(_mm256_shuffle_epi8(px, channels[c]), &terms[c], kind), kind);
 }
 
-/* The last eight pixels may overlap those before them; fewer go through a buffer. */
+/* The last eight pixels may overlap the ones before. Fewer than eight go through a buffer. */
 FM_AVX2_INLINE void fm_planar_avx2(const fm_store *store, uint8_t *out, const uint8_t *in, size_t n,
                                    const fm_avx2_kind kind) {
     const size_t value_bytes = fm_value_bytes_avx2(kind);
@@ -137,16 +137,16 @@ FM_AVX2 void fm_plane_f32_avx2(const fm_store *store, int channel, void *out, co
     memcpy(to, few_values, n * sizeof(float));
 }
 
-/* ---- pixel after pixel ----------------------------------------------------------------------- */
+/* ---- interleaved channels -------------------------------------------------------------------- */
 
-/* Eight numbers of the three channels in turn, the first of them given. */
+/* Repeats the three channels' numbers eight times in all, beginning with channel first % 3. */
 FM_AVX2_INLINE __m256 fm_in_turn_avx2(const float *by_channel, int first) {
     float turn[8];
     for (int i = 0; i < 8; i++) turn[i] = by_channel[(first + i) % 3];
     return _mm256_loadu_ps(turn);
 }
 
-/* For the three eights in eight pixels. */
+/* The constants for the three groups of eight values in eight pixels. */
 FM_AVX2_INLINE void fm_turn_terms_avx2(fm_avx2_terms *terms, const fm_store *store) {
     for (int k = 0; k < 3; k++)
         terms[k] = (fm_avx2_terms){.mean = fm_in_turn_avx2(store->steps.mean, 8 * k),
@@ -156,7 +156,7 @@ FM_AVX2_INLINE void fm_turn_terms_avx2(fm_avx2_terms *terms, const fm_store *sto
                                    .offset = fm_in_turn_avx2(store->line.offset, 8 * k)};
 }
 
-/* An eighth of eight pixels: k is 0 to 2. */
+/* Computes group k, 0 to 2, of eight values in eight pixels. */
 FM_AVX2_INLINE __m256 fm_packed_values_avx2(const uint8_t *in, size_t k, const fm_avx2_terms *terms,
                                             const fm_avx2_kind kind) {
     const __m128i bytes = _mm_loadl_epi64((const __m128i *)(in + 8 * k));
@@ -184,9 +184,9 @@ FM_AVX2_INLINE void fm_packed_avx2(const fm_avx2_terms *terms, uint8_t *out, con
 }
 
 /*
- * Rows that fill whole lines of the cache go past it where the plan says so: a line that is
- * written without having been read costs memory half the traffic. Planes gain nothing by that: the
- * processor then has three places to write to in turn.
+ * With fm_plan.stream, rows that fill whole cache lines bypass the cache: a line that need not be
+ * read before it is written costs half the memory traffic. Planes gain nothing, as the CPU then
+ * writes to three places in turn.
  */
 FM_AVX2 void fm_packed_f32_avx2(const fm_store *store, void *out, const uint8_t *in, int32_t n_px) {
     const size_t n = (size_t)n_px;

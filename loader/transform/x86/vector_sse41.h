@@ -1,4 +1,4 @@
-/* What has other names in each width, for the templates: SSE4.1. */
+/* Operations for the templates whose intrinsics differ by width: SSE4.1. */
 #ifndef FM_TRANSFORM_X86_VECTOR_SSE41_H
 #define FM_TRANSFORM_X86_VECTOR_SSE41_H
 
@@ -16,7 +16,7 @@ FM_SSE41_INLINE __m128i fm_zero_sse41(void) { return _mm_setzero_si128(); }
 
 FM_SSE41_INLINE __m128i fm_xor_sse41(__m128i a, __m128i b) { return _mm_xor_si128(a, b); }
 
-/* 16 bytes of memory for each half of a register; this one has but the first. */
+/* Loads 16 bytes into each half of a register. An SSE register only has the first half. */
 FM_SSE41_INLINE __m128i fm_load_halves_sse41(const void *first, const void *second) {
     (void)second;
     return fm_load_sse41(first);
@@ -27,13 +27,13 @@ FM_SSE41_INLINE void fm_store_halves_sse41(void *first, void *second, __m128i va
     fm_store_sse41(first, value);
 }
 
-/* The lowest 4 bytes of each half. */
+/* Stores the lowest 4 bytes of each half. */
 FM_SSE41_INLINE void fm_store_dwords_sse41(void *first, void *second, __m128i value) {
     (void)second;
     _mm_storeu_si32(first, value);
 }
 
-/* The same in each half. */
+/* Repeats 16 bytes in each half. */
 FM_SSE41_INLINE __m128i fm_both_halves_sse41(__m128i half) { return half; }
 
 #endif

@@ -1,12 +1,13 @@
-/* The vertical kernel in AVX-512 with VNNI: 64 columns a turn, bytes of four rows side by side. */
+/* The vertical kernel in AVX-512 with VNNI: 64 columns per step, with the bytes of four rows
+ * interleaved. */
 #ifndef FM_TRANSFORM_X86_VERTICAL_AVX512_H
 #define FM_TRANSFORM_X86_VERTICAL_AVX512_H
 
 #include "transform/kernels.h"
 #include "transform/x86/target.h"
-#include "transform/x86/vertical_avx2.h"
+#include "transform/x86/vertical.h"
 
-/* Bytes of four rows as double words, in four registers. */
+/* Interleaves the bytes of four rows as double words, in four registers. */
 FM_AVX512_INLINE void fm_join_rows_avx512(__m512i *joined, const uint8_t *const *rows, size_t i) {
     __m512i row[4];
     for (int k = 0; k < 4; k++) row[k] = _mm512_loadu_si512(rows[k] + i);
@@ -20,7 +21,7 @@ FM_AVX512_INLINE void fm_join_rows_avx512(__m512i *joined, const uint8_t *const 
     joined[3] = _mm512_unpackhi_epi16(right_01, right_23);
 }
 
-/* Rows in fours, and the digits of their weights as fm_digits4() gives them. */
+/* Sums groups of four rows; `digits` are those of fm_digits4(). */
 FM_AVX512_INLINE void fm_vertical_fours_avx512(uint8_t *restrict out, const uint8_t *const *rows,
                                                const int32_t (*digits)[4], const int32_t n_fours,
                                                size_t n_bytes) {
@@ -50,7 +51,7 @@ FM_AVX512 void fm_vertical_avx512(uint8_t *out, const uint8_t *const *in, const 
         fm_vertical_avx2(out, in, coeffs, i, n_bytes);
         return;
     }
-    /* Copies, which the stores to `out` can't change, in whole fours: the last row is repeated,
+    /* Local copies, which can't alias `out`, in whole groups of four: the last row is repeated,
      * with weights of 0. */
     const uint8_t *rows[MOST];
     int32_t digits[MOST / 4][4];

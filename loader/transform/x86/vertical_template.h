@@ -1,8 +1,7 @@
 /*
- * The vertical kernel of SSE4.1 and of AVX2 (see width.h): FM_WIDTH columns a turn, bytes of two
- * rows side by side. There are two ways: sums of digits in 16 bits (vertical_digits.h), which is
- * the faster one, for two to four rows and weights that are not negative; and the 32-bit sums of
- * target.h for all else, clipped or not.
+ * The vertical kernel in SSE4.1 and AVX2 (width.h): FM_WIDTH columns per step, with the bytes of
+ * two rows interleaved. For two to four rows and weights that are not negative it sums digits in 16
+ * bits (vertical_digits.h), which is faster; else it uses the 32-bit sums of target.h.
  */
 #include "transform/kernels.h"
 #include "transform/x86/vector_avx2.h"
@@ -12,12 +11,12 @@
 
 /* ---- digits ---------------------------------------------------------------------------------- */
 
-/* Each pair's digits in all words. */
+/* The digits of each pair of rows, repeated in all words. */
 typedef struct FM_W(fm_digits) {
     fm_vector top[2], middle[2], lowest[2];
 } FM_W(fm_digits);
 
-/* One register of results, 16 bits each and less 128, from pairs of rows' bytes. */
+/* Computes one register of 16-bit results, minus 128 each, from pairs of rows' bytes. */
 FM_FN_INLINE fm_vector FM_W(fm_sum_digits)(const fm_vector *pairs, const FM_W(fm_digits) * digits,
                                            const int32_t n_pairs) {
     const fm_vector sign = FM_OP(set1_epi8)(-128);
@@ -64,7 +63,7 @@ FM_FN_INLINE void FM_W(fm_vertical_digits)(uint8_t *restrict out, const uint8_t 
 
 /* ---- 32-bit sums ----------------------------------------------------------------------------- */
 
-/* Bytes of two rows as pairs of words, in four registers. */
+/* Interleaves the bytes of two rows as words, in four registers. */
 FM_FN_INLINE void FM_W(fm_pair_rows)(fm_vector *pairs, fm_vector first, fm_vector second) {
     const fm_vector zero = FM_W(fm_zero)();
     const fm_vector left = FM_OP(unpacklo_epi8)(first, second);
@@ -75,8 +74,8 @@ FM_FN_INLINE void FM_W(fm_pair_rows)(fm_vector *pairs, fm_vector first, fm_vecto
     pairs[3] = FM_OP(unpackhi_epi8)(right, zero);
 }
 
-/* Inlined with a constant n_taps, the weights stay in registers. An odd last row takes one full
- * multiplication in place of two halves. */
+/* Inlined with a constant n_taps, so that the weights stay in registers. An odd last row takes one
+ * 32-bit multiplication. */
 FM_FN_INLINE void FM_W(fm_vertical_taps)(uint8_t *restrict out, const uint8_t *const *in,
                                          const int32_t *weights, const int32_t n_taps,
                                          size_t n_bytes) {
@@ -128,7 +127,7 @@ FM_FN void FM_W(fm_vertical)(uint8_t *out, const uint8_t *const *in, const fm_co
         return;
     }
     const int32_t *const weights = coeffs->weights + (size_t)i * (size_t)coeffs->stride;
-    /* Copies of a known number, which the stores to `out` can't change. */
+    /* Local copies of constant size, which can't alias `out`. */
     const uint8_t *rows[8];
     int32_t kept[8];
     for (int32_t t = 0; t < n_taps && t < 8; t++) {

@@ -1,11 +1,11 @@
 /*
- * The vocabulary of the templates that are compiled once per width of registers. FM_WIDTH says
- * which, in bytes: 16 for SSE4.1, 32 for AVX2. No include guard: each template sets the names anew.
+ * Names for the templates, which are compiled once per register width: FM_WIDTH is 16 bytes for
+ * SSE4.1 or 32 for AVX2. Without include guard, as each inclusion redefines the names.
  *
  *     fm_vector       a register
- *     FM_W(name)      the width's own version of a name
- *     FM_OP(name)     an intrinsic, less its prefix
- *     FM_FN(_INLINE)  the declaration of a function (a helper) of the width
+ *     FM_W(name)      the name with the suffix of the instruction set
+ *     FM_OP(name)     an intrinsic, without its prefix
+ *     FM_FN(_INLINE)  the declaration of a function (a helper)
  */
 #include "transform/x86/target.h"
 

@@ -1,13 +1,13 @@
-#include "augment/take.h"
+#include "augment/gather.h"
 
 #include <string.h>
 
 #include "base/number.h"
 
-/* at modulo n, from 0 on. */
+/* at modulo n, 0 to n - 1. */
 static int32_t wrapped(int32_t at, int32_t n) { return (at % n + n) % n; }
 
-/* numpy.pad(): mirror images of mirror images follow each other. */
+/* As numpy.pad(): reflections repeat without end. */
 static int32_t mapped(int32_t at, int32_t size, fm_pad_mode mode) {
     if (at >= 0 && at < size) return at;
     switch (mode) {
@@ -26,11 +26,11 @@ static int32_t mapped(int32_t at, int32_t size, fm_pad_mode mode) {
     return -1;
 }
 
-void fm_take_map(int32_t *map, int32_t n, int32_t start, int32_t size, fm_pad_mode mode) {
+void fm_gather_map(int32_t *map, int32_t n, int32_t start, int32_t size, fm_pad_mode mode) {
     for (int32_t i = 0; i < n; i++) map[i] = mapped(start + i, size, mode);
 }
 
-void fm_take_chain(int32_t *map, int32_t n, const int32_t *through) {
+void fm_gather_compose(int32_t *map, int32_t n, const int32_t *through) {
     for (int32_t i = 0; i < n; i++)
         if (map[i] >= 0) map[i] = through[map[i]];
 }
@@ -43,7 +43,7 @@ static void fill_pixels(uint8_t *out, int32_t n, int32_t channels, const uint8_t
     for (int32_t i = 0; i < n; i++) memcpy(out + 3 * (size_t)i, fill, 3);
 }
 
-/* The longest run of columns that follow each other in the input: columns[*first .. *end - 1]. */
+/* Finds the longest run of columns that are adjacent in the input: columns[*first .. *end - 1]. */
 static void find_run(const int32_t *columns, int32_t n, int32_t *first, int32_t *end) {
     *first = *end = 0;
     for (int32_t i = 0; i < n;) {
@@ -58,15 +58,15 @@ static void find_run(const int32_t *columns, int32_t n, int32_t *first, int32_t 
     }
 }
 
-static void take_pixels(uint8_t *out, const uint8_t *in, const int32_t *columns, int32_t first,
-                        int32_t end, int32_t channels, const uint8_t fill[3]) {
+static void gather_pixels(uint8_t *out, const uint8_t *in, const int32_t *columns, int32_t first,
+                          int32_t end, int32_t channels, const uint8_t fill[3]) {
     const size_t px = (size_t)channels;
     for (int32_t i = first; i < end; i++)
         memcpy(out + (size_t)i * px, columns[i] < 0 ? fill : in + (size_t)columns[i] * px, px);
 }
 
-void fm_take(const fm_image *in, const fm_image *out, const int32_t *columns, const int32_t *rows,
-             const uint8_t fill[3]) {
+void fm_gather(const fm_image *in, const fm_image *out, const int32_t *columns, const int32_t *rows,
+               const uint8_t fill[3]) {
     const size_t in_bytes = fm_image_row_bytes(in), out_bytes = fm_image_row_bytes(out);
     const size_t px = (size_t)in->channels;
     int32_t first, end;
@@ -78,15 +78,15 @@ void fm_take(const fm_image *in, const fm_image *out, const int32_t *columns, co
             continue;
         }
         const uint8_t *const from = in->px + (size_t)rows[y] * in_bytes;
-        take_pixels(to, from, columns, 0, first, in->channels, fill);
+        gather_pixels(to, from, columns, 0, first, in->channels, fill);
         if (end > first)
             memcpy(to + (size_t)first * px, from + (size_t)columns[first] * px,
                    (size_t)(end - first) * px);
-        take_pixels(to, from, columns, end, out->width, in->channels, fill);
+        gather_pixels(to, from, columns, end, out->width, in->channels, fill);
     }
 }
 
-void fm_take_vertical_flip(const fm_image *image) {
+void fm_gather_flip_vertical(const fm_image *image) {
     uint8_t piece[1024];
     const size_t row_bytes = fm_image_row_bytes(image);
     for (int32_t y = 0; y < image->height / 2; y++) {
@@ -101,7 +101,7 @@ void fm_take_vertical_flip(const fm_image *image) {
     }
 }
 
-/* Four bytes a pixel are moved where the next pixel makes the last one good. */
+/* Copies four bytes per pixel; the next pixel overwrites the fourth. */
 static void flip_row(uint8_t *to, const uint8_t *from, size_t n) {
     from += 3 * (n - 1);
     memcpy(to, from, 3);
@@ -109,7 +109,7 @@ static void flip_row(uint8_t *to, const uint8_t *from, size_t n) {
     memcpy(to + 3 * (n - 1), from - 3 * (n - 1), 3);
 }
 
-void fm_take_horizontal_flip(const fm_image *in, const fm_image *out) {
+void fm_gather_flip_horizontal(const fm_image *in, const fm_image *out) {
     const size_t width = (size_t)in->width, row_bytes = fm_image_row_bytes(in);
     for (size_t y = 0; y < (size_t)in->height; y++) {
         const uint8_t *const from = in->px + y * row_bytes;

@@ -1,0 +1,295 @@
+#define _GNU_SOURCE
+#include "transform/op_check.h"
+
+#include <math.h>
+
+static const char *const KIND_NAMES[] = {
+    [FM_OP_RESIZE] = "Resize",
+    [FM_OP_CENTER_CROP] = "CenterCrop",
+    [FM_OP_RANDOM_RESIZED_CROP] = "RandomResizedCrop",
+    [FM_OP_RANDOM_HORIZONTAL_FLIP] = "RandomHorizontalFlip",
+    [FM_OP_RANDOM_CROP] = "RandomCrop",
+    [FM_OP_PAD] = "Pad",
+    [FM_OP_RANDOM_VERTICAL_FLIP] = "RandomVerticalFlip",
+    [FM_OP_GRAYSCALE] = "Grayscale",
+    [FM_OP_RANDOM_GRAYSCALE] = "RandomGrayscale",
+    [FM_OP_RANDOM_INVERT] = "RandomInvert",
+    [FM_OP_RANDOM_POSTERIZE] = "RandomPosterize",
+    [FM_OP_RANDOM_SOLARIZE] = "RandomSolarize",
+    [FM_OP_RANDOM_AUTOCONTRAST] = "RandomAutocontrast",
+    [FM_OP_RANDOM_EQUALIZE] = "RandomEqualize",
+    [FM_OP_RANDOM_ADJUST_SHARPNESS] = "RandomAdjustSharpness",
+    [FM_OP_COLOR_JITTER] = "ColorJitter",
+    [FM_OP_RANDOM_ROTATION] = "RandomRotation",
+    [FM_OP_RANDOM_AFFINE] = "RandomAffine",
+    [FM_OP_RANDOM_ERASING] = "RandomErasing",
+    [FM_OP_RANDOM_APPLY] = "RandomApply",
+    [FM_OP_RANDOM_CHOICE] = "RandomChoice",
+    [FM_OP_RANDOM_ORDER] = "RandomOrder",
+    [FM_OP_TRIVIAL_AUGMENT_WIDE] = "TrivialAugmentWide",
+    [FM_OP_RAND_AUGMENT] = "RandAugment",
+    [FM_OP_AUTO_AUGMENT] = "AutoAugment",
+};
+
+const char *fm_op_kind_name(fm_op_kind kind) {
+    return (int)kind >= FM_OP_RESIZE && kind <= FM_OP_AUTO_AUGMENT ? KIND_NAMES[kind]
+                                                                   : "unknown kind";
+}
+
+static int check_side(size_t number, const fm_op *op, const char *name, int32_t value,
+                      int32_t lowest, fm_error *error) {
+    if (value >= lowest && value <= FM_MAX_SIDE) return FM_OK;
+    return fm_error_set(error, FM_ERR_ARGUMENT, "op %zu (%s): %s is %d; allowed are %d to %d",
+                        number, fm_op_kind_name(op->kind), name, (int)value, (int)lowest,
+                        FM_MAX_SIDE);
+}
+
+static int check_resize(size_t number, const fm_op *op, fm_error *error) {
+    int status = check_side(number, op, "height", op->height, 1, error);
+    if (!status) status = check_side(number, op, "width", op->width, 0, error);
+    if (status) return status;
+    if (op->width && op->max_size)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "op %zu (Resize): max_size is %d; with a width it must be 0", number,
+                            (int)op->max_size);
+    if (op->max_size && (op->max_size <= op->height || op->max_size > FM_MAX_SIDE))
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "op %zu (Resize): max_size is %d; allowed are 0 (none) and %d to %d "
+                            "(above the size of the shorter edge)",
+                            number, (int)op->max_size, (int)op->height + 1, FM_MAX_SIDE);
+    return FM_OK;
+}
+
+static int check_size(size_t number, const fm_op *op, fm_error *error) {
+    const int status = check_side(number, op, "height", op->height, 1, error);
+    return status ? status : check_side(number, op, "width", op->width, 1, error);
+}
+
+/* Sampling is done in float32: limits must be finite in float32, and ratios also not 0. */
+static int check_random_resized_crop(size_t number, const fm_op *op, fm_error *error) {
+    const double *const scale = op->scale, *const ratio = op->ratio;
+    if (!(scale[0] >= 0 && scale[0] <= scale[1] && isfinite((float)scale[1])))
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "op %zu (RandomResizedCrop): scale is (%g, %g); allowed are finite "
+                            "values with 0 <= scale[0] <= scale[1]",
+                            number, scale[0], scale[1]);
+    if (!(isnormal((float)ratio[0]) && ratio[0] > 0 && ratio[0] <= ratio[1] &&
+          isnormal((float)ratio[1])))
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "op %zu (RandomResizedCrop): ratio is (%g, %g); allowed are values "
+                            "within float32 with 0 < ratio[0] <= ratio[1]",
+                            number, ratio[0], ratio[1]);
+    return check_size(number, op, error);
+}
+
+static int check_filter(size_t number, const fm_op *op, fm_error *error) {
+    if ((int)op->filter >= FM_FILTER_BILINEAR && op->filter <= FM_FILTER_NEAREST) return FM_OK;
+    return fm_error_set(error, FM_ERR_ARGUMENT, "op %zu (%s): filter is %d; allowed are %d to %d",
+                        number, fm_op_kind_name(op->kind), (int)op->filter, FM_FILTER_BILINEAR,
+                        FM_FILTER_NEAREST);
+}
+
+/* values[first .. first + n - 1] must be numbers from low to high, integers if `whole`. */
+static int check_values(size_t number, const fm_op *op, int first, int n, double low, double high,
+                        bool whole, fm_error *error) {
+    for (int i = first; i < first + n; i++) {
+        const double value = op->values[i];
+        if (value >= low && value <= high && (!whole || value == floor(value))) continue;
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "op %zu (%s): values[%d] is %g; allowed are %snumbers from %g to %g",
+                            number, fm_op_kind_name(op->kind), i, value, whole ? "whole " : "", low,
+                            high);
+    }
+    return FM_OK;
+}
+
+static int check_p(size_t number, const fm_op *op, fm_error *error) {
+    if (op->p >= 0 && op->p <= 1) return FM_OK;
+    return fm_error_set(error, FM_ERR_ARGUMENT, "op %zu (%s): p is %g; allowed are 0 to 1", number,
+                        fm_op_kind_name(op->kind), op->p);
+}
+
+static int check_fill(size_t number, const fm_op *op, int first, fm_error *error) {
+    return check_values(number, op, first, 3, 0, 255, true, error);
+}
+
+static int check_padding(size_t number, const fm_op *op, fm_error *error) {
+    int status = check_values(number, op, 0, 4, 0, FM_MAX_SIDE, true, error);
+    if (!status) status = check_values(number, op, 4, 1, 0, 3, true, error);
+    return status ? status : check_fill(number, op, 6, error);
+}
+
+/* The filters of affine transforms. */
+static int check_affine_filter(size_t number, const fm_op *op, fm_error *error) {
+    if (op->filter == FM_FILTER_NEAREST || op->filter == FM_FILTER_BILINEAR ||
+        op->filter == FM_FILTER_BICUBIC)
+        return FM_OK;
+    return fm_error_set(error, FM_ERR_ARGUMENT,
+                        "op %zu (%s): filter is %d; allowed are %d (bilinear), %d (bicubic) and "
+                        "%d (nearest)",
+                        number, fm_op_kind_name(op->kind), (int)op->filter, FM_FILTER_BILINEAR,
+                        FM_FILTER_BICUBIC, FM_FILTER_NEAREST);
+}
+
+/* Bound of parameters that may be any number. */
+#define MAX_NUMBER 1e9
+
+static int check_color_jitter(size_t number, const fm_op *op, fm_error *error) {
+    int status = check_values(number, op, 0, 6, 0, MAX_NUMBER, false, error);
+    if (!status) status = check_values(number, op, 6, 2, -0.5, 0.5, false, error);
+    return status ? status : check_values(number, op, 8, 1, 0, 15, true, error);
+}
+
+static int check_affine(size_t number, const fm_op *op, fm_error *error) {
+    const bool rotates = op->kind == FM_OP_RANDOM_ROTATION;
+    int status = check_values(number, op, 0, 2, -MAX_NUMBER, MAX_NUMBER, false, error);
+    if (!status && rotates) {
+        status = check_values(number, op, 3, 2, -MAX_NUMBER, MAX_NUMBER, false, error);
+        if (!status) status = check_fill(number, op, 5, error);
+    } else if (!status) {
+        status = check_values(number, op, 3, 2, 0, 1, false, error);
+        if (!status) status = check_values(number, op, 7, 4, -MAX_NUMBER, MAX_NUMBER, false, error);
+        if (!status)
+            status = check_values(number, op, 12, 2, -MAX_NUMBER, MAX_NUMBER, false, error);
+        if (!status) status = check_fill(number, op, 14, error);
+        if (!status && op->values[5] != 0 &&
+            !(op->scale[0] > 0 && op->scale[0] <= MAX_NUMBER && op->scale[1] > 0 &&
+              op->scale[1] <= MAX_NUMBER))
+            return fm_error_set(error, FM_ERR_ARGUMENT,
+                                "op %zu (RandomAffine): scale is (%g, %g); allowed are numbers "
+                                "above 0",
+                                number, op->scale[0], op->scale[1]);
+    }
+    return status ? status : check_affine_filter(number, op, error);
+}
+
+static int check_erasing(size_t number, const fm_op *op, fm_error *error) {
+    const double *const scale = op->scale, *const ratio = op->ratio;
+    if (!(scale[0] >= 0 && scale[0] <= scale[1] && scale[1] <= 1 && isnormal((float)ratio[0]) &&
+          ratio[0] > 0 && ratio[0] <= ratio[1] && isnormal((float)ratio[1])))
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "op %zu (RandomErasing): scale is (%g, %g) and ratio is (%g, %g); "
+                            "allowed are 0 <= scale[0] <= scale[1] <= 1 and 0 < ratio[0] <= "
+                            "ratio[1], within float32",
+                            number, scale[0], scale[1], ratio[0], ratio[1]);
+    return check_p(number, op, error);
+}
+
+static int check_auto_augment(size_t number, const fm_op *op, fm_error *error) {
+    int status = check_affine_filter(number, op, error);
+    if (!status) status = check_fill(number, op, 3, error);
+    if (status) return status;
+    if (op->kind == FM_OP_AUTO_AUGMENT) return check_values(number, op, 0, 1, 0, 2, true, error);
+    if (op->kind == FM_OP_TRIVIAL_AUGMENT_WIDE)
+        return check_values(number, op, 0, 1, 2, 65536, true, error);
+    status = check_values(number, op, 0, 1, 0, FM_N_DRAW_VALUES / 2, true, error);
+    if (!status) status = check_values(number, op, 2, 1, 2, 65536, true, error);
+    if (!status) status = check_values(number, op, 1, 1, 0, op->values[2] - 1, true, error);
+    return status;
+}
+
+/* Checks an op by its kind. */
+static int check_parameters(size_t number, const fm_op *op, fm_error *error) {
+    int status;
+    switch (op->kind) {
+    case FM_OP_RESIZE:
+        return check_resize(number, op, error);
+    case FM_OP_CENTER_CROP:
+        return check_size(number, op, error);
+    case FM_OP_RANDOM_RESIZED_CROP:
+        return check_random_resized_crop(number, op, error);
+    case FM_OP_RANDOM_CROP:
+        status = check_size(number, op, error);
+        return status ? status : check_padding(number, op, error);
+    case FM_OP_PAD:
+        return check_padding(number, op, error);
+    case FM_OP_GRAYSCALE:
+        if (op->values[0] == 3) return FM_OK;
+        return check_values(number, op, 0, 1, 1, 1, true, error);
+    case FM_OP_RANDOM_POSTERIZE:
+        status = check_values(number, op, 0, 1, 1, 8, true, error);
+        return status ? status : check_p(number, op, error);
+    case FM_OP_RANDOM_SOLARIZE:
+    case FM_OP_RANDOM_ADJUST_SHARPNESS:
+        status = check_values(number, op, 0, 1, -MAX_NUMBER, MAX_NUMBER, false, error);
+        return status ? status : check_p(number, op, error);
+    case FM_OP_RANDOM_HORIZONTAL_FLIP:
+    case FM_OP_RANDOM_VERTICAL_FLIP:
+    case FM_OP_RANDOM_GRAYSCALE:
+    case FM_OP_RANDOM_INVERT:
+    case FM_OP_RANDOM_AUTOCONTRAST:
+    case FM_OP_RANDOM_EQUALIZE:
+    case FM_OP_RANDOM_APPLY:
+        return check_p(number, op, error);
+    case FM_OP_COLOR_JITTER:
+        return check_color_jitter(number, op, error);
+    case FM_OP_RANDOM_ROTATION:
+    case FM_OP_RANDOM_AFFINE:
+        return check_affine(number, op, error);
+    case FM_OP_RANDOM_ERASING:
+        return check_erasing(number, op, error);
+    case FM_OP_RANDOM_CHOICE:
+    case FM_OP_RANDOM_ORDER:
+        return FM_OK;
+    case FM_OP_TRIVIAL_AUGMENT_WIDE:
+    case FM_OP_RAND_AUGMENT:
+    case FM_OP_AUTO_AUGMENT:
+        return check_auto_augment(number, op, error);
+    }
+    return fm_error_set(error, FM_ERR_ARGUMENT, "op %zu: kind is %d; allowed are %d to %d", number,
+                        (int)op->kind, FM_OP_RESIZE, FM_OP_AUTO_AUGMENT);
+}
+
+/* An op that holds ops must hold as many as it says, complete ones, which keep sizes and types. */
+static int check_children(size_t number, const fm_op *ops, size_t n_ops, fm_error *error) {
+    const fm_op *const op = &ops[number];
+    const int32_t most = op->kind == FM_OP_RANDOM_APPLY ? FM_MAX_OPS : FM_N_DRAW_VALUES;
+    const size_t end = number + 1 + (size_t)op->n_within;
+    size_t child = number + 1;
+    int32_t n_children = 0;
+    while (op->n_within >= 0 && child < end && end <= n_ops && ops[child].n_within >= 0) {
+        child += 1 + (size_t)ops[child].n_within;
+        n_children++;
+    }
+    const int32_t least = op->kind == FM_OP_RANDOM_CHOICE ? 1 : 0;
+    if (child != end || n_children != op->n_children || n_children < least || n_children > most)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "op %zu (%s): n_children is %d and n_within is %d; of the %zu ops "
+                            "behind it, it must hold %d to %d, and all ops within those",
+                            number, fm_op_kind_name(op->kind), (int)op->n_children,
+                            (int)op->n_within, n_ops - number - 1, (int)least, (int)most);
+    for (size_t i = number + 1; i < end; i++)
+        if (fm_op_changes_size(&ops[i]) || ops[i].kind == FM_OP_GRAYSCALE ||
+            ops[i].kind == FM_OP_RANDOM_ERASING)
+            return fm_error_set(error, FM_ERR_ARGUMENT,
+                                "op %zu (%s) is within op %zu (%s), where ops must not change "
+                                "sizes or types",
+                                i, fm_op_kind_name(ops[i].kind), number, fm_op_kind_name(op->kind));
+    return FM_OK;
+}
+
+static int check_choice(size_t number, const fm_op *op, fm_error *error) {
+    double before = 0;
+    for (int32_t i = 0; i < op->n_children; i++) {
+        const double sum = op->values[i];
+        if (!(sum >= before && sum <= MAX_NUMBER && (sum > 0 || i + 1 < op->n_children)))
+            return fm_error_set(error, FM_ERR_ARGUMENT,
+                                "op %zu (RandomChoice): values[%d] is %g; cumulative "
+                                "probabilities must not decrease, and the last must be above 0",
+                                number, (int)i, sum);
+        before = sum;
+    }
+    return FM_OK;
+}
+
+int fm_op_check(size_t number, const fm_op *ops, size_t n_ops, fm_error *error) {
+    const fm_op *const op = &ops[number];
+    int status = check_parameters(number, op, error);
+    if (!status && fm_op_resizes(op)) status = check_filter(number, op, error);
+    if (!status && fm_op_holds_ops(op)) status = check_children(number, ops, n_ops, error);
+    if (!status && op->kind == FM_OP_RANDOM_CHOICE) status = check_choice(number, op, error);
+    if (status || fm_op_holds_ops(op) || (!op->n_children && !op->n_within)) return status;
+    return fm_error_set(error, FM_ERR_ARGUMENT,
+                        "op %zu (%s): n_children is %d and n_within is %d; it holds no ops", number,
+                        fm_op_kind_name(op->kind), (int)op->n_children, (int)op->n_within);
+}

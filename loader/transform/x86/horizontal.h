@@ -1,0 +1,12 @@
+/* The horizontal kernels in SSE4.1 and AVX2, from one template. */
+#ifndef FM_TRANSFORM_X86_HORIZONTAL_H
+#define FM_TRANSFORM_X86_HORIZONTAL_H
+
+#undef FM_WIDTH
+#define FM_WIDTH 16
+#include "transform/x86/horizontal_template.h"
+#undef FM_WIDTH
+#define FM_WIDTH 32
+#include "transform/x86/horizontal_template.h"
+
+#endif
