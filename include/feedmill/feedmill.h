@@ -234,15 +234,15 @@ typedef struct fm_transform {
  * crop; the rest may be damaged or missing. The index of another image costs time, and changes no
  * pixel.
  */
-#define FM_MAX_JPEG_ROWS 64
-typedef struct fm_jpeg_rows {
+#define FM_MAX_RESTARTS 64
+typedef struct fm_restart_index {
     int32_t width, height; /* of the image, in pixels */
     int32_t mcu_height;    /* 8 times the largest vertical sampling factor; 8 with one component */
-    uint32_t n;            /* entries, 1 to FM_MAX_JPEG_ROWS */
+    uint32_t n;            /* entries, 1 to FM_MAX_RESTARTS */
     /* Entry k: offset in bytes, from the image's first byte, of the data of MCU row k * n_rows / n.
      */
-    uint32_t begin[FM_MAX_JPEG_ROWS];
-} fm_jpeg_rows;
+    uint32_t begin[FM_MAX_RESTARTS];
+} fm_restart_index;
 
 /*
  * One sample: the file to read, or the encoded image itself. `path` need only live during the
@@ -280,7 +280,7 @@ typedef struct fm_sample {
      * restart intervals, only those that the transform needs are then decoded; damage in others, on
      * which no pixel of the result depends, is not noticed. */
     bool verified;
-    const fm_jpeg_rows *rows; /* restart index of a verified range; NULL: none. Need only live
+    const fm_restart_index *rows; /* restart index of a verified range; NULL: none. Need only live
                                  during the call */
 } fm_sample;
 
@@ -344,11 +344,11 @@ typedef struct fm_arrays {
  * file with another header is FM_ERR_FORMAT, one of another size FM_ERR_DAMAGED. There are no ops;
  * fm_batch says 1 channel, 1 row and body_bytes columns of FM_UINT8.
  */
-typedef struct fm_plain {
+typedef struct fm_raw_format {
     const void *header; /* copied at open */
     size_t header_bytes;
     size_t body_bytes; /* 1 to 2^31 - 1; 0: the files are images */
-} fm_plain;
+} fm_raw_format;
 
 /* ---- configuration --------------------------------------------------------------------------- */
 
@@ -438,7 +438,7 @@ typedef struct fm_config {
     fm_transform transform;
     fm_source source;    /* may be left empty if every batch is submitted with its paths */
     fm_arrays arrays;    /* in place of files; default none */
-    fm_plain plain;      /* the files are no images; default: they are */
+    fm_raw_format raw;       /* the files are no images; default: they are */
     uint64_t n_samples;  /* dataset length; default 0: source.n_samples, or the arrays' rows */
     uint32_t batch_size; /* most samples in a batch, 1 to 65,536; default 64 */
     uint32_t n_threads;  /* decode threads; default 0: usable CPUs - 1, at least 1 */

@@ -65,7 +65,7 @@ static int check_size(const fm_augment *augment, const fm_image *image, fm_error
                         augment->most_bytes / (size_t)image->channels);
 }
 
-int fm_augment_room(fm_augment *augment, int32_t width, int32_t height, int32_t channels,
+int fm_augment_begin(fm_augment *augment, int32_t width, int32_t height, int32_t channels,
                     fm_image *image, fm_error *error) {
     augment->image = (fm_image){augment->memory[0], width, height, channels};
     augment->at = 0;
@@ -73,7 +73,7 @@ int fm_augment_room(fm_augment *augment, int32_t width, int32_t height, int32_t 
     return check_size(augment, image, error);
 }
 
-int fm_augment_from(fm_augment *augment, const fm_image *image, fm_error *error) {
+int fm_augment_begin_with(fm_augment *augment, const fm_image *image, fm_error *error) {
     augment->image = *image;
     augment->at = -1;
     return check_size(augment, image, error);

@@ -24,7 +24,7 @@ uint64_t fm_augment_scratch_bytes(size_t most_bytes, int32_t most_side);
 
 /* Starts with an image that the caller now writes to *image, in a buffer of fm_augment.
  * FM_ERR_LIMIT if it is too large. */
-int fm_augment_room(fm_augment *augment, int32_t width, int32_t height, int32_t channels,
+int fm_augment_begin(fm_augment *augment, int32_t width, int32_t height, int32_t channels,
                     fm_image *image, fm_error *error);
 
 /*
@@ -38,7 +38,7 @@ int fm_augment_replace(fm_augment *augment, int32_t width, int32_t height, int32
  * Starts with an image that the caller owns and must not change before fm_augment_image() has been
  * called. It is not written, and nothing after its end is read. FM_ERR_LIMIT if it is too large.
  */
-int fm_augment_from(fm_augment *augment, const fm_image *image, fm_error *error);
+int fm_augment_begin_with(fm_augment *augment, const fm_image *image, fm_error *error);
 
 /*
  * Applies ops[0] with the parameters draws[0], including the ops that it holds. Supports all ops

@@ -58,8 +58,8 @@ void fm_decoder_watch(fm_decoder *decoder, const _Atomic bool *cancelled) {
     fm_jpeg_watch(decoder->jpeg, cancelled);
 }
 
-void fm_decoder_set_leaps(fm_decoder *decoder, bool skip_intervals, bool is_partial) {
-    fm_jpeg_set_leaps(decoder->jpeg, skip_intervals, is_partial);
+void fm_decoder_set_interval_skipping(fm_decoder *decoder, bool skip_intervals, bool is_partial) {
+    fm_jpeg_set_interval_skipping(decoder->jpeg, skip_intervals, is_partial);
 }
 
 bool fm_decoder_is_large(const fm_decoder *decoder) {

@@ -35,8 +35,8 @@ int fm_decoder_open(fm_decoder **out, const fm_limits *limits, fm_mem_counter *c
  */
 void fm_decoder_watch(fm_decoder *decoder, const _Atomic bool *cancelled);
 
-/* See fm_jpeg_set_leaps(). Has no effect on other formats. */
-void fm_decoder_set_leaps(fm_decoder *decoder, bool skip_intervals, bool is_partial);
+/* See fm_jpeg_set_interval_skipping(). Has no effect on other formats. */
+void fm_decoder_set_interval_skipping(fm_decoder *decoder, bool skip_intervals, bool is_partial);
 
 /*
  * Detects the format and reads the header. FM_ERR_KIND if limits->rejected_formats has the format.

@@ -54,7 +54,7 @@ struct fm_jpeg {
     JDIMENSION last_row; /* last row of MCUs to read; all rows unless skips_intervals */
     uint32_t n_pending;  /* MCUs before the next one that the Huffman decoder has not skipped yet */
     enum state state;
-    bool allow_skipping, is_partial; /* see fm_jpeg_set_leaps() */
+    bool allow_skipping, is_partial; /* see fm_jpeg_set_interval_skipping() */
     bool skips_intervals;            /* this image's restart intervals can be skipped */
     bool bgr;                        /* order of a pixel's bytes */
     bool is_shortened;    /* libjpeg sees a lower image, and ignores the rest of each scan */
@@ -257,7 +257,7 @@ void fm_jpeg_watch(fm_jpeg *jpeg, const _Atomic bool *cancelled) { jpeg->cancell
 
 void fm_jpeg_set_bgr(fm_jpeg *jpeg, bool bgr) { jpeg->bgr = bgr; }
 
-void fm_jpeg_set_leaps(fm_jpeg *jpeg, bool skip_intervals, bool is_partial) {
+void fm_jpeg_set_interval_skipping(fm_jpeg *jpeg, bool skip_intervals, bool is_partial) {
     jpeg->allow_skipping = skip_intervals;
     jpeg->is_partial = is_partial;
 }

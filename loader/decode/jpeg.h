@@ -66,7 +66,7 @@ void fm_jpeg_set_bgr(fm_jpeg *jpeg, bool bgr);
  * interval with an EOI. Boxes that need more of the file give FM_ERR_DAMAGED. The caller must know
  * that the unread part is valid.
  */
-void fm_jpeg_set_leaps(fm_jpeg *jpeg, bool skip_intervals, bool is_partial);
+void fm_jpeg_set_interval_skipping(fm_jpeg *jpeg, bool skip_intervals, bool is_partial);
 
 /*
  * Reads the header and checks the file's markers up to EOI. The caller must call fm_jpeg_end()

@@ -2,13 +2,13 @@
 
 #define MAX_SIDE 65535 /* of a JPEG, in pixels */
 
-bool fm_jpeg_restart_is_sane(const fm_jpeg_rows *index) {
+bool fm_jpeg_restart_is_sane(const fm_restart_index *index) {
     return index->width >= 1 && index->width <= MAX_SIDE && index->height >= 1 &&
            index->height <= MAX_SIDE && index->mcu_height >= 8 && index->mcu_height <= 32 &&
-           index->n >= 1 && index->n <= FM_MAX_JPEG_ROWS;
+           index->n >= 1 && index->n <= FM_MAX_RESTARTS;
 }
 
-uint64_t fm_jpeg_restart_bytes(const fm_jpeg_rows *index, int64_t bottom, uint64_t image_bytes) {
+uint64_t fm_jpeg_restart_bytes(const fm_restart_index *index, int64_t bottom, uint64_t image_bytes) {
     /* Fancy upsampling reads the next row of the coarsest component. */
     const int64_t last = (bottom + index->mcu_height / 8) / index->mcu_height;
     const int64_t n_mcu_rows = (index->height + index->mcu_height - 1) / index->mcu_height;

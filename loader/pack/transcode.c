@@ -25,18 +25,6 @@ struct fm_transcoder {
     size_t n_rows_bytes;
 };
 
-const char *fm_pack_reason_text(int reason) {
-    switch (reason) {
-#define FM_X(name, value, text) \
-    case value:                 \
-        return text;
-        FM_PACK_REASON_LIST(FM_X)
-#undef FM_X
-    default:
-        return "unknown reason";
-    }
-}
-
 /* ---- reasons --------------------------------------------------------------------------------- */
 
 /* Returns the frame header's marker and body, or NULL. Segments may be truncated. */

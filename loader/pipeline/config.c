@@ -100,8 +100,8 @@ static uint64_t buffer_bytes_of(const fm_config *c, const fm_plan *plan) {
 /* Of threads, of samples in flight and of those of the dataset. */
 static uint64_t scratch_bytes_of(const fm_config *c, const fm_plan *plan) {
     const uint64_t n_pending = (uint64_t)c->prefetch_batches * c->batch_size;
-    if (c->plain.body_bytes)
-        return c->plain.header_bytes + c->n_samples * INDEX_BYTES + n_pending * TASK_BYTES;
+    if (c->raw.body_bytes)
+        return c->raw.header_bytes + c->n_samples * INDEX_BYTES + n_pending * TASK_BYTES;
     if (!c->arrays.n)
         return c->n_threads * (SCRATCH_BYTES_PER_THREAD + fm_pixels_scratch_bytes(plan)) +
                c->n_samples * INDEX_BYTES + n_pending * TASK_BYTES;
@@ -207,7 +207,7 @@ int fm_config_resolve(const fm_config *config, fm_config *out, fm_plan *plan, fm
     fm_cpu_tier tier; /* checked here; the workers' kernels ask again */
     if (!status) status = fm_cpu_tier_get(&tier, error);
     *plan = (fm_plan){0};
-    if (!status && out->plain.body_bytes)
+    if (!status && out->raw.body_bytes)
         status = fm_raw_plan(plan, out, error);
     else if (!status && (!out->arrays.n || out->arrays.images))
         status = fm_plan_init(plan, &out->transform, error);

@@ -54,7 +54,7 @@ static int open_arrays(fm_loader *loader, fm_error *error) {
 }
 
 static int copy_header(fm_loader *loader, fm_error *error) {
-    fm_plain *const raw = &loader->config.plain;
+    fm_raw_format *const raw = &loader->config.raw;
     loader->header = fm_mem_alloc(&loader->counter, raw->header_bytes, 1);
     if (!loader->header)
         return fm_error_set(error, FM_ERR_NOMEM, "no memory for a header of %zu bytes",
@@ -67,7 +67,7 @@ static int copy_header(fm_loader *loader, fm_error *error) {
 /* What samples are made from, and what a batch's memory holds. */
 static int open_input(fm_loader *loader, fm_error *error) {
     const fm_config *const config = &loader->config;
-    const bool is_raw = config->plain.body_bytes > 0;
+    const bool is_raw = config->raw.body_bytes > 0;
     int status = FM_OK;
     if (config->arrays.n) {
         status = open_arrays(loader, error);

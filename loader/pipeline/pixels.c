@@ -223,7 +223,7 @@ int fm_pixels_start(fm_pixels *pixels, int32_t skip_px, int32_t row_px, void *ou
     pixels->out = out;
     if (pixels->plan->augments) {
         fm_image image;
-        const int status = fm_augment_room(pixels->augment, pixels->front.out_width,
+        const int status = fm_augment_begin(pixels->augment, pixels->front.out_width,
                                            pixels->front.out_height, 3, &image, error);
         if (status) return status;
         out = image.px;
@@ -264,7 +264,7 @@ int fm_pixels_array(fm_pixels *pixels, const fm_draw_key *key, const uint8_t *px
     if (resizes(plan) || !plan->augments) return resample_array(pixels, key, &image, out, error);
     /* Where nothing is resized, crops and flips are as well done one by one. */
     int status = fm_geometry_draw(plan->ops, plan->n_ops, key, width, height, pixels->draws, error);
-    if (!status) status = fm_augment_from(pixels->augment, &image, error);
+    if (!status) status = fm_augment_begin_with(pixels->augment, &image, error);
     pixels->out = out;
     return status ? status : finish(pixels, 0, error);
 }

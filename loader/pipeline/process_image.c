@@ -42,7 +42,7 @@ static int decode(fm_worker *worker, const fm_task *task, const uint8_t *bytes, 
     fm_image_info info;
     fm_box needed;
     int32_t skip_px = 0, row_px = 0;
-    fm_decoder_set_leaps(worker->decoder, task->is_verified, task->is_partial);
+    fm_decoder_set_interval_skipping(worker->decoder, task->is_verified, task->is_partial);
     int status = fm_decoder_begin(worker->decoder, bytes, n_bytes, &info, error);
     fm_timer_end(timer, &timer->decode_ns);
     if (status) return status;

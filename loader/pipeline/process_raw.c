@@ -16,7 +16,7 @@ static int process(fm_worker *worker, fm_task *task, uint8_t *memory, fm_stage_t
     uint8_t *const out = memory + task->position * loader->layout.sample_bytes;
     if (n_bytes == 0) return fm_error_set(error, FM_ERR_FORMAT, "the file is empty");
     const int status =
-        fm_raw_copy(&loader->config.plain, bytes, n_bytes, out, loader->stream_copy, error);
+        fm_raw_copy(&loader->config.raw, bytes, n_bytes, out, loader->stream_copy, error);
     fm_timer_end(timer, &timer->transform_ns);
     return status;
 }

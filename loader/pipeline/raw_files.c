@@ -3,36 +3,36 @@
 #include <string.h>
 
 int fm_raw_plan(fm_plan *plan, const fm_config *config, fm_error *error) {
-    const fm_plain *const plain = &config->plain;
+    const fm_raw_format *const raw = &config->raw;
     if (config->arrays.n || config->transform.n_ops)
         return fm_error_set(error, FM_ERR_ARGUMENT,
                             "raw files together with %zu arrays and %zu ops: there must be neither",
                             config->arrays.n, config->transform.n_ops);
-    if (plain->body_bytes > INT32_MAX || (plain->header_bytes && !plain->header))
+    if (raw->body_bytes > INT32_MAX || (raw->header_bytes && !raw->header))
         return fm_error_set(error, FM_ERR_ARGUMENT,
                             "raw files with a header of %zu bytes at %p and %zu bytes of values; "
                             "allowed are 1 to %d",
-                            plain->header_bytes, plain->header, plain->body_bytes, INT32_MAX);
+                            raw->header_bytes, raw->header, raw->body_bytes, INT32_MAX);
     plan->channels = plan->out_height = 1;
-    plan->out_width = (int32_t)plain->body_bytes;
+    plan->out_width = (int32_t)raw->body_bytes;
     plan->dtype = FM_UINT8;
-    plan->sample_bytes = plain->body_bytes;
+    plan->sample_bytes = raw->body_bytes;
     return FM_OK;
 }
 
-int fm_raw_copy(const fm_plain *plain, const uint8_t *bytes, size_t n_bytes, uint8_t *out,
+int fm_raw_copy(const fm_raw_format *raw, const uint8_t *bytes, size_t n_bytes, uint8_t *out,
                 fm_store_copy *stream_copy, fm_error *error) {
-    const size_t header_bytes = plain->header_bytes;
-    if (n_bytes < header_bytes || (header_bytes && memcmp(bytes, plain->header, header_bytes) != 0))
+    const size_t header_bytes = raw->header_bytes;
+    if (n_bytes < header_bytes || (header_bytes && memcmp(bytes, raw->header, header_bytes) != 0))
         return fm_error_set(error, FM_ERR_FORMAT,
                             "the file does not begin with the header that the first one has");
-    if (n_bytes - header_bytes != plain->body_bytes)
+    if (n_bytes - header_bytes != raw->body_bytes)
         return fm_error_set(error, FM_ERR_DAMAGED,
                             "the file has %zu bytes of values behind its header, not %zu",
-                            n_bytes - header_bytes, plain->body_bytes);
+                            n_bytes - header_bytes, raw->body_bytes);
     if (stream_copy)
-        stream_copy(out, bytes + header_bytes, plain->body_bytes);
+        stream_copy(out, bytes + header_bytes, raw->body_bytes);
     else
-        memcpy(out, bytes + header_bytes, plain->body_bytes);
+        memcpy(out, bytes + header_bytes, raw->body_bytes);
     return FM_OK;
 }

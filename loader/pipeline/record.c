@@ -69,7 +69,7 @@ fm_delivery fm_record_delivery(const fm_pending *batch) {
         .work_at_buffer = batch->work_at_buffer,
         .index = task->index,
         .read_begin_ns = task->data ? 0 : task->read.started_ns,
-        .read_delay_ns = task->data ? 0 : task->read.short_ns,
+        .read_delay_ns = task->data ? 0 : task->read.buffer_wait_ns,
         .bytes_ns = task->data ? batch->submitted_ns : task->read.done_ns,
         .dequeued_ns = task->dequeued_ns,
         .finished_ns = task->finished_ns, /* 0: no decode thread had it */

@@ -233,7 +233,7 @@ struct fm_loader {
     fm_batch_layout layout;
     const fm_processor *processor;
     fm_rows_input rows;
-    uint8_t *header;            /* of raw files: config.plain.header */
+    uint8_t *header;            /* of raw files: config.raw.header */
     fm_store_copy *stream_copy; /* copies rows and raw files past the CPU's cache; NULL: it isn't
                                    worth it */
     pid_t pid;

@@ -109,7 +109,7 @@ static int reserve_paths(fm_loader *loader, fm_pending *batch, size_t path_bytes
 static uint64_t partial_bytes(const fm_loader *loader, const fm_task *task,
                               const fm_sample *sample) {
     const fm_plan *const plan = &loader->plan;
-    const fm_jpeg_rows *const index = sample->rows;
+    const fm_restart_index *const index = sample->rows;
     const fm_draw_key key = fm_task_key(loader, task);
     fm_geometry geometry;
     if (!fm_jpeg_restart_is_sane(index) ||

@@ -3,7 +3,6 @@
 #include "read/reader.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,32 +12,6 @@
 
 /* How long fm_reader_close() waits for reads in flight. */
 #define CLOSE_LIMIT_NS 50000000u
-
-void fm_reader_note(fm_reader *reader, const char *format, ...) {
-    char *const reason = reader->stats.reason;
-    size_t used = strlen(reason);
-    const size_t capacity = sizeof(reader->stats.reason);
-    if (used) used += (size_t)snprintf(reason + used, capacity - used, "; ");
-    if (used >= capacity) return;
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(reason + used, capacity - used, format, arguments);
-    va_end(arguments);
-}
-
-void fm_reader_unref(fm_reader *reader) {
-    pthread_mutex_lock(&reader->lock);
-    const bool last = --reader->n_references == 0;
-    pthread_mutex_unlock(&reader->lock);
-    if (!last) return;
-    if (reader->backend) reader->backend->destroy(reader);
-    fm_reader_buffers_fini(reader);
-    fm_file_cache_fini(&reader->file_cache);
-    fm_mem_free(reader->ops);
-    pthread_cond_destroy(&reader->quiet);
-    pthread_mutex_destroy(&reader->lock);
-    fm_mem_free(reader);
-}
 
 /* ---- open ------------------------------------------------------------------------------------ */
 
@@ -186,7 +159,7 @@ static void cancel(fm_reader *reader, fm_read *list) {
         read->n_bytes = 0;
         read->error = ECANCELED;
         read->started_ns = read->done_ns = fm_clock_ns();
-        read->short_ns = 0;
+        read->buffer_wait_ns = 0;
         reader->config.on_done(reader->config.user, read);
     }
 }
@@ -200,12 +173,12 @@ void fm_reader_submit(fm_reader *reader, fm_read *list) {
         cancel(reader, list);
         return;
     }
-    const uint64_t short_ns = fm_reader_short_ns_locked(reader, now_ns);
+    const uint64_t buffer_wait_ns = fm_reader_short_ns_locked(reader, now_ns);
     *reader->queue_end = list;
     for (fm_read *read = list; read; read = read->next) {
         read->bytes = NULL;
         read->submitted_ns = now_ns;
-        read->short_ns = short_ns; /* fm_reader_take_locked() turns it into a difference */
+        read->buffer_wait_ns = buffer_wait_ns; /* fm_reader_take_locked() turns it into a difference */
         reader->queue_end = &read->next;
         reader->n_queued++;
     }

@@ -119,7 +119,7 @@ struct fm_reader {
     int next_error; /* errno: why no buffer could be reserved; or 0 */
     /* Since when the head of the queue waits for nothing but a buffer, or 0; and the sum of all
      * earlier such waits. */
-    uint64_t short_since_ns, short_ns;
+    uint64_t short_since_ns, buffer_wait_ns;
     fm_heap_buffer *heap_buffers; /* buffers outside the arena, and their bytes */
     uint64_t heap_bytes;
     fm_file_cache file_cache;

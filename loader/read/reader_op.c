@@ -11,13 +11,13 @@
 static void set_short_locked(fm_reader *reader, bool is_short) {
     if (is_short == (reader->short_since_ns != 0)) return;
     const uint64_t now_ns = fm_clock_ns();
-    if (!is_short) reader->short_ns += now_ns - reader->short_since_ns;
+    if (!is_short) reader->buffer_wait_ns += now_ns - reader->short_since_ns;
     reader->short_since_ns = is_short ? now_ns : 0;
 }
 
 uint64_t fm_reader_short_ns_locked(const fm_reader *reader, uint64_t now_ns) {
     const uint64_t since_ns = reader->short_since_ns;
-    return reader->short_ns + (since_ns && now_ns > since_ns ? now_ns - since_ns : 0);
+    return reader->buffer_wait_ns + (since_ns && now_ns > since_ns ? now_ns - since_ns : 0);
 }
 
 bool fm_reader_ready_locked(fm_reader *reader) {
@@ -57,7 +57,7 @@ fm_reader_op *fm_reader_take_locked(fm_reader *reader) {
     else
         memcpy(op->path, read->path, path_bytes);
     op->started_ns = fm_clock_ns();
-    read->short_ns = reader->short_ns - read->short_ns;
+    read->buffer_wait_ns = reader->buffer_wait_ns - read->buffer_wait_ns;
     return op;
 }
 

@@ -200,7 +200,7 @@ bool plain_from_tuple(PyObject *tuple, Config *out) {
         PyBytes_AsStringAndSize(header, &data, &n_bytes))
         return false;
     out->header.assign(data, size_t(n_bytes));
-    out->config.plain = {out->header.data(), out->header.size(), size_t(body_bytes)};
+    out->config.raw = {out->header.data(), out->header.size(), size_t(body_bytes)};
     return true;
 }
 

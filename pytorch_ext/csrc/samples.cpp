@@ -95,14 +95,14 @@ bool Samples::set_range(PyObject *range, fm_sample *sample) {
 // Parses a restart index: (width, height, mcu_height, begin, ...).
 bool Samples::set_rows(PyObject *rows, fm_sample *sample) {
     const Py_ssize_t n = PyTuple_Check(rows) ? PyTuple_Size(rows) : 0;
-    if (n < 4 || n > 3 + FM_MAX_JPEG_ROWS) {
+    if (n < 4 || n > 3 + FM_MAX_RESTARTS) {
         PyErr_Format(PyExc_ValueError,
                      "rows must be None or a tuple of width, height, MCU's height and 1 to %d "
                      "numbers",
-                     FM_MAX_JPEG_ROWS);
+                     FM_MAX_RESTARTS);
         return false;
     }
-    fm_jpeg_rows out{};
+    fm_restart_index out{};
     out.n = uint32_t(n - 3);
     for (Py_ssize_t i = 0; i < n; i++) {
         const unsigned long value = PyLong_AsUnsignedLong(PyTuple_GetItem(rows, i));

@@ -278,8 +278,8 @@ static void set_source(const fault_scenario *self, const fm_folder *opened, cons
         config->transform.n_ops = 0;
         break;
     case PLAIN:
-        config->plain =
-            (fm_plain){.header = "header\0", .header_bytes = 8, .body_bytes = BODY_BYTES};
+        config->raw =
+            (fm_raw_format){.header = "header\0", .header_bytes = 8, .body_bytes = BODY_BYTES};
         config->transform.n_ops = 0;
         config->source = (fm_source){plains, N_SAMPLES, locate};
         break;

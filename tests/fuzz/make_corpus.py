@@ -26,7 +26,7 @@ def main():
     images = {
         "jpeg": [encoded("JPEG", mode, progressive=progressive)
                  for mode in ("RGB", "L", "CMYK") for progressive in (False, True)],
-        "jpegleap": [encoded("JPEG", mode, restart_marker_blocks=n, subsampling=subsampling)
+        "jpegskip": [encoded("JPEG", mode, restart_marker_blocks=n, subsampling=subsampling)
                      for mode in ("RGB", "L", "CMYK") for n in (1, 2, 3)
                      for subsampling in (0, 2)],
         "png": [make_png.make(rng, 23, 17, color, bits, interlaced, before=make_png.ancillary(rng))

@@ -11,11 +11,11 @@
 
 static test_folder images;
 static fm_sample samples[N_FILES];
-static fm_jpeg_rows tables[N_FILES];
+static fm_restart_index tables[N_FILES];
 static char paths[N_FILES][128];
 
 /* Where the rows begin, by the restart markers; a row is so many intervals. */
-static void find_rows(fm_jpeg_rows *rows, const uint8_t *bytes, size_t n, uint32_t intervals) {
+static void find_rows(fm_restart_index *rows, const uint8_t *bytes, size_t n, uint32_t intervals) {
     const uint32_t n_rows = (uint32_t)((rows->height + rows->mcu_height - 1) / rows->mcu_height);
     size_t at = 2;
     while (bytes[at + 1] != 0xDA) at += 2 + ((size_t)bytes[at + 2] << 8 | bytes[at + 3]);
@@ -38,8 +38,8 @@ static void make_sample(int i) {
                  {"sampling=440", 16, 2}, {"sampling=422", 8, 1}, {"sampling=411", 8, 1}};
     static uint8_t bytes[1 << 20];
     char command[512];
-    fm_jpeg_rows *const rows = &tables[i];
-    *rows = (fm_jpeg_rows){.width = 64,
+    fm_restart_index *const rows = &tables[i];
+    *rows = (fm_restart_index){.width = 64,
                            .height = 9 + 11 * i % 150,
                            .mcu_height = kinds[i % 6].mcu_height,
                            .n = N_ENTRIES};
@@ -163,7 +163,7 @@ static void a_cache_gets_whole_images(void **state) {
 /* The whole range is read, and nothing behind it. */
 static void entries_of_zero_ask_for_the_range(void **state) {
     (void)state;
-    fm_jpeg_rows before[N_FILES];
+    fm_restart_index before[N_FILES];
     memcpy(before, tables, sizeof(tables));
     fm_loader *whole = open_loader(false, NULL), *cut = open_loader(true, NULL);
     for (int i = 0; i < N_FILES; i++) memset(tables[i].begin, 0, sizeof(tables[i].begin));
@@ -181,14 +181,14 @@ static void entries_of_zero_ask_for_the_range(void **state) {
 /* The sample comes as ever, or is the caller's to finish. */
 static void tables_that_lie_change_no_pixel(void **state) {
     (void)state;
-    fm_jpeg_rows before[N_FILES];
+    fm_restart_index before[N_FILES];
     memcpy(before, tables, sizeof(tables));
     fm_loader *whole = open_loader(false, NULL), *cut = open_loader(true, NULL);
     int n_fallback = 0;
     srand(5);
     for (uint32_t e = 0; e < 40; e++) {
         for (int i = 0; i < N_FILES; i++) {
-            fm_jpeg_rows *const rows = &tables[i];
+            fm_restart_index *const rows = &tables[i];
             const int kind = rand() % 8;
             if (kind == 0) rows->height = rand() % 300;
             if (kind == 1) rows->width = -rand();

@@ -59,7 +59,7 @@ static fm_config make_config(fm_reader_kind reader) {
     fm_config config;
     fm_config_init(&config);
     config.source = (fm_source){NULL, N_FILES, locate};
-    config.plain = (fm_plain){HEADER, HEADER_BYTES, BODY_BYTES};
+    config.raw = (fm_raw_format){HEADER, HEADER_BYTES, BODY_BYTES};
     config.batch_size = 5;
     config.n_threads = 2;
     config.reader = reader;
@@ -137,10 +137,10 @@ static void configurations_are_checked(void **state) {
     config.transform.n_ops = 1;
     assert_int_equal(run(&config, &error), FM_ERR_ARGUMENT);
     config = make_config(FM_READER_AUTO);
-    config.plain.header = NULL;
+    config.raw.header = NULL;
     assert_int_equal(run(&config, &error), FM_ERR_ARGUMENT);
     config = make_config(FM_READER_AUTO);
-    config.plain.body_bytes = (size_t)1 << 31;
+    config.raw.body_bytes = (size_t)1 << 31;
     assert_int_equal(run(&config, &error), FM_ERR_ARGUMENT);
     config = make_config(FM_READER_AUTO);
     config.memory_budget_bytes = 4 * BODY_BYTES;

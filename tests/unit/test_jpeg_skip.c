@@ -1,5 +1,5 @@
 /*
- * Restart intervals that a box does not need are left out (fm_jpeg_set_leaps()): the pixels are
+ * Restart intervals that a box does not need are left out (fm_jpeg_set_interval_skipping()): the pixels are
  * those of libjpeg's full decode, whatever the sampling, the size, the interval and the box. Then
  * the same with damage: between two markers, where the box's pixels are still libjpeg's of the
  * damaged file or the file is refused; and to the markers, where the outcome is the one without.
@@ -125,7 +125,7 @@ static uint8_t *full_decode(const file *f) {
 static fm_jpeg *open_jpeg(bool leaps) {
     fm_jpeg *jpeg = NULL;
     assert_int_equal(fm_jpeg_open(&jpeg, &LIMITS, NULL, NULL), FM_OK);
-    fm_jpeg_set_leaps(jpeg, leaps, false);
+    fm_jpeg_set_interval_skipping(jpeg, leaps, false);
     return jpeg;
 }
 

@@ -1,5 +1,5 @@
 /*
- * Arbitrary bytes as JPEGs whose restart intervals may be left out (fm_jpeg_set_leaps()): the box
+ * Arbitrary bytes as JPEGs whose restart intervals may be left out (fm_jpeg_set_interval_skipping()): the box
  * has the pixels that it has without, and where it is refused without, those of libjpeg's decode of
  * the whole file, which must not fail. The input is fuzz_decoder.h's.
  */
@@ -74,9 +74,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     require(file != NULL);
     memcpy(file, data + PREFIX, n - PREFIX);
     uint64_t sum = 0, wanted = 0, cut = 0;
-    fm_jpeg_set_leaps(leaping, true, true); /* as if more had been in the file */
+    fm_jpeg_set_interval_skipping(leaping, true, true); /* as if more had been in the file */
     const int as_cut = decode(leaping, data, file, n - PREFIX, &cut);
-    fm_jpeg_set_leaps(leaping, true, false);
+    fm_jpeg_set_interval_skipping(leaping, true, false);
     const int status = decode(leaping, data, file, n - PREFIX, &sum);
     const int without = decode(plain, data, file, n - PREFIX, &wanted);
     require(without != FM_OK || (status == FM_OK && sum == wanted));
