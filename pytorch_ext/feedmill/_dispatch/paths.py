@@ -6,6 +6,7 @@ import inspect
 import os
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -174,7 +175,7 @@ def choose(loader: Any) -> Source | list[str]:
 def _budget_refusal(loader: Any, source: Source) -> str | None:
     """Asked before an iterator draws a random number: torch's path must find them untouched."""
     inside = loader._feedmill
-    config = native_config(loader, source, n_threads(loader))
+    config = _config_of(loader, source)
     if config == inside.fitting or inside.handles.fits(config):
         return None
     refusal = budget_refusal(config)
@@ -219,6 +220,26 @@ def _begin_epoch(loader: Any) -> Source | list[str]:
     return source
 
 
+def _next_epoch(loader: Any, path: str) -> Any:
+    """Called when persistent workers are reset: what the next epoch runs, as choose() returns it.
+
+    None if it takes another path than ``path``, that of the iterator which is reset. Then
+    ``loader._iterator`` is a new iterator: DataLoader.__iter__() returns it right after the reset.
+    """
+    source = _begin_epoch(loader)
+    if _path_of(source) != path:
+        loader._iterator = _iterator_of(loader, source)
+        return None
+    loader._feedmill.took(path, source if isinstance(source, list) else source.reasons)
+    return source
+
+
+def _path_of(source: Source | list[str]) -> str:
+    if isinstance(source, list):
+        return "torch"
+    return "native" if source.plan else "hybrid"
+
+
 def _iterator_of(loader: Any, source: Source | list[str]) -> Any:
     if isinstance(source, list):
         return torch_iterator(loader, source)
@@ -230,52 +251,49 @@ def hybrid_iterator(loader: Any, source: Source) -> Any:
         loader.check_worker_number_rationality()
     is_default = has_default_collate(loader)
     iterator = HybridDataLoaderIter(
-        loader, source, n_threads(loader), is_default, _goes_on_in_hybrid
+        loader, source, n_threads(loader), is_default, partial(_next_epoch, path="hybrid")
     )
     loader._feedmill.took("hybrid", source.reasons)
     return iterator
-
-
-def _goes_on_in_hybrid(loader: Any) -> Source | None:
-    """At a reset of a hybrid iterator with persistent workers: what the next epoch runs."""
-    source = _begin_epoch(loader)
-    if isinstance(source, list) or source.plan:
-        loader._iterator = _iterator_of(loader, source)  # as below
-        return None
-    loader._feedmill.took("hybrid", source.reasons)
-    return source
 
 
 def native_iterator(loader: Any, source: Source) -> Any:
     if loader.num_workers > 0:
         loader.check_worker_number_rationality()
-    config = native_config(loader, source, n_threads(loader))
+    config = _config_of(loader, source)
     before = loader._feedmill.handles.counters()
-    iterator = NativeDataLoaderIter(loader, source, config, _goes_on_natively)
+    iterator = NativeDataLoaderIter(loader, source, config, _next_native_epoch)
     loader._feedmill.took("native", [])
     loader._feedmill.before_epoch = before
     return iterator
 
 
-def _goes_on_natively(loader: Any) -> tuple[Source, Config] | None:
-    """At a reset of a native iterator with persistent workers: what the next epoch runs."""
-    source = _begin_epoch(loader)
-    if isinstance(source, list) or not source.plan:
-        # DataLoader.__iter__() returns this attribute right after the reset.
-        loader._iterator = _iterator_of(loader, source)
+def _next_native_epoch(loader: Any) -> tuple[Source, Config] | None:
+    source = _next_epoch(loader, "native")
+    if source is None:
         return None
-    loader._feedmill.took("native", [])
     loader._feedmill.before_epoch = loader._feedmill.handles.counters()
-    return source, native_config(loader, source, n_threads(loader))
+    return source, _config_of(loader, source)
+
+
+def _config_of(loader: Any, source: Source) -> Config:
+    return native_config(loader, source, n_threads(loader))
 
 
 def torch_iterator(loader: Any, reasons: list[str]) -> Any:
     loader._feedmill.took("torch", reasons)
     iterator = _formatted_iterator(loader)
-    inside = loader._feedmill
+    state = loader._feedmill
     return count_steps(
-        iterator, inside.torch_counters, _goes_on_with_torch, inside.recorder, delivery_of(loader)
+        iterator, state.torch_counters, _next_torch_epoch, state.recorder, delivery_of(loader)
     )
+
+
+def _next_torch_epoch(loader: Any) -> bool:
+    if _next_epoch(loader, "torch") is None:
+        return False
+    loader._iterator._delivery = delivery_of(loader)
+    return True
 
 
 def _formatted_iterator(loader: Any) -> Any:
@@ -290,17 +308,6 @@ def _formatted_iterator(loader: Any) -> Any:
         return TorchDataLoader._get_iterator(loader)
     finally:
         loader.collate_fn = collate_fn
-
-
-def _goes_on_with_torch(loader: Any) -> bool:
-    """At a reset of torch's persistent workers: whether they do the next epoch, too."""
-    source = _begin_epoch(loader)
-    if isinstance(source, list):
-        loader._feedmill.took("torch", source)
-        loader._iterator._delivery = delivery_of(loader)
-        return True
-    loader._iterator = _iterator_of(loader, source)  # as above
-    return False
 
 
 # ---- in words ------------------------------------------------------------------------------------

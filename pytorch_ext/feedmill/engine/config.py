@@ -15,7 +15,7 @@ from feedmill.planner.sampling import largest_batch, look_ahead_rule, never
 from feedmill.profiling.log.recorder import records_samples
 
 # Batches ahead with num_workers=0, where torch has no number for it.
-_AHEAD_IN_PROCESS = 4
+PREFETCH_IN_PROCESS = 4
 # Samples ahead at least, however small the batches: so many reads keep far storage busy.
 _AHEAD_SAMPLES = 64
 MAX_BATCH_SIZE = 65536
@@ -85,7 +85,7 @@ def _depth(loader: Any, size: int | None) -> int:
     if look_ahead_rule(loader._index_sampler) is never:
         return depth
     if loader.num_workers == 0:
-        depth = _AHEAD_IN_PROCESS
+        depth = PREFETCH_IN_PROCESS
     return depth if size is None else max(depth, -(-_AHEAD_SAMPLES // size))
 
 

@@ -286,7 +286,7 @@ class Finisher:
             plan: Any = self._source.plan
             batch.data = self._in_thread(images, targets, plan.as_image)
         except Exception as error:
-            batch.error = as_torch_raises(error, batch, self._num_workers)
+            batch.error = as_torch_raises(error, batch.number, self._num_workers)
 
     def _send(self, workers: CollateWorkers, batch: Batch) -> None:
         owners, batch.owners = batch.owners, []
@@ -306,7 +306,7 @@ class Finisher:
         except Exception as error:  # a target can't be pickled
             error.args = (f"{error} (targets of native samples are sent to the process that calls "
                           "collate_fn; native='off' makes the samples there)",)
-            batch.error = as_torch_raises(error, batch, self._num_workers)
+            batch.error = as_torch_raises(error, batch.number, self._num_workers)
             with contextlib.suppress(OSError):
                 workers.send(batch.number, None, None, ())
 

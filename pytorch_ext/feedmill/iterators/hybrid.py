@@ -20,23 +20,20 @@ from typing import Any
 
 import torch
 
-from feedmill._internals import BaseDataLoaderIter, ExceptionWrapper
+from feedmill._internals import BaseDataLoaderIter
 from feedmill._ops import native
+from feedmill.engine.config import PREFETCH_IN_PROCESS
 from feedmill.engine.devices import check_not_capturing, device_of, to_device
 from feedmill.iterators.batches import NOTHING, Batch, resolve
 from feedmill.iterators.collating import AHEAD_IN_THREAD, Collate, collate_place
 from feedmill.iterators.pillow_fallback import check_regular, name_sample
-from feedmill.iterators.receive import check_process
+from feedmill.iterators.receive import as_torch_raises, check_process, timed_out, unwrapped
 from feedmill.planner.formats import formatting_collate
 from feedmill.planner.plan import max_image_pixels
 from feedmill.planner.samples import Item, Source
 from feedmill.planner.sampling import look_ahead_rule, never
 from feedmill.profiling.log.ranges import waiting
 from feedmill.system.locks import renew_after_fork
-
-# Batches ahead with num_workers=0, where torch has no number for it.
-_AHEAD_IN_PROCESS = 4
-
 
 # The first bytes of a JPEG, as Pillow tells it by.
 _JPEG_PREFIX = b"\xff\xd8\xff"
@@ -216,8 +213,8 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
         source: of its dataset, whose leaves' steps are called as they are.
         n_threads: that decode and transform.
         is_default: whether batches are put together by torch's own function.
-        goes_on: called with the loader where persistent workers are to begin another epoch: its
-            source; None: the loader has taken another iterator.
+        on_reset: called with the loader when persistent workers are reset. Returns the source of
+            the next epoch, or None if the loader has taken another iterator for it.
     """
 
     def __init__(
@@ -226,7 +223,7 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
         source: Source,
         n_threads: int,
         is_default: bool,
-        goes_on: Callable[[Any], Source | None],
+        on_reset: Callable[[Any], Source | None],
     ) -> None:
         self._threads: _Threads | None = None
         self._waiting: deque[_Work] = deque()
@@ -236,7 +233,7 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
         self._lock = threading.RLock()
         renew_after_fork(self, _lock=threading.RLock)
         self._pid = os.getpid()
-        self._goes_on = goes_on
+        self._on_reset = on_reset
         self._is_default = is_default
         self._threads = _Threads(n_threads)
         self._may_pull_ahead = look_ahead_rule(self._index_sampler)
@@ -244,7 +241,7 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
             self._depth = loader.prefetch_factor * self._num_workers
             super()._reset(loader, first_iter=True)  # torch's workers iterate the sampler twice
         else:
-            self._depth = _AHEAD_IN_PROCESS if self._may_pull_ahead is not never else 1
+            self._depth = PREFETCH_IN_PROCESS if self._may_pull_ahead is not never else 1
         self._begin(loader, source)
 
     def _begin(self, loader: Any, source: Source) -> None:
@@ -272,7 +269,7 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Persistent workers: the next epoch, with dataset and transforms as they are now."""
         with self._lock:
-            source = self._goes_on(loader)
+            source = self._on_reset(loader)
             self._drop()
             if source is None:  # this one has ended
                 self._exhausted = True
@@ -304,7 +301,7 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
         batch = Batch(next(self._numbers))
         resolve(batch, self._source, self._dataset, indices, self._auto_collation)
         self._n_pulled += 1
-        wrap = partial(_as_torch_raises, self._num_workers, batch.number)
+        wrap = partial(as_torch_raises, number=batch.number, num_workers=self._num_workers)
         # Any other collate_fn runs on the thread that asks for the batch.
         collate = partial(self._collate.ahead, number=batch.number)
         work = _Work(batch, wrap, collate if self._is_collated_ahead else None)
@@ -357,7 +354,7 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
             raise StopIteration
         work = self._waiting[0]
         if not work.is_done.wait(self._timeout if self._timeout > 0 else None):
-            raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
+            raise timed_out(self._timeout)
         self._waiting.popleft()
         self._count(work)
         # torch's workers get the next batch when one has arrived.
@@ -381,24 +378,13 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
             try:
                 return self._collate.of_samples(work.samples, number=work.batch.number)
             except Exception as raised:
-                work.error = _as_torch_raises(self._num_workers, work.batch.number, raised)
+                work.error = as_torch_raises(raised, work.batch.number, self._num_workers)
         error, work.error = work.error, None
         if error is None:
             return work.data
         try:
-            if isinstance(error, ExceptionWrapper):
-                error.reraise()
-            raise error
+            raise unwrapped(error)
         finally:
             # The traceback holds this frame: with the error in it, both would stay, and the
             # iterator with its threads, until the garbage collector runs.
             del error
-
-
-def _as_torch_raises(num_workers: int, number: int, error: Exception) -> Any:
-    if num_workers == 0:
-        return error
-    return ExceptionWrapper(
-        (type(error), error, error.__traceback__),
-        where=f"in DataLoader worker process {number % num_workers}",
-    )

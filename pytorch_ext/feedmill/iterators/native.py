@@ -36,7 +36,13 @@ from feedmill.iterators.collating import (
     Finisher,
     collate_place,
 )
-from feedmill.iterators.receive import Receiver, as_torch_raises, check_process, unwrapped
+from feedmill.iterators.receive import (
+    Receiver,
+    as_torch_raises,
+    check_process,
+    timed_out,
+    unwrapped,
+)
 from feedmill.iterators.verify import Verifier
 from feedmill.planner.samples import Source
 from feedmill.planner.sampling import largest_batch, look_ahead_rule, never
@@ -63,8 +69,8 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         loader: the feedmill.DataLoader.
         source: as ``recognise.recognise(loader)`` gives it.
         config: as native_config() gives it.
-        goes_on: called with the loader where persistent workers are to begin another epoch: what
-            runs in it, and its config; None: the loader has taken another iterator.
+        on_reset: called with the loader when persistent workers are reset. Returns the source and
+            the config of the next epoch, or None if the loader has taken another iterator for it.
     """
 
     _handle: Any = None
@@ -76,7 +82,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         loader: Any,
         source: Source,
         config: Config,
-        goes_on: Callable[[Any], tuple[Source, Config] | None],
+        on_reset: Callable[[Any], tuple[Source, Config] | None],
     ) -> None:
         # Worker processes get the seed that torch draws now from the same generator.
         generator = torch.default_generator if loader.generator is None else loader.generator
@@ -95,7 +101,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         self._lock = threading.RLock()
         renew_after_fork(self, _lock=threading.RLock)
         self._handles: EnginePool = loader._feedmill.handles
-        self._goes_on = goes_on
+        self._on_reset = on_reset
         self._collate = Collate(loader, self)
         self._place = collate_place(loader)
         if self._place == AHEAD_IN_PROCESSES:
@@ -114,15 +120,15 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Persistent workers: the next epoch, with the dataset and transforms as they are now."""
         with self._lock:
-            going_on = self._goes_on(loader)
+            following = self._on_reset(loader)
             self._give_back()
-            if going_on is None:  # this one has ended
+            if following is None:  # this one has ended
                 self._waiting.clear()
                 self._exhausted = True
                 return
             super()._reset(loader, first_iter)
             self._n_epochs += 1
-            self._begin(loader, *going_on)
+            self._begin(loader, *following)
 
     def _begin(self, loader: Any, source: Source, config: Config) -> None:
         self._source = source
@@ -400,7 +406,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             try:
                 return self._collate.batch(batch, self._source)
             except Exception as error:
-                batch.error = as_torch_raises(error, batch, self._num_workers)
+                batch.error = as_torch_raises(error, batch.number, self._num_workers)
         held, batch.error = batch.error, None
         try:
             raise unwrapped(held)
@@ -476,7 +482,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             if timeout and self._handle.stats()["native_samples"] - n_before < (
                 self._config.batch_size
             ):
-                raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
+                raise timed_out(self._timeout)
 
     def _end(self) -> None:
         error, self._pull_error = self._pull_error, None

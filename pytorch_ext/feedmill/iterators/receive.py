@@ -149,7 +149,7 @@ class Receiver:
             try:
                 self._verifier.verify(self.handle, batch)
             except Exception as error:
-                batch.error = as_torch_raises(error, batch, self._num_workers)
+                batch.error = as_torch_raises(error, batch.number, self._num_workers)
 
     def _receive_part(self, batch: Batch) -> Any:
         """The images, or of arrays the tensors, of the native batch whose turn it is; None:
@@ -166,7 +166,7 @@ class Receiver:
                 if outcome != native.FALLBACK:
                     if batch.error is None:
                         error = RuntimeError(payload)
-                        batch.error = as_torch_raises(error, batch, self._num_workers)
+                        batch.error = as_torch_raises(error, batch.number, self._num_workers)
                     return None
                 self._pending_fallback = True
             if batch.error is None:
@@ -200,7 +200,7 @@ class Receiver:
             # torch's clock starts anew when a batch arrives, of whichever worker. Batches do not
             # arrive here before their turn, but are finished one sample after the other.
             if self._n_samples_finished() - n_before < self.config.batch_size:
-                raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
+                raise timed_out(self._timeout)
 
     def _wait_ahead(self, on_wake: Callable[[], None]) -> tuple[int, Any, int]:
         while True:
@@ -230,7 +230,7 @@ class Receiver:
             if outcome:
                 return None
             name_sample(error, item, self._bad_samples.note())
-            return as_torch_raises(error, batch, self._num_workers)
+            return as_torch_raises(error, batch.number, self._num_workers)
         return None
 
     def _write_by_hand(self, item: Item, occurrence: int, out: bytearray) -> None:
@@ -248,7 +248,7 @@ class Receiver:
         try:
             batch.fail()
         except Exception as error:
-            return as_torch_raises(error, batch, self._num_workers)
+            return as_torch_raises(error, batch.number, self._num_workers)
         raise AssertionError("a batch that must fail did not")
 
     # ---- after Ctrl-C ----------------------------------------------------------------------------
@@ -289,11 +289,20 @@ def check_process(pid: int) -> None:
         )
 
 
-def as_torch_raises(error: Exception, batch: Batch, num_workers: int) -> Any:
-    """The exception, in torch's wrapper if it would come from a worker process there."""
+def timed_out(timeout: float) -> RuntimeError:
+    """torch's error for a batch that does not arrive within timeout= seconds."""
+    return RuntimeError(f"DataLoader timed out after {timeout} seconds")
+
+
+def as_torch_raises(error: Exception, number: int, num_workers: int) -> Any:
+    """An exception of batch ``number`` as torch reports it.
+
+    Returns the exception itself with num_workers=0, else torch's ExceptionWrapper around it, which
+    names the worker process that would have made the batch.
+    """
     if num_workers == 0 or isinstance(error, VerificationError):
         return error
-    worker = batch.number % num_workers
+    worker = number % num_workers
     return ExceptionWrapper(
         (type(error), error, error.__traceback__), where=f"in DataLoader worker process {worker}"
     )
