@@ -24,7 +24,7 @@ from feedmill._internals import (
 )
 from feedmill.collate.proof import is_proved
 from feedmill.collate.samples import samples_of
-from feedmill.collate.stacking import ThreadCollate, is_plain
+from feedmill.collate.stacking import ThreadCollate, is_builtin
 from feedmill.collate.workers import CollateWorkers
 from feedmill.engine.devices import as_device, pinned
 from feedmill.iterators.batches import NOTHING, Batch
@@ -186,7 +186,7 @@ class Collate:
     def ahead(self, samples: Sequence[Any], number: int) -> Any:
         """As of_samples(), on another thread, for torch's own function and one that is proved;
         NOTHING where what the latter does with these samples is not."""
-        if not self.is_default and not is_plain(list(samples)):
+        if not self.is_default and not is_builtin(list(samples)):
             return NOTHING
         begin_ns = time.monotonic_ns()
         try:
@@ -277,7 +277,7 @@ class Finisher:
 
     def _call(self, batch: Batch) -> None:
         images, targets = self._images_and_targets(batch)
-        if not all(map(is_plain, targets)):
+        if not all(map(is_builtin, targets)):
             return  # what the function does with these is not proved: it is called at their turn
         batch.parts = []
         batch.owners = []

@@ -1,5 +1,4 @@
-"""The Pillow fallback: samples made by the user's own objects with the native loader's random
-draws.
+"""The Pillow fallback: the user's own objects make samples with the native loader's random draws.
 
 Used for files that the native decoder does not support, and by native="verify" to check native
 samples. The user's transforms run themselves, with given random numbers: nothing here depends on

@@ -1,5 +1,5 @@
-"""Single samples for draws(), fetch() and native="verify", made natively or by the Pillow
-fallback."""
+"""Single samples, made natively or by the Pillow fallback, for draws(), fetch() and
+verification."""
 
 from __future__ import annotations
 
