@@ -1,5 +1,4 @@
-"""Calls a collate_fn so that torch.stack() of all samples returns the native batch without a
-copy."""
+"""Calls a collate_fn so that torch.stack() of all samples returns the native batch itself."""
 
 from __future__ import annotations
 
