@@ -291,8 +291,8 @@ def check_process(pid: int) -> None:
     """Raises RuntimeError in a forked child; ``pid`` is the process that made the iterator."""
     if pid != os.getpid():
         raise RuntimeError(
-            "this iterator belongs to another process: it was made before a fork, and its threads do "
-            "not exist here; call iter() on the DataLoader again"
+            "this iterator belongs to another process: it was made before a fork, and its threads "
+            "do not exist here; call iter() on the DataLoader again"
         )
 
 

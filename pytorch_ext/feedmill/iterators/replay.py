@@ -132,8 +132,8 @@ class _Loop:
 
 
 def _loop_of(steps: np.ndarray) -> _Loop | None:
-    """Summarizes step records; None if there are fewer than two steps. The last step of a loop counts
-    only if its compute time is known."""
+    """Summarizes step records; None if there are fewer than two steps. The last step of a loop
+    counts only if its compute time is known."""
     steady = steps[(steps["phase"] == STEADY) & (steps["compute_ns"] > 0)]
     if len(steady) < 2:
         return None
