@@ -94,8 +94,8 @@ class DataLoader(TorchDataLoader[_T_co]):
     do. Do not free a tensor's memory while an epoch runs (Tensor.resize_()).
 
     collate_fn: a function of your own gets the list of samples that it gets from torch. Their
-    images are views of the native batch, so a sample that is kept keeps the whole batch in memory;
-    clone() it. Where the function runs is shown by explain():
+    images share the native batch's memory, so that keeping one keeps the whole batch in memory;
+    clone() it instead. explain() shows where the function runs:
 
     - num_workers=0: on the thread that asks for the batch. If a Ctrl-C interrupts it, it is called
       again for the same batch.
@@ -145,7 +145,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             the usable CPUs (affinity and quota) divided by the number of processes that share them,
             less one, at least 1. That number is LOCAL_WORLD_SIZE or, if larger, the number of
             processes of this user that decode with feedmill on the same CPUs, now or in the last
-            ten minutes, this process included. It is counted anew at every iter().
+            ten minutes, this process included. They are counted again at every iter().
         memory_budget: bytes for batches, read buffers and scratch memory. None (default): a quarter
             of the memory that the process may use. If three batches do not fit, native="auto"
             takes torch's path, and "require" raises ValueError at iter(). Not included:

@@ -183,7 +183,8 @@ def choose(loader: Any) -> Source | list[str]:
 def _budget_refusal(loader: Any, source: Source) -> str | None:
     """Why the memory budget is too small for the native path; None if it suffices.
 
-    Must be called before an iterator draws a random number, which torch's path would then lack.
+    Must be called before an iterator draws a random number: torch's path must start from the same
+    state of the generator.
     """
     state = loader._feedmill
     config = _config_of(loader, source)

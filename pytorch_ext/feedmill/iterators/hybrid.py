@@ -258,9 +258,9 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
         self._is_collated_ahead = self._is_default or place == AHEAD_IN_THREAD
         self._collate = Collate(loader, self, function, as_worker=not self._is_collated_ahead)
         self._device = device_of(loader)
-        inside = loader._feedmill
-        self._counters, self._hybrid_counters = inside.torch_counters, inside.python_counters
-        self._recorder = inside.recorder
+        state = loader._feedmill
+        self._counters, self._hybrid_counters = state.torch_counters, state.python_counters
+        self._recorder = state.recorder
         self._epoch = self._counters.begin_epoch()
         self._waiting.clear()
         self._numbers = itertools.count()

@@ -295,8 +295,8 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         Args:
             n_due: number of batches torch would have in flight by now. At least these are pulled,
                 even if that advances the user's generator; a sampler's error is raised.
-            n_pulls: number of pulls torch would make now. It decides if the script could notice an
-                additional pull.
+            n_pulls: number of pulls torch would make now. Counts for samplers that must be pulled
+                exactly when torch would pull them.
         """
         self._n_pulls_due += n_pulls
         try:
