@@ -145,7 +145,8 @@ class DataLoader(TorchDataLoader[_T_co]):
             the usable CPUs (affinity and quota) divided by the number of processes that share them,
             less one, at least 1. That number is LOCAL_WORLD_SIZE or, if larger, the number of
             processes of this user that decode with feedmill on the same CPUs, now or in the last
-            ten minutes, this process included. They are counted again at every iter().
+            ten minutes, this process included. They are counted again at every iter(); several
+            loaders of a process count once. Other processes never change a given number.
         memory_budget: bytes for batches, read buffers and scratch memory. None (default): a quarter
             of the memory that the process may use. If three batches do not fit, native="auto"
             takes torch's path, and "require" raises ValueError at iter(). Not included:
@@ -173,11 +174,11 @@ class DataLoader(TorchDataLoader[_T_co]):
             Default False; if FEEDMILL_LOG is in force, FEEDMILL_LOG_SAMPLES=1 turns it on.
         cache: memory for encoded files, such as "ram:8GiB", beside memory_budget. Files that were
             decoded natively stay in it for the life of this loader, first come, first kept, so that
-            later epochs read only what did not fit; the hit rate is the share that fits in any
-            order of access. (A page cache evicts what was used longest ago, which a shuffled epoch
-            is about to ask for.) Decoded pixels would take about five times the bytes. A cached
-            file is known by its path and not read again if it changes. ValueError at iter() if the
-            size exceeds the process's memory. None (default): no cache.
+            later epochs read only what did not fit. The hit rate is the share of the files that
+            fits, in whatever order they are read. (A page cache evicts what was used longest ago,
+            which a shuffled epoch is about to ask for.) Decoded pixels would take about five times
+            the bytes. A cached file is identified by its path, and not read again if it changes.
+            ValueError at iter() if the size exceeds the process's memory. None (default): no cache.
         on_error: what happens to a sample whose file is missing, unreadable or damaged, or which a
             transform refuses. stats().sample_errors lists all of them. All values but "raise" need
             the native path: RuntimeError if it is not possible.
