@@ -1,10 +1,10 @@
-"""Names of torch and torchvision that are not part of their public interface, all of them.
+"""All private names of torch and torchvision that the package uses.
 
-No other file of the package imports such a name or reads such an attribute, but for attributes that
-iterators and loaders inherit from torch's classes (``_ITERATOR_ATTRIBUTES``, ``_LOADER_ATTRIBUTES``
-below). Tried with the versions that ``TRIED`` names. In other versions any of these may be missing
-or work otherwise: nothing here raises when it is imported, and where the native path needs what is
-missing, the loader takes torch's own path, with a reason.
+No other file imports such a name or reads such an attribute, except attributes that iterators and
+loaders inherit from torch's classes (``_ITERATOR_ATTRIBUTES``, ``_LOADER_ATTRIBUTES`` below).
+``TRIED`` lists the tested versions. In other versions any of these names may be missing or behave
+differently. Importing this module never fails; if the native path needs a missing name, the loader
+takes torch's own path, with a reason.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TRIED = "torch 2.4, 2.13 and 2.15, torchvision 0.19, 0.28 and 0.29"
 
 
 def _find(module: str, name: str) -> Any:
-    """What a module has under that name; None where there is no such name or module."""
+    """An attribute of a module; None if there is no such attribute or module."""
     try:
         return getattr(importlib.import_module(module), name, None)
     except ImportError:
@@ -35,10 +35,10 @@ def _find(module: str, name: str) -> Any:
 
 
 class MissingNameError(AttributeError):
-    """The installed version lacks a name that feedmill reads; the text says which."""
+    """The installed torchvision lacks a name that feedmill reads; the text says which."""
 
 
-# ---- torch: what the native path can't do without ------------------------------------------------
+# ---- torch: required by the native path ----------------------------------------------------------
 
 _DATALOADER = "torch.utils.data.dataloader"
 _COLLATE = "torch.utils.data._utils.collate"
@@ -57,15 +57,15 @@ _NEEDED = {
         (_WORKER, "_generate_state"),
     )
 }
-# What our iterators read of the attributes that the base class's constructor sets, and call.
+# Attributes of torch's base iterator that our iterators read or call.
 _ITERATOR_ATTRIBUTES = (
     "_auto_collation", "_base_seed", "_dataset", "_index_sampler", "_next_index", "_num_workers",
     "_num_yielded", "_persistent_workers", "_pin_memory", "_pin_memory_device", "_reset",
     "_sampler_iter", "_timeout",
 )
-# What is read of a DataLoader. It calls _get_iterator(), which ours overrides.
+# Attributes of torch's DataLoader that are read. It calls _get_iterator(), which ours overrides.
 _LOADER_ATTRIBUTES = ("_auto_collation", "_get_iterator", "_index_sampler", "_iterator")
-# torch's own, which `feedmill run` may replace later; None: this torch has no such method.
+# torch's original methods, which `feedmill run` may replace later; None: not in this torch.
 init_loader = DataLoader.__init__
 get_iterator: Any = getattr(DataLoader, "_get_iterator", None)
 
@@ -75,30 +75,30 @@ if TYPE_CHECKING:
     BaseDataLoaderIter = _typed._BaseDataLoaderIter
     ExceptionWrapper = torch._utils.ExceptionWrapper
 else:
-    # Placeholders, which are never used, let the modules be imported.
+    # Unused placeholders, so that importing our modules does not fail.
     BaseDataLoaderIter = _NEEDED[f"{_DATALOADER}._BaseDataLoaderIter"] or SimpleNamespace
     ExceptionWrapper = _NEEDED["torch._utils.ExceptionWrapper"] or SimpleNamespace
 
 
 @functools.cache
 def why_not_this_torch() -> tuple[str, ...]:
-    """Reasons for which the native path can't be taken with the installed torch."""
+    """Reasons why the native path is not possible with the installed torch."""
     missing = [name for name, found in _NEEDED.items() if found is None]
     try:
         missing += _missing_attributes() if not missing else []
     except Exception as error:
-        what = f"{type(error).__name__}: {error} (tried: {TRIED})"
+        what = f"{type(error).__name__}: {error} (tested with {TRIED})"
         version = torch.__version__
         return (f"the DataLoader of torch {version} works otherwise than feedmill expects: {what}",)
     return tuple(
-        f"torch {torch.__version__} has no {name}, which feedmill needs (tried: {TRIED})"
+        f"torch {torch.__version__} has no {name}, which feedmill needs (tested with {TRIED})"
         for name in missing
     )
 
 
 def _missing_attributes() -> list[str]:
-    """Names of attributes that torch's iterators or loaders lack. Makes one of each and looks;
-    draws from a generator of its own only."""
+    """Names of attributes that torch's iterators or loaders lack. Makes one of each to check; draws
+    only from a generator of its own."""
 
     class Iter(BaseDataLoaderIter):
         def _next_data(self) -> Any:
@@ -126,8 +126,8 @@ def _missing_attributes() -> list[str]:
 
 
 def why_collate_was_changed(*kinds: type) -> str:
-    """Whether torch's default_collate was told to do something else with values of these types,
-    torch.Tensor or int; "" if it does what it always did."""
+    """Text if torch's default_collate was customized for values of these types (torch.Tensor or
+    int); "" if not."""
     functions = _find(_COLLATE, "default_collate_fn_map")
     originals = {torch.Tensor: "collate_tensor_fn", int: "collate_int_fn"}
     for kind in kinds:
@@ -139,42 +139,42 @@ def why_collate_was_changed(*kinds: type) -> str:
 
 
 def is_collate_untouched() -> bool:
-    """Whether torch's default_collate has the handlers that torch gave it, and no others."""
+    """Whether torch's default_collate has only torch's own handlers."""
     functions = _find(_COLLATE, "default_collate_fn_map")
     return all(getattr(one, "__module__", "") == _COLLATE for one in functions.values())
 
 
 def reduce_tensor(tensor: torch.Tensor) -> Any:
-    """How torch sends a tensor to another process."""
+    """Reduces a tensor for pickling to another process, as torch does."""
     return _NEEDED["torch.multiprocessing.reductions.reduce_tensor"](tensor)
 
 
 def pin_memory(data: Any, device: Any) -> Any:
-    """A batch in pinned memory, as torch's iterators make it."""
+    """Copies a batch to pinned memory, as torch's iterators do."""
     return _NEEDED["torch.utils.data._utils.pin_memory.pin_memory"](data, device)
 
 
 def numpy_seed_of_worker(base_seed: int, worker_id: int) -> list[int]:
-    """What a worker process of torch seeds NumPy with."""
+    """The seed of NumPy in a worker process of torch."""
     return _NEEDED[f"{_WORKER}._generate_state"](base_seed, worker_id)  # type: ignore[no-any-return]
 
 
 def make_worker_info(**values: Any) -> Any:
-    """What get_worker_info() gives in a worker process of torch."""
+    """Makes the result of get_worker_info() in a worker process of torch."""
     return _NEEDED[f"{_WORKER}.WorkerInfo"](**values)
 
 
 def set_worker_info(info: Any) -> Any:
-    """Has get_worker_info() give something in this process; returns what it gave before."""
+    """Sets the result of get_worker_info() in this process; returns the previous one."""
     module = sys.modules[_WORKER]
     before = getattr(module, "_worker_info", None)
     module._worker_info = info  # type: ignore[attr-defined]
     return before
 
 
-# ---- torch: what is used where it is there -------------------------------------------------------
+# ---- torch: optional -----------------------------------------------------------------------------
 
-# Iterators of torch's whose steps are counted; others are left as they are.
+# torch's iterators, whose steps are counted.
 if TYPE_CHECKING:
     SingleProcessIter = _typed._SingleProcessDataLoaderIter
     MultiProcessingIter = _typed._MultiProcessingDataLoaderIter
@@ -182,7 +182,7 @@ else:
     SingleProcessIter = _find(_DATALOADER, "_SingleProcessDataLoaderIter") or SimpleNamespace
     MultiProcessingIter = _find(_DATALOADER, "_MultiProcessingDataLoaderIter") or SimpleNamespace
 
-# Whether a profiler is at work in this thread; never, where torch does not say.
+# Whether a profiler is active in this thread; False if this torch does not tell.
 is_profiling: Callable[[], bool] = _find("torch.autograd", "_profiler_enabled") or (lambda: False)
 
 
@@ -191,10 +191,9 @@ _pop_mode = _find("torch._C", "_pop_torch_function_stack")
 
 
 def call_under(mode: TorchFunctionMode, work: Callable[[], _T]) -> _T:
-    """work() with a mode for torch's functions on this thread.
+    """Calls work() with a TorchFunctionMode active on this thread.
 
-    An interrupt, wherever it comes, leaves no mode behind: one that comes at either end of a
-    ``with mode:`` would leave it to the rest of the thread's life.
+    Unlike ``with mode:``, an interrupt at any point can't leave the mode active.
     """
     if _push_mode is None or _pop_mode is None:
         with mode:
@@ -203,13 +202,13 @@ def call_under(mode: TorchFunctionMode, work: Callable[[], _T]) -> _T:
 
 
 def cuda_calls_in_queue() -> list[Any]:
-    """What is to be done when CUDA is initialized: the list itself."""
+    """The list of calls that torch makes when it initializes CUDA; changes to it take effect."""
     queued = getattr(torch.cuda, "_queued_calls", None)
     return queued if queued is not None else []
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """How often torch has changed a tensor in place."""
+    """A tensor's version counter: the number of its in-place changes by torch."""
     return tensor._version
 
 
@@ -218,9 +217,9 @@ def version_of(tensor: torch.Tensor) -> int:
 CONTAINER = "torch.nn.modules.container"
 LINEAR = "torch.nn.modules.linear"
 _MODULE = "torch.nn.modules.module"
-# The instance attributes of every torch module that hide something of its class.
+# Instance attributes of every torch module that hide class attributes.
 OWN_OF_MODULES = ("training", "_is_full_backward_hook")
-# (module, qualified name) of the function that torch.nn.Module.__call__ is.
+# (module, qualified name) of the function torch.nn.Module.__call__.
 MODULE_CALL = (_MODULE, "Module._wrapped_call_impl")
 
 
@@ -243,7 +242,7 @@ def are_hooks_global() -> bool:
 FUNCTIONAL = "torchvision.transforms.functional"
 FUNCTIONAL_PIL = "torchvision.transforms._functional_pil"
 PRESETS = "torchvision.transforms._presets"
-# Functions behind the transforms, by module, which must be the library's own: those of all
+# Functions that transforms call, by module, which must not have been replaced: those of all
 # transforms, and those of augmentations.
 FUNCTIONS = {FUNCTIONAL: ("_interpolation_modes_from_int",)}
 AUGMENTING_FUNCTIONS = {
@@ -251,31 +250,31 @@ AUGMENTING_FUNCTIONS = {
     FUNCTIONAL_PIL: ("_parse_fill",),
     "torchvision.transforms.autoaugment": ("_apply_op",),
 }
-# Methods of transforms and datasets that decide about what they give.
+# Private methods of transforms and datasets that determine their results.
 METHODS = frozenset({
     "_transform", "_get_params", "_check_inputs", "_needs_transform_list", "_call_kernel",
 })
 
 
 def _attribute(owner: Any, name: str) -> Any:
-    """An attribute of a transform. MissingNameError where this torchvision's has none."""
+    """An attribute of a transform. Raises MissingNameError if it does not exist."""
     try:
         return getattr(owner, name)
     except AttributeError:
         kind = owner if isinstance(owner, type) else type(owner)
         raise MissingNameError(
             f"{kind.__module__}.{kind.__qualname__} of torchvision {torchvision_version()} has no "
-            f"{name}, which feedmill reads (tried: {TRIED})"
+            f"{name}, which feedmill reads (tested with {TRIED})"
         ) from None
 
 
 def torchvision_version() -> str:
-    """Of the torchvision that is imported; "" if none is."""
+    """The version of the imported torchvision; "" if none is imported."""
     return str(getattr(sys.modules.get("torchvision"), "__version__", ""))
 
 
 def mode_of_number(number: int) -> Any:
-    """torchvision's InterpolationMode of Pillow's number of a filter; None: there is none."""
+    """torchvision's InterpolationMode for Pillow's number of a filter; None if there is none."""
     convert = getattr(sys.modules[FUNCTIONAL], "_interpolation_modes_from_int", None)
     if convert is None:
         raise MissingNameError(
@@ -288,23 +287,23 @@ def mode_of_number(number: int) -> Any:
 
 
 def v2_fills(transform: Any) -> Any:
-    """A v2 transform's fill by type, as it was made with."""
+    """A v2 transform's fill values by type."""
     return _attribute(transform, "_fill")
 
 
 def v2_log_ratio(transform: Any) -> Any:
-    """What v2's RandomResizedCrop draws ratios from."""
+    """The logarithms of the range from which v2's RandomResizedCrop draws aspect ratios."""
     return _attribute(transform, "_log_ratio")
 
 
 def policies(transform: Any, is_v2: bool) -> tuple[Any, Any]:
-    """(those that an AutoAugment holds, those that it makes for its policy)."""
+    """The policies of an AutoAugment: (those it contains, those that its ``policy`` stands for)."""
     held = _attribute(transform, "_policies" if is_v2 else "policies")
     return held, _attribute(transform, "_get_policies")(transform.policy)
 
 
 def params_method(transform: Any) -> str:
-    """The name of the method by which a v2 transform draws."""
+    """The name of the method with which a v2 transform draws its parameters."""
     if hasattr(type(transform), "make_params"):
         return "make_params"
     _attribute(type(transform), "_get_params")
@@ -312,7 +311,7 @@ def params_method(transform: Any) -> str:
 
 
 def check_augmenting(transform: Any, is_v2: bool) -> None:
-    """MissingNameError where augment() could not do what an automatic augmentation does."""
+    """Raises MissingNameError if augment() does not work with this torchvision."""
     if is_v2:
         v2_fills(transform)
         _attribute(type(transform), "_apply_image_or_video_transform")
@@ -321,7 +320,7 @@ def check_augmenting(transform: Any, is_v2: bool) -> None:
 
 
 def augment(transform: Any, is_v2: bool, image: Any, name: str, magnitude: float) -> Any:
-    """What an automatic augmentation makes of an image by one of its operations."""
+    """Applies a single operation of an automatic augmentation to an image."""
     interpolation = transform.interpolation
     if is_v2:
         return transform._apply_image_or_video_transform(

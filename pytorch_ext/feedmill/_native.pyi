@@ -1,4 +1,5 @@
-"""The extension module: libfeedmill behind Python's limited API. Private; see loader.py."""
+"""The extension module: Python bindings of libfeedmill, in the limited API. Private; used by
+loader.py."""
 
 from collections.abc import Callable, Sequence
 from os import PathLike
@@ -25,92 +26,94 @@ ERR_LIMIT: int
 FORMAT_JPEG: int
 FORMAT_PNG: int
 FORMAT_WEBP: int
-STEP_FIELDS: list[tuple[str, str]]  # (name, NumPy's type) of fm_step, in order, without gaps
+STEP_FIELDS: list[tuple[str, str]]  # (name, NumPy type) of fm_step's fields in order, no padding
 SAMPLE_FIELDS: list[tuple[str, str]]  # ... of fm_sample_record
 
-PACK_REASONS: tuple[str, ...]  # texts of fm_pack_reason, by its values; 0: transcoded
+PACK_REASONS: tuple[str, ...]  # texts of fm_pack_reason by value; 0: transcoded
 
 class Error(RuntimeError):
-    """A failed call; `status` and `index` as in fm_error. Bad arguments raise ValueError, lack of
-    memory MemoryError, a budget that is too small BudgetError; use after fork is an
-    Error."""
+    """A failed call, for example after a fork; `status` and `index` as in fm_error. Instead of it,
+    bad arguments raise ValueError, a lack of memory MemoryError, and a budget that is too small
+    BudgetError."""
 
     status: int
     index: int
 
 class BudgetError(ValueError):
-    """Loader(): three batch slots and what else is needed do not fit memory_budget_bytes."""
+    """Loader(): memory_budget_bytes is too small for three batches and the other buffers."""
 
 def version() -> str: ...
 def usable_cpus() -> int: ...
 def jpeg_version() -> str:
-    """Of the libjpeg-turbo that this was compiled for, such as "2.1.5"."""
+    """The version of libjpeg-turbo at compile time, such as "2.1.5"."""
 
 def imread(
-    source: str | bytes | PathLike[str],  # bytes are the encoded image itself
-    bgr: bool,  # as OpenCV: B G R, upright by EXIF; else R G B, as the file has it
+    source: str | bytes | PathLike[str],  # a path, or the encoded image as bytes
+    bgr: bool,  # True: as OpenCV, BGR and rotated by EXIF; False: RGB, not rotated
     max_image_pixels: int,
-    rejected_formats: int = 0,  # or'ed: images of these are not taken
+    rejected_formats: int = 0,  # bits (FORMAT_*) of formats to treat as unsupported
 ) -> tuple[bytearray, int, int] | str:
-    """A JPEG as (pixels[height][width][3], height, width), or why it is not taken natively. Reads
-    and decodes without the GIL."""
+    """Decodes an image: (pixels[height][width][3], height, width), or a text: why it is not
+    supported natively. Releases the GIL."""
 
 def call_between(
     enter: Callable[[], object], work: Callable[[], _T], leave: Callable[[], object]
 ) -> _T:
-    """enter(), work(), and leave() whatever work() does; what work() gives. Where enter and leave
-    are written in C, no interrupt comes between them and work()."""
+    """Calls enter(), work(), and in any case leave(); returns work()'s result. If enter and leave
+    are C functions, no interrupt can come between them and work()."""
 
 def formats() -> str:
-    """Those that are decoded natively, such as "JPEG, PNG, WebP"."""
+    """The formats that are decoded natively, such as "JPEG, PNG, WebP"."""
 
 def jpeg_own_huffman() -> bool:
-    """Whether JPEGs with one scan go through feedmill's own Huffman decoder."""
+    """Whether feedmill's own Huffman decoder is used for JPEGs with one scan."""
 
 def device_count(kind: str) -> int:
-    """How many devices of a kind, "host" or "cuda", can be used here. Error: none, and which of
-    plug-in, driver and device is missing."""
+    """Number of usable devices of a kind, "host" or "cuda". Raises Error if there is none, saying
+    whether plug-in, driver or device is missing."""
 
 class Cache:
-    """Encoded files in memory, for the loaders that are given it; they keep it alive. Belongs to
-    the process that made it."""
+    """Encoded files in memory, shared by the loaders that get it; they keep it alive. Can't be used
+    after a fork."""
 
     def __init__(self, budget_bytes: int) -> None:
-        """ValueError: more than the process may use, or too little for anything."""
+        """ValueError: the budget exceeds the process's memory, or is too small to keep any file."""
 
 class Transcoder:
-    """Rewrites JPEGs for packs. One thread at a time may use it; not picklable."""
+    """Transcodes JPEGs for packs. Not thread-safe, not picklable."""
 
     def __init__(
         self, *, interval: int = ..., max_cost_ppm: int = ..., verify: bool = ...
     ) -> None:
-        """As fm_transcoder_config, with its defaults. Raises ValueError."""
+        """Arguments and defaults as in fm_transcoder_config. Raises ValueError."""
 
     def run(
         self, data: bytes
     ) -> tuple[int, str, bytes | None, int, int, int, int, int, tuple[int, ...]]:
-        """(reason, why, new bytes or None, width, height, interval, MCU's width, MCU's height,
-        offsets of rows), as fm_transcoded has them. Works without the GIL. Raises MemoryError."""
+        """(reason, its text, new bytes or None, width, height, restart interval, MCU's width, MCU's
+        height, offsets of rows), see fm_transcoded. Releases the GIL. Raises MemoryError."""
 
 def indices(indices: Sequence[int], n: int) -> bytes | None:
-    """The bytes of int64 values, if all are ints, no subclass, from 0 to n - 1; else None."""
+    """The indices as bytes of int64 values, if all are ints (no subclass) from 0 to n - 1; else
+    None.
+    """
 
 class Loader:
-    """One native loader: threads, ring, reader. Not picklable.
+    """A native loader: threads, batch buffers and reader. Not picklable.
 
-    One thread at a time: RuntimeError while a call of another thread, or a call around this one, is
-    in progress. close(), stats(), steps(), sample_records(), slow_samples() and draws() may be
-    called from any thread at any time. All but close() and the attributes slot_bytes, out_shape,
-    offsets, pid and n_pending raise ValueError on a closed loader.
+    Not thread-safe: a call raises RuntimeError while another thread's call, or an outer call of the
+    same thread, is in progress. Exceptions: close(), stats(), steps(), sample_records(),
+    slow_samples() and draws() may be called from any thread at any time. On a closed loader all but
+    close() and the attributes slot_bytes, out_shape, offsets, pid and n_pending raise ValueError.
     """
 
     slot_bytes: int
     out_shape: tuple[int, int, int]  # (channels, height, width)
-    target_bytes: tuple[int, int]  # with a device: what an offer needs, images and labels
-    converts: bool  # with a device: slots hold uint8 in NHWC, of which that makes the batch
-    n_offered: int
-    offsets: tuple[int, ...]  # with arrays: where the rows of each begin in a batch, in bytes
-    pid: int  # the process that opened it
+    target_bytes: tuple[int, int]  # with a device: bytes for offer(), of images and of labels
+    converts: bool  # with a device: batches are uint8 in NHWC, which the device converts
+    n_offered: int  # with a device: offered buffers that no batch has used
+    offsets: tuple[int, ...]  # with arrays: offset of each array's rows in a batch, in bytes
+    pid: int  # of the process that opened it
     n_pending: int  # batches submitted and not yet returned; read-only, as all of these
 
     def __init__(
@@ -131,99 +134,104 @@ class Loader:
         read_depth: int = 0,
         max_file_bytes: int = 0,
         max_image_pixels: int = 0,
-        sample_records: int = 0,  # of the latest samples to keep; most 2**24
-        # alloc(n_bytes) -> (address, owner): memory of a slot that leaves with its batch; next()
-        # returns the owner in place of a capsule.
+        sample_records: int = 0,  # number of the latest samples' records to keep, up to 2**24
+        # alloc(n_bytes) -> (address, owner): allocates a batch's memory. next() returns the owner
+        # in place of a capsule.
         alloc: Callable[[int], tuple[int, Any]] | None = None,
         cache: Cache | None = None,
-        # In place of files: for each array (address, n_rows, bytes of a row, bytes from a row to
-        # the next, DLPack's type code and bits, shape of a row). The memory stays the caller's.
+        # In place of files: for each array (address, n_rows, bytes of a row, stride of rows in
+        # bytes, DLPack's type code and bits, shape of a row). The memory is borrowed.
         arrays: Sequence[tuple[int, int, int, int, int, int, tuple[int, ...]]] | None = None,
         # The first array's rows are images: (height, width, channels, channel_stride, line_stride,
         # pixel_stride), strides in bytes; see fm_arrays.
         image: tuple[int, int, int, int, int, int] | None = None,
-        owners: Any = None,  # of the arrays' memory: kept as long as this loader
-        # (header, body_bytes): files that are no images but begin with the header, see fm_plain; a
-        # batch is then uint8 (n, 1, 1, body_bytes).
+        owners: Any = None,  # of the arrays' memory; referenced by this loader
+        # (header, body_bytes): raw files, which begin with this header, see fm_plain. A batch is
+        # then uint8 (n, 1, 1, body_bytes).
         plain: tuple[bytes, int] | None = None,
-        # (kind, index, converts), "host" or "cuda": batches are copied to what offer() gives, and
-        # next() has no payload. Not together with alloc. See fm_device_config.
+        # (kind, index, converts), kind "host" or "cuda": batches are copied to the memory passed to
+        # offer(), and next() returns no payload. Not together with alloc. See fm_device_config.
         device: tuple[str, int, bool] | None = None,
-        rejected_formats: int = 0,  # or'ed: images of these come out as fallbacks
+        rejected_formats: int = 0,  # bits (FORMAT_*) of formats to leave to the fallback
     ) -> None: ...
     def start(self, seed: int, epoch: int, ahead: bool = False) -> None:
         """Starts an epoch; stops a running one. seed: 64 bits, epoch: 32 bits. ahead: one thread
-        submits and calls next_ahead(), and another one, the consumer's, step_ready()."""
+        calls submit() and next_ahead(), and the consumer's thread step_ready()."""
     def submit(
         self,
         indices: Sequence[int],
         paths: Sequence[str | bytes | PathLike[Any]],
         data: Sequence[bytes | tuple[int, int, bool, tuple[int, ...] | None] | None] | None = None,
-        labels: Sequence[int] | None = None,  # which a device's target gets; None: zeros
+        labels: Sequence[int] | None = None,  # copied to the device; None: zeros
     ) -> bool:
-        """Appends a batch; False when prefetch_batches are waiting already.
+        """Enqueues a batch; returns False if prefetch_batches are enqueued already.
 
-        data: for each sample its encoded image; or (offset, n_bytes, verified, rows), a
-        recognition.ranges.Range: that part of the file at its path is read, or as much of it as the
-        crop needs, see fm_sample; or None: the whole file is. With an image the path is only the
-        sample's name in messages, "" for none. The loader holds a reference to each bytes object,
-        and copies nothing, until next() has returned its batch or the error in place of it, or
-        start(), stop() or close() has ended the epoch. ValueError where the lengths differ,
-        TypeError for anything else in data. Nothing is kept where submit() raises or returns
-        False."""
+        data: for each sample its encoded image as bytes; or (offset, n_bytes, verified, rows), a
+        planner.ranges.Range, to read that part of the file at its path, or as much of it as the
+        crop needs, see fm_sample; or None to read the whole file. With bytes, the path only names
+        the sample in messages ("": no name). The loader does not copy bytes objects, but references
+        them until next() has returned their batch or its error, or start(), stop() or close() has
+        ended the epoch. If submit() raises or returns False, no references are kept. ValueError if
+        the lengths differ, TypeError for anything else in data."""
     def submit_rows(self, indices: bytes, rows: bytes | None = None) -> bool:
-        """As submit(), for a loader with arrays: both as indices() gives them; rows None: the
-        indices are the rows."""
+        """As submit(), for a loader with arrays. Both arguments are results of indices(); rows
+        None: the indices are the rows."""
     def finish(self) -> None: ...
     def stop(self) -> None: ...
     def next(self, timeout_ns: int) -> tuple[int, Any, int]:
-        """(outcome, payload, n). OK: payload is a DLPack capsule of (n, 3, height, width), with
-        arrays a list of one for each, or the owner object where alloc was given; with a device
-        None. END, AGAIN, FALLBACK: payload None. A negative outcome is a sample's error, payload
-        its message; the batch is gone. Waits with the GIL released, in slices, so that signals get
-        through; negative timeout: without limit."""
+        """Waits for the next batch: (outcome, payload, number of samples).
+
+        OK: payload is a DLPack capsule of (n, 3, height, width); with arrays a list of capsules,
+        one per array; with alloc the owner object; with a device None. END, AGAIN (timeout) and
+        FALLBACK: payload is None. A negative outcome is a sample's error, with its message as
+        payload; the batch is dropped. Releases the GIL, and returns to Python regularly to handle
+        signals. A negative timeout waits without limit."""
     def next_ahead(self) -> tuple[int, Any, int]:
-        """As next() in an epoch with ``ahead``, without limit of time and without a look at
-        signals. Also waits for a batch to be submitted. AGAIN: wake() was called."""
+        """As next(), in an epoch with ``ahead``; without timeout and without handling signals. Also
+        waits until a batch is submitted. AGAIN: wake() was called."""
     def wake(self) -> None:
-        """Has the next_ahead() that waits, or else the one called next, return AGAIN."""
+        """Makes the waiting next_ahead(), or else the next call of it, return AGAIN."""
     def offer(
         self, images: int, image_bytes: int, labels: int, label_bytes: int, stream: int
     ) -> bool:
-        """Offers memory on the device for a batch, by addresses, and the stream in whose order it
-        may be used (torch.cuda.Stream.cuda_stream). Batches take offers in their order, each that
-        next() returns one. The memory must stay until then, or until start(), stop() or close() has
-        returned. False: there are as many as the loader takes. See fm_loader_offer()."""
+        """Passes an output buffer on the device for a batch: addresses and sizes, and the stream in
+        whose order the memory may be used (torch.cuda.Stream.cuda_stream). Batches use the buffers
+        in order, one each. The memory must stay valid until next() has returned its batch, or
+        start(), stop() or close() has returned. False: the loader needs no more buffers now. See
+        fm_loader_offer()."""
     def wait(self, stream: int) -> None:
-        """A stream waits, on the device, for the copy of the batch that next() returned last."""
+        """Makes a stream wait, on the device, for the copy of the batch that next() returned
+        last."""
     def fallback(self) -> tuple[int, int, int, int, str, bytearray, str]:
-        """After FALLBACK: (index, occurrence, position, cause, path, out, message); path is the
-        name, or "", where the image was given to submit(); out is for the sample, 3 * height *
-        width values in the loader's dtype and layout, or uint8 and NHWC where `converts`: zeros,
-        and a new object at each call."""
+        """After FALLBACK: (index, occurrence, position in the batch, cause, path, out, message).
+
+        path is the sample's name, or "", if the image was passed to submit() as bytes. out is a new
+        object of zeros for the sample: 3 * height * width values in the loader's dtype and layout,
+        or in uint8 and NHWC if `converts`."""
     def fallback_done(self, ok: bool) -> None:
-        """ok True: the sample is what the latest fallback()'s out holds now; ValueError where its
-        size was changed. False drops the batch: the following next() returns its error."""
+        """Completes a fallback. True: the sample is the content of the latest fallback()'s out;
+        ValueError if its size was changed. False drops the batch: the following next() returns its
+        error."""
     def draws(
         self, seed: int, epoch: int, index: int, occurrence: int, width: int, height: int
     ) -> list[tuple[int, int, int, int, int, bool, tuple[float, ...]]]:
         """Per op: (kind, top, left, height, width, flip, values); see fm_draw."""
     def stats(self) -> dict[str, Any]:
-        """Every field of fm_stats (feedmill/stats.h), reader and reader_reason as str; those of
-        its blame as wait_<name>."""
+        """All fields of fm_stats (feedmill/stats.h), with reader and reader_reason as str, and the
+        wait attribution (blame) as wait_<name>."""
     def steps(self, start: int) -> bytes:
-        """fm_step records (STEP_FIELDS) from step number `start` on, at most 1,024."""
+        """Up to 1,024 fm_step records (STEP_FIELDS) from step number `start` on."""
     def sample_records(self, start: int) -> tuple[int, bytes]:
-        """(number of the first one, fm_sample_record records (SAMPLE_FIELDS)) from number `start`
-        on, at most 1,024."""
+        """(number of the first one, up to 1,024 fm_sample_record records (SAMPLE_FIELDS)) from
+        number `start` on."""
     def slow_samples(self) -> list[tuple[str, bytes]]:
-        """(path, one fm_sample_record) of the samples that took longest, the slowest first; the
-        path is its last 255 bytes, "" for an image in memory."""
+        """(path, fm_sample_record) of the slowest samples, the slowest first. Paths are cut to
+        their last 255 bytes, and "" for an image in memory."""
     def step_request(self) -> None: ...
     def step_ready(self, number: int, ready_ns: int, n_ready: int) -> None:
-        """With ``ahead``: the step's consumer now gets batch ``number``, as next_ahead() counts
-        from 0, which was ready for him at ready_ns; n_ready were when he asked."""
+        """With ``ahead``: the consumer now gets batch ``number``, counted from 0 by next_ahead(),
+        which was ready at ready_ns; n_ready batches were ready at the request."""
     def step_return(self) -> None: ...
     def close(self) -> None:
-        """Ends all threads. While a call is in progress in another thread, or around this one, that
-        happens at its end, and a waiting next() raises ValueError at once."""
+        """Ends all threads. If another call is in progress, this happens at its end; a waiting
+        next() raises ValueError at once."""

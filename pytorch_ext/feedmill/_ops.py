@@ -1,6 +1,4 @@
-"""Binds the extension module; no other file imports it.
-
-``native`` is the module that ``_native.pyi`` describes.
+"""Imports the extension module; no other file does. ``_native.pyi`` describes it.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ __all__ = ["__version__", "native"]
 
 
 def _likely_causes() -> str:
-    """What usually stands behind a failed import, most likely first."""
+    """Text: the likely causes of a failed import, the most likely first."""
     here = Path(__file__).parent
     found = sorted(path.name for path in here.glob("_native*"))
     binaries = [name for name in found if not name.endswith(".pyi")]
@@ -27,19 +25,20 @@ def _likely_causes() -> str:
     causes = []
     if binaries:
         causes += [
-            f"{binaries[0]} needs a shared library that is missing here (libjpeg-turbo, "
-            f"liburing, libstdc++): `ldd {here / binaries[0]}` names it",
-            f"it was built for another system than this one ({machine})",
+            f"{binaries[0]} needs a shared library that is missing (libjpeg-turbo, liburing, "
+            f"libstdc++): `ldd {here / binaries[0]}` names it",
+            f"it was built for a different system than this one ({machine})",
         ]
     else:
         causes += [
-            f"the package is used from its sources, where nothing is built ({here} holds no "
+            f"the package is imported from its source folder, which is not built ({here} has no "
             "_native.abi3.so): run `pip install .` in the repository, and import it from "
-            "another folder than the repository's pytorch_ext",
-            f"the installed wheel is not for this system ({machine}); Linux is needed",
+            "outside of the repository's pytorch_ext",
+            f"the installed wheel is for a different system than this one ({machine}); Linux is "
+            "required",
         ]
     if "t" in getattr(sys, "abiflags", ""):
-        causes.append("this is a free-threaded Python; the extension needs an ordinary one")
+        causes.append("this is a free-threaded Python, which the extension does not support")
     return "".join(f"\n  - {cause}" for cause in causes)
 
 

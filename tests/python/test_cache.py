@@ -123,4 +123,4 @@ def test_it_is_told(numbered):
     targets_of(loader)
     assert "40 files in" in loader.report() and "50 % of all files came from it" in loader.report()
     loader = feedmill.DataLoader(numbered, cache="ram:8MiB", native="off")
-    assert "cache= keeps nothing" in loader.explain()
+    assert "cache= has no effect" in loader.explain()

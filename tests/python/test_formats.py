@@ -372,7 +372,7 @@ def test_explain(small_images, capsys):
     assert "Resize(37, 53) -> float32 -> float16, channels_last; pixels" in loader.explain()
     loader.native = "off"
     assert loader.explain().splitlines()[-2:] == [
-        "images are made torch.float16 before collate_fn gets them",
+        "images are converted to torch.float16 before collate_fn gets them",
         "images of a batch get the strides of torch.channels_last",
     ]
 

@@ -359,7 +359,7 @@ def test_an_iterator_is_of_no_use_after_a_fork(images):
 def test_it_is_told(images):
     loader = hybrid(images, batch_size=8)
     text = loader.explain()
-    assert text.startswith("hybrid: JPEGs are decoded natively") and "no seed fixes that" in text
+    assert text.startswith("hybrid: JPEGs are decoded natively") and "not reproducible by a seed" in text
     images.transform = lambda image: (time.sleep(0.002), invert(image))[1]
     list(loader)
     stats = loader.stats()

@@ -42,7 +42,7 @@ def test_one_thread(accelerate):
     with feedmill.keep_in_accelerate():
         assert is_kept(accelerate.prepare(loader()))
     assert accelerate.DataLoader is torch.utils.data.DataLoader
-    with pytest.warns(UserWarning, match="Accelerate builds this feedmill.DataLoader anew"):
+    with pytest.warns(UserWarning, match="Accelerate replaces this feedmill.DataLoader"):
         assert not is_kept(accelerate.prepare(loader()))
 
 
@@ -94,7 +94,7 @@ def test_contexts_that_overlap(accelerate, order):
 
 def test_a_thread_without_a_context(accelerate):
     context = Context(accelerate)
-    with pytest.warns(UserWarning, match="Accelerate builds this feedmill.DataLoader anew"):
+    with pytest.warns(UserWarning, match="Accelerate replaces this feedmill.DataLoader"):
         prepared = accelerate.prepare(loader())
     assert type(prepared) is torch.utils.data.DataLoader
     # Accelerate's class is feedmill's, as under `feedmill run`: nothing is lost, and nobody warned.

@@ -55,7 +55,7 @@ def test_a_number_of_steps(numbered, path):
 def test_an_empty_loader(numbered, path):
     loader = a_loader(numbered, path, sampler=[])
     assert len(loader.replay(2)) == 0 and list(loader.replay(2)) == []
-    with pytest.raises(RuntimeError, match="gave no batch, so that there is none for 4 steps"):
+    with pytest.raises(RuntimeError, match="yielded no batch to replay for 4 steps"):
         iter(loader.replay(2, steps=4))
 
 
@@ -231,12 +231,12 @@ ALONE = steps_of([0.01] * 50, [12] * 50)
     ("waits", "computes", "words"),
     [
         ([5.01] * 50, [15] * 50,
-         "the loader costs 8.00 ms of a step's 20.01 ms (40 %): 5.00 ms of waiting for batches, "
+         "the loader costs 8.00 ms of a step's 20.01 ms (40%): 5.00 ms of waiting for batches, "
          "and 3.00 ms of interference, by which the step itself takes longer while batches are "
          "made on the same cores"),
         ([5.01] * 50, [12] * 50,
-         "the loader costs 5.00 ms of a step's 17.01 ms (29 %): 5.00 ms of waiting for batches"),
-        ([0.01] * 50, [16] * 50, "(25 %): 4.00 ms of interference"),
+         "the loader costs 5.00 ms of a step's 17.01 ms (29%): 5.00 ms of waiting for batches"),
+        ([0.01] * 50, [16] * 50, "(25%): 4.00 ms of interference"),
         ([0.02] * 50, [12.05] * 50,
          "the loader costs nothing that can be told from noise: 12.07 ms a step with it, 12.01 ms"),
         ([0.01] * 50, [4, 21] * 25, "nothing that can be told from noise: 12.51 ms"),

@@ -1,4 +1,4 @@
-"""Chooses the path of each iteration, and checks the options of a DataLoader.
+"""Chooses the path of each epoch, and checks the options of a DataLoader.
 
 May import: collate, engine, iterators, planner, profiling, system.
 """

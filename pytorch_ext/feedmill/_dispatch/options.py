@@ -1,4 +1,4 @@
-"""The options of a feedmill.DataLoader that torch's does not have: their values, checked."""
+"""The options that feedmill.DataLoader adds to torch's: their values, and checks of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WORD64 = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Options:
-    """What feedmill.DataLoader's constructor takes beside torch's arguments, described there."""
+    """The arguments of feedmill.DataLoader's constructor beside torch's; described there."""
 
     native: str
     seed: int | None
@@ -45,48 +45,48 @@ class Options:
     device: str | torch.device | None
 
     def values(self) -> dict[str, Any]:
-        """The values by name, as the constructor takes them."""
+        """The values by name, as keyword arguments for the constructor."""
         return {name: getattr(self, name) for name in OPTIONS}
 
     def check(self) -> None:
-        """ValueError for a value outside of what feedmill.DataLoader names."""
+        """Raises ValueError for a value that feedmill.DataLoader does not allow."""
         for name, allowed in _CHOICES.items():
             value = getattr(self, name)
             if type(value) is not str or value not in allowed:
-                raise _refusal(name, value, f"one of {', '.join(map(repr, allowed))}")
+                raise _invalid(name, value, f"one of {', '.join(map(repr, allowed))}")
         for name, formats in _FORMATS.items():
             value = getattr(self, name)
             if not any(value is one for one in formats):
-                raise _refusal(name, value, f"one of {', '.join(map(str, formats))}")
+                raise _invalid(name, value, f"one of {', '.join(map(str, formats))}")
         if self.seed is not None and type(self.seed) is not int:
-            raise _refusal("seed", self.seed, "an int or None")
+            raise _invalid("seed", self.seed, "an int or None")
         if self.threads is not None and not is_int(self.threads, 1, _MAX_THREADS):
-            raise _refusal("threads", self.threads, f"an int from 1 to {_MAX_THREADS} or None")
+            raise _invalid("threads", self.threads, f"an int from 1 to {_MAX_THREADS} or None")
         if self.memory_budget is not None and not is_int(self.memory_budget, 1, _WORD64):
             allowed_text = "a number of bytes (an int above 0) or None"
-            raise _refusal("memory_budget", self.memory_budget, allowed_text)
+            raise _invalid("memory_budget", self.memory_budget, allowed_text)
         if self.log is not None and (not isinstance(self.log, str | os.PathLike) or self.log == ""):
-            raise _refusal("log", self.log, "a file's name or None")
+            raise _invalid("log", self.log, "a file's path or None")
         if self.cache is not None and budget_bytes(self.cache) is None:
-            raise _refusal("cache", self.cache, FORM)
+            raise _invalid("cache", self.cache, FORM)
         as_device(self.device)
         if not is_int(self.max_errors, 0, _WORD64):
-            raise _refusal("max_errors", self.max_errors, "an int from 0")
+            raise _invalid("max_errors", self.max_errors, "an int from 0")
         if type(self.log_samples) is not bool:
-            raise _refusal("log_samples", self.log_samples, "True or False")
+            raise _invalid("log_samples", self.log_samples, "True or False")
 
 
 OPTIONS = tuple(field.name for field in fields(Options))
 
 
 def options_among(values: Mapping[str, Any], defaults: Options) -> Options:
-    """The options among a loader's attributes; one that is missing there is the default."""
+    """The options among a loader's attributes; ``defaults`` gives those that are missing there."""
     return Options(**{name: values.get(name, getattr(defaults, name)) for name in OPTIONS})
 
 
 def names_taken(loader: Any, base: type) -> set[str]:
-    """Names of options that a subclass of ``base`` uses for itself: defined in its body, or set on
-    the object already."""
+    """Names of options that a subclass of ``base`` uses for itself: defined in a class body, or
+    already set on the object."""
     taken = set(vars(loader))
     for kind in type(loader).__mro__:
         if kind is base:
@@ -96,9 +96,9 @@ def names_taken(loader: Any, base: type) -> set[str]:
 
 
 def is_int(value: Any, low: int, high: int) -> bool:
-    """Whether a value is an int, no subclass, from ``low`` to ``high``."""
+    """Whether a value is an int from ``low`` to ``high``, and no instance of a subclass (bool)."""
     return type(value) is int and low <= value <= high
 
 
-def _refusal(name: str, value: Any, allowed: str) -> ValueError:
+def _invalid(name: str, value: Any, allowed: str) -> ValueError:
     return ValueError(f"{name} is {value!r}; it must be {allowed}")

@@ -1,4 +1,4 @@
-"""Which path a DataLoader takes, natively or torch's, and what stands behind it on each."""
+"""Chooses a DataLoader's path (native, hybrid, torch's), makes its iterators and explain() text."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import inspect
 import os
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,32 +42,36 @@ from feedmill.system.callers import place_of_caller
 from feedmill.system.cpu_contention import decode_crowding, intra_op_crowding
 from feedmill.system.host_metrics import Clock
 
-# Decode threads that had no CPU for more than this share of their work had to share it.
+# Decode threads compete for CPUs if they waited for one for more than this share of their work.
 _STARVED = 0.1
 
 
 class LoaderState:
-    """What a DataLoader has beside torch's attributes and its own options.
+    """The state of a feedmill.DataLoader, in its single attribute ``_feedmill``.
 
-    It is one attribute, so that subclasses may name theirs as they like. Pickles and copies as a
-    new one, but for the options and the number of the next epoch.
+    A single attribute leaves all other names to subclasses. A pickled or copied state keeps only
+    the options and the number of the next epoch.
 
     Attributes:
-        options: what the constructor got; None: it did not run.
-        replay_counters: steps of replay(), which are not the loader's.
+        options: the constructor's options; None if the constructor did not run.
+        handles: the native loaders (engines) of this DataLoader, with their counters.
+        torch_counters, python_counters: counters of torch's path, and of the Python code around the
+            native loaders.
+        replay_counters: counters of replay(), which do not count as the loader's.
+        epochs: numbers and random keys of the epochs.
         clock: runs since the first iter().
         path, reasons: of the latest iter(), as in Stats.
-        fitting: the latest configuration that the memory budget allowed.
-        cache: of encoded files, for all native loaders.
+        fitting: the latest configuration that fitted in the memory budget.
+        cache: encoded files, shared by all native loaders.
         blocks, shared_blocks: memory of batches that are collated ahead of their turn, in a thread
-            and in worker processes.
+            or in worker processes.
         sample_errors: samples that could not be loaded.
-        iter_began_ns: when the latest iter() was called.
+        iter_began_ns: when the latest iter() was called, on the monotonic clock.
         before_epoch: the native loaders' counters before the latest native epoch.
-        sampler_epoch: the epoch's number as a sampler knew it when that began, or None.
-        warned_of: kinds of warnings that seed_warnings.py has given.
-        loss_is_known: accelerated.py has warned that Accelerate loses the loader.
-        recorder: writes the log, and samples the system.
+        sampler_epoch: the sampler's epoch when the latest native epoch began, or None.
+        warned_of: kinds of warnings that seed_warnings.py has issued.
+        loss_is_known: integrations/accelerate.py has warned that Accelerate drops this loader.
+        recorder: writes the log, and samples system metrics.
     """
 
     def __init__(self, next_epoch: int = 0, options: Options | None = None) -> None:
@@ -96,36 +101,35 @@ class LoaderState:
         return (LoaderState, (self.epochs.next_number, self.options))
 
     def took(self, path: str, reasons: list[str]) -> None:
-        """Notes what iter() decided."""
+        """Records the path that iter() chose."""
         self.path, self.reasons = path, tuple(reasons)
         self.recorder.path, self.recorder.reasons = self.path, self.reasons
 
     def latest_epoch(self) -> dict[str, int]:
-        """What the native loaders counted since the latest native epoch began."""
+        """The native loaders' counters since the latest native epoch began."""
         return {
             name: value - self.before_epoch.get(name, 0)
             for name, value in self.handles.counters().items() if isinstance(value, int)
         }
 
     def begin_epoch(self, loader: Any) -> None:
-        """iter() was called, or persistent workers begin another epoch."""
+        """Called at iter(), and when persistent workers begin another epoch."""
         self.clock.start()
         self.iter_began_ns = time.monotonic_ns()
         options = loader._feedmill_options()
         values = {name: getattr(loader, name, None) for name in _TORCH_SETTINGS} | options.values()
         del values["log"], values["log_samples"]
-        settings = {name: _plain(value) for name, value in values.items()}
+        settings = {name: _json_value(value) for name, value in values.items()}
         self.recorder.begin(options.log, batch_size=loader.batch_size, settings=settings)
 
 
-# What a log tells of a loader beside its options.
+# Arguments of torch's that the log records beside the options.
 _TORCH_SETTINGS = (
     "num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "drop_last", "timeout",
 )
 
 
-def _plain(value: Any) -> Any:
-    """For JSON."""
+def _json_value(value: Any) -> Any:
     return value if isinstance(value, str | int | float | None) else str(value)
 
 
@@ -133,7 +137,7 @@ def _plain(value: Any) -> Any:
 
 
 def look(loader: Any) -> Source | list[str]:
-    """The samples for the native path as everything is now, or why not."""
+    """Returns the samples for the native path, or the reasons against it, as of now."""
     if loader._feedmill.options is None:
         kind = type(loader)
         return [f"{kind.__module__}.{kind.__qualname__} did not call the constructor of DataLoader"]
@@ -145,7 +149,7 @@ def look(loader: Any) -> Source | list[str]:
     if isinstance(source, Source) and source.plan and options.native in ("auto", "hybrid"):
         if options.on_error != "raise":
             return source
-        # Where the transform draws random numbers, they would change with the path.
+        # Random numbers differ between the paths: a random transform must stay on its path.
         refusal = None if source.plan.is_random else mostly_by_pillow(loader)
         refusal = refusal or _budget_refusal(loader, source)
         return [refusal] if refusal else source
@@ -153,38 +157,48 @@ def look(loader: Any) -> Source | list[str]:
 
 
 def choose(loader: Any) -> Source | list[str]:
-    """What look() finds. RuntimeError if the native path is required, and can't be taken."""
+    """look(), with the checks of native= and on_error=.
+
+    Raises:
+        RuntimeError: an option requires the native path, and it is not possible.
+        ValueError: on_error= does not go with the sampler or another option.
+    """
     source = look(loader)
     if why := bad_samples.refusal(loader):
         raise ValueError(why)
     options = loader._feedmill_options()
-    asks = None
+    requirement = None
     if options.native in ("require", "verify"):
-        asks = f"native={options.native!r}"
+        requirement = f"native={options.native!r}"
     elif options.on_error != "raise":
-        asks = f"on_error={options.on_error!r}"
+        requirement = f"on_error={options.on_error!r}"
         if not isinstance(source, list) and not source.plan:
             source = list(source.reasons)  # hybrid
-    if isinstance(source, list) and asks:
+    if isinstance(source, list) and requirement:
         reasons = "".join(f"\n  - {reason}" for reason in source)
-        raise RuntimeError(f"{asks}, but the native path can't be taken:{reasons}")
+        raise RuntimeError(f"{requirement}, but the native path can't be taken:{reasons}")
     return source
 
 
 def _budget_refusal(loader: Any, source: Source) -> str | None:
-    """Asked before an iterator draws a random number: torch's path must find them untouched."""
-    inside = loader._feedmill
-    config = native_config(loader, source, n_threads(loader))
-    if config == inside.fitting or inside.handles.fits(config):
+    """Why the memory budget is too small for the native path; None if it suffices.
+
+    Must be called before an iterator draws a random number: torch's path must start from the same
+    state of the generator.
+    """
+    state = loader._feedmill
+    config = _config_of(loader, source)
+    if config == state.fitting or state.handles.fits(config):
         return None
     refusal = budget_refusal(config)
     if refusal is None:
-        inside.fitting = config
+        state.fitting = config
     return refusal
 
 
 def n_threads(loader: Any) -> int:
-    """Decode threads of the native path, with the processes of now on the same CPUs."""
+    """Number of decode threads on the native path. With threads=None and num_workers=0 it depends
+    on the processes that use the same CPUs now."""
     threads: int | None = loader._feedmill_options().threads
     if threads is not None:
         return threads
@@ -192,13 +206,13 @@ def n_threads(loader: Any) -> int:
     n_workers: int = loader.num_workers
     if n_workers > 0:
         return max(1, min(n_workers, usable))
-    # Other ranks are among the processes that are seen as soon as they decode.
+    # max(), not a sum: sharers() finds the other ranks, too, once they decode.
     n_processes = max(_local_world_size(), 1 + len(peer_processes.sharers()))
     return max(1, usable // n_processes - 1)
 
 
 def _local_world_size() -> int:
-    """Processes that share this host, as torchrun says."""
+    """Number of ranks on this host, as set by torchrun; 1 by default."""
     text = os.environ.get("LOCAL_WORLD_SIZE", "1")
     return max(1, int(text)) if text.isdecimal() else 1
 
@@ -207,16 +221,36 @@ def _local_world_size() -> int:
 
 
 def make_iterator(loader: Any) -> Any:
-    """A new iterator of the loader, on the path that it takes now."""
+    """Makes an iterator for the path that the loader takes now."""
     return _iterator_of(loader, _begin_epoch(loader))
 
 
 def _begin_epoch(loader: Any) -> Source | list[str]:
-    """What runs in an epoch that iter(), or a reset of persistent workers, begins: as choose()."""
+    """Begins an epoch, at iter() or at a reset of persistent workers; returns choose()."""
     loader._feedmill.begin_epoch(loader)
     source = choose(loader)
     seed_warnings.warn(loader, source)
     return source
+
+
+def _next_epoch(loader: Any, path: str) -> Any:
+    """Called when persistent workers are reset: what the next epoch runs, as choose() returns it.
+
+    None if it takes another path than ``path``, that of the iterator which is reset. Then
+    ``loader._iterator`` is a new iterator: DataLoader.__iter__() returns it right after the reset.
+    """
+    source = _begin_epoch(loader)
+    if _path_of(source) != path:
+        loader._iterator = _iterator_of(loader, source)
+        return None
+    loader._feedmill.took(path, source if isinstance(source, list) else source.reasons)
+    return source
+
+
+def _path_of(source: Source | list[str]) -> str:
+    if isinstance(source, list):
+        return "torch"
+    return "native" if source.plan else "hybrid"
 
 
 def _iterator_of(loader: Any, source: Source | list[str]) -> Any:
@@ -230,61 +264,58 @@ def hybrid_iterator(loader: Any, source: Source) -> Any:
         loader.check_worker_number_rationality()
     is_default = has_default_collate(loader)
     iterator = HybridDataLoaderIter(
-        loader, source, n_threads(loader), is_default, _goes_on_in_hybrid
+        loader, source, n_threads(loader), is_default, partial(_next_epoch, path="hybrid")
     )
     loader._feedmill.took("hybrid", source.reasons)
     return iterator
-
-
-def _goes_on_in_hybrid(loader: Any) -> Source | None:
-    """At a reset of a hybrid iterator with persistent workers: what the next epoch runs."""
-    source = _begin_epoch(loader)
-    if isinstance(source, list) or source.plan:
-        loader._iterator = _iterator_of(loader, source)  # as below
-        return None
-    loader._feedmill.took("hybrid", source.reasons)
-    return source
 
 
 def native_iterator(loader: Any, source: Source) -> Any:
     if loader.num_workers > 0:
         loader.check_worker_number_rationality()
-    config = native_config(loader, source, n_threads(loader))
+    config = _config_of(loader, source)
     before = loader._feedmill.handles.counters()
-    iterator = NativeDataLoaderIter(loader, source, config, _goes_on_natively)
+    iterator = NativeDataLoaderIter(loader, source, config, _next_native_epoch)
     loader._feedmill.took("native", [])
     loader._feedmill.before_epoch = before
     return iterator
 
 
-def _goes_on_natively(loader: Any) -> tuple[Source, Config] | None:
-    """At a reset of a native iterator with persistent workers: what the next epoch runs."""
-    source = _begin_epoch(loader)
-    if isinstance(source, list) or not source.plan:
-        # DataLoader.__iter__() returns this attribute right after the reset.
-        loader._iterator = _iterator_of(loader, source)
+def _next_native_epoch(loader: Any) -> tuple[Source, Config] | None:
+    source = _next_epoch(loader, "native")
+    if source is None:
         return None
-    loader._feedmill.took("native", [])
     loader._feedmill.before_epoch = loader._feedmill.handles.counters()
-    return source, native_config(loader, source, n_threads(loader))
+    return source, _config_of(loader, source)
+
+
+def _config_of(loader: Any, source: Source) -> Config:
+    return native_config(loader, source, n_threads(loader))
 
 
 def torch_iterator(loader: Any, reasons: list[str]) -> Any:
     loader._feedmill.took("torch", reasons)
     iterator = _formatted_iterator(loader)
-    inside = loader._feedmill
+    state = loader._feedmill
     return count_steps(
-        iterator, inside.torch_counters, _goes_on_with_torch, inside.recorder, delivery_of(loader)
+        iterator, state.torch_counters, _next_torch_epoch, state.recorder, delivery_of(loader)
     )
 
 
+def _next_torch_epoch(loader: Any) -> bool:
+    if _next_epoch(loader, "torch") is None:
+        return False
+    loader._iterator._delivery = delivery_of(loader)
+    return True
+
+
 def _formatted_iterator(loader: Any) -> Any:
-    """torch's iterator, with dtype= and memory_format= applied to what it gives."""
+    """torch's iterator, with dtype= and memory_format= applied to its batches."""
     collate_fn = loader.collate_fn
     formatting = formatting_collate(loader, has_default_collate(loader))
     if formatting is collate_fn:
         return TorchDataLoader._get_iterator(loader)
-    # The iterator takes the function from the DataLoader when it is made, and never again.
+    # The iterator reads the attribute once, when it is made.
     loader.collate_fn = formatting
     try:
         return TorchDataLoader._get_iterator(loader)
@@ -292,32 +323,21 @@ def _formatted_iterator(loader: Any) -> Any:
         loader.collate_fn = collate_fn
 
 
-def _goes_on_with_torch(loader: Any) -> bool:
-    """At a reset of torch's persistent workers: whether they do the next epoch, too."""
-    source = _begin_epoch(loader)
-    if isinstance(source, list):
-        loader._feedmill.took("torch", source)
-        loader._iterator._delivery = delivery_of(loader)
-        return True
-    loader._iterator = _iterator_of(loader, source)  # as above
-    return False
-
-
-# ---- in words ------------------------------------------------------------------------------------
+# ---- explain() -----------------------------------------------------------------------------------
 
 
 def explanation(loader: Any) -> str:
-    """Text: the path that iter() would take now, and why."""
+    """The text of explain(): the path that iter() would take now, and why."""
     source = look(loader)
     options = loader._feedmill_options()
     if isinstance(source, list):
         lines = ["torch's own path, because", *(f"  - {one}" for one in source)]
         if options.dtype is not None:
-            lines.append(f"images are made {options.dtype} before collate_fn gets them")
+            lines.append(f"images are converted to {options.dtype} before collate_fn gets them")
         if options.memory_format is not torch.contiguous_format:
             lines.append(f"images of a batch get the strides of {options.memory_format}")
         if options.cache is not None:
-            lines.append("cache= keeps nothing here: torch's path reads for itself")
+            lines.append("cache= has no effect: torch's path reads files itself")
         if options.seed is not None:
             lines.append(without_effect(loader, source))
         if (device := device_of(loader)) is not None:
@@ -348,18 +368,18 @@ def explanation(loader: Any) -> str:
 
 def _hybrid_lines(loader: Any, source: Source) -> list[str]:
     lines = [
-        "hybrid: JPEGs are decoded natively, and the transform called in threads, because",
+        "hybrid: JPEGs are decoded natively, and the transform is called in threads, because",
         *(f"  - {one}" for one in source.reasons),
         f"  dataset    {source.kind}, {source.n_samples:,} samples",
         f"  threads    {n_threads(loader)} ({_why_threads(loader)})",
         "  random     the transform draws from this process's generators, in whatever order the "
-        "threads ask: no seed fixes that",
+        "threads run: not reproducible by a seed",
     ]
     options = loader._feedmill_options()
     if options.seed is not None:
         lines.append(f"  note       {without_effect(loader, source)}")
     if options.cache is not None:
-        lines.append("  cache      keeps nothing: the threads read for themselves")
+        lines.append("  cache      has no effect: native='hybrid' does not use it")
     if (device := device_of(loader)) is not None:
         lines.append(f"  device     {device}: copied by torch, in the consumer's stream")
     lines += [f"  note       {text}" for text in _names_that_are_no_options(loader)]
@@ -379,10 +399,10 @@ def _device_line(loader: Any) -> list[str]:
 
 
 def crowding(stats: Stats) -> tuple[str, str]:
-    """CPU contention with the feedmill processes that run now, as cpu_contention.py describes it:
-    (of decode threads, of torch's own threads), "" where there is none.
+    """Texts about CPU contention with the feedmill processes that run now: (of decode threads, of
+    torch's intra-op threads), each "" if there is none.
 
-    torch's own threads are mentioned only where the decode threads were seen to wait for a CPU.
+    The second text is given only if decode threads were seen waiting for a CPU.
     """
     if not stats.n_threads:
         return "", ""
@@ -394,13 +414,13 @@ def crowding(stats: Stats) -> tuple[str, str]:
     return "".join(texts), "".join(pool)
 
 
-def around(loader: Any, stats: Stats) -> ReportContext:
-    """What the loader's report says beside its counters."""
+def report_context(loader: Any, stats: Stats) -> ReportContext:
+    """What report() needs to know beside the counters: CPU contention, pinning, look-ahead."""
     waits_for_next = look_ahead_rule(loader._index_sampler) is never and loader.num_workers == 0
     crowded, pool = crowding(stats)
     now = report_context_now(loader)
     if as_device(loader._feedmill_options().device) is not None:
-        now = replace(now, pin_memory=True)  # what goes there is pinned whatever was asked for
+        now = replace(now, pin_memory=True)  # copies to a GPU are always pinned
     return replace(now, crowded=crowded, pool=pool, looks_ahead=not waits_for_next)
 
 
@@ -414,11 +434,11 @@ _COLLATE_NOTES = {
 
 
 def _notes(loader: Any) -> list[str]:
-    """What differs from torch's path without changing a batch."""
+    """Notes for explain(): differences from torch's path that do not change a batch."""
     notes = _names_that_are_no_options(loader)
     options = loader._feedmill_options()
     if options.native == "verify":
-        notes.append("every sample is made a second time by the dataset itself, and compared")
+        notes.append("every sample is made a second time by the dataset itself and compared")
     if not has_default_collate(loader):
         notes.append(_COLLATE_NOTES[collate_place(loader)].format(loader.num_workers))
     if loader.worker_init_fn is not None and loader.num_workers > 0:
@@ -433,7 +453,7 @@ def _notes(loader: Any) -> list[str]:
 
 
 def _names_that_are_no_options(loader: Any) -> list[str]:
-    """For an object of a subclass: attributes that have options' names and other values."""
+    """Notes about attributes of a subclass that have an option's name but another value."""
     notes = []
     for name, value in loader._feedmill_options().values().items():
         own = inspect.getattr_static(loader, name, value)
@@ -461,28 +481,28 @@ def _why_threads(loader: Any) -> str:
 
 
 def _describe_errors(loader: Any) -> str:
-    how = "raw" if loader.num_workers == 0 else "as from a worker process"
+    how = "raised unwrapped" if loader.num_workers == 0 else "raised as from a worker process"
     options = loader._feedmill_options()
     if options.on_error == "raise":
         return how
     return (
-        f"on_error={options.on_error!r} for samples that can't be loaded, {options.max_errors:,} "
-        f"an epoch at most; others {how}"
+        f"on_error={options.on_error!r} for samples that can't be loaded, at most "
+        f"{options.max_errors:,} per epoch; others {how}"
     )
 
 
 def _describe_seed(loader: Any) -> str:
     seed = loader._feedmill_options().seed
     if seed is None:
-        text = "seed=None: keyed by the base_seed that each iter() draws from torch's generator"
+        text = "seed=None: keyed by the base seed that each iter() draws from torch's generator"
     elif sampler_epoch(loader) is not None:
         text = (
             f"seed={seed}, epoch from the sampler's `epoch`, now {sampler_epoch(loader)}, "
-            "which set_epoch() moves"
+            "which set_epoch() sets"
         )
     else:
         number = loader._feedmill.epochs.next_number
         text = f"seed={seed}, epochs counted from {number} at the next iter()"
     if rank := rank_to_mix_in(loader):
         text += f"; rank {rank} is mixed in, as the sampler is no DistributedSampler"
-    return text + "; torch's own augmentation stream can't be reproduced"
+    return text + "; the draws differ from those on torch's path"

@@ -1,4 +1,5 @@
-"""Warnings about random numbers that are not what a script seems to ask for, each once a loader."""
+"""Warnings about random numbers, each at most once per loader: a seed that has no effect, a path
+that is kept for its random numbers, an epoch that repeats the previous one."""
 
 from __future__ import annotations
 
@@ -12,11 +13,12 @@ from feedmill.system.callers import level_of_caller
 if TYPE_CHECKING:
     from feedmill._dispatch.paths import LoaderState
 
-_LEAST_SAMPLES = 64  # that tell what a dataset's files are like
+# An epoch with fewer samples does not tell what a dataset's files are like.
+_LEAST_SAMPLES = 64
 
 
 def warn(loader: Any, source: Source | list[str]) -> None:
-    """Called before an epoch begins, with what is to run in it."""
+    """Called before an epoch begins, with what choose() returned for it."""
     if isinstance(source, list) or not source.plan:
         if loader._feedmill_options().seed is not None:
             _warn_once(loader, "no effect", without_effect(loader, source))
@@ -37,7 +39,7 @@ def _warn_once(loader: Any, kind: str, text: str) -> None:
 
 
 def without_effect(loader: Any, source: Source | list[str]) -> str:
-    """That seed= does nothing on the path that is not native."""
+    """Text: seed= has no effect on the path that the loader takes, which is not the native one."""
     text = f"seed={loader._feedmill_options().seed} has no effect: "
     if isinstance(source, list):
         return text + (
@@ -50,12 +52,15 @@ def without_effect(loader: Any, source: Source | list[str]) -> str:
     )
 
 
-# ---- files for Pillow ----------------------------------------------------------------------------
+# ---- samples that Pillow decodes -----------------------------------------------------------------
 
 
 def mostly_by_pillow(loader: Any) -> str:
-    """Text, if the latest native epoch shows that torch's workers would be faster: Pillow's
-    samples are made one by one on the consumer's thread."""
+    """Text if torch's workers would be faster, judged by the latest native epoch; else "".
+
+    Pillow decodes on the consumer's thread, one sample at a time. torch's workers are faster if
+    that happens to half of the samples.
+    """
     latest = loader._feedmill.latest_epoch()
     n_samples, n_pillow = (latest.get(name, 0) for name in ("samples", "fallback_samples"))
     if loader.num_workers < 2 or n_samples < _LEAST_SAMPLES or 2 * n_pillow < n_samples:
@@ -67,7 +72,8 @@ def mostly_by_pillow(loader: Any) -> str:
 
 
 def kept_from_torch(loader: Any) -> str:
-    """Text, if torch's path would be faster and is not taken, as its random numbers differ."""
+    """Text if torch's path would be faster and is not taken because its random numbers differ; else
+    ""."""
     options = loader._feedmill_options()
     if options.native not in ("auto", "hybrid") or options.on_error != "raise":
         return ""
@@ -78,21 +84,24 @@ def kept_from_torch(loader: Any) -> str:
     )
 
 
-# ---- epochs that are alike -----------------------------------------------------------------------
+# ---- epochs that repeat the previous one ---------------------------------------------------------
 
 
 def _repetition(loader: Any) -> str:
-    """Text, if the epoch that begins has the random numbers of the latest one, which ran to its
-    end: seed= keys them by the sampler's epoch."""
-    inside: LoaderState = loader._feedmill
+    """Text if the epoch that begins has the same random numbers as the latest one; else "".
+
+    With seed= the sampler's epoch is part of their key, so they repeat if it has not moved. Only an
+    epoch that ran to its end counts.
+    """
+    state: LoaderState = loader._feedmill
     number = sampler_epoch(loader)
-    if loader._feedmill_options().seed is None or number is None or number != inside.sampler_epoch:
+    if loader._feedmill_options().seed is None or number is None or number != state.sampler_epoch:
         return ""
     try:
         n_batches = len(loader)
-    except TypeError:  # how long an epoch is, is not known
+    except TypeError:  # the loader has no length
         return ""
-    if not 0 < n_batches <= inside.latest_epoch().get("batches", 0):
+    if not 0 < n_batches <= state.latest_epoch().get("batches", 0):
         return ""
     return (
         f"the sampler's epoch is {number} again, as in the epoch before: with "

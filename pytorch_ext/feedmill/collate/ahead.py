@@ -1,4 +1,4 @@
-"""The thread that receives native batches, and has them collated, ahead of their turn."""
+"""The thread that receives native batches ahead of their turn and has them collated."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-# A thread that is inside of a collate_fn ends when that returns; nobody waits for it longer.
+# How long stop() waits for the thread, which can't end while it is inside a collate_fn.
 _STOP_SECONDS = 5.0
 
 
 class Receiver(Protocol):
-    """What is used here of ``receiving.Receiver``."""
+    """The part of ``iterators.receive.Receiver`` that is used here."""
 
     handle: Any
     unsubmitted: deque[Any]
@@ -23,16 +23,16 @@ class Receiver(Protocol):
 
 
 class Ahead:
-    """Receives the batches of one epoch in order, on a thread of its own, and has each finished.
+    """Receives the batches of one epoch in order and finishes each, on a thread of its own.
 
-    The thread does not refer to this object, so that the iterator that holds it can be dropped.
+    The thread holds no reference to this object, so that dropping the iterator ends it.
 
     Args:
-        make_receiver: called with what is to be called whenever the native loader was woken;
-            returns the receiver, all of whose methods are then called by the thread.
-        finish: called by the thread with each batch that was received, or has an error. It must
-            not raise.
-        release: called by the thread when it ends: the native loader is not used any more.
+        make_receiver: called with ``on_wake``, a function to call whenever the native loader was
+            woken; returns the receiver. The thread alone then calls the receiver's methods.
+        finish: called by the thread with each batch that was received or has failed. It must not
+            raise.
+        release: called by the thread at its end, to release the native loader.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Ahead:
     ) -> None:
         inbox: deque[Any] = deque()
         stopped = threading.Event()
-        line: deque[Any] = deque()
+        queue: deque[Any] = deque()
         n_seen = 0
 
         def on_wake() -> None:
@@ -53,9 +53,9 @@ class Ahead:
             while inbox:
                 batch = inbox.popleft()
                 if batch.number < n_seen:
-                    continue  # put in again, after an interrupt
+                    continue  # put() again after an interrupt
                 n_seen = batch.number + 1
-                line.append(batch)
+                queue.append(batch)
                 receiver.unsubmitted.append(batch)
             receiver.submit()
 
@@ -64,26 +64,30 @@ class Ahead:
         self._stopped = stopped
         self._handle = receiver.handle
         self._thread = threading.Thread(
-            target=_run, args=(receiver, line, on_wake, finish, release), name="feedmill-collate",
+            target=_run, args=(receiver, queue, on_wake, finish, release), name="feedmill-collate",
             daemon=True,
         )
         self._thread.start()
 
     def put(self, batch: Any) -> None:
-        """Appends a batch whose samples are known; one that was put in before is ignored. Any
-        thread; does not wait."""
+        """Appends a batch whose samples were looked up; ignored if it was appended before.
+        Thread-safe; does not block."""
         self._inbox.append(batch)
         self._handle.wake()
 
     @property
     def is_alive(self) -> bool:
-        """Whether batches that were put in can still be finished."""
+        """Whether the thread runs, so that appended batches will be finished."""
         return self._thread.is_alive()
 
     def stop(self) -> bool:
-        """Ends the thread; batches that are not finished are dropped. May be called again, and by
-        the garbage collector on any thread, also on that one. False: it is still inside of a
-        collate_fn, and ends behind that."""
+        """Ends the thread and drops unfinished batches.
+
+        May be called repeatedly, and by the garbage collector on any thread, this one included.
+
+        Returns:
+            False if the thread is still inside a collate_fn; it ends when that returns.
+        """
         self._stopped.set()
         with contextlib.suppress(ValueError):  # the native loader is closed already
             self._handle.wake()
@@ -93,12 +97,12 @@ class Ahead:
 
 
 class _StoppedError(Exception):
-    """Ends the thread, from wherever it waits."""
+    """Raised on the thread, in any wait, to end it."""
 
 
 def _run(
     receiver: Receiver,
-    line: deque[Any],
+    queue: deque[Any],
     on_wake: Callable[[], None],
     finish: Callable[[Any], None],
     release: Callable[[], None],
@@ -107,17 +111,17 @@ def _run(
         while True:
             try:
                 on_wake()
-                if not line:
-                    receiver.handle.next_ahead()  # nothing is submitted: returns when woken
+                if not queue:
+                    receiver.handle.next_ahead()  # the queue is empty: waits for wake()
                     continue
-                receiver.receive(line[0])
+                receiver.receive(queue[0])
             except _StoppedError:
                 raise
-            except Exception as error:  # the native loader's own, such as a lack of memory
-                if not line:
+            except Exception as error:  # of the native loader, such as MemoryError
+                if not queue:
                     raise
-                line[0].error = error.with_traceback(None)
-            finish(line.popleft())
+                queue[0].error = error.with_traceback(None)
+            finish(queue.popleft())
     except _StoppedError:
         pass
     finally:

@@ -1,4 +1,4 @@
-"""Memory for native batches that is used again when nothing refers to it any more."""
+"""A pool of memory blocks for native batches, reused when nothing refers to them any more."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from feedmill.system.locks import renew_after_fork
 
 
 class Block:
-    """Memory of one batch.
+    """The memory of one batch.
 
     Attributes:
-        number: no other block of this process has it.
-        fd: of the memory, where it is shared with other processes; else -1.
+        number: unique in this process.
+        fd: file descriptor of the memory if it is shared with other processes; else -1.
+        memory: the mapping.
     """
 
     def __init__(self, number: int, n_bytes: int, shared: bool) -> None:
@@ -30,21 +31,21 @@ class Block:
         self.memory = mmap.mmap(self.fd, n_bytes)
 
     def __del__(self) -> None:
-        # The memory stays mapped for as long as a tensor refers to it.
+        # Only the descriptor is closed: the mapping stays as long as a tensor refers to it.
         if getattr(self, "fd", -1) >= 0:
             os.close(self.fd)
 
 
 def _shared_memory(n_bytes: int) -> int:
-    """A descriptor of memory that has no name."""
+    """The file descriptor of new anonymous shared memory."""
     try:
         fd = os.memfd_create("feedmill-batch")
-    except OSError:  # a container's rules may forbid it
+    except OSError:  # forbidden by some containers' seccomp rules
         with tempfile.TemporaryFile(dir="/dev/shm") as file:
             fd = os.dup(file.fileno())
     try:
         os.ftruncate(fd, n_bytes)
-        # Memory that is short must be an error here, not a SIGBUS where it is written to.
+        # A lack of memory must raise here. Without this, a later write would cause SIGBUS.
         os.posix_fallocate(fd, 0, n_bytes)
     except BaseException:
         os.close(fd)
@@ -53,58 +54,58 @@ def _shared_memory(n_bytes: int) -> int:
 
 
 class BlockPool:
-    """Allocates the memory of native batches; may be used from several threads.
+    """Allocates the memory of native batches. Thread-safe.
 
-    ``allocate`` is an allocator for ``Config.alloc``: the native loader hands the owner of a
-    batch's memory out with the batch, and the memory is free for another one when neither the owner
-    nor anything made from it is left.
+    ``allocate`` is an allocator for ``Config.alloc``. The native loader returns the owner of a
+    batch's memory with the batch. The block is reused when neither the owner nor any tensor made
+    from it is left.
 
-    Pickles and copies as an empty one.
+    Pickles and copies as an empty pool.
 
     Args:
-        shared: other processes can map the memory.
+        shared: whether other processes can map the memory.
 
     Attributes:
-        n_blocks: that were made so far.
+        n_blocks: number of blocks made so far.
     """
 
     def __init__(self, shared: bool) -> None:
         self._shared = shared
         self._lock = threading.Lock()
         self.n_blocks = 0
-        # Appended to by the garbage collector, in the middle of anything: it takes no lock.
+        # The garbage collector appends to it at any time, without a lock.
         self._free: deque[Block] = deque()
-        self._lent: dict[int, tuple[Block, Any]] = {}
-        # Shared memory is the parent's to write to, in the child of a fork as well.
-        renew_after_fork(self, _lock=threading.Lock, _free=deque, _lent=dict)
+        self._outstanding: dict[int, tuple[Block, Any]] = {}
+        # A forked child starts empty: the parent still writes to the shared blocks.
+        renew_after_fork(self, _lock=threading.Lock, _free=deque, _outstanding=dict)
 
     def __reduce__(self) -> tuple[type[BlockPool], tuple[bool]]:
         return (BlockPool, (self._shared,))
 
     def allocate(self, n_bytes: int) -> tuple[int, torch.Tensor]:
-        """(address, the tensor of bytes that owns it). The content is anything."""
+        """Allocates uninitialized memory: (address, the tensor of bytes that owns it)."""
         with self._lock:
             block = None
             while self._free and block is None:
                 block = self._free.popleft()
-                if len(block.memory) != n_bytes:  # of batches as they were before
+                if len(block.memory) != n_bytes:  # from batches of another size: dropped
                     block = None
             if block is None:
                 self.n_blocks += 1
                 block = Block(self.n_blocks, n_bytes, self._shared)
-            # numpy's array is what everything made from it refers to.
+            # All tensors made from the owner refer to this array: its end means that none is left.
             root = np.frombuffer(block.memory, np.uint8)
             owner = torch.from_numpy(root)
             address = owner.data_ptr()
-            free, lent = self._free, self._lent
+            free, outstanding = self._free, self._outstanding
 
             def give_back(_root: Any) -> None:
-                lent.pop(address, None)
+                outstanding.pop(address, None)
                 free.append(block)
 
-            lent[address] = (block, weakref.ref(root, give_back))
+            outstanding[address] = (block, weakref.ref(root, give_back))
         return address, owner
 
     def block_of(self, owner: torch.Tensor) -> Block:
-        """That in which an owner's memory lies."""
-        return self._lent[owner.data_ptr()][0]
+        """The block of an owner's memory."""
+        return self._outstanding[owner.data_ptr()][0]

@@ -1,5 +1,5 @@
-"""What runs in the worker processes that call a collate_fn: torch's own workers, whose samples come
-from the native loader of the main process."""
+"""The code in worker processes that call a collate_fn. They are torch's workers, and get their
+samples from the native loader of the main process."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from feedmill._internals import pin_memory, reduce_tensor
 from feedmill.collate.samples import Layout, array_of, images_of, samples_of
 from feedmill.planner.formats import batch_laid_out
 
-# How often a worker that waits looks whether the main process still exists, which closes its end of
-# the connection, but may have forked other processes that hold it open.
+# How often a waiting worker checks that the main process still exists. An end of file on the
+# connection does not suffice: other forked processes may hold it open.
 _WATCH_SECONDS = 5.0
 
 
 class Part(NamedTuple):
-    """A native batch, or a part of one that was too large.
+    """A native batch, or a part of a batch that was split.
 
     Attributes:
-        block: number of the memory block in which it lies.
-        block_bytes: of that.
-        is_new: the worker does not know it yet; its descriptor follows the message.
+        block: number of the memory block that contains it.
+        block_bytes: size of the block.
+        is_new: the worker has not mapped the block yet; its descriptor follows the message.
         offset: of the first image in the block, in bytes.
-        n: images.
+        n: number of images.
     """
 
     block: int
@@ -48,10 +48,10 @@ class Message(NamedTuple):
 
     Attributes:
         epoch, number: of the batch; the number counts from 0 in each epoch.
-        parts: where its images lie; None: the batch has failed in the main process, and the worker
+        parts: the memory of its images; None: the batch failed in the main process, and the worker
             has nothing to do.
-        kept: places of the images that belong to the batch; None: all do.
-        targets: one a sample.
+        kept: places of the images that belong to the batch; None: all.
+        targets: one per sample.
     """
 
     epoch: int
@@ -62,14 +62,14 @@ class Message(NamedTuple):
 
 
 class Collated:
-    """What a worker sends back.
+    """A worker's answer.
 
     Attributes:
         number: of the batch in its epoch.
-        data: the collate_fn's result; None for a batch that has failed in the main process.
+        data: the collate_fn's result; None for a batch that failed in the main process.
         begin_ns, end_ns: of the call, on the monotonic clock, which all processes share.
-        alive: (epoch, number) of the batches to whose samples the worker still refers, as the
-            result holds them, or the function keeps some. It has let go of all others.
+        alive: (epoch, number) of the batches whose samples the worker still refers to, because the
+            result contains them or the function keeps them. The memory of all others can be reused.
     """
 
     def __init__(
@@ -82,21 +82,21 @@ class Collated:
         self.alive = alive
 
     def pin_memory(self, *_device: Any) -> Collated:
-        """Called by the thread of torch's iterator that pins batches."""
+        """Called by torch's pinning thread."""
         data = pin_memory(self.data, None)
         return Collated(self.number, data, self.begin_ns, self.end_ns, self.alive)
 
 
 class WorkerCollate:
-    """The collate_fn of those workers: gets (epoch, number) of a batch, waits for its samples, and
-    calls the script's own function.
+    """The collate_fn of the worker processes: gets (epoch, number) of a batch, waits for its
+    samples, and calls the user's function.
 
     Args:
-        function: the script's.
-        auto_collation: it gets a list of samples; else one sample.
+        function: the user's collate_fn.
+        auto_collation: whether it gets a list of samples; else a single sample.
         memory_format: of the DataLoader.
-        connections: of the worker processes, by number.
-        others: connections of the main process, which forked workers close.
+        connections: the workers' ends of the connections, by worker.
+        others: the main process's ends, which forked workers close.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class WorkerCollate:
         self._samples = _Samples()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_others": []}  # a worker that is not forked has none of them
+        return {**vars(self), "_others": []}  # only forked workers inherit them
 
     def __call__(self, which: tuple[int, int]) -> Collated | None:
         message = self._receive(*which)
@@ -161,7 +161,7 @@ class WorkerCollate:
     # ---- messages --------------------------------------------------------------------------------
 
     def _receive(self, epoch: int, number: int) -> Message | None:
-        """The batch, when it is there; None: its epoch has ended, or the main process has."""
+        """Waits for a batch; None: its epoch, or the main process, has ended."""
         if self._mine is None:
             self._begin()
         while self._ended_epoch < epoch:
@@ -191,7 +191,7 @@ class WorkerCollate:
                 one.close()
         self._connections, self._others = [], []
         self._parent = os.getppid()
-        # Results may be, or hold, the samples: their memory is known to the main process.
+        # Samples in results are sent as references to memory that the main process has, too.
         reduction.ForkingPickler.register(torch.Tensor, self._samples.reduce)
 
     def _next_message(self) -> Any:
@@ -215,21 +215,22 @@ class WorkerCollate:
             fd = reduction.recv_handle(self._mine)
             try:
                 if any(len(one) != part.block_bytes for one in self._blocks.values()):
-                    self._blocks.clear()  # the batches have another size from here on
+                    self._blocks.clear()  # the size of batches has changed
                 self._blocks[part.block] = mmap.mmap(fd, part.block_bytes)
             finally:
                 os.close(fd)
 
 
 class _Samples:
-    """Which batches' samples are still referred to in this process, and where they lie."""
+    """The batches whose samples this process still refers to, with their addresses."""
 
     def __init__(self) -> None:
-        # By (epoch, number) of a batch: its first address, that behind it, and what calls forget().
+        # (epoch, number) of a batch -> (first address, end address, weak reference that removes
+        # it).
         self._alive: dict[tuple[int, int], tuple[int, int, Any]] = {}
 
     def note(self, which: tuple[int, int], array: np.ndarray) -> None:
-        """The samples of a batch refer to this array in its block."""
+        """Adds a batch, whose samples all refer to ``array`` in its block."""
         alive = self._alive
 
         def forget(_array: Any) -> None:
@@ -238,13 +239,13 @@ class _Samples:
         alive[which] = (*_bounds(array), weakref.ref(array, forget))
 
     def alive(self) -> list[tuple[int, int]]:
-        """The batches whose samples are referred to."""
+        """(epoch, number) of the batches whose samples are still referred to."""
         return list(self._alive)
 
     def reduce(self, tensor: torch.Tensor) -> Any:
-        """How a tensor goes to the main process: one that lies in a batch's memory stays there."""
-        plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
-        if plain and tensor.device.type == "cpu" and not tensor.requires_grad and tensor.numel():
+        """Pickles a tensor for the main process; one in a batch's memory as a reference to that."""
+        is_dense = type(tensor) is torch.Tensor and tensor.layout is torch.strided
+        if is_dense and tensor.device.type == "cpu" and not tensor.requires_grad and tensor.numel():
             storage = tensor.untyped_storage()
             address = storage.data_ptr()
             for which, (low, high, _) in list(self._alive.items()):
@@ -257,15 +258,15 @@ class _Samples:
 
 
 def _bounds(array: np.ndarray) -> tuple[int, int]:
-    """The first address of an array's memory, and that behind it. It is dense, in some order."""
+    """The first and the end address of an array, which must be dense, in any order of axes."""
     low = int(array.ctypes.data)
     return low, low + array.nbytes
 
 
 # ---- in the main process -------------------------------------------------------------------------
 
-# Finds the bytes of a batch; set by ``workers``. A result is unpickled by torch's iterator, which
-# hands nothing on to say whose it is: batches are named by numbers that no others have.
+# Finds the bytes of a batch by (epoch, number); set by ``workers``. A global, as torch's iterator
+# unpickles results without any context; epoch numbers are therefore unique in the process.
 find_bytes: Callable[[tuple[int, int]], torch.Tensor] | None = None
 
 
@@ -278,7 +279,7 @@ def rebuild_sample(
     shape: tuple[int, ...],
     stride: tuple[int, ...],
 ) -> torch.Tensor:
-    """A tensor in the memory of a batch, whose storage is its own."""
+    """Unpickles a tensor in the memory of a batch. Its storage covers only its own bytes."""
     assert find_bytes is not None
     data = find_bytes(which)[offset : offset + n_bytes]
     values = torch.from_numpy(data.numpy()).view(dtype)

@@ -1,8 +1,9 @@
-"""Whether a collate_fn may be called on another thread and at another time without a difference.
+"""Proves that a collate_fn gives the same result on another thread and at another time.
 
-A function is proved from its bytecode, never by its name: everything that it can reach must be on
-the lists below. It then draws no random number, asks for no worker, reads nothing that may change,
-and changes nothing but what it has made itself. Whatever is not understood is not proved.
+The proof reads the function's bytecode: every instruction, attribute and global that it can reach
+must be on the lists below. Such a function draws no random number, does not call get_worker_info(),
+reads nothing that may change, and changes only objects that it has made itself. A function with
+anything else in it is not proved.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from torch.utils.data import default_collate
 
 from feedmill._internals import is_collate_untouched
 
-# Instructions that move, compute, call and branch. Left out are those that change an object
-# (STORE_ATTR, STORE_SUBSCR, in-place operators, ...) or something global, import, await or yield to
-# a caller. The names are those of Python 3.10 to 3.14.
+# Instructions that move, compute, call and branch, of Python 3.10 to 3.14. Not listed are those
+# that change an object (STORE_ATTR, STORE_SUBSCR, in-place operators, ...) or a global, import,
+# await or yield to a caller.
 _INSTRUCTIONS = frozenset(
     """
     BINARY_ADD BINARY_MULTIPLY BINARY_SUBTRACT BINARY_TRUE_DIVIDE BINARY_FLOOR_DIVIDE
@@ -45,8 +46,8 @@ _INSTRUCTIONS = frozenset(
     """.split()
 )
 
-# Attributes and methods of tensors, lists, dicts and numbers that leave the object as it is, or are
-# of something that the function has just made (append). None is random and none works in place.
+# Attributes and methods of tensors, lists, dicts and numbers that neither change the object nor
+# draw random numbers. append changes only a list that the function has just made.
 _ATTRIBUTES = frozenset(
     """
     abs add amax amin any all append argmax argmin bool byte clone contiguous copy count cpu
@@ -56,7 +57,7 @@ _ATTRIBUTES = frozenset(
     unsqueeze values view
     """.split()
 )
-# What may be taken from the module torch.
+# Allowed attributes of the module torch.
 _TORCH = frozenset(
     """
     Tensor arange as_tensor bfloat16 bool cat channels_last concat concatenate contiguous_format
@@ -88,7 +89,7 @@ def _is_proved(function: Any, depth: int) -> bool:
     held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     if not all(isinstance(one, _CONSTANTS) for one in held):
         return False
-    if vars(function):  # attributes of the function are a kind of global state
+    if vars(function):  # attributes of a function are global state
         return False
     cells: dict[str, Any] = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
@@ -126,7 +127,7 @@ def _is_code_proved(
         elif one.opname == "STORE_DEREF" and one.argval not in own_cells:
             return False
         elif one.opname == "LOAD_CONST" and isinstance(one.argval, types.CodeType):
-            # A comprehension, a lambda or a function inside, which sees this one's variables too.
+            # A nested comprehension, lambda or function, which sees this one's variables, too.
             inner = {**cells, **dict.fromkeys(own_cells)}
             if not _is_code_proved(one.argval, namespace, inner, depth + 1):
                 return False
@@ -138,9 +139,9 @@ def _is_global_proved(
 ) -> bool:
     if name in namespace:
         value = namespace[name]
-        if value is torch:  # as a value it could be used in any way
+        if value is torch:  # only its listed attributes are allowed
             return following is not None and following.opname in ("LOAD_ATTR", "LOAD_METHOD")
-        # A number or a text could be assigned anew while the epoch runs.
+        # A number or string is not proved: it could be reassigned while the epoch runs.
         return isinstance(value, torch.dtype | torch.memory_format) or _is_proved(value, depth + 1)
     return name in _BUILTINS and getattr(builtins, name, None) is not None
 

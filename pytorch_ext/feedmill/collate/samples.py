@@ -1,4 +1,4 @@
-"""The memory of a native batch as tensors of images."""
+"""Image tensors in the memory of a native batch."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from feedmill.planner.formats import TORCH_DTYPES
 
 
 class Layout(NamedTuple):
-    """How images lie in a batch.
+    """The memory layout of images in a batch.
 
     Attributes:
         dtype: "uint8", "float32", "float16" or "bfloat16".
         order: "nchw" or "nhwc".
         shape: (channels, height, width).
-        as_image: samples are tv_tensors.Image.
+        as_image: whether samples are tv_tensors.Image.
     """
 
     dtype: str
@@ -28,7 +28,7 @@ class Layout(NamedTuple):
 
 
 def images_of(data: torch.Tensor, n: int, layout: Layout) -> torch.Tensor:
-    """Images (n, channels, height, width) from the first bytes of ``data``, which is no copy."""
+    """A view (n, channels, height, width) of the images at the beginning of ``data``."""
     dtype = TORCH_DTYPES[layout.dtype]
     channels, height, width = layout.shape
     values = data[: n * channels * height * width * dtype.itemsize].view(dtype)
@@ -38,21 +38,22 @@ def images_of(data: torch.Tensor, n: int, layout: Layout) -> torch.Tensor:
 
 
 def array_of(images: torch.Tensor) -> np.ndarray:
-    """The same memory as numpy's array, with int16 in place of bfloat16, which numpy lacks."""
+    """The same memory as a NumPy array, with int16 in place of bfloat16, which NumPy lacks."""
     return (images.view(torch.int16) if images.dtype is torch.bfloat16 else images).numpy()
 
 
 def samples_of(
     images: torch.Tensor, as_image: bool, array: np.ndarray | None = None
 ) -> list[torch.Tensor]:
-    """The images of a batch, (channels, height, width) each: their memory is the batch's, their
-    storage their own.
+    """The images of a batch, (channels, height, width) each, in the batch's memory but each with a
+    storage of its own.
 
-    A plain view would take the whole batch along wherever its storage goes, to a file by
-    torch.save() for instance.
+    With an ordinary view as sample, torch.save() would write the storage of the whole batch.
 
     Args:
-        array: array_of(images). Each sample's storage refers to it, for as long as it exists.
+        images: (n, channels, height, width).
+        as_image: whether to return tv_tensors.Image.
+        array: array_of(images). The samples' storages keep it alive.
     """
     if array is None:
         array = array_of(images)

@@ -1,4 +1,4 @@
-"""torch.stack() of all samples of a native batch, in order, without a copy: it is that batch."""
+"""Calls a collate_fn so that torch.stack() of all samples returns the native batch itself."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from torch.overrides import TorchFunctionMode
 
 from feedmill.collate.samples import array_of, samples_of
 
-# Targets of these types, and tuples, lists and dicts of such, have no methods of a script's own.
-_PLAIN = (bool, int, float, str, bytes, type(None), torch.Tensor)
+# Targets of these types, and tuples, lists and dicts of them, have no user-defined methods.
+_BUILTIN = (bool, int, float, str, bytes, type(None), torch.Tensor)
 
 
-def is_plain(target: Any) -> bool:
-    """Whether what a proved function does with a target is known, too."""
+def is_builtin(target: Any) -> bool:
+    """Whether a target has only built-in types, so that the proof of a function covers its use."""
     if type(target) in (tuple, list):
-        return all(map(is_plain, target))
+        return all(map(is_builtin, target))
     if type(target) is dict:
-        return all(map(is_plain, target.values()))
-    return type(target) in _PLAIN
+        return all(map(is_builtin, target.values()))
+    return type(target) in _BUILTIN
 
 
 class _StackMode(TorchFunctionMode):
-    """Within it, on this thread, the first stack of just these samples is the batch itself.
+    """While active, on this thread, the first torch.stack() of exactly these samples returns the
+    batch.
 
     Attributes:
-        was_used: it was asked for.
+        was_used: whether that happened.
     """
 
     def __init__(self, samples: Sequence[torch.Tensor], images: torch.Tensor) -> None:
@@ -67,13 +68,13 @@ def _is_same(one: Any, other: Any) -> bool:
 class ThreadCollate:
     """Calls a proved collate_fn with the samples of native batches.
 
-    The result may be the memory of the batch itself. As the function works on nothing in place, it
-    can't tell; and where a sample is part of the result beside the stack of all, so that the caller
-    would see one change with the other, the function is called again, and the stack is a copy.
+    The result may share the batch's memory. The function can't notice, as it changes nothing in
+    place. If the result contains a sample beside the stack of all, the caller would see a change of
+    one in the other. Then the function is called again, and the stack is a copy.
 
     Args:
         function: proved by ``proof.is_proved()``.
-        auto_collation: it gets a list of samples; else one sample.
+        auto_collation: whether it gets a list of samples; else a single sample.
     """
 
     def __init__(self, function: Callable[[Any], Any], auto_collation: bool) -> None:
@@ -82,12 +83,12 @@ class ThreadCollate:
         self._may_share = auto_collation
 
     def __call__(self, images: torch.Tensor, targets: Sequence[Any], as_image: bool) -> Any:
-        """What the function makes of a batch.
+        """The function's result for a batch.
 
         Args:
-            images: (n, channels, height, width); nobody else refers to them.
-            targets: n of them.
-            as_image: samples are tv_tensors.Image.
+            images: (n, channels, height, width), without other references.
+            targets: n targets.
+            as_image: whether samples are tv_tensors.Image.
         """
         if not self._may_share or not len(targets):
             return self._function(self._samples(images, targets, as_image))
@@ -101,7 +102,8 @@ class ThreadCollate:
     def _shared(
         self, images: torch.Tensor, targets: Sequence[Any], as_image: bool
     ) -> tuple[Any, bool, Callable[[], Any]]:
-        """(the result, whether the stack is the batch, what is not None while a sample lives)."""
+        """(the result, whether the stack is the batch itself, a weak reference that is dead when no
+        sample is left)."""
         array = array_of(images)
         samples = samples_of(images, as_image, array)
         mode = _StackMode(samples, images)

@@ -1,4 +1,4 @@
-"""Worker processes that call a collate_fn with native samples, ahead of the turn of their batch."""
+"""Worker processes that call a collate_fn with native samples ahead of their batch's turn."""
 
 from __future__ import annotations
 
@@ -21,31 +21,32 @@ from feedmill.collate.blocks import BlockPool
 from feedmill.collate.in_worker import Collated, Message, Part, WorkerCollate
 from feedmill.collate.samples import Layout
 
-# Epochs have numbers of their own in this process, over all loaders.
+# Epoch numbers, unique in this process over all loaders.
 _epochs = itertools.count()
 _all: weakref.WeakSet[CollateWorkers] = weakref.WeakSet()
-_of_parents: list[Any] = []  # in the child of a fork: torch's iterators of processes above
+# In a forked child: the parent's torch iterators, kept alive as their end would end the workers.
+_of_parents: list[Any] = []
 
 
-# How errors of torch's iterator itself begin; after the first, and some of the second kind, it can
-# be asked again.
+# How errors of torch's iterator itself begin. After a timeout, and after some failures of a worker,
+# the iterator can be used again.
 _GAVE_UP = ("DataLoader timed out", "DataLoader worker (pid", "Pin memory thread exited")
 
 
 class WorkersError(RuntimeError):
-    """An error that is not a batch's."""
+    """An error of the workers, not of a batch."""
 
 
 class _Numbers(Dataset[Any]):
-    """Gives a worker what the main process asked it for: (epoch, number) of a batch."""
+    """A dataset whose samples are their own indices: (epoch, number) of a batch."""
 
     def __getitem__(self, which: Any) -> Any:
         return which
 
 
 class _Sampler:
-    """All batches of an epoch, in order, and any number of them: torch's iterator asks for as many
-    as it would prefetch, and they wait in the workers for the native loader."""
+    """Yields (epoch, number) of batches without end. torch's iterator pulls as many as it
+    prefetches; the workers then wait until the native loader has made these batches."""
 
     def __init__(self) -> None:
         self.epoch = -1
@@ -56,41 +57,41 @@ class _Sampler:
 
 
 class _WorkerInit:
-    """The worker_init_fn, which has get_worker_info() tell of the script's dataset."""
+    """The worker_init_fn; sets the user's dataset in get_worker_info() before it calls theirs."""
 
     def __init__(self, dataset: Any, function: Callable[[int], Any] | None) -> None:
         self._dataset = dataset
         self._function = function
 
     def __call__(self, number: int) -> None:
-        # The object refuses to be changed by its attributes.
+        # WorkerInfo.__setattr__() raises.
         object.__setattr__(get_worker_info(), "dataset", self._dataset)
         if self._function is not None:
             self._function(number)
 
 
 class _Loader(TorchDataLoader[Any]):
-    """The DataLoader of the worker processes. `feedmill run` may have replaced these two of torch's
-    in the meantime, to count what the script makes."""
+    """The DataLoader of the worker processes. Uses torch's original methods, which `feedmill run`
+    may have replaced to count the script's loaders."""
 
     __init__ = init_loader
     _get_iterator = get_iterator
 
     def check_worker_number_rationality(self) -> None:
-        """The script's own DataLoader has warned of too many workers already."""
+        """No warning: the user's DataLoader has already warned of too many workers."""
 
 
 class CollateWorkers:
-    """torch's own worker processes, with the seeds that torch's path would give them.
+    """torch's worker processes, with the seeds that they have on torch's path.
 
-    The consumer's thread calls begin_epoch(), receive(), end_epoch() and close(), another one
-    send(); between begin_epoch() and end_epoch() both may run at once.
+    The consumer's thread calls begin_epoch(), receive(), end_epoch() and close(). Another thread
+    may call send() at the same time, between begin_epoch() and end_epoch().
 
     Args:
         loader: the feedmill.DataLoader.
-        generator_state: of the generator from which torch draws the workers' seed, before it did.
-        pin_memory: batches are pinned, by a thread of torch's.
-        pool: of shared memory, in which the native loader makes its batches.
+        generator_state: state of the loader's generator before torch drew the base seed from it.
+        pin_memory: whether torch's pinning thread pins the batches.
+        pool: the shared memory in which the native loader makes its batches.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class CollateWorkers:
         self._n_workers: int = loader.num_workers
         self._pipes = [multiprocessing.get_context().Pipe() for _ in range(self._n_workers)]
         self._known: list[set[int]] = [set() for _ in self._pipes]
-        # Batches whose memory a worker, or a result that is on its way, may refer to.
+        # Batches whose memory a worker, or a result in flight, may refer to.
         self._in_flight: dict[tuple[int, int], list[torch.Tensor]] = {}
         self._offsets: dict[tuple[int, int], int] = {}
         self._sampler = _Sampler()
@@ -138,13 +139,13 @@ class CollateWorkers:
             **options,
         )
         self._iterator: Any = None
-        self._early: Collated | None = None  # received before its turn, behind one that was lost
+        self._early: Collated | None = None  # received in place of a lost batch
         self._pid = os.getpid()
         _all.add(self)
         in_worker.find_bytes = _find_bytes
 
     def begin_epoch(self) -> None:
-        """Starts the workers, or has them go on with another epoch."""
+        """Starts the workers or, if they are persistent, their next epoch."""
         self._early = None
         self._epoch = self._sampler.epoch = next(_epochs)
         self._iterator = iter(self._loader)
@@ -152,7 +153,7 @@ class CollateWorkers:
             theirs.close()
 
     def set_layout(self, layout: Layout) -> None:
-        """Tells the workers how images lie in the batches that follow."""
+        """Sends the layout of the following batches to all workers."""
         for ours, _ in self._pipes:
             ours.send(layout)
 
@@ -163,15 +164,14 @@ class CollateWorkers:
         kept: Sequence[int] | None,
         targets: Sequence[Any],
     ) -> None:
-        """Gives a batch to the worker whose turn it is. Blocks while that has more waiting than the
-        connection holds.
+        """Sends a batch to its worker. Blocks while the connection's buffer is full.
 
         Args:
-            number: of the batch in this epoch; each is sent, in order.
-            parts: (the owner of the memory, which the pool allocated; offset of the first image in
-                it; images). None: the batch has failed; the worker is told to go on.
+            number: of the batch in this epoch; all batches must be sent, in order.
+            parts: (owner of the memory, from the pool; offset of the first image in bytes; number
+                of images). None: the batch has failed, and the worker skips it.
             kept: places of the images that belong to the batch; None: all.
-            targets: one a sample.
+            targets: one per sample.
         """
         worker = number % self._n_workers
         ours, which = self._pipes[worker][0], (self._epoch, number)
@@ -195,11 +195,11 @@ class CollateWorkers:
             reduction.send_handle(ours, fd, None)
 
     def receive(self, number: int) -> Collated:
-        """A batch, collated; its data is None if it was sent as failed.
+        """Waits for a collated batch; its data is None if it was sent as failed.
 
         Raises:
-            WorkersError: torch's iterator has given up, or runs out of time; no batch is taken.
-            Exception: what the collate_fn raised, as torch's workers report it.
+            WorkersError: torch's iterator timed out or failed; the batch is not consumed.
+            Exception: the collate_fn's error, as torch's workers report it.
         """
         collated, self._early = self._early, None
         if collated is None:
@@ -210,8 +210,8 @@ class CollateWorkers:
                     raise WorkersError(*error.args) from None
                 raise
         if collated is None:
-            raise WorkersError(f"the thread that gives batches to the collate workers ended before "
-                               f"batch {number}; please report this")
+            raise WorkersError(f"feedmill's thread that sends batches to the collate workers ended "
+                               f"before batch {number}; please report this")
         self._forget_released(collated)
         if collated.number != number:
             self._early = collated
@@ -219,7 +219,7 @@ class CollateWorkers:
         return collated
 
     def _forget_released(self, collated: Collated) -> None:
-        """Lets go of the batches that the worker, which had them before this one, has let go of."""
+        """Releases this and earlier batches of the same worker to which it no longer refers."""
         latest, worker = (self._epoch, collated.number), collated.number % self._n_workers
         for which in list(self._in_flight):
             if which <= latest and which[1] % self._n_workers == worker and (
@@ -229,7 +229,7 @@ class CollateWorkers:
                 self._offsets.pop(which, None)
 
     def end_epoch(self) -> None:
-        """Has workers that wait for a batch of this epoch give up."""
+        """Tells workers that wait for a batch that the epoch has ended."""
         if self._epoch < 0 or self._pid != os.getpid():
             return
         for ours, _ in self._pipes:
@@ -237,9 +237,9 @@ class CollateWorkers:
                 ours.send(self._epoch)
 
     def close(self) -> None:
-        """Ends the workers; not in the child of a fork, whose parent has them."""
+        """Ends the workers; not in a forked child, as they are the parent's."""
         if self._pid != os.getpid():
-            _of_parents.append(self._iterator)  # which would end them when it goes
+            _of_parents.append(self._iterator)  # its destructor would end them
             return
         self.end_epoch()
         self._iterator = self._loader = None
@@ -247,7 +247,7 @@ class CollateWorkers:
             ours.close()
 
     def find_bytes(self, which: tuple[int, int]) -> torch.Tensor | None:
-        """The memory of a batch, from its first image on; None: it is another loader's."""
+        """The memory of a batch from its first image on; None if it is not one of this object's."""
         owners = self._in_flight.get(which)
         return None if owners is None else owners[0][self._offsets[which] :]
 

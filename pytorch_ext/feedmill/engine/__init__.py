@@ -1,4 +1,4 @@
-"""The native loaders behind one DataLoader: pool, configuration, memory, devices.
+"""The native loaders (engines) of a DataLoader: pool, configuration, memory, devices.
 
 May import: collate, planner, profiling, system.
 """

@@ -1,4 +1,4 @@
-"""The option ``cache``: encoded files in memory, over all epochs of one DataLoader."""
+"""The option ``cache``: encoded files in memory, for the life of a DataLoader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORM = "None or a text such as 'ram:8GiB', with one of " + ", ".join(_UNITS)
 
 
 def budget_bytes(cache: Any) -> int | None:
-    """The bytes that a value of ``cache`` stands for, at least 1; None: it stands for none."""
+    """Parses a value of ``cache`` into bytes, at least 1; None: the value is invalid."""
     found = _CACHE.fullmatch(cache) if type(cache) is str else None
     if found is None:
         return None
@@ -24,18 +24,18 @@ def budget_bytes(cache: Any) -> int | None:
 
 
 class KeptCache:
-    """The cache of one DataLoader: made when it is first asked for, and once more after a fork, as
-    a parent's can't be used, or when the option has changed."""
+    """The cache of one DataLoader. Made at its first use, and again after a fork (a child can't use
+    its parent's) or when the option has changed."""
 
     def __init__(self) -> None:
         self._key: tuple[Any, int] | None = None
         self._cache: Any = None
 
     def of(self, cache: str | None) -> Any:
-        """The ``_native.Cache`` for a value of the option; None: for none.
+        """The ``_native.Cache`` for a value of the option; None if that is None.
 
         Raises:
-            ValueError: it would be larger than the memory that the process may use.
+            ValueError: the size exceeds the memory that the process may use.
         """
         key = (cache, os.getpid())
         if self._key != key:

@@ -1,4 +1,4 @@
-"""What the native loader behind a DataLoader is opened with."""
+"""The configuration of a DataLoader's native loader."""
 
 from __future__ import annotations
 
@@ -14,19 +14,29 @@ from feedmill.planner.samples import Source
 from feedmill.planner.sampling import largest_batch, look_ahead_rule, never
 from feedmill.profiling.log.recorder import records_samples
 
-# Batches ahead with num_workers=0, where torch has no number for it.
-_AHEAD_IN_PROCESS = 4
-# Samples ahead at least, however small the batches: so many reads keep far storage busy.
+# Batches to prefetch with num_workers=0, for which torch defines no number.
+PREFETCH_IN_PROCESS = 4
+# Minimum of samples to prefetch, however small the batches: enough parallel reads to hide the
+# latency of high-latency storage.
 _AHEAD_SAMPLES = 64
 MAX_BATCH_SIZE = 65536
-# Records of samples for a log, at least; it is filled when a quarter of them are new.
+# Minimum of sample records for a log, which is written when a quarter of them are new.
 _SAMPLE_RECORDS = 65536
 _MAX_SAMPLE_RECORDS = 1 << 24
 
 
 @dataclass(frozen=True)
 class Config:
-    """What a native loader is opened with. Equal configs can share one, one after the other."""
+    """The arguments that open a native loader. Iterators with equal configs can use the same native
+    loader, one after the other.
+
+    Attributes:
+        alloc: allocator for the memory of batches; None: the native loader's own memory.
+        sample_records: number of sample records to keep for the log.
+        cache: the ``_native.Cache``, or None.
+        arrays: samples in memory, in place of files.
+        device: (kind, index, whether the GPU converts bytes to floats); None: CPU.
+    """
 
     plan: Plan
     n_samples: int
@@ -43,18 +53,18 @@ class Config:
 
 
 def allocate_pinned(n_bytes: int) -> tuple[int, torch.Tensor]:
-    """Memory of a batch slot for pin_memory=True: (address, the tensor that owns it).
+    """Allocates a batch's memory for pin_memory=True: (address, the tensor that owns it).
 
-    It comes from torch's caching host allocator, which alone keeps memory that an asynchronous
-    copy still reads from being used again.
+    Uses torch's caching host allocator: only that does not reuse memory which an asynchronous copy
+    still reads.
     """
     owner = torch.empty(n_bytes, dtype=torch.uint8, pin_memory=True)
     return owner.data_ptr(), owner
 
 
 def native_config(loader: Any, source: Source, n_threads: int) -> Config:
-    """What an iterator over ``loader`` opens its native loader with. Where batches may have any
-    size, batch_size is 1 until the first ones were pulled."""
+    """The config of an iterator's native loader. If the batch size is not known before the first
+    batches were pulled, batch_size is 1."""
     size = largest_batch(loader._index_sampler, loader._auto_collation)
     depth = _depth(loader, size)
     options = loader._feedmill_options()
@@ -74,23 +84,24 @@ def native_config(loader: Any, source: Source, n_threads: int) -> Config:
 
 
 def torch_depth(loader: Any) -> int:
-    """Batches that torch's workers would have on their way. Where it refuses to start them, as for
-    prefetch_factor=None, some number."""
+    """Number of batches that torch's workers would have in flight. prefetch_factor=None counts as
+    1; torch refuses to start workers with that."""
     return (loader.prefetch_factor or 1) * loader.num_workers if loader.num_workers > 0 else 1
 
 
 def _depth(loader: Any, size: int | None) -> int:
-    """Batches on their way: as torch's, or more where nobody can tell and batches are tiny."""
+    """Number of batches to prefetch: torch's number, or more if the script can't notice and batches
+    are small."""
     depth = torch_depth(loader)
     if look_ahead_rule(loader._index_sampler) is never:
         return depth
     if loader.num_workers == 0:
-        depth = _AHEAD_IN_PROCESS
+        depth = PREFETCH_IN_PROCESS
     return depth if size is None else max(depth, -(-_AHEAD_SAMPLES // size))
 
 
 def _sample_records(loader: Any, n_ahead: int) -> int:
-    """So many that those of the samples ahead do not overwrite what the log still lacks."""
+    """Number of sample records, so that prefetched samples do not overwrite unlogged records."""
     options = loader._feedmill_options()
     if not records_samples(options.log, options.log_samples):
         return 0

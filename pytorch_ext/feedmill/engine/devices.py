@@ -1,7 +1,8 @@
-"""Batches on a GPU: what the DataLoader's device= may be, and how batches get there.
+"""Batches on a GPU: the values of the DataLoader's device=, and the copies of batches.
 
-On the native path the loader's own stage copies them (``Stage``), ahead and in a stream of its own.
-Everything else is copied by torch when it is there, in the consumer's stream (``to_device()``).
+On the native path the native loader copies batches ahead of their turn, in a stream of its own, to
+memory that ``Stage`` provides. Everything else torch copies at the batch's turn, in the consumer's
+stream (``to_device()``).
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from feedmill.planner.recognise import has_default_collate
 from feedmill.profiling.counting.captures import is_capturing
 
 LIBRARY_VARIABLE = "FEEDMILL_CUDA_LIBRARY"
-# Targets on offer: so many batches may be on their way to the GPU while it computes.
-_AHEAD = 2
-# What the native loader's device is called there.
+# Number of output buffers on the GPU: that many batches can be copied while it computes.
+_N_BUFFERS = 2
+# The native loader's name of the kind of device.
 _KIND = "cuda"
 
 
-# ---- which one -----------------------------------------------------------------------------------
+# ---- the device ----------------------------------------------------------------------------------
 
 
 def as_device(value: Any) -> torch.device | None:
-    """What device= says; None: the CPU. ValueError for what it can't say."""
+    """The device that a value of device= names; None: the CPU. ValueError if it is invalid."""
     try:
         device = torch.device(value) if isinstance(value, str) else value
     except RuntimeError:
@@ -45,7 +46,7 @@ def as_device(value: Any) -> torch.device | None:
 
 
 def check_device(value: Any) -> torch.device | None:
-    """as_device(). RuntimeError where there is no such GPU, with the reason and what to do."""
+    """As as_device(). RuntimeError if there is no such GPU, with the reason and what to do."""
     device = as_device(value)
     if device is None:
         return None
@@ -60,7 +61,7 @@ def check_device(value: Any) -> torch.device | None:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         hidden = f" (CUDA_VISIBLE_DEVICES is {visible!r})" if visible is not None else ""
         raise RuntimeError(
-            f"{asked}torch finds no driver, or no GPU that this process may use{hidden}: look at "
+            f"{asked}torch finds no driver, or no GPU that this process may use{hidden}: check "
             f"nvidia-smi, {otherwise}"
         )
     n_devices = torch.cuda.device_count()
@@ -71,8 +72,8 @@ def check_device(value: Any) -> torch.device | None:
 
 
 def device_of(loader: Any) -> torch.device | None:
-    """The GPU, by number, on which a DataLoader delivers its batches; None: they stay on the CPU.
-    "cuda" is the current one. Errors as check_device()."""
+    """The GPU on which a DataLoader delivers its batches, with its index; None: the CPU. "cuda"
+    means the current GPU. Errors as check_device()."""
     device = check_device(loader._feedmill_options().device)
     if device is not None and device.index is None:
         return torch.device("cuda", torch.cuda.current_device())
@@ -80,7 +81,7 @@ def device_of(loader: Any) -> torch.device | None:
 
 
 def check_not_capturing(device: torch.device | None) -> None:
-    """RuntimeError while the consumer's stream is being captured into a CUDA graph."""
+    """Raises RuntimeError while the consumer's stream is being captured into a CUDA graph."""
     if device is not None and torch.cuda.is_initialized() and is_capturing(device):
         raise RuntimeError(
             "a batch can't be fetched while a CUDA graph is being captured: its copy would become "
@@ -92,12 +93,12 @@ def check_not_capturing(device: torch.device | None) -> None:
 
 
 def to_device(data: Any, device: torch.device) -> Any:
-    """A batch with all of its tensors on a GPU: what is there already stays as it is.
+    """Copies all tensors of a batch to a GPU; those that are there already stay as they are.
 
-    Goes into tuples, lists, mappings and named tuples, whose types stay; anything else with a
-    method ``to()`` is asked for itself, and what has none is left alone. Copies are queued in the
-    current stream of that device, from pinned memory of torch's own, which stays until they are
-    done: both the CPU's tensors and the new ones may be dropped at any time.
+    Descends into tuples, named tuples, lists and mappings, and keeps their types. Calls ``to()`` of
+    any other object that has this method; leaves the rest alone. Copies are queued in the device's
+    current stream, from pinned memory of torch's, which stays allocated until they are done: both
+    the CPU's tensors and the new ones may be dropped at any time.
     """
 
     def move(one: Any) -> Any:
@@ -105,19 +106,19 @@ def to_device(data: Any, device: torch.device) -> Any:
             return _moved(_pinned(one), device)
         try:
             return one.to(device, non_blocking=True)
-        except TypeError:  # of a class that knows only the device
+        except TypeError:  # its to() has no argument non_blocking
             return one.to(device)
 
     return _mapped(data, move)
 
 
 def pinned(data: Any) -> Any:
-    """The same with its tensors in pinned memory, from where to_device() takes them as they are."""
+    """The batch with its tensors in pinned memory, which to_device() copies from directly."""
     return _mapped(data, lambda one: _pinned(one) if isinstance(one, torch.Tensor) else one)
 
 
 def _mapped(data: Any, function: Callable[[Any], Any]) -> Any:
-    """A batch in which each tensor, and what else has a to(), is what a function makes of it."""
+    """Applies a function to each tensor of a batch, and to each other object that has a to()."""
     if isinstance(data, (str, bytes)):
         return data
     if isinstance(data, torch.Tensor) or callable(getattr(data, "to", None)):
@@ -133,13 +134,13 @@ def _mapped(data: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def _mapping(data: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
-    """A mapping of that type, with its other attributes, as torch's pin_memory() makes it."""
+    """A mapping of the same type and with the same attributes, as from torch's pin_memory()."""
     kind: Any = type(data)
     try:
         if isinstance(data, MutableMapping):
-            twin = copy.copy(data)
-            twin.update(values)
-            return twin
+            copied = copy.copy(data)
+            copied.update(values)
+            return copied
         return kind(values)
     except TypeError:
         return values
@@ -156,9 +157,11 @@ def _like(data: Sequence[Any], values: list[Any]) -> Any:
 
 
 def _pinned(tensor: torch.Tensor) -> torch.Tensor:
-    """From other memory the copy would make the host wait until the GPU has come to it."""
-    plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
-    if not plain or tensor.device.type != "cpu" or tensor.is_pinned():
+    """The tensor in pinned memory: a copy from pageable memory would block the host until it is
+    done.
+    """
+    is_dense = type(tensor) is torch.Tensor and tensor.layout is torch.strided
+    if not is_dense or tensor.device.type != "cpu" or tensor.is_pinned():
         return tensor
     return tensor.pin_memory()
 
@@ -168,7 +171,7 @@ def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 class Delivery:
-    """Brings whole batches to a GPU, when they are there."""
+    """Copies complete batches to a GPU, for iterators of torch's."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -181,7 +184,7 @@ class Delivery:
 
 
 def delivery_of(loader: Any) -> Delivery | None:
-    """That of a DataLoader; None: its batches stay on the CPU."""
+    """The Delivery of a DataLoader; None: its batches stay on the CPU."""
     device = device_of(loader)
     return None if device is None else Delivery(device)
 
@@ -190,11 +193,12 @@ def delivery_of(loader: Any) -> Delivery | None:
 
 
 def stage_refusal(loader: Any) -> str | None:
-    """Why the native loader can't copy a DataLoader's batches itself, so that torch does; None: it
-    can. The DataLoader has a device.
+    """Why the native loader can't copy the batches of a DataLoader with a device, so that torch
+    copies them; None: it can.
 
     Raises:
-        RuntimeError: the plug-in that the environment names can't be used.
+        RuntimeError: the environment variable FEEDMILL_CUDA_LIBRARY names a plug-in that can't be
+            used.
     """
     options = loader._feedmill_options()
     if not loader._auto_collation:
@@ -215,78 +219,79 @@ def stage_refusal(loader: Any) -> str | None:
 
 
 def stage_config(loader: Any, device: torch.device | None) -> tuple[str, int, bool] | None:
-    """What the native loader is opened with: (kind, index, whether the GPU may convert); None:
-    it delivers on the CPU."""
+    """Config.device of a DataLoader: (kind, index, whether the GPU converts); None: the native
+    loader delivers on the CPU."""
     if device is None or stage_refusal(loader) is not None:
         return None
-    # Zeros in the place of a bad sample are zeros of the result, not of pixels.
+    # on_error="zero" writes zeros of the final type. Converted pixels of 0 would differ from that.
     return (_KIND, device.index, loader._feedmill_options().on_error != "zero")
 
 
 class Stage:
-    """The memory that a native loader is offered for its copies to a GPU, from the start of an
-    epoch to its end. One thread at a time."""
+    """Output buffers on a GPU for a native loader's copies, during one epoch. Not thread-safe."""
 
     def __init__(self, handle: Any, device: torch.device) -> None:
         self._handle = handle
         self._device = device
         self._image_bytes, self._label_bytes = handle.target_bytes
-        # In the order of the offers, in which batches take them: (images, labels, stream).
+        # (images, labels, stream) of each buffer that no batch was taken from; batches fill them in
+        # this order.
         self._offered: deque[tuple[torch.Tensor, torch.Tensor, Any]] = deque()
 
     @property
     def is_consistent(self) -> bool:
-        """False where an interrupt came in the middle of something; then the epoch starts anew."""
+        """False if an interrupt came during offer() or take(); the epoch must then be restarted."""
         n_offered: int = self._handle.n_offered
         return len(self._offered) == n_offered
 
     def offer(self) -> None:
-        """Offers what is missing; there is a target for the next batch then.
+        """Allocates missing output buffers and passes them to the native loader. The next batch
+        then has a buffer.
 
         Raises:
-            torch.OutOfMemoryError and others: there is none, as torch says.
+            torch.OutOfMemoryError and others: not even one buffer can be allocated.
         """
-        while len(self._offered) < _AHEAD:
+        while len(self._offered) < _N_BUFFERS:
             try:
-                taken = self._offer_one()
-            except RuntimeError:  # one batch at a time has to do
+                accepted = self._offer_one()
+            except RuntimeError:  # out of memory: one buffer suffices, for one batch at a time
                 if not self._offered:
                     raise
                 return
-            if not taken:
+            if not accepted:
                 return
 
     def _offer_one(self) -> bool:
         stream = current_stream(self._device)
         images = empty(self._image_bytes, self._device)
         labels = empty(self._label_bytes, self._device)
-        target = images, labels, stream
-        self._offered.append(target)
-        taken: bool = False
+        buffer = images, labels, stream
+        self._offered.append(buffer)
+        accepted: bool = False
         try:
-            taken = self._handle.offer(
+            accepted = self._handle.offer(
                 images.data_ptr(), images.numel(), labels.data_ptr(), labels.numel(),
                 stream.cuda_stream,
             )
         finally:
-            if not taken and self._offered and self._offered[-1] is target:
+            if not accepted and self._offered and self._offered[-1] is buffer:
                 self._offered.pop()
-        return taken
+        return accepted
 
     def take(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The memory of the batch that the native loader has handed out, as bytes: of the images
-        and of the labels. The consumer's stream waits for the copy."""
+        """(images as bytes, labels as int64) of the batch that the native loader has just returned.
+        Makes the consumer's stream wait for the copy."""
         images, labels, stream = self._offered.popleft()
         current = current_stream(self._device)
         self._handle.wait(current.cuda_stream)
         if current != stream:
-            # The allocator knows of the stream that it was taken in alone.
+            # The allocator knows only the stream in which the memory was allocated.
             record_stream(images, current)
             record_stream(labels, current)
         return images, labels.view(torch.int64)
 
     def forget(self) -> None:
-        """The native loader's epoch has ended, and with it the offers."""
+        """Releases all buffers. The native loader's epoch must have ended."""
         self._offered.clear()
 
 
@@ -302,11 +307,11 @@ def current_stream(device: torch.device) -> Any:
     return torch.cuda.current_stream(device)
 
 
-# ---- in words ------------------------------------------------------------------------------------
+# ---- explain() -----------------------------------------------------------------------------------
 
 
 def describe(loader: Any, device: torch.device) -> str:
-    """How batches of the native path get to the GPU."""
+    """Text for explain(): how batches of the native path get to the GPU."""
     refusal = stage_refusal(loader)
     if refusal is not None:
         return f"{device}: copied by torch in the consumer's stream, as {refusal}"

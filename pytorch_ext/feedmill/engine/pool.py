@@ -1,4 +1,4 @@
-"""The native loaders that stand behind one DataLoader."""
+"""The pool of native loaders (engines) of one DataLoader."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from feedmill.profiling.report.stats import (
 )
 from feedmill.system import peer_processes
 
-_ALL = 1 << 63  # above every step's number
+_ALL = 1 << 63  # greater than any step number
 
 
 def open_native(config: Config) -> Any:
@@ -65,13 +65,13 @@ def open_native(config: Config) -> Any:
 
 
 class _FitsError(Exception):
-    """The budget was found sufficient; what comes behind the check is not wanted."""
+    """Ends the opening of a native loader after its check of the budget has passed."""
 
 
 def budget_refusal(config: Config) -> str | None:
-    """Why the native loader will refuse this config's memory budget; None: it will not.
+    """Why the memory budget of a config is too small for a native loader; None: it suffices.
 
-    Takes no memory worth mention: the budget is checked before the first slot is allocated.
+    Allocates almost nothing: the native loader checks the budget before it allocates a batch.
     """
 
     def refuse(_n_bytes: int) -> Any:
@@ -81,13 +81,13 @@ def budget_refusal(config: Config) -> str | None:
         open_native(replace(config, alloc=refuse, device=None)).close()
     except native.BudgetError as error:
         return str(error)
-    except Exception:  # _FitsError, or something that opening it in earnest will raise again
+    except Exception:  # _FitsError, or an error that opening it later will raise again
         pass
     return None
 
 
-class _Known(NamedTuple):
-    """What a native loader tells."""
+class _Snapshot(NamedTuple):
+    """Counters and records of a native loader."""
 
     counters: dict[str, Any]
     steps: np.ndarray
@@ -95,32 +95,32 @@ class _Known(NamedTuple):
 
 
 class _Entry(Source):
-    """A native loader from open to close, and its counters for ever."""
+    """A native loader, and its counters, which outlive it."""
 
     __slots__ = ("config", "handle", "idle", "last", "last_samples")
 
     def __init__(self, config: Config | None, handle: Any) -> None:
         super().__init__()
-        self.config = config  # None: it stands for several that are closed
+        self.config = config  # None: merged from several closed ones
         self.handle = handle
         self.idle = False
-        self.last: _Known | None = None  # as it was at the close; None: it is open
-        # Samples that were not in the log then, and the number of the first one.
+        self.last: _Snapshot | None = None  # taken when it was closed; None: it is open
+        # (number of the first one, records) of samples that were not logged when it was closed.
         self.last_samples = (0, np.empty(0, SAMPLE_DTYPE))
 
-    def read(self) -> _Known:
-        """Everything as of now."""
+    def read(self) -> _Snapshot:
+        """Counters and records as of now. Thread-safe."""
         if self.last is None:
             try:
                 handle = self.handle
-                return _Known(handle.stats(), native_steps(handle), slow_samples_of(handle))
-            except ValueError:  # closed meanwhile, by another thread or the garbage collector
+                return _Snapshot(handle.stats(), native_steps(handle), slow_samples_of(handle))
+            except ValueError:  # closed by another thread or the garbage collector
                 pass
         assert self.last is not None
         return self.last
 
     def counters(self) -> dict[str, Any]:
-        """The counters alone: step records are a few megabytes."""
+        """The counters without the records, which are a few megabytes."""
         if self.last is None:
             try:
                 counters: dict[str, Any] = self.handle.stats()
@@ -131,7 +131,7 @@ class _Entry(Source):
         return self.last.counters
 
     def slow_samples(self) -> list[SlowSample]:
-        """Those alone."""
+        """The slowest samples, without counters and steps."""
         if self.last is None:
             try:
                 return slow_samples_of(self.handle)
@@ -151,7 +151,7 @@ class _Entry(Source):
 
     @property
     def is_logged(self) -> bool:
-        """Of a closed one: whether all of it is in the log."""
+        """Whether all records of this closed native loader are in the log."""
         assert self.last is not None
         return not len(self.unlogged_steps()) and not len(self.unlogged_samples()[1])
 
@@ -159,7 +159,7 @@ class _Entry(Source):
         if self.last is None:
             try:
                 return native_steps(self.handle, self.logged_steps)
-            except ValueError:  # closed meanwhile
+            except ValueError:  # closed by another thread
                 pass
         assert self.last is not None
         steps = self.last.steps
@@ -177,20 +177,20 @@ class _Entry(Source):
 
 
 class EnginePool(Account):
-    """Keeps one idle native loader for the next epoch, and the counters of all.
+    """Keeps one idle native loader for the next epoch, and the counters of all native loaders.
 
-    Pickles and copies as an empty one. May be used from several threads. The garbage collector may
-    call release() in the middle of any of this: it waits for no lock, and changes nothing but the
-    entry that is released.
+    Thread-safe. Pickles and copies as an empty pool. The garbage collector may call release() at
+    any point of the other methods; so release() takes no lock, and changes only the released entry.
     """
 
     def __init__(self) -> None:
         self.gpu = GpuStalls()
         self._pid = os.getpid()
-        # Held while the list is replaced or an idle entry taken; re-entrant, for signal handlers.
+        # Held while the list is replaced or an idle entry is acquired. Re-entrant for signal
+        # handlers.
         self._lock = threading.RLock()
-        # Every native loader since the start, so that its counters are in here exactly once at any
-        # moment. The list is never changed, but replaced: readers go on with the one they have.
+        # All native loaders ever opened; each one's counters are in here exactly once at any time.
+        # The list is replaced, never modified, so that readers need no lock.
         self._entries: list[_Entry] = []
         self._diagnosing = threading.RLock()
         self._diagnostic: list[tuple[Config, Any]] = []
@@ -199,11 +199,12 @@ class EnginePool(Account):
         return (EnginePool, ())
 
     def acquire(self, config: Config, *, at_least: bool = False) -> tuple[Config, Any]:
-        """A native loader for this config, the idle one if it fits, and the config that it was
-        opened with. The caller must release() both.
+        """Returns a native loader for a config, the idle one if it matches, and its own config. The
+        caller must release() the native loader.
 
         Args:
-            at_least: a loader with a larger batch size will do.
+            config: the config.
+            at_least: a native loader with a larger batch size matches, too.
         """
         self._forget_after_fork()
         with self._lock:
@@ -222,7 +223,7 @@ class EnginePool(Account):
                 else:
                     others.append(entry)
                 entry.idle = False
-        # Before another one is opened: together they might be more than the memory allows.
+        # Close these before opening another one: together they might exceed the memory.
         for entry in others:
             entry.close()
         if found is None:
@@ -239,14 +240,14 @@ class EnginePool(Account):
         return found_config, handle
 
     def release(self, handle: Any) -> None:
-        """Gives a native loader back: it stops, and waits for the next epoch. Does not raise."""
+        """Stops a native loader and keeps it for the next epoch, or closes it. Does not raise."""
         if handle.pid != os.getpid():
             return
         peer_processes.end(id(handle))
         entry = next(entry for entry in self._entries if entry.handle is handle)
         try:
             handle.stop()
-        except Exception:  # reads are stuck in the kernel: it can't be used again
+        except Exception:  # it can't be stopped, as reads hang in the kernel
             entry.close()
             return
         if any(other.idle for other in self._entries):
@@ -255,7 +256,7 @@ class EnginePool(Account):
             entry.idle = True
 
     def fits(self, config: Config) -> bool:
-        """Whether a native loader with such a config is open, whatever allocates its slots."""
+        """Whether a native loader with this config is open, with any allocator."""
         self._forget_after_fork()
         return any(
             entry.last is None
@@ -268,8 +269,8 @@ class EnginePool(Account):
     def diagnostic(
         self, plan: Plan, n_samples: int, arrays: Arrays | None = None
     ) -> Iterator[Any]:
-        """A small native loader beside the others: one thread, batches of one. Not counted.
-        For one thread at a time; others wait."""
+        """A small native loader for diagnostics: one thread, batch size 1; not in the counters.
+        Used by one thread at a time; others wait."""
         self._forget_after_fork()
         config = Config(plan, n_samples, 1, n_threads=1, prefetch_batches=1, arrays=arrays)
         with self._diagnosing:
@@ -278,7 +279,7 @@ class EnginePool(Account):
             yield self._diagnostic[0][1]
 
     def counters(self) -> dict[str, Any]:
-        """The counters of all native loaders of this process, summed."""
+        """The summed counters of this pool's native loaders in this process."""
         self._forget_after_fork()
         counters = sum_counters([entry.counters() for entry in self._entries])
         return {**counters, **self.gpu.counters()}
@@ -300,8 +301,8 @@ class EnginePool(Account):
         return list(self._entries)
 
     def _with_closed_merged(self) -> list[_Entry]:
-        """The same counters with one entry for all closed ones, so that the list stays short. What
-        a log still lacks stays apart."""
+        """The entries, with the closed ones merged into one to keep the list short. Entries with
+        records that are not logged yet stay separate."""
         closed = [
             entry
             for entry in self._entries
@@ -310,11 +311,11 @@ class EnginePool(Account):
         if len(closed) < 2:
             return self._entries
         merged = _Entry(None, None)
-        known = [entry.last for entry in closed if entry.last is not None]
-        merged.last = _Known(
-            sum_counters([one.counters for one in known]),
-            _join_steps([one.steps for one in known]),
-            join_slow_samples(one.slow_samples for one in known),
+        snapshots = [entry.last for entry in closed if entry.last is not None]
+        merged.last = _Snapshot(
+            sum_counters([one.counters for one in snapshots]),
+            _join_steps([one.steps for one in snapshots]),
+            join_slow_samples(one.slow_samples for one in snapshots),
         )
         merged.logged_steps = _ALL
         return [merged, *(entry for entry in self._entries if entry not in closed)]
@@ -323,7 +324,7 @@ class EnginePool(Account):
         EnginePool.__init__(self)
 
     def _forget_after_fork(self) -> None:
-        """A child has none of its parent's threads: its native loaders are of no use there."""
+        """Empties the pool in a forked child, where the parent's native loaders have no threads."""
         if self._pid != os.getpid():
             self.forget()
 

@@ -1,4 +1,4 @@
-"""A native batch's memory as torch's tensors."""
+"""Native batches as torch tensors, without copies."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from feedmill.planner.arrays import Arrays
 
 
 def tensors_of(payload: Any, n: int, config: Config, handle: Any) -> Any:
-    """The images of a batch, or of arrays the list of its tensors; none is a copy.
+    """The images of a native batch or, if the samples are arrays, the list of their tensors. They
+    share the batch's memory.
 
     Args:
-        payload: what the native loader of ``config``, ``handle``, gave: DLPack capsules where the
-            memory is its own, else the tensor of bytes that the batch lies in.
-        n: samples in it, those that lead.
+        payload: from the native loader: DLPack capsules if the memory is its own, else the tensor
+        of
+            bytes that contains the batch.
+        n: number of samples; the memory may have space for more.
+        config: of the native loader.
+        handle: the native loader.
     """
     is_capsule = config.alloc is None and config.device is None
     if config.arrays is not None:
@@ -32,14 +36,14 @@ def tensors_of(payload: Any, n: int, config: Config, handle: Any) -> Any:
 
 
 def layout_of(plan: Any, shape: tuple[int, int, int]) -> Layout:
-    """How images of a plan lie in a batch."""
+    """The memory layout of a plan's images in a batch; shape is (channels, height, width)."""
     return Layout(plan.dtype, plan.layout, shape, plan.as_image)
 
 
 def _arrays_of(
     data: torch.Tensor, n: int, config: Config, arrays: Arrays, handle: Any
 ) -> list[torch.Tensor]:
-    """A tensor per array, each from its offset on."""
+    """One tensor per array, each at its offset in the batch."""
     tensors = []
     for number, offset in enumerate(handle.offsets):
         if number == 0 and arrays.image is not None:

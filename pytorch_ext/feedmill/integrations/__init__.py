@@ -1,4 +1,4 @@
-"""Other libraries' own ways to build loaders: Hugging Face Accelerate.
+"""Integration with libraries that build DataLoaders themselves: Hugging Face Accelerate.
 
 May import: system.
 """

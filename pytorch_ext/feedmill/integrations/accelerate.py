@@ -1,9 +1,9 @@
 """feedmill.DataLoader in Hugging Face Accelerate.
 
-Accelerate does not keep a loader that it prepares. It reads torch's arguments off it and builds
-another one by the name ``DataLoader`` of its module ``accelerate.data_loader``: torch's, without
-the native path and without feedmill's options. Here that name stands for a factory while
-``keep_in_accelerate()`` is in force. Outside of it a loader that is lost says so.
+Accelerate does not keep a loader that it prepares. It reads torch's arguments from it and builds
+another one by the name ``DataLoader`` in its module ``accelerate.data_loader``: torch's, without
+the native path and without feedmill's options. ``keep_in_accelerate()`` replaces that name by a
+factory while it is active. Otherwise a loader warns that it is about to be replaced.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _MODULE = "accelerate.data_loader"
 
 
 class _Kept(threading.local):
-    """What one thread knows of the loaders that Accelerate is building anew."""
+    """Per-thread state about the loaders that Accelerate is rebuilding."""
 
-    depth = 0  # keep_in_accelerate() contexts in force
-    source: Any = None  # the feedmill.DataLoader whose arguments were read latest
+    depth = 0  # number of active keep_in_accelerate() contexts
+    source: Any = None  # the feedmill.DataLoader whose arguments were read last
 
 
 class _Replaced:
-    """The name ``DataLoader`` in Accelerate's module, which all threads have in common: it stands
-    for the factory as long as any thread has a context in force.
+    """The replacement of ``DataLoader`` in Accelerate's module, which all threads share: in place
+    as long as any thread has an active context.
 
     Attributes:
-        original: what it stood for before; None: it stands for that now.
+        original: the replaced class; None: it is not replaced now.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class _Replaced:
             self._n_contexts -= 1
             if self._n_contexts:
                 return
-            if module.DataLoader is self._factory:  # else somebody has replaced it since
+            if module.DataLoader is self._factory:  # else other code has replaced it since
                 module.DataLoader = self.original
             self.original = self._factory = None
 
@@ -67,18 +67,17 @@ _replaced = _Replaced()
 
 
 def prepare(accelerator: Any, *objects: Any, device_placement: list[bool] | None = None) -> Any:
-    """``accelerator.prepare(*objects)``, in which every feedmill.DataLoader stays one.
+    """``accelerator.prepare(*objects)`` that keeps every feedmill.DataLoader.
 
-    What comes back in its place is Accelerate's wrapper, as always: it shards the batches, moves
-    them to the device and counts epochs. Its ``stats()``, ``report()`` and ``explain()`` are those
-    of the feedmill.DataLoader inside, a new one with the sampler that Accelerate made and with the
-    options (native, seed, threads, ...) of the one that was given. Its ``set_epoch()`` numbers the
-    epoch there, too.
+    As always, a loader is returned inside Accelerate's wrapper, which shards the batches, moves
+    them to the device and counts epochs. The loader inside is a new feedmill.DataLoader with
+    Accelerate's sampler and with the options (native, seed, threads, ...) of the given one. The
+    wrapper's ``stats()``, ``report()`` and ``explain()`` are that loader's; its ``set_epoch()``
+    also sets that loader's epoch.
 
     Args:
         accelerator: an ``accelerate.Accelerator``.
-        objects: as ``accelerator.prepare()`` takes them; loaders of other classes are prepared as
-            always.
+        objects: as for ``accelerator.prepare()``; loaders of other classes are prepared as always.
         device_placement: passed on.
 
     Raises:
@@ -89,11 +88,11 @@ def prepare(accelerator: Any, *objects: Any, device_placement: list[bool] | None
 
 
 def skip_first_batches(loader: Any, num_batches: int = 0) -> Any:
-    """``accelerate.skip_first_batches()``, in which a feedmill.DataLoader stays one.
+    """``accelerate.skip_first_batches()`` that keeps a feedmill.DataLoader.
 
     Args:
-        loader: a feedmill.DataLoader, or what ``prepare()`` made of it.
-        num_batches: so many batches are left out at the beginning; no file of them is read.
+        loader: a feedmill.DataLoader, or the wrapper that ``prepare()`` returned for it.
+        num_batches: number of batches to skip at the beginning; their files are not read.
     """
     import accelerate
 
@@ -103,12 +102,12 @@ def skip_first_batches(loader: Any, num_batches: int = 0) -> Any:
 
 @contextmanager
 def keep_in_accelerate() -> Iterator[None]:
-    """While in force, each feedmill.DataLoader that Accelerate builds anew stays one.
+    """Context in which Accelerate rebuilds a feedmill.DataLoader as a feedmill.DataLoader.
 
-    For code that calls Accelerate by itself, such as transformers' ``Trainer.train()`` with a
-    ``get_train_dataloader()`` that gives a feedmill.DataLoader. Elsewhere ``prepare()`` and
-    ``skip_first_batches()`` are enough. It acts on loaders of the thread that entered it, and may
-    be in force in several threads at once.
+    For code that calls Accelerate itself, such as transformers' ``Trainer.train()`` with a
+    ``get_train_dataloader()`` that returns a feedmill.DataLoader. Elsewhere ``prepare()`` and
+    ``skip_first_batches()`` suffice. It affects loaders of the thread that entered it; several
+    threads may be inside at once.
     """
     import accelerate.data_loader as module
 
@@ -124,33 +123,34 @@ def keep_in_accelerate() -> Iterator[None]:
 
 
 def note_read(loader: Any) -> None:
-    """Called where an argument of ``loader`` is read, two frames up: notes or warns that Accelerate
-    is about to build it anew."""
+    """Called by a property of ``loader`` that Accelerate reads before it rebuilds a loader: records
+    that or, outside of keep_in_accelerate(), warns. Must be called by the property itself, as it
+    looks at the frame of the property's reader."""
     if sys._getframe(2).f_globals.get("__name__") != _MODULE:
         return
     if _kept.depth:
         _warn_if_not_kept()
         _kept.source = loader
-    elif not _loses_nothing(loader):
+    elif not _is_same_when_rebuilt(loader):
         _warn_once(
             loader,
-            "Accelerate builds this feedmill.DataLoader anew by its own DataLoader class: torch's, "
-            "without the native path, or one without its options. To keep it, call "
+            "Accelerate replaces this feedmill.DataLoader by a new one of its own DataLoader "
+            "class: torch's, without the native path, or one without its options. To keep it, call "
             "feedmill.prepare(accelerator, ...) in place of accelerator.prepare(...), and "
             "feedmill.skip_first_batches(loader, n) in place of accelerate's, or both inside of "
             "feedmill.keep_in_accelerate()",
         )
 
 
-# ---- building anew -------------------------------------------------------------------------------
+# ---- rebuilding ----------------------------------------------------------------------------------
 
 
 def _factory(otherwise: Callable[..., Any]) -> Callable[..., Any]:
-    """What Accelerate calls in place of its DataLoader class, ``otherwise``."""
+    """The function that Accelerate calls in place of its DataLoader class, ``otherwise``."""
 
     def build(dataset: Any, *args: Any, **arguments: Any) -> Any:
         source = _kept.source
-        # A source may be left over from a preparation that failed.
+        # The source may be left over from a preparation that failed.
         if source is None or not _goes_with(dataset, source):
             return otherwise(dataset, *args, **arguments)
         _kept.source = None
@@ -169,8 +169,8 @@ def _goes_with(dataset: Any, source: Any) -> bool:
 
 
 class _SetEpoch:
-    """``set_epoch()`` of Accelerate's wrapper, which calls it at each iter(), too: its own leaves
-    out the loader inside. A class, so that the wrapper can be pickled."""
+    """``set_epoch()`` for Accelerate's wrapper, which also calls it at each iter(). The wrapper's
+    own one does not reach the loader inside. A class, so that the wrapper can be pickled."""
 
     def __init__(self, wrapper: Any, loader: Any) -> None:
         self._wrapper = wrapper
@@ -189,8 +189,8 @@ def _warn_if_not_kept() -> None:
     if source is not None:
         _warn_once(
             source,
-            "Accelerate did not build this feedmill.DataLoader anew by its own DataLoader class, "
-            "so that it could not be kept: is use_stateful_dataloader set?",
+            "Accelerate did not rebuild this feedmill.DataLoader by its own DataLoader class, so "
+            "that it could not be kept: is use_stateful_dataloader set?",
         )
 
 
@@ -201,7 +201,8 @@ def _warn_once(loader: Any, text: str) -> None:
 
 
 def _callers_level() -> int:
-    """warnings.warn()'s stacklevel, counted from the caller, of the code that called Accelerate."""
+    """The stacklevel for warnings.warn() in the caller that points at the code which called
+    Accelerate."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and _is_internal(frame.f_globals.get("__name__", "")):
         level, frame = level + 1, frame.f_back
@@ -212,10 +213,10 @@ def _is_internal(module: str) -> bool:
     return module.partition(".")[0] in ("feedmill", "accelerate", "contextlib")
 
 
-def _loses_nothing(loader: Any) -> bool:
-    """Whether Accelerate's DataLoader is feedmill's, as under ``feedmill run``, and ``loader`` has
-    no options that this one would lack."""
-    # Another thread may have a context in force.
+def _is_same_when_rebuilt(loader: Any) -> bool:
+    """Whether Accelerate's DataLoader is feedmill's, as under ``feedmill run``, with defaults that
+    equal the options of ``loader``."""
+    # Another thread may have an active context.
     kind = _replaced.original or sys.modules[_MODULE].DataLoader
     if not isinstance(kind, type) or not hasattr(kind, "_feedmill_options"):
         return False

@@ -1,4 +1,4 @@
-"""The iterators behind a DataLoader: native, hybrid and replay, and what they share.
+"""The iterators of a DataLoader: native, hybrid and replay, and their common parts.
 
 May import: collate, engine, planner, profiling, system.
 """

@@ -1,8 +1,8 @@
-"""What becomes of samples that can't be loaded: DataLoader(on_error=, max_errors=).
+"""The bad-sample policy: what on_error= and max_errors= do with samples that can't be loaded.
 
-A sample counts where neither the native decoder nor Pillow gives an image: its file is missing,
-unreadable or damaged, or a transform refuses it. An index that the dataset itself does not take is
-no such sample; that raises in any case.
+A sample is bad if neither the native decoder nor Pillow yields an image: its file is missing,
+unreadable or damaged, or a transform raises. An index that the dataset itself rejects is not a bad
+sample; that error is always raised.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from feedmill.planner.samples import Item, Source
 from feedmill.planner.sampling import is_accelerates_shard
 
 POLICIES = ("raise", "replace", "zero", "skip")
-# Of an epoch, by default.
+# Default of max_errors=, per epoch.
 MAX_ERRORS = 100
-# Indices that are tried in place of one that can't be loaded.
+# Number of replacements tried for one bad sample.
 _TRIES = 16
-# In the counter of the random draws: an operation that no transform is, and uses of an index that
-# no epoch reaches, so that a replacement's draws are its own.
+# Values in the counter of the random draws that no sample of an epoch has: an operation that is no
+# transform, and an occurrence that no index reaches. So a replacement has draws of its own.
 _OP = 255
 OCCURRENCE = 0xFFFFFF
 _WORD32 = (1 << 32) - 1
 
 
 def refusal(loader: Any) -> str | None:
-    """Why a loader can't have its policy; None: it can."""
+    """Why on_error= does not go with the loader's other arguments; None: it does."""
     options = loader._feedmill_options()
     if options.on_error == "raise":
         return None
@@ -56,12 +56,12 @@ def refusal(loader: Any) -> str | None:
 
 
 class BadSamplePolicy:
-    """What stands in for an epoch's samples that can't be loaded, as on_error= says.
+    """Applies on_error= to the bad samples of one epoch.
 
     Args:
         loader: the feedmill.DataLoader.
-        source: of its samples.
-        key, epoch_word: of the epoch's random draws.
+        source: its samples.
+        key, epoch_word: key of the epoch's random draws.
     """
 
     def __init__(self, loader: Any, source: Source, key: int, epoch_word: int) -> None:
@@ -71,7 +71,7 @@ class BadSamplePolicy:
         self._n_bad = 0
         self._pool = pool_of(loader, source.n_samples) if self._policy == "replace" else None
 
-    def put(
+    def apply(
         self,
         batch: Batch,
         place: int,
@@ -79,13 +79,17 @@ class BadSamplePolicy:
         out: bytearray,
         write: Callable[[Item, int, bytearray], None],
     ) -> str:
-        """Does what the policy says about a sample; what that was, "" where it is to be raised.
+        """Applies the policy to a bad sample.
 
         Args:
-            place: the sample's in the batch.
-            occurrence: of its index in the epoch.
-            out: its bytes, which go to its place in the batch.
-            write: makes the sample of an item there, by an occurrence's draws.
+            batch: the sample's batch.
+            place: the sample's place in the batch.
+            occurrence: how often its index came before in the epoch.
+            out: the sample's bytes in the batch.
+            write: (item, occurrence, out): makes a sample and writes it to ``out``.
+
+        Returns:
+            The action taken, such as "zeroed", or "" if the error must be raised.
         """
         self._n_bad += 1
         if self._policy == "raise" or self._n_bad > self._max_errors:
@@ -95,7 +99,7 @@ class BadSamplePolicy:
                 batch, place, occurrence, lambda item: write(item, OCCURRENCE, out)
             )
         if self._policy == "skip" and len(batch.skipped) + 1 == len(batch.items):
-            return ""  # nothing would be left of the batch
+            return ""  # the batch would be empty
         out[:] = bytes(len(out))
         if self._policy == "zero":
             return "zeroed"
@@ -109,7 +113,7 @@ class BadSamplePolicy:
         occurrence: int,
         write: Callable[[Item], None],
     ) -> str:
-        """Puts another sample of the epoch there, the first of those drawn that can be loaded."""
+        """Writes another sample of the epoch: the first of the drawn indices that can be loaded."""
         index = batch.items[place].position
         pool = self._pool or [item.position for item in batch.items]
         for other in replacements(self._key, self._epoch_word, index, occurrence, pool):
@@ -123,7 +127,7 @@ class BadSamplePolicy:
         return ""
 
     def note(self) -> str:
-        """Why the policy did not help with the latest sample, for the error's text."""
+        """Why the policy could not be applied to the latest sample; appended to its error."""
         if self._policy == "raise":
             return ""
         if self._n_bad > self._max_errors:
@@ -137,8 +141,8 @@ class BadSamplePolicy:
 def replacements(
     key: int, epoch_word: int, index: int, occurrence: int, pool: Sequence[int]
 ) -> Iterator[int]:
-    """Indices to try in place of one, from ``pool``: the same in every run with the same key, epoch
-    and pool, whatever else happens."""
+    """Yields indices from ``pool`` to try in place of ``index``. They depend on the arguments
+    alone."""
     for attempt in range(_TRIES):
         words = _philox(key, (
             _OP << 24 | attempt,
@@ -152,7 +156,7 @@ def replacements(
 
 
 def _philox(key: int, counter: Sequence[int]) -> tuple[int, int, int, int]:
-    """Philox4x32-10, as loader/base/rng.h has it."""
+    """Philox4x32-10, the same as in loader/base/rng.h."""
     a, b, c, d = counter
     key0, key1 = key & _WORD32, key >> 32 & _WORD32
     for _ in range(10):
@@ -165,8 +169,8 @@ def _philox(key: int, counter: Sequence[int]) -> tuple[int, int, int, int]:
 
 
 def pool_of(loader: Any, n_samples: int) -> Sequence[int] | None:
-    """The indices of this rank's epoch, where its sampler tells them without being disturbed; None:
-    it does not."""
+    """The indices of this rank's epoch; None if they can't be read without changing the sampler's
+    state."""
     sampler = loader.sampler
     if loader.batch_sampler is not None:
         if type(loader.batch_sampler) is not BatchSampler:
@@ -179,6 +183,6 @@ def pool_of(loader: Any, n_samples: int) -> Sequence[int] | None:
         return range(n_samples)
     if kind is SubsetRandomSampler:
         return [int(index) for index in sampler.indices]
-    if kind is DistributedSampler:  # its order is a function of its seed and its epoch
+    if kind is DistributedSampler:  # iterating it draws from no shared generator
         return list(sampler)
     return None

@@ -1,4 +1,4 @@
-"""Batches on their way: indices from the sampler, looked up in the dataset."""
+"""Batches in flight: their state, and the lookup of their samples in the dataset."""
 
 from __future__ import annotations
 
@@ -14,12 +14,34 @@ from feedmill.planner.arrays import Rows
 from feedmill.planner.samples import Item, NotNative, Source
 
 _INT64 = 1 << 63
-# No result: a collate_fn may return None.
+# Marks a missing result, since a collate_fn may return None.
 NOTHING = object()
 
 
 class Batch:
-    """A batch on its way: pulled from the sampler, not yet delivered."""
+    """A batch in flight: its indices were pulled from the sampler, it is not yet delivered.
+
+    Attributes:
+        number: in the epoch, from 0.
+        items: its samples, up to the first index that the dataset rejects.
+        fail: raises the error of that index; None: no index was rejected. It must not refer to the
+            iterator: that cycle would keep it alive until the garbage collector runs.
+        error: what is raised in place of the batch; None: nothing.
+        done: if the batch is collated ahead of its turn, set when that is finished or has failed.
+        data: the collate_fn's result if it was called ahead of the batch's turn, else NOTHING.
+        ready_ns: when ``data`` was ready, on the monotonic clock.
+        last_part: number of the batch's last part in the native loader's epoch; -1: it has none.
+        n_submitted, n_parts: samples submitted so far, and in how many native batches. A batch that
+            is larger than the native loader's batch size is split into parts.
+        parts: the images, or lists of arrays' tensors, of each part received so far.
+        owners: of each part whose memory an allocator gave: (the tensor that owns the memory,
+            number of samples).
+        labels: with a device: the targets of each part on the device, if all are ints.
+        occurrences: of each submitted sample, how often its index came before in the epoch; filled
+            for native="verify".
+        replaced: on_error="replace": place in the batch -> target of the replacement.
+        skipped: on_error="skip": places in the batch without a sample.
+    """
 
     __slots__ = (
         "data", "done", "error", "fail", "items", "labels", "last_part", "n_parts", "n_submitted",
@@ -28,40 +50,28 @@ class Batch:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        # Ahead of its turn: set when the batch is finished, in whatever way.
         self.done = threading.Event()
-        # The collate_fn's result, if it was called already; when; and the number of the batch's
-        # last part in the native loader's epoch, -1: it has none.
         self.data: Any = NOTHING
         self.ready_ns = 0
         self.last_part = -1
-        # The samples before the first index that the dataset does not take.
         self.items: Sequence[Item] = []
-        # Raises what the dataset or torch raises behind those samples; None: nothing. It must not
-        # refer to the iterator, which would then wait for the garbage collector.
         self.fail: Callable[[], Any] | None = None
-        # What the caller gets in place of the batch.
         self.error: Any = None
         self.forget_submission()
 
     def forget_submission(self) -> None:
-        # A batch larger than the native loader's goes there in several parts.
+        """Resets the batch to the state before it was submitted to a native loader."""
         self.n_submitted = 0
         self.n_parts = 0
         self.parts: list[Any] = []
-        # Of each part, what owns its memory, where an allocator gave it; and its samples.
         self.owners: list[tuple[torch.Tensor, int]] = []
-        # With a device: the targets of each part, there, as far as they are all ints.
         self.labels: list[torch.Tensor] = []
-        # Of the submitted samples, where somebody counts them: uses of the index before.
         self.occurrences: list[int] = []
-        # What on_error= made of samples that can't be loaded: by their place among the items, the
-        # target of what stands there; and the places that hold nothing.
         self.replaced: dict[int, Any] = {}
         self.skipped: set[int] = set()
 
     def targets(self) -> list[Any]:
-        """Those of the samples that the batch has."""
+        """The targets of the samples in the batch, replacements included."""
         targets = [item.target for item in self.items]
         for place, target in self.replaced.items():
             targets[place] = target
@@ -70,7 +80,7 @@ class Batch:
         return targets
 
     def images(self) -> list[torch.Tensor]:
-        """The parts, without what was skipped."""
+        """The images of the batch in parts, without skipped samples."""
         if not self.skipped:
             return self.parts
         images = self.parts[0] if len(self.parts) == 1 else torch.cat(self.parts)
@@ -79,14 +89,14 @@ class Batch:
 
 
 def resolve(batch: Batch, source: Source, dataset: Any, indices: Any, auto_collation: bool) -> None:
-    """Looks the samples of a batch up, as the dataset would.
+    """Looks up the samples of a batch as the dataset would.
 
     Args:
-        batch: gets its items, or what fails behind them.
-        source: of the dataset.
+        batch: its ``items`` and, if an index is rejected, ``fail`` are set.
+        source: the samples of the dataset.
         dataset: the DataLoader's.
-        indices: what the sampler gave: with auto_collation of all samples, else of the only one.
-        auto_collation: whether torch makes batches.
+        indices: from the sampler: with auto_collation a batch's indices, else a single index.
+        auto_collation: whether torch forms batches.
     """
     if not auto_collation:
         indices = [indices]
@@ -103,7 +113,7 @@ def resolve(batch: Batch, source: Source, dataset: Any, indices: Any, auto_colla
         return
     try:
         again = source.fill(items, asked)
-    except Exception as error:  # of the batch's own iterator
+    except Exception as error:  # raised by the iterator over the batch's indices
         batch.fail = partial(_raise_held, [error.with_traceback(None)])
         return
     batch.items = source.together(items)
@@ -112,12 +122,13 @@ def resolve(batch: Batch, source: Source, dataset: Any, indices: Any, auto_colla
 
 
 def _raise_held(held: list[Exception]) -> None:
-    """Raises an exception that no frame refers to: together they would be a cycle."""
+    """Raises an exception without keeping it in a frame, which would form a reference cycle."""
     raise held.pop()
 
 
 def _fail_again(again: Callable[[], Any], dataset: Any) -> None:
-    """Raises what the look-up raises, or that only torch's path can load the sample."""
+    """Repeats a failed lookup, to raise its error, or that only torch's path can load the
+    sample."""
     refused = None
     try:
         again()
@@ -125,11 +136,12 @@ def _fail_again(again: Callable[[], Any], dataset: Any) -> None:
         refused = (error.index, error.path, str(error))
     if refused is not None:
         _refuse(dataset, *refused)
-    raise RuntimeError("a sample could not be looked up at first, but could be later")
+    raise RuntimeError("the lookup of a sample failed once and succeeded when it was repeated")
 
 
 def _refuse(dataset: Any, index: Any, path: Any, why: str) -> None:
-    """Raises what the dataset raises for the index, or that it is not for the native path."""
+    """Raises the dataset's own error for an index or, if there is none, that the sample can be
+    loaded on torch's path only."""
     if path is not None:
         check_regular(path)
     dataset[index]
@@ -145,19 +157,26 @@ def submit_items(
     may_have_data: bool = True,
     labels: list[int] | None = None,
 ) -> bool:
-    """Submits a batch of samples to a native loader; False: it has no room now."""
-    is_taken: bool
+    """Submits a batch of samples to a native loader; False: its queue is full now.
+
+    Args:
+        handle: the native loader.
+        items: the samples.
+        may_have_data: some samples may be encoded images or parts of files, not whole files.
+        labels: targets to copy to the device; None: none.
+    """
+    is_accepted: bool
     if isinstance(items, Rows):
-        is_taken = handle.submit_rows(items.indices, items.rows)
-        return is_taken
+        is_accepted = handle.submit_rows(items.indices, items.rows)
+        return is_accepted
     indices, paths = [item[0] for item in items], [item[1] for item in items]
     data = [item.data for item in items] if may_have_data else None
-    is_taken = handle.submit(indices, paths, data, labels)
-    return is_taken
+    is_accepted = handle.submit(indices, paths, data, labels)
+    return is_accepted
 
 
 def labels_of(items: Sequence[Item]) -> list[int] | None:
-    """The targets, if they are ints that torch makes a tensor of int64 of; else None."""
+    """The targets if all are ints that fit in int64; else None."""
     targets = [item.target for item in items]
-    is_plain = all(type(one) is int and -_INT64 <= one < _INT64 for one in targets)
-    return targets if is_plain else None
+    are_int64 = all(type(one) is int and -_INT64 <= one < _INT64 for one in targets)
+    return targets if are_int64 else None

@@ -1,4 +1,4 @@
-"""From the images and targets of a batch to what the caller gets."""
+"""Collates a native batch's images and targets into the batch that the caller gets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from feedmill._internals import (
 )
 from feedmill.collate.proof import is_proved
 from feedmill.collate.samples import samples_of
-from feedmill.collate.stacking import ThreadCollate, is_plain
+from feedmill.collate.stacking import ThreadCollate, is_builtin
 from feedmill.collate.workers import CollateWorkers
 from feedmill.engine.devices import as_device, pinned
 from feedmill.iterators.batches import NOTHING, Batch
@@ -35,38 +35,39 @@ from feedmill.planner.recognise import has_default_collate
 from feedmill.planner.samples import Source
 from feedmill.system.locks import renew_after_fork
 
-# Of torch, random and numpy, which have one state for all threads.
+# Guards the global generators of torch, random and numpy, whose state all threads share.
 _generators = threading.RLock()
 renew_after_fork(sys.modules[__name__], _generators=threading.RLock)
 
-# Where a collate_fn is called: on the thread that asks for the batch, or ahead of its turn.
+# Where a collate_fn is called: on the thread that asks for the batch; or ahead of the batch's turn,
+# in a thread of this process or in worker processes.
 HERE = "here"
 AHEAD_IN_THREAD = "thread"
 AHEAD_IN_PROCESSES = "processes"
 
 
 def collate_place(loader: Any) -> str:
-    """Where the native path calls a DataLoader's collate_fn. torch's own is called here, as it has
-    nothing to do with the images."""
+    """Where the native path calls a DataLoader's collate_fn. torch's own is always called HERE: the
+    images are collated already."""
     if loader.num_workers == 0 or has_default_collate(loader):
         return HERE
     return AHEAD_IN_THREAD if is_proved(loader.collate_fn) else AHEAD_IN_PROCESSES
 
 
 class Collate:
-    """Puts batches together as the DataLoader's collate_fn does.
+    """Makes batches as the DataLoader's collate_fn does.
 
     Args:
         loader: the feedmill.DataLoader.
-        iterator: its iterator, which knows base_seed and pin_memory.
-        function: what is called; default None: the loader's collate_fn.
-        as_worker: a function of the script's own is called under the generators of the worker that
-            torch would have taken.
+        iterator: its iterator, for the base seed and pin_memory.
+        function: the function to call. Default None: the loader's collate_fn.
+        as_worker: whether to call a user's function with the random generators of the worker that
+            torch would have used.
 
     Attributes:
-        is_default: torch's own function: images need not be touched at all.
-        on_device: the parts of batches are on a GPU; to be set at the start of each epoch.
-        memory_format: that of the batches; to be set at the start of each epoch.
+        is_default: the collate_fn is torch's own, so that images need no collating.
+        on_device: the parts of batches are on a GPU. Must be set at the start of each epoch.
+        memory_format: of the batches. Must be set at the start of each epoch.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Collate:
         self._auto_collation = loader._auto_collation
         self.on_device = False
         self._pins = iterator._pin_memory
-        # What torch's function makes goes to the device as it is.
+        # A batch of torch's own function is pinned here already, before its copy to the device.
         self._pins_for_device = self.is_default and as_device(options.device) is not None
         self._device = iterator._pin_memory_device
         self._counting = threading.Lock()
@@ -99,15 +100,15 @@ class Collate:
         is_pinned: bool = True,
         labels: Sequence[torch.Tensor] = (),
     ) -> Any:
-        """What the caller gets.
+        """Makes the caller's batch.
 
         Args:
-            parts: the images, (n, 3, height, width) each, in order; none for an empty batch.
-            targets: one a sample.
-            number: of the batch in its epoch; tells which worker torch would have given it to.
-            as_image: samples are tv_tensors.Image.
-            is_pinned: where batches are to be pinned, a single part is so already.
-            labels: of each part the targets, where they are on the device already.
+            parts: the images in order, (n, 3, height, width) each; none for an empty batch.
+            targets: one per sample.
+            number: of the batch in its epoch; decides which worker torch would have used.
+            as_image: whether samples are tv_tensors.Image.
+            is_pinned: with pin_memory, whether a single part is already pinned.
+            labels: the targets of each part, if they are on the device already.
         """
         if not targets:
             return self._pinned(self._call([], number))
@@ -121,18 +122,18 @@ class Collate:
         if not self._auto_collation:
             data = default_convert((samples_of(images, as_image)[0], targets[0]))
         else:
-            column: Any = tuple(targets)  # as zip() gives them to torch
+            column: Any = tuple(targets)  # a tuple, as torch passes it
             data = [images, _joined(labels) if labels else default_collate(column)]
         if not self._pins:
             return data
-        # The images are pinned already, unless they were put together.
+        # The images are pinned already, unless parts were concatenated.
         rest = data[1:]
         if not labels:
             rest = [pin_memory(one, self._device) for one in rest]
         return [data[0] if is_pinned else self._pinned(data[0]), *rest]
 
     def batch(self, batch: Batch, source: Source) -> Any:
-        """What the caller gets of a batch that is complete."""
+        """Makes the caller's batch from a complete batch."""
         plan: Any = source.plan
         if source.arrays is not None:
             return self.arrays(batch, plan.as_image)
@@ -146,7 +147,8 @@ class Collate:
         )
 
     def in_thread(self) -> Callable[[Sequence[torch.Tensor], Sequence[Any], bool], Any]:
-        """What makes the same of images and targets on another thread. The function is proved."""
+        """Returns a function that makes the same batch on another thread, for a proved collate_fn.
+        It is called with images, targets and as_image, see __call__()."""
         call = ThreadCollate(self._function, self._auto_collation)
         counters, memory_format = self._counters, self.memory_format
         pins = self._pins and not self.on_device
@@ -170,11 +172,11 @@ class Collate:
         return collate
 
     def of_samples(self, samples: Sequence[Any], number: int) -> Any:
-        """What the caller gets of samples that are complete already.
+        """Makes the caller's batch from complete samples.
 
         Args:
-            samples: of the batch, one without automatic batching.
-            number: as above.
+            samples: of the batch; a single one without automatic batching.
+            number: of the batch in its epoch.
         """
         begin_ns = time.monotonic_ns()
         try:
@@ -184,9 +186,9 @@ class Collate:
                 self._counters.collate_ns += time.monotonic_ns() - begin_ns
 
     def ahead(self, samples: Sequence[Any], number: int) -> Any:
-        """As of_samples(), on another thread, for torch's own function and one that is proved;
-        NOTHING where what the latter does with these samples is not."""
-        if not self.is_default and not is_plain(list(samples)):
+        """As of_samples(), on another thread, for torch's own function and a proved one. Returns
+        NOTHING if the proof does not cover these samples' types."""
+        if not self.is_default and not is_builtin(list(samples)):
             return NOTHING
         begin_ns = time.monotonic_ns()
         try:
@@ -201,8 +203,8 @@ class Collate:
         return pinned(data) if self._pins_for_device else self._pinned(data)
 
     def arrays(self, batch: Any, as_image: bool) -> Any:
-        """What the caller gets of a batch whose parts are lists of tensors, one for each array; of
-        images the second are their targets."""
+        """Makes the caller's batch if the samples are arrays: each part is a list with one tensor
+        per array. If the first array holds images, the second one holds their targets."""
         parts = batch.parts
         if not parts:
             return self._pinned(self._call([], batch.number))
@@ -240,12 +242,13 @@ class Collate:
 
 
 class Finisher:
-    """Finishes native batches ahead of their turn, on the thread that receives them.
+    """Collates native batches ahead of their turn, on the thread that receives them.
 
     Args:
-        collate: of the iterator; its collate_fn is the script's own.
-        workers: processes that call it; None: it is proved, and called here.
-        source: of the samples.
+        collate: the iterator's, with a user's collate_fn.
+        workers: the processes that call the function; None: it is proved, and called on this
+            thread.
+        source: the samples.
         num_workers: the DataLoader's.
         handle: the native loader.
     """
@@ -262,12 +265,12 @@ class Finisher:
         self._workers = workers
         self._source = source
         self._num_workers = num_workers
-        # Of arrays, images are the first.
+        # If the samples are arrays, images are the first array.
         self._offset = 0 if source.arrays is None else handle.offsets[0]
         self._in_thread = None if workers is not None else collate.in_thread()
 
     def finish(self, batch: Batch) -> None:
-        """Calls the collate_fn, or has a worker call it. Does not raise."""
+        """Calls the collate_fn, or sends the batch to a worker. Does not raise."""
         if self._workers is not None:
             self._send(self._workers, batch)
         elif batch.error is None:
@@ -277,8 +280,8 @@ class Finisher:
 
     def _call(self, batch: Batch) -> None:
         images, targets = self._images_and_targets(batch)
-        if not all(map(is_plain, targets)):
-            return  # what the function does with these is not proved: it is called at their turn
+        if not all(map(is_builtin, targets)):
+            return  # not covered by the proof: the function is called at the batch's turn
         batch.parts = []
         batch.owners = []
         try:
@@ -286,7 +289,7 @@ class Finisher:
             plan: Any = self._source.plan
             batch.data = self._in_thread(images, targets, plan.as_image)
         except Exception as error:
-            batch.error = as_torch_raises(error, batch, self._num_workers)
+            batch.error = as_torch_raises(error, batch.number, self._num_workers)
 
     def _send(self, workers: CollateWorkers, batch: Batch) -> None:
         owners, batch.owners = batch.owners, []
@@ -302,11 +305,11 @@ class Finisher:
             parts = [(owner, self._offset, n) for owner, n in owners]
             workers.send(batch.number, parts, kept, targets)
         except OSError:
-            pass  # the worker has ended, which torch's iterator reports
+            pass  # the worker has ended; torch's iterator reports that
         except Exception as error:  # a target can't be pickled
-            error.args = (f"{error} (targets of native samples are sent to the process that calls "
-                          "collate_fn; native='off' makes the samples there)",)
-            batch.error = as_torch_raises(error, batch, self._num_workers)
+            error.args = (f"{error} (targets of native samples are pickled and sent to the process "
+                          "that calls collate_fn; native='off' makes the samples there)",)
+            batch.error = as_torch_raises(error, batch.number, self._num_workers)
             with contextlib.suppress(OSError):
                 workers.send(batch.number, None, None, ())
 
@@ -324,15 +327,15 @@ def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 class _Worker:
-    """The random generators of one of torch's worker processes.
+    """The random generators that one of torch's worker processes would have.
 
-    A collate_fn that draws random numbers (MixUp) gets those that it would get there, as long as
-    the transforms draw none, and the script's own generators stay untouched, as they would.
+    A collate_fn that draws random numbers (MixUp) then draws the same ones as in the worker, if the
+    transforms draw none; and the main process's generators stay unchanged, as with torch.
     """
 
     def __init__(self, number: int, loader: Any, base_seed: int) -> None:
         seed = base_seed + number
-        # The very objects' seeding, without touching the global generators.
+        # Seeds new generators as torch seeds the global ones of a worker.
         generator = torch.Generator()
         generator.manual_seed(seed)
         numpy_generator = np.random.RandomState()
@@ -345,14 +348,15 @@ class _Worker:
         self._info = make_worker_info(
             id=number, num_workers=loader.num_workers, seed=seed, dataset=loader.dataset
         )
-        # One that seeds: see recognise.only_seeds().
+        # A worker_init_fn that only seeds generators: see recognise.only_seeds().
         called = loader._feedmill_options().worker_init != "ignore"
         self._seed = loader.worker_init_fn if called else None
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Around a call: the worker's generators are the global ones, and get_worker_info() tells
-        of it. One thread at a time; others that draw meanwhile draw from the worker's."""
+        """While active, the global generators have the worker's state, and get_worker_info()
+        returns the worker's. One thread at a time. Other threads that draw meanwhile draw from the
+        worker's generators, too."""
         with _generators:
             states = _global_states()
             info = torch.utils.data.get_worker_info()
@@ -377,14 +381,15 @@ def _global_states() -> tuple[Any, Any, Any]:
 def _set_global_states(states: tuple[Any, Any, Any]) -> None:
     torch.set_rng_state(states[0])
     random.setstate(states[1])
-    # A script may have put another bit generator there, which torch's workers can't seed either.
+    # Skipped if the user has set another bit generator, which torch's workers can't seed either.
     if np.random.get_state(legacy=False)["bit_generator"] == states[2]["bit_generator"]:
         np.random.set_state(states[2])
 
 
 @contextmanager
 def _other_devices_kept() -> Iterator[None]:
-    """torch.manual_seed() seeds the GPUs' generators, too; in a worker those are nobody's."""
+    """Restores the GPUs' generators, which torch.manual_seed() seeds, too. In a worker process that
+    would not affect the main process."""
     cuda = torch.cuda
     if cuda.is_initialized():
         states = cuda.get_rng_state_all()

@@ -1,8 +1,8 @@
-"""The iterator of native="hybrid": images decoded natively, then handed to a transform that is
-Python's, sample by sample in threads of this process.
+"""The iterator of native="hybrid": decodes images natively and calls a Python transform on each, in
+threads of this process.
 
-Order, seeds, warnings and errors are torch's: the base class does the first three. What differs is
-said at feedmill.DataLoader: where the transform's random numbers come from.
+Order, seeds, warnings and errors are torch's; its base class handles the first three. The random
+numbers of the transform differ, see feedmill.DataLoader.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from typing import Any
 
 import torch
 
-from feedmill._internals import BaseDataLoaderIter, ExceptionWrapper
+from feedmill._internals import BaseDataLoaderIter
 from feedmill._ops import native
+from feedmill.engine.config import PREFETCH_IN_PROCESS
 from feedmill.engine.devices import check_not_capturing, device_of, to_device
 from feedmill.iterators.batches import NOTHING, Batch, resolve
 from feedmill.iterators.collating import AHEAD_IN_THREAD, Collate, collate_place
 from feedmill.iterators.pillow_fallback import check_regular, name_sample
-from feedmill.iterators.receive import check_process
+from feedmill.iterators.receive import as_torch_raises, check_process, timed_out, unwrapped
 from feedmill.planner.formats import formatting_collate
 from feedmill.planner.plan import max_image_pixels
 from feedmill.planner.samples import Item, Source
@@ -34,17 +35,13 @@ from feedmill.planner.sampling import look_ahead_rule, never
 from feedmill.profiling.log.ranges import waiting
 from feedmill.system.locks import renew_after_fork
 
-# Batches ahead with num_workers=0, where torch has no number for it.
-_AHEAD_IN_PROCESS = 4
-
-
-# The first bytes of a JPEG, as Pillow tells it by.
+# The first bytes of a JPEG, by which Pillow recognises it.
 _JPEG_PREFIX = b"\xff\xd8\xff"
 
 
 def load_natively(item: Item) -> Any:
-    """A sample before its transform: what the dataset's own loader gives, ``info`` included. The
-    native decoder makes the pixels of JPEGs; all other files are left to the loader."""
+    """Loads a sample's image as the dataset's own loader does, ``info`` included. JPEGs are decoded
+    natively if possible, all else by the dataset's loader."""
     if not item.leaf.is_image:
         return item.load()
     encoded = _encoded_jpeg(item)
@@ -53,7 +50,7 @@ def load_natively(item: Item) -> Any:
 
 
 def _encoded_jpeg(item: Item) -> bytes | None:
-    """The bytes of the sample's JPEG. None: it is another format, or the file can't be read."""
+    """The bytes of a sample's JPEG; None if it has another format or the file can't be read."""
     if item.data is not None:
         encoded = item.source()
         return encoded if encoded.startswith(_JPEG_PREFIX) else None
@@ -69,34 +66,34 @@ def _encoded_jpeg(item: Item) -> bytes | None:
 
 
 def _decoded(encoded: bytes) -> Any:
-    """The image that ``Image.open(...).convert("RGB")`` gives, decoded natively. None: it can't be
-    made natively, or is not known to be the same.
+    """The result of ``Image.open(...).convert("RGB")``, decoded natively. None if the native
+    decoder does not support the image, or its result may differ.
 
-    Image.open() reads the header only. From that Pillow fills ``info``, which decoding and
-    converting a JPEG leave as it is; getexif() and ImageOps.exif_transpose() read it.
+    Image.open() reads only the header, and fills ``info`` from it, which getexif() and
+    ImageOps.exif_transpose() read. Decoding and converting a JPEG do not change ``info``.
     """
     from PIL import Image
     from PIL.JpegImagePlugin import JpegImageFile
     from PIL.MpoImagePlugin import MpoImageFile
 
-    taken = native.imread(encoded, False, max_image_pixels())
-    if type(taken) is not tuple:
+    decoded = native.imread(encoded, False, max_image_pixels())
+    if type(decoded) is not tuple:  # the reason why it is not supported
         return None
-    pixels, height, width = taken
+    pixels, height, width = decoded
     try:
         header = Image.open(io.BytesIO(encoded))
     except Exception:
-        return None  # the dataset's loader raises it again
+        return None  # the dataset's loader will raise it again
     if type(header) not in (JpegImageFile, MpoImageFile) or header.size != (width, height):
         return None
-    image = Image.new("RGB", header.size, None)  # None: its memory is not filled before
+    image = Image.new("RGB", header.size, None)  # None: memory is not initialized
     image.frombytes(pixels)
     image.info = header.info
     return image
 
 
 class _Threads:
-    """Threads that run what they are given, first come first served, until stop()."""
+    """A pool of threads that run tasks in the order of submission, until stop()."""
 
     def __init__(self, n_threads: int) -> None:
         self._n_threads = n_threads
@@ -104,12 +101,12 @@ class _Threads:
         begun = threading.Barrier(n_threads + 1)
         n_intra_op = torch.get_num_threads()
         for i in range(n_threads):
-            # Daemons: the process need not wait for a transform when it ends.
+            # Daemons, so that the process does not wait for a running transform at its end.
             threading.Thread(
                 target=_run_tasks, args=(self._tasks, begun), name=f"feedmill-{i}", daemon=True
             ).start()
         begun.wait()
-        # The number is each thread's own, and that of threads which are still to ask for theirs.
+        # Setting 1 in the new threads also changed the default for future threads: restore that.
         torch.set_num_threads(n_intra_op)
 
     def run(self, task: Callable[[], None]) -> None:
@@ -123,26 +120,31 @@ class _Threads:
 def _run_tasks(
     tasks: queue.SimpleQueue[Callable[[], None] | None], begun: threading.Barrier
 ) -> None:
-    # As in torch's workers: these are the threads, and they need no more of their own each. Asking
-    # for the number makes it this thread's.
+    # One intra-op thread, as in torch's workers. get_num_threads() makes the setting permanent for
+    # this thread.
     torch.set_num_threads(1)
     torch.get_num_threads()
     begun.wait()
     while (task := tasks.get()) is not None:
         task()
-        del task  # with it would stay its batch, until the next one comes
+        del task  # it would keep its batch alive until the next task
 
 
 class _Work:
-    """A batch in the threads: its samples, then what is made of them. The threads refer to this,
-    and not to the iterator.
+    """A batch that threads are working on. The threads refer to this object, not to the iterator.
+
+    Args:
+        batch: the batch, with its items.
+        wrap: wraps an exception as torch reports it.
+        collate: called by a thread with the complete samples; None: the consumer collates.
 
     Attributes:
-        is_done: set when `samples` is complete and, with ``collate``, `data` or `error` is there.
-        samples: (image, target), or None.
-        error: what is to be raised for the batch; of several, the first sample's.
-        dropped: nobody waits for it any more.
-        decode_ns, transform_ns: time of the threads, summed over the samples.
+        is_done: set when `samples` is complete and, with ``collate``, `data` or `error` is set.
+        samples: (image, target) of each sample, or None.
+        data: the result of ``collate``, or NOTHING.
+        error: the error to raise for the batch; of several, that of the first sample.
+        dropped: the result is not needed any more.
+        decode_ns, transform_ns: thread time, summed over the samples.
     """
 
     def __init__(
@@ -171,7 +173,7 @@ class _Work:
             threads.run(self._finish)
 
     def _run(self, i: int) -> None:
-        """One sample; the last one finishes the batch."""
+        """Makes one sample. The thread that makes the last one finishes the batch."""
         item, error, sample = self.batch.items[i], None, None
         begin_ns = decoded_ns = time.monotonic_ns()
         if not self.dropped:
@@ -213,11 +215,11 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
 
     Args:
         loader: the feedmill.DataLoader.
-        source: of its dataset, whose leaves' steps are called as they are.
-        n_threads: that decode and transform.
-        is_default: whether batches are put together by torch's own function.
-        goes_on: called with the loader where persistent workers are to begin another epoch: its
-            source; None: the loader has taken another iterator.
+        source: the samples; their transforms are called as they are.
+        n_threads: number of threads that decode and transform.
+        is_default: whether the collate_fn is torch's own.
+        on_reset: called with the loader when persistent workers are reset. Returns the source of
+            the next epoch, or None if the loader has taken another iterator for it.
     """
 
     def __init__(
@@ -226,7 +228,7 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
         source: Source,
         n_threads: int,
         is_default: bool,
-        goes_on: Callable[[Any], Source | None],
+        on_reset: Callable[[Any], Source | None],
     ) -> None:
         self._threads: _Threads | None = None
         self._waiting: deque[_Work] = deque()
@@ -236,28 +238,29 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
         self._lock = threading.RLock()
         renew_after_fork(self, _lock=threading.RLock)
         self._pid = os.getpid()
-        self._goes_on = goes_on
+        self._on_reset = on_reset
         self._is_default = is_default
         self._threads = _Threads(n_threads)
         self._may_pull_ahead = look_ahead_rule(self._index_sampler)
         if self._num_workers > 0:
             self._depth = loader.prefetch_factor * self._num_workers
-            super()._reset(loader, first_iter=True)  # torch's workers iterate the sampler twice
+            super()._reset(loader, first_iter=True)  # as torch: a second iter() of the sampler
         else:
-            self._depth = _AHEAD_IN_PROCESS if self._may_pull_ahead is not never else 1
+            self._depth = PREFETCH_IN_PROCESS if self._may_pull_ahead is not never else 1
         self._begin(loader, source)
 
     def _begin(self, loader: Any, source: Source) -> None:
         self._source = source
         function = formatting_collate(loader, self._is_default)
-        # In the threads, ahead of the batch's turn: torch's own function, and one that is proved.
+        # torch's own function and a proved one are called in the threads, ahead of the batch's
+        # turn.
         place = collate_place(loader)
         self._is_collated_ahead = self._is_default or place == AHEAD_IN_THREAD
         self._collate = Collate(loader, self, function, as_worker=not self._is_collated_ahead)
         self._device = device_of(loader)
-        inside = loader._feedmill
-        self._counters, self._hybrid = inside.torch_counters, inside.python_counters
-        self._recorder = inside.recorder
+        state = loader._feedmill
+        self._counters, self._hybrid_counters = state.torch_counters, state.python_counters
+        self._recorder = state.recorder
         self._epoch = self._counters.begin_epoch()
         self._waiting.clear()
         self._numbers = itertools.count()
@@ -270,11 +273,11 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
                 self._pull()
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        """Persistent workers: the next epoch, with dataset and transforms as they are now."""
+        """Persistent workers: begins the next epoch, with dataset and transforms as of now."""
         with self._lock:
-            source = self._goes_on(loader)
+            source = self._on_reset(loader)
             self._drop()
-            if source is None:  # this one has ended
+            if source is None:  # another iterator has taken over
                 self._exhausted = True
                 return
             super()._reset(loader, first_iter)
@@ -290,10 +293,10 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
         if self._threads is not None:
             self._threads.stop()
 
-    # ---- batches going in ------------------------------------------------------------------------
+    # ---- pulling ---------------------------------------------------------------------------------
 
     def _pull(self) -> None:
-        """Takes a batch's indices from the sampler and gives its samples to the threads."""
+        """Pulls a batch's indices from the sampler and submits its samples to the threads."""
         if self._exhausted:
             return
         try:
@@ -304,26 +307,26 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
         batch = Batch(next(self._numbers))
         resolve(batch, self._source, self._dataset, indices, self._auto_collation)
         self._n_pulled += 1
-        wrap = partial(_as_torch_raises, self._num_workers, batch.number)
-        # Any other collate_fn runs on the thread that asks for the batch.
+        wrap = partial(as_torch_raises, number=batch.number, num_workers=self._num_workers)
         collate = partial(self._collate.ahead, number=batch.number)
+        # Without ``collate`` the thread that asks for the batch collates.
         work = _Work(batch, wrap, collate if self._is_collated_ahead else None)
         self._waiting.append(work)
-        assert self._threads is not None  # but for an iterator that was not fully made
+        assert self._threads is not None  # set by the constructor
         work.start(self._threads)
 
     def _pull_ahead(self) -> None:
-        """In process: as far as nobody can tell that torch would pull later."""
+        """num_workers=0: pulls further batches, as far as the script can't notice."""
         try:
             while len(self._waiting) < self._depth and not self._exhausted:
                 if not self._n_pulled or not self._may_pull_ahead(self._n_pulled):
                     return
                 self._pull()
-        except Exception as error:  # it comes when the batches before it are delivered
+        except Exception as error:  # raised after the batches before it
             self._pull_error = error
             self._exhausted = True
 
-    # ---- batches coming out ----------------------------------------------------------------------
+    # ---- returning -------------------------------------------------------------------------------
 
     def __next__(self) -> Any:
         with self._lock:
@@ -357,10 +360,10 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
             raise StopIteration
         work = self._waiting[0]
         if not work.is_done.wait(self._timeout if self._timeout > 0 else None):
-            raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
+            raise timed_out(self._timeout)
         self._waiting.popleft()
         self._count(work)
-        # torch's workers get the next batch when one has arrived.
+        # torch's workers get another batch when one has arrived.
         if self._num_workers > 0:
             self._pull()
         else:
@@ -368,7 +371,7 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
         return self._result(work)
 
     def _count(self, work: _Work) -> None:
-        counters = self._hybrid
+        counters = self._hybrid_counters
         counters.hybrid_batches += 1
         counters.hybrid_samples += len(work.samples)
         counters.hybrid_decode_ns += work.decode_ns
@@ -381,24 +384,13 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
             try:
                 return self._collate.of_samples(work.samples, number=work.batch.number)
             except Exception as raised:
-                work.error = _as_torch_raises(self._num_workers, work.batch.number, raised)
+                work.error = as_torch_raises(raised, work.batch.number, self._num_workers)
         error, work.error = work.error, None
         if error is None:
             return work.data
         try:
-            if isinstance(error, ExceptionWrapper):
-                error.reraise()
-            raise error
+            raise unwrapped(error)
         finally:
-            # The traceback holds this frame: with the error in it, both would stay, and the
-            # iterator with its threads, until the garbage collector runs.
+            # Breaks a reference cycle: the traceback holds this frame, and through it the iterator
+            # with its threads.
             del error
-
-
-def _as_torch_raises(num_workers: int, number: int, error: Exception) -> Any:
-    if num_workers == 0:
-        return error
-    return ExceptionWrapper(
-        (type(error), error, error.__traceback__),
-        where=f"in DataLoader worker process {number % num_workers}",
-    )

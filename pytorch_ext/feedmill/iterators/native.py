@@ -1,8 +1,9 @@
 """The iterator of a DataLoader on the native path.
 
-Order, seeds, warnings and the profiler's range are torch's: the base class does them. Indices are
-pulled when torch would pull them, or earlier where nobody can tell (``sampling``); each batch is
-then read, decoded and transformed natively, and its tensor is the native batch's memory.
+torch's base class handles order, seeds, warnings and the profiler's range. Indices are pulled from
+the sampler when torch would pull them, or earlier if the script can't notice (``sampling``). The
+native loader then reads, decodes and transforms each batch. The batch's tensor is the memory of the
+native batch, without a copy.
 """
 
 from __future__ import annotations
@@ -36,35 +37,40 @@ from feedmill.iterators.collating import (
     Finisher,
     collate_place,
 )
-from feedmill.iterators.receive import Receiver, as_torch_raises, check_process, unwrapped
+from feedmill.iterators.receive import (
+    Receiver,
+    as_torch_raises,
+    check_process,
+    timed_out,
+    unwrapped,
+)
 from feedmill.iterators.verify import Verifier
 from feedmill.planner.samples import Source
 from feedmill.planner.sampling import largest_batch, look_ahead_rule, never
 from feedmill.profiling.log.ranges import waiting
 from feedmill.system.locks import renew_after_fork
 
-# How often a consumer that waits looks whether the thread that collates is still there.
+# How often a waiting consumer checks that the collating thread is still alive.
 _WATCH_SECONDS = 5.0
 
 
 class NativeDataLoaderIter(BaseDataLoaderIter):
     """Iterates once over the sampler; with persistent workers once more after each reset.
 
-    A batch is what torch delivers: ``[images, targets]``, images (n, 3, height, width) of the
-    plan's type and layout, targets as torch's default_collate makes them; without automatic
-    batching ``[image, target]``; with a collate_fn what that makes of the samples. The images
-    belong to the caller for as long as he holds them.
+    Batches are torch's: ``[images, targets]``, with images (n, 3, height, width) of the plan's type
+    and layout, and targets as torch's default_collate makes them; without automatic batching
+    ``[image, target]``; with a collate_fn its result. The images belong to the caller.
 
-    Errors: those of a sample carry its dataset index and path and come at their batch's turn, raw
-    with num_workers=0, else as torch's workers report them; the iterator goes on with the batch
-    after. One thread at a time; others wait.
+    A sample's error names its dataset index and path, and is raised at its batch's turn: unwrapped
+    with num_workers=0, else as torch's workers report it. The iterator then continues with the next
+    batch. next() takes a lock: further threads wait.
 
     Args:
         loader: the feedmill.DataLoader.
-        source: as ``recognise.recognise(loader)`` gives it.
-        config: as native_config() gives it.
-        goes_on: called with the loader where persistent workers are to begin another epoch: what
-            runs in it, and its config; None: the loader has taken another iterator.
+        source: the samples, from ``recognise.recognise(loader)``.
+        config: of the native loader, from ``native_config()``.
+        on_reset: called with the loader when persistent workers are reset. Returns the source and
+            the config of the next epoch, or None if the loader has taken another iterator for it.
     """
 
     _handle: Any = None
@@ -76,9 +82,10 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         loader: Any,
         source: Source,
         config: Config,
-        goes_on: Callable[[Any], tuple[Source, Config] | None],
+        on_reset: Callable[[Any], tuple[Source, Config] | None],
     ) -> None:
-        # Worker processes get the seed that torch draws now from the same generator.
+        # Saved before super().__init__() draws the base seed from it: collate workers need that
+        # same seed.
         generator = torch.default_generator if loader.generator is None else loader.generator
         generator_state = generator.get_state()
         super().__init__(loader)
@@ -94,8 +101,8 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             )
         self._lock = threading.RLock()
         renew_after_fork(self, _lock=threading.RLock)
-        self._handles: EnginePool = loader._feedmill.handles
-        self._goes_on = goes_on
+        self._engines: EnginePool = loader._feedmill.handles
+        self._on_reset = on_reset
         self._collate = Collate(loader, self)
         self._place = collate_place(loader)
         if self._place == AHEAD_IN_PROCESSES:
@@ -103,70 +110,68 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
                 loader, generator_state, self._pin_memory, loader._feedmill.shared_blocks
             )
         self._n_epochs = 0
-        # As torch's iterator, this one keeps to the loader's numbers of now.
+        # As in torch's iterator, later changes of the loader's attributes have no effect.
         self._torch_depth = torch_depth(loader)
         if self._num_workers > 0:
-            # Scripts, and torch's own tests, join the processes of an iterator that they drop.
+            # Empty: scripts, and torch's own tests, join the processes in this list of torch's.
             self._workers: list[Any] = []
-            super()._reset(loader, first_iter=True)  # torch's workers iterate the sampler twice
+            super()._reset(loader, first_iter=True)  # as torch: a second iter() of the sampler
         self._begin(loader, source, config)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        """Persistent workers: the next epoch, with the dataset and transforms as they are now."""
+        """Persistent workers: begins the next epoch, with dataset and transforms as of now."""
         with self._lock:
-            going_on = self._goes_on(loader)
+            following = self._on_reset(loader)
             self._give_back()
-            if going_on is None:  # this one has ended
+            if following is None:  # another iterator has taken over
                 self._waiting.clear()
                 self._exhausted = True
                 return
             super()._reset(loader, first_iter)
             self._n_epochs += 1
-            self._begin(loader, *going_on)
+            self._begin(loader, *following)
 
     def _begin(self, loader: Any, source: Source, config: Config) -> None:
         self._source = source
         self._plan = source.plan
         options = loader._feedmill_options()
         self._collate.memory_format = options.memory_format
-        inside = loader._feedmill
-        epoch = inside.epochs.begin(loader, source, self._base_seed, self._n_epochs)
+        state = loader._feedmill
+        epoch = state.epochs.begin(loader, source, self._base_seed, self._n_epochs)
         self._key, self._epoch_word = epoch.key, epoch.word
-        self._counters = inside.python_counters
-        self._recorder = inside.recorder
-        self._gpu = self._handles.gpu
+        self._counters = state.python_counters
+        self._recorder = state.recorder
+        self._gpu = self._engines.gpu
         self._gpu.begin_epoch()
         self._mark: Any = None
         self._device = device_of(loader)
         self._stage: Stage | None = None
-        self._iter_began_ns = inside.iter_began_ns
+        self._iter_began_ns = state.iter_began_ns
         self._iter_ns = 0
         self._verifier: Verifier | None = None
         if options.native == "verify":
-            self._verifier = Verifier(inside, source, epoch)
+            self._verifier = Verifier(state, source, epoch)
         self._waiting: deque[Batch] = deque()
-        self._arrived: Batch | None = None  # complete, but not yet with the caller
+        self._arrived: Batch | None = None  # complete, not yet returned to the caller
         self._receiver: Receiver | None = None
         self._n_pulled = 0
         self._exhausted = False
         self._pull_error: Exception | None = None
         self._interrupted = False
-        self._unsure = False  # set while the native loader's epoch is started
-        # (number, indices) of a batch from when the sampler gave it until it is in line. Both ends
-        # are single steps of the interpreter, so that no Ctrl-C comes in between. As torch, this
-        # asks the sampler's iterator for nothing but its next(), even behind its end.
+        self._is_starting = False  # the native loader's epoch is being started
+        # _pulled holds (number, indices) of a batch from its pull until it is in _waiting. It is
+        # filled and emptied by single C calls, which a Ctrl-C can't split. As torch, this calls
+        # nothing but next() of the sampler's iterator, also after its end.
         self._numbered_sampler = enumerate(map(next, itertools.repeat(self._sampler_iter)))
         self._pulled: list[tuple[int, Any]] = []
         self._may_pull_ahead = look_ahead_rule(self._index_sampler)
-        self._n_owed = 0  # pulls that torch would have made, and this iterator has not yet
+        self._n_pulls_due = 0  # pulls that torch would have made and this iterator has not
         self._depth = config.prefetch_batches
-        # What a collate_fn makes of the images is pinned afterwards, as torch does it. What the
-        # native loader copies to the device by itself comes from its own pinned memory.
         self._collate.on_device = config.device is not None
         self._config = replace(config, alloc=self._allocator(loader))
         self._may_split = options.native == "auto"
         self._bad_samples = BadSamplePolicy(loader, source, epoch.key, epoch.word)
-        self._sample_errors = inside.sample_errors
+        self._sample_errors = state.sample_errors
         self._size_known = largest_batch(self._index_sampler, self._auto_collation) is not None
         if self._workers_ahead is not None:
             self._workers_ahead.begin_epoch()
@@ -176,41 +181,46 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             self._pull_and_submit(self._torch_depth, self._torch_depth)
 
     def _allocator(self, loader: Any) -> Any:
-        """What allocates the memory of the native loader's batches; None: that does it itself."""
+        """The allocator for the native loader's batches; None: its own memory.
+
+        A collate_fn's result is pinned afterwards, as in torch. Batches that the native loader
+        copies to a device itself come from its own pinned memory.
+        """
         if self._collate.on_device:
             return None
         if self._place == AHEAD_IN_PROCESSES:
             return loader._feedmill.shared_blocks.allocate
         if self._pin_memory or (self._device is not None and self._collate.is_default):
             return allocate_pinned if self._collate.is_default or self._place != HERE else None
-        # Batches that are collated ahead are held beside those that the native loader lends.
+        # Batches collated ahead stay alive beyond the native loader's own prefetched batches.
         return None if self._place == HERE else loader._feedmill.blocks.allocate
 
     # ---- the native loader -----------------------------------------------------------------------
 
     def _open(self) -> None:
-        self._unsure = True
+        self._is_starting = True
         self._config, self._handle = self._acquire()
         self._iter_ns = time.monotonic_ns() - self._iter_began_ns
         self._start()
-        self._unsure = False
+        self._is_starting = False
 
     def _acquire(self) -> tuple[Config, Any]:
         config = self._config
         while True:
             try:
-                return self._handles.acquire(config, at_least=not self._size_known)
+                return self._engines.acquire(config, at_least=not self._size_known)
             except native.BudgetError:
-                # The size is known only now, too late for torch's path: then in parts.
+                # A batch size that became known only after the first pull can't lead to torch's
+                # path any more. Split the batches into parts that fit instead.
                 if self._size_known or not self._may_split or config.batch_size == 1:
                     raise
             config = replace(config, batch_size=config.batch_size // 2)
 
     def _start(self) -> None:
-        """Begins the native loader's epoch; what an earlier one has not delivered is dropped."""
+        """Starts the native loader's epoch; drops undelivered batches of an earlier one."""
         is_ahead = self._place != HERE
         self._handle.start(self._key, self._epoch_word, is_ahead)
-        self._forget_offers()
+        self._drop_stage()
         if self._config.device is not None and self._device is not None:
             self._stage = Stage(self._handle, self._device)
         if self._verifier is not None:
@@ -224,9 +234,9 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         finisher = Finisher(
             self._collate, self._workers_ahead, self._source, self._num_workers, self._handle
         )
-        handles, handle = self._handles, self._handle
+        engines, handle = self._engines, self._handle
         self._ahead = Ahead(
-            self._make_receiver, finisher.finish, lambda: handles.release(handle)
+            self._make_receiver, finisher.finish, lambda: engines.release(handle)
         )
 
     def _make_receiver(self, on_wake: Callable[[], None] | None = None) -> Receiver:
@@ -251,18 +261,20 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         ahead, self._ahead = self._ahead, None
         self._receiver = None
         if handle is not None and handle.pid != os.getpid():
-            return  # in the child of a fork, whose parent has the thread and goes on with it
+            return  # in the child of a fork: the native loader and its threads are the parent's
         if ahead is not None:
-            # Its thread gives the native loader back. Only one thread may send to the workers.
+            # Its thread releases the native loader. Only when it has ended may this thread send
+            # to the workers.
             if ahead.stop() and self._workers_ahead is not None:
                 self._workers_ahead.end_epoch()
         elif handle is not None:
-            self._handles.release(handle)
+            self._engines.release(handle)
         if handle is not None:
-            self._forget_offers()
+            self._drop_stage()
 
-    def _forget_offers(self) -> None:
-        """Behind the end of the native loader's epoch: copies may run into them until then."""
+    def _drop_stage(self) -> None:
+        """Releases the device memory offered to the native loader. Its epoch must have ended: until
+        then copies may write to that memory."""
         stage, self._stage = self._stage, None
         if stage is not None:
             stage.forget()
@@ -272,20 +284,21 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             self._give_back()
             if self._workers_ahead is not None:
                 self._workers_ahead.close()
-        except Exception:  # the interpreter is going down: nothing is left to do it with
+        except Exception:  # the interpreter is shutting down
             pass
 
-    # ---- batches going in ------------------------------------------------------------------------
+    # ---- pulling and submitting ------------------------------------------------------------------
 
     def _pull_and_submit(self, n_due: int, n_pulls: int) -> None:
-        """Pulls indices until as many batches are on their way as there should be.
+        """Pulls indices and submits batches until enough are in flight.
 
         Args:
-            n_due: so many would torch have on their way now; its sampler is pulled for them
-                whatever that changes, and an error of it is raised.
-            n_pulls: so often would torch pull now. It counts where pulls can be told.
+            n_due: number of batches torch would have in flight by now. At least these are pulled,
+                even if that advances the user's generator; a sampler's error is raised.
+            n_pulls: number of pulls torch would make now. Counts for samplers that must be pulled
+                exactly when torch would pull them.
         """
-        self._n_owed += n_pulls
+        self._n_pulls_due += n_pulls
         try:
             while self._wants_more(n_due):
                 if not self._pulled:
@@ -298,12 +311,12 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
                         self._submit(batch)
                 else:
                     self._exhausted = True
-                self._n_owed -= 1
+                self._n_pulls_due -= 1
         except Exception as error:
-            self._n_owed = 0
+            self._n_pulls_due = 0
             if self._may_pull_ahead is never or len(self._waiting) < n_due:
                 raise
-            # Ahead of torch: it comes when the batches before it are delivered.
+            # torch would not have pulled this yet: raised after the batches before it.
             self._pull_error = error
             self._exhausted = True
         if self._handle is None and self._waiting:
@@ -316,14 +329,14 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
                 self._submit(batch)
 
     def _note_pulled(self) -> None:
-        """The batch that was pulled is in line, if it is."""
+        """Clears _pulled if its batch is in _waiting. Also called after an interrupt."""
         if self._pulled and self._waiting and self._waiting[-1].number == self._pulled[0][0]:
             self._n_pulled = self._waiting[-1].number + 1
             self._pulled.clear()
 
     def _wants_more(self, n_due: int) -> bool:
         if self._may_pull_ahead is never:
-            return self._n_owed > 0
+            return self._n_pulls_due > 0
         if self._exhausted:
             return False
         n_waiting = len(self._waiting)
@@ -339,14 +352,14 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         return batch
 
     def _submit(self, batch: Batch) -> None:
-        """Gives a batch to whoever submits it to the native loader."""
+        """Hands a batch to the receiver, here or on the collating thread, for submission."""
         if self._ahead is not None:
             self._ahead.put(batch)
         elif self._receiver is not None:
             self._receiver.unsubmitted.append(batch)
             self._receiver.submit()
 
-    # ---- batches coming out ----------------------------------------------------------------------
+    # ---- receiving and returning -----------------------------------------------------------------
 
     def _next_data(self) -> Any:
         with self._lock:
@@ -360,7 +373,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
                 if self._device is not None:
                     data = self._on_device(data, self._device)
                 return_ns = time.monotonic_ns()
-                assert self._arrived is not None  # it has become the data
+                assert self._arrived is not None  # set by _next_batch()
                 self._recorder.tick(return_ns, len(self._arrived.items))
                 self._gpu.returned(self._mark, return_ns)
                 self._handle.step_return()
@@ -369,7 +382,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             except Exception:
                 self._arrived = None
                 raise
-            except BaseException:  # Ctrl-C may have come between any two steps
+            except BaseException:  # Ctrl-C, between any two bytecodes
                 self._interrupted = True
                 raise
 
@@ -380,12 +393,13 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             self._receiver.mark = self._mark
 
     def _on_device(self, data: Any, device: torch.device) -> Any:
-        """The batch with everything in it on the device."""
+        """Moves a batch to the device, as far as it is not there yet."""
         if self._stage is None:
             self._gpu.ready(self._mark)
         data = to_device(data, device)
         if self._stage is not None:
-            with contextlib.suppress(RuntimeError):  # memory may be there for the next request
+            # The GPU may be out of memory now; the next request tries again.
+            with contextlib.suppress(RuntimeError):
                 self._stage.offer()
         return data
 
@@ -400,43 +414,44 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             try:
                 return self._collate.batch(batch, self._source)
             except Exception as error:
-                batch.error = as_torch_raises(error, batch, self._num_workers)
+                batch.error = as_torch_raises(error, batch.number, self._num_workers)
         held, batch.error = batch.error, None
         try:
             raise unwrapped(held)
         finally:
-            # The traceback holds this frame: with the error in it, both, and the iterator with
-            # its threads, would stay until the garbage collector runs.
+            # Breaks a reference cycle: the traceback holds this frame, and through it the iterator
+            # with its threads.
             del held
 
     def _arrive(self) -> None:
-        """Takes the batch whose turn it is out of the line."""
+        """Receives the next batch and moves it from _waiting to _arrived; refills the queue."""
         if self._num_workers == 0:
             was_open = self._handle is not None
-            self._pull_and_submit(1, int(not self._waiting and self._n_owed <= 0))
+            self._pull_and_submit(1, int(not self._waiting and self._n_pulls_due <= 0))
             if not was_open and self._handle is not None:
                 self._begin_step()
         if not self._waiting:
             self._end()
-        self._receive(self._waiting[0])  # where this raises, it stays for the following call
+        self._receive(self._waiting[0])  # if this raises, the batch stays for the next call
         self._arrived = self._waiting[0]
         self._waiting.popleft()
         if self._arrived.number == 0 and self._arrived.error is None:
             self._counters.iter_ns += self._iter_ns
         if self._receiver is not None:
             self._receiver.submit()
-        # torch's workers get the next batch when one has arrived; in process it comes later.
+        # torch's workers get another batch when one has arrived; without workers torch pulls at
+        # the next request.
         if self._num_workers > 0:
             self._pull_and_submit(self._torch_depth, 1)
         else:
             self._pull_and_submit(0, 0)
 
     def _receive(self, batch: Batch) -> None:
-        """Waits for a batch to be complete, or for its error."""
+        """Waits until a batch is complete or has failed."""
         if self._receiver is not None:
             self._receiver.receive(batch)
             return
-        check_process(self._handle.pid)  # here nobody would collate
+        check_process(self._handle.pid)  # a forked child has no collating thread
         request_ns = time.monotonic_ns()
         n_ready = sum(one.done.is_set() for one in self._waiting)
         if self._workers_ahead is not None:
@@ -449,7 +464,11 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
     def _receive_from_workers(
         self, workers: CollateWorkers, batch: Batch, request_ns: int
     ) -> int:
-        """Returns how many batches were ready at the request, as far as that is known."""
+        """Waits for a batch from the collate workers.
+
+        Returns the number of batches that were ready at the request: 1 for this one, else 0; the
+        state of the other batches is not known here.
+        """
         try:
             collated = waiting(workers.receive, batch.number)
         except WorkersError as error:
@@ -464,19 +483,19 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         return int(collated.end_ns <= request_ns)
 
     def _await(self, batch: Batch) -> None:
-        """Waits for the thread that collates."""
+        """Waits until the collating thread has finished a batch."""
         timeout = self._timeout if self._timeout > 0 else None
         while not batch.done.is_set():
             n_before = self._handle.stats()["native_samples"] if timeout else 0
             if waiting(batch.done.wait, timeout or _WATCH_SECONDS):
                 return
             if self._ahead is None or not self._ahead.is_alive:
-                raise RuntimeError("the thread that collates has ended; please report this")
-            # As of torch's clock: see Receiver.
+                raise RuntimeError("feedmill's collating thread has ended; please report this")
+            # The clock restarts when a batch's worth of samples is finished: see Receiver._wait().
             if timeout and self._handle.stats()["native_samples"] - n_before < (
                 self._config.batch_size
             ):
-                raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
+                raise timed_out(self._timeout)
 
     def _end(self) -> None:
         error, self._pull_error = self._pull_error, None
@@ -490,24 +509,24 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
     # ---- after Ctrl-C ----------------------------------------------------------------------------
 
     def _recover(self) -> None:
-        """Brings the native loader and the list of waiting batches together again.
+        """Restores a consistent state of the native loader and the waiting batches.
 
-        An interrupt inside the wait changed nothing. One that came between a native call and the
-        note of it did: then the epoch goes on from the batches that were not delivered, submitted
-        anew.
+        An interrupt during a wait changed nothing. If one came between a native call and the
+        bookkeeping of its result, the native epoch is restarted, and all undelivered batches are
+        submitted again.
         """
         self._note_pulled()
         if self._arrived is not None and self._waiting and self._waiting[0] is self._arrived:
             self._waiting.popleft()
         if self._ahead is not None:
             for batch in self._waiting:
-                self._ahead.put(batch)  # one that is there already is ignored
+                self._ahead.put(batch)  # ignores batches that it has already
         elif self._handle is not None:
-            if self._unsure or self._receiver is None or self._receiver.is_lost:
-                self._unsure = True  # until all of this is done
+            if self._is_starting or self._receiver is None or self._receiver.is_lost:
+                self._is_starting = True  # until the recovery is complete
                 self._start()
                 for batch in self._waiting:
                     batch.forget_submission()
             if self._receiver is not None:
                 self._receiver.recover(self._waiting)
-        self._unsure = self._interrupted = False
+        self._is_starting = self._interrupted = False

@@ -1,8 +1,8 @@
-"""Samples made by the user's own objects with our random draws.
+"""The Pillow fallback: the user's own objects make samples with the native loader's random draws.
 
-The native decoder does not take every file; what it leaves is made here, and native="verify" checks
-here what it made. Nothing is derived from the plan: what comes out is what torchvision makes of the
-file, and what is raised is what Pillow raises. Only the random numbers are ours.
+Used for files that the native decoder does not support, and by native="verify" to check native
+samples. The user's transforms run themselves, with given random numbers: nothing here depends on
+the native plan. Results are torchvision's, errors Pillow's.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from feedmill.planner.raw_files import PlainPlan
 from feedmill.planner.samples import Item
 from feedmill.planner.transforms import Step
 
-# (kind, top, left, height, width, flip, values), as _native.Loader.draws() gives them, for an image
-# of width x height pixels.
+# (kind, top, left, height, width, flip, values), from _native.Loader.draws().
 Draw = tuple[int, int, int, int, int, bool, tuple[float, ...]]
+# (width, height) of an image in pixels -> its draws.
 DrawsOf = Callable[[int, int], Sequence[Draw]]
 
 
 def draws_from(handle: Any, key: int, epoch_word: int, index: int, occurrence: int) -> DrawsOf:
-    """A sample's draws as the native loader computes them."""
+    """A function that returns a sample's draws as the native loader computes them."""
 
     def draws_of(width: int, height: int) -> Any:
         return handle.draws(key, epoch_word, index, occurrence, width, height)
@@ -43,10 +43,10 @@ def draws_from(handle: Any, key: int, epoch_word: int, index: int, occurrence: i
 
 
 def check_regular(path: Any) -> None:
-    """Raises OSError for what is neither a file nor a directory: opening a pipe that nobody writes
-    to would block for ever. What can't be looked at is left to open() to refuse."""
+    """Raises OSError if a path is neither a regular file nor a directory: open() of a pipe without
+    a writer would block forever. A path that os.stat() rejects is left to open()."""
     if isinstance(path, int):
-        return  # a file descriptor, to os.stat()
+        return  # os.stat() takes it for a file descriptor
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError, TypeError):
@@ -55,10 +55,10 @@ def check_regular(path: Any) -> None:
         raise OSError(errno.EINVAL, "not a regular file", path)
 
 
-def replay(item: Item, draws_of: DrawsOf) -> torch.Tensor:
-    """The transformed image of a sample; ``draws_of(width, height)`` gives its draws.
+def load_and_transform(item: Item, draws_of: DrawsOf) -> torch.Tensor:
+    """Loads a sample with Pillow and applies its transforms with the given draws.
 
-    torch's global generator is not touched, so that other threads may draw from it meanwhile.
+    Thread-safe: does not use torch's global generator, from which other threads may draw.
     """
     if item.data is None:
         check_regular(item.path)
@@ -70,21 +70,21 @@ def replay(item: Item, draws_of: DrawsOf) -> torch.Tensor:
 
 
 def run_steps(steps: Sequence[Step], image: Any, draws_of: DrawsOf) -> Any:
-    """What the transforms make of a PIL image; see replay()."""
-    made = image
-    for _, made in each_step(steps, image, draws_of):  # noqa: B007
+    """Applies transforms to a PIL image; see load_and_transform()."""
+    result = image
+    for _, result in each_step(steps, image, draws_of):  # noqa: B007
         pass
-    return made
+    return result
 
 
 def each_step(
     steps: Sequence[Step], image: Any, draws_of: DrawsOf
 ) -> Iterator[tuple[Step, Any]]:
-    """Runs the transforms one by one; yields each and what came out of it."""
+    """Applies transforms one by one; yields (transform, its result)."""
     draws = list(draws_of(*image.size))
     for step in steps:
         n_ops = len(step.kinds)
-        # A flip asks for a number whatever it is told.
+        # A transform with p=0 or p=1 still draws a number: keep that off the global generator.
         work = functools.partial(_run_step, step, image, draws[:n_ops])
         image = call_under(_PrivateDraws(), work)
         del draws[:n_ops]
@@ -92,10 +92,10 @@ def each_step(
 
 
 class _PrivateDraws(TorchFunctionMode):
-    """Under it, torch's functions draw from a generator of its own, on this thread alone.
+    """While active, torch's functions draw from a private generator, on this thread only.
 
-    To save the global generator's state and to restore it afterwards would take back what other
-    threads draw meanwhile, such as the training's.
+    Saving and restoring the global generator's state instead would undo the draws that other
+    threads, such as the training loop's, make in between.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class _PrivateDraws(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-# Functions and methods of torch that draw random numbers and take a generator=.
+# torch's functions and methods that draw random numbers and have an argument generator=.
 _DRAWING = frozenset(
     {"bernoulli", "bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_",
      "multinomial", "normal", "normal_", "rand", "randint", "randn", "random_", "randperm",
@@ -121,32 +121,32 @@ _DRAWING = frozenset(
 
 def _run_step(step: Step, image: Any, draws: Sequence[Draw]) -> Any:
     kind = step.kinds[0] if step.kinds else 0
-    if kind in _HOLDERS:
+    if kind in _CONTAINERS:
         return _run_children(step, image, draws)
     if kind in _AUTOMATIC:
         return _augment(step, image, draws[0])
     return _with_draws(step, image, draws)(image)
 
 
-# ---- transforms that hold others -----------------------------------------------------------------
+# ---- transforms that contain others --------------------------------------------------------------
 
-_HOLDERS = (RANDOM_APPLY, KINDS["RandomChoice"], KINDS["RandomOrder"])
+_CONTAINERS = (RANDOM_APPLY, KINDS["RandomChoice"], KINDS["RandomOrder"])
 
 
 def _run_children(step: Step, image: Any, draws: Sequence[Draw]) -> Any:
-    """What RandomApply, RandomChoice and RandomOrder make of an image by calling their children."""
+    """Applies a RandomApply, RandomChoice or RandomOrder by calling its children as drawn."""
     kind, *_, applied, values = draws[0]
-    spans = []
+    calls = []
     at = 1
     for child in step.children:
-        spans.append((child, draws[at : at + len(child.kinds)]))
+        calls.append((child, draws[at : at + len(child.kinds)]))
         at += len(child.kinds)
     if kind != RANDOM_APPLY:
-        spans = [spans[int(number)] for number in values]
+        calls = [calls[int(number)] for number in values]
     elif not applied:
-        spans = []
-    for child, own in spans:
-        image = _run_step(child, image, own)
+        calls = []
+    for child, child_draws in calls:
+        image = _run_step(child, image, child_draws)
     return image
 
 
@@ -156,16 +156,16 @@ _AUTOMATIC = tuple(KINDS[name] for name in ("TrivialAugmentWide", "RandAugment",
 
 
 def _augment(step: Step, image: Any, draw: Draw) -> Any:
-    """What an automatic augmentation makes of an image: it draws where it applies, so that its own
-    function for one operation is called with each that was drawn."""
+    """Applies an automatic augmentation: calls its function for a single operation with each of the
+    drawn ones, since the transform itself would draw."""
     transform, values = step.transform, draw[6]
-    for what, magnitude in zip(values[::2], values[1::2]):
-        name = AUGMENTATIONS[int(what)]
+    for operation, magnitude in zip(values[::2], values[1::2]):
+        name = AUGMENTATIONS[int(operation)]
         image = augment(transform, step.module == V2, image, name, magnitude)
     return image
 
 
-# ---- what comes up -------------------------------------------------------------------------------
+# ---- transforms with given draws -----------------------------------------------------------------
 
 _WITH_PROBABILITY = frozenset(
     KINDS[name]
@@ -178,27 +178,28 @@ _WITH_PROBABILITY = frozenset(
 
 
 def _with_draws(step: Step, image: Any, draws: Sequence[Draw]) -> Any:
-    """The transform itself, or a copy of it for which these are the numbers that come up."""
+    """A copy of the transform that uses the given draws; the transform itself if it draws
+    nothing."""
     if len(draws) != 1:
         return step.transform
     params = _params(step, image, draws[0])
     if params is None and draws[0][0] not in _WITH_PROBABILITY:
         return step.transform
-    twin = copy.copy(step.transform)
+    with_draws = copy.copy(step.transform)
     if draws[0][0] in _WITH_PROBABILITY:
-        twin.p = 1.0 if draws[0][5] else 0.0
+        with_draws.p = 1.0 if draws[0][5] else 0.0
     if params is not None and step.module == V2:
-        setattr(twin, params_method(twin), lambda *_: params)
+        setattr(with_draws, params_method(with_draws), lambda *_: params)
     elif params is not None:
-        twin.get_params = lambda *_, **__: tuple(params.values())
+        with_draws.get_params = lambda *_, **__: tuple(params.values())
         if len(params) == 1:
-            twin.get_params = lambda *_: params["angle"]
-    return twin
+            with_draws.get_params = lambda *_: params["angle"]
+    return with_draws
 
 
 def _params(step: Step, image: Any, draw: Draw) -> dict[str, Any] | None:
-    """What v2's make_params() gives, in the order of what v1's get_params() gives; None: the
-    transform does not ask for any, or fails on this image."""
+    """The result of v2's make_params(), in the order of v1's get_params(); None if the transform
+    has no parameters, or fails on this image."""
     kind, top, left, height, width, flip, values = draw
     name = OP_NAMES[kind]
     box = {"top": top, "left": left, "height": height, "width": width}
@@ -206,7 +207,7 @@ def _params(step: Step, image: Any, draw: Draw) -> dict[str, Any] | None:
         return box
     if name == "RandomCrop":
         if not width:
-            return None  # the image is too small; what the transform says of it counts
+            return None  # the image is too small: the transform itself raises
         if step.module != V2:
             return box
         drawn = getattr(step.transform, params_method(step.transform))([image])
@@ -236,13 +237,13 @@ def _jitter_params(transform: Any, values: Sequence[float]) -> dict[str, Any]:
 def write_sample(
     image: torch.Tensor, out: bytearray, shape: Sequence[int], plan: Plan
 ) -> None:
-    """Writes an image tensor as a batch holds it.
+    """Writes an image tensor to its bytes in a batch.
 
     Args:
-        image: ``shape``, of the plan's type.
-        out: writable bytes of exactly that size.
+        image: (channels, height, width), of the plan's type.
+        out: writable bytes, of exactly the image's size.
         shape: (channels, height, width).
-        plan: tells the batch's type and layout.
+        plan: gives the batch's type and layout.
 
     Raises:
         RuntimeError: the image has another shape or type.
@@ -264,11 +265,11 @@ def write_sample(
 
 
 def as_pixels(image: torch.Tensor, plan: Plan) -> torch.Tensor:
-    """The pixels (channels, height, width) of torch.uint8 of which the plan's table makes this
-    image, bit for bit; of several that give the same value, any.
+    """Inverts the plan's value table: the torch.uint8 pixels (channels, height, width) that it maps
+    to this image, bit for bit. If several pixel values map to the same value, any of them.
 
     Raises:
-        RuntimeError: it holds something else than the table's values.
+        RuntimeError: the image has a value that is not in the table, or another shape or type.
     """
     bits = INTEGERS[TORCH_DTYPES[plan.dtype].itemsize]
     tables = torch.frombuffer(bytearray(plan.value_table or b""), dtype=bits).view(3, 256)
@@ -286,8 +287,8 @@ def as_pixels(image: torch.Tensor, plan: Plan) -> torch.Tensor:
 
 
 def name_sample(error: BaseException, item: Item, note: str = "") -> None:
-    """Adds a sample's dataset index and path, and a note, to the text of an exception, keeping its
-    type."""
+    """Adds a sample's dataset index and path, and a note, to an exception's text. Its type
+    stays."""
     args = error.args
     named = f"{item}{note}"
     if isinstance(error, OSError) and error.errno is not None and error.strerror:

@@ -1,5 +1,5 @@
-"""Receives the batches of an epoch from the native loader, and finishes what it leaves to Python.
-"""
+"""Receives the batches of an epoch from the native loader, and has Pillow decode the samples that
+it does not support."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from feedmill.iterators.batches import Batch, labels_of, submit_items
 from feedmill.iterators.pillow_fallback import (
     as_pixels,
     draws_from,
+    load_and_transform,
     name_sample,
-    replay,
     write_sample,
 )
 from feedmill.iterators.verify import VerificationError, Verifier
@@ -34,32 +34,34 @@ from feedmill.profiling.log.ranges import waiting
 
 
 class Receiver:
-    """Submits the batches of one epoch to a native loader and receives them, in order.
+    """Submits the batches of one epoch to a native loader and receives them in order.
 
-    Samples that the native decoder does not take are made by Pillow, on the thread that receives.
-    All methods are for one thread at a time: the consumer's or, where batches are collated ahead of
-    their turn, the thread of ``collate.ahead.Ahead``.
+    Pillow decodes the samples that the native decoder does not support, on the receiving thread.
+    Not thread-safe: all methods are called by one thread, the consumer's or, if batches are
+    collated ahead of their turn, the thread of ``collate.ahead.Ahead``.
 
     Args:
-        handle: the native loader, whose epoch has begun.
-        config: that it was opened with.
-        source: of the samples.
-        key, epoch_word: of the epoch's random draws.
-        num_workers: the DataLoader's; it decides how errors look.
-        timeout: of the DataLoader, in seconds; 0: none.
-        bad_samples: on_error='s answer to a sample that can't be loaded.
-        sample_errors: gets the samples that could not be loaded.
-        verifier: looks at each batch; None: nobody does.
-        stage: delivers batches to a device; None: they stay on the CPU.
-        gpu: with a stage: measures what the GPU waits for.
-        on_wake: with ``ahead``: called when the native loader was woken; see fm_loader_wake().
+        handle: the native loader, whose epoch has been started.
+        config: the config that it was opened with.
+        source: the samples.
+        key, epoch_word: key of the epoch's random draws.
+        num_workers: the DataLoader's; decides whether errors are wrapped.
+        timeout: the DataLoader's, in seconds; 0: none.
+        bad_samples: the policy of on_error= for samples that can't be loaded.
+        sample_errors: records those samples.
+        verifier: checks each batch for native="verify"; None: no check.
+        stage: copies batches to a device; None: they stay on the CPU.
+        gpu: with a stage: measures how long the GPU waits.
+        on_wake: if the epoch was started with ``ahead``: called when the native loader was woken;
+            see fm_loader_wake().
 
     Attributes:
-        unsubmitted: batches that are pulled, as far as the native loader has not taken them.
-        n_received: batches, or parts of large ones, that came out of the native loader.
-        mark: that of the step that waits, for ``gpu``.
-        unsure: set while a native call runs whose outcome would not be known if a Ctrl-C came right
-            after it.
+        unsubmitted: pulled batches that the native loader has not accepted completely.
+        n_received: number of batches received from the native loader; parts of split batches count
+            one each.
+        mark: mark of the waiting step, for ``gpu``.
+        in_submit: set during a native call and the bookkeeping of its result, which a Ctrl-C may
+            separate.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class Receiver:
         self.unsubmitted: deque[Batch] = deque()
         self.n_received = 0
         self.mark: Any = None
-        self.unsure = False
+        self.in_submit = False
         self._source = source
         self._plan: Any = source.plan
         self._key, self._epoch_word = key, epoch_word
@@ -96,7 +98,7 @@ class Receiver:
         self._verifier = verifier
         self._gpu = gpu
         self._on_wake = on_wake
-        self._takes_labels = config.device is not None and source.arrays is None
+        self._copies_labels = config.device is not None and source.arrays is None
         self._pending_fallback = False
         self._n_before = self._n_finished()
 
@@ -104,32 +106,32 @@ class Receiver:
         counters = self.handle.stats()
         return int(counters["batches"] + counters["errors"])
 
-    # ---- batches going in ------------------------------------------------------------------------
+    # ---- submitting ------------------------------------------------------------------------------
 
     def submit(self) -> None:
-        """Hands over what the native loader takes, oldest batch first."""
+        """Submits batches, oldest first, until the native loader's queue is full."""
         capacity = self.config.batch_size
         while self.unsubmitted:
             batch = self.unsubmitted[0]
             while batch.n_submitted < len(batch.items):
                 items = batch.items[batch.n_submitted : batch.n_submitted + capacity]
-                self.unsure = True
-                labels = labels_of(items) if self._takes_labels else None
-                taken = submit_items(self.handle, items, self._source.gives_bytes, labels)
-                if taken:
+                self.in_submit = True
+                labels = labels_of(items) if self._copies_labels else None
+                accepted = submit_items(self.handle, items, self._source.gives_bytes, labels)
+                if accepted:
                     batch.n_submitted += len(items)
                     batch.n_parts += 1
                     if self._verifier is not None:
                         self._verifier.count_uses(batch, list(items))
-                self.unsure = False
-                if not taken:
+                self.in_submit = False
+                if not accepted:
                     return
             self.unsubmitted.popleft()
 
-    # ---- batches coming out ----------------------------------------------------------------------
+    # ---- receiving -------------------------------------------------------------------------------
 
     def receive(self, batch: Batch) -> None:
-        """Waits for all parts of a batch, or for its error. May be called again after an
+        """Waits until all parts of a batch have arrived, or its error. May be called again after an
         interrupt."""
         while True:
             if len(batch.parts) < batch.n_parts:
@@ -138,7 +140,7 @@ class Receiver:
                 self.n_received += 1
                 batch.parts.append(part)
             elif batch.error is not None and batch.n_submitted < len(batch.items):
-                batch.n_submitted = len(batch.items)  # the rest is not needed
+                batch.n_submitted = len(batch.items)  # the batch has failed: skip its other parts
             elif batch.n_submitted < len(batch.items):
                 self.submit()
             else:
@@ -149,24 +151,24 @@ class Receiver:
             try:
                 self._verifier.verify(self.handle, batch)
             except Exception as error:
-                batch.error = as_torch_raises(error, batch, self._num_workers)
+                batch.error = as_torch_raises(error, batch.number, self._num_workers)
 
     def _receive_part(self, batch: Batch) -> Any:
-        """The images, or of arrays the tensors, of the native batch whose turn it is; None:
-        batch.error is set."""
+        """Waits for the next native batch. Returns its images, or its list of tensors if the
+        samples are arrays; None if it failed, with batch.error set."""
         while True:
             if not self._pending_fallback:
                 outcome, payload, n = self._wait()
                 if outcome == native.OK:
                     if self.stage is not None:
-                        payload = self._taken(batch, n)
+                        payload = self._take_from_stage(batch, n)
                     elif self.config.alloc is not None:
                         batch.owners.append((payload, n))
                     return tensors_of(payload, n, self.config, self.handle)
                 if outcome != native.FALLBACK:
                     if batch.error is None:
                         error = RuntimeError(payload)
-                        batch.error = as_torch_raises(error, batch, self._num_workers)
+                        batch.error = as_torch_raises(error, batch.number, self._num_workers)
                     return None
                 self._pending_fallback = True
             if batch.error is None:
@@ -174,13 +176,14 @@ class Receiver:
             self._pending_fallback = False
             self.handle.fallback_done(batch.error is None)
 
-    def _taken(self, batch: Batch, n: int) -> torch.Tensor:
-        """What the native loader has copied to the device, as bytes; it is part of the batch."""
+    def _take_from_stage(self, batch: Batch, n: int) -> torch.Tensor:
+        """The images that the native loader has copied to the device, as bytes. Their targets are
+        added to batch.labels."""
         assert self.stage is not None
         if self._gpu is not None:
             self._gpu.ready(self.mark)
         images, labels = self.stage.take()
-        if self._takes_labels and labels_of(batch.items) is not None:
+        if self._copies_labels and labels_of(batch.items) is not None:
             batch.labels.append(labels[:n])
         return images
 
@@ -197,10 +200,10 @@ class Receiver:
                 raise RuntimeError("feedmill lost a batch; please report this")
             if outcome[0] != native.AGAIN:
                 return outcome
-            # torch's clock starts anew when a batch arrives, of whichever worker. Batches do not
-            # arrive here before their turn, but are finished one sample after the other.
+            # torch restarts its clock when any worker delivers a batch. Here batches arrive in
+            # order only, so the clock restarts when a batch's worth of samples was finished.
             if self._n_samples_finished() - n_before < self.config.batch_size:
-                raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
+                raise timed_out(self._timeout)
 
     def _wait_ahead(self, on_wake: Callable[[], None]) -> tuple[int, Any, int]:
         while True:
@@ -213,63 +216,67 @@ class Receiver:
         return int(self.handle.stats()["native_samples"])
 
     def _finish_sample(self, batch: Batch) -> Any:
-        """Has Pillow finish the sample that the native decoder does not take: None, or the error.
+        """Decodes the pending unsupported sample with Pillow. Returns None, or the error to raise.
 
-        No frame on the way here keeps the error in a variable, see unwrapped().
+        No caller's frame may keep the error in a local variable: see unwrapped().
         """
         _, occurrence, position, _, _, out, _ = self.handle.fallback()
-        # The position is that in the part of the batch that the native loader has.
+        # `position` counts within the native loader's part of the batch.
         place = len(batch.parts) * self.config.batch_size + position
         item = batch.items[place]
         try:
-            self._write_by_hand(item, occurrence, out)
+            self._write_with_pillow(item, occurrence, out)
         except Exception as error:
             cause = f"{type(error).__name__}: {error}"
-            outcome = self._bad_samples.put(batch, place, occurrence, out, self._write_by_hand)
+            outcome = self._bad_samples.apply(
+                batch, place, occurrence, out, self._write_with_pillow
+            )
             self._sample_errors.add(item, cause, outcome or "raised")
             if outcome:
                 return None
             name_sample(error, item, self._bad_samples.note())
-            return as_torch_raises(error, batch, self._num_workers)
+            return as_torch_raises(error, batch.number, self._num_workers)
         return None
 
-    def _write_by_hand(self, item: Item, occurrence: int, out: bytearray) -> None:
-        """Makes a sample with the user's own objects, in the bytes for its place in the batch."""
+    def _write_with_pillow(self, item: Item, occurrence: int, out: bytearray) -> None:
+        """Makes a sample with Pillow and the user's own transform, and writes it to its bytes in
+        the batch."""
         draws_of = draws_from(self.handle, self._key, self._epoch_word, item.position, occurrence)
-        image, plan = as_planned(replay(item, draws_of), self._plan), self._plan
+        image, plan = as_planned(load_and_transform(item, draws_of), self._plan), self._plan
         if self.config.device is not None and self.handle.converts:
             image = as_pixels(image, plan)
             plan = replace(plan, dtype="uint8", layout="nhwc", value_table=None)
         write_sample(image, out, self.handle.out_shape, plan)
 
     def _failure_of(self, batch: Batch) -> Any:
-        """What torch raises for the index behind the batch's good samples."""
+        """The exception for the batch's first index that could not be looked up."""
         assert batch.fail is not None
         try:
             batch.fail()
         except Exception as error:
-            return as_torch_raises(error, batch, self._num_workers)
-        raise AssertionError("a batch that must fail did not")
+            return as_torch_raises(error, batch.number, self._num_workers)
+        raise AssertionError("Batch.fail() did not raise")
 
     # ---- after Ctrl-C ----------------------------------------------------------------------------
 
     @property
     def is_lost(self) -> bool:
-        """Whether an interrupt came between a native call and the note of it, so that the epoch
-        must be started anew. An interrupt inside of a wait changed nothing."""
+        """Whether an interrupt came between a native call and the bookkeeping of its result, so
+        that the epoch must be restarted. An interrupt during a wait changes nothing."""
         return (
-            self.unsure
+            self.in_submit
             or (self.stage is not None and not self.stage.is_consistent)
             or self._n_finished() - self._n_before != self.n_received
         )
 
     def recover(self, waiting_batches: Sequence[Batch]) -> None:
-        """Brings the lists here up to date with the native loader, and goes on."""
+        """After an interrupt: restores this object's state from the native loader's, and
+        submits."""
         self._pending_fallback = self._is_fallback_pending()
         self.unsubmitted = deque(
             batch for batch in waiting_batches if batch.n_submitted < len(batch.items)
         )
-        self.unsure = False
+        self.in_submit = False
         self.submit()
 
     def _is_fallback_pending(self) -> bool:
@@ -281,28 +288,39 @@ class Receiver:
 
 
 def check_process(pid: int) -> None:
-    """RuntimeError in the child of a fork, for what process ``pid`` has made."""
+    """Raises RuntimeError in a forked child; ``pid`` is the process that made the iterator."""
     if pid != os.getpid():
         raise RuntimeError(
-            "this iterator belongs to another process, which was forked; its threads do not exist "
-            "here"
+            "this iterator belongs to another process: it was made before a fork, and its threads "
+            "do not exist here; call iter() on the DataLoader again"
         )
 
 
-def as_torch_raises(error: Exception, batch: Batch, num_workers: int) -> Any:
-    """The exception, in torch's wrapper if it would come from a worker process there."""
+def timed_out(timeout: float) -> RuntimeError:
+    """torch's error for a batch that does not arrive within timeout= seconds."""
+    return RuntimeError(f"DataLoader timed out after {timeout} seconds")
+
+
+def as_torch_raises(error: Exception, number: int, num_workers: int) -> Any:
+    """An exception of batch ``number`` as torch reports it.
+
+    Returns the exception itself with num_workers=0, else torch's ExceptionWrapper around it, which
+    names the worker process that would have made the batch.
+    """
     if num_workers == 0 or isinstance(error, VerificationError):
         return error
-    worker = batch.number % num_workers
+    worker = number % num_workers
     return ExceptionWrapper(
         (type(error), error, error.__traceback__), where=f"in DataLoader worker process {worker}"
     )
 
 
 def unwrapped(error: Any) -> Exception:
-    """What torch's wrapper raises, without the frames in which it holds its own exception: with
-    them the exception, and all that those frames refer to, would stay until the garbage collector
-    runs."""
+    """The exception to raise for an error, without torch's wrapper.
+
+    The traceback of ExceptionWrapper.reraise() is removed: its frame refers to the exception, and
+    the cycle would keep all of that alive until the garbage collector runs.
+    """
     if isinstance(error, ExceptionWrapper):
         try:
             error.reraise()

@@ -1,4 +1,4 @@
-"""``loader.replay(n)``: ready batches used over and over, and what a loader costs beside them."""
+"""``loader.replay(n)``: repeats ready batches, and computes what a loader costs against that."""
 
 from __future__ import annotations
 
@@ -15,37 +15,38 @@ import torch
 
 from feedmill.profiling.counting.records import STEADY
 
-# A difference below this share of a step, or of twice its standard error, is noise.
+# A difference below this share of a step, or below this many standard errors, is noise.
 _NOISE_SHARE = 0.01
 _NOISE_ERRORS = 2.0
 
 
 class Replay:
-    """The first n batches of an epoch, kept, and yielded in turn for as many steps as asked for.
+    """Keeps the first n batches of an epoch, and yields them in turn for any number of steps.
 
-    len() and all attributes but those that begin with an underscore are the loader's, so that a
-    script takes it in the loader's place. The batches come from a copy of the loader, at the first
-    iter(): the loader's own counters, its epoch number and its running iterators stay as they are.
-    Random numbers are drawn as for any epoch, and an IterableDataset goes on behind them.
+    Can be used in place of the loader: len() and all attributes are the loader's, except names that
+    begin with an underscore. The batches are loaded at the first iter(), by a copy of the loader,
+    so that the loader's counters, epoch number and running iterators do not change. That draws
+    random numbers as any epoch does, and advances an IterableDataset.
 
-    Each step gets the batch in fresh lists, dicts and tuples, and a shallow copy of any other
-    object that has attributes, which a script may change. The tensors in it are the same ones
-    each time: what is changed in place stays changed. Tensors are where the loader leaves them,
-    in pinned memory with pin_memory=True, so that their copy to a GPU is part of the step.
+    Each step yields the batch in new lists, dicts and tuples, with shallow copies of other objects
+    that have attributes, so that a script may change them. The tensors are the same ones each time:
+    changes in place persist. Tensors stay where the loader puts them (in pinned memory with
+    pin_memory=True), so that copying them to a GPU is part of the step.
 
-    An epoch with fewer batches is kept whole. The steps are counted apart from the loader's.
+    If the epoch has fewer than n batches, all are kept. Steps are counted separately from the
+    loader's.
 
     Args:
         loader: a feedmill.DataLoader.
-        n: batches to keep, from 1.
-        steps: how many an iteration has, from 1. Default None: len() of the loader, at each iter().
+        n: number of batches to keep, from 1.
+        steps: steps per iteration, from 1. Default None: len() of the loader, at each iter().
 
     Raises:
         ValueError: n or steps is out of range.
-        TypeError: at iter() and len(), where steps is None and the loader has no length.
-        RuntimeError: at iter(), where steps are to be made and the loader gives no batch.
+        TypeError: at iter() and len(), if steps is None and the loader has no length.
+        RuntimeError: at iter(), if the loader yields no batch.
 
-    What the loader raises for a batch comes at iter(), too; nothing is kept then.
+    An error of the loader is raised at iter(); no batches are kept then.
     """
 
     def __init__(self, loader: Any, n: int, steps: int | None = None) -> None:
@@ -66,7 +67,7 @@ class Replay:
             self._batches = _first_batches(self._loader, self._n)
         if n_steps and not self._batches:
             raise RuntimeError(
-                f"the loader gave no batch, so that there is none for {n_steps} steps"
+                f"the loader yielded no batch to replay for {n_steps} steps"
             )
         return _replayed(self._batches or [], n_steps, self._loader._feedmill.replay_counters)
 
@@ -78,7 +79,7 @@ class Replay:
 
 def _first_batches(loader: Any, n: int) -> list[Any]:
     copied = copy.copy(loader)
-    copied._iterator = None  # persistent workers' iterator stays the loader's alone
+    copied._iterator = None  # do not share the iterator of persistent workers
     return list(itertools.islice(copied, n))
 
 
@@ -92,7 +93,7 @@ def _replayed(batches: list[Any], n_steps: int, counters: Any) -> Iterator[Any]:
 
 
 def _fresh(value: Any) -> Any:
-    """A batch as a script may change it, around the same tensors."""
+    """Copies a batch, except its tensors."""
     if type(value) is list:
         return [_fresh(one) for one in value]
     if type(value) is dict:
@@ -110,12 +111,13 @@ def _fresh(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Loop:
-    """Steps of one loop, but for the first one of each epoch: times in milliseconds.
+    """Mean times of a loop's steps in milliseconds, without the first step of each epoch.
 
     Attributes:
-        n: their number.
-        wait, compute: inside of next(), and from there to the following next(): means.
-        wait_error, compute_error: standard errors of those.
+        n: number of steps.
+        wait: mean time inside next().
+        compute: mean time between a return of next() and the following call.
+        wait_error, compute_error: standard errors of the means.
     """
 
     n: int
@@ -130,8 +132,8 @@ class _Loop:
 
 
 def _loop_of(steps: np.ndarray) -> _Loop | None:
-    """None: there are fewer than two such steps. The last one of a loop counts only where it is
-    known how long it took."""
+    """Summarizes step records; None if there are fewer than two steps. The last step of a loop
+    counts only if its compute time is known."""
     steady = steps[(steps["phase"] == STEADY) & (steps["compute_ns"] > 0)]
     if len(steady) < 2:
         return None
@@ -147,11 +149,11 @@ def _loop_of(steps: np.ndarray) -> _Loop | None:
 
 
 def costs(steps: np.ndarray, replayed: np.ndarray) -> list[str]:
-    """Lines of report(): what the loader costs, against a replay of ready batches.
+    """Lines of report(): what the loader costs, compared with a replay of ready batches.
 
     Args:
-        steps: records.STEP_DTYPE, of the loader.
-        replayed: ... of its replay(). None of them: there are no lines.
+        steps: step records (records.STEP_DTYPE) of the loader.
+        replayed: step records of its replay(). If there are none, no lines are returned.
     """
     alone = _loop_of(replayed)
     if alone is None:
@@ -196,8 +198,8 @@ def _sentence(loop: _Loop, alone: _Loop) -> str:
         )
     total = waiting + interference
     return (
-        f"the loader costs {_ms(total)} of a step's {_ms(loop.step)} ({100 * total / loop.step:.0f}"
-        f" %): {', and '.join(reasons)}"
+        f"the loader costs {_ms(total)} of a step's {_ms(loop.step)} "
+        f"({100 * total / loop.step:.0f}%): {', and '.join(reasons)}"
     )
 
 

@@ -1,4 +1,5 @@
-"""Single samples, natively and by hand: what draws(), fetch() and native="verify" need."""
+"""Single samples, made natively or by the Pillow fallback, for draws(), fetch() and
+verification."""
 
 from __future__ import annotations
 
@@ -9,7 +10,13 @@ from torch.utils.dlpack import from_dlpack
 
 from feedmill._ops import native
 from feedmill.iterators.batches import submit_items
-from feedmill.iterators.pillow_fallback import Draw, check_regular, draws_from, name_sample, replay
+from feedmill.iterators.pillow_fallback import (
+    Draw,
+    check_regular,
+    draws_from,
+    load_and_transform,
+    name_sample,
+)
 from feedmill.planner.formats import as_planned, laid_out
 from feedmill.planner.plan import AUGMENTATIONS, OP_NAMES
 from feedmill.planner.samples import Item, Source
@@ -18,15 +25,14 @@ from feedmill.planner.samples import Item, Source
 def run_one(
     handle: Any, key: int, epoch_word: int, source: Source, item: Item, occurrence: int
 ) -> torch.Tensor | None:
-    """One sample of a source natively, by a diagnostic loader of batch size 1: (channels, height,
-    width).
+    """Makes one sample with a diagnostic native loader of batch size 1.
 
-    None: the native decoder does not take it.
+    Returns the image (channels, height, width), or None if the native decoder does not support it.
     """
     items = source.together([item])
     handle.start(key, epoch_word)
     try:
-        # The native loader counts how often an index came; only the last one matters.
+        # The native loader counts an index's occurrences: submit the earlier ones, too.
         for _ in range(occurrence):
             submit_items(handle, items)
             if handle.next(-1)[0] == native.FALLBACK:
@@ -47,15 +53,15 @@ def run_one(
 def fetch_one(
     handle: Any, key: int, epoch_word: int, source: Source, item: Item, occurrence: int
 ) -> torch.Tensor:
-    """One sample as the loader delivers it: where the native decoder does not take it, by the
-    user's own objects. Raises what those raise."""
+    """Makes one sample as the loader delivers it, with the Pillow fallback if necessary; raises its
+    errors."""
     image = run_one(handle, key, epoch_word, source, item, occurrence)
     if image is not None:
         return image
     plan = source.native_plan
     draws_of = draws_from(handle, key, epoch_word, item.position, occurrence)
     try:
-        image = as_planned(replay(item, draws_of), plan).as_subclass(torch.Tensor)
+        image = as_planned(load_and_transform(item, draws_of), plan).as_subclass(torch.Tensor)
     except Exception as error:
         name_sample(error, item)
         raise
@@ -66,7 +72,7 @@ def fetch_one(
 def draws_of_item(
     handle: Any, key: int, epoch_word: int, item: Item, occurrence: int
 ) -> list[tuple[str, dict[str, Any]]]:
-    """The random draws of a sample by name, as DataLoader.draws() returns them."""
+    """The random draws of a sample, in the format of DataLoader.draws()."""
     if item.data is None:
         check_regular(item.path)
     width, height = item.size()
@@ -74,7 +80,7 @@ def draws_of_item(
     return [(OP_NAMES[draw[0]], _draw_values(draw)) for draw in draws]
 
 
-# Names of the draws' values, where each has one.
+# Names of the draws' values, by transform.
 _VALUE_NAMES = {
     "RandomRotation": ("angle",),
     "RandomAffine": ("angle", "translate_x", "translate_y", "scale", "shear_x", "shear_y"),

@@ -1,4 +1,4 @@
-"""native="verify": every sample is made a second time by the user's own objects, and compared."""
+"""native="verify": makes every sample a second time with the user's own objects, and compares."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from feedmill.planner.samples import Item, Source
 
 
 class VerificationError(RuntimeError):
-    """A native sample is not what the dataset and its transforms make of the same random draws.
+    """A native sample differs from what the dataset and its transforms make of the same draws.
 
     Attributes:
         index: dataset index.
@@ -44,37 +44,38 @@ class VerificationError(RuntimeError):
 
 
 class Verifier:
-    """Looks at the batches of one epoch before they are delivered.
+    """Verifies the batches of one epoch before they are delivered.
 
     Args:
-        inside: of the DataLoader; its native loaders run what finds a difference.
-        source: what runs.
-        epoch: the random key of it.
+        state: of the DataLoader; its native loaders help to find the step that differs.
+        source: the samples.
+        epoch: the epoch, with its random key.
     """
 
-    def __init__(self, inside: Any, source: Source, epoch: Epoch) -> None:
-        self._handles = inside.handles
-        self._counters = inside.python_counters
+    def __init__(self, state: Any, source: Source, epoch: Epoch) -> None:
+        self._engines = state.handles
+        self._counters = state.python_counters
         self._source = source
         self._epoch = epoch
         self.forget_uses()
 
     def forget_uses(self) -> None:
-        """The native loader begins anew."""
-        self._uses: Counter[int] = Counter()  # of each index, as the native loader counts them
+        """Called when the native loader's epoch is restarted."""
+        # How often each index was submitted so far, as the native loader counts it.
+        self._uses: Counter[int] = Counter()
 
     def count_uses(self, batch: Batch, items: list[Item]) -> None:
-        """Notes which of the batch's samples were submitted."""
+        """Records the occurrences of samples that were submitted for a batch."""
         for item in items:
             batch.occurrences.append(self._uses[item.position])
             self._uses[item.position] += 1
 
     def verify(self, handle: Any, batch: Batch) -> None:
-        """Raises VerificationError at the first sample that the dataset itself makes otherwise.
+        """Raises VerificationError at the first sample that differs from the dataset's own.
 
         Args:
             handle: the native loader that made the batch.
-            batch: complete.
+            batch: a complete batch.
         """
         if self._source.copies:
             self._verify_copies(batch)
@@ -100,18 +101,18 @@ class Verifier:
         if self._source.arrays is not None:
             return (sample for part in batch.parts for sample in zip(*part))
         plan = self._source.plan
-        assert isinstance(plan, PlainPlan)  # of what is copied, and is no array
+        assert isinstance(plan, PlainPlan)  # a source of copies without arrays reads raw files
         values = (one for part in batch.parts for one in plan.values_of(part))
         return zip(values, (item.target for item in batch.items))
 
     def _run_plan(self, plan: Plan, item: Item, occurrence: int) -> torch.Tensor | None:
         source = self._source
-        with self._handles.diagnostic(plan, source.n_samples, source.arrays) as handle:
+        with self._engines.diagnostic(plan, source.n_samples, source.arrays) as handle:
             return run_one(handle, self._epoch.key, self._epoch.word, source, item, occurrence)
 
 
-# Runs a plan natively over one sample: (plan, item, occurrence) -> (3, height, width), or None if
-# the native code does not take it.
+# Runs a plan natively on one sample: (plan, item, occurrence) -> (3, height, width), or None if the
+# native code does not support the sample.
 RunPlan = Callable[[Plan, Item, int], torch.Tensor | None]
 
 
@@ -125,17 +126,16 @@ def verify_sample(
 ) -> None:
     """Raises VerificationError if a native sample differs in a single bit.
 
-    The dataset's own __getitem__ runs, with the transform that it has now, so that a change in the
-    middle of an epoch shows up too. Costs what torch's path costs. Whatever the dataset raises is
-    raised.
+    Calls the dataset's own __getitem__ with the transform that it has now, so that a change during
+    an epoch is found, too. As slow as torch's path. Raises the dataset's errors.
 
     Args:
         item: the sample.
-        image: (3, height, width), as it came out natively.
+        image: (3, height, width), the native result.
         occurrence: how often the index came before in this epoch.
-        plan: what made it.
-        draws_of: its draws, for the image's size.
-        run_plan: runs other plans over it, to find the step that differs.
+        plan: the plan that made it.
+        draws_of: its draws, by the image's size.
+        run_plan: runs other plans on the sample, to find the step that differs.
     """
     wanted, target, n_calls = _by_dataset(item, draws_of)
     where = f"{item}, occurrence {occurrence}"
@@ -170,8 +170,8 @@ def verify_sample(
 
 
 def _by_dataset(item: Item, draws_of: DrawsOf) -> tuple[Any, Any, int]:
-    """What a twin of the dataset returns whose transform runs with our draws: (image, target), and
-    how often it called the transform."""
+    """Calls __getitem__ of a copy of the dataset whose transform uses the native draws: (image,
+    target, number of calls of the transform)."""
     leaf = item.leaf
     calls = []
 
@@ -182,7 +182,7 @@ def _by_dataset(item: Item, draws_of: DrawsOf) -> tuple[Any, Any, int]:
 
     if item.data is None:
         check_regular(item.path)
-    sample = _twin(leaf.dataset, transform)[item.index]
+    sample = _copy_with(leaf.dataset, transform)[item.index]
     if type(sample) not in (tuple, list) or len(sample) != 2:
         raise VerificationError(
             f"{item}: the dataset's __getitem__ gives a {type(sample).__name__}, not a tuple of "
@@ -193,26 +193,29 @@ def _by_dataset(item: Item, draws_of: DrawsOf) -> tuple[Any, Any, int]:
     return *sample, len(calls)
 
 
-def _twin(dataset: Any, transform: Callable[..., Any]) -> Any:
-    """The same object but for its transform, by whichever of its names it calls that."""
+def _copy_with(dataset: Any, transform: Callable[..., Any]) -> Any:
+    """A shallow copy of a dataset with another transform, in the attributes ``transform`` and
+    ``transforms``."""
     kind = type(dataset)
     slots = [name for name in ("transform", "transforms") if hasattr(dataset, name)]
-    # A property, or whatever else the class has there, gives way to an attribute of the twin's own
-    # class; that must be no function, which would become a method.
-    names = {name: _Plain(transform) for name in slots if hasattr(kind, name)}
-    twin: Any = object.__new__(type(kind.__name__, (kind,), names) if names else kind)
+    # A property or other class attribute is overridden by an attribute of a subclass. That must not
+    # be a function, which would become a method.
+    names = {name: _NoMethod(transform) for name in slots if hasattr(kind, name)}
+    copied: Any = object.__new__(type(kind.__name__, (kind,), names) if names else kind)
     for name in _slot_names(kind):
         if hasattr(dataset, name):
-            object.__setattr__(twin, name, getattr(dataset, name))
+            object.__setattr__(copied, name, getattr(dataset, name))
     if hasattr(dataset, "__dict__"):
-        vars(twin).update(vars(dataset))
+        vars(copied).update(vars(dataset))
     for name in slots:
         if name not in names:
-            object.__setattr__(twin, name, transform)
-    return twin
+            object.__setattr__(copied, name, transform)
+    return copied
 
 
-class _Plain:
+class _NoMethod:
+    """A callable that, as a class attribute, does not become a method."""
+
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
 
@@ -229,7 +232,7 @@ def _slot_names(kind: type) -> list[str]:
 
 
 def _same_target(one: Any, other: Any) -> bool:
-    """Whether torch would make the same of both: of the same types, equal down to the last bit."""
+    """Whether two targets have the same types and are equal bit for bit."""
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):
@@ -257,7 +260,7 @@ def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _difference(got: torch.Tensor, wanted: Any) -> str:
-    """Text: where two images differ first; "" if they are the same, bit for bit."""
+    """Text: how two images differ, and where first; "" if they are the same, bit for bit."""
     if not isinstance(wanted, torch.Tensor):
         return f"the dataset gives a {type(wanted).__name__}, not a tensor"
     if got.shape != wanted.shape or got.dtype != wanted.dtype:
@@ -278,21 +281,21 @@ def _difference(got: torch.Tensor, wanted: Any) -> str:
     )
 
 
-# ---- which step ----------------------------------------------------------------------------------
+# ---- the step that differs -----------------------------------------------------------------------
 
 
 def _first_difference(
     item: Item, occurrence: int, plan: Plan, draws_of: DrawsOf, run_plan: RunPlan
 ) -> tuple[str, str]:
-    """(name of the first step that differs, how): the plan is run step by step."""
+    """Runs the plan step by step: (name of the first step that differs, text: how it differs)."""
     image = item.load()
     width, height = image.size
     draws = draws_of(width, height)
 
     def compare(n_ops: int, wanted: Any) -> str:
-        """The first n ops alone, in pixel values."""
+        """Runs the first n ops alone, and compares their pixels with an image."""
         ops = plan.ops[:n_ops]
-        if not leads_to_one_size(ops):  # a plan must: then cut to the size that the steps give
+        if not leads_to_one_size(ops):  # required of a plan: crop to the size of the wanted image
             ops += (Op(CENTER_CROP, wanted.height, wanted.width),)
         uint8_plan = replace(plan, ops=ops, dtype="uint8", value_table=None, transform_dtype="")
         got = run_plan(uint8_plan, item, occurrence)
