@@ -401,7 +401,7 @@ def test_the_native_loader_checks_its_arguments():
 
 @pytest.mark.parametrize(("dtype", "layout"), EACH[2:])
 def test_a_sample_of_pillows_is_written_in_place(numbered, dtype, layout):
-    plan = recognise(native_loader(numbered, dtype=dtype, memory_format=layout)).plan
+    plan = recognise(native_loader(numbered, dtype=dtype, memory_format=layout)).source.plan
     image = torch.randn(3, 4, 5).to(dtype).permute(0, 2, 1).contiguous().permute(0, 2, 1)
     out = bytearray(3 * 4 * 5 * dtype.itemsize)
     write_sample(image, out, (3, 4, 5), plan)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +28,7 @@ from feedmill.iterators.native import NativeDataLoaderIter
 from feedmill.planner.epochs import Epochs, rank_to_mix_in, sampler_epoch
 from feedmill.planner.formats import formatting_collate
 from feedmill.planner.recognise import has_default_collate, recognise
-from feedmill.planner.samples import Source
+from feedmill.planner.samples import Source, Support, unsupported
 from feedmill.planner.sampling import look_ahead_rule, never
 from feedmill.profiling.counting.accounts import StepCounters
 from feedmill.profiling.counting.sample_errors import SampleErrors
@@ -95,7 +96,7 @@ class LoaderState:
     def __reduce__(self) -> tuple[type[LoaderState], tuple[int, Options | None]]:
         return (LoaderState, (self.epochs.next_number, self.options))
 
-    def took(self, path: str, reasons: list[str]) -> None:
+    def took(self, path: str, reasons: Sequence[str]) -> None:
         """Notes what iter() decided."""
         self.path, self.reasons = path, tuple(reasons)
         self.recorder.path, self.recorder.reasons = self.path, self.reasons
@@ -132,29 +133,31 @@ def _plain(value: Any) -> Any:
 # ---- the choice ----------------------------------------------------------------------------------
 
 
-def look(loader: Any) -> Source | list[str]:
+def look(loader: Any) -> Support:
     """The samples for the native path as everything is now, or why not."""
     if loader._feedmill.options is None:
         kind = type(loader)
-        return [f"{kind.__module__}.{kind.__qualname__} did not call the constructor of DataLoader"]
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        return unsupported(f"{name} did not call the constructor of DataLoader")
     options = loader._feedmill_options()
     options.check()
     if options.native == "off":
-        return [OFF]
-    source = recognise(loader)
-    if isinstance(source, Source) and source.plan and options.native in ("auto", "hybrid"):
+        return unsupported(OFF)
+    support = recognise(loader)
+    source = support.source
+    if source is not None and source.plan and options.native in ("auto", "hybrid"):
         if options.on_error != "raise":
-            return source
+            return support
         # Where the transform draws random numbers, they would change with the path.
         refusal = None if source.plan.is_random else mostly_by_pillow(loader)
         refusal = refusal or _budget_refusal(loader, source)
-        return [refusal] if refusal else source
-    return source
+        return unsupported(refusal) if refusal else support
+    return support
 
 
-def choose(loader: Any) -> Source | list[str]:
+def choose(loader: Any) -> Support:
     """What look() finds. RuntimeError if the native path is required, and can't be taken."""
-    source = look(loader)
+    support = look(loader)
     if why := bad_samples.refusal(loader):
         raise ValueError(why)
     options = loader._feedmill_options()
@@ -163,12 +166,10 @@ def choose(loader: Any) -> Source | list[str]:
         asks = f"native={options.native!r}"
     elif options.on_error != "raise":
         asks = f"on_error={options.on_error!r}"
-        if not isinstance(source, list) and not source.plan:
-            source = list(source.reasons)  # hybrid
-    if isinstance(source, list) and asks:
-        reasons = "".join(f"\n  - {reason}" for reason in source)
+    if asks and support.path != "native":
+        reasons = "".join(f"\n  - {reason}" for reason in support.reasons)
         raise RuntimeError(f"{asks}, but the native path can't be taken:{reasons}")
-    return source
+    return support
 
 
 def _budget_refusal(loader: Any, source: Source) -> str | None:
@@ -211,39 +212,41 @@ def make_iterator(loader: Any) -> Any:
     return _iterator_of(loader, _begin_epoch(loader))
 
 
-def _begin_epoch(loader: Any) -> Source | list[str]:
+def _begin_epoch(loader: Any) -> Support:
     """What runs in an epoch that iter(), or a reset of persistent workers, begins: as choose()."""
     loader._feedmill.begin_epoch(loader)
-    source = choose(loader)
-    seed_warnings.warn(loader, source)
-    return source
+    support = choose(loader)
+    seed_warnings.warn(loader, support)
+    return support
 
 
-def _iterator_of(loader: Any, source: Source | list[str]) -> Any:
-    if isinstance(source, list):
-        return torch_iterator(loader, source)
-    return native_iterator(loader, source) if source.plan else hybrid_iterator(loader, source)
+def _iterator_of(loader: Any, support: Support) -> Any:
+    if support.source is None:
+        return torch_iterator(loader, support.reasons)
+    if support.path == "hybrid":
+        return hybrid_iterator(loader, support.source, support.reasons)
+    return native_iterator(loader, support.source)
 
 
-def hybrid_iterator(loader: Any, source: Source) -> Any:
+def hybrid_iterator(loader: Any, source: Source, reasons: Sequence[str]) -> Any:
     if loader.num_workers > 0:
         loader.check_worker_number_rationality()
     is_default = has_default_collate(loader)
     iterator = HybridDataLoaderIter(
         loader, source, n_threads(loader), is_default, _goes_on_in_hybrid
     )
-    loader._feedmill.took("hybrid", source.reasons)
+    loader._feedmill.took("hybrid", reasons)
     return iterator
 
 
 def _goes_on_in_hybrid(loader: Any) -> Source | None:
     """At a reset of a hybrid iterator with persistent workers: what the next epoch runs."""
-    source = _begin_epoch(loader)
-    if isinstance(source, list) or source.plan:
-        loader._iterator = _iterator_of(loader, source)  # as below
+    support = _begin_epoch(loader)
+    if support.path != "hybrid":
+        loader._iterator = _iterator_of(loader, support)  # as below
         return None
-    loader._feedmill.took("hybrid", source.reasons)
-    return source
+    loader._feedmill.took("hybrid", support.reasons)
+    return support.source
 
 
 def native_iterator(loader: Any, source: Source) -> Any:
@@ -259,17 +262,17 @@ def native_iterator(loader: Any, source: Source) -> Any:
 
 def _goes_on_natively(loader: Any) -> tuple[Source, Config] | None:
     """At a reset of a native iterator with persistent workers: what the next epoch runs."""
-    source = _begin_epoch(loader)
-    if isinstance(source, list) or not source.plan:
+    support = _begin_epoch(loader)
+    if support.source is None or support.path != "native":
         # DataLoader.__iter__() returns this attribute right after the reset.
-        loader._iterator = _iterator_of(loader, source)
+        loader._iterator = _iterator_of(loader, support)
         return None
     loader._feedmill.took("native", [])
     loader._feedmill.before_epoch = loader._feedmill.handles.counters()
-    return source, native_config(loader, source, n_threads(loader))
+    return support.source, native_config(loader, support.source, n_threads(loader))
 
 
-def torch_iterator(loader: Any, reasons: list[str]) -> Any:
+def torch_iterator(loader: Any, reasons: Sequence[str]) -> Any:
     loader._feedmill.took("torch", reasons)
     iterator = _formatted_iterator(loader)
     inside = loader._feedmill
@@ -294,12 +297,12 @@ def _formatted_iterator(loader: Any) -> Any:
 
 def _goes_on_with_torch(loader: Any) -> bool:
     """At a reset of torch's persistent workers: whether they do the next epoch, too."""
-    source = _begin_epoch(loader)
-    if isinstance(source, list):
-        loader._feedmill.took("torch", source)
+    support = _begin_epoch(loader)
+    if support.path == "torch":
+        loader._feedmill.took("torch", support.reasons)
         loader._iterator._delivery = delivery_of(loader)
         return True
-    loader._iterator = _iterator_of(loader, source)  # as above
+    loader._iterator = _iterator_of(loader, support)  # as above
     return False
 
 
@@ -308,10 +311,11 @@ def _goes_on_with_torch(loader: Any) -> bool:
 
 def explanation(loader: Any) -> str:
     """Text: the path that iter() would take now, and why."""
-    source = look(loader)
+    support = look(loader)
+    source = support.source
     options = loader._feedmill_options()
-    if isinstance(source, list):
-        lines = ["torch's own path, because", *(f"  - {one}" for one in source)]
+    if source is None:
+        lines = ["torch's own path, because", *(f"  - {one}" for one in support.reasons)]
         if options.dtype is not None:
             lines.append(f"images are made {options.dtype} before collate_fn gets them")
         if options.memory_format is not torch.contiguous_format:
@@ -319,13 +323,13 @@ def explanation(loader: Any) -> str:
         if options.cache is not None:
             lines.append("cache= keeps nothing here: torch's path reads for itself")
         if options.seed is not None:
-            lines.append(without_effect(loader, source))
+            lines.append(without_effect(loader, support.path))
         if (device := device_of(loader)) is not None:
             lines.append(f"batches are copied to {device} by torch, in the consumer's stream")
         lines += _names_that_are_no_options(loader)
         return "\n".join(lines)
     if not source.plan:
-        return "\n".join(_hybrid_lines(loader, source))
+        return "\n".join(_hybrid_lines(loader, source, support.reasons))
     reader = options.reader if source.arrays is None else "none: the samples are in memory"
     if source.arrays is None and "FEEDMILL_READER" in os.environ:
         reader += f", FEEDMILL_READER={os.environ['FEEDMILL_READER']} overrides it"
@@ -346,10 +350,10 @@ def explanation(loader: Any) -> str:
     return "\n".join([*lines, *(f"  note       {text}" for text in notes)])
 
 
-def _hybrid_lines(loader: Any, source: Source) -> list[str]:
+def _hybrid_lines(loader: Any, source: Source, reasons: Sequence[str]) -> list[str]:
     lines = [
         "hybrid: JPEGs are decoded natively, and the transform called in threads, because",
-        *(f"  - {one}" for one in source.reasons),
+        *(f"  - {one}" for one in reasons),
         f"  dataset    {source.kind}, {source.n_samples:,} samples",
         f"  threads    {n_threads(loader)} ({_why_threads(loader)})",
         "  random     the transform draws from this process's generators, in whatever order the "
@@ -357,7 +361,7 @@ def _hybrid_lines(loader: Any, source: Source) -> list[str]:
     ]
     options = loader._feedmill_options()
     if options.seed is not None:
-        lines.append(f"  note       {without_effect(loader, source)}")
+        lines.append(f"  note       {without_effect(loader, 'hybrid')}")
     if options.cache is not None:
         lines.append("  cache      keeps nothing: the threads read for themselves")
     if (device := device_of(loader)) is not None:

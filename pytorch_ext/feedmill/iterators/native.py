@@ -61,7 +61,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
 
     Args:
         loader: the feedmill.DataLoader.
-        source: as ``recognise.recognise(loader)`` gives it.
+        source: as ``recognise.recognise(loader).source`` gives it.
         config: as native_config() gives it.
         goes_on: called with the loader where persistent workers are to begin another epoch: what
             runs in it, and its config; None: the loader has taken another iterator.

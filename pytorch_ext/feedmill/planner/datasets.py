@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,16 @@ from feedmill.planner.equality import native_formats, why_not_jpegs
 from feedmill.planner.known import reasons_against_opening
 from feedmill.planner.plan import Refusal
 from feedmill.planner.raw_files import PlainPlan, PlainSource, npy_folder_node
-from feedmill.planner.samples import ConcatNode, Leaf, LeafNode, Source, SubsetNode
-from feedmill.planner.transforms import Step, read_transform
+from feedmill.planner.samples import (
+    ConcatNode,
+    Leaf,
+    LeafNode,
+    Source,
+    SubsetNode,
+    Support,
+    unsupported,
+)
+from feedmill.planner.transforms import Step, TransformPlan, read_transform
 from feedmill.planner.untouched import (
     is_original,
     replaced_methods,
@@ -51,7 +60,7 @@ _ANY_SIZE = (4096, 4096)
 _INDEX_LISTS = (list, tuple, range, np.ndarray, torch.Tensor)
 
 
-def read_dataset(dataset: Any, *, calls_transforms: bool = False) -> Source | list[str]:
+def read_dataset(dataset: Any, *, calls_transforms: bool = False) -> Support:
     """A dataset's samples and their plan, as both are now; or all reasons why not.
 
     Draws no random number and changes nothing.
@@ -66,11 +75,11 @@ def read_dataset(dataset: Any, *, calls_transforms: bool = False) -> Source | li
     if node is not None and not len(dataset):
         reading.refuse("the dataset is empty")
     if reading.reasons or node is None:
-        return reading.reasons
+        return unsupported(*reading.reasons)
     if isinstance(node, ArrayNode):
-        return ArraySource(dataset, node)
+        return Support(ArraySource(dataset, node))
     is_plain = isinstance(node.leaves[0].plan, PlainPlan)
-    return (PlainSource if is_plain else Source)(dataset, node)
+    return Support((PlainSource if is_plain else Source)(dataset, node))
 
 
 class _Reading:
@@ -81,11 +90,15 @@ class _Reading:
         self.reasons: list[str] = []
         # By id: one dataset or transform may be in several places.
         self._nodes: dict[int, Any] = {}
-        self._transforms: dict[int, Any] = {}
+        self._transforms: dict[int, TransformPlan] = {}
 
     def refuse(self, reason: str) -> None:
         if reason not in self.reasons:
             self.reasons.append(reason)
+
+    def _refuse_all(self, reasons: Iterable[str]) -> None:
+        for reason in reasons:
+            self.refuse(reason)
 
     def read(self, dataset: Any, depth: int) -> Any:
         """The node of a dataset; None: it was refused."""
@@ -141,8 +154,7 @@ class _Reading:
             return
         folder = sys.modules.get("torchvision.datasets.folder")
         is_folder = folder is not None and isinstance(dataset, folder.DatasetFolder)
-        read = read_transform(transform, None if is_folder else _ANY_SIZE)
-        for reason in read if isinstance(read, list) else ():
+        for reason in read_transform(transform, None if is_folder else _ANY_SIZE).reasons:
             self.refuse(reason)
 
     # ---- in memory -------------------------------------------------------------------------------
@@ -155,11 +167,11 @@ class _Reading:
             self.refuse("the dataset has a target_transform")
         height, width, *channels = images.values.shape[1:]
         read = read_transform(dataset.transform, (height, width), *channels or (1,))
-        if isinstance(read, list):
-            for reason in read:
-                self.refuse(reason)
-            return None
-        leaf = Leaf(dataset, dataset.__getitem__, images.load, False, "transform", *read)
+        if read.reasons:
+            return self._refuse_all(read.reasons)
+        leaf = Leaf(
+            dataset, dataset.__getitem__, images.load, False, "transform", read.plan, read.steps
+        )
         return image_node(leaf, images) if untouched else None
 
     def _read_npy_folder(self, dataset: Any) -> Any:
@@ -168,11 +180,11 @@ class _Reading:
         if not self._calls_transforms:
             return npy_folder_node(dataset)
         read = self._read_transform(dataset.transform)
-        if isinstance(read, list):
-            return self.refuse(read[0])
-        plan, steps = read
+        if read.reasons:
+            return self._refuse_all(read.reasons)
         leaf = Leaf(
-            dataset, dataset._find, dataset._load, False, "transform", plan, steps, is_image=False
+            dataset, dataset._find, dataset._load, False, "transform", read.plan, read.steps,
+            is_image=False,
         )
         return LeafNode(leaf, "NpyFolder")
 
@@ -181,22 +193,20 @@ class _Reading:
         if id(transform) not in self._transforms:
             self._transforms[id(transform)] = self._read_transform(transform)
         read = self._transforms[id(transform)]
-        if isinstance(read, list):
-            for reason in read:
-                self.refuse(reason)
-            return None
-        return LeafNode(
-            Leaf(dataset, find, load, offered, slot, *read), type(dataset).__name__
-        )
+        if read.reasons:
+            return self._refuse_all(read.reasons)
+        leaf = Leaf(dataset, find, load, offered, slot, read.plan, read.steps)
+        return LeafNode(leaf, type(dataset).__name__)
 
-    def _read_transform(self, transform: Any) -> Any:
+    def _read_transform(self, transform: Any) -> TransformPlan:
         if not self._calls_transforms:
             return read_transform(transform)
         if transform is None:
-            return None, ()
+            return TransformPlan(None)
         if not callable(transform):
-            return [f"the transform, a {type_name(type(transform))}, can't be called"]
-        return None, (Step(transform, (), ""),)
+            reason = f"the transform, a {type_name(type(transform))}, can't be called"
+            return TransformPlan(None, reasons=(reason,))
+        return TransformPlan(None, (Step(transform, (), ""),))
 
     # ---- torch's own -----------------------------------------------------------------------------
 

@@ -87,12 +87,10 @@ class Epochs:
                 f"epoch {number} has not run or is forgotten (known: {_ranges(self._kept)}), and "
                 "with seed=None its draws can't be told: give the DataLoader a seed"
             )
-        source = recognise(loader)
-        if isinstance(source, Source) and source.plan is None:  # what native="hybrid" would run
-            source = source.reasons
-        if isinstance(source, list):
-            raise RuntimeError(f"not on the native path: {'; '.join(source)}")
-        return Epoch(_mix_rank(loader, seed), number & _WORD32, source)
+        support = recognise(loader)
+        if support.source is None or support.path == "hybrid":
+            raise RuntimeError(f"not on the native path: {'; '.join(support.reasons)}")
+        return Epoch(_mix_rank(loader, seed), number & _WORD32, support.source)
 
 
 def samplers_of(loader: Any) -> list[Any]:

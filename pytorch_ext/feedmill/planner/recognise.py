@@ -18,7 +18,7 @@ from feedmill._internals import why_collate_was_changed, why_not_this_torch
 from feedmill.planner.datasets import read_dataset
 from feedmill.planner.equality import reasons_against_formats, rejected_formats
 from feedmill.planner.formats import formatted
-from feedmill.planner.samples import Source
+from feedmill.planner.samples import Support, unsupported
 from feedmill.planner.untouched import unreadable
 
 # Functions of libraries that do no more than seed random generators. Natively only a collate_fn may
@@ -31,43 +31,42 @@ _SEEDING = frozenset({
 })
 
 
-def recognise(loader: Any) -> Source | list[str]:
-    """The samples of a DataLoader and their plan, as dataset, transforms and options are now, or
-    all reasons why it can't run natively.
+def recognise(loader: Any) -> Support:
+    """Which path can run a DataLoader, as its dataset, transforms and options are now.
 
     Draws no random number and changes nothing.
     """
     try:
-        return list(why_not_this_torch()) or _recognise(loader)
+        if reasons := why_not_this_torch():
+            return unsupported(*reasons)
+        return _recognise(loader)
     except Exception as error:  # torch's path raises what is wrong with the dataset itself
-        return [unreadable("the DataLoader", error)]
+        return unsupported(unreadable("the DataLoader", error))
 
 
-def _recognise(loader: Any) -> Source | list[str]:
+def _recognise(loader: Any) -> Support:
     reasons = _collate_reasons(loader) + _worker_reasons(loader)
-    source = read_dataset(loader.dataset)
     options = loader._feedmill_options()
-    if isinstance(source, list) and options.native == "hybrid" and not _worker_reasons(loader):
-        return _hybrid(loader, reasons + source)
-    if isinstance(source, list):
-        return reasons + source
+    support = read_dataset(loader.dataset)
+    source = support.source
+    if source is None:
+        reasons += support.reasons
+        is_hybrid = options.native == "hybrid" and not _worker_reasons(loader)
+        return _hybrid(loader, reasons) if is_hybrid else unsupported(*reasons)
     reasons += source.why_not(loader, has_default_collate(loader))
     if reasons:
-        return reasons
+        return unsupported(*reasons)
     source.plan = formatted(source.native_plan, options.dtype, options.memory_format)
     if source.arrays is None and not source.copies:
         source.plan = replace(source.native_plan, rejected_formats=rejected_formats())
         source.notes = reasons_against_formats()
-    return source
+    return support
 
 
-def _hybrid(loader: Any, reasons: list[str]) -> Source | list[str]:
-    """The samples, with transforms that are called as they are."""
-    source = read_dataset(loader.dataset, calls_transforms=True)
-    if isinstance(source, list):
-        return reasons
-    source.reasons = reasons
-    return source
+def _hybrid(loader: Any, reasons: list[str]) -> Support:
+    """The samples for hybrid mode, which calls the transforms; ``reasons`` rule out the native
+    path."""
+    return Support(read_dataset(loader.dataset, calls_transforms=True).source, tuple(reasons))
 
 
 def has_default_collate(loader: Any) -> bool:

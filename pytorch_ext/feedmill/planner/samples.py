@@ -234,7 +234,6 @@ class Source:
         n_samples: how many.
         plan: of their transforms, all have the same, and of the DataLoader's options. None: the
             transforms are Python's, and called as they are.
-        reasons: why there is no plan.
         notes: what explain() is to say beside the plan.
         kind: such as "Subset of ImageFolder".
         gives_bytes: samples may come with the encoded image in place of a path.
@@ -249,7 +248,6 @@ class Source:
     def __init__(self, dataset: Any, node: Any) -> None:
         self.n_samples = len(dataset)
         self.plan: Plan | None = node.leaves[0].plan
-        self.reasons: list[str] = []
         self.kind: str = node.kind
         self.gives_bytes: bool = any(leaf.offered for leaf in node.leaves)
         self._node = node
@@ -360,6 +358,32 @@ class Source:
         if why := _why_no_path(path):
             raise NotNative(asked, path, why)
         return Item(position, path, data, target, leaf, index)
+
+
+@dataclass(frozen=True)
+class Support:
+    """Which path can run a DataLoader, or load a dataset.
+
+    Attributes:
+        source: the samples, for the native path or for hybrid mode; None: only torch's path can
+            load them.
+        reasons: all reasons why the native path can't be taken; empty if it can.
+    """
+
+    source: Source | None
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """The path that will be taken: "native", "hybrid" or "torch"."""
+        if self.source is None:
+            return "torch"
+        return "hybrid" if self.reasons else "native"
+
+
+def unsupported(*reasons: str) -> Support:
+    """Only torch's path can be taken, for these reasons."""
+    return Support(None, reasons)
 
 
 def _position(index: Any, found: Any) -> int:

@@ -80,9 +80,24 @@ class Step:
         return type(self.transform).__name__
 
 
+@dataclass(frozen=True)
+class TransformPlan:
+    """What was read from a transform.
+
+    Attributes:
+        plan: for the native loader; None: there is none, or the transform will be called.
+        steps: the transform's objects.
+        reasons: all reasons why the transform can't be used; empty if it can.
+    """
+
+    plan: Plan | None
+    steps: tuple[Step, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
 def read_transform(
     transform: Any, size: tuple[int, int] | None = None, channels: int = 3
-) -> tuple[Plan, tuple[Step, ...]] | list[str]:
+) -> TransformPlan:
     """The plan of a transform as it is now, and its steps; or all reasons why there is none.
 
     Draws no random number and changes nothing.
@@ -92,7 +107,8 @@ def read_transform(
         channels: of the images: 3, or 1 for grey ones.
     """
     if transform is None:
-        return ["the dataset has no transform; images would stay PIL images"]
+        reason = "the dataset has no transform; images would stay PIL images"
+        return TransformPlan(None, reasons=(reason,))
     reading = _Reading(size, channels)
     try:
         for one in flat(transform):
@@ -104,7 +120,7 @@ def read_transform(
         reading.refuse(unreadable("the transform", error))
     order = reading.compare(channels)
     if reading.reasons:
-        return reading.reasons
+        return TransformPlan(None, reasons=tuple(reading.reasons))
     plan = Plan(
         tuple(reading.ops),
         reading.dtype,
@@ -113,7 +129,7 @@ def read_transform(
         max_image_pixels(),
         reading.as_image,
     )
-    return plan, tuple(reading.steps)
+    return TransformPlan(plan, tuple(reading.steps))
 
 
 # ---- reading -------------------------------------------------------------------------------------
