@@ -102,7 +102,7 @@ def test_image_list_subclass_must_say_what_belongs_to_it(files):
             return image * 2, target
 
     loader = feedmill.DataLoader(Mine(files, transform=FIXED))
-    assert "__getitem__ of its own" in loader.explain()
+    assert "overrides __getitem__" in loader.explain()
 
 
 # ---- imread --------------------------------------------------------------------------------------
@@ -396,8 +396,8 @@ def test_npy_file_natively_with_targets(tmp_path, kind):
 
 
 @pytest.mark.parametrize("change, why", [
-    ({"transform": np.sum}, "has a transform"), ({"targets": [1.5] * 4}, "targets are no 64-bit"),
-    ({"targets": np.zeros(4, np.int32)}, "targets are no 64-bit"), ({}, "holds >f4"),
+    ({"transform": np.sum}, "has a transform"), ({"targets": [1.5] * 4}, "targets must be 64-bit"),
+    ({"targets": np.zeros(4, np.int32)}, "targets must be 64-bit"), ({}, "holds >f4"),
 ])
 def test_npy_file_is_torchs(tmp_path, change, why):
     np.save(tmp_path / "a.npy", np.ones((4, 2), "f4" if change else ">f4"))

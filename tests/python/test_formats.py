@@ -361,7 +361,7 @@ def test_samples_of_other_classes_stay_what_they_are_or_are_refused():
     options = {"batch_size": 2, "collate_fn": list, "dtype": torch.float16}
     (batch,) = feedmill.DataLoader(_Typed(_PairList), **options)
     assert all(type(one) is _PairList and one[0].dtype is torch.float16 for one in batch)
-    with pytest.raises(TypeError, match="a _Pair can't be made anew"):
+    with pytest.raises(TypeError, match="a _Pair can't be copied"):
         list(feedmill.DataLoader(_Typed(_Pair), **options))
 
 

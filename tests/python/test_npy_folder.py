@@ -106,7 +106,7 @@ def test_npy_folder_with_options(tmp_path):
 
 
 @pytest.mark.parametrize("array, options, why", [
-    (np.asfortranarray(np.ones((3, 4))), {}, "in Fortran's order"),
+    (np.asfortranarray(np.ones((3, 4))), {}, "in Fortran order"),
     (np.ones(3, ">f4"), {}, "holds >f4"),
     (np.ones((3, 0)), {}, "holds float64 \\(3, 0\\)"),
     (np.ones(3), {"direct": True}, "past the page cache"),

@@ -20,7 +20,7 @@ from feedmill.system.locks import renew_after_fork
 _MOST_OPEN = 64
 
 
-class OpenFile:
+class CachedFile:
     """A descriptor that is closed when nobody holds the object any more."""
 
     def __init__(self, path: str, n_bytes: int) -> None:
@@ -53,7 +53,7 @@ class Shards:
     def __init__(self, paths: Sequence[str], sizes: Sequence[int]) -> None:
         self.paths = paths
         self._sizes = sizes
-        self._open: OrderedDict[int, OpenFile] = OrderedDict()
+        self._open: OrderedDict[int, CachedFile] = OrderedDict()
         self._lock = threading.Lock()
         # torch's workers are forked while other threads may read.
         renew_after_fork(self, _lock=threading.Lock)
@@ -76,13 +76,13 @@ class Shards:
             data += more
         return data
 
-    def _file(self, shard: int) -> OpenFile:
+    def _file(self, shard: int) -> CachedFile:
         with self._lock:
             file = self._open.get(shard)
             if file is not None:
                 self._open.move_to_end(shard)
                 return file
-        file = OpenFile(self.paths[shard], self._sizes[shard])
+        file = CachedFile(self.paths[shard], self._sizes[shard])
         with self._lock:
             self._open[shard] = file
             if len(self._open) > _MOST_OPEN:

@@ -17,7 +17,7 @@ from feedmill.packing.tars import BLOCK, Member, padded
 _SUFFIXES = tuple(f".{suffix}" for suffix in IMAGE_SUFFIXES)
 
 
-class Ref(NamedTuple):
+class FileRange(NamedTuple):
     """Bytes of a file."""
 
     path: str
@@ -40,7 +40,7 @@ class Part(NamedTuple):
     """A member of the new shard: its name, and its bytes or where they are."""
 
     name: str
-    content: bytes | Ref
+    content: bytes | FileRange
 
     @property
     def bytes(self) -> int:
@@ -133,7 +133,7 @@ class FolderSamples(Sequence[SourceSample]):
         name, label = self.names[i], self._labels[i]
         stem, suffix = os.path.splitext(name)
         key, extension = self._keys.get(i) or _key(stem), suffix[1:].lower()
-        image = Ref(os.path.join(self._root, name), 0, self._sizes[i])
+        image = FileRange(os.path.join(self._root, name), 0, self._sizes[i])
         parts = (
             Part(f"{key}.{'jpg' if extension == 'jpeg' else extension}", image),
             Part(f"{key}.cls", str(label).encode()),
@@ -201,5 +201,5 @@ def _read_tars(paths: Sequence[str]) -> Source:
 
 
 def _tar_sample(path: str, members: list[Member], image: Member, label: int) -> SourceSample:
-    parts = tuple(Part(one.name, Ref(path, one.offset, one.bytes)) for one in members)
+    parts = tuple(Part(one.name, FileRange(path, one.offset, one.bytes)) for one in members)
     return SourceSample(image.name, label, parts, members.index(image))

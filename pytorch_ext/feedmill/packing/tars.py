@@ -52,12 +52,12 @@ def members(file: int, n_bytes: int, path: str) -> Iterator[Member]:
     Raises:
         PackError: it is no tar file, compressed, damaged or cut short.
     """
-    reading = _Reading(file, n_bytes, path)
+    reading = _HeaderReader(file, n_bytes, path)
     while (member := reading.next()) is not None:
         yield member
 
 
-class _Reading:
+class _HeaderReader:
     """A walk over the headers. ``_long`` and ``_pax`` are what belongs to the next member."""
 
     def __init__(self, file: int, n_bytes: int, path: str) -> None:

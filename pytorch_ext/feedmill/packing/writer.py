@@ -93,16 +93,16 @@ class Packed(NamedTuple):
 # ---- shards --------------------------------------------------------------------------------------
 
 
-def cut(samples: Sequence[SourceSample], shard_bytes: int) -> list[tuple[int, int]]:
+def split_into_shards(samples: Sequence[SourceSample], shard_bytes: int) -> list[tuple[int, int]]:
     """Which samples go into which shard: (first, behind the last) of each."""
-    cuts, first, n_bytes = [], 0, 0
+    bounds, first, n_bytes = [], 0, 0
     for i, sample in enumerate(samples):
         more = sample.tar_bytes
         if i > first and n_bytes + more > shard_bytes:
-            cuts.append((first, i))
+            bounds.append((first, i))
             first, n_bytes = i, 0
         n_bytes += more
-    return [*cuts, (first, len(samples))]
+    return [*bounds, (first, len(samples))]
 
 
 def shard_name(number: int) -> str:
@@ -138,11 +138,11 @@ def write_shards(
             file became shorter. OSError.
     """
     digest = options.digest(source)
-    cuts = cut(source.samples, options.shard_bytes)
-    mine = range(part * len(cuts) // n_parts, (part + 1) * len(cuts) // n_parts)
+    bounds = split_into_shards(source.samples, options.shard_bytes)
+    mine = range(part * len(bounds) // n_parts, (part + 1) * len(bounds) // n_parts)
     tally, missing = Tally(), []
     for number in mine:
-        first, end = cuts[number]
+        first, end = bounds[number]
         tally.shards += 1
         tally.samples += end - first
         if _is_there(folder, number, digest):
@@ -150,11 +150,11 @@ def write_shards(
             update(end - first)
         else:
             missing.append(number)
-    todo = (source.samples[i] for number in missing for i in range(*cuts[number]))
+    todo = (source.samples[i] for number in missing for i in range(*bounds[number]))
     packed = _pack_all(todo, options)
     try:
         for number in missing:
-            first, end = cuts[number]
+            first, end = bounds[number]
             with _new_file(os.path.join(folder, shard_name(number))) as file:
                 samples = [
                     _write_sample(file, next(packed), tally, update) for _ in range(first, end)
@@ -163,7 +163,7 @@ def write_shards(
                 tally.file_bytes += file.tell()
                 index = build(
                     Shard(shard_name(number), file.tell()), samples, source.classes,
-                    rows_per_sample=ROWS, part=number, n_parts=len(cuts), digest=digest,
+                    rows_per_sample=ROWS, part=number, n_parts=len(bounds), digest=digest,
                 )
                 write_file(part_path(folder, number), index)
     finally:

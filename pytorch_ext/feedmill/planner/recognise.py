@@ -1,7 +1,8 @@
 """Decides whether a DataLoader can run natively.
 
-The check is strict: exact types, untouched classes, untouched instances. Whatever might give other
-batches than the native code is left to torch, with a reason in plain words.
+The check is strict: it accepts only exact types, and classes and objects that nobody has changed.
+If torch's path might give other batches than the native code, torch's path is taken, and explain()
+gives the reasons.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from feedmill.planner.formats import formatted
 from feedmill.planner.samples import Support, unsupported
 from feedmill.planner.untouched import unreadable
 
-# Functions of libraries that do no more than seed random generators. Natively only a collate_fn may
-# ask those, and the function is called before it.
+# worker_init_fn of libraries that only seed random generators. On the native path only a collate_fn
+# can draw from these generators; the iterator calls the function before the collate_fn.
 _SEEDING = frozenset({
     ("transformers.trainer_utils", "seed_worker"),
     ("lightning.fabric.utilities.seed", "pl_worker_init_function"),
@@ -40,7 +41,7 @@ def recognise(loader: Any) -> Support:
         if reasons := why_not_this_torch():
             return unsupported(*reasons)
         return _recognise(loader)
-    except Exception as error:  # torch's path raises what is wrong with the dataset itself
+    except Exception as error:  # if the dataset is broken, torch's path will raise the error
         return unsupported(unreadable("the DataLoader", error))
 
 
@@ -70,13 +71,13 @@ def _hybrid(loader: Any, reasons: list[str]) -> Support:
 
 
 def has_default_collate(loader: Any) -> bool:
-    """Whether batches are put together by torch's own function."""
+    """Whether the DataLoader has torch's own collate function."""
     auto_collation = loader.batch_sampler is not None
     return loader.collate_fn is (default_collate if auto_collation else default_convert)
 
 
 def only_seeds(function: Any) -> bool:
-    """Whether a worker_init_fn is known to do no more than seed random generators."""
+    """Whether a worker_init_fn is known to only seed random generators."""
     while isinstance(function, functools.partial):
         if any(map(callable, (*function.args, *function.keywords.values()))):
             return False
@@ -88,7 +89,7 @@ def only_seeds(function: Any) -> bool:
 
 def _collate_reasons(loader: Any) -> list[str]:
     if not callable(loader.collate_fn):
-        return ["collate_fn can't be called"]
+        return ["collate_fn is not callable"]
     if not has_default_collate(loader):
         return []
     changed = why_collate_was_changed(torch.Tensor)
@@ -103,6 +104,6 @@ def _worker_reasons(loader: Any) -> list[str]:
     if only_seeds(function):
         return []
     return [
-        "worker_init_fn is given, and there are no Python workers natively; if its work is not "
-        'needed there, say worker_init="ignore"'
+        "worker_init_fn is set, but the native path has no worker processes to call it in; if it "
+        'is not needed there, pass worker_init="ignore"'
     ]
