@@ -53,8 +53,8 @@ def members(file: int, n_bytes: int, path: str) -> Iterator[Member]:
     Raises:
         PackError: it is not a tar file, is compressed, damaged or truncated.
     """
-    reading = _HeaderReader(file, n_bytes, path)
-    while (member := reading.next()) is not None:
+    reader = _HeaderReader(file, n_bytes, path)
+    while (member := reader.next()) is not None:
         yield member
 
 

@@ -79,7 +79,7 @@ PILLOW_METHODS = ("filter", "histogram", "point", "rotate", "split", "transform"
 
 
 def read_op(transform: Any, name: str, module: str, n_channels: int) -> Op:
-    """The op of a transform that is no container. UnsupportedError if it is not supported.
+    """The op of a transform that is not a container. UnsupportedError if it is not supported.
 
     Args:
         name, module: of the transform's class.

@@ -74,14 +74,14 @@ def read_dataset(dataset: Any, *, calls_transforms: bool = False) -> Support:
         calls_transforms: for hybrid mode, which calls the transform: any transform is accepted, and
             the samples have no plan.
     """
-    reading = _DatasetReader(calls_transforms)
-    node = reading.read(dataset, 0)
+    reader = _DatasetReader(calls_transforms)
+    node = reader.read(dataset, 0)
     if node is not None and len({base.plan for base in node.base_datasets}) > 1:
-        reading.add_reason("the datasets of a ConcatDataset have transforms with different results")
+        reader.add_reason("the datasets of a ConcatDataset have transforms with different results")
     if node is not None and not len(dataset):
-        reading.add_reason("the dataset is empty")
-    if reading.reasons or node is None:
-        return unsupported(*reading.reasons)
+        reader.add_reason("the dataset is empty")
+    if reader.reasons or node is None:
+        return unsupported(*reader.reasons)
     if isinstance(node, ArrayNode):
         return Support(ArraySource(dataset, node))
     is_plain = isinstance(node.base_datasets[0].plan, PlainPlan)
@@ -144,8 +144,8 @@ class _DatasetReader:
                 return self._read_npy_folder(dataset)
             if (images := images_of(dataset)) is not None:
                 return self._read_images(dataset, images)
-        except UnsupportedError as refusal:
-            self.add_reason(str(refusal))
+        except UnsupportedError as error:
+            self.add_reason(str(error))
             self._add_reasons_against_transform(dataset)
             return None
         self.add_reason(
@@ -254,8 +254,8 @@ class _DatasetReader:
         if isinstance(inner, ArrayNode):
             try:
                 return subset_node(subset, inner)
-            except UnsupportedError as refusal:
-                return self.add_reason(str(refusal))
+            except UnsupportedError as error:
+                return self.add_reason(str(error))
         return inner and SubsetNode(subset, inner)
 
     def _read_concat(self, dataset: Any, depth: int) -> Any:

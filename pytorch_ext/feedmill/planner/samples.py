@@ -28,8 +28,8 @@ _BUFFERS = (bytes, bytearray, memoryview, np.ndarray)
 
 @dataclass(frozen=True, eq=False)
 class BaseDataset:
-    """A dataset that holds samples itself, inside of any Subset and ConcatDataset, and its
-    transform as it was when iter() was called.
+    """A dataset that holds samples itself, so not a Subset or ConcatDataset; and its transform as
+    it was when iter() was called.
 
     Attributes:
         dataset: the user's object.

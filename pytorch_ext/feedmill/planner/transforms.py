@@ -1,7 +1,7 @@
 """Translates a torchvision transform into a plan for the native loader.
 
-A transform is supported only if the native code gives the same pixels for sure. ``known`` names the
-supported classes; arguments without a native counterpart are not supported, either. explain() gives
+A transform is supported only if the native code is sure to give the same pixels. ``known`` has the
+supported classes. Arguments without a native counterpart are not supported, either. explain() gives
 the reasons.
 
 What a transform does to pixel values, from the conversion to a tensor on, is not reimplemented: the
@@ -118,27 +118,27 @@ def read_transform(
             "ToTensor or PILToTensor"
         )
         return TransformPlan(None, reasons=(reason,))
-    reading = _TransformReader(size, channels)
+    reader = _TransformReader(size, channels)
     try:
         for one in flatten(transform):
-            reading.read(one)
-        reading.finish()
-    except UnsupportedError as refusal:
-        reading.add_reason(str(refusal))
+            reader.read(one)
+        reader.finish()
+    except UnsupportedError as error:
+        reader.add_reason(str(error))
     except Exception as error:
-        reading.add_reason(unreadable("the transform", error))
-    order = reading.compare(channels)
-    if reading.reasons:
-        return TransformPlan(None, reasons=tuple(reading.reasons))
+        reader.add_reason(unreadable("the transform", error))
+    order = reader.compare(channels)
+    if reader.reasons:
+        return TransformPlan(None, reasons=tuple(reader.reasons))
     plan = Plan(
-        tuple(reading.ops),
-        reading.dtype,
-        reading.value_table,
+        tuple(reader.ops),
+        reader.dtype,
+        reader.value_table,
         order,
         max_image_pixels(),
-        reading.as_image,
+        reader.as_image,
     )
-    return TransformPlan(plan, tuple(reading.steps))
+    return TransformPlan(plan, tuple(reader.steps))
 
 
 # ---- reading -------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class _TransformReader:
                 self._read_preset(transform, module)
             elif self.erases and not (name in PIXELS or name in TO_TENSOR):
                 raise UnsupportedError(
-                    f"{name} follows RandomErasing, which is not supported natively; put it before"
+                    f"{name} follows RandomErasing, which is not supported natively; put it first"
                 )
             elif name == "RandomErasing":
                 self._read_erasing(transform, module)
@@ -199,8 +199,8 @@ class _TransformReader:
                 self._read_augmentation(transform, name, module)
             else:
                 self._read_pixels(transform, name, module)
-        except UnsupportedError as refusal:
-            self.add_reason(str(refusal))
+        except UnsupportedError as error:
+            self.add_reason(str(error))
         except Exception as error:
             self.add_reason(unreadable(f"the transform {type_name(type(transform))}", error))
 
@@ -212,13 +212,13 @@ class _TransformReader:
         self.steps.append(Step(transform, (op.kind,), module))
 
     def _read_augmentation(self, transform: Any, name: str, module: str) -> None:
-        ops, step = _read_augmentation(transform, self.channels)
+        ops, step = _augmentation_ops(transform, self.channels)
         if self.ramp is not None or self.tensor_error:
             self._check_on_tensor(name, module)
             if name not in ("RandomVerticalFlip", "RandomCrop") or any(ops[0].values[:6]):
                 raise UnsupportedError(
                     f"{name} follows the conversion to a tensor, which is not supported natively, "
-                    "as torchvision computes other pixels for tensors; put it before"
+                    "as torchvision computes other pixels for tensors; put it first"
                 )
         for op in ops:
             self._add_op(op)
@@ -273,7 +273,7 @@ class _TransformReader:
         if name in ("Resize", "RandomResizedCrop"):
             raise UnsupportedError(
                 f"{name} follows the conversion to a tensor, which is not supported natively, as "
-                "torchvision resizes tensors with another kernel than PIL images; put it before"
+                "torchvision resizes tensors with another kernel than PIL images; put it first"
             )
         if type(self.ramp) is not torch.Tensor and module == V1:
             raise UnsupportedError(
@@ -284,7 +284,7 @@ class _TransformReader:
         if name == "CenterCrop" and bool(((zeros != 0) | torch.signbit(zeros)).any()):
             raise UnsupportedError(
                 "CenterCrop follows Normalize, which is not supported natively, as it pads small "
-                "images with zeros, which are not black then; put it before"
+                "images with zeros, which are not black then; put it first"
             )
 
     def _add_op(self, op: Op) -> None:
@@ -367,7 +367,7 @@ class _TransformReader:
     def finish(self) -> None:
         """Checks that concern the transform as a whole; makes the value table."""
         if self.n_resizes > 1:
-            self.add_reason("the transform resizes more than once; natively it may do so only once")
+            self.add_reason("the transform resizes more than once; natively it may do so once")
         if self.size is not None:
             self._settle_sizes(*self.size)
         elif not leads_to_one_size(self.ops) and not self.reasons:
@@ -402,8 +402,8 @@ class _TransformReader:
             if op.kind in (RESIZE, RANDOM_RESIZED_CROP):
                 try:
                     order = resize_order(op.filter)
-                except UnsupportedError as refusal:
-                    self.add_reason(str(refusal))
+                except UnsupportedError as error:
+                    self.add_reason(str(error))
         return order
 
     def _settle_sizes(self, height: int, width: int) -> None:
@@ -493,7 +493,7 @@ def _ramp(n_channels: int) -> Any:
 # ---- augmentations -------------------------------------------------------------------------------
 
 
-def _read_augmentation(
+def _augmentation_ops(
     transform: Any, n_channels: int, depth: int = 0
 ) -> tuple[list[Op], Step]:
     """The ops of an augmentation, including those of the transforms in it, and its step."""
@@ -534,7 +534,7 @@ def _read_child(
             return [op], Step(transform, (op.kind,), module)
         if (name not in AUGMENTATIONS and name not in AUTOMATIC) or name == "Grayscale":
             raise UnsupportedError(f"{name} within {container} is not supported natively")
-        ops, step = _read_augmentation(transform, n_channels, depth)
+        ops, step = _augmentation_ops(transform, n_channels, depth)
         if ops[0].kind in (RANDOM_CROP, PAD):
             raise UnsupportedError(
                 f"{name} within {container} is not supported natively, as it changes sizes"
