@@ -45,7 +45,7 @@ def test_text(small_images, capsys, dtype):
 def test_values_are_those_of_a_loader_with_that_dtype(small_images, dtype):
     steps = T.RandomResizedCrop(8), T.ToTensor(), T.Normalize(helpers.MEAN, helpers.STD)
     dataset = helpers.ImageFolder(str(small_images), helpers.compose(*steps))
-    source = recognise(helpers.native_loader(dataset, dtype=getattr(torch, dtype)))
+    source = recognise(helpers.native_loader(dataset, dtype=getattr(torch, dtype))).source
     assert module._value_table(dtype).tobytes() == source.plan.value_table
 
 

@@ -242,7 +242,7 @@ def test_another_bit_generator(images):
 
 
 def test_worker_init(images):
-    words = 'say worker_init="ignore"'
+    words = 'pass worker_init="ignore"'
     loader = feedmill.DataLoader(images, num_workers=1, worker_init_fn=set_up)
     assert words in loader.explain()
     with pytest.raises(RuntimeError, match="worker_init_fn"):

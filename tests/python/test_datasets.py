@@ -264,7 +264,7 @@ def test_transform_and_transforms(small_images):
     loader = feedmill.DataLoader(dataset, native="verify", batch_size=8)
     assert sum(len(images) for images, _ in loader) == 40
     dataset.transform = RANDOM  # its `transforms` holds the other one still
-    assert "not its transform alone" in loader_of(dataset).explain()
+    assert "does more than its attribute transform" in loader_of(dataset).explain()
     dataset.transforms = lambda image, target: (image, target)
     assert "both transform and transforms" in loader_of(dataset).explain()
 
@@ -309,8 +309,8 @@ class Folder(ImageFolder):
 
 def test_offers_that_do_not_stand_for_the_dataset(small_images):
     root = str(small_images)
-    assert "recognised" in loader_of(Outer(Files(root, FIXED))).explain()
-    assert "__getitem__ of its own" in loader_of(OtherItems(root, FIXED)).explain()
+    assert "no subclasses" in loader_of(Outer(Files(root, FIXED))).explain()
+    assert "overrides __getitem__" in loader_of(OtherItems(root, FIXED)).explain()
     assert "has __getitems__" in loader_of(Batched(root, FIXED)).explain()
     same_as_torch(Folder(root, FIXED))
     assert "target_transform" in loader_of(Folder(root, FIXED, lambda target: 7)).explain()
@@ -371,8 +371,8 @@ def test_offers_that_are_not_taken(small_images, tmp_path):
     ("item", "kind", "words"),
     [
         ((5, 0), RuntimeError, "must be str"),
-        (("", 0), RuntimeError, "no file has such a path"),
-        (("x", 0, 0), TypeError, "feedmill_item gave a tuple .* must give a pair"),
+        (("", 0), RuntimeError, "the path is empty"),
+        (("x", 0, 0), TypeError, "feedmill_item returned a tuple .* must return a pair"),
         (("nowhere.jpg", 0), FileNotFoundError, "dataset index 0"),
         (KeyError("no such thing"), KeyError, "no such thing"),
         (StopIteration(), StopIteration, None),

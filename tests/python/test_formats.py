@@ -361,7 +361,7 @@ def test_samples_of_other_classes_stay_what_they_are_or_are_refused():
     options = {"batch_size": 2, "collate_fn": list, "dtype": torch.float16}
     (batch,) = feedmill.DataLoader(_Typed(_PairList), **options)
     assert all(type(one) is _PairList and one[0].dtype is torch.float16 for one in batch)
-    with pytest.raises(TypeError, match="a _Pair can't be made anew"):
+    with pytest.raises(TypeError, match="a _Pair can't be copied"):
         list(feedmill.DataLoader(_Typed(_Pair), **options))
 
 
@@ -401,7 +401,7 @@ def test_the_native_loader_checks_its_arguments():
 
 @pytest.mark.parametrize(("dtype", "layout"), EACH[2:])
 def test_a_sample_of_pillows_is_written_in_place(numbered, dtype, layout):
-    plan = recognise(native_loader(numbered, dtype=dtype, memory_format=layout)).plan
+    plan = recognise(native_loader(numbered, dtype=dtype, memory_format=layout)).source.plan
     image = torch.randn(3, 4, 5).to(dtype).permute(0, 2, 1).contiguous().permute(0, 2, 1)
     out = bytearray(3 * 4 * 5 * dtype.itemsize)
     write_sample(image, out, (3, 4, 5), plan)

@@ -65,7 +65,7 @@ TRANSFORMS = {
     "v2_on_tensors": ((v2.ToImage(), v2.Resize(SIZE)), "Resize follows the conversion"),
     "v2_crop_of_image": (
         (v2.ToImage(), v2.RandomResizedCrop(8)), "RandomResizedCrop follows the conversion"),
-    "v2_cubic": ((v2.Resize(SIZE, "cubic"), v2.ToImage()), "interpolation='cubic', which is none"),
+    "v2_cubic": ((v2.Resize(SIZE, "cubic"), v2.ToImage()), "interpolation='cubic' is not"),
     "v2_number": ((v2.RandomResizedCrop(8, interpolation=6), v2.ToImage()), "interpolation=6"),
     "v2_float": ((v2.Resize(SIZE, 2.0), v2.ToImage()), "interpolation=2.0"),
     "v2_old_ratio": ((changed(v2.RandomResizedCrop(8), ratio=(1, 2)), v2.ToImage()), "was changed"),
@@ -80,10 +80,10 @@ TRANSFORMS = {
     "v2_hook": ((v2.Resize(SIZE), hooked("register_forward_hook"), v2.ToImage()), "hooks"),
     "subclass": ((ResizeSubclass(SIZE), T.PILToTensor()), "ResizeSubclass is not supported"),
     "name_of_mode": (
-        (T.Resize(SIZE, "bicubic"), T.PILToTensor()), "interpolation='bicubic', which is none"),
+        (T.Resize(SIZE, "bicubic"), T.PILToTensor()), "interpolation='bicubic' is not"),
     "no_mode": ((T.RandomResizedCrop(8, interpolation=None), T.ToTensor()), "interpolation=None"),
     "odd_number": ((changed(T.Resize(SIZE), interpolation=6), T.ToTensor()), "interpolation=6"),
-    "preset_of_name": ((ImageClassification(crop_size=8, interpolation="box"),), "'box', which is"),
+    "preset_of_name": ((ImageClassification(crop_size=8, interpolation="box"),), "interpolation='box' is not"),
     "forward_shadowed": ((patched("forward"), T.PILToTensor()), "its own forward"),
     "get_params_shadowed": (
         (patched("get_params", step=T.RandomResizedCrop(8)), T.PILToTensor()), "its own get_params"),
@@ -109,7 +109,7 @@ TRANSFORMS = {
     "to_int16": ((*HEAD, T.ConvertImageDtype(torch.int16)), "torch.int16"),
     "pair_and_max": ((T.Resize(SIZE, max_size=9), T.PILToTensor()), "max_size"),
     "max_too_small": ((T.Resize(9, max_size=9), T.CenterCrop(4), T.PILToTensor()), "max_size"),
-    "float_size": ((changed(T.CenterCrop(4), size=(4.0, 4)), T.PILToTensor()), "sizes are ints"),
+    "float_size": ((changed(T.CenterCrop(4), size=(4.0, 4)), T.PILToTensor()), "must be two ints"),
     "huge_size": ((T.Resize((70000, 1)), T.PILToTensor()), "1 to 65535"),
     "odd_scale": ((T.RandomResizedCrop(8, scale=(0.5, float("inf"))), T.PILToTensor()), "scale"),
     "negative_ratio": ((changed(T.RandomResizedCrop(8), ratio=(-1, 2)), T.PILToTensor()), "ratio"),
@@ -210,7 +210,7 @@ def test_other_datasets_and_arguments(small_images):
                   words="default_loader")
     same_as_torch(folder(root), words="worker_init_fn", worker_init_fn=do_nothing, num_workers=1)
     parts = [folder(root), folder(root, T.Resize(SIZE), T.RandomHorizontalFlip(0), T.PILToTensor())]
-    same_as_torch(torch.utils.data.ConcatDataset(parts), words="transforms of different results")
+    same_as_torch(torch.utils.data.ConcatDataset(parts), words="transforms with different results")
 
 
 def test_patched_subset(small_images, monkeypatch):

@@ -122,7 +122,7 @@ def test_urls():
         "a-3.tar", "a-1.tar", "b0-3.tar", "b0-1.tar", "b1-3.tar", "b1-1.tar", "/c.tar"
     ]
     assert expand(["x.tar", "file:///y.tar"]) == ["x.tar", "/y.tar"]
-    for urls, text in (([], "no tar file"), ("{a}.tar", "neither a range"),
+    for urls, text in (([], "no tar file"), ("{a}.tar", "must be a range"),
                        ("pipe:cat a.tar", "not pipe:"), ("s3://b/a.tar", "not s3:")):
         with pytest.raises(ValueError, match=text):
             expand(urls)
@@ -161,10 +161,10 @@ def test_bad_samples_are_named(tmp_path, jpegs):
     for files, text in (
         ([("a.jpg", jpegs[0]), ("b.json", b"{}")], "a.tar: sample 'b' has no image"),
         ([("a.jpg", jpegs[0]), ("a.png", b"")], "sample 'a' has two images"),
-        ([("a.jpg", jpegs[0]), ("a.JPG", b"")], "sample 'a' has two members 'jpg'"),
+        ([("a.jpg", jpegs[0]), ("a.JPG", b"")], "sample 'a' has two members with the extension 'jpg'"),
         ([("a.jpg", jpegs[0]), ("a.cls", b"cat")], "a.tar: 'a.cls' holds b'cat'"),
-        ([("a.jpg", jpegs[0]), ("a.cls", b"9" * 15)], "which is no label"),
-        ([("a.jpg", jpegs[0]), ("a.cls", b"-1")], "which is no label"),
+        ([("a.jpg", jpegs[0]), ("a.cls", b"9" * 15)], "a label must be an integer"),
+        ([("a.jpg", jpegs[0]), ("a.cls", b"-1")], "a label must be an integer"),
     ):
         path = write_tar(tmp_path / "a.tar", files)
         with pytest.raises(PackError, match=text):
@@ -175,12 +175,12 @@ def test_files_that_are_no_whole_tar_file(tmp_path, jpegs):
     whole = write_tar(tmp_path / "whole.tar", samples_of(jpegs[:2])).read_bytes()
     path = tmp_path / "a.tar"
     for data, text in (
-        (b"text " * 200, "no tar file at byte 0"),
+        (b"text " * 200, "not a tar file at byte 0"),
         (gzip.compress(whole), "compressed by gzip"),
-        (whole[:700], "cut short: 0.jpg has"),
-        (whole[:512] + bytes(600), "cut short: 0.jpg has"),
-        (whole[:100], "cut short"),
-        (b"1" + whole[1:], "no tar file"),
+        (whole[:700], "truncated: 0.jpg has"),
+        (whole[:512] + bytes(600), "truncated: 0.jpg has"),
+        (whole[:100], "truncated"),
+        (b"1" + whole[1:], "not a tar file"),
     ):
         path.write_bytes(data)
         with pytest.raises(PackError, match=f"a.tar: .*{text}"):

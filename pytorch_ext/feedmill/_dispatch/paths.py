@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ from feedmill.iterators.native import NativeDataLoaderIter
 from feedmill.planner.epochs import Epochs, rank_to_mix_in, sampler_epoch
 from feedmill.planner.formats import formatting_collate
 from feedmill.planner.recognise import has_default_collate, recognise
-from feedmill.planner.samples import Source
+from feedmill.planner.samples import Source, Support, unsupported
 from feedmill.planner.sampling import look_ahead_rule, never
 from feedmill.profiling.counting.accounts import StepCounters
 from feedmill.profiling.counting.sample_errors import SampleErrors
@@ -100,7 +100,7 @@ class LoaderState:
     def __reduce__(self) -> tuple[type[LoaderState], tuple[int, Options | None]]:
         return (LoaderState, (self.epochs.next_number, self.options))
 
-    def took(self, path: str, reasons: list[str]) -> None:
+    def took(self, path: str, reasons: Sequence[str]) -> None:
         """Records the path that iter() chose."""
         self.path, self.reasons = path, tuple(reasons)
         self.recorder.path, self.recorder.reasons = self.path, self.reasons
@@ -136,34 +136,36 @@ def _json_value(value: Any) -> Any:
 # ---- the choice ----------------------------------------------------------------------------------
 
 
-def look(loader: Any) -> Source | list[str]:
+def look(loader: Any) -> Support:
     """Returns the samples for the native path, or the reasons against it, as of now."""
     if loader._feedmill.options is None:
         kind = type(loader)
-        return [f"{kind.__module__}.{kind.__qualname__} did not call the constructor of DataLoader"]
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        return unsupported(f"{name} did not call the constructor of DataLoader")
     options = loader._feedmill_options()
     options.check()
     if options.native == "off":
-        return [OFF]
-    source = recognise(loader)
-    if isinstance(source, Source) and source.plan and options.native in ("auto", "hybrid"):
+        return unsupported(OFF)
+    support = recognise(loader)
+    source = support.source
+    if source is not None and source.plan and options.native in ("auto", "hybrid"):
         if options.on_error != "raise":
-            return source
+            return support
         # Random numbers differ between the paths: a random transform must stay on its path.
         refusal = None if source.plan.is_random else mostly_by_pillow(loader)
         refusal = refusal or _budget_refusal(loader, source)
-        return [refusal] if refusal else source
-    return source
+        return unsupported(refusal) if refusal else support
+    return support
 
 
-def choose(loader: Any) -> Source | list[str]:
+def choose(loader: Any) -> Support:
     """look(), with the checks of native= and on_error=.
 
     Raises:
         RuntimeError: an option requires the native path, and it is not possible.
         ValueError: on_error= does not go with the sampler or another option.
     """
-    source = look(loader)
+    support = look(loader)
     if why := bad_samples.refusal(loader):
         raise ValueError(why)
     options = loader._feedmill_options()
@@ -172,12 +174,10 @@ def choose(loader: Any) -> Source | list[str]:
         requirement = f"native={options.native!r}"
     elif options.on_error != "raise":
         requirement = f"on_error={options.on_error!r}"
-        if not isinstance(source, list) and not source.plan:
-            source = list(source.reasons)  # hybrid
-    if isinstance(source, list) and requirement:
-        reasons = "".join(f"\n  - {reason}" for reason in source)
+    if requirement and support.path != "native":
+        reasons = "".join(f"\n  - {reason}" for reason in support.reasons)
         raise RuntimeError(f"{requirement}, but the native path can't be taken:{reasons}")
-    return source
+    return support
 
 
 def _budget_refusal(loader: Any, source: Source) -> str | None:
@@ -225,49 +225,50 @@ def make_iterator(loader: Any) -> Any:
     return _iterator_of(loader, _begin_epoch(loader))
 
 
-def _begin_epoch(loader: Any) -> Source | list[str]:
+def _begin_epoch(loader: Any) -> Support:
     """Begins an epoch, at iter() or at a reset of persistent workers; returns choose()."""
     loader._feedmill.begin_epoch(loader)
-    source = choose(loader)
-    seed_warnings.warn(loader, source)
-    return source
+    support = choose(loader)
+    seed_warnings.warn(loader, support)
+    return support
 
 
-def _next_epoch(loader: Any, path: str) -> Any:
+def _next_epoch(loader: Any, path: str) -> Support | None:
     """Called when persistent workers are reset: what the next epoch runs, as choose() returns it.
 
     None if it takes another path than ``path``, that of the iterator which is reset. Then
     ``loader._iterator`` is a new iterator: DataLoader.__iter__() returns it right after the reset.
     """
-    source = _begin_epoch(loader)
-    if _path_of(source) != path:
-        loader._iterator = _iterator_of(loader, source)
+    support = _begin_epoch(loader)
+    if support.path != path:
+        loader._iterator = _iterator_of(loader, support)
         return None
-    loader._feedmill.took(path, source if isinstance(source, list) else source.reasons)
-    return source
+    loader._feedmill.took(path, support.reasons)
+    return support
 
 
-def _path_of(source: Source | list[str]) -> str:
-    if isinstance(source, list):
-        return "torch"
-    return "native" if source.plan else "hybrid"
+def _iterator_of(loader: Any, support: Support) -> Any:
+    if support.source is None:
+        return torch_iterator(loader, support.reasons)
+    if support.path == "hybrid":
+        return hybrid_iterator(loader, support.source, support.reasons)
+    return native_iterator(loader, support.source)
 
 
-def _iterator_of(loader: Any, source: Source | list[str]) -> Any:
-    if isinstance(source, list):
-        return torch_iterator(loader, source)
-    return native_iterator(loader, source) if source.plan else hybrid_iterator(loader, source)
-
-
-def hybrid_iterator(loader: Any, source: Source) -> Any:
+def hybrid_iterator(loader: Any, source: Source, reasons: Sequence[str]) -> Any:
     if loader.num_workers > 0:
         loader.check_worker_number_rationality()
     is_default = has_default_collate(loader)
     iterator = HybridDataLoaderIter(
-        loader, source, n_threads(loader), is_default, partial(_next_epoch, path="hybrid")
+        loader, source, n_threads(loader), is_default, _next_hybrid_epoch
     )
-    loader._feedmill.took("hybrid", source.reasons)
+    loader._feedmill.took("hybrid", reasons)
     return iterator
+
+
+def _next_hybrid_epoch(loader: Any) -> Source | None:
+    support = _next_epoch(loader, "hybrid")
+    return support.source if support is not None else None
 
 
 def native_iterator(loader: Any, source: Source) -> Any:
@@ -282,18 +283,18 @@ def native_iterator(loader: Any, source: Source) -> Any:
 
 
 def _next_native_epoch(loader: Any) -> tuple[Source, Config] | None:
-    source = _next_epoch(loader, "native")
-    if source is None:
+    support = _next_epoch(loader, "native")
+    if support is None or support.source is None:
         return None
     loader._feedmill.before_epoch = loader._feedmill.handles.counters()
-    return source, _config_of(loader, source)
+    return support.source, _config_of(loader, support.source)
 
 
 def _config_of(loader: Any, source: Source) -> Config:
     return native_config(loader, source, n_threads(loader))
 
 
-def torch_iterator(loader: Any, reasons: list[str]) -> Any:
+def torch_iterator(loader: Any, reasons: Sequence[str]) -> Any:
     loader._feedmill.took("torch", reasons)
     iterator = _formatted_iterator(loader)
     state = loader._feedmill
@@ -328,10 +329,11 @@ def _formatted_iterator(loader: Any) -> Any:
 
 def explanation(loader: Any) -> str:
     """The text of explain(): the path that iter() would take now, and why."""
-    source = look(loader)
+    support = look(loader)
+    source = support.source
     options = loader._feedmill_options()
-    if isinstance(source, list):
-        lines = ["torch's own path, because", *(f"  - {one}" for one in source)]
+    if source is None:
+        lines = ["torch's own path, because", *(f"  - {one}" for one in support.reasons)]
         if options.dtype is not None:
             lines.append(f"images are converted to {options.dtype} before collate_fn gets them")
         if options.memory_format is not torch.contiguous_format:
@@ -339,13 +341,13 @@ def explanation(loader: Any) -> str:
         if options.cache is not None:
             lines.append("cache= has no effect: torch's path reads files itself")
         if options.seed is not None:
-            lines.append(without_effect(loader, source))
+            lines.append(without_effect(loader, support.path))
         if (device := device_of(loader)) is not None:
             lines.append(f"batches are copied to {device} by torch, in the consumer's stream")
         lines += _names_that_are_no_options(loader)
         return "\n".join(lines)
     if not source.plan:
-        return "\n".join(_hybrid_lines(loader, source))
+        return "\n".join(_hybrid_lines(loader, source, support.reasons))
     reader = options.reader if source.arrays is None else "none: the samples are in memory"
     if source.arrays is None and "FEEDMILL_READER" in os.environ:
         reader += f", FEEDMILL_READER={os.environ['FEEDMILL_READER']} overrides it"
@@ -366,10 +368,10 @@ def explanation(loader: Any) -> str:
     return "\n".join([*lines, *(f"  note       {text}" for text in notes)])
 
 
-def _hybrid_lines(loader: Any, source: Source) -> list[str]:
+def _hybrid_lines(loader: Any, source: Source, reasons: Sequence[str]) -> list[str]:
     lines = [
         "hybrid: JPEGs are decoded natively, and the transform is called in threads, because",
-        *(f"  - {one}" for one in source.reasons),
+        *(f"  - {one}" for one in reasons),
         f"  dataset    {source.kind}, {source.n_samples:,} samples",
         f"  threads    {n_threads(loader)} ({_why_threads(loader)})",
         "  random     the transform draws from this process's generators, in whatever order the "
@@ -377,7 +379,7 @@ def _hybrid_lines(loader: Any, source: Source) -> list[str]:
     ]
     options = loader._feedmill_options()
     if options.seed is not None:
-        lines.append(f"  note       {without_effect(loader, source)}")
+        lines.append(f"  note       {without_effect(loader, 'hybrid')}")
     if options.cache is not None:
         lines.append("  cache      has no effect: native='hybrid' does not use it")
     if (device := device_of(loader)) is not None:

@@ -7,7 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from feedmill.planner.epochs import sampler_epoch
-from feedmill.planner.samples import Source
+from feedmill.planner.samples import Support
 from feedmill.system.callers import level_of_caller
 
 if TYPE_CHECKING:
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 _LEAST_SAMPLES = 64
 
 
-def warn(loader: Any, source: Source | list[str]) -> None:
+def warn(loader: Any, support: Support) -> None:
     """Called before an epoch begins, with what choose() returned for it."""
-    if isinstance(source, list) or not source.plan:
+    source = support.source
+    if source is None or not source.plan:
         if loader._feedmill_options().seed is not None:
-            _warn_once(loader, "no effect", without_effect(loader, source))
+            _warn_once(loader, "no effect", without_effect(loader, support.path))
         return
     if source.plan.is_random:
         if text := kept_from_torch(loader):
@@ -38,10 +39,10 @@ def _warn_once(loader: Any, kind: str, text: str) -> None:
         warnings.warn(text, UserWarning, stacklevel=level_of_caller())
 
 
-def without_effect(loader: Any, source: Source | list[str]) -> str:
-    """Text: seed= has no effect on the path that the loader takes, which is not the native one."""
+def without_effect(loader: Any, path: str) -> str:
+    """Text: seed= has no effect on ``path``, "torch" or "hybrid"."""
     text = f"seed={loader._feedmill_options().seed} has no effect: "
-    if isinstance(source, list):
+    if path == "torch":
         return text + (
             "this DataLoader takes torch's own path (explain() says why), whose random numbers "
             "follow torch.manual_seed() and the number of workers"

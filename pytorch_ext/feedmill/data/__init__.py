@@ -1,9 +1,10 @@
-"""Datasets that torch's own DataLoader takes as well, and a single image's decoder.
+"""Datasets for feedmill's and torch's DataLoader, and imread() for a single image.
 
     from feedmill.data import ImageList
     dataset = ImageList(paths, labels, transform=transform)
 
-Map-style all of them: ``len(dataset)``, ``dataset[index]``; they pickle, and hold no open file.
+All datasets are map-style (``len(dataset)``, ``dataset[index]``), can be pickled, and keep no file
+open.
 
 May import: planner.
 """

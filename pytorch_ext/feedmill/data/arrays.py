@@ -1,4 +1,4 @@
-"""Datasets of arrays in .npy files: one file for each sample, or one for all."""
+"""Datasets of arrays in .npy files: one file per sample, or one file for all samples."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ from feedmill.data.npy import MAX_START_BYTES, Header, NpyError, parse_header, r
 
 
 class NpyFolder(Dataset[Any]):
-    """Arrays, each in a .npy file of its own: ``dataset[i]`` is ``(array, target)``.
+    """Arrays in .npy files, one file per sample: ``dataset[i]`` is ``(array, target)``.
 
         dataset = NpyFolder("/data/slices", transform=torch.from_numpy)
 
-    Arrays are those of ``np.load(path, allow_pickle=False)``, and the caller's own. Headers are
-    read strictly: only arrays of numbers, with exactly the bytes that they announce.
+    Arrays are as from ``np.load(path, allow_pickle=False)``; the caller owns them. A file must hold
+    numbers, and exactly as many bytes as its header says.
 
-    feedmill.DataLoader reads them natively, where all have the first one's type and shape and the
-    transform is None or ``torch.from_numpy``; with other transforms, and direct=True, in threads of
-    this process if told native="hybrid".
+    feedmill.DataLoader reads the files natively if all have the first one's type and shape, and the
+    transform is None or ``torch.from_numpy``. With other transforms or direct=True, it reads them
+    in threads of this process if native="hybrid", else on torch's path.
 
     Args:
-        paths: a folder, whose .npy files at any depth are taken in the order of their paths; or the
-            paths themselves, copied into a list.
-        targets: one for each file; None (the default): its index.
-        transform: called with the array; None: nothing is.
-        direct: files are read past the page cache (O_DIRECT), as ``read_npy`` describes.
+        paths: a folder, whose .npy files at any depth are used, sorted by path; or a list of paths.
+        targets: one for each file; None (default): the file's index.
+        transform: called with the array; None: not used.
+        direct: read files past the page cache (O_DIRECT), as ``read_npy`` describes.
 
     Raises:
-        ValueError: no .npy file in the folder, or the numbers of files and targets differ. At
-            ``dataset[i]`` feedmill.data.npy.NpyError, a ValueError, for a file that is damaged.
-        OSError: the folder, or at ``dataset[i]`` the file, can't be read.
+        ValueError: the folder has no .npy file, or the numbers of files and targets differ.
+            ``dataset[i]`` raises feedmill.data.npy.NpyError, a ValueError, for a damaged file.
+        OSError: the folder can't be read; or, from ``dataset[i]``, the file.
     """
 
     def __init__(
@@ -68,7 +67,8 @@ class NpyFolder(Dataset[Any]):
         return self.paths[index], _target(self.targets, index, len(self.paths))
 
     def _first_header(self) -> tuple[bytes, Header]:
-        """The first file's header, as it is and read; what all files like it begin with."""
+        """The first file's header, as bytes and parsed. Files of the same type and shape begin with
+        the same bytes."""
         with open(self.paths[0], "rb") as file:
             start = file.read(MAX_START_BYTES)
         header = parse_header(start, self.paths[0])
@@ -82,25 +82,25 @@ class NpyFolder(Dataset[Any]):
 
 
 class NpyFile(Dataset[Any]):
-    """The rows of one .npy file, which is mapped, not loaded: ``dataset[i]`` is ``(row, target)``.
+    """The rows of an array in a .npy file: ``dataset[i]`` is ``(row, target)``.
 
         dataset = NpyFile("/data/images.npy", np.load("/data/labels.npy"))
 
-    The file may be larger than the memory; only pages that are asked for are read. A row is a copy,
-    the caller's own.
+    The file is mapped into memory, so it may be larger than the memory, and only the pages that are
+    used are read. A row is a copy; the caller owns it.
 
     Args:
-        path: of a .npy file of at least one dimension, in C order.
-        targets: one for each row; None (the default): its index.
-        transform: called with the row, an array; None: nothing is.
+        path: of a .npy file with an array of at least one dimension, in C order.
+        targets: one for each row; None (default): the row's index.
+        transform: called with the row, a NumPy array; None: not used.
 
     Raises:
-        ValueError: the file has no rows in C order, is damaged (feedmill.data.npy.NpyError), or the
-            numbers of rows and targets differ.
-        OSError: it can't be read.
+        ValueError: the array is not in C order or has no dimension, the file is damaged
+            (feedmill.data.npy.NpyError), or the numbers of rows and targets differ.
+        OSError: the file can't be read.
 
     Attributes:
-        array: the mapped file, not writable.
+        array: the mapped array, read-only.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class NpyFile(Dataset[Any]):
         return row if self.transform is None else self.transform(row), target
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy in another process maps the file anew: no value is sent."""
+        """Leaves out the array; the copy maps the file again."""
         return {name: value for name, value in vars(self).items() if name != "array"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -144,7 +144,7 @@ def _target(targets: Sequence[Any] | None, index: int, n: int) -> Any:
 
 
 def _npy_files(folder: str | os.PathLike[str]) -> list[str]:
-    os.stat(folder)  # what can't be read is said by its own error, not by "no files"
+    os.stat(folder)  # raises OSError if the folder does not exist; rglob() would find no files
     paths = sorted(str(path) for path in Path(folder).rglob("*.npy"))
     if not paths:
         raise ValueError(f"no .npy file in {os.fspath(folder)!r}")
@@ -157,12 +157,12 @@ def _map(path: str) -> np.ndarray:
         n_bytes = os.fstat(file.fileno()).st_size
     if n_bytes != header.n_bytes + header.data_bytes:
         raise NpyError(
-            f"{path}: it has {n_bytes} bytes; an array of {header.shape} {header.dtype} has "
-            f"{header.n_bytes + header.data_bytes}"
+            f"{path}: the file has {n_bytes} bytes; its header says {header.shape} {header.dtype}, "
+            f"which takes {header.n_bytes + header.data_bytes}"
         )
     if not header.shape or (header.fortran_order and len(header.shape) > 1):
-        raise ValueError(f"{path}: an array of {header.shape} has no rows that lie in one piece; "
-                         "save it with np.ascontiguousarray()")
+        raise ValueError(f"{path}: the array of shape {header.shape} has no contiguous rows; save "
+                         "an array in C order, such as np.ascontiguousarray() returns")
     if not header.data_bytes:
         return np.empty(header.shape, header.dtype)
     return np.memmap(path, header.dtype, "r", header.n_bytes, header.shape).view(np.ndarray)

@@ -12,27 +12,27 @@ from torch.utils.data import Dataset
 
 
 class ImageList(Dataset[Any]):
-    """Images by their paths, each with a target: ``dataset[i]`` is ``(image, target)``.
+    """Image files, given as a list of paths, with targets: ``dataset[i]`` is ``(image, target)``.
 
         dataset = ImageList(paths, labels, transform=transform)
 
-    An image is a PIL image, RGB, as torchvision's ImageFolder loads it, and then what ``transform``
-    makes of it. feedmill.DataLoader reads, decodes and transforms such images natively, like those
-    of ImageFolder; torch's DataLoader works as with any dataset.
+    An image is a PIL image in RGB, loaded as by torchvision's ImageFolder, or the result of
+    ``transform``. feedmill.DataLoader reads, decodes and transforms these images natively, like
+    those of ImageFolder. torch's DataLoader works as with any dataset.
 
     Args:
         paths: of the image files, str or os.PathLike; copied into a list.
-        targets: one for each path, of any type that torch collates; a list or an array. None (the
-            default): the index of the image, by which predictions find their files.
-        transform: called with the PIL image; None: nothing is.
-        target_transform: called with the target alone; None: nothing is. It must give the same
-            target whenever it is called, and draw no random number.
+        targets: a list or array with one target for each path, of any type that torch collates.
+            None (default): the image's index, for example to assign predictions to files.
+        transform: called with the PIL image; None: not used.
+        target_transform: called with the target; None: not used. It must be deterministic and draw
+            no random number.
 
     Raises:
         ValueError: the numbers of paths and targets differ.
         TypeError: paths is a single path.
 
-    Attributes paths, targets, transform and target_transform may be changed between epochs.
+    The attributes paths, targets, transform and target_transform may be changed between epochs.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class ImageList(Dataset[Any]):
         return image if self.transform is None else self.transform(image), target
 
     def feedmill_item(self, index: int) -> tuple[str, Any]:
-        """The path of an image and its target, without opening the file: what feedmill's
-        DataLoader asks for in place of ``dataset[index]``."""
+        """The path of an image, and its target. feedmill's DataLoader calls this in place of
+        ``dataset[index]``, to read the file itself."""
         path = self.paths[index]
         if self.targets is None:
             target = index if index >= 0 else index + len(self.paths)
@@ -76,7 +76,7 @@ class ImageList(Dataset[Any]):
 
 @contextmanager
 def open_image(source: str | os.PathLike[str] | bytes) -> Iterator[Any]:
-    """A file, or an image's bytes, as a PIL image, for as long as the file is open."""
+    """Opens a file, or an image's bytes, as a PIL image, and closes it at the end of the block."""
     from PIL import Image
 
     with open(source, "rb") if type(source) is not bytes else io.BytesIO(source) as file:

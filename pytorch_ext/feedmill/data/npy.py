@@ -1,4 +1,5 @@
-"""NumPy's .npy files, read strictly: no pickles, and exactly the bytes that the header says."""
+"""Reads NumPy's .npy files. They must hold numbers, not pickled objects, and exactly as many bytes
+as their header says."""
 
 from __future__ import annotations
 
@@ -12,28 +13,28 @@ import numpy as np
 
 _MAGIC = b"\x93NUMPY"
 _KEYS = {"descr", "fortran_order", "shape"}
-# NumPy's own limit for headers that it evaluates.
+# NumPy's own limit for the size of a header.
 _MAX_HEADER_BYTES = 10000
-# What a file begins with, up to its values.
+# Largest number of bytes before the values.
 MAX_START_BYTES = 12 + _MAX_HEADER_BYTES
 _KINDS = "biufc"
-# What O_DIRECT wants of addresses, offsets and lengths, on every file system in use.
+# Alignment of addresses, offsets and lengths that is sufficient for O_DIRECT on all file systems.
 _BLOCK_BYTES = 4096
-# One read asks for no more; the kernel stops at 2**31 - 4096.
-_MOST_BYTES = 1 << 30
+# Limit of one read; the kernel's own is 2**31 - 4096.
+_MAX_READ_BYTES = 1 << 30
 
 
 class NpyError(ValueError):
-    """A file is not what its name says. The text names it, and what is wrong."""
+    """A file is not a .npy file of numbers, or is damaged. The text names file and defect."""
 
 
 class Header(NamedTuple):
-    """What a .npy file begins with.
+    """The header of a .npy file.
 
     Attributes:
-        n_bytes: of the header, behind which the values begin.
-        dtype: of the values, a number's.
-        fortran_order: the first index varies fastest.
+        n_bytes: size of the header; the values follow it.
+        dtype: of the values, a numeric type.
+        fortran_order: the values are in Fortran order: the first index varies fastest.
         shape: of the array.
     """
 
@@ -51,21 +52,25 @@ class Header(NamedTuple):
 
 
 def parse_header(start: bytes | memoryview, path: Any) -> Header:
-    """The header at a file's start, of which at least MAX_START_BYTES are given, or all.
+    """Parses the header in the first bytes of a file.
+
+    Args:
+        start: at least the first MAX_START_BYTES bytes, or the whole file.
+        path: name of the file in error messages.
 
     Raises:
-        NpyError: no such header, or one of an array of anything but numbers.
+        NpyError: it is not the header of a .npy file with an array of numbers.
     """
     head = bytes(start[:MAX_START_BYTES])
     if head[:6] != _MAGIC or len(head) < 12:
         raise NpyError(f"{path}: not a .npy file")
     version = head[6]
     if version not in (1, 2, 3) or head[7] != 0:
-        raise NpyError(f"{path}: .npy version {version}.{head[7]}; 1.0, 2.0 and 3.0 are known")
+        raise NpyError(f"{path}: .npy version {version}.{head[7]}; supported are 1.0, 2.0 and 3.0")
     begin = 10 if version == 1 else 12
     (n_bytes,) = struct.unpack("<H" if version == 1 else "<I", head[8:begin])
     if n_bytes > _MAX_HEADER_BYTES or begin + n_bytes > len(head):
-        raise NpyError(f"{path}: its header of {n_bytes} bytes is cut short or too long")
+        raise NpyError(f"{path}: its header of {n_bytes} bytes is truncated or too long")
     text = head[begin : begin + n_bytes].decode("utf-8" if version == 3 else "latin-1", "replace")
     try:
         fields = ast.literal_eval(text.strip())
@@ -83,26 +88,26 @@ def _checked(fields: dict[str, Any], path: Any) -> tuple[np.dtype, bool, tuple[i
     except TypeError:
         dtype = None
     if dtype is None or dtype.kind not in _KINDS:
-        raise NpyError(f"{path}: it holds {descr!r}; only arrays of numbers are read")
+        raise NpyError(f"{path}: it holds {descr!r}; only arrays of numbers are supported")
     if type(fortran_order) is not bool:
-        raise NpyError(f"{path}: fortran_order is {fortran_order!r}")
+        raise NpyError(f"{path}: its header has fortran_order={fortran_order!r}; it must be a bool")
     if type(shape) is not tuple or any(type(one) is not int or one < 0 for one in shape):
-        raise NpyError(f"{path}: its shape is {shape!r}")
+        raise NpyError(f"{path}: its header has shape={shape!r}; it must be a tuple of ints from 0")
     return dtype, fortran_order, shape
 
 
 def array_of(buffer: Any, n_bytes: int, path: Any) -> np.ndarray:
-    """The array that lies in the first n_bytes of a buffer, which it then shares.
+    """The array in a buffer that holds a .npy file of n_bytes. It shares the buffer's memory.
 
     Raises:
-        NpyError: as parse_header(), or there are more or fewer values than the header says.
+        NpyError: as parse_header(); or there are more or fewer values than the header says.
     """
     view = memoryview(buffer)[:n_bytes]
     header = parse_header(view, path)
     if n_bytes != header.n_bytes + header.data_bytes:
         raise NpyError(
-            f"{path}: {n_bytes - header.n_bytes} bytes of values; an array of {header.shape} "
-            f"{header.dtype} has {header.data_bytes}"
+            f"{path}: it has {n_bytes - header.n_bytes} bytes of values; its header says "
+            f"{header.shape} {header.dtype}, which takes {header.data_bytes}"
         )
     if not header.data_bytes:
         return np.empty(header.shape, header.dtype)
@@ -111,26 +116,26 @@ def array_of(buffer: Any, n_bytes: int, path: Any) -> np.ndarray:
 
 
 def read_npy(path: str | os.PathLike[str], *, direct: bool = False) -> np.ndarray:
-    """A whole .npy file, as ``np.load(path, allow_pickle=False)`` gives it.
+    """Reads a .npy file, like ``np.load(path, allow_pickle=False)``.
 
-    The file is read straight into the array's memory, without Python's lock.
+    The file is read straight into the array's memory, without the GIL.
 
     Args:
         path: of the file.
-        direct: past the page cache (O_DIRECT): for sets that are larger than the memory, whose
-            pages nobody will ask for before they are dropped, and which would only drive out
-            others. Where the file system has no such thing, as without.
+        direct: read past the page cache (O_DIRECT). This is for datasets larger than the memory,
+            whose pages would be evicted before their next use and would evict others. Ignored if
+            the file system does not support it.
 
     Raises:
-        NpyError: the file is no array of numbers, or is cut short.
-        OSError: it can't be read.
+        NpyError: the file is not a .npy file of numbers, or is damaged.
+        OSError: the file can't be read.
     """
     file = _open(path, direct)
     try:
         n_bytes = os.fstat(file).st_size
         if n_bytes == 0:
             raise NpyError(f"{path}: the file is empty")
-        # Anonymous pages: aligned for O_DIRECT, and given back when the last array of them goes.
+        # Anonymous pages are aligned for O_DIRECT, and freed with the last array that uses them.
         buffer = mmap.mmap(-1, -(-n_bytes // _BLOCK_BYTES) * _BLOCK_BYTES)
         _fill(file, buffer, n_bytes, path)
     finally:
@@ -144,7 +149,7 @@ def _open(path: str | os.PathLike[str], direct: bool) -> int:
         try:
             return os.open(path, flags | os.O_DIRECT)
         except OSError as error:
-            if error.errno != 22:  # EINVAL: the file system does not know it
+            if error.errno != 22:  # EINVAL: the file system does not support O_DIRECT
                 raise
     return os.open(path, flags)
 
@@ -153,9 +158,9 @@ def _fill(file: int, buffer: mmap.mmap, n_bytes: int, path: Any) -> None:
     with memoryview(buffer) as view:
         done = 0
         while done < n_bytes:
-            # Whole blocks, also at the end; a read there ends at the file's end by itself.
-            with view[done : done + _MOST_BYTES] as part:
+            # Reads whole blocks, also the last one; the kernel stops at the end of the file.
+            with view[done : done + _MAX_READ_BYTES] as part:
                 n_read = os.preadv(file, [part], done)
             if n_read == 0:
-                raise NpyError(f"{path}: it became shorter while it was read")
+                raise NpyError(f"{path}: the file was truncated while it was read")
             done += n_read

@@ -1,4 +1,4 @@
-"""One image file as an array."""
+"""imread(): reads one image file as an array."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ _MODES = ("bgr", "rgb")
 
 
 def imread(path: str | os.PathLike[str] | bytes, mode: str = "bgr") -> np.ndarray:
-    """Reads and decodes an image, in place of ``cv2.imread`` or ``Image.open``.
+    """Reads and decodes an image; a replacement for ``cv2.imread`` and ``Image.open``.
 
-    What the loader decodes natively is so here, on the calling thread and without Python's lock:
-    threads that read images run side by side. In "bgr" these are JPEGs alone, without those of four
-    inks (CMYK). All else goes through Pillow.
+    Formats that the loader decodes natively are decoded natively here, too, on the calling thread
+    and without the GIL, so threads can read images in parallel. In mode "bgr" these are only JPEGs,
+    except CMYK. All other images go through Pillow.
 
     Args:
-        path: of the file; or bytes: the encoded image itself.
-        mode: "bgr" (default): as ``cv2.imread(path)``: blue, green, red, and upright as the file's
-            EXIF data asks; bit for bit so where it is decoded natively.
-            "rgb": as ``np.array(Image.open(path).convert("RGB"))``, bit for bit; EXIF data counts
-            for nothing.
+        path: of the file; or bytes: the encoded image.
+        mode: "bgr" (default): as ``cv2.imread(path)``: blue, green, red, rotated by the file's EXIF
+            orientation; bit-exact if decoded natively.
+            "rgb": as ``np.array(Image.open(path).convert("RGB"))``, bit-exact; the EXIF orientation
+            is ignored.
 
     Returns:
-        uint8 (height, width, 3), the caller's own, writable.
+        uint8 (height, width, 3), writable; the caller owns it.
 
-    What differs from cv2 in "bgr", all of it through Pillow: a file that can't be read or is no
-    image raises, where cv2 gives None; a JPEG that is cut short raises, where cv2 gives what there
-    is; 16-bit PNGs are clipped to 8 bits, where cv2 scales; CMYK is converted by Pillow's rule.
+    Differences from cv2 in mode "bgr", all in images that go through Pillow: a file that can't be
+    read or is not an image raises an error (cv2 returns None); a truncated JPEG raises an error
+    (cv2 returns the rows that it has); 16-bit PNGs are clipped to 8 bits (cv2 scales them); CMYK is
+    converted by Pillow's formula.
 
     Raises:
         ValueError: another mode.
@@ -42,14 +43,14 @@ def imread(path: str | os.PathLike[str] | bytes, mode: str = "bgr") -> np.ndarra
         raise ValueError(f"mode is {mode!r}; it must be one of 'bgr', 'rgb'")
     is_bgr = mode == "bgr"
     rejected = 0 if is_bgr else rejected_formats()
-    taken = native.imread(path, is_bgr, max_image_pixels(), rejected)
-    if type(taken) is not tuple:
-        return _by_pillow(path, mode)
-    pixels, height, width = taken
+    decoded = native.imread(path, is_bgr, max_image_pixels(), rejected)
+    if type(decoded) is not tuple:
+        return _read_with_pillow(path, mode)
+    pixels, height, width = decoded
     return np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
 
 
-def _by_pillow(path: str | os.PathLike[str] | bytes, mode: str) -> np.ndarray:
+def _read_with_pillow(path: str | os.PathLike[str] | bytes, mode: str) -> np.ndarray:
     from PIL import ImageOps
 
     from feedmill.data.images import open_image

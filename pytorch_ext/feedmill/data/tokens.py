@@ -1,4 +1,4 @@
-"""A dataset of windows of a file of tokens."""
+"""A dataset of windows of a token file."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ _DTYPES = ("uint16", "uint32")
 
 
 class Tokens(Dataset[Any]):
-    """Windows of a file of tokens, for next-token prediction: ``dataset[i]`` is ``(x, y)``.
+    """Windows of a token file, for next-token prediction: ``dataset[i]`` is ``(x, y)``.
 
         dataset = Tokens("train.bin", "uint16", block=1024)
 
-    With t the tokens of the file and s the stride, x = t[i*s : i*s + block], and y the same one
-    token later: t[i*s + 1 : i*s + block + 1]. The file is mapped, not loaded.
+    With t the file's tokens and s the stride, x is t[i*s : i*s + block], and y is the same window
+    one token later, t[i*s + 1 : i*s + block + 1]. The file is mapped into memory, not loaded.
 
     Args:
-        path: of a file that holds nothing but tokens, in this machine's byte order.
-        dtype: "uint16" or "uint32", or numpy's types of these.
+        path: of a file that holds only tokens, in this machine's byte order.
+        dtype: "uint16" or "uint32", or NumPy's types of these names.
         block: tokens in x and in y, from 1.
-        stride: tokens from a window's start to the next one's, from 1. Default 1: windows at every
-            token, as those are that scripts draw at random; ``stride=block`` has each token in x
-            once an epoch.
+        stride: distance of the starts of consecutive windows, from 1. Default 1: a window at every
+            token, for scripts that draw windows at random. With ``stride=block``, each token is in
+            x once per epoch.
 
-    x and y are torch.int64 (block,), the caller's own. ``len()`` is the number of whole windows.
+    x and y are torch.int64 (block,); the caller owns them. ``len()`` counts the whole windows.
 
     Raises:
-        ValueError: another dtype, block or stride; the file has no whole number of tokens, or not
-            enough of them for one window.
-        OSError: it can't be read.
+        ValueError: dtype, block or stride is not supported; the file's size is not a whole number
+            of tokens; or it has too few tokens for one window.
+        OSError: the file can't be read.
 
     Attributes:
-        tokens: the mapped file, not writable.
+        tokens: the mapped tokens, read-only.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class Tokens(Dataset[Any]):
         self.tokens = _map(self.path, self.dtype)
         if len(self.tokens) <= block:
             raise ValueError(
-                f"{self.path} has {len(self.tokens)} tokens; a window of {block} and the token "
-                f"behind it need {block + 1}"
+                f"{self.path} has {len(self.tokens)} tokens; block={block} needs at least "
+                f"{block + 1}"
             )
 
     def __len__(self) -> int:
@@ -64,13 +64,13 @@ class Tokens(Dataset[Any]):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         n = len(self)
         if not -n <= index < n:
-            raise IndexError(f"index {index} is outside of {n} windows")
+            raise IndexError(f"index {index} is out of range for {n} windows")
         start = int(index % n) * self.stride
         x, y = self.tokens[start : start + self.block], self.tokens[start + 1 :][: self.block]
         return torch.from_numpy(x.astype(np.int64)), torch.from_numpy(y.astype(np.int64))
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy in another process maps the file anew: no token is sent."""
+        """Leaves out the tokens; the copy maps the file again."""
         return {name: value for name, value in vars(self).items() if name != "tokens"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -84,7 +84,9 @@ class Tokens(Dataset[Any]):
 def _map(path: str, dtype: str) -> np.ndarray:
     n_bytes, item_bytes = os.stat(path).st_size, np.dtype(dtype).itemsize
     if n_bytes % item_bytes:
-        raise ValueError(f"{path} has {n_bytes} bytes, which is no whole number of {dtype} tokens")
+        raise ValueError(
+            f"{path} has {n_bytes} bytes, which is not a whole number of {dtype} tokens"
+        )
     if n_bytes == 0:
         return np.empty(0, dtype)
     return np.memmap(path, dtype, "r").view(np.ndarray)

@@ -67,7 +67,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
 
     Args:
         loader: the feedmill.DataLoader.
-        source: the samples, from ``recognise.recognise(loader)``.
+        source: the samples, from ``recognise.recognise(loader).source``.
         config: of the native loader, from ``native_config()``.
         on_reset: called with the loader when persistent workers are reset. Returns the source and
             the config of the next epoch, or None if the loader has taken another iterator for it.

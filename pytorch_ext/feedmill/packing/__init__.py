@@ -1,9 +1,10 @@
-"""Packs: image sets in tar shards, with an index by which any sample is read at once.
+"""Packs: image datasets in tar shards, with an index for random access to every sample.
 
 May import: system, planner.
 
-``index`` is the file format, ``building`` makes indices; ``tars`` reads and writes tar files,
-``grouping`` finds the samples in them. ``source`` finds what is to be packed, ``writer`` writes
-shards, ``joining`` the one index over them. ``shards`` is what the datasets ``Pack`` (``dataset``)
-and ``WebDataset`` (``webdataset``) share; only these three need torch.
+``index`` defines and reads the index file, ``building`` makes indices; ``tars`` reads and writes
+tar files, ``grouping`` finds the samples in them. To make a pack, ``source`` lists the samples,
+``writer`` writes the shards, each with its own index, and ``joining`` joins these indices to one.
+``shards`` is the base of the datasets ``Pack`` (in ``dataset``) and ``WebDataset`` (in
+``webdataset``). Only the last three need torch.
 """

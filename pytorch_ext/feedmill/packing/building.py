@@ -1,4 +1,4 @@
-"""Indices as bytes: of one shard, and of several that are put together; and as files."""
+"""Builds the bytes of indices: of one shard, or of several indices joined; and writes files."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import numpy as np
 from feedmill.packing.index import HEADER, MAGIC, RECORD, SHARD, VERSION, Index, PackError
 
 NO_DIGEST = bytes(16)
-# What 32 bits can say of the names of a shard's samples.
-_MOST_NAME_BYTES = (1 << 32) - 1
+# A record has 32 bits for the offset of its name.
+_MAX_NAME_BYTES = (1 << 32) - 1
 
 
 @dataclass
 class Sample:
-    """A sample on its way into an index; the fields are those of a record, and its name."""
+    """A sample for build(): its name, and the fields of its record."""
 
     name: str
     offset: int
@@ -35,7 +35,8 @@ class Sample:
 
 @dataclass
 class Shard:
-    """A shard's file: its name in the index's folder, its size, and when it was changed."""
+    """A shard's file for build(): its name relative to the index's folder, its size and its
+    modification time."""
 
     name: str
     bytes: int
@@ -55,17 +56,17 @@ def build(
     """The index of one shard.
 
     Args:
-        classes: their names, by label; those of the whole, also in a part's index.
-        part, n_parts: the shard's number in the whole, and the number of shards there.
-        digest: 16 bytes: what it is made of.
+        classes: names of the classes of the whole pack, by label.
+        part, n_parts: the shard's number in the pack, and the number of shards in the pack.
+        digest: 16 bytes that identify the source and the options.
 
     Raises:
-        PackError: a shard of too many samples, or a sample whose numbers are too large.
+        PackError: the shard has too many samples, or a sample is too large.
     """
     encoded = [os.fsencode(sample.name) + b"\0" for sample in samples]
     starts = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
-    if starts[-1] > _MOST_NAME_BYTES:
-        raise PackError(f"{shard.name}: the names of its samples have more than 4 GiB")
+    if starts[-1] > _MAX_NAME_BYTES:
+        raise PackError(f"{shard.name}: the names of its samples are larger than 4 GiB")
     rows = np.zeros((len(samples), rows_per_sample), "<u4")
     try:
         records = np.array([_record(*pair) for pair in zip(samples, starts.tolist())], RECORD)
@@ -73,7 +74,7 @@ def build(
             if len(one.rows):
                 rows[i] = one.rows
     except OverflowError:
-        raise PackError(f"{shard.name}: a sample has 4 GiB or more") from None
+        raise PackError(f"{shard.name}: a sample is 4 GiB or larger") from None
     head = Names([*classes, shard.name])
     table = np.zeros(1, SHARD)
     table[0] = (
@@ -84,27 +85,27 @@ def build(
 
 
 def _record(one: Sample, name: int) -> tuple[int, ...]:
-    # Larger sides, of files that are no JPEGs, are not known then.
+    # A size that does not fit 16 bits (the image is not a JPEG then) is stored as not known.
     known = one.width < 1 << 16 and one.height < 1 << 16
     width, height = (one.width, one.height) if known else (0, 0)
     return one.offset, one.bytes, 0, one.label, width, height, name, one.interval, one.flags
 
 
 def join(indices: Sequence[Index]) -> bytes:
-    """One index over the shards of several, one behind the other. They have the same rows a sample,
-    and the same classes, or all classes are the first of the longest list of them.
+    """Joins indices to one over all of their shards, in order. They must have the same number of
+    rows per sample, and each one's classes must be the beginning of the longest list of classes.
 
     Raises:
-        PackError: no indices, or ones that do not fit together.
+        PackError: there are no indices, or they can't be joined.
     """
     if not indices:
-        raise PackError("there is no index to put together")
+        raise PackError("there is no index to join")
     first = indices[0]
     classes = max((one.classes for one in indices), key=len)
     for one in indices:
         fits = one.classes == classes[: len(one.classes)]
         if not fits or one.rows.shape[1] != first.rows.shape[1]:
-            raise PackError("indices of different classes or rows can't be put together")
+            raise PackError("indices with different classes or rows per sample can't be joined")
     names = [one.shard_name(k) for one in indices for k in range(one.n_shards)]
     head = Names([*classes, *names])
     records, tables, pools = [], [], []
@@ -130,7 +131,7 @@ def join(indices: Sequence[Index]) -> bytes:
 
 
 class Names:
-    """Names as they stand in a pool; ``starts`` of each, and where the next one would begin."""
+    """Names in the form of a string pool, ``text``, and the offset of each, ``starts``."""
 
     def __init__(self, names: Sequence[str]) -> None:
         encoded = [os.fsencode(name) + b"\0" for name in names]
@@ -161,11 +162,12 @@ def _assemble(
 
 
 def write_file(path: str, data: bytes, *, shared: bool = False) -> None:
-    """Writes a file that is there as a whole or not at all. Raises OSError.
+    """Writes a file atomically: it is complete or does not exist. Raises OSError.
 
     Args:
-        shared: others may write it at the same time. Otherwise, what a process leaves that is
-            killed is replaced when the file is next written.
+        shared: other processes may write it at the same time, so each uses a temporary file of its
+            own. False: the temporary file has a fixed name, and the next run replaces the one that
+            a killed process has left.
     """
     temporary = f"{path}.{secrets.token_hex(8)}.partial" if shared else f"{path}.partial"
     try:

@@ -11,29 +11,30 @@ from feedmill.packing.shards import ShardDataset
 
 
 class Pack(ShardDataset):
-    """A pack that ``feedmill pack`` has made: ``dataset[i]`` is ``(image, label)``.
+    """A pack made by ``feedmill pack``: ``dataset[i]`` is ``(image, label)``.
 
         dataset = feedmill.Pack("imagenet-pack/train", transform=transform)
         loader = feedmill.DataLoader(dataset, batch_size=256, shuffle=True)
 
-    Samples, labels and order are those of torchvision's ImageFolder on the folder that was packed,
-    and an image's pixels the same: a PIL image, RGB, and then what ``transform`` makes of it. The
-    index is mapped: opening reads each record once, and holds none.
+    Samples, labels, order and pixels are those of torchvision's ImageFolder on the folder that was
+    packed. An image is a PIL image in RGB, or the result of ``transform``. The index is mapped into
+    memory and checked once, when the pack is opened.
 
     Args:
         path: the pack's folder, or its index file.
-        transform: called with the PIL image; None: nothing is.
-        target_transform: called with the label; None: nothing is. It must give the same target
-            whenever it is called, and draw no random number.
+        transform: called with the PIL image; None: not used.
+        target_transform: called with the label; None: not used. It must be deterministic and draw
+            no random number.
 
     Raises:
-        PackError: a ValueError; no pack, one that was not joined yet, or a damaged index.
-        OSError: it can't be read.
+        PackError: a ValueError; path is not a pack, its shards were not joined yet, or its index is
+            damaged.
+        OSError: the index can't be read.
 
-    Attributes classes, class_to_idx, samples, targets and imgs are as ImageFolder has them, but
-    samples, targets and imgs are sequences that make their items when they are asked for, and
-    samples have names relative to the folder. A label is -1 where a sample had none. It pickles as
-    its path, and any thread may use it.
+    The attributes classes, class_to_idx, samples, targets and imgs are as in ImageFolder, except
+    that samples, targets and imgs are sequences that make their items on access, and that names are
+    relative to the folder. The label of a sample without one is -1. The dataset is pickled as its
+    path, and is thread-safe.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Pack(ShardDataset):
         super().__init__(*_open(self.root), transform, target_transform)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy in another process maps the index anew."""
+        """Leaves out the index; the copy maps the file again."""
         return {k: v for k, v in vars(self).items() if k not in ("_index", "_shards")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -67,7 +68,7 @@ def _open(path: str) -> tuple[Index, list[str]]:
         folder, file = os.path.dirname(path), path
     elif not os.path.exists(file):
         parts = [name for name in os.listdir(path) if name.endswith(".fmp")]
-        why = f"; `feedmill pack --join {path}` makes one of the shards there" if parts else ""
-        raise PackError(f"{path}: no pack: there is no {INDEX_NAME}{why}")
+        why = f"; run `feedmill pack --join {path}` to join its shards" if parts else ""
+        raise PackError(f"{path}: not a pack: there is no {INDEX_NAME}{why}")
     index = Index.open(file)
     return index, [os.path.join(folder, index.shard_name(k)) for k in range(index.n_shards)]

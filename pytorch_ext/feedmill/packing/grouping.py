@@ -1,4 +1,4 @@
-"""Samples in WebDataset tar files: which ones, and what belongs together in them."""
+"""Groups the members of WebDataset tar files to samples, and expands patterns of their paths."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from dataclasses import dataclass, field
 from feedmill.packing.index import PackError
 from feedmill.packing.tars import Member, members
 
-# What torchvision's ImageFolder takes for an image.
+# Suffixes of images, as in torchvision's ImageFolder.
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp")
-_MOST_CLASSES = 1 << 24
-_LONGEST_LABEL = 20
+_MAX_CLASSES = 1 << 24
+_MAX_LABEL_BYTES = 20
 
 
 @dataclass
 class Group:
-    """The members of a sample, in their order.
+    """The members of a sample.
 
     Attributes:
-        key: the name up to the first dot behind the last slash.
-        image: the one that is an image; None: none is.
-        label: of its .cls; -1: it has none.
-        members: all of them.
+        key: the members' common name, up to the first dot after the last slash.
+        image: the member that is an image; None: there is none.
+        label: the number in the member .cls; -1: there is none.
+        members: all members, in order.
     """
 
     key: str
@@ -34,15 +34,15 @@ class Group:
 
 
 def groups(file: int, n_bytes: int, path: str) -> Iterator[Group]:
-    """The samples of a tar file, as the package webdataset groups its members: those of one key
-    that follow each other.
+    """The samples of a tar file, grouped as by the package webdataset: consecutive members with the
+    same key form a sample.
 
     Args:
-        file, n_bytes, path: as members().
+        file, n_bytes, path: as for members().
 
     Raises:
-        PackError: as members(); two members of a sample have one extension, two are images, or a
-            .cls holds no label.
+        PackError: as members(); or a sample has two members with the same extension, two images, or
+            a .cls that is not a label.
     """
     group: Group | None = None
     seen: set[str] = set()
@@ -55,7 +55,8 @@ def groups(file: int, n_bytes: int, path: str) -> Iterator[Group]:
                 yield group
             group, seen = Group(key), set()
         if extension in seen:
-            raise PackError(f"{path}: sample {key!r} has two members {extension!r}")
+            raise PackError(f"{path}: sample {key!r} has two members with the extension "
+                            f"{extension!r}")
         seen.add(extension)
         group.members.append(member)
         if extension in IMAGE_SUFFIXES:
@@ -70,30 +71,30 @@ def groups(file: int, n_bytes: int, path: str) -> Iterator[Group]:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Key and extension of a member, the latter in lower case; "" and "": it has none."""
+    """(key, extension) of a member, the extension in lower case; ("", "") if it has no key."""
     match = re.match(r"^((?:.*/|)[^.]+)[.]([^/]*)$", name)
     return (match[1], match[2].lower()) if match else ("", "")
 
 
 def _label(file: int, member: Member, path: str) -> int:
-    text = os.pread(file, min(member.bytes, _LONGEST_LABEL), member.offset).strip()
-    if not text.isdigit() or member.bytes > _LONGEST_LABEL or int(text) >= _MOST_CLASSES:
+    text = os.pread(file, min(member.bytes, _MAX_LABEL_BYTES), member.offset).strip()
+    if not text.isdigit() or member.bytes > _MAX_LABEL_BYTES or int(text) >= _MAX_CLASSES:
         raise PackError(
-            f"{path}: {member.name!r} holds {text!r}, which is no label: a whole number from 0, "
-            f"below {_MOST_CLASSES}"
+            f"{path}: {member.name!r} holds {text!r}; a label must be an integer from 0 to "
+            f"{_MAX_CLASSES - 1}"
         )
     return int(text)
 
 
-# ---- which tar files -----------------------------------------------------------------------------
+# ---- patterns of paths ---------------------------------------------------------------------------
 
 
 def expand(urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
-    """The paths that urls name, as the package webdataset expands them: "a-{000..127}.tar",
-    "{train,val}.tar", several of them with "::" between, or a list of such.
+    """Expands urls to paths, like the package webdataset: "a-{000..127}.tar", "{train,val}.tar",
+    several of these with "::" between them, or a list of these.
 
     Raises:
-        ValueError: a pipe or an address on the network, or braces that name nothing.
+        ValueError: a url is a pipe or a network address, or has invalid braces.
     """
     if isinstance(urls, str | os.PathLike):
         urls = os.fspath(urls).split("::")
@@ -101,7 +102,7 @@ def expand(urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> l
     for i, path in enumerate(paths):
         scheme = re.match(r"([a-z][a-z0-9+]*):", path)
         if scheme and scheme[1] != "file":
-            raise ValueError(f"{path!r}: only tar files on local paths are read, not {scheme[1]}:")
+            raise ValueError(f"{path!r}: only local paths are supported, not {scheme[1]}:")
         if scheme:
             paths[i] = path.removeprefix("file:").removeprefix("//")
     if not paths:
@@ -110,7 +111,7 @@ def expand(urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> l
 
 
 def _expand_braces(text: str) -> Iterator[str]:
-    """Alternatives and ranges in braces, the first ones change slowest."""
+    """Expands lists and ranges in braces; the first braces change slowest."""
     begin = text.find("{")
     if begin < 0:
         yield text
@@ -123,8 +124,8 @@ def _expand_braces(text: str) -> Iterator[str]:
 
 
 def _split_braces(text: str, begin: int) -> tuple[list[str], int]:
-    """What stands between the brace at ``begin``, commas and the brace that closes it, or a range's
-    numbers; and where the text goes on."""
+    """The items in the braces that open at ``begin``, of a list or a range; and the position after
+    the closing brace."""
     depth, items, start = 0, [], begin + 1
     for at in range(begin, len(text)):
         depth += (text[at] == "{") - (text[at] == "}")
@@ -135,8 +136,8 @@ def _split_braces(text: str, begin: int) -> tuple[list[str], int]:
             break
     items = items if len(items) > 1 else _range(items[0] if items else "") or []
     if depth or not items:
-        raise ValueError(f"{text[begin:start]!r} in {text!r} is neither a range, {{000..127}}, nor "
-                         "a list, {a,b}")
+        raise ValueError(f"{text[begin:start]!r} in {text!r} must be a range, {{000..127}}, or a "
+                         "list, {a,b}")
     return items, start
 
 

@@ -1,6 +1,6 @@
-"""The index of a pack: where each sample lies in which shard, what it is, and what it is called.
+"""The index of a pack: for each sample its shard, its byte range there, its label, size and name.
 
-One file, of little-endian numbers, in this order, with no gaps but those that are named:
+It is one file of little-endian numbers, with these parts in this order and without gaps:
 
 header, 128 bytes
     0   8 bytes  magic: 93 "FMPACK" 0A
@@ -9,14 +9,15 @@ header, 128 bytes
     16  u64      n_samples
     24  u32      n_shards
     28  u32      n_classes
-    32  u32      rows_per_sample: entries a sample in the table of rows; 0: there is no such table
-    36  u32      part: number of the first shard in the whole, 0 but in the index of a part
-    40  u32      n_parts: number of shards of the whole; n_shards but in the index of a part
+    32  u32      rows_per_sample: entries per sample in the table of restart indices; 0: no table
+    36  u32      part: in the index of a single shard, its number in the pack; else 0
+    40  u32      n_parts: number of shards in the pack; more than n_shards in the index of a single
+                 shard
     44  u32      0
-    48  16 bytes what it was made of: the digest of sources and options; zeros: not known
+    48  16 bytes digest of the source and the options of which the pack was made; zeros: not known
     64  u64      bytes of the string pool
     72  u64      bytes of the whole file
-    80  u32      CRC-32 of the header, with zeros here
+    80  u32      CRC-32 of the header, computed with zeros here
     84  44 bytes 0
 
 records, 32 bytes for each sample, in the dataset's order
@@ -25,38 +26,37 @@ records, 32 bytes for each sample, in the dataset's order
     12  u32      shard: its number in the table of shards
     16  i32      label: number in the table of classes; -1: none
     20  u16 u16  width, height in pixels; 0 0: not known
-    24  u32      name: where the sample's name begins, in bytes from its shard's names
-    28  u16      interval: MCUs from one restart marker to the next, which divides the MCUs of a
-                 row; 0: the image is stored as it was
+    24  u32      name: offset of the sample's name from the start of its shard's names
+    28  u16      interval: restart interval in MCUs, which divides the MCUs of a row; 0: the image
+                 is stored unchanged
     30  u16      flags; bit 0: transcoded, that is, a sequential Huffman-coded JPEG with one scan of
-                 all components and that interval, and nothing between its parts; bit 1: its pixels,
-                 decoded by feedmill, were compared with the source's; bits 2-3 and 4-5: pixels of
-                 an MCU from left to right and from top to bottom, divided by 8, less 1; others 0
+                 all components, that restart interval, and no bytes between its parts; bit 1: its
+                 pixels, decoded by feedmill, were compared with the source's; bits 2-3 and 4-5:
+                 width and height of an MCU in pixels, divided by 8, minus 1; others 0
 
-table of rows, u32 for each sample and entry
-    entry k of a transcoded sample: bytes from the image's start to the first interval of the row
-    k * n // rows_per_sample of its n rows of MCUs; what stands before entry 0 is the header.
-    Entries rise. 0 for all others.
+table of restart indices, u32 for each sample and entry
+    entry k of a transcoded sample: offset in the image of the first restart interval of row
+    k * n // rows_per_sample of its n rows of MCUs. The bytes before entry 0 are the JPEG's header.
+    Entries increase. All entries of a sample that was not transcoded are 0.
 
 table of shards, 48 bytes for each
     0   u64      bytes of the shard's file
-    8   u64      when it was last changed, in nanoseconds since 1970; 0: not noted
-    16  u64      name: of its file, relative to the index's folder, where in the pool it begins
-    24  u64      names: where in the pool the names of its samples begin
-    32  u64      first: number of its first sample; a shard's samples lie one behind the other
-    40  u64      n: how many they are
+    8   u64      modification time of the file, in nanoseconds since 1970; 0: not known
+    16  u64      name: offset in the string pool of the file's name, relative to the index's folder
+    24  u64      names: offset in the string pool of the names of its samples
+    32  u64      first: number of its first sample; the samples of a shard are consecutive
+    40  u64      n: number of its samples
 
 table of classes, u64 for each
-    where in the pool the class's name begins
+    offset in the string pool of the class's name
 
 string pool
-    names, each ending in a 0 byte; UTF-8, or whatever bytes a file's name has (os.fsdecode). The
-    last byte of the pool is 0, so that no name leaves it.
+    names, each followed by a 0 byte; UTF-8, or the bytes of a file's name (os.fsdecode). The last
+    byte of the pool is 0, so every name ends within it.
 
-Nothing in it is trusted: Index compares all tables with the file's size and with each other, and
-shards.Shards each shard's real size with what is noted here, before anything of it is read. A
-sample's name is that of its file, relative to the folder that was packed, or of its member in a tar
-file.
+An index is untrusted input. Index checks all tables against the file's size and each other, and
+shards.Shards checks each shard's size before it reads the shard. A sample's name is the path of its
+file, relative to the folder that was packed, or the name of its member in a tar file.
 """
 
 from __future__ import annotations
@@ -90,23 +90,24 @@ assert (HEADER.itemsize, RECORD.itemsize, SHARD.itemsize) == (128, 32, 48)
 
 TRANSCODED, VERIFIED = 1, 2
 _KNOWN_FLAGS = 0x3F
-# Records are looked at in pieces, so that what is computed of them takes little memory.
-_PIECE = 1 << 16
-_LONGEST_NAME = 1 << 16
-_MOST_ROWS = 1 << 10
+# Records are checked in chunks, to limit the memory for temporary arrays.
+_CHUNK = 1 << 16
+_MAX_NAME_BYTES = 1 << 16
+_MAX_ROWS = 1 << 10
 
 
 class PackError(ValueError):
-    """A pack, index or tar file is not what it should be. The text names it, and what is wrong."""
+    """A pack, index or tar file is damaged or not of the expected kind. The text names the file and
+    the defect."""
 
 
 def _array(part: memoryview, dtype: np.dtype) -> np.ndarray:
-    """An array that shares a part's bytes; NumPy takes no empty buffer."""
+    """A view of a buffer as an array; frombuffer() does not accept an empty buffer."""
     return np.frombuffer(part, dtype) if len(part) else np.empty(0, dtype)
 
 
 class Place(NamedTuple):
-    """Where a sample lies, and what it is: a record's fields, see above."""
+    """The record of a sample; the fields are described above."""
 
     shard: int
     offset: int
@@ -119,26 +120,27 @@ class Place(NamedTuple):
 
     @property
     def mcu_height(self) -> int:
-        """Pixels from top to bottom; of a transcoded image."""
+        """Height of an MCU in pixels. Only for transcoded images."""
         return ((self.flags >> 4 & 3) + 1) * 8
 
 
 class Index:
-    """An index as it lies in a file or in memory; never written to.
+    """A read-only index, in a mapped file or in memory.
 
     Args:
-        data: the index, as it lies in a file, in anything that has a buffer, and that stays as it
-            is. Arrays are views of it.
-        origin: what errors call it, such as its path.
+        data: an object with a buffer that holds the bytes of an index file. It must not change;
+            the arrays are views of it.
+        origin: name of the index in error messages, such as its path.
 
     Raises:
-        PackError: it is no index, or contradicts itself.
+        PackError: data is not an index, or is damaged.
 
     Attributes:
         n_samples, n_shards, part, n_parts, digest: of the header.
-        n_bytes: of the index itself.
+        n_bytes: size of the index.
         records: of dtype RECORD, one for each sample.
-        rows: (n_samples, rows_per_sample), unsigned; rows_of() checks what it takes from it.
+        rows: (n_samples, rows_per_sample), uint32: the restart indices. They are not checked yet;
+            rows_of() returns checked ones.
         shards: of dtype SHARD.
     """
 
@@ -151,16 +153,17 @@ class Index:
         self.part, self.n_parts = int(header["part"]), int(header["n_parts"])
         self.digest = bytes(header["digest"].tobytes())
         n_rows, n_classes = int(header["rows_per_sample"]), int(header["n_classes"])
-        if n_rows > _MOST_ROWS:
-            self._fail(f"{n_rows} rows a sample; there are {_MOST_ROWS} at most")
+        if n_rows > _MAX_ROWS:
+            self._fail(f"the index has {n_rows} rows per sample; the limit is {_MAX_ROWS}")
         pool_bytes = int(header["pool_bytes"])
         sizes = [
             RECORD.itemsize * self.n_samples, 4 * n_rows * self.n_samples,
             SHARD.itemsize * self.n_shards, 8 * n_classes, pool_bytes,
         ]
         if len(view) != HEADER.itemsize + sum(sizes) or header["file_bytes"] != len(view):
-            self._fail(f"it has {len(view)} bytes; its header speaks of "
-                       f"{HEADER.itemsize + sum(sizes)} and {header['file_bytes']}")
+            self._fail(f"the index has {len(view)} bytes, but its tables need "
+                       f"{HEADER.itemsize + sum(sizes)} and its header says "
+                       f"{header['file_bytes']}")
         starts = np.cumsum([HEADER.itemsize, *sizes]).tolist()
         parts = [view[a:b] for a, b in zip(starts, starts[1:])]
         self.records = _array(parts[0], RECORD)
@@ -173,21 +176,22 @@ class Index:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Index:
-        """Maps the index in a file. Raises OSError besides."""
+        """Maps an index file. Raises PackError, and OSError if the file can't be read."""
         with open(path, "rb") as file:
             n_bytes = os.fstat(file.fileno()).st_size
             if n_bytes < HEADER.itemsize:
-                raise PackError(f"{os.fspath(path)}: {n_bytes} bytes are no index of a pack")
+                raise PackError(f"{os.fspath(path)}: not the index of a pack: it has only "
+                                f"{n_bytes} bytes")
             mapped = mmap.mmap(file.fileno(), n_bytes, access=mmap.ACCESS_READ)
         return cls(mapped, os.fspath(path))
 
     def _fail(self, what: str) -> Any:
         raise PackError(f"{self._origin}: {what}")
 
-    # ---- what is in it ---------------------------------------------------------------------------
+    # ---- contents --------------------------------------------------------------------------------
 
     def place(self, i: int) -> Place:
-        """Of a sample from 0 to n_samples - 1."""
+        """The record of sample i, from 0 to n_samples - 1."""
         offset, n_bytes, shard, label, width, height, _, interval, flags = self.records[i].item()
         return Place(shard, offset, n_bytes, label, width, height, interval, flags)
 
@@ -196,7 +200,7 @@ class Index:
         return self._text(int(self.shards["names"][record["shard"]]) + int(record["name"]))
 
     def rows_of(self, i: int) -> tuple[int, ...]:
-        """A sample's entries in the table of rows; () where it has none, or none that can be."""
+        """A sample's restart index; () if it has none, or an invalid one."""
         place = self.place(i)
         rows = tuple(self.rows[i].tolist())
         if not place.flags & TRANSCODED or not rows:
@@ -214,65 +218,67 @@ class Index:
     def _text(self, at: int) -> str:
         piece = bytes(self.pool[at : at + 256])
         if 0 not in piece:
-            piece = bytes(self.pool[at : at + _LONGEST_NAME])
+            piece = bytes(self.pool[at : at + _MAX_NAME_BYTES])
         end = piece.find(0)
         if end < 0:
-            self._fail(f"the name at {at} is longer than {_LONGEST_NAME} bytes")
+            self._fail(f"the name at offset {at} is longer than {_MAX_NAME_BYTES} bytes")
         return os.fsdecode(piece[:end])
 
     # ---- checks ----------------------------------------------------------------------------------
 
     def _read_header(self, view: memoryview) -> np.void:
         if len(view) < HEADER.itemsize or bytes(view[:8]) != MAGIC:
-            self._fail("no index of a pack")
+            self._fail("not the index of a pack")
         start = bytearray(view[: HEADER.itemsize])
         header: np.void = np.frombuffer(bytes(start), HEADER)[0]
         if header["version"] != VERSION or header["header_bytes"] != HEADER.itemsize:
-            self._fail(f"an index of version {header['version']}; this feedmill reads {VERSION}")
+            self._fail(f"the index has version {header['version']}; this feedmill reads version "
+                       f"{VERSION}")
         start[80:84] = bytes(4)
         if zlib.crc32(start) != header["crc"]:
-            self._fail("its header is damaged")
+            self._fail("the index's header is damaged")
         return header
 
     def _check_tables(self) -> None:
         shards, n_pool = self.shards, len(self.pool)
         if n_pool and self.pool[-1] != 0:
-            self._fail("its last name has no end")
+            self._fail("the index's last name is not terminated")
         ends = np.concatenate([[0], np.cumsum(shards["n"], dtype=np.uint64)])
-        # A sum that overflows would have to come from a count that is too large itself.
+        # If the sum overflows, one of the counts is too large by itself.
         if (
             np.any(shards["n"] > self.n_samples)
             or int(ends[-1]) != self.n_samples
             or np.any(shards["first"] != ends[:-1])
         ):
-            self._fail("its shards do not hold all samples, one behind the other")
+            self._fail("the index's table of shards does not cover all samples in order")
         for names in (shards["name"], self._class_names):
             if np.any(names >= n_pool):
-                self._fail("a name of a shard or class lies outside of the names")
+                self._fail("the name of a shard or class is outside of the index's string pool")
         if np.any(shards["names"] > n_pool):
-            self._fail("the names of a shard's samples lie outside of the names")
+            self._fail("the names of a shard's samples are outside of the index's string pool")
         if not self.n_shards <= self.n_parts or self.part > self.n_parts - self.n_shards:
-            self._fail(f"it is part {self.part} of {self.n_parts}")
+            self._fail(f"the index is part {self.part} of {self.n_parts}, which is impossible")
         for shard in range(self.n_shards):
             name = self.shard_name(shard)
             if not name or os.path.isabs(name) or ".." in name.split("/"):
-                self._fail(f"{name!r} is not the name of a shard in its folder")
+                self._fail(f"the shard's name {name!r} is not a path within the index's folder")
 
     def _check_records(self) -> None:
-        for begin in range(0, self.n_samples, _PIECE):
-            records = self.records[begin : begin + _PIECE]
+        for begin in range(0, self.n_samples, _CHUNK):
+            records = self.records[begin : begin + _CHUNK]
             numbers = np.arange(begin, begin + len(records), dtype=np.uint64)
-            # The last of those that begin there: the others are empty.
+            # If several shards begin at a sample, only the last one is not empty.
             shards = np.searchsorted(self.shards["first"], numbers, side="right") - 1
             wrong = records["shard"] != shards
-            for bad in self._doubts(records, self.shards[shards]):
+            for bad in self._invalid(records, self.shards[shards]):
                 wrong |= bad
             if wrong.any():
                 i = int(np.argmax(wrong))
-                self._fail(f"sample {begin + i} is damaged: {self.records[begin + i]}")
+                self._fail(f"the record of sample {begin + i} is damaged: "
+                           f"{self.records[begin + i]}")
 
-    def _doubts(self, records: np.ndarray, shards: np.ndarray) -> Any:
-        """Arrays of bool: what can't be."""
+    def _invalid(self, records: np.ndarray, shards: np.ndarray) -> Any:
+        """Yields a bool array for each check: the records that fail it."""
         sizes, offsets, n_bytes = shards["bytes"], records["offset"], records["bytes"]
         yield offsets > sizes
         yield n_bytes > sizes - np.minimum(offsets, sizes)
@@ -280,10 +286,10 @@ class Index:
         n_pool = np.uint64(len(self.pool))
         yield records["name"] >= n_pool - np.minimum(shards["names"], n_pool)
         flags, interval = records["flags"], records["interval"].astype(np.int32)
-        is_new = flags & TRANSCODED != 0
+        is_transcoded = flags & TRANSCODED != 0
         yield flags & ~np.uint16(_KNOWN_FLAGS) != 0
-        yield ~is_new & ((flags != 0) | (interval != 0))
+        yield ~is_transcoded & ((flags != 0) | (interval != 0))
         width, height = records["width"].astype(np.int32), records["height"]
         row_mcus = -(-width // (((flags >> 2 & 3) + 1) * 8).astype(np.int32))
-        yield is_new & ((width == 0) | (height == 0) | (interval == 0) | (n_bytes == 0))
-        yield is_new & (row_mcus % np.maximum(interval, 1) != 0)
+        yield is_transcoded & ((width == 0) | (height == 0) | (interval == 0) | (n_bytes == 0))
+        yield is_transcoded & (row_mcus % np.maximum(interval, 1) != 0)

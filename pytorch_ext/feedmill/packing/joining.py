@@ -1,4 +1,4 @@
-"""Puts the indices of a pack's shards together."""
+"""Joins the indices of a pack's shards to one."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from feedmill.packing.building import join, write_file
 from feedmill.packing.index import INDEX_NAME, Index, PackError
 from feedmill.packing.writer import part_path, shard_name
 
-_MOST_NAMED = 5
+_MAX_NAMED = 5  # missing shards that an error names
 
 
 def join_shards(folder: str) -> Index:
-    """Writes the one index of all shards in a folder, and removes theirs.
+    """Writes one index for all shards in a folder, and removes the shards' own indices.
 
     Raises:
         PackError: shards are missing, were made with different options or of different sources, or
-            have another size than when they were written. OSError: a file can't be read.
+            have another size than when they were written.
+        OSError: a file can't be read or written.
     """
     numbers = sorted(
         int(match[1]) for name in os.listdir(folder)
         if (match := re.fullmatch(r"shard-(\d{6,})\.fmp", name))
     )
     if not numbers:
-        raise PackError(f"{folder}: there are no shards to be put together")
+        raise PackError(f"{folder}: there are no shards to join")
     indices = [Index.open(part_path(folder, number)) for number in numbers]
     _check(folder, numbers, indices)
     path = os.path.join(folder, INDEX_NAME)
@@ -42,20 +43,21 @@ def _check(folder: str, numbers: list[int], indices: list[Index]) -> None:
     for number, index in zip(numbers, indices):
         path = part_path(folder, number)
         if (index.part, index.n_shards) != (number, 1):
-            raise PackError(f"{path}: the index of another shard")
+            raise PackError(f"{path}: this is the index of another shard; pack the shard again")
         if (index.digest, index.n_parts) != (indices[0].digest, indices[0].n_parts):
             raise PackError(
-                f"{path}: made of another source or with other options than "
+                f"{path}: the shard was made of another source or with other options than "
                 f"{shard_name(numbers[0])}"
             )
         shard, n_bytes = os.path.join(folder, shard_name(number)), int(index.shards["bytes"][0])
         real = os.stat(shard).st_size if os.path.exists(shard) else 0
         if index.shard_name(0) != shard_name(number) or real != n_bytes:
-            raise PackError(f"{shard}: it has {real} bytes; it was written with {n_bytes}")
+            raise PackError(f"{shard}: it has {real} bytes, but {n_bytes} were written; pack the "
+                            "shard again")
     missing = sorted(set(range(indices[0].n_parts)) - set(numbers))
     if missing:
-        some = ", ".join(map(shard_name, missing[:_MOST_NAMED]))
+        some = ", ".join(map(shard_name, missing[:_MAX_NAMED]))
         raise PackError(
             f"{folder}: {len(missing)} of {indices[0].n_parts} shards are missing: {some}"
-            f"{', ...' if len(missing) > _MOST_NAMED else ''}; has every part been packed?"
+            f"{', ...' if len(missing) > _MAX_NAMED else ''}; has every part been packed?"
         )

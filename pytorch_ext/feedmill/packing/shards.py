@@ -1,4 +1,4 @@
-"""What Pack and WebDataset share: samples that lie in shards, found by an index."""
+"""The base of Pack and WebDataset: a dataset of samples in shards, with an index."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from feedmill.packing.index import TRANSCODED, Index, PackError, Place
 from feedmill.planner.datasets import load_rgb
 from feedmill.system.locks import renew_after_fork
 
-# Files that stay open; the least recently used one goes.
-_MOST_OPEN = 64
+# Limit of the files that stay open; the least recently used one is closed.
+_MAX_OPEN = 64
 
 
-class OpenFile:
-    """A descriptor that is closed when nobody holds the object any more."""
+class CachedFile:
+    """An open file, closed with the last reference to this object: a thread may still read it when
+    Shards drops it."""
 
     def __init__(self, path: str, n_bytes: int) -> None:
         self.descriptor = -1
@@ -34,16 +35,17 @@ class OpenFile:
 
 
 def _check_size(path: str, real: int, n_bytes: int) -> None:
-    """One that was cut short still has the samples before the cut."""
+    """PackError if a shard is larger than when it was indexed. A smaller one is accepted, as the
+    samples in the part that is left can be read."""
     if real > n_bytes:
         raise PackError(
-            f"{path}: it has {real} bytes, {n_bytes} when it was indexed: it was replaced"
+            f"{path}: it was replaced after it was indexed: it has {real} bytes, not {n_bytes}"
         )
 
 
 class Shards:
-    """The files of an index. Any thread may read; a fork's child reads through the same
-    descriptors, whose positions nobody uses.
+    """The files of an index. Thread-safe. A forked child may use the same descriptors, as reads do
+    not use the file position.
 
     Args:
         paths: of the shards, by their numbers in the index.
@@ -53,22 +55,23 @@ class Shards:
     def __init__(self, paths: Sequence[str], sizes: Sequence[int]) -> None:
         self.paths = paths
         self._sizes = sizes
-        self._open: OrderedDict[int, OpenFile] = OrderedDict()
+        self._open: OrderedDict[int, CachedFile] = OrderedDict()
         self._lock = threading.Lock()
-        # torch's workers are forked while other threads may read.
+        # torch forks its workers while another thread may hold the lock.
         renew_after_fork(self, _lock=threading.Lock)
         self._checked: set[int] = set()
 
     def check(self, shard: int) -> None:
-        """Raises what read() raises of the file, without opening it; looks at each once."""
+        """Checks, once for each shard, that it exists and was not replaced, without opening it.
+        Raises OSError, and PackError if it was replaced."""
         if shard in self._checked:
             return
         _check_size(self.paths[shard], os.stat(self.paths[shard]).st_size, self._sizes[shard])
         self._checked.add(shard)
 
     def read(self, shard: int, offset: int, n_bytes: int) -> bytes:
-        """Bytes of a shard; fewer where it was cut short. Raises OSError, and PackError where the
-        shard was replaced by a larger one."""
+        """Reads bytes of a shard; fewer if the shard is truncated. Raises OSError, and PackError if
+        the shard was replaced by a larger file."""
         file = self._file(shard)
         data = more = os.pread(file.descriptor, n_bytes, offset)
         while more and len(data) < n_bytes:
@@ -76,27 +79,27 @@ class Shards:
             data += more
         return data
 
-    def _file(self, shard: int) -> OpenFile:
+    def _file(self, shard: int) -> CachedFile:
         with self._lock:
             file = self._open.get(shard)
             if file is not None:
                 self._open.move_to_end(shard)
                 return file
-        file = OpenFile(self.paths[shard], self._sizes[shard])
+        file = CachedFile(self.paths[shard], self._sizes[shard])
         with self._lock:
             self._open[shard] = file
-            if len(self._open) > _MOST_OPEN:
+            if len(self._open) > _MAX_OPEN:
                 self._open.popitem(last=False)
         return file
 
 
 class Column(Sequence[Any]):
-    """Values of all samples, each made when it is asked for; reads as a list does.
+    """A read-only list of one value for each sample, computed on access.
 
     Args:
-        n: how many.
-        value: number -> value.
-        array: all at once, for NumPy; None: it asks for each.
+        n: number of samples.
+        value: sample's number -> value.
+        array: returns all values, for np.asarray(); None: they are computed one by one.
     """
 
     def __init__(
@@ -136,20 +139,20 @@ class Column(Sequence[Any]):
 
 
 def number_of(index: Any, n: int) -> int:
-    """An index of any type as an int from 0 to n - 1; raises IndexError."""
+    """An index of any integer type as an int from 0 to n - 1. Raises IndexError."""
     number = operator.index(index)
     if not -n <= number < n:
-        raise IndexError(f"index {index} is outside of {n} samples")
+        raise IndexError(f"index {index} is out of range for {n} samples")
     return number % n
 
 
 class ShardDataset(Dataset[Any]):
-    """Samples in shards, map-style: ``dataset[i]`` is ``(image, label)``.
+    """A map-style dataset of samples in shards: ``dataset[i]`` is ``(image, label)``.
 
     Args:
         index: of the samples.
-        paths: of its shards.
-        transform, target_transform: as of torchvision's datasets.
+        paths: of the index's shards.
+        transform, target_transform: as in torchvision's datasets.
     """
 
     def __init__(
@@ -180,12 +183,12 @@ class ShardDataset(Dataset[Any]):
         return image if self.transform is None else self.transform(image), target
 
     def encoded(self, i: int) -> bytes:
-        """The encoded image, as it lies in its shard.
+        """The encoded image, as stored in its shard.
 
         Raises:
             IndexError: there is no such sample.
-            PackError: its shard is missing, cut short or a larger one; the text names shard and
-                sample.
+            PackError: the shard is missing, truncated or was replaced; the text names the shard and
+                the sample.
         """
         place = self.place(i)
         try:
@@ -193,15 +196,15 @@ class ShardDataset(Dataset[Any]):
         except (PackError, OSError) as error:
             raise PackError(f"{self.feedmill_name(i)}: {error}") from None
         if len(data) < place.bytes:
-            raise PackError(f"{self.feedmill_name(i)}: the shard is cut short: {len(data)} of the "
+            raise PackError(f"{self.feedmill_name(i)}: the shard is truncated: {len(data)} of the "
                             f"sample's {place.bytes} bytes are left")
         return data
 
     def feedmill_item(self, i: int) -> tuple[tuple[Any, ...] | PackError, Any]:
-        """The part of a shard that holds the image, and the target: what feedmill's DataLoader asks
-        for in place of ``dataset[i]``. Where the shard is missing or a larger one, it is a
-        PackError in place of the part, which names shard and sample; the loader's ``on_error`` has
-        the say about it, as about a sample that was cut short.
+        """The byte range that holds the image, and the target: feedmill's DataLoader calls this in
+        place of ``dataset[i]``. If the shard is missing or was replaced, the range is a PackError
+        that names the shard and the sample; the DataLoader's ``on_error`` decides what happens
+        then, as for any sample that can't be loaded.
 
         Raises:
             IndexError: there is no such sample.
@@ -212,7 +215,7 @@ class ShardDataset(Dataset[Any]):
             self._shards.check(place.shard)
         except (PackError, OSError) as error:
             return PackError(f"{self.feedmill_name(i)}: {error}"), self._target(place)
-        # What was transcoded is whole: its coefficients were all read, and written anew.
+        # A transcoded image is known to be valid, as the transcoder has decoded all of it.
         rows = self._index.rows_of(number)
         size = (place.width, place.height, place.mcu_height)
         part = (self._shards.paths[place.shard], place.offset, place.bytes,
@@ -220,7 +223,7 @@ class ShardDataset(Dataset[Any]):
         return part, self._target(place)
 
     def feedmill_name(self, i: int) -> str:
-        """What messages call a sample: its name and shard."""
+        """What messages call a sample: its name and its shard's path."""
         number = number_of(i, len(self))
         shard = self._index.place(number).shard
         return f"{self._index.name(number)!r} in {self._shards.paths[shard]}"
@@ -228,7 +231,7 @@ class ShardDataset(Dataset[Any]):
     def _target(self, place: Place) -> Any:
         return place.label if self.target_transform is None else self.target_transform(place.label)
 
-    # ---- where samples lie -----------------------------------------------------------------------
+    # ---- records of samples ----------------------------------------------------------------------
 
     def place(self, i: int) -> Place:
         """A sample's record in the index."""
@@ -238,10 +241,11 @@ class ShardDataset(Dataset[Any]):
         return self._shards.paths[shard]
 
     def rows_of(self, i: int) -> tuple[int, ...]:
-        """Where rows of MCUs begin in a sample, as the index's table of rows has it; or ()."""
+        """A sample's restart index: offsets of rows of MCUs, as Index.rows_of(); () if it has none.
+        """
         return self._index.rows_of(number_of(i, len(self)))
 
-    # ---- as ImageFolder has them -----------------------------------------------------------------
+    # ---- ImageFolder's attributes ----------------------------------------------------------------
 
     @property
     def classes(self) -> list[str]:
@@ -254,7 +258,7 @@ class ShardDataset(Dataset[Any]):
 
     @property
     def targets(self) -> Sequence[int]:
-        """The labels of all samples, before target_transform. np.asarray() takes them at once."""
+        """The labels of all samples, before target_transform. np.asarray() converts them fast."""
         records = self._index.records
         return Column(
             len(self), lambda i: int(records["label"][i]),
@@ -263,12 +267,12 @@ class ShardDataset(Dataset[Any]):
 
     @property
     def samples(self) -> Sequence[tuple[str, int]]:
-        """(name, label) of all samples; names are those of files relative to the folder that was
-        packed, or those of members of a tar file."""
+        """(name, label) of all samples. A name is the file's path relative to the folder that was
+        packed, or the name of the member of a tar file."""
         index = self._index
         return Column(len(self), lambda i: (index.name(i), int(index.records["label"][i])))
 
     @property
     def imgs(self) -> Sequence[tuple[str, int]]:
-        """The same, by ImageFolder's other name for it."""
+        """The same as ``samples``, as in ImageFolder."""
         return self.samples

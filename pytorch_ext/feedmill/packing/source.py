@@ -1,4 +1,4 @@
-"""What is to be packed: an image folder, or WebDataset tar files, as a list of samples."""
+"""Reads the source of a pack, an image folder or WebDataset tar files, as a list of samples."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from feedmill.packing.tars import BLOCK, Member, padded
 _SUFFIXES = tuple(f".{suffix}" for suffix in IMAGE_SUFFIXES)
 
 
-class Ref(NamedTuple):
-    """Bytes of a file."""
+class FileRange(NamedTuple):
+    """A byte range of a file."""
 
     path: str
     offset: int
     n_bytes: int
 
     def read(self) -> bytes:
-        """Raises OSError, and PackError where the file has become shorter."""
+        """Reads the bytes. Raises OSError, and PackError if the file was truncated."""
         with open(self.path, "rb", buffering=0) as file:
             data = os.pread(file.fileno(), self.n_bytes, self.offset)
             while len(data) < self.n_bytes:
                 more = os.pread(file.fileno(), self.n_bytes - len(data), self.offset + len(data))
                 if not more:
-                    raise PackError(f"{self.path}: it became shorter while it was packed")
+                    raise PackError(f"{self.path}: the file was truncated while it was packed")
                 data += more
         return data
 
 
 class Part(NamedTuple):
-    """A member of the new shard: its name, and its bytes or where they are."""
+    """A member of the new shard: its name, and its bytes or their place in a source file."""
 
     name: str
-    content: bytes | Ref
+    content: bytes | FileRange
 
     @property
     def bytes(self) -> int:
@@ -48,13 +48,13 @@ class Part(NamedTuple):
 
 
 class SourceSample(NamedTuple):
-    """A sample on its way into a shard.
+    """A sample to be packed.
 
     Attributes:
         name: in the index.
-        label: number of its class; -1: it has none.
-        parts: the members that it becomes, in their order.
-        image: which of those is the image.
+        label: number of its class; -1: none.
+        parts: the sample's members in the shard, in order.
+        image: index of the image in ``parts``.
     """
 
     name: str
@@ -68,19 +68,19 @@ class SourceSample(NamedTuple):
 
     @property
     def tar_bytes(self) -> int:
-        """What it would take in a tar file as it is."""
+        """Size of the sample in a tar file if its image is not transcoded."""
         return sum(BLOCK + padded(part.bytes) for part in self.parts)
 
 
 @dataclass
 class Source:
-    """Samples in their order, and the names of their classes, by label."""
+    """The samples to be packed, in order, and the names of their classes, by label."""
 
     samples: Sequence[SourceSample]
     classes: list[str]
 
     def digest(self) -> bytes:
-        """32 bytes that tell this source from others by names, sizes and labels."""
+        """32 bytes that identify the source: a hash of names, sizes and labels."""
         total = hashlib.sha256("\0".join(self.classes).encode("utf-8", "surrogateescape"))
         for name, label, parts, image in self.samples:
             sizes = [(part.name, part.bytes) for part in parts]
@@ -89,12 +89,12 @@ class Source:
 
 
 def read_source(source: str) -> Source:
-    """Finds the samples of an image folder, of a folder of tar files, or of tar files by their
-    names, as expand() takes them.
+    """Finds the samples of an image folder, of a folder of tar files, or of tar files given as for
+    expand().
 
     Raises:
-        PackError: there is nothing to pack, a class without images, or a damaged tar file.
-        OSError: something can't be read.
+        PackError: there are no images, a class has no images, or a tar file is damaged.
+        OSError: a file or folder can't be read.
     """
     if not os.path.isdir(source):
         return _read_tars(expand(source))
@@ -106,17 +106,17 @@ def read_source(source: str) -> Source:
 
 
 class FolderSamples(Sequence[SourceSample]):
-    """The samples of a folder; of each is kept what can't be made of the rest when it is asked for.
+    """The samples of a folder. They are made on access, to save memory.
 
     Attributes:
-        names: of the files, relative to the folder.
+        names: paths of the files, relative to the folder.
     """
 
     def __init__(self, root: str) -> None:
         self._root = root
         self.names: list[str] = []
         self._labels, self._sizes = array("l"), array("Q")
-        # Of files whose key is another one's, too.
+        # By number: keys that differ from _key(stem), as another file in the folder has that one.
         self._keys: dict[int, str] = {}
 
     def append(self, name: str, label: int, n_bytes: int, key: str) -> None:
@@ -133,7 +133,7 @@ class FolderSamples(Sequence[SourceSample]):
         name, label = self.names[i], self._labels[i]
         stem, suffix = os.path.splitext(name)
         key, extension = self._keys.get(i) or _key(stem), suffix[1:].lower()
-        image = Ref(os.path.join(self._root, name), 0, self._sizes[i])
+        image = FileRange(os.path.join(self._root, name), 0, self._sizes[i])
         parts = (
             Part(f"{key}.{'jpg' if extension == 'jpeg' else extension}", image),
             Part(f"{key}.cls", str(label).encode()),
@@ -145,15 +145,15 @@ def _read_folder(root: str) -> Source:
     """The samples of torchvision's ImageFolder, in its order."""
     classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
     if not classes:
-        raise PackError(f"{root}: no folder of classes with images, and no tar files")
+        raise PackError(f"{root}: the folder has neither a folder for each class nor tar files")
     samples = FolderSamples(root)
     for label, name in enumerate(classes):
         n_before = len(samples)
         for folder, _, files in sorted(os.walk(os.path.join(root, name), followlinks=True)):
             _add_images(samples, root, folder, files, label)
         if len(samples) == n_before:
-            raise PackError(f"{os.path.join(root, name)}: a class without images; ImageFolder "
-                            "refuses it, too")
+            raise PackError(f"{os.path.join(root, name)}: the class has no images, which "
+                            "ImageFolder does not allow; remove the folder")
     return Source(samples, classes)
 
 
@@ -167,7 +167,7 @@ def _add_images(
         path = os.path.join(folder, file)
         name = os.path.relpath(path, root)
         key = _key(os.path.splitext(name)[0])
-        if key in keys:  # of another suffix
+        if key in keys:  # a file with another suffix has it
             key = _key(name)
         while key in keys:
             key += "_"
@@ -176,7 +176,8 @@ def _add_images(
 
 
 def _key(stem: str) -> str:
-    """The sample's name in a WebDataset, where a dot behind the last slash ends it."""
+    """The sample's key in a WebDataset. A key has no dot after its last slash, so dots are escaped.
+    """
     folder, slash, last = stem.rpartition("/")
     return folder + slash + last.replace("%", "%25").replace(".", "%2E")
 
@@ -201,5 +202,5 @@ def _read_tars(paths: Sequence[str]) -> Source:
 
 
 def _tar_sample(path: str, members: list[Member], image: Member, label: int) -> SourceSample:
-    parts = tuple(Part(one.name, Ref(path, one.offset, one.bytes)) for one in members)
+    parts = tuple(Part(one.name, FileRange(path, one.offset, one.bytes)) for one in members)
     return SourceSample(image.name, label, parts, members.index(image))

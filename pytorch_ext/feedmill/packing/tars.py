@@ -1,7 +1,7 @@
-"""Tar files: where their members lie, without reading those; and what is written into new ones.
+"""Reads the headers of tar files, to locate their members; makes headers for new tar files.
 
-Read are POSIX, GNU and old tar files, with GNU's and PAX's long names and sizes, as Python's
-tarfile reads them. Every number is checked; a file that is damaged or cut short raises PackError.
+POSIX, GNU and old tar files are read like Python's tarfile does, with the long names and sizes of
+GNU and PAX. Every number is checked; a damaged or truncated file raises PackError.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import NamedTuple
 from feedmill.packing.index import PackError
 
 BLOCK = 512
-# Names and PAX records of more bytes are no names.
-_LONGEST_HEADER = 1 << 20
+# Limit of long names and PAX records.
+_MAX_BODY_BYTES = 1 << 20
 _LONG_NAME, _LONG_LINK, _PAX, _PAX_OLD, _PAX_ALL = b"L", b"K", b"x", b"X", b"g"
 _SPARSE = b"S"
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd"}
 
 
 class Member(NamedTuple):
-    """A regular file in a tar file: its name, where its bytes begin, and how many they are."""
+    """A regular file in a tar file: its name, and the offset and number of its bytes."""
 
     name: str
     offset: int
@@ -30,35 +30,37 @@ class Member(NamedTuple):
 
 
 def padded(n_bytes: int) -> int:
-    """What so many bytes take in a tar file."""
+    """The size of a member's bytes in a tar file: a multiple of BLOCK."""
     return -(-n_bytes // BLOCK) * BLOCK
 
 
 def header_of(name: str, n_bytes: int) -> bytes:
-    """What stands in front of a member; it depends on these two only."""
+    """The header of a member. It depends only on the arguments: modes, owners and times are fixed.
+    """
     info = tarfile.TarInfo(name)
     info.size, info.mode = n_bytes, 0o644
     return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
 
 
 def members(file: int, n_bytes: int, path: str) -> Iterator[Member]:
-    """The regular files of a tar file, in their order.
+    """The regular files of a tar file, in order.
 
     Args:
-        file: descriptor of the open file; it is read at positions, its own position stays.
-        n_bytes: of the file.
-        path: what errors call it.
+        file: descriptor of the open file; the file position is not used.
+        n_bytes: size of the file.
+        path: name of the file in error messages.
 
     Raises:
-        PackError: it is no tar file, compressed, damaged or cut short.
+        PackError: it is not a tar file, is compressed, damaged or truncated.
     """
-    reading = _Reading(file, n_bytes, path)
-    while (member := reading.next()) is not None:
+    reader = _HeaderReader(file, n_bytes, path)
+    while (member := reader.next()) is not None:
         yield member
 
 
-class _Reading:
-    """A walk over the headers. ``_long`` and ``_pax`` are what belongs to the next member."""
+class _HeaderReader:
+    """Reads one header after the other. ``_long``, a GNU long name, and ``_pax``, PAX records,
+    belong to the next member; ``_pax_all`` to all members that follow."""
 
     def __init__(self, file: int, n_bytes: int, path: str) -> None:
         self._file, self._n_bytes, self._path = file, n_bytes, path
@@ -75,7 +77,7 @@ class _Reading:
             header = self._header()
             if header is None:
                 if self._long is not None or self._pax:
-                    raise self._fail("the tar file ends behind a long name")
+                    raise self._fail("the tar file ends after a long name, without its member")
                 return None
             kind = header[156:157]
             if kind == _LONG_NAME:
@@ -90,20 +92,20 @@ class _Reading:
                 return member
 
     def _header(self) -> bytes | None:
-        """The next one; None at the end: behind the last member, or at a block of zeros."""
+        """The next header; None at the end of the file, or at a block of zeros."""
         if self._at == self._n_bytes:
             return None
         header = os.pread(self._file, BLOCK, self._at)
         if len(header) != BLOCK:
-            raise self._fail("the tar file is cut short")
+            raise self._fail("the tar file is truncated")
         if not any(header):
             return None
         if not _is_header(header):
-            raise self._fail(_no_header(header) if self._at == 0 else "damaged tar header")
+            raise self._fail(_why_not_tar(header) if self._at == 0 else "damaged tar header")
         return header
 
     def _number(self, field: bytes) -> int:
-        """Octal digits, or with its first bit set, a binary number of the other bits."""
+        """A number in a header: octal digits, or a binary number if the first bit is set."""
         if field[0] & 0x80:
             if field[0] != 0x80:
                 raise self._fail("negative number in a tar header")
@@ -112,22 +114,23 @@ class _Reading:
         if not text:
             return 0
         if text.strip(b"01234567"):
-            raise self._fail("no number in a tar header")
+            raise self._fail("invalid number in a tar header")
         return int(text, 8)
 
     def _body(self, header: bytes) -> bytes:
-        """The bytes behind the header of a long name or of PAX records; goes behind them."""
+        """Reads the bytes of a long name or of PAX records, which follow its header, and advances
+        to the next header."""
         n_bytes = self._number(header[124:136])
-        if n_bytes > _LONGEST_HEADER:
-            raise self._fail(f"a name of {n_bytes} bytes")
+        if n_bytes > _MAX_BODY_BYTES:
+            raise self._fail(f"a name of {n_bytes} bytes; the limit is {_MAX_BODY_BYTES}")
         body = os.pread(self._file, n_bytes, self._at + BLOCK)
         if len(body) != n_bytes:
-            raise self._fail("the tar file is cut short")
+            raise self._fail("the tar file is truncated")
         self._at += BLOCK + padded(n_bytes)
         return body
 
     def _records(self, body: bytes) -> dict[str, str]:
-        """PAX records: "length key=value" and a line's end, the length of all of it."""
+        """Parses PAX records: "length key=value" and a newline; the length is that of all of it."""
         records = {}
         while body.strip(b"\0"):
             length, _, _ = body.partition(b" ")
@@ -141,23 +144,23 @@ class _Reading:
         return records
 
     def _member(self, header: bytes, kind: bytes) -> Member | None:
-        """The member of a header, and goes behind it; None: it is no regular file."""
+        """The member of a header; None: it is not a regular file. Advances to the next header."""
         pax = self._pax_all | self._pax
         name, n_bytes = self._name(header, pax), self._number(header[124:136])
         if "size" in pax:
             if not pax["size"].isdecimal():
-                raise self._fail("no number in PAX records")
+                raise self._fail("invalid number in PAX records")
             n_bytes = int(pax["size"])
         is_regular = kind in (b"0", b"\0", b"7") and not name.endswith("/")
         if kind == _SPARSE or any(key.startswith("GNU.sparse.") for key in pax):
-            raise self._fail(f"{name} is a sparse file; those are not read")
-        # Of links, devices and folders a header may name a size, but nothing follows it.
+            raise self._fail(f"{name} is a sparse file, which is not supported")
+        # The header of a link, device or folder may have a size, but no bytes follow.
         if kind in (b"1", b"2", b"3", b"4", b"5", b"6"):
             n_bytes = 0
         offset = self._at + BLOCK
         if n_bytes > self._n_bytes - offset:
-            raise self._fail(f"the tar file is cut short: {name} has {n_bytes} bytes")
-        # The padding of the last member may be missing.
+            raise self._fail(f"the tar file is truncated: {name} has {n_bytes} bytes")
+        # The last member's padding may be missing.
         self._at = min(offset + padded(n_bytes), self._n_bytes)
         self._long, self._pax = None, {}
         return Member(name, offset, n_bytes) if is_regular else None
@@ -174,19 +177,19 @@ class _Reading:
 
 
 def _is_header(header: bytes) -> bool:
-    """By its checksum, which counts itself as blanks."""
+    """Whether a header's checksum is right. It is computed as if its own bytes were spaces."""
     noted = header[148:156].strip(b" \0")
     if noted.strip(b"01234567"):
         return False
     total, unsigned = int(noted or b"0", 8), sum(header) - sum(header[148:156]) + 8 * 32
-    # Some writers have added signed bytes.
+    # Some writers compute the checksum with signed bytes.
     return total == unsigned or total == unsigned - 256 * sum(
         byte > 127 for byte in header[:148] + header[156:]
     )
 
 
-def _no_header(start: bytes) -> str:
+def _why_not_tar(start: bytes) -> str:
     for magic, kind in _COMPRESSED.items():
         if start.startswith(magic):
-            return f"no tar file, but compressed by {kind}; unpack it: samples are read anywhere"
-    return "no tar file"
+            return f"compressed by {kind}; decompress it, as samples need random access"
+    return "not a tar file"

@@ -22,15 +22,16 @@ _THREADS = 8
 
 
 def index_tar(path: str) -> Index:
-    """The index of a tar file's images: the one that was kept, or made anew and kept.
+    """The index of a tar file's images: from the cache, or new.
 
-    It is kept in the user's cache folder ($XDG_CACHE_HOME/feedmill/tars, else ~/.cache/...), with
-    the file's size and time of change, and made anew when these are others. Where it can't be
-    written, it is not kept. DALI's .idx files are not needed, and not looked at: whatever they say
-    would have to be checked by reading the same headers.
+    Indices are cached in the user's cache folder ($XDG_CACHE_HOME/feedmill/tars, else
+    ~/.cache/feedmill/tars), with the tar file's size and modification time. If these have changed,
+    the index is made anew. If the cache can't be written, it is not used. DALI's .idx files are not
+    used: to check them would need reading the same headers.
 
     Raises:
-        PackError: no tar file, or a damaged one; a sample without an image. OSError: can't be read.
+        PackError: the file is not a tar file or is damaged, or a sample has no image.
+        OSError: the file can't be read.
     """
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -79,28 +80,28 @@ class WebDataset(ShardDataset):
         dataset = feedmill.WebDataset("shards/train-{000000..000146}.tar", transform=transform)
         loader = feedmill.DataLoader(dataset, batch_size=256, shuffle=True)
 
-    Each tar file is indexed once, by reading its headers (see index_tar()); from then on every
-    sample can be read at once, and shuffling is exact. Samples stand in the order of ``urls`` and,
-    in each, of the tar file. An image is a PIL image, RGB, and then what ``transform`` makes of it.
+    Each tar file is indexed once, by reading its headers (see index_tar()). The index gives random
+    access to every sample, so shuffling is exact. Samples have the order of ``urls`` and, within a
+    url, of the tar file. An image is a PIL image in RGB, or the result of ``transform``.
 
     Args:
-        urls: paths of tar files; a pattern with braces, several with "::" between, or a list.
-        transform: called with the PIL image; None: nothing is.
-        target_transform: called with the label; None: nothing is. It must give the same target
-            whenever it is called, and draw no random number.
+        urls: paths of tar files: a pattern with braces, several with "::" between them, or a list.
+        transform: called with the PIL image; None: not used.
+        target_transform: called with the label; None: not used. It must be deterministic and draw
+            no random number.
 
-    A sample has one image (jpg, jpeg, png, ppm, bmp, pgm, tif, tiff or webp), and its label is the
-    number in its member cls; -1 without one. Other members are not looked at.
+    A sample has one image (jpg, jpeg, png, ppm, bmp, pgm, tif, tiff or webp). Its label is the
+    number in its member cls; -1 if it has none. Other members are ignored.
 
     Raises:
-        PackError: a ValueError; a file is no tar file, compressed, damaged or cut short, a sample
-            has no image or more than one, or a cls that is no number.
-        ValueError: urls that name nothing, or no local paths.
+        PackError: a ValueError; a file is not a tar file, is compressed, damaged or truncated, or a
+            sample has no image, more than one, or a cls that is not a label.
+        ValueError: urls name no file, or not a local one.
         OSError: a file can't be read.
 
-    Attributes classes (the numbers as text), class_to_idx, samples, targets and imgs are as
-    ImageFolder has them, the last three as sequences that make their items when they are asked for.
-    It pickles with its index, 32 bytes and a name for each sample; any thread may use it.
+    The attributes classes (the numbers as text), class_to_idx, samples, targets and imgs are as in
+    ImageFolder; the last three are sequences that make their items on access. The dataset is
+    pickled with its index, which has 32 bytes and a name for each sample. It is thread-safe.
     """
 
     def __init__(

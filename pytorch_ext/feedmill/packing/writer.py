@@ -1,4 +1,4 @@
-"""Writes shards: samples are read and transcoded by threads, and written in their order."""
+"""Writes shards. Threads read and transcode the samples; they are written in their order."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from feedmill.packing.source import Source, SourceSample
 from feedmill.packing.tars import BLOCK, header_of, padded
 
 ROWS = 8  # FM_PACK_ROWS
-# A tar file ends with two blocks of zeros.
+# The two blocks of zeros that end a tar file.
 _END = bytes(2 * BLOCK)
-# Samples that are being transcoded, or wait for being written, for each thread.
+# Limit, per thread, of the samples that are being transcoded or wait to be written.
 _AHEAD = 4
 _ANY_COST = (1 << 32) - 1
 
@@ -31,12 +31,13 @@ class Options:
     """How samples are packed.
 
     Attributes:
-        shard_bytes: of samples as they are that a shard takes at most, but one at least. Counted
-            before anything is transcoded, so that parts know their shards without each other.
-        interval: MCUs between restart markers; None: near 4, as far as the markers cost less than
-            0.3 % of an image.
+        shard_bytes: largest size of a shard, of the samples before transcoding; a shard has at
+            least one sample. As it does not depend on transcoding, processes that pack parts agree
+            on the shards without communication.
+        interval: restart interval in MCUs; None: about 4, if the markers cost less than 0.3% of an
+            image.
         verify: compare each transcoded image's pixels with the source's.
-        workers: threads.
+        workers: number of threads.
     """
 
     shard_bytes: int = 1 << 30
@@ -45,7 +46,7 @@ class Options:
     workers: int = 1
 
     def digest(self, source: Source) -> bytes:
-        """What tells shards made of one source and with the same options from others."""
+        """16 bytes that identify the source and the options, to recognise finished shards."""
         text = f"{self.shard_bytes} {self.interval} {self.verify} {native.jpeg_version()} "
         return hashlib.sha256(text.encode() + source.digest()).digest()[:16]
 
@@ -59,13 +60,15 @@ class Options:
 
 @dataclass
 class Tally:
-    """What was written.
+    """Counts of what write_shards() did.
 
     Attributes:
-        samples, shards: how many; ``kept`` of the shards were there already.
-        image_bytes, packed_bytes: of images before and after; of shards that were not kept.
-        file_bytes: of the shards' files.
-        as_they_are: reason -> how many images.
+        samples, shards: numbers of samples and shards.
+        kept: number of shards that existed already.
+        image_bytes, packed_bytes: size of the images before and after transcoding. Shards that were
+            kept do not count, also in the next two.
+        file_bytes: size of the shards' files.
+        as_they_are: reason -> number of images that were stored unchanged.
     """
 
     samples: int = 0
@@ -78,7 +81,13 @@ class Tally:
 
 
 class Packed(NamedTuple):
-    """A sample ready to be written: the contents of its parts, and its image as a record has it."""
+    """A sample that is ready to be written.
+
+    Attributes:
+        contents: of the sample's members.
+        reason: why the image was not transcoded, an index in native.PACK_REASONS; 0: it was.
+        width, height, interval, flags, rows: as in the index's record.
+    """
 
     source: SourceSample
     contents: list[bytes]
@@ -93,16 +102,16 @@ class Packed(NamedTuple):
 # ---- shards --------------------------------------------------------------------------------------
 
 
-def cut(samples: Sequence[SourceSample], shard_bytes: int) -> list[tuple[int, int]]:
-    """Which samples go into which shard: (first, behind the last) of each."""
-    cuts, first, n_bytes = [], 0, 0
+def split_into_shards(samples: Sequence[SourceSample], shard_bytes: int) -> list[tuple[int, int]]:
+    """Distributes samples over shards: (first sample's number, last one's number + 1) of each."""
+    bounds, first, n_bytes = [], 0, 0
     for i, sample in enumerate(samples):
         more = sample.tar_bytes
         if i > first and n_bytes + more > shard_bytes:
-            cuts.append((first, i))
+            bounds.append((first, i))
             first, n_bytes = i, 0
         n_bytes += more
-    return [*cuts, (first, len(samples))]
+    return [*bounds, (first, len(samples))]
 
 
 def shard_name(number: int) -> str:
@@ -110,7 +119,7 @@ def shard_name(number: int) -> str:
 
 
 def part_path(folder: str, number: int) -> str:
-    """Of a shard's own index, which is there until all are put together."""
+    """The path of a shard's own index, which exists until the indices are joined."""
     return os.path.join(folder, f"shard-{number:06}.fmp")
 
 
@@ -122,27 +131,30 @@ def write_shards(
     n_parts: int = 1,
     update: Callable[[int], Any] = lambda n: None,
 ) -> Tally:
-    """Writes the shards of one part into a folder, each with an index of its own beside it.
+    """Writes the shards of one part into a folder, each with its own index beside it.
 
-    A shard gets its name when it is whole and on the disk, and its index is; one that has both
-    already, of the same source and options, is kept. What was being written when an error or an
-    interrupt comes is removed; a process that is killed leaves a file ``*.partial``, which the next
+    A shard and its index get their names when they are complete and on disk. A shard that has both,
+    and was made of the same source with the same options, is kept. On an error or interrupt, the
+    unfinished file is removed; a process that is killed leaves a file ``*.partial``, which the next
     run replaces.
 
     Args:
-        part, n_parts: from 0; parts have whole shards, together all of them.
-        update: called with the number of samples that are done, again and again.
+        part, n_parts: number of this part, from 0, and of all parts. Each part has whole shards;
+            all parts together have all shards.
+        update: called repeatedly, with the number of samples that were finished since the last
+            call.
 
     Raises:
-        PackError: the folder holds other files of a shard's name, which are left alone; a source
-            file became shorter. OSError.
+        PackError: the folder has another file with the name of a shard, which is not touched; or a
+            source file was truncated.
+        OSError: a file can't be read or written.
     """
     digest = options.digest(source)
-    cuts = cut(source.samples, options.shard_bytes)
-    mine = range(part * len(cuts) // n_parts, (part + 1) * len(cuts) // n_parts)
+    bounds = split_into_shards(source.samples, options.shard_bytes)
+    mine = range(part * len(bounds) // n_parts, (part + 1) * len(bounds) // n_parts)
     tally, missing = Tally(), []
     for number in mine:
-        first, end = cuts[number]
+        first, end = bounds[number]
         tally.shards += 1
         tally.samples += end - first
         if _is_there(folder, number, digest):
@@ -150,11 +162,11 @@ def write_shards(
             update(end - first)
         else:
             missing.append(number)
-    todo = (source.samples[i] for number in missing for i in range(*cuts[number]))
+    todo = (source.samples[i] for number in missing for i in range(*bounds[number]))
     packed = _pack_all(todo, options)
     try:
         for number in missing:
-            first, end = cuts[number]
+            first, end = bounds[number]
             with _new_file(os.path.join(folder, shard_name(number))) as file:
                 samples = [
                     _write_sample(file, next(packed), tally, update) for _ in range(first, end)
@@ -163,7 +175,7 @@ def write_shards(
                 tally.file_bytes += file.tell()
                 index = build(
                     Shard(shard_name(number), file.tell()), samples, source.classes,
-                    rows_per_sample=ROWS, part=number, n_parts=len(cuts), digest=digest,
+                    rows_per_sample=ROWS, part=number, n_parts=len(bounds), digest=digest,
                 )
                 write_file(part_path(folder, number), index)
     finally:
@@ -172,7 +184,7 @@ def write_shards(
 
 
 def _is_there(folder: str, number: int, digest: bytes) -> bool:
-    """Whether a shard is there, whole. Raises PackError where another one is."""
+    """Whether the shard exists and is complete. PackError if another file has its name."""
     path = os.path.join(folder, shard_name(number))
     if not os.path.exists(path):
         return False
@@ -183,14 +195,15 @@ def _is_there(folder: str, number: int, digest: bytes) -> bool:
     except (OSError, PackError):
         pass
     raise PackError(
-        f"{path}: there already, but not made of this source with these options; remove it, or "
-        "pack into another folder"
+        f"{path}: the file exists, but was not made of this source with these options; remove it, "
+        "or pack into another folder"
     )
 
 
 @contextmanager
 def _new_file(path: str) -> Iterator[Any]:
-    """A file that gets its name when the block ends, and is on the disk then; or never."""
+    """A file for writing, which gets its name at the end of the block, after an fsync. If the block
+    raises, the file is removed."""
     temporary = f"{path}.partial"
     try:
         with open(temporary, "wb", buffering=1 << 20) as file:
@@ -239,7 +252,7 @@ def _write_sample(
 
 
 def _pack_all(samples: Iterable[SourceSample], options: Options) -> Generator[Packed, None, None]:
-    """Transcodes samples in threads; yields them in their order."""
+    """Transcodes samples in threads; yields them in order."""
     own = threading.local()
 
     def pack(sample: SourceSample) -> Packed:

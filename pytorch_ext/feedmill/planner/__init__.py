@@ -1,5 +1,8 @@
-"""Whether a DataLoader's dataset, transforms and samplers are ones that the native path can stand
-in for, and what they come to: the plan, and the samples.
+"""Decides whether a DataLoader can run natively. If it can, makes the plan of its transform for the
+native loader, and looks up its samples.
+
+``recognise`` decides about a DataLoader, ``datasets`` about its dataset, ``transforms`` about its
+transform, ``sampling`` how far ahead its sampler may be advanced.
 
 May import: no other subpackage.
 """

@@ -1,4 +1,4 @@
-"""Datasets whose samples are rows of arrays in memory, and what the native loader needs of them.
+"""Datasets whose samples are rows of arrays in memory, in the form that the native loader takes.
 
 Nothing is copied beforehand: the native loader reads the dataset's own memory while an epoch runs.
 """
@@ -18,8 +18,8 @@ import torch
 
 from feedmill._internals import version_of, why_collate_was_changed
 from feedmill._ops import native
-from feedmill.planner.plan import Plan, Refusal
-from feedmill.planner.samples import Item, Leaf, NotNative, Source
+from feedmill.planner.plan import Plan, UnsupportedError
+from feedmill.planner.samples import BaseDataset, Item, NotNative, Source
 
 # DLPack's (type code, bits).
 _DLPACK = {
@@ -34,7 +34,8 @@ _INT64 = (-(1 << 63), (1 << 63) - 1)
 
 
 class Spec(NamedTuple):
-    """An array, as _native.Loader takes it: bytes, DLPack's type and a row's shape."""
+    """An array, as _native.Loader takes it: its memory, DLPack's type (code, bits) and the shape of
+    a row."""
 
     address: int
     n_rows: int
@@ -47,14 +48,15 @@ class Spec(NamedTuple):
 
 @dataclass(frozen=True)
 class Arrays:
-    """Arrays in place of files.
+    """The arrays of a dataset.
 
     Attributes:
-        specs: one each.
-        image: what the rows of the first one hold, as _native.Loader takes it; None: no images.
-        dtypes: theirs; images come out with the plan's.
-        owners: objects that own the memory. The native loader keeps them, so that none of its
-            threads ever reads what was given up; nor can other arrays come to the same address.
+        specs: one for each array.
+        image: (height, width, channels, channel stride, row stride, pixel stride) of the images in
+            the first array, strides in bytes; None: the array does not hold images.
+        dtypes: of the arrays. Delivered images have the plan's dtype instead.
+        owners: objects that own the memory. The native loader holds a reference to each while its
+            threads may read the memory. Thus no other array can get the same address meanwhile.
     """
 
     specs: tuple[Spec, ...]
@@ -65,19 +67,19 @@ class Arrays:
 
 @dataclass(frozen=True)
 class CopyPlan(Plan):
-    """The plan of samples that are delivered as they are."""
+    """The plan of samples that are copied unchanged. ``text`` describes a row."""
 
     text: str = ""
 
     def describe(self) -> str:
-        return f"none: rows are copied, {self.text}"
+        return f"none: rows are copied unchanged, {self.text}"
 
 
-# ---- a batch's samples ---------------------------------------------------------------------------
+# ---- samples of a batch --------------------------------------------------------------------------
 
 
 class ArrayItem(Item):
-    """A sample in an array: of the leaf, ``index`` is the row. There is no path."""
+    """A sample in an array: ``index`` is its row, ``path`` is empty."""
 
     __slots__ = ()
 
@@ -93,11 +95,11 @@ class ArrayItem(Item):
 
 
 class Rows(Sequence[ArrayItem]):
-    """The samples of a batch, as the native loader takes them: bytes of int64 values.
+    """The samples of a batch, in the form that the native loader takes: int64 values as bytes.
 
     Attributes:
-        indices: of the samples.
-        rows: theirs in the arrays; None: the same.
+        indices: the samples' indices in the DataLoader's dataset.
+        rows: the samples' rows in the arrays; None: equal to the indices.
     """
 
     __slots__ = ("_versions", "indices", "rows", "source")
@@ -122,8 +124,8 @@ class Rows(Sequence[ArrayItem]):
             yield self.source.array_item(index, row)
 
     def changed(self) -> list[torch.Tensor] | None:
-        """The batch as the dataset would give it now, where a tensor was changed in place since;
-        None: none was, as far as torch counts it."""
+        """The batch as the dataset would return it now, if a tensor was changed in place since this
+        object was made; None: no tensor was, by torch's version counters."""
         if self._versions == self.source.versions():
             return None
         rows = torch.tensor(as_numbers(self.indices if self.rows is None else self.rows))
@@ -131,7 +133,7 @@ class Rows(Sequence[ArrayItem]):
 
 
 def as_numbers(data: bytes) -> list[int]:
-    """What the bytes of int64 values say."""
+    """int64 values, given as bytes, as a list."""
     numbers: list[int] = np.frombuffer(data, np.int64).tolist()
     return numbers
 
@@ -144,15 +146,16 @@ class ArrayNode:
     """A dataset in memory, or a Subset of one.
 
     Attributes:
-        leaf: the dataset; its ``load`` gives the PIL image of a row, or the sample itself.
-        kind: such as "Subset of CIFAR10".
-        arrays: its memory.
+        leaf: the dataset without Subsets; its ``load`` returns the PIL image of a row, or for other
+            datasets the sample.
+        kind: the dataset in words, such as "Subset of CIFAR10".
+        arrays: the dataset's memory.
         tensors: the tensors of a TensorDataset.
-        targets: of images, one a row.
-        rows: each index's row; None: the index itself.
+        targets: of images, one for each row.
+        rows: index -> row; None: the row is the index.
     """
 
-    leaf: Leaf
+    leaf: BaseDataset
     kind: str
     arrays: Arrays
     tensors: tuple[torch.Tensor, ...] = ()
@@ -160,13 +163,13 @@ class ArrayNode:
     rows: np.ndarray | None = None
 
     @property
-    def leaves(self) -> tuple[Leaf, ...]:
+    def base_datasets(self) -> tuple[BaseDataset, ...]:
         return (self.leaf,)
 
 
 class ArraySource(Source):
-    """The samples of a dataset in memory, as it was when it was looked at. Its memory is read as it
-    is when a batch is made; see Rows.changed()."""
+    """The samples of a dataset in memory, as the dataset was when iter() was called. Their values
+    are read when a batch is made; see Rows.changed() for values that change."""
 
     arrays: Arrays
 
@@ -181,17 +184,22 @@ class ArraySource(Source):
         self._node = node
 
     def why_not(self, loader: Any, is_default: bool) -> list[str]:
-        """What a DataLoader asks for that only torch's path does with such samples."""
         if not self.copies:
             changed = why_collate_was_changed(int) if is_default else ""
             return [changed] if changed else []
         reasons = []
         if not is_default or not loader._auto_collation:
             what = "batch_size=None" if is_default else "a collate_fn"
-            reasons.append(f"with {what} samples are views of the TensorDataset's own memory")
+            reasons.append(
+                f"with {what}, torch's samples are views of the dataset's own memory, but native "
+                "samples are copies; use batch_size and the default collate_fn"
+            )
         options = loader._feedmill_options()
         if options.dtype is not None or options.memory_format is not torch.contiguous_format:
-            reasons.append("dtype= and memory_format= are for images, not for a TensorDataset")
+            reasons.append(
+                "dtype= and memory_format= are options for images; this dataset's samples are not "
+                "images"
+            )
         return reasons
 
     def sample(self, item: Any) -> Any:
@@ -209,7 +217,8 @@ class ArraySource(Source):
         )
 
     def versions(self) -> tuple[int, ...] | None:
-        """How often torch has changed the tensors in place; None where it does not count."""
+        """torch's version counters of the tensors, which count changes in place; None if a tensor
+        has none."""
         if any(map(torch.is_inference, self.tensors)):
             return None
         return tuple(map(version_of, self.tensors))
@@ -219,7 +228,7 @@ class ArraySource(Source):
         return None if rows is None else rows[np.frombuffer(indices, np.int64)].tobytes()
 
     def gather(self, indices: Any) -> Rows | None:
-        """A batch of plain ints within the dataset; None: each has to be looked at by itself."""
+        """The batch of a list or tuple of valid ints; None for any other indices."""
         if type(indices) not in (list, tuple):
             return None
         data = native.indices(indices, self.n_samples)
@@ -247,7 +256,7 @@ class ArraySource(Source):
         return ArrayItem(position, "", b"", target, self._node.leaf, row)
 
     def together(self, items: list[Any]) -> Rows:
-        """A batch of samples that were looked at one by one."""
+        """The batch of samples that item() or fill() looked up."""
         return Rows(self, np.array([item.position for item in items], np.int64).tobytes())
 
 
@@ -258,58 +267,65 @@ def _equal(one: np.ndarray | None, other: np.ndarray | None) -> bool:
 
 
 def _position(index: Any) -> int:
-    """An index of any type that arrays and lists take for an int."""
+    """An index as an int. NotNative for types that lists and arrays do not treat as one index."""
     if type(index) is int:
         return index
     if type(index) is bool or bool(getattr(index, "ndim", 0)):
-        raise NotNative(index, None, f"the index is a {type(index).__name__}")
+        raise NotNative(index, None, f"the index is a {type(index).__name__}; it must be an int")
     try:
         return operator.index(index)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise NotNative(index, None, f"the index is not usable ({error})") from None
+        raise NotNative(index, None, f"the index is not an integer ({error})") from None
 
 
-# ---- reading them --------------------------------------------------------------------------------
+# ---- nodes of datasets ---------------------------------------------------------------------------
 
 
 def tensor_node(dataset: Any) -> ArrayNode:
-    """That of a torch TensorDataset; Refusal where a tensor is none that is copied row by row."""
+    """The node of a torch TensorDataset. UnsupportedError if the native loader can't copy the rows
+    of a tensor."""
     tensors = dataset.tensors
     if type(tensors) not in (tuple, list) or not 1 <= len(tensors) <= _MAX_ARRAYS:
-        raise Refusal(f"the TensorDataset's tensors are no tuple of 1 to {_MAX_ARRAYS}")
+        raise UnsupportedError(
+            f"the TensorDataset's tensors are not supported natively; they must be a tuple of 1 to "
+            f"{_MAX_ARRAYS}"
+        )
     tensors = tuple(tensors)
     for number, tensor in enumerate(tensors):
         if why := _why_not_rows(tensor):
-            raise Refusal(f"tensor {number} of the TensorDataset {why}")
+            raise UnsupportedError(f"tensor {number} of the TensorDataset {why}")
     if len({len(tensor) for tensor in tensors}) > 1:
-        raise Refusal("the TensorDataset's tensors have different lengths")
-    # Names of the same memory, so that it stays where a tensor is given other memory.
+        raise UnsupportedError("the TensorDataset's tensors have different lengths")
+    # Further references to the memory: it stays valid if the user gives a tensor other memory.
     kept = tuple(tensor.detach() for tensor in tensors)
     text = ", ".join(f"{str(one.dtype)[6:]} {tuple(one.shape[1:])}" for one in tensors)
     plan = CopyPlan((), "uint8", None, 0, 1, text=text)
     dtypes = tuple(one.dtype for one in tensors)
     arrays = Arrays(tuple(map(_spec_of, kept)), None, dtypes, kept)
-    leaf = Leaf(dataset, dataset.__getitem__, dataset.__getitem__, False, "", plan, ())
-    return ArrayNode(leaf, "TensorDataset", arrays, tensors)
+    base = BaseDataset(dataset, dataset.__getitem__, dataset.__getitem__, False, "", plan, ())
+    return ArrayNode(base, "TensorDataset", arrays, tensors)
 
 
 def _why_not_rows(tensor: Any) -> str:
-    """Why a tensor's rows can't be copied as they lie in memory; "" if they can."""
+    """Why the native loader can't copy a tensor's rows; "" if it can."""
     if type(tensor) is not torch.Tensor:
-        return f"is a {type(tensor).__name__}, not a plain tensor"
+        return f"is a {type(tensor).__name__}; natively it must be a plain torch.Tensor"
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
-        return f"is {tensor.layout} on {tensor.device}, not dense on the CPU"
+        return f"is {tensor.layout} on {tensor.device}; natively it must be dense, on the CPU"
     if tensor.requires_grad:
-        return "requires a gradient"
+        return "requires a gradient; detach it"
     if tensor.dtype not in _DLPACK or tensor.is_conj() or tensor.is_neg():
-        return f"is {tensor.dtype}{', conjugated' if tensor.is_conj() else ''}"
+        conjugated = ", conjugated" if tensor.is_conj() else ""
+        return f"is {tensor.dtype}{conjugated}, which is not supported natively"
     if tensor.ndim == 0 or 0 in tensor.shape:
-        return f"has no rows with values: {tuple(tensor.shape)}"
+        return f"has no rows with values: its shape is {tuple(tensor.shape)}"
     row = tensor[0]
     if not row.is_contiguous() or (len(tensor) > 1 and tensor.stride(0) < row.numel()):
-        return f"has rows that are not contiguous: strides {tensor.stride()}"
+        return (
+            f"has rows that are not contiguous (strides {tensor.stride()}); call .contiguous()"
+        )
     if 1 in row.shape and torch.stack([row, row]).stride() != _dense_strides((2, *row.shape)):
-        return "has rows that torch.stack() lays out otherwise"
+        return "has rows to which torch.stack() gives other strides; call .contiguous()"
     return ""
 
 
@@ -327,7 +343,7 @@ def _spec_of(tensor: torch.Tensor) -> Spec:
 
 
 def torch_dtype(dtype: np.dtype) -> torch.dtype | None:
-    """torch's type of such values; None: it has none, or none in this byte order."""
+    """The torch dtype of a NumPy dtype; None: torch has none, or not with this byte order."""
     try:
         found = torch.from_numpy(np.empty(0, dtype)).dtype
     except (TypeError, ValueError):
@@ -336,13 +352,19 @@ def torch_dtype(dtype: np.dtype) -> torch.dtype | None:
 
 
 def npy_node(dataset: Any) -> ArrayNode:
-    """That of a feedmill.data.NpyFile; Refusal where its rows are not delivered as they lie."""
+    """The node of a feedmill.data.NpyFile. UnsupportedError if its rows can't be copied."""
     values = dataset.array
     if dataset.transform is not None and dataset.transform is not torch.from_numpy:
-        raise Refusal("the NpyFile has a transform other than torch.from_numpy, which is Python's")
+        raise UnsupportedError(
+            "the NpyFile has a transform other than torch.from_numpy, which is not supported "
+            "natively"
+        )
     dtype = torch_dtype(values.dtype)
     if dtype is None or 0 in values.shape or not values.flags.c_contiguous:
-        raise Refusal(f"the NpyFile holds {values.dtype} {values.shape}")
+        raise UnsupportedError(
+            f"the NpyFile holds {values.dtype} {values.shape}; natively an array must not be "
+            "empty, be in C order, and of a type that torch has"
+        )
     targets = _npy_targets(dataset)
     row_bytes, shape = values[0].nbytes, values.shape[1:]
     specs = (
@@ -351,13 +373,13 @@ def npy_node(dataset: Any) -> ArrayNode:
     )
     plan = CopyPlan((), "uint8", None, 0, 1, text=f"{str(dtype)[6:]} {shape}")
     load = partial(_load_npy, dataset)
-    leaf = Leaf(dataset, dataset.__getitem__, load, False, "transform", plan, ())
+    base = BaseDataset(dataset, dataset.__getitem__, load, False, "transform", plan, ())
     arrays = Arrays(specs, None, (dtype, torch.int64), (values, targets))
-    return ArrayNode(leaf, "NpyFile", arrays)
+    return ArrayNode(base, "NpyFile", arrays)
 
 
 def _npy_targets(dataset: Any) -> np.ndarray:
-    """int64 values, where torch's default_collate makes such of them."""
+    """The targets as int64 values. UnsupportedError unless default_collate gives int64, too."""
     targets, n = dataset.targets, len(dataset.array)
     if targets is None:
         return _same_memory(dataset, np.arange(n))
@@ -367,7 +389,7 @@ def _npy_targets(dataset: Any) -> np.ndarray:
         targets = targets.detach().numpy()
     is_plain = type(targets) is np.ndarray and targets.dtype == np.int64 and targets.ndim == 1
     if not is_plain or len(targets) != n or not targets.flags.c_contiguous:
-        raise Refusal("the NpyFile's targets are no 64-bit ints, one for each row")
+        raise UnsupportedError("the NpyFile's targets must be 64-bit ints, one for each row")
     plain: np.ndarray = targets
     return plain
 
@@ -382,7 +404,7 @@ def _address(array: np.ndarray) -> int:
     return address
 
 
-# torchvision's classes: (module, names), and the attributes of their images and targets.
+# torchvision's classes: (module, names, the attribute that holds the targets).
 _IMAGES = (
     ("torchvision.datasets.cifar", ("CIFAR10", "CIFAR100"), "targets"),
     ("torchvision.datasets.mnist", ("MNIST", "FashionMNIST", "KMNIST", "EMNIST"), "targets"),
@@ -394,9 +416,10 @@ class Images(NamedTuple):
     """Images of a torchvision dataset in memory.
 
     Attributes:
-        values: (n, height, width, channels) uint8, of any strides; without channels: grey.
+        values: uint8 (n, height, width, channels) or, for grayscale, (n, height, width); with any
+            strides.
         targets: n ints.
-        load: row -> PIL image, as the dataset makes it.
+        load: row -> PIL image, as the dataset's __getitem__ makes it.
     """
 
     values: np.ndarray
@@ -405,8 +428,8 @@ class Images(NamedTuple):
 
 
 def images_of(dataset: Any) -> Images | None:
-    """What a dataset holds, if it is one of torchvision's classes, exactly; Refusal where it does
-    not hold what that class loads."""
+    """The images of a torchvision dataset in memory; None for any other class. UnsupportedError if
+    the dataset's data is not as its class loads it."""
     kind = type(dataset)
     for module, names, slot in _IMAGES:
         if kind.__name__ in names and kind is getattr(sys.modules.get(module), kind.__name__, None):
@@ -420,16 +443,22 @@ def _read_images(dataset: Any, family: str, slot: str) -> Images:
     values = data.detach().numpy() if family == "mnist" and type(data) is torch.Tensor else data
     n_dims = 3 if family == "mnist" else 4
     if (type(data) is torch.Tensor) != (family == "mnist") or type(values) is not np.ndarray:
-        raise Refusal(f"the {name}'s data is a {type(data).__name__}")
+        want = "torch.Tensor" if family == "mnist" else "numpy.ndarray"
+        raise UnsupportedError(f"the {name}'s data is a {type(data).__name__}; it must be a {want}")
     if values.dtype != np.uint8 or values.ndim != n_dims or 0 in values.shape:
-        raise Refusal(f"the {name}'s data is {values.dtype} {values.shape}, not uint8 images")
+        raise UnsupportedError(
+            f"the {name}'s data is {values.dtype} {values.shape}; it must be uint8 images"
+        )
     if family == "svhn":
         values = values.transpose(0, 2, 3, 1)
     if n_dims == 4 and values.shape[3] != 3:
-        raise Refusal(f"the {name}'s images have {values.shape[3]} channels")
+        raise UnsupportedError(f"the {name}'s images have {values.shape[3]} channels; they must "
+                               "have 3")
     targets = _targets_of(dataset, getattr(dataset, slot), family)
     if len(targets) != len(values):
-        raise Refusal(f"the {name} has {len(values)} images and {len(targets)} targets")
+        raise UnsupportedError(
+            f"the {name} has {len(values)} images, but {len(targets)} targets"
+        )
     return Images(values, targets, partial(_load_image, dataset, family))
 
 
@@ -442,33 +471,36 @@ def _load_image(dataset: Any, family: str, row: int) -> Any:
     return Image.fromarray(np.transpose(image, (1, 2, 0)) if family == "svhn" else image)
 
 
-# The targets of a list, by dataset: the same memory from one epoch to the next.
+# Targets that were converted to arrays, by dataset. While they do not change, every epoch uses the
+# same memory.
 _list_targets: weakref.WeakKeyDictionary[Any, np.ndarray] = weakref.WeakKeyDictionary()
 
 
 def _targets_of(dataset: Any, targets: Any, family: str) -> np.ndarray:
-    """int64 values, those that the dataset gives as ints; of its own memory where that holds such.
-    """
+    """The targets as int64 values: in the dataset's own memory if it holds int64, else a copy."""
     name = type(dataset).__name__
     if family == "mnist" and type(targets) is torch.Tensor and targets.device.type == "cpu":
         targets = targets.detach().numpy() if targets.dtype is torch.int64 else None
     elif family == "cifar" and type(targets) is list and set(map(type, targets)) == {int}:
         if min(targets) < _INT64[0] or max(targets) > _INT64[1]:
-            raise Refusal(f"the {name}'s targets are not 64-bit ints")
+            raise UnsupportedError(f"the {name}'s targets do not fit 64-bit ints")
         return _same_memory(dataset, np.array(targets, np.int64))
     elif family != "svhn":
         targets = None
     if type(targets) is not np.ndarray or targets.ndim != 1 or targets.dtype.kind not in "iu":
-        raise Refusal(f"the {name}'s targets are not what the class loads")
+        raise UnsupportedError(
+            f"the {name}'s targets are not of the type that the class loads, a list or array of "
+            "ints"
+        )
     if targets.dtype == np.int64 and targets.flags.c_contiguous:
         return targets
     if targets.dtype == np.uint64:
-        raise Refusal(f"the {name}'s targets are unsigned 64-bit numbers")
+        raise UnsupportedError(f"the {name}'s targets are uint64, which is not supported natively")
     return _same_memory(dataset, targets.astype(np.int64))
 
 
 def _same_memory(dataset: Any, targets: np.ndarray) -> np.ndarray:
-    """These values, in the memory of the latest time if they are the same."""
+    """These targets, or the dataset's earlier array if it holds the same values."""
     known = _list_targets.get(dataset)
     if known is not None and np.array_equal(known, targets):
         return known
@@ -476,9 +508,9 @@ def _same_memory(dataset: Any, targets: np.ndarray) -> np.ndarray:
     return targets
 
 
-def image_node(leaf: Leaf, images: Images) -> ArrayNode:
-    """The node of a dataset whose transform was read; Refusal where an image is spread in memory so
-    that it is no row."""
+def image_node(leaf: BaseDataset, images: Images) -> ArrayNode:
+    """The node of a dataset of images in memory. UnsupportedError if images overlap in memory or
+    have negative strides."""
     values, targets = images.values, images.targets
     stride, line, pixel, *channel = values.strides
     n, height, width, *channels = values.shape
@@ -488,7 +520,10 @@ def image_node(leaf: Leaf, images: Images) -> ArrayNode:
     )
     stride = stride if n > 1 else row_bytes
     if min(line, pixel, channel_stride) < 1 or stride < row_bytes:
-        raise Refusal(f"{type(leaf.dataset).__name__}'s images have strides {values.strides}")
+        raise UnsupportedError(
+            f"the {type(leaf.dataset).__name__}'s images have the strides {values.strides}, which "
+            "are not supported natively; make the data contiguous"
+        )
     row = (n_channels, height, width)
     specs = (
         Spec(_address(values), n, row_bytes, stride, *_DLPACK[torch.uint8], row),
@@ -500,16 +535,20 @@ def image_node(leaf: Leaf, images: Images) -> ArrayNode:
 
 
 def subset_node(subset: Any, inner: ArrayNode) -> ArrayNode:
-    """That of a Subset of a dataset in memory; Refusal where an index is none of that."""
+    """The node of a Subset of a dataset in memory. UnsupportedError if an index is not valid."""
     indices = subset.indices
     if type(indices) in (list, tuple) and set(map(type, indices)) - {int}:
-        raise Refusal("a Subset's indices are not all ints")
+        raise UnsupportedError("a Subset's indices are not all ints")
     numbers = np.asarray(indices)
     n_inner = len(subset.dataset)
     if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
-        raise Refusal(f"a Subset's indices are {numbers.dtype} {numbers.shape}")
+        raise UnsupportedError(
+            f"a Subset's indices are {numbers.dtype} {numbers.shape}; they must be a list of ints"
+        )
     if len(numbers) and not -n_inner <= numbers.min() <= numbers.max() < n_inner:
-        raise Refusal(f"a Subset's indices are outside of its dataset of {n_inner} samples")
+        raise UnsupportedError(
+            f"a Subset has indices outside of its dataset, which has {n_inner} samples"
+        )
     numbers = numbers.astype(np.int64)
     numbers[numbers < 0] += n_inner
     rows = numbers if inner.rows is None else inner.rows[numbers]

@@ -1,4 +1,5 @@
-"""Reads torchvision's augmentations into ops: what is no resize, central crop or flip."""
+"""Translates torchvision's augmentations into ops. ``transforms`` translates the other transforms:
+resizes, CenterCrop, RandomResizedCrop and RandomHorizontalFlip."""
 
 from __future__ import annotations
 
@@ -11,8 +12,6 @@ import numpy as np
 from feedmill import _internals
 from feedmill._internals import FUNCTIONAL, FUNCTIONAL_PIL
 from feedmill.planner.arguments import (
-    V1,
-    V1_AUTO,
     V2,
     fill_of,
     filter_of,
@@ -21,9 +20,16 @@ from feedmill.planner.arguments import (
     range_pair,
     size_pair,
 )
-from feedmill.planner.plan import FILTER_NAMES, KINDS, MAX_SIZE_PX, Op, Refusal
+from feedmill.planner.plan import (
+    FILTER_NAMES,
+    KINDS,
+    MAX_SIZE_PX,
+    Op,
+    UnsupportedError,
+    unsupported_argument,
+)
 
-# What is done or left as it is, and the attribute that says what.
+# Transforms that are applied with probability p, and the attribute with their parameter.
 _WITH_PROBABILITY = {
     "RandomVerticalFlip": "",
     "RandomGrayscale": "",
@@ -35,8 +41,8 @@ _WITH_PROBABILITY = {
     "RandomAdjustSharpness": "sharpness_factor",
 }
 _AUTOMATIC = ("TrivialAugmentWide", "RandAugment", "AutoAugment")
-HOLDERS = ("RandomApply", "RandomChoice", "RandomOrder")
-# Ops by class name, but for those that hold others.
+RANDOM_CONTAINERS = ("RandomApply", "RandomChoice", "RandomOrder")
+# Names of the classes, without automatic augmentations and containers.
 NAMES = frozenset(
     {"RandomCrop", "Pad", "Grayscale", "ColorJitter", "RandomRotation", "RandomAffine"}
     | _WITH_PROBABILITY.keys()
@@ -44,9 +50,10 @@ NAMES = frozenset(
 AUTOMATIC = frozenset(_AUTOMATIC)
 
 _PAD_MODES = ("constant", "edge", "reflect", "symmetric")
-_MOST = 1e9  # of numbers that feedmill.h sets no narrower limits
+_MAX_NUMBER = 1e9  # of parameters for which feedmill.h has no narrower limit
 
-# torchvision's and Pillow's functions that these call, by module.
+# Functions of torchvision and Pillow that these transforms call, by module. None of them may have
+# been replaced.
 FUNCTIONS = {
     FUNCTIONAL: (
         "vflip", "rgb_to_grayscale", "invert", "posterize", "solarize", "autocontrast", "equalize",
@@ -72,18 +79,18 @@ PILLOW_METHODS = ("filter", "histogram", "point", "rotate", "split", "transform"
 
 
 def read_op(transform: Any, name: str, module: str, n_channels: int) -> Op:
-    """The op of a transform that holds no others. Refusal where it is not native.
+    """The op of a transform that is not a container. UnsupportedError if it is not supported.
 
     Args:
-        name, module: its class.
-        n_channels: of the image that it will get, 3 or 1.
+        name, module: of the transform's class.
+        n_channels: of the images that the transform gets, 3 or 1.
     """
     kind = KINDS[name]
     if name in _WITH_PROBABILITY:
         attribute = _WITH_PROBABILITY[name]
         values: tuple[float, ...] = (_number(transform, name, attribute),) if attribute else ()
         if name == "RandomPosterize" and values[0] not in range(1, 9):
-            raise Refusal(f"RandomPosterize has bits={values[0]:g}; Pillow takes 1 to 8")
+            raise unsupported_argument(name, "bits", int(values[0]), "from 1 to 8")
         return Op(kind, p=probability(transform, name), values=values)
     if name in AUTOMATIC:
         return _automatic(transform, name, module, n_channels)
@@ -99,39 +106,46 @@ def read_op(transform: Any, name: str, module: str, n_channels: int) -> Op:
 
 
 def read_erasing(transform: Any, n_channels: int) -> tuple[Op, list[float]]:
-    """The op of a RandomErasing, whose values are still missing, and the values themselves, one or
-    one for each channel, as they are before they get the image's type."""
+    """The op of a RandomErasing, without its values, and the values: one, or one for each channel.
+    The caller converts the values to the image's type and adds them to the op."""
     value = transform.value
     if isinstance(value, str) or value is None:
-        raise Refusal("RandomErasing with value='random' is not native")
+        raise unsupported_argument("RandomErasing", "value", value, "a number")
     values = list(value) if type(value) in (list, tuple) else [value]
     if len(values) not in (1, n_channels) or not all(map(is_number, values)):
-        raise Refusal(f"RandomErasing has value={value!r}")
+        raise unsupported_argument(
+            "RandomErasing", "value", value, "one finite number, or one for each channel"
+        )
     scale = range_pair(transform.scale, "RandomErasing's scale")
     ratio = range_pair(transform.ratio, "RandomErasing's ratio")
-    if scale[0] < 0 or scale[1] > 1 or ratio[0] < 1e-30 or ratio[1] > 1e30:
-        raise Refusal(f"RandomErasing has scale={scale} and ratio={ratio}")
+    if scale[0] < 0 or scale[1] > 1:
+        raise unsupported_argument("RandomErasing", "scale", scale, "from 0 to 1")
+    if ratio[0] < 1e-30 or ratio[1] > 1e30:
+        raise unsupported_argument("RandomErasing", "ratio", ratio, "from 1e-30 to 1e30")
     p = probability(transform, "RandomErasing")
     return Op(KINDS["RandomErasing"], 0, 0, 0, *scale, *ratio, p), [float(one) for one in values]
 
 
-def read_holder(transform: Any, name: str, module: str, parts: Sequence[Sequence[Op]]) -> list[Op]:
-    """The ops of a transform that holds others: its own, and behind it those of its ``parts``."""
+def read_container(transform: Any, name: str, parts: Sequence[Sequence[Op]]) -> list[Op]:
+    """The ops of a RandomApply, RandomChoice or RandomOrder: its own, then those of its children,
+    ``parts``."""
     n_within = sum(map(len, parts))
     values: tuple[float, ...] = ()
     p = 0.0
     if name == "RandomApply":
         p = probability(transform, name)
     elif not 1 <= len(parts) <= 16:
-        raise Refusal(f"{name} holds {len(parts)} transforms; natively 1 to 16")
+        raise UnsupportedError(
+            f"{name} of {len(parts)} transforms is not supported natively; it must have 1 to 16"
+        )
     elif name == "RandomChoice":
-        values = _sums(transform, len(parts))
+        values = _cumulative_weights(transform, len(parts))
     return [Op(KINDS[name], p=p, n_children=len(parts), n_within=n_within, values=values),
             *(op for part in parts for op in part)]
 
 
 def group(parts: Sequence[Op]) -> list[Op]:
-    """Ops that are one child of a holder."""
+    """Combines ops into one child of a container: a RandomApply with p=1."""
     n_children, at = 0, 0
     while at < len(parts):
         at += 1 + parts[at].n_within
@@ -139,12 +153,15 @@ def group(parts: Sequence[Op]) -> list[Op]:
     return [Op(KINDS["RandomApply"], p=1.0, n_children=n_children, n_within=len(parts)), *parts]
 
 
-def _sums(transform: Any, n: int) -> tuple[float, ...]:
+def _cumulative_weights(transform: Any, n: int) -> tuple[float, ...]:
+    """The running sums of a RandomChoice's p."""
     weights = [1.0] * n if transform.p is None else transform.p
     if type(weights) not in (list, tuple) or len(weights) != n or not all(map(is_number, weights)):
-        raise Refusal(f"RandomChoice has p={transform.p!r}")
-    if min(weights) < 0 or not 0 < sum(weights) <= _MOST:
-        raise Refusal(f"RandomChoice has p={transform.p!r}")
+        raise unsupported_argument("RandomChoice", "p", transform.p, f"{n} numbers")
+    if min(weights) < 0 or not 0 < sum(weights) <= _MAX_NUMBER:
+        raise unsupported_argument(
+            "RandomChoice", "p", transform.p, "numbers from 0 with a positive sum"
+        )
     return tuple(math.fsum(weights[: i + 1]) for i in range(n))
 
 
@@ -153,20 +170,27 @@ def _sums(transform: Any, n: int) -> tuple[float, ...]:
 
 def _number(transform: Any, name: str, attribute: str) -> float:
     value = getattr(transform, attribute)
-    if not is_number(value) or abs(value) > _MOST:
-        raise Refusal(f"{name} has {attribute}={value!r}")
+    if not is_number(value) or abs(value) > _MAX_NUMBER:
+        raise unsupported_argument(name, attribute, value, f"a number up to {_MAX_NUMBER:g}")
     if attribute == "bits" and type(value) is not int:
-        raise Refusal(f"{name} has {attribute}={value!r}")
+        raise unsupported_argument(name, attribute, value, "an int")
     return float(value)
 
 
 def _padding(padding: Any, name: str, order: Sequence[int] = (0, 1, 2, 3)) -> tuple[int, ...]:
-    """Left, top, right, bottom, out of what torchvision takes."""
+    """A transform's padding as (left, top, right, bottom).
+
+    Args:
+        padding: one number, two or four.
+        order: where left, top, right and bottom are in four numbers.
+    """
     values = list(padding) if type(padding) in (list, tuple) else [padding]
     if len(values) not in (1, 2, 4) or not all(
         type(value) is int and 0 <= value <= MAX_SIZE_PX for value in values
     ):
-        raise Refusal(f"{name} has padding={padding!r}")
+        raise unsupported_argument(
+            name, "padding", padding, f"one, two or four ints from 0 to {MAX_SIZE_PX}"
+        )
     values = (values * 4)[:4]
     return tuple(values[i] for i in order)
 
@@ -174,9 +198,12 @@ def _padding(padding: Any, name: str, order: Sequence[int] = (0, 1, 2, 3)) -> tu
 def _pad_mode(transform: Any, name: str) -> int:
     mode = transform.padding_mode
     if mode not in _PAD_MODES:
-        raise Refusal(f"{name} has padding_mode={mode!r}")
+        raise unsupported_argument(name, "padding_mode", mode, f"one of {', '.join(_PAD_MODES)}")
     if mode in ("reflect", "symmetric") and int(np.__version__.partition(".")[0]) < 2:
-        raise Refusal(f"{name} has padding_mode={mode!r}, which is native as of NumPy 2")
+        raise UnsupportedError(
+            f"{name} with padding_mode={mode!r} is supported natively only with NumPy 2 or later; "
+            f"NumPy {np.__version__} is installed"
+        )
     return _PAD_MODES.index(mode)
 
 
@@ -191,11 +218,11 @@ def _random_crop(transform: Any, module: str, n_channels: int) -> Op:
     height, width = size_pair(transform.size, "RandomCrop")
     padding: tuple[int, ...] = (0, 0, 0, 0)
     if transform.padding is not None:
-        # v2 keeps it as left, right, top, bottom.
+        # v2's RandomCrop stores (left, right, top, bottom).
         order = (0, 2, 1, 3) if module == V2 else (0, 1, 2, 3)
         padding = _padding(transform.padding, "RandomCrop", order)
     if type(transform.pad_if_needed) is not bool:
-        raise Refusal(f"RandomCrop has pad_if_needed={transform.pad_if_needed!r}")
+        raise unsupported_argument("RandomCrop", "pad_if_needed", transform.pad_if_needed, "a bool")
     mode, fill = 0, (0, 0, 0)
     if any(padding) or transform.pad_if_needed:
         mode = _pad_mode(transform, "RandomCrop")
@@ -207,7 +234,7 @@ def _random_crop(transform: Any, module: str, n_channels: int) -> Op:
 def _grayscale(transform: Any, _module: str, _n_channels: int) -> Op:
     channels = transform.num_output_channels
     if type(channels) is not int or channels not in (1, 3):
-        raise Refusal(f"Grayscale has num_output_channels={channels!r}")
+        raise unsupported_argument("Grayscale", "num_output_channels", channels, "1 or 3")
     return Op(KINDS["Grayscale"], values=(channels,))
 
 
@@ -220,9 +247,9 @@ def _color_jitter(transform: Any, _module: str, _n_channels: int) -> Op:
             values += [0.0, 0.0]
             continue
         low, high = range_pair(limits, f"ColorJitter's {name}")
-        allowed = (-0.5, 0.5) if name == "hue" else (0, _MOST)
-        if low < allowed[0] or high > allowed[1]:
-            raise Refusal(f"ColorJitter has {name}={limits!r}")
+        least, most = (-0.5, 0.5) if name == "hue" else (0, _MAX_NUMBER)
+        if low < least or high > most:
+            raise unsupported_argument("ColorJitter", name, limits, f"from {least:g} to {most:g}")
         values += [low, high]
         mask |= 1 << i
     return Op(KINDS["ColorJitter"], values=(*values, mask))
@@ -231,32 +258,38 @@ def _color_jitter(transform: Any, _module: str, _n_channels: int) -> Op:
 def _map_filter(transform: Any, name: str, module: str) -> int:
     number = filter_of(transform, name, module)
     if FILTER_NAMES[number] not in ("nearest", "bilinear", "bicubic"):
-        raise Refusal(f"{name} has interpolation={transform.interpolation!r}, which Pillow refuses")
+        raise unsupported_argument(
+            name, "interpolation", transform.interpolation,
+            "nearest, bilinear or bicubic, as Pillow refuses other filters here",
+        )
     return number
 
 
 def _degrees(values: Any, name: str) -> tuple[float, float]:
     low, high = range_pair(values, name)
-    if max(-low, high) > _MOST:
-        raise Refusal(f"{name} is {values!r}")
+    if max(-low, high) > _MAX_NUMBER:
+        raise UnsupportedError(f"{name} is {values!r}; natively the limit is {_MAX_NUMBER:g}")
     return low, high
 
 
 def _center(transform: Any, name: str) -> tuple[float, float, float]:
-    """Whether there is one, x, y."""
+    """A transform's center as (1, x, y); (0, 0, 0) if it has none."""
     center = transform.center
     if center is None:
         return 0, 0, 0
     if type(center) not in (list, tuple) or len(center) != 2 or not all(
-        is_number(one) and abs(one) <= _MOST for one in center
+        is_number(one) and abs(one) <= _MAX_NUMBER for one in center
     ):
-        raise Refusal(f"{name} has center={center!r}")
+        raise unsupported_argument(name, "center", center, "a pair of numbers (x, y)")
     return 1, float(center[0]), float(center[1])
 
 
 def _random_rotation(transform: Any, module: str, n_channels: int) -> Op:
     if transform.expand is not False:
-        raise Refusal("RandomRotation with expand=True gives images of many sizes")
+        raise UnsupportedError(
+            "RandomRotation with expand=True is not supported natively, as its results differ in "
+            "size"
+        )
     name = "RandomRotation"
     values = (
         *_degrees(transform.degrees, "RandomRotation's degrees"),
@@ -272,18 +305,20 @@ def _random_affine(transform: Any, module: str, n_channels: int) -> Op:
     moves = (0.0, 0.0, 0.0)
     if translate is not None:
         if len(translate) != 2 or not all(is_number(one) and 0 <= one <= 1 for one in translate):
-            raise Refusal(f"RandomAffine has translate={translate!r}")
+            raise unsupported_argument(name, "translate", translate, "two numbers from 0 to 1")
         moves = (1, float(translate[0]), float(translate[1]))
     scales = (1.0, 1.0)
     if scale is not None:
         scales = range_pair(scale, "RandomAffine's scale")
-        if scales[0] <= 0 or scales[1] > _MOST:
-            raise Refusal(f"RandomAffine has scale={scale!r}")
+        if scales[0] <= 0 or scales[1] > _MAX_NUMBER:
+            raise unsupported_argument(
+                name, "scale", scale, f"above 0 and at most {_MAX_NUMBER:g}"
+            )
     shears: list[float] = []
     for i in range(0, len(shear or ()), 2):
         shears += _degrees(list(shear)[i : i + 2], "RandomAffine's shear")
     if len(shears) not in (0, 2, 4):
-        raise Refusal(f"RandomAffine has shear={shear!r}")
+        raise unsupported_argument(name, "shear", shear, "two or four numbers")
     values = (
         *_degrees(transform.degrees, "RandomAffine's degrees"),
         *moves,
@@ -306,14 +341,18 @@ def _automatic(transform: Any, name: str, module: str, n_channels: int) -> Op:
     else:
         bins = transform.num_magnitude_bins
         if type(bins) is not int or not 2 <= bins <= 65536:
-            raise Refusal(f"{name} has num_magnitude_bins={bins!r}")
+            raise unsupported_argument(
+                name, "num_magnitude_bins", bins, "an int from 2 to 65536"
+            )
         first[0] = bins
         if name == "RandAugment":
             n_ops, magnitude = transform.num_ops, transform.magnitude
             if type(n_ops) is not int or not 0 <= n_ops <= 8:
-                raise Refusal(f"RandAugment has num_ops={n_ops!r}; natively 0 to 8")
+                raise unsupported_argument(name, "num_ops", n_ops, "an int from 0 to 8")
             if type(magnitude) is not int or not 0 <= magnitude < bins:
-                raise Refusal(f"RandAugment has magnitude={magnitude!r}")
+                raise unsupported_argument(
+                    name, "magnitude", magnitude, f"an int from 0 to {bins - 1}"
+                )
             first = [n_ops, magnitude, bins]
     return Op(KINDS[name], filter=_map_filter(transform, name, module),
               values=(*first, *fill, module == V2))
@@ -324,13 +363,13 @@ def _policy(transform: Any, module: str) -> int:
 
     policies = (AutoAugmentPolicy.IMAGENET, AutoAugmentPolicy.CIFAR10, AutoAugmentPolicy.SVHN)
     if transform.policy not in policies:
-        raise Refusal(f"AutoAugment has policy={transform.policy!r}")
+        raise unsupported_argument(
+            "AutoAugment", "policy", transform.policy, "IMAGENET, CIFAR10 or SVHN"
+        )
     held, made = _internals.policies(transform, module == V2)
     if held != made:
-        raise Refusal("AutoAugment's policies were changed")
+        raise UnsupportedError(
+            "AutoAugment's list of operations was changed after its construction; natively only "
+            "torchvision's policies are supported"
+        )
     return policies.index(transform.policy)
-
-
-def modules_of(name: str) -> tuple[str, str]:
-    """The modules whose class of this name is known."""
-    return (V1_AUTO if name in AUTOMATIC else V1), V2

@@ -1,11 +1,11 @@
-"""Comparing what native code makes of small made images with what Pillow makes of them.
+"""Tools to compare the results of native code with the installed Pillow's on small test images.
 
-Version numbers do not tell whether the installed Pillow and torchvision give the native code's
-pixels: builds of one version differ (another libjpeg, pillow-simd), and future versions may. So the
-first loader of a process that needs a part - the decoding of a format, a filter of the resize, an
-augmentation - has both make something of small images; what is found holds for the process. A part
-that differs is not native, and explain() says so. ``equality`` compares decoding and resizing,
-``equal_augmentations`` the rest.
+Version numbers do not tell whether the installed Pillow and torchvision give the same pixels as the
+native code: builds of one version differ (another libjpeg, pillow-simd), and future versions may.
+Therefore each part (the decoder of a format, a filter of the resize, an augmentation) is compared
+when the first loader of a process needs it, and the result holds for the process. A part that
+differs is not used natively, and explain() says so. ``equality`` compares decoding and resizing,
+``equal_augmentations`` the augmentations.
 """
 
 from __future__ import annotations
@@ -19,54 +19,55 @@ from torch.utils.dlpack import from_dlpack
 from feedmill._ops import native
 from feedmill.planner.plan import Op, pillow_version
 
-# What was found in this process, by part.
+# Results of this process, by part.
 _found: dict[Any, Any] = {}
 _T = TypeVar("_T")
 
 
-def once(key: Any, look: Callable[[], _T]) -> _T:
-    """What look() gives, which is called once a process for each key. Two threads may both call it,
-    and find the same."""
+def once(key: Any, compute: Callable[[], _T]) -> _T:
+    """The result of compute(), which is called once per process and key. Two threads may call it at
+    the same time; both get the same result."""
     if key not in _found:
-        _found[key] = look()
+        _found[key] = compute()
     found: _T = _found[key]
     return found
 
 
 def is_known(key: Any) -> bool:
-    """Whether once() will call nothing."""
+    """Whether once() already has the result for the key."""
     return key in _found
 
 
 def forget() -> None:
-    """Everything will be looked at anew: for tests that change Pillow."""
+    """Drops all results; for tests that change Pillow."""
     _found.clear()
 
 
 def why_not(what: str, differs: Callable[[], Sequence[str]]) -> str:
-    """The reason against a part; "" if there is none.
+    """Compares a part. Returns the reason against using it natively; "" if there is none.
 
     Args:
-        what: the part in words, such as "decodes JPEGs".
-        differs: compares, and names the images that differ.
+        what: the part as a verb phrase, such as "decodes JPEGs".
+        differs: compares; returns the names of the images that differ.
     """
     try:
         different = differs()
     except Exception as error:
         return (
-            f"whether Pillow {pillow_version()} {what} as feedmill does could not be found out: "
+            f"could not check that Pillow {pillow_version()} {what} like feedmill does: "
             f"{type(error).__name__}: {error}"
         )
     if not different:
         return ""
     return (
-        f"the installed Pillow {pillow_version()} {what} otherwise than feedmill does; images made "
-        f"for comparison differ ({', '.join(different)})"
+        f"the installed Pillow {pillow_version()} {what} differently than feedmill does; test "
+        f"images differ ({', '.join(different)})"
     )
 
 
 def made(width: int, height: int, channels: int = 3) -> np.ndarray:
-    """An image with ramps, edges and texture, down to 0 and up to 255; always the same."""
+    """A test image with gradients, edges and texture, and values from 0 to 255. It is always the
+    same for the same arguments."""
     y, x, c = np.ogrid[:height, :width, :channels]
     waves = 128 + 90 * np.sin(x / (3 + c) + y / 5 + c) + 50 * np.sin(y / (2 + c) - x / 7)
     noise = (x * 2654435761 + y * 40503 + c * 977) % 8191 % 61 - 30
@@ -76,8 +77,8 @@ def made(width: int, height: int, channels: int = 3) -> np.ndarray:
 
 
 class Run:
-    """A native loader of one image in memory, with some ops: what they make of it, n times, each
-    with its draws."""
+    """Applies ops to one image in a native loader, n times per epoch, each time with other sampled
+    parameters."""
 
     def __init__(self, ops: Sequence[Op], image: np.ndarray, n: int, resize_order: int = 0) -> None:
         height, width, channels = image.shape
@@ -98,10 +99,10 @@ class Run:
         )
 
     def results(self) -> Iterator[tuple[Any, np.ndarray]]:
-        """(draws, the result (height, width, channels)) of each, as often as is asked for."""
+        """Yields (sampled parameters, result (height, width, channels)) without end."""
         epoch = 0
         rows = native.indices(range(self.n), self.n)
-        assert rows is not None  # as for all ints within the dataset
+        assert rows is not None  # all indices are valid ints
         while True:
             self.loader.start(1, epoch)
             self.loader.submit_rows(rows)
@@ -118,7 +119,7 @@ class Run:
 
 
 def natively(ops: Sequence[Op], image: np.ndarray, resize_order: int = 0) -> np.ndarray:
-    """What ops without chance make of an image."""
+    """The result of ops that draw no random numbers."""
     run = Run(ops, image, 1, resize_order)
     try:
         _, result = next(run.results())

@@ -1,14 +1,16 @@
-"""Decides whether a dataset's samples can be read natively, strictly.
+"""Decides whether a dataset's samples can be read natively.
 
-Recognised are torchvision's ImageFolder and DatasetFolder, datasets that offer ``feedmill_item``,
-and torch's Subset and ConcatDataset of them, nested in any way; torch's TensorDataset and
-torchvision's small sets in memory, feedmill.data.NpyFile and NpyFolder, and Subsets of them.
+These datasets can: torchvision's ImageFolder and DatasetFolder, feedmill.data.NpyFolder, datasets
+with a method ``feedmill_item``, and torch's Subset and ConcatDataset of these, nested in any way;
+torch's TensorDataset, torchvision's small datasets in memory, feedmill.data.NpyFile, and Subsets of
+these. Subclasses of them can't, unless they define ``feedmill_item``.
 """
 
 from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -26,19 +28,27 @@ from feedmill.planner.arrays import (
 )
 from feedmill.planner.equality import native_formats, why_not_jpegs
 from feedmill.planner.known import reasons_against_opening
-from feedmill.planner.plan import Refusal
-from feedmill.planner.raw_files import PlainPlan, PlainSource, npy_folder_node
-from feedmill.planner.samples import ConcatNode, Leaf, LeafNode, Source, SubsetNode
-from feedmill.planner.transforms import Step, read_transform
+from feedmill.planner.plan import UnsupportedError
+from feedmill.planner.raw_files import PlainPlan, RawSource, npy_folder_node
+from feedmill.planner.samples import (
+    BaseDataset,
+    BaseNode,
+    ConcatNode,
+    Source,
+    SubsetNode,
+    Support,
+    unsupported,
+)
+from feedmill.planner.transforms import Step, TransformPlan, read_transform
 from feedmill.planner.untouched import (
     is_original,
     replaced_methods,
-    shadows,
+    shadowing_attributes,
     type_name,
     unreadable,
 )
 
-# By names nothing but a guess is made: what a file is, its bytes tell.
+# File names serve for an estimate only. Whether a file is decoded natively depends on its bytes.
 _SUFFIXES = {
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
     "PNG": (".png", ".apng"),
@@ -46,65 +56,78 @@ _SUFFIXES = {
 }
 _PROBED_SAMPLES = 10000
 _MAX_DEPTH = 16
-# Of images that may all be alike.
+# Stands for the unknown size of all images of a dataset that is not supported.
 _ANY_SIZE = (4096, 4096)
+_TARGET_TRANSFORM = (
+    "the dataset has a target_transform, which the native path does not call; set it to None, and "
+    "transform the dataset's targets once instead"
+)
 _INDEX_LISTS = (list, tuple, range, np.ndarray, torch.Tensor)
 
 
-def read_dataset(dataset: Any, *, calls_transforms: bool = False) -> Source | list[str]:
-    """A dataset's samples and their plan, as both are now; or all reasons why not.
+def read_dataset(dataset: Any, *, calls_transforms: bool = False) -> Support:
+    """Whether a dataset, with its transform, can be read natively as it is now.
 
     Draws no random number and changes nothing.
 
     Args:
-        calls_transforms: whatever the transforms are, they will be called: there is no plan.
+        calls_transforms: for hybrid mode, which calls the transform: any transform is accepted, and
+            the samples have no plan.
     """
-    reading = _Reading(calls_transforms)
-    node = reading.read(dataset, 0)
-    if node is not None and len({leaf.plan for leaf in node.leaves}) > 1:
-        reading.refuse("the datasets that are put together have transforms of different results")
+    reader = _DatasetReader(calls_transforms)
+    node = reader.read(dataset, 0)
+    if node is not None and len({base.plan for base in node.base_datasets}) > 1:
+        reader.add_reason("the datasets of a ConcatDataset have transforms with different results")
     if node is not None and not len(dataset):
-        reading.refuse("the dataset is empty")
-    if reading.reasons or node is None:
-        return reading.reasons
+        reader.add_reason("the dataset is empty")
+    if reader.reasons or node is None:
+        return unsupported(*reader.reasons)
     if isinstance(node, ArrayNode):
-        return ArraySource(dataset, node)
-    is_plain = isinstance(node.leaves[0].plan, PlainPlan)
-    return (PlainSource if is_plain else Source)(dataset, node)
+        return Support(ArraySource(dataset, node))
+    is_plain = isinstance(node.base_datasets[0].plan, PlainPlan)
+    return Support((RawSource if is_plain else Source)(dataset, node))
 
 
-class _Reading:
-    """Reasons against the dataset found so far, and what was read so far."""
+class _DatasetReader:
+    """Reads a tree of datasets into nodes, and collects the reasons against it.
+
+    Attributes:
+        reasons: found so far, each once.
+    """
 
     def __init__(self, calls_transforms: bool) -> None:
         self._calls_transforms = calls_transforms
         self.reasons: list[str] = []
-        # By id: one dataset or transform may be in several places.
+        # By id, as one dataset or transform may be used in several places.
         self._nodes: dict[int, Any] = {}
-        self._transforms: dict[int, Any] = {}
+        self._transforms: dict[int, TransformPlan] = {}
 
-    def refuse(self, reason: str) -> None:
+    def add_reason(self, reason: str) -> None:
         if reason not in self.reasons:
             self.reasons.append(reason)
 
+    def add_reasons(self, reasons: Iterable[str]) -> None:
+        for reason in reasons:
+            self.add_reason(reason)
+
     def read(self, dataset: Any, depth: int) -> Any:
-        """The node of a dataset; None: it was refused."""
+        """The node of a dataset. None: it is not supported, and the reasons say why."""
         if depth > _MAX_DEPTH:
-            self.refuse(f"datasets are nested more than {_MAX_DEPTH} deep")
+            self.add_reason(f"datasets are nested more than {_MAX_DEPTH} levels deep")
             return None
         if id(dataset) not in self._nodes:
             try:
                 self._nodes[id(dataset)] = self._read(dataset, depth)
             except Exception as error:
                 self._nodes[id(dataset)] = None
-                self.refuse(unreadable(f"the dataset, a {type_name(type(dataset))},", error))
+                self.add_reason(unreadable(f"the dataset, a {type_name(type(dataset))},", error))
         return self._nodes[id(dataset)]
 
     def _read(self, dataset: Any, depth: int) -> Any:
         kind = type(dataset)
-        offers = _owner(kind, "feedmill_item")
-        if offers is not None:
-            return self._read_offered(dataset, offers)
+        owner = _owner(kind, "feedmill_item")
+        if owner is not None:
+            return self._read_with_feedmill_item(dataset, owner)
         if kind is Subset:
             return self._read_subset(dataset, depth)
         if kind is ConcatDataset:
@@ -121,46 +144,46 @@ class _Reading:
                 return self._read_npy_folder(dataset)
             if (images := images_of(dataset)) is not None:
                 return self._read_images(dataset, images)
-        except Refusal as refusal:
-            self.refuse(str(refusal))
-            self._refuse_transform_of(dataset)
+        except UnsupportedError as error:
+            self.add_reason(str(error))
+            self._add_reasons_against_transform(dataset)
             return None
-        self.refuse(
-            f"the dataset is a {type_name(kind)}; torchvision's ImageFolder and DatasetFolder "
-            "themselves, no subclass, Subset and ConcatDataset of them, torch's TensorDataset, "
-            "torchvision's CIFAR10, CIFAR100, MNIST, FashionMNIST and SVHN, feedmill.data.NpyFile "
-            "and NpyFolder, and datasets with a method feedmill_item are recognised"
+        self.add_reason(
+            f"the dataset {type_name(kind)} is not supported natively; supported are torchvision's "
+            "ImageFolder, DatasetFolder, CIFAR10, CIFAR100, MNIST, FashionMNIST and SVHN, torch's "
+            "TensorDataset, feedmill.data.NpyFile and NpyFolder (but no subclasses), Subset and "
+            "ConcatDataset of these, and any dataset with a method feedmill_item"
         )
-        self._refuse_transform_of(dataset)
+        self._add_reasons_against_transform(dataset)
         return None
 
-    def _refuse_transform_of(self, dataset: Any) -> None:
-        """Where a dataset is refused: what is against its transform is told as well."""
+    def _add_reasons_against_transform(self, dataset: Any) -> None:
+        """For a dataset that is not supported: adds the reasons against its transform, so that
+        the user sees all reasons at once."""
         transform = getattr(dataset, "__dict__", {}).get("transform")
         if transform is None or self._calls_transforms:
             return
         folder = sys.modules.get("torchvision.datasets.folder")
         is_folder = folder is not None and isinstance(dataset, folder.DatasetFolder)
-        read = read_transform(transform, None if is_folder else _ANY_SIZE)
-        for reason in read if isinstance(read, list) else ():
-            self.refuse(reason)
+        for reason in read_transform(transform, None if is_folder else _ANY_SIZE).reasons:
+            self.add_reason(reason)
 
     # ---- in memory -------------------------------------------------------------------------------
 
     def _read_images(self, dataset: Any, images: Any) -> Any:
         untouched = self._is_untouched(dataset, "torchvision")
         if hasattr(type(dataset), "__getitems__"):
-            self.refuse(f"{type(dataset).__name__} was given a __getitems__")
+            self.add_reason(f"{type(dataset).__name__}.__getitems__ was added to the class")
         if dataset.target_transform is not None:
-            self.refuse("the dataset has a target_transform")
+            self.add_reason(_TARGET_TRANSFORM)
         height, width, *channels = images.values.shape[1:]
         read = read_transform(dataset.transform, (height, width), *channels or (1,))
-        if isinstance(read, list):
-            for reason in read:
-                self.refuse(reason)
-            return None
-        leaf = Leaf(dataset, dataset.__getitem__, images.load, False, "transform", *read)
-        return image_node(leaf, images) if untouched else None
+        if read.reasons:
+            return self.add_reasons(read.reasons)
+        base = BaseDataset(
+            dataset, dataset.__getitem__, images.load, False, "transform", read.plan, read.steps
+        )
+        return image_node(base, images) if untouched else None
 
     def _read_npy_folder(self, dataset: Any) -> Any:
         if not self._is_untouched(dataset, "feedmill"):
@@ -168,54 +191,62 @@ class _Reading:
         if not self._calls_transforms:
             return npy_folder_node(dataset)
         read = self._read_transform(dataset.transform)
-        if isinstance(read, list):
-            return self.refuse(read[0])
-        plan, steps = read
-        leaf = Leaf(
-            dataset, dataset._find, dataset._load, False, "transform", plan, steps, is_image=False
+        if read.reasons:
+            return self.add_reasons(read.reasons)
+        base = BaseDataset(
+            dataset, dataset._find, dataset._load, False, "transform", read.plan, read.steps,
+            is_image=False,
         )
-        return LeafNode(leaf, "NpyFolder")
+        return BaseNode(base, "NpyFolder")
 
-    def _leaf(self, dataset: Any, find: Any, load: Any, offered: bool, slot: str) -> Any:
+    def _base_node(
+        self, dataset: Any, find: Any, load: Any, has_feedmill_item: bool, slot: str
+    ) -> Any:
+        """The node of a dataset that holds samples itself; None: its transform is not supported.
+        The arguments are BaseDataset's."""
         transform = getattr(dataset, slot, None)
         if id(transform) not in self._transforms:
             self._transforms[id(transform)] = self._read_transform(transform)
         read = self._transforms[id(transform)]
-        if isinstance(read, list):
-            for reason in read:
-                self.refuse(reason)
-            return None
-        return LeafNode(
-            Leaf(dataset, find, load, offered, slot, *read), type(dataset).__name__
+        if read.reasons:
+            return self.add_reasons(read.reasons)
+        base = BaseDataset(
+            dataset, find, load, has_feedmill_item, slot, read.plan, read.steps
         )
+        return BaseNode(base, type(dataset).__name__)
 
-    def _read_transform(self, transform: Any) -> Any:
+    def _read_transform(self, transform: Any) -> TransformPlan:
         if not self._calls_transforms:
             return read_transform(transform)
         if transform is None:
-            return None, ()
+            return TransformPlan(None)
         if not callable(transform):
-            return [f"the transform, a {type_name(type(transform))}, can't be called"]
-        return None, (Step(transform, (), ""),)
+            reason = f"the transform, a {type_name(type(transform))}, is not callable"
+            return TransformPlan(None, reasons=(reason,))
+        return TransformPlan(None, (Step(transform, (), ""),))
 
-    # ---- torch's own -----------------------------------------------------------------------------
+    # ---- torch's Subset and ConcatDataset --------------------------------------------------------
 
     def _is_untouched(self, dataset: Any, library: str) -> bool:
+        """Whether a dataset is as its library made it; adds reasons if not."""
         name = type(dataset).__name__
         n_before = len(self.reasons)
         for method in replaced_methods(type(dataset), library):
-            self.refuse(f"{name}.{method} was replaced")
-        own = shadows(dataset)
+            self.add_reason(f"{name}.{method} was replaced")
+        own = shadowing_attributes(dataset)
         if "__getitems__" in vars(dataset):
             own = sorted({*own, "__getitems__"})
         if own:
-            self.refuse(f"the {name} object has its own {', '.join(own)}")
+            self.add_reason(
+                f"the {name} object has its own {', '.join(own)}, which hides that of its class"
+            )
         return len(self.reasons) == n_before
 
     def _read_subset(self, subset: Any, depth: int) -> Any:
         is_good = self._is_untouched(subset, "torch")
         if type(subset.indices) not in _INDEX_LISTS:
-            self.refuse(f"a Subset's indices are a {type_name(type(subset.indices))}, not a list")
+            kind = type_name(type(subset.indices))
+            self.add_reason(f"a Subset's indices are a {kind}, not a list or an array")
             is_good = False
         inner = self.read(subset.dataset, depth + 1)
         if not is_good:
@@ -223,34 +254,41 @@ class _Reading:
         if isinstance(inner, ArrayNode):
             try:
                 return subset_node(subset, inner)
-            except Refusal as refusal:
-                return self.refuse(str(refusal))
+            except UnsupportedError as error:
+                return self.add_reason(str(error))
         return inner and SubsetNode(subset, inner)
 
     def _read_concat(self, dataset: Any, depth: int) -> Any:
         is_good = self._is_untouched(dataset, "torch")
         parts = [self.read(part, depth + 1) for part in dataset.datasets]
         if len(dataset.datasets) != len(dataset.cumulative_sizes):
-            return self.refuse("a ConcatDataset's datasets were changed after it was made")
+            return self.add_reason(
+                "a ConcatDataset's datasets were changed after its construction; make a new one"
+            )
         if not is_good:
             return None
         if any(isinstance(part, ArrayNode) for part in parts):
-            return self.refuse("a ConcatDataset of datasets in memory is not supported natively")
+            return self.add_reason(
+                "a ConcatDataset of datasets in memory is not supported natively; ConcatDataset is "
+                "supported for datasets of files"
+            )
         return None if None in parts else ConcatNode(dataset, parts)
 
     # ---- torchvision's folders -------------------------------------------------------------------
 
     def _read_folder(self, dataset: Any, folder: Any) -> Any:
         if hasattr(type(dataset), "__getitems__"):
-            self.refuse(f"{type(dataset).__name__} was given a __getitems__")
+            self.add_reason(f"{type(dataset).__name__}.__getitems__ was added to the class")
         untouched = self._is_untouched(dataset, "torchvision")
         self._check_file_loader(dataset, folder)
         self._check_opening()
         if dataset.target_transform is not None:
-            self.refuse("the dataset has a target_transform")
+            self.add_reason(_TARGET_TRANSFORM)
         self._check_samples(dataset.samples)
-        leaf = self._leaf(dataset, dataset.samples.__getitem__, dataset.loader, False, "transform")
-        return leaf if untouched else None
+        node = self._base_node(
+            dataset, dataset.samples.__getitem__, dataset.loader, False, "transform"
+        )
+        return node if untouched else None
 
     def _check_file_loader(self, dataset: Any, folder: Any) -> None:
         originals = [
@@ -259,25 +297,31 @@ class _Reading:
             if is_original(getattr(folder, name, None), folder.__name__, name)
         ]
         if len(originals) != 2:
-            self.refuse("torchvision's default_loader or pil_loader was replaced")
+            self.add_reason("torchvision's default_loader or pil_loader was replaced")
         elif not any(dataset.loader is original for original in originals):
-            self.refuse("the dataset's loader is not torchvision's default_loader")
+            self.add_reason(
+                "the dataset's loader is not torchvision's default_loader; the native decoder can "
+                "replace only that one"
+            )
         elif (backend := sys.modules["torchvision"].get_image_backend()) != "PIL":
-            self.refuse(f"torchvision's image backend is {backend}, not PIL")
+            self.add_reason(
+                f"torchvision's image backend is {backend}; the native decoder gives the pixels of "
+                "the backend PIL"
+            )
 
     def _check_opening(self) -> None:
-        """Refuses where Pillow may give other pixels for an image file than the native decoder."""
+        """Adds reasons if Pillow may decode files to other pixels than the native decoder."""
         for reason in reasons_against_opening():
-            self.refuse(reason)
+            self.add_reason(reason)
         if reason := why_not_jpegs():
-            self.refuse(reason)
+            self.add_reason(reason)
 
     def _check_samples(self, samples: Any) -> None:
         if type(samples) not in (list, tuple):
             kind = type_name(type(samples))
-            return self.refuse(f"the dataset's samples are a {kind}, not a list")
+            return self.add_reason(f"the dataset's samples are a {kind}, not a list")
         if not samples:
-            return self.refuse("the dataset is empty")
+            return self.add_reason("the dataset is empty")
         formats = native_formats()
         suffixes = tuple(one for name in formats for one in _SUFFIXES[name])
         n_native = n_probed = 0
@@ -286,52 +330,59 @@ class _Reading:
             try:
                 n_native += str(sample[0]).lower().endswith(suffixes)
             except (TypeError, IndexError, KeyError):
-                return self.refuse("the dataset's samples are not (path, target) pairs")
+                return self.add_reason("the dataset's samples are not (path, target) pairs")
         if 2 * n_native < n_probed:
-            self.refuse(
+            self.add_reason(
                 f"most files are not {', '.join(formats)} by name "
-                f"({n_native} of {n_probed} looked at are)"
+                f"({n_native} of {n_probed} sampled files are)"
             )
 
-    # ---- the user's own --------------------------------------------------------------------------
+    # ---- datasets with feedmill_item -------------------------------------------------------------
 
-    def _read_offered(self, dataset: Any, offers: type) -> Any:
-        """The node of a dataset whose feedmill_item is defined by the class ``offers``."""
+    def _read_with_feedmill_item(self, dataset: Any, owner: type) -> Any:
+        """The node of a dataset whose method feedmill_item is defined by the class ``owner``."""
         kind = type(dataset)
         name = type_name(kind)
         self._check_opening()
         is_good = True
         if isinstance(dataset, IterableDataset):
-            self.refuse(f"{name} is an IterableDataset; it has no indices")
+            self.add_reason(
+                f"{name} is an IterableDataset, which has no indices; feedmill_item needs a "
+                "map-style dataset"
+            )
             is_good = False
         elif getattr(kind, "__len__", None) is None:
-            self.refuse(f"{name} offers feedmill_item, but has no length")
+            self.add_reason(f"{name} has feedmill_item, but no length; define __len__")
             is_good = False
         gets = _owner(kind, "__getitem__")
-        if gets is not None and gets is not offers and issubclass(gets, offers):
-            self.refuse(
-                f"{type_name(gets)} has a __getitem__ of its own, but {type_name(offers)}'s "
-                "feedmill_item; it must say what belongs to it"
+        if gets is not None and gets is not owner and issubclass(gets, owner):
+            self.add_reason(
+                f"{type_name(gets)} overrides __getitem__ but inherits feedmill_item from "
+                f"{type_name(owner)}; override feedmill_item as well, so that both give the same "
+                "samples"
             )
         if hasattr(dataset, "__getitems__"):
-            self.refuse(f"{name} has __getitems__, for which feedmill_item does not stand")
-        # The feedmill_item of our own datasets applies it itself.
+            self.add_reason(
+                f"{name} has __getitems__, which torch would call instead of __getitem__; "
+                "feedmill_item replaces only __getitem__"
+            )
+        # The feedmill_item of feedmill's own datasets applies the target_transform itself.
         ours = [("feedmill.data.images", "ImageList"), ("feedmill.packing.shards", "ShardDataset")]
-        applies = any(offers is getattr(sys.modules.get(at), name, None) for at, name in ours)
+        applies = any(owner is getattr(sys.modules.get(at), name, None) for at, name in ours)
         if getattr(dataset, "target_transform", None) is not None and not applies:
-            self.refuse("the dataset has a target_transform")
+            self.add_reason(_TARGET_TRANSFORM)
         folder = sys.modules.get("torchvision.datasets.folder")
         if folder is not None and isinstance(dataset, folder.DatasetFolder):
             self._check_file_loader(dataset, folder)
         slot = self._slot(dataset)
         if slot is None:
-            return self._refuse_transform_of(dataset)
-        leaf = self._leaf(dataset, dataset.feedmill_item, load_rgb, True, slot)
-        return leaf if is_good else None
+            return self._add_reasons_against_transform(dataset)
+        node = self._base_node(dataset, dataset.feedmill_item, load_rgb, True, slot)
+        return node if is_good else None
 
     def _slot(self, dataset: Any) -> str | None:
-        """The attribute that holds the transform of images, of those that torchvision's own
-        datasets have; None: refused."""
+        """The attribute that holds the images' transform: "transform" or "transforms", as in
+        torchvision's datasets. None: not supported."""
         transform = getattr(dataset, "transform", None)
         both = getattr(dataset, "transforms", None)
         if both is None:
@@ -340,21 +391,24 @@ class _Reading:
         if vision is None or type(both) is not vision.StandardTransform:
             if transform is None:
                 return "transforms"
-            self.refuse("the dataset has both transform and transforms")
+            self.add_reason("the dataset has both transform and transforms; set only one of them")
             return None
         if both.transform is not transform or both.target_transform is not None:
-            self.refuse("the dataset's transforms are not its transform alone")
+            self.add_reason(
+                "the dataset's attribute transforms does more than its attribute transform; the "
+                "native path applies a transform to images only, not to targets"
+            )
             return None
         return "transform"
 
 
 def _owner(kind: type, name: str) -> type | None:
-    """The class among a type's bases that defines a method."""
+    """The class in a type's MRO that defines a method; None: no class does."""
     return next((one for one in kind.__mro__ if name in vars(one)), None)
 
 
 def load_rgb(path: Any) -> Any:
-    """A file, or an image's bytes, as torchvision's pil_loader gives it: a PIL image, RGB."""
+    """Loads a file, or an image's bytes, like torchvision's pil_loader: a PIL image in RGB."""
     from PIL import Image
 
     with open(path, "rb") if type(path) is not bytes else io.BytesIO(path) as file:

@@ -1,4 +1,4 @@
-"""Whether the installed torchvision and Pillow augment as the native code does; see
+"""Checks that the installed torchvision and Pillow augment to the native code's pixels; see
 ``comparing``."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from feedmill.planner.plan import FILTER_NAMES, KINDS, OP_NAMES, Op
 
 _AUTOMATIC = tuple(KINDS[name] for name in ("TrivialAugmentWide", "RandAugment", "AutoAugment"))
 _COLORS = ("brightness", "contrast", "saturation", "hue")
-# What the automatic ones are made of.
+# The parts that the automatic augmentations are made of.
 _PARTS_OF_AUTOMATIC = (
     "RandomAffine", "RandomRotation", "brightness", "contrast", "saturation",
     "RandomAdjustSharpness", "RandomPosterize", "RandomSolarize", "RandomAutocontrast",
@@ -25,22 +25,23 @@ _PARTS_OF_AUTOMATIC = (
 )
 _WITH_FILTER = ("RandomAffine", "RandomRotation")
 _PAD_MODES = ("constant", "edge", "reflect", "symmetric")
-# Times that each is looked at, with other draws if it has any; and runs until all have come up.
-_LOOKS = 2
-_MOST_RUNS = 100
-# Children that fm_op lets a RandomChoice have.
-_MOST_CHILDREN = 16
+# Comparisons of each part, each with other sampled parameters.
+_N_TRIALS = 2
+# Limit of the native epochs that are run until RandomChoice has chosen each part often enough.
+_MAX_EPOCHS = 100
+# Limit of the children of a RandomChoice, as in fm_op.
+_MAX_CHILDREN = 16
 
 _Pair = tuple[np.ndarray, np.ndarray]
-_Look = tuple[tuple[float, ...], np.ndarray]  # a draw's values, and what came out
+_Trial = tuple[tuple[float, ...], np.ndarray]  # sampled parameters, native result
 
 
 class _Part(NamedTuple):
-    """What an op needs to be equal: a transform of torchvision's, or a part of one.
+    """A torchvision transform, or a part of one, that is compared by itself.
 
     Attributes:
-        name: of its class, or a color that ColorJitter changes, or a mode of padding.
-        filter: fm_filter where it has one, else 0.
+        name: a transform's class, a property that ColorJitter changes, or a padding mode.
+        filter: fm_filter if the transform has one, else 0.
         channels: of the image, 3 or 1.
     """
 
@@ -50,26 +51,28 @@ class _Part(NamedTuple):
 
 
 def why_not_ops(ops: Sequence[Op], channels: int) -> list[str]:
-    """Reasons against augmentations whose native counterparts give other pixels than the installed
-    Pillow with torchvision.
+    """Compares the augmentations among ops with the installed torchvision and Pillow.
 
     Args:
         channels: of the image that the first op gets, 3 or 1.
+
+    Returns:
+        A reason for each augmentation that gives other pixels.
     """
     parts = list(dict.fromkeys(_parts_of(ops, channels)))
     new = [part for part in parts if not is_known(part) and part.name not in _PAD_MODES]
     found: dict[_Part, str] = {}
     for n_channels in {part.channels for part in new}:
-        alike = [part for part in new if part.channels == n_channels]
-        for at in range(0, len(alike), _MOST_CHILDREN):
-            found.update(_compared(alike[at : at + _MOST_CHILDREN], n_channels))
+        same = [part for part in new if part.channels == n_channels]
+        for at in range(0, len(same), _MAX_CHILDREN):
+            found.update(_compare(same[at : at + _MAX_CHILDREN], n_channels))
     reasons = [once(part, partial(_found_of, part, found)) for part in parts]
     return [reason for reason in reasons if reason]
 
 
 def _found_of(part: _Part, found: Mapping[_Part, str]) -> str:
     if part.name in _PAD_MODES:
-        return _why_not_part(part, lambda: [_padded(part)])
+        return _why_not_part(part, lambda: [_padding_pair(part)])
     return found[part]
 
 
@@ -97,7 +100,7 @@ def _why_not_part(part: _Part, pairs: Callable[[], Iterable[_Pair]]) -> str:
     """The reason against a part; "" if there is none.
 
     Args:
-        pairs: gives arrays that must be equal.
+        pairs: returns (native result, torchvision's result) pairs, which must be equal.
     """
 
     def differs() -> list[str]:
@@ -108,11 +111,11 @@ def _why_not_part(part: _Part, pairs: Callable[[], Iterable[_Pair]]) -> str:
     return why_not(f"with torchvision {torchvision_version()} {does}", differs)
 
 
-_KINDS = {3: "RGB", 1: "grey"}
+_KINDS = {3: "RGB", 1: "grayscale"}
 
 
 def _image(channels: int) -> np.ndarray:
-    """Without the darkest and brightest values, so that there is contrast to be gained."""
+    """A test image without the darkest and brightest values, which RandomAutocontrast changes."""
     return (made(26, 22, channels) * 0.7 + 25).astype(np.uint8)
 
 
@@ -127,7 +130,7 @@ def _as_array(image: Any) -> np.ndarray:
     return array if array.ndim == 3 else array[..., None]
 
 
-# What each does to a PIL image, with torchvision.transforms.functional and its draw's values.
+# Each part as (torchvision.transforms.functional, PIL image, sampled parameters) -> PIL image.
 _FUNCTIONS: dict[str, Callable[[Any, Any, Sequence[float]], Any]] = {
     "RandomVerticalFlip": lambda F, image, values: F.vflip(image),
     "RandomGrayscale": lambda F, image, values: F.rgb_to_grayscale(image, len(image.getbands())),
@@ -147,7 +150,7 @@ _FILL = (9, 120, 230)
 
 
 def _child(part: _Part) -> Op:
-    """The op of a part, with random draws where it has any."""
+    """The op of a part, with random parameters if the part has any."""
     name = part.name
     if name in _COLORS:
         limits = [(0.5, 1.7)] * 3 + [(-0.4, 0.4)]
@@ -163,8 +166,8 @@ def _child(part: _Part) -> Op:
     return Op(KINDS[name], p=1.0, values=given_values)
 
 
-def _wanted(part: _Part, image: Any, values: Sequence[float]) -> Any:
-    """What torchvision makes of a PIL image, with a draw's values."""
+def _expected(part: _Part, image: Any, values: Sequence[float]) -> Any:
+    """torchvision's result for a PIL image and given parameters."""
     functional = sys.modules[FUNCTIONAL]
     if part.name not in _WITH_FILTER:
         return _FUNCTIONS[part.name](functional, image, values)
@@ -178,46 +181,47 @@ def _wanted(part: _Part, image: Any, values: Sequence[float]) -> Any:
     )
 
 
-def _compared(parts: Sequence[_Part], channels: int) -> dict[_Part, str]:
-    """The reasons against parts, or "", all of them children of one RandomChoice."""
+def _compare(parts: Sequence[_Part], channels: int) -> dict[_Part, str]:
+    """Compares parts, which are run natively as the children of one RandomChoice. Returns the
+    reason against each; "" if there is none."""
     image = _image(channels)
     try:
-        looks = _looked_at(parts, image)
+        trials = _run_natively(parts, image)
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
-        reason = f"augmentations could not be compared with Pillow's: {what}"
+        reason = f"could not check that Pillow augments images like feedmill does: {what}"
         return dict.fromkeys(parts, reason)
     return {
-        part: _why_not_part(part, partial(_pairs, part, image, seen))
-        for part, seen in zip(parts, looks)
+        part: _why_not_part(part, partial(_pairs, part, image, trials_of_part))
+        for part, trials_of_part in zip(parts, trials)
     }
 
 
-def _pairs(part: _Part, image: np.ndarray, seen: Sequence[_Look]) -> Iterator[_Pair]:
-    for values, got in seen:
-        yield got, _as_array(_wanted(part, _as_pillow(image), values))
+def _pairs(part: _Part, image: np.ndarray, trials: Sequence[_Trial]) -> Iterator[_Pair]:
+    for values, got in trials:
+        yield got, _as_array(_expected(part, _as_pillow(image), values))
 
 
-def _looked_at(parts: Sequence[_Part], image: np.ndarray) -> list[list[_Look]]:
-    """Runs the children natively until each has come up often enough."""
+def _run_natively(parts: Sequence[_Part], image: np.ndarray) -> list[list[_Trial]]:
+    """Runs a RandomChoice of the parts until each was chosen _N_TRIALS times."""
     n = len(parts)
-    looks: list[list[_Look]] = [[] for _ in parts]
+    trials: list[list[_Trial]] = [[] for _ in parts]
     sums = tuple(float(i + 1) for i in range(n))
     choice = Op(KINDS["RandomChoice"], n_children=n, n_within=n, values=sums)
-    run = Run([choice, *map(_child, parts)], image, 2 * _LOOKS * n)
+    run = Run([choice, *map(_child, parts)], image, 2 * _N_TRIALS * n)
     try:
-        for draws, result in itertools.islice(run.results(), _MOST_RUNS * run.n):
+        for draws, result in itertools.islice(run.results(), _MAX_EPOCHS * run.n):
             number = int(draws[0][6][0])
-            if len(looks[number]) < _LOOKS:
-                looks[number].append((draws[1 + number][6], result.copy()))
-            if all(len(seen) == _LOOKS for seen in looks):
-                return looks
-        raise RuntimeError("not all of them came up")
+            if len(trials[number]) < _N_TRIALS:
+                trials[number].append((draws[1 + number][6], result.copy()))
+            if all(len(done) == _N_TRIALS for done in trials):
+                return trials
+        raise RuntimeError("RandomChoice did not choose every augmentation")
     finally:
         run.close()
 
 
-def _padded(part: _Part) -> _Pair:
+def _padding_pair(part: _Part) -> _Pair:
     image, mode = _image(part.channels), _PAD_MODES.index(part.name)
     got = natively([Op(KINDS["Pad"], values=(3, 2, 5, 4, mode, 0, *_FILL))], image)
     fill = _FILL[0] if part.channels == 1 else _FILL

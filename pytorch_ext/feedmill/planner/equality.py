@@ -1,4 +1,5 @@
-"""Whether the installed Pillow decodes and resizes as the native code does; see ``comparing``."""
+"""Checks that the installed Pillow decodes and resizes to the native code's pixels; see
+``comparing``."""
 
 from __future__ import annotations
 
@@ -16,17 +17,17 @@ from feedmill.planner.plan import (
     FILTERS,
     RANDOM_RESIZED_CROP,
     Op,
-    Refusal,
+    UnsupportedError,
     likely_resize_order,
 )
 
 # ---- decoding ------------------------------------------------------------------------------------
 
-# fm_format by the names of native.formats().
+# Names in native.formats() -> fm_format.
 _BITS = {"JPEG": native.FORMAT_JPEG, "PNG": native.FORMAT_PNG, "WebP": native.FORMAT_WEBP}
-_MOST_PIXELS = 1 << 20
-# Images that a reason names.
-_MOST_NAMED = 4
+_MAX_PIXELS = 1 << 20
+# Limit of the test images that a reason names.
+_MAX_NAMED = 4
 
 
 def why_not_jpegs() -> str:
@@ -35,13 +36,13 @@ def why_not_jpegs() -> str:
 
 
 def rejected_formats() -> int:
-    """Formats whose images are to go through Pillow, as fm_config.rejected_formats has them."""
+    """Formats whose images must go through Pillow, as fm_config.rejected_formats."""
     rejected = sum(bit for name, bit in _BITS.items() if name not in native_formats())
     return rejected | native.FORMAT_JPEG if why_not_jpegs() else rejected
 
 
 def reasons_against_formats() -> list[str]:
-    """Why images of formats that this build decodes go through Pillow nevertheless."""
+    """Reasons why images of formats that this build can decode go through Pillow."""
     built = native.formats().split(", ")
     reasons = [why_not_format(name) for name in built if name != "JPEG"]
     return [reason for reason in reasons if reason]
@@ -57,25 +58,25 @@ def why_not_format(name: str) -> str:
 
 
 def native_formats() -> list[str]:
-    """The formats that a native loader decodes here: without JPEGs there is none."""
+    """The formats that a native loader decodes. There is no native loader without JPEG."""
     return ["JPEG", *(name for name in ("PNG", "WebP") if not why_not_format(name))]
 
 
 def _differing(files: Iterable[tuple[str, bytes]]) -> list[str]:
-    """Of files (what it is, its bytes) those that Pillow decodes otherwise. What the native decoder
-    does not take is Pillow's in any case."""
+    """The names of the files (name, bytes) that Pillow decodes to other pixels. Files that the
+    native decoder rejects do not count: they go through Pillow anyway."""
     from PIL import Image
 
     different = []
     for name, data in files:
-        taken = native.imread(data, False, _MOST_PIXELS)
-        if type(taken) is not tuple:
+        decoded = native.imread(data, False, _MAX_PIXELS)
+        if type(decoded) is not tuple:
             continue
-        pixels, height, width = taken
+        pixels, height, width = decoded
         wanted = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
         if wanted.shape != (height, width, 3) or wanted.tobytes() != pixels:
             different.append(name)
-    return different[:_MOST_NAMED]
+    return different[:_MAX_NAMED]
 
 
 def _saved(image: Any, kind: str, **options: Any) -> bytes:
@@ -85,7 +86,7 @@ def _saved(image: Any, kind: str, **options: Any) -> bytes:
 
 
 def _jpegs() -> Iterator[tuple[str, bytes]]:
-    """A file of each sampling; progressive; grey; of four inks."""
+    """JPEGs of each chroma subsampling; progressive; grayscale; CMYK."""
     from PIL import Image
 
     color = Image.fromarray(made(35, 37))
@@ -97,8 +98,8 @@ def _jpegs() -> Iterator[tuple[str, bytes]]:
     yield "4:4:4, progressive", _saved(color, "JPEG", subsampling=0, progressive=True)
     yield "grey", _saved(Image.fromarray(made(35, 37, 1)[..., 0]), "JPEG")
     yield "CMYK", _saved(Image.fromarray(made(35, 37, 4), "CMYK"), "JPEG", quality=85)
-    # Pillow writes no others. A file has as many blocks in the same order when its luma blocks are
-    # said to stand otherwise: two above each other, four in a row or in a column.
+    # Pillow can't write other subsamplings. But changing the luma factors in the header keeps the
+    # number and order of blocks valid: two become vertical, four become a row or a column.
     two, four = (_saved(whole, "JPEG", subsampling=number) for number in (1, 2))
     yield "4:4:0", _with_luma(two, 0x12)
     yield "4:1:1", _with_luma(four, 0x41)
@@ -106,7 +107,7 @@ def _jpegs() -> Iterator[tuple[str, bytes]]:
 
 
 def _with_luma(data: bytes, factors: int) -> bytes:
-    """A baseline JPEG with other sampling factors of its first component."""
+    """Changes the sampling factors of a baseline JPEG's first component."""
     at = data.index(b"\xff\xc0\0\x11") + 11
     return data[:at] + bytes([factors]) + data[at + 1 :]
 
@@ -123,7 +124,7 @@ def _pngs() -> Iterator[tuple[str, bytes]]:
 
 
 def _webps() -> Iterator[tuple[str, bytes]]:
-    # Pillow would import all of its plugins to find this one.
+    # Otherwise Pillow would import all of its plugins to find this one.
     from PIL import Image, WebPImagePlugin  # noqa: F401
 
     color = Image.fromarray(made(37, 35, 4))
@@ -135,8 +136,8 @@ def _webps() -> Iterator[tuple[str, bytes]]:
 # ---- resizing ------------------------------------------------------------------------------------
 
 _ORDERS = (0, 1, 2)
-# Crops of all shapes out of a high image, resized to one size: the orders of Pillow's two passes
-# (fm_resize_order) differ on several of them.
+# Crops of many shapes from a narrow, high image, resized to one size. The orders in which Pillow
+# may run its two passes (fm_resize_order) give different pixels for several of these crops.
 _CROPPED = (48, 230)
 _SIZE = (20, 16)
 _N_CROPS = 48
@@ -150,11 +151,14 @@ def resize_order(kind: int) -> int:
     """fm_resize_order with which the native resize gives the installed Pillow's pixels.
 
     Args:
-        kind: fm_filter. Refusal: with none.
+        kind: fm_filter.
+
+    Raises:
+        UnsupportedError: no order does.
     """
     order: int | str = once(("resize", kind), lambda: _find_order(kind))
     if isinstance(order, str):
-        raise Refusal(order)
+        raise UnsupportedError(order)
     return order
 
 
@@ -170,7 +174,7 @@ def _find_order(kind: int) -> int | str:
 
 
 def _resized_otherwise(kind: int, order: int) -> list[str]:
-    """Sizes of crops that Pillow resizes otherwise than the native code with an order."""
+    """Compares with one order; returns the sizes of the crops that Pillow resizes differently."""
     from PIL import Image
 
     number = next(one for one, filter_ in FILTERS.items() if filter_ == kind)
@@ -186,4 +190,4 @@ def _resized_otherwise(kind: int, order: int) -> list[str]:
                 different.append(f"{width} x {height}")
     finally:
         run.close()
-    return different[:_MOST_NAMED]
+    return different[:_MAX_NAMED]

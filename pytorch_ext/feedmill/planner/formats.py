@@ -1,7 +1,7 @@
-"""Type and layout of delivered images: what DataLoader's dtype= and memory_format= ask for.
+"""Type and layout of delivered images: the DataLoader's options dtype= and memory_format=.
 
-Natively they are part of the plan. On torch's path, and where the user's own objects make a sample,
-they are applied here, so that a script gets the same tensors either way.
+On the native path they are part of the plan. On torch's path, and for samples that the user's own
+objects make, they are applied here, so that a script gets the same tensors on both paths.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ TORCH_DTYPES = {
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
 }
-# To look at values as bits, by their size: numpy has no bfloat16.
+# Integer types by size, to view values as bits: NumPy has no bfloat16.
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
-# What dtype= may be, besides None.
+# The values of dtype=, besides None.
 IMAGE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MEMORY_FORMATS = (torch.contiguous_format, torch.channels_last)
 
 
-# ---- natively ------------------------------------------------------------------------------------
+# ---- on the native path --------------------------------------------------------------------------
 
 
 def formatted(plan: Plan, dtype: torch.dtype | None, memory_format: torch.memory_format) -> Plan:
-    """The plan of a transform with a DataLoader's options applied to it."""
+    """Applies the DataLoader's options to the plan of its transform."""
     layout = "nhwc" if memory_format is torch.channels_last else "nchw"
     given = TORCH_DTYPES[plan.dtype]
     if dtype is None or dtype is given:
@@ -51,13 +51,13 @@ def formatted(plan: Plan, dtype: torch.dtype | None, memory_format: torch.memory
 
 
 def bytes_of(values: torch.Tensor) -> bytes:
-    """A tensor's values in C order."""
+    """A tensor's values as bytes, in C order."""
     return values.contiguous().view(torch.uint8).numpy().tobytes()
 
 
 def as_planned(image: Any, plan: Plan) -> Any:
-    """What the user's own transform gave for a sample, in the type that is delivered. Anything but
-    a tensor of the transform's type stays as it is, to be found different."""
+    """Converts the result of the user's transform to the type that is delivered. Anything but a
+    tensor of the plan's transform_dtype is returned unchanged; comparisons will then fail."""
     given = TORCH_DTYPES.get(plan.transform_dtype)
     if isinstance(image, torch.Tensor) and image.dtype is given:
         return image.to(TORCH_DTYPES[plan.dtype])
@@ -65,8 +65,8 @@ def as_planned(image: Any, plan: Plan) -> Any:
 
 
 def laid_out(image: torch.Tensor, memory_format: torch.memory_format) -> torch.Tensor:
-    """A sample's image (3, height, width) with the strides that it has in a batch of that format.
-    Subclasses of Tensor stay what they are."""
+    """A sample's image (3, height, width) with the strides that it has in a batch of that memory
+    format. Keeps subclasses of Tensor."""
     return image[None].contiguous(memory_format=memory_format)[0].as_subclass(type(image))
 
 
@@ -74,8 +74,8 @@ def laid_out(image: torch.Tensor, memory_format: torch.memory_format) -> torch.T
 
 
 def batch_laid_out(data: Any, memory_format: torch.memory_format) -> Any:
-    """What a collate_fn gave, with its images in that format: itself or, of a tuple or list, its
-    first element, if that is a tensor of four dimensions."""
+    """A batch from a collate_fn, with its images in a memory format. The images are the batch
+    itself or the first element of a tuple or list, if that is a tensor of four dimensions."""
     if memory_format is torch.contiguous_format:
         return data
     if isinstance(data, torch.Tensor):
@@ -86,7 +86,7 @@ def batch_laid_out(data: Any, memory_format: torch.memory_format) -> Any:
 
 
 def _with_first(sequence: Sequence[Any], first: Any) -> Any:
-    """The same tuple, namedtuple or list with another first element."""
+    """A copy of a tuple, namedtuple or list with another first element."""
     if isinstance(sequence, list):
         values = copy.copy(sequence)
         values[0] = first
@@ -94,18 +94,20 @@ def _with_first(sequence: Sequence[Any], first: Any) -> Any:
     kind = type(sequence)
     make = tuple if kind is tuple else getattr(kind, "_make", None)
     if make is None:
-        raise TypeError(f"{_EXPECTED}; a {kind.__name__} can't be made anew with another image")
+        raise TypeError(f"{_EXPECTED}; a {kind.__name__} can't be copied with another image")
     return make([first, *sequence[1:]])
 
 
 @dataclass(frozen=True)
 class FormattingCollate:
-    """A DataLoader's collate_fn on torch's path, in whose workers it runs.
+    """Wraps a DataLoader's collate_fn on torch's path, and applies dtype= and memory_format=. Torch
+    sends it to its workers, so it must be picklable.
 
     Attributes:
         collate_fn: the DataLoader's.
-        is_default: it is torch's own.
-        auto_collation: it gets a list of samples; else one sample, or a batch made by the dataset.
+        is_default: collate_fn is torch's own.
+        auto_collation: collate_fn gets a list of samples; else one sample, or a batch that the
+            dataset made.
         dtype, memory_format: the DataLoader's options.
     """
 
@@ -135,13 +137,12 @@ class FormattingCollate:
         if self.dtype is not None:
             image = image.to(self.dtype)
         if (self.is_default and self.auto_collation) or is_batch:
-            return image  # what becomes of it is laid out
+            return image  # __call__() lays out the batch
         return laid_out(image, self.memory_format)
 
 
 def formatting_collate(loader: Any, is_default: bool) -> Callable[[Any], Any]:
-    """A DataLoader's collate_fn, with its dtype and memory_format applied to the samples if it has
-    such."""
+    """A DataLoader's collate_fn, wrapped if the DataLoader has dtype= or memory_format=."""
     options = loader._feedmill_options()
     dtype, memory_format = options.dtype, options.memory_format
     collate_fn: Callable[[Any], Any] = loader.collate_fn
@@ -151,6 +152,6 @@ def formatting_collate(loader: Any, is_default: bool) -> Callable[[Any], Any]:
 
 
 _EXPECTED = (
-    "dtype= and memory_format= need samples that are, or as a tuple or list begin with, an image "
-    "tensor: (channels, height, width) of uint8 or a floating-point type"
+    "with dtype= or memory_format=, a sample must be an image tensor, or a tuple or list that "
+    "begins with one: (channels, height, width), uint8 or a floating-point type"
 )

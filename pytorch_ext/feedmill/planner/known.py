@@ -1,7 +1,7 @@
-"""Which transforms are known, and whether their objects are as torchvision made them.
+"""The classes of transforms that are supported, and checks that nobody has changed them.
 
-Refused are other types than the exact ones named here, changed classes, objects with something of
-their own, and functions of torchvision's or Pillow's in whose place something else stands.
+These are not supported: subclasses and other classes, classes with replaced methods, objects with
+attributes that hide methods, and replaced functions of torchvision or Pillow.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from feedmill._internals import (
 )
 from feedmill.planner import augmentations
 from feedmill.planner.arguments import V1, V1_AUTO, V2
-from feedmill.planner.augmentations import AUTOMATIC, HOLDERS
-from feedmill.planner.plan import Refusal
+from feedmill.planner.augmentations import AUTOMATIC, RANDOM_CONTAINERS
+from feedmill.planner.plan import UnsupportedError
 from feedmill.planner.untouched import (
     hooks_of,
     is_original,
     replaced_methods,
-    shadows,
+    shadowing_attributes,
     type_name,
 )
-from feedmill.planner.wrappers import hands_on_to
+from feedmill.planner.wrappers import forwards_to
 
 GEOMETRY = frozenset({"Resize", "CenterCrop", "RandomResizedCrop", "RandomHorizontalFlip"})
 TO_TENSOR = frozenset({"PILToTensor", "ToTensor", "ToImage"})
 PIXELS = frozenset({"ConvertImageDtype", "ToDtype", "Normalize", "ToPureTensor"})
-AUGMENTATIONS = augmentations.NAMES | set(HOLDERS)
+AUGMENTATIONS = augmentations.NAMES | set(RANDOM_CONTAINERS)
 _OTHERS = frozenset({"RandomErasing", "ToPILImage"})
 _KNOWN = {
     V1: GEOMETRY | AUGMENTATIONS | _OTHERS
@@ -64,12 +64,13 @@ _FUNCTIONS = {
 
 
 def _is_known(kind: type, module: str, name: str) -> bool:
-    # A class of torchvision's exists only where that module was imported.
+    # An object of one of torchvision's classes can exist only if its module was imported.
     return kind is getattr(sys.modules.get(module), name, None)
 
 
-def flat(transform: Any, depth: int = 0) -> Iterator[Any]:
-    """The transforms inside Compose and Sequential objects, in order. Refusal: as module_of()."""
+def flatten(transform: Any, depth: int = 0) -> Iterator[Any]:
+    """The transforms within Compose and Sequential objects, in order. Raises UnsupportedError as
+    module_of()."""
     kind = type(transform)
     module = next((key for key, name in _CONTAINERS.items() if _is_known(kind, key, name)), None)
     if module is None:
@@ -79,47 +80,50 @@ def flat(transform: Any, depth: int = 0) -> Iterator[Any]:
     _check_object(transform, module)
     inner = list(transform.children()) if module == CONTAINER else transform.transforms
     if type(inner) not in (list, tuple):
-        raise Refusal(f"{name}.transforms is not a list")
+        raise UnsupportedError(f"{name}.transforms is not a list or tuple")
     if depth == 16:
-        raise Refusal("Compose objects are nested more than 16 deep")
+        raise UnsupportedError("Compose objects are nested more than 16 levels deep")
     for one in inner:
-        yield from flat(one, depth + 1)
+        yield from flatten(one, depth + 1)
 
 
 def module_of(transform: Any) -> str:
-    """The module whose class a transform is, exactly; Refusal if it is no known one."""
+    """The module that defines a transform's class. UnsupportedError if the class is not supported,
+    or was changed."""
     kind = type(transform)
     for module, names in _KNOWN.items():
         if kind.__name__ in names and _is_known(kind, module, kind.__name__):
             _check_object(transform, module)
             if module == V2:
-                _internals.params_method(transform)  # raises where there is none
+                _internals.params_method(transform)  # raises if there is none
             return module
-    raise Refusal(f"the transform {type_name(kind)} is not supported natively")
+    raise UnsupportedError(f"the transform {type_name(kind)} is not supported natively")
 
 
 def _check_object(transform: Any, module: str) -> None:
-    """Refuses an object or class that is not as its library made it."""
+    """Raises UnsupportedError if an object or its class is not as its library made it."""
     kind = type(transform)
     name = kind.__name__
-    own = [one for one in shadows(transform) if one not in OWN_OF_MODULES]
+    own = [one for one in shadowing_attributes(transform) if one not in OWN_OF_MODULES]
     if own:
-        raise Refusal(f"a {name} object has its own {', '.join(own)}")
+        raise UnsupportedError(
+            f"a {name} object has its own {', '.join(own)}, which hides that of its class"
+        )
     if replaced := replaced_methods(kind, module.partition(".")[0]):
-        raise Refusal(f"{name}.{replaced[0]} was replaced")
+        raise UnsupportedError(f"{name}.{replaced[0]} was replaced")
     if isinstance(transform, torch.nn.Module):
         call = torch.nn.Module.__call__
         if kind.__call__ is not call or not is_original(call, *MODULE_CALL):
-            raise Refusal(f"{name}.__call__ was replaced")
+            raise UnsupportedError(f"{name}.__call__ was replaced")
         if hooks := hooks_of(transform):
-            raise Refusal(hooks)
+            raise UnsupportedError(hooks)
 
 
 def check_functions(augments: bool) -> None:
-    """Refuses where a function that the transforms call was replaced.
+    """Raises UnsupportedError if a function that the transforms call was replaced.
 
     Args:
-        augments: the transform augments; those functions count, too.
+        augments: also check the functions that augmentations call.
     """
     _check_torchvision(_FUNCTIONS)
     _check_torchvision(_internals.FUNCTIONS)
@@ -132,17 +136,19 @@ def check_functions(augments: bool) -> None:
 def _check_torchvision(functions: Mapping[str, Sequence[str]]) -> None:
     for module, names in functions.items():
         if module not in sys.modules and module.startswith(V2):
-            continue  # no transform of v2 is there
+            continue  # v2 was not imported, so the transform has no objects of it
         for name in names:
             function = getattr(sys.modules.get(module), name, None)
             if function is None:
                 version = _internals.torchvision_version()
-                raise Refusal(f"torchvision {version} has no {module}.{name}")
+                raise UnsupportedError(
+                    f"torchvision {version} has no {module}.{name}; this version is not supported"
+                )
             home = getattr(function, "__module__", None) or ""
             if not home.startswith("torchvision.transforms") or not is_original(
                 function, home, name
             ):
-                raise Refusal(f"{module}.{name} was replaced")
+                raise UnsupportedError(f"{module}.{name} was replaced")
 
 
 def _check_pillow(augments: bool) -> None:
@@ -154,24 +160,24 @@ def _check_pillow(augments: bool) -> None:
         for module, names in augmentations.PILLOW_FUNCTIONS.items():
             for name in names:
                 if not is_original(getattr(sys.modules.get(module), name, None), module, name):
-                    raise Refusal(f"{module}.{name} was replaced")
+                    raise UnsupportedError(f"{module}.{name} was replaced")
     for name in methods:
         if not is_original(vars(Image.Image).get(name), "PIL.Image", f"Image.{name}"):
-            raise Refusal(f"PIL.Image.Image.{name} was replaced")
+            raise UnsupportedError(f"PIL.Image.Image.{name} was replaced")
 
 
 def reasons_against_opening() -> list[str]:
-    """What was replaced in Pillow of that which opens image files."""
+    """Reasons against native decoding: functions that open image files and were replaced."""
     from PIL import Image
 
     reasons = []
-    if not hands_on_to(Image.open, lambda one: is_original(one, "PIL.Image", "open")):
+    if not forwards_to(Image.open, lambda one: is_original(one, "PIL.Image", "open")):
         by = f"{getattr(Image.open, '__module__', '?')}.{getattr(Image.open, '__qualname__', '?')}"
         reasons.append(
-            f"PIL.Image.open was replaced by {by}, which is not seen to return what Pillow's gives"
+            f"PIL.Image.open was replaced by {by}, which may return other images than Pillow's"
         )
     for name in ("Jpeg", "Png", "WebP"):
-        opens = Image.OPEN.get(name.upper())  # nothing before the first image was opened
+        opens = Image.OPEN.get(name.upper())  # empty until the first image is opened
         if opens is not None and getattr(opens[0], "__module__", None) != f"PIL.{name}ImagePlugin":
             reasons.append(f"Pillow's decoder of {name.upper()} images was replaced")
     if not is_original(vars(Image.Image).get("convert"), "PIL.Image", "Image.convert"):

@@ -1,12 +1,12 @@
-"""The plan of a transform: what the native loader needs to know of it."""
+"""The plan of a transform: its operations in the form that the native loader takes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-# Names by fm_op_kind: those of torchvision's classes.
+# fm_op_kind -> the name of torchvision's class.
 OP_NAMES = {
     1: "Resize",
     2: "CenterCrop",
@@ -38,7 +38,8 @@ KINDS = {name: kind for kind, name in OP_NAMES.items()}
 RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP, RANDOM_HORIZONTAL_FLIP, RANDOM_CROP, PAD = range(1, 7)
 RANDOM_APPLY = KINDS["RandomApply"]
 _WITHOUT_DRAWS = (RESIZE, CENTER_CROP, PAD, KINDS["Grayscale"])
-# What the automatic augmentations choose from, by fm_augmentation.
+# The augmentations that TrivialAugmentWide, RandAugment and AutoAugment choose from, by
+# fm_augmentation.
 AUGMENTATIONS = (
     "Identity", "ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness", "Color",
     "Contrast", "Sharpness", "Posterize", "Solarize", "AutoContrast", "Equalize", "Invert",
@@ -47,25 +48,27 @@ AUGMENTATIONS = (
 MAX_SIZE_PX = 65535
 MAX_OPS = 64
 
-# fm_filter by Pillow's number of it (PIL.Image.Resampling), and names by fm_filter.
+# PIL.Image.Resampling -> fm_filter; and the names, by fm_filter.
 FILTERS = {2: 0, 3: 1, 4: 2, 5: 3, 1: 4, 0: 5}
 FILTER_NAMES = ("bilinear", "bicubic", "box", "hamming", "lanczos", "nearest")
 
 
 class Op(NamedTuple):
-    """One operation, as _native.Loader takes it (fm_op). What a kind has no use for is 0.
+    """One operation, as _native.Loader takes it (fm_op). Fields that its kind does not use are 0.
 
     Attributes:
         kind: a key of OP_NAMES.
-        height, width: of the result; a Resize with width 0 makes the shorter edge `height` long.
-        max_size: of a Resize with width 0: the longer edge is at most this; 0: any.
-        scale_low, scale_high, ratio_low, ratio_high: of RandomResizedCrop and RandomErasing; the
-            scale of RandomAffine.
-        p: of what is done with a probability.
-        filter: fm_filter, of what resizes or maps; see FILTERS.
-        n_children, n_within: how many ops behind it belong to a RandomApply, RandomChoice or
-            RandomOrder, and how many with all that those hold.
-        values: of the kind, as feedmill.h lists them.
+        height, width: size of the result. Resize with width 0: `height` is the size of the shorter
+            edge.
+        max_size: Resize with width 0: limit of the longer edge; 0: no limit.
+        scale_low, scale_high, ratio_low, ratio_high: the ranges of RandomResizedCrop and
+            RandomErasing; the scale of RandomAffine.
+        p: the probability that the operation is applied.
+        filter: fm_filter of operations that resample; see FILTERS.
+        n_children: RandomApply, RandomChoice and RandomOrder: number of operations to choose from,
+            which follow this one.
+        n_within: the same, and all operations within those.
+        values: further parameters by kind, as feedmill.h lists them.
     """
 
     kind: int
@@ -84,38 +87,50 @@ class Op(NamedTuple):
 
 
 def crop_and_flip(size: int) -> tuple[Op, ...]:
-    """RandomResizedCrop(size) and RandomHorizontalFlip() as torchvision has them by default."""
+    """RandomResizedCrop(size) and RandomHorizontalFlip() with torchvision's default arguments."""
     crop = Op(RANDOM_RESIZED_CROP, size, size, 0, 0.08, 1.0, 3 / 4, 4 / 3)
     return crop, Op(RANDOM_HORIZONTAL_FLIP, p=0.5)
 
 
 def leads_to_one_size(ops: Sequence[Op]) -> bool:
-    """Whether images of all sizes come out with the same one."""
+    """Whether the results have one size, whatever the sizes of the images are."""
     for op in reversed(ops):
         if op.kind in (RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP, RANDOM_CROP):
             return op.width > 0
     return False
 
 
-class Refusal(Exception):
-    """Why something can't be done natively, in plain words."""
+class UnsupportedError(Exception):
+    """A dataset or transform can't be run natively. The text is a reason for explain()."""
+
+
+def unsupported_argument(name: str, argument: str, value: Any, need: str) -> UnsupportedError:
+    """The reason against an argument of a transform.
+
+    Args:
+        name: the transform's class, such as "Pad".
+        need: what is supported, such as "an int".
+    """
+    return UnsupportedError(f"{name} with {argument}={value!r} is not supported natively; it must "
+                            f"be {need}")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the native loader needs to know of a transform. Equal plans give equal pixels.
+    """A transform in the form that the native loader takes. Equal plans give equal pixels.
 
     Attributes:
-        ops: in order.
+        ops: the operations, in order.
         dtype: of the batch: "uint8", "float32", "float16" or "bfloat16".
-        value_table: but for uint8: 3 x 256 results of that type by (channel, pixel value).
-        resize_order: order of the passes of the installed Pillow's resize, as fm_resize_order.
-        max_image_pixels: larger images go through Pillow.
-        as_image: a single sample is a torchvision tv_tensors.Image rather than a plain tensor.
-        transform_dtype: what the transform gives, where the DataLoader's dtype= makes another type
-            of it; else "".
-        layout: "nchw", or "nhwc" for a batch of torch.channels_last.
-        rejected_formats: of files that go through Pillow, as fm_config.rejected_formats.
+        value_table: maps pixel values to the batch's values, by (channel, pixel value): 3 x 256
+            values of type dtype, as bytes; None if dtype is "uint8".
+        resize_order: which pass the installed Pillow's resize does first, as fm_resize_order.
+        max_image_pixels: images of more pixels go through Pillow.
+        as_image: a single sample is a torchvision tv_tensors.Image, not a plain tensor.
+        transform_dtype: type of the transform's result, if the DataLoader's dtype= converts it to
+            another type; else "".
+        layout: "nchw", or "nhwc" for batches in torch.channels_last.
+        rejected_formats: file formats that go through Pillow, as fm_config.rejected_formats.
     """
 
     ops: tuple[Op, ...]
@@ -130,12 +145,12 @@ class Plan:
 
     @property
     def is_random(self) -> bool:
-        """Whether samples may draw random numbers."""
+        """Whether the transform may draw random numbers."""
         return any(op.kind not in _WITHOUT_DRAWS for op in self.ops)
 
     def describe(self) -> str:
-        """Such as "RandomResizedCrop(224, 224) by bicubic -> RandomHorizontalFlip -> float32"; what
-        no filter is named for is bilinear."""
+        """The plan in words, such as "RandomResizedCrop(224, 224) by bicubic ->
+        RandomHorizontalFlip -> float32; ...". The filter bilinear is not named."""
         names = []
         for op in self.ops:
             size = f"({op.height})" if op.height else ""
@@ -149,14 +164,15 @@ class Plan:
             names.append(self.transform_dtype)
         layout = ", channels_last" if self.layout == "nhwc" else ""
         return (
-            f"{' -> '.join([*names, self.dtype])}{layout}; pixels as of Pillow {pillow_version()} "
+            f"{' -> '.join([*names, self.dtype])}{layout}; pixels as in Pillow {pillow_version()} "
             f"(resize order {self.resize_order})"
         )
 
 
 # ---- what is installed ---------------------------------------------------------------------------
 
-# Where Pillow begins to warn of decompression bombs; larger images are left to Pillow.
+# Pillow's default limit, above which it warns of decompression bombs. Larger images go through
+# Pillow.
 _MAX_IMAGE_PIXELS = 89478485
 
 
@@ -168,14 +184,15 @@ def pillow_version() -> str:
 
 
 def likely_resize_order() -> int:
-    """fm_resize_order of the installed Pillow by its version: which pass its resize does first."""
+    """fm_resize_order of the installed Pillow, guessed from its version."""
     numbers = [int(part) if part.isdigit() else 0 for part in pillow_version().split(".")[:2]]
     version = tuple(numbers)
     return 1 if version >= (13, 0) else 2 if version >= (12, 2) else 0
 
 
 def max_image_pixels() -> int:
-    """What Pillow opens without a word, as far as the native loader takes it."""
+    """Limit of the native decoder: the pixels of the largest image that Pillow opens without a
+    warning, but at most Pillow's default."""
     from PIL import Image
 
     limit = Image.MAX_IMAGE_PIXELS

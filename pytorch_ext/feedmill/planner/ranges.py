@@ -1,4 +1,4 @@
-"""Images that are a part of a file, such as a member of a tar archive."""
+"""Images that are a byte range of a file, such as a member of a tar archive."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import os
 import stat
 from typing import Any, NamedTuple
 
-# Of a range's begin and size, as fm_sample has it: far above any file.
-_MOST = 1 << 61
-# Entries of a table of rows, as fm_jpeg_rows has it.
-_MOST_ROWS = 64
+# Limit of a range's offset and size, as in fm_sample; far above the size of any file.
+_MAX_BYTES = 1 << 61
+# Limit of the entries of a restart index, as in fm_jpeg_rows.
+_MAX_ROWS = 64
 
 
 class Range(NamedTuple):
-    """A part of a file.
+    """A byte range of a file.
 
     Attributes:
-        offset: where it begins.
-        n_bytes: how many bytes it has, at least 1.
-        verified: the image in it was decoded whole before, and found sane; see fm_sample.
-        rows: of a verified JPEG (width, height, MCU's height, begin, begin, ...), where its rows of
-            MCUs begin, as fm_jpeg_rows has it; None: not known.
+        offset: of the first byte.
+        n_bytes: number of bytes, at least 1.
+        verified: the whole image was decoded before, without an error; see fm_sample.
+        rows: restart index of a verified JPEG: (width, height, height of an MCU, offset, ...), with
+            the offsets of its rows of MCUs, as in fm_jpeg_rows; None: not known.
     """
 
     offset: int
@@ -31,8 +31,12 @@ class Range(NamedTuple):
     rows: tuple[int, ...] | None = None
 
     def read(self, path: Any) -> bytes:
-        """Its bytes. OSError names the file and the bytes where they are not all there."""
-        # Opening a pipe that nobody writes to would block for ever.
+        """Reads the bytes from the file ``path``.
+
+        Raises:
+            OSError: the file can't be read, or ends before the range does.
+        """
+        # O_NONBLOCK: open() would block on a named pipe without a writer.
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -41,7 +45,7 @@ class Range(NamedTuple):
             while at < end:
                 part = os.pread(file, min(end - at, 1 << 30), at)
                 if not part:
-                    raise OSError(errno.EIO, f"it ends before {self} do", path)
+                    raise OSError(errno.EIO, f"the file ends before {self}", path)
                 parts.append(part)
                 at += len(part)
             return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -53,16 +57,19 @@ class Range(NamedTuple):
 
 
 def range_of(parts: tuple[Any, ...]) -> Range | None:
-    """What follows the path in ``(path, offset, bytes)``, which ``verified`` and ``rows`` may
-    follow; None: there are no bytes. TypeError or ValueError where that is no range."""
+    """The range in ``(path, offset, bytes[, verified[, rows]])``; None: it has no bytes.
+
+    Raises:
+        TypeError, ValueError: the tuple is not such a range.
+    """
     if not 3 <= len(parts) <= 5:
         raise TypeError(
-            "a part of a file is (path, offset, bytes[, verified[, rows]]), not a tuple of "
-            f"{len(parts)}"
+            "a byte range of a file must be (path, offset, bytes[, verified[, rows]]), not a tuple "
+            f"of {len(parts)} values"
         )
     offset, n_bytes = operator.index(parts[1]), operator.index(parts[2])
-    if not 0 <= offset < _MOST or not 0 <= n_bytes < _MOST:
-        raise ValueError(f"{n_bytes} bytes at offset {offset}: no file has such a part")
+    if not 0 <= offset < _MAX_BYTES or not 0 <= n_bytes < _MAX_BYTES:
+        raise ValueError(f"{n_bytes} bytes at offset {offset} are not a byte range of a file")
     verified = len(parts) > 3 and bool(parts[3])
     rows = _rows_of(parts[4]) if len(parts) > 4 else None
     return Range(offset, n_bytes, verified, rows) if n_bytes else None
@@ -72,8 +79,9 @@ def _rows_of(rows: Any) -> tuple[int, ...] | None:
     if rows is None:
         return None
     numbers = tuple(map(operator.index, rows))
-    if not 4 <= len(numbers) <= 3 + _MOST_ROWS or min(numbers) < 0 or max(numbers) >= 1 << 32:
+    if not 4 <= len(numbers) <= 3 + _MAX_ROWS or min(numbers) < 0 or max(numbers) >= 1 << 32:
         raise ValueError(
-            f"rows are width, height, MCU's height and 1 to {_MOST_ROWS} numbers of 32 bits"
+            "rows must be the image's width and height, the height of an MCU, and 1 to "
+            f"{_MAX_ROWS} offsets, all of them unsigned 32-bit ints"
         )
     return numbers

@@ -1,7 +1,8 @@
 """Decides whether a DataLoader can run natively.
 
-The check is strict: exact types, untouched classes, untouched instances. Whatever might give other
-batches than the native code is left to torch, with a reason in plain words.
+The check is strict: it accepts only exact types, and classes and objects that nobody has changed.
+If torch's path might give other batches than the native code, torch's path is taken, and explain()
+gives the reasons.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from feedmill._internals import why_collate_was_changed, why_not_this_torch
 from feedmill.planner.datasets import read_dataset
 from feedmill.planner.equality import reasons_against_formats, rejected_formats
 from feedmill.planner.formats import formatted
-from feedmill.planner.samples import Source
+from feedmill.planner.samples import Support, unsupported
 from feedmill.planner.untouched import unreadable
 
-# Functions of libraries that do no more than seed random generators. Natively only a collate_fn may
-# ask those, and the function is called before it.
+# worker_init_fn of libraries that only seed random generators. On the native path only a collate_fn
+# can draw from these generators; the iterator calls the function before the collate_fn.
 _SEEDING = frozenset({
     ("transformers.trainer_utils", "seed_worker"),
     ("lightning.fabric.utilities.seed", "pl_worker_init_function"),
@@ -31,53 +32,52 @@ _SEEDING = frozenset({
 })
 
 
-def recognise(loader: Any) -> Source | list[str]:
-    """The samples of a DataLoader and their plan, as dataset, transforms and options are now, or
-    all reasons why it can't run natively.
+def recognise(loader: Any) -> Support:
+    """Which path can run a DataLoader, as its dataset, transforms and options are now.
 
     Draws no random number and changes nothing.
     """
     try:
-        return list(why_not_this_torch()) or _recognise(loader)
-    except Exception as error:  # torch's path raises what is wrong with the dataset itself
-        return [unreadable("the DataLoader", error)]
+        if reasons := why_not_this_torch():
+            return unsupported(*reasons)
+        return _recognise(loader)
+    except Exception as error:  # if the dataset is broken, torch's path will raise the error
+        return unsupported(unreadable("the DataLoader", error))
 
 
-def _recognise(loader: Any) -> Source | list[str]:
+def _recognise(loader: Any) -> Support:
     reasons = _collate_reasons(loader) + _worker_reasons(loader)
-    source = read_dataset(loader.dataset)
     options = loader._feedmill_options()
-    if isinstance(source, list) and options.native == "hybrid" and not _worker_reasons(loader):
-        return _hybrid(loader, reasons + source)
-    if isinstance(source, list):
-        return reasons + source
+    support = read_dataset(loader.dataset)
+    source = support.source
+    if source is None:
+        reasons += support.reasons
+        is_hybrid = options.native == "hybrid" and not _worker_reasons(loader)
+        return _hybrid(loader, reasons) if is_hybrid else unsupported(*reasons)
     reasons += source.why_not(loader, has_default_collate(loader))
     if reasons:
-        return reasons
+        return unsupported(*reasons)
     source.plan = formatted(source.native_plan, options.dtype, options.memory_format)
     if source.arrays is None and not source.copies:
         source.plan = replace(source.native_plan, rejected_formats=rejected_formats())
         source.notes = reasons_against_formats()
-    return source
+    return support
 
 
-def _hybrid(loader: Any, reasons: list[str]) -> Source | list[str]:
-    """The samples, with transforms that are called as they are."""
-    source = read_dataset(loader.dataset, calls_transforms=True)
-    if isinstance(source, list):
-        return reasons
-    source.reasons = reasons
-    return source
+def _hybrid(loader: Any, reasons: list[str]) -> Support:
+    """The samples for hybrid mode, which calls the transforms; ``reasons`` rule out the native
+    path."""
+    return Support(read_dataset(loader.dataset, calls_transforms=True).source, tuple(reasons))
 
 
 def has_default_collate(loader: Any) -> bool:
-    """Whether batches are put together by torch's own function."""
+    """Whether the DataLoader has torch's own collate function."""
     auto_collation = loader.batch_sampler is not None
     return loader.collate_fn is (default_collate if auto_collation else default_convert)
 
 
 def only_seeds(function: Any) -> bool:
-    """Whether a worker_init_fn is known to do no more than seed random generators."""
+    """Whether a worker_init_fn is known to only seed random generators."""
     while isinstance(function, functools.partial):
         if any(map(callable, (*function.args, *function.keywords.values()))):
             return False
@@ -89,7 +89,7 @@ def only_seeds(function: Any) -> bool:
 
 def _collate_reasons(loader: Any) -> list[str]:
     if not callable(loader.collate_fn):
-        return ["collate_fn can't be called"]
+        return ["collate_fn is not callable"]
     if not has_default_collate(loader):
         return []
     changed = why_collate_was_changed(torch.Tensor)
@@ -104,6 +104,6 @@ def _worker_reasons(loader: Any) -> list[str]:
     if only_seeds(function):
         return []
     return [
-        "worker_init_fn is given, and there are no Python workers natively; if its work is not "
-        'needed there, say worker_init="ignore"'
+        "worker_init_fn is set, but the native path has no worker processes to call it in; if it "
+        'is not needed there, pass worker_init="ignore"'
     ]

@@ -1,4 +1,4 @@
-"""The samples behind a DataLoader's indices, found as its dataset itself would."""
+"""Looks up samples: from a DataLoader's index to a path or bytes, as its dataset would do it."""
 
 from __future__ import annotations
 
@@ -22,45 +22,47 @@ if TYPE_CHECKING:
     from feedmill.planner.arrays import Arrays
 
 _MAX_PATH_BYTES = 4095
-# What feedmill_item may give as an encoded image.
+# Types in which feedmill_item may return an encoded image.
 _BUFFERS = (bytes, bytearray, memoryview, np.ndarray)
 
 
 @dataclass(frozen=True, eq=False)
-class Leaf:
-    """A dataset that names files, with its transform as it was when it was looked at.
+class BaseDataset:
+    """A dataset that holds samples itself, so not a Subset or ConcatDataset; and its transform as
+    it was when iter() was called.
 
     Attributes:
         dataset: the user's object.
-        find: index -> (path, target), raising what the dataset raises.
-        load: path -> PIL image, raising what the dataset raises.
-        offered: the dataset offers feedmill_item; instead of a path it may give an image's bytes,
-            a part of a file, or why there is no image.
-        is_image: what load() gives is an image, which the native decoder may take.
+        find: index -> (path, target); raises what the dataset raises.
+        load: path -> PIL image; raises what the dataset raises.
+        has_feedmill_item: the dataset has the method feedmill_item. Instead of a path it may return
+            an image's bytes, a byte range of a file, or an exception.
         slot: "transform" or "transforms", the dataset's attribute that holds its transform.
-        plan, steps: what read_transform() makes of that; or no plan, and the transform itself.
+        plan, steps: as read_transform() returns them. In hybrid mode, which calls the transform:
+            None, and one step that is the whole transform.
+        is_image: load() returns an image, so the native decoder may read the file.
     """
 
     dataset: Any
     find: Callable[[Any], Any]
     load: Callable[[Any], Any]
-    offered: bool
+    has_feedmill_item: bool
     slot: str
     plan: Plan | None
     steps: tuple[Step, ...]
     is_image: bool = True
 
     def identity(self) -> list[Any]:
-        """The objects that make it give these samples."""
+        """The objects that determine the samples. The same objects give the same samples."""
         owner = getattr(self.find, "__self__", None)
         return [self.dataset, owner, *(step.transform for step in self.steps)]
 
 
 class Unreadable(bytes):
-    """An image that can't be had: the native loader sees one of no bytes.
+    """Stands for an image that the dataset could not provide. The native loader sees no bytes.
 
     Attributes:
-        error: why.
+        error: the exception that the dataset returned in place of the image.
     """
 
     error: Exception
@@ -75,31 +77,37 @@ class Item(NamedTuple):
     """A sample before it is loaded.
 
     Attributes:
-        position: index in the DataLoader's dataset, from 0; keys the random draws.
-        path: of the file, as the dataset has it; "" where the bytes are given.
-        data: the encoded image, or what part of the file it is; None: it is the whole file.
-        target: as the dataset delivers it.
-        leaf: the dataset that holds it, and ``index``, its index there.
+        position: index in the DataLoader's dataset, from 0; keys the sampled parameters.
+        path: the file's path as the dataset returns it; "" if the dataset returned bytes.
+        data: the encoded image, or its byte range in the file; None: the whole file.
+        target: as the dataset returns it.
+        leaf: the dataset that holds the sample.
+        index: the sample's index in that dataset.
     """
 
     position: int
     path: Any
     data: bytes | Range | None
     target: Any
-    leaf: Leaf
+    leaf: BaseDataset
     index: Any
 
     def source(self) -> Any:
-        """The path, or the encoded image; reads it where it is a part of a file, and raises what
-        that raises, or why there is none."""
+        """The path, or the encoded image. Reads the image if it is a byte range of a file.
+
+        Raises:
+            OSError: the range can't be read.
+            Exception: the one that the dataset returned in place of the image.
+        """
         if self.data is None:
             return self.path
         if type(self.data) is Unreadable:
-            raise _copied(self.data.error)
+            raise _copy_to_raise(self.data.error)
         return self.data.read(self.path) if type(self.data) is Range else self.data
 
     def size(self) -> tuple[int, int]:
-        """The image's width and height; opens the file, and raises what that raises."""
+        """The image's (width, height), which Pillow reads from its header. Raises as source() and
+        Image.open()."""
         from PIL import Image
 
         source = self.source()
@@ -113,8 +121,8 @@ class Item(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The path; of what is no whole file, what the dataset's feedmill_name(index) says, if it
-        has such."""
+        """What messages call the sample: the path or, if the image is not a whole file, the
+        dataset's feedmill_name(index), if it has that method."""
         names = getattr(self.leaf.dataset, "feedmill_name", None)
         if self.data is None or names is None:
             return str(self.path)
@@ -129,11 +137,11 @@ class Item(NamedTuple):
 
 
 class NotNative(Exception):
-    """Why a sample can be loaded on torch's path only.
+    """A sample can't be loaded natively; the text says why.
 
     Attributes:
-        index: by which it was asked for.
-        path: of its file, None where it is not known.
+        index: the sampler's index of the sample.
+        path: the sample's file; None: not known.
     """
 
     def __init__(self, index: Any, path: Any, why: str) -> None:
@@ -142,11 +150,12 @@ class NotNative(Exception):
         self.path = path
 
 
-def _copied(error: Exception) -> Exception:
-    """A copy to be raised: its traceback will hold the sample, and a sample must not hold that."""
+def _copy_to_raise(error: Exception) -> Exception:
+    """A copy of the exception. Raising the original would make a reference cycle: its traceback
+    refers to the sample, which refers to the exception."""
     try:
         return copy.copy(error)
-    except Exception:  # of another kind than can be copied: the garbage collector will see to it
+    except Exception:  # it can't be copied; the garbage collector frees the cycle
         return error
 
 
@@ -154,41 +163,41 @@ def _copied(error: Exception) -> Exception:
 
 
 class Node(Protocol):
-    """A dataset that holds samples of leaves; ``locate()`` gives a sample's leaf, and its index
-    there."""
+    """A dataset in a tree of Subsets and ConcatDatasets. ``locate()`` returns the base dataset that
+    holds a sample, and the sample's index there."""
 
     @property
-    def leaves(self) -> tuple[Leaf, ...]: ...
+    def base_datasets(self) -> tuple[BaseDataset, ...]: ...
     @property
     def kind(self) -> str: ...
-    def locate(self, index: Any) -> tuple[Leaf, Any]: ...
+    def locate(self, index: Any) -> tuple[BaseDataset, Any]: ...
     def identity(self) -> list[Any]: ...
 
 
-class LeafNode:
-    """The end of the line: a dataset that names files."""
+class BaseNode:
+    """A base dataset: the tree ends here."""
 
-    def __init__(self, leaf: Leaf, kind: str) -> None:
-        self.leaves = (leaf,)
+    def __init__(self, leaf: BaseDataset, kind: str) -> None:
+        self.base_datasets = (leaf,)
         self.kind = kind
 
-    def locate(self, index: Any) -> tuple[Leaf, Any]:
-        return self.leaves[0], index
+    def locate(self, index: Any) -> tuple[BaseDataset, Any]:
+        return self.base_datasets[0], index
 
     def identity(self) -> list[Any]:
-        return self.leaves[0].identity()
+        return self.base_datasets[0].identity()
 
 
 class SubsetNode:
-    """torch's Subset."""
+    """A torch Subset."""
 
     def __init__(self, subset: Any, inner: Node) -> None:
         self._indices = subset.indices
         self.inner = inner
-        self.leaves = inner.leaves
+        self.base_datasets = inner.base_datasets
         self.kind = f"Subset of {inner.kind}"
 
-    def locate(self, index: Any) -> tuple[Leaf, Any]:
+    def locate(self, index: Any) -> tuple[BaseDataset, Any]:
         return self.inner.locate(self._indices[index])
 
     def identity(self) -> list[Any]:
@@ -199,23 +208,24 @@ class SubsetNode:
 
 
 def _translate(node: Any, indices: list[Any]) -> tuple[list[Any], Any]:
-    """The indices in the innermost of Subsets, and that one."""
+    """Translates indices through Subsets of Subsets. Returns the indices in the innermost Subset,
+    and that Subset's node."""
     while isinstance(node, SubsetNode) and isinstance(node.inner, SubsetNode):
         indices, node = node.translate(indices), node.inner
     return indices, node
 
 
 class ConcatNode:
-    """torch's ConcatDataset."""
+    """A torch ConcatDataset."""
 
     def __init__(self, dataset: Any, parts: Sequence[Node]) -> None:
         self._ends = dataset.cumulative_sizes
         self._parts = parts
-        self.leaves = tuple(leaf for part in parts for leaf in part.leaves)
+        self.base_datasets = tuple(leaf for part in parts for leaf in part.base_datasets)
         kinds = ", ".join(part.kind for part in parts[:3])
         self.kind = f"ConcatDataset of {kinds}{', ...' if len(parts) > 3 else ''}"
 
-    def locate(self, index: Any) -> tuple[Leaf, Any]:
+    def locate(self, index: Any) -> tuple[BaseDataset, Any]:
         if index < 0:
             if -index > self._ends[-1]:
                 raise ValueError("absolute value of index should not exceed dataset length")
@@ -228,18 +238,17 @@ class ConcatNode:
 
 
 class Source:
-    """The samples of a DataLoader's dataset, as they were when it was looked at.
+    """The samples of a DataLoader's dataset, as the dataset was when iter() was called.
 
     Attributes:
-        n_samples: how many.
-        plan: of their transforms, all have the same, and of the DataLoader's options. None: the
-            transforms are Python's, and called as they are.
-        reasons: why there is no plan.
-        notes: what explain() is to say beside the plan.
-        kind: such as "Subset of ImageFolder".
-        gives_bytes: samples may come with the encoded image in place of a path.
-        arrays: what is in memory in place of files, an arrays.Arrays; None: nothing is.
-        copies: samples are no images, but delivered as they are.
+        n_samples: length of the dataset.
+        plan: of the transform, which all samples share, and of the DataLoader's options. None in
+            hybrid mode, which calls the transform.
+        notes: sentences that explain() adds to the plan.
+        kind: the dataset in words, such as "Subset of ImageFolder".
+        gives_bytes: a sample may hold the encoded image in place of a path.
+        arrays: the dataset's memory, if its samples are rows of arrays; None: they are files.
+        copies: samples are not images; the native loader copies them unchanged.
     """
 
     arrays: Arrays | None = None
@@ -248,33 +257,32 @@ class Source:
 
     def __init__(self, dataset: Any, node: Any) -> None:
         self.n_samples = len(dataset)
-        self.plan: Plan | None = node.leaves[0].plan
-        self.reasons: list[str] = []
+        self.plan: Plan | None = node.base_datasets[0].plan
         self.kind: str = node.kind
-        self.gives_bytes: bool = any(leaf.offered for leaf in node.leaves)
+        self.gives_bytes: bool = any(leaf.has_feedmill_item for leaf in node.base_datasets)
         self._node = node
 
     @property
     def native_plan(self) -> Plan:
-        """The plan of samples that are made natively: those have one."""
+        """The plan; only for samples on the native path, which always have one."""
         assert self.plan is not None
         return self.plan
 
     def why_not(self, loader: Any, is_default: bool) -> list[str]:
-        """What a DataLoader asks for that only torch's path does with such samples.
+        """Reasons why the DataLoader's options need torch's path for these samples.
 
         Args:
-            is_default: it has torch's own collate function.
+            is_default: the DataLoader has torch's own collate function.
         """
         return []
 
     def sample(self, item: Any) -> Any:
-        """Where samples are copied: one as it is delivered, (values, target)."""
+        """One sample as the DataLoader delivers it, (values, target). Only if ``copies``."""
         raise NotImplementedError
 
     def is_like(self, other: Source) -> bool:
-        """Whether both give the same samples: of the same objects, as far as those are not changed
-        in place."""
+        """Whether both give the same samples: they are made of the same objects. A change within
+        an object is not noticed."""
         mine, theirs = self._node.identity(), other._node.identity()
         return (
             (self.n_samples, self.plan, self.kind) == (other.n_samples, other.plan, other.kind)
@@ -283,27 +291,31 @@ class Source:
         )
 
     def gather(self, indices: Any) -> Any:
-        """All samples of a batch at once, where that can be; None: they are looked up one by one.
-        """
+        """Looks up all samples of a batch in one step. None: use fill() and together() instead."""
         return None
 
     def together(self, items: list[Any]) -> Any:
-        """A batch of samples that were looked up one by one."""
+        """The batch of samples that item() or fill() looked up."""
         return items
 
     def item(self, index: Any) -> Item:
-        """The sample of an index. Raises what the dataset raises, and NotNative where only torch's
-        path can load the sample."""
+        """Looks up the sample of an index.
+
+        Raises:
+            NotNative: only torch's path can load the sample.
+            Exception: whatever the dataset raises.
+        """
         return self._item(self._node, index, index)
 
     def fill(self, items: list[Item], indices: Iterable[Any]) -> Callable[[], Any] | None:
-        """Appends the samples of a batch, looked up in the order in which torch does it.
+        """Looks up the samples of a batch in torch's order, and appends them to ``items``.
 
-        A Subset of a Subset translates all indices before the first sample is touched.
+        As in torch, a Subset of a Subset translates all indices before it looks up a sample.
 
         Returns:
-            None, or where a sample could not be looked up what raises that again: as item(). The
-            exception itself is not kept: with it would be the frames that it went through.
+            None; or, if the lookup of a sample failed, a function that repeats the lookup, which
+            raises as item(). The exception itself is not kept, as its traceback would keep all
+            frames alive.
         """
         node = self._node
         pairs: Iterable[tuple[Any, Any]] = ((index, index) for index in indices)
@@ -323,26 +335,26 @@ class Source:
         return None
 
     def _item(self, node: Any, asked: Any, index: Any) -> Item:
-        """The sample that was asked for by one index and has another one in ``node``."""
+        """Looks up a sample. ``asked`` is the sampler's index, ``index`` the one in ``node``."""
         if isinstance(index, list) and isinstance(node, SubsetNode):
-            raise NotNative(asked, None, "a list of indices asks for several samples")
+            raise NotNative(asked, None, "the index is a list, which selects several samples")
         leaf, index = node.locate(index)
         return self._checked(asked, leaf, index, leaf.find(index))
 
-    def _checked(self, asked: Any, leaf: Leaf, index: Any, found: Any) -> Item:
-        """What find() gave, as far as the native loader can take it."""
-        # First: for an index that is no number, such as a slice, __getitem__() has the word.
+    def _checked(self, asked: Any, leaf: BaseDataset, index: Any, found: Any) -> Item:
+        """Makes an Item of ``found``, what find() returned. NotNative if that is not possible."""
+        # This comes first: only the dataset's __getitem__() knows what a slice, for example, means.
         position = asked if type(asked) is int else _position(asked, found)
-        if leaf.offered and not (isinstance(found, (tuple, list)) and len(found) == 2):
+        if leaf.has_feedmill_item and not (isinstance(found, (tuple, list)) and len(found) == 2):
             raise TypeError(
-                f"feedmill_item gave a {type(found).__name__} for index {index!r}; it must give a "
-                "pair (path or bytes, target)"
+                f"feedmill_item returned a {type(found).__name__} for index {index!r}; it must "
+                "return a pair (path or bytes, target)"
             )
         path, target = found
         data: bytes | Range | None = None
-        if leaf.offered and type(path) is tuple:
+        if leaf.has_feedmill_item and type(path) is tuple:
             try:
-                # No bytes are an empty image: 0 would stand for the whole file.
+                # Range() has no empty range, as 0 bytes mean the whole file; b"" is an empty image.
                 data = range_of(path) or b""
             except (TypeError, ValueError) as error:
                 raise type(error)(f"feedmill_item for index {index!r}: {error}") from None
@@ -353,23 +365,49 @@ class Source:
             raise NotNative(
                 asked, path, f"the dataset had {self.n_samples} samples when iter() was called"
             )
-        if leaf.offered and isinstance(path, Exception):
+        if leaf.has_feedmill_item and isinstance(path, Exception):
             return Item(position, "", Unreadable(path), target, leaf, index)
-        if data is None and leaf.offered and isinstance(path, _BUFFERS):
+        if data is None and leaf.has_feedmill_item and isinstance(path, _BUFFERS):
             return Item(position, "", bytes(path), target, leaf, index)
         if why := _why_no_path(path):
             raise NotNative(asked, path, why)
         return Item(position, path, data, target, leaf, index)
 
 
+@dataclass(frozen=True)
+class Support:
+    """The path that can run a DataLoader.
+
+    Attributes:
+        source: the samples, for the native path or hybrid mode; None: only torch's path can load
+            them.
+        reasons: all reasons against the native path; empty if it can be taken.
+    """
+
+    source: Source | None
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """The fastest path that can be taken: "native", "hybrid" or "torch"."""
+        if self.source is None:
+            return "torch"
+        return "hybrid" if self.reasons else "native"
+
+
+def unsupported(*reasons: str) -> Support:
+    """Only torch's path can be taken, for these reasons."""
+    return Support(None, reasons)
+
+
 def _position(index: Any, found: Any) -> int:
-    """An index of any type as an int. ``found`` is what find() gave, whose path errors name."""
+    """An index of any type as an int. ``found`` is what find() returned; errors name its path."""
     try:
         return operator.index(index)
     except (TypeError, ValueError) as error:
         is_pair = isinstance(found, (tuple, list)) and len(found) == 2
         path = found[0] if is_pair else None
-        raise NotNative(index, path, f"the index is not usable ({error})") from None
+        raise NotNative(index, path, f"the index is not an integer ({error})") from None
 
 
 def _why_no_path(path: Any) -> str:
@@ -379,9 +417,9 @@ def _why_no_path(path: Any) -> str:
             return f"a path must be str, bytes or os.PathLike, not {type(path).__name__}"
         path = os.fsdecode(path)
     if not path or "\0" in path:
-        return "no file has such a path"
+        return "the path is empty or contains a null byte"
     try:
         n_bytes = len(path) if path.isascii() else len(os.fsencode(path))
     except UnicodeEncodeError:
-        return "it can't be encoded for the file system"
-    return f"it has more than {_MAX_PATH_BYTES} bytes" if n_bytes > _MAX_PATH_BYTES else ""
+        return "the path can't be encoded for the file system"
+    return f"the path is longer than {_MAX_PATH_BYTES} bytes" if n_bytes > _MAX_PATH_BYTES else ""

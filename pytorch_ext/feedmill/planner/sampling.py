@@ -1,4 +1,4 @@
-"""What torch's samplers allow: how far ahead indices may be pulled without anybody noticing."""
+"""How far ahead of torch a sampler may be advanced without an effect that the script can see."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _OWN_LENGTH = (*_NO_DRAW_AFTER_FIRST, RandomSampler, list, tuple, range)
 
 
 def always(_n_pulled: int) -> bool:
-    """Any number of batches may be pulled ahead."""
+    """A look-ahead rule: any number of batches may be pulled ahead."""
     return True
 
 
 def never(_n_pulled: int) -> bool:
-    """A batch is pulled when torch would pull it."""
+    """A look-ahead rule: each batch must be pulled when torch would pull it."""
     return False
 
 
 def look_ahead_rule(index_sampler: Any) -> Callable[[int], bool]:
-    """Whether batch number n (from 0, with n >= 1) may be pulled before its turn.
+    """A function n -> bool: whether batch number n, from 1, may be pulled before its turn.
 
-    It may where pulling it changes nothing that the script can see: torch's own sampler, exact
-    type, and no random number drawn from a generator that the script holds. Samplers draw when
-    they are first advanced; RandomSampler draws again whenever a permutation is used up.
+    It may if that changes nothing that the script can see: the sampler is torch's own, of the exact
+    type, and draws no random number from a generator of the script. Samplers draw when they are
+    first advanced; RandomSampler draws again whenever a permutation is used up.
     """
     if is_accelerates_shard(index_sampler):
-        # It hands on, or leaves out, batches of the sampler inside, and draws nothing.
+        # It returns some of the batches of the inner sampler, and draws no random number.
         return always if look_ahead_rule(index_sampler.batch_sampler) is always else never
     sampler, batch_size = index_sampler, 1
     if type(index_sampler) is BatchSampler:
@@ -66,15 +66,15 @@ def look_ahead_rule(index_sampler: Any) -> Callable[[int], bool]:
 
 
 def is_accelerates_shard(sampler: Any) -> bool:
-    """Whether it is Accelerate's BatchSamplerShard: each process gets other batches."""
+    """Whether a sampler is Accelerate's BatchSamplerShard, which gives each rank other batches."""
     kind = type(sampler)
     return (kind.__module__, kind.__qualname__) == ("accelerate.data_loader", "BatchSamplerShard")
 
 
 def largest_batch(index_sampler: Any, auto_collation: bool) -> int | None:
-    """The most samples that a batch can have, as far as that is known beforehand.
+    """The largest number of samples that a batch can have; None: not known.
 
-    Only torch's own samplers are asked for their length: another's may raise or change something.
+    Calls len() of torch's own samplers only: another's may raise an error or have side effects.
     """
     if not auto_collation:
         return 1

@@ -1,7 +1,7 @@
-"""Whether classes, functions and objects are as their library made them.
+"""Checks that classes, functions and objects are as their library made them.
 
-The native path stands in for code of torch and torchvision; it may do so only as long as that code
-is the one that was looked at, and nobody has put something else in its place.
+The native path replaces code of torch and torchvision. It may do so only if nobody has changed or
+replaced that code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from feedmill._internals import (
     torchvision_version,
 )
 
-# What decides about an object's result. Other methods (__repr__, describe, ...) may be anybody's.
+# Methods that determine an object's result. Others (__repr__, describe, ...) may be replaced.
 _METHODS = METHODS | {
     "__call__", "forward", "transform", "make_params", "get_params", "check_inputs", "__getitem__",
     "__getitems__", "__len__", "__iter__", "__getattribute__", "__getattr__",
@@ -27,7 +27,7 @@ _METHODS = METHODS | {
 
 
 def is_original(function: Any, module: str, qualname: str) -> bool:
-    """Whether a function is the one that the library defines under that name."""
+    """Whether a function is the one that its library defines as ``module.qualname``."""
     return (
         isinstance(function, FunctionType)
         and function.__module__ == module
@@ -38,12 +38,12 @@ def is_original(function: Any, module: str, qualname: str) -> bool:
 
 
 def replaced_methods(kind: type, library: str) -> list[str]:
-    """Names of a class's methods, inherited ones included, that are not the library's own.
+    """Names of a class's methods, including inherited ones, that are not the library's own.
 
     Args:
         kind: a class of the library.
-        library: first part of the library's module names. Classes of other libraries among the
-            base classes are not looked at, nor is torch.nn.Module.
+        library: the library's top-level package. Base classes from other libraries, and
+            torch.nn.Module, are not checked.
     """
     names = []
     for owner in kind.__mro__:
@@ -52,7 +52,7 @@ def replaced_methods(kind: type, library: str) -> list[str]:
         for name in _METHODS & vars(owner).keys():
             function = vars(owner)[name]
             function = getattr(function, "__func__", function)  # of a static or class method
-            # v2 transforms take some methods over from the v1 class of the same name.
+            # Some classes of v2 share methods with the v1 class of the same name.
             if not (
                 isinstance(function, FunctionType)
                 and function.__module__.partition(".")[0] == library
@@ -64,8 +64,8 @@ def replaced_methods(kind: type, library: str) -> list[str]:
     return sorted(names)
 
 
-def shadows(instance: Any) -> list[str]:
-    """Names of the instance's own attributes that hide something of its class."""
+def shadowing_attributes(instance: Any) -> list[str]:
+    """Names of the instance's attributes that hide an attribute or method of its class."""
     of_class = set(dir(type(instance)))
     return sorted(
         name
@@ -75,24 +75,28 @@ def shadows(instance: Any) -> list[str]:
 
 
 def hooks_of(module: torch.nn.Module) -> str:
-    """Text: which hooks run around a torch module; "" if there are none."""
+    """The reason against a torch module with hooks; "" if it has none."""
     if has_hooks(module):
-        return f"a {type(module).__name__} object has hooks"
+        return f"a {type(module).__name__} object has hooks; the native path does not call them"
     if are_hooks_global():
-        return "global hooks are registered for torch.nn modules"
+        return "global hooks of torch.nn modules are registered; the native path does not call them"
     return ""
 
 
 def unreadable(what: str, error: Exception) -> str:
-    """The reason against something that could not be looked at, as a version of torchvision that
-    feedmill does not know may have changed it."""
+    """The reason against an object whose inspection failed. The cause may be a version of
+    torchvision that feedmill does not know, so the reason names the version.
+
+    Args:
+        what: the object in words.
+    """
     if isinstance(error, MissingNameError):
         return str(error)
     version = torchvision_version()
     with_it = f" with torchvision {version}" if version else ""
-    return f"{what} could not be looked at{with_it}: {type(error).__name__}: {error}"
+    return f"{what} could not be inspected{with_it}: {type(error).__name__}: {error}"
 
 
 def type_name(kind: type) -> str:
-    """Such as "torchvision.datasets.folder.ImageFolder"."""
+    """A type's full name, such as "torchvision.datasets.folder.ImageFolder"."""
     return f"{kind.__module__}.{kind.__qualname__}"

@@ -1,10 +1,10 @@
-"""Functions that somebody put in place of a library's, and that only hand their calls on to it.
+"""Recognises functions that replaced a library's function but only forward their calls to it.
 
-Such as ultralytics' for PIL.Image.open(), which calls Pillow's, and once more after it has
-registered another plugin where Pillow did not know the file. Comparing what both give for some
-files would prove nothing: a wrapper may treat files by name, size or EXIF data. Its source proves
-it: where each of its ways out either raises or returns what the library's function gave for the
-very same arguments, no file that this one opens comes out differently.
+An example is ultralytics' wrapper of PIL.Image.open(): it calls Pillow's function and, if Pillow
+does not know the file, registers a plugin and calls it again. Comparing results for some files
+would prove nothing, as a wrapper may treat files by name, size or EXIF data. Its source does prove
+it: if the wrapper either raises or returns the original's result for its own, unchanged arguments,
+every file that it opens gives the same image.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
-_MOST_WRAPPERS = 8
-# What a wrapper may not contain: another body or another way of binding names or leaving.
+_MAX_WRAPPERS = 8
+# Syntax that a wrapper may not contain: nested functions, other ways to bind names or to return.
 _UNSUPPORTED = (
     ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.ListComp, ast.SetComp,
     ast.DictComp, ast.GeneratorExp, ast.Yield, ast.YieldFrom, ast.Await, ast.NamedExpr,
@@ -26,17 +26,18 @@ _UNSUPPORTED = (
 )
 
 
-def hands_on_to(function: Any, is_wanted: Callable[[Any], bool]) -> bool:
-    """Whether a function is a wanted one, or hands every call on to one, over any number of others.
+def forwards_to(function: Any, is_wanted: Callable[[Any], bool]) -> bool:
+    """Whether a function is a wanted one, or forwards every call to one, directly or through up to
+    _MAX_WRAPPERS other wrappers.
 
-    What a wrapper does beside, such as logging or registering a plugin, is not looked at.
+    Side effects of a wrapper, such as logging or registering a plugin, do not matter.
     """
-    for _ in range(_MOST_WRAPPERS):
+    for _ in range(_MAX_WRAPPERS):
         if is_wanted(function):
             return True
         if not isinstance(function, FunctionType):
             return False
-        name = _called_by(function.__code__)
+        name = _target_of(function.__code__)
         if name is None:
             return False
         function = _value_of(function, name)
@@ -44,20 +45,20 @@ def hands_on_to(function: Any, is_wanted: Callable[[Any], bool]) -> bool:
 
 
 def _value_of(function: FunctionType, name: str) -> Any:
-    """What a name that a function reads, and does not bind, means in it."""
+    """The value of a free or global name in a function; None: the name is not bound."""
     if name in function.__code__.co_freevars:
         cell = (function.__closure__ or ())[function.__code__.co_freevars.index(name)]
         try:
             return cell.cell_contents
-        except ValueError:  # it is empty
+        except ValueError:  # the cell is empty
             return None
     return function.__globals__.get(name)
 
 
 @functools.lru_cache(maxsize=64)
-def _called_by(code: CodeType) -> str | None:
-    """The name of the only function to which a wrapper hands its calls on; None: it is no such
-    wrapper, or its source can't be had."""
+def _target_of(code: CodeType) -> str | None:
+    """The name of the function to which a wrapper forwards every call; None: it is not such a
+    wrapper, or its source is not available."""
     try:
         text = textwrap.dedent(inspect.getsource(code))
         body = ast.parse(text).body
@@ -68,11 +69,11 @@ def _called_by(code: CodeType) -> str | None:
     definition = body[0]
     if not _is_source_of(definition, code):
         return None
-    return _handed_on(definition)
+    return _forwarded_to(definition)
 
 
 def _is_source_of(definition: ast.FunctionDef, code: CodeType) -> bool:
-    """Whether the source, which may have changed on the disk, is that of the running code."""
+    """Whether a source belongs to the running code. The file may have changed since the import."""
     definition.decorator_list.clear()
     outer = ast.parse(f"def outer({', '.join(code.co_freevars)}): pass")
     assert isinstance(outer.body[0], ast.FunctionDef)
@@ -83,7 +84,8 @@ def _is_source_of(definition: ast.FunctionDef, code: CodeType) -> bool:
         compiled = next((one for one in consts if _is_code_of(one, name)), None)
     if compiled is None:
         return False
-    first = 0 if ast.get_docstring(definition) is None else 1  # its indentation may differ
+    # A docstring is the first constant; it is skipped, as its indentation may differ.
+    first = 0 if ast.get_docstring(definition) is None else 1
     return compiled.co_consts[first:] == code.co_consts[first:] and all(
         getattr(compiled, what) == getattr(code, what)
         for what in ("co_code", "co_names", "co_varnames", "co_freevars")
@@ -94,9 +96,9 @@ def _is_code_of(value: Any, name: str) -> bool:
     return isinstance(value, CodeType) and value.co_name == name
 
 
-def _handed_on(definition: ast.FunctionDef) -> str | None:
-    """The name of the function whose results are all that a function returns, called with its own
-    arguments as they are; None: there is none."""
+def _forwarded_to(definition: ast.FunctionDef) -> str | None:
+    """The name of the function to which a definition forwards every call: each ``return`` calls it
+    with the definition's own, unchanged arguments. None: there is none."""
     arguments = definition.args
     named = [*arguments.posonlyargs, *arguments.args]
     if arguments.kwonlyargs or arguments.defaults or not (arguments.vararg and arguments.kwarg):
@@ -108,7 +110,7 @@ def _handed_on(definition: ast.FunctionDef) -> str | None:
     calls = [node.value for node in nodes if isinstance(node, ast.Return)]
     names = {_called(call, own) for call in calls}
     name = names.pop() if len(names) == 1 else None
-    # Its arguments stand nowhere else, and neither they nor the function get another value.
+    # The arguments must not be used elsewhere, and nothing may assign to them or to the function.
     uses = [node.id for node in nodes if isinstance(node, ast.Name) and node.id in own]
     bound = set(_bound(nodes))
     if name is None or len(uses) != len(own) * len(calls) or bound & {name, *own}:
@@ -138,7 +140,7 @@ def _bound(nodes: Sequence[ast.AST]) -> Iterator[str]:
 
 
 def _ends(body: Sequence[ast.stmt]) -> bool:
-    """Whether statements end in a return or an exception, whatever happens in them."""
+    """Whether control can't reach the end of the statements: all branches return or raise."""
     last = body[-1] if body else None
     if isinstance(last, ast.Return | ast.Raise):
         return True
