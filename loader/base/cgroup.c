@@ -132,7 +132,7 @@ double fm_cgroup_memory_bytes(void) {
 
 static void open_stat(const char *directory, fm_throttle *throttle) {
     char path[4200];
-    if (throttle->n == FM_MOST_QUOTAS) return;
+    if (throttle->n == FM_MAX_QUOTAS) return;
     snprintf(path, sizeof(path), "%s/cpu.stat", directory);
     const int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file >= 0) throttle->files[throttle->n++] = file;

@@ -11,11 +11,11 @@ double fm_cgroup_cpus(void);
 /* Their lowest memory limit, in bytes; 0: none. */
 double fm_cgroup_memory_bytes(void);
 
-#define FM_MOST_QUOTAS 4
+#define FM_MAX_QUOTAS 4
 
 /* The cgroups with quotas that throttle the process. The caller owns the struct and closes it. */
 typedef struct fm_throttle {
-    int files[FM_MOST_QUOTAS]; /* descriptors of their cpu.stat */
+    int files[FM_MAX_QUOTAS]; /* descriptors of their cpu.stat */
     uint32_t n;
     uint32_t n_cpus;
 } fm_throttle;
