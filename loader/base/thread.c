@@ -12,7 +12,7 @@
 
 /* The CPU clock is read at least this often: a hypervisor can take a CPU away without a context
  * switch, and CPU time between spans adds up. */
-#define MOST_UNREAD_NS 2000000u
+#define MAX_UNREAD_NS 2000000u
 /* In a shorter span no other thread can have had the CPU. */
 #define SHORT_NS 100000u
 
@@ -70,7 +70,7 @@ void fm_thread_detach(fm_thread *thread) {
 
 uint64_t fm_core_clock_span(fm_core_clock *clock, uint64_t begin_ns, uint64_t end_ns) {
     const uint64_t whole_ns = end_ns - begin_ns;
-    const bool recent = end_ns - clock->read_ns < MOST_UNREAD_NS;
+    const bool recent = end_ns - clock->read_ns < MAX_UNREAD_NS;
     uint64_t n_switches = clock->n_switches;
     if (!recent || whole_ns >= SHORT_NS) {
         struct rusage usage = {0};

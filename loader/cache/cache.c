@@ -11,7 +11,7 @@
 /* Memory is allocated in chunks of a quarter of the remaining budget, at most this much, so that
  * the table can still grow. Untouched pages cost nothing. The remainder of a chunk, less than a
  * file, is lost. */
-#define MOST_CHUNK_BYTES ((uint64_t)64 << 20)
+#define MAX_CHUNK_BYTES ((uint64_t)64 << 20)
 #define FIRST_SLOTS 64
 
 typedef struct entry {
@@ -85,7 +85,7 @@ static bool reserve_slot(fm_cache *cache) {
 /* Size of a new chunk for n_bytes, given the remaining budget. */
 static uint64_t chunk_bytes(uint64_t n_bytes, uint64_t left) {
     uint64_t taken = left / 4;
-    if (taken > MOST_CHUNK_BYTES) taken = MOST_CHUNK_BYTES;
+    if (taken > MAX_CHUNK_BYTES) taken = MAX_CHUNK_BYTES;
     return taken > sizeof(chunk) + n_bytes ? taken : sizeof(chunk) + n_bytes;
 }
 

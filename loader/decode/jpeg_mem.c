@@ -11,7 +11,7 @@
 /* What a baseline image with rows of 8,192 pixels needs, with any sampling. */
 #define RESERVED_BYTES ((size_t)1 << 20)
 /* Limit of rounding up: enough for all but the widest images with the most coefficients. */
-#define MOST_BYTES (FM_JPEG_MEM_COEFFICIENT_BYTES + 4 * RESERVED_BYTES)
+#define MAX_BYTES (FM_JPEG_MEM_COEFFICIENT_BYTES + 4 * RESERVED_BYTES)
 /* What libjpeg keeps between images: all tables that a file can define. */
 #define TABLES_BYTES                                        \
     (NUM_QUANT_TBLS * fm_mem_round_up(sizeof(JQUANT_TBL)) + \
@@ -103,7 +103,7 @@ static void *alloc_object(j_common_ptr codec, int pool, size_t n, size_t size) {
 }
 
 /*
- * Replaces several blocks by one that would have held them all; a power of two below MOST_BYTES, so
+ * Replaces several blocks by one that would have held them all; a power of two below MAX_BYTES, so
  * that this happens only a few times in a decoder's life. If memory is short, the next image starts
  * without a block. The pages are returned to the kernel first, as the C library keeps freed memory,
  * up to some 64 MiB per thread.
@@ -111,7 +111,7 @@ static void *alloc_object(j_common_ptr codec, int pool, size_t n, size_t size) {
 static void merge_blocks(manager *memory, size_t n_used) {
     size_t n_bytes = RESERVED_BYTES;
     while (n_bytes < n_used) n_bytes *= 2;
-    if (n_bytes > MOST_BYTES) n_bytes = n_used > MOST_BYTES ? n_used : MOST_BYTES;
+    if (n_bytes > MAX_BYTES) n_bytes = n_used > MAX_BYTES ? n_used : MAX_BYTES;
     for (block *each = memory->pools[JPOOL_IMAGE]; each; each = each->next)
         fm_mem_trim(each, FM_MEM_ALIGN, FM_MEM_ALIGN + each->n_used);
     free_blocks(memory, JPOOL_IMAGE);

@@ -9,11 +9,11 @@
 #include "decode/scratch.h"
 
 /* Limit of an interlaced image's rows in the file's format. */
-#define MOST_IMAGE_BYTES ((size_t)80 << 20)
+#define MAX_IMAGE_BYTES ((size_t)80 << 20)
 /* Limit of a decompressed color profile: Pillow's. */
-#define MOST_PROFILE_BYTES ((size_t)1 << 20)
+#define MAX_PROFILE_BYTES ((size_t)1 << 20)
 /* Limit of the texts that libspng keeps. png_scan.c has a lower one. */
-#define MOST_KEPT_BYTES ((size_t)32 << 20)
+#define MAX_KEPT_BYTES ((size_t)32 << 20)
 
 enum state {
     STATE_IDLE,    /* between images */
@@ -221,7 +221,7 @@ static int open_codec(fm_png *png, fm_error *error) {
     png->codec = spng_ctx_new2(&memory, 0);
     if (!png->codec) return no_memory(png, error);
     int code = spng_set_crc_action(png->codec, SPNG_CRC_ERROR, SPNG_CRC_ERROR);
-    if (!code) code = spng_set_chunk_limits(png->codec, MOST_PROFILE_BYTES, MOST_KEPT_BYTES);
+    if (!code) code = spng_set_chunk_limits(png->codec, MAX_PROFILE_BYTES, MAX_KEPT_BYTES);
     if (!code) code = spng_set_png_buffer(png->codec, png->bytes, png->n_bytes);
     /* In the file's format; expand_row() converts as Pillow does. */
     if (!code) code = spng_decode_image(png->codec, NULL, 0, SPNG_FMT_RAW, SPNG_DECODE_PROGRESSIVE);
@@ -290,11 +290,11 @@ static int alloc_rows(fm_png *png, fm_error *error) {
     const int32_t n_samples = png->scan.color == FM_PNG_PALETTE ? 1 : info->n_components;
     png->stored_bytes = ((size_t)info->width * (size_t)(n_samples * png->scan.bits) + 7) / 8;
     const size_t n_rows = info->progressive ? (size_t)info->height : 1;
-    if (n_rows > 1 && png->stored_bytes > MOST_IMAGE_BYTES / n_rows) {
+    if (n_rows > 1 && png->stored_bytes > MAX_IMAGE_BYTES / n_rows) {
         png->state = STATE_FAILED;
         return fm_error_set(error, FM_ERR_LIMIT,
                             "an interlaced PNG of %d x %d pixels, which takes more than %zu MB",
-                            info->width, info->height, MOST_IMAGE_BYTES >> 20);
+                            info->width, info->height, MAX_IMAGE_BYTES >> 20);
     }
     png->stored = fm_scratch_alloc(&png->scratch, png->stored_bytes * n_rows);
     return png->stored ? FM_OK : no_memory(png, error);

@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* Requests for more can only come from damaged sizes. */
-#define MOST_BYTES ((size_t)1 << 31)
+#define MAX_BYTES ((size_t)1 << 31)
 
 /* A block for one piece, which begins FM_MEM_ALIGN bytes after its start. */
 typedef struct fm_scratch_spill {
@@ -37,7 +37,7 @@ static void *spill_piece(fm_scratch *scratch, size_t n_bytes) {
 }
 
 void *fm_scratch_alloc(fm_scratch *scratch, size_t n_bytes) {
-    if (n_bytes > MOST_BYTES) return NULL;
+    if (n_bytes > MAX_BYTES) return NULL;
     const size_t n_all = FM_MEM_ALIGN + fm_mem_round_up(n_bytes ? n_bytes : 1);
     void *piece;
     if (n_all <= scratch->block_bytes - scratch->n_used) {
@@ -55,7 +55,7 @@ void *fm_scratch_alloc(fm_scratch *scratch, size_t n_bytes) {
 static bool grow_in_place(fm_scratch *scratch, unsigned char *piece, size_t n_bytes) {
     if (piece != scratch->last) return false;
     const size_t begin = (size_t)(piece - scratch->block);
-    if (n_bytes > MOST_BYTES || fm_mem_round_up(n_bytes) > scratch->block_bytes - begin)
+    if (n_bytes > MAX_BYTES || fm_mem_round_up(n_bytes) > scratch->block_bytes - begin)
         return false;
     scratch->n_used = begin + fm_mem_round_up(n_bytes);
     header_of(piece)->n_bytes = n_bytes;

@@ -9,7 +9,7 @@
 #include "decode/scratch.h"
 #include "decode/webp_scan.h"
 
-#define MOST_IMAGE_BYTES ((size_t)80 << 20)
+#define MAX_IMAGE_BYTES ((size_t)80 << 20)
 /* Pixels that are decoded between two checks of the cancel flag. */
 #define STEP_PX ((size_t)1 << 20)
 
@@ -105,9 +105,9 @@ static int read_header(fm_webp *webp, const uint8_t *bytes, size_t n_bytes, fm_e
         return fm_error_set(error, FM_ERR_LIMIT, "%d x %d pixels; max_image_pixels allows %llu",
                             features.width, features.height,
                             (unsigned long long)webp->limits.max_image_pixels);
-    if (3 * n_px > MOST_IMAGE_BYTES)
+    if (3 * n_px > MAX_IMAGE_BYTES)
         return fm_error_set(error, FM_ERR_LIMIT, "a WebP of %d x %d pixels takes more than %zu MB",
-                            features.width, features.height, MOST_IMAGE_BYTES >> 20);
+                            features.width, features.height, MAX_IMAGE_BYTES >> 20);
     webp->info = (fm_image_info){.width = features.width,
                                  .height = features.height,
                                  .n_components = features.has_alpha ? 4 : 3,

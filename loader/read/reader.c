@@ -173,12 +173,12 @@ void fm_reader_submit(fm_reader *reader, fm_read *list) {
         cancel(reader, list);
         return;
     }
-    const uint64_t buffer_wait_ns = fm_reader_short_ns_locked(reader, now_ns);
+    const uint64_t buffer_wait_ns = fm_reader_buffer_wait_ns_locked(reader, now_ns);
     *reader->queue_end = list;
     for (fm_read *read = list; read; read = read->next) {
         read->bytes = NULL;
         read->submitted_ns = now_ns;
-        read->buffer_wait_ns = buffer_wait_ns; /* fm_reader_take_locked() turns it into a difference */
+        read->buffer_wait_ns = buffer_wait_ns; /* fm_reader_dequeue_locked() turns it into a difference */
         reader->queue_end = &read->next;
         reader->n_queued++;
     }

@@ -6,9 +6,9 @@
  *     reader_op.c       the life of one read, from the queue to on_done()
  *     reader_pread.c, reader_uring.c   the back ends
  *
- * A back end's thread calls fm_reader_take_locked() for the next read, reads into op->buffer, calls
- * fm_reader_advance() after each system call, and ends with fm_reader_finish(). There is one lock,
- * reader->lock; functions named _locked must be called with it held, the others without it.
+ * A back end's thread calls fm_reader_dequeue_locked() for the next read, reads into op->buffer,
+ * calls fm_reader_advance() after each system call, and ends with fm_reader_finish(). There is one
+ * lock, reader->lock; functions named _locked must be called with it held, the others without it.
  */
 #ifndef FM_READ_READER_IMPL_H
 #define FM_READ_READER_IMPL_H
@@ -37,7 +37,7 @@
 typedef struct fm_reader_op {
     fm_read *read;             /* under lock; NULL after on_done() or when abandoned by close() */
     struct fm_reader_op *next; /* free list, under lock; the back end's while in use */
-    /* Only the back end uses these, from fm_reader_take_locked() to fm_reader_finish(). */
+    /* Only the back end uses these, from fm_reader_dequeue_locked() to fm_reader_finish(). */
     uint8_t *buffer;
     uint64_t capacity; /* of the buffer */
     uint64_t n_bytes;  /* read so far */
@@ -119,7 +119,7 @@ struct fm_reader {
     int next_error; /* errno: why no buffer could be reserved; or 0 */
     /* Since when the head of the queue waits for nothing but a buffer, or 0; and the sum of all
      * earlier such waits. */
-    uint64_t short_since_ns, buffer_wait_ns;
+    uint64_t buffer_wait_since_ns, buffer_wait_ns;
     fm_heap_buffer *heap_buffers; /* buffers outside the arena, and their bytes */
     uint64_t heap_bytes;
     fm_file_cache file_cache;
@@ -168,7 +168,7 @@ void fm_reader_buffers_fini(fm_reader *reader);
 /* Whether a read can start now: one is queued, an op is free, and there is a buffer. */
 bool fm_reader_ready_locked(fm_reader *reader);
 /* The next read, or NULL. If op->error is set, there is nothing to read. */
-fm_reader_op *fm_reader_take_locked(fm_reader *reader);
+fm_reader_op *fm_reader_dequeue_locked(fm_reader *reader);
 /* How many bytes the next system call must request. */
 uint64_t fm_reader_request_bytes(const fm_reader *reader, const fm_reader_op *op);
 /*
@@ -198,7 +198,7 @@ void fm_reader_read_file(fm_reader *reader, fm_reader_op *op);
 void fm_reader_signal_if_quiet_locked(fm_reader *reader);
 bool fm_reader_is_quiet_locked(const fm_reader *reader);
 /* How long heads of the queue have waited for buffers, up to now_ns. */
-uint64_t fm_reader_short_ns_locked(const fm_reader *reader, uint64_t now_ns);
+uint64_t fm_reader_buffer_wait_ns_locked(const fm_reader *reader, uint64_t now_ns);
 
 /* Drops a reference; the last one frees the reader. */
 void fm_reader_unref(fm_reader *reader);

@@ -8,15 +8,15 @@
 #include "read/reader_impl.h"
 
 /* Starts or ends the head's wait for a buffer. */
-static void set_short_locked(fm_reader *reader, bool is_short) {
-    if (is_short == (reader->short_since_ns != 0)) return;
+static void set_buffer_wait_locked(fm_reader *reader, bool is_short) {
+    if (is_short == (reader->buffer_wait_since_ns != 0)) return;
     const uint64_t now_ns = fm_clock_ns();
-    if (!is_short) reader->buffer_wait_ns += now_ns - reader->short_since_ns;
-    reader->short_since_ns = is_short ? now_ns : 0;
+    if (!is_short) reader->buffer_wait_ns += now_ns - reader->buffer_wait_since_ns;
+    reader->buffer_wait_since_ns = is_short ? now_ns : 0;
 }
 
-uint64_t fm_reader_short_ns_locked(const fm_reader *reader, uint64_t now_ns) {
-    const uint64_t since_ns = reader->short_since_ns;
+uint64_t fm_reader_buffer_wait_ns_locked(const fm_reader *reader, uint64_t now_ns) {
+    const uint64_t since_ns = reader->buffer_wait_since_ns;
     return reader->buffer_wait_ns + (since_ns && now_ns > since_ns ? now_ns - since_ns : 0);
 }
 
@@ -24,11 +24,11 @@ bool fm_reader_ready_locked(fm_reader *reader) {
     const bool may_start = reader->queue && reader->free_ops;
     const bool ready = may_start && (reader->next_buffer || reader->next_error ||
                                      fm_reader_reserve_locked(reader));
-    set_short_locked(reader, may_start && !ready);
+    set_buffer_wait_locked(reader, may_start && !ready);
     return ready;
 }
 
-fm_reader_op *fm_reader_take_locked(fm_reader *reader) {
+fm_reader_op *fm_reader_dequeue_locked(fm_reader *reader) {
     if (!fm_reader_ready_locked(reader)) return NULL;
     fm_read *const read = reader->queue;
     reader->queue = read->next;

@@ -218,7 +218,7 @@ static void serve_locked(fm_reader *reader, fm_pread_thread *self) {
     fm_pread *const pool = reader->impl;
     int64_t seen = 0;
     while (wait_for_work_locked(reader, pool)) {
-        fm_reader_op *const op = fm_reader_take_locked(reader);
+        fm_reader_op *const op = fm_reader_dequeue_locked(reader);
         self->in_file = true;
         pool->n_busy++;
         pool->n_started++;

@@ -328,7 +328,7 @@ static bool start_all(fm_uring_reader *self) {
     for (;;) {
         fm_reader_op *list = NULL, **end = &list, *op;
         pthread_mutex_lock(&reader->lock);
-        while ((op = fm_reader_take_locked(reader))) {
+        while ((op = fm_reader_dequeue_locked(reader))) {
             *end = op;
             end = &op->next;
         }

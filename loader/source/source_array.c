@@ -54,7 +54,7 @@ static size_t count_adjacent(const int64_t *rows, size_t n) {
         return
 
 /* Shorter copies go through the cache. */
-#define LEAST_STREAMED ((size_t)32 << 10)
+#define MIN_STREAMED ((size_t)32 << 10)
 
 void fm_array_gather(const fm_array *array, const int64_t *rows, size_t n, void *out,
                      void (*stream)(void *out, const void *in, size_t n)) {
@@ -71,7 +71,7 @@ void fm_array_gather(const fm_array *array, const int64_t *rows, size_t n, void 
     for (size_t i = 0; i < n;) {
         const size_t n_rows = dense ? count_adjacent(rows + i, n - i) : 1;
         const size_t n_bytes = n_rows * array->row_bytes;
-        if (stream && n_bytes >= LEAST_STREAMED)
+        if (stream && n_bytes >= MIN_STREAMED)
             stream(to, fm_array_row(array, rows[i]), n_bytes);
         else
             memcpy(to, fm_array_row(array, rows[i]), n_bytes);

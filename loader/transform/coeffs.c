@@ -7,7 +7,7 @@
 #include "base/number.h"
 
 /* Minimum capacity of each array. */
-#define LEAST_HELD 256
+#define MIN_HELD 256
 /* Outputs whose weights are computed side by side, in loops that the compiler vectorizes. */
 #define LANES 16
 
@@ -21,7 +21,7 @@ static int reserve(fm_coeffs *coeffs, int32_t n_out, int32_t stride, fm_mem_coun
     const size_t n_outputs = (size_t)n_out, n_weights = n_outputs * (size_t)stride;
     const size_t n_scratch = LANES * (size_t)stride;
     if (n_outputs > coeffs->n_outputs_held) {
-        const size_t n_held = fm_capacity(LEAST_HELD, n_outputs);
+        const size_t n_held = fm_capacity(MIN_HELD, n_outputs);
         fm_mem_free(coeffs->first);
         fm_mem_free(coeffs->n_taps);
         coeffs->first = fm_mem_alloc(counter, n_held, sizeof(*coeffs->first));
@@ -30,14 +30,14 @@ static int reserve(fm_coeffs *coeffs, int32_t n_out, int32_t stride, fm_mem_coun
         if (!coeffs->n_outputs_held) return refuse(n_out, stride, error);
     }
     if (n_weights > coeffs->n_weights_held) {
-        const size_t n_held = fm_capacity(LEAST_HELD, n_weights);
+        const size_t n_held = fm_capacity(MIN_HELD, n_weights);
         fm_mem_free(coeffs->weights);
         coeffs->weights = fm_mem_alloc(counter, n_held, sizeof(*coeffs->weights));
         coeffs->n_weights_held = coeffs->weights ? n_held : 0;
         if (!coeffs->n_weights_held) return refuse(n_out, stride, error);
     }
     if (n_scratch > coeffs->n_scratch_held) {
-        const size_t n_held = fm_capacity(LEAST_HELD, n_scratch);
+        const size_t n_held = fm_capacity(MIN_HELD, n_scratch);
         fm_mem_free(coeffs->scratch);
         coeffs->scratch = fm_mem_alloc(counter, n_held, sizeof(*coeffs->scratch));
         coeffs->n_scratch_held = coeffs->scratch ? n_held : 0;
@@ -50,7 +50,7 @@ static int reserve(fm_coeffs *coeffs, int32_t n_out, int32_t stride, fm_mem_coun
  * Without negative weights, a sum can only round to 256 with more taps than this: at most 255 times
  * half a unit of rounding error per tap must reach the missing 2^21.
  */
-#define MOST_TAPS_UNCLIPPED 16448
+#define MAX_TAPS_UNCLIPPED 16448
 
 /* ---- Pillow's filters ------------------------------------------------------------------------ */
 
@@ -335,7 +335,7 @@ int fm_coeffs_compute(fm_coeffs *coeffs, fm_filter filter, int32_t in_size, int3
         compute_nearest(coeffs, pass.scale, out_first);
     else
         compute_weights(coeffs, filter, &pass, out_first);
-    coeffs->clips = has_negative_weights(filter) || coeffs->max_taps > MOST_TAPS_UNCLIPPED;
+    coeffs->clips = has_negative_weights(filter) || coeffs->max_taps > MAX_TAPS_UNCLIPPED;
     return FM_OK;
 }
 
@@ -394,7 +394,7 @@ void fm_coeffs_even_taps(fm_coeffs *coeffs, int32_t in_size) {
 int fm_coeffs_reserve_table(fm_coeffs *coeffs, size_t n_bytes, fm_mem_counter *counter,
                             fm_error *error) {
     if (n_bytes <= coeffs->n_table_bytes_held) return FM_OK;
-    const size_t n_held = fm_capacity(LEAST_HELD, n_bytes);
+    const size_t n_held = fm_capacity(MIN_HELD, n_bytes);
     fm_mem_free(coeffs->table);
     coeffs->table = fm_mem_alloc(counter, n_held, 1);
     coeffs->n_table_bytes_held = coeffs->table ? n_held : 0;

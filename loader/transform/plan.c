@@ -83,7 +83,7 @@ static int compute_sizes(fm_plan *plan, fm_error *error) {
             plan->front_height = height;
         }
         if (i >= plan->n_front) {
-            const uint64_t n_px = width ? (uint64_t)width * (uint64_t)height : FM_PLAN_MOST_PX;
+            const uint64_t n_px = width ? (uint64_t)width * (uint64_t)height : FM_PLAN_MAX_PX;
             plan->most_px = n_px > plan->most_px ? n_px : plan->most_px;
         }
         if (i == plan->n_ops) break;

@@ -39,7 +39,7 @@ typedef struct fm_plan {
 } fm_plan;
 
 /* most_px where the size depends on the image. */
-#define FM_PLAN_MOST_PX ((uint64_t)1 << 24)
+#define FM_PLAN_MAX_PX ((uint64_t)1 << 24)
 
 /* Checks *transform and fills *plan. FM_ERR_ARGUMENT names the op and the value. */
 int fm_plan_init(fm_plan *plan, const fm_transform *transform, fm_error *error);

@@ -10,7 +10,7 @@
 #define RESERVE_PX 4096
 #define RESERVE_BYTES ((size_t)1 << 20)
 /* Minimum of an allocation. */
-#define LEAST_BYTES 4096
+#define MIN_BYTES 4096
 
 /*
  * A set of rows in one block of memory, used as a ring: row i is pointers[i % n]. The array holds
@@ -62,7 +62,7 @@ static int prepare_rows(row_set *set, int32_t n, size_t bytes, size_t skip_bytes
     const size_t memory_bytes = (size_t)n * stride + 16;
     const size_t n_pointers = 2 * (size_t)n;
     if (memory_bytes > set->memory_bytes) {
-        const size_t held = fm_capacity(LEAST_BYTES, memory_bytes);
+        const size_t held = fm_capacity(MIN_BYTES, memory_bytes);
         fm_mem_free(set->memory);
         set->memory_bytes = 0;
         /* Zeroed, as kernels read past a row's end. */
@@ -74,7 +74,7 @@ static int prepare_rows(row_set *set, int32_t n, size_t bytes, size_t skip_bytes
     }
     if (n_pointers > set->n_pointers) {
         const size_t held =
-            fm_capacity(LEAST_BYTES, n_pointers * sizeof(uint8_t *)) / sizeof(uint8_t *);
+            fm_capacity(MIN_BYTES, n_pointers * sizeof(uint8_t *)) / sizeof(uint8_t *);
         fm_mem_free(set->pointers);
         set->n_pointers = 0;
         set->pointers = fm_mem_alloc(counter, held, sizeof(uint8_t *));

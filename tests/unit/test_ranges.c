@@ -267,7 +267,8 @@ static int64_t now_and_then(void *user, const char *path, int64_t result) {
 static void reads_that_misbehave(void **state) {
     fixture f;
     uint32_t n_results = 0;
-    const fm_reader_fault fault = {.max_read_bytes = 1000, .result = now_and_then, .user = &n_results};
+    const fm_reader_fault fault = {
+        .max_read_bytes = 1000, .result = now_and_then, .user = &n_results};
     test_reads_open(&f.reads, (fm_reader_config){.kind = **(fm_reader_kind **)state}, &fault);
     test_dir_open(f.dir);
     make_files(&f, 2);

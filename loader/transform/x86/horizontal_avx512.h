@@ -16,7 +16,7 @@
 #include "transform/x86/horizontal.h"
 #include "transform/x86/target.h"
 
-enum { FM_MOST_TAPS_AVX512 = 16, FM_TURN_PX_AVX512 = 16 };
+enum { FM_MAX_TAPS_AVX512 = 16, FM_TURN_PX_AVX512 = 16 };
 
 static inline size_t fm_turn_bytes_avx512(int32_t n_taps) {
     return 64 * (size_t)(1 + 3 + 9 * ((n_taps + 3) / 4));
@@ -33,7 +33,7 @@ FM_AVX512_INLINE bool fm_prepare_turn_avx512(uint8_t *turn, const fm_coeffs *coe
     int32_t *const starts = (int32_t *)(void *)turn;
     int32_t *const lanes = starts + LANES;
     int32_t first[PX], base[3];
-    int32_t digits[FM_MOST_TAPS_AVX512 / 4][PX][4];
+    int32_t digits[FM_MAX_TAPS_AVX512 / 4][PX][4];
     for (int32_t px = 0; px < PX; px++) {
         const int32_t output = i + px < coeffs->n ? i + px : coeffs->n - 1;
         const int32_t *const weights = coeffs->weights + (size_t)output * (size_t)coeffs->stride;
@@ -65,10 +65,10 @@ FM_AVX512 int fm_prepare_columns_avx512(fm_coeffs *coeffs, fm_mem_counter *count
     const int32_t n_taps = coeffs->max_taps;
     const size_t n_turns = ((size_t)coeffs->n + FM_TURN_PX_AVX512 - 1) / FM_TURN_PX_AVX512;
     const int status = fm_coeffs_reserve_table(
-        coeffs, n_turns * fm_turn_bytes_avx512(FM_MOST_TAPS_AVX512), counter, error);
+        coeffs, n_turns * fm_turn_bytes_avx512(FM_MAX_TAPS_AVX512), counter, error);
     coeffs->has_table = false;
     if (status) return status;
-    if (n_taps > FM_MOST_TAPS_AVX512) return FM_OK;
+    if (n_taps > FM_MAX_TAPS_AVX512) return FM_OK;
     uint8_t *turn = coeffs->table;
     for (int32_t i = 0; i < coeffs->n; i += FM_TURN_PX_AVX512) {
         if (!fm_prepare_turn_avx512(turn, coeffs, i)) return FM_OK;
@@ -88,7 +88,7 @@ FM_AVX512_INLINE void fm_horizontal_turns_avx512(uint8_t *const *out, const uint
          i += FM_TURN_PX_AVX512, turn += fm_turn_bytes_avx512(4 * n_fours)) {
         /* Local copies, which can't alias `out`. */
         size_t starts[3];
-        __m512i places[3], digits[FM_MOST_TAPS_AVX512 / 4 * 9];
+        __m512i places[3], digits[FM_MAX_TAPS_AVX512 / 4 * 9];
         for (int k = 0; k < 3; k++) {
             starts[k] = (size_t)((const int32_t *)(const void *)turn)[k];
             places[k] = _mm512_loadu_si512(turn + 64 * (1 + k));

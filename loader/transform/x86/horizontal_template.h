@@ -25,8 +25,8 @@
 #include "transform/x86/vector_sse41.h"
 #include "transform/x86/width.h"
 
-#ifndef FM_MOST_TURN_TAPS
-#define FM_MOST_TURN_TAPS 8
+#ifndef FM_MAX_TURN_TAPS
+#define FM_MAX_TURN_TAPS 8
 #define FM_STARTS_BYTES 32
 
 /* Shuffles that interleave pixels 0 and 1 (or 2 and 3) of four: words r r g g b b 0 0. */
@@ -134,10 +134,10 @@ FM_FN int FM_W(fm_prepare_columns)(fm_coeffs *coeffs, fm_mem_counter *counter, f
     const size_t n_turns = ((size_t)coeffs->n + TURN_PX - 1) / TURN_PX;
     /* Always for the most taps, so that the table rarely has to grow. */
     const int status = fm_coeffs_reserve_table(
-        coeffs, n_turns * FM_W(fm_turn_bytes)(FM_MOST_TURN_TAPS), counter, error);
+        coeffs, n_turns * FM_W(fm_turn_bytes)(FM_MAX_TURN_TAPS), counter, error);
     coeffs->has_table = false;
     if (status) return status;
-    if (n_taps < 2 || n_taps > FM_MOST_TURN_TAPS || !fm_neighbours_fit(coeffs)) return FM_OK;
+    if (n_taps < 2 || n_taps > FM_MAX_TURN_TAPS || !fm_neighbours_fit(coeffs)) return FM_OK;
     const size_t turn_bytes = FM_W(fm_turn_bytes)(n_taps);
     uint8_t *turn = coeffs->table;
     for (int32_t i = 0; i < coeffs->n; i += TURN_PX, turn += turn_bytes)
@@ -182,7 +182,7 @@ FM_FN_INLINE void FM_W(fm_horizontal_turns)(uint8_t *const *out, const uint8_t *
         /* Local copies, which can't alias `out`. */
         size_t starts[6];
         for (int k = 0; k < 6; k++) starts[k] = (size_t)((const int32_t *)(const void *)turn)[k];
-        fm_vector registers[3 * (1 + 1 + FM_MOST_TURN_TAPS)];
+        fm_vector registers[3 * (1 + 1 + FM_MAX_TURN_TAPS)];
         for (int32_t k = 0; k < 3 * (1 + n_taps % 2 + n_taps); k++)
             registers[k] = FM_W(fm_load)(turn + FM_STARTS_BYTES + FM_WIDTH * k);
         for (int32_t row = 0; row < n_rows; row++) {
