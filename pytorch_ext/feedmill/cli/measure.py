@@ -23,6 +23,7 @@ import torch
 from feedmill._ops import native
 from feedmill.planner.plan import crop_and_flip
 from feedmill.system import peer_processes
+from feedmill.system.proc_files import device_read_bytes
 
 # Files that are asked for at the same time. Near storage likes few, as Python's threads get into
 # each other's way; far storage needs many.
@@ -140,10 +141,7 @@ def _is_cached(path: str) -> bool:
 
 def _device_bytes() -> int:
     """What this process has made storage read so far; 0 where that is not known."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        with open("/proc/self/io", encoding="ascii") as file:
-            return int(file.read().split("\nread_bytes: ")[1].split()[0])
-    return 0
+    return device_read_bytes() or 0
 
 
 @dataclass

@@ -11,6 +11,7 @@ from time import monotonic_ns
 
 from feedmill._ops import native
 from feedmill.system import peer_processes
+from feedmill.system.proc_files import device_read_bytes, read_text
 
 _TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 _BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)  # user, nice, system, irq, softirq, stolen by the hypervisor
@@ -50,7 +51,7 @@ def _read() -> dict[str, int]:
         "host_busy_ns": _host_busy_ns(),
         "throttled_periods": throttled_periods,
         "throttled_ns": throttled_ns,
-        "device_read_bytes": _device_read_bytes(),
+        "device_read_bytes": device_read_bytes() or 0,
     }
 
 
@@ -66,13 +67,13 @@ def _children() -> set[str]:
     with contextlib.suppress(OSError):
         for task in os.listdir("/proc/self/task"):
             with contextlib.suppress(OSError):  # it has ended, or this kernel has no such file
-                children.update(_text(f"/proc/self/task/{task}/children").split())
+                children.update(read_text(f"/proc/self/task/{task}/children").split())
     return children
 
 
 def _cpu_ns_of(pid: str) -> int:
     with contextlib.suppress(OSError, ValueError, IndexError):
-        columns = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        columns = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
         return (int(columns[11]) + int(columns[12])) * _TICK_NS
     return 0
 
@@ -82,7 +83,7 @@ def _host_busy_ns() -> int:
     wanted = {f"cpu{number}" for number in peer_processes.usable_cpus()}
     ticks = 0
     with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in _text("/proc/stat").splitlines():
+        for line in read_text("/proc/stat").splitlines():
             name, *columns = line.split()
             if name in wanted:
                 ticks += sum(int(columns[i]) for i in _BUSY_COLUMNS)
@@ -95,7 +96,7 @@ def _throttled() -> tuple[int, int]:
     found = [(0, 0)]
     for path in _cpu_stat_files():
         with contextlib.suppress(OSError, ValueError):
-            values = dict(line.split() for line in _text(path).splitlines())
+            values = dict(line.split() for line in read_text(path).splitlines())
             n_ns = int(values.get("throttled_time", 0))  # version 1
             n_ns = n_ns or 1000 * int(values.get("throttled_usec", 0))
             found.append((int(values.get("nr_throttled", 0)), n_ns))
@@ -105,7 +106,7 @@ def _throttled() -> tuple[int, int]:
 def _cpu_stat_files() -> Iterator[str]:
     """Of the process's cgroup and those above; a container may see only some of them."""
     with contextlib.suppress(OSError, ValueError):
-        for line in _text("/proc/self/cgroup").splitlines():
+        for line in read_text("/proc/self/cgroup").splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers == "":
                 roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
@@ -116,16 +117,3 @@ def _cpu_stat_files() -> Iterator[str]:
             group = PurePosixPath(path)
             for one in (group, *group.parents):
                 yield from (f"{root}{str(one).rstrip('/')}/cpu.stat" for root in roots)
-
-
-def _device_read_bytes() -> int:
-    with contextlib.suppress(OSError, ValueError):
-        for line in _text("/proc/self/io").splitlines():
-            if line.startswith("read_bytes:"):
-                return int(line.split()[1])
-    return 0
-
-
-def _text(path: str) -> str:
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read()

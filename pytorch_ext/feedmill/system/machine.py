@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from feedmill.system.proc_files import numbers_by_name, text_or_empty
 
 ROOT = "/"
 
@@ -30,22 +31,14 @@ _MEMORY_TREES = (
 
 
 def _text(*parts: str) -> str:
-    """A small file's text, without the white space around it; "" if there is none."""
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        with open(os.path.join(*parts), encoding="utf-8") as file:
-            return file.read().strip()
-    return ""
+    """The text of a file whose path is joined from parts, without the white space around it; "" if
+    it does not exist, can't be read or is not UTF-8."""
+    return text_or_empty(os.path.join(*parts), errors="strict").strip()
 
 
 def _number(*parts: str) -> int | None:
     text = _text(*parts)
     return int(text) if re.fullmatch(r"-?\d+", text) else None
-
-
-def _fields(text: str) -> dict[str, int]:
-    """Lines such as "nr_throttled 3" or "MemTotal:  24 kB"."""
-    pairs = re.findall(r"^(\w+):?\s+(\d+)", text, re.MULTILINE)
-    return {name: int(value) for name, value in pairs}
 
 
 # ---- cgroups -------------------------------------------------------------------------------------
@@ -86,7 +79,7 @@ def cpu_quota(root: str = ROOT) -> Quota | None:
         for directory in _groups(root, place, controller):
             cpus = _quota_v1(directory) if controller else _quota_v2(directory)
             if cpus:
-                counts = _fields(_text(directory, "cpu.stat"))
+                counts = numbers_by_name(_text(directory, "cpu.stat"))
                 throttled_s = (
                     counts.get("throttled_time", 0) / 1e9 + counts.get("throttled_usec", 0) / 1e6
                 )
@@ -131,7 +124,7 @@ class Memory:
 
 def memory(root: str = ROOT) -> Memory:
     """The machine's memory, and what the cgroups leave of it."""
-    kilobytes = _fields(_text(root, "proc/meminfo"))
+    kilobytes = numbers_by_name(_text(root, "proc/meminfo"))
     total = 1024 * kilobytes.get("MemTotal", 0)
     left = available = 1024 * kilobytes.get("MemAvailable", 0)
     limits = []
@@ -143,7 +136,7 @@ def memory(root: str = ROOT) -> Memory:
             if limit is not None and 0 < limit < total:
                 limits.append(limit)
                 # What a cgroup's files hold in the page cache counts as used, and can be dropped.
-                fields = _fields(_text(directory, "memory.stat"))
+                fields = numbers_by_name(_text(directory, "memory.stat"))
                 cached = fields.get("total_cache", fields.get("file", 0))
                 left = min(left, max(0, limit - max(0, (used or 0) - cached)))
     return Memory(total, available, min(limits, default=None), left)
@@ -199,7 +192,7 @@ def why_no_uring(root: str = ROOT) -> list[str]:
         members = "processes with CAP_SYS_ADMIN only" if group in (None, -1) else (
             f"processes with CAP_SYS_ADMIN or of the group {group} only")
         found.append(f"kernel.io_uring_disabled is 1, for {members}")
-    if _fields(_text(root, "proc/self/status")).get("Seccomp") == 2:
+    if numbers_by_name(_text(root, "proc/self/status")).get("Seccomp") == 2:
         found.append("a seccomp filter is at work, as in containers, and Docker's default one "
                      "forbids io_uring: docker run --security-opt seccomp=FILE with a profile "
                      "that allows io_uring_setup, io_uring_enter and io_uring_register")

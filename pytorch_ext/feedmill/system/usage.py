@@ -6,7 +6,6 @@ over. So nothing is sampled while a step runs, and an interval is as long as its
 
 from __future__ import annotations
 
-import os
 import resource
 import sys
 import time
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedmill._ops import native
-from feedmill.system import host_metrics, nvml
+from feedmill.system import host_metrics, nvml, proc_files
 
 INTERVAL_NS = 1_000_000_000
 # Counters of the loader that go into a sample, as the difference over the interval.
@@ -108,20 +107,19 @@ def _between(before: _Reading, now: _Reading) -> dict[str, Any]:
 
 
 def _read(counters: Mapping[str, int]) -> _Reading:
-    io = _fields("/proc/self/io")
     return _Reading(
         clock_ns=time.monotonic_ns(),
         cpu_ns=host_metrics.process_cpu_ns(),
         host_ticks=_host_ticks(),
         major_faults=resource.getrusage(resource.RUSAGE_SELF).ru_majflt,
-        device_read_bytes=io.get("read_bytes"),
+        device_read_bytes=proc_files.device_read_bytes(),
         counted={name: counters.get(name, 0) for name in _COUNTED},
     )
 
 
 def _state() -> dict[str, Any]:
     """What has a value at any moment."""
-    status = _fields("/proc/self/status")
+    status = proc_files.numbers_by_name(proc_files.text_or_empty("/proc/self/status"))
     state = {"usable_cpus": native.usable_cpus()}
     for name, field in (("rss_bytes", "VmRSS"), ("swap_bytes", "VmSwap")):
         if field in status:
@@ -141,33 +139,8 @@ def _gpus() -> list[dict[str, Any]] | None:
 def _host_ticks() -> tuple[int, int] | None:
     """Of all cores together: busy, all. None if they can't be known."""
     # cpu user nice system idle iowait irq softirq steal; time of guests is part of user and nice.
-    words = _text("/proc/stat").partition("\n")[0].split()[1:9]
+    words = proc_files.text_or_empty("/proc/stat").partition("\n")[0].split()[1:9]
     if len(words) < 5:
         return None
     ticks = list(map(int, words))
     return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
-
-
-def _fields(path: str) -> dict[str, int]:
-    """Lines such as "VmRSS:  1024 kB" of a file in /proc: those that begin with a number."""
-    found = {}
-    for line in _text(path).splitlines():
-        name, _, value = line.partition(":")
-        words = value.split()
-        if words and words[0].isdecimal():
-            found[name] = int(words[0])
-    return found
-
-
-def _text(path: str) -> str:
-    """A file of /proc; "" if there is none, or it may not be read."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    try:
-        return os.read(file, 65536).decode(errors="replace")
-    except OSError:
-        return ""
-    finally:
-        os.close(file)
