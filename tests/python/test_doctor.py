@@ -2,12 +2,14 @@
 
 import json
 import os
+import sys
 from dataclasses import replace
 
 import helpers
 import pytest
+import torch
 from feedmill._ops import native
-from feedmill.cli import advice, cli, doctor, folder_check, measure
+from feedmill.cli import advice, cli, doctor, folder_check, measure, missing
 from feedmill.cli.survey import sample, survey
 from feedmill.system import machine, peer_processes
 
@@ -306,6 +308,104 @@ def test_what_is_in_the_page_cache(tmp_path):
     assert not measure._is_cached(str(tmp_path / "empty"))
     assert measure._is_cached(str(tmp_path / "nowhere"))  # not known
     assert measure._device_bytes() >= 0
+
+
+# ---- what is missing -----------------------------------------------------------------------------
+
+COMPLETE = {
+    "reader": "uring", "reader_reason": "io_uring works here", "why_no_uring": [],
+    "formats": "JPEG, PNG, WebP", "shared_memory": {"total": 8 << 30, "free": 8 << 30},
+}
+
+
+def missing_of(**changes):
+    return {one.what: one for one in missing.find_missing({**COMPLETE, **changes})}
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A function that puts a GPU there, and has native.device_count() raise an error."""
+
+    def put(error):
+        def device_count(kind):
+            assert kind == "cuda"
+            if error:
+                raise native.Error(error)
+            return 1
+
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.version, "hip", None)
+        monkeypatch.setattr(native, "device_count", device_count)
+
+    return put
+
+
+def test_nothing_is_missing(gpu):
+    gpu("")
+    assert missing_of() == {}
+
+
+def test_a_missing_io_uring(monkeypatch):
+    monkeypatch.delenv("FEEDMILL_READER", raising=False)
+    found = missing_of(reader="pread", reader_reason="too old")["io_uring"]
+    assert "too old" in found.why and "Linux 5.19" in found.get
+    found = missing_of(reader="pread", reader_reason="refused", why_no_uring=["allow it", "so"])
+    assert found["io_uring"].get == "allow it; so"
+    monkeypatch.setenv("FEEDMILL_READER", "pread")  # the user's choice
+    assert missing_of(reader="pread", reader_reason="asked for") == {}
+
+
+@pytest.mark.parametrize(("module", "name"), [("torchvision", "torchvision"), ("PIL", "Pillow")])
+def test_missing_packages(monkeypatch, module, name):
+    monkeypatch.setitem(sys.modules, module, None)  # `import` raises ImportError
+    found = missing_of()
+    assert list(found) == [name] and f"`import {module}` fails" in found[name].why
+    assert found[name].get.startswith(f"pip install {name.lower()}")
+
+
+@pytest.mark.parametrize(
+    ("formats", "libraries"),
+    [("JPEG, PNG", ["libwebp"]), ("JPEG, WebP", ["libspng"]), ("JPEG", ["libspng", "libwebp"])],
+)
+def test_missing_formats(formats, libraries):
+    found = missing_of(formats=formats)
+    assert list(found) == libraries
+    assert all("Pillow" in one.why and f"{name}-dev" in one.get for name, one in found.items())
+
+
+def test_a_missing_plugin_for_cuda(gpu, monkeypatch):
+    gpu("libx.so is not there")
+    found = missing_of()["CUDA plug-in"]
+    assert "libx.so is not there" in found.why
+    assert "pip install feedmill-cuda13" in found.get and "nvcc" in found.get
+    monkeypatch.setattr(torch.version, "hip", "6.0")
+    assert missing_of() == {}
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert missing_of() == {}
+
+
+def test_missing_shared_memory():
+    assert "no /dev/shm" in missing_of(shared_memory=None)["space in /dev/shm"].why
+    small = missing_of(shared_memory={"total": 64 << 20, "free": 0})["space in /dev/shm"]
+    assert "only 67.1 MB" in small.why and "--shm-size" in small.get
+
+
+def test_what_is_missing_is_printed(capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "find_missing", lambda facts: [])
+    lines = check(capsys)[2].splitlines()
+    assert len([line for line in lines if line.startswith("nothing is missing")]) == 1
+    assert json.loads(check(capsys, "--json")[2])["missing"] == []
+    one = missing.Missing("io_uring", "no reason", "no way")
+    monkeypatch.setattr(doctor, "find_missing", lambda facts: [one])
+    monkeypatch.setattr(machine, "why_no_uring", lambda: ["told above"])
+    monkeypatch.setenv("FEEDMILL_READER", "pread")
+    text = check(capsys)[2]
+    assert "missing:\n  io_uring: no reason\n    how to get it: no way\n" in text
+    assert "told above" not in text  # once is enough
+    assert json.loads(check(capsys, "--json")[2])["missing"] == [
+        {"what": "io_uring", "why": "no reason", "get": "no way"}
+    ]
 
 
 # ---- what is suggested ---------------------------------------------------------------------------

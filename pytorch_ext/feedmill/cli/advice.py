@@ -14,7 +14,8 @@ _LEAST_PREFETCH, _MOST_PREFETCH = 2, 16  # torch's default, and more than that i
 _AHEAD = 2  # times as many files are asked for as are under way on average
 # Share of the free memory that the page cache may be counted on for.
 _CACHE_SHARE = 0.8
-_SMALL_SHM_BYTES = 1 << 30
+# Batches of worker processes do not fit into a smaller /dev/shm, such as the 64 MB of Docker.
+SMALL_SHM_BYTES = 1 << 30
 
 
 class Suggestion(NamedTuple):
@@ -68,7 +69,7 @@ def suggest(found: Findings) -> list[Suggestion]:
                    _cache(found)]
     if limit := _limit(found):
         suggestions.append(limit)
-    if found.shm_bytes < _SMALL_SHM_BYTES:
+    if found.shm_bytes < SMALL_SHM_BYTES:
         suggestions.append(Suggestion(
             "/dev/shm", "1 GB or more",
             f"it has {bytes_text(found.shm_bytes)}, and workers of torch's own path hand their "

@@ -17,6 +17,7 @@ from feedmill.cli.advice import Findings, suggest
 from feedmill.cli.arguments import check_readable
 from feedmill.cli.folder_check import check_folder
 from feedmill.cli.folder_check import rows as folder_rows
+from feedmill.cli.missing import find_missing
 from feedmill.planner.plan import CENTER_CROP, Op
 from feedmill.system import machine, peer_processes
 from feedmill.system.cpu_contention import (
@@ -73,7 +74,7 @@ def look() -> dict[str, Any]:
     rivals = on_same_cpus(cpus, processes)
     quota, space, names = machine.cpu_quota(), machine.shared_memory(), os.uname()
     soft, hard = machine.locked_memory()
-    return {
+    facts = {
         "feedmill": __version__,
         "torch": torch.__version__,
         "intra_op_threads": torch.get_num_threads(),
@@ -106,6 +107,8 @@ def look() -> dict[str, Any]:
             for text in intra_op_crowding(one, n_usable_of(one.cpus, cpus, n_usable))
         ],
     }
+    facts["missing"] = [one._asdict() for one in find_missing(facts)]
+    return facts
 
 
 def _probe() -> dict[str, Any]:
@@ -160,6 +163,7 @@ def _as_text(facts: dict[str, Any]) -> list[str]:
     if "folder" in facts:
         rows += folder_rows(facts["folder"], facts["cpus"]["usable"])
     lines = [f"  {name:<10} {text}" for name, text in rows]
+    lines += _missing_lines(facts["missing"])
     if "suggestions" in facts:
         lines.append(f"suggested for {facts['folder']['path']}:")
         lines += [f"  {one['setting']:<15} {one['value']:<12} {one['why']}"
@@ -187,7 +191,8 @@ def _machine_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("JPEG", f"libjpeg-turbo {facts['libjpeg_turbo']}, {huffman} Huffman decoder"),
         ("formats", f"{facts['formats']} natively, others through Pillow"),
         ("reader", f"{facts['reader']} ({facts['reader_reason']})"),
-        *(("", text) for text in facts["why_no_uring"]),
+        # If io_uring was tried, it is among what is missing, with these reasons.
+        *(("", text) for text in facts["why_no_uring"] if not _is_missing(facts, "io_uring")),
         ("memory", f"{_gigabytes(memory['total'])}, {_gigabytes(memory['available'])} available; "
                    + limit),
         ("memlock", _memlock(facts["locked_memory"])),
@@ -195,6 +200,19 @@ def _machine_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
          else "none: workers of torch's own path need it"),
         ("torch", f"{facts['intra_op_threads']} intra-op threads, {_gpu_text(facts['gpus'])}"),
     ]
+
+
+def _is_missing(facts: dict[str, Any], what: str) -> bool:
+    return any(one["what"] == what for one in facts["missing"])
+
+
+def _missing_lines(missing: list[dict[str, str]]) -> list[str]:
+    if not missing:
+        return ["nothing is missing: feedmill can use all that it supports here"]
+    lines = ["missing:"]
+    for one in missing:
+        lines += [f"  {one['what']}: {one['why']}", f"    how to get it: {one['get']}"]
+    return lines
 
 
 def _cpus(cpus: dict[str, Any]) -> str:
