@@ -98,12 +98,12 @@ def test_memory(root, tmp_path, groups, files):
     [
         ({}, []),
         ({"proc/sys/kernel/io_uring_disabled": "0\n"}, []),
-        ({"proc/sys/kernel/io_uring_disabled": "2\n"}, ["kernel.io_uring_disabled is 2"]),
+        ({"proc/sys/kernel/io_uring_disabled": "2\n"}, ["is disabled on this system (kernel.io_uring_disabled=2)"]),
         ({"proc/sys/kernel/io_uring_disabled": "1\n", "proc/sys/kernel/io_uring_group": "-1\n"},
-         ["io_uring_disabled is 1, for processes with CAP_SYS_ADMIN only"]),
+         ["(kernel.io_uring_disabled=1): give this process CAP_SYS_ADMIN, or enable it"]),
         ({"proc/sys/kernel/io_uring_disabled": "1\n", "proc/sys/kernel/io_uring_group": "7\n"},
-         ["or of the group 7 only"]),
-        ({"proc/self/status": "Name:\tx\nSeccomp:\t2\n"}, ["a seccomp filter is at work"]),
+         ["CAP_SYS_ADMIN, or add its user to the group with id 7, or"]),
+        ({"proc/self/status": "Name:\tx\nSeccomp:\t2\n"}, ["runs under a seccomp filter"]),
         ({"proc/self/status": "Name:\tx\nSeccomp:\t0\n"}, []),
     ],
 )
@@ -129,7 +129,7 @@ def test_mounts(root, tmp_path):
     assert machine.mount_of("/data/train", where) == ("/data", "fuse.sshfs", "host:/x")
     assert machine.mount_of("/data/fast disk/x", where) == ("/data/fast disk", "xfs", "/dev/sdb")
     kinds = [machine.mount_of(path, where) for path in ("/", "/data", "/dev/shm/x")]
-    assert [machine.is_far(one) for one in kinds] == [False, True, False]
+    assert [machine.is_high_latency(one) for one in kinds] == [False, True, False]
     assert [machine.is_in_memory(one) for one in kinds] == [False, False, True]
     assert machine.mount_of("/", str(tmp_path / "nothing")) is None
 
@@ -412,7 +412,7 @@ def test_what_is_missing_is_printed(capsys, monkeypatch):
 
 FOUND = advice.Findings(
     n_usable=8, n_taken=0, n_processes=1, has_gpu=True, reader="uring",
-    reader_reason="io_uring works here", is_far=False, memory_left=10**10, shm_bytes=8 << 30,
+    reader_reason="io_uring works here", is_high_latency=False, memory_left=10**10, shm_bytes=8 << 30,
     data_bytes=10**9, sample_bytes=1e5, decode_rate=8000.0, cold_rate=1e9, cold_file_s=0.002,
 )
 
@@ -432,7 +432,7 @@ FOUND = advice.Findings(
         ({}, "pin_memory", "True", "copied to the GPU"),
         ({"has_gpu": False}, "pin_memory", "False", "no GPU"),
         ({}, "reader", '"auto"', "io_uring works here"),
-        ({"reader": "pread", "reader_reason": "forbidden", "is_far": True}, "reader", '"auto"',
+        ({"reader": "pread", "reader_reason": "forbidden", "is_high_latency": True}, "reader", '"auto"',
          "pread is taken: forbidden; these files are on a file system with round trips"),
         ({}, "page cache", "holds all", "from the second epoch on storage does not matter"),
         ({"data_bytes": 10**11}, "page cache", "holds a part", "100.0 GB of files do not fit"),

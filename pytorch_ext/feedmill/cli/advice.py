@@ -36,7 +36,7 @@ class Findings:
         n_processes: training processes that share this host: LOCAL_WORLD_SIZE, or one a GPU.
         has_gpu: CUDA works.
         reader: what "auto" gives, and reader_reason why.
-        is_far: the folder's file system may need round trips.
+        is_high_latency: the folder's file system may need round trips.
         memory_left: bytes that can still be had.
         shm_bytes: size of /dev/shm, 0 where there is none.
         data_bytes: all files together; None where they were not all seen.
@@ -52,7 +52,7 @@ class Findings:
     has_gpu: bool
     reader: str
     reader_reason: str
-    is_far: bool
+    is_high_latency: bool
     memory_left: int
     shm_bytes: int
     data_bytes: int | None
@@ -118,7 +118,7 @@ def _reader(found: Findings) -> Suggestion:
     if found.reader == "uring":
         return Suggestion("reader", '"auto"', f"io_uring is taken: {found.reader_reason}")
     why = f"{found.reader} is taken: {found.reader_reason}"
-    if found.is_far:
+    if found.is_high_latency:
         why += ("; these files are on a file system with round trips, where io_uring keeps many "
                 "more of them under way: allow it, if you can")
     return Suggestion("reader", '"auto"', why)

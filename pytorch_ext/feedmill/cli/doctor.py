@@ -144,7 +144,7 @@ def _findings(facts: dict[str, Any]) -> Findings:
         has_gpu=bool(facts["gpus"]),
         reader=facts["reader"],
         reader_reason=facts["reader_reason"],
-        is_far=folder["is_far"],
+        is_high_latency=folder["is_far"],
         memory_left=facts["memory"]["left"],
         shm_bytes=(facts["shared_memory"] or {"total": 0})["total"],
         data_bytes=folder["bytes"] if folder["complete"] else None,

@@ -31,7 +31,7 @@ def check_folder(folder: Path, n_usable: int) -> dict[str, Any]:
         "path": str(folder),
         "busy": busy,
         "mount": mount and mount._asdict(),
-        "is_far": machine.is_far(mount),
+        "is_far": machine.is_high_latency(mount),
         "files": len(files.files),
         "bytes": files.n_bytes,
         "images": len(images),
