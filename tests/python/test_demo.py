@@ -86,7 +86,7 @@ def test_pixels_that_differ(small_images, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("words, text", [
-    (["{empty}"], "holds no image"),
+    (["{empty}"], "contains no images"),
     (["{missing}"], "missing"),
     (["{images}", "--seconds", "0"], "--seconds: must be above 0"),
     (["{images}", "--seconds", "nan"], "--seconds: must be above 0"),

@@ -153,14 +153,14 @@ def _short(monkeypatch):
 def check(capsys, *words):
     status = cli.main(["doctor", *map(str, words)])
     text = capsys.readouterr().out
-    crowded = any(line.startswith("crowded") for line in text.splitlines())
+    crowded = any(line.startswith("CPU contention:") for line in text.splitlines())
     return status, crowded, text
 
 
 def test_the_machine(capsys):
     _, _, text = check(capsys)
     names = [line.split()[0] for line in text.splitlines()]
-    wanted = ["feedmill", "kernel", "CPUs", "pixels", "JPEG", "reader", "memory", "memlock",
+    wanted = ["feedmill", "kernel", "CPUs", "SIMD", "JPEG", "reader", "memory", "memlock",
               "/dev/shm", "torch"]
     assert [name for name in names if name in wanted] == wanted
     assert f"libjpeg-turbo {native.jpeg_version()}, " in text
@@ -179,7 +179,7 @@ def test_a_refused_io_uring_is_explained(capsys, monkeypatch):
     monkeypatch.setenv("FEEDMILL_CPU", "scalar")
     _, _, text = check(capsys)
     assert "reader     pread" in text and "so it is" in text
-    assert "computed with scalar (FEEDMILL_CPU=scalar)" in text
+    assert "SIMD       scalar (FEEDMILL_CPU=scalar)" in text
 
 
 def test_an_environment_that_no_loader_takes(capsys, monkeypatch):
@@ -237,23 +237,23 @@ def test_a_folder_in_words(capsys, mixed):
     assert "unreadable 1 (" in text and "gone.jpg: No such file or directory" in text
     for name in ("on", "cold read", "warm read", "decode"):
         assert f"\n  {name:<10} " in text
-    assert "all but 2 of 8 tried (25.0 % go through Pillow: " in text
+    assert "all but 2 of the 8 files tried (25.0% go through Pillow: " in text
     assert f"suggested for {mixed}:" in text
 
 
 def test_folders_with_little_in_them(capsys, tmp_path):
     _, _, text = check(capsys, tmp_path)
     assert "files      0, 0 bytes (none)" in text
-    assert "decode     not known: no image that can be read" in text
+    assert "decode     unknown: there is no readable image" in text
     (tmp_path / "a.tar").write_bytes(b"x" * 5000)
     _, _, text = check(capsys, tmp_path)
-    assert "1 .tar 5.0 kB" in text and "warm read  not known" not in text
-    assert "decode     not known: no image that can be read" in text
+    assert "1 .tar 5.0 kB" in text and "warm read  unknown" not in text
+    assert "decode     unknown: there is no readable image" in text
     (tmp_path / "a.jpg").write_text("no image")
     (tmp_path / "b.jpg").write_text("")
     _, _, text = check(capsys, tmp_path)
-    assert "decode     not known: the native decoder takes none of them" in text
-    assert "all but 2 of 2 tried" in text
+    assert "decode     unknown: the native decoder supports none of the files" in text
+    assert "all but 2 of the 2 files tried" in text
 
 
 @pytest.mark.parametrize("place", ["nowhere", "file"])
@@ -412,8 +412,9 @@ def test_what_is_missing_is_printed(capsys, monkeypatch):
 
 FOUND = advice.Findings(
     n_usable=8, n_taken=0, n_processes=1, has_gpu=True, reader="uring",
-    reader_reason="io_uring works here", is_high_latency=False, memory_left=10**10, shm_bytes=8 << 30,
-    data_bytes=10**9, sample_bytes=1e5, decode_rate=8000.0, cold_rate=1e9, cold_file_s=0.002,
+    reader_reason="io_uring works here", is_high_latency=False, memory_left=10**10,
+    shm_bytes=8 << 30, data_bytes=10**9, sample_bytes=1e5, decode_rate=8000.0, cold_rate=1e9,
+    cold_file_s=0.002,
 )
 
 
@@ -424,21 +425,21 @@ FOUND = advice.Findings(
         ({"n_taken": 3}, "num_workers", "5", "less the 3 decode threads"),
         ({"n_taken": 30}, "num_workers", "1", "less the 30 decode threads"),
         ({"n_processes": 4}, "num_workers", "2", "shared by 4 training processes"),
-        ({"has_gpu": False}, "num_workers", "8", "where the training computes on the CPU"),
-        ({}, "prefetch_factor", "2", "16 files are being read at a time"),
-        ({"cold_file_s": 0.2}, "prefetch_factor", "7", "ask for 3,584"),
-        ({"cold_file_s": 60.0}, "prefetch_factor", "16", "files are being read"),
+        ({"has_gpu": False}, "num_workers", "8", "use fewer if the training computes on the CPU"),
+        ({}, "prefetch_factor", "2", "need 16 reads in flight"),
+        ({"cold_file_s": 0.2}, "prefetch_factor", "7", "prefetch 3,584"),
+        ({"cold_file_s": 60.0}, "prefetch_factor", "16", "reads in flight"),
         ({"cold_file_s": None}, "prefetch_factor", "2", "is not known"),
         ({}, "pin_memory", "True", "copied to the GPU"),
         ({"has_gpu": False}, "pin_memory", "False", "no GPU"),
         ({}, "reader", '"auto"', "io_uring works here"),
-        ({"reader": "pread", "reader_reason": "forbidden", "is_high_latency": True}, "reader", '"auto"',
-         "pread is taken: forbidden; these files are on a file system with round trips"),
-        ({}, "page cache", "holds all", "from the second epoch on storage does not matter"),
+        ({"reader": "pread", "reader_reason": "forbidden", "is_high_latency": True}, "reader",
+         '"auto"', "selects pread: forbidden; these files are on high-latency storage"),
+        ({}, "page cache", "holds all", "from the second epoch on, the speed of storage does not matter"),
         ({"data_bytes": 10**11}, "page cache", "holds a part", "100.0 GB of files do not fit"),
-        ({"data_bytes": None}, "page cache", "not known", "not all files were seen"),
-        ({}, "first limit", "CPU", "storage gives 10,000 images/s cold"),
-        ({"cold_rate": 1e8}, "first limit", "storage", "more threads would gain nothing"),
+        ({"data_bytes": None}, "page cache", "not known", "not all files were listed"),
+        ({}, "first limit", "CPU", "storage delivers 10,000 images/s that are not in the page cache"),
+        ({"cold_rate": 1e8}, "first limit", "storage", "more threads do not help"),
         ({"cold_rate": None}, "first limit", None, ""),
         ({"shm_bytes": 64 << 20}, "/dev/shm", "1 GB or more", "it has 67.1 MB"),
         ({}, "/dev/shm", None, ""),

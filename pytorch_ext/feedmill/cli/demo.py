@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Subset
 
 from feedmill._ops import __version__, native
-from feedmill.cli.arguments import check_readable, from_one
+from feedmill.cli.arguments import check_readable, positive_int
 from feedmill.cli.bench import find_images
 from feedmill.cli.made_images import make_images
 from feedmill.cli.progress import progress
@@ -62,9 +62,9 @@ def add_demo(commands: Any) -> None:
                       help="folder of images (default: the demo makes some, and removes them)")
     demo.add_argument("--seconds", type=float, default=20.0, metavar="S",
                       help="length of the speed comparison (default %(default)s)")
-    demo.add_argument("--workers", type=from_one, default=native.usable_cpus(), metavar="N",
+    demo.add_argument("--workers", type=positive_int, default=native.usable_cpus(), metavar="N",
                       help="num_workers of both loaders (default: the usable CPUs, %(default)s)")
-    demo.add_argument("--batch-size", type=from_one, default=64, metavar="N",
+    demo.add_argument("--batch-size", type=positive_int, default=64, metavar="N",
                       help="images per batch (default %(default)s)")
     demo.add_argument("--report", action="store_true",
                       help="also print what feedmill's epochs waited for")
@@ -121,7 +121,7 @@ def _compare(
 ) -> int:
     dataset = _dataset(folder)
     if not len(dataset):
-        parser.error(f"{folder} holds no image ({', '.join(SUFFIXES)})")
+        parser.error(f"{folder} contains no images ({', '.join(SUFFIXES)})")
     options = {"batch_size": arguments.batch_size, "num_workers": arguments.workers}
     n_checked = min(len(dataset), _MOST_CHECKED)
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from feedmill._ops import native
-from feedmill.cli.arguments import from_one
+from feedmill.cli.arguments import positive_int
 from feedmill.cli.progress import progress
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -45,7 +45,7 @@ def add_pack(commands: Any) -> None:
                            "than 0.3 %% of an image)")
     pack.add_argument("--no-verify", action="store_true",
                       help="do not compare each image's pixels with the source's")
-    pack.add_argument("--workers", type=from_one, default=native.usable_cpus(), metavar="N",
+    pack.add_argument("--workers", type=positive_int, default=native.usable_cpus(), metavar="N",
                       help="threads (default: the usable CPUs, %(default)s)")
     pack.add_argument("--part", type=_part, default=None, metavar="I/N",
                       help="write only part I, from 0, of N; on any machine, in any order")
@@ -65,7 +65,7 @@ def _size(text: str) -> int:
 def _interval(text: str) -> int | None:
     if text == "auto":
         return None
-    value = from_one(text)
+    value = positive_int(text)
     if value > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is more than 65535")
     return value

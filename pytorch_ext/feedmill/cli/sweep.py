@@ -17,7 +17,7 @@ from typing import Any
 from feedmill._ops import native
 from feedmill.cli import measure, sweep_table
 from feedmill.cli import sweep_model as model
-from feedmill.cli.arguments import check_readable, from_one
+from feedmill.cli.arguments import check_readable, positive_int
 from feedmill.cli.survey import SUFFIXES, sample, survey
 from feedmill.cli.sweep_model import NOT_KNOWN, Number, Rates, given, measured
 from feedmill.system import machine
@@ -54,9 +54,9 @@ def add_sweep(commands: Any) -> None:
     )
     add = sweep.add_argument
     add("src", metavar="SRC", type=Path, nargs="?", help="folder of images")
-    add("--batch-sizes", type=_list_of(from_one), default=_BATCH_SIZES, metavar="N,...",
+    add("--batch-sizes", type=_list_of(positive_int), default=_BATCH_SIZES, metavar="N,...",
         help="images a batch (default 64)")
-    add("--threads", type=_list_of(from_one), metavar="N,...",
+    add("--threads", type=_list_of(positive_int), metavar="N,...",
         help="decode threads (default 1,2,4,8)")
     add("--step-ms", type=_list_of(_positive), metavar="MS,...",
         help="the GPU's time for a batch: one number, or one a batch size; without it only "
@@ -74,7 +74,7 @@ def add_sweep(commands: Any) -> None:
         help="an encoded sample, such as 5e6; a measured CPU rate is scaled to it")
     add("--delivered-bytes", type=_positive, metavar="N",
         help="a sample in its batch (default: 3 x size x size values of dtype)")
-    add("--size", type=from_one, default=_SIZE, metavar="PX",
+    add("--size", type=positive_int, default=_SIZE, metavar="PX",
         help="rows and columns of a delivered image (default %(default)s)")
     add("--dtype", choices=tuple(_VALUE_BYTES), default=_DTYPE,
         help="of the delivered batch (default %(default)s)")
@@ -177,7 +177,7 @@ def known_by_measuring(arguments: argparse.Namespace, parser: argparse.ArgumentP
     files = survey(arguments.src, _SURVEY_S)
     images = files.images()
     if not images:
-        parser.error(f"{arguments.src} holds no image ({', '.join(SUFFIXES)})")
+        parser.error(f"{arguments.src} contains no images ({', '.join(SUFFIXES)})")
     paths = sample(images)
     changes: dict[str, Any] = {}
     mean_bytes = sum(size for _, size in images) / len(images)
