@@ -318,14 +318,15 @@ def _as_text(result: dict[str, Any]) -> str:
         + " images/s",
         f"  decode     {stage['decode']:.2f} core-s",
         f"  transform  {stage['transform']:.2f} core-s",
-        f"  idle       {stage['worker_idle']:.2f} s of the decode threads",
+        f"  idle       {stage['worker_idle']:.2f} s, summed over the decode threads",
         f"  reader     {result['reader']} ({result['reader_reason']}): "
         f"{result['read_files']:,} files, {result['read_bytes'] / 1e6:,.1f} MB, "
-        f"{1e3 * stage['read'] / max(1, result['read_files']):.2f} ms a file",
+        f"{1e3 * stage['read'] / max(1, result['read_files']):.2f} ms per file",
         f"  Pillow     {result['fallback_samples']:,} samples, {stage['fallback']:.2f} s",
     ]
     if result["bad"]:
-        lines.append(f"  bad        {result['bad_files']:,} files, delivered as zeros:")
+        lines.append(f"  bad        {result['bad_files']:,} files that can't be decoded, delivered "
+                     "as zeros:")
         named = list(result["bad"].items())[:_NAMED_BAD_FILES]
         lines += [f"    {path}: {why}" for path, why in named]
         if len(result["bad"]) > len(named):

@@ -59,7 +59,7 @@ def add_check(commands: Any) -> None:
             "Reads and decodes all images below DIR (files that end in "
             f"{', '.join(SUFFIXES)}) and lists those that are damaged, with the reason. Images "
             "listed as doubtful are damaged as well, but Pillow still decodes them. The exit "
-            "status is 1 if Pillow can't decode a file either."
+            "status is 1 if there are damaged files that are not just doubtful."
         ),
     )
     check.add_argument("dir", metavar="DIR", type=Path, help="folder of images")
