@@ -110,7 +110,7 @@ def intra_op_crowding(process: Neighbour, n_usable: int) -> list[str]:
         return []
     return [
         f"{process.n_threads} decode threads and torch's {process.n_intra_op} intra-op threads "
-        f"share {_cpus(n_usable)}: where the training computes on the CPU, try "
+        f"share {_cpus(n_usable)}: if the training computes on the CPU, try "
         f"torch.set_num_threads({n_free}) or OMP_NUM_THREADS={n_free}"
     ]
 
