@@ -34,7 +34,7 @@ def parse_arguments():
     parser.add_argument("--amp", action="store_true", help="automatic mixed precision")
     parser.add_argument("--print-freq", type=int, default=10, help="batches between two lines")
     parser.add_argument("--seed", type=int, help="makes runs reproducible, also resumed ones")
-    parser.add_argument("--checkpoint", default="checkpoint.pth.tar", help="written after each epoch")
+    parser.add_argument("--checkpoint", default="checkpoint.pth.tar", help="file to be written")
     parser.add_argument("--resume", help="checkpoint to continue from")
     return parser.parse_args()
 

@@ -50,7 +50,8 @@ class Monitor:
             f"step {self.n_steps} loss: {loss.item():.4f} | "
             f"{self.every * n_samples / seconds:,.0f} images/s, "
             f"{1e3 * seconds / self.every:.1f} ms per step, "
-            f"waited {100 * part.data_wait_share:.0f}%, cache hits {100 * stats.cache_hit_rate:.0f}%"
+            f"waited {100 * part.data_wait_share:.0f}%, "
+            f"cache hits {100 * stats.cache_hit_rate:.0f}%"
         )
         if torch.cuda.is_available():
             line += f", {torch.cuda.max_memory_allocated() >> 20} MiB of GPU memory"

@@ -400,4 +400,5 @@ def test_doctor(capsys):
         assert cli.main(["doctor"]) == 1
         text = capsys.readouterr().out
     assert f"pid {other.pid}" in text and "1000 decode threads now" in text
-    assert "CPU contention: 1000 decode threads share" in text and "set threads= or num_workers to" in text
+    assert "CPU contention: 1000 decode threads share" in text
+    assert "set threads= or num_workers to" in text

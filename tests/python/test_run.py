@@ -358,8 +358,8 @@ def test_options_and_subclasses(folder, small_images):
     got = under_run("--seed", 7, "--threads=2", "--native", "auto", "train.py", small_images)
     assert (got.returncode, got.stdout) == (0, "all good\n"), got.stderr
     assert "__main__.NoSuper did not call the constructor of DataLoader" in got.stderr
-    text = "the script uses the name of one of feedmill's options for something else: seed is <object"
-    assert text in got.stderr
+    assert ("the script uses the name of one of feedmill's options for something else: "
+            "seed is <object") in got.stderr
 
 
 def test_require(folder):

@@ -116,7 +116,8 @@ def test_files_that_are_not_utf_8(tmp_path):
 
 
 def test_numbers_by_name():
-    text = "nr_throttled 3\nMemTotal:  24 kB\nGroups:\t\nName:\tx\nSeccomp:\t2\nActive(anon): 7 kB\n"
+    text = ("nr_throttled 3\nMemTotal:  24 kB\nGroups:\t\nName:\tx\nSeccomp:\t2\n"
+            "Active(anon): 7 kB\n")
     assert proc_files.numbers_by_name(text) == {"nr_throttled": 3, "MemTotal": 24, "Seccomp": 2}
 
 
