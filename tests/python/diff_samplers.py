@@ -32,8 +32,8 @@ class SamplerError(Exception):
 
 
 def _value(item):
-    """The item that a script describes: itself, or an object made from (kind, value), if repr() would
-    not show it in full."""
+    """The item that a script describes: itself, or an object made from (kind, value), if repr()
+    would not show it in full."""
     if type(item) is not tuple:
         return item
     kind, value = item
