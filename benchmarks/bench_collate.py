@@ -1,4 +1,4 @@
-"""Waits for batches that go through a collate_fn of the script's own: torch's DataLoader and ours.
+"""Waits for batches that go through a custom collate_fn: torch's DataLoader and feedmill's.
 
     python benchmarks/bench_collate.py --data FOLDER [--rounds 7] [--batches 32,128,256]
 
@@ -37,7 +37,7 @@ N_CLASSES = 1000
 
 
 def mix(samples):
-    """torchvision's references/classification/train.py."""
+    """As in torchvision's references/classification/train.py."""
     return v2.RandomChoice(
         [v2.MixUp(alpha=0.2, num_classes=N_CLASSES), v2.CutMix(alpha=1.0, num_classes=N_CLASSES)]
     )(*default_collate(samples))
@@ -81,7 +81,7 @@ class MaskCollator:
 
 
 def dictionary(samples):
-    """As Hugging Face's image classification examples have it."""
+    """As in Hugging Face's image classification examples."""
     pixel_values = torch.stack([image for image, _ in samples])
     labels = torch.tensor([label for _, label in samples])
     return {"pixel_values": pixel_values, "labels": labels}
@@ -101,8 +101,8 @@ def equal(one, other):
 
 
 def check(folder, collate):
-    """Both loaders give the same batches; transforms that draw nothing, so that torch's numbers are
-    those of the collate_fn alone."""
+    """Checks that both loaders deliver the same batches. The transforms draw no random numbers, so
+    that only the collate_fn draws from torch's generator."""
     dataset = ImageFolder(folder, T.Compose([T.Resize(256), T.CenterCrop(224), T.ToTensor()]))
     dataset = Subset(dataset, range(96))
     batches = []
@@ -115,7 +115,7 @@ def check(folder, collate):
 
 
 def compute(n):
-    """Work of a training step on the CPU, by the thread that asks for batches alone."""
+    """A training step's work on the CPU, done only by the thread that requests the batches."""
     matrix = torch.ones(128, 128)
     for _ in range(n):
         torch.mm(matrix, matrix)

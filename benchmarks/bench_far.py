@@ -1,11 +1,11 @@
-"""Far storage: a FUSE passthrough whose opens and reads each take a fixed time.
+"""High-latency storage: a FUSE passthrough whose opens and reads each take a fixed time.
 
     python benchmarks/bench_far.py FOLDER [--ms 5] [--threads 2] [--rounds 3] [--reader auto] \\
         [--build build]
 
-Mounts FOLDER twice through tests/support/slowfs, without and with the delay, and runs
-bench_pipeline over both in turn. Prints both rates, their ratio, and how often each file was opened
-in an epoch. Needs /dev/fuse.
+Mounts FOLDER twice with tests/support/slowfs, without and with the delay, and runs bench_pipeline
+on both in turn. Prints both rates, their ratio, and how often each file was opened per epoch. Needs
+/dev/fuse.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import time
 
 
 class Mount:
-    """A slowfs mount for the time of a with block; `opens` are known afterwards."""
+    """A context manager that mounts slowfs. After the block, `opens` holds the number of opens."""
 
     def __init__(self, tool: pathlib.Path, source: pathlib.Path, delay_ms: int) -> None:
         self.tool, self.source, self.delay_ms = tool, source, delay_ms
@@ -39,10 +39,10 @@ class Mount:
                 return self
             time.sleep(0.02)
         self.process.kill()
-        raise SystemExit("slowfs did not mount; is /dev/fuse there?")
+        raise SystemExit("slowfs did not mount: check that /dev/fuse exists")
 
     def __exit__(self, *_: object) -> None:
-        self.process.terminate()  # which unmounts, whoever is still inside
+        self.process.terminate()  # slowfs unmounts on SIGTERM, even while files are open
         self.process.wait(10)
         self.opens = json.loads(self.counts.read_text())
         self.temporary.cleanup()

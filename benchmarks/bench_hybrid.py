@@ -1,4 +1,4 @@
-"""native="hybrid" beside torch's DataLoader, with transforms that only Python can run.
+"""Compares native="hybrid" with torch's DataLoader, with transforms that only Python can run.
 
     python benchmarks/bench_hybrid.py --data FOLDER [--workers 0,1,2] [--rounds 5] [--samples 400]
                                       [--json FILE] [CASE...]
@@ -56,7 +56,7 @@ class Light:
 
 
 class Numpy:
-    """Draws from numpy's own generator, as albumentations did for long."""
+    """Draws from numpy's global generator, as older versions of albumentations do."""
 
     size = 224
 
@@ -80,7 +80,7 @@ class Numpy:
 
 
 class GaussianBlur:
-    """As DINO's own: Pillow's, with a radius drawn from random."""
+    """As in DINO: Pillow's blur, with a radius drawn from the module random."""
 
     def __init__(self, p: float) -> None:
         self.p = p
@@ -131,7 +131,7 @@ CASES: dict[str, Callable[[], Any]] = {"light": Light, "numpy": Numpy, "dino": D
 
 
 def dataset_of(folder: str, transform: Any, n_samples: int) -> Any:
-    """An ImageFolder whose list is repeated, or cut, to n_samples."""
+    """An ImageFolder whose list is repeated or truncated to n_samples."""
     dataset = torchvision.datasets.ImageFolder(folder, transform)
     repeats = -(-n_samples // len(dataset.samples))
     dataset.samples = (dataset.samples * repeats)[:n_samples]
@@ -146,7 +146,7 @@ def values_of(batch: Any) -> list[torch.Tensor]:
 
 
 def check(dataset: Any) -> None:
-    """The same batches from both, bit for bit."""
+    """Checks that both loaders deliver the same batches, bit for bit."""
     def batches(loader: Any) -> Any:
         torch.manual_seed(1)
         random.seed(2)
@@ -170,17 +170,17 @@ def cpu_ticks(pid: int) -> int:
 
 
 class Timed:
-    """A loader with persistent workers, whose epochs are timed one at a time."""
+    """A loader with persistent workers that times one epoch per call."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
         self._pids = [os.getpid()]
-        self.epoch()  # starts the workers, which stay
+        self.epoch()  # starts the persistent workers
         workers = getattr(loader._iterator, "_workers", [])
         self._pids += [one.pid for one in workers]
 
     def epoch(self) -> tuple[float, float]:
-        """(wall seconds, CPU seconds)."""
+        """Runs an epoch; returns (wall seconds, CPU seconds)."""
         ticks, begin_s = sum(map(cpu_ticks, self._pids)), time.monotonic()
         for _ in self._loader:
             pass

@@ -1,13 +1,13 @@
-"""feedmill beside torch's DataLoader: the same dataset object, transforms and batches.
+"""Compares feedmill with torch's DataLoader: same dataset object, transforms and batches.
 
     python benchmarks/bench_torch.py [--data FOLDER] [--train] [--workers 2] [--rounds 3]
                                      [--json FILE]
 
-First checks every image of the folder against torchvision's own operations on PIL images, bit for
-bit, then times epochs of both loaders in turn, so that both meet the same noise. --train trains a
-small network on the batches; else the batches are dropped. FOLDER is an ImageFolder; without one,
-photograph-like JPEGs are made in run-data/made. An epoch has at least --samples samples: the
-folder's list is repeated. Fails if anything fell back, or if a pixel differs.
+First compares every image of the folder with torchvision's operations on PIL images, bit for bit.
+Then times epochs of both loaders in turn, so that other load affects both. --train trains a small
+network on the batches; otherwise they are dropped. FOLDER is an ImageFolder; without it,
+photograph-like JPEGs are generated in run-data/made. The folder's list is repeated to at least
+--samples samples per epoch. Fails if an image went through Pillow, or if a pixel differs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def make_dataset(folder: pathlib.Path, n_samples: int):
 
 
 def expected_image(path: str, draws) -> torch.Tensor:
-    """What torchvision makes of a file, given the random draws."""
+    """The image that torchvision makes from a file with the given random numbers."""
     F = torchvision.transforms.functional
     image = torchvision.datasets.folder.default_loader(path)
     for name, draw in draws:
@@ -64,7 +64,7 @@ def expected_image(path: str, draws) -> torch.Tensor:
 
 
 def check_pixels(dataset, unique: int, workers: int) -> None:
-    """Every image as delivered in an epoch against torchvision; exits on the first difference."""
+    """Compares every image of an epoch with torchvision's; exits at the first difference."""
     subset = list(range(unique))
     loader = feedmill.DataLoader(
         dataset, batch_size=50, sampler=subset, num_workers=workers, native="require"
@@ -87,7 +87,7 @@ def check_pixels(dataset, unique: int, workers: int) -> None:
 
 
 class Trainer:
-    """A small network, the same for every loader, or nothing at all."""
+    """A small network, the same for every loader, or no training at all."""
 
     def __init__(self, train: bool, n_classes: int) -> None:
         self.train = train
@@ -124,7 +124,7 @@ def run_epoch(loader, trainer: Trainer) -> dict[str, float]:
     for images, labels in loader:
         trainer.step(images, labels)
         n += len(images)
-    # The DataLoader's workers have been joined when its iterator is gone: their time counts.
+    # Freeing the iterator joins torch's workers, so that their CPU time counts.
     return {"n": n, "wall_s": time.perf_counter() - wall, "cpu_s": cpu_seconds() - cpu}
 
 

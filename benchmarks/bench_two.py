@@ -1,14 +1,14 @@
-"""Two trainings on one host: what two processes get together from the cores that one had alone.
+"""Two trainings on one host: their total rate, compared with that of one alone on the same cores.
 
     python benchmarks/bench_two.py [--data FOLDER] [--cpus 2] [--step-ms 0] [--rounds 5]
 
-Two processes, each with a loader of its own over FOLDER (an ImageFolder; default: made images), run
-on the same --cpus cores. In turn, and --rounds times: one of them alone with a decode thread per
-core, the other one resting; both at once as feedmill sizes them by itself; both at once with a
-thread per core each. Prints the rates, for what share of their work and of the waiting the decode
-threads were starved of a core, and each one's report. Exits with 1 where both together give less
-than --require of the one, where a process does not see the other one, or a report of crowded ones
-does not name it.
+Two processes, each with its own loader of FOLDER (an ImageFolder; default: generated images), run
+on the same --cpus cores. Each round runs, in turn: one process alone with a decode thread per core,
+while the other one is idle; both at once with the number of threads that feedmill chooses; both at
+once with a thread per core each. Prints the rates, which shares of the decode threads' work and of
+the waits they waited for a CPU, and each process's report. Exits with 1 if both together are slower
+than --require times the one, if a process does not see the other one, or if under CPU contention a
+report does not name the other process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 
 HERE = pathlib.Path(__file__).resolve()
 BATCH = 64
-WARM_S = 1.5  # until the epoch has begun, and the batches that were made ahead are used up
+WARM_S = 1.5  # until the epoch has begun and the prefetched batches are used up
 
 
 # ---- one training --------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ def endless(loader: Any) -> Iterator[Any]:
 
 
 def train_until(stream: Iterator[Any], end_s: float, step_s: float) -> tuple[int, float]:
-    """Steps until the clock (time.monotonic()) says end_s: the number of images, the time then."""
+    """Runs steps until time.monotonic() reaches end_s. Returns (number of images, end time)."""
     n_images = 0
     while (now_s := time.monotonic()) < end_s:
         n_images += len(next(stream)[0])
@@ -48,7 +48,7 @@ def train_until(stream: Iterator[Any], end_s: float, step_s: float) -> tuple[int
 
 
 def measure(dataset: Any, order: dict[str, Any], step_s: float) -> tuple[dict[str, Any], Any]:
-    """One run: what is to be told of it, and the iterator, which must live until that is told."""
+    """Runs once. Returns the results and the iterator, which must live until these are printed."""
     import feedmill
     from feedmill.system import peer_processes
 
@@ -73,12 +73,13 @@ def measure(dataset: Any, order: dict[str, Any], step_s: float) -> tuple[dict[st
 
 
 def be_a_training(args: argparse.Namespace) -> None:
-    """Runs what is ordered, one JSON object a line, and tells of it; then waits for a line."""
+    """The worker process. Each line on stdin is an order in JSON: runs it, prints the results, and
+    keeps the iterator until the next line comes."""
     import feedmill
     from bench_torch import make_dataset
 
     dataset, _ = make_dataset(args.data, args.samples)
-    # From here on it is known to other feedmill processes, as a training that has begun.
+    # From here on, other feedmill processes see this one as a training that has begun.
     next(iter(feedmill.DataLoader(dataset, batch_size=BATCH, native="require")))
     print(json.dumps({"pid": os.getpid()}), flush=True)
     for line in sys.stdin:
@@ -92,7 +93,7 @@ def be_a_training(args: argparse.Namespace) -> None:
 
 
 class Training:
-    """A process of the above."""
+    """A worker process, as seen by the benchmark."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         words = [sys.executable, HERE, "--training", "--data", args.data]
@@ -114,7 +115,7 @@ class Training:
 
 
 def run(trainings: list[Training], threads: int | None, seconds: float) -> list[dict[str, Any]]:
-    """Has them train at the same time; what each tells."""
+    """Makes the workers train at the same time. Returns the results of each."""
     begin_s = time.monotonic() + WARM_S
     order = json.dumps({"threads": threads, "begin_s": begin_s, "end_s": begin_s + seconds})
     for one in trainings:
@@ -130,7 +131,7 @@ def median_range(values: list[float]) -> str:
 
 
 def complaints(told: list[dict[str, Any]], pids: list[int], is_crowded: bool) -> list[str]:
-    """What a run of both shows that must not be."""
+    """The failed checks of a run of both processes."""
     found = []
     for one, own, other in zip(told, pids, reversed(pids)):
         if not one["others"].get(str(other)):

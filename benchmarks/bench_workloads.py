@@ -1,9 +1,9 @@
-"""What tutorials run, against torch's DataLoader with num_workers=0, by CPU time.
+"""Workloads of tutorials, compared with torch's DataLoader without workers, by CPU time.
 
     python benchmarks/bench_workloads.py [--seconds 4] [--rounds 3] [--data DIR] [CASE...]
 
-First the batches of both are compared, or where something is drawn verified; then each runs for
-some seconds, in turn, and the CPU time of the whole process that a sample takes is what counts.
+First the batches of both loaders are compared; with random transforms, native="verify" checks them.
+Then the loaders run in turn for some seconds. The result is the CPU time of the process per sample.
 Prints a line of JSON for each case.
 
 - cifar10: 50,000 random images in CIFAR-10's own files, loaded by torchvision's class; ToTensor and
@@ -35,7 +35,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 try:
     import torchvision  # noqa: F401
-except RuntimeError:  # its library does not fit a CPU-only torch
+except RuntimeError:  # its compiled library does not match a CPU-only torch
     import sys
 
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
@@ -62,8 +62,8 @@ _TENSOR_ROWS = 512
 
 
 def write_cifar(root: Path) -> type[CIFAR10]:
-    """Random images in CIFAR-10's files. Returns the class that knows their checksums; its objects
-    are made CIFAR10's own by load_cifar()."""
+    """Writes random images in CIFAR-10's file format. Returns a subclass of CIFAR10 that has their
+    checksums; load_cifar() turns its objects into CIFAR10's."""
     folder = root / CIFAR10.base_folder
     folder.mkdir()
     random = np.random.default_rng(0)
@@ -88,7 +88,7 @@ def write_cifar(root: Path) -> type[CIFAR10]:
 
 
 def load_cifar(root: Path, written: type[CIFAR10], steps: Iterable[Any]) -> CIFAR10:
-    """As CIFAR10(root, transform=Compose(steps)) loads files."""
+    """The files, loaded as by CIFAR10(root, transform=Compose(steps))."""
     dataset = written(str(root), transform=transforms.Compose(list(steps)))
     dataset.__class__ = CIFAR10
     return dataset
@@ -103,7 +103,7 @@ def endless(loader: Any) -> Iterator[Any]:
 
 
 def cpu_per_sample(batches: Iterator[Any], seconds: float) -> float:
-    """Seconds of CPU time of the whole process that a sample takes."""
+    """CPU time of the whole process per sample, in seconds."""
     next(batches)
     n, cpu_s, end_s = 0, time.process_time(), time.monotonic() + seconds
     while time.monotonic() < end_s:
@@ -112,7 +112,7 @@ def cpu_per_sample(batches: Iterator[Any], seconds: float) -> float:
 
 
 def compare(name: str, makers: dict[str, Callable[[], Any]], options: Any) -> dict[str, Any]:
-    """The best of some rounds of each; what makes batches runs in turn with the others."""
+    """The best of some rounds of each loader. The loaders run in turn."""
     best = dict.fromkeys(makers, float("inf"))
     for _ in range(options.rounds):
         for way, make in makers.items():
@@ -124,13 +124,13 @@ def compare(name: str, makers: dict[str, Callable[[], Any]], options: Any) -> di
 
 
 def loaders(dataset: Any, batch_size: int, **options: Any) -> tuple[Any, Any]:
-    """torch's and ours."""
+    """A loader of torch's and one of feedmill's."""
     ours = feedmill.DataLoader(dataset, batch_size, native="require", **options)
     return DataLoader(dataset, batch_size, **options), ours
 
 
 def check(dataset: Any, batch_size: int) -> None:
-    """The same batches in the same order, bit for bit."""
+    """Checks that both loaders deliver the same batches in the same order, bit for bit."""
     for batches in zip(*(islice_of(one) for one in loaders(dataset, batch_size)), strict=True):
         for ours, torchs in zip(*batches, strict=True):
             assert ours.dtype is torchs.dtype and torch.equal(ours, torchs)

@@ -1,4 +1,4 @@
-"""PyTorch's tutorial "Training a Classifier": a small network for CIFAR-10.
+"""Trains a small network on CIFAR-10, as in PyTorch's tutorial "Training a Classifier".
 
     python cifar10_classifier.py --download
     python cifar10_classifier.py --smoke
@@ -38,13 +38,13 @@ class Net(nn.Module):
 
 def main():
     parser = argparse.ArgumentParser(description="CIFAR-10 classifier")
-    parser.add_argument("--data", default="./data", help="folder of cifar-10-batches-py/")
+    parser.add_argument("--data", default="./data", help="folder with cifar-10-batches-py/")
     parser.add_argument("--download", action="store_true", help="fetch the data if it is missing")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--print-every", type=int, default=2000, help="mini-batches")
+    parser.add_argument("--print-every", type=int, default=2000, help="batches between two lines")
     parser.add_argument("--save", default="./cifar_net.pth", help="file for the trained network")
-    parser.add_argument("--smoke", action="store_true", help="a few steps on made images")
+    parser.add_argument("--smoke", action="store_true", help="run a few steps on generated images")
     args = parser.parse_args()
     if args.smoke:
         from made_data import make_cifar10
@@ -111,10 +111,10 @@ def train(args):
                 correct_pred[classname] += int(label == prediction)
                 total_pred[classname] += 1
     accuracy = 100 * sum(correct_pred.values()) / len(testset)
-    print(f"Accuracy of the network on the {len(testset)} test images: {accuracy:.1f} %")
+    print(f"Accuracy of the network on the {len(testset)} test images: {accuracy:.1f}%")
     for classname, n_correct in correct_pred.items():
         accuracy = 100 * n_correct / total_pred[classname]
-        print(f"Accuracy for class: {classname:5s} is {accuracy:.1f} %")
+        print(f"Accuracy for class: {classname:5s} is {accuracy:.1f}%")
 
     print(trainloader.report())
 

@@ -3,7 +3,7 @@
     python imagenet_resnet.py /data/imagenet --arch resnet50 --amp --accumulate 2
     torchrun --nproc-per-node 8 imagenet_resnet.py /data/imagenet --amp
 
-The folder holds train/ and val/, each with a folder of JPEGs per class.
+The folder contains train/ and val/, each with one folder of JPEGs per class.
 """
 
 import argparse
@@ -22,20 +22,20 @@ from torchvision import datasets, models, transforms
 def parse_arguments():
     parser = argparse.ArgumentParser(description="ImageNet training")
     parser.add_argument("data", help="folder with train/ and val/")
-    parser.add_argument("--arch", default="resnet18", help="a model of torchvision.models")
-    parser.add_argument("--workers", type=int, default=4, help="of each loader, per process")
-    parser.add_argument("--epochs", type=int, default=90, help="in all, those before --resume too")
+    parser.add_argument("--arch", default="resnet18", help="name of a model in torchvision.models")
+    parser.add_argument("--workers", type=int, default=4, help="num_workers of each loader")
+    parser.add_argument("--epochs", type=int, default=90, help="in total, with those resumed")
     parser.add_argument("--batch-size", type=int, default=256, help="per process and step")
     parser.add_argument("--accumulate", type=int, default=1, help="batches per optimizer step")
-    parser.add_argument("--size", type=int, default=224, help="of the training images, in pixels")
+    parser.add_argument("--size", type=int, default=224, help="height and width of the images")
     parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--momentum", type=float, default=0.9)
     parser.add_argument("--weight-decay", type=float, default=1e-4)
     parser.add_argument("--amp", action="store_true", help="automatic mixed precision")
     parser.add_argument("--print-freq", type=int, default=10, help="batches between two lines")
-    parser.add_argument("--seed", type=int, help="makes runs repeatable, resumed ones too")
-    parser.add_argument("--checkpoint", default="checkpoint.pth.tar", help="written each epoch")
-    parser.add_argument("--resume", help="a checkpoint to go on from")
+    parser.add_argument("--seed", type=int, help="makes runs reproducible, also resumed ones")
+    parser.add_argument("--checkpoint", default="checkpoint.pth.tar", help="file to be written")
+    parser.add_argument("--resume", help="checkpoint to continue from")
     return parser.parse_args()
 
 
@@ -111,7 +111,7 @@ def run(args, device, distributed):
 
     for epoch in range(start_epoch, args.epochs):
         if args.seed is not None:
-            torch.manual_seed(args.seed + epoch)  # a resumed run draws what this epoch would have
+            torch.manual_seed(args.seed + epoch)  # so that a resumed run draws the same numbers
         if distributed:
             train_sampler.set_epoch(epoch)
         train(train_loader, model, criterion, optimizer, scaler, epoch, device, args)
@@ -123,7 +123,7 @@ def run(args, device, distributed):
             checkpoint = {name: one.state_dict() for name, one in stateful.items()}
             torch.save({"epoch": epoch + 1, "best_acc1": best_acc1, **checkpoint}, args.checkpoint)
         if distributed:
-            dist.barrier()  # none ends, or resumes, before the checkpoint is there
+            dist.barrier()  # no process continues before the checkpoint is written
 
     if is_main:
         print("training done")
@@ -136,7 +136,7 @@ def train(loader, model, criterion, optimizer, scaler, epoch, device, args):
     for i, (images, target) in enumerate(loader):
         images = images.to(device, non_blocking=True)
         target = target.to(device, non_blocking=True)
-        # The last step of an epoch takes what batches are left.
+        # The last step of an epoch uses the remaining batches.
         steps_now = (i + 1) % args.accumulate == 0 or i + 1 == len(loader)
         n_together = min(args.accumulate, len(loader) - i // args.accumulate * args.accumulate)
 
@@ -157,7 +157,7 @@ def train(loader, model, criterion, optimizer, scaler, epoch, device, args):
 
 @torch.no_grad()
 def validate(loader, model, device, args):
-    """Percentages of images whose class is the best guess, and among the best five."""
+    """Top-1 and top-5 accuracy, in percent."""
     model.eval()
     n_best = n_among_five = n_images = 0
     for images, target in loader:

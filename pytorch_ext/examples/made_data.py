@@ -1,4 +1,4 @@
-"""Data that --smoke makes, so that the examples run without any."""
+"""Generates the data of --smoke, so that the examples run without any."""
 
 import hashlib
 import pickle
@@ -9,8 +9,8 @@ from PIL import Image
 
 
 def make_cifar10(root, n_each=64):
-    """Writes noise in the form of CIFAR-10's Python files, and has torchvision take their sums for
-    the published ones."""
+    """Writes noise in the format of CIFAR-10's Python files, and makes torchvision expect the
+    checksums of these files in place of the published ones."""
     from torchvision.datasets import CIFAR10
 
     random = np.random.default_rng(0)
@@ -33,7 +33,7 @@ def make_cifar10(root, n_each=64):
 
 
 def make_photos(root, n=64):
-    """Writes JPEGs of noise, in a folder for each of two classes."""
+    """Writes JPEGs of noise, in one folder for each of two classes."""
     random = np.random.default_rng(0)
     for i in range(n):
         folder = Path(root) / f"class{i % 2}"

@@ -1,9 +1,9 @@
-"""The dataset of forum answers: a list of files, cv2.imread, a cache of the first images.
+"""A replacement for a common custom dataset: a list of files, cv2.imread and a cache of images.
 
     python opencv_dataset.py /data/photos --amp
     python opencv_dataset.py --smoke
 
-What they have is this:
+Forum answers often have this dataset:
 
     class ImageDataset(Dataset):
         def __getitem__(self, index):
@@ -14,10 +14,10 @@ What they have is this:
                     self.cache[index] = image
             return self.transform(Image.fromarray(image)), self.labels[index]
 
-with num_workers=8, each with a cache of its own. Here ImageList takes its place, which is read and
-decoded natively, and cache= that of the cache, once for all threads. (cv2 turns images as their
-EXIF data asks; ImageList, like torchvision, does not. Where Python must have the pixels,
-feedmill.imread(path) gives cv2's.)
+with num_workers=8, where each worker has a cache of its own. Here ImageList replaces the dataset,
+so that files are read and decoded natively, and cache= replaces the cache, one for all threads.
+(cv2 rotates images by their EXIF orientation; ImageList, like torchvision, does not. If your code
+needs cv2's pixels in Python, call feedmill.imread(path).)
 """
 
 import argparse
@@ -33,7 +33,7 @@ from torchvision import transforms
 
 
 class Monitor:
-    """A line every so many steps: speed, the share of the time that steps waited, GPU memory."""
+    """Prints, every few steps, the speed, the share of the time spent waiting, and GPU memory."""
 
     def __init__(self, loader, every):
         self.loader, self.every, self.n_steps = loader, every, 0
@@ -49,8 +49,9 @@ class Monitor:
         line = (
             f"step {self.n_steps} loss: {loss.item():.4f} | "
             f"{self.every * n_samples / seconds:,.0f} images/s, "
-            f"{1e3 * seconds / self.every:.1f} ms a step, waited {100 * part.data_wait_share:.0f} %"
-            f", cache {100 * stats.cache_hit_rate:.0f} %"
+            f"{1e3 * seconds / self.every:.1f} ms per step, "
+            f"waited {100 * part.data_wait_share:.0f}%, "
+            f"cache hits {100 * stats.cache_hit_rate:.0f}%"
         )
         if torch.cuda.is_available():
             line += f", {torch.cuda.max_memory_allocated() >> 20} MiB of GPU memory"
@@ -59,15 +60,15 @@ class Monitor:
 
 def main():
     parser = argparse.ArgumentParser(description="training on a list of image files")
-    parser.add_argument("data", nargs="?", help="folder with a folder of images per class")
+    parser.add_argument("data", nargs="?", help="folder with one folder of images per class")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--cache", default="ram:1GiB", help="memory for the files themselves")
+    parser.add_argument("--cache", default="ram:1GiB", help="cache for the encoded files")
     parser.add_argument("--amp", action="store_true", help="automatic mixed precision")
     parser.add_argument("--every", type=int, default=20, help="steps between two lines")
-    parser.add_argument("--smoke", action="store_true", help="a few steps on made images")
+    parser.add_argument("--smoke", action="store_true", help="run a few steps on generated images")
     args = parser.parse_args()
     if args.smoke:
         from made_data import make_photos
@@ -78,7 +79,7 @@ def main():
             args.cache, args.every, args.amp = "ram:16MiB", 4, True
             train(args)
     elif args.data is None:
-        parser.error("a folder is needed, or --smoke")
+        parser.error("name a folder of images, or give --smoke")
     else:
         train(args)
 

@@ -1,8 +1,8 @@
-"""A dataset of one's own, from a list of image files in CSV, as in PyTorch's tutorial on datasets.
+"""A custom dataset from a list of image files in CSV, as in PyTorch's tutorial on datasets.
 
     python path_list.py train.csv --root /data/photos
 
-Each line of the file is "path,label": a path below the root, and the number of a class from 0.
+Each line of the file is "path,label": a path relative to the root, and a class number from 0.
 """
 
 import argparse
@@ -34,7 +34,8 @@ class PathListDataset(Dataset):
             image = self.transform(image)
         return image, label
 
-    # What makes the dataset native: which file a sample is, and its label. No need to open it.
+    # Lets feedmill load the dataset natively: returns the file and the label of a sample. It does
+    # not open the file.
     def feedmill_item(self, index):
         path, label = self.samples[index]
         return path, label
@@ -51,9 +52,9 @@ def make_model(n_classes):
 
 def main():
     parser = argparse.ArgumentParser(description="training on a list of image files")
-    parser.add_argument("annotations", help="CSV file of path,label")
-    parser.add_argument("--root", default=".", help="folder that the paths start from")
-    parser.add_argument("--size", type=int, default=128, help="side of the images, in pixels")
+    parser.add_argument("annotations", help="CSV file with lines of path,label")
+    parser.add_argument("--root", default=".", help="folder to which the paths are relative")
+    parser.add_argument("--size", type=int, default=128, help="height and width of the images")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--workers", type=int, default=2)

@@ -1,10 +1,10 @@
-"""Tensors that lie in memory, and go to the GPU batch by batch.
+"""Trains on tensors in memory that are copied to the GPU batch by batch.
 
     python tensors_in_ram.py --samples 20000
     python tensors_in_ram.py --smoke
 
-A TensorDataset of images that were loaded, or made, beforehand: nothing is read or decoded. What is
-left to do is to gather the samples of a shuffled batch, in pinned memory, while the GPU computes.
+The images are in a TensorDataset, so nothing is read or decoded. The loader gathers the samples of
+each shuffled batch in pinned memory, while the GPU computes.
 """
 
 import argparse
@@ -19,11 +19,11 @@ from torch.utils.data import TensorDataset
 def main():
     parser = argparse.ArgumentParser(description="training on tensors in memory")
     parser.add_argument("--samples", type=int, default=5000, help="600 KB of memory each")
-    parser.add_argument("--size", type=int, default=224, help="side of the images, in pixels")
+    parser.add_argument("--size", type=int, default=224, help="height and width of the images")
     parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--smoke", action="store_true", help="a few steps, with few samples")
+    parser.add_argument("--smoke", action="store_true", help="run a few steps with few samples")
     args = parser.parse_args()
     if args.smoke:
         args.samples, args.size, args.epochs, args.batch_size = 40, 32, 2, 8
@@ -46,13 +46,13 @@ def main():
     for epoch in range(args.epochs):
         begin = time.perf_counter()
         for x, y in loader:
-            # From pinned memory the copy goes on while the GPU computes the step before.
+            # From pinned memory, the copy runs while the GPU computes the previous step.
             x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
             loss = criterion(model(x), y)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
-        last = loss.item()  # waits for the GPU, once an epoch
+        last = loss.item()  # waits for the GPU, once per epoch
         rate = args.samples / (time.perf_counter() - begin)
         print(f"epoch {epoch} loss: {last:.4f} ({rate:,.0f} samples/s)")
 

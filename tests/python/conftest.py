@@ -7,19 +7,19 @@ import sys
 import pytest
 import torch
 
-# A shell that starts the tests in the background has Ctrl-C ignored, by all their processes as
-# well; those in here are sent it. With a handler here they begin with the system's default.
+# A shell that starts the tests in the background makes them, and their child processes, ignore
+# SIGINT, which some tests send. With a handler here, child processes start with the default action.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# On a machine, or within an affinity, of fewer CPUs than that, torch warns of two workers. What
-# processes write to stderr is compared, so those that the tests start must not.
+# With fewer than two usable CPUs, torch warns if a loader has two workers. Tests compare what child
+# processes write to stderr, so the warning is turned off there.
 os.environ["PYTHONWARNINGS"] = ",".join(
     filter(None, [os.environ.get("PYTHONWARNINGS"), "ignore:This DataLoader will create"])
 )
 
-# A torchvision whose own library does not fit a CPU-only torch can't be imported, for want of two
-# operators; with them its Python part works. Where its library fits, they exist already.
+# A torchvision whose compiled library does not match a CPU-only torch can't be imported, as two
+# operators are missing. Once they are defined, its Python part works.
 try:
     import torchvision
 except RuntimeError:
@@ -38,7 +38,7 @@ from feedmill.profiling.counting.records import native_steps
 
 @pytest.fixture(scope="session")
 def small_images(tmp_path_factory):
-    """Forty JPEGs of 20 to 60 pixels in two classes; their folder."""
+    """The folder of forty JPEGs, 20 to 60 pixels wide and high, in two classes."""
     root = tmp_path_factory.mktemp("small")
     for i in range(40):
         width, height = 20 + i, 60 - i
@@ -48,20 +48,20 @@ def small_images(tmp_path_factory):
 
 @pytest.fixture
 def numbered(small_images):
-    """An ImageFolder of those, whose targets are the indices; images 8 x 8 uint8."""
+    """An ImageFolder of these images, 8 x 8 uint8, whose targets are the indices."""
     return helpers.numbered_folder(small_images)
 
 
 @pytest.fixture
 def uring():
-    """Skips where io_uring can't be had."""
+    """Skips the test if io_uring is not available."""
     helpers.need_uring()
 
 
 @pytest.fixture(autouse=True)
 def exact_pieces(monkeypatch):
-    """In every test: the causes of each step's wait are that wait, to the nanosecond. Looked at
-    where an epoch ends, however it does, and in all stats()."""
+    """Checks in every test that the causes of each step's wait add up to it, to the nanosecond: at
+    the end of each epoch, however it ends, and in each stats()."""
     release, stats, wrong = EnginePool.release, feedmill.DataLoader.stats, []
 
     def look(steps, counters):
@@ -85,8 +85,8 @@ def exact_pieces(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def no_mode_left_behind():
-    """After every test: no mode of ours hears of the calls of torch's functions on this thread, in
-    which torch.manual_seed() would have no effect on them."""
+    """Checks after every test that no torch function mode is left active on this thread.
+    torch.manual_seed() would not have its effect under one of feedmill's."""
     yield
     left = []
     while torch._C._len_torch_function_stack():

@@ -1,4 +1,4 @@
-"""Samplers for diff_worlds: torch's, and such as write down whatever is asked of them."""
+"""Samplers for diff_worlds: torch's, and some that record every call in a transcript."""
 
 import itertools
 import random
@@ -23,16 +23,17 @@ class _Transcript(list):
         self.n_runs += 1
 
 
-# The transcript that is being written; not an attribute of samplers, which are pickled and copied.
+# The current transcript. It is not an attribute of samplers, as these are pickled and copied.
 transcript = _Transcript()
 
 
 class SamplerError(Exception):
-    """What a script's own sampler raises."""
+    """Raised by a script's own sampler."""
 
 
 def _value(item):
-    """An item of a sampler as scripts write it: (kind, value) for what repr() does not tell."""
+    """The item that a script describes: itself, or an object made from (kind, value), if repr()
+    would not show it in full."""
     if type(item) is not tuple:
         return item
     kind, value = item
@@ -50,7 +51,7 @@ def _value(item):
 
 
 class _BarePulls:
-    """An iterator that notes every pull, also those behind its end."""
+    """An iterator that records every next(), also those after its end."""
 
     def __init__(self, items, draws):
         self._items, self._draws = items, draws
@@ -72,7 +73,7 @@ class _Pulls(_BarePulls):
 
 
 def _generated(items, draws):
-    """The same as a generator, which also notes when it is closed."""
+    """The same as a generator; it also records when it is closed."""
     run = transcript.n_runs
     try:
         yield from _Pulls(items, draws)
@@ -82,14 +83,14 @@ def _generated(items, draws):
 
 
 class Logged:
-    """A sampler of the script's own: whatever is asked of it goes into the transcript.
+    """A script's own sampler, which records every call in the transcript.
 
     Args:
         items: what it yields, see _value().
-        style: "iterator", "generator", "eager": all items are there when iter() returns, "bare": an
-            iterator with nothing but next(), "broken": iter() raises.
-        draws: whether each pull draws from the global random generators.
-        endless: whether it begins again at its end.
+        style: "iterator"; "generator"; "eager": all items are made before iter() returns; "bare":
+            an iterator with only next(); "broken": iter() raises.
+        draws: whether each next() draws from the global random generators.
+        endless: whether it starts over at its end.
     """
 
     def __init__(self, items, style="iterator", draws=False, endless=False):
@@ -111,7 +112,7 @@ class Logged:
 
 
 class LoggedSized(Logged):
-    """With a length, which may be wrong; None: it raises."""
+    """A Logged with a length, which may be wrong. If it is None, len() raises."""
 
     def __init__(self, items, length, **options):
         super().__init__(items, **options)
@@ -125,7 +126,7 @@ class LoggedSized(Logged):
 
 
 class LoggedBatchSampler(BatchSampler):
-    """A subclass, which torch's iterators see as any other sampler."""
+    """A subclass of BatchSampler, which torch's iterators treat like any other sampler."""
 
     def __iter__(self):
         for batch in super().__iter__():
@@ -160,9 +161,9 @@ def make_sampler(spec, dataset, generator):
     """The sampler of a script; None for None.
 
     Args:
-        spec: (key of SAMPLERS, its options). With {"own": seed} among them it has a generator of
-            its own, with {"own": "loader"} the loader's, else none.
-        dataset: what it yields indices of.
+        spec: (key of SAMPLERS, its options). The option {"own": seed} gives it a generator of its
+            own, {"own": "loader"} the loader's; without it there is none.
+        dataset: the dataset whose indices it yields.
         generator: the loader's.
     """
     if spec is None:

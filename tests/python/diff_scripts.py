@@ -1,20 +1,20 @@
 """Random scripts for diff_worlds: constructor arguments and actions, made from random bytes.
 
-hypothesis draws the bytes, all at once: every script is then as likely as another, where separate
-draws repeat each other. Zeros stand for the plainest choice, so that shrinking makes scripts plain.
+hypothesis draws the bytes all at once, which makes all scripts equally likely; separate draws would
+often repeat each other. Zero stands for the simplest choice, so that shrinking simplifies scripts.
 """
 
 from diff_worlds import N_FILES, NATIVE_COLLATES, NATIVE_DATASETS, TRANSFORMS, Script
 from hypothesis import strategies as st
 
-# torch's worker processes take some 20 ms each: so many may be started in a script.
+# The most worker processes that a script may start. Each takes about 20 ms.
 _MAX_FORKS = 5
 _MAX_ACTIONS = 12
 _BYTES_LOADER, _BYTES_SAMPLER, _BYTES_ACTION = 40, 140, 8
 
 
 class _Choices:
-    """Choices made by bytes, one each; the first option where there are no more."""
+    """Makes choices, one per byte. After the last byte it chooses the first option."""
 
     def __init__(self, entropy):
         self._bytes = iter(entropy)
@@ -41,7 +41,7 @@ _BAD_INDICES = [N_FILES, -N_FILES - 1, "x", 2.5, None, ("slice", 2), True]
 
 
 class _Samplers:
-    """Samplers, as Script has them."""
+    """Draws the samplers of a Script."""
 
     def __init__(self, entropy):
         self._choices = _Choices(entropy)
@@ -138,7 +138,7 @@ class _Samplers:
 
 # ---- the constructor -----------------------------------------------------------------------------
 
-# Each makes a wrong constructor call of most right ones, or one that fails at iter().
+# Options that make most constructor calls fail, or later iter().
 _MISTAKES = [
     {"batch_size": 0}, {"batch_size": -1}, {"batch_size": True}, {"batch_size": 2.5},
     {"batch_size": None, "drop_last": True}, {"drop_last": "yes"}, {"drop_last": 1},
@@ -163,7 +163,7 @@ def _loader_options(choices, kind):
         options["timeout"] = choices.pick([0, 0, 60])
         options["multiprocessing_context"] = choices.pick([None, None, "fork"])
     if num_workers < 2 and choices.rarely(6):
-        # With more workers torch's batches then come as they are finished.
+        # With more workers, the order of torch's batches would depend on timing.
         options["in_order"] = False
     if kind != "batch_sampler":
         options["batch_size"] = choices.pick([3, 1, 2, 4, 5, 6, 7, None])
@@ -192,7 +192,7 @@ _SETTINGS = [
     ("dataset", None), ("persistent_workers", True),
 ]
 _SLOTS = [0, 0, 1]
-# Per action: how often it comes, and the options of each argument.
+# For each action: its weight, and the options of each argument.
 _ACTIONS = {
     "make_iterator": (4, _SLOTS),
     "take": (7, _SLOTS, range(1, 7), [False, True]),
@@ -215,14 +215,15 @@ _ACTIONS = {
     "copy_loader": (1, ["pickle", "copy", "deepcopy"]),
     "change_held": (1,),
 }
-# Iterators that an action makes.
+# The number of iterators that an action makes.
 _FORKS = {"make_iterator": 1, "loop": 1, "keep_list": 1, "zipped": 2, "nested": 3}
-# What persistent workers never see, as theirs is the dataset of the first epoch; ours looks anew.
+# Changes that torch's persistent workers never see, as they keep the dataset of the first epoch;
+# feedmill uses the current one.
 _CHANGES = ("set_transform", "drop_sample")
 
 
 def _action(choices, persistent):
-    """None: nothing."""
+    """Draws an action; None stands for no action."""
     names = [name for name, (weight, *_) in _ACTIONS.items() for _ in range(weight)
              if not (persistent and name in _CHANGES)]
     name = choices.pick([None, *names])
@@ -263,7 +264,8 @@ def _script(entropy):
     parts = [rest[i : i + _BYTES_ACTION] for i in range(0, len(rest), _BYTES_ACTION)]
     collates = NATIVE_COLLATES if options.get("batch_size", 1) is not None else ("none",)
     if options.get("persistent_workers"):
-        # At a reset, torch's collate the batches first that they were ahead, and draw for them.
+        # At a reset, torch's workers first collate the batches that were prefetched, and draw
+        # random numbers for them.
         collates = [one for one in collates if one != "drawing"]
     return Script(
         files=choices.pick(["good", "good", "bad"]),
@@ -281,6 +283,6 @@ def _script(entropy):
 
 
 def scripts():
-    """Strategy of Scripts, mostly such whose constructor call is right."""
+    """A strategy for Scripts, most of which have a valid constructor call."""
     n_bytes = _BYTES_LOADER + _BYTES_SAMPLER + _MAX_ACTIONS * _BYTES_ACTION
     return st.binary(min_size=n_bytes, max_size=n_bytes).map(_script)

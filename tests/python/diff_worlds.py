@@ -1,8 +1,8 @@
-"""Two equal worlds for one script: torch's DataLoader acts in one, ours in the other.
+"""Runs one script twice, in two "worlds": once with torch's DataLoader, once with feedmill's.
 
-A script is plain data: how a loader is made, and what is done with it. Each world makes objects of
-its own from it, runs it alone, from equal states of all random generators, and writes a transcript
-of everything that a script could see. The transcripts are to be equal.
+A script is plain data: how a loader is made, and what is done with it. Each world makes its own
+objects from it and runs it from the same states of all random generators, and writes a transcript
+of everything that a script could observe. The two transcripts must be equal.
 """
 
 import copy
@@ -35,18 +35,18 @@ from torchvision import transforms as T
 from torchvision.transforms import v2
 
 N_FILES = 24
-# The kinds of dataset and collate_fn that scripts are drawn with, the frequent ones repeated.
+# The datasets and collate_fns from which scripts choose; frequent ones are repeated.
 NATIVE_DATASETS = ("folder", "folder", "folder", "subset", "nested_subset", "concat",
                    "random_split", "items")
 NATIVE_COLLATES = ("none", "none", "default", "own", "list", "drawing")
 
-# A loop over a sampler that never ends is left after so many batches.
+# A loop over an endless sampler is left after this many batches.
 _LONGEST_LOOP = 40
 
 
 @dataclass(frozen=True)
 class Script:
-    """How a loader is made, and what is done with it.
+    """A loader's construction, and the actions on it.
 
     Attributes:
         files: "good" or "bad": the folder that the dataset reads.
@@ -54,8 +54,8 @@ class Script:
         sampler, batch_sampler: (key of diff_samplers.SAMPLERS, its options), or None.
         generator: the seed of the loader's own generator, or None.
         options: the other arguments of the constructor.
-        ours: arguments that torch's DataLoader does not have.
-        actions: (name of a method of _Run, its arguments ...) each.
+        ours: arguments that only feedmill's DataLoader has.
+        actions: tuples of a method's name in _Run and its arguments.
     """
 
     files: str
@@ -76,7 +76,7 @@ class Script:
         return "\n".join([*made, *done])
 
 
-# ---- what datasets and loaders are made of -------------------------------------------------------
+# ---- parts of datasets and loaders ---------------------------------------------------------------
 
 TRANSFORMS = {
     "bytes": lambda: compose(T.Resize((8, 8)), T.PILToTensor()),
@@ -91,8 +91,8 @@ TRANSFORMS = {
     "flipped": lambda: compose(T.Resize((8, 8)), T.RandomHorizontalFlip(), T.PILToTensor()),
     "random": lambda: compose(T.RandomResizedCrop(8), T.RandomHorizontalFlip(), T.ToTensor()),
 }
-# Batches of the same shape and type without random numbers: torch's transforms draw theirs from
-# the global generator where there are no workers, and with it would come another order.
+# Transforms that make batches of the same shape and dtype, but draw no random numbers. Without
+# workers, torch's transforms draw from the global generator, which would change the order.
 _CALM = {
     "flipped": TRANSFORMS["bytes"],
     "random": lambda: compose(T.Resize((8, 8)), T.ToTensor()),
@@ -116,7 +116,7 @@ DATASETS = {
 
 
 class _Items(Dataset):
-    """A dataset of the user's own, which offers its items."""
+    """A user-defined dataset with feedmill_item()."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -165,15 +165,15 @@ def _folders(dataset):
     return [dataset.folder if isinstance(dataset, _Items) else dataset]
 
 
-# ---- what can be seen ----------------------------------------------------------------------------
+# ---- what is observed ----------------------------------------------------------------------------
 
 _NAMED_SAMPLE = re.compile(r" \[dataset index \d+, file .*?\]")
 _ITERATOR_NAME = re.compile(r"NativeDataLoaderIter|_(MultiProcessing|SingleProcess)DataLoaderIter")
 
 
 def _see_error(error):
-    """Type and text of an exception: without index and path of the sample, which ours adds, without
-    the iterator's name, and without the lines of the traceback in those of workers."""
+    """The type and text of an exception, without what may differ: the sample's index and path,
+    which feedmill adds, the iterator's name, and the traceback in errors of workers."""
     text = _ITERATOR_NAME.sub("Iterator", _NAMED_SAMPLE.sub("", str(error)))
     lines = text.splitlines()
     if lines and lines[0].startswith("Caught "):
@@ -192,11 +192,11 @@ def _checksum(data):
 
 
 def _see(data, with_pixels):
-    """Type, shape and values of a batch, values of images only if they are not random."""
+    """Type, shape and values of a batch. Values of images only if these are not random."""
     if isinstance(data, torch.Tensor):
         is_image = data.dim() >= 3
         values = (_checksum(data) if with_pixels else None) if is_image else data.tolist()
-        # An image outside of a batch is PILToTensor's view of rows of pixels; ours is contiguous.
+        # Strides of single images differ: PILToTensor returns a view, feedmill no view.
         strides = None if data.dim() == 3 else data.stride()
         return (type(data).__name__, str(data.dtype), tuple(data.shape), strides,
                 str(data.device), data.requires_grad, data.is_pinned(), values)
@@ -220,7 +220,7 @@ def _see_generators(generator):
 
 _ALL_ATTRIBUTES = ("batch_size", "drop_last", "num_workers", "prefetch_factor", "pin_memory", "timeout",
                "persistent_workers", "pin_memory_device", "in_order", "worker_init_fn")
-# As far as the installed torch has them.
+# Those that the installed torch has.
 _ATTRIBUTES = [name for name in _ALL_ATTRIBUTES
                if name in inspect.signature(torch.utils.data.DataLoader.__init__).parameters]
 
@@ -229,7 +229,7 @@ _ATTRIBUTES = [name for name in _ALL_ATTRIBUTES
 
 
 class _Run:
-    """One script in one world. Each action is a method, and its errors part of the transcript."""
+    """Runs one script in one world. Each action is a method; its errors are recorded."""
 
     def __init__(self, script, root, is_ours):
         self.script, self.root, self.is_ours = script, root, is_ours
@@ -259,7 +259,8 @@ class _Run:
             self._attempt("end", self._end)
 
     def _note_unraisable(self, unraisable):
-        """torch's iterators raise in __del__() where __init__() did."""
+        """Records errors in __del__() for feedmill alone: torch's iterators raise there if their
+        __init__() has failed."""
         if self.is_ours:
             self._note("unraisable", repr(unraisable.exc_value))
 
@@ -271,7 +272,7 @@ class _Run:
                 action(*arguments)
             except Exception as error:
                 self._note("raised", *_see_error(error))
-                # torch's own errors hold themselves, see helpers.take().
+                # torch's exceptions are in reference cycles, see helpers.take().
                 traceback.clear_frames(error.__traceback__)
         for one in caught:
             if "use of fork()" not in str(one.message):
@@ -281,11 +282,11 @@ class _Run:
     def _note(self, *event):
         transcript.append(event)
 
-    # -- making it
+    # -- construction
 
     def _transform(self, name):
-        """torch's world gets the one without random numbers, if it may have no workers, or if the
-        collate_fn draws from the same generator."""
+        """The script's transform. torch's world gets the counterpart without random numbers if it
+        may have no workers, or if the collate_fn draws from the same generator."""
         workers = {self.script.options.get("num_workers", 0)}
         workers |= {value for action, what, value, *_ in self._settings() if what == "num_workers"}
         draws = 0 in workers or -1 in workers or self.script.collate == "drawing"
@@ -321,7 +322,7 @@ class _Run:
         samplers = [type(one).__name__ for one in (self.loader.sampler, self.loader.batch_sampler)]
         self._note("loader", samplers, attrgetter(*_ATTRIBUTES)(self.loader))
 
-    # -- iterating
+    # -- iteration
 
     def make_iterator(self, slot):
         iterator = iter(self.loader)
@@ -330,7 +331,7 @@ class _Run:
         self.iterators[slot] = iterator
 
     def take(self, slot, count, hold):
-        """`count` batches, the end, or the first error."""
+        """Takes `count` batches; stops at the end and at the first error."""
         if slot not in self.iterators:
             return
         for _ in range(count):
@@ -358,7 +359,7 @@ class _Run:
         self.iterators.pop(slot, None)
 
     def loop(self, count, hold):
-        """A for loop that is left after `count` batches."""
+        """Runs a for loop, and leaves it after `count` batches."""
         for number, batch in enumerate(self.loader):
             self._take_in(batch, hold)
             if number + 1 == min(count, _LONGEST_LOOP):
@@ -390,7 +391,7 @@ class _Run:
         if slot in self.iterators:
             pickle.dumps(self.iterators[slot])
 
-    # -- between the batches
+    # -- between batches
 
     def seed(self, value):
         torch.manual_seed(value)
@@ -422,15 +423,15 @@ class _Run:
         self._see_loader()
 
     def set_transform(self, name):
-        """For the epochs to come. Iterators that are under way go first: torch's would go on with
-        the new one where there are no workers."""
+        """Replaces the transform for later epochs. Running iterators are dropped first: without
+        workers, torch's would continue with the new transform."""
         self.iterators.clear()
         for folder in _folders(self.loader.dataset):
             folder.transform = self._transform(name)
         self.with_pixels = not is_random(name)
 
     def drop_sample(self):
-        """The dataset gets shorter between epochs."""
+        """Shortens the dataset between epochs."""
         self.iterators.clear()
         for folder in _folders(self.loader.dataset):
             folder.samples.pop()
@@ -457,12 +458,12 @@ class _Run:
 
 
 def transcripts(script, root):
-    """What torch's world and ours write."""
+    """The transcripts of torch's world and of feedmill's."""
     return tuple(_Run(script, root, is_ours).run() for is_ours in (False, True))
 
 
 def first_difference(script, theirs, ours, n_before=12):
-    """Text for a person; "" where the transcripts are equal."""
+    """A description of the difference; "" if the transcripts are equal."""
     for number, (one, two) in enumerate(itertools.zip_longest(theirs, ours)):
         if one != two:
             before = [f"  {event}" for event in theirs[max(0, number - n_before) : number]]

@@ -1,4 +1,4 @@
-"""Files whose reads wait until a test lets them go on."""
+"""Files whose reads block until a test releases them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import helpers
 
 
 class HeldFiles:
-    """A read-only view of a folder by the file system slowfs (tests/support), in which reads wait.
+    """A read-only mount of a folder in which the reads of one file block.
 
-    Skips the test where there is no FUSE.
+    It is made by the FUSE file system slowfs (tests/support). Skips the test if FUSE is not
+    available.
 
     Args:
         source: the folder.
-        mountpoint: where it is seen; made if it is not there.
-        name: of the file whose reads are held until release().
+        mountpoint: where it is mounted; made if need be.
+        name: the name of the file whose reads block until release().
     """
 
     def __init__(self, source: Path, mountpoint: Path, name: str) -> None:
@@ -43,7 +44,7 @@ class HeldFiles:
             time.sleep(0.002)
 
     def release(self) -> None:
-        """All reads go on, now and from now on."""
+        """Lets all reads continue, those that block now and later ones."""
         self._rule.unlink()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What several Python tests share."""
+"""Functions that several Python tests share."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def need_uring():
         native.Loader(ops=[Op(CENTER_CROP, 8, 8)], dtype="uint8", n_samples=1,
                       batch_size=1, n_threads=1, reader="uring").close()
     except native.Error as error:
-        skip(f"io_uring can't be had: {error}")
+        skip(f"io_uring is not available: {error}")
 
 
 # ---- images --------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ def pixels(width, height, seed=0, noise=30):
 
 
 def save_jpeg(path, width, height, seed=0, mode="RGB", orientation=None, **options):
-    """Writes a JPEG by Pillow; `options` as Image.save() takes them."""
+    """Writes a JPEG with Pillow; `options` are those of Image.save()."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     image = Image.fromarray(pixels(width, height, seed)).convert(mode)
@@ -67,7 +67,8 @@ def save_jpeg(path, width, height, seed=0, mode="RGB", orientation=None, **optio
 
 
 def save_bare_jpeg(path, width, height, seed=0):
-    """Writes a JPEG that is left to Pillow: without its Huffman tables, as Motion JPEG has it."""
+    """Writes a JPEG that the native decoder leaves to Pillow: one without Huffman tables, as in
+    Motion JPEG."""
     data = save_jpeg(path, width, height, seed).read_bytes()
     while (at := data.find(b"\xff\xc4")) > 0:
         data = data[:at] + data[at + 2 + int.from_bytes(data[at + 2 : at + 4], "big") :]
@@ -76,7 +77,7 @@ def save_bare_jpeg(path, width, height, seed=0):
 
 
 def make_jpeg(path, **options):
-    """Writes a JPEG of a kind that Pillow can't write, by the tool mkjpeg."""
+    """Writes a JPEG of a kind that Pillow can't write, with the tool mkjpeg."""
     tool = os.environ.get("FEEDMILL_MKJPEG")
     if not tool:
         skip("FEEDMILL_MKJPEG does not name the tool mkjpeg (tests/support)")
@@ -106,10 +107,10 @@ def native_loader(dataset, **options):
 
 
 def take(iterator):
-    """The targets of the next batch, "end", or (type, first line) of what next() raises.
+    """The targets of the next batch, "end", or (type, first line) of the exception of next().
 
-    torch's own errors hold themselves, and with them its iterator, until the garbage collector
-    runs; it then waits five seconds for each worker. Hence the clearing.
+    Clears the exception's frames: torch's exceptions are in a reference cycle with its iterator,
+    and when the garbage collector frees that, it waits five seconds for each worker.
     """
     try:
         return next(iterator)[1].tolist()
@@ -126,7 +127,7 @@ def targets_of(loader):
 
 
 def reference(loader, index, epoch, occurrence=0):
-    """A sample as torchvision's own functions make it with the loader's draws."""
+    """A sample, made by torchvision's functions with the random numbers that the loader drew."""
     dataset = loader.dataset
     image = dataset.loader(dataset.samples[index][0])
     draws = iter(loader.draws(index, epoch, occurrence))
@@ -150,7 +151,7 @@ def reference(loader, index, epoch, occurrence=0):
 
 
 def assert_same_image(got, wanted, what):
-    """Bit for bit: NaNs and signs of zero would count, too."""
+    """Compares two images bit for bit, so that NaNs and signs of zero count as well."""
     assert got.dtype == wanted.dtype and got.shape == wanted.shape, what
     if got.is_floating_point():
         bits = torch.int32 if got.dtype == torch.float32 else torch.int16
@@ -160,9 +161,9 @@ def assert_same_image(got, wanted, what):
 
 
 def inexact_pieces(steps, counters):
-    """Texts: which steps, and which sums, have a wait that is not that of its causes together."""
+    """Texts that name the steps, and the total, whose wait is not the sum of its causes."""
     waits, pieces = steps["data_wait_ns"], sum(steps[name] for name in CAUSES)
-    # Sums of unsigned numbers come out right where one of them has wrapped around.
+    # The sum of unsigned numbers may be right although one of them has wrapped around.
     wrong = (waits != pieces) | np.any([steps[name] > waits for name in CAUSES], axis=0)
     texts = [f"{pieces[i]} of {waits[i]} ns: {steps[i]}" for i in np.flatnonzero(wrong)]
     total = sum(counters.get(f"wait_{name}", 0) for name in CAUSES)
@@ -172,7 +173,7 @@ def inexact_pieces(steps, counters):
 
 
 def log_lines(path):
-    """The lines of a log that is whole, as they are, by their type."""
+    """The parsed lines of a complete log, by their type."""
     lines = {}
     for line in map(json.loads, Path(path).read_text().splitlines()):
         lines.setdefault(line["type"], []).append(line)
@@ -189,7 +190,7 @@ import conftest, helpers, feedmill, torch
 
 
 def start_script(text, *arguments, **options):
-    """Starts a Python process that runs `text` behind the tests' imports."""
+    """Starts a Python process that runs `text` after importing what tests use."""
     code = PRELUDE.format(here=str(Path(__file__).parent)) + text
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
@@ -202,7 +203,8 @@ def start_script(text, *arguments, **options):
 
 
 def run_script(text, *arguments, **options):
-    """Runs it to its end, which must be quiet and clean; returns what it printed."""
+    """Runs such a process to its end and returns its output. It must exit with 0, without output on
+    stderr."""
     process = start_script(text, *arguments, **options)
     try:
         out, errors = process.communicate(timeout=600)
@@ -214,13 +216,14 @@ def run_script(text, *arguments, **options):
     return out
 
 
-# Of the flags in a thread's "stat" (PF_IO_WORKER of Linux's sched.h): it is a helper of io_uring's,
-# which the kernel makes and ends itself. Its name says so only a moment after its birth.
+# A flag in a thread's "stat" (PF_IO_WORKER in Linux's sched.h): the thread is a worker of io_uring,
+# which the kernel starts and ends. Its name is set only a moment after its start.
 _IO_WORKER = 0x10
 
 
 def in_child(function, seconds=600):
-    """Exit status of a forked child that runs `function`; one that hangs is ended by a signal."""
+    """Runs `function` in a forked child and returns its exit status. A child that hangs is ended by
+    a signal."""
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -236,21 +239,22 @@ def in_child(function, seconds=600):
 
 
 def threads():
-    """Numbers of this process's threads, without such helpers."""
+    """Ids of this process's threads, without the workers of io_uring."""
     found = set()
     for task in os.listdir("/proc/self/task"):
         try:
             with open(f"/proc/self/task/{task}/stat") as file:
-                _, _, behind_name = file.read().rpartition(")")
+                _, _, after_name = file.read().rpartition(")")
         except OSError:
-            continue  # it has ended
-        if behind_name and not int(behind_name.split()[6]) & _IO_WORKER:
+            continue  # the thread has ended
+        if after_name and not int(after_name.split()[6]) & _IO_WORKER:
             found.add(int(task))
     return found
 
 
 def threads_left(before):
-    """Threads that were not there before. One that is joined may be listed for a moment more."""
+    """Threads that have started since `before`. Waits a little, as joined threads may still be
+    listed for a moment."""
     for _ in range(100):
         if not (left := threads() - before):
             break

@@ -78,8 +78,8 @@ def test_the_folder(tmp_path, small_images):
     ("words", "message"),
     [
         (["/nowhere/at/all"], "/nowhere/at/all is not a folder"),
-        (["{}", "--batch-size", "0"], "'0' is not a whole number from 1"),
-        (["{}", "--threads", "x"], "'x' is not a whole number from 1"),
+        (["{}", "--batch-size", "0"], "'0' is not a whole number above 0"),
+        (["{}", "--threads", "x"], "'x' is not a whole number above 0"),
         (["{}", "--threads", "5000"], "n_threads is 5000"),
         (["{}", "--size", "100000"], "height is 100000"),
         (["{}", "--reader", "mmap"], "invalid choice: 'mmap'"),
@@ -112,7 +112,7 @@ def test_a_pack(small_images, tmp_path, capsys):
 def test_a_folder_without_images(tmp_path, capsys):
     with pytest.raises(SystemExit):
         cli.main(["bench", str(tmp_path)])
-    assert "holds no image" in capsys.readouterr().err
+    assert "contains no images" in capsys.readouterr().err
 
 
 def test_as_a_module_without_torchvision(small_images):

@@ -87,7 +87,7 @@ def test_progress_counts_every_file(folder):
 
 
 def test_no_folder_and_no_image(capsys, tmp_path):
-    for folder, word in ((tmp_path / "none", "not a folder"), (tmp_path, "holds no image")):
+    for folder, word in ((tmp_path / "none", "not a folder"), (tmp_path, "contains no images")):
         with pytest.raises(SystemExit) as caught:
             cli.main(["check", str(folder)])
         assert caught.value.code == 2 and word in capsys.readouterr().err

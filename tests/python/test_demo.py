@@ -8,7 +8,7 @@ import pytest
 from feedmill.cli import demo
 from feedmill.cli.cli import main
 from feedmill.data.images import ImageList
-from helpers import save_jpeg
+from helpers import save_bare_jpeg, save_jpeg
 
 SHORT = ["--seconds", "0.1", "--batch-size", "8", "--workers", "1"]
 
@@ -32,10 +32,20 @@ def test_a_folder_of_classes(small_images, capsys):
 def test_what_is_printed(small_images, capsys):
     status, out = run_demo(capsys, small_images)
     assert status == 0
-    assert "40 images looked at, all equal to torchvision's" in out
-    assert "torch's DataLoader" in out and "  path       native" in out
+    assert "40 images compared, all equal to torchvision's" in out
+    assert "torch's DataLoader" in out and "decoded all images natively" in out
     assert "+from feedmill import DataLoader" in out
-    assert str(small_images) in out
+    assert str(small_images) in out and "  path       native" not in out
+    status, out = run_demo(capsys, small_images, "--report")
+    assert status == 0 and "  path       native" in out
+
+
+def test_images_that_go_through_pillow(tmp_path, capsys):
+    save_jpeg(tmp_path / "a.jpg", 40, 30)
+    save_bare_jpeg(tmp_path / "b.jpg", 40, 30)
+    status, out = run_demo(capsys, tmp_path)
+    assert status == 0 and "50.0% of feedmill's images went through Pillow" in out
+    assert f"feedmill doctor {tmp_path}" in out
 
 
 @pytest.mark.parametrize("name", ["plain.jpg", "a/b/deep.jpg"])
@@ -52,7 +62,7 @@ def test_images_are_made_and_removed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo.tempfile, "tempdir", str(tmp_path))
     status, out = run_demo(capsys)
     assert status == 0
-    assert "6 images (made for this)" in out and "6 images looked at" in out
+    assert "6 generated images" in out and "6 images compared" in out
     assert not os.listdir(tmp_path)
 
 
@@ -76,7 +86,7 @@ def test_pixels_that_differ(small_images, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("words, text", [
-    (["{empty}"], "holds no image"),
+    (["{empty}"], "contains no images"),
     (["{missing}"], "missing"),
     (["{images}", "--seconds", "0"], "--seconds: must be above 0"),
     (["{images}", "--seconds", "nan"], "--seconds: must be above 0"),
@@ -97,6 +107,17 @@ def test_without_torchvision(monkeypatch, capsys):
         main(["demo", *SHORT])
     assert stopped.value.code == 2
     assert "pip install torchvision" in capsys.readouterr().err
+
+
+def test_a_torchvision_for_another_torch(tmp_path, monkeypatch, capsys):
+    (tmp_path / "torchvision.py").write_text("raise RuntimeError('no operator nms')")
+    monkeypatch.delitem(sys.modules, "torchvision")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main(["demo", *SHORT])
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert "RuntimeError: no operator nms" in error and "pip install torchvision" in error
 
 
 def test_an_image_that_nobody_takes(tmp_path, capsys):

@@ -2,12 +2,14 @@
 
 import json
 import os
+import sys
 from dataclasses import replace
 
 import helpers
 import pytest
+import torch
 from feedmill._ops import native
-from feedmill.cli import advice, cli, doctor, folder_check, measure
+from feedmill.cli import advice, cli, doctor, folder_check, measure, missing
 from feedmill.cli.survey import sample, survey
 from feedmill.system import machine, peer_processes
 
@@ -96,12 +98,13 @@ def test_memory(root, tmp_path, groups, files):
     [
         ({}, []),
         ({"proc/sys/kernel/io_uring_disabled": "0\n"}, []),
-        ({"proc/sys/kernel/io_uring_disabled": "2\n"}, ["kernel.io_uring_disabled is 2"]),
+        ({"proc/sys/kernel/io_uring_disabled": "2\n"},
+         ["is disabled on this system (kernel.io_uring_disabled=2)"]),
         ({"proc/sys/kernel/io_uring_disabled": "1\n", "proc/sys/kernel/io_uring_group": "-1\n"},
-         ["io_uring_disabled is 1, for processes with CAP_SYS_ADMIN only"]),
+         ["(kernel.io_uring_disabled=1): give this process CAP_SYS_ADMIN, or enable it"]),
         ({"proc/sys/kernel/io_uring_disabled": "1\n", "proc/sys/kernel/io_uring_group": "7\n"},
-         ["or of the group 7 only"]),
-        ({"proc/self/status": "Name:\tx\nSeccomp:\t2\n"}, ["a seccomp filter is at work"]),
+         ["CAP_SYS_ADMIN, or add its user to the group with id 7, or"]),
+        ({"proc/self/status": "Name:\tx\nSeccomp:\t2\n"}, ["runs under a seccomp filter"]),
         ({"proc/self/status": "Name:\tx\nSeccomp:\t0\n"}, []),
     ],
 )
@@ -127,7 +130,7 @@ def test_mounts(root, tmp_path):
     assert machine.mount_of("/data/train", where) == ("/data", "fuse.sshfs", "host:/x")
     assert machine.mount_of("/data/fast disk/x", where) == ("/data/fast disk", "xfs", "/dev/sdb")
     kinds = [machine.mount_of(path, where) for path in ("/", "/data", "/dev/shm/x")]
-    assert [machine.is_far(one) for one in kinds] == [False, True, False]
+    assert [machine.is_high_latency(one) for one in kinds] == [False, True, False]
     assert [machine.is_in_memory(one) for one in kinds] == [False, False, True]
     assert machine.mount_of("/", str(tmp_path / "nothing")) is None
 
@@ -151,14 +154,14 @@ def _short(monkeypatch):
 def check(capsys, *words):
     status = cli.main(["doctor", *map(str, words)])
     text = capsys.readouterr().out
-    crowded = any(line.startswith("crowded") for line in text.splitlines())
+    crowded = any(line.startswith("CPU contention:") for line in text.splitlines())
     return status, crowded, text
 
 
 def test_the_machine(capsys):
     _, _, text = check(capsys)
     names = [line.split()[0] for line in text.splitlines()]
-    wanted = ["feedmill", "kernel", "CPUs", "pixels", "JPEG", "reader", "memory", "memlock",
+    wanted = ["feedmill", "kernel", "CPUs", "SIMD", "JPEG", "reader", "memory", "memlock",
               "/dev/shm", "torch"]
     assert [name for name in names if name in wanted] == wanted
     assert f"libjpeg-turbo {native.jpeg_version()}, " in text
@@ -177,7 +180,7 @@ def test_a_refused_io_uring_is_explained(capsys, monkeypatch):
     monkeypatch.setenv("FEEDMILL_CPU", "scalar")
     _, _, text = check(capsys)
     assert "reader     pread" in text and "so it is" in text
-    assert "computed with scalar (FEEDMILL_CPU=scalar)" in text
+    assert "SIMD       scalar (FEEDMILL_CPU=scalar)" in text
 
 
 def test_an_environment_that_no_loader_takes(capsys, monkeypatch):
@@ -235,23 +238,23 @@ def test_a_folder_in_words(capsys, mixed):
     assert "unreadable 1 (" in text and "gone.jpg: No such file or directory" in text
     for name in ("on", "cold read", "warm read", "decode"):
         assert f"\n  {name:<10} " in text
-    assert "all but 2 of 8 tried (25.0 % go through Pillow: " in text
+    assert "all but 2 of the 8 files tried (25.0% go through Pillow: " in text
     assert f"suggested for {mixed}:" in text
 
 
 def test_folders_with_little_in_them(capsys, tmp_path):
     _, _, text = check(capsys, tmp_path)
     assert "files      0, 0 bytes (none)" in text
-    assert "decode     not known: no image that can be read" in text
+    assert "decode     unknown: there is no readable image" in text
     (tmp_path / "a.tar").write_bytes(b"x" * 5000)
     _, _, text = check(capsys, tmp_path)
-    assert "1 .tar 5.0 kB" in text and "warm read  not known" not in text
-    assert "decode     not known: no image that can be read" in text
+    assert "1 .tar 5.0 kB" in text and "warm read  unknown" not in text
+    assert "decode     unknown: there is no readable image" in text
     (tmp_path / "a.jpg").write_text("no image")
     (tmp_path / "b.jpg").write_text("")
     _, _, text = check(capsys, tmp_path)
-    assert "decode     not known: the native decoder takes none of them" in text
-    assert "all but 2 of 2 tried" in text
+    assert "decode     unknown: the native decoder supports none of the files" in text
+    assert "all but 2 of the 2 files tried" in text
 
 
 @pytest.mark.parametrize("place", ["nowhere", "file"])
@@ -308,12 +311,111 @@ def test_what_is_in_the_page_cache(tmp_path):
     assert measure._device_bytes() >= 0
 
 
+# ---- what is missing -----------------------------------------------------------------------------
+
+COMPLETE = {
+    "reader": "uring", "reader_reason": "io_uring works here", "why_no_uring": [],
+    "formats": "JPEG, PNG, WebP", "shared_memory": {"total": 8 << 30, "free": 8 << 30},
+}
+
+
+def missing_of(**changes):
+    return {one.what: one for one in missing.find_missing({**COMPLETE, **changes})}
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A function that puts a GPU there, and has native.device_count() raise an error."""
+
+    def put(error):
+        def device_count(kind):
+            assert kind == "cuda"
+            if error:
+                raise native.Error(error)
+            return 1
+
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.version, "hip", None)
+        monkeypatch.setattr(native, "device_count", device_count)
+
+    return put
+
+
+def test_nothing_is_missing(gpu):
+    gpu("")
+    assert missing_of() == {}
+
+
+def test_a_missing_io_uring(monkeypatch):
+    monkeypatch.delenv("FEEDMILL_READER", raising=False)
+    found = missing_of(reader="pread", reader_reason="too old")["io_uring"]
+    assert "too old" in found.why and "Linux 5.19" in found.get
+    found = missing_of(reader="pread", reader_reason="refused", why_no_uring=["allow it", "so"])
+    assert found["io_uring"].get == "allow it; so"
+    monkeypatch.setenv("FEEDMILL_READER", "pread")  # the user's choice
+    assert missing_of(reader="pread", reader_reason="asked for") == {}
+
+
+@pytest.mark.parametrize(("module", "name"), [("torchvision", "torchvision"), ("PIL", "Pillow")])
+def test_missing_packages(monkeypatch, module, name):
+    monkeypatch.setitem(sys.modules, module, None)  # `import` raises ImportError
+    found = missing_of()
+    assert list(found) == [name] and f"`import {module}` fails" in found[name].why
+    assert found[name].get.startswith(f"pip install {name.lower()}")
+
+
+@pytest.mark.parametrize(
+    ("formats", "libraries"),
+    [("JPEG, PNG", ["libwebp"]), ("JPEG, WebP", ["libspng"]), ("JPEG", ["libspng", "libwebp"])],
+)
+def test_missing_formats(formats, libraries):
+    found = missing_of(formats=formats)
+    assert list(found) == libraries
+    assert all("Pillow" in one.why and f"{name}-dev" in one.get for name, one in found.items())
+
+
+def test_a_missing_plugin_for_cuda(gpu, monkeypatch):
+    gpu("libx.so is not there")
+    found = missing_of()["CUDA plug-in"]
+    assert "libx.so is not there" in found.why
+    assert "pip install feedmill-cuda13" in found.get and "nvcc" in found.get
+    monkeypatch.setattr(torch.version, "hip", "6.0")
+    assert missing_of() == {}
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert missing_of() == {}
+
+
+def test_missing_shared_memory():
+    assert "no /dev/shm" in missing_of(shared_memory=None)["space in /dev/shm"].why
+    small = missing_of(shared_memory={"total": 64 << 20, "free": 0})["space in /dev/shm"]
+    assert "only 67.1 MB" in small.why and "--shm-size" in small.get
+
+
+def test_what_is_missing_is_printed(capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "find_missing", lambda facts: [])
+    lines = check(capsys)[2].splitlines()
+    assert len([line for line in lines if line.startswith("nothing is missing")]) == 1
+    assert json.loads(check(capsys, "--json")[2])["missing"] == []
+    one = missing.Missing("io_uring", "no reason", "no way")
+    monkeypatch.setattr(doctor, "find_missing", lambda facts: [one])
+    monkeypatch.setattr(machine, "why_no_uring", lambda: ["told above"])
+    monkeypatch.setenv("FEEDMILL_READER", "pread")
+    text = check(capsys)[2]
+    assert "missing:\n  io_uring: no reason\n    how to get it: no way\n" in text
+    assert "told above" not in text  # once is enough
+    assert json.loads(check(capsys, "--json")[2])["missing"] == [
+        {"what": "io_uring", "why": "no reason", "get": "no way"}
+    ]
+
+
 # ---- what is suggested ---------------------------------------------------------------------------
 
 FOUND = advice.Findings(
     n_usable=8, n_taken=0, n_processes=1, has_gpu=True, reader="uring",
-    reader_reason="io_uring works here", is_far=False, memory_left=10**10, shm_bytes=8 << 30,
-    data_bytes=10**9, sample_bytes=1e5, decode_rate=8000.0, cold_rate=1e9, cold_file_s=0.002,
+    reader_reason="io_uring works here", is_high_latency=False, memory_left=10**10,
+    shm_bytes=8 << 30, data_bytes=10**9, sample_bytes=1e5, decode_rate=8000.0, cold_rate=1e9,
+    cold_file_s=0.002,
 )
 
 
@@ -324,21 +426,23 @@ FOUND = advice.Findings(
         ({"n_taken": 3}, "num_workers", "5", "less the 3 decode threads"),
         ({"n_taken": 30}, "num_workers", "1", "less the 30 decode threads"),
         ({"n_processes": 4}, "num_workers", "2", "shared by 4 training processes"),
-        ({"has_gpu": False}, "num_workers", "8", "where the training computes on the CPU"),
-        ({}, "prefetch_factor", "2", "16 files are being read at a time"),
-        ({"cold_file_s": 0.2}, "prefetch_factor", "7", "ask for 3,584"),
-        ({"cold_file_s": 60.0}, "prefetch_factor", "16", "files are being read"),
+        ({"has_gpu": False}, "num_workers", "8", "use fewer if the training computes on the CPU"),
+        ({}, "prefetch_factor", "2", "need 16 reads in flight"),
+        ({"cold_file_s": 0.2}, "prefetch_factor", "7", "prefetch 3,584"),
+        ({"cold_file_s": 60.0}, "prefetch_factor", "16", "reads in flight"),
         ({"cold_file_s": None}, "prefetch_factor", "2", "is not known"),
         ({}, "pin_memory", "True", "copied to the GPU"),
         ({"has_gpu": False}, "pin_memory", "False", "no GPU"),
         ({}, "reader", '"auto"', "io_uring works here"),
-        ({"reader": "pread", "reader_reason": "forbidden", "is_far": True}, "reader", '"auto"',
-         "pread is taken: forbidden; these files are on a file system with round trips"),
-        ({}, "page cache", "holds all", "from the second epoch on storage does not matter"),
+        ({"reader": "pread", "reader_reason": "forbidden", "is_high_latency": True}, "reader",
+         '"auto"', "selects pread: forbidden; these files are on high-latency storage"),
+        ({}, "page cache", "holds all",
+         "from the second epoch on, the speed of storage does not matter"),
         ({"data_bytes": 10**11}, "page cache", "holds a part", "100.0 GB of files do not fit"),
-        ({"data_bytes": None}, "page cache", "not known", "not all files were seen"),
-        ({}, "first limit", "CPU", "storage gives 10,000 images/s cold"),
-        ({"cold_rate": 1e8}, "first limit", "storage", "more threads would gain nothing"),
+        ({"data_bytes": None}, "page cache", "not known", "not all files were listed"),
+        ({}, "first limit", "CPU",
+         "storage delivers 10,000 images/s that are not in the page cache"),
+        ({"cold_rate": 1e8}, "first limit", "storage", "more threads do not help"),
         ({"cold_rate": None}, "first limit", None, ""),
         ({"shm_bytes": 64 << 20}, "/dev/shm", "1 GB or more", "it has 67.1 MB"),
         ({}, "/dev/shm", None, ""),

@@ -234,7 +234,7 @@ def test_smoke(name, tmp_path):
     assert losses(out)
     assert path_of(out) == "native"
     if name == "opencv_dataset.py":
-        line = r"^step 16 .* images/s, .* ms a step, waited \d+ %, cache 50 %"
+        line = r"^step 16 .* images/s, .* ms per step, waited \d+%, cache hits 50%"
         assert re.search(line, out, re.M)
     assert not list(tmp_path.iterdir())
 

@@ -621,9 +621,9 @@ def test_run_refuses_what_can_not_be_written(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("x.py").write_text("")
     for words, text in [
-        (["--log", "nowhere/r"], "--log: nowhere/r can't be written to: No such file"),
+        (["--log", "nowhere/r"], "--log: nowhere/r can't be written: No such file"),
         (["--log", "nowhere/{pid}"], "--log: there is no folder "),
-        (["--log-samples"], "--log-samples: there is no log for them; name one with --log"),
+        (["--log-samples"], "--log-samples needs a log: name one with --log"),
     ]:
         with pytest.raises(SystemExit):
             cli.main(["run", *words, "x.py"])

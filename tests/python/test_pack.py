@@ -251,7 +251,7 @@ def test_what_is_printed(folder, tmp_path, capsys):
     assert run(folder, tmp_path / "out", "--interval", "2", "--no-verify") == 0
     lines = capsys.readouterr().out
     assert "23 samples in 1 shard, in " in lines and "samples of 4 classes" in lines
-    assert "stored as they are: 5 (3 not a JPEG" in lines and "1 arithmetic coding" in lines
+    assert "stored unchanged: 5 (3 not a JPEG" in lines and "1 arithmetic coding" in lines
     index = Index.open(tmp_path / "out" / "index.fmp")
     assert not np.any(index.records["flags"] & VERIFIED)
     assert set(index.records["interval"]) <= {0, 1, 2, 3}
@@ -301,7 +301,7 @@ def test_an_interrupted_run_goes_on(folder, packed, tmp_path, monkeypatch, capsy
     n_made, made[:] = len(made), [""] * -100
     monkeypatch.setattr(writer, "_pack", lambda *args: made.append(1) or real(*args))
     assert run(*words) == 0
-    assert "of which were there already" in capsys.readouterr().out
+    assert "of which existed already" in capsys.readouterr().out
     assert len(made) < 23 <= n_made + len(made)
     assert files_of(out) == files_of(packed)
 

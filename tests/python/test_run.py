@@ -358,7 +358,8 @@ def test_options_and_subclasses(folder, small_images):
     got = under_run("--seed", 7, "--threads=2", "--native", "auto", "train.py", small_images)
     assert (got.returncode, got.stdout) == (0, "all good\n"), got.stderr
     assert "__main__.NoSuper did not call the constructor of DataLoader" in got.stderr
-    assert "the script has a meaning of its own for an option's name: seed is <object" in got.stderr
+    assert ("the script uses the name of one of feedmill's options for something else: "
+            "seed is <object") in got.stderr
 
 
 def test_require(folder):
@@ -505,7 +506,7 @@ def test_other_interpreters_are_left_alone(folder):
     environment["PYTHONPATH"] = f"{run._SITE}{os.pathsep}{folder / 'other'}"
     got = finish([sys.executable, "-c", "import torch; print(torch.__version__)"], environment)
     assert (got.returncode, got.stdout) == (0, "no torch at all\n")
-    assert "feedmill run: torch's DataLoader stays as it is in process" in got.stderr
+    assert "feedmill run: could not replace torch's DataLoader in process" in got.stderr
     code = "import sys; print([type(one).__name__ for one in sys.meta_path])"
     got = finish([sys.executable, "-I", "-c", code], environment)
     assert got.stdout == plain("-c", code).stdout
@@ -553,15 +554,17 @@ def test_environment(folder, monkeypatch):
 
 def test_bad_usage(folder, capsys):
     write("x.py", "")
-    assert "what is to be run?" in refused(capsys)
-    assert "what is to be run?" in refused(capsys, "--watch")
+    assert "there is nothing to run:" in refused(capsys)
+    assert "there is nothing to run:" in refused(capsys, "--watch")
     assert "-m needs a module" in refused(capsys, "-m")
-    assert "no-such-tool is no script here, and no command" in refused(capsys, "no-such-tool", "x")
+    text = "no-such-tool is neither a script in this folder nor a command"
+    assert text in refused(capsys, "no-such-tool", "x")
     assert "unrecognized arguments: --wat" in refused(capsys, "--wat", "x.py")
     assert "'0' is not a whole number from 1" in refused(capsys, "--threads", "0", "x.py")
     assert "invalid choice: 'on'" in refused(capsys, "--native", "on", "x.py")
-    assert "--seed is for feedmill's DataLoader" in refused(capsys, "--watch", "--seed", 1, "x.py")
-    assert "nowhere/r can't be written to: No such file" in refused(
+    text = "--seed is an option of feedmill's DataLoader"
+    assert text in refused(capsys, "--watch", "--seed", 1, "x.py")
+    assert "nowhere/r can't be written: No such file" in refused(
         capsys, "--report", "nowhere/r", "x.py"
     )
 

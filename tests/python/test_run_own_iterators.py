@@ -35,9 +35,9 @@ for n_workers in (0, 2):
     if is_replaced():
         stats = loader.stats()
         assert (stats.path, stats.epochs, stats.batches) == ("torch", 2, 10)
-        assert stats.reasons == ({kind!r} + " makes its iterators itself",), stats.reasons
+        assert stats.reasons == ({kind!r} + " has an iterator of its own",), stats.reasons
         assert stats.data_wait_ns > 0 and len(stats.steps) == 10
-        assert "makes its iterators itself" in loader.report(), loader.report()
+        assert "has an iterator of its own" in loader.report(), loader.report()
         assert {kind!r} + " did not call the constructor of DataLoader" in loader.explain()
 persistent = Loader(dataset, batch_size=8, num_workers=1, persistent_workers=True)
 assert [len(targets(persistent)) for _ in range(3)] == [40] * 3
@@ -114,7 +114,7 @@ def test_their_waits_are_reported(folder, small_images, which, watch):  # noqa: 
     assert (found[0]["path"], found[0]["batches"], found[0]["epochs"], found[0]["loaders"]) == (
         "watched" if watch else "torch", 20, 4, 2
     )
-    assert found[0]["reasons"] == ([] if watch else [f"{kind} makes its iterators itself"])
+    assert found[0]["reasons"] == ([] if watch else [f"{kind} has an iterator of its own"])
 
 
 def test_native_is_required(folder, small_images):  # noqa: F811
@@ -124,7 +124,7 @@ def test_native_is_required(folder, small_images):  # noqa: F811
     got = under_run("--native", "require", "train.py", small_images)
     assert got.returncode == 1
     assert ("RuntimeError: native='require', but the native path can't be taken: library.Loader "
-            "makes its iterators itself") in got.stderr
+            "has an iterator of its own") in got.stderr
 
 
 def test_the_log_has_their_steps(folder, small_images):  # noqa: F811

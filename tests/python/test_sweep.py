@@ -153,12 +153,12 @@ def keeps_up(lines):
 def test_utilization_by_a_given_time(capsys, prepare_ms, step_ms, percent):
     """1,000 img/s a core make a batch as many ms as it has images."""
     rows, lines = table(capsys, "--prepare-ms", prepare_ms, "--step-ms", step_ms)
-    assert [row[-2:] for row in rows] == [[percent, "%g"]]
+    assert [row[-1] for row in rows] == [f"{percent}%g"]
     assert lines[-1].startswith("preparing keeps up") == (percent == "100.0")
     rows, _ = table(capsys, "--cpu-rate", 1000, "--threads", 1, "--batch-sizes", prepare_ms,
                     "--step-ms", step_ms)
-    assert [row[-2:] for row in rows] == [[percent, "%g"]]
-    assert rows[0][-3] == ("GPU" if percent == "100.0" else "CPU")
+    assert [row[-1] for row in rows] == [f"{percent}%g"]
+    assert rows[0][-2] == ("GPU" if percent == "100.0" else "CPU")
 
 
 def test_one_time_a_batch_size(capsys):
@@ -176,12 +176,12 @@ def test_one_time_a_batch_size(capsys):
 def test_what_is_unknown_says_so(capsys):
     rows, lines = table(capsys, "--cpu-rate", 1000, "--threads", "1,4", "--step-ms", 32)
     assert rows == [
-        ["64", "1", "32.00g", "64.00g", "unknown", "unknown", "CPU", "50.0", "%g"],
-        ["64", "4", "32.00g", "16.00~", "unknown", "unknown", "GPU", "100.0", "%~"],
+        ["64", "1", "32.00g", "64.00g", "unknown", "unknown", "CPU", "50.0%g"],
+        ["64", "4", "32.00g", "16.00~", "unknown", "unknown", "GPU", "100.0%~"],
     ]
     for stage in ("storage", "memory bandwidth", "copy"):
-        assert any(line.startswith(f"note: the supply of {stage} is unknown, and can't be the "
-                                   "binding one here") for line in lines)
+        assert any(line.startswith(f"note: the supply of {stage} is unknown, so it is not "
+                                   "considered as the bottleneck") for line in lines)
     assert any(line.split()[:2] == ["storage", "unknown:"] for line in lines)
     # Nothing that a supply could come from: not even the binding stage is known.
     result = sweep(capsys, "--storage-rate", 1, "--step-ms", 32)
@@ -191,7 +191,7 @@ def test_what_is_unknown_says_so(capsys):
     assert result["keeps_up"][0]["threads"] is None
     _, lines = table(capsys, "--storage-rate", 1, "--step-ms", 32)
     assert "unknown at batch 64" in keeps_up(lines)
-    assert any("storage is unknown, as the bytes of a sample are" in line for line in lines)
+    assert any("storage is unknown, as the size of a sample is" in line for line in lines)
 
 
 def test_without_a_step_only_supply(capsys):
@@ -207,9 +207,9 @@ def test_large_medical_samples(capsys):
              "--batch-sizes", "64,64", "--threads", "2,5,64"]
     rows, lines = table(capsys, *words)
     assert [row[6] for row in rows] == ["CPU", "GPU", "GPU", "CPU", "CPU", "storage"]
-    assert rows[5][2:8] == ["160.00g", "320.00~", "2.000g", "1.000~", "storage", "50.0"]
+    assert rows[5][2:8] == ["160.00g", "320.00~", "2.000g", "1.000~", "storage", "50.0%~"]
     assert keeps_up(lines) == ("threads that keep up: 5 at batch 64 (100 img/s), none at batch 64 "
-                               "(400 img/s): storage gives 200")
+                               "(400 img/s): storage delivers 200")
 
 
 def test_preprocessing_on_the_gpu(capsys):
@@ -320,7 +320,7 @@ def test_files_that_are_not_decoded_natively(capsys, tmp_path):
     helpers.save_jpeg(tmp_path / "a.jpg", 40, 30)
     helpers.save_bare_jpeg(tmp_path / "bare.jpg", 40, 30)
     result = sweep(capsys, tmp_path, "--threads", 1, "--step-ms", 10)
-    assert any(note.startswith("50.0 % of the files tried go through Pillow") and "Huffman" in note
+    assert any(note.startswith("50.0% of the files tried go through Pillow") and "Huffman" in note
                for note in result["notes"])
     (tmp_path / "a.jpg").unlink()
     result = sweep(capsys, tmp_path, "--threads", 1, "--step-ms", 10)
@@ -342,15 +342,15 @@ def test_a_size_that_no_loader_takes(capsys, small_images):
         ([], "without SRC nothing is measured: give SRC, or --prepare-ms, or at least one of "
              "--storage-rate"),
         (["/nowhere/at/all"], "/nowhere/at/all is not a folder that can be read: No such file"),
-        (["{}"], "holds no image"),
+        (["{}"], "contains no images"),
         (["--cpu-rate", "0"], "'0' is not a number above 0"),
         (["--cpu-rate", "inf"], "'inf' is not a number above 0"),
-        (["--cpu-rate", "5", "--batch-sizes", "32,x"], "'x' is not a whole number from 1"),
-        (["--cpu-rate", "5", "--threads", "0"], "'0' is not a whole number from 1"),
+        (["--cpu-rate", "5", "--batch-sizes", "32,x"], "'x' is not a whole number above 0"),
+        (["--cpu-rate", "5", "--threads", "0"], "'0' is not a whole number above 0"),
         (["--cpu-rate", "5", "--batch-sizes", "1,2,3", "--step-ms", "1,2"],
          "--step-ms has 2 numbers for 3 batch sizes"),
         (["{}", "--prepare-ms", "5", "--cpu-rate", "5", "--gpu-preprocessing"],
-         "--prepare-ms is all of preparing: leave out SRC, --gpu-preprocessing, --cpu-rate"),
+         "--prepare-ms includes all of preparing: leave out SRC, --gpu-preprocessing, --cpu-rate"),
     ],
 )
 def test_bad_usage(tmp_path, capsys, words, message):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from feedmill._ops import native
 from feedmill.profiling.log import recorder
-from feedmill.system import nvml, usage
+from feedmill.system import nvml, proc_files
 from feedmill.system.usage import System
 from helpers import compose, native_loader
 from torchvision import transforms as T
@@ -27,7 +27,9 @@ def work(seconds):
 
 def files(monkeypatch, **texts):
     """What /proc says: stat, io and status."""
-    monkeypatch.setattr(usage, "_text", lambda path: texts.get(os.path.basename(path), ""))
+    monkeypatch.setattr(
+        proc_files, "text_or_empty", lambda path, errors="": texts.get(os.path.basename(path), "")
+    )
 
 
 # ---- a sample ------------------------------------------------------------------------------------
@@ -100,8 +102,23 @@ def test_a_system_that_tells_nothing(monkeypatch):
 
 
 def test_files_that_are_not_there():
-    assert usage._text("/proc/self/no such file") == ""
-    assert usage._text("/proc") == ""
+    for path in ("/proc/self/no such file", "/proc"):
+        assert proc_files.text_or_empty(path) == ""
+        with pytest.raises(OSError):
+            proc_files.read_text(path)
+
+
+def test_files_that_are_not_utf_8(tmp_path):
+    (tmp_path / "mountinfo").write_bytes(b"caf\xe9 3\n")
+    path = str(tmp_path / "mountinfo")
+    assert proc_files.read_text(path) == "caf\ufffd 3\n"
+    assert proc_files.text_or_empty(path, errors="strict") == ""
+
+
+def test_numbers_by_name():
+    text = ("nr_throttled 3\nMemTotal:  24 kB\nGroups:\t\nName:\tx\nSeccomp:\t2\n"
+            "Active(anon): 7 kB\n")
+    assert proc_files.numbers_by_name(text) == {"nr_throttled": 3, "MemTotal": 24, "Seccomp": 2}
 
 
 # ---- of a loader ---------------------------------------------------------------------------------

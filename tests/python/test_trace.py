@@ -11,7 +11,7 @@ import helpers
 import pytest
 import torch
 from feedmill.cli import cli
-from feedmill.cli.trace import _in_lanes, trace_events, write_trace
+from feedmill.cli.trace import _assign_lanes, trace_events, write_trace
 from feedmill.profiling.log import ranges
 from feedmill.profiling.log.reader import Run, read_log
 from helpers import native_loader
@@ -145,7 +145,7 @@ def test_the_slots(traced):
     assert names["filling"] == len(batches)
     # Each of the delivered batches was ready for a while.
     assert names["ready"] == len(run.steps) == 8
-    assert set(names) <= {"filling", "ready", "lent"}
+    assert set(names) <= {"filling", "ready", "borrowed"}
 
 
 def test_the_reads(traced):
@@ -167,7 +167,7 @@ def test_the_counters(traced):
     assert "(native, pid " in name
 
 
-def test_slots_that_are_lent(numbered, tmp_path):
+def test_slots_that_are_borrowed(numbered, tmp_path):
     path = tmp_path / "run.jsonl"
     loader = native_loader(numbered, batch_size=4, sampler=10 * list(range(40)), log=path,
                            log_samples=True)
@@ -175,10 +175,10 @@ def test_slots_that_are_lent(numbered, tmp_path):
         pass
     logged(path, loader)
     spans = spans_of(trace_of(path, tmp_path / "t"), "slot ")
-    lent = [span for span in spans if span["name"] == "lent"]
+    borrowed = [span for span in spans if span["name"] == "borrowed"]
     # All batches that another one followed in their slot.
     n_slots = len({(span["pid"], span["tid"]) for span in spans})
-    assert len(lent) == 100 - n_slots > 0
+    assert len(borrowed) == 100 - n_slots > 0
 
 
 def test_damaged_samples_and_pillow(numbered, tmp_path):
@@ -237,7 +237,7 @@ def test_gpus(tmp_path):
 
 def test_lanes():
     spans = [(0, 5), (1, 3), (2, 9), (3, 4), (5, 5), (5, 7), (8, 9)]
-    lanes = list(_in_lanes(spans))
+    lanes = list(_assign_lanes(spans))
     assert [span for _, span in lanes] == spans
     for (one, a), (other, b) in itertools.combinations(lanes, 2):
         assert one != other or a[1] <= b[0]

@@ -1,4 +1,4 @@
-"""The command ``feedmill``: a file for each of its commands, and what only those need.
+"""The command line ``feedmill``: a file for each command, and code that only commands need.
 
 May import: all subpackages, and the loader.
 """

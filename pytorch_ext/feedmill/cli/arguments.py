@@ -1,4 +1,4 @@
-"""What several commands take: numbers and folders."""
+"""Checks of arguments that several commands take: numbers and folders."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import os
 from pathlib import Path
 
 
-def from_one(text: str) -> int:
-    """The type of an argument."""
+def positive_int(text: str) -> int:
+    """An argparse type: a whole number that is at least 1."""
     value = int(text) if text.strip().isdecimal() else 0
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return value
 
 
 def check_readable(folder: Path, parser: argparse.ArgumentParser) -> None:
-    """Ends with a message where it is no folder that can be read."""
+    """Exits with a usage error if the path is not a folder, or can't be read."""
     try:
         os.scandir(folder).close()
     except OSError as error:

@@ -1,7 +1,7 @@
-"""``feedmill bench DIR`` runs the loader over a folder of images or a pack, with nothing around it,
-and says how fast it was and where the time went.
+"""``feedmill bench DIR`` runs the native loader over a folder of images or a pack, without a
+training, and prints its rate and where the time went.
 
-It needs no torchvision, and Pillow only for files that the native decoder does not take.
+It needs no torchvision, and Pillow only for files that the native decoder does not support.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from feedmill._ops import __version__, native
-from feedmill.cli.arguments import from_one
+from feedmill.cli.arguments import positive_int
 from feedmill.cli.progress import progress
 from feedmill.cli.survey import SUFFIXES
 from feedmill.packing.dataset import Pack
@@ -40,36 +40,40 @@ _NAMED_BAD_FILES = 20
 
 
 def add_bench(commands: Any) -> None:
-    """Adds the command to a parser's."""
+    """Adds the command to an argparse parser's subparsers."""
     bench = commands.add_parser(
         "bench",
-        help="measure the loader over a folder of images",
+        help="measure how fast feedmill loads a folder of images",
         description=(
-            "Reads, decodes, crops at random, flips and batches all images below DIR (one folder "
-            "per class, as for torchvision's ImageFolder, or plain files), or of a pack, in random "
-            "order. No training: what comes out is the rate that the loader can deliver."
+            "Reads, decodes, randomly crops, flips and batches all images below DIR (one folder "
+            "per class, as for torchvision's ImageFolder, or plain files) or of a pack, in random "
+            "order, and prints the rate and the time of each stage. Nothing is trained, so this is "
+            "the highest rate that feedmill can deliver here."
         ),
     )
     bench.add_argument("dir", metavar="DIR", type=Path, help="folder of images, or a pack")
-    bench.add_argument("--batch-size", type=from_one, default=64, metavar="N",
-                       help="images a batch (default %(default)s)")
-    bench.add_argument("--threads", type=from_one, default=native.usable_cpus(), metavar="N",
+    bench.add_argument("--batch-size", type=positive_int, default=64, metavar="N",
+                       help="images per batch (default %(default)s)")
+    bench.add_argument("--threads", type=positive_int, default=native.usable_cpus(), metavar="N",
                        help="decode threads (default: the usable CPUs, %(default)s)")
-    bench.add_argument("--epochs", type=from_one, default=3, metavar="N",
-                       help="passes over the folder (default %(default)s)")
-    bench.add_argument("--size", type=from_one, default=224, metavar="PX",
-                       help="rows and columns of a delivered image (default %(default)s)")
+    bench.add_argument("--epochs", type=positive_int, default=3, metavar="N",
+                       help="number of passes over the images (default %(default)s)")
+    bench.add_argument("--size", type=positive_int, default=224, metavar="PX",
+                       help="height and width of the delivered images (default %(default)s)")
     bench.add_argument("--dtype", choices=tuple(TORCH_DTYPES), default="float32",
-                       help="of the batch: uint8 pixels, or normalized (default %(default)s)")
+                       help="dtype of the batches: uint8 pixels, or normalized values (default "
+                            "%(default)s)")
     bench.add_argument("--reader", choices=("auto", "uring", "pread"), default="auto",
-                       help="how files are read (default %(default)s: io_uring if it can be had)")
-    bench.add_argument("--seed", type=int, default=0, help="of order and crops (default 0)")
+                       help="how files are read (default %(default)s: io_uring if it is available)")
+    bench.add_argument("--seed", type=int, default=0, metavar="N",
+                       help="seed of the order, the crops and the flips (default 0)")
     bench.add_argument("--json", action="store_true", help="print one JSON object")
     bench.set_defaults(run=_bench)
 
 
 def find_images(folder: Path) -> list[str]:
-    """Paths of all images: those of class folders in ImageFolder's order, then plain files."""
+    """Paths of all images: first those in class folders, in ImageFolder's order, then those in the
+    folder itself."""
     paths = []
     classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
     for name in classes:
@@ -80,7 +84,7 @@ def find_images(folder: Path) -> list[str]:
 
 
 def read_pack(folder: Path) -> tuple[list[str], list[Range | None]]:
-    """The shard, and the part of it, of each sample of a pack."""
+    """For each sample of a pack: the path of its shard, and its byte range there."""
     pack = Pack(folder)
     items = []
     for number in range(len(pack)):
@@ -96,12 +100,16 @@ def read_pack(folder: Path) -> tuple[list[str], list[Range | None]]:
 
 @dataclass
 class _Run:
-    """One bench: the loader, and what it has met.
+    """One benchmark run: the native loader, its input, and the files that could not be decoded.
 
     Attributes:
-        parts: what part of its file each image is, as submit() takes it; None: the whole.
-        table: what _value_table() gives.
-        bad: path -> why, of files that Pillow does not take either.
+        loader: the native loader.
+        paths: the file of each image.
+        parts: the byte range of each image in its file, as submit() takes it; None for whole files.
+        seed: seed of order, crops and flips.
+        size: height and width of the delivered images.
+        table: see _value_table().
+        bad: path -> reason, for files that Pillow can't decode either.
     """
 
     loader: Any
@@ -113,7 +121,13 @@ class _Run:
     bad: dict[str, str] = field(default_factory=dict)
 
     def epoch(self, number: int, batch_size: int, ahead: int) -> Iterator[int]:
-        """Runs one epoch; yields the size of each batch."""
+        """Runs one epoch and yields the size of each batch.
+
+        Args:
+            number: of the epoch, from 0.
+            batch_size: images per batch.
+            ahead: number of batches in flight.
+        """
         order = list(range(len(self.paths)))
         random.Random(self.seed + number).shuffle(order)
         self.loader.start(self.seed & (2**64 - 1), number)
@@ -142,7 +156,8 @@ class _Run:
             self._finish_sample(epoch)
 
     def _finish_sample(self, epoch: int) -> None:
-        """Pillow's turn; a file that it does not take either becomes zeros and is named."""
+        """Decodes a sample with Pillow. If Pillow can't, the sample becomes zeros, and is recorded
+        in `bad`."""
         index, occurrence, _, _, path, out, why = self.loader.fallback()
         kind = np.uint8 if self.table is None else self.table.dtype
         target = np.frombuffer(out, kind).reshape(3, self.size, self.size)
@@ -150,8 +165,8 @@ class _Run:
             target[...] = self._decode(self._source(index), epoch, index, occurrence)
         except ImportError:
             target[...] = 0
-            self.bad.setdefault(path, f"{why} (and Pillow is not installed)")
-        except Exception as error:  # Pillow raises of many types on hostile files
+            self.bad.setdefault(path, f"{why} (Pillow is not installed)")
+        except Exception as error:  # on damaged files Pillow raises exceptions of many types
             target[...] = 0
             self.bad.setdefault(path, f"{type(error).__name__}: {error}")
         self.loader.fallback_done(True)
@@ -180,14 +195,18 @@ class _Run:
 
 
 def _value_table(dtype: str) -> np.ndarray | None:
-    """ToTensor and Normalize with ImageNet's numbers, in torchvision's float32 steps, and as
-    dtype= makes the type of that: (3, 256) values as bits. None for uint8: pixels as they are."""
+    """The normalized value of each byte in each channel: uint (3, 256), holding the bits of the
+    dtype. None for "uint8", whose pixels are delivered as they are.
+
+    The values are those of torchvision's ToTensor and Normalize with ImageNet's mean and deviation,
+    computed in float32 and converted to the dtype.
+    """
     if dtype == "uint8":
         return None
     values = torch.arange(256, dtype=torch.float32) / 255
     mean, std = (torch.tensor(numbers)[:, None] for numbers in (_MEAN, _STD))
-    given = ((values - mean) / std).to(TORCH_DTYPES[dtype])
-    return given.view(INTEGERS[given.itemsize]).numpy()
+    normalized = ((values - mean) / std).to(TORCH_DTYPES[dtype])
+    return normalized.view(INTEGERS[normalized.itemsize]).numpy()
 
 
 def _bench(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
@@ -202,7 +221,7 @@ def _bench(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> in
     else:
         paths = find_images(arguments.dir)
     if not paths:
-        parser.error(f"{arguments.dir} holds no image ({', '.join(SUFFIXES)})")
+        parser.error(f"{arguments.dir} contains no images ({', '.join(SUFFIXES)})")
     table = _value_table(arguments.dtype)
     ahead = max(4, 2 * arguments.threads, -(-64 // arguments.batch_size))
     try:
@@ -299,14 +318,15 @@ def _as_text(result: dict[str, Any]) -> str:
         + " images/s",
         f"  decode     {stage['decode']:.2f} core-s",
         f"  transform  {stage['transform']:.2f} core-s",
-        f"  idle       {stage['worker_idle']:.2f} s of the decode threads",
+        f"  idle       {stage['worker_idle']:.2f} s, summed over the decode threads",
         f"  reader     {result['reader']} ({result['reader_reason']}): "
         f"{result['read_files']:,} files, {result['read_bytes'] / 1e6:,.1f} MB, "
-        f"{1e3 * stage['read'] / max(1, result['read_files']):.2f} ms a file",
+        f"{1e3 * stage['read'] / max(1, result['read_files']):.2f} ms per file",
         f"  Pillow     {result['fallback_samples']:,} samples, {stage['fallback']:.2f} s",
     ]
     if result["bad"]:
-        lines.append(f"  bad        {result['bad_files']:,} files, delivered as zeros:")
+        lines.append(f"  bad        {result['bad_files']:,} files that can't be decoded, delivered "
+                     "as zeros:")
         named = list(result["bad"].items())[:_NAMED_BAD_FILES]
         lines += [f"    {path}: {why}" for path, why in named]
         if len(result["bad"]) > len(named):

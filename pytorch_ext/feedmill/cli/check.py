@@ -1,7 +1,8 @@
-"""``feedmill check DIR`` reads and decodes every image of a dataset, and lists what is damaged.
+"""``feedmill check DIR`` reads and decodes every image of a dataset, and lists damaged files.
 
-Each file is decoded whole, natively where that can be, else by Pillow, as training would do it. It
-needs no torchvision, and Pillow only for files that the native decoder does not take.
+Each file is decoded completely: by the native decoder if that supports it, else by Pillow, as in
+training. The command needs no torchvision, and Pillow only for files that the native decoder does
+not support.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from feedmill._ops import native
-from feedmill.cli.arguments import check_readable, from_one
+from feedmill.cli.arguments import check_readable, positive_int
 from feedmill.cli.progress import progress
 from feedmill.cli.survey import SUFFIXES, survey
 from feedmill.planner.plan import RESIZE, Op
 from feedmill.system import peer_processes
 
-# What an image is made to, of which nobody looks at a pixel.
+# Height and width to which images are resized. The pixels are not used.
 _SIDE = 8
 _BATCH_SIZE = 16
 
@@ -32,11 +33,11 @@ class Findings:
     """What a check found.
 
     Attributes:
-        files: how many images were looked at, by their names' suffixes.
-        native, pillow: how many of them were decoded natively, and by Pillow.
-        damaged: path -> why, of files that can't be read or that Pillow refuses.
-        doubtful: path -> why, of files that the native decoder found damaged and of which Pillow
-            makes an image all the same, some of it guessed.
+        files: number of files checked: those with an image's suffix.
+        native, pillow: number of files decoded natively, and by Pillow.
+        damaged: path -> reason, for files that can't be read, or not be decoded by Pillow.
+        doubtful: path -> reason, for files that the native decoder found damaged, but from which
+            Pillow makes an image, part of it guessed.
     """
 
     files: int = 0
@@ -50,18 +51,19 @@ class Findings:
 
 
 def add_check(commands: Any) -> None:
-    """Adds the command to a parser's."""
+    """Adds the command to an argparse parser's subparsers."""
     check = commands.add_parser(
         "check",
-        help="decode a whole dataset, and list what is damaged",
+        help="decode every image of a folder, and list damaged files",
         description=(
-            "Reads and decodes all images below DIR, those whose names end in "
-            f"{', '.join(SUFFIXES)}, and lists what is damaged, with the reason. The exit status "
-            "is 1 if anything is."
+            "Reads and decodes all images below DIR (files that end in "
+            f"{', '.join(SUFFIXES)}) and lists those that are damaged, with the reason. Images "
+            "listed as doubtful are damaged as well, but Pillow still decodes them. The exit "
+            "status is 1 if there are damaged files that are not just doubtful."
         ),
     )
     check.add_argument("dir", metavar="DIR", type=Path, help="folder of images")
-    check.add_argument("--threads", type=from_one, default=native.usable_cpus(), metavar="N",
+    check.add_argument("--threads", type=positive_int, default=native.usable_cpus(), metavar="N",
                        help="decode threads (default: the usable CPUs, %(default)s)")
     check.add_argument("--json", action="store_true", help="print one JSON object")
     check.set_defaults(run=_check)
@@ -72,7 +74,7 @@ def _check(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> in
     found = survey(arguments.dir, math.inf)
     paths = sorted(path for path, _ in found.images())
     if not paths and not found.unreadable:
-        parser.error(f"{arguments.dir} holds no image ({', '.join(SUFFIXES)})")
+        parser.error(f"{arguments.dir} contains no images ({', '.join(SUFFIXES)})")
     with progress(len(paths)) as update:
         findings = check_files(paths, arguments.threads, update)
     findings.damaged.update(found.unreadable)
@@ -104,9 +106,9 @@ def check_files(
     """Decodes each file once.
 
     Args:
-        paths: of images.
-        threads: for the native decoder, and as many for Pillow.
-        update: called with the number of files that are done, again and again.
+        paths: the image files.
+        threads: number of native decode threads; as many more run Pillow.
+        update: called repeatedly with the number of files done since the last call.
     """
     found = Findings(files=len(paths))
     if not paths:
@@ -143,8 +145,16 @@ def _batches(
     rejected: list[tuple[str, int, str, Future[str]]],
     pool: ThreadPoolExecutor,
 ) -> Iterator[int]:
-    """Runs all files through the native decoder; yields how many of a batch it took, and has
-    Pillow look at the others meanwhile."""
+    """Runs all files through the native decoder, and those that it rejects through Pillow at the
+    same time. Yields the number of natively decoded files of each batch.
+
+    Args:
+        loader: the native loader.
+        paths: the image files.
+        ahead: number of batches in flight.
+        rejected: gets (path, cause, reason, outcome of _pillow_error()) of each rejected file.
+        pool: runs Pillow.
+    """
     loader.start(0, 0)
     waiting, begin = 0, 0
     while True:
@@ -166,7 +176,7 @@ def _next(
     rejected: list[tuple[str, int, str, Future[str]]],
     pool: ThreadPoolExecutor,
 ) -> int:
-    """Waits for a batch; its size."""
+    """Waits for a batch and returns its size. The arguments are those of _batches()."""
     n: int
     while True:
         outcome, payload, n = loader.next(-1)
@@ -177,27 +187,27 @@ def _next(
         index, _, _, cause, _, _, why = loader.fallback()
         path = paths[index]
         why = why.removeprefix(f"sample {index} ({path}): ")
-        rejected.append((path, cause, why, pool.submit(_refused_by_pillow, path)))
-        loader.fallback_done(True)  # what it holds is not looked at
+        rejected.append((path, cause, why, pool.submit(_pillow_error, path)))
+        loader.fallback_done(True)  # the pixels are not used
 
 
-def _refused_by_pillow(path: str) -> str:
-    """Why Pillow makes no image of a file; "" if it does."""
+def _pillow_error(path: str) -> str:
+    """Why Pillow can't decode a file; "" if it can."""
     try:
         from PIL import Image
     except ImportError:
-        return "Pillow, which would have to decode it, is not installed"
+        return "the native decoder can't decode it, and Pillow is not installed"
     try:
         with Image.open(path) as image:
             image.convert("RGB")
-    except Exception as error:  # of many types on hostile files
+    except Exception as error:  # on damaged files of many types
         return f"{type(error).__name__}: {error}"
     return ""
 
 
 def _note(found: Findings, path: str, cause: int, why: str, refused: str) -> None:
     if refused:
-        # What can't even be read has no better reason than the system's.
+        # For a file that can't be read, the system's error is the best reason.
         found.damaged[path] = why if cause == native.ERR_READ else refused
         return
     found.pillow += 1

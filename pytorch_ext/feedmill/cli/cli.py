@@ -1,4 +1,4 @@
-"""The command line ``feedmill``; what it does is in a file for each of its commands."""
+"""The command line ``feedmill``. Each command has a file of its own."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ from collections.abc import Sequence
 from feedmill._ops import __version__
 from feedmill.cli.run import split
 
-# Each in the file of its name. Imported when it is asked for: with some of them comes torch.
+# In the order of the help. Each command is in the file of its name, or of that in _FILES, which is
+# imported when the command is used: some of them import torch.
 _COMMANDS = ("demo", "bench", "check", "run", "doctor", "pack", "sweep", "trace", "report")
 _FILES = {"report": "report_command"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit status. Bad usage exits with 2."""
-    parser = argparse.ArgumentParser(prog="feedmill", description="A native loader of images.")
+    """Runs the command line; returns the exit status. Exits with 2 on a usage error."""
+    parser = argparse.ArgumentParser(prog="feedmill", description=(
+        "A native drop-in replacement for PyTorch's DataLoader, for images. `feedmill demo` shows "
+        "what it does; `feedmill COMMAND --help` describes a command."
+    ))
     parser.add_argument("--version", action="version", version=f"feedmill {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     words, rest = split(sys.argv[1:] if argv is None else argv)
-    for name in asked_for(words):
+    for name in needed_commands(words):
         module = importlib.import_module(f"feedmill.cli.{_FILES.get(name, name)}")
         getattr(module, f"add_{name}")(commands)
     arguments = parser.parse_args(words, argparse.Namespace(rest=rest))
@@ -32,8 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def asked_for(words: Sequence[str]) -> Sequence[str]:
-    """The commands that the parser must know for a command line: all, where it names none."""
+def needed_commands(words: Sequence[str]) -> Sequence[str]:
+    """The commands that the parser must know to parse a command line: all, if it names none."""
     if words[:1] == ["--version"]:
         return ()
     return words[:1] if words[:1] and words[0] in _COMMANDS else _COMMANDS

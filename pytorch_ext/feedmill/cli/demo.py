@@ -1,6 +1,6 @@
-"""``feedmill demo [DIR]`` compares torch's DataLoader and feedmill for 20 seconds: a first look.
+"""``feedmill demo [DIR]``: torch's DataLoader and feedmill on the same images, for 20 seconds.
 
-It needs torchvision and Pillow, as the training scripts that it stands for do.
+The demo needs torchvision and Pillow.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import resource
 import statistics
 import tempfile
@@ -22,7 +21,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Subset
 
 from feedmill._ops import __version__, native
-from feedmill.cli.arguments import check_readable, from_one
+from feedmill.cli.arguments import check_readable, positive_int
 from feedmill.cli.bench import find_images
 from feedmill.cli.made_images import make_images
 from feedmill.cli.progress import progress
@@ -35,32 +34,40 @@ _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _N_CLASSES, _N_EACH = 4, 48
 _MOST_CHECKED = 256
 _ROUNDS = 3
-_ADVICE = """\
-In a script, this line makes the difference; everything else stays as it is:
+_NEXT_STEPS = """\
+Nothing was trained here. A training gets faster by the time that it now waits for data. To see how
+much that is with torch's DataLoader:
+  feedmill run --watch train.py
+
+To train with feedmill, change one line of the script:
   -from torch.utils.data import DataLoader
   +from feedmill import DataLoader
-or, without changing the script: feedmill run train.py"""
+or run the script as it is:
+  feedmill run train.py"""
 
 
 def add_demo(commands: Any) -> None:
-    """Adds the command to a parser's."""
+    """Adds the command to an argparse parser's subparsers."""
     demo = commands.add_parser(
         "demo",
         help="compare torch's DataLoader and feedmill for 20 seconds",
         description=(
-            "Loads images for training (RandomResizedCrop, flip, normalize) with torch's "
-            "DataLoader and with feedmill, in turn, and prints both rates. Before that it checks "
-            "that the pixels are the same. The exit status is 1 if they are not."
+            "Checks that feedmill and torchvision produce the same pixels, then loads images as "
+            "a training does (RandomResizedCrop, flip, normalize) with torch's DataLoader and "
+            "with feedmill in turn, and prints how fast each is. The exit status is 1 if pixels "
+            "differ or an image can't be loaded."
         ),
     )
     demo.add_argument("dir", metavar="DIR", type=Path, nargs="?",
-                      help="folder of images (default: some are made)")
+                      help="folder of images (default: the demo makes some, and removes them)")
     demo.add_argument("--seconds", type=float, default=20.0, metavar="S",
-                      help="for the comparison (default %(default)s)")
-    demo.add_argument("--workers", type=from_one, default=native.usable_cpus(), metavar="N",
-                      help="num_workers of both (default: the usable CPUs, %(default)s)")
-    demo.add_argument("--batch-size", type=from_one, default=64, metavar="N",
-                      help="images a batch (default %(default)s)")
+                      help="length of the speed comparison (default %(default)s)")
+    demo.add_argument("--workers", type=positive_int, default=native.usable_cpus(), metavar="N",
+                      help="num_workers of both loaders (default: the usable CPUs, %(default)s)")
+    demo.add_argument("--batch-size", type=positive_int, default=64, metavar="N",
+                      help="images per batch (default %(default)s)")
+    demo.add_argument("--report", action="store_true",
+                      help="also print what feedmill's epochs waited for")
     demo.add_argument("--json", action="store_true", help="print one JSON object")
     demo.set_defaults(run=_demo)
 
@@ -69,13 +76,14 @@ def _demo(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int
     try:
         import torchvision  # noqa: F401
         from PIL import Image  # noqa: F401
-    except ImportError as error:
+    except Exception as error:  # a torchvision for another torch raises RuntimeError
         parser.error(
-            f"the demo trains as most scripts do, with torchvision and Pillow ({error}): "
-            "pip install torchvision"
+            f"the demo needs torchvision and Pillow, and their import failed with "
+            f"{type(error).__name__}: {error}. Install them in versions made for this torch "
+            f"({torch.__version__}): pip install torchvision pillow"
         )
     if not 0 < arguments.seconds < math.inf:
-        parser.error(f"argument --seconds: must be above 0: {arguments.seconds}")
+        parser.error(f"argument --seconds: must be above 0 and finite, not {arguments.seconds}")
     if arguments.dir is not None:
         check_readable(arguments.dir, parser)
         return _compare(arguments, parser, arguments.dir)
@@ -89,7 +97,7 @@ def _demo(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int
 
 
 def _dataset(folder: Path) -> Any:
-    """All images below a folder, those of class folders as torchvision's ImageFolder has them."""
+    """All images below a folder: ImageFolder where there are class folders, else ImageList."""
     from torchvision import transforms
     from torchvision.datasets import ImageFolder
 
@@ -113,13 +121,21 @@ def _compare(
 ) -> int:
     dataset = _dataset(folder)
     if not len(dataset):
-        parser.error(f"{folder} holds no image ({', '.join(SUFFIXES)})")
+        parser.error(f"{folder} contains no images ({', '.join(SUFFIXES)})")
     options = {"batch_size": arguments.batch_size, "num_workers": arguments.workers}
     n_checked = min(len(dataset), _MOST_CHECKED)
+
+    def say(text: str) -> None:
+        if not arguments.json:
+            print(text, flush=True)
+
+    say(_introduction(arguments, len(dataset)))
     try:
         _check_pixels(Subset(dataset, range(n_checked)), options)
+        say(f"Pixels: {n_checked:,} images compared, all equal to torchvision's bit for bit.")
+        say(f"Speed: measuring for about {arguments.seconds:g} s ...\n")
         rates, loader = _measure(dataset, options, arguments.seconds)
-    except Exception as error:  # of many types: images that Pillow does not take, either
+    except Exception as error:  # of many types: an image that Pillow can't decode, for example
         print(f"feedmill demo: {type(error).__name__}: {error}")
         return 1
     result = {
@@ -135,14 +151,20 @@ def _compare(
     }
     if arguments.json:
         print(json.dumps(result, indent=2))
-    else:
-        print(_as_text(result, loader.stats().report(), arguments.dir))
+        return 0
+    stats = loader.stats()
+    say(_table(result))
+    say(_decoders(stats.native_samples, stats.fallback_samples, arguments.dir) + "\n")
+    if arguments.report:
+        say("What feedmill's epochs waited for. The loop does nothing else, so it always waits:")
+        say(stats.report() + "\n")
+    say(_NEXT_STEPS)
     return 0
 
 
 def _check_pixels(dataset: Any, options: dict[str, Any]) -> None:
-    """Each image once. native="verify" raises at the first that differs from what the dataset's own
-    code makes of it for the same random numbers."""
+    """Loads each image once with native="verify", which raises at the first image that differs from
+    what the dataset's own code returns for the same random numbers."""
     loader = DataLoader(dataset, native="verify", **options)
     with progress(len(dataset)) as update:
         for _, targets in loader:
@@ -152,8 +174,14 @@ def _check_pixels(dataset: Any, options: dict[str, Any]) -> None:
 def _measure(
     dataset: Any, options: dict[str, Any], seconds: float
 ) -> tuple[dict[str, list[dict[str, float]]], DataLoader[Any]]:
-    """(rates of each round by loader, feedmill's loader). The two run in turn. The time is shared
-    out equally: a short first epoch tells how many images a loader can deliver in its share."""
+    """Measures both loaders in turn.
+
+    Each loader gets the same share of the time. A short first epoch tells how many images fit into
+    it.
+
+    Returns:
+        Each round's rates, by loader; and feedmill's loader.
+    """
     makers: dict[str, Callable[..., Any]] = {"torch": TorchDataLoader, "feedmill": DataLoader}
     n_first = 2 * options["batch_size"] * options["num_workers"]
     part_s = seconds / len(makers) / (_ROUNDS + 1)
@@ -177,7 +205,7 @@ def _repeated(dataset: Any, n: int) -> Any:
 
 
 def _epoch(loader: Any) -> dict[str, float]:
-    """An epoch's rates, with the start and the end of its workers."""
+    """The rates of one epoch. Starting and stopping worker processes is included."""
     cpu_s, begin_s, n_images = _cpu_seconds(), time.monotonic(), 0
     for _, targets in loader:
         n_images += len(targets)
@@ -186,40 +214,50 @@ def _epoch(loader: Any) -> dict[str, float]:
 
 
 def _cpu_seconds() -> float:
-    """Of this process and of the workers that have ended."""
+    """CPU time of this process and of its worker processes that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def _ratio(rates: dict[str, list[dict[str, float]]], key: str) -> float:
-    """The median of the rounds' own ratios."""
+    """feedmill's rate divided by torch's: the median over the rounds."""
     pairs = zip(rates["feedmill"], rates["torch"])
     return statistics.median(ours[key] / theirs[key] for ours, theirs in pairs)
 
 
-# ---- the result ----------------------------------------------------------------------------------
+# ---- text ----------------------------------------------------------------------------------------
 
 
-def _as_text(result: dict[str, Any], report: str, folder: Path | None) -> str:
-    where = os.fspath(folder) if folder is not None else "made for this"
-    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
-    lines = [
-        f"{versions}: {result['images']:,} images ({where}), batches of {result['batch_size']}, "
-        f"{result['workers']} workers",
-        f"pixels: {result['equal_images']:,} images looked at, all equal to torchvision's bit for "
-        "bit",
-        "",
-        f"{'':20}{'images/s':>10}{'per CPU-second':>17}",
-    ]
+def _introduction(arguments: argparse.Namespace, n_images: int) -> str:
+    if arguments.dir is None:
+        images = f"{n_images:,} generated images (for your own: feedmill demo DIR)"
+    else:
+        images = f"{n_images:,} images of {arguments.dir}"
+    return (
+        f"feedmill {__version__} and torch {torch.__version__}: {images}\n"
+        f"RandomResizedCrop({_SIZE}), flip, normalize; batches of {arguments.batch_size}, "
+        f"{arguments.workers} workers\n"
+    )
+
+
+def _table(result: dict[str, Any]) -> str:
+    rows = [f"{'':20}{'images/s':>12}{'images per CPU-second':>25}"]
     for name, title in (("torch", "torch's DataLoader"), ("feedmill", "feedmill")):
         rates = result[name]
-        lines.append(f"{title:20}{rates['images_per_s']:10,.0f}{rates['images_per_cpu_s']:17,.0f}")
-    lines += [
-        f"{'':20}{result['speedup']:9.1f}x{result['speedup_per_cpu']:16.1f}x",
+        rows.append(f"{title:20}{rates['images_per_s']:12,.0f}{rates['images_per_cpu_s']:25,.0f}")
+    rows += [
+        f"{'feedmill / torch':20}{result['speedup']:11.1f}x{result['speedup_per_cpu']:24.1f}x",
         "",
-        "What feedmill's last epochs waited for, with nothing to do between the batches:",
-        report,
-        "",
-        _ADVICE,
+        f"Medians of {_ROUNDS} epochs of each loader, run in turn. A CPU-second is one core busy "
+        "for one second.",
     ]
-    return "\n".join(lines)
+    return "\n".join(rows)
+
+
+def _decoders(n_native: int, n_pillow: int, folder: Path | None) -> str:
+    """Which decoder the images went through."""
+    if not n_pillow:
+        return "feedmill decoded all images natively."
+    share = 100 * n_pillow / (n_native + n_pillow)
+    why = "" if folder is None else f"; feedmill doctor {folder} tells why"
+    return f"{share:.1f}% of feedmill's images went through Pillow, which is slower{why}."

@@ -1,5 +1,4 @@
-"""``feedmill doctor``: what a loader finds on this machine and in a folder, and who else runs here.
-"""
+"""``feedmill doctor``: facts about this machine, its feedmill processes and a folder of images."""
 
 from __future__ import annotations
 
@@ -17,6 +16,7 @@ from feedmill.cli.advice import Findings, suggest
 from feedmill.cli.arguments import check_readable
 from feedmill.cli.folder_check import check_folder
 from feedmill.cli.folder_check import rows as folder_rows
+from feedmill.cli.missing import find_missing
 from feedmill.planner.plan import CENTER_CROP, Op
 from feedmill.system import machine, peer_processes
 from feedmill.system.cpu_contention import (
@@ -29,16 +29,16 @@ from feedmill.system.cpu_contention import (
 
 
 def add_doctor(commands: Any) -> None:
-    """Adds the command to a parser's."""
+    """Adds the command to an argparse parser's subparsers."""
     doctor = commands.add_parser(
         "doctor",
-        help="look at this machine and at a folder: CPUs, reader, rates, feedmill processes",
+        help="show what this machine offers, what is missing, and what limits a folder",
         description=(
-            "Prints what a loader would find here, and this user's feedmill processes on this "
-            "host. With DIR, which takes up to about 15 s, also what is in that folder, how fast a "
-            "sample of it (dropped from the page cache first) is read and decoded, and a "
-            "configuration with its reasons. Exits with 1 where processes run more decode threads "
-            "than there are CPUs."
+            "Prints what feedmill can use on this machine, what is missing and how to get it, and "
+            "your other feedmill processes on this host. With DIR it also lists the folder's "
+            "files, measures how fast a sample of them is read and decoded (in up to about 15 "
+            "seconds; the sample is dropped from the page cache first), and suggests settings with "
+            "reasons. The exit status is 1 if more decode threads run than there are CPUs."
         ),
     )
     doctor.add_argument("dir", metavar="DIR", type=Path, nargs="?", help="folder of images")
@@ -52,7 +52,7 @@ def _doctor(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> i
         check_readable(folder, parser)
     try:
         facts = look()
-    except (ValueError, native.Error) as error:  # FEEDMILL_READER or FEEDMILL_CPU asks too much
+    except (ValueError, native.Error) as error:  # FEEDMILL_READER or FEEDMILL_CPU can't be obeyed
         parser.error("; ".join([str(error), *machine.why_no_uring()]))
     if folder is not None:
         facts["folder"] = check_folder(folder, facts["cpus"]["usable"])
@@ -65,7 +65,7 @@ def _doctor(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> i
 
 
 def look() -> dict[str, Any]:
-    """What a loader finds on this machine, as JSON has it; takes no measurements."""
+    """Facts about this machine, as in the JSON. Nothing is measured."""
     counters = _probe()
     n_usable = native.usable_cpus()
     processes = peer_processes.others()
@@ -73,7 +73,7 @@ def look() -> dict[str, Any]:
     rivals = on_same_cpus(cpus, processes)
     quota, space, names = machine.cpu_quota(), machine.shared_memory(), os.uname()
     soft, hard = machine.locked_memory()
-    return {
+    facts = {
         "feedmill": __version__,
         "torch": torch.__version__,
         "intra_op_threads": torch.get_num_threads(),
@@ -106,10 +106,12 @@ def look() -> dict[str, Any]:
             for text in intra_op_crowding(one, n_usable_of(one.cpus, cpus, n_usable))
         ],
     }
+    facts["missing"] = [one._asdict() for one in find_missing(facts)]
+    return facts
 
 
 def _probe() -> dict[str, Any]:
-    """Counters of a small native loader: they name its reader and its instructions."""
+    """Counters of a small native loader; they name its reader and its SIMD instructions."""
     loader = native.Loader(
         ops=[Op(CENTER_CROP, 8, 8)],
         dtype="uint8",
@@ -141,7 +143,7 @@ def _findings(facts: dict[str, Any]) -> Findings:
         has_gpu=bool(facts["gpus"]),
         reader=facts["reader"],
         reader_reason=facts["reader_reason"],
-        is_far=folder["is_far"],
+        is_high_latency=folder["is_far"],
         memory_left=facts["memory"]["left"],
         shm_bytes=(facts["shared_memory"] or {"total": 0})["total"],
         data_bytes=folder["bytes"] if folder["complete"] else None,
@@ -152,7 +154,7 @@ def _findings(facts: dict[str, Any]) -> Findings:
     )
 
 
-# ---- in words ------------------------------------------------------------------------------------
+# ---- text ----------------------------------------------------------------------------------------
 
 
 def _as_text(facts: dict[str, Any]) -> list[str]:
@@ -160,63 +162,80 @@ def _as_text(facts: dict[str, Any]) -> list[str]:
     if "folder" in facts:
         rows += folder_rows(facts["folder"], facts["cpus"]["usable"])
     lines = [f"  {name:<10} {text}" for name, text in rows]
+    lines += _missing_lines(facts["missing"])
     if "suggestions" in facts:
         lines.append(f"suggested for {facts['folder']['path']}:")
         lines += [f"  {one['setting']:<15} {one['value']:<12} {one['why']}"
                   for one in facts["suggestions"]]
-    lines += [f"crowded: {text}" for text in facts["crowded"]]
+    lines += [f"CPU contention: {text}" for text in facts["crowded"]]
     lines += facts["intra_op_crowded"]
     if not facts["crowded"]:
         n_usable = facts["cpus"]["usable"]
-        lines.append(f"not crowded: {facts['rival_threads']} decode threads on {n_usable} CPUs")
+        lines.append(f"no CPU contention: {facts['rival_threads']} decode threads of other "
+                     f"processes on {n_usable} CPUs")
     return lines
 
 
 def _machine_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     asked, memory, space = facts["simd_asked_for"], facts["memory"], facts["shared_memory"]
     huffman = "feedmill's own" if facts["own_huffman_decoder"] else "libjpeg-turbo's"
-    limit = "no limit by a cgroup"
+    limit = "no cgroup limit"
     if memory["limit"] is not None:
-        limit = f"a cgroup allows {_gigabytes(memory['limit'])}; {_gigabytes(memory['left'])} left"
+        limit = (f"cgroup limit {_gigabytes(memory['limit'])}, {_gigabytes(memory['left'])} left "
+                 "under it")
     return [
         ("feedmill", f"{facts['feedmill']}, torch {facts['torch']}"),
         ("kernel", facts["kernel"]),
         ("CPUs", _cpus(facts["cpus"])),
-        ("pixels", f"computed with {facts['simd']}"
+        ("SIMD", f"{facts['simd']}"
                    + (f" (FEEDMILL_CPU={asked})" if asked else "")),
         ("JPEG", f"libjpeg-turbo {facts['libjpeg_turbo']}, {huffman} Huffman decoder"),
-        ("formats", f"{facts['formats']} natively, others through Pillow"),
+        ("formats", f"{facts['formats']} decoded natively, others by Pillow"),
         ("reader", f"{facts['reader']} ({facts['reader_reason']})"),
-        *(("", text) for text in facts["why_no_uring"]),
+        # If io_uring was tried, it is among what is missing, with these reasons.
+        *(("", text) for text in facts["why_no_uring"] if not _is_missing(facts, "io_uring")),
         ("memory", f"{_gigabytes(memory['total'])}, {_gigabytes(memory['available'])} available; "
                    + limit),
         ("memlock", _memlock(facts["locked_memory"])),
         ("/dev/shm", f"{_gigabytes(space['total'])}, {_gigabytes(space['free'])} free" if space
-         else "none: workers of torch's own path need it"),
+         else "does not exist; worker processes of torch's own path need it"),
         ("torch", f"{facts['intra_op_threads']} intra-op threads, {_gpu_text(facts['gpus'])}"),
     ]
 
 
+def _is_missing(facts: dict[str, Any], what: str) -> bool:
+    return any(one["what"] == what for one in facts["missing"])
+
+
+def _missing_lines(missing: list[dict[str, str]]) -> list[str]:
+    if not missing:
+        return ["nothing is missing: feedmill can use all that it supports here"]
+    lines = ["missing:"]
+    for one in missing:
+        lines += [f"  {one['what']}: {one['why']}", f"    how to get it: {one['get']}"]
+    return lines
+
+
 def _cpus(cpus: dict[str, Any]) -> str:
     quota, ranks = cpus["quota"], cpus["local_world_size"]
-    parts = [f"{cpus['affinity']} by affinity, {cpus['machine']} on this machine"]
+    parts = [f"{cpus['affinity']} in the affinity, {cpus['machine']} on this machine"]
     if quota:
         parts.append(
-            f"a quota of {quota['cpus']:.3g} by cgroup v{quota['version']}, throttled in "
-            f"{quota['n_throttled']:,} periods, {quota['throttled_s']:.1f} s so far"
+            f"cgroup v{quota['version']} quota of {quota['cpus']:.3g} CPUs, throttled in "
+            f"{quota['n_throttled']:,} periods for {quota['throttled_s']:.1f} s so far"
         )
     else:
-        parts.append("no quota")
+        parts.append("no cgroup quota")
     if ranks:
-        parts.append(f"LOCAL_WORLD_SIZE is {ranks}")
+        parts.append(f"LOCAL_WORLD_SIZE={ranks}")
     return f"{cpus['usable']} usable ({'; '.join(parts)})"
 
 
 def _memlock(limits: dict[str, int | None]) -> str:
     if limits["soft"] is None:
-        return "no limit of locked memory"
-    hard = "any" if limits["hard"] is None else f"{limits['hard'] / 1e6:,.1f} MB"
-    return f"{limits['soft'] / 1e6:,.1f} MB may be locked (ulimit -l; at most {hard})"
+        return "no limit on locked memory"
+    hard = "no limit" if limits["hard"] is None else f"{limits['hard'] / 1e6:,.1f} MB"
+    return f"{limits['soft'] / 1e6:,.1f} MB may be locked (ulimit -l; hard limit: {hard})"
 
 
 def _gpu_text(gpus: list[dict[str, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""What ``feedmill doctor DIR`` finds out about a folder of images."""
+"""Examines a folder of images for ``feedmill doctor DIR``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from feedmill.cli import measure
 from feedmill.cli.survey import bytes_text, sample, survey
 from feedmill.system import machine
 
-# Seconds, at most, of each part.
+# Time limits of the parts, in seconds.
 _SURVEY_S, _READ_S, _TRY_S, _DECODE_S = 3.0, 3.0, 2.0, 1.5
 _SIZE, _DTYPE = 224, "float32"
 _NAMED = 5
 
 
 def check_folder(folder: Path, n_usable: int) -> dict[str, Any]:
-    """Facts and rates, as doctor's JSON has them; at most about 15 seconds."""
+    """Facts and rates, as in the JSON of ``feedmill doctor``. Takes at most about 15 seconds.
+
+    Args:
+        folder: the folder.
+        n_usable: number of CPUs that this process may use.
+    """
     busy = machine.load_note()
     files = survey(folder, _SURVEY_S)
     images = files.images()
@@ -31,7 +36,7 @@ def check_folder(folder: Path, n_usable: int) -> dict[str, Any]:
         "path": str(folder),
         "busy": busy,
         "mount": mount and mount._asdict(),
-        "is_far": machine.is_far(mount),
+        "is_far": machine.is_high_latency(mount),
         "files": len(files.files),
         "bytes": files.n_bytes,
         "images": len(images),
@@ -75,16 +80,16 @@ def _decoding(paths: list[str], n_usable: int) -> dict[str, Any] | None:
 
 
 def _kind(why: str) -> str:
-    """The same text for damage at different places."""
+    """The reason without its byte offset, so that equal kinds of damage are counted together."""
     return re.sub(r" at byte \d+", "", why)
 
 
-# ---- in words ------------------------------------------------------------------------------------
+# ---- text ----------------------------------------------------------------------------------------
 
 
 def rows(found: dict[str, Any], n_usable: int) -> list[tuple[str, str]]:
-    """(name, text) of the findings."""
-    more = "" if found["complete"] else f"; the first ones only, those of {_SURVEY_S:.0f} s"
+    """(name, text) of each finding."""
+    more = "" if found["complete"] else f"; only those listed in the first {_SURVEY_S:.0f} s"
     result = [
         ("files", f"{found['files']:,}, {bytes_text(found['bytes'])} ({_types(found)}{more})"),
         ("on", _place(found["mount"])),
@@ -107,7 +112,7 @@ def _types(found: dict[str, Any]) -> str:
 
 def _place(mount: dict[str, str] | None) -> str:
     if mount is None:
-        return "a file system that /proc/self/mountinfo does not name"
+        return "an unknown file system: /proc/self/mountinfo does not list it"
     return f"{mount['kind']} of {mount['source']}, mounted at {mount['place']}"
 
 
@@ -118,30 +123,30 @@ def _reading_rows(reading: dict[str, Any]) -> list[tuple[str, str]]:
     def rate(value: float) -> str:
         return f"{value / 1e9:.2f} GB/s, {value / size:,.0f} files/s"
 
-    cold = f"not known: {reading['why_not_cold']}"
+    cold = f"unknown: {reading['why_not_cold']}"
     if reading["cold"] is not None:
-        cold = (f"{rate(reading['cold'])}, {1e3 * reading['cold_file_s']:.2f} ms a file ({of}, "
+        cold = (f"{rate(reading['cold'])}, {1e3 * reading['cold_file_s']:.2f} ms per file ({of}, "
                 f"{reading['cold_in_flight']} at a time)")
-    warm = "not known" if reading["warm"] is None else f"{rate(reading['warm'])} ({of})"
+    warm = "unknown" if reading["warm"] is None else f"{rate(reading['warm'])} ({of})"
     return [("cold read", cold), ("warm read", warm)]
 
 
 def _decoding_rows(decoding: dict[str, Any] | None, n_usable: int) -> list[tuple[str, str]]:
     if decoding is None:
-        return [("decode", "not known: no image that can be read")]
+        return [("decode", "unknown: there is no readable image")]
     one, every = decoding["images_per_s_one_core"], decoding["images_per_s_all_cpus"]
-    text = "not known: no sample was made in time"
+    text = "unknown: no sample was decoded in time"
     if one and every:
         size = decoding["size"]
-        text = (f"{one:,.0f} images/s a core, {every:,.0f} on {n_usable} CPUs ({size} x {size} "
+        text = (f"{one:,.0f} images/s per core, {every:,.0f} on {n_usable} CPUs ({size} x {size} "
                 f"{decoding['dtype']}, random crop and flip)")
     elif not decoding["tried"] or decoding["tried"] == decoding["rejected"]:
-        text = "not known: the native decoder takes none of them"
-    rejected = f"all of {decoding['tried']:,} tried"
+        text = "unknown: the native decoder supports none of the files tried"
+    rejected = f"all of the {decoding['tried']:,} files tried"
     if decoding["rejected"]:
-        share = f"{100 * decoding['rejected'] / decoding['tried']:.1f} %"
+        share = f"{100 * decoding['rejected'] / decoding['tried']:.1f}%"
         why = "; ".join(f"{n:,} x {text}" for text, n in decoding["rejected_why"].items())
         example = next(iter(decoding["rejected_named"]))
-        rejected = (f"all but {decoding['rejected']:,} of {decoding['tried']:,} tried ({share} go "
-                    f"through Pillow: {why}; such as {example})")
+        rejected = (f"all but {decoding['rejected']:,} of the {decoding['tried']:,} files tried "
+                    f"({share} go through Pillow: {why}; for example {example})")
     return [("decode", text), ("native", rejected)]

@@ -1,7 +1,7 @@
-"""What ``feedmill run`` does inside each Python process, once torch and feedmill are imported.
+"""The part of ``feedmill run`` that runs inside each Python process, after torch is imported.
 
-It puts feedmill.DataLoader in the place of torch's DataLoader, or leaves that alone, and has both
-counted for the report at the end of the process. The options come through the environment.
+It replaces torch's DataLoader by feedmill.DataLoader (with --watch it does not), and counts the
+waits of all loaders for the report at the end of the process. Options come through the environment.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _DATA = "_feedmill_data"
 
 
 def install() -> None:
-    """Called once a process, by the sitecustomize module beside this one."""
-    _observe_ours()
+    """Called once per process, by _site/sitecustomize.py."""
+    _observe_feedmill_loaders()
     if os.environ["FEEDMILL_RUN"] == "watch":
-        _observe_torch()
+        _observe_torch_loaders()
         return
     _set_defaults()
-    # At this point hardly anybody but torch itself can have got hold of its class.
+    # torch has just been imported: hardly any module but torch's own can refer to the class yet.
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] != "feedmill":
             members = getattr(module, "__dict__", {})
@@ -47,8 +47,8 @@ _DEFAULTS: dict[str, type] = {"native": str, "seed": int, "threads": int}
 
 
 def _set_defaults() -> None:
-    """The user's options become the constructor's defaults: what a script gives itself still
-    counts, subclasses have them, and there is one class for everybody to compare types with."""
+    """Makes the user's options the defaults of DataLoader's constructor. Arguments that the script
+    passes still win, subclasses get the defaults as well, and no second class is needed."""
     for name, kind in _DEFAULTS.items():
         text = os.environ.get(f"FEEDMILL_RUN_{name.upper()}")
         if text:
@@ -67,7 +67,7 @@ _constructor = DataLoader.__init__
 # ---- counting ------------------------------------------------------------------------------------
 
 
-def _observe_ours() -> None:
+def _observe_feedmill_loaders() -> None:
     get_iterator = DataLoader._get_iterator
 
     @functools.wraps(_constructor)
@@ -77,12 +77,12 @@ def _observe_ours() -> None:
 
     @functools.wraps(get_iterator)
     def _get_iterator(self: Any) -> Any:
-        if why := _why_foreign(self):
-            return _foreign_iterator(self, why)
+        if why := _attribute_conflict(self):
+            return _torch_iterator(self, why)
         iterator = get_iterator(self)
-        inside = self._feedmill
-        _count(self, "native", inside.handles)
-        _count(self, "torch", inside.torch_counters, inside.reasons)
+        state = self._feedmill
+        _count(self, "native", state.handles)
+        _count(self, "torch", state.torch_counters, state.reasons)
         return iterator
 
     DataLoader.__init__ = __init__  # type: ignore[method-assign]
@@ -90,10 +90,10 @@ def _observe_ours() -> None:
     _observe_subclasses(DataLoader, _count_own_iterator)
 
 
-def _observe_torch() -> None:
+def _observe_torch_loaders() -> None:
     init, get_iterator = TorchDataLoader.__init__, _internals.get_iterator
     if get_iterator is None:
-        return  # a torch that feedmill does not know
+        return  # feedmill does not know this version of torch
 
     @functools.wraps(init)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -120,7 +120,7 @@ def _watch_own_iterator(loader: Any, get_iterator: Callable[[Any], Any]) -> Any:
 
 
 def _note_made(loader: Any) -> None:
-    with contextlib.suppress(Exception):  # a report is not worth a training
+    with contextlib.suppress(Exception):  # a failed report must not end a training
         place = place_of_caller()
         vars(loader)[_PLACE] = place
         tally.note_made(place)
@@ -135,7 +135,8 @@ def _count(loader: Any, path: str, account: Any, reasons: tuple[str, ...] = ()) 
 
 
 def _data_of(loader: Any) -> str:
-    """What a loader loads, in a few words that differ between training and validation."""
+    """The dataset and order of a loader, such as "ImageFolder of 1,000, shuffled". Training and
+    validation differ in it."""
     text = type(loader.dataset).__name__
     with contextlib.suppress(Exception):  # it may have no length, or none yet
         text += f" of {len(loader.dataset):,}"
@@ -148,26 +149,27 @@ def _data_of(loader: Any) -> str:
 def _recorder(
     loader: Any, path: str, counters: StepCounters, reasons: tuple[str, ...] = ()
 ) -> Recorder:
-    """Writes the log of one iterator that torch makes, where FEEDMILL_LOG asks for it."""
+    """A recorder for an iterator of torch's; it writes a log if FEEDMILL_LOG is set."""
     recorder = Recorder(vars(loader).get(_PLACE), counters, counters.clock)
     recorder.path, recorder.reasons = path, reasons
     recorder.begin(None, batch_size=loader.batch_size)
     return recorder
 
 
-# ---- loaders that make iterators of their own ----------------------------------------------------
+# ---- loaders with iterators of their own ---------------------------------------------------------
 
-# Such as torchdata's StatefulDataLoader, whose constructor leaves out that of the class below it.
+# For example torchdata's StatefulDataLoader, which does not call its base class's constructor.
 
 
 def _observe_subclasses(
     base: Any, iterator_of: Callable[[Any, Callable[[Any], Any]], Any]
 ) -> None:
-    """Has the classes that are derived from a DataLoader class from now on observed, where they
-    define _get_iterator().
+    """Observes the classes derived from a DataLoader class from now on that override
+    _get_iterator().
 
     Args:
-        iterator_of: called with a loader and its class's own _get_iterator, for the iterator.
+        base: the DataLoader class.
+        iterator_of: replaces their _get_iterator; called with a loader and the method replaced.
     """
 
     def __init_subclass__(cls: Any, /, **options: Any) -> None:
@@ -188,7 +190,7 @@ def _observe_subclasses(
 
 
 def _noting(constructor: Callable[..., None]) -> Callable[..., None]:
-    """A constructor behind which the line that made the loader is known."""
+    """Wraps a constructor so that the script's line that called it is recorded."""
 
     @functools.wraps(constructor)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -200,44 +202,45 @@ def _noting(constructor: Callable[..., None]) -> Callable[..., None]:
 
 
 def _count_own_iterator(loader: Any, get_iterator: Callable[[Any], Any]) -> Any:
-    inside = loader._feedmill
+    state = loader._feedmill
     kind = type(loader)
-    reason = f"{kind.__module__}.{kind.__qualname__} makes its iterators itself"
-    if not isinstance(inside, LoaderState):
+    reason = f"{kind.__module__}.{kind.__qualname__} has an iterator of its own"
+    if not isinstance(state, LoaderState):
         return get_iterator(loader)
-    if inside.options is None and _defaults()["native"] == "require":
+    if state.options is None and _defaults()["native"] == "require":
         raise RuntimeError(f"native='require', but the native path can't be taken: {reason}")
     iterator = get_iterator(loader)
-    if is_countable(iterator):  # else it has called ours, or is of a kind of its own
-        inside.clock.start()
-        inside.took("torch", [reason])
+    # Others are feedmill's, which are counted already, or of an unknown type.
+    if is_countable(iterator):
+        state.clock.start()
+        state.took("torch", [reason])
         log = loader._feedmill_options().log
-        inside.recorder.begin(log, batch_size=loader.batch_size)
-        count_steps(iterator, inside.torch_counters, recorder=inside.recorder)
-        _count(loader, "torch", inside.torch_counters, (reason,))
+        state.recorder.begin(log, batch_size=loader.batch_size)
+        count_steps(iterator, state.torch_counters, recorder=state.recorder)
+        _count(loader, "torch", state.torch_counters, (reason,))
     return iterator
 
 
-# ---- loaders that are not ours -------------------------------------------------------------------
+# ---- loaders with conflicting attributes ---------------------------------------------------------
 
-# A script or library that was written for torch's DataLoader knows nothing of what ours has beside
-# that. Where it holds something else, the loaders are torch's, with nothing of ours in them.
+# A subclass that was written for torch's DataLoader may use an attribute that feedmill's has added.
+# Its loaders then iterate as torch's do, without any of feedmill's code.
 
 
-def _why_foreign(loader: Any) -> str:
-    """Why a loader can't be one of ours; "" if it can."""
+def _attribute_conflict(loader: Any) -> str:
+    """Which of feedmill's attributes a loader uses for something else; "" if none."""
     kind = type(loader)
     who = "the script" if kind is DataLoader else f"{kind.__module__}.{kind.__qualname__}"
     if not isinstance(loader._feedmill, LoaderState):
-        return f"{who} has a meaning of its own for the name _feedmill"
+        return f"{who} uses the attribute _feedmill for something else"
     try:
         loader._feedmill_options().check()
     except ValueError as error:
-        return f"{who} has a meaning of its own for an option's name: {error}"
+        return f"{who} uses the name of one of feedmill's options for something else: {error}"
     return ""
 
 
-def _foreign_iterator(loader: Any, reason: str) -> Any:
+def _torch_iterator(loader: Any, reason: str) -> Any:
     if _defaults()["native"] == "require":
         raise RuntimeError(f"native='require', but the native path can't be taken: {reason}")
     counters = TorchCounters()

@@ -1,4 +1,4 @@
-"""Images for the demo and for benchmarks, where a user has given none."""
+"""Generates images for the demo and for benchmarks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,17 @@ def make_images(
     n_each: int = 64,
     update: Callable[[int], object] = lambda n_images: None,
 ) -> None:
-    """Writes JPEGs of ImageNet's usual size and weight (smooth shapes, texture, noise) into one
-    folder for each class. They are the same each time; a folder that has as many already is left
-    as it is. Calls `update` with the count of images since its last call. Needs Pillow."""
+    """Writes JPEGs with about the dimensions and file sizes of ImageNet's, in one folder per class.
+
+    The images are the same each time. A folder that already has as many is left as it is. Needs
+    Pillow.
+
+    Args:
+        folder: gets the class folders.
+        n_classes: number of classes.
+        n_each: number of images per class.
+        update: called with the number of images written since its last call.
+    """
     from PIL import Image
 
     if len(list(folder.glob("*/*.jpg"))) == n_classes * n_each:

@@ -1,6 +1,6 @@
-"""What can be measured in seconds: rates of storage, decoding, memory and copies.
+"""Measures, within seconds, the rates of storage, decoding, memory and copies to the GPU.
 
-Every function keeps to a time limit, as far as the kernel lets it: a read that hangs is waited for.
+Every function has a time limit. A read that hangs in the kernel can exceed it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ import torch
 from feedmill._ops import native
 from feedmill.planner.plan import crop_and_flip
 from feedmill.system import peer_processes
+from feedmill.system.proc_files import device_read_bytes
 
-# Files that are asked for at the same time. Near storage likes few, as Python's threads get into
-# each other's way; far storage needs many.
+# Numbers of files that are read at the same time. Few suit local storage, as Python's threads slow
+# each other down; high-latency storage needs many.
 _FEW, _MANY = 8, 32
-_PROBED_FILES = 64  # of a sample: looked at whether they have left the page cache
-_COLD_SHARE = 0.9  # of them, or of the bytes: enough to call a read cold
+_PROBED_FILES = 64  # files of a sample that are probed for pages in the page cache
+_COLD_SHARE = 0.9  # share of them, or of the bytes, that must come from storage in a cold read
 _CHUNK_BYTES = 1 << 20
 _WARM_S = 0.4
-_BATCH_SIZE = 4  # low, as a batch is the least that a measurement waits for
-_MEMORY_BYTES = 256 << 20  # copied at once: more than caches hold
+_BATCH_SIZE = 4  # small, as a measurement ends with a whole batch
+_MEMORY_BYTES = 256 << 20  # more than fits into CPU caches
 _COPY_BYTES = 64 << 20
 _ROUNDS = 5
 
@@ -44,15 +45,17 @@ _libc = ctypes.CDLL(None)
 
 @dataclass
 class Reading:
-    """Reading a sample of files, half of it 8 files at a time and half of it 32; the faster counts.
+    """Result of reading a sample of files: half of them 8 at a time and half of them 32 at a time.
+    The faster half counts.
 
     Attributes:
-        n_files, n_bytes: the sample that could be read.
-        cold: bytes a second from storage; None where that can't be had, and why_not_cold says why.
-        cold_file_s: mean time that a file took, while others were read beside it.
-        cold_in_flight: how many at a time.
-        warm: bytes a second from the page cache; None where nothing could be read.
-        unreadable: path -> why.
+        n_files, n_bytes: number and size of the files that could be read.
+        cold: bytes per second from storage; None if that could not be measured.
+        why_not_cold: why it could not.
+        cold_file_s: mean seconds per file, with cold_in_flight files in flight.
+        cold_in_flight: number of files that were read at a time.
+        warm: bytes per second from the page cache; None if nothing could be read.
+        unreadable: path -> reason.
     """
 
     n_files: int = 0
@@ -66,9 +69,13 @@ class Reading:
 
 
 def read_rates(paths: Sequence[str], seconds: float) -> Reading:
-    """Reads the files once, cold, for at most so many seconds; then warm, for a part of one.
+    """Drops the files from the page cache, reads them once from storage, and then again from the
+    page cache.
 
-    Before that they are dropped from the page cache, for at most so many seconds, too.
+    Args:
+        paths: the files.
+        seconds: time limit of the dropping and, again, of the cold read. The warm read takes less
+            than a second.
     """
     reading = Reading()
     deadline = time.monotonic() + seconds
@@ -76,7 +83,7 @@ def read_rates(paths: Sequence[str], seconds: float) -> Reading:
     for path in paths:
         if _forget(path, reading.unreadable):
             readable.append(path)
-        if time.monotonic() > deadline:  # files that were just written go to storage first
+        if time.monotonic() > deadline:  # files that were just written are flushed first
             break
     if not readable:
         reading.why_not_cold = "no file can be read"
@@ -91,7 +98,8 @@ def read_rates(paths: Sequence[str], seconds: float) -> Reading:
     if not reading.n_bytes:
         reading.why_not_cold = "the files are empty, or can't be read"
         return reading
-    # The first is not told of files of others', the second not by every file system.
+    # Two signs of a cold read, either of which may be missing: mincore() reports all pages of other
+    # users' files as resident, and not every file system counts device reads.
     n_probed = len(readable[:_PROBED_FILES])
     if len(cached) <= (1 - _COLD_SHARE) * n_probed or n_device >= _COLD_SHARE * reading.n_bytes:
         best = max(first, key=lambda one: one.rate)
@@ -99,8 +107,8 @@ def read_rates(paths: Sequence[str], seconds: float) -> Reading:
         reading.cold_in_flight = best.in_flight
     else:
         reading.why_not_cold = (
-            f"{len(cached)} of {n_probed} files stay in memory though the kernel was asked to drop "
-            "them: their file system is there, or something else is using them"
+            f"{len(cached)} of {n_probed} files stay in memory although the kernel was asked to "
+            "drop them: their file system is in memory, or other processes use them"
         )
     again = _read_halves(sizes, min(seconds, _WARM_S), True, reading.unreadable)
     reading.warm = max(one.rate for one in again) or None
@@ -115,8 +123,8 @@ def _forget(path: str, unreadable: dict[str, str]) -> bool:
         unreadable[path] = error.strerror or str(error)
         return False
     try:
-        with contextlib.suppress(OSError):  # not on each file system
-            os.fdatasync(file)  # what is not written yet would stay
+        with contextlib.suppress(OSError):  # not supported by every file system
+            os.fdatasync(file)  # dirty pages are not dropped
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(file)
@@ -124,10 +132,10 @@ def _forget(path: str, unreadable: dict[str, str]) -> bool:
 
 
 def _is_cached(path: str) -> bool:
-    """Whether some of the file is in the page cache, or that can't be known."""
+    """Whether a part of the file is in the page cache. True if that can't be determined."""
     try:
         with open(path, "rb") as file:
-            # Writable, so that numpy tells its address; private, so that nothing is written.
+            # Writable, so that numpy gives its address; copy-on-write, so that nothing is written.
             pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except (OSError, ValueError) as error:  # ValueError: the file is empty
         return isinstance(error, OSError)
@@ -139,15 +147,14 @@ def _is_cached(path: str) -> bool:
 
 
 def _device_bytes() -> int:
-    """What this process has made storage read so far; 0 where that is not known."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        with open("/proc/self/io", encoding="ascii") as file:
-            return int(file.read().split("\nread_bytes: ")[1].split()[0])
-    return 0
+    """Bytes that this process has read from storage so far; 0 if that is not known."""
+    return device_read_bytes() or 0
 
 
 @dataclass
 class _Read:
+    """Files that were read in_flight at a time."""
+
     in_flight: int
     reads: list[tuple[str, int, float]] = field(default_factory=list)  # path, bytes, seconds
     wall_s: float = 0.0
@@ -164,11 +171,13 @@ class _Read:
 def _read_halves(
     files: Mapping[str, float], seconds: float, again: bool, unreadable: dict[str, str]
 ) -> tuple[_Read, _Read]:
-    """The files in turn: few at a time, and many.
+    """Reads one half of the files few at a time, then the other half many at a time.
 
     Args:
-        files: path -> bytes to read, at most.
-        again: start over with the first one until the time is up.
+        files: path -> number of bytes after which to stop reading it.
+        seconds: time limit.
+        again: whether to start over with the first file until the time is up.
+        unreadable: gets path -> reason for files that can't be read.
     """
     halves = []
     for in_flight, paths in zip((_FEW, _MANY), (list(files)[::2], list(files)[1::2])):
@@ -191,7 +200,7 @@ def _read_all(
         buffer = bytearray(_CHUNK_BYTES)
         ready.wait()
         deadline = time.monotonic() + seconds
-        for path in paths:  # all threads take from it
+        for path in paths:  # one iterator, shared by all threads
             start = time.monotonic()
             if start > deadline:
                 return
@@ -202,17 +211,18 @@ def _read_all(
                 unreadable[path] = error.strerror or str(error)
 
     with ThreadPoolExecutor(in_flight) as pool:
-        work_done = [pool.submit(work) for _ in range(in_flight)]
+        tasks = [pool.submit(work) for _ in range(in_flight)]
         ready.wait()
         began = time.monotonic()
-        for one in work_done:
+        for one in tasks:
             one.result()
         done.wall_s = time.monotonic() - began
     return done
 
 
 def _read_one(path: str, most: float, buffer: bytearray, deadline: float) -> int:
-    """Bytes read of a file: all, at least `most`, or as many as come in time."""
+    """Reads a file to its end, until `most` bytes are read, or until the deadline. Returns how many
+    bytes it has read."""
     total = 0
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -230,13 +240,13 @@ def _read_one(path: str, most: float, buffer: bytearray, deadline: float) -> int
 
 @dataclass(frozen=True)
 class Decoding:
-    """Decoding and transforming with a number of threads, files in the page cache.
+    """Result of decoding and transforming files from the page cache.
 
     Attributes:
-        threads: decode threads.
-        samples: how many were made.
-        worker_s: CPU seconds of the decode threads for a sample.
-        process_s: CPU seconds of the whole process for a sample: reading included.
+        threads: number of decode threads.
+        samples: number of samples that were made.
+        worker_s: CPU seconds of the decode threads per sample.
+        process_s: CPU seconds of the whole process per sample, with reading.
     """
 
     threads: int
@@ -245,9 +255,9 @@ class Decoding:
     process_s: float
 
     def rate(self, n_cpus: int) -> float:
-        """Samples a second on that many CPUs with nobody else on them.
+        """Samples per second on n_cpus CPUs without other load.
 
-        Made of CPU time, so that a neighbour at work meanwhile does not count.
+        Computed from CPU time, so other processes that ran during the measurement hardly matter.
         """
         return min(self.threads / self.worker_s, n_cpus / self.process_s)
 
@@ -270,7 +280,8 @@ class _Run:
         )
 
     def batches(self, rounds: int | None, deadline: float) -> Iterator[None]:
-        """So many times all files (None: without end), until the time is up."""
+        """Decodes all files `rounds` times (None: without end), or until the deadline. Yields after
+        each batch."""
         self.loader.start(0, 0)
         waiting, number, n = 0, 0, len(self._paths)
         last = None if rounds is None else rounds * n
@@ -296,7 +307,7 @@ class _Run:
             index, *_, why = self.loader.fallback()
             path = self._paths[index]
             self.rejected[path] = why.removeprefix(f"sample {index} ({path}): ")
-            self.loader.fallback_done(True)  # what it holds is not looked at
+            self.loader.fallback_done(True)  # the pixels are not used
 
 
 @contextlib.contextmanager
@@ -311,7 +322,7 @@ def _open_run(paths: Sequence[str], threads: int, size: int, dtype: str) -> Iter
 
 
 def _value_table(dtype: str) -> bytes | None:
-    """Any table will do: the time does not depend on the values."""
+    """A table of zeros: the time does not depend on the values. None for "uint8"."""
     if dtype == "uint8":
         return None
     return np.zeros((3, 256), {"float32": np.float32}.get(dtype, np.uint16)).tobytes()
@@ -320,10 +331,10 @@ def _value_table(dtype: str) -> bytes | None:
 def try_natively(
     paths: Sequence[str], threads: int, seconds: float, size: int, dtype: str
 ) -> tuple[list[str], dict[str, str]]:
-    """Decodes each file once, as far as the time lasts.
+    """Decodes each file once, until the time is up.
 
     Returns:
-        The paths that the native decoder took, and path -> why of those that it left to Pillow.
+        The paths that were decoded natively, and path -> reason of those that need Pillow.
     """
     n_tried = 0
     with _open_run(paths, threads, size, dtype) as run:
@@ -337,19 +348,21 @@ def try_natively(
 def decode_rate(
     paths: Sequence[str], threads: int, seconds: float, size: int, dtype: str
 ) -> Decoding | None:
-    """Decodes the files over and over for so many seconds.
+    """Decodes the files again and again.
 
     Args:
-        paths: files that the native decoder takes; at least one.
-        size: rows and columns of a delivered image.
-        dtype: of the batch: "uint8", "float32", "float16" or "bfloat16".
+        paths: files that the native decoder supports; at least one.
+        threads: number of decode threads.
+        seconds: for how long.
+        size: height and width of the delivered images.
+        dtype: dtype of the batches: "uint8", "float32", "float16" or "bfloat16".
 
     Returns:
-        None where the time did not suffice for a batch.
+        None if no batch was finished in time.
     """
     with _open_run(paths, threads, size, dtype) as run:
         began = None
-        # The first quarter of the time warms up: buffers, caches, clocks.
+        # The first quarter of the time is not counted: buffers, caches and CPU clocks warm up.
         warm_ns = time.monotonic_ns() + int(seconds / 4 * 1e9)
         for _ in run.batches(None, time.monotonic() + seconds):
             if began is None and time.monotonic_ns() >= warm_ns:
@@ -370,9 +383,10 @@ def _counted(run: _Run) -> tuple[int, int, int]:
 
 
 def memory_rate(threads: int) -> float:
-    """Bytes a second that memory moves, reads and writes together: the best of a few copies.
+    """Memory bandwidth in bytes per second, reads and writes together: the best of a few copies.
 
-    By CPU time, so that waiting for a core does not count; what others move meanwhile does.
+    Computed from CPU time, so waiting for a CPU does not count. Memory traffic of other processes
+    lowers the result.
     """
 
     def copy(part: tuple[np.ndarray, np.ndarray]) -> float:
@@ -387,7 +401,7 @@ def memory_rate(threads: int) -> float:
 
 
 def copy_rate() -> float | None:
-    """Bytes a second from page-locked memory to the GPU; None without CUDA."""
+    """Bytes per second from page-locked memory to the GPU; None without CUDA."""
     if not torch.cuda.is_available():
         return None
     host = torch.empty(_COPY_BYTES, dtype=torch.uint8, pin_memory=True)

@@ -1,7 +1,7 @@
-"""``feedmill pack SRC OUT`` rewrites an image set so that crops of its images decode fast.
+"""``feedmill pack SRC OUT`` rewrites a dataset so that crops of its images decode fast.
 
-JPEGs are transcoded without loss, and written with all else into tar files, which the package
-webdataset reads as well; an index of them makes it a ``feedmill.Pack``.
+JPEGs are transcoded losslessly and written, with all other files, into tar files, which the package
+webdataset can read as well. Together with an index they are a ``feedmill.Pack``.
 """
 
 from __future__ import annotations
@@ -17,40 +17,42 @@ from contextlib import contextmanager
 from typing import Any
 
 from feedmill._ops import native
-from feedmill.cli.arguments import from_one
+from feedmill.cli.arguments import positive_int
 from feedmill.cli.progress import progress
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def add_pack(commands: Any) -> None:
-    """Adds the command to a parser's."""
+    """Adds the command to an argparse parser's subparsers."""
     pack = commands.add_parser(
         "pack",
-        help="rewrite an image set so that its crops decode fast",
+        help="rewrite a dataset so that crops of its images decode fast",
         description=(
-            "Makes a pack of an image folder (SRC/class/image.jpg) or of WebDataset tar files (a "
-            "folder of them, or names such as 'train-{000..146}.tar'): tar files of losslessly "
-            "transcoded JPEGs, and an index, for feedmill.Pack. Whatever can't be transcoded "
-            "exactly is stored as it is. A run that was interrupted goes on where it stopped."
+            "Makes a pack, for feedmill.Pack, from an image folder (SRC/class/image.jpg) or from "
+            "WebDataset tar files (a folder of them, or names such as 'train-{000..146}.tar'). A "
+            "pack consists of tar files of losslessly transcoded JPEGs and an index. Files that "
+            "can't be transcoded losslessly are stored unchanged. If a run is interrupted, the "
+            "same command continues it."
         ),
     )
     pack.add_argument("src", metavar="SRC", nargs="?", help="image folder or tar files")
-    pack.add_argument("out", metavar="OUT", help="folder of the pack; made where it is missing")
+    pack.add_argument("out", metavar="OUT", help="folder of the pack; it is made if need be")
     pack.add_argument("--shard-size", type=_size, default=1 << 30, metavar="BYTES",
-                      help="of a tar file, about (default: 1G)")
+                      help="approximate size of each tar file (default: 1G)")
     pack.add_argument("--interval", type=_interval, default=None, metavar="N",
-                      help="MCUs from one restart marker to the next: fewer decode faster and take "
-                           "more bytes (default: auto: near 4, as far as the markers cost less "
-                           "than 0.3 %% of an image)")
+                      help="MCUs per restart interval of the JPEGs: smaller intervals let crops "
+                           "decode faster, but take more bytes (default: auto, about 4 unless the "
+                           "restart markers would take more than 0.3%% of an image)")
     pack.add_argument("--no-verify", action="store_true",
-                      help="do not compare each image's pixels with the source's")
-    pack.add_argument("--workers", type=from_one, default=native.usable_cpus(), metavar="N",
-                      help="threads (default: the usable CPUs, %(default)s)")
+                      help="do not check that each image's pixels equal the source's")
+    pack.add_argument("--workers", type=positive_int, default=native.usable_cpus(), metavar="N",
+                      help="number of threads (default: the usable CPUs, %(default)s)")
     pack.add_argument("--part", type=_part, default=None, metavar="I/N",
-                      help="write only part I, from 0, of N; on any machine, in any order")
+                      help="write only part I of N, counted from 0; parts may be written on "
+                           "different machines and in any order")
     pack.add_argument("--join", action="store_true",
-                      help="of parts that lie in OUT: write the index, and nothing else")
+                      help="only write the index of the parts in OUT")
     pack.set_defaults(run=_pack)
 
 
@@ -58,14 +60,14 @@ def _size(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     n_bytes = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
     if n_bytes < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size, such as 500M or 1G")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 500M or 1G")
     return n_bytes
 
 
 def _interval(text: str) -> int | None:
     if text == "auto":
         return None
-    value = from_one(text)
+    value = positive_int(text)
     if value > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is more than 65535")
     return value
@@ -74,17 +76,17 @@ def _interval(text: str) -> int | None:
 def _part(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     if not match or int(match[1]) >= int(match[2]):
-        raise argparse.ArgumentTypeError(f"{text!r} is no part, such as 0/4, 1/4, 2/4 or 3/4")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a part such as 0/4, 1/4, 2/4 or 3/4")
     return int(match[1]), int(match[2])
 
 
 def _pack(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if arguments.join and (arguments.src is not None or arguments.part is not None):
-        parser.error("--join takes OUT alone: feedmill pack --join OUT")
+        parser.error("--join takes only OUT: feedmill pack --join OUT")
     if not arguments.join and arguments.src is None:
-        parser.error("SRC and OUT are needed: feedmill pack SRC OUT")
+        parser.error("name SRC and OUT: feedmill pack SRC OUT")
     try:
-        with _ended_by_sigterm():
+        with _exit_on_sigterm():
             return _join(arguments.out) if arguments.join else _write(arguments)
     except (OSError, ValueError) as error:
         print(f"feedmill pack: {error}", file=sys.stderr)
@@ -92,8 +94,8 @@ def _pack(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """What is unfinished is removed then, as with Ctrl-C."""
+def _exit_on_sigterm() -> Iterator[None]:
+    """Lets SIGTERM raise SystemExit, so that unfinished files are removed as after Ctrl-C."""
     def end(number: int, frame: Any) -> None:
         sys.exit(128 + number)
 
@@ -110,10 +112,10 @@ def _write(arguments: argparse.Namespace) -> int:
     from feedmill.packing.writer import Options, write_shards
 
     if os.path.exists(os.path.join(arguments.out, INDEX_NAME)):
-        raise ValueError(f"{arguments.out} is a pack already; remove it, or pack into another one")
+        raise ValueError(f"{arguments.out} is a pack already: remove it, or name another folder")
     inside = os.path.join(os.path.realpath(arguments.src), "")
     if os.path.realpath(arguments.out).startswith(inside):
-        raise ValueError(f"{arguments.out} lies in {arguments.src}; pack into another folder")
+        raise ValueError(f"{arguments.out} lies inside of {arguments.src}: name another folder")
     source = read_source(arguments.src)
     os.makedirs(arguments.out, exist_ok=True)
     options = Options(
@@ -125,7 +127,8 @@ def _write(arguments: argparse.Namespace) -> int:
         tally = write_shards(source, arguments.out, options, part, n_parts, update)
     _print(tally, time.monotonic() - began)
     if arguments.part is not None:
-        print(f"part {part} of {n_parts}; when all are written: feedmill pack --join OUT")
+        print(f"part {part} of {n_parts} is written; when all are: feedmill pack --join "
+              f"{arguments.out}")
         return 0
     return _join(arguments.out)
 
@@ -150,7 +153,7 @@ def _shards(n: int) -> str:
 
 def _print(tally: Any, seconds: float) -> None:
     n = tally.samples
-    kept = f", {tally.kept:,} of which were there already" if tally.kept else ""
+    kept = f", {tally.kept:,} of which existed already" if tally.kept else ""
     print(f"{n:,} samples in {_shards(tally.shards)}{kept}, in {seconds:,.1f} s")
     if not tally.image_bytes:
         return
@@ -161,4 +164,4 @@ def _print(tally: Any, seconds: float) -> None:
     n_as_is = sum(tally.as_they_are.values())
     if n_as_is:
         reasons = ", ".join(f"{many:,} {why}" for why, many in tally.as_they_are.most_common())
-        print(f"stored as they are: {n_as_is:,} ({reasons})")
+        print(f"stored unchanged: {n_as_is:,} ({reasons})")

@@ -12,10 +12,15 @@ _FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}]
 
 @contextlib.contextmanager
 def progress(total: int | None, unit: str = "img") -> Iterator[Callable[[int], Any]]:
-    """A bar on stderr, where that is a terminal and tqdm is installed; gone at the end.
+    """Shows a progress bar on stderr, and removes it at the end. Without a terminal or without tqdm
+    there is none.
 
-    Yields a function to be called with the number of things that are done. ``total`` None: how many
-    there are is not known.
+    Args:
+        total: how many things there are to do; None if that is not known.
+        unit: what they are called.
+
+    Yields:
+        A function to be called with the number of things done since its last call.
     """
     if sys.stderr.isatty():
         with contextlib.suppress(ImportError):

@@ -1,4 +1,4 @@
-"""``feedmill report``: reads the log of a run; prints the report, or writes it as a page."""
+"""``feedmill report``: prints the report of a logged run, or writes it as an HTML page."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from feedmill.profiling.page.run_stats import report_of, run_name
 
 
 def add_report(commands: Any) -> None:
-    """Adds the command to a parser's."""
+    """Adds the command to an argparse parser's subparsers."""
     report = commands.add_parser(
         "report",
-        help="what the steps of a logged run waited for, as text or as a page",
+        help="show what the steps of a logged run waited for, as text or as an HTML page",
         description=(
-            "Reads the logs (JSON lines) of runs, also of one that was killed or still goes on, "
-            "and prints what their steps waited for."
+            "Reads logs that `feedmill run --log` or DataLoader(log=...) has written, and prints "
+            "what the steps waited for. The run may still be going on, or have been killed."
         ),
     )
     report.add_argument("logs", metavar="LOG", type=Path, nargs="+",
-                        help="a log, or those of several ranks")
+                        help="the log of a run; several of them for several ranks")
     report.add_argument("--html", metavar="FILE", type=Path,
-                        help="write a page with charts there instead; it needs nothing beside it")
+                        help="write an HTML page with charts to FILE instead; it needs no other "
+                             "files")
     report.set_defaults(run=_report)
 
 
@@ -52,19 +53,20 @@ def _report(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> i
 
 
 def _print(text: str) -> int:
-    """Prints to who reads it, as long as he does: `feedmill report LOG | head` is no error."""
+    """Prints a text. A reader that closes the pipe, as in `feedmill report LOG | head`, is not an
+    error."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        # Python flushes once more at its exit.
+        # Python flushes stdout once more at its exit, which must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
 def _as_text(run: Run, named: bool) -> str:
-    """The report of a run, below its name if asked for."""
+    """The report of a run, below the run's name if `named`."""
     name = f"{run_name(run)}:\n" if named else ""
-    # Paths may hold bytes that are no UTF-8, which a terminal does not take.
+    # Paths may contain bytes that are not UTF-8 and can't be printed.
     return (name + report_of(run)).encode("utf-8", "backslashreplace").decode("utf-8")
 
 

@@ -1,9 +1,9 @@
-"""``feedmill run``: an unchanged script with feedmill's DataLoader, or with its own and a report.
+"""``feedmill run``: runs an unchanged script with feedmill's DataLoader (with --watch, torch's) and
+reports its waits.
 
-The script runs in a Python process of its own, which takes the place of this one. A folder of ours
-comes first on its PYTHONPATH, and with it a sitecustomize module that waits for torch to be
-imported (``_site``); the processes that the script starts inherit both. What happens then is in
-``injected``.
+This process is replaced (exec) by a Python process that runs the script. The folder ``_site`` comes
+first on its PYTHONPATH: the sitecustomize module there waits until torch is imported, and then
+calls ``injected``. Processes that the script starts inherit this environment.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ _TAKES_VALUE = ("--report", "--log", "--native", "--seed", "--threads")
 _SCRIPT_SUFFIXES = (".py", ".pyw", ".pyc", ".pyz")
 
 _DESCRIPTION = """\
-Runs a training script as `python SCRIPT ARGUMENTS` would, but for one thing: torch's DataLoader is
-feedmill's, also inside libraries that make loaders themselves, and in processes that the script
-starts. What feedmill can't do natively takes torch's own path. With --watch the loader stays
-torch's, and its waits are counted.
+Runs a training script like `python SCRIPT ARGUMENTS`, but with feedmill's DataLoader in place of
+torch's. This includes loaders made by libraries and in processes that the script starts. Loaders
+that feedmill can't run natively run as torch's do. With --watch all loaders stay torch's, and only
+their waits are counted.
 
-When a process that iterated over loaders ends, it reports on stderr what their steps waited for,
-one report for each line of the script that made loaders. Where a library makes several while one
-line runs, as for training and validation, each dataset and order of samples has a report of its
-own. A process that is killed does not report.
+When a process that used loaders ends, it prints to stderr what their steps waited for: one report
+for each line of the script that made loaders. If a library made several loaders during one line,
+as for training and validation, each combination of dataset and order has its own report. A process
+that is killed prints no report.
 """
 
 _EPILOG = """\
 In place of SCRIPT:
-  -m MODULE     a module, as `python -m MODULE`
-  -c CODE       code, as `python -c CODE`
-  -             the standard input, as `python -`
-  COMMAND       a command on PATH, such as torchrun, accelerate or python, with the same effect on
-                every Python process below it. A path is a command if it is executable and has no
-                suffix .py.
+  -m MODULE     run a module, like `python -m MODULE`
+  -c CODE       run code, like `python -c CODE`
+  -             run the code on standard input, like `python -`
+  COMMAND       run a command on PATH, such as torchrun, accelerate or python; this affects all
+                Python processes that it starts. A path counts as a command if it is executable and
+                does not end in .py.
 
-Everything behind SCRIPT, MODULE, CODE or COMMAND is its own. Python processes started with -I, -E
-or -S, or without this PYTHONPATH, are left alone.
+feedmill's options come before SCRIPT; everything after it belongs to the script. Python processes
+that are started with -I, -E or -S, or without this PYTHONPATH, are not affected.
 
 examples:
   feedmill run train.py --epochs 90
@@ -55,10 +55,10 @@ examples:
 
 
 def add_run(commands: Any) -> None:
-    """Registers the command at an argparse parser's subparsers."""
+    """Adds the command to an argparse parser's subparsers."""
     run = commands.add_parser(
         "run",
-        help="run an unchanged training script, and report what its steps waited for",
+        help="run an unchanged training script with feedmill, and report what it waited for",
         usage="feedmill run [options] SCRIPT [ARGUMENTS ...]\n"
               "       feedmill run [options] -m MODULE [ARGUMENTS ...]\n"
               "       feedmill run [options] COMMAND [ARGUMENTS ...]",
@@ -68,23 +68,22 @@ def add_run(commands: Any) -> None:
         allow_abbrev=False,
     )
     run.add_argument("--watch", action="store_true",
-                     help="leave torch's DataLoader in its place, and only count its waits")
-    run.add_argument("--quiet", action="store_true", help="print no report")
+                     help="keep torch's DataLoader, and only count its waits")
+    run.add_argument("--quiet", action="store_true", help="do not print reports")
     run.add_argument("--report", metavar="FILE",
-                     help="append the report to FILE, one JSON object a line and loader line, "
-                          "instead of printing it")
+                     help="append the reports to FILE instead of printing them: a JSON object per "
+                          "line, for each line of the script that made loaders")
     run.add_argument("--log", metavar="FILE",
-                     help="append every step of every loader to FILE, as JSON lines; {pid} and "
-                          "{rank} in its name are replaced")
+                     help="append a record of every step of every loader to FILE, as JSON lines; "
+                          "{pid} and {rank} in the name are replaced")
     run.add_argument("--log-samples", action="store_true",
-                     help="... and every sample, for `feedmill trace`")
+                     help="also record every sample in the log, for `feedmill trace`; needs --log")
     run.add_argument("--native", choices=("auto", "hybrid", "verify", "require", "off"),
-                     help="DataLoader's native= where the script gives none (default auto)")
+                     help="default of DataLoader's native= (otherwise auto)")
     run.add_argument("--seed", type=int, metavar="N",
-                     help="DataLoader's seed= where the script gives none (default: torch's)")
+                     help="default of DataLoader's seed= (otherwise drawn from torch's generator)")
     run.add_argument("--threads", type=_threads, metavar="N",
-                     help="DataLoader's threads= where the script gives none (default: as "
-                          "num_workers)")
+                     help="default of DataLoader's threads= (otherwise as num_workers)")
     run.set_defaults(run=_run)
 
 
@@ -98,7 +97,7 @@ def _threads(text: str) -> int:
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Divides the command line: (what is feedmill's, what begins with the script)."""
+    """Splits the command line into (feedmill's part, the script and its arguments)."""
     words = list(words)
     if words[:1] != ["run"]:
         return words, []
@@ -118,7 +117,7 @@ def _run(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> NoRe
     environment = _environment(arguments, parser)
     sys.stdout.flush()
     sys.stderr.flush()
-    # Python ignores these, and a program inherits what is ignored.
+    # Python ignores these signals, and exec() keeps them ignored.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -129,14 +128,14 @@ def _run(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> NoRe
 
 def _command(rest: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
     if not rest:
-        parser.error("what is to be run? Name a script, -m and a module, or a command")
+        parser.error("there is nothing to run: name a script, -m and a module, or a command")
     first = rest[0]
     if first in ("-m", "-c") and len(rest) == 1:
-        parser.error(f"{first} needs {'a module' if first == '-m' else 'code'} behind it")
+        parser.error(f"{first} needs {'a module' if first == '-m' else 'code'} after it")
     if first in ("-", "-m", "-c") or _is_script(first):
         return [sys.executable, *rest]
     if shutil.which(first) is None:
-        parser.error(f"{first} is no script here, and no command on PATH")
+        parser.error(f"{first} is neither a script in this folder nor a command on PATH")
     return list(rest)
 
 
@@ -153,14 +152,15 @@ def _environment(
         name: value for name, value in os.environ.items() if not name.startswith("FEEDMILL_RUN")
     }
     others = environment.get("PYTHONPATH")
-    # An empty entry would be the current folder.
+    # An empty entry would mean the current folder.
     environment["PYTHONPATH"] = _SITE + (os.pathsep + others if others else "")
     environment["FEEDMILL_RUN"] = "watch" if arguments.watch else "replace"
     for name in _OPTIONS:
         value = getattr(arguments, name)
         if value is not None:
             if arguments.watch:
-                parser.error(f"--{name} is for feedmill's DataLoader; with --watch it is torch's")
+                parser.error(f"--{name} is an option of feedmill's DataLoader, but --watch keeps "
+                             "torch's: leave one of them out")
             environment[f"FEEDMILL_RUN_{name.upper()}"] = str(value)
     if arguments.quiet:
         environment["FEEDMILL_RUN_QUIET"] = "1"
@@ -170,18 +170,18 @@ def _environment(
         environment["FEEDMILL_LOG"] = _log_file(arguments.log, parser)
     if arguments.log_samples:
         if "FEEDMILL_LOG" not in environment:
-            parser.error("--log-samples: there is no log for them; name one with --log")
+            parser.error("--log-samples needs a log: name one with --log")
         environment["FEEDMILL_LOG_SAMPLES"] = "1"
     return environment
 
 
 def _writable(option: str, name: str, parser: argparse.ArgumentParser) -> str:
-    """The file's absolute path: the script may change the folder. It is made, if need be."""
+    """The file's absolute path, as the script may change the folder. Makes the file if need be."""
     try:
         with open(name, "ab"):
             pass
     except OSError as error:
-        parser.error(f"{option}: {name} can't be written to: {error.strerror}")
+        parser.error(f"{option}: {name} can't be written: {error.strerror}")
     return os.path.abspath(name)
 
 

@@ -1,4 +1,4 @@
-"""The files below a folder: how many, of which types, and a sample of them."""
+"""Lists the files below a folder by type, and draws a sample of them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# What torchvision's ImageFolder takes for an image.
+# Suffixes of files that torchvision's ImageFolder takes for images.
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
-# Of a sample, at most.
+# Limits of a sample.
 _SAMPLE_FILES = 400
 _SAMPLE_BYTES = 128 << 20
 
@@ -23,10 +23,10 @@ class Survey:
     """The files below a folder.
 
     Attributes:
-        files: (path, bytes) of each, in no order.
-        by_type: suffix in lower case (or "no suffix") -> (number, bytes).
-        unreadable: path of a file or folder -> why.
-        complete: False where the time was up before all were seen.
+        files: (path, bytes) of each file, in no particular order.
+        by_type: suffix in lower case (or "no suffix") -> (number of files, their bytes).
+        unreadable: path of a file or folder -> why it can't be read.
+        complete: False if the time was up before all files were seen.
     """
 
     files: list[tuple[str, int]] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Survey:
 
 
 def survey(folder: str | Path, seconds: float) -> Survey:
-    """Looks at all files below a folder, through links too, for at most so many seconds."""
+    """Lists all files below a folder, following links, for at most that many seconds."""
     found = Survey()
     deadline = time.monotonic() + seconds
     waiting, seen = [os.fspath(folder)], set()
@@ -60,7 +60,7 @@ def survey(folder: str | Path, seconds: float) -> Survey:
         directory = waiting.pop()
         try:
             status = os.stat(directory)
-            if (status.st_dev, status.st_ino) in seen:  # a link that leads back
+            if (status.st_dev, status.st_ino) in seen:  # reached before, through a link
                 continue
             seen.add((status.st_dev, status.st_ino))
             with os.scandir(directory) as entries:
@@ -87,7 +87,8 @@ def _note(entry: os.DirEntry[str], found: Survey, folders: list[str]) -> None:
 
 
 def sample(files: Sequence[tuple[str, int]]) -> list[str]:
-    """Paths drawn from all of them, always the same: enough for a rate, few enough for seconds."""
+    """Draws paths at random, with a fixed seed: at most _SAMPLE_FILES files and, if there is more
+    than one, _SAMPLE_BYTES bytes."""
     order = random.Random(0).sample(range(len(files)), min(len(files), _SAMPLE_FILES))
     taken: list[str] = []
     n_bytes = 0
@@ -101,7 +102,7 @@ def sample(files: Sequence[tuple[str, int]]) -> list[str]:
 
 
 def bytes_text(n: int) -> str:
-    """Such as "43.7 MB"."""
+    """A number of bytes with a decimal unit, such as "43.7 MB"."""
     for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if n >= factor:
             return f"{n / factor:,.1f} {unit}"

@@ -1,7 +1,7 @@
 """``feedmill sweep``: which stage limits a training step, by batch size and number of threads.
 
-What can be measured on this machine is measured on a folder; given rates stand in for others or
-for another machine; the rest is modelled (``sweep_model``) or unknown.
+Rates are measured with a folder of images, or given as options, for example those of another
+machine. The rest is modelled (``sweep_model``) or unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from feedmill._ops import native
 from feedmill.cli import measure, sweep_table
 from feedmill.cli import sweep_model as model
-from feedmill.cli.arguments import check_readable, from_one
+from feedmill.cli.arguments import check_readable, positive_int
 from feedmill.cli.survey import SUFFIXES, sample, survey
 from feedmill.cli.sweep_model import NOT_KNOWN, Number, Rates, given, measured
 from feedmill.system import machine
@@ -26,12 +26,13 @@ _VALUE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "uint8": 1}
 _SIZE, _DTYPE = 224, "float32"
 _BATCH_SIZES, _THREADS = [64], [1, 2, 4, 8]
 
-# Seconds, at most, of each part; _DECODE_S for each number of threads, of which so many are tried.
+# Time limits of the parts, in seconds. _DECODE_S applies to each number of threads, of which at
+# most _MOST_MEASURED are measured.
 _SURVEY_S, _READ_S, _TRY_S, _DECODE_S = 5.0, 3.0, 2.0, 1.5
 _MOST_MEASURED = 6
 _GIGA = 1e9
 
-# Options that give a rate.
+# Names of the options that set a rate.
 _RATES = ("storage_rate", "cpu_rate", "copy_rate", "memory_rate")
 
 
@@ -39,50 +40,50 @@ _RATES = ("storage_rate", "cpu_rate", "copy_rate", "memory_rate")
 
 
 def add_sweep(commands: Any) -> None:
-    """Adds the command to a parser's."""
+    """Adds the command to an argparse parser's subparsers."""
     sweep = commands.add_parser(
         "sweep",
-        help="find what limits a step: storage, CPU, memory, copy or GPU",
+        help="find what limits a training step: storage, CPU, memory, copy or GPU",
         description=(
             "Prints, for each batch size and number of threads, how long a batch takes to prepare, "
-            "which stage sets that time, and how busy the GPU is with a step of the given length. "
-            "Rates are measured on the images below SRC, where they are not given; without SRC "
-            "nothing is measured. Each number is marked: measured, given, modelled, or unknown. "
-            "More threads than usable CPUs are modelled as on a machine with that many CPUs. "
-            "To read a sample cold, it is dropped from the page cache first."
+            "which stage is the bottleneck, and how busy the GPU is. The GPU's time per batch is "
+            "given with --step-ms. Rates that are not given are measured with the images below "
+            "SRC; a sample of them is dropped from the page cache first. Without SRC nothing is "
+            "measured. Each number is marked as measured, given, modelled or unknown. With more "
+            "threads than usable CPUs, the numbers are modelled for a machine with that many CPUs."
         ),
     )
     add = sweep.add_argument
     add("src", metavar="SRC", type=Path, nargs="?", help="folder of images")
-    add("--batch-sizes", type=_list_of(from_one), default=_BATCH_SIZES, metavar="N,...",
-        help="images a batch (default 64)")
-    add("--threads", type=_list_of(from_one), metavar="N,...",
-        help="decode threads (default 1,2,4,8)")
+    add("--batch-sizes", type=_list_of(positive_int), default=_BATCH_SIZES, metavar="N,...",
+        help="images per batch (default 64)")
+    add("--threads", type=_list_of(positive_int), metavar="N,...",
+        help="numbers of decode threads (default 1,2,4,8)")
     add("--step-ms", type=_list_of(_positive), metavar="MS,...",
-        help="the GPU's time for a batch: one number, or one a batch size; without it only "
-             "supplies are shown")
+        help="the GPU's time per batch: one number, or one for each batch size; without it "
+             "only the rates of preparing are shown")
     add("--prepare-ms", type=_list_of(_positive), metavar="MS,...",
-        help="time to prepare a batch, where it is known as a whole: one number, or one a batch "
-             "size; in place of SRC and all rates")
-    add("--storage-rate", type=_positive, metavar="GB/S", help="what storage gives, 1e9 bytes/s")
+        help="the whole time to prepare a batch, if it is known: one number, or one for each "
+             "batch size; replaces SRC and all rates")
+    add("--storage-rate", type=_positive, metavar="GB/S", help="storage bandwidth, 1e9 bytes/s")
     add("--cpu-rate", type=_positive, metavar="IMG/S",
-        help="images that one core decodes and transforms a second")
-    add("--copy-rate", type=_positive, metavar="GB/S", help="from host memory to the GPU")
+        help="images per second that one CPU decodes and transforms")
+    add("--copy-rate", type=_positive, metavar="GB/S", help="bandwidth from host memory to the GPU")
     add("--memory-rate", type=_positive, metavar="GB/S",
         help="memory bandwidth, reads and writes together")
     add("--sample-bytes", type=_positive, metavar="N",
-        help="an encoded sample, such as 5e6; a measured CPU rate is scaled to it")
+        help="size of an encoded sample, such as 5e6; a measured CPU rate is scaled to it")
     add("--delivered-bytes", type=_positive, metavar="N",
-        help="a sample in its batch (default: 3 x size x size values of dtype)")
-    add("--size", type=from_one, default=_SIZE, metavar="PX",
-        help="rows and columns of a delivered image (default %(default)s)")
+        help="size of a sample in the batch (default: 3 x size x size values of dtype)")
+    add("--size", type=positive_int, default=_SIZE, metavar="PX",
+        help="height and width of the delivered images (default %(default)s)")
     add("--dtype", choices=tuple(_VALUE_BYTES), default=_DTYPE,
-        help="of the delivered batch (default %(default)s)")
+        help="dtype of the batches (default %(default)s)")
     add("--gpu-preprocessing", action="store_true",
-        help="as if the GPU decoded and transformed: no CPU stage, encoded bytes are copied; the "
-             "GPU's time for it has to be in --step-ms")
+        help="assume that the GPU decodes and transforms: there is no CPU stage, and encoded "
+             "bytes are copied; include the GPU's time for it in --step-ms")
     add("--warm", action="store_true",
-        help="files are in the page cache: storage gives the warm rate")
+        help="assume that all files are in the page cache")
     add("--json", action="store_true", help="print one JSON object")
     sweep.set_defaults(run=_sweep)
 
@@ -102,7 +103,7 @@ def _list_of(one: Callable[[str], Any]) -> Callable[[str], list[Any]]:
 
 
 def _check(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """Ends with a message where the options make no sense together."""
+    """Exits with a usage error if the options contradict each other."""
     n = len(arguments.batch_sizes)
     for name in ("step_ms", "prepare_ms"):
         values = getattr(arguments, name)
@@ -112,7 +113,7 @@ def _check(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> No
     if arguments.prepare_ms:
         others = ("src", "threads", "gpu_preprocessing", "warm", *_RATES)
         if unwanted := [_option(name) for name in others if getattr(arguments, name)]:
-            parser.error(f"--prepare-ms is all of preparing: leave out {', '.join(unwanted)}")
+            parser.error(f"--prepare-ms includes all of preparing: leave out {', '.join(unwanted)}")
     elif arguments.src is not None:
         check_readable(arguments.src, parser)
     elif not any(getattr(arguments, name) for name in _RATES):
@@ -129,12 +130,12 @@ def _option(name: str) -> str:
 
 @dataclass
 class Known:
-    """The rates, and in words where they come from.
+    """The known rates, and where they come from.
 
     Attributes:
-        rates: see there.
-        how: stage, or "sample" or "delivered" -> how its number was found, or why it was not.
-        notes: what else is to be known, a sentence each.
+        rates: the rates.
+        how: stage, "sample" or "delivered" -> how its number was determined, or why it was not.
+        notes: further remarks, a sentence each.
     """
 
     rates: Rates
@@ -143,7 +144,7 @@ class Known:
 
 
 def known_without_measuring(arguments: argparse.Namespace) -> Known:
-    """What the options give."""
+    """The rates given as options."""
     delivered, how = arguments.delivered_bytes, {}
     if delivered is None and not arguments.prepare_ms:
         delivered = 3 * arguments.size**2 * _VALUE_BYTES[arguments.dtype]
@@ -170,14 +171,14 @@ def known_without_measuring(arguments: argparse.Namespace) -> Known:
 
 
 def known_by_measuring(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> Known:
-    """What the options give, and measurements on SRC for the rest."""
+    """The rates given as options, and measurements with SRC of the others."""
     known = known_without_measuring(arguments)
     if busy := machine.load_note():
         known.notes.append(busy)
     files = survey(arguments.src, _SURVEY_S)
     images = files.images()
     if not images:
-        parser.error(f"{arguments.src} holds no image ({', '.join(SUFFIXES)})")
+        parser.error(f"{arguments.src} contains no images ({', '.join(SUFFIXES)})")
     paths = sample(images)
     changes: dict[str, Any] = {}
     mean_bytes = sum(size for _, size in images) / len(images)
@@ -191,12 +192,12 @@ def known_by_measuring(arguments: argparse.Namespace, parser: argparse.ArgumentP
         changes["cpu"] = _cpu(arguments, paths, mean_bytes, known)
     if not known.rates.memory.known:
         changes["memory"] = measured(measure.memory_rate(native.usable_cpus()))
-        known.how[model.MEMORY] = "by copying arrays; what a sample moves is modelled"
+        known.how[model.MEMORY] = "by copying arrays; the memory traffic of a sample is modelled"
     if not known.rates.copy.known:
         changes["copy"] = measured(measure.copy_rate())
         known.how[model.COPY] = "from page-locked memory"
         if not changes["copy"].known:
-            known.how[model.COPY] = "there is no CUDA here, and --copy-rate was not given"
+            known.how[model.COPY] = "CUDA is not available, and --copy-rate was not given"
     known.rates = Rates(**{**vars(known.rates), **changes})
     return known
 
@@ -211,8 +212,8 @@ def _storage(arguments: argparse.Namespace, paths: list[str], known: Known) -> N
         known.how[model.STORAGE] = f"from memory, {reading.n_files:,} files"
         return measured(reading.warm)
     if reading.cold is None:
-        known.how[model.STORAGE] = (f"cold can't be measured: {reading.why_not_cold} ({warm}; "
-                                    "--warm counts on that, --storage-rate gives the rate)")
+        known.how[model.STORAGE] = (f"the cold rate can't be measured: {reading.why_not_cold} "
+                                    f"({warm}; --warm uses that, --storage-rate sets a rate)")
         return NOT_KNOWN
     known.how[model.STORAGE] = (f"cold, {reading.n_files:,} files, {reading.cold_in_flight} at a "
                                 f"time ({warm})")
@@ -222,7 +223,7 @@ def _storage(arguments: argparse.Namespace, paths: list[str], known: Known) -> N
 def _cpu(
     arguments: argparse.Namespace, paths: list[str], mean_bytes: float, known: Known
 ) -> dict[int, Number]:
-    """Samples a second by threads, as far as there are CPUs for them."""
+    """Measures samples per second by number of threads, up to the number of usable CPUs."""
     n_usable = native.usable_cpus()
     taken, rejected = measure.try_natively(
         paths, n_usable, _TRY_S, arguments.size, arguments.dtype
@@ -230,8 +231,8 @@ def _cpu(
     if rejected:
         path, why = next(iter(rejected.items()))
         share = 100 * len(rejected) / (len(rejected) + len(taken))
-        known.notes.append(f"{share:.1f} % of the files tried go through Pillow, one by one, and "
-                           f"are not in the CPU's rate (such as {path}: {why})")
+        known.notes.append(f"{share:.1f}% of the files tried go through Pillow, one at a time, and "
+                           f"do not count in the CPU's rate (for example {path}: {why})")
     rates: dict[int, float] = {}
     for threads in _few([n for n in arguments.threads if n <= n_usable] or [n_usable]):
         if not taken:
@@ -239,23 +240,24 @@ def _cpu(
         one = measure.decode_rate(taken, threads, _DECODE_S, arguments.size, arguments.dtype)
         if one is not None:
             rates[threads] = one.rate(n_usable)
-    known.how[model.CPU] = (f"decode, crop, flip by {_and(rates)} threads, from CPU time" if rates
-                            else "the native decoder took none of the files tried in time")
+    known.how[model.CPU] = "no file was decoded natively in time"
+    if rates:
+        known.how[model.CPU] = f"decode, crop and flip with {_and(rates)} threads, from CPU time"
     asked = known.rates.sample_bytes.value
     source = model.MEASURED
     if asked is not None and mean_bytes:
         factor = mean_bytes / asked
-        known.how[model.CPU] += f", scaled from {mean_bytes:,.0f} bytes a sample"
+        known.how[model.CPU] += f", scaled from {mean_bytes:,.0f} bytes per sample"
         rates = {n: rate * factor for n, rate in rates.items()}
         source = model.MODELLED
     if max(arguments.threads) > n_usable and rates:
         known.notes.append(f"there are {n_usable} usable CPUs here: rows with more threads are "
-                           "modelled, as on a machine with a CPU for each and otherwise as this")
+                           "modelled for a machine like this one, but with a CPU for each thread")
     return {n: Number(rate, source) for n, rate in rates.items()}
 
 
 def _few(numbers: Iterable[int]) -> list[int]:
-    """The numbers in order, but not more of them than there is time for; both ends stay."""
+    """At most _MOST_MEASURED of the numbers, sorted, with the smallest and the largest."""
     ordered = sorted(set(numbers))
     last = len(ordered) - 1
     steps = _MOST_MEASURED - 1
@@ -272,7 +274,7 @@ def _and(numbers: Iterable[int]) -> str:
 
 def _sweep(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     _check(arguments, parser)
-    # Where no thread prepares anything, there is one row a batch size.
+    # If no CPU thread prepares anything, there is one row per batch size.
     threads_matter = not (arguments.prepare_ms or arguments.gpu_preprocessing)
     arguments.threads = (arguments.threads or _THREADS) if threads_matter else [0]
     if arguments.src is None:
@@ -310,5 +312,5 @@ def _seconds(values_ms: list[float] | None, place: int) -> Number:
 
 
 def _one_of(values_ms: list[float], place: int) -> float:
-    """Seconds: one of a list with a value a batch size, or one for all."""
+    """Seconds for the batch size at this place: its own value, or the one for all."""
     return values_ms[place if len(values_ms) > 1 else 0] / 1e3

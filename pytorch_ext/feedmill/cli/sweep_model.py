@@ -1,8 +1,8 @@
-"""What limits a training step: rates of the stages, and what follows from them. Pure functions.
+"""A model of what limits a training step, from the rates of the stages. Pure functions.
 
-Data goes through the stages one after another, all of them at work at the same time, so that the
-slowest one sets the rate: preparing a batch takes its samples divided by the smallest supply. Rates
-here are samples (or bytes) a second, times seconds. Each number knows where it comes from.
+All stages work at the same time, on different samples, so the slowest one sets the rate: the time
+to prepare a batch is its number of samples divided by the lowest rate ("supply"). Rates are samples
+or bytes per second, and times are seconds. Each number carries its source.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _Key = TypeVar("_Key", int, str)
 MEASURED, GIVEN, MODELLED, UNKNOWN = SOURCES = ("measured", "given", "modelled", "unknown")
 
 STORAGE, CPU, MEMORY, COPY, GPU = "storage", "CPU", "memory bandwidth", "copy", "GPU"
-PREPARING = "preparing"  # all of them together, where its time was given as a whole
+PREPARING = "preparing"  # all stages before the GPU, if their time was given as a whole
 
-# How often reading moves a byte through memory: into the page cache, out of it, into the buffer.
-# Decoding then reads it and writes what is delivered; the copy to the GPU reads what it copies.
+# Memory accesses per byte that is read: written to the page cache, read from it, written to the
+# buffer. Decoding then reads the buffer and writes the pixels, and the copy to the GPU reads these.
 READ_MOVES = 3
 
-# Where the search for enough threads ends.
+# The most threads that threads_that_keep_up() considers.
 MOST_THREADS = 65536
 
 
 class Number(NamedTuple):
-    """A value and one of SOURCES; no value where it is unknown."""
+    """A value and its source, one of SOURCES. The value is None if it is unknown."""
 
     value: float | None
     source: str
@@ -51,23 +51,23 @@ def given(value: float | None) -> Number:
 
 
 def worst(sources: Iterable[str]) -> str:
-    """The source of a number that is computed from others: the least certain of theirs."""
+    """The source of a number that is computed from others: the least certain of their sources."""
     return SOURCES[max(map(SOURCES.index, sources))]
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What is known of the machine and the data.
+    """Rates of the machine, and sizes of the data.
 
     Attributes:
-        sample_bytes: an encoded sample, as it is stored.
-        delivered_bytes: the same sample in its batch.
-        storage: bytes a second that storage gives.
-        cpu: samples a second by the number of threads that prepare them; other numbers follow.
-        memory: bytes a second, those read and those written together.
-        copy: bytes a second from the host to the GPU.
-        gpu_preprocessing: the GPU decodes and transforms: there is no CPU stage, and the encoded
-            bytes are what is copied.
+        sample_bytes: size of an encoded sample in storage.
+        delivered_bytes: size of the same sample in the batch.
+        storage: bytes per second from storage.
+        cpu: samples per second, by number of decode threads. See cpu_supply() for other numbers.
+        memory: bytes per second, reads and writes together.
+        copy: bytes per second from the host to the GPU.
+        gpu_preprocessing: True if the GPU decodes and transforms. There is no CPU stage then, and
+            encoded bytes are copied to the GPU.
     """
 
     sample_bytes: Number = NOT_KNOWN
@@ -84,12 +84,14 @@ class Cell:
     """One row of the table: a batch size and a number of threads.
 
     Attributes:
-        batch_size, threads: which one; 0 threads where their number does not matter.
-        step_s: the GPU's time for the batch; unknown where none was given.
-        prepare_s: time to prepare a batch, by the smallest known supply.
-        demand, supply: samples a second that the step takes, and that preparing gives.
-        binding: the stage with the smallest supply, GPU included; None where no supply is known.
-        utilization: share of the time that the GPU computes: step / max(step, prepare).
+        batch_size: images per batch.
+        threads: number of decode threads; 0 if it does not matter.
+        step_s: the GPU's time per batch; unknown if none was given.
+        prepare_s: time to prepare a batch, from the lowest known supply.
+        demand, supply: samples per second that the GPU consumes, and that preparing delivers.
+        binding: the bottleneck: the stage with the lowest rate, the GPU included. None if no
+            supply is known.
+        utilization: share of the time in which the GPU computes: step / max(step, prepare).
     """
 
     batch_size: int
@@ -106,28 +108,28 @@ class Cell:
 
 
 def copied_bytes(rates: Rates) -> Number:
-    """What a sample brings over the bus to the GPU."""
+    """Bytes per sample that are copied to the GPU."""
     return rates.sample_bytes if rates.gpu_preprocessing else rates.delivered_bytes
 
 
 def memory_moves(rates: Rates) -> Number:
-    """Bytes that a sample moves through memory. Always a model: caches keep some of it."""
+    """Bytes of memory traffic per sample. Always modelled, as CPU caches absorb some of it."""
     stored, copied = rates.sample_bytes.value, copied_bytes(rates).value
     if stored is None or copied is None:
         return NOT_KNOWN
     total = READ_MOVES * stored + copied
     if not rates.gpu_preprocessing:
-        total += stored + copied  # what is copied is what is delivered
+        total += stored + copied  # decoding reads the one and writes the other
     return Number(total, MODELLED)
 
 
 def cpu_supply(cpu: Mapping[int, Number], threads: int) -> Number:
-    """Samples a second with that many threads.
+    """Samples per second with that many threads.
 
-    As known for that number. Else as many times the rate per thread of the next lower known one
-    (or of the lowest), as on a machine with a CPU for every thread, but not more than the next
-    higher known one gives. More threads never give less: where a measurement says so, it was
-    disturbed.
+    If the rate of that number is not known, it is modelled: the rate per thread of the next lower
+    known number (or of the lowest) times the number of threads, as on a machine with a CPU for
+    each thread, but at most the rate of the next higher known number. Rates never fall with more
+    threads; a measurement where they do is taken as disturbed.
     """
     rates = _values(cpu)
     if not rates:
@@ -138,7 +140,7 @@ def cpu_supply(cpu: Mapping[int, Number], threads: int) -> Number:
 def _cpu_rate(rates: Mapping[int, float], threads: int) -> float:
     known = sorted(rates)
     base = known[max(0, bisect.bisect_right(known, threads) - 1)]
-    # The best of each known number and those below it.
+    # For each known number, the best rate of it and the lower ones.
     most = dict(zip(known, itertools.accumulate((rates[n] for n in known), max)))
     if threads in rates:
         return most[threads]
@@ -150,12 +152,12 @@ def _cpu_rate(rates: Mapping[int, float], threads: int) -> float:
 
 
 def _values(numbers: Mapping[_Key, Number]) -> dict[_Key, float]:
-    """Those that are known."""
+    """The known ones of some numbers."""
     return {key: one.value for key, one in numbers.items() if one.value is not None}
 
 
 def supplies(rates: Rates, threads: int) -> dict[str, Number]:
-    """Samples a second by stage, in the order of the data's way."""
+    """Samples per second by stage, in the order in which data passes them."""
     found = {STORAGE: _per_sample(rates.storage, rates.sample_bytes)}
     if not rates.gpu_preprocessing:
         found[CPU] = cpu_supply(rates.cpu, threads)
@@ -174,11 +176,13 @@ def _per_sample(rate: Number, size: Number) -> Number:
 
 
 def cell(found: Mapping[str, Number], batch_size: int, threads: int, step_s: Number) -> Cell:
-    """One row.
+    """One row of the table.
 
     Args:
-        found: samples a second by stage, without the GPU's.
-        step_s: the GPU's time for a batch, in seconds.
+        found: samples per second by stage, without the GPU.
+        batch_size: images per batch.
+        threads: number of decode threads.
+        step_s: the GPU's time per batch, in seconds.
     """
     known = _values(found)
     binding = slowest = min(known, key=lambda stage: known[stage], default=None)
@@ -186,7 +190,7 @@ def cell(found: Mapping[str, Number], batch_size: int, threads: int, step_s: Num
     if step_s.value is not None:
         demand = Number(batch_size / step_s.value, step_s.source)
     if slowest:
-        # That another stage is slower than the CPU is no surer than the CPU's rate.
+        # If the CPU's rate is uncertain, so is that another stage is slower than the CPU.
         sources = [found[stage].source for stage in (slowest, CPU) if stage in known]
         rate = known[slowest]
         supply = Number(rate, worst(sources))
@@ -199,17 +203,17 @@ def cell(found: Mapping[str, Number], batch_size: int, threads: int, step_s: Num
 
 
 class Enough(NamedTuple):
-    """How many threads keep up; None where none do, and the stage that stops them."""
+    """The number of threads that keep up with the GPU, or None, and the stage that prevents it."""
 
     threads: int | None
     stopped_by: str | None
 
 
 def threads_that_keep_up(rates: Rates, demand: float) -> Enough:
-    """The smallest number of threads that gives `demand` samples a second.
+    """The smallest number of threads that deliver `demand` samples per second.
 
-    Stages with an unknown supply stop nothing. Without a CPU stage 0 threads do. Where the CPU's
-    supply is unknown itself, both fields are None.
+    Stages with an unknown supply are ignored. Without a CPU stage the number is 0. If the CPU's
+    supply is unknown, both fields are None.
     """
     others = {
         stage: supply

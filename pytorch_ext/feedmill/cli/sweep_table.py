@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from feedmill.cli.sweep import Known
 
 _MARKS = {model.MEASURED: "m", model.GIVEN: "g", model.MODELLED: "~", model.UNKNOWN: ""}
-_LEGEND = "m measured, g given, ~ modelled; GB/s are of encoded samples, 1e9 bytes"
+_LEGEND = "m measured, g given, ~ modelled; GB/s: 1e9 bytes of encoded samples per second"
 
 
 class KeepsUp(NamedTuple):
-    """How many threads give the samples a second that a batch size asks for; see model.Enough."""
+    """The number of threads that keep up at a batch size; see model.Enough."""
 
     batch_size: int
     demand: float
@@ -30,9 +30,9 @@ class Sweep:
 
     Attributes:
         src: the folder, or None.
-        known: rates and where they come from.
-        cells: rows of the table.
-        is_prepare_given: --prepare-ms stands for all stages.
+        known: the rates and where they come from.
+        cells: the rows of the table.
+        is_prepare_given: True if --prepare-ms replaces all stages.
     """
 
     src: str | None
@@ -93,7 +93,7 @@ class Sweep:
         return "\n".join([*lines, *(f"note: {text}" for text in self.notes())])
 
     def _inputs(self) -> list[str]:
-        """A line for each number that the table is made of."""
+        """A line for each number from which the table is computed."""
         rates, how = self.known.rates, self.known.how
         rows = [
             ("sample", _with_source(rates.sample_bytes, "{:,.0f} bytes"), how.get("sample", "")),
@@ -105,7 +105,7 @@ class Sweep:
             text = _with_source(_times(rate, 1e-9), "{:,.2f} GB/s")
             rows.append((stage, text, how.get(stage, "")))
         if rates.gpu_preprocessing:
-            rows.insert(3, (model.CPU, "no such stage", "the GPU decodes and transforms"))
+            rows.insert(3, (model.CPU, "none", "the GPU decodes and transforms"))
         else:
             text = "; ".join(
                 f"{_with_source(one, '{:,.0f} img/s')} with {n} thread{'s' if n > 1 else ''}"
@@ -113,15 +113,15 @@ class Sweep:
             )
             rows.insert(3, (model.CPU, text or model.UNKNOWN, how.get(model.CPU, "")))
         lines = [f"{name:<17} {text}" + (f": {why}" if why else "") for name, text, why in rows]
-        return [f"what is known{f' of {self.src}' if self.src else ''}:",
+        return [f"rates{f' for {self.src}' if self.src else ''}:",
                 *(f"  {line}" for line in lines)]
 
     def _heads(self) -> list[str]:
         if not self.has_step:
             return ["batch", "threads", "prepare ms", "supply GB/s", "supply img/s",
-                    "binding stage"]
+                    "bottleneck"]
         return ["batch", "threads", "step ms", "prepare ms", "demand GB/s", "supply GB/s",
-                "binding stage", "GPU utilization"]
+                "bottleneck", "GPU utilization"]
 
     def _row(self, one: Cell) -> list[str]:
         size = self.known.rates.sample_bytes
@@ -138,13 +138,13 @@ class Sweep:
             _marked(_gigabytes(one.demand, size), "{:,.3f}"),
             supply,
             binding,
-            _marked(_times(one.utilization, 100), "{:.1f} %"),
+            _marked(_times(one.utilization, 100), "{:.1f}%"),
         ]
 
-    # ---- what follows ----------------------------------------------------------------------------
+    # ---- conclusions -----------------------------------------------------------------------------
 
     def _enough(self) -> list[KeepsUp]:
-        """For each batch size with a step, how many threads keep up with it."""
+        """The number of threads that keep up, for each batch size with a known step time."""
         if self.is_prepare_given:
             return []
         rates = self.known.rates
@@ -170,10 +170,10 @@ class Sweep:
         if one.stopped_by is None:
             return f"unknown {at}): the CPU's rate is not known"
         supply = model.supplies(self.known.rates, model.MOST_THREADS)[one.stopped_by].value
-        return f"none {at}): {one.stopped_by} gives {supply:,.0f}"
+        return f"none {at}): {one.stopped_by} delivers {supply:,.0f}"
 
     def notes(self) -> list[str]:
-        """Stages whose supply is unknown, and what measuring met."""
+        """Stages whose supply is unknown, and remarks on the measurements."""
         notes = []
         if not self.is_prepare_given:
             demands = [one.demand.value for one in self.cells]
@@ -193,8 +193,8 @@ class Sweep:
             model.COPY: (rates.copy, model.copied_bytes(rates)),
         }[stage]
         if rate.known:
-            text += ", as the bytes of a sample are (--sample-bytes)"
-        text += ", and can't be the binding one here"
+            text += ", as the size of a sample is (--sample-bytes)"
+        text += ", so it is not considered as the bottleneck"
         if most is None:
             return text
         if stage == model.CPU:
@@ -203,10 +203,10 @@ class Sweep:
             need = f"{most * size.value / 1e9:,.2f} GB/s"
         else:
             return text
-        return f"{text}; the table holds where it gives {need} or more"
+        return f"{text}; the table is valid if it delivers {need} or more"
 
 
-# ---- numbers in words ----------------------------------------------------------------------------
+# ---- formatting ----------------------------------------------------------------------------------
 
 
 def _times(one: Number, factor: float) -> Number:
@@ -214,7 +214,7 @@ def _times(one: Number, factor: float) -> Number:
 
 
 def _gigabytes(samples: Number, size: Number) -> Number:
-    """Samples a second as 1e9 bytes a second of encoded samples."""
+    """Samples per second, as 1e9 bytes of encoded samples per second."""
     if samples.value is None or size.value is None:
         return model.NOT_KNOWN
     return Number(samples.value * size.value / 1e9, model.worst([samples.source, size.source]))

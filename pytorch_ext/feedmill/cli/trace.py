@@ -1,22 +1,22 @@
-"""``feedmill trace``: the log of a run as a trace for https://ui.perfetto.dev or chrome://tracing.
+"""``feedmill trace``: converts a log to a trace for https://ui.perfetto.dev or chrome://tracing.
 
-The format is Chrome's: JSON objects with a phase "ph", times "ts" and "dur" in microseconds, and a
-track "pid", "tid". Each loader is a process of its own in it, with these tracks:
+The format is Chrome's trace event format: JSON objects with a phase "ph", times "ts" and "dur" in
+microseconds, and a track "pid", "tid". Each loader is shown as a process, with these tracks:
 
-- training loop: each step's wait, within it its causes one after the other (what is known of them
-  is how long each was, not when), and the script's work until the next request;
-- batches ready: how many there were at each request;
-- GPU stall: for how long the GPU stood still for want of a step's batch, where that was measured;
-- from the "system" lines: CPUs of the process, CPU of the host, memory, reads from storage, GPUs.
+- training loop: each step's wait, and the script's work until the next request. Within a wait, its
+  causes are shown one after the other: the log has their durations, but not their times;
+- batches ready: the number of ready batches at each request;
+- GPU stall: how long the GPU was idle because a step's batch was late, if that was measured;
+- from the "system" lines: CPU use of process and host, memory, reads from storage, GPUs.
 
-Where the log has samples, also:
+If the log has samples, also:
 
-- decode N: a decode thread's samples. Within each one its decoding, its transforming and the time
-  without a core, one after the other: of these, too, only the sums are known;
-- reads: the files being read, and how many there are;
-- slot N: a batch being filled, ready, and with the consumer.
+- decode N: the samples of a decode thread. Within a sample, decoding, transforming and waiting for
+  a CPU are shown one after the other, as only their durations are known;
+- reads: the files being read, and their number;
+- slot N: the states of a batch slot: filling, ready, and borrowed by the consumer.
 
-Reading a log and making a trace of it need no torch.
+torch is not needed to read a log and to convert it.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ from feedmill.profiling.counting.records import PHASES, names_of
 from feedmill.profiling.log.reader import Run, read_log
 
 _NO_SLOT = _NO_WORKER = (1 << 32) - 1
-# Batches in a row that were never delivered: so many at most are looked through for a step's.
-_MOST_LEFT_OUT = 1024
-# In the order in which they come about.
+# How many batches are searched for that of the next step: batches that failed or were dropped have
+# no step.
+_MOST_SKIPPED = 1024
+# Causes of a wait, in the order in which they occur.
 _CAUSES = (
     "python", "storage", "slot_wait", "cpu_queue_decode", "cpu_queue_transform", "decode",
     "transform", "starved", "h2d", "unattributed",
 )
-_LOOP, _SLOT, _WORKER = range(3)  # kinds of tracks, in the order in which they are shown
+_LOOP, _SLOT, _WORKER = range(3)  # kinds of tracks, in the order of display
 _NAMES = ("training loop", "slot {}", "decode {}")
 
 _Record = dict[str, Any]
@@ -53,19 +54,20 @@ _Record = dict[str, Any]
 
 
 def add_trace(commands: Any) -> None:
-    """Registers the command at an argparse parser's subparsers."""
+    """Adds the command to an argparse parser's subparsers."""
     trace = commands.add_parser(
         "trace",
-        help="make a trace for Perfetto of a run's log",
+        help="convert the log of a run to a trace for Perfetto",
         description=(
-            "Makes a trace of LOG, a file that `feedmill run --log` or DataLoader(log=...) has "
-            "written: open it at https://ui.perfetto.dev or chrome://tracing. With --log-samples "
-            "or log_samples=True it has decode threads, files and batch slots, too."
+            "Converts LOG, a file that `feedmill run --log` or DataLoader(log=...) has written, to "
+            "a trace. Open it at https://ui.perfetto.dev or chrome://tracing. If the log was "
+            "written with --log-samples or log_samples=True, the trace also shows decode threads, "
+            "files and batch slots."
         ),
     )
     trace.add_argument("log", metavar="LOG", help="the log of a run")
     trace.add_argument("-o", "--output", metavar="FILE",
-                       help="the trace (default: LOG with .trace.json for its suffix)")
+                       help="where to write the trace (default: LOG with the suffix .trace.json)")
     trace.set_defaults(run=_trace)
 
 
@@ -77,17 +79,17 @@ def _trace(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> in
         parser.error(str(error))
     print(output)
     if not has_samples:
-        print("The log has no samples, so there are no decode threads, files and slots in it: "
-              "--log-samples, or DataLoader(log_samples=True), records them.")
+        print("The log has no samples, so the trace does not show decode threads, files and slots. "
+              "Record them with --log-samples or DataLoader(log_samples=True).")
     return 0
 
 
 def write_trace(log: str, output: str) -> bool:
-    """Makes the file ``output`` from the file ``log``; returns whether that has samples.
+    """Converts the file ``log`` to the file ``output``. Returns whether the log has samples.
 
     Raises:
         OSError: a file can't be read or written.
-        ValueError: ``log`` is no log.
+        ValueError: ``log`` is not a log.
     """
     runs = read_log(log, samples=True)
     with open(output, "w", encoding="utf-8") as file:
@@ -101,7 +103,7 @@ def trace_events(runs: Sequence[Run]) -> Iterator[_Record]:
     """The events of a trace.
 
     Args:
-        runs: as read_log() gives them, with their samples.
+        runs: the runs of a log, with their samples; see read_log().
     """
     start_ns = _start_ns(runs)
     for number, run in enumerate(runs, 1):
@@ -121,7 +123,7 @@ def _title(run: Run) -> str:
 
 
 def _start_ns(runs: Sequence[Run]) -> int:
-    """The earliest time in the log: the trace begins there."""
+    """The earliest time in the log, which is where the trace begins."""
     times = [int(run.steps["request_ns"].min()) for run in runs if len(run.steps)]
     times += [one["clock_ns"] - one["interval_ns"] for run in runs for one in run.system]
     for run in runs:
@@ -132,7 +134,7 @@ def _start_ns(runs: Sequence[Run]) -> int:
 
 
 def _as_dicts(records: np.ndarray, sources: np.ndarray) -> list[_Record]:
-    """Steps or samples, each with its source."""
+    """Steps or samples as dicts, each with its source."""
     names = names_of(records.dtype)
     return [
         {"source": source, **dict(zip(names, row))}
@@ -254,7 +256,8 @@ class _Process:
     ) -> Iterator[_Record]:
         """
         Args:
-            returns: when a batch was given to the consumer, by batch.
+            source, samples: the samples, and their source in the log.
+            returns: batch number -> when the batch was delivered to the consumer.
         """
         batches = [one for one in _grouped(samples, "batch").values() if one[0]["slot"] != _NO_SLOT]
         for slot, in_slot in _grouped_batches(batches):
@@ -265,7 +268,7 @@ class _Process:
                 if number in returns:
                     ends.append(("ready", returns[number]))
                     if after and after[0]["released_ns"]:
-                        ends.append(("lent", after[0]["released_ns"]))
+                        ends.append(("borrowed", after[0]["released_ns"]))
                 limit_ns = after[0]["slot_ns"] if after else max(end_ns for _, end_ns in ends)
                 begin_ns = batch[0]["slot_ns"]
                 for name, end_ns in ends:
@@ -280,7 +283,7 @@ class _Process:
             for sample in samples
             if 0 < sample["read_begin_ns"] <= sample["read_end_ns"]
         )
-        for lane, (begin_ns, end_ns, index, file_bytes) in _in_lanes(reads):
+        for lane, (begin_ns, end_ns, index, file_bytes) in _assign_lanes(reads):
             event = {"name": "read", "cat": "read", "id": f"{self._pid}.{lane}", "pid": self._pid,
                      "tid": 0}
             known = {"index": index, "file_bytes": file_bytes}
@@ -302,7 +305,7 @@ class _Process:
 
 
 def _system_values(one: _Record) -> Iterator[tuple[str, float]]:
-    """What a "system" line has for counters: (name, value over its interval)."""
+    """The counters in a "system" line: (name, value over its interval)."""
     seconds = one["interval_ns"] / 1e9
     if seconds <= 0:
         return
@@ -320,16 +323,17 @@ def _system_values(one: _Record) -> Iterator[tuple[str, float]]:
             yield f"memory of GPU {gpu['index']}, MB", gpu["memory_bytes"] / 1e6
 
 
-# ---- what belongs together -----------------------------------------------------------------------
+# ---- grouping ------------------------------------------------------------------------------------
 
 
 def _returns(steps: list[_Record], samples: list[_Record]) -> dict[int, int]:
-    """When each batch was given to the consumer, by batch. Batches are numbered with those that
-    failed or were dropped, steps without: a step's last_index and size tell its batch."""
+    """When each batch was delivered to the consumer, by batch number. Batch numbers include batches
+    that failed or were dropped, step numbers do not: a step's batch is found by its last index and
+    its size."""
     batches = sorted(_grouped(samples, "batch").items())
     found, place = {}, 0
     for step in sorted(steps, key=lambda one: one["step"]):
-        for at in range(place, min(place + _MOST_LEFT_OUT, len(batches))):
+        for at in range(place, min(place + _MOST_SKIPPED, len(batches))):
             number, batch = batches[at]
             if (batch[0]["epoch"], len(batch)) == (step["epoch"], step["n_samples"]) and any(
                 sample["index"] == step["last_index"] for sample in batch
@@ -341,16 +345,16 @@ def _returns(steps: list[_Record], samples: list[_Record]) -> dict[int, int]:
 
 
 def _grouped_batches(batches: list[list[_Record]]) -> list[tuple[int, list[list[_Record]]]]:
-    """(slot, its batches in order) by slot."""
+    """(slot, its batches in order) for each slot, sorted by slot."""
     slots: dict[int, list[list[_Record]]] = defaultdict(list)
     for batch in sorted(batches, key=lambda one: one[0]["slot_ns"]):
         slots[batch[0]["slot"]].append(batch)
     return sorted(slots.items())
 
 
-def _in_lanes(spans: Iterable[tuple[int, ...]]) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """(lane, span) for spans (begin, end, ...) in order of their begin: those of a lane do not
-    overlap, and there are as few lanes as can be."""
+def _assign_lanes(spans: Iterable[tuple[int, ...]]) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Assigns spans (begin, end, ...), sorted by their begin, to the fewest lanes in which no two
+    overlap. Yields (lane, span)."""
     free: list[int] = []
     ends: list[tuple[int, int]] = []
     n_lanes = 0

@@ -1,4 +1,4 @@
-"""What the machine, this process and the processes beside it are and do, read from the kernel.
+"""Facts and counters of the machine, of this process and of other feedmill processes.
 
 May import: no other subpackage.
 """

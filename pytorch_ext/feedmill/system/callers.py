@@ -1,4 +1,4 @@
-"""Which line of the user's script is running, apart from the libraries that it calls."""
+"""Finds the line of the user's script in the call stack, below the libraries that it calls."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 import sysconfig
 from types import FrameType
 
-# Libraries that make or iterate DataLoaders for a script, also where they are not installed in a
-# folder of packages, as after `pip install -e`.
+# Libraries that make or iterate DataLoaders for a script. They are known by name, as after
+# `pip install -e` their files are not in a package folder.
 _LIBRARIES = frozenset({
     "accelerate", "composer", "fastai", "feedmill", "ignite", "lightning", "lightning_fabric",
     "pytorch_lightning", "timm", "torch", "torchdata", "torchvision", "transformers",
@@ -19,20 +19,21 @@ _PACKAGE_FOLDERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os
 
 
 def place_of_caller() -> str:
-    """"file:line" of the innermost frame of the user's script; of a program that is installed
-    itself the best there is, see _rank()."""
+    """"file:line" of the innermost frame of the user's script. If no frame is a script's, as in an
+    installed program, the innermost frame of the lowest rank; see _rank()."""
     frame, _ = _caller()
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def level_of_caller() -> int:
-    """The stacklevel that has warnings.warn(), called where this function is, name that line."""
+    """The stacklevel with which warnings.warn() names that line, if the function that called this
+    one passes it."""
     _, level = _caller()
     return level
 
 
 def _caller() -> tuple[FrameType, int]:
-    """The frame, and its stacklevel for the function that called one of those above."""
+    """The chosen frame, and its stacklevel as seen by the caller of a public function above."""
     frames = [sys._getframe(2)]
     while (outer := frames[-1].f_back) is not None:
         frames.append(outer)
@@ -42,15 +43,16 @@ def _caller() -> tuple[FrameType, int]:
 
 
 def _rank(frame: FrameType) -> int:
-    """Whose code it is: 0 the script's, 1 that of an installed package, which may be the user's,
-    2 that of a library which makes loaders, 3 Python's own or a command's, 4 feedmill's."""
+    """Whose code a frame runs: 0 a script's, 1 an installed package's (perhaps the user's own),
+    2 a library's in _LIBRARIES, 3 the standard library's or an installed command's, 4 feedmill's
+    or torch's."""
     package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     if package in ("feedmill", "torch"):
         return 4
     if package in _LIBRARIES:
         return 2
     file = frame.f_code.co_filename
-    # Folders of packages may lie in that of the standard library.
+    # Checked before the standard library, whose folder may contain the package folders.
     if any(folder in file for folder in _PACKAGE_FOLDERS) or file.startswith(_folders("purelib")):
         return 1
     return 3 if file.startswith(("<frozen", *_folders("stdlib", "platstdlib", "scripts"))) else 0

@@ -1,4 +1,4 @@
-"""Whether more threads want to run than there are CPUs, and which setting to change."""
+"""Tells whether more threads want to run than there are CPUs, and which setting to change."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ _NAMED_PIDS, _NAMED_CPUS = 4, 8
 
 
 def on_same_cpus(cpus: Iterable[int], processes: Iterable[Neighbour]) -> list[Neighbour]:
-    """Those of the processes that decode now, and may do so on one of the CPUs."""
+    """The processes that decode now and may run on at least one of the CPUs."""
     wanted = set(cpus)
     return [one for one in processes if one.n_threads and wanted & set(one.cpus)]
 
 
 def threads_expected(cpus: Iterable[int], processes: Iterable[Neighbour]) -> int:
-    """Decode threads that are to be expected on the CPUs: of a process that may also run elsewhere
-    the share that its CPUs have in common with these, rounded up altogether."""
+    """The number of decode threads to expect on the CPUs.
+
+    A process that may also run on other CPUs counts in proportion: with the share of its CPUs that
+    is among these. The sum is rounded up.
+    """
     wanted = set(cpus)
     return math.ceil(sum(
         one.n_threads * len(wanted & set(one.cpus)) / len(one.cpus)
@@ -27,13 +30,14 @@ def threads_expected(cpus: Iterable[int], processes: Iterable[Neighbour]) -> int
 
 
 def n_usable_of(cpus: Iterable[int], mine: Iterable[int], n_usable: int) -> int:
-    """How many of some CPUs can be used: all, or as many as the caller's quota lets be used.
+    """How many of the CPUs can be used at once under the caller's CPU quota.
+
+    The quota is assumed to hold for other processes as well, as they may be in the same container.
 
     Args:
-        cpus: those.
-        mine: that the caller may run on.
-        n_usable: how many of them it may use, by affinity and quota. The quota is taken to be that
-            of the others, too, which may well be in the same container.
+        cpus: a set of CPUs.
+        mine: the CPUs that the caller may run on.
+        n_usable: how many CPUs the caller may use, by affinity and quota.
     """
     n, n_mine = len(set(cpus)), len(set(mine))
     return min(n, n_usable) if n_usable < n_mine else n
@@ -42,34 +46,33 @@ def n_usable_of(cpus: Iterable[int], mine: Iterable[int], n_usable: int) -> int:
 def decode_crowding(
     processes: Sequence[Neighbour], mine: Iterable[int], n_usable: int
 ) -> list[str]:
-    """Text, if there are decode threads for which there is no CPU; else an empty list.
+    """One text if more decode threads than CPUs compete; else an empty list.
 
-    Looked at is each set of CPUs that the caller or one of the processes may run on, and all
-    together of those that meet the caller's: the threads that can't leave the set need a CPU of it
-    each. What is said is of the set that is crowded most, among those that hold one of the
-    caller's CPUs.
+    Several sets of CPUs are examined: the caller's, that of each process which shares a CPU with
+    the caller, and the union of all these. Threads that can't run outside of a set need one CPU of
+    it each. The text describes the set with the most threads per usable CPU.
 
     Args:
-        processes: those that decode, wherever; the caller among them, if it does.
-        mine, n_usable: as of n_usable_of().
+        processes: all processes that decode, including the caller if it does.
+        mine, n_usable: see n_usable_of().
     """
     mine = frozenset(mine)
     near = on_same_cpus(mine, processes)
     sets = {mine, mine.union(*(one.cpus for one in near)), *(frozenset(one.cpus) for one in near)}
 
-    def crowding(cpus: frozenset[int]) -> float:
-        n_threads = sum(one.n_threads for one in _inside(cpus, processes))
+    def threads_per_cpu(cpus: frozenset[int]) -> float:
+        n_threads = sum(one.n_threads for one in _confined_to(cpus, processes))
         return n_threads / n_usable_of(cpus, mine, n_usable)
 
-    cpus = min(sets, key=lambda one: (-crowding(one), one != mine, len(one), sorted(one)))
-    if crowding(cpus) <= 1:
+    cpus = min(sets, key=lambda one: (-threads_per_cpu(one), one != mine, len(one), sorted(one)))
+    if threads_per_cpu(cpus) <= 1:
         return []
     where = "" if cpus == mine else f" ({_named(sorted(cpus), _NAMED_CPUS)})"
-    return [_decode_text(_inside(cpus, processes), n_usable_of(cpus, mine, n_usable), where)]
+    return [_decode_text(_confined_to(cpus, processes), n_usable_of(cpus, mine, n_usable), where)]
 
 
-def _inside(cpus: frozenset[int], processes: Iterable[Neighbour]) -> list[Neighbour]:
-    """Those that decode, and can't do so elsewhere."""
+def _confined_to(cpus: frozenset[int], processes: Iterable[Neighbour]) -> list[Neighbour]:
+    """The processes that decode and can't run on any other CPU."""
     return [one for one in processes if one.n_threads and cpus.issuperset(one.cpus)]
 
 
@@ -92,20 +95,22 @@ def _named(numbers: Sequence[int], most: int) -> str:
 
 
 def intra_op_crowding(process: Neighbour, n_usable: int) -> list[str]:
-    """The same of torch's intra-op threads beside a process's own decode threads.
+    """One text if torch's intra-op threads compete with the decode threads of the same process;
+    else an empty list.
 
-    Both work at the same time only where the training computes on the CPU: with a GPU the pool is
-    mostly idle, and nothing is said.
+    They compete only if the training computes on the CPU. With a GPU the intra-op threads are
+    mostly idle, so the list is empty.
 
     Args:
-        n_usable: CPUs that the process may use, by affinity and quota.
+        process: the process.
+        n_usable: the number of CPUs that it may use, by affinity and quota.
     """
     n_free = max(1, n_usable - process.n_threads)
     if process.on_gpu or not process.n_threads or process.n_intra_op <= n_free:
         return []
     return [
         f"{process.n_threads} decode threads and torch's {process.n_intra_op} intra-op threads "
-        f"share {_cpus(n_usable)}: where the training computes on the CPU, try "
+        f"share {_cpus(n_usable)}: if the training computes on the CPU, try "
         f"torch.set_num_threads({n_free}) or OMP_NUM_THREADS={n_free}"
     ]
 

@@ -1,4 +1,4 @@
-"""What goes on around a loader: in its process, its cgroup and on its CPUs."""
+"""Counters around a loader: of its process, its cgroup and the CPUs that it may run on."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from time import monotonic_ns
 
 from feedmill._ops import native
 from feedmill.system import peer_processes
+from feedmill.system.proc_files import device_read_bytes, read_text
 
 _TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 _BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)  # user, nice, system, irq, softirq, stolen by the hypervisor
 
 
 class Clock:
-    """Process-wide counters since start(). Pickles as a new one; in the child of a fork it starts
-    anew."""
+    """Counters of the whole process since start().
+
+    A pickled copy, and the object in the child of a fork, has not been started.
+    """
 
     def __init__(self) -> None:
         self._pid = 0
@@ -28,16 +31,17 @@ class Clock:
         return (Clock, ())
 
     def start(self) -> None:
-        """Only the first call counts."""
+        """Starts counting. Later calls have no effect."""
         if self._pid != os.getpid():
             self._begin, self._pid = _read(), os.getpid()
 
     def counters(self) -> dict[str, int]:
-        """The fields of Stats from elapsed_ns on, and usable_cpus; empty before start()."""
+        """The fields of Stats from elapsed_ns on, and usable_cpus. Empty before start()."""
         if self._pid != os.getpid():
             return {}
         now = _read()
-        # What a process of another cgroup counted, or a child that nobody waited for, is gone.
+        # A counter falls if the process moves to another cgroup, or if a child ends that is not
+        # waited for.
         passed = {name: max(0, now[name] - self._begin[name]) for name in now}
         return {**passed, "usable_cpus": native.usable_cpus()}
 
@@ -50,12 +54,13 @@ def _read() -> dict[str, int]:
         "host_busy_ns": _host_busy_ns(),
         "throttled_periods": throttled_periods,
         "throttled_ns": throttled_ns,
-        "device_read_bytes": _device_read_bytes(),
+        "device_read_bytes": device_read_bytes() or 0,
     }
 
 
 def process_cpu_ns() -> int:
-    """Of this process, its children that live (torch's workers), and those that have ended."""
+    """CPU time of this process, of its live children (torch's workers) and of its children that
+    have ended and were waited for."""
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     own_ns = int(1e9 * sum(one.ru_utime + one.ru_stime for one in usage))
     return own_ns + sum(map(_cpu_ns_of, _children()))
@@ -65,24 +70,25 @@ def _children() -> set[str]:
     children: set[str] = set()
     with contextlib.suppress(OSError):
         for task in os.listdir("/proc/self/task"):
-            with contextlib.suppress(OSError):  # it has ended, or this kernel has no such file
-                children.update(_text(f"/proc/self/task/{task}/children").split())
+            # The thread may have ended, and some kernels have no such file.
+            with contextlib.suppress(OSError):
+                children.update(read_text(f"/proc/self/task/{task}/children").split())
     return children
 
 
 def _cpu_ns_of(pid: str) -> int:
     with contextlib.suppress(OSError, ValueError, IndexError):
-        columns = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        columns = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
         return (int(columns[11]) + int(columns[12])) * _TICK_NS
     return 0
 
 
 def _host_busy_ns() -> int:
-    """Busy time of the CPUs that this process may run on, whoever used them."""
+    """Busy time of the CPUs that this process may run on, summed over all processes."""
     wanted = {f"cpu{number}" for number in peer_processes.usable_cpus()}
     ticks = 0
     with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in _text("/proc/stat").splitlines():
+        for line in read_text("/proc/stat").splitlines():
             name, *columns = line.split()
             if name in wanted:
                 ticks += sum(int(columns[i]) for i in _BUSY_COLUMNS)
@@ -90,12 +96,12 @@ def _host_busy_ns() -> int:
 
 
 def _throttled() -> tuple[int, int]:
-    """(periods in which a CPU quota stopped this process's cgroup, nanoseconds altogether), of the
-    group, or the one above it, that was stopped longest."""
+    """(periods in which a CPU quota throttled this process, nanoseconds in total). Of its cgroup
+    and the cgroups above it, the one that was throttled longest counts."""
     found = [(0, 0)]
     for path in _cpu_stat_files():
         with contextlib.suppress(OSError, ValueError):
-            values = dict(line.split() for line in _text(path).splitlines())
+            values = dict(line.split() for line in read_text(path).splitlines())
             n_ns = int(values.get("throttled_time", 0))  # version 1
             n_ns = n_ns or 1000 * int(values.get("throttled_usec", 0))
             found.append((int(values.get("nr_throttled", 0)), n_ns))
@@ -103,9 +109,10 @@ def _throttled() -> tuple[int, int]:
 
 
 def _cpu_stat_files() -> Iterator[str]:
-    """Of the process's cgroup and those above; a container may see only some of them."""
+    """Possible paths of cpu.stat for the process's cgroup and those above it. In a container only
+    some of them exist."""
     with contextlib.suppress(OSError, ValueError):
-        for line in _text("/proc/self/cgroup").splitlines():
+        for line in read_text("/proc/self/cgroup").splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers == "":
                 roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
@@ -116,16 +123,3 @@ def _cpu_stat_files() -> Iterator[str]:
             group = PurePosixPath(path)
             for one in (group, *group.parents):
                 yield from (f"{root}{str(one).rstrip('/')}/cpu.stat" for root in roots)
-
-
-def _device_read_bytes() -> int:
-    with contextlib.suppress(OSError, ValueError):
-        for line in _text("/proc/self/io").splitlines():
-            if line.startswith("read_bytes:"):
-                return int(line.split()[1])
-    return 0
-
-
-def _text(path: str) -> str:
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read()

@@ -1,5 +1,8 @@
-"""Locks beside interrupts, which must not leave one taken, and forks, whose child must not find one
-that a thread holds which it does not have."""
+"""Locks that stay usable after a KeyboardInterrupt and in the child of a fork.
+
+An interrupt must not leave a lock held. The child of a fork has only the thread that forked, so a
+lock that another thread held at the fork would stay held in the child for ever.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,14 @@ _owners: weakref.WeakKeyDictionary[Any, dict[str, Callable[[], Any]]] = weakref.
 
 
 def renew_after_fork(owner: Any, **makers: Callable[[], Any]) -> None:
-    """In the child of a fork attributes get new values: locks that are free, and what else must not
-    be the parent's there. Where a thread forks that holds such a lock itself, the ``with`` block
-    that it is in goes on with the old one.
+    """Replaces attributes in the child of every later fork: locks by free ones, and other state
+    that the child must not share with its parent.
+
+    A thread that holds such a lock when it forks finishes its ``with`` block with the old lock.
 
     Args:
-        owner: an object, or a module for its global names. It is not kept alive.
-        makers: attributes, and what makes their new values.
+        owner: an object, or a module for its globals. Only a weak reference to it is kept.
+        makers: for each attribute, a function that returns its new value.
     """
     _owners[owner] = makers
 
@@ -34,14 +38,17 @@ os.register_at_fork(after_in_child=_renew)
 
 
 def if_free(lock: Lock | RLock, work: Callable[[], Any]) -> bool:
-    """Calls ``work()`` under a lock, if that is free now; whether it was.
+    """Calls ``work()`` with the lock held, unless the lock is held already. Never waits.
 
-    An interrupt, wherever it comes, leaves the lock free: between the end of a lock.acquire() and a
-    ``try`` behind it, one would leave it taken for good.
+    The lock is free again afterwards, even if a KeyboardInterrupt comes in between. With a plain
+    lock.acquire() and a ``try`` after it, an interrupt between the two would leave the lock held.
+
+    Returns:
+        Whether ``work()`` was called.
     """
     taken: list[bool] = []
     try:
-        # A single step of the interpreter: no interrupt comes between the lock and its note.
+        # extend(map()) runs in C: no interrupt comes between taking the lock and recording that.
         taken.extend(map(lock.acquire, (False,)))
         if taken[0]:
             work()

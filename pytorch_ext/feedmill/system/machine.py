@@ -1,11 +1,10 @@
-"""Facts about this machine, read from the kernel's files. No measurements.
+"""Facts about this machine, read from the kernel's files. Nothing is measured.
 
-`root` is where /proc and /sys are found; tests put files of their own there.
+`root` is the folder that contains /proc and /sys; tests pass one with files of their own.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import resource
@@ -13,9 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from feedmill.system.proc_files import numbers_by_name, text_or_empty
+
 ROOT = "/"
 
-# Where the controllers' trees are mounted: (place, name of the controller; "" for all, in v2).
+# Where cgroup controllers are mounted: (folder, controller). The controller is "" for version 2,
+# which has all of them in one tree.
 _CPU_TREES = (
     ("sys/fs/cgroup", ""),
     ("sys/fs/cgroup/unified", ""),
@@ -30,11 +32,9 @@ _MEMORY_TREES = (
 
 
 def _text(*parts: str) -> str:
-    """A small file's text, without the white space around it; "" if there is none."""
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        with open(os.path.join(*parts), encoding="utf-8") as file:
-            return file.read().strip()
-    return ""
+    """The text of a file whose path is joined from parts, without the white space around it; "" if
+    it does not exist, can't be read or is not UTF-8."""
+    return text_or_empty(os.path.join(*parts), errors="strict").strip()
 
 
 def _number(*parts: str) -> int | None:
@@ -42,17 +42,11 @@ def _number(*parts: str) -> int | None:
     return int(text) if re.fullmatch(r"-?\d+", text) else None
 
 
-def _fields(text: str) -> dict[str, int]:
-    """Lines such as "nr_throttled 3" or "MemTotal:  24 kB"."""
-    pairs = re.findall(r"^(\w+):?\s+(\d+)", text, re.MULTILINE)
-    return {name: int(value) for name, value in pairs}
-
-
 # ---- cgroups -------------------------------------------------------------------------------------
 
 
 def _groups(root: str, place: str, controller: str) -> Iterator[str]:
-    """The process's directory in a tree and those above it, whose limits hold below them."""
+    """The folders of the process's cgroup and of those above it, whose limits apply as well."""
     for line in _text(root, "proc/self/cgroup").splitlines():
         _, names, group = line.split(":", 2)
         if controller in names.split(","):
@@ -67,10 +61,10 @@ class Quota(NamedTuple):
     """A limit of CPU time.
 
     Attributes:
-        cpus: CPU seconds a second that the cgroup may use.
-        version: of the cgroup that sets it, 1 or 2.
-        throttled_s: how long its threads were kept from running so far, summed over CPUs.
-        n_throttled: periods in which that happened.
+        cpus: how many CPU seconds per second the cgroup may use.
+        version: the version of the cgroup that sets the limit, 1 or 2.
+        throttled_s: seconds for which its threads were throttled so far, summed over CPUs.
+        n_throttled: the number of periods in which they were.
     """
 
     cpus: float
@@ -80,13 +74,13 @@ class Quota(NamedTuple):
 
 
 def cpu_quota(root: str = ROOT) -> Quota | None:
-    """The lowest quota that holds for this process; None without any."""
+    """The lowest quota that applies to this process; None if there is none."""
     found = []
     for place, controller in _CPU_TREES:
         for directory in _groups(root, place, controller):
             cpus = _quota_v1(directory) if controller else _quota_v2(directory)
             if cpus:
-                counts = _fields(_text(directory, "cpu.stat"))
+                counts = numbers_by_name(_text(directory, "cpu.stat"))
                 throttled_s = (
                     counts.get("throttled_time", 0) / 1e9 + counts.get("throttled_usec", 0) / 1e6
                 )
@@ -114,13 +108,13 @@ def _quota_v2(directory: str) -> float | None:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of memory.
+    """Memory, in bytes.
 
     Attributes:
-        total: what the machine has.
-        available: what can be had without swapping, page cache included.
-        limit: what the cgroup allows; None without a limit below total.
-        left: what can be had under both: at most `available`.
+        total: of the machine.
+        available: what can be allocated without swapping; the page cache counts as available.
+        limit: what the cgroups allow; None if there is no limit below `total`.
+        left: what can be allocated under the limits as well: at most `available`.
     """
 
     total: int
@@ -130,8 +124,8 @@ class Memory:
 
 
 def memory(root: str = ROOT) -> Memory:
-    """The machine's memory, and what the cgroups leave of it."""
-    kilobytes = _fields(_text(root, "proc/meminfo"))
+    """The machine's memory and the part that the cgroups let this process use."""
+    kilobytes = numbers_by_name(_text(root, "proc/meminfo"))
     total = 1024 * kilobytes.get("MemTotal", 0)
     left = available = 1024 * kilobytes.get("MemAvailable", 0)
     limits = []
@@ -142,8 +136,8 @@ def memory(root: str = ROOT) -> Memory:
             limit, used = (_number(directory, name) for name in names)
             if limit is not None and 0 < limit < total:
                 limits.append(limit)
-                # What a cgroup's files hold in the page cache counts as used, and can be dropped.
-                fields = _fields(_text(directory, "memory.stat"))
+                # Its page cache counts as used memory, but the kernel can drop it.
+                fields = numbers_by_name(_text(directory, "memory.stat"))
                 cached = fields.get("total_cache", fields.get("file", 0))
                 left = min(left, max(0, limit - max(0, (used or 0) - cached)))
     return Memory(total, available, min(limits, default=None), left)
@@ -157,7 +151,8 @@ class Space(NamedTuple):
 
 
 def shared_memory(path: str = "/dev/shm") -> Space | None:
-    """What torch's worker processes hand batches over in; None where there is no such place."""
+    """The file system through which torch's worker processes pass batches; None if there is
+    none."""
     try:
         status = os.statvfs(path)
     except OSError:
@@ -166,7 +161,7 @@ def shared_memory(path: str = "/dev/shm") -> Space | None:
 
 
 def locked_memory() -> tuple[int | None, int | None]:
-    """(soft, hard) limit of locked memory in bytes, None: without limit."""
+    """(soft, hard) limit of locked memory in bytes; None stands for no limit."""
     limits = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     soft, hard = (None if one == resource.RLIM_INFINITY else one for one in limits)
     return soft, hard
@@ -176,33 +171,39 @@ def locked_memory() -> tuple[int | None, int | None]:
 
 
 def load_note() -> str:
-    """Text, if this machine's CPUs have more to do than they can: measured rates suffer from it."""
+    """A warning that rates measured now are too low, if the machine's load exceeds its CPUs; else
+    ""."""
     load, n_cpus = os.getloadavg()[0], os.cpu_count() or 1
     if load <= n_cpus:
         return ""
-    return (f"this machine is busy (load average {load:.1f} on {n_cpus} CPUs): measured rates of "
-            "storage and memory are lower than they could be")
+    return (f"this machine is busy (load average {load:.1f} on {n_cpus} CPUs): rates of storage "
+            "and memory that are measured now are too low")
 
 
 # ---- io_uring ------------------------------------------------------------------------------------
 
 
 def why_no_uring(root: str = ROOT) -> list[str]:
-    """What forbids io_uring here, and how to allow it; for a loader that could not have it."""
+    """Likely reasons why io_uring can't be used here, each with how to allow it. To be called only
+    after io_uring has failed: a reason here does not always prevent it."""
     found = []
     disabled = _number(root, "proc/sys/kernel/io_uring_disabled")
     if disabled == 2:
-        found.append("kernel.io_uring_disabled is 2, for nobody: sysctl -w "
-                     "kernel.io_uring_disabled=0 allows it (as root, on the host)")
+        found.append("io_uring is disabled on this system (kernel.io_uring_disabled=2): enable it "
+                     "with sysctl -w kernel.io_uring_disabled=0, as root on the host")
     elif disabled == 1:
         group = _number(root, "proc/sys/kernel/io_uring_group")
-        members = "processes with CAP_SYS_ADMIN only" if group in (None, -1) else (
-            f"processes with CAP_SYS_ADMIN or of the group {group} only")
-        found.append(f"kernel.io_uring_disabled is 1, for {members}")
-    if _fields(_text(root, "proc/self/status")).get("Seccomp") == 2:
-        found.append("a seccomp filter is at work, as in containers, and Docker's default one "
-                     "forbids io_uring: docker run --security-opt seccomp=FILE with a profile "
-                     "that allows io_uring_setup, io_uring_enter and io_uring_register")
+        remedy = "give this process CAP_SYS_ADMIN"
+        if group not in (None, -1):
+            remedy += f", or add its user to the group with id {group}"
+        found.append("io_uring is restricted to privileged processes on this system "
+                     f"(kernel.io_uring_disabled=1): {remedy}, or enable it for all with sysctl -w "
+                     "kernel.io_uring_disabled=0, as root on the host")
+    if numbers_by_name(_text(root, "proc/self/status")).get("Seccomp") == 2:
+        found.append("this process runs under a seccomp filter, as in containers, and Docker's "
+                     "default one forbids io_uring: start the container with docker run "
+                     "--security-opt seccomp=FILE, where FILE is a profile that allows "
+                     "io_uring_setup, io_uring_enter and io_uring_register")
     return found
 
 
@@ -210,37 +211,39 @@ def why_no_uring(root: str = ROOT) -> list[str]:
 
 
 class Mount(NamedTuple):
-    """Where a file system is mounted: its kind (ext4, nfs4, fuse.x, ...) and its source."""
+    """A mounted file system: its mount point, its type (ext4, nfs4, fuse.x, ...) and its source."""
 
     place: str
     kind: str
     source: str
 
 
-# Kinds whose files come over a network, as far as the name says so; FUSE may do anything.
+# Types, or prefixes of types, of network file systems. What a FUSE file system does is not known;
+# it is assumed to use a network.
 _REMOTE = ("nfs", "cifs", "smb", "ceph", "lustre", "glusterfs", "9p", "afs", "beegfs", "gpfs",
            "fuse")
 _IN_MEMORY = ("tmpfs", "ramfs")
 
 
-def is_far(mount: Mount | None) -> bool:
-    """Whether an open or a read may take a round trip, so that many should be under way."""
+def is_high_latency(mount: Mount | None) -> bool:
+    """Whether opens and reads may take a network round trip, so that many should be in flight."""
     return mount is not None and mount.kind.startswith(_REMOTE)
 
 
 def is_in_memory(mount: Mount | None) -> bool:
+    """Whether the files are kept in memory, not on storage."""
     return mount is not None and mount.kind in _IN_MEMORY
 
 
 def mount_of(path: str, root: str = ROOT) -> Mount | None:
-    """The mount that a file or folder is on; None where /proc does not tell."""
+    """The file system of a file or folder; None if /proc/self/mountinfo does not list it."""
     path = os.path.realpath(path)
     best = None
     for line in _text(root, "proc/self/mountinfo").splitlines():
         left, _, right = line.partition(" - ")
         place = _unescaped(left.split(" ")[4])
         below = path == place or path.startswith(place.rstrip("/") + "/")
-        # Of several mounts at one place, the last one is seen.
+        # Of several mounts at one place, the last one hides the others.
         if below and (best is None or len(place) >= len(best.place)):
             kind, source = right.split(" ")[:2]
             best = Mount(place, kind, _unescaped(source))
@@ -248,5 +251,5 @@ def mount_of(path: str, root: str = ROOT) -> Mount | None:
 
 
 def _unescaped(text: str) -> str:
-    """mountinfo writes a space as \\040."""
+    """Undoes mountinfo's escapes, such as \\040 for a space."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

@@ -1,4 +1,4 @@
-"""Memory and load of NVIDIA GPUs, from the driver's own library. No other file opens it."""
+"""Memory use and load of NVIDIA GPUs, by the driver's library NVML. No other file opens it."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class Nvml:
     """The GPUs that this process may use.
 
     Args:
-        library: the opened library.
+        library: NVML, opened with ctypes.
 
     Raises:
-        OSError: the driver does not answer.
+        OSError: NVML can't be initialized, or can't count the GPUs.
     """
 
     def __init__(self, library: Any) -> None:
         self._library = library
         if library.nvmlInit_v2() != _OK:
-            raise OSError(f"{_LIBRARY}: the driver does not answer")
+            raise OSError(f"{_LIBRARY}: nvmlInit_v2() failed")
         count = ctypes.c_uint()
         if library.nvmlDeviceGetCount_v2(ctypes.byref(count)) != _OK:
-            raise OSError(f"{_LIBRARY}: the GPUs can't be counted")
+            raise OSError(f"{_LIBRARY}: nvmlDeviceGetCount_v2() failed")
         self._devices = []
         for index in range(count.value):
             device = ctypes.c_void_p()
@@ -45,9 +45,12 @@ class Nvml:
             self._devices = [one for one in self._devices if one[0] in visible]
 
     def read(self) -> list[dict[str, Any]]:
-        """For each GPU: index, as nvidia-smi counts; memory_bytes, in use by anybody; busy, 0 to 1,
-        the share of the latest second or less in which it ran something. What a GPU does not tell
-        is left out."""
+        """A dict for each GPU; values that it does not report are left out.
+
+        - index: as in nvidia-smi.
+        - memory_bytes: memory in use, by all processes.
+        - busy: share of the last second or less in which it ran a kernel, 0 to 1.
+        """
         return [self._read(*one) for one in self._devices]
 
     def _read(self, index: int, device: Any) -> dict[str, Any]:
@@ -61,7 +64,8 @@ class Nvml:
 
 
 def _visible() -> set[int] | None:
-    """Indices that CUDA_VISIBLE_DEVICES leaves; None: all, or they are named in another way."""
+    """The indices in CUDA_VISIBLE_DEVICES; None if it is not set or names GPUs in another way, so
+    that all GPUs are reported."""
     words = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     indices = [word.strip() for word in words]
     return set(map(int, indices)) if all(word.isdecimal() for word in indices) else None
@@ -72,9 +76,9 @@ _opened_by = 0
 
 
 def gpus() -> list[dict[str, Any]] | None:
-    """Nvml.read(); None where there is no library or no driver."""
+    """What Nvml.read() returns; None if NVML or the driver is missing."""
     global _opened, _opened_by
-    if _opened_by != os.getpid():  # the library is not made for use in the child of a fork
+    if _opened_by != os.getpid():  # NVML must not be used in the child of a fork
         _opened_by = os.getpid()
         try:
             _opened = Nvml(ctypes.CDLL(_LIBRARY))

@@ -1,9 +1,9 @@
 """The feedmill processes of this user on this host, and the decode threads that each runs now.
 
-Each process that decodes keeps a small file in a directory of the user's, under a lock that the
-kernel drops when the process ends, however that happens. A file that nobody locks is garbage, and
-whoever meets it removes it. Nothing here fails a loader: where no such directory can be had, every
-process sees itself alone.
+Each process that decodes keeps a small locked file in a directory of the user's. The kernel drops
+the lock when the process ends, however it ends. A file without a lock is left over, and the next
+process that reads it removes it. Nothing here makes a loader fail: without such a directory, each
+process sees no others.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ import torch
 
 from feedmill.system.locks import if_free
 
-# The first one that lets us is taken. Fixed names: TMPDIR and XDG_RUNTIME_DIR differ between the
-# jobs and log-ins of one user.
+# The first one in which the directory can be made is used. The names are fixed, as TMPDIR and
+# XDG_RUNTIME_DIR may differ between jobs and logins of one user.
 PLACES = ["/tmp", "/var/tmp", "/dev/shm"]
 
-_FILE_BYTES = 4096  # written at once, so that nobody reads half of it
+_FILE_BYTES = 4096  # written by one call, so that nobody reads a part of it
 _COMMAND_CHARACTERS = 200
-# A training that rests for less, to validate or to write a checkpoint, will come back for its CPUs;
-# one that rests for longer may be a notebook that somebody has left open.
+# A training that has paused for less than this, to validate or to write a checkpoint, is expected
+# to decode again. One that has paused for longer may be a notebook that somebody has left open.
 _REST_S = 600.0
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A process as it describes itself.
+    """A feedmill process, as it describes itself.
 
     Attributes:
-        pid: in its own namespace of processes.
-        command: its command line, cut short.
-        n_threads: decode threads at work in epochs that run now.
+        pid: its process id, in its own PID namespace.
+        command: its command line, truncated.
+        n_threads: decode threads of the epochs that run now.
         n_intra_op: threads of torch's intra-op pool.
-        on_gpu: it has begun to use CUDA, so that the pool is mostly idle.
-        cpus: those that it may run on.
-        changed_s: the clock (time.monotonic()) when n_threads became what it is.
+        on_gpu: True if it has initialized CUDA; the intra-op pool is mostly idle then.
+        cpus: the CPUs that it may run on.
+        changed_s: time.monotonic() when n_threads was last written.
     """
 
     pid: int
@@ -72,11 +72,12 @@ def myself() -> Neighbour:
 
 
 def usable_cpus() -> set[int]:
-    """CPUs in the affinity of any thread of this process: OMP_PROC_BIND pins the main thread."""
+    """The CPUs in the affinity of any thread of this process. The main thread's alone would not
+    do: OMP_PROC_BIND pins it."""
     cpus: set[int] = set()
     with contextlib.suppress(OSError):
         for task in os.listdir("/proc/self/task"):
-            with contextlib.suppress(OSError):  # it has ended meanwhile
+            with contextlib.suppress(OSError):  # the thread has ended meanwhile
                 cpus |= os.sched_getaffinity(int(task))
     return cpus or os.sched_getaffinity(0)
 
@@ -87,16 +88,16 @@ _running: dict[int, int] = {}  # decode threads by the id of their native loader
 _pid = os.getpid()
 _file = -1
 _path = ""
-_writing = threading.Lock()  # never waited for
+_writing = threading.Lock()  # taken only if it is free, never waited for
 _changed = False
 
 
 def begin(key: int, n_threads: int) -> None:
-    """Decode threads go to work. May be called from any thread.
+    """Publishes that decode threads start to work. May be called from any thread.
 
     Args:
-        key: names them at end().
-        n_threads: how many.
+        key: identifies these threads in the call of end().
+        n_threads: their number.
     """
     _forget_after_fork()
     _running[key] = n_threads
@@ -105,7 +106,8 @@ def begin(key: int, n_threads: int) -> None:
 
 
 def end(key: int) -> None:
-    """They rest. The garbage collector may call this in the middle of anything: nothing waits."""
+    """Publishes that the decode threads of a begin() have stopped. Never waits, as the garbage
+    collector may call it at any point."""
     _forget_after_fork()
     if _running.pop(key, None) is not None:
         _publish()
@@ -116,7 +118,7 @@ def _forget_after_fork() -> None:
     global _pid, _file, _path, _writing
     if _pid == os.getpid():
         return
-    # The lock and the name are the parent's; closing this copy changes neither.
+    # The file and its lock belong to the parent; closing the child's descriptor changes neither.
     with contextlib.suppress(OSError):
         os.close(_file)
     _running.clear()
@@ -125,7 +127,8 @@ def _forget_after_fork() -> None:
 
 
 def _publish() -> None:
-    """Whoever writes already, further up in this thread or in another one, writes once more."""
+    """Writes this process's file. If a write is in progress already, in another thread or further
+    up in this one's stack, that writer writes once more instead."""
     global _changed
     _changed = True
     while _changed and if_free(_writing, _try_to_write):
@@ -140,11 +143,11 @@ def _try_to_write() -> None:
 
 
 def _write() -> None:
-    # Somebody who tidies up /tmp may have removed it.
+    # A tool that cleans /tmp may have removed the file.
     if _file < 0 or os.fstat(_file).st_nlink == 0:
         _register()
     me = myself()
-    # As a mask, which for a thousand CPUs still leaves room for the rest.
+    # As a hexadecimal mask, so that the text fits into the file for thousands of CPUs, too.
     mask = sum(1 << cpu for cpu in me.cpus)
     text = json.dumps({**asdict(me), "cpus": f"{mask:x}"})
     os.pwrite(_file, text.encode().ljust(_FILE_BYTES), 0)
@@ -154,14 +157,14 @@ def _register() -> None:
     global _file, _path
     directory, before = _directory(), _file
     name = f"{os.getpid()}-{os.urandom(8).hex()}"
-    hidden = os.path.join(directory, f".{name}")
+    hidden = os.path.join(directory, f".{name}")  # a name that others() skips
     file = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        # A lock of the process, not of the open file: a child of a fork does not keep it alive.
+        # A POSIX lock belongs to the process, so the child of a fork does not keep it.
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path = os.path.join(directory, name)
-        _file = file  # for other threads, which may find it from here on
-        os.rename(hidden, path)  # seen by others only now that it is locked
+        _file = file  # set before the rename, so that other threads recognize the file as our own
+        os.rename(hidden, path)  # visible to others only after it has been locked
     except OSError:
         _file = before
         os.unlink(hidden)
@@ -180,28 +183,28 @@ def _leave() -> None:
 
 
 def _directory() -> str:
-    """The user's own; OSError if there is none."""
+    """The user's directory, made if need be. OSError if it can't be made in any of PLACES."""
     for place in PLACES:
         path = os.path.join(place, f"feedmill-{os.getuid()}")
         with contextlib.suppress(OSError):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(path, 0o700)
             status = os.lstat(path)
-            # Somebody else may have been there first.
+            # Another user may have made a directory of this name.
             private = status.st_uid == os.getuid() and not status.st_mode & 0o077
             if stat.S_ISDIR(status.st_mode) and private and os.access(path, os.W_OK | os.X_OK):
                 return path
-    raise OSError(f"none of {', '.join(PLACES)} can hold a directory of feedmill's")
+    raise OSError(f"no directory for feedmill's files can be made in any of {', '.join(PLACES)}")
 
 
-# ---- what the others run -------------------------------------------------------------------------
+# ---- what other processes run --------------------------------------------------------------------
 
-_met: dict[int, Neighbour] = {}  # by pid, as they were seen last
+_met: dict[int, Neighbour] = {}  # by pid, as each was seen last
 
 
 def met() -> list[Neighbour]:
-    """Other processes that ran decode threads when epochs of this one began or ended, or do so
-    now, by process number. Some may have ended."""
+    """The other processes that ran decode threads when an epoch of this process began or ended, or
+    that run some now, in order of their pids. Some may have ended."""
     _meet()
     return sorted(_met.values(), key=lambda one: one.pid)
 
@@ -211,7 +214,7 @@ def _meet() -> None:
 
 
 def others() -> list[Neighbour]:
-    """All other live processes that have decoded, by process number."""
+    """All other live processes that have decoded, in order of their pids."""
     found: list[Neighbour] = []
     with contextlib.suppress(OSError):
         directory = _directory()
@@ -222,7 +225,8 @@ def others() -> list[Neighbour]:
 
 
 def sharers() -> list[Neighbour]:
-    """Those of the others that share a CPU with this process, and decode or did so lately."""
+    """The other processes that share a CPU with this one and decode now, or did so in the last
+    10 minutes."""
     cpus, since_s = usable_cpus(), time.monotonic() - _REST_S
     return [
         one
@@ -232,13 +236,13 @@ def sharers() -> list[Neighbour]:
 
 
 def _read(path: str) -> Iterator[Neighbour]:
-    """What a file says, if its process lives."""
+    """The process that a file describes, if that is alive. Removes the file otherwise."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         if _is_own(path):
             return
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            if _is_locked(file):
+            if _is_locked_by_another(file):
                 values = json.loads(os.pread(file, _FILE_BYTES, 0))
                 mask = int(values["cpus"], 16)
                 values["cpus"] = tuple(i for i in range(mask.bit_length()) if mask >> i & 1)
@@ -250,17 +254,18 @@ def _read(path: str) -> Iterator[Neighbour]:
 
 
 def _is_own(path: str) -> bool:
-    """Opening and closing our own would drop our lock. It may have been renamed by now, in another
-    thread that is about to say so: the file itself is compared."""
+    """Whether a file is this process's own, which must not be opened: closing it would drop our
+    lock. Inodes are compared, as another thread may have renamed the file without having set
+    _path yet."""
     file = _file
     if file < 0 or _pid != os.getpid():
         return False
     return os.path.samestat(os.stat(path), os.fstat(file))
 
 
-def _is_locked(file: int) -> bool:
+def _is_locked_by_another(file: int) -> bool:
     try:
         fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, as the file system likes
+    except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, depending on the file system
         return True
     return False

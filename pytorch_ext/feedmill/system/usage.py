@@ -1,12 +1,11 @@
-"""What the process and the host did while a loader was iterated: CPU, memory, reads, GPU.
+"""Samples of the process and the host while a loader is iterated: CPU, memory, reads, GPUs.
 
-There is no thread for it: whoever counts steps asks, at the end of one, whether an interval is
-over. So nothing is sampled while a step runs, and an interval is as long as its last step makes it.
+There is no sampling thread: the code that counts steps takes a sample at the end of the first step
+after INTERVAL_NS. So nothing is sampled during a step, and a long step makes a long interval.
 """
 
 from __future__ import annotations
 
-import os
 import resource
 import sys
 import time
@@ -15,50 +14,51 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedmill._ops import native
-from feedmill.system import host_metrics, nvml
+from feedmill.system import host_metrics, nvml, proc_files
 
 INTERVAL_NS = 1_000_000_000
-# Counters of the loader that go into a sample, as the difference over the interval.
+# Counters of the loader whose increase over the interval goes into a sample.
 _COUNTED = ("read_bytes", "copied_bytes", "batches", "samples")
 
 
 @dataclass(frozen=True)
 class _Reading:
-    """What only grows, as of one moment."""
+    """The values, at one moment, of everything that is only counted up."""
 
     clock_ns: int
     cpu_ns: int
-    host_ticks: tuple[int, int] | None  # busy, all
+    host_ticks: tuple[int, int] | None  # (busy, total)
     major_faults: int
     device_read_bytes: int | None
     counted: Mapping[str, int]
 
 
 class System:
-    """Samples of this process and its host. One thread at a time.
+    """Takes samples of this process and its host. Not thread-safe.
 
-    A sample is a dict, in which what this system does not tell is left out:
+    A sample is a dict. Values that this system does not provide are left out:
 
-    - clock_ns: the clock (time.monotonic_ns()) at its end. interval_ns: how long it is.
-    - process_cpu: CPU time of this process, all threads, and of its child processes, in cores: 2.0
-      is two cores' worth.
-    - host_cpu: share of the host's cores that were busy, with whatever, 0 to 1; in a container,
-      too, of the host's.
-    - usable_cpus: that the process may use, by affinity and quota.
-    - rss_bytes, swap_bytes: of this process, in memory and swapped out.
-    - major_faults: page faults of this process that had to wait for storage.
-    - device_read_bytes: that storage gave to this process. read_bytes: that the loader read.
-    - page_cache_share: 1 - device_read_bytes / read_bytes, at least 0: the share of what the loader
-      read that was in memory already; left out where it read nothing. All reads of the process are
-      in device_read_bytes (checkpoints, programs, other loaders), and what the kernel reads ahead:
-      then the share is too low. Some network and FUSE file systems do not count: then it is 1.
-    - copied_bytes: copied because the consumer held many batches.
-    - batches, samples: handed to the consumer; torch's path does not count samples.
-    - gpu: where the process uses CUDA, for each GPU that it may use what ``nvml`` says.
+    - clock_ns: time.monotonic_ns() at the end of the interval. interval_ns: its length.
+    - process_cpu: CPU time of this process (all threads) and its child processes, in CPUs: 2.0 is
+      as much as two busy CPUs.
+    - host_cpu: share of the host's CPUs that were busy, in any process, 0 to 1. In a container
+      this is about all CPUs of the host, too.
+    - usable_cpus: the number that the process may use, by affinity and quota.
+    - rss_bytes, swap_bytes: memory of this process, resident and swapped out.
+    - major_faults: page faults of this process that waited for storage.
+    - device_read_bytes: what this process read from storage. read_bytes: what the loader read.
+    - page_cache_share: 1 - device_read_bytes / read_bytes, at least 0: the share of the loader's
+      reads that the page cache served; left out if the loader read nothing. device_read_bytes
+      includes other reads of the process (checkpoints, programs, other loaders) and the kernel's
+      readahead, which make the share too low. Reads from some network and FUSE file systems are
+      not counted in it; the share is 1 then.
+    - copied_bytes: what the loader copied because the consumer held many batches.
+    - batches, samples: delivered to the consumer; torch's path does not count samples.
+    - gpu: if the process uses CUDA, what ``nvml`` reports for each GPU that it may use.
 
     Attributes:
-        latest: {"latest": the latest sample, "total": one over the whole time since begin()};
-            None before the first.
+        latest: {"latest": the latest sample, "total": a sample over the time since begin()};
+            None before the first sample.
     """
 
     def __init__(self) -> None:
@@ -67,15 +67,15 @@ class System:
         self._last: _Reading | None = None
 
     def begin(self, counters: Mapping[str, int]) -> None:
-        """The first interval begins, if none has yet."""
+        """Begins the first interval. Later calls have no effect."""
         if self._first is None:
             self._first = self._last = _read(counters)
 
     def sample(self, counters: Mapping[str, int]) -> dict[str, Any]:
-        """Ends an interval, and begins the next one; returns its sample.
+        """Ends the interval, begins the next one, and returns the sample of the ended one.
 
         Args:
-            counters: of the loader, since its start.
+            counters: the loader's counters since its start.
         """
         self.begin(counters)
         assert self._first is not None and self._last is not None
@@ -96,7 +96,7 @@ def _between(before: _Reading, now: _Reading) -> dict[str, Any]:
     }
     if now.host_ticks and before.host_ticks:
         busy, total = (a - b for a, b in zip(now.host_ticks, before.host_ticks))
-        if total > 0:  # the kernel counts in steps of 10 ms or so
+        if total > 0:  # not in a short interval: a tick is about 10 ms
             sample["host_cpu"] = round(min(1.0, max(0.0, busy / total)), 4)
     sample |= {name: now.counted[name] - before.counted[name] for name in _COUNTED}
     if now.device_read_bytes is not None and before.device_read_bytes is not None:
@@ -108,20 +108,19 @@ def _between(before: _Reading, now: _Reading) -> dict[str, Any]:
 
 
 def _read(counters: Mapping[str, int]) -> _Reading:
-    io = _fields("/proc/self/io")
     return _Reading(
         clock_ns=time.monotonic_ns(),
         cpu_ns=host_metrics.process_cpu_ns(),
         host_ticks=_host_ticks(),
         major_faults=resource.getrusage(resource.RUSAGE_SELF).ru_majflt,
-        device_read_bytes=io.get("read_bytes"),
+        device_read_bytes=proc_files.device_read_bytes(),
         counted={name: counters.get(name, 0) for name in _COUNTED},
     )
 
 
 def _state() -> dict[str, Any]:
-    """What has a value at any moment."""
-    status = _fields("/proc/self/status")
+    """The values that have a current state instead of a count."""
+    status = proc_files.numbers_by_name(proc_files.text_or_empty("/proc/self/status"))
     state = {"usable_cpus": native.usable_cpus()}
     for name, field in (("rss_bytes", "VmRSS"), ("swap_bytes", "VmSwap")):
         if field in status:
@@ -132,42 +131,17 @@ def _state() -> dict[str, Any]:
 
 def _gpus() -> list[dict[str, Any]] | None:
     torch = sys.modules.get("torch")
-    # Without CUDA in this process the GPUs' state is none of its own, and asking takes time.
+    # A process that does not use CUDA has no part in the GPUs' load, and asking takes time.
     if torch is None or not torch.cuda.is_initialized():
         return None
     return nvml.gpus()
 
 
 def _host_ticks() -> tuple[int, int] | None:
-    """Of all cores together: busy, all. None if they can't be known."""
-    # cpu user nice system idle iowait irq softirq steal; time of guests is part of user and nice.
-    words = _text("/proc/stat").partition("\n")[0].split()[1:9]
+    """(busy, total) ticks of all CPUs together; None if /proc/stat does not have them."""
+    # cpu user nice system idle iowait irq softirq steal guest ...; user and nice include guests.
+    words = proc_files.text_or_empty("/proc/stat").partition("\n")[0].split()[1:9]
     if len(words) < 5:
         return None
     ticks = list(map(int, words))
     return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
-
-
-def _fields(path: str) -> dict[str, int]:
-    """Lines such as "VmRSS:  1024 kB" of a file in /proc: those that begin with a number."""
-    found = {}
-    for line in _text(path).splitlines():
-        name, _, value = line.partition(":")
-        words = value.split()
-        if words and words[0].isdecimal():
-            found[name] = int(words[0])
-    return found
-
-
-def _text(path: str) -> str:
-    """A file of /proc; "" if there is none, or it may not be read."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    try:
-        return os.read(file, 65536).decode(errors="replace")
-    except OSError:
-        return ""
-    finally:
-        os.close(file)

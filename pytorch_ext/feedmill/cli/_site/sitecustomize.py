@@ -1,13 +1,13 @@
-"""Imported at its start by every Python process below ``feedmill run``, through PYTHONPATH.
+"""Imported at the start of every Python process under ``feedmill run``, by way of PYTHONPATH.
 
-It waits for torch to be imported, and otherwise leaves the process as it found it: the folder goes
-from sys.path, and the sitecustomize module that would have been imported instead is imported.
+It acts when torch is imported. Otherwise it leaves the process as it would be: it removes its
+folder from sys.path, and imports the sitecustomize module that it hides.
 """
 
 import os
 import sys
 
-# Each process would pay for typing, and the script find it imported already.
+# typing is not imported at run time: every process would pay for it.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
@@ -18,7 +18,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class _Finder:
-    """Finds torch and feedmill where the other finders do, and acts when they are imported."""
+    """Finds torch and feedmill with the other finders, and calls _imported() after their import."""
 
     @staticmethod
     def find_spec(name: str, path: "Any" = None, target: "Any" = None) -> "ModuleSpec | None":
@@ -38,7 +38,8 @@ def _find(name: str, path: "Any", target: "Any") -> "ModuleSpec | None":
                 return spec
     if name != "feedmill":
         return None
-    # The package may have been found in the current folder, which is not the script's.
+    # `feedmill run` may have found the package in its current folder, which is not on the script's
+    # path.
     from importlib.util import spec_from_file_location
 
     package = os.path.dirname(os.path.dirname(_HERE))
@@ -51,9 +52,9 @@ def _act_after(loader: "Any", name: str) -> None:
     execute = loader.exec_module
 
     def exec_module(module: "ModuleType") -> "Any":
-        if module.__name__ != name:  # some loaders are there for several modules
+        if module.__name__ != name:  # some loaders serve several modules
             return execute(module)
-        vars(loader).pop("exec_module", None)  # the class's own comes to light again
+        vars(loader).pop("exec_module", None)  # uncovers the class's method
         execute(module)
         _imported(name)
 
@@ -63,7 +64,7 @@ def _act_after(loader: "Any", name: str) -> None:
 def _imported(name: str) -> None:
     try:
         if name == "torch":
-            # Comes here again. Where it is feedmill that imports torch, it goes on later.
+            # Calls _imported("feedmill"). If feedmill is what imports torch, that happens later.
             import feedmill  # noqa: F401
         else:
             from feedmill.cli.injected import install
@@ -71,7 +72,7 @@ def _imported(name: str) -> None:
             install()
     except Exception as error:
         sys.stderr.write(
-            f"feedmill run: torch's DataLoader stays as it is in process {os.getpid()}: "
+            f"feedmill run: could not replace torch's DataLoader in process {os.getpid()}: "
             f"{type(error).__name__}: {error}\n"
         )
 
@@ -82,5 +83,5 @@ if "FEEDMILL_RUN" in os.environ:
         _imported("torch")
 sys.path[:] = [_folder for _folder in sys.path if _folder != _HERE]
 del sys.modules["sitecustomize"]
-# Where there is none, this module's import fails, as it would have without it, and Python goes on.
+# If there is none, the import fails, and Python continues as it would have without this file.
 import sitecustomize  # noqa: E402, F401

@@ -395,9 +395,10 @@ def test_doctor(capsys):
     assert cli.main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert not any(line.startswith("  pid") for line in lines)
-    assert lines[-1].startswith("not crowded: 0 decode threads on ")
+    assert lines[-1].startswith("no CPU contention: 0 decode threads of other processes on ")
     with process("peer_processes.begin(1, 1000)") as other:
         assert cli.main(["doctor"]) == 1
         text = capsys.readouterr().out
     assert f"pid {other.pid}" in text and "1000 decode threads now" in text
-    assert "crowded: 1000 decode threads share" in text and "set threads= or num_workers to" in text
+    assert "CPU contention: 1000 decode threads share" in text
+    assert "set threads= or num_workers to" in text
