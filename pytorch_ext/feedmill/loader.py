@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, Sampler
 
+from feedmill._dispatch.explanation import Explanation
 from feedmill._dispatch.options import OPTIONS, Options, is_int, names_taken, options_among
 from feedmill._dispatch.paths import LoaderState, around, choose, explanation, make_iterator
 from feedmill.engine.devices import check_device
@@ -198,11 +199,11 @@ class DataLoader(TorchDataLoader[_T_co]):
     and ``info`` (EXIF, ICC profile, resolution); JPEGs are decoded natively, other files by Pillow.
     It is called from as many threads at once as there are decode threads: it must bear that.
     Threads help as far as it releases Python's lock, as numpy, OpenCV and torch do in long
-    operations; stats().hybrid_transform_ns is its time. It pays where decoding is a large part of a
-    sample's cost and there is one worker or none: with one worker a crop, flip and normalization
-    ran 1.25 times as fast as in torch's, DINO's eight augmented crops 1.03 times. With two, threads
-    wait for the lock around each short call: 1.00 and 0.85 times; torch's path is then the better
-    one (benchmarks/results/hybrid.md). Order, targets and errors are torch's.
+    operations; stats().decode.hybrid_transform_ns is its time. It pays where decoding is a large
+    part of a sample's cost and there is one worker or none: with one worker a crop, flip and
+    normalization ran 1.25 times as fast as in torch's, DINO's eight augmented crops 1.03 times.
+    With two, threads wait for the lock around each short call: 1.00 and 0.85 times; torch's path is
+    then the better one (benchmarks/results/hybrid.md). Order, targets and errors are torch's.
     Random numbers are not: they come from this process's generators (torch's, random's, numpy's or
     the transform's own), in whatever order the threads ask, mixed with what the script draws
     meanwhile; neither seed= nor torch.manual_seed() reproduces them, there is no
@@ -399,16 +400,13 @@ class DataLoader(TorchDataLoader[_T_co]):
         steps = steps[np.argsort(steps["request_ns"], kind="stable")][-KEPT_STEPS:]
         n_bad, sample_errors = inside.sample_errors.all()
         times: dict[str, Any] = inside.clock.counters()
-        return Stats(
-            path=inside.path,
+        return Stats.from_flat(
+            {**counters, **times, "path": inside.path, "bad_samples": n_bad},
             reasons=inside.reasons,
             steps=steps,
             slow_samples=tuple(inside.handles.slow_samples()),
-            bad_samples=n_bad,
             sample_errors=sample_errors,
             system=inside.recorder.system,
-            **counters,
-            **times,
         )
 
     def report(
@@ -451,12 +449,14 @@ class DataLoader(TorchDataLoader[_T_co]):
         """
         return Replay(self, n, steps)
 
-    def explain(self) -> str:
-        """Prints, and returns, the path that iter() would take now, each reason why not the native
-        one, and what threads, reader and random numbers will be."""
-        text = explanation(self)
-        print(text)
-        return text
+    def explain(self) -> Explanation:
+        """Returns a text of several lines: the path that iter() would take now, each reason why it
+        is not the native one, and which threads, reader and random numbers it would use.
+
+        Prints nothing: a script says ``print(loader.explain())``. At the prompt of Python, IPython
+        or a notebook, ``loader.explain()`` alone shows the lines.
+        """
+        return Explanation(explanation(self))
 
     # ---- diagnostics -----------------------------------------------------------------------------
 

@@ -68,8 +68,8 @@ def assert_native(loader, n_epochs, n_samples=N_IMAGES):
     """Every sample of so many whole epochs came from the native path."""
     stats = loader.stats()
     assert (stats.path, stats.reasons) == ("native", ())
-    assert stats.native_samples == stats.samples == n_epochs * n_samples
-    assert stats.torch_batches == stats.fallback_samples == stats.errors == 0
+    assert stats.decode.native_samples == stats.samples == n_epochs * n_samples
+    assert stats.waits.torch_batches == stats.decode.fallback_samples == stats.errors == 0
 
 
 def assert_every_index_once(targets, n_indices=N_IMAGES):

@@ -181,9 +181,10 @@ def test_a_killed_run_is_told_from_its_steps(log, capsys):
     assert any("400 batches, 2 epochs begun" in row for row in rows)
     (run,) = read_log(log)
     stats = stats_of(run)
-    assert (stats.batches, stats.samples, stats.epochs, stats.n_threads) == (400, 12_800, 2, 2)
-    assert sum(getattr(stats, f"wait_{name}") for name in CAUSES) == stats.data_wait_ns
-    assert stats.data_wait_ns < stats.host_wait_ns < stats.wall_ns
+    assert (stats.batches, stats.samples, stats.epochs) == (400, 12_800, 2)
+    assert stats.decode.n_threads == 2
+    assert sum(getattr(stats.waits, name) for name in CAUSES) == stats.waits.data_wait_ns
+    assert stats.waits.data_wait_ns < stats.waits.host_wait_ns < stats.waits.wall_ns
 
 
 def test_the_wait_of_torchs_path_is_its_workers(tmp_path, capsys):

@@ -9,6 +9,7 @@ from feedmill.profiling.report import checks
 from feedmill.profiling.report.stats import SlowSample, Stats
 from feedmill.profiling.report.verdict import OFF, ReportContext, main_cause, verdict
 from feedmill.system.peer_processes import Neighbour
+from helpers import changed
 
 S, MS = 10**9, 10**6
 OTHER = Neighbour(pid=4711, command="/usr/bin/python train.py --lr 0.1", n_threads=2, n_intra_op=1,
@@ -41,7 +42,8 @@ def run(compute_ms=10, n=100, idle=False, **numbers):
         "host_busy_ns": 2 * step_ns * (n + 1),
     }
     usual |= {f"wait_{name}": value * (n + 1) for name, value in pieces.items()}
-    return Stats(steps=steps, **{**usual, **numbers})
+    slow = numbers.pop("slow_samples", ())
+    return Stats.from_flat({**usual, **numbers}, steps=steps, slow_samples=slow)
 
 
 VERDICTS = {
@@ -93,7 +95,7 @@ VERDICTS = {
         run(starved_ns=10), "this process's own threads share 8 CPUs with them: a training that "
     ),
     "quota": (
-        replace(run(starved_ns=10), starved_ns=S, throttled_ns=S, throttled_periods=1234),
+        changed(run(starved_ns=10), starved_ns=S, throttled_ns=S, throttled_periods=1234),
         "CPU-starved: 2 threads had work, but no core for 20 % of it; a CPU quota of the cgroup "
         "stopped this process 1,234 times, 1.0 s summed over CPUs: raise the quota",
     ),
@@ -144,7 +146,7 @@ def test_verdicts(name):
 
 
 def test_another_training_is_named():
-    stats = replace(run(starved_ns=10), host_busy_ns=8 * S)
+    stats = changed(run(starved_ns=10), host_busy_ns=8 * S)
     around = ReportContext(neighbours=(OTHER, replace(OTHER, pid=4712, n_threads=1)))
     first = verdict(stats, around)
     assert (
@@ -171,7 +173,8 @@ def test_a_late_first_batch_is_no_bottleneck(n_epochs):
     late = steps[: 10 * n_epochs : 10]
     late["phase"], late["decode_ns"], late["data_wait_ns"] = BOUNDARY, S, S
     late["phase"][0] = FIRST
-    stats = replace(stats, data_wait_ns=n_epochs * S, wall_ns=stats.wall_ns + n_epochs * S)
+    wall_ns = stats.waits.wall_ns + n_epochs * S
+    stats = changed(stats, data_wait_ns=n_epochs * S, wall_ns=wall_ns)
     each = "the epoch, 1.00 s;" if n_epochs == 1 else "3 epochs, 1.00 s each;"
     assert verdict(stats).startswith(
         f"start-up: most of the wait for data was for the first batch of {each} in between steps "
@@ -183,9 +186,10 @@ def test_the_steady_state_decides():
     stats = run(storage_ns=10)
     stats.steps["storage_ns"][0] = 0
     stats.steps["decode_ns"][0] = stats.steps["data_wait_ns"][0] = 5 * S
-    stats = replace(stats, wait_decode_ns=5 * S)
+    stats = changed(stats, wait_decode_ns=5 * S)
     assert main_cause(stats) == "storage"
-    assert stats.waits("first")["decode_ns"] == 5 * S and stats.waits()["decode_ns"] == 0
+    assert stats.waits_by_cause("first")["decode_ns"] == 5 * S
+    assert stats.waits_by_cause()["decode_ns"] == 0
 
 
 # ---- targets -------------------------------------------------------------------------------------
@@ -209,7 +213,7 @@ def test_targets():
 
 
 def test_what_is_not_known_is_neither_met_nor_missed():
-    assert "  not known  CPU; target: 60-80 %" in replace(run(), elapsed_ns=0).report()
+    assert "  not known  CPU; target: 60-80 %" in changed(run(), elapsed_ns=0).report()
 
 
 @pytest.mark.parametrize("limits", [{"wait_ms": 0}, {"gpu": 80}, {"cpu": (0.8, 0.6)}])
@@ -228,7 +232,7 @@ PROBLEMS = {
     "copied": (run(copied_batches=50), {}, "50 of 101 batches were copied out"),
     "pageable": (run(), {"uses_cuda": True, "pin_memory": False}, "batches are copied to the GPU"),
     "slow_collate": (run(collate_ns=S // 2), {}, "collate_fn takes 5.0 ms a batch"),
-    "overhead": (replace(run(), host_wait_ns=S // 2), {}, "handing a batch over takes 4.95 ms"),
+    "overhead": (changed(run(), host_wait_ns=S // 2), {}, "handing a batch over takes 4.95 ms"),
     "slow_start": (
         run(first_batches=1, iter_ns=2 * S), {}, "an epoch's first batch comes 2.0 s after iter()"
     ),

@@ -131,7 +131,7 @@ def test_break_nested_and_parallel():
     stats = watched.stats()
     assert (stats.epochs, stats.batches) == (1 + 4 + 2, 2 + 12 + 6)
     assert stats.steps["epoch"].tolist()[-6:] == [5, 6] * 3
-    assert stats.data_wait_ns <= stats.wall_ns
+    assert stats.waits.data_wait_ns <= stats.waits.wall_ns
 
 
 def test_waits():
@@ -144,8 +144,9 @@ def test_waits():
     assert stats.path == "watched" and stats.reasons == ()
     assert stats.steps.dtype == STEP_DTYPE
     assert (stats.steps["host_wait_ns"] >= 20e6).all()
-    assert stats.data_wait_ns == stats.host_wait_ns == int(stats.steps["data_wait_ns"].sum())
-    assert stats.data_wait_ns <= stats.wall_ns <= end - begin
+    assert stats.waits.data_wait_ns == int(stats.steps["data_wait_ns"].sum())
+    assert stats.waits.data_wait_ns == stats.waits.host_wait_ns
+    assert stats.waits.data_wait_ns <= stats.waits.wall_ns <= end - begin
     assert np.all(np.diff(stats.steps["request_ns"].astype(np.int64)) >= 20e6)
     earlier = stats
     assert (watched.stats() - earlier).batches == 0
@@ -198,7 +199,8 @@ def test_torch_loader_with_workers():
     assert len(iterator) == 5  # the iterator's own
     assert "  path       watched" in watched.report().splitlines()
     stats = watched.stats()
-    assert 0 < stats.process_cpu_ns and 0 < stats.elapsed_ns and stats.usable_cpus >= 1
+    process = stats.process
+    assert 0 < process.cpu_ns and 0 < process.elapsed_ns and process.usable_cpus >= 1
 
 
 def test_attributes_are_delegated():

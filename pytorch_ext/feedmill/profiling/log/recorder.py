@@ -15,7 +15,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -208,9 +208,7 @@ class Recorder:
 
     def _totals(self) -> dict[str, Any]:
         counters = self._counters()
-        known = [one for one in fields(Stats) if one.type in ("int", "str")]
-        totals = {one.name: counters.get(one.name, one.default) for one in known}
-        return {"type": "stats", **totals, "path": self.path}
+        return {"type": "stats", **Stats.from_flat(counters).flat(), "path": self.path}
 
     def _counters(self) -> dict[str, Any]:
         return sum_counters([one.counters() for one in self._counted])

@@ -59,12 +59,12 @@ def log_scalars(writer: Any, loader: Any, global_step: int, prefix: str = "feedm
     if not len(steps):
         return
     now = _Seen(
-        wall_ns=stats.wall_ns,
-        data_wait_ns=stats.data_wait_ns,
+        wall_ns=stats.waits.wall_ns,
+        data_wait_ns=stats.waits.data_wait_ns,
         samples=stats.samples,
-        native_wall_ns=stats.wall_ns - stats.torch_wall_ns,
-        gpu_stall_ns=stats.gpu_stall_ns,
-        gpu_wall_ns=stats.gpu_wall_ns,
+        native_wall_ns=stats.waits.wall_ns - stats.waits.torch_wall_ns,
+        gpu_stall_ns=stats.gpu.stall_ns,
+        gpu_wall_ns=stats.gpu.wall_ns,
         request_ns=int(steps["request_ns"].max()),
     )
     _seen[loader] = now

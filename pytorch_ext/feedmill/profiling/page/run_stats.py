@@ -22,17 +22,20 @@ _KINDS: dict[str, type] = {"int": int, "str": str}
 
 def stats_of(run: Run) -> Stats:
     """The counters at the latest end of an epoch; those of the steps alone if none ended."""
-    known = {one.name: _KINDS.get(str(one.type)) for one in fields(Stats)}
     if run.stats is None:
         values = _from_steps(run)
     else:
+        known = Stats(path=run.path).flat()
         values = {name: value for name, value in run.stats.items()
-                  if known.get(name) is type(value)}
+                  if name in known and type(value) is type(known[name])}
         values.setdefault("path", run.path)
     reasons = run.meta.get("reasons")
-    if isinstance(reasons, list):
-        values["reasons"] = tuple(map(str, reasons))
-    return Stats(**values, slow_samples=_slow_samples(run), steps=run.steps)
+    return Stats.from_flat(
+        values,
+        reasons=tuple(map(str, reasons)) if isinstance(reasons, list) else (),
+        slow_samples=_slow_samples(run),
+        steps=run.steps,
+    )
 
 
 def _slow_samples(run: Run) -> tuple[SlowSample, ...]:

@@ -126,23 +126,24 @@ def rates_of(stats: Stats, *, overlaps: bool = True) -> Rates | None:
     steps = stats.steps[stats.steps["n_samples"] > 0]
     if (steps["phase"] == STEADY).any():
         steps = steps[steps["phase"] == STEADY]
-    work_ns = stats.decode_ns + stats.transform_ns
-    if not len(steps) or not work_ns or not stats.native_samples:
+    work_ns = stats.decode.decode_ns + stats.decode.transform_ns
+    if not len(steps) or not work_ns or not stats.decode.native_samples:
         return None
     # Stages are told apart by the wall clock, which runs on while a thread has no core.
-    sample_s = stats.worker_cpu_ns / stats.native_samples / 1e9
+    sample_s = stats.decode.worker_cpu_ns / stats.decode.native_samples / 1e9
     step_s = seconds_a_step(steps)
-    other_cpus = max(0, stats.process_cpu_ns - stats.worker_cpu_ns) / max(1, stats.elapsed_ns)
-    n_batches = max(1, stats.batches - stats.torch_batches)
+    other_cpu_ns = max(0, stats.process.cpu_ns - stats.decode.worker_cpu_ns)
+    other_cpus = other_cpu_ns / max(1, stats.process.elapsed_ns)
+    n_batches = max(1, stats.batches - stats.waits.torch_batches)
     # The mean would count time without a core as the loop's own.
     overhead_s = float(np.median(steps["overhead_ns"])) / 1e9
-    python_s = stats.fallback_ns / n_batches / 1e9
+    python_s = stats.decode.fallback_ns / n_batches / 1e9
     return Rates(
         batch_samples=float(steps["n_samples"].mean()),
-        n_threads=max(1, stats.n_threads),
-        usable_cpus=max(1, stats.usable_cpus),
-        decode_s=sample_s * stats.decode_ns / work_ns,
-        transform_s=sample_s * stats.transform_ns / work_ns,
+        n_threads=max(1, stats.decode.n_threads),
+        usable_cpus=max(1, stats.process.usable_cpus),
+        decode_s=sample_s * stats.decode.decode_ns / work_ns,
+        transform_s=sample_s * stats.decode.transform_ns / work_ns,
         storage_rate=_storage_rate(steps),
         compute_s=max(_mean_compute_ns(steps) / 1e9, gpu_busy_s(steps) - overhead_s - python_s),
         overhead_s=overhead_s,

@@ -54,10 +54,10 @@ def problems(stats: Stats, around: ReportContext) -> list[Problem]:
 
 
 def slow_files(stats: Stats, around: ReportContext) -> Problem | None:
-    n_others = stats.native_samples - len(stats.slow_samples)
+    n_others = stats.decode.native_samples - len(stats.slow_samples)
     if not stats.slow_samples or n_others < len(stats.slow_samples):
         return None
-    total_ns = stats.read_ns + stats.decode_ns + stats.transform_ns
+    total_ns = stats.io.read_ns + stats.decode.decode_ns + stats.decode.transform_ns
     rest_ns = max(1, total_ns - sum(one.cost_ns + one.starved_ns for one in stats.slow_samples))
     mean_ns = rest_ns / n_others
     slow = [
@@ -86,11 +86,11 @@ def _name_slow(one: SlowSample) -> str:
 
 
 def pillow(stats: Stats, around: ReportContext) -> Problem | None:
-    if not stats.fallback_samples:
+    if not stats.decode.fallback_samples:
         return None
-    each_ms = stats.fallback_ns / stats.fallback_samples / 1e6
+    each_ms = stats.decode.fallback_ns / stats.decode.fallback_samples / 1e6
     return Problem(
-        f"{stats.fallback_samples:,} of {stats.samples:,} samples went through Pillow",
+        f"{stats.decode.fallback_samples:,} of {stats.samples:,} samples went through Pillow",
         f"the native decoder does not take them ({fallback_causes(stats)}); {each_ms:.1f} ms "
         "each, one by one, while the training waits",
         "convert those files to ordinary JPEGs",
@@ -101,12 +101,12 @@ def pillow(stats: Stats, around: ReportContext) -> Problem | None:
 
 
 def copied(stats: Stats, around: ReportContext) -> Problem | None:
-    if stats.copied_batches <= _SHARE * stats.batches:
+    if stats.memory.copied_batches <= _SHARE * stats.batches:
         return None
+    copy_ms = stats.memory.copy_ns / stats.memory.copied_batches / 1e6
     return Problem(
-        f"{stats.copied_batches:,} of {stats.batches:,} batches were copied out",
-        f"the loop holds many batches at once; {stats.copy_ns / stats.copied_batches / 1e6:.1f} ms "
-        "each",
+        f"{stats.memory.copied_batches:,} of {stats.batches:,} batches were copied out",
+        f"the loop holds many batches at once; {copy_ms:.1f} ms each",
         "drop batches when their step is done, or raise prefetch_factor",
     )
 
@@ -122,27 +122,29 @@ def pageable(stats: Stats, around: ReportContext) -> Problem | None:
 
 
 def slow_collate(stats: Stats, around: ReportContext) -> Problem | None:
-    if stats.collate_ns <= _SHARE * stats.wall_ns:
+    share = stats.decode.collate_ns / max(1, stats.waits.wall_ns)
+    if share <= _SHARE:
         return None
-    n = max(1, stats.batches - stats.torch_batches)
+    n = max(1, stats.batches - stats.waits.torch_batches)
     return Problem(
-        f"collate_fn takes {stats.collate_ns / n / 1e6:.1f} ms a batch",
-        f"it runs in the loop's thread, {percent(stats.collate_ns / stats.wall_ns)} of the time",
+        f"collate_fn takes {stats.decode.collate_ns / n / 1e6:.1f} ms a batch",
+        f"it runs in the loop's thread, {percent(share)} of the time",
         "make it cheaper, or do its work on the GPU",
     )
 
 
 def overhead(stats: Stats, around: ReportContext) -> Problem | None:
-    native_ns = stats.wall_ns - stats.torch_wall_ns
-    over_ns = stats.host_wait_ns - stats.data_wait_ns - stats.collate_ns - stats.copy_ns
-    n = stats.batches - stats.torch_batches
-    if n <= 0 or stats.path == "watched" or over_ns <= _SHARE * native_ns:
+    waits = stats.waits
+    over_ns = waits.host_wait_ns - waits.data_wait_ns - stats.decode.collate_ns
+    over_ns -= stats.memory.copy_ns
+    n = stats.batches - stats.waits.torch_batches
+    if n <= 0 or stats.path == "watched" or over_ns <= _SHARE * waits.native_wall_ns:
         return None
-    busy = stats.host_busy_ns / max(1, stats.elapsed_ns * stats.usable_cpus)
+    busy = stats.process.host_busy_ns / max(1, stats.process.elapsed_ns * stats.process.usable_cpus)
     return Problem(
         f"handing a batch over takes {over_ns / n / 1e6:.2f} ms",
-        f"{percent(over_ns / native_ns)} of the time passes in next() behind a batch that is "
-        "ready: Python, and waiting for the interpreter's lock or a core",
+        f"{percent(over_ns / waits.native_wall_ns)} of the time passes in next() behind a batch "
+        "that is ready: Python, and waiting for the interpreter's lock or a core",
         "fewer threads, or more CPUs: all of them are busy" if busy > _BUSY else
         "larger batches; fewer Python threads beside the loop",
     )
@@ -152,20 +154,20 @@ def overhead(stats: Stats, around: ReportContext) -> Problem | None:
 
 
 def slow_start(stats: Stats, around: ReportContext) -> Problem | None:
-    first_s = stats.first_batch_s
-    if first_s <= _SLOW_START_S or first_s * stats.first_batches * 1e9 <= _SHARE * stats.wall_ns:
+    waits, first_s = stats.waits, stats.waits.first_batch_s
+    if first_s <= _SLOW_START_S or first_s * waits.first_batches * 1e9 <= _SHARE * waits.wall_ns:
         return None
-    n = max(1, stats.first_batches)
-    if stats.iter_ns > stats.first_batch_ns:
+    n = max(1, waits.first_batches)
+    if waits.iter_ns > waits.first_batch_ns:
         return Problem(
             f"an epoch's first batch comes {first_s:.1f} s after iter()",
-            f"{stats.iter_ns / n / 1e9:.1f} s of it pass before the first index: looking at the "
-            f"dataset, the sampler's iterator; opening took {stats.open_ns / 1e9:.1f} s altogether",
+            f"{waits.iter_ns / n / 1e9:.1f} s of it pass before the first index: looking at the "
+            f"dataset, the sampler's iterator; opening took {waits.open_ns / 1e9:.1f} s altogether",
             "fewer, longer epochs; a sampler that begins faster",
         )
     return Problem(
         f"an epoch's first batch comes {first_s:.1f} s after iter()",
-        f"{stats.first_batch_ns / n / 1e9:.1f} s of it are work on that batch, whose files "
+        f"{waits.first_batch_ns / n / 1e9:.1f} s of it are work on that batch, whose files "
         "nobody had asked for before",
         "more threads or faster storage; smaller batches; fewer, longer epochs",
     )
@@ -210,12 +212,13 @@ def uneven(stats: Stats, around: ReportContext) -> Problem | None:
 
 
 def quota(stats: Stats, around: ReportContext) -> Problem | None:
-    if stats.throttled_ns <= _THROTTLED * stats.elapsed_ns or not stats.throttled_periods:
+    process = stats.process
+    if process.throttled_ns <= _THROTTLED * process.elapsed_ns or not process.throttled_periods:
         return None
     return Problem(
-        f"a CPU quota stopped this process {stats.throttled_periods:,} times",
-        f"its cgroup was stopped for {stats.throttled_ns / 1e9:.1f} s, summed over CPUs, of "
-        f"{stats.elapsed_ns / 1e9:.1f} s",
+        f"a CPU quota stopped this process {process.throttled_periods:,} times",
+        f"its cgroup was stopped for {process.throttled_ns / 1e9:.1f} s, summed over CPUs, of "
+        f"{process.elapsed_ns / 1e9:.1f} s",
         "raise the quota (cpu.max, or the container's CPU limit), or use fewer threads",
     )
 
@@ -224,12 +227,12 @@ def neighbours(stats: Stats, around: ReportContext) -> Problem | None:
     others = cpus_of_others(stats)
     if stats.path == "native" and main_cause(stats) == "starved":
         return None  # the verdict says it
-    if stats.stall_share < NO_STALL or others <= _TAKEN * stats.usable_cpus:
+    if stats.stall_share < NO_STALL or others <= _TAKEN * stats.process.usable_cpus:
         return None
     names = f": {process_names(around.neighbours)}" if around.neighbours else ""
     return Problem(
         "other processes compute on the same CPUs",
-        f"they used {others:.1f} of {cpus(stats.usable_cpus)}{names}",
+        f"they used {others:.1f} of {cpus(stats.process.usable_cpus)}{names}",
         "give each process CPUs of its own (taskset), or stop them",
     )
 
@@ -243,9 +246,9 @@ def crowded(stats: Stats, around: ReportContext) -> Problem | None:
 
 def crowded_pool(stats: Stats, around: ReportContext) -> Problem | None:
     # Threads of the pool that do not compute are in nobody's way.
-    other_ns = stats.process_cpu_ns - stats.worker_cpu_ns
+    other_ns = stats.process.cpu_ns - stats.decode.worker_cpu_ns
     diagnosis, _, remedy = around.pool.partition(": ")
-    if stats.stall_share < NO_STALL or not remedy or 2 * other_ns < stats.elapsed_ns:
+    if stats.stall_share < NO_STALL or not remedy or 2 * other_ns < stats.process.elapsed_ns:
         return None
     return Problem("torch's own threads share the decode threads' CPUs", diagnosis, remedy)
 
@@ -255,14 +258,14 @@ def crowded_pool(stats: Stats, around: ReportContext) -> Problem | None:
 
 def few_workers(stats: Stats, around: ReportContext) -> Problem | None:
     n_workers = around.num_workers
-    if stats.path not in ("torch", "watched") or n_workers is None or not stats.usable_cpus:
+    if stats.path not in ("torch", "watched") or n_workers is None or not stats.process.usable_cpus:
         return None
     if stats.steady_stall_share < NO_STALL:
         return None
-    has = f"num_workers={n_workers}, and this process may use {cpus(stats.usable_cpus)}"
-    if n_workers > stats.usable_cpus:
-        return Problem("more workers than CPUs", has, f"num_workers={stats.usable_cpus}")
-    if n_workers == stats.usable_cpus:
+    has = f"num_workers={n_workers}, and this process may use {cpus(stats.process.usable_cpus)}"
+    if n_workers > stats.process.usable_cpus:
+        return Problem("more workers than CPUs", has, f"num_workers={stats.process.usable_cpus}")
+    if n_workers == stats.process.usable_cpus:
         return Problem(
             "every CPU has its worker, and steps still wait",
             has,
@@ -271,7 +274,7 @@ def few_workers(stats: Stats, around: ReportContext) -> Problem | None:
     return Problem(
         "no worker prepares batches ahead" if n_workers == 0 else "fewer workers than CPUs",
         has,
-        f"num_workers={stats.usable_cpus}",
+        f"num_workers={stats.process.usable_cpus}",
     )
 
 
@@ -282,7 +285,7 @@ def workers_anew(stats: Stats, around: ReportContext) -> Problem | None:
     if stats.path not in ("torch", "watched") or not len(steps):
         return None
     wait_ns = int(steps["data_wait_ns"].sum())
-    if wait_ns <= _SHARE * stats.wall_ns:
+    if wait_ns <= _SHARE * stats.waits.wall_ns:
         return None
     return Problem(
         f"each epoch's first batch takes {wait_ns / len(steps) / 1e9:.2f} s",

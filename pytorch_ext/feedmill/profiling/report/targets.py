@@ -75,7 +75,7 @@ def _gpu(stats: Stats, around: ReportContext, limits: Limits) -> Target:
         return Target(is_met, "GPU", goal, f"{percent(around.gpu_busy)} busy on average")
     steady = len(stats.steps_of("steady")) > 0
     au = stats.steady_au if steady else stats.au
-    if stats.gpu_steps:
+    if stats.gpu.steps:
         is_late = "the GPU runs out of work" if au <= limits.gpu else ""
         value = f"{percent(au)}: the share of time without a GPU that waits for a batch"
         return Target(au > limits.gpu, "accelerator utilization (AU)", goal, value, is_late)
@@ -92,10 +92,10 @@ def _cpu(stats: Stats, around: ReportContext, limits: Limits) -> Target:
     low, high = limits.cpu
     goal = f"{percent(low)[:-2]}-{percent(high)}"
     share, busy, n_cpus = around.cpu_share, around.host_share, "its CPUs"
-    if stats.elapsed_ns and stats.usable_cpus:
-        cpu_ns = stats.elapsed_ns * stats.usable_cpus
-        share, busy = stats.process_cpu_ns / cpu_ns, stats.host_busy_ns / cpu_ns
-        n_cpus = cpus(stats.usable_cpus)
+    if stats.process.elapsed_ns and stats.process.usable_cpus:
+        cpu_ns = stats.process.elapsed_ns * stats.process.usable_cpus
+        share, busy = stats.process.cpu_ns / cpu_ns, stats.process.host_busy_ns / cpu_ns
+        n_cpus = cpus(stats.process.usable_cpus)
     if share is None:
         return Target(None, "CPU", f"{goal} of the usable CPUs")
     why = "" if share <= high else "the CPUs are the limit"

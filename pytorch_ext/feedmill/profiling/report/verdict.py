@@ -127,7 +127,7 @@ def start_share(stats: Stats) -> float:
 def main_cause(stats: Stats) -> str:
     """What steps waited for most: "decode", "transform", "storage", "starved", "slots", "copy",
     "python" or "unknown"."""
-    if 2 * stats.gpu_copy_ns > stats.gpu_stall_ns:
+    if 2 * stats.gpu.copy_ns > stats.gpu.stall_ns:
         return "copy"
     waits = _waits(stats)
     decode = waits["decode_ns"] + waits["cpu_queue_decode_ns"]
@@ -150,7 +150,7 @@ def _waits(stats: Stats) -> dict[str, int]:
     steps = _native_steps(stats)
     if len(steps):
         return {name: int(steps[name].sum()) for name in CAUSES}
-    return {name: getattr(stats, f"wait_{name}") for name in CAUSES}
+    return {name: getattr(stats.waits, name) for name in CAUSES}
 
 
 def _native_steps(stats: Stats) -> np.ndarray:
@@ -161,7 +161,7 @@ def _native_steps(stats: Stats) -> np.ndarray:
 
 def _waited(stats: Stats) -> str:
     text = f"steps waited {percent(stats.data_wait_share)} of the time for data"
-    gpu = stats.gpu_stall_share
+    gpu = stats.gpu.stall_share
     return text if gpu is None else f"{text}, the GPU {percent(gpu)}"
 
 
@@ -200,16 +200,16 @@ def _start(stats: Stats) -> str:
     )
     if stats.path != "native":
         return text
-    if stats.iter_ns > stats.first_batch_ns:
+    if stats.waits.iter_ns > stats.waits.first_batch_ns:
         return text + "; most of it passed in iter() before an index was asked for: see start below"
     return text + "; longer epochs, or more threads for a faster first batch, make it matter less"
 
 
 def _hybrid(stats: Stats) -> str:
-    total_ns = stats.hybrid_decode_ns + stats.hybrid_transform_ns
-    if 2 * stats.hybrid_transform_ns < total_ns:
+    total_ns = stats.decode.hybrid_decode_ns + stats.decode.hybrid_transform_ns
+    if 2 * stats.decode.hybrid_transform_ns < total_ns:
         return "decode-bound: the hybrid path's threads mostly decode; more of them would help"
-    share = stats.hybrid_transform_ns / total_ns if total_ns else 0.0
+    share = stats.decode.hybrid_transform_ns / total_ns if total_ns else 0.0
     return (
         f"transform-bound: {percent(share)} of the threads' time passed in the transform, which is "
         "Python's; a cheaper one, one that explain() takes natively, or more threads as far as it "
@@ -228,9 +228,9 @@ def _bottleneck(stats: Stats, around: ReportContext) -> str:
         return _python(stats)
     if cause == "slots":
         return (
-            f"slot-bound: all {stats.n_slots} batch buffers were in use, as the loop holds on to "
-            "batches; drop them (no list of batches, del images behind the step, keep a clone()), "
-            "or raise prefetch_factor"
+            f"slot-bound: all {stats.memory.n_slots} batch buffers were in use, as the loop holds "
+            "on to batches; drop them (no list of batches, del images behind the step, keep a "
+            "clone()), or raise prefetch_factor"
         )
     if cause == "copy":
         return (
@@ -320,14 +320,14 @@ def _faster_storage(stats: Stats) -> str:
 
 
 def _storage(stats: Stats, rates: Rates, around: ReportContext) -> str:
-    n_in_flight = stats.read_ns / max(1, stats.wall_ns - stats.torch_wall_ns)
-    latency_ms = stats.read_ns / max(1, stats.read_files) / 1e6
+    n_in_flight = stats.io.read_ns / max(1, stats.waits.wall_ns - stats.waits.torch_wall_ns)
+    latency_ms = stats.io.read_ns / max(1, stats.io.files) / 1e6
     text = (
         f"storage-bound: a file takes {latency_ms:.1f} ms to read, with {n_in_flight:.0f} of up to "
-        f"{stats.read_depth} reads in flight ({stats.reader}); "
+        f"{stats.io.read_depth} reads in flight ({stats.io.reader}); "
         f"{_supply_and_demand(stats, rates, 'gets' if rates.n_threads == 1 else 'get')}"
     )
-    if n_in_flight < _DEEP * stats.read_depth:
+    if n_in_flight < _DEEP * stats.io.read_depth:
         factor = _LARGER_PREFETCH * (around.prefetch_factor or 2)
         text += (
             f"; more look-ahead (prefetch_factor={factor}) would keep more reads in flight"
@@ -346,14 +346,15 @@ def _storage(stats: Stats, rates: Rates, around: ReportContext) -> str:
 def _starved(stats: Stats, rates: Rates, around: ReportContext) -> str:
     text = (
         f"CPU-starved: {threads(rates.n_threads)} had work, but no core for "
-        f"{percent(stats.starved_share)} of it; "
+        f"{percent(stats.decode.starved_share)} of it; "
     )
-    elapsed_ns = max(1, stats.elapsed_ns)
+    process = stats.process
+    elapsed_ns = max(1, process.elapsed_ns)
     others = cpus_of_others(stats)
-    if stats.throttled_ns > _THROTTLED * elapsed_ns:
+    if process.throttled_ns > _THROTTLED * elapsed_ns:
         return text + (
-            f"a CPU quota of the cgroup stopped this process {stats.throttled_periods:,} times, "
-            f"{stats.throttled_ns / 1e9:.1f} s summed over CPUs: raise the quota, or use fewer "
+            f"a CPU quota of the cgroup stopped this process {process.throttled_periods:,} times, "
+            f"{process.throttled_ns / 1e9:.1f} s summed over CPUs: raise the quota, or use fewer "
             "threads"
         )
     if around.neighbours:
@@ -374,16 +375,17 @@ def _starved(stats: Stats, rates: Rates, around: ReportContext) -> str:
 
 def cpus_of_others(stats: Stats) -> float:
     """CPUs that other processes used on average, of those that this one may use."""
-    return max(0, stats.host_busy_ns - stats.process_cpu_ns) / max(1, stats.elapsed_ns)
+    process = stats.process
+    return max(0, process.host_busy_ns - process.cpu_ns) / max(1, process.elapsed_ns)
 
 
 def _python(stats: Stats) -> str:
-    if 2 * stats.fallback_ns > stats.wait_python_ns:
-        each_ms = stats.fallback_ns / max(1, stats.fallback_samples) / 1e6
+    if 2 * stats.decode.fallback_ns > stats.waits.python_ns:
+        each_ms = stats.decode.fallback_ns / max(1, stats.decode.fallback_samples) / 1e6
         return (
-            f"Pillow-bound: {stats.fallback_samples:,} of {stats.samples:,} samples went through "
-            f"Pillow, one by one, {each_ms:.1f} ms each ({fallback_causes(stats)}); convert those "
-            "files to ordinary JPEGs"
+            f"Pillow-bound: {stats.decode.fallback_samples:,} of {stats.samples:,} samples went "
+            f"through Pillow, one by one, {each_ms:.1f} ms each ({fallback_causes(stats)}); "
+            "convert those files to ordinary JPEGs"
         )
     return (
         "Python-bound: indices came late, from the sampler or the dataset's feedmill_item() in the "

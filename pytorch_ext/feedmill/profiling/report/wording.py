@@ -63,5 +63,5 @@ def _short(command: str) -> str:
 def fallback_causes(stats: Stats) -> str:
     """Why samples went through Pillow, such as "kind 3, damaged 1"."""
     names = ("format", "kind", "damaged", "read", "limit")
-    counts = {name: getattr(stats, f"fallback_{name}") for name in names}
+    counts = {name: getattr(stats.decode, f"fallback_{name}") for name in names}
     return ", ".join(f"{name} {count}" for name, count in counts.items() if count)

@@ -79,8 +79,8 @@ class _Group:
         counters, steps, slow = _joined([*self._ended, *alive])
         reasons = tuple(self._reasons) if path == "torch" else ()
         counters |= self._clock.counters()
-        return Stats(
-            path=path, reasons=reasons, steps=steps, slow_samples=tuple(slow), **counters
+        return Stats.from_flat(
+            counters | {"path": path}, reasons=reasons, steps=steps, slow_samples=tuple(slow)
         )
 
 
@@ -192,8 +192,6 @@ def _as_text(key: _Key, stats: Stats, names_data: bool) -> str:
 
 
 def _as_json(key: _Key, stats: Stats) -> str:
-    numbers = {name: value for name, value in vars(stats).items() if name != "steps"}
-    numbers["slow_samples"] = [asdict(one) for one in stats.slow_samples]
     known = {
         "feedmill": __version__,
         "pid": os.getpid(),
@@ -203,8 +201,13 @@ def _as_json(key: _Key, stats: Stats) -> str:
         "loaders": _n_made[key.place],
         "verdict": verdict(stats, report_context_now()),
         "data_wait_share": stats.data_wait_share,
+        **stats.flat(),
+        "reasons": stats.reasons,
+        "slow_samples": [asdict(one) for one in stats.slow_samples],
+        "sample_errors": stats.sample_errors,
+        "system": stats.system,
     }
-    return json.dumps({**known, **numbers}) + "\n"
+    return json.dumps(known) + "\n"
 
 
 def _who() -> str:

@@ -87,11 +87,10 @@ class _Watched:
         counters = self._feedmill_counters.counters()
         path = "watched" if counters["epochs"] else "none"
         counters |= self._feedmill_counters.clock.counters()
-        return Stats(
-            path=path,
+        return Stats.from_flat(
+            counters | {"path": path},
             steps=self._feedmill_counters.steps(),
             system=self._feedmill_recorder.system,
-            **counters,
         )
 
     def report(self, **limits: Any) -> str:
