@@ -121,6 +121,6 @@ def test_it_is_told(numbered):
     assert "cache " not in loader.report()
     targets_of(loader)
     targets_of(loader)
-    assert "40 files in" in loader.report() and "50 % of all files came from it" in loader.report()
+    assert "40 files in" in loader.report() and "hit rate 50%" in loader.report()
     loader = feedmill.DataLoader(numbered, cache="ram:8MiB", native="off")
     assert "cache= keeps nothing" in loader.explain()

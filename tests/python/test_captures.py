@@ -251,7 +251,7 @@ def test_the_switch(cuda, numbered, kind, monkeypatch):
     stats = loader.stats()
     assert (stats.gpu.steps, stats.gpu.skipped, cuda.n_events) == (0, 0, 0)
     assert stats.gpu.stall_share is None and stats.path == kind
-    assert "stood still" not in loader.report()
+    assert "waited for batches" not in loader.report()
     monkeypatch.setenv("FEEDMILL_GPU_STALLS", "1")  # looked at again with each epoch
     list(loader)
     assert loader.stats().gpu.steps == 5

@@ -368,10 +368,10 @@ def test_loaders_are_measured(cuda, numbered, kind, monkeypatch):
         assert stats.gpu.stall_ns <= 80 * 2 * MS
     else:  # 16 ms a batch, in which the GPU has work for 3 from the second batch on
         assert (stats.gpu.stall_ns, stats.gpu.wall_ns) == ((16 + 9 * 13) * MS, 10 * 16 * MS)
-        assert ", the GPU 83 %" in loader.report()
+        assert ", the GPU 83%" in loader.report()
     text = loader.report()
-    assert "  GPU        stood still for " in text and "10 steps measured" in text
-    assert "the share of time without a GPU that waits for a batch; target: above 80 %" in text
+    assert "  GPU        waited for batches for " in text and "10 steps measured" in text
+    assert "the share of time in which the GPU did not wait for a batch; target: above 80%" in text
     later = loader.stats() - stats
     assert later.gpu.steps == 0 and later.gpu.stall_share is None and later.au == 1 - 0.0
 
@@ -392,7 +392,7 @@ def test_a_busy_gpu_has_no_stall(cuda, monkeypatch):
     stats = watched.stats()
     assert stats.data_wait_share == 1 and stats.au == 1
     assert stats.report().splitlines()[0] == (
-        "no stall: steps waited 100 % of the time for data, the GPU 0 %"
+        "no stall: steps waited 100% of the time for data, the GPU 0%"
     )
 
 
@@ -448,12 +448,12 @@ def test_logs_have_it_when_it_is_known(cuda, numbered, kind, tmp_path):
     assert sum(line["gpu_stall_ns"] for line in lines) == stats.gpu.stall_ns
     (run,) = read_log(file)
     assert stats_of(run).gpu.steps == stats.gpu.steps and run.steps["gpu_known"].sum() >= 19
-    assert "stood still" in report_of(run)
+    assert "waited for batches" in report_of(run)
     values = [event["args"]["value"] for event in trace_events([run])
               if event["name"] == "GPU stall, ms"]
     assert len(values) >= 19 and min(values) >= 0
     html = page([run], "title")
-    assert "How long the GPU stood still for want of a batch" in html and "data late" in html
+    assert "How long the GPU waited for batches" in html and "late data" in html
 
 
 def test_logs_without_a_gpu(numbered, tmp_path):
@@ -462,8 +462,8 @@ def test_logs_without_a_gpu(numbered, tmp_path):
     loader._feedmill.recorder.finish()
     (run,) = read_log(tmp_path / "run.jsonl")
     assert not run.steps["gpu_known"].any() and len(run.steps) == 10
-    assert "stood still" not in report_of(run) and "stood still" not in page([run], "title")
-    assert "as no GPU is in use" in loader.report()
+    assert "waited for batches" not in report_of(run) + page([run], "title")
+    assert "; no GPU is in use" in loader.report()
 
 
 class Writer(dict):

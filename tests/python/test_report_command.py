@@ -129,7 +129,7 @@ def test_lines_that_name_their_loader_may_be_mixed(tmp_path):
     assert first.steps["step"].tolist() == list(range(0, 20, 2))
     assert second.steps["step"].tolist() == list(range(1, 20, 2))
     assert (first.n_lost, second.n_lost) == (0, 5)
-    assert "lacks 5 steps" in page_of(path)
+    assert " 5 steps are missing: " in page_of(path)
 
 
 @pytest.mark.parametrize(("text", "reason"), [
@@ -176,9 +176,9 @@ def test_the_text_is_the_loaders_own_report(real_log, capsys):
 def test_a_killed_run_is_told_from_its_steps(log, capsys):
     assert main(["report", str(log)]) == 0
     first, *rows = capsys.readouterr().out.splitlines()
-    assert first.startswith("stalled (unfinished run): steps waited ")
+    assert first.startswith("stalled (no epoch has ended): steps waited ")
     assert "queue for decode; what helps: more decode threads" in first
-    assert any("400 batches, 2 epochs begun" in row for row in rows)
+    assert any("400 batches, 2 epochs started" in row for row in rows)
     (run,) = read_log(log)
     stats = stats_of(run)
     assert (stats.batches, stats.samples, stats.epochs) == (400, 12_800, 2)
@@ -200,7 +200,7 @@ def test_steps_after_the_totals_are_named(real_log, tmp_path):
     more = made_up_steps(7)
     lines = [*path.read_text().splitlines(), *map(json.dumps, step_lines(more))]
     path.write_text("\n".join(lines) + "\n")
-    assert "the last 7 steps are in the charts" in page_of(path)
+    assert "its last 7 steps are in the charts" in page_of(path)
 
 
 def test_a_run_without_a_step(tmp_path, capsys):
@@ -242,9 +242,9 @@ def test_the_page_says_all_and_needs_nothing_else(log):
     outline = Outline(page)
     assert not outline.open and not outline.wrong
     (run,) = read_log(log)
-    for wanted in (verdict_of(run), "wait for data under 5 ms", "(AU) above 80 %", "CPU 60-80 %",
+    for wanted in (verdict_of(run), "wait for data under 5 ms", "(AU) above 80%", "CPU 60-80%",
                    "Waits by cause", "queue for decode", "boundary", "p99", "/data/b.jpg",
-                   "What the words mean", "io_uring works here"):
+                   "Glossary", "io_uring works here"):
         assert wanted in outline.text, wanted
     assert outline.text.index("/data/b.jpg") < outline.text.index("/data/a.jpg")
     assert not re.search(r"https?:|//[a-z]|@import|url\(", page.replace("//data", ""))
@@ -266,7 +266,7 @@ def test_the_page_and_the_text_hold_a_run_to_the_same_targets(tmp_path):
     for row, state, one in zip(rows, "✗✓✓", targets_of(run), strict=True):
         assert f"{one.name} {one.value}; target: {one.goal}" in row
         assert f"{state} {row.split()[0]}{one.name} {one.goal}{one.value}" in page
-    assert "% busy on average" in rows[1] and "70 % of 2 CPUs" in rows[2]
+    assert "% busy on average" in rows[1] and "70% of 2 CPUs" in rows[2]
 
 
 def test_the_page_escapes_what_it_is_given(tmp_path):

@@ -169,7 +169,7 @@ def test_the_report_names_what_went_through_pillow(tmp_path):
     helpers.save_jpeg(tmp_path / "c" / "b.jpg", 30, 30)
     loader = native_loader(helpers.numbered_folder(tmp_path), batch_size=2)
     list(loader)
-    assert "1 natively, 1 through Pillow (kind 1" in loader.report()
+    assert "1 natively, 1 through Pillow (1 of an unsupported variant" in loader.report()
 
 
 def test_both_paths_are_summed(numbered):

@@ -167,23 +167,23 @@ def report_of(*steps):
 def test_reports():
     assert report_of() == ["nothing to report: no batch was delivered yet", *report_of()[1:]]
     lines = report_of(*[(0, 0, 10)] * 5)
-    assert lines[0] == "no stall: steps waited 0 % of the time for data"
+    assert lines[0] == "no stall: steps waited 0% of the time for data"
     assert "  delivered  5 batches, 1 epoch" in lines and "  path       watched" in lines
     assert not any("natively" in line or "torch" in line for line in lines)
     assert report_of((0, 90, 10), *[(0, 0, 10)] * 9)[0] == (
-        "start-up: most of the wait for data was for the first batch of the epoch, 90.0 ms; in "
-        "between steps waited 0 % of the time"
+        "start-up: most of the wait for data was for the first batch of the epoch, 90.0 ms; "
+        "the other steps waited 0% of the time"
     )
     lines = report_of(*[(0, 10, 10)] * 4)
     assert lines[0] == (
-        "stalled: steps waited 57 % of the time for data; why can't be told from outside of this "
-        "loader; the loader makes 50.0 batches/s, the step could take 100.0"
+        "stalled: steps waited 57% of the time for data; the cause is not visible from outside "
+        "of this loader; the loader makes 50.0 batches/s, the step could take 100.0"
     )
-    assert "  causes     Python workers 10.00 ms (100 %)" in lines
+    assert "  causes     Python workers 10.00 ms (100%)" in lines
     assert lines[1:3] == [
         "  missed     wait for data 10.0 ms a batch (steady state); target: under 5 ms",
-        "  missed     accelerator utilization (AU) 50 %: the share of time without a wait for "
-        "data, as no GPU is in use; target: above 80 %",
+        "  missed     accelerator utilization (AU) 50%: the share of time without a wait for "
+        "data; no GPU is in use; target: above 80%",
     ]
 
 

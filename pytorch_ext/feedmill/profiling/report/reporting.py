@@ -1,4 +1,4 @@
-"""The report: the verdict, targets, problems, and the numbers behind them."""
+"""Writes the report: the verdict, targets, problems, and the numbers behind them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from feedmill.profiling.report.stats import Stats
 
 _NAME_WIDTH = 10
-_LEAST_SHARE = 0.01  # of a wait, for its cause to be listed
+_LEAST_SHARE = 0.01  # causes below this share of the wait are not listed
 
 
-def report(stats: Stats, around: ReportContext, limits: Limits) -> str:
-    """Text of several lines; the first one is the verdict."""
-    rows = [_target_row(one) for one in targets(stats, around, limits)]
-    for one in problems(stats, around):
+def report(stats: Stats, context: ReportContext, limits: Limits) -> str:
+    """The report as text of several lines; the first line is the verdict."""
+    rows = [_target_row(one) for one in targets(stats, context, limits)]
+    for one in problems(stats, context):
         rows += [("problem", one.problem), ("diagnosis", one.diagnosis), ("remedy", one.remedy)]
     rows += _table(stats)
     return "\n".join(
-        [verdict(stats, around), *(f"  {name:<{_NAME_WIDTH}} {text}" for name, text in rows)]
+        [verdict(stats, context), *(f"  {name:<{_NAME_WIDTH}} {text}" for name, text in rows)]
     )
 
 
 def _target_row(one: Target) -> tuple[str, str]:
-    state = "not known" if one.is_met is None else "met" if one.is_met else "missed"
+    state = "unknown" if one.is_met is None else "met" if one.is_met else "missed"
     why = f" ({one.why})" if one.why else ""
     return state, f"{f'{one.name} {one.value}'.rstrip()}; target: {one.goal}{why}"
 
@@ -57,14 +57,14 @@ def _table(stats: Stats) -> list[tuple[str, str]]:
     if stats.waits.first_batches:
         rows.append(("start", _start(stats)))
     if stats.decode.collate_ns:
-        text = f"{stats.decode.collate_ns / 1e9:.3f} s in collate_fn, in the step's way"
+        text = f"{stats.decode.collate_ns / 1e9:.3f} s in collate_fn, while the step waited"
         rows.append(("collate", text))
     if stats.decode.collate_ahead_ns:
         ahead_s = stats.decode.collate_ahead_ns / 1e9
-        text = f"{ahead_s:.3f} s in collate_fn, ahead of the batch's turn"
+        text = f"{ahead_s:.3f} s in collate_fn, before the batch was requested"
         rows.append(("collate", text))
     if stats.decode.verified_samples:
-        rows.append(("verified", f"{stats.decode.verified_samples:,} samples, all the same"))
+        rows.append(("verified", f"{stats.decode.verified_samples:,} samples, all equal"))
     if stats.errors:
         rows.append(("errors", f"{stats.errors} batches"))
     return rows
@@ -76,9 +76,9 @@ def _waits(stats: Stats) -> list[tuple[str, str]]:
         return []
     wait = stats.percentiles("data_wait_ns")
     rows = [
-        ("a step", f"{1e3 * seconds_a_step(steps):.1f} ms in the steady state; its wait p50 "
-                   f"{wait.p50 / 1e6:.1f}, p90 {wait.p90 / 1e6:.1f}, p99 {wait.p99 / 1e6:.1f}, "
-                   f"max {wait.max / 1e6:.1f} ms"),
+        ("step", f"{1e3 * seconds_a_step(steps):.1f} ms in the steady state; wait for data p50 "
+                 f"{wait.p50 / 1e6:.1f}, p90 {wait.p90 / 1e6:.1f}, p99 {wait.p99 / 1e6:.1f}, "
+                 f"max {wait.max / 1e6:.1f} ms"),
     ]
     waits = stats.waits_by_cause()
     total_ns = sum(waits.values())
@@ -98,12 +98,11 @@ def _gpu_row(stats: Stats) -> list[tuple[str, str]]:
     if not gpu.steps + gpu.skipped:
         return []
     late_ns = gpu.stall_ns - gpu.copy_ns
-    skipped = f", {gpu.skipped:,} not" if gpu.skipped else ""
-    return [("GPU", f"stood still for {gpu.stall_ns / 1e9:.3f} s of "
-                    f"{gpu.wall_ns / 1e9:.2f} s ({percent(gpu.stall_share or 0.0)}) "
-                    f"for want of a batch: {late_ns / 1e9:.3f} s of it data that came late, "
-                    f"{gpu.copy_ns / 1e9:.3f} s copies to the GPU; {gpu.steps:,} steps "
-                    f"measured{skipped}")]
+    skipped = f", {gpu.skipped:,} not measured" if gpu.skipped else ""
+    return [("GPU", f"waited for batches for {gpu.stall_ns / 1e9:.3f} s of "
+                    f"{gpu.wall_ns / 1e9:.2f} s ({percent(gpu.stall_share or 0.0)}): "
+                    f"{late_ns / 1e9:.3f} s for late data, {gpu.copy_ns / 1e9:.3f} s for copies to "
+                    f"the GPU; {gpu.steps:,} steps measured{skipped}")]
 
 
 def _native_rows(stats: Stats) -> list[tuple[str, str]]:
@@ -114,18 +113,19 @@ def _native_rows(stats: Stats) -> list[tuple[str, str]]:
         ("decoded", f"{decode.native_samples:,} natively, "
                     f"{decode.fallback_samples:,} through Pillow"
                     + (f" ({causes}; {decode.fallback_s:.2f} s)" if causes else "")),
-        ("threads", f"{decode.n_threads} decoding{cpu}: decode {decode.decode_s:.2f} core-s, "
-                    f"transform {decode.transform_s:.2f}, CPU time "
-                    f"{decode.worker_cpu_ns / 1e9:.2f} s; "
-                    f"{decode.starved_ns / 1e9:.2f} s with work and no core"),
+        ("threads", f"{decode.n_threads} decode threads{cpu}: decoding {decode.decode_s:.2f} s, "
+                    f"transforming {decode.transform_s:.2f} s, waiting for a CPU "
+                    f"{decode.starved_ns / 1e9:.2f} s; CPU time "
+                    f"{decode.worker_cpu_ns / 1e9:.2f} s"),
         ("reader", f"{io.reader} ({io.reader_reason}): {io.files:,} files, "
                    f"{io.bytes / 1e6:,.1f} MB, "
                    f"{io.read_ns / max(1, io.files) / 1e6:.2f} ms a file"),
         *_cache_row(stats),
         *_device_row(stats),
         *_bad_row(stats),
-        ("slots", f"{stats.memory.n_slots} of {stats.memory.slot_bytes / 1e6:.1f} MB; "
-                  f"{stats.memory.copied_batches} batches copied out"),
+        ("buffers", f"{stats.memory.n_slots} batch buffers of "
+                    f"{stats.memory.slot_bytes / 1e6:.1f} MB; {stats.memory.copied_batches} "
+                    "batches copied to memory of their own"),
     ]
 
 
@@ -134,7 +134,7 @@ def _bad_row(stats: Stats) -> list[tuple[str, str]]:
         return []
     first = stats.sample_errors[0]
     name = first.path or f"index {first.index}"
-    return [("bad", f"{stats.bad_samples:,} samples could not be loaded, such as {name} "
+    return [("bad", f"{stats.bad_samples:,} samples could not be loaded, for example {name} "
                     f"({first.outcome})")]
 
 
@@ -142,8 +142,8 @@ def _hybrid(stats: Stats) -> str:
     decode_ns, transform_ns = stats.decode.hybrid_decode_ns, stats.decode.hybrid_transform_ns
     share = transform_ns / max(1, decode_ns + transform_ns)
     return (
-        f"{stats.decode.hybrid_samples:,} samples: the threads passed {decode_ns / 1e9:.2f} s in "
-        f"reading and decoding, {transform_ns / 1e9:.2f} s ({percent(share)}) in the transform"
+        f"{stats.decode.hybrid_samples:,} samples: the threads spent {decode_ns / 1e9:.2f} s on "
+        f"reading and decoding, {transform_ns / 1e9:.2f} s ({percent(share)}) on the transform"
     )
 
 
@@ -152,7 +152,7 @@ def _cache_row(stats: Stats) -> list[tuple[str, str]]:
     if not io.cache_hits + io.cache_misses:
         return []
     return [("cache", f"{io.cache_files:,} files in {io.cache_bytes / 1e6:,.1f} MB; "
-                      f"{percent(io.cache_hit_rate)} of all files came from it")]
+                      f"hit rate {percent(io.cache_hit_rate)}")]
 
 
 def _device_row(stats: Stats) -> list[tuple[str, str]]:
@@ -160,7 +160,7 @@ def _device_row(stats: Stats) -> list[tuple[str, str]]:
     if not gpu.h2d_batches:
         return []
     return [("to the GPU", f"{gpu.h2d_batches:,} batches, {gpu.h2d_bytes / 1e6:,.1f} MB, from "
-                           f"{gpu.pinned_bytes / 1e6:,.1f} MB of pinned slots")]
+                           f"{gpu.pinned_bytes / 1e6:,.1f} MB of pinned buffers")]
 
 
 def _n_native_batches(stats: Stats) -> int:
@@ -173,7 +173,7 @@ def _start(stats: Stats) -> str:
         f"first batch {stats.waits.first_batch_s:.3f} s after iter()"
         + (f", mean of {n} epochs" if n > 1 else "")
         + f"; {stats.waits.iter_ns / n / 1e9:.3f} s of it before the first index; "
-        f"opening took {stats.waits.open_ns / 1e9:.3f} s"
+        f"opening the native engine took {stats.waits.open_ns / 1e9:.3f} s"
     )
 
 

@@ -1,4 +1,4 @@
-"""Pieces of text of the reports."""
+"""Phrases that several texts of the reports use."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _NAMED = 2
 
 
 def percent(share: float) -> str:
-    """A share, with a decimal where it is small."""
+    """A share as a percentage; below 10% with one decimal."""
     if 0 < share < 0.0005:
-        return "under 0.1 %"
-    return f"{100 * share:.0f} %" if share >= 0.1 or share == 0 else f"{100 * share:.1f} %"
+        return "under 0.1%"
+    return f"{100 * share:.0f}%" if share >= 0.1 or share == 0 else f"{100 * share:.1f}%"
 
 
 def duration(seconds: float) -> str:
@@ -54,14 +54,20 @@ def process_names(processes: Sequence[Neighbour]) -> str:
 
 
 def _short(command: str) -> str:
-    """A command line without the program's folder, on one line, cut."""
+    """A command line without the program's folder, on one line, truncated."""
     words = command.split()
     text = " ".join([words[0].rpartition("/")[2], *words[1:]]) if words else "?"
     return text if len(text) <= _COMMAND_CHARACTERS else f"{text[:_COMMAND_CHARACTERS]}..."
 
 
 def fallback_causes(stats: Stats) -> str:
-    """Why samples went through Pillow, such as "kind 3, damaged 1"."""
-    names = ("format", "kind", "damaged", "read", "limit")
-    counts = {name: getattr(stats.decode, f"fallback_{name}") for name in names}
-    return ", ".join(f"{name} {count}" for name, count in counts.items() if count)
+    """Why samples went through Pillow, such as "3 of an unsupported variant, 1 damaged"."""
+    decode = stats.decode
+    counts = {
+        "of an unsupported format": decode.fallback_format,
+        "of an unsupported variant": decode.fallback_kind,
+        "damaged": decode.fallback_damaged,
+        "not readable natively": decode.fallback_read,
+        "over a native limit": decode.fallback_limit,
+    }
+    return ", ".join(f"{count:,} {cause}" for cause, count in counts.items() if count)
