@@ -511,7 +511,7 @@ def test_an_unwritable_file(numbered, tmp_path, monkeypatch):
 
 def test_a_full_disk(numbered):
     loader = native_loader(numbered, batch_size=8, log="/dev/full")
-    with pytest.warns(RuntimeWarning, match="ends here, as /dev/full can't .*: No space") as caught:
+    with pytest.warns(RuntimeWarning, match="logging to /dev/full stops.*: No space") as caught:
         assert sum(helpers.targets_of(loader), []) == list(range(40))
     assert len(caught) == 1
     with warnings.catch_warnings():

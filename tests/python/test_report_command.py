@@ -135,15 +135,15 @@ def test_lines_that_name_their_loader_may_be_mixed(tmp_path):
 @pytest.mark.parametrize(("text", "reason"), [
     ("", r"no line of type \"run\""),
     ("\n\n", r"no line of type \"run\""),
-    ("hello\n", r":1: not the log of a run: no JSON .*'hello'"),
+    ("hello\n", r":1: not the log of a run: invalid JSON .*'hello'"),
     ("\xff\xd8\xff", ":1: not the log of a run"),
     ("[1]\n", r":1: .*no JSON object with a \"type\""),
     ('{"verdict": "no stall"}\n', r":1: .*no JSON object with a \"type\""),
     ('{"type": "weather"}\n{"type": "step"}\n', r":2: a line of type \"step\" before"),
-    ('{"type": "run"}\n{"type": "step", "step": -1}\n', ":2: step is -1, must be a whole number"),
+    ('{"type": "run"}\n{"type": "step", "step": -1}\n', ":2: step is -1; it must be an int from 0"),
     ('{"type": "run"}\n{"type": "step", "epoch": 4294967296}\n', ":2: epoch is 4294967296"),
     ('{"type": "run"}\n{"type": "step", "epoch": "x"}\n', ":2: epoch is 'x'"),
-    ('{"type": "run"}\n{"type": "step", "phase": "odd"}\n', ":2: phase is 'odd', must be one of"),
+    ('{"type": "run"}\n{"type": "step", "phase": "odd"}\n', ":2: phase is 'odd'; it must be one of"),
 ])
 def test_a_file_that_is_no_log_is_refused(tmp_path, capsys, text, reason):
     path = tmp_path / "run.jsonl"
