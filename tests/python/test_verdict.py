@@ -240,11 +240,11 @@ PROBLEMS = {
         run(decode_ns=2, idle=True), {}, "100% of the steps found no batch ready, though"
     ),
     "quota": (run(throttled_ns=S, throttled_periods=9), {}, "a CPU quota stopped this process 9"),
-    "neighbours": (
+    "peer_processes": (
         run(decode_ns=10, host_busy_ns=14 * S), {"neighbours": (OTHER,)}, "other processes compute"
     ),
-    "crowded": (run(), {"crowded": "too many: fewer"}, "more decode threads want to run than"),
-    "crowded_pool": (
+    "cpu_contention": (run(), {"crowded": "too many: fewer"}, "more decode threads want to run than"),
+    "torch_threads": (
         run(starved_ns=10, process_cpu_ns=6 * S), {"pool": "too many: fewer"},
         "torch's own threads share",
     ),
@@ -313,6 +313,6 @@ def test_workers_that_start_anew():
     stats = replace(run(python_ns=10), path="torch")
     stats.steps["phase"][[20, 40]] = BOUNDARY
     stats.steps["data_wait_ns"][[20, 40]] = S
-    found = checks.workers_anew(stats, ReportContext(num_workers=2, persistent_workers=False))
+    found = checks.restarted_workers(stats, ReportContext(num_workers=2, persistent_workers=False))
     assert found.problem == "each epoch's first batch takes 1.00 s"
-    assert checks.workers_anew(stats, ReportContext(num_workers=2, persistent_workers=True)) is None
+    assert checks.restarted_workers(stats, ReportContext(num_workers=2, persistent_workers=True)) is None

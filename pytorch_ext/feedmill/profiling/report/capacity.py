@@ -131,7 +131,7 @@ def rates_of(stats: Stats, *, overlaps: bool = True) -> Rates | None:
         return None
     # CPU time per sample, split by the stages' wall times: those include waits for a CPU.
     sample_s = stats.decode.worker_cpu_ns / stats.decode.native_samples / 1e9
-    step_s = seconds_a_step(steps)
+    step_s = seconds_per_step(steps)
     other_cpu_ns = max(0, stats.process.cpu_ns - stats.decode.worker_cpu_ns)
     other_cpus = other_cpu_ns / max(1, stats.process.elapsed_ns)
     n_batches = max(1, stats.batches - stats.waits.torch_batches)
@@ -166,7 +166,7 @@ def capacity_of(stats: Stats) -> Capacity:
     )
 
 
-def seconds_a_step(steps: np.ndarray) -> float:
+def seconds_per_step(steps: np.ndarray) -> float:
     """Mean seconds from one request to the next."""
     return (float(steps["host_wait_ns"].mean()) + _mean_compute_ns(steps)) / 1e9
 
@@ -177,7 +177,7 @@ def gpu_busy_s(steps: np.ndarray) -> float:
     steps = steps[steps["gpu_known"] > 0]
     if not len(steps):
         return 0.0
-    return max(0.0, seconds_a_step(steps) - float(steps["gpu_stall_ns"].mean()) / 1e9)
+    return max(0.0, seconds_per_step(steps) - float(steps["gpu_stall_ns"].mean()) / 1e9)
 
 
 def _mean_compute_ns(steps: np.ndarray) -> float:
@@ -188,7 +188,7 @@ def _mean_compute_ns(steps: np.ndarray) -> float:
 
 def _storage_rate(steps: np.ndarray) -> float | None:
     wait_ns, storage_ns = int(steps["data_wait_ns"].sum()), int(steps["storage_ns"].sum())
-    step_s = seconds_a_step(steps)
+    step_s = seconds_per_step(steps)
     stalled = wait_ns > _WORTH_MENTION * step_s * 1e9 * len(steps)
     if not stalled or storage_ns <= _MOST_OF_WAIT * wait_ns:
         return None

@@ -229,7 +229,7 @@ def quota(stats: Stats, context: ReportContext) -> Problem | None:
     )
 
 
-def neighbours(stats: Stats, context: ReportContext) -> Problem | None:
+def peer_processes(stats: Stats, context: ReportContext) -> Problem | None:
     others = cpus_of_others(stats)
     if stats.path == "native" and main_cause(stats) == "starved":
         return None  # the verdict mentions it
@@ -243,14 +243,14 @@ def neighbours(stats: Stats, context: ReportContext) -> Problem | None:
     )
 
 
-def crowded(stats: Stats, context: ReportContext) -> Problem | None:
+def cpu_contention(stats: Stats, context: ReportContext) -> Problem | None:
     diagnosis, _, remedy = context.crowded.partition(": ")
     if not remedy:
         return None
     return Problem("more decode threads want to run than there are CPUs", diagnosis, remedy)
 
 
-def crowded_pool(stats: Stats, context: ReportContext) -> Problem | None:
+def torch_threads(stats: Stats, context: ReportContext) -> Problem | None:
     # torch's threads are no problem as long as they are idle.
     other_ns = stats.process.cpu_ns - stats.decode.worker_cpu_ns
     diagnosis, _, remedy = context.pool.partition(": ")
@@ -284,7 +284,7 @@ def few_workers(stats: Stats, context: ReportContext) -> Problem | None:
     )
 
 
-def workers_anew(stats: Stats, context: ReportContext) -> Problem | None:
+def restarted_workers(stats: Stats, context: ReportContext) -> Problem | None:
     if not context.num_workers or context.persistent_workers is not False:
         return None
     steps = stats.steps_of("boundary")
@@ -320,11 +320,11 @@ CHECKS: tuple[Callable[[Stats, ReportContext], Problem | None], ...] = (
     slow_files,
     pillow,
     quota,
-    neighbours,
-    crowded,
-    crowded_pool,
+    peer_processes,
+    cpu_contention,
+    torch_threads,
     few_workers,
-    workers_anew,
+    restarted_workers,
     not_native,
     pageable,
     copied,

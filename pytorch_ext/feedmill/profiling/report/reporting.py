@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from feedmill.profiling.report import terms
-from feedmill.profiling.report.capacity import seconds_a_step
+from feedmill.profiling.report.capacity import seconds_per_step
 from feedmill.profiling.report.checks import problems
 from feedmill.profiling.report.targets import Limits, Target, targets
 from feedmill.profiling.report.verdict import ReportContext, verdict
-from feedmill.profiling.report.wording import fallback_causes, percent
+from feedmill.profiling.report.wording import decode_threads, fallback_causes, percent
 
 if TYPE_CHECKING:
     from feedmill.profiling.report.stats import Stats
@@ -76,7 +76,7 @@ def _waits(stats: Stats) -> list[tuple[str, str]]:
         return []
     wait = stats.percentiles("data_wait_ns")
     rows = [
-        ("step", f"{1e3 * seconds_a_step(steps):.1f} ms in the steady state; wait for data p50 "
+        ("step", f"{1e3 * seconds_per_step(steps):.1f} ms in the steady state; wait for data p50 "
                  f"{wait.p50 / 1e6:.1f}, p90 {wait.p90 / 1e6:.1f}, p99 {wait.p99 / 1e6:.1f}, "
                  f"max {wait.max / 1e6:.1f} ms"),
     ]
@@ -113,7 +113,7 @@ def _native_rows(stats: Stats) -> list[tuple[str, str]]:
         ("decoded", f"{decode.native_samples:,} natively, "
                     f"{decode.fallback_samples:,} through Pillow"
                     + (f" ({causes}; {decode.fallback_s:.2f} s)" if causes else "")),
-        ("threads", f"{decode.n_threads} decode threads{cpu}: decoding {decode.decode_s:.2f} s, "
+        ("threads", f"{decode_threads(decode.n_threads)}{cpu}: decoding {decode.decode_s:.2f} s, "
                     f"transforming {decode.transform_s:.2f} s, waiting for a CPU "
                     f"{decode.starved_ns / 1e9:.2f} s; CPU time "
                     f"{decode.worker_cpu_ns / 1e9:.2f} s"),

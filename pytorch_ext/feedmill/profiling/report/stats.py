@@ -17,7 +17,7 @@ from feedmill.profiling.report.capacity import (
     capacity_of,
     gpu_busy_s,
     rates_of,
-    seconds_a_step,
+    seconds_per_step,
 )
 from feedmill.profiling.report.stats_parts import (
     FLAT_NAMES,
@@ -223,7 +223,7 @@ class Stats:
         steps = self.steps_of("steady")
         if not len(steps):
             return 0.0
-        return min(1.0, float(steps["data_wait_ns"].mean()) / 1e9 / seconds_a_step(steps))
+        return min(1.0, float(steps["data_wait_ns"].mean()) / 1e9 / seconds_per_step(steps))
 
     @property
     def steady_gpu_stall_share(self) -> float | None:
@@ -232,7 +232,7 @@ class Stats:
         steps = steps[steps["gpu_known"] > 0]
         if not len(steps):
             return None
-        return min(1.0, float(steps["gpu_stall_ns"].mean()) / 1e9 / seconds_a_step(steps))
+        return min(1.0, float(steps["gpu_stall_ns"].mean()) / 1e9 / seconds_per_step(steps))
 
     @property
     def steady_stall_share(self) -> float:
@@ -250,7 +250,7 @@ class Stats:
         """Samples per second in the steady state of native epochs; 0 if there was none."""
         steps = self.steps_of("steady")
         steps = steps[steps["n_samples"] > 0]
-        return float(steps["n_samples"].mean()) / seconds_a_step(steps) if len(steps) else 0.0
+        return float(steps["n_samples"].mean()) / seconds_per_step(steps) if len(steps) else 0.0
 
     @property
     def demand(self) -> float | None:

@@ -14,7 +14,7 @@ from feedmill.profiling.report.capacity import (
     Rates,
     parts,
     predict,
-    seconds_a_step,
+    seconds_per_step,
     threads_needed,
 )
 from feedmill.profiling.report.wording import (
@@ -205,8 +205,11 @@ def _start(stats: Stats) -> str:
     if stats.path != "native":
         return text
     if stats.waits.iter_ns > stats.waits.first_batch_ns:
-        return text + "; most of it was spent in iter(), before the first index: see 'start' below"
-    return text + "; longer epochs, or more threads for a faster first batch, reduce it"
+        return (
+            f"{text}; most of the start-up time was spent in iter(), before the first index: see "
+            "'start' below"
+        )
+    return f"{text}; longer epochs, or more threads for a faster first batch, reduce that share"
 
 
 def _hybrid(stats: Stats) -> str:
@@ -258,7 +261,7 @@ def _bottleneck(stats: Stats, context: ReportContext) -> str:
 
 def _step_s(stats: Stats) -> float:
     steps = _native_steps(stats)
-    return seconds_a_step(steps) if len(steps) else 0.0
+    return seconds_per_step(steps) if len(steps) else 0.0
 
 
 def _supply_and_demand(stats: Stats, rates: Rates, verb: str) -> str:
@@ -432,5 +435,5 @@ def _any_step_s(stats: Stats) -> tuple[float, float]:
     steps = stats.steps_of("steady")
     if not len(steps):
         return 0.0, 0.0
-    step_s = seconds_a_step(steps)
+    step_s = seconds_per_step(steps)
     return step_s, step_s - float(steps["host_wait_ns"].mean()) / 1e9

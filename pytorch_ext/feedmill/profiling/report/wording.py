@@ -32,6 +32,10 @@ def threads(n: int) -> str:
     return f"{n} thread{'s' if n > 1 else ''}"
 
 
+def decode_threads(n: int) -> str:
+    return f"{n} decode thread{'s' if n > 1 else ''}"
+
+
 def more_threads(n: int) -> str:
     return f"{n} more thread{'s' if n > 1 else ''}"
 
@@ -43,13 +47,13 @@ def batch_rate(rate: float) -> str:
 def process_names(processes: Sequence[Neighbour]) -> str:
     """Such as "pid 12 (python train.py) ran 2 decode threads"."""
     texts = [
-        f"pid {one.pid} ({_short(one.command)}) ran {one.n_threads} decode "
-        f"thread{'s' if one.n_threads > 1 else ''}"
+        f"pid {one.pid} ({_short(one.command)}) ran {decode_threads(one.n_threads)}"
         for one in processes[:_NAMED]
     ]
     if len(processes) > _NAMED:
         n_threads = sum(one.n_threads for one in processes[_NAMED:])
-        texts.append(f"{len(processes) - _NAMED} more feedmill processes ran {n_threads}")
+        n_more = len(processes) - _NAMED
+        texts.append(f"{n_more} more feedmill process{'es' if n_more > 1 else ''} ran {n_threads}")
     return ", ".join(texts)
 
 
