@@ -86,8 +86,8 @@ import conftest, frameworks, torch
 
 def tell(loader, **results):
     stats = loader.stats()
-    names = "path", "reasons", "samples", "native_samples", "torch_batches", "host_wait_ns"
-    results.update({{name: getattr(stats, name) for name in names}})
+    names = "path", "samples", "native_samples", "torch_batches", "host_wait_ns"
+    results.update({{name: stats.flat()[name] for name in names}}, reasons=stats.reasons)
     print("TOLD", json.dumps({{**results, "explanation": loader.explain()}}))
 """
 

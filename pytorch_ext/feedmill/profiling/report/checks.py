@@ -110,7 +110,7 @@ def copied(stats: Stats, context: ReportContext) -> Problem | None:
     return Problem(
         f"{stats.memory.copied_batches:,} of {stats.batches:,} batches were copied to memory of "
         "their own",
-        f"the training loop keeps references to many batches at once; each copy takes "
+        "the training loop keeps references to many batches at once; each copy takes "
         f"{copy_ms:.1f} ms",
         "release batches after their step, or raise prefetch_factor",
     )
@@ -122,7 +122,7 @@ def pageable(stats: Stats, context: ReportContext) -> Problem | None:
     return Problem(
         "batches are copied to the GPU from pageable memory",
         "CUDA is in use and pin_memory is False: each copy is slower and blocks the training loop",
-        "pin_memory=True, and .to(device, non_blocking=True) in the training loop",
+        "set pin_memory=True, and call .to(device, non_blocking=True) in the training loop",
     )
 
 
@@ -142,7 +142,7 @@ def overhead(stats: Stats, context: ReportContext) -> Problem | None:
     waits = stats.waits
     over_ns = waits.host_wait_ns - waits.data_wait_ns - stats.decode.collate_ns
     over_ns -= stats.memory.copy_ns
-    n = stats.batches - stats.waits.torch_batches
+    n = stats.batches - waits.torch_batches
     if n <= 0 or stats.path == "watched" or over_ns <= _SHARE * waits.native_wall_ns:
         return None
     busy = stats.process.host_busy_ns / max(1, stats.process.elapsed_ns * stats.process.usable_cpus)
@@ -195,7 +195,7 @@ def small_prefetch(stats: Stats, context: ReportContext) -> Problem | None:
         f"{percent(empty)} of the steps found no batch ready, though the loader is fast enough",
         f"a batch takes {prepare_s * 1e3:.1f} ms to prepare and a step {rates.loop_s * 1e3:.1f} "
         "ms: too few batches are prefetched",
-        "num_workers above 0, and a larger prefetch_factor",
+        "set num_workers above 0 and a larger prefetch_factor",
     )
 
 
@@ -263,15 +263,15 @@ def torch_threads(stats: Stats, context: ReportContext) -> Problem | None:
 
 
 def few_workers(stats: Stats, context: ReportContext) -> Problem | None:
-    n_workers = context.num_workers
-    if stats.path not in ("torch", "watched") or n_workers is None or not stats.process.usable_cpus:
+    n_workers, n_cpus = context.num_workers, stats.process.usable_cpus
+    if stats.path not in ("torch", "watched") or n_workers is None or not n_cpus:
         return None
     if stats.steady_stall_share < NO_STALL:
         return None
-    has = f"num_workers={n_workers}, and this process may use {cpus(stats.process.usable_cpus)}"
-    if n_workers > stats.process.usable_cpus:
-        return Problem("more workers than CPUs", has, f"num_workers={stats.process.usable_cpus}")
-    if n_workers == stats.process.usable_cpus:
+    has = f"num_workers={n_workers}, and this process may use {cpus(n_cpus)}"
+    if n_workers > n_cpus:
+        return Problem("more workers than CPUs", has, f"set num_workers={n_cpus}")
+    if n_workers == n_cpus:
         return Problem(
             "there is a worker for every CPU, and steps still wait",
             has,
@@ -280,7 +280,7 @@ def few_workers(stats: Stats, context: ReportContext) -> Problem | None:
     return Problem(
         "no worker prepares batches ahead" if n_workers == 0 else "fewer workers than CPUs",
         has,
-        f"num_workers={stats.process.usable_cpus}",
+        f"set num_workers={n_cpus}",
     )
 
 
@@ -296,7 +296,7 @@ def restarted_workers(stats: Stats, context: ReportContext) -> Problem | None:
     return Problem(
         f"each epoch's first batch takes {wait_ns / len(steps) / 1e9:.2f} s",
         f"{context.num_workers} worker processes are started again for each epoch",
-        "persistent_workers=True",
+        "set persistent_workers=True",
     )
 
 
@@ -307,12 +307,12 @@ def not_native(stats: Stats, context: ReportContext) -> Problem | None:
         return Problem(
             "feedmill's native path is turned off",
             stats.reasons[0],
-            'native="auto", the default; explain() then says whether the native path is taken',
+            'use native="auto", the default; explain() then says whether the native path is taken',
         )
     return Problem(
         "feedmill's native path, which needs no workers, is not taken",
         "; ".join(stats.reasons),
-        "change that; explain() then says whether the native path is taken",
+        "remove these reasons; explain() then says whether the native path is taken",
     )
 
 
