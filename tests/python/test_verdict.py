@@ -56,7 +56,7 @@ VERDICTS = {
     "the last CPU": (
         run(cpu_queue_transform_ns=10, usable_cpus=3),
         "transform-bound: 2 threads prepare 4,975 img/s, the step could take 10,000; 1 more thread "
-        "(threads=3) would make it 7,463; beyond that all 3 CPUs that this process may use are "
+        "(threads=3) would give 7,463 img/s; beyond that all 3 CPUs that this process may use are "
         "busy: more CPUs or fewer or cheaper transforms help; faster storage would gain nothing",
     ),
     "all CPUs": (
@@ -74,8 +74,8 @@ VERDICTS = {
         run(storage_ns=30, read_ns=101 * 40 * 60 * MS, idle=True),
         "storage-bound: a file takes 24.0 ms to read, with 60 of up to 64 reads in flight "
         "(uring); 2 threads get 2,494 img/s, the step could take 10,000; the reader is "
-        "saturated: a local copy of the files helps; without read delays it would be 9,901, more "
-        "threads gain nothing",
+        "saturated: a local copy of the files helps; without read delays it would be 9,901 "
+        "img/s; more threads would gain nothing",
     ),
     "shallow": (
         run(storage_ns=30, read_ns=101 * 40 * 6 * MS, idle=True),

@@ -82,6 +82,9 @@ class Stats:
     reasons, system, strings and sizes are those of the later one; steps, slow_samples and
     sample_errors are those that are not in the earlier one.
 
+    The classes of the parts are in feedmill.profiling.report.stats_parts; help(stats.io) and the
+    like explain their fields.
+
     Counts of samples are of native epochs only. On torch's path, and for a watched loader, only
     batches, epochs, the waits of the steps, and the GPU's stalls are known.
 

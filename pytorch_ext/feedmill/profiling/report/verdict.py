@@ -313,7 +313,9 @@ def _more_threads(rates: Rates, stage: str) -> str:
     if more <= 0 or now_s / then_s - 1 < NO_STALL:
         return beyond
     rate = rates.batch_samples / then_s
-    return f"{more_threads(more)} (threads={most}) would make it {rate:,.0f}; beyond that {beyond}"
+    return (
+        f"{more_threads(more)} (threads={most}) would give {rate:,.0f} img/s; beyond that {beyond}"
+    )
 
 
 def _faster_storage(stats: Stats) -> str:
@@ -327,7 +329,7 @@ def _faster_storage(stats: Stats) -> str:
 
 
 def _storage(stats: Stats, rates: Rates, context: ReportContext) -> str:
-    n_in_flight = stats.io.read_ns / max(1, stats.waits.wall_ns - stats.waits.torch_wall_ns)
+    n_in_flight = stats.io.read_ns / max(1, stats.waits.native_wall_ns)
     latency_ms = stats.io.read_ns / max(1, stats.io.files) / 1e6
     text = (
         f"storage-bound: a file takes {latency_ms:.1f} ms to read, with {n_in_flight:.0f} of up to "
@@ -345,7 +347,10 @@ def _storage(stats: Stats, rates: Rates, context: ReportContext) -> str:
     else:
         text += "; the reader is saturated: a local copy of the files helps"
     rate = rates.batch_samples / predict(replace(rates, storage_rate=None))
-    return text + f"; without read delays it would be {rate:,.0f}, more threads gain nothing"
+    return (
+        f"{text}; without read delays it would be {rate:,.0f} img/s; more threads would gain "
+        "nothing"
+    )
 
 
 def _starved(stats: Stats, rates: Rates, context: ReportContext) -> str:
