@@ -275,11 +275,11 @@ def train(setting: Setting, name: str, loader: Any) -> str:
     rate = setting.steps * setting.batch_size / full
     busy = f"{100 * statistics.mean(load):.0f} %" if load else "not known"
     cells = [name, f"{rate:,.0f}", busy]
-    if stats.gpu_steps:
-        stall = stats.gpu_stall_ns / 1e9
+    if stats.gpu.steps:
+        stall = stats.gpu.stall_ns / 1e9
         off = abs(stall - (full - replayed)) / full
         state = "met" if off <= STALL_GOAL else "missed"
-        cells += [f"{1e3 * stall / stats.gpu_steps:.2f} ms", f"{100 * stats.au:.1f} %",
+        cells += [f"{1e3 * stall / stats.gpu.steps:.2f} ms", f"{100 * stats.au:.1f} %",
                   f"{stall:.2f} s and {full - replayed:.2f} s: {100 * off:.1f} % of {full:.1f} s "
                   f"({state})"]
     else:

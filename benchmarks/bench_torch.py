@@ -82,7 +82,8 @@ def check_pixels(dataset, unique: int, workers: int) -> None:
         sys.exit(f"FAILED: {position} images delivered, {unique} asked for")
     print(
         f"pixels: all {unique} images equal torchvision's bit for bit (float32), "
-        f"{stats.native_samples} decoded natively, {stats.fallback_samples} through Pillow"
+        f"{stats.decode.native_samples} decoded natively, "
+        f"{stats.decode.fallback_samples} through Pillow"
     )
 
 
@@ -203,8 +204,9 @@ def main() -> None:
         figures["ratio"] = {"img_per_s": ratio_wall, "img_per_cpu_s": ratio_cpu}
         args.json.write_text(json.dumps(figures, indent=2) + "\n")
     stats = loaders["feedmill"].stats()
-    if stats.path != "native" or stats.fallback_samples:
-        sys.exit(f"FAILED: not all samples took the native path: {stats.fallback_samples} through "
+    if stats.path != "native" or stats.decode.fallback_samples:
+        sys.exit("FAILED: not all samples took the native path: "
+                 f"{stats.decode.fallback_samples} through "
                  f"Pillow, path {stats.path}")
 
     if args.require and min(ratio_wall, ratio_cpu) < args.require:

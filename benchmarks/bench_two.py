@@ -62,9 +62,9 @@ def measure(dataset: Any, order: dict[str, Any], step_s: float) -> tuple[dict[st
     stats = loader.stats() - before
     told = {
         "images_per_s": n_images / (end_s - begin_s),
-        "n_threads": stats.n_threads,
-        "starved": stats.starved_ns / max(1, stats.starved_ns + stats.worker_cpu_ns),
-        "wait_starved": stats.wait_starved_ns / max(1, stats.data_wait_ns),
+        "n_threads": stats.decode.n_threads,
+        "starved": stats.decode.starved_share,
+        "wait_starved": stats.waits.starved_ns / max(1, stats.waits.data_wait_ns),
         "wait": stats.data_wait_share,
         "others": {one.pid: one.n_threads for one in peer_processes.others()},
         "report": loader.report(),

@@ -69,7 +69,7 @@ def note(job: Job, variant: str) -> str:
     loader = make_loader(make_dataset(job, variant, "check", job.files()[:1]), job, shuffle=False)
     for _ in loader:
         pass
-    return f"kernels: {loader.stats().cpu}"
+    return f"kernels: {loader.stats().decode.simd}"
 
 
 def open_epochs(job: Job, variant: str):
@@ -78,7 +78,7 @@ def open_epochs(job: Job, variant: str):
     def epoch():
         for images, _ in loader:
             yield images
-        if loader.stats().fallback_samples:
+        if loader.stats().decode.fallback_samples:
             raise RuntimeError("some samples went through Pillow: these would not be its own rates")
 
     return epoch

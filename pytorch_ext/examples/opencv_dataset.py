@@ -51,7 +51,7 @@ class Monitor:
             f"{self.every * n_samples / seconds:,.0f} images/s, "
             f"{1e3 * seconds / self.every:.1f} ms per step, "
             f"waited {100 * part.data_wait_share:.0f}%, "
-            f"cache hits {100 * stats.cache_hit_rate:.0f}%"
+            f"cache hits {100 * stats.io.cache_hit_rate:.0f}%"
         )
         if torch.cuda.is_available():
             line += f", {torch.cuda.max_memory_allocated() >> 20} MiB of GPU memory"
@@ -100,7 +100,7 @@ def train(args):
         ImageList(paths, labels, transform), batch_size=args.batch_size, shuffle=True,
         num_workers=args.workers, pin_memory=use_cuda, drop_last=True, cache=args.cache,
     )
-    loader.explain()
+    print(loader.explain())
 
     model = nn.Sequential(
         nn.Conv2d(3, 32, 3, stride=2), nn.BatchNorm2d(32), nn.ReLU(),

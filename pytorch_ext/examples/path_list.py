@@ -71,7 +71,7 @@ def main():
         dataset, batch_size=args.batch_size, shuffle=True, num_workers=args.workers,
         pin_memory=device.type == "cuda",
     )
-    loader.explain()
+    print(loader.explain())
 
     model = make_model(n_classes=1 + max(label for _, label in dataset.samples)).to(device)
     loss_fn = nn.CrossEntropyLoss()

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, Sampler
 
+from feedmill._dispatch.explanation import Explanation
 from feedmill._dispatch.options import OPTIONS, Options, is_int, names_taken, options_among
 from feedmill._dispatch.paths import (
     LoaderState,
@@ -226,7 +227,7 @@ class DataLoader(TorchDataLoader[_T_co]):
 
     - The transform is called from as many threads at once as there are decode threads, and must be
       thread-safe. Threads help while it releases Python's GIL, as numpy, OpenCV and torch do in
-      long operations; stats().hybrid_transform_ns is its time.
+      long operations; stats().decode.hybrid_transform_ns is its time.
     - It pays if decoding is a large part of a sample's cost and num_workers is 0 or 1. With one
       worker a crop, flip and normalization ran 1.25 times as fast as in torch, DINO's eight
       augmented crops 1.03 times. With two workers threads wait for the GIL around each short call:
@@ -434,16 +435,13 @@ class DataLoader(TorchDataLoader[_T_co]):
         steps = steps[np.argsort(steps["request_ns"], kind="stable")][-KEPT_STEPS:]
         n_bad, sample_errors = inside.sample_errors.all()
         times: dict[str, Any] = inside.clock.counters()
-        return Stats(
-            path=inside.path,
+        return Stats.from_flat(
+            {**counters, **times, "path": inside.path, "bad_samples": n_bad},
             reasons=inside.reasons,
             steps=steps,
             slow_samples=tuple(inside.handles.slow_samples()),
-            bad_samples=n_bad,
             sample_errors=sample_errors,
             system=inside.recorder.system,
-            **counters,
-            **times,
         )
 
     def report(
@@ -486,12 +484,14 @@ class DataLoader(TorchDataLoader[_T_co]):
         """
         return Replay(self, n, steps)
 
-    def explain(self) -> str:
-        """Prints and returns a text: the path that iter() would take now, with each reason against
-        the native path, or the threads, reader and random numbers on it."""
-        text = explanation(self)
-        print(text)
-        return text
+    def explain(self) -> Explanation:
+        """Returns a text of several lines: the path that iter() would take now, each reason why it
+        is not the native one, and which threads, reader and random numbers it would use.
+
+        Prints nothing: a script says ``print(loader.explain())``. At the prompt of Python, IPython
+        or a notebook, ``loader.explain()`` alone shows the lines.
+        """
+        return Explanation(explanation(self))
 
     # ---- diagnostics -----------------------------------------------------------------------------
 

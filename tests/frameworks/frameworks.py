@@ -68,8 +68,8 @@ def assert_native(loader, n_epochs, n_samples=N_IMAGES):
     """Every sample of so many whole epochs came from the native path."""
     stats = loader.stats()
     assert (stats.path, stats.reasons) == ("native", ())
-    assert stats.native_samples == stats.samples == n_epochs * n_samples
-    assert stats.torch_batches == stats.fallback_samples == stats.errors == 0
+    assert stats.decode.native_samples == stats.samples == n_epochs * n_samples
+    assert stats.waits.torch_batches == stats.decode.fallback_samples == stats.errors == 0
 
 
 def assert_every_index_once(targets, n_indices=N_IMAGES):
@@ -86,8 +86,8 @@ import conftest, frameworks, torch
 
 def tell(loader, **results):
     stats = loader.stats()
-    names = "path", "reasons", "samples", "native_samples", "torch_batches", "host_wait_ns"
-    results.update({{name: getattr(stats, name) for name in names}})
+    names = "path", "samples", "native_samples", "torch_batches", "host_wait_ns"
+    results.update({{name: stats.flat()[name] for name in names}}, reasons=stats.reasons)
     print("TOLD", json.dumps({{**results, "explanation": loader.explain()}}))
 """
 

@@ -70,7 +70,7 @@ def test_the_samplers_stay(eval_set):
         frameworks.assert_every_index_once(targets)
     frameworks.assert_native(loader, 2)
     stats = validation.stats()
-    assert (stats.path, stats.torch_batches, stats.epochs) == ("native", 0, 3)
+    assert (stats.path, stats.waits.torch_batches, stats.epochs) == ("native", 0, 3)
     assert stats.samples == 2 * 4 + 2 * frameworks.N_IMAGES
     torchs = TorchDataLoader(eval_set, 4, shuffle=True, num_workers=2)
     assert module.epochs == fit(torchs, TorchDataLoader(eval_set, 4))[0].epochs
@@ -112,8 +112,9 @@ def assert_rebuilt(loader, given):
         assert getattr(loader, name) == getattr(given, name), name
     assert frameworks.options_of(loader) == frameworks.OPTIONS
     stats = loader.stats()  # the epochs are broken off with batches on their way
-    assert (stats.path, stats.torch_batches, stats.fallback_samples) == ("native", 0, 0)
-    assert stats.epochs == 2 and stats.native_samples >= 2 * 8
+    assert (stats.path, stats.waits.torch_batches) == ("native", 0)
+    assert stats.decode.fallback_samples == 0
+    assert stats.epochs == 2 and stats.decode.native_samples >= 2 * 8
 
 
 def test_predictions_by_a_batch_sampler_of_lightnings(eval_set):

@@ -74,5 +74,5 @@ def test_another_dataset_takes_torchs_path_and_is_counted():
     for targets in train(loader, 2):
         frameworks.assert_every_index_once(targets)
     stats = loader.stats()
-    assert (stats.path, stats.torch_batches, stats.epochs) == ("torch", 12, 2)
+    assert (stats.path, stats.waits.torch_batches, stats.epochs) == ("torch", 12, 2)
     assert "Tensors" in stats.reasons[0]

@@ -98,8 +98,8 @@ def verify(folder, steps, n_draws, seed):
     if not explained.startswith("native path"):
         raise RuntimeError(explained)
     n = sum(len(labels) for _, labels in loader)
-    if loader.stats().fallback_samples:
-        raise RuntimeError(f"{loader.stats().fallback_samples} samples were Pillow's")
+    if loader.stats().decode.fallback_samples:
+        raise RuntimeError(f"{loader.stats().decode.fallback_samples} samples were Pillow's")
     return n
 
 

@@ -74,7 +74,7 @@ def exact_pieces(monkeypatch):
 
     def checked_stats(self):
         got = stats(self)
-        look(got.steps, vars(got))
+        look(got.steps, got.flat())
         return got
 
     monkeypatch.setattr(EnginePool, "release", checked_release)

@@ -16,6 +16,7 @@ import torch
 from feedmill._ops import native
 from feedmill.planner.plan import CENTER_CROP, Op
 from feedmill.profiling.counting.records import CAUSES
+from feedmill.profiling.report.stats import Stats
 from PIL import Image
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -170,6 +171,13 @@ def inexact_pieces(steps, counters):
     if total != counters["data_wait_ns"]:
         texts.append(f"{total} of {counters['data_wait_ns']} ns altogether")
     return texts
+
+
+def changed(stats, **counters):
+    """The same Stats with other values of these counters, by their flat names."""
+    names = ("reasons", "steps", "slow_samples", "sample_errors", "system")
+    others = {name: getattr(stats, name) for name in names}
+    return Stats.from_flat({**stats.flat(), **counters}, **others)
 
 
 def log_lines(path):

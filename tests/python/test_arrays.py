@@ -114,7 +114,7 @@ def test_workers_epochs_and_every_index_once(num_workers):
         assert sorted(orders[-1]) == list(range(103))
     assert len(set(map(tuple, orders))) == 3
     stats = loader.stats()
-    assert stats.samples == stats.native_samples == 309
+    assert stats.samples == stats.decode.native_samples == 309
     assert len(stats.steps) == 3 * 13 and (stats.steps["n_samples"] <= 8).all()
 
 
@@ -220,7 +220,7 @@ def test_the_budget_holds_few_slots_or_none():
     loader = native_loader(dataset, batch_size=4, memory_budget=(14 << 20))
     for got, want in zip(loader, DataLoader(dataset, batch_size=4), strict=True):
         assert_same_batch(got, want)
-    assert 3 <= loader.stats().n_slots <= 5
+    assert 3 <= loader.stats().memory.n_slots <= 5
     small = feedmill.DataLoader(dataset, batch_size=32, memory_budget=(16 << 20))
     assert len(list(small)) == 2 and small.stats().path == "torch"
     assert "memory_budget" in small.stats().reasons[0]
@@ -229,7 +229,7 @@ def test_the_budget_holds_few_slots_or_none():
 def test_verify_and_diagnostics():
     dataset = TensorDataset(torch.arange(20), random_tensor((20, 3), torch.float64))
     loader = native_loader(dataset, batch_size=6, native="verify", seed=3)
-    assert len(list(loader)) == 4 and loader.stats().verified_samples == 20
+    assert len(list(loader)) == 4 and loader.stats().decode.verified_samples == 20
     assert loader.draws(3, 0) == []
     assert torch.equal(loader.fetch(3, 0)[1], dataset[3][1])
 
@@ -324,7 +324,7 @@ def test_images_with_draws(make):
     plain = make(transforms.CenterCrop(21), *(GREY if make is mnist else NORMAL))
     loader = native_loader(dataset, batch_size=9, native="verify", seed=1)
     images = torch.cat([batch[0] for batch in loader])
-    assert loader.stats().verified_samples == 97
+    assert loader.stats().decode.verified_samples == 97
     whole = torch.cat([batch[0] for batch in native_loader(plain, batch_size=9)])
     n_same = sum(torch.equal(one, other) for one, other in zip(images, whole))
     assert 25 < n_same < 75
@@ -341,7 +341,7 @@ def test_images_with_augmentations(make):
     steps = (transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip(),
              transforms.RandomRotation(15), *(GREY if make is mnist else NORMAL))
     loader = native_loader(make(*steps), batch_size=32, native="verify", seed=2)
-    assert len(list(loader)) == 4 and loader.stats().verified_samples == 97
+    assert len(list(loader)) == 4 and loader.stats().decode.verified_samples == 97
     padded = make(transforms.Pad(3, fill=9), transforms.RandomVerticalFlip(), transforms.ToTensor())
     assert native_loader(padded, seed=2, native="verify").fetch(5, 0)[0].shape[1] in (34, 38)
     list(native_loader(padded, batch_size=50, native="verify"))

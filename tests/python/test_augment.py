@@ -43,7 +43,7 @@ def check(root, *steps, n_epochs=N_EPOCHS, fallbacks=0):
         for _ in loader:
             pass
     stats = loader.stats()
-    assert stats.fallback_samples == fallbacks * n_epochs
+    assert stats.decode.fallback_samples == fallbacks * n_epochs
     return loader
 
 

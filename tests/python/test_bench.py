@@ -9,6 +9,7 @@ import pytest
 import torch
 from feedmill.cli import bench as module
 from feedmill.cli import cli
+from feedmill.cli.value_table import imagenet_value_table
 from feedmill.planner.recognise import recognise
 from torchvision import transforms as T
 
@@ -46,7 +47,7 @@ def test_values_are_those_of_a_loader_with_that_dtype(small_images, dtype):
     steps = T.RandomResizedCrop(8), T.ToTensor(), T.Normalize(helpers.MEAN, helpers.STD)
     dataset = helpers.ImageFolder(str(small_images), helpers.compose(*steps))
     source = recognise(helpers.native_loader(dataset, dtype=getattr(torch, dtype))).source
-    assert module._value_table(dtype).tobytes() == source.plan.value_table
+    assert imagenet_value_table(dtype).tobytes() == source.plan.value_table
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "bfloat16"])

@@ -40,18 +40,18 @@ def test_hit_rate_is_the_share_that_fits(numbered, budget, workers):
     for image, targets in loader:
         images.update(zip(targets.tolist(), image))
     first = loader.stats()
-    assert first.cache_hits == 0 and first.cache_misses == 40
-    assert 0 < first.cache_files <= 40 and 0 < first.cache_bytes <= budget_bytes(budget)
-    assert (first.cache_files == 40) == (budget == "ram:8MiB")
+    assert first.io.cache_hits == 0 and first.io.cache_misses == 40
+    assert 0 < first.io.cache_files <= 40 and 0 < first.io.cache_bytes <= budget_bytes(budget)
+    assert (first.io.cache_files == 40) == (budget == "ram:8MiB")
     for _ in range(3):
         for batch, targets in loader:
             for image, target in zip(batch, targets.tolist()):
                 helpers.assert_same_image(image, images[target], target)
     later = loader.stats() - first
-    assert later.cache_hits == 3 * first.cache_files
-    assert later.cache_hit_rate == first.cache_files / 40
-    assert later.read_opens == 3 * (40 - first.cache_files)
-    assert loader.stats().cache_files == first.cache_files
+    assert later.io.cache_hits == 3 * first.io.cache_files
+    assert later.io.cache_hit_rate == first.io.cache_files / 40
+    assert later.io.opens == 3 * (40 - first.io.cache_files)
+    assert loader.stats().io.cache_files == first.io.cache_files
 
 
 def test_it_outlives_native_loaders(numbered):
@@ -62,13 +62,13 @@ def test_it_outlives_native_loaders(numbered):
     targets_of(loader)
     one, other = iter(loader), iter(loader)  # two at once
     assert len(list(one)) == len(list(other)) == 5
-    assert loader.stats().read_opens == 40 and loader.stats().cache_hits == 120
+    assert loader.stats().io.opens == 40 and loader.stats().io.cache_hits == 120
     loader.cache = "ram:9MiB"
     targets_of(loader)
-    assert loader.stats().read_opens == 80
+    assert loader.stats().io.opens == 80
     loader.cache = None
     targets_of(loader)
-    assert loader.stats().read_opens == 120 and loader.stats().cache_misses == 80
+    assert loader.stats().io.opens == 120 and loader.stats().io.cache_misses == 80
 
 
 def test_a_copy_has_its_own(numbered):
@@ -77,7 +77,7 @@ def test_a_copy_has_its_own(numbered):
     twin = pickle.loads(pickle.dumps(loader))
     assert twin.cache == "ram:8MiB"
     targets_of(twin)
-    assert twin.stats().read_opens == 40 and twin.stats().cache_hits == 0
+    assert twin.stats().io.opens == 40 and twin.stats().io.cache_hits == 0
 
 
 def test_a_forked_process_makes_its_own(small_images):
@@ -91,10 +91,10 @@ if child == 0:
     list(loader)
     list(loader)
     stats = loader.stats()
-    os._exit(0 if (stats.read_opens, stats.cache_hits) == (40, 40) else 1)
+    os._exit(0 if (stats.io.opens, stats.io.cache_hits) == (40, 40) else 1)
 assert os.waitpid(child, 0)[1] == 0
 list(loader)
-assert loader.stats().read_opens == 40
+assert loader.stats().io.opens == 40
 """, small_images)
 
 
@@ -111,8 +111,8 @@ def test_pillow_still_gets_what_is_not_taken(small_images, tmp_path):
     for _ in range(3):
         (batch,) = [batch[0] for batch in loader]
         assert torch.equal(batch, plain[0])
-    n_native = loader.stats().native_samples // 3
-    assert loader.stats().cache_files == n_native
+    n_native = loader.stats().decode.native_samples // 3
+    assert loader.stats().io.cache_files == n_native
 
 
 def test_it_is_told(numbered):
@@ -121,6 +121,6 @@ def test_it_is_told(numbered):
     assert "cache " not in loader.report()
     targets_of(loader)
     targets_of(loader)
-    assert "40 files in" in loader.report() and "50 % of all files came from it" in loader.report()
+    assert "40 files in" in loader.report() and "hit rate 50%" in loader.report()
     loader = feedmill.DataLoader(numbered, cache="ram:8MiB", native="off")
     assert "cache= has no effect" in loader.explain()

@@ -81,11 +81,13 @@ def test_rates_of_a_run():
     steps = steps_of(11, compute_ns=40_000_000, data_wait_ns=50_000_000, host_wait_ns=60_000_000,
                      overhead_ns=10_000_000, storage_ns=30_000_000, decode_ns=20_000_000)
     steps["phase"][0], steps["compute_ns"][0], steps["compute_ns"][-1] = FIRST, 10**12, 0
-    stats = Stats(
-        path="native", batches=11, samples=1100, native_samples=1100, n_threads=2, usable_cpus=4,
-        decode_ns=6 * 10**9, transform_ns=2 * 10**9, starved_ns=2 * 10**9, fallback_ns=11 * 10**6,
-        elapsed_ns=10 * 10**9, process_cpu_ns=9 * 10**9, worker_cpu_ns=6 * 10**9, steps=steps,
-    )
+    counters = {
+        "path": "native", "batches": 11, "samples": 1100, "native_samples": 1100, "n_threads": 2,
+        "usable_cpus": 4, "decode_ns": 6 * 10**9, "transform_ns": 2 * 10**9,
+        "starved_ns": 2 * 10**9, "fallback_ns": 11 * 10**6, "elapsed_ns": 10 * 10**9,
+        "process_cpu_ns": 9 * 10**9, "worker_cpu_ns": 6 * 10**9,
+    }
+    stats = Stats.from_flat(counters, steps=steps)
     rates = stats.rates()
     assert (rates.batch_samples, rates.n_threads, rates.usable_cpus) == (100, 2, 4)
     assert rates.decode_s == pytest.approx(4.5 / 1100)
@@ -106,8 +108,10 @@ def test_rates_of_a_run():
 
 def test_a_storage_that_is_not_the_limit_has_no_rate():
     steps = steps_of(9, compute_ns=10**7, data_wait_ns=10**7, host_wait_ns=10**7, decode_ns=10**7)
-    stats = Stats(path="native", batches=9, native_samples=900, decode_ns=10**9, n_threads=1,
-                  steps=steps)
+    counters = {
+        "path": "native", "batches": 9, "native_samples": 900, "decode_ns": 10**9, "n_threads": 1,
+    }
+    stats = Stats.from_flat(counters, steps=steps)
     assert stats.rates().storage_rate is None and stats.capacity.storage is None
 
 

@@ -240,7 +240,7 @@ def test_loaders_beside_a_capture(cuda, numbered, kind):
             graph.capture_end()
     stats = loader.stats()
     assert stats.path == kind
-    assert (stats.gpu_steps, stats.gpu_skipped) == (3, 2)
+    assert (stats.gpu.steps, stats.gpu.skipped) == (3, 2)
 
 
 @pytest.mark.parametrize("kind", LOADERS)
@@ -249,12 +249,12 @@ def test_the_switch(cuda, numbered, kind, monkeypatch):
     loader = LOADERS[kind](numbered)
     list(loader)
     stats = loader.stats()
-    assert (stats.gpu_steps, stats.gpu_skipped, cuda.n_events) == (0, 0, 0)
-    assert stats.gpu_stall_share is None and stats.path == kind
-    assert "stood still" not in loader.report()
+    assert (stats.gpu.steps, stats.gpu.skipped, cuda.n_events) == (0, 0, 0)
+    assert stats.gpu.stall_share is None and stats.path == kind
+    assert "waited for batches" not in loader.report()
     monkeypatch.setenv("FEEDMILL_GPU_STALLS", "1")  # looked at again with each epoch
     list(loader)
-    assert loader.stats().gpu_steps == 5
+    assert loader.stats().gpu.steps == 5
 
 
 def test_switched_off_torchs_class_stays_as_it_is(cuda, monkeypatch):

@@ -107,10 +107,10 @@ def test_batches_and_generators_are_torchs(images, collate, options):
     stats = loader.stats()
     assert stats.path == "native" and "in collate_fn" in loader.report()
     if loader.num_workers:
-        assert stats.collate_ahead_ns > 0 and stats.collate_ns == 0
+        assert stats.decode.collate_ahead_ns > 0 and stats.decode.collate_ns == 0
         assert "collate_fn is called ahead of the batch's turn" in loader.explain()
     else:
-        assert stats.collate_ns > 0 and stats.collate_ahead_ns == 0
+        assert stats.decode.collate_ns > 0 and stats.decode.collate_ahead_ns == 0
         assert "collate_fn is called on the thread that asks for the batch" in loader.explain()
 
 

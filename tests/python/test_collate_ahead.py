@@ -422,4 +422,4 @@ def test_waits_for_the_function_are_pythons(images, tmp_path, monkeypatch):
     batches = list(loader)
     stats = loader.stats()
     assert len(batches) == len(stats.steps) == stats.batches == 10 and stats.samples == 40
-    assert stats.wait_python_ns > 0 and stats.collate_ahead_ns > 0
+    assert stats.waits.python_ns > 0 and stats.decode.collate_ahead_ns > 0

@@ -391,7 +391,7 @@ def test_npy_file_natively_with_targets(tmp_path, kind):
     same_natively(dataset, batch_size=4, shuffle=True, num_workers=2)
     same_natively(Subset(dataset, [5, -1, 5, 0]), batch_size=3)
     loader = feedmill.DataLoader(dataset, batch_size=4, native="verify")
-    assert len(list(loader)) == 6 and loader.stats().verified_samples == 23
+    assert len(list(loader)) == 6 and loader.stats().decode.verified_samples == 23
     assert "NpyFile" in loader.explain()
 
 

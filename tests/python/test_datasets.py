@@ -193,7 +193,7 @@ def test_a_dataset_that_offers_its_items(small_images, as_bytes, num_workers):
     dataset.transform = v2.Compose([*RANDOM.transforms])
     loader = feedmill.DataLoader(dataset, native="verify", batch_size=9, shuffle=True)
     list(loader)
-    assert loader.stats().verified_samples == 40
+    assert loader.stats().decode.verified_samples == 40
 
 
 @pytest.mark.parametrize("as_bytes", [False, True])
@@ -206,7 +206,7 @@ def test_offered_files_of_all_kinds(tmp_path, as_bytes):
     helpers.save_jpeg(tmp_path / "a" / "z.jpg", 33, 44, progressive=True)
     dataset = Files(tmp_path, FIXED, as_bytes)
     loader = same_as_torch(dataset)
-    assert loader.stats().fallback_samples == 2
+    assert loader.stats().decode.fallback_samples == 2
     (tmp_path / "a" / "2.jpg").write_bytes((tmp_path / "a" / "2.jpg").read_bytes()[:400])
     (tmp_path / "a" / "3.jpg").write_bytes(b"")
     iterator = iter(native_loader(dataset))

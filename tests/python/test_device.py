@@ -127,19 +127,19 @@ def test_the_same_batches(gpu, small_images, num_workers, options):
     # Nothing went through torch, and what crossed the bus were bytes.
     assert gpu.moved == []
     stats = loader.stats()
-    assert (stats.h2d_batches, stats.h2d_bytes) == (3, 40 * 3 * 12 * 12 + 40 * 8)
-    assert stats.gpu_steps == 3
+    assert (stats.gpu.h2d_batches, stats.gpu.h2d_bytes) == (3, 40 * 3 * 12 * 12 + 40 * 8)
+    assert stats.gpu.steps == 3
     assert "to the GPU 3 batches, " in loader.report()
 
 
 def test_uint8(gpu, numbered):
-    assert compare(gpu, numbered, batch_size=16).h2d_batches == 3
+    assert compare(gpu, numbered, batch_size=16).gpu.h2d_batches == 3
 
 
 def test_values_that_no_pixel_has(gpu, small_images):
     steps = (*TO_FLOAT, T.RandomErasing(p=0.9, value=(0.1, 0.2, 0.3)))
     stats = compare(gpu, helpers.numbered_folder(small_images, compose(*steps)), batch_size=16)
-    assert stats.h2d_bytes == 40 * 3 * 8 * 8 * 4 + 40 * 8
+    assert stats.gpu.h2d_bytes == 40 * 3 * 8 * 8 * 4 + 40 * 8
 
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
@@ -150,7 +150,7 @@ def test_samples_that_pillow_makes(gpu, tmp_path, dtype):
     (tmp_path / "c").mkdir(exist_ok=True)
     dataset = helpers.numbered_folder(tmp_path, compose(T.CenterCrop(20), *TO_FLOAT[1:]))
     stats = compare(gpu, dataset, batch_size=3, dtype=dtype)
-    assert stats.fallback_samples == 3 and stats.h2d_batches == 2
+    assert stats.decode.fallback_samples == 3 and stats.gpu.h2d_batches == 2
 
 
 @pytest.mark.parametrize("on_error", ["replace", "zero", "skip"])
@@ -180,7 +180,7 @@ def test_targets_of_other_kinds(gpu, numbered, target):
 
 def test_arrays(gpu):
     tensors = torch.arange(60.0).view(20, 3), torch.arange(20), torch.ones(20, 2, dtype=torch.bool)
-    assert compare(gpu, TensorDataset(*tensors), batch_size=8).h2d_batches == 3
+    assert compare(gpu, TensorDataset(*tensors), batch_size=8).gpu.h2d_batches == 3
 
 
 def test_batches_of_any_size(gpu, numbered):
@@ -305,7 +305,7 @@ def test_late_data_and_copies_are_told_apart(gpu, numbered, monkeypatch):
     for _ in loader:
         skipped_ns += minute
     stats = loader.stats()
-    assert stats.gpu_steps == 5 and stats.gpu_copy_ns == 5 * minute
+    assert stats.gpu.steps == 5 and stats.gpu.copy_ns == 5 * minute
     assert (stats.steps["gpu_copy_ns"] <= stats.steps["gpu_stall_ns"]).all()
     assert main_cause(stats) == "copy" and "copy-bound" in loader.report()
     assert "pageable" not in loader.report()
@@ -332,7 +332,7 @@ def test_whatever_the_path(gpu, numbered, options):
     assert len(got) == len(wanted)
     for one, other in zip(got, wanted):
         assert_same_structure(gpu, one, other)
-    assert loader.stats().gpu_steps == len(got)
+    assert loader.stats().gpu.steps == len(got)
 
 
 def assert_same_structure(gpu, got, wanted):
@@ -437,7 +437,7 @@ def test_no_plug_in(gpu, numbered, monkeypatch):
     ) in loader.explain()
     for images, targets in loader:
         assert gpu.has(images) and gpu.has(targets)
-    assert loader.stats().h2d_batches == 0
+    assert loader.stats().gpu.h2d_batches == 0
     monkeypatch.setenv(devices.LIBRARY_VARIABLE, "/nowhere.so")
     with pytest.raises(RuntimeError, match="device='cuda': the plug-in can't be loaded"):
         iter(loader)

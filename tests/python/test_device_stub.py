@@ -43,7 +43,7 @@ for options in ({}, {"dtype": torch.bfloat16}, {"memory_format": torch.channels_
         del images, targets  # at once, under the kernels
     gpu.finish()
     assert [(a.value, b.value) for a, b in got] == wanted, options
-    assert loader.stats().h2d_batches == 5
+    assert loader.stats().gpu.h2d_batches == 5
     del loader
 check_end()
 """

@@ -190,7 +190,7 @@ def test_another_decoder_of_pngs(small_images, tmp_path, monkeypatch):
     (images, _), = loader
     (wanted, _), = torch.utils.data.DataLoader(loader.dataset, batch_size=8)
     assert torch.equal(images, wanted)
-    assert (loader.stats().native_samples, loader.stats().fallback_samples) == (6, 2)
+    assert (loader.stats().decode.native_samples, loader.stats().decode.fallback_samples) == (6, 2)
     assert "decodes PNG images differently than feedmill does" in loader.explain()
     assert "note       the installed Pillow" in loader.explain()
     assert np.array_equal(feedmill.imread(tmp_path / "c" / "0.png", "rgb"),

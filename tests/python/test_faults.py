@@ -105,7 +105,7 @@ def test_what_pillow_takes_is_no_error(folder, kind, monkeypatch):
     for index, image in enumerate(torch.cat([images for images, _ in loader])):
         helpers.assert_same_image(image, helpers.reference(loader, index, 0), index)
     stats = loader.stats()
-    assert (stats.fallback_damaged, stats.native_samples, stats.errors) == (1, 11, 0)
+    assert (stats.decode.fallback_damaged, stats.decode.native_samples, stats.errors) == (1, 11, 0)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_names_outside_of_ascii(folder):
         dataset.samples[index] = (path.encode("utf8", "surrogateescape") if index == 1 else path, 7)
     loader = native_loader(dataset, batch_size=12)
     assert loader.stats().errors == 0 and len(list(loader)) == 1
-    assert loader.stats().native_samples == 12
+    assert loader.stats().decode.native_samples == 12
 
 
 # ---- what only torch's path takes, and what would block it ---------------------------------------
@@ -237,7 +237,7 @@ def test_long_paths_are_loaded(folder, num_workers):
     dataset.samples = [(str(path), 1), (os.fsencode(path), 2), (path, 3)]
     loader = native_loader(dataset, batch_size=3, num_workers=num_workers)
     (images, targets), = loader
-    assert targets.tolist() == [1, 2, 3] and loader.stats().native_samples == 3
+    assert targets.tolist() == [1, 2, 3] and loader.stats().decode.native_samples == 3
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

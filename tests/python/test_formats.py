@@ -116,7 +116,7 @@ def test_random_draws(photos, pixels, dtype, layout):
         assert_same_image(image, wanted, f"fetch({index})")
         assert_same_image(images[index], wanted, f"index {index}")
         assert image.stride() == wanted[None].contiguous(memory_format=layout)[0].stride()
-    assert loader.stats().fallback_samples >= 1  # the BMP
+    assert loader.stats().decode.fallback_samples >= 1  # the BMP
     (batch,) = native_loader(dataset, batch_size=12, native="verify", seed=3, dtype=dtype,
                              memory_format=layout)
     assert_same_image(batch[0], images, "verified")

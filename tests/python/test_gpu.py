@@ -89,7 +89,7 @@ def test_pinned_batches_may_be_dropped_under_a_copy(stream, numbered):
         del x
         sums.append(weighted(y))
     assert torch.stack(sums).tolist() == checksums(numbered, indices)
-    assert loader.stats().copied_batches == 0
+    assert loader.stats().memory.copied_batches == 0
 
 
 # ---- batches on the GPU --------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def test_the_same_batches(copies, small_images, options):
         assert all(tensor.is_cuda for tensor in one)
         assert one[0].stride() == other[0].stride() and one[1].tolist() == other[1].tolist()
         assert_same_image(one[0].cpu(), other[0], "batch")
-    assert bool(loader.stats().h2d_batches) == (copies == "stage")
+    assert bool(loader.stats().gpu.h2d_batches) == (copies == "stage")
 
 
 def test_arrays(copies):
@@ -226,11 +226,11 @@ def test_every_step_is_measured(numbered, options):
     torch.cuda.synchronize()
     elapsed_ns = time.monotonic_ns() - begin_ns
     stats = loader.stats()
-    assert (stats.gpu_steps, stats.gpu_skipped) == (15, 0)
+    assert (stats.gpu.steps, stats.gpu.skipped) == (15, 0)
     assert stats.steps["gpu_known"].all()
-    assert 0 <= stats.gpu_copy_ns <= stats.gpu_stall_ns
+    assert 0 <= stats.gpu.copy_ns <= stats.gpu.stall_ns
     # Times on one stream do not overlap; the events' clock has steps of half a microsecond.
-    assert stats.gpu_stall_ns <= 1.01 * elapsed_ns
+    assert stats.gpu.stall_ns <= 1.01 * elapsed_ns
 
 
 def test_watching_does_not_break_a_capture():
@@ -250,7 +250,7 @@ def test_watching_does_not_break_a_capture():
     assert y.tolist() == [8, 8, 8, 8]
     next(iterator)
     torch.cuda.synchronize()
-    assert (watched.stats().gpu_steps, watched.stats().gpu_skipped) == (4, 2)
+    assert (watched.stats().gpu.steps, watched.stats().gpu.skipped) == (4, 2)
 
 
 def test_memory_of_slots_is_pinned_once(monkeypatch, numbered):
@@ -268,4 +268,4 @@ def test_memory_of_slots_is_pinned_once(monkeypatch, numbered):
             with contextlib.suppress(RuntimeError):
                 images.to("cuda", non_blocking=True)
     # torch's caching allocator gives the same blocks again.
-    assert len(set(allocated)) <= 4 * loader.stats().n_slots
+    assert len(set(allocated)) <= 4 * loader.stats().memory.n_slots

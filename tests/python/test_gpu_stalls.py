@@ -278,7 +278,7 @@ def test_errors_of_cuda_are_the_scripts(cuda, call):
     cuda.fails = {call}
     assert [*got, *iterator] == list(range(5))
     assert watched.stats().batches == 5
-    assert watched.stats().gpu_skipped >= 1 or call in ("query", "elapsed_time")
+    assert watched.stats().gpu.skipped >= 1 or call in ("query", "elapsed_time")
 
 
 def test_only_the_thread_that_iterates_asks(cuda):
@@ -287,10 +287,10 @@ def test_only_the_thread_that_iterates_asks(cuda):
     list(watched)
     cuda.clock.sleep(MS)
     seen = []
-    thread = threading.Thread(target=lambda: seen.append(watched.stats().gpu_steps))
+    thread = threading.Thread(target=lambda: seen.append(watched.stats().gpu.steps))
     thread.start()
     thread.join()
-    assert seen == [0] and watched.stats().gpu_steps == 3
+    assert seen == [0] and watched.stats().gpu.steps == 3
 
 
 def test_a_fork_begins_anew(cuda):
@@ -307,7 +307,7 @@ def test_a_fork_begins_anew(cuda):
         status = 1
         try:
             gc.collect()
-            is_ok = list(iterator) == [2, 3] and watched.stats().gpu_steps == 0
+            is_ok = list(iterator) == [2, 3] and watched.stats().gpu.steps == 0
             status = 0 if is_ok and not watched._feedmill_counters.gpu._pending else 1
         finally:
             os._exit(status)
@@ -349,31 +349,31 @@ def test_loaders_are_measured(cuda, numbered, kind, monkeypatch):
             cuda.launch(3 * MS)
     end_ns = time.monotonic_ns()
     if kind == "native":
-        assert loader.stats().gpu_steps == 1  # all others wait for work of 3 ms
+        assert loader.stats().gpu.steps == 1  # all others wait for work of 3 ms
     cuda.clock.sleep(30 * MS)
     stats = loader.stats()
     steps = stats.steps
     assert stats.path == kind
-    assert (stats.gpu_steps, stats.gpu_skipped) == (10, 0)
+    assert (stats.gpu.steps, stats.gpu.skipped) == (10, 0)
     assert steps["gpu_known"].tolist() == [1] * 10
-    assert int(steps["gpu_stall_ns"].sum()) == stats.gpu_stall_ns
-    assert stats.gpu_copy_ns == 0
-    share = min(1, stats.gpu_stall_ns / stats.gpu_wall_ns)
-    assert stats.gpu_stall_share == pytest.approx(share)
-    assert stats.au == 1 - stats.gpu_stall_share
-    assert 0 < stats.gpu_wall_ns <= end_ns - begin_ns
+    assert int(steps["gpu_stall_ns"].sum()) == stats.gpu.stall_ns
+    assert stats.gpu.copy_ns == 0
+    share = min(1, stats.gpu.stall_ns / stats.gpu.wall_ns)
+    assert stats.gpu.stall_share == pytest.approx(share)
+    assert stats.au == 1 - stats.gpu.stall_share
+    assert 0 < stats.gpu.wall_ns <= end_ns - begin_ns
     if kind == "native":  # batches come at no time of the GPU's clock
-        assert stats.gpu_stall_ns == 0
+        assert stats.gpu.stall_ns == 0
     elif kind == "hybrid":  # threads make batches ahead, at times of their own
-        assert stats.gpu_stall_ns <= 80 * 2 * MS
+        assert stats.gpu.stall_ns <= 80 * 2 * MS
     else:  # 16 ms a batch, in which the GPU has work for 3 from the second batch on
-        assert (stats.gpu_stall_ns, stats.gpu_wall_ns) == ((16 + 9 * 13) * MS, 10 * 16 * MS)
-        assert ", the GPU 83 %" in loader.report()
+        assert (stats.gpu.stall_ns, stats.gpu.wall_ns) == ((16 + 9 * 13) * MS, 10 * 16 * MS)
+        assert ", the GPU 83%" in loader.report()
     text = loader.report()
-    assert "  GPU        stood still for " in text and "10 steps measured" in text
-    assert "the share of time without a GPU that waits for a batch; target: above 80 %" in text
+    assert "  GPU        waited for batches for " in text and "10 steps measured" in text
+    assert "the share of time in which the GPU did not wait for a batch; target: above 80%" in text
     later = loader.stats() - stats
-    assert later.gpu_steps == 0 and later.gpu_stall_share is None and later.au == 1 - 0.0
+    assert later.gpu.steps == 0 and later.gpu.stall_share is None and later.au == 1 - 0.0
 
 
 def test_a_busy_gpu_has_no_stall(cuda, monkeypatch):
@@ -392,7 +392,7 @@ def test_a_busy_gpu_has_no_stall(cuda, monkeypatch):
     stats = watched.stats()
     assert stats.data_wait_share == 1 and stats.au == 1
     assert stats.report().splitlines()[0] == (
-        "no stall: steps waited 100 % of the time for data, the GPU 0 %"
+        "no stall: steps waited 100% of the time for data, the GPU 0%"
     )
 
 
@@ -402,7 +402,7 @@ def test_cuda_that_comes_later(cuda, numbered):
     for k, _ in enumerate(loader):
         cuda.is_in_use = k >= 1
     stats = loader.stats()
-    assert stats.gpu_steps == 3 and stats.steps["gpu_known"].tolist() == [0, 0, 1, 1, 1]
+    assert stats.gpu.steps == 3 and stats.steps["gpu_known"].tolist() == [0, 0, 1, 1, 1]
 
 
 def test_errors_are_no_steps(cuda, tmp_path):
@@ -422,7 +422,7 @@ def test_concurrent_iterators(cuda, numbered):
         cuda.launch(MS)
     cuda.clock.sleep(10 * MS)
     stats = loader.stats()
-    assert stats.gpu_steps == 10 and stats.steps["gpu_known"].tolist() == [1] * 10
+    assert stats.gpu.steps == 10 and stats.steps["gpu_known"].tolist() == [1] * 10
 
 
 # ---- logs ----------------------------------------------------------------------------------------
@@ -445,15 +445,15 @@ def test_logs_have_it_when_it_is_known(cuda, numbered, kind, tmp_path):
     lines = log_lines(file)["step"]
     assert [line["step"] for line in lines] == list(range(20))
     assert all(line["gpu_known"] for line in lines[:19])
-    assert sum(line["gpu_stall_ns"] for line in lines) == stats.gpu_stall_ns
+    assert sum(line["gpu_stall_ns"] for line in lines) == stats.gpu.stall_ns
     (run,) = read_log(file)
-    assert stats_of(run).gpu_steps == stats.gpu_steps and run.steps["gpu_known"].sum() >= 19
-    assert "stood still" in report_of(run)
+    assert stats_of(run).gpu.steps == stats.gpu.steps and run.steps["gpu_known"].sum() >= 19
+    assert "waited for batches" in report_of(run)
     values = [event["args"]["value"] for event in trace_events([run])
               if event["name"] == "GPU stall, ms"]
     assert len(values) >= 19 and min(values) >= 0
     html = page([run], "title")
-    assert "How long the GPU stood still for want of a batch" in html and "data late" in html
+    assert "How long the GPU waited for batches" in html and "late data" in html
 
 
 def test_logs_without_a_gpu(numbered, tmp_path):
@@ -462,8 +462,8 @@ def test_logs_without_a_gpu(numbered, tmp_path):
     loader._feedmill.recorder.finish()
     (run,) = read_log(tmp_path / "run.jsonl")
     assert not run.steps["gpu_known"].any() and len(run.steps) == 10
-    assert "stood still" not in report_of(run) and "stood still" not in page([run], "title")
-    assert "as no GPU is in use" in loader.report()
+    assert "waited for batches" not in report_of(run) + page([run], "title")
+    assert "; no GPU is in use" in loader.report()
 
 
 class Writer(dict):
@@ -479,4 +479,4 @@ def test_scalars(cuda, numbered):
     feedmill.log_scalars(writer, loader, 1)
     stats = loader.stats()
     assert writer["feedmill/au"] == pytest.approx(stats.au)
-    assert writer["feedmill/gpu_stall_ms"] == pytest.approx(stats.gpu_stall_ns / 5e6)
+    assert writer["feedmill/gpu_stall_ms"] == pytest.approx(stats.gpu.stall_ns / 5e6)

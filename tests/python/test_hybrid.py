@@ -64,7 +64,7 @@ def test_batches_are_torchs(images, options):
     ours, theirs = batches_of(loader), batches_of(TorchDataLoader(images, **options))
     assert len(ours) == len(theirs) > 0 and same(ours, theirs)
     stats = loader.stats()
-    assert stats.path == "hybrid" and stats.hybrid_batches == stats.batches == len(ours)
+    assert stats.path == "hybrid" and stats.decode.hybrid_batches == stats.batches == len(ours)
     assert "lambda" in stats.reasons[0] or "function" in stats.reasons[0]
 
 
@@ -104,7 +104,7 @@ def test_no_transform_and_a_collate_fn(small_images):
     loader = hybrid(dataset, batch_size=6, collate_fn=list)
     assert same(batches_of(loader),
                 batches_of(TorchDataLoader(dataset, batch_size=6, collate_fn=list)))
-    assert loader.stats().path == "hybrid" and loader.stats().collate_ns > 0
+    assert loader.stats().path == "hybrid" and loader.stats().decode.collate_ns > 0
 
 
 def test_files_of_other_formats(tmp_path):
@@ -363,15 +363,15 @@ def test_it_is_told(images):
     images.transform = lambda image: (time.sleep(0.002), invert(image))[1]
     list(loader)
     stats = loader.stats()
-    assert stats.hybrid_transform_ns > 40 * 2_000_000 and stats.hybrid_decode_ns > 0
-    assert stats.wait_python_ns + stats.wait_decode_ns == stats.data_wait_ns
+    assert stats.decode.hybrid_transform_ns > 40 * 2_000_000 and stats.decode.hybrid_decode_ns > 0
+    assert stats.waits.python_ns + stats.waits.decode_ns == stats.waits.data_wait_ns
     report = loader.report()
     assert "40 samples in 5 hybrid batches" in report and "in the transform" in report
     assert any(text in report.splitlines()[0] for text in ("transform-bound", "decode-bound", "no stall", "start"))
     before = stats
     images.transform = compose(T.Resize((8, 9)), T.PILToTensor())
     list(loader)
-    assert (loader.stats() - before).hybrid_batches == 0
+    assert (loader.stats() - before).decode.hybrid_batches == 0
 
 
 # ---- arrays --------------------------------------------------------------------------------------

@@ -53,8 +53,8 @@ def check_pixels(root, transform, n_native):
             assert torch.equal(image, wanted), dataset.samples[index][0]
             index += 1
     stats = loader.stats()
-    assert (stats.samples, stats.native_samples) == (len(dataset), n_native)
-    assert stats.fallback_samples == len(dataset) - n_native
+    assert (stats.samples, stats.decode.native_samples) == (len(dataset), n_native)
+    assert stats.decode.fallback_samples == len(dataset) - n_native
     return stats
 
 
@@ -71,7 +71,7 @@ def test_png_of_every_kind(tmp_path, transform):
     write(tmp_path / "c", files)
     # What Pillow makes of 16 bits of grey is left to it.
     stats = check_pixels(tmp_path, transform, len(files) - 2)
-    assert stats.fallback_kind == 2
+    assert stats.decode.fallback_kind == 2
 
 
 @needs_png
@@ -115,7 +115,7 @@ def test_webp_of_every_kind(tmp_path, transform):
     animated = webp("RGB", save_all=True, append_images=[SMOOTH.convert("RGB")])
     write(tmp_path / "c", {**files, "zz_animated.webp": animated})
     stats = check_pixels(tmp_path, transform, len(files))
-    assert stats.fallback_kind == 1
+    assert stats.decode.fallback_kind == 1
 
 
 @needs_png
@@ -203,7 +203,7 @@ def check_outcomes(dataset):
             assert got is wanted, index
         else:
             assert torch.equal(got, wanted), index
-    return loader.stats().native_samples
+    return loader.stats().decode.native_samples
 
 
 @needs_webp

@@ -40,10 +40,10 @@ def test_the_second_epoch_creates_no_thread_and_allocates_nothing(numbered, opti
         for _ in loader:
             assert threads() <= before
     last = loader.stats()
-    assert last.threads_created == first.threads_created > 0
-    assert last.allocations == first.allocations > 0, (first, last)
-    assert last.allocated_bytes == first.allocated_bytes
-    assert (last.epochs, last.samples, last.copied_batches) == (4, 160, 0)
+    assert last.decode.threads_created == first.decode.threads_created > 0
+    assert last.memory.allocations == first.memory.allocations > 0, (first, last)
+    assert last.memory.allocated_bytes == first.memory.allocated_bytes
+    assert (last.epochs, last.samples, last.memory.copied_batches) == (4, 160, 0)
 
 
 def test_threads_and_files_go_with_the_loader(numbered):
@@ -71,7 +71,7 @@ def test_batches_are_the_callers(numbered):
     held[7] += 1
     held[8].fill_(9)
     assert torch.equal(torch.cat(held[9:40]), wanted[9:])
-    assert loader.stats().copied_batches > 0
+    assert loader.stats().memory.copied_batches > 0
     del loader
     gc.collect()
     assert torch.equal(torch.cat(held[40:]), wanted.repeat(2, 1, 1, 1))
@@ -89,12 +89,12 @@ def test_a_dropped_iterator_leaves_its_threads_to_the_next(numbered):
     for i, _ in enumerate(loader):
         if i == 2:
             break
-    created = loader.stats().threads_created
+    created = loader.stats().decode.threads_created
     for _ in range(5):
         next(iter(loader))
         helpers.take(iter(loader))
     assert sorted(sum(targets_of(loader), [])) == list(range(40))
-    assert loader.stats().threads_created == created
+    assert loader.stats().decode.threads_created == created
 
 
 def test_after_an_error_the_threads_are_free_too(small_images, tmp_path):
@@ -111,7 +111,7 @@ def test_after_an_error_the_threads_are_free_too(small_images, tmp_path):
                     next(iter(loader))
                 except OSError:
                     pass
-                created.add(loader.stats().threads_created)
+                created.add(loader.stats().decode.threads_created)
             assert len(created) == 1
     finally:
         gc.enable()

@@ -81,17 +81,15 @@ def test_two_epochs(numbered, file, options):
     stats = loader.stats()
     records = assert_complete(file, loader)
     assert len(records["step"]) == 10
-    for name in ("host_wait_ns", "data_wait_ns"):
-        assert sum(step[name] for step in records["step"]) == getattr(stats, name)
-    for name in CAUSES:
-        assert sum(step[name] for step in records["step"]) == getattr(stats, f"wait_{name}")
+    for name in ("host_wait_ns", "data_wait_ns", *CAUSES):
+        assert sum(step[name] for step in records["step"]) == getattr(stats.waits, name)
     # Of the first epoch's end and the second one's.
     assert [(one["batches"], one["samples"]) for one in records["stats"]] == [(5, 40), (10, 80)]
     latest = records["stats"][-1]
     for name in ("path", "reader", "data_wait_ns", "read_bytes", "wall_ns", "n_threads", "cpu"):
-        assert latest[name] == getattr(stats, name)
+        assert latest[name] == stats.flat()[name]
     assert [one["samples"] for one in records["system"]] == [40, 40]
-    assert sum(one["read_bytes"] for one in records["system"]) == stats.read_bytes
+    assert sum(one["read_bytes"] for one in records["system"]) == stats.io.bytes
     assert all(one["index"] in range(40) and Path(one["path"]).exists() and one["decode_ns"] > 0
                for one in records["slow"])
     assert len(records["slow"]) == 2 * 16
@@ -109,10 +107,10 @@ def test_the_run_line(numbered, file, monkeypatch):
     assert (first["pid"], first["rank"], first["path"]) == (os.getpid(), 3, "native")
     assert first["place"].startswith(f"{__file__}:")
     assert (first["threads"], first["slots"], first["slot_bytes"]) == (
-        stats.n_threads, stats.n_slots, stats.slot_bytes
+        stats.decode.n_threads, stats.memory.n_slots, stats.memory.slot_bytes
     )
     assert (first["reader"], first["reader_reason"], first["cpu"]) == (
-        stats.reader, stats.reader_reason, stats.cpu
+        stats.io.reader, stats.io.reader_reason, stats.decode.simd
     )
     assert first["batch_size"] == 8 and first["settings"]["seed"] == 7
     assert begin <= first["time"] <= end and begin_ns <= first["clock_ns"] <= end_ns
@@ -513,7 +511,7 @@ def test_an_unwritable_file(numbered, tmp_path, monkeypatch):
 
 def test_a_full_disk(numbered):
     loader = native_loader(numbered, batch_size=8, log="/dev/full")
-    with pytest.warns(RuntimeWarning, match="ends here, as /dev/full can't .*: No space") as caught:
+    with pytest.warns(RuntimeWarning, match="logging to /dev/full stops.*: No space") as caught:
         assert sum(helpers.targets_of(loader), []) == list(range(40))
     assert len(caught) == 1
     with warnings.catch_warnings():

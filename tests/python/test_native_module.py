@@ -622,4 +622,4 @@ def test_images_by_hand_are_those_of_pillow(tmp_path, small_images):
     with Image.open(bare) as image:
         wanted = dataset.transform(image.convert("RGB"))
     assert torch.equal(images[1], wanted)
-    assert loader.stats().fallback_samples == 1
+    assert loader.stats().decode.fallback_samples == 1

@@ -45,7 +45,7 @@ def test_npy_files_that_differ_are_read_by_numpy(tmp_path):
     np.save(paths[2], np.asfortranarray(slices[2]))
     loader = native_npy(tmp_path, 3, num_workers=1)
     assert torch.equal(torch.cat([one for one, _ in loader]), torch.from_numpy(slices))
-    assert loader.stats().fallback_samples == 1
+    assert loader.stats().decode.fallback_samples == 1
 
 
 @pytest.mark.parametrize("content, error, why", [

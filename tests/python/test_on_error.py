@@ -48,7 +48,7 @@ def test_zero_keeps_the_target(spoilt):
     assert all(one.outcome == "zeroed" for one in errors)
     assert errors[0].path.endswith("03.jpg") and "UnidentifiedImageError" in errors[0].cause
     assert loader.stats().errors == 0
-    assert "3 samples could not be loaded, such as" in loader.report()
+    assert "3 samples could not be loaded, for example" in loader.report()
 
 
 def test_replace_gives_another_sample_with_its_target(spoilt):
@@ -135,7 +135,7 @@ def test_changes_when_more_errors_came_than_are_kept(spoilt):
     assert len((stats - stats).sample_errors) == 0
     list(loader)
     assert [one.index for one in (loader.stats() - stats).sample_errors] == list(BAD)
-    assert "4,516 samples could not be loaded, such as" in loader.report()
+    assert "4,516 samples could not be loaded, for example" in loader.report()
 
 
 def test_a_collate_fn_gets_what_is_there(spoilt):

@@ -107,10 +107,10 @@ def test_every_kind_that_pillow_writes(folder, name):
     n = len(dataset) * (3 if name in RANDOM else 1)
     assert stats.samples == n
     # Only geometry without a native form (padding before a resize) may have gone elsewhere.
-    assert stats.fallback_samples == stats.fallback_limit
-    assert stats.native_samples + stats.fallback_limit == n
+    assert stats.decode.fallback_samples == stats.decode.fallback_limit
+    assert stats.decode.native_samples + stats.decode.fallback_limit == n
     if name != "crop_resize":
-        assert stats.fallback_limit == 0
+        assert stats.decode.fallback_limit == 0
 
 
 @pytest.mark.parametrize("name", ["crop_uint8", "crop_float32", "tiny_crops", "resize_crop"])
@@ -118,7 +118,7 @@ def test_every_kind_that_the_tool_writes(tmp_path, name):
     tool_kinds(tmp_path / "tool")
     dataset = ImageFolder(str(tmp_path), ALL[name])
     stats = check_epoch(dataset, epochs=3)
-    assert stats.native_samples == stats.samples == 3 * len(dataset)
+    assert stats.decode.native_samples == stats.samples == 3 * len(dataset)
 
 
 @pytest.mark.parametrize("name", FIXED)
@@ -145,8 +145,8 @@ def test_every_filter(folder, mode):
     ]
     for steps in transforms:
         stats = check_epoch(ImageFolder(str(folder), compose(*steps, T.PILToTensor())))
-        assert stats.native_samples == stats.samples
-        assert stats.fallback_samples == 0
+        assert stats.decode.native_samples == stats.samples
+        assert stats.decode.fallback_samples == 0
 
 
 def test_what_pillow_is_told_counts(folder, monkeypatch):
@@ -162,7 +162,7 @@ def test_large_images(tmp_path):
         save_jpeg(tmp_path / "c" / f"{width}x{height}.jpg", width, height, subsampling=2)
     for name in ("crop_uint8", "tiny_crops", "resize_crop", "resize_pair"):
         stats = check_epoch(ImageFolder(str(tmp_path), ALL[name]))
-        assert stats.native_samples == 3
+        assert stats.decode.native_samples == 3
 
 
 def test_random_sizes(tmp_path):
@@ -174,7 +174,7 @@ def test_random_sizes(tmp_path):
     for size in (8, 21, 64):
         transform = compose(T.RandomResizedCrop(size), T.RandomHorizontalFlip(), T.PILToTensor())
         stats = check_epoch(ImageFolder(str(tmp_path), transform), epochs=2)
-        assert stats.native_samples == 120
+        assert stats.decode.native_samples == 120
 
 
 # ---- what Pillow has to finish -------------------------------------------------------------------
@@ -190,10 +190,10 @@ def test_other_kinds_go_through_pillow_with_the_same_draws(tmp_path, name):
         image.save(folder / f"c{i}_{kind}.jpg", kind)
     dataset = ImageFolder(str(tmp_path), ALL[name])
     stats = check_epoch(dataset, epochs=2)
-    assert stats.pillow_count == stats.fallback_samples
-    assert (stats.fallback_kind, stats.fallback_format) == (2, 8)
-    assert stats.native_samples == 2 and stats.samples == 12
-    assert stats.errors == 0 and stats.fallback_ns > 0
+    assert stats.decode.fallback_samples == stats.decode.fallback_samples
+    assert (stats.decode.fallback_kind, stats.decode.fallback_format) == (2, 8)
+    assert stats.decode.native_samples == 2 and stats.samples == 12
+    assert stats.errors == 0 and stats.decode.fallback_ns > 0
 
 
 def test_four_inks(tmp_path):
@@ -202,7 +202,7 @@ def test_four_inks(tmp_path):
     save_jpeg(tmp_path / "c" / "pillow.jpg", 71, 53, mode="CMYK")
     save_jpeg(tmp_path / "c" / "progressive.jpg", 71, 53, mode="CMYK", progressive=True)
     stats = check_epoch(ImageFolder(str(tmp_path), ALL["crop_float32"]), epochs=2)
-    assert (stats.native_samples, stats.fallback_samples) == (8, 0)
+    assert (stats.decode.native_samples, stats.decode.fallback_samples) == (8, 0)
 
 
 # ---- nothing else has an influence ---------------------------------------------------------------

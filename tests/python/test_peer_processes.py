@@ -18,7 +18,7 @@ from feedmill.cli import cli
 from feedmill.profiling.watching.report_context import report_context_now
 from feedmill.system import cpu_contention, peer_processes
 from feedmill.system.peer_processes import Neighbour
-from helpers import native_loader
+from helpers import changed, native_loader
 
 OTHER = """
 import os, sys
@@ -276,7 +276,7 @@ def test_loaders_of_one_process_do_not_count_each_other(numbered, eight_cpus):
     iterators = [iter(train), iter(validation)]
     for iterator in iterators:
         next(iterator)
-    assert train.stats().n_threads == validation.stats().n_threads == 7
+    assert train.stats().decode.n_threads == validation.stats().decode.n_threads == 7
     assert n_threads(train) == n_threads(validation) == 7
 
 
@@ -284,9 +284,9 @@ def test_the_next_epoch_looks_anew(numbered, eight_cpus):
     loader = native_loader(numbered, batch_size=8)
     with process("peer_processes.begin(1, 3)"):
         list(loader)
-        assert loader.stats().n_threads == 3
+        assert loader.stats().decode.n_threads == 3
     list(loader)
-    assert loader.stats().n_threads == 7
+    assert loader.stats().decode.n_threads == 7
 
 
 # ---- what is said --------------------------------------------------------------------------------
@@ -374,9 +374,9 @@ def test_the_report_names_the_setting(numbered, monkeypatch):
     # Only where the decode threads were seen to wait for a CPU.
     monkeypatch.setattr(peer_processes, "myself", lambda: ME)
     stats = loader.stats()
-    starved = replace(stats, starved_ns=stats.worker_cpu_ns)
+    starved = changed(stats, starved_ns=stats.decode.worker_cpu_ns)
     assert "set_num_threads" in "".join(paths.crowding(starved))
-    assert "set_num_threads" not in "".join(paths.crowding(replace(stats, starved_ns=0)))
+    assert "set_num_threads" not in "".join(paths.crowding(changed(stats, starved_ns=0)))
 
 
 def test_processes_are_remembered(numbered):

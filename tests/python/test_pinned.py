@@ -58,8 +58,8 @@ def test_batches_and_memory(pinned, small_images, num_workers, steps):
     assert all(images.data_ptr() in addresses for images, _ in batches)
     assert [data.tolist() for data in pins] == [targets.tolist() for _, targets in batches]
     stats = loader.stats()
-    assert stats.copied_batches == 0
-    assert len(allocations) == stats.n_slots + 3
+    assert stats.memory.copied_batches == 0
+    assert len(allocations) == stats.memory.n_slots + 3
     del batches, loader
     gc.collect()
     assert not any(memory() is not None for _, memory in allocations)

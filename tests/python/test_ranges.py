@@ -82,10 +82,10 @@ def test_images_are_the_datasets(tmp_path, monkeypatch, reader, verified):
         for index, image in found.items():
             helpers.assert_same_image(image, dataset[index][0], index)
     stats = loader.stats()
-    assert stats.fallback_samples == 3 * N / 5
-    assert stats.read_files == 3 * N
+    assert stats.decode.fallback_samples == 3 * N / 5
+    assert stats.io.files == 3 * N
     if reader == "uring":
-        assert stats.read_opens == N_SHARDS
+        assert stats.io.opens == N_SHARDS
 
 
 def rows_of(data, width, height, n_entries):
@@ -123,8 +123,8 @@ def test_what_lies_below_a_crop_is_not_read(tmp_path, monkeypatch, reader):
     for _ in range(2):
         assert sum(len(targets) for _, targets in loader) == N
     stats = loader.stats()
-    assert stats.fallback_samples == 0
-    assert stats.read_bytes < 2 * len(shard) * 0.95
+    assert stats.decode.fallback_samples == 0
+    assert stats.io.bytes < 2 * len(shard) * 0.95
 
 
 @pytest.mark.parametrize("verified", [(), (True,)])
@@ -140,7 +140,7 @@ def test_subsets_caches_and_single_samples(packed):
         found = images_of(loader)
         for index, image in found.items():
             helpers.assert_same_image(image, packed[index][0], index)
-    assert loader.stats().cache_hits == loader.stats().cache_files == N / 2 - N / 10
+    assert loader.stats().io.cache_hits == loader.stats().io.cache_files == N / 2 - N / 10
     helpers.assert_same_image(loader.fetch(3, 0)[0], packed[6][0], 6)
     assert loader.draws(3, 0)
 

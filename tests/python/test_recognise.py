@@ -1,5 +1,7 @@
 """What is taken natively and what is left to torch, with a reason, and with torch's batches."""
 
+import pickle
+
 import feedmill
 import helpers
 import pytest
@@ -381,12 +383,6 @@ def test_the_sizes_of_an_unknown_datasets_images_are_no_reason(small_images):
     assert "one size for all images" in feedmill.DataLoader(dataset).explain()
 
 
-def test_explain_prints_what_it_returns(small_images, capsys):
-    for dataset in (folder(small_images), Squares()):
-        text = feedmill.DataLoader(dataset).explain()
-        assert capsys.readouterr().out == text + "\n"
-
-
 @pytest.mark.parametrize(
     "steps",
     [
@@ -435,6 +431,18 @@ def test_recognising_draws_nothing(small_images):
     state = torch.get_rng_state()
     loader.explain()
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_explain_prints_nothing_and_its_repr_is_readable(small_images, capsys):
+    for dataset in (folder(small_images), Squares()):
+        text = feedmill.DataLoader(dataset).explain()
+        assert capsys.readouterr() == ("", "")
+        assert isinstance(text, str) and len(text.splitlines()) > 1
+        assert repr(text) == str(text) == text and type(str(text)) is str
+        shown = []
+        printer = type("Printer", (), {"text": lambda self, words: shown.append(words)})
+        text._repr_pretty_(printer(), False)
+        assert shown == [text] and type(pickle.loads(pickle.dumps(text))) is type(text)
 
 
 def test_torchvision_is_not_imported():

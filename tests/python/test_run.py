@@ -137,7 +137,7 @@ def test_an_unchanged_script(folder, small_images, monkeypatch):
     assert any(
         line.startswith("  delivered  80 samples in 10 batches natively (") for line in lines
     )
-    assert lines[fallback - 1] == "  loaders    2 made at this line"
+    assert lines[fallback - 1] == "  loaders    2 created at this line"
     assert lines[fallback].startswith(
         f"feedmill: {folder / 'library.py'}:5: fell back to torch: the dataset is a builtins.list"
     )

@@ -36,7 +36,7 @@ for n_workers in (0, 2):
         stats = loader.stats()
         assert (stats.path, stats.epochs, stats.batches) == ("torch", 2, 10)
         assert stats.reasons == ({kind!r} + " has an iterator of its own",), stats.reasons
-        assert stats.data_wait_ns > 0 and len(stats.steps) == 10
+        assert stats.waits.data_wait_ns > 0 and len(stats.steps) == 10
         assert "has an iterator of its own" in loader.report(), loader.report()
         assert {kind!r} + " did not call the constructor of DataLoader" in loader.explain()
 persistent = Loader(dataset, batch_size=8, num_workers=1, persistent_workers=True)

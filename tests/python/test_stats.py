@@ -1,7 +1,9 @@
 """Counters and the report."""
 
+import copy
 import dataclasses
 import itertools
+import pickle
 import threading
 import time
 
@@ -12,6 +14,7 @@ import pytest
 from feedmill._dispatch.paths import n_threads
 from feedmill.profiling.counting.records import CAUSES, STEP_DTYPE
 from feedmill.profiling.report.stats import SlowSample, join_slow_samples, sum_counters
+from feedmill.profiling.report.stats_parts import FLAT_NAMES, MOVED, PARTS
 from feedmill.system import host_metrics
 from helpers import compose, native_loader
 from torchvision import transforms as T
@@ -40,19 +43,20 @@ def test_the_numbers_of_two_epochs(numbered, num_workers):
     stats = loader.stats()
     assert stats.path == "native" and stats.reasons == ()
     assert (stats.epochs, stats.batches, stats.samples) == (2, 10, 80)
-    assert (stats.native_samples, stats.fallback_samples, stats.errors) == (80, 0, 0)
-    assert (stats.read_files, stats.read_opens) == (80, 80)
-    assert stats.read_bytes > 80 * 500
-    assert stats.reader in ("uring", "pread") and stats.reader_reason
-    assert stats.n_threads == n_threads(loader)
-    assert 0 < stats.decode_ns and 0 < stats.transform_ns and 0 < stats.worker_cpu_ns
-    assert stats.data_wait_ns <= stats.host_wait_ns <= stats.wall_ns <= end - begin
+    assert (stats.decode.native_samples, stats.decode.fallback_samples, stats.errors) == (80, 0, 0)
+    assert (stats.io.files, stats.io.opens) == (80, 80)
+    assert stats.io.bytes > 80 * 500
+    assert stats.io.reader in ("uring", "pread") and stats.io.reader_reason
+    assert stats.decode.n_threads == n_threads(loader)
+    assert min(stats.decode.decode_ns, stats.decode.transform_ns, stats.decode.worker_cpu_ns) > 0
+    waits = stats.waits
+    assert waits.data_wait_ns <= waits.host_wait_ns <= waits.wall_ns <= end - begin
     assert 0 <= stats.data_wait_share <= 1
-    assert stats.first_batches == 2 and 0 < stats.open_ns < stats.iter_ns
-    assert 0 < stats.first_batch_ns and stats.iter_ns + stats.first_batch_ns <= end - begin
-    assert stats.first_batch_s == pytest.approx((stats.iter_ns + stats.first_batch_ns) / 2e9)
+    assert waits.first_batches == 2 and 0 < waits.open_ns < waits.iter_ns
+    assert 0 < waits.first_batch_ns and waits.iter_ns + waits.first_batch_ns <= end - begin
+    assert waits.first_batch_s == pytest.approx((waits.iter_ns + waits.first_batch_ns) / 2e9)
     assert "first batch " in loader.report() and ", mean of 2 epochs; " in loader.report()
-    assert stats.images_per_second == pytest.approx(80 / (stats.wall_ns / 1e9))
+    assert stats.images_per_second == pytest.approx(80 / (waits.wall_ns / 1e9))
 
 
 def test_steps(numbered):
@@ -61,19 +65,19 @@ def test_steps(numbered):
         for _ in loader:
             time.sleep(0.005)
             # The consumer is slow: the rest of the epoch is ready when it comes back.
-            while loader.stats().native_samples < 40 * epoch:
+            while loader.stats().decode.native_samples < 40 * epoch:
                 time.sleep(0.001)
     stats = loader.stats()
     steps = stats.steps
     assert steps.dtype == STEP_DTYPE
     assert steps["phase"].tolist() == [0] + [2] * 4 + ([1] + [2] * 4) * 2
-    assert sum(getattr(stats, f"wait_{name}") for name in CAUSES) == stats.data_wait_ns
+    assert sum(getattr(stats.waits, name) for name in CAUSES) == stats.waits.data_wait_ns
     assert steps["step"].tolist() == list(range(15))
     assert steps["epoch"].tolist() == [0] * 5 + [1] * 5 + [2] * 5
     assert (np.diff(steps["request_ns"].astype(np.int64)) > 5e6 * 0.9).all()
     assert (steps["data_wait_ns"] <= steps["host_wait_ns"]).all()
-    assert int(steps["data_wait_ns"].sum()) == stats.data_wait_ns
-    assert int(steps["host_wait_ns"].sum()) == stats.host_wait_ns
+    assert int(steps["data_wait_ns"].sum()) == stats.waits.data_wait_ns
+    assert int(steps["host_wait_ns"].sum()) == stats.waits.host_wait_ns
     assert (steps["ready_batches"] <= 5).all()
     assert steps["ready_batches"].tolist()[1:5] == [4, 3, 2, 1]
 
@@ -87,17 +91,47 @@ def test_several_native_loaders_are_summed(numbered):
     loader.threads = 2  # another native loader
     list(loader)
     stats = loader.stats()
-    assert (stats.epochs, stats.batches, stats.n_threads, len(stats.steps)) == (3, 15, 2, 15)
+    assert (stats.epochs, stats.batches, stats.decode.n_threads, len(stats.steps)) == (3, 15, 2, 15)
 
 
 def test_every_counter_is_a_field(numbered):
     loader = native_loader(numbered, batch_size=8)
     list(loader)
-    names = {field.name for field in dataclasses.fields(feedmill.Stats)}
     counters = loader._feedmill.handles._entries[0].handle.stats()
-    assert set(counters) <= names
-    for name in names:
-        assert name in feedmill.Stats.__doc__, name
+    assert set(counters) <= set(FLAT_NAMES)
+    assert set(loader.stats().flat()) == set(FLAT_NAMES)
+
+
+def test_every_field_is_documented_and_has_a_flat_name():
+    places = set(FLAT_NAMES.values())
+    assert len(places) == len(FLAT_NAMES)
+    for part, kind in {"": feedmill.Stats, **PARTS}.items():
+        for field in dataclasses.fields(kind):
+            assert f"{field.name}" in kind.__doc__, field.name
+            assert not part or (part, field.name) in places
+
+
+def test_flat_names_there_and_back(numbered):
+    loader = native_loader(numbered, batch_size=8)
+    list(loader)
+    stats = loader.stats()
+    assert feedmill.Stats.from_flat(stats.flat(), slow_samples=stats.slow_samples) == stats
+    assert stats.flat()["read_files"] == stats.io.files == 40
+    assert (stats.flat()["epochs"], stats.flat()["cpu"]) == (1, stats.decode.simd)
+
+
+def test_former_attributes_name_the_new_place():
+    stats = feedmill.Stats()
+    with pytest.raises(AttributeError, match=r"^Stats\.read_files is now Stats\.io\.files$"):
+        stats.read_files
+    for name, place in MOVED.items():
+        with pytest.raises(AttributeError, match=f"^Stats.{name} is now Stats.{place}$"):
+            getattr(stats, name)
+        part, field = place.split(".")
+        assert hasattr(getattr(stats, part), field)
+    with pytest.raises(AttributeError, match="'Stats' object has no attribute 'nonsense'"):
+        stats.nonsense
+    assert pickle.loads(pickle.dumps(stats)) == copy.deepcopy(stats) == stats
 
 
 def test_torchs_path(numbered):
@@ -107,7 +141,7 @@ def test_torchs_path(numbered):
         list(loader)
     stats = loader.stats()
     assert (stats.path, stats.epochs, stats.batches) == ("torch", 2, 10)
-    assert 0 < stats.host_wait_ns <= stats.wall_ns
+    assert 0 < stats.waits.host_wait_ns <= stats.waits.wall_ns
     assert stats.steps["epoch"].tolist() == [0] * 5 + [1] * 5
     assert "Lambda" in loader.report().splitlines()[0]
 
@@ -135,7 +169,7 @@ def test_the_report_names_what_went_through_pillow(tmp_path):
     helpers.save_jpeg(tmp_path / "c" / "b.jpg", 30, 30)
     loader = native_loader(helpers.numbered_folder(tmp_path), batch_size=2)
     list(loader)
-    assert "1 natively, 1 through Pillow (kind 1" in loader.report()
+    assert "1 natively, 1 through Pillow (1 of an unsupported variant" in loader.report()
 
 
 def test_both_paths_are_summed(numbered):
@@ -145,16 +179,18 @@ def test_both_paths_are_summed(numbered):
     numbered.transform = compose(T.Lambda(lambda image: image), *native.transforms)
     list(loader)
     stats = loader.stats()
-    assert (stats.path, stats.epochs, stats.batches, stats.torch_batches) == ("torch", 2, 10, 5)
+    waits = stats.waits
+    assert (stats.path, stats.epochs, stats.batches, waits.torch_batches) == ("torch", 2, 10, 5)
     assert (stats.samples, len(stats.steps)) == (40, 10)
     assert (np.diff(stats.steps["request_ns"].astype(np.int64)) > 0).all()
-    assert 0 < stats.torch_wait_ns < stats.data_wait_ns
-    assert 0 < stats.torch_wall_ns < stats.wall_ns
-    assert stats.images_per_second == pytest.approx(40e9 / (stats.wall_ns - stats.torch_wall_ns))
+    assert 0 < waits.torch_wait_ns < waits.data_wait_ns
+    assert 0 < waits.torch_wall_ns < waits.wall_ns
+    assert stats.images_per_second == pytest.approx(40e9 / (waits.wall_ns - waits.torch_wall_ns))
     numbered.transform = native
     list(loader)
     later = loader.stats()
-    assert (later.path, later.epochs, later.batches, later.torch_batches) == ("native", 3, 15, 5)
+    assert (later.path, later.epochs, later.batches) == ("native", 3, 15)
+    assert later.waits.torch_batches == 5
     assert later.samples == 80 and "images/s" not in later.report()
     assert "80 samples in 10 batches natively, 5 batches on torch's path" in later.report()
 
@@ -164,7 +200,7 @@ def test_native_off_is_counted(numbered):
     list(loader)
     stats = loader.stats()
     assert (stats.path, stats.epochs, stats.batches) == ("torch", 1, 5)
-    assert 0 < stats.data_wait_ns == stats.host_wait_ns <= stats.wall_ns
+    assert 0 < stats.waits.data_wait_ns == stats.waits.host_wait_ns <= stats.waits.wall_ns
     assert loader.report().startswith("torch's own path, as native='off' was asked for; steps ")
     assert "fell back" not in loader.report()
 
@@ -178,7 +214,7 @@ def test_counters_never_go_back(numbered):
         while not done.is_set():
             try:
                 stats = loader.stats()
-                seen.append((stats.batches, stats.epochs, stats.threads_created))
+                seen.append((stats.batches, stats.epochs, stats.decode.threads_created))
             except Exception as error:
                 failures.append(error)
             time.sleep(0.001)  # numpy gives up the GIL so often that others hardly ever get it
@@ -209,10 +245,11 @@ def test_the_difference_of_two_snapshots(numbered):
     later = loader.stats()
     interval = later - earlier
     assert (interval.batches, interval.samples, interval.epochs) == (5, 40, 1)
-    assert interval.wall_ns == later.wall_ns - earlier.wall_ns
+    assert interval.waits.wall_ns == later.waits.wall_ns - earlier.waits.wall_ns
     assert interval.steps.tobytes() == later.steps[5:].tobytes()
-    for name in ("path", "reasons", "reader", "cpu", "n_threads", "slot_bytes", "read_depth"):
-        assert getattr(interval, name) == getattr(later, name)
+    assert (interval.path, interval.reasons) == (later.path, later.reasons)
+    for name in ("reader", "cpu", "n_threads", "slot_bytes", "read_depth"):
+        assert interval.flat()[name] == later.flat()[name]
     assert interval.report().splitlines()[1:]
     with pytest.raises(TypeError):
         later - 1
@@ -232,10 +269,10 @@ def test_percentiles_and_waits_by_phase(numbered):
     assert 0 < host.p50 <= host.p90 <= host.p99 <= host.max == stats.steps["host_wait_ns"].max()
     assert 10**6 <= stats.percentiles("compute_ns").p50
     for phase in ("first", "boundary", "steady", None):
-        waits = stats.waits(phase)
+        waits = stats.waits_by_cause(phase)
         assert tuple(waits) == CAUSES
         assert sum(waits.values()) == stats.steps_of(phase)["data_wait_ns"].sum()
-    assert stats.waits(None) == {name: getattr(stats, f"wait_{name}") for name in CAUSES}
+    assert stats.waits_by_cause(None) == {name: getattr(stats.waits, name) for name in CAUSES}
     assert 0 <= stats.au <= 1 and stats.au == 1 - stats.data_wait_share
     assert 0 < stats.demand <= 4000 * 1.001  # a step sleeps for a millisecond at least
     assert stats.steady_images_per_second < stats.demand
@@ -280,16 +317,16 @@ def test_slow_samples_are_joined_by_index():
 @pytest.mark.parametrize("native", ["require", "off"])
 def test_the_process(numbered, native):
     loader = feedmill.DataLoader(numbered, batch_size=8, native=native)
-    assert loader.stats().elapsed_ns == 0
+    assert loader.stats().process.elapsed_ns == 0
     begin, cpu = time.monotonic_ns(), time.process_time_ns()
     list(loader)
     while time.process_time_ns() - cpu < 3 * 10**7:
         pass
-    first, end = loader.stats(), time.monotonic_ns()
+    first, end = loader.stats().process, time.monotonic_ns()
     assert 0 < first.elapsed_ns <= end - begin
-    assert 2 * 10**7 <= first.process_cpu_ns
+    assert 2 * 10**7 <= first.cpu_ns
     assert 1 <= first.usable_cpus and 0 <= first.throttled_periods <= first.elapsed_ns
-    later = loader.stats()
+    later = loader.stats().process
     assert later.elapsed_ns > first.elapsed_ns
     assert (later - first).elapsed_ns == later.elapsed_ns - first.elapsed_ns
     assert (later - first).usable_cpus == later.usable_cpus

@@ -132,7 +132,7 @@ def test_native_loader(numbered, tmp_path):
     stats = loader.stats()
     latest, total = stats.system["latest"], stats.system["total"]
     assert (latest["batches"], latest["samples"]) == (5, 40)
-    assert (total["batches"], total["samples"], total["read_bytes"]) == (10, 80, stats.read_bytes)
+    assert (total["batches"], total["samples"], total["read_bytes"]) == (10, 80, stats.io.bytes)
     assert (stats - stats).system == stats.system  # the later one's
 
 

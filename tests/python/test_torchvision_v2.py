@@ -80,7 +80,7 @@ def test_random_transforms_verify(small_images, name):
                                  batch_size=16, shuffle=True, num_workers=2)
     for _ in range(3):
         assert sum(len(images) for images, _ in loader) == 40
-    assert loader.stats().verified_samples == 120
+    assert loader.stats().decode.verified_samples == 120
 
 
 def test_v2_draws_as_v1_does(small_images):
@@ -123,7 +123,7 @@ def test_spellings_of_filters(small_images, name):
                                          native="verify")
             assert ((f" by {name}" in loader.explain()) == (name != "bilinear")), value
             assert sum(len(images) for images, _ in loader) == 40
-            assert loader.stats().verified_samples == 40
+            assert loader.stats().decode.verified_samples == 40
 
 
 def test_presets_of_weights(small_images):
@@ -139,7 +139,7 @@ def test_presets_of_weights(small_images):
         loader = feedmill.DataLoader(ImageFolder(str(small_images), preset), batch_size=16,
                                      native="verify")
         assert sum(len(images) for images, _ in loader) == 40
-        assert loader.stats().verified_samples == 40
+        assert loader.stats().decode.verified_samples == 40
 
 
 @pytest.mark.parametrize("step", [v2.Resize, v2.ToImage, v2.Compose, v2.Normalize])

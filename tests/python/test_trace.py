@@ -319,7 +319,7 @@ def test_scalars(numbered):
         assert value["au"] == pytest.approx(1 - value["stall"])
         assert 0 <= value["wait_p50_ms"] <= value["wait_p99_ms"]
         causes = [one for tag, one in value.items() if tag.startswith("wait_ms/")]
-        mean_ms = stats.data_wait_ns / 1e6 / stats.batches
+        mean_ms = stats.waits.data_wait_ns / 1e6 / stats.batches
         assert sum(causes) == pytest.approx(mean_ms) and len(causes) == 10
         assert ("images_per_second" in value) == (stats.path == "native")
 

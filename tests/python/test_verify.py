@@ -46,8 +46,8 @@ def test_what_is_the_same(small_images, num_workers):
     assert torch.equal(torch.get_rng_state(), state)
     for mine, other in zip(plain, verified):
         assert torch.equal(mine[0], other[0])
-    assert loader.stats().verified_samples == 24
-    assert "24 samples, all the same" in loader.report()
+    assert loader.stats().decode.verified_samples == 24
+    assert "24 samples, all equal" in loader.report()
     assert "made a second time" in loader.explain()
 
 

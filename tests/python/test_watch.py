@@ -131,7 +131,7 @@ def test_break_nested_and_parallel():
     stats = watched.stats()
     assert (stats.epochs, stats.batches) == (1 + 4 + 2, 2 + 12 + 6)
     assert stats.steps["epoch"].tolist()[-6:] == [5, 6] * 3
-    assert stats.data_wait_ns <= stats.wall_ns
+    assert stats.waits.data_wait_ns <= stats.waits.wall_ns
 
 
 def test_waits():
@@ -144,8 +144,9 @@ def test_waits():
     assert stats.path == "watched" and stats.reasons == ()
     assert stats.steps.dtype == STEP_DTYPE
     assert (stats.steps["host_wait_ns"] >= 20e6).all()
-    assert stats.data_wait_ns == stats.host_wait_ns == int(stats.steps["data_wait_ns"].sum())
-    assert stats.data_wait_ns <= stats.wall_ns <= end - begin
+    assert stats.waits.data_wait_ns == int(stats.steps["data_wait_ns"].sum())
+    assert stats.waits.data_wait_ns == stats.waits.host_wait_ns
+    assert stats.waits.data_wait_ns <= stats.waits.wall_ns <= end - begin
     assert np.all(np.diff(stats.steps["request_ns"].astype(np.int64)) >= 20e6)
     earlier = stats
     assert (watched.stats() - earlier).batches == 0
@@ -166,23 +167,23 @@ def report_of(*steps):
 def test_reports():
     assert report_of() == ["nothing to report: no batch was delivered yet", *report_of()[1:]]
     lines = report_of(*[(0, 0, 10)] * 5)
-    assert lines[0] == "no stall: steps waited 0 % of the time for data"
+    assert lines[0] == "no stall: steps waited 0% of the time for data"
     assert "  delivered  5 batches, 1 epoch" in lines and "  path       watched" in lines
     assert not any("natively" in line or "torch" in line for line in lines)
     assert report_of((0, 90, 10), *[(0, 0, 10)] * 9)[0] == (
-        "start-up: most of the wait for data was for the first batch of the epoch, 90.0 ms; in "
-        "between steps waited 0 % of the time"
+        "start-up: most of the wait for data was for the first batch of the epoch, 90.0 ms; "
+        "the other steps waited 0% of the time"
     )
     lines = report_of(*[(0, 10, 10)] * 4)
     assert lines[0] == (
-        "stalled: steps waited 57 % of the time for data; why can't be told from outside of this "
-        "loader; the loader makes 50.0 batches/s, the step could take 100.0"
+        "stalled: steps waited 57% of the time for data; the cause is not visible from outside "
+        "of this loader; the loader makes 50.0 batches/s, the step could take 100.0"
     )
-    assert "  causes     Python workers 10.00 ms (100 %)" in lines
+    assert "  causes     Python workers 10.00 ms (100%)" in lines
     assert lines[1:3] == [
         "  missed     wait for data 10.0 ms a batch (steady state); target: under 5 ms",
-        "  missed     accelerator utilization (AU) 50 %: the share of time without a wait for "
-        "data, as no GPU is in use; target: above 80 %",
+        "  missed     accelerator utilization (AU) 50%: the share of time without a wait for "
+        "data; no GPU is in use; target: above 80%",
     ]
 
 
@@ -198,7 +199,8 @@ def test_torch_loader_with_workers():
     assert len(iterator) == 5  # the iterator's own
     assert "  path       watched" in watched.report().splitlines()
     stats = watched.stats()
-    assert 0 < stats.process_cpu_ns and 0 < stats.elapsed_ns and stats.usable_cpus >= 1
+    process = stats.process
+    assert 0 < process.cpu_ns and 0 < process.elapsed_ns and process.usable_cpus >= 1
 
 
 def test_attributes_are_delegated():

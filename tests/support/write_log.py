@@ -37,10 +37,7 @@ def step_lines(steps):
 
 
 def stats_line(stats):
-    fields = {one.name: getattr(stats, one.name) for one in dataclasses.fields(stats)}
-    return {"type": "stats"} | {
-        name: value for name, value in fields.items() if type(value) in (int, str)
-    }
+    return {"type": "stats"} | stats.flat()
 
 
 def slow_lines(stats):
@@ -128,7 +125,7 @@ class _Sampler(threading.Thread):
         stats = self.loader.stats()
         return {"clock": time.monotonic_ns(), "cpu": user + system, "all": sum(ticks),
                 "idle": ticks[3] + ticks[4], "device": int(read["read_bytes"]),
-                "read": stats.read_bytes, "batches": stats.batches, "samples": stats.samples}
+                "read": stats.io.bytes, "batches": stats.batches, "samples": stats.samples}
 
     def run(self):
         while not self.done.wait(self.interval_s):
@@ -183,10 +180,11 @@ def _main():
     sampler.join()
     stats = loader.stats()
     run = run_line(pid=os.getpid(), rank=arguments.rank, place=f"{Path(__file__).name}:1",
-                   path=stats.path, time=begun[0], clock_ns=begun[1], threads=stats.n_threads,
-                   batch_size=arguments.batch_size, slots=stats.n_slots,
-                   slot_bytes=stats.slot_bytes, reader=stats.reader,
-                   reader_reason=stats.reader_reason, cpu=stats.cpu)
+                   path=stats.path, time=begun[0], clock_ns=begun[1],
+                   threads=stats.decode.n_threads,
+                   batch_size=arguments.batch_size, slots=stats.memory.n_slots,
+                   slot_bytes=stats.memory.slot_bytes, reader=stats.io.reader,
+                   reader_reason=stats.io.reader_reason, cpu=stats.decode.simd)
     write(arguments.log, run, step_lines(stats.steps), sampler.lines, _slow_lines(loader),
           stats_line(stats))
 

@@ -406,13 +406,13 @@ def crowding(stats: Stats) -> tuple[str, str]:
 
     The second text is given only if decode threads were seen waiting for a CPU.
     """
-    if not stats.n_threads:
+    if not stats.decode.n_threads:
         return "", ""
     n_usable = native.usable_cpus()
     me = peer_processes.myself()
-    me = replace(me, n_threads=max(stats.n_threads, me.n_threads))
+    me = replace(me, n_threads=max(stats.decode.n_threads, me.n_threads))
     texts = decode_crowding([me, *peer_processes.others()], me.cpus, n_usable)
-    pool = intra_op_crowding(me, n_usable) if stats.starved_share > _STARVED else []
+    pool = intra_op_crowding(me, n_usable) if stats.decode.starved_share > _STARVED else []
     return "".join(texts), "".join(pool)
 
 

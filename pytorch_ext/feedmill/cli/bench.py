@@ -18,21 +18,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from feedmill._ops import __version__, native
 from feedmill.cli.arguments import positive_int
 from feedmill.cli.progress import progress
 from feedmill.cli.survey import SUFFIXES
+from feedmill.cli.value_table import imagenet_value_table
 from feedmill.packing.dataset import Pack
 from feedmill.packing.index import INDEX_NAME
 from feedmill.planner.datasets import load_rgb
-from feedmill.planner.formats import INTEGERS, TORCH_DTYPES
+from feedmill.planner.formats import TORCH_DTYPES
 from feedmill.planner.plan import crop_and_flip
 from feedmill.planner.ranges import Range, range_of
 from feedmill.system import peer_processes
 
-_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _NAMED_BAD_FILES = 20
 
 
@@ -108,7 +107,7 @@ class _Run:
         parts: the byte range of each image in its file, as submit() takes it; None for whole files.
         seed: seed of order, crops and flips.
         size: height and width of the delivered images.
-        table: see _value_table().
+        table: what imagenet_value_table() returns.
         bad: path -> reason, for files that Pillow can't decode either.
     """
 
@@ -194,21 +193,6 @@ class _Run:
         return np.stack([self.table[channel][pixels[channel]] for channel in range(3)])
 
 
-def _value_table(dtype: str) -> np.ndarray | None:
-    """The normalized value of each byte in each channel: uint (3, 256), holding the bits of the
-    dtype. None for "uint8", whose pixels are delivered as they are.
-
-    The values are those of torchvision's ToTensor and Normalize with ImageNet's mean and deviation,
-    computed in float32 and converted to the dtype.
-    """
-    if dtype == "uint8":
-        return None
-    values = torch.arange(256, dtype=torch.float32) / 255
-    mean, std = (torch.tensor(numbers)[:, None] for numbers in (_MEAN, _STD))
-    normalized = ((values - mean) / std).to(TORCH_DTYPES[dtype])
-    return normalized.view(INTEGERS[normalized.itemsize]).numpy()
-
-
 def _bench(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if not arguments.dir.is_dir():
         parser.error(f"{arguments.dir} is not a folder")
@@ -222,7 +206,7 @@ def _bench(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> in
         paths = find_images(arguments.dir)
     if not paths:
         parser.error(f"{arguments.dir} contains no images ({', '.join(SUFFIXES)})")
-    table = _value_table(arguments.dtype)
+    table = imagenet_value_table(arguments.dtype)
     ahead = max(4, 2 * arguments.threads, -(-64 // arguments.batch_size))
     try:
         loader = native.Loader(

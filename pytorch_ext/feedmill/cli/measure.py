@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from feedmill._ops import native
+from feedmill.cli.value_table import imagenet_value_table
 from feedmill.planner.plan import crop_and_flip
 from feedmill.system import peer_processes
 from feedmill.system.proc_files import device_read_bytes
@@ -269,10 +270,11 @@ class _Run:
         self._paths = paths
         self._ahead = max(4, 2 * threads)
         self.rejected: dict[str, str] = {}
+        table = imagenet_value_table(dtype)
         self.loader = native.Loader(
             ops=crop_and_flip(size),
             dtype=dtype,
-            value_table=_value_table(dtype),
+            value_table=None if table is None else table.tobytes(),
             n_samples=len(paths),
             batch_size=_BATCH_SIZE,
             n_threads=threads,
@@ -319,13 +321,6 @@ def _open_run(paths: Sequence[str], threads: int, size: int, dtype: str) -> Iter
     finally:
         peer_processes.end(id(run))
         run.loader.close()
-
-
-def _value_table(dtype: str) -> bytes | None:
-    """A table of zeros: the time does not depend on the values. None for "uint8"."""
-    if dtype == "uint8":
-        return None
-    return np.zeros((3, 256), {"float32": np.float32}.get(dtype, np.uint16)).tobytes()
 
 
 def try_natively(

@@ -1,7 +1,7 @@
-"""Counts what loaders do and what steps wait for, and explains it.
+"""Measures what loaders do and what steps wait for, and reports it.
 
-``counting`` keeps the records, ``report`` draws conclusions from them, ``log`` and ``page`` write
-them to files, and ``watching`` counts loaders that are not ours.
+``counting`` keeps the records, ``report`` has Stats and evaluates them, ``log`` writes and reads
+log files, ``page`` renders a log as HTML, and ``watching`` measures loaders of other libraries.
 
 May import: system.
 """

@@ -1,2 +1,2 @@
-"""What is counted of a loader: records of steps and samples, and the accounts that keep them.
+"""Counters of a loader: records of steps and samples, and the accounts that keep them.
 """

@@ -1,4 +1,4 @@
-"""Counting steps from outside of an iterator: batches, and the waits for them."""
+"""Accounts: counters and step records of a loader."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _uids = itertools.count()
 
 
 class Source:
-    """Steps, and perhaps samples, that are numbered from 0: what a log is filled from.
+    """A sequence of steps, and possibly samples, numbered from 0, from which a log is written.
 
     Attributes:
-        uid: no other one of this process has it.
-        logged_steps, logged_samples: those with smaller numbers are in the log.
+        uid: unique in this process.
+        logged_steps, logged_samples: steps and samples with smaller numbers are in the log.
     """
 
     __slots__ = ("logged_samples", "logged_steps", "uid")
@@ -41,35 +41,36 @@ class Source:
 
     @property
     def is_final(self) -> bool:
-        """Whether the latest step stays as it is: its compute_ns comes with the next request."""
+        """Whether the latest step's record is final. Its compute_ns is set at the next request."""
         raise NotImplementedError
 
     def unlogged_steps(self) -> np.ndarray:
-        """Records of STEP_DTYPE from number logged_steps on, as far as they are kept, in the order
-        of their requests and without what the GPU says of them. They may be changed."""
+        """A copy of the kept records (STEP_DTYPE) from number logged_steps on, in the order of
+        their requests, without the GPU's fields."""
         raise NotImplementedError
 
     def unlogged_samples(self) -> tuple[int, np.ndarray]:
-        """Records of SAMPLE_DTYPE from number logged_samples on, as far as they are kept, and the
-        number of the first one."""
+        """(number of the first record, the kept records (SAMPLE_DTYPE) from number logged_samples
+        on)."""
         return self.logged_samples, np.empty(0, SAMPLE_DTYPE)
 
 
 class Account:
-    """Counters and steps of something, for whoever wants to know them when it is gone.
+    """Counters and step records of a loader, which can be handed on when the loader is deleted.
 
     Attributes:
-        gpu: what the GPU waited for in those steps, as far as there is one.
+        gpu: the GPU stalls of these steps.
+        on_end: called with counters(), steps() and slow_samples() when this object is deleted. It
+            may be called by the garbage collector at any point, and must not wait for a lock.
+        are_logged: a log is written from sources().
     """
 
     gpu: GpuStalls
-    # Called with counters(), steps() and slow_samples() when this object goes, perhaps by the
-    # garbage collector in the middle of anything: it must wait for no lock.
     on_end: Callable[[dict[str, Any], np.ndarray, list[Any]], None] | None = None
-    are_logged = False  # a log takes from sources() all there is
+    are_logged = False
 
     def counters(self) -> dict[str, Any]:
-        """Values of the fields of Stats, by name."""
+        """Counters by their flat names (see stats_parts.FLAT_NAMES)."""
         raise NotImplementedError
 
     def steps(self) -> np.ndarray:
@@ -77,28 +78,29 @@ class Account:
         raise NotImplementedError
 
     def slow_samples(self) -> list[Any]:
-        """stats.SlowSample, the slowest first."""
+        """The slowest samples (stats.SlowSample), slowest first."""
         return []
 
     def sources(self) -> list[Source]:
-        """What a log is filled from."""
+        """The sources from which a log is written."""
         raise NotImplementedError
 
     def forget(self) -> None:
-        """In the child of a fork: what the parent counted is none of the child's."""
+        """Called in the child of a fork: starts counting from zero."""
         raise NotImplementedError
 
     def __del__(self) -> None:
         if self.on_end is not None:
-            with contextlib.suppress(Exception):  # half made, or the interpreter is going down
+            # Incomplete objects, and interpreter shutdown.
+            with contextlib.suppress(Exception):
                 self.on_end(self.counters(), self.steps(), self.slow_samples())
 
 
 class StepCounters(Account, Source):
-    """What can be told of an iterator that somebody else made.
+    """The account of an iterator whose internals are not visible: waits, and nothing of samples.
 
-    Pickles and copies as a new one, and is one in the child of a fork. One thread at a time may
-    count; others may read.
+    A copy, an unpickled object, and this object in the child of a fork start counting from zero.
+    One thread at a time may count; other threads may read.
     """
 
     def __init__(self) -> None:
@@ -110,14 +112,14 @@ class StepCounters(Account, Source):
         self._n_batches = 0
         self._host_wait_ns = self._decode_ns = 0
         self._wall_ns = 0
-        self._last_return_ns = 0  # 0: the epoch's first step is still to come
+        self._last_return_ns = 0  # 0 before the epoch's first step
         self._steps = np.zeros(16, STEP_DTYPE)
 
     def __reduce__(self) -> tuple[type[StepCounters], tuple[()]]:
         return (type(self), ())
 
     def begin_epoch(self) -> int:
-        """Returns the epoch's number, which its steps pass to add_step()."""
+        """Starts an epoch. Returns its number, for add_step()."""
         if self._pid != os.getpid():
             self.forget()
         self.clock.start()
@@ -129,8 +131,8 @@ class StepCounters(Account, Source):
     def add_step(
         self, epoch: int, request_ns: int, return_ns: int, decode_share: float = 0.0
     ) -> None:
-        """Whatever made the batch, it was Python's: all of the wait is that cause's, but for a
-        share that is known to have been decoding."""
+        """Adds a step. Its wait is attributed to Python, except for decode_share, the share that
+        was spent decoding."""
         wait_ns = return_ns - request_ns
         phase = STEADY if self._last_return_ns else BOUNDARY if self._n_batches else FIRST
         if self._n_batches == len(self._steps) < KEPT_STEPS:
@@ -151,13 +153,13 @@ class StepCounters(Account, Source):
         self._last_return_ns = return_ns
 
     def end_epoch(self, request_ns: int) -> None:
-        """The request found no more batch; so far the latest step's work went."""
+        """Called when a request found the end of the epoch, which ends the last step."""
         if self._last_return_ns:
             self._at(self._n_batches - 1)["compute_ns"] = request_ns - self._last_return_ns
             self._last_return_ns = 0
 
     def _at(self, number: int) -> np.ndarray:
-        """The record of a step, as an array of one that can be written to."""
+        """The record of a step, as a writable array of length one."""
         place = number % len(self._steps)
         return self._steps[place : place + 1]
 
@@ -186,7 +188,7 @@ class StepCounters(Account, Source):
         return [self]
 
     def forget(self) -> None:
-        clock = self.clock  # it starts anew by itself
+        clock = self.clock  # it restarts by itself
         StepCounters.__init__(self)
         self.clock = clock
 

@@ -1,9 +1,9 @@
-"""Whether a CUDA graph is being captured, on whichever stream and thread of this process.
+"""Tells whether a CUDA graph is being captured, on any stream and thread of this process.
 
-While one is, CUDA refuses calls that have nothing to do with it: asking an event fails, and so does
-recording one in the default stream, and the capture fails with it. torch tells about the current
-stream alone; so torch.cuda.CUDAGraph, which stands behind torch.cuda.graph() and all else that
-captures with torch, is made to note here when it begins and when it ends.
+During a capture CUDA refuses unrelated calls: querying an event fails, recording one on the default
+stream fails, and the capture fails with them. torch reports captures of the current stream only.
+Therefore torch.cuda.CUDAGraph, which torch.cuda.graph() and all other captures with torch use, is
+patched to register here the beginning and end of each capture.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import torch
 
 from feedmill.system.locks import renew_after_fork
 
-# Held while calls are made that no capture may begin within; re-entrant, for signal handlers.
+# Held during calls in which no capture may begin. Re-entrant, for signal handlers.
 lock = threading.RLock()
 _underway: weakref.WeakSet[Any] = weakref.WeakSet()
 renew_after_fork(sys.modules[__name__], lock=threading.RLock, _underway=weakref.WeakSet)
 
 
 def is_capturing(device: Any) -> bool:
-    """Whether a device's current stream is being captured. CUDA is in use.
+    """Whether a device's current stream is being captured. CUDA must be initialized.
 
     Args:
-        device: a torch.device; None: the current one.
+        device: a torch.device. None: the current device.
     """
     if device is None or device.index == torch.cuda.current_device():
         return torch.cuda.is_current_stream_capturing()
@@ -37,16 +37,16 @@ def is_capturing(device: Any) -> bool:
 
 
 def is_any_capturing(device: Any) -> bool:
-    """Whether any stream is being captured: that of a device, or one that a CUDAGraph has begun to
-    capture since notice_captures(). CUDA is in use, and the lock held."""
+    """Whether the device's current stream is being captured, or any stream by a CUDAGraph whose
+    capture began after notice_captures(). CUDA must be initialized, and `lock` held."""
     return bool(_underway) or is_capturing(device)
 
 
 def notice_captures(graph: type | None = None) -> None:
-    """From now on captures are noticed. Costs nothing to call again.
+    """Patches the class such that its captures are registered. Further calls do nothing.
 
     Args:
-        graph: the class that captures. Default None: torch.cuda.CUDAGraph.
+        graph: the class to patch. Default None: torch.cuda.CUDAGraph.
     """
     kind: Any = torch.cuda.CUDAGraph if graph is None else graph
     if getattr(kind.capture_begin, "_feedmill_notices", False):
@@ -68,7 +68,7 @@ def notice_captures(graph: type | None = None) -> None:
         try:
             return end(self, *args, **kwargs)
         finally:
-            _underway.discard(self)  # a capture that failed has ended as well
+            _underway.discard(self)  # also after a failed capture
 
     capture_begin._feedmill_notices = True  # type: ignore[attr-defined]
     kind.capture_begin, kind.capture_end = capture_begin, capture_end

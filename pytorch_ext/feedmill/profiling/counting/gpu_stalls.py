@@ -1,14 +1,14 @@
-"""What a GPU had nothing to do for, because a batch was late: by its own clock.
+"""Measures with CUDA events how long the GPU was idle because a batch was late.
 
-The host's wait is not the GPU's: while next() waits, the GPU works on what was queued before. Two
-CUDA events a step on the consumer's stream tell: one recorded when next() is entered, one before
-it returns. The first fires when the GPU has finished all that was queued before the request; the
-second when that is so and next() has come back, with the batch on the device where there is a copy
-to wait for. So they fire together where the GPU had work all the time, and otherwise the time
-between them is that for which it stood still.
+The host's wait is not the GPU's: while next() waits, the GPU may still execute queued work. Two
+events are recorded in each step on the stream that uses the batch: one when next() is entered, one
+before it returns. The first completes when the GPU has finished the work queued before the request.
+The second completes when, in addition, next() has returned and the batch's copy to the device, if
+any, is done. If the GPU was busy all the time, both complete together; otherwise the time between
+them is the stall.
 
-Events are asked whether they have fired, later, and never waited for. The environment's
-FEEDMILL_GPU_STALLS=0 turns all of it off.
+Events are queried later, and never waited for. FEEDMILL_GPU_STALLS=0 in the environment turns the
+measurement off.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from feedmill.profiling.counting.records import KEPT_STEPS
 from feedmill.system.locks import if_free
 
 SWITCH = "FEEDMILL_GPU_STALLS"
-# Steps whose events have not fired yet. The host can't be further ahead: a stream takes about a
-# thousand operations before it makes the host wait, and a step has several.
+# Most steps with incomplete events. The host is hardly ever further ahead: a stream queues about a
+# thousand operations before it blocks the host, and a step has several.
 _MOST_PENDING = 512
-# Events read at a request, so that one behind many does not take long.
+# Steps whose events are queried at one request, which limits the time that a request takes.
 _READ_AT_ONCE = 8
 
 _DTYPE = np.dtype([
@@ -39,7 +39,7 @@ _DTYPE = np.dtype([
 
 
 class Mark:
-    """A request that is being served, with its events."""
+    """One request for a batch, with its events."""
 
     __slots__ = (
         "asked", "begin_ns", "end_ns", "is_lost", "ready", "returned", "stream", "wall_ns",
@@ -50,34 +50,34 @@ class Mark:
         self.end_ns = self.wall_ns = 0
         self.stream = stream
         self.asked = asked
-        self.ready: Any = None  # None: no copy belongs to this step
+        self.ready: Any = None  # None: this step has no copy
         self.returned: Any = None
-        self.is_lost = False  # a capture has begun since
+        self.is_lost = False  # a graph capture has begun since the request
 
 
 class GpuStalls:
-    """The stalls of one account's steps. None are counted while torch.cuda is not in use.
+    """Measures the GPU stalls of one account's steps. Does nothing while torch.cuda is not in use.
 
-    They are those of one device: the current one, or that which request() is told. One thread at a
-    time may iterate; others may read, and see the state of the latest request.
+    Measures one device: the one given to request(), or the current one. One thread at a time may
+    iterate; other threads may read, and see the state as of the latest request.
 
-    No event is recorded or asked while any stream is being captured into a CUDA graph, which that
-    would break; such steps are counted as skipped, and so are those of a consumer further ahead of
-    its GPU than events are kept for. An error of CUDA's ends the counting and is left to the
-    script, whose own next call gets it.
+    No event is recorded or queried while any stream is captured into a CUDA graph, as that would
+    break the capture. Such steps count as skipped, and so do steps when too many events are
+    incomplete. A CUDA error ends the measurement; it is not raised here, as the script's own next
+    CUDA call reports it.
 
-    FEEDMILL_GPU_STALLS is looked at here and at each begin_epoch().
+    FEEDMILL_GPU_STALLS is read by the constructor and by each begin_epoch().
     """
 
     def __init__(self) -> None:
         self._pending: deque[Mark] = deque()
-        # By device, to which an event belongs for good.
+        # Events to be used again, by device: an event belongs to one device.
         self._free: defaultdict[Any, list[Any]] = defaultdict(list)
-        self._reading = threading.Lock()  # never waited for
-        self._thread = 0  # that iterated last; no other one asks an event
+        self._reading = threading.Lock()  # only tried, never waited for
+        self._thread = 0  # the thread that iterated last; only it queries events
         self._has_failed = False
-        self._last_return_ns = 0  # 0: the epoch's first step is still to come
-        self._times = np.zeros(0, _DTYPE)  # a circle once it is full
+        self._last_return_ns = 0  # 0 before the epoch's first step
+        self._times = np.zeros(0, _DTYPE)  # a ring buffer once it has KEPT_STEPS records
         self._n_measured = self._n_skipped = 0
         self._stall_ns = self._copy_ns = self._wall_ns = 0
         self._is_on = _is_asked_for()
@@ -90,11 +90,11 @@ class GpuStalls:
         self._is_on = _is_asked_for()
 
     def request(self, begin_ns: int, device: Any = None) -> Mark | None:
-        """next() is entered; None: this step is not measured.
+        """Called when next() is entered. Returns None if this step is not measured.
 
         Args:
-            begin_ns: the clock (time.monotonic_ns()), not behind the request of the step's record.
-            device: whose current stream consumes the batch. Default None: the current one.
+            begin_ns: time.monotonic_ns(), not later than request_ns of the step's record.
+            device: the device whose current stream uses the batch. Default None: the current one.
         """
         if not self._is_on or not torch.cuda.is_initialized() or self._has_failed:
             return None
@@ -115,7 +115,7 @@ class GpuStalls:
             return None
 
     def ready(self, mark: Mark | None) -> None:
-        """The batch is there, and its copy to the device is what next() still waits for."""
+        """Called when the batch is ready on the host and only its copy to the device is left."""
         if mark is not None:
             try:
                 with captures.lock:
@@ -127,7 +127,7 @@ class GpuStalls:
                 self._fail()
 
     def returned(self, mark: Mark | None, return_ns: int) -> None:
-        """next() is about to return a batch. Not called where it raises."""
+        """Called when next() is about to return a batch. Not called if it raises."""
         last_ns, self._last_return_ns = self._last_return_ns, return_ns
         if mark is None or self._has_failed:
             return
@@ -145,7 +145,7 @@ class GpuStalls:
         self._pending.append(mark)
 
     def _drop(self, mark: Mark) -> None:
-        """A capture has begun within the step. What was recorded may be recorded anew."""
+        """Skips a step in which a capture has begun. Its events can be used again."""
         self._n_skipped += 1
         events = self._free[mark.stream.device]
         events += [event for event in (mark.asked, mark.ready) if event is not None]
@@ -165,7 +165,7 @@ class GpuStalls:
     # ---- reading ---------------------------------------------------------------------------------
 
     def poll(self) -> None:
-        """Reads all events that have fired, on the thread that iterated last. Waits for nothing."""
+        """Reads all completed events, if called on the thread that iterated last. Never waits."""
         if not self._pending or self._has_failed or threading.get_ident() != self._thread:
             return
         try:
@@ -203,7 +203,7 @@ class GpuStalls:
         self._wall_ns += mark.wall_ns
 
     def counters(self) -> dict[str, int]:
-        """Values of the fields of Stats, by name."""
+        """Counters by their flat names (see stats_parts.FLAT_NAMES)."""
         self.poll()
         return {
             "gpu_steps": self._n_measured,
@@ -214,7 +214,7 @@ class GpuStalls:
         }
 
     def fill(self, steps: np.ndarray) -> None:
-        """Sets the GPU's fields of steps (STEP_DTYPE) that were measured, as far as it is kept."""
+        """Sets the GPU fields of step records (STEP_DTYPE) whose measurements are still kept."""
         self.poll()
         n = min(self._n_measured, len(self._times))
         if not n or not len(steps):
@@ -222,8 +222,8 @@ class GpuStalls:
         times = self._times[:n]
         order = np.argsort(steps["request_ns"], kind="stable")
         requests = steps["request_ns"][order]
-        # The first step that was asked for within a request for a batch: a batch in several parts
-        # has several, and the first one's wait is what the GPU waited for.
+        # The first step record within each request. A batch that is delivered in several parts has
+        # several records; the GPU waited for the first one.
         at = np.searchsorted(requests, times["begin_ns"])
         found = at < len(steps)
         found[found] = requests[at[found]] <= times["end_ns"][found]
@@ -233,7 +233,7 @@ class GpuStalls:
         steps["gpu_known"][places] = 1
 
     def n_settled(self, steps: np.ndarray) -> int:
-        """How many of the first of these steps have no event that is still to fire."""
+        """The number of leading steps whose events have all been read."""
         try:
             pending_ns = self._pending[0].begin_ns
         except IndexError:
@@ -241,7 +241,7 @@ class GpuStalls:
         return int(np.argmax(np.append(steps["request_ns"] >= pending_ns, True)))
 
     def _forget(self) -> None:
-        """In the child of a fork, where the parent's events must not even be destroyed."""
+        """Called in the child of a fork. The parent's events must not be destroyed there."""
         _abandoned.append((self._pending, self._free))
         GpuStalls.__init__(self)
 
@@ -254,7 +254,7 @@ def _is_asked_for() -> bool:
 
 
 def _elapsed_ns(first: Any, second: Any) -> int:
-    """Between two events that have fired. The clock's steps are half a microsecond."""
+    """Time between two completed events. CUDA's resolution is half a microsecond."""
     elapsed_ns: int = round(first.elapsed_time(second) * 1e6)
     return max(0, elapsed_ns)
 

@@ -8,24 +8,24 @@ import numpy as np
 
 from feedmill._ops import native
 
-# One a step, as a native loader records it; fields as FM_STEP_FIELDS and FM_BLAME_FIELDS of
-# feedmill/stats.h say.
+# A step's record of a native engine. For the fields see FM_STEP_FIELDS and FM_BLAME_FIELDS in
+# feedmill/stats.h.
 _NATIVE_STEP_DTYPE = np.dtype(native.STEP_FIELDS)
-# ... and what a GPU says of it, see gpu_stalls: known only where gpu_known is 1.
+# The same with the GPU's stall (see gpu_stalls), which is valid only if gpu_known is 1.
 STEP_DTYPE = np.dtype([
     *native.STEP_FIELDS, ("gpu_stall_ns", "u8"), ("gpu_copy_ns", "u8"), ("gpu_known", "u8"),
 ])
-# One a sample; FM_SAMPLE_RECORD_FIELDS.
+# A sample's record of a native engine. For the fields see FM_SAMPLE_RECORD_FIELDS.
 SAMPLE_DTYPE = np.dtype(native.SAMPLE_FIELDS)
 
 
 def names_of(dtype: np.dtype) -> tuple[str, ...]:
-    """The fields of a type of records, in order."""
+    """The field names of a structured dtype, in order."""
     return dtype.names or ()
 
 
 _STEP_NAMES = names_of(_NATIVE_STEP_DTYPE)
-# What a wait is made of: together these fields of a step are its data_wait_ns, exactly.
+# The causes of a wait: the fields of a step that add up to its data_wait_ns exactly.
 CAUSES = _STEP_NAMES[_STEP_NAMES.index("last_index") + 1 :]
 
 # Values of a step's phase.
@@ -36,7 +36,8 @@ KEPT_STEPS = 65536
 
 
 def native_steps(handle: Any, start: int = 0) -> np.ndarray:
-    """Steps from number `start` on that a native loader (_native.Loader) keeps, oldest first."""
+    """The step records, from number `start` on, that a native engine (_native.Loader) still keeps,
+    oldest first."""
     parts = [np.empty(0, _NATIVE_STEP_DTYPE)]
     while len(part := np.frombuffer(handle.steps(start), _NATIVE_STEP_DTYPE)):
         parts.append(part)
@@ -53,14 +54,18 @@ def _as_bytes(records: np.ndarray) -> np.ndarray:
 
 
 def native_samples(handle: Any, start: int) -> tuple[int, np.ndarray]:
-    """Samples from number `start` on that it keeps, oldest first, and the first one's number."""
+    """The sample records, from number `start` on, that a native engine still keeps.
+
+    Returns:
+        (number of the first record, records, oldest first).
+    """
     parts, first = [np.empty(0, SAMPLE_DTYPE)], start
     while True:
         number, data = handle.sample_records(start)
         part = np.frombuffer(data, SAMPLE_DTYPE)
         if not len(part):
             return first, np.concatenate(parts)
-        if number > start:  # those in between are overwritten already
+        if number > start:  # the records in between have been overwritten
             first, parts = number, parts[:1]
         parts.append(part)
         start = number + len(part)

@@ -6,17 +6,18 @@ import itertools
 from collections import deque
 from typing import Any, NamedTuple
 
-# The errors that are kept to be looked at.
-_KEPT = 1000
+_KEPT = 1000  # the latest errors
 
 
 class SampleError(NamedTuple):
     """A sample that could not be loaded.
 
     Attributes:
-        index: of the dataset. path: of its file, "" for bytes in memory.
+        index: index in the dataset.
+        path: its file. "" for bytes in memory.
         cause: the error's type and text.
-        outcome: what the batch got: "raised", "replaced by index 12", "zeroed" or "skipped".
+        outcome: what the batch got instead: "raised", "replaced by index 12", "zeroed" or
+            "skipped".
     """
 
     index: int  # type: ignore[assignment]  # also a method of tuples
@@ -26,8 +27,8 @@ class SampleError(NamedTuple):
 
 
 class SampleErrors:
-    """The errors of a DataLoader, over all its epochs; the latest 1,000 are kept. One thread at a
-    time may add; others may read."""
+    """The sample errors of a DataLoader over all its epochs. Keeps the latest 1,000. One thread at
+    a time may add; other threads may read."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
@@ -38,7 +39,7 @@ class SampleErrors:
         self._kept.append((next(self._numbers), error))
 
     def all(self) -> tuple[int, tuple[SampleError, ...]]:
-        """How many there were, and those that are kept, as of one moment."""
+        """A consistent snapshot: (number of all errors, the kept errors)."""
         kept = tuple(self._kept)
         n_errors = kept[-1][0] + 1 if kept else 0
         return n_errors, tuple(error for _, error in kept)

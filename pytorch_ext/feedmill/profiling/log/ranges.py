@@ -1,4 +1,4 @@
-"""Ranges for torch.profiler, around the waits for batches."""
+"""Ranges in torch.profiler's traces for the waits for batches."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _T = TypeVar("_T")
 
 
 def waiting(call: Callable[..., _T], *arguments: Any) -> _T:
-    """The call's result; in a profile it is a range of its own."""
-    if not is_profiling():  # a range would cost a microsecond
+    """Calls `call` and returns its result. In a profile the call is a range named WAIT."""
+    if not is_profiling():  # saves the microsecond that a range costs
         return call(*arguments)
     with record_function(WAIT):
         return call(*arguments)

@@ -1,8 +1,8 @@
-"""Reads the log of a run, as this room describes it. Needs no torch.
+"""Reads the log of a run. Needs no torch. The format is described in feedmill.profiling.log.
 
-A line that names no loader belongs to the latest "run" line. Lines of other types, and fields that
-are not known, are skipped; so is, behind the first "run" line, what is no JSON object with a type:
-lines are cut short where a process was killed or a disk was full.
+A line without "loader" belongs to the latest "run" line. Unknown types and fields are skipped.
+After the first "run" line, so are lines that are no JSON object with a type: a line is truncated if
+its process was killed or the disk was full.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from feedmill.profiling.counting.records import PHASES, SAMPLE_DTYPE, STEP_DTYPE
 
 _DTYPES = {"step": STEP_DTYPE, "sample": SAMPLE_DTYPE}
 _T = TypeVar("_T")
-_Limits = tuple[int, int]  # the least and the largest
+_Limits = tuple[int, int]  # smallest and largest value
 
 
 def _limits_of(dtype: np.dtype) -> _Limits:
@@ -33,28 +33,27 @@ _LIMITS = {
 }
 _SOURCE_LIMITS = _limits_of(np.dtype(np.int64))
 _PHASE_NUMBERS = {name: number for number, name in enumerate(PHASES)}
-# How much of a line that is no log's an error shows.
+# Characters of an invalid line that an error message shows.
 _SHOWN_CHARACTERS = 60
 
 
 class LogError(ValueError):
-    """A file that is not the log of a run; the text names file, line and reason."""
+    """The file is not the log of a run. The message names file, line and reason."""
 
 
 @dataclass
 class Run:
-    """What one process logged of one loader.
+    """What one process logged about one loader.
 
     Attributes:
-        meta: the "run" line; where there are several, each field's latest value.
+        meta: the "run" line. If there are several, the latest value of each field.
         steps: all steps in the order of the log, STEP_DTYPE.
-        samples: all samples, SAMPLE_DTYPE; none where they were not asked for.
-        step_sources, sample_sources: in which native loader, or count of torch's path, each step
-            and sample is numbered.
-        system: the "system" lines as they are.
-        slow: the samples that took longest to read and to work on, the slowest first, each once.
-        stats: the latest "stats" line, totals since the start; None if no epoch ended.
-        n_lost: steps that are not in the log, as they were overwritten before they were written.
+        samples: all samples, SAMPLE_DTYPE. Empty if they were not requested.
+        step_sources, sample_sources: "source" of each step and sample.
+        system: the "system" lines, unchanged.
+        slow: "slow" lines of the slowest samples, each sample once, slowest first.
+        stats: the latest "stats" line, totals since the start. None if no epoch ended.
+        n_lost: steps that are missing because they were overwritten before they were logged.
     """
 
     meta: dict[str, Any] = field(default_factory=dict)
@@ -69,17 +68,17 @@ class Run:
 
     @property
     def pid(self) -> int | None:
-        """The process."""
+        """The process id."""
         return self._known("pid", int)
 
     @property
     def rank(self) -> int | None:
-        """That of the process in a distributed training."""
+        """The process's rank in a distributed training."""
         return self._known("rank", int)
 
     @property
     def place(self) -> str | None:
-        """"file:line" of the script that made the loader."""
+        """"file:line" of the script where the loader was created."""
         return self._known("place", str)
 
     @property
@@ -94,21 +93,21 @@ class Run:
 
 @dataclass
 class _Rows:
-    """Records of one kind, and the sources that number them, as they come."""
+    """Rows of one type of line, and their "source" values."""
 
     values: list[tuple[int, ...]] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
 
 
 def read_log(path: str | os.PathLike[str], *, samples: bool = False) -> list[Run]:
-    """The runs of a log, in the order of their first lines; at least one.
+    """Returns the runs of a log, at least one, in the order of their first lines.
 
     Args:
-        samples: read the samples, too; where they are logged, they are most of a log.
+        samples: also read the samples, which may be most of a log.
 
     Raises:
         LogError: the file is not a log.
-        OSError: it can't be read.
+        OSError: the file can't be read.
     """
     wanted = ("step", "sample") if samples else ("step",)
     runs: dict[Any, Run] = {}
@@ -125,7 +124,7 @@ def read_log(path: str | os.PathLike[str], *, samples: bool = False) -> list[Run
             key = _key(line) if "loader" in line else latest
         if latest is None:
             raise LogError(f'{where}: a line of type "{kind}" before its line of type "run"')
-        if key not in runs:  # its "run" line may have been cut short
+        if key not in runs:  # a truncated "run" line is skipped
             runs[key], rows[key] = Run(), {one: _Rows() for one in wanted}
         if kind in wanted:
             rows[key][kind].values.append(_row(kind, line, where))
@@ -147,7 +146,7 @@ def _arrays(kind: str, rows: Mapping[str, _Rows]) -> tuple[np.ndarray, np.ndarra
 
 
 def _lines(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each line's place, as "file:number", and content."""
+    """Yields ("file:line number", object) of each valid line."""
     is_log = False
     with open(path, "rb") as file:
         for number, text in enumerate(file, 1):
@@ -161,7 +160,7 @@ def _lines(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any]]]
                     continue
                 shown = text.decode(errors="replace").strip()[:_SHOWN_CHARACTERS]
                 raise LogError(
-                    f"{where}: not the log of a run: no JSON ({error}): {shown!r}"
+                    f"{where}: not the log of a run: invalid JSON ({error}): {shown!r}"
                 ) from None
             if not isinstance(line, dict) or not isinstance(line.get("type"), str):
                 if is_log:
@@ -172,18 +171,18 @@ def _lines(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def _key(line: Mapping[str, Any]) -> str:
-    """What tells the runs of a log apart."""
+    """The key by which a line's run is identified."""
     names = ("loader",) if "loader" in line else ("pid", "rank", "place")
     return repr([line.get(name) for name in names])
 
 
 def _row(kind: str, line: Mapping[str, Any], where: str) -> tuple[int, ...]:
-    """A step's or sample's values in the order of its records; 0 for what the line lacks."""
+    """A step's or sample's values in the order of the dtype's fields; 0 for missing ones."""
     values = dict(line)
     if kind == "step" and "phase" in values:
         if values["phase"] not in PHASES:
             raise LogError(
-                f"{where}: phase is {values['phase']!r}, must be one of {', '.join(PHASES)}"
+                f"{where}: phase is {values['phase']!r}; it must be one of {', '.join(PHASES)}"
             )
         values["phase"] = _PHASE_NUMBERS[values["phase"]]
     return tuple(_whole(name, values, limits, where) for name, limits in _LIMITS[kind].items())
@@ -193,7 +192,7 @@ def _whole(name: str, values: Mapping[str, Any], limits: _Limits, where: str) ->
     value = values.get(name, 0)
     if type(value) is not int or not limits[0] <= value <= limits[1]:
         raise LogError(
-            f"{where}: {name} is {value!r}, must be a whole number from {limits[0]} to {limits[1]}"
+            f"{where}: {name} is {value!r}; it must be an int from {limits[0]} to {limits[1]}"
         )
     return value
 
@@ -212,13 +211,13 @@ def _add(run: Run, kind: str, line: dict[str, Any]) -> None:
 
 
 def duration_ns(slow: Mapping[str, Any]) -> int:
-    """What a slow sample took: reading and working on it, without starvation."""
+    """Time to read, decode and transform a slow sample, without waits for a CPU."""
     values = (slow.get(name) for name in ("read_ns", "decode_ns", "transform_ns"))
     return sum(value for value in values if isinstance(value, int))
 
 
 def _slowest(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each epoch's end names the slowest samples since the start again: keeps each one's worst."""
+    """Each sample's slowest line, slowest first. Every epoch's end lists the slow samples again."""
     worst: dict[tuple[str, str], dict[str, Any]] = {}
     for line in sorted(lines, key=duration_ns):
         worst[str(line.get("path")), str(line.get("index"))] = line

@@ -1,4 +1,4 @@
-"""Writes the log of a run: the Recorder of each loader."""
+"""Writes the log of a run. Each loader has a Recorder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,32 +28,33 @@ from feedmill.profiling.report.stats import Stats, join_slow_samples, sum_counte
 from feedmill.system.locks import if_free
 from feedmill.system.usage import INTERVAL_NS, System
 
-# Samples, or steps where those are not counted, after which the log is filled before the interval
-# is over: a quarter of what is kept of either.
+# After this many samples, or steps if samples are not counted, the log is written although the
+# interval is not over. It is a quarter of the records that are kept.
 _AT_MOST = 16384
 
-_numbers = itertools.count()  # of the recorders of this process
+_numbers = itertools.count()  # numbers the recorders of this process
 _alive: weakref.WeakSet[Recorder] = weakref.WeakSet()
 _warned: set[str] = set()
 
 
 class Recorder:
-    """What a loader and its iterators have written to the log; samples the system for it.
+    """Writes the log of one loader and its iterators, and measures the system for it.
 
-    Does nothing of its own accord: begin(), tick() and end_epoch() do it, on the thread that
-    iterates; and nothing at all, but for counting, without a log. What is left is written when
-    nobody refers to this any more, or the process ends.
+    Has no thread of its own: begin(), tick() and end_epoch() write, on the thread that iterates.
+    Without a log they only count. The remaining records are written when this object is deleted, or
+    the process ends.
 
-    In the child of a fork it is as if begin() had not been called: what the parent counted is the
-    parent's to write.
+    In the child of a fork, logging is off until begin() is called: the parent writes what it
+    counted.
 
     Args:
-        place: "file:line" where the loader was made, or None.
-        counted: whose counters() together are the loader's. Those that are an Account fill the log.
+        place: "file:line" where the loader was created, or None.
+        counted: objects whose counters() are added up to the loader's counters. The log's steps
+            and samples come from those that are an Account.
 
     Attributes:
-        path, reasons: as in Stats; whoever knows them sets them.
-        heeds_environment: whether FEEDMILL_LOG is for this loader.
+        path, reasons: as in Stats. Set by the loader.
+        heeds_environment: whether FEEDMILL_LOG applies to this loader.
     """
 
     def __init__(self, place: str | None, *counted: Any) -> None:
@@ -70,7 +71,7 @@ class Recorder:
         self._n_due = _AT_MOST
         self._n_ended = 0  # _n_counted at the end of the latest epoch
         self._lock = threading.RLock()
-        self._wanted: str | None = None  # the file's name, as it was asked for
+        self._wanted: str | None = None  # the file's name before {pid} and {rank} are replaced
         self._file: _File | None = None
         self._facts: dict[str, Any] = {}
         self._written_run: dict[str, Any] | None = None
@@ -79,24 +80,24 @@ class Recorder:
 
     @property
     def system(self) -> dict[str, Any] | None:
-        """As System.latest; None where no log was asked for."""
+        """See System.latest. None without a log."""
         return self._system.latest
 
     # ---- called while the loader is iterated -----------------------------------------------------
 
     def begin(self, log: str | os.PathLike[str] | None, **facts: Any) -> None:
-        """An epoch begins.
+        """Called at the start of an epoch.
 
         Args:
-            log: the file; None: what the environment's FEEDMILL_LOG says.
-            facts: batch_size and settings of the "run" line.
+            log: the file. None: the file that FEEDMILL_LOG in the environment names, if any.
+            facts: batch_size and settings for the "run" line.
 
         Raises:
-            OSError: ``log`` can't be written to. A file from the environment is warned of.
+            OSError: ``log`` can't be written to. For a file from the environment it is a warning.
         """
         with self._lock:
             if self._file is not None and self._n_counted != self._n_ended:
-                self._end_epoch()  # of one that was left before its end
+                self._end_epoch()  # of an epoch that was left early
             self._open(log)
             self._facts = facts
             if self._file is not None and not self._due_ns:
@@ -104,22 +105,23 @@ class Recorder:
                 self._due_ns = time.monotonic_ns() + INTERVAL_NS
 
     def tick(self, now_ns: int, n_samples: int = 1) -> None:
-        """A step is about to return.
+        """Called when a step is about to return.
 
         Args:
-            now_ns: the clock.
-            n_samples: in its batch, if that is known.
+            now_ns: time.monotonic_ns().
+            n_samples: samples in the batch; 0 if not known.
         """
         self._n_counted += n_samples or 1
         if self._file is None or (now_ns < self._due_ns and self._n_counted < self._n_due):
             return
-        # Another thread that iterates over the same loader is at it: that will do.
+        # If another thread that iterates over this loader is writing, skip this time.
         if_free(
             self._lock, lambda: self._write([self._sample()] if now_ns >= self._due_ns else [])
         )
 
     def end_epoch(self) -> None:
-        """An iterator has come to its end. Without a step since the last one's it is no epoch."""
+        """Called when an iterator has come to its end. Ignored if there was no step since the last
+        call."""
         with self._lock:
             if self._n_counted != self._n_ended:
                 self._end_epoch()
@@ -137,7 +139,8 @@ class Recorder:
         return {"type": "system", **sample}
 
     def _write(self, lines: Sequence[dict[str, Any]], *, is_last: bool = False) -> None:
-        """Locked. Steps and samples that are not in the log yet, then these lines."""
+        """Writes the steps and samples that are not logged yet, then `lines`. Called with the lock
+        held."""
         self._n_due = self._n_counted + _AT_MOST
         if self._file is None:
             return
@@ -163,7 +166,7 @@ class Recorder:
             if not (is_last or source.is_final):
                 steps = steps[:-1]
             account.gpu.fill(steps)
-            if not is_last:  # what the GPU says of the others comes later
+            if not is_last:  # the GPU has not reached the other steps yet
                 steps = steps[: account.gpu.n_settled(steps)]
             first, samples = source.unlogged_samples()
             n_steps, n_samples = source.logged_steps, first + len(samples)
@@ -208,9 +211,7 @@ class Recorder:
 
     def _totals(self) -> dict[str, Any]:
         counters = self._counters()
-        known = [one for one in fields(Stats) if one.type in ("int", "str")]
-        totals = {one.name: counters.get(one.name, one.default) for one in known}
-        return {"type": "stats", **totals, "path": self.path}
+        return {"type": "stats", **Stats.from_flat(counters).flat(), "path": self.path}
 
     def _counters(self) -> dict[str, Any]:
         return sum_counters([one.counters() for one in self._counted])
@@ -250,7 +251,7 @@ class Recorder:
         self._log_from_now_on()
 
     def _log_from_now_on(self) -> None:
-        """What was counted before belongs to no log, or to another one."""
+        """Marks all earlier records as logged: they belong to no log, or to another one."""
         self._system, self._due_ns = System(), 0
         self._n_ended = self._n_counted
         self._n_due = self._n_counted + _AT_MOST
@@ -266,12 +267,12 @@ class Recorder:
             account.are_logged = are_logged
 
     def _give_up(self, error: OSError) -> None:
-        """Training is worth more than its log. It is not tried again under that name."""
+        """Ends the log with a warning, so that training goes on. The file is not opened again."""
         assert self._file is not None
         path = self._file.path
         self._close()
         warnings.warn(
-            f"the log ends here, as {path} can't be written: {error.strerror}",
+            f"logging to {path} stops, training continues: {error.strerror}",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -284,7 +285,7 @@ class Recorder:
             self._set_logged(False)
 
     def finish(self) -> None:
-        """Writes what is left, and closes the file."""
+        """Writes the remaining records, and closes the file."""
         with self._lock:
             if self._file is not None and self._n_counted != self._n_ended:
                 self._end_epoch()
@@ -296,11 +297,11 @@ class Recorder:
     def __del__(self) -> None:
         try:
             self.finish()
-        except Exception:  # half made, the interpreter is going down, or a warning is an error
+        except Exception:  # incomplete object, interpreter shutdown, or warnings are errors
             pass
 
     def forget(self) -> None:
-        """In the child of a fork. Another thread of the parent may have held the lock."""
+        """Called in the child of a fork. A thread of the parent may have held the lock."""
         self._lock = threading.RLock()
         self._system = System()
         self._due_ns = 0
@@ -313,12 +314,13 @@ class Recorder:
 
 @dataclass
 class _Chunk:
-    """Lines for the file, and what is in the log once they are.
+    """Lines for the file, and the sources' positions after they have been written.
 
     Attributes:
-        marks: (source, its logged_steps, its logged_samples).
-        data: the lines, once they are to be written. written: how many bytes of it have been, as
-            os.write() said each time.
+        lines: the lines.
+        marks: (source, its new logged_steps, its new logged_samples).
+        data: the lines as bytes, once writing has started.
+        written: the result of each os.write() of data.
     """
 
     lines: list[str] = field(default_factory=list)
@@ -328,25 +330,25 @@ class _Chunk:
 
 
 class _File:
-    """A file at whose end whole lines are written, each chunk at once."""
+    """A file to which chunks of whole lines are appended."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._fd = self._opened()
-        self._end = -1  # where it ended when this one had written
+        self._end = -1  # the file's size after the latest write
         self._chunk: _Chunk | None = None
 
     def _opened(self) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         fd = os.open(self.path, flags, 0o666)
-        with contextlib.suppress(OSError):  # it may be ours to write, and not to read
+        with contextlib.suppress(OSError):  # it may be writable but not readable
             if _ends_in_a_line(self.path, os.fstat(fd)):
                 os.write(fd, b"\n")
         return fd
 
     def has_others(self) -> bool:
-        """Whether what comes next may not be behind what this one wrote. A file that was removed
-        is made anew."""
+        """Whether another writer may have appended since this object's latest write. Opens a new
+        file if the old one was removed."""
         status = os.fstat(self._fd)
         if status.st_nlink == 0:
             fd, self._fd = self._fd, self._opened()
@@ -360,18 +362,19 @@ class _File:
         self.flush()
 
     def flush(self) -> None:
-        """Goes on with a chunk in whose middle a Ctrl-C came: nothing of it is written twice."""
+        """Writes the rest of the chunk. Continues one that a Ctrl-C has interrupted, without
+        writing anything twice."""
         chunk = self._chunk
         if chunk is None:
             return
         while (n_written := sum(chunk.written)) < len(chunk.data):
             rest = chunk.data[n_written:]
-            # A single step of the interpreter: no Ctrl-C comes between the write and its note.
+            # One bytecode: a Ctrl-C can't come between the write and the record of its result.
             chunk.written.extend(map(os.write, (self._fd,), (rest,)))
         for source, n_steps, n_samples in chunk.marks:
             source.logged_steps, source.logged_samples = n_steps, n_samples
         self._chunk = None
-        with contextlib.suppress(OSError):  # a pipe has no position
+        with contextlib.suppress(OSError):  # pipes can't seek
             self._end = os.lseek(self._fd, 0, os.SEEK_CUR)
 
     def close(self) -> None:
@@ -379,7 +382,7 @@ class _File:
 
 
 def _ends_in_a_line(path: str, status: os.stat_result) -> bool:
-    """Whether who wrote a file last was cut off within a line."""
+    """Whether a file ends in the middle of a line, which an interrupted writer left."""
     if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
         return False
     with open(path, "rb") as file:
@@ -390,7 +393,7 @@ def _ends_in_a_line(path: str, status: os.stat_result) -> bool:
 # ---- lines ---------------------------------------------------------------------------------------
 
 _PHASE = names_of(STEP_DTYPE).index("phase")
-# A third of the time that json.dumps() takes.
+# Formatting takes a third of the time of json.dumps().
 _FORMATS = {
     name: ",".join(f'"{one}":' + ('"%s"' if one == "phase" else "%d") for one in names_of(dtype))
     for name, dtype in (("step", STEP_DTYPE), ("sample", SAMPLE_DTYPE))
@@ -406,7 +409,7 @@ def _as_lines(kind: str, loader: str, source: int, records: np.ndarray) -> list[
 
 
 def records_samples(log: Any, log_samples: bool) -> bool:
-    """Whether samples are to be recorded, by these options of a DataLoader and the environment."""
+    """Whether samples are recorded, by a DataLoader's options and the environment."""
     if log is not None:
         return log_samples
     wanted = log_samples or os.environ.get("FEEDMILL_LOG_SAMPLES", "0") not in ("", "0")
@@ -414,7 +417,7 @@ def records_samples(log: Any, log_samples: bool) -> bool:
 
 
 def _rank() -> int | None:
-    """This process's number in a distributed training."""
+    """This process's rank in a distributed training."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank()
@@ -423,7 +426,7 @@ def _rank() -> int | None:
 
 
 def expanded(name: str) -> str:
-    """A log's name with {pid} and {rank} replaced; the rank is 0 where there is none."""
+    """A log's name with {pid} and {rank} replaced; the rank is 0 without distributed training."""
     return name.replace("{pid}", str(os.getpid())).replace("{rank}", str(_rank() or 0))
 
 
@@ -439,7 +442,7 @@ def _arm() -> None:
     _armed_pid = os.getpid()
     atexit.register(_finish_all)
     if multiprocessing.parent_process() is not None:
-        # Forked children of multiprocessing leave without atexit.
+        # Forked children of multiprocessing exit without atexit's handlers.
         multiprocessing.util.Finalize(None, _finish_all, exitpriority=-1000)
 
 

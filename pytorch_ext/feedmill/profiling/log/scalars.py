@@ -1,4 +1,4 @@
-"""Scalars of a loader for TensorBoard, or anything else with an add_scalar()."""
+"""Writes scalars of a loader for TensorBoard, or any writer with add_scalar()."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from feedmill.profiling.counting.records import CAUSES
 
 @dataclass(frozen=True)
 class _Seen:
-    """What was known at a loader's latest call."""
+    """A loader's counters at the latest call of log_scalars()."""
 
     wall_ns: int = 0
     data_wait_ns: int = 0
@@ -28,30 +28,30 @@ _seen: weakref.WeakKeyDictionary[Any, _Seen] = weakref.WeakKeyDictionary()
 
 
 def log_scalars(writer: Any, loader: Any, global_step: int, prefix: str = "feedmill") -> None:
-    """Writes what a loader's steps waited for since the latest call for it, or since its start.
+    """Writes scalars about a loader's steps since the latest call for this loader.
 
         writer = torch.utils.tensorboard.SummaryWriter()
         ...
         if step % 100 == 0:
             feedmill.log_scalars(writer, loader, step)
 
-    Nothing is written where there was no step. The scalars:
+    Writes nothing if there was no step since then. The scalars:
 
-    - au: accelerator utilization, 1 less the share of the time for which the GPU waited for a batch
-      or, where no GPU is in use, that steps waited for data.
-    - stall: that share.
-    - gpu_stall_ms: mean of the steps that the GPU's clock measured, where there are any.
-    - wait_p50_ms, wait_p99_ms: of the steps' waits for data.
-    - images_per_second: natively. On torch's path, and of a watched loader, samples are not
-      counted.
-    - wait_ms/<cause>: mean of a step, for each cause in ``Stats.steps``.
+    - stall: share of the time that the GPU waited for a batch or, if no GPU is in use, that steps
+      waited for data.
+    - au: accelerator utilization, 1 - stall.
+    - gpu_stall_ms: mean GPU stall of the measured steps, if there are any.
+    - wait_p50_ms, wait_p99_ms: percentiles of the steps' waits for data.
+    - images_per_second: for native epochs only. On torch's path, and for a watched loader, samples
+      are not counted.
+    - wait_ms/<cause>: mean per step, for each cause in ``Stats.steps``.
 
     Args:
-        writer: anything with add_scalar(tag, value, global_step), such as TensorBoard's
+        writer: an object with add_scalar(tag, value, global_step), such as TensorBoard's
             SummaryWriter.
-        loader: a feedmill.DataLoader, or what feedmill.watch() gives.
-        global_step: the training step that the scalars belong to.
-        prefix: of the tags: "feedmill/au".
+        loader: a feedmill.DataLoader, or the result of feedmill.watch().
+        global_step: the training step at which the scalars are shown.
+        prefix: prefix of the tags, as in "feedmill/au".
     """
     stats = loader.stats()
     seen = _seen.get(loader, _Seen())
@@ -59,12 +59,12 @@ def log_scalars(writer: Any, loader: Any, global_step: int, prefix: str = "feedm
     if not len(steps):
         return
     now = _Seen(
-        wall_ns=stats.wall_ns,
-        data_wait_ns=stats.data_wait_ns,
+        wall_ns=stats.waits.wall_ns,
+        data_wait_ns=stats.waits.data_wait_ns,
         samples=stats.samples,
-        native_wall_ns=stats.wall_ns - stats.torch_wall_ns,
-        gpu_stall_ns=stats.gpu_stall_ns,
-        gpu_wall_ns=stats.gpu_wall_ns,
+        native_wall_ns=stats.waits.native_wall_ns,
+        gpu_stall_ns=stats.gpu.stall_ns,
+        gpu_wall_ns=stats.gpu.wall_ns,
         request_ns=int(steps["request_ns"].max()),
     )
     _seen[loader] = now

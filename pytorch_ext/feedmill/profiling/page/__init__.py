@@ -1,2 +1,2 @@
-"""The log of a run as a page: the HTML, its script and style, and the numbers of its charts.
+"""Renders the log of a run as an HTML page.
 """

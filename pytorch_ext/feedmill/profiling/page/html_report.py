@@ -1,7 +1,7 @@
-"""The report of a run as a page: one HTML file that needs no network and nothing beside it.
+"""The report of a run as one self-contained HTML file, which loads nothing from the network.
 
-All text and all tables are in the page as it is; the charts are drawn by page.js from JSON
-that the page holds. What comes from a log is escaped wherever it goes.
+Texts and tables are static HTML; page.js draws the charts from JSON that is embedded in the page.
+Everything that comes from a log is escaped.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from feedmill.profiling.report import terms
 from feedmill.profiling.report.wording import percent
 
 _PAGE = Path(__file__).parent
-# Bins of all runs of a page together, and of one at least: about 80 bytes each.
+# Bins of all runs together, and of one run at least. A bin takes about 80 bytes of the page.
 _MOST_BINS, _LEAST_BINS = 20_000, 1_000
 _MOST_SLOW = 20
-# Upper ends of the classes of waits, in ms.
+# Upper limits of the histogram's classes, in ms.
 _WAIT_CLASSES_MS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000)
 
 
 def page(runs: Sequence[Run], title: str) -> str:
-    """The page of a log.
+    """The HTML page of a log.
 
     Args:
-        runs: at least one.
-        title: what the browser's window shows, such as the log's name.
+        runs: at least one run.
+        title: the page's title, such as the log's name.
     """
     script = (_PAGE / "page.js").read_text("utf-8")
     most_bins = max(_LEAST_BINS, _MOST_BINS // len(runs))
@@ -56,7 +56,7 @@ def page(runs: Sequence[Run], title: str) -> str:
         "title": _text(title),
         "style": (_PAGE / "page.css").read_text("utf-8"),
         "script": script,
-        # The browser runs this script and no other, and loads nothing.
+        # For the Content-Security-Policy, which allows this script alone.
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         "overview": _overview(runs),
         "sections": "\n".join(sections),
@@ -64,7 +64,7 @@ def page(runs: Sequence[Run], title: str) -> str:
         "version": _text(__version__),
     }
     template = (_PAGE / "page.html").read_text("utf-8")
-    # In one pass: what one part holds is not looked at for another one's name.
+    # One pass: a part that contains "{{name}}" is not expanded again.
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 
@@ -72,19 +72,19 @@ def page(runs: Sequence[Run], title: str) -> str:
 
 
 def _text(value: Any) -> str:
-    """A value as HTML text; bytes of a path that are no UTF-8 as escapes."""
+    """A value as escaped HTML text. Bytes of a path that are not UTF-8 become \\x escapes."""
     plain = str(value).encode("utf-8", "backslashreplace").decode("utf-8")
     return html.escape(plain)
 
 
 def _json(value: Any) -> str:
-    """A value as JSON that no HTML parser mistakes for the end of its script element."""
+    """A value as JSON that can't end the script element around it."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _table(heads: Iterable[str], rows: Iterable[Sequence[str]], name: str) -> str:
-    """A table of cells that are HTML already; heads that end in "#" are those of numbers."""
+    """A table. Cells are HTML already; a head that ends in "#" marks a column of numbers."""
     names = list(heads)
     kinds = [' class="number"' if name.endswith("#") else "" for name in names]
     head = "".join(
@@ -118,7 +118,7 @@ def _bar(share: float, name: str = "bar") -> str:
 
 
 def _ms(ns: float) -> str:
-    """A duration in ms with three digits or so."""
+    """A duration in ms with about three digits."""
     ms = ns / 1e6
     if ms == 0:
         return "0"
@@ -138,7 +138,7 @@ def _duration(ns: float) -> str:
 
 
 def _overview(runs: Sequence[Run]) -> str:
-    """A table of runs, where there is more than one."""
+    """A table of the runs; "" if there is only one."""
     if len(runs) == 1:
         return ""
     rows = []
@@ -154,7 +154,7 @@ def _overview(runs: Sequence[Run]) -> str:
             _text(main),
             _text(verdict_of(run)),
         ))
-    heads = ("run", "steps#", "waited#", "ms a step#", "mostly for", "verdict")
+    heads = ("run", "steps#", "waited#", "ms a step#", "main cause", "verdict")
     return (
         f'<section><h2>{len(runs)} runs in this log</h2>\n'
         f"{_table(heads, rows, 'overview')}</section>"
@@ -162,7 +162,7 @@ def _overview(runs: Sequence[Run]) -> str:
 
 
 def _section(run: Run, number: int, most_bins: int) -> str:
-    """All of one run."""
+    """The page's section about one run."""
     opened = " open" if number == 0 else ""
     parts = [
         f'<details class="run" id="run{number}"{opened}><summary>{_text(run_name(run))}</summary>',
@@ -181,14 +181,13 @@ def _section(run: Run, number: int, most_bins: int) -> str:
             _slowest(run),
         ]
     else:
-        parts.append("<p>The log has no step: the loop had not asked for a batch, or had not got "
-                     "one, when the log ended.</p>")
+        parts.append("<p>The log has no steps: no batch had been returned when it ended.</p>")
     parts += [_as_text(run), "</details>"]
     return "\n".join(part for part in parts if part)
 
 
 def _facts(run: Run) -> str:
-    """What ran, in a line."""
+    """A line about the run: sizes, threads, reader, time."""
     meta = run.meta
     facts = [f"{len(run.steps):,} steps of {_duration(loop_ns(run.steps))}"]
     if run.steps["n_samples"].any():
@@ -204,9 +203,9 @@ def _facts(run: Run) -> str:
         why = f" ({meta['reader_reason']})" if meta.get("reader_reason") else ""
         facts.append(f"reader {meta['reader']}{why}")
     if meta.get("cpu"):
-        facts.append(f"pixels by {meta['cpu']}")
+        facts.append(f"SIMD {meta['cpu']}")
     if (begun := _time(meta.get("time"))) is not None:
-        facts.append(f"begun {begun}")
+        facts.append(f"started {begun}")
     if meta.get("feedmill"):
         facts.append(f"feedmill {meta['feedmill']}")
     return " · ".join(map(_text, facts))
@@ -223,26 +222,26 @@ def _time(seconds: Any) -> str | None:
 
 def _notes(run: Run) -> str:
     if run.stats is None:
-        text = ("The log has no totals: they are written when an epoch ends. What follows is from "
-                "the steps; the threads' work is not known.")
+        text = ("The log has no totals yet: they are written when an epoch ends. This report is "
+                "from the steps alone, without the decode threads' counters.")
     elif n := after_stats(run):
-        text = (f"The log ends within an epoch: the last {n:,} steps are in the charts and tables, "
-                "but not in the verdict's totals.")
+        text = (f"The log ends in the middle of an epoch: its last {n:,} steps are in the charts "
+                "and tables, but not in the verdict's totals.")
     else:
         text = ""
     if run.n_lost:
-        text += (f" The log lacks {run.n_lost:,} steps: they were overwritten before they could be "
-                 "written.")
+        text += (f" {run.n_lost:,} steps are missing: their records were overwritten before they "
+                 "could be logged.")
     return f'<p class="note">{_text(text)}</p>' if text else ""
 
 
 # ---- targets -------------------------------------------------------------------------------------
 
-_STATES = {True: ("met", "✓ met"), False: ("missed", "✗ missed"), None: ("unknown", "– not known")}
+_STATES = {True: ("met", "✓ met"), False: ("missed", "✗ missed"), None: ("unknown", "– unknown")}
 
 
 def _targets(run: Run) -> str:
-    """A card each: what a healthy run has, and what this one had."""
+    """A card for each target, with the run's value."""
     cards = []
     for one in targets_of(run):
         css, state = _STATES[one.is_met]
@@ -265,7 +264,7 @@ def _term(name: str, run: Run) -> terms.Term:
 
 
 def _parts(run: Run) -> list[tuple[str, int]]:
-    """Field and time of all that steps were made of, in the order in which charts stack it."""
+    """The parts of the steps' time (field, nanoseconds), in the order in which charts stack."""
     names = ("compute_ns", *CAUSES, "overhead_ns")
     totals = [(name, int(run.steps[name].sum())) for name in names]
     return [(name, ns) for name, ns in totals if ns]
@@ -291,20 +290,20 @@ def _where_time_went(run: Run) -> str:
 
 
 def _charts(run: Run, number: int, most_bins: int) -> str:
-    """The frame in which page.js draws, and the numbers that it draws."""
+    """The elements in which page.js draws the charts, and their data."""
     data = timeline(run, most_bins)
     data["names"] = {name: _term(name, run).label for name, _ in _parts(run)}
     data["causes"] = [_term(name, run).label for name in CAUSES]
     data["css"] = {name: _css_name(name) for name in data["names"]}
     data["phases"] = PHASES
-    # Other loaders do not tell how many batches they have ready.
+    # Other loaders do not report how many batches are ready.
     data["knows_ready"] = run.path == "native" or bool(run.steps["ready_batches"].any())
     slots = run.meta.get("slots")
     data["slots"] = slots if isinstance(slots, int) else None
     return (
         '<section class="charts"><h2>Steps over time</h2>\n'
-        '<p class="how">Each column is a step, or several: its height is how long they took on '
-        "average, its colours what the time went to. Drag over a part to look closer.</p>\n"
+        '<p class="how">Each column is one step or several: its height is their mean duration, '
+        "its colours show where the time went. Drag over a part to zoom in.</p>\n"
         '<noscript><p class="note">The charts need JavaScript; the tables below do not.</p>'
         "</noscript>\n"
         '<div class="controls" hidden></div><div class="plots"></div>\n'
@@ -329,17 +328,17 @@ def _waits_by_cause(run: Run) -> str:
             percent(ns / waited_ns), percent(ns / total_ns), _text(term.meaning),
             _text(term.remedy),
         ))
-    rows.append(("all", "", _ms(waited_ns), "100 %", percent(waited_ns / total_ns), "", ""))
-    heads = ("cause", "", "ms#", "of the wait#", "of all time#", "what happened", "what helps")
+    rows.append(("all", "", _ms(waited_ns), "100%", percent(waited_ns / total_ns), "", ""))
+    heads = ("cause", "", "ms#", "of the wait#", "of all time#", "meaning", "what helps")
     return (
         "<section><h2>Waits by cause</h2>\n"
-        '<p class="how">“It” is the sample of a batch that was finished last: the one that the '
-        f"step waited for.</p>\n{_table(heads, rows, 'causes')}</section>"
+        '<p class="how">“It” is the sample that the step waited for: the batch\'s last one to be '
+        f"finished.</p>\n{_table(heads, rows, 'causes')}</section>"
     )
 
 
 def _waits_by_phase(run: Run) -> str:
-    """Percentiles for each phase, and how many steps waited how long."""
+    """Percentiles of the waits by phase, and a histogram."""
     steps = run.steps
     rows = []
     for number, phase in enumerate(PHASES):
@@ -350,8 +349,8 @@ def _waits_by_phase(run: Run) -> str:
     heads = ("phase", "steps#", "wait, ms#", "a step#", "p50#", "p90#", "p99#", "max#")
     return (
         "<section><h2>How long steps waited</h2>\n"
-        '<p class="how">In ms. The first step, and the first one of an epoch, wait for a pipeline '
-        "that is still empty; what counts in a long training is steady.</p>\n"
+        '<p class="how">In ms. The first step of each epoch waits while the pipeline is still '
+        "empty; in a long training the steady steps matter.</p>\n"
         f"{_table(heads, rows, 'phases')}\n{_histogram(steps['data_wait_ns'])}</section>"
     )
 
@@ -363,7 +362,7 @@ def _percentiles(name: str, waits: np.ndarray) -> tuple[str, ...]:
 
 
 def _gpu_stalls(run: Run) -> str:
-    """What the GPU waited for, by its own clock; nothing where it was not measured."""
+    """What the GPU waited for; "" if that was not measured."""
     steps = run.steps[run.steps["gpu_known"] > 0]
     if not len(steps):
         return ""
@@ -371,20 +370,20 @@ def _gpu_stalls(run: Run) -> str:
     stall_ns, copy_ns = int(stalls.sum()), int(steps["gpu_copy_ns"].sum())
     rows = [
         (name, _bar(ns / max(1, stall_ns)), _ms(ns), _ms(ns / len(steps)), percent(ns / total_ns))
-        for name, ns in (("data late", stall_ns - copy_ns), ("copy to the GPU", copy_ns),
+        for name, ns in (("late data", stall_ns - copy_ns), ("copy to the GPU", copy_ns),
                          ("both", stall_ns))
     ]
     return (
-        "<section><h2>How long the GPU stood still for want of a batch</h2>\n"
-        '<p class="how">By its own clock, which stops while it works on what was queued before. '
-        f"{len(steps):,} steps were measured; half of them kept it waiting for no more than "
-        f"{_ms(float(np.median(stalls)))} ms, the longest for {_ms(int(stalls.max()))}.</p>\n"
+        "<section><h2>How long the GPU waited for batches</h2>\n"
+        '<p class="how">Measured with CUDA events: time in which the GPU had finished all queued '
+        f"work and the batch was not there. {len(steps):,} steps were measured; the median stall "
+        f"is {_ms(float(np.median(stalls)))} ms, the longest {_ms(int(stalls.max()))} ms.</p>\n"
         f"{_table(('cause', '', 'ms#', 'a step#', 'of all time#'), rows, 'gpu')}</section>"
     )
 
 
 def _histogram(waits: np.ndarray) -> str:
-    """How many steps waited how long, from the first class that has any to the last one."""
+    """A histogram of the waits, from the first class that has steps to the last one."""
     limits = np.array([0.0, *(limit * 1e6 for limit in _WAIT_CLASSES_MS)])
     counts = np.bincount(np.searchsorted(limits, waits), minlength=len(limits) + 1)
     used = np.flatnonzero(counts)
@@ -418,11 +417,11 @@ def _slowest(run: Run) -> str:
             _ms(duration_ns(one)),
             *(_ms(ns) if isinstance(ns, int) else "" for ns in times),
         ))
-    heads = ("file", "index#", "kB#", "took#", "read#", "decode#", "transform#", "no core#")
+    heads = ("file", "index#", "kB#", "took#", "read#", "decode#", "transform#", "no CPU#")
     return (
         "<section><h2>Slowest files</h2>\n"
-        '<p class="how">In ms: reading, decoding and transforming together, without the time in '
-        f"which there was no core for it.</p>\n{_table(heads, rows, 'slowest')}</section>"
+        '<p class="how">In ms. “took” is reading, decoding and transforming together, without '
+        f"waits for a CPU (“no CPU”).</p>\n{_table(heads, rows, 'slowest')}</section>"
     )
 
 
@@ -434,7 +433,7 @@ def _as_text(run: Run) -> str:
 
 
 def _glossary(runs: Sequence[Run]) -> str:
-    """What the words mean: the general ones, and the causes that occur in these runs."""
+    """The glossary: general terms, and the causes that occur in these runs."""
     entries = [*terms.GENERAL.items(), (terms.COMPUTE.label, terms.COMPUTE.meaning),
                (terms.OVERHEAD.label, terms.OVERHEAD.meaning)]
     for name in CAUSES:

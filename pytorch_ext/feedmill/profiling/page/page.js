@@ -1,7 +1,7 @@
 "use strict";
 /*
- * Draws the charts of a report from the JSON beside them. A run's numbers come in bins of one or
- * more steps; whatever range is shown is merged into at most MOST_COLUMNS columns.
+ * Draws the charts of a report from the JSON next to them. The data of a run are bins of one or
+ * more steps; the bins of the shown range are merged into at most MOST_COLUMNS columns.
  */
 (() => {
 const MOST_COLUMNS = 1000;
@@ -19,12 +19,12 @@ function duration(us) {
     return ms === 0 ? "0 ms" : `${ms.toFixed(ms >= 100 ? 0 : ms >= 10 ? 1 : 2)} ms`;
 }
 
-/* A duration without zeros behind the point, for an axis. */
+/* A duration without trailing zeros, for an axis. */
 function short(us) {
     return us >= 1e6 ? `${+(us / 1e6).toFixed(2)} s` : `${+(us / 1e3).toFixed(3)} ms`;
 }
 
-/* A time since the run's start; with tenths if it is one of a range of less than a minute. */
+/* A time since the run's start; with tenths of a second if the range is below a minute. */
 function clock(ms, range_ms = Infinity) {
     if (range_ms < 60000 && ms < 60000) return `${(ms / 1000).toFixed(1)} s`;
     const seconds = Math.floor(ms / 1000), two = (n) => String(n).padStart(2, "0");
@@ -32,7 +32,7 @@ function clock(ms, range_ms = Infinity) {
     return `${hours ? `${hours}:${two(minutes)}` : minutes}:${two(seconds % 60)}`;
 }
 
-/* The smallest of 1, 2, 5, 10, 20 ... that is not below `least`. */
+/* The smallest of 1, 2, 5, 10, 20 ... that is at least `least`. */
 function round(least) {
     const power = 10 ** Math.floor(Math.log10(least));
     return [1, 2, 5, 10].map((n) => n * power).find((n) => n >= least * 0.9999);
@@ -91,7 +91,7 @@ class Charts {
         matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
     }
 
-    /* -- what can be done -- */
+    /* -- controls -- */
 
     make_controls() {
         const button = (text, name, action) => {
@@ -141,18 +141,18 @@ class Charts {
         this.show(middle - (size * factor) / 2, middle + (size * factor) / 2);
     }
 
-    /* -- the frame -- */
+    /* -- layout -- */
 
     make_plots() {
         const { system } = this.data;
         this.plots = [];
-        this.add_plot("Time of a step", 250, (...args) => this.draw_steps(...args));
+        this.add_plot("Step time", 250, (...args) => this.draw_steps(...args));
         this.scale = document.createElement("p");
         this.scale.className = "scale";
         this.box.append(this.scale);
         if (this.data.knows_ready) {
-            this.add_plot("Ready batches when a step asked", 100,
-                (...args) => this.draw_ready(...args), [["mean", ""], ["least", "two"]]);
+            this.add_plot("Ready batches at the request", 100,
+                (...args) => this.draw_ready(...args), [["mean", ""], ["minimum", "two"]]);
         }
         const lines = (title, unit, ...series) => {
             const known = series.filter(([name]) => system[name]);
@@ -163,11 +163,11 @@ class Charts {
             this.series.push(...known.map(([name, label]) => [name, `${title}: ${label}`, unit]));
         };
         this.series = [];
-        lines("CPU", PERCENT, ["process_share", "this process, of its CPUs"],
-            ["host_cpu", "all of the host"]);
+        lines("CPU", PERCENT, ["process_share", "this process, share of its CPUs"],
+            ["host_cpu", "whole host"]);
         lines("GPU", PERCENT, ["gpu_busy", "busy"]);
-        lines("Read", "MB/s", ["read", "by the loader"], ["device_read", "from the device"]);
-        lines("Memory", "MB", ["rss", "of the process (RSS)"]);
+        lines("Read", "MB/s", ["read", "by the loader"], ["device_read", "from block devices"]);
+        lines("Memory", "MB", ["rss", "process (RSS)"]);
         lines("GPU memory", "MB", ["gpu_memory", "used"]);
         this.plots.at(-1).axis = this.plots[0].axis = true;
         this.tip = document.createElement("div");
@@ -230,13 +230,13 @@ class Charts {
 
     x(bin) { return LEFT + ((bin - this.from) / (this.to - this.from)) * this.width; }
 
-    /* The same at the edge of a pixel of the screen: columns meet without a seam. */
+    /* The same, aligned to a screen pixel, so that columns meet without a gap. */
     edge(bin) {
         const ratio = window.devicePixelRatio || 1;
         return Math.round(this.x(bin) * ratio) / ratio;
     }
 
-    /* Lines and numbers of the vertical axis; returns what turns a value into a height. */
+    /* Draws the vertical axis. Returns the function that maps a value to a y coordinate. */
     draw_grid(context, plot, top, text, least_tick = 0) {
         const tick = Math.max(least_tick, round(top / (plot.height > 150 ? 5 : 2.5)));
         const y = (value) => 6 + (plot.height - 6) * (1 - value / top);
@@ -260,7 +260,7 @@ class Charts {
         return column.total - (this.waits_only ? column.means.compute_ns : 0);
     }
 
-    /* The value at the top of the chart of steps: a few long ones do not flatten the others. */
+    /* The top of the step chart's scale, such that a few long steps do not flatten the others. */
     top_of_steps() {
         const heights = this.columns.map((column) => this.height_of(column)).sort((a, b) => a - b);
         const longest = this.waits_only ? [] : this.columns.map((column) => column.longest);
@@ -392,7 +392,7 @@ class Charts {
         context.fillText("time", LEFT - 6, plot.height + 23);
     }
 
-    /* Where epochs begin, what is being selected, and where the pointer is. */
+    /* Draws the epochs' starts, the selection and the pointer. */
     draw_marks(context, plot) {
         const epochs = this.data.epochs.filter(([position]) => {
             const bin = position / this.data.bin_steps;
@@ -435,7 +435,7 @@ class Charts {
         context.fillText(text, left, top + 1);
     }
 
-    /* Says below the chart what a column is, and what the chart leaves out. */
+    /* Writes below the chart what a column is, and what the chart cuts off. */
     describe() {
         const shown = this.columns.at(-1).end - this.columns[0].first, n = this.columns.length;
         const each = shown / n;
@@ -444,13 +444,13 @@ class Charts {
         const texts = [each > 1
             ? `${grouped(shown)} steps in ${grouped(n)} columns of ${size}: the height is their `
               + `mean${this.waits_only ? "" : ", the dot the longest of them"}`
-            : `${grouped(shown)} steps, a column each`];
+            : `${grouped(shown)} steps, one per column`];
         if (this.n_cut) {
             texts.push(`▲ ${grouped(this.n_cut)} ${this.n_cut > 1 ? "columns are" : "column is"} `
                 + `higher, up to ${duration(this.highest)} (“full height” shows them whole)`);
         }
         if (this.data.bin_steps > 1 && this.to - this.from <= LEAST_SHOWN) {
-            texts.push(`the page holds sums of ${this.data.bin_steps} steps, the log each one`);
+            texts.push(`the page has sums of ${this.data.bin_steps} steps, the log has every step`);
         }
         this.scale.textContent = `${texts.join("; ")}.`;
         const whole = this.from === 0 && this.to === this.n_bins;
@@ -466,7 +466,7 @@ class Charts {
         this.box.tabIndex = 0;
         this.box.setAttribute("role", "group");
         this.box.setAttribute("aria-label",
-            "Charts. Left and right move along the columns, plus and minus zoom, 0 shows all.");
+            "Charts. Left and right arrow move between columns, plus and minus zoom, 0 shows all.");
         for (const { canvas } of this.plots) {
             canvas.addEventListener("pointerdown", (event) => {
                 if (event.button) return;
@@ -523,7 +523,7 @@ class Charts {
         this.at = column;
         this.tip.hidden = !column;
         if (column) {
-            this.tip.replaceChildren(...this.told(column));
+            this.tip.replaceChildren(...this.tooltip(column));
             const left = this.x((column.a + column.b) / 2), wide = this.tip.offsetWidth;
             const right = left + 14 + wide <= this.box.clientWidth;
             this.tip.style.left = `${right ? left + 14 : Math.max(0, left - 14 - wide)}px`;
@@ -532,8 +532,8 @@ class Charts {
         this.draw();
     }
 
-    /* What the tooltip holds. */
-    told(column) {
+    /* The content of the tooltip. */
+    tooltip(column) {
         const { data } = this, { worst } = data, at = column.worst;
         const place = `step ${grouped(worst.step[at])}, epoch ${worst.epoch[at]}, `
             + data.phases[worst.phase[at]];
@@ -558,10 +558,10 @@ class Charts {
         } else if (column.n === 1) lines.push(wait ? `waited ${duration(wait)}` : "did not wait");
         if (wait) {
             const cause = data.causes[worst.cause[at]];
-            lines.push(`mostly for: ${cause} (${duration(worst.cause_wait[at])})`);
-            if (worst.index[at] >= 0) lines.push(`its last sample: index ${worst.index[at]}`);
+            lines.push(`main cause: ${cause} (${duration(worst.cause_wait[at])})`);
+            if (worst.index[at] >= 0) lines.push(`waited for sample: index ${worst.index[at]}`);
         }
-        const mean = `mean ${column.ready.toFixed(1)}, least ${column.least}`;
+        const mean = `mean ${column.ready.toFixed(1)}, minimum ${column.least}`;
         if (data.knows_ready) lines.push(`ready batches: ${column.n > 1 ? mean : column.ready}`);
         lines.push(`at ${clock(data.begin_ms[column.a], data.begin_ms.at(-1))}`);
         lines.push(...this.system_at(column));
@@ -572,7 +572,7 @@ class Charts {
         })];
     }
 
-    /* The system's numbers that were taken next to a column. */
+    /* The process's and host's measurements nearest to a column. */
     system_at(column) {
         const { system } = this.data, { at } = system;
         if (!at) return [];
@@ -581,8 +581,9 @@ class Charts {
         at.forEach((position, i) => {
             if (Math.abs(position - middle) < Math.abs(at[nearest] - middle)) nearest = i;
         });
+        const value = (number, unit) => grouped(number) + (unit === PERCENT ? "" : " ") + unit;
         return this.series.filter(([name]) => system[name][nearest] !== null)
-            .map(([name, label, unit]) => `${label} ${grouped(system[name][nearest])} ${unit}`);
+            .map(([name, label, unit]) => `${label} ${value(system[name][nearest], unit)}`);
     }
 }
 
@@ -603,7 +604,7 @@ function triangle(context, left, top) {
 
 /* ---- start ---------------------------------------------------------------------------------- */
 
-/* A run's charts are made when it is first opened: a page may hold those of many ranks. */
+/* A run's charts are created when it is first opened: a page may have the runs of many ranks. */
 for (const run of document.querySelectorAll("details.run")) {
     const section = run.querySelector(".charts");
     if (!section) continue;

@@ -1,4 +1,4 @@
-"""What a log says of a run as a whole: the Stats that its process had, and the verdict on them."""
+"""What a log says about a whole run: its process's Stats, and the verdict on them."""
 
 from __future__ import annotations
 
@@ -16,23 +16,26 @@ from feedmill.profiling.report.targets import Limits, Target, targets
 from feedmill.profiling.report.verdict import NO_STALL, ReportContext, verdict
 from feedmill.profiling.report.wording import percent
 
-# Of fields, by their annotations, which are texts.
+# Types of dataclass fields by their annotations, which are strings.
 _KINDS: dict[str, type] = {"int": int, "str": str}
 
 
 def stats_of(run: Run) -> Stats:
-    """The counters at the latest end of an epoch; those of the steps alone if none ended."""
-    known = {one.name: _KINDS.get(str(one.type)) for one in fields(Stats)}
+    """The totals at the latest end of an epoch; what the steps alone tell if no epoch ended."""
     if run.stats is None:
         values = _from_steps(run)
     else:
+        known = Stats(path=run.path).flat()
         values = {name: value for name, value in run.stats.items()
-                  if known.get(name) is type(value)}
+                  if name in known and type(value) is type(known[name])}
         values.setdefault("path", run.path)
     reasons = run.meta.get("reasons")
-    if isinstance(reasons, list):
-        values["reasons"] = tuple(map(str, reasons))
-    return Stats(**values, slow_samples=_slow_samples(run), steps=run.steps)
+    return Stats.from_flat(
+        values,
+        reasons=tuple(map(str, reasons)) if isinstance(reasons, list) else (),
+        slow_samples=_slow_samples(run),
+        steps=run.steps,
+    )
 
 
 def _slow_samples(run: Run) -> tuple[SlowSample, ...]:
@@ -45,57 +48,57 @@ def _slow_samples(run: Run) -> tuple[SlowSample, ...]:
 
 
 def report_context_of(run: Run) -> ReportContext:
-    """What the samples of the system tell beside the counters."""
+    """The report's context, from the log's "system" lines."""
     means = {name: system_mean(run, name) for name in ("gpu_busy", "process_share", "host_cpu")}
     gpu, cpu, host = (None if mean is None else mean / 100 for mean in means.values())
     return ReportContext(uses_cuda=gpu is not None, gpu_busy=gpu, cpu_share=cpu, host_share=host)
 
 
 def targets_of(run: Run) -> list[Target]:
-    """The targets, and how this run stands."""
+    """The targets, and how this run meets them."""
     return targets(stats_of(run), report_context_of(run), Limits())
 
 
 def verdict_of(run: Run) -> str:
-    """The sentence on top of a report."""
+    """The verdict: a report's first sentence."""
     if run.stats is None and len(run.steps):
         return _unfinished(run)
     return verdict(stats_of(run), report_context_of(run))
 
 
 def report_of(run: Run) -> str:
-    """The report as text: the verdict, then the numbers behind it."""
+    """The report as text."""
     if run.stats is None and len(run.steps):
         return "\n".join([_unfinished(run), *_wait_lines(run)])
     return stats_of(run).report(around=report_context_of(run))
 
 
 def run_name(run: Run) -> str:
-    """Whose run it is."""
+    """A name for a run: its rank, the line of its script, and its process."""
     parts = [f"rank {run.rank}" if run.rank is not None else "", run.place or "",
              f"pid {run.pid}" if run.pid is not None else ""]
     return ", ".join(part for part in parts if part) or "run"
 
 
 def after_stats(run: Run) -> int:
-    """Steps that the log has beyond the latest totals: of an epoch that did not end."""
+    """Number of steps after the latest totals: those of an epoch that did not end."""
     batches = run.stats.get("batches") if run.stats else None
     return max(0, len(run.steps) - batches) if isinstance(batches, int) else 0
 
 
 def loop_ns(steps: np.ndarray) -> int:
-    """Time that steps took: waiting, overhead and the script's own work."""
+    """Total time of the steps: waits, overhead and compute."""
     return int(steps["host_wait_ns"].sum()) + int(steps["compute_ns"].sum())
 
 
 def wait_parts(run: Run) -> list[tuple[str, int]]:
-    """The causes that steps waited for and the time of each, in ns, the largest first."""
+    """The causes that steps waited for, with nanoseconds, the largest first."""
     totals = [(name, int(run.steps[name].sum())) for name in CAUSES]
     return sorted(((name, ns) for name, ns in totals if ns), key=lambda part: -part[1])
 
 
 def _from_steps(run: Run) -> dict[str, Any]:
-    """What is known of a run that was killed within its first epoch."""
+    """The counters, by flat names, of a run that was killed in its first epoch."""
     steps, meta, path = run.steps, run.meta, run.path
     if not len(steps):
         return {"path": "none"}
@@ -134,24 +137,24 @@ def _epochs(steps: np.ndarray) -> list[np.ndarray]:
 
 
 def _wall_ns(epoch: np.ndarray) -> int:
-    """From an epoch's first request to its last return."""
+    """Time from an epoch's first request to its last return."""
     last = epoch[-1]
     return max(0, int(last["request_ns"]) + int(last["host_wait_ns"]) - int(epoch[0]["request_ns"]))
 
 
 def _unfinished(run: Run) -> str:
-    """A verdict from steps alone: what the threads did is logged at the end of an epoch."""
+    """A verdict from the steps alone: the decode threads' counters are logged at an epoch's end."""
     total_ns, waits = loop_ns(run.steps), wait_parts(run)
     waited_ns = sum(ns for _, ns in waits)
     share = waited_ns / total_ns if total_ns else 0.0
     waited = f"steps waited {percent(share)} of the time for data"
     if share < NO_STALL:
-        return f"no stall so far (unfinished run): {waited}"
+        return f"no stall so far (no epoch has ended): {waited}"
     name, ns = waits[0]
     term = terms.cause(name, run.path)
     text = (
-        f"stalled (unfinished run): {waited}, mainly ({percent(ns / waited_ns)} of the wait) for: "
-        f"{term.label}"
+        f"stalled (no epoch has ended): {waited}, mainly ({percent(ns / waited_ns)} of the wait) "
+        f"for: {term.label}"
     )
     return f"{text}; what helps: {term.remedy}" if term.remedy else text
 
@@ -159,7 +162,7 @@ def _unfinished(run: Run) -> str:
 def _wait_lines(run: Run) -> list[str]:
     total_ns = loop_ns(run.steps)
     rows = [
-        ("delivered", f"{len(run.steps):,} batches, {len(_epochs(run.steps))} epochs begun"),
+        ("delivered", f"{len(run.steps):,} batches, {len(_epochs(run.steps))} epochs started"),
         ("wall time", f"{total_ns / 1e9:.2f} s in steps"),
     ]
     for name, ns in wait_parts(run):

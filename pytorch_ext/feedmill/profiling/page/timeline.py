@@ -1,7 +1,7 @@
-"""The numbers that a report's charts are drawn from, small enough to be part of a page.
+"""The data of a report's charts, small enough to be embedded in the page.
 
-Charts share one axis: the position of a step in its run, from 0. Steps are summed in bins of equal
-size, one step each while there are few of them; the page merges bins into the columns that it
+All charts share the x-axis: the position of a step in its run, from 0. Steps are summed in bins of
+equal size, one step per bin if there are few steps; the page merges bins into the columns that it
 draws. Times are microseconds.
 """
 
@@ -20,17 +20,17 @@ _NS_PER_US = 1000
 
 
 def timeline(run: Run, most_bins: int) -> dict[str, Any]:
-    """What the charts of a run show, ready for JSON; every list has one number a bin.
+    """The data of a run's charts, ready for JSON. Every list has one number per bin.
 
     Args:
-        most_bins: from 1. Steps beyond that many are summed, several to a bin.
+        most_bins: at most this many bins, from 1. More steps are summed, several per bin.
 
     Returns:
-        A dict: n_steps; bin_steps, the steps of a bin (the last one may have fewer); sums, by
+        A dict: n_steps; bin_steps, the steps per bin (the last bin may have fewer); sums, by
         "compute_ns", "overhead_ns" and the causes that occurred; longest, the longest step's
-        duration; begin_ms since the run's first request; ready (sum) and least_ready; worst, what
-        is known of the bin's step that waited longest; epochs, [position, epoch] of each epoch's
-        first step; system, as _system() makes it.
+        duration; begin_ms since the run's first request; ready (the sum of ready_batches) and
+        least_ready; worst, the bin's step that waited longest; epochs, [position, epoch] of each
+        epoch's first step; system, see _system().
     """
     if not len(run.steps):
         return {"n_steps": 0}
@@ -60,7 +60,7 @@ def _us(ns: np.ndarray) -> list[int]:
 
 
 def _worst(steps: np.ndarray, starts: np.ndarray) -> dict[str, list[int]]:
-    """Of each bin the step that waited longest, the earlier one of equals."""
+    """The step of each bin that waited longest; the first of equal ones."""
     ends = np.append(starts[1:], len(steps))
     waits = steps["data_wait_ns"]
     at = np.array([a + int(np.argmax(waits[a:b])) for a, b in zip(starts, ends, strict=True)])
@@ -79,7 +79,7 @@ def _worst(steps: np.ndarray, starts: np.ndarray) -> dict[str, list[int]]:
 
 
 def _epochs(steps: np.ndarray) -> list[list[int]]:
-    """[position, epoch] wherever an epoch begins."""
+    """[position, epoch] of each epoch's first step."""
     epochs = steps["epoch"].astype(np.int64)
     at = np.flatnonzero(np.diff(epochs, prepend=epochs[0] - 1))
     return [[int(position), int(epochs[position])] for position in at]
@@ -89,9 +89,9 @@ def _epochs(steps: np.ndarray) -> list[list[int]]:
 
 
 def _system(run: Run, steps: np.ndarray, most: int) -> dict[str, list[float | None]]:
-    """Samples of the process and its host: "at", their place on the axis, and a list a series.
+    """Measurements of the process and host: "at", their x positions, and a list for each series.
 
-    Where there are more than `most` samples, neighbours are averaged.
+    If there are more than `most`, adjacent ones are averaged.
     """
     lines = [line for line in run.system if _number(line.get("clock_ns")) is not None]
     if not lines:
@@ -105,7 +105,7 @@ def _system(run: Run, steps: np.ndarray, most: int) -> dict[str, list[float | No
     series = {"at": _mean([float(value) for value in at], size)}
     for name, value in _SERIES.items():
         if name == "read" and run.path != "native":
-            continue  # what torch's workers read is not counted
+            continue  # reads of torch's workers are not counted
         values = [value(line) for line in lines]
         if any(one is not None for one in values):
             series[name] = _mean(values, size)
@@ -113,7 +113,7 @@ def _system(run: Run, steps: np.ndarray, most: int) -> dict[str, list[float | No
 
 
 def _number(value: Any) -> float | None:
-    """The value as a finite number, if it is one."""
+    """The value if it is a finite number, else None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -124,7 +124,7 @@ def _number(value: Any) -> float | None:
 
 
 def _rate(line: dict[str, Any], name: str) -> float | None:
-    """A counter's change in MB/s."""
+    """A counter's rate of change in MB/s."""
     change, interval = _number(line.get(name)), _number(line.get("interval_ns"))
     return change / interval * 1e3 if change is not None and interval else None
 
@@ -135,13 +135,13 @@ def _scaled(line: dict[str, Any], name: str, scale: float) -> float | None:
 
 
 def _process_share(line: dict[str, Any]) -> float | None:
-    """The CPU time of the process in percent of what its CPUs have."""
+    """The CPU use of the process, in percent of its usable CPUs."""
     used, usable = _number(line.get("process_cpu")), _number(line.get("usable_cpus"))
     return 100 * used / usable if used is not None and usable else None
 
 
 def _gpu(line: dict[str, Any], name: str, scale: float) -> float | None:
-    """The mean over the GPUs."""
+    """The mean of a value over the GPUs, scaled."""
     gpus = line.get("gpu")
     if not isinstance(gpus, list):
         return None
@@ -168,7 +168,7 @@ def _mean(values: list[float | None], size: int) -> list[float | None]:
 
 
 def system_mean(run: Run, name: str) -> float | None:
-    """The mean of a series of _SERIES over the run, weighted by the samples' intervals."""
+    """The mean of a series over the run, weighted by the measurements' intervals."""
     total = weights = 0.0
     for line in run.system:
         value, weight = _SERIES[name](line), _number(line.get("interval_ns")) or 1.0

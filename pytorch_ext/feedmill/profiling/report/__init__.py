@@ -1,2 +1,2 @@
-"""From counters to words: Stats, and what they say of bottlenecks, targets and problems.
+"""Stats, and the report on them: the verdict, targets and problems.
 """

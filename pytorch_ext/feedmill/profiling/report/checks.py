@@ -1,4 +1,4 @@
-"""Problems that a report names beside the main one, each with a diagnosis and a remedy."""
+"""The problems that a report lists, each with a diagnosis and a remedy."""
 
 from __future__ import annotations
 
@@ -15,49 +15,52 @@ if TYPE_CHECKING:
 
 
 class Problem(NamedTuple):
-    """What is wrong, why, and what to do about it."""
+    """A problem, its cause, and what to do about it, as texts."""
 
     problem: str
     diagnosis: str
     remedy: str
 
 
-# A sample that costs so many times the mean, and so much altogether, is named.
+# A sample is slow if it costs more than this many times the mean, and more than this time.
 _SLOW_FACTOR = 10
 _SLOW_NS = 20_000_000
 _NAMED_SLOW = 3
-# Copies, collate_fn and overhead are worth a row above this share of the time.
+# Copies, collate_fn, overhead and startup are problems above this share of the time.
 _SHARE = 0.02
-# Steps fewer than that tell little about percentiles.
+# Fewer steps than this are too few for percentiles and shares of steps.
 _FEW_STEPS = 20
+# Waits are uneven if the 99th percentile is more than this many times the median, and more than
+# this time.
 _UNEVEN_FACTOR = 5
 _UNEVEN_NS = 10_000_000
-# A first batch that takes so long, and so much of the whole time, is slow.
+# A first batch that takes longer than this is slow.
 _SLOW_START_S = 1.0
-# Steps that find no batch ready, where there is capacity for that many times the demand.
+# The prefetch is too small if more than this share of the steps find no batch ready although the
+# loader could deliver this many times the demand.
 _OFTEN_EMPTY = 0.25
 _SPARE = 1.2
-_THROTTLED = 0.05
-_BUSY = 0.9
-_TAKEN = 0.1
+_THROTTLED = 0.05  # share of the time for which a CPU quota stopped the process
+_BUSY = 0.9  # share of the CPUs' time
+_TAKEN = 0.1  # share of the CPUs that other processes used
 
 
-def problems(stats: Stats, around: ReportContext) -> list[Problem]:
-    """All that there are, in the order of CHECKS."""
+def problems(stats: Stats, context: ReportContext) -> list[Problem]:
+    """All problems found, in the order of CHECKS."""
     if not stats.batches:
         return []
-    found = (check(stats, around) for check in CHECKS)
+    found = (check(stats, context) for check in CHECKS)
     return [one for one in found if one is not None]
 
 
 # ---- files ---------------------------------------------------------------------------------------
 
 
-def slow_files(stats: Stats, around: ReportContext) -> Problem | None:
-    n_others = stats.native_samples - len(stats.slow_samples)
+def slow_files(stats: Stats, context: ReportContext) -> Problem | None:
+    n_others = stats.decode.native_samples - len(stats.slow_samples)
     if not stats.slow_samples or n_others < len(stats.slow_samples):
         return None
-    total_ns = stats.read_ns + stats.decode_ns + stats.transform_ns
+    total_ns = stats.io.read_ns + stats.decode.decode_ns + stats.decode.transform_ns
     rest_ns = max(1, total_ns - sum(one.cost_ns + one.starved_ns for one in stats.slow_samples))
     mean_ns = rest_ns / n_others
     slow = [
@@ -73,7 +76,7 @@ def slow_files(stats: Stats, around: ReportContext) -> Problem | None:
     return Problem(
         f"{many} up to {slow[0].cost_ns / mean_ns:,.0f} times the mean of {mean_ns / 1e6:.1f} ms",
         named + ("; stats().slow_samples has the others" if n > _NAMED_SLOW else ""),
-        "a batch waits for its slowest file: make these smaller, or leave them out",
+        "a batch waits for its slowest file: shrink these files, or remove them",
     )
 
 
@@ -85,94 +88,99 @@ def _name_slow(one: SlowSample) -> str:
     )
 
 
-def pillow(stats: Stats, around: ReportContext) -> Problem | None:
-    if not stats.fallback_samples:
+def pillow(stats: Stats, context: ReportContext) -> Problem | None:
+    if not stats.decode.fallback_samples:
         return None
-    each_ms = stats.fallback_ns / stats.fallback_samples / 1e6
+    each_ms = stats.decode.fallback_ns / stats.decode.fallback_samples / 1e6
     return Problem(
-        f"{stats.fallback_samples:,} of {stats.samples:,} samples went through Pillow",
-        f"the native decoder does not take them ({fallback_causes(stats)}); {each_ms:.1f} ms "
-        "each, one by one, while the training waits",
-        "convert those files to ordinary JPEGs",
+        f"{stats.decode.fallback_samples:,} of {stats.samples:,} samples went through Pillow",
+        f"the native decoder does not support them ({fallback_causes(stats)}); {each_ms:.1f} ms "
+        "each, one by one, while the training loop waits",
+        "convert those files to standard JPEGs",
     )
 
 
-# ---- the loop ------------------------------------------------------------------------------------
+# ---- the training loop ---------------------------------------------------------------------------
 
 
-def copied(stats: Stats, around: ReportContext) -> Problem | None:
-    if stats.copied_batches <= _SHARE * stats.batches:
+def copied(stats: Stats, context: ReportContext) -> Problem | None:
+    if stats.memory.copied_batches <= _SHARE * stats.batches:
         return None
+    copy_ms = stats.memory.copy_ns / stats.memory.copied_batches / 1e6
     return Problem(
-        f"{stats.copied_batches:,} of {stats.batches:,} batches were copied out",
-        f"the loop holds many batches at once; {stats.copy_ns / stats.copied_batches / 1e6:.1f} ms "
-        "each",
-        "drop batches when their step is done, or raise prefetch_factor",
+        f"{stats.memory.copied_batches:,} of {stats.batches:,} batches were copied to memory of "
+        "their own",
+        "the training loop keeps references to many batches at once; each copy takes "
+        f"{copy_ms:.1f} ms",
+        "release batches after their step, or raise prefetch_factor",
     )
 
 
-def pageable(stats: Stats, around: ReportContext) -> Problem | None:
-    if not around.uses_cuda or around.pin_memory is not False:
+def pageable(stats: Stats, context: ReportContext) -> Problem | None:
+    if not context.uses_cuda or context.pin_memory is not False:
         return None
     return Problem(
         "batches are copied to the GPU from pageable memory",
-        "CUDA is in use, and pin_memory is False: each copy stops the loop, and is slower",
-        "pin_memory=True, and .to(device, non_blocking=True) in the loop",
+        "CUDA is in use and pin_memory is False: each copy is slower and blocks the training loop",
+        "set pin_memory=True, and call .to(device, non_blocking=True) in the training loop",
     )
 
 
-def slow_collate(stats: Stats, around: ReportContext) -> Problem | None:
-    if stats.collate_ns <= _SHARE * stats.wall_ns:
+def slow_collate(stats: Stats, context: ReportContext) -> Problem | None:
+    share = stats.decode.collate_ns / max(1, stats.waits.wall_ns)
+    if share <= _SHARE:
         return None
-    n = max(1, stats.batches - stats.torch_batches)
+    n = max(1, stats.batches - stats.waits.torch_batches)
     return Problem(
-        f"collate_fn takes {stats.collate_ns / n / 1e6:.1f} ms a batch",
-        f"it runs in the loop's thread, {percent(stats.collate_ns / stats.wall_ns)} of the time",
-        "make it cheaper, or do its work on the GPU",
+        f"collate_fn takes {stats.decode.collate_ns / n / 1e6:.1f} ms a batch",
+        f"it runs on the training loop's thread, {percent(share)} of the time",
+        "make it faster, or do its work on the GPU",
     )
 
 
-def overhead(stats: Stats, around: ReportContext) -> Problem | None:
-    native_ns = stats.wall_ns - stats.torch_wall_ns
-    over_ns = stats.host_wait_ns - stats.data_wait_ns - stats.collate_ns - stats.copy_ns
-    n = stats.batches - stats.torch_batches
-    if n <= 0 or stats.path == "watched" or over_ns <= _SHARE * native_ns:
+def overhead(stats: Stats, context: ReportContext) -> Problem | None:
+    waits = stats.waits
+    over_ns = waits.host_wait_ns - waits.data_wait_ns - stats.decode.collate_ns
+    over_ns -= stats.memory.copy_ns
+    n = stats.batches - waits.torch_batches
+    if n <= 0 or stats.path == "watched" or over_ns <= _SHARE * waits.native_wall_ns:
         return None
-    busy = stats.host_busy_ns / max(1, stats.elapsed_ns * stats.usable_cpus)
+    busy = stats.process.host_busy_ns / max(1, stats.process.elapsed_ns * stats.process.usable_cpus)
     return Problem(
-        f"handing a batch over takes {over_ns / n / 1e6:.2f} ms",
-        f"{percent(over_ns / native_ns)} of the time passes in next() behind a batch that is "
-        "ready: Python, and waiting for the interpreter's lock or a core",
+        f"returning a ready batch takes {over_ns / n / 1e6:.2f} ms",
+        f"{percent(over_ns / waits.native_wall_ns)} of the time is spent in next() after the batch "
+        "is ready: Python code, and waiting for the GIL or a CPU",
         "fewer threads, or more CPUs: all of them are busy" if busy > _BUSY else
-        "larger batches; fewer Python threads beside the loop",
+        "larger batches; fewer other Python threads",
     )
 
 
 # ---- the loader ----------------------------------------------------------------------------------
 
 
-def slow_start(stats: Stats, around: ReportContext) -> Problem | None:
-    first_s = stats.first_batch_s
-    if first_s <= _SLOW_START_S or first_s * stats.first_batches * 1e9 <= _SHARE * stats.wall_ns:
+def slow_start(stats: Stats, context: ReportContext) -> Problem | None:
+    waits, first_s = stats.waits, stats.waits.first_batch_s
+    if first_s <= _SLOW_START_S or first_s * waits.first_batches * 1e9 <= _SHARE * waits.wall_ns:
         return None
-    n = max(1, stats.first_batches)
-    if stats.iter_ns > stats.first_batch_ns:
+    n = max(1, waits.first_batches)
+    if waits.iter_ns > waits.first_batch_ns:
         return Problem(
             f"an epoch's first batch comes {first_s:.1f} s after iter()",
-            f"{stats.iter_ns / n / 1e9:.1f} s of it pass before the first index: looking at the "
-            f"dataset, the sampler's iterator; opening took {stats.open_ns / 1e9:.1f} s altogether",
-            "fewer, longer epochs; a sampler that begins faster",
+            f"{waits.iter_ns / n / 1e9:.1f} s of it pass before the first index: inspecting the "
+            "dataset, starting the sampler; opening the native engine took "
+            f"{waits.open_ns / 1e9:.1f} s in total",
+            "fewer, longer epochs; a sampler that starts faster",
         )
     return Problem(
         f"an epoch's first batch comes {first_s:.1f} s after iter()",
-        f"{stats.first_batch_ns / n / 1e9:.1f} s of it are work on that batch, whose files "
-        "nobody had asked for before",
+        f"{waits.first_batch_ns / n / 1e9:.1f} s of it are spent reading and decoding that "
+        "batch, which was not prefetched",
         "more threads or faster storage; smaller batches; fewer, longer epochs",
     )
 
 
-def small_prefetch(stats: Stats, around: ReportContext) -> Problem | None:
-    if not around.looks_ahead or main_cause(stats) not in ("decode", "transform", "storage"):
+def small_prefetch(stats: Stats, context: ReportContext) -> Problem | None:
+    if not context.looks_ahead or main_cause(stats) not in ("decode", "transform", "storage"):
         return None
     steps = stats.steps[(stats.steps["phase"] == STEADY) & (stats.steps["n_samples"] > 0)]
     rates = stats.rates()
@@ -186,66 +194,67 @@ def small_prefetch(stats: Stats, around: ReportContext) -> Problem | None:
     return Problem(
         f"{percent(empty)} of the steps found no batch ready, though the loader is fast enough",
         f"a batch takes {prepare_s * 1e3:.1f} ms to prepare and a step {rates.loop_s * 1e3:.1f} "
-        "ms: too few are prepared ahead",
-        "num_workers above 0, and a larger prefetch_factor",
+        "ms: too few batches are prefetched",
+        "set num_workers above 0 and a larger prefetch_factor",
     )
 
 
-def uneven(stats: Stats, around: ReportContext) -> Problem | None:
+def uneven(stats: Stats, context: ReportContext) -> Problem | None:
     wait = stats.percentiles("data_wait_ns")
     if len(stats.steps_of("steady")) < _FEW_STEPS:
         return None
     if wait.p99 <= _UNEVEN_NS or wait.p99 <= _UNEVEN_FACTOR * wait.p50:
         return None
     return Problem(
-        f"waits are uneven: 1 in 100 is {wait.p99 / 1e6:.0f} ms or more, the median "
+        f"waits are uneven: 1 in 100 is {wait.p99 / 1e6:.0f} ms or more, the median is "
         f"{wait.p50 / 1e6:.1f} ms",
-        "some batches are much slower to make than others",
+        "some batches take much longer to prepare than others",
         "a larger prefetch_factor evens them out" if stats.path != "watched" else
-        "prepare more batches ahead",
+        "prefetch more batches",
     )
 
 
 # ---- the machine ---------------------------------------------------------------------------------
 
 
-def quota(stats: Stats, around: ReportContext) -> Problem | None:
-    if stats.throttled_ns <= _THROTTLED * stats.elapsed_ns or not stats.throttled_periods:
+def quota(stats: Stats, context: ReportContext) -> Problem | None:
+    process = stats.process
+    if process.throttled_ns <= _THROTTLED * process.elapsed_ns or not process.throttled_periods:
         return None
     return Problem(
-        f"a CPU quota stopped this process {stats.throttled_periods:,} times",
-        f"its cgroup was stopped for {stats.throttled_ns / 1e9:.1f} s, summed over CPUs, of "
-        f"{stats.elapsed_ns / 1e9:.1f} s",
+        f"a CPU quota stopped this process {process.throttled_periods:,} times",
+        f"its cgroup was stopped for {process.throttled_ns / 1e9:.1f} s, summed over CPUs, of "
+        f"{process.elapsed_ns / 1e9:.1f} s",
         "raise the quota (cpu.max, or the container's CPU limit), or use fewer threads",
     )
 
 
-def neighbours(stats: Stats, around: ReportContext) -> Problem | None:
+def peer_processes(stats: Stats, context: ReportContext) -> Problem | None:
     others = cpus_of_others(stats)
     if stats.path == "native" and main_cause(stats) == "starved":
-        return None  # the verdict says it
-    if stats.stall_share < NO_STALL or others <= _TAKEN * stats.usable_cpus:
+        return None  # the verdict mentions it
+    if stats.stall_share < NO_STALL or others <= _TAKEN * stats.process.usable_cpus:
         return None
-    names = f": {process_names(around.neighbours)}" if around.neighbours else ""
+    names = f": {process_names(context.neighbours)}" if context.neighbours else ""
     return Problem(
         "other processes compute on the same CPUs",
-        f"they used {others:.1f} of {cpus(stats.usable_cpus)}{names}",
+        f"they used {others:.1f} of {cpus(stats.process.usable_cpus)}{names}",
         "give each process CPUs of its own (taskset), or stop them",
     )
 
 
-def crowded(stats: Stats, around: ReportContext) -> Problem | None:
-    diagnosis, _, remedy = around.crowded.partition(": ")
+def cpu_contention(stats: Stats, context: ReportContext) -> Problem | None:
+    diagnosis, _, remedy = context.crowded.partition(": ")
     if not remedy:
         return None
     return Problem("more decode threads want to run than there are CPUs", diagnosis, remedy)
 
 
-def crowded_pool(stats: Stats, around: ReportContext) -> Problem | None:
-    # Threads of the pool that do not compute are in nobody's way.
-    other_ns = stats.process_cpu_ns - stats.worker_cpu_ns
-    diagnosis, _, remedy = around.pool.partition(": ")
-    if stats.stall_share < NO_STALL or not remedy or 2 * other_ns < stats.elapsed_ns:
+def torch_threads(stats: Stats, context: ReportContext) -> Problem | None:
+    # torch's threads are no problem as long as they are idle.
+    other_ns = stats.process.cpu_ns - stats.decode.worker_cpu_ns
+    diagnosis, _, remedy = context.pool.partition(": ")
+    if stats.stall_share < NO_STALL or not remedy or 2 * other_ns < stats.process.elapsed_ns:
         return None
     return Problem("torch's own threads share the decode threads' CPUs", diagnosis, remedy)
 
@@ -253,58 +262,57 @@ def crowded_pool(stats: Stats, around: ReportContext) -> Problem | None:
 # ---- torch's path --------------------------------------------------------------------------------
 
 
-def few_workers(stats: Stats, around: ReportContext) -> Problem | None:
-    n_workers = around.num_workers
-    if stats.path not in ("torch", "watched") or n_workers is None or not stats.usable_cpus:
+def few_workers(stats: Stats, context: ReportContext) -> Problem | None:
+    n_workers, n_cpus = context.num_workers, stats.process.usable_cpus
+    if stats.path not in ("torch", "watched") or n_workers is None or not n_cpus:
         return None
     if stats.steady_stall_share < NO_STALL:
         return None
-    has = f"num_workers={n_workers}, and this process may use {cpus(stats.usable_cpus)}"
-    if n_workers > stats.usable_cpus:
-        return Problem("more workers than CPUs", has, f"num_workers={stats.usable_cpus}")
-    if n_workers == stats.usable_cpus:
+    has = f"num_workers={n_workers}, and this process may use {cpus(n_cpus)}"
+    if n_workers > n_cpus:
+        return Problem("more workers than CPUs", has, f"set num_workers={n_cpus}")
+    if n_workers == n_cpus:
         return Problem(
-            "every CPU has its worker, and steps still wait",
+            "there is a worker for every CPU, and steps still wait",
             has,
             "cheaper transforms, smaller files, more CPUs, or feedmill's native path",
         )
     return Problem(
         "no worker prepares batches ahead" if n_workers == 0 else "fewer workers than CPUs",
         has,
-        f"num_workers={stats.usable_cpus}",
+        f"set num_workers={n_cpus}",
     )
 
 
-def workers_anew(stats: Stats, around: ReportContext) -> Problem | None:
-    if not around.num_workers or around.persistent_workers is not False:
+def restarted_workers(stats: Stats, context: ReportContext) -> Problem | None:
+    if not context.num_workers or context.persistent_workers is not False:
         return None
     steps = stats.steps_of("boundary")
     if stats.path not in ("torch", "watched") or not len(steps):
         return None
     wait_ns = int(steps["data_wait_ns"].sum())
-    if wait_ns <= _SHARE * stats.wall_ns:
+    if wait_ns <= _SHARE * stats.waits.wall_ns:
         return None
     return Problem(
         f"each epoch's first batch takes {wait_ns / len(steps) / 1e9:.2f} s",
-        f"{around.num_workers} worker processes are started anew for each epoch",
-        "persistent_workers=True",
+        f"{context.num_workers} worker processes are started again for each epoch",
+        "set persistent_workers=True",
     )
 
 
-def not_native(stats: Stats, around: ReportContext) -> Problem | None:
-    # A reason of the loader's own that is no secret: native="off".
+def not_native(stats: Stats, context: ReportContext) -> Problem | None:
     if stats.path != "torch" or stats.steady_stall_share < NO_STALL or len(stats.reasons) < 1:
         return None
     if stats.reasons[0].startswith("native="):
         return Problem(
             "feedmill's native path is turned off",
             stats.reasons[0],
-            'native="auto", the default, where explain() has no objection',
+            'use native="auto", the default; explain() then says whether the native path is taken',
         )
     return Problem(
         "feedmill's native path, which needs no workers, is not taken",
         "; ".join(stats.reasons),
-        "change that; explain() says whether it is enough",
+        "remove these reasons; explain() then says whether the native path is taken",
     )
 
 
@@ -312,11 +320,11 @@ CHECKS: tuple[Callable[[Stats, ReportContext], Problem | None], ...] = (
     slow_files,
     pillow,
     quota,
-    neighbours,
-    crowded,
-    crowded_pool,
+    peer_processes,
+    cpu_contention,
+    torch_threads,
     few_workers,
-    workers_anew,
+    restarted_workers,
     not_native,
     pageable,
     copied,

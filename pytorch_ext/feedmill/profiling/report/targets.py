@@ -1,4 +1,4 @@
-"""The targets of a healthy loop, and how a loader stands: for the report as text and as a page."""
+"""The targets of a healthy training loop, and how a loader meets them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Limits:
-    """Numbers of the targets; as of Stats.report(). ValueError for numbers that are none."""
+    """The numbers of the targets; see Stats.report(). ValueError if one is out of range."""
 
     wait_ms: float = 5
     gpu: float = 0.8
@@ -24,20 +24,20 @@ class Limits:
         low, high = self.cpu
         if not (self.wait_ms > 0 and 0 <= self.gpu <= 1 and 0 <= low <= high <= 1):
             raise ValueError(
-                f"wait_ms is {self.wait_ms!r}, gpu {self.gpu!r} and cpu {self.cpu!r}; they must be "
-                "a number above 0, a share from 0 to 1, and two such shares in order"
+                f"wait_ms is {self.wait_ms!r}, gpu {self.gpu!r} and cpu {self.cpu!r}; wait_ms must "
+                "be above 0, gpu from 0 to 1, and cpu two numbers (low, high) from 0 to 1"
             )
 
 
 class Target(NamedTuple):
-    """A target, and what was found; all but is_met is text.
+    """A target and the measured value. All fields but is_met are texts.
 
     Attributes:
-        is_met: None where that is not known.
-        name: what it is about.
-        goal: what is wanted of that.
-        value: what it is; "" where that is not known.
-        why: what a missed target means, "" where there is no more to say.
+        is_met: whether the target is met. None if not known.
+        name: the quantity.
+        goal: the wanted range.
+        value: the measured value. "" if not known.
+        why: what a missed target means. May be "".
     """
 
     is_met: bool | None
@@ -47,11 +47,11 @@ class Target(NamedTuple):
     why: str = ""
 
 
-def targets(stats: Stats, around: ReportContext, limits: Limits) -> list[Target]:
-    """Wait, GPU and CPU, in this order; none of them before the first batch."""
+def targets(stats: Stats, context: ReportContext, limits: Limits) -> list[Target]:
+    """The targets for waits, GPU and CPU, in this order. Empty before the first batch."""
     if not stats.batches:
         return []
-    return [_wait(stats, limits), _gpu(stats, around, limits), _cpu(stats, around, limits)]
+    return [_wait(stats, limits), _gpu(stats, context, limits), _cpu(stats, context, limits)]
 
 
 def _wait(stats: Stats, limits: Limits) -> Target:
@@ -68,38 +68,38 @@ def _wait(stats: Stats, limits: Limits) -> Target:
     )
 
 
-def _gpu(stats: Stats, around: ReportContext, limits: Limits) -> Target:
+def _gpu(stats: Stats, context: ReportContext, limits: Limits) -> Target:
     goal = f"above {percent(limits.gpu)}"
-    if around.gpu_busy is not None:
-        is_met = around.gpu_busy > limits.gpu
-        return Target(is_met, "GPU", goal, f"{percent(around.gpu_busy)} busy on average")
+    if context.gpu_busy is not None:
+        is_met = context.gpu_busy > limits.gpu
+        return Target(is_met, "GPU", goal, f"{percent(context.gpu_busy)} busy on average")
     steady = len(stats.steps_of("steady")) > 0
     au = stats.steady_au if steady else stats.au
-    if stats.gpu_steps:
-        is_late = "the GPU runs out of work" if au <= limits.gpu else ""
-        value = f"{percent(au)}: the share of time without a GPU that waits for a batch"
-        return Target(au > limits.gpu, "accelerator utilization (AU)", goal, value, is_late)
-    gpu = "how busy the GPU itself is, is not known" if around.uses_cuda else "no GPU is in use"
+    if stats.gpu.steps:
+        why = "the GPU runs out of work" if au <= limits.gpu else ""
+        value = f"{percent(au)}: the share of time in which the GPU did not wait for a batch"
+        return Target(au > limits.gpu, "accelerator utilization (AU)", goal, value, why)
+    gpu = "the GPU's own use is not known" if context.uses_cuda else "no GPU is in use"
     return Target(
         au > limits.gpu,
         "accelerator utilization (AU)",
         goal,
-        f"{percent(au)}: the share of time without a wait for data, as {gpu}",
+        f"{percent(au)}: the share of time without a wait for data; {gpu}",
     )
 
 
-def _cpu(stats: Stats, around: ReportContext, limits: Limits) -> Target:
+def _cpu(stats: Stats, context: ReportContext, limits: Limits) -> Target:
     low, high = limits.cpu
-    goal = f"{percent(low)[:-2]}-{percent(high)}"
-    share, busy, n_cpus = around.cpu_share, around.host_share, "its CPUs"
-    if stats.elapsed_ns and stats.usable_cpus:
-        cpu_ns = stats.elapsed_ns * stats.usable_cpus
-        share, busy = stats.process_cpu_ns / cpu_ns, stats.host_busy_ns / cpu_ns
-        n_cpus = cpus(stats.usable_cpus)
+    goal = f"{percent(low).removesuffix('%')}-{percent(high)}"
+    share, busy, n_cpus = context.cpu_share, context.host_share, "its CPUs"
+    if stats.process.elapsed_ns and stats.process.usable_cpus:
+        cpu_ns = stats.process.elapsed_ns * stats.process.usable_cpus
+        share, busy = stats.process.cpu_ns / cpu_ns, stats.process.host_busy_ns / cpu_ns
+        n_cpus = cpus(stats.process.usable_cpus)
     if share is None:
         return Target(None, "CPU", f"{goal} of the usable CPUs")
     why = "" if share <= high else "the CPUs are the limit"
     if share < low:
-        why = "there are CPUs to spare" if (busy or 0.0) < high else "others have the rest"
+        why = "there are CPUs to spare" if (busy or 0.0) < high else "other processes use the rest"
     value = f"{percent(share)} of {n_cpus} by this process and its workers"
     return Target(low <= share <= high, "CPU", goal, value, why)

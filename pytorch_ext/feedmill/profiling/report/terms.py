@@ -1,4 +1,4 @@
-"""The words of a report: what a wait can be made of, as a person calls it, and what it means."""
+"""The glossary of a report: the causes of a wait, their labels, meanings and remedies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from typing import NamedTuple
 
 
 class Term(NamedTuple):
-    """A word and its meaning, one sentence; `remedy` is what makes that part of a step shorter."""
+    """A term of a report.
+
+    Attributes:
+        label: the term.
+        meaning: one sentence. "It" is the sample that the step waited for: the batch's last one to
+            be finished.
+        remedy: what makes this part of a step shorter. May be "".
+    """
 
     label: str
     meaning: str
@@ -16,33 +23,33 @@ class Term(NamedTuple):
 _CAUSES = {
     "storage_ns": Term(
         "storage",
-        "Its file was still being read, or was next to be read.",
-        "faster or nearer storage, smaller files, more batches ahead (prefetch_factor)",
+        "Its file was being read, or was queued for reading.",
+        "faster or local storage, smaller files, a larger prefetch_factor",
     ),
     "cpu_queue_decode_ns": Term(
         "queue for decode",
-        "It had its bytes, and all decode threads were decoding other images.",
-        "more decode threads (num_workers, threads) where cores are free, or smaller images",
+        "Its file had been read, but all decode threads were decoding other images.",
+        "more decode threads (num_workers, threads) if CPUs are free, or smaller images",
     ),
     "cpu_queue_transform_ns": Term(
         "queue for transform",
-        "It had its bytes, and all decode threads were resizing and normalizing other images.",
-        "more decode threads where cores are free, or a smaller output",
+        "Its file had been read, but all decode threads were transforming other images.",
+        "more decode threads if CPUs are free, or a smaller output size",
     ),
     "decode_ns": Term(
         "decode",
-        "It was being decoded itself, and was the batch's last.",
-        "smaller images; large single ones show among the slowest samples",
+        "It was being decoded.",
+        "smaller images; single large ones are listed among the slowest samples",
     ),
     "transform_ns": Term(
         "transform",
-        "It was being resized, flipped, normalized and stored, and was the batch's last.",
-        "a smaller output",
+        "It was being resized, flipped, normalized or stored.",
+        "a smaller output size",
     ),
     "slot_wait_ns": Term(
-        "no free slot",
-        "It had its bytes, and all batch buffers were in use: the script holds on to batches.",
-        "drop batches earlier, or a larger prefetch_factor or memory_budget",
+        "no free buffer",
+        "All batch buffers were in use: the script keeps references to batches.",
+        "release batches earlier, or a larger prefetch_factor or memory_budget",
     ),
     "h2d_ns": Term(
         "copy to GPU",
@@ -50,26 +57,28 @@ _CAUSES = {
         "pinned memory (pin_memory=True), a smaller dtype",
     ),
     "starved_ns": Term(
-        "no core",
-        "A decode thread had work, and no core to do it on: other threads, processes, or a quota.",
-        "fewer threads elsewhere, or more cores; more decode threads would not help",
+        "waiting for CPU",
+        "A decode thread had work but no CPU to run on, because of other threads or processes, or "
+        "a CPU quota.",
+        "fewer other threads, or more CPUs; more decode threads would not help",
     ),
     "python_ns": Term(
         "Python",
-        "Python code was at work: torch's own workers, the sampler, or Pillow for a file that is "
+        "Python code was running: torch's own workers, the sampler, or Pillow for a file that is "
         "not decoded natively.",
-        "a native path (loader.explain() says what stands in its way), ordinary JPEGs",
+        "the native path (loader.explain() says what prevents it), standard JPEGs",
     ),
-    "unattributed_ns": Term("not known", "None of the other causes could be shown."),
+    "unattributed_ns": Term("unknown", "None of the other causes was seen."),
 }
 
 
 def cause(name: str, path: str = "native") -> Term:
-    """The term of a field of records.CAUSES.
+    """The term of a cause.
 
     Args:
-        path: that of the loader; on "torch" and "watched" all that is known of a wait is that
-            torch's workers had not delivered.
+        name: a field of records.CAUSES.
+        path: the loader's path. On "torch" and "watched" nothing is known of a wait but that the
+            batch was not there.
     """
     if name == "python_ns" and path in ("torch", "watched"):
         return Term(
@@ -80,30 +89,31 @@ def cause(name: str, path: str = "native") -> Term:
     if name == "python_ns" and path == "hybrid":
         return Term(
             "the transform",
-            "Threads had the batch's samples, and passed so much of their time in the transform.",
-            "a cheaper transform, or one that runs natively; more threads, as far as it releases "
-            "Python's lock",
+            "The hybrid path's threads spent this share of their time in the Python transform.",
+            "a cheaper transform, or one that runs natively; more threads, if it releases the GIL",
         )
     fallback = Term(name.removesuffix("_ns").replace("_", " "), "")
     return _CAUSES.get(name, fallback)
 
 
-COMPUTE = Term("compute", "The script's own work: from one batch's return to the next request.")
+COMPUTE = Term("compute", "The training step itself: from one batch's return to the next request.")
 OVERHEAD = Term(
-    "overhead", "The batch was ready, and next() had not returned: waking up, copying out, Python."
+    "overhead",
+    "The batch was ready, but next() had not returned yet: waking up, copying, Python code.",
 )
 
 GENERAL = {
-    "step": "One request for a batch: what the training loop does in a round.",
-    "wait": "From the request until the batch was ready; 0 where it was ready already. Its parts "
-            "are the causes below, which add up to it exactly.",
-    "GPU stall": "Time for which the GPU had done all that was asked of it before a request for a "
-                 "batch, and had nothing more to do, as the batch was late or still being copied. "
-                 "By the GPU's own clock: while a step waits, the GPU may well be at work.",
-    "cause": "What the batch's last finished sample was waiting for, while the step waited.",
-    "first, boundary, steady": "The loader's first step, the first one of a later epoch, and all "
-                               "others.",
-    "ready batches": "Batches that were finished when a step asked. 0 means that it had to wait; "
-                     "the more, the further the loader is ahead.",
-    "p50, p90, p99": "Half (90 %, 99 %) of the steps waited no longer than this.",
+    "step": "One iteration of the training loop: a request for a batch, and the work on it.",
+    "wait": "Time from the request until the batch was ready; 0 if it was ready already. The "
+            "causes below add up to it exactly.",
+    "GPU stall": "Time in which the GPU had finished all queued work and waited for the batch, "
+                 "which was late or still being copied. Measured with CUDA events: while a step "
+                 "waits on the host, the GPU may still be computing.",
+    "cause": "What held up the sample that the step waited for: the batch's last one to be "
+             "finished.",
+    "first, boundary, steady": "The loader's first step, the first step of each later epoch, and "
+                               "all other steps.",
+    "ready batches": "Batches that were ready when a step requested one. 0 means that the step had "
+                     "to wait.",
+    "p50, p90, p99": "Half (90%, 99%) of the steps waited no longer than this.",
 }

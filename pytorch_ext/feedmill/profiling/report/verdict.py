@@ -1,4 +1,4 @@
-"""The first sentence of a report: what steps waited for, and what would end it."""
+"""The verdict, a report's first sentence: what steps waited for, and what would end it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from feedmill.profiling.report.capacity import (
     Rates,
     parts,
     predict,
-    seconds_a_step,
+    seconds_per_step,
     threads_needed,
 )
 from feedmill.profiling.report.wording import (
@@ -32,44 +32,47 @@ if TYPE_CHECKING:
     from feedmill.profiling.report.stats import Stats
     from feedmill.system.peer_processes import Neighbour
 
-# The reason of a DataLoader that was told not to run natively.
+# The reason for torch's path of a DataLoader with native="off".
 OFF = "native='off' was asked for"
 
-# A wait for data under this share of the time is no stall worth a sentence, and less than this
-# gained is nothing.
+# Waiting for data for less than this share of the time is no stall, and a gain below it is no gain.
 NO_STALL = 0.02
-# A step that computes for less than this share of its time asks for the next batch at once.
+# A training loop that computes for less than this share of a step requests batches back to back.
 _AT_ONCE = 0.05
-# Waits for first batches that take less than this share of all time are nobody's trouble.
+# Waits for first batches are ignored below this share of the wall time.
 _SHORT_START = 0.05
-# Where the start has more than this share of all waits, it is what there is to say.
+# The verdict is about startup if first batches caused more than this share of all waits ...
 _MOSTLY_START = 0.5
-# ... unless steps wait for this share of the time in between.
+# ... and the other steps waited for less than this share of the time.
 _STEADY_STALL = 0.1
-# Of the time and the CPUs: so much used by others, or so long stopped by a quota, is a cause.
+# Other processes are the cause of CPU starvation if they use more than this share of the CPUs, and
+# a CPU quota is if it stopped the process for more than this share of the time.
 _TAKEN = 0.1
 _THROTTLED = 0.05
-# Reads in flight on average, as a share of what there may be: storage is asked for all it has.
+# The reader is saturated if more than this share of the possible reads was in flight on average.
 _DEEP = 0.7
-_LARGER_PREFETCH = 4
+_LARGER_PREFETCH = 4  # suggested factor
 
 
 @dataclass(frozen=True)
 class ReportContext:
-    """What a report says beside the counters.
+    """Facts besides the counters that a report mentions.
 
     Attributes:
-        neighbours: other feedmill processes that decoded on the same CPUs meanwhile.
-        crowded: what host.crowding says of decode threads, problem before remedy; pool: the same
-            of torch's intra-op threads. "": nothing.
+        neighbours: other feedmill processes that decoded on the same CPUs.
+        crowded: what feedmill.system.cpu_contention says of the decode threads, as "problem:
+            remedy". "" if there is no contention.
+        pool: the same for torch's intra-op threads.
         uses_cuda: CUDA is in use in this process.
-        pin_memory, num_workers, prefetch_factor, persistent_workers: of the DataLoader; None: not
-            known, or there is none.
-        looks_ahead: batches are prepared while the step computes. False where the sampler may be
-            asked only at next().
-        gpu_busy: share of the time that the GPUs were busy. cpu_share: share of its CPUs that this
-            process and its children used; host_share: of the host's that were busy. They stand in
-            for what the counters lack. None: not known.
+        pin_memory, num_workers, prefetch_factor, persistent_workers: the DataLoader's arguments.
+            None if not known.
+        looks_ahead: batches are prepared while the step computes. False if the sampler may be
+            advanced only at next().
+        gpu_busy: share of the time that the GPUs were busy, by NVML. None if not known, as for the
+            following two.
+        cpu_share: share of the usable CPUs' time that this process and its children used. Stands
+            in for missing counters.
+        host_share: share of the host's CPU time that was busy. Stands in for missing counters.
     """
 
     neighbours: tuple[Neighbour, ...] = ()
@@ -86,36 +89,36 @@ class ReportContext:
     host_share: float | None = None
 
 
-def verdict(stats: Stats, around: ReportContext | None = None) -> str:
-    """One sentence a person can act on."""
-    around = around or ReportContext()
+def verdict(stats: Stats, context: ReportContext | None = None) -> str:
+    """One sentence: the bottleneck, what would remove it, and how long steps waited."""
+    context = context or ReportContext()
     if stats.path == "torch":
-        return _torch(stats, around)
+        return _torch(stats, context)
     if not stats.batches:
         return "nothing to report: no batch was delivered yet"
     at_start = start_share(stats)
     if stats.stall_share < NO_STALL:
-        return f"no stall: {_waited(stats)}{_spare(stats, around)}"
+        return f"no stall: {_waited(stats)}{_spare(stats, context)}"
     if stats.steady_stall_share < NO_STALL and at_start * stats.stall_share < _SHORT_START:
         return (
             f"no stall: {_waited(stats)}, most of it for the first batch of an epoch"
-            f"{_spare(stats, around)}"
+            f"{_spare(stats, context)}"
         )
     if at_start > _MOSTLY_START and stats.steady_stall_share < _STEADY_STALL:
         return _start(stats)
     if stats.path == "watched":
         return (
-            f"stalled: {_waited(stats)}; why can't be told from outside of this loader; "
+            f"stalled: {_waited(stats)}; the cause is not visible from outside of this loader; "
             f"{_ask(stats)}"
         )
     if stats.path == "hybrid":
         return f"{_hybrid(stats)}; {_waited(stats)}"
-    return f"{_bottleneck(stats, around)}; {_waited(stats)}"
+    return f"{_bottleneck(stats, context)}; {_waited(stats)}"
 
 
 def start_share(stats: Stats) -> float:
-    """Share of the wait that fell on the first step of each epoch. 0 where epochs are so short
-    that the start is all there is."""
+    """Share of the wait for data that the first step of each epoch caused. 0 if most steps are
+    first steps."""
     steps = stats.steps
     total_ns = int(steps["data_wait_ns"].sum())
     steady = steps["phase"] == STEADY
@@ -125,15 +128,15 @@ def start_share(stats: Stats) -> float:
 
 
 def main_cause(stats: Stats) -> str:
-    """What steps waited for most: "decode", "transform", "storage", "starved", "slots", "copy",
+    """What steps waited for longest: "decode", "transform", "storage", "starved", "slots", "copy",
     "python" or "unknown"."""
-    if 2 * stats.gpu_copy_ns > stats.gpu_stall_ns:
+    if 2 * stats.gpu.copy_ns > stats.gpu.stall_ns:
         return "copy"
     waits = _waits(stats)
     decode = waits["decode_ns"] + waits["cpu_queue_decode_ns"]
     transform = waits["transform_ns"] + waits["cpu_queue_transform_ns"]
     groups = {
-        # Together they are the work of the decode threads.
+        # Decode threads do both, so both causes count for the larger one.
         "decode" if decode >= transform else "transform": decode + transform,
         "storage": waits["storage_ns"],
         "starved": waits["starved_ns"],
@@ -146,14 +149,15 @@ def main_cause(stats: Stats) -> str:
 
 
 def _waits(stats: Stats) -> dict[str, int]:
-    """By cause, in the steady state of the native path or, where it has none, in all."""
+    """Waits by cause in the native steps of the steady state, or in all if there are none."""
     steps = _native_steps(stats)
     if len(steps):
         return {name: int(steps[name].sum()) for name in CAUSES}
-    return {name: getattr(stats, f"wait_{name}") for name in CAUSES}
+    return {name: getattr(stats.waits, name) for name in CAUSES}
 
 
 def _native_steps(stats: Stats) -> np.ndarray:
+    """The native steps of the steady state; all native steps if it has none."""
     steps = stats.steps[stats.steps["n_samples"] > 0]
     steady = steps[steps["phase"] == STEADY]
     return steady if len(steady) else steps
@@ -161,27 +165,27 @@ def _native_steps(stats: Stats) -> np.ndarray:
 
 def _waited(stats: Stats) -> str:
     text = f"steps waited {percent(stats.data_wait_share)} of the time for data"
-    gpu = stats.gpu_stall_share
+    gpu = stats.gpu.stall_share
     return text if gpu is None else f"{text}, the GPU {percent(gpu)}"
 
 
 # ---- no stall, or only at the start --------------------------------------------------------------
 
 
-def _spare(stats: Stats, around: ReportContext) -> str:
-    rates = stats.rates(overlaps=around.looks_ahead)
+def _spare(stats: Stats, context: ReportContext) -> str:
+    rates = stats.rates(overlaps=context.looks_ahead)
     if rates is None or not stats.demand or not rates.work_s:
         return ""
     text = f"; {_could_prepare(rates)}, and the step takes {stats.demand:,.0f}"
     needed = threads_needed(rates)
     if needed is not None and needed < rates.n_threads:
-        text += f": threads={needed} would do"
+        text += f": threads={needed} would be enough"
     return text
 
 
 def _could_prepare(rates: Rates) -> str:
-    """What threads and storage are able to do. The CPU time of the training is none of their cost,
-    even where it takes the CPUs from them."""
+    """The rate that decode threads and storage could reach if the training step left them the
+    CPUs."""
     n_at_once = min(rates.n_threads, rates.usable_cpus)
     prepare_s = max(rates.work_s / n_at_once, parts(rates)[STORAGE])
     rate = rates.batch_samples / prepare_s
@@ -195,73 +199,76 @@ def _start(stats: Stats) -> str:
     many = f"{len(first)} epochs" if len(first) > 1 else "the epoch"
     text = (
         f"start-up: most of the wait for data was for the first batch of {many}, "
-        f"{duration(mean_s)}{' each' if len(first) > 1 else ''}; in between steps waited "
+        f"{duration(mean_s)}{' each' if len(first) > 1 else ''}; the other steps waited "
         f"{percent(stats.steady_wait_share)} of the time"
     )
     if stats.path != "native":
         return text
-    if stats.iter_ns > stats.first_batch_ns:
-        return text + "; most of it passed in iter() before an index was asked for: see start below"
-    return text + "; longer epochs, or more threads for a faster first batch, make it matter less"
+    if stats.waits.iter_ns > stats.waits.first_batch_ns:
+        return (
+            f"{text}; most of the start-up time was spent in iter(), before the first index: see "
+            "'start' below"
+        )
+    return f"{text}; longer epochs, or more threads for a faster first batch, reduce that share"
 
 
 def _hybrid(stats: Stats) -> str:
-    total_ns = stats.hybrid_decode_ns + stats.hybrid_transform_ns
-    if 2 * stats.hybrid_transform_ns < total_ns:
-        return "decode-bound: the hybrid path's threads mostly decode; more of them would help"
-    share = stats.hybrid_transform_ns / total_ns if total_ns else 0.0
+    total_ns = stats.decode.hybrid_decode_ns + stats.decode.hybrid_transform_ns
+    if 2 * stats.decode.hybrid_transform_ns < total_ns:
+        return "decode-bound: the hybrid path's threads mostly decode; more threads would help"
+    share = stats.decode.hybrid_transform_ns / total_ns if total_ns else 0.0
     return (
-        f"transform-bound: {percent(share)} of the threads' time passed in the transform, which is "
-        "Python's; a cheaper one, one that explain() takes natively, or more threads as far as it "
-        "releases Python's lock; torch's workers (native='auto') do not share that, and may be "
-        "faster"
+        f"transform-bound: {percent(share)} of the threads' time was spent in the transform, which "
+        "is Python code; a cheaper transform helps, or one that runs natively (see explain()); "
+        "more threads help only while it releases the GIL; torch's workers (native='auto') do not "
+        "share a GIL and may be faster"
     )
 
 
-# ---- natively ------------------------------------------------------------------------------------
+# ---- native path ---------------------------------------------------------------------------------
 
 
-def _bottleneck(stats: Stats, around: ReportContext) -> str:
+def _bottleneck(stats: Stats, context: ReportContext) -> str:
     cause = main_cause(stats)
-    rates = stats.rates(overlaps=around.looks_ahead)
+    rates = stats.rates(overlaps=context.looks_ahead)
     if cause == "python":
         return _python(stats)
     if cause == "slots":
         return (
-            f"slot-bound: all {stats.n_slots} batch buffers were in use, as the loop holds on to "
-            "batches; drop them (no list of batches, del images behind the step, keep a clone()), "
-            "or raise prefetch_factor"
+            f"buffer-bound: all {stats.memory.n_slots} batch buffers were in use, because the "
+            "training loop keeps references to old batches; release them (del images after the "
+            "step, clone() what is kept), or raise prefetch_factor"
         )
     if cause == "copy":
         return (
-            "copy-bound: steps waited for batches on their way to the GPU; pin_memory=True, uint8 "
-            "or 16-bit images (dtype=), or smaller ones make that faster"
+            "copy-bound: steps waited for batches to be copied to the GPU; pin_memory=True, uint8 "
+            "or 16-bit images (dtype=), or smaller images make the copy faster"
         )
     if cause == "unknown" or rates is None:
-        return "stalled, for reasons that the loader did not see"
-    if not around.looks_ahead and rates.compute_s > _AT_ONCE * _step_s(stats):
+        return "stalled, cause unknown: nothing that the loader measures explains the wait"
+    if not context.looks_ahead and rates.compute_s > _AT_ONCE * _step_s(stats):
         return (
-            "no look-ahead: nothing is prepared while the step computes, because with "
-            "num_workers=0 a sampler that is not torch's is asked only at next(); num_workers=2 "
-            "lets the loader ask earlier, as torch's workers would"
+            "no prefetch: no batch is prepared while the step computes, because with num_workers=0 "
+            "a sampler that is not torch's own is advanced only at next(); num_workers=2 lets the "
+            "loader advance it earlier, as torch does for its workers"
         )
     if cause == "starved":
-        return _starved(stats, rates, around)
+        return _starved(stats, rates, context)
     if cause == "storage":
-        return _storage(stats, rates, around)
+        return _storage(stats, rates, context)
     return _work(stats, rates, cause)
 
 
 def _step_s(stats: Stats) -> float:
     steps = _native_steps(stats)
-    return seconds_a_step(steps) if len(steps) else 0.0
+    return seconds_per_step(steps) if len(steps) else 0.0
 
 
 def _supply_and_demand(stats: Stats, rates: Rates, verb: str) -> str:
     rate = stats.steady_images_per_second or stats.images_per_second
     text = f"{threads(rates.n_threads)} {verb} {rate:,.0f} img/s, "
     if not stats.demand or rates.compute_s < _AT_ONCE * _step_s(stats):
-        return text + "and the loop asks for the next batch at once"
+        return text + "and the training loop requests batches back to back"
     return text + f"the step could take {stats.demand:,.0f}"
 
 
@@ -269,9 +276,9 @@ def _work(stats: Stats, rates: Rates, stage: str) -> str:
     if _training_takes_the_cpus(rates):
         share = rates.other_cpu_s / (rates.other_cpu_s + rates.work_s)
         return (
-            f"CPU-bound: the training's own computation takes {percent(share)} of this process's "
-            f"CPU time; {_could_prepare(rates)} with a core each, the step could take "
-            f"{stats.demand or 0:,.0f}; more CPUs, or fewer threads of the training "
+            f"CPU-bound: the training step's own computation takes {percent(share)} of this "
+            f"process's CPU time; {_could_prepare(rates)} with a CPU each, the step could take "
+            f"{stats.demand or 0:,.0f}; more CPUs, or fewer torch threads "
             "(torch.set_num_threads()), help"
         )
     verb = "prepares" if rates.n_threads == 1 else "prepare"
@@ -280,7 +287,7 @@ def _work(stats: Stats, rates: Rates, stage: str) -> str:
 
 
 def _training_takes_the_cpus(rates: Rates) -> bool:
-    """Whether the decode threads would keep up if the training did not compute on their CPUs."""
+    """Whether the decode threads would keep up if the training step did not use their CPUs."""
     needed = threads_needed(rates)
     keeps_up = needed is not None and needed <= min(rates.n_threads, rates.usable_cpus)
     return keeps_up and parts(rates)[CPUS] > rates.loop_s and rates.other_cpu_s > rates.work_s
@@ -291,7 +298,7 @@ def _more_threads(rates: Rates, stage: str) -> str:
     now_s, needed = predict(rates), threads_needed(rates)
     if needed is not None and needed <= rates.n_threads and parts(rates)[CPUS] <= rates.loop_s:
         return (
-            "on average they keep up, and batches come unevenly: a larger prefetch_factor evens "
+            "on average they keep up, but batches come unevenly: a larger prefetch_factor evens "
             "that out"
         )
     most = min(needed or rates.usable_cpus, rates.usable_cpus)
@@ -300,17 +307,19 @@ def _more_threads(rates: Rates, stage: str) -> str:
     if more > 0 and then_s <= rates.loop_s * (1 + NO_STALL):
         return f"{more_threads(more)} (threads={most}) would end the stall"
     beyond = (
-        f"all {cpus(rates.usable_cpus)} that this process may use are at work: more CPUs or "
+        f"all {cpus(rates.usable_cpus)} that this process may use are busy: more CPUs or "
         f"{cheaper} help"
     )
     if more <= 0 or now_s / then_s - 1 < NO_STALL:
         return beyond
     rate = rates.batch_samples / then_s
-    return f"{more_threads(more)} (threads={most}) would make it {rate:,.0f}; beyond that {beyond}"
+    return (
+        f"{more_threads(more)} (threads={most}) would give {rate:,.0f} img/s; beyond that {beyond}"
+    )
 
 
 def _faster_storage(stats: Stats) -> str:
-    """At best the waits for files go away, and nothing else takes their place."""
+    """The most that faster storage could gain: no waits for files, and no other waits instead."""
     steps = _native_steps(stats)
     share = float(steps["storage_ns"].mean()) / 1e9 / _step_s(stats)
     gain = share / max(1e-9, 1 - share)
@@ -319,46 +328,48 @@ def _faster_storage(stats: Stats) -> str:
     return f"faster storage would gain at most {percent(gain)}"
 
 
-def _storage(stats: Stats, rates: Rates, around: ReportContext) -> str:
-    n_in_flight = stats.read_ns / max(1, stats.wall_ns - stats.torch_wall_ns)
-    latency_ms = stats.read_ns / max(1, stats.read_files) / 1e6
+def _storage(stats: Stats, rates: Rates, context: ReportContext) -> str:
+    n_in_flight = stats.io.read_ns / max(1, stats.waits.native_wall_ns)
+    latency_ms = stats.io.read_ns / max(1, stats.io.files) / 1e6
     text = (
         f"storage-bound: a file takes {latency_ms:.1f} ms to read, with {n_in_flight:.0f} of up to "
-        f"{stats.read_depth} reads in flight ({stats.reader}); "
+        f"{stats.io.read_depth} reads in flight ({stats.io.reader}); "
         f"{_supply_and_demand(stats, rates, 'gets' if rates.n_threads == 1 else 'get')}"
     )
-    if n_in_flight < _DEEP * stats.read_depth:
-        factor = _LARGER_PREFETCH * (around.prefetch_factor or 2)
+    if n_in_flight < _DEEP * stats.io.read_depth:
+        factor = _LARGER_PREFETCH * (context.prefetch_factor or 2)
         text += (
-            f"; more look-ahead (prefetch_factor={factor}) would keep more reads in flight"
-            if around.num_workers
-            else "; more look-ahead (num_workers above 0, and prefetch_factor) would keep more "
+            f"; a deeper prefetch (prefetch_factor={factor}) would keep more reads in flight"
+            if context.num_workers
+            else "; a deeper prefetch (num_workers above 0, and prefetch_factor) would keep more "
             "reads in flight"
         )
     else:
-        text += (
-            "; the storage is asked for all that the reader can: a local copy of the files helps"
-        )
+        text += "; the reader is saturated: a local copy of the files helps"
     rate = rates.batch_samples / predict(replace(rates, storage_rate=None))
-    return text + f"; storage without delay would make it {rate:,.0f}, more threads gain nothing"
-
-
-def _starved(stats: Stats, rates: Rates, around: ReportContext) -> str:
-    text = (
-        f"CPU-starved: {threads(rates.n_threads)} had work, but no core for "
-        f"{percent(stats.starved_share)} of it; "
+    return (
+        f"{text}; without read delays it would be {rate:,.0f} img/s; more threads would gain "
+        "nothing"
     )
-    elapsed_ns = max(1, stats.elapsed_ns)
+
+
+def _starved(stats: Stats, rates: Rates, context: ReportContext) -> str:
+    text = (
+        f"CPU-starved: {threads(rates.n_threads)} had work but no CPU to run on for "
+        f"{percent(stats.decode.starved_share)} of the time; "
+    )
+    process = stats.process
+    elapsed_ns = max(1, process.elapsed_ns)
     others = cpus_of_others(stats)
-    if stats.throttled_ns > _THROTTLED * elapsed_ns:
+    if process.throttled_ns > _THROTTLED * elapsed_ns:
         return text + (
-            f"a CPU quota of the cgroup stopped this process {stats.throttled_periods:,} times, "
-            f"{stats.throttled_ns / 1e9:.1f} s summed over CPUs: raise the quota, or use fewer "
+            f"a CPU quota of the cgroup stopped this process {process.throttled_periods:,} times, "
+            f"{process.throttled_ns / 1e9:.1f} s summed over CPUs: raise the quota, or use fewer "
             "threads"
         )
-    if around.neighbours:
+    if context.neighbours:
         return text + (
-            f"{process_names(around.neighbours)} on the same CPUs: give each process CPUs of its "
+            f"{process_names(context.neighbours)} on the same CPUs: give each process CPUs of its "
             "own (taskset), or fewer threads"
         )
     if others > _TAKEN * rates.usable_cpus:
@@ -367,35 +378,37 @@ def _starved(stats: Stats, rates: Rates, around: ReportContext) -> str:
             "give this process CPUs of its own"
         )
     return text + (
-        f"this process's own threads share {cpus(rates.usable_cpus)} with them: a training that "
-        "computes on the CPU needs cores, too (torch.set_num_threads(), or fewer decode threads)"
+        f"this process's other threads use the same {cpus(rates.usable_cpus)}: if the training "
+        "step computes on the CPU, leave room for it (torch.set_num_threads(), or fewer decode "
+        "threads)"
     )
 
 
 def cpus_of_others(stats: Stats) -> float:
-    """CPUs that other processes used on average, of those that this one may use."""
-    return max(0, stats.host_busy_ns - stats.process_cpu_ns) / max(1, stats.elapsed_ns)
+    """CPUs that other processes used on average, of those that this process may use."""
+    process = stats.process
+    return max(0, process.host_busy_ns - process.cpu_ns) / max(1, process.elapsed_ns)
 
 
 def _python(stats: Stats) -> str:
-    if 2 * stats.fallback_ns > stats.wait_python_ns:
-        each_ms = stats.fallback_ns / max(1, stats.fallback_samples) / 1e6
+    if 2 * stats.decode.fallback_ns > stats.waits.python_ns:
+        each_ms = stats.decode.fallback_ns / max(1, stats.decode.fallback_samples) / 1e6
         return (
-            f"Pillow-bound: {stats.fallback_samples:,} of {stats.samples:,} samples went through "
-            f"Pillow, one by one, {each_ms:.1f} ms each ({fallback_causes(stats)}); convert those "
-            "files to ordinary JPEGs"
+            f"Pillow-bound: {stats.decode.fallback_samples:,} of {stats.samples:,} samples went "
+            f"through Pillow, one by one, {each_ms:.1f} ms each ({fallback_causes(stats)}); "
+            "convert those files to standard JPEGs"
         )
     return (
-        "Python-bound: indices came late, from the sampler or the dataset's feedmill_item() in the "
-        "loop's thread; make those cheaper, or ask further ahead (num_workers above 0 and a "
-        "larger prefetch_factor)"
+        "Python-bound: indices came late: the sampler or the dataset's feedmill_item(), which run "
+        "on the training loop's thread, are slow; make them faster, or prefetch further ahead "
+        "(num_workers above 0 and a larger prefetch_factor)"
     )
 
 
 # ---- torch's path, and watched loaders -----------------------------------------------------------
 
 
-def _torch(stats: Stats, around: ReportContext) -> str:
+def _torch(stats: Stats, context: ReportContext) -> str:
     if stats.reasons == (OFF,):
         text = f"torch's own path, as {OFF}; {_waited(stats)}"
     else:
@@ -405,19 +418,20 @@ def _torch(stats: Stats, around: ReportContext) -> str:
         return text
     if start_share(stats) > _MOSTLY_START:
         return f"{text}, most of it for the first batch of each epoch"
-    if around.num_workers == 0:
-        return f"{text}: nothing is prepared while the step computes (num_workers=0); {_ask(stats)}"
+    if context.num_workers == 0:
+        text += ": no batch is prepared while the step computes (num_workers=0)"
+        return f"{text}; {_ask(stats)}"
     return f"{text} from Python workers; {_ask(stats)}"
 
 
 def _ask(stats: Stats) -> str:
-    """What loader and step could do, of a loader whose inside is not known."""
+    """Supply and demand of a loader whose internals are not measured."""
     step_s, compute_s = _any_step_s(stats)
     if not step_s:
-        return "too few steps to say more"
+        return "there are too few steps to say more"
     rate = f"the loader makes {batch_rate(1 / step_s)}"
     if compute_s < _AT_ONCE * step_s:
-        return f"{rate}, and the loop asks for the next one at once"
+        return f"{rate}, and the training loop requests batches back to back"
     return f"{rate}, the step could take {1 / compute_s:,.1f}"
 
 
@@ -426,5 +440,5 @@ def _any_step_s(stats: Stats) -> tuple[float, float]:
     steps = stats.steps_of("steady")
     if not len(steps):
         return 0.0, 0.0
-    step_s = seconds_a_step(steps)
+    step_s = seconds_per_step(steps)
     return step_s, step_s - float(steps["host_wait_ns"].mean()) / 1e9

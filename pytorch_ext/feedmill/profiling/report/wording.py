@@ -1,4 +1,4 @@
-"""Pieces of text of the reports."""
+"""Phrases that several texts of the reports use."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _NAMED = 2
 
 
 def percent(share: float) -> str:
-    """A share, with a decimal where it is small."""
+    """A share as a percentage; below 10% with one decimal."""
     if 0 < share < 0.0005:
-        return "under 0.1 %"
-    return f"{100 * share:.0f} %" if share >= 0.1 or share == 0 else f"{100 * share:.1f} %"
+        return "under 0.1%"
+    return f"{100 * share:.0f}%" if share >= 0.1 or share == 0 else f"{100 * share:.1f}%"
 
 
 def duration(seconds: float) -> str:
@@ -32,6 +32,10 @@ def threads(n: int) -> str:
     return f"{n} thread{'s' if n > 1 else ''}"
 
 
+def decode_threads(n: int) -> str:
+    return f"{n} decode thread{'s' if n > 1 else ''}"
+
+
 def more_threads(n: int) -> str:
     return f"{n} more thread{'s' if n > 1 else ''}"
 
@@ -43,25 +47,31 @@ def batch_rate(rate: float) -> str:
 def process_names(processes: Sequence[Neighbour]) -> str:
     """Such as "pid 12 (python train.py) ran 2 decode threads"."""
     texts = [
-        f"pid {one.pid} ({_short(one.command)}) ran {one.n_threads} decode "
-        f"thread{'s' if one.n_threads > 1 else ''}"
+        f"pid {one.pid} ({_short(one.command)}) ran {decode_threads(one.n_threads)}"
         for one in processes[:_NAMED]
     ]
     if len(processes) > _NAMED:
         n_threads = sum(one.n_threads for one in processes[_NAMED:])
-        texts.append(f"{len(processes) - _NAMED} more feedmill processes ran {n_threads}")
+        n_more = len(processes) - _NAMED
+        texts.append(f"{n_more} more feedmill process{'es' if n_more > 1 else ''} ran {n_threads}")
     return ", ".join(texts)
 
 
 def _short(command: str) -> str:
-    """A command line without the program's folder, on one line, cut."""
+    """A command line without the program's folder, on one line, truncated."""
     words = command.split()
     text = " ".join([words[0].rpartition("/")[2], *words[1:]]) if words else "?"
     return text if len(text) <= _COMMAND_CHARACTERS else f"{text[:_COMMAND_CHARACTERS]}..."
 
 
 def fallback_causes(stats: Stats) -> str:
-    """Why samples went through Pillow, such as "kind 3, damaged 1"."""
-    names = ("format", "kind", "damaged", "read", "limit")
-    counts = {name: getattr(stats, f"fallback_{name}") for name in names}
-    return ", ".join(f"{name} {count}" for name, count in counts.items() if count)
+    """Why samples went through Pillow, such as "3 of an unsupported variant, 1 damaged"."""
+    decode = stats.decode
+    counts = {
+        "of an unsupported format": decode.fallback_format,
+        "of an unsupported variant": decode.fallback_kind,
+        "damaged": decode.fallback_damaged,
+        "not readable natively": decode.fallback_read,
+        "over a native limit": decode.fallback_limit,
+    }
+    return ", ".join(f"{count:,} {cause}" for cause, count in counts.items() if count)

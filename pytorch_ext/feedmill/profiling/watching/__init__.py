@@ -1,2 +1,2 @@
-"""Counting loaders from outside: torch's own iterators, anybody's loader, and all of a process.
+"""Measures loaders from outside: torch's own iterators, any loader, and all loaders of a process.
 """

@@ -1,4 +1,4 @@
-"""What a report says beside the counters, as it is now."""
+"""The context of a report, besides the counters, at the current moment."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from feedmill.system.cpu_contention import on_same_cpus
 
 
 def report_context_now(loader: Any = None) -> ReportContext:
-    """What a report says beside the counters.
+    """Returns the context of a report.
 
     Args:
-        loader: whose options are named; anything but torch's DataLoader has none.
+        loader: the loader whose options the report mentions. Only those of a torch DataLoader, or
+            a subclass of it, are known.
     """
     options = ("pin_memory", "num_workers", "prefetch_factor", "persistent_workers")
     is_torchs = isinstance(loader, torch.utils.data.DataLoader)

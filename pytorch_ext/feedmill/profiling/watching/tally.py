@@ -1,6 +1,7 @@
-"""What the loaders of this process did, by the line of the script that made them.
+"""Collects what all loaders of this process did, by the script's line that created them.
 
-``feedmill run`` fills it, and has it reported when the process ends. It keeps no loader alive.
+``feedmill run`` adds the loaders; the reports are printed when the process ends. Loaders are not
+kept alive.
 """
 
 from __future__ import annotations
@@ -30,16 +31,17 @@ from feedmill.profiling.report.verdict import verdict
 from feedmill.profiling.watching.report_context import report_context_now
 from feedmill.system.host_metrics import Clock
 
-_KEPT_REASONS = 8  # different ones of one line
-_FOLD_AT = 16  # ended accounts of one line; together they would be megabytes
-_KEPT_DATA = 8  # groups of one line, by what its loaders load; the others are one group
+_KEPT_REASONS = 8  # different reasons of one line
+_FOLD_AT = 16  # ended accounts of a line that are merged into one, as each may take megabytes
+_KEPT_DATA = 8  # groups of a line, by what its loaders load; all others are one group
 _OTHER_DATA = "others"
 
 _Part = tuple[dict[str, Any], np.ndarray, list[SlowSample]]
 
 
 class _Key(NamedTuple):
-    """The line that made the loaders of a group, their path, and what they load."""
+    """What the loaders of a group have in common: the line that created them, their path, and what
+    they load."""
 
     place: str
     path: str
@@ -47,11 +49,11 @@ class _Key(NamedTuple):
 
 
 class _Group:
-    """The accounts of the loaders that one line made over the same data, on one path."""
+    """The accounts of the loaders with one key."""
 
     def __init__(self) -> None:
         self._alive: weakref.WeakSet[Account] = weakref.WeakSet()
-        # Filled by finalizers, which may run in the middle of anything.
+        # Finalizers append to it, which may run at any point: no lock is taken.
         self._ended: deque[_Part] = deque()
         self._reasons: dict[str, None] = {}
         self._clock = Clock()
@@ -79,13 +81,13 @@ class _Group:
         counters, steps, slow = _joined([*self._ended, *alive])
         reasons = tuple(self._reasons) if path == "torch" else ()
         counters |= self._clock.counters()
-        return Stats(
-            path=path, reasons=reasons, steps=steps, slow_samples=tuple(slow), **counters
+        return Stats.from_flat(
+            counters | {"path": path}, reasons=reasons, steps=steps, slow_samples=tuple(slow)
         )
 
 
 def _joined(parts: list[_Part]) -> _Part:
-    """One account of several; the epochs of the later ones are numbered on."""
+    """Merges several accounts into one. Epoch numbers continue from one account to the next."""
     n_epochs, joined = 0, [np.empty(0, STEP_DTYPE)]
     for _, steps, _ in parts:
         steps = steps.copy()
@@ -106,7 +108,7 @@ _armed_pid = 0
 
 
 def note_made(place: str) -> None:
-    """A loader was made at that line."""
+    """Counts a loader that was created at that line."""
     with _lock:
         _n_made[place] += 1
 
@@ -114,18 +116,19 @@ def note_made(place: str) -> None:
 def add(
     place: str, path: str, account: Account, reasons: Iterable[str] = (), data: str = ""
 ) -> None:
-    """Counts an account to a line's report. May be called again for the same one.
+    """Adds an account to a line's report. May be called again for the same account.
 
     Args:
-        place: "file:line" where the loader was made.
-        path: as in Stats; what the account counts.
-        reasons: why torch's path.
-        data: what the loader loads, in a few words. A library may make the loaders for training
-            and validation while one line of the script runs; they differ in this, and get a report
-            each.
+        place: "file:line" where the loader was created.
+        path: the path that the account counts, as in Stats.
+        account: the account.
+        reasons: why torch's path was taken.
+        data: what the loader loads, in a few words. A library may create the loaders for training
+            and validation during one line of the script; `data` tells them apart, so that each gets
+            a report.
     """
     if torch.utils.data.get_worker_info() is not None:
-        return  # a worker process of a loader, whose dataset iterates over another one
+        return  # a loader inside another loader's worker process
     with _lock:
         _arm()
         key = _Key(place, path, data)
@@ -144,12 +147,12 @@ def _arm() -> None:
     _armed_pid = os.getpid()
     atexit.register(_report, _armed_pid)
     if multiprocessing.parent_process() is not None:
-        # Forked children of multiprocessing leave without atexit.
+        # Forked children of multiprocessing exit without atexit's handlers.
         multiprocessing.util.Finalize(None, _report, args=(_armed_pid,), exitpriority=-1000)
 
 
 def _forget() -> None:
-    """In the child of a fork: it reports what it does itself."""
+    """Called in the child of a fork, which reports only what it does itself."""
     global _lock
     _lock = threading.RLock()  # another thread of the parent may have held it
     _groups.clear()
@@ -160,7 +163,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _report(pid: int) -> None:
-    """Writes what is to be told; whatever goes wrong, the exit status stays."""
+    """Writes the reports. Errors are suppressed, so that the exit status stays the same."""
     with contextlib.suppress(Exception):
         if pid != os.getpid():
             return
@@ -187,13 +190,11 @@ def _as_text(key: _Key, stats: Stats, names_data: bool) -> str:
     lines = stats.report(around=report_context_now()).splitlines()
     lines[0] = f"feedmill{f' [{who}]' if who else ''}: {key.place}{data}: {lines[0]}"
     if _n_made[key.place] > 1:
-        lines.append(f"  {'loaders':<10} {_n_made[key.place]:,} made at this line")
+        lines.append(f"  {'loaders':<10} {_n_made[key.place]:,} created at this line")
     return "\n".join(lines) + "\n"
 
 
 def _as_json(key: _Key, stats: Stats) -> str:
-    numbers = {name: value for name, value in vars(stats).items() if name != "steps"}
-    numbers["slow_samples"] = [asdict(one) for one in stats.slow_samples]
     known = {
         "feedmill": __version__,
         "pid": os.getpid(),
@@ -203,8 +204,13 @@ def _as_json(key: _Key, stats: Stats) -> str:
         "loaders": _n_made[key.place],
         "verdict": verdict(stats, report_context_now()),
         "data_wait_share": stats.data_wait_share,
+        **stats.flat(),
+        "reasons": stats.reasons,
+        "slow_samples": [asdict(one) for one in stats.slow_samples],
+        "sample_errors": stats.sample_errors,
+        "system": stats.system,
     }
-    return json.dumps({**known, **numbers}) + "\n"
+    return json.dumps(known) + "\n"
 
 
 def _who() -> str:
@@ -215,7 +221,7 @@ def _who() -> str:
 
 
 def _append(file: str, text: str) -> None:
-    """In one piece, as other processes may write there, too."""
+    """Appends with one write if possible, as other processes may write to the file, too."""
     if not text:
         return
     handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
@@ -226,8 +232,8 @@ def _append(file: str, text: str) -> None:
 
 
 def _print(text: str) -> None:
-    """To the process's own stderr, whatever sys.stderr is now. Not through Python's buffer: what
-    can't be written would be tried again at the end, and change the exit status."""
+    """Writes to the process's original stderr, bypassing Python's buffer: text that can't be
+    written would be flushed again at exit, and change the exit status."""
     stream = sys.__stderr__
     if not text or stream is None or stream.closed:
         return

@@ -1,4 +1,4 @@
-"""Counting the waits of torch's own iterators, which stay what they are otherwise."""
+"""Measures the waits of torch's own iterators, without changing their behaviour otherwise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from feedmill.profiling.log.recorder import Recorder
 
 
 class TorchCounters(StepCounters):
-    """Counters of the epochs that a feedmill.DataLoader leaves to torch."""
+    """The account of a feedmill.DataLoader's epochs on torch's path."""
 
     def counters(self) -> dict[str, Any]:
         counted = super().counters()
@@ -26,8 +26,8 @@ class TorchCounters(StepCounters):
 
 
 class Delivery(Protocol):
-    """How the batches of an iterator get to a device. check() raises where they can't now, before
-    anything is asked of the iterator."""
+    """Moves an iterator's batches to a device. check() is called before each request, and raises if
+    batches can't be moved now."""
 
     device: Any
 
@@ -66,7 +66,7 @@ class _Counted:
         return data
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        """Persistent workers: the next epoch."""
+        """Called by torch for the next epoch of persistent workers."""
         if self._goes_on is None or self._goes_on(loader):
             self._counted_epoch = self._counters.begin_epoch()
             super()._reset(loader, first_iter)  # type: ignore[misc]
@@ -87,8 +87,8 @@ _COUNTED: dict[type, type] = {
 
 
 def _counted_kind(kind: type) -> type | None:
-    """The class that counts in place of an iterator's own; None: it counts already, or is neither
-    torch's nor derived from that."""
+    """The measuring subclass of an iterator's class. None if the class measures already, or is not
+    derived from torch's."""
     if kind in _COUNTED:
         return _COUNTED[kind]
     is_ours = issubclass(kind, _Counted) or kind.__module__.partition(".")[0] == "feedmill"
@@ -99,7 +99,7 @@ def _counted_kind(kind: type) -> type | None:
 
 
 def is_countable(iterator: Any) -> bool:
-    """Whether count_steps() has an iterator count that does not count yet."""
+    """Whether count_steps() would make this iterator measure its steps."""
     return _counted_kind(type(iterator)) is not None
 
 
@@ -110,14 +110,18 @@ def count_steps(
     recorder: Recorder | None = None,
     delivery: Delivery | None = None,
 ) -> Any:
-    """Has torch's iterator, or one of a class derived from that, count its steps; returns it. Its
-    behaviour stays as it is. Others are returned as they are.
+    """Makes torch's iterator, or one of a derived class, measure its steps, by changing its class.
+    Its behaviour stays the same. Other iterators are left alone.
 
     Args:
-        goes_on: called with the loader where persistent workers are to begin another epoch; False:
-            the loader has taken another iterator. Default None: they always begin it.
-        recorder: told of each step and epoch.
-        delivery: brings the batches to a device. Default None: they stay where they are.
+        counters: the account that gets the steps.
+        goes_on: called with the loader when persistent workers are about to start another epoch;
+            returns False if the loader has taken another iterator. Default None: always start it.
+        recorder: is told each step and each epoch's end.
+        delivery: moves the batches to a device. Default None: they are not moved.
+
+    Returns:
+        The iterator.
     """
     counted = _counted_kind(type(iterator))
     if counted is not None:

@@ -1,4 +1,4 @@
-"""Counting the waits for any loader: ``feedmill.watch(loader)`` in place of ``loader``."""
+"""feedmill.watch(): measures the waits for any loader."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from feedmill.profiling.report.stats import Stats
 from feedmill.profiling.watching.report_context import report_context_now
 from feedmill.system.callers import place_of_caller
 
-# Special methods that Python looks up at the type: the wrapper has those that the wrapped has.
+# Special methods, which Python looks up on the type: the wrapper's type has those that the wrapped
+# object has.
 _FORWARDED = (
     "__next__", "__len__", "__length_hint__", "__bool__", "__getitem__", "__contains__",
     "__reversed__", "__enter__", "__exit__", "__call__",
@@ -28,33 +29,33 @@ _OWN = (
 
 
 def watch(iterable: Any, *, log: str | os.PathLike[str] | None = None) -> Any:
-    """Wraps a loader of any kind, so that each step's wait is counted.
+    """Wraps a loader of any kind, and measures each step's wait.
 
         loader = feedmill.watch(loader)
         for batch in loader:
             ...
         print(loader.report())
 
-    The wrapper yields the very items, and raises the very exceptions, of what it wraps. len(),
-    indexing, calls and all attributes (reading, setting and deleting them) go to the wrapped
-    object as well, but for ``stats()``, which returns a feedmill.Stats with the path "watched",
-    and ``report()``, its text. It keeps no item. isinstance() sees a type of its own.
+    The wrapper yields the same items, and raises the same exceptions, as the wrapped object. len(),
+    indexing, calls and all attributes (reading, setting and deleting) are forwarded to it, except
+    for ``stats()``, which returns a feedmill.Stats with path "watched", and ``report()``, which
+    returns its report. The wrapper keeps no items. isinstance() sees the wrapper's own type.
 
-    A wait is the time inside next(); what iter() takes is not counted. Of an iterator that is
-    wrapped itself, iter() begins a new epoch.
+    A wait is the time inside next(); time in iter() is not counted. If an iterator is wrapped,
+    iter() starts a new epoch.
 
     Args:
         iterable: an iterable or iterator: a DataLoader, a DALI or FFCV loader, a generator, a list.
-        log: file to which every step is appended, as feedmill.DataLoader's ``log``. Default None:
-            the environment's FEEDMILL_LOG, unless the iterable is a feedmill.DataLoader, which
-            writes its own lines there.
+        log: file to which every step is appended, like feedmill.DataLoader's ``log``. Default None:
+            the file that FEEDMILL_LOG in the environment names, unless the iterable is a
+            feedmill.DataLoader, which writes its own lines there.
 
     Raises:
-        TypeError: it is neither.
-        OSError: at iter(), where the log can't be written to.
+        TypeError: the object is neither iterable nor an iterator.
+        OSError: at iter(), if the log can't be written to.
 
-    One thread at a time may iterate; stats() and report() may be called from any. Pickles and
-    copies as a new wrapper, with nothing counted, around a pickle or copy of what it wraps.
+    One thread at a time may iterate; stats() and report() may be called from any thread. A copied
+    or unpickled wrapper wraps a copy of the object, and starts counting from zero.
     """
     counters = StepCounters()
     recorder = Recorder(place_of_caller(), counters, counters.clock)
@@ -70,7 +71,7 @@ class _Watched:
     _feedmill_counters: StepCounters
     _feedmill_log: str | os.PathLike[str] | None
     _feedmill_recorder: Recorder
-    _feedmill_epoch: int | None  # of an iterator; None: it begins with the first step
+    _feedmill_epoch: int | None  # an iterator's epoch; None: it starts with the first step
 
     def __iter__(self) -> Any:
         iterator = iter(self._feedmill_iterable)
@@ -87,24 +88,23 @@ class _Watched:
         counters = self._feedmill_counters.counters()
         path = "watched" if counters["epochs"] else "none"
         counters |= self._feedmill_counters.clock.counters()
-        return Stats(
-            path=path,
+        return Stats.from_flat(
+            counters | {"path": path},
             steps=self._feedmill_counters.steps(),
             system=self._feedmill_recorder.system,
-            **counters,
         )
 
     def report(self, **limits: Any) -> str:
-        """stats() as text for a person; the first line is the verdict.
+        """stats() as readable text; the first line is the verdict.
 
         Args:
-            limits: wait_ms, gpu and cpu, targets as of feedmill.Stats.report().
+            limits: the targets wait_ms, gpu and cpu; see feedmill.Stats.report().
         """
         around = report_context_now(self._feedmill_iterable)
         return self.stats().report(around=around, **limits)
 
     def __getattr__(self, name: str) -> Any:
-        if name in _OWN:  # asked for while the wrapper is being made
+        if name in _OWN:  # the wrapper is not initialized yet
             raise AttributeError(name)
         return getattr(self._feedmill_iterable, name)
 
@@ -132,7 +132,7 @@ def _watch_again(iterable: Any, log: Any) -> Any:
 
 
 def _begin(self: _Watched) -> int:
-    """An epoch begins; returns its number."""
+    """Starts an epoch; returns its number."""
     self._feedmill_recorder.begin(self._feedmill_log)
     return self._feedmill_counters.begin_epoch()
 
