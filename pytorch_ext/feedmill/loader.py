@@ -374,7 +374,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         note_read(self)
         return TorchDataLoader.multiprocessing_context.fget(self)  # type: ignore[attr-defined]
 
-    def _feedmill_anew(self, *args: Any, **kwargs: Any) -> DataLoader[Any]:
+    def _feedmill_rebuilt(self, *args: Any, **kwargs: Any) -> DataLoader[Any]:
         """A new DataLoader with the given arguments of torch's and with this loader's options."""
         make: Callable[..., DataLoader[Any]] = DataLoader
         loader = make(*args, **kwargs, **self._feedmill_options().values())
@@ -427,7 +427,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         """Counters since this DataLoader was made, over all of its iterators. May be called from
         any thread."""
         inside = self._feedmill
-        accounts = (inside.handles, inside.torch_counters)
+        accounts = (inside.engine_pool, inside.torch_counters)
         counters = sum_counters(
             [one.counters() for one in accounts] + [inside.python_counters.counters()]
         )
@@ -439,7 +439,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             {**counters, **times, "path": inside.path, "bad_samples": n_bad},
             reasons=inside.reasons,
             steps=steps,
-            slow_samples=tuple(inside.handles.slow_samples()),
+            slow_samples=tuple(inside.engine_pool.slow_samples()),
             sample_errors=sample_errors,
             system=inside.recorder.system,
         )
@@ -521,7 +521,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         source = ran.source
         if source.copies:
             return []
-        engines = self._feedmill.handles
+        engines = self._feedmill.engine_pool
         with engines.diagnostic(source.native_plan, source.n_samples, source.arrays) as handle:
             return draws_of_item(handle, ran.key, ran.word, item, occurrence)
 
@@ -537,7 +537,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         if source.copies:
             sample: tuple[torch.Tensor, Any] = source.sample(item)
             return sample
-        engines = self._feedmill.handles
+        engines = self._feedmill.engine_pool
         with engines.diagnostic(source.native_plan, source.n_samples, source.arrays) as handle:
             image = fetch_one(handle, ran.key, ran.word, source, item, occurrence)
         return image, item.target

@@ -455,7 +455,7 @@ def test_explain(gpu, numbered):
 def test_the_option_is_kept(gpu, numbered, tmp_path):
     loader = native_loader(numbered, batch_size=8, device="cuda:1", log=str(tmp_path / "log"))
     assert pickle.loads(pickle.dumps(loader)).device == "cuda:1"
-    assert loader._feedmill_anew(numbered).device == "cuda:1"
+    assert loader._feedmill_rebuilt(numbered).device == "cuda:1"
     list(loader)
     loader._feedmill.recorder.finish()
     (run,) = helpers.log_lines(tmp_path / "log")["run"]

@@ -189,7 +189,7 @@ def test_loaders(numbered, kind, tmp_path):
     assert loader.stats().path == ("native" if kind == "collate" else kind)
     inside = loader._feedmill
     held = [
-        inside.handles._lock, inside.handles._diagnosing, inside.recorder._lock, tally._lock,
+        inside.engine_pool._lock, inside.engine_pool._diagnosing, inside.recorder._lock, tally._lock,
         feedmill.iterators.collating._generators, captures.lock, inside.blocks._lock,
         inside.shared_blocks._lock,
     ]

@@ -171,7 +171,7 @@ def test_many_native_loaders(numbered, file, samples):
         loader.threads = threads
         list(zip(range(threads), loader, loader))
     records = assert_complete(file, loader)
-    assert len(loader._feedmill.handles._entries) < 6
+    assert len(loader._feedmill.engine_pool._entries) < 6
     assert len(records["step"]) >= 2 * 2 * (1 + 2 + 3)
     if samples:
         assert len(records["sample"]) >= 8 * len(records["step"])

@@ -195,7 +195,7 @@ def test_rebuilt_from_its_attributes(numbered):
 
 def test_threads_by_num_workers(numbered, monkeypatch):
     usable = feedmill._ops.native.usable_cpus()
-    monkeypatch.setattr(peer_processes, "sharers", list)  # as if nobody else ran here
+    monkeypatch.setattr(peer_processes, "recent_peers", list)  # as if nobody else ran here
     assert n_threads(native_loader(numbered, num_workers=1)) == 1
     assert n_threads(native_loader(numbered)) == max(1, usable - 1)
     assert n_threads(native_loader(numbered, threads=9)) == 9
@@ -242,7 +242,7 @@ def test_new_arguments_go_to_torchs_constructor(numbered, monkeypatch):
     assert feedmill.DataLoader(numbered, colour="blue").colour == "blue"
     loader = native_loader(numbered, batch_size=20, seed=1, colour="blue")
     assert targets_of(loader) == [[*range(20)], [*range(20, 40)]]
-    assert loader._feedmill_anew(numbered, colour="green").colour == "green"
+    assert loader._feedmill_rebuilt(numbered, colour="green").colour == "green"
 
 
 @pytest.mark.parametrize("options", [{"colour": "blue"}, {"colour": 1, "batch_size": 4}])
@@ -316,7 +316,7 @@ def test_a_subclass_may_use_the_names_of_options(numbered, kind):
     plain = feedmill.DataLoader(numbered, batch_size=20, **options)
     wanted = list(plain)
     clones = [copy.copy(loader), copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))]
-    for one in (loader, *clones, loader._feedmill_anew(numbered, batch_size=20)):
+    for one in (loader, *clones, loader._feedmill_rebuilt(numbered, batch_size=20)):
         got = list(one)
         assert [images.dtype for images, _ in got] == [torch.float16] * 2
         assert all(map(torch.equal, sum(got, []), sum(wanted, [])))
@@ -348,7 +348,7 @@ def test_options_of_a_plain_loader_may_be_set(numbered):
         loader.seed = value
         assert f"seed={value}" in loader.explain()
         assert copy.copy(loader).seed == pickle.loads(pickle.dumps(loader)).seed == value
-        assert loader._feedmill_anew(numbered).seed == value
+        assert loader._feedmill_rebuilt(numbered).seed == value
     loader.native = "off"
     assert next(iter(loader)) and loader.stats().path == "torch"
     del loader.native  # as the constructor got it

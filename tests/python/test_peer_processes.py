@@ -17,7 +17,7 @@ from feedmill._dispatch.paths import n_threads
 from feedmill.cli import cli
 from feedmill.profiling.watching.report_context import report_context_now
 from feedmill.system import cpu_contention, peer_processes
-from feedmill.system.peer_processes import Neighbour
+from feedmill.system.peer_processes import PeerProcess
 from helpers import changed, native_loader
 
 OTHER = """
@@ -291,7 +291,7 @@ def test_the_next_epoch_looks_anew(numbered, eight_cpus):
 
 # ---- what is said --------------------------------------------------------------------------------
 
-ME = Neighbour(pid=10, command="", n_threads=4, n_intra_op=2, on_gpu=False, cpus=(0, 1, 2, 3))
+ME = PeerProcess(pid=10, command="", n_threads=4, n_intra_op=2, on_gpu=False, cpus=(0, 1, 2, 3))
 
 
 def other(n_threads, *cpus, pid=11):
@@ -326,16 +326,16 @@ def other(n_threads, *cpus, pid=11):
     ],
 )
 def test_decode_threads(others, n_usable, words):
-    texts = cpu_contention.decode_crowding([ME, *others], ME.cpus, n_usable)
+    texts = cpu_contention.decode_thread_contention([ME, *others], ME.cpus, n_usable)
     assert len(texts) == (words is not None)
     assert words is None or texts[0].startswith(words) or words in texts[0]
 
 
 def test_who_does_not_decode_may_be_crowded_all_the_same():
-    assert not cpu_contention.decode_crowding([other(4)], ME.cpus, 4)
-    assert cpu_contention.decode_crowding([other(5)], ME.cpus, 4)
-    assert not cpu_contention.decode_crowding([other(5, 7)], ME.cpus, 4)
-    assert not cpu_contention.decode_crowding([], ME.cpus, 4)
+    assert not cpu_contention.decode_thread_contention([other(4)], ME.cpus, 4)
+    assert cpu_contention.decode_thread_contention([other(5)], ME.cpus, 4)
+    assert not cpu_contention.decode_thread_contention([other(5, 7)], ME.cpus, 4)
+    assert not cpu_contention.decode_thread_contention([], ME.cpus, 4)
 
 
 @pytest.mark.parametrize(("others", "n_threads"), [
@@ -343,7 +343,7 @@ def test_who_does_not_decode_may_be_crowded_all_the_same():
     ([other(3, *range(8)), other(1, *range(8), pid=12)], 2), ([other(5, 0)], 5),
 ])
 def test_threads_that_may_run_elsewhere_count_in_part(others, n_threads):
-    assert cpu_contention.threads_expected(ME.cpus, others) == n_threads
+    assert cpu_contention.expected_threads(ME.cpus, others) == n_threads
 
 
 @pytest.mark.parametrize(
@@ -358,7 +358,7 @@ def test_threads_that_may_run_elsewhere_count_in_part(others, n_threads):
     ],
 )
 def test_intra_op_threads(me, n_usable, n_free):
-    texts = cpu_contention.intra_op_crowding(me, n_usable)
+    texts = cpu_contention.intra_op_contention(me, n_usable)
     assert len(texts) == (n_free is not None)
     if texts:
         assert f"torch.set_num_threads({n_free}) or OMP_NUM_THREADS={n_free}" in texts[0]

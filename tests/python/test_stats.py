@@ -97,7 +97,7 @@ def test_several_native_loaders_are_summed(numbered):
 def test_every_counter_is_a_field(numbered):
     loader = native_loader(numbered, batch_size=8)
     list(loader)
-    counters = loader._feedmill.handles._entries[0].handle.stats()
+    counters = loader._feedmill.engine_pool._entries[0].handle.stats()
     assert set(counters) <= set(FLAT_NAMES)
     assert set(loader.stats().flat()) == set(FLAT_NAMES)
 
@@ -233,7 +233,7 @@ def test_counters_never_go_back(numbered):
     assert not failures
     for column in zip(*seen):
         assert list(column) == sorted(column)
-    assert loader.stats().epochs == 60 and len(loader._feedmill.handles._entries) < 5
+    assert loader.stats().epochs == 60 and len(loader._feedmill.engine_pool._entries) < 5
 
 
 def test_the_difference_of_two_snapshots(numbered):

@@ -8,11 +8,11 @@ from feedmill.profiling.counting.records import BOUNDARY, CAUSES, FIRST, STEADY,
 from feedmill.profiling.report import checks
 from feedmill.profiling.report.stats import SlowSample, Stats
 from feedmill.profiling.report.verdict import OFF, ReportContext, main_cause, verdict
-from feedmill.system.peer_processes import Neighbour
+from feedmill.system.peer_processes import PeerProcess
 from helpers import changed
 
 S, MS = 10**9, 10**6
-OTHER = Neighbour(pid=4711, command="/usr/bin/python train.py --lr 0.1", n_threads=2, n_intra_op=1,
+OTHER = PeerProcess(pid=4711, command="/usr/bin/python train.py --lr 0.1", n_threads=2, n_intra_op=1,
                   on_gpu=False, cpus=(0, 1))
 
 

@@ -192,7 +192,7 @@ def _main():
 def _slow_lines(loader):
     """The slowest samples of the native loader that stands behind it."""
     names = ("index", "file_bytes", "decode_ns", "transform_ns", "starved_ns")
-    for entry in loader._feedmill.handles._entries:
+    for entry in loader._feedmill.engine_pool._entries:
         for path, record in entry.handle.slow_samples():
             sample = np.frombuffer(record, SAMPLE_DTYPE)[0]
             line = {name: int(sample[name]) for name in names}

@@ -29,7 +29,7 @@ from feedmill.planner.epochs import Epochs, rank_to_mix_in, sampler_epoch
 from feedmill.planner.formats import formatting_collate
 from feedmill.planner.recognise import has_default_collate, recognise
 from feedmill.planner.samples import Source, Support, unsupported
-from feedmill.planner.sampling import look_ahead_rule, never
+from feedmill.planner.sampling import never, pull_ahead_rule
 from feedmill.profiling.counting.accounts import StepCounters
 from feedmill.profiling.counting.sample_errors import SampleErrors
 from feedmill.profiling.log.recorder import Recorder
@@ -39,7 +39,7 @@ from feedmill.profiling.watching.report_context import report_context_now
 from feedmill.profiling.watching.torch_path import TorchCounters, count_steps
 from feedmill.system import peer_processes
 from feedmill.system.callers import place_of_caller
-from feedmill.system.cpu_contention import decode_crowding, intra_op_crowding
+from feedmill.system.cpu_contention import decode_thread_contention, intra_op_contention
 from feedmill.system.host_metrics import Clock
 
 # Decode threads compete for CPUs if they waited for one for more than this share of their work.
@@ -54,7 +54,7 @@ class LoaderState:
 
     Attributes:
         options: the constructor's options; None if the constructor did not run.
-        handles: the native loaders (engines) of this DataLoader, with their counters.
+        engine_pool: the native loaders (engines) of this DataLoader, with their counters.
         torch_counters, python_counters: counters of torch's path, and of the Python code around the
             native loaders.
         replay_counters: counters of replay(), which do not count as the loader's.
@@ -76,7 +76,7 @@ class LoaderState:
 
     def __init__(self, next_epoch: int = 0, options: Options | None = None) -> None:
         self.options = options
-        self.handles = EnginePool()
+        self.engine_pool = EnginePool()
         self.torch_counters = TorchCounters()
         self.python_counters = PythonCounters()
         self.replay_counters = StepCounters()
@@ -94,7 +94,8 @@ class LoaderState:
         self.warned_of: set[str] = set()
         self.loss_is_known = False
         self.recorder = Recorder(
-            place_of_caller(), self.handles, self.torch_counters, self.python_counters, self.clock
+            place_of_caller(), self.engine_pool, self.torch_counters, self.python_counters,
+            self.clock,
         )
 
     def __reduce__(self) -> tuple[type[LoaderState], tuple[int, Options | None]]:
@@ -109,7 +110,7 @@ class LoaderState:
         """The native loaders' counters since the latest native epoch began."""
         return {
             name: value - self.before_epoch.get(name, 0)
-            for name, value in self.handles.counters().items() if isinstance(value, int)
+            for name, value in self.engine_pool.counters().items() if isinstance(value, int)
         }
 
     def begin_epoch(self, loader: Any) -> None:
@@ -188,7 +189,7 @@ def _budget_refusal(loader: Any, source: Source) -> str | None:
     """
     state = loader._feedmill
     config = _config_of(loader, source)
-    if config == state.fitting or state.handles.fits(config):
+    if config == state.fitting or state.engine_pool.fits(config):
         return None
     refusal = budget_refusal(config)
     if refusal is None:
@@ -206,8 +207,8 @@ def n_threads(loader: Any) -> int:
     n_workers: int = loader.num_workers
     if n_workers > 0:
         return max(1, min(n_workers, usable))
-    # max(), not a sum: sharers() finds the other ranks, too, once they decode.
-    n_processes = max(_local_world_size(), 1 + len(peer_processes.sharers()))
+    # max(), not a sum: recent_peers() finds the other ranks, too, once they decode.
+    n_processes = max(_local_world_size(), 1 + len(peer_processes.recent_peers()))
     return max(1, usable // n_processes - 1)
 
 
@@ -275,7 +276,7 @@ def native_iterator(loader: Any, source: Source) -> Any:
     if loader.num_workers > 0:
         loader.check_worker_number_rationality()
     config = _config_of(loader, source)
-    before = loader._feedmill.handles.counters()
+    before = loader._feedmill.engine_pool.counters()
     iterator = NativeDataLoaderIter(loader, source, config, _next_native_epoch)
     loader._feedmill.took("native", [])
     loader._feedmill.before_epoch = before
@@ -286,7 +287,7 @@ def _next_native_epoch(loader: Any) -> tuple[Source, Config] | None:
     support = _next_epoch(loader, "native")
     if support is None or support.source is None:
         return None
-    loader._feedmill.before_epoch = loader._feedmill.handles.counters()
+    loader._feedmill.before_epoch = loader._feedmill.engine_pool.counters()
     return support.source, _config_of(loader, support.source)
 
 
@@ -411,14 +412,14 @@ def crowding(stats: Stats) -> tuple[str, str]:
     n_usable = native.usable_cpus()
     me = peer_processes.myself()
     me = replace(me, n_threads=max(stats.decode.n_threads, me.n_threads))
-    texts = decode_crowding([me, *peer_processes.others()], me.cpus, n_usable)
-    pool = intra_op_crowding(me, n_usable) if stats.decode.starved_share > _STARVED else []
+    texts = decode_thread_contention([me, *peer_processes.others()], me.cpus, n_usable)
+    pool = intra_op_contention(me, n_usable) if stats.decode.starved_share > _STARVED else []
     return "".join(texts), "".join(pool)
 
 
 def report_context(loader: Any, stats: Stats) -> ReportContext:
     """What report() needs to know beside the counters: CPU contention, pinning, look-ahead."""
-    waits_for_next = look_ahead_rule(loader._index_sampler) is never and loader.num_workers == 0
+    waits_for_next = pull_ahead_rule(loader._index_sampler) is never and loader.num_workers == 0
     crowded, pool = crowding(stats)
     now = report_context_now(loader)
     if as_device(loader._feedmill_options().device) is not None:
@@ -474,12 +475,12 @@ def _why_threads(loader: Any) -> str:
     if loader.num_workers > 0:
         return f"num_workers={loader.num_workers}, {usable} usable CPUs"
     text = f"num_workers=0, {usable} usable CPUs, LOCAL_WORLD_SIZE {_local_world_size()}"
-    sharers = peer_processes.sharers()
-    if not sharers:
+    recent_peers = peer_processes.recent_peers()
+    if not recent_peers:
         return text
-    pids = ", ".join(str(one.pid) for one in sharers[:4])
-    more = ", ..." if len(sharers) > 4 else ""
-    return f"{text}, {1 + len(sharers)} feedmill processes: this one and pids {pids}{more}"
+    pids = ", ".join(str(one.pid) for one in recent_peers[:4])
+    more = ", ..." if len(recent_peers) > 4 else ""
+    return f"{text}, {1 + len(recent_peers)} feedmill processes: this one and pids {pids}{more}"
 
 
 def _describe_errors(loader: Any) -> str:

@@ -154,7 +154,7 @@ def _compare(
         return 0
     stats = loader.stats()
     say(_table(result))
-    say(_decoders(stats.native_samples, stats.fallback_samples, arguments.dir) + "\n")
+    say(_decoders(stats.decode.native_samples, stats.decode.fallback_samples, arguments.dir) + "\n")
     if arguments.report:
         say("What feedmill's epochs waited for. The loop does nothing else, so it always waits:")
         say(stats.report() + "\n")

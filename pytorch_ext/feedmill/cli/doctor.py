@@ -20,11 +20,11 @@ from feedmill.cli.missing import find_missing
 from feedmill.planner.plan import CENTER_CROP, Op
 from feedmill.system import machine, peer_processes
 from feedmill.system.cpu_contention import (
-    decode_crowding,
-    intra_op_crowding,
+    decode_thread_contention,
+    expected_threads,
+    intra_op_contention,
     n_usable_of,
     on_same_cpus,
-    threads_expected,
 )
 
 
@@ -98,12 +98,12 @@ def look() -> dict[str, Any]:
         "shared_memory": space and space._asdict(),
         "gpus": _gpus(),
         "processes": [asdict(one) for one in processes],
-        "rival_threads": threads_expected(cpus, rivals),
-        "crowded": decode_crowding(processes, cpus, n_usable),
+        "rival_threads": expected_threads(cpus, rivals),
+        "crowded": decode_thread_contention(processes, cpus, n_usable),
         "intra_op_crowded": [
             f"pid {one.pid}: {text}"
             for one in rivals
-            for text in intra_op_crowding(one, n_usable_of(one.cpus, cpus, n_usable))
+            for text in intra_op_contention(one, n_usable_of(one.cpus, cpus, n_usable))
         ],
     }
     facts["missing"] = [one._asdict() for one in find_missing(facts)]

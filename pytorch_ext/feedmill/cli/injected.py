@@ -81,7 +81,7 @@ def _observe_feedmill_loaders() -> None:
             return _torch_iterator(self, why)
         iterator = get_iterator(self)
         state = self._feedmill
-        _count(self, "native", state.handles)
+        _count(self, "native", state.engine_pool)
         _count(self, "torch", state.torch_counters, state.reasons)
         return iterator
 

@@ -11,7 +11,7 @@ from feedmill.engine.devices import device_of, stage_config
 from feedmill.planner.arrays import Arrays
 from feedmill.planner.plan import Plan
 from feedmill.planner.samples import Source
-from feedmill.planner.sampling import largest_batch, look_ahead_rule, never
+from feedmill.planner.sampling import largest_batch, never, pull_ahead_rule
 from feedmill.profiling.log.recorder import records_samples
 
 # Batches to prefetch with num_workers=0, for which torch defines no number.
@@ -93,7 +93,7 @@ def _depth(loader: Any, size: int | None) -> int:
     """Number of batches to prefetch: torch's number, or more if the script can't notice and batches
     are small."""
     depth = torch_depth(loader)
-    if look_ahead_rule(loader._index_sampler) is never:
+    if pull_ahead_rule(loader._index_sampler) is never:
         return depth
     if loader.num_workers == 0:
         depth = PREFETCH_IN_PROCESS

@@ -15,7 +15,7 @@ from feedmill._ops import native
 from feedmill.engine.config import Config
 from feedmill.planner.arrays import Arrays
 from feedmill.planner.plan import Plan
-from feedmill.planner.raw_files import PlainPlan
+from feedmill.planner.raw_files import RawPlan
 from feedmill.profiling.counting.accounts import Account, Source
 from feedmill.profiling.counting.gpu_stalls import GpuStalls
 from feedmill.profiling.counting.records import (
@@ -55,7 +55,7 @@ def open_native(config: Config) -> Any:
         sample_records=config.sample_records,
         alloc=config.alloc,
         cache=config.cache,
-        plain=(plan.header, plan.body_bytes) if isinstance(plan, PlainPlan) else None,
+        plain=(plan.header, plan.body_bytes) if isinstance(plan, RawPlan) else None,
         arrays=None if arrays is None else arrays.specs,
         image=None if arrays is None else arrays.image,
         owners=None if arrays is None else arrays.owners,

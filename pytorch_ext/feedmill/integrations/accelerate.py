@@ -154,7 +154,7 @@ def _factory(otherwise: Callable[..., Any]) -> Callable[..., Any]:
         if source is None or not _goes_with(dataset, source):
             return otherwise(dataset, *args, **arguments)
         _kept.source = None
-        loader = source._feedmill_anew(dataset, *args, **arguments)
+        loader = source._feedmill_rebuilt(dataset, *args, **arguments)
         wrapper = sys._getframe(1).f_locals.get("self")
         if wrapper is not None and hasattr(type(wrapper), "set_epoch"):
             wrapper.set_epoch = _SetEpoch(wrapper, loader)

@@ -30,7 +30,7 @@ from feedmill.engine.devices import as_device, pinned
 from feedmill.iterators.batches import NOTHING, Batch
 from feedmill.iterators.receive import as_torch_raises
 from feedmill.planner.formats import batch_laid_out
-from feedmill.planner.raw_files import PlainPlan
+from feedmill.planner.raw_files import RawPlan
 from feedmill.planner.recognise import has_default_collate
 from feedmill.planner.samples import Source
 from feedmill.system.locks import renew_after_fork
@@ -138,7 +138,7 @@ class Collate:
         if source.arrays is not None:
             return self.arrays(batch, plan.as_image)
         images = batch.images()
-        if isinstance(plan, PlainPlan):
+        if isinstance(plan, RawPlan):
             images = [plan.values_of(one) for one in images]
         return self(
             images, batch.targets(), batch.number, plan.as_image,

@@ -31,7 +31,7 @@ from feedmill.iterators.receive import as_torch_raises, check_process, timed_out
 from feedmill.planner.formats import formatting_collate
 from feedmill.planner.plan import max_image_pixels
 from feedmill.planner.samples import Item, Source
-from feedmill.planner.sampling import look_ahead_rule, never
+from feedmill.planner.sampling import never, pull_ahead_rule
 from feedmill.profiling.log.ranges import waiting
 from feedmill.system.locks import renew_after_fork
 
@@ -42,7 +42,7 @@ _JPEG_PREFIX = b"\xff\xd8\xff"
 def load_natively(item: Item) -> Any:
     """Loads a sample's image as the dataset's own loader does, ``info`` included. JPEGs are decoded
     natively if possible, all else by the dataset's loader."""
-    if not item.leaf.is_image:
+    if not item.base_dataset.is_image:
         return item.load()
     encoded = _encoded_jpeg(item)
     image = None if encoded is None else _decoded(encoded)
@@ -180,7 +180,7 @@ class _Work:
             try:
                 image = load_natively(item)
                 decoded_ns = time.monotonic_ns()
-                for step in item.leaf.steps:
+                for step in item.base_dataset.steps:
                     image = step.transform(image)
                 sample = (image, item.target)
             except Exception as raised:
@@ -241,7 +241,7 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
         self._on_reset = on_reset
         self._is_default = is_default
         self._threads = _Threads(n_threads)
-        self._may_pull_ahead = look_ahead_rule(self._index_sampler)
+        self._may_pull_ahead = pull_ahead_rule(self._index_sampler)
         if self._num_workers > 0:
             self._depth = loader.prefetch_factor * self._num_workers
             super()._reset(loader, first_iter=True)  # as torch: a second iter() of the sampler

@@ -46,7 +46,7 @@ from feedmill.iterators.receive import (
 )
 from feedmill.iterators.verify import Verifier
 from feedmill.planner.samples import Source
-from feedmill.planner.sampling import largest_batch, look_ahead_rule, never
+from feedmill.planner.sampling import largest_batch, never, pull_ahead_rule
 from feedmill.profiling.log.ranges import waiting
 from feedmill.system.locks import renew_after_fork
 
@@ -101,7 +101,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             )
         self._lock = threading.RLock()
         renew_after_fork(self, _lock=threading.RLock)
-        self._engines: EnginePool = loader._feedmill.handles
+        self._engines: EnginePool = loader._feedmill.engine_pool
         self._on_reset = on_reset
         self._collate = Collate(loader, self)
         self._place = collate_place(loader)
@@ -164,7 +164,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         # nothing but next() of the sampler's iterator, also after its end.
         self._numbered_sampler = enumerate(map(next, itertools.repeat(self._sampler_iter)))
         self._pulled: list[tuple[int, Any]] = []
-        self._may_pull_ahead = look_ahead_rule(self._index_sampler)
+        self._may_pull_ahead = pull_ahead_rule(self._index_sampler)
         self._n_pulls_due = 0  # pulls that torch would have made and this iterator has not
         self._depth = config.prefetch_batches
         self._collate.on_device = config.device is not None

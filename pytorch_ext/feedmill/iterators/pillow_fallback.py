@@ -23,7 +23,7 @@ from feedmill._internals import augment, call_under, params_method
 from feedmill.planner.arguments import V2
 from feedmill.planner.formats import INTEGERS, TORCH_DTYPES
 from feedmill.planner.plan import AUGMENTATIONS, KINDS, OP_NAMES, RANDOM_APPLY, Plan
-from feedmill.planner.raw_files import PlainPlan
+from feedmill.planner.raw_files import RawPlan
 from feedmill.planner.samples import Item
 from feedmill.planner.transforms import Step
 
@@ -62,10 +62,10 @@ def load_and_transform(item: Item, draws_of: DrawsOf) -> torch.Tensor:
     """
     if item.data is None:
         check_regular(item.path)
-    plan = item.leaf.plan
-    if isinstance(plan, PlainPlan):
+    plan = item.base_dataset.plan
+    if isinstance(plan, RawPlan):
         return plan.bytes_of(item.load())
-    image: torch.Tensor = run_steps(item.leaf.steps, item.load(), draws_of)
+    image: torch.Tensor = run_steps(item.base_dataset.steps, item.load(), draws_of)
     return image
 
 

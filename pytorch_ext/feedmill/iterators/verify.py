@@ -24,7 +24,7 @@ from feedmill.iterators.single_samples import run_one
 from feedmill.planner.epochs import Epoch
 from feedmill.planner.formats import INTEGERS, as_planned
 from feedmill.planner.plan import CENTER_CROP, Op, Plan, leads_to_one_size
-from feedmill.planner.raw_files import PlainPlan
+from feedmill.planner.raw_files import RawPlan
 from feedmill.planner.samples import Item, Source
 
 
@@ -53,7 +53,7 @@ class Verifier:
     """
 
     def __init__(self, state: Any, source: Source, epoch: Epoch) -> None:
-        self._engines = state.handles
+        self._engines = state.engine_pool
         self._counters = state.python_counters
         self._source = source
         self._epoch = epoch
@@ -101,7 +101,7 @@ class Verifier:
         if self._source.arrays is not None:
             return (sample for part in batch.parts for sample in zip(*part))
         plan = self._source.plan
-        assert isinstance(plan, PlainPlan)  # a source of copies without arrays reads raw files
+        assert isinstance(plan, RawPlan)  # a source of copies without arrays reads raw files
         values = (one for part in batch.parts for one in plan.values_of(part))
         return zip(values, (item.target for item in batch.items))
 
@@ -141,7 +141,8 @@ def verify_sample(
     where = f"{item}, occurrence {occurrence}"
     if n_calls != 1:
         raise VerificationError(
-            f"{where}: the dataset's __getitem__ called its {item.leaf.slot} {n_calls} times; "
+            f"{where}: the dataset's __getitem__ called its {item.base_dataset.slot} {n_calls} "
+            "times; "
             "natively it is applied once, to the image that feedmill_item names",
             item.position,
             "dataset",
@@ -156,7 +157,7 @@ def verify_sample(
     difference = _difference(image, as_planned(wanted, plan))
     if not difference:
         return
-    by_steps = run_steps(item.leaf.steps, item.load(), draws_of)
+    by_steps = run_steps(item.base_dataset.steps, item.load(), draws_of)
     if not _difference(image, as_planned(by_steps, plan)):
         op, text = "dataset", f"feedmill_item names another image than it loads; {difference}"
     else:
@@ -172,17 +173,17 @@ def verify_sample(
 def _by_dataset(item: Item, draws_of: DrawsOf) -> tuple[Any, Any, int]:
     """Calls __getitem__ of a copy of the dataset whose transform uses the native draws: (image,
     target, number of calls of the transform)."""
-    leaf = item.leaf
+    base_dataset = item.base_dataset
     calls = []
 
     def transform(image: Any, *target: Any) -> Any:
         calls.append(image)
-        image = run_steps(leaf.steps, image, draws_of)
+        image = run_steps(base_dataset.steps, image, draws_of)
         return (image, *target) if target else image
 
     if item.data is None:
         check_regular(item.path)
-    sample = _copy_with(leaf.dataset, transform)[item.index]
+    sample = _copy_with(base_dataset.dataset, transform)[item.index]
     if type(sample) not in (tuple, list) or len(sample) != 2:
         raise VerificationError(
             f"{item}: the dataset's __getitem__ gives a {type(sample).__name__}, not a tuple of "
@@ -307,7 +308,7 @@ def _first_difference(
         return "decode", text
     n_ops = 0
     names = []
-    for step, result in each_step(item.leaf.steps, image, draws_of):
+    for step, result in each_step(item.base_dataset.steps, image, draws_of):
         n_ops += len(step.kinds)
         if isinstance(result, torch.Tensor):
             names.append(step.name)

@@ -84,7 +84,7 @@ class ArrayItem(Item):
     __slots__ = ()
 
     def load(self) -> Any:
-        return self.leaf.load(self.index)
+        return self.base_dataset.load(self.index)
 
     def size(self) -> tuple[int, int]:
         size: tuple[int, int] = self.load().size
@@ -146,8 +146,8 @@ class ArrayNode:
     """A dataset in memory, or a Subset of one.
 
     Attributes:
-        leaf: the dataset without Subsets; its ``load`` returns the PIL image of a row, or for other
-            datasets the sample.
+        base_dataset: the dataset without Subsets; its ``load`` returns the PIL image of a row, or
+            for other datasets the sample.
         kind: the dataset in words, such as "Subset of CIFAR10".
         arrays: the dataset's memory.
         tensors: the tensors of a TensorDataset.
@@ -155,7 +155,7 @@ class ArrayNode:
         rows: index -> row; None: the row is the index.
     """
 
-    leaf: BaseDataset
+    base_dataset: BaseDataset
     kind: str
     arrays: Arrays
     tensors: tuple[torch.Tensor, ...] = ()
@@ -164,7 +164,7 @@ class ArrayNode:
 
     @property
     def base_datasets(self) -> tuple[BaseDataset, ...]:
-        return (self.leaf,)
+        return (self.base_dataset,)
 
 
 class ArraySource(Source):
@@ -175,7 +175,7 @@ class ArraySource(Source):
 
     def __init__(self, dataset: Any, node: ArrayNode) -> None:
         self.n_samples = len(dataset)
-        self.plan = node.leaf.plan
+        self.plan = node.base_dataset.plan
         self.kind = node.kind
         self.gives_bytes = False
         self.arrays = node.arrays
@@ -212,7 +212,7 @@ class ArraySource(Source):
         return (
             (self.n_samples, self.plan, self.kind) == (other.n_samples, other.plan, other.kind)
             and self.arrays == other.arrays
-            and mine.leaf.dataset is theirs.leaf.dataset
+            and mine.base_dataset.dataset is theirs.base_dataset.dataset
             and _equal(mine.rows, theirs.rows)
         )
 
@@ -253,7 +253,7 @@ class ArraySource(Source):
     def array_item(self, position: int, row: int) -> ArrayItem:
         targets = self._node.targets
         target = None if targets is None else int(targets[row])
-        return ArrayItem(position, "", b"", target, self._node.leaf, row)
+        return ArrayItem(position, "", b"", target, self._node.base_dataset, row)
 
     def together(self, items: list[Any]) -> Rows:
         """The batch of samples that item() or fill() looked up."""
@@ -508,7 +508,7 @@ def _same_memory(dataset: Any, targets: np.ndarray) -> np.ndarray:
     return targets
 
 
-def image_node(leaf: BaseDataset, images: Images) -> ArrayNode:
+def image_node(base_dataset: BaseDataset, images: Images) -> ArrayNode:
     """The node of a dataset of images in memory. UnsupportedError if images overlap in memory or
     have negative strides."""
     values, targets = images.values, images.targets
@@ -521,8 +521,8 @@ def image_node(leaf: BaseDataset, images: Images) -> ArrayNode:
     stride = stride if n > 1 else row_bytes
     if min(line, pixel, channel_stride) < 1 or stride < row_bytes:
         raise UnsupportedError(
-            f"the {type(leaf.dataset).__name__}'s images have the strides {values.strides}, which "
-            "are not supported natively; make the data contiguous"
+            f"the {type(base_dataset.dataset).__name__}'s images have the strides "
+            f"{values.strides}, which are not supported natively; make the data contiguous"
         )
     row = (n_channels, height, width)
     specs = (
@@ -531,7 +531,7 @@ def image_node(leaf: BaseDataset, images: Images) -> ArrayNode:
     )
     image = (height, width, n_channels, channel_stride, line, pixel)
     arrays = Arrays(specs, image, (torch.uint8, torch.int64), (values, targets))
-    return ArrayNode(leaf, type(leaf.dataset).__name__, arrays, targets=targets)
+    return ArrayNode(base_dataset, type(base_dataset.dataset).__name__, arrays, targets=targets)
 
 
 def subset_node(subset: Any, inner: ArrayNode) -> ArrayNode:
@@ -553,6 +553,6 @@ def subset_node(subset: Any, inner: ArrayNode) -> ArrayNode:
     numbers[numbers < 0] += n_inner
     rows = numbers if inner.rows is None else inner.rows[numbers]
     return ArrayNode(
-        inner.leaf, f"Subset of {inner.kind}", inner.arrays, inner.tensors,
+        inner.base_dataset, f"Subset of {inner.kind}", inner.arrays, inner.tensors,
         inner.targets, rows,
     )

@@ -29,7 +29,7 @@ from feedmill.planner.arrays import (
 from feedmill.planner.equality import native_formats, why_not_jpegs
 from feedmill.planner.known import reasons_against_opening
 from feedmill.planner.plan import UnsupportedError
-from feedmill.planner.raw_files import PlainPlan, RawSource, npy_folder_node
+from feedmill.planner.raw_files import RawPlan, RawSource, npy_folder_node
 from feedmill.planner.samples import (
     BaseDataset,
     BaseNode,
@@ -84,7 +84,7 @@ def read_dataset(dataset: Any, *, calls_transforms: bool = False) -> Support:
         return unsupported(*reader.reasons)
     if isinstance(node, ArrayNode):
         return Support(ArraySource(dataset, node))
-    is_plain = isinstance(node.base_datasets[0].plan, PlainPlan)
+    is_plain = isinstance(node.base_datasets[0].plan, RawPlan)
     return Support((RawSource if is_plain else Source)(dataset, node))
 
 

@@ -14,7 +14,7 @@ from feedmill.planner.samples import BaseDataset, BaseNode, Item, Source
 
 
 @dataclass(frozen=True)
-class PlainPlan(Plan):
+class RawPlan(Plan):
     """The plan of raw files, which are copied unchanged. The native loader delivers a batch as
     uint8 (n, 1, 1, body_bytes); values_of() gives it its type and shape.
 
@@ -102,7 +102,7 @@ def npy_folder_node(dataset: Any) -> BaseNode:
             f"the NpyFolder's first file holds {header.dtype} {header.shape}{order}; natively an "
             "array must not be empty, be in C order, and of a type that torch has"
         )
-    plan = PlainPlan(
+    plan = RawPlan(
         (), "uint8", None, 0, 1, header=start, body_bytes=header.data_bytes,
         values_dtype=dtype, shape=header.shape,
     )

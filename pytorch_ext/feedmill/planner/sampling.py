@@ -33,7 +33,7 @@ def never(_n_pulled: int) -> bool:
     return False
 
 
-def look_ahead_rule(index_sampler: Any) -> Callable[[int], bool]:
+def pull_ahead_rule(index_sampler: Any) -> Callable[[int], bool]:
     """A function n -> bool: whether batch number n, from 1, may be pulled before its turn.
 
     It may if that changes nothing that the script can see: the sampler is torch's own, of the exact
@@ -42,7 +42,7 @@ def look_ahead_rule(index_sampler: Any) -> Callable[[int], bool]:
     """
     if is_accelerates_shard(index_sampler):
         # It returns some of the batches of the inner sampler, and draws no random number.
-        return always if look_ahead_rule(index_sampler.batch_sampler) is always else never
+        return always if pull_ahead_rule(index_sampler.batch_sampler) is always else never
     sampler, batch_size = index_sampler, 1
     if type(index_sampler) is BatchSampler:
         sampler, batch_size = index_sampler.sampler, index_sampler.batch_size

@@ -25,7 +25,7 @@ def place_of_caller() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def level_of_caller() -> int:
+def stacklevel_of_caller() -> int:
     """The stacklevel with which warnings.warn() names that line, if the function that called this
     one passes it."""
     _, level = _caller()

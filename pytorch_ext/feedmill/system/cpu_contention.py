@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from feedmill.system.peer_processes import Neighbour
+from feedmill.system.peer_processes import PeerProcess
 
 _NAMED_PIDS, _NAMED_CPUS = 4, 8
 
 
-def on_same_cpus(cpus: Iterable[int], processes: Iterable[Neighbour]) -> list[Neighbour]:
+def on_same_cpus(cpus: Iterable[int], processes: Iterable[PeerProcess]) -> list[PeerProcess]:
     """The processes that decode now and may run on at least one of the CPUs."""
     wanted = set(cpus)
     return [one for one in processes if one.n_threads and wanted & set(one.cpus)]
 
 
-def threads_expected(cpus: Iterable[int], processes: Iterable[Neighbour]) -> int:
+def expected_threads(cpus: Iterable[int], processes: Iterable[PeerProcess]) -> int:
     """The number of decode threads to expect on the CPUs.
 
     A process that may also run on other CPUs counts in proportion: with the share of its CPUs that
@@ -43,8 +43,8 @@ def n_usable_of(cpus: Iterable[int], mine: Iterable[int], n_usable: int) -> int:
     return min(n, n_usable) if n_usable < n_mine else n
 
 
-def decode_crowding(
-    processes: Sequence[Neighbour], mine: Iterable[int], n_usable: int
+def decode_thread_contention(
+    processes: Sequence[PeerProcess], mine: Iterable[int], n_usable: int
 ) -> list[str]:
     """One text if more decode threads than CPUs compete; else an empty list.
 
@@ -71,12 +71,12 @@ def decode_crowding(
     return [_decode_text(_confined_to(cpus, processes), n_usable_of(cpus, mine, n_usable), where)]
 
 
-def _confined_to(cpus: frozenset[int], processes: Iterable[Neighbour]) -> list[Neighbour]:
+def _confined_to(cpus: frozenset[int], processes: Iterable[PeerProcess]) -> list[PeerProcess]:
     """The processes that decode and can't run on any other CPU."""
     return [one for one in processes if one.n_threads and cpus.issuperset(one.cpus)]
 
 
-def _decode_text(processes: Sequence[Neighbour], n_usable: int, where: str) -> str:
+def _decode_text(processes: Sequence[PeerProcess], n_usable: int, where: str) -> str:
     n_threads = sum(one.n_threads for one in processes)
     n_each = max(1, n_usable // len(processes))
     who, each = "", ""
@@ -94,7 +94,7 @@ def _named(numbers: Sequence[int], most: int) -> str:
     return ", ".join([*map(str, numbers[:most]), *["..."] * (len(numbers) > most)])
 
 
-def intra_op_crowding(process: Neighbour, n_usable: int) -> list[str]:
+def intra_op_contention(process: PeerProcess, n_usable: int) -> list[str]:
     """One text if torch's intra-op threads compete with the decode threads of the same process;
     else an empty list.
 

@@ -37,7 +37,7 @@ def _renew() -> None:
 os.register_at_fork(after_in_child=_renew)
 
 
-def if_free(lock: Lock | RLock, work: Callable[[], Any]) -> bool:
+def call_if_free(lock: Lock | RLock, work: Callable[[], Any]) -> bool:
     """Calls ``work()`` with the lock held, unless the lock is held already. Never waits.
 
     The lock is free again afterwards, even if a KeyboardInterrupt comes in between. With a plain

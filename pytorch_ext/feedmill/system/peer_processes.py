@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, fields
 
 import torch
 
-from feedmill.system.locks import if_free
+from feedmill.system.locks import call_if_free
 
 # The first one in which the directory can be made is used. The names are fixed, as TMPDIR and
 # XDG_RUNTIME_DIR may differ between jobs and logins of one user.
@@ -36,7 +36,7 @@ _REST_S = 600.0
 
 
 @dataclass(frozen=True)
-class Neighbour:
+class PeerProcess:
     """A feedmill process, as it describes itself.
 
     Attributes:
@@ -58,9 +58,9 @@ class Neighbour:
     changed_s: float = 0.0
 
 
-def myself() -> Neighbour:
+def myself() -> PeerProcess:
     """This process."""
-    return Neighbour(
+    return PeerProcess(
         pid=os.getpid(),
         command=" ".join(sys.orig_argv)[:_COMMAND_CHARACTERS],
         n_threads=sum(list(_running.values())) if _pid == os.getpid() else 0,
@@ -131,7 +131,7 @@ def _publish() -> None:
     up in this one's stack, that writer writes once more instead."""
     global _changed
     _changed = True
-    while _changed and if_free(_writing, _try_to_write):
+    while _changed and call_if_free(_writing, _try_to_write):
         pass
 
 
@@ -199,10 +199,10 @@ def _directory() -> str:
 
 # ---- what other processes run --------------------------------------------------------------------
 
-_met: dict[int, Neighbour] = {}  # by pid, as each was seen last
+_met: dict[int, PeerProcess] = {}  # by pid, as each was seen last
 
 
-def met() -> list[Neighbour]:
+def met() -> list[PeerProcess]:
     """The other processes that ran decode threads when an epoch of this process began or ended, or
     that run some now, in order of their pids. Some may have ended."""
     _meet()
@@ -213,9 +213,9 @@ def _meet() -> None:
     _met.update((one.pid, one) for one in others() if one.n_threads)
 
 
-def others() -> list[Neighbour]:
+def others() -> list[PeerProcess]:
     """All other live processes that have decoded, in order of their pids."""
-    found: list[Neighbour] = []
+    found: list[PeerProcess] = []
     with contextlib.suppress(OSError):
         directory = _directory()
         for name in os.listdir(directory):
@@ -224,7 +224,7 @@ def others() -> list[Neighbour]:
     return sorted(found, key=lambda one: one.pid)
 
 
-def sharers() -> list[Neighbour]:
+def recent_peers() -> list[PeerProcess]:
     """The other processes that share a CPU with this one and decode now, or did so in the last
     10 minutes."""
     cpus, since_s = usable_cpus(), time.monotonic() - _REST_S
@@ -235,7 +235,7 @@ def sharers() -> list[Neighbour]:
     ]
 
 
-def _read(path: str) -> Iterator[Neighbour]:
+def _read(path: str) -> Iterator[PeerProcess]:
     """The process that a file describes, if that is alive. Removes the file otherwise."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         if _is_own(path):
@@ -246,7 +246,7 @@ def _read(path: str) -> Iterator[Neighbour]:
                 values = json.loads(os.pread(file, _FILE_BYTES, 0))
                 mask = int(values["cpus"], 16)
                 values["cpus"] = tuple(i for i in range(mask.bit_length()) if mask >> i & 1)
-                yield Neighbour(**{one.name: values[one.name] for one in fields(Neighbour)})
+                yield PeerProcess(**{one.name: values[one.name] for one in fields(PeerProcess)})
             else:
                 os.unlink(path)
         finally:

@@ -24,7 +24,7 @@ import torch
 
 from feedmill.profiling.counting import captures
 from feedmill.profiling.counting.records import KEPT_STEPS
-from feedmill.system.locks import if_free
+from feedmill.system.locks import call_if_free
 
 SWITCH = "FEEDMILL_GPU_STALLS"
 # Most steps with incomplete events. The host is hardly ever further ahead: a stream queues about a
@@ -176,7 +176,7 @@ class GpuStalls:
             self._fail()
 
     def _read(self, most: int) -> None:
-        if_free(self._reading, lambda: self._read_fired(most))
+        call_if_free(self._reading, lambda: self._read_fired(most))
 
     def _read_fired(self, most: int) -> None:
         while most and self._pending and self._pending[0].returned.query():

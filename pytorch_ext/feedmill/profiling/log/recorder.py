@@ -25,7 +25,7 @@ from feedmill._ops import __version__
 from feedmill.profiling.counting.accounts import Account, Source
 from feedmill.profiling.counting.records import PHASES, SAMPLE_DTYPE, STEP_DTYPE, names_of
 from feedmill.profiling.report.stats import Stats, join_slow_samples, sum_counters
-from feedmill.system.locks import if_free
+from feedmill.system.locks import call_if_free
 from feedmill.system.usage import INTERVAL_NS, System
 
 # After this many samples, or steps if samples are not counted, the log is written although the
@@ -115,7 +115,7 @@ class Recorder:
         if self._file is None or (now_ns < self._due_ns and self._n_counted < self._n_due):
             return
         # If another thread that iterates over this loader is writing, skip this time.
-        if_free(
+        call_if_free(
             self._lock, lambda: self._write([self._sample()] if now_ns >= self._due_ns else [])
         )
 

@@ -30,7 +30,7 @@ from feedmill.profiling.report.wording import (
 
 if TYPE_CHECKING:
     from feedmill.profiling.report.stats import Stats
-    from feedmill.system.peer_processes import Neighbour
+    from feedmill.system.peer_processes import PeerProcess
 
 # The reason for torch's path of a DataLoader with native="off".
 OFF = "native='off' was asked for"
@@ -75,7 +75,7 @@ class ReportContext:
         host_share: share of the host's CPU time that was busy. Stands in for missing counters.
     """
 
-    neighbours: tuple[Neighbour, ...] = ()
+    neighbours: tuple[PeerProcess, ...] = ()
     crowded: str = ""
     pool: str = ""
     uses_cuda: bool = False

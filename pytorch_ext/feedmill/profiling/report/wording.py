@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from feedmill.profiling.report.stats import Stats
-    from feedmill.system.peer_processes import Neighbour
+    from feedmill.system.peer_processes import PeerProcess
 
 _COMMAND_CHARACTERS = 50
 _NAMED = 2
@@ -44,7 +44,7 @@ def batch_rate(rate: float) -> str:
     return f"{rate:,.1f} batches/s"
 
 
-def process_names(processes: Sequence[Neighbour]) -> str:
+def process_names(processes: Sequence[PeerProcess]) -> str:
     """Such as "pid 12 (python train.py) ran 2 decode threads"."""
     texts = [
         f"pid {one.pid} ({_short(one.command)}) ran {decode_threads(one.n_threads)}"

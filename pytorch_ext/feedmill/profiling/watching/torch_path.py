@@ -39,7 +39,7 @@ class _Counted:
     _counters: StepCounters
     _counted_epoch: int
     _recorder: Recorder | None
-    _goes_on: Callable[[Any], bool] | None
+    _on_reset: Callable[[Any], bool] | None
     _delivery: Delivery | None
 
     def __next__(self) -> Any:
@@ -67,7 +67,7 @@ class _Counted:
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Called by torch for the next epoch of persistent workers."""
-        if self._goes_on is None or self._goes_on(loader):
+        if self._on_reset is None or self._on_reset(loader):
             self._counted_epoch = self._counters.begin_epoch()
             super()._reset(loader, first_iter)  # type: ignore[misc]
 
@@ -106,7 +106,7 @@ def is_countable(iterator: Any) -> bool:
 def count_steps(
     iterator: Any,
     counters: StepCounters,
-    goes_on: Callable[[Any], bool] | None = None,
+    on_reset: Callable[[Any], bool] | None = None,
     recorder: Recorder | None = None,
     delivery: Delivery | None = None,
 ) -> Any:
@@ -115,7 +115,7 @@ def count_steps(
 
     Args:
         counters: the account that gets the steps.
-        goes_on: called with the loader when persistent workers are about to start another epoch;
+        on_reset: called with the loader when persistent workers are about to start another epoch;
             returns False if the loader has taken another iterator. Default None: always start it.
         recorder: is told each step and each epoch's end.
         delivery: moves the batches to a device. Default None: they are not moved.
@@ -127,7 +127,7 @@ def count_steps(
     if counted is not None:
         iterator._counters = counters
         iterator._counted_epoch = counters.begin_epoch()
-        iterator._goes_on = goes_on
+        iterator._on_reset = on_reset
         iterator._recorder = recorder
         iterator._delivery = delivery
         iterator.__class__ = counted
