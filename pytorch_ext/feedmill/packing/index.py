@@ -11,8 +11,8 @@ header, 128 bytes
     28  u32      n_classes
     32  u32      rows_per_sample: entries per sample in the table of restart indices; 0: no table
     36  u32      part: in the index of a single shard, its number in the pack; else 0
-    40  u32      n_parts: number of shards in the pack; more than n_shards in the index of a single
-                 shard
+    40  u32      n_parts: number of shards in the pack; equals n_shards unless this is the index of
+                 a single shard
     44  u32      0
     48  16 bytes digest of the source and the options of which the pack was made; zeros: not known
     64  u64      bytes of the string pool
@@ -37,7 +37,7 @@ records, 32 bytes for each sample, in the dataset's order
 table of restart indices, u32 for each sample and entry
     entry k of a transcoded sample: offset in the image of the first restart interval of row
     k * n // rows_per_sample of its n rows of MCUs. The bytes before entry 0 are the JPEG's header.
-    Entries increase. All entries of a sample that was not transcoded are 0.
+    Entries do not decrease. All entries of a sample that was not transcoded are 0.
 
 table of shards, 48 bytes for each
     0   u64      bytes of the shard's file

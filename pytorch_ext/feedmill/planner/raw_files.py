@@ -84,7 +84,7 @@ def npy_folder_node(dataset: Any) -> BaseNode:
     if dataset.transform is not None and dataset.transform is not torch.from_numpy:
         raise UnsupportedError(
             "the NpyFolder has a transform other than torch.from_numpy, which is not supported "
-            'natively; native="hybrid" calls it in threads'
+            'natively; with native="hybrid" it is called in threads'
         )
     if dataset.direct:
         raise UnsupportedError(

@@ -187,7 +187,8 @@ class _TransformReader:
                 self._read_preset(transform, module)
             elif self.erases and not (name in PIXELS or name in TO_TENSOR):
                 raise UnsupportedError(
-                    f"{name} follows RandomErasing, which is not supported natively; put it first"
+                    f"{name} follows RandomErasing, which is not supported natively; put it before "
+                    "RandomErasing"
                 )
             elif name == "RandomErasing":
                 self._read_erasing(transform, module)
@@ -218,7 +219,7 @@ class _TransformReader:
             if name not in ("RandomVerticalFlip", "RandomCrop") or any(ops[0].values[:6]):
                 raise UnsupportedError(
                     f"{name} follows the conversion to a tensor, which is not supported natively, "
-                    "as torchvision computes other pixels for tensors; put it first"
+                    "as torchvision computes other pixels for tensors; put it before the conversion"
                 )
         for op in ops:
             self._add_op(op)
@@ -273,7 +274,8 @@ class _TransformReader:
         if name in ("Resize", "RandomResizedCrop"):
             raise UnsupportedError(
                 f"{name} follows the conversion to a tensor, which is not supported natively, as "
-                "torchvision resizes tensors with another kernel than PIL images; put it first"
+                "torchvision resizes tensors with another kernel than PIL images; put it before "
+                "the conversion"
             )
         if type(self.ramp) is not torch.Tensor and module == V1:
             raise UnsupportedError(
@@ -284,7 +286,7 @@ class _TransformReader:
         if name == "CenterCrop" and bool(((zeros != 0) | torch.signbit(zeros)).any()):
             raise UnsupportedError(
                 "CenterCrop follows Normalize, which is not supported natively, as it pads small "
-                "images with zeros, which are not black then; put it first"
+                "images with zeros, which are not black then; put it before Normalize"
             )
 
     def _add_op(self, op: Op) -> None:
