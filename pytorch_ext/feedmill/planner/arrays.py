@@ -146,8 +146,8 @@ class ArrayNode:
     """A dataset in memory, or a Subset of one.
 
     Attributes:
-        leaf: the dataset without Subsets; its ``load`` returns the PIL image of a row, or for other
-            datasets the sample.
+        leaf: the dataset without Subsets; its ``load`` returns the PIL image of a row, or
+            for other datasets the sample.
         kind: the dataset in words, such as "Subset of CIFAR10".
         arrays: the dataset's memory.
         tensors: the tensors of a TensorDataset.
@@ -508,7 +508,7 @@ def _same_memory(dataset: Any, targets: np.ndarray) -> np.ndarray:
     return targets
 
 
-def image_node(leaf: BaseDataset, images: Images) -> ArrayNode:
+def image_node(base: BaseDataset, images: Images) -> ArrayNode:
     """The node of a dataset of images in memory. UnsupportedError if images overlap in memory or
     have negative strides."""
     values, targets = images.values, images.targets
@@ -521,7 +521,7 @@ def image_node(leaf: BaseDataset, images: Images) -> ArrayNode:
     stride = stride if n > 1 else row_bytes
     if min(line, pixel, channel_stride) < 1 or stride < row_bytes:
         raise UnsupportedError(
-            f"the {type(leaf.dataset).__name__}'s images have the strides {values.strides}, which "
+            f"the {type(base.dataset).__name__}'s images have the strides {values.strides}, which "
             "are not supported natively; make the data contiguous"
         )
     row = (n_channels, height, width)
@@ -531,7 +531,7 @@ def image_node(leaf: BaseDataset, images: Images) -> ArrayNode:
     )
     image = (height, width, n_channels, channel_stride, line, pixel)
     arrays = Arrays(specs, image, (torch.uint8, torch.int64), (values, targets))
-    return ArrayNode(leaf, type(leaf.dataset).__name__, arrays, targets=targets)
+    return ArrayNode(base, type(base.dataset).__name__, arrays, targets=targets)
 
 
 def subset_node(subset: Any, inner: ArrayNode) -> ArrayNode:

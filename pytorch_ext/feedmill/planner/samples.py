@@ -177,8 +177,8 @@ class Node(Protocol):
 class BaseNode:
     """A base dataset: the tree ends here."""
 
-    def __init__(self, leaf: BaseDataset, kind: str) -> None:
-        self.base_datasets = (leaf,)
+    def __init__(self, base: BaseDataset, kind: str) -> None:
+        self.base_datasets = (base,)
         self.kind = kind
 
     def locate(self, index: Any) -> tuple[BaseDataset, Any]:
@@ -221,7 +221,7 @@ class ConcatNode:
     def __init__(self, dataset: Any, parts: Sequence[Node]) -> None:
         self._ends = dataset.cumulative_sizes
         self._parts = parts
-        self.base_datasets = tuple(leaf for part in parts for leaf in part.base_datasets)
+        self.base_datasets = tuple(base for part in parts for base in part.base_datasets)
         kinds = ", ".join(part.kind for part in parts[:3])
         self.kind = f"ConcatDataset of {kinds}{', ...' if len(parts) > 3 else ''}"
 
@@ -259,7 +259,7 @@ class Source:
         self.n_samples = len(dataset)
         self.plan: Plan | None = node.base_datasets[0].plan
         self.kind: str = node.kind
-        self.gives_bytes: bool = any(leaf.has_feedmill_item for leaf in node.base_datasets)
+        self.gives_bytes: bool = any(base.has_feedmill_item for base in node.base_datasets)
         self._node = node
 
     @property
@@ -338,21 +338,21 @@ class Source:
         """Looks up a sample. ``asked`` is the sampler's index, ``index`` the one in ``node``."""
         if isinstance(index, list) and isinstance(node, SubsetNode):
             raise NotNative(asked, None, "the index is a list, which selects several samples")
-        leaf, index = node.locate(index)
-        return self._checked(asked, leaf, index, leaf.find(index))
+        base, index = node.locate(index)
+        return self._checked(asked, base, index, base.find(index))
 
-    def _checked(self, asked: Any, leaf: BaseDataset, index: Any, found: Any) -> Item:
+    def _checked(self, asked: Any, base: BaseDataset, index: Any, found: Any) -> Item:
         """Makes an Item of ``found``, what find() returned. NotNative if that is not possible."""
         # This comes first: only the dataset's __getitem__() knows what a slice, for example, means.
         position = asked if type(asked) is int else _position(asked, found)
-        if leaf.has_feedmill_item and not (isinstance(found, (tuple, list)) and len(found) == 2):
+        if base.has_feedmill_item and not (isinstance(found, (tuple, list)) and len(found) == 2):
             raise TypeError(
                 f"feedmill_item returned a {type(found).__name__} for index {index!r}; it must "
                 "return a pair (path or bytes, target)"
             )
         path, target = found
         data: bytes | Range | None = None
-        if leaf.has_feedmill_item and type(path) is tuple:
+        if base.has_feedmill_item and type(path) is tuple:
             try:
                 # Range() has no empty range, as 0 bytes mean the whole file; b"" is an empty image.
                 data = range_of(path) or b""
@@ -365,13 +365,13 @@ class Source:
             raise NotNative(
                 asked, path, f"the dataset had {self.n_samples} samples when iter() was called"
             )
-        if leaf.has_feedmill_item and isinstance(path, Exception):
-            return Item(position, "", Unreadable(path), target, leaf, index)
-        if data is None and leaf.has_feedmill_item and isinstance(path, _BUFFERS):
-            return Item(position, "", bytes(path), target, leaf, index)
+        if base.has_feedmill_item and isinstance(path, Exception):
+            return Item(position, "", Unreadable(path), target, base, index)
+        if data is None and base.has_feedmill_item and isinstance(path, _BUFFERS):
+            return Item(position, "", bytes(path), target, base, index)
         if why := _why_no_path(path):
             raise NotNative(asked, path, why)
-        return Item(position, path, data, target, leaf, index)
+        return Item(position, path, data, target, base, index)
 
 
 @dataclass(frozen=True)
