@@ -438,7 +438,7 @@ typedef struct fm_config {
     fm_transform transform;
     fm_source source;    /* may be left empty if every batch is submitted with its paths */
     fm_arrays arrays;    /* in place of files; default none */
-    fm_raw_format raw;       /* the files are no images; default: they are */
+    fm_raw_format raw;   /* the files are no images; default: they are */
     uint64_t n_samples;  /* dataset length; default 0: source.n_samples, or the arrays' rows */
     uint32_t batch_size; /* most samples in a batch, 1 to 65,536; default 64 */
     uint32_t n_threads;  /* decode threads; default 0: usable CPUs - 1, at least 1 */

@@ -66,7 +66,7 @@ static int check_size(const fm_augment *augment, const fm_image *image, fm_error
 }
 
 int fm_augment_begin(fm_augment *augment, int32_t width, int32_t height, int32_t channels,
-                    fm_image *image, fm_error *error) {
+                     fm_image *image, fm_error *error) {
     augment->image = (fm_image){augment->memory[0], width, height, channels};
     augment->at = 0;
     *image = augment->image;

@@ -25,7 +25,7 @@ uint64_t fm_augment_scratch_bytes(size_t most_bytes, int32_t most_side);
 /* Starts with an image that the caller now writes to *image, in a buffer of fm_augment.
  * FM_ERR_LIMIT if it is too large. */
 int fm_augment_begin(fm_augment *augment, int32_t width, int32_t height, int32_t channels,
-                    fm_image *image, fm_error *error);
+                     fm_image *image, fm_error *error);
 
 /*
  * Replaces the current image by one that the caller now writes to *image. The previous image stays

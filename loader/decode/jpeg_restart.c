@@ -8,7 +8,8 @@ bool fm_jpeg_restart_is_sane(const fm_restart_index *index) {
            index->n >= 1 && index->n <= FM_MAX_RESTARTS;
 }
 
-uint64_t fm_jpeg_restart_bytes(const fm_restart_index *index, int64_t bottom, uint64_t image_bytes) {
+uint64_t fm_jpeg_restart_bytes(const fm_restart_index *index, int64_t bottom,
+                               uint64_t image_bytes) {
     /* Fancy upsampling reads the next row of the coarsest component. */
     const int64_t last = (bottom + index->mcu_height / 8) / index->mcu_height;
     const int64_t n_mcu_rows = (index->height + index->mcu_height - 1) / index->mcu_height;

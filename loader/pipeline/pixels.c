@@ -224,7 +224,7 @@ int fm_pixels_start(fm_pixels *pixels, int32_t skip_px, int32_t row_px, void *ou
     if (pixels->plan->augments) {
         fm_image image;
         const int status = fm_augment_begin(pixels->augment, pixels->front.out_width,
-                                           pixels->front.out_height, 3, &image, error);
+                                            pixels->front.out_height, 3, &image, error);
         if (status) return status;
         out = image.px;
     }

@@ -1,4 +1,5 @@
-/* Files that hold a sample's values as they are (fm_raw_format): checked and copied, not decoded. */
+/* Files that hold a sample's values as they are (fm_raw_format): checked and copied, not decoded.
+ */
 #ifndef FM_PIPELINE_RAW_FILES_H
 #define FM_PIPELINE_RAW_FILES_H
 

@@ -178,7 +178,8 @@ void fm_reader_submit(fm_reader *reader, fm_read *list) {
     for (fm_read *read = list; read; read = read->next) {
         read->bytes = NULL;
         read->submitted_ns = now_ns;
-        read->buffer_wait_ns = buffer_wait_ns; /* fm_reader_dequeue_locked() turns it into a difference */
+        read->buffer_wait_ns =
+            buffer_wait_ns; /* fm_reader_dequeue_locked() turns it into a difference */
         reader->queue_end = &read->next;
         reader->n_queued++;
     }

@@ -46,8 +46,8 @@ typedef struct fm_read {
      * which a file system may also return. */
     int error;
     uint64_t submitted_ns, started_ns, done_ns;
-    uint64_t buffer_wait_ns;    /* part of the wait until started_ns in which buffers were short */
-    struct fm_read *next; /* see fm_reader_submit(); the reader uses it until on_done() */
+    uint64_t buffer_wait_ns; /* part of the wait until started_ns in which buffers were short */
+    struct fm_read *next;    /* see fm_reader_submit(); the reader uses it until on_done() */
 } fm_read;
 
 typedef struct fm_reader_config {
