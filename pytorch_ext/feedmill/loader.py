@@ -500,9 +500,9 @@ class DataLoader(TorchDataLoader[_T_co]):
     ) -> list[tuple[str, dict[str, Any]]]:
         """Diagnostic: the random draws of a sample on the native path, one entry per transform.
 
-        Entries look like ``("RandomResizedCrop", {"top": 3, "left": 0, "height": 90, "width":
-        120})`` or ``("RandomHorizontalFlip", {"flip": True})``, in pixels of the image that the
-        transform gets. Opens the file to read the image's size.
+        Entries look like ``("RandomHorizontalFlip", {"flip": True})``; crops are given by "top",
+        "left", "height" and "width" in pixels of the image that the transform gets. Opens the file
+        to read the image's size.
 
         Args:
             index: dataset index.

@@ -412,7 +412,7 @@ def test_errors_are_no_steps(cuda, tmp_path):
     iterator = iter(native_loader(helpers.numbered_folder(tmp_path), batch_size=1))
     got = [helpers.take(iterator) for _ in range(4)]
     assert got[0] == [0] and got[2:] == [[2], "end"]
-    loader_stats = iterator._handles.gpu.counters()
+    loader_stats = iterator._engines.gpu.counters()
     assert loader_stats["gpu_steps"] == 2
 
 

@@ -134,7 +134,7 @@ def reasons():
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call) and node.args:
                 called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-                if called in ("refuse", "Refusal"):
+                if called in ("add_reason", "UnsupportedError"):
                     yield name, template(node.args[0])
             if isinstance(node, ast.FunctionDef) and node.name in RETURNING.get(name, ()):
                 docstring = ast.get_docstring(node, clean=False)
@@ -153,7 +153,7 @@ def test_each_reason_has_a_row_of_its_own():
     # Parts of reasons, and what is no reason.
     parts = {
         " with torchvision …", "decodes … images", ", conjugated", "a collate_fn", "the transform",
-        "…: …", "…: … (tried: …)", "device=…: …", "… is …",
+        "…: …", "…: … (tested with …)", "device=…: …", "… is …",
     }
     missing = [
         f"{name}: {one}" for name, one in sorted(found)

@@ -139,7 +139,7 @@ def test_an_unchanged_script(folder, small_images, monkeypatch):
     )
     assert lines[fallback - 1] == "  loaders    2 created at this line"
     assert lines[fallback].startswith(
-        f"feedmill: {folder / 'library.py'}:5: fell back to torch: the dataset is a builtins.list"
+        f"feedmill: {folder / 'library.py'}:5: fell back to torch: the dataset builtins.list is not supported natively"
     )
 
     got = under_run("--watch", *words, stdin="typed\n")

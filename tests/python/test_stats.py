@@ -352,7 +352,7 @@ def test_throttling_is_read_from_both_versions(monkeypatch):
             raise FileNotFoundError(path)
         return files[path]
 
-    monkeypatch.setattr(host_metrics, "_text", text)
+    monkeypatch.setattr(host_metrics, "read_text", text)
     assert host_metrics._throttled() == (4, 7000)
     del files["/sys/fs/cgroup/cpu,cpuacct/cpu.stat"]
     assert host_metrics._throttled() == (2, 6000)

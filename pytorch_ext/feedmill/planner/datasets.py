@@ -150,9 +150,10 @@ class _DatasetReader:
             return None
         self.add_reason(
             f"the dataset {type_name(kind)} is not supported natively; supported are torchvision's "
-            "ImageFolder, DatasetFolder, CIFAR10, CIFAR100, MNIST, FashionMNIST and SVHN, torch's "
-            "TensorDataset, feedmill.data.NpyFile and NpyFolder (but no subclasses), Subset and "
-            "ConcatDataset of these, and any dataset with a method feedmill_item"
+            "ImageFolder, DatasetFolder, CIFAR10, CIFAR100, MNIST, FashionMNIST, KMNIST, EMNIST "
+            "and SVHN, torch's TensorDataset, feedmill.data.NpyFile and NpyFolder (but no "
+            "subclasses), Subset and ConcatDataset of these, and any dataset with a method "
+            "feedmill_item"
         )
         self._add_reasons_against_transform(dataset)
         return None
