@@ -126,12 +126,12 @@ void fm_cache_put(fm_cache *cache, const fm_cache_key *key, const uint8_t *bytes
     const uint64_t hash = hash_of(key);
     const size_t path_bytes = strlen(key->path) + 1;
     pthread_mutex_lock(&cache->lock);
-    uint8_t *room = NULL;
+    uint8_t *memory = NULL;
     const bool is_new = !find(cache->slots, cache->n_slots, key, hash)->key.path;
     if (is_new && reserve_slot(cache))
-        room = reserve_bytes(cache, fm_mem_round_up(n_bytes) + fm_mem_round_up(path_bytes));
-    if (room) {
-        char *const name = (char *)room + fm_mem_round_up(n_bytes);
+        memory = reserve_bytes(cache, fm_mem_round_up(n_bytes) + fm_mem_round_up(path_bytes));
+    if (memory) {
+        char *const name = (char *)memory + fm_mem_round_up(n_bytes);
         memcpy(name, key->path, path_bytes);
         const fm_cache_key kept = {name, key->offset_bytes, key->range_bytes};
         *find(cache->slots, cache->n_slots, key, hash) =
@@ -142,11 +142,11 @@ void fm_cache_put(fm_cache *cache, const fm_cache_key *key, const uint8_t *bytes
         cache->usage.n_refused++;
     }
     pthread_mutex_unlock(&cache->lock);
-    if (!room) return;
+    if (!memory) return;
     /* Without the lock, so that several threads can copy at the same time. */
-    memcpy(room, bytes, n_bytes);
+    memcpy(memory, bytes, n_bytes);
     pthread_mutex_lock(&cache->lock);
-    find(cache->slots, cache->n_slots, key, hash)->bytes = room;
+    find(cache->slots, cache->n_slots, key, hash)->bytes = memory;
     pthread_mutex_unlock(&cache->lock);
 }
 

@@ -205,12 +205,12 @@ static void start_task(fm_loader *loader, fm_task *task, fm_read ***end) {
 
 int fm_loader_submit(fm_loader *loader, const fm_sample *samples, size_t n_samples,
                      fm_error *error) {
-    fm_queue *const queue = &loader->queue;
     size_t path_bytes;
     int status = fm_loader_check(loader, error);
     if (!status) status = fm_loader_check_open(loader, error);
     if (!status) status = check_samples(loader, samples, n_samples, &path_bytes, error);
     if (status) return status;
+    fm_queue *const queue = &loader->queue;
     if (queue->n == queue->capacity) return FM_AGAIN;
     fm_pending *const batch = fm_queue_at(queue, queue->n);
     status = reserve_paths(loader, batch, path_bytes, error);
@@ -273,11 +273,11 @@ static void run_inline(fm_loader *loader, fm_pending *batch) {
 
 int fm_loader_submit_rows(fm_loader *loader, const int64_t *indices, const int64_t *rows,
                           size_t n_samples, fm_error *error) {
-    fm_queue *const queue = &loader->queue;
     int status = fm_loader_check(loader, error);
     if (!status) status = fm_loader_check_open(loader, error);
     if (!status) status = check_rows(loader, indices, rows, n_samples, error);
     if (status) return status;
+    fm_queue *const queue = &loader->queue;
     if (queue->n == queue->capacity) return FM_AGAIN;
     fm_pending *const batch = fm_queue_at(queue, queue->n);
     fm_loader_lock(loader);

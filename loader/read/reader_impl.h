@@ -2,6 +2,7 @@
  * What the files of the reader share. Only this folder and tests include it.
  *
  *     reader.c          open, submit, return, close
+ *     reader_common.c   the text of the reason, and the reference count
  *     reader_buffers.c  read buffers and the guess of a file's size
  *     reader_op.c       the life of one read, from the queue to on_done()
  *     reader_pread.c, reader_uring.c   the back ends

@@ -201,8 +201,9 @@ def test_another_thread_is_left_alone(train_set):
     results = []
 
     def prepare():
-        with pytest.warns(UserWarning, match="builds this feedmill.DataLoader anew"):
-            results.append(accelerator().prepare(frameworks.train_loader(train_set)))
+        with pytest.warns(UserWarning, match="replaces this feedmill.DataLoader"):
+            prepared = accelerator().prepare(frameworks.train_loader(train_set))
+        results.append(prepared)
 
     with feedmill.keep_in_accelerate():
         thread = threading.Thread(target=prepare)
