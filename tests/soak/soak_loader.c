@@ -241,6 +241,8 @@ static long rss_kb(void) {
 }
 
 static measure take_measure(void) {
+    /* Freed memory goes back to the system: how much of it malloc() keeps depends on luck. */
+    malloc_trim(0);
     const struct mallinfo2 heap = mallinfo2();
     return (measure){.rss_kb = rss_kb(),
                      .heap_bytes = heap.uordblks + heap.hblkhd,
