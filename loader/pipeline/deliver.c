@@ -84,6 +84,22 @@ static void note_handed_out(fm_records *records, const fm_delivery *delivery) {
     records->n_handed_out = delivery->number + 1;
 }
 
+/* Locked. Removes the oldest batch, which was handed out or has failed, and records its step. */
+static void leave_queue(fm_loader *loader, const fm_pending *pending) {
+    const uint64_t ready_ns = fm_pending_ready_ns(pending);
+    const fm_delivery delivery = fm_record_delivery(pending);
+    fm_schedule_pop(loader);
+    if (loader->epoch.is_ahead) {
+        note_handed_out(&loader->records, &delivery);
+        return;
+    }
+    fm_record_taken(loader, &delivery);
+    if (delivery.has_failed)
+        fm_record_failed_wait(loader, &delivery, fm_clock_ns());
+    else
+        fm_record_step(loader, &delivery, ready_ns);
+}
+
 static int deliver(fm_loader *loader, fm_pending *pending, fm_batch *batch, fm_error *error) {
     const int status = hand_out(loader, pending, batch, error);
     if (status) {
@@ -91,24 +107,16 @@ static int deliver(fm_loader *loader, fm_pending *pending, fm_batch *batch, fm_e
         return status;
     }
     fm_loader_lock(loader);
-    if (loader->device.calls) fm_device_stage_taken(&loader->device);
-    /* A copied buffer, or one whose memory was handed over, is free; a lent or copying one is not.
-     */
-    else if (pending->buffer->state == FM_BUFFER_READY)
+    if (loader->device.calls)
+        fm_device_stage_taken(&loader->device);
+    else if (pending->buffer->state == FM_BUFFER_READY) /* copied, or its memory handed over */
         fm_buffer_recycle(pending->buffer);
-    const uint64_t ready_ns = fm_pending_ready_ns(pending);
     if (pending->number == 0) {
         loader->records.sums.first_batches++;
-        loader->records.sums.first_batch_ns += ready_ns - loader->epoch.started_ns;
+        loader->records.sums.first_batch_ns +=
+            fm_pending_ready_ns(pending) - loader->epoch.started_ns;
     }
-    const fm_delivery delivery = fm_record_delivery(pending);
-    fm_schedule_pop(loader);
-    if (loader->epoch.is_ahead) {
-        note_handed_out(&loader->records, &delivery);
-    } else {
-        fm_record_taken(loader, &delivery);
-        fm_record_step(loader, &delivery, ready_ns);
-    }
+    leave_queue(loader, pending);
     fm_loader_unlock(loader);
     return FM_OK;
 }
@@ -141,14 +149,7 @@ static int drop_failed(fm_loader *loader, fm_pending *pending, fm_error *error) 
     const int status = pending->error.status;
     fm_loader_lock(loader);
     fm_buffer_recycle(pending->buffer);
-    const fm_delivery delivery = fm_record_delivery(pending);
-    fm_schedule_pop(loader);
-    if (loader->epoch.is_ahead) {
-        note_handed_out(&loader->records, &delivery);
-    } else {
-        fm_record_taken(loader, &delivery);
-        fm_record_failed_wait(loader, &delivery, fm_clock_ns());
-    }
+    leave_queue(loader, pending);
     fm_loader_unlock(loader);
     return status;
 }
