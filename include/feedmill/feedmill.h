@@ -476,10 +476,9 @@ typedef struct fm_loader fm_loader;
  * On failure *out is NULL, and everything is freed. FM_ERR_ARGUMENT, FM_ERR_NOMEM, FM_ERR_BUDGET
  * (three buffers do not fit; the message names the bytes needed), FM_ERR_THREAD,
  * FM_ERR_UNAVAILABLE (no io_uring with FM_READER_URING; no plug-in, driver or device for the
- * device that is configured), FM_ERR_DEVICE. The pixels' code is the best that the CPU has up to
- * AVX2. FEEDMILL_CPU=scalar, sse41, avx2 or avx512 in the environment chooses another, as far as
- * the CPU has it (other names: FM_ERR_ARGUMENT); avx512 has run in an emulator only. The results
- * are always the same.
+ * device that is configured), FM_ERR_DEVICE. The pixels' code is the best that the CPU has.
+ * FEEDMILL_CPU=scalar, sse41, avx2 or avx512 in the environment chooses another, as far as the CPU
+ * has it (other names: FM_ERR_ARGUMENT). The results are always the same.
  */
 FM_API FM_CHECK_RESULT int fm_loader_open(fm_loader **out, const fm_config *config,
                                           fm_error *error);

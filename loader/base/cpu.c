@@ -92,7 +92,7 @@ const char *fm_cpu_tier_name(fm_cpu_tier tier) { return tier_names[tier]; }
 
 int fm_cpu_tier_get(fm_cpu_tier *out, fm_error *error) {
     const fm_cpu_tier best = fm_cpu_best_tier();
-    *out = best < FM_CPU_AVX512 ? best : FM_CPU_AVX2;
+    *out = best;
     const char *const text = getenv("FEEDMILL_CPU");
     if (!text || !*text) return FM_OK;
     for (int tier = FM_CPU_SCALAR; tier <= FM_CPU_AVX512; tier++) {

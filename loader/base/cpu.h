@@ -39,7 +39,7 @@ fm_cpu_tier fm_cpu_best_tier(void);
 
 /*
  * Sets *out to the tier to use: the one that the environment variable FEEDMILL_CPU names, or the
- * best one up to AVX2. A tier above the best one that the CPU has gives the best one.
+ * best one. A tier above the best one that the CPU has gives the best one.
  * FM_ERR_ARGUMENT if FEEDMILL_CPU has an unknown name.
  */
 int fm_cpu_tier_get(fm_cpu_tier *out, fm_error *error);
