@@ -181,7 +181,7 @@ static void vertical(uint8_t *out, const uint8_t *const *in, const fm_coeffs *co
     }
 }
 
-/* ---- gather and mirror ----------------------------------------------------------------------- */
+/* ---- copies of pixels ------------------------------------------------------------------------ */
 
 /* Copies four bytes at a time; the next pixel overwrites the fourth. */
 static void gather(uint8_t *out, const uint8_t *in, const int32_t *index, int32_t n) {
@@ -201,6 +201,23 @@ static void mirror(uint8_t *out, const uint8_t *in, int32_t n_px) {
     }
 }
 
+static void widen(uint8_t *out, const uint8_t *in, int32_t n_px, uint8_t fourth) {
+    for (size_t i = 0; i < (size_t)n_px; i++) {
+        out[4 * i + 0] = in[3 * i + 0];
+        out[4 * i + 1] = in[3 * i + 1];
+        out[4 * i + 2] = in[3 * i + 2];
+        out[4 * i + 3] = fourth;
+    }
+}
+
+static void narrow(uint8_t *out, const uint8_t *in, int32_t n_px) {
+    for (size_t i = 0; i < (size_t)n_px; i++) {
+        out[3 * i + 0] = in[4 * i + 0];
+        out[3 * i + 1] = in[4 * i + 1];
+        out[3 * i + 2] = in[4 * i + 2];
+    }
+}
+
 /* ---- the table ------------------------------------------------------------------------------- */
 
 void fm_kernels_init(fm_kernels *kernels, fm_cpu_tier tier) {
@@ -210,7 +227,9 @@ void fm_kernels_init(fm_kernels *kernels, fm_cpu_tier tier) {
                             .horizontal = horizontal,
                             .vertical = vertical,
                             .gather = gather,
-                            .mirror = mirror};
+                            .mirror = mirror,
+                            .widen = widen,
+                            .narrow = narrow};
 #if defined(__x86_64__)
     fm_kernels_init_x86(kernels, tier);
 #else

@@ -34,6 +34,10 @@ typedef struct fm_kernels {
     void (*gather)(uint8_t *out, const uint8_t *in, const int32_t *index, int32_t n);
     /* Mirrors a row of n_px pixels. */
     void (*mirror)(uint8_t *out, const uint8_t *in, int32_t n_px);
+    /* Copies n_px pixels to pixels of four bytes, the fourth of which is `fourth`, and back. Both
+     * write exactly these pixels; narrow() reads exactly these, too. */
+    void (*widen)(uint8_t *out, const uint8_t *in, int32_t n_px, uint8_t fourth);
+    void (*narrow)(uint8_t *out, const uint8_t *in, int32_t n_px);
 } fm_kernels;
 
 /* Fills the table with the fastest versions of a tier that the CPU has. */

@@ -5,6 +5,7 @@
 #include "imread.h"
 #include "loader.h"
 #include "python.h"
+#include "render.h"
 #include "transcoder.h"
 
 namespace feedmill {
@@ -136,6 +137,11 @@ PyMethodDef functions[] = {
     method_entry<jpeg_version>("jpeg_version", METH_NOARGS, "Version of libjpeg-turbo."),
     method_entry<imread>("imread", METH_VARARGS,
                          "A JPEG as (bytearray, height, width), or why not."),
+    method_entry<image_header>("image_header", METH_VARARGS,
+                               "(format, width, height, components) of an encoded image, or why "
+                               "it is not decoded."),
+    method_entry<render>("render", METH_VARARGS,
+                         "A part of an image, turned, resized and cropped, or why not."),
     method_entry<device_count>("device_count", METH_VARARGS, "Devices of a kind that can be used."),
     method_entry<indices>("indices", METH_VARARGS,
                           "Indices from 0 to n - 1 as bytes of int64, or None."),

@@ -306,6 +306,32 @@ static void mirror_equals_scalar(void **state) {
     }
 }
 
+static void four_bytes_per_pixel_equal_scalar(void **state) {
+    (void)state;
+    fm_kernels scalar, kernels;
+    fm_kernels_init(&scalar, FM_CPU_SCALAR);
+    for (int32_t n_px = 1; n_px < 400; n_px++) {
+        const size_t three = 3 * (size_t)n_px, four = 4 * (size_t)n_px;
+        const uint8_t fourth = (uint8_t)random_below(256);
+        const uint8_t *in;
+        for (int tier = 1; tier <= (int)best_tier(); tier++) {
+            fm_kernels_init(&kernels, (fm_cpu_tier)tier);
+            fill_rows(&in, 1, three);
+            clear_results(1);
+            scalar.widen(row_at(want_memory, 0, four, 0), in, n_px, fourth);
+            kernels.widen(row_at(got_memory, 0, four, 0), in, n_px, fourth);
+            compare_rows("widen", tier, 1, four, 0);
+            /* Back, from the row's end at the guard page. */
+            const uint8_t *const wide = row_at(want_memory, 0, four, 0);
+            uint8_t *const back = row_at(in_memory, 1, three, 0);
+            kernels.narrow(back, wide, n_px);
+            assert_memory_equal(back, in, three);
+            scalar.narrow(back, wide, n_px);
+            assert_memory_equal(back, in, three);
+        }
+    }
+}
+
 int main(void) {
     const char *const seed = getenv("FM_SEED");
     lcg_state = seed ? (uint32_t)strtoul(seed, NULL, 10) : 1;
@@ -313,7 +339,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(horizontal_equals_scalar),   cmocka_unit_test(vertical_equals_scalar),
         cmocka_unit_test(largest_sizes_equal_scalar), cmocka_unit_test(most_rows_equal_scalar),
-        cmocka_unit_test(mirror_equals_scalar),
+        cmocka_unit_test(mirror_equals_scalar),       cmocka_unit_test(four_bytes_per_pixel_equal_scalar),
     };
     return cmocka_run_group_tests(tests, map_memory, NULL);
 }

@@ -7,6 +7,7 @@
 #include "transform/x86/horizontal_avx512.h"
 #include "transform/x86/mirror_sse41.h"
 #include "transform/x86/vertical.h"
+#include "transform/x86/widen_sse41.h"
 
 /*
  * Overwrites the table's entries, tier by tier. In the AVX-512 tier, columns are resized in AVX-512,
@@ -22,6 +23,8 @@ static inline __attribute__((unused)) void fm_kernels_init_x86(fm_kernels *kerne
     kernels->horizontal = fm_horizontal_sse41;
     kernels->vertical = fm_vertical_sse41;
     kernels->mirror = fm_mirror_sse41;
+    kernels->widen = fm_widen_sse41;
+    kernels->narrow = fm_narrow_sse41;
     if (tier < FM_CPU_AVX2) return;
     kernels->tier = FM_CPU_AVX2;
     kernels->prepare_columns = fm_prepare_columns_avx2;

@@ -1,0 +1,31 @@
+"""Pillow images that are decoded only as far as somebody uses them, with Pillow's own pixels.
+
+May import: planner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def deferred_images() -> Iterator[None]:
+    """Puts the decoding of JPEGs off that this thread opens with Pillow in the ``with`` block.
+
+    An image that is opened, converted to RGB, cropped, transposed, turned and resized is decoded
+    when its pixels are asked for, and only as far as these steps need it. Types, pixels and
+    errors are Pillow's. If feedmill can't give the installed Pillow's pixels, nothing changes.
+
+    Images may be used after the block, by any thread.
+    """
+    from feedmill.deferred import patches
+
+    if patches.why_not():
+        yield
+        return
+    patches.enter()
+    try:
+        yield
+    finally:
+        patches.leave()

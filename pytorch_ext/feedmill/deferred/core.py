@@ -1,0 +1,356 @@
+"""Pixels that are not decoded yet, in the place of Pillow's own memory of an image.
+
+Pillow's methods crop(), resize(), convert(), transpose() and copy() check their arguments, call
+the method of the same name of the image's core (``Image.im``), and wrap the core that it returns.
+A DeferredCore has these methods and returns another DeferredCore: what is to be done is noted as
+one crop, one resize and two turns. Everything else that is asked for comes from the real core,
+which is then rendered: decoded and resized by feedmill, only as far as it is needed.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+from dataclasses import dataclass, replace
+from types import CodeType, FrameType
+from typing import Any
+
+from PIL import Image, JpegImagePlugin
+
+from feedmill._ops import native
+from feedmill.deferred.frames import drops_result
+from feedmill.deferred.orientations import (
+    COMPOSED,
+    OF_TRANSPOSE,
+    UPRIGHT,
+    Rect,
+    stored_rect,
+    turned_size,
+)
+
+_MAX_SIDE = 65535
+# Larger results are made at once: if there is no memory for one, Pillow's error comes from the
+# call that asked for it.
+_MAX_DEFERRED_PX = 1 << 26
+_BANDS = {"RGB": 3, "L": 1, "CMYK": 4}
+# The fourth byte of a pixel in Pillow's memory: as decoded, and as a resize other than the nearest
+# pixel's leaves it.
+_FOURTH_DECODED, _FOURTH_RESIZED = 255, 0
+_NEAREST = int(Image.Resampling.NEAREST)
+
+# ``load()`` of Pillow's classes and of ours, which return what the call inside returned.
+LOADS: set[CodeType] = set()
+
+
+@dataclass
+class Counters:
+    """What became of images in this process.
+
+    Attributes:
+        n_deferred: files whose decoding was put off.
+        n_refused: JPEGs that were decoded by Pillow when they were loaded.
+        n_rendered: images made by feedmill, in part or as a whole.
+        n_whole: images among them that show all of their file, not resized.
+        n_by_pillow: deferred images that Pillow had to make, as feedmill does not decode the file.
+    """
+
+    n_deferred: int = 0
+    n_refused: int = 0
+    n_rendered: int = 0
+    n_whole: int = 0
+    n_by_pillow: int = 0
+
+
+COUNTERS = Counters()
+
+
+class Source:
+    """An encoded image: the file's bytes, and the size and mode that Pillow gives it."""
+
+    __slots__ = ("data", "height", "lock", "mode", "width")
+
+    def __init__(self, data: bytes, mode: str, width: int, height: int) -> None:
+        self.data, self.mode, self.width, self.height = data, mode, width, height
+        self.lock = threading.RLock()
+
+    def opened(self) -> Image.Image:
+        """The image, decoded by Pillow."""
+        image = JpegImagePlugin.jpeg_factory(io.BytesIO(self.data), "")
+        image.load()
+        return image
+
+
+@dataclass(frozen=True)
+class Resize:
+    """A resize, the part of its result that is kept, and how that is turned.
+
+    Attributes:
+        width, height: of the resized image.
+        kind: fm_filter.
+        number: the same as Pillow's Image.Resampling.
+        order: fm_resize_order.
+        fourth_byte: of each pixel of the result in Pillow's memory.
+        window: the part that is kept, in pixels of the resized image.
+        orientation: how it is turned.
+    """
+
+    width: int
+    height: int
+    kind: int
+    number: int
+    order: int
+    fourth_byte: int
+    window: Rect
+    orientation: int = UPRIGHT
+
+    def arguments(self) -> tuple[int, int, int, int, Rect, int]:
+        """As native.render() takes them."""
+        return self.width, self.height, self.kind, self.order, self.window, self.orientation
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a source, turned, and what is done with it then.
+
+    Attributes:
+        box: in pixels of the stored image.
+        orientation: how the box is turned.
+        resize: what follows, or None.
+    """
+
+    box: Rect
+    orientation: int = UPRIGHT
+    resize: Resize | None = None
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the result."""
+        resize = self.resize
+        if resize is None:
+            return turned_size(self.orientation, *self.box[2:])
+        return turned_size(resize.orientation, *resize.window[2:])
+
+    def cropped(self, rect: Rect) -> Part:
+        """A part of this, which must lie within."""
+        resize = self.resize
+        if resize is None:
+            left, top, width, height = self.box
+            x, y, n_columns, n_rows = stored_rect(self.orientation, rect, width, height)
+            return replace(self, box=(left + x, top + y, n_columns, n_rows))
+        left, top, width, height = resize.window
+        x, y, n_columns, n_rows = stored_rect(resize.orientation, rect, width, height)
+        return replace(self, resize=replace(resize, window=(left + x, top + y, n_columns, n_rows)))
+
+    def turned(self, orientation: int) -> Part:
+        """This, turned."""
+        resize = self.resize
+        if resize is None:
+            return replace(self, orientation=COMPOSED[self.orientation][orientation])
+        composed = COMPOSED[resize.orientation][orientation]
+        return replace(self, resize=replace(resize, orientation=composed))
+
+
+class PixelAccess:
+    """What load() returned to a caller that does not use it: gets the pixels if it does."""
+
+    def __init__(self, core: DeferredCore, readonly: int) -> None:
+        self._core, self._readonly = core, readonly
+
+    def _real(self) -> Any:
+        return self._core.real().pixel_access(self._readonly)
+
+    def __getitem__(self, xy: Any) -> Any:
+        return self._real()[xy]
+
+    def __setitem__(self, xy: Any, value: Any) -> None:
+        self._real()[xy] = value
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real(), name)
+
+
+class DeferredCore:
+    """Stands in for Pillow's ImagingCore until somebody needs pixels. Thread-safe.
+
+    Attributes:
+        mode, size, bands, readonly: as the real core has them.
+    """
+
+    __slots__ = ("_part", "_real", "_source", "bands", "mode", "readonly", "size")
+
+    def __init__(self, source: Source, part: Part, mode: str) -> None:
+        self._source, self._part, self.mode = source, part, mode
+        self._real: Any = None
+        self.size = part.size
+        self.bands = _BANDS[mode]
+        self.readonly = 0
+
+    # ---- what is put off -------------------------------------------------------------------------
+
+    def copy(self) -> Any:
+        """As ImagingCore.copy()."""
+        return self._derived(self._part) or self.real().copy()
+
+    def crop(self, box: tuple[int, int, int, int]) -> Any:
+        """As ImagingCore.crop(): left, top, right, bottom."""
+        left, top, right, bottom = box
+        inside = 0 <= left < right <= self.size[0] and 0 <= top < bottom <= self.size[1]
+        if not inside or self.mode == "CMYK":
+            return self.real().crop(box)
+        part = self._part.cropped((left, top, right - left, bottom - top))
+        return self._derived(part) or self.real().crop(box)
+
+    def transpose(self, method: Any) -> Any:
+        """As ImagingCore.transpose()."""
+        orientation = OF_TRANSPOSE.get(method) if isinstance(method, int) else None
+        if orientation is None or self.mode == "CMYK":
+            return self.real().transpose(method)
+        return self._derived(self._part.turned(orientation)) or self.real().transpose(method)
+
+    def resize(self, size: Any, resample: Any, box: Any) -> Any:
+        """As ImagingCore.resize()."""
+        resize = self._resize_of(size, resample, box)
+        derived = resize and self._derived(replace(self._part, resize=resize))
+        return derived or self.real().resize(size, resample, box)
+
+    def convert(self, mode: str, *arguments: Any) -> Any:
+        """As ImagingCore.convert()."""
+        derived = mode == "RGB" and self._derived(self._part, mode)
+        return derived or self.real().convert(mode, *arguments)
+
+    def pixel_access(self, readonly: int) -> Any:
+        """As ImagingCore.pixel_access(), whose result load() returns."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code in LOADS:
+            if drops_result(frame):
+                return PixelAccess(self, readonly)
+            frame = frame.f_back
+        if frame is not None and drops_result(frame):
+            return PixelAccess(self, readonly)
+        return self.real().pixel_access(readonly)
+
+    def _derived(self, part: Part, mode: str | None = None) -> DeferredCore | None:
+        """Another part of the same source; None if this has its pixels already, which may differ
+        from the source's."""
+        source = self._source
+        if self._real is not None or source is None:
+            return None
+        return DeferredCore(source, part, mode or self.mode)
+
+    def _resize_of(self, size: Any, resample: Any, box: Any) -> Resize | None:
+        """None if the resize has to be done at once."""
+        from feedmill.deferred.filters import filter_of
+
+        if self._part.resize is not None or self.mode == "CMYK":
+            return None
+        if type(size) is not tuple or [type(one) for one in size] != [int, int]:
+            return None
+        width, height = size
+        if not (0 < width <= _MAX_SIDE and 0 < height <= _MAX_SIDE):
+            return None
+        if width * height > _MAX_DEFERRED_PX or tuple(box) != (0, 0, *self.size):
+            return None
+        found = filter_of(resample)
+        if found is None:
+            return None
+        kind, order = found
+        # A grey image's pixels get a fourth byte when it is converted.
+        is_mixed = self.mode == "RGB" and resample != _NEAREST
+        fourth_byte = _FOURTH_RESIZED if is_mixed else _FOURTH_DECODED
+        window = (0, 0, width, height)
+        return Resize(width, height, kind, int(resample), order, fourth_byte, window)
+
+    # ---- pixels ----------------------------------------------------------------------------------
+
+    @property
+    def is_real(self) -> bool:
+        """Whether there are pixels already."""
+        return self._real is not None
+
+    def real(self) -> Any:
+        """Pillow's core, with pixels; always the same one."""
+        source = self._source
+        if source is not None:
+            with source.lock:
+                if self._real is None:
+                    self._real = self._render(source)
+                    self._source = None
+        return self._real
+
+    def rgb_bytes(self) -> bytes | None:
+        """The pixels of an RGB image as Pillow's tobytes() gives them, without making the core;
+        None if feedmill does not decode the image."""
+        source = self._source
+        if source is None or self.mode != "RGB" or self._real is not None:
+            return None
+        return self._rendered_bytes(source)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real(), name)
+
+    def _rendered_bytes(self, source: Source) -> bytes | None:
+        part = self._part
+        resize = part.resize.arguments() if part.resize else None
+        result = native.render((source.data,), part.box, part.orientation, resize)
+        if not isinstance(result, bytes):
+            return None
+        self._count(source)
+        return result
+
+    def _render(self, source: Source) -> Any:
+        if self.mode == "RGB":
+            core = self._render_rgb(source)
+            if core is not None:
+                return core
+        elif self.mode == "L":
+            data = self._rendered_bytes(source)
+            if data is not None:
+                return Image.frombytes("L", self.size, data[::3]).im
+        COUNTERS.n_by_pillow += 1
+        return self._made_by_pillow(source)
+
+    def _render_rgb(self, source: Source) -> Any:
+        """A core with the pixels; None if feedmill does not decode the image."""
+        core = Image.core.new("RGB", self.size)
+        try:
+            capsule = core.__arrow_c_array__()
+        except (AttributeError, ValueError):  # an old Pillow; memory in several blocks
+            data = self._rendered_bytes(source)
+            return None if data is None else Image.frombytes("RGB", self.size, data).im
+        part = self._part
+        resize = part.resize.arguments() if part.resize else None
+        fourth = part.resize.fourth_byte if part.resize else _FOURTH_DECODED
+        failure = native.render(
+            (source.data,), part.box, part.orientation, resize, capsule, fourth
+        )
+        if failure is not None:
+            return None
+        self._count(source)
+        return core
+
+    def _count(self, source: Source) -> None:
+        COUNTERS.n_rendered += 1
+        if self._part.resize is None and self._part.box[2:] == (source.width, source.height):
+            COUNTERS.n_whole += 1
+
+    def _made_by_pillow(self, source: Source) -> Any:
+        """The same steps by Pillow alone; errors are Pillow's."""
+        part, image = self._part, source.opened()
+        if image.mode != self.mode:
+            image = image.convert(self.mode)
+        left, top, width, height = part.box
+        image = _turned(image.crop((left, top, left + width, top + height)), part.orientation)
+        if part.resize is not None:
+            resize = part.resize
+            image = image.resize((resize.width, resize.height), Image.Resampling(resize.number))
+            left, top, width, height = resize.window
+            image = _turned(image.crop((left, top, left + width, top + height)), resize.orientation)
+        return image.im
+
+
+def _turned(image: Image.Image, orientation: int) -> Image.Image:
+    for method, one in OF_TRANSPOSE.items():
+        if one == orientation:
+            return image.transpose(Image.Transpose(method))
+    return image

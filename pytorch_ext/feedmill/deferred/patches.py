@@ -1,0 +1,287 @@
+"""Installs the patches in Pillow that put decoding off, and takes them out.
+
+Three places are patched:
+
+- ``Image.Image.im``, the core of an image, which may be a DeferredCore. Pillow's own methods that
+  a DeferredCore can answer get it as it is; everybody else gets a core with pixels.
+- ``JpegImageFile.load()``, which decodes the file: it puts that off, if it may.
+- ``Image.Image.tobytes()``, through which NumPy gets pixels: it takes them without a core in
+  between.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+from PIL import Image, ImageFile, JpegImagePlugin
+
+from feedmill.deferred.core import COUNTERS, LOADS, DeferredCore, Part, Source
+from feedmill.deferred.filters import filter_of
+from feedmill.deferred.frames import caller
+from feedmill._ops import native
+from feedmill.planner.equality import why_not_jpegs
+
+_JpegFile = JpegImagePlugin.JpegImageFile
+_MODES = ("RGB", "L", "CMYK")
+# Files with more bytes are left to Pillow, which reads only what it needs.
+_MAX_FILE_BYTES = 1 << 28
+# Pillow before 11 has no `_im`: the core is the plain attribute `im`.
+_HAS_PROPERTY = "im" in vars(Image.Image)
+_SLOT = "_im" if _HAS_PROPERTY else "im"
+_MISSING = object()
+
+# Methods of Pillow that use the core only by calling those methods of it which DeferredCore has.
+_DEFERRING: set[CodeType] = {
+    getattr(Image.Image, name).__code__
+    for name in ("copy", "crop", "resize", "convert", "transpose", "load")
+}
+
+
+class _Threads(threading.local):
+    """How many blocks around the current code put decoding off, by thread."""
+
+    depth = 0
+
+
+_threads = _Threads()
+_lock = threading.RLock()
+_n_users = 0
+_everywhere = False
+_undo: list[Callable[[], None]] = []
+# The images that are deferred, by id (Pillow's images have no hash). Not kept in a process that
+# puts decoding off to its end.
+_alive: dict[int, weakref.ref[Image.Image]] = {}
+
+
+def why_not() -> str:
+    """The reason why decoding can't be put off in this process; "" if it can."""
+    reason = why_not_jpegs()
+    if reason:
+        return reason
+    if vars(_JpegFile).get("load") not in (None, _load):
+        return "something else replaced JpegImageFile.load()"
+    if filter_of(2) is None:
+        return "this Pillow resizes to other pixels than feedmill"
+    return ""
+
+
+# ---- switching -----------------------------------------------------------------------------------
+
+
+def enter() -> None:
+    """Puts decoding off in this thread, until leave(). May be nested."""
+    install()
+    _threads.depth += 1
+
+
+def leave() -> None:
+    """Ends what enter() began."""
+    _threads.depth -= 1
+    uninstall()
+
+
+def defer_everywhere() -> None:
+    """Puts decoding off in all threads of this process, to its end. For worker processes."""
+    global _everywhere
+    install()
+    _everywhere = True
+
+
+def install() -> None:
+    """Installs the patches, if nobody did yet. Each call needs one of uninstall()."""
+    global _n_users
+    with _lock:
+        _n_users += 1
+        if _n_users == 1:
+            _patch()
+
+
+def uninstall() -> None:
+    """Takes the patches out with the last user; images that are still deferred get their pixels."""
+    global _n_users
+    with _lock:
+        _n_users -= 1
+        if _n_users:
+            return
+        for reference in list(_alive.values()):
+            image = reference()
+            if image is not None:
+                _make_real(image)
+        while _undo:
+            _undo.pop()()
+
+
+def _patch() -> None:
+    _set(Image.Image, "im", property(_get_core, _set_core) if _HAS_PROPERTY else _CoreAttribute())
+    _set(Image.Image, "tobytes", _tobytes)
+    _set(_JpegFile, "load", _load)
+    loads = (Image.Image.load, ImageFile.ImageFile.load, _load)
+    LOADS.update(load.__code__ for load in loads)
+
+
+def _set(kind: type, name: str, value: Any) -> None:
+    before = vars(kind).get(name, _MISSING)
+    setattr(kind, name, value)
+    _undo.append(
+        functools.partial(delattr, kind, name)
+        if before is _MISSING
+        else functools.partial(setattr, kind, name, before)
+    )
+
+
+# ---- the core ------------------------------------------------------------------------------------
+
+
+def _remember(image: Image.Image) -> None:
+    if not _everywhere:
+        number = id(image)
+        _alive[number] = weakref.ref(image, lambda _: _alive.pop(number, None))
+
+
+def _make_real(image: Image.Image) -> Any:
+    """Gives a deferred image its pixels; returns the core."""
+    values = vars(image)
+    core = values.get(_SLOT)
+    if type(core) is DeferredCore:
+        values[_SLOT] = core = core.real()
+    return core
+
+
+def _get_core(image: Image.Image) -> Any:
+    core = image._im
+    if type(core) is DeferredCore:
+        if not core.is_real and caller() in _DEFERRING:
+            return core
+        core = _make_real(image)
+    elif isinstance(core, Image.DeferredError):
+        raise core.ex
+    assert core is not None
+    return core
+
+
+def _set_core(image: Image.Image, core: Any) -> None:
+    image._im = core
+    if type(core) is DeferredCore:
+        _remember(image)
+
+
+class _CoreAttribute:
+    """``Image.im`` of Pillow before 11."""
+
+    def __get__(self, image: Any, kind: type | None = None) -> Any:
+        if image is None:
+            return self
+        try:
+            core = vars(image)["im"]
+        except KeyError:
+            name = type(image).__name__
+            raise AttributeError(f"'{name}' object has no attribute 'im'") from None
+        if type(core) is DeferredCore and (core.is_real or caller() not in _DEFERRING):
+            return _make_real(image)
+        return core
+
+    def __set__(self, image: Any, core: Any) -> None:
+        vars(image)["im"] = core
+        if type(core) is DeferredCore:
+            _remember(image)
+
+    def __delete__(self, image: Any) -> None:
+        del vars(image)["im"]
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+def _load(self: Any) -> Any:
+    if (_everywhere or _threads.depth) and type(self) is _JpegFile and vars(self)[_SLOT] is None:
+        _defer(self)
+    return ImageFile.ImageFile.load(self)
+
+
+def _defer(image: Any) -> None:
+    """Reads an opened file and puts its decoding off, if feedmill decodes it to Pillow's pixels."""
+    if not _is_whole(image):
+        return
+    data = _read(image.fp)
+    if data is None or not _is_decoded(data, image.size):
+        COUNTERS.n_refused += 1
+        return
+    COUNTERS.n_deferred += 1
+    source = Source(data, image.mode, *image.size)
+    core = DeferredCore(source, Part((0, 0, *image.size)), image.mode)
+    # What ImageFile.load() leaves behind.
+    image.map = None
+    image.tile = []
+    image.readonly = 0
+    setattr(image, _SLOT, core)
+    _remember(image)
+    image.load_end()
+    if image._exclusive_fp and image._close_exclusive_fp_after_loading:
+        image.fp.close()
+    else:
+        image.fp.seek(_end_of_reads(data, image.decodermaxblock))
+    image.fp = None
+
+
+def _is_whole(image: Any) -> bool:
+    """Whether a file is to be decoded as a whole, at its full size, by Pillow's own decoder."""
+    if image.fp is None or len(image.tile) != 1 or image.decoderconfig or image.mode not in _MODES:
+        return False
+    name, extents, offset, arguments = image.tile[0][:4]
+    if name != "jpeg" or offset != 0 or extents is None or tuple(extents) != (0, 0, *image.size):
+        return False
+    if type(arguments) is not tuple or not arguments or arguments[0] not in _RAW_MODES[image.mode]:
+        return False
+    return not hasattr(image, "_ended") and "transparency" not in image.info
+
+
+# The raw modes of tiles whose pixels are those of the file, by the image's mode.
+_RAW_MODES = {"RGB": ("RGB",), "L": ("L",), "CMYK": ("CMYK", "CMYK;I")}
+
+
+def _read(file: Any) -> bytes | None:
+    """All bytes of a file. None leaves reading to Pillow, whose error is the right one; the file is
+    where it was then."""
+    try:
+        place = file.tell()
+        file.seek(0)
+        data = file.read(_MAX_FILE_BYTES + 1)
+        if type(data) is bytes and len(data) <= _MAX_FILE_BYTES:
+            return data
+        file.seek(place)
+    except Exception:  # of any file object
+        pass
+    return None
+
+
+def _is_decoded(data: bytes, size: tuple[int, int]) -> bool:
+    header = native.image_header(data)
+    return type(header) is tuple and header[:3] == (native.FORMAT_JPEG, *size)
+
+
+def _end_of_reads(data: bytes, block_bytes: int) -> int:
+    """Where Pillow stops to read: it reads blocks up to the one with the image's end."""
+    end = data.rfind(b"\xff\xd9") + 2
+    return min(len(data), -(-end // block_bytes) * block_bytes)
+
+
+# ---- pixels for NumPy ----------------------------------------------------------------------------
+
+_pillow_tobytes = Image.Image.tobytes
+
+
+@functools.wraps(_pillow_tobytes)
+def _tobytes(self: Any, encoder_name: str = "raw", *args: Any) -> bytes:
+    if encoder_name == "raw" and not args:
+        self.load()
+        core = vars(self)[_SLOT]
+        if type(core) is DeferredCore and (core.mode, core.size) == (self.mode, self.size):
+            data = core.rgb_bytes()
+            if data is not None:
+                return data
+    return _pillow_tobytes(self, encoder_name, *args)
