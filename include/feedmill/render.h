@@ -63,6 +63,7 @@ typedef struct fm_image_header {
     fm_format format;
     int32_t width, height;
     int32_t n_components; /* 1 grey, 2 grey and alpha, 3 RGB, 4 CMYK or RGB and alpha */
+    bool progressive;     /* all of it is decoded, whatever part is rendered */
 } fm_image_header;
 
 /* What to render. Zeroed members have the meaning that is named for 0. */
@@ -95,7 +96,8 @@ FM_API FM_CHECK_RESULT int fm_renderer_open(fm_renderer **out, uint64_t max_imag
 
 /*
  * Reads an image's header and, of a JPEG, all markers up to its end: an image that is cut short or
- * has damaged markers fails with FM_ERR_DAMAGED. Also FM_ERR_FORMAT, KIND, LIMIT, NOMEM.
+ * has damaged markers or tables fails with FM_ERR_DAMAGED (tables of a progressive one only when it
+ * is rendered). Also FM_ERR_FORMAT, KIND, LIMIT, NOMEM.
  */
 FM_API FM_CHECK_RESULT int fm_renderer_header(fm_renderer *renderer, const void *data,
                                               size_t data_bytes, fm_image_header *header,

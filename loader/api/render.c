@@ -356,12 +356,20 @@ int fm_renderer_header(fm_renderer *renderer, const void *data, size_t data_byte
     if (!renderer || !data || !header)
         return fm_error_set(error, FM_ERR_ARGUMENT, "renderer, data or header is NULL");
     fm_image_info info;
-    const int status = fm_decoder_begin(renderer->decoder, data, data_bytes, &info, error);
+    int status = fm_decoder_begin(renderer->decoder, data, data_bytes, &info, error);
+    if (!status && !info.progressive) {
+        /* Tables that can't be used are found when decoding starts. A progressive image would be
+         * decoded as a whole. */
+        const fm_box first = {0, 0, 1, 1};
+        int32_t skip_px, row_px;
+        status = fm_decoder_start(renderer->decoder, &first, &skip_px, &row_px, error);
+    }
     fm_decoder_end(renderer->decoder);
     if (status) return status;
     *header = (fm_image_header){.format = fm_decoder_format(renderer->decoder),
                                 .width = info.width,
                                 .height = info.height,
-                                .n_components = info.n_components};
+                                .n_components = info.n_components,
+                                .progressive = info.progressive};
     return FM_OK;
 }

@@ -138,7 +138,7 @@ PyMethodDef functions[] = {
     method_entry<imread>("imread", METH_VARARGS,
                          "A JPEG as (bytearray, height, width), or why not."),
     method_entry<image_header>("image_header", METH_VARARGS,
-                               "(format, width, height, components) of an encoded image, or why "
+                               "(format, width, height, progressive) of an encoded image, or why "
                                "it is not decoded."),
     method_entry<render>("render", METH_VARARGS,
                          "A part of an image, turned, resized and cropped, or why not."),

@@ -135,8 +135,8 @@ PyObject *image_header(PyObject *, PyObject *args) {
                       : fm_renderer_header(renderer, data, size_t(n_bytes), &header, &error);
     });
     if (status) return text_from(error.message).release();
-    return Py_BuildValue("iiii", int(header.format), int(header.width), int(header.height),
-                         int(header.n_components));
+    return Py_BuildValue("iiiO", int(header.format), int(header.width), int(header.height),
+                         header.progressive ? Py_True : Py_False);
 }
 
 PyObject *render(PyObject *, PyObject *args) {

@@ -14,6 +14,7 @@ that it may import:
 - ``collate``: a user's collate_fn, called ahead of its batch's turn.
 - ``planner``: which datasets, transforms and samplers the native path supports.
 - ``data``: datasets that torch's own DataLoader takes as well, and ``imread``.
+- ``deferred_images``: Pillow images that are decoded only as far as somebody uses them.
 - ``packing``: datasets in tar shards, ``Pack`` and ``WebDataset``, and the writer of packs.
 - ``profiling``: counters, stall attribution, reports, logs, and loaders that are not ours.
 - ``system``: facts about the machine, this process and other processes, and fork-safe locks.
@@ -33,6 +34,7 @@ from feedmill._ops import __version__
 
 if TYPE_CHECKING:
     from feedmill.data.reading import imread
+    from feedmill.deferred import deferred_images
     from feedmill.integrations.accelerate import keep_in_accelerate, prepare, skip_first_batches
     from feedmill.iterators.verify import VerificationError
     from feedmill.loader import DataLoader
@@ -49,6 +51,7 @@ __all__ = [
     "VerificationError",
     "WebDataset",
     "__version__",
+    "deferred_images",
     "imread",
     "keep_in_accelerate",
     "log_scalars",
@@ -65,6 +68,7 @@ _HOMES = {
     "Stats": "profiling.report.stats",
     "VerificationError": "iterators.verify",
     "WebDataset": "packing.webdataset",
+    "deferred_images": "deferred",
     "imread": "data.reading",
     "keep_in_accelerate": "integrations.accelerate",
     "log_scalars": "profiling.log.scalars",

@@ -3,7 +3,7 @@ loader.py."""
 
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any, TypeVar
+from typing import Any, overload, TypeVar
 
 from feedmill.planner.plan import Op
 
@@ -55,6 +55,33 @@ def imread(
 ) -> tuple[bytearray, int, int] | str:
     """Decodes an image: (pixels[height][width][3], height, width), or a text: why it is not
     supported natively. Releases the GIL."""
+
+def image_header(data: bytes) -> tuple[int, int, int, bool] | str:
+    """An encoded image's format (FORMAT_*), width, height and whether it is progressive, or a text:
+    why it is not supported natively. Reads all markers of a JPEG. Releases the GIL."""
+
+@overload
+def render(
+    source: tuple[bytes] | tuple[bytes, int, int],  # a file, or RGB pixels, width and height
+    box: tuple[int, int, int, int],  # left, top, width, height; within the image
+    orientation: int,  # how the box is turned, as EXIF's tag Orientation: 1 to 8
+    # None, or the new width and height, fm_filter, fm_resize_order, the part of the result that is
+    # kept as left, top, width, height, and how it is turned
+    resize: tuple[int, int, int, int, tuple[int, int, int, int], int] | None,
+) -> bytes | str:
+    """Renders a part of an image: bytes[height][width][3], or a text: why it is not supported
+    natively. Releases the GIL."""
+
+@overload
+def render(
+    source: tuple[bytes] | tuple[bytes, int, int],
+    box: tuple[int, int, int, int],
+    orientation: int,
+    resize: tuple[int, int, int, int, tuple[int, int, int, int], int] | None,
+    target: object,  # the array that a Pillow core of the result's size exports (Arrow's capsule)
+    fourth_byte: int,  # of each pixel in Pillow's memory
+) -> None | str:
+    """The same, into Pillow's memory: None, or why it is not supported."""
 
 def call_between(
     enter: Callable[[], object], work: Callable[[], _T], leave: Callable[[], object]

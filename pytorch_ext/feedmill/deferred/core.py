@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from types import CodeType, FrameType
 from typing import Any
 
-from PIL import Image, JpegImagePlugin
+from PIL import Image, ImageFile, JpegImagePlugin
 
 from feedmill._ops import native
 from feedmill.deferred.frames import drops_result
@@ -65,19 +65,74 @@ class Counters:
 COUNTERS = Counters()
 
 
-class Source:
-    """An encoded image: the file's bytes, and the size and mode that Pillow gives it."""
+class _Habit:
+    """Whether images are used for several parts, as far as the latest ones tell."""
 
-    __slots__ = ("data", "height", "lock", "mode", "width")
+    # Share of the latest images that gave more than one part, and the weight of one more.
+    share = 0.0
+    WEIGHT = 0.1
+
+
+class Source:
+    """An encoded image.
+
+    Attributes:
+        data: the file's bytes.
+        mode, width, height: as Pillow gives them.
+        pixels: the whole image as RGB, or None.
+        lock: held while pixels are made.
+    """
+
+    __slots__ = ("_n_parts", "data", "height", "lock", "mode", "pixels", "width")
 
     def __init__(self, data: bytes, mode: str, width: int, height: int) -> None:
         self.data, self.mode, self.width, self.height = data, mode, width, height
         self.lock = threading.RLock()
+        self.pixels: bytes | None = None
+        self._n_parts = 0
+
+    def __del__(self) -> None:
+        if self._n_parts:
+            _Habit.share += _Habit.WEIGHT * ((self._n_parts > 1) - _Habit.share)
+
+    def render(self, part: Part) -> bytes | None:
+        """The pixels of a part as RGB; None if feedmill does not decode the image."""
+        result = native.render(*self._arguments(part))
+        return result if isinstance(result, bytes) else None
+
+    def render_into(self, part: Part, capsule: object, fourth_byte: int) -> bool:
+        """Renders a part into Pillow's memory (_native.render()); False if feedmill does not decode
+        the image."""
+        return native.render(*self._arguments(part), capsule, fourth_byte) is None
+
+    def _arguments(self, part: Part) -> tuple[Any, Rect, int, Any]:
+        """Of _native.render(). Where an image gives several parts, it is decoded once, as a whole.
+        """
+        with self.lock:
+            self._n_parts += 1
+            if self.pixels is None and (self._n_parts > 1 or _Habit.share > 0.5):
+                self.decode_whole()
+            pixels = self.pixels
+        source = (self.data,) if pixels is None else (pixels, self.width, self.height)
+        resize = part.resize.arguments() if part.resize else None
+        COUNTERS.n_rendered += 1
+        if pixels is None and part.resize is None and part.box[2:] == (self.width, self.height):
+            COUNTERS.n_whole += 1
+        return source, part.box, part.orientation, resize
+
+    def decode_whole(self) -> bool:
+        """Decodes the whole image to ``pixels``; False if feedmill does not decode it."""
+        whole = native.render((self.data,), (0, 0, self.width, self.height), UPRIGHT, None)
+        if not isinstance(whole, bytes):
+            return False
+        COUNTERS.n_whole += 1
+        self.pixels = whole
+        return True
 
     def opened(self) -> Image.Image:
-        """The image, decoded by Pillow."""
-        image = JpegImagePlugin.jpeg_factory(io.BytesIO(self.data), "")
-        image.load()
+        """The image, decoded by Pillow at once."""
+        image = JpegImagePlugin.JpegImageFile(io.BytesIO(self.data))
+        ImageFile.ImageFile.load(image)
         return image
 
 
@@ -180,7 +235,8 @@ class DeferredCore:
     __slots__ = ("_part", "_real", "_source", "bands", "mode", "readonly", "size")
 
     def __init__(self, source: Source, part: Part, mode: str) -> None:
-        self._source, self._part, self.mode = source, part, mode
+        self._source: Source | None = source  # None once there are pixels
+        self._part, self.mode = part, mode
         self._real: Any = None
         self.size = part.size
         self.bands = _BANDS[mode]
@@ -284,19 +340,10 @@ class DeferredCore:
         source = self._source
         if source is None or self.mode != "RGB" or self._real is not None:
             return None
-        return self._rendered_bytes(source)
+        return source.render(self._part)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real(), name)
-
-    def _rendered_bytes(self, source: Source) -> bytes | None:
-        part = self._part
-        resize = part.resize.arguments() if part.resize else None
-        result = native.render((source.data,), part.box, part.orientation, resize)
-        if not isinstance(result, bytes):
-            return None
-        self._count(source)
-        return result
 
     def _render(self, source: Source) -> Any:
         if self.mode == "RGB":
@@ -304,7 +351,7 @@ class DeferredCore:
             if core is not None:
                 return core
         elif self.mode == "L":
-            data = self._rendered_bytes(source)
+            data = source.render(self._part)
             if data is not None:
                 return Image.frombytes("L", self.size, data[::3]).im
         COUNTERS.n_by_pillow += 1
@@ -312,27 +359,15 @@ class DeferredCore:
 
     def _render_rgb(self, source: Source) -> Any:
         """A core with the pixels; None if feedmill does not decode the image."""
-        core = Image.core.new("RGB", self.size)
+        core = Image.core.new("RGB", self.size)  # type: ignore[attr-defined]
         try:
             capsule = core.__arrow_c_array__()
         except (AttributeError, ValueError):  # an old Pillow; memory in several blocks
-            data = self._rendered_bytes(source)
+            data = source.render(self._part)
             return None if data is None else Image.frombytes("RGB", self.size, data).im
-        part = self._part
-        resize = part.resize.arguments() if part.resize else None
-        fourth = part.resize.fourth_byte if part.resize else _FOURTH_DECODED
-        failure = native.render(
-            (source.data,), part.box, part.orientation, resize, capsule, fourth
-        )
-        if failure is not None:
-            return None
-        self._count(source)
-        return core
-
-    def _count(self, source: Source) -> None:
-        COUNTERS.n_rendered += 1
-        if self._part.resize is None and self._part.box[2:] == (source.width, source.height):
-            COUNTERS.n_whole += 1
+        resize = self._part.resize
+        fourth_byte = resize.fourth_byte if resize else _FOURTH_DECODED
+        return core if source.render_into(self._part, capsule, fourth_byte) else None
 
     def _made_by_pillow(self, source: Source) -> Any:
         """The same steps by Pillow alone; errors are Pillow's."""

@@ -1,4 +1,5 @@
-"""The eight ways of turning an image, numbered as EXIF's tag Orientation does, and their algebra."""
+"""The eight orientations of an image, numbered as in EXIF's tag Orientation, and how they combine.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def turned_size(orientation: int, width: int, height: int) -> tuple[int, int]:
 
 
 def stored_rect(orientation: int, rect: Rect, width: int, height: int) -> Rect:
-    """The part of an image of ``width`` x ``height`` that ``rect`` shows of it after it is turned."""
+    """The part of a stored image of ``width`` x ``height`` that ``rect`` shows once it is turned."""
     left, top, n_columns, n_rows = rect
     if swaps(orientation):
         left, top, n_columns, n_rows = top, left, n_rows, n_columns

@@ -20,10 +20,10 @@ from typing import Any
 
 from PIL import Image, ImageFile, JpegImagePlugin
 
+from feedmill._ops import native
 from feedmill.deferred.core import COUNTERS, LOADS, DeferredCore, Part, Source
 from feedmill.deferred.filters import filter_of
 from feedmill.deferred.frames import caller
-from feedmill._ops import native
 from feedmill.planner.equality import why_not_jpegs
 
 _JpegFile = JpegImagePlugin.JpegImageFile
@@ -34,6 +34,8 @@ _MAX_FILE_BYTES = 1 << 28
 _HAS_PROPERTY = "im" in vars(Image.Image)
 _SLOT = "_im" if _HAS_PROPERTY else "im"
 _MISSING = object()
+# What the core of a closed image is.
+_CoreError: Any = getattr(Image, "DeferredError", ())
 
 # Methods of Pillow that use the core only by calling those methods of it which DeferredCore has.
 _DEFERRING: set[CodeType] = {
@@ -153,12 +155,12 @@ def _make_real(image: Image.Image) -> Any:
 
 
 def _get_core(image: Image.Image) -> Any:
-    core = image._im
+    core: Any = image._im
     if type(core) is DeferredCore:
         if not core.is_real and caller() in _DEFERRING:
             return core
         core = _make_real(image)
-    elif isinstance(core, Image.DeferredError):
+    elif isinstance(core, _CoreError):
         raise core.ex
     assert core is not None
     return core
@@ -207,12 +209,14 @@ def _defer(image: Any) -> None:
     """Reads an opened file and puts its decoding off, if feedmill decodes it to Pillow's pixels."""
     if not _is_whole(image):
         return
+    place = image.fp.tell()
     data = _read(image.fp)
-    if data is None or not _is_decoded(data, image.size):
+    source = _source_of(data, image) if data else None
+    if data is None or source is None:
         COUNTERS.n_refused += 1
+        image.fp.seek(place)
         return
     COUNTERS.n_deferred += 1
-    source = Source(data, image.mode, *image.size)
     core = DeferredCore(source, Part((0, 0, *image.size)), image.mode)
     # What ImageFile.load() leaves behind.
     image.map = None
@@ -245,23 +249,24 @@ _RAW_MODES = {"RGB": ("RGB",), "L": ("L",), "CMYK": ("CMYK", "CMYK;I")}
 
 
 def _read(file: Any) -> bytes | None:
-    """All bytes of a file. None leaves reading to Pillow, whose error is the right one; the file is
-    where it was then."""
+    """All bytes of a file. None leaves reading to Pillow, whose error is the right one."""
     try:
-        place = file.tell()
         file.seek(0)
         data = file.read(_MAX_FILE_BYTES + 1)
-        if type(data) is bytes and len(data) <= _MAX_FILE_BYTES:
-            return data
-        file.seek(place)
     except Exception:  # of any file object
-        pass
-    return None
+        return None
+    return data if type(data) is bytes and len(data) <= _MAX_FILE_BYTES else None
 
 
-def _is_decoded(data: bytes, size: tuple[int, int]) -> bool:
+def _source_of(data: bytes, image: Any) -> Source | None:
+    """None if feedmill does not decode the image."""
     header = native.image_header(data)
-    return type(header) is tuple and header[:3] == (native.FORMAT_JPEG, *size)
+    if not isinstance(header, tuple) or header[:3] != (native.FORMAT_JPEG, *image.size):
+        return None
+    source = Source(data, image.mode, *image.size)
+    # The damage of a progressive image is only found by decoding it, and Pillow finds it now.
+    is_progressive = header[3]
+    return None if is_progressive and not source.decode_whole() else source
 
 
 def _end_of_reads(data: bytes, block_bytes: int) -> int:
