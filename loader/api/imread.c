@@ -1,4 +1,10 @@
-/* A single image, read and decoded on the caller's thread: fm_imread of feedmill.h. */
+/*
+ * fm_imread of feedmill.h: reads and decodes one image on the caller's thread.
+ *
+ * Emulates OpenCV's imread() for JPEGs: FM_BGR is its channel order, and `upright` applies the EXIF
+ * orientation as it does. Both are refused for images whose OpenCV pixels would differ: other
+ * formats and CMYK.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
