@@ -132,7 +132,7 @@ static int cuda_count(int32_t *n_devices, fm_error *error) {
                             "no CUDA: there is no GPU, or CUDA_VISIBLE_DEVICES hides it");
     if (result == cudaErrorInsufficientDriver)
         return fm_error_set(error, FM_ERR_UNAVAILABLE,
-                            "no CUDA: there is no NVIDIA driver, or it is older than CUDA %d.%d",
+                            "no CUDA: there is no driver by NVIDIA, or it is older than CUDA %d.%d",
                             CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     return fm_error_set(error, FM_ERR_UNAVAILABLE, "no CUDA: cudaGetDeviceCount failed: %s (%s)",
                         cudaGetErrorName(result), cudaGetErrorString(result));
