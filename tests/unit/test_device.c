@@ -67,7 +67,7 @@ static void converts_as_the_transform_stores(void **state) {
     }
 }
 
-static void grey_has_one_channel(void **state) {
+static void gray_has_one_channel(void **state) {
     (void)state;
     const fm_plan plan = plan_of(FM_FLOAT32, FM_NCHW);
     uint8_t in[N_PX];
@@ -132,7 +132,7 @@ static void blocks_are_whole_pages(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(converts_as_the_transform_stores),
-        cmocka_unit_test(grey_has_one_channel),
+        cmocka_unit_test(gray_has_one_channel),
         cmocka_unit_test(the_host_is_one_device),
         cmocka_unit_test(a_missing_plugin_is_named),
         cmocka_unit_test(blocks_are_whole_pages),

@@ -35,7 +35,7 @@ typedef test_guarded file;
 
 typedef struct kind {
     int width, height, h, v;
-    bool grey, cmyk, progressive, split, arithmetic;
+    bool gray, cmyk, progressive, split, arithmetic;
     unsigned restart;
 } kind;
 
@@ -50,8 +50,8 @@ static file make(kind k) {
     jpeg_mem_dest(&codec, &out, &n_out);
     codec.image_width = (JDIMENSION)k.width;
     codec.image_height = (JDIMENSION)k.height;
-    codec.input_components = k.grey ? 1 : k.cmyk ? 4 : 3;
-    codec.in_color_space = k.grey ? JCS_GRAYSCALE : k.cmyk ? JCS_CMYK : JCS_RGB;
+    codec.input_components = k.gray ? 1 : k.cmyk ? 4 : 3;
+    codec.in_color_space = k.gray ? JCS_GRAYSCALE : k.cmyk ? JCS_CMYK : JCS_RGB;
     jpeg_set_defaults(&codec);
     if (k.h) {
         codec.comp_info[0].h_samp_factor = k.h;
@@ -240,13 +240,13 @@ static void crops_equal_the_full_decode(void **state) {
         {.width = 203, .height = 90, .h = 4, .v = 1},
         {.width = 97, .height = 120, .h = 4, .v = 2},
         {.width = 100, .height = 75, .h = 3, .v = 1},
-        {.width = 100, .height = 75, .grey = true},
+        {.width = 100, .height = 75, .gray = true},
         {.width = 5, .height = 5, .h = 2, .v = 2},
         {.width = 1, .height = 1, .h = 2, .v = 2},
         {.width = 150, .height = 100, .h = 2, .v = 2, .progressive = true},
         {.width = 150, .height = 100, .h = 2, .v = 1, .split = true},
         {.width = 150, .height = 100, .h = 2, .v = 2, .restart = 3},
-        {.width = 90, .height = 60, .grey = true, .h = 2, .v = 2},
+        {.width = 90, .height = 60, .gray = true, .h = 2, .v = 2},
         {.width = 120, .height = 80, .cmyk = true},
         {.width = 121, .height = 79, .cmyk = true, .h = 2, .v = 2},
         {.width = 120, .height = 80, .cmyk = true, .h = 2, .v = 1, .progressive = true},
@@ -333,7 +333,7 @@ static const kind memory_kinds[] = {
     {.width = 300, .height = 200, .h = 1, .v = 1},
     {.width = 301, .height = 199, .h = 2, .v = 2},
     {.width = 299, .height = 210, .h = 4, .v = 2},
-    {.width = 180, .height = 320, .grey = true},
+    {.width = 180, .height = 320, .gray = true},
     {.width = 320, .height = 240, .h = 2, .v = 2, .restart = 3},
     {.width = 500, .height = 370, .h = 1, .v = 1, .progressive = true},
     {.width = 310, .height = 205, .h = 2, .v = 1, .progressive = true},
@@ -401,7 +401,7 @@ static void one_scan_takes_memory_by_its_width(void **state) {
         {.width = 8192, .height = 40, .h = 1, .v = 2},
         {.width = 8192, .height = 80, .h = 1, .v = 4},
         {.width = 8192, .height = 40, .h = 4, .v = 2},
-        {.width = 8192, .height = 20, .grey = true},
+        {.width = 8192, .height = 20, .gray = true},
     };
     fm_mem_counter counter = {0};
     fm_jpeg *jpeg = NULL;
@@ -645,11 +645,11 @@ static void other_formats(void **state) {
     check_status(test_guarded_open("\x89PNG\r\n\x1a\n....", 12), FM_ERR_FORMAT, "a PNG image");
     check_status(test_guarded_open("RIFF....WEBPVP8 ", 16), FM_ERR_FORMAT, "a WebP image");
     check_status(test_guarded_open("GIF89a", 6), FM_ERR_FORMAT, "a GIF image");
-    check_status(test_guarded_open("<html>", 6), FM_ERR_FORMAT, "a text");
+    check_status(test_guarded_open("<html>", 6), FM_ERR_FORMAT, "an HTML or XML text");
     check_status(test_guarded_open("", 0), FM_ERR_FORMAT, "an empty file");
     check_status(test_guarded_open("\xff\xd8", 2), FM_ERR_FORMAT, "a damaged JPEG");
     check_status(test_guarded_open("\xff\xd8\0\0", 4), FM_ERR_FORMAT, "a damaged JPEG");
-    check_status(test_guarded_open("abcdefgh", 8), FM_ERR_FORMAT, "no image");
+    check_status(test_guarded_open("abcdefgh", 8), FM_ERR_FORMAT, "an unknown format");
 }
 
 static void kinds_that_pillow_decodes(void **state) {
@@ -721,7 +721,7 @@ static void damaged_data_is_not_read_past_its_end(void **state) {
     (void)state;
     const kind kinds[] = {{.width = 200, .height = 90, .h = 1, .v = 1},
                           {.width = 200, .height = 90, .h = 4, .v = 2},
-                          {.width = 200, .height = 90, .grey = true},
+                          {.width = 200, .height = 90, .gray = true},
                           {.width = 200, .height = 90, .h = 2, .v = 2, .split = true},
                           {.width = 200, .height = 90, .h = 2, .v = 2, .restart = 2},
                           {.width = 200, .height = 90, .h = 2, .v = 2, .progressive = true}};
