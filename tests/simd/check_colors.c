@@ -1,7 +1,8 @@
 /*
- * The colour kernels of every tier that the CPU has against the scalar ones, for any number of
- * pixels and any factor, with nothing written behind the end; and hues against Pillow's own steps
- * (Convert.c), for all colours and all that come back. Prints its seed; FM_SEED sets it.
+ * Compares the color kernels of every tier that the CPU has with the scalar ones, for any number of
+ * pixels and any factor, and checks that nothing is written beyond the end. Compares hue shifts
+ * with Pillow's algorithm (Convert.c) for all colors, there and back. Prints its seed; FM_SEED sets
+ * it.
  */
 #define _GNU_SOURCE
 #include <math.h>

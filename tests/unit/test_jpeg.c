@@ -30,7 +30,7 @@ enum { SLACK = 64, GUARD = 0xA5 };
 static const fm_limits LIMITS = {.max_file_bytes = 1 << 20, .max_image_pixels = 1 << 20};
 static const fm_limits LARGE = {.max_file_bytes = 64 << 20, .max_image_pixels = 16 << 20};
 
-/* A file in memory, behind which nothing can be read. */
+/* A file in memory that ends at an unreadable page. */
 typedef test_guarded file;
 
 typedef struct kind {
@@ -389,7 +389,7 @@ static void images_allocate_nothing(void **state) {
     }
 }
 
-/* What is ready from the start is enough for any height, up to 8,192 pixels a row. */
+/* The memory reserved at open suffices for any height, and rows of up to 8,192 pixels. */
 static void one_scan_takes_memory_by_its_width(void **state) {
     (void)state;
     static const kind kinds[] = {
@@ -422,8 +422,8 @@ static void one_scan_takes_memory_by_its_width(void **state) {
     fm_jpeg_close(&jpeg);
 }
 
-/* 12 million pixels at 4:4:4 are decoded. Their memory stays while such images come, and goes when
- * none has come for a while, or at once when asked; it never has to be taken again. */
+/* 12 million pixels at 4:4:4 are decoded. Their memory is kept while such images follow, and
+ * returned after a number of other images, or at once by a trim. It is allocated only once. */
 static void large_images_do_not_keep_their_memory(void **state) {
     (void)state;
     const kind large = {.width = 4000, .height = 3000, .h = 1, .v = 1, .progressive = true};
@@ -497,7 +497,9 @@ static void a_block_that_failed_is_not_trimmed(void **state) {
     test_guarded_close(&g);
 }
 
-/* More than 80 MiB of coefficients are refused before they are taken, unless the box needs less. */
+/* More than 80 MiB of coefficients are refused before they are allocated, unless the box needs
+ * less.
+ */
 static void too_many_coefficients_are_refused(void **state) {
     (void)state;
     file f = make((kind){.width = 64, .height = 64, .h = 1, .v = 1, .progressive = true});
@@ -715,8 +717,8 @@ static void every_truncation_is_refused(void **state) {
     fm_jpeg_close(&jpeg);
 }
 
-/* Rubbish in the image data leads libjpeg astray, but not behind the end, where a page can't be
- * read; with data that ends early it arrives there sooner. */
+/* Random bytes in the image data may confuse libjpeg, but it must not read beyond the end, where a
+ * page can't be read; with data that ends early it arrives there sooner. */
 static void damaged_data_is_not_read_past_its_end(void **state) {
     (void)state;
     const kind kinds[] = {{.width = 200, .height = 90, .h = 1, .v = 1},
@@ -779,7 +781,7 @@ static void damaged_structure(void **state) {
     test_guarded_close(&f);
 }
 
-/* Pillow refuses a file whose EXIF resolution is no number. */
+/* Pillow refuses a file whose EXIF resolution is not a number. */
 static void exif_that_pillow_refuses(void **state) {
     (void)state;
     uint8_t exif[] = {0xFF, 0xE1, 0, 34,   'E', 'x', 'i', 'f', 0, 0, 'M', 'M', 0, 42, 0, 0, 0, 8,
@@ -798,7 +800,7 @@ static void exif_that_pillow_refuses(void **state) {
     test_guarded_close(&f);
 }
 
-/* libjpeg would take the tables of the image before. */
+/* libjpeg would use the tables of the previous image. */
 static void tables_of_another_image_are_not_used(void **state) {
     (void)state;
     fm_jpeg *jpeg = open_jpeg();
@@ -831,7 +833,7 @@ static void incomplete_scans_are_refused(void **state) {
     test_guarded_close(&s);
 }
 
-/* The message tells what is wrong with the data; an image behind it has messages of its own. */
+/* The message describes the damage; the next image's message does not depend on it. */
 static void damaged_data_is_described(void **state) {
     (void)state;
     const file f = make((kind){.width = 64, .height = 64, .restart = 4});
