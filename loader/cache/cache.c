@@ -160,11 +160,10 @@ int fm_cache_open(fm_cache **out, uint64_t budget_bytes, fm_error *error) {
     *out = NULL;
     const uint64_t memory_bytes = fm_cpu_memory_bytes();
     if (budget_bytes > memory_bytes)
-        return fm_error_set(
-            error, FM_ERR_BUDGET,
-            "a cache of %llu bytes is larger than the %llu bytes of memory that this "
-            "process may use; lower it",
-            (unsigned long long)budget_bytes, (unsigned long long)memory_bytes);
+        return fm_error_set(error, FM_ERR_BUDGET,
+                            "a cache of %llu bytes is more than the memory of %llu bytes that this "
+                            "process may use; lower it",
+                            (unsigned long long)budget_bytes, (unsigned long long)memory_bytes);
     fm_cache *cache = fm_mem_zalloc(NULL, 1, sizeof(*cache));
     if (!cache) return fm_error_set(error, FM_ERR_NOMEM, "no memory for a cache");
     if (pthread_mutex_init(&cache->lock, NULL)) {
