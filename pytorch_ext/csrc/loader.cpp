@@ -196,7 +196,7 @@ bool is_sample_error(int status) { return status <= FM_ERR_READ && status >= FM_
 
 // The result of next() for a batch. `owner`: the allocator's object, or none.
 Ref payload_of(const Config &config, OwnedBatch batch, Ref owner) {
-    if (config.config.device.kind) return Ref::borrow(Py_None); // it is in what the caller offered
+    if (config.config.device.kind) return Ref::borrow(Py_None); // in the caller's buffer
     if (config.alloc) return owner;
     return config.sections.empty() ? capsule_from_batch(std::move(batch))
                                    : capsules_from_batch(std::move(batch), config.sections);
@@ -248,21 +248,22 @@ void *pointer_from(unsigned long long address) {
     return reinterpret_cast<void *>(uintptr_t(address));
 }
 
-PyObject *loader_offer(PyObject *self, PyObject *args) {
+PyObject *loader_add_output(PyObject *self, PyObject *args) {
     LoaderState *const state = state_of(self);
     const ExclusiveCall call(state);
     unsigned long long images, image_bytes, labels, label_bytes, stream;
     if (!call ||
         !PyArg_ParseTuple(args, "KKKKK", &images, &image_bytes, &labels, &label_bytes, &stream))
         return nullptr;
-    fm_output target{};
-    target.images = pointer_from(images);
-    target.image_bytes = size_t(image_bytes);
-    target.labels = static_cast<int64_t *>(pointer_from(labels));
-    target.label_bytes = size_t(label_bytes);
-    target.stream = pointer_from(stream);
+    fm_output output{};
+    output.images = pointer_from(images);
+    output.image_bytes = size_t(image_bytes);
+    output.labels = static_cast<int64_t *>(pointer_from(labels));
+    output.label_bytes = size_t(label_bytes);
+    output.stream = pointer_from(stream);
     fm_error error;
-    const int status = without_gil([&] { return fm_loader_add_output(state->handle, &target, &error); });
+    const int status =
+        without_gil([&] { return fm_loader_add_output(state->handle, &output, &error); });
     if (status < 0) return raise_error(state, error);
     return PyBool_FromLong(status == FM_OK);
 }
@@ -396,7 +397,7 @@ PyObject *get_n_pending(PyObject *self, void *) {
 
 // Attributes of an open loader.
 
-PyObject *get_target_bytes(PyObject *self, void *) {
+PyObject *get_output_bytes(PyObject *self, void *) {
     if (!check_open(*state_of(self))) return nullptr;
     size_t image_bytes, label_bytes;
     fm_loader_output_bytes(state_of(self)->handle, &image_bytes, &label_bytes);
@@ -408,7 +409,7 @@ PyObject *get_converts(PyObject *self, void *) {
     return PyBool_FromLong(fm_loader_converts(state_of(self)->handle));
 }
 
-PyObject *get_n_offered(PyObject *self, void *) {
+PyObject *get_n_outputs(PyObject *self, void *) {
     if (!check_open(*state_of(self))) return nullptr;
     return PyLong_FromSize_t(fm_loader_n_outputs(state_of(self)->handle));
 }
@@ -424,7 +425,7 @@ PyMethodDef methods[] = {
     method_entry<loader_next>("next", METH_VARARGS, "The next batch."),
     method_entry<loader_next_ahead>("next_ahead", METH_NOARGS, "The same ahead of the consumer."),
     method_entry<loader_wake>("wake", METH_NOARGS, "Has next_ahead() return."),
-    method_entry<loader_offer>("offer", METH_VARARGS, "Offers device memory for a batch."),
+    method_entry<loader_add_output>("add_output", METH_VARARGS, "Gives device memory for a batch."),
     method_entry<loader_wait>("wait", METH_VARARGS, "A stream waits for the latest batch."),
     method_entry<loader_fallback>("fallback", METH_NOARGS, "The sample to finish."),
     method_entry<loader_fallback_done>("fallback_done", METH_VARARGS, "Ends a fallback."),
@@ -444,9 +445,9 @@ PyGetSetDef attributes[] = {
     getter_entry<get_slot_bytes>("slot_bytes", "bytes of a batch slot"),
     getter_entry<get_out_shape>("out_shape", "(channels, height, width)"),
     getter_entry<get_offsets>("offsets", "of the arrays' rows in a batch, in bytes"),
-    getter_entry<get_target_bytes>("target_bytes", "that an offer needs: images, labels"),
+    getter_entry<get_output_bytes>("output_bytes", "of an output buffer: images, labels"),
     getter_entry<get_converts>("converts", "the device converts uint8 NHWC"),
-    getter_entry<get_n_offered>("n_offered", "offers that no batch has taken"),
+    getter_entry<get_n_outputs>("n_outputs", "output buffers that no batch has used"),
     getter_entry<get_pid>("pid", "the process that opened it"),
     getter_entry<get_n_pending>("n_pending", "batches submitted and not yet returned"),
     {nullptr, nullptr, nullptr, nullptr, nullptr}};

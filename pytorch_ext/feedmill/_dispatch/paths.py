@@ -401,7 +401,7 @@ def _device_line(loader: Any) -> list[str]:
     return [] if device is None else [f"  device     {describe(loader, device)}"]
 
 
-def crowding(stats: Stats) -> tuple[str, str]:
+def contention(stats: Stats) -> tuple[str, str]:
     """Texts about CPU contention with the feedmill processes that run now: (of decode threads, of
     torch's intra-op threads), each "" if there is none.
 
@@ -413,18 +413,24 @@ def crowding(stats: Stats) -> tuple[str, str]:
     me = peer_processes.myself()
     me = replace(me, n_threads=max(stats.decode.n_threads, me.n_threads))
     texts = decode_thread_contention([me, *peer_processes.others()], me.cpus, n_usable)
-    pool = intra_op_contention(me, n_usable) if stats.decode.starved_share > _STARVED else []
-    return "".join(texts), "".join(pool)
+    is_starved = stats.decode.starved_share > _STARVED
+    intra_op_texts = intra_op_contention(me, n_usable) if is_starved else []
+    return "".join(texts), "".join(intra_op_texts)
 
 
 def report_context(loader: Any, stats: Stats) -> ReportContext:
     """What report() needs to know beside the counters: CPU contention, pinning, look-ahead."""
     waits_for_next = pull_ahead_rule(loader._index_sampler) is never and loader.num_workers == 0
-    crowded, pool = crowding(stats)
+    of_decode_threads, of_intra_op_threads = contention(stats)
     now = report_context_now(loader)
     if as_device(loader._feedmill_options().device) is not None:
         now = replace(now, pin_memory=True)  # copies to a GPU are always pinned
-    return replace(now, crowded=crowded, pool=pool, looks_ahead=not waits_for_next)
+    return replace(
+        now,
+        decode_contention=of_decode_threads,
+        intra_op_contention=of_intra_op_threads,
+        looks_ahead=not waits_for_next,
+    )
 
 
 _COLLATE_NOTES = {

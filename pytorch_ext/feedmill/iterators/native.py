@@ -273,8 +273,8 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             self._drop_stage()
 
     def _drop_stage(self) -> None:
-        """Releases the device memory offered to the native loader. Its epoch must have ended: until
-        then copies may write to that memory."""
+        """Releases the output buffers on the device. The native loader's epoch must have ended:
+        until then copies may write to that memory."""
         stage, self._stage = self._stage, None
         if stage is not None:
             stage.forget()
@@ -400,7 +400,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         if self._stage is not None:
             # The GPU may be out of memory now; the next request tries again.
             with contextlib.suppress(RuntimeError):
-                self._stage.offer()
+                self._stage.add_buffers()
         return data
 
     def _next_batch(self) -> Any:
