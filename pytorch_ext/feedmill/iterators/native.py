@@ -1,9 +1,8 @@
 """The iterator of a DataLoader on the native path.
 
-torch's base class handles order, seeds, warnings and the profiler's range. Indices are pulled from
-the sampler when torch would pull them, or earlier if the script can't notice (``sampling``). The
-native loader then reads, decodes and transforms each batch. The batch's tensor is the memory of the
-native batch, without a copy.
+torch's base class handles order, seeds, warnings and the profiler's range. ``pulling`` pulls
+indices from the sampler. The native loader then reads, decodes and transforms each batch. The
+batch's tensor is the memory of the native batch, without a copy.
 """
 
 from __future__ import annotations

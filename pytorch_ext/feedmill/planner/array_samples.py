@@ -1,4 +1,4 @@
-"""The samples of a dataset in memory, and the batches of them that the native loader takes."""
+"""The samples of a dataset in memory, single and in the batches that the native loader takes."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class ArrayItem(Item):
 
 
 class Rows(Sequence[ArrayItem]):
-    """The samples of a batch, in the form that the native loader takes: int64 values as bytes.
+    """The samples of a batch.
 
     Attributes:
-        indices: the samples' indices in the DataLoader's dataset.
-        rows: the samples' rows in the arrays; None: equal to the indices.
+        indices: the samples' indices in the DataLoader's dataset, as bytes of int64 values.
+        rows: the samples' rows in the arrays, likewise; None: equal to the indices.
     """
 
     __slots__ = ("_versions", "indices", "rows", "source")
