@@ -196,7 +196,7 @@ bool raw_from_tuple(PyObject *tuple, Config *out) {
     unsigned long long body_bytes = 0;
     char *data = nullptr;
     Py_ssize_t n_bytes = 0;
-    if (!check_tuple("plain", tuple) || !PyArg_ParseTuple(tuple, "SK", &header, &body_bytes) ||
+    if (!check_tuple("raw", tuple) || !PyArg_ParseTuple(tuple, "SK", &header, &body_bytes) ||
         PyBytes_AsStringAndSize(header, &data, &n_bytes))
         return false;
     out->header.assign(data, size_t(n_bytes));
@@ -283,7 +283,7 @@ bool Arguments::parse(PyObject *args, PyObject *kwargs, fm_config &config) {
                                         "arrays",
                                         "image",
                                         "owners",
-                                        "plain",
+                                        "raw",
                                         "device",
                                         "rejected_formats",
                                         nullptr};

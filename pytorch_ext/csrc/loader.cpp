@@ -398,7 +398,7 @@ PyObject *get_n_pending(PyObject *self, void *) {
 
 // Attributes of an open loader.
 
-PyObject *get_target_bytes(PyObject *self, void *) {
+PyObject *get_output_bytes(PyObject *self, void *) {
     if (!check_open(*state_of(self))) return nullptr;
     size_t image_bytes, label_bytes;
     fm_loader_output_bytes(state_of(self)->handle, &image_bytes, &label_bytes);
@@ -410,7 +410,7 @@ PyObject *get_converts(PyObject *self, void *) {
     return PyBool_FromLong(fm_loader_converts(state_of(self)->handle));
 }
 
-PyObject *get_n_offered(PyObject *self, void *) {
+PyObject *get_n_outputs(PyObject *self, void *) {
     if (!check_open(*state_of(self))) return nullptr;
     return PyLong_FromSize_t(fm_loader_n_outputs(state_of(self)->handle));
 }
@@ -426,7 +426,7 @@ PyMethodDef methods[] = {
     method_entry<loader_next>("next", METH_VARARGS, "The next batch."),
     method_entry<loader_next_ahead>("next_ahead", METH_NOARGS, "The next batch, for ahead epochs."),
     method_entry<loader_wake>("wake", METH_NOARGS, "Makes next_ahead() return."),
-    method_entry<loader_add_output>("offer", METH_VARARGS, "Adds device memory for a batch."),
+    method_entry<loader_add_output>("add_output", METH_VARARGS, "Adds device memory for a batch."),
     method_entry<loader_wait>("wait", METH_VARARGS, "Makes a stream wait for a copy."),
     method_entry<loader_fallback>("fallback", METH_NOARGS, "The rejected sample to finish."),
     method_entry<loader_fallback_done>("fallback_done", METH_VARARGS, "Ends a fallback."),
@@ -446,9 +446,9 @@ PyGetSetDef attributes[] = {
     getter_entry<get_slot_bytes>("slot_bytes", "bytes of a batch buffer"),
     getter_entry<get_out_shape>("out_shape", "(channels, height, width)"),
     getter_entry<get_offsets>("offsets", "offsets of the arrays' rows in a batch"),
-    getter_entry<get_target_bytes>("target_bytes", "bytes of an output: images, labels"),
+    getter_entry<get_output_bytes>("output_bytes", "bytes of an output: images, labels"),
     getter_entry<get_converts>("converts", "the device converts uint8 NHWC"),
-    getter_entry<get_n_offered>("n_offered", "outputs that no batch has used"),
+    getter_entry<get_n_outputs>("n_outputs", "outputs that no batch has used"),
     getter_entry<get_pid>("pid", "the process that opened it"),
     getter_entry<get_n_pending>("n_pending", "batches submitted and not yet returned"),
     {nullptr, nullptr, nullptr, nullptr, nullptr}};

@@ -366,12 +366,22 @@ def test_other_start_methods(images, context, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (tmp_path, support))))
     options = {"batch_size": 7, "shuffle": True, "num_workers": 2, "collate_fn": v2_mix,
                "multiprocessing_context": context}
+    loader = native_loader(images, **options)
+    note = "multiprocessing_context is used only for collate_fn's worker processes"
+    assert note in loader.explain()
     torch.manual_seed(5)
-    mine = list(native_loader(images, **options))
+    mine = list(loader)
     torch.manual_seed(5)
     theirs = list(torch.utils.data.DataLoader(images, **options))
     assert all(same(a, b) for one, two in zip(mine, theirs, strict=True)
                for a, b in zip(one, two, strict=True))
+
+
+@pytest.mark.parametrize("collate", [{}, {"collate_fn": dictionary}])
+def test_a_start_method_without_worker_processes(images, collate):
+    loader = native_loader(images, num_workers=1, multiprocessing_context="spawn", **collate)
+    assert "multiprocessing_context is not used" in loader.explain()
+    assert " 1 decode thread (" in loader.explain()
 
 
 def v2_mix(samples):

@@ -220,7 +220,7 @@ def test_no_memory_is_no_end(gpu, numbered):
     iterator = iter(native_loader(numbered, batch_size=8, device="cuda"))
     assert next(iterator)[1].tolist() == list(range(8))
     gpu.n_free = 0
-    for n in range(8, 24, 8):  # what is on offer already
+    for n in range(8, 24, 8):  # what has a buffer already
         assert next(iterator)[1].tolist() == list(range(n, n + 8))
     for _ in range(3):
         with pytest.raises(torch.OutOfMemoryError):
@@ -231,7 +231,7 @@ def test_no_memory_is_no_end(gpu, numbered):
     assert [targets.tolist()[0] for _, targets in iterator] == [32]
 
 
-@pytest.mark.parametrize("call", ["offer", "take", "_offer_one"])
+@pytest.mark.parametrize("call", ["add_buffers", "take", "_add_buffer"])
 @pytest.mark.parametrize("is_late", [False, True])
 def test_interrupts(gpu, numbered, monkeypatch, call, is_late):
     """A Ctrl-C before or behind any of the calls: the batches are those that were to come."""
@@ -273,7 +273,7 @@ def test_another_stream_is_recorded(gpu, numbered):
     assert gpu.recorded == []
     with gpu.cuda.stream(side):
         next(iterator)
-        assert gpu.recorded == [side, side]  # of images and targets that were offered before
+        assert gpu.recorded == [side, side]  # of a buffer's images and targets
 
 
 @pytest.mark.parametrize("native", ["auto", "hybrid", "off"])
@@ -466,12 +466,12 @@ def test_the_option_is_kept(gpu, numbered, tmp_path):
 
 
 def test_nothing_is_left_behind(gpu, numbered):
-    """Memory on offer stays until the native loader has ended its epoch, and no longer."""
+    """Output buffers stay until the native loader has ended its epoch, and no longer."""
     iterator = iter(native_loader(numbered, batch_size=8, device="cuda"))
     next(iterator)
     stage, handle = iterator._stage, iterator._handle
-    assert len(stage._offered) == handle.n_offered == 2
+    assert len(stage._buffers) == handle.n_outputs == 2
     with contextlib.suppress(StopIteration):
         while True:
             next(iterator)
-    assert len(stage._offered) == 0 and iterator._stage is None
+    assert len(stage._buffers) == 0 and iterator._stage is None

@@ -1,6 +1,7 @@
 """Arguments: torch's own checks, ours, length, pickling."""
 
 import copy
+import inspect
 import pickle
 import traceback
 import warnings
@@ -8,6 +9,7 @@ import warnings
 import feedmill
 import pytest
 import torch
+from feedmill._dispatch.options import Options
 from feedmill._dispatch.paths import n_threads
 from feedmill._ops import native
 from feedmill.system import peer_processes
@@ -329,6 +331,17 @@ def test_a_subclass_may_use_the_names_of_options(numbered, kind):
         assert {name: getattr(loader, name) for name in OWN} == OWN
     else:
         assert (loader.device, loader.seed(), loader.cache) == (OWN["device"], "mine", {})
+
+
+def test_options_have_the_same_types_wherever_they_are_declared():
+    """In the dataclass, in the constructor's signature, and as attributes of a DataLoader."""
+    types = Options.__annotations__
+    parameters = inspect.signature(feedmill.DataLoader.__init__).parameters
+    names = [name for name in parameters if name in types]
+    assert names == list(types)
+    assert {name: parameters[name].annotation for name in names} == types
+    attributes = feedmill.DataLoader.__annotations__
+    assert {name: attributes[name] for name in names} == types
 
 
 def test_a_subclass_that_takes_no_names(numbered):

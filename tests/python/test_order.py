@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from feedmill.iterators.pulling import Puller
 from helpers import native_loader, take, targets_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -375,18 +376,19 @@ class Interrupt(BaseException):
     """As a Ctrl-C would be."""
 
 
-@pytest.mark.parametrize("where", ["_batch_of", "_note_pulled", "_arrive"])
+@pytest.mark.parametrize("where", ["_batch_of", "note_pulled", "_arrive"])
 def test_an_interrupt_loses_no_indices(numbered, monkeypatch, where):
     """It comes behind the sampler's next() and before the batch is in line, or right after."""
     iterator = iter(native_loader(numbered, batch_size=4, sampler=list(range(N))))
-    original, calls = getattr(type(iterator), where), itertools.count()
+    kind = Puller if where == "note_pulled" else type(iterator)
+    original, calls = getattr(kind, where), itertools.count()
 
     def interrupted(self, *arguments):
         if next(calls) % 2 == 0:
             raise Interrupt
         return original(self, *arguments)
 
-    monkeypatch.setattr(type(iterator), where, interrupted)
+    monkeypatch.setattr(kind, where, interrupted)
     got, n_interrupts = [], 0
     while "end" not in got:
         try:

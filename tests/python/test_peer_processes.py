@@ -375,8 +375,8 @@ def test_the_report_names_the_setting(numbered, monkeypatch):
     monkeypatch.setattr(peer_processes, "myself", lambda: ME)
     stats = loader.stats()
     starved = changed(stats, starved_ns=stats.decode.worker_cpu_ns)
-    assert "set_num_threads" in "".join(paths.crowding(starved))
-    assert "set_num_threads" not in "".join(paths.crowding(changed(stats, starved_ns=0)))
+    assert "set_num_threads" in "".join(paths.contention(starved))
+    assert "set_num_threads" not in "".join(paths.contention(changed(stats, starved_ns=0)))
 
 
 def test_processes_are_remembered(numbered):
@@ -388,7 +388,7 @@ def test_processes_are_remembered(numbered):
     assert other.pid not in {one.pid for one in peer_processes.others()}
     met = {one.pid: one.n_threads for one in peer_processes.met()}
     assert met[other.pid] == 3
-    assert other.pid in {one.pid for one in report_context_now(loader).neighbours}
+    assert other.pid in {one.pid for one in report_context_now(loader).peers}
 
 
 def test_doctor(capsys):

@@ -18,7 +18,7 @@ import torchvision.datasets
 from feedmill._dispatch.options import OPTIONS
 from feedmill.cli import cli
 from feedmill.cli.made_images import make_images
-from feedmill.planner import arrays, known
+from feedmill.planner import array_datasets, known
 from feedmill.profiling.counting.records import CAUSES, SAMPLE_DTYPE, STEP_DTYPE
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ def test_number_of_transforms_in_the_readme():
 
 
 def test_datasets_in_memory():
-    names = {name for _, group, _ in arrays._IMAGES for name in group}
+    names = {name for _, group, _ in array_datasets._IMAGES for name in group}
     assert names_in("in memory") == names | {"TensorDataset", "NpyFile", "Subset"}
 
 
@@ -95,9 +95,10 @@ def test_verdicts_are_those_of_the_report():
 
 # What gives a reason by calling something else than _Reading.refuse() or Refusal().
 RETURNING = {
-    "planner/arrays.py": ["why_not"],
+    "planner/array_samples.py": ["why_not"],
     "planner/comparing.py": ["why_not"],
     "planner/equality.py": ["why_not_format"],
+    "planner/pixel_values.py": ["finish", "_make_table"],
     "planner/raw_files.py": ["why_not"],
     "planner/recognise.py": ["_collate_reasons", "_worker_reasons"],
     "planner/transforms.py": ["read_transform"],

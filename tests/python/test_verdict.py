@@ -147,7 +147,7 @@ def test_verdicts(name):
 
 def test_another_training_is_named():
     stats = changed(run(starved_ns=10), host_busy_ns=8 * S)
-    around = ReportContext(neighbours=(OTHER, replace(OTHER, pid=4712, n_threads=1)))
+    around = ReportContext(peers=(OTHER, replace(OTHER, pid=4712, n_threads=1)))
     first = verdict(stats, around)
     assert (
         "; pid 4711 (python train.py --lr 0.1) ran 2 decode threads, pid 4712 (python train.py "
@@ -241,11 +241,11 @@ PROBLEMS = {
     ),
     "quota": (run(throttled_ns=S, throttled_periods=9), {}, "a CPU quota stopped this process 9"),
     "peer_processes": (
-        run(decode_ns=10, host_busy_ns=14 * S), {"neighbours": (OTHER,)}, "other processes compute"
+        run(decode_ns=10, host_busy_ns=14 * S), {"peers": (OTHER,)}, "other processes compute"
     ),
-    "cpu_contention": (run(), {"crowded": "too many: fewer"}, "more decode threads want to run than"),
+    "cpu_contention": (run(), {"decode_contention": "too many: fewer"}, "more decode threads want to run than"),
     "torch_threads": (
-        run(starved_ns=10, process_cpu_ns=6 * S), {"pool": "too many: fewer"},
+        run(starved_ns=10, process_cpu_ns=6 * S), {"intra_op_contention": "too many: fewer"},
         "torch's own threads share",
     ),
     "few_workers": (
@@ -277,7 +277,7 @@ def test_a_good_run_has_no_problem():
 def test_idle_decode_threads_are_no_problem():
     """Nor is a training that computes on the same CPUs, as long as batches come in time."""
     stats = run(idle=True, usable_cpus=2, process_cpu_ns=2 * 101 * (10 * MS + MS // 10))
-    assert checks.problems(stats, ReportContext(pool="too many: fewer")) == []
+    assert checks.problems(stats, ReportContext(intra_op_contention="too many: fewer")) == []
 
 
 def test_slow_files_are_named_with_what_is_slow():

@@ -235,7 +235,7 @@ def peer_processes(stats: Stats, context: ReportContext) -> Problem | None:
         return None  # the verdict mentions it
     if stats.stall_share < NO_STALL or others <= _TAKEN * stats.process.usable_cpus:
         return None
-    names = f": {process_names(context.neighbours)}" if context.neighbours else ""
+    names = f": {process_names(context.peers)}" if context.peers else ""
     return Problem(
         "other processes compute on the same CPUs",
         f"they used {others:.1f} of {cpus(stats.process.usable_cpus)}{names}",
@@ -244,7 +244,7 @@ def peer_processes(stats: Stats, context: ReportContext) -> Problem | None:
 
 
 def cpu_contention(stats: Stats, context: ReportContext) -> Problem | None:
-    diagnosis, _, remedy = context.crowded.partition(": ")
+    diagnosis, _, remedy = context.decode_contention.partition(": ")
     if not remedy:
         return None
     return Problem("more decode threads want to run than there are CPUs", diagnosis, remedy)
@@ -253,7 +253,7 @@ def cpu_contention(stats: Stats, context: ReportContext) -> Problem | None:
 def torch_threads(stats: Stats, context: ReportContext) -> Problem | None:
     # torch's threads are no problem as long as they are idle.
     other_ns = stats.process.cpu_ns - stats.decode.worker_cpu_ns
-    diagnosis, _, remedy = context.pool.partition(": ")
+    diagnosis, _, remedy = context.intra_op_contention.partition(": ")
     if stats.stall_share < NO_STALL or not remedy or 2 * other_ns < stats.process.elapsed_ns:
         return None
     return Problem("torch's own threads share the decode threads' CPUs", diagnosis, remedy)

@@ -59,10 +59,10 @@ class ReportContext:
     """Facts besides the counters that a report mentions.
 
     Attributes:
-        neighbours: other feedmill processes that decoded on the same CPUs.
-        crowded: what feedmill.system.cpu_contention says of the decode threads, as "problem:
-            remedy". "" if there is no contention.
-        pool: the same for torch's intra-op threads.
+        peers: other feedmill processes that decoded on the same CPUs.
+        decode_contention: what feedmill.system.cpu_contention says of the decode threads, as
+            "problem: remedy". "" if there is no contention.
+        intra_op_contention: the same for torch's intra-op threads.
         uses_cuda: CUDA is in use in this process.
         pin_memory, num_workers, prefetch_factor, persistent_workers: the DataLoader's arguments.
             None if not known.
@@ -75,9 +75,9 @@ class ReportContext:
         host_share: share of the host's CPU time that was busy. Stands in for missing counters.
     """
 
-    neighbours: tuple[PeerProcess, ...] = ()
-    crowded: str = ""
-    pool: str = ""
+    peers: tuple[PeerProcess, ...] = ()
+    decode_contention: str = ""
+    intra_op_contention: str = ""
     uses_cuda: bool = False
     pin_memory: bool | None = None
     num_workers: int | None = None
@@ -367,9 +367,9 @@ def _starved(stats: Stats, rates: Rates, context: ReportContext) -> str:
             f"{process.throttled_ns / 1e9:.1f} s summed over CPUs: raise the quota, or use fewer "
             "threads"
         )
-    if context.neighbours:
+    if context.peers:
         return text + (
-            f"{process_names(context.neighbours)} on the same CPUs: give each process CPUs of its "
+            f"{process_names(context.peers)} on the same CPUs: give each process CPUs of its "
             "own (taskset), or fewer threads"
         )
     if others > _TAKEN * rates.usable_cpus:

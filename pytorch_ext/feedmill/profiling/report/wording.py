@@ -28,6 +28,10 @@ def cpus(n: int) -> str:
     return f"{n} CPU{'s' if n > 1 else ''}"
 
 
+def usable_cpus(n: int) -> str:
+    return f"{n} usable CPU{'s' if n > 1 else ''}"
+
+
 def threads(n: int) -> str:
     return f"{n} thread{'s' if n > 1 else ''}"
 
