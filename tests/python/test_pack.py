@@ -101,7 +101,7 @@ def test_samples_are_those_of_the_folder(folder, packed):
 def test_what_the_index_says(folder, packed):
     dataset = feedmill.Pack(packed)
     for i, (name, _) in enumerate(dataset.samples):
-        place, rows = dataset.place(i), dataset.rows_of(i)
+        place, rows = dataset.place(i), dataset.restart_index_of(i)
         data = dataset.encoded(i)
         assert len(data) == place.bytes
         part, target = dataset.feedmill_item(i)

@@ -147,7 +147,7 @@ def test_verdicts(name):
 
 def test_another_training_is_named():
     stats = changed(run(starved_ns=10), host_busy_ns=8 * S)
-    around = ReportContext(neighbours=(OTHER, replace(OTHER, pid=4712, n_threads=1)))
+    around = ReportContext(peers=(OTHER, replace(OTHER, pid=4712, n_threads=1)))
     first = verdict(stats, around)
     assert (
         "; pid 4711 (python train.py --lr 0.1) ran 2 decode threads, pid 4712 (python train.py "
@@ -241,7 +241,7 @@ PROBLEMS = {
     ),
     "quota": (run(throttled_ns=S, throttled_periods=9), {}, "a CPU quota stopped this process 9"),
     "peer_processes": (
-        run(decode_ns=10, host_busy_ns=14 * S), {"neighbours": (OTHER,)}, "other processes compute"
+        run(decode_ns=10, host_busy_ns=14 * S), {"peers": (OTHER,)}, "other processes compute"
     ),
     "cpu_contention": (run(), {"crowded": "too many: fewer"}, "more decode threads want to run than"),
     "torch_threads": (

@@ -51,7 +51,7 @@ def _doctor(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> i
     if folder is not None:
         check_readable(folder, parser)
     try:
-        facts = look()
+        facts = machine_facts()
     except (ValueError, native.Error) as error:  # FEEDMILL_READER or FEEDMILL_CPU can't be obeyed
         parser.error("; ".join([str(error), *machine.why_no_uring()]))
     if folder is not None:
@@ -64,13 +64,13 @@ def _doctor(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> i
 # ---- facts ---------------------------------------------------------------------------------------
 
 
-def look() -> dict[str, Any]:
+def machine_facts() -> dict[str, Any]:
     """Facts about this machine, as in the JSON. Nothing is measured."""
     counters = _probe()
     n_usable = native.usable_cpus()
     processes = peer_processes.others()
     cpus = peer_processes.usable_cpus()
-    rivals = on_same_cpus(cpus, processes)
+    peers = on_same_cpus(cpus, processes)
     quota, space, names = machine.cpu_quota(), machine.shared_memory(), os.uname()
     soft, hard = machine.locked_memory()
     facts = {
@@ -98,11 +98,11 @@ def look() -> dict[str, Any]:
         "shared_memory": space and space._asdict(),
         "gpus": _gpus(),
         "processes": [asdict(one) for one in processes],
-        "rival_threads": expected_threads(cpus, rivals),
+        "rival_threads": expected_threads(cpus, peers),
         "crowded": decode_thread_contention(processes, cpus, n_usable),
         "intra_op_crowded": [
             f"pid {one.pid}: {text}"
-            for one in rivals
+            for one in peers
             for text in intra_op_contention(one, n_usable_of(one.cpus, cpus, n_usable))
         ],
     }

@@ -72,7 +72,7 @@ def _observe_feedmill_loaders() -> None:
 
     @functools.wraps(_constructor)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        _note_made(self)
+        _record_place(self)
         _constructor(self, *args, **kwargs)
 
     @functools.wraps(get_iterator)
@@ -98,7 +98,7 @@ def _observe_torch_loaders() -> None:
     @functools.wraps(init)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         if not isinstance(self, DataLoader):
-            _note_made(self)
+            _record_place(self)
         init(self, *args, **kwargs)
 
     @functools.wraps(get_iterator)
@@ -119,11 +119,11 @@ def _watch_own_iterator(loader: Any, get_iterator: Callable[[Any], Any]) -> Any:
     return iterator
 
 
-def _note_made(loader: Any) -> None:
+def _record_place(loader: Any) -> None:
     with contextlib.suppress(Exception):  # a failed report must not end a training
         place = place_of_caller()
         vars(loader)[_PLACE] = place
-        tally.note_made(place)
+        tally.count_created(place)
 
 
 def _count(loader: Any, path: str, account: Any, reasons: tuple[str, ...] = ()) -> None:
@@ -184,19 +184,19 @@ def _observe_subclasses(
 
         cls._get_iterator = _get_iterator
         if "__init__" in vars(cls):
-            cls.__init__ = _noting(cls.__init__)
+            cls.__init__ = _record_caller(cls.__init__)
 
     base.__init_subclass__ = classmethod(__init_subclass__)
 
 
-def _noting(constructor: Callable[..., None]) -> Callable[..., None]:
+def _record_caller(constructor: Callable[..., None]) -> Callable[..., None]:
     """Wraps a constructor so that the script's line that called it is recorded."""
 
     @functools.wraps(constructor)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         constructor(self, *args, **kwargs)
         if _PLACE not in vars(self):
-            _note_made(self)
+            _record_place(self)
 
     return __init__
 

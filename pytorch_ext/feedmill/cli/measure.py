@@ -82,7 +82,7 @@ def read_rates(paths: Sequence[str], seconds: float) -> Reading:
     deadline = time.monotonic() + seconds
     readable = []
     for path in paths:
-        if _forget(path, reading.unreadable):
+        if _drop_from_page_cache(path, reading.unreadable):
             readable.append(path)
         if time.monotonic() > deadline:  # files that were just written are flushed first
             break
@@ -116,7 +116,7 @@ def read_rates(paths: Sequence[str], seconds: float) -> Reading:
     return reading
 
 
-def _forget(path: str, unreadable: dict[str, str]) -> bool:
+def _drop_from_page_cache(path: str, unreadable: dict[str, str]) -> bool:
     """Asks the kernel to drop a file from the page cache; False if it can't be opened."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -361,15 +361,15 @@ def decode_rate(
         warm_ns = time.monotonic_ns() + int(seconds / 4 * 1e9)
         for _ in run.batches(None, time.monotonic() + seconds):
             if began is None and time.monotonic_ns() >= warm_ns:
-                began = _counted(run)
-        ended = _counted(run)
+                began = _counters(run)
+        ended = _counters(run)
     samples, worker_ns, process_ns = (b - a for a, b in zip(began or (0, 0, 0), ended))
     if began is None or samples < 1 or worker_ns < 1:
         return None
     return Decoding(threads, samples, worker_ns / samples / 1e9, process_ns / samples / 1e9)
 
 
-def _counted(run: _Run) -> tuple[int, int, int]:
+def _counters(run: _Run) -> tuple[int, int, int]:
     counters = run.loader.stats()
     return counters["native_samples"], counters["worker_cpu_ns"], time.process_time_ns()
 

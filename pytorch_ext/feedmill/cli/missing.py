@@ -33,7 +33,7 @@ def find_missing(facts: dict[str, Any]) -> list[Missing]:
     """Everything that is missing.
 
     Args:
-        facts: reader, reader_reason, why_no_uring, formats and shared_memory, as look() of
+        facts: reader, reader_reason, why_no_uring, formats and shared_memory, as machine_facts() of
             ``feedmill doctor`` has them.
     """
     return [

@@ -161,7 +161,7 @@ def _print(tally: Any, seconds: float) -> None:
     whole = tally.file_bytes / tally.image_bytes
     print(f"images: {_megabytes(tally.image_bytes)} before, {_megabytes(tally.packed_bytes)} after "
           f"({ratio:.3f} times); as tar files {_megabytes(tally.file_bytes)} ({whole:.3f} times)")
-    n_as_is = sum(tally.as_they_are.values())
+    n_as_is = sum(tally.stored_unchanged.values())
     if n_as_is:
-        reasons = ", ".join(f"{many:,} {why}" for why, many in tally.as_they_are.most_common())
+        reasons = ", ".join(f"{many:,} {why}" for why, many in tally.stored_unchanged.most_common())
         print(f"stored unchanged: {n_as_is:,} ({reasons})")

@@ -202,14 +202,14 @@ def cell(found: Mapping[str, Number], batch_size: int, threads: int, step_s: Num
     return Cell(batch_size, threads, step_s, prepare_s, demand, supply, binding, utilization)
 
 
-class Enough(NamedTuple):
+class ThreadsNeeded(NamedTuple):
     """The number of threads that keep up with the GPU, or None, and the stage that prevents it."""
 
     threads: int | None
     stopped_by: str | None
 
 
-def threads_that_keep_up(rates: Rates, demand: float) -> Enough:
+def threads_that_keep_up(rates: Rates, demand: float) -> ThreadsNeeded:
     """The smallest number of threads that deliver `demand` samples per second.
 
     Stages with an unknown supply are ignored. Without a CPU stage the number is 0. If the CPU's
@@ -221,12 +221,12 @@ def threads_that_keep_up(rates: Rates, demand: float) -> Enough:
         if stage != CPU and supply < demand
     }
     if others:
-        return Enough(None, min(others, key=lambda stage: others[stage]))
+        return ThreadsNeeded(None, min(others, key=lambda stage: others[stage]))
     if rates.gpu_preprocessing:
-        return Enough(0, None)
+        return ThreadsNeeded(0, None)
     cpu = _values(rates.cpu)
     if not cpu:
-        return Enough(None, None)
+        return ThreadsNeeded(None, None)
     numbers = range(1, MOST_THREADS + 1)
     place = bisect.bisect_left(numbers, demand, key=lambda threads: _cpu_rate(cpu, threads))
-    return Enough(numbers[place], None) if place < len(numbers) else Enough(None, CPU)
+    return ThreadsNeeded(numbers[place], None) if place < len(numbers) else ThreadsNeeded(None, CPU)

@@ -1,5 +1,5 @@
-"""Reads NumPy's .npy files. They must hold numbers, not pickled objects, and exactly as many bytes
-as their header says."""
+"""Reads .npy files of numbers without the GIL. Files with pickled objects, and files that do not
+have exactly as many bytes as their header says, are refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _MAX_READ_BYTES = 1 << 30
 
 
 class NpyError(ValueError):
-    """A file is not a .npy file of numbers, or is damaged. The text names file and defect."""
+    """A file is not a .npy file of numbers, or is damaged. The message names the file and the
+    defect."""
 
 
 class Header(NamedTuple):
@@ -83,7 +84,8 @@ def parse_header(start: bytes | memoryview, path: Any) -> Header:
 
 
 def array_of(buffer: Any, n_bytes: int, path: Any) -> np.ndarray:
-    """The array in a buffer that holds a .npy file of n_bytes. It shares the buffer's memory.
+    """Returns the array in the first n_bytes of a buffer, which hold a .npy file. The array shares
+    the buffer's memory.
 
     Raises:
         NpyError: as parse_header(); or there are more or fewer values than the header says.
@@ -144,7 +146,7 @@ def _fill(file: int, buffer: mmap.mmap, n_bytes: int, path: Any) -> None:
     with memoryview(buffer) as view:
         done = 0
         while done < n_bytes:
-            # Reads whole blocks, also the last one; the kernel stops at the end of the file.
+            # O_DIRECT needs whole blocks, so the last read asks for bytes beyond the file's end.
             with view[done : done + _MAX_READ_BYTES] as part:
                 n_read = os.preadv(file, [part], done)
             if n_read == 0:

@@ -29,9 +29,9 @@ from feedmill.system.locks import call_if_free
 SWITCH = "FEEDMILL_GPU_STALLS"
 # Most steps with incomplete events. The host is hardly ever further ahead: a stream queues about a
 # thousand operations before it blocks the host, and a step has several.
-_MOST_PENDING = 512
+_MAX_PENDING = 512
 # Steps whose events are queried at one request, which limits the time that a request takes.
-_READ_AT_ONCE = 8
+_MAX_QUERIED = 8
 
 _DTYPE = np.dtype([
     ("begin_ns", "u8"), ("end_ns", "u8"), ("stall_ns", "u8"), ("copy_ns", "u8"),
@@ -42,14 +42,14 @@ class Mark:
     """One request for a batch, with its events."""
 
     __slots__ = (
-        "asked", "begin_ns", "end_ns", "is_lost", "ready", "returned", "stream", "wall_ns",
+        "begin_ns", "end_ns", "is_lost", "ready", "requested", "returned", "stream", "wall_ns",
     )
 
-    def __init__(self, begin_ns: int, stream: Any, asked: Any) -> None:
+    def __init__(self, begin_ns: int, stream: Any, requested: Any) -> None:
         self.begin_ns = begin_ns
         self.end_ns = self.wall_ns = 0
         self.stream = stream
-        self.asked = asked
+        self.requested = requested
         self.ready: Any = None  # None: this step has no copy
         self.returned: Any = None
         self.is_lost = False  # a graph capture has begun since the request
@@ -80,14 +80,14 @@ class GpuStalls:
         self._times = np.zeros(0, _DTYPE)  # a ring buffer once it has KEPT_STEPS records
         self._n_measured = self._n_skipped = 0
         self._stall_ns = self._copy_ns = self._wall_ns = 0
-        self._is_on = _is_asked_for()
+        self._is_on = _is_enabled()
         _alive.add(self)
 
     # ---- while the loader is iterated ------------------------------------------------------------
 
     def begin_epoch(self) -> None:
         self._last_return_ns = 0
-        self._is_on = _is_asked_for()
+        self._is_on = _is_enabled()
 
     def request(self, begin_ns: int, device: Any = None) -> Mark | None:
         """Called when next() is entered. Returns None if this step is not measured.
@@ -104,8 +104,8 @@ class GpuStalls:
                 if captures.is_any_capturing(device):
                     self._n_skipped += 1
                     return None
-                self._read(_READ_AT_ONCE)
-                if len(self._pending) >= _MOST_PENDING:
+                self._read(_MAX_QUERIED)
+                if len(self._pending) >= _MAX_PENDING:
                     self._n_skipped += 1
                     return None
                 stream = torch.cuda.current_stream(device)
@@ -148,7 +148,7 @@ class GpuStalls:
         """Skips a step in which a capture has begun. Its events can be used again."""
         self._n_skipped += 1
         events = self._free[mark.stream.device]
-        events += [event for event in (mark.asked, mark.ready) if event is not None]
+        events += [event for event in (mark.requested, mark.ready) if event is not None]
 
     def _recorded(self, stream: Any) -> Any:
         try:
@@ -176,9 +176,9 @@ class GpuStalls:
             self._fail()
 
     def _read(self, most: int) -> None:
-        call_if_free(self._reading, lambda: self._read_fired(most))
+        call_if_free(self._reading, lambda: self._read_completed(most))
 
-    def _read_fired(self, most: int) -> None:
+    def _read_completed(self, most: int) -> None:
         while most and self._pending and self._pending[0].returned.query():
             self._count(self._pending[0])
             self._pending.popleft()
@@ -187,12 +187,12 @@ class GpuStalls:
     def _count(self, mark: Mark) -> None:
         copy_ns = 0
         if mark.ready is None:
-            stall_ns = _elapsed_ns(mark.asked, mark.returned)
+            stall_ns = _elapsed_ns(mark.requested, mark.returned)
         else:
             copy_ns = _elapsed_ns(mark.ready, mark.returned)
-            stall_ns = _elapsed_ns(mark.asked, mark.ready) + copy_ns
+            stall_ns = _elapsed_ns(mark.requested, mark.ready) + copy_ns
             self._free[mark.stream.device].append(mark.ready)
-        self._free[mark.stream.device] += [mark.asked, mark.returned]
+        self._free[mark.stream.device] += [mark.requested, mark.returned]
         place = self._n_measured % KEPT_STEPS
         if place == len(self._times):
             self._times = np.resize(self._times, min(KEPT_STEPS, max(16, 2 * place)))
@@ -232,7 +232,7 @@ class GpuStalls:
         steps["gpu_copy_ns"][places] = times["copy_ns"][found]
         steps["gpu_known"][places] = 1
 
-    def n_settled(self, steps: np.ndarray) -> int:
+    def n_measured_steps(self, steps: np.ndarray) -> int:
         """The number of leading steps whose events have all been read."""
         try:
             pending_ns = self._pending[0].begin_ns
@@ -246,7 +246,7 @@ class GpuStalls:
         GpuStalls.__init__(self)
 
 
-def _is_asked_for() -> bool:
+def _is_enabled() -> bool:
     if os.environ.get(SWITCH) == "0":
         return False
     captures.notice_captures()

@@ -30,7 +30,7 @@ from feedmill.system.usage import INTERVAL_NS, System
 
 # After this many samples, or steps if samples are not counted, the log is written although the
 # interval is not over. It is a quarter of the records that are kept.
-_AT_MOST = 16384
+_MAX_UNWRITTEN = 16384
 
 _numbers = itertools.count()  # numbers the recorders of this process
 _alive: weakref.WeakSet[Recorder] = weakref.WeakSet()
@@ -68,7 +68,7 @@ class Recorder:
         self._system = System()
         self._due_ns = 0
         self._n_counted = 0
-        self._n_due = _AT_MOST
+        self._n_due = _MAX_UNWRITTEN
         self._n_ended = 0  # _n_counted at the end of the latest epoch
         self._lock = threading.RLock()
         self._wanted: str | None = None  # the file's name before {pid} and {rank} are replaced
@@ -141,7 +141,7 @@ class Recorder:
     def _write(self, lines: Sequence[dict[str, Any]], *, is_last: bool = False) -> None:
         """Writes the steps and samples that are not logged yet, then `lines`. Called with the lock
         held."""
-        self._n_due = self._n_counted + _AT_MOST
+        self._n_due = self._n_counted + _MAX_UNWRITTEN
         if self._file is None:
             return
         try:
@@ -167,7 +167,7 @@ class Recorder:
                 steps = steps[:-1]
             account.gpu.fill(steps)
             if not is_last:  # the GPU has not reached the other steps yet
-                steps = steps[: account.gpu.n_settled(steps)]
+                steps = steps[: account.gpu.n_measured_steps(steps)]
             first, samples = source.unlogged_samples()
             n_steps, n_samples = source.logged_steps, first + len(samples)
             if len(steps):
@@ -247,14 +247,14 @@ class Recorder:
                 _warned.add(path)
                 warnings.warn(f"FEEDMILL_LOG: {text}: {path}", RuntimeWarning, stacklevel=2)
             return
-        _arm()
+        _finish_at_exit()
         self._log_from_now_on()
 
     def _log_from_now_on(self) -> None:
         """Marks all earlier records as logged: they belong to no log, or to another one."""
         self._system, self._due_ns = System(), 0
         self._n_ended = self._n_counted
-        self._n_due = self._n_counted + _AT_MOST
+        self._n_due = self._n_counted + _MAX_UNWRITTEN
         for _, source in self._sources():
             steps, (first, samples) = source.unlogged_steps(), source.unlogged_samples()
             source.logged_samples = first + len(samples)
@@ -432,14 +432,14 @@ def expanded(name: str) -> str:
 
 # ---- the end of the process ----------------------------------------------------------------------
 
-_armed_pid = 0
+_registered_pid = 0
 
 
-def _arm() -> None:
-    global _armed_pid
-    if _armed_pid == os.getpid():
+def _finish_at_exit() -> None:
+    global _registered_pid
+    if _registered_pid == os.getpid():
         return
-    _armed_pid = os.getpid()
+    _registered_pid = os.getpid()
     atexit.register(_finish_all)
     if multiprocessing.parent_process() is not None:
         # Forked children of multiprocessing exit without atexit's handlers.

@@ -42,7 +42,7 @@ _OFTEN_EMPTY = 0.25
 _SPARE = 1.2
 _THROTTLED = 0.05  # share of the time for which a CPU quota stopped the process
 _BUSY = 0.9  # share of the CPUs' time
-_TAKEN = 0.1  # share of the CPUs that other processes used
+_USED_BY_OTHERS = 0.1  # share of the CPUs that other processes used
 
 
 def problems(stats: Stats, context: ReportContext) -> list[Problem]:
@@ -233,9 +233,9 @@ def peer_processes(stats: Stats, context: ReportContext) -> Problem | None:
     others = cpus_of_others(stats)
     if stats.path == "native" and main_cause(stats) == "starved":
         return None  # the verdict mentions it
-    if stats.stall_share < NO_STALL or others <= _TAKEN * stats.process.usable_cpus:
+    if stats.stall_share < NO_STALL or others <= _USED_BY_OTHERS * stats.process.usable_cpus:
         return None
-    names = f": {process_names(context.neighbours)}" if context.neighbours else ""
+    names = f": {process_names(context.peers)}" if context.peers else ""
     return Problem(
         "other processes compute on the same CPUs",
         f"they used {others:.1f} of {cpus(stats.process.usable_cpus)}{names}",

@@ -21,7 +21,7 @@ def report_context_now(loader: Any = None) -> ReportContext:
     options = ("pin_memory", "num_workers", "prefetch_factor", "persistent_workers")
     is_torchs = isinstance(loader, torch.utils.data.DataLoader)
     return ReportContext(
-        neighbours=tuple(on_same_cpus(peer_processes.usable_cpus(), peer_processes.met())),
+        peers=tuple(on_same_cpus(peer_processes.usable_cpus(), peer_processes.seen_peers())),
         uses_cuda=torch.cuda.is_initialized(),
         **{name: getattr(loader, name) for name in options if is_torchs},
     )
