@@ -52,7 +52,7 @@ def _doctor(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> i
         check_readable(folder, parser)
     try:
         facts = machine_facts()
-    except (ValueError, native.Error) as error:  # FEEDMILL_READER or FEEDMILL_CPU can't be obeyed
+    except (ValueError, native.Error) as error:  # FEEDMILL_READER or FEEDMILL_CPU is invalid here
         parser.error("; ".join([str(error), *machine.why_no_uring()]))
     if folder is not None:
         facts["folder"] = check_folder(folder, facts["cpus"]["usable"])
@@ -192,7 +192,7 @@ def _machine_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("JPEG", f"libjpeg-turbo {facts['libjpeg_turbo']}, {huffman} Huffman decoder"),
         ("formats", f"{facts['formats']} decoded natively, others by Pillow"),
         ("reader", f"{facts['reader']} ({facts['reader_reason']})"),
-        # If io_uring was tried, it is among what is missing, with these reasons.
+        # If io_uring was tried, the list of missing things has these reasons.
         *(("", text) for text in facts["why_no_uring"] if not _is_missing(facts, "io_uring")),
         ("memory", f"{_gigabytes(memory['total'])}, {_gigabytes(memory['available'])} available; "
                    + limit),

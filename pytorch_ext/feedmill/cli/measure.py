@@ -30,7 +30,8 @@ from feedmill.system.proc_files import device_read_bytes
 # each other down; high-latency storage needs many.
 _FEW, _MANY = 8, 32
 _PROBED_FILES = 64  # files of a sample that are probed for pages in the page cache
-_COLD_SHARE = 0.9  # share of them, or of the bytes, that must come from storage in a cold read
+# A read is cold if more than this share of the probed files, or of the bytes, came from storage.
+_COLD_SHARE = 0.9
 _CHUNK_BYTES = 1 << 20
 _WARM_S = 0.4
 _BATCH_SIZE = 4  # small, as a measurement ends with a whole batch
@@ -154,7 +155,7 @@ def _device_bytes() -> int:
 
 @dataclass
 class _Read:
-    """Files that were read in_flight at a time."""
+    """Result of reading files, ``in_flight`` of them at a time."""
 
     in_flight: int
     reads: list[tuple[str, int, float]] = field(default_factory=list)  # path, bytes, seconds

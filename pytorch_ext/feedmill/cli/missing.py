@@ -16,11 +16,11 @@ _FROM_SOURCE = "reinstall feedmill from its sources (pip install .)"
 
 
 class Missing(NamedTuple):
-    """One thing that is not there.
+    """A library or facility that is missing.
 
     Attributes:
         what: its name.
-        why: what was found in its place, and what the user loses.
+        why: how its absence shows, and what the user loses.
         get: how to get it.
     """
 
@@ -83,7 +83,7 @@ def _format(facts: dict[str, Any], library: str, name: str, package: str) -> lis
 
 
 def _cuda_plugin() -> list[Missing]:
-    # The plug-in is made for CUDA; torch for ROCm calls its GPUs "cuda", too.
+    # The plug-in needs CUDA. torch for ROCm calls its GPUs "cuda", too.
     if torch.version.hip is not None or not torch.cuda.is_available():
         return []
     try:

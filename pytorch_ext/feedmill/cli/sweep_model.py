@@ -20,8 +20,8 @@ MEASURED, GIVEN, MODELLED, UNKNOWN = SOURCES = ("measured", "given", "modelled",
 STORAGE, CPU, MEMORY, COPY, GPU = "storage", "CPU", "memory bandwidth", "copy", "GPU"
 PREPARING = "preparing"  # all stages before the GPU, if their time was given as a whole
 
-# Memory accesses per byte that is read: written to the page cache, read from it, written to the
-# buffer. Decoding then reads the buffer and writes the pixels, and the copy to the GPU reads these.
+# Memory accesses per byte of a file: a write to the page cache, a read from there, and a write to a
+# buffer. Decoding then reads the buffer and writes the pixels, which the copy to the GPU reads.
 READ_MOVES = 3
 
 # The most threads that threads_that_keep_up() considers.
@@ -129,7 +129,7 @@ def cpu_supply(cpu: Mapping[int, Number], threads: int) -> Number:
     If the rate of that number is not known, it is modelled: the rate per thread of the next lower
     known number (or of the lowest) times the number of threads, as on a machine with a CPU for
     each thread, but at most the rate of the next higher known number. Rates never fall with more
-    threads; a measurement where they do is taken as disturbed.
+    threads; a lower measurement is attributed to other load on the machine.
     """
     rates = _values(cpu)
     if not rates:
@@ -152,7 +152,7 @@ def _cpu_rate(rates: Mapping[int, float], threads: int) -> float:
 
 
 def _values(numbers: Mapping[_Key, Number]) -> dict[_Key, float]:
-    """The known ones of some numbers."""
+    """The values of the numbers that are known, by their keys."""
     return {key: one.value for key, one in numbers.items() if one.value is not None}
 
 
@@ -190,7 +190,7 @@ def cell(found: Mapping[str, Number], batch_size: int, threads: int, step_s: Num
     if step_s.value is not None:
         demand = Number(batch_size / step_s.value, step_s.source)
     if slowest:
-        # If the CPU's rate is uncertain, so is that another stage is slower than the CPU.
+        # If the CPU's rate is uncertain, it is also uncertain which stage is the slowest.
         sources = [found[stage].source for stage in (slowest, CPU) if stage in known]
         rate = known[slowest]
         supply = Number(rate, worst(sources))

@@ -1,4 +1,4 @@
-"""Tells whether a CUDA graph is being captured, on any stream and thread of this process.
+"""Detects that a CUDA graph is being captured, on any stream and thread of this process.
 
 During a capture CUDA refuses unrelated calls: querying an event fails, recording one on the default
 stream fails, and the capture fails with them. torch reports captures of the current stream only.
@@ -18,7 +18,8 @@ import torch
 
 from feedmill.system.locks import renew_after_fork
 
-# Held during calls in which no capture may begin. Re-entrant, for signal handlers.
+# Hold this lock during calls in which no capture may begin. It is re-entrant, as a signal handler
+# may iterate over a loader.
 lock = threading.RLock()
 _capturing: weakref.WeakSet[Any] = weakref.WeakSet()
 renew_after_fork(sys.modules[__name__], lock=threading.RLock, _capturing=weakref.WeakSet)
@@ -43,7 +44,7 @@ def is_any_capturing(device: Any) -> bool:
 
 
 def notice_captures(graph: type | None = None) -> None:
-    """Patches the class such that its captures are registered. Further calls do nothing.
+    """Patches a CUDAGraph class to register its captures. Further calls do nothing.
 
     Args:
         graph: the class to patch. Default None: torch.cuda.CUDAGraph.

@@ -27,8 +27,8 @@ from feedmill.profiling.counting.records import KEPT_STEPS
 from feedmill.system.locks import call_if_free
 
 SWITCH = "FEEDMILL_GPU_STALLS"
-# Most steps with incomplete events. The host is hardly ever further ahead: a stream queues about a
-# thousand operations before it blocks the host, and a step has several.
+# Most steps with incomplete events. The host is hardly ever further ahead: a stream blocks the host
+# when about a thousand operations are queued, and a step has several.
 _MAX_PENDING = 512
 # Steps whose events are queried at one request, which limits the time that a request takes.
 _MAX_QUERIED = 8
@@ -39,7 +39,16 @@ _DTYPE = np.dtype([
 
 
 class Mark:
-    """One request for a batch, with its events."""
+    """One request for a batch, with its events.
+
+    Attributes:
+        begin_ns, end_ns: when next() was entered, and when it returned.
+        wall_ns: from the previous return of next() to this one.
+        stream: the stream that uses the batch.
+        requested, ready, returned: events recorded when next() was entered, when the batch was
+            ready on the host (None if this step has no copy), and before next() returned.
+        is_lost: True if a graph capture has begun since the request.
+    """
 
     __slots__ = (
         "begin_ns", "end_ns", "is_lost", "ready", "requested", "returned", "stream", "wall_ns",
@@ -50,9 +59,9 @@ class Mark:
         self.end_ns = self.wall_ns = 0
         self.stream = stream
         self.requested = requested
-        self.ready: Any = None  # None: this step has no copy
+        self.ready: Any = None
         self.returned: Any = None
-        self.is_lost = False  # a graph capture has begun since the request
+        self.is_lost = False
 
 
 class GpuStalls:
@@ -71,9 +80,9 @@ class GpuStalls:
 
     def __init__(self) -> None:
         self._pending: deque[Mark] = deque()
-        # Events to be used again, by device: an event belongs to one device.
+        # Events that can be reused, by device: an event belongs to one device.
         self._free: defaultdict[Any, list[Any]] = defaultdict(list)
-        self._reading = threading.Lock()  # only tried, never waited for
+        self._reading = threading.Lock()  # only acquired without blocking
         self._thread = 0  # the thread that iterated last; only it queries events
         self._has_failed = False
         self._last_return_ns = 0  # 0 before the epoch's first step
@@ -145,7 +154,7 @@ class GpuStalls:
         self._pending.append(mark)
 
     def _drop(self, mark: Mark) -> None:
-        """Skips a step in which a capture has begun. Its events can be used again."""
+        """Skips a step in which a capture has begun. Its events can be reused."""
         self._n_skipped += 1
         events = self._free[mark.stream.device]
         events += [event for event in (mark.requested, mark.ready) if event is not None]
@@ -222,8 +231,8 @@ class GpuStalls:
         times = self._times[:n]
         order = np.argsort(steps["request_ns"], kind="stable")
         requests = steps["request_ns"][order]
-        # The first step record within each request. A batch that is delivered in several parts has
-        # several records; the GPU waited for the first one.
+        # Find the first step record within each request. A batch that is delivered in several parts
+        # has several records; the GPU waited for the first one.
         at = np.searchsorted(requests, times["begin_ns"])
         found = at < len(steps)
         found[found] = requests[at[found]] <= times["end_ns"][found]
@@ -241,7 +250,8 @@ class GpuStalls:
         return int(np.argmax(np.append(steps["request_ns"] >= pending_ns, True)))
 
     def _forget(self) -> None:
-        """Called in the child of a fork. The parent's events must not be destroyed there."""
+        """Called in the child of a fork. Keeps the parent's events alive, as they must not be
+        destroyed in the child."""
         _abandoned.append((self._pending, self._free))
         GpuStalls.__init__(self)
 

@@ -1,8 +1,8 @@
 """Reads the log of a run. Needs no torch. The format is described in feedmill.profiling.log.
 
 A line without "loader" belongs to the latest "run" line. Unknown types and fields are skipped.
-After the first "run" line, so are lines that are no JSON object with a type: a line is truncated if
-its process was killed or the disk was full.
+After the first "run" line, a line that is not a JSON object with a type is skipped as well: lines
+are truncated if a process is killed or the disk is full.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SHOWN_CHARACTERS = 60
 
 
 class LogError(ValueError):
-    """The file is not the log of a run. The message names file, line and reason."""
+    """The file is not the log of a run. The message names the file, the line and the reason."""
 
 
 @dataclass

@@ -28,8 +28,8 @@ from feedmill.profiling.report.stats import Stats, join_slow_samples, sum_counte
 from feedmill.system.locks import call_if_free
 from feedmill.system.usage import INTERVAL_NS, System
 
-# After this many samples, or steps if samples are not counted, the log is written although the
-# interval is not over. It is a quarter of the records that are kept.
+# The log is written after this many samples, or steps if samples are not counted, even if the
+# interval is not over: after a quarter of the records that are kept.
 _MAX_UNWRITTEN = 16384
 
 _numbers = itertools.count()  # numbers the recorders of this process
@@ -40,17 +40,17 @@ _warned: set[str] = set()
 class Recorder:
     """Writes the log of one loader and its iterators, and measures the system for it.
 
-    Has no thread of its own: begin(), tick() and end_epoch() write, on the thread that iterates.
-    Without a log they only count. The remaining records are written when this object is deleted, or
+    There is no writer thread: begin(), tick() and end_epoch() write on the thread that iterates.
+    Without a log they only count. The remaining records are written when this object is deleted or
     the process ends.
 
-    In the child of a fork, logging is off until begin() is called: the parent writes what it
-    counted.
+    In the child of a fork, logging is off until begin() is called. The parent writes the records
+    from before the fork.
 
     Args:
         place: "file:line" where the loader was created, or None.
-        counted: objects whose counters() are added up to the loader's counters. The log's steps
-            and samples come from those that are an Account.
+        counted: objects whose counters() are summed to the loader's counters. Those that are an
+            Account also supply the log's steps and samples.
 
     Attributes:
         path, reasons: as in Stats. Set by the loader.
@@ -97,7 +97,7 @@ class Recorder:
         """
         with self._lock:
             if self._file is not None and self._n_counted != self._n_ended:
-                self._end_epoch()  # of an epoch that was left early
+                self._end_epoch()  # the previous epoch was left early
             self._open(log)
             self._facts = facts
             if self._file is not None and not self._due_ns:
@@ -120,7 +120,7 @@ class Recorder:
         )
 
     def end_epoch(self) -> None:
-        """Called when an iterator has come to its end. Ignored if there was no step since the last
+        """Called when an iterator is exhausted. Does nothing if there was no step since the last
         call."""
         with self._lock:
             if self._n_counted != self._n_ended:
@@ -251,7 +251,7 @@ class Recorder:
         self._log_from_now_on()
 
     def _log_from_now_on(self) -> None:
-        """Marks all earlier records as logged: they belong to no log, or to another one."""
+        """Marks all earlier records as logged, as they do not belong to this log."""
         self._system, self._due_ns = System(), 0
         self._n_ended = self._n_counted
         self._n_due = self._n_counted + _MAX_UNWRITTEN
@@ -267,7 +267,8 @@ class Recorder:
             account.are_logged = are_logged
 
     def _give_up(self, error: OSError) -> None:
-        """Ends the log with a warning, so that training goes on. The file is not opened again."""
+        """Ends the log with a warning in place of an error, so that training continues. The file is
+        not opened again."""
         assert self._file is not None
         path = self._file.path
         self._close()
@@ -301,8 +302,8 @@ class Recorder:
             pass
 
     def forget(self) -> None:
-        """Called in the child of a fork. A thread of the parent may have held the lock."""
-        self._lock = threading.RLock()
+        """Called in the child of a fork."""
+        self._lock = threading.RLock()  # another thread of the parent may have held it
         self._system = System()
         self._due_ns = 0
         self._wanted = None
@@ -342,7 +343,7 @@ class _File:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         fd = os.open(self.path, flags, 0o666)
         with contextlib.suppress(OSError):  # it may be writable but not readable
-            if _ends_in_a_line(self.path, os.fstat(fd)):
+            if _ends_in_partial_line(self.path, os.fstat(fd)):
                 os.write(fd, b"\n")
         return fd
 
@@ -381,8 +382,8 @@ class _File:
         os.close(self._fd)
 
 
-def _ends_in_a_line(path: str, status: os.stat_result) -> bool:
-    """Whether a file ends in the middle of a line, which an interrupted writer left."""
+def _ends_in_partial_line(path: str, status: os.stat_result) -> bool:
+    """Whether a file does not end in a newline, because a writer was interrupted."""
     if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
         return False
     with open(path, "rb") as file:

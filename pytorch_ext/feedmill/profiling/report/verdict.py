@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # The reason for torch's path of a DataLoader with native="off".
 OFF = "native='off' was asked for"
 
-# Waiting for data for less than this share of the time is no stall, and a gain below it is no gain.
+# A wait for data below this share of the time is not a stall, and a smaller gain is not a gain.
 NO_STALL = 0.02
 # A training loop that computes for less than this share of a step requests batches back to back.
 _BACK_TO_BACK = 0.05
@@ -60,9 +60,9 @@ class ReportContext:
 
     Attributes:
         peers: other feedmill processes that decoded on the same CPUs.
-        crowded: what feedmill.system.cpu_contention says of the decode threads, as "problem:
-            remedy". "" if there is no contention.
-        pool: the same for torch's intra-op threads.
+        crowded: the text of cpu_contention.decode_thread_contention(), "problem: remedy". "" if
+            there is no contention.
+        pool: the text of cpu_contention.intra_op_contention(), in the same form.
         uses_cuda: CUDA is in use in this process.
         pin_memory, num_workers, prefetch_factor, persistent_workers: the DataLoader's arguments.
             None if not known.
@@ -70,9 +70,9 @@ class ReportContext:
             advanced only at next().
         gpu_busy: share of the time that the GPUs were busy, by NVML. None if not known, as for the
             following two.
-        cpu_share: share of the usable CPUs' time that this process and its children used. Stands
-            in for missing counters.
-        host_share: share of the host's CPU time that was busy. Stands in for missing counters.
+        cpu_share: share of the usable CPUs' time that this process and its children used. Used only
+            if Stats has no such counters.
+        host_share: share of the host's CPU time that was busy. Used as cpu_share.
     """
 
     peers: tuple[PeerProcess, ...] = ()

@@ -1,4 +1,4 @@
-"""Collects what all loaders of this process did, by the script's line that created them.
+"""Collects the statistics of all loaders of this process, by the script's line that created them.
 
 ``feedmill run`` adds the loaders; the reports are printed when the process ends. Loaders are not
 kept alive.
@@ -31,9 +31,9 @@ from feedmill.profiling.report.verdict import verdict
 from feedmill.profiling.watching.report_context import report_context_now
 from feedmill.system.host_metrics import Clock
 
-_MAX_REASONS = 8  # different reasons of one line
-_MERGE_AT = 16  # ended accounts of a line that are merged into one, as each may take megabytes
-_MAX_DATA = 8  # groups of a line, by what its loaders load; all others are one group
+_MAX_REASONS = 8  # different reasons that a group keeps
+_MERGE_AT = 16  # a group merges its ended accounts at this number, as each may take megabytes
+_MAX_DATA = 8  # groups of a line, by what its loaders load; further loaders share one group
 _OTHER_DATA = "others"
 
 _Part = tuple[dict[str, Any], np.ndarray, list[SlowSample]]
@@ -87,7 +87,7 @@ class _Group:
 
 
 def _joined(parts: list[_Part]) -> _Part:
-    """Merges several accounts into one. Epoch numbers continue from one account to the next."""
+    """Merges the records of several accounts. Epoch numbers continue from one to the next."""
     n_epochs, joined = 0, [np.empty(0, STEP_DTYPE)]
     for _, steps, _ in parts:
         steps = steps.copy()
@@ -108,7 +108,7 @@ _registered_pid = 0
 
 
 def count_created(place: str) -> None:
-    """Counts a loader that was created at that line."""
+    """Counts a loader that was created at `place`, "file:line" in the script."""
     with _lock:
         _n_created[place] += 1
 
@@ -152,7 +152,7 @@ def _report_at_exit() -> None:
 
 
 def _forget() -> None:
-    """Called in the child of a fork, which reports only what it does itself."""
+    """Called in the child of a fork, which reports only its own loaders."""
     global _lock
     _lock = threading.RLock()  # another thread of the parent may have held it
     _groups.clear()
@@ -163,7 +163,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _report(pid: int) -> None:
-    """Writes the reports. Errors are suppressed, so that the exit status stays the same."""
+    """Writes the reports. Errors are suppressed, as they would change the exit status."""
     with contextlib.suppress(Exception):
         if pid != os.getpid():
             return
