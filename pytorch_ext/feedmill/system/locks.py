@@ -1,7 +1,7 @@
 """Locks that stay usable after a KeyboardInterrupt and in the child of a fork.
 
 An interrupt must not leave a lock held. The child of a fork has only the thread that forked, so a
-lock that another thread held at the fork would stay held in the child for ever.
+lock that another thread held at the fork would stay locked in the child forever.
 """
 
 from __future__ import annotations

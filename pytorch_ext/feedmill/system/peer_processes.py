@@ -77,7 +77,7 @@ def usable_cpus() -> set[int]:
     cpus: set[int] = set()
     with contextlib.suppress(OSError):
         for task in os.listdir("/proc/self/task"):
-            with contextlib.suppress(OSError):  # the thread has ended meanwhile
+            with contextlib.suppress(OSError):  # the thread has ended since listdir()
                 cpus |= os.sched_getaffinity(int(task))
     return cpus or os.sched_getaffinity(0)
 

@@ -91,8 +91,8 @@ class Stats:
     Attributes:
         path: path of the latest iter(): "native"; "torch" (torch's own workers, or its own code in
             this process, did the work); "hybrid" (native="hybrid": native decoding, the transform
-            in Python); "watched" (somebody else's loader, see feedmill.watch()); "none" (nothing
-            was iterated yet).
+            in Python); "watched" (a loader of another library, see feedmill.watch()); "none"
+            (nothing was iterated yet).
         reasons: why the path is "torch" or "hybrid", one sentence each.
         batches: batches returned by next().
         samples: samples in native batches.
