@@ -61,7 +61,9 @@ def members(file: int, n_bytes: int, path: str) -> Iterator[Member]:
                 raise PackError(f"{path}: {info.name} is a sparse file, which is not supported")
             # A link, device or folder may have a size in its header, but no bytes follow it.
             has_bytes = info.isreg() or info.type not in tarfile.SUPPORTED_TYPES
-            if has_bytes and not 0 <= info.size <= n_bytes - info.offset_data:
+            if has_bytes and info.size < 0:
+                raise PackError(f"{path}: damaged tar header at byte {info.offset}: negative size")
+            if has_bytes and info.size > n_bytes - info.offset_data:
                 raise PackError(
                     f"{path}: the tar file is truncated: {info.name} has {info.size} bytes at byte "
                     f"{info.offset_data} of {n_bytes}"
