@@ -456,7 +456,7 @@ def test_suggestions(changes, setting, value, words):
 
 
 def test_processes_by_ranks_or_gpus(monkeypatch, mixed):
-    facts = doctor.look()
+    facts = doctor.machine_facts()
     facts["folder"] = folder_check.check_folder(mixed, 1)
     facts["gpus"] = [{"name": "x", "memory_bytes": 1}] * 2
     facts["cpus"]["local_world_size"] = None

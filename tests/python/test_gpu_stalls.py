@@ -238,7 +238,7 @@ def test_the_pending_are_bounded_and_events_used_again(cuda):
     assert counted["gpu_steps"] == 0 and counted["gpu_skipped"] == 2000 - len(stalls._pending)
     assert cuda.n_events <= 2 * len(stalls._pending) <= 1100
     for mark in stalls._pending:
-        mark.asked.fires_ns = mark.returned.fires_ns = 1
+        mark.requested.fires_ns = mark.returned.fires_ns = 1
     stream.end_ns = 0
     n_events, n_before = cuda.n_events, len(stalls._pending)
     for _ in range(3000):

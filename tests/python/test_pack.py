@@ -101,7 +101,7 @@ def test_samples_are_those_of_the_folder(folder, packed):
 def test_what_the_index_says(folder, packed):
     dataset = feedmill.Pack(packed)
     for i, (name, _) in enumerate(dataset.samples):
-        place, rows = dataset.place(i), dataset.rows_of(i)
+        place, rows = dataset.place(i), dataset.restart_index_of(i)
         data = dataset.encoded(i)
         assert len(data) == place.bytes
         part, target = dataset.feedmill_item(i)
@@ -370,8 +370,8 @@ def test_bad_usage_and_other_folders(folder, packed, tmp_path, capsys):
     other.mkdir()
     (other / "shard-000000.tar").write_bytes(b"somebody's")
     for words, text in (
-        ((folder, packed), "is a pack already"),
-        ((folder, folder / "b0" / "pack"), "lies in"),
+        ((folder, packed), "is already a pack"),
+        ((folder, folder / "b0" / "pack"), "is inside"),
         ((folder, other), "shard-000000.tar: the file exists"),
         ((tmp_path / "empty", tmp_path / "x"), "neither a folder for each class"),
         ((tmp_path / "hollow", tmp_path / "x"), "the class has no images"),

@@ -41,7 +41,7 @@ def test_what_goes_in_comes_out():
     assert [index.shard_name(k) for k in range(3)] == [f"shard-{k:06}.tar" for k in range(3)]
     assert index.name(7) == "c/1-2-ü.jpg" and index.name(5) == "c/plain.png"
     assert index.place(7) == (1, 2512, 900, 2, 504, 47, 21, 3)
-    assert index.rows_of(7) == tuple(range(100, 164, 8)) and index.rows_of(5) == ()
+    assert index.restart_index_of(7) == tuple(range(100, 164, 8)) and index.restart_index_of(5) == ()
 
 
 def test_the_format_is_the_one_that_is_described():
@@ -108,7 +108,7 @@ def test_mutated_indices(changes, end):
         assert 0 <= place.shard < index.n_shards and -1 <= place.label < len(index.classes)
         assert place.offset + place.bytes <= int(index.shards["bytes"][place.shard])
         assert index.name(i) is not None
-        rows = index.rows_of(i)
+        rows = index.restart_index_of(i)
         assert not rows or 0 < rows[0] <= rows[-1] < place.bytes
         if place.interval:
             assert place.width > 0 and place.height > 0

@@ -23,7 +23,7 @@ from helpers import changed, native_loader
 OTHER = """
 import os, sys
 from feedmill.system import peer_processes
-peer_processes.PLACES = sys.argv[1:2]
+peer_processes.PARENT_FOLDERS = sys.argv[1:2]
 {body}
 print("", flush=True)
 sys.stdin.readline()
@@ -35,7 +35,7 @@ def _own_place(tmp_path, monkeypatch):
     """A directory of the test's, and this process as if it had run nothing yet."""
     gc.collect()  # iterators that other tests left behind
     monkeypatch.setattr(peer_processes, "_running", {})  # and those that something still holds
-    monkeypatch.setattr(peer_processes, "PLACES", [str(tmp_path)])
+    monkeypatch.setattr(peer_processes, "PARENT_FOLDERS", [str(tmp_path)])
     monkeypatch.setattr(peer_processes, "_file", -1)
     monkeypatch.setattr(peer_processes, "_path", "")
     yield
@@ -46,7 +46,7 @@ def _own_place(tmp_path, monkeypatch):
 @contextmanager
 def process(body):
     """Another process, while it waits behind the body."""
-    words = [sys.executable, "-c", OTHER.format(body=body), *peer_processes.PLACES]
+    words = [sys.executable, "-c", OTHER.format(body=body), *peer_processes.PARENT_FOLDERS]
     pipe = subprocess.PIPE
     with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as child:
         try:
@@ -205,12 +205,12 @@ def test_nothing_fails_without_a_place(tmp_path, monkeypatch, numbered):
     (tmp_path / "link").mkdir()
     (tmp_path / "link" / f"feedmill-{os.getuid()}").symlink_to(tmp_path)
     places = [str(tmp_path / name) for name in ("open", "link", "missing")]
-    monkeypatch.setattr(peer_processes, "PLACES", places)
+    monkeypatch.setattr(peer_processes, "PARENT_FOLDERS", places)
     assert sum(len(labels) for _, labels in native_loader(numbered, batch_size=4)) == 40
     assert peer_processes.others() == []
     good = tmp_path / "good"
     good.mkdir()
-    monkeypatch.setattr(peer_processes, "PLACES", [*places, str(good)])
+    monkeypatch.setattr(peer_processes, "PARENT_FOLDERS", [*places, str(good)])
     peer_processes.begin(1, 1)
     peer_processes.end(1)
     assert len(list(good.glob("*/*"))) == 1
@@ -244,7 +244,7 @@ def test_default_threads_beside_live_processes(numbered, eight_cpus, monkeypatch
         # One that has just finished an epoch will begin another one.
         with process("peer_processes.begin(1, 3); peer_processes.end(1)"):
             assert n_threads(loader) == 1
-            monkeypatch.setattr(peer_processes, "_REST_S", -1.0)  # it has rested for long
+            monkeypatch.setattr(peer_processes, "_RECENT_S", -1.0)  # it has rested for long
             assert n_threads(loader) == 3
         # Ranks of torchrun are among the processes that are seen, or not yet.
         for ranks, wanted in (("1", 3), ("2", 3), ("4", 1)):
@@ -384,9 +384,9 @@ def test_processes_are_remembered(numbered):
     loader = native_loader(numbered, batch_size=4)
     with process("peer_processes.begin(1, 3)") as other:
         list(loader)
-        assert other.pid in {one.pid for one in peer_processes.met()}
+        assert other.pid in {one.pid for one in peer_processes.seen_peers()}
     assert other.pid not in {one.pid for one in peer_processes.others()}
-    met = {one.pid: one.n_threads for one in peer_processes.met()}
+    met = {one.pid: one.n_threads for one in peer_processes.seen_peers()}
     assert met[other.pid] == 3
     assert other.pid in {one.pid for one in report_context_now(loader).peers}
 

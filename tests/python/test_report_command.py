@@ -337,7 +337,7 @@ def test_many_steps_are_summed_in_bins(tmp_path):
 
 
 def test_a_page_of_many_steps_stays_small(tmp_path, monkeypatch):
-    monkeypatch.setattr(html_report, "_MOST_BINS", 2_000)
+    monkeypatch.setattr(html_report, "_MAX_BINS", 2_000)
     path = write_log.write(tmp_path / "run.jsonl", run_line(), step_lines(made_up_steps(8_000)))
     page = page_of(path)
     assert len(data_of(page)[0]["longest"]) == 2_000 and len(page) < 400_000

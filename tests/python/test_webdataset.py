@@ -194,6 +194,21 @@ def test_files_that_are_no_whole_tar_file(tmp_path, jpegs):
     assert len(feedmill.WebDataset(path)) == 2
 
 
+def test_damage_after_the_first_member(tmp_path):
+    """tarfile takes a damaged header for the end of the file, and walks backwards over a negative
+    size: both would lose samples, or never end."""
+    path = write_tar(tmp_path / "a.tar", [("a.jpg", b"x" * 600), ("b.jpg", b"y")])
+    whole, second = path.read_bytes(), 512 + 1024
+    negative = bytearray(whole[second : second + 512])
+    negative[124:136] = b"\xff" * 10 + b"\xfe\x00"  # -512
+    negative[148:156] = b" " * 8
+    negative[148:156] = b"%06o\0 " % sum(negative)
+    for header in (b"1" + whole[second + 1 : second + 512], b"\xff" * 512, bytes(negative)):
+        path.write_bytes(whole[:second] + header + whole[second + 512 :])
+        with pytest.raises(PackError, match="a.tar: damaged tar header at byte 1536"):
+            feedmill.WebDataset(path)
+
+
 def walk(path):
     """All members, or the error."""
     with open(path, "rb") as file:

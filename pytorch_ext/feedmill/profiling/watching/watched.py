@@ -170,12 +170,12 @@ def _forward(name: str) -> Callable[..., Any]:
     return method
 
 
-_OWN_WAYS = {"__next__": _next, "__enter__": _enter}
+_OVERRIDDEN = {"__next__": _next, "__enter__": _enter}
 
 
 @functools.cache
 def _type_for(forwarded: tuple[str, ...]) -> type[_Watched]:
-    methods = {name: _OWN_WAYS.get(name) or _forward(name) for name in forwarded}
+    methods = {name: _OVERRIDDEN.get(name) or _forward(name) for name in forwarded}
     return type("Watched", (_Watched,), {"__slots__": (), "__module__": __name__, **methods})
 
 
