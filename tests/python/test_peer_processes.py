@@ -96,13 +96,13 @@ def test_a_forked_child_is_a_process_of_its_own():
     if child == 0:
         found = [one.pid for one in peer_processes.others()]
         peer_processes.begin(2, 5)
-        os.write(writer, b"%d %d" % (found == [os.getppid()], peer_processes.myself().n_threads))
+        os.write(writer, b"%d %d" % (found == [os.getppid()], peer_processes.this_process().n_threads))
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert os.read(reader, 100) == b"1 5"
     os.close(reader)
     os.close(writer)
-    assert peer_processes.myself().n_threads == 2
+    assert peer_processes.this_process().n_threads == 2
     peer_processes.end(1)
 
 
@@ -372,7 +372,7 @@ def test_the_report_names_the_setting(numbered, monkeypatch):
     with process("peer_processes.begin(1, 3)"):
         assert "diagnosis  4 decode threads of 2 feedmill processes" in loader.report()
     # Only where the decode threads were seen to wait for a CPU.
-    monkeypatch.setattr(peer_processes, "myself", lambda: ME)
+    monkeypatch.setattr(peer_processes, "this_process", lambda: ME)
     stats = loader.stats()
     starved = changed(stats, starved_ns=stats.decode.worker_cpu_ns)
     assert "set_num_threads" in "".join(paths.contention(starved))

@@ -39,7 +39,7 @@ from feedmill.profiling.report.wording import decode_threads, usable_cpus
 from feedmill.profiling.watching.report_context import report_context_now
 from feedmill.profiling.watching.torch_path import TorchCounters, count_steps
 from feedmill.system import peer_processes
-from feedmill.system.callers import place_of_caller
+from feedmill.system.callers import caller_location
 from feedmill.system.cpu_contention import decode_thread_contention, intra_op_contention
 from feedmill.system.host_metrics import Clock
 
@@ -95,7 +95,7 @@ class LoaderState:
         self.warned_of: set[str] = set()
         self.loss_is_known = False
         self.recorder = Recorder(
-            place_of_caller(), self.engine_pool, self.torch_counters, self.python_counters,
+            caller_location(), self.engine_pool, self.torch_counters, self.python_counters,
             self.clock,
         )
 
@@ -411,7 +411,7 @@ def contention(stats: Stats) -> tuple[str, str]:
     if not stats.decode.n_threads:
         return "", ""
     n_usable = native.usable_cpus()
-    me = peer_processes.myself()
+    me = peer_processes.this_process()
     me = replace(me, n_threads=max(stats.decode.n_threads, me.n_threads))
     texts = decode_thread_contention([me, *peer_processes.others()], me.cpus, n_usable)
     is_starved = stats.decode.starved_share > _STARVED

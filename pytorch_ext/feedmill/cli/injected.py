@@ -22,7 +22,7 @@ from feedmill.profiling.counting.accounts import StepCounters
 from feedmill.profiling.log.recorder import Recorder
 from feedmill.profiling.watching import tally
 from feedmill.profiling.watching.torch_path import TorchCounters, count_steps, is_countable
-from feedmill.system.callers import place_of_caller
+from feedmill.system.callers import caller_location
 
 _PLACE = "_feedmill_place"
 _DATA = "_feedmill_data"
@@ -121,14 +121,14 @@ def _watch_own_iterator(loader: Any, get_iterator: Callable[[Any], Any]) -> Any:
 
 def _record_place(loader: Any) -> None:
     with contextlib.suppress(Exception):  # a failed report must not end a training
-        place = place_of_caller()
+        place = caller_location()
         vars(loader)[_PLACE] = place
         tally.count_created(place)
 
 
 def _count(loader: Any, path: str, account: Any, reasons: tuple[str, ...] = ()) -> None:
     with contextlib.suppress(Exception):
-        place = vars(loader).get(_PLACE) or place_of_caller()
+        place = vars(loader).get(_PLACE) or caller_location()
         if _DATA not in vars(loader):
             vars(loader)[_DATA] = _data_of(loader)
         tally.add(place, path, account, reasons, vars(loader)[_DATA])

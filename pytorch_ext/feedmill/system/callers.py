@@ -18,16 +18,16 @@ _LIBRARIES = frozenset({
 _PACKAGE_FOLDERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
-def place_of_caller() -> str:
+def caller_location() -> str:
     """Returns "file:line" of the innermost frame of the user's script. If no frame is a script's,
     as in an installed program, the innermost frame of the lowest _rank() is used."""
     frame, _ = _caller()
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def stacklevel_of_caller() -> int:
+def caller_stacklevel() -> int:
     """Returns the stacklevel with which the calling function makes warnings.warn() name the line of
-    place_of_caller()."""
+    caller_location()."""
     _, level = _caller()
     return level
 

@@ -58,7 +58,7 @@ class PeerProcess:
     changed_s: float = 0.0
 
 
-def myself() -> PeerProcess:
+def this_process() -> PeerProcess:
     """This process."""
     return PeerProcess(
         pid=os.getpid(),
@@ -146,7 +146,7 @@ def _write() -> None:
     # A tool that cleans /tmp may have removed the file.
     if _file < 0 or os.fstat(_file).st_nlink == 0:
         _register()
-    me = myself()
+    me = this_process()
     # CPUs are a hexadecimal mask, so that the text fits into the file even for thousands of CPUs.
     mask = sum(1 << cpu for cpu in me.cpus)
     text = json.dumps({**asdict(me), "cpus": f"{mask:x}"})
