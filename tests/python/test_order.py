@@ -1,4 +1,4 @@
-"""The order of samples equals torch's for the same seeds, as does all else that a script can see."""
+"""The order of samples equals torch's for the same seeds, like all else that a script can see."""
 
 import itertools
 
@@ -182,7 +182,7 @@ def test_wrong_numbers_that_are_set_after_the_constructor(numbered, name, value)
 
 
 class Resuming:
-    """An iterator with only next(), which ends or raises where it is told to, and continues after it."""
+    """An iterator with only next(), which ends or raises where told to, and then continues."""
 
     def __init__(self, items):
         self.items, self.log = iter(items), []

@@ -380,7 +380,7 @@ def test_the_report_names_the_setting_to_change(numbered, monkeypatch):
 
 
 def test_processes_are_remembered(numbered):
-    """Processes that decoded when an epoch began or ended are reported, even if they have ended since."""
+    """Processes that decoded when an epoch began or ended are reported, even if they are gone."""
     loader = native_loader(numbered, batch_size=4)
     with process("peer_processes.begin(1, 3)") as other:
         list(loader)
