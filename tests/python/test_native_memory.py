@@ -119,7 +119,7 @@ def n_allocations():
             continue
 
 
-# Lets the nth allocation fail, and prints what happened in one line.
+# Lets the nth allocation fail, and returns what happened in one line.
 def run_once(n):
     got, again, error = [], [], None
     FAIL.fail_allocations_begin(NAMES, n)
@@ -150,7 +150,7 @@ def run_apart(n):
         try:
             line = run_once(n)
         except BaseException as error:
-            line = f"wrong, behind it: {type(error).__name__}: {error}"
+            line = f"wrong afterwards: {type(error).__name__}: {error}"
         os.write(writing, line.encode())
         os._exit(0)
     os.close(writing)

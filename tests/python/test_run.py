@@ -409,7 +409,7 @@ if __name__ == "__main__":
     for _ in range(3):
         for batch in persistent:
             pass
-    iter(DataLoader([1]))  # a dataset that can't be native
+    iter(DataLoader([1]))  # no batch is requested
     for _ in range(40):
         next(iter(DataLoader([1])))
 """

@@ -108,7 +108,7 @@ def test_waits_of_such_loaders_are_reported(folder, small_images, which, watch):
     got = under_run(*words, "--report", "report", "train.py", small_images)
     assert got.returncode == 0, got.stderr
     reports = {line["place"]: line for line in lines_of(folder / "report")}
-    place = f"train.py:{line_number(text, 'the line of the report')}"
+    place = f"train.py:{line_number(text, 'the line that the report names')}"
     found = [line for name, line in reports.items() if name.endswith(place)]
     assert len(found) == 1, list(reports)
     assert (found[0]["path"], found[0]["batches"], found[0]["epochs"], found[0]["loaders"]) == (
