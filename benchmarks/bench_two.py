@@ -110,7 +110,7 @@ class Training:
     def answer(self) -> dict[str, Any]:
         line = self.process.stdout.readline()
         if not line:
-            sys.exit("FAILED: a training has ended; what it said is above")
+            sys.exit("FAILED: a training process has ended; its output is above")
         return json.loads(line)
 
 
@@ -130,13 +130,13 @@ def median_range(values: list[float]) -> str:
     return f"{statistics.median(values):7.0f} images/s ({min(values):.0f}-{max(values):.0f})"
 
 
-def complaints(told: list[dict[str, Any]], pids: list[int], is_crowded: bool) -> list[str]:
+def failed_checks(told: list[dict[str, Any]], pids: list[int], has_contention: bool) -> list[str]:
     """The failed checks of a run of both processes."""
     found = []
     for one, own, other in zip(told, pids, reversed(pids)):
         if not one["others"].get(str(other)):
             found.append(f"pid {own} does not see that pid {other} decodes")
-        if is_crowded and str(other) not in one["report"]:
+        if has_contention and str(other) not in one["report"]:
             found.append(f"the report of pid {own} does not name pid {other}")
     return found
 
@@ -144,10 +144,10 @@ def complaints(told: list[dict[str, Any]], pids: list[int], is_crowded: bool) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=pathlib.Path, help="an ImageFolder; default: made images")
-    parser.add_argument("--cpus", type=int, default=2, help="cores that both share")
-    parser.add_argument("--step-ms", type=float, default=0, help="a step sleeps for so long")
+    parser.add_argument("--cpus", type=int, default=2, help="number of cores that both share")
+    parser.add_argument("--step-ms", type=float, default=0, help="time that a step sleeps")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=4, help="of each run, behind the start")
+    parser.add_argument("--seconds", type=float, default=4, help="of each run, after its warm-up")
     parser.add_argument("--samples", type=int, default=4000, help="least samples in an epoch")
     parser.add_argument("--require", type=float, default=0.95)
     parser.add_argument("--training", action="store_true", help=argparse.SUPPRESS)
@@ -173,7 +173,7 @@ def main() -> None:
         alone += [one["images_per_s"] for one in run([trainings[number % 2]], n_cpus, args.seconds)]
         for (name, runs), threads in zip(pairs.items(), (None, n_cpus)):
             runs.append(run(trainings, threads, args.seconds))
-            wrong += [f"{name}: {text}" for text in complaints(runs[-1], pids, bool(threads))]
+            wrong += [f"{name}: {text}" for text in failed_checks(runs[-1], pids, bool(threads))]
     for one in trainings:
         one.process.stdin.close()
         one.process.wait(60)
@@ -194,13 +194,13 @@ def main() -> None:
 
 def describe(told: list[dict[str, Any]]) -> str:
     def share(name: str) -> str:
-        return f"{100 * statistics.median(one[name] for one in told):.1f} %"
+        return f"{100 * statistics.median(one[name] for one in told):.1f}%"
 
     threads = sorted({one["n_threads"] for one in told})
     return (
-        f"{'/'.join(map(str, threads))} decode threads, without a core {share('starved')} of the "
-        f"time that they had work; steps waited {share('wait')} of the time, "
-        f"{share('wait_starved')} of that for a core"
+        f"{'/'.join(map(str, threads))} decode threads, waiting for a CPU {share('starved')} of "
+        f"the time that they had work; steps waited {share('wait')} of the time, "
+        f"{share('wait_starved')} of that for a CPU"
     )
 
 
