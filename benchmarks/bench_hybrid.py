@@ -237,8 +237,8 @@ def main() -> None:
     names = options.cases or list(CASES)
     if unknown := set(names) - set(CASES):
         parser.error(f"there is no case {', '.join(sorted(unknown))}")
-    print("| case | workers | torch, ms a sample | hybrid | torch / hybrid | "
-          "torch, CPU ms a sample | hybrid | torch / hybrid |")
+    print("| case | workers | torch, ms per sample | hybrid | torch / hybrid | "
+          "torch, CPU ms per sample | hybrid | torch / hybrid |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
     results = []
     for name in names:
