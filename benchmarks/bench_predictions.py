@@ -325,10 +325,10 @@ def main() -> None:
     written = json.loads((args.results / "predictions.json").read_text())
     text, worst = table(rows, written["seconds_per_batch"])
     head = (
-        f"The report's predictions of the time per batch of {BATCH}, compared with measurements. Step "
-        f"{args.step_ms:g} ms, {native.usable_cpus()} cores, load before {load:.2f}; predicted at "
-        f"{written['written']}, before the experiments ran; median of {args.rounds} runs in turn. See "
-        "bench_predictions.py.\n\n"
+        f"The report's predictions of the time per batch of {BATCH}, compared with measurements. "
+        f"Step {args.step_ms:g} ms, {native.usable_cpus()} cores, load before {load:.2f}; predicted at "
+        f"{written['written']}, before the experiments ran; median of {args.rounds} runs in turn. "
+        "See bench_predictions.py.\n\n"
     )
     (args.results / "predictions.md").write_text(head + text)
     print(head + text, end="")
