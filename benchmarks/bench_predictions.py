@@ -326,9 +326,9 @@ def main() -> None:
     text, worst = table(rows, written["seconds_per_batch"])
     head = (
         f"The report's predictions of the time per batch of {BATCH}, compared with measurements. "
-        f"Step {args.step_ms:g} ms, {native.usable_cpus()} cores, load before {load:.2f}; predicted at "
-        f"{written['written']}, before the experiments ran; median of {args.rounds} runs in turn. "
-        "See bench_predictions.py.\n\n"
+        f"Step {args.step_ms:g} ms, {native.usable_cpus()} cores, load before {load:.2f}; "
+        f"predicted at {written['written']}, before the experiments ran; median of {args.rounds} "
+        "runs in turn. See bench_predictions.py.\n\n"
     )
     (args.results / "predictions.md").write_text(head + text)
     print(head + text, end="")
