@@ -339,7 +339,7 @@ def dali_loader(setting: Setting, variant: str) -> Iterable[Any]:
     return Pairs()
 
 
-# ---- all of it -----------------------------------------------------------------------------------
+# ---- the program ---------------------------------------------------------------------------------
 
 
 def show(text: str) -> None:

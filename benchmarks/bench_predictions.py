@@ -169,7 +169,7 @@ def dataset_of(folder: pathlib.Path, n_samples: int, side: int = 224) -> Any:
     return dataset
 
 
-# ---- files that are as good as decoded -----------------------------------------------------------
+# ---- files whose decoding takes no time ----------------------------------------------------------
 
 
 def tiny_jpeg(n_bytes: int) -> bytes:

@@ -30,7 +30,7 @@ BATCH = 64
 WARM_S = 1.5  # until the epoch has begun and the prefetched batches are used up
 
 
-# ---- one training --------------------------------------------------------------------------------
+# ---- the training process ------------------------------------------------------------------------
 
 
 def endless(loader: Any) -> Iterator[Any]:
@@ -60,7 +60,7 @@ def measure(dataset: Any, order: dict[str, Any], step_s: float) -> tuple[dict[st
     before = loader.stats()
     n_images, end_s = train_until(stream, order["end_s"], step_s)
     stats = loader.stats() - before
-    told = {
+    results = {
         "images_per_s": n_images / (end_s - begin_s),
         "n_threads": stats.decode.n_threads,
         "starved": stats.decode.starved_share,
@@ -69,7 +69,7 @@ def measure(dataset: Any, order: dict[str, Any], step_s: float) -> tuple[dict[st
         "others": {one.pid: one.n_threads for one in peer_processes.others()},
         "report": loader.report(),
     }
-    return told, stream
+    return results, stream
 
 
 def be_a_training(args: argparse.Namespace) -> None:
@@ -83,13 +83,13 @@ def be_a_training(args: argparse.Namespace) -> None:
     next(iter(feedmill.DataLoader(dataset, batch_size=BATCH, native="require")))
     print(json.dumps({"pid": os.getpid()}), flush=True)
     for line in sys.stdin:
-        told, stream = measure(dataset, json.loads(line), args.step_ms / 1e3)
-        print(json.dumps(told), flush=True)
+        results, stream = measure(dataset, json.loads(line), args.step_ms / 1e3)
+        print(json.dumps(results), flush=True)
         sys.stdin.readline()
         del stream
 
 
-# ---- both ----------------------------------------------------------------------------------------
+# ---- the benchmark -------------------------------------------------------------------------------
 
 
 class Training:
@@ -120,20 +120,22 @@ def run(trainings: list[Training], threads: int | None, seconds: float) -> list[
     order = json.dumps({"threads": threads, "begin_s": begin_s, "end_s": begin_s + seconds})
     for one in trainings:
         one.tell(order)
-    told = [one.answer() for one in trainings]
+    results = [one.answer() for one in trainings]
     for one in trainings:
         one.tell("")
-    return told
+    return results
 
 
 def median_range(values: list[float]) -> str:
     return f"{statistics.median(values):7.0f} images/s ({min(values):.0f}-{max(values):.0f})"
 
 
-def failed_checks(told: list[dict[str, Any]], pids: list[int], has_contention: bool) -> list[str]:
+def failed_checks(
+    results: list[dict[str, Any]], pids: list[int], has_contention: bool
+) -> list[str]:
     """The failed checks of a run of both processes."""
     found = []
-    for one, own, other in zip(told, pids, reversed(pids)):
+    for one, own, other in zip(results, pids, reversed(pids)):
         if not one["others"].get(str(other)):
             found.append(f"pid {own} does not see that pid {other} decodes")
         if has_contention and str(other) not in one["report"]:
@@ -179,24 +181,24 @@ def main() -> None:
         one.process.wait(60)
     print(f"{'one alone, a thread per core':<36} {median_range(alone)}")
     for name, runs in pairs.items():
-        together = [sum(one["images_per_s"] for one in told) for told in runs]
+        together = [sum(one["images_per_s"] for one in results) for results in runs]
         ratio = statistics.median(together) / statistics.median(alone)
         print(f"{'two, ' + name:<36} {median_range(together)}  {ratio:.2f} of one alone")
         if ratio < args.require:
             wrong.append(f"{name}: {ratio:.3f} of one alone, not {args.require}")
         for number, pid in enumerate(pids):
-            print(f"    pid {pid}: {describe([told[number] for told in runs])}")
+            print(f"    pid {pid}: {describe([results[number] for results in runs])}")
     for pid, one in zip(pids, pairs["a thread per core each"][-1]):
         print(f"\nreport of pid {pid}, a thread per core each, last run:\n{one['report']}")
     if wrong:
         sys.exit("\n".join(["FAILED:", *dict.fromkeys(wrong)]))
 
 
-def describe(told: list[dict[str, Any]]) -> str:
+def describe(results: list[dict[str, Any]]) -> str:
     def share(name: str) -> str:
-        return f"{100 * statistics.median(one[name] for one in told):.1f}%"
+        return f"{100 * statistics.median(one[name] for one in results):.1f}%"
 
-    threads = sorted({one["n_threads"] for one in told})
+    threads = sorted({one["n_threads"] for one in results})
     return (
         f"{'/'.join(map(str, threads))} decode threads, waiting for a CPU {share('starved')} of "
         f"the time that they had work; steps waited {share('wait')} of the time, "

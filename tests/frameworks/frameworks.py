@@ -76,7 +76,7 @@ def assert_every_index_once(targets, n_indices=N_IMAGES):
     assert sorted(targets) == list(range(n_indices))
 
 
-# ---- scripts that do not know of feedmill --------------------------------------------------------
+# ---- scripts that do not import feedmill ---------------------------------------------------------
 
 # The beginning of each script. It also prints other output, as real scripts do.
 _HEAD = f"""

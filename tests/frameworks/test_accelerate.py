@@ -48,7 +48,7 @@ def shard(no_warnings):
     return prepare
 
 
-# ---- losing it -----------------------------------------------------------------------------------
+# ---- warnings for a lost loader ------------------------------------------------------------------
 
 
 def test_accelerates_prepare_warns_that_the_loader_is_lost(train_set):
@@ -88,7 +88,7 @@ def test_a_warning_if_the_loader_cannot_be_kept(train_set, monkeypatch):
         feedmill.prepare(accelerator(), frameworks.train_loader(train_set))
 
 
-# ---- keeping it ----------------------------------------------------------------------------------
+# ---- keeping the loader --------------------------------------------------------------------------
 
 
 def test_training_natively(train_set, eval_set, no_warnings):

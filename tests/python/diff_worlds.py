@@ -76,7 +76,7 @@ class Script:
         return "\n".join([*made, *done])
 
 
-# ---- parts of datasets and loaders ---------------------------------------------------------------
+# ---- the datasets, transforms and collate functions ----------------------------------------------
 
 TRANSFORMS = {
     "bytes": lambda: compose(T.Resize((8, 8)), T.PILToTensor()),
@@ -165,7 +165,7 @@ def _folders(dataset):
     return [dataset.folder if isinstance(dataset, _Items) else dataset]
 
 
-# ---- what is observed ----------------------------------------------------------------------------
+# ---- observations --------------------------------------------------------------------------------
 
 _NAMED_SAMPLE = re.compile(r" \[dataset index \d+, file .*?\]")
 _ITERATOR_NAME = re.compile(r"NativeDataLoaderIter|_(MultiProcessing|SingleProcess)DataLoaderIter")

@@ -322,7 +322,7 @@ def test_to_tensor_and_back(images):
           T.ToTensor())
 
 
-# ---- what is not native --------------------------------------------------------------------------
+# ---- unsupported transforms ----------------------------------------------------------------------
 
 HEAD = (T.Resize((8, 8)),)
 LEFT = {

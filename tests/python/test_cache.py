@@ -74,10 +74,10 @@ def test_the_cache_outlives_native_loaders(numbered):
 def test_a_copied_loader_has_its_own_cache(numbered):
     loader = native_loader(numbered, batch_size=8, cache="ram:8MiB")
     targets_of(loader)
-    twin = pickle.loads(pickle.dumps(loader))
-    assert twin.cache == "ram:8MiB"
-    targets_of(twin)
-    assert twin.stats().io.opens == 40 and twin.stats().io.cache_hits == 0
+    duplicate = pickle.loads(pickle.dumps(loader))
+    assert duplicate.cache == "ram:8MiB"
+    targets_of(duplicate)
+    assert duplicate.stats().io.opens == 40 and duplicate.stats().io.cache_hits == 0
 
 
 def test_a_forked_process_has_its_own_cache(small_images):

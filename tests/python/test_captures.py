@@ -42,7 +42,7 @@ def step(stalls, within=lambda: None, before_ready=None):
     stalls.returned(mark, time.monotonic_ns())
 
 
-# ---- which streams -------------------------------------------------------------------------------
+# ---- captures on several streams -----------------------------------------------------------------
 
 
 def test_a_capture_on_another_stream_is_left_alone(cuda):
@@ -211,7 +211,7 @@ def test_a_fork_during_a_capture(cuda):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-# ---- loaders, and the switch ---------------------------------------------------------------------
+# ---- loaders, and FEEDMILL_GPU_STALLS ------------------------------------------------------------
 
 LOADERS = {
     "native": lambda dataset: native_loader(dataset, batch_size=8),

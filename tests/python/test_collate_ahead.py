@@ -35,7 +35,7 @@ def images(small_images):
     return helpers.numbered_folder(small_images, FIXED)
 
 
-# ---- what is proved ------------------------------------------------------------------------------
+# ---- functions proved safe for a thread ----------------------------------------------------------
 
 SIZE = 8
 STATE = {"calls": 0}
@@ -173,7 +173,7 @@ def test_functions_not_proved_safe(function):
     assert not is_proved(function)
 
 
-# ---- where it runs -------------------------------------------------------------------------------
+# ---- where the function runs ---------------------------------------------------------------------
 
 
 def where(_samples):
@@ -232,7 +232,7 @@ def test_parts_of_a_result_do_not_share_memory(images, function):
         assert torch.equal(other, theirs[1])
 
 
-# ---- what it may keep ----------------------------------------------------------------------------
+# ---- the memory of samples and results -----------------------------------------------------------
 
 kept = []
 
@@ -292,7 +292,7 @@ def test_blocks_are_reused():
     assert pool.allocate(4096) and pool.n_blocks == 3
 
 
-# ---- errors and ends -----------------------------------------------------------------------------
+# ---- errors, and the end of threads and workers --------------------------------------------------
 
 
 def raising(samples):

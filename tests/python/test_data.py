@@ -81,11 +81,11 @@ def test_image_list_with_a_target_transform_runs_natively(files):
 
 def test_image_list_pickles_and_works_with_torchs_workers(files):
     dataset = ImageList(files, labels_of(files), FIXED)
-    twin = pickle.loads(pickle.dumps(dataset))
-    assert twin.paths == dataset.paths == [str(path) for path in files]
-    loader = TorchDataLoader(twin, batch_size=20, num_workers=2)
+    duplicate = pickle.loads(pickle.dumps(dataset))
+    assert duplicate.paths == dataset.paths == [str(path) for path in files]
+    loader = TorchDataLoader(duplicate, batch_size=20, num_workers=2)
     assert [batch[0].shape for batch in loader] == [(20, 3, 8, 9)] * 2
-    assert "40 files" in repr(twin)
+    assert "40 files" in repr(duplicate)
 
 
 def test_image_list_refuses_wrong_arguments(files):
@@ -167,7 +167,7 @@ def test_feedmill_imread_is_feedmill_data_imread():
     assert feedmill.imread is imread
 
 
-# ---- .npy ----------------------------------------------------------------------------------------
+# ---- .npy files ----------------------------------------------------------------------------------
 
 ARRAYS = {
     "float32": np.arange(24, dtype=np.float32).reshape(2, 3, 4),
@@ -356,7 +356,7 @@ def test_tokens_refuses_wrong_arguments(tmp_path):
         Tokens(tmp_path / "t.bin")
 
 
-# ---- .npy natively -------------------------------------------------------------------------------
+# ---- .npy files on the native path ---------------------------------------------------------------
 
 
 def same_natively(dataset, **options):

@@ -157,7 +157,7 @@ def made_by_torchvision(loader, images, file_index, index):
     return T.functional.pil_to_tensor(T.functional.hflip(image) if flip["flip"] else image)
 
 
-# ---- the user's own ------------------------------------------------------------------------------
+# ---- custom datasets -----------------------------------------------------------------------------
 
 
 class Files(Dataset):

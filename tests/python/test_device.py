@@ -106,7 +106,7 @@ def compare(gpu, dataset, **options):
     return loader.stats()
 
 
-# ---- by the native loader ------------------------------------------------------------------------
+# ---- copies by the native loader -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -311,7 +311,7 @@ def test_late_data_and_late_copies_are_distinguished(gpu, numbered, monkeypatch)
     assert "pageable" not in loader.report()
 
 
-# ---- by torch ------------------------------------------------------------------------------------
+# ---- copies by torch -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [
@@ -385,7 +385,7 @@ def test_devices_change_between_epochs(gpu, numbered):
                 assert gpu.has(images) == gpu.has(targets) == is_there
 
 
-# ---- which one, and why not ----------------------------------------------------------------------
+# ---- the choice between the two ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bad", [0, 1.5, "mps", "cudaa", "cuda:x", torch.device("meta"), ["cuda"]])
@@ -462,7 +462,7 @@ def test_the_option_survives_pickling_and_rebuilding(gpu, numbered, tmp_path):
     assert run["settings"]["device"] == "cuda:1"
 
 
-# ---- as a process ends ---------------------------------------------------------------------------
+# ---- memory at the end of an epoch ---------------------------------------------------------------
 
 
 def test_no_device_memory_is_left(gpu, numbered):

@@ -26,7 +26,7 @@ def root(tmp_path):
     return write
 
 
-# ---- facts of the machine ------------------------------------------------------------------------
+# ---- facts about the machine ---------------------------------------------------------------------
 
 V1 = "5:memory:/job/step\n2:cpu,cpuacct:/job/step\n0::/\n"
 V2 = "0::/job/step\n"
@@ -293,9 +293,9 @@ def test_files_that_vanish_or_stay_in_the_page_cache(tmp_path, monkeypatch):
     reading = measure.read_rates(paths, 600)
     assert reading.cold > 0 and reading.cold_file_s > 0 and not reading.why_not_cold
     # Where mincore() shows all pages as cached, the process's read counters may show a cold read.
-    told = iter([0, sum(os.path.getsize(path) for path in paths)])
+    counts = iter([0, sum(os.path.getsize(path) for path in paths)])
     monkeypatch.setattr(measure, "_is_cached", lambda path: True)
-    monkeypatch.setattr(measure, "_device_bytes", lambda: next(told))
+    monkeypatch.setattr(measure, "_device_bytes", lambda: next(counts))
     assert measure.read_rates(paths, 600).cold > 0
     nothing = measure.read_rates([gone], 600)
     assert (nothing.cold, nothing.warm, nothing.n_files) == (None, None, 0)
@@ -311,7 +311,7 @@ def test_detection_of_the_page_cache(tmp_path):
     assert measure._device_bytes() >= 0
 
 
-# ---- what is missing -----------------------------------------------------------------------------
+# ---- missing parts of an installation ------------------------------------------------------------
 
 COMPLETE = {
     "reader": "uring", "reader_reason": "io_uring works here", "why_no_uring": [],
@@ -409,7 +409,7 @@ def test_missing_parts_are_printed(capsys, monkeypatch):
     ]
 
 
-# ---- what is suggested ---------------------------------------------------------------------------
+# ---- suggestions ---------------------------------------------------------------------------------
 
 FOUND = advice.Findings(
     n_usable=8, n_taken=0, n_processes=1, has_gpu=True, reader="uring",

@@ -100,7 +100,7 @@ def test_adjacent_seeds_epochs_and_indices_are_uncorrelated():
             assert abs(correlation) < 4 / np.sqrt(n)
 
 
-# ---- what they depend on -------------------------------------------------------------------------
+# ---- what the draws depend on --------------------------------------------------------------------
 
 
 def test_seed_none_follows_torchs_seed(dataset):

@@ -56,7 +56,7 @@ def assert_left_to_torch(dataset, *words, **options):
     return text
 
 
-# ---- the installed one ---------------------------------------------------------------------------
+# ---- the installed libraries ---------------------------------------------------------------------
 
 ALL_PARTS = [Op(KINDS[name], filter=filter_, values=(0.0,) * 8 + (15,))
              for name in ("RandomVerticalFlip", "RandomGrayscale", "RandomInvert", "RandomPosterize",
@@ -133,7 +133,7 @@ def test_nothing_is_compared_before_it_is_needed():
     subprocess.run([sys.executable, "-c", text], check=True, stdout=subprocess.DEVNULL, timeout=100)
 
 
-# ---- one that gives other pixels -----------------------------------------------------------------
+# ---- libraries that give other pixels ------------------------------------------------------------
 
 
 def change_loads(monkeypatch, kind, is_changed=lambda image: True):

@@ -144,7 +144,7 @@ def cifar10(tmp_path):
     return root
 
 
-# ---- the scripts ---------------------------------------------------------------------------------
+# ---- scripts on given data -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -222,7 +222,7 @@ def test_imagenet_under_torchrun(photos, tmp_path):
     assert (tmp_path / "checkpoint.pth.tar").exists()
 
 
-# ---- on data of their own ------------------------------------------------------------------------
+# ---- scripts on generated data -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

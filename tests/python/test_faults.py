@@ -225,7 +225,7 @@ def test_names_with_non_ascii_characters(folder):
     assert loader.stats().decode.native_samples == 12
 
 
-# ---- what only torch's path takes, and what would block it ---------------------------------------
+# ---- samples for torch's path, and files that would block ----------------------------------------
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

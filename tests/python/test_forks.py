@@ -62,7 +62,7 @@ class Held:
         self._thread.join()
 
 
-# ---- which locks there are -----------------------------------------------------------------------
+# ---- the locks of the package --------------------------------------------------------------------
 
 
 def locks_in(path):
@@ -208,7 +208,7 @@ def test_loaders_in_a_child(numbered, kind, tmp_path):
     assert len(list(iterator)) == 4
 
 
-# ---- what is the parent's ------------------------------------------------------------------------
+# ---- resources of the parent ---------------------------------------------------------------------
 
 
 def targets(samples):

@@ -156,7 +156,7 @@ def test_verify_finds_a_changed_type_or_value(photos, change):
         assert "torch.float16 natively, (3, 37, 53) of torch.float64" in str(caught.value)
 
 
-# ---- who gets what -------------------------------------------------------------------------------
+# ---- collate_fn and datasets ---------------------------------------------------------------------
 
 
 def stacked(samples):
@@ -308,7 +308,7 @@ def test_the_attribute_collate_fn_does_not_change(numbered):
     pickle.loads(pickle.dumps(FormattingCollate(list, False, True, torch.half, FORMATS[1])))
 
 
-# ---- in between ----------------------------------------------------------------------------------
+# ---- changes of options --------------------------------------------------------------------------
 
 
 def test_a_change_takes_effect_at_the_next_epoch(numbered):

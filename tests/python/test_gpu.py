@@ -211,7 +211,7 @@ def test_next_raises_while_a_cuda_graph_is_captured(copies, numbered, native_pat
     assert got == [list(range(i, i + 8)) for i in range(0, 40, 8)]
 
 
-# ---- what the GPU waited for ---------------------------------------------------------------------
+# ---- GPU stalls ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [{}, {"pin_memory": True}, {"device": "cuda"},

@@ -215,7 +215,7 @@ def test_only_the_latest_measurements_are_kept(monkeypatch):
     assert steps["gpu_stall_ns"][136:].tolist() == [1000 * (k + 1) for k in range(136, 200)]
 
 
-# ---- what must not happen ------------------------------------------------------------------------
+# ---- limits and errors ---------------------------------------------------------------------------
 
 
 def test_without_cuda_no_event_is_made(cuda):

@@ -116,7 +116,7 @@ def test_files_of_other_formats(tmp_path):
                 batches_of(TorchDataLoader(dataset, batch_size=4)))
 
 
-# ---- what the transform gets ---------------------------------------------------------------------
+# ---- the image that the transform gets -----------------------------------------------------------
 
 
 def described(image):
@@ -353,7 +353,7 @@ def test_an_iterator_raises_after_a_fork(images):
     assert os.waitpid(child, 0)[1] == 0
 
 
-# ---- what is told --------------------------------------------------------------------------------
+# ---- explain() and report() ----------------------------------------------------------------------
 
 
 def test_hybrid_is_shown_in_explain_and_report(images):

@@ -18,7 +18,7 @@ PACKAGE = Path(feedmill.__file__).parent
 SIZE = (8, 8)
 
 
-# ---- all in one file -----------------------------------------------------------------------------
+# ---- private names are in one file ---------------------------------------------------------------
 
 
 def private_names(tree):
@@ -55,7 +55,7 @@ def test_the_installed_torch_has_all_private_names():
     assert _internals.why_not_this_torch() == ()
 
 
-# ---- a torch without one of them -----------------------------------------------------------------
+# ---- torch without a private name ----------------------------------------------------------------
 
 # Each name is tested in a process forked before feedmill is imported. The name is missing for
 # feedmill only: torch's own functions keep their references.
@@ -73,11 +73,11 @@ dataset = ImageFolder(sys.argv[1], T.Compose([T.Resize((8, 8)), T.PILToTensor()]
 def hide_name(module, name):
     real = importlib.import_module(module)
     assert hasattr(real, name), (module, name)
-    twin = types.ModuleType(module)
-    vars(twin).update({{key: value for key, value in vars(real).items() if key != name}})
-    sys.modules[module] = twin
+    duplicate = types.ModuleType(module)
+    vars(duplicate).update({{key: value for key, value in vars(real).items() if key != name}})
+    sys.modules[module] = duplicate
     parent, _, child = module.rpartition(".")
-    setattr(sys.modules[parent], child, twin)
+    setattr(sys.modules[parent], child, duplicate)
 
 
 def rename_get_iterator():
@@ -189,7 +189,7 @@ def test_a_loader_without_an_attribute(small_images, monkeypatch, looked_at_anew
     assert "has no DataLoader._renamed, which feedmill" in falls_back(folder(small_images, *HEAD))
 
 
-# ---- a torchvision without one of them -----------------------------------------------------------
+# ---- torchvision without a private name ----------------------------------------------------------
 
 HEAD = (T.Resize(SIZE), T.PILToTensor())
 

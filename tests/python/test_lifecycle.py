@@ -368,7 +368,7 @@ def test_interrupts_at_any_moment(tmp_path, num_workers):
     assert n_batches > 100 and n_interrupts > 50
 
 
-# ---- the interpreter's end -----------------------------------------------------------------------
+# ---- the interpreter's exit ----------------------------------------------------------------------
 
 ENDS = {
     "live_iterator": "iterator = iter(loader); next(iterator)",

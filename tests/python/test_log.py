@@ -68,7 +68,7 @@ def recorder_of(loader):
     return inside.recorder if inside else object.__getattribute__(loader, "_feedmill_recorder")
 
 
-# ---- all steps, none twice -----------------------------------------------------------------------
+# ---- each step exactly once ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [
@@ -265,7 +265,7 @@ def test_the_option_log_is_changed_between_epochs(numbered, tmp_path):
     assert log_lines(tmp_path / "a")["stats"][0]["batches"] == 8
 
 
-# ---- one file of several -------------------------------------------------------------------------
+# ---- one file for several loaders and processes --------------------------------------------------
 
 
 def test_two_loaders_write_one_file(numbered, file):
@@ -336,7 +336,7 @@ def test_a_removed_file_is_created_again(file):
     assert len(records["step"]) == 2 and len(records["run"]) == 1
 
 
-# ---- the end -------------------------------------------------------------------------------------
+# ---- the end of processes and loaders ------------------------------------------------------------
 
 END = """
 import os

@@ -184,7 +184,7 @@ def test_a_destructor_may_call_the_loader(loader, files):
     assert from_files(loader, files, [5]).shape[0] == 1
 
 
-# ---- what is no JPEG -----------------------------------------------------------------------------
+# ---- data that is not a JPEG ---------------------------------------------------------------------
 
 
 def test_fallbacks_have_name_and_output(loader, files):
@@ -234,7 +234,7 @@ def test_images_that_are_too_large_are_not_decoded(files):
     loader.close()
 
 
-# ---- beside it -----------------------------------------------------------------------------------
+# ---- errors and attributes of the loader ---------------------------------------------------------
 
 
 def test_a_budget_that_is_too_small_has_its_own_error():

@@ -124,7 +124,7 @@ def jpeg(tmp_path_factory):
     return path.read_bytes()
 
 
-# ---- exceptions of C++ ---------------------------------------------------------------------------
+# ---- C++ exceptions ------------------------------------------------------------------------------
 
 
 def check_huge_sequences():
@@ -156,7 +156,7 @@ def test_indices_are_checked():
         native.indices(3, 3)
 
 
-# ---- objects that are not open -------------------------------------------------------------------
+# ---- closed and unopened objects -----------------------------------------------------------------
 
 
 def check_made_by_new():
@@ -215,7 +215,7 @@ def test_methods_accept_or_refuse_any_arguments():
     run_script("import test_native_module as tests; tests.check_any_arguments()")
 
 
-# ---- calls that meet -----------------------------------------------------------------------------
+# ---- concurrent and nested calls -----------------------------------------------------------------
 
 
 def in_allocator(loader_options, act, data):
@@ -445,7 +445,7 @@ def test_the_interpreter_may_exit_while_a_thread_waits():
     run_script(AT_EXIT)
 
 
-# ---- the place of a fallback ---------------------------------------------------------------------
+# ---- the output of a fallback sample -------------------------------------------------------------
 
 
 def fallback_of(loader):

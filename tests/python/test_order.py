@@ -286,7 +286,7 @@ def test_each_index_once(numbered, n, batch_size, num_workers, drop_last, shuffl
         assert flat == list(range(len(flat)))
 
 
-# ---- the shape of a batch ------------------------------------------------------------------------
+# ---- indices and structure of batches ------------------------------------------------------------
 
 
 def same_structure(mine, other):

@@ -177,7 +177,7 @@ def test_random_sizes(tmp_path):
         assert stats.decode.native_samples == 120
 
 
-# ---- what Pillow has to finish -------------------------------------------------------------------
+# ---- images that go through Pillow ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -205,7 +205,7 @@ def test_cmyk_and_ycck(tmp_path):
     assert (stats.decode.native_samples, stats.decode.fallback_samples) == (8, 0)
 
 
-# ---- nothing else has an influence ---------------------------------------------------------------
+# ---- threads, readers and batch size -------------------------------------------------------------
 
 
 def all_images(dataset, **options):

@@ -289,7 +289,7 @@ def test_each_epoch_counts_processes_again(numbered, eight_cpus):
     assert loader.stats().decode.n_threads == 7
 
 
-# ---- what is said --------------------------------------------------------------------------------
+# ---- reports and advice --------------------------------------------------------------------------
 
 ME = PeerProcess(pid=10, command="", n_threads=4, n_intra_op=2, on_gpu=False, cpus=(0, 1, 2, 3))
 

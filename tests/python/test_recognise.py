@@ -456,7 +456,7 @@ def test_torchvision_is_not_imported():
     assert out.stderr == "" and out.stdout.endswith("[]\n")
 
 
-# ---- persistent workers, budgets -----------------------------------------------------------------
+# ---- persistent workers and memory budgets -------------------------------------------------------
 
 
 def test_persistent_workers_choose_the_path_at_every_iter(numbered):

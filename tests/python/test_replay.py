@@ -149,7 +149,7 @@ def test_an_error_is_raised_and_no_batch_is_kept(numbered, path):
     assert len(list(replayed)) == 5
 
 
-# ---- the loader beside it ------------------------------------------------------------------------
+# ---- the loader itself ---------------------------------------------------------------------------
 
 
 def test_a_replay_has_the_loaders_attributes(numbered):
@@ -187,7 +187,7 @@ def test_no_decode_thread_is_left(numbered):
     assert len(list(iterator)) == 4  # the batches outlive the iterator that made them
 
 
-# ---- what it counts, and what is said ------------------------------------------------------------
+# ---- counters and report -------------------------------------------------------------------------
 
 
 def test_steps_of_a_replay_are_counted_separately(numbered, path):

@@ -74,7 +74,7 @@ def refused(capsys, *words):
     return capsys.readouterr().err.splitlines()[-1]
 
 
-# ---- the same process ----------------------------------------------------------------------------
+# ---- scripts run like python ---------------------------------------------------------------------
 
 TRAIN = """
 import sys
@@ -211,7 +211,7 @@ def test_a_report_that_cannot_be_written(folder):
     assert Path("away/report").read_text() == ""
 
 
-# ---- what the script gets ------------------------------------------------------------------------
+# ---- the DataLoader that the script gets ---------------------------------------------------------
 
 OPTIONS = """
 import sys

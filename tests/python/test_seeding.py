@@ -58,7 +58,7 @@ def test_a_changed_transform_that_ends_the_native_path(small_images, persistent)
     assert loader.stats().path == "torch"
 
 
-# ---- a path that stays ---------------------------------------------------------------------------
+# ---- the path does not change --------------------------------------------------------------------
 
 
 @pytest.fixture

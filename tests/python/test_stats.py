@@ -155,7 +155,7 @@ def test_torchs_path_keeps_the_latest_steps():
     assert steps["step"].tolist() == list(range(70000 - 65536, 70000))
 
 
-# ---- sums, both paths, threads, differences ------------------------------------------------------
+# ---- sums, other paths, threads, differences -----------------------------------------------------
 
 
 def test_counters_are_summed():

@@ -32,7 +32,7 @@ def files(monkeypatch, **texts):
     )
 
 
-# ---- a sample ------------------------------------------------------------------------------------
+# ---- single samples ------------------------------------------------------------------------------
 
 
 def test_a_sample_of_this_process():
@@ -121,7 +121,7 @@ def test_parsing_of_numbers_by_name():
     assert proc_files.numbers_by_name(text) == {"nr_throttled": 3, "MemTotal": 24, "Seccomp": 2}
 
 
-# ---- of a loader ---------------------------------------------------------------------------------
+# ---- samples of a loader -------------------------------------------------------------------------
 
 
 def test_native_loader(numbered, tmp_path):

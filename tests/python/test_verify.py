@@ -189,7 +189,7 @@ def test_verify_needs_the_native_path(small_images):
         verifying(ImageFolder(str(small_images)))
 
 
-# ---- the generators of everybody else ------------------------------------------------------------
+# ---- other threads' random generators ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("native", ["require", "verify"])

@@ -128,7 +128,7 @@ def test_urls():
             expand(urls)
 
 
-# ---- the kept index ------------------------------------------------------------------------------
+# ---- the cached index ----------------------------------------------------------------------------
 
 
 def test_a_tar_file_is_indexed_once(tmp_path, jpegs, cache, monkeypatch):
@@ -154,7 +154,7 @@ def test_a_tar_file_is_indexed_once(tmp_path, jpegs, cache, monkeypatch):
     assert len(feedmill.WebDataset(path)) == 4 and len(indexed) == 5
 
 
-# ---- what is wrong -------------------------------------------------------------------------------
+# ---- damaged tar files ---------------------------------------------------------------------------
 
 
 def test_errors_name_bad_samples(tmp_path, jpegs):

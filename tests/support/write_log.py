@@ -53,7 +53,7 @@ def write(path, *lines):
     return Path(path)
 
 
-# ---- made up -------------------------------------------------------------------------------------
+# ---- generated logs ------------------------------------------------------------------------------
 
 
 def made_up_steps(n_steps, epoch_steps=200, wait_ms=3.0, cause="cpu_queue_decode_ns", seed=0):
@@ -105,7 +105,7 @@ def slow_line(path, index=7, read_ms=40.0, decode_ms=9.0):
             "transform_ns": 1_200_000, "starved_ns": 300_000}
 
 
-# ---- of a loader that runs -----------------------------------------------------------------------
+# ---- logs of a real loader -----------------------------------------------------------------------
 
 
 class _Sampler(threading.Thread):
