@@ -80,7 +80,7 @@ test-newest: setup
 	@.ci/setup-newest
 	@$(BUILD)/newest-venv/bin/python -m pytest -n 2 tests/python/test_canary.py \
 	    tests/python/test_internals.py --deselect \
-	    tests/python/test_internals.py::test_the_installed_torch_has_all_of_them
+	    tests/python/test_internals.py::test_the_installed_torch_has_all_private_names
 
 test-torch-suite: setup
 	@$(PY) tests/torch_suite/run.py

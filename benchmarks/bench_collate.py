@@ -1,10 +1,10 @@
-"""Waits for batches that go through a custom collate_fn: torch's DataLoader and feedmill's.
+"""Compares waits for batches with a custom collate_fn: torch's DataLoader and feedmill's.
 
     python benchmarks/bench_collate.py --data FOLDER [--rounds 7] [--batches 32,128,256]
 
-Three collate functions as public scripts have them (MixUp and CutMix of torchvision's reference
-training, block masks as I-JEPA's, a dict as Hugging Face's examples), with steps that sleep and
-steps that compute for as long as torch needs to keep up. In each round both loaders run in turn.
+Uses three collate functions of public scripts (MixUp and CutMix as in torchvision's reference
+training, block masks as in I-JEPA, a dict as in Hugging Face's examples), with steps that sleep and
+steps that compute, long enough for torch to keep up. In each round both loaders run in turn.
 Before anything is timed, both give the same batches, bit for bit, for the same seeds.
 
 Printed are medians over all rounds: of the time a step waits in next(), and of the wall time of a
@@ -37,15 +37,15 @@ N_CLASSES = 1000
 
 
 def mix(samples):
-    """As in torchvision's references/classification/train.py."""
+    """MixUp and CutMix as in torchvision's references/classification/train.py."""
     return v2.RandomChoice(
         [v2.MixUp(alpha=0.2, num_classes=N_CLASSES), v2.CutMix(alpha=1.0, num_classes=N_CLASSES)]
     )(*default_collate(samples))
 
 
 class MaskCollator:
-    """Block masks over 14 x 14 patches, drawn for each batch as I-JEPA's are: one context block and
-    four targets, cut to the shortest of the batch."""
+    """Block masks over 14 x 14 patches, drawn for each batch as in I-JEPA: one context block and
+    four targets, truncated to the shortest in the batch."""
 
     def __init__(self, size=14, n_targets=4):
         self.size, self.n_targets = size, n_targets
@@ -81,7 +81,7 @@ class MaskCollator:
 
 
 def dictionary(samples):
-    """As in Hugging Face's image classification examples."""
+    """The collate_fn of Hugging Face's image classification examples."""
     pixel_values = torch.stack([image for image, _ in samples])
     labels = torch.tensor([label for _, label in samples])
     return {"pixel_values": pixel_values, "labels": labels}
@@ -164,11 +164,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", required=True, help="an image folder")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=8, help="batches a round")
+    parser.add_argument("--steps", type=int, default=8, help="batches per round")
     parser.add_argument("--batches", default="32,128,256")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--collates", default=",".join(COLLATES))
-    parser.add_argument("--ms-per-image", type=float, default=3.5, help="of a step")
+    parser.add_argument("--ms-per-image", type=float, default=3.5,
+                        help="duration of a step, for each image of its batch")
     args = parser.parse_args()
     torch.set_num_threads(1)
     transform = T.Compose([T.RandomResizedCrop(224), T.RandomHorizontalFlip(), T.ToTensor(),

@@ -1,6 +1,7 @@
 /*
- * The way to the GPU: what the device stage leaves of the bus's bandwidth, and what it costs a
- * computation that runs meanwhile. Needs a GPU; without one it says so and ends with 77.
+ * Copies to the GPU: the share of the bus's bandwidth that the device stage reaches, and how much
+ * it slows a computation that runs at the same time. Needs a GPU; without one it says so and exits
+ * with 77.
  *
  *     bench_device [--device 0] [--rounds 5] [--step-ms 20] [--threads 0] [--json]
  *
@@ -8,11 +9,10 @@
  * rounds, interleaved; `limit` is cudaMemcpyAsync() alone in a loop on the same buffers, `stage`
  * the plug-in's calls as the loader makes them, `convert` the same with float32 NCHW made on the
  * GPU (counted in bytes that cross the bus), `loader` a whole loader whose samples are rows in
- * memory. The goal is 95 % of the limit for `stage`.
+ * memory. The goal is 95% of the limit for `stage`.
  *
- * overlap: milliseconds a step of a computation of about --step-ms (memory that is set, over and
- * over), alone, and with a batch from a loader before each; the best of all rounds. The goal is 2
- * %.
+ * overlap: milliseconds per step of a computation of about --step-ms (repeated memset), alone and
+ * with a batch from a loader before each step; the best of all rounds. The goal is at most 2% more.
  */
 #define _GNU_SOURCE
 #include <cuda_runtime_api.h>
@@ -150,7 +150,7 @@ static double stage_rate(const buffers *b, fm_device *device) {
 typedef struct user {
     fm_loader *loader;
     fm_output targets[N_BUFFERS];
-    size_t n_offered;
+    size_t n_added;
     int64_t order[N_ROWS];
 } user;
 
@@ -181,7 +181,7 @@ static void take(user *u) {
             check_status(fm_loader_start(u->loader, &epoch, &error), "fm_loader_start", &error);
         while (fm_loader_n_outputs(u->loader) < 2)
             check_status(
-                fm_loader_add_output(u->loader, &u->targets[u->n_offered++ % N_BUFFERS], &error),
+                fm_loader_add_output(u->loader, &u->targets[u->n_added++ % N_BUFFERS], &error),
                 "fm_loader_add_output", &error);
         status = fm_loader_next(u->loader, -1, &batch, &error);
     }

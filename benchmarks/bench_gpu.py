@@ -1,22 +1,21 @@
-"""feedmill beside a GPU: how well loading hides behind training, and whether stalls are told right.
+"""Measures feedmill with a GPU: how well loading overlaps with training, and the error of stalls.
 
     python benchmarks/bench_gpu.py [--data FOLDER] [--batch-size 128] [--workers 8] [--steps 150]
                                    [--threads 1,2,4,8,16] [--only overlap,threads,training]
 
-Needs an NVIDIA GPU and a CUDA build of torch; says so, and ends with status 77, where there is
-none. DALI takes part where it is installed. FOLDER is an ImageFolder of JPEGs; without one,
-photograph-like images are made. First the batches on the GPU are compared with those on the CPU,
-bit for bit. Then:
+Needs an NVIDIA GPU and a CUDA build of torch, and exits with 77 without them. DALI is measured if
+it is installed. FOLDER is an ImageFolder of JPEGs; without it, photograph-like images are
+generated. First compares the batches on the GPU with those on the CPU, bit for bit. Then measures:
 
-- threads: img/s from the folder, with 1, 2, ... decode threads, batches dropped.
+- threads: img/s from the folder with 1, 2, ... decode threads, without a training step.
 - overlap: steps of fixed work on the GPU, twice as long as the loader needs for a batch, with the
-  loader and with ready batches (loader.replay()): what the loader costs when it is fast enough.
+  loader and with ready batches (loader.replay()): the cost of a loader that is fast enough.
 - training: ResNet-50 (bfloat16 autocast, channels_last, SGD) with each loader: img/s, how busy the
-  GPU was (by NVML), the stall a step by the GPU's clock, and that sum against what the same
-  training gains with ready batches: they should be the same within 3 % of the time.
+  GPU was (by NVML), the stall per step by the GPU's clock, and the sum of stalls compared with the
+  time that ready batches save: they should be equal within 3% of the time.
 
-Writes gpu.md to benchmarks/results. --rehearse runs all of it in small on the CPU, and writes
-nothing: whether the program works, not how fast anything is.
+Writes gpu.md to benchmarks/results. --rehearse runs everything on the CPU with small sizes and
+writes nothing; it tests the program and measures nothing.
 """
 
 from __future__ import annotations
@@ -47,14 +46,14 @@ from feedmill.engine import devices  # noqa: E402
 from feedmill.system import nvml  # noqa: E402
 
 NO_GPU = 77
-# Goals: what a fast enough loader may add to a step; how far sums of stalls may be off.
+# Goals: the share that a fast enough loader may add to a step, and the largest error of the stalls.
 OVERLAP_GOAL, STALL_GOAL = 0.02, 0.03
 WARM_UP = 8
 
 
 @dataclasses.dataclass
 class Setting:
-    """What is measured with. `device` is "cpu" in a rehearsal."""
+    """The settings of all measurements. `device` is "cpu" in a rehearsal."""
 
     dataset: Any
     batch_size: int
@@ -87,7 +86,7 @@ def endless(loader: Iterable[Any]) -> Iterator[Any]:
 
 
 def check(setting: Setting) -> str:
-    """The first batches on the device, bit by bit against those on the CPU."""
+    """Compares the first batches on the device with those on the CPU, bit for bit."""
     n = 4
     for dtype in (None, torch.float16, torch.bfloat16):
         for memory_format in (torch.contiguous_format, torch.channels_last):
@@ -104,7 +103,7 @@ def check(setting: Setting) -> str:
 
 
 def rate_of(setting: Setting, loader: Iterable[Any]) -> float:
-    """img/s of a loader whose batches are dropped."""
+    """img/s of a loader without a training step."""
     batches = endless(loader)
     for _ in range(3):
         next(batches)
@@ -141,7 +140,7 @@ def torch_loader(setting: Setting, workers: int) -> torch.utils.data.DataLoader:
 
 
 def timed(setting: Setting, batches: Iterable[Any], step: Callable[[Any], None]) -> float:
-    """Seconds of so many steps, behind some to warm up."""
+    """The seconds that setting.steps steps take, after some steps to warm up."""
     iterator = endless(batches)
     for _ in range(WARM_UP):
         step(next(iterator))
@@ -154,7 +153,7 @@ def timed(setting: Setting, batches: Iterable[Any], step: Callable[[Any], None])
 
 
 def work_of(setting: Setting, seconds: float) -> Callable[[Any], None]:
-    """A step of that much work on the device, whatever the batch."""
+    """A step that keeps the device busy for this time and ignores the batch."""
     size = 2048 if setting.is_gpu else 64
     matrix = torch.randn(size, size, device=setting.device) / size
     n_each = 4
@@ -197,8 +196,8 @@ def measure_overlap(setting: Setting) -> list[str]:
             full_ms, ready_ms = (1e3 * seconds / setting.steps for seconds in (full, ready))
         more = statistics.median(ratios)
         state = "met" if more <= OVERLAP_GOAL else "missed"
-        rows.append(f"| {name} | {full_ms:.2f} | {ready_ms:.2f} | {100 * more:.1f} % | at most "
-                    f"{100 * OVERLAP_GOAL:.0f} %: {state} |")
+        rows.append(f"| {name} | {full_ms:.2f} | {ready_ms:.2f} | {100 * more:.1f}% | at most "
+                    f"{100 * OVERLAP_GOAL:.0f}%: {state} |")
         show(rows[-1])
     return ["## What a loader costs that is fast enough", "",
             "Steps of fixed work on the GPU, twice as long as the loader needs for a batch.", "",
@@ -209,7 +208,7 @@ def measure_overlap(setting: Setting) -> list[str]:
 
 
 class Training:
-    """A network that is trained; called with a batch."""
+    """Trains a network; a call does one step with a batch."""
 
     def __init__(self, setting: Setting) -> None:
         self._device = setting.device
@@ -237,7 +236,7 @@ def tiny() -> torch.nn.Module:
 
 @contextlib.contextmanager
 def gpu_load() -> Iterator[list[float]]:
-    """While in it, the GPU's load as NVML tells is appended to a list, five times a second."""
+    """Within the block, appends the GPU's load by NVML to a list, five times a second."""
     values: list[float] = []
     done = threading.Event()
 
@@ -255,7 +254,7 @@ def gpu_load() -> Iterator[list[float]]:
 
 
 def train(setting: Setting, name: str, loader: Any) -> str:
-    """A row of the table."""
+    """Trains with a loader. Returns a row of the table."""
     step = Training(setting)
     iterator = endless(loader)
     for _ in range(WARM_UP):
@@ -273,14 +272,14 @@ def train(setting: Setting, name: str, loader: Any) -> str:
     stats = loader.stats() - before
     replayed = timed(setting, ready, step)
     rate = setting.steps * setting.batch_size / full
-    busy = f"{100 * statistics.mean(load):.0f} %" if load else "not known"
+    busy = f"{100 * statistics.mean(load):.0f}%" if load else "not known"
     cells = [name, f"{rate:,.0f}", busy]
     if stats.gpu.steps:
         stall = stats.gpu.stall_ns / 1e9
         off = abs(stall - (full - replayed)) / full
         state = "met" if off <= STALL_GOAL else "missed"
-        cells += [f"{1e3 * stall / stats.gpu.steps:.2f} ms", f"{100 * stats.au:.1f} %",
-                  f"{stall:.2f} s and {full - replayed:.2f} s: {100 * off:.1f} % of {full:.1f} s "
+        cells += [f"{1e3 * stall / stats.gpu.steps:.2f} ms", f"{100 * stats.au:.1f}%",
+                  f"{stall:.2f} s and {full - replayed:.2f} s: {100 * off:.1f}% of {full:.1f} s "
                   f"({state})"]
     else:
         cells += ["not measured"] * 3
@@ -304,13 +303,13 @@ def measure_training(setting: Setting) -> list[str]:
             rows.append(f"| DALI, {variant} | not installed | | | | |")
             continue
         rows.append(train(setting, f"DALI, {variant}", dali))
-    goal = f"The last column should differ by at most {100 * STALL_GOAL:.0f} % of the time."
+    goal = f"The last column should differ by at most {100 * STALL_GOAL:.0f}% of the time."
     return ["## Training ResNet-50", "", *rows, "", goal]
 
 
 def dali_loader(setting: Setting, variant: str) -> Iterable[Any]:
-    """Decoding on the CPU, or its greater part on the GPU ("mixed"); resize and what follows on the
-    GPU with the latter."""
+    """DALI's loader: all on the CPU, or ("mixed") most of the decoding and all later stages on the
+    GPU."""
     from nvidia.dali import fn, pipeline_def, types
     from nvidia.dali.plugin.pytorch import DALIClassificationIterator, LastBatchPolicy
 
@@ -340,7 +339,7 @@ def dali_loader(setting: Setting, variant: str) -> Iterable[Any]:
     return Pairs()
 
 
-# ---- all of it -----------------------------------------------------------------------------------
+# ---- the program ---------------------------------------------------------------------------------
 
 
 def show(text: str) -> None:
@@ -372,7 +371,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", default="1,2,4,8,16")
     parser.add_argument("--only", default="threads,overlap,training")
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "benchmarks/results/gpu.md")
-    parser.add_argument("--rehearse", action="store_true", help="in small, on the CPU")
+    parser.add_argument("--rehearse", action="store_true", help="run with small sizes on the CPU")
     arguments = parser.parse_args()
     if arguments.rehearse:
         arguments.batch_size, arguments.workers, arguments.steps = 4, 2, 3

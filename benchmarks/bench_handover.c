@@ -1,13 +1,13 @@
 /*
- * What a sample costs outside of the decoder and the transform: submitting, reading, claiming,
- * publishing, wake-ups, delivery. Runs the pipeline over one tiny JPEG, in memory and from a file
- * in the page cache, and prints nanoseconds a sample.
+ * The cost of a sample outside of the decoder and the transform: submitting, reading, dequeueing,
+ * wake-ups, delivery. Runs the pipeline over one tiny JPEG, in memory and from a file in the page
+ * cache, and prints nanoseconds per sample.
  *
  *     bench_handover [--epochs 15] [--samples 20000] [--source memory|pread|uring] [--json]
  *
- * cpu is the CPU time of all threads; work the part of it in decoder and transform; hand-over the
- * difference. Both are the least of all epochs, since noise only ever adds to them. switches are
- * the times that a thread went to sleep, a sample.
+ * cpu is the CPU time of all threads, work its part in decoder and transform, hand-over the
+ * difference. Each is the minimum over all epochs, as noise only adds to it. switches: voluntary
+ * context switches per sample.
  */
 #define _GNU_SOURCE
 #include <getopt.h>
@@ -20,7 +20,7 @@
 
 #include "feedmill/feedmill.h"
 
-/* 8 x 8 pixels of one grey. */
+/* 8 x 8 pixels of one gray value. */
 static const uint8_t tiny_jpeg[] = {
     0xff, 0xd8, 0xff, 0xdb, 0x00, 0x43, 0x00, 0x01, 0x01, 0x01, 0x01, 0x01, 0x01, 0x01, 0x01, 0x01,
     0x01, 0x01, 0x01, 0x01, 0x01, 0x01, 0x01, 0x01, 0x01, 0x01, 0x01, 0x01, 0x01, 0x01, 0x01, 0x01,
@@ -64,10 +64,8 @@ static int locate(void *user, int64_t index, fm_sample *out) {
     if (user)
         out->path = user;
     else
-        *out = (fm_sample){.index = index,
-                           .label = index,
-                           .data = tiny_jpeg,
-                           .data_bytes = sizeof(tiny_jpeg)};
+        *out = (fm_sample){
+            .index = index, .label = index, .data = tiny_jpeg, .data_bytes = sizeof(tiny_jpeg)};
     return FM_OK;
 }
 

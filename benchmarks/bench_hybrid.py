@@ -5,14 +5,14 @@
 
 First compares the batches of both, bit for bit and with the same random numbers: with one thread
 and without worker processes, both call the transform in the same order. Then times epochs of both
-in turn, in each number of workers. Prints, for each case and number of workers, the median wall
-time and CPU time a sample (of this process and its workers), and the median of the rounds' own
+in turn, for each number of workers. Prints, for each case and number of workers, the median wall
+time and CPU time per sample (of this process and its workers), and the median of the rounds' own
 ratios. FOLDER is an ImageFolder.
 
 - light: RandomResizedCrop(224), RandomHorizontalFlip, ToTensor, Normalize in a function.
-- numpy: as albumentations does it: crop, flip, brightness, noise and normalisation of an array.
+- numpy: operations on an array, as in albumentations: crop, flip, brightness, noise, normalization.
 - dino: two crops of 224 pixels and six of 96, each with ColorJitter, RandomGrayscale, GaussianBlur
-  or solarisation on PIL images, in a class of the script's own.
+  or solarization on PIL images, in a custom class.
 """
 
 from __future__ import annotations
@@ -230,15 +230,15 @@ def main() -> None:
     parser.add_argument("--workers", default="0,1,2",
                         help="numbers of workers (default 0,1,2)")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--samples", type=int, default=400, help="of an epoch (default 400)")
-    parser.add_argument("--json", help="file for all results")
+    parser.add_argument("--samples", type=int, default=400, help="samples per epoch (default 400)")
+    parser.add_argument("--json", help="write all results to this file")
     parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
     options = parser.parse_args()
     names = options.cases or list(CASES)
     if unknown := set(names) - set(CASES):
         parser.error(f"there is no case {', '.join(sorted(unknown))}")
-    print("| case | workers | torch, ms a sample | hybrid | torch / hybrid | "
-          "torch, CPU ms a sample | hybrid | torch / hybrid |")
+    print("| case | workers | torch, ms per sample | hybrid | torch / hybrid | "
+          "torch, CPU ms per sample | hybrid | torch / hybrid |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
     results = []
     for name in names:

@@ -1,14 +1,14 @@
 /*
- * What libjpeg-turbo alone can do, as the limit for every loader that decodes with it: the files of
- * a list are in memory, and each thread decodes one after the other with a decoder that it keeps.
+ * The speed of libjpeg-turbo alone, the limit for every loader that uses it: the files of a list
+ * are in memory, and each thread decodes one after another with its own decoder.
  *
  *     bench_jpeg_limit LIST --mode full|crop [--threads 2] [--samples 4032] [--epochs 3] [--serve]
  *
  * LIST names a file on each line; the list is repeated until an epoch has that many samples.
  * full: the whole image. crop: only the rows and columns of RandomResizedCrop's box, as feedmill
- * does it: one more column on each side, rows above skipped, rows below left alone. Both: the
- * accurate DCT and fancy upsampling, as Pillow; rows go to the same few KB, at 16 bytes beyond a
- * multiple of 32, where libjpeg-turbo stores them by way of the cache. Boxes have feedmill's
+ * does it: one more column on each side, rows above skipped, rows below not decoded. Both: the
+ * accurate DCT and fancy upsampling, as Pillow; rows are written to the same few KB, at 16 bytes
+ * after a multiple of 32, where libjpeg-turbo does not bypass the cache. Boxes have feedmill's
  * distribution and are drawn with its generator, outside the timed part.
  *
  * Each epoch prints a line of JSON. With --serve an epoch runs for each line on stdin that says
@@ -68,7 +68,7 @@ static double seconds(clockid_t id) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Files that make libjpeg complain are no measure of its speed. */
+/* A file with warnings would distort the measured speed, so it ends the program. */
 static void on_message(j_common_ptr codec, int level) {
     char text[JMSG_LENGTH_MAX];
     if (level >= 0) return;

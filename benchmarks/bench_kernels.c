@@ -1,9 +1,9 @@
 /*
  * Times the transform's kernels, the resize, and the whole transform of a crop of mean size, for
  * each tier that the CPU has: nanoseconds per output pixel and the ratio to scalar, as a Markdown
- * table. Tiers take turns, and the fastest of the rounds counts, so that ratios hold on a machine
- * that does other things, too. Everything's output is compared with the scalar one's before it is
- * timed; a difference ends the program with 1.
+ * table. Tiers take turns, and the fastest of the rounds counts, so that ratios hold on a busy
+ * machine, too. Each output is compared with the scalar one before it is timed; a difference ends
+ * the program with 1.
  *
  *     bench_kernels [ROUNDS]      (default 101)
  */
@@ -42,7 +42,7 @@ static void check(int status, const fm_error *error) {
     exit(1);
 }
 
-/* ---- what is timed: each for a whole crop ---------------------------------------------------- */
+/* ---- timed functions: each processes a whole crop -------------------------------------------- */
 
 static void horizontal(int tier) {
     for (int32_t row = 0; row < IN_HEIGHT; row += BLOCK) {
@@ -60,7 +60,7 @@ static void vertical(int tier) {
                                      rows, i, 3 * OUT);
 }
 
-/* What is made of the weights for each sample. */
+/* The kernels' tables, made from the weights for each sample. */
 static void prepare(int tier) {
     const fm_kernels *const kernels = &bench.kernels[tier];
     fm_error error;
@@ -118,7 +118,7 @@ static void transform(fm_resample *resample) {
     uint8_t *rows[BLOCK];
     const uint8_t *from = bench.image;
     for (int32_t n; (n = fm_resample_rows(resample, rows, BLOCK)) > 0;) {
-        /* In place of the decoder, whose rows would be in the cache, too. */
+        /* In place of the decoder, whose rows would also be in the cache. */
         for (int32_t i = 0; i < n; i++, from += IN_STRIDE) memcpy(rows[i], from, 3 * IN_WIDTH);
         fm_resample_push(resample, n);
     }
@@ -220,7 +220,7 @@ static void compare(int n_tiers) {
         for (int tier = 0; tier < n_tiers; tier++) {
             memset(bench.out, 0, sizeof(bench.out));
             memset(bench.small, 0, sizeof(bench.small));
-            /* What the other cases read comes from the first one. */
+            /* The other cases read the output of the first one. */
             if (c == 0) memset(bench.wide, 0, sizeof(bench.wide));
             cases[c].run(tier);
             const uint64_t sum = sum_outputs();

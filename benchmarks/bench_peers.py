@@ -1,18 +1,18 @@
-"""feedmill beside other loaders: one job, one folder, in turn.
+"""Compares feedmill with other loaders: the same job on the same folder, in turn.
 
     python benchmarks/bench_peers.py [--data FOLDER] [--classes photos,420,large] [--rounds 3]
                                      [--samples 4032] [--workers 2] [--only NAME ...]
 
 The job: RandomResizedCrop(224), bilinear and antialiased, horizontal flip, normalize, float32,
-batches of 64. FOLDER is an ImageFolder of JPEGs; without one, photograph-like images are made. Each
-loader is installed into a virtual environment of its own, and runs in a process of its own that is
-stopped while another one is measured. What can't be installed or does not run is left out, and the
-table says why.
+batches of 64. FOLDER is an ImageFolder of JPEGs; without it, photograph-like images are
+generated. Each loader is installed into a virtual environment of its own, and runs in a process of
+its own that is stopped while another one is measured. Loaders that can't be installed or do not run
+are left out, and the table says why.
 
-First the output is checked: feedmill's equals torchvision's bit for bit, on every file; of the
-others the shape, the type, the pixels of a job without random draws, and an epoch's mean and
-deviation must be near torchvision's. Then come a warm-up epoch and the rounds, in which each loader
-has one epoch: A B C A B C. Writes peers-CLASS.md and .svg to benchmarks/results.
+First checks the output: feedmill's must equal torchvision's bit for bit, on every file. For the
+others, shape and type must be right, and the pixels of a job without random draws and an epoch's
+mean and deviation must be near torchvision's. Then come a warm-up epoch and the rounds, in which
+each loader has one epoch: A B C A B C. Writes peers-CLASS.md and .svg to benchmarks/results.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ from peers import images, install, report  # noqa: E402
 from peers.job import Job  # noqa: E402
 from peers.process import Failed, Process  # noqa: E402
 
-# Grey levels of 255 between a loader's pixels and torchvision's, on average, where the whole image
-# is resized to 224x224: other resize filters give a few, swapped colours or a shifted crop more.
+# The largest allowed mean difference from torchvision's pixels, in grey levels of 255, if the whole
+# image is resized to 224x224. Other resize filters differ by a few, swapped colours or a shifted
+# crop by more.
 MOST_DIFFERENCE = 12
 LIMIT_PROGRAM = ROOT / "build" / "benchmarks" / "bench_jpeg_limit"
 
 
 @dataclasses.dataclass(frozen=True)
 class Contestant:
-    """A row of the table: a module of peers/ ("limit": the C program), and how it is called."""
+    """A row of the table: a module of peers/ (or "limit", the C program) and its options."""
 
     name: str
     peer: str
@@ -88,7 +89,7 @@ def show(text: str) -> None:
 
 
 class Entry:
-    """A contestant in the run for one class of photographs: its process and what it showed."""
+    """A contestant in the run for one class of photographs: its process and its results."""
 
     def __init__(self, contestant: Contestant, job: Job, logs: pathlib.Path) -> None:
         self.contestant, self.job = contestant, job
@@ -162,7 +163,7 @@ class Entry:
         self.statistics = self.process.ask("warm")
         if self.row.is_limit or not reference.statistics:
             return
-        # Random crops of the same photographs: means differ by less with more of them.
+        # The crops are random, so means differ less with more of them.
         most = 0.1 + 2 / self.job.n_samples**0.5
         for name in ("mean", "std"):
             for ours, theirs in zip(self.statistics[name], reference.statistics[name]):
@@ -219,7 +220,7 @@ def cpu_model() -> str:
 
 def describe(args: argparse.Namespace, name: str, job: Job, load: float, seconds: float,
              entries: list[Entry]) -> list[tuple[str, str]]:
-    """What a reader must know about the run."""
+    """The facts about the run for the top of the results page."""
     n_files = len(job.files())
     size = sum(os.path.getsize(path) for path, _ in job.files()) / n_files / 1000
     versions = {key: v for entry in entries for key, v in entry.versions.items()}

@@ -9,7 +9,7 @@
  *
  * --touch reads every byte of each batch, as a training step or a copy to a GPU does.
  * --samples repeats the folder's order until an epoch has that many samples (default 4,000).
- * --verified lets restart intervals that a crop does not need be left out (fm_sample.verified).
+ * --verified: restart intervals that a crop does not need are skipped (fm_sample.verified).
  * Samples that can't be decoded natively are counted as errors with their batch, not fatal.
  */
 #define _GNU_SOURCE

@@ -1,29 +1,29 @@
-"""Predictions from one run's counters, written to a file, and then tried.
+"""Checks the report's predictions: predicts from one run's counters, then measures each change.
 
     python benchmarks/bench_predictions.py [--data FOLDER] [--step-ms 10] [--rounds 5]
 
 Runs a training with one decode thread over FOLDER (an ImageFolder; default: made images), from the
-local disk and through a file system that is slow on purpose (tests/support/slowfs), and predicts
-from its Stats the time per batch where something is changed. The predictions are written to
-results/predictions.json. Only then each change is made, --rounds times in turn with the others;
-results/predictions.md compares the median of its runs with what the file says. Exits with 1 where a
-prediction is off by more than --require (0.1: 10 %).
+local disk and through a slow file system (tests/support/slowfs), and predicts from its Stats the
+time per batch after some changes. The predictions are written to results/predictions.json. Only
+then each change is made, --rounds times in turn with the others; results/predictions.md compares
+the median of its runs with the prediction. Exits with 1 if a prediction is off by more than
+--require (0.1: 10%).
 
 The changes:
 
-- 2 threads: one decode thread more, from the local disk.
-- free storage: from a baseline that storage holds up to the same file system without its delay,
-  whose pages are in memory. (The local disk would free CPU time as well: FUSE takes its own.)
-- free decode: files of the same number, size and storage with a picture of 16 x 16 pixels in each,
-  behind comments that fill the file. Batches are of that size, too, so that decoding and
-  transforming take next to nothing. Once on the slow storage, which stays the limit, and once on
-  the local disk, where the training loop becomes it.
-- no loader: loader.replay(), where nothing but the step is left.
+- 2 threads: one more decode thread, from the local disk.
+- free storage: from the slow file system to the same file system without its delay, with the files
+  in the page cache. (The local disk would also free the CPU time that FUSE takes.)
+- free decode: as many files of the same size on the same storage, each with an image of 16 x 16
+  pixels after comments that fill the file. Batches have that image size, too, so that decoding and
+  transforming take almost no time. Once on the slow storage, which remains the limit, and once on
+  the local disk, where the training loop becomes the limit.
+- no loader: loader.replay(), which leaves only the step.
 
-"again" is the first baseline itself, run in turn with them: by so much the machine has changed
-since the predictions were made. "others" is the largest share of the cores that other processes had
-in a run: more than a few per cent, and the errors say little. Such runs are repeated for --patience
-seconds. Needs /dev/fuse and slowfs (`make test-c`).
+"again" is the first baseline, run in turn with the changes: it shows how much the machine has
+changed since the predictions were made. "others" is the largest share of the cores that other
+processes had in a run. With more than a few percent, the errors mean little; such runs are repeated
+for --patience seconds. Needs /dev/fuse and slowfs (`make test-c`).
 """
 
 from __future__ import annotations
@@ -51,25 +51,25 @@ from feedmill.profiling.report.capacity import Rates, predict, rates_of
 from PIL import Image
 
 BATCH = 64
-WARM_BATCHES = 12  # those that were made ahead are used up
-TINY = 16  # pixels of the sides of a picture that is as good as decoded
+WARM_BATCHES = 12  # uses up the prefetched batches
+TINY = 16  # width and height of an image whose decoding takes almost no time
 BASELINE_RUNS = 3
-QUIET = 0.05  # others may have this share of the cores
-MOST_COMMENT = 65533  # bytes in one segment of a JPEG, behind its length
+QUIET = 0.05  # the share of the cores that other processes may have
+MOST_COMMENT = 65533  # bytes in one segment of a JPEG, after its length
 
 
 # ---- runs ----------------------------------------------------------------------------------------
 
 
 class Cores:
-    """What this process, the file systems that it has mounted, and all others got of the cores."""
+    """Measures the share of the cores that processes other than this one and its mounts had."""
 
     def __init__(self, pids: list[int]) -> None:
         self._pids = pids
         self._begin = self._now()
 
     def _now(self) -> tuple[float, float, float]:
-        """Seconds: the clock, cores busy, cores busy for us."""
+        """In seconds: the clock, busy time of all cores, own CPU time with that of the mounts."""
         ticks = os.sysconf("SC_CLK_TCK")
         user, nice, system, _, _, irq, soft, steal = map(
             int, pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
@@ -82,16 +82,16 @@ class Cores:
         return time.monotonic(), busy / ticks, ours / ticks
 
     def others(self) -> float:
-        """Share of the machine's cores that others had since the start."""
+        """Share of the machine's cores that other processes had since the start."""
         wall, busy, ours = (now - then for now, then in zip(self._now(), self._begin))
         return max(0.0, busy - ours) / wall / os.cpu_count()
 
 
 class Situation:
-    """A loader, and what was measured of it.
+    """A loader and its measurements.
 
     Args:
-        mounts: what it reads through.
+        mounts: the file systems that it reads from.
     """
 
     def __init__(self, dataset: Any, threads: int = 1, mounts: tuple[Mount, ...] = ()) -> None:
@@ -103,11 +103,11 @@ class Situation:
         self.others: list[float] = []
 
     def batches(self) -> Any:
-        """What an epoch iterates over."""
+        """The iterable of an epoch's batches."""
         return self.loader
 
     def run(self, seconds: float, step_s: float) -> feedmill.Stats:
-        """One run, its time per batch noted; the counters of the time that was measured."""
+        """Runs once and records the time per batch. Returns the counters of the measured time."""
         stream = itertools.chain.from_iterable(itertools.repeat(self.batches()))
         for _ in itertools.islice(stream, WARM_BATCHES):
             time.sleep(step_s)
@@ -123,7 +123,7 @@ class Situation:
         return self.loader.stats() - before
 
     def forget(self) -> None:
-        """As if the latest run had not been."""
+        """Removes the latest run's results."""
         self.batch_s.pop()
         self.others.pop()
 
@@ -133,7 +133,7 @@ class Situation:
 
 
 class Replayed(Situation):
-    """The step without the loader."""
+    """A loader that replays ready batches, so that only the step takes time."""
 
     def batches(self) -> Any:
         return self.loader.replay(2)
@@ -141,12 +141,12 @@ class Replayed(Situation):
 
 @dataclass
 class Runs:
-    """How a run is made.
+    """The settings of a run.
 
     Attributes:
-        seconds: of each, behind its start.
-        step_s: a step sleeps for so long.
-        patience_s: what is left for runs that others disturbed.
+        seconds: the duration of each run, after its warm-up.
+        step_s: the time that a step sleeps.
+        patience_s: the remaining time for repeating runs that other processes disturbed.
     """
 
     seconds: float
@@ -154,7 +154,7 @@ class Runs:
     patience_s: float
 
     def measure(self, situation: Situation) -> feedmill.Stats:
-        """A run in which others had next to nothing of the cores, or the last one tried."""
+        """Repeats the run until others had at most QUIET of the cores, or patience_s is used up."""
         while True:
             stats = situation.run(self.seconds, self.step_s)
             if situation.others[-1] <= QUIET or self.patience_s <= 0:
@@ -169,15 +169,15 @@ def dataset_of(folder: pathlib.Path, n_samples: int, side: int = 224) -> Any:
     return dataset
 
 
-# ---- files that are as good as decoded -----------------------------------------------------------
+# ---- files whose decoding takes no time ----------------------------------------------------------
 
 
 def tiny_jpeg(n_bytes: int) -> bytes:
-    """A picture of TINY pixels in a file of so many bytes, or its own few where they are fewer."""
+    """A JPEG of TINY x TINY pixels, filled up to n_bytes if it is smaller."""
     buffer = io.BytesIO()
     Image.new("RGB", (TINY, TINY), (90, 120, 150)).save(buffer, "JPEG")
     bare = buffer.getvalue()
-    parts, n_left = [bare[:2]], n_bytes - len(bare)  # behind the marker that begins a file
+    parts, n_left = [bare[:2]], n_bytes - len(bare)  # after the marker that begins a file
     while n_left >= 4:
         n_comment = min(n_left - 4, MOST_COMMENT)
         parts.append(b"\xff\xfe" + (n_comment + 2).to_bytes(2, "big") + bytes(n_comment))
@@ -186,7 +186,7 @@ def tiny_jpeg(n_bytes: int) -> bytes:
 
 
 def make_tiny(source: pathlib.Path, target: pathlib.Path) -> None:
-    """For each file of an ImageFolder one of its name and size."""
+    """Writes a tiny JPEG of the same name and size for each file of an ImageFolder."""
     for path in sorted(source.glob("*/*")):
         copy = target / path.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -201,17 +201,17 @@ def milliseconds(seconds: float) -> str:
 
 
 def slow_ms(sample_s: float) -> int:
-    """Delay of each open and each read: with 64 reads under way, as many as io_uring has, storage
-    is three times as slow as decoding."""
+    """The delay of each open and each read with which storage is three times as slow as decoding,
+    given the 64 reads that io_uring has in flight."""
     return max(1, round(1e3 * 3 * sample_s * 64 / 2))
 
 
 def run_all(args: argparse.Namespace, stack: contextlib.ExitStack) -> list[dict[str, Any]]:
-    """Baselines, predictions, experiments; the rows of the table."""
+    """Runs baselines, writes predictions, runs the experiments. Returns the rows of the table."""
     runs = Runs(args.seconds, args.step_ms / 1e3, args.patience)
 
     def baseline(folder: pathlib.Path, *mounts: Mount) -> tuple[Situation, Rates]:
-        """The median of a few runs, which is the latest that the situation remembers."""
+        """A situation with the median of a few runs as its only result, and its rates."""
         situation = Situation(dataset_of(folder, args.samples), mounts=mounts)
         situation.run(1, runs.step_s)  # warms the page cache
         situation.forget()
@@ -279,7 +279,7 @@ def write_predictions(file: pathlib.Path, rows: list[dict[str, Any]]) -> None:
 
 
 def table(rows: list[dict[str, Any]], predictions: dict[str, float]) -> tuple[str, float]:
-    """The table, and the largest error of those that were predicted in the file."""
+    """The table, and the largest error of the predictions in the file."""
     lines = [
         "| change | before | predicted | measured (min-max) | error | others |",
         "|---|---:|---:|---:|---:|---:|",
@@ -295,7 +295,7 @@ def table(rows: list[dict[str, Any]], predictions: dict[str, float]) -> tuple[st
         lines.append(
             f"| {one['name']} | {milliseconds(one['before_s'])} | {milliseconds(predicted_s)} | "
             f"{milliseconds(measured_s)} ({1e3 * min(times):.2f}-{1e3 * max(times):.2f}) | "
-            f"{100 * error:+.1f} % | {100 * max(one['situation'].others):.0f} % |"
+            f"{100 * error:+.1f}% | {100 * max(one['situation'].others):.0f}% |"
         )
     return "\n".join(lines) + "\n", worst
 
@@ -303,9 +303,9 @@ def table(rows: list[dict[str, Any]], predictions: dict[str, float]) -> tuple[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=pathlib.Path, help="an ImageFolder; default: made images")
-    parser.add_argument("--step-ms", type=float, default=10, help="a step sleeps for so long")
+    parser.add_argument("--step-ms", type=float, default=10, help="time that a step sleeps")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=4, help="of each run, behind its start")
+    parser.add_argument("--seconds", type=float, default=4, help="of each run, after its warm-up")
     parser.add_argument("--patience", type=float, default=40,
                         help="seconds for repeating runs that other processes disturbed")
     parser.add_argument("--samples", type=int, default=20000, help="least samples in an epoch")
@@ -325,14 +325,15 @@ def main() -> None:
     written = json.loads((args.results / "predictions.json").read_text())
     text, worst = table(rows, written["seconds_per_batch"])
     head = (
-        f"Time per batch of {BATCH}, step {args.step_ms:g} ms, {native.usable_cpus()} cores, load "
-        f"before {load:.2f}; predicted at {written['written']}, before the experiments ran; median "
-        f"of {args.rounds} runs in turn. See bench_predictions.py.\n\n"
+        f"The report's predictions of the time per batch of {BATCH}, compared with measurements. "
+        f"Step {args.step_ms:g} ms, {native.usable_cpus()} cores, load before {load:.2f}; "
+        f"predicted at {written['written']}, before the experiments ran; median of {args.rounds} "
+        "runs in turn. See bench_predictions.py.\n\n"
     )
     (args.results / "predictions.md").write_text(head + text)
     print(head + text, end="")
     if worst > args.require:
-        sys.exit(f"FAILED: a prediction is off by {100 * worst:.1f} %")
+        sys.exit(f"FAILED: a prediction is off by {100 * worst:.1f}%")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ BATCH = 64
 WARM_S = 1.5  # until the epoch has begun and the prefetched batches are used up
 
 
-# ---- one training --------------------------------------------------------------------------------
+# ---- the training process ------------------------------------------------------------------------
 
 
 def endless(loader: Any) -> Iterator[Any]:
@@ -60,7 +60,7 @@ def measure(dataset: Any, order: dict[str, Any], step_s: float) -> tuple[dict[st
     before = loader.stats()
     n_images, end_s = train_until(stream, order["end_s"], step_s)
     stats = loader.stats() - before
-    told = {
+    results = {
         "images_per_s": n_images / (end_s - begin_s),
         "n_threads": stats.decode.n_threads,
         "starved": stats.decode.starved_share,
@@ -69,7 +69,7 @@ def measure(dataset: Any, order: dict[str, Any], step_s: float) -> tuple[dict[st
         "others": {one.pid: one.n_threads for one in peer_processes.others()},
         "report": loader.report(),
     }
-    return told, stream
+    return results, stream
 
 
 def be_a_training(args: argparse.Namespace) -> None:
@@ -83,13 +83,13 @@ def be_a_training(args: argparse.Namespace) -> None:
     next(iter(feedmill.DataLoader(dataset, batch_size=BATCH, native="require")))
     print(json.dumps({"pid": os.getpid()}), flush=True)
     for line in sys.stdin:
-        told, stream = measure(dataset, json.loads(line), args.step_ms / 1e3)
-        print(json.dumps(told), flush=True)
+        results, stream = measure(dataset, json.loads(line), args.step_ms / 1e3)
+        print(json.dumps(results), flush=True)
         sys.stdin.readline()
         del stream
 
 
-# ---- both ----------------------------------------------------------------------------------------
+# ---- the benchmark -------------------------------------------------------------------------------
 
 
 class Training:
@@ -110,7 +110,7 @@ class Training:
     def answer(self) -> dict[str, Any]:
         line = self.process.stdout.readline()
         if not line:
-            sys.exit("FAILED: a training has ended; what it said is above")
+            sys.exit("FAILED: a training process has ended; its output is above")
         return json.loads(line)
 
 
@@ -120,23 +120,25 @@ def run(trainings: list[Training], threads: int | None, seconds: float) -> list[
     order = json.dumps({"threads": threads, "begin_s": begin_s, "end_s": begin_s + seconds})
     for one in trainings:
         one.tell(order)
-    told = [one.answer() for one in trainings]
+    results = [one.answer() for one in trainings]
     for one in trainings:
         one.tell("")
-    return told
+    return results
 
 
 def median_range(values: list[float]) -> str:
     return f"{statistics.median(values):7.0f} images/s ({min(values):.0f}-{max(values):.0f})"
 
 
-def complaints(told: list[dict[str, Any]], pids: list[int], is_crowded: bool) -> list[str]:
+def failed_checks(
+    results: list[dict[str, Any]], pids: list[int], has_contention: bool
+) -> list[str]:
     """The failed checks of a run of both processes."""
     found = []
-    for one, own, other in zip(told, pids, reversed(pids)):
+    for one, own, other in zip(results, pids, reversed(pids)):
         if not one["others"].get(str(other)):
             found.append(f"pid {own} does not see that pid {other} decodes")
-        if is_crowded and str(other) not in one["report"]:
+        if has_contention and str(other) not in one["report"]:
             found.append(f"the report of pid {own} does not name pid {other}")
     return found
 
@@ -144,10 +146,10 @@ def complaints(told: list[dict[str, Any]], pids: list[int], is_crowded: bool) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=pathlib.Path, help="an ImageFolder; default: made images")
-    parser.add_argument("--cpus", type=int, default=2, help="cores that both share")
-    parser.add_argument("--step-ms", type=float, default=0, help="a step sleeps for so long")
+    parser.add_argument("--cpus", type=int, default=2, help="number of cores that both share")
+    parser.add_argument("--step-ms", type=float, default=0, help="time that a step sleeps")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=4, help="of each run, behind the start")
+    parser.add_argument("--seconds", type=float, default=4, help="of each run, after its warm-up")
     parser.add_argument("--samples", type=int, default=4000, help="least samples in an epoch")
     parser.add_argument("--require", type=float, default=0.95)
     parser.add_argument("--training", action="store_true", help=argparse.SUPPRESS)
@@ -173,34 +175,34 @@ def main() -> None:
         alone += [one["images_per_s"] for one in run([trainings[number % 2]], n_cpus, args.seconds)]
         for (name, runs), threads in zip(pairs.items(), (None, n_cpus)):
             runs.append(run(trainings, threads, args.seconds))
-            wrong += [f"{name}: {text}" for text in complaints(runs[-1], pids, bool(threads))]
+            wrong += [f"{name}: {text}" for text in failed_checks(runs[-1], pids, bool(threads))]
     for one in trainings:
         one.process.stdin.close()
         one.process.wait(60)
     print(f"{'one alone, a thread per core':<36} {median_range(alone)}")
     for name, runs in pairs.items():
-        together = [sum(one["images_per_s"] for one in told) for told in runs]
+        together = [sum(one["images_per_s"] for one in results) for results in runs]
         ratio = statistics.median(together) / statistics.median(alone)
         print(f"{'two, ' + name:<36} {median_range(together)}  {ratio:.2f} of one alone")
         if ratio < args.require:
             wrong.append(f"{name}: {ratio:.3f} of one alone, not {args.require}")
         for number, pid in enumerate(pids):
-            print(f"    pid {pid}: {describe([told[number] for told in runs])}")
+            print(f"    pid {pid}: {describe([results[number] for results in runs])}")
     for pid, one in zip(pids, pairs["a thread per core each"][-1]):
         print(f"\nreport of pid {pid}, a thread per core each, last run:\n{one['report']}")
     if wrong:
         sys.exit("\n".join(["FAILED:", *dict.fromkeys(wrong)]))
 
 
-def describe(told: list[dict[str, Any]]) -> str:
+def describe(results: list[dict[str, Any]]) -> str:
     def share(name: str) -> str:
-        return f"{100 * statistics.median(one[name] for one in told):.1f} %"
+        return f"{100 * statistics.median(one[name] for one in results):.1f}%"
 
-    threads = sorted({one["n_threads"] for one in told})
+    threads = sorted({one["n_threads"] for one in results})
     return (
-        f"{'/'.join(map(str, threads))} decode threads, without a core {share('starved')} of the "
-        f"time that they had work; steps waited {share('wait')} of the time, "
-        f"{share('wait_starved')} of that for a core"
+        f"{'/'.join(map(str, threads))} decode threads, waiting for a CPU {share('starved')} of "
+        f"the time that they had work; steps waited {share('wait')} of the time, "
+        f"{share('wait_starved')} of that for a CPU"
     )
 
 

@@ -193,8 +193,8 @@ def run_tensors(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=4, help="of each run (default 4)")
-    parser.add_argument("--rounds", type=int, default=3, help="the best of so many (default 3)")
+    parser.add_argument("--seconds", type=float, default=4, help="duration of each run (default 4)")
+    parser.add_argument("--rounds", type=int, default=3, help="take the best of them (default 3)")
     parser.add_argument("--data", help="an image folder, for the cases with photographs")
     parser.add_argument("cases", nargs="*", choices=("cifar", "tensors", "photographs", []),
                         default=[])

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Passes the tests of `make test` under conditions that no test may depend on, one after the other:
+# Runs the tests of `make test` under unusual conditions, which must not change their results:
 #
 #     tests/conditions.sh [CONDITION...]
 #
 #     pinned    on one core
 #     busy      beside a busy loop on each core
-#     slow      with decoding ten times slower    (both by tests/support/decode_speed.c, in builds
-#     instant   with decoding that takes no time   of their own: build-slow and build-instant)
+#     slow      with decoding that takes ten times as long
+#     instant   with decoding that takes no time
+#
+# The last two use tests/support/decode_speed.c, in the build folders build-slow and build-instant.
 #
 # All of them take an hour or two on 2 cores. Needs what `make test` has installed and built.
 set -euo pipefail
@@ -20,7 +22,7 @@ end_loops() {
 }
 trap end_loops EXIT
 
-# both_suites BUILD [COMMAND...]: the C tests and the Python tests of that build, each by COMMAND.
+# both_suites BUILD [COMMAND...]: runs the C tests and the Python tests of a build under COMMAND.
 both_suites() {
     local build=$1
     shift
@@ -32,7 +34,8 @@ both_suites() {
         failures+=("Python tests, $condition")
 }
 
-# with_decoding SPEED: the library, its tests and the Python package, built with it.
+# with_decoding SPEED: builds the library, its tests and the Python package with this decode speed,
+# and runs the tests.
 with_decoding() {
     local build=build-$1
     cmake -S . -B "$build" -DFM_WERROR=ON -DFM_BENCHMARKS=OFF "-DFM_TEST_DECODE=$1" >/dev/null
@@ -58,7 +61,7 @@ for condition; do
         ;;
     slow | instant) with_decoding "$condition" ;;
     *)
-        echo "tests/conditions.sh: no condition is called $condition" >&2
+        echo "tests/conditions.sh: there is no condition $condition" >&2
         exit 2
         ;;
     esac

@@ -111,8 +111,8 @@ fm_stage_mutant(early_slot "slot reused"
   "stage->calls->poll(stage->device, slot, &error)"
   "(stage->calls->poll(stage->device, slot, &error), FM_OK)")
 fm_stage_mutant(forgotten_drop unordered
-  "    for (; stage->n_taken < stage->n_queued; stage->n_taken++)\n        return_output(loader, stage->n_taken);"
-  "stage->n_taken = stage->n_queued;")
+  "    for (; stage->n_consumed < stage->n_queued; stage->n_consumed++)\n        return_output(loader, stage->n_consumed);"
+  "stage->n_consumed = stage->n_queued;")
 fm_stage_mutant(hasty_close "slot reused"
   "stage->calls->sync(stage->device, slot_of(stage, stage->n_done), NULL)" "FM_OK")
 

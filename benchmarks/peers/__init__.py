@@ -2,10 +2,10 @@
 
 A module of a loader has
 
-    VERSIONS                     names of the distributions whose versions belong into the report
-    prepare(job, variant)        optional: makes the data in the loader's own format, unless they
-                                 are there; returns {"seconds", "bytes"} of the making
-    note(job, variant)           optional: what the table has to say about this run
+    VERSIONS                     names of the distributions whose versions the report lists
+    prepare(job, variant)        optional: makes data in the loader's own format, unless they exist;
+                                 returns the {"seconds", "bytes"} that this took
+    note(job, variant)           optional: a remark about this run for the table
     open_epochs(job, variant)    opens the loader; each call of the result iterates over the
                                  batches of one epoch
     open_check(job, variant)     the same for the job whose pixels are compared: each file once, in

@@ -24,7 +24,7 @@ VERSIONS = ("feedmill",)
 
 
 def pack(job: Job):
-    """The folder as a pack: where it is, and what it took to make it."""
+    """The folder as a pack: its path, and the time and space it took."""
     path = job.scratch_file("pack", job.files())
     notes = path.with_suffix(".json")
     if not notes.exists():
@@ -42,7 +42,7 @@ def prepare(job: Job, variant: str) -> dict | None:
 
 
 def make_dataset(job: Job, variant: str, kind: str, samples):
-    """An ImageFolder over these samples, or as much of a pack."""
+    """An ImageFolder of these samples, or the same number of samples of a pack."""
     transform = pil_transform(kind, job.size)
     if variant == "pack":
         numbers = {path: number for number, (path, _) in enumerate(job.files())}
@@ -65,7 +65,7 @@ def make_loader(dataset, job: Job, shuffle: bool):
 
 
 def note(job: Job, variant: str) -> str:
-    """The instructions that its kernels use."""
+    """The SIMD tier that its kernels use."""
     loader = make_loader(make_dataset(job, variant, "check", job.files()[:1]), job, shuffle=False)
     for _ in loader:
         pass
@@ -98,7 +98,7 @@ def open_check(job: Job, variant: str):
 
 
 def check_pack(dataset, job: Job) -> None:
-    """Every image of the pack against its source, and what the job makes of it against its own."""
+    """Compares each image of the pack with its source, and the job's result with its own."""
     for number, (path, _) in enumerate(job.files()):
         image = load_rgb(dataset.dataset.encoded(number))
         wanted = torchvision.datasets.folder.pil_loader(path)
@@ -109,7 +109,7 @@ def check_pack(dataset, job: Job) -> None:
 
 
 def check_deterministic(dataset, job: Job) -> None:
-    """Every image against the dataset's own, for a transform that draws nothing."""
+    """Compares each image with the dataset's own, for a transform without random draws."""
     position = 0
     for images, _ in make_loader(dataset, job, shuffle=False):
         for image in images:

@@ -1,4 +1,4 @@
-"""FFCV, whose data is converted first: "jpeg" (encoded anew by OpenCV, 4:2:0, quality 90) and
+"""FFCV, whose data is converted first: "jpeg" (encoded again by OpenCV, 4:2:0, quality 90) and
 "raw" (pixels, the longer side at most 400, area-averaged)."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .job import MEAN, STD, Job
 
 VERSIONS = ("ffcv", "numba", "opencv-python-headless")
 RAW_SIDE = 400
-# Each batch that is prepared has room for batch_size whole images of the largest size.
+# Each prefetched batch has memory for batch_size images of the largest size.
 AHEAD_BYTES = 2 << 30
 
 
@@ -36,7 +36,7 @@ class Photos(torch.utils.data.Dataset):
 
 
 def convert(job: Job, variant: str, samples):
-    """The samples in FFCV's format: the file, and how long it took when it was made."""
+    """Converts the samples to FFCV's format. Returns the file and how long its making took."""
     path = job.scratch_file(f"ffcv-{variant}.beton", samples)
     notes = path.with_suffix(".json")
     if not notes.exists():

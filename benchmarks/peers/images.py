@@ -26,7 +26,7 @@ def list_images(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def enlarge(image: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """To a random number of pixels, the same shape."""
+    """Enlarges an image to a random number of pixels, with the same aspect ratio."""
     scale = (rng.uniform(*LARGE_MEGAPIXELS) * 1e6 / (image.width * image.height)) ** 0.5
     size = (round(image.width * scale), round(image.height * scale))
     return image.resize(size, Image.Resampling.BICUBIC)
@@ -34,7 +34,7 @@ def enlarge(image: Image.Image, rng: np.random.Generator) -> Image.Image:
 
 def make_folder(source: pathlib.Path, target: pathlib.Path, files: list[pathlib.Path],
                 change: Callable[[Image.Image], Image.Image], show: Callable[[str], None]) -> None:
-    """Writes each file anew as 4:2:0. The folder is there once all of it is."""
+    """Encodes each file again as 4:2:0. The folder appears only when it is complete."""
     unfinished = target.with_name(target.name + ".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     for i, path in enumerate(files):

@@ -1,5 +1,5 @@
 """A virtual environment for each loader, under build/peers-venv. It sees the packages of the
-environment that runs this (torch, numpy, Pillow), which stay as they are."""
+environment that runs this (torch, numpy, Pillow), and does not change them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Unavailable(Exception):
 class Recipe:
     """How a loader is installed.
 
-    module: what must be importable then.
+    module: must be importable after the installation.
     steps: arguments of `pip install`, one call each.
-    system: Debian's packages that its build or its import needs.
+    system: Debian packages that its build or its import needs.
     """
 
     module: str
@@ -78,7 +78,7 @@ def make_environment(folder: pathlib.Path) -> pathlib.Path:
 
 
 def install(name: str, root: pathlib.Path, show: Callable[[str], None]) -> str:
-    """The interpreter that has this loader, installed if it is not. Raises Unavailable."""
+    """The interpreter with this loader, which is installed if necessary. Raises Unavailable."""
     recipe = RECIPES.get(name)
     if recipe is None:  # part of this environment
         return sys.executable

@@ -1,4 +1,4 @@
-"""What every loader is asked to do, as plain data that travels between processes as JSON."""
+"""The job that every loader does, as plain data that is sent between processes as JSON."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ class Job:
 
     folder: an ImageFolder.
     kind: "train" (RandomResizedCrop, flip) or "eval" (Resize(256), CenterCrop); both normalize.
-    n_samples: samples in an epoch, a multiple of batch_size: the folder's list is repeated and cut.
+    n_samples: samples in an epoch, a multiple of batch_size. The folder's list is repeated and
+        truncated to it.
     workers: threads or processes that decode.
     n_checked: files whose pixels are compared.
-    scratch: where a loader puts the data in a format of its own.
+    scratch: folder for data in a loader's own format.
     """
 
     folder: str
@@ -49,7 +50,7 @@ class Job:
         return (files * -(-self.n_samples // len(files)))[: self.n_samples]
 
     def checked(self) -> list[tuple[str, int]]:
-        """The files whose pixels are compared, from all over the folder."""
+        """The files whose pixels are compared, evenly chosen from the folder."""
         files = self.files()
         return files[:: max(1, len(files) // self.n_checked)][: self.n_checked]
 

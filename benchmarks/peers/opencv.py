@@ -12,7 +12,7 @@ from .job import MEAN, STD, Job
 from .torch import Files, image_loader
 
 VERSIONS = ("opencv-python-headless",)
-# torchvision does not turn images as their EXIF data say.
+# Like torchvision, do not rotate images by their EXIF orientation.
 FLAGS = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
 SCALE = (1 / (255 * np.array(STD))).astype(np.float32)
 SHIFT = (-np.array(MEAN) / np.array(STD)).astype(np.float32)
@@ -24,7 +24,7 @@ def load(path: str) -> np.ndarray:
 
 
 def finish(image: np.ndarray, size: int, flip: bool) -> torch.Tensor:
-    """Resized, flipped, normalized: float32, 3 x size x size."""
+    """Resizes, flips and normalizes an image: float32, 3 x size x size."""
     image = cv2.resize(image, (size, size), interpolation=cv2.INTER_LINEAR)
     if flip:
         image = cv2.flip(image, 1)

@@ -1,4 +1,4 @@
-"""A loader's process, from the outside: requests and answers (worker.py says which)."""
+"""Controls a loader's process by requests and answers, which worker.py describes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import subprocess
 
 
 class Failed(Exception):
-    """A loader that gave no answer, or an error; the text says which."""
+    """A loader gave no answer, or an error; the text says which."""
 
 
 class Process:
@@ -34,7 +34,7 @@ class Process:
         self.answer("start")
 
     def ask(self, request: str) -> dict:
-        """Raises Failed."""
+        """Sends a request and returns the answer. Raises Failed."""
         self.signal(signal.SIGCONT)
         try:
             self.process.stdin.write(f"{request}\n".encode())

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 
 @dataclasses.dataclass
 class Row:
-    """What one loader showed.
+    """The results of one loader.
 
     name, job ("train", "eval"); is_limit: not a loader, but libjpeg-turbo alone.
-    pixels: how its output compares, in words. note: what is to be known about it.
+    pixels: how its output compares, as text. note: a remark for the table.
     failed: why it could not be measured; epochs is empty then.
     epochs: {"n", "wall_s", "cpu_s"} of each round.
     """
@@ -32,7 +32,7 @@ class Row:
 
 
 def ratio(ours: Row, theirs: Row, unit: str) -> float:
-    """Median of the rounds' ratios: both loaders of a round met the same machine."""
+    """Median of the rounds' ratios, as both loaders of a round ran under the same load."""
     pairs = zip(ours.rates(unit), theirs.rates(unit))
     return statistics.median(a / b for a, b in pairs)
 
@@ -46,12 +46,12 @@ def spread(rates: list[float]) -> str:
 
 
 def find_ours(rows: Iterable[Row], job: str) -> Row | None:
-    """feedmill's own row, with all that the CPU offers."""
+    """feedmill's own row, with the best instruction set of the CPU."""
     return next((r for r in rows if r.job == job and r.name == "feedmill" and r.epochs), None)
 
 
 def table(rows: list[Row], job: str) -> str:
-    """The rows of a job, Markdown."""
+    """The rows of a job as a Markdown table."""
     ours = find_ours(rows, job)
     lines = [
         "| | img/s | img per CPU-second | feedmill's ratio: wall time | CPU time | pixels |",
@@ -89,7 +89,7 @@ def findings(rows: list[Row]) -> list[str]:
 
 
 def plot(rows: list[Row], title: str) -> str:
-    """Bars of images per CPU-second, each with a line from the least to the most of the rounds."""
+    """Bars of images per CPU-second, each with a line from minimum to maximum."""
     shown = [r for r in rows if r.job == "train" and r.epochs]
     top = max((max(r.rates("cpu_s")) for r in shown), default=1)
     left, bar, gap, width = 290, 18, 8, 520

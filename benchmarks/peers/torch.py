@@ -13,7 +13,7 @@ VERSIONS = ("torch", "torchvision", "pillow")
 
 
 class Files(torch.utils.data.Dataset):
-    """An ImageFolder's behaviour over a list of samples."""
+    """A dataset over a list of samples that behaves like ImageFolder."""
 
     def __init__(self, samples, load, transform) -> None:
         self.samples, self.load, self.transform = samples, load, transform
@@ -27,7 +27,7 @@ class Files(torch.utils.data.Dataset):
 
 
 def load_tensor(path: str) -> torch.Tensor:
-    """uint8, 3 x H x W, by torchvision's own decoder or, where its build has none, Pillow's."""
+    """uint8, 3 x H x W, from torchvision's decoder or, if its build has none, from Pillow."""
     io = torchvision.io
     return io.decode_jpeg(io.read_file(path), mode=io.ImageReadMode.RGB)
 
@@ -72,7 +72,7 @@ def v2_transform(kind: str, size: int):
 
 
 def image_loader(dataset, job: Job, shuffle: bool, **options):
-    """A DataLoader whose iteration gives the images. Its workers live on between epochs."""
+    """A DataLoader that yields only images. Its workers are persistent."""
     loader = torch.utils.data.DataLoader(
         dataset,
         batch_size=job.batch_size,

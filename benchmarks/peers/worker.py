@@ -3,7 +3,7 @@
 JOB is a Job as JSON. Requests come one a line on stdin, each answered by one line of JSON on
 stdout; what a loader prints itself goes to stderr.
 
-    open        makes the loader's own data if it needs some: {"versions", "prepared", "note"}
+    open        makes data in the loader's own format if needed: {"versions", "prepared", "note"}
     check FILE  compares its pixels with the reference in FILE (.npy), or makes that, if it is not
                 there: {"difference"}, the mean absolute difference in grey levels of 255
     warm        an epoch that is not timed: {"mean", "std"} of its values for each channel
@@ -35,7 +35,7 @@ def process_seconds(pid: int) -> float:
 
 
 def children(pid: int) -> list[int]:
-    """All running descendants. Linux tells them for each thread that has started some."""
+    """All running descendants, from the lists that Linux keeps for each thread."""
     found = []
     for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
         for child in map(int, (task / "children").read_text().split()):
@@ -46,7 +46,7 @@ def children(pid: int) -> list[int]:
 def cpu_seconds() -> float:
     """CPU time of this process, and of its children, those that run and those that have ended.
 
-    Where a thread or process ends while they are counted, they are counted again.
+    If a thread or process ends during the count, the count is repeated.
     """
     for _ in range(100):
         try:

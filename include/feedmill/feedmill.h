@@ -1,7 +1,7 @@
 /*
  * feedmill - a native data loader for image training.
  *
- * A loader reads image files, decodes and transforms them on threads of its own, and delivers
+ * A loader reads image files, decodes and transforms them on its own threads, and delivers
  * batches in the order in which they were submitted:
  *
  *     fm_config config;
@@ -21,9 +21,9 @@
  *     }
  *     fm_loader_close(&loader);
  *
- * Status: functions that can fail return 0 (FM_OK), a positive outcome that is no error (FM_END,
- * FM_AGAIN, FM_FALLBACK), or a negative error. `error` may be NULL; otherwise it is filled on every
- * failure, with a text that says what was wrong, where, and what to do.
+ * Status: functions that can fail return 0 (FM_OK), a positive status that is not an error (FM_END,
+ * FM_AGAIN, FM_FALLBACK), or a negative error. `error` may be NULL; otherwise every failure fills
+ * it with a message that says what failed, where, and what to do.
  *
  * Threads: one thread at a time may use a loader; it is called the consumer below. Any thread may
  * call fm_batch_release(), at any time, also after fm_loader_close(), and fm_loader_stats() while
@@ -79,8 +79,8 @@ typedef enum fm_status {
 typedef struct fm_error {
     int status;         /* an fm_status */
     int sys_errno;      /* errno of the failed system call, or 0 */
-    int64_t index;      /* dataset index of the sample that it concerns, or -1 */
-    char message[1024]; /* one sentence; UTF-8 if the path that it names is */
+    int64_t index;      /* dataset index of the failed sample, or -1 */
+    char message[1024]; /* one sentence; UTF-8 unless it contains a path that is not */
 } fm_error;
 
 /* Short text of a status, such as "out of memory"; "unknown status" for other values. */
@@ -140,28 +140,28 @@ typedef enum fm_filter {
  * of `values`, by kind; a fill is one value of 0 to 255 for each of red, green and blue:
  *
  *     RANDOM_CROP            0-3 padding left, top, right, bottom; 4 mode: 0 constant, 1 edge,
- *                            2 reflect, 3 symmetric; 5 pad if needed; 6-8 fill; 9 pads once
- *                            by both
- *     PAD                    0-4, 6-8 the same
+ *                            2 reflect, 3 symmetric; 5 pad if needed; 6-8 fill; 9 both paddings
+ *                            are applied at once (torchvision's v2)
+ *     PAD                    0-4, 6-8 as RANDOM_CROP
  *     GRAYSCALE              0 channels, 1 or 3
  *     RANDOM_POSTERIZE       0 bits, 1 to 8
  *     RANDOM_SOLARIZE        0 threshold
  *     RANDOM_ADJUST_SHARPNESS 0 factor
  *     COLOR_JITTER           0-1 brightness, 2-3 contrast, 4-5 saturation, 6-7 hue, each low and
- *                            high; 8 which of them, a bit each
+ *                            high; 8 bit mask: which of the four are applied
  *     RANDOM_ROTATION        0-1 degrees; 2 has a center; 3-4 its x, y; 5-7 fill
  *     RANDOM_AFFINE          0-1 degrees; 2 translates; 3-4 by how much; 5 scales (by `scale`);
  *                            6 shears: 0, 2 or 4 of 7-10; 11 has a center; 12-13 its x, y;
  *                            14-16 fill
- *     RANDOM_ERASING         0-2 what is written, by channel, in values of the result
- *     RANDOM_CHOICE          0-15 sums of the children's probabilities, up to each
- *     TRIVIAL_AUGMENT_WIDE   0 bins; 3-5 fill; 6 as of torchvision's v2
- *     RAND_AUGMENT           0 number of ops, at most 8; 1 magnitude; 2 bins; 3-6 the same
- *     AUTO_AUGMENT           0 policy: 0 ImageNet, 1 CIFAR-10, 2 SVHN; 3-6 the same
+ *     RANDOM_ERASING         0-2 the value to write, by channel, in the result's dtype
+ *     RANDOM_CHOICE          0-15 cumulative probabilities of the children
+ *     TRIVIAL_AUGMENT_WIDE   0 bins; 3-5 fill; 6 nonzero: as torchvision's v2
+ *     RAND_AUGMENT           0 number of ops, at most 8; 1 magnitude; 2 bins; 3-6 as above
+ *     AUTO_AUGMENT           0 policy: 0 ImageNet, 1 CIFAR-10, 2 SVHN; 3-6 as above
  *
- * RANDOM_APPLY, RANDOM_CHOICE and RANDOM_ORDER contain the n_within ops that follow them:
- * n_children are their own, the others are contained in those. A contained op must not change an
- * image's size. RANDOM_ERASING must be the last op.
+ * RANDOM_APPLY, RANDOM_CHOICE and RANDOM_ORDER contain the n_within ops that follow them, of which
+ * n_children are direct children and the others are contained in those. A contained op must not
+ * change an image's size. RANDOM_ERASING must be the last op.
  */
 typedef struct fm_op {
     fm_op_kind kind;
@@ -204,7 +204,7 @@ typedef enum fm_resize_order {
 } fm_resize_order;
 
 /*
- * What is done to an image after decoding. fm_config_init() sets no ops, FM_FLOAT32, FM_NCHW,
+ * The transform of decoded images. fm_config_init() sets no ops, FM_FLOAT32, FM_NCHW,
  * mean 0 and std 1. The arrays are copied at open.
  * The ops must give all images the same size, by a resize to a fixed size or a crop; else
  * fm_loader_open() fails with FM_ERR_ARGUMENT. At most 64 ops, of which at most one may resize.
@@ -216,12 +216,13 @@ typedef struct fm_transform {
     fm_layout layout;
     float mean[3], std[3]; /* of red, green, blue; std not 0 */
     /* [3][256] results of the dtype by channel and pixel value, used in place of mean and std;
-     * NULL: none. Ignored with FM_UINT8. The last bit of a 16-bit result depends on when the
-     * caller's own code would convert: the table gives it exactly. */
+     * NULL: none. Ignored with FM_UINT8. The last bit of a 16-bit result depends on where the
+     * caller's own code converts to 16 bits; a table reproduces it exactly. */
     const void *value_table;
     fm_resize_order resize_order;
     /* Only with fm_arrays of images: their size, which no op then needs to set, and their channels:
-     * 3, or 1 for grey, whose result has one channel, too (the table's first). 0: not given. */
+     * 3, or 1 for grayscale, whose result has one channel, too (the table's first). 0: not given.
+     */
     int32_t in_height, in_width, in_channels;
 } fm_transform;
 
@@ -231,8 +232,8 @@ typedef struct fm_transform {
  * The restart index of a JPEG: where its rows of MCUs begin. The image has a single scan and
  * restart intervals that divide a row, so that each row but the first begins after a restart
  * marker. With the index, a loader without a cache reads only the bytes down to the bottom of the
- * crop; the rest may be damaged or missing. The index of another image costs time, and changes no
- * pixel.
+ * crop; the rest may be damaged or missing. The index of another image costs time, but never
+ * changes a pixel.
  */
 #define FM_MAX_RESTARTS 64
 typedef struct fm_restart_index {
@@ -245,7 +246,7 @@ typedef struct fm_restart_index {
 } fm_restart_index;
 
 /*
- * One sample: the file to read, or the encoded image itself. `path` need only live during the
+ * One sample: the file to read, or the encoded image itself. `path` must only stay valid during the
  * call that passes it.
  *
  * With `data` no file is opened: the image is these data_bytes bytes, and the result is that of
@@ -259,9 +260,9 @@ typedef struct fm_restart_index {
  * that is replaced meanwhile may be read as it was. A file that ends within the range is
  * FM_ERR_READ.
  *
- * Ownership: `data` is not copied and stays the caller's. If the call that takes it succeeds, it
- * must stay readable and unchanged until fm_loader_next() has returned its batch or the error in
- * its place (FM_FALLBACK is neither), or until fm_loader_stop(), fm_loader_start() or
+ * Ownership: `data` is not copied, and the caller keeps ownership. If the call that takes it
+ * succeeds, it must stay readable and unchanged until fm_loader_next() has returned its batch or
+ * the error in its place (FM_FALLBACK is neither), or until fm_loader_stop(), fm_loader_start() or
  * fm_loader_close() has returned. The first two end the epoch also when they fail, except with
  * FM_ERR_ARGUMENT, FM_ERR_STATE and FM_ERR_FORKED.
  * Threads: decode threads read it at any time until then, and nothing after its end. Samples,
@@ -274,14 +275,14 @@ typedef struct fm_sample {
                           with data: a name, also under 4,096 bytes; NULL or empty for none */
     const void *data;  /* the encoded image in memory; NULL: the file at path is read */
     size_t data_bytes; /* its size; 0 without data */
-    uint64_t offset_bytes; /* where in the file the image begins; 0 without range_bytes */
-    uint64_t range_bytes;  /* its size there, at most max_file_bytes; 0: it is the whole file */
-    /* The caller asserts that the whole image was decoded before without an error. Of a JPEG with
-     * restart intervals, only those that the transform needs are then decoded; damage in others, on
-     * which no pixel of the result depends, is not noticed. */
+    uint64_t offset_bytes; /* start of the image in the file; 0 without range_bytes */
+    uint64_t range_bytes;  /* size of the image, at most max_file_bytes; 0: the whole file */
+    /* The caller asserts that the whole image was decoded before without an error. Then only the
+     * restart intervals of a JPEG that the transform needs are decoded. Damage in the others, which
+     * no pixel of the result depends on, is not noticed. */
     bool verified;
-    const fm_restart_index *rows; /* restart index of a verified range; NULL: none. Need only live
-                                 during the call */
+    const fm_restart_index *rows; /* restart index of a verified range; NULL: none. Must stay valid
+                                 during the call only */
 } fm_sample;
 
 /*
@@ -332,8 +333,8 @@ typedef struct fm_arrays {
     const fm_array *list; /* copied at open */
     size_t n;             /* 1 to FM_MAX_ARRAYS; 0: the samples are files */
     bool images;
-    /* Where in a row of an image the values lie: bytes from a channel, a line, a pixel to the next.
-     * All 0: [height][width][channels], densely. */
+    /* The layout of an image in its row: bytes from one channel, line or pixel to the next. All 0:
+     * contiguous [height][width][channels]. */
     uint32_t channel_stride, line_stride, pixel_stride;
 } fm_arrays;
 #define FM_MAX_ARRAYS 64
@@ -353,7 +354,7 @@ typedef struct fm_raw_format {
 /* ---- configuration --------------------------------------------------------------------------- */
 
 typedef enum fm_reader_kind {
-    FM_READER_AUTO = 0,  /* io_uring if it can be had, else pread */
+    FM_READER_AUTO = 0,  /* io_uring if it is available, else pread */
     FM_READER_URING = 1, /* io_uring, or open fails */
     FM_READER_PREAD = 2  /* a pool of threads that call pread */
 } fm_reader_kind;
@@ -374,7 +375,7 @@ typedef struct fm_allocator {
 
 /*
  * Keeps encoded files in memory while it is open, over all epochs and loaders that use it. A file
- * that was decoded natively is added while the budget lasts; none is ever evicted, so that the hit
+ * that was decoded natively is added while the budget lasts; none is evicted, so the hit
  * rate of a shuffled epoch is the share of the files that fits. Files are identified by their
  * paths: one that changes while the cache is open is not read again. Results are the same with and
  * without a cache. Any thread may use it, but not a forked child.
@@ -394,23 +395,24 @@ typedef struct fm_cache_usage {
 FM_API FM_CHECK_RESULT int fm_cache_open(fm_cache **out, uint64_t budget_bytes, fm_error *error);
 /* In a forked child everything is 0: the cache is the parent's. */
 FM_API void fm_cache_usage_get(fm_cache *cache, fm_cache_usage *out);
-/* After the loaders that were given it. Accepts NULL and a pointer to NULL; sets *cache to NULL. */
+/* Closes the cache; all loaders that use it must be closed before. Accepts NULL and a pointer to
+ * NULL; sets *cache to NULL. */
 FM_API void fm_cache_close(fm_cache **cache);
 
 /* The formats of images, as bits. */
 typedef enum fm_format { FM_FORMAT_JPEG = 1, FM_FORMAT_PNG = 2, FM_FORMAT_WEBP = 4 } fm_format;
 
 /*
- * Where batches are delivered. With a device, a stream and a thread of the loader's own copy them
- * from page-locked buffers to memory that the consumer provides (fm_loader_add_output()).
- * FM_DEVICE_HOST needs no GPU: that memory is ordinary, streams are ignored, and a copy is complete
- * when next() returns. It defines what the other devices must deliver.
+ * Where batches are delivered. With a device, the loader copies them from page-locked buffers to
+ * memory that the consumer provides (fm_loader_add_output()), on a stream and a thread of its own.
+ * FM_DEVICE_HOST needs no GPU: the memory is host memory, streams are ignored, and a copy is
+ * complete when next() returns. It defines the results of the other devices.
  */
 typedef enum fm_device_kind {
-    FM_DEVICE_NONE = 0, /* in memory of the CPU */
+    FM_DEVICE_NONE = 0, /* in host memory */
     FM_DEVICE_HOST = 1,
-    FM_DEVICE_CUDA = 2 /* needs the plug-in libfeedmill_cuda.so: beside this library, or the file
-                          that the environment's FEEDMILL_CUDA_LIBRARY names */
+    FM_DEVICE_CUDA = 2 /* needs the plug-in libfeedmill_cuda.so: in this library's folder, or the
+                          file that the environment variable FEEDMILL_CUDA_LIBRARY names */
 } fm_device_kind;
 
 typedef struct fm_device_config {
@@ -420,15 +422,15 @@ typedef struct fm_device_config {
      * dtype and layout of `transform`, with the same bits as the CPU: default true. Not done with
      * RANDOM_ERASING, with arrays, and where the result is FM_UINT8; see fm_loader_converts(). */
     bool convert;
-    /* next() does not make the output's stream wait: the caller does, by fm_loader_wait(), and can
-     * record events around that. Default false. */
+    /* next() does not make the output's stream wait for the copy. The caller does so by
+     * fm_loader_wait(), and can record events around it. Default false. */
     bool defer_wait;
 } fm_device_config;
 
 /*
- * Whether a device of this kind can be used here, and how many there are (n_devices may be NULL).
- * FM_ERR_UNAVAILABLE: no plug-in, no driver or no device; the message says which. Uses no memory of
- * a device.
+ * Checks that a device of this kind can be used, and sets *n_devices (which may be NULL) to their
+ * number. FM_ERR_UNAVAILABLE: no plug-in, no driver or no device; the message says which. Uses no
+ * device memory.
  */
 FM_API FM_CHECK_RESULT int fm_device_count(fm_device_kind kind, int32_t *n_devices,
                                            fm_error *error);
@@ -438,13 +440,13 @@ typedef struct fm_config {
     fm_transform transform;
     fm_source source;    /* may be left empty if every batch is submitted with its paths */
     fm_arrays arrays;    /* in place of files; default none */
-    fm_raw_format raw;   /* the files are no images; default: they are */
+    fm_raw_format raw;   /* for files of raw values; default: the files are images */
     uint64_t n_samples;  /* dataset length; default 0: source.n_samples, or the arrays' rows */
     uint32_t batch_size; /* most samples in a batch, 1 to 65,536; default 64 */
     uint32_t n_threads;  /* decode threads; default 0: usable CPUs - 1, at least 1 */
     uint32_t prefetch_batches; /* most batches submitted and not yet returned; default 4 */
-    /* Of batch buffers, read buffers, row buffers and tables. Default 0: a quarter of the memory
-     * that this process may use. Not included: copies of batches, and the coefficients of
+    /* Limit of batch buffers, read buffers, row buffers and tables. Default 0: a quarter of the
+     * memory that this process may use. Not included: copies of batches, and the coefficients of
      * progressive images, at most 80 MiB a thread (a larger image is rejected with FM_ERR_LIMIT). A
      * thread frees these when it has no work, or after 8 other images. */
     uint64_t memory_budget_bytes;
@@ -456,11 +458,11 @@ typedef struct fm_config {
     uint64_t max_image_pixels; /* default 89,478,485, where Pillow begins to warn */
     uint32_t rejected_formats; /* of fm_format: their images are rejected with FM_ERR_KIND, for the
                                   caller's own decoder; default 0: none */
-    bool fallback;             /* rejected samples come out of next() as FM_FALLBACK; default
-                                  false: they are errors */
+    bool fallback;             /* next() returns FM_FALLBACK for rejected samples; default false:
+                                  an error */
     fm_allocator allocator;    /* default: aligned memory of the C library, no handover */
-    uint32_t sample_records;   /* of the latest samples to keep; default 0; most 2^24 */
-    fm_cache *cache;           /* files in memory, the caller's; default NULL */
+    uint32_t sample_records;   /* how many of the latest to keep, at most 2^24; default 0 */
+    fm_cache *cache;           /* files in memory, owned by the caller; default NULL */
     fm_device_config device;   /* not together with an allocator; default: none */
 } fm_config;
 
@@ -476,20 +478,21 @@ typedef struct fm_loader fm_loader;
  * On failure *out is NULL, and everything is freed. FM_ERR_ARGUMENT, FM_ERR_NOMEM, FM_ERR_BUDGET
  * (three buffers do not fit; the message names the bytes needed), FM_ERR_THREAD,
  * FM_ERR_UNAVAILABLE (no io_uring with FM_READER_URING; no plug-in, driver or device for the
- * device that is configured), FM_ERR_DEVICE. The pixels' code is the best that the CPU has.
- * FEEDMILL_CPU=scalar, sse41, avx2 or avx512 in the environment chooses another, as far as the CPU
- * has it (other names: FM_ERR_ARGUMENT). The results are always the same.
+ * device that is configured), FM_ERR_DEVICE. The kernels use the highest instruction set
+ * of the CPU. FEEDMILL_CPU=scalar, sse41, avx2 or avx512 in the environment chooses a lower one
+ * (other names: FM_ERR_ARGUMENT). The results are always the same.
  */
 FM_API FM_CHECK_RESULT int fm_loader_open(fm_loader **out, const fm_config *config,
                                           fm_error *error);
 
 /*
- * One pass. With an order, the loader splits it into batches and finds the files through
- * config.source. With order NULL the caller submits each batch and ends with fm_loader_finish().
+ * One pass over a dataset. With an order, the loader splits it into batches and finds the files
+ * through config.source. With order NULL the caller submits each batch and ends with
+ * fm_loader_finish().
  */
 typedef struct fm_epoch {
-    uint64_t seed;        /* keys the random parameters, */
-    uint32_t number;      /* as does the epoch's number */
+    uint64_t seed;        /* of the random parameters */
+    uint32_t number;      /* of the epoch; also a key of the random parameters */
     const int64_t *order; /* dataset indices; copied */
     size_t n_order;
     bool drop_last; /* skip the last batch if it is not full */
@@ -533,21 +536,21 @@ FM_API FM_CHECK_RESULT int fm_loader_submit_rows(fm_loader *loader, const int64_
                                                  const int64_t *rows, size_t n_samples,
                                                  fm_error *error);
 
-/* Submits no more batches in this epoch: next() returns FM_END after the last one. */
+/* Ends the submission of batches in this epoch: next() returns FM_END after the last one. */
 FM_API FM_CHECK_RESULT int fm_loader_finish(fm_loader *loader, fm_error *error);
 
 /*
  * A borrowed batch: images[n][channels][height][width] or, with FM_NHWC,
- * images[n][height][width][channels], without gaps and of the plan's dtype; labels[n]. As a
+ * images[n][height][width][channels], contiguous and of the plan's dtype; labels[n]. As a
  * tensor (n, c, height, width) its strides are, in values, (c * height * width, height * width,
- * width, 1) or (c * height * width, 1, c * width, c). The memory is the caller's until
+ * width, 1) or (c * height * width, 1, c * width, c). The caller owns the memory until
  * fm_batch_release(). Two batches may be held at no cost while the next one is fetched; if more
  * are held, next() returns copies.
- * With arrays: labels is NULL, and `images` is the begin of the batch's memory, in which
- * fm_loader_section() finds each array's rows; without images among them channels, height and
+ * With arrays: labels is NULL, and `images` is the start of the batch's memory, in which
+ * fm_loader_section() locates each array's rows; if no array holds images, channels, height and
  * width are 0.
  * With a device: images and labels are those of the fm_output that the batch was copied to
- * (fm_loader_add_output()), which is the caller's again; there is nothing to release.
+ * (fm_loader_add_output()). The caller owns it again, and there is nothing to release.
  */
 typedef struct fm_batch {
     void *images;
@@ -555,20 +558,20 @@ typedef struct fm_batch {
     uint32_t n, channels, height, width;
     fm_dtype dtype;
     fm_layout layout;
-    bool copied;         /* a copy, as the caller holds many batches */
+    bool copied;         /* a copy, as the caller holds two batches already */
     uint64_t number;     /* counts from 0 in its epoch */
-    void *memory_handle; /* with handover: the allocator's handle, now the caller's */
+    void *memory_handle; /* with handover: the allocator's handle, now owned by the caller */
     void *output_user;   /* with a device: the output's `user` */
     void *borrowed;      /* private; NULL: nothing to release */
 } fm_batch;
 
 /*
  * The next batch in order. Blocks for at most timeout_ns (negative: without limit). FM_OK:
- * *batch is filled. FM_END: the epoch is over. FM_AGAIN: the time is over, or no batch is
+ * *batch is filled. FM_END: the epoch is over. FM_AGAIN: a timeout, or no batch is
  * pending and fm_loader_finish() was not called. FM_FALLBACK: see fm_loader_fallback().
  * With a device, FM_OK means that the batch's copy is queued; see fm_loader_wait().
- * FM_ERR_STATE: no output was added for it. FM_ERR_DEVICE, with the call that failed: the loader
- * copies no more batches, and next() returns the same error again; close the loader.
+ * FM_ERR_STATE: no output was added for the batch. FM_ERR_DEVICE, with the name of the failed call:
+ * the loader copies no more batches, and next() returns the same error again; close the loader.
  * The error of a bad sample (FM_ERR_READ, FORMAT, KIND, DAMAGED, LIMIT) is returned in place of
  * its batch; the next call continues with the next batch.
  */
@@ -576,8 +579,8 @@ FM_API FM_CHECK_RESULT int fm_loader_next(fm_loader *loader, int64_t timeout_ns,
                                           fm_error *error);
 
 /*
- * With fm_epoch.ahead: makes the next() that waits, or else the one that is called next, return
- * FM_AGAIN, so that its thread can submit more batches, or end. Any thread.
+ * With fm_epoch.ahead: makes the waiting next(), or the next call of it, return FM_AGAIN, so that
+ * its thread can submit more batches, or end. Any thread.
  */
 FM_API void fm_loader_wake(fm_loader *loader);
 
@@ -585,18 +588,18 @@ FM_API void fm_loader_wake(fm_loader *loader);
 FM_API void fm_batch_release(fm_batch *batch);
 
 /*
- * With a device: memory on it for one batch, and the stream in whose order it may be used.
+ * With a device: device memory for one batch, and the stream that uses it.
  *
  * `images` has space for batch_size samples, `labels` for as many labels
- * (fm_loader_output_bytes()); a smaller batch leaves the rest as it is. With arrays `images` gets
- * the whole memory of a batch, and labels is NULL. `stream` is the one on which the memory was
+ * (fm_loader_output_bytes()); a smaller batch leaves the rest unchanged. With arrays `images` gets
+ * the whole memory of a batch, and labels is NULL. `stream` is the stream on which the memory was
  * allocated, as a handle of the device's driver (torch.cuda.Stream.cuda_stream); NULL: the legacy
- * default stream. Work that was queued there before this call may still use the memory: the copy
- * begins after it.
+ * default stream. Work that was queued on it before this call may still use the memory: the copy
+ * begins after that work.
  */
 typedef struct fm_output {
     void *images;
-    size_t image_bytes; /* of the memory there; less than needed is FM_ERR_ARGUMENT */
+    size_t image_bytes; /* size of the memory at images; FM_ERR_ARGUMENT if it is too small */
     int64_t *labels;
     size_t label_bytes;
     void *stream;
@@ -612,10 +615,10 @@ FM_API void fm_loader_output_bytes(const fm_loader *loader, size_t *image_bytes,
  * uses one output, in the order in which they were added. With two of them, and another before
  * each next(), a batch is copied while the consumer computes on the one before.
  * Does not block, nor wait for the device. Consumer's thread; an epoch must have been started.
- * Ownership: the memory is the loader's until next() has returned it, or fm_loader_stop(),
- * fm_loader_start() or fm_loader_close() has returned; only then may it be freed, in the order
- * of `stream`, which waits for a copy to it that still runs.
- * FM_AGAIN: the loader has as many outputs as it takes (prefetch_batches + 2, at most 32).
+ * Ownership: the loader owns the memory until next() has returned it, or until fm_loader_stop(),
+ * fm_loader_start() or fm_loader_close() has returned. Then it may be freed in the order of
+ * `stream`, which waits for a copy that still runs.
+ * FM_AGAIN: the loader has the maximum of outputs (prefetch_batches + 2, at most 32).
  * FM_ERR_STATE: no device, no epoch, or `stream` is being captured into a graph.
  * FM_ERR_ARGUMENT, FM_ERR_DEVICE.
  */
@@ -645,11 +648,11 @@ FM_API bool fm_loader_converts(const fm_loader *loader);
  */
 typedef struct fm_fallback {
     int64_t index;
-    uint32_t occurrence; /* uses of this index in this epoch before this one */
+    uint32_t occurrence; /* earlier uses of this index in this epoch */
     uint32_t position;   /* in its batch */
     int cause;           /* FM_ERR_READ, FORMAT, KIND, DAMAGED or LIMIT */
-    const char *path;    /* valid until fm_loader_fallback_done(); a name, or empty, with data */
-    const void *data;    /* as submitted; NULL: a file */
+    const char *path;    /* valid until fm_loader_fallback_done(); with data: a name, or empty */
+    const void *data;    /* as submitted; NULL: the file at path */
     size_t data_bytes;
     uint64_t offset_bytes, range_bytes; /* as submitted */
     void *out;
@@ -667,12 +670,12 @@ FM_API size_t fm_loader_n_pending(const fm_loader *loader);
 /* Rows and columns of a delivered image; either pointer may be NULL. */
 FM_API void fm_loader_out_size(const fm_loader *loader, int *height, int *width);
 
-/* Channels of a delivered image: 3, or 1 for grey arrays and after a GRAYSCALE to one channel. */
+/* Channels of a delivered image: 3, or 1 for grayscale arrays and after GRAYSCALE to 1 channel. */
 FM_API int fm_loader_out_channels(const fm_loader *loader);
 
-/* With arrays: where the rows of array `number` begin in a batch, in bytes from fm_batch.images on,
- * aligned to 64, and the bytes of each. Either pointer may be NULL. FM_ERR_ARGUMENT: no such one.
- */
+/* With arrays: sets *offset to the start of array `number`'s rows in a batch, in bytes from
+ * fm_batch.images, aligned to 64, and *row_bytes to the size of each row. Either pointer may be
+ * NULL. FM_ERR_ARGUMENT: there is no such array. */
 FM_API FM_CHECK_RESULT int fm_loader_section(const fm_loader *loader, size_t number, size_t *offset,
                                              size_t *row_bytes);
 
@@ -700,17 +703,17 @@ FM_API size_t fm_loader_sample_records(fm_loader *loader, uint64_t from, fm_samp
 FM_API size_t fm_loader_slow_samples(fm_loader *loader, fm_slow_sample *out, size_t capacity);
 
 /*
- * For a binding that works before and after next(): the step's request is now, the last step's
- * return is now. Without these calls, next()'s own begin and end count.
+ * For a binding that does work before and after next(): set the step's request, or the last step's
+ * return, to now. Without these calls, the start and the end of next() count.
  */
 FM_API void fm_loader_step_request(fm_loader *loader);
 FM_API void fm_loader_step_return(fm_loader *loader);
 
 /*
- * With fm_epoch.ahead: records the step whose consumer now gets batch `number` of this epoch, which
- * next() returned, or an error in its place. ready_ns: when the caller's own work on it was done,
- * on the monotonic clock; the wait for that work is python_ns. n_ready: batches that were ready
- * when the consumer asked. Consumer's thread. FM_ERR_ARGUMENT: there is no such batch.
+ * With fm_epoch.ahead: records a step. Its consumer gets batch `number` of this epoch now, which
+ * next() returned before, or an error in place of it. ready_ns: when the caller's own work on it
+ * was done, on the monotonic clock; the wait for that work is python_ns. n_ready: batches that were
+ * ready when the consumer asked. Consumer's thread. FM_ERR_ARGUMENT: there is no such batch.
  */
 FM_API FM_CHECK_RESULT int fm_loader_step_ready(fm_loader *loader, uint64_t number,
                                                 uint64_t ready_ns, uint32_t n_ready,
@@ -719,8 +722,8 @@ FM_API FM_CHECK_RESULT int fm_loader_step_ready(fm_loader *loader, uint64_t numb
 /*
  * Ends all threads and frees everything but borrowed batches, within 100 ms. Reads that are
  * stuck in the kernel keep their buffers, which are freed when the reads return.
- * With a device it waits for queued copies, and so for work that was in an output's stream
- * before. Accepts NULL and a pointer to NULL; sets *loader to NULL.
+ * With a device it waits for queued copies, and therefore for the work in the outputs' streams that
+ * the copies follow. Accepts NULL and a pointer to NULL; sets *loader to NULL.
  */
 FM_API void fm_loader_close(fm_loader **loader);
 
@@ -737,24 +740,24 @@ typedef enum fm_channels { FM_RGB = 0, FM_BGR = 1 } fm_channels;
 
 /*
  * Reads sample->path, or takes sample->data, which must stay until close, and reads the header;
- * the rest of *sample is not looked at. max_image_pixels 0: as fm_config's default; so are the
- * bytes of a file limited. Blocks for the file.
+ * the rest of *sample is ignored. max_image_pixels 0: the default of fm_config, whose default also
+ * limits the file's bytes. Blocks while it reads the file.
  * On failure *out is NULL. FM_ERR_READ, FORMAT, KIND, DAMAGED, LIMIT, NOMEM, ARGUMENT.
  */
 FM_API FM_CHECK_RESULT int fm_imread_open(fm_imread **out, const fm_sample *sample,
                                           uint64_t max_image_pixels, fm_error *error);
 
-/* The format that the image has, told by its first bytes. */
+/* The image's format, detected from its first bytes. */
 FM_API fm_format fm_imread_format(const fm_imread *image);
 
-/* Rows and columns; upright: as they are after turning the image as its EXIF data asks. */
+/* Rows and columns; with upright, after the rotation that the EXIF data asks for. */
 FM_API void fm_imread_size(const fm_imread *image, bool upright, int32_t *height, int32_t *width);
 
 /*
- * Decodes into out[height][width][3], dense, of the size above; once. The pixels are those of
- * Pillow's convert("RGB") or, with FM_BGR and upright, those of OpenCV's imread(). Only JPEGs of
- * one or three components come in that order, or upright; others are FM_ERR_KIND. After a failure
- * (FM_ERR_KIND, DAMAGED, LIMIT, NOMEM, STATE) out holds anything.
+ * Decodes into contiguous out[height][width][3] of the size above. Can be called once. The pixels
+ * equal those of Pillow's convert("RGB") or, with FM_BGR and upright, those of OpenCV's imread().
+ * FM_BGR and upright support JPEGs of one or three components only; other images are FM_ERR_KIND.
+ * After a failure (FM_ERR_KIND, DAMAGED, LIMIT, NOMEM, STATE) the contents of out are undefined.
  */
 FM_API FM_CHECK_RESULT int fm_imread_pixels(fm_imread *image, fm_channels channels, bool upright,
                                             uint8_t *out, fm_error *error);
@@ -765,27 +768,27 @@ FM_API void fm_imread_close(fm_imread **image);
 /* ---- diagnostics ----------------------------------------------------------------------------- */
 
 /*
- * The random parameters of one op for one sample. Fields that an op does not use are 0, and so is
- * everything but `kind` of a contained op that was not applied. Contents of `values`, by kind:
+ * The random parameters of one op for one sample. Fields that an op does not use are 0, as are all
+ * but `kind` of a contained op that was not applied. Contents of `values`, by kind:
  *
  *     COLOR_JITTER         0-3 order of brightness 0, contrast 1, saturation 2, hue 3; 4-7 factors
  *     RANDOM_ROTATION      0 angle
  *     RANDOM_AFFINE        0 angle, 1-2 translation, 3 scale, 4-5 shear
  *     RANDOM_CHOICE        0 which child
  *     RANDOM_ORDER         the children's order
- *     TRIVIAL_AUGMENT_WIDE, RAND_AUGMENT, AUTO_AUGMENT  pairs of what was done (an fm_augmentation)
- *                          and its magnitude
+ *     TRIVIAL_AUGMENT_WIDE, RAND_AUGMENT, AUTO_AUGMENT  pairs of an fm_augmentation and its
+ *                          magnitude
  */
 typedef struct fm_draw {
     fm_op_kind kind;
     int32_t top, left, height,
         width; /* crops, RANDOM_ERASING: the box; RESIZE: height, width of the result */
-    bool flip; /* of an op with a probability: whether it is applied */
+    bool flip; /* whether an op with a probability is applied */
     int32_t n_values;
     double values[FM_N_DRAW_VALUES];
 } fm_draw;
 
-/* What torchvision's automatic augmentations choose from. */
+/* The operations of torchvision's automatic augmentations. */
 typedef enum fm_augmentation {
     FM_AUGMENT_IDENTITY,
     FM_AUGMENT_SHEAR_X,

@@ -6,7 +6,7 @@
  *     if (fm_renderer_open(&renderer, 0, &error)) die(error.message);
  *     fm_image_header header;
  *     if (fm_renderer_header(renderer, data, n_bytes, &header, &error)) die(error.message);
- *     fm_render job = {.data = data, .data_bytes = n_bytes, .box = {100, 50, 300, 200},
+ *     fm_render job = {.struct_bytes = sizeof(job), .data = data, .data_bytes = n_bytes, .box = {100, 50, 300, 200},
  *                      .resized_width = 224, .resized_height = 224, .window = {0, 0, 224, 224}};
  *     uint8_t *const pixels = malloc(224 * 224 * 3);
  *     if (fm_renderer_run(renderer, &job, pixels, &error)) die(error.message);
@@ -62,12 +62,13 @@ typedef enum fm_pixel_format {
 typedef struct fm_image_header {
     fm_format format;
     int32_t width, height;
-    int32_t n_components; /* 1 grey, 2 grey and alpha, 3 RGB, 4 CMYK or RGB and alpha */
+    int32_t n_components; /* 1 gray, 2 gray and alpha, 3 RGB, 4 CMYK or RGB and alpha */
     bool progressive;     /* all of it is decoded, whatever part is rendered */
 } fm_image_header;
 
 /* What to render. Zeroed members have the meaning that is named for 0. */
 typedef struct fm_render {
+    size_t struct_bytes; /* sizeof(fm_render) */
     /* The encoded image, or NULL: */
     const void *data;
     size_t data_bytes;
@@ -75,8 +76,8 @@ typedef struct fm_render {
     const uint8_t *pixels;
     int32_t pixels_width, pixels_height;
 
-    fm_rect box;                /* the part of the image; must lie within it */
-    fm_orientation orientation; /* how that part is turned */
+    fm_rect box;                           /* the part of the image; must lie within it */
+    fm_orientation orientation;            /* how that part is turned */
     int32_t resized_width, resized_height; /* 0, 0: not resized; the members below are not used */
     fm_filter filter;
     fm_resize_order resize_order;
@@ -107,8 +108,8 @@ FM_API FM_CHECK_RESULT int fm_renderer_header(fm_renderer *renderer, const void 
 FM_API void fm_render_size(const fm_render *job, int32_t *width, int32_t *height);
 
 /*
- * Renders into out[height][width][3 or 4], dense, of the size above. After a failure (FM_ERR_DAMAGED,
- * FORMAT, KIND, LIMIT, NOMEM, ARGUMENT) `out` holds anything.
+ * Renders into out[height][width][3 or 4], dense, of the size above. After a failure
+ * (FM_ERR_DAMAGED, FORMAT, KIND, LIMIT, NOMEM, ARGUMENT) `out` holds anything.
  */
 FM_API FM_CHECK_RESULT int fm_renderer_run(fm_renderer *renderer, const fm_render *job,
                                            uint8_t *out, fm_error *error);

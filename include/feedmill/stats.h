@@ -1,9 +1,9 @@
 /*
  * Counters and records of one loader.
  *
- * Times are nanoseconds, points in time those of the monotonic clock. fm_loader_stats(),
- * fm_loader_steps(), fm_loader_slow_samples() and fm_loader_sample_records() fill structures of the
- * caller's.
+ * Times are nanoseconds; points in time are values of the monotonic clock. fm_loader_stats(),
+ * fm_loader_steps(), fm_loader_slow_samples() and fm_loader_sample_records() fill structures that
+ * the caller owns.
  */
 #ifndef FEEDMILL_STATS_H
 #define FEEDMILL_STATS_H
@@ -17,10 +17,10 @@ extern "C" {
 /*
  * The causes of a wait for data: X(name, meaning). They add up to the wait exactly.
  *
- * A wait is attributed by the batch's sample that was finished last: in proportion to how that
- * sample spent its time since the end of the step before, or since it was submitted if that was
- * later. (A wait may begin when that sample is already being decoded, although the batch is late
- * because of its files.)
+ * A wait is attributed by the sample of the batch that was finished last: it is split in proportion
+ * to how that sample spent its time since the previous step's end, or since it was submitted if
+ * that was later. (A wait may begin when that sample is already being decoded, although slow reads
+ * made the batch late.)
  */
 #define FM_WAIT_CAUSE_FIELDS(X)                                                                   \
     X(storage_ns, "its file was being read, or waited to be read")                                \
@@ -53,7 +53,7 @@ typedef struct fm_wait_causes {
     X(fallback_read, "those whose file could not be read")                                     \
     X(fallback_limit, "those that exceed a limit (pixels, bytes) or have an unusual geometry") \
     X(errors, "batches that ended in an error")                                                \
-    X(copied_batches, "batches that were copied, as the caller held too many")                 \
+    X(copied_batches, "batches that were copied, as the caller held two already")              \
     X(copied_bytes, "bytes of those copies")                                                   \
     X(copy_ns, "time spent in those copies")                                                   \
     X(read_files, "files read")                                                                \
@@ -94,7 +94,7 @@ typedef struct fm_stats {
 #undef FM_X
     fm_wait_causes causes;   /* of data_wait_ns */
     char reader[16];         /* "uring" or "pread" */
-    char reader_reason[192]; /* why that one */
+    char reader_reason[192]; /* why this reader was chosen */
     char cpu[16]; /* instructions of the kernels: "scalar", "sse41", "avx2" or "avx512" */
 } fm_stats;
 
@@ -125,21 +125,21 @@ typedef struct fm_step {
     fm_wait_causes causes; /* of data_wait_ns */
 } fm_step;
 
-/* The way of one sample: X(type, name, meaning). A point that it did not pass has the time 0. */
+/* When one sample passed each stage: X(type, name, meaning). The time of a skipped stage is 0. */
 #define FM_SAMPLE_RECORD_FIELDS(X)                                                       \
     X(int64_t, index, "its index")                                                       \
     X(uint64_t, batch, "its batch, counted since open")                                  \
     X(uint32_t, epoch, "as in fm_step")                                                  \
     X(uint32_t, worker, "which decode thread, from 0; UINT32_MAX: none")                 \
     X(uint32_t, slot, "which batch buffer, from 0")                                      \
-    X(int32_t, status, "0, or why it was rejected")                                      \
+    X(int32_t, status, "0, or the status for which it was rejected")                     \
     X(uint64_t, file_bytes, "bytes of the encoded image")                                \
     X(uint64_t, submitted_ns, "clock when it was submitted")                             \
     X(uint64_t, read_begin_ns, "clock when its read began")                              \
-    X(uint64_t, read_end_ns, "clock when its last byte was there")                       \
+    X(uint64_t, read_end_ns, "clock when its last byte was read")                        \
     X(uint64_t, released_ns, "clock when the buffer's previous batch was released")      \
     X(uint64_t, slot_ns, "clock when its batch got the buffer")                          \
-    X(uint64_t, work_begin_ns, "clock when a decode thread took it")                     \
+    X(uint64_t, work_begin_ns, "clock when a decode thread dequeued it")                 \
     X(uint64_t, work_end_ns, "clock when it was finished")                               \
     X(uint64_t, decode_ns, "CPU time of decoding it, estimated from the thread's share") \
     X(uint64_t, transform_ns, "the same of transforming it")                             \
@@ -154,10 +154,10 @@ typedef struct fm_sample_record {
 #define FM_N_SLOW 16u
 #define FM_SLOW_PATH_BYTES 256u
 
-/* One of the samples that took longest to read, decode and transform, waits for a CPU left out. */
+/* One of the samples that took longest to read, decode and transform, without waits for a CPU. */
 typedef struct fm_slow_sample {
     fm_sample_record record;
-    char path[FM_SLOW_PATH_BYTES]; /* its end, where it is longer; "" for bytes in memory */
+    char path[FM_SLOW_PATH_BYTES]; /* the end of a longer path; "" for bytes in memory */
 } fm_slow_sample;
 
 #ifdef __cplusplus

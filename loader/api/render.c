@@ -1,8 +1,8 @@
 /*
  * render.h: one image, decoded in part, turned, resized and cropped on the caller's thread.
  *
- * Rows stream from the decoder through the resize to the result. Only an image that is turned, other
- * than mirrored left to right, before it is resized is held as a whole in between.
+ * Rows stream from the decoder through the resize to the result. Only an image that is turned,
+ * other than mirrored left to right, before it is resized is held as a whole in between.
  */
 #define _GNU_SOURCE
 #include "feedmill/render.h"
@@ -167,8 +167,7 @@ static int open_rows(rows_in *in, fm_renderer *renderer, const fm_render *job, c
     *in = (rows_in){.decoder = renderer->decoder, .width = box->width, .row_px = box->width};
     if (job->data) {
         fm_image_info info;
-        const int status =
-            fm_decoder_begin(in->decoder, job->data, job->data_bytes, &info, error);
+        const int status = fm_decoder_begin(in->decoder, job->data, job->data_bytes, &info, error);
         return status ? status
                       : fm_decoder_start(in->decoder, box, &in->skip_px, &in->row_px, error);
     }
@@ -199,8 +198,7 @@ static int decode_box(fm_renderer *renderer, const fm_render *job, const sink *t
     uint8_t *rows[BLOCK_ROWS];
     for (int i = 0; i < BLOCK_ROWS; i++) rows[i] = renderer->block.memory + 16 + i * stride;
     for (int32_t y = 0; y < box.height;) {
-        const int32_t n =
-            read_rows(&in, rows, fm_min_i32(BLOCK_ROWS, box.height - y), error);
+        const int32_t n = read_rows(&in, rows, fm_min_i32(BLOCK_ROWS, box.height - y), error);
         if (n < 0) return n;
         for (int32_t i = 0; i < n; i++, y++) put_row(to, rows[i] + 3 * (size_t)in.skip_px, y);
     }
@@ -242,8 +240,7 @@ static int resampler(fm_renderer *renderer, const fm_render *job, fm_resample **
                       .resize_order = job->resize_order,
                       .out_width = job->window.width,
                       .out_height = job->window.height,
-                      .sample_bytes =
-                          3 * (size_t)job->window.width * (size_t)job->window.height};
+                      .sample_bytes = 3 * (size_t)job->window.width * (size_t)job->window.height};
     *out = renderer->resamples[job->filter];
     if (*out) return FM_OK;
     const int status = fm_resample_open(out, plan, NULL, error);
@@ -276,8 +273,7 @@ static int resize_box(fm_renderer *renderer, const fm_render *job, uint8_t *out,
     return FM_OK;
 }
 
-static int run_resized(fm_renderer *renderer, const fm_render *job, uint8_t *out,
-                       fm_error *error) {
+static int run_resized(fm_renderer *renderer, const fm_render *job, uint8_t *out, fm_error *error) {
     fm_render part = *job;
     const int turn = turn_of(job->orientation), window_turn = turn_of(job->window_orientation);
     int status = FM_OK;
@@ -309,6 +305,9 @@ static bool is_within(const fm_rect *part, int32_t width, int32_t height) {
 
 static int check(const fm_render *job, const uint8_t *out, fm_error *error) {
     if (!job || !out) return fm_error_set(error, FM_ERR_ARGUMENT, "job or out is NULL");
+    if (job->struct_bytes != sizeof(*job))
+        return fm_error_set(error, FM_ERR_ARGUMENT, "job.struct_bytes is %zu, not %zu",
+                            job->struct_bytes, sizeof(*job));
     if (!job->data == !job->pixels)
         return fm_error_set(error, FM_ERR_ARGUMENT, "a job needs either data or pixels");
     if (job->pixels && !is_within(&job->box, job->pixels_width, job->pixels_height))
@@ -338,8 +337,8 @@ int fm_renderer_run(fm_renderer *renderer, const fm_render *job, uint8_t *out, f
     if (is_resized(job)) {
         status = run_resized(renderer, job, out, error);
     } else {
-        const sink to = sink_of(renderer, job, out, turn_of(job->orientation), job->box.width,
-                                job->box.height);
+        const sink to =
+            sink_of(renderer, job, out, turn_of(job->orientation), job->box.width, job->box.height);
         status = decode_box(renderer, job, &to, error);
     }
     fm_decoder_end(renderer->decoder);

@@ -55,7 +55,7 @@ fm_affine fm_affine_inverse(double center_x, double center_y, double degrees,
 
 /* ---- the nearest pixel ----------------------------------------------------------------------- */
 
-/* Geometry.c's COORD and FLOOR. */
+/* COORD and FLOOR of Pillow's Geometry.c. */
 static int32_t coord(double v) { return v < 0.0 ? -1 : (int32_t)v; }
 static int32_t floor_i32(double v) { return v < 0.0 ? (int32_t)floor(v) : (int32_t)v; }
 
@@ -111,9 +111,9 @@ static void clip_line(int64_t start, int64_t step, int64_t size, int32_t *first,
     *end = (int32_t)(low < high ? high : *first);
 }
 
-/* Copies n pixels of a row from the point (x, y), in 16.16 fixed point, on. All are inside the
- * image, so that unsigned numbers do. Copies four bytes per pixel; the next pixel overwrites the
- * fourth. */
+/* Copies n pixels of a row, starting at the point (x, y) in 16.16 fixed point. All points are
+ * inside the image, so coordinates may be unsigned. Copies four bytes per pixel; the next pixel
+ * overwrites the fourth. */
 static void fixed_row(const fm_image *in, uint8_t *to, int32_t n, uint32_t x, uint32_t y,
                       uint32_t dx, uint32_t dy) {
     const size_t row_bytes = fm_image_row_bytes(in);

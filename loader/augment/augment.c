@@ -15,7 +15,7 @@ struct fm_augment {
     uint8_t *memory[2];               /* buffers of images */
     int32_t *columns, *rows, *padded; /* maps (gather.h) of most_side entries each */
     fm_image image;                   /* the current image */
-    int at;                           /* index of its buffer; -1: it is the caller's */
+    int at;                           /* index of its buffer; -1: the caller owns its pixels */
 };
 
 uint64_t fm_augment_scratch_bytes(size_t most_bytes, int32_t most_side) {
@@ -79,8 +79,7 @@ int fm_augment_begin_with(fm_augment *augment, const fm_image *image, fm_error *
     return check_size(augment, image, error);
 }
 
-/* If the image is the caller's, copies it to a buffer, which can be written and read past its end.
- */
+/* Copies an image that the caller owns to a buffer, which may be written and read past its end. */
 static void copy_if_borrowed(fm_augment *augment) {
     if (augment->at >= 0) return;
     memcpy(augment->memory[0], augment->image.px, fm_image_bytes(&augment->image));
@@ -374,7 +373,7 @@ static void apply_in_place(fm_augment *augment, const fm_op *op) {
         fm_gather_flip_vertical(image);
         break;
     case FM_OP_RANDOM_GRAYSCALE:
-        if (image->channels == 3) fm_color_grey(color, image, 3);
+        if (image->channels == 3) fm_color_grayscale(color, image, 3);
         break;
     case FM_OP_RANDOM_INVERT:
         fm_color_invert(image);
@@ -400,12 +399,12 @@ static void apply_in_place(fm_augment *augment, const fm_op *op) {
 }
 
 static int apply_grayscale(fm_augment *augment, const fm_op *op, fm_error *error) {
-    fm_image grey = augment->image;
-    grey.channels = (int32_t)op->values[0];
-    const int status = check_size(augment, &grey, error);
+    fm_image gray = augment->image;
+    gray.channels = (int32_t)op->values[0];
+    const int status = check_size(augment, &gray, error);
     if (status) return status;
     copy_if_borrowed(augment);
-    fm_color_grey(&augment->color, &augment->image, grey.channels);
+    fm_color_grayscale(&augment->color, &augment->image, gray.channels);
     return FM_OK;
 }
 

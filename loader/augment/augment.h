@@ -3,7 +3,8 @@
  * PIL image bit for bit, for the same sampled parameters (fm_draw).
  *
  * One fm_augment per thread, which is kept for all images. It owns two buffers: an operation reads
- * the current image from one and writes the next to the other, or works in place. Images are dense.
+ * the current image from one and writes the next to the other, or works in place. Images are
+ * contiguous.
  */
 #ifndef FM_AUGMENT_AUGMENT_H
 #define FM_AUGMENT_AUGMENT_H

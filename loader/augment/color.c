@@ -12,14 +12,14 @@
 
 /* ---- bodies of the kernels ------------------------------------------------------------------- */
 
-/* Blend.c. Clipping has no effect for factors from 0 to 1. */
+/* Pillow's Blend.c. Clipping has no effect for factors from 0 to 1. */
 BODY uint8_t mix(float base, float value, float factor) {
     const float mixed = base + factor * (value - base);
     return (uint8_t)(int32_t)(mixed <= 0.0f ? 0.0f : mixed >= 255.0f ? 255.0f : mixed);
 }
 
-/* L24 of Convert.c. */
-BODY uint32_t grey_of(uint32_t red, uint32_t green, uint32_t blue) {
+/* L24 of Pillow's Convert.c. */
+BODY uint32_t gray_of(uint32_t red, uint32_t green, uint32_t blue) {
     return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16;
 }
 
@@ -31,42 +31,42 @@ BODY void blend_body(uint8_t *restrict px, const uint8_t *restrict base, size_t 
     for (size_t i = 0; i < n; i++) px[i] = mix((float)base[i], (float)px[i], factor);
 }
 
-BODY void fade_to_grey_body(uint8_t *px, size_t n_px, float factor) {
+BODY void fade_to_gray_body(uint8_t *px, size_t n_px, float factor) {
     for (size_t i = 0; i < n_px; i++) {
         uint8_t *const at = px + 3 * i;
         const uint8_t red = at[0], green = at[1], blue = at[2];
-        const float grey = (float)(int32_t)grey_of(red, green, blue);
-        at[0] = mix(grey, red, factor);
-        at[1] = mix(grey, green, factor);
-        at[2] = mix(grey, blue, factor);
+        const float gray = (float)(int32_t)gray_of(red, green, blue);
+        at[0] = mix(gray, red, factor);
+        at[1] = mix(gray, green, factor);
+        at[2] = mix(gray, blue, factor);
     }
 }
 
-BODY void grey_body(uint8_t *out, const uint8_t *px, size_t n_px) {
+BODY void gray_body(uint8_t *out, const uint8_t *px, size_t n_px) {
     uint8_t block[BLOCK_PX];
     for (size_t begin = 0; begin < n_px; begin += BLOCK_PX) {
         const size_t n = n_px - begin < BLOCK_PX ? n_px - begin : BLOCK_PX;
         const uint8_t *const from = px + 3 * begin;
         for (size_t i = 0; i < n; i++)
-            block[i] = (uint8_t)grey_of(from[3 * i], from[3 * i + 1], from[3 * i + 2]);
+            block[i] = (uint8_t)gray_of(from[3 * i], from[3 * i + 1], from[3 * i + 2]);
         memcpy(out + begin, block, n);
     }
 }
 
-BODY uint64_t grey_sum_body(const uint8_t *px, size_t n_px) {
+BODY uint64_t gray_sum_body(const uint8_t *px, size_t n_px) {
     uint64_t sum = 0;
     for (size_t begin = 0; begin < n_px; begin += BLOCK_PX) {
         const size_t n = n_px - begin < BLOCK_PX ? n_px - begin : BLOCK_PX;
         const uint8_t *const from = px + 3 * begin;
         uint32_t part = 0;
         for (size_t i = 0; i < n; i++)
-            part += grey_of(from[3 * i], from[3 * i + 1], from[3 * i + 2]);
+            part += gray_of(from[3 * i], from[3 * i + 1], from[3 * i + 2]);
         sum += part;
     }
     return sum;
 }
 
-/* KERNEL1x3 of Filter.c, with the same order of additions. */
+/* KERNEL1x3 of Pillow's Filter.c, with the same order of additions. */
 BODY float smooth_row_of(const uint8_t *row, size_t i, size_t step, float middle) {
     const float side = 1.0f / 13.0f;
     return (float)row[i] * side + (float)row[i + step] * middle + (float)row[i + 2 * step] * side;
@@ -75,11 +75,11 @@ BODY float smooth_row_of(const uint8_t *row, size_t i, size_t step, float middle
 BODY void smooth_body(uint8_t *restrict out, const uint8_t *restrict above,
                       const uint8_t *restrict row, const uint8_t *restrict below, size_t n,
                       size_t step) {
-    const float side = 1.0f / 13.0f, centre = 5.0f / 13.0f;
+    const float side = 1.0f / 13.0f, center = 5.0f / 13.0f;
     for (size_t i = 0; i < n; i++) {
         float sum = 0.5f;
         sum += smooth_row_of(below, i, step, side);
-        sum += smooth_row_of(row, i, step, centre);
+        sum += smooth_row_of(row, i, step, center);
         sum += smooth_row_of(above, i, step, side);
         out[i] = (uint8_t)(int32_t)(sum > 255.0f ? 255.0f : sum);
     }
@@ -95,7 +95,7 @@ typedef struct hsv_block {
     float rest[BLOCK_PX], share[BLOCK_PX];
 } hsv_block;
 
-/* What hsv2rgb() computes from the shifted hue alone and from the saturation alone. */
+/* The values in hsv2rgb() that depend only on the shifted hue or only on the saturation. */
 typedef struct hsv_tables {
     int32_t sextant[256];
     float rest[256], share[256];
@@ -119,8 +119,8 @@ BODY int32_t choose(int32_t mask, int32_t yes, int32_t no) { return (mask & yes)
 BODY int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
 BODY int32_t smaller(int32_t a, int32_t b) { return a < b ? a : b; }
 
-/* rgb2hsv_row() of Convert.c. Only two of its quotients are needed, whichever channel is largest.
- */
+/* rgb2hsv_row() of Pillow's Convert.c. Only two of its quotients are used, which ones depends on
+ * the largest channel. */
 BODY void to_hsv(hsv_block *block, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const int32_t red = block->red[i], green = block->green[i], blue = block->blue[i];
@@ -131,11 +131,11 @@ BODY void to_hsv(hsv_block *block, size_t n) {
         const int32_t plus = choose(is_red, blue, choose(is_green, red, green));
         const int32_t minus = choose(is_red, green, choose(is_green, blue, red));
         const int32_t turn = choose(is_red, 0, choose(is_green, 2, 4));
-        /* For grey, dividing by 1 gives 0. */
+        /* For gray pixels the range is 0, and dividing by 1 gives 0. */
         const float divisor = (float)larger(range, 1);
         const float added = (float)(most - plus) / divisor;
-        const float taken = (float)(most - minus) / divisor;
-        const float sixths = (float)((double)turn + (double)added - (double)taken);
+        const float subtracted = (float)(most - minus) / divisor;
+        const float sixths = (float)((double)turn + (double)added - (double)subtracted);
         const double turns = (double)sixths / 6.0 + 1.0;
         const float hue = (float)(turns - (double)(int32_t)turns); /* 0.8 to 1.9 before */
         const float saturation = (float)range / (float)larger(most, 1);
@@ -149,7 +149,7 @@ BODY void to_hsv(hsv_block *block, size_t n) {
  * and value gives a product so close below a half that the sum would be rounded up. */
 BODY int32_t rounded(double value) { return (int32_t)(value + 0.5); }
 
-/* hsv2rgb() of Convert.c. For grey, all three equal the value. */
+/* hsv2rgb() of Convert.c. For gray pixels all three channels equal the value. */
 BODY void to_rgb(hsv_block *block, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const float rest = block->rest[i], share = block->share[i];
@@ -203,14 +203,14 @@ BODY void hue_body(uint8_t *px, size_t n_px, uint8_t shift) {
     attribute static void blend_##tier(uint8_t *px, const uint8_t *base, size_t n, float factor) { \
         blend_body(px, base, n, factor);                                                           \
     }                                                                                              \
-    attribute static void fade_to_grey_##tier(uint8_t *px, size_t n_px, float factor) {            \
-        fade_to_grey_body(px, n_px, factor);                                                       \
+    attribute static void fade_to_gray_##tier(uint8_t *px, size_t n_px, float factor) {            \
+        fade_to_gray_body(px, n_px, factor);                                                       \
     }                                                                                              \
-    attribute static void grey_##tier(uint8_t *out, const uint8_t *px, size_t n_px) {              \
-        grey_body(out, px, n_px);                                                                  \
+    attribute static void gray_##tier(uint8_t *out, const uint8_t *px, size_t n_px) {              \
+        gray_body(out, px, n_px);                                                                  \
     }                                                                                              \
-    attribute static uint64_t grey_sum_##tier(const uint8_t *px, size_t n_px) {                    \
-        return grey_sum_body(px, n_px);                                                            \
+    attribute static uint64_t gray_sum_##tier(const uint8_t *px, size_t n_px) {                    \
+        return gray_sum_body(px, n_px);                                                            \
     }                                                                                              \
     attribute static void hue_##tier(uint8_t *px, size_t n_px, uint8_t shift) {                    \
         hue_body(px, n_px, shift);                                                                 \
@@ -220,8 +220,8 @@ BODY void hue_body(uint8_t *px, size_t n_px, uint8_t shift) {
         smooth_body(out, above, row, below, n, step);                                              \
     }                                                                                              \
     static const fm_color_kernels kernels_##tier = {                                               \
-        fade_##tier,     blend_##tier, fade_to_grey_##tier, grey_##tier,                           \
-        grey_sum_##tier, hue_##tier,   smooth_##tier};
+        fade_##tier,     blend_##tier, fade_to_gray_##tier, gray_##tier,                           \
+        gray_sum_##tier, hue_##tier,   smooth_##tier};
 
 KERNELS(scalar, )
 #if defined(__x86_64__)
@@ -255,14 +255,14 @@ void fm_color_contrast(const fm_color_kernels *kernels, const fm_image *image, f
     const size_t n_px = (size_t)image->width * (size_t)image->height;
     if (n_px == 0) return;
     const uint64_t sum =
-        image->channels == 1 ? sum_bytes(image->px, n_px) : kernels->grey_sum(image->px, n_px);
+        image->channels == 1 ? sum_bytes(image->px, n_px) : kernels->gray_sum(image->px, n_px);
     const int32_t mean = (int32_t)((double)sum / (double)n_px + 0.5);
     kernels->fade(image->px, fm_image_bytes(image), (float)mean, factor);
 }
 
 void fm_color_saturation(const fm_color_kernels *kernels, const fm_image *image, float factor) {
     if (image->channels == 1) return;
-    kernels->fade_to_grey(image->px, (size_t)image->width * (size_t)image->height, factor);
+    kernels->fade_to_gray(image->px, (size_t)image->width * (size_t)image->height, factor);
 }
 
 void fm_color_sharpness(const fm_color_kernels *kernels, const fm_image *image, uint8_t *scratch,
@@ -288,15 +288,15 @@ void fm_color_hue(const fm_color_kernels *kernels, const fm_image *image, double
                  (uint8_t)(int32_t)(factor * 255));
 }
 
-void fm_color_grey(const fm_color_kernels *kernels, fm_image *image, int32_t channels) {
+void fm_color_grayscale(const fm_color_kernels *kernels, fm_image *image, int32_t channels) {
     const size_t n_px = (size_t)image->width * (size_t)image->height;
-    if (image->channels == 3) kernels->grey(image->px, image->px, n_px);
+    if (image->channels == 3) kernels->gray(image->px, image->px, n_px);
     image->channels = channels;
     if (channels == 1) return;
-    /* From the end, so that no grey is overwritten before it is read. */
+    /* From the end, so that no gray value is overwritten before it is read. */
     for (size_t i = n_px; i-- > 0;) {
-        const uint8_t grey = image->px[i];
-        image->px[3 * i] = image->px[3 * i + 1] = image->px[3 * i + 2] = grey;
+        const uint8_t gray = image->px[i];
+        image->px[3 * i] = image->px[3 * i + 1] = image->px[3 * i + 2] = gray;
     }
 }
 

@@ -17,12 +17,12 @@ typedef struct fm_color_kernels {
     void (*fade)(uint8_t *px, size_t n, float base, float factor);
     /* The same, with a base for each byte. */
     void (*blend)(uint8_t *px, const uint8_t *base, size_t n, float factor);
-    /* The same for pixels of three bytes, with the pixel's grey as base. */
-    void (*fade_to_grey)(uint8_t *px, size_t n_px, float factor);
-    /* Converts pixels of three bytes to grey, one byte each. `out` may be `px`. */
-    void (*grey)(uint8_t *out, const uint8_t *px, size_t n_px);
-    /* The sum of these greys. */
-    uint64_t (*grey_sum)(const uint8_t *px, size_t n_px);
+    /* The same for pixels of three bytes, with the pixel's gray value as base. */
+    void (*fade_to_gray)(uint8_t *px, size_t n_px, float factor);
+    /* Converts pixels of three bytes to gray values, one byte each. `out` may be `px`. */
+    void (*gray)(uint8_t *out, const uint8_t *px, size_t n_px);
+    /* The sum of these gray values. */
+    uint64_t (*gray_sum)(const uint8_t *px, size_t n_px);
     /* Shifts the hue of pixels of three bytes by shift / 256 of a turn. */
     void (*hue)(uint8_t *px, size_t n_px, uint8_t shift);
     /* Pillow's SMOOTH filter: computes n bytes from the row and the ones above and below, which
@@ -44,8 +44,8 @@ void fm_color_sharpness(const fm_color_kernels *kernels, const fm_image *image, 
 /* torchvision's adjust_hue(): through Pillow's HSV and back. factor is -0.5 to 0.5. */
 void fm_color_hue(const fm_color_kernels *kernels, const fm_image *image, double factor);
 
-/* Converts to grey, with one channel or three equal ones. */
-void fm_color_grey(const fm_color_kernels *kernels, fm_image *image, int32_t channels);
+/* Converts to grayscale, with one channel or three equal ones. */
+void fm_color_grayscale(const fm_color_kernels *kernels, fm_image *image, int32_t channels);
 
 /* ImageOps. */
 void fm_color_invert(const fm_image *image);

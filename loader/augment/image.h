@@ -8,7 +8,7 @@
 /* Bytes that may be read after an image's end, and written after an output's end. */
 #define FM_IMAGE_SLACK 64
 
-/* Dense rows of width * channels bytes. */
+/* Contiguous rows of width * channels bytes. */
 typedef struct fm_image {
     uint8_t *px;
     int32_t width, height;

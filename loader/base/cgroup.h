@@ -8,7 +8,7 @@
 /* The lowest CPU quota of the process's cgroup and its ancestors, in CPUs; 0: none. */
 double fm_cgroup_cpus(void);
 
-/* Their lowest memory limit, in bytes; 0: none. */
+/* The lowest memory limit of these cgroups, in bytes; 0: none. */
 double fm_cgroup_memory_bytes(void);
 
 #define FM_MAX_QUOTAS 4

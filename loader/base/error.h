@@ -1,6 +1,6 @@
 /*
- * Setting an fm_error of the caller. The statuses are listed in feedmill/feedmill.h. All functions
- * accept NULL for `error`. Any thread, each with its own fm_error.
+ * Functions that set the caller's fm_error. The statuses are listed in feedmill/feedmill.h. All
+ * functions accept NULL for `error`. Any thread, each with its own fm_error.
  */
 #ifndef FM_BASE_ERROR_H
 #define FM_BASE_ERROR_H
@@ -13,7 +13,7 @@
  */
 int fm_error_set(fm_error *error, int status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Likewise; also sets sys_errno and appends ": " and its text to the message. */
+/* Like fm_error_set(); also sets sys_errno, and appends ": " and its text to the message. */
 int fm_error_set_errno(fm_error *error, int status, int sys_errno, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 void fm_error_set_index(fm_error *error, int64_t index);

@@ -13,7 +13,7 @@ typedef struct fm_box {
 /* From an image's header. */
 typedef struct fm_image_info {
     int32_t width, height; /* 1 to 65,535 */
-    int32_t n_components;  /* 1 grey, 2 grey and alpha, 3 RGB, 4 CMYK or RGB and alpha */
+    int32_t n_components;  /* 1 gray, 2 gray and alpha, 3 RGB, 4 CMYK or RGB and alpha */
     bool progressive;      /* all of it is decoded before the first row */
 } fm_image_info;
 

@@ -40,7 +40,7 @@ struct fm_cache {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-/* FNV-1a: paths are short, and collisions are no attack here. */
+/* FNV-1a: paths are short, and no attacker chooses them. */
 static uint64_t hash_of(const fm_cache_key *key) {
     uint64_t hash = 0xcbf29ce484222325u;
     for (const char *c = key->path; *c; c++) hash = (hash ^ (uint8_t)*c) * 0x100000001b3u;
@@ -84,9 +84,9 @@ static bool reserve_slot(fm_cache *cache) {
 
 /* Size of a new chunk for n_bytes, given the remaining budget. */
 static uint64_t chunk_bytes(uint64_t n_bytes, uint64_t left) {
-    uint64_t taken = left / 4;
-    if (taken > MAX_CHUNK_BYTES) taken = MAX_CHUNK_BYTES;
-    return taken > sizeof(chunk) + n_bytes ? taken : sizeof(chunk) + n_bytes;
+    uint64_t bytes = left / 4;
+    if (bytes > MAX_CHUNK_BYTES) bytes = MAX_CHUNK_BYTES;
+    return bytes > sizeof(chunk) + n_bytes ? bytes : sizeof(chunk) + n_bytes;
 }
 
 /* Called with the lock held. Returns n_bytes of aligned storage, or NULL. n_bytes is a multiple of
@@ -94,15 +94,15 @@ static uint64_t chunk_bytes(uint64_t n_bytes, uint64_t left) {
 static uint8_t *reserve_bytes(fm_cache *cache, uint64_t n_bytes) {
     if (n_bytes > cache->n_free) {
         const uint64_t left = cache->budget_bytes - cache->usage.used_bytes;
-        const uint64_t taken = chunk_bytes(n_bytes, left);
-        if (taken > left) return NULL;
-        chunk *const fresh = fm_mem_alloc(NULL, taken, 1);
+        const uint64_t new_bytes = chunk_bytes(n_bytes, left);
+        if (new_bytes > left) return NULL;
+        chunk *const fresh = fm_mem_alloc(NULL, new_bytes, 1);
         if (!fresh) return NULL;
         fresh->next = cache->chunks;
         cache->chunks = fresh;
-        cache->usage.used_bytes += taken;
+        cache->usage.used_bytes += new_bytes;
         cache->free_bytes = (uint8_t *)(fresh + 1);
-        cache->n_free = (taken - sizeof(chunk)) / FM_MEM_ALIGN * FM_MEM_ALIGN;
+        cache->n_free = (new_bytes - sizeof(chunk)) / FM_MEM_ALIGN * FM_MEM_ALIGN;
     }
     uint8_t *const bytes = cache->free_bytes;
     cache->free_bytes += n_bytes;
@@ -110,7 +110,7 @@ static uint8_t *reserve_bytes(fm_cache *cache, uint64_t n_bytes) {
     return bytes;
 }
 
-/* ---- the loader's side ----------------------------------------------------------------------- */
+/* ---- for the loader -------------------------------------------------------------------------- */
 
 const uint8_t *fm_cache_get(fm_cache *cache, const fm_cache_key *key, size_t *n_bytes) {
     const uint64_t hash = hash_of(key);

@@ -1,12 +1,12 @@
 /*
- * An in-memory cache of encoded files, or of ranges of files, by path: the loader's side of
- * fm_cache in feedmill.h.
+ * An in-memory cache of encoded files, or of ranges of files, by path: what the loader uses of
+ * fm_cache (feedmill.h).
  *
- * Nothing is ever evicted. Each epoch of a shuffled training reads every file once, so each cached
- * file is hit once per epoch, and the hit rate is the share of files that fits. An LRU cache would
- * evict most files shortly before their next use.
+ * Nothing is evicted. Each epoch of a shuffled training reads every file once, so each cached file
+ * is hit once per epoch, and the hit rate is the share of files that fits. An LRU cache would evict
+ * most files shortly before their next use.
  *
- * It caches encoded bytes, not pixels, because these save more per byte where storage is the
+ * The cache holds encoded bytes, not pixels, because these save more per byte where storage is the
  * bottleneck: for 400 photographs (109 KB encoded, 602 KB as pixels) a KB of files saved 1.5 times
  * the read time, from a cold local disk, of what a KB of pixels saved in reading and decoding
  * (three rounds, one file at a time). With slower storage the difference grows. With files in the

@@ -96,7 +96,7 @@ int fm_decoder_begin(fm_decoder *decoder, const uint8_t *bytes, size_t n_bytes, 
                      fm_error *error) {
     decoder->format = detect_format(bytes, n_bytes);
     if (decoder->rejected_formats & (uint32_t)decoder->format)
-        return fm_error_set(error, FM_ERR_KIND, "a %s, whose format rejected_formats rejects",
+        return fm_error_set(error, FM_ERR_KIND, "%s images are rejected (rejected_formats)",
                             IS_PNG(decoder)    ? "PNG"
                             : IS_WEBP(decoder) ? "WebP"
                                                : "JPEG");

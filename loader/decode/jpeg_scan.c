@@ -95,7 +95,7 @@ static const char *format_name(const uint8_t *bytes, size_t n_bytes) {
         {"\xff\xd8", 2, "a damaged JPEG image"},
         {"P6", 2, "a PPM image"},
         {"P5", 2, "a PGM image"},
-        {"<", 1, "a text"},
+        {"<", 1, "an HTML or XML text"},
     };
     const segment all = {bytes, n_bytes};
     if (n_bytes == 0) return "an empty file";
@@ -104,7 +104,7 @@ static const char *format_name(const uint8_t *bytes, size_t n_bytes) {
     if (n_bytes >= 12 && memcmp(bytes + 4, "ftypavif", 8) == 0) return "an AVIF image";
     for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++)
         if (starts_with(&all, formats[i].magic, formats[i].n)) return formats[i].name;
-    return "no image of a known format";
+    return "an unknown format";
 }
 
 /* ---- application segments: where Pillow's parser fails and libjpeg's does not ---------------- */
@@ -237,7 +237,7 @@ static int read_frame(walk *w, uint8_t marker, const segment *s) {
     if (s->n_bytes < 6) return damaged(w, "bad frame header");
     const int32_t n = s->bytes[5];
     if (s->bytes[0] != 8)
-        return fm_error_set(w->error, FM_ERR_KIND, "a JPEG with %d bits a sample", s->bytes[0]);
+        return fm_error_set(w->error, FM_ERR_KIND, "a JPEG with %d bits per sample", s->bytes[0]);
     if (n != 1 && n != 3 && n != 4)
         return fm_error_set(w->error, FM_ERR_KIND, "a JPEG with %d components", n);
     if (s->n_bytes != 6 + 3 * (size_t)n) return damaged(w, "bad frame header");

@@ -2,11 +2,11 @@
  * Parses a JPEG file's markers from SOI to EOI, without decoding: checks that jpeg.c supports the
  * file and that its markers are valid.
  *
- * Pillow parses the header itself before libjpeg does, and each of both accepts files that the
- * other refuses. Only files on which they can't disagree pass: no bytes between two segments, no
- * marker out of place, no segment that both interpret differently, and no Huffman or quantization
- * table that is used without being defined (libjpeg would use the previous image's). All others are
- * refused.
+ * Pillow parses the header itself before libjpeg does, and each of them accepts files that the
+ * other refuses. Only files on which they can't disagree are accepted: no bytes between two
+ * segments, no marker out of place, no segment that both interpret differently, and no Huffman or
+ * quantization table that is used without being defined (libjpeg would use the previous image's).
+ * All others are refused.
  *
  * Pure function, for any thread; no allocation; well below 1% of a decode.
  */

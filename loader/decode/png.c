@@ -134,8 +134,8 @@ static void expand_indices(const fm_png *png, const uint8_t *stored, uint8_t *ro
 static void expand_samples(const fm_png *png, const uint8_t *stored, uint8_t *row) {
     const size_t sample_bytes = (size_t)png->scan.bits / 8;
     const size_t pixel_bytes = sample_bytes * (size_t)png->scan.info.n_components;
-    /* A grey sample serves as all three. */
-    const size_t green = png->scan.color == FM_PNG_GREY_ALPHA ? 0 : sample_bytes;
+    /* A gray value is used for all three channels. */
+    const size_t green = png->scan.color == FM_PNG_GRAY_ALPHA ? 0 : sample_bytes;
     const size_t width = (size_t)png->scan.info.width;
     for (size_t x = 0; x < width; x++) {
         const uint8_t *const pixel = stored + x * pixel_bytes;
@@ -146,7 +146,7 @@ static void expand_samples(const fm_png *png, const uint8_t *stored, uint8_t *ro
 }
 
 static bool is_indexed(const fm_png *png) {
-    return png->scan.color == FM_PNG_PALETTE || png->scan.color == FM_PNG_GREY;
+    return png->scan.color == FM_PNG_PALETTE || png->scan.color == FM_PNG_GRAY;
 }
 
 static bool is_stored_as_rgb(const fm_png *png) {

@@ -2,8 +2,8 @@
  * Decodes a PNG row by row with libspng, with the same pixels as Pillow's convert("RGB").
  *
  * The functions have the contracts of fm_jpeg's (jpeg.h). All color types and depths are supported
- * except grey with 16 bits, interlaced or not. As in Pillow, alpha, transparency, gamma and color
- * profiles are ignored, and only the upper 8 of 16 bits are used. Animations are refused with
+ * except grayscale with 16 bits, interlaced or not. As in Pillow, alpha, transparency, gamma and
+ * color profiles are ignored, and only the upper 8 of 16 bits are used. Animations are refused with
  * FM_ERR_KIND.
  *
  * Rows are decoded in full width, from the image's top to its end: the last rows of the box are

@@ -77,13 +77,13 @@ static int32_t count_components(uint32_t color, uint32_t bits) {
     const bool is_small = bits == 1 || bits == 2 || bits == 4;
     if (!is_small && bits != 8 && bits != 16) return 0;
     switch (color) {
-    case FM_PNG_GREY:
+    case FM_PNG_GRAY:
         return 1;
     case FM_PNG_PALETTE:
         return bits == 16 ? 0 : 3;
     case FM_PNG_RGB:
         return is_small ? 0 : 3;
-    case FM_PNG_GREY_ALPHA:
+    case FM_PNG_GRAY_ALPHA:
         return is_small ? 0 : 2;
     case FM_PNG_RGB_ALPHA:
         return is_small ? 0 : 4;
@@ -102,8 +102,8 @@ static int read_header(walk *w, const chunk *c, const fm_limits *limits) {
     if (n_components == 0 || c->bytes[10] != 0 || c->bytes[11] != 0 || c->bytes[12] > 1)
         return damaged(w, "bad PNG header");
     /* The result of convert("RGB") on Pillow's mode I;16 depends on Pillow's version. */
-    if (color == FM_PNG_GREY && bits == 16)
-        return fm_error_set(w->error, FM_ERR_KIND, "a grey PNG with 16 bits a sample");
+    if (color == FM_PNG_GRAY && bits == 16)
+        return fm_error_set(w->error, FM_ERR_KIND, "a grayscale PNG with 16 bits per sample");
     w->out->info = (fm_image_info){.width = (int32_t)width,
                                    .height = (int32_t)height,
                                    .n_components = n_components,
@@ -117,8 +117,8 @@ static int read_header(walk *w, const chunk *c, const fm_limits *limits) {
 
 static int read_palette(walk *w, const chunk *c) {
     const fm_png_color color = w->out->color;
-    if (w->has_data || w->out->palette || w->has_transparency || color == FM_PNG_GREY ||
-        color == FM_PNG_GREY_ALPHA || c->n_bytes == 0 || c->n_bytes > 768 || c->n_bytes % 3)
+    if (w->has_data || w->out->palette || w->has_transparency || color == FM_PNG_GRAY ||
+        color == FM_PNG_GRAY_ALPHA || c->n_bytes == 0 || c->n_bytes > 768 || c->n_bytes % 3)
         return damaged(w, "bad palette");
     if (color == FM_PNG_PALETTE && c->n_bytes / 3 > 1u << w->out->bits)
         return damaged(w, "palette with too many colors");
@@ -127,11 +127,11 @@ static int read_palette(walk *w, const chunk *c) {
     return FM_OK;
 }
 
-/* Its alpha is ignored, as convert("RGB") does. */
+/* tRNS: only checked, as convert("RGB") ignores alpha. */
 static int read_transparency(walk *w, const chunk *c) {
     bool is_sane = !w->has_data && !w->has_transparency;
     switch (w->out->color) {
-    case FM_PNG_GREY:
+    case FM_PNG_GRAY:
         is_sane = is_sane && c->n_bytes == 2;
         break;
     case FM_PNG_RGB:

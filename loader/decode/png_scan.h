@@ -3,9 +3,9 @@
  * accepts each chunk.
  *
  * Pillow reads all chunks before and after the image data, and refuses files for some of them;
- * libspng refuses others. Only files on which they can't disagree pass: chunks have the standard's
- * length, known chunks appear once and in their place, texts can't exceed Pillow's limits, and
- * there is no animation. All others are refused. Checksums are left to libspng.
+ * libspng refuses others. Only files on which they can't disagree are accepted: chunks have the
+ * standard's length, known chunks appear once and in their place, texts can't exceed Pillow's
+ * limits, and there is no animation. All others are refused. Checksums are left to libspng.
  *
  * Pure function, for any thread; no allocation; reads little more than the chunks' headers.
  */
@@ -19,10 +19,10 @@
 
 /* The standard's color types. */
 typedef enum fm_png_color {
-    FM_PNG_GREY = 0,
+    FM_PNG_GRAY = 0,
     FM_PNG_RGB = 2,
     FM_PNG_PALETTE = 3,
-    FM_PNG_GREY_ALPHA = 4,
+    FM_PNG_GRAY_ALPHA = 4,
     FM_PNG_RGB_ALPHA = 6
 } fm_png_color;
 

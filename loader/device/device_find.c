@@ -1,4 +1,4 @@
-/* Where a kind of device comes from: this library, or a plug-in that is loaded now. */
+/* Finds the calls of a kind of device: in this library, or in a plug-in that is loaded here. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #define PLUGIN_FILE "libfeedmill_cuda.so"
 #define PATH_BYTES 4096
 
-/* The plug-in beside the file that this code came from. */
+/* The plug-in's path: in the folder of the library that this code is part of. */
 static void path_beside(char out[PATH_BYTES]) {
     Dl_info info;
     /* A function's address as the data pointer that dladdr() takes. */
@@ -29,7 +29,7 @@ static int check_version(const fm_device_calls *calls, const char *path, fm_erro
         return FM_OK;
     return fm_error_set(
         error, FM_ERR_UNAVAILABLE,
-        "%s is not of this version of feedmill (%s): build or install both together", path,
+        "%s is not for this version of feedmill (%s): build or install both together", path,
         FM_VERSION_STRING);
 }
 
@@ -40,12 +40,12 @@ static int load(const fm_device_calls **out, fm_error *error) {
         snprintf(path, sizeof(path), "%s", named);
     else
         path_beside(path);
-    /* For good: a GPU's runtime does not survive being unloaded. */
+    /* RTLD_NODELETE, as the CUDA runtime can't be unloaded safely. */
     void *const library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!library)
         return fm_error_set(error, FM_ERR_UNAVAILABLE,
                             "no CUDA: the plug-in can't be loaded (%s); install feedmill-cuda13, "
-                            "build feedmill where the CUDA toolkit is, or name the plug-in in "
+                            "build feedmill with the CUDA toolkit installed, or set its path in "
                             "FEEDMILL_CUDA_LIBRARY",
                             dlerror());
     union {
@@ -53,8 +53,9 @@ static int load(const fm_device_calls **out, fm_error *error) {
         fm_device_plugin *function;
     } symbol = {.data = dlsym(library, FM_DEVICE_SYMBOL)};
     if (!symbol.data)
-        return fm_error_set(error, FM_ERR_UNAVAILABLE, "%s is no plug-in of feedmill: it has no %s",
-                            path, FM_DEVICE_SYMBOL);
+        return fm_error_set(error, FM_ERR_UNAVAILABLE,
+                            "%s is not a plug-in of feedmill: it has no %s", path,
+                            FM_DEVICE_SYMBOL);
     const fm_device_calls *const calls = symbol.function();
     const int status = check_version(calls, path, error);
     if (!status) *out = calls;
@@ -72,7 +73,7 @@ int fm_device_find(fm_device_kind kind, const fm_device_calls **out, fm_error *e
     case FM_DEVICE_NONE:
         break;
     }
-    return fm_error_set(error, FM_ERR_ARGUMENT, "%d is no kind of device", (int)kind);
+    return fm_error_set(error, FM_ERR_ARGUMENT, "%d is not a kind of device", (int)kind);
 }
 
 int fm_device_count(fm_device_kind kind, int32_t *n_devices, fm_error *error) {

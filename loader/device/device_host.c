@@ -1,4 +1,5 @@
-/* A device that is the host itself: memcpy() and loops. What the other devices must equal. */
+/* The host as a device, by memcpy() and loops. Defines the results that other devices must equal.
+ */
 #include "device/device.h"
 
 #include <string.h>
@@ -51,7 +52,7 @@ static int host_unpin(fm_device *device, void *memory, fm_error *error) {
     return FM_OK;
 }
 
-/* Copies are done when copy() returns: there is nothing to wait for, on either side. */
+/* Does nothing: copies are done when copy() returns. */
 static int host_with_stream(fm_device *device, uint32_t slot, void *stream, fm_error *error) {
     (void)device, (void)slot, (void)stream, (void)error;
     return FM_OK;

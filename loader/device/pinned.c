@@ -5,12 +5,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The kernel's, for which there is no header of the C library's. */
+/* mbind()'s MPOL_PREFERRED, for which the C library has no header. */
 #define PREFER_NODE 1
 #define MAX_NODES 1024
 #define BITS_PER_WORD (8 * sizeof(unsigned long))
 
-/* The node of memory that a device there is attached to; -1: not known. */
+/* The NUMA node of the device with this PCI bus ID; -1 if it is unknown. */
 static int node_of(const char *bus) {
     char path[128];
     int node = -1;
@@ -23,7 +23,8 @@ static int node_of(const char *bus) {
     return node;
 }
 
-/* Before the pages are touched. A wish: where the node is full, others give. */
+/* Makes the kernel prefer a NUMA node for pages that were not touched yet. If the node is full, it
+ * uses others. */
 static void prefer_node(void *pages, size_t n_bytes, int node) {
     if (node < 0) return;
     unsigned long mask[MAX_NODES / BITS_PER_WORD] = {0};

@@ -17,7 +17,7 @@
 
 typedef struct fm_rewrite fm_rewrite;
 
-/* NULL when out of memory. */
+/* Returns NULL when out of memory. */
 fm_rewrite *fm_rewrite_open(void);
 
 typedef struct fm_rewrite_options {

@@ -2,13 +2,13 @@
 
 __extension__ typedef unsigned __int128 wide;
 
-/* part / whole of total_ns, rounded down; part is at most whole. */
+/* total_ns * part / whole, rounded down; part is at most whole. */
 static uint64_t share(uint64_t total_ns, uint64_t part, uint64_t whole) {
     return whole ? (uint64_t)((wide)total_ns * part / whole) : 0;
 }
 
 fm_work fm_work_of(uint64_t decode_ns, uint64_t transform_ns, uint64_t wall_ns, uint64_t cpu_ns) {
-    /* The two clocks are not read at the same moment. */
+    /* The clocks are read at different moments, so sums may exceed wall_ns slightly. */
     if (cpu_ns > wall_ns) cpu_ns = wall_ns;
     if (decode_ns > wall_ns) decode_ns = wall_ns;
     if (transform_ns > wall_ns - decode_ns) transform_ns = wall_ns - decode_ns;
@@ -19,7 +19,7 @@ fm_work fm_work_of(uint64_t decode_ns, uint64_t transform_ns, uint64_t wall_ns, 
     };
 }
 
-/* Time from *cursor_ns to stamp_ns, within the wait; moves the cursor there. */
+/* Moves *cursor_ns to stamp_ns, at most to to_ns, and returns the time passed. */
 static uint64_t advance(uint64_t *cursor_ns, uint64_t stamp_ns, uint64_t to_ns) {
     const uint64_t end_ns = stamp_ns < to_ns ? stamp_ns : to_ns;
     if (end_ns <= *cursor_ns) return 0;
@@ -35,7 +35,7 @@ static void divide_queue(const fm_work *queued, uint64_t total_ns, fm_wait_cause
     out->cpu_queue_decode_ns = share(total_ns, queued->decode_ns, sum_ns);
     out->cpu_queue_transform_ns = share(total_ns, queued->transform_ns, sum_ns);
     out->storage_ns += storage_ns;
-    /* Rounding ends up here: a nanosecond or two. */
+    /* Includes the rounding error, a nanosecond or two. */
     out->starved_ns +=
         total_ns - out->cpu_queue_decode_ns - out->cpu_queue_transform_ns - storage_ns;
 }
@@ -43,7 +43,7 @@ static void divide_queue(const fm_work *queued, uint64_t total_ns, fm_wait_cause
 static void divide_own(const fm_work *own, uint64_t wall_ns, uint64_t total_ns,
                        fm_wait_causes *out) {
     fm_work work = *own;
-    /* Stamps and sums are the same thread's; a sum above the wall time would be no share of it. */
+    /* The parts should not exceed wall_ns; if they do, they are scaled by their sum. */
     const uint64_t sum_ns = own->decode_ns + own->transform_ns + own->starved_ns + own->storage_ns;
     const uint64_t whole_ns = sum_ns > wall_ns ? sum_ns : wall_ns;
     work.decode_ns = share(total_ns, own->decode_ns, whole_ns);
@@ -58,7 +58,9 @@ static void divide_own(const fm_work *own, uint64_t wall_ns, uint64_t total_ns,
         total_ns - work.decode_ns - work.transform_ns - work.starved_ns - work.storage_ns;
 }
 
-/* Of a part of the time before the read began: what went to waiting for buffers. */
+/* The share of part_ns, a part of the time before the read began, that was waiting for read
+ * buffers.
+ */
 static uint64_t read_delay_part(const fm_timeline *line, uint64_t part_ns) {
     if (line->read_begin_ns <= line->submitted_ns) return 0;
     const uint64_t whole_ns = line->read_begin_ns - line->submitted_ns;
@@ -66,7 +68,7 @@ static uint64_t read_delay_part(const fm_timeline *line, uint64_t part_ns) {
                  whole_ns);
 }
 
-/* Up to the sample's end. */
+/* Splits the time until the sample was finished. */
 static fm_wait_causes attribute_native(const fm_timeline *line, uint64_t from_ns, uint64_t to_ns) {
     fm_wait_causes out = {0};
     uint64_t cursor_ns = from_ns;
@@ -83,6 +85,7 @@ static fm_wait_causes attribute_native(const fm_timeline *line, uint64_t from_ns
     return out;
 }
 
+/* Moves throttled time that decode threads did not see from storage to starved. */
 static void starve_reads(uint64_t throttled_ns, fm_wait_causes *out) {
     if (throttled_ns <= out->starved_ns) return;
     const uint64_t unseen_ns = throttled_ns - out->starved_ns;
@@ -91,9 +94,10 @@ static void starve_reads(uint64_t throttled_ns, fm_wait_causes *out) {
     out->starved_ns += moved_ns;
 }
 
+/* Scales the causes of whole_ns to a sum of to_ns. */
 static fm_wait_causes scale(const fm_wait_causes *whole, uint64_t whole_ns, uint64_t to_ns) {
     fm_wait_causes out;
-    /* Sums are rounded, not pieces, so that nothing gets lost. */
+    /* Rounds the running sum, not each cause, so that the causes add up to to_ns. */
     uint64_t sum_ns = 0, given_ns = 0;
 #define FM_X(name, meaning)                               \
     sum_ns += whole->name;                                \
@@ -104,7 +108,7 @@ static fm_wait_causes scale(const fm_wait_causes *whole, uint64_t whole_ns, uint
     return out;
 }
 
-/* When the decode threads' part was over: the last stamp before the caller's. */
+/* When the decode threads were done: the latest time stamp before the caller's own work. */
 static uint64_t end_of(const fm_timeline *line) {
     const uint64_t stamps[] = {line->submitted_ns, line->read_begin_ns, line->bytes_ns,
                                line->buffer_ns, line->dequeued_ns};

@@ -1,32 +1,31 @@
-/* Wait attribution: what a wait for data was made of. Pure arithmetic on one sample's clock values.
+/* Wait attribution: splits a wait for data by cause, from the times of one sample. Pure functions.
  */
 #ifndef FM_PIPELINE_ATTRIBUTION_H
 #define FM_PIPELINE_ATTRIBUTION_H
 
 #include "feedmill/stats.h"
 
-/* Time of decode threads, by what it was spent on. Sums of it only grow. */
+/* Time of decode threads, by what it was spent on. */
 typedef struct fm_work {
     uint64_t decode_ns, transform_ns;
-    uint64_t starved_ns; /* the thread had work to do, and waited for a CPU */
-    uint64_t storage_ns; /* rows of a mapped file were being read */
+    uint64_t starved_ns; /* the thread had work, and waited for a CPU */
+    uint64_t storage_ns; /* the thread waited for pages of a mapped file to be read */
 } fm_work;
 
-/* The clock at each point of a sample's way, 0 where it did not pass it; see FM_WAIT_CAUSE_FIELDS.
- */
+/* When a sample passed each stage; 0 for a stage that it skipped. See FM_WAIT_CAUSE_FIELDS. */
 typedef struct fm_timeline {
     uint64_t submitted_ns;
-    uint64_t read_begin_ns;  /* its read began, */
-    uint64_t read_delay_ns;  /* that much later because files to be decoded held the read buffers */
+    uint64_t read_begin_ns;  /* its read began */
+    uint64_t read_delay_ns;  /* part of the time before that in which no read buffer was free */
     uint64_t bytes_ns;       /* it had its bytes */
-    uint64_t buffer_ns;      /* its batch had a buffer */
-    uint64_t dequeued_ns;    /* a decode thread took it */
+    uint64_t buffer_ns;      /* its batch got a buffer */
+    uint64_t dequeued_ns;    /* a decode thread dequeued it */
     uint64_t finished_ns;    /* its pixels were in the buffer */
     uint64_t fallback_ns;    /* the caller finished the batch's last rejected sample; 0: none */
     uint64_t copy_queued_ns; /* its batch's copy to the device was queued; 0: there is none */
-    fm_work queue_work;      /* of all threads, while it waited for read buffers and for a thread */
-    fm_work own;             /* its own, from dequeued_ns to finished_ns */
-    uint64_t throttled_ns;   /* since since_ns: a quota left no thread of the process a CPU */
+    fm_work queue_work;      /* of all threads while it waited for read buffers and for a thread */
+    fm_work own;             /* of its decode thread, from dequeued_ns to finished_ns */
+    uint64_t throttled_ns;   /* time since since_ns in which a CPU quota stopped the process */
 } fm_timeline;
 
 /*
@@ -34,14 +33,14 @@ typedef struct fm_timeline {
  * if clock values are out of order: one before its predecessor counts as equal to it. All 0 if
  * to_ns is not after from_ns.
  *
- * The wait up to the sample's end is split in proportion to how the sample spent its time since
- * since_ns, the end of the step before: all of that made the batch late, not only what came last.
+ * The wait until the sample was finished is split in proportion to how the sample spent its time
+ * since since_ns, the previous step's end: all of that delayed the batch, not only its last part.
  * If storage is a little too slow, the wait may begin when the last file is already being decoded.
  *
  * Time in the queue for a thread, and for read buffers, is split in proportion to what all threads
- * did meanwhile. If none of them finished anything, one was idle and had been woken: it waited for
- * a CPU. The time of the sample's own decoding is split in proportion to its own work; the rest is
- * unattributed.
+ * did meanwhile. If none of them finished a sample, the time counts as waiting for a CPU: a thread
+ * was idle and had been woken. The time of the sample's own decoding is split in proportion to its
+ * own work; the rest is unattributed.
  *
  * A CPU quota also stops the kernel's threads that read for io_uring, which delays bytes. The part
  * of throttled_ns that decode threads did not see themselves is moved from storage to starved.
@@ -49,8 +48,8 @@ typedef struct fm_timeline {
 fm_wait_causes fm_attribute_wait(const fm_timeline *line, uint64_t since_ns, uint64_t from_ns,
                                  uint64_t to_ns);
 
-/* A thread's time as work: the wall times of its stages, of which it had a CPU for cpu_ns of
- * wall_ns. Time that belongs to neither stage is left out. */
+/* Converts the wall times of a thread's stages to fm_work. The thread had a CPU for cpu_ns of
+ * wall_ns. CPU time outside of the two stages is left out. */
 fm_work fm_work_of(uint64_t decode_ns, uint64_t transform_ns, uint64_t wall_ns, uint64_t cpu_ns);
 
 static inline void fm_work_add(fm_work *sum, const fm_work *work) {
@@ -60,7 +59,7 @@ static inline void fm_work_add(fm_work *sum, const fm_work *work) {
     sum->storage_ns += work->storage_ns;
 }
 
-/* Of a thread that read a mapped file: while it had no CPU, it waited for storage. */
+/* For a thread that read a mapped file: counts its time without a CPU as waiting for storage. */
 static inline void fm_work_read(fm_work *work) {
     work->storage_ns = work->starved_ns;
     work->starved_ns = 0;

@@ -1,4 +1,4 @@
-/* Whether a call is allowed at all. */
+/* Checks that every call on a loader makes first. */
 #define _GNU_SOURCE
 #include <unistd.h>
 
@@ -7,9 +7,10 @@
 int fm_loader_check(const fm_loader *loader, fm_error *error) {
     if (!loader) return fm_error_set(error, FM_ERR_ARGUMENT, "loader is NULL");
     if (loader->pid != getpid()) {
-        return fm_error_set(error, FM_ERR_FORKED,
-                            "this loader was opened by process %ld, before a fork; open one here",
-                            (long)loader->pid);
+        return fm_error_set(
+            error, FM_ERR_FORKED,
+            "this loader belongs to process %ld; a forked process must open its own",
+            (long)loader->pid);
     }
     return FM_OK;
 }

@@ -14,20 +14,20 @@
 #define MIB ((uint64_t)1 << 20)
 
 /* Row buffers, coefficient tables and the decoders' working memory (4 MiB) of one decode thread;
- * only large progressive images and WebPs take more, for as long as such images come. */
+ * only large progressive images and WebPs take more, until they are trimmed. */
 #define SCRATCH_BYTES_PER_THREAD (6 * MIB)
-/* What the pipeline keeps for a sample in flight (a task, its label, its path). */
+/* Memory for a sample in flight: its task, label and path. */
 #define TASK_BYTES 768u
-/* ... of an array: its index, row and number of uses. */
+/* Memory for a sample in flight of arrays: its index, row and number of uses. */
 #define ROW_BYTES 20u
-/* ... and for each sample of the dataset, and the records of steps. */
+/* Memory for each sample of the dataset: its number of uses and its file's size. */
 #define INDEX_BYTES 8u
+/* Memory for the records of steps. */
 #define STEPS_BYTES ((uint64_t)FM_N_STEPS * sizeof(fm_step))
 #define READ_AHEAD_BYTES (64 * MIB)
 #define READ_AHEAD_MIN_BYTES (4 * MIB)
-/* All buffers together, from where on what is stored in one will have left the cache when it is
- * read.
- */
+/* From this size of all buffers together on, a buffer's values have left the CPU's cache before
+ * they are read, so they are stored past it. */
 #define STREAM_BYTES (16 * MIB)
 #define MAX_BATCH_SIZE 65536u
 #define MAX_THREADS 1024u
@@ -97,7 +97,7 @@ static uint64_t buffer_bytes_of(const fm_config *c, const fm_plan *plan) {
                                 c->batch_size * sizeof(int64_t));
 }
 
-/* Of threads, of samples in flight and of those of the dataset. */
+/* Memory of decode threads, of samples in flight and of counters per sample of the dataset. */
 static uint64_t scratch_bytes_of(const fm_config *c, const fm_plan *plan) {
     const uint64_t n_pending = (uint64_t)c->prefetch_batches * c->batch_size;
     if (c->raw.body_bytes)
@@ -115,8 +115,8 @@ static uint64_t scratch_bytes_of(const fm_config *c, const fm_plan *plan) {
            n_pending * ROW_BYTES + n_tasks * TASK_BYTES;
 }
 
-/* Splits the budget: scratch and read buffers first, as many buffers as fit, no more than useful.
- */
+/* Splits the memory budget: first scratch and read buffers, then as many batch buffers as fit, up
+ * to the number that can be in use. */
 static int fit_budget(fm_config *c, fm_plan *plan, uint32_t *n_buffers, fm_error *error) {
     const uint64_t buffer_bytes = buffer_bytes_of(c, plan);
     const uint64_t scratch_bytes =
@@ -137,14 +137,13 @@ static int fit_budget(fm_config *c, fm_plan *plan, uint32_t *n_buffers, fm_error
         return fm_error_set(
             error, FM_ERR_BUDGET,
             "memory_budget of %llu bytes is too small: %d batch buffers of %llu bytes, read "
-            "buffers "
-            "of %llu and scratch of %llu need %llu; raise it, or lower the batch size",
+            "buffers of %llu and scratch of %llu need %llu; raise it, or lower the batch size",
             (unsigned long long)c->memory_budget_bytes, FM_RING_MIN_BUFFERS,
             (unsigned long long)buffer_bytes, (unsigned long long)read_min_bytes,
             (unsigned long long)scratch_bytes, (unsigned long long)needed);
     }
-    /* Read buffers give way to buffers down to a quarter of what is left, and to the least buffers
-     * down to their own least. */
+    /* Read buffers get at most a quarter of the rest, and leave enough for the minimum of batch
+     * buffers; they never get less than their own minimum. */
     const uint64_t left = c->memory_budget_bytes - scratch_bytes;
     if (!c->read_ahead_bytes) {
         if (read_bytes > left / 4)
@@ -172,11 +171,11 @@ static int check_arrays(const fm_arrays *arrays, const fm_transform *transform, 
                             "in_height, in_width and in_channels are for arrays of images only");
     if (!arrays->n) {
         if (!arrays->images) return FM_OK;
-        return fm_error_set(error, FM_ERR_ARGUMENT, "arrays of images, but no array");
+        return fm_error_set(error, FM_ERR_ARGUMENT, "arrays.images is set, but arrays.n is 0");
     }
     if (arrays->n > FM_MAX_ARRAYS || !arrays->list)
         return fm_error_set(error, FM_ERR_ARGUMENT,
-                            "a list of %zu arrays at %p; allowed are 1 to %d", arrays->n,
+                            "arrays.list has %zu arrays at %p; it must have 1 to %d", arrays->n,
                             (const void *)arrays->list, FM_MAX_ARRAYS);
     if (!arrays->images) return FM_OK;
     fm_array_image image;
@@ -204,7 +203,7 @@ int fm_config_resolve(const fm_config *config, fm_config *out, fm_plan *plan, fm
     if (out->memory_budget_bytes == 0) out->memory_budget_bytes = fm_cpu_memory_bytes() / 4;
     status = check_fields(out, error);
     if (!status) status = fm_reader_kind_from_env(out->reader, &out->reader, error);
-    fm_cpu_tier tier; /* checked here; the workers' kernels ask again */
+    fm_cpu_tier tier; /* only checks FEEDMILL_CPU; the decode threads read it again */
     if (!status) status = fm_cpu_tier_get(&tier, error);
     *plan = (fm_plan){0};
     if (!status && out->raw.body_bytes)
@@ -216,7 +215,7 @@ int fm_config_resolve(const fm_config *config, fm_config *out, fm_plan *plan, fm
         status =
             fm_device_stage_plan(&out->device, &out->transform, out->arrays.n > 0, plan, error);
     if (!status) status = fit_budget(out, plan, n_buffers, error);
-    /* The plan holds what it needs; the caller's arrays may go. */
+    /* The plan holds copies, so the caller may free the transform's arrays. */
     out->transform = (fm_transform){0};
     return status;
 }

@@ -1,4 +1,4 @@
-/* Checks a configuration and works out what it leaves open. */
+/* Checks a configuration and resolves its defaults. */
 #ifndef FM_PIPELINE_CONFIG_H
 #define FM_PIPELINE_CONFIG_H
 
@@ -9,9 +9,10 @@
 #define FM_N_STEPS 65536u /* records of steps that are kept; a power of two */
 
 /*
- * Fills *out from *config with every default resolved, the buffers and read buffers fitted into the
- * memory budget (*n_buffers), the plan of what buffers hold and that of what is delivered
- * (*result), which differ where a device converts. FM_ERR_ARGUMENT, FM_ERR_BUDGET.
+ * Copies *config to *out, with all defaults resolved and the read buffers' size fitted into the
+ * memory budget. Sets *n_buffers to the number of batch buffers that fit, *plan to the plan of the
+ * values in buffers, and *result to that of the values delivered, which differs if a device
+ * converts. FM_ERR_ARGUMENT, FM_ERR_BUDGET.
  */
 int fm_config_resolve(const fm_config *config, fm_config *out, fm_plan *plan, fm_plan *result,
                       uint32_t *n_buffers, fm_error *error);

@@ -1,4 +1,4 @@
-/* What a caller may ask about a loader: counters, sizes, random parameters. */
+/* A loader's counters, sizes and random parameters, for its caller. */
 #define _GNU_SOURCE
 #include <stdio.h>
 
@@ -7,7 +7,7 @@
 
 /* ---- counters -------------------------------------------------------------------------------- */
 
-/* Time without work of all decode threads together, up to now. */
+/* The sum of all decode threads' idle times, up to now. */
 static uint64_t idle_ns(const fm_loader *loader, uint64_t now_ns) {
     uint64_t sum_ns = 0;
     for (uint32_t i = 0; i < loader->n_workers; i++) {
@@ -63,9 +63,9 @@ void fm_loader_stats(fm_loader *loader, fm_stats *out) {
     if (loader->reader) fm_reader_stats_get(loader->reader, &reader);
     fm_loader_lock(loader);
     *out = loader->records.sums;
-    add_workers(loader, out); /* with the lock held, so that no idle time is between two counters */
+    add_workers(loader, out); /* locked, so that no thread ends an idle time between two loads */
     fm_loader_unlock(loader);
-    /* Each is a system call: not while decode threads wait for the lock. */
+    /* Without the lock, as each of these is a system call and decode threads wait for the lock. */
     for (uint32_t i = 0; i < loader->n_workers; i++)
         out->worker_cpu_ns += fm_thread_cpu_ns(&loader->workers[i].thread);
     add_reader(loader, &reader, out);
@@ -103,7 +103,7 @@ int fm_loader_draws(const fm_loader *loader, uint64_t seed, uint32_t epoch, int6
     if (!loader || !out) return fm_error_set(error, FM_ERR_ARGUMENT, "loader or out is NULL");
     if (index < 0 || (uint64_t)index >= loader->config.n_samples || width < 1 || height < 1)
         return fm_error_set(error, FM_ERR_ARGUMENT,
-                            "index %lld, %d x %d pixels: outside the dataset or not a size",
+                            "index %lld is outside the dataset, or %d x %d pixels are no size",
                             (long long)index, width, height);
     const fm_draw_key key = {seed, epoch, occurrence, index};
     return fm_geometry_draw(loader->plan.ops, loader->plan.n_ops, &key, width, height, out, error);

@@ -1,4 +1,4 @@
-/* Ready batches handed to the caller, and the samples that it must finish. */
+/* Hands ready batches to the caller, and rejected samples that the caller finishes. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 /* ---- handing out a batch --------------------------------------------------------------------- */
 
-/* `memory`: of the batch's buffer; NULL: the batch is on a device. */
+/* `memory` is that of the batch's buffer; NULL if the batch is on a device. */
 static void fill_batch(const fm_loader *loader, const fm_pending *pending, void *memory,
                        fm_batch *batch) {
     *batch = (fm_batch){
@@ -28,7 +28,7 @@ static void fill_batch(const fm_loader *loader, const fm_pending *pending, void 
     batch->labels = labels;
 }
 
-/* Hands out a copy of the batch: the caller holds as many buffers as it may. */
+/* Hands out a copy of the batch, as the caller has borrowed the maximum of buffers. */
 static int deliver_copy(fm_loader *loader, const fm_pending *pending, fm_batch *batch,
                         fm_error *error) {
     const uint64_t begin_ns = fm_clock_ns();
@@ -36,8 +36,8 @@ static int deliver_copy(fm_loader *loader, const fm_pending *pending, fm_batch *
     fm_buffer *const copy = fm_buffer_clone(pending->buffer, image_bytes);
     if (!copy)
         return fm_error_set(error, FM_ERR_NOMEM,
-                            "no memory for a copy of a batch (%zu bytes): %u batches are held "
-                            "already; release some",
+                            "no memory for a copy of a batch (%zu bytes), needed as %u batches are "
+                            "borrowed already; release some",
                             image_bytes, FM_RING_MAX_BORROWED);
     batch->images = copy->memory;
     if (batch->labels) batch->labels = fm_buffer_labels(loader->ring, copy->memory);
@@ -51,11 +51,11 @@ static int deliver_copy(fm_loader *loader, const fm_pending *pending, fm_batch *
     return FM_OK;
 }
 
-/* Gives the buffer's memory away with the batch, as the caller's allocator asks for. */
+/* Passes the buffer's memory to the caller with the batch, for allocators with `handover`. */
 static int deliver_memory(const fm_loader *loader, const fm_pending *pending, fm_batch *batch,
                           fm_error *error) {
     if (fm_buffer_hand_over(pending->buffer, &batch->images, &batch->memory_handle))
-        return fm_error_set(error, FM_ERR_NOMEM, "no memory for a fresh batch buffer of %zu bytes",
+        return fm_error_set(error, FM_ERR_NOMEM, "no memory for a new batch buffer of %zu bytes",
                             loader->ring->buffer_bytes);
     return FM_OK;
 }
@@ -78,7 +78,8 @@ static int hand_out(fm_loader *loader, const fm_pending *pending, fm_batch *batc
     return FM_OK;
 }
 
-/* Locked. The consumer gets the batch later: fm_loader_step_ready() records that step. */
+/* Locked. Keeps the delivery of a batch handed out ahead; fm_loader_step_ready() records its step.
+ */
 static void note_handed_out(fm_records *records, const fm_delivery *delivery) {
     records->deliveries[delivery->number % records->n_deliveries] = *delivery;
     records->n_handed_out = delivery->number + 1;
@@ -93,7 +94,7 @@ static void leave_queue(fm_loader *loader, const fm_pending *pending) {
         note_handed_out(&loader->records, &delivery);
         return;
     }
-    fm_record_taken(loader, &delivery);
+    fm_record_received(loader, &delivery);
     if (delivery.has_failed)
         fm_record_failed_wait(loader, &delivery, fm_clock_ns());
     else
@@ -108,7 +109,7 @@ static int deliver(fm_loader *loader, fm_pending *pending, fm_batch *batch, fm_e
     }
     fm_loader_lock(loader);
     if (loader->device.calls)
-        fm_device_stage_taken(&loader->device);
+        fm_device_stage_consumed(&loader->device);
     else if (pending->buffer->state == FM_BUFFER_READY) /* copied, or its memory handed over */
         fm_buffer_recycle(pending->buffer);
     if (pending->number == 0) {
@@ -123,7 +124,7 @@ static int deliver(fm_loader *loader, fm_pending *pending, fm_batch *batch, fm_e
 
 /* ---- rejected samples ------------------------------------------------------------------------ */
 
-/* The rejected task that comes first in its batch. */
+/* The batch's first rejected task, by position. */
 static fm_task *first_rejected(const fm_pending *pending) {
     for (uint32_t i = 0; i < pending->n_tasks; i++)
         if (pending->tasks[i].cause) return &pending->tasks[i];
@@ -154,8 +155,8 @@ static int drop_failed(fm_loader *loader, fm_pending *pending, fm_error *error) 
     return status;
 }
 
-/* The oldest batch is ready but for rejected samples: the first goes to the caller, or is the
- * batch's error. */
+/* The oldest batch has rejected samples. Passes the first one to the caller, who finishes it, or
+ * returns its error in place of the batch. */
 static int handle_rejected(fm_loader *loader, fm_pending *pending, fm_error *error) {
     fm_task *const task = first_rejected(pending);
     if (loader->config.fallback && !loader->rows.arrays && !pending->has_failed) {
@@ -182,7 +183,7 @@ static bool has_result(fm_loader *loader) {
            (is_ready && pending->n_rejected > 0);
 }
 
-/* Called with the lock held; drops it while waiting. Returns false at the time's end, and after
+/* Called with the lock held; drops it while waiting. Returns false on a timeout and after
  * fm_loader_wake(). */
 static bool wait_for_result(fm_loader *loader, int64_t timeout_ns) {
     const uint64_t deadline_ns = fm_clock_ns() + (uint64_t)(timeout_ns < 0 ? 0 : timeout_ns);
@@ -198,18 +199,19 @@ static bool wait_for_result(fm_loader *loader, int64_t timeout_ns) {
     return found;
 }
 
-/* FM_OK: there is a batch to wait for. */
+/* FM_OK if there is a batch to wait for. */
 static int check_next(fm_loader *loader, fm_error *error) {
     fm_epoch_run *const epoch = &loader->epoch;
     if (epoch->state == FM_EPOCH_NONE)
         return fm_error_set(error, FM_ERR_STATE, "no epoch is running: start one first");
     if (loader->fallback)
-        return fm_error_set(error, FM_ERR_STATE, "a fallback is pending: end it first");
-    /* The order's batches are submitted here: the source is called on the consumer's thread only.
-     */
+        return fm_error_set(error, FM_ERR_STATE,
+                            "a fallback is pending: call fm_loader_fallback_done() first");
+    /* Batches of the order are submitted here, so that the source is only called on this thread. */
     if (epoch->has_order && epoch->state == FM_EPOCH_OPEN) {
         const int status = fm_submit_order(loader, error);
-        /* What the source does not find is an error at its batch's turn; it ends the epoch. */
+        /* A sample that the source does not find is an error when its batch is due. It ends the
+         * epoch. */
         if (status && loader->queue.n == 0) {
             epoch->state = FM_EPOCH_FINISHED;
             return status;

@@ -5,7 +5,7 @@
 
 #include "pipeline/schedule.h"
 
-/* How long a buffer may be free on the device's side before the thread looks. */
+/* Interval between two polls for finished copies while a batch waits for a buffer. */
 #define POLL_NS 500000u
 #define STACK_BYTES ((size_t)512 << 10)
 
@@ -74,9 +74,9 @@ int fm_device_stage_open(fm_loader *loader, uint32_t n_buffers, fm_error *error)
                               : loader->layout.batch_bytes;
     stage->max_outputs = config->prefetch_batches + FM_RING_MAX_BORROWED;
     if (stage->max_outputs > FM_MAX_OUTPUTS) stage->max_outputs = FM_MAX_OUTPUTS;
-    /* One for each output that was added, one for each buffer whose copy is not done (also of
-     * batches that were dropped), and one for the last batch, whose copy may still be waited for:
-     * a new output always finds a free slot. */
+    /* One slot for each added output, one for each buffer whose copy is not done (also of dropped
+     * batches), and one for the last batch, for whose copy fm_loader_wait() may still wait. So a
+     * new output always finds a free slot. */
     stage->n_slots = stage->max_outputs + n_buffers + 1;
     stage->slots = fm_mem_zalloc(&loader->counter, stage->n_slots, sizeof(fm_copy_slot));
     if (!stage->slots)
@@ -89,7 +89,7 @@ int fm_device_stage_open(fm_loader *loader, uint32_t n_buffers, fm_error *error)
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Locked. Keeps the first error, and wakes the caller, who gets it from next(). */
+/* Locked. Keeps the first error and wakes the caller: next() returns it. */
 static void fail_stage(fm_loader *loader, const fm_error *error) {
     if (!loader->device.error.status) loader->device.error = *error;
     pthread_cond_signal(&loader->ring->ready);
@@ -107,7 +107,7 @@ static void end_call(fm_loader *loader) {
     if (fm_is_cancelled(loader)) pthread_cond_broadcast(&loader->ring->idle);
 }
 
-/* Locked. The oldest copy that was not known to be done is done: recycles its buffer. */
+/* Locked. Counts the oldest copy as done, and recycles its buffer. */
 static void retire(fm_loader *loader) {
     fm_device_stage *const stage = &loader->device;
     fm_copy_slot *const slot = slot_at(stage, stage->n_done++);
@@ -160,7 +160,7 @@ static fm_device_job job_of(const fm_loader *loader, const fm_pending *batch,
 }
 
 /* Called with the lock held; drops it while calling the device. Queues the copy of a complete
- * batch: no other thread touches its buffer. */
+ * batch, whose buffer no other thread uses. */
 static void queue_copy(fm_loader *loader, fm_pending *batch) {
     fm_device_stage *const stage = &loader->device;
     fm_copy_slot *const slot = slot_at(stage, stage->n_queued);
@@ -187,8 +187,8 @@ static void queue_copy(fm_loader *loader, fm_pending *batch) {
     pthread_cond_signal(&loader->ring->ready);
 }
 
-/* Called with the lock held; drops it while waiting: until it is woken or, while a batch waits for
- * a buffer that a copy holds, for a short time. */
+/* Called with the lock held; drops it while waiting. Waits until it is woken or, while a batch
+ * needs a buffer that a copy holds, for POLL_NS. */
 static void wait_for_work(fm_loader *loader) {
     fm_device_stage *const stage = &loader->device;
     if (loader->ring->wanted && stage->n_done < stage->n_queued && !stage->error.status)
@@ -221,8 +221,8 @@ int fm_device_stage_start(fm_loader *loader, fm_error *error) {
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-/* Locked. Makes the output's stream wait for a copy whose batch is dropped, so that the caller can
- * use the output's memory for something else in that stream's order. */
+/* Locked. Makes the output's stream wait for the copy of a dropped batch, so that the caller can
+ * reuse the output's memory in that stream. */
 static void return_output(fm_loader *loader, uint64_t number) {
     fm_device_stage *const stage = &loader->device;
     const uint32_t slot = slot_of(stage, number);
@@ -231,15 +231,15 @@ static void return_output(fm_loader *loader, uint64_t number) {
         stage->calls->wait(stage->device, slot, stage->slots[slot].output.stream, &error);
     if (!status) return;
     if (status != FM_ERR_STATE) fail_stage(loader, &error);
-    /* A stream that is being captured can't wait: this thread does. */
+    /* A stream that is being captured can't wait, so this thread waits. */
     if (stage->calls->sync(stage->device, slot, &error)) fail_stage(loader, &error);
 }
 
 void fm_device_stage_drop(fm_loader *loader) {
     fm_device_stage *const stage = &loader->device;
     if (!stage->calls) return;
-    for (; stage->n_taken < stage->n_queued; stage->n_taken++)
-        return_output(loader, stage->n_taken);
+    for (; stage->n_consumed < stage->n_queued; stage->n_consumed++)
+        return_output(loader, stage->n_consumed);
     stage->n_outputs = stage->n_queued;
     stage->has_last = false;
 }
@@ -255,7 +255,7 @@ void fm_device_stage_quiesce(fm_loader *loader) {
     fm_loader_lock(loader);
     fm_device_stage_drop(loader);
     while (stage->n_done < stage->n_queued) {
-        /* If this fails the device is lost, and the copies that were queued there with it. */
+        /* If this fails, the device is lost and so are the copies queued on it. */
         const int status = stage->calls->sync(stage->device, slot_of(stage, stage->n_done), NULL);
         (void)status;
         retire(loader);
@@ -265,7 +265,7 @@ void fm_device_stage_quiesce(fm_loader *loader) {
 
 void fm_device_stage_close(fm_loader *loader) {
     fm_device_stage *const stage = &loader->device;
-    /* There is nobody left to report an error to. */
+    /* An error can't be reported any more. */
     if (stage->device) (void)stage->calls->close(&stage->device, NULL);
     if (stage->calls) pthread_cond_destroy(&stage->wake);
     fm_mem_free(stage->slots);
@@ -288,7 +288,7 @@ int fm_device_stage_check(fm_loader *loader, fm_error *error) {
 
 int fm_device_stage_deliver(fm_loader *loader, fm_batch *batch, fm_error *error) {
     fm_device_stage *const stage = &loader->device;
-    const uint32_t slot = slot_of(stage, stage->n_taken);
+    const uint32_t slot = slot_of(stage, stage->n_consumed);
     const fm_output *const output = &stage->slots[slot].output;
     if (!stage->defer_wait) {
         fm_error why;
@@ -316,7 +316,7 @@ static int check_stage(const fm_loader *loader, fm_error *error) {
     const int status = fm_loader_check(loader, error);
     if (status || loader->device.calls) return status;
     return fm_error_set(error, FM_ERR_STATE,
-                        "this loader has no device: it delivers in memory of the CPU");
+                        "this loader has no device: its batches are in host memory");
 }
 
 static int check_output(const fm_loader *loader, const fm_output *output, fm_error *error) {
@@ -324,17 +324,18 @@ static int check_output(const fm_loader *loader, const fm_output *output, fm_err
     if (!output) return fm_error_set(error, FM_ERR_ARGUMENT, "output is NULL");
     if (!output->images || output->image_bytes < stage->output_bytes)
         return fm_error_set(error, FM_ERR_ARGUMENT,
-                            "an output with %zu bytes at %p for images, which need %zu",
+                            "output.images has %zu bytes at %p; a batch needs %zu",
                             output->image_bytes, output->images, stage->output_bytes);
     if (stage->label_bytes && (!output->labels || output->label_bytes < stage->label_bytes))
         return fm_error_set(error, FM_ERR_ARGUMENT,
-                            "an output with %zu bytes at %p for labels, which need %zu",
+                            "output.labels has %zu bytes at %p; a batch needs %zu",
                             output->label_bytes, (void *)output->labels, stage->label_bytes);
     if ((uintptr_t)output->images % sizeof(float) ||
         (uintptr_t)output->labels % sizeof(*output->labels))
-        return fm_error_set(error, FM_ERR_ARGUMENT,
-                            "an output at %p and %p, which are not multiples of a value's size",
-                            output->images, (void *)output->labels);
+        return fm_error_set(
+            error, FM_ERR_ARGUMENT,
+            "output.images at %p or output.labels at %p is not aligned to its values' size",
+            output->images, (void *)output->labels);
     return FM_OK;
 }
 
@@ -345,10 +346,10 @@ int fm_loader_add_output(fm_loader *loader, const fm_output *output, fm_error *e
     fm_device_stage *const stage = &loader->device;
     if (loader->epoch.state == FM_EPOCH_NONE)
         return fm_error_set(error, FM_ERR_STATE, "no epoch is running: start one first");
-    if (stage->n_outputs - stage->n_taken >= stage->max_outputs) return FM_AGAIN;
+    if (stage->n_outputs - stage->n_consumed >= stage->max_outputs) return FM_AGAIN;
     status = fm_device_stage_check(loader, error);
     if (status) return status;
-    /* The slot is this thread's until it is counted. */
+    /* No other thread uses the slot before n_outputs counts it. */
     const uint32_t slot = slot_of(stage, stage->n_outputs);
     stage->slots[slot].output = *output;
     status = stage->calls->mark(stage->device, slot, output->stream, error);
@@ -361,7 +362,7 @@ int fm_loader_add_output(fm_loader *loader, const fm_output *output, fm_error *e
 }
 
 size_t fm_loader_n_outputs(const fm_loader *loader) {
-    return loader ? loader->device.n_outputs - loader->device.n_taken : 0;
+    return loader ? loader->device.n_outputs - loader->device.n_consumed : 0;
 }
 
 int fm_loader_wait(fm_loader *loader, void *stream, fm_error *error) {
@@ -370,8 +371,8 @@ int fm_loader_wait(fm_loader *loader, void *stream, fm_error *error) {
     fm_device_stage *const stage = &loader->device;
     if (!stage->has_last)
         return fm_error_set(error, FM_ERR_STATE,
-                            "no batch was taken in this epoch: call next() first");
-    return stage->calls->wait(stage->device, slot_of(stage, stage->n_taken - 1), stream, error);
+                            "no batch was returned in this epoch: call fm_loader_next() first");
+    return stage->calls->wait(stage->device, slot_of(stage, stage->n_consumed - 1), stream, error);
 }
 
 bool fm_loader_converts(const fm_loader *loader) { return loader && loader->device.converts; }

@@ -1,4 +1,4 @@
-/* Starting, stopping and finishing an epoch. */
+/* Starts, stops and finishes an epoch. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 #define STOP_LIMIT_NS 100000000u
 
-/* Locked. No task is with the reader or a decode thread: drops all pending batches. */
+/* Locked. Drops all pending batches. No reader or decode thread has a task of them. */
 static void drop_batches(fm_loader *loader) {
     fm_queue *const queue = &loader->queue;
     for (uint32_t i = 0; i < queue->n; i++) {
@@ -20,8 +20,9 @@ static void drop_batches(fm_loader *loader) {
     loader->fallback = NULL;
 }
 
-/* Called with the lock held; drops it while waiting: for decode threads and the device's, which
- * leave at their next rows or call, and for reads up to a limit, as they may be stuck for good. */
+/* Called with the lock held; drops it while waiting. Waits for decode threads and the device's
+ * thread, which stop at their next rows or call, and for reads at most STOP_LIMIT_NS, as they may
+ * be stuck for good. */
 static void wait_until_idle(fm_loader *loader) {
     const fm_queue *const queue = &loader->queue;
     const uint64_t deadline_ns = fm_clock_ns() + STOP_LIMIT_NS;
@@ -51,8 +52,8 @@ int fm_loader_stop(fm_loader *loader, fm_error *error) {
     if (queue->n_reading > 0) {
         loader->is_broken = true;
         status = fm_error_set(error, FM_ERR_READ,
-                              "%u reads are stuck in the kernel; close this "
-                              "loader and open another",
+                              "%u reads are stuck in the kernel; close this loader and open "
+                              "another",
                               queue->n_reading);
     } else {
         drop_batches(loader);
@@ -62,7 +63,7 @@ int fm_loader_stop(fm_loader *loader, fm_error *error) {
     return status ? status : fm_device_stage_check(loader, error);
 }
 
-/* Whether the epoch can be started at all. Changes nothing: the one that runs goes on. */
+/* Checks the arguments before the current epoch is stopped. */
 static int check_epoch(const fm_loader *loader, const fm_epoch *epoch, fm_error *error) {
     if (!epoch) return fm_error_set(error, FM_ERR_ARGUMENT, "epoch is NULL");
     if (epoch->ahead && (epoch->order || loader->device.calls))
@@ -127,7 +128,7 @@ int fm_loader_start(fm_loader *loader, const fm_epoch *epoch, fm_error *error) {
     fm_loader_unlock(loader);
     run->state = FM_EPOCH_OPEN;
     if (!epoch->order) return FM_OK;
-    /* What the source does not find is an error of next(), which asks for it again. */
+    /* An error of the source is reported by next(), which calls the source again. */
     const int submitted = fm_submit_order(loader, NULL);
     (void)submitted;
     return FM_OK;

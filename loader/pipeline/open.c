@@ -1,4 +1,5 @@
-/* Opening and closing a loader, in strict order. */
+/* Opens and closes a loader. The order of both is fixed: each part uses the ones opened before it.
+ */
 #define _GNU_SOURCE
 #include <string.h>
 #include <unistd.h>
@@ -12,7 +13,7 @@
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
-/* Copies the list of arrays, and checks each. */
+/* Copies the list of arrays and checks each array. */
 static int copy_arrays(fm_loader *loader, fm_error *error) {
     fm_arrays *const arrays = &loader->config.arrays;
     fm_rows_input *const rows = &loader->rows;
@@ -64,7 +65,7 @@ static int copy_header(fm_loader *loader, fm_error *error) {
     return FM_OK;
 }
 
-/* What samples are made from, and what a batch's memory holds. */
+/* Sets the processor, and the layout of a batch's memory. */
 static int open_input(fm_loader *loader, fm_error *error) {
     const fm_config *const config = &loader->config;
     const bool is_raw = config->raw.body_bytes > 0;
@@ -77,7 +78,7 @@ static int open_input(fm_loader *loader, fm_error *error) {
             .batch_bytes = config->batch_size * loader->plan.sample_bytes,
             .sample_bytes = loader->plan.sample_bytes,
             .label_bytes = config->batch_size * sizeof(int64_t),
-            .has_images = true, /* raw files count as images of one row */
+            .has_images = true, /* raw files are treated as images of one row */
         };
         loader->queue.max_tasks = config->batch_size;
         if (is_raw) status = copy_header(loader, error);
@@ -107,7 +108,7 @@ static bool alloc_pending(fm_loader *loader, fm_pending *batch) {
     return batch->tasks && batch->labels && batch->paths;
 }
 
-/* What is kept for each sample of the dataset. */
+/* Allocates the counters per sample of the dataset. */
 static bool alloc_samples(fm_loader *loader) {
     const uint64_t n_samples = loader->config.n_samples;
     if (!loader->rows.arrays || loader->plan.n_ops) {
@@ -125,8 +126,8 @@ static bool alloc_records(fm_loader *loader) {
     records->steps = fm_mem_alloc(counter, FM_N_STEPS, sizeof(fm_step));
     records->samples =
         fm_mem_alloc(counter, loader->config.sample_records, sizeof(fm_sample_record));
-    /* Batches that were handed out ahead and those still pending are prefetch_batches together,
-     * except where a large one was submitted in parts. */
+    /* Batches handed out ahead and pending ones are prefetch_batches in total, or more if a large
+     * batch was submitted in parts. */
     records->n_deliveries = 2 * loader->queue.capacity + 64;
     records->deliveries = fm_mem_zalloc(counter, records->n_deliveries, sizeof(fm_delivery));
     return records->steps && records->samples && records->deliveries;
@@ -198,8 +199,7 @@ static int open_reader(fm_loader *loader, fm_error *error) {
     return fm_reader_open(&loader->reader, &config, error);
 }
 
-/* Looks at no more CPUs than can be busy at once: those of the decode threads and one that reads.
- */
+/* The process keeps at most as many CPUs busy as it has decode threads, and one for reading. */
 static void open_throttle(fm_loader *loader) {
     const uint32_t n_cpus = fm_cpu_allowed(), n_busy = loader->config.n_threads + 1;
     fm_throttle_open(&loader->throttle, n_cpus < n_busy ? n_cpus : n_busy);
@@ -243,7 +243,7 @@ void fm_loader_close(fm_loader **pointer) {
     if (!pointer || !*pointer) return;
     fm_loader *const loader = *pointer;
     *pointer = NULL;
-    /* A child does not have the threads that would have to be stopped; its copy stays. */
+    /* A forked child has none of the threads that must be stopped first, so its copy stays. */
     if (loader->pid != getpid()) return;
     if (loader->ring) {
         fm_loader_lock(loader);

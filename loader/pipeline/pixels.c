@@ -7,17 +7,17 @@
 #include "transform/half.h"
 #include "transform/store.h"
 
-/* A side of the image between front and augmentations, where the plan does not tell: the resample
- * reserves scratch for it, and more as it comes. */
+/* Assumed side of the image before the augmentations if the plan does not fix it. The resample
+ * reserves scratch for it, and grows it for larger images. */
 #define LIKELY_SIDE 512
 
 struct fm_pixels {
     const fm_plan *plan;
-    fm_plan front; /* what the resample follows: the plan, or its way to an image */
+    fm_plan front; /* the resample's plan: *plan, or with augmentations its ops before them */
     fm_resample *resample;
-    fm_augment *augment; /* NULL where the plan needs none */
+    fm_augment *augment; /* NULL without augmentations */
     fm_plan late_plan;
-    fm_resample *late; /* what resizes between augmentations; NULL: nothing does */
+    fm_resample *late; /* resizes between augmentations; NULL if no op does */
     fm_store store;
     void *out;
     fm_draw draws[FM_MAX_OPS];
@@ -29,7 +29,7 @@ uint64_t fm_pixels_scratch_bytes(const fm_plan *plan) {
     return plan->augments ? fm_augment_scratch_bytes(most_bytes(plan), FM_MAX_SIDE) : 0;
 }
 
-/* The resample of an augmenting plan writes an image in memory. */
+/* With augmentations the resample writes an R G B image in memory, not the batch's values. */
 static void plan_front(fm_plan *front) {
     front->dtype = FM_UINT8;
     front->layout = FM_NHWC;
@@ -85,14 +85,15 @@ static int store_image(const fm_pixels *pixels, const fm_image *image, fm_error 
     const fm_plan *const plan = pixels->plan;
     const size_t width = (size_t)image->width, height = (size_t)image->height;
     if (image->width != plan->out_width || image->height != plan->out_height)
-        return fm_error_set(
-            error, FM_ERR_LIMIT, "an image of %d x %d pixels, where the batch holds %d x %d",
-            (int)image->width, (int)image->height, (int)plan->out_width, (int)plan->out_height);
+        return fm_error_set(error, FM_ERR_LIMIT,
+                            "the transform gives %d x %d pixels; the batch's images have %d x %d",
+                            (int)image->width, (int)image->height, (int)plan->out_width,
+                            (int)plan->out_height);
     if (image->channels == 1) {
         pixels->store.one_channel(&pixels->store, 0, pixels->out, image->px, width * height);
         return FM_OK;
     }
-    /* Grey pixels may have come as three bytes; a plan of one channel stores one of them. */
+    /* Grayscale pixels may have three bytes here; a plan with one channel stores one of them. */
     for (size_t row = 0; row < height; row++)
         pixels->store.row(&pixels->store,
                           (uint8_t *)pixels->out + row * width * pixels->store.px_bytes,
@@ -101,7 +102,7 @@ static int store_image(const fm_pixels *pixels, const fm_image *image, fm_error 
     return FM_OK;
 }
 
-/* A value of the batch's type, from a number that the type holds. */
+/* Converts a number that the batch's dtype can represent to the bytes of that dtype. */
 static void value_of(fm_dtype dtype, double number, uint8_t value[4]) {
     const float single = (float)number;
     const uint16_t half = dtype == FM_FLOAT16 ? fm_float16_bits(single) : fm_bfloat16_bits(single);
@@ -113,7 +114,7 @@ static void value_of(fm_dtype dtype, double number, uint8_t value[4]) {
         memcpy(value, &half, sizeof(half));
 }
 
-/* RandomErasing. */
+/* RandomErasing: fills the drawn rectangle of the sample in the batch. */
 static void erase(const fm_pixels *pixels) {
     const fm_plan *const plan = pixels->plan;
     const fm_draw *const draw = &pixels->draws[plan->n_ops - 1];
@@ -137,7 +138,7 @@ static void erase(const fm_pixels *pixels) {
 
 /* ---- images in memory ------------------------------------------------------------------------ */
 
-/* Pixels as R G B. */
+/* Copies n pixels as R G B. */
 static void copy_px(uint8_t *to, const uint8_t *from, int32_t n, int32_t channels) {
     if (channels == 3) {
         memcpy(to, from, 3 * (size_t)n);
@@ -146,7 +147,7 @@ static void copy_px(uint8_t *to, const uint8_t *from, int32_t n, int32_t channel
     for (int32_t i = 0; i < n; i++, to += 3) to[0] = to[1] = to[2] = from[i];
 }
 
-/* Copies what a resample needs of an image, row by row. */
+/* Passes the box `needed` of an image to a resample, row by row. */
 static void feed(fm_resample *resample, const fm_image *in, fm_box needed) {
     uint8_t *rows[FM_RESAMPLE_ROWS];
     const size_t row_bytes = fm_image_row_bytes(in);
@@ -159,7 +160,7 @@ static void feed(fm_resample *resample, const fm_image *in, fm_box needed) {
     }
 }
 
-/* Resize or RandomResizedCrop of the image that the operations have come to. */
+/* Applies a Resize or RandomResizedCrop that follows augmentations to the current image. */
 static int resize_late(fm_pixels *pixels, const fm_op *op, const fm_draw *draw, fm_error *error) {
     const fm_image in = *fm_augment_image(pixels->augment);
     const bool crops = op->kind == FM_OP_RANDOM_RESIZED_CROP;
@@ -184,7 +185,7 @@ static int resize_late(fm_pixels *pixels, const fm_op *op, const fm_draw *draw, 
     return FM_OK;
 }
 
-/* The ops from number `first` on, the values, and what is erased. */
+/* Applies the ops from number `first` on, stores the values, and erases. */
 static int finish(fm_pixels *pixels, size_t first, fm_error *error) {
     const fm_plan *const plan = pixels->plan;
     const size_t n = plan->n_ops - plan->erases;
@@ -262,7 +263,7 @@ int fm_pixels_array(fm_pixels *pixels, const fm_draw_key *key, const uint8_t *px
     const fm_plan *const plan = pixels->plan;
     const fm_image image = {(uint8_t *)(uintptr_t)px, width, height, channels};
     if (resizes(plan) || !plan->augments) return resample_array(pixels, key, &image, out, error);
-    /* Where nothing is resized, crops and flips are as well done one by one. */
+    /* Without a resize, crops and flips are applied one by one like the augmentations. */
     int status = fm_geometry_draw(plan->ops, plan->n_ops, key, width, height, pixels->draws, error);
     if (!status) status = fm_augment_begin_with(pixels->augment, &image, error);
     pixels->out = out;

@@ -1,8 +1,9 @@
 /*
- * A sample's pixels, from rows that a decoder writes or from an array in memory to their place in
- * the batch: the plan's resample, its operations on the image, its values, and what is erased.
+ * Applies the plan to one sample's pixels and writes the result to its place in the batch:
+ * resample, augmentations, conversion to the batch's values, and RandomErasing. The pixels are rows
+ * that a decoder writes, or an array in memory.
  *
- * One fm_pixels per thread, kept for life. A decoded sample:
+ * One fm_pixels per thread, kept for all samples. The calls for a decoded sample:
  *
  *     fm_pixels_begin(pixels, &key, width, height, &needed, error);
  *     the decoder starts with `needed`
@@ -17,28 +18,31 @@
 
 typedef struct fm_pixels fm_pixels;
 
-/* The plan stays the caller's and must outlive it. FM_ERR_NOMEM, FM_ERR_ARGUMENT. */
+/* The plan belongs to the caller and must outlive *out. FM_ERR_NOMEM, FM_ERR_ARGUMENT. */
 int fm_pixels_open(fm_pixels **out, const fm_plan *plan, fm_mem_counter *counter, fm_error *error);
 
-/* Scratch of one fm_pixels beyond that of its resample. */
+/* Bytes of scratch that one fm_pixels takes in addition to its fm_resample's. */
 uint64_t fm_pixels_scratch_bytes(const fm_plan *plan);
 
 fm_resample *fm_pixels_resample(fm_pixels *pixels);
 
-/* Draws, and says which part of an image of width x height pixels must be decoded. FM_ERR_LIMIT
- * where the plan has no native form for such an image; FM_ERR_NOMEM. */
+/* Draws the sample's random parameters and sets *needed to the part of the width x height image
+ * that must be decoded. FM_ERR_LIMIT if the plan can't be applied natively to an image of that
+ * size; FM_ERR_NOMEM. */
 int fm_pixels_begin(fm_pixels *pixels, const fm_draw_key *key, int32_t width, int32_t height,
                     fm_box *needed, fm_error *error);
 
 /* `out` is the sample's place in the batch; see fm_resample_start(). */
 int fm_pixels_start(fm_pixels *pixels, int32_t skip_px, int32_t row_px, void *out, fm_error *error);
 
-/* All rows have come. FM_ERR_LIMIT where an operation has no native form for this image. */
+/* Called after the last row: applies what follows the resample. FM_ERR_LIMIT if an operation can't
+ * be applied natively to this image. */
 int fm_pixels_finish(fm_pixels *pixels, fm_error *error);
 
 /*
- * A sample from an array: height rows of width pixels of `channels` bytes (3: red, green, blue; or
- * 1: grey), dense. Grey ones may come as three equal bytes. FM_ERR_LIMIT, FM_ERR_NOMEM.
+ * Makes a sample from an array: height rows of width pixels of `channels` bytes (3: R G B; 1:
+ * grayscale), contiguous. Grayscale pixels may also have three equal bytes. FM_ERR_LIMIT,
+ * FM_ERR_NOMEM.
  */
 int fm_pixels_array(fm_pixels *pixels, const fm_draw_key *key, const uint8_t *px, int32_t width,
                     int32_t height, int32_t channels, void *out, fm_error *error);

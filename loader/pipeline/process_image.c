@@ -1,13 +1,13 @@
 /*
- * Encoded images. The one real coupling between decoding and transforms is here: read the image's
- * header, ask the plan which part of the image the transform needs, decode only that part, and
- * transform its rows as they come, straight into the sample's place.
+ * The processor for encoded images. Decoding and transforms are coupled only here: reads the
+ * image's header, asks the plan which part of the image the transform needs, decodes only that
+ * part, and transforms its rows block by block, straight into the sample's place in the batch.
  */
 #define _GNU_SOURCE
 #include "decode/jpeg_restart.h"
 #include "pipeline/state.h"
 
-/* Rows decoded between two looks at the clock and at the cancel flag. */
+/* Rows that are decoded between two checks of the clock and the cancel flag. */
 #define BLOCK_ROWS FM_RESAMPLE_ROWS
 
 static int open_tools(fm_worker *worker, fm_error *error) {

@@ -1,4 +1,4 @@
-/* Files of raw values. */
+/* The processor for files of raw values. */
 #define _GNU_SOURCE
 #include "pipeline/raw_files.h"
 #include "pipeline/state.h"

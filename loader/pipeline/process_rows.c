@@ -1,6 +1,6 @@
 /*
- * Samples that are rows of arrays in memory. A task has several samples of a batch, so many that
- * the hand-over to a decode thread costs little beside them.
+ * The processor for rows of arrays in memory. A task has several samples of a batch, enough that
+ * handing it to a decode thread costs little in comparison.
  */
 #define _GNU_SOURCE
 #include "pipeline/rows.h"
@@ -9,18 +9,14 @@
 
 #include "pipeline/state.h"
 
-/* What one task writes, at most, unless one sample is larger. */
+/* Most bytes that one task writes, unless a single sample has more. */
 #define TASK_BYTES ((size_t)512 << 10)
-/* A batch of at most so many bytes is made by the thread that submits it. */
+/* A batch of at most this many bytes is made by the thread that submits it. */
 #define FEW_BYTES ((size_t)64 << 10)
-/* The cost of a sample beside the copying of its bytes, as bytes. */
+/* Fixed cost of a sample, as a number of bytes that are copied in the same time. */
 #define SAMPLE_COST_BYTES 64u
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
-
-static size_t align_up(size_t bytes) {
-    return (bytes + FM_MEM_ALIGN - 1) / FM_MEM_ALIGN * FM_MEM_ALIGN;
-}
 
 static size_t row_bytes_of(const fm_config *config, const fm_plan *plan, size_t number) {
     const bool is_image = number == 0 && config->arrays.images;
@@ -32,7 +28,7 @@ size_t fm_rows_layout(const fm_config *config, const fm_plan *plan, fm_section *
     for (size_t i = 0; i < config->arrays.n; i++) {
         const size_t row_bytes = row_bytes_of(config, plan, i);
         if (sections) sections[i] = (fm_section){offset, row_bytes};
-        offset += align_up(config->batch_size * row_bytes);
+        offset += fm_mem_round_up(config->batch_size * row_bytes);
     }
     return offset;
 }
@@ -85,7 +81,7 @@ void fm_rows_scratch_close(fm_rows_scratch *scratch) {
     }
 }
 
-/* Whether the sample is a part of the image as it is, or mirrored. */
+/* Whether the ops only crop and mirror the image: no resize, no padding. */
 static bool only_crops(const fm_geometry *geometry) {
     const fm_box *const source = &geometry->source, *const window = &geometry->window;
     return geometry->resized_width == source->width && geometry->resized_height == source->height &&
@@ -103,7 +99,7 @@ static void mirror_rows(fm_rows_scratch *scratch, fm_box box) {
     scratch->px[0] = mirrored;
 }
 
-/* A part of the image, stored in one go as a single row of pixels. */
+/* Stores a crop of the image, by one call for all of its pixels. */
 static void store_part(fm_rows_scratch *scratch, const fm_array_image *image, const uint8_t *row,
                        const fm_geometry *geometry, void *out) {
     fm_box box = geometry->window;
@@ -125,7 +121,7 @@ static void store_planes(const fm_store *store, const fm_array_image *image, con
     }
 }
 
-/* A whole image as it is: where its bytes can be read in place they are. */
+/* Stores a whole image. Reads its bytes in place if their layout allows it. */
 static void store_whole(fm_rows_scratch *scratch, const fm_array_image *image, const uint8_t *row,
                         bool has_slack, void *out) {
     const fm_store *const store = &scratch->store;
@@ -143,7 +139,7 @@ static void store_whole(fm_rows_scratch *scratch, const fm_array_image *image, c
     store->row(store, out, px, box.width * box.height);
 }
 
-/* Resized or padded: the rows go through the resampler as decoded ones do. */
+/* Stores an image that is resized or padded: its rows go through the resample like decoded ones. */
 static int store_resampled(fm_rows_scratch *scratch, const fm_array_image *image,
                            const uint8_t *row, const fm_geometry *geometry, void *out,
                            fm_error *error) {
@@ -160,7 +156,8 @@ static int store_resampled(fm_rows_scratch *scratch, const fm_array_image *image
     return FM_OK;
 }
 
-/* The plan has operations on images: they take the array's bytes, if these lie dense. */
+/* Applies a plan with augmentations or RandomErasing. Contiguous pixels are read in place; others
+ * are copied first. */
 static int augment_image(fm_worker *worker, const uint8_t *row, const fm_draw_key *key, void *out,
                          fm_error *error) {
     const fm_array_image *const image = &worker->loader->rows.image;
@@ -188,8 +185,8 @@ static int store_image(fm_worker *worker, const fm_task *task, uint32_t nth, voi
     const int64_t number = batch->rows[nth];
     const uint8_t *const row = fm_array_row(array, number);
     if (plan->n_ops == 0) {
-        const size_t behind = (array->n_rows - (size_t)number - 1) * array->stride_bytes;
-        store_whole(scratch, image, row, behind >= FM_ROW_SLACK, out);
+        const size_t n_after = (array->n_rows - (size_t)number - 1) * array->stride_bytes;
+        store_whole(scratch, image, row, n_after >= FM_ROW_SLACK, out);
         return FM_OK;
     }
     const fm_draw_key key = {loader->epoch.seed, loader->epoch.number, batch->occurrences[nth],

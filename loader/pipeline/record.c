@@ -8,8 +8,8 @@
 
 /* ---- a step's wait --------------------------------------------------------------------------- */
 
-/* Locked. How many of the oldest batches could be delivered right now. With fm_epoch.ahead the
- * caller knows: fm_loader_step_ready(). */
+/* Locked. How many of the oldest batches could be delivered now. With fm_epoch.ahead only the
+ * caller knows, and passes the number to fm_loader_step_ready(). */
 static uint32_t count_ready(fm_loader *loader) {
     if (loader->epoch.is_ahead) return 0;
     if (loader->device.calls) return fm_device_stage_n_ahead(&loader->device);
@@ -20,7 +20,7 @@ static uint32_t count_ready(fm_loader *loader) {
     return n;
 }
 
-/* Locked. The last step; NULL: it was of an earlier epoch. */
+/* Locked. The last step of this epoch, or NULL. */
 static fm_step *last_step(fm_loader *loader) {
     fm_records *const records = &loader->records;
     if (!records->n_steps || !records->last_return_ns) return NULL;
@@ -41,7 +41,7 @@ void fm_record_request(fm_loader *loader) {
     records->since_ns = records->last_return_ns ? records->last_return_ns : now_ns;
     fm_step *const step = last_step(loader);
     if (step && !step->compute_ns) step->compute_ns = now_ns - records->last_return_ns;
-    /* The wall time runs from the epoch's first request to its last return. */
+    /* Wall time is counted from the epoch's first request to its last return. */
     if (records->last_return_ns) records->sums.wall_ns += now_ns - records->last_return_ns;
     records->last_return_ns = now_ns;
 }
@@ -79,7 +79,7 @@ fm_delivery fm_record_delivery(const fm_pending *batch) {
     };
 }
 
-/* Locked. The clock of each point that the batch's last sample passed. */
+/* Locked. The times of the last sample that was finished in the batch. */
 static fm_timeline timeline_of(const fm_loader *loader, const fm_delivery *delivery) {
     const fm_records *const records = &loader->records;
     fm_timeline line = {
@@ -110,9 +110,9 @@ static void add_causes(fm_wait_causes *sum, const fm_wait_causes *piece) {
 #undef FM_X
 }
 
-/* Locked. Adds the step's wait up to until_ns, when its batch was ready, and returns it with its
- * causes; without a delivery these are not known. With fm_epoch.ahead the time of the caller's own
- * work on the batch, which follows the native part, is python_ns. */
+/* Locked. Adds the step's wait, up to until_ns, to the sums. Returns the wait and sets *causes;
+ * without a delivery all of it is unattributed. With fm_epoch.ahead the caller's own work on the
+ * batch, which follows the native part, is python_ns. */
 static uint64_t add_data_wait(fm_loader *loader, const fm_delivery *delivery, uint64_t until_ns,
                               fm_wait_causes *causes) {
     fm_records *const records = &loader->records;
@@ -148,14 +148,14 @@ void fm_record_failed_wait(fm_loader *loader, const fm_delivery *delivery, uint6
     loader->records.request_ns = 0;
 }
 
-/* Locked. The step returns now: the sums reach up to here. */
+/* Locked. Sets the times of a step that returns now, and adds the time up to now to the sums. */
 static void set_return(fm_loader *loader, fm_step *step) {
     add_host_wait(loader, fm_clock_ns());
     step->host_wait_ns = loader->records.last_return_ns - step->request_ns;
     step->overhead_ns = step->host_wait_ns - step->data_wait_ns;
 }
 
-void fm_record_taken(fm_loader *loader, const fm_delivery *delivery) {
+void fm_record_received(fm_loader *loader, const fm_delivery *delivery) {
     fm_records *const records = &loader->records;
     if (delivery->has_failed) {
         records->sums.errors++;
@@ -189,7 +189,7 @@ void fm_record_step(fm_loader *loader, const fm_delivery *delivery, uint64_t rea
 void fm_loader_step_request(fm_loader *loader) {
     if (fm_loader_check(loader, NULL)) return;
     fm_loader_lock(loader);
-    /* A wait that was given up ended when it was last looked at, not now. */
+    /* A wait that the caller gave up ended with its last call, not now. */
     if (loader->records.request_ns)
         fm_record_failed_wait(loader, NULL, loader->records.waited_until_ns);
     fm_record_request(loader);
@@ -200,7 +200,7 @@ void fm_loader_step_return(fm_loader *loader) {
     if (fm_loader_check(loader, NULL) || loader->records.n_steps == 0) return;
     fm_loader_lock(loader);
     fm_step *const step = &loader->records.steps[(loader->records.n_steps - 1) % FM_N_STEPS];
-    /* Only directly after that step: before another wait or epoch. */
+    /* Only if no other wait or epoch began since that step. */
     if (!loader->records.request_ns &&
         loader->records.last_return_ns == step->request_ns + step->host_wait_ns)
         set_return(loader, step);
@@ -223,9 +223,9 @@ int fm_loader_step_ready(fm_loader *loader, uint64_t number, uint64_t ready_ns, 
     }
     const fm_delivery *const delivery =
         &loader->records.deliveries[number % loader->records.n_deliveries];
-    /* A large batch may have been submitted in parts; the last part's step is the batch's. */
+    /* A large batch may have been submitted in parts. They are one step, recorded with the last. */
     for (; loader->records.n_recorded <= number; loader->records.n_recorded++)
-        fm_record_taken(
+        fm_record_received(
             loader,
             &loader->records.deliveries[loader->records.n_recorded % loader->records.n_deliveries]);
     const uint64_t now_ns = fm_clock_ns();
@@ -246,12 +246,12 @@ static uint64_t read_ns(const fm_sample_record *record) {
     return record->read_end_ns - record->read_begin_ns;
 }
 
-/* What makes a sample slow: its own work, not waits for others. */
+/* A sample's own time, without waits for other samples. Decides which samples are slow. */
 static uint64_t cost_ns(const fm_sample_record *record) {
     return read_ns(record) + record->decode_ns + record->transform_ns;
 }
 
-/* Locked. The entry for a slow sample: that of the same index, a new one, or the least slow one's.
+/* Locked. The entry for a slow sample: the one of the same index, a new one, or the fastest one's.
  */
 static fm_slow_sample *slow_place(fm_loader *loader, int64_t index) {
     fm_records *const records = &loader->records;
@@ -311,11 +311,11 @@ void fm_record_sample(fm_loader *loader, const fm_task *task) {
 
 /* ---- for the caller -------------------------------------------------------------------------- */
 
-/* Most records that are copied while the lock is held, which decode threads wait for: 0.1 ms. */
+/* Most records that are copied with the lock held, in 0.1 ms, as decode threads wait for it. */
 #define MAX_COPIED 1024u
 
-/* The first record from number `from` on that is still kept, where n were made and the last n_kept
- * are kept. */
+/* The number of the oldest record that is still kept, at least `from`. n were made, of which the
+ * last n_kept are kept. */
 static uint64_t oldest_kept(uint64_t from, uint64_t n, uint64_t n_kept) {
     const uint64_t oldest = n > n_kept ? n - n_kept : 0;
     return from > oldest ? from : oldest;

@@ -7,21 +7,21 @@
 
 #include "pipeline/state.h"
 
-/* All locked. */
+/* The caller of each function holds the ring's lock. */
 
-/* Starts the clock of the wait for one batch, unless it runs already. */
+/* Starts the wait of a step for its batch, unless it has started already. */
 void fm_record_request(fm_loader *loader);
-/* What the record of a step needs to know of a batch whose tasks are finished. */
+/* Copies what the record of a step needs from a batch whose tasks are finished. */
 fm_delivery fm_record_delivery(const fm_pending *batch);
-/* Counts a batch that the consumer got, or an error in its place. */
-void fm_record_taken(fm_loader *loader, const fm_delivery *delivery);
-/* A step got its batch. ready_ns: when the batch could be handed out or, with fm_epoch.ahead, when
- * the caller's own work on it was done. */
+/* Counts a batch that the consumer got, or the error in place of it. */
+void fm_record_received(fm_loader *loader, const fm_delivery *delivery);
+/* Records a step that got its batch. ready_ns: when the batch became ready to be handed out or,
+ * with fm_epoch.ahead, when the caller's own work on it was done. */
 void fm_record_step(fm_loader *loader, const fm_delivery *delivery, uint64_t ready_ns);
-/* A wait brought no batch: an error in the place of the one of `delivery`, or, with NULL, a
- * time-out or an interrupt. It is part of the sums, but no step. */
+/* Adds a wait that ended without a batch to the sums, without recording a step. `delivery` is that
+ * of the batch that failed; NULL after a timeout or an interrupt. */
 void fm_record_failed_wait(fm_loader *loader, const fm_delivery *delivery, uint64_t until_ns);
-/* A task is finished or rejected. */
+/* Records a finished or rejected task. */
 void fm_record_sample(fm_loader *loader, const fm_task *task);
 
 #endif

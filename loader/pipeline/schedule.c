@@ -45,7 +45,7 @@ void fm_schedule_decodable(fm_loader *loader, fm_task *task) {
 }
 
 void fm_schedule_all_decodable(fm_loader *loader, fm_pending *batch) {
-    /* Each is pushed in front of the one before: backwards, so that they are dequeued in order. */
+    /* A pushed task is dequeued first, so the last task is pushed first. */
     for (uint32_t i = batch->n_tasks; i-- > 0;) {
         fm_task *const task = &batch->tasks[i];
         task->work_decodable = loader->queue.work;
@@ -66,7 +66,7 @@ void fm_schedule_assign_buffers(fm_loader *loader) {
         fm_pending *const batch = fm_queue_at(queue, queue->n_with_buffer);
         const bool was_wanted = loader->ring->wanted;
         batch->buffer = fm_ring_acquire(loader->ring);
-        /* Copies to the device that hold buffers may be done by now. */
+        /* Copies to the device may be done by now; the stage then frees their buffers. */
         if (!batch->buffer && !was_wanted) fm_device_stage_wake(&loader->device);
         if (!batch->buffer) break;
         batch->buffer_ns = fm_clock_ns();
@@ -74,7 +74,7 @@ void fm_schedule_assign_buffers(fm_loader *loader) {
         batch->work_at_buffer = queue->work;
         queue->n_with_buffer++;
         any_work = any_work || batch->size_classes;
-        /* All of its samples were rejected before it had a buffer. */
+        /* All samples of the batch were rejected before it had a buffer. */
         if (batch->n_left == 0) {
             fm_buffer_set_ready(batch->buffer);
             pthread_cond_signal(&loader->ring->ready);
@@ -149,8 +149,8 @@ void fm_schedule_on_read(void *user, fm_read *read) {
     if (!read->error && !read->range_bytes)
         loader->file_bytes[task->index] =
             read->n_bytes > UINT32_MAX ? UINT32_MAX : (uint32_t)read->n_bytes;
-    /* A cancelled epoch is told by the flag, not by the error ECANCELED: a file system may answer
-     * that, too. The reader cancels only while the flag is set. */
+    /* Checks the flag rather than the error ECANCELED, which a file system may also return. The
+     * reader cancels only while the flag is set. */
     if (fm_is_cancelled(loader)) {
         fm_schedule_signal_idle(loader);
     } else if (read->error) {

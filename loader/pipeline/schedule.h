@@ -10,22 +10,22 @@
 
 #include "pipeline/state.h"
 
-/* Consumer. Resets a batch that is not in the queue yet, but for its tasks. */
+/* Consumer. Resets a batch that is not in the queue yet, except its tasks. */
 void fm_pending_begin(fm_loader *loader, fm_pending *batch);
 
-/* Locked. Puts a task among its batch's decodable ones. n_bytes: of its file. */
+/* Locked. Adds a task to its batch's decodable tasks. n_bytes: its file's size. */
 void fm_pending_push(fm_pending *batch, fm_task *task, uint64_t n_bytes);
-/* Locked. Takes out one of the largest decodable tasks; NULL: there is none. */
+/* Locked. Removes and returns one of the largest decodable tasks; NULL if there is none. */
 fm_task *fm_pending_pop(fm_pending *batch);
 
 /* Locked. Gives free buffers to the oldest batches that have none, and wakes decode threads if
- * there are decodable tasks in them. */
+ * these batches have decodable tasks. */
 void fm_schedule_assign_buffers(fm_loader *loader);
 /* Locked. A task has its bytes: it becomes decodable, and a decode thread is woken. */
 void fm_schedule_decodable(fm_loader *loader, fm_task *task);
 /* Locked. All tasks of a batch become decodable. */
 void fm_schedule_all_decodable(fm_loader *loader, fm_pending *batch);
-/* Locked. Takes out the task to work on next; NULL: there is none. */
+/* Locked. Removes and returns the task to work on next; NULL if there is none. */
 fm_task *fm_schedule_dequeue(fm_loader *loader);
 /* Locked. A task's samples are made, or rejected if it has a cause. */
 void fm_schedule_finish(fm_loader *loader, fm_task *task);
@@ -40,12 +40,12 @@ void fm_schedule_signal_idle(fm_loader *loader);
 /* The reader's on_done; user: the fm_loader. */
 void fm_schedule_on_read(void *user, fm_read *read);
 
-/* Locked. When the batch could be handed out. */
+/* Locked. When the batch became ready to be handed out. */
 static inline uint64_t fm_pending_ready_ns(const fm_pending *batch) {
     return batch->copy_queued_ns > batch->ready_ns ? batch->copy_queued_ns : batch->ready_ns;
 }
 
-/* Locked. Whether all of its samples are in its buffer. */
+/* Locked. Whether all of the batch's samples are in its buffer. */
 static inline bool fm_pending_is_complete(const fm_pending *batch) {
     return batch->buffer && batch->buffer->state == FM_BUFFER_READY && batch->n_rejected == 0;
 }

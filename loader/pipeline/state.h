@@ -1,20 +1,21 @@
 /*
  * The state of a loader: pending batches, their tasks, decode threads, the epoch, and records.
  *
- * A pending batch was submitted and is not delivered yet. Pending batches stand in a queue in the
- * order of delivery. Each consists of tasks: a task is one sample or, with arrays, several samples
- * that follow one another. Its way:
+ * A pending batch was submitted and is not delivered yet. Pending batches form a queue in the order
+ * of delivery. Each consists of tasks. A task is one sample or, with arrays, several consecutive
+ * samples of the batch. Its states:
  *
- *     reading:   the reader has it. One whose bytes the caller gave, or the cache, is never
- * reading. decodable: it has its bytes and is in its batch's lists, see schedule.h. active:    a
- * decode thread works on it. finished:  its samples are in the batch's buffer, or it was rejected:
- * `cause` says why.
+ *     reading:   the reader has it; left out if the caller or the cache provides the bytes
+ *     decodable: it has its bytes and is in one of its batch's lists (schedule.h)
+ *     active:    a decode thread works on it
+ *     finished:  its samples are in the batch's buffer, or it was rejected; then `cause` is set
  *
  * Pending batches get buffers in order. Decode threads dequeue from the oldest batch that has a
  * buffer and a decodable task, so that all of them work on the oldest batch first.
  *
- * Threads: everything under "locked" is read and written with the ring's lock held. "Consumer" is
- * touched only by the one thread that calls fm_loader_*(). "Fixed" does not change after open.
+ * Threads: members marked "locked" are read and written with the ring's lock held, those marked
+ * "consumer" only by the one thread that calls fm_loader_*(). "Fixed" ones do not change after
+ * open.
  */
 #ifndef FM_PIPELINE_STATE_H
 #define FM_PIPELINE_STATE_H
@@ -40,29 +41,30 @@
 /* ---- batches --------------------------------------------------------------------------------- */
 
 typedef struct fm_task {
-    fm_read read; /* the reader's until on_done, then the decode thread's; unused with `data` */
-    /* Bytes in memory, the caller's or the cache's; of a task with arrays, its samples' row
-     * numbers. NULL: the file is read. Set before the task is decodable. */
+    fm_read read; /* used by the reader until on_done(), then by the decode thread; unused with
+                     `data` */
+    /* Bytes in memory, owned by the caller or the cache; with arrays, the samples' row numbers.
+     * NULL: the file is read. Set before the task is decodable. */
     const void *data;
     size_t data_bytes;
-    bool is_cached;       /* data is the cache's */
+    bool is_cached;       /* the cache owns `data` */
     bool is_verified;     /* fm_sample.verified */
-    bool is_partial;      /* read.range_bytes is less than the image's: a partial read */
+    bool is_partial;      /* a partial read: read.range_bytes is below range_bytes */
     uint64_t range_bytes; /* fm_sample.range_bytes */
     struct fm_pending *batch;
     struct fm_task *next; /* locked: the next decodable one of the same batch and size class */
     int64_t index;        /* with arrays: of the last sample, or of the one that was rejected */
-    uint32_t occurrence;  /* uses of this index in this epoch before */
-    uint32_t position;    /* of its first sample in the batch */
+    uint32_t occurrence;  /* earlier uses of this index in this epoch */
+    uint32_t position;    /* of the task's first sample in the batch */
     uint32_t n_samples;
     uint32_t worker; /* number of the decode thread that had it; UINT32_MAX: none */
     /* Locked: the sum of all threads' work when the task became decodable and when it was dequeued.
      */
     fm_work work_decodable, work_dequeued;
-    fm_work own;                       /* what its decode thread spent on it */
+    fm_work own;                       /* time that its decode thread spent on it */
     uint64_t dequeued_ns, finished_ns; /* clock; 0: no decode thread had it */
-    int cause;                         /* 0, or why it was rejected */
-    char why[224];                     /* the same in words */
+    int cause;                         /* 0, or the status for which it was rejected */
+    char why[224];                     /* the message for `cause` */
 } fm_task;
 
 typedef struct fm_pending {
@@ -75,28 +77,30 @@ typedef struct fm_pending {
     fm_task *decodable[FM_N_SIZE_CLASSES]; /* locked: lists; see schedule.h */
     uint32_t size_classes;                 /* locked: bit i is set if decodable[i] is not empty */
     fm_task *last;                         /* locked: the task that was finished last */
-    uint64_t submitted_ns;                 /* clock: it was submitted, */
-    uint64_t buffer_ns, buffer_freed_ns;   /* locked: it got its buffer; that had become free, */
-    uint64_t ready_ns;                     /* locked: n_left became 0, */
-    uint64_t fallback_ns;    /* locked: the caller finished the last rejected sample, */
-    uint64_t copy_queued_ns; /* locked: its copy to the device was queued. 0: not yet */
-    fm_work work_at_buffer;  /* locked: the sum of all threads' work at buffer_ns */
-    fm_task *tasks;          /* [max_tasks], fixed */
-    int64_t *labels;         /* [batch_size], consumer; NULL with arrays */
+    uint64_t submitted_ns;                 /* clock */
+    /* Clock, locked; 0: not yet. */
+    uint64_t buffer_ns;       /* when the batch got its buffer */
+    uint64_t buffer_freed_ns; /* when that buffer had become free; 0: it was never used before */
+    uint64_t ready_ns;        /* when n_left became 0, or at fallback_ns */
+    uint64_t fallback_ns;     /* when the caller finished the last rejected sample */
+    uint64_t copy_queued_ns;  /* when the copy to the device was queued */
+    fm_work work_at_buffer;   /* locked: the sum of all threads' work at buffer_ns */
+    fm_task *tasks;           /* [max_tasks], fixed */
+    int64_t *labels;          /* [batch_size], consumer; NULL with arrays */
     /* With arrays, [batch_size]: set before a task is decodable, then read by decode threads. */
     int64_t *indices, *rows;
-    uint32_t *occurrences; /* where the arrays hold images; else NULL */
+    uint32_t *occurrences; /* earlier uses of each index in this epoch */
     char *paths;           /* consumer: the tasks' paths, one after the other */
     size_t paths_bytes;
-    bool has_failed; /* consumer: the caller could not finish a rejected sample, */
-    fm_error error;  /* and why */
+    bool has_failed; /* consumer: the caller could not finish a rejected sample */
+    fm_error error;  /* consumer: returned in place of the batch */
 } fm_pending;
 
 /* What the record of a step needs to know of its batch after the batch has left the queue. */
 typedef struct fm_delivery {
     uint64_t number; /* of the batch in its epoch */
     uint32_t n_samples;
-    bool has_failed; /* next() returned an error in its place */
+    bool has_failed; /* next() returned an error in place of the batch */
     uint64_t submitted_ns, buffer_ns, ready_ns, fallback_ns, copy_queued_ns;
     fm_work work_at_buffer;
     /* Of the task that was finished last. */
@@ -105,18 +109,17 @@ typedef struct fm_delivery {
     fm_work work_decodable, work_dequeued, own;
 } fm_delivery;
 
-/* Batches that were submitted, oldest first, and what is shared by the threads that work on them.
- */
+/* The pending batches, oldest first, and the counters of the threads that work on them. */
 typedef struct fm_queue {
-    fm_pending *entries; /* [capacity], used in a circle; fixed */
+    fm_pending *entries; /* [capacity], a circular buffer; fixed */
     uint32_t capacity;   /* prefetch_batches; fixed */
     uint32_t max_tasks;  /* of one batch; fixed */
 
     /* Locked. */
     uint32_t head, n;             /* the oldest entry, and how many are in use */
-    uint32_t n_with_buffer;       /* that many of the oldest have a buffer */
-    uint32_t n_reading, n_active; /* tasks that the reader has, that decode threads have */
-    bool is_stopping;             /* decode threads shall end */
+    uint32_t n_with_buffer;       /* how many of the oldest have a buffer */
+    uint32_t n_reading, n_active; /* tasks with the reader, and tasks on decode threads */
+    bool is_stopping;             /* decode threads must end */
     bool is_woken;                /* fm_loader_wake() was called: next() returns FM_AGAIN */
     fm_work work;                 /* of all tasks that decode threads have finished */
     _Atomic bool is_cancelled;    /* the epoch's work is dropped; also read without the lock */
@@ -124,9 +127,9 @@ typedef struct fm_queue {
 
 /* ---- decode threads -------------------------------------------------------------------------- */
 
-/* Wall times of the stages of the task that a thread works on. */
+/* Wall times of the stages of one task, measured by the thread that works on it. */
 typedef struct fm_stage_timer {
-    uint64_t last_ns; /* clock: up to here the time is accounted for */
+    uint64_t last_ns; /* clock: the end of the time that is accounted for */
     uint64_t decode_ns, transform_ns;
 } fm_stage_timer;
 
@@ -134,7 +137,7 @@ typedef struct fm_worker {
     _Alignas(FM_MEM_ALIGN) fm_thread thread;
     struct fm_loader *loader;
     uint32_t number;
-    /* What the loader's processor opened; the others are NULL or zero. */
+    /* Opened by the loader's processor if it uses them; the others are NULL or zero. */
     fm_decoder *decoder;
     fm_pixels *pixels;
     fm_rows_scratch scratch;
@@ -145,15 +148,15 @@ typedef struct fm_worker {
 } fm_worker;
 
 /*
- * How the samples of one kind of dataset are made: encoded images (process_image.c), files of raw
- * values (process_raw.c), rows of arrays (process_rows.c). All run on decode threads, without the
- * lock. A failed process() leaves its reason in *error; its samples are rejected.
+ * Makes the samples of one kind of dataset: encoded images (process_image.c), files of raw values
+ * (process_raw.c) or rows of arrays (process_rows.c). process() runs on decode threads, without the
+ * lock. If it fails, *error holds the reason and the task's samples are rejected.
  */
 typedef struct fm_processor {
-    /* Opens what one decode thread needs, before that starts. What a failed call leaves is closed.
-     */
+    /* Opens what one decode thread needs, before the thread starts. fm_workers_close() closes it,
+     * also after a failure. */
     int (*open)(fm_worker *worker, fm_error *error);
-    /* From the task's bytes to its samples' places in `memory`, that of the batch's buffer. */
+    /* Makes the task's samples from its bytes, at their places in `memory`, the batch's buffer. */
     int (*process)(fm_worker *worker, fm_task *task, uint8_t *memory, fm_stage_timer *timer,
                    fm_error *error);
 } fm_processor;
@@ -172,42 +175,43 @@ typedef struct fm_batch_layout {
 
 /* Arrays whose rows are samples. */
 typedef struct fm_rows_input {
-    fm_array *arrays;     /* [config.arrays.n], what config.arrays.list is; NULL: no arrays */
+    fm_array *arrays;     /* [config.arrays.n], also config.arrays.list; NULL: no arrays */
     fm_section *sections; /* [config.arrays.n] */
-    fm_array_image image; /* how the first one's rows hold images, if they do */
-    uint64_t n_rows;      /* that all of them have */
-    size_t row_bytes;     /* of a sample's rows together */
+    fm_array_image image; /* the layout of images in the first array's rows, if they are images */
+    uint64_t n_rows;      /* of the shortest array */
+    size_t row_bytes;     /* of one sample, over all arrays */
     uint32_t rows_per_task;
     bool is_mapped; /* rows may have to be read from storage */
 } fm_rows_input;
 
 typedef enum fm_epoch_state { FM_EPOCH_NONE, FM_EPOCH_OPEN, FM_EPOCH_FINISHED } fm_epoch_state;
 
-/* The epoch that runs. Consumer, but for what is marked. */
+/* The current epoch. Consumer, unless marked. */
 typedef struct fm_epoch_run {
     fm_epoch_state state;
-    uint64_t seed;       /* also read by decode threads; fixed from start to stop */
-    uint32_t number;     /* likewise */
-    bool is_ahead;       /* fm_epoch.ahead; likewise */
+    /* Also read by decode threads; fixed from start to stop. */
+    uint64_t seed;
+    uint32_t number;
+    bool is_ahead;       /* fm_epoch.ahead */
     uint64_t started_ns; /* clock */
     uint64_t n_submitted;
     bool has_order, drop_last;
     int64_t *order; /* [order_capacity]: the epoch's indices, if it was started with an order */
     size_t n_order, order_next, order_capacity;
     fm_sample *located;    /* [batch_size]: scratch for a batch of the order */
-    uint32_t *occurrences; /* [n_samples]: uses of each index; NULL where nothing is drawn */
+    uint32_t *occurrences; /* [n_samples]: uses of each index; NULL without random parameters */
 } fm_epoch_run;
 
 /* Records of steps and samples, and sums. Written with the lock held: those of steps by the
  * consumer, those of samples by any thread. */
 typedef struct fm_records {
-    fm_step *steps; /* [FM_N_STEPS], used in a circle */
+    fm_step *steps; /* [FM_N_STEPS], a circular buffer */
     uint64_t n_steps;
-    fm_sample_record *samples; /* [config.sample_records], used in a circle */
+    fm_sample_record *samples; /* [config.sample_records], a circular buffer */
     uint64_t n_samples;
-    fm_slow_sample slow[FM_N_SLOW]; /* in no order */
+    fm_slow_sample slow[FM_N_SLOW]; /* the slowest samples, unsorted */
     uint32_t n_slow;
-    uint64_t slow_limit_ns; /* a sample that costs more becomes one of them */
+    uint64_t slow_limit_ns; /* a sample that costs more is added to `slow` */
     /* With fm_epoch.ahead: the latest batches that next() handed out, each at its number modulo
      * n_deliveries; how many next() handed out in this epoch, and how many of those the step
      * records have reached. */
@@ -215,27 +219,26 @@ typedef struct fm_records {
     uint32_t n_deliveries;
     uint64_t n_handed_out, n_recorded;
     /* The step that waits for its batch. */
-    uint64_t request_ns; /* clock; 0: none */
-    uint32_t request_ready;
-    uint64_t since_ns;        /* clock: the end of the step before, if it was of this epoch */
-    fm_work since_work;       /* the sum of all threads' work then */
-    uint64_t throttled_ns;    /* fm_throttle_ns() then */
-    uint64_t waited_until_ns; /* clock: when the wait was last looked at */
-    uint64_t last_return_ns;  /* clock: sums reach up to here; 0: no request in this epoch yet */
+    uint64_t request_ns;      /* clock: when the wait began; 0: no step waits */
+    uint32_t request_ready;   /* batches that were ready then */
+    uint64_t since_ns;        /* clock: the previous step's end, or request_ns in a new epoch */
+    fm_work since_work;       /* the sum of all threads' work at since_ns */
+    uint64_t throttled_ns;    /* fm_throttle_ns() when it was last read */
+    uint64_t waited_until_ns; /* clock: the end of the last call that waited for this step */
+    uint64_t last_return_ns;  /* clock: the end of the time in the sums; 0: new epoch */
     fm_stats sums;
 } fm_records;
 
 struct fm_loader {
     /* Fixed. */
     fm_config config;
-    fm_plan plan;   /* of what buffers hold */
-    fm_plan result; /* of what is delivered: the same, unless the device converts */
+    fm_plan plan;   /* of the values in buffers */
+    fm_plan result; /* of the values delivered: the same, unless the device converts */
     fm_batch_layout layout;
     const fm_processor *processor;
     fm_rows_input rows;
-    uint8_t *header;            /* of raw files: config.raw.header */
-    fm_store_copy *stream_copy; /* copies rows and raw files past the CPU's cache; NULL: it isn't
-                                   worth it */
+    uint8_t *header;            /* of raw files; also config.raw.header */
+    fm_store_copy *stream_copy; /* non-temporal copy of rows and raw files; NULL: memcpy() */
     pid_t pid;
     fm_mem_counter counter;
     fm_ring *ring;
@@ -251,19 +254,19 @@ struct fm_loader {
 
     /* Consumer. */
     uint64_t n_batches; /* submitted since open */
-    bool is_broken;     /* reads are stuck: only close is left */
+    bool is_broken;     /* reads are stuck: the loader can only be closed */
     fm_task *fallback;  /* the rejected sample that next() handed to the caller; NULL: none */
     uint64_t fallback_since_ns;
 
-    uint32_t
-        *file_bytes; /* locked: [n_samples], a file's size when last read, 0 unknown; or NULL */
+    /* Locked, [n_samples]: each file's size when it was last read; 0: unknown. NULL with arrays. */
+    uint32_t *file_bytes;
 };
 
-/* Lock and unlock the ring, and with it all that is "locked". */
+/* Lock and unlock the ring's lock, which guards everything marked "locked". */
 static inline void fm_loader_lock(fm_loader *loader) { fm_ring_lock(loader->ring); }
 static inline void fm_loader_unlock(fm_loader *loader) { fm_ring_unlock(loader->ring); }
 
-/* Locked, or the consumer's of an entry's fixed parts. The nth oldest pending batch. */
+/* Locked; the consumer needs no lock for fixed members. Returns the nth oldest pending batch. */
 static inline fm_pending *fm_queue_at(fm_queue *queue, uint32_t nth) {
     const uint32_t i = queue->head + nth; /* no division: this runs several times a sample */
     return &queue->entries[i < queue->capacity ? i : i - queue->capacity];
@@ -278,7 +281,7 @@ static inline size_t fm_layout_bytes(const fm_batch_layout *layout, uint32_t n_s
     return layout->sample_bytes ? n_samples * layout->sample_bytes : layout->batch_bytes;
 }
 
-/* The key of a task's random parameters: of one whose samples have one index. */
+/* The key of the random parameters of a task with one sample. */
 static inline fm_draw_key fm_task_key(const fm_loader *loader, const fm_task *task) {
     return (fm_draw_key){loader->epoch.seed, loader->epoch.number, task->occurrence, task->index};
 }
@@ -288,16 +291,17 @@ static inline fm_cache_key fm_task_cache_key(const fm_task *task) {
     return (fm_cache_key){task->read.path, task->read.offset_bytes, task->read.range_bytes};
 }
 
-/* Adds the time since the last call to a stage's. */
+/* Adds the time since the timer's last call to *stage_ns. */
 static inline void fm_timer_end(fm_stage_timer *timer, uint64_t *stage_ns) {
     const uint64_t now_ns = fm_clock_ns();
     *stage_ns += now_ns - timer->last_ns;
     timer->last_ns = now_ns;
 }
 
-/* FM_ERR_ARGUMENT or FM_ERR_FORKED where no call is allowed at all. In check.c. */
+/* Every call on a loader starts with this check: FM_ERR_ARGUMENT for NULL, FM_ERR_FORKED in a
+ * forked child. In check.c. */
 int fm_loader_check(const fm_loader *loader, fm_error *error);
-/* FM_ERR_STATE where no epoch runs that takes batches. */
+/* FM_ERR_STATE unless an epoch runs that accepts batches. */
 int fm_loader_check_open(const fm_loader *loader, fm_error *error);
 
 #endif

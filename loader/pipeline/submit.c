@@ -9,7 +9,7 @@
 #include "transform/geometry.h"
 
 #define MAX_PATH_BYTES 4096u
-/* Of a range's begin and size: far above any file, and their sum is no negative off_t. */
+/* Limit of a range's start and of its size: above any file's size, and their sum fits off_t. */
 #define MAX_OFFSET ((uint64_t)1 << 61)
 
 /* ---- checks ---------------------------------------------------------------------------------- */
@@ -17,14 +17,16 @@
 static int check_range(const fm_sample *sample, fm_error *error) {
     if (sample->data ? sample->offset_bytes || sample->range_bytes
                      : sample->offset_bytes && !sample->range_bytes)
-        return fm_error_set(error, FM_ERR_ARGUMENT,
-                            "index %lld has a range without bytes, or one of an image in memory",
-                            (long long)sample->index);
+        return fm_error_set(
+            error, FM_ERR_ARGUMENT,
+            "index %lld: a range needs range_bytes above 0, and a path instead of data",
+            (long long)sample->index);
     if (sample->offset_bytes > MAX_OFFSET || sample->range_bytes > MAX_OFFSET)
-        return fm_error_set(error, FM_ERR_ARGUMENT,
-                            "index %lld begins at byte %llu and has %llu: no file is so large",
-                            (long long)sample->index, (unsigned long long)sample->offset_bytes,
-                            (unsigned long long)sample->range_bytes);
+        return fm_error_set(
+            error, FM_ERR_ARGUMENT,
+            "index %lld: the range at byte %llu of %llu bytes is above any file's size",
+            (long long)sample->index, (unsigned long long)sample->offset_bytes,
+            (unsigned long long)sample->range_bytes);
     return FM_OK;
 }
 
@@ -37,11 +39,11 @@ static int check_index(const fm_loader *loader, int64_t index, fm_error *error) 
 static int check_batch_size(const fm_loader *loader, const void *samples, size_t n,
                             fm_error *error) {
     if (n > 0 && n <= loader->config.batch_size && samples) return FM_OK;
-    return fm_error_set(error, FM_ERR_ARGUMENT, "a batch of %zu samples; it must be 1 to %u", n,
-                        loader->config.batch_size);
+    return fm_error_set(error, FM_ERR_ARGUMENT, "the batch has %zu samples; it must have 1 to %u",
+                        n, loader->config.batch_size);
 }
 
-/* One sample. *path_bytes: of its path, without the end. */
+/* Sets *path_bytes to the length of the sample's path, without the terminating 0. */
 static int check_sample(const fm_loader *loader, const fm_sample *sample, size_t *path_bytes,
                         fm_error *error) {
     const int status = check_index(loader, sample->index, error);
@@ -104,8 +106,8 @@ static int reserve_paths(fm_loader *loader, fm_pending *batch, size_t path_bytes
     return FM_OK;
 }
 
-/* Bytes to read of a verified JPEG with a restart index: its random parameters are drawn before it
- * is read, and what lies below the crop is not read. */
+/* How many bytes of a verified JPEG with a restart index to read: up to the bottom of the crop,
+ * which is drawn here, before the file is read. */
 static uint64_t partial_bytes(const fm_loader *loader, const fm_task *task,
                               const fm_sample *sample) {
     const fm_plan *const plan = &loader->plan;
@@ -120,7 +122,7 @@ static uint64_t partial_bytes(const fm_loader *loader, const fm_task *task,
     return fm_jpeg_restart_bytes(index, bottom, sample->range_bytes);
 }
 
-/* With a cache nothing is read partially: later epochs need other parts. */
+/* Decides on a partial read. With a cache there are none: later epochs need other parts. */
 static void set_range(const fm_loader *loader, fm_task *task, const fm_sample *sample) {
     task->range_bytes = task->read.range_bytes = sample->range_bytes;
     task->is_verified = sample->verified;
@@ -132,7 +134,7 @@ static void set_range(const fm_loader *loader, fm_task *task, const fm_sample *s
     task->is_partial = task->read.range_bytes < sample->range_bytes;
 }
 
-/* What all tasks begin with. */
+/* Resets a task. */
 static void begin_task(fm_pending *batch, fm_task *task, uint32_t position, uint32_t n_samples) {
     task->batch = batch;
     task->is_cached = false;
@@ -146,7 +148,7 @@ static void begin_task(fm_pending *batch, fm_task *task, uint32_t position, uint
     task->read = (fm_read){.path = ""};
 }
 
-/* Consumer: nobody else looks at a batch that is not in the queue yet. */
+/* Consumer, not locked: no other thread uses a batch that is not in the queue yet. */
 static void fill_with_files(fm_loader *loader, fm_pending *batch, const fm_sample *samples,
                             uint32_t n_samples) {
     char *path = batch->paths;
@@ -179,7 +181,8 @@ static void look_into_cache(const fm_loader *loader, fm_pending *batch) {
     }
 }
 
-/* Locked. Bytes in memory: the task is decodable, or rejected where they are too many. */
+/* Locked. A task with its bytes in memory becomes decodable, or is rejected if they exceed
+ * max_file_bytes. */
 static void start_with_data(fm_loader *loader, fm_task *task) {
     if (task->data_bytes <= loader->config.max_file_bytes) {
         fm_schedule_decodable(loader, task);
@@ -189,7 +192,7 @@ static void start_with_data(fm_loader *loader, fm_task *task) {
     fm_schedule_finish(loader, task);
 }
 
-/* Locked. Starts a task, or appends its file to the list of those to read. */
+/* Locked. Starts a task whose bytes are in memory; appends others to the list of files to read. */
 static void start_task(fm_loader *loader, fm_task *task, fm_read ***end) {
     loader->records.sums.cache_hits += task->is_cached;
     if (task->data) {
@@ -255,8 +258,8 @@ static void fill_with_rows(fm_loader *loader, fm_pending *batch, const int64_t *
     for (uint32_t i = 0; i < batch->n_tasks; i++) fill_row_task(loader, batch, i);
 }
 
-/* Called with the lock held; drops it while copying. Makes a small batch here and now: to wake a
- * decode thread would take longer. */
+/* Called with the lock held; drops it while copying. Makes a small batch on the calling thread,
+ * which is faster than waking a decode thread. */
 static void run_inline(fm_loader *loader, fm_pending *batch) {
     fm_task *const task = &batch->tasks[0];
     task->work_decodable = task->work_dequeued = loader->queue.work;
@@ -307,8 +310,8 @@ static int describe_missing(int status, int64_t index, fm_error *error) {
     return status;
 }
 
-/* Submits the batch of order[n]. */
-static int submit_some(fm_loader *loader, const int64_t *order, size_t n, fm_error *error) {
+/* Submits a batch of the n indices at `order`. */
+static int submit_indices(fm_loader *loader, const int64_t *order, size_t n, fm_error *error) {
     const fm_source *const source = &loader->config.source;
     fm_sample *const located = loader->epoch.located;
     if (loader->rows.arrays) return fm_loader_submit_rows(loader, order, NULL, n, error);
@@ -330,7 +333,7 @@ int fm_submit_order(fm_loader *loader, fm_error *error) {
             epoch->state = FM_EPOCH_FINISHED;
             return FM_OK;
         }
-        const int status = submit_some(loader, epoch->order + epoch->order_next, n, error);
+        const int status = submit_indices(loader, epoch->order + epoch->order_next, n, error);
         if (status) return status;
         epoch->order_next += n;
     }

@@ -1,11 +1,11 @@
-/* Batches that the caller, or the epoch's order, submits. */
+/* Submitting batches: by the caller, or from the epoch's order. */
 #ifndef FM_PIPELINE_SUBMIT_H
 #define FM_PIPELINE_SUBMIT_H
 
 #include "pipeline/state.h"
 
 /* Consumer. Submits batches of the epoch's order while the queue has capacity; finishes the epoch
- * at the order's end. An error of the source: it is asked again at the next call. */
+ * at the order's end. After an error of the source the next call tries the same batch again. */
 int fm_submit_order(fm_loader *loader, fm_error *error);
 
 #endif

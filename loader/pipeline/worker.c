@@ -14,7 +14,7 @@ static void add(_Atomic uint64_t *counter, uint64_t value) {
                           memory_order_relaxed);
 }
 
-/* Gives the read buffer back; bytes of samples that were made go into the cache first. */
+/* Returns the read buffer. Before that, puts the bytes of a sample that was made into the cache. */
 static void end_read(fm_worker *worker, fm_task *task, int status) {
     fm_loader *const loader = worker->loader;
     if (!status && loader->config.cache) {
@@ -50,15 +50,16 @@ static void run_task(fm_worker *worker, fm_task *task) {
     if (!status) add(&worker->n_samples, task->n_samples);
 }
 
-/* Locked. Counts the wait for the lock, during which its holder or this thread had no CPU. */
+/* Locked. Counts the wait for the lock as waiting for a CPU: this thread or the lock's holder
+ * lacked one. */
 static void end_task(fm_task *task) {
     const uint64_t now_ns = fm_clock_ns();
     task->own.starved_ns += now_ns - task->finished_ns;
     task->finished_ns = now_ns;
 }
 
-/* Called with the lock held; drops it while running. Frees the memory that a large image needed,
- * before the thread waits. Returns whether there was any. */
+/* Called with the lock held before the thread waits; drops it while running. Frees the memory that
+ * a large image needed. Returns whether there was any. */
 static bool trim_memory(fm_worker *worker) {
     if (!worker->decoder || !fm_decoder_is_large(worker->decoder)) return false;
     fm_loader_unlock(worker->loader);
@@ -67,7 +68,7 @@ static bool trim_memory(fm_worker *worker) {
     return true;
 }
 
-/* Called with the lock held; drops it while waiting. NULL: the thread shall end. */
+/* Called with the lock held; drops it while waiting. NULL: the thread must end. */
 static fm_task *wait_for_task(fm_worker *worker) {
     fm_loader *const loader = worker->loader;
     fm_task *task = NULL;

@@ -4,11 +4,12 @@
 
 #include "pipeline/state.h"
 
-/* Opens the processors' tools and starts config.n_threads decode threads. */
+/* Starts config.n_threads decode threads, each with what loader->processor opens for it. */
 int fm_workers_open(fm_loader *loader, fm_error *error);
-/* Ends the threads, which the queue's is_stopping has told to. */
+/* Waits until the threads end. The caller has set queue.is_stopping. */
 void fm_workers_join(fm_loader *loader);
-/* Frees them. Nothing reads for them any more. Accepts a loader without threads. */
+/* Frees the threads' memory, after the join and after the reader was closed. Accepts a loader
+ * without threads. */
 void fm_workers_close(fm_loader *loader);
 
 #endif

@@ -1,10 +1,10 @@
 /*
- * An LRU cache of open files, for files of which ranges are read. The number of files is bounded:
- * where it is full, the least recently used file that no read uses makes way for a new one.
+ * An LRU cache of open files, for files of which ranges are read. The number of files is bounded: a
+ * new file replaces the least recently used one that no read uses.
  *
- * Not thread-safe: the owner's lock covers every call. The cache opens no files and closes none but
- * in fm_file_cache_fini(). The caller does both without the lock, as either may take a round trip
- * to the storage.
+ * Not thread-safe: the owner's lock covers every call. The cache opens no files, and closes files
+ * only in fm_file_cache_fini(). The caller opens and closes them without the lock, as both may take
+ * a round trip to the storage.
  */
 #ifndef FM_READ_FILE_CACHE_H
 #define FM_READ_FILE_CACHE_H

@@ -118,8 +118,8 @@ struct fm_reader {
     uint8_t *next_buffer; /* reserved for the head of the queue, or NULL */
     uint64_t next_capacity;
     int next_error; /* errno: why no buffer could be reserved; or 0 */
-    /* Since when the head of the queue waits for nothing but a buffer, or 0; and the sum of all
-     * earlier such waits. */
+    /* When the head of the queue began to wait only for a buffer, or 0; and the sum of all earlier
+     * waits of this kind. */
     uint64_t buffer_wait_since_ns, buffer_wait_ns;
     fm_heap_buffer *heap_buffers; /* buffers outside the arena, and their bytes */
     uint64_t heap_bytes;
@@ -183,9 +183,9 @@ int fm_reader_release_file(fm_reader *reader, fm_reader_op *op);
 bool fm_reader_evict_file(fm_reader *reader);
 /*
  * While reader->closing: returns a cached file that the calling thread must close, after which it
- * calls fm_reader_end_close_locked(). -1: no unused file is left, or close() no longer waits. A
- * close(2) may take a round trip to a storage that is gone, therefore the reader's threads do it,
- * and fm_reader_close() waits for them as for reads.
+ * calls fm_reader_end_close_locked(). -1: no unused file is left, or close() no longer waits.
+ * close(2) may block on storage that does not answer, so the reader's threads call it, and
+ * fm_reader_close() waits for them as for reads.
  */
 int fm_reader_begin_close_locked(fm_reader *reader);
 void fm_reader_end_close_locked(fm_reader *reader);

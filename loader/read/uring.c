@@ -37,14 +37,14 @@ static const char ring_memory;
 #define RING_MAPPED() ((void)0)
 #endif
 
-/* What the probe's completions are told apart by. */
+/* Which of the probe's operations a completion belongs to. */
 enum { DATA_OPEN, DATA_READ };
 
 struct fm_uring {
     fm_reader *reader;
     struct io_uring ring;
     bool is_open;
-    uint64_t probed; /* what the probe reads */
+    uint64_t probed; /* buffer of the probe's read */
 };
 
 static void pause_ms(void) {

@@ -14,12 +14,8 @@ _Static_assert(sizeof(fm_buffer) <= CLONE_HEADER_BYTES, "a buffer must fit befor
 
 #define BIT(state) (1u << (state))
 
-static size_t align_up(size_t bytes) {
-    return (bytes + FM_MEM_ALIGN - 1) / FM_MEM_ALIGN * FM_MEM_ALIGN;
-}
-
 size_t fm_ring_buffer_bytes(size_t image_bytes, size_t label_bytes) {
-    return align_up(image_bytes) + align_up(label_bytes);
+    return fm_mem_round_up(image_bytes) + fm_mem_round_up(label_bytes);
 }
 
 static void *default_alloc(void *user, size_t bytes, void **handle) {
@@ -74,11 +70,11 @@ int fm_ring_open(fm_ring **out, uint32_t n_buffers, size_t image_bytes, size_t l
         ring->allocator = (fm_allocator){counter, default_alloc, default_free, false};
     }
     ring->buffer_bytes = fm_ring_buffer_bytes(image_bytes, label_bytes);
-    ring->label_offset = align_up(image_bytes);
+    ring->label_offset = fm_mem_round_up(image_bytes);
     ring->pid = getpid();
     ring->n_refs = 1;
     ring->counter = counter;
-    /* With these attributes none of them fails on Linux. */
+    /* None of these fails on Linux with these attributes. */
     pthread_mutex_init(&ring->mutex, NULL);
     fm_cond_init(&ring->work);
     fm_cond_init(&ring->ready);
@@ -116,13 +112,13 @@ static void set_free(fm_buffer *buffer, unsigned from) {
     fm_ring *const ring = buffer->ring;
     change_state(buffer, from, FM_BUFFER_FREE);
     buffer->free_ns = fm_clock_ns();
-    /* Several samples may have waited for it: every idle worker has something to look for. */
+    /* A batch of several samples may have waited for it, so all idle workers are woken. */
     if (ring->wanted) pthread_cond_broadcast(&ring->work);
     ring->wanted = false;
 }
 
 fm_buffer *fm_ring_acquire(fm_ring *ring) {
-    if (ring->wanted) return NULL; /* since the last search none has become free */
+    if (ring->wanted) return NULL; /* none has become free since the last search */
     /* The lowest free buffer, so that a short epoch touches little memory. */
     for (uint32_t i = 0; i < ring->n_buffers; i++) {
         fm_buffer *const buffer = &ring->buffers[i];

@@ -24,8 +24,8 @@ bool fm_array_is_mapped(const fm_array *array) {
     if (!maps) return false;
     const uintptr_t address = (uintptr_t)array->data;
     char line[512];
-    bool mapped = false,
-         whole = true; /* of a long line, read in parts, only the first part counts */
+    bool mapped = false;
+    bool whole = true; /* the previous line was complete: this is not the rest of a long one */
     while (fgets(line, sizeof(line), maps)) {
         uintptr_t first, end;
         unsigned long inode;
@@ -39,7 +39,7 @@ bool fm_array_is_mapped(const fm_array *array) {
     return mapped;
 }
 
-/* How many of rows[n], from the first on, are adjacent in the array. */
+/* How many of rows[n] follow each other in the array, from rows[0] on. */
 static size_t count_adjacent(const int64_t *rows, size_t n) {
     size_t i = 1;
     while (i < n && rows[i] == rows[i - 1] + 1) i++;
@@ -67,9 +67,9 @@ void fm_array_gather(const fm_array *array, const int64_t *rows, size_t n, void 
         GATHER(8);
         GATHER(16);
     }
-    const bool dense = array->stride_bytes == array->row_bytes;
+    const bool is_contiguous = array->stride_bytes == array->row_bytes;
     for (size_t i = 0; i < n;) {
-        const size_t n_rows = dense ? count_adjacent(rows + i, n - i) : 1;
+        const size_t n_rows = is_contiguous ? count_adjacent(rows + i, n - i) : 1;
         const size_t n_bytes = n_rows * array->row_bytes;
         if (stream && n_bytes >= MIN_STREAMED)
             stream(to, fm_array_row(array, rows[i]), n_bytes);

@@ -34,19 +34,20 @@ typedef struct fm_array_image {
 } fm_array_image;
 
 /*
- * Works out the layout of the images in the first array's rows, of the transform's size; where the
- * caller gave no strides, rows are dense H x W x C. FM_ERR_ARGUMENT if the image exceeds the row.
+ * Works out the layout of the images in the first array's rows, of the transform's size; if the
+ * caller gave no strides, rows are contiguous H x W x C. FM_ERR_ARGUMENT if the image exceeds the
+ * row.
  */
 int fm_array_image_init(fm_array_image *image, const fm_arrays *arrays,
                         const fm_transform *transform, fm_error *error);
 
-/* Whether the row is dense, R G B for each pixel. */
+/* Whether the row is contiguous R G B pixels. */
 bool fm_array_image_is_packed(const fm_array_image *image);
-/* Whether each channel is dense. */
+/* Whether each channel is contiguous. */
 bool fm_array_image_is_planar(const fm_array_image *image);
 
-/* Copies the pixels of `box`, which must be within the image, to `out`, dense, as R G B. A grey
- * value is repeated three times. */
+/* Copies the pixels of `box`, which must be within the image, to `out` as contiguous R G B. A
+ * grayscale value is repeated three times. */
 void fm_array_pixels(const fm_array_image *image, const uint8_t *row, fm_box box, uint8_t *out);
 
 #endif

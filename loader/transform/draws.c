@@ -16,7 +16,7 @@ static const double LN2 = 0x1.62e42fefa39efp-1;
 double fm_draws_log(double x) {
     int exponent;
     double mantissa = frexp(x, &exponent);
-    if (mantissa < 0x1.6a09e667f3bcdp-1) { /* sqrt(1/2): centre the mantissa around 1 */
+    if (mantissa < 0x1.6a09e667f3bcdp-1) { /* sqrt(1/2): center the mantissa around 1 */
         mantissa *= 2;
         exponent--;
     }
@@ -127,8 +127,8 @@ static double linspace(double start, double end, int32_t n, int32_t i) {
 typedef struct magnitudes {
     double shear, translate_x, translate_y, rotate, factor, bits;
     int32_t n_bins;
-    bool
-        v2; /* torchvision.transforms.v2: posterize rounds differently, solarize goes from 1 to 0 */
+    /* torchvision.transforms.v2: posterize rounds differently, solarize goes from 1 to 0. */
+    bool v2;
 } magnitudes;
 
 static double magnitude_of(const magnitudes *most, int what, int32_t i) {

@@ -114,13 +114,13 @@ static void resized_size(const fm_op *op, int32_t width, int32_t height, double 
 /* ---- reducing a chain of ops to one form ----------------------------------------------------- */
 
 /*
- * The ops so far. The next op's input is `form.window` of the resized source, mirrored if
- * form.flip; its size is the window's.
+ * The ops so far, reduced. The next op's input is `form.window` of the resized source, mirrored if
+ * form.flip; its size is the window's size.
  */
 typedef struct chain_state {
     fm_geometry form;
     bool resized;
-    const char *no_form; /* why there is no form for this image, or NULL */
+    const char *unsupported; /* why the ops can't be reduced for this image, or NULL */
 } chain_state;
 
 static fm_box whole(int32_t width, int32_t height) {
@@ -140,8 +140,8 @@ static bool same(fm_box a, fm_box b) {
     return a.left == b.left && a.top == b.top && a.width == b.width && a.height == b.height;
 }
 
-/* Before any resize: reduces the source to what the window shows, so that later padding can't bring
- * back the rest. */
+/* Before any resize: reduces the source to the part inside the window, as later padding must not
+ * show pixels outside of it. */
 static void narrow_source(fm_geometry *form) {
     const fm_box seen = intersect(form->window, whole(form->source.width, form->source.height));
     form->source = (fm_box){.left = form->source.left + seen.left,
@@ -167,19 +167,20 @@ static void add_crop(chain_state *chain, fm_box crop) {
         narrow_source(form);
         return;
     }
-    /* Padding must not bring back pixels that an earlier crop has removed. */
+    /* Padding must not show pixels that an earlier crop has removed. */
     const fm_box shown = intersect(form->window, whole(form->resized_width, form->resized_height));
     if (!same(shown, intersect(shown, before)))
-        chain->no_form = "padding around a crop after a resize";
+        chain->unsupported = "padding around a crop after a resize";
 }
 
 static void add_resize(chain_state *chain, double width, double height) {
     fm_geometry *const form = &chain->form;
     if (!same(form->window, whole(form->source.width, form->source.height)))
-        chain->no_form = "padding before a resize";
+        chain->unsupported = "padding before a resize";
     if (form->window.width == 0 || form->window.height == 0 || width < 1 || height < 1)
-        chain->no_form = "a side without pixels";
-    if (width > FM_MAX_SIDE || height > FM_MAX_SIDE) chain->no_form = "a side over 65,535 pixels";
+        chain->unsupported = "a side without pixels";
+    if (width > FM_MAX_SIDE || height > FM_MAX_SIDE)
+        chain->unsupported = "a side over 65,535 pixels";
     form->mirror_source = form->flip;
     form->flip = false;
     form->resized_width = (int32_t)width;
@@ -217,7 +218,7 @@ static void apply_random_crop(chain_state *chain, const fm_op *op, fm_rng *rng, 
         add_crop(chain, crop);
         return;
     }
-    chain->no_form = "a crop larger than the image";
+    chain->unsupported = "a crop larger than the image";
     chain->form.window.width = op->width;
     chain->form.window.height = op->height;
 }
@@ -231,10 +232,10 @@ static void apply_pad(chain_state *chain, const fm_op *op) {
                  .width = chain->form.window.width + (int32_t)padding[0] + (int32_t)padding[2],
                  .height = chain->form.window.height + (int32_t)padding[1] + (int32_t)padding[3]});
     if (chain->form.window.width > FM_MAX_SIDE || chain->form.window.height > FM_MAX_SIDE)
-        chain->no_form = "a side over 65,535 pixels";
+        chain->unsupported = "a side over 65,535 pixels";
 }
 
-/* Adds one op to the chain and samples its parameters. Only geometric ops change the form. */
+/* Adds one op to the chain and samples its parameters. Only geometric ops change chain->form. */
 static int apply(chain_state *chain, const fm_op *op, fm_rng *rng, fm_draw *draw, fm_error *error) {
     const int32_t width = chain->form.window.width, height = chain->form.window.height;
     *draw = (fm_draw){.kind = op->kind};
@@ -290,47 +291,48 @@ static fm_geometry identity(int32_t width, int32_t height) {
 }
 
 /*
- * Adds the first n_formed ops to *chain. Of the ops after them, only the parameters are sampled and
- * the sizes worked out.
+ * Adds the first n_reduced ops to *chain. Of the ops after them, only the parameters are sampled
+ * and the sizes worked out.
  */
-static int run(chain_state *chain, const fm_op *ops, size_t n_ops, size_t n_formed,
+static int run(chain_state *chain, const fm_op *ops, size_t n_ops, size_t n_reduced,
                const fm_draw_key *key, int32_t width, int32_t height, fm_draw *draws,
                fm_error *error) {
     if (width < 1 || width > FM_MAX_SIDE || height < 1 || height > FM_MAX_SIDE)
         return fm_error_set(error, FM_ERR_LIMIT,
-                            "image of %d x %d pixels; allowed are 1 to 65,535 a side", (int)width,
+                            "image of %d x %d pixels; allowed are 1 to 65,535 per side", (int)width,
                             (int)height);
     chain->form = identity(width, height);
     chain_state after = {0};
     bool skipped[FM_MAX_OPS] = {false};
-    for (size_t i = 0; i < (draws ? n_ops : n_formed); i++) {
+    for (size_t i = 0; i < (draws ? n_ops : n_reduced); i++) {
         fm_rng rng = fm_rng_init(key, (uint32_t)i);
         fm_draw draw = {.kind = ops[i].kind};
-        if (i == n_formed)
+        if (i == n_reduced)
             after.form = identity(chain->form.window.width, chain->form.window.height);
         int status = FM_OK;
-        if (!skipped[i]) status = apply(i < n_formed ? chain : &after, &ops[i], &rng, &draw, error);
+        if (!skipped[i])
+            status = apply(i < n_reduced ? chain : &after, &ops[i], &rng, &draw, error);
         if (status) return status;
         if (ops[i].n_within) mark_skipped(ops, i, &draw, skipped);
-        if (i >= n_formed)
+        if (i >= n_reduced)
             after = (chain_state){identity(after.form.window.width, after.form.window.height),
-                                  .no_form = after.no_form};
+                                  .unsupported = after.unsupported};
         if (draws) draws[i] = draw;
     }
-    if (after.no_form) chain->no_form = after.no_form;
+    if (after.unsupported) chain->unsupported = after.unsupported;
     return FM_OK;
 }
 
-int fm_geometry_locate(const fm_op *ops, size_t n_ops, size_t n_formed, const fm_draw_key *key,
+int fm_geometry_locate(const fm_op *ops, size_t n_ops, size_t n_reduced, const fm_draw_key *key,
                        int32_t width, int32_t height, fm_geometry *out, fm_draw *draws,
                        fm_error *error) {
     chain_state chain = {0};
-    const int status = run(&chain, ops, n_ops, n_formed, key, width, height, draws, error);
+    const int status = run(&chain, ops, n_ops, n_reduced, key, width, height, draws, error);
     if (status) return status;
-    if (chain.no_form)
+    if (chain.unsupported)
         return fm_error_set(error, FM_ERR_LIMIT,
                             "an image of %d x %d pixels needs %s, which is not supported natively",
-                            (int)width, (int)height, chain.no_form);
+                            (int)width, (int)height, chain.unsupported);
     *out = chain.form;
     return FM_OK;
 }

@@ -1,5 +1,5 @@
 /*
- * The geometry of a sample: decides the crop, resize and flip of an image, in numbers only.
+ * The geometry of a sample: computes the crop, resize and flip of an image, without its pixels.
  *
  * Every chain of geometric ops is reduced to one form: crop `source` from the decoded image,
  * mirrored left to right if mirror_source; resize it to resized_width x resized_height; crop
@@ -26,17 +26,16 @@ typedef struct fm_geometry {
 
 /*
  * Samples the random parameters of all ops to draws[n_ops] (may be NULL), and reduces the first
- * n_formed ops to a geometry for an image of width x height. These must be Resize, CenterCrop,
+ * n_reduced ops to a geometry for an image of width x height. These must be Resize, CenterCrop,
  * RandomResizedCrop, RandomHorizontalFlip, RandomCrop or Pad with zeros. Pure function, for any
- * thread. FM_ERR_LIMIT if the chain has no such form for this image (padding before a resize, a
+ * thread. FM_ERR_LIMIT if the ops can't be reduced for this image (padding before a resize, a
  * crop larger than the image, a side above 65,535 pixels): the caller falls back to Pillow.
  */
-int fm_geometry_locate(const fm_op *ops, size_t n_ops, size_t n_formed, const fm_draw_key *key,
+int fm_geometry_locate(const fm_op *ops, size_t n_ops, size_t n_reduced, const fm_draw_key *key,
                        int32_t width, int32_t height, fm_geometry *out, fm_draw *draws,
                        fm_error *error);
 
-/* Only samples the parameters, as fm_geometry_locate() does; also works for chains without a form.
- */
+/* Samples the parameters as fm_geometry_locate() does, also for ops that can't be reduced. */
 int fm_geometry_draw(const fm_op *ops, size_t n_ops, const fm_draw_key *key, int32_t width,
                      int32_t height, fm_draw *draws, fm_error *error);
 

@@ -240,7 +240,8 @@ static int check_parameters(size_t number, const fm_op *op, fm_error *error) {
                         (int)op->kind, FM_OP_RESIZE, FM_OP_AUTO_AUGMENT);
 }
 
-/* An op that holds ops must hold as many as it says, complete ones, which keep sizes and types. */
+/* Checks that the ops within an op have the number it gives, are complete, and keep the image's
+ * size and type. */
 static int check_children(size_t number, const fm_op *ops, size_t n_ops, fm_error *error) {
     const fm_op *const op = &ops[number];
     const int32_t most = op->kind == FM_OP_RANDOM_APPLY ? FM_MAX_OPS : FM_N_DRAW_VALUES;
@@ -255,7 +256,7 @@ static int check_children(size_t number, const fm_op *ops, size_t n_ops, fm_erro
     if (child != end || n_children != op->n_children || n_children < least || n_children > most)
         return fm_error_set(error, FM_ERR_ARGUMENT,
                             "op %zu (%s): n_children is %d and n_within is %d; of the %zu ops "
-                            "behind it, it must hold %d to %d, and all ops within those",
+                            "after it, it must hold %d to %d, and all ops within those",
                             number, fm_op_kind_name(op->kind), (int)op->n_children,
                             (int)op->n_within, n_ops - number - 1, (int)least, (int)most);
     for (size_t i = number + 1; i < end; i++)

@@ -19,9 +19,8 @@ static bool pads(const fm_op *op) {
 }
 
 /*
- * How many ops from the first on are done by one resample. Padding is, unless a crop after a resize
- * came before it, as the resample would need the pixels beyond the crop's edges, or a resize
- * follows.
+ * How many ops, from the first on, one resample can apply. It can't pad after a crop that follows a
+ * resize, as it would use the pixels beyond the crop's edges, nor resize after padding.
  */
 static size_t count_front(const fm_op *ops, size_t n_ops) {
     bool resized = false, cropped = false, padded = false;
@@ -38,7 +37,7 @@ static size_t count_front(const fm_op *ops, size_t n_ops) {
     return i;
 }
 
-/* Checks one op and how it fits to the others, and adds to the plan what it determines. */
+/* Checks one op by itself and together with the ops before it, and updates the plan. */
 static int add_op(fm_plan *plan, const fm_transform *transform, size_t i, const fm_op **resize,
                   fm_error *error) {
     const fm_op *const op = &transform->ops[i];
@@ -62,7 +61,7 @@ static int add_op(fm_plan *plan, const fm_transform *transform, size_t i, const 
     return FM_OK;
 }
 
-/* Updates the image's size after an op; 0: it depends on the image. */
+/* Updates the image's size for one op; 0: the size depends on the image. */
 static void update_size(const fm_op *op, int32_t *width, int32_t *height) {
     if (op->kind == FM_OP_PAD) {
         if (*width == 0) return;
@@ -138,7 +137,7 @@ static int add_ops(fm_plan *plan, const fm_transform *transform, fm_error *error
     return plan->out_width ? FM_OK : refuse_sizes(plan, error);
 }
 
-/* Checks what the caller says about all input images. */
+/* Checks the size and channels that the caller gives for all input images. */
 static int check_in(const fm_transform *transform, fm_error *error) {
     const int32_t height = transform->in_height, width = transform->in_width;
     if ((height || width) &&

@@ -13,14 +13,14 @@
 typedef struct fm_plan {
     fm_op ops[FM_MAX_OPS];
     size_t n_ops;
-    /* The first n_front ops are geometric, and done by one resample of the decoded rows. If no
-     * other ops follow, apart from RANDOM_ERASING, the resample writes to the batch; else it writes
-     * an image to which the other ops are applied. */
+    /* The first n_front ops are geometric and are applied by one resample of the decoded rows. If
+     * no other op follows, except RANDOM_ERASING, the resample writes to the batch. Otherwise it
+     * writes the front image, to which the other ops are applied. */
     size_t n_front;
-    bool augments;                     /* there are such other ops */
-    bool resizes_late;                 /* one of these resizes */
+    bool augments;                     /* there are other ops */
+    bool resizes_late;                 /* one of the other ops resizes */
     bool erases;                       /* the last op is RANDOM_ERASING */
-    int32_t front_width, front_height; /* of that image; 0 if it depends on the sample */
+    int32_t front_width, front_height; /* of the front image; 0 if it depends on the sample */
     uint64_t most_px;    /* limit of an image's pixels between ops; larger ones are refused */
     int32_t in_channels; /* of the input images */
     int32_t channels;    /* of the result, 3 or 1 */

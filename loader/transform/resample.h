@@ -22,7 +22,7 @@
 
 typedef struct fm_resample fm_resample;
 
-/* Uses the kernels of fm_cpu_tier_get(). The plan stays the caller's and must outlive *out.
+/* Uses the kernels of fm_cpu_tier_get(). The plan belongs to the caller and must outlive *out.
  * FM_ERR_NOMEM, or FM_ERR_ARGUMENT if FEEDMILL_CPU is invalid. */
 int fm_resample_open(fm_resample **out, const fm_plan *plan, fm_mem_counter *counter,
                      fm_error *error);

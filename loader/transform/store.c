@@ -103,7 +103,7 @@ static void store_channel(const fm_plan *plan, int channel, void *out, const uin
     }
 }
 
-static void grey_row(const fm_store *store, void *out, const uint8_t *in, int32_t n_px) {
+static void gray_row(const fm_store *store, void *out, const uint8_t *in, int32_t n_px) {
     store_channel(store->plan, 0, out, in, (size_t)n_px, 3);
 }
 
@@ -113,7 +113,7 @@ static void plane_scalar(const fm_store *store, int channel, void *out, const ui
 }
 
 static fm_store_row *scalar_row(const fm_plan *plan) {
-    if (plan->channels == 1) return grey_row;
+    if (plan->channels == 1) return gray_row;
     const bool packed = plan->layout == FM_NHWC;
     switch (plan->dtype) {
     case FM_UINT8:
@@ -131,7 +131,7 @@ static fm_store_row *scalar_row(const fm_plan *plan) {
 
 /* ---- arithmetic instead of the table --------------------------------------------------------- */
 
-/* Fills a row with grey pixels of all 256 values. */
+/* Fills a row with 256 gray pixels, one of each value. */
 static void fill_ramp(uint8_t *ramp) {
     memset(ramp, 0, 3 * 256 + FM_ROW_SLACK);
     for (int i = 0; i < 3 * 256; i++) ramp[i] = (uint8_t)(i / 3);
@@ -174,7 +174,7 @@ static float estimate_std(const float *values) {
     return (float)(256.0 * 65535.0 / 12.0 / 255.0 / sum);
 }
 
-static float nth_neighbour(float value, int n) {
+static float nth_next_float(float value, int n) {
     for (; n > 0; n--) value = nextafterf(value, INFINITY);
     for (; n < 0; n++) value = nextafterf(value, -INFINITY);
     return value;
@@ -203,9 +203,9 @@ static bool find_steps(fm_store *store) {
             fm_store tried = *store;
             tried.plane = 256;
             for (int channel = 0; channel < 3; channel++) {
-                const float this_std = nth_neighbour(std[channel], n);
+                const float this_std = nth_next_float(std[channel], n);
                 const float mean = -table[channel][0] * this_std;
-                set_step(&tried.steps, channel, mean == 0 ? 0 : nth_neighbour(mean, m), this_std);
+                set_step(&tried.steps, channel, mean == 0 ? 0 : nth_next_float(mean, m), this_std);
             }
             fm_planar_f32_avx2(&tried, values, ramp, 256);
             for (int channel = 0; channel < 3; channel++) {
@@ -295,13 +295,13 @@ static fm_store_row *avx2_row(const fm_plan *plan) {
 
 static void init_x86(fm_store *store, fm_cpu_tier tier) {
     const fm_plan *const plan = store->plan;
-    const bool grey = plan->channels == 1;
-    if (tier >= FM_CPU_SSE41 && !grey) store->row = sse41_row(plan);
+    const bool gray = plan->channels == 1;
+    if (tier >= FM_CPU_SSE41 && !gray) store->row = sse41_row(plan);
     if (tier < FM_CPU_AVX2 || plan->dtype == FM_UINT8) return;
     if (!(plan->dtype == FM_FLOAT32 ? find_steps(store) : find_line(store))) return;
     fm_store tried = *store;
     tried.row = avx2_row(plan);
-    if (!grey && gives_table(&tried)) *store = tried;
+    if (!gray && gives_table(&tried)) *store = tried;
     tried = *store;
     tried.one_channel = fm_plane_f32_avx2;
     if (plan->dtype == FM_FLOAT32 && plane_gives_table(&tried)) *store = tried;

@@ -36,7 +36,7 @@ typedef void fm_store_row(const fm_store *store, void *out, const uint8_t *in, i
 
 /*
  * Stores n contiguous bytes of one channel as n contiguous values. Reads exactly these bytes. (With
- * a plan of one channel (grey), `row` stores the red of three equal bytes.)
+ * a plan of one channel (grayscale), `row` stores the first of three equal bytes.)
  */
 typedef void fm_store_plane(const fm_store *store, int channel, void *out, const uint8_t *in,
                             size_t n);
@@ -54,13 +54,13 @@ struct fm_store {
 /*
  * Selects the fastest version for a plan and a tier that the CPU has. AVX2 computes the values
  * instead of reading the table, if the results equal all 768 values of the table bit for bit;
- * finding the constants may take a millisecond. The plan stays the caller's and must outlive the
+ * finding the constants may take a millisecond. The plan belongs to the caller and must outlive the
  * store.
  */
 void fm_store_init(fm_store *store, const fm_plan *plan, fm_cpu_tier tier);
 
-/* Returns the tier's function to copy n bytes past the cache; the copy is complete when it returns.
- * Without one, memcpy(). */
+/* Returns the tier's non-temporal copy, which bypasses the cache and is complete when it returns,
+ * or memcpy() if the tier has none. */
 typedef void fm_store_copy(void *out, const void *in, size_t n);
 fm_store_copy *fm_store_stream(fm_cpu_tier tier);
 

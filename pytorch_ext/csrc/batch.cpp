@@ -5,7 +5,7 @@
 namespace feedmill {
 namespace {
 
-// The ABI of DLPack 0.x (dmlc/dlpack, dlpack.h), which torch.from_dlpack() takes in all versions.
+// The ABI of DLPack 0.x (dmlc/dlpack, dlpack.h), which every torch.from_dlpack() accepts.
 struct DLDevice {
     int32_t device_type;
     int32_t device_id;
@@ -48,17 +48,17 @@ DLDataType data_type(fm_dtype dtype) {
     return {kDLBfloat, 16, 1};
 }
 
-// A DLPack tensor and a share of the batch that its memory belongs to.
-struct LentTensor {
+// A DLPack tensor and a shared reference to the batch whose memory it uses.
+struct BatchTensor {
     DLManagedTensor managed{};
     std::vector<int64_t> shape, strides;
     std::shared_ptr<const OwnedBatch> batch;
 };
 
-void delete_tensor(DLManagedTensor *self) { delete static_cast<LentTensor *>(self->manager_ctx); }
+void delete_tensor(DLManagedTensor *self) { delete static_cast<BatchTensor *>(self->manager_ctx); }
 
 // Destructor of a capsule. A consumer renames the capsule to "used_dltensor" and calls the deleter
-// itself; of a capsule that was not consumed, the batch is released here.
+// itself. For a capsule that was not consumed, the deleter is called here.
 void delete_capsule(PyObject *capsule) {
     if (!PyCapsule_IsValid(capsule, "dltensor")) return;
     auto *const managed = static_cast<DLManagedTensor *>(PyCapsule_GetPointer(capsule, "dltensor"));
@@ -67,7 +67,7 @@ void delete_capsule(PyObject *capsule) {
 
 // Sets the strides of a tensor whose shape is set. `order`: dimensions by memory order, innermost
 // first.
-template <typename Order> void set_dense_strides(LentTensor *tensor, const Order &order) {
+template <typename Order> void set_contiguous_strides(BatchTensor *tensor, const Order &order) {
     tensor->strides.resize(tensor->shape.size());
     int64_t stride = 1;
     for (const auto i : order) {
@@ -77,7 +77,7 @@ template <typename Order> void set_dense_strides(LentTensor *tensor, const Order
 }
 
 // A capsule of a tensor whose shape and strides are set.
-Ref capsule_of(std::unique_ptr<LentTensor> tensor, DLDataType type, size_t offset) {
+Ref capsule_of(std::unique_ptr<BatchTensor> tensor, DLDataType type, size_t offset) {
     void *const data = static_cast<char *>(tensor->batch->get().images) + offset;
     tensor->managed.dl_tensor = {data, {kDLCPU, 0},          int32_t(tensor->shape.size()),
                                  type, tensor->shape.data(), tensor->strides.data(),
@@ -85,19 +85,19 @@ Ref capsule_of(std::unique_ptr<LentTensor> tensor, DLDataType type, size_t offse
     tensor->managed.manager_ctx = tensor.get();
     tensor->managed.deleter = delete_tensor;
     Ref capsule(PyCapsule_New(&tensor->managed, "dltensor", delete_capsule));
-    if (capsule) tensor.release(); // the capsule's now
+    if (capsule) tensor.release(); // now owned by the capsule
     return capsule;
 }
 
 Ref section_capsule(const std::shared_ptr<const OwnedBatch> &batch, const Section &section) {
-    auto tensor = std::make_unique<LentTensor>();
+    auto tensor = std::make_unique<BatchTensor>();
     tensor->batch = batch;
     tensor->shape.push_back(batch->get().n);
     tensor->shape.insert(tensor->shape.end(), section.shape.begin(), section.shape.end());
     std::vector<int64_t> order;
     for (const int64_t i : section.order) order.push_back(i + 1);
     order.push_back(0);
-    set_dense_strides(tensor.get(), order);
+    set_contiguous_strides(tensor.get(), order);
     return capsule_of(std::move(tensor), {section.code, section.bits, 1}, section.offset);
 }
 
@@ -122,10 +122,10 @@ Ref capsules_from_batch(OwnedBatch batch, const std::vector<Section> &sections) 
 
 Ref capsule_from_batch(OwnedBatch batch) {
     const fm_batch &images = batch.get();
-    auto tensor = std::make_unique<LentTensor>();
+    auto tensor = std::make_unique<BatchTensor>();
     tensor->shape = {images.n, images.channels, images.height, images.width};
     static const int planar[4] = {3, 2, 1, 0}, channels_last[4] = {1, 3, 2, 0};
-    set_dense_strides(tensor.get(), images.layout == FM_NHWC ? channels_last : planar);
+    set_contiguous_strides(tensor.get(), images.layout == FM_NHWC ? channels_last : planar);
     const DLDataType type = data_type(images.dtype);
     tensor->batch = std::make_shared<const OwnedBatch>(std::move(batch));
     return capsule_of(std::move(tensor), type, 0);

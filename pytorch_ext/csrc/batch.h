@@ -29,17 +29,17 @@ class OwnedBatch {
 // exception is set.
 Ref capsule_from_batch(OwnedBatch batch);
 
-// The part of a batch's memory that belongs to one array: rows of a DLPack type and a shape.
+// The part of a batch's memory that holds one array's rows, each with a DLPack type and a shape.
 struct Section {
     size_t offset = 0; // from fm_batch.images on
     uint8_t code = 0, bits = 0;
     std::vector<int64_t> shape, order; // of a row; its dimensions by memory order, innermost first
 };
 
-// Sets a section's type to that of images.
+// Sets a section's type to that of images with this dtype.
 void set_image_type(Section *section, fm_dtype dtype);
 
-// The same for a batch of arrays: a list of capsules. The batch is released when the last one goes.
+// The same for a batch of arrays: a list of capsules. The batch is released with the last one.
 Ref capsules_from_batch(OwnedBatch batch, const std::vector<Section> &sections);
 
 } // namespace feedmill

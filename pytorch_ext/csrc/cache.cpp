@@ -21,7 +21,7 @@ PyObject *cache_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     fm_error error;
     if (!fm_cache_open(&as_cache(object.get())->handle, budget_bytes, &error))
         return object.release();
-    // Every other error is a ValueError: budget_bytes is the caller's to change.
+    // Every other error is a ValueError: the caller must change budget_bytes.
     PyErr_SetString(error.status == FM_ERR_NOMEM ? PyExc_MemoryError : PyExc_ValueError,
                     error.message);
     return nullptr;

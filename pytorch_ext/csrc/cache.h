@@ -8,7 +8,7 @@ namespace feedmill {
 // Creates the type; none: a Python exception is set.
 Ref make_cache_type(PyObject *module);
 
-// The cache of a _native.Cache object, for as long as that lives; nullptr: an exception is set.
+// The cache of a _native.Cache, valid as long as that object; nullptr: an exception is set.
 fm_cache *cache_from_object(PyObject *object);
 
 } // namespace feedmill

@@ -8,8 +8,8 @@ namespace feedmill {
 
 namespace {
 
-// Memory of batch buffers from Python: alloc(n_bytes) -> (address, owner). The C library calls
-// these with or without the GIL; no exception may leave them.
+// The fm_allocator of a Python function: alloc(n_bytes) -> (address, owner). The C library calls
+// both with or without the GIL; no exception may leave them.
 void *allocate(void *user, size_t bytes, void **handle) {
     auto *const config = static_cast<Config *>(user);
     const PyGILState_STATE gil = ensure_gil();
@@ -131,7 +131,7 @@ bool check_tuple(const char *what, PyObject *object) {
     return false;
 }
 
-// As many dimensions as NumPy's arrays may have.
+// NumPy's limit.
 constexpr int kMaxDimensions = 64;
 
 bool shape_from_tuple(PyObject *tuple, std::vector<int64_t> *out) {
@@ -190,13 +190,13 @@ bool image_from_tuple(PyObject *tuple, Config *out) {
 }
 
 // Parses (header, body_bytes) of files of raw values.
-bool plain_from_tuple(PyObject *tuple, Config *out) {
+bool raw_from_tuple(PyObject *tuple, Config *out) {
     if (!tuple || tuple == Py_None) return true;
     PyObject *header = nullptr;
     unsigned long long body_bytes = 0;
     char *data = nullptr;
     Py_ssize_t n_bytes = 0;
-    if (!check_tuple("plain", tuple) || !PyArg_ParseTuple(tuple, "SK", &header, &body_bytes) ||
+    if (!check_tuple("raw", tuple) || !PyArg_ParseTuple(tuple, "SK", &header, &body_bytes) ||
         PyBytes_AsStringAndSize(header, &data, &n_bytes))
         return false;
     out->header.assign(data, size_t(n_bytes));
@@ -214,7 +214,7 @@ bool device_from_tuple(PyObject *tuple, fm_device_config *out) {
         return false;
     out->index = index;
     out->convert = convert != 0;
-    out->defer_wait = true; // events are recorded around it
+    out->defer_wait = true; // the caller records events around the wait
     return true;
 }
 
@@ -252,7 +252,7 @@ namespace {
 // The keyword arguments of _native.Loader that are not written to an fm_config by parsing them.
 struct Arguments {
     PyObject *ops = nullptr, *value_table = nullptr, *alloc = nullptr, *cache = nullptr;
-    PyObject *arrays = nullptr, *image = nullptr, *owners = nullptr, *plain = nullptr;
+    PyObject *arrays = nullptr, *image = nullptr, *owners = nullptr, *raw = nullptr;
     PyObject *device = nullptr;
     const char *dtype = nullptr, *layout = "nchw", *reader = "auto";
     int resize_order = 0;
@@ -283,7 +283,7 @@ bool Arguments::parse(PyObject *args, PyObject *kwargs, fm_config &config) {
                                         "arrays",
                                         "image",
                                         "owners",
-                                        "plain",
+                                        "raw",
                                         "device",
                                         "rejected_formats",
                                         nullptr};
@@ -291,16 +291,16 @@ bool Arguments::parse(PyObject *args, PyObject *kwargs, fm_config &config) {
             args, kwargs, "|$OsKIOisIIKKsIKKIOOOOOOOI", const_cast<char **>(names), &ops, &dtype,
             &n_samples, &config.batch_size, &value_table, &resize_order, &layout, &config.n_threads,
             &config.prefetch_batches, &budget, &read_ahead, &reader, &config.read_depth, &max_file,
-            &max_pixels, &config.sample_records, &alloc, &cache, &arrays, &image, &owners, &plain,
+            &max_pixels, &config.sample_records, &alloc, &cache, &arrays, &image, &owners, &raw,
             &device, &config.rejected_formats))
         return false;
-    // The format has no required keyword-only arguments.
+    // A format string can't require keyword-only arguments.
     if (ops && dtype) return true;
     PyErr_SetString(PyExc_TypeError, "ops, dtype, n_samples and batch_size must be given");
     return false;
 }
 
-// The arguments that are one of several words.
+// Parses the arguments that are one of several names.
 bool set_choices(const Arguments &arguments, fm_config &config) {
     static const char *const dtypes[] = {"uint8", "float32", "float16", "bfloat16"};
     static const char *const layouts[] = {"nchw", "nhwc"};
@@ -337,7 +337,7 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
         return false;
     out->owners = Ref::borrow(given.owners);
     if (!arrays_from_sequence(given.arrays, out) || !image_from_tuple(given.image, out) ||
-        !plain_from_tuple(given.plain, out) || !device_from_tuple(given.device, &config.device))
+        !raw_from_tuple(given.raw, out) || !device_from_tuple(given.device, &config.device))
         return false;
     config.transform.ops = out->ops.data();
     config.transform.n_ops = out->ops.size();

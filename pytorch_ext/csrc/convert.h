@@ -1,4 +1,4 @@
-// Python values to C structures, statuses to exceptions.
+// Converts Python values to C structures, and statuses to exceptions.
 #pragma once
 #include <string>
 #include <vector>
@@ -14,12 +14,12 @@ struct Config {
     fm_config config;
     std::vector<fm_op> ops;
     std::string value_table;
-    std::string header; // of files that are no images
+    std::string header; // of files of raw values
     std::vector<fm_array> arrays;
-    std::vector<Section> sections; // of the arrays; offsets are set once it is open
+    std::vector<Section> sections; // of the arrays; offsets are set after the loader was opened
     Ref owners;                    // of the arrays' memory, or none
     Ref alloc;                     // the Python allocator, or none
-    Ref alloc_exception;           // what it raised last, or none
+    Ref alloc_exception;           // the last exception of the allocator, or none
     Ref cache;                     // the _native.Cache, or none
 };
 

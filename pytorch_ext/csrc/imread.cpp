@@ -38,7 +38,7 @@ PyObject *imread_of(const fm_sample &sample, bool bgr, unsigned long long max_im
         [&] { return fm_imread_open(&image.handle, &sample, max_image_pixels, &error); });
     if (status) return text_from(error.message).release();
     if (rejected_formats & unsigned(fm_imread_format(image.handle)))
-        return PyUnicode_FromString("a format that is not to be decoded here");
+        return PyUnicode_FromString("the image has a rejected format");
     return read_pixels(image.handle, bgr);
 }
 

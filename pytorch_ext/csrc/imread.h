@@ -1,4 +1,4 @@
-// A single image as an array's memory.
+// Decodes a single image.
 #pragma once
 #include "python.h"
 

@@ -16,9 +16,9 @@ namespace {
 // handled.
 constexpr int64_t kSliceNs = 50'000'000;
 
-// ---- life ---------------------------------------------------------------------------------------
+// ---- open and close -----------------------------------------------------------------------------
 
-// The sections of a batch's memory, one for each array.
+// Sets the sections of a batch's memory, one for each array.
 bool set_sections(LoaderState *state) {
     std::vector<Section> &sections = state->config.sections;
     for (size_t i = 0; i < sections.size(); i++) {
@@ -101,7 +101,7 @@ PyObject *loader_start(PyObject *self, PyObject *args) {
     epoch.ahead = ahead != 0;
     fm_error error;
     const int status = without_gil([&] { return fm_loader_start(state->handle, &epoch, &error); });
-    // With wrong arguments the running epoch goes on.
+    // FM_ERR_ARGUMENT leaves the running epoch as it is.
     if (status != FM_ERR_ARGUMENT) call.keep_youngest(0);
     return none_or_raise(state, status, error);
 }
@@ -137,10 +137,11 @@ PyObject *loader_submit_rows(PyObject *self, PyObject *args) {
     const Py_ssize_t n_bytes = PyBytes_Size(indices);
     if (n_bytes % Py_ssize_t(sizeof(int64_t)) ||
         (rows != Py_None && (!PyBytes_Check(rows) || PyBytes_Size(rows) != n_bytes))) {
-        PyErr_SetString(PyExc_ValueError, "indices and rows must be int64 values, as many of both");
+        PyErr_SetString(PyExc_ValueError,
+                        "indices and rows must be bytes of int64 values, of equal length");
         return nullptr;
     }
-    // A bytes object's data is aligned as malloc()'s memory is: its header has 32 bytes.
+    // The data of a bytes object is aligned like malloc()'s memory, as its header has 32 bytes.
     const auto *const values = reinterpret_cast<const int64_t *>(PyBytes_AsString(indices));
     const auto *const numbers =
         rows == Py_None ? nullptr : reinterpret_cast<const int64_t *>(PyBytes_AsString(rows));
@@ -174,8 +175,8 @@ PyObject *loader_stop(PyObject *self, PyObject *) {
 
 // ---- batches ------------------------------------------------------------------------------------
 
-// Calls fm_loader_next() until it has an outcome or the time is over. False: a Python exception is
-// set (by a signal's handler, or because another thread has closed the loader).
+// Calls fm_loader_next() until it returns a result or the timeout ends. False: a Python exception
+// is set (by a signal handler, or because another thread has closed the loader).
 bool wait_for_next(LoaderState *state, int64_t timeout_ns, fm_batch *batch, fm_error *error,
                    int *status) {
     int64_t left_ns = timeout_ns;
@@ -185,7 +186,7 @@ bool wait_for_next(LoaderState *state, int64_t timeout_ns, fm_batch *batch, fm_e
         *status =
             without_gil([&] { return fm_loader_next(state->handle, slice_ns, batch, error); });
         if (*status != FM_AGAIN || last) return true;
-        // Without a pending batch FM_AGAIN comes at once: the caller must submit first.
+        // Without a pending batch, next() returns FM_AGAIN at once: the caller must submit first.
         if (fm_loader_n_pending(state->handle) == 0) return true;
         if (PyErr_CheckSignals() || !check_open(*state)) return false;
         left_ns -= slice_ns;
@@ -196,7 +197,7 @@ bool is_sample_error(int status) { return status <= FM_ERR_READ && status >= FM_
 
 // The result of next() for a batch. `owner`: the allocator's object, or none.
 Ref payload_of(const Config &config, OwnedBatch batch, Ref owner) {
-    if (config.config.device.kind) return Ref::borrow(Py_None); // it is in what the caller offered
+    if (config.config.device.kind) return Ref::borrow(Py_None); // it is in the caller's output
     if (config.alloc) return owner;
     return config.sections.empty() ? capsule_from_batch(std::move(batch))
                                    : capsules_from_batch(std::move(batch), config.sections);
@@ -230,7 +231,7 @@ PyObject *loader_next(PyObject *self, PyObject *args) {
     return outcome_of(state, status, std::move(batch), error);
 }
 
-// next() for an epoch with `ahead`, on a thread that gets no signals.
+// next() for an epoch with `ahead`, on a thread that handles no signals.
 PyObject *loader_next_ahead(PyObject *self, PyObject *) {
     LoaderState *const state = state_of(self);
     ExclusiveCall call(state);
@@ -248,21 +249,22 @@ void *pointer_from(unsigned long long address) {
     return reinterpret_cast<void *>(uintptr_t(address));
 }
 
-PyObject *loader_offer(PyObject *self, PyObject *args) {
+PyObject *loader_add_output(PyObject *self, PyObject *args) {
     LoaderState *const state = state_of(self);
     const ExclusiveCall call(state);
     unsigned long long images, image_bytes, labels, label_bytes, stream;
     if (!call ||
         !PyArg_ParseTuple(args, "KKKKK", &images, &image_bytes, &labels, &label_bytes, &stream))
         return nullptr;
-    fm_output target{};
-    target.images = pointer_from(images);
-    target.image_bytes = size_t(image_bytes);
-    target.labels = static_cast<int64_t *>(pointer_from(labels));
-    target.label_bytes = size_t(label_bytes);
-    target.stream = pointer_from(stream);
+    fm_output output{};
+    output.images = pointer_from(images);
+    output.image_bytes = size_t(image_bytes);
+    output.labels = static_cast<int64_t *>(pointer_from(labels));
+    output.label_bytes = size_t(label_bytes);
+    output.stream = pointer_from(stream);
     fm_error error;
-    const int status = without_gil([&] { return fm_loader_add_output(state->handle, &target, &error); });
+    const int status =
+        without_gil([&] { return fm_loader_add_output(state->handle, &output, &error); });
     if (status < 0) return raise_error(state, error);
     return PyBool_FromLong(status == FM_OK);
 }
@@ -278,9 +280,9 @@ PyObject *loader_wait(PyObject *self, PyObject *args) {
     return none_or_raise(state, status, error);
 }
 
-// Python gets a bytearray, which fallback_done() copies to the sample's place: the place itself may
-// become invalid while Python holds it. (With the limited API of Python 3.10 an extension type
-// can't export a buffer.)
+// Returns a bytearray, which fallback_done() copies to the sample's place in the batch, as that
+// place may become invalid while Python holds it. (With the limited API of Python 3.10 an extension
+// type can't export a buffer.)
 PyObject *loader_fallback(PyObject *self, PyObject *) {
     LoaderState *const state = state_of(self);
     const ExclusiveCall call(state);
@@ -306,10 +308,10 @@ PyObject *loader_fallback(PyObject *self, PyObject *) {
 // Copies fallback()'s bytearray to the sample's place. False: a Python exception is set.
 bool copy_to_place(LoaderState *state) {
     fm_fallback fallback;
-    if (fm_loader_fallback(state->handle, &fallback)) return true; // fallback_done() says so
+    if (fm_loader_fallback(state->handle, &fallback)) return true; // fallback_done() fails
     if (!state->place) {
         PyErr_SetString(PyExc_RuntimeError,
-                        "the sample was not written: fallback() gives the bytearray for it");
+                        "the sample was not written: call fallback() for its bytearray first");
         return false;
     }
     const Py_ssize_t n_bytes = PyByteArray_Size(state->place.get());
@@ -328,16 +330,16 @@ PyObject *loader_fallback_done(PyObject *self, PyObject *args) {
     int ok;
     if (!call || !PyArg_ParseTuple(args, "p", &ok) || (ok && !copy_to_place(state))) return nullptr;
     fm_error error;
-    // Status 1: failed; the error is the cause for which the sample was rejected.
+    // Status 1: failed. The error is then the one for which the sample was rejected.
     const int status = fm_loader_fallback_done(state->handle, ok ? FM_OK : 1, &error);
     return none_or_raise(state, status, error);
 }
 
-// ---- marks of steps -----------------------------------------------------------------------------
+// ---- steps --------------------------------------------------------------------------------------
 
 // These calls are not exclusive: in an epoch with `ahead` the consumer makes them while another
-// thread waits in next_ahead(). They keep the GIL, so that no other thread can close the loader
-// meanwhile.
+// thread waits in next_ahead(). They hold the GIL throughout, so no other thread can close the
+// loader during the call.
 
 PyObject *loader_step_request(PyObject *self, PyObject *) {
     if (!check_open(*state_of(self))) return nullptr;
@@ -370,7 +372,7 @@ PyObject *loader_wake(PyObject *self, PyObject *) {
 
 // ---- attributes ---------------------------------------------------------------------------------
 
-// Attributes that a closed loader has, too.
+// Attributes of open and closed loaders.
 
 PyObject *get_slot_bytes(PyObject *self, void *) {
     return PyLong_FromSsize_t(state_of(self)->slot_bytes);
@@ -396,7 +398,7 @@ PyObject *get_n_pending(PyObject *self, void *) {
 
 // Attributes of an open loader.
 
-PyObject *get_target_bytes(PyObject *self, void *) {
+PyObject *get_output_bytes(PyObject *self, void *) {
     if (!check_open(*state_of(self))) return nullptr;
     size_t image_bytes, label_bytes;
     fm_loader_output_bytes(state_of(self)->handle, &image_bytes, &label_bytes);
@@ -408,7 +410,7 @@ PyObject *get_converts(PyObject *self, void *) {
     return PyBool_FromLong(fm_loader_converts(state_of(self)->handle));
 }
 
-PyObject *get_n_offered(PyObject *self, void *) {
+PyObject *get_n_outputs(PyObject *self, void *) {
     if (!check_open(*state_of(self))) return nullptr;
     return PyLong_FromSize_t(fm_loader_n_outputs(state_of(self)->handle));
 }
@@ -416,17 +418,17 @@ PyObject *get_n_offered(PyObject *self, void *) {
 // The methods; see _native.pyi.
 PyMethodDef methods[] = {
     method_entry<loader_start>("start", METH_VARARGS, "Starts an epoch."),
-    method_entry<loader_submit>("submit", METH_VARARGS | METH_KEYWORDS, "Appends a batch."),
+    method_entry<loader_submit>("submit", METH_VARARGS | METH_KEYWORDS, "Submits a batch."),
     method_entry<loader_submit_rows>("submit_rows", METH_VARARGS,
-                                     "Appends a batch of arrays' rows."),
-    method_entry<loader_finish>("finish", METH_NOARGS, "No more batches in this epoch."),
+                                     "Submits a batch of arrays' rows."),
+    method_entry<loader_finish>("finish", METH_NOARGS, "Ends the submission of batches."),
     method_entry<loader_stop>("stop", METH_NOARGS, "Stops the epoch."),
     method_entry<loader_next>("next", METH_VARARGS, "The next batch."),
-    method_entry<loader_next_ahead>("next_ahead", METH_NOARGS, "The same ahead of the consumer."),
-    method_entry<loader_wake>("wake", METH_NOARGS, "Has next_ahead() return."),
-    method_entry<loader_offer>("offer", METH_VARARGS, "Offers device memory for a batch."),
-    method_entry<loader_wait>("wait", METH_VARARGS, "A stream waits for the latest batch."),
-    method_entry<loader_fallback>("fallback", METH_NOARGS, "The sample to finish."),
+    method_entry<loader_next_ahead>("next_ahead", METH_NOARGS, "The next batch, for ahead epochs."),
+    method_entry<loader_wake>("wake", METH_NOARGS, "Makes next_ahead() return."),
+    method_entry<loader_add_output>("add_output", METH_VARARGS, "Adds device memory for a batch."),
+    method_entry<loader_wait>("wait", METH_VARARGS, "Makes a stream wait for a copy."),
+    method_entry<loader_fallback>("fallback", METH_NOARGS, "The rejected sample to finish."),
     method_entry<loader_fallback_done>("fallback_done", METH_VARARGS, "Ends a fallback."),
     method_entry<loader_draws>("draws", METH_VARARGS, "Random draws of a sample."),
     method_entry<loader_stats>("stats", METH_NOARGS, "All counters."),
@@ -441,12 +443,12 @@ PyMethodDef methods[] = {
     {nullptr, nullptr, 0, nullptr}};
 
 PyGetSetDef attributes[] = {
-    getter_entry<get_slot_bytes>("slot_bytes", "bytes of a batch slot"),
+    getter_entry<get_slot_bytes>("slot_bytes", "bytes of a batch buffer"),
     getter_entry<get_out_shape>("out_shape", "(channels, height, width)"),
-    getter_entry<get_offsets>("offsets", "of the arrays' rows in a batch, in bytes"),
-    getter_entry<get_target_bytes>("target_bytes", "that an offer needs: images, labels"),
+    getter_entry<get_offsets>("offsets", "offsets of the arrays' rows in a batch"),
+    getter_entry<get_output_bytes>("output_bytes", "bytes of an output: images, labels"),
     getter_entry<get_converts>("converts", "the device converts uint8 NHWC"),
-    getter_entry<get_n_offered>("n_offered", "offers that no batch has taken"),
+    getter_entry<get_n_outputs>("n_outputs", "outputs that no batch has used"),
     getter_entry<get_pid>("pid", "the process that opened it"),
     getter_entry<get_n_pending>("n_pending", "batches submitted and not yet returned"),
     {nullptr, nullptr, nullptr, nullptr, nullptr}};

@@ -1,6 +1,6 @@
 // Methods of _native.Loader that return counters, records and random parameters. Any thread may
-// call them, also during another thread's ExclusiveCall: they keep the GIL, so that no other thread
-// can close the loader meanwhile.
+// call them, also during another thread's ExclusiveCall. They hold the GIL throughout, so no other
+// thread can close the loader during the call.
 #pragma once
 #include "python.h"
 

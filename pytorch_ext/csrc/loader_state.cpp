@@ -16,7 +16,8 @@ bool is_in_call(const LoaderState &state) { return state.is_busy && state.pid ==
 
 void close_now(LoaderState *state) {
     fm_loader *handle = std::exchange(state->handle, nullptr);
-    // Threads may read these until they have ended. Releasing them may run Python code.
+    // Released at the end of this function: threads may read these until fm_loader_close() has
+    // ended them, and releasing them may run Python code.
     const Held held = std::move(state->held);
     const Ref owners = std::move(state->config.owners), place = std::move(state->place);
     state->held.clear();
@@ -45,7 +46,7 @@ void ExclusiveCall::keep_youngest(size_t n_pending) {
 }
 
 PyObject *raise_error(LoaderState *state, const fm_error &error) {
-    // The exception of the Python allocator says more than "no memory".
+    // The Python allocator's exception is more specific than "no memory".
     if (error.status == FM_ERR_NOMEM && state->config.alloc_exception) {
         const Ref exception = std::move(state->config.alloc_exception);
         PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(exception.get())), exception.get());

@@ -1,4 +1,4 @@
-// The state of a _native.Loader, and which of its calls may run at the same time.
+// The state of a _native.Loader, and the guard for calls that must not run at the same time.
 #pragma once
 #include <list>
 
@@ -20,7 +20,8 @@ struct LoaderState {
     ErrorTypes error_types;
     fm_loader *handle = nullptr; // nullptr: closed
     bool is_busy = false;        // an ExclusiveCall is in progress
-    bool is_closing = false;     // close() was called during that call, whose end closes the loader
+    bool is_closing =
+        false; // close() was called during that call, which closes the loader at its end
     long pid = 0;
     Py_ssize_t slot_bytes = 0;
     int channels = 0, height = 0, width = 0;
@@ -39,13 +40,13 @@ bool check_open(const LoaderState &state);
 // Whether an ExclusiveCall is in progress in this process; a forked child inherits none.
 bool is_in_call(const LoaderState &state);
 
-// Ends the threads, then releases the bytes that they read. All methods find the loader closed
-// then.
+// Marks the loader as closed for all methods, ends its threads, then releases the bytes that they
+// read.
 void close_now(LoaderState *state);
 
-// Guards a call that only one thread at a time may make. The native loader stays open until its
-// end: a close() during the call, by another thread or by Python code that the call runs, takes
-// effect then. Constructed and destroyed with the GIL held.
+// Guards a call that only one thread at a time may make. The native loader stays open until the
+// call ends: a close() during the call, by another thread or by Python code that the call runs,
+// takes effect at its end. Constructed and destroyed with the GIL held.
 class ExclusiveCall {
   public:
     explicit ExclusiveCall(LoaderState *state);
@@ -54,8 +55,8 @@ class ExclusiveCall {
     ~ExclusiveCall();
     // False: the call is not allowed now, and a Python exception is set.
     explicit operator bool() const { return state_ != nullptr; }
-    // Releases the image bytes of all batches but the newest n_pending, at the end of the call:
-    // this may run Python code, which may call the loader again.
+    // Releases the image bytes of all batches but the newest n_pending. Happens at the end of the
+    // call, as it may run Python code that calls the loader again.
     void keep_youngest(size_t n_pending);
 
   private:

@@ -10,9 +10,9 @@
 namespace feedmill {
 namespace {
 
-// Calls a function of Python's that takes the GIL. It throws nothing: what unwinds the stack is the
-// end of the thread, see take_gil_back(). A destructor runs then with any C++ library, a catch
-// block only with libstdc++.
+// Calls a Python function that takes the GIL. The function throws nothing: the stack is unwound
+// only if Python ends the thread, see take_gil_back(). A destructor then runs with every C++
+// library, a catch block only with libstdc++.
 template <typename Call> auto take_gil(Call call) {
     struct Sleeper {
         bool has_returned = false;

@@ -1,4 +1,4 @@
-// Between Python and C++: ownership of references, the GIL, and translation of C++ exceptions.
+// Helpers for Python's C API: ownership of references, the GIL, and C++ exceptions.
 #pragma once
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -18,7 +18,7 @@ class Ref {
     Ref() = default;
     // Takes ownership of a new reference, as functions of Python's API return it; nullptr: none.
     explicit Ref(PyObject *owned) noexcept : object_(owned) {}
-    // A new reference to an object that somebody else owns; nullptr: none.
+    // Adds a reference to an object; nullptr: none.
     static Ref borrow(PyObject *object) noexcept {
         Py_XINCREF(object);
         return Ref(object);

@@ -146,6 +146,7 @@ PyObject *render(PyObject *, PyObject *args) {
                           &orientation, &resize, &target, &fourth_byte))
         return nullptr;
     fm_render job{};
+    job.struct_bytes = sizeof(job);
     job.orientation = fm_orientation(orientation);
     if (!read_source(source, &job) || !read_rect(box, &job.box)) return nullptr;
     if (resize != Py_None && !read_resize(resize, &job)) return nullptr;

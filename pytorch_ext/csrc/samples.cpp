@@ -16,7 +16,7 @@ bool Samples::fill(PyObject *indices, PyObject *paths, PyObject *data, PyObject 
         return false;
     }
     if (size_t(n) > most_samples) {
-        PyErr_Format(PyExc_ValueError, "a batch of %zd samples; it must be 1 to %zu", n,
+        PyErr_Format(PyExc_ValueError, "the batch has %zd samples; it must have 1 to %zu", n,
                      most_samples);
         return false;
     }
@@ -82,7 +82,7 @@ bool Samples::set_range(PyObject *range, fm_sample *sample) {
         sample->range_bytes = PyLong_AsUnsignedLongLong(PyTuple_GetItem(range, 1));
     if (PyErr_Occurred()) return false;
     if (!sample->range_bytes) {
-        PyErr_SetString(PyExc_ValueError, "a range has no bytes");
+        PyErr_SetString(PyExc_ValueError, "a range has 0 bytes");
         return false;
     }
     const int verified = PyObject_IsTrue(PyTuple_GetItem(range, 2));

@@ -26,7 +26,7 @@ class Samples {
     bool set_data(Ref image, Py_ssize_t i, fm_sample *sample);
     bool set_range(PyObject *range, fm_sample *sample);
     bool set_rows(PyObject *rows, fm_sample *sample);
-    std::vector<fm_restart_index> rows_; // with room for all, so that none moves
+    std::vector<fm_restart_index> rows_; // reserved for the whole batch: samples point to entries
     References paths_;
 };
 

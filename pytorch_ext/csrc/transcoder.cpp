@@ -80,7 +80,7 @@ PyObject *transcoder_run(PyObject *object, PyObject *data) {
     char *bytes;
     Py_ssize_t n_bytes;
     if (PyBytes_AsStringAndSize(data, &bytes, &n_bytes)) return nullptr;
-    const Busy busy(self); // also while the result is read: it lies in the transcoder
+    const Busy busy(self); // also while the result is read, which the transcoder owns
     fm_transcoded out;
     fm_error error;
     const int status = without_gil(

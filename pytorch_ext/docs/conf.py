@@ -6,7 +6,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-# For the two modules below. The package itself is the installed one: see `make setup`.
+# So that the two modules below are found. The package is the installed one: see `make setup`.
 sys.path.insert(0, str(HERE))
 
 import docstrings  # noqa: E402
@@ -23,7 +23,7 @@ source_suffix = {".md": "markdown"}
 html_theme = "furo"
 html_title = f"feedmill {version}"
 html_show_sourcelink = False
-# Quotation marks stay what they are in code.
+# Keeps straight quotation marks.
 smartquotes = False
 
 # ---- Markdown ------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Turns the package's docstrings into reStructuredText, for autodoc.
 
-They are plain text with a few rules: sections such as ``Args:`` with indented items ``name: text``,
-lists that begin with "- ", examples as indented blocks behind an empty line, and ``code`` in
-backticks. Whatever else means something to docutils is escaped, so that no docstring can break the
+Docstrings are plain text with a few rules: sections such as ``Args:`` with indented items
+``name: text``, lists that begin with "- ", examples as indented blocks after an empty line, and
+``code`` in backticks. All other markup of docutils is escaped, so that no docstring can break the
 build.
 """
 
@@ -37,7 +37,7 @@ def as_rst(lines: list[str]) -> list[str]:
 
 
 def _begins_example(lines: list[str], at: int) -> bool:
-    """Whether an indented block begins, behind an empty line, that does not go on with a list."""
+    """Whether an indented block begins at this line, after an empty line, and outside of a list."""
     if not lines[at].startswith("    ") or (at and lines[at - 1].strip()):
         return False
     before = next((line for line in reversed(lines[:at]) if line.strip()), "")
@@ -45,7 +45,7 @@ def _begins_example(lines: list[str], at: int) -> bool:
 
 
 def _indented(lines: list[str], at: int) -> tuple[list[str], int]:
-    """The indented lines from one on, without their indentation, and the line behind them."""
+    """The indented lines from `at` on, unindented, and the index of the line after them."""
     end = at
     while end < len(lines) and (not lines[end].strip() or lines[end].startswith("    ")):
         end += 1
@@ -53,7 +53,7 @@ def _indented(lines: list[str], at: int) -> tuple[list[str], int]:
 
 
 def _section(body: list[str]) -> list[str]:
-    """Items as a definition list; text that names none as it is."""
+    """A section's items as a definition list. Text that is not an item is kept."""
     out: list[str] = []
     names_before = ""
     for line in body:
@@ -72,7 +72,7 @@ def _section(body: list[str]) -> list[str]:
 
 
 def _escaped(line: str) -> str:
-    """A line whose code is marked as such, and in which nothing else is markup."""
+    """A line with its code marked as code, and all other markup escaped."""
     parts, end = [], 0
     for code in _CODE.finditer(line):
         parts += [_escaped_text(line[end : code.start()]), f"``{code[0].strip('`')}``"]

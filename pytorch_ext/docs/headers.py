@@ -1,20 +1,20 @@
-"""Turns a C header of feedmill's into Markdown: its comments as text, its declarations as code.
+"""Turns one of feedmill's C headers into Markdown: comments become text, declarations code.
 
-A header is a row of blocks that empty lines separate. The sections are named by comments such as
-`/* ---- status ---- */`. A comment that ends a block's line of its own belongs to the declarations
-below it, up to the next empty line outside of braces.
+A header consists of blocks that empty lines separate. Comments such as `/* ---- status ---- */`
+name its sections. A comment on lines of its own belongs to the declarations below it, up to the
+next empty line outside of braces.
 """
 
 import re
 
 _TITLE = re.compile(r"/\* -{4} (.+?) -+ \*/")
-# Lines that no reader needs: include guards, and what C++ compilers see.
+# Lines that are left out: include guards, lines for C++ compilers, and includes.
 _GUARDS = re.compile(
     r"^#(ifndef|define) FEEDMILL_\w+_H\n|^#ifdef __cplusplus\n(extern \"C\" \{|\})\n#endif\n"
     r"|^#endif\n\Z|^#include .*\n",
     re.MULTILINE,
 )
-# The name that a declaration is known by: a function, a structure, an enumeration, a list.
+# The name of a declaration: a type, a function or a macro.
 _NAMES = (
     re.compile(r"^typedef (?:enum|struct) (\w+)", re.MULTILINE),
     re.compile(r"^FM_API (?:FM_CHECK_RESULT )?[^(]*?\b(fm_\w+)\(", re.MULTILINE),
@@ -58,7 +58,7 @@ def _blocks(lines: list[str]) -> list[tuple[str, str]]:
 
 
 def _comment_at(lines: list[str], at: int) -> tuple[str, int]:
-    """The comment that begins at a line, "" if none does, and the line behind it."""
+    """The comment that begins at a line ("" if there is none), and the index after it."""
     if not lines[at].startswith("/*"):
         return "", at
     end = at
@@ -68,7 +68,7 @@ def _comment_at(lines: list[str], at: int) -> tuple[str, int]:
 
 
 def _code_at(lines: list[str], at: int) -> tuple[str, int]:
-    """Declarations up to an empty line, or to the next comment, that is not within braces."""
+    """Declarations up to the next empty line or comment outside of braces, and the index after."""
     begin, depth = at, 0
     while at < len(lines):
         is_outside = depth == 0 and not (at > begin and lines[at - 1].endswith("\\"))
@@ -85,7 +85,7 @@ def _name_of(code: str) -> str:
 
 
 def _text_of(comment: str) -> str:
-    """A comment as Markdown. Indented lines stay code, as they are in both."""
+    """A comment as Markdown. Indented lines become code blocks."""
     text = re.sub(r"^/\*+ ?|\s*\*/$", "", comment)
     lines = [re.sub(r"^ ?\*? ?", "", line, count=1) for line in text.splitlines()]
     out = []
@@ -100,7 +100,7 @@ def _text_of(comment: str) -> str:
 
 
 def _escaped(line: str) -> str:
-    """A line in which nothing is markup but `code`."""
+    """A line in which all markup but `code` is escaped."""
     parts = re.split(r"(`[^`]+`)", line)
     return "".join(
         one if i % 2 else re.sub(r"([*<>\[\]_`])", r"\\\1", one) for i, one in enumerate(parts)

@@ -136,9 +136,9 @@ class Loader:
 
     slot_bytes: int
     out_shape: tuple[int, int, int]  # (channels, height, width)
-    target_bytes: tuple[int, int]  # with a device: bytes for offer(), of images and of labels
+    output_bytes: tuple[int, int]  # with a device: of add_output()'s images and of its labels
     converts: bool  # with a device: batches are uint8 in NHWC, which the device converts
-    n_offered: int  # with a device: offered buffers that no batch has used
+    n_outputs: int  # with a device: output buffers that no batch has used
     offsets: tuple[int, ...]  # with arrays: offset of each array's rows in a batch, in bytes
     pid: int  # of the process that opened it
     n_pending: int  # batches submitted and not yet returned; read-only, as all of these
@@ -173,11 +173,12 @@ class Loader:
         # pixel_stride), strides in bytes; see fm_arrays.
         image: tuple[int, int, int, int, int, int] | None = None,
         owners: Any = None,  # of the arrays' memory; referenced by this loader
-        # (header, body_bytes): raw files, which begin with this header, see fm_plain. A batch is
-        # then uint8 (n, 1, 1, body_bytes).
-        plain: tuple[bytes, int] | None = None,
+        # (header, body_bytes): raw files, which begin with this header, see fm_raw_format. A batch
+        # is then uint8 (n, 1, 1, body_bytes).
+        raw: tuple[bytes, int] | None = None,
         # (kind, index, converts), kind "host" or "cuda": batches are copied to the memory passed to
-        # offer(), and next() returns no payload. Not together with alloc. See fm_device_config.
+        # add_output(), and next() returns no payload. Not together with alloc. See
+        # fm_device_config.
         device: tuple[str, int, bool] | None = None,
         rejected_formats: int = 0,  # bits (FORMAT_*) of formats to leave to the fallback
     ) -> None: ...
@@ -218,14 +219,14 @@ class Loader:
         waits until a batch is submitted. AGAIN: wake() was called."""
     def wake(self) -> None:
         """Makes the waiting next_ahead(), or else the next call of it, return AGAIN."""
-    def offer(
+    def add_output(
         self, images: int, image_bytes: int, labels: int, label_bytes: int, stream: int
     ) -> bool:
         """Passes an output buffer on the device for a batch: addresses and sizes, and the stream in
         whose order the memory may be used (torch.cuda.Stream.cuda_stream). Batches use the buffers
         in order, one each. The memory must stay valid until next() has returned its batch, or
         start(), stop() or close() has returned. False: the loader needs no more buffers now. See
-        fm_loader_offer()."""
+        fm_loader_add_output()."""
     def wait(self, stream: int) -> None:
         """Makes a stream wait, on the device, for the copy of the batch that next() returned
         last."""

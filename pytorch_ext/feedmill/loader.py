@@ -426,22 +426,22 @@ class DataLoader(TorchDataLoader[_T_co]):
     def stats(self) -> Stats:
         """Counters since this DataLoader was made, over all of its iterators. May be called from
         any thread."""
-        inside = self._feedmill
-        accounts = (inside.engine_pool, inside.torch_counters)
+        state = self._feedmill
+        accounts = (state.engine_pool, state.torch_counters)
         counters = sum_counters(
-            [one.counters() for one in accounts] + [inside.python_counters.counters()]
+            [one.counters() for one in accounts] + [state.python_counters.counters()]
         )
         steps = np.concatenate([one.steps() for one in accounts])
         steps = steps[np.argsort(steps["request_ns"], kind="stable")][-KEPT_STEPS:]
-        n_bad, sample_errors = inside.sample_errors.all()
-        times: dict[str, Any] = inside.clock.counters()
+        n_bad, sample_errors = state.sample_errors.all()
+        times: dict[str, Any] = state.clock.counters()
         return Stats.from_flat(
-            {**counters, **times, "path": inside.path, "bad_samples": n_bad},
-            reasons=inside.reasons,
+            {**counters, **times, "path": state.path, "bad_samples": n_bad},
+            reasons=state.reasons,
             steps=steps,
-            slow_samples=tuple(inside.engine_pool.slow_samples()),
+            slow_samples=tuple(state.engine_pool.slow_samples()),
             sample_errors=sample_errors,
-            system=inside.recorder.system,
+            system=state.recorder.system,
         )
 
     def report(

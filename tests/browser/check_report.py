@@ -1,11 +1,11 @@
-"""Opens pages of ``feedmill report`` in a headless Chromium, uses them, and looks for mistakes.
+"""Opens pages of `feedmill report` in a headless Chromium, uses them, and checks for errors.
 
     check_report.py [--pictures FOLDER] [LOG ...]
 
-Without LOG it makes three: of two ranks, of 60,000 steps and of a run without a step. A page must
-come from its file alone, log no error, show the verdict, draw its columns, answer to pointer and
-keyboard, and fit its window; in light and dark, and as wide as a screen and as a phone. FOLDER gets
-pictures of all that. Exits with 77 where there is no Chromium.
+Without LOG it generates three logs: of two ranks, of 60,000 steps, and of a run without steps. A
+page must load nothing but its file, log no error, show the verdict, draw its columns, respond to
+pointer and keyboard, and fit its window, in light and dark mode, and on wide and phone screens.
+Saves screenshots to FOLDER. Exits with 77 if there is no Chromium.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from feedmill.cli.cli import main as feedmill  # noqa: E402
 from feedmill.profiling.log.reader import read_log  # noqa: E402
 from feedmill.profiling.page.run_stats import verdict_of  # noqa: E402
 
-# As in page.js: columns, and steps that are shown at least.
+# As in page.js: the most columns, and the fewest steps that are shown.
 MOST_COLUMNS, LEAST_SHOWN = 1000, 8
-# A window's name, and what Tab.look() takes.
+# The windows by name, with arguments of Tab.look().
 LOOKS = {
     "light": {"width": 1280, "height": 900},
     "dark": {"width": 1280, "height": 900, "dark": True},
@@ -35,7 +35,7 @@ LOOKS = {
     "phone-dark": {"width": 390, "height": 844, "phone": True, "dark": True},
     "huge": {"width": 2560, "height": 1300},
 }
-# The colours of some pixels of the first chart: one that nothing was drawn on has a single one.
+# The number of colours in the first chart. An empty canvas has a single colour.
 COLORS = """(() => {
     const canvas = document.querySelector(".plots canvas");
     const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;

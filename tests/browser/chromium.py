@@ -1,4 +1,4 @@
-"""A headless Chromium that a test steers through its debugging pipe; needs nothing but Chromium."""
+"""Controls a headless Chromium through its debugging pipe; needs no package but Chromium."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _PATIENCE_S = 300
 
 
 def find() -> str | None:
-    """Chromium's path: that in the environment's CHROMIUM, else the first one found."""
+    """The path of Chromium: from the environment variable CHROMIUM, or the first one found."""
     named = os.environ.get("CHROMIUM")
     return named or next(filter(None, map(shutil.which, _NAMES)), None)
 
 
 class Tab:
-    """One page. Whatever it logs as an error or asks of the network is kept.
+    """One browser tab. Records the errors that its page logs, and its network requests.
 
     Attributes:
         errors: texts of errors and warnings of scripts, console and browser.
-        requests: addresses that were asked for, the page's own one included.
+        requests: requested addresses, including the page's own.
     """
 
     def __init__(self, send: int, receive: int) -> None:
@@ -45,7 +45,7 @@ class Tab:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Has the browser do something; returns its answer."""
+        """Sends a command to the browser. Returns its answer."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
         if self._session:
@@ -59,7 +59,7 @@ class Tab:
                 return answer["result"]
 
     def open(self, path: Path) -> None:
-        """Shows a file; returns when it is loaded and drawn."""
+        """Opens a file and waits until it is loaded and drawn."""
         self.errors.clear()
         self.requests.clear()
         self.call("Page.navigate", url=path.resolve().as_uri())
@@ -69,7 +69,7 @@ class Tab:
         self.settle()
 
     def settle(self) -> None:
-        """Waits until what is to be drawn is drawn."""
+        """Waits until the page is drawn."""
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame("
                  "() => requestAnimationFrame(() => done(1)))))")
 
@@ -82,7 +82,7 @@ class Tab:
         return answer["result"].get("value")
 
     def look(self, width: int, height: int, dark: bool = False, phone: bool = False) -> None:
-        """Sets the window's size, in CSS pixels, and what prefers-color-scheme says."""
+        """Sets the window's size in CSS pixels, and the value of prefers-color-scheme."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
                   deviceScaleFactor=2 if phone else 1, mobile=phone)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -101,7 +101,7 @@ class Tab:
             self.call("Input.dispatchKeyEvent", type=kind, key=name, **text)
 
     def picture(self, path: Path, whole: bool = True) -> None:
-        """Saves what is shown, or the whole page, as PNG."""
+        """Saves the visible part, or the whole page, as PNG."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"clip": {**size, "scale": 1}, "captureBeyondViewport": True} if whole else {}
         data = self.call("Page.captureScreenshot", format="png", **clip)["data"]
@@ -132,14 +132,14 @@ class Tab:
 
 @contextlib.contextmanager
 def tab(program: str) -> Iterator[Tab]:
-    """A tab of a browser of its own, which ends with the block."""
+    """Starts a browser with one tab, and ends it after the block."""
     to_browser, from_browser = os.pipe(), os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         options = ["--headless=new", "--remote-debugging-pipe", f"--user-data-dir={profile}",
                    "--no-first-run", "--disable-gpu", "--disable-background-networking",
                    "--disable-dev-shm-usage"]
         if os.geteuid() == 0:
-            options.append("--no-sandbox")  # Chromium refuses to run as root with one
+            options.append("--no-sandbox")  # Chromium's sandbox does not work as root
         # Chromium reads commands from descriptor 3 and answers on 4.
         redirect = f'exec "$0" "$@" 3<&{to_browser[0]} 4>&{from_browser[1]}'
         process = subprocess.Popen(

@@ -1,10 +1,10 @@
 /*
- * A consumer on a stub GPU (support/stub_cudart.h), in all the ways that memory could be touched by
- * two at a time, and with each call of the runtime failing once.
+ * A consumer on a stub GPU (support/stub_cudart.h): tries every way in which two parties could
+ * access memory at the same time, and makes each call of the runtime fail once.
  *
- * usage: check_device [RULE]. Without RULE nothing may be complained about. With it the code under
- * test is a mutant, and something that begins with RULE must be. FEEDMILL_CUDA_LIBRARY names the
- * plug-in, which holds the stub.
+ * usage: check_device [RULE]. Without RULE the stub must report no broken rule. With RULE the code
+ * under test is a mutant, and the stub must report a broken rule of that name.
+ * FEEDMILL_CUDA_LIBRARY names the plug-in, which holds the stub.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -36,7 +36,7 @@ typedef struct consumer {
     void *side;   /* NULL: none; else every other batch is used there */
     fm_loader *loader;
     fm_output targets[N_TARGETS];
-    size_t n_offered;
+    size_t n_added;
     sums got;
 } consumer;
 
@@ -131,10 +131,10 @@ static bool open_consumer(consumer *user, const fm_config *config, fm_error *err
 }
 
 /* As torch's allocator gives memory out: at once, in the stream's order, whatever ran there. */
-static int offer(consumer *user, fm_error *error) {
+static int add_output(consumer *user, fm_error *error) {
     const int status =
-        fm_loader_add_output(user->loader, &user->targets[user->n_offered % N_TARGETS], error);
-    if (!status) user->n_offered++;
+        fm_loader_add_output(user->loader, &user->targets[user->n_added % N_TARGETS], error);
+    if (!status) user->n_added++;
     return status;
 }
 
@@ -152,11 +152,11 @@ static void use(consumer *user, const fm_batch *batch, bool on_side) {
     if (on_side) stub->after(user->device, user->stream, stream);
 }
 
-/* Up to so many batches; the last status. */
+/* Receives up to n batches; returns the last status. */
 static int take(consumer *user, int n_batches, fm_error *error) {
     int status = FM_OK;
     for (int i = 0; i < n_batches; i++) {
-        while (fm_loader_n_outputs(user->loader) < 2 && !status) status = offer(user, error);
+        while (fm_loader_n_outputs(user->loader) < 2 && !status) status = add_output(user, error);
         fm_batch batch;
         if (!status) status = fm_loader_next(user->loader, -1, &batch, error);
         if (status) break;
@@ -171,9 +171,9 @@ static uint64_t n_queued(const consumer *user) {
     return stats.h2d_batches;
 }
 
-/* Waits until so many copies were queued. */
+/* Waits until n copies were queued. */
 static void wait_for_copies(consumer *user, uint64_t n) {
-    if (offer(user, NULL)) complain("content: an offer was refused%s%s", "", "");
+    if (add_output(user, NULL)) complain("content: an output was refused%s%s", "", "");
     for (int i = 0; i < 300000 && n_queued(user) < n; i++) usleep(1000);
     if (n_queued(user) < n) complain("content: no copy was queued ahead%s%s", "", "");
 }
@@ -200,7 +200,7 @@ static void end(consumer *user, const char *name) {
     fm_loader_close(&user->loader);
     stub->check_context(-1);
     stub->check_leaks();
-    /* What was offered is the consumer's again, in his stream's order. */
+    /* The consumer owns its outputs again, in the order of its stream. */
     for (int i = 0; i < N_TARGETS; i++) {
         stub->use(user->device, user->stream, user->targets[i].images, user->targets[i].image_bytes,
                   NULL);
@@ -236,7 +236,7 @@ static void epochs(fm_dtype dtype, fm_layout layout, int device, bool with_side)
     end(&user, "epochs");
 }
 
-/* torch's usual stream is the default one, whose device is that of the current context. */
+/* torch uses the default stream, whose device is that of the current context. */
 static void default_stream(void) {
     begin();
     stub->set_context(0); /* of another device than the loader's */
@@ -255,7 +255,7 @@ static void default_stream(void) {
     end(&user, "default stream");
 }
 
-/* Copies wait behind a long kernel; the epoch is given up, and the memory used for other things. */
+/* Copies wait for a long kernel; the epoch is stopped, and the memory is reused. */
 static void dropped(bool by_close, bool in_capture) {
     begin();
     consumer user = {.stream = stub->stream(0)};
@@ -267,7 +267,7 @@ static void dropped(bool by_close, bool in_capture) {
         start(user.loader, 0);
         stub->spin(0, user.stream, 20 * MS);
         if (take(&user, 2, &error)) complain("content: next: %s%s", error.message, "");
-        wait_for_copies(&user, n_before + 3); /* one more than were taken */
+        wait_for_copies(&user, n_before + 3); /* one more than were delivered */
         if (in_capture) stub->capture(user.stream, 1);
         if (fm_loader_stop(user.loader, &error)) complain("content: stop: %s%s", error.message, "");
         stub->capture(user.stream, 0);
@@ -299,7 +299,7 @@ static void impatient(void) {
     for (int round = 0; round < 30; round++) {
         start(user.loader, 0);
         while (fm_loader_n_outputs(user.loader) < 4)
-            if (offer(&user, &error)) complain("content: offer: %s%s", error.message, "");
+            if (add_output(&user, &error)) complain("content: add_output: %s%s", error.message, "");
         usleep(1000);
         if (fm_loader_stop(user.loader, &error)) complain("content: stop: %s%s", error.message, "");
     }
@@ -321,13 +321,13 @@ static void captured(void) {
     start(user.loader, 0);
     fm_error error = {.message = ""};
     stub->capture(user.stream, 1);
-    if (offer(&user, &error) != FM_ERR_STATE || !strstr(error.message, "captured"))
-        complain("content: an offer within a capture: %s%s", error.message, "");
+    if (add_output(&user, &error) != FM_ERR_STATE || !strstr(error.message, "captured"))
+        complain("content: an output within a capture: %s%s", error.message, "");
     stub->capture(user.stream, 0);
     /* Another thread's capture must not notice. */
     stub->capture(other, 1);
     fm_batch batch;
-    if (offer(&user, &error) || offer(&user, &error) ||
+    if (add_output(&user, &error) || add_output(&user, &error) ||
         fm_loader_next(user.loader, -1, &batch, &error))
         complain("content: during another capture: %s%s", error.message, "");
     if (fm_loader_wait(user.loader, other, &error) != FM_ERR_STATE)

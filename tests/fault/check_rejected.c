@@ -1,5 +1,5 @@
 /*
- * A batch whose samples are all rejected while copies to the device hold every slot. The stub GPU
+ * A batch whose samples are all rejected while copies to the device hold every buffer. The stub GPU
  * (support/stub_cudart.h) keeps the copies running until the test releases them.
  * FEEDMILL_CUDA_LIBRARY names the plug-in, which holds the stub.
  */
@@ -42,8 +42,8 @@ static void close_consumer(consumer *user) {
     assert_string_equal(stub->complaints(), "");
 }
 
-/* A target for the next batch; each offer has memory of its own. */
-static void offer(consumer *user) {
+/* Adds an output for the next batch; each has separate memory. */
+static void add_output(consumer *user) {
     size_t image_bytes, label_bytes;
     fm_loader_output_bytes(user->loader, &image_bytes, &label_bytes);
     const fm_output target = {.images = stub->memory(image_bytes),
@@ -52,7 +52,8 @@ static void offer(consumer *user) {
                               .label_bytes = label_bytes,
                               .stream = user->stream};
     fm_error error;
-    if (fm_loader_add_output(user->loader, &target, &error)) fail_msg("offer: %s", error.message);
+    if (fm_loader_add_output(user->loader, &target, &error))
+        fail_msg("add_output: %s", error.message);
 }
 
 static void submit_good(consumer *user) {
@@ -70,7 +71,7 @@ static void submit_rejected(consumer *user) {
     assert_int_equal(fm_loader_submit(user->loader, samples, 2, NULL), FM_OK);
 }
 
-/* Takes as many batches as there are slots, whose copies do not end before stub->release(). */
+/* Receives as many batches as there are buffers; their copies do not end before stub->release(). */
 static void hold_all_slots(consumer *user) {
     fm_stats stats;
     fm_loader_stats(user->loader, &stats);
@@ -79,7 +80,7 @@ static void hold_all_slots(consumer *user) {
         fm_batch batch;
         fm_error error;
         submit_good(user);
-        offer(user);
+        add_output(user);
         if (fm_loader_next(user->loader, -1, &batch, &error)) fail_msg("%s", error.message);
     }
 }
@@ -97,7 +98,7 @@ static void the_caller_gets_a_place_to_finish_it(void **state) {
     open_consumer(&user, true);
     hold_all_slots(&user);
     submit_rejected(&user);
-    offer(&user);
+    add_output(&user);
     expect_nothing_yet(&user);
     stub->release();
     fm_batch batch;
@@ -123,7 +124,7 @@ static void its_error_waits_for_a_slot(void **state) {
     hold_all_slots(&user);
     submit_rejected(&user);
     submit_good(&user);
-    offer(&user);
+    add_output(&user);
     expect_nothing_yet(&user);
     stub->release();
     fm_batch batch;

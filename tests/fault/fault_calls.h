@@ -1,6 +1,6 @@
 /*
- * System calls that fail: the process under test installs a seccomp filter, which asks its parent
- * about each call of the kind, in every thread. Needs no privilege, and Linux 5.5.
+ * Makes system calls fail: the process under test installs a seccomp filter, which asks the parent
+ * process about each call of one kind, in every thread. Needs Linux 5.5, but no privilege.
  */
 #ifndef FM_TEST_FAULT_CALLS_H
 #define FM_TEST_FAULT_CALLS_H

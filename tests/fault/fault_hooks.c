@@ -34,7 +34,7 @@ fault_memory fault_hooks_memory(void) {
     return (fault_memory){atomic_load(&n_blocks), atomic_load(&n_bytes)};
 }
 
-/* Counts a call; what it is to fail with, or 0. */
+/* Counts a call. Returns the error that it must fail with, or 0. */
 static int failure_of(fault_hook hook) {
     if (!board || !atomic_load(&board->armed)) return 0;
     atomic_fetch_add(&counts[hook], 1);

@@ -1,7 +1,7 @@
 /*
- * Calls within the process that fail: functions that stand in front of the C library's,
- * libpthread's and liburing's. Those that allocate stand in front of every library's calls, the
- * others (by the linker's --wrap) of feedmill's only.
+ * Makes library calls fail: replacements for functions of the C library, libpthread and liburing.
+ * Allocating functions are replaced for every library, the others (by the linker's --wrap) only for
+ * feedmill.
  */
 #ifndef FM_TEST_FAULT_HOOKS_H
 #define FM_TEST_FAULT_HOOKS_H

@@ -10,13 +10,12 @@
 #define HOOK(title, value) .name = title, .call = -1, .hook = value
 
 /*
- * The errors are those that the manual pages name for calls that are made correctly; for files also
- * what network file systems answer. Not in the list are errors that only a mistake in the call
- * gives (EBADF, EFAULT).
+ * The errors are those that the manual pages name for correct calls and, for files, those that
+ * network file systems return. Errors that only a wrong call gives (EBADF, EFAULT) are left out.
  *
- * write: to an eventfd, which nothing but a signal can make fail, and threads' names.
- * futex: waiting calls only, and only what the kernel may answer at any time. glibc ends the
- * process on any other error, and a wake-up does not fail.
+ * write: to an eventfd, which only a signal can make fail, and of thread names.
+ * futex: only waits, and only errors that the kernel may return at any time. glibc ends the process
+ * on any other error, and a wake-up does not fail.
  */
 const fault_kind fault_kinds[] = {
     {CALL(openat), .failures = {EMFILE, ENFILE, ENOMEM, EACCES, EIO, EINTR, EAGAIN, ENOENT}},

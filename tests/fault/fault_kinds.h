@@ -1,7 +1,6 @@
 /*
- * What inject_faults makes fail: system calls, by a seccomp filter whose notifications the parent
- * process answers (fault_calls.c), and calls within the process, by functions that stand in front
- * of the libraries' own (fault_hooks.c).
+ * The calls that inject_faults makes fail: system calls, by a seccomp filter whose notifications
+ * the parent process answers (fault_calls.c), and library calls, by replacements (fault_hooks.c).
  */
 #ifndef FM_TEST_FAULT_KINDS_H
 #define FM_TEST_FAULT_KINDS_H
@@ -11,9 +10,9 @@
 #include <stddef.h>
 
 /*
- * Sanitizers have an allocator of their own, and end the process where their own system calls fail:
- * with them, aligned_alloc() is the only allocation that fails (it is what base/mem.c uses), and
- * system calls fail that their runtime does not make.
+ * Sanitizers replace the allocator, and end the process if their own system calls fail. With them,
+ * only aligned_alloc() (used by base/mem.c) and system calls that their runtime does not make can
+ * fail.
  */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define FAULT_SANITIZED 1
@@ -21,7 +20,7 @@
 #define FAULT_SANITIZED 0
 #endif
 
-/* In place of an errno: the call transfers half of what it was asked for. */
+/* In place of an errno: the call transfers half of the requested bytes. */
 #define FAULT_SHORT (-1)
 #define FAULT_MOST_FAILURES 8
 
@@ -78,7 +77,7 @@ typedef struct fault_board {
     const fault_kind *kind;
     int failure;
     long nth;            /* from 1; 0: none fails */
-    bool lasting;        /* all behind it fail, too */
+    bool lasting;        /* all later calls of the kind fail, too */
     _Atomic int outcome; /* a fault_outcome, when the process has ended */
     char message[2048];  /* of the error that the failure led to, or what was wrong */
 } fault_board;

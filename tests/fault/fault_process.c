@@ -1,4 +1,4 @@
-/* What a process does of which one call fails: a scenario, judged, and the same again. */
+/* The process under test: runs a scenario while one call fails, checks it, and runs it again. */
 #define _GNU_SOURCE
 #include "fault_process.h"
 
@@ -15,10 +15,10 @@
 #include "fault_calls.h"
 #include "fault_hooks.h"
 
-/* Nothing that is only on its way out stays so long. */
+/* Limit of the wait for threads and memory that are still being freed. */
 #define SETTLE_LIMIT_MS 10000
 
-/* What a process must not have more of behind a run than before. */
+/* Resources of the process, which must not grow by a run. */
 typedef struct balance {
     fault_memory memory;
     int n_files, n_threads;

@@ -14,10 +14,10 @@ void fault_process_start_and_join(void);
 bool fault_process_is_traced(const fault_board *board);
 
 /*
- * Runs the scenario while a call fails as the board says, judges what came of it, and runs it again
- * with nothing that fails. Ends the process: with 0, board->outcome and, where an error came, its
- * text in board->message; with 1 and what was wrong in board->message; with 77 where the system
- * does not allow filters. A system call's filter is sent through `socket`.
+ * Runs the scenario while a call fails as the board says, checks the result, and runs it again
+ * without failures. Exits with 0 and board->outcome, and the error's text, if any, in
+ * board->message; with 1 and the defect in board->message; or with 77 if the system does not allow
+ * seccomp filters. The filter of a system call is sent through `socket`.
  *
  * Without a kind on the board: only counts, and leaves the hooks' counts in board->message.
  */

@@ -27,7 +27,7 @@ enum { LEND, HOLD, HAND_OVER, DEVICE, FALLBACK };
 #define BATCH 3
 #define N_BATCHES ((N_SAMPLES + BATCH - 1) / BATCH)
 #define N_EPOCHS 4
-/* Errors of an epoch, behind which nobody asks for another batch of it. */
+/* Errors after which no further batch of the epoch is requested. */
 #define MOST_TRIES 10
 #define N_HELD 4
 #define LAST_EPOCH (N_EPOCHS - 1)
@@ -237,7 +237,7 @@ typedef struct run_state {
     fault_errors *errors;
     fm_loader *loader;
     uint32_t epoch;
-    uint32_t n_offered;
+    uint32_t n_added;
 } run_state;
 
 static void add_error(fault_errors *errors, const char *step, const fm_error *error) {
@@ -356,7 +356,7 @@ static void finish_sample(run_state *run) {
 
 static int next_batch(run_state *run, fm_batch *batch, fm_error *error) {
     if (run->scenario->delivery == DEVICE && fm_loader_n_outputs(run->loader) == 0) {
-        fm_output *const target = &targets[run->n_offered++ % 8];
+        fm_output *const target = &targets[run->n_added++ % 8];
         const int status = fm_loader_add_output(run->loader, target, error);
         if (status) return status;
     }
@@ -366,8 +366,9 @@ static int next_batch(run_state *run, fm_batch *batch, fm_error *error) {
     return status;
 }
 
-/* Takes batches until the epoch ends; held ones are released behind it. A sample's error comes in
- * place of its batch; behind any other the same batch is asked for again, a few times. */
+/* Receives batches until the epoch ends, and then releases the held ones. A sample's error is
+ * returned in place of its batch; after any other error the same batch is requested again, a few
+ * times. */
 static void take_batches(run_state *run, int most) {
     fm_batch held[N_HELD] = {{0}};
     int n_held = 0, n_done = 0, n_errors = 0, status = FM_OK;

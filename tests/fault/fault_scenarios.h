@@ -1,6 +1,6 @@
 /*
- * What runs while calls fail: the whole native path, from opening to closing, of each kind of
- * source, reader and delivery.
+ * The scenarios that run while calls fail: the whole native path, from opening to closing, for each
+ * kind of source, reader and delivery.
  */
 #ifndef FM_TEST_FAULT_SCENARIOS_H
 #define FM_TEST_FAULT_SCENARIOS_H
@@ -50,7 +50,7 @@ void fault_scenarios_compare(bool compare);
  * the folder. */
 bool fault_names_path(const fault_error *error);
 
-/* In the process under test: says what is wrong, and ends it. */
+/* In the process under test: reports a defect, and ends the process. */
 void fault_complain(fault_board *board, const char *format, ...)
     __attribute__((format(printf, 2, 3), noreturn));
 

@@ -2,7 +2,7 @@
  * Makes every call of the native path fail once, in turn: each system call, allocation, creation of
  * a thread or lock, and io_uring completion, with each error that it may give.
  *
- * Each run is a process of its own. It goes through a scenario (opening, epochs, an early stop,
+ * Each run is a separate process. It goes through a scenario (opening, epochs, an early stop,
  * closing) while the nth call of a kind fails, and checks that the failure was either absorbed,
  * with the right pixels, or reported as an error that names it; that the next epoch of the same
  * loader works, or the next loader where opening failed; and that no memory, descriptor or thread
@@ -13,8 +13,8 @@
  *
  * --lasting: all calls of the kind fail from the nth on, until an epoch that must work again.
  * --share: one run of N, chosen by the seed (default: the time); default 1, which is all of them.
- * --limit: after so long a run counts as one that hangs.
- * --jobs: so many scenarios at a time.
+ * --limit: a run that takes longer counts as hanging.
+ * --jobs: number of scenarios that run at the same time.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -135,7 +135,7 @@ static bool run_one(const fault_scenario *scenario, const fault_kind *kind, int 
     return hit;
 }
 
-/* What is not made to fail for good. A ring that can't be entered any more is like storage that
+/* Kinds that must not fail permanently. A ring that can't be entered any more is like storage that
  * does not answer: next() waits for it. What is refused or interrupted is tried again, longer than
  * a stop waits. */
 static bool may_last(const fault_kind *kind, int failure) {
@@ -334,7 +334,7 @@ static bool wait_for_worker(void) {
     return wait(&status) > 0 && status == 0;
 }
 
-/* A worker process for each scenario, so many at a time. */
+/* Runs a worker process for each scenario, --jobs at a time. */
 static bool run_workers(void) {
     unsigned long n_running = 0;
     bool all_ended = true;

@@ -160,7 +160,7 @@ static void orders_outside_the_source_are_refused(void **state) {
     fm_loader_close(&loader);
 }
 
-/* Nothing that is wrong with the call ends the epoch that runs: its batch still comes. */
+/* A wrong call does not end the running epoch: its batch is still delivered. */
 static void refused_starts_leave_the_epoch_running(void **state) {
     (void)state;
     char path[128];

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "far.h"
+#include "slow_storage.h"
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
-#define NOBODY 54321 /* no other process runs as this user */
+#define UNUSED_USER 54321 /* no other process runs as this user */
 #define FILE_BYTES 100000
 
 static fm_reader_kind kind_of(void **state) { return **(fm_reader_kind **)state; }
@@ -31,7 +31,7 @@ static void make_file(fixture *f) {
 typedef struct test_script {
     _Atomic uint32_t n_calls;
     int failure;      /* returned instead of a read's result, */
-    uint32_t n_times; /* the first so many times */
+    uint32_t n_times; /* how often, from the first time on */
 } test_script;
 
 static int64_t follow_script(void *user, const char *path, int64_t result) {
@@ -240,7 +240,8 @@ static bool run_child(void (*body)(fixture *f, fm_reader_kind kind), fixture *f,
 }
 
 static void become_nobody(void) {
-    CHECK(setresgid(NOBODY, NOBODY, NOBODY) == 0 && setresuid(NOBODY, NOBODY, NOBODY) == 0);
+    CHECK(setresgid(UNUSED_USER, UNUSED_USER, UNUSED_USER) == 0 &&
+          setresuid(UNUSED_USER, UNUSED_USER, UNUSED_USER) == 0);
 }
 
 /* Opens in a child; exits with 77 where io_uring can't be had. */
@@ -433,14 +434,14 @@ static void a_forbidden_ring_is_noticed(void **state) {
 /* ---- far storage ----------------------------------------------------------------------------- */
 
 #define N_FAR 64
-typedef struct far_storage {
+typedef struct slow_storage {
     fixture f;
-    test_far at;
-} far_storage;
+    test_storage at;
+} slow_storage;
 
 /* N_FAR files 0, 1, ... and two that are stuck, seen through slowfs. */
-static void far_open(far_storage *far, const char *delay_ms) {
-    if (!test_far_open(&far->at, delay_ms)) {
+static void far_open(slow_storage *far, const char *delay_ms) {
+    if (!test_storage_open(&far->at, delay_ms)) {
         if (far->f.reads.reader) test_reads_close(&far->f.reads);
         skip();
     }
@@ -451,28 +452,29 @@ static void far_open(far_storage *far, const char *delay_ms) {
     }
 }
 
-static void far_path(const far_storage *far, uint32_t i, char path[128]) {
+static void far_path(const slow_storage *far, uint32_t i, char path[128]) {
     snprintf(path, 128, "%s/%s%u", far->at.mountpoint, i < N_FAR ? "" : "stuck", i);
 }
 
 /* Lets requests of that kind for all files go on once each of them is held: all at the same time.
  */
-static void release_together(const far_storage *far, const char *request) {
+static void release_together(const slow_storage *far, const char *request) {
     char name[16];
     for (int i = 0; i < N_FAR; i++) {
         snprintf(name, sizeof(name), "%d", i);
-        if (!test_far_is_held(&far->at, request, name)) fail_msg("no %s of file %d", request, i);
+        if (!test_storage_is_held(&far->at, request, name))
+            fail_msg("no %s of file %d", request, i);
     }
     for (int i = 0; i < N_FAR; i++) {
         snprintf(name, sizeof(name), "%d", i);
-        test_far_release(&far->at, request, name);
+        test_storage_release(&far->at, request, name);
     }
 }
 
 /* Each file is opened once, and all files are opened, and then read, at the same time. */
-static void far_files_are_read_side_by_side(void **state) {
-    test_far_need();
-    far_storage far = {0};
+static void slow_files_are_read_concurrently(void **state) {
+    test_storage_need();
+    slow_storage far = {0};
     test_reads_open(
         &far.f.reads,
         (fm_reader_config){.kind = kind_of(state), .depth = N_FAR, .buffer_bytes = 64 << 20}, NULL);
@@ -481,8 +483,8 @@ static void far_files_are_read_side_by_side(void **state) {
     fm_read reads[N_FAR];
     for (uint32_t i = 0; i < N_FAR; i++) {
         snprintf(name, sizeof(name), "%u", i);
-        test_far_rule(&far.at, "open", name, "");
-        test_far_rule(&far.at, "read", name, "");
+        test_storage_rule(&far.at, "open", name, "");
+        test_storage_rule(&far.at, "read", name, "");
     }
     for (uint32_t i = 0; i < N_FAR; i++) {
         far_path(&far, i, paths[i]);
@@ -511,14 +513,14 @@ static void far_files_are_read_side_by_side(void **state) {
     assert_int_equal(fscanf(counts, "{\"n_opens\": %d", &n_opens), 1);
     fclose(counts);
     assert_int_equal(n_opens, N_FAR);
-    test_far_close(&far.at);
+    test_storage_close(&far.at);
 }
 
 /* Two reads never return: the others go on, and close() neither waits for them nor is hurt. If it
  * waited, it would do so until the test is ended for taking too long. */
 static void stuck_reads_are_left_behind(void **state) {
-    test_far_need();
-    far_storage far = {0};
+    test_storage_need();
+    slow_storage far = {0};
     const int n_threads = test_count_entries("/proc/self/task");
     test_reads_open(
         &far.f.reads,
@@ -543,15 +545,15 @@ static void stuck_reads_are_left_behind(void **state) {
     assert_int_equal(reads[1].error, ECANCELED);
     /* The caller's memory may go: the reader has let go of it. */
     free(reads);
-    test_far_close(&far.at);
+    test_storage_close(&far.at);
     assert_true(test_counts_fall("/proc/self/task", n_threads));
 }
 
 /* Ranges of a few files: those of one that is being opened wait for it alone; two more are stuck in
  * their reads, one of them twice. */
-static void far_ranges_share_their_files(void **state) {
-    test_far_need();
-    far_storage far = {0};
+static void slow_ranges_share_their_files(void **state) {
+    test_storage_need();
+    slow_storage far = {0};
     const int n_threads = test_count_entries("/proc/self/task");
     const int n_files = test_count_entries("/proc/self/fd");
     test_reads_open(
@@ -580,19 +582,19 @@ static void far_ranges_share_their_files(void **state) {
     assert_int_equal(far.f.reads.n_done, N);
     for (uint32_t i = 0; i < N_STUCK; i++) assert_int_equal(reads[i].error, ECANCELED);
     free(reads);
-    test_far_close(&far.at);
+    test_storage_close(&far.at);
     assert_true(test_counts_fall("/proc/self/task", n_threads));
     assert_true(test_counts_fall("/proc/self/fd", n_files));
 }
 
-static test_far *exit_storage; /* for the child */
+static test_storage *exit_storage; /* for the child */
 
 /* A process that ends with a held read ends. */
 static void exit_body(fixture *f, fm_reader_kind kind) {
     child_open(&f->reads, kind, 8);
     fm_read read = {.path = f->path};
     submit_one(f->reads.reader, &read);
-    CHECK(test_far_is_held(exit_storage, "read", "0"));
+    CHECK(test_storage_is_held(exit_storage, "read", "0"));
     test_reads_close(&f->reads);
     CHECK(f->reads.n_done == 1 && read.error == ECANCELED);
 #if defined(__SANITIZE_ADDRESS__)
@@ -603,14 +605,14 @@ static void exit_body(fixture *f, fm_reader_kind kind) {
 }
 
 static void exit_does_not_wait_for_stuck_reads(void **state) {
-    test_far_need();
-    far_storage far = {0};
+    test_storage_need();
+    slow_storage far = {0};
     far_open(&far, "0");
     far_path(&far, 0, far.f.path);
-    test_far_rule(&far.at, "read", "0", "");
+    test_storage_rule(&far.at, "read", "0", "");
     exit_storage = &far.at;
     const bool skipped = run_child(exit_body, &far.f, kind_of(state));
-    test_far_close(&far.at);
+    test_storage_close(&far.at);
     if (skipped) skip();
 }
 
@@ -629,9 +631,9 @@ int main(void) {
         TEST_BOTH(low_limits_lower_the_depth),
         TEST_BOTH(few_threads_are_enough),
         cmocka_unit_test(a_forbidden_ring_is_noticed),
-        TEST_BOTH(far_files_are_read_side_by_side),
+        TEST_BOTH(slow_files_are_read_concurrently),
         TEST_BOTH(stuck_reads_are_left_behind),
-        TEST_BOTH(far_ranges_share_their_files),
+        TEST_BOTH(slow_ranges_share_their_files),
         TEST_BOTH(exit_does_not_wait_for_stuck_reads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,9 @@
-"""Fixtures of the tests against other libraries."""
+"""Fixtures of the tests with other libraries."""
 
 import sys
 from pathlib import Path
 
-# What the Python tests use is used here, too.
+# The helpers of tests/python and tests/support are used here, too.
 for _folder in ("python", "support"):
     sys.path.insert(0, str(Path(__file__).parents[1] / _folder))
 
@@ -15,7 +15,7 @@ import pytest  # noqa: E402
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory):
-    """The folder of frameworks.N_IMAGES JPEGs in three classes."""
+    """A folder of frameworks.N_IMAGES JPEGs in three classes."""
     root = tmp_path_factory.mktemp("images")
     for i in range(frameworks.N_IMAGES):
         helpers.save_jpeg(root / f"class{i % 3}" / f"{i:03}.jpg", 24 + i, 60 - i, seed=i)

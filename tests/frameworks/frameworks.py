@@ -1,4 +1,4 @@
-"""What the tests against other libraries share."""
+"""Helpers that the tests with other libraries share."""
 
 import importlib
 import json
@@ -16,7 +16,7 @@ from torchvision import transforms
 N_IMAGES = 24
 SIZE = 16
 
-# Options of a feedmill.DataLoader that none of the libraries knows of.
+# Options of feedmill.DataLoader that the libraries do not know.
 OPTIONS = {
     "native": "require", "seed": 7, "threads": 1, "memory_budget": 1 << 28, "reader": "pread",
     "worker_init": "ignore",
@@ -24,7 +24,7 @@ OPTIONS = {
 
 
 def need(module):
-    """The module, or a skip of the whole test file; FEEDMILL_NO_SKIP=1 makes that a failure."""
+    """Imports a module, or skips the whole test file; FEEDMILL_NO_SKIP=1 makes that a failure."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -60,12 +60,12 @@ def options_of(loader):
 
 
 def network():
-    """A model of images that is quick to train."""
+    """A small image classifier that trains quickly."""
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * SIZE * SIZE, N_IMAGES))
 
 
 def assert_native(loader, n_epochs, n_samples=N_IMAGES):
-    """Every sample of so many whole epochs came from the native path."""
+    """Checks that the loader delivered n_epochs whole epochs, all from the native path."""
     stats = loader.stats()
     assert (stats.path, stats.reasons) == ("native", ())
     assert stats.decode.native_samples == stats.samples == n_epochs * n_samples
@@ -76,9 +76,9 @@ def assert_every_index_once(targets, n_indices=N_IMAGES):
     assert sorted(targets) == list(range(n_indices))
 
 
-# ---- scripts that do not know of feedmill --------------------------------------------------------
+# ---- scripts that do not import feedmill ---------------------------------------------------------
 
-# What each of the scripts begins with. It prints for people, too.
+# The beginning of each script. It also prints other output, as real scripts do.
 _HEAD = f"""
 import json, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -93,13 +93,13 @@ def tell(loader, **results):
 
 
 def run_unchanged(folder, script, *words):
-    """Runs a script by the command `feedmill run`; what it gave to tell(), a list of dicts.
+    """Runs a script with `feedmill run`. Returns the results that it passed to tell(), as dicts.
 
     Args:
-        folder: for the script's file.
-        script: its text. It may use frameworks, json, sys, torch, and tell(loader, **results),
-            which adds the loader's counters and what explain() says.
-        words: its arguments.
+        folder: where the script's file is written.
+        script: the script's text. It may use frameworks, json, sys, torch, and
+            tell(loader, **results), which adds the loader's counters and the text of explain().
+        words: the script's arguments.
     """
     path = folder / "script.py"
     path.write_text(_HEAD + script)

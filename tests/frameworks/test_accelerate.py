@@ -1,4 +1,4 @@
-"""Accelerate builds the loaders that it prepares anew."""
+"""Accelerate, which rebuilds the loaders that it prepares."""
 
 import pickle
 import socket
@@ -38,7 +38,7 @@ def no_warnings():
 
 @pytest.fixture
 def shard(no_warnings):
-    """Prepares a loader as one of two processes would, without starting any."""
+    """Prepares a loader as one of two processes would, without starting processes."""
     def prepare(loader, process, **options):
         with feedmill.keep_in_accelerate():
             return data_loader.prepare_data_loader(
@@ -48,22 +48,22 @@ def shard(no_warnings):
     return prepare
 
 
-# ---- losing it -----------------------------------------------------------------------------------
+# ---- warnings for a lost loader ------------------------------------------------------------------
 
 
-def test_a_plain_prepare_says_that_the_loader_is_lost(train_set):
+def test_accelerates_prepare_warns_that_the_loader_is_lost(train_set):
     loader = frameworks.train_loader(train_set)
     with pytest.warns(UserWarning, match=r"feedmill\.prepare\(accelerator") as caught:
         prepared = accelerator().prepare(loader)
     assert [one.filename for one in caught] == [__file__]
     assert type(prepared.base_dataloader) is TorchDataLoader
     frameworks.assert_every_index_once(targets_of(prepared))
-    with warnings.catch_warnings():  # once for each loader
+    with warnings.catch_warnings():  # the warning comes once for each loader
         warnings.simplefilter("error")
         accelerator().prepare(loader)
 
 
-def test_a_plain_skip_says_so_too(train_set):
+def test_accelerates_skip_first_batches_warns_too(train_set):
     with pytest.warns(UserWarning, match="feedmill.skip_first_batches"):
         accelerate.skip_first_batches(frameworks.train_loader(train_set), 2)
     prepared = feedmill.prepare(accelerator(), frameworks.train_loader(train_set))
@@ -74,7 +74,7 @@ def test_a_plain_skip_says_so_too(train_set):
 def test_no_warning_where_nothing_is_lost(train_set, monkeypatch, no_warnings):
     accelerator().prepare(TorchDataLoader(train_set))
     assert frameworks.train_loader(train_set).multiprocessing_context is None
-    # As `feedmill run` leaves it, where torch's DataLoader is feedmill's for every library.
+    # `feedmill run` replaces torch's DataLoader with feedmill's in every library.
     monkeypatch.setattr(data_loader, "DataLoader", feedmill.DataLoader)
     prepared = accelerator().prepare(feedmill.DataLoader(train_set, 4))
     assert type(prepared.base_dataloader) is feedmill.DataLoader
@@ -82,13 +82,13 @@ def test_no_warning_where_nothing_is_lost(train_set, monkeypatch, no_warnings):
         accelerator().prepare(feedmill.DataLoader(train_set, 4, seed=7))
 
 
-def test_what_cannot_be_kept_is_named(train_set, monkeypatch):
+def test_a_warning_if_the_loader_cannot_be_kept(train_set, monkeypatch):
     monkeypatch.setattr(data_loader.DataLoaderAdapter, "__init__", lambda *_, **__: None)
     with pytest.warns(UserWarning, match="could not be kept: is use_stateful_dataloader set"):
         feedmill.prepare(accelerator(), frameworks.train_loader(train_set))
 
 
-# ---- keeping it ----------------------------------------------------------------------------------
+# ---- keeping the loader --------------------------------------------------------------------------
 
 
 def test_training_natively(train_set, eval_set, no_warnings):
@@ -136,7 +136,7 @@ def test_torchs_order(eval_set, configuration, workers, no_warnings):
     assert orders[0] == orders[1] and orders[0][0] != orders[0][1]
 
 
-def test_the_draws_follow_the_epoch(train_set, no_warnings):
+def test_random_draws_follow_the_epoch(train_set, no_warnings):
     direct = frameworks.train_loader(train_set, shuffle=False)
     prepared = feedmill.prepare(accelerator(), frameworks.train_loader(train_set, shuffle=False))
     epochs = [images_of(direct) for _ in range(4)]
@@ -178,26 +178,26 @@ def test_a_prepared_loader_can_be_pickled(train_set, no_warnings):
     assert again.base_dataloader.stats().path == "native"
 
 
-def test_it_is_refused_where_native_is_required(eval_set, no_warnings):
+def test_native_require_raises_if_it_cannot_be_met(eval_set, no_warnings):
     loader = feedmill.DataLoader(eval_set)
     loader.worker_init_fn, loader.num_workers, loader.prefetch_factor = print, 1, 2
     loader.native = "require"
     with pytest.raises(RuntimeError, match="worker_init_fn"):
         feedmill.prepare(accelerator(), loader)
     assert data_loader.DataLoader is TorchDataLoader
-    # The loader that failed does not lend its options to the next.
+    # The options of the loader that failed do not apply to the next one.
     prepared = feedmill.prepare(accelerator(), TorchDataLoader(eval_set))
     assert type(prepared.base_dataloader) is TorchDataLoader
 
 
-def test_preparing_what_is_prepared(train_set, no_warnings):
+def test_preparing_a_prepared_loader(train_set, no_warnings):
     accelerator_ = accelerator()
     prepared = feedmill.prepare(accelerator_, frameworks.train_loader(train_set))
     assert feedmill.prepare(accelerator_, prepared) is prepared
     assert accelerator_.prepare(prepared) is prepared
 
 
-def test_another_thread_is_left_alone(train_set):
+def test_other_threads_are_not_affected(train_set):
     results = []
 
     def prepare():

@@ -1,4 +1,4 @@
-"""Lightning's Trainer, which builds a loader anew wherever it replaces the sampler."""
+"""Lightning's Trainer, which rebuilds a loader if it replaces the sampler."""
 
 import feedmill
 import frameworks
@@ -17,7 +17,7 @@ class Module(lightning.LightningModule):
     """Trains frameworks.network() and keeps the targets of each training epoch.
 
     Args:
-        make_loader: what the hook train_dataloader() calls; None: the Trainer is given a loader.
+        make_loader: called by the hook train_dataloader(). None: the loader is passed to fit().
     """
 
     def __init__(self, make_loader=None):
@@ -53,15 +53,15 @@ def trainer(**options):
 
 
 def fit(loader, validation=None, seed=1, **options):
-    """(the module, the trainer) after fit()."""
+    """Runs fit(). Returns (the module, the trainer)."""
     lightning.seed_everything(seed, workers=False, verbose=False)
     module, trainer_ = Module(), trainer(**options)
     trainer_.fit(module, loader, validation)
     return module, trainer_
 
 
-def test_the_samplers_stay(eval_set):
-    """The validation loader is iterated for the sanity check, which breaks off early."""
+def test_samplers_are_kept(eval_set):
+    """The validation loader is also iterated for the sanity check, which ends early."""
     validation = feedmill.DataLoader(eval_set, 4, native="require", seed=3)
     loader = frameworks.train_loader(eval_set, num_workers=2)
     module, trainer_ = fit(loader, validation)
@@ -77,7 +77,7 @@ def test_the_samplers_stay(eval_set):
     assert module.epochs[0] != module.epochs[1]
 
 
-def test_a_replaced_sampler_of_a_loader_that_is_passed(train_set):
+def test_a_replaced_sampler_of_a_loader_passed_to_fit(train_set):
     given = frameworks.train_loader(train_set, drop_last=True, num_workers=1, prefetch_factor=3)
     module, trainer_ = fit(given, overfit_batches=2)
     assert module.epochs == 2 * [list(range(8))]
@@ -104,20 +104,20 @@ def test_a_replaced_sampler_of_a_loader_from_a_hook(train_set, positional):
 
 
 def assert_rebuilt(loader, given):
-    """It ran two epochs of two batches, and has all that `given` has but the sampler."""
+    """Checks that it ran two epochs of two batches, and equals `given` but for the sampler."""
     assert type(loader) is feedmill.DataLoader and loader is not given
     assert isinstance(given.sampler, RandomSampler)
     assert isinstance(loader.sampler, SequentialSampler)
     for name in ("batch_size", "drop_last", "num_workers", "prefetch_factor", "dataset"):
         assert getattr(loader, name) == getattr(given, name), name
     assert frameworks.options_of(loader) == frameworks.OPTIONS
-    stats = loader.stats()  # the epochs are broken off with batches on their way
+    stats = loader.stats()  # the epochs end early, with batches in flight
     assert (stats.path, stats.waits.torch_batches) == ("native", 0)
     assert stats.decode.fallback_samples == 0
     assert stats.epochs == 2 and stats.decode.native_samples >= 2 * 8
 
 
-def test_predictions_by_a_batch_sampler_of_lightnings(eval_set):
+def test_predictions_with_lightnings_batch_sampler(eval_set):
     given = frameworks.train_loader(eval_set, shuffle=False)
     trainer_ = trainer()
     targets = trainer_.predict(Module(), given)
@@ -129,7 +129,7 @@ def test_predictions_by_a_batch_sampler_of_lightnings(eval_set):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_seeded_workers(train_set, workers, monkeypatch):
-    """seed_everything(workers=True) has Lightning set a worker_init_fn."""
+    """seed_everything(workers=True) makes Lightning set a worker_init_fn."""
     monkeypatch.setenv("PL_SEED_WORKERS", "1")
     loader = feedmill.DataLoader(train_set, 4, shuffle=True, num_workers=workers)
     module = Module()
@@ -162,7 +162,7 @@ test_lightning.trainer(strategy="ddp_fork", devices=2).fit(Module(), loader)
 
 
 def test_two_processes(images, tmp_path):
-    """The sampler becomes a DistributedSampler in each of them."""
+    """Lightning makes the sampler a DistributedSampler in each process."""
     script = DISTRIBUTED.format(folder=frameworks.__file__.rpartition("/")[0])
     process = helpers.start_script(script, images, tmp_path)
     try:

@@ -9,7 +9,7 @@ from torch.utils.data import DistributedSampler, SubsetRandomSampler, TensorData
 
 
 def train(loader, n_epochs):
-    """The targets of each epoch, as the optimizer met them."""
+    """Trains for some epochs. Returns the targets of each epoch in order."""
     model = frameworks.network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     before = [parameter.clone() for parameter in model.parameters()]
@@ -31,7 +31,7 @@ def train(loader, n_epochs):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_shuffled_epochs_have_torchs_order(eval_set, workers):
-    # Not the random transforms: in process, torch's draw from the generator that seeds the order.
+    # Without random transforms: torch's would draw from the generator that seeds the order.
     loader = frameworks.train_loader(eval_set, num_workers=workers)
     orders = []
     for one in (loader, TorchDataLoader(eval_set, 4, shuffle=True, num_workers=workers)):
@@ -56,7 +56,7 @@ def test_the_shards_of_a_distributed_sampler(train_set):
         frameworks.assert_every_index_once(targets)
 
 
-def test_a_subset_by_its_sampler(train_set):
+def test_a_subset_random_sampler(train_set):
     loader = frameworks.train_loader(train_set, shuffle=None, sampler=SubsetRandomSampler(range(9)))
     (targets,) = train(loader, 1)
     frameworks.assert_every_index_once(targets, 9)

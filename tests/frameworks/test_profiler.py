@@ -1,4 +1,4 @@
-"""torch.profiler keys on the range around next()."""
+"""torch.profiler, whose analysis needs the range that torch's DataLoader records around next()."""
 
 import frameworks
 import torch
@@ -20,7 +20,7 @@ def test_each_step_has_torchs_range(eval_set):
         loader = frameworks.train_loader(eval_set, num_workers=workers)
         counts = ranges(loader)
         frameworks.assert_native(loader, 1)
-        # One for each batch and one that finds the end, as with torch.
+        # One range for each batch and one for the request that finds the end, as with torch.
         (name,), (count,) = counts.keys(), counts.values()
         assert name.endswith(".__next__")
         assert [count] == list(ranges(TorchDataLoader(eval_set, 4)).values()) == [len(loader) + 1]

@@ -1,18 +1,18 @@
-"""timm's own loader, in a script that does not know of feedmill."""
+"""timm's own loader, in a script that does not import feedmill."""
 
 import frameworks
 import pytest
 
 frameworks.need("timm")
 
-# Each is what the script gives to create_loader().
+# The arguments that the script passes to create_loader(), by name.
 TRAINING = {"is_training": True}
 VARIANTS = {
     "training": TRAINING,
     "no prefetcher": {**TRAINING, "use_prefetcher": False, "re_prob": 0.5},
     "one iterator": {**TRAINING, "use_multi_epochs_loader": True},
     "evaluation": {"is_training": False},
-    # These get transforms of torchvision's, and lose what only torch's path can do.
+    # These get torchvision's transforms, and omit the arguments that need torch's path.
     "native": {**TRAINING, "use_prefetcher": False},
     "native, one iterator": {
         **TRAINING, "use_prefetcher": False, "use_multi_epochs_loader": True
@@ -39,7 +39,7 @@ def train(loader, model):
         assert torch.isfinite(loss)
         yield epoch
 
-torch.set_num_threads(1)  # workers come and go; many threads would fight them for the cores
+torch.set_num_threads(1)  # leaves the cores to the workers
 model = timm.create_model("test_resnet", num_classes=3)
 for name, options in test_timm.VARIANTS.items():
     native = name.startswith("native")
@@ -58,7 +58,7 @@ for name, options in test_timm.VARIANTS.items():
 
 @pytest.fixture(scope="module")
 def told(images, tmp_path_factory):
-    """What the script told of each variant, by name."""
+    """The script's results for each variant, by name."""
     results = frameworks.run_unchanged(tmp_path_factory.mktemp("timm"), SCRIPT, images)
     return {one["name"]: one for one in results}
 
@@ -72,7 +72,7 @@ def test_create_loader(told, name):
         assert (told[name]["path"], told[name]["torch_batches"]) == ("native", 0)
         assert told[name]["native_samples"] >= 2 * frameworks.N_IMAGES
         return
-    # timm's transforms are its own; its path is torch's, and each reason is named.
+    # timm's own transforms mean torch's path, and each reason is listed.
     assert (told[name]["path"], told[name]["torch_batches"]) == ("torch", 12)
     assert told[name]["host_wait_ns"] > 0
     for reason in told[name]["reasons"]:

@@ -13,28 +13,28 @@ frameworks.need("accelerate")
 
 
 class Model(torch.nn.Module):
-    """frameworks.network() with the interface that the Trainer wants; keeps the labels it met."""
+    """frameworks.network() with the interface that the Trainer needs. It records the labels."""
 
     def __init__(self):
         super().__init__()
         self.model = frameworks.network()
-        self.met = []
+        self.seen_labels = []
 
     def forward(self, pixel_values, labels):
-        self.met.append(labels.tolist())
+        self.seen_labels.append(labels.tolist())
         logits = self.model(pixel_values)
         return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
 
     def epochs(self):
         """The labels of each whole epoch."""
-        labels = sum(self.met, [])
+        labels = sum(self.seen_labels, [])
         n = frameworks.N_IMAGES
         assert len(labels) % n == 0
         return [labels[i : i + n] for i in range(0, len(labels), n)]
 
 
 class Trainer(transformers.Trainer):
-    """A Trainer with a loader of its own, whose batches are lists.
+    """A Trainer with a custom loader, whose batches are lists.
 
     Args:
         make_loader: dataset -> loader.
@@ -109,7 +109,7 @@ def test_evaluation_and_prediction(eval_set, tmp_path):
 
 
 def test_resuming_in_the_middle_of_an_epoch(train_set, tmp_path):
-    """The Trainer calls Accelerate by itself; the batches are those of the run that went on."""
+    """The Trainer calls Accelerate itself. The batches equal those of an uninterrupted run."""
     options = {"save_strategy": "steps", "save_steps": 8}
 
     def make_loader(dataset):
@@ -123,7 +123,7 @@ def test_resuming_in_the_middle_of_an_epoch(train_set, tmp_path):
         frameworks.assert_native(whole.loader, 2)
         checkpoint = tmp_path / "checkpoint-8"
         rest = train(tmp_path, train_set, make_loader, prepare, checkpoint)
-    assert rest.model.met == whole.model.met[8:]
+    assert rest.model.seen_labels == whole.model.seen_labels[8:]
     assert all(map(torch.equal, rest.model.parameters(), whole.model.parameters()))
 
 
@@ -146,7 +146,7 @@ tell(trainer.callback_handler.train_dataloader, epochs=trainer.model.epochs())
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_unchanged_trainer(images, tmp_path, workers):
-    """With its own worker_init_fn and a collator."""
+    """A Trainer with its own worker_init_fn and a collator."""
     (told,) = frameworks.run_unchanged(tmp_path, UNCHANGED, images, tmp_path, workers)
     assert len(told["epochs"]) == 2
     for labels in told["epochs"]:

@@ -1,13 +1,13 @@
 /*
- * Arbitrary bytes through fm_DECODER_*; who includes this defines DECODER (self, png or webp) and
- * includes its header. The first 8 bytes of the input choose a crop and the rows per
- * call, the rest is the file. The file ends where its memory ends, rows close before, so that the
- * address sanitizer sees whatever leaves them; the same crop is decoded twice, with another image's
- * state in between, and must give the same status and pixels.
+ * Decodes arbitrary bytes by fm_DECODER_*. The including file defines DECODER (jpeg, png or webp)
+ * and includes its header. The first 8 bytes of the input choose a crop and the rows per call, the
+ * rest is the file. The file ends at its memory's end, and rows end just before it, so that the
+ * address sanitizer detects any access beyond them. The same crop is decoded twice, with another
+ * image in between, and must give the same status and pixels.
  *
- * With libFuzzer: clang -fsanitize=fuzzer,address,undefined. With FM_FUZZ_REPLAY defined: a plain
- * program that replays the files named on its command line; those are whole inputs. With the option
- * --wrap before them, they are plain images.
+ * With libFuzzer: clang -fsanitize=fuzzer,address,undefined. With FM_FUZZ_REPLAY defined: an
+ * ordinary program that replays the files named on its command line as inputs. With the option
+ * --wrap before them, the files are images without the 8 bytes.
  */
 #ifndef FM_FUZZ_DECODER_H
 #define FM_FUZZ_DECODER_H
@@ -94,7 +94,7 @@ static int decode(decoder *self, const uint8_t *choice, const uint8_t *file, siz
     return status;
 }
 
-#ifndef FM_FUZZ_OWN_TEST /* who defines it has one of its own */
+#ifndef FM_FUZZ_OWN_TEST /* the including file defines its own test */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     static decoder *kept; /* one for all inputs, as a worker has it */
     const fm_limits limits = {.max_file_bytes = 1 << 20, .max_image_pixels = 1 << 20};

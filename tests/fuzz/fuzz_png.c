@@ -1,4 +1,4 @@
-/* Arbitrary bytes as PNGs: see fuzz_decoder.h. */
+/* Decodes arbitrary bytes as PNGs; see fuzz_decoder.h. */
 #define _GNU_SOURCE
 #include "decode/png.h"
 

@@ -1,10 +1,11 @@
 /*
- * Arbitrary bytes through the transcoder of feedmill/pack.h. The first 8 bytes of the input choose
- * its options, the rest is the file, which ends where its memory ends. What is transcoded is a JPEG
- * of the same pixels (the transcoder's own check is on), and transcoding it again changes nothing.
+ * Transcodes arbitrary bytes (feedmill/pack.h). The first 8 bytes of the input choose the options,
+ * the rest is the file, which ends at its memory's end. An output must be a JPEG with the same
+ * pixels
+ * (`verify` is on), and transcoding it again must change nothing.
  *
- * With libFuzzer: clang -fsanitize=fuzzer,address,undefined. With FM_FUZZ_REPLAY defined: a plain
- * program that replays the files named on its command line.
+ * With libFuzzer: clang -fsanitize=fuzzer,address,undefined. With FM_FUZZ_REPLAY defined: an
+ * ordinary program that replays the files named on its command line.
  */
 #define _GNU_SOURCE
 #include <stdint.h>

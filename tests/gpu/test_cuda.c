@@ -1,6 +1,6 @@
 /*
- * The device stage on a real GPU, which the consumer uses through a CUDA runtime of his own, as
- * torch does. Skipped, with the reason, where there is none.
+ * The device stage on a real GPU. The consumer uses a CUDA runtime of its own, as torch does.
+ * Skipped, with the reason, without a GPU.
  */
 #define _GNU_SOURCE
 #include <cuda_runtime_api.h>
@@ -35,7 +35,7 @@ typedef struct consumer {
     cudaStream_t stream, side; /* side NULL: none */
     fm_loader *loader;
     fm_output targets[N_TARGETS];
-    size_t n_offered;
+    size_t n_added;
     uint8_t *results; /* on the host: what the stream saw, batch after batch */
     size_t result_bytes;
 } consumer;
@@ -90,10 +90,10 @@ static void close_consumer(consumer *user) {
     check(cudaSetDevice(0), "cudaSetDevice");
 }
 
-static int offer(consumer *user, fm_error *error) {
+static int add_output(consumer *user, fm_error *error) {
     const int status =
-        fm_loader_add_output(user->loader, &user->targets[user->n_offered % N_TARGETS], error);
-    if (!status) user->n_offered++;
+        fm_loader_add_output(user->loader, &user->targets[user->n_added % N_TARGETS], error);
+    if (!status) user->n_added++;
     return status;
 }
 
@@ -124,7 +124,7 @@ static void use(consumer *user, const fm_batch *batch, bool on_side) {
 static int take(consumer *user, size_t n_batches, fm_error *error) {
     int status = FM_OK;
     for (size_t i = 0; i < n_batches; i++) {
-        while (fm_loader_n_outputs(user->loader) < 2 && !status) status = offer(user, error);
+        while (fm_loader_n_outputs(user->loader) < 2 && !status) status = add_output(user, error);
         fm_batch batch;
         if (!status) status = fm_loader_next(user->loader, -1, &batch, error);
         if (status) break;
@@ -230,9 +230,9 @@ static void a_capture_is_refused(void **state) {
     open_consumer(&user, &config, N_BATCHES);
     start(user.loader, N_FILES);
     fm_error error;
-    assert_int_equal(offer(&user, &error), FM_OK);
+    assert_int_equal(add_output(&user, &error), FM_OK);
     check(cudaStreamBeginCapture(user.stream, cudaStreamCaptureModeGlobal), "begin");
-    assert_int_equal(offer(&user, &error), FM_ERR_STATE);
+    assert_int_equal(add_output(&user, &error), FM_ERR_STATE);
     assert_non_null(strstr(error.message, "captured"));
     fm_batch batch;
     assert_int_equal(fm_loader_next(user.loader, -1, &batch, &error), FM_ERR_STATE);

@@ -3,8 +3,8 @@
 #include <pthread.h>
 #include <time.h>
 
-#include "wait_causes.h"
 #include "folder.h"
+#include "wait_causes.h"
 
 #define N_FILES 12
 #define N_BATCHES 60

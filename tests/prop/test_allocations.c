@@ -1,5 +1,5 @@
-/* What the whole pipeline takes from the C library: all calls of the process are counted, those of
- * libjpeg and of the readers too. */
+/* Allocations of the whole pipeline: counts all calls of the C library's allocator in the process,
+ * also those by libjpeg and the readers. */
 #define _GNU_SOURCE
 #include "allocations.h"
 #include "folder.h"
@@ -9,7 +9,7 @@
 
 static test_folder images;
 static fm_folder *folder;
-/* Images larger than what decoders have ready at first: progressive ones, and small ones. */
+/* Images that need more memory than decoders reserve at first: progressive ones; and small ones. */
 static test_folder mixed;
 static fm_folder *mixed_folder;
 

@@ -1,6 +1,6 @@
 /*
- * A loader with a cache: in each later epoch the share of files that fit is the hit rate, those are
- * not opened again, and not a pixel differs.
+ * A loader with a cache: in each later epoch the hit rate is the share of files that fit, cached
+ * files are not opened again, and no pixel differs.
  */
 #define _GNU_SOURCE
 #include "folder.h"

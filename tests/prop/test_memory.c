@@ -1,6 +1,6 @@
 /*
- * Samples whose encoded image lies in memory: outcomes as those of a file with the same bytes, and
- * not a look at the memory behind its end or after it is the caller's again. All of it ends at a
+ * Samples whose encoded image is in memory: results equal those of a file with the same bytes, and
+ * the memory is not read beyond its end, nor after the caller owns it again. All images end at a
  * page that can't be read.
  */
 #define _GNU_SOURCE
@@ -222,7 +222,7 @@ static void waiting_threads_give_memory_back(void **state) {
     unlink(path);
 }
 
-/* ---- what is no image ------------------------------------------------------------------------ */
+/* ---- data that is no image ------------------------------------------------------------------- */
 
 /* The outcome of a batch of one sample, and its text. */
 static int outcome(fm_loader *loader, const fm_sample *sample, fm_error *error) {
@@ -372,11 +372,11 @@ static void batches_of_nothing_but_too_large_ones_wait_their_turn(void **state) 
     fm_loader_close(&loader);
 }
 
-/* ---- whose the memory is --------------------------------------------------------------------- */
+/* ---- ownership of the memory ----------------------------------------------------------------- */
 
 enum end { END_STOP, END_START, END_CLOSE, N_ENDS };
 
-/* Whatever ends the epoch, and however far it came: from then on nobody touches the memory. */
+/* However the epoch ends, and at any point of it: the memory is not accessed after that. */
 static void the_memory_is_free_when_the_epoch_ends(void **state) {
     (void)state;
     fm_config config = test_config(fm_folder_source(folder));

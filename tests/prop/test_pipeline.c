@@ -5,8 +5,8 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "wait_causes.h"
 #include "folder.h"
+#include "wait_causes.h"
 
 #define N_FILES 45
 #define SAMPLE_BYTES (3 * 24 * 32)
@@ -462,7 +462,7 @@ static void rejected_samples_fail_or_are_finished_by_the_caller(void **state) {
     unlink(bad);
 }
 
-/* Any budget is either refused or leaves enough slots for two held batches and one to come. */
+/* Any budget is either refused or gives enough buffers for two held batches and the next one. */
 static void every_budget_is_refused_or_leaves_three_slots(void **state) {
     (void)state;
     fm_config config = test_config(fm_folder_source(folder));

@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "wait_causes.h"
 #include "feedmill/feedmill.h"
 #include "guarded.h"
+#include "wait_causes.h"
 
 #define N_ROWS 97
 
@@ -33,7 +33,7 @@ static fm_config config_of(const fm_array *arrays, size_t n) {
     return config;
 }
 
-/* An array whose last row ends where nobody may read. */
+/* An array whose last row ends at a page that can't be read. */
 static test_guarded open_bytes(size_t n) {
     test_guarded guarded = test_guarded_open(NULL, n);
     for (size_t i = 0; i < n; i++) guarded.bytes[i] = (uint8_t)(rand() >> 7);
@@ -332,7 +332,7 @@ static void check_images(const image_case *one, bool crops) {
                 assert_int_equal(
                     fm_loader_draws(loader, 5, 1, n, 0, one->width, one->height, draws, NULL),
                     FM_OK);
-            /* The flip comes first: a crop of an odd margin is another one then. */
+            /* The flip is applied first, which changes a crop with an odd margin. */
             if (draws[0].flip) draws[1].left = one->width - draws[1].left - draws[1].width;
             n_flipped += draws[0].flip;
             check_image(one, memory.bytes + (size_t)n * row_bytes,

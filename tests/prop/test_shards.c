@@ -1,7 +1,7 @@
 /*
- * Samples that are ranges of a few large files, as in tar archives: the pixels of the files that
- * lie there, each file opened once by the ring; errors that name the file and the bytes; the cache
- * by range. With both readers.
+ * Samples that are ranges of a few large files, such as tar archives: they have the pixels of the
+ * archived files; io_uring opens each file once; errors name the file and the bytes; the cache
+ * works by range. With both readers.
  */
 #define _GNU_SOURCE
 #include <sys/stat.h>
@@ -21,7 +21,7 @@ static test_folder images;
 static fm_folder *folder;
 static shards packed;
 
-/* The files, one after the other, each behind a block of 512 bytes. */
+/* The files, one after another, each after a block of 512 bytes. */
 static void pack(void) {
     static const char header[512] = "a header";
     FILE *out[N_SHARDS];
@@ -184,7 +184,7 @@ static void errors_name_file_and_bytes(void **state) {
     check_error(&sample, FM_ERR_READ, "the file ends before these bytes do");
     sample = packed.samples[7];
     sample.offset_bytes += 3;
-    check_error(&sample, FM_ERR_FORMAT, "no image of a known format");
+    check_error(&sample, FM_ERR_FORMAT, "an unknown format");
     sample = packed.samples[7];
     sample.range_bytes /= 2;
     check_error(&sample, FM_ERR_DAMAGED, "the file ends");
@@ -217,7 +217,7 @@ static void senseless_ranges_are_refused(void **state) {
     fm_loader_close(&loader);
 }
 
-/* Epochs that end in the middle leave nothing behind, and the next one is right. */
+/* Epochs that are stopped in the middle have no effect on the next one. */
 static void epochs_may_end_early(void **state) {
     (void)state;
     want();

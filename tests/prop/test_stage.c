@@ -1,9 +1,9 @@
-/* A loader whose device is the host: the stage's own rules, which need no GPU. */
+/* A loader with FM_DEVICE_HOST: rules of the device stage that need no GPU. */
 #define _GNU_SOURCE
 #include <sys/wait.h>
 
-#include "wait_causes.h"
 #include "device_job.h"
+#include "wait_causes.h"
 
 #define N_FILES 22
 #define BATCH 4
@@ -69,13 +69,13 @@ static void assert_epoch_equals(fm_dtype dtype, fm_layout layout, bool convert, 
         start(cpu, number);
         start(loader, number);
         fm_error error = {.message = ""};
-        uint32_t n_offered = 0;
+        uint32_t n_added = 0;
         for (uint32_t i = 0; i < N_BATCHES; i++) {
             fm_batch want, got;
             assert_int_equal(fm_loader_next(cpu, -1, &want, &error), FM_OK);
-            for (; n_offered < i + n_ahead; n_offered++)
-                assert_int_equal(fm_loader_add_output(loader, &targets[n_offered % MAX_TARGETS], &error),
-                                 FM_OK);
+            for (; n_added < i + n_ahead; n_added++)
+                assert_int_equal(
+                    fm_loader_add_output(loader, &targets[n_added % MAX_TARGETS], &error), FM_OK);
             assert_int_equal(fm_loader_n_outputs(loader), n_ahead);
             if (fm_loader_next(loader, -1, &got, &error)) fail_msg("%s", error.message);
             assert_ptr_equal(got.output_user, &targets[i]);
@@ -155,7 +155,8 @@ static void arrays_cross_as_they_are(void **state) {
     free_targets();
 }
 
-/* ---- samples that the caller finishes, and such as nobody can -------------------------------- */
+/* ---- samples that the caller finishes, or that fail -------------------------------------------
+ */
 
 /* Submits one batch, the second sample of which is no image. */
 static void submit_damaged(fm_loader *loader) {
@@ -220,7 +221,7 @@ static void a_failed_batch_takes_no_target(void **state) {
 
 /* ---- calls that are refused ------------------------------------------------------------------ */
 
-static void without_a_device_nothing_is_offered(void **state) {
+static void without_a_device_no_output_is_added(void **state) {
     (void)state;
     const fm_config config = config_of(FM_DEVICE_NONE, FM_UINT8, FM_NCHW);
     fm_loader *loader = test_loader_open(&config);
@@ -234,7 +235,7 @@ static void without_a_device_nothing_is_offered(void **state) {
     fm_loader_close(&loader);
 }
 
-static void offers_have_rules(void **state) {
+static void outputs_have_rules(void **state) {
     (void)state;
     fm_config config = config_of(FM_DEVICE_HOST, FM_FLOAT32, FM_NCHW);
     config.prefetch_batches = 3;
@@ -350,8 +351,8 @@ int main(void) {
         cmocka_unit_test(arrays_cross_as_they_are),
         cmocka_unit_test(a_sample_may_be_finished_by_the_caller),
         cmocka_unit_test(a_failed_batch_takes_no_target),
-        cmocka_unit_test(without_a_device_nothing_is_offered),
-        cmocka_unit_test(offers_have_rules),
+        cmocka_unit_test(without_a_device_no_output_is_added),
+        cmocka_unit_test(outputs_have_rules),
         cmocka_unit_test(configurations_are_checked),
         cmocka_unit_test(epochs_can_be_left_at_any_batch),
         cmocka_unit_test(a_child_leaves_it_alone),

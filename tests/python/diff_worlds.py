@@ -1,4 +1,4 @@
-"""Runs one script twice, in two "worlds": once with torch's DataLoader, once with feedmill's.
+"""Runs one script twice, in two "worlds", one with torch's DataLoader and one with feedmill's.
 
 A script is plain data: how a loader is made, and what is done with it. Each world makes its own
 objects from it and runs it from the same states of all random generators, and writes a transcript
@@ -35,7 +35,7 @@ from torchvision import transforms as T
 from torchvision.transforms import v2
 
 N_FILES = 24
-# The datasets and collate_fns from which scripts choose; frequent ones are repeated.
+# The datasets and collate_fns that scripts choose from. Frequent ones are repeated.
 NATIVE_DATASETS = ("folder", "folder", "folder", "subset", "nested_subset", "concat",
                    "random_split", "items")
 NATIVE_COLLATES = ("none", "none", "default", "own", "list", "drawing")
@@ -76,7 +76,7 @@ class Script:
         return "\n".join([*made, *done])
 
 
-# ---- parts of datasets and loaders ---------------------------------------------------------------
+# ---- the datasets, transforms and collate functions ----------------------------------------------
 
 TRANSFORMS = {
     "bytes": lambda: compose(T.Resize((8, 8)), T.PILToTensor()),
@@ -165,7 +165,7 @@ def _folders(dataset):
     return [dataset.folder if isinstance(dataset, _Items) else dataset]
 
 
-# ---- what is observed ----------------------------------------------------------------------------
+# ---- observations --------------------------------------------------------------------------------
 
 _NAMED_SAMPLE = re.compile(r" \[dataset index \d+, file .*?\]")
 _ITERATOR_NAME = re.compile(r"NativeDataLoaderIter|_(MultiProcessing|SingleProcess)DataLoaderIter")

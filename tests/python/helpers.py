@@ -162,7 +162,7 @@ def assert_same_image(got, wanted, what):
 
 
 def inexact_pieces(steps, counters):
-    """Texts that name the steps, and the total, whose wait is not the sum of its causes."""
+    """Error messages for the steps, and for the total, whose wait is not the sum of its causes."""
     waits, pieces = steps["data_wait_ns"], sum(steps[name] for name in CAUSES)
     # The sum of unsigned numbers may be right although one of them has wrapped around.
     wrong = (waits != pieces) | np.any([steps[name] > waits for name in CAUSES], axis=0)

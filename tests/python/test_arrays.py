@@ -1,4 +1,4 @@
-"""Datasets in memory, TensorDataset and torchvision's small sets, against torch's own loader."""
+"""Native loading of datasets in memory (TensorDataset, CIFAR, MNIST, SVHN), compared with torch."""
 
 import copy
 import pickle
@@ -31,7 +31,7 @@ DTYPES = (
 
 
 def random_tensor(shape, dtype, seed=0):
-    """Random bits, but for bool."""
+    """A tensor of random bits; of random truth values for bool."""
     size = torch.empty(0, dtype=dtype).itemsize
     high = 2 if dtype is torch.bool else 256
     numbers = np.random.default_rng(seed).integers(0, high, (*shape, size), dtype=np.uint8)
@@ -39,7 +39,7 @@ def random_tensor(shape, dtype, seed=0):
 
 
 def assert_same_batch(got, wanted):
-    """Bit for bit, and in all that a script can see of a tensor."""
+    """Compares type, shape, strides and other visible attributes, and the values bit for bit."""
     assert type(got) is type(wanted) and len(got) == len(wanted)
     for one, other in zip(got, wanted):
         assert one.dtype is other.dtype and one.shape == other.shape
@@ -50,7 +50,7 @@ def assert_same_batch(got, wanted):
 
 
 def assert_as_torch(dataset, seed=0, **options):
-    """One epoch of both, natively here. Returns our loader."""
+    """Compares one native epoch with one of torch's DataLoader. Returns the native loader."""
     torch.manual_seed(seed)
     wanted = list(DataLoader(dataset, **options))
     torch.manual_seed(seed)
@@ -77,14 +77,14 @@ shapes = st.lists(st.integers(1, 6), max_size=4)
     drop_last=st.booleans(),
     seed=st.integers(0, 1000),
 )
-def test_any_tensors(n, rows, batch_size, shuffle, drop_last, seed):
+def test_random_tensor_datasets_equal_torch(n, rows, batch_size, shuffle, drop_last, seed):
     tensors = [random_tensor((n, *shape), dtype, seed + i) for i, (shape, dtype) in enumerate(rows)]
     assert_as_torch(
         TensorDataset(*tensors), seed, batch_size=batch_size, shuffle=shuffle, drop_last=drop_last
     )
 
 
-def test_rows_apart_and_subsets():
+def test_strided_tensors_and_subsets_equal_torch():
     wide = random_tensor((40, 7, 3), torch.float64)
     dataset = TensorDataset(wide[::2], wide[1::2, 2:5], torch.arange(20))
     assert_as_torch(dataset, batch_size=3, shuffle=True)
@@ -94,7 +94,7 @@ def test_rows_apart_and_subsets():
     assert_as_torch(dataset, batch_size=3, sampler=WeightedRandomSampler([1.0] * 20, 50))
 
 
-def test_a_mapped_file(tmp_path):
+def test_a_memory_mapped_file_equals_torch(tmp_path):
     path = tmp_path / "rows.npy"
     np.save(path, np.random.default_rng(0).normal(size=(30, 5, 4)))
     mapped = np.load(path, mmap_mode="c")
@@ -102,7 +102,7 @@ def test_a_mapped_file(tmp_path):
 
 
 @pytest.mark.parametrize("num_workers", (0, 2))
-def test_workers_epochs_and_every_index_once(num_workers):
+def test_each_epoch_has_each_index_once(num_workers):
     dataset = TensorDataset(torch.arange(103), random_tensor((103, 9), torch.float32))
     loader = native_loader(
         dataset, batch_size=8, shuffle=True, num_workers=num_workers,
@@ -118,13 +118,13 @@ def test_workers_epochs_and_every_index_once(num_workers):
     assert len(stats.steps) == 3 * 13 and (stats.steps["n_samples"] <= 8).all()
 
 
-def test_batches_larger_than_a_part(monkeypatch):
+def test_batches_larger_than_a_native_batch(monkeypatch):
     monkeypatch.setattr("feedmill.engine.config.MAX_BATCH_SIZE", 16)
     dataset = TensorDataset(torch.arange(100), random_tensor((100, 3), torch.int16))
     assert_as_torch(dataset, batch_size=50, shuffle=True)
 
 
-def test_kept_batches_stay_what_they_are():
+def test_held_batches_do_not_change():
     dataset = TensorDataset(torch.arange(200))
     batches = list(native_loader(dataset, batch_size=5))
     assert torch.equal(torch.cat([batch[0] for batch in batches]), torch.arange(200))
@@ -132,7 +132,7 @@ def test_kept_batches_stay_what_they_are():
     assert pickle.loads(pickle.dumps(part)).tolist() == [0, 1, 2, 3, 4]
 
 
-class Odd(Sampler):
+class ListSampler(Sampler):
     def __init__(self, indices):
         self.indices = indices
 
@@ -143,17 +143,18 @@ class Odd(Sampler):
         return len(self.indices)
 
 
-def test_indices_of_all_kinds():
+def test_negative_numpy_and_tensor_indices():
     dataset = TensorDataset(random_tensor((20, 3), torch.float32))
     odd = [3, -1, np.int64(4), torch.tensor(5), np.uint8(6), -20, 19]
-    assert_as_torch(dataset, batch_size=2, sampler=Odd(odd))
+    assert_as_torch(dataset, batch_size=2, sampler=ListSampler(odd))
 
 
 @pytest.mark.parametrize("num_workers", (0, 2))
 @pytest.mark.parametrize("bad", (20, -21, 1 << 70))
-def test_an_index_too_far(bad, num_workers):
+def test_an_index_out_of_range_raises_as_with_torch(bad, num_workers):
     dataset = TensorDataset(torch.arange(20.0))
-    options = {"batch_size": 2, "sampler": Odd([0, 1, 2, bad, 4, 5]), "num_workers": num_workers}
+    sampler = ListSampler([0, 1, 2, bad, 4, 5])
+    options = {"batch_size": 2, "sampler": sampler, "num_workers": num_workers}
 
     def outcomes(loader):
         iterator, out = iter(loader), []
@@ -168,14 +169,14 @@ def test_an_index_too_far(bad, num_workers):
     assert outcomes(native_loader(dataset, **options)) == outcomes(DataLoader(dataset, **options))
 
 
-def test_tensors_changed_in_place_show_at_the_batchs_turn():
+def test_changes_in_place_are_seen_by_the_next_batch():
     values = torch.zeros(50, 2)
     for number, (batch,) in enumerate(native_loader(TensorDataset(values), batch_size=5)):
         assert (batch == number).all()
         values += 1
 
 
-def test_tensors_given_other_memory_or_exchanged_between_epochs():
+def test_replaced_tensors_are_seen_by_the_next_epoch():
     values = torch.zeros(50, 2)
     dataset = TensorDataset(values)
     loader = native_loader(dataset, batch_size=5)
@@ -187,7 +188,7 @@ def test_tensors_given_other_memory_or_exchanged_between_epochs():
     assert all((batch == 7).all() for (batch,) in loader)
 
 
-def test_what_is_left_to_torch():
+def test_unsupported_datasets_take_torchs_path():
     def why(dataset, **options):
         loader = feedmill.DataLoader(dataset, **options)
         torch.manual_seed(1)
@@ -205,17 +206,17 @@ def test_what_is_left_to_torch():
     assert "Parameter" in why(TensorDataset(torch.nn.Parameter(torch.rand(3), False)))
     assert "conjugated" in why(TensorDataset(torch.rand(6, 2, dtype=torch.complex64).conj()))
     assert "no rows" in why(TensorDataset(torch.rand(6, 0)))
-    assert "views" in why(TensorDataset(rows), collate_fn=default_collate_of_its_own)
+    assert "views" in why(TensorDataset(rows), collate_fn=wrapped_default_collate)
     assert "views" in why(TensorDataset(rows), batch_size=None)
     assert "for images" in why(TensorDataset(rows), dtype=torch.float16)
     assert "ConcatDataset" in why(ConcatDataset([TensorDataset(rows)] * 2))
 
 
-def default_collate_of_its_own(samples):
+def wrapped_default_collate(samples):
     return default_collate(samples)
 
 
-def test_the_budget_holds_few_slots_or_none():
+def test_a_small_budget_means_few_slots_or_torchs_path():
     dataset = TensorDataset(random_tensor((64, 1 << 16), torch.float32))  # 256 KiB a row
     loader = native_loader(dataset, batch_size=4, memory_budget=(14 << 20))
     for got, want in zip(loader, DataLoader(dataset, batch_size=4), strict=True):
@@ -226,7 +227,7 @@ def test_the_budget_holds_few_slots_or_none():
     assert "memory_budget" in small.stats().reasons[0]
 
 
-def test_verify_and_diagnostics():
+def test_verify_draws_and_fetch():
     dataset = TensorDataset(torch.arange(20), random_tensor((20, 3), torch.float64))
     loader = native_loader(dataset, batch_size=6, native="verify", seed=3)
     assert len(list(loader)) == 4 and loader.stats().decode.verified_samples == 20
@@ -234,7 +235,7 @@ def test_verify_and_diagnostics():
     assert torch.equal(loader.fetch(3, 0)[1], dataset[3][1])
 
 
-def test_pinned(monkeypatch):
+def test_pinned_batches_equal_torchs(monkeypatch):
     monkeypatch.setattr(
         "feedmill.iterators.native.allocate_pinned",
         lambda n: (lambda owner: (owner.data_ptr(), owner))(torch.empty(n, dtype=torch.uint8)),
@@ -250,12 +251,12 @@ _torchs_init = torch.utils.data.dataloader._BaseDataLoaderIter.__init__
 
 
 def pinning_init(self, loader):
-    """As on a machine with a GPU."""
+    """Sets the iterator's _pin_memory as on a machine with a GPU."""
     _torchs_init(self, loader)
     self._pin_memory = loader.pin_memory
 
 
-def test_native_indices():
+def test_native_index_conversion():
     assert np.frombuffer(native.indices([3, 0, 2], 4), np.int64).tolist() == [3, 0, 2]
     for bad in ([4], [-1], [True], [1.0], [np.int64(1)], [1 << 80]):
         assert native.indices(bad, 4) is None
@@ -272,7 +273,7 @@ GREY = (transforms.ToTensor(), transforms.Normalize((0.1307,), (0.3081,)))
 
 
 def made(kind, data, targets, transform):
-    """A dataset of torchvision's that has loaded this."""
+    """A torchvision dataset with this data and these targets, without files."""
     dataset = kind.__new__(kind)
     dataset.data, dataset.transform, dataset.target_transform = data, transform, None
     setattr(dataset, "labels" if kind is SVHN else "targets", targets)
@@ -284,7 +285,7 @@ def numbers(*shape, high=256):
 
 
 def cifar(*steps, kind=CIFAR10, n=97):
-    """Planes in memory, seen as rows of pixels: as the class loads them."""
+    """A CIFAR10 with channels-first memory and channels-last strides, as the class loads it."""
     data = numbers(n, 3, 32, 32).transpose(0, 2, 3, 1)
     return made(kind, data, numbers(n, high=100).tolist(), transforms.Compose(steps or NORMAL))
 
@@ -295,13 +296,13 @@ def mnist(*steps, kind=MNIST):
 
 
 def svhn(*steps):
-    """Columns in memory, as a MATLAB file gives them."""
+    """An SVHN whose memory is in Fortran order, as in the dataset's MATLAB files."""
     data = np.asfortranarray(numbers(32, 32, 3, 97)).transpose(3, 2, 0, 1)
     return made(SVHN, data, numbers(97).astype(np.int64), transforms.Compose(steps or NORMAL))
 
 
 @pytest.mark.parametrize("make", (cifar, mnist, svhn))
-def test_images_without_draws(make):
+def test_images_without_random_transforms(make):
     assert_as_torch(make(), batch_size=10, shuffle=True)
     for steps in (
         [transforms.ToTensor()],
@@ -317,7 +318,7 @@ def test_images_without_draws(make):
 
 
 @pytest.mark.parametrize("make", (cifar, mnist, svhn))
-def test_images_with_draws(make):
+def test_images_with_random_flips_and_crops(make):
     dataset = make(transforms.RandomHorizontalFlip(), transforms.CenterCrop(21), *(
         GREY if make is mnist else NORMAL
     ))
@@ -347,7 +348,7 @@ def test_images_with_augmentations(make):
     list(native_loader(padded, batch_size=50, native="verify"))
 
 
-def test_other_classes_and_what_they_may_not_be():
+def test_other_dataset_classes_and_refused_changes():
     assert_as_torch(cifar(kind=CIFAR100), batch_size=7)
     assert_as_torch(mnist(kind=FashionMNIST), batch_size=7)
 
@@ -375,7 +376,7 @@ def test_other_classes_and_what_they_may_not_be():
     assert "pads" in why(dataset)
 
 
-def test_images_of_the_epoch_are_those_of_now():
+def test_changed_data_is_seen_by_the_next_epoch():
     dataset = cifar()
     loader = native_loader(dataset, batch_size=97)
     (first,) = loader
@@ -386,7 +387,7 @@ def test_images_of_the_epoch_are_those_of_now():
     assert not torch.equal(first[0], second[0]) and first[1][0] + 1 == second[1][0]
 
 
-def test_a_collate_fn_and_single_samples():
+def test_a_collate_fn_and_samples_without_batching():
     dataset = cifar()
 
     def collate(samples):
@@ -406,7 +407,7 @@ def test_a_seed_resumes_an_epoch():
     dataset = cifar(transforms.RandomHorizontalFlip(), transforms.ToTensor())
     options = {"batch_size": 8, "seed": 4}
     whole = list(native_loader(dataset, **options))
-    loader = native_loader(dataset, sampler=Odd(range(40, 97)), **options)
+    loader = native_loader(dataset, sampler=ListSampler(range(40, 97)), **options)
     for got, want in zip(loader, whole[5:], strict=True):
         assert_same_batch(got, want)
 

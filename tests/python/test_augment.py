@@ -1,4 +1,4 @@
-"""Augmentations: each sample is bit for bit what the user's own objects make of the same draws."""
+"""Native augmentations give the pixels of torchvision's objects for the same random draws."""
 
 import feedmill
 import helpers
@@ -20,7 +20,7 @@ MODES = {name: T.InterpolationMode(name) for name in ("nearest", "bilinear", "bi
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    """Thirty-two JPEGs of 9 to 70 pixels, some of one colour, some grey; their folder."""
+    """A folder of 32 JPEGs, 9 to 70 pixels wide and high; some of one colour, some grey."""
     root = tmp_path_factory.mktemp("augment")
     random = np.random.default_rng(3)
     for i in range(28):
@@ -35,7 +35,7 @@ def images(tmp_path_factory):
 
 
 def check(root, *steps, n_epochs=N_EPOCHS, fallbacks=0):
-    """Runs some epochs of verified samples; all but `fallbacks` of each are native code's."""
+    """Runs epochs with native="verify"; expects all but `fallbacks` samples of each natively."""
     dataset = ImageFolder(str(root), compose(*steps))
     loader = feedmill.DataLoader(dataset, batch_size=8, native="verify", seed=11)
     assert loader.explain().startswith("native path"), loader.explain()
@@ -52,7 +52,7 @@ def of(module, name, *arguments, **options):
 
 
 MODULES = pytest.mark.parametrize("module", [T, v2], ids=["v1", "v2"])
-# Many cases go through one of the two: both have the same code behind them.
+# Cases that alternate between torchvision.transforms and v2, which share one native implementation.
 EITHER = (T, v2)
 
 
@@ -76,14 +76,14 @@ def test_random_crop(images, number, options):
 
 
 @MODULES
-def test_both_paddings_at_once(images, module):
-    """v2 mirrors once, over both; v1 mirrors what it has padded."""
+def test_padding_and_pad_if_needed_together(images, module):
+    """v2 pads once by the sum of both; v1 pads the padded image again."""
     crop = module.RandomCrop(60, padding=(2, 5), pad_if_needed=True, padding_mode="reflect")
     check(images, crop, T.PILToTensor())
 
 
 @MODULES
-def test_crops_of_smaller_images_fail_as_torchvisions_do(images, module):
+def test_crops_larger_than_the_image_raise_torchvisions_error(images, module):
     dataset = ImageFolder(str(images), compose(module.RandomCrop(71), T.PILToTensor()))
     with pytest.raises(ValueError, match="(?i)required crop size"):
         list(native_loader(dataset, batch_size=4))
@@ -104,7 +104,7 @@ def test_pad(images, number, options):
 
 
 @MODULES
-def test_crops_behind_a_resize(images, module):
+def test_crops_after_a_resize(images, module):
     check(images, module.Resize(20), module.RandomCrop(16), module.RandomHorizontalFlip(),
           T.ToTensor())
     check(images, module.Resize(20), module.CenterCrop(16), module.RandomCrop(16, padding=3),
@@ -112,7 +112,7 @@ def test_crops_behind_a_resize(images, module):
 
 
 @MODULES
-def test_resizes_behind_augmentations(images, module):
+def test_resizes_after_augmentations(images, module):
     check(images, module.RandomRotation(30), module.RandomResizedCrop(20, scale=(0.2, 1)),
           module.RandomHorizontalFlip(), T.ToTensor())
     check(images, module.ColorJitter(0.5, 0.5, 0.5, 0.2), module.Resize(15),
@@ -155,8 +155,8 @@ def test_colours(images, number):
 
 
 @MODULES
-def test_images_as_they_come(images, module):
-    """No resize at the front."""
+def test_colours_without_a_resize(images, module):
+    """The first transforms work on images of different sizes."""
     check(images, module.ColorJitter(0.5, 0.5, 0.5, 0.2), module.RandomEqualize(),
           module.CenterCrop(30), T.ToTensor())
 
@@ -218,7 +218,7 @@ def test_affine(images, mode, number, options):
     ("AutoAugment", {"policy": AutoAugmentPolicy.CIFAR10}),
     ("AutoAugment", {"policy": AutoAugmentPolicy.SVHN, "fill": (9, 9, 200)}),
 ])
-def test_automatic(images, module, name, options):
+def test_automatic_augmentations(images, module, name, options):
     mode = "bilinear" if options else "nearest"
     step = of(module, name, interpolation=MODES[mode], **options)
     crop = module.RandomResizedCrop(28, scale=(0.5, 1))
@@ -227,8 +227,8 @@ def test_automatic(images, module, name, options):
 
 @pytest.mark.parametrize("name", ["TrivialAugmentWide", "RandAugment", "AutoAugment"])
 @MODULES
-def test_automatic_magnitudes_are_torchvisions(module, name):
-    """What is drawn comes out of the space of the transform itself, for any size of images."""
+def test_magnitudes_come_from_torchvisions_tables(module, name):
+    """Each drawn magnitude is in torchvision's own table, for any size of images."""
     step = of(module, name)
     bins = 10 if name == "AutoAugment" else 31
     values = {"TrivialAugmentWide": (31, 0, 0), "RandAugment": (2, 9, 31), "AutoAugment": (0, 0, 0)}
@@ -249,7 +249,7 @@ def test_automatic_magnitudes_are_torchvisions(module, name):
 
 
 def space_of(step, name, bins, height, width):
-    """Magnitudes by name of operation."""
+    """torchvision's table: the magnitudes of each operation, by its name."""
     if hasattr(step, "_AUGMENTATION_SPACE"):
         made = {key: make(bins, height, width)
                 for key, (make, _) in step._AUGMENTATION_SPACE.items()}
@@ -266,7 +266,7 @@ def space_of(step, name, bins, height, width):
 
 
 @MODULES
-def test_holders(images, module):
+def test_transforms_that_contain_transforms(images, module):
     jitter = module.ColorJitter(0.8, 0.8, 0.8, 0.2)
     rotation = module.RandomRotation(40)
     head = module.RandomResizedCrop(20)
@@ -290,7 +290,7 @@ def test_holders(images, module):
 
 @MODULES
 @pytest.mark.parametrize("value", [0, 0.7, (0.1, 0.5, 2.0)], ids=str)
-def test_erasing(images, module, value):
+def test_random_erasing(images, module, value):
     erasing = module.RandomErasing(0.8, value=value)
     head = (module.RandomResizedCrop(23), module.RandomHorizontalFlip())
     check(images, *head, T.ToTensor(), T.Normalize(MEAN, STD), erasing)
@@ -299,7 +299,7 @@ def test_erasing(images, module, value):
           module.RandomErasing(1.0, scale=(0.3, 1), ratio=(0.1, 9), value=value))
 
 
-def test_erasing_in_other_types_and_layouts(images):
+def test_random_erasing_with_dtypes_and_layouts(images):
     steps = compose(T.Resize((12, 19)), T.ToTensor(), T.RandomErasing(1.0, value=(0.3, 0.6, 0.9)))
     dataset = ImageFolder(str(images), steps)
     for dtype in (torch.float16, torch.bfloat16, None):
@@ -311,7 +311,7 @@ def test_erasing_in_other_types_and_layouts(images):
             list(loader)
 
 
-def test_v2_images(images):
+def test_v2_transforms_after_to_image(images):
     check(images, v2.RandomResizedCrop(20), v2.TrivialAugmentWide(), v2.ToImage(),
           v2.RandomVerticalFlip(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD),
           v2.RandomErasing(), v2.ToPureTensor())
@@ -322,7 +322,7 @@ def test_to_tensor_and_back(images):
           T.ToTensor())
 
 
-# ---- what is not native --------------------------------------------------------------------------
+# ---- unsupported transforms ----------------------------------------------------------------------
 
 HEAD = (T.Resize((8, 8)),)
 LEFT = {
@@ -347,13 +347,13 @@ LEFT = {
 
 
 @pytest.mark.parametrize("name", LEFT)
-def test_what_is_left_to_torch(images, name):
+def test_unsupported_transforms_take_torchs_path(images, name):
     steps, words = LEFT[name]
     text = feedmill.DataLoader(ImageFolder(str(images), compose(*steps))).explain()
     assert text.startswith("torch's own path, because\n  - ") and words in text
 
 
-def test_replaced_functions_are_seen(images, monkeypatch):
+def test_a_replaced_pillow_function_means_torchs_path(images, monkeypatch):
     from PIL import ImageOps
 
     monkeypatch.setattr(ImageOps, "equalize", lambda image: image)
@@ -361,7 +361,7 @@ def test_replaced_functions_are_seen(images, monkeypatch):
     assert "PIL.ImageOps.equalize was replaced" in feedmill.DataLoader(dataset).explain()
 
 
-def test_draws_have_names(images):
+def test_draws_name_their_values(images):
     steps = compose(T.RandomCrop(9), T.ColorJitter(0.1, hue=0.2), T.RandomAffine(5, (0.1, 0.1)),
                     T.RandAugment(), T.RandomApply([T.RandomInvert()]), T.ToTensor(),
                     T.RandomErasing(1.0))

@@ -43,7 +43,7 @@ def test_text(small_images, capsys, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_values_are_those_of_a_loader_with_that_dtype(small_images, dtype):
+def test_checked_values_are_those_of_a_loader_with_that_dtype(small_images, dtype):
     steps = T.RandomResizedCrop(8), T.ToTensor(), T.Normalize(helpers.MEAN, helpers.STD)
     dataset = helpers.ImageFolder(str(small_images), helpers.compose(*steps))
     source = recognise(helpers.native_loader(dataset, dtype=getattr(torch, dtype))).source
@@ -51,7 +51,7 @@ def test_values_are_those_of_a_loader_with_that_dtype(small_images, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "bfloat16"])
-def test_bad_files_are_named_and_not_fatal(tmp_path, capsys, dtype):
+def test_bad_files_are_listed_without_an_error(tmp_path, capsys, dtype):
     for i in range(6):
         helpers.save_jpeg(tmp_path / "c" / f"{i}.jpg", 40, 30, seed=i)
     (tmp_path / "c" / "text.jpg").write_text("no image")
@@ -66,7 +66,7 @@ def test_bad_files_are_named_and_not_fatal(tmp_path, capsys, dtype):
     assert "bad        2 files" in text and "text.jpg: UnidentifiedImageError" in text
 
 
-def test_the_folder(tmp_path, small_images):
+def test_files_found_in_a_folder(tmp_path, small_images):
     dataset = helpers.ImageFolder(str(small_images))
     assert module.find_images(small_images) == [path for path, _ in dataset.samples]
     helpers.save_jpeg(tmp_path / "b.jpg", 9, 9)
@@ -116,7 +116,7 @@ def test_a_folder_without_images(tmp_path, capsys):
     assert "contains no images" in capsys.readouterr().err
 
 
-def test_as_a_module_without_torchvision(small_images):
+def test_runs_as_a_module_without_torchvision(small_images):
     code = (
         "import sys, runpy; sys.argv = ['feedmill', 'bench', sys.argv[1], '--epochs', '1']\n"
         "try: runpy.run_module('feedmill', run_name='__main__')\n"

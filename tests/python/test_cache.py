@@ -1,4 +1,4 @@
-"""The option cache: encoded files in memory over the epochs of one DataLoader."""
+"""The option cache=, which keeps encoded files in memory over the epochs of one DataLoader."""
 
 import pickle
 
@@ -54,8 +54,8 @@ def test_hit_rate_is_the_share_that_fits(numbered, budget, workers):
     assert loader.stats().io.cache_files == first.io.cache_files
 
 
-def test_it_outlives_native_loaders(numbered):
-    """A change that needs another native loader finds the files still there."""
+def test_the_cache_outlives_native_loaders(numbered):
+    """Files stay cached when an option changes and a new native loader is made."""
     loader = native_loader(numbered, batch_size=8, cache="ram:8MiB")
     targets_of(loader)
     loader.threads = 3
@@ -71,16 +71,16 @@ def test_it_outlives_native_loaders(numbered):
     assert loader.stats().io.opens == 120 and loader.stats().io.cache_misses == 80
 
 
-def test_a_copy_has_its_own(numbered):
+def test_a_copied_loader_has_its_own_cache(numbered):
     loader = native_loader(numbered, batch_size=8, cache="ram:8MiB")
     targets_of(loader)
-    twin = pickle.loads(pickle.dumps(loader))
-    assert twin.cache == "ram:8MiB"
-    targets_of(twin)
-    assert twin.stats().io.opens == 40 and twin.stats().io.cache_hits == 0
+    duplicate = pickle.loads(pickle.dumps(loader))
+    assert duplicate.cache == "ram:8MiB"
+    targets_of(duplicate)
+    assert duplicate.stats().io.opens == 40 and duplicate.stats().io.cache_hits == 0
 
 
-def test_a_forked_process_makes_its_own(small_images):
+def test_a_forked_process_has_its_own_cache(small_images):
     helpers.run_script("""
 import os
 numbered = helpers.numbered_folder(sys.argv[1])
@@ -98,8 +98,8 @@ assert loader.stats().io.opens == 40
 """, small_images)
 
 
-def test_pillow_still_gets_what_is_not_taken(small_images, tmp_path):
-    """Files that go through Pillow are not kept; errors of kept ones name their file."""
+def test_files_for_pillow_are_not_cached(small_images, tmp_path):
+    """Only natively decoded files are cached; errors of cached files name them."""
     for i, path in enumerate(sorted(small_images.rglob("*.jpg"))[:6]):
         data = path.read_bytes()
         (tmp_path / "a").mkdir(exist_ok=True)
@@ -115,7 +115,7 @@ def test_pillow_still_gets_what_is_not_taken(small_images, tmp_path):
     assert loader.stats().io.cache_files == n_native
 
 
-def test_it_is_told(numbered):
+def test_the_cache_is_shown_in_explain_and_report(numbered):
     loader = native_loader(numbered, batch_size=8, cache="ram:8MiB")
     assert "cache      ram:8MiB: encoded files" in loader.explain()
     assert "cache " not in loader.report()

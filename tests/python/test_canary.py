@@ -1,5 +1,5 @@
-"""Whatever torch and torchvision are installed: each transform is native, or left to torch with a
-reason, and nothing is raised. `make test-newest` has the newest versions here."""
+"""With any version of torch and torchvision, each transform runs natively, or takes torch's path
+with a reason, and nothing raises. `make test-newest` runs these tests with the newest versions."""
 
 import inspect
 
@@ -14,7 +14,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 from torchvision.transforms._presets import ImageClassification
 
-# Of what can't be made without arguments.
+# Arguments of the transforms that can't be made without.
 ARGUMENTS = {
     "CenterCrop": (8,), "ColorJitter": (0.4, 0.4, 0.4, 0.1), "ConvertImageDtype": (torch.float32,),
     "FiveCrop": (8,), "GaussianBlur": (3,), "Lambda": (abs,), "LinearTransformation": None,
@@ -34,8 +34,8 @@ BEHIND = ("ToTensor", "PILToTensor", "ToImage", "Normalize", "ConvertImageDtype"
 
 
 def transforms_with(module, name):
-    """What leads from an image to a tensor of one size, with one of these transforms; None: this
-    test knows no arguments for it."""
+    """Transforms from an image to a tensor of one size, with the named one among them; None if this
+    test has no arguments for it."""
     arguments = ARGUMENTS.get(name, ())
     if arguments is None:
         return None
@@ -65,7 +65,7 @@ def assert_native_or_left_to_torch(dataset):
 
 
 def assert_as_torch(loader, dataset):
-    """The same batches, or the same error."""
+    """Compares the batches of one epoch, or the error, with those of torch's DataLoader."""
     outcomes = []
     for one in (loader, torch.utils.data.DataLoader(dataset, batch_size=8)):
         torch.manual_seed(4)
@@ -78,7 +78,7 @@ def assert_as_torch(loader, dataset):
 
 @pytest.fixture(scope="module")
 def few(small_images, tmp_path_factory):
-    """Eight of the images."""
+    """A folder with eight of the images."""
     root = tmp_path_factory.mktemp("few")
     (root / "class").mkdir()
     for path in sorted(small_images.rglob("*.jpg"))[::5]:
@@ -87,7 +87,7 @@ def few(small_images, tmp_path_factory):
 
 
 @pytest.mark.parametrize(("module", "name"), NAMES, ids=lambda one: getattr(one, "__name__", one))
-def test_each_transform(few, module, name):
+def test_each_transform_is_native_or_has_a_reason(few, module, name):
     steps = transforms_with(module, name)
     if steps is None:
         return
@@ -104,8 +104,8 @@ def test_presets_and_containers(few):
         assert_native_or_left_to_torch(ImageFolder(str(few), transform))
 
 
-def test_some_transforms_are_native_with_the_versions_that_were_tried(few):
-    """With newer ones that is not promised; make test-newest says so."""
+def test_common_transforms_are_native_with_tested_versions(few):
+    """With newer versions this may fail; `make test-newest` shows it."""
     tried = _internals.TRIED
     if not all(".".join(one.__version__.split(".")[:2]) in tried for one in (torch, torchvision)):
         pytest.skip(f"this is torch {torch.__version__} with torchvision {torchvision.__version__}; "

@@ -48,7 +48,7 @@ def test_predictions(change, seconds):
     assert predict(replace(RATES, **change)) == pytest.approx(seconds)
 
 
-def test_what_binds():
+def test_the_limiting_stage():
     seconds = parts(replace(RATES, storage_rate=1000, other_cpu_s=0.01))
     assert list(seconds) == [LOOP, THREADS, CPUS, STORAGE]
     assert list(seconds.values()) == pytest.approx([0.05, 0.075, 0.02, 0.1])
@@ -64,7 +64,7 @@ def test_threads_needed(compute_s, needed):
     assert needed == 1 or predict(replace(rates, n_threads=needed - 1)) > rates.loop_s
 
 
-def test_no_number_of_threads_keeps_up_with_a_loop_that_takes_no_time():
+def test_no_number_of_threads_suffices_for_steps_that_take_no_time():
     assert threads_needed(replace(RATES, compute_s=0, overhead_s=0)) is None
 
 
@@ -76,8 +76,8 @@ def steps_of(n, **values):
     return steps
 
 
-def test_rates_of_a_run():
-    """The first step and the last one, whose computing is not known, do not count."""
+def test_rates_measured_from_a_run():
+    """Ignores the first step, and the last one, whose compute time is not known."""
     steps = steps_of(11, compute_ns=40_000_000, data_wait_ns=50_000_000, host_wait_ns=60_000_000,
                      overhead_ns=10_000_000, storage_ns=30_000_000, decode_ns=20_000_000)
     steps["phase"][0], steps["compute_ns"][0], steps["compute_ns"][-1] = FIRST, 10**12, 0
@@ -106,7 +106,7 @@ def test_rates_of_a_run():
     assert stats.steady_au == pytest.approx(0.5)
 
 
-def test_a_storage_that_is_not_the_limit_has_no_rate():
+def test_storage_that_is_not_the_limit_has_no_rate():
     steps = steps_of(9, compute_ns=10**7, data_wait_ns=10**7, host_wait_ns=10**7, decode_ns=10**7)
     counters = {
         "path": "native", "batches": 9, "native_samples": 900, "decode_ns": 10**9, "n_threads": 1,
@@ -116,7 +116,7 @@ def test_a_storage_that_is_not_the_limit_has_no_rate():
 
 
 @pytest.mark.parametrize("steps", [steps_of(0), steps_of(4, n_samples=0)])
-def test_nothing_is_known_of_what_did_not_run_natively(steps):
+def test_steps_of_other_paths_give_no_rates(steps):
     stats = Stats(path="torch", batches=len(steps), steps=steps)
     assert stats.rates() is None and stats.demand is None
     assert set(vars(stats.capacity).values()) == {None}

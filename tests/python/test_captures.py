@@ -1,4 +1,4 @@
-"""CUDA graphs that are captured while batches are fetched: no event of ours gets in their way.
+"""No CUDA event is recorded or queried while a CUDA graph is being captured.
 
 The fake CUDA (tests/support/fake_cuda.py) refuses every event while a stream captures, as the real
 one does.
@@ -33,7 +33,7 @@ def counts(stalls):
 
 
 def step(stalls, within=lambda: None, before_ready=None):
-    """A step, in the middle of which something happens."""
+    """Runs one step and calls `within` in the middle of it."""
     mark = stalls.request(time.monotonic_ns())
     if before_ready is not None:
         before_ready()
@@ -42,10 +42,10 @@ def step(stalls, within=lambda: None, before_ready=None):
     stalls.returned(mark, time.monotonic_ns())
 
 
-# ---- which streams -------------------------------------------------------------------------------
+# ---- captures on several streams -----------------------------------------------------------------
 
 
-def test_another_stream_captures(cuda):
+def test_a_capture_on_another_stream_is_left_alone(cuda):
     stalls, graph, side = GpuStalls(), torch.cuda.CUDAGraph(cuda), FakeStream(cuda)
     step(stalls)
     with cuda.stream(side):
@@ -59,7 +59,7 @@ def test_another_stream_captures(cuda):
     assert counts(stalls) == (2, 1)
 
 
-def test_a_stream_of_another_device_captures(cuda):
+def test_a_capture_on_another_device_is_left_alone(cuda):
     stalls, graph = GpuStalls(), torch.cuda.CUDAGraph(cuda)
     with cuda.on_device(1):
         graph.capture_begin()
@@ -70,8 +70,8 @@ def test_a_stream_of_another_device_captures(cuda):
     assert counts(stalls) == (1, 1)
 
 
-def test_a_capture_that_torch_does_not_begin(cuda):
-    """Of the current stream torch itself tells."""
+def test_a_capture_on_the_current_stream_outside_of_torch_is_left_alone(cuda):
+    """torch.cuda.is_current_stream_capturing() shows such a capture."""
     stalls = GpuStalls()
     cuda.current_stream().is_capturing = True
     step(stalls)
@@ -81,7 +81,7 @@ def test_a_capture_that_torch_does_not_begin(cuda):
 
 
 @pytest.mark.parametrize("where", ["within", "before_ready"])
-def test_a_capture_begins_within_a_step(cuda, where):
+def test_a_capture_that_begins_within_a_step(cuda, where):
     stalls, graph = GpuStalls(), torch.cuda.CUDAGraph(cuda)
     side = FakeStream(cuda)
 
@@ -95,10 +95,10 @@ def test_a_capture_begins_within_a_step(cuda, where):
     for _ in range(5):
         step(stalls)
     assert counts(stalls) == (5, 1)
-    assert cuda.n_events <= 3  # those of the lost step are used again
+    assert cuda.n_events <= 3  # the events of the discarded step are reused
 
 
-def test_a_capture_ends_within_a_step(cuda):
+def test_a_capture_that_ends_within_a_step(cuda):
     stalls, graph = GpuStalls(), torch.cuda.CUDAGraph(cuda)
     graph.capture_begin()
     step(stalls, graph.capture_end)
@@ -107,7 +107,7 @@ def test_a_capture_ends_within_a_step(cuda):
 
 
 @pytest.mark.parametrize("call", ["capture_begin", "capture_end"])
-def test_a_capture_that_fails_is_over(cuda, call):
+def test_a_failed_capture_counts_as_ended(cuda, call):
     stalls, graph = GpuStalls(), torch.cuda.CUDAGraph(cuda)
     graph.fails = {call}
     with pytest.raises(RuntimeError, match="CUDA error"):
@@ -117,7 +117,7 @@ def test_a_capture_that_fails_is_over(cuda, call):
     assert counts(stalls) == (1, 0)
 
 
-def test_a_graph_that_was_dropped_in_its_capture(cuda):
+def test_a_graph_deleted_during_its_capture_counts_as_ended(cuda):
     stalls = GpuStalls()
     graph = torch.cuda.CUDAGraph(cuda)
     graph.capture_begin()
@@ -140,7 +140,7 @@ def test_subclasses_and_arguments(cuda):
     assert counts(stalls) == (0, 1)
 
 
-def test_captures_are_noticed_once(cuda):
+def test_cuda_graph_methods_are_wrapped_once(cuda):
     begin = torch.cuda.CUDAGraph.capture_begin
     GpuStalls()
     noticed = torch.cuda.CUDAGraph.capture_begin
@@ -151,8 +151,8 @@ def test_captures_are_noticed_once(cuda):
 # ---- threads and forks ---------------------------------------------------------------------------
 
 
-def test_captures_of_another_thread(cuda):
-    """Between looking and recording no capture begins: the fake CUDA would complain."""
+def test_captures_on_another_thread(cuda):
+    """No capture begins between the check and the recording; the fake CUDA would raise an error."""
     stalls, side, is_over, errors = GpuStalls(), FakeStream(cuda), threading.Event(), []
 
     def capture():
@@ -183,7 +183,7 @@ def test_captures_of_another_thread(cuda):
     assert n_measured + n_skipped == 2000
 
 
-def test_a_fork_in_the_middle_of_a_capture(cuda):
+def test_a_fork_during_a_capture(cuda):
     stalls, graph = GpuStalls(), torch.cuda.CUDAGraph(cuda)
     graph.capture_begin()
     held, go_on = threading.Event(), threading.Event()
@@ -211,7 +211,7 @@ def test_a_fork_in_the_middle_of_a_capture(cuda):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-# ---- loaders, and the switch ---------------------------------------------------------------------
+# ---- loaders, and FEEDMILL_GPU_STALLS ------------------------------------------------------------
 
 LOADERS = {
     "native": lambda dataset: native_loader(dataset, batch_size=8),
@@ -229,7 +229,7 @@ def with_lambda(dataset):
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_loaders_beside_a_capture(cuda, numbered, kind):
+def test_loaders_during_a_capture(cuda, numbered, kind):
     loader = LOADERS[kind](numbered)
     graph, side = torch.cuda.CUDAGraph(cuda), FakeStream(cuda)
     for k, _ in enumerate(loader):
@@ -244,7 +244,7 @@ def test_loaders_beside_a_capture(cuda, numbered, kind):
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_the_switch(cuda, numbered, kind, monkeypatch):
+def test_feedmill_gpu_stalls_0_turns_measuring_off(cuda, numbered, kind, monkeypatch):
     monkeypatch.setenv("FEEDMILL_GPU_STALLS", "0")
     loader = LOADERS[kind](numbered)
     list(loader)
@@ -252,12 +252,12 @@ def test_the_switch(cuda, numbered, kind, monkeypatch):
     assert (stats.gpu.steps, stats.gpu.skipped, cuda.n_events) == (0, 0, 0)
     assert stats.gpu.stall_share is None and stats.path == kind
     assert "waited for batches" not in loader.report()
-    monkeypatch.setenv("FEEDMILL_GPU_STALLS", "1")  # looked at again with each epoch
+    monkeypatch.setenv("FEEDMILL_GPU_STALLS", "1")  # read again at each epoch
     list(loader)
     assert loader.stats().gpu.steps == 5
 
 
-def test_switched_off_torchs_class_stays_as_it_is(cuda, monkeypatch):
+def test_if_turned_off_torchs_class_is_not_wrapped(cuda, monkeypatch):
     monkeypatch.setenv("FEEDMILL_GPU_STALLS", "0")
     begin = torch.cuda.CUDAGraph.capture_begin
     list(feedmill.watch([1, 2]))

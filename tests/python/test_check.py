@@ -11,7 +11,7 @@ from PIL import Image
 
 @pytest.fixture
 def folder(tmp_path):
-    """Forty sound images of several kinds, and no more."""
+    """A folder of forty undamaged images of several formats."""
     for i in range(34):
         helpers.save_jpeg(tmp_path / f"c{i % 3}" / f"{i:02}.jpg", 30 + i, 40, seed=i)
     for name in ("a.png", "b.webp", "c.bmp", "d.gif.png"):
@@ -25,7 +25,7 @@ def folder(tmp_path):
 
 
 def spoil(folder):
-    """Damages some; path -> a word of the reason."""
+    """Damages some of the files. Returns a dict: path -> a word of the expected reason."""
     jpeg = (folder / "c0" / "00.jpg").read_bytes()
     png = (folder / "c0" / "a.png").read_bytes()
     webp = (folder / "c0" / "b.webp").read_bytes()
@@ -49,7 +49,7 @@ def run(capsys, *words):
     return status, capsys.readouterr().out
 
 
-def test_a_sound_folder(capsys, folder):
+def test_an_undamaged_folder(capsys, folder):
     status, text = run(capsys, folder)
     counts = re.fullmatch(
         r"(\d+) images: (\d+) decoded natively, (\d+) by Pillow, 0 damaged\n", text
@@ -60,9 +60,9 @@ def test_a_sound_folder(capsys, folder):
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_what_is_damaged_is_listed(capsys, folder, threads):
+def test_damaged_files_are_listed(capsys, folder, threads):
     wanted = spoil(folder)
-    # Pillow fills in what is missing here, and says nothing.
+    # Pillow loads this file without an error.
     doubtful = folder / "c1" / "01.jpg"
     doubtful.write_bytes(doubtful.read_bytes()[:-200] + b"\xff\xd9")
     status, text = run(capsys, folder, "--json", "--threads", threads)
@@ -86,7 +86,7 @@ def test_progress_counts_every_file(folder):
     assert check.check_files([], 1).files == 0
 
 
-def test_no_folder_and_no_image(capsys, tmp_path):
+def test_a_missing_folder_and_a_folder_without_images(capsys, tmp_path):
     for folder, word in ((tmp_path / "none", "not a folder"), (tmp_path, "contains no images")):
         with pytest.raises(SystemExit) as caught:
             cli.main(["check", str(folder)])

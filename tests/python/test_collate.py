@@ -1,4 +1,4 @@
-"""collate_fn of the script's own, natively: the samples, the generators, the errors of torch."""
+"""A custom collate_fn on the native path: samples, generators and errors are as with torch."""
 
 import functools
 import io
@@ -31,7 +31,7 @@ def reversed_batch(samples):
 
 
 def mixed_up(samples):
-    """As the reference scripts have it."""
+    """MixUp or CutMix, as in torchvision's reference scripts."""
     return v2.RandomChoice([v2.MixUp(num_classes=40), v2.CutMix(num_classes=40)])(
         *default_collate(samples)
     )
@@ -91,8 +91,8 @@ WORKERS = [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True
 
 @pytest.mark.parametrize("options", WORKERS, ids=["process", "workers", "persistent"])
 @pytest.mark.parametrize("collate", [*BATCHED, noisy_sample])
-def test_batches_and_generators_are_torchs(images, collate, options):
-    """Transforms without randomness: then even a collate_fn's random numbers are torch's."""
+def test_batches_and_generator_states_equal_torchs(images, collate, options):
+    """Transforms draw nothing here, so a collate_fn draws the same numbers as with torch."""
     if collate is noisy_sample:
         options = {"batch_size": None, **options}
     options = {"batch_size": 7, "shuffle": True, "collate_fn": collate, **options}
@@ -115,7 +115,7 @@ def test_batches_and_generators_are_torchs(images, collate, options):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_errors_are_torchs(images, num_workers):
+def test_errors_equal_torchs(images, num_workers):
     options = {"batch_size": 4, "collate_fn": failing, "num_workers": num_workers}
     transcripts = []
     for loader in (native_loader(images, **options),
@@ -131,8 +131,8 @@ def test_errors_are_torchs(images, num_workers):
     assert transcripts[0] == transcripts[1]
 
 
-def test_samples_are_tensors_of_their_own(images):
-    """They share the batch's memory, but none drags the others along."""
+def test_one_sample_can_be_pickled_alone(images):
+    """Samples share the batch's memory, but pickling one does not include the others."""
     batches = list(native_loader(images, batch_size=20, collate_fn=as_they_are))
     first = batches[0][0][0]
     before = [image.clone() for batch in batches for image, _ in batch]
@@ -147,7 +147,7 @@ def test_samples_are_tensors_of_their_own(images):
     assert all(torch.equal(one, other) for one, other in zip(before[1:], after[1:]))
 
 
-def test_samples_are_images_where_the_transform_says_so(small_images):
+def test_samples_are_tv_tensors_if_the_transform_makes_them(small_images):
     dataset = ImageFolder(str(small_images), v2.Compose([v2.Resize((8, 8)), v2.ToImage()]))
     (batch,) = native_loader(dataset, batch_size=40, collate_fn=as_they_are)
     assert {type(image) for image, _ in batch} == {tv_tensors.Image}
@@ -155,7 +155,7 @@ def test_samples_are_images_where_the_transform_says_so(small_images):
         assert torch.equal(image.as_subclass(torch.Tensor), wanted.as_subclass(torch.Tensor))
 
 
-def test_a_collate_fn_that_is_changed_counts_from_the_next_epoch(images):
+def test_a_new_collate_fn_takes_effect_at_the_next_epoch(images):
     loader = native_loader(images, batch_size=8, collate_fn=as_they_are)
     assert isinstance(next(iter(loader)), list)
     loader.collate_fn = dictionary
@@ -189,7 +189,7 @@ def set_up(_worker):
 
 
 def seed_worker(worker, num_workers=1, rank=0):
-    """As transformers has it."""
+    """transformers' seed_worker()."""
     seed = (torch.initial_seed() + rank * num_workers + worker) % 2**32
     random.seed(seed)
     np.random.seed(seed)
@@ -197,7 +197,7 @@ def seed_worker(worker, num_workers=1, rank=0):
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_a_function_that_only_seeds_is_called_for_the_collate_fn(images, monkeypatch, persistent):
+def test_a_seeding_worker_init_fn_is_called_for_the_collate_fn(images, monkeypatch, persistent):
     library = types.ModuleType("transformers.trainer_utils")
     library.seed_worker = seed_worker
     monkeypatch.setitem(sys.modules, library.__name__, library)
@@ -208,11 +208,11 @@ def test_a_function_that_only_seeds_is_called_for_the_collate_fn(images, monkeyp
     theirs, torch_states = run(torch.utils.data.DataLoader(images, **options))
     assert equal(mine, theirs) and states == torch_states
     assert "it only seeds" in native_loader(images, **options).explain()
-    options["worker_init_fn"] = functools.partial(seed_worker, rank=abs)  # might do anything
+    options["worker_init_fn"] = functools.partial(seed_worker, rank=abs)  # not known to only seed
     assert "torch's own path" in feedmill.DataLoader(images, **options).explain()
 
 
-def test_threads_with_a_collate_fn_each_leave_the_generators_alone(images):
+def test_concurrent_iterators_do_not_disturb_each_others_generators(images):
     random.seed(1)
     np.random.seed(2)
     torch.manual_seed(3)
@@ -232,7 +232,7 @@ def test_threads_with_a_collate_fn_each_leave_the_generators_alone(images):
     assert [len(one) for one in got] == [20] * 3
 
 
-def test_another_bit_generator(images):
+def test_numpys_bit_generator_was_replaced(images):
     old = np.random.get_bit_generator()
     np.random.set_bit_generator(np.random.PCG64(1))
     try:
@@ -241,7 +241,7 @@ def test_another_bit_generator(images):
         np.random.set_bit_generator(old)
 
 
-def test_worker_init(images):
+def test_the_option_worker_init(images):
     words = 'pass worker_init="ignore"'
     loader = feedmill.DataLoader(images, num_workers=1, worker_init_fn=set_up)
     assert words in loader.explain()

@@ -1,4 +1,5 @@
-"""A collate_fn ahead of its batch's turn: where it runs, what it may keep, how it ends."""
+"""A collate_fn that is called before its batch is requested: in which thread or process it runs,
+the memory of its results, errors, and how threads and workers end."""
 
 import gc
 import multiprocessing
@@ -34,7 +35,7 @@ def images(small_images):
     return helpers.numbered_folder(small_images, FIXED)
 
 
-# ---- what is proved ------------------------------------------------------------------------------
+# ---- functions proved safe for a thread ----------------------------------------------------------
 
 SIZE = 8
 STATE = {"calls": 0}
@@ -163,16 +164,16 @@ def name_of(function):
 
 
 @pytest.mark.parametrize("function", PROVED, ids=name_of)
-def test_proved(function):
+def test_functions_proved_safe_for_a_thread(function):
     assert is_proved(function)
 
 
 @pytest.mark.parametrize("function", NOT_PROVED, ids=name_of)
-def test_not_proved(function):
+def test_functions_not_proved_safe(function):
     assert not is_proved(function)
 
 
-# ---- where it runs -------------------------------------------------------------------------------
+# ---- where the function runs ---------------------------------------------------------------------
 
 
 def where(_samples):
@@ -180,7 +181,7 @@ def where(_samples):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_unknown_function_runs_in_the_worker_of_its_turn(images, num_workers):
+def test_a_function_not_proved_safe_runs_in_torchs_order_of_workers(images, num_workers):
     loader = native_loader(images, batch_size=8, collate_fn=where, num_workers=num_workers)
     pids = [pid for pid, is_main_thread in loader if is_main_thread]
     if num_workers == 0:
@@ -190,7 +191,7 @@ def test_an_unknown_function_runs_in_the_worker_of_its_turn(images, num_workers)
         assert pids[0] != pids[1]
 
 
-def test_a_proved_function_makes_no_process_and_no_copy(images):
+def test_a_function_proved_safe_needs_no_process_and_no_copy(images):
     loader = native_loader(images, batch_size=8, collate_fn=dictionary, num_workers=2)
     blocks = loader._feedmill.blocks
     wanted = torch.utils.data.DataLoader(images, 8, collate_fn=dictionary)
@@ -201,8 +202,8 @@ def test_a_proved_function_makes_no_process_and_no_copy(images):
         assert torch.equal(mine["labels"], theirs["labels"])
 
 
-def test_batches_are_collated_ahead_of_their_turn(images):
-    """As many as torch prefetches are finished while nobody asks for any."""
+def test_batches_are_collated_before_they_are_requested(images):
+    """As many batches as torch prefetches are finished without a request."""
     loader = native_loader(images, batch_size=4, collate_fn=dictionary, num_workers=2)
     iterator = iter(loader)
     for batch in list(iterator._waiting):
@@ -231,19 +232,19 @@ def test_parts_of_a_result_do_not_share_memory(images, function):
         assert torch.equal(other, theirs[1])
 
 
-# ---- what it may keep ----------------------------------------------------------------------------
+# ---- the memory of samples and results -----------------------------------------------------------
 
 kept = []
 
 
 def keeping(samples):
-    """As a memory bank does: refers to samples of earlier batches, and hands one of them on."""
+    """Keeps samples of earlier batches and returns one of them, as a memory bank does."""
     kept.append(samples[0][0])
     return kept[-min(len(kept), 3)].clone(), samples[-1][0], len(samples)
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_samples_that_a_function_keeps_stay_what_they_are(images, persistent):
+def test_samples_kept_by_a_function_do_not_change(images, persistent):
     kept.clear()
     options = {"batch_size": 2, "collate_fn": keeping, "num_workers": 2,
                "persistent_workers": persistent}
@@ -255,8 +256,8 @@ def test_samples_that_a_function_keeps_stay_what_they_are(images, persistent):
             assert all(map(same, ours, other))
 
 
-def test_samples_are_the_callers_for_ever(images):
-    """Batches that are held keep their memory; what is dropped is used again."""
+def test_batches_that_are_held_do_not_change(images):
+    """The memory of held batches is not reused; that of dropped batches is."""
     loader = native_loader(images, batch_size=4, collate_fn=as_they_are, num_workers=2)
     wanted = [image for image, _ in images]
     held = [image for _ in range(2) for batch in loader for image, _ in batch]
@@ -272,17 +273,17 @@ def test_samples_are_the_callers_for_ever(images):
 
 
 def as_they_are(samples):
-    return [sample for sample in samples if SIZE]  # a global number: not proved
+    return [sample for sample in samples if SIZE]  # reads a global variable: not proved safe
 
 
-def test_blocks_are_used_again():
+def test_blocks_are_reused():
     pool = BlockPool(shared=True)
     address, owner = pool.allocate(8192)
     owner.fill_(7)
     view = owner[10:20].view(torch.int16)
     del owner
     other, other_owner = pool.allocate(8192)
-    assert other != address and pool.n_blocks == 2  # a view is left
+    assert other != address and pool.n_blocks == 2  # a view still exists
     assert view.tolist() == [0x0707] * 5
     del view
     again, again_owner = pool.allocate(8192)
@@ -291,7 +292,7 @@ def test_blocks_are_used_again():
     assert pool.allocate(4096) and pool.n_blocks == 3
 
 
-# ---- errors and ends -----------------------------------------------------------------------------
+# ---- errors, and the end of threads and workers --------------------------------------------------
 
 
 def raising(samples):
@@ -306,7 +307,7 @@ def raising_in_a_thread(samples):
 
 
 @pytest.mark.parametrize("function", [raising, raising_in_a_thread])
-def test_an_error_comes_at_its_batchs_turn(images, function):
+def test_an_error_is_raised_when_its_batch_is_requested(images, function):
     iterator = iter(native_loader(images, batch_size=4, collate_fn=function, num_workers=2))
     assert next(iterator) == [0, 1, 2, 3]
     assert next(iterator) == [4, 5, 6, 7]
@@ -316,7 +317,7 @@ def test_an_error_comes_at_its_batchs_turn(images, function):
 
 
 @pytest.mark.parametrize("function", [dictionary, keeping])
-def test_a_sample_that_pillow_refuses(small_images, tmp_path, function):
+def test_a_sample_that_pillow_cannot_load(small_images, tmp_path, function):
     kept.clear()
     for i in range(8):
         helpers.save_jpeg(tmp_path / "a" / f"{i}.jpg", 12, 12, seed=i)
@@ -333,7 +334,7 @@ def test_a_sample_that_pillow_refuses(small_images, tmp_path, function):
 
 @pytest.mark.parametrize("function", [dictionary, as_they_are])
 @pytest.mark.parametrize("policy, n", [("zero", 8), ("replace", 8), ("skip", 7)])
-def test_on_error(tmp_path, function, policy, n):
+def test_on_error_with_a_collate_fn(tmp_path, function, policy, n):
     for i in range(8):
         helpers.save_jpeg(tmp_path / "a" / f"{i}.jpg", 12, 12, seed=i)
     (tmp_path / "a" / "5.jpg").write_bytes(b"no image")
@@ -359,19 +360,29 @@ def test_a_break_ends_threads_and_workers(images, function):
 
 
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
-def test_other_start_methods(images, context, tmp_path, monkeypatch):
-    # Those workers import torchvision by themselves, also where that needs what conftest does.
+def test_start_methods_other_than_fork(images, context, tmp_path, monkeypatch):
+    # Workers import torchvision themselves, if need be with the operators that conftest defines.
     (tmp_path / "sitecustomize.py").write_text("import torchvision_cpu")
     support = Path(__file__).parent.parent / "support"
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (tmp_path, support))))
     options = {"batch_size": 7, "shuffle": True, "num_workers": 2, "collate_fn": v2_mix,
                "multiprocessing_context": context}
+    loader = native_loader(images, **options)
+    note = "multiprocessing_context is used only for collate_fn's worker processes"
+    assert note in loader.explain()
     torch.manual_seed(5)
-    mine = list(native_loader(images, **options))
+    mine = list(loader)
     torch.manual_seed(5)
     theirs = list(torch.utils.data.DataLoader(images, **options))
     assert all(same(a, b) for one, two in zip(mine, theirs, strict=True)
                for a, b in zip(one, two, strict=True))
+
+
+@pytest.mark.parametrize("collate", [{}, {"collate_fn": dictionary}])
+def test_a_start_method_without_worker_processes(images, collate):
+    loader = native_loader(images, num_workers=1, multiprocessing_context="spawn", **collate)
+    assert "multiprocessing_context is not used" in loader.explain()
+    assert " 1 decode thread (" in loader.explain()
 
 
 def v2_mix(samples):
@@ -392,7 +403,7 @@ def test_a_worker_that_dies(images):
     assert len(list(loader)) == 10
 
 
-def test_targets_that_cannot_be_sent(images):
+def test_targets_that_cannot_be_pickled(images):
     images.samples[4] = (images.samples[4][0], lambda: None)
     images.imgs = images.samples
     loader = native_loader(images, batch_size=4, collate_fn=as_they_are, num_workers=1)
@@ -403,12 +414,12 @@ def test_targets_that_cannot_be_sent(images):
     assert len(list(iterator)) == 8
 
 
-def test_waits_for_the_function_are_pythons(images, tmp_path, monkeypatch):
-    """The pieces of each wait are that wait, and behind the native part they are Python's."""
+def test_waits_for_the_function_are_attributed_to_python(images, tmp_path, monkeypatch):
+    """The causes of a wait add up to it; the time after the native part counts as Python's."""
     asked, wait = tmp_path / "asked", module.waiting
 
     def held(samples):
-        """Not before somebody waits for it."""
+        """Returns only after the consumer has begun to wait for it."""
         while not asked.exists():
             time.sleep(0.001)
         return samples

@@ -33,7 +33,7 @@ def labels_of(files):
 # ---- ImageList -----------------------------------------------------------------------------------
 
 
-def test_image_list_is_as_an_image_folder(small_images):
+def test_image_list_equals_an_image_folder(small_images):
     folder = ImageFolder(str(small_images), FIXED)
     paths, targets = zip(*folder.samples)
     mine = ImageList(paths, targets, FIXED)
@@ -81,21 +81,21 @@ def test_image_list_with_a_target_transform_runs_natively(files):
 
 def test_image_list_pickles_and_works_with_torchs_workers(files):
     dataset = ImageList(files, labels_of(files), FIXED)
-    twin = pickle.loads(pickle.dumps(dataset))
-    assert twin.paths == dataset.paths == [str(path) for path in files]
-    loader = TorchDataLoader(twin, batch_size=20, num_workers=2)
+    duplicate = pickle.loads(pickle.dumps(dataset))
+    assert duplicate.paths == dataset.paths == [str(path) for path in files]
+    loader = TorchDataLoader(duplicate, batch_size=20, num_workers=2)
     assert [batch[0].shape for batch in loader] == [(20, 3, 8, 9)] * 2
-    assert "40 files" in repr(twin)
+    assert "40 files" in repr(duplicate)
 
 
-def test_image_list_refuses_what_is_no_list(files):
+def test_image_list_refuses_wrong_arguments(files):
     with pytest.raises(TypeError, match="single path"):
         ImageList(str(files[0]))
     with pytest.raises(ValueError, match="40 paths, but 39 targets"):
         ImageList(files, [0] * 39)
 
 
-def test_image_list_subclass_must_say_what_belongs_to_it(files):
+def test_image_list_subclass_that_overrides_getitem_needs_feedmill_item(files):
     class Mine(ImageList):
         def __getitem__(self, index):
             image, target = super().__getitem__(index)
@@ -110,7 +110,7 @@ def test_image_list_subclass_must_say_what_belongs_to_it(files):
 
 @pytest.mark.parametrize("orientation", [None, *range(10)])
 @pytest.mark.parametrize("options", [{}, {"mode": "L"}, {"progressive": True}, {"subsampling": 0}])
-def test_imread_is_upright_bgr(tmp_path, orientation, options):
+def test_imread_applies_the_orientation_and_returns_bgr(tmp_path, orientation, options):
     path = helpers.save_jpeg(tmp_path / "a.jpg", 37, 22, orientation=orientation, **options)
     with Image.open(path) as image:
         rgb = np.array(image.convert("RGB"))
@@ -134,7 +134,7 @@ def test_imread_leaves_other_formats_to_pillow(tmp_path, mode, name):
     assert np.array_equal(imread(path), wanted[:, :, ::-1])
 
 
-def test_imread_raises_as_pillow(tmp_path, files):
+def test_imread_raises_pillows_errors(tmp_path, files):
     with pytest.raises(FileNotFoundError, match="nowhere.jpg"):
         imread(tmp_path / "nowhere.jpg")
     (tmp_path / "text.jpg").write_text("no image")
@@ -147,7 +147,7 @@ def test_imread_raises_as_pillow(tmp_path, files):
         imread(files[0], "grey")
 
 
-def test_imread_in_threads(files):
+def test_imread_in_several_threads(files):
     wanted = [imread(path) for path in files]
     wrong = []
 
@@ -163,11 +163,11 @@ def test_imread_in_threads(files):
     assert not wrong
 
 
-def test_feedmill_imread_is_the_same():
+def test_feedmill_imread_is_feedmill_data_imread():
     assert feedmill.imread is imread
 
 
-# ---- .npy ----------------------------------------------------------------------------------------
+# ---- .npy files ----------------------------------------------------------------------------------
 
 ARRAYS = {
     "float32": np.arange(24, dtype=np.float32).reshape(2, 3, 4),
@@ -183,7 +183,7 @@ ARRAYS = {
 
 @pytest.mark.parametrize("direct", [False, True])
 @pytest.mark.parametrize("name", ARRAYS)
-def test_read_npy_is_as_numpy(tmp_path, name, direct):
+def test_read_npy_equals_numpy(tmp_path, name, direct):
     path = tmp_path / "a.npy"
     np.save(path, ARRAYS[name])
     wanted = np.load(path, allow_pickle=False)
@@ -213,17 +213,17 @@ GOOD = b"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }"
     (npy_bytes(GOOD, b"1234567"), "7 bytes of values"),
     (npy_bytes(GOOD, b"123456789"), "9 bytes of values"),
     (npy_bytes(GOOD, b"12345678", version=9), "version 9.0"),
-    (npy_bytes(GOOD, b"12345678")[:40], "truncated"),
+    (npy_bytes(GOOD, b"12345678")[:40], "reading array header, expected"),
     (npy_bytes(GOOD.replace(b"'<f4'", b"'|O'"), b"12345678"), "only arrays of numbers"),
     (npy_bytes(GOOD.replace(b"'<f4'", b"'<U2'"), b"12345678"), "only arrays of numbers"),
     (npy_bytes(GOOD.replace(b"'<f4'", b"[('a', '<f4')]"), b"12345678"), "only arrays of numbers"),
-    (npy_bytes(GOOD.replace(b"(2,)", b"(-2,)"), b"12345678"), "its header has shape="),
-    (npy_bytes(GOOD.replace(b"(2,)", b"2"), b"12345678"), "its header has shape="),
-    (npy_bytes(GOOD.replace(b"(2,)", b"(10**9,)"), b"12345678"), "not that of a .npy file"),
-    (npy_bytes(GOOD.replace(b"False", b"0"), b"12345678"), "fortran_order=0"),
-    (npy_bytes(GOOD.replace(b"'shape'", b"'form'"), b"12345678"), "not that of a .npy file"),
-    (npy_bytes(b"__import__('os')", b"12345678"), "not that of a .npy file"),
-    (npy_bytes(b"(" * 5000), "not that of a .npy file"),
+    (npy_bytes(GOOD.replace(b"(2,)", b"(-2,)"), b"12345678"), "its shape is"),
+    (npy_bytes(GOOD.replace(b"(2,)", b"2"), b"12345678"), "shape is not valid"),
+    (npy_bytes(GOOD.replace(b"(2,)", b"(10**9,)"), b"12345678"), "damaged .npy header"),
+    (npy_bytes(GOOD.replace(b"False", b"0"), b"12345678"), "fortran_order is not a valid bool"),
+    (npy_bytes(GOOD.replace(b"'shape'", b"'form'"), b"12345678"), "the correct keys"),
+    (npy_bytes(b"__import__('os')", b"12345678"), "damaged .npy header"),
+    (npy_bytes(b"(" * 5000), "damaged .npy header"),
 ])
 def test_npy_headers_are_read_strictly(tmp_path, data, why):
     path = tmp_path / "a.npy"
@@ -282,7 +282,7 @@ def test_npy_file(tmp_path, loader, workers):
     assert np.array_equal(dataset[3][0], array[3])
 
 
-def test_npy_file_is_sent_by_name(tmp_path):
+def test_npy_file_is_pickled_as_its_path(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((1000, 100)))
     dataset = NpyFile(tmp_path / "a.npy")
     sent = pickle.dumps(dataset)
@@ -295,13 +295,13 @@ def test_npy_file_is_sent_by_name(tmp_path):
     (np.asfortranarray(np.ones((3, 4))), "no contiguous rows"),
     (np.float32(1), "no contiguous rows"),
 ])
-def test_npy_file_refuses(tmp_path, array, why):
+def test_npy_file_refuses_unsupported_arrays(tmp_path, array, why):
     np.save(tmp_path / "a.npy", array)
     with pytest.raises(ValueError, match=why):
         NpyFile(tmp_path / "a.npy")
 
 
-def test_npy_file_refuses_damage(tmp_path):
+def test_npy_file_refuses_damaged_files(tmp_path):
     np.save(tmp_path / "a.npy", np.ones((3, 4)))
     with open(tmp_path / "a.npy", "ab") as file:
         file.write(b"x")
@@ -344,7 +344,7 @@ def test_tokens_in_loaders(tmp_path, loader, workers):
     assert torch.equal(x, torch.arange(90).reshape(9, 10)) and torch.equal(y, x + 1)
 
 
-def test_tokens_are_refused(tmp_path):
+def test_tokens_refuses_wrong_arguments(tmp_path):
     np.arange(10, dtype=np.uint16).tofile(tmp_path / "t.bin")
     for options, why in (({"dtype": "int16"}, "dtype is 'int16'"), ({"block": 0}, "block is 0"),
                          ({"block": 10}, "has 10 tokens; .* needs at least 11"),
@@ -356,11 +356,11 @@ def test_tokens_are_refused(tmp_path):
         Tokens(tmp_path / "t.bin")
 
 
-# ---- .npy natively -------------------------------------------------------------------------------
+# ---- .npy files on the native path ---------------------------------------------------------------
 
 
 def same_natively(dataset, **options):
-    """One epoch of both loaders, ours natively; the same batches, bit for bit."""
+    """Compares one native epoch with one of torch's DataLoader, bit for bit."""
     torch.manual_seed(1)
     theirs = list(TorchDataLoader(dataset, **options))
     torch.manual_seed(1)
@@ -399,7 +399,7 @@ def test_npy_file_natively_with_targets(tmp_path, kind):
     ({"transform": np.sum}, "has a transform"), ({"targets": [1.5] * 4}, "targets must be 64-bit"),
     ({"targets": np.zeros(4, np.int32)}, "targets must be 64-bit"), ({}, "holds >f4"),
 ])
-def test_npy_file_is_torchs(tmp_path, change, why):
+def test_npy_file_takes_torchs_path(tmp_path, change, why):
     np.save(tmp_path / "a.npy", np.ones((4, 2), "f4" if change else ">f4"))
     assert why in feedmill.DataLoader(NpyFile(tmp_path / "a.npy", **change)).explain()
 
@@ -415,11 +415,11 @@ def test_npy_file_epochs_share_a_native_loader(tmp_path):
 @pytest.mark.parametrize("mode, name, feature", [
     ("RGB", "png", "PNG"), ("RGBA", "png", "PNG"), ("P", "png", "PNG"), ("RGB", "webp", "WebP"),
 ])
-def test_imread_decodes_what_the_loader_decodes(tmp_path, mode, name, feature):
+def test_imread_and_the_loader_decode_the_same_formats(tmp_path, mode, name, feature):
     path = tmp_path / f"a.{name}"
     Image.fromarray(helpers.pixels(20, 10)).convert(mode).save(path)
     taken = native.imread(path, False, 1000)
     assert (type(taken) is tuple) == (feature in native.formats())
-    assert type(native.imread(path, True, 1000)) is str  # OpenCV's rules for it are its own
+    assert type(native.imread(path, True, 1000)) is str  # native BGR is for JPEGs only
     with Image.open(path) as image:
         assert np.array_equal(imread(path, "rgb"), np.array(image.convert("RGB")))

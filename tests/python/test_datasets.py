@@ -1,4 +1,4 @@
-"""Datasets that are read natively: folders, parts and sums of them, and the user's own."""
+"""Datasets that are read natively: image folders, Subset and ConcatDataset, and custom datasets."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ RANDOM = compose(T.RandomResizedCrop(8), T.RandomHorizontalFlip(), T.PILToTensor
 
 
 def same_as_torch(dataset, **options):
-    """The native batches are torch's."""
+    """Compares the native batches of one epoch with those of torch's DataLoader."""
     options = {"batch_size": 7, **options}
     loader = native_loader(dataset, **options)
     torch.manual_seed(1)
@@ -80,7 +80,7 @@ def test_random_split(images):
         same_as_torch(part, shuffle=True)
 
 
-def test_concat(images, small_images):
+def test_concat_dataset(images, small_images):
     other = ImageFolder(str(small_images), compose(T.Resize((8, 9)), compose(*FIXED.transforms[1:])))
     both = ConcatDataset([images, Subset(other, [9, 8]), ConcatDataset([other])])
     same_as_torch(both, shuffle=True)
@@ -89,7 +89,7 @@ def test_concat(images, small_images):
 
 
 @pytest.mark.parametrize("kind", [int, np.int64, np.uint8, torch.tensor, np.array])
-def test_kinds_of_indices(images, kind):
+def test_indices_of_several_types(images, kind):
     batches = [[kind(3), kind(0)], [kind(39)]]
     same_as_torch(images, batch_sampler=batches, batch_size=1)
     same_as_torch(Subset(images, list(range(40))), batch_sampler=batches, batch_size=1)
@@ -109,7 +109,7 @@ def test_kinds_of_indices(images, kind):
     ids=["inner", "outer", "nested", "concat", "types", "lists"],
 )
 def test_bad_indices(images, make, num_workers):
-    """The exception's type and words are torch's, and the iterator goes on as torch's does."""
+    """The exception's type and text equal torch's, and the iterator continues as torch's does."""
     dataset, batches = make(images)
     options = {"batch_sampler": batches, "num_workers": num_workers}
     transcripts = []
@@ -122,7 +122,7 @@ def test_bad_indices(images, make, num_workers):
         assert transcripts[0][-1] == "end"
 
 
-def test_samples_and_transform_are_read_anew(images):
+def test_changed_samples_and_transform_are_seen_by_the_next_epoch(images):
     subset = Subset(images, [0, 1])
     loader = native_loader(subset, batch_size=4)
     list(loader)
@@ -134,8 +134,8 @@ def test_samples_and_transform_are_read_anew(images):
     assert torch.equal(got, wanted)
 
 
-def test_draws_belong_to_the_loaders_index(small_images):
-    """Of one file under two indices, each index has draws of its own."""
+def test_random_draws_follow_the_loaders_index(small_images):
+    """A file that has several indices in a Subset gets different draws for each of them."""
     images = ImageFolder(str(small_images), RANDOM)
     subset = Subset(images, [6, 6, 6, 6])
     (batch, _), = native_loader(subset, batch_size=4, seed=3)
@@ -147,21 +147,21 @@ def test_draws_belong_to_the_loaders_index(small_images):
         helpers.assert_same_image(batch[index], wanted, index)
 
 
-def made_by_torchvision(loader, images, leaf_index, index):
-    """The sample of the loader's index, from the file of another one, with the loader's draws."""
+def made_by_torchvision(loader, images, file_index, index):
+    """The file of `images[file_index]`, transformed by torchvision with the draws of `index`."""
     box, flip = (values for _, values in loader.draws(index, 0))
-    image = images.loader(images.samples[leaf_index][0])
+    image = images.loader(images.samples[file_index][0])
     image = T.functional.resized_crop(
         image, box["top"], box["left"], box["height"], box["width"], [8, 8]
     )
     return T.functional.pil_to_tensor(T.functional.hflip(image) if flip["flip"] else image)
 
 
-# ---- the user's own ------------------------------------------------------------------------------
+# ---- custom datasets -----------------------------------------------------------------------------
 
 
 class Files(Dataset):
-    """A list of paths and labels, as scripts have it, with feedmill_item."""
+    """A custom dataset of paths and labels with feedmill_item()."""
 
     def __init__(self, root, transform, as_bytes=False):
         self.paths = sorted(Path(root).glob("*/*.*"))
@@ -185,7 +185,7 @@ class Files(Dataset):
 
 @pytest.mark.parametrize("as_bytes", [False, True])
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_dataset_that_offers_its_items(small_images, as_bytes, num_workers):
+def test_a_custom_dataset_with_feedmill_item(small_images, as_bytes, num_workers):
     dataset = Files(small_images, FIXED, as_bytes)
     same_as_torch(dataset, num_workers=num_workers, shuffle=True)
     same_as_torch(dataset, num_workers=num_workers, batch_size=None)
@@ -197,8 +197,8 @@ def test_a_dataset_that_offers_its_items(small_images, as_bytes, num_workers):
 
 
 @pytest.mark.parametrize("as_bytes", [False, True])
-def test_offered_files_of_all_kinds(tmp_path, as_bytes):
-    """BMP, bare, progressive, cut short: natively or through Pillow, the pixels are Pillow's."""
+def test_feedmill_item_with_files_of_all_kinds(tmp_path, as_bytes):
+    """BMP, JPEG without Huffman tables, progressive, truncated: all have Pillow's pixels."""
     for i in range(6):
         helpers.save_jpeg(tmp_path / "a" / f"{i}.jpg", 30 + i, 40, seed=i)
     Image.fromarray(helpers.pixels(20, 30)).save(tmp_path / "a" / "x.jpg", "BMP")
@@ -225,7 +225,7 @@ def outcome_of(iterator):
         return type(error), str(error)
 
 
-def test_items_are_asked_for_as_the_sampler_says(small_images):
+def test_feedmill_item_gets_the_samplers_indices(small_images):
     asked = []
 
     class Noting(Files):
@@ -239,7 +239,7 @@ def test_items_are_asked_for_as_the_sampler_says(small_images):
 
 
 class Vision(VisionDataset):
-    """A dataset of torchvision's kind: transform and target_transform, or transforms."""
+    """A VisionDataset: with transform and target_transform, or with transforms."""
 
     def __init__(self, root, **options):
         super().__init__(root, **options)
@@ -263,7 +263,7 @@ def test_transform_and_transforms(small_images):
     dataset = Vision(small_images, transform=FIXED)
     loader = feedmill.DataLoader(dataset, native="verify", batch_size=8)
     assert sum(len(images) for images, _ in loader) == 40
-    dataset.transform = RANDOM  # its `transforms` holds the other one still
+    dataset.transform = RANDOM  # `transforms` still contains the former transform
     assert "does more than its attribute transform" in loader_of(dataset).explain()
     dataset.transforms = lambda image, target: (image, target)
     assert "both transform and transforms" in loader_of(dataset).explain()
@@ -274,7 +274,7 @@ def loader_of(dataset):
 
 
 class Outer(Dataset):
-    """Hands on whatever is asked of it, but changes the samples."""
+    """Forwards attribute access to another dataset, but returns other samples."""
 
     def __init__(self, inner):
         self.inner = inner
@@ -307,7 +307,7 @@ class Folder(ImageFolder):
         return self.samples[index]
 
 
-def test_offers_that_do_not_stand_for_the_dataset(small_images):
+def test_feedmill_item_in_wrappers_and_subclasses(small_images):
     root = str(small_images)
     assert "no subclasses" in loader_of(Outer(Files(root, FIXED))).explain()
     assert "overrides __getitem__" in loader_of(OtherItems(root, FIXED)).explain()
@@ -319,15 +319,15 @@ def test_offers_that_do_not_stand_for_the_dataset(small_images):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_nothing_at_all(images, num_workers):
-    """An empty part of a split gives no batch, as from torch."""
+def test_an_empty_dataset(images, num_workers):
+    """An empty part of a random_split() gives no batch, as with torch."""
     for empty in (Subset(images, []), random_split(images, [40, 0])[1],
                   ConcatDataset([Subset(images, [])])):
         assert list(feedmill.DataLoader(empty, batch_size=2, num_workers=num_workers)) == []
         assert "is empty" in loader_of(empty).explain()
 
 
-def test_the_samples_of_an_epoch_are_kept_by_its_number(images):
+def test_fetch_uses_the_samples_of_its_epoch(images):
     loader = native_loader(images, batch_size=40)
     (first, _), = loader
     images.samples = images.samples[::-1]
@@ -337,7 +337,7 @@ def test_the_samples_of_an_epoch_are_kept_by_its_number(images):
 
 
 @pytest.mark.parametrize("kind", [bytearray, memoryview, lambda data: np.frombuffer(data, np.uint8)])
-def test_bytes_of_other_kinds(small_images, kind):
+def test_feedmill_item_with_other_buffer_types(small_images, kind):
     class Kind(Files):
         def feedmill_item(self, index):
             path, label = super().feedmill_item(index)
@@ -357,7 +357,7 @@ class Wrong(Files):
         return self.paths[(index + (index == 5)) % len(self)], self.label(index)
 
 
-def test_offers_that_are_not_taken(small_images, tmp_path):
+def test_reasons_for_not_using_feedmill_item(small_images, tmp_path):
     assert "no length" in feedmill.DataLoader(
         Unsized(small_images, FIXED), sampler=[1]
     ).explain()
@@ -378,7 +378,7 @@ def test_offers_that_are_not_taken(small_images, tmp_path):
         (StopIteration(), StopIteration, None),
     ],
 )
-def test_bad_offers(small_images, item, kind, words):
+def test_wrong_results_of_feedmill_item(small_images, item, kind, words):
     class Bad(Files):
         def feedmill_item(self, index):
             if index:

@@ -1,4 +1,4 @@
-"""feedmill demo: both loaders over the same images, and what it says of them."""
+"""The command `feedmill demo`: its output and exit status, and what it does with its folder."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def test_a_folder_of_classes(small_images, capsys):
     assert result["speedup"] > 0 and result["speedup_per_cpu"] > 0
 
 
-def test_what_is_printed(small_images, capsys):
+def test_the_printed_text(small_images, capsys):
     status, out = run_demo(capsys, small_images)
     assert status == 0
     assert "40 images compared, all equal to torchvision's" in out
@@ -49,7 +49,7 @@ def test_images_that_go_through_pillow(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["plain.jpg", "a/b/deep.jpg"])
-def test_folders_that_image_folder_takes_and_does_not(tmp_path, capsys, name):
+def test_folders_with_and_without_classes(tmp_path, capsys, name):
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     save_jpeg(tmp_path / name, 40, 30)
     status, out = run_demo(capsys, tmp_path, "--json")
@@ -120,7 +120,7 @@ def test_a_torchvision_for_another_torch(tmp_path, monkeypatch, capsys):
     assert "RuntimeError: no operator nms" in error and "pip install torchvision" in error
 
 
-def test_an_image_that_nobody_takes(tmp_path, capsys):
+def test_an_image_that_pillow_cannot_load(tmp_path, capsys):
     save_jpeg(tmp_path / "c" / "a.jpg", 40, 30)
     (tmp_path / "c" / "b.jpg").write_bytes(b"no image")
     status, out = run_demo(capsys, tmp_path)

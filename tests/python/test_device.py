@@ -1,5 +1,5 @@
-"""device=: batches on a GPU, with ordinary memory in the place of its own and the native loader's
-host device, which its others must equal, in the place of CUDA's."""
+"""The option device=, tested without a GPU: ordinary memory stands for GPU memory, and the native
+loader's host device for the CUDA device. Every device must give the host device's results."""
 
 import collections
 import contextlib
@@ -27,21 +27,21 @@ TO_FLOAT = (T.Resize((8, 8)), T.ToTensor(), T.Normalize(helpers.MEAN, helpers.ST
 
 
 class FakeGpu:
-    """What came of the calls for one.
+    """A fake GPU, which records what is asked of it.
 
     Attributes:
         cuda: the fake torch.cuda.
-        moved: tensors that torch copied. on_it: addresses of all memory there.
-        recorded: streams that record_stream() was told of.
+        moved: tensors that torch copied. on_it: addresses of all memory on the fake GPU.
+        recorded: the streams passed to record_stream().
         n_free: how many more tensors can be allocated.
     """
 
     def __init__(self, monkeypatch):
         self.cuda = FakeCuda(n_devices=2).install(monkeypatch)
         self.moved, self.recorded, self.n_free = [], [], 10**9
-        self._kept = []  # addresses must not be used again meanwhile
+        self._kept = []  # keeps the memory, so that addresses are unique
         monkeypatch.setattr(devices, "_KIND", "host")
-        of, host = devices.stage_config, ("host", 0)  # whatever the GPU's number is
+        of, host = devices.stage_config, ("host", 0)  # the host device, for any GPU number
         monkeypatch.setattr(configs, "stage_config", lambda *of_loader: (
             (config := of(*of_loader)) and host + config[2:]
         ))
@@ -95,7 +95,7 @@ def assert_same(got, wanted):
 
 
 def compare(gpu, dataset, **options):
-    """The same epochs on the CPU and on the device; returns the stats of the latter."""
+    """Compares epochs on the CPU with epochs on the device. Returns the stats of the latter."""
     wanted = list(native_loader(dataset, seed=3, **options))
     loader = native_loader(dataset, seed=3, device="cuda", **options)
     got = list(loader)
@@ -106,14 +106,14 @@ def compare(gpu, dataset, **options):
     return loader.stats()
 
 
-# ---- by the native loader ------------------------------------------------------------------------
+# ---- copies by the native loader -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("options", [
     {}, {"dtype": torch.bfloat16}, {"dtype": torch.float16, "memory_format": torch.channels_last},
 ])
-def test_the_same_batches(gpu, small_images, num_workers, options):
+def test_batches_equal_those_on_the_cpu(gpu, small_images, num_workers, options):
     steps = (T.RandomResizedCrop(12), T.RandomHorizontalFlip(), *TO_FLOAT[1:])
     dataset = helpers.numbered_folder(small_images, compose(*steps))
     options = {"batch_size": 16, "num_workers": num_workers, "shuffle": True, **options}
@@ -124,7 +124,7 @@ def test_the_same_batches(gpu, small_images, num_workers, options):
     got = list(loader)
     for one, other in zip(got, wanted, strict=True):
         assert_same(one, other)
-    # Nothing went through torch, and what crossed the bus were bytes.
+    # torch copied nothing, and uint8 values were copied to the device.
     assert gpu.moved == []
     stats = loader.stats()
     assert (stats.gpu.h2d_batches, stats.gpu.h2d_bytes) == (3, 40 * 3 * 12 * 12 + 40 * 8)
@@ -132,11 +132,11 @@ def test_the_same_batches(gpu, small_images, num_workers, options):
     assert "to the GPU 3 batches, " in loader.report()
 
 
-def test_uint8(gpu, numbered):
+def test_uint8_batches(gpu, numbered):
     assert compare(gpu, numbered, batch_size=16).gpu.h2d_batches == 3
 
 
-def test_values_that_no_pixel_has(gpu, small_images):
+def test_values_that_no_uint8_pixel_has_are_copied_as_floats(gpu, small_images):
     steps = (*TO_FLOAT, T.RandomErasing(p=0.9, value=(0.1, 0.2, 0.3)))
     stats = compare(gpu, helpers.numbered_folder(small_images, compose(*steps)), batch_size=16)
     assert stats.gpu.h2d_bytes == 40 * 3 * 8 * 8 * 4 + 40 * 8
@@ -216,11 +216,11 @@ def test_a_bad_file_between_good_ones(gpu, tmp_path):
     assert got[0] == [0] and got[2:] == [[2], [3], "end"] and issubclass(got[1][0], Exception)
 
 
-def test_no_memory_is_no_end(gpu, numbered):
+def test_the_epoch_continues_after_out_of_memory(gpu, numbered):
     iterator = iter(native_loader(numbered, batch_size=8, device="cuda"))
     assert next(iterator)[1].tolist() == list(range(8))
     gpu.n_free = 0
-    for n in range(8, 24, 8):  # what is on offer already
+    for n in range(8, 24, 8):  # these batches have their memory already
         assert next(iterator)[1].tolist() == list(range(n, n + 8))
     for _ in range(3):
         with pytest.raises(torch.OutOfMemoryError):
@@ -231,10 +231,10 @@ def test_no_memory_is_no_end(gpu, numbered):
     assert [targets.tolist()[0] for _, targets in iterator] == [32]
 
 
-@pytest.mark.parametrize("call", ["offer", "take", "_offer_one"])
+@pytest.mark.parametrize("call", ["add_buffers", "take", "_add_buffer"])
 @pytest.mark.parametrize("is_late", [False, True])
 def test_interrupts(gpu, numbered, monkeypatch, call, is_late):
-    """A Ctrl-C before or behind any of the calls: the batches are those that were to come."""
+    """An interrupt before or after any of the calls loses no batch."""
     loader = native_loader(numbered, batch_size=4, device="cuda")
     original, calls = getattr(devices.Stage, call), []
 
@@ -273,11 +273,11 @@ def test_another_stream_is_recorded(gpu, numbered):
     assert gpu.recorded == []
     with gpu.cuda.stream(side):
         next(iterator)
-        assert gpu.recorded == [side, side]  # of images and targets that were offered before
+        assert gpu.recorded == [side, side]  # for the images and the targets
 
 
 @pytest.mark.parametrize("native", ["auto", "hybrid", "off"])
-def test_no_batch_becomes_part_of_a_graph(gpu, numbered, native):
+def test_next_raises_while_a_cuda_graph_is_captured(gpu, numbered, native):
     if native == "hybrid":
         numbered.transform = compose(T.Lambda(lambda image: image), *numbered.transform.transforms)
     loader = feedmill.DataLoader(numbered, batch_size=8, device="cuda", native=native)
@@ -291,8 +291,8 @@ def test_no_batch_becomes_part_of_a_graph(gpu, numbered, native):
     assert [targets.tolist()[0] for _, targets in iterator] == [8, 16, 24, 32]
 
 
-def test_late_data_and_copies_are_told_apart(gpu, numbered, monkeypatch):
-    """The consumer's stream waits a minute for each copy; it has nothing to do meanwhile."""
+def test_late_data_and_late_copies_are_distinguished(gpu, numbered, monkeypatch):
+    """The consumer's stream waits a minute for each copy, without other work."""
     take, minute, skipped_ns = devices.Stage.take, 60 * 10**9, 0
     gpu.cuda.clock = lambda: 10**9 + skipped_ns
 
@@ -311,7 +311,7 @@ def test_late_data_and_copies_are_told_apart(gpu, numbered, monkeypatch):
     assert "pageable" not in loader.report()
 
 
-# ---- by torch ------------------------------------------------------------------------------------
+# ---- copies by torch -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [
@@ -322,7 +322,7 @@ def test_late_data_and_copies_are_told_apart(gpu, numbered, monkeypatch):
     {"collate_fn": lambda samples: {"images": [one for one, _ in samples], "n": len(samples)}},
     {"collate_fn": lambda samples: (torch.stack([one for one, _ in samples]), "text")},
 ])
-def test_whatever_the_path(gpu, numbered, options):
+def test_every_path_puts_batches_on_the_device(gpu, numbered, options):
     if options.get("native") == "hybrid":
         numbered.transform = compose(T.Lambda(lambda image: image), *numbered.transform.transforms)
     options = {"batch_size": 8, **options}
@@ -385,11 +385,11 @@ def test_devices_change_between_epochs(gpu, numbered):
                 assert gpu.has(images) == gpu.has(targets) == is_there
 
 
-# ---- which one, and why not ----------------------------------------------------------------------
+# ---- the choice between the two ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bad", [0, 1.5, "mps", "cudaa", "cuda:x", torch.device("meta"), ["cuda"]])
-def test_what_is_no_device(bad):
+def test_wrong_devices_are_refused(bad):
     with pytest.raises(ValueError, match="device is .*; it must be 'cuda', 'cuda:1' or the like"):
         feedmill.DataLoader([1], device=bad)
     loader = feedmill.DataLoader([1])
@@ -398,7 +398,7 @@ def test_what_is_no_device(bad):
         iter(loader)
 
 
-def test_the_cpu_always_works(numbered):
+def test_the_device_cpu_needs_no_gpu(numbered):
     for device in (None, "cpu", torch.device("cpu")):
         assert len(list(feedmill.DataLoader(numbered, batch_size=8, device=device))) == 5
     assert "device" not in native_loader(numbered).explain()
@@ -419,7 +419,7 @@ def test_no_cuda(gpu, monkeypatch):
     assert text.startswith("device='cuda:0', but this torch (") and "built without CUDA" in text
 
 
-def test_no_plug_in(gpu, numbered, monkeypatch):
+def test_without_the_plug_in_torch_copies(gpu, numbered, monkeypatch):
     monkeypatch.setattr(devices, "_KIND", "cuda")
     monkeypatch.delenv(devices.LIBRARY_VARIABLE, raising=False)
 
@@ -452,7 +452,7 @@ def test_explain(gpu, numbered):
     assert "batches are copied to cuda:0 by torch, in the consumer's stream" in text
 
 
-def test_the_option_is_kept(gpu, numbered, tmp_path):
+def test_the_option_survives_pickling_and_rebuilding(gpu, numbered, tmp_path):
     loader = native_loader(numbered, batch_size=8, device="cuda:1", log=str(tmp_path / "log"))
     assert pickle.loads(pickle.dumps(loader)).device == "cuda:1"
     assert loader._feedmill_rebuilt(numbered).device == "cuda:1"
@@ -462,16 +462,16 @@ def test_the_option_is_kept(gpu, numbered, tmp_path):
     assert run["settings"]["device"] == "cuda:1"
 
 
-# ---- as a process ends ---------------------------------------------------------------------------
+# ---- memory at the end of an epoch ---------------------------------------------------------------
 
 
-def test_nothing_is_left_behind(gpu, numbered):
-    """Memory on offer stays until the native loader has ended its epoch, and no longer."""
+def test_no_device_memory_is_left(gpu, numbered):
+    """Output buffers live until the native loader has ended its epoch, and no longer."""
     iterator = iter(native_loader(numbered, batch_size=8, device="cuda"))
     next(iterator)
     stage, handle = iterator._stage, iterator._handle
-    assert len(stage._offered) == handle.n_offered == 2
+    assert len(stage._buffers) == handle.n_outputs == 2
     with contextlib.suppress(StopIteration):
         while True:
             next(iterator)
-    assert len(stage._offered) == 0 and iterator._stage is None
+    assert len(stage._buffers) == 0 and iterator._stage is None

@@ -1,6 +1,6 @@
-"""device= through the CUDA plug-in on a stub runtime, which complains of what is out of order.
+"""The option device= with the real CUDA plug-in on a stub of the CUDA runtime that reports misuse.
 
-In a process of its own, as the plug-in is chosen once a process."""
+The tests run in child processes, as a process loads the plug-in only once."""
 
 import os
 
@@ -40,7 +40,7 @@ for options in ({}, {"dtype": torch.bfloat16}, {"memory_format": torch.channels_
     for images, targets in loader:
         gpu.spin(300_000)
         got.append((gpu.consume(images), gpu.consume(targets)))
-        del images, targets  # at once, under the kernels
+        del images, targets  # at once, while the kernels still use them
     gpu.finish()
     assert [(a.value, b.value) for a, b in got] == wanted, options
     assert loader.stats().gpu.h2d_batches == 5
@@ -106,7 +106,8 @@ del iterator, rest
 check_end()
 """
 
-# Some of the runtime's calls fail, one at a time: an error that names it, and no hang.
+# Makes some of the runtime's calls fail, one at a time. Each must raise an error that names the
+# call, without a hang.
 FAILURES = """
 dataset = dataset_of(T.Resize((8, 8)), *TO_FLOAT)
 seen, n = set(), 0
@@ -138,13 +139,13 @@ print("fine")
 
 @pytest.fixture
 def plug_in():
-    """The environment of a process that has it."""
+    """The environment of a process in which the plug-in uses the stub runtime."""
     path = os.environ.get("FEEDMILL_STUB_CUDA")
     if not path:
         helpers.skip("FEEDMILL_STUB_CUDA does not name the plug-in on the stub CUDA runtime")
     return {**os.environ, "FEEDMILL_CUDA_LIBRARY": path}
 
 
-def test_on_the_stub(plug_in, small_images):
+def test_device_on_the_stub_runtime(plug_in, small_images):
     script = SETUP + SAME_BATCHES + ARRAYS + LEFT_EARLY + CAPTURED + FAILURES
     assert helpers.run_script(script, small_images, env=plug_in) == 5 * "fine\n"

@@ -1,4 +1,4 @@
-"""Random scripts with torch's DataLoader and with ours: whatever they can see is equal."""
+"""Random scripts must observe the same with feedmill's DataLoader as with torch's."""
 
 import faulthandler
 import os
@@ -18,7 +18,7 @@ LONGEST_S = 60
 
 @pytest.fixture(scope="module")
 def roots(tmp_path_factory):
-    """Folders of 24 small files each by name: JPEGs, in "bad" with five that are not quite."""
+    """Folders by name, of 24 small JPEGs each; "bad" has five damaged or unusual files."""
     roots = {}
     for name in ("good", "bad"):
         roots[name] = tmp_path_factory.mktemp(name)
@@ -51,7 +51,7 @@ def _time_is_up(*_):
 
 
 @pytest.mark.slow
-def test_scripts_see_the_same(roots):
+def test_random_scripts_observe_the_same(roots):
     @settings(max_examples=N_SCRIPTS, deadline=None, database=None, derandomize=SEED is None,
               print_blob=True, suppress_health_check=list(HealthCheck))
     @given(scripts())
@@ -65,6 +65,6 @@ def test_scripts_see_the_same(roots):
             signal.signal(signal.SIGALRM, old)
         assert not difference, difference
 
-    # A script that hangs ends by the alarm; thousands of them may take as long as they do.
+    # The alarm ends a script that hangs. There is no limit for all scripts together.
     faulthandler.cancel_dump_traceback_later()
     (see_the_same if SEED is None else seed(int(SEED))(see_the_same))()

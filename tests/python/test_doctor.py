@@ -1,4 +1,4 @@
-"""`feedmill doctor`: facts of the machine, what a folder gives, and what is suggested."""
+"""The command `feedmill doctor`: the machine, the survey of a folder, and the suggestions."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from feedmill.system import machine, peer_processes
 
 @pytest.fixture
 def root(tmp_path):
-    """A function that writes a file of /proc or /sys below a root of the test's."""
+    """A function that writes a file of /proc or /sys below the test's own root folder."""
 
     def write(path, text):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -26,14 +26,14 @@ def root(tmp_path):
     return write
 
 
-# ---- facts of the machine ------------------------------------------------------------------------
+# ---- facts about the machine ---------------------------------------------------------------------
 
 V1 = "5:memory:/job/step\n2:cpu,cpuacct:/job/step\n0::/\n"
 V2 = "0::/job/step\n"
 
 
 def test_no_quota(root, tmp_path):
-    assert machine.cpu_quota(str(tmp_path)) is None  # no /proc/self/cgroup at all
+    assert machine.cpu_quota(str(tmp_path)) is None  # /proc/self/cgroup does not exist
     root("proc/self/cgroup", V2)
     root("sys/fs/cgroup/job/cpu.max", "max 100000\n")
     assert machine.cpu_quota(str(tmp_path)) is None
@@ -42,7 +42,7 @@ def test_no_quota(root, tmp_path):
 
 
 def test_quota_of_version_2(root, tmp_path):
-    """The lowest one on the way up holds, and its group's throttling is told."""
+    """The lowest quota of all parent groups applies, and that group's throttling is reported."""
     root("proc/self/cgroup", V2)
     root("sys/fs/cgroup/job/step/cpu.max", "400000 100000\n")
     root("sys/fs/cgroup/job/cpu.max", "150000 100000\n")
@@ -52,7 +52,7 @@ def test_quota_of_version_2(root, tmp_path):
 
 @pytest.mark.parametrize("place", ["cpu", "cpu,cpuacct"])
 def test_quota_of_version_1(root, tmp_path, place):
-    """A container shows only its part of the tree: the mount's root stands for the group."""
+    """In a container that sees only its part of the tree, the mount's root is the group."""
     root("proc/self/cgroup", V1)
     root(f"sys/fs/cgroup/{place}/cpu.cfs_quota_us", "50000\n")
     root(f"sys/fs/cgroup/{place}/cpu.cfs_period_us", "100000\n")
@@ -60,8 +60,8 @@ def test_quota_of_version_1(root, tmp_path, place):
     assert machine.cpu_quota(str(tmp_path)) == (0.5, 1, 1.5, 3)
 
 
-def test_the_quota_is_the_one_that_the_threads_follow():
-    """The native count of usable CPUs reads the same files."""
+def test_the_quota_limits_the_native_count_of_cpus():
+    """Python and the native library read the same files."""
     quota = machine.cpu_quota()
     n_affine = len(peer_processes.usable_cpus())
     limit = n_affine if quota is None else min(n_affine, quota.cpus)
@@ -108,7 +108,7 @@ def test_memory(root, tmp_path, groups, files):
         ({"proc/self/status": "Name:\tx\nSeccomp:\t0\n"}, []),
     ],
 )
-def test_what_forbids_io_uring(root, tmp_path, files, words):
+def test_reasons_against_io_uring(root, tmp_path, files, words):
     for path, text in files.items():
         root(path, text)
     found = machine.why_no_uring(str(tmp_path))
@@ -116,7 +116,7 @@ def test_what_forbids_io_uring(root, tmp_path, files, words):
 
 
 def test_mounts(root, tmp_path):
-    """The longest place above the file; of several on one place the last."""
+    """A file is on the mount with the longest path above it; of several there, on the last one."""
     text = (
         "21 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n"
         "22 21 0:5 / /data rw master:1 - nfs4 server:/export rw\n"
@@ -158,7 +158,7 @@ def check(capsys, *words):
     return status, crowded, text
 
 
-def test_the_machine(capsys):
+def test_the_facts_of_the_machine(capsys):
     _, _, text = check(capsys)
     names = [line.split()[0] for line in text.splitlines()]
     wanted = ["feedmill", "kernel", "CPUs", "SIMD", "JPEG", "reader", "memory", "memlock",
@@ -174,7 +174,7 @@ def test_the_machine(capsys):
     assert facts["reader"] in ("uring", "pread") and "folder" not in facts
 
 
-def test_a_refused_io_uring_is_explained(capsys, monkeypatch):
+def test_why_io_uring_is_not_used(capsys, monkeypatch):
     monkeypatch.setattr(machine, "why_no_uring", lambda: ["so it is"])
     monkeypatch.setenv("FEEDMILL_READER", "pread")
     monkeypatch.setenv("FEEDMILL_CPU", "scalar")
@@ -183,7 +183,7 @@ def test_a_refused_io_uring_is_explained(capsys, monkeypatch):
     assert "SIMD       scalar (FEEDMILL_CPU=scalar)" in text
 
 
-def test_an_environment_that_no_loader_takes(capsys, monkeypatch):
+def test_wrong_environment_variables(capsys, monkeypatch):
     monkeypatch.setenv("FEEDMILL_CPU", "mmx")
     with pytest.raises(SystemExit) as caught:
         cli.main(["doctor"])
@@ -193,7 +193,7 @@ def test_an_environment_that_no_loader_takes(capsys, monkeypatch):
 
 @pytest.fixture
 def mixed(tmp_path):
-    """Six JPEGs, two images for Pillow, a text, a link to nothing, and one that leads back."""
+    """Six JPEGs, two images for Pillow, a text, a dangling link, and a link to a parent folder."""
     for i in range(6):
         helpers.save_jpeg(tmp_path / "a" / f"{i}.jpg", 60, 40, seed=i)
     helpers.save_bare_jpeg(tmp_path / "b" / "bare.jpeg", 60, 40)
@@ -204,7 +204,7 @@ def mixed(tmp_path):
     return tmp_path
 
 
-def test_a_folder(capsys, mixed):
+def test_a_folder_as_json(capsys, mixed):
     status, crowded, text = check(capsys, mixed, "--json")
     facts = json.loads(text)
     assert status == bool(facts["crowded"])
@@ -231,7 +231,7 @@ def test_a_folder(capsys, mixed):
     assert all(one["value"] and one["why"] for one in facts["suggestions"])
 
 
-def test_a_folder_in_words(capsys, mixed):
+def test_a_folder_as_text(capsys, mixed):
     status, crowded, text = check(capsys, mixed)
     assert status == crowded
     assert "files      9, " in text and "6 .jpg" in text
@@ -258,7 +258,7 @@ def test_folders_with_little_in_them(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("place", ["nowhere", "file"])
-def test_no_folder(capsys, tmp_path, place):
+def test_wrong_folders(capsys, tmp_path, place):
     (tmp_path / "file").write_text("")
     with pytest.raises(SystemExit) as caught:
         cli.main(["doctor", str(tmp_path / place)])
@@ -266,13 +266,13 @@ def test_no_folder(capsys, tmp_path, place):
     assert f"{tmp_path / place} is not a folder that can be read: N" in capsys.readouterr().err
 
 
-def test_a_survey_ends_in_time(small_images):
+def test_a_survey_keeps_its_time_limit(small_images):
     found = survey(small_images, -1.0)
     assert not found.complete and len(found.files) < 40
     assert survey(small_images, 600).complete
 
 
-def test_a_sample_is_bounded():
+def test_a_sample_of_files_is_bounded():
     files = [(str(i), 1000) for i in range(100_000)]
     assert len(set(sample(files))) == 400
     large = [(str(i), 100 << 20) for i in range(9)]
@@ -280,7 +280,7 @@ def test_a_sample_is_bounded():
     assert sample([]) == []
 
 
-def test_files_that_vanish_or_stay_in_memory(tmp_path, monkeypatch):
+def test_files_that_vanish_or_stay_in_the_page_cache(tmp_path, monkeypatch):
     paths = [str(helpers.save_jpeg(tmp_path / f"{i}.jpg", 40, 40)) for i in range(4)]
     gone = str(tmp_path / "gone.jpg")
     monkeypatch.setattr(measure, "_is_cached", lambda path: True)
@@ -292,26 +292,26 @@ def test_files_that_vanish_or_stay_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(measure, "_is_cached", lambda path: False)
     reading = measure.read_rates(paths, 600)
     assert reading.cold > 0 and reading.cold_file_s > 0 and not reading.why_not_cold
-    # What is not seen of the cache may be told by what the process has read.
-    told = iter([0, sum(os.path.getsize(path) for path in paths)])
+    # Where mincore() shows all pages as cached, the process's read counters may show a cold read.
+    counts = iter([0, sum(os.path.getsize(path) for path in paths)])
     monkeypatch.setattr(measure, "_is_cached", lambda path: True)
-    monkeypatch.setattr(measure, "_device_bytes", lambda: next(told))
+    monkeypatch.setattr(measure, "_device_bytes", lambda: next(counts))
     assert measure.read_rates(paths, 600).cold > 0
     nothing = measure.read_rates([gone], 600)
     assert (nothing.cold, nothing.warm, nothing.n_files) == (None, None, 0)
 
 
-def test_what_is_in_the_page_cache(tmp_path):
+def test_detection_of_the_page_cache(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"x" * 10_000)
     assert measure._is_cached(str(path))
     (tmp_path / "empty").write_bytes(b"")
     assert not measure._is_cached(str(tmp_path / "empty"))
-    assert measure._is_cached(str(tmp_path / "nowhere"))  # not known
+    assert measure._is_cached(str(tmp_path / "nowhere"))  # unknown counts as cached
     assert measure._device_bytes() >= 0
 
 
-# ---- what is missing -----------------------------------------------------------------------------
+# ---- missing parts of an installation ------------------------------------------------------------
 
 COMPLETE = {
     "reader": "uring", "reader_reason": "io_uring works here", "why_no_uring": [],
@@ -325,7 +325,7 @@ def missing_of(**changes):
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A function that puts a GPU there, and has native.device_count() raise an error."""
+    """A function that simulates a GPU, and makes native.device_count() raise an error."""
 
     def put(error):
         def device_count(kind):
@@ -392,7 +392,7 @@ def test_missing_shared_memory():
     assert "only 67.1 MB" in small.why and "--shm-size" in small.get
 
 
-def test_what_is_missing_is_printed(capsys, monkeypatch):
+def test_missing_parts_are_printed(capsys, monkeypatch):
     monkeypatch.setattr(doctor, "find_missing", lambda facts: [])
     lines = check(capsys)[2].splitlines()
     assert len([line for line in lines if line.startswith("nothing is missing")]) == 1
@@ -403,13 +403,13 @@ def test_what_is_missing_is_printed(capsys, monkeypatch):
     monkeypatch.setenv("FEEDMILL_READER", "pread")
     text = check(capsys)[2]
     assert "missing:\n  io_uring: no reason\n    how to get it: no way\n" in text
-    assert "told above" not in text  # once is enough
+    assert "told above" not in text  # each is printed once
     assert json.loads(check(capsys, "--json")[2])["missing"] == [
         {"what": "io_uring", "why": "no reason", "get": "no way"}
     ]
 
 
-# ---- what is suggested ---------------------------------------------------------------------------
+# ---- suggestions ---------------------------------------------------------------------------------
 
 FOUND = advice.Findings(
     n_usable=8, n_taken=0, n_processes=1, has_gpu=True, reader="uring",
@@ -455,8 +455,8 @@ def test_suggestions(changes, setting, value, words):
         assert found[setting].value == value and words in found[setting].why
 
 
-def test_processes_by_ranks_or_gpus(monkeypatch, mixed):
-    facts = doctor.look()
+def test_the_number_of_processes_from_ranks_or_gpus(monkeypatch, mixed):
+    facts = doctor.machine_facts()
     facts["folder"] = folder_check.check_folder(mixed, 1)
     facts["gpus"] = [{"name": "x", "memory_bytes": 1}] * 2
     facts["cpus"]["local_world_size"] = None

@@ -1,4 +1,5 @@
-"""Random draws: torchvision's distributions; what they depend on, and what not."""
+"""Random draws: their distributions equal torchvision's, and they depend on seed, epoch, index and
+repetition alone."""
 
 import helpers
 import numpy as np
@@ -53,7 +54,7 @@ def torchvision_crops(width, height, scale, ratio):
 
 
 def ks_distance(one, two):
-    """Kolmogorov-Smirnov: the largest distance of the two distribution functions."""
+    """The Kolmogorov-Smirnov statistic: the largest distance of two distribution functions."""
     values = np.union1d(one, two)
     rank = lambda data: np.searchsorted(np.sort(data), values, side="right") / len(data)
     return np.abs(rank(one) - rank(two)).max()
@@ -64,16 +65,16 @@ def ks_distance(one, two):
     [
         (500, 375, (0.08, 1.0), (3 / 4, 4 / 3)),
         (64, 64, (0.5, 0.6), (0.5, 2.0)),
-        (300, 20, (0.08, 1.0), (3 / 4, 4 / 3)),  # ten tries often fail: the central crop
+        (300, 20, (0.08, 1.0), (3 / 4, 4 / 3)),  # often ten failed tries: the central crop
         (7, 9, (0.08, 1.0), (3 / 4, 4 / 3)),
         (1, 1, (0.08, 1.0), (3 / 4, 4 / 3)),
         (100, 100, (0.3, 0.3), (1.0, 1.0)),
     ],
 )
-def test_crops_are_distributed_as_torchvisions(width, height, scale, ratio):
+def test_crops_have_torchvisions_distribution(width, height, scale, ratio):
     ours, flips = native_crops(width, height, scale, ratio)
     theirs = torchvision_crops(width, height, scale, ratio)
-    # 1.95 sqrt(2 / n) is the 0.1 % point; the seeds are fixed.
+    # 1.95 sqrt(2 / n) is the critical value for 0.1%; the seeds are fixed.
     limit = 1.95 * np.sqrt(2 / N_DRAWS)
     for column, name in enumerate(("top", "left", "height", "width")):
         assert ks_distance(ours[:, column], theirs[:, column]) < limit, name
@@ -81,11 +82,11 @@ def test_crops_are_distributed_as_torchvisions(width, height, scale, ratio):
         assert ks_distance(what(ours), what(theirs)) < limit
     assert abs(flips.mean() - 0.3) < 4 * np.sqrt(0.21 / N_DRAWS)
     if width > 8 and height > 8 and scale != (0.3, 0.3):
-        # Flip and crop have random numbers of their own.
+        # Flip and crop use independent random numbers.
         assert abs(np.corrcoef(flips, ours[:, 3])[0, 1]) < 4 / np.sqrt(N_DRAWS)
 
 
-def test_neighbouring_indices_and_epochs_are_unrelated():
+def test_adjacent_seeds_epochs_and_indices_are_uncorrelated():
     loader = native.Loader(ops=[Op(RANDOM_HORIZONTAL_FLIP, p=0.5), Op(CENTER_CROP, 8, 8)],
                            dtype="uint8", n_samples=64, batch_size=1, n_threads=1)
     flips = np.array([[[loader.draws(seed, epoch, index, 0, 9, 9)[0][5] for index in range(64)]
@@ -99,7 +100,7 @@ def test_neighbouring_indices_and_epochs_are_unrelated():
             assert abs(correlation) < 4 / np.sqrt(n)
 
 
-# ---- what they depend on -------------------------------------------------------------------------
+# ---- what the draws depend on --------------------------------------------------------------------
 
 
 def test_seed_none_follows_torchs_seed(dataset):
@@ -121,8 +122,8 @@ def test_persistent_workers_have_new_draws_in_every_epoch(dataset):
         assert_same_image(images[3], helpers.reference(loader, 3, epoch), f"epoch {epoch}")
 
 
-def test_an_int_seed_decides_everything(dataset):
-    """Not the order, the batch size, torch's seed, nor where the run began."""
+def test_an_int_seed_alone_decides_the_draws(dataset):
+    """The order, the batch size, torch's seed and the first epoch do not matter."""
     loader = native_loader(dataset, seed=5, batch_size=8)
     epochs = [images_of(loader)[0] for _ in range(3)]
     other = native_loader(dataset, seed=5, batch_size=3, shuffle=True, num_workers=2)
@@ -132,7 +133,7 @@ def test_an_int_seed_decides_everything(dataset):
         assert torch.equal(images[targets.argsort()], epochs[epoch])
     assert not torch.equal(epochs[0], epochs[1])
     assert not torch.equal(images_of(native_loader(dataset, seed=6, batch_size=8))[0], epochs[0])
-    # Epochs that have not run are known, too.
+    # Draws of epochs that have not run are known, too.
     assert_same_image(other.fetch(7, 0)[0], epochs[0][7], "fetch")
 
 
@@ -142,13 +143,13 @@ def test_any_int_is_a_seed(dataset, seed):
     assert torch.equal(images_of(loader)[0][2], loader.fetch(2, 0)[0])
 
 
-def test_the_samplers_epoch_counts(dataset):
+def test_the_samplers_epoch_changes_the_draws(dataset):
     sampler = DistributedSampler(dataset, num_replicas=2, rank=0, shuffle=False)
     loader = native_loader(dataset, seed=1, sampler=sampler, batch_size=4)
     sampler.set_epoch(4)
     first = images_of(loader)[0]
     again = images_of(loader)[0]
-    assert torch.equal(first, again)  # as nobody called set_epoch(), as with torch
+    assert torch.equal(first, again)  # set_epoch() was not called; as with torch
     loader.set_epoch(9)
     assert sampler.epoch == 9
     assert torch.equal(images_of(loader)[0][1], loader.fetch(2, 9)[0])
@@ -172,7 +173,7 @@ def test_a_repeated_index_gets_other_crops(dataset, num_workers):
     assert len({image.numpy().tobytes() for image in zeros}) > len(zeros) * 0.9
 
 
-def test_ranks_that_may_repeat_indices_are_mixed_in(dataset, monkeypatch):
+def test_the_rank_is_mixed_in_without_a_distributed_sampler(dataset, monkeypatch):
     keys = []
     for rank in range(3):
         monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
@@ -190,7 +191,7 @@ def test_ranks_that_may_repeat_indices_are_mixed_in(dataset, monkeypatch):
 # ---- diagnostics ---------------------------------------------------------------------------------
 
 
-def test_draws_are_named(small_images):
+def test_draws_name_the_transforms(small_images):
     transform = compose(T.RandomHorizontalFlip(1.0), T.Resize(20), T.CenterCrop(16), T.ToTensor())
     loader = native_loader(helpers.numbered_folder(small_images, transform), seed=0)
     assert loader.draws(0, 0) == [  # 20 x 60 pixels
@@ -201,7 +202,7 @@ def test_draws_are_named(small_images):
     assert loader.draws(-40, 0) == loader.draws(0, 0)
 
 
-def test_epochs_that_have_not_run_have_no_draws_without_a_seed(dataset):
+def test_without_a_seed_draws_of_future_epochs_raise(dataset):
     loader = native_loader(dataset, batch_size=8)
     for call in (loader.draws, loader.fetch):
         with pytest.raises(ValueError, match="epoch 0 has not run .*none.*seed"):
@@ -222,8 +223,8 @@ def test_bad_arguments(dataset, arguments):
         loader.set_epoch(-1)
 
 
-def test_fetch_keeps_to_the_epochs_own_transform(dataset):
-    """Progressive resizing: the transform changes between epochs."""
+def test_fetch_uses_the_epochs_own_transform(dataset):
+    """The transform changes between epochs, as for progressive resizing."""
     loader = native_loader(dataset, seed=1, batch_size=40)
     first = images_of(loader)[0]
     dataset.transform = compose(T.RandomResizedCrop(24), T.ToTensor())
@@ -245,7 +246,7 @@ def test_the_error_lists_the_epochs_that_ran(dataset):
         loader.draws(0, number)
 
 
-def test_a_thousand_epochs_are_kept_and_equal_plans_once(dataset):
+def test_a_thousand_epochs_are_remembered_and_share_equal_plans(dataset):
     loader = native_loader(dataset, batch_size=8)
     for _ in range(1010):
         iter(loader)

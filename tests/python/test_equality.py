@@ -1,4 +1,5 @@
-"""Whether the installed Pillow gives the native pixels: found out by comparing, not by version."""
+"""The check whether the installed Pillow and torchvision give the native pixels. It compares
+pixels, not versions."""
 
 import io
 import itertools
@@ -26,7 +27,7 @@ needs_webp = pytest.mark.skipif("WebP" not in native.formats(), reason="built wi
 
 @pytest.fixture(autouse=True)
 def looked_at_anew():
-    """What is found out once in a process is found out in the test, and behind it."""
+    """Clears the process's cached comparisons before and after the test."""
     comparing.forget()
     yield
     comparing.forget()
@@ -41,7 +42,7 @@ def explained(dataset, **options):
 
 
 def assert_left_to_torch(dataset, *words, **options):
-    """With the reasons, and with torch's batches."""
+    """Expects torch's path with these reasons, and torch's batches. Returns the reasons."""
     text = explained(dataset, **options)
     assert text.startswith("torch's own path, because\n"), text
     for word in words:
@@ -55,7 +56,7 @@ def assert_left_to_torch(dataset, *words, **options):
     return text
 
 
-# ---- the installed one ---------------------------------------------------------------------------
+# ---- the installed libraries ---------------------------------------------------------------------
 
 ALL_PARTS = [Op(KINDS[name], filter=filter_, values=(0.0,) * 8 + (15,))
              for name in ("RandomVerticalFlip", "RandomGrayscale", "RandomInvert", "RandomPosterize",
@@ -65,7 +66,7 @@ ALL_PARTS = [Op(KINDS[name], filter=filter_, values=(0.0,) * 8 + (15,))
 PADS = [Op(KINDS["Pad"], values=(1, 1, 1, 1, mode, 0, 0, 0, 0)) for mode in range(4)]
 
 
-def test_all_parts_are_equal():
+def test_every_part_equals_the_installed_libraries():
     assert equality.native_formats() == native.formats().split(", ")
     assert equality.rejected_formats() == 0 and equality.reasons_against_formats() == []
     assert len({equality.resize_order(filter_) for filter_ in range(5)}) == 1
@@ -76,8 +77,8 @@ def test_all_parts_are_equal():
     assert equal_augmentations.why_not_ops(automatic, 3) == []
 
 
-def test_all_made_files_are_decoded_natively():
-    """Else nothing would be compared."""
+def test_the_test_images_are_decoded_natively():
+    """Otherwise Pillow would be compared with itself."""
     makers = {"JPEG": equality._jpegs, "PNG": equality._pngs, "WebP": equality._webps}
     for name in native.formats().split(", "):
         for kind, data in makers[name]():
@@ -98,15 +99,15 @@ def resized_natively(filter_, order):
     return images
 
 
-@pytest.mark.parametrize("filter_", [0, 1, 3, 4])  # a box or the nearest pixel hardly rounds
-def test_the_orders_of_resizing_differ_on_the_made_images(filter_):
+@pytest.mark.parametrize("filter_", [0, 1, 3, 4])  # not box and nearest, which hardly round
+def test_the_resize_orders_differ_on_the_test_images(filter_):
     results = [resized_natively(filter_, order) for order in range(3)]
     for one, other in itertools.combinations(results, 2):
         assert not all(map(np.array_equal, one, other))
 
 
 @pytest.mark.parametrize("guess", [0, 1, 2])
-def test_pixels_and_not_the_version_tell_the_order(small_images, monkeypatch, guess):
+def test_the_resize_order_is_found_by_comparing_pixels(small_images, monkeypatch, guess):
     wanted = equality.resize_order(0)
     comparing.forget()
     monkeypatch.setattr(equality, "likely_resize_order", lambda: guess)
@@ -114,7 +115,7 @@ def test_pixels_and_not_the_version_tell_the_order(small_images, monkeypatch, gu
     assert f"(resize order {wanted})" in explained(folder(small_images))
 
 
-def test_it_is_found_out_once_and_draws_nothing(small_images, monkeypatch):
+def test_the_comparison_runs_once_and_draws_no_random_number(small_images, monkeypatch):
     dataset = folder(small_images, T.ColorJitter(0.5), *HEAD)
     torch.manual_seed(1)
     state = torch.get_rng_state()
@@ -132,11 +133,11 @@ def test_nothing_is_compared_before_it_is_needed():
     subprocess.run([sys.executable, "-c", text], check=True, stdout=subprocess.DEVNULL, timeout=100)
 
 
-# ---- one that gives other pixels -----------------------------------------------------------------
+# ---- libraries that give other pixels ------------------------------------------------------------
 
 
 def change_loads(monkeypatch, kind, is_changed=lambda image: True):
-    """Has a plugin of Pillow's give other pixels, as with another library behind it."""
+    """Makes a Pillow plugin return other pixels, as if it used another decoder library."""
     original = kind.load
 
     def load(self):
@@ -151,14 +152,14 @@ def change_loads(monkeypatch, kind, is_changed=lambda image: True):
     monkeypatch.setattr(kind, "load", load)
 
 
-def test_another_decoder_of_jpegs(small_images, monkeypatch):
+def test_a_different_jpeg_decoder(small_images, monkeypatch):
     change_loads(monkeypatch, JpegImagePlugin.JpegImageFile)
     text = assert_left_to_torch(folder(small_images), "decodes JPEGs differently than feedmill does")
     assert "(4:4:4, 4:2:2, 4:2:0, 4:2:0, coarse)" in text
 
 
-def test_another_upsampling(small_images, monkeypatch):
-    """Of one sampling alone: all JPEGs go to torch, as the files are not known beforehand."""
+def test_a_different_chroma_upsampling(small_images, monkeypatch):
+    """If one kind of subsampling differs, no JPEG is native, as files are not inspected before."""
     change_loads(monkeypatch, JpegImagePlugin.JpegImageFile,
                  lambda image: image.layer[0][1:3] == (1, 2))
     dataset = folder(small_images)
@@ -170,7 +171,7 @@ def test_another_upsampling(small_images, monkeypatch):
     assert "(4:4:0)" in explained(offered)
 
 
-def test_imread_is_pillows_nevertheless(small_images, monkeypatch):
+def test_imread_uses_pillow_then(small_images, monkeypatch):
     path = next(small_images.rglob("*.jpg"))
     change_loads(monkeypatch, JpegImagePlugin.JpegImageFile)
     wanted = np.asarray(Image.open(path).convert("RGB"))
@@ -179,8 +180,8 @@ def test_imread_is_pillows_nevertheless(small_images, monkeypatch):
 
 
 @needs_png
-def test_another_decoder_of_pngs(small_images, tmp_path, monkeypatch):
-    """They alone go through Pillow."""
+def test_a_different_png_decoder(small_images, tmp_path, monkeypatch):
+    """PNG files alone go through Pillow."""
     (tmp_path / "c").mkdir()
     for number, path in enumerate(sorted(small_images.rglob("*.jpg"))[:8]):
         image = Image.open(path)
@@ -209,7 +210,7 @@ def test_a_pillow_without_webp(small_images, monkeypatch):
 
 
 def change_core(monkeypatch, method):
-    """Has Pillow's C code for an operation give other pixels, as pillow-simd's does."""
+    """Makes Pillow's C code for an operation return other pixels, as pillow-simd does."""
     original = Image.Image.im
 
     class Core:
@@ -232,7 +233,7 @@ def change_core(monkeypatch, method):
     monkeypatch.setattr(Image.Image, "im", property(im, original.fset))
 
 
-def test_another_resize(small_images, monkeypatch):
+def test_a_different_resize(small_images, monkeypatch):
     change_core(monkeypatch, "resize")
     assert_left_to_torch(folder(small_images), "resizes by bilinear differently than feedmill does")
     bicubic = T.Resize((8, 8), InterpolationMode.BICUBIC)
@@ -255,7 +256,7 @@ def test_another_resize(small_images, monkeypatch):
     ("Sharpness", T.RandomAdjustSharpness(2), "applies RandomAdjustSharpness differently"),
     ("Sharpness", T.RandAugment(), "applies RandomAdjustSharpness differently"),
 ])
-def test_another_enhancement(small_images, monkeypatch, kind, step, words):
+def test_a_different_enhancement(small_images, monkeypatch, kind, step, words):
     enhance = getattr(ImageEnhance, kind)
     original = ImageEnhance._Enhance.enhance
 
@@ -271,7 +272,7 @@ def test_another_enhancement(small_images, monkeypatch, kind, step, words):
     assert explained(folder(small_images, other, *HEAD)).startswith("native path")
 
 
-def test_another_affine_map(small_images, monkeypatch):
+def test_a_different_affine_map(small_images, monkeypatch):
     original = Image.Image._Image__transformer
 
     def changed(self, *arguments, **options):
@@ -288,7 +289,7 @@ def test_another_affine_map(small_images, monkeypatch):
     (JpegImagePlugin.JpegImageFile, "load", HEAD[0], "decodes JPEGs like feedmill does"),
     (ImageEnhance._Enhance, "enhance", T.ColorJitter(0.5), "applies brightness like feedmill does"),
 ])
-def test_what_cannot_be_compared_is_not_native(small_images, monkeypatch, owner, name, step, words):
+def test_a_failed_comparison_means_torchs_path(small_images, monkeypatch, owner, name, step, words):
     def fail(self, *_):
         raise ZeroDivisionError("in Pillow")
 

@@ -1,4 +1,4 @@
-"""The scripts in pytorch_ext/examples, unchanged, as processes of their own on small made data."""
+"""The scripts in pytorch_ext/examples, unchanged, run in processes of their own on small data."""
 
 import csv
 import math
@@ -24,11 +24,11 @@ SCRIPTS = ("imagenet_resnet.py", "cifar10_classifier.py", "path_list.py")
 OURS = "from feedmill import DataLoader"
 CHANGED = OURS + "  # the changed line; was: from torch.utils.data import DataLoader"
 THEIRS = "from torch.utils.data import DataLoader"
-# What a script may ask of our loader, on lines of its own that torch's can't answer.
+# Lines of a script that call what only feedmill's loader has; they are removed for torch's.
 ASKING = re.compile(r" *print\(\w+\.(report|explain)\(\)\)")
 
-# Imports torchvision as the tests do, seeds torch where the script does not, and has CIFAR10 take
-# made files, whose sums are not those of the published ones; the classes stay as they are.
+# Imports torchvision as the tests do, seeds torch if the script does not, and makes CIFAR10 accept
+# generated files in spite of their checksums. The classes are not replaced.
 RUNNER = """
 import os, runpy, sys
 sys.path.insert(0, os.environ["FEEDMILL_TESTS"])
@@ -43,7 +43,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def start(script, *arguments, folder, torchrun=0):
-    """Starts a script in a folder; under torchrun with as many processes as that says."""
+    """Starts a script in a folder; with torchrun=N under torchrun with N processes."""
     command = [sys.executable, "-c", RUNNER, script, *arguments]
     if torchrun:
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
@@ -57,18 +57,18 @@ def start(script, *arguments, folder, torchrun=0):
 
 
 def finish(process):
-    """What it printed; it must end well."""
+    """Waits for a process and returns its output. It must exit with 0."""
     try:
         out, errors = process.communicate(timeout=600)
     except subprocess.TimeoutExpired:
-        process.terminate()  # torchrun then ends its own
+        process.terminate()  # torchrun then ends its processes
         pytest.fail(f"the process hangs; so far: {process.communicate(timeout=600)}")
     assert process.returncode == 0, f"exit status {process.returncode}: {out}{errors}"
     return out
 
 
 def torchs(name, folder):
-    """A script as it was before: its one line changed back, and nothing asked of our loader."""
+    """A script with torch's import, and without the lines that call what only feedmill has."""
     lines = (EXAMPLES / name).read_text().splitlines(keepends=True)
     lines = [line.replace(CHANGED, THEIRS) for line in lines if not ASKING.match(line)]
     path = folder / name
@@ -77,21 +77,21 @@ def torchs(name, folder):
 
 
 def both(name, tmp_path, *arguments):
-    """What a script prints with feedmill's loader, and with torch's; they run side by side."""
+    """A script's output with feedmill's loader, and with torch's. Both run at the same time."""
     ours = start(EXAMPLES / name, *arguments, folder=tmp_path / "ours")
     theirs = start(torchs(name, tmp_path), *arguments, folder=tmp_path / "theirs")
     return finish(ours), finish(theirs)
 
 
 def losses(text):
-    """(the text before it, loss) of each line with one, all of them finite."""
+    """(text before the loss, loss) for each line with a loss. All losses must be finite."""
     found = [(where, float(loss)) for where, loss in re.findall(r"(.*)Loss:? (\S+)", text, re.I)]
     assert found and all(math.isfinite(loss) for _, loss in found), text
     return found
 
 
 def path_of(text):
-    """The row "path" of the one report in what a script printed."""
+    """The row "path" of the report in a script's output, which must have exactly one."""
     (path,) = re.findall(r"^ *path +(\w+)$", text, re.M)
     return path
 
@@ -118,8 +118,8 @@ def photos(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def plain_colours(tmp_path_factory):
-    """Images that random crops and flips leave alike, so that only order and labels matter."""
+def uniform_images(tmp_path_factory):
+    """Images of one colour each, which random crops and flips do not change."""
     def save(path, i):
         Image.new("RGB", (40 + i, 60 - i), (10 * i, 250 - 9 * i, 37 * i % 256)).save(path)
 
@@ -144,7 +144,7 @@ def cifar10(tmp_path):
     return root
 
 
-# ---- the scripts ---------------------------------------------------------------------------------
+# ---- scripts on given data -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -154,7 +154,7 @@ def test_one_line_is_changed(name):
     assert any(re.fullmatch(r" *print\(\w+\.report\(\)\)", line) for line in lines)
 
 
-def test_path_list_loses_as_with_torch(photos, tmp_path):
+def test_path_list_has_torchs_losses(photos, tmp_path):
     files = sorted((photos / "train").rglob("*.jpg"))
     with open(tmp_path / "train.csv", "w", newline="") as file:
         csv.writer(file).writerows(
@@ -168,7 +168,7 @@ def test_path_list_loses_as_with_torch(photos, tmp_path):
     assert ours.startswith("native path")
 
 
-def test_cifar10_loses_as_with_torch(cifar10, tmp_path):
+def test_cifar10_has_torchs_losses(cifar10, tmp_path):
     ours, theirs = both("cifar10_classifier.py", tmp_path, "--data", cifar10, "--download",
                         "--epochs", 2, "--print-every", 5)
     assert len(losses(ours)) == 10
@@ -185,8 +185,8 @@ STEPS = ("--size", 32, "--batch-size", 4, "--accumulate", 4, "--print-freq", 1, 
 SMALL = "shufflenet_v2_x0_5"  # a fraction of a ResNet's time, most of all in bfloat16
 
 
-def test_imagenet_has_torchs_order_and_labels(plain_colours, tmp_path):
-    ours, theirs = both("imagenet_resnet.py", tmp_path, plain_colours, *STEPS, "--epochs", 1,
+def test_imagenet_has_torchs_order_and_labels(uniform_images, tmp_path):
+    ours, theirs = both("imagenet_resnet.py", tmp_path, uniform_images, *STEPS, "--epochs", 1,
                         "--arch", SMALL, "--amp", "--seed", 3)
     assert len(losses(ours)) == 6
     assert losses(ours) == losses(theirs)
@@ -194,7 +194,7 @@ def test_imagenet_has_torchs_order_and_labels(plain_colours, tmp_path):
     assert path_of(ours) == "native"
 
 
-def test_imagenet_goes_on_from_a_checkpoint(photos, tmp_path):
+def test_imagenet_resumes_from_a_checkpoint(photos, tmp_path):
     script = EXAMPLES / "imagenet_resnet.py"
     options = (photos, *STEPS, "--arch", SMALL, "--seed", 3)
     whole = start(script, *options, "--epochs", 2, folder=tmp_path / "whole")
@@ -214,7 +214,7 @@ def test_imagenet_goes_on_from_a_checkpoint(photos, tmp_path):
 def test_imagenet_under_torchrun(photos, tmp_path):
     out = finish(start(EXAMPLES / "imagenet_resnet.py", photos, *STEPS, "--epochs", 1,
                        "--seed", 3, folder=tmp_path, torchrun=2))
-    # Each of two processes has a half of the 24 images, and one of them prints.
+    # Each of two processes has half of the 24 images; only rank 0 prints.
     assert [where for where, _ in losses(out)] == [f"Epoch [0][{i}/3] " for i in range(3)]
     assert out.count("Acc@1") == out.count("training done") == 1
     assert path_of(out) == "native"
@@ -222,7 +222,7 @@ def test_imagenet_under_torchrun(photos, tmp_path):
     assert (tmp_path / "checkpoint.pth.tar").exists()
 
 
-# ---- on data of their own ------------------------------------------------------------------------
+# ---- scripts on generated data -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -239,8 +239,8 @@ def test_smoke(name, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_two_side_by_side(tmp_path, monkeypatch):
-    # Its processes import torchvision by themselves.
+def test_two_trainings_at_once(tmp_path, monkeypatch):
+    # Its child processes import torchvision themselves.
     (tmp_path / "sitecustomize.py").write_text(
         f"import sys\nsys.path.append({str(HERE.parent / 'support')!r})\nimport torchvision_cpu\n"
     )

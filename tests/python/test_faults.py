@@ -1,4 +1,5 @@
-"""Damaged, missing and foreign files: Pillow's verdict, at the batch's turn, with index and path."""
+"""Damaged, missing and unsupported files: Pillow's result, or its error with index and path, when
+the batch is requested."""
 
 import errno
 import os
@@ -70,7 +71,7 @@ def dataset_with(folder, kind, index=BAD_INDEX):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_batch_fails_as_with_torch_and_the_next_one_comes(folder, kind, num_workers):
+def test_the_batch_fails_as_with_torch_and_the_next_one_is_delivered(folder, kind, num_workers):
     dataset = dataset_with(folder, kind)
     path = dataset.samples[BAD_INDEX][0]
     theirs = iter(torch.utils.data.DataLoader(dataset, batch_size=4))
@@ -98,8 +99,8 @@ def test_the_batch_fails_as_with_torch_and_the_next_one_comes(folder, kind, num_
 
 
 @pytest.mark.parametrize("kind", ["no_eoi", "cut_in_half"])
-def test_what_pillow_takes_is_no_error(folder, kind, monkeypatch):
-    """Scripts tell Pillow to take truncated files; then they are taken, through Pillow."""
+def test_truncated_files_load_if_pillow_is_told_to(folder, kind, monkeypatch):
+    """With LOAD_TRUNCATED_IMAGES, truncated files are loaded through Pillow."""
     monkeypatch.setattr("PIL.ImageFile.LOAD_TRUNCATED_IMAGES", True)
     loader = native_loader(dataset_with(folder, kind), batch_size=4)
     for index, image in enumerate(torch.cat([images for images, _ in loader])):
@@ -111,7 +112,7 @@ def test_what_pillow_takes_is_no_error(folder, kind, monkeypatch):
 @pytest.mark.parametrize(
     "tail", [b"\0" * 3, b"\0" * 5000, b"\xff" * 9, b"trailing text", b"\xff\xd9", b"\xff\xd8\xff"]
 )
-def test_bytes_behind_the_end(folder, tail):
+def test_bytes_after_the_end_of_a_jpeg(folder, tail):
     dataset = ImageFolder(str(folder), CROP)
     for path, _ in dataset.samples[:4]:
         with open(path, "ab") as file:
@@ -122,22 +123,22 @@ def test_bytes_behind_the_end(folder, tail):
 
 
 @pytest.mark.parametrize("kind", ["cut_in_half", "cut_before_eoi", "no_eoi", "text", "empty"])
-def test_the_verdict_does_not_depend_on_the_draw(folder, kind):
-    """Crops are small: many of them lie above the damage."""
+def test_the_outcome_does_not_depend_on_the_crop(folder, kind):
+    """Crops are small, so many of them do not need the damaged part."""
     dataset = dataset_with(folder, kind)
     dataset.samples = [dataset.samples[BAD_INDEX]] * 64
     loader = native_loader(dataset, batch_size=1, num_workers=2)
-    verdicts = set()
+    outcomes = set()
     for _ in range(3):
         iterator = iter(loader)
         for _ in range(64):
             one = helpers.take(iterator)
-            verdicts.add(one[0] if isinstance(one, tuple) else "good")
+            outcomes.add(one[0] if isinstance(one, tuple) else "good")
         assert helpers.take(iterator) == "end"
-    assert len(verdicts) == 1
+    assert len(outcomes) == 1
 
 
-def test_the_first_bad_position_wins(folder):
+def test_the_first_bad_sample_of_a_batch_is_reported(folder):
     dataset = dataset_with(folder, "text", index=6)
     make_bad(folder / "c" / "04.jpg", "missing")
     for num_workers in (0, 1):
@@ -147,7 +148,7 @@ def test_the_first_bad_position_wins(folder):
         assert kind.__name__ == "UnidentifiedImageError"
 
 
-def test_a_bad_index_behind_a_bad_file_and_before(folder):
+def test_a_bad_index_after_and_before_a_bad_file(folder):
     dataset = dataset_with(folder, "missing")
     for batch, wanted in [([1, BAD_INDEX, 99], FileNotFoundError), ([1, 99, BAD_INDEX], IndexError)]:
         iterator = iter(native_loader(dataset, batch_sampler=[batch, [2]]))
@@ -155,7 +156,7 @@ def test_a_bad_index_behind_a_bad_file_and_before(folder):
         assert helpers.take(iterator) == [0]
 
 
-def test_every_file_bad(folder):
+def test_all_files_are_bad(folder):
     dataset = ImageFolder(str(folder), CROP)
     for index in range(12):
         make_bad(folder / "c" / f"{index:02}.jpg", "text" if index % 2 else "missing")
@@ -168,8 +169,8 @@ def test_every_file_bad(folder):
     assert loader.stats().errors == 12
 
 
-def test_parts_of_a_large_batch(folder):
-    """A batch that the native loader takes in parts fails as a whole, once."""
+def test_a_large_batch_fails_once(folder):
+    """A batch that the native loader splits into parts fails once, as a whole."""
     dataset = dataset_with(folder, "text")
     batches = [[0], [1, 2, 3, 4, BAD_INDEX, 6, 7, BAD_INDEX, 8], [9, 10]]
     for num_workers in (0, 1):
@@ -202,7 +203,7 @@ def test_fetch_and_draws_raise_pillows_errors(folder):
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("name", ["", "a\0b", "x" * 5000, "\ud800.jpg"])
-def test_paths_that_no_file_can_have(folder, name, num_workers):
+def test_impossible_paths(folder, name, num_workers):
     dataset = ImageFolder(str(folder), CROP)
     dataset.samples[1] = (str(folder / name) if name else name, 3)
     kinds = []
@@ -213,7 +214,7 @@ def test_paths_that_no_file_can_have(folder, name, num_workers):
     assert kinds[0][1:] == kinds[1][1:]
 
 
-def test_names_outside_of_ascii(folder):
+def test_names_with_non_ascii_characters(folder):
     dataset = ImageFolder(str(folder), CROP)
     for index, name in enumerate(["ä ö.jpg", "\u732b.jpg", "\udcff.jpg", "a\nb.jpg"]):
         path = str(folder / "c" / name)
@@ -224,7 +225,7 @@ def test_names_outside_of_ascii(folder):
     assert loader.stats().decode.native_samples == 12
 
 
-# ---- what only torch's path takes, and what would block it ---------------------------------------
+# ---- samples for torch's path, and files that would block ----------------------------------------
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
@@ -241,9 +242,9 @@ def test_long_paths_are_loaded(folder, num_workers):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_samples_for_torch_only_are_named(folder, num_workers):
+def test_samples_whose_path_is_a_file_descriptor(folder, num_workers):
     dataset = ImageFolder(str(folder), CROP)
-    file = os.open(dataset.samples[0][0], os.O_RDONLY)  # open() takes its number once
+    file = os.open(dataset.samples[0][0], os.O_RDONLY)  # open() closes it, so it can be used once
     dataset.samples[5] = (file, 0)
     iterator = iter(native_loader(dataset, batch_size=4, num_workers=num_workers))
     assert helpers.take(iterator) == [0] * 4
@@ -252,7 +253,7 @@ def test_samples_for_torch_only_are_named(folder, num_workers):
     assert helpers.take(iterator) == [0] * 4
 
 
-def test_samples_added_during_an_epoch_are_named(folder):
+def test_errors_name_samples_added_during_an_epoch(folder):
     dataset = ImageFolder(str(folder), CROP)
     iterator = iter(native_loader(dataset, sampler=[0, 12, 1]))
     dataset.samples.append(dataset.samples[3])
@@ -264,7 +265,7 @@ def test_samples_added_during_an_epoch_are_named(folder):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("kind", ["fifo", "link_to_fifo", "device"])
-def test_what_is_no_regular_file_is_not_opened(folder, kind, num_workers):
+def test_files_that_are_not_regular_are_not_opened(folder, kind, num_workers):
     dataset = ImageFolder(str(folder), CROP)
     path = folder / "c" / f"{BAD_INDEX:02}.jpg"
     path.unlink()

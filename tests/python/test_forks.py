@@ -1,5 +1,5 @@
-"""The child of a fork, in which the other threads of its parent do not exist: no lock that one of
-them held is waited for, and nothing is done to what is the parent's."""
+"""A forked child, in which the other threads of the parent do not exist. It must not wait for a
+lock that one of them held, and must not touch the parent's resources."""
 
 import ast
 import gc
@@ -21,24 +21,24 @@ from feedmill.system import locks
 from helpers import compose, in_child, native_loader, save_jpeg
 from torchvision import transforms as T
 
-# Every lock of the package, and what becomes of it in a child.
+# Every lock of the package, and how a child process gets one that is not held.
 KNOWN = {
-    # In a new state there, as locks.renew_after_fork() was asked to.
+    # Renewed by locks.renew_after_fork().
     ("integrations/accelerate.py", "self._lock"),
     ("collate/blocks.py", "self._lock"), ("iterators/collating.py", "_generators"),
     ("profiling/counting/captures.py", "lock"), ("iterators/hybrid.py", "HybridDataLoaderIter._lock"),
     ("iterators/native.py", "self._lock"), ("packing/shards.py", "self._lock"),
-    # Made anew by the owner's own hook, or when its owner is first used there.
+    # Replaced by the owner's own hook, or at the owner's first use in the child.
     ("engine/pool.py", "self._diagnosing"), ("engine/pool.py", "self._lock"),
     ("profiling/log/recorder.py", "self._lock"), ("profiling/watching/tally.py", "_lock"),
     ("system/peer_processes.py", "_writing"), ("profiling/counting/gpu_stalls.py", "self._reading"),
-    # Of work for threads that the child does not have.
+    # Used only with threads that the child does not have.
     ("iterators/hybrid.py", "_Work._lock"), ("iterators/collating.py", "self._counting"),
 }
 
 
 class Held:
-    """Locks that another thread holds within a with block."""
+    """A with block during which another thread holds the given locks."""
 
     def __init__(self, *held):
         self._locks = held
@@ -62,12 +62,12 @@ class Held:
         self._thread.join()
 
 
-# ---- which locks there are -----------------------------------------------------------------------
+# ---- the locks of the package --------------------------------------------------------------------
 
 
 def locks_in(path):
-    """The names to which a module assigns a new threading lock; of a name that several classes
-    have, with the class."""
+    """The names to which a module assigns a new threading lock; with the class if several classes
+    have that name."""
     tree = ast.parse(path.read_text())
     found = []
 
@@ -88,7 +88,7 @@ def locks_in(path):
         yield name if len(same) == 1 else f"{owner}.{name.removeprefix('self.')}"
 
 
-def test_every_lock_is_known():
+def test_every_lock_of_the_package_is_listed():
     root = Path(feedmill.__file__).parent
     found = {
         (str(path.relative_to(root)), name)
@@ -106,7 +106,7 @@ class Owner:
         locks.renew_after_fork(self, lock=threading.Lock, items=list)
 
 
-def test_what_is_renewed():
+def test_locks_and_values_are_renewed_in_a_child():
     owner = Owner()
     lock = owner.lock
 
@@ -119,7 +119,7 @@ def test_what_is_renewed():
     assert owner.lock is lock and owner.items == [1]
 
 
-def test_owners_are_not_kept():
+def test_renew_after_fork_does_not_keep_owners_alive():
     n_before = len(locks._owners)
     owner = Owner()
     assert len(locks._owners) == n_before + 1
@@ -127,7 +127,7 @@ def test_owners_are_not_kept():
     assert len(locks._owners) == n_before
 
 
-def test_a_renewed_lock_that_the_forking_thread_holds():
+def test_a_lock_that_the_forking_thread_holds():
     owner = Owner()
     with owner.lock:
         assert in_child(lambda: owner.lock.acquire(timeout=0)) == 0
@@ -148,7 +148,7 @@ def shards(tmp_path):
     return feedmill.WebDataset(str(tmp_path / "a.tar"), transform=T.PILToTensor())
 
 
-def test_shards(shards):
+def test_shards_in_a_child(shards):
     wanted = [shards[i][0] for i in range(6)]
 
     def child():
@@ -181,8 +181,8 @@ def loader_of(kind, dataset, **options):
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_loaders(numbered, kind, tmp_path):
-    """All that a child does with a loader, while the parent holds every lock of it."""
+def test_loaders_in_a_child(numbered, kind, tmp_path):
+    """A child uses a loader while the parent's threads hold every lock of it."""
     loader = loader_of(kind, numbered, num_workers=2, log=str(tmp_path / "log"))
     iterator = iter(loader)
     next(iterator)
@@ -208,7 +208,7 @@ def test_loaders(numbered, kind, tmp_path):
     assert len(list(iterator)) == 4
 
 
-# ---- what is the parent's ------------------------------------------------------------------------
+# ---- resources of the parent ---------------------------------------------------------------------
 
 
 def targets(samples):
@@ -216,15 +216,15 @@ def targets(samples):
 
 
 def shuffled(samples):
-    """Draws, so that it is called in worker processes."""
+    """Draws random numbers, so it is called in worker processes."""
     random.random()
     return targets(samples)
 
 
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("collate", [targets, shuffled])
-def test_a_child_that_drops_the_iterator_ends_nothing(numbered, collate, persistent):
-    """The thread and the workers that collate for the parent go on for it."""
+def test_a_child_that_drops_the_iterator_stops_nothing(numbered, collate, persistent):
+    """The parent's collating thread and workers continue."""
     loader = native_loader(numbered, batch_size=4, num_workers=2, collate_fn=collate,
                            persistent_workers=persistent)
     wanted = list(loader)
@@ -246,7 +246,7 @@ def test_a_child_that_drops_the_iterator_ends_nothing(numbered, collate, persist
 
 
 def test_memory_of_batches_is_not_shared_with_a_child():
-    """A free block of shared memory is the parent's to use: the child has others."""
+    """The parent may reuse a free block of shared memory, so the child takes others."""
     pool = BlockPool(shared=True)
     _, owner = pool.allocate(4096)
     owner.fill_(7)

@@ -1,4 +1,4 @@
-"""dtype=, memory_format= and transforms that end in 16 bits: on either path what .to() gives."""
+"""dtype=, memory_format= and transforms that end in a 16-bit type: values and strides of .to()."""
 
 import pickle
 from collections import namedtuple
@@ -31,7 +31,7 @@ SIZE = (37, 53)
 TO_FLOAT = (T.ToTensor(), T.Normalize(MEAN, STD))
 RANDOM = (T.RandomResizedCrop(SIZE), T.RandomHorizontalFlip())
 
-# What leads from a PIL image to a tensor.
+# Transforms from a PIL image to a tensor.
 PIXELS = {
     "uint8": (T.PILToTensor(),),
     "to_tensor": (T.ToTensor(),),
@@ -63,7 +63,7 @@ for _half in HALVES:
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    """Twelve images: large, small, noisy; one of them for Pillow."""
+    """A folder of twelve images, large, small and noisy; one of them is not decoded natively."""
     root = tmp_path_factory.mktemp("photos")
     for i in range(11):
         save_jpeg(root / "a" / f"{i:02}.jpg", 40 + 15 * i, 200 - 13 * i, seed=i)
@@ -72,7 +72,7 @@ def photos(tmp_path_factory):
 
 
 def assert_same_batch(got, wanted, what=""):
-    """The same types, values and, where that means anything, strides."""
+    """Compares types, values and strides."""
     assert type(got) is type(wanted) and len(got) == len(wanted) == 2
     assert_same_image(got[0], wanted[0], what)
     assert type(got[0]) is type(wanted[0])
@@ -89,8 +89,8 @@ def all_of(loader):
 
 
 @pytest.mark.parametrize("pixels", PIXELS.values(), ids=PIXELS.keys())
-def test_values_are_those_of_to(photos, pixels):
-    """Natively, on torch's path, and by torch itself."""
+def test_values_equal_those_of_to(photos, pixels):
+    """On the native path, on torch's path, and with torch's DataLoader and .to()."""
     dataset = ImageFolder(str(photos), compose(T.Resize(60), T.CenterCrop(SIZE), *pixels))
     images, targets = all_of(TorchDataLoader(dataset, batch_size=5))
     for dtype, layout in EACH:
@@ -142,8 +142,8 @@ def change_value(steps):
 
 
 @pytest.mark.parametrize("change", [change_type, change_value])
-def test_verify_finds_a_change(photos, change):
-    """The type that dtype= makes does not hide what the transform gives."""
+def test_verify_finds_a_changed_type_or_value(photos, change):
+    """dtype= does not hide a change in what the transform returns."""
     steps = [T.PILToTensor(), T.ConvertImageDtype(torch.float32), T.Normalize(MEAN, STD)]
     dataset = ImageFolder(str(photos), compose(T.Resize(SIZE), *steps))
     loader = native_loader(dataset, native="verify", dtype=torch.float16)
@@ -156,7 +156,7 @@ def test_verify_finds_a_change(photos, change):
         assert "torch.float16 natively, (3, 37, 53) of torch.float64" in str(caught.value)
 
 
-# ---- who gets what -------------------------------------------------------------------------------
+# ---- collate_fn and datasets ---------------------------------------------------------------------
 
 
 def stacked(samples):
@@ -175,8 +175,8 @@ def first_is_no_image(samples):
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize(("dtype", "layout"), [(None, FORMATS[1]), *EACH[4:]])
 @pytest.mark.parametrize("collate_fn", [stacked, doubled, first_is_no_image])
-def test_a_collate_fn_gets_the_same(small_images, collate_fn, dtype, layout, num_workers):
-    """On both paths: samples of that type and those strides; then the batch gets its strides."""
+def test_a_collate_fn_gets_converted_samples(small_images, collate_fn, dtype, layout, num_workers):
+    """On both paths, samples have the type and the strides; the collated batch gets its strides."""
     dataset = ImageFolder(str(small_images), compose(T.Resize(SIZE), *TO_FLOAT))
     options = {"batch_size": 20, "collate_fn": collate_fn, "dtype": dtype, "memory_format": layout}
     for ours, torchs in zip(
@@ -207,7 +207,7 @@ def test_without_batching(small_images, dtype, layout):
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_samples_stay_images(small_images, dtype):
+def test_samples_stay_tv_tensors(small_images, dtype):
     dataset = ImageFolder(str(small_images), v2.Compose([v2.Resize(SIZE), v2.ToImage()]))
     options = {"batch_size": 4, "dtype": dtype, "memory_format": torch.channels_last}
     for mode in ("require", "off"):
@@ -218,8 +218,8 @@ def test_samples_stay_images(small_images, dtype):
         assert type(images) is torch.Tensor
 
 
-def test_parts_of_a_batch(small_images):
-    """A batch larger than the native loader's is put together from several."""
+def test_a_batch_larger_than_a_native_batch(small_images):
+    """A batch that is larger than the native loader's limit is assembled from several."""
     dataset = ImageFolder(str(small_images), compose(T.Resize(SIZE), *TO_FLOAT))
     loader = native_loader(dataset, batch_sampler=[[0], [1, 2, 3]], dtype=torch.bfloat16,
                            memory_format=torch.channels_last)
@@ -247,7 +247,7 @@ Pair = namedtuple("Pair", ["image", "target"])
 
 
 class Made(Dataset):
-    """Samples as a function makes them; unknown to the native path."""
+    """A dataset without a native path, whose samples a function makes."""
 
     def __init__(self, make):
         self.make = make
@@ -269,7 +269,7 @@ def test_other_datasets(num_workers):
     (got,) = feedmill.DataLoader(Made(pair_of), **options)
     assert type(got) is Pair and torch.equal(got.image, images)
     assert got.image.stride() == (60, 1, 15, 3) and got.target.dtype is torch.float32
-    # A batch that the dataset made.
+    # The dataset returns whole batches.
     whole = TensorDataset(torch.rand(2, 6, 3, 4, 5), torch.rand(2, 6))
     for got in feedmill.DataLoader(whole, **{**options, "batch_size": None}):
         assert got[0].dtype is torch.float16 and got[0].stride() == (60, 1, 15, 3)
@@ -294,24 +294,24 @@ def test_samples_without_an_image():
     for words, make in makers.items():
         with pytest.raises(TypeError, match=words):
             list(feedmill.DataLoader(Made(make), dtype=torch.float16))
-        list(feedmill.DataLoader(Made(make)))  # without options nothing is asked of samples
+        list(feedmill.DataLoader(Made(make)))  # without options samples are not inspected
 
 
-def test_the_collate_fn_stays_the_scripts(numbered):
+def test_the_attribute_collate_fn_does_not_change(numbered):
     loader = feedmill.DataLoader(numbered, native="off", dtype=torch.float16)
     next(iter(loader))
     assert loader.collate_fn is default_collate
-    loader.collate_fn = None  # torch's iterator is made, and fails later
+    loader.collate_fn = None  # torch's iterator fails only at its first batch
     with pytest.raises(TypeError):
         next(iter(loader))
     assert loader.collate_fn is None
     pickle.loads(pickle.dumps(FormattingCollate(list, False, True, torch.half, FORMATS[1])))
 
 
-# ---- in between ----------------------------------------------------------------------------------
+# ---- changes of options --------------------------------------------------------------------------
 
 
-def test_a_change_counts_from_the_next_epoch(numbered):
+def test_a_change_takes_effect_at_the_next_epoch(numbered):
     loader = native_loader(numbered, batch_size=8)
     assert next(iter(loader))[0].dtype is torch.uint8
     loader.dtype, loader.memory_format = torch.bfloat16, torch.channels_last
@@ -357,7 +357,7 @@ class _Typed(torch.utils.data.Dataset):
         return self.kind((torch.ones(3, 2, 2), index))
 
 
-def test_samples_of_other_classes_stay_what_they_are_or_are_refused():
+def test_sample_classes_are_kept_or_refused():
     options = {"batch_size": 2, "collate_fn": list, "dtype": torch.float16}
     (batch,) = feedmill.DataLoader(_Typed(_PairList), **options)
     assert all(type(one) is _PairList and one[0].dtype is torch.float16 for one in batch)
@@ -365,7 +365,7 @@ def test_samples_of_other_classes_stay_what_they_are_or_are_refused():
         list(feedmill.DataLoader(_Typed(_Pair), **options))
 
 
-def test_explain(small_images, capsys):
+def test_explain_shows_conversions(small_images, capsys):
     dataset = ImageFolder(str(small_images), compose(T.Resize(SIZE), *TO_FLOAT))
     assert "Resize(37, 53) -> float32; pixels" in native_loader(dataset).explain()
     loader = native_loader(dataset, dtype=torch.float16, memory_format=torch.channels_last)
@@ -400,7 +400,7 @@ def test_the_native_loader_checks_its_arguments():
 
 
 @pytest.mark.parametrize(("dtype", "layout"), EACH[2:])
-def test_a_sample_of_pillows_is_written_in_place(numbered, dtype, layout):
+def test_a_fallback_sample_is_written_in_the_batchs_layout(numbered, dtype, layout):
     plan = recognise(native_loader(numbered, dtype=dtype, memory_format=layout)).source.plan
     image = torch.randn(3, 4, 5).to(dtype).permute(0, 2, 1).contiguous().permute(0, 2, 1)
     out = bytearray(3 * 4 * 5 * dtype.itemsize)

@@ -1,5 +1,5 @@
-"""On a GPU, in earnest: pytest -m gpu. Elsewhere test_device and test_gpu_stalls do what can be
-done without one."""
+"""Tests that need a real GPU: pytest -m gpu. test_device and test_gpu_stalls have the tests that
+run without one."""
 
 import contextlib
 import gc
@@ -27,7 +27,7 @@ TO_FLOAT = (T.ToTensor(), T.Normalize(helpers.MEAN, helpers.STD))
 
 @pytest.fixture(params=["stage", "torch"])
 def copies(request, monkeypatch):
-    """Who copies batches to the GPU: the native loader's stage, or torch."""
+    """Has batches copied to the GPU by the native loader, or by torch."""
     if request.param == "torch":
         monkeypatch.setattr(devices, "stage_refusal", lambda loader: "a test asked for torch")
     else:
@@ -40,7 +40,7 @@ def copies(request, monkeypatch):
 
 @pytest.fixture(params=["default", "side"])
 def stream(request):
-    """The consumer's stream, current while the test runs."""
+    """The consumer's stream, which is the current one while the test runs."""
     if request.param == "default":
         yield torch.cuda.current_stream()
         return
@@ -57,7 +57,7 @@ def weighted(image):
 
 
 def checksums(dataset, indices):
-    """Those of batches, as the samples' own on the CPU say."""
+    """The checksums of batches, computed from the samples on the CPU."""
     images = [dataset[i][0] for i in range(len(dataset))]
     batches = [indices[i : i + BATCH_SIZE] for i in range(0, len(indices), BATCH_SIZE)]
     return [int(weighted(torch.stack([images[i] for i in batch]))) for batch in batches]
@@ -69,7 +69,7 @@ def many_indices(dataset):
 
 
 def long_kernel(number):
-    """Keeps the GPU busy, so that what comes behind is queued and the host runs ahead."""
+    """Keeps the GPU busy, so that later work is queued and the host runs ahead."""
     if number % 10 == 0:
         torch.cuda._sleep(20_000_000)
 
@@ -77,7 +77,7 @@ def long_kernel(number):
 # ---- pinned batches on the CPU -------------------------------------------------------------------
 
 
-def test_pinned_batches_may_be_dropped_under_a_copy(stream, numbered):
+def test_pinned_batches_may_be_dropped_during_a_copy(stream, numbered):
     indices = many_indices(numbered)
     loader = native_loader(numbered, batch_size=BATCH_SIZE, sampler=indices, pin_memory=True,
                            num_workers=2)
@@ -99,7 +99,7 @@ def test_pinned_batches_may_be_dropped_under_a_copy(stream, numbered):
     {}, {"dtype": torch.float16}, {"dtype": torch.bfloat16, "memory_format": torch.channels_last},
     {"memory_format": torch.channels_last},
 ])
-def test_the_same_batches(copies, small_images, options):
+def test_batches_equal_those_on_the_cpu(copies, small_images, options):
     steps = (T.RandomResizedCrop(37), T.RandomHorizontalFlip(), *TO_FLOAT)
     dataset = helpers.numbered_folder(small_images, compose(*steps))
     options = {"batch_size": 16, "num_workers": 2, "seed": 3, **options}
@@ -120,7 +120,7 @@ def test_arrays(copies):
 
 
 def test_batches_may_be_dropped_at_any_time(copies, stream, numbered):
-    """Nothing is used again under a kernel or a copy, whoever drops it when."""
+    """No memory is reused while a kernel or a copy uses it, whenever a batch is dropped."""
     indices = many_indices(numbered)
     loader = native_loader(numbered, batch_size=BATCH_SIZE, sampler=indices, device="cuda",
                            num_workers=2)
@@ -131,7 +131,7 @@ def test_batches_may_be_dropped_at_any_time(copies, stream, numbered):
         held.append(targets)
         if number % 3:
             del y, targets
-            # The allocator hands the same memory out again, in the stream's order.
+            # The allocator reuses the memory, in the stream's order.
             torch.full((BATCH_SIZE, 3, 8, 8), 255, dtype=torch.uint8, device="cuda")
     assert torch.stack(sums).tolist() == checksums(numbered, indices)
     assert torch.cat(held).tolist() == indices
@@ -152,7 +152,7 @@ def test_streams_may_change_from_step_to_step(copies, numbered):
     assert [int(one) for one in sums] == checksums(numbered, indices)
 
 
-def test_left_early_with_copies_on_their_way(copies, numbered):
+def test_an_epoch_ended_early_with_copies_in_flight(copies, numbered):
     first = torch.stack([numbered[i][0] for i in range(8)])
     for number in range(50):
         long_kernel(number)
@@ -187,13 +187,13 @@ def test_several_gpus(copies, numbered):
             assert torch.equal(images.cpu(), batches[0][0].cpu())
 
 
-def test_a_wrong_number():
+def test_a_wrong_device_number():
     with pytest.raises(RuntimeError, match="there is only cuda:0"):
         feedmill.DataLoader([1], device="cuda:99")
 
 
 @pytest.mark.parametrize("native_path", [True, False])
-def test_no_batch_becomes_part_of_a_graph(copies, numbered, native_path):
+def test_next_raises_while_a_cuda_graph_is_captured(copies, numbered, native_path):
     path = "require" if native_path else "off"
     loader = feedmill.DataLoader(numbered, batch_size=8, device="cuda", native=path)
     iterator = iter(loader)
@@ -211,7 +211,7 @@ def test_no_batch_becomes_part_of_a_graph(copies, numbered, native_path):
     assert got == [list(range(i, i + 8)) for i in range(0, 40, 8)]
 
 
-# ---- what the GPU waited for ---------------------------------------------------------------------
+# ---- GPU stalls ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [{}, {"pin_memory": True}, {"device": "cuda"},

@@ -1,4 +1,4 @@
-"""What the GPU waited for: simulated GPUs whose idle time is known; loaders beside a fake one."""
+"""The measurement of GPU stalls, with simulated GPUs of known idle time and loaders on a fake GPU."""
 
 import copy
 import gc
@@ -32,7 +32,7 @@ MS = 1_000_000
 
 
 class Clock:
-    """Nanoseconds that pass when the test says so."""
+    """A clock in nanoseconds that the test advances."""
 
     def __init__(self):
         self.now = 10**9
@@ -48,7 +48,7 @@ class Clock:
 
 @pytest.fixture
 def cuda(monkeypatch):
-    """A GPU whose time passes when the test says so: cuda.clock.sleep()."""
+    """A fake GPU whose time the test advances with cuda.clock.sleep()."""
     return FakeCuda(Clock()).install(monkeypatch)
 
 
@@ -99,8 +99,8 @@ class Training:
 
 
 def idle_within(windows, busy):
-    """Time of the windows in which no kernel ran: the GPU's idle time that a batch is to blame for.
-    The windows may overlap: a copy may go on behind the next request."""
+    """The part of the windows in which no kernel ran: the GPU's idle time that late batches caused.
+    Windows may overlap: a copy may continue after the next request."""
     points = sorted({point for span in [*windows, *busy] for point in span})
     idle = 0
     for low, high in zip(points, points[1:]):
@@ -111,7 +111,7 @@ def idle_within(windows, busy):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_sum_is_the_time_without_work(monkeypatch, seed):
+def test_the_sum_of_stalls_is_the_idle_time(monkeypatch, seed):
     training = Training(monkeypatch, seed, n_steps=60, gap_us=500)
     stalls, windows, stream, _ = training.run(waits=1)
     counted = stalls.counters()
@@ -123,15 +123,15 @@ def test_the_sum_is_the_time_without_work(monkeypatch, seed):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_a_loop_without_waits_gains(monkeypatch, seed):
-    """The sum is what the loop would be faster by if batches were there at once."""
+def test_the_sum_of_stalls_is_what_ready_batches_would_save(monkeypatch, seed):
+    """The sum of stalls is the time that the loop would save if batches were always ready."""
     training = Training(monkeypatch, seed, n_steps=100, gap_us=20)
     stalls, _, _, full_ns = training.run(waits=1)
     _, _, _, replay_ns = training.run(waits=0)
     assert abs(stalls.counters()["gpu_stall_ns"] - (full_ns - replay_ns)) < 0.03 * full_ns
 
 
-def test_late_and_copy(monkeypatch):
+def test_stalls_are_divided_into_late_data_and_copies(monkeypatch):
     clock = Clock()
     cuda = FakeCuda(clock).install(monkeypatch)
     stream, stalls = cuda.current_stream(), GpuStalls()
@@ -149,14 +149,14 @@ def test_late_and_copy(monkeypatch):
         now = counted["gpu_stall_ns"], counted["gpu_copy_ns"]
         return [(now[0] - before[0]) / MS, (now[1] - before[1]) / MS]
 
-    assert step(0, 5, 2) == [7, 2]  # idle from the request on
-    assert step(4, 5, 2) == [3, 2]  # one of them is data that came late
-    assert step(6, 5, 2) == [1, 1]  # data was in time, the copy was not
+    assert step(0, 5, 2) == [7, 2]  # idle since the request
+    assert step(4, 5, 2) == [3, 2]  # 1 ms of late data, then the copy
+    assert step(6, 5, 2) == [1, 1]  # the data was in time, the copy was late
     assert step(8, 5, 2) == [0, 0]
     assert step(2, 0, 0) == [0, 0]
 
 
-def test_steps_get_what_was_measured_of_them(monkeypatch):
+def test_steps_get_their_own_measurements(monkeypatch):
     clock = Clock()
     FakeCuda(clock).install(monkeypatch)
     counters = StepCounters()
@@ -174,11 +174,11 @@ def test_steps_get_what_was_measured_of_them(monkeypatch):
     assert steps["gpu_stall_ns"].tolist() == [MS, 0, 3 * MS] * 2
     counted = counters.counters()
     assert (counted["gpu_steps"], counted["gpu_stall_ns"]) == (4, 8 * MS)
-    # Of each epoch 1 ms to the first return, and 8 ms from the second return to the third.
+    # In each epoch, 1 ms before the first return, and 8 ms between the second return and the third.
     assert counted["gpu_wall_ns"] == 2 * (1 + 8) * MS
 
 
-def test_a_batch_in_parts_has_it_once(monkeypatch):
+def test_a_batch_in_parts_has_one_measurement(monkeypatch):
     clock = Clock()
     FakeCuda(clock).install(monkeypatch)
     stalls = GpuStalls()
@@ -195,7 +195,7 @@ def gpu_stalls_dtype():
     return StepCounters().steps().dtype
 
 
-def test_only_the_latest_are_kept(monkeypatch):
+def test_only_the_latest_measurements_are_kept(monkeypatch):
     monkeypatch.setattr(gpu_stalls, "KEPT_STEPS", 64)
     clock = Clock()
     FakeCuda(clock).install(monkeypatch)
@@ -215,10 +215,10 @@ def test_only_the_latest_are_kept(monkeypatch):
     assert steps["gpu_stall_ns"][136:].tolist() == [1000 * (k + 1) for k in range(136, 200)]
 
 
-# ---- what must not happen ------------------------------------------------------------------------
+# ---- limits and errors ---------------------------------------------------------------------------
 
 
-def test_without_cuda_nothing_is_asked(cuda):
+def test_without_cuda_no_event_is_made(cuda):
     cuda.is_in_use = False
     cuda.fails = {"record", "query", "current_stream"}
     counters = StepCounters()
@@ -228,17 +228,17 @@ def test_without_cuda_nothing_is_asked(cuda):
     assert counters.counters()["gpu_steps"] == counters.counters()["gpu_skipped"] == 0
 
 
-def test_the_pending_are_bounded_and_events_used_again(cuda):
+def test_pending_measurements_are_bounded_and_events_reused(cuda):
     stalls = GpuStalls()
     stream = cuda.current_stream()
-    stream.end_ns = cuda.clock() + 1  # a GPU that does not come to an end
+    stream.end_ns = cuda.clock() + 1  # a GPU that never finishes
     for _ in range(2000):
         stalls.returned(stalls.request(cuda.clock()), cuda.clock())
     counted = stalls.counters()
     assert counted["gpu_steps"] == 0 and counted["gpu_skipped"] == 2000 - len(stalls._pending)
     assert cuda.n_events <= 2 * len(stalls._pending) <= 1100
     for mark in stalls._pending:
-        mark.asked.fires_ns = mark.returned.fires_ns = 1
+        mark.requested.fires_ns = mark.returned.fires_ns = 1
     stream.end_ns = 0
     n_events, n_before = cuda.n_events, len(stalls._pending)
     for _ in range(3000):
@@ -247,7 +247,7 @@ def test_the_pending_are_bounded_and_events_used_again(cuda):
     assert stalls.counters()["gpu_steps"] == n_before + 3000
 
 
-def test_devices_may_change(monkeypatch):
+def test_the_current_device_may_change(monkeypatch):
     cuda = FakeCuda(Clock(), n_devices=2).install(monkeypatch)
     stalls = GpuStalls()
     for k in range(20):
@@ -265,13 +265,13 @@ def test_a_captured_stream_is_left_alone(cuda):
     stalls.returned(stalls.request(cuda.clock()), cuda.clock())
     cuda.current_stream().is_capturing = True
     assert stalls.request(cuda.clock()) is None
-    assert stalls.counters()["gpu_skipped"] == 1  # and no event was asked
+    assert stalls.counters()["gpu_skipped"] == 1  # and no event was queried
     cuda.current_stream().is_capturing = False
     assert stalls.counters()["gpu_steps"] == 1
 
 
 @pytest.mark.parametrize("call", ["record", "query", "elapsed_time", "current_stream"])
-def test_errors_of_cuda_are_the_scripts(cuda, call):
+def test_errors_of_cuda_are_left_to_the_script(cuda, call):
     watched = feedmill.watch(range(5))
     iterator = iter(watched)
     got = [next(iterator), next(iterator)]
@@ -281,7 +281,7 @@ def test_errors_of_cuda_are_the_scripts(cuda, call):
     assert watched.stats().gpu.skipped >= 1 or call in ("query", "elapsed_time")
 
 
-def test_only_the_thread_that_iterates_asks(cuda):
+def test_only_the_iterating_thread_queries_events(cuda):
     watched = feedmill.watch(range(3))
     cuda.launch(MS)
     list(watched)
@@ -293,7 +293,7 @@ def test_only_the_thread_that_iterates_asks(cuda):
     assert seen == [0] and watched.stats().gpu.steps == 3
 
 
-def test_a_fork_begins_anew(cuda):
+def test_a_forked_process_starts_with_empty_counters(cuda):
     watched = feedmill.watch(range(4))
     iterator = iter(watched)
     next(iterator)
@@ -302,7 +302,7 @@ def test_a_fork_begins_anew(cuda):
     next(iterator)
     pid = os.fork()
     if pid == 0:
-        cuda.fails = {"record", "query", "elapsed_time"}  # of the parent's
+        cuda.fails = {"record", "query", "elapsed_time"}  # the parent's events can't be used
         cuda.is_in_use = False
         status = 1
         try:
@@ -315,7 +315,7 @@ def test_a_fork_begins_anew(cuda):
     assert list(iterator) == [2, 3]
 
 
-def test_copies_count_for_themselves(cuda):
+def test_copied_counters_start_at_zero(cuda):
     counters = StepCounters()
     counters.begin_epoch()
     counters.gpu.returned(counters.gpu.request(1), 2)
@@ -327,8 +327,8 @@ def test_copies_count_for_themselves(cuda):
 
 
 def loader_of(kind, dataset, clock, options):
-    """A loader on the path of that name. On all but the native one, whose transform is not
-    Python's, a sample takes 2 ms of the clock's time."""
+    """A loader on the named path. On all paths but the native one, a sample takes 2 ms of the
+    clock's time, which pass in its transform."""
     if kind == "native":
         return native_loader(dataset, **options)
     steps = [T.Lambda(lambda image: clock.sleep(2 * MS) or image), *dataset.transform.transforms]
@@ -339,9 +339,9 @@ def loader_of(kind, dataset, clock, options):
 
 
 @pytest.mark.parametrize("kind", ["native", "torch", "hybrid", "watched"])
-def test_loaders_are_measured(cuda, numbered, kind, monkeypatch):
+def test_loaders_measure_stalls(cuda, numbered, kind, monkeypatch):
     loader = loader_of(kind, numbered, cuda.clock, {"batch_size": 8})
-    if kind in ("torch", "watched"):  # all in Python, on one thread: one clock for all
+    if kind in ("torch", "watched"):  # everything runs on one thread, with one clock
         monkeypatch.setattr(time, "monotonic_ns", cuda.clock)
     begin_ns = time.monotonic_ns()
     for _ in range(2):
@@ -349,7 +349,7 @@ def test_loaders_are_measured(cuda, numbered, kind, monkeypatch):
             cuda.launch(3 * MS)
     end_ns = time.monotonic_ns()
     if kind == "native":
-        assert loader.stats().gpu.steps == 1  # all others wait for work of 3 ms
+        assert loader.stats().gpu.steps == 1  # the other steps' events wait for 3 ms of GPU work
     cuda.clock.sleep(30 * MS)
     stats = loader.stats()
     steps = stats.steps
@@ -362,11 +362,11 @@ def test_loaders_are_measured(cuda, numbered, kind, monkeypatch):
     assert stats.gpu.stall_share == pytest.approx(share)
     assert stats.au == 1 - stats.gpu.stall_share
     assert 0 < stats.gpu.wall_ns <= end_ns - begin_ns
-    if kind == "native":  # batches come at no time of the GPU's clock
+    if kind == "native":  # batches take no time on the fake clock
         assert stats.gpu.stall_ns == 0
-    elif kind == "hybrid":  # threads make batches ahead, at times of their own
+    elif kind == "hybrid":  # threads prepare batches ahead, at unknown times
         assert stats.gpu.stall_ns <= 80 * 2 * MS
-    else:  # 16 ms a batch, in which the GPU has work for 3 from the second batch on
+    else:  # 16 ms per batch; from the second one on, the GPU has work for 3 of them
         assert (stats.gpu.stall_ns, stats.gpu.wall_ns) == ((16 + 9 * 13) * MS, 10 * 16 * MS)
         assert ", the GPU 83%" in loader.report()
     text = loader.report()
@@ -377,7 +377,7 @@ def test_loaders_are_measured(cuda, numbered, kind, monkeypatch):
 
 
 def test_a_busy_gpu_has_no_stall(cuda, monkeypatch):
-    """The host waits all of the time, and the GPU has work all the same."""
+    """The host waits for every batch while the GPU always has work."""
     monkeypatch.setattr(time, "monotonic_ns", cuda.clock)
 
     def batches():
@@ -396,7 +396,7 @@ def test_a_busy_gpu_has_no_stall(cuda, monkeypatch):
     )
 
 
-def test_cuda_that_comes_later(cuda, numbered):
+def test_cuda_initialized_after_the_loader(cuda, numbered):
     cuda.is_in_use = False
     loader = native_loader(numbered, batch_size=8)
     for k, _ in enumerate(loader):
@@ -405,7 +405,7 @@ def test_cuda_that_comes_later(cuda, numbered):
     assert stats.gpu.steps == 3 and stats.steps["gpu_known"].tolist() == [0, 0, 1, 1, 1]
 
 
-def test_errors_are_no_steps(cuda, tmp_path):
+def test_errors_are_not_counted_as_steps(cuda, tmp_path):
     helpers.save_jpeg(tmp_path / "c" / "a.jpg", 20, 20)
     (tmp_path / "c" / "b.jpg").write_bytes(b"no image")
     helpers.save_jpeg(tmp_path / "c" / "c.jpg", 20, 20)
@@ -429,13 +429,13 @@ def test_concurrent_iterators(cuda, numbered):
 
 
 @pytest.mark.parametrize("kind", ["native", "torch"])
-def test_logs_have_it_when_it_is_known(cuda, numbered, kind, tmp_path):
+def test_logs_have_stalls_once_they_are_known(cuda, numbered, kind, tmp_path):
     file = tmp_path / "run.jsonl"
     loader = loader_of(kind, numbered, cuda.clock, {"batch_size": 4})
     loader.log = str(file)
     for _ in loader:
         cuda.launch(60 * 10**9)
-    assert len(log_lines(file).get("step", [])) < 10  # the GPU is not there yet
+    assert len(log_lines(file).get("step", [])) < 10  # the GPU has not reached these steps
     cuda.clock.sleep(3600 * 10**9)
     for _ in loader:
         cuda.launch(MS // 10)

@@ -1,4 +1,4 @@
-"""native="hybrid": native decoding, and transforms that are Python's, in threads."""
+"""native="hybrid": native decoding, and Python transforms in threads."""
 
 import gc
 import io
@@ -59,7 +59,7 @@ def same(ours, theirs):
     {"batch_size": 6, "sampler": range(39, -1, -2)},
     {"batch_sampler": [[3, 1], [], [0, 39, 0]], "collate_fn": list},
 ])
-def test_batches_are_torchs(images, options):
+def test_batches_equal_torchs(images, options):
     loader = hybrid(images, **options)
     ours, theirs = batches_of(loader), batches_of(TorchDataLoader(images, **options))
     assert len(ours) == len(theirs) > 0 and same(ours, theirs)
@@ -71,25 +71,25 @@ def test_batches_are_torchs(images, options):
 @pytest.mark.parametrize("options", [
     {"dtype": torch.float16}, {"memory_format": torch.channels_last},
 ])
-def test_formats_hold(small_images, options):
+def test_dtype_and_memory_format(small_images, options):
     dataset = ImageFolder(str(small_images), lambda image: T.ToTensor()(image.resize((8, 9))))
     ours = batches_of(hybrid(dataset, batch_size=16, **options))
     theirs = batches_of(feedmill.DataLoader(dataset, batch_size=16, native="off", **options))
     assert same(ours, theirs)
 
 
-def test_what_is_native_stays_native(numbered):
+def test_a_native_pipeline_stays_native(numbered):
     loader = hybrid(numbered, batch_size=8)
     assert len(list(loader)) == 5 and loader.stats().path == "native"
 
 
-def test_what_is_no_image_dataset_is_torchs():
+def test_other_datasets_take_torchs_path():
     loader = hybrid(torch.utils.data.TensorDataset(torch.arange(6)), batch_size=4,
                     collate_fn=lambda samples: samples)
     assert len(list(loader)) == 2 and loader.stats().path != "hybrid"
 
 
-def test_datasets_of_all_kinds(small_images, images):
+def test_subsets_concats_and_image_lists(small_images, images):
     files = sorted(small_images.rglob("*.jpg"))
     mine = ImageList(files[:9], transform=invert)
     for dataset in (Subset(images, [5, 3, 8]), ConcatDataset([images, mine]), mine,
@@ -116,11 +116,11 @@ def test_files_of_other_formats(tmp_path):
                 batches_of(TorchDataLoader(dataset, batch_size=4)))
 
 
-# ---- what the transform gets ---------------------------------------------------------------------
+# ---- the image that the transform gets -----------------------------------------------------------
 
 
 def described(image):
-    """All that a transform can see of a PIL image without private attributes."""
+    """All public attributes of a PIL image that a transform can see."""
     exif = image.getexif()
     return {
         "type": type(image), "mode": image.mode, "size": image.size, "info": dict(image.info),
@@ -131,14 +131,14 @@ def described(image):
 
 
 def jpegs_with_metadata(folder):
-    """JPEGs with all that Pillow reads from their headers; their paths."""
+    """Writes JPEGs with every kind of metadata that Pillow reads. Returns their paths."""
     picture = Image.fromarray(helpers.pixels(40, 24, seed=1))
     for orientation in range(1, 9):
         exif = Image.Exif()
         exif[0x0112], exif[0x010E], exif[0x0128], exif[0x011A] = orientation, "a text", 3, 100.0
         exif[0x8825] = {1: "N", 2: (1.0, 2.0, 3.0)}
         picture.save(folder / f"exif{orientation}.jpg", exif=exif, subsampling=orientation % 3)
-    picture.save(folder / "icc.jpg", icc_profile=bytes(range(256)) * 600)  # in several parts
+    picture.save(folder / "icc.jpg", icc_profile=bytes(range(256)) * 600)  # in several segments
     picture.save(folder / "dpi.jpg", dpi=(300, 200), comment=b"a comment", progressive=True)
     picture.save(folder / "xmp.jpg", xmp=b"<x:xmpmeta>an xmp packet</x:xmpmeta>")
     picture.convert("L").save(folder / "grey.jpg", dpi=(72, 72))
@@ -155,12 +155,12 @@ def test_the_transform_gets_the_image_with_its_metadata(tmp_path, monkeypatch):
     dataset = ImageList(jpegs_with_metadata(tmp_path), transform=described)
     options = {"batch_size": 4, "collate_fn": list}
     theirs = batches_of(TorchDataLoader(dataset, **options))
-    # Pillow parses the headers, and decodes none of the images.
+    # Pillow only parses the headers; it decodes no image.
     monkeypatch.setattr(JpegImagePlugin.JpegImageFile, "load", None)
     ours = batches_of(hybrid(dataset, **options))
     assert ours == theirs
     upright = [one for batch in ours for one, _ in batch if one["upright"] != one["pixels"]]
-    assert len(upright) >= 7  # ... of orientations that Pillow acts on
+    assert len(upright) >= 7  # images with an orientation that Pillow applies
 
 
 @pytest.mark.parametrize("kind", ["bytes", "range"])
@@ -212,8 +212,8 @@ def test_metadata_of_other_formats(tmp_path):
 
 
 def outcomes(loader):
-    """What each next() gives: a batch's targets, or an error's type and the first line of its
-    text, without the sample's name that torch does not have."""
+    """The result of each next(): a batch's targets, or an error's type and the first line of its
+    text, without the sample's name, which torch's errors do not have."""
     found, iterator = [], iter(loader)
     while True:
         try:
@@ -237,7 +237,7 @@ class Refusing:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_errors_come_as_from_torch(small_images, tmp_path, workers):
+def test_errors_equal_torchs(small_images, tmp_path, workers):
     files = sorted(small_images.rglob("*.jpg"))
     (tmp_path / "bad.jpg").write_text("no image")
     paths = [*files[:5], tmp_path / "bad.jpg", *files[5:12], tmp_path / "none.jpg", *files[12:20]]
@@ -256,13 +256,13 @@ def test_errors_name_the_sample(small_images):
         next(iter(hybrid(dataset, num_workers=1)))
 
 
-def test_an_index_outside_comes_at_its_turn(images):
+def test_an_index_out_of_range_raises_with_its_batch(images):
     options = {"batch_sampler": [[0, 1], [2, 99], [3]]}
     assert outcomes(hybrid(images, **options)) == outcomes(TorchDataLoader(images, **options))
 
 
-def test_batches_that_do_not_fit_together(small_images):
-    dataset = ImageFolder(str(small_images), T.ToTensor())  # all sizes differ
+def test_samples_of_different_sizes(small_images):
+    dataset = ImageFolder(str(small_images), T.ToTensor())  # all sizes are different
     loader = hybrid(dataset, batch_size=4)
     with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size"):
         next(iter(loader))
@@ -313,7 +313,7 @@ def test_threads_end_with_the_iterator(images):
             time.sleep(0.01)
         assert n_hybrid_threads() == 0
 
-    gc.collect()  # iterators of other tests that a traceback still holds
+    gc.collect()  # frees iterators of other tests that tracebacks still hold
     wait_until_none()
     iterator = iter(hybrid(images, batch_size=2))
     next(iterator)
@@ -325,14 +325,14 @@ def test_threads_end_with_the_iterator(images):
     wait_until_none()
 
 
-def test_persistent_workers_go_on(images):
+def test_persistent_workers_across_paths(images):
     options = {"batch_size": 8, "num_workers": 2, "persistent_workers": True, "shuffle": True}
     ours, theirs = hybrid(images, **options), TorchDataLoader(images, **options)
     torch.manual_seed(3)
     mine = [batch[1].tolist() for _ in range(3) for batch in ours]
     torch.manual_seed(3)
     assert mine == [batch[1].tolist() for _ in range(3) for batch in theirs]
-    # From one path to another, and back.
+    # From one path to the other, and back.
     images.transform = compose(T.Resize((8, 9)), T.PILToTensor())
     assert len(list(ours)) == 5 and ours.stats().path == "native"
     images.transform = invert
@@ -340,7 +340,7 @@ def test_persistent_workers_go_on(images):
     assert ours.stats().epochs == 5
 
 
-def test_an_iterator_is_of_no_use_after_a_fork(images):
+def test_an_iterator_raises_after_a_fork(images):
     iterator = iter(hybrid(images))
     next(iterator)
     child = os.fork()
@@ -353,10 +353,10 @@ def test_an_iterator_is_of_no_use_after_a_fork(images):
     assert os.waitpid(child, 0)[1] == 0
 
 
-# ---- what is told --------------------------------------------------------------------------------
+# ---- explain() and report() ----------------------------------------------------------------------
 
 
-def test_it_is_told(images):
+def test_hybrid_is_shown_in_explain_and_report(images):
     loader = hybrid(images, batch_size=8)
     text = loader.explain()
     assert text.startswith("hybrid: JPEGs are decoded natively") and "not reproducible by a seed" in text

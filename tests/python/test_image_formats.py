@@ -1,4 +1,4 @@
-"""PNG and WebP: natively what Pillow's convert("RGB") gives, and its word on damaged ones."""
+"""PNG and WebP: the pixels of Pillow's convert("RGB"), and Pillow's result for damaged files."""
 
 import io
 import random
@@ -43,7 +43,7 @@ def webp(mode, **options):
 
 
 def check_pixels(root, transform, n_native):
-    """Every image is what torchvision makes of Pillow's; so many of them came natively."""
+    """Compares every image with torchvision's. Expects n_native of them to be decoded natively."""
     dataset = ImageFolder(str(root), transform)
     loader = native_loader(dataset, batch_size=7, threads=2, seed=5)
     index = 0
@@ -69,7 +69,7 @@ def test_png_of_every_kind(tmp_path, transform):
                 data = make_png.make(rng, 37, 29, color, bits, interlaced, transparent=bits == 8)
                 files[f"{color}_{bits}_{interlaced}.png"] = data
     write(tmp_path / "c", files)
-    # What Pillow makes of 16 bits of grey is left to it.
+    # 16-bit grey PNGs go through Pillow.
     stats = check_pixels(tmp_path, transform, len(files) - 2)
     assert stats.decode.fallback_kind == 2
 
@@ -95,7 +95,7 @@ def test_png_with_other_chunks(tmp_path):
     files["palette_lacks_colors"] = make(random.Random(3), 20, 30, 3, 8, n_palette=9)
     write(tmp_path / "good" / "c", {f"{name}.png": data for name, data in files.items()})
     check_pixels(tmp_path / "good", WHOLE, len(natively))
-    # What Pillow refuses: a text and a profile that grow too large.
+    # Pillow refuses a text and a profile that are too large when decompressed.
     for kind, data in ((b"zTXt", b"Comment\0\0" + bomb), (b"iCCP", b"icc\0\0" + bomb)):
         root = tmp_path / kind.decode()
         write(root / "c", {"0.png": make(rng, 20, 30, 2, 8, before=chunk(kind, data))})
@@ -120,8 +120,8 @@ def test_webp_of_every_kind(tmp_path, transform):
 
 @needs_png
 @needs_webp
-def test_large_images_come_in_steps(tmp_path):
-    """Larger than what libwebp gets at once; an interlaced PNG is held whole."""
+def test_large_images_are_decoded_in_steps(tmp_path):
+    """WebPs that libwebp is given in parts, and interlaced PNGs, which are buffered whole."""
     image = SMOOTH.resize((1900, 1300)).convert("RGB")
     image.putpixel((1899, 1299), (1, 2, 3))
     (tmp_path / "c").mkdir()
@@ -133,8 +133,8 @@ def test_large_images_come_in_steps(tmp_path):
 
 @needs_png
 @needs_webp
-def test_names_do_not_matter(tmp_path):
-    """What a file is, its bytes tell."""
+def test_the_content_and_not_the_name_tells_the_format(tmp_path):
+    """Files with a wrong suffix are decoded by their content."""
     out = io.BytesIO()
     SMOOTH.convert("RGB").save(out, "JPEG")
     png = make_png.make(random.Random(2), 30, 20, 2, 8)
@@ -145,7 +145,7 @@ def test_names_do_not_matter(tmp_path):
 @needs_png
 @needs_webp
 @pytest.mark.parametrize("suffix", ["png", "webp"])
-def test_a_folder_of_them_is_native(tmp_path, suffix):
+def test_a_folder_of_png_or_webp_files_is_native(tmp_path, suffix):
     for i in range(4):
         (tmp_path / "c").mkdir(exist_ok=True)
         SMOOTH.rotate(i).convert("RGB").save(tmp_path / "c" / f"{i}.{suffix}")
@@ -153,7 +153,7 @@ def test_a_folder_of_them_is_native(tmp_path, suffix):
 
 
 def damaged(data, rng):
-    """Flipped, overwritten, removed and cut bytes."""
+    """The data with bytes flipped, overwritten, removed or cut off."""
     out = bytearray(data)
     at = rng.randrange(len(out))
     kind = rng.randrange(4)
@@ -176,7 +176,7 @@ def outcome(make):
 
 
 class OneFile:
-    """A dataset of encoded images in memory; the same through torch's path and natively."""
+    """A dataset of encoded images in memory, for torch's path and for the native one."""
 
     def __init__(self, files):
         self.files = files
@@ -193,7 +193,7 @@ class OneFile:
 
 
 def check_outcomes(dataset):
-    """Each sample is, or raises, what it is on torch's path; how many came natively."""
+    """Compares each sample, or its error, with torch's path. Returns the number decoded natively."""
     loader = native_loader(dataset, batch_size=None)
     iterator = iter(loader)
     for index in range(len(dataset)):
@@ -207,8 +207,8 @@ def check_outcomes(dataset):
 
 
 @needs_webp
-def test_flags_of_an_extended_webp():
-    """Pillow's way through libwebp refuses some of them."""
+def test_flags_in_the_header_of_extended_webp():
+    """The decoder interface that Pillow uses refuses some combinations."""
     whole = webp("RGBA", exif=b"Exif\0\0II*\0")
     at = whole.index(b"VP8X") + 8
     dataset = OneFile([whole[:at] + bytes([flags]) + whole[at + 1 :] for flags in range(256)])
@@ -219,7 +219,7 @@ def test_flags_of_an_extended_webp():
 @pytest.mark.parametrize(
     "kind", ["png", "interlaced", "palette", "lossy", "lossless", "alpha", "cmyk"]
 )
-def test_damage_gives_pillows_pixels_or_its_error(kind):
+def test_damaged_files_give_pillows_pixels_or_error(kind):
     rng = random.Random(kind)
     if kind == "cmyk":
         out = io.BytesIO()

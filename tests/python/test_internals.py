@@ -1,4 +1,4 @@
-"""Private names of torch and torchvision: all in one file, and none of them indispensable."""
+"""Private names of torch and torchvision: all are in one file, and feedmill works without each."""
 
 import ast
 import sys
@@ -18,12 +18,12 @@ PACKAGE = Path(feedmill.__file__).parent
 SIZE = (8, 8)
 
 
-# ---- all in one file -----------------------------------------------------------------------------
+# ---- private names are in one file ---------------------------------------------------------------
 
 
 def private_names(tree):
-    """Names of torch's and torchvision's that begin with an underscore, in imports, in chains of
-    attributes that begin with the library's name, and in texts that name a module."""
+    """Names of torch and torchvision that begin with an underscore: in imports, in attribute access
+    that begins with the library's name, and in strings that name a module."""
     for node in ast.walk(tree):
         texts = []
         if isinstance(node, ast.Import):
@@ -42,7 +42,7 @@ def private_names(tree):
                 yield text
 
 
-def test_private_names_stand_in_one_file():
+def test_private_names_are_in_one_file():
     found = {
         (str(path.relative_to(PACKAGE)), name)
         for path in PACKAGE.rglob("*.py")
@@ -51,14 +51,14 @@ def test_private_names_stand_in_one_file():
     assert {file for file, _ in found} == {"_internals.py"}, sorted(found)
 
 
-def test_the_installed_torch_has_all_of_them():
+def test_the_installed_torch_has_all_private_names():
     assert _internals.why_not_this_torch() == ()
 
 
-# ---- a torch without one of them -----------------------------------------------------------------
+# ---- torch without a private name ----------------------------------------------------------------
 
-# Each in a process of its own, forked before feedmill is imported. Only feedmill misses the name:
-# torch's own functions go on with what they know.
+# Each name is tested in a process forked before feedmill is imported. The name is missing for
+# feedmill only: torch's own functions keep their references.
 WITHOUT_A_NAME = """
 import importlib, os, sys, types
 sys.path[:0] = [{support!r}, {tests!r}]
@@ -73,11 +73,11 @@ dataset = ImageFolder(sys.argv[1], T.Compose([T.Resize((8, 8)), T.PILToTensor()]
 def hide_name(module, name):
     real = importlib.import_module(module)
     assert hasattr(real, name), (module, name)
-    twin = types.ModuleType(module)
-    vars(twin).update({{key: value for key, value in vars(real).items() if key != name}})
-    sys.modules[module] = twin
+    duplicate = types.ModuleType(module)
+    vars(duplicate).update({{key: value for key, value in vars(real).items() if key != name}})
+    sys.modules[module] = duplicate
     parent, _, child = module.rpartition(".")
-    setattr(sys.modules[parent], child, twin)
+    setattr(sys.modules[parent], child, duplicate)
 
 
 def rename_get_iterator():
@@ -154,7 +154,7 @@ N_PARTS = 2
 
 
 @pytest.mark.parametrize("part", range(N_PARTS))
-def test_a_torch_without_a_name_is_fallen_back_to(small_images, part):
+def test_a_torch_without_a_private_name(small_images, part):
     here = Path(__file__).parent
     text = WITHOUT_A_NAME.format(tests=str(here), support=str(here.parent / "support"), names=NAMES,
                                  part=part, n_parts=N_PARTS)
@@ -166,7 +166,7 @@ def test_a_torch_without_a_name_is_fallen_back_to(small_images, part):
 
 @pytest.fixture
 def looked_at_anew():
-    """What is found out about torch once in a process is found out in the test, and behind it."""
+    """Clears the process's cached facts about torch before and after the test."""
     _internals.why_not_this_torch.cache_clear()
     yield
     _internals.why_not_this_torch.cache_clear()
@@ -180,7 +180,7 @@ def test_an_iterator_without_an_attribute(small_images, monkeypatch, looked_at_a
     base = _internals.BaseDataLoaderIter
     renamed = type("Renamed", (base,), {name: property(absent, lambda self, value: None)})
     monkeypatch.setattr(_internals, "BaseDataLoaderIter", renamed)
-    text = falls_back(folder(small_images, *HEAD))  # some are read by the constructor itself
+    text = falls_back(folder(small_images, *HEAD))  # the constructor reads some of them
     assert f"{name}, which feedmill needs" in text or f"AttributeError: {name}" in text
 
 
@@ -189,7 +189,7 @@ def test_a_loader_without_an_attribute(small_images, monkeypatch, looked_at_anew
     assert "has no DataLoader._renamed, which feedmill" in falls_back(folder(small_images, *HEAD))
 
 
-# ---- a torchvision without one of them -----------------------------------------------------------
+# ---- torchvision without a private name ----------------------------------------------------------
 
 HEAD = (T.Resize(SIZE), T.PILToTensor())
 
@@ -199,7 +199,7 @@ def folder(root, *steps):
 
 
 def lacking(transform, *names):
-    """The transform without attributes that it made itself."""
+    """The transform without these attributes of its own."""
     for name in names:
         del vars(transform)[name]
     return transform
@@ -222,7 +222,7 @@ def test_a_transform_without_an_attribute(small_images, make, name):
     text = falls_back(folder(small_images, T.Resize(SIZE), step, T.Lambda(same), T.PILToTensor()))
     kind = type(step).__name__
     assert (kind in text and f"'{name}'" in text) or f"has no {name}" in text
-    assert "transforms.Lambda is not supported" in text  # all reasons are told
+    assert "transforms.Lambda is not supported" in text  # all reasons are listed
 
 
 def same(image):
@@ -230,7 +230,7 @@ def same(image):
 
 
 def falls_back(dataset):
-    """What explain() says of the dataset, which torch's path is left to without an exception."""
+    """Loads the dataset on torch's path without an exception. Returns the text of explain()."""
     loader = feedmill.DataLoader(dataset, batch_size=8)
     text = loader.explain()
     assert text.startswith("torch's own path, because\n")
@@ -264,7 +264,7 @@ def test_a_library_without_a_name(small_images, monkeypatch, owner, name, make, 
     assert words in falls_back(folder(small_images, T.Resize(SIZE), step, T.PILToTensor()))
 
 
-def test_an_automatic_augmentation_of_v2_with_another_method(small_images, monkeypatch):
+def test_a_v2_augmentation_with_a_changed_method(small_images, monkeypatch):
     name = "_apply_image_or_video_transform"
     for kind in v2.RandAugment.__mro__:
         if name in vars(kind):
@@ -273,15 +273,15 @@ def test_an_automatic_augmentation_of_v2_with_another_method(small_images, monke
     assert f"has no {name}" in text
 
 
-def test_a_module_that_is_gone(small_images, monkeypatch):
+def test_a_missing_module(small_images, monkeypatch):
     monkeypatch.delitem(sys.modules, "torchvision.transforms._functional_pil")
     text = feedmill.DataLoader(folder(small_images, *HEAD)).explain()
     assert "has no torchvision.transforms._functional_pil.resize" in text
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyError, IndexError, RuntimeError, ZeroDivisionError])
-def test_whatever_is_raised_while_looking(small_images, monkeypatch, error):
-    """In a transform, a dataset and the DataLoader itself: torch's path, with the reason."""
+def test_any_error_during_recognition(small_images, monkeypatch, error):
+    """An error in a transform, a dataset or the DataLoader means torch's path, with the reason."""
     def fail(self):
         raise error("as of torchvision 9")
 
@@ -295,7 +295,7 @@ def test_whatever_is_raised_while_looking(small_images, monkeypatch, error):
     assert "as of torchvision 9" in falls_back(dataset)
 
 
-def test_a_dataset_that_fails_when_it_is_looked_at(small_images):
+def test_a_dataset_whose_attributes_raise(small_images):
     class Odd(torch.utils.data.Dataset):
         def __len__(self):
             return 8

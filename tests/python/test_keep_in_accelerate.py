@@ -1,5 +1,5 @@
-"""keep_in_accelerate() in several threads. Accelerate itself is tried in tests/frameworks; here a
-module stands in for it that builds loaders anew as it does."""
+"""keep_in_accelerate() in several threads, with a fake accelerate module that rebuilds loaders as
+the real one does. tests/frameworks has tests with Accelerate itself."""
 
 import sys
 import threading
@@ -47,7 +47,7 @@ def test_one_thread(accelerate):
 
 
 class Context:
-    """keep_in_accelerate() in a thread of its own, entered and left when the test says so."""
+    """keep_in_accelerate() in a thread of its own, which the test enters and leaves."""
 
     def __init__(self, accelerate):
         self._prepare = accelerate.prepare
@@ -97,7 +97,7 @@ def test_a_thread_without_a_context(accelerate):
     with pytest.warns(UserWarning, match="Accelerate replaces this feedmill.DataLoader"):
         prepared = accelerate.prepare(loader())
     assert type(prepared) is torch.utils.data.DataLoader
-    # Accelerate's class is feedmill's, as under `feedmill run`: nothing is lost, and nobody warned.
+    # Accelerate's class is feedmill's, as under `feedmill run`, so there is no warning.
     context.leave()
     accelerate.DataLoader = feedmill.DataLoader
     context = Context(accelerate)
@@ -118,7 +118,7 @@ def test_nested_and_failed(accelerate):
     assert accelerate.DataLoader is torch.utils.data.DataLoader
 
 
-def test_somebody_else_replaces_the_name_meanwhile(accelerate):
+def test_other_code_replaces_the_class_meanwhile(accelerate):
     mine = type("Mine", (torch.utils.data.DataLoader,), {})
     with feedmill.keep_in_accelerate():
         accelerate.DataLoader = mine
@@ -129,7 +129,7 @@ def test_somebody_else_replaces_the_name_meanwhile(accelerate):
     assert accelerate.DataLoader is mine
 
 
-def test_a_fork_while_another_thread_is_within(accelerate):
+def test_a_fork_while_another_thread_is_inside(accelerate):
     context = Context(accelerate)
 
     def child():

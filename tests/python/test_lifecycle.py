@@ -1,4 +1,4 @@
-"""Threads, memory, forks, signals and the interpreter's end."""
+"""Threads, memory, forks, signals, and the interpreter's exit."""
 
 import gc
 import json
@@ -46,8 +46,8 @@ def test_the_second_epoch_creates_no_thread_and_allocates_nothing(numbered, opti
     assert (last.epochs, last.samples, last.memory.copied_batches) == (4, 160, 0)
 
 
-def test_threads_and_files_go_with_the_loader(numbered):
-    list(native_loader(numbered, batch_size=8))  # what the process needs once
+def test_threads_and_files_end_with_the_loader(numbered):
+    list(native_loader(numbered, batch_size=8))  # starts what the process keeps
     gc.collect()
     before, files = threads(), len(os.listdir("/proc/self/fd"))
     for _ in range(5):
@@ -61,8 +61,8 @@ def test_threads_and_files_go_with_the_loader(numbered):
     assert batch[0].shape == (8, 3, 8, 8)
 
 
-def test_batches_are_the_callers(numbered):
-    """More of them are held than there are slots; none changes, each can be written to."""
+def test_held_batches_do_not_change(numbered):
+    """More batches are held than there are slots. None changes, and each is writable."""
     loader = native_loader(numbered, batch_size=1, num_workers=2, prefetch_factor=1)
     wanted = torch.stack([numbered[i][0] for i in range(40)])
     held = [images for _ in range(3) for images, _ in loader]
@@ -84,7 +84,7 @@ def test_views_keep_a_batch(numbered):
     assert all((view == other).all() for view, other in zip(views, wanted))
 
 
-def test_a_dropped_iterator_leaves_its_threads_to_the_next(numbered):
+def test_the_threads_of_a_dropped_iterator_are_reused(numbered):
     loader = native_loader(numbered, batch_size=4, num_workers=2)
     for i, _ in enumerate(loader):
         if i == 2:
@@ -97,7 +97,7 @@ def test_a_dropped_iterator_leaves_its_threads_to_the_next(numbered):
     assert loader.stats().decode.threads_created == created
 
 
-def test_after_an_error_the_threads_are_free_too(small_images, tmp_path):
+def test_threads_are_reused_after_an_error(small_images, tmp_path):
     dataset = helpers.numbered_folder(small_images)
     (tmp_path / "text.jpg").write_text("text")
     dataset.samples[2] = (str(tmp_path / "text.jpg"), 2)
@@ -151,7 +151,7 @@ def test_persistent_workers_keep_the_iterator(numbered):
     assert iter(loader) is first
     assert [batch[1][0].item() for batch in first] == [0, 8, 16, 24, 32]
     assert helpers.take(first) == "end"
-    # A transform that is not recognised any more leads to torch's path, at once.
+    # If the transform is no longer recognised, torch's path is taken at once.
     numbered.transform = compose(T.Lambda(lambda image: image), *numbered.transform.transforms)
     loader.native = "auto"
     assert sum(targets_of(loader), []) == list(range(40))
@@ -164,7 +164,7 @@ def test_the_iterator_outlives_its_loader(numbered):
     assert [batch[1][0].item() for batch in iterator] == [0, 8, 16, 24, 32]
 
 
-def test_changes_between_epochs_count(numbered):
+def test_changes_between_epochs_take_effect(numbered):
     loader = native_loader(numbered, batch_size=10, num_workers=1)
     assert next(iter(loader))[0].shape == (10, 3, 8, 8)
     numbered.transform = compose(T.Resize((5, 6)), T.ToTensor())
@@ -195,7 +195,7 @@ def test_other_threads_may_iterate(numbered):
 # ---- forks ---------------------------------------------------------------------------------------
 
 
-def test_fork_after_creation(numbered):
+def test_loader_and_iterator_in_a_forked_child(numbered):
     loader = native_loader(numbered, batch_size=8, num_workers=2, seed=1)
     wanted = epoch_images(loader)
     iterator = iter(loader)
@@ -213,7 +213,7 @@ def test_fork_after_creation(numbered):
     assert torch.equal(epoch_images(loader), wanted)
 
 
-def test_torchs_workers_beside_it(numbered):
+def test_torchs_workers_beside_a_native_loader(numbered):
     loader = native_loader(numbered, batch_size=8, num_workers=2)
     iterator = iter(loader)
     next(iterator)
@@ -223,7 +223,7 @@ def test_torchs_workers_beside_it(numbered):
 
 
 def test_inside_torchs_workers(numbered):
-    """A dataset that holds one of our loaders, in worker processes."""
+    """A dataset that uses a native loader runs in torch's worker processes."""
     loader = native_loader(numbered, batch_size=8)
     list(loader)
 
@@ -243,7 +243,7 @@ def test_inside_torchs_workers(numbered):
 
 @pytest.fixture
 def held(tmp_path):
-    """An image, the third batch's in these tests, whose reads wait until they are released."""
+    """An image, in the third batch of these tests, whose reads block until released."""
     helpers.save_jpeg(tmp_path / "source" / "held.jpg", 30, 30)
     files = HeldFiles(tmp_path / "source", tmp_path / "mounted", "held.jpg")
     yield files
@@ -258,7 +258,7 @@ def test_timeout(numbered, held, reader):
     while not got or got[-1] != "end":
         got.append(helpers.take(iterator))
         batches = [one for one in got if isinstance(one, list)]
-        # On a busy machine others may be late as well.
+        # On a busy machine other batches may be late as well.
         if len(batches) == 2 and isinstance(got[-1], tuple):
             held.release()
         assert len(got) < 1000
@@ -267,7 +267,7 @@ def test_timeout(numbered, held, reader):
     assert batches == [list(range(i, i + 4)) for i in range(0, 40, 4)]
 
 
-# Says on which thread a wait for a batch begins, from the third batch on.
+# Prints on which thread a wait for a batch begins, from the third batch on.
 WAITS = """
 import threading
 from feedmill.iterators import receive as module
@@ -315,7 +315,7 @@ def test_ctrl_c_in_a_wait(small_images, held, num_workers, reader):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_interrupts_at_any_moment(tmp_path, num_workers):
-    """Pixels and targets stay together, and batches in order, wherever a Ctrl-C comes."""
+    """Targets stay with their pixels, and batches in order, wherever an interrupt happens."""
     for i in range(60):
         path = tmp_path / "c" / f"{i:02}.jpg"
         path.parent.mkdir(exist_ok=True)
@@ -333,7 +333,7 @@ def test_interrupts_at_any_moment(tmp_path, num_workers):
 
     old = signal.signal(signal.SIGALRM, on_alarm)
     n_interrupts = n_batches = 0
-    # The timer is set to the time that a batch takes, more or less, however fast the machine is.
+    # The timer follows the measured time of a batch, so this works on machines of any speed.
     most_s = 1e-3
     random = torch.Generator().manual_seed(1)
     try:
@@ -349,7 +349,7 @@ def test_interrupts_at_any_moment(tmp_path, num_workers):
                     except StopIteration:
                         done = True
                     signal.setitimer(signal.ITIMER_REAL, 0)
-                except Interrupt:  # also from inside the handler above; the timer fires once
+                except Interrupt:  # also raised in the handler above; the timer fires once
                     n_interrupts += 1
                     most_s *= 1.3
                 if batch is None:
@@ -368,7 +368,7 @@ def test_interrupts_at_any_moment(tmp_path, num_workers):
     assert n_batches > 100 and n_interrupts > 50
 
 
-# ---- the interpreter's end -----------------------------------------------------------------------
+# ---- the interpreter's exit ----------------------------------------------------------------------
 
 ENDS = {
     "live_iterator": "iterator = iter(loader); next(iterator)",
@@ -383,7 +383,7 @@ ENDS = {
 }
 
 
-# Imports once, then forks a process for each; the child comes to the script's end by itself.
+# Imports once, then forks a process for each case; the child runs to the end of the script.
 RUN_ENDS = """
 import json, os
 dataset = helpers.numbered_folder(sys.argv[1])
@@ -404,14 +404,14 @@ if failed is not None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_the_interpreter_ends(small_images, num_workers):
+def test_the_interpreter_exits_at_any_point(small_images, num_workers):
     assert run_script(RUN_ENDS, small_images, json.dumps(ENDS), num_workers) == "[]\n"
 
 
 @pytest.mark.parametrize("where", ["main", "daemon"])
 @pytest.mark.parametrize("reader", ["pread", "auto"])
-def test_the_interpreter_ends_amid_a_read(small_images, held, where, reader):
-    # A daemon thread that happens to be inside torch makes torch abort; here it is in our wait.
+def test_the_interpreter_exits_during_a_read(small_images, held, where, reader):
+    # torch aborts if a daemon thread is inside torch at exit; this one waits in feedmill.
     text = """
 dataset = helpers.numbered_folder(sys.argv[1])
 dataset.samples[9] = (sys.argv[2], 9)
@@ -427,8 +427,8 @@ else:
     assert run_script(WAITS + text, small_images, held.path, where, reader) == "waits\n"
 
 
-def test_the_interpreter_ends_amid_a_decode(small_images, tmp_path):
-    """Where the decode is done already, this shows nothing; but it takes most machines longer."""
+def test_the_interpreter_exits_during_a_decode(small_images, tmp_path):
+    """If decoding is finished before the exit, this tests nothing; on most machines it is not."""
     path = tmp_path / "large.jpg"
     helpers.Image.fromarray(helpers.pixels(3000, 3000)).save(path, quality=95, subsampling=0)
     text = """

@@ -1,4 +1,4 @@
-"""The log: every step once, whatever happens."""
+"""The log of steps, which has every step exactly once, whatever happens."""
 
 import itertools
 import json
@@ -43,7 +43,7 @@ def rows(steps):
 
 
 def of_stats(stats):
-    """Its steps as the log has them."""
+    """The steps of stats() in the form of the log's lines."""
     return rows(
         dict(zip(NAMES, row), phase=PHASES[row[NAMES.index("phase")]])
         for row in stats.steps.tolist()
@@ -51,7 +51,7 @@ def of_stats(stats):
 
 
 def assert_complete(path, *loaders):
-    """The log of these loaders, once they are gone: each step once. Returns its records."""
+    """Deletes the loaders and expects each of their steps once in the log. Returns its lines."""
     wanted = sorted(itertools.chain(*(of_stats(loader.stats()) for loader in loaders)))
     for loader in loaders:
         recorder_of(loader).finish()
@@ -68,7 +68,7 @@ def recorder_of(loader):
     return inside.recorder if inside else object.__getattribute__(loader, "_feedmill_recorder")
 
 
-# ---- all steps, none twice -----------------------------------------------------------------------
+# ---- each step exactly once ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [
@@ -83,7 +83,7 @@ def test_two_epochs(numbered, file, options):
     assert len(records["step"]) == 10
     for name in ("host_wait_ns", "data_wait_ns", *CAUSES):
         assert sum(step[name] for step in records["step"]) == getattr(stats.waits, name)
-    # Of the first epoch's end and the second one's.
+    # One at the end of each epoch.
     assert [(one["batches"], one["samples"]) for one in records["stats"]] == [(5, 40), (10, 80)]
     latest = records["stats"][-1]
     for name in ("path", "reader", "data_wait_ns", "read_bytes", "wall_ns", "n_threads", "cpu"):
@@ -114,7 +114,7 @@ def test_the_run_line(numbered, file, monkeypatch):
     )
     assert first["batch_size"] == 8 and first["settings"]["seed"] == 7
     assert begin <= first["time"] <= end and begin_ns <= first["clock_ns"] <= end_ns
-    # Once more only when something has changed.
+    # A second line is written only when something has changed.
     list(loader)
     assert len(log_lines(file)["run"]) == 1
     loader.native = "off"
@@ -125,7 +125,7 @@ def test_the_run_line(numbered, file, monkeypatch):
 
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2, "persistent_workers": True}])
-def test_epochs_that_are_left(numbered, file, options):
+def test_epochs_that_are_ended_early(numbered, file, options):
     loader = native_loader(numbered, batch_size=8, log=file, **options)
     for n in (2, 1, 5, 3):
         for _ in zip(range(n), loader):
@@ -150,7 +150,7 @@ def test_torchs_path(numbered, file):
     assert all(step["data_wait_ns"] == step["python_ns"] > 0 for step in records["step"])
 
 
-def test_paths_take_turns(numbered, file):
+def test_the_path_changes_between_epochs(numbered, file):
     loader = feedmill.DataLoader(numbered, batch_size=8, num_workers=1, persistent_workers=True,
                                  log=file)
     for native in ("auto", "off", "auto", "off"):
@@ -158,7 +158,7 @@ def test_paths_take_turns(numbered, file):
         list(zip(range(3), loader))
         list(loader)
         if native == "auto":
-            loader.threads = 2  # another native loader
+            loader.threads = 2  # needs another native loader
     records = assert_complete(file, loader)
     assert len(records["step"]) == 4 * (3 + 5)
     assert len({step["source"] for step in records["step"]}) >= 3
@@ -167,7 +167,7 @@ def test_paths_take_turns(numbered, file):
 @pytest.mark.parametrize("samples", [False, True])
 def test_many_native_loaders(numbered, file, samples):
     loader = native_loader(numbered, batch_size=8, log=file, log_samples=samples)
-    for threads in (1, 2, 3, 1, 2, 3):  # a change closes the one before
+    for threads in (1, 2, 3, 1, 2, 3):  # each change closes the former native loader
         loader.threads = threads
         list(zip(range(threads), loader, loader))
     records = assert_complete(file, loader)
@@ -177,7 +177,7 @@ def test_many_native_loaders(numbered, file, samples):
         assert len(records["sample"]) >= 8 * len(records["step"])
 
 
-def test_watched(file):
+def test_a_watched_loader(file):
     watched = watch([1, 2, 3], log=file)
     for _ in range(2):
         list(watched)
@@ -204,12 +204,12 @@ def test_more_steps_than_are_kept(file):
     assert "lost" not in records
 
 
-def test_what_is_lost_is_said(file):
+def test_overwritten_steps_are_counted_as_lost(file):
     counters = StepCounters()
     recorder = log.Recorder(None, counters)
     recorder.begin(file)
     epoch = counters.begin_epoch()
-    for i in range(KEPT_STEPS + 10):  # without a tick
+    for i in range(KEPT_STEPS + 10):  # nothing is written meanwhile
         counters.add_step(epoch, i, i + 1)
     recorder.finish()
     records = log_lines(file)
@@ -217,7 +217,7 @@ def test_what_is_lost_is_said(file):
     assert [(one["steps"], one["samples"]) for one in records["lost"]] == [(10, 0)]
 
 
-def test_every_interval(file, monkeypatch):
+def test_the_log_grows_every_interval(file, monkeypatch):
     monkeypatch.setattr(log, "INTERVAL_NS", 20_000_000)
     watched = watch(range(30), log=file)
     seen = []
@@ -225,7 +225,7 @@ def test_every_interval(file, monkeypatch):
         time.sleep(0.005)
         if file.exists():
             seen.append(file.read_text().count('"type":"step"'))
-    # It grows while the epoch runs. The latest step waits for the work that follows it.
+    # The log grows during the epoch. The latest step is written after its compute time is known.
     assert len(set(seen)) >= 3 and 0 < seen[-1] < 30
     records = assert_complete(file, watched)
     assert len(records["system"]) >= 3
@@ -250,9 +250,9 @@ def test_samples(numbered, file):
     assert {one["source"] for one in samples} == {step["source"] for step in records["step"]}
 
 
-def test_the_log_is_changed(numbered, tmp_path):
+def test_the_option_log_is_changed_between_epochs(numbered, tmp_path):
     loader = native_loader(numbered, batch_size=8)
-    list(loader)  # is in no log
+    list(loader)  # not logged
     names = []
     for name in ("a", "b", "a"):
         loader.log = tmp_path / name
@@ -265,7 +265,7 @@ def test_the_log_is_changed(numbered, tmp_path):
     assert log_lines(tmp_path / "a")["stats"][0]["batches"] == 8
 
 
-# ---- one file of several -------------------------------------------------------------------------
+# ---- one file for several loaders and processes --------------------------------------------------
 
 
 def test_two_loaders_write_one_file(numbered, file):
@@ -275,7 +275,7 @@ def test_two_loaders_write_one_file(numbered, file):
         list(train)
         list(evaluate)
     records = assert_complete(file, train, evaluate)
-    # Whoever writes after the other one says who he is.
+    # A loader that writes after another one writes its run line again.
     kinds = [(line["type"], line["loader"]) for line in map(json.loads, open(file))]
     owner = None
     for kind, loader in kinds:
@@ -312,7 +312,7 @@ def test_processes_write_one_file(file):
     assert len(seen) == len(set(seen)) == 2 * 3 * 4000
 
 
-def test_names(tmp_path, monkeypatch):
+def test_placeholders_in_the_file_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for rank in ("2", None):
         if rank is None:
@@ -326,7 +326,7 @@ def test_names(tmp_path, monkeypatch):
         assert log_lines(name)["run"][0]["rank"] == (None if rank is None else 2)
 
 
-def test_a_file_that_is_removed_comes_back(file):
+def test_a_removed_file_is_created_again(file):
     watched = watch([1, 2], log=file)
     list(watched)
     file.unlink()
@@ -336,7 +336,7 @@ def test_a_file_that_is_removed_comes_back(file):
     assert len(records["step"]) == 2 and len(records["run"]) == 1
 
 
-# ---- the end -------------------------------------------------------------------------------------
+# ---- the end of processes and loaders ------------------------------------------------------------
 
 END = """
 import os
@@ -362,7 +362,7 @@ if how == "last":
 """
 
 
-def test_the_end_of_the_process(tmp_path):
+def test_a_process_writes_its_log_before_it_exits(tmp_path):
     assert helpers.run_script(END, tmp_path) == ""
     names = {"exit", "error", "interrupt", "gone", "last"}
     assert {path.name for path in tmp_path.iterdir()} == names
@@ -372,20 +372,20 @@ def test_the_end_of_the_process(tmp_path):
         assert [one["batches"] for one in records["stats"]] == [2]
 
 
-def test_the_end_of_a_loader(numbered, file):
+def test_a_deleted_loader_writes_its_log(numbered, file):
     loader = native_loader(numbered, batch_size=8, log=file)
     iterator = iter(loader)
     next(iterator)
     del loader
     assert not file.exists() or not file.read_text()
-    next(iterator)  # goes on without its loader
+    next(iterator)  # continues without its loader
     del iterator
     records = log_lines(file)
     assert len(records["step"]) == 2 and records["stats"][-1]["batches"] == 2
 
 
-def test_a_ctrl_c_between_any_two_steps(file, monkeypatch):
-    """Wherever an exception comes into the writing, nothing is lost and nothing written twice."""
+def test_an_interrupt_at_any_line_of_the_writer(file, monkeypatch):
+    """An exception anywhere in the writing loses nothing and writes nothing twice."""
     watched = watch(range(40), log=file)
     recorder = recorder_of(watched)
     interrupted = 0
@@ -423,7 +423,7 @@ import os, multiprocessing
 from torch.utils.data import DataLoader
 
 def child(iterator, loader):
-    next(iterator, None)  # of the parent's epoch: is in no log
+    next(iterator, None)  # a step of the parent's epoch is not logged
     list(loader)
 
 loader = feedmill.DataLoader([1, 2, 3, 4, 5], log=sys.argv[1])
@@ -506,7 +506,7 @@ def test_an_unwritable_file(numbered, tmp_path, monkeypatch):
         assert len(list(loader)) == 5
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert len(list(loader)) == 5  # once is enough
+        assert len(list(loader)) == 5  # the warning comes only once
 
 
 def test_a_full_disk(numbered):
@@ -520,8 +520,8 @@ def test_a_full_disk(numbered):
     assert loader.stats().batches == 10
 
 
-def test_a_write_that_is_short(file, monkeypatch):
-    """The disk fills in the middle of a chunk, and there is room again later."""
+def test_a_short_write(file, monkeypatch):
+    """The disk is full in the middle of a chunk, and has space again later."""
     write, sizes = os.write, iter([7, 100, 3])
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[: next(sizes, None)]))
     watched = watch([1, 2, 3], log=file)
@@ -530,14 +530,14 @@ def test_a_write_that_is_short(file, monkeypatch):
     assert_complete(file, watched)
 
 
-def test_a_cut_line(file):
+def test_a_truncated_line(file):
     watched = watch([1, 2, 3], log=file)
     list(watched)
     recorder_of(watched).finish()
     text = file.read_bytes()
     file.write_bytes(text + text[: text.index(b"\n") // 2])
     assert [len(run.steps) for run in read_log(file)] == [3]
-    # Another loader's first line came behind the cut one, and somebody wrote things of his own.
+    # Another loader's first line follows the truncated one, and then lines of another program.
     (name,) = {line["loader"] for line in map(json.loads, text.splitlines())}
     other = text.replace(name.encode(), b"1-0")
     file.write_bytes(text + b'{"type": "st' + other + b'[1]\n{"type": 5}\n\xff\n{"type":"new"}\n\n')
@@ -549,7 +549,7 @@ def test_a_cut_line(file):
     assert (two.pid, two.place, len(two.steps)) == (os.getpid(), one.place, 6)
 
 
-def test_a_log_goes_on_behind_a_cut_line(file):
+def test_a_log_continues_after_a_truncated_line(file):
     list(watch([1, 2, 3], log=file))
     file.write_bytes(file.read_bytes() + b'{"type":"step","lo')
     second = watch([1, 2], log=file)
@@ -569,7 +569,7 @@ def test_bad_options(options):
         feedmill.DataLoader([1], **options)
 
 
-def test_the_environment(numbered, tmp_path, monkeypatch):
+def test_the_environment_variables(numbered, tmp_path, monkeypatch):
     monkeypatch.setenv("FEEDMILL_LOG", str(tmp_path / "all"))
     own = native_loader(numbered, batch_size=8, log=tmp_path / "own")
     other = native_loader(numbered, batch_size=8)
@@ -600,7 +600,7 @@ list(Other([1]))
 def test_feedmill_run(tmp_path, watched, monkeypatch):
     (tmp_path / "train.py").write_text(SCRIPT)
     monkeypatch.setenv("PYTHONPATH", str(Path(feedmill.__file__).parents[1]))
-    monkeypatch.setattr(signal, "signal", lambda *arguments: None)  # it would change this process's
+    monkeypatch.setattr(signal, "signal", lambda *arguments: None)  # keeps this process's
     monkeypatch.chdir(tmp_path)
     started = []
     monkeypatch.setattr(os, "execvpe", lambda *arguments: started.append(arguments))
@@ -615,7 +615,7 @@ def test_feedmill_run(tmp_path, watched, monkeypatch):
     assert runs == {("train.py:4", path), ("train.py:7", path)}
 
 
-def test_run_refuses_what_can_not_be_written(tmp_path, monkeypatch, capsys):
+def test_feedmill_run_refuses_a_log_that_cannot_be_written(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("x.py").write_text("")
     for words, text in [
@@ -628,8 +628,8 @@ def test_run_refuses_what_can_not_be_written(tmp_path, monkeypatch, capsys):
         assert text in capsys.readouterr().err
 
 
-def test_one_write_a_chunk(file, monkeypatch):
-    """What several processes write stays whole lines: each write() ends with one."""
+def test_each_write_ends_with_a_whole_line(file, monkeypatch):
+    """Lines of several processes do not mix, as each write() ends with a whole line."""
     write, written = os.write, []
     monkeypatch.setattr(os, "write", lambda fd, data: written.append(data) or write(fd, data))
     watched = watch(range(1000), log=file)
@@ -640,7 +640,7 @@ def test_one_write_a_chunk(file, monkeypatch):
 
 
 
-def test_steps_of_a_counter_by_number():
+def test_unlogged_steps_are_found_by_number():
     counters = StepCounters()
     epoch = counters.begin_epoch()
     for i in range(KEPT_STEPS + 3):

@@ -35,12 +35,12 @@ def open_loader(**options):
 
 
 def read(path):
-    """A bytes object that nobody else has."""
+    """A file's content as a new bytes object."""
     return Path(path).read_bytes()
 
 
 def take(loader):
-    """The images of the next batch, copied."""
+    """A copy of the next batch's images."""
     outcome, capsule, n = loader.next(-1)
     assert outcome == native.OK, capsule
     images = torch.from_dlpack(capsule).clone()
@@ -61,7 +61,7 @@ def counts(objects):
 # ---- pixels --------------------------------------------------------------------------------------
 
 
-def test_images_are_those_of_the_files(loader, files):
+def test_images_equal_those_of_the_files(loader, files):
     wanted = from_files(loader, files, [3, 1, 3, 0])
     read_before = loader.stats()["read_files"]
     loader.start(7, 0)
@@ -77,7 +77,7 @@ def test_images_are_those_of_the_files(loader, files):
     assert loader.stats()["read_files"] == read_before + 2
 
 
-def test_the_loader_keeps_what_nobody_else_has(files):
+def test_the_loader_keeps_bytes_without_other_references(files):
     loader = open_loader(prefetch_batches=40, n_threads=1)
     wanted = from_files(loader, files, [0, 1, 2, 3])
     loader.start(7, 0)
@@ -88,7 +88,7 @@ def test_the_loader_keeps_what_nobody_else_has(files):
     others = [b"\xff" * os.path.getsize(files[i % 4]) for i in range(200)]
     assert torch.equal(take(loader), wanted)
     for _ in range(39):
-        # Another crop each: what matters is that the image is still there.
+        # Only for the memory: each image has another random crop.
         take(loader)
     del others
     loader.close()
@@ -97,7 +97,7 @@ def test_the_loader_keeps_what_nobody_else_has(files):
 # ---- references ----------------------------------------------------------------------------------
 
 
-def test_references_leave_with_the_batch(loader, files):
+def test_references_are_released_with_the_batch(loader, files):
     images = [read(path) for path in files[:8]]
     before = counts(images)
     loader.start(7, 0)
@@ -116,7 +116,7 @@ def test_references_leave_with_the_batch(loader, files):
 
 
 @pytest.mark.parametrize("end", ["stop", "start", "close", "del"])
-def test_references_leave_at_the_end_of_the_epoch(files, end):
+def test_references_are_released_at_the_end_of_the_epoch(files, end):
     images = [read(path) for path in files]
     before = counts(images)
     for n_taken in range(3):
@@ -140,11 +140,11 @@ def test_references_leave_at_the_end_of_the_epoch(files, end):
             loader.close()
 
 
-def test_nothing_is_kept_of_a_batch_that_is_not_taken(loader, files):
+def test_a_refused_batch_keeps_no_references(loader, files):
     images = [read(path) for path in files[:4]]
     before = counts(images)
     names = [""] * 4
-    with pytest.raises(native.Error):  # no epoch
+    with pytest.raises(native.Error):  # no epoch is running
         loader.submit(range(4), names, images)
     loader.start(7, 0)
     with pytest.raises(ValueError, match="4 indices but 3 elements of data"):
@@ -167,7 +167,7 @@ def test_nothing_is_kept_of_a_batch_that_is_not_taken(loader, files):
     assert counts(images) == before
 
 
-def test_a_reference_that_is_given_up_may_come_back_to_the_loader(loader, files):
+def test_a_destructor_may_call_the_loader(loader, files):
     seen = []
 
     class Image(bytes):
@@ -184,10 +184,10 @@ def test_a_reference_that_is_given_up_may_come_back_to_the_loader(loader, files)
     assert from_files(loader, files, [5]).shape[0] == 1
 
 
-# ---- what is no JPEG -----------------------------------------------------------------------------
+# ---- data that is not a JPEG ---------------------------------------------------------------------
 
 
-def test_fallbacks_know_name_and_place(loader, files):
+def test_fallbacks_have_name_and_output(loader, files):
     images = [read(files[0]), bytes(bytearray(b"no image")), b"", read(files[3])[:-2]]
     before = counts(images[:2])
     loader.start(7, 0)
@@ -208,7 +208,7 @@ def test_fallbacks_know_name_and_place(loader, files):
     assert counts(images[:2]) == before and loader.n_pending == 0
 
 
-def test_references_leave_with_an_error(loader, files):
+def test_references_are_released_after_an_error(loader, files):
     images = [bytes(bytearray(b"no image")), read(files[1])]
     before = counts(images)
     loader.start(7, 0)
@@ -234,7 +234,7 @@ def test_images_that_are_too_large_are_not_decoded(files):
     loader.close()
 
 
-# ---- beside it -----------------------------------------------------------------------------------
+# ---- errors and attributes of the loader ---------------------------------------------------------
 
 
 def test_a_budget_that_is_too_small_has_its_own_error():

@@ -1,5 +1,5 @@
-"""Allocations of the extension module that fail, in turn: each is a Python exception or an error of
-its batch, and the next loader works."""
+"""Each allocation of the extension module fails once. The result must be a Python exception or an
+error of the batch, and the next loader must work."""
 
 import os
 from pathlib import Path
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from helpers import run_script, save_jpeg, skip
 
-# Whose allocations fail: the module's own, with those of the C++ library that it calls, or those
-# that Python makes for it.
+# Which allocations fail: those of the module and of the C++ library that it calls, or those of
+# Python for the module.
 CALLERS = {"module": ["_native.abi3", "libstdc++"], "python": ["the executable", "libpython"]}
 
 SCRIPT = """
@@ -106,11 +106,11 @@ def is_right(error):
         return False
     if isinstance(error, native.Error):
         return "memory" in str(error)
-    # torch has an error of its own where its wrapper of a tensor gets no memory.
+    # torch raises an error of its own if it can't allocate a tensor's Python object.
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
-# The call itself takes memory, which may be what fails.
+# The call itself may allocate memory and fail.
 def n_allocations():
     while True:
         try:
@@ -119,7 +119,7 @@ def n_allocations():
             continue
 
 
-# The nth allocation fails: what happened, in a line.
+# Lets the nth allocation fail, and returns what happened in one line.
 def run_once(n):
     got, again, error = [], [], None
     FAIL.fail_allocations_begin(NAMES, n)
@@ -140,17 +140,17 @@ def run_once(n):
     return outcome
 
 
-# The same in a child process, which may die of it.
+# The same in a child process, which may crash.
 def run_apart(n):
     sys.stdout.flush()
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        signal.alarm(120)  # for one that hangs
+        signal.alarm(120)  # ends a child that hangs
         try:
             line = run_once(n)
         except BaseException as error:
-            line = f"wrong, behind it: {type(error).__name__}: {error}"
+            line = f"wrong afterwards: {type(error).__name__}: {error}"
         os.write(writing, line.encode())
         os._exit(0)
     os.close(writing)
@@ -163,7 +163,7 @@ def run_apart(n):
 wanted = []
 epoch(wanted)
 assert len(wanted) == -(-N // 3)
-gc.freeze()  # a collection would copy all pages of every child
+gc.freeze()  # a collection in a child would copy all of its pages
 gc.disable()
 n, counts = 1, {"passed": 0, "raised": 0}
 while (outcome := run_apart(n)) != "no such allocation":
@@ -183,7 +183,7 @@ def paths(tmp_path_factory):
 
 
 def preloaded():
-    """The library whose allocations fail; the build makes it beside mkjpeg."""
+    """The preloaded library that makes allocations fail, which is built beside mkjpeg."""
     tool = os.environ.get("FEEDMILL_MKJPEG")
     library = Path(tool or ".").absolute().parent / "libfail_allocations.so"
     if not tool or not library.exists():

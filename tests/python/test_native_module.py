@@ -1,6 +1,6 @@
-"""The border of the extension module: whatever Python does to it, it answers with an exception.
+"""The extension module's interface: wrong use from Python must raise an exception, never crash.
 
-What may crash runs in a process of its own, which must end quietly.
+Tests that might crash run in a process of their own, which must exit with 0 and without output.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from PIL import Image
 
 try:
     import _testcapi
-except ImportError:  # some Pythons come without it
+except ImportError:  # some builds of Python do not have it
     _testcapi = None
 
 SIDE = 16
@@ -33,7 +33,7 @@ TYPES = [
     value for value in vars(native).values()
     if isinstance(value, type) and not issubclass(value, BaseException)
 ]
-# Methods and attributes of a closed object that have an answer all the same.
+# Methods and attributes of a closed object that do not raise.
 KNOWN_WHEN_CLOSED = {"close", "n_pending", "offsets", "out_shape", "pid", "slot_bytes"}
 
 
@@ -60,12 +60,12 @@ ROWS = {"ops": [], "arrays": [(VALUES.ctypes.data, 4, 8, 8, 0, 64, ())], "owners
 
 
 def open_rows(**options):
-    """A loader of an array's rows."""
+    """A loader that gathers rows of an array."""
     return open_loader(**{**ROWS, **options})
 
 
 def some_of(kind):
-    """An open object of a type of the module."""
+    """An open object of one of the module's types."""
     makers = {
         native.Loader: open_loader,
         native.Cache: lambda: native.Cache(1 << 20),
@@ -86,7 +86,7 @@ def attributes_of(kind):
 
 
 def argument_lists():
-    """Arguments of many numbers and types, for methods that nobody has thought of yet."""
+    """Lists of arguments of many lengths and types, for all methods, also future ones."""
     for value in (0, -1, 1 << 40, None, b"", b"8 bytes!", "", [], [0], [b""], (), object()):
         for n in range(7):
             yield (value,) * n
@@ -95,7 +95,7 @@ def argument_lists():
 
 
 def outcomes(obj):
-    """What every method, with each list of arguments, and every attribute gives or raises."""
+    """The results or exceptions of every attribute, and of every method with each argument list."""
     found = {}
     for name in attributes_of(type(obj)):
         found[name] = [result_of(getattr, obj, name)]
@@ -124,7 +124,7 @@ def jpeg(tmp_path_factory):
     return path.read_bytes()
 
 
-# ---- exceptions of C++ ---------------------------------------------------------------------------
+# ---- C++ exceptions ------------------------------------------------------------------------------
 
 
 def check_huge_sequences():
@@ -148,7 +148,7 @@ def test_no_cpp_exception_leaves_the_module():
     run_script("import test_native_module as tests; tests.check_huge_sequences()")
 
 
-def test_indices():
+def test_indices_are_checked():
     assert native.indices(range(3), 3) == np.arange(3).tobytes()
     for refused in (range(10**6), [0, 3], [-1], [True], [1.0], [1 << 70], ["0"]):
         assert native.indices(refused, 3) is None
@@ -156,7 +156,7 @@ def test_indices():
         native.indices(3, 3)
 
 
-# ---- objects that are not open -------------------------------------------------------------------
+# ---- closed and unopened objects -----------------------------------------------------------------
 
 
 def check_made_by_new():
@@ -169,14 +169,14 @@ def check_made_by_new():
             if isinstance(obj, kind):
                 outcomes(obj)
         obj = some_of(kind)
-        for twin in (copy.copy, copy.deepcopy, pickle.dumps):
-            assert isinstance(result_of(twin, obj), TypeError), kind
+        for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+            assert isinstance(result_of(duplicate, obj), TypeError), kind
         result_of(kind.__init__, obj)
         result_of(obj.__init__, 1, a=2)
         outcomes(obj)
 
 
-def test_what_new_makes_is_open_or_nothing():
+def test_objects_made_by_new_are_open_or_not_made():
     run_script("import test_native_module as tests; tests.check_made_by_new()")
 
 
@@ -211,15 +211,15 @@ def check_any_arguments():
             assert name
 
 
-def test_methods_bear_any_arguments():
+def test_methods_accept_or_refuse_any_arguments():
     run_script("import test_native_module as tests; tests.check_any_arguments()")
 
 
-# ---- calls that meet -----------------------------------------------------------------------------
+# ---- concurrent and nested calls -----------------------------------------------------------------
 
 
 def in_allocator(loader_options, act, data):
-    """Calls act(loader) in the middle of a loader's next(): in its allocator."""
+    """Calls act(loader) within a loader's next(), from its allocator."""
     loader = None
     found = []
 
@@ -238,7 +238,7 @@ def test_a_loader_has_one_call_at_a_time(jpeg):
     def act(loader):
         return {name: results for name, results in outcomes(loader).items() if name != "close"}
 
-    # Python's own checks of the arguments come first where a method takes none.
+    # For methods without arguments, Python's own check comes first.
     methods = [name for name in methods_of(native.Loader) if name != "close"]
     any_thread = {
         "draws", "stats", "steps", "sample_records", "slow_samples", "step_ready", "step_request",
@@ -257,7 +257,7 @@ def test_a_loader_has_one_call_at_a_time(jpeg):
     loader.close()
 
 
-def test_close_within_a_call_comes_into_force_at_its_end(jpeg):
+def test_close_within_a_call_takes_effect_at_its_end(jpeg):
     before = threads()
 
     def act(loader):
@@ -273,7 +273,7 @@ def test_close_within_a_call_comes_into_force_at_its_end(jpeg):
     assert not threads_left(before)
 
 
-def test_arguments_that_close_the_loader(jpeg):
+def test_arguments_whose_conversion_closes_the_loader(jpeg):
     for call in (
         lambda loader, number: loader.next(number),
         lambda loader, number: loader.submit([number], [""], [jpeg]),
@@ -287,7 +287,7 @@ def test_arguments_that_close_the_loader(jpeg):
             loader.stats()
 
 
-def test_call_between():
+def test_call_between_always_calls_leave():
     said = []
 
     def fail(what):
@@ -307,7 +307,7 @@ def test_call_between():
 
 @pytest.fixture
 def stuck(tmp_path, jpeg):
-    """A file whose reads do not end before the test does."""
+    """A file whose reads block until the test ends."""
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "stuck.jpg").write_bytes(jpeg)
     files = HeldFiles(tmp_path / "files", tmp_path / "seen", "stuck.jpg")
@@ -316,14 +316,14 @@ def stuck(tmp_path, jpeg):
     files.close()
 
 
-def test_close_ends_the_next_of_another_thread(stuck):
+def test_close_ends_next_in_another_thread(stuck):
     loader = open_loader()
     loader.start(7, 0)
     assert loader.submit([0], [stuck])
     found = []
     thread = threading.Thread(target=lambda: found.append(result_of(loader.next, -1)))
     thread.start()
-    while "in progress" not in str(result_of(loader.fallback)):  # it is not in there yet
+    while "in progress" not in str(result_of(loader.fallback)):  # the thread is not in next() yet
         time.sleep(0.001)
     with pytest.raises(RuntimeError, match="another call of this loader is in progress"):
         loader.stop()
@@ -340,7 +340,7 @@ tests.check_meetings(sys.argv[1], int(sys.argv[2]))
 
 
 def check_meetings(image, n_rounds):
-    """Threads that call all methods of a loader, until another thread has closed it."""
+    """Threads call all methods of a loader until another thread has closed it."""
     with open(image, "rb") as file:
         data = [file.read(), b"no image"]
     loader, is_over = None, False
@@ -367,7 +367,7 @@ def check_meetings(image, n_rounds):
         loader.submit([0, 1], ["", ""], [data[0], data[0]])
         loader.step_request()
         if loader.next_ahead()[0] == native.OK:
-            result_of(loader.step_ready, 0, 0, 1)  # another thread may have begun another epoch
+            result_of(loader.step_ready, 0, 0, 1)  # another thread may have started a new epoch
             loader.step_return()
 
     def look(k):
@@ -417,7 +417,7 @@ def check_meetings(image, n_rounds):
     begin.wait()
 
 
-def test_close_meets_all_other_calls(tmp_path, jpeg):
+def test_close_during_all_other_calls(tmp_path, jpeg):
     (tmp_path / "a.jpg").write_bytes(jpeg)
     n_rounds = int(os.environ.get("FEEDMILL_CLOSE_ROUNDS", "200"))
     run_script(MEETING, tmp_path / "a.jpg", n_rounds)
@@ -440,12 +440,12 @@ begun.wait()
 """
 
 
-def test_the_interpreter_may_end_while_a_thread_waits():
-    """Python ends such a thread by unwinding its stack, as soon as it asks for the GIL."""
+def test_the_interpreter_may_exit_while_a_thread_waits():
+    """Python ends such a thread when it requests the GIL, by unwinding its stack."""
     run_script(AT_EXIT)
 
 
-# ---- the place of a fallback ---------------------------------------------------------------------
+# ---- the output of a fallback sample -------------------------------------------------------------
 
 
 def fallback_of(loader):
@@ -453,7 +453,7 @@ def fallback_of(loader):
     return loader.fallback()[5]
 
 
-def test_a_place_outlives_its_slot():
+def test_a_samples_output_outlives_its_slot():
     loader = submitted(open_loader(), b"no image")
     places = [fallback_of(loader)]
     loader.fallback_done(True)
@@ -468,12 +468,12 @@ def test_a_place_outlives_its_slot():
     assert views[0][0] == 255
 
 
-def test_a_place_is_copied_when_the_fallback_ends():
+def test_a_samples_output_is_copied_when_the_fallback_ends():
     loader = submitted(open_loader(), b"no image")
     first = fallback_of(loader)
     assert bytes(first) == bytes(SAMPLE_BYTES)
     first[:] = bytes(range(256)) * (SAMPLE_BYTES // 256)
-    late = loader.fallback()[5]  # asked for again: only the latest one counts
+    late = loader.fallback()[5]  # the latest output object replaces the one before
     assert late is not first
     late[:] = b"\x07" * SAMPLE_BYTES
     loader.fallback_done(True)
@@ -486,7 +486,7 @@ def test_a_place_is_copied_when_the_fallback_ends():
     loader.close()
 
 
-def test_a_place_that_was_not_written_properly():
+def test_a_samples_output_that_was_not_written_correctly():
     loader = submitted(open_loader(), b"no image", n=2)
     with pytest.raises(native.Error, match="no fallback is pending"):
         loader.fallback_done(True)
@@ -502,7 +502,7 @@ def test_a_place_that_was_not_written_properly():
         loader.fallback_done(True)
     place.extend(bytes(SAMPLE_BYTES))
     loader.fallback_done(True)
-    # The place of the sample before is not that of the next one.
+    # The former sample's output can't be used for the next sample.
     assert loader.next(-1)[0] == native.FALLBACK
     with pytest.raises(RuntimeError, match="the sample was not written"):
         loader.fallback_done(True)
@@ -514,7 +514,7 @@ def test_a_place_that_was_not_written_properly():
 # ---- references and memory -----------------------------------------------------------------------
 
 
-def test_errors_leak_no_references(jpeg):
+def test_errors_do_not_leak_references(jpeg):
     data = bytes(bytearray(jpeg))
     path, number = "a name that nobody else has", 1 << 80
     watched = [data, path, number]
@@ -548,7 +548,7 @@ def test_errors_leak_no_references(jpeg):
 
 
 def check_allocations(image):
-    """Each of Python's allocations in each method fails once."""
+    """Lets each of Python's allocations fail once, in each method."""
     with open(image, "rb") as file:
         data = file.read()
     draws = [Op(CENTER_CROP, SIDE, SIDE)]
@@ -591,7 +591,7 @@ def check_allocations(image):
             except MemoryError:
                 failed = True
             except (native.Error, RuntimeError, AssertionError, ValueError):
-                failed = True  # another step of the action met what the failed one had left
+                failed = True  # a later step of the action met the state that the failure left
             finally:
                 _testcapi.remove_mem_hooks()
             n_failed += failed
@@ -604,7 +604,7 @@ def check_allocations(image):
 
 
 @pytest.mark.skipif(_testcapi is None, reason="this Python has no module _testcapi")
-def test_every_allocation_may_fail(tmp_path, jpeg):
+def test_every_allocation_of_python_may_fail(tmp_path, jpeg):
     (tmp_path / "a.jpg").write_bytes(jpeg)
     assert int(run_script(
         "import test_native_module as tests; tests.check_allocations(sys.argv[1])",
@@ -612,8 +612,8 @@ def test_every_allocation_may_fail(tmp_path, jpeg):
     )) > 100
 
 
-def test_images_by_hand_are_those_of_pillow(tmp_path, small_images):
-    """Samples that go through Pillow arrive bit for bit."""
+def test_fallback_images_equal_pillows(tmp_path, small_images):
+    """Samples that go through Pillow arrive unchanged, bit for bit."""
     dataset = helpers.numbered_folder(small_images)
     loader = helpers.native_loader(dataset, batch_size=4)
     bare = helpers.save_bare_jpeg(tmp_path / "bare.jpg", 30, 20)

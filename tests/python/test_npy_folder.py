@@ -1,4 +1,4 @@
-"""feedmill.data.NpyFolder, natively: files that hold a sample's values as they are."""
+"""feedmill.data.NpyFolder on the native path: raw .npy files, one per sample."""
 
 import feedmill
 import numpy as np
@@ -29,7 +29,7 @@ def test_npy_folder_natively(tmp_path, dtype, shape):
     for i, one in enumerate(values):
         np.save(tmp_path / f"{i}.npy", one.astype(dtype))
     for transform in (None, torch.from_numpy):
-        if transform is None or shape:  # a file of one value has no array to take over
+        if transform is None or shape:  # not for files of a single value, which give no array
             dataset = NpyFolder(tmp_path, transform=transform)
             wanted = list(TorchDataLoader(dataset, 4))
             for native in ("require", "verify"):
@@ -54,7 +54,7 @@ def test_npy_files_that_differ_are_read_by_numpy(tmp_path):
     (b"\x93NUMPY", NpyError, "not a .npy file"),
     (None, FileNotFoundError, "No such file"),
 ])
-def test_npy_files_that_are_wrong_are_named(tmp_path, content, error, why):
+def test_errors_name_wrong_npy_files(tmp_path, content, error, why):
     slices = save_slices(tmp_path)
     path = sorted(tmp_path.rglob("*.npy"))[4]
     dataset = NpyFolder(tmp_path)
@@ -76,7 +76,7 @@ def test_npy_files_that_are_wrong_are_named(tmp_path, content, error, why):
     assert [one.index for one in loader.stats().sample_errors] == [4]
 
 
-def test_a_cut_npy_file_is_damaged(tmp_path):
+def test_a_truncated_npy_file_counts_as_damaged(tmp_path):
     save_slices(tmp_path)
     path = sorted(tmp_path.rglob("*.npy"))[1]
     path.write_bytes(path.read_bytes()[:-1])
@@ -113,7 +113,7 @@ def test_npy_folder_with_options(tmp_path):
     (np.ones(3), {"transform": np.negative}, "a transform other than torch.from_numpy"),
     (None, {}, "first file"),
 ])
-def test_npy_folders_that_are_left_to_torch(tmp_path, array, options, why):
+def test_npy_folders_that_take_torchs_path(tmp_path, array, options, why):
     path = tmp_path / "0.npy"
     if array is None:
         path.write_bytes(b"?")

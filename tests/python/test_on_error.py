@@ -1,4 +1,4 @@
-"""What on_error= makes of samples that can't be loaded, and what stats() tells of them."""
+"""The option on_error= for samples that can't be loaded, and how stats() lists them."""
 
 from types import SimpleNamespace
 
@@ -16,7 +16,7 @@ BAD = (3, 7, 12)
 
 @pytest.fixture
 def spoilt(tmp_path):
-    """Twenty images whose targets are their indices; three of them are none."""
+    """A folder of twenty files, three of them no images. Targets are the indices."""
     for i in range(20):
         path = helpers.save_jpeg(tmp_path / "c" / f"{i:02}.jpg", 30 + i, 40, seed=i)
         if i in BAD:
@@ -33,7 +33,7 @@ def image_of(loader, index):
     return loader.fetch(index, 0)[0]
 
 
-def test_zero_keeps_the_target(spoilt):
+def test_zero_gives_a_black_image_with_the_samples_target(spoilt):
     loader, batches = epoch_of(spoilt, on_error="zero")
     targets = torch.cat([targets for _, targets in batches]).tolist()
     images = torch.cat([images for images, _ in batches])
@@ -61,14 +61,14 @@ def test_replace_gives_another_sample_with_its_target(spoilt):
         assert torch.equal(image, image_of(loader, target))
     outcomes = [one.outcome for one in loader.stats().sample_errors]
     assert outcomes == [f"replaced by index {targets[index]}" for index in BAD]
-    # The same again, whatever the threads and the size of batches.
+    # Replacements do not depend on threads and batch size.
     again, batches = epoch_of(spoilt, on_error="replace", threads=1, num_workers=2)
     assert torch.cat([targets for _, targets in batches]).tolist() == targets
     other = native_loader(spoilt, batch_size=4, seed=2, on_error="replace")
     assert [t for _, some in other for t in some.tolist()] != targets
 
 
-def test_replacements_have_draws(spoilt):
+def test_replacements_repeat_their_random_draws(spoilt):
     spoilt.transform = compose(T.RandomResizedCrop(8), T.RandomHorizontalFlip(), T.ToTensor())
     runs = [torch.cat([images for images, _ in epoch_of(spoilt, on_error="replace")[1]])
             for _ in range(2)]
@@ -83,13 +83,13 @@ def test_skip_makes_shorter_batches(spoilt):
         assert images.is_contiguous(memory_format=torch.channels_last)
         for image, target in zip(images, targets.tolist()):
             assert target not in BAD and torch.equal(image, image_of(loader, target))
-    # A batch of bad ones alone has nothing to give.
+    # A batch of bad samples only is left out.
     few = native_loader(torch.utils.data.Subset(spoilt, BAD), batch_size=3, on_error="skip")
     with pytest.raises(helpers.Image.UnidentifiedImageError, match="nothing to put in its place"):
         list(few)
 
 
-def test_raise_lists_them_and_goes_on(spoilt):
+def test_raise_lists_bad_samples_and_continues(spoilt):
     loader = native_loader(spoilt, batch_size=4, seed=1)
     iterator = iter(loader)
     got = [helpers.take(iterator) for _ in range(5)]
@@ -98,7 +98,7 @@ def test_raise_lists_them_and_goes_on(spoilt):
     assert {one.outcome for one in loader.stats().sample_errors} == {"raised"}
 
 
-def test_no_more_than_max_errors(spoilt):
+def test_max_errors_limits_replacements(spoilt):
     loader = native_loader(spoilt, batch_size=4, on_error="zero", max_errors=2)
     iterator = iter(loader)
     for _ in range(3):
@@ -114,10 +114,10 @@ def test_no_more_than_max_errors(spoilt):
     assert len((loader.stats() - before).sample_errors) == 3
 
 
-def test_changes_when_more_errors_came_than_are_kept(spoilt):
+def test_the_difference_of_two_stats_when_errors_were_discarded(spoilt):
     loader = native_loader(spoilt, batch_size=4, on_error="zero")
     errors = loader._feedmill.sample_errors
-    item = SimpleNamespace(position=1, name="a")  # the same sample each time
+    item = SimpleNamespace(position=1, name="a")  # the same bad sample each time
 
     def add(n):
         before = loader.stats()
@@ -138,7 +138,7 @@ def test_changes_when_more_errors_came_than_are_kept(spoilt):
     assert "4,516 samples could not be loaded, for example" in loader.report()
 
 
-def test_a_collate_fn_gets_what_is_there(spoilt):
+def test_a_collate_fn_gets_the_remaining_samples(spoilt):
     loader = native_loader(spoilt, batch_size=4, on_error="skip", collate_fn=list)
     assert [len(batch) for batch in loader] == [3, 3, 4, 3, 4]
 
@@ -165,7 +165,7 @@ def test_refusals(spoilt):
         iter(loader)
 
 
-def test_the_pool_is_this_ranks_epoch(spoilt):
+def test_replacements_come_from_this_ranks_epoch(spoilt):
     def pool(**options):
         return pool_of(native_loader(spoilt, batch_size=2, **options), len(spoilt))
 
@@ -176,13 +176,13 @@ def test_the_pool_is_this_ranks_epoch(spoilt):
         sampler.set_epoch(3)
         assert pool(sampler=sampler) == list(sampler)
     assert pool(sampler=[1, 2, 3]) is None
-    # One of the script's own: from the batch.
+    # With a custom sampler, replacements come from the batch.
     loader = native_loader(spoilt, batch_size=2, sampler=[3, 9, 1, 12], on_error="replace")
     assert [targets.tolist() for _, targets in loader] == [[9, 9], [1, 1]]
 
 
 def test_philox():
-    """Known answers of the paper's authors (Random123)."""
+    """Known results from the authors' implementation (Random123)."""
     assert _philox(0, (0, 0, 0, 0)) == (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
     ones = (1 << 32) - 1
     assert _philox((1 << 64) - 1, (ones,) * 4) == (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)

@@ -1,6 +1,7 @@
-"""Arguments: torch's own checks, ours, length, pickling."""
+"""Arguments of the DataLoader: torch's checks, feedmill's checks, len(), pickling, subclasses."""
 
 import copy
+import inspect
 import pickle
 import traceback
 import warnings
@@ -8,6 +9,7 @@ import warnings
 import feedmill
 import pytest
 import torch
+from feedmill._dispatch.options import Options
 from feedmill._dispatch.paths import n_threads
 from feedmill._ops import native
 from feedmill.system import peer_processes
@@ -58,11 +60,11 @@ def outcome(kind, options):
 
 
 @pytest.mark.parametrize("options", BAD_ARGUMENTS, ids=lambda o: "-".join(o))
-def test_torchs_errors_are_torchs(options):
+def test_wrong_arguments_raise_torchs_errors(options):
     assert outcome(feedmill.DataLoader, options) == outcome(torch.utils.data.DataLoader, options)
 
 
-def test_positional_arguments_are_torchs(numbered):
+def test_positional_arguments_are_those_of_torch(numbered):
     loader = feedmill.DataLoader(numbered, 4, False, None, None, 2, None, False, True, 5)
     assert loader.batch_size == 4 and loader.num_workers == 2
     assert loader.drop_last and loader.timeout == 5
@@ -90,11 +92,11 @@ def test_positional_arguments_are_torchs(numbered):
         ({"memory_format": torch.preserve_format}, "torch.channels_last"),
     ],
 )
-def test_bad_values_of_ours(numbered, options, text):
+def test_wrong_values_of_feedmills_options(numbered, options, text):
     with pytest.raises(ValueError, match="must be") as caught:
         feedmill.DataLoader(numbered, **options)
     assert text in str(caught.value)
-    # Set later, they are refused at iter().
+    # Values that are set later are refused at iter().
     loader = feedmill.DataLoader(numbered)
     for name, value in options.items():
         setattr(loader, name, value)
@@ -102,7 +104,7 @@ def test_bad_values_of_ours(numbered, options, text):
         iter(loader)
 
 
-def test_our_arguments_are_attributes_and_keyword_only(numbered):
+def test_feedmills_options_are_keyword_only_and_attributes(numbered):
     options = {"native": "off", "seed": -3, "threads": 3, "memory_budget": 1 << 30, "reader": "pread",
                "worker_init": "ignore", "dtype": torch.float16, "memory_format": torch.channels_last}
     loader = feedmill.DataLoader(numbered, **options)
@@ -111,13 +113,13 @@ def test_our_arguments_are_attributes_and_keyword_only(numbered):
         feedmill.DataLoader(numbered, *[None] * 12, "auto")
 
 
-def test_a_budget_that_is_too_small_names_the_bytes(numbered):
+def test_the_error_of_a_small_budget_names_the_bytes(numbered):
     loader = native_loader(numbered, batch_size=32, memory_budget=1000)
     with pytest.raises(ValueError, match="memory_budget of 1000 bytes is too small"):
         iter(loader)
 
 
-def test_annotations_may_name_the_type_of_a_sample(numbered):
+def test_the_class_can_be_subscripted_in_annotations(numbered):
     annotated = feedmill.DataLoader[list[torch.Tensor]]
     assert targets_of(annotated(numbered, batch_size=20)) == [[*range(20)], [*range(20, 40)]]
 
@@ -137,9 +139,9 @@ def test_errors_of_iter(numbered, num_workers):
         with pytest.raises(AssertionError) as caught:
             iter(kind(numbered, **options))
         texts.append(str(caught.value))
-        # torch's unfinished iterator fails where it is deleted: here, not in some later test.
+        # torch's unfinished iterator raises when it is deleted, which should happen here.
         traceback.clear_frames(caught.tb)
-    assert texts[0] in ("", texts[1])  # older versions say nothing
+    assert texts[0] in ("", texts[1])  # older versions have no text
 
 
 def test_warning_of_too_many_workers(numbered):
@@ -180,7 +182,7 @@ def test_pickle_and_copy(numbered):
 
 
 def test_rebuilt_from_its_attributes(numbered):
-    """As Lightning does, to inject a sampler."""
+    """Lightning rebuilds loaders this way to inject a sampler."""
     import inspect
 
     loader = native_loader(numbered, batch_size=4, seed=5, threads=1)
@@ -195,7 +197,7 @@ def test_rebuilt_from_its_attributes(numbered):
 
 def test_threads_by_num_workers(numbered, monkeypatch):
     usable = feedmill._ops.native.usable_cpus()
-    monkeypatch.setattr(peer_processes, "recent_peers", list)  # as if nobody else ran here
+    monkeypatch.setattr(peer_processes, "recent_peers", list)  # no other feedmill processes
     assert n_threads(native_loader(numbered, num_workers=1)) == 1
     assert n_threads(native_loader(numbered)) == max(1, usable - 1)
     assert n_threads(native_loader(numbered, threads=9)) == 9
@@ -203,8 +205,8 @@ def test_threads_by_num_workers(numbered, monkeypatch):
     assert n_threads(native_loader(numbered)) == 1
 
 
-def test_the_clock_of_timeout_starts_anew_with_a_batchs_worth(numbered):
-    """Files that are read or single samples that are finished are no batch."""
+def test_timeout_restarts_after_a_batchs_worth_of_samples(numbered):
+    """Finished reads and single finished samples do not restart it."""
 
     class Handle:
         def __init__(self, n_samples):
@@ -246,7 +248,7 @@ def test_new_arguments_go_to_torchs_constructor(numbered, monkeypatch):
 
 
 @pytest.mark.parametrize("options", [{"colour": "blue"}, {"colour": 1, "batch_size": 4}])
-def test_what_torch_does_not_know_it_refuses(options):
+def test_unknown_arguments_raise_torchs_error(options):
     assert outcome(feedmill.DataLoader, options) == outcome(torch.utils.data.DataLoader, options)
     assert "unexpected keyword argument 'colour'" in outcome(feedmill.DataLoader, options)[1]
 
@@ -268,8 +270,8 @@ def test_arguments_that_an_older_torch_lacks(numbered, monkeypatch):
 
 # ---- names of options in subclasses --------------------------------------------------------------
 
-# Values that a subclass may keep under the name of an option; as options they would be refused or
-# change what the loader does.
+# Values that a subclass stores under the names of options. As options, they would be refused or
+# would change the loader.
 OWN = {
     "native": "off", "seed": "mine", "threads": object(), "memory_budget": -1, "reader": "mine",
     "worker_init": print, "dtype": torch.float64, "memory_format": "mine", "log": print,
@@ -331,7 +333,18 @@ def test_a_subclass_may_use_the_names_of_options(numbered, kind):
         assert (loader.device, loader.seed(), loader.cache) == (OWN["device"], "mine", {})
 
 
-def test_a_subclass_that_takes_no_names(numbered):
+def test_options_have_the_same_types_wherever_they_are_declared():
+    """In the dataclass, in the constructor's signature, and as attributes of a DataLoader."""
+    types = Options.__annotations__
+    parameters = inspect.signature(feedmill.DataLoader.__init__).parameters
+    names = [name for name in parameters if name in types]
+    assert names == list(types)
+    assert {name: parameters[name].annotation for name in names} == types
+    attributes = feedmill.DataLoader.__annotations__
+    assert {name: attributes[name] for name in names} == types
+
+
+def test_a_subclass_without_such_attributes(numbered):
     class Plain(feedmill.DataLoader):
         pass
 
@@ -342,7 +355,7 @@ def test_a_subclass_that_takes_no_names(numbered):
     assert "the option is seed=5, as the constructor got it" in loader.explain()
 
 
-def test_options_of_a_plain_loader_may_be_set(numbered):
+def test_options_of_a_loader_can_be_set_and_deleted(numbered):
     loader = feedmill.DataLoader(numbered, batch_size=20, seed=5)
     for value in (6, None):
         loader.seed = value
@@ -351,5 +364,5 @@ def test_options_of_a_plain_loader_may_be_set(numbered):
         assert loader._feedmill_rebuilt(numbered).seed == value
     loader.native = "off"
     assert next(iter(loader)) and loader.stats().path == "torch"
-    del loader.native  # as the constructor got it
+    del loader.native  # returns to the constructor's value
     assert next(iter(loader)) and loader.stats().path == "native"

@@ -1,9 +1,10 @@
-"""Which sample comes when: torch's order for torch's seeds, and nothing that a script could tell."""
+"""The order of samples equals torch's for the same seeds, like all else that a script can see."""
 
 import itertools
 
 import pytest
 import torch
+from feedmill.iterators.pulling import Puller
 from helpers import native_loader, take, targets_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ N = 40
 
 
 def torch_loader(**options):
-    """torch's DataLoader over the indices alone: its batches are what ours should hold."""
+    """torch's DataLoader over the indices themselves, whose batches are the expected targets."""
     return torch.utils.data.DataLoader(range(N), **options)
 
 
@@ -44,7 +45,7 @@ def test_order_with_workers_in_every_epoch(numbered, shuffle, persistent):
     assert torch.equal(torch.get_rng_state(), after)
 
 
-def test_order_in_process(numbered):
+def test_order_without_workers(numbered):
     ours, theirs = both(numbered, batch_size=3, shuffle=True)
     torch.manual_seed(7)
     wanted = torch_order(theirs)
@@ -83,8 +84,8 @@ SAMPLERS = {
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("batch_size", [1, 7])
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_samplers_and_the_generators_state_at_every_step(numbered, name, batch_size, num_workers):
-    """What the script could see of random generators, after each batch, is as with torch."""
+def test_samplers_and_generator_states_at_every_step(numbered, name, batch_size, num_workers):
+    """After each batch, all random generators have the state that they have with torch."""
     runs = []
     for ours in (True, False):
         torch.manual_seed(1)
@@ -99,14 +100,14 @@ def test_samplers_and_the_generators_state_at_every_step(numbered, name, batch_s
                 states = (torch.get_rng_state(), generator.get_state())
                 seen.append((targets.tolist(), [hash(s.numpy().tobytes()) for s in states]))
                 if epoch == 0 and len(seen) == 3:
-                    break  # the state after an early end counts, too
+                    break  # compares the state after an early end, too
         seen.append(hash(generator.get_state().numpy().tobytes()))
         runs.append(seen)
     assert runs[0] == runs[1]
 
 
 class Logged:
-    """A sampler of the script's own, which notes what is asked of it."""
+    """A custom sampler, which records the calls of its methods."""
 
     def __init__(self, items):
         self.items, self.log = items, []
@@ -127,7 +128,7 @@ class Logged:
 
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("num_workers", [0, 1, 2])
-def test_a_custom_sampler_is_pulled_as_torch_pulls_it(numbered, num_workers, batched):
+def test_a_custom_sampler_is_called_as_torch_calls_it(numbered, num_workers, batched):
     runs = []
     for ours in (True, False):
         items = [[1, 2], [3], [4, 5, 6], [7, 8], [9]] * 2 if batched else list(range(23))
@@ -144,14 +145,14 @@ def test_a_custom_sampler_is_pulled_as_torch_pulls_it(numbered, num_workers, bat
 
 
 class Unasked(Logged):
-    """One whose length can't be told, or should not."""
+    """A custom sampler whose len() must not be called."""
 
     def __len__(self):
         raise NotImplementedError("no length")
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_custom_samplers_length_is_not_asked(numbered, num_workers):
+def test_a_custom_samplers_length_is_not_used(numbered, num_workers):
     loader = native_loader(numbered, batch_size=4, sampler=Unasked(range(6)),
                            num_workers=num_workers)
     assert targets_of(loader) == [[0, 1, 2, 3], [4, 5]]
@@ -167,10 +168,10 @@ def test_set_epoch_reaches_the_sampler_once(numbered):
     assert sampler.log == [3]
 
 
-# torch's iterator also fails in its __del__() then.
+# torch's iterator then also raises in its __del__().
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name, value", [("num_workers", -1), ("prefetch_factor", 0)])
-def test_numbers_set_after_init_that_torch_refuses(numbered, name, value):
+def test_wrong_numbers_that_are_set_after_the_constructor(numbered, name, value):
     texts = []
     for build in (native_loader, torch.utils.data.DataLoader):
         loader = build(numbered, num_workers=1)
@@ -178,11 +179,11 @@ def test_numbers_set_after_init_that_torch_refuses(numbered, name, value):
         with pytest.raises(AssertionError) as caught:
             iter(loader)
         texts.append(str(caught.value))
-    assert texts[0] == texts[1] or texts[1] == ""  # older torch gives no text
+    assert texts[0] == texts[1] or texts[1] == ""  # older versions of torch have no text
 
 
 class Resuming:
-    """An iterator with nothing but next(): ends or raises where it is told to, and then goes on."""
+    """An iterator with only next(), which ends or raises where told to, and then continues."""
 
     def __init__(self, items):
         self.items, self.log = iter(items), []
@@ -200,7 +201,7 @@ class Resuming:
 @pytest.mark.parametrize("num_workers", [0, 1, 2])
 @pytest.mark.parametrize("items", [[1, 2], [1, "end", 2, "end", 3, 4, 5, 6, 7, 8, "end", 9],
                                    [1, 2, 3, 4, 5, "error", 6, 7, 8, 9, "error", 10, 11]])
-def test_a_custom_iterator_is_pulled_behind_its_end(numbered, num_workers, items):
+def test_a_custom_iterator_is_called_after_its_end(numbered, num_workers, items):
     runs = []
     for ours in (True, False):
         pulls = Resuming(items)
@@ -218,8 +219,8 @@ def test_a_custom_iterator_is_pulled_behind_its_end(numbered, num_workers, items
     assert runs[0] == runs[1]
 
 
-def test_persistent_workers_keep_their_number(numbered):
-    """What torch takes over at the first iter() stays, whatever the loader's attributes say."""
+def test_persistent_workers_keep_their_first_settings(numbered):
+    """As in torch, the settings of the first iter() stay, although the loader's attributes change."""
     runs = []
     for ours in (True, False):
         sampler = Logged([[i] for i in range(9)])
@@ -254,7 +255,7 @@ def test_an_error_of_the_sampler(numbered, num_workers):
                 batch = next(iterator)
                 seen.append((batch[1] if ours else batch).tolist())
             except (KeyError, StopIteration) as error:
-                seen.append(repr(error))  # the error itself is not kept, see helpers.take()
+                seen.append(repr(error))  # not the error itself, see helpers.take()
         runs.append(seen)
     assert runs[0] == runs[1]
 
@@ -286,7 +287,7 @@ def test_each_index_once(numbered, n, batch_size, num_workers, drop_last, shuffl
         assert flat == list(range(len(flat)))
 
 
-# ---- the shape of a batch ------------------------------------------------------------------------
+# ---- indices and structure of batches ------------------------------------------------------------
 
 
 def same_structure(mine, other):
@@ -351,7 +352,7 @@ def test_indices_of_other_types(numbered, kind):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("bad", [40, -41, "x", 2.5, None, slice(0, 2)])
-def test_indices_that_the_dataset_does_not_take(numbered, bad, num_workers):
+def test_indices_that_the_dataset_refuses(numbered, bad, num_workers):
     batches = [[0, 1], [2, bad, 3], [4], [bad]]
     runs = []
     for kind in (native_loader, torch.utils.data.DataLoader):
@@ -361,7 +362,7 @@ def test_indices_that_the_dataset_does_not_take(numbered, bad, num_workers):
 
 
 @pytest.mark.parametrize("batches", [[[0], [], [1]], [[0], 5, [1]]])
-def test_batches_that_are_none(numbered, batches):
+def test_batches_that_are_not_lists_of_indices(numbered, batches):
     for num_workers in (0, 1):
         runs = []
         for kind in (native_loader, torch.utils.data.DataLoader):
@@ -372,21 +373,22 @@ def test_batches_that_are_none(numbered, batches):
 
 
 class Interrupt(BaseException):
-    """As a Ctrl-C would be."""
+    """Stands for KeyboardInterrupt."""
 
 
-@pytest.mark.parametrize("where", ["_batch_of", "_note_pulled", "_arrive"])
+@pytest.mark.parametrize("where", ["_batch_of", "note_pulled", "_arrive"])
 def test_an_interrupt_loses_no_indices(numbered, monkeypatch, where):
-    """It comes behind the sampler's next() and before the batch is in line, or right after."""
+    """The interrupt comes after the sampler's next(), before or after the batch is queued."""
     iterator = iter(native_loader(numbered, batch_size=4, sampler=list(range(N))))
-    original, calls = getattr(type(iterator), where), itertools.count()
+    kind = Puller if where == "note_pulled" else type(iterator)
+    original, calls = getattr(kind, where), itertools.count()
 
     def interrupted(self, *arguments):
         if next(calls) % 2 == 0:
             raise Interrupt
         return original(self, *arguments)
 
-    monkeypatch.setattr(type(iterator), where, interrupted)
+    monkeypatch.setattr(kind, where, interrupted)
     got, n_interrupts = [], 0
     while "end" not in got:
         try:

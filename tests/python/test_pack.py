@@ -1,4 +1,4 @@
-"""``feedmill pack`` and the dataset ``feedmill.Pack``: the folder's samples, in other files."""
+"""The command `feedmill pack`, and the dataset feedmill.Pack with the packed folder's samples."""
 
 import io
 import os
@@ -29,7 +29,7 @@ LONG = "long" * 40
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Images of all kinds under names of all kinds."""
+    """A folder of images of many formats, with unusual names."""
     root = tmp_path_factory.mktemp("images")
     kinds = ["sampling=444", "sampling=420", "sampling=411", "space=grey", "space=cmyk",
              "progressive=1 sampling=420", "scans=split", "arithmetic=1", "restart=2 apps=3",
@@ -50,7 +50,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def packed(folder, tmp_path_factory):
-    """The pack of it, in several shards; read only."""
+    """A pack of that folder with several shards, which tests only read."""
     out = tmp_path_factory.mktemp("packs") / "whole"
     assert run(folder, out, "--shard-size", "20K") == 0
     return out
@@ -75,7 +75,7 @@ def files_of(folder):
 # ---- the dataset ---------------------------------------------------------------------------------
 
 
-def test_samples_are_those_of_the_folder(folder, packed):
+def test_samples_equal_those_of_the_folder(folder, packed):
     wanted = ImageFolder(str(folder), TO_TENSOR)
     dataset = feedmill.Pack(packed, transform=TO_TENSOR)
     assert len(dataset) == len(wanted) == 23
@@ -98,10 +98,10 @@ def test_samples_are_those_of_the_folder(folder, packed):
     assert f"{len(list(packed.glob('*.tar')))} shards" in repr(dataset)
 
 
-def test_what_the_index_says(folder, packed):
+def test_the_contents_of_the_index(folder, packed):
     dataset = feedmill.Pack(packed)
     for i, (name, _) in enumerate(dataset.samples):
-        place, rows = dataset.place(i), dataset.rows_of(i)
+        place, rows = dataset.place(i), dataset.restart_index_of(i)
         data = dataset.encoded(i)
         assert len(data) == place.bytes
         part, target = dataset.feedmill_item(i)
@@ -131,7 +131,7 @@ def test_what_the_index_says(folder, packed):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_torchs_loader_takes_it(folder, packed, workers):
+def test_a_pack_works_with_torchs_loader(folder, packed, workers):
     transform = helpers.compose(transforms.Resize((20, 20)), TO_TENSOR)
     dataset = feedmill.Pack(packed, transform, target_transform=lambda label: 10 * label)
     wanted = ImageFolder(str(folder), transform, target_transform=lambda label: 10 * label)
@@ -140,8 +140,8 @@ def test_torchs_loader_takes_it(folder, packed, workers):
         assert torch.equal(images, want) and torch.equal(labels, want_labels)
 
 
-def test_the_native_loader_takes_it(folder, packed):
-    """Bit for bit, shuffled, through Subset and samplers, and with a target_transform."""
+def test_a_pack_runs_natively(folder, packed):
+    """Equal bit for bit: shuffled, through Subset and samplers, and with a target_transform."""
     transform = helpers.compose(
         transforms.RandomResizedCrop(24), transforms.RandomHorizontalFlip(), transforms.ToTensor()
     )
@@ -168,14 +168,14 @@ def test_the_native_loader_takes_it(folder, packed):
     assert next(iter(loader))[1] == ("0", "0")
 
 
-def test_verify_agrees(packed):
+def test_verify_finds_no_difference(packed):
     transform = helpers.compose(transforms.RandomResizedCrop(16), transforms.ToTensor())
     dataset = feedmill.Pack(packed, transform)
     loader = feedmill.DataLoader(dataset, batch_size=8, native="verify")
     assert sum(len(labels) for _, labels in loader) == 23
 
 
-def test_it_pickles_as_its_path(packed):
+def test_a_pack_is_pickled_as_its_path(packed):
     dataset = feedmill.Pack(packed / "index.fmp", TO_TENSOR)
     text = pickle.dumps(dataset)
     assert len(text) < 1000
@@ -210,7 +210,7 @@ def test_the_package_webdataset_reads_the_shards(folder, packed):
         helpers.skip("the package webdataset is not installed")
     urls = [str(path) for path in sorted(packed.glob("*.tar"))]
     wanted = ImageFolder(str(folder), TO_TENSOR)
-    # Its decoder goes by names, and knows no bmp.
+    # webdataset's decoder goes by suffix, and does not support bmp.
     samples = list(webdataset.WebDataset(urls, shardshuffle=False).decode("pilrgb"))
     assert len(samples) == len(wanted)
     for i, sample in enumerate(samples):
@@ -224,8 +224,8 @@ def test_the_package_webdataset_reads_the_shards(folder, packed):
 # ---- making packs --------------------------------------------------------------------------------
 
 
-def test_parts_are_the_whole(folder, packed, tmp_path, capsys):
-    """In any order, with any number of threads; and the bytes are always the same."""
+def test_parts_make_the_same_pack(folder, packed, tmp_path, capsys):
+    """Parts in any order, with any number of threads, give the same bytes as one run."""
     out = tmp_path / "parts"
     for part, workers in ((2, 1), (0, 3), (1, 2)):
         assert run(folder, out, "--shard-size", "20K", "--part", f"{part}/3", "--workers",
@@ -247,7 +247,7 @@ def test_more_parts_than_shards(folder, tmp_path):
     assert len(feedmill.Pack(tmp_path / "out")) == 23
 
 
-def test_what_is_printed(folder, tmp_path, capsys):
+def test_the_printed_text(folder, tmp_path, capsys):
     assert run(folder, tmp_path / "out", "--interval", "2", "--no-verify") == 0
     lines = capsys.readouterr().out
     assert "23 samples in 1 shard, in " in lines and "samples of 4 classes" in lines
@@ -279,8 +279,8 @@ def test_damaged_images_are_stored_as_they_are(folder, tmp_path, capsys):
     assert "'c/cut.jpg' in " in errors[0].path and "shard-000000.tar" in errors[0].path
 
 
-def test_an_interrupted_run_goes_on(folder, packed, tmp_path, monkeypatch, capsys):
-    """Nothing half-written stays; whole shards do, and are not made again."""
+def test_an_interrupted_run_is_resumed(folder, packed, tmp_path, monkeypatch, capsys):
+    """Partly written files are removed. Complete shards stay and are not packed again."""
     out, made = tmp_path / "out", []
     real = writer._pack
 
@@ -306,7 +306,7 @@ def test_an_interrupted_run_goes_on(folder, packed, tmp_path, monkeypatch, capsy
     assert files_of(out) == files_of(packed)
 
 
-# The 14th image is not packed before the run is being ended.
+# Packing of the 14th image waits until the run is being ended.
 KILLED = """
 import argparse, sys, threading
 from feedmill.cli import pack
@@ -332,7 +332,7 @@ sys.exit(arguments.run(arguments, parser))
 """
 
 
-def test_a_killed_run_leaves_nothing_half_written(folder, packed, tmp_path):
+def test_a_killed_run_leaves_no_partly_written_file(folder, packed, tmp_path):
     statuses, whole = {"TERM": 143, "INT": -2, "KILL": -9}, files_of(packed)
     processes = {
         name: subprocess.Popen([sys.executable, "-c", KILLED, folder, tmp_path / name],
@@ -354,8 +354,8 @@ def test_a_killed_run_leaves_nothing_half_written(folder, packed, tmp_path):
         assert files_of(tmp_path / name) == whole
 
 
-def test_it_packs_itself(packed, folder, tmp_path):
-    """Tar files as a source: the same images, all members, labels by number."""
+def test_a_pack_can_be_packed_again(packed, folder, tmp_path):
+    """Tar files as the source: the same images, all members, and numbers as labels."""
     assert run(packed, tmp_path / "again", "--shard-size", "20K") == 0
     first, second = feedmill.Pack(packed, TO_TENSOR), feedmill.Pack(tmp_path / "again", TO_TENSOR)
     assert second.targets == list(first.targets) and second.classes == ["0", "1", "2", "3"]
@@ -363,15 +363,15 @@ def test_it_packs_itself(packed, folder, tmp_path):
     assert members_of(tmp_path / "again") == members_of(packed)
 
 
-def test_bad_usage_and_other_folders(folder, packed, tmp_path, capsys):
+def test_bad_usage_and_wrong_folders(folder, packed, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     (tmp_path / "hollow" / "c").mkdir(parents=True)
     other = tmp_path / "other"
     other.mkdir()
     (other / "shard-000000.tar").write_bytes(b"somebody's")
     for words, text in (
-        ((folder, packed), "is a pack already"),
-        ((folder, folder / "b0" / "pack"), "lies in"),
+        ((folder, packed), "is already a pack"),
+        ((folder, folder / "b0" / "pack"), "is inside"),
         ((folder, other), "shard-000000.tar: the file exists"),
         ((tmp_path / "empty", tmp_path / "x"), "neither a folder for each class"),
         ((tmp_path / "hollow", tmp_path / "x"), "the class has no images"),
@@ -396,11 +396,11 @@ def test_bad_usage_and_other_folders(folder, packed, tmp_path, capsys):
 
 @pytest.fixture
 def damaged(packed, tmp_path):
-    """A copy of the pack, to be spoiled."""
+    """A copy of the pack that a test may damage."""
     return shutil.copytree(packed, tmp_path / "damaged")
 
 
-def test_a_shard_cut_short_is_named(damaged):
+def test_errors_name_a_truncated_shard(damaged):
     dataset = feedmill.Pack(damaged, helpers.compose(transforms.Resize((8, 8)), TO_TENSOR))
     shard, places = dataset.shard_path(1), [dataset.place(i) for i in range(23)]
     n_left = os.stat(shard).st_size // 2
@@ -423,7 +423,7 @@ def test_a_shard_cut_short_is_named(damaged):
     assert next(iterator)[1].tolist() == [0]
 
 
-def test_a_shard_that_is_missing_or_another(damaged):
+def test_a_missing_or_replaced_shard(damaged):
     shard = feedmill.Pack(damaged).shard_path(1)
     with open(shard, "ab") as file:
         file.write(b"more")
@@ -433,7 +433,7 @@ def test_a_shard_that_is_missing_or_another(damaged):
         for one in (dataset, feedmill.DataLoader(dataset, sampler=[i], native="require")):
             with pytest.raises(PackError, match=f"shard-000001.tar: .*{text}"):
                 one[i] if one is dataset else next(iter(one))
-        # As one that is damaged, under the loader's policy.
+        # on_error= treats it like a damaged sample.
         loader = feedmill.DataLoader(dataset, 23, on_error="replace", native="require")
         (images, labels), = loader
         missing = [i for i in range(23) if dataset.place(i).shard == 1]
@@ -447,7 +447,7 @@ def test_a_shard_that_is_missing_or_another(damaged):
         dataset = pickle.loads(pickle.dumps(dataset))
 
 
-def test_a_damaged_sample_is_named(damaged):
+def test_errors_name_a_damaged_sample(damaged):
     dataset = feedmill.Pack(damaged, helpers.compose(transforms.Resize((8, 8)), TO_TENSOR))
     i = next(i for i in range(23) if dataset.place(i).flags)
     place, (name, _) = dataset.place(i), dataset.samples[i]

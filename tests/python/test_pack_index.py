@@ -1,4 +1,4 @@
-"""The index of a pack: what goes in comes out, nothing in it is trusted, and it is small."""
+"""The index of a pack: it is read as it was written, its contents are checked, and it is small."""
 
 import os
 import struct
@@ -34,18 +34,18 @@ def some_index(n_shards=3, n_samples=5, rows=8):
 WHOLE = some_index()
 
 
-def test_what_goes_in_comes_out():
+def test_an_index_is_read_as_it_was_written():
     index = Index(WHOLE, "an index")
     assert (index.n_samples, index.n_shards, index.part, index.n_parts) == (15, 3, 0, 3)
     assert index.classes == ["x", "y", "ü"] and index.digest == bytes(range(16))
     assert [index.shard_name(k) for k in range(3)] == [f"shard-{k:06}.tar" for k in range(3)]
     assert index.name(7) == "c/1-2-ü.jpg" and index.name(5) == "c/plain.png"
     assert index.place(7) == (1, 2512, 900, 2, 504, 47, 21, 3)
-    assert index.rows_of(7) == tuple(range(100, 164, 8)) and index.rows_of(5) == ()
+    assert index.restart_index_of(7) == tuple(range(100, 164, 8)) and index.restart_index_of(5) == ()
 
 
-def test_the_format_is_the_one_that_is_described():
-    """Byte by byte, without the code that reads it."""
+def test_the_format_follows_its_description():
+    """Parses the file byte by byte, without the package's reader."""
     header = struct.unpack("<8sIIQIIIIII16sQQI44s", WHOLE[:128])
     n_pool, n_bytes = header[11], header[12]
     assert header[:11] == (b"\x93FMPACK\n", 1, 128, 15, 3, 3, 8, 0, 3, 0, bytes(range(16)))
@@ -67,7 +67,7 @@ def test_the_format_is_the_one_that_is_described():
     assert (HEADER.itemsize, RECORD.itemsize, SHARD.itemsize) == (128, 32, 48)
 
 
-def test_an_empty_one():
+def test_an_empty_index():
     empty = Index(build(Shard("a.tar", 0), [], []), "empty")
     assert empty.n_samples == 0 and empty.classes == []
     both = Index(join([empty, Index(some_index(1, 2, 0), "two"), empty]), "all")
@@ -92,7 +92,7 @@ def with_crc(data):
 )
 @example(changes=[], end=0)
 def test_mutated_indices(changes, end):
-    """Either a PackError, or all that is read lies where it may."""
+    """A changed index raises PackError, or everything in it is within its bounds."""
     data = bytearray(WHOLE[: len(WHOLE) + min(end, 0)] + bytes(max(end, 0)))
     for at, text in changes:
         data[at : at + len(text)] = text
@@ -108,7 +108,7 @@ def test_mutated_indices(changes, end):
         assert 0 <= place.shard < index.n_shards and -1 <= place.label < len(index.classes)
         assert place.offset + place.bytes <= int(index.shards["bytes"][place.shard])
         assert index.name(i) is not None
-        rows = index.rows_of(i)
+        rows = index.restart_index_of(i)
         assert not rows or 0 < rows[0] <= rows[-1] < place.bytes
         if place.interval:
             assert place.width > 0 and place.height > 0
@@ -118,7 +118,7 @@ def test_mutated_indices(changes, end):
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../up.tar", "a/../../b", ""])
-def test_shards_lie_in_the_folder(name):
+def test_names_of_shards_stay_within_the_folder(name):
     with pytest.raises(PackError, match="is not a path within"):
         Index(build(Shard(name, 10), [], []), "x")
 
@@ -149,7 +149,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 
 
 def test_a_million_samples_open_at_once(tmp_path):
-    """In little memory, without looking at each by itself."""
+    """Opens a large index in little memory, without a loop over the samples."""
     n, classes = 10_000, [f"n{k:08}" for k in range(1000)]
     part = Index(build(
         Shard("shard-000000.tar", 2_000_000_000),

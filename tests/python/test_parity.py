@@ -1,4 +1,4 @@
-"""Pixels are torchvision's, bit for bit, for every kind of JPEG."""
+"""Pixels equal torchvision's, bit for bit, for every kind of JPEG."""
 
 import feedmill
 import helpers
@@ -13,7 +13,7 @@ TO_FLOAT = (T.ToTensor(), T.Normalize(MEAN, STD))
 RANDOM = {
     "crop_uint8": compose(T.RandomResizedCrop(32), T.RandomHorizontalFlip(), T.PILToTensor()),
     "crop_float32": compose(T.RandomResizedCrop(32), T.RandomHorizontalFlip(), *TO_FLOAT),
-    # Areas so small and flat that crops are often one pixel wide or high.
+    # Crops are so small and narrow that they are often one pixel wide or high.
     "tiny_crops": compose(
         T.RandomResizedCrop((9, 21), scale=(1e-5, 2e-2), ratio=(0.02, 50)), T.PILToTensor()
     ),
@@ -43,7 +43,7 @@ ALL = {**RANDOM, **FIXED}
 
 
 def pillow_kinds(root):
-    """Files that are decoded natively, by what Pillow can write."""
+    """Natively decoded kinds of JPEGs that Pillow can write."""
     sizes = [(1, 1), (1, 9), (9, 1), (2, 3), (7, 5), (8, 8), (16, 16), (17, 33), (63, 64), (150, 100)]
     for i, (width, height) in enumerate(sizes):
         for subsampling in (0, 1, 2):
@@ -64,7 +64,7 @@ def pillow_kinds(root):
 
 
 def tool_kinds(root):
-    """... and by what only mkjpeg can."""
+    """Natively decoded kinds of JPEGs that only mkjpeg can write."""
     for sampling in ("444", "422", "420", "440", "411", "410"):
         for progressive in (0, 1):
             make_jpeg(root / f"{sampling}_{progressive}.jpg", size="83x61", sampling=sampling,
@@ -87,7 +87,7 @@ def folder(tmp_path_factory):
 
 
 def check_epoch(dataset, epochs=1, **options):
-    """Every image of some epochs against torchvision's functions."""
+    """Compares every image of some epochs with the result of torchvision's functions."""
     loader = native_loader(dataset, batch_size=16, threads=2, **options)
     for epoch in range(epochs):
         index = 0
@@ -106,7 +106,7 @@ def test_every_kind_that_pillow_writes(folder, name):
     stats = check_epoch(dataset, epochs=3 if name in RANDOM else 1)
     n = len(dataset) * (3 if name in RANDOM else 1)
     assert stats.samples == n
-    # Only geometry without a native form (padding before a resize) may have gone elsewhere.
+    # Only geometry that is not native (padding before a resize) may go through Pillow.
     assert stats.decode.fallback_samples == stats.decode.fallback_limit
     assert stats.decode.native_samples + stats.decode.fallback_limit == n
     if name != "crop_resize":
@@ -135,7 +135,7 @@ def test_fixed_transforms_equal_torchs_dataloader(folder, name):
 
 @pytest.mark.parametrize("mode", InterpolationMode)
 def test_every_filter(folder, mode):
-    """Smaller, larger, from crops that are often one pixel wide or high, with flips."""
+    """Reduces and enlarges, with flips, from crops that are often one pixel wide or high."""
     transforms = [
         (T.RandomHorizontalFlip(), T.RandomResizedCrop(24, interpolation=mode)),
         (T.RandomResizedCrop((40, 9), (1e-5, 1), (0.02, 50), mode), T.RandomHorizontalFlip()),
@@ -149,8 +149,8 @@ def test_every_filter(folder, mode):
         assert stats.decode.fallback_samples == 0
 
 
-def test_what_pillow_is_told_counts(folder, monkeypatch):
-    """torchvision's table of Pillow's numbers is read, not taken for granted."""
+def test_torchvisions_table_of_filters_is_read(folder, monkeypatch):
+    """The table from interpolation modes to Pillow's numbers is read from torchvision."""
     monkeypatch.setitem(functional.pil_modes_mapping, InterpolationMode.BOX, 1)
     dataset = ImageFolder(str(folder), compose(T.Resize((9, 9), InterpolationMode.BOX), T.ToTensor()))
     assert "Resize(9, 9) by lanczos" in feedmill.DataLoader(dataset).explain()
@@ -177,7 +177,7 @@ def test_random_sizes(tmp_path):
         assert stats.decode.native_samples == 120
 
 
-# ---- what Pillow has to finish -------------------------------------------------------------------
+# ---- images that go through Pillow ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -196,7 +196,7 @@ def test_other_kinds_go_through_pillow_with_the_same_draws(tmp_path, name):
     assert stats.errors == 0 and stats.decode.fallback_ns > 0
 
 
-def test_four_inks(tmp_path):
+def test_cmyk_and_ycck(tmp_path):
     make_jpeg(tmp_path / "c" / "ycck.jpg", size="70x50", space="ycck")
     make_jpeg(tmp_path / "c" / "cmyk.jpg", size="70x50", space="cmyk")
     save_jpeg(tmp_path / "c" / "pillow.jpg", 71, 53, mode="CMYK")
@@ -205,7 +205,7 @@ def test_four_inks(tmp_path):
     assert (stats.decode.native_samples, stats.decode.fallback_samples) == (8, 0)
 
 
-# ---- nothing else has an influence ---------------------------------------------------------------
+# ---- threads, readers and batch size -------------------------------------------------------------
 
 
 def all_images(dataset, **options):
@@ -225,7 +225,7 @@ def test_threads_readers_and_batch_size_do_not_matter(folder, reader):
             assert_same_image(got, wanted, f"{threads} threads, batches of {batch_size}")
 
 
-def test_fetch_gives_what_was_delivered(folder):
+def test_fetch_returns_the_delivered_sample(folder):
     dataset = ImageFolder(str(folder), ALL["crop_float32"])
     loader = native_loader(dataset, batch_size=8, num_workers=2)
     delivered = [torch.cat([images for images, _ in loader]) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Other feedmill processes on this host, and what is said where the CPUs are too few for all."""
+"""Other feedmill processes on this host, and the advice if there are too few CPUs for all of them."""
 
 import gc
 import os
@@ -23,7 +23,7 @@ from helpers import changed, native_loader
 OTHER = """
 import os, sys
 from feedmill.system import peer_processes
-peer_processes.PLACES = sys.argv[1:2]
+peer_processes.PARENT_FOLDERS = sys.argv[1:2]
 {body}
 print("", flush=True)
 sys.stdin.readline()
@@ -32,10 +32,10 @@ sys.stdin.readline()
 
 @pytest.fixture(autouse=True)
 def _own_place(tmp_path, monkeypatch):
-    """A directory of the test's, and this process as if it had run nothing yet."""
-    gc.collect()  # iterators that other tests left behind
-    monkeypatch.setattr(peer_processes, "_running", {})  # and those that something still holds
-    monkeypatch.setattr(peer_processes, "PLACES", [str(tmp_path)])
+    """A directory of the test's own, and no running loaders in this process."""
+    gc.collect()  # frees iterators of other tests
+    monkeypatch.setattr(peer_processes, "_running", {})  # ignores those that are still referenced
+    monkeypatch.setattr(peer_processes, "PARENT_FOLDERS", [str(tmp_path)])
     monkeypatch.setattr(peer_processes, "_file", -1)
     monkeypatch.setattr(peer_processes, "_path", "")
     yield
@@ -45,8 +45,8 @@ def _own_place(tmp_path, monkeypatch):
 
 @contextmanager
 def process(body):
-    """Another process, while it waits behind the body."""
-    words = [sys.executable, "-c", OTHER.format(body=body), *peer_processes.PLACES]
+    """Another process, which runs the body and then waits until the with block ends."""
+    words = [sys.executable, "-c", OTHER.format(body=body), *peer_processes.PARENT_FOLDERS]
     pipe = subprocess.PIPE
     with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as child:
         try:
@@ -61,7 +61,7 @@ def files():
     return os.listdir(peer_processes._directory())
 
 
-def test_live_processes_are_seen_and_ended_ones_are_not():
+def test_live_processes_are_found_and_ended_ones_are_not():
     with process("peer_processes.begin(1, 3); peer_processes.begin(2, 4)") as killed:
         with process("peer_processes.begin(1, 5); peer_processes.end(1)") as ending:
             found = {one.pid: one for one in peer_processes.others()}
@@ -72,16 +72,16 @@ def test_live_processes_are_seen_and_ended_ones_are_not():
             assert "peer_processes" in found[killed.pid].command
             ending.stdin.close()
             assert ending.wait(300) == 0
-            assert len(files()) == 1  # it has tidied up
+            assert len(files()) == 1  # it has removed its file
             killed.send_signal(signal.SIGKILL)
             killed.wait(300)
             assert len(files()) == 1
             assert peer_processes.others() == []
-            assert files() == []  # others do it for one that was killed
+            assert files() == []  # the file of a killed process is removed by others
 
 
-def test_a_fork_keeps_no_dead_parent_alive():
-    """The child holds what the parent had open, as torch's worker processes do."""
+def test_a_forked_child_does_not_stand_for_its_dead_parent():
+    """The child inherits the parent's open files, as torch's worker processes do."""
     with process("peer_processes.begin(1, 3)\nif os.fork() == 0: peer_processes.end(1)") as parent:
         assert [one.pid for one in peer_processes.others()] == [parent.pid]
         parent.kill()
@@ -96,13 +96,13 @@ def test_a_forked_child_is_a_process_of_its_own():
     if child == 0:
         found = [one.pid for one in peer_processes.others()]
         peer_processes.begin(2, 5)
-        os.write(writer, b"%d %d" % (found == [os.getppid()], peer_processes.myself().n_threads))
+        os.write(writer, b"%d %d" % (found == [os.getppid()], peer_processes.this_process().n_threads))
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert os.read(reader, 100) == b"1 5"
     os.close(reader)
     os.close(writer)
-    assert peer_processes.myself().n_threads == 2
+    assert peer_processes.this_process().n_threads == 2
     peer_processes.end(1)
 
 
@@ -117,7 +117,7 @@ def test_a_loader_counts_while_it_runs(numbered):
     iterator = iter(loader)
     next(iterator)
     assert n_threads_from_outside() == 3
-    os.unlink(peer_processes._path)  # as tools do that tidy up /tmp
+    os.unlink(peer_processes._path)  # as a tool does that cleans /tmp
     other = iter(native_loader(numbered, batch_size=4, threads=2))
     next(other)
     assert n_threads_from_outside() == 5
@@ -125,7 +125,7 @@ def test_a_loader_counts_while_it_runs(numbered):
     assert n_threads_from_outside() == 0
 
 
-def test_a_thousand_cpus_fit(monkeypatch):
+def test_affinity_sets_of_a_thousand_cpus(monkeypatch):
     monkeypatch.setattr(peer_processes, "usable_cpus", lambda: set(range(1, 2048)))
     monkeypatch.setattr(sys, "orig_argv", ["\N{SNOWMAN}" * 300])
     peer_processes.begin(1, 3)
@@ -134,8 +134,8 @@ def test_a_thousand_cpus_fit(monkeypatch):
     peer_processes.end(1)
 
 
-def test_an_interrupt_leaves_no_lock(monkeypatch):
-    """Wherever it comes: the process would be invisible from then on."""
+def test_an_interrupt_leaves_no_lock_held(monkeypatch):
+    """With a lock that stays held, the process could not be found any more."""
     def interrupt(*_):
         raise KeyboardInterrupt
 
@@ -155,8 +155,8 @@ def test_an_interrupt_leaves_no_lock(monkeypatch):
         signal.signal(signal.SIGALRM, old)
 
 
-def test_other_threads_look_while_this_one_registers():
-    """Whoever takes our own file for another's drops our lock."""
+def test_listing_in_other_threads_during_registration():
+    """A thread that closed the process's own file would release the process's lock."""
     stop = threading.Event()
 
     def look():
@@ -168,7 +168,7 @@ def test_other_threads_look_while_this_one_registers():
         try:
             for _ in range(200):
                 peer_processes.begin(1, 3)
-                os.unlink(peer_processes._path)  # so that the next one registers again
+                os.unlink(peer_processes._path)  # so that the next call registers again
                 peer_processes.end(1)
         finally:
             stop.set()
@@ -180,7 +180,7 @@ def test_other_threads_look_while_this_one_registers():
     peer_processes.end(1)
 
 
-def test_many_threads_at_once():
+def test_many_threads_register_at_once():
     def work(number):
         for _ in range(50):
             peer_processes.begin(number, 1)
@@ -199,24 +199,24 @@ def test_many_threads_at_once():
         peer_processes.end(number)
 
 
-def test_nothing_fails_without_a_place(tmp_path, monkeypatch, numbered):
-    """A directory of somebody else's, or open to others, is not taken; without any, all works."""
+def test_loaders_work_without_a_directory(tmp_path, monkeypatch, numbered):
+    """A directory that others own or may use is refused. Loaders work without one."""
     (tmp_path / "open" / f"feedmill-{os.getuid()}").mkdir(parents=True, mode=0o755)
     (tmp_path / "link").mkdir()
     (tmp_path / "link" / f"feedmill-{os.getuid()}").symlink_to(tmp_path)
     places = [str(tmp_path / name) for name in ("open", "link", "missing")]
-    monkeypatch.setattr(peer_processes, "PLACES", places)
+    monkeypatch.setattr(peer_processes, "PARENT_FOLDERS", places)
     assert sum(len(labels) for _, labels in native_loader(numbered, batch_size=4)) == 40
     assert peer_processes.others() == []
     good = tmp_path / "good"
     good.mkdir()
-    monkeypatch.setattr(peer_processes, "PLACES", [*places, str(good)])
+    monkeypatch.setattr(peer_processes, "PARENT_FOLDERS", [*places, str(good)])
     peer_processes.begin(1, 1)
     peer_processes.end(1)
     assert len(list(good.glob("*/*"))) == 1
 
 
-def test_files_that_make_no_sense_are_passed_over():
+def test_invalid_files_are_ignored():
     for name, text in (("1-a", "{"), ("2-b", '{"pid": 2}'), ("3-c", "")):
         with open(os.path.join(peer_processes._directory(), name), "w") as file:
             file.write(text)
@@ -241,24 +241,24 @@ def test_default_threads_beside_live_processes(numbered, eight_cpus, monkeypatch
         assert n_threads(loader) == 3  # 8 CPUs for two, less one
         explained = loader.explain()
         assert f"2 feedmill processes: this one and pids {first.pid})" in explained
-        # One that has just finished an epoch will begin another one.
+        # A process that has just finished an epoch is expected to begin another one.
         with process("peer_processes.begin(1, 3); peer_processes.end(1)"):
             assert n_threads(loader) == 1
-            monkeypatch.setattr(peer_processes, "_REST_S", -1.0)  # it has rested for long
+            monkeypatch.setattr(peer_processes, "_RECENT_S", -1.0)  # it has been idle for long
             assert n_threads(loader) == 3
-        # Ranks of torchrun are among the processes that are seen, or not yet.
+        # torchrun's ranks count, whether they have registered yet or not.
         for ranks, wanted in (("1", 3), ("2", 3), ("4", 1)):
             monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
             assert n_threads(loader) == wanted
         monkeypatch.delenv("LOCAL_WORLD_SIZE")
         first.send_signal(signal.SIGKILL)
         first.wait(300)
-        assert n_threads(loader) == 7  # a killed one does not count
+        assert n_threads(loader) == 7  # a killed process does not count
     capsys.readouterr()
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
-def test_numbers_that_were_given_stay(numbered, eight_cpus):
+def test_given_numbers_of_threads_are_kept(numbered, eight_cpus):
     with process("peer_processes.begin(1, 3)"):
         assert n_threads(native_loader(numbered, threads=8)) == 8
         assert n_threads(native_loader(numbered, num_workers=8)) == 8
@@ -280,7 +280,7 @@ def test_loaders_of_one_process_do_not_count_each_other(numbered, eight_cpus):
     assert n_threads(train) == n_threads(validation) == 7
 
 
-def test_the_next_epoch_looks_anew(numbered, eight_cpus):
+def test_each_epoch_counts_processes_again(numbered, eight_cpus):
     loader = native_loader(numbered, batch_size=8)
     with process("peer_processes.begin(1, 3)"):
         list(loader)
@@ -289,7 +289,7 @@ def test_the_next_epoch_looks_anew(numbered, eight_cpus):
     assert loader.stats().decode.n_threads == 7
 
 
-# ---- what is said --------------------------------------------------------------------------------
+# ---- reports and advice --------------------------------------------------------------------------
 
 ME = PeerProcess(pid=10, command="", n_threads=4, n_intra_op=2, on_gpu=False, cpus=(0, 1, 2, 3))
 
@@ -309,17 +309,17 @@ def other(n_threads, *cpus, pid=11):
         ([other(0)], 4, None),
         ([other(9, 4, 5)], 4, None),
         ([other(4, pid=11 + i) for i in range(9)], 4, "(pids 10, 11, 12, 13, ...)"),
-        # A wider set has room elsewhere, up to its size.
+        # Threads with a wider affinity set can run on its other CPUs.
         ([other(4, *range(8))], 4, None),
         ([other(5, *range(8))], 4,
          "9 decode threads of 2 feedmill processes (pids 10, 11) share 8 usable CPUs (0, 1, 2, 3, "
          "4, 5, 6, 7): set threads= or num_workers to 4 in each"),
         ([other(2, *range(8)), other(3, 4, 5, 6, pid=12)], 4, "9 decode threads of 3 "),
-        ([other(4, *range(8))], 3, "8 decode threads of 2 "),  # a quota holds for it, too
-        # A narrower one has none.
+        ([other(4, *range(8))], 3, "8 decode threads of 2 "),  # the quota limits them, too
+        # Threads with a narrower set can't run elsewhere.
         ([other(1, 0)], 4, "5 decode threads of 2 "),
         ([other(3, 0)], 4, "3 decode threads share 1 usable CPU (0): set "),
-        # One beside it, as far as they meet.
+        # Partly overlapping sets count by their overlap.
         ([other(2, 3, 4)], 4, "6 decode threads of 2 "),
         ([other(1, 3, 4)], 4, None),
         ([other(3, 3, 4)], 4, "3 decode threads share 2 usable CPUs (3, 4): set "),
@@ -331,7 +331,7 @@ def test_decode_threads(others, n_usable, words):
     assert words is None or texts[0].startswith(words) or words in texts[0]
 
 
-def test_who_does_not_decode_may_be_crowded_all_the_same():
+def test_cpu_contention_of_a_process_without_decode_threads():
     assert not cpu_contention.decode_thread_contention([other(4)], ME.cpus, 4)
     assert cpu_contention.decode_thread_contention([other(5)], ME.cpus, 4)
     assert not cpu_contention.decode_thread_contention([other(5, 7)], ME.cpus, 4)
@@ -364,34 +364,34 @@ def test_intra_op_threads(me, n_usable, n_free):
         assert f"torch.set_num_threads({n_free}) or OMP_NUM_THREADS={n_free}" in texts[0]
 
 
-def test_the_report_names_the_setting(numbered, monkeypatch):
-    loader = native_loader(numbered, batch_size=4, threads=1)  # as many as any machine has CPUs
+def test_the_report_names_the_setting_to_change(numbered, monkeypatch):
+    loader = native_loader(numbered, batch_size=4, threads=1)  # any machine has one CPU
     list(loader)
     monkeypatch.setattr(paths, "native", type("Native", (), {"usable_cpus": lambda: 2}))
     assert "decode threads share" not in loader.report()
     with process("peer_processes.begin(1, 3)"):
         assert "diagnosis  4 decode threads of 2 feedmill processes" in loader.report()
-    # Only where the decode threads were seen to wait for a CPU.
-    monkeypatch.setattr(peer_processes, "myself", lambda: ME)
+    # Reported only if decode threads were measured to wait for a CPU.
+    monkeypatch.setattr(peer_processes, "this_process", lambda: ME)
     stats = loader.stats()
     starved = changed(stats, starved_ns=stats.decode.worker_cpu_ns)
-    assert "set_num_threads" in "".join(paths.crowding(starved))
-    assert "set_num_threads" not in "".join(paths.crowding(changed(stats, starved_ns=0)))
+    assert "set_num_threads" in "".join(paths.contention(starved))
+    assert "set_num_threads" not in "".join(paths.contention(changed(stats, starved_ns=0)))
 
 
 def test_processes_are_remembered(numbered):
-    """Those that decoded when an epoch began or ended, also when they have gone since."""
+    """Processes that decoded when an epoch began or ended are reported, even if they are gone."""
     loader = native_loader(numbered, batch_size=4)
     with process("peer_processes.begin(1, 3)") as other:
         list(loader)
-        assert other.pid in {one.pid for one in peer_processes.met()}
+        assert other.pid in {one.pid for one in peer_processes.seen_peers()}
     assert other.pid not in {one.pid for one in peer_processes.others()}
-    met = {one.pid: one.n_threads for one in peer_processes.met()}
+    met = {one.pid: one.n_threads for one in peer_processes.seen_peers()}
     assert met[other.pid] == 3
-    assert other.pid in {one.pid for one in report_context_now(loader).neighbours}
+    assert other.pid in {one.pid for one in report_context_now(loader).peers}
 
 
-def test_doctor(capsys):
+def test_doctor_lists_processes(capsys):
     assert cli.main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert not any(line.startswith("  pid") for line in lines)

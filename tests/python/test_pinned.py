@@ -1,4 +1,4 @@
-"""pin_memory=True, with ordinary memory in the place of page-locked where there is no accelerator."""
+"""pin_memory=True. Without an accelerator, ordinary memory stands for page-locked memory."""
 
 import gc
 import weakref
@@ -15,8 +15,8 @@ from torchvision import transforms as T
 
 @pytest.fixture
 def pinned(monkeypatch):
-    """Makes torch pin without an accelerator. Gives the slots allocated so far, as (address, weak
-    reference to the memory), and what was passed to torch's own pinning."""
+    """Makes torch pin without an accelerator. Returns two lists: the slots allocated so far, as
+    (address, weak reference to the memory), and the tensors passed to torch's own pinning."""
     allocations = []
 
     def allocate(n_bytes):
@@ -53,7 +53,7 @@ def test_batches_and_memory(pinned, small_images, num_workers, steps):
     batches = list(loader)
     assert torch.equal(torch.cat([images for images, _ in batches]), wanted)
     assert [len(images) for images, _ in batches] == [16, 16, 8]
-    # Every batch is memory of our allocator, handed over as it is; targets go through torch.
+    # Each batch of images is the memory of a slot, without a copy; targets are pinned by torch.
     addresses = {address for address, memory in allocations if memory() is not None}
     assert all(images.data_ptr() in addresses for images, _ in batches)
     assert [data.tolist() for data in pins] == [targets.tolist() for _, targets in batches]
@@ -72,7 +72,7 @@ def test_without_batching(pinned, numbered):
     assert index == 39
 
 
-def test_parts_are_pinned_as_a_whole(pinned, numbered):
+def test_a_batch_in_parts_is_pinned_as_a_whole(pinned, numbered):
     _, pins = pinned
     batches = [[0], [1, 2, 3]]
     loader = native_loader(numbered, batch_sampler=batches, pin_memory=True)
@@ -90,7 +90,7 @@ def test_an_allocator_that_fails(pinned, numbered, monkeypatch):
 
     def one_fails(n_bytes):
         calls.append(n_bytes)
-        if len(calls) == 22:  # the fourth batch's; 18 are the slots at open
+        if len(calls) == 22:  # the fourth batch's; the first 18 are the slots at open
             raise MemoryError("no pinned memory left")
         owner = torch.empty(n_bytes, dtype=torch.uint8)
         return owner.data_ptr(), owner

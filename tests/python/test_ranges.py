@@ -1,4 +1,4 @@
-"""feedmill_item gives parts of files: (path, offset, bytes) in place of a path."""
+"""feedmill_item() that returns a part of a file, (path, offset, bytes), in place of a path."""
 
 import io
 import os
@@ -19,7 +19,7 @@ N_SHARDS = 3
 
 
 class Packed:
-    """Images that lie one behind the other in a few files, with gaps."""
+    """A dataset of images stored one after the other in a few files, with gaps."""
 
     def __init__(self, root, transform, verified=()):
         self.root, self.transform, self.verified = root, transform, verified
@@ -27,7 +27,7 @@ class Packed:
         shards = [bytearray(b"a header") for _ in range(N_SHARDS)]
         for i in range(N):
             options = {"restart_marker_blocks": 4} if i % 2 else {}
-            # One in five is left to Pillow.
+            # One in five goes through Pillow.
             save = helpers.save_jpeg if i % 5 else helpers.save_bare_jpeg
             data = save(root / "one.jpg", 50 + i, 90 - i, seed=i, **options if i % 5 else {})
             data = data.read_bytes()
@@ -70,7 +70,7 @@ def images_of(loader):
 
 @pytest.mark.parametrize("reader", ["uring", "pread"])
 @pytest.mark.parametrize("verified", [(), (True,), (False,)])
-def test_images_are_the_datasets(tmp_path, monkeypatch, reader, verified):
+def test_images_equal_the_datasets(tmp_path, monkeypatch, reader, verified):
     if reader == "uring":
         helpers.need_uring()
     monkeypatch.setenv("FEEDMILL_READER", reader)
@@ -88,8 +88,8 @@ def test_images_are_the_datasets(tmp_path, monkeypatch, reader, verified):
         assert stats.io.opens == N_SHARDS
 
 
-def rows_of(data, width, height, n_entries):
-    """The table of rows of a 4:4:4 JPEG with an interval for each row."""
+def restart_index_of(data, width, height, n_entries):
+    """The restart index of a 4:4:4 JPEG with one restart interval per row of blocks."""
     begins = [data.index(b"\xff\xda") + 14]
     for i in range(begins[0], len(data) - 1):
         if data[i] == 0xFF and 0xD0 <= data[i + 1] <= 0xD7:
@@ -99,7 +99,7 @@ def rows_of(data, width, height, n_entries):
 
 
 @pytest.mark.parametrize("reader", ["uring", "pread"])
-def test_what_lies_below_a_crop_is_not_read(tmp_path, monkeypatch, reader):
+def test_bytes_below_the_crop_are_not_read(tmp_path, monkeypatch, reader):
     if reader == "uring":
         helpers.need_uring()
     monkeypatch.setenv("FEEDMILL_READER", reader)
@@ -109,7 +109,7 @@ def test_what_lies_below_a_crop_is_not_read(tmp_path, monkeypatch, reader):
         path = helpers.save_jpeg(tmp_path / "one.jpg", 64, 200, seed=i, subsampling=0,
                                  restart_marker_rows=1)
         data = path.read_bytes()
-        rows = rows_of(data, 64, 200, 8) if i % 3 else None
+        rows = restart_index_of(data, 64, 200, 8) if i % 3 else None
         dataset.parts[i] = (str(tmp_path / "rows.tar"), len(shard), len(data), True, rows)
         shard += data
     (tmp_path / "rows.tar").write_bytes(shard)
@@ -184,7 +184,7 @@ def test_errors_name_file_and_bytes(packed):
     (("a", 1.5, 2), TypeError), (("a", -1, 2), ValueError), (("a", 1, -2), ValueError),
     (("a", 1 << 61, 2), ValueError), (("a", 1, 1 << 64), ValueError), ((), TypeError),
 ])
-def test_what_is_no_part_is_refused(packed, part, error):
+def test_wrong_parts_are_refused(packed, part, error):
     packed.feedmill_item = None
     packed.__class__ = type("Wrong", (Packed,), {
         "feedmill_item": lambda self, index: (part, index),
@@ -197,7 +197,7 @@ def test_what_is_no_part_is_refused(packed, part, error):
 
 @pytest.mark.parametrize("n_items", [2, 3])
 def test_a_slice_is_not_taken_for_a_part(packed, n_items):
-    """What feedmill_item gives for it may look like one; __getitem__() says what is wrong."""
+    """For a slice, feedmill_item() may return something like a part. The error is __getitem__()'s."""
     class Sliced(Packed):
         def feedmill_item(self, index):
             if isinstance(index, slice):
@@ -216,7 +216,7 @@ def test_a_slice_is_not_taken_for_a_part(packed, n_items):
 
 
 class Missing(LookupError):
-    """As some are: copy() can't make another."""
+    """An exception that copy() can't copy."""
 
     def __init__(self, what, why):
         super().__init__(f"{what} {why}")
@@ -252,7 +252,7 @@ def test_an_error_in_place_of_a_part(packed, options, error):
         loader.draws(3, 0)
 
 
-def test_a_range_by_itself(tmp_path):
+def test_a_range_reads_its_part_of_a_file(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(bytes(range(100)))
     part = Range(10, 20)

@@ -1,5 +1,5 @@
-"""README.md and the documentation say what is true: the tables name what recognition knows, no less
-and no more; each reason of explain() has a row; Python blocks run; commands and options exist."""
+"""Compares README.md and the documentation with the code: tables list exactly the native datasets
+and transforms, each reason of explain() has a row, Python blocks run, commands and options exist."""
 
 import argparse
 import ast
@@ -18,7 +18,7 @@ import torchvision.datasets
 from feedmill._dispatch.options import OPTIONS
 from feedmill.cli import cli
 from feedmill.cli.made_images import make_images
-from feedmill.planner import arrays, known
+from feedmill.planner import array_datasets, known
 from feedmill.profiling.counting.records import CAUSES, SAMPLE_DTYPE, STEP_DTYPE
 
 ROOT = Path(__file__).parents[2]
@@ -36,41 +36,41 @@ def text_of(page):
 
 
 def names_in(row):
-    """The classes in the row's column of what is native."""
+    """The class names in a row's column of what is native."""
     lines = text_of("native.md").splitlines()
     (line,) = [line for line in lines if line.startswith(f"| {row} |")]
     native = line.split("|")[2]
     return {name for name in re.findall(r"`([A-Za-z0-9]+)`", native) if name[0].isupper()}
 
 
-def test_transforms():
+def test_the_table_lists_the_native_transforms():
     names = set().union(*known._KNOWN.values(), known._CONTAINERS.values())
     assert names_in("transform") == names
 
 
-def test_number_of_transforms_in_the_readme():
+def test_the_readmes_number_of_transforms():
     n = len(set().union(*known._KNOWN.values()))
     assert f"| transform | {n} of torchvision's" in README.read_text()
 
 
-def test_datasets_in_memory():
-    names = {name for _, group, _ in arrays._IMAGES for name in group}
+def test_the_table_lists_the_native_datasets_in_memory():
+    names = {name for _, group, _ in array_datasets._IMAGES for name in group}
     assert names_in("in memory") == names | {"TensorDataset", "NpyFile", "Subset"}
 
 
-def test_datasets_exist():
+def test_the_named_datasets_exist():
     for name in names_in("tar files") | names_in("image files") | names_in("in memory"):
         homes = (torch.utils.data, torchvision.datasets, feedmill, feedmill.data)
         assert any(hasattr(home, name) for home in homes), name
 
 
 def first_column(page):
-    """The code in the first column of all tables of a page, but for their heads."""
+    """The code in the first column of all tables of a page, without the header rows."""
     rows = [line for line in text_of(page).splitlines() if line.startswith("|")]
     return {code for row in rows for code in re.findall(r"`([^`]+)`", row.split(" | ")[0])}
 
 
-def test_options():
+def test_the_table_lists_all_options():
     assert set(OPTIONS) <= first_column("options.md")
 
 
@@ -93,11 +93,12 @@ def test_verdicts_are_those_of_the_report():
 
 # ---- the reasons of explain() --------------------------------------------------------------------
 
-# What gives a reason by calling something else than _Reading.refuse() or Refusal().
+# Functions that return reasons without calling add_reason() or UnsupportedError().
 RETURNING = {
-    "planner/arrays.py": ["why_not"],
+    "planner/array_samples.py": ["why_not"],
     "planner/comparing.py": ["why_not"],
     "planner/equality.py": ["why_not_format"],
+    "planner/pixel_values.py": ["finish", "_make_table"],
     "planner/raw_files.py": ["why_not"],
     "planner/recognise.py": ["_collate_reasons", "_worker_reasons"],
     "planner/transforms.py": ["read_transform"],
@@ -112,14 +113,14 @@ RETURNING = {
 
 
 def template(node):
-    """A text of the code, with … for what it is filled with; None: it is none."""
+    """A string literal of the code, with … for each value of an f-string; None for any other node."""
     if isinstance(node, ast.JoinedStr):
         return "".join(one.value if isinstance(one, ast.Constant) else "…" for one in node.values)
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
 def texts_below(node):
-    """All texts below a node, and none of the parts of another one."""
+    """All string literals below a node, but not the parts of f-strings."""
     text = template(node)
     if text is not None:
         yield text
@@ -142,15 +143,15 @@ def reasons():
 
 
 def matches(row, reason):
-    """Whether a reason's text begins, or goes on behind a name, as a row of the page has it."""
+    """Whether a reason's text contains a row's text, with any values in place of the …."""
     pattern = ".*".join(re.escape(part) for part in row.split("…"))
     return re.search(pattern, reason) is not None
 
 
-def test_each_reason_has_a_row_of_its_own():
+def test_each_reason_has_a_row():
     rows = first_column("troubleshooting.md")
     found = {(name, one) for name, one in reasons() if one is not None and " " in one.strip()}
-    # Parts of reasons, and what is no reason.
+    # Parts of reasons, and strings that are not reasons.
     parts = {
         " with torchvision …", "decodes … images", ", conjugated", "a collate_fn", "the transform",
         "…: …", "…: … (tested with …)", "device=…: …", "… is …",
@@ -162,8 +163,8 @@ def test_each_reason_has_a_row_of_its_own():
     assert not missing, "troubleshooting.md has no row for:\n" + "\n".join(missing)
 
 
-def test_each_row_is_a_reason_or_an_error():
-    """A row whose reason is no longer given is out of date."""
+def test_each_row_is_a_current_reason_or_error():
+    """Finds rows whose text is no longer in the code."""
     texts = []
     for file in PACKAGE.rglob("*.py"):
         texts += [one for one in texts_below(ast.parse(file.read_text())) if one]
@@ -186,7 +187,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def program_of(page):
-    """A page's Python blocks, one behind the other, with the lines where they stand."""
+    """A page's Python blocks as one program, whose line numbers are those of the page."""
     text = page.read_text()
     skipped = {match.end() for match in NOT_RUN.finditer(text)}
     lines = []
@@ -202,7 +203,7 @@ PROGRAMS = {str(page.relative_to(ROOT)): program_of(page) for page in PAGES if p
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """A folder with what the pages' blocks find: photos/train, packs/train, tar files."""
+    """A folder with the files that the blocks use: photos/train, packs/train, tar files."""
     root = tmp_path_factory.mktemp("docs")
     make_images(root / "photos" / "train", 2, 12)
     before = os.getcwd()
@@ -263,7 +264,7 @@ def test_commands_and_their_options_exist():
             continue
         assert words[1] in cli._COMMANDS, f"{page}: {line}"
         known_options = {o for action in parser_of(words[1])._actions for o in action.option_strings}
-        # Behind its script, the options of `feedmill run` are the script's.
+        # Options after the script's name belong to the script.
         own = words[2:]
         if words[1] == "run":
             script = [i for i, word in enumerate(own) if word.endswith(".py") or word == "torchrun"]
@@ -293,8 +294,8 @@ def anchors_of(page):
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
-def test_links_lead_somewhere():
-    """Also where the files are read on a code host, in place of the site."""
+def test_links_have_existing_targets():
+    """Links must also work where the files are read on a code host, without the built site."""
     for page in [one for one in PAGES if one.exists()]:
         for target in re.findall(r"\]\(([^)#\s]*)(?:#[^)]*)?\)", page.read_text()):
             if target and "://" not in target:

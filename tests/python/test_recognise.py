@@ -1,4 +1,5 @@
-"""What is taken natively and what is left to torch, with a reason, and with torch's batches."""
+"""Which datasets, transforms and arguments are native, and which take torch's path, with the reason
+and with torch's batches."""
 
 import pickle
 
@@ -56,9 +57,9 @@ def changed(step, **attributes):
 
 
 TO_FLOAT = (T.Resize(SIZE), T.ToTensor())
-# Older torchvision has it with an underscore.
+# In older versions of torchvision, the name has an underscore.
 MAKE_PARAMS = "make_params" if hasattr(v2.RandomResizedCrop, "make_params") else "_get_params"
-# name: (steps of the Compose, words of the reason)
+# name: (transforms of the Compose, words of the reason)
 TRANSFORMS = {
     "lambda": ((T.Resize(SIZE), T.Lambda(lambda x: x), T.PILToTensor()), "Lambda is not supported"),
     "blur": ((T.Resize(SIZE), T.GaussianBlur(3), T.PILToTensor()), "GaussianBlur is not supported"),
@@ -121,7 +122,7 @@ TRANSFORMS = {
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)
-def test_transforms_that_are_left_to_torch(small_images, name):
+def test_unsupported_transforms_take_torchs_path(small_images, name):
     steps, words = TRANSFORMS[name]
     dataset = folder(small_images, *steps)
     loader = feedmill.DataLoader(dataset)
@@ -140,7 +141,7 @@ def test_a_scripted_transform(small_images):
 
 
 def same_as_torch(dataset, *, words, **options):
-    """Falls back with a reason; the batches are torch's."""
+    """Expects torch's path with these words in the reason, and torch's batches."""
     ours = feedmill.DataLoader(dataset, batch_size=8, **options)
     theirs = torch.utils.data.DataLoader(dataset, batch_size=8, **options)
     assert words in ours.explain()
@@ -163,9 +164,9 @@ def same_as_torch(dataset, *, words, **options):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("name", ["lambda", "blur", "resize_of_tensor", "crop_of_normalized", "v2_on_tensors"])
-def test_torchs_batches(small_images, name, num_workers):
+def test_torchs_path_gives_torchs_batches(small_images, name, num_workers):
     steps, words = TRANSFORMS[name]
-    # All images are 20 pixels wide and high at least.
+    # All images are at least 20 pixels wide and high.
     same_as_torch(folder(small_images, T.CenterCrop(20), *steps), words=words, shuffle=True,
                   num_workers=num_workers)
 
@@ -179,7 +180,7 @@ def target_plus_one(target):
 
 
 class Squares(torch.utils.data.Dataset):
-    """A dataset of the user's own that offers nothing."""
+    """A custom dataset without feedmill_item()."""
 
     def __getitem__(self, index):
         return torch.full((2,), float(index)), index
@@ -196,7 +197,7 @@ class TensorSubclass(torch.utils.data.TensorDataset):
     pass
 
 
-def test_other_datasets_and_arguments(small_images):
+def test_unsupported_datasets_and_arguments(small_images):
     root = str(small_images)
     same_as_torch(Subclass(root, compose(*HEAD)), words="no subclass")
     same_as_torch(SubsetSubclass(folder(root), range(9)), words="SubsetSubclass")
@@ -272,12 +273,12 @@ def test_the_default_dtype(small_images):
         torch.set_default_dtype(torch.float32)
 
 
-def test_another_image_backend(small_images, monkeypatch):
+def test_a_different_image_backend(small_images, monkeypatch):
     monkeypatch.setattr("torchvision._image_backend", "accimage")
     assert "image backend is accimage" in feedmill.DataLoader(folder(small_images)).explain()
 
 
-def test_files_by_name(tmp_path):
+def test_the_suffixes_of_most_files_decide(tmp_path):
     for i in range(6):
         name = f"{i}.bmp" if i < 4 else f"{i}.JPEG"
         helpers.save_jpeg(tmp_path / "c" / "new.jpg", 30, 30).rename(tmp_path / "c" / name)
@@ -288,8 +289,8 @@ def test_files_by_name(tmp_path):
     assert feedmill.DataLoader(dataset).explain().startswith("native path")
 
 
-def test_files_by_what_they_are(tmp_path):
-    """Named as JPEGs, but made for Pillow: the second epoch is left to torch's workers."""
+def test_most_files_went_through_pillow(tmp_path):
+    """BMP files that are named like JPEGs: the second epoch takes torch's path."""
     for i in range(70):
         helpers.Image.new("RGB", (9, 9), (i, 0, 0)).save(tmp_path / f"{i:02}.bmp")
     (tmp_path / "c").mkdir()
@@ -305,7 +306,7 @@ def test_files_by_what_they_are(tmp_path):
     assert len(list(second)) == 7 and second.stats().path == "native"
 
 
-def test_samples_of_other_kinds(small_images):
+def test_wrong_values_of_the_attribute_samples(small_images):
     dataset = folder(small_images)
     dataset.samples = []
     assert "is empty" in feedmill.DataLoader(dataset).explain()
@@ -317,7 +318,7 @@ def test_samples_of_other_kinds(small_images):
     assert len(list(native_loader(dataset, batch_size=40))) == 1
 
 
-def test_all_reasons_are_named(small_images):
+def test_all_reasons_are_listed(small_images):
     dataset = ImageFolder(str(small_images), compose(T.ToTensor()), target_plus_one,
                           loader=lambda path: pil_loader(path))
     dataset.transform.transforms += [T.Lambda(same), v2.ColorJitter(0.5)]
@@ -329,7 +330,7 @@ def test_all_reasons_are_named(small_images):
 
 
 class OtherName(DatasetFolder):
-    """Neither its dataset nor its transform is native."""
+    """A DatasetFolder subclass, which is not native."""
 
 
 def indices_of(count):
@@ -364,7 +365,7 @@ class Unfinished(torch.utils.data.IterableDataset):
     (lambda f: unlike(Unfinished(), transform=f.transform), "IterableDataset"),
     (lambda f: unlike(ImageList([], transform=f.transform), transforms=same), "both transform"),
 ])
-def test_a_refused_dataset_hides_no_reason_of_its_transform(small_images, make, words):
+def test_reasons_against_the_transform_of_a_refused_dataset_are_listed(small_images, make, words):
     steps = (T.Lambda(same), T.Resize(SIZE), T.GaussianBlur(3), T.PILToTensor())
     dataset = make(folder(str(small_images), *steps))
     text = feedmill.DataLoader(dataset).explain()
@@ -374,7 +375,7 @@ def test_a_refused_dataset_hides_no_reason_of_its_transform(small_images, make, 
         assert "transforms.Lambda is not supported" in text and "GaussianBlur is not" in text
 
 
-def test_the_sizes_of_an_unknown_datasets_images_are_no_reason(small_images):
+def test_unknown_image_sizes_of_a_refused_dataset_are_no_reason(small_images):
     dataset = unlike(Squares(), transform=compose(T.RandomCrop(32, 4), T.ToTensor()))
     assert "one size" not in feedmill.DataLoader(dataset).explain()
     dataset.transform = T.ToTensor()
@@ -398,26 +399,26 @@ def test_the_sizes_of_an_unknown_datasets_images_are_no_reason(small_images):
         (v2.Resize(SIZE, InterpolationMode.BILINEAR, antialias=None), T.PILToTensor()),
     ],
 )
-def test_what_is_taken(small_images, steps):
+def test_supported_transforms_are_native(small_images, steps):
     dataset = folder(small_images, *steps)
     assert feedmill.DataLoader(dataset).explain().startswith("native path")
     images, _ = next(iter(native_loader(dataset, batch_size=4)))
     assert images.shape[0] == 4
 
 
-def test_both_of_torchvisions_loaders(small_images):
+def test_default_loader_and_pil_loader_are_native(small_images):
     for load in (default_loader, pil_loader):
         native_loader(folder(small_images, loader=load))
 
 
-def test_off_is_torch(small_images):
+def test_native_off_is_torchs_dataloader(small_images):
     loader = feedmill.DataLoader(folder(small_images), native="off", batch_size=8)
     assert isinstance(iter(loader), type(iter(torch.utils.data.DataLoader([1]))))
     assert len(list(loader)) == 5
     assert "native='off'" in loader.explain() and "native='off'" in loader.report()
 
 
-def test_require_holds_at_iter_too(small_images):
+def test_native_require_is_checked_at_iter_too(small_images):
     dataset = folder(small_images)
     loader = native_loader(dataset)
     dataset.transform = compose(T.ToTensor())
@@ -425,7 +426,7 @@ def test_require_holds_at_iter_too(small_images):
         iter(loader)
 
 
-def test_recognising_draws_nothing(small_images):
+def test_recognition_draws_no_random_numbers(small_images):
     loader = feedmill.DataLoader(folder(small_images, *TO_FLOAT, T.Normalize(MEAN, STD)))
     torch.manual_seed(1)
     state = torch.get_rng_state()
@@ -455,7 +456,7 @@ def test_torchvision_is_not_imported():
     assert out.stderr == "" and out.stdout.endswith("[]\n")
 
 
-# ---- persistent workers, budgets -----------------------------------------------------------------
+# ---- persistent workers and memory budgets -------------------------------------------------------
 
 
 def test_persistent_workers_choose_the_path_at_every_iter(numbered):
@@ -489,11 +490,11 @@ def same(image):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_budget_that_is_too_small_leads_to_torchs_path(numbered, num_workers):
+def test_a_small_memory_budget_leads_to_torchs_path(numbered, num_workers):
     options = {"batch_size": 16, "num_workers": num_workers, "shuffle": True}
     loader = feedmill.DataLoader(numbered, memory_budget=1000, **options)
     assert "memory_budget of 1000 bytes is too small" in loader.explain()
-    # The random numbers are as torch would find them.
+    # The generators have the same states as with torch.
     torch.manual_seed(3)
     got = helpers.targets_of(loader)
     torch.manual_seed(3)
@@ -508,7 +509,7 @@ def test_a_budget_that_is_too_small_leads_to_torchs_path(numbered, num_workers):
         iter(loader)
 
 
-def test_other_refusals_of_the_native_loader_are_no_fallback(numbered, monkeypatch):
+def test_other_errors_of_the_native_loader_are_raised(numbered, monkeypatch):
     monkeypatch.setenv("FEEDMILL_READER", "carrier pigeon")
     with pytest.raises(ValueError, match="carrier pigeon"):
         next(iter(feedmill.DataLoader(numbered)))

@@ -1,4 +1,4 @@
-"""loader.replay(n): ready batches used over and over, and what report() makes of their steps."""
+"""loader.replay(n), which repeats ready batches, and the lines about it in report()."""
 
 import collections
 import copy
@@ -27,7 +27,7 @@ def path(request):
 # ---- the batches ---------------------------------------------------------------------------------
 
 
-def test_the_first_batches_of_an_epoch_in_turn(numbered, path):
+def test_replay_repeats_the_first_batches_in_order(numbered, path):
     for num_workers in (0, 1):
         loader = a_loader(numbered, path, num_workers=num_workers)
         wanted = [(images.clone(), labels.tolist()) for images, labels in loader]
@@ -67,7 +67,7 @@ def test_any_collate_fn(numbered, path):
         return {"images": torch.stack([image for image, _ in samples]), "n": [len(samples)]}
 
     got = list(a_loader(numbered, path, collate_fn=collate).replay(2))
-    # Natively only what is kept is made; torch's process makes no batch ahead either.
+    # No batch is made that is not kept; without workers, torch prepares none ahead either.
     assert calls == [8, 8]
     assert [one["n"] for one in got] == [[8]] * 5
     assert torch.equal(got[0]["images"], got[4]["images"])
@@ -78,7 +78,7 @@ class Stream(IterableDataset):
         return iter(range(6))
 
 
-def test_no_length():
+def test_a_loader_without_length():
     class Endless(torch.utils.data.Sampler):
         def __iter__(self):
             while True:
@@ -92,7 +92,7 @@ def test_no_length():
         == [[0], [1], [0]]
 
 
-def test_what_a_script_changes_stays_in_its_step(numbered, path):
+def test_changes_to_a_batchs_list_do_not_last(numbered, path):
     for batch in a_loader(numbered, path).replay(1):
         assert len(batch) == 2
         batch[0] = None
@@ -106,7 +106,7 @@ class Encoding(collections.UserDict):
     pass
 
 
-def test_fresh_containers_around_the_same_tensors():
+def test_each_step_gets_new_containers_with_the_same_tensors():
     x = torch.zeros(2)
     batch = {"pair": Pair([x], (x, [1])), "mine": Encoding(x=x), "array": np.zeros(2), "text": "a"}
     fresh = recycle._fresh(batch)
@@ -119,8 +119,8 @@ def test_fresh_containers_around_the_same_tensors():
     assert recycle._fresh(x) is x
 
 
-def test_in_place_changes_of_tensors_stay(numbered, path):
-    """As documented."""
+def test_in_place_changes_of_tensors_last(numbered, path):
+    """This is the documented behaviour."""
     totals = []
     for images, _ in a_loader(numbered, path).replay(1):
         totals.append(int(images.long().sum()))
@@ -138,7 +138,7 @@ def test_numbers_out_of_range(numbered, arguments, message):
         native_loader(numbered).replay(*arguments)
 
 
-def test_an_error_comes_and_nothing_is_kept(numbered, path):
+def test_an_error_is_raised_and_no_batch_is_kept(numbered, path):
     samples = numbered.samples
     numbered.samples = [("missing.jpg", 0), *samples[1:]]
     replayed = a_loader(numbered, path).replay(2)
@@ -149,10 +149,10 @@ def test_an_error_comes_and_nothing_is_kept(numbered, path):
     assert len(list(replayed)) == 5
 
 
-# ---- the loader beside it ------------------------------------------------------------------------
+# ---- the loader itself ---------------------------------------------------------------------------
 
 
-def test_it_stands_in_the_loaders_place(numbered):
+def test_a_replay_has_the_loaders_attributes(numbered):
     loader = native_loader(numbered, batch_size=8)
     replayed = loader.replay(2)
     assert replayed.dataset is numbered and replayed.batch_size == 8
@@ -165,7 +165,7 @@ def test_it_stands_in_the_loaders_place(numbered):
     assert len(list(copy.copy(replayed))) == len(list(pickle.loads(pickle.dumps(replayed)))) == 5
 
 
-def test_the_loader_stays_as_it_is(numbered, path):
+def test_replay_does_not_change_the_loader(numbered, path):
     loader = a_loader(numbered, path, num_workers=1, persistent_workers=True, seed=3)
     iterator = iter(loader)
     first = next(iterator)[1].tolist()
@@ -184,13 +184,13 @@ def test_no_decode_thread_is_left(numbered):
     iterator = iter(replayed)
     next(iterator)
     assert not threads_left(before)
-    assert len(list(iterator)) == 4  # the batches outlive what made them
+    assert len(list(iterator)) == 4  # the batches outlive the iterator that made them
 
 
-# ---- what it counts, and what is said ------------------------------------------------------------
+# ---- counters and report -------------------------------------------------------------------------
 
 
-def test_its_steps_are_counted_apart(numbered, path):
+def test_steps_of_a_replay_are_counted_separately(numbered, path):
     loader = a_loader(numbered, path)
     for _ in range(2):
         list(loader)
@@ -206,14 +206,14 @@ def test_its_steps_are_counted_apart(numbered, path):
     assert rows.count("cost") == rows.count("replay") == 1
 
 
-def test_a_replay_alone(numbered):
+def test_a_replay_without_steps_of_the_loader(numbered):
     loader = native_loader(numbered, batch_size=8)
     list(loader.replay(2))
     assert "the loader itself has made too few steps to be compared" in loader.report()
 
 
 def steps_of(waits_ms, computes_ms):
-    """One epoch whose first step is as slow as a start, and whose last one has no end."""
+    """Steps of one epoch with a slow first step, and a last one whose compute time is not known."""
     steps = np.zeros(len(waits_ms) + 2, STEP_DTYPE)
     steps["phase"] = STEADY
     steps["phase"][0] = FIRST
@@ -260,7 +260,7 @@ def test_too_few_steps():
     assert row.startswith("  replay     12.01 ms a step; the loader itself has made too few steps")
 
 
-def test_on_the_path_of_a_transform_that_is_not_native(numbered):
+def test_replay_on_torchs_path(numbered):
     numbered.transform = compose(T.Resize((8, 8)), T.Lambda(lambda image: image), T.ToTensor())
     loader = feedmill.DataLoader(numbered, batch_size=8)
     assert [len(labels) for _, labels in loader.replay(3)] == [8] * 5

@@ -1,4 +1,4 @@
-"""``feedmill report``: logs of runs, as text and as a page."""
+"""The command `feedmill report`, which shows logs of runs as text or as an HTML page."""
 
 import html
 import json
@@ -26,7 +26,7 @@ EVIL = '/data/<script>alert(1)</script>/&amp;"\'</details>.jpg'
 
 @pytest.fixture
 def log(tmp_path):
-    """A made-up log without totals: 400 steps, system samples, two slow files."""
+    """A generated log without totals: 400 steps, system samples, two slow files."""
     steps = made_up_steps(400)
     return write_log.write(
         tmp_path / "run.jsonl", run_line(rank=3), step_lines(steps), made_up_system(steps),
@@ -36,7 +36,7 @@ def log(tmp_path):
 
 @pytest.fixture
 def real_log(numbered, tmp_path):
-    """That of a loader that ran two epochs, and the loader's stats()."""
+    """The log of a loader that ran two epochs, and the loader's stats()."""
     loader = native_loader(numbered, batch_size=8, num_workers=2)
     for _ in range(2):
         for _ in loader:
@@ -55,13 +55,13 @@ def page_of(path):
 
 
 def data_of(page):
-    """The numbers of a page's charts, one dict a run."""
+    """The numbers in a page's charts, one dict per run."""
     texts = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.S)
     return [json.loads(text) for text in texts]
 
 
 class Outline(HTMLParser):
-    """Elements that are opened and not closed, or closed and not opened; and all text."""
+    """Parses a page: collects its text, and elements without a start tag or an end tag."""
 
     VOID = {"meta", "br", "input", "link", "img"}
 
@@ -97,7 +97,7 @@ def test_a_log_gives_the_steps_and_totals_of_its_loader(real_log):
     assert verdict_of(run) == stats.report().splitlines()[0]
 
 
-def test_what_is_not_known_is_skipped_and_so_are_cut_lines(log):
+def test_unknown_and_truncated_lines_are_skipped(log):
     lines = log.read_text().splitlines()
     (run,) = read_log(log)
     new = [{"type": "sample", "index": 3}, {"type": "weather", "rain": True}]
@@ -108,7 +108,7 @@ def test_what_is_not_known_is_skipped_and_so_are_cut_lines(log):
     assert np.array_equal(again.steps, run.steps) and again.slow == run.slow
 
 
-def test_the_slowest_come_first_and_once(tmp_path):
+def test_the_slowest_files_are_sorted_and_not_repeated(tmp_path):
     path = write_log.write(
         tmp_path / "run.jsonl", run_line(), slow_line("/a", 1, 10), slow_line("/b", 2, 30),
         slow_line("/a", 1, 50), slow_line("/b", 2, 30),
@@ -119,7 +119,7 @@ def test_the_slowest_come_first_and_once(tmp_path):
     ]
 
 
-def test_lines_that_name_their_loader_may_be_mixed(tmp_path):
+def test_lines_of_several_loaders_may_be_mixed(tmp_path):
     steps = made_up_steps(20)
     lines = [line | {"loader": f"4711-{i % 2}"} for i, line in enumerate(step_lines(steps))]
     path = write_log.write(tmp_path / "run.jsonl", run_line(loader="4711-0"),
@@ -145,7 +145,7 @@ def test_lines_that_name_their_loader_may_be_mixed(tmp_path):
     ('{"type": "run"}\n{"type": "step", "epoch": "x"}\n', ":2: epoch is 'x'"),
     ('{"type": "run"}\n{"type": "step", "phase": "odd"}\n', ":2: phase is 'odd'; it must be one of"),
 ])
-def test_a_file_that_is_no_log_is_refused(tmp_path, capsys, text, reason):
+def test_a_file_that_is_not_a_log_is_refused(tmp_path, capsys, text, reason):
     path = tmp_path / "run.jsonl"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(LogError, match=reason):
@@ -173,7 +173,7 @@ def test_the_text_is_the_loaders_own_report(real_log, capsys):
     assert capsys.readouterr().out == stats.report() + "\n"
 
 
-def test_a_killed_run_is_told_from_its_steps(log, capsys):
+def test_a_killed_run_is_reported_from_its_steps(log, capsys):
     assert main(["report", str(log)]) == 0
     first, *rows = capsys.readouterr().out.splitlines()
     assert first.startswith("stalled (no epoch has ended): steps waited ")
@@ -187,7 +187,7 @@ def test_a_killed_run_is_told_from_its_steps(log, capsys):
     assert stats.waits.data_wait_ns < stats.waits.host_wait_ns < stats.waits.wall_ns
 
 
-def test_the_wait_of_torchs_path_is_its_workers(tmp_path, capsys):
+def test_waits_of_torchs_path_are_attributed_to_workers(tmp_path, capsys):
     steps = made_up_steps(50, cause="python_ns", wait_ms=30)
     path = write_log.write(tmp_path / "run.jsonl", run_line(path="torch"), step_lines(steps))
     assert main(["report", str(path)]) == 0
@@ -195,7 +195,7 @@ def test_the_wait_of_torchs_path_is_its_workers(tmp_path, capsys):
     assert "Python workers" in page_of(path)
 
 
-def test_steps_after_the_totals_are_named(real_log, tmp_path):
+def test_the_page_says_how_many_steps_the_totals_lack(real_log, tmp_path):
     path, stats = real_log
     more = made_up_steps(7)
     lines = [*path.read_text().splitlines(), *map(json.dumps, step_lines(more))]
@@ -237,7 +237,7 @@ def test_two_ranks(tmp_path, capsys):
 # ---- the page ------------------------------------------------------------------------------------
 
 
-def test_the_page_says_all_and_needs_nothing_else(log):
+def test_the_page_is_complete_and_self_contained(log):
     page = page_of(log)
     outline = Outline(page)
     assert not outline.open and not outline.wrong
@@ -254,7 +254,7 @@ def test_the_page_says_all_and_needs_nothing_else(log):
     assert policy.startswith("default-src 'none'; ")
 
 
-def test_the_page_and_the_text_hold_a_run_to_the_same_targets(tmp_path):
+def test_the_page_and_the_text_use_the_same_targets(tmp_path):
     steps = made_up_steps(400, wait_ms=30)
     totals = {"type": "stats", "batches": 400, "usable_cpus": 2, "elapsed_ns": 10**10,
               "process_cpu_ns": 14 * 10**9}
@@ -269,7 +269,7 @@ def test_the_page_and_the_text_hold_a_run_to_the_same_targets(tmp_path):
     assert "% busy on average" in rows[1] and "70% of 2 CPUs" in rows[2]
 
 
-def test_the_page_escapes_what_it_is_given(tmp_path):
+def test_the_page_escapes_texts_of_the_log(tmp_path):
     steps = made_up_steps(30)
     odd = EVIL + "\udcff"
     path = write_log.write(
@@ -289,19 +289,19 @@ def test_the_page_escapes_what_it_is_given(tmp_path):
     assert len(data_of(page)) == 1
 
 
-def test_marks_of_the_template_in_a_log_stay_text(tmp_path):
+def test_template_placeholders_in_a_log_stay_text(tmp_path):
     path = write_log.write(tmp_path / "run.jsonl", run_line(place="{{script}}"),
                            step_lines(made_up_steps(3)))
     assert "{{script}}" in Outline(page_of(path)).text
 
 
-def test_the_text_takes_paths_that_are_no_utf8(tmp_path, capfd):
+def test_paths_that_are_not_utf_8(tmp_path, capfd):
     lines = [run_line(rank=0, place="a\udcff"), run_line(rank=1)]
     assert main(["report", str(write_log.write(tmp_path / "run.jsonl", *lines))]) == 0
     assert "a\\udcff" in capfd.readouterr().out
 
 
-def test_few_steps_have_a_bin_each(log):
+def test_few_steps_have_one_bin_each(log):
     (run,) = read_log(log)
     data = timeline(run, 1000)
     assert (data["n_steps"], data["bin_steps"], len(data["longest"])) == (400, 1, 400)
@@ -337,7 +337,7 @@ def test_many_steps_are_summed_in_bins(tmp_path):
 
 
 def test_a_page_of_many_steps_stays_small(tmp_path, monkeypatch):
-    monkeypatch.setattr(html_report, "_MOST_BINS", 2_000)
+    monkeypatch.setattr(html_report, "_MAX_BINS", 2_000)
     path = write_log.write(tmp_path / "run.jsonl", run_line(), step_lines(made_up_steps(8_000)))
     page = page_of(path)
     assert len(data_of(page)[0]["longest"]) == 2_000 and len(page) < 400_000

@@ -1,4 +1,4 @@
-"""``feedmill run``: scripts that know nothing of feedmill, as processes of their own."""
+"""The command `feedmill run` with scripts that do not know feedmill, in their own processes."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from feedmill.cli import cli, run
 
 HERE = Path(__file__).parent
 PACKAGE = Path(run.__file__).parents[2]
-# Not those of the process that runs the tests.
+# Removes variables that are set for the tests themselves.
 CLEAN = {name: value for name, value in os.environ.items()
          if name not in ("RANK", "LOCAL_WORLD_SIZE") and not name.startswith("FEEDMILL_RUN")}
 
@@ -41,7 +41,7 @@ def plain(*words, **options):
 
 
 def under_run(*words, **options):
-    """Runs what `feedmill run` would become, without the import of torch that it costs."""
+    """Runs the command that `feedmill run` executes, without first importing torch to build it."""
     return finish(*prepared(*words), **options)
 
 
@@ -74,7 +74,7 @@ def refused(capsys, *words):
     return capsys.readouterr().err.splitlines()[-1]
 
 
-# ---- the same process ----------------------------------------------------------------------------
+# ---- scripts run like python ---------------------------------------------------------------------
 
 TRAIN = """
 import sys
@@ -125,7 +125,7 @@ def test_an_unchanged_script(folder, small_images, monkeypatch):
     assert json.loads(Path("types").read_text()) == [TORCHS, TORCHS, True]
 
     got = finish([sys.executable, "-m", "feedmill", "run", *words], stdin="typed\n")
-    # The process of the command itself finds that sitecustomize first.
+    # The process of the command itself imports this sitecustomize first.
     assert (got.returncode, got.stdout) == (3, "chained\n" + wanted.stdout)
     assert json.loads(Path("types").read_text()) == [OURS, OURS, True]
     lines = got.stderr.splitlines()
@@ -179,7 +179,7 @@ def test_failures(folder):
 
 @pytest.mark.parametrize("text", ["raise RuntimeError('own')", "import no_such_module",
                                   "import sys; sys.meta_path.append(None)"])
-def test_a_sitecustomize_that_fails_or_meddles(folder, text, monkeypatch):
+def test_a_sitecustomize_that_fails_or_changes_paths(folder, text, monkeypatch):
     write("site/sitecustomize.py", text)
     monkeypatch.setenv("PYTHONPATH", f"{folder / 'site'}{os.pathsep}{PACKAGE}")
     code = "import sys; print('sitecustomize' in sys.modules)"
@@ -187,7 +187,7 @@ def test_a_sitecustomize_that_fails_or_meddles(folder, text, monkeypatch):
     assert (got.returncode, got.stdout, got.stderr) == (0, wanted.stdout, wanted.stderr)
 
 
-def test_an_error_behind_the_report_keeps_traceback_and_status(folder):
+def test_an_error_after_the_report_keeps_traceback_and_status(folder):
     write("train.py", "from torch.utils.data import DataLoader\n"
                       "for batch in DataLoader([1, 2]):\n"
                       "    pass\n"
@@ -211,12 +211,12 @@ def test_a_report_that_cannot_be_written(folder):
     assert Path("away/report").read_text() == ""
 
 
-# ---- what the script gets ------------------------------------------------------------------------
+# ---- the DataLoader that the script gets ---------------------------------------------------------
 
 OPTIONS = """
 import sys
 sys.path.append({here!r})
-import feedmill  # before torch: then the replacement waits for it
+import feedmill  # before torch, which is then replaced when it is imported
 import conftest, contextlib, inspect, pickle, torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler, SequentialSampler
 from torchvision import transforms
@@ -362,7 +362,7 @@ def test_options_and_subclasses(folder, small_images):
             "seed is <object") in got.stderr
 
 
-def test_require(folder):
+def test_native_require_for_a_script(folder):
     write("train.py", "from torch.utils.data import DataLoader\nDataLoader([1])\n")
     got = under_run("--native=require", "train.py")
     assert got.returncode == 1
@@ -409,14 +409,14 @@ if __name__ == "__main__":
     for _ in range(3):
         for batch in persistent:
             pass
-    iter(DataLoader([1]))  # nothing is asked of it
+    iter(DataLoader([1]))  # no batch is requested
     for _ in range(40):
         next(iter(DataLoader([1])))
 """
 
 
 @pytest.mark.parametrize("watch", [False, True])
-def test_children(folder, watch):
+def test_child_processes_are_reported(folder, watch):
     write("train.py", CHILDREN)
     write("report", '{"rank": "older"}\n')
     got = under_run(*["--watch"] * watch, "--report", "report", "train.py")
@@ -461,9 +461,9 @@ for n in range(1, 31):
 
 @pytest.mark.parametrize("watch", [False, True])
 def test_loaders_that_a_library_makes_on_one_line(folder, watch):
-    """The line is the script's, and training and validation are told apart."""
+    """The report names the script's line, and distinguishes training from validation."""
     write("env/site-packages/trainer.py", TRAINER)
-    write("timm/data.py", TRAINER)  # a library whose sources lie beside the script
+    write("timm/data.py", TRAINER)  # a library in the script's folder
     write("train.py", SCRIPT_OF_LIBRARIES)
     words = ["--watch"] if watch else []
     got = under_run(*words, "train.py")
@@ -483,7 +483,7 @@ def test_loaders_that_a_library_makes_on_one_line(folder, watch):
     ]
 
 
-def test_the_line_of_a_program_that_is_installed(folder, monkeypatch):
+def test_the_reported_line_of_an_installed_program(folder, monkeypatch):
     packages = folder / "env" / "site-packages"
     write(packages / "trainer.py", TRAINER)
     write(packages / "program.py", "import trainer\ntrainer.fit(range(8), range(4))\n")
@@ -498,7 +498,7 @@ def test_other_interpreters_are_left_alone(folder):
     write("no_torch/torch/__init__.py", "raise ImportError('a torch that fails')")
     code = "import sys\ntry:\n    import torch\nexcept ImportError as error:\n    print(error)"
     command, environment = prepared("-c", code)
-    # Where feedmill is installed, torch lies beside it: the other one must come before both.
+    # torch is installed beside feedmill, so the other torch's folder must come before both.
     environment["PYTHONPATH"] = os.pathsep.join([run._SITE, str(folder / "no_torch"), str(PACKAGE)])
     got = finish(command, environment)
     assert (got.stdout, got.stderr) == ("a torch that fails\n", "")
@@ -526,11 +526,11 @@ def test_other_interpreters_are_left_alone(folder):
     ("run", "run", ""),
     ("bench DIR --json", "bench DIR --json", ""),
 ])
-def test_split(words, own, rest):
+def test_arguments_are_split_at_the_script(words, own, rest):
     assert run.split(words.split()) == (own.split(), rest.split())
 
 
-def test_environment(folder, monkeypatch):
+def test_the_environment_of_the_script(folder, monkeypatch):
     write("x.py", "")
     monkeypatch.setenv("FEEDMILL_RUN_SEED", "9")
     _, environment = prepared("x.py")

@@ -1,5 +1,5 @@
-"""``feedmill run`` and DataLoader classes that leave out torch's constructor or make iterators of
-their own, such as torchdata's StatefulDataLoader."""
+"""The command `feedmill run` with DataLoader classes that do not call torch's constructor or make
+iterators of their own, such as torchdata's StatefulDataLoader."""
 
 import json
 
@@ -29,7 +29,7 @@ def targets(iterable):
 
 wanted = [target for _, target in dataset.samples]
 for n_workers in (0, 2):
-    loader = Loader(dataset, batch_size=8, num_workers=n_workers)  # the line of the report
+    loader = Loader(dataset, batch_size=8, num_workers=n_workers)  # the line that the report names
     for _ in range(2):
         assert targets(loader) == wanted
     if is_replaced():
@@ -94,7 +94,7 @@ def line_number(text, part):
 
 @pytest.mark.parametrize("watch", [False, True])
 @pytest.mark.parametrize("which", ["torchdata", "own"])
-def test_their_waits_are_reported(folder, small_images, which, watch):  # noqa: F811
+def test_waits_of_such_loaders_are_reported(folder, small_images, which, watch):  # noqa: F811
     if which == "torchdata":
         pytest.importorskip("torchdata.stateful_dataloader")
         kind = "torchdata.stateful_dataloader.stateful_dataloader.StatefulDataLoader"
@@ -108,7 +108,7 @@ def test_their_waits_are_reported(folder, small_images, which, watch):  # noqa: 
     got = under_run(*words, "--report", "report", "train.py", small_images)
     assert got.returncode == 0, got.stderr
     reports = {line["place"]: line for line in lines_of(folder / "report")}
-    place = f"train.py:{line_number(text, 'the line of the report')}"
+    place = f"train.py:{line_number(text, 'the line that the report names')}"
     found = [line for name, line in reports.items() if name.endswith(place)]
     assert len(found) == 1, list(reports)
     assert (found[0]["path"], found[0]["batches"], found[0]["epochs"], found[0]["loaders"]) == (
@@ -117,7 +117,7 @@ def test_their_waits_are_reported(folder, small_images, which, watch):  # noqa: 
     assert found[0]["reasons"] == ([] if watch else [f"{kind} has an iterator of its own"])
 
 
-def test_native_is_required(folder, small_images):  # noqa: F811
+def test_native_require_refuses_such_loaders(folder, small_images):  # noqa: F811
     write("library.py", LIBRARY)
     text = SCRIPT.format(here=str(HERE), library=OWN, kind="library.Loader", more="")
     write("train.py", text)
@@ -127,7 +127,7 @@ def test_native_is_required(folder, small_images):  # noqa: F811
             "has an iterator of its own") in got.stderr
 
 
-def test_the_log_has_their_steps(folder, small_images):  # noqa: F811
+def test_the_log_has_the_steps_of_such_loaders(folder, small_images):  # noqa: F811
     write("library.py", LIBRARY)
     text = SCRIPT.format(here=str(HERE), library=OWN, kind="library.Loader", more="")
     write("train.py", text)
@@ -158,7 +158,7 @@ assert DataLoader(dataset, native="off").native == "off"
 """
 
 
-def test_hybrid_can_be_asked_for(folder, small_images):  # noqa: F811
+def test_native_hybrid_as_an_option_of_run(folder, small_images):  # noqa: F811
     write("train.py", HYBRID.format(here=str(HERE)))
     got = under_run("--native", "hybrid", "train.py", small_images)
     assert got.returncode == 0, got.stderr

@@ -1,4 +1,5 @@
-"""Warnings about random numbers: seed= without effect, a path that could change, equal epochs."""
+"""Warnings about random numbers (seed= without effect, equal epochs), and that the path of a random
+transform does not change between epochs."""
 
 import warnings
 
@@ -16,10 +17,10 @@ CROP = (T.RandomResizedCrop(8), T.RandomHorizontalFlip(), T.PILToTensor())
 
 
 def warnings_of(loader, n_epochs=1):
-    """What it warns of in some epochs: (text, file) each."""
+    """The warnings of some epochs, as (text, file)."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        # torch's, of more workers than this machine, or the affinity, has CPUs.
+        # torch warns of more workers than usable CPUs.
         warnings.filterwarnings("ignore", "This DataLoader will create")
         for _ in range(n_epochs):
             list(loader)
@@ -46,7 +47,7 @@ def test_a_seed_without_effect(small_images, native, words):
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_a_transform_that_ends_the_native_path(small_images, persistent):
+def test_a_changed_transform_that_ends_the_native_path(small_images, persistent):
     dataset = ImageFolder(str(small_images), compose(*CROP))
     loader = feedmill.DataLoader(dataset, batch_size=40, seed=5, num_workers=1,
                                  persistent_workers=persistent)
@@ -57,12 +58,12 @@ def test_a_transform_that_ends_the_native_path(small_images, persistent):
     assert loader.stats().path == "torch"
 
 
-# ---- a path that stays ---------------------------------------------------------------------------
+# ---- the path does not change --------------------------------------------------------------------
 
 
 @pytest.fixture
 def for_pillow(tmp_path):
-    """The folder of 70 images that the native decoder does not take, though named as JPEGs."""
+    """A folder of 70 images that are not decoded natively, although they are named like JPEGs."""
     (tmp_path / "c").mkdir()
     for i in range(70):
         path = tmp_path / "c" / f"{i:02}.jpg"
@@ -72,7 +73,7 @@ def for_pillow(tmp_path):
 
 @pytest.mark.parametrize("seed", [None, 3])
 @pytest.mark.parametrize("persistent", [False, True])
-def test_random_numbers_do_not_change_with_the_path(for_pillow, seed, persistent):
+def test_the_path_of_a_random_transform_does_not_change(for_pillow, seed, persistent):
     dataset = helpers.numbered_folder(for_pillow, compose(*CROP))
     options = {"batch_size": 10, "num_workers": 2, "seed": seed, "persistent_workers": persistent}
     loader = feedmill.DataLoader(dataset, **options)
@@ -87,7 +88,7 @@ def test_random_numbers_do_not_change_with_the_path(for_pillow, seed, persistent
         assert torch.equal(torch.cat([images for images, _ in loader]), epochs[3])
 
 
-def test_a_path_without_random_numbers_may_change(for_pillow):
+def test_the_path_of_a_fixed_transform_may_change(for_pillow):
     dataset = helpers.numbered_folder(for_pillow)  # Resize and PILToTensor
     loader = feedmill.DataLoader(dataset, batch_size=10, num_workers=2)
     for path in ("native", "torch", "torch"):
@@ -107,7 +108,7 @@ def distributed(small_images, *steps, **options):
 @pytest.mark.parametrize("options", [
     {}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True},
 ])
-def test_a_samplers_epoch_that_does_not_move(small_images, options):
+def test_a_warning_if_the_samplers_epoch_does_not_change(small_images, options):
     loader, sampler = distributed(small_images, **options)
     sampler.set_epoch(7)
     assert warnings_of(loader) == []
@@ -117,14 +118,14 @@ def test_a_samplers_epoch_that_does_not_move(small_images, options):
     assert "set_epoch()" in loader.explain()
 
 
-def test_a_samplers_epoch_that_moves(small_images):
+def test_no_warning_if_the_samplers_epoch_changes(small_images):
     loader, sampler = distributed(small_images)
     for epoch in range(3):
         (sampler if epoch % 2 else loader).set_epoch(epoch)
         assert warnings_of(loader) == []
 
 
-def test_a_batch_that_is_looked_at_is_no_epoch(small_images):
+def test_no_warning_after_looking_at_a_single_batch(small_images):
     loader, _ = distributed(small_images)
     for _ in range(2):
         with warnings.catch_warnings():
@@ -133,8 +134,8 @@ def test_a_batch_that_is_looked_at_is_no_epoch(small_images):
     assert warnings_of(loader) == []
 
 
-def test_epochs_that_may_be_equal(small_images):
-    """Validation, and draws that follow torch's seed."""
+def test_no_warning_if_equal_epochs_are_intended(small_images):
+    """Validation without random transforms, and draws that follow torch's seed."""
     for steps, options in (((T.Resize((8, 8)), T.PILToTensor()), {}), ((), {"seed": None}),
                            ((), {"sampler": None, "shuffle": True})):
         loader, _ = distributed(small_images, *steps, **options)

@@ -1,4 +1,4 @@
-"""Counters and the report."""
+"""The counters and steps of stats(), and the numbers in report()."""
 
 import copy
 import dataclasses
@@ -26,7 +26,7 @@ def train(loader, n_epochs, step_s):
             time.sleep(step_s)
 
 
-def test_nothing_ran_yet(numbered):
+def test_stats_before_the_first_epoch(numbered):
     loader = native_loader(numbered)
     stats = loader.stats()
     assert isinstance(stats, feedmill.Stats)
@@ -35,7 +35,7 @@ def test_nothing_ran_yet(numbered):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_the_numbers_of_two_epochs(numbered, num_workers):
+def test_stats_of_two_epochs(numbered, num_workers):
     loader = native_loader(numbered, batch_size=8, num_workers=num_workers, shuffle=True)
     begin = time.monotonic_ns()
     train(loader, 2, 0.001)
@@ -59,12 +59,12 @@ def test_the_numbers_of_two_epochs(numbered, num_workers):
     assert stats.images_per_second == pytest.approx(80 / (waits.wall_ns / 1e9))
 
 
-def test_steps(numbered):
+def test_records_of_steps(numbered):
     loader = native_loader(numbered, batch_size=8, num_workers=2)
     for epoch in range(1, 4):
         for _ in loader:
             time.sleep(0.005)
-            # The consumer is slow: the rest of the epoch is ready when it comes back.
+            # After the consumer's pause, the rest of the epoch is ready.
             while loader.stats().decode.native_samples < 40 * epoch:
                 time.sleep(0.001)
     stats = loader.stats()
@@ -82,7 +82,7 @@ def test_steps(numbered):
     assert steps["ready_batches"].tolist()[1:5] == [4, 3, 2, 1]
 
 
-def test_several_native_loaders_are_summed(numbered):
+def test_stats_of_several_native_loaders_are_summed(numbered):
     loader = native_loader(numbered, batch_size=8, num_workers=1)
     assert len(list(zip(loader, loader))) == 5
     stats = loader.stats()
@@ -111,7 +111,7 @@ def test_every_field_is_documented_and_has_a_flat_name():
             assert not part or (part, field.name) in places
 
 
-def test_flat_names_there_and_back(numbered):
+def test_flat_names_convert_both_ways(numbered):
     loader = native_loader(numbered, batch_size=8)
     list(loader)
     stats = loader.stats()
@@ -155,16 +155,16 @@ def test_torchs_path_keeps_the_latest_steps():
     assert steps["step"].tolist() == list(range(70000 - 65536, 70000))
 
 
-# ---- sums, both paths, threads, differences ------------------------------------------------------
+# ---- sums, other paths, threads, differences -----------------------------------------------------
 
 
-def test_sums():
+def test_counters_are_summed():
     one = {"samples": 3, "n_threads": 4, "reader": "pread", "unheard_of": 1}
     two = {"samples": 4, "n_threads": 2, "reader": "uring"}
     assert sum_counters([{}, one, two]) == {"samples": 7, "n_threads": 2, "reader": "uring"}
 
 
-def test_the_report_names_what_went_through_pillow(tmp_path):
+def test_the_report_counts_samples_that_went_through_pillow(tmp_path):
     helpers.save_bare_jpeg(tmp_path / "c" / "a.jpg", 30, 30)
     helpers.save_jpeg(tmp_path / "c" / "b.jpg", 30, 30)
     loader = native_loader(helpers.numbered_folder(tmp_path), batch_size=2)
@@ -172,7 +172,7 @@ def test_the_report_names_what_went_through_pillow(tmp_path):
     assert "1 natively, 1 through Pillow (1 of an unsupported variant" in loader.report()
 
 
-def test_both_paths_are_summed(numbered):
+def test_stats_of_both_paths_are_summed(numbered):
     loader = feedmill.DataLoader(numbered, batch_size=8)
     native = numbered.transform
     list(loader)
@@ -195,7 +195,7 @@ def test_both_paths_are_summed(numbered):
     assert "80 samples in 10 batches natively, 5 batches on torch's path" in later.report()
 
 
-def test_native_off_is_counted(numbered):
+def test_stats_with_native_off(numbered):
     loader = feedmill.DataLoader(numbered, batch_size=8, native="off")
     list(loader)
     stats = loader.stats()
@@ -205,8 +205,8 @@ def test_native_off_is_counted(numbered):
     assert "fell back" not in loader.report()
 
 
-def test_counters_never_go_back(numbered):
-    """While iterators come and go and native loaders are closed, another thread reads them."""
+def test_counters_never_decrease(numbered):
+    """Another thread reads them while iterators are made and native loaders are closed."""
     loader = native_loader(numbered, batch_size=8, num_workers=1)
     seen, failures, done = [], [], threading.Event()
 
@@ -217,7 +217,7 @@ def test_counters_never_go_back(numbered):
                 seen.append((stats.batches, stats.epochs, stats.decode.threads_created))
             except Exception as error:
                 failures.append(error)
-            time.sleep(0.001)  # numpy gives up the GIL so often that others hardly ever get it
+            time.sleep(0.001)  # lets other threads have the GIL, which NumPy releases only briefly
 
     thread = threading.Thread(target=read)
     thread.start()
@@ -240,7 +240,7 @@ def test_the_difference_of_two_snapshots(numbered):
     loader = native_loader(numbered, batch_size=8)
     list(loader)
     earlier = loader.stats()
-    loader.threads = 2  # another native loader, whose steps count from 0 again
+    loader.threads = 2  # makes another native loader, whose steps begin at 0
     list(loader)
     later = loader.stats()
     interval = later - earlier
@@ -274,7 +274,7 @@ def test_percentiles_and_waits_by_phase(numbered):
         assert sum(waits.values()) == stats.steps_of(phase)["data_wait_ns"].sum()
     assert stats.waits_by_cause(None) == {name: getattr(stats.waits, name) for name in CAUSES}
     assert 0 <= stats.au <= 1 and stats.au == 1 - stats.data_wait_share
-    assert 0 < stats.demand <= 4000 * 1.001  # a step sleeps for a millisecond at least
+    assert 0 < stats.demand <= 4000 * 1.001  # a step sleeps for at least a millisecond
     assert stats.steady_images_per_second < stats.demand
     assert stats.percentiles("data_wait_ns", "first").max == stats.steps["data_wait_ns"][0]
     with pytest.raises(ValueError, match="phase is 'last'; it must be one of 'first', 'boundary'"):
@@ -293,7 +293,7 @@ def test_slow_samples(tmp_path):
     slowest = max(first, key=lambda one: one.decode_ns)
     assert (slowest.path, slowest.index, slowest.file_bytes) == (str(slow), 30, slow.stat().st_size)
     assert 0 < slowest.decode_ns and 0 < slowest.read_ns
-    # They stay known when their native loader has been closed, and are joined with later ones.
+    # They are kept after their native loader is closed, and merged with later ones.
     loader.threads = 2
     list(loader)
     loader.threads = 3
@@ -305,7 +305,7 @@ def test_slow_samples(tmp_path):
     assert (stats - stats).slow_samples == ()
 
 
-def test_slow_samples_are_joined_by_index():
+def test_slow_samples_are_merged_by_index():
     def one(index, cost_ns):
         return SlowSample("", index, 1, cost_ns, 0, 0, 0)
 
@@ -315,7 +315,7 @@ def test_slow_samples_are_joined_by_index():
 
 
 @pytest.mark.parametrize("native", ["require", "off"])
-def test_the_process(numbered, native):
+def test_numbers_about_the_process(numbered, native):
     loader = feedmill.DataLoader(numbered, batch_size=8, native=native)
     assert loader.stats().process.elapsed_ns == 0
     begin, cpu = time.monotonic_ns(), time.process_time_ns()
@@ -339,7 +339,7 @@ CGROUPS = """
 """
 
 
-def test_throttling_is_read_from_both_versions(monkeypatch):
+def test_throttling_is_read_from_both_cgroup_versions(monkeypatch):
     files = {
         "/proc/self/cgroup": CGROUPS.strip(),
         "/sys/fs/cgroup/cpu,cpuacct/cpu.stat": "nr_periods 9\nnr_throttled 4\nthrottled_time 7000",

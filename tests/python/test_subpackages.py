@@ -1,5 +1,5 @@
-"""Subpackages import only those that their docstrings name, and neither they nor the parts of
-`profiling` import each other in a circle."""
+"""Subpackages import only what their docstrings name, and neither they nor the parts of `profiling`
+import each other in a circle."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ SHARED = {"__init__", "__main__", "_internals", "_native", "_ops"}
 
 
 def imported(file):
-    """The dotted names that a file imports from feedmill, split into parts, wherever in the file."""
+    """The dotted names, split into parts, that a file imports from feedmill anywhere in it."""
     for node in ast.walk(ast.parse(file.read_text())):
         names = []
         if isinstance(node, ast.Import):
@@ -28,7 +28,7 @@ def imported(file):
 
 
 def subpackages_of(files):
-    """The subpackages that files import."""
+    """The subpackages that these files import."""
     found = set()
     for file in files:
         for first, *_ in filter(None, imported(file)):
@@ -39,7 +39,7 @@ def subpackages_of(files):
     return found
 
 
-def test_subpackages_import_what_they_say():
+def test_subpackages_import_only_what_they_declare():
     for name in sorted(SUBPACKAGES):
         text = ast.get_docstring(ast.parse((PACKAGE / name / "__init__.py").read_text())) or ""
         said = re.search(r"^May import: ([^.]+)\.", text, re.MULTILINE)
@@ -49,7 +49,7 @@ def test_subpackages_import_what_they_say():
         assert "all subpackages" in said[1] or seen <= allowed, (name, seen - allowed)
 
 
-def test_no_subpackage_is_imported_in_a_circle():
+def test_subpackages_do_not_import_in_a_circle():
     graph = {
         name: subpackages_of((PACKAGE / name).rglob("*.py")) - {name} for name in SUBPACKAGES
     }
@@ -59,8 +59,8 @@ def test_no_subpackage_is_imported_in_a_circle():
 
 
 @pytest.mark.parametrize("name", sorted(SUBPACKAGES))
-def test_no_file_is_imported_in_a_circle(name):
-    """Of one subpackage; imports for type checkers alone do not count."""
+def test_files_do_not_import_in_a_circle(name):
+    """Checks the files of one subpackage, without imports for type checkers only."""
     folder = PACKAGE / name
     graph = {}
     for file in folder.rglob("*.py"):

@@ -1,4 +1,4 @@
-"""`feedmill sweep`: the model of a step's limits, what is measured for it, and its table."""
+"""The command `feedmill sweep`: the model of what limits a step, measurements, and the table."""
 
 import json
 import math
@@ -19,7 +19,7 @@ POSITIVE = st.floats(1e-3, 1e12)
 
 
 def numbers(values=POSITIVE):
-    """A number from any source, or an unknown one."""
+    """A strategy for numbers from any source, and for unknown numbers."""
     sources = st.sampled_from(model.SOURCES[:3])
     return st.just(NOT_KNOWN) | st.builds(model.Number, values, sources)
 
@@ -40,7 +40,7 @@ RATES = st.builds(
 @settings(deadline=None, max_examples=300)
 @drawn(RATES, st.integers(1, 4096), numbers(st.floats(1e-6, 1e4)),
        st.lists(st.integers(1, 300), min_size=2, max_size=6))
-def test_properties(rates, batch_size, step_s, threads):
+def test_properties_of_the_model(rates, batch_size, step_s, threads):
     rows = [
         model.cell(model.supplies(rates, n), batch_size, n, step_s) for n in sorted(threads)
     ]
@@ -70,8 +70,8 @@ def test_properties(rates, batch_size, step_s, threads):
 
 @settings(deadline=None, max_examples=300)
 @drawn(RATES, POSITIVE)
-def test_threads_that_keep_up(rates, demand):
-    """The answer keeps up, one thread less does not; where none do, the named stage is too slow."""
+def test_number_of_threads_that_keeps_up(rates, demand):
+    """That number keeps up, one less does not. If no number does, the named stage is too slow."""
     enough = model.threads_that_keep_up(rates, demand)
 
     def limits(threads):
@@ -89,7 +89,7 @@ def test_threads_that_keep_up(rates, demand):
         assert not rates.cpu
 
 
-def test_a_measurement_counts_for_its_number_of_threads():
+def test_a_measurement_applies_to_its_number_of_threads():
     cpu = {1: measured(100.0), 4: measured(300.0)}
     assert model.cpu_supply(cpu, 1) == measured(100.0)
     assert model.cpu_supply(cpu, 2) == (200.0, model.MODELLED)
@@ -99,7 +99,7 @@ def test_a_measurement_counts_for_its_number_of_threads():
     assert model.cpu_supply({}, 8) == NOT_KNOWN
 
 
-def test_stages():
+def test_supply_of_each_stage():
     rates = Rates(given(1e5), given(6e5), given(1e9), {1: given(1000.0)}, given(16e9), given(12e9))
     assert {stage: one.value for stage, one in model.supplies(rates, 2).items()} == {
         "storage": 1e4, "CPU": 2e3, "memory bandwidth": 1e4, "copy": 2e4
@@ -111,7 +111,7 @@ def test_stages():
     }
 
 
-def test_sources():
+def test_the_source_of_a_result():
     assert model.worst(["measured", "given"]) == "given"
     assert model.worst(["given", "modelled", "measured"]) == "modelled"
     rates = Rates(measured(1e5), given(6e5), measured(1e9), {1: measured(1000.0)})
@@ -132,7 +132,7 @@ def sweep(capsys, *words):
 
 
 def table(capsys, *words):
-    """Its text: (rows of the table as lists of words, all other lines)."""
+    """The text that the command prints: (rows of the table as lists of words, other lines)."""
     assert cli.main(["sweep", *map(str, words)]) == 0
     text = capsys.readouterr().out
     assert "inf" not in text and "nan" not in text
@@ -142,7 +142,7 @@ def table(capsys, *words):
 
 
 def keeps_up(lines):
-    """The line about threads."""
+    """The line that says how many threads keep up."""
     (line,) = (line for line in lines if line.startswith("threads that keep up"))
     return line
 
@@ -151,7 +151,7 @@ def keeps_up(lines):
     ("prepare_ms", "step_ms", "percent"), [(64, 11.74, "18.3"), (35, 20, "57.1"), (9, 10, "100.0")]
 )
 def test_utilization_by_a_given_time(capsys, prepare_ms, step_ms, percent):
-    """1,000 img/s a core make a batch as many ms as it has images."""
+    """At 1,000 images per second and core, a batch takes one ms per image."""
     rows, lines = table(capsys, "--prepare-ms", prepare_ms, "--step-ms", step_ms)
     assert [row[-1] for row in rows] == [f"{percent}%g"]
     assert lines[-1].startswith("preparing keeps up") == (percent == "100.0")
@@ -161,7 +161,7 @@ def test_utilization_by_a_given_time(capsys, prepare_ms, step_ms, percent):
     assert rows[0][-2] == ("GPU" if percent == "100.0" else "CPU")
 
 
-def test_one_time_a_batch_size(capsys):
+def test_one_time_for_each_batch_size(capsys):
     result = sweep(capsys, "--prepare-ms", "35,64", "--step-ms", "20,11.74", "--batch-sizes",
                    "32,64", "--sample-bytes", "1e5")
     shares = [row["gpu_utilization"]["value"] for row in result["rows"]]
@@ -173,7 +173,7 @@ def test_one_time_a_batch_size(capsys):
     assert (first["threads"], first["binding"], result["keeps_up"]) == (None, "preparing", [])
 
 
-def test_what_is_unknown_says_so(capsys):
+def test_unknown_numbers_are_shown_as_unknown(capsys):
     rows, lines = table(capsys, "--cpu-rate", 1000, "--threads", "1,4", "--step-ms", 32)
     assert rows == [
         ["64", "1", "32.00g", "64.00g", "unknown", "unknown", "CPU", "50.0%g"],
@@ -183,7 +183,7 @@ def test_what_is_unknown_says_so(capsys):
         assert any(line.startswith(f"note: the supply of {stage} is unknown, so it is not "
                                    "considered as the bottleneck") for line in lines)
     assert any(line.split()[:2] == ["storage", "unknown:"] for line in lines)
-    # Nothing that a supply could come from: not even the binding stage is known.
+    # Without any rate, not even the limiting stage is known.
     result = sweep(capsys, "--storage-rate", 1, "--step-ms", 32)
     assert {row["binding"] for row in result["rows"]} == {"unknown"}
     assert result["rows"][0]["gpu_utilization"] == {"value": None, "source": "unknown"}
@@ -194,7 +194,7 @@ def test_what_is_unknown_says_so(capsys):
     assert any("storage is unknown, as the size of a sample is" in line for line in lines)
 
 
-def test_without_a_step_only_supply(capsys):
+def test_without_a_step_time_only_supply_is_shown(capsys):
     rows, lines = table(capsys, "--cpu-rate", 1000, "--sample-bytes", 1e5, "--threads", "1,2")
     assert rows == [["64", "1", "64.00g", "0.100g", "1,000g", "CPU"],
                     ["64", "2", "32.00~", "0.200~", "2,000~", "CPU"]]
@@ -202,7 +202,7 @@ def test_without_a_step_only_supply(capsys):
 
 
 def test_large_medical_samples(capsys):
-    """5 MB each: a fast disk that stops 200 images a second, however many threads decode."""
+    """With 5 MB per sample, a fast disk limits the rate, whatever the number of threads."""
     words = ["--sample-bytes", "5e6", "--cpu-rate", 20, "--storage-rate", 1, "--step-ms", "640,160",
              "--batch-sizes", "64,64", "--threads", "2,5,64"]
     rows, lines = table(capsys, *words)
@@ -213,7 +213,7 @@ def test_large_medical_samples(capsys):
 
 
 def test_preprocessing_on_the_gpu(capsys):
-    """No CPU stage, one row a batch size; encoded bytes are copied in place of pixels."""
+    """There is no CPU stage, and one row per batch size. Encoded bytes are copied, not pixels."""
     words = ["--sample-bytes", "1e5", "--cpu-rate", 500, "--storage-rate", 1, "--copy-rate", 2,
              "--step-ms", 8]
     on_cpu = sweep(capsys, *words, "--threads", 1)
@@ -221,7 +221,7 @@ def test_preprocessing_on_the_gpu(capsys):
     on_gpu = sweep(capsys, *words, "--gpu-preprocessing")
     (row,) = on_gpu["rows"]
     assert (row["binding"], row["threads"]) == ("GPU", None)
-    assert row["supply_samples_per_s"]["value"] == 1e4  # storage; the copy could do 20,000
+    assert row["supply_samples_per_s"]["value"] == 1e4  # storage; the copy reaches 20,000
     assert on_gpu["keeps_up"][0]["threads"] == 0
     slow_copy = sweep(capsys, *words[:-4], "--copy-rate", 0.5, "--gpu-preprocessing")
     assert slow_copy["rows"][0]["binding"] == "copy"
@@ -245,7 +245,7 @@ def test_smaller_batches_in_memory_are_copied_faster(capsys):
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch):
-    """Measurements long enough to give a number."""
+    """Makes measurements just long enough to give a number."""
     monkeypatch.setattr(sweep_module, "_DECODE_S", 0.2)
     monkeypatch.setattr(measure, "_MEMORY_BYTES", 1 << 20)
 
@@ -329,7 +329,7 @@ def test_files_that_are_not_decoded_natively(capsys, tmp_path):
     assert any("the supply of CPU is unknown" in note for note in result["notes"])
 
 
-def test_a_size_that_no_loader_takes(capsys, small_images):
+def test_an_image_size_that_is_not_supported(capsys, small_images):
     with pytest.raises(SystemExit) as caught:
         cli.main(["sweep", str(small_images), "--size", "100000", "--storage-rate", "1"])
     assert caught.value.code == 2

@@ -1,4 +1,4 @@
-"""Samples of the process and its host."""
+"""The log's samples of CPU, memory, storage and GPU use of the process and its host."""
 
 import ctypes
 import os
@@ -26,13 +26,13 @@ def work(seconds):
 
 
 def files(monkeypatch, **texts):
-    """What /proc says: stat, io and status."""
+    """Replaces the contents of /proc files: stat, io and status."""
     monkeypatch.setattr(
         proc_files, "text_or_empty", lambda path, errors="": texts.get(os.path.basename(path), "")
     )
 
 
-# ---- a sample ------------------------------------------------------------------------------------
+# ---- single samples ------------------------------------------------------------------------------
 
 
 def test_a_sample_of_this_process():
@@ -40,7 +40,7 @@ def test_a_sample_of_this_process():
     assert sampler.latest is None
     counters = {"read_bytes": 100, "copied_bytes": 5, "batches": 2, "samples": 16, "epochs": 1}
     sampler.begin(counters)
-    sampler.begin({})  # begins only once
+    sampler.begin({})  # a second call has no effect
     before = time.monotonic_ns()
     work(0.2)
     sample = sampler.sample({name: 3 * value for name, value in counters.items()})
@@ -58,7 +58,7 @@ def test_a_sample_of_this_process():
     assert sampler.latest["latest"] == sample
 
 
-def test_the_total():
+def test_latest_and_total_samples():
     sampler = System()
     sampler.begin({"batches": 1})
     samples = [sampler.sample({"batches": n}) for n in (2, 5, 7)]
@@ -74,9 +74,9 @@ def test_host_cpu(monkeypatch):
     files(monkeypatch, stat="cpu  100 0 50 800 50 0 0 0 77 0\ncpu0 1 2 3 4 5\n")
     sampler.begin({})
     files(monkeypatch, stat="cpu  160 10 80 870 60 10 5 5 99 9\n")
-    # 120 of 200 ticks were busy: waiting for storage is not, guests are in user already.
+    # 120 of 200 ticks were busy. iowait does not count; guest time is part of user time.
     assert sampler.sample({})["host_cpu"] == 0.6
-    assert "host_cpu" not in sampler.sample({})  # no tick since
+    assert "host_cpu" not in sampler.sample({})  # no tick has passed
 
 
 def test_reads_from_storage(monkeypatch):
@@ -92,7 +92,7 @@ def test_reads_from_storage(monkeypatch):
     assert "page_cache_share" not in sampler.sample({"read_bytes": 9000})
 
 
-def test_a_system_that_tells_nothing(monkeypatch):
+def test_a_system_without_these_files(monkeypatch):
     files(monkeypatch)
     sampler = System()
     sampler.begin({})
@@ -115,13 +115,13 @@ def test_files_that_are_not_utf_8(tmp_path):
     assert proc_files.text_or_empty(path, errors="strict") == ""
 
 
-def test_numbers_by_name():
+def test_parsing_of_numbers_by_name():
     text = ("nr_throttled 3\nMemTotal:  24 kB\nGroups:\t\nName:\tx\nSeccomp:\t2\n"
             "Active(anon): 7 kB\n")
     assert proc_files.numbers_by_name(text) == {"nr_throttled": 3, "MemTotal": 24, "Seccomp": 2}
 
 
-# ---- of a loader ---------------------------------------------------------------------------------
+# ---- samples of a loader -------------------------------------------------------------------------
 
 
 def test_native_loader(numbered, tmp_path):
@@ -133,7 +133,7 @@ def test_native_loader(numbered, tmp_path):
     latest, total = stats.system["latest"], stats.system["total"]
     assert (latest["batches"], latest["samples"]) == (5, 40)
     assert (total["batches"], total["samples"], total["read_bytes"]) == (10, 80, stats.io.bytes)
-    assert (stats - stats).system == stats.system  # the later one's
+    assert (stats - stats).system == stats.system  # a difference has the later sample
 
 
 def test_torchs_path_and_watched_loaders(tmp_path):
@@ -143,7 +143,7 @@ def test_torchs_path_and_watched_loaders(tmp_path):
         assert loader.stats().system["latest"]["batches"] == 3
 
 
-def test_every_second(monkeypatch, tmp_path):
+def test_samples_are_taken_every_interval(monkeypatch, tmp_path):
     monkeypatch.setattr(recorder, "INTERVAL_NS", 10_000_000)
     watched = feedmill.watch(range(10), log=str(tmp_path / "log"))
     seen = set()
@@ -176,7 +176,7 @@ def test_without_a_log_nothing_is_sampled(numbered, kind, monkeypatch, tmp_path)
             return super().sample(counters)
 
     monkeypatch.setattr(recorder, "System", Counted)
-    monkeypatch.setattr(recorder, "INTERVAL_NS", 0)  # each step ends an interval
+    monkeypatch.setattr(recorder, "INTERVAL_NS", 0)  # every step ends an interval
     monkeypatch.delenv("FEEDMILL_LOG", raising=False)
     if kind == "hybrid":
         numbered.transform = compose(T.Lambda(lambda image: image), T.PILToTensor(),
@@ -187,14 +187,14 @@ def test_without_a_log_nothing_is_sampled(numbered, kind, monkeypatch, tmp_path)
     assert loader.stats().path == kind and loader.stats().system is None
     loader.report()
     assert sampled == []
-    # Asked for later, it begins then.
+    # A log that is set later starts the sampling.
     monkeypatch.setenv("FEEDMILL_LOG", str(tmp_path / "log"))
     list(loader)
     assert sampled[0] == "begin" and "sample" in sampled
     assert loader.stats().system["total"]["batches"] == 5
 
 
-def test_a_fork_begins_anew(tmp_path):
+def test_a_forked_process_starts_its_own_samples(tmp_path):
     watched = feedmill.watch([1, 2], log=str(tmp_path / "log"))
     list(watched)
     read_end, write_end = os.pipe()
@@ -212,7 +212,7 @@ def test_a_fork_begins_anew(tmp_path):
 
 
 class Driver:
-    """What stands in for libnvidia-ml.so.1: two GPUs, the second one without a load."""
+    """A fake libnvidia-ml.so.1 with two GPUs, the second one without utilization rates."""
 
     def __init__(self, fails=""):
         self.fails = fails
@@ -240,7 +240,7 @@ class Driver:
 
     def _nvmlDeviceGetUtilizationRates(self, device, rates):
         rates._obj.gpu = 73
-        return 0 if device.value == 1000 else 3  # not supported
+        return 0 if device.value == 1000 else 3  # NVML_ERROR_NOT_SUPPORTED
 
 
 @pytest.fixture
@@ -274,7 +274,7 @@ def test_gpus_of_a_training_on_gpus(visible, monkeypatch):
     monkeypatch.setattr(nvml, "_opened_by", 0)
     sampler = System()
     sampler.begin({})
-    assert "gpu" not in sampler.sample({}) and not opened  # this process uses none
+    assert "gpu" not in sampler.sample({}) and not opened  # this process uses no GPU
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     for _ in range(2):
         assert [one["index"] for one in sampler.sample({})["gpu"]] == [0, 1]

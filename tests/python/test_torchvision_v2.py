@@ -1,4 +1,4 @@
-"""Spellings of torchvision: v2, Sequential, presets, nested ones. All natively, all exact."""
+"""Other forms of torchvision's transforms (v2, Sequential, presets, nested) are native and exact."""
 
 import copy
 
@@ -19,7 +19,7 @@ BILINEAR = InterpolationMode.BILINEAR
 TO_FLOAT = v2.ToDtype(torch.float32, scale=True)
 BY_TYPE = {tv_tensors.Image: torch.float32, "others": None}
 
-# Without randomness: compared with torch's own path.
+# Transforms without random numbers, compared with torch's path.
 FIXED = {
     "image": v2.Compose([v2.Resize((24, 20)), v2.ToImage()]),
     "image_float": v2.Compose([v2.Resize((24, 20)), v2.ToImage(), TO_FLOAT]),
@@ -83,8 +83,8 @@ def test_random_transforms_verify(small_images, name):
     assert loader.stats().decode.verified_samples == 120
 
 
-def test_v2_draws_as_v1_does(small_images):
-    """The same seed, the same boxes and flips, however the transform is spelled."""
+def test_v2_draws_the_same_numbers_as_v1(small_images):
+    """With the same seed, v1 and v2 have the same crop boxes and flips."""
     spellings = [
         compose(T.RandomResizedCrop(24), T.RandomHorizontalFlip(), T.PILToTensor()),
         v2.Compose([v2.RandomResizedCrop(24), v2.RandomHorizontalFlip(), v2.ToImage()]),
@@ -109,7 +109,7 @@ SPELLINGS = {
 
 
 @pytest.mark.parametrize("name", SPELLINGS)
-def test_spellings_of_filters(small_images, name):
+def test_names_and_numbers_of_filters(small_images, name):
     for value in SPELLINGS[name]:
         transforms = [
             v2.Compose([v2.Resize(20, value), v2.CenterCrop(24), v2.ToImage()]),
@@ -127,7 +127,7 @@ def test_spellings_of_filters(small_images, name):
 
 
 def test_presets_of_weights(small_images):
-    """Each spelling of filters that torchvision's own weights for classification come with."""
+    """The transforms of torchvision's weights, with each kind of filter that they use."""
     by_filter = {}
     for model in models.list_models(module=models):
         for weights in models.get_model_weights(model):
@@ -146,7 +146,7 @@ def test_presets_of_weights(small_images):
 def test_patched_v2_classes(small_images, monkeypatch, step):
     name = "forward" if step is v2.Compose else "transform"
     if not hasattr(step, name):
-        name = "_transform"  # older torchvision
+        name = "_transform"  # in older versions of torchvision
     original = getattr(step, name)
     monkeypatch.setattr(step, name, lambda *args, **options: original(*args, **options))
     loader = feedmill.DataLoader(ImageFolder(str(small_images), FIXED["by_type"]))
@@ -160,6 +160,6 @@ def test_patched_v2_functions(small_images, monkeypatch):
     assert "functional.resize was replaced" in loader.explain()
 
 
-def test_a_copy_of_a_transform_is_as_good(small_images):
+def test_a_deep_copy_of_a_transform_is_native(small_images):
     dataset = ImageFolder(str(small_images), copy.deepcopy(RANDOM["train"]))
     assert len(list(native_loader(dataset, batch_size=40))) == 1

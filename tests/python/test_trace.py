@@ -1,4 +1,4 @@
-"""Traces of a run for Perfetto and chrome://tracing."""
+"""The command `feedmill trace`, ranges in torch.profiler, and scalars for TensorBoard."""
 
 import itertools
 import json
@@ -30,7 +30,7 @@ def trace_of(path, output):
 
 
 def check(trace):
-    """That it is a valid trace in Chrome's format; returns its events."""
+    """Checks that a trace is valid in Chrome's format. Returns its events."""
     events = trace["traceEvents"]
     names = defaultdict(set)
     for event in events:
@@ -52,7 +52,7 @@ def check(trace):
 
 
 def check_nesting(spans):
-    """Spans of a track lie within each other or apart."""
+    """Checks that spans of a track are nested or do not overlap."""
     tracks = defaultdict(list)
     for span in spans:
         assert isinstance(span["dur"], float) and span["dur"] >= 0
@@ -68,7 +68,7 @@ def check_nesting(spans):
 
 
 def check_pairs(events):
-    """Those with an id begin and end in turns."""
+    """Checks that events with an id begin and end in turns."""
     tracks = defaultdict(list)
     for event in events:
         tracks[event["cat"], event["id"]].append(event)
@@ -95,12 +95,12 @@ def logged(path, loader):
     return run
 
 
-# ---- what is in it -------------------------------------------------------------------------------
+# ---- contents of a trace -------------------------------------------------------------------------
 
 
 @pytest.fixture
 def traced(numbered, tmp_path):
-    """The log's run and the trace's events of two epochs, one of them left before its end."""
+    """The run of a log, and the trace's events, of two epochs, one of which was ended early."""
     path = tmp_path / "run.jsonl"
     loader = native_loader(numbered, batch_size=8, num_workers=2, log=path, log_samples=True)
     list(zip(range(3), loader))
@@ -143,7 +143,7 @@ def test_the_slots(traced):
     names = Counter(span["name"] for span in spans)
     batches = set(run.samples["batch"])
     assert names["filling"] == len(batches)
-    # Each of the delivered batches was ready for a while.
+    # Each delivered batch has a span in which it was ready.
     assert names["ready"] == len(run.steps) == 8
     assert set(names) <= {"filling", "ready", "borrowed"}
 
@@ -167,7 +167,7 @@ def test_the_counters(traced):
     assert "(native, pid " in name
 
 
-def test_slots_that_are_borrowed(numbered, tmp_path):
+def test_slots_of_borrowed_batches(numbered, tmp_path):
     path = tmp_path / "run.jsonl"
     loader = native_loader(numbered, batch_size=4, sampler=10 * list(range(40)), log=path,
                            log_samples=True)
@@ -176,7 +176,7 @@ def test_slots_that_are_borrowed(numbered, tmp_path):
     logged(path, loader)
     spans = spans_of(trace_of(path, tmp_path / "t"), "slot ")
     borrowed = [span for span in spans if span["name"] == "borrowed"]
-    # All batches that another one followed in their slot.
+    # All batches whose slot was used again.
     n_slots = len({(span["pid"], span["tid"]) for span in spans})
     assert len(borrowed) == 100 - n_slots > 0
 
@@ -198,7 +198,7 @@ def test_damaged_samples_and_pillow(numbered, tmp_path):
     assert Counter(span["name"] for span in spans_of(events, "slot "))["ready"] >= 8
 
 
-def test_without_samples(tmp_path):
+def test_a_log_without_samples(tmp_path):
     path = tmp_path / "run.jsonl"
     loaders = [feedmill.DataLoader([1, 2, 3], log=path), feedmill.DataLoader([1, 2], log=path)]
     for loader in loaders * 2:
@@ -212,7 +212,7 @@ def test_without_samples(tmp_path):
     assert Counter(span["name"] for span in spans)["python"] == 10
 
 
-def test_loops_side_by_side(numbered, tmp_path):
+def test_concurrent_loops_have_tracks_of_their_own(numbered, tmp_path):
     path = tmp_path / "run.jsonl"
     loader = native_loader(numbered, batch_size=8, num_workers=1, log=path, log_samples=True)
     list(zip(loader, loader))
@@ -235,7 +235,7 @@ def test_gpus(tmp_path):
     assert named(events, "process_name") == {(1, 0): "feedmill rank 2: b:3 (native, pid 1)"}
 
 
-def test_lanes():
+def test_overlapping_spans_get_different_tracks():
     spans = [(0, 5), (1, 3), (2, 9), (3, 4), (5, 5), (5, 7), (8, 9)]
     lanes = list(_assign_lanes(spans))
     assert [span for _, span in lanes] == spans
@@ -263,7 +263,7 @@ def test_the_command(tmp_path, capsys):
         assert end.value.code == 2 and text in capsys.readouterr().err
 
 
-def test_a_trace_needs_no_torch():
+def test_the_command_does_not_import_torch():
     code = "import sys, feedmill.cli.trace; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=600).returncode == 0
 
@@ -272,7 +272,7 @@ def test_a_trace_needs_no_torch():
 
 
 def waits(loader):
-    """How often its wait is a range in a profile of one epoch."""
+    """How often the loader's wait is a range in a profile of one epoch."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities) as profile:
         n = sum(1 for _ in loader)
@@ -281,7 +281,7 @@ def waits(loader):
 
 def test_ranges_of_the_profiler(numbered):
     assert waits(native_loader(numbered, batch_size=8, num_workers=2)) == (5, 5)
-    # Here the request that finds the end is one, too.
+    # Here the last request, which finds the end of the epoch, has a range, too.
     assert waits(feedmill.DataLoader(numbered, batch_size=8, native="off")) == (5, 6)
     assert waits(feedmill.watch([1, 2, 3])) == (3, 4)
 
@@ -311,7 +311,7 @@ def test_scalars(numbered):
         assert not writer
         list(loader)
         feedmill.log_scalars(writer, loader, 2)
-        feedmill.log_scalars(writer, loader, 3)  # nothing since
+        feedmill.log_scalars(writer, loader, 3)  # no step since the last call
         assert {step for _, step in writer} == {2}
         stats = loader.stats()
         value = {tag.removeprefix("feedmill/"): value for (tag, _), value in writer.items()}
@@ -335,7 +335,7 @@ def test_scalars_of_an_interval():
         feedmill.log_scalars(writer, watched, n_steps, prefix="train")
     assert writer["train/wait_p50_ms", 4] == 10 and writer["train/wait_p99_ms", 5] == 30
     assert writer["train/wait_ms/python", 5] == 30
-    # From the return of the fourth step to that of the ninth: 5 x 40 ms, and 20 ms of waiting more.
+    # From the fourth step's batch to the ninth's: 5 x 40 ms, and another 20 ms of waiting.
     assert writer["train/stall", 5] == pytest.approx(150 / 220)
 
 

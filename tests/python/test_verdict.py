@@ -1,4 +1,4 @@
-"""What a report says: the verdict, the targets, the problems."""
+"""The parts of a report: verdict, targets and problems."""
 
 from dataclasses import replace
 
@@ -17,8 +17,8 @@ OTHER = PeerProcess(pid=4711, command="/usr/bin/python train.py --lr 0.1", n_thr
 
 
 def run(compute_ms=10, n=100, idle=False, **numbers):
-    """Stats of n steady steps of 100 samples behind a first one. Names of causes are milliseconds
-    of each step's wait; other names those of Stats."""
+    """Stats of a first step and n steady steps of 100 samples. Arguments named like causes are
+    milliseconds of each step's wait; other arguments are flat names of Stats."""
     steps = np.zeros(n + 1, STEP_DTYPE)
     steps["phase"], steps["phase"][0], steps["n_samples"] = STEADY, FIRST, 100
     steps["compute_ns"] = compute_ms * MS
@@ -108,7 +108,7 @@ VERDICTS = {
         "and the step takes 10,000: threads=1 would be enough",
     ),
     "no stall beside a training on the CPU": (
-        # The training computes on both CPUs all the time.
+        # The training keeps both CPUs busy.
         run(idle=True, usable_cpus=2, process_cpu_ns=2 * 101 * (10 * MS + MS // 10)),
         "no stall: steps waited 0% of the time for data; 2 threads could prepare 50,000 img/s, "
         "and the step takes 10,000: threads=1 would be enough",
@@ -145,9 +145,9 @@ def test_verdicts(name):
         assert first.startswith(words)
 
 
-def test_another_training_is_named():
+def test_other_processes_on_the_same_cpus_are_named():
     stats = changed(run(starved_ns=10), host_busy_ns=8 * S)
-    around = ReportContext(neighbours=(OTHER, replace(OTHER, pid=4712, n_threads=1)))
+    around = ReportContext(peers=(OTHER, replace(OTHER, pid=4712, n_threads=1)))
     first = verdict(stats, around)
     assert (
         "; pid 4711 (python train.py --lr 0.1) ran 2 decode threads, pid 4712 (python train.py "
@@ -155,19 +155,19 @@ def test_another_training_is_named():
     ) in first
 
 
-def test_a_sampler_that_may_not_be_asked_ahead():
+def test_no_prefetch_if_the_sampler_can_not_be_called_ahead():
     first = verdict(run(decode_ns=10), ReportContext(looks_ahead=False))
     assert first.startswith("no prefetch: no batch is prepared while the step computes")
 
 
-def test_a_deeper_prefetch_is_named():
+def test_a_deeper_prefetch_is_suggested():
     stats = run(storage_ns=30, read_ns=101 * 40 * 6 * MS, idle=True)
     first = verdict(stats, ReportContext(num_workers=2, prefetch_factor=3))
     assert "a deeper prefetch (prefetch_factor=12) would keep more reads in flight" in first
 
 
 @pytest.mark.parametrize("n_epochs", [1, 3])
-def test_a_late_first_batch_is_no_bottleneck(n_epochs):
+def test_a_slow_first_batch_is_called_start_up(n_epochs):
     stats = run()
     steps = stats.steps
     late = steps[: 10 * n_epochs : 10]
@@ -212,12 +212,12 @@ def test_targets():
     assert [one[0] for one in targets(bad, **limits)] == ["met"] * 3
 
 
-def test_what_is_not_known_is_neither_met_nor_missed():
+def test_unknown_values_neither_meet_nor_miss_targets():
     assert "  unknown    CPU; target: 60-80%" in changed(run(), elapsed_ns=0).report()
 
 
 @pytest.mark.parametrize("limits", [{"wait_ms": 0}, {"gpu": 80}, {"cpu": (0.8, 0.6)}])
-def test_targets_that_are_none(limits):
+def test_wrong_targets(limits):
     with pytest.raises(ValueError, match="wait_ms is "):
         run().report(**limits)
 
@@ -241,11 +241,11 @@ PROBLEMS = {
     ),
     "quota": (run(throttled_ns=S, throttled_periods=9), {}, "a CPU quota stopped this process 9"),
     "peer_processes": (
-        run(decode_ns=10, host_busy_ns=14 * S), {"neighbours": (OTHER,)}, "other processes compute"
+        run(decode_ns=10, host_busy_ns=14 * S), {"peers": (OTHER,)}, "other processes compute"
     ),
-    "cpu_contention": (run(), {"crowded": "too many: fewer"}, "more decode threads want to run than"),
+    "cpu_contention": (run(), {"decode_contention": "too many: fewer"}, "more decode threads want to run than"),
     "torch_threads": (
-        run(starved_ns=10, process_cpu_ns=6 * S), {"pool": "too many: fewer"},
+        run(starved_ns=10, process_cpu_ns=6 * S), {"intra_op_contention": "too many: fewer"},
         "torch's own threads share",
     ),
     "few_workers": (
@@ -274,13 +274,13 @@ def test_a_good_run_has_no_problem():
     assert checks.problems(Stats(), ReportContext()) == []
 
 
-def test_idle_decode_threads_are_no_problem():
-    """Nor is a training that computes on the same CPUs, as long as batches come in time."""
+def test_idle_decode_threads_are_not_a_problem():
+    """Nor is a training that computes on the same CPUs, as long as batches are in time."""
     stats = run(idle=True, usable_cpus=2, process_cpu_ns=2 * 101 * (10 * MS + MS // 10))
-    assert checks.problems(stats, ReportContext(pool="too many: fewer")) == []
+    assert checks.problems(stats, ReportContext(intra_op_contention="too many: fewer")) == []
 
 
-def test_slow_files_are_named_with_what_is_slow():
+def test_slow_files_are_named_with_their_slowest_stage():
     found = checks.slow_files(run(slow_samples=(SLOW,) * 5, idle=True), ReportContext())
     assert found.problem.startswith("5 files take up to ")
     assert found.diagnosis.startswith(
@@ -303,13 +303,13 @@ def test_uneven_waits():
         (9, "more workers than CPUs", "num_workers=8"),
     ],
 )
-def test_workers(n_workers, problem, remedy):
+def test_too_few_workers(n_workers, problem, remedy):
     stats = replace(run(python_ns=10), path="torch")
     found = checks.few_workers(stats, ReportContext(num_workers=n_workers))
     assert found.problem == problem and remedy in found.remedy
 
 
-def test_workers_that_start_anew():
+def test_workers_that_are_restarted_each_epoch():
     stats = replace(run(python_ns=10), path="torch")
     stats.steps["phase"][[20, 40]] = BOUNDARY
     stats.steps["data_wait_ns"][[20, 40]] = S

@@ -1,4 +1,4 @@
-"""native="verify" finds what is not as the dataset makes it, and says where."""
+"""native="verify" finds samples that differ from the dataset's own, and says where they differ."""
 
 import collections
 import threading
@@ -33,7 +33,7 @@ def first_error(loader):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_what_is_the_same(small_images, num_workers):
+def test_equal_samples_pass(small_images, num_workers):
     steps = (T.RandomResizedCrop(20), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize(MEAN, STD))
     dataset = ImageFolder(str(small_images), compose(*steps))
     loader = verifying(dataset, num_workers=num_workers, sampler=[3, 3, 5, 3, 5, 0] * 4)
@@ -65,7 +65,7 @@ def test_a_transform_that_is_changed_in_the_middle(small_images):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_step_of_the_geometry(small_images, num_workers):
+def test_a_changed_size_of_a_transform(small_images, num_workers):
     dataset = ImageFolder(str(small_images), compose(T.Resize((30, 30)), T.RandomHorizontalFlip(),
                                                      T.CenterCrop((10, 12)), T.PILToTensor()))
     loader = verifying(dataset, num_workers=num_workers)
@@ -84,7 +84,7 @@ def test_a_step_of_the_geometry(small_images, num_workers):
         next(iterator)
 
 
-def test_items_that_are_not_the_datasets(small_images):
+def test_feedmill_item_names_another_file(small_images):
     error, n_good = first_error(verifying(Wrong(small_images, FIXED)))
     assert (error.index, error.op, n_good) == (5, "dataset", 4)
     assert "feedmill_item names another image" in str(error)
@@ -119,7 +119,7 @@ class Named(Files):
         return self.Sample(*super().__getitem__(index))
 
 
-def test_targets_and_shapes_of_items(small_images):
+def test_feedmill_item_returns_another_target_or_type(small_images):
     error, n_good = first_error(verifying(OtherTarget(small_images, FIXED)))
     assert (error.op, n_good) == ("target", 0) and "'number': 7.0" in str(error)
     error, _ = first_error(verifying(Twice(small_images, FIXED)))
@@ -130,7 +130,7 @@ def test_targets_and_shapes_of_items(small_images):
 
 
 class Frozen(Files):
-    """As datasets may be that allow no changes, and can't be copied by their own means."""
+    """A dataset that refuses changes of its attributes, and can't be copied or pickled."""
 
     __slots__ = ("_steps", "files")
     as_bytes = False
@@ -170,7 +170,7 @@ def test_datasets_and_targets_of_all_kinds(small_images):
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}), (torch.zeros(2), torch.zeros(2).double()),
     ],
 )
-def test_targets_that_are_not_the_same(small_images, one, other):
+def test_different_targets(small_images, one, other):
     class Other(Files):
         def label(self, index):
             return one
@@ -184,17 +184,17 @@ def test_targets_that_are_not_the_same(small_images, one, other):
     assert error.op == "target"
 
 
-def test_verify_must_be_native(small_images):
+def test_verify_needs_the_native_path(small_images):
     with pytest.raises(RuntimeError, match="native='verify', but .*\n.*no transform"):
         verifying(ImageFolder(str(small_images)))
 
 
-# ---- the generators of everybody else ------------------------------------------------------------
+# ---- other threads' random generators ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("native", ["require", "verify"])
-def test_other_threads_may_draw_while_a_sample_is_made_by_hand(tmp_path, native, monkeypatch):
-    """What another thread draws from torch's generator is neither drawn twice nor taken back."""
+def test_other_threads_may_draw_while_a_fallback_sample_is_made(tmp_path, native, monkeypatch):
+    """Random numbers that another thread draws from torch's generator are not repeated or lost."""
     for i in range(6):
         helpers.save_jpeg(tmp_path / "a" / f"{i}.jpg", 20, 20, seed=i)
     helpers.Image.fromarray(helpers.pixels(20, 15)).save(tmp_path / "a" / "3.jpg", "BMP")
@@ -203,7 +203,7 @@ def test_other_threads_may_draw_while_a_sample_is_made_by_hand(tmp_path, native,
     mine, drawn = torch.get_rng_state, []
     original = type(flip).forward
 
-    def forward(self, image):  # the training's thread, in the middle of the transform
+    def forward(self, image):  # another thread draws during the transform
         thread = threading.Thread(target=lambda: drawn.append(torch.rand(1).item()))
         thread.start()
         thread.join()

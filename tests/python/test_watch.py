@@ -1,4 +1,4 @@
-"""feedmill.watch(): the same items and errors, with the waits counted."""
+"""feedmill.watch(), which passes on items and errors unchanged and counts the waits."""
 
 import collections.abc
 import copy
@@ -45,7 +45,7 @@ def test_containers(iterable):
     assert (stats.epochs, stats.batches) == (2, 2 * len(iterable))
 
 
-def test_old_sequences():
+def test_sequences_with_getitem_only():
     class Old:
         def __getitem__(self, index):
             if index == 3:
@@ -59,7 +59,7 @@ def test_old_sequences():
 
 
 @pytest.mark.parametrize("bad", [5, None, object()])
-def test_what_is_no_iterable(bad):
+def test_objects_that_are_not_iterable(bad):
     with pytest.raises(TypeError, match=f"iterable or iterator, not '{type(bad).__name__}'"):
         feedmill.watch(bad)
 
@@ -76,7 +76,7 @@ def test_generators():
     with pytest.raises(TypeError, match="has no len"):
         len(watched)
     assert next(watched) == 1
-    assert watched.send("sent") == "sent"  # the generator's own; not counted
+    assert watched.send("sent") == "sent"  # the generator's method; not counted
     with pytest.raises(StopIteration) as end:
         next(watched)
     assert end.value.value == "value"
@@ -153,7 +153,7 @@ def test_waits():
 
 
 def report_of(*steps):
-    """The first line for steps of (epoch, wait, work behind it), in ms."""
+    """The report's first line for steps of (epoch, wait, compute time after it), in ms."""
     watched = feedmill.watch([])
     now, counters = 10**12, watched._feedmill_counters
     for epoch, wait_ms, work_ms in steps:
@@ -196,7 +196,7 @@ def test_torch_loader_with_workers():
     assert watched._iterator is loader._iterator
     assert watched.stats().steps["epoch"].tolist() == [0] * 5 + [1] * 5
     iterator = iter(watched)
-    assert len(iterator) == 5  # the iterator's own
+    assert len(iterator) == 5  # the len() of torch's iterator
     assert "  path       watched" in watched.report().splitlines()
     stats = watched.stats()
     process = stats.process
@@ -238,7 +238,7 @@ def test_special_methods():
     assert len(watched) == 0 and watched.stats().batches == 2
 
 
-def test_nothing_is_kept():
+def test_no_item_is_kept_alive():
     class Item:
         pass
 
@@ -254,7 +254,7 @@ def test_nothing_is_kept():
         watched = feedmill.watch(loader)
         iterator = iter(watched)
         del loader, watched
-        assert gone() is None  # as without the wrapper, the iterator lives on
+        assert gone() is None  # only the iterator lives on, as without watch()
         assert len(list(iterator)) == 10
     finally:
         gc.enable()
@@ -270,7 +270,7 @@ def test_pickle_and_copy():
     assert copy.copy(watched).dataset is watched.dataset is not copy.deepcopy(watched).dataset
     assert watched.stats().batches == 3
     with pytest.raises(NotImplementedError):
-        pickle.dumps(iter(watched))  # as torch's own
+        pickle.dumps(iter(watched))  # raises, as for torch's iterators
 
 
 def test_reading_while_another_thread_counts():

@@ -1,5 +1,5 @@
-"""``feedmill.WebDataset``: plain tar files of any writer, indexed once, and whatever is wrong in
-them."""
+"""The dataset feedmill.WebDataset: tar files of any writer, which are indexed once, and errors in
+such files."""
 
 import gzip
 import io
@@ -41,7 +41,7 @@ def jpegs(tmp_path_factory):
 
 
 def write_tar(path, files, form=tarfile.GNU_FORMAT, others=()):
-    """A tar file of (name, bytes), and of TarInfos without any."""
+    """Writes a tar file of (name, bytes), and of TarInfos without content."""
     with tarfile.open(path, "w", format=form) as tar:
         for info in others:
             tar.addfile(info)
@@ -70,7 +70,7 @@ def pixels_of(data):
 @pytest.mark.parametrize("name", ["{}", "class a/{}", "ü/{}", f"{'long/' * 25}{'n' * 90}{{}}"])
 def test_every_kind_of_tar_file(tmp_path, jpegs, form, name):
     if form == "ustar" and len(name) > 100:
-        name = f"{'long/' * 25}{{}}"  # as long as it can say
+        name = f"{'long/' * 25}{{}}"  # as long as this format allows
     path = write_tar(tmp_path / "a.tar", samples_of(jpegs, name), FORMATS[form])
     dataset = feedmill.WebDataset(path, TO_TENSOR)
     assert dataset.samples == [(f"{name.format(i)}.jpg", i % 4) for i in range(12)]
@@ -78,7 +78,7 @@ def test_every_kind_of_tar_file(tmp_path, jpegs, form, name):
     assert all(torch.equal(dataset[i][0], pixels_of(jpegs[i])) for i in (0, 5, -1))
 
 
-def test_what_is_no_sample_is_passed_over(tmp_path, jpegs):
+def test_members_that_are_not_samples_are_skipped(tmp_path, jpegs):
     others = [tarfile.TarInfo("folder"), tarfile.TarInfo("link.jpg"), tarfile.TarInfo("fifo.jpg")]
     for info, kind in zip(others, (tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE)):
         info.type, info.linkname = kind, "0.jpg"
@@ -128,7 +128,7 @@ def test_urls():
             expand(urls)
 
 
-# ---- the kept index ------------------------------------------------------------------------------
+# ---- the cached index ----------------------------------------------------------------------------
 
 
 def test_a_tar_file_is_indexed_once(tmp_path, jpegs, cache, monkeypatch):
@@ -150,14 +150,14 @@ def test_a_tar_file_is_indexed_once(tmp_path, jpegs, cache, monkeypatch):
     (kept,) = (cache / "feedmill" / "tars").iterdir()
     kept.write_bytes(kept.read_bytes()[:-5])
     assert len(feedmill.WebDataset(path)) == 4 and len(indexed) == 4
-    monkeypatch.setenv("XDG_CACHE_HOME", str(path))  # no folder can be made there
+    monkeypatch.setenv("XDG_CACHE_HOME", str(path))  # no folder can be made below a file
     assert len(feedmill.WebDataset(path)) == 4 and len(indexed) == 5
 
 
-# ---- what is wrong -------------------------------------------------------------------------------
+# ---- damaged tar files ---------------------------------------------------------------------------
 
 
-def test_bad_samples_are_named(tmp_path, jpegs):
+def test_errors_name_bad_samples(tmp_path, jpegs):
     for files, text in (
         ([("a.jpg", jpegs[0]), ("b.json", b"{}")], "a.tar: sample 'b' has no image"),
         ([("a.jpg", jpegs[0]), ("a.png", b"")], "sample 'a' has two images"),
@@ -171,7 +171,7 @@ def test_bad_samples_are_named(tmp_path, jpegs):
             feedmill.WebDataset(path)
 
 
-def test_files_that_are_no_whole_tar_file(tmp_path, jpegs):
+def test_incomplete_and_wrong_tar_files(tmp_path, jpegs):
     whole = write_tar(tmp_path / "whole.tar", samples_of(jpegs[:2])).read_bytes()
     path = tmp_path / "a.tar"
     for data, text in (
@@ -189,13 +189,28 @@ def test_files_that_are_no_whole_tar_file(tmp_path, jpegs):
         feedmill.WebDataset(tmp_path / "none.tar")
     path.write_bytes(b"")
     assert len(feedmill.WebDataset(path)) == 0
-    end = whole.rindex(b"{}") + 2  # tarfile takes files without padding and end, too
+    end = whole.rindex(b"{}") + 2  # tarfile accepts files without padding and end, too
     path.write_bytes(whole[:end])
     assert len(feedmill.WebDataset(path)) == 2
 
 
+def test_damage_after_the_first_member(tmp_path):
+    """tarfile takes a damaged header for the end of the file, and walks backwards over a negative
+    size: both would lose samples, or never end."""
+    path = write_tar(tmp_path / "a.tar", [("a.jpg", b"x" * 600), ("b.jpg", b"y")])
+    whole, second = path.read_bytes(), 512 + 1024
+    negative = bytearray(whole[second : second + 512])
+    negative[124:136] = b"\xff" * 10 + b"\xfe\x00"  # -512
+    negative[148:156] = b" " * 8
+    negative[148:156] = b"%06o\0 " % sum(negative)
+    for header in (b"1" + whole[second + 1 : second + 512], b"\xff" * 512, bytes(negative)):
+        path.write_bytes(whole[:second] + header + whole[second + 512 :])
+        with pytest.raises(PackError, match="a.tar: damaged tar header at byte 1536"):
+            feedmill.WebDataset(path)
+
+
 def walk(path):
-    """All members, or the error."""
+    """All members of a tar file; None if reading it raises PackError."""
     with open(path, "rb") as file:
         try:
             found = list(members(file.fileno(), os.fstat(file.fileno()).st_size, "x.tar"))
@@ -210,7 +225,7 @@ def walk(path):
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_mutated_tar_files(data, tmp_path_factory):
-    """Whatever it says, a member lies in the file, and nothing but a PackError comes."""
+    """With any content, members lie within the file, or PackError is raised."""
     path = tmp_path_factory.getbasetemp() / "mutated.tar"
     form = data.draw(st.sampled_from(list(FORMATS.values())))
     name = data.draw(st.sampled_from(["a", "ä" * 20, "b/" * 40 + "c"]))
@@ -221,7 +236,7 @@ def test_mutated_tar_files(data, tmp_path_factory):
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(content) - 1))
         content[at : at + data.draw(st.integers(1, 12))] = data.draw(st.binary(max_size=12))
-    for at in range(0, len(content) - 512, 512):  # so that more than the checksum is looked at
+    for at in range(0, len(content) - 512, 512):  # valid checksums, so that all is read
         header = content[at : at + 512]
         if header[257:262] == b"ustar":
             header[148:156] = b" " * 8
@@ -233,7 +248,7 @@ def test_mutated_tar_files(data, tmp_path_factory):
 @settings(max_examples=100, deadline=None)
 @given(name=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1,
                     max_size=300), n=st.integers(0, 2000))
-def test_own_headers_are_read_by_all(name, n, tmp_path_factory):
+def test_written_headers_are_read_by_tarfile(name, n, tmp_path_factory):
     if name.endswith("/"):
         name += "x"
     path = tmp_path_factory.getbasetemp() / "own.tar"

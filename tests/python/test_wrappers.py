@@ -1,4 +1,4 @@
-"""Functions in place of Pillow's: which of them leave the native path alone."""
+"""Functions that replace PIL.Image.open: which of them keep the native path."""
 
 import importlib.util
 
@@ -22,8 +22,8 @@ def explain(dataset, **options):
     return feedmill.DataLoader(dataset, **options).explain()
 
 
-# As ultralytics has it (its patches.py): Pillow's own function, and once more with another plugin
-# for files that Pillow does not know.
+# As in ultralytics' patches.py: calls Pillow's function, and again with another plugin for files
+# that Pillow does not recognise.
 HANDS_ON = """
 from PIL import Image
 import functools, threading
@@ -73,7 +73,7 @@ def raising(path, *args, **kwargs):
     else:
         raise OSError("not now")
 """
-# What a wrapper does otherwise, by name.
+# Wrappers that do something else, by name.
 OTHERWISE = {
     "turned": "return _image_open(path, *args, **kwargs).rotate(90)",
     "another_file": "path = str(path).replace('jpg', 'png')\nreturn _image_open(path, *args, **kwargs)",
@@ -104,7 +104,7 @@ def module_of(folder, text):
 
 
 @pytest.mark.parametrize("name", ["as_ultralytics", "over_each_other", "raising"])
-def test_a_wrapper_that_hands_every_call_on(small_images, tmp_path, monkeypatch, name):
+def test_a_wrapper_that_passes_every_call_on_is_native(small_images, tmp_path, monkeypatch, name):
     wrapper = getattr(module_of(tmp_path, HANDS_ON), name)
     monkeypatch.setattr(Image, "open", wrapper)
     dataset = folder(small_images)
@@ -115,7 +115,7 @@ def test_a_wrapper_that_hands_every_call_on(small_images, tmp_path, monkeypatch,
 
 
 @pytest.mark.parametrize("name", OTHERWISE)
-def test_a_wrapper_that_does_not(small_images, tmp_path, monkeypatch, name):
+def test_other_wrappers_mean_torchs_path(small_images, tmp_path, monkeypatch, name):
     body = OTHERWISE[name].replace("\n", "\n    ")
     text = ("import threading\nfrom PIL import Image\n_image_open = Image.open\n"
             "lock = threading.Lock()\nother = _image_open.__class__(_image_open.__code__, {})\n\n"
@@ -132,17 +132,17 @@ def same(image):
     return image
 
 
-def test_the_source_of_a_wrapper_counts_only_if_it_is_the_code(small_images, tmp_path, monkeypatch):
+def test_the_source_of_a_wrapper_must_match_its_code(small_images, tmp_path, monkeypatch):
     module = module_of(tmp_path, HANDS_ON)
     Image_open = Image.open
     monkeypatch.setattr(Image, "open", module.as_ultralytics)
     assert explain(folder(small_images)).startswith("native path")
-    # Other code than the file has.
+    # The code differs from the file.
     code = module.as_ultralytics.__code__
     module.as_ultralytics.__code__ = code.replace(
         co_names=tuple("print" if one == "_image_open" else one for one in code.co_names))
     assert "PIL.Image.open was replaced" in explain(folder(small_images))
-    # Code without a file, and with another function behind the name.
+    # The code has no file, or the name refers to another function.
     scope = {"_image_open": Image_open}
     exec("def opened(path, *args, **kwargs):\n    return _image_open(path, *args, **kwargs)", scope)
     monkeypatch.setattr(Image, "open", scope["opened"])
@@ -154,7 +154,7 @@ def test_the_source_of_a_wrapper_counts_only_if_it_is_the_code(small_images, tmp
     assert explain(folder(small_images)).startswith("native path")
 
 
-def test_what_does_not_open_files_goes_on(tmp_path, monkeypatch):
+def test_datasets_in_memory_stay_native(tmp_path, monkeypatch):
     module = module_of(tmp_path, "def opened(*args, **kwargs):\n    raise OSError\n")
     monkeypatch.setattr(Image, "open", module.opened)
     small = CIFAR10.__new__(CIFAR10)

@@ -1,7 +1,8 @@
 /*
- * The colour kernels of every tier that the CPU has against the scalar ones, for any number of
- * pixels and any factor, with nothing written behind the end; and hues against Pillow's own steps
- * (Convert.c), for all colours and all that come back. Prints its seed; FM_SEED sets it.
+ * Compares the color kernels of every tier that the CPU has with the scalar ones, for any number of
+ * pixels and any factor, and checks that nothing is written beyond the end. Compares hue shifts
+ * with Pillow's algorithm (Convert.c) for all colors, there and back. Prints its seed; FM_SEED sets
+ * it.
  */
 #define _GNU_SOURCE
 #include <math.h>
@@ -51,24 +52,24 @@ static void blend(const fm_color_kernels *kernels, uint8_t *px, size_t n_px, flo
     kernels->blend(px, other, 3 * n_px, factor);
 }
 
-static void fade_to_grey(const fm_color_kernels *kernels, uint8_t *px, size_t n_px, float factor,
+static void fade_to_gray(const fm_color_kernels *kernels, uint8_t *px, size_t n_px, float factor,
                          const uint8_t *other) {
     (void)other;
-    kernels->fade_to_grey(px, n_px, factor);
+    kernels->fade_to_gray(px, n_px, factor);
 }
 
-static void grey(const fm_color_kernels *kernels, uint8_t *px, size_t n_px, float factor,
+static void gray(const fm_color_kernels *kernels, uint8_t *px, size_t n_px, float factor,
                  const uint8_t *other) {
     (void)factor;
     (void)other;
-    kernels->grey(px, px, n_px);
+    kernels->gray(px, px, n_px);
 }
 
-static void grey_sum(const fm_color_kernels *kernels, uint8_t *px, size_t n_px, float factor,
+static void gray_sum(const fm_color_kernels *kernels, uint8_t *px, size_t n_px, float factor,
                      const uint8_t *other) {
     (void)factor;
     (void)other;
-    const uint64_t sum = kernels->grey_sum(px, n_px);
+    const uint64_t sum = kernels->gray_sum(px, n_px);
     memcpy(px, &sum, n_px ? 3 : 0);
 }
 
@@ -88,7 +89,7 @@ static void smooth(const fm_color_kernels *kernels, uint8_t *px, size_t n_px, fl
     kernels->smooth(px, rows[0], rows[1], rows[2], 3 * n_px - 6, 3);
 }
 
-static change *const CHANGES[] = {fade, blend, fade_to_grey, grey, grey_sum, hue, smooth};
+static change *const CHANGES[] = {fade, blend, fade_to_gray, gray, gray_sum, hue, smooth};
 
 static void tiers_give_the_same(void **state) {
     (void)state;

@@ -1,7 +1,7 @@
 /*
- * Every kernel of every tier that the CPU has against the scalar one: random sizes, taps, weights
- * and alignments. Rows end with their slack at a page that can't be touched, or they begin behind
- * one; what lies before an output is compared, too. Prints its seed; FM_SEED sets it.
+ * Compares every kernel of every tier that the CPU has with the scalar one: random sizes, taps,
+ * weights and alignments. Rows end, with their slack, at an inaccessible page, or begin after one;
+ * the bytes before an output must not change. Prints its seed; FM_SEED sets it.
  *
  * Built with FM_EMULATED_TIER, it checks the resize kernels of that tier and of those below on any
  * CPU, with emulated intrinsics; floating point isn't emulated to the last bit, so that the stores
@@ -93,7 +93,7 @@ static int map_memory(void **state) {
     return 0;
 }
 
-/* How far from the guard page behind it a row of n bytes ends: by the slack, or so that it begins
+/* How far before the guard page a row of n bytes ends: by the slack, or so that it begins
  * at the guard page before it. */
 static size_t random_behind(size_t n) { return random_below(4) ? FM_ROW_SLACK : row_bytes - n; }
 
@@ -337,9 +337,12 @@ int main(void) {
     lcg_state = seed ? (uint32_t)strtoul(seed, NULL, 10) : 1;
     print_message("seed %u, tier %s\n", lcg_state, fm_cpu_tier_name(best_tier()));
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(horizontal_equals_scalar),   cmocka_unit_test(vertical_equals_scalar),
-        cmocka_unit_test(largest_sizes_equal_scalar), cmocka_unit_test(most_rows_equal_scalar),
-        cmocka_unit_test(mirror_equals_scalar),       cmocka_unit_test(four_bytes_per_pixel_equal_scalar),
+        cmocka_unit_test(horizontal_equals_scalar),
+        cmocka_unit_test(vertical_equals_scalar),
+        cmocka_unit_test(largest_sizes_equal_scalar),
+        cmocka_unit_test(most_rows_equal_scalar),
+        cmocka_unit_test(mirror_equals_scalar),
+        cmocka_unit_test(four_bytes_per_pixel_equal_scalar),
     };
     return cmocka_run_group_tests(tests, map_memory, NULL);
 }

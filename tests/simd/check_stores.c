@@ -80,7 +80,7 @@ static void random_mean_and_std(float *out) {
 
 /* ---- all values ------------------------------------------------------------------------------ */
 
-/* Grey pixels of all values give the table, which `plan` keeps as it is. */
+/* Gray pixels of all values give the plan's table, which does not change. */
 static void check_all_values(const fm_plan *plan, int tier) {
     enum { N = 256 };
     uint8_t ramp[3 * N + FM_ROW_SLACK] = {0}, out[3 * N * 4];
@@ -144,7 +144,7 @@ static void avx512_takes_the_stores_of_avx2(void **state) {
     }
 }
 
-/* Arithmetic is found for most of anything, and what is taken is right. */
+/* For most tables constants for arithmetic are found, and their results equal the table. */
 static void any_mean_and_std_is_right(void **state) {
     (void)state;
     const int tier = (int)best_tier();
@@ -162,7 +162,7 @@ static void any_mean_and_std_is_right(void **state) {
     }
 }
 
-/* Tables that are a little wrong, of zeros, of what is no number, and random ones. */
+/* Tables with a small error, of zeros, of NaNs, and random ones. */
 static void change_table(fm_plan *plan, int how) {
     const uint32_t mask = plan->dtype == FM_FLOAT32 ? UINT32_MAX : UINT16_MAX;
     if (how == 0) plan->bits[1][200] ^= 1;

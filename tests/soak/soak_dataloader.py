@@ -1,6 +1,6 @@
-"""Many small samples through feedmill.DataLoader, treated as scripts treat it: two loaders at once,
-early breaks, errors that are caught, abandoned iterators, loaders made anew. Memory, threads and
-descriptors must not grow.
+"""Loads many small samples with feedmill.DataLoader as scripts do: with two loaders at once, early
+breaks, caught errors, abandoned iterators and new loaders. Memory, threads and file descriptors
+must not grow.
 
     python tests/soak/soak_dataloader.py [--samples N] [--seed N]
 """
@@ -35,13 +35,13 @@ N_FILES = 240
 N_DAMAGED = 8
 ROUND_SAMPLES = 4_000
 WARM_UP_ROUNDS = 10
-# What the allocators and the kernel may keep back for themselves.
+# The memory that the allocators and the kernel may keep.
 RSS_NOISE_KB = 32 << 10
 HEAP_NOISE_BYTES = 1 << 20
 
 
 def make_folder(root: Path) -> None:
-    """An image folder of 8 x 8 pixels a file, some of them cut short."""
+    """Writes an image folder of 8 x 8 pixels per file, some of them truncated."""
     pixels = np.random.default_rng(1)
     for number in range(N_FILES):
         path = root / f"class{number % 3}" / f"{number:03}.jpg"
@@ -64,7 +64,7 @@ class HeapInfo(ctypes.Structure):
 
 @dataclass
 class Measure:
-    """What a process holds."""
+    """The memory, threads and file descriptors of this process."""
 
     rss_kb: int
     heap_bytes: int
@@ -103,7 +103,7 @@ class Measure:
 
 
 def settled(before: Measure | None) -> Measure:
-    """The process, once threads that have ended are no longer listed."""
+    """Measures the process once ended threads are no longer listed."""
     now = Measure.take()
     for _ in range(2_000):
         if before is None or now.n_threads <= before.n_threads:
@@ -117,7 +117,7 @@ def settled(before: Measure | None) -> Measure:
 
 
 class Player:
-    """Two loaders of one dataset, and what is done with them."""
+    """Two loaders of one dataset, and random use of them."""
 
     def __init__(self, root: Path, seed: int) -> None:
         self.random = random.Random(seed)
@@ -144,12 +144,12 @@ class Player:
         )
 
     def take(self, iterator: Iterator[Any]) -> bool:
-        """A batch or an error; False at the end."""
+        """Takes a batch or catches an error. Returns False at the end."""
         try:
             images, _ = next(iterator)
         except StopIteration:
             return False
-        except OSError:  # Pillow's, of a damaged file
+        except OSError:  # raised by Pillow for a damaged file
             self.n_errors += 1
             return True
         assert images.shape[1:] == (3, 8, 8), images.shape
@@ -160,7 +160,7 @@ class Player:
         return True
 
     def play_epochs(self, loaders: list[feedmill.DataLoader]) -> None:
-        """An epoch of both in turns, one of which may end early."""
+        """Runs an epoch of both loaders in turns; one of them may end early."""
         iterators = [iter(loader) for loader in loaders]
         n_left = [self.random.choice([10**9, 10**9, self.random.randint(0, 5)]) for _ in loaders]
         self.n_broken += sum(n < 10**9 for n in n_left)

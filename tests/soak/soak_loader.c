@@ -1,7 +1,7 @@
 /*
- * Millions of small samples through loaders that are treated as scripts treat them: two at once,
- * epochs that end early or are started anew, damaged and missing files, batches held beyond their
- * epoch, loaders closed and opened again. Memory, threads and descriptors must not grow.
+ * Loads millions of small samples in the ways that scripts do: two loaders at once, epochs that end
+ * early or are restarted, damaged and missing files, batches held beyond their epoch, loaders
+ * closed and opened again. Memory, threads and descriptors must not grow.
  *
  *     soak_loader [SAMPLES [SEED]]
  *
@@ -27,7 +27,7 @@
 #define N_LOADERS 2
 #define WARM_UP_ROUNDS 6
 #define ROUND_SAMPLES 50000
-/* Nothing that is only on its way out stays so long. */
+/* Limit of the wait for threads and memory that are still being freed. */
 #define SETTLE_LIMIT_MS 20000
 /* What the allocator and the kernel may keep back for themselves. */
 #define RSS_NOISE_KB 16384

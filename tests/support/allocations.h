@@ -1,10 +1,11 @@
 /*
- * Counts what the whole process takes from the C library (malloc and its kin, mmap), and makes one
- * of these calls fail. Include it in the one source file of a test: it defines malloc() and the
- * others for the executable, and, since they are exported, for the shared libraries that it uses.
+ * Counts the whole process's allocations from the C library (malloc() and the like, mmap()), and
+ * makes one of these calls fail. Include it in the one source file of a test: it defines malloc()
+ * and the others for the executable, and, since they are exported, for the shared libraries that it
+ * uses.
  *
- * Under a sanitizer, whose own malloc must stay, its hook counts, and only aligned_alloc(), which
- * is what base/mem.c uses, can be made to fail.
+ * Under a sanitizer, whose malloc() can't be replaced, its hook counts, and only aligned_alloc(),
+ * which base/mem.c uses, can be made to fail.
  */
 #ifndef FM_TEST_ALLOCATIONS_H
 #define FM_TEST_ALLOCATIONS_H

@@ -1,25 +1,28 @@
 #!/bin/sh
-# The layers: base sees no stage, stages see only base and themselves, the outside library of each
-# kind is included by its one file, and pytorch_ext sees include/ only.
+# The layers: base/ includes no stage; a stage includes only base/ and itself; each outside library is
+# included by the files named below; pytorch_ext/ includes include/ only.
 set -eu
 failed=0
 complain() { echo "$1"; failed=1; }
 
 for file in $(find loader -name '*.[ch]' -o -name '*.cu' | sort); do
-    room=$(echo "$file" | cut -d/ -f2)
+    folder=$(echo "$file" | cut -d/ -f2)
     for seen in $(sed -n 's/^#include "\([a-z0-9_]*\)\/.*/\1/p' "$file" | sort -u); do
         case "$seen" in
-        feedmill | base | "$room") ;;
-        decode) [ "$room" = pack ] || [ "$room" = pipeline ] ||
-            complain "$file includes decode/: only pack/ and pipeline/ may" ;;
-        *) [ "$room" = pipeline ] || complain "$file includes $seen/: only pipeline/ may" ;;
+        feedmill | base | "$folder") ;;
+        decode) [ "$folder" = pack ] || [ "$folder" = api ] || [ "$folder" = pipeline ] ||
+            complain "$file includes decode/: only pack/, api/ and pipeline/ may" ;;
+        transform) [ "$folder" = api ] || [ "$folder" = pipeline ] ||
+            complain "$file includes transform/: only api/ and pipeline/ may" ;;
+        pack) [ "$folder" = api ] || complain "$file includes pack/: only api/ may" ;;
+        *) [ "$folder" = pipeline ] || complain "$file includes $seen/: only pipeline/ may" ;;
         esac
-        [ "$room" != base ] || [ "$seen" = base ] || [ "$seen" = feedmill ] ||
-            complain "$file: base/ must not see $seen/"
+        [ "$folder" != base ] || [ "$seen" = base ] || [ "$seen" = feedmill ] ||
+            complain "$file: base/ must not include $seen/"
     done
 done
 
-# only HEADER FILE...: nobody else includes HEADER.
+# only HEADER FILE...: no other file includes HEADER.
 only() {
     header=$1
     shift
@@ -37,6 +40,6 @@ only webp/decode.h loader/decode/webp.c
 only cuda_runtime_api.h loader/device/cuda/convert.h
 only immintrin.h loader/transform/x86/target.h
 
-grep -rn '#include "\(base\|read\|decode\|transform\|ring\|pipeline\|source\)/' pytorch_ext benchmarks/bench_pipeline.c &&
-    complain "outside loader/ only include/ may be seen"
+grep -rn '#include "\(api\|augment\|base\|cache\|decode\|device\|pack\|pipeline\|read\|ring\|source\|transform\)/' pytorch_ext benchmarks/bench_pipeline.c &&
+    complain "files outside loader/ may include include/ only"
 exit $failed

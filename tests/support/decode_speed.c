@@ -1,15 +1,14 @@
 /*
- * Decoding of another speed, for builds with FM_TEST_DECODE (tests/decode_speed.cmake): the whole
- * suite passes with decoding ten times slower, and with decoding that takes no time. These
- * functions stand before those of loader/decode/decoder.h and before fm_loader_next(), by the
- * linker's --wrap. No other build has them.
+ * Changes the speed of decoding, in builds with FM_TEST_DECODE (tests/decode_speed.cmake): the
+ * whole suite must pass with decoding ten times slower, and with decoding that takes no time. The
+ * linker's
+ * --wrap replaces functions of loader/decode/decoder.h and fm_loader_next() by these.
  *
  * "slow": each call of the decoder is followed by nine times the CPU time that it took.
  *
- * "instant": pixels cannot be there before they are decoded, but the consumer need not see that.
- * fm_loader_next() and fm_loader_stop() do nothing before the decode threads have done all that
- * they can do, so that the consumer meets what a decoder would leave that takes no time: every
- * batch is ready for which there are bytes and a buffer.
+ * "instant": fm_loader_next() and fm_loader_stop() first wait until the decode threads have done
+ * all work that they can do. To the consumer, decoding then seems to take no time: each batch that
+ * has its bytes and a buffer is ready.
  */
 #define _GNU_SOURCE
 #include <unistd.h>

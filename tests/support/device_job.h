@@ -1,5 +1,5 @@
-/* What the tests of the device stage load: a folder of images, whose pixels tell layouts, types and
- * channels apart. */
+/* The dataset of the device stage's tests: a folder of images whose pixels differ between layouts,
+ * dtypes and channels. */
 #ifndef FM_TEST_DEVICE_JOB_H
 #define FM_TEST_DEVICE_JOB_H
 

@@ -1,14 +1,14 @@
-"""A GPU that is not there: torch.cuda with streams and events on a clock.
+"""A fake torch.cuda, with streams and events on a clock, for tests without a GPU.
 
-FakeCuda stands in for what feedmill asks of torch.cuda. A stream is a queue whose end is known at
-once: each piece of work begins when the one before it has ended, and not before it was queued. An
-event fires when what was queued before it has ended. Nothing may ever synchronise: it is an error.
+FakeCuda has the parts of torch.cuda that feedmill uses. A stream is a queue whose end time is
+always known: work begins when the work before it has ended, and not before it is queued. An event
+fires when the work that was queued before it has ended. Every call that synchronizes is an error.
 
     cuda = FakeCuda(clock)
     cuda.install(monkeypatch)
     cuda.launch(3_000_000)      # 3 ms of work on the current stream
 
-The clock is a function that gives nanoseconds: time.monotonic_ns, or a test's own.
+The clock is a function that returns nanoseconds: time.monotonic_ns, or a test's own function.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 
 
 class FakeStream:
-    """A queue of work. busy: (begin, end) of each kernel, in order; copies are none."""
+    """A queue of work. busy: (begin, end) of each kernel, in order, without copies."""
 
     def __init__(self, cuda: FakeCuda, device: int = 0) -> None:
         self._cuda = cuda
@@ -44,7 +44,7 @@ class FakeStream:
         self.busy.append((end_ns - duration_ns, end_ns))
 
     def wait_until(self, end_ns: int) -> None:
-        """What is queued from now on waits for another stream's work."""
+        """Makes later work wait for another stream's work, which ends at end_ns."""
         self.end_ns = max(self.end_ns, end_ns)
 
     def wait_event(self, event: FakeEvent) -> None:
@@ -55,12 +55,12 @@ class FakeStream:
 
 
 class FakeEvent:
-    """torch.cuda.Event."""
+    """A fake torch.cuda.Event."""
 
     def __init__(self, cuda: FakeCuda, enable_timing: bool = False) -> None:
         self._cuda = cuda
         self._has_timing = enable_timing
-        self._device: torch.device | None = None  # that of the first record()
+        self._device: torch.device | None = None  # the device of the first record()
         self.fires_ns = 0
         cuda.n_events += 1
 
@@ -82,7 +82,7 @@ class FakeEvent:
         self._cuda.check_no_capture("an event was asked")
         assert self._has_timing and end._has_timing and self.query() and end.query()
         assert self._device == end._device
-        # As CUDA's clock: half a microsecond, as a float of 32 bits.
+        # CUDA's resolution is half a microsecond, and the result a 32-bit float.
         ms = round((end.fires_ns - self.fires_ns) / 500) * 0.0005
         return torch.tensor(ms, dtype=torch.float32).item()
 
@@ -91,8 +91,8 @@ class FakeEvent:
 
 
 class FakeGraph:
-    """torch.cuda.CUDAGraph: captures what is then the current stream. fails: names of calls that
-    raise."""
+    """A fake torch.cuda.CUDAGraph, which captures the current stream. fails: names of calls that
+    raise an error."""
 
     def __init__(self, cuda: FakeCuda) -> None:
         self._cuda = cuda
@@ -114,12 +114,12 @@ class FakeGraph:
 
 
 class FakeCuda:
-    """torch.cuda with so many devices.
+    """A fake torch.cuda with n_devices devices.
 
     Attributes:
-        is_in_use: what torch.cuda.is_initialized() says.
+        is_in_use: the result of torch.cuda.is_initialized().
         fails: names of calls ("record", "query", "elapsed_time", "current_stream") that raise.
-        n_events: that were made.
+        n_events: number of events that were made.
     """
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns, n_devices: int = 1) -> None:
@@ -129,19 +129,19 @@ class FakeCuda:
         self.n_events = 0
         self.device = 0
         self._n_handles = 0
-        self.streams: list[FakeStream] = []  # all there are
+        self.streams: list[FakeStream] = []  # all streams, in order of creation
         self.current = [FakeStream(self, i) for i in range(n_devices)]
 
     def next_handle(self) -> int:
         self._n_handles += 1
-        return self._n_handles - 1  # 0: a default stream's
+        return self._n_handles - 1  # 0 is a default stream's handle
 
     def check(self, name: str) -> None:
         if name in self.fails:
             raise RuntimeError(f"CUDA error: {name} failed")
 
     def check_no_capture(self, what: str) -> None:
-        """CUDA refuses most calls, in whichever stream and thread, while one captures."""
+        """Raises an error if any stream captures: CUDA then refuses most calls on all streams."""
         assert not any(one.is_capturing for one in self.streams), f"{what} during a capture"
 
     def index_of(self, device: Any) -> int:
@@ -157,7 +157,7 @@ class FakeCuda:
         return self.current[self.index_of(device)]
 
     def launch(self, duration_ns: int) -> None:
-        """A kernel on the current stream."""
+        """Launches a kernel on the current stream."""
         self.current_stream().launch(duration_ns)
 
     @contextmanager
@@ -194,7 +194,7 @@ class FakeCuda:
             "device": self.on_device,
             "synchronize": refuse,
             "Event": lambda enable_timing=False: FakeEvent(self, enable_timing),
-            "CUDAGraph": type("CUDAGraph", (FakeGraph,), {}),  # of its own: feedmill changes it
+            "CUDAGraph": type("CUDAGraph", (FakeGraph,), {}),  # a new class, as feedmill changes it
         }
         for name, value in replaced.items():
             monkeypatch.setattr(torch.cuda, name, value)

@@ -1,4 +1,4 @@
-"""Writes PNGs of every kind, also those that Pillow does not write: make(rng, ...) -> bytes."""
+"""Makes PNGs of every kind, including those that Pillow does not write: make(rng, ...) -> bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 import struct
 import zlib
 
-# Color type: samples of a pixel, and bits that a sample may have.
+# Color type: (samples per pixel, allowed bits per sample).
 KINDS = {
     0: (1, (1, 2, 4, 8, 16)),
     2: (3, (8, 16)),
@@ -14,7 +14,7 @@ KINDS = {
     4: (2, (8, 16)),
     6: (4, (8, 16)),
 }
-# Adam7: first column, first row, step of columns, step of rows.
+# The passes of Adam7: first column, first row, column step, row step.
 PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2),
           (0, 1, 1, 2))
 
@@ -26,7 +26,7 @@ def chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def _filtered(rng: random.Random, rows: list[bytes], pixel_bytes: int) -> bytes:
-    """Rows with a filter each, drawn at random."""
+    """The rows, each with a random filter."""
     before = bytes(len(rows[0])) if rows else b""
     out = bytearray()
     for row in rows:
@@ -49,7 +49,7 @@ def _predicted(kind: int, a: int, b: int, c: int) -> int:
 
 
 def _packed(samples: list[int], bits: int) -> bytes:
-    """Samples of a row, the first in the upper bits."""
+    """A row's samples as bytes, with the first sample in the upper bits."""
     if bits == 16:
         return struct.pack(f">{len(samples)}H", *samples)
     value = 0
@@ -60,7 +60,7 @@ def _packed(samples: list[int], bits: int) -> bytes:
 
 
 def _image(rng: random.Random, width: int, height: int, n: int, bits: int) -> list[list[int]]:
-    """Rows of samples: noise, or a ramp, which deflates."""
+    """Rows of samples: noise, or a ramp, which compresses well."""
     most = (1 << bits) - 1
     if rng.random() < 0.5:
         return [[rng.randint(0, most) for _ in range(width * n)] for _ in range(height)]
@@ -83,10 +83,10 @@ def make(
     """A PNG of random pixels.
 
     Args:
-        color, bits: as IHDR has them.
-        transparent: with a tRNS chunk, where that is allowed.
-        n_palette: colors in the palette; None: as many as indices can name.
-        before, after: chunks that come before the palette and behind the image data.
+        color, bits: color type and bit depth, as in IHDR.
+        transparent: adds a tRNS chunk if the color type allows it.
+        n_palette: number of colors in the palette. None: as many as the indices can name.
+        before, after: chunks before the palette and after the image data.
     """
     n = KINDS[color][0]
     image = _image(rng, width, height, n, bits)
@@ -116,7 +116,7 @@ def make(
 
 
 def ancillary(rng: random.Random) -> bytes:
-    """Chunks that change no pixel, in both programs' eyes or in one's."""
+    """Random ancillary chunks, also invalid ones, which must not change pixels."""
     profile = zlib.compress(rng.randbytes(rng.choice((0, 200, 3000))))
     known = [
         chunk(b"gAMA", struct.pack(">I", rng.choice((45455, 100000, 0)))),

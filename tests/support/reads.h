@@ -1,4 +1,5 @@
-/* What the reader's tests share: files with known bytes, and a reader whose reads are waited for.
+/* Helpers of the reader's tests: files with known bytes, and a reader whose reads can be waited
+ * for.
  */
 #ifndef FM_TEST_READS_H
 #define FM_TEST_READS_H
@@ -22,8 +23,7 @@
 #include "base/clock.h"
 #include "read/reader_impl.h"
 
-/* For so long a test waits for what must come, on however slow a machine: only a hang takes longer.
- */
+/* Timeout of all waits: only a hang takes longer, even on a slow machine. */
 #define TEST_PATIENCE_S 300
 
 static inline uint64_t test_patience_ends_ns(void) {
@@ -36,7 +36,7 @@ static inline uint64_t test_patience_ends_ns(void) {
 #body " (uring)", body, NULL, NULL, &(fm_reader_kind) { FM_READER_URING } \
     }
 
-/* A reader, and what it has handed back. */
+/* A reader, and the reads that it has finished. */
 typedef struct test_reads {
     fm_reader *reader;
     fm_mem_counter counter;
@@ -63,7 +63,8 @@ static inline void test_on_done(void *user, fm_read *read) {
     pthread_mutex_unlock(&reads->lock);
 }
 
-/* Opens; skips the test where io_uring can't be had. Zero fields of *config get small defaults. */
+/* Opens a reader; skips the test if io_uring is not available. Zero fields of *config get small
+ * defaults. */
 static inline void test_reads_open(test_reads *reads, fm_reader_config config,
                                    const fm_reader_fault *fault) {
     *reads = (test_reads){.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
@@ -89,7 +90,7 @@ static inline void test_reads_close(test_reads *reads) {
     pthread_mutex_unlock(&reads->lock);
 }
 
-/* Waits until n reads have ended; false: they do not. */
+/* Waits until n reads have ended; false on a timeout. */
 static inline bool test_reads_wait(test_reads *reads, size_t n) {
     const uint64_t limit_ns = test_patience_ends_ns();
     pthread_mutex_lock(&reads->lock);
@@ -111,7 +112,7 @@ static inline size_t test_reads_n_done(test_reads *reads) {
     return n_done;
 }
 
-/* The next read that has ended, in order; NULL: none does. */
+/* Waits for the next read to end and returns it; NULL on a timeout. */
 static inline fm_read *test_reads_pop(test_reads *reads) {
     const uint64_t limit_ns = test_patience_ends_ns();
     pthread_mutex_lock(&reads->lock);
@@ -159,7 +160,7 @@ static inline void test_file_write(const char *path, uint32_t seed, uint64_t n_b
     free(bytes);
 }
 
-/* The read has brought exactly this file, aligned. */
+/* Asserts that the read returned exactly this file, aligned. */
 static inline void test_check_file(const fm_read *read, uint32_t seed, uint64_t n_bytes) {
     assert_int_equal(read->error, 0);
     assert_int_equal(read->n_bytes, n_bytes);
@@ -200,8 +201,8 @@ static inline int test_count_entries(const char *dir) {
     return n;
 }
 
-/* Waits until a directory of /proc has no more entries than that; false: it keeps more. The kernel
- * lets go of ended threads and closed files a little later. */
+/* Waits until a directory of /proc has at most that many entries; false on a timeout. The kernel
+ * removes ended threads and closed files with a delay. */
 static inline bool test_counts_fall(const char *dir, int n_entries) {
     const uint64_t limit_ns = test_patience_ends_ns();
     while (test_count_entries(dir) > n_entries && fm_clock_ns() < limit_ns) usleep(1000);

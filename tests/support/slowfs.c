@@ -1,6 +1,6 @@
 /*
- * slowfs: a read-only view of a directory in which every open and every read takes its time, as on
- * far storage. Requests are served at the same time, so delays do not add up.
+ * slowfs: a read-only view of a directory in which every open and every read is delayed, as on
+ * high-latency storage. Requests are served concurrently, so delays do not add up.
  *
  *     slowfs --source DIR --mountpoint MP [--open-ms N] [--read-ms N] [--stuck TEXT]
  *            [--counts FILE] [--control DIR]
@@ -18,7 +18,7 @@
  *
  *     (empty)  such requests are held until the control file is removed
  *     "5"      they fail with errno 5
- *     "5 2"    the next 2 of them fail with errno 5, and those behind them are held
+ *     "5 2"    the next 2 of them fail with errno 5, and those after them are held
  *
  * DIR/held.open.NAME and so on appears when the first request is held, and stays. Put control files
  * in place by rename(): slowfs may read them at any time.
@@ -162,7 +162,7 @@ static verdict consult(const char *control, int *failure) {
     return VERDICT_FAIL;
 }
 
-/* Returns when the request may go on: 0, or what it fails with, as a negative errno. */
+/* Waits until the request may continue. Returns 0, or a negative errno with which it fails. */
 static int control_request(slowfs *fs, const char *request, const char *path) {
     if (!fs->control || !path) return 0;
     const char *const name = strrchr(path, '/') + 1;

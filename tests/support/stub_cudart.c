@@ -1,4 +1,4 @@
-/* A CUDA runtime without a GPU, which watches what it is asked to do; see stub_cudart.h. */
+/* A CUDA runtime without a GPU, which checks the calls that it gets; see stub_cudart.h. */
 #define _GNU_SOURCE
 #include "stub_cudart.h"
 
@@ -171,7 +171,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     BEGIN need_relaxed(__func__);
     const struct CUstream_st *const stream = stream_of(handle);
-    /* A test must not be left behind with what runs: the wait takes place whatever is said. */
+    /* Waits even if the call must fail, so that no work outlives the test. */
     while (stream->n_run < stream->n_queued) pthread_cond_wait(&changed, &mutex);
     merge(&known_here, &stream->known);
     END

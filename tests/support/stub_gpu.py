@@ -1,8 +1,9 @@
-"""device= on the stub CUDA runtime (stub_cudart.h), which complains of whatever is out of order.
+"""Runs device= on the stub CUDA runtime (stub_cudart.h), which records wrong uses.
 
-The plug-in that FEEDMILL_CUDA_LIBRARY names is the real one, but for the runtime below it. Memory
-of the device is the stub's, and a tensor on it an ordinary one of torch's; torch's allocator is a
-list of free blocks, each handed out again as soon as its tensor is gone, in its stream's order.
+The plug-in that FEEDMILL_CUDA_LIBRARY names is the real one, linked with the stub runtime. Device
+memory is the stub's, and a tensor on the device is an ordinary CPU tensor. The fake of torch's
+allocator is a list of free blocks; a block is reused, in its stream's order, once its tensor is
+freed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _SUM = ctypes.POINTER(ctypes.c_uint64)
 
 
 class _Calls(ctypes.Structure):
-    """stub_cudart_calls."""
+    """The C struct stub_cudart_calls."""
 
     _fields_ = [
         ("reset", ctypes.CFUNCTYPE(None, _INT, ctypes.c_uint64)),

@@ -158,7 +158,7 @@ static void *run_stream(void *argument) {
 
 struct CUstream_st *open_stream(int number, int device) {
     struct CUstream_st *const stream = &streams[number];
-    /* One that had this number before may have left accesses behind. */
+    /* An earlier stream with this number may have recorded accesses. */
     const clocks known = stream->known;
     *stream =
         (struct CUstream_st){.used = true, .number = number, .device = device, .known = known};
@@ -226,7 +226,7 @@ void note_access(struct CUstream_st *stream, const void *start, size_t n_bytes, 
                 "unordered: stream %d %s %zu bytes that stream %d %s; no event orders them",
                 stream->number, writes ? "writes" : "reads", n_bytes, old->stream,
                 old->writes ? "writes" : "reads");
-        /* What comes after this access comes after the old one. */
+        /* Whatever follows this access also follows the old one. */
         if (overlaps && writes && ordered && old->start >= from && old->end <= end) continue;
         accesses[kept++] = *old;
     }

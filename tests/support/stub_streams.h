@@ -1,6 +1,6 @@
-/* The streams of the stub CUDA runtime (stub_cudart.h): what was queued in them, who runs it, and
- * which accesses to memory are in order. All of it is under `mutex`, except where a function says
- * that it is not. */
+/* The streams of the stub CUDA runtime (stub_cudart.h): queued operations, the threads that run
+ * them, and the order of memory accesses. `mutex` guards everything, except where a function says
+ * otherwise. */
 #ifndef FM_TEST_STUB_STREAMS_H
 #define FM_TEST_STUB_STREAMS_H
 
@@ -18,7 +18,7 @@
 #define COMPLAINT_BYTES 16384
 
 typedef struct clocks {
-    uint64_t of[MAX_STREAMS]; /* how far each stream is known to have come */
+    uint64_t of[MAX_STREAMS]; /* the known progress of each stream */
 } clocks;
 
 typedef enum op_kind { OP_COPY, OP_CONVERT, OP_USE, OP_SPIN, OP_HOLD, OP_RECORD, OP_WAIT } op_kind;
@@ -79,26 +79,26 @@ extern bool is_held; /* an OP_HOLD runs until this is false */
 extern char complaint_text[COMPLAINT_BYTES];
 extern __thread int context_stack[8];
 extern __thread int context_depth;
-extern __thread clocks known_here; /* what this thread has waited for itself */
+extern __thread clocks known_here; /* progress that this thread itself has waited for */
 
 void add_complaint(const char *format, ...) __attribute__((format(printf, 1, 2)));
 uint64_t sum_of(const void *bytes, size_t n_bytes);
 bool is_within(const block *list, const void *start, size_t n_bytes);
 block *place_for(block *list, const void *start);
-/* Locked. A copy that has not ended reads from there. */
+/* Locked. Whether a copy that has not ended reads from this memory. */
 bool is_being_read(const char *start, size_t n_bytes);
 /* Locked. */
 struct CUstream_st *open_stream(int number, int device);
 struct CUstream_st *any_stream(int device);
-/* Locked, but not meanwhile. What was queued runs first. */
+/* Called with the lock held; drops it while waiting. Waits until all queued operations have run. */
 void close_stream(struct CUstream_st *stream);
 int context_here(void);
-/* Locked. The stream of a handle; NULL stands for the current context's. */
+/* Locked. The stream of a handle; NULL is the current context's default stream. */
 struct CUstream_st *stream_of(cudaStream_t handle);
 void merge(clocks *into, const clocks *other);
-/* Locked, but not while the stream is full. */
+/* Called with the lock held; drops it while the stream is full. */
 void push(struct CUstream_st *stream, const stream_op *new_op);
-/* Locked. What `stream` queues next touches these bytes. */
+/* Locked. Records that the next operation in `stream` accesses these bytes. */
 void note_access(struct CUstream_st *stream, const void *start, size_t n_bytes, bool writes);
 
 #endif

@@ -1,8 +1,8 @@
-"""Imports torchvision, also where its wheel does not match a CPU build of torch.
+"""Imports torchvision, even if its wheel does not match a CPU build of torch.
 
-torchvision's wheels are built against CUDA builds of torch. With a CPU build the import fails at
-the registration of two detection operators that nothing here uses; declaring them first is enough
-for its transforms and datasets.
+torchvision's wheels are built for CUDA builds of torch. With a CPU build, the import fails when two
+detection operators are registered, which nothing here uses. If these are declared first, its
+transforms and datasets work.
 """
 
 import torch

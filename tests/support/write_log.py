@@ -1,9 +1,9 @@
-"""Writes logs of runs, for tests of what reads them: of a loader that runs, or made up.
+"""Writes logs of runs for tests of log readers: logs of a real loader, or generated ones.
 
     write_log.py FOLDER LOG [--epochs N] [--batch-size N] [--threads N] [--step-ms MS] [--rank N]
 
-iterates over the images below FOLDER with feedmill's loader, sleeps a step's time after each batch,
-and writes what the steps waited for.
+iterates over the images below FOLDER with feedmill's loader, sleeps for a step's time after each
+batch, and logs the steps.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def run_line(**fields):
 
 
 def step_lines(steps):
-    """A line a step, of a structured array."""
+    """The lines of steps, from a structured array."""
     for step in steps:
         line = {name: int(step[name]) for name in STEP_DTYPE.names}
         yield {"type": "step"} | line | {"phase": PHASES[line["phase"]]}
@@ -53,7 +53,7 @@ def write(path, *lines):
     return Path(path)
 
 
-# ---- made up -------------------------------------------------------------------------------------
+# ---- generated logs ------------------------------------------------------------------------------
 
 
 def made_up_steps(n_steps, epoch_steps=200, wait_ms=3.0, cause="cpu_queue_decode_ns", seed=0):
@@ -105,7 +105,7 @@ def slow_line(path, index=7, read_ms=40.0, decode_ms=9.0):
             "transform_ns": 1_200_000, "starved_ns": 300_000}
 
 
-# ---- of a loader that runs -----------------------------------------------------------------------
+# ---- logs of a real loader -----------------------------------------------------------------------
 
 
 class _Sampler(threading.Thread):

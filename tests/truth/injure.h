@@ -1,6 +1,7 @@
 /*
- * What a test brings about to make a loader wait: far storage, a CPU quota, busy peer_processes, stages
- * that burn CPU time. And the opposite, a machine as quiet as can be had.
+ * Causes of waits that a test creates: high-latency storage, a CPU quota, busy peer processes,
+ * stages that burn CPU time. And the opposite: as little interference by other processes as
+ * possible.
  */
 #ifndef FM_TEST_INJURE_H
 #define FM_TEST_INJURE_H
@@ -29,7 +30,7 @@ static inline uint64_t clock_of(clockid_t id) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* Burns that much CPU time; returns for how long it was kept from it. */
+/* Burns that much CPU time; returns for how long it waited for a CPU meanwhile. */
 static inline uint64_t burn_cpu(uint64_t ns) {
     const uint64_t begin_ns = clock_of(CLOCK_MONOTONIC);
     const uint64_t end_ns = clock_of(CLOCK_THREAD_CPUTIME_ID) + ns;
@@ -38,8 +39,8 @@ static inline uint64_t burn_cpu(uint64_t ns) {
     return took_ns > ns ? took_ns - ns : 0;
 }
 
-/* How long the CPUs of a virtual machine stood still so far while they had work; in steps of a
- * clock tick. 0 where nobody counts it. */
+/* Steal time so far: how long the CPUs of a virtual machine had work but did not run, in clock
+ * ticks' resolution. 0 if the kernel does not count it. */
 static inline uint64_t stolen_ns(void) {
     unsigned long long stolen = 0;
     FILE *const in = fopen("/proc/stat", "r");
@@ -48,7 +49,7 @@ static inline uint64_t stolen_ns(void) {
     return stolen * (1000000000u / (uint64_t)sysconf(_SC_CLK_TCK));
 }
 
-/* Writes a line to a file of the kernel's; false: errno says why not. */
+/* Writes a line to a file in /proc or /sys; false: errno has the reason. */
 static inline bool write_line(const char *path, const char *text) {
     const int file = open(path, O_WRONLY | O_CLOEXEC);
     if (file < 0) return false;
@@ -59,20 +60,20 @@ static inline bool write_line(const char *path, const char *text) {
     return n >= 0;
 }
 
-/* Ahead of the machine's other processes, as far as that is allowed: inside and among sessions. */
+/* Raises the process's priority, within its session and among sessions, as far as permitted. */
 static inline void go_ahead_of_others(void) {
     if (setsid() > 0) write_line("/proc/self/autogroup", "-20");
     setpriority(PRIO_PROCESS, 0, -20);
 }
 
-/* Without sharing a core at all, where that is allowed. Quotas and neighbours are not felt then. */
+/* Uses real-time scheduling, if permitted. Quotas and peer processes then have no effect. */
 static inline void be_alone(bool alone) {
     const struct sched_param first = {.sched_priority = 1}, none = {0};
     sched_setscheduler(0, alone ? SCHED_RR : SCHED_OTHER, alone ? &first : &none);
 }
 
-/* How long this process's threads of that name waited for a core so far, as the kernel counts it;
- * 0 where it does not. */
+/* How long this process's threads of that name have waited for a CPU so far, as the kernel counts
+ * it; 0 if it does not. */
 static inline uint64_t waited_for_core_ns(const char *thread_name) {
     DIR *const tasks = opendir("/proc/self/task");
     uint64_t sum_ns = 0;
@@ -94,16 +95,16 @@ static inline uint64_t waited_for_core_ns(const char *thread_name) {
     return sum_ns;
 }
 
-/* ---- far storage ----------------------------------------------------------------------------- */
+/* ---- high-latency storage -------------------------------------------------------------------- */
 
-typedef struct far_storage {
+typedef struct slow_storage {
     char dir[64];
     pid_t server;
-} far_storage;
+} slow_storage;
 
-/* `source` again, each read `read_ms` later. False: not to be had here. */
-static inline bool far_storage_open(far_storage *far, const char *source, const char *read_ms) {
-    *far = (far_storage){.server = -1};
+/* Mounts `source` with each read delayed by `read_ms`. False: not available here. */
+static inline bool slow_storage_open(slow_storage *far, const char *source, const char *read_ms) {
+    *far = (slow_storage){.server = -1};
     const char *const tool = getenv("FM_SLOWFS");
     if (!tool || access(tool, X_OK) || access("/dev/fuse", R_OK | W_OK)) return false;
     strcpy(far->dir, "/tmp/fm_far_XXXXXX");
@@ -125,7 +126,7 @@ static inline bool far_storage_open(far_storage *far, const char *source, const 
     return false;
 }
 
-static inline void far_storage_close(far_storage *far) {
+static inline void slow_storage_close(slow_storage *far) {
     if (far->server > 0) {
         kill(far->server, SIGTERM);
         waitpid(far->server, NULL, 0);
@@ -136,14 +137,14 @@ static inline void far_storage_close(far_storage *far) {
 /* ---- a quota --------------------------------------------------------------------------------- */
 
 #define QUOTA_PERIOD_US "20000"
-#define QUOTA_US "8000" /* 40 % of a CPU */
+#define QUOTA_US "8000" /* 40% of a CPU */
 
 typedef struct quota {
     char parent[512], dir[600];
     bool v1;
 } quota;
 
-/* The cgroup that decides about this process's CPU time; false: none is known. */
+/* The cgroup that limits this process's CPU time; false: unknown. */
 static inline bool quota_find(quota *own) {
     FILE *const in = fopen("/proc/self/cgroup", "r");
     char line[512];
@@ -176,7 +177,7 @@ static inline bool quota_set(const quota *own, bool limited) {
                        limited ? QUOTA_US " " QUOTA_PERIOD_US : "max " QUOTA_PERIOD_US);
 }
 
-/* Back to where it came from. */
+/* Moves the process back to its original cgroup. */
 static inline void quota_close(quota *own) {
     char path[700], pid[32];
     snprintf(path, sizeof(path), "%s/cgroup.procs", own->parent);
@@ -185,7 +186,7 @@ static inline void quota_close(quota *own) {
     rmdir(own->dir);
 }
 
-/* This process in a cgroup of its own, without a limit for now. False: errno says why not. */
+/* Moves this process to a new cgroup, without a limit yet. False: errno has the reason. */
 static inline bool quota_open(quota *own) {
     *own = (quota){.v1 = false};
     if (!quota_find(own)) {
@@ -210,18 +211,18 @@ static inline bool quota_open(quota *own) {
     return false;
 }
 
-/* ---- busy neighbours ------------------------------------------------------------------------- */
+/* ---- busy peer processes --------------------------------------------------------------------- */
 
 #define N_NEIGHBOURS_PER_CPU 4
 #define MOST_NEIGHBOURS 256
 
-typedef struct neighbours {
+typedef struct peers {
     pid_t pids[MOST_NEIGHBOURS];
     int n;
-} neighbours;
+} peers;
 
-/* Processes that spin, so many on each CPU that this one may use. Not while it has threads. */
-static inline void neighbours_open(neighbours *out) {
+/* Starts spinning processes, n on each CPU that this one may use. Not while it has threads. */
+static inline void peers_open(peers *out) {
     cpu_set_t own, one;
     out->n = 0;
     if (sched_getaffinity(0, sizeof(own), &own)) return;
@@ -241,7 +242,7 @@ static inline void neighbours_open(neighbours *out) {
     }
 }
 
-static inline void neighbours_close(neighbours *all) {
+static inline void peers_close(peers *all) {
     for (; all->n; all->n--) {
         kill(all->pids[all->n - 1], SIGKILL);
         waitpid(all->pids[all->n - 1], NULL, 0);

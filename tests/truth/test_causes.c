@@ -1,16 +1,16 @@
 /*
- * What a wait is blamed on, where its cause lasts for as long as the test says: a read is held back
- * while the consumer waits, and decoding or transforming uses up CPU time behind it. What must hold
- * then does so on a machine of any speed, and beside any other load; test_truth measures the rest.
+ * Wait attribution for causes whose duration the test controls: a read is held while the consumer
+ * waits, and decoding or transforming burns CPU time after it. The results hold on a machine of any
+ * speed and under any load; test_truth measures the rest.
  *
  * jpeg_start_decompress(), fm_resample_begin() and pthread_cond_wait() are wrapped, see
  * tests/CMakeLists.txt.
  */
 #define _GNU_SOURCE
-#include "wait_causes.h"
-#include "far.h"
 #include "folder.h"
 #include "injure.h"
+#include "slow_storage.h"
+#include "wait_causes.h"
 
 #define MS ((uint64_t)1000000)
 #define HOLD_NS (50 * MS)
@@ -55,17 +55,17 @@ int __wrap_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex) {
 
 /* ---- a wait ---------------------------------------------------------------------------------- */
 
-static test_far far;
+static test_storage far;
 
 /* Lets the read of the file go on when the consumer has waited for it for HOLD_NS. */
 static void *hold_and_release(void *unused) {
     (void)unused;
-    const bool is_held = test_far_is_held(&far, "read", "0.jpg");
+    const bool is_held = test_storage_is_held(&far, "read", "0.jpg");
     const uint64_t limit_ns = test_patience_ends_ns();
     while (is_held && !consumer_waits && fm_clock_ns() < limit_ns) usleep(1000);
     const uint64_t begin_ns = fm_clock_ns();
     while (fm_clock_ns() - begin_ns < HOLD_NS) usleep(1000);
-    test_far_release(&far, "read", "0.jpg");
+    test_storage_release(&far, "read", "0.jpg");
     return NULL;
 }
 
@@ -79,7 +79,7 @@ static fm_loader *open_loader(fm_reader_kind kind) {
     fm_error error;
     const int status = fm_loader_open(&loader, &config, &error);
     if (status == FM_ERR_UNAVAILABLE) {
-        test_far_close(&far);
+        test_storage_close(&far);
         print_message("skipped: %s\n", error.message);
         skip();
     }
@@ -93,14 +93,14 @@ static void make_image(void) {
     test_run(command);
 }
 
-/* The step of a consumer that waits for one sample, whose read is held. cpu_ns: what the decode
- * thread used. */
+/* Runs the step of a consumer that waits for one sample, whose read is held. cpu_ns: what the
+ * decode thread used. */
 static fm_step wait_for_one(fm_reader_kind kind, uint64_t *cpu_ns) {
-    if (!test_far_open(&far, "0")) skip();
+    if (!test_storage_open(&far, "0")) skip();
     make_image();
     consumer = pthread_self();
     fm_loader *loader = open_loader(kind);
-    test_far_rule(&far, "read", "0.jpg", "");
+    test_storage_rule(&far, "read", "0.jpg", "");
     char path[128];
     snprintf(path, sizeof(path), "%s/0.jpg", far.mountpoint);
     const fm_sample sample = {.path = path};
@@ -122,7 +122,7 @@ static fm_step wait_for_one(fm_reader_kind kind, uint64_t *cpu_ns) {
     *cpu_ns = stats.worker_cpu_ns;
     fm_batch_release(&batch);
     fm_loader_close(&loader);
-    test_far_close(&far);
+    test_storage_close(&far);
     return step;
 }
 
@@ -130,7 +130,7 @@ static void print_step(const fm_step *step, uint64_t cpu_ns) {
     print_message("waited %.3f ms, decode thread's CPU %.3f ms\n", (double)step->data_wait_ns / 1e6,
                   (double)cpu_ns / 1e6);
 #define FM_X(name, meaning) \
-    if (step->causes.name)   \
+    if (step->causes.name)  \
         print_message("  %-24s %8.3f ms\n", #name, (double)step->causes.name / 1e6);
     FM_WAIT_CAUSE_FIELDS(FM_X)
 #undef FM_X
@@ -152,7 +152,7 @@ static void check_step(const fm_step *step, uint64_t cpu_ns) {
 static fm_reader_kind kind_of(void **state) { return **(fm_reader_kind **)state; }
 
 static void a_held_read_is_storage(void **state) {
-    test_far_need();
+    test_storage_need();
     uint64_t cpu_ns;
     const fm_step step = wait_for_one(kind_of(state), &cpu_ns);
     check_step(&step, cpu_ns);
@@ -160,7 +160,7 @@ static void a_held_read_is_storage(void **state) {
 
 /* CPU time used in a stage is that stage's, nearly all of it. */
 static void work_in_the_decoder_is_decode(void **state) {
-    test_far_need();
+    test_storage_need();
     uint64_t cpu_ns;
     decode_burn_ns = BURN_NS;
     const fm_step step = wait_for_one(kind_of(state), &cpu_ns);
@@ -170,7 +170,7 @@ static void work_in_the_decoder_is_decode(void **state) {
 }
 
 static void work_in_the_transform_is_transform(void **state) {
-    test_far_need();
+    test_storage_need();
     uint64_t cpu_ns;
     transform_burn_ns = BURN_NS;
     const fm_step step = wait_for_one(kind_of(state), &cpu_ns);

@@ -1,17 +1,17 @@
 /*
- * Whether the accounting tells the truth. A cause of waiting is brought about on purpose, in runs
- * that alternate with clean ones of the same work: nearly all of the wait that it adds must be
- * blamed on it, and hardly any of it on nothing.
+ * Measures whether wait attribution is right. Runs with a known cause of waiting alternate with
+ * clean runs of the same work: nearly all of the wait that the cause adds must be attributed to it,
+ * and hardly any of it may be unattributed.
  *
- * Through the public header only, but for two functions that this program wraps (see
+ * Uses the public header only, except for two functions that this program wraps (see
  * tests/CMakeLists.txt), so that it can burn CPU time inside the decoder and inside the transform.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
 
-#include "wait_causes.h"
 #include "folder.h"
 #include "injure.h"
+#include "wait_causes.h"
 
 #define N_FILES 64
 #define N_TINY 64
@@ -21,22 +21,22 @@
 #define LARGE_INDEX 40
 #define SMALL_EVERY 16
 #define MS 1000000u
-/* Of the wait that a cause adds, so much is blamed on it at least. */
+/* Minimum share of the added wait that must be attributed to its cause. */
 #define RIGHT_PERCENT 95
-/* Of all waits, so much at most is blamed on nothing. */
+/* Maximum share of all waits that may be unattributed. */
 #define UNATTRIBUTED_PERCENT 2
-/* Where others keep the threads from running for more than this share of the wait, or of a run
- * that should not wait, nothing can be told. */
+/* If other processes keep the threads from running for more than this share of the wait, or of a
+ * run that should not wait, the run is inconclusive. */
 #define NOISY_PERCENT 6
 #define NOISY_RUN_PERCENT 1
-/* Less than this share is as good as none. */
+/* A smaller share counts as none. */
 #define QUIET_PERCENT 3
 
-static test_folder images; /* 0000.jpg and on; large.jpg beside them */
+static test_folder images; /* 0000.jpg, 0001.jpg, ..., and large.jpg */
 static char large_path[128];
 static char mixed_dir[128]; /* as many, most of them larger */
-static far_storage at_hand, far_away;
-static bool has_far_storage;
+static slow_storage fast_files, slow_files;
+static bool has_slow_storage;
 
 /* ---- slow stages ----------------------------------------------------------------------------- */
 
@@ -73,7 +73,7 @@ typedef struct job {
     fm_reader_kind reader;
     const char *dir; /* NULL: the images' own */
     bool has_large;  /* one image is large */
-    bool in_memory;  /* tiny images that nobody has to read */
+    bool in_memory;  /* tiny images in memory, without reads */
     fm_op op;
     uint32_t batch_size, n_batches, n_threads, read_depth;
     uint64_t read_ahead_bytes;
@@ -244,7 +244,7 @@ static uint64_t transform_of(const fm_wait_causes *causes) {
 }
 
 typedef struct round {
-    double right;        /* percent of the added wait that is blamed on the right cause */
+    double right;        /* percent of the added wait that is attributed to the right cause */
     double noise;        /* percent of the wait: the threads were kept from running */
     double unattributed; /* percent of the wait */
 } round;
@@ -344,16 +344,16 @@ static int alone(void **state) {
     return 0;
 }
 
-static void far_storage_is_storage(void **state) {
-    if (!has_far_storage) {
+static void slow_storage_is_storage(void **state) {
+    if (!has_slow_storage) {
         print_message("skipped: no /dev/fuse, or FM_SLOWFS does not name the tool slowfs\n");
         skip();
     }
     experiment far = {.name = "5 ms a read", .clean = small_job(state), .right_ns = storage_of};
     far.clean.read_depth = 4;
-    far.clean.dir = at_hand.dir;
+    far.clean.dir = fast_files.dir;
     far.injured = far.clean;
-    far.injured.dir = far_away.dir;
+    far.injured.dir = slow_files.dir;
     check(&far);
     far.name = "5 ms a read, steps of 6 ms";
     far.clean.step_us = far.injured.step_us = 6000;
@@ -426,20 +426,21 @@ static void a_quota_is_starvation(void **state) {
     check(&(experiment){"a quota of 40 %", same, same, limit, unlimit, true, starved_of});
 }
 
-static neighbours others;
+static peers others;
 
-static void crowd(void) { neighbours_open(&others); }
-static void uncrowd(void) { neighbours_close(&others); }
+static void start_peers(void) { peers_open(&others); }
+static void stop_peers(void) { peers_close(&others); }
 
 static int end_neighbours(void **state) {
     (void)state;
-    neighbours_close(&others);
+    peers_close(&others);
     return 0;
 }
 
 static void busy_neighbours_are_starvation(void **state) {
     const job same = busy_job(state);
-    check(&(experiment){"busy neighbours", same, same, crowd, uncrowd, true, starved_of});
+    check(&(experiment){"busy peer processes", same, same, start_peers, stop_peers, true,
+                        starved_of});
 }
 
 static void one_slow_sample_is_decode(void **state) {
@@ -532,7 +533,7 @@ static void holding_all_batches_is_no_stall(void **state) {
 
 /* ---- the program ----------------------------------------------------------------------------- */
 
-/* No more than two CPUs, so that a few neighbours fill them; and no fewer, where a decode thread
+/* At most two CPUs, so that a few peer processes fill them; and no fewer, where a decode thread
  * would keep the readers from running. */
 static void use_two_cpus(void) {
     cpu_set_t all, two;
@@ -586,15 +587,15 @@ static int set_up(void **state) {
     use_two_cpus();
     make_images();
     read_tiny();
-    has_far_storage =
-        far_storage_open(&at_hand, images.dir, "0") && far_storage_open(&far_away, images.dir, "5");
+    has_slow_storage = slow_storage_open(&fast_files, images.dir, "0") &&
+                       slow_storage_open(&slow_files, images.dir, "5");
     return 0;
 }
 
 static int tear_down(void **state) {
     (void)state;
-    far_storage_close(&at_hand);
-    far_storage_close(&far_away);
+    slow_storage_close(&fast_files);
+    slow_storage_close(&slow_files);
     for (int i = 0; i < N_TINY; i++) free(tiny[i]);
     test_folder_close(&images);
     return 0;
@@ -607,7 +608,7 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        BOTH(far_storage_is_storage, alone, NULL),
+        BOTH(slow_storage_is_storage, alone, NULL),
         BOTH(a_slow_decoder_is_decode, alone, NULL),
         BOTH(a_slow_decoder_in_a_slow_step_is_decode, alone, NULL),
         BOTH(a_slow_decoder_with_short_buffers_is_decode, alone, NULL),

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-/* What nvcc brings. A block's threads run one after the other; what they share is static. */
+/* Replaces what nvcc provides. A block's threads run one after another; __shared__ is static. */
 #define __global__
 #define __shared__ static
 #define __launch_bounds__(n)

@@ -17,7 +17,7 @@ static fm_arena open_arena(uint64_t bytes) {
     return arena;
 }
 
-/* The lists agree with each other, and no two free stretches touch. */
+/* Checks that the lists are consistent, and that no two free blocks are adjacent. */
 static void check(const fm_arena *arena) {
     uint32_t index = 0, n_used = 0, free_index = arena->first_free;
     uint64_t offset = 0, used_bytes = 0;
@@ -119,7 +119,7 @@ static void growing_and_trimming_stay_in_place(void **state) {
     check(&arena);
     uint8_t *const c = fm_arena_alloc(&arena, 25000, &capacity);
     assert_true(c > a && c < b);
-    fm_arena_trim(&arena, c, 24900); /* a crumb: not worth it */
+    fm_arena_trim(&arena, c, 24900); /* the remainder is too small to be freed */
     fm_arena_free(&arena, b);
     fm_arena_free(&arena, a);
     fm_arena_free(&arena, c);

@@ -1,4 +1,4 @@
-/* What a wait is made of: each cause by itself, and sums that hold for any stamps. */
+/* Wait attribution: each cause by itself, and sums for any time stamps. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -6,20 +6,20 @@
 
 #include <cmocka.h>
 
-#include "wait_causes.h"
 #include "pipeline/attribution.h"
+#include "wait_causes.h"
 
 #define MS 1000000u
 
 static void assert_causes(const fm_timeline *line, uint64_t from_ns, uint64_t to_ns,
-                         const fm_wait_causes *wanted) {
+                          const fm_wait_causes *wanted) {
     const fm_wait_causes got = fm_attribute_wait(line, from_ns, from_ns, to_ns);
 #define FM_X(name, meaning) assert_int_equal(got.name, wanted->name);
     FM_WAIT_CAUSE_FIELDS(FM_X)
 #undef FM_X
 }
 
-/* A sample that passed every point after the request, 1, 2, 4, ... ms apart. */
+/* A sample that passed every stage after the request, 1, 2, 4, ... ms apart. */
 static fm_timeline whole_way(void) {
     return (fm_timeline){
         .submitted_ns = 11 * MS,
@@ -51,7 +51,7 @@ static void each_part_has_its_cause(void **state) {
     assert_causes(&line, 10 * MS, 73 * MS, &wanted);
 }
 
-/* Only what lies in the wait counts; of a cut part, the causes in proportion. */
+/* Only time within the wait counts; a partial interval is split in proportion. */
 static void parts_are_cut_to_the_wait(void **state) {
     (void)state;
     const fm_timeline line = whole_way();
@@ -69,7 +69,7 @@ static void parts_are_cut_to_the_wait(void **state) {
     assert_causes(&line, 30 * MS, 20 * MS, &none);
 }
 
-/* A read that waits for buffers waits for those who are to decode what is in them. */
+/* A read that waits for buffers waits for the decode threads that must empty them. */
 static void a_wait_for_buffers_is_a_queue(void **state) {
     (void)state;
     const fm_timeline line = {.submitted_ns = 10 * MS,
@@ -80,15 +80,15 @@ static void a_wait_for_buffers_is_a_queue(void **state) {
                               .finished_ns = 23 * MS,
                               .queue_work = {.decode_ns = 3 * MS, .starved_ns = 1 * MS}};
     const fm_wait_causes whole = {.storage_ns = 2 * MS + 1 * MS,
-                            .cpu_queue_decode_ns = 15 * MS / 2,
-                            .starved_ns = 5 * MS / 2};
+                                  .cpu_queue_decode_ns = 15 * MS / 2,
+                                  .starved_ns = 5 * MS / 2};
     assert_causes(&line, 10 * MS, 23 * MS, &whole);
     const fm_wait_causes late = {
         .storage_ns = 1 * MS + 1 * MS, .cpu_queue_decode_ns = 9 * MS / 2, .starved_ns = 3 * MS / 2};
     assert_causes(&line, 15 * MS, 23 * MS, &late);
 }
 
-/* A thread that was idle and took its time to come is one without a core. */
+/* The delay of an idle thread that was woken counts as waiting for a CPU. */
 static void an_empty_queue_is_a_wait_for_a_core(void **state) {
     (void)state;
     const fm_timeline line = {.bytes_ns = 10 * MS, .dequeued_ns = 15 * MS, .finished_ns = 15 * MS};
@@ -96,7 +96,7 @@ static void an_empty_queue_is_a_wait_for_a_core(void **state) {
     assert_causes(&line, 10 * MS, 15 * MS, &wanted);
 }
 
-/* What happened in the step before decides about a wait that begins late. */
+/* A wait that begins late is attributed by what happened since the previous step. */
 static void a_late_wait_has_the_causes_of_its_whole_step(void **state) {
     (void)state;
     const fm_timeline line = {.bytes_ns = 30 * MS,
@@ -107,7 +107,7 @@ static void a_late_wait_has_the_causes_of_its_whole_step(void **state) {
     assert_int_equal(got.storage_ns, 3 * MS);
     assert_int_equal(got.decode_ns, 1 * MS);
     assert_int_equal(wait_causes_ns(&got), 4 * MS);
-    /* Not so what the caller does himself: he begins with it when he asks. */
+    /* Except the caller's own work, which begins with its request. */
     fm_timeline finished_by_him = line;
     finished_by_him.fallback_ns = 50 * MS;
     const fm_wait_causes his = fm_attribute_wait(&finished_by_him, 0, 45 * MS, 50 * MS);
@@ -117,7 +117,7 @@ static void a_late_wait_has_the_causes_of_its_whole_step(void **state) {
     assert_int_equal(both.python_ns, 10 * MS);
 }
 
-/* Nothing is known of it but that it was waited for. */
+/* A sample without any time stamps. */
 static void an_unknown_wait_is_unattributed(void **state) {
     (void)state;
     const fm_timeline line = {0};
@@ -137,7 +137,7 @@ static void rows_of_a_mapped_file_wait_for_storage(void **state) {
     assert_int_equal(causes.transform_ns, 400);
 }
 
-/* What the threads saw of a quota themselves is no reason to believe less of storage. */
+/* Throttled time that decode threads saw themselves is not taken from storage. */
 static void a_quota_that_stops_reads_is_starvation(void **state) {
     (void)state;
     fm_timeline line = whole_way();
@@ -153,7 +153,7 @@ static void a_quota_that_stops_reads_is_starvation(void **state) {
     causes = fm_attribute_wait(&line, 10 * MS, 10 * MS, 73 * MS);
     assert_int_equal(causes.storage_ns, 0);
     assert_int_equal(causes.starved_ns, 6 * MS);
-    /* It happened during the whole step, of which the wait was the second half. */
+    /* The throttling covered the whole step, of which the wait was the second half. */
     const fm_timeline late = {.bytes_ns = 40 * MS,
                               .dequeued_ns = 40 * MS,
                               .finished_ns = 40 * MS,
@@ -198,7 +198,7 @@ static void what_follows_the_batch_is_the_way_to_the_device(void **state) {
     assert_int_equal(wait_causes_ns(&causes), 6 * MS);
 }
 
-/* Whatever the stamps, even out of order: the pieces are the wait, to the nanosecond. */
+/* For any time stamps, even out of order, the causes add up to the wait, to the nanosecond. */
 static void pieces_are_the_wait(void **state) {
     (void)state;
     uint64_t seed = 1;
@@ -218,7 +218,7 @@ static void pieces_are_the_wait(void **state) {
         const uint64_t from_ns = any_ns(&seed), to_ns = from_ns + any_ns(&seed);
         const fm_wait_causes causes = fm_attribute_wait(&line, any_ns(&seed), from_ns, to_ns);
         assert_int_equal(wait_causes_ns(&causes), to_ns - from_ns);
-        /* Up to the claim nothing is left without a cause. */
+        /* Until a sample is dequeued, no time is unattributed. */
         if (line.dequeued_ns >= to_ns) assert_true(causes.unattributed_ns == 0);
     }
 }

@@ -1,4 +1,4 @@
-/* cache.h: what is kept, for whom there is room, and threads that keep and look up at once. */
+/* cache.h: what is cached, the budget, and concurrent use. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <setjmp.h>
@@ -30,7 +30,7 @@ static fm_cache_usage usage_of(fm_cache *cache) {
     return usage;
 }
 
-/* File i of a made set: its path, and bytes that tell which it is. */
+/* File i of a generated set: its path, and bytes that identify it. */
 static void make_file(int i, size_t n_bytes, char path[64], uint8_t *bytes) {
     snprintf(path, 64, "/set/class%d/%06d.jpg", i % 7, i);
     for (size_t k = 0; k < n_bytes; k++) bytes[k] = (uint8_t)(i * 31 + k);
@@ -44,7 +44,7 @@ static void put(fm_cache *cache, int i, size_t n_bytes) {
     test_free(bytes);
 }
 
-/* Whether file i is there; it must be as it was put. */
+/* Whether file i is cached; its bytes must be those that were put. */
 static bool has(fm_cache *cache, int i, size_t n_bytes) {
     char path[64];
     uint8_t wanted[4096];

@@ -1,4 +1,4 @@
-/* Quotas of CPU time: what the process is granted, and for how long it was stopped. */
+/* CPU quotas: the process's limit, and how long it was throttled. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* Devices by their contract: the host's conversion against the transform's own, what is refused,
- * and what is said where there is no plug-in. */
+/* The device interface: the host's conversion compared with the transform's, refused arguments, and
+ * the messages without a plug-in. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -42,7 +42,7 @@ static void fill(uint8_t *bytes, size_t n) {
 static void converts_as_the_transform_stores(void **state) {
     (void)state;
     static const fm_dtype dtypes[] = {FM_FLOAT32, FM_FLOAT16, FM_BFLOAT16};
-    uint8_t in[N_SAMPLES * N_PX * 3 + 256] = {0}; /* slack behind, which a store may read */
+    uint8_t in[N_SAMPLES * N_PX * 3 + 256] = {0}; /* with slack, which a store may read */
     uint8_t want[N_SAMPLES * N_PX * 3 * 4], got[sizeof(want)];
     fill(in, N_SAMPLES * N_PX * 3);
     for (int i = 0; i < 6; i++) {
@@ -67,7 +67,7 @@ static void converts_as_the_transform_stores(void **state) {
     }
 }
 
-static void grey_has_one_channel(void **state) {
+static void gray_has_one_channel(void **state) {
     (void)state;
     const fm_plan plan = plan_of(FM_FLOAT32, FM_NCHW);
     uint8_t in[N_PX];
@@ -100,10 +100,10 @@ static void a_missing_plugin_is_named(void **state) {
     setenv("FEEDMILL_CUDA_LIBRARY", "/no/such/plugin.so", 1);
     assert_int_equal(fm_device_count(FM_DEVICE_CUDA, NULL, &error), FM_ERR_UNAVAILABLE);
     assert_non_null(strstr(error.message, "/no/such/plugin.so"));
-    /* A library, but none of ours. */
+    /* A library that is not a plug-in of feedmill. */
     setenv("FEEDMILL_CUDA_LIBRARY", "libm.so.6", 1);
     assert_int_equal(fm_device_count(FM_DEVICE_CUDA, NULL, &error), FM_ERR_UNAVAILABLE);
-    assert_non_null(strstr(error.message, "no plug-in"));
+    assert_non_null(strstr(error.message, "is not a plug-in of feedmill"));
     unsetenv("FEEDMILL_CUDA_LIBRARY");
 }
 
@@ -132,7 +132,7 @@ static void blocks_are_whole_pages(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(converts_as_the_transform_stores),
-        cmocka_unit_test(grey_has_one_channel),
+        cmocka_unit_test(gray_has_one_channel),
         cmocka_unit_test(the_host_is_one_device),
         cmocka_unit_test(a_missing_plugin_is_named),
         cmocka_unit_test(blocks_are_whole_pages),

@@ -1,5 +1,5 @@
-/* PNG and WebP through the decoder that the pipeline has; what they hold is written here, by the
- * libraries' encoders. */
+/* PNG and WebP images through fm_decoder. The files are written here, by the libraries' encoders.
+ */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,7 +39,7 @@ typedef test_guarded file;
 typedef file (*maker)(void);
 
 #if FM_HAVE_SPNG
-/* Of some color type, which holds the image's colors, or its red as grey. */
+/* Writes a PNG of some color type with the image's colors, or with its red channel as gray. */
 static file make_png_of(uint8_t color, int interlaced) {
     static const int n_samples[] = {[0] = 1, [2] = 3, [4] = 2, [6] = 4};
     const int n = n_samples[color];
@@ -97,7 +97,7 @@ static fm_decoder *open_decoder(fm_mem_counter *counter) {
     return decoder;
 }
 
-/* Decodes a box with so many rows a call, and compares it with the image. */
+/* Decodes a box, n rows per call, and compares it with the image. */
 static int decode(fm_decoder *decoder, const file *f, fm_box box, int n_rows, fm_error *error) {
     fm_image_info info;
     fm_error_clear(error);
@@ -151,7 +151,7 @@ static void boxes_equal_the_image(void **state) {
     fm_decoder_close(&decoder);
 }
 
-/* Wherever a file ends: no box of it is taken, and the decoder goes on with the next file. */
+/* A file truncated at any byte: each box is refused, and the decoder can decode the next file. */
 static void cut_files_are_refused(void **state) {
     (void)state;
     fm_decoder *decoder = open_decoder(NULL);
@@ -211,7 +211,7 @@ static void rejected_formats_are_named(void **state) {
     const fm_format all[] = {FM_FORMAT_JPEG, FM_FORMAT_PNG, FM_FORMAT_WEBP};
     for (const maker *make = makers; *make; make++) {
         const file f = (*make)();
-        int n_taken = 0;
+        int n_accepted = 0;
         for (int i = 0; i < 3; i++) {
             const fm_limits limits = {1 << 24, 1 << 20, (uint32_t)all[i]};
             fm_decoder *decoder = NULL;
@@ -220,10 +220,10 @@ static void rejected_formats_are_named(void **state) {
             const int status = decode(decoder, &f, ALL, 16, &error);
             assert_true(status == FM_OK || status == FM_ERR_KIND);
             assert_int_equal(status != FM_OK, fm_decoder_format(decoder) == all[i]);
-            n_taken += status == FM_OK;
+            n_accepted += status == FM_OK;
             fm_decoder_close(&decoder);
         }
-        assert_int_equal(n_taken, 2);
+        assert_int_equal(n_accepted, 2);
         test_guarded_close(&f);
     }
 }

@@ -1,4 +1,4 @@
-/* fm_imread: pixels in each order and each of EXIF's orientations; what is refused. */
+/* fm_imread: pixels in both channel orders and all EXIF orientations; refused images. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +21,7 @@ enum { WIDTH = 37, HEIGHT = 22 };
 
 /* ---- making files ---------------------------------------------------------------------------- */
 
-/* A JPEG; its bytes are the caller's to free(). */
+/* A JPEG; the caller must free() its bytes. */
 static size_t make_jpeg(uint8_t **out) {
     struct jpeg_error_mgr errors;
     struct jpeg_compress_struct codec = {.err = jpeg_std_error(&errors)};
@@ -47,7 +47,7 @@ static size_t make_jpeg(uint8_t **out) {
     return n_bytes;
 }
 
-/* The JPEG with an APP1 segment of `n` bytes of EXIF data behind its SOI, at a guard page. */
+/* The JPEG with an APP1 segment of `n` bytes of EXIF data after its SOI, at a guard page. */
 static test_guarded with_exif(const uint8_t *tiff, size_t n) {
     uint8_t *bytes;
     const size_t n_bytes = make_jpeg(&bytes);
@@ -91,7 +91,7 @@ static uint8_t *read_data(const test_guarded *f, fm_channels channels, bool upri
     return out;
 }
 
-/* Column and row in the file of what stands at (x, y) of an image turned by its orientation. */
+/* The column and row in the file of pixel (x, y) of the image after applying the orientation. */
 static void source_of(int orientation, int x, int y, int *from_x, int *from_y) {
     const int last_x = WIDTH - 1, last_y = HEIGHT - 1;
     const bool on_side = orientation >= 5;
@@ -167,7 +167,7 @@ static void an_orientation_behind_a_broken_tag_does_not_count(void **state) {
     uint8_t data[50] = {'I', 'I', 0x2A, 0, 8, 0,    0, 0, 2, 0, 0x0F, 0x01, 2, 0, 9, 0, 0,
                         0,   38,  0,    0, 0, 0x12, 1, 3, 0, 1, 0,    0,    0, 3, 0, 0, 0};
     assert_int_equal(orientation_of(data, sizeof(data)), 3);
-    data[18] = 45; /* four bytes of it lie behind the end */
+    data[18] = 45; /* its last four bytes are beyond the end */
     assert_int_equal(orientation_of(data, sizeof(data)), 1);
     data[10] = 0x1A; /* XResolution: 8 bytes, which do not lie there either */
     assert_int_equal(orientation_of(data, sizeof(data)), 1);

@@ -30,12 +30,12 @@ enum { SLACK = 64, GUARD = 0xA5 };
 static const fm_limits LIMITS = {.max_file_bytes = 1 << 20, .max_image_pixels = 1 << 20};
 static const fm_limits LARGE = {.max_file_bytes = 64 << 20, .max_image_pixels = 16 << 20};
 
-/* A file in memory, behind which nothing can be read. */
+/* A file in memory that ends at an unreadable page. */
 typedef test_guarded file;
 
 typedef struct kind {
     int width, height, h, v;
-    bool grey, cmyk, progressive, split, arithmetic;
+    bool gray, cmyk, progressive, split, arithmetic;
     unsigned restart;
 } kind;
 
@@ -50,8 +50,8 @@ static file make(kind k) {
     jpeg_mem_dest(&codec, &out, &n_out);
     codec.image_width = (JDIMENSION)k.width;
     codec.image_height = (JDIMENSION)k.height;
-    codec.input_components = k.grey ? 1 : k.cmyk ? 4 : 3;
-    codec.in_color_space = k.grey ? JCS_GRAYSCALE : k.cmyk ? JCS_CMYK : JCS_RGB;
+    codec.input_components = k.gray ? 1 : k.cmyk ? 4 : 3;
+    codec.in_color_space = k.gray ? JCS_GRAYSCALE : k.cmyk ? JCS_CMYK : JCS_RGB;
     jpeg_set_defaults(&codec);
     if (k.h) {
         codec.comp_info[0].h_samp_factor = k.h;
@@ -240,13 +240,13 @@ static void crops_equal_the_full_decode(void **state) {
         {.width = 203, .height = 90, .h = 4, .v = 1},
         {.width = 97, .height = 120, .h = 4, .v = 2},
         {.width = 100, .height = 75, .h = 3, .v = 1},
-        {.width = 100, .height = 75, .grey = true},
+        {.width = 100, .height = 75, .gray = true},
         {.width = 5, .height = 5, .h = 2, .v = 2},
         {.width = 1, .height = 1, .h = 2, .v = 2},
         {.width = 150, .height = 100, .h = 2, .v = 2, .progressive = true},
         {.width = 150, .height = 100, .h = 2, .v = 1, .split = true},
         {.width = 150, .height = 100, .h = 2, .v = 2, .restart = 3},
-        {.width = 90, .height = 60, .grey = true, .h = 2, .v = 2},
+        {.width = 90, .height = 60, .gray = true, .h = 2, .v = 2},
         {.width = 120, .height = 80, .cmyk = true},
         {.width = 121, .height = 79, .cmyk = true, .h = 2, .v = 2},
         {.width = 120, .height = 80, .cmyk = true, .h = 2, .v = 1, .progressive = true},
@@ -333,7 +333,7 @@ static const kind memory_kinds[] = {
     {.width = 300, .height = 200, .h = 1, .v = 1},
     {.width = 301, .height = 199, .h = 2, .v = 2},
     {.width = 299, .height = 210, .h = 4, .v = 2},
-    {.width = 180, .height = 320, .grey = true},
+    {.width = 180, .height = 320, .gray = true},
     {.width = 320, .height = 240, .h = 2, .v = 2, .restart = 3},
     {.width = 500, .height = 370, .h = 1, .v = 1, .progressive = true},
     {.width = 310, .height = 205, .h = 2, .v = 1, .progressive = true},
@@ -389,7 +389,7 @@ static void images_allocate_nothing(void **state) {
     }
 }
 
-/* What is ready from the start is enough for any height, up to 8,192 pixels a row. */
+/* The memory reserved at open suffices for any height, and rows of up to 8,192 pixels. */
 static void one_scan_takes_memory_by_its_width(void **state) {
     (void)state;
     static const kind kinds[] = {
@@ -401,7 +401,7 @@ static void one_scan_takes_memory_by_its_width(void **state) {
         {.width = 8192, .height = 40, .h = 1, .v = 2},
         {.width = 8192, .height = 80, .h = 1, .v = 4},
         {.width = 8192, .height = 40, .h = 4, .v = 2},
-        {.width = 8192, .height = 20, .grey = true},
+        {.width = 8192, .height = 20, .gray = true},
     };
     fm_mem_counter counter = {0};
     fm_jpeg *jpeg = NULL;
@@ -422,8 +422,8 @@ static void one_scan_takes_memory_by_its_width(void **state) {
     fm_jpeg_close(&jpeg);
 }
 
-/* 12 million pixels at 4:4:4 are decoded. Their memory stays while such images come, and goes when
- * none has come for a while, or at once when asked; it never has to be taken again. */
+/* 12 million pixels at 4:4:4 are decoded. Their memory is kept while such images follow, and
+ * returned after a number of other images, or at once by a trim. It is allocated only once. */
 static void large_images_do_not_keep_their_memory(void **state) {
     (void)state;
     const kind large = {.width = 4000, .height = 3000, .h = 1, .v = 1, .progressive = true};
@@ -497,7 +497,9 @@ static void a_block_that_failed_is_not_trimmed(void **state) {
     test_guarded_close(&g);
 }
 
-/* More than 80 MiB of coefficients are refused before they are taken, unless the box needs less. */
+/* More than 80 MiB of coefficients are refused before they are allocated, unless the box needs
+ * less.
+ */
 static void too_many_coefficients_are_refused(void **state) {
     (void)state;
     file f = make((kind){.width = 64, .height = 64, .h = 1, .v = 1, .progressive = true});
@@ -645,11 +647,11 @@ static void other_formats(void **state) {
     check_status(test_guarded_open("\x89PNG\r\n\x1a\n....", 12), FM_ERR_FORMAT, "a PNG image");
     check_status(test_guarded_open("RIFF....WEBPVP8 ", 16), FM_ERR_FORMAT, "a WebP image");
     check_status(test_guarded_open("GIF89a", 6), FM_ERR_FORMAT, "a GIF image");
-    check_status(test_guarded_open("<html>", 6), FM_ERR_FORMAT, "a text");
+    check_status(test_guarded_open("<html>", 6), FM_ERR_FORMAT, "an HTML or XML text");
     check_status(test_guarded_open("", 0), FM_ERR_FORMAT, "an empty file");
     check_status(test_guarded_open("\xff\xd8", 2), FM_ERR_FORMAT, "a damaged JPEG");
     check_status(test_guarded_open("\xff\xd8\0\0", 4), FM_ERR_FORMAT, "a damaged JPEG");
-    check_status(test_guarded_open("abcdefgh", 8), FM_ERR_FORMAT, "no image");
+    check_status(test_guarded_open("abcdefgh", 8), FM_ERR_FORMAT, "an unknown format");
 }
 
 static void kinds_that_pillow_decodes(void **state) {
@@ -715,13 +717,13 @@ static void every_truncation_is_refused(void **state) {
     fm_jpeg_close(&jpeg);
 }
 
-/* Rubbish in the image data leads libjpeg astray, but not behind the end, where a page can't be
- * read; with data that ends early it arrives there sooner. */
+/* Random bytes in the image data may confuse libjpeg, but it must not read beyond the end, where a
+ * page can't be read; with data that ends early it arrives there sooner. */
 static void damaged_data_is_not_read_past_its_end(void **state) {
     (void)state;
     const kind kinds[] = {{.width = 200, .height = 90, .h = 1, .v = 1},
                           {.width = 200, .height = 90, .h = 4, .v = 2},
-                          {.width = 200, .height = 90, .grey = true},
+                          {.width = 200, .height = 90, .gray = true},
                           {.width = 200, .height = 90, .h = 2, .v = 2, .split = true},
                           {.width = 200, .height = 90, .h = 2, .v = 2, .restart = 2},
                           {.width = 200, .height = 90, .h = 2, .v = 2, .progressive = true}};
@@ -779,7 +781,7 @@ static void damaged_structure(void **state) {
     test_guarded_close(&f);
 }
 
-/* Pillow refuses a file whose EXIF resolution is no number. */
+/* Pillow refuses a file whose EXIF resolution is not a number. */
 static void exif_that_pillow_refuses(void **state) {
     (void)state;
     uint8_t exif[] = {0xFF, 0xE1, 0, 34,   'E', 'x', 'i', 'f', 0, 0, 'M', 'M', 0, 42, 0, 0, 0, 8,
@@ -798,7 +800,7 @@ static void exif_that_pillow_refuses(void **state) {
     test_guarded_close(&f);
 }
 
-/* libjpeg would take the tables of the image before. */
+/* libjpeg would use the tables of the previous image. */
 static void tables_of_another_image_are_not_used(void **state) {
     (void)state;
     fm_jpeg *jpeg = open_jpeg();
@@ -831,7 +833,7 @@ static void incomplete_scans_are_refused(void **state) {
     test_guarded_close(&s);
 }
 
-/* The message tells what is wrong with the data; an image behind it has messages of its own. */
+/* The message describes the damage; the next image's message does not depend on it. */
 static void damaged_data_is_described(void **state) {
     (void)state;
     const file f = make((kind){.width = 64, .height = 64, .restart = 4});

@@ -1,8 +1,8 @@
 /*
- * The Huffman decoder against libjpeg's: random coefficients are written as JPEG files, and each
- * MCU's are compared, whether it was read or others were skipped before it. Then the same files cut
- * short and damaged: nothing past their end is read, what libjpeg warns about is refused, and what
- * is taken has libjpeg's coefficients.
+ * Compares the Huffman decoder with libjpeg's: random coefficients are written as JPEG files, and
+ * those of each MCU are compared, whether all MCUs are read or some are skipped. Then the same
+ * files truncated and damaged: nothing past their end is read, files that libjpeg warns about are
+ * refused, and accepted files have libjpeg's coefficients.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -325,7 +325,7 @@ static bool read_mcu(fm_huffman *huffman, int16_t blocks[][64]) {
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-/* Each MCU is taken; those that are read, `read_share` of 256, have libjpeg's coefficients. */
+/* Each MCU is accepted; those that are read, `read_share` of 256, have libjpeg's coefficients. */
 static void check_file(fm_huffman *huffman, const made *file, int read_share) {
     view v = {0};
     open_view(&v, file);
@@ -487,10 +487,10 @@ static void damage(made *file, size_t first) {
     }
 }
 
-/* What is taken of a damaged file: libjpeg has no warning, and the same coefficients. */
-static void check_taken(fm_huffman *huffman, view *v) {
+/* A damaged file that is accepted: libjpeg has no warning and the same coefficients. */
+static void check_accepted(fm_huffman *huffman, view *v) {
     assert_int_equal(v->n_warnings, 0);
-    if (!v->arrays) return; /* there is damage behind the last MCU */
+    if (!v->arrays) return; /* the damage is after the last MCU */
     int16_t blocks[FM_HUFFMAN_MAX_BLOCKS][64];
     assert_true(fm_huffman_begin(huffman, &v->scan));
     for (int y = 0; y < v->n_mcus_high; y++)
@@ -504,7 +504,7 @@ static void check_taken(fm_huffman *huffman, view *v) {
 static void damage_is_that_of_libjpeg(void **state) {
     (void)state;
     fm_huffman *a = fm_huffman_open(NULL), *b = fm_huffman_open(NULL);
-    int n_taken = 0, n_refused = 0, n_stricter = 0;
+    int n_accepted = 0, n_refused = 0, n_stricter = 0;
     for (int i = 0; i < 6000; i++) {
         const kind k = random_kind();
         const made file = i % 50 ? make(&k) : make_long_codes(1, 2, i % 3, i / 50 % 9);
@@ -525,8 +525,8 @@ static void damage_is_that_of_libjpeg(void **state) {
         }
         assert_ptr_equal(fm_huffman_damage(a), fm_huffman_damage(b));
         assert_int_equal(fm_huffman_damage(a) == NULL, sane);
-        if (sane) check_taken(a, &v);
-        n_taken += sane;
+        if (sane) check_accepted(a, &v);
+        n_accepted += sane;
         n_refused += !sane;
         n_stricter += !sane && v.n_warnings == 0;
         test_guarded_close(&data);
@@ -535,9 +535,9 @@ static void damage_is_that_of_libjpeg(void **state) {
         free(damaged.bytes);
         free(file.bytes);
     }
-    print_message("%d taken, %d refused, %d of them without a warning of libjpeg's\n", n_taken,
-                  n_refused, n_stricter);
-    assert_true(n_taken > 500);
+    print_message("%d accepted, %d refused, %d of them without a warning of libjpeg's\n",
+                  n_accepted, n_refused, n_stricter);
+    assert_true(n_accepted > 500);
     assert_true(n_refused > 500);
     fm_huffman_close(&a);
     fm_huffman_close(&b);

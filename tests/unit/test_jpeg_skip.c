@@ -1,8 +1,8 @@
 /*
- * Restart intervals that a box does not need are left out (fm_jpeg_set_interval_skipping()): the pixels are
- * those of libjpeg's full decode, whatever the sampling, the size, the interval and the box. Then
- * the same with damage: between two markers, where the box's pixels are still libjpeg's of the
- * damaged file or the file is refused; and to the markers, where the outcome is the one without.
+ * Skipping of restart intervals that a box does not need (fm_jpeg_set_interval_skipping()): the
+ * pixels equal those of libjpeg's full decode, for any sampling, size, interval and box. The same
+ * with damage: between two markers, the box's pixels equal libjpeg's of the damaged file, or the
+ * file is refused; with damaged markers, the result is the one without skipping.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -122,10 +122,10 @@ static uint8_t *full_decode(const file *f) {
 
 /* ---- boxes ----------------------------------------------------------------------------------- */
 
-static fm_jpeg *open_jpeg(bool leaps) {
+static fm_jpeg *open_jpeg(bool skips) {
     fm_jpeg *jpeg = NULL;
     assert_int_equal(fm_jpeg_open(&jpeg, &LIMITS, NULL, NULL), FM_OK);
-    fm_jpeg_set_interval_skipping(jpeg, leaps, false);
+    fm_jpeg_set_interval_skipping(jpeg, skips, false);
     return jpeg;
 }
 
@@ -230,11 +230,12 @@ static void injure(const file *f, uint32_t n) {
     }
 }
 
-/* What is taken has libjpeg's pixels of the damaged file; and leaping takes what is taken else. */
+/* An accepted file has libjpeg's pixels of the damaged file, and files accepted without skipping
+ * are accepted with it. */
 static void damage_between_markers_changes_no_pixel(void **state) {
     (void)state;
-    fm_jpeg *leaping = open_jpeg(true), *plain = open_jpeg(false);
-    int n_taken = 0, n_more = 0;
+    fm_jpeg *skipping = open_jpeg(true), *plain = open_jpeg(false);
+    int n_accepted = 0, n_more = 0;
     for (uint32_t i = 0; i < 30 * N_SAMPLINGS; i++) {
         const kind k = random_kind(i);
         const file f = make(&k);
@@ -242,41 +243,41 @@ static void damage_between_markers_changes_no_pixel(void **state) {
         uint8_t *const full = full_decode(&f);
         for (int n = 0; n < 20; n++) {
             const fm_box box = random_box(&k);
-            const int status = decode(leaping, &f, &box, pixels);
+            const int status = decode(skipping, &f, &box, pixels);
             assert_true(status == FM_OK || status == FM_ERR_DAMAGED);
             if (!status) check_pixels(&k, &box, pixels, full);
-            const bool is_taken = decode(plain, &f, &box, pixels) == FM_OK;
-            if (is_taken) assert_int_equal(status, FM_OK);
-            n_taken += !status;
-            n_more += !status && !is_taken;
+            const bool is_accepted = decode(plain, &f, &box, pixels) == FM_OK;
+            if (is_accepted) assert_int_equal(status, FM_OK);
+            n_accepted += !status;
+            n_more += !status && !is_accepted;
         }
         free(full);
         test_guarded_close(&f);
     }
-    assert_true(n_taken > 500);
+    assert_true(n_accepted > 500);
 #if FM_HAVE_JPEG_INTERNALS
-    assert_true(n_more > 100); /* so intervals have been left out */
+    assert_true(n_more > 100); /* so intervals were skipped */
 #else
     assert_int_equal(n_more, 0);
 #endif
-    fm_jpeg_close(&leaping);
+    fm_jpeg_close(&skipping);
     fm_jpeg_close(&plain);
 }
 
 /* For every box both have the same outcome, which is not FM_OK for the whole image. */
 static void check_same(const kind *k, const file *f, bool is_sane) {
-    fm_jpeg *leaping = open_jpeg(true), *plain = open_jpeg(false);
+    fm_jpeg *skipping = open_jpeg(true), *plain = open_jpeg(false);
     static uint8_t others[sizeof(pixels)];
     for (int n = 0; n < 20; n++) {
         const fm_box all = {0, 0, k->width, k->height};
         const fm_box box = n ? random_box(k) : all;
-        const int status = decode(leaping, f, &box, pixels);
+        const int status = decode(skipping, f, &box, pixels);
         assert_int_equal(status, decode(plain, f, &box, others));
         if (!n) assert_int_equal(status == FM_OK, is_sane);
         if (!status)
             assert_memory_equal(pixels, others, 3 * (size_t)box.width * (size_t)box.height);
     }
-    fm_jpeg_close(&leaping);
+    fm_jpeg_close(&skipping);
     fm_jpeg_close(&plain);
     test_guarded_close(f);
 }

@@ -1,4 +1,5 @@
-/* Ranges of files: whole or an error, with files that stay open, whatever the limit on them. */
+/* Ranges of files: read completely or an error, with cached files, under any limit on open files.
+ */
 #define _GNU_SOURCE
 #include "reads.h"
 
@@ -34,7 +35,7 @@ static void make_files(const fixture *f, uint32_t n) {
     }
 }
 
-/* The range has come as it is in the file of that number. */
+/* Asserts that the read returned this range of the file with that number. */
 static void check_range(const fm_read *read, uint32_t number) {
     assert_int_equal(read->error, 0);
     assert_int_equal(read->n_bytes, read->range_bytes);
@@ -60,7 +61,8 @@ static fm_reader_stats stats_of(const fixture *f) {
 
 enum { N_READS = 600 };
 
-/* Ranges of any place and size, of so many files, some of them twice as long as the buffers. */
+/* Ranges at random offsets, of random sizes, of n files, some of them twice as large as the
+ * buffers. */
 static void read_many(fixture *f, uint32_t n_files) {
     static fm_read reads[N_READS];
     static char paths[N_READS][96];
@@ -150,7 +152,7 @@ static void bad_ranges_are_errors(void **state) {
     assert_int_equal(stats_of(&f).n_errors, 24);
     assert_int_equal(f.reads.reader->arena.n_used, 0);
     assert_int_equal(test_count_entries("/proc/self/fd"), n_files + 1);
-    /* A FIFO has no offset, and must not make anybody wait. */
+    /* A FIFO can't be read at an offset, and must not block. */
     snprintf(other, sizeof(other), "%s/fifo", f.dir);
     assert_int_equal(mkfifo(other, 0600), 0);
     for (int round = 0; round < 2; round++)
@@ -211,7 +213,7 @@ static void few_descriptors_do(void **state) {
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &lowered), 0);
         open_both(&f, state, (fm_reader_config){.depth = 16});
         make_files(&f, 150);
-        /* None left at all: what is open must do. */
+        /* No descriptor is left: the open files must suffice. */
         struct rlimit none = {(rlim_t)test_count_entries("/proc/self/fd") - 3 + 1, before.rlim_max};
         if (tight) assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
         read_many(&f, 150);
@@ -326,7 +328,7 @@ static void the_least_recently_used_goes(void **state) {
     int to_close;
     assert_int_equal(fm_file_cache_init(&cache, NULL), FM_OK);
     const uint32_t limit = cache.limit;
-    while (cache.limit > 3) { /* room for three */
+    while (cache.limit > 3) { /* a capacity of three */
         cache.limit--;
         cache.unused = cache.unused->next;
     }

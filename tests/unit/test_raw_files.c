@@ -1,4 +1,4 @@
-/* Files that hold values as they are: what comes out of them, and what is refused. */
+/* Files of raw values: delivered values, and refused files. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 #define N_FILES 12
 #define HEADER "a header"
 #define HEADER_BYTES (sizeof(HEADER) - 1)
-#define BODY_BYTES 100003u /* no whole number of anything */
+#define BODY_BYTES 100003u /* a prime: not a multiple of a cache line or page */
 
 static char dir[] = "/tmp/fm_plain_XXXXXX";
 

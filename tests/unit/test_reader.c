@@ -140,7 +140,7 @@ static void errors_name_their_cause(void **state) {
     close_both(&f);
 }
 
-/* Returns buffers from a thread of its own, as they come. */
+/* Returns buffers on a separate thread as reads finish. */
 static void *return_main(void *argument) {
     fixture *const f = argument;
     for (int n = 0; n < 300; n++) {
@@ -152,14 +152,14 @@ static void *return_main(void *argument) {
     return NULL;
 }
 
-/* Buffers for three files or so, hundreds of files: all come, in turn, without taking memory. */
+/* Buffers for about three files, hundreds of files: all are read, without further allocations. */
 static void short_buffers_are_shared(void **state) {
     fixture f;
     open_both(&f, state, (fm_reader_config){.buffer_bytes = 1000000});
     enum { N = 300 };
     static fm_read reads[N];
     memset(reads, 0, sizeof(reads));
-    /* Up to 300,001 bytes, so that no file needs a block of its own. */
+    /* Up to 300,001 bytes, so that no file needs a heap buffer. */
     for (uint32_t i = 0; i < N; i++)
         reads[i] = (fm_read){.path = f.paths[i % 10], .expected_bytes = sizes[i % 10]};
     const uint64_t n_blocks = f.reads.counter.n_blocks;

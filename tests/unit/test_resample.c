@@ -30,36 +30,37 @@ static uint8_t *make_image(int32_t width, int32_t height) {
     return pixels;
 }
 
-/* ---- a plain resize, whole images at a time, to compare with --------------------------------- */
+/* ---- a reference resize of whole images, to compare with ------------------------------------- */
 
 static int32_t weight_of(double share) {
     return (int32_t)((share < 0 ? -0.5 : 0.5) + share * (1 << 22));
 }
 
-static double plain_sinc(double x) {
+static double reference_sinc(double x) {
     x *= 3.14159265358979323846;
     return x == 0 ? 1 : sin(x) / x;
 }
 
-/* Pillow's filters, of support plain_reach[filter]. */
-static const double plain_reach[] = {1, 2, 0.5, 1, 3};
-static double plain_filter(fm_filter filter, double x) {
+/* Pillow's filters, of support reference_reach[filter]. */
+static const double reference_reach[] = {1, 2, 0.5, 1, 3};
+static double reference_filter(fm_filter filter, double x) {
     if (filter == FM_FILTER_BOX) return x > -0.5 && x <= 0.5;
     if (filter == FM_FILTER_LANCZOS)
-        return x >= -3 && x < 3 ? plain_sinc(x) * plain_sinc(x / 3) : 0;
+        return x >= -3 && x < 3 ? reference_sinc(x) * reference_sinc(x / 3) : 0;
     x = fabs(x);
     if (filter == FM_FILTER_BICUBIC && x >= 1)
         return x < 2 ? (((x - 5) * x + 8) * x - 4) * -0.5 : 0;
     if (x >= 1) return 0;
     if (filter == FM_FILTER_BICUBIC) return (1.5 * x - 2.5) * x * x + 1;
     if (filter == FM_FILTER_HAMMING)
-        return plain_sinc(x) * ((double)0.54f + (double)0.46f * cos(x * 3.14159265358979323846));
+        return reference_sinc(x) *
+               ((double)0.54f + (double)0.46f * cos(x * 3.14159265358979323846));
     return 1 - x;
 }
 
 /* One axis: out[i * step] of n_out from in[j * step] of n_in, for each of the three channels. */
-static void plain_line(uint8_t *out, const uint8_t *in, size_t step, int32_t n_in, int32_t n_out,
-                       fm_filter filter) {
+static void reference_line(uint8_t *out, const uint8_t *in, size_t step, int32_t n_in,
+                           int32_t n_out, fm_filter filter) {
     const double scale = (double)n_in / n_out, stretch = scale < 1 ? 1 : scale;
     if (filter == FM_FILTER_NEAREST) {
         double place = scale * 0.5;
@@ -67,7 +68,7 @@ static void plain_line(uint8_t *out, const uint8_t *in, size_t step, int32_t n_i
             memcpy(out + (size_t)i * step, in + (size_t)(int32_t)place * step, 3);
         return;
     }
-    const double support = plain_reach[filter] * stretch;
+    const double support = reference_reach[filter] * stretch;
     double *const raw = malloc((size_t)n_in * sizeof(*raw));
     assert_non_null(raw);
     for (int32_t i = 0; i < n_out; i++) {
@@ -77,7 +78,7 @@ static void plain_line(uint8_t *out, const uint8_t *in, size_t step, int32_t n_i
         end = end > n_in ? n_in : end;
         double sum = 0;
         for (int32_t j = first; j < end; j++) {
-            raw[j] = plain_filter(filter, (j - center + 0.5) * (1.0 / stretch));
+            raw[j] = reference_filter(filter, (j - center + 0.5) * (1.0 / stretch));
             sum += raw[j];
         }
         for (size_t c = 0; c < 3; c++) {
@@ -91,33 +92,33 @@ static void plain_line(uint8_t *out, const uint8_t *in, size_t step, int32_t n_i
     free(raw);
 }
 
-static uint8_t *plain_columns(uint8_t *in, int32_t width, int32_t height, int32_t new_width,
-                              fm_filter filter) {
+static uint8_t *reference_columns(uint8_t *in, int32_t width, int32_t height, int32_t new_width,
+                                  fm_filter filter) {
     if (new_width == width) return in;
     uint8_t *const out = malloc(3 * (size_t)new_width * (size_t)height);
     assert_non_null(out);
     for (size_t y = 0; y < (size_t)height; y++)
-        plain_line(out + 3 * y * (size_t)new_width, in + 3 * y * (size_t)width, 3, width, new_width,
-                   filter);
+        reference_line(out + 3 * y * (size_t)new_width, in + 3 * y * (size_t)width, 3, width,
+                       new_width, filter);
     free(in);
     return out;
 }
 
-static uint8_t *plain_rows(uint8_t *in, int32_t width, int32_t height, int32_t new_height,
-                           fm_filter filter) {
+static uint8_t *reference_rows(uint8_t *in, int32_t width, int32_t height, int32_t new_height,
+                               fm_filter filter) {
     if (new_height == height) return in;
     const size_t stride = 3 * (size_t)width;
     uint8_t *const out = malloc(stride * (size_t)new_height);
     assert_non_null(out);
     for (size_t x = 0; x < (size_t)width; x++)
-        plain_line(out + 3 * x, in + 3 * x, stride, height, new_height, filter);
+        reference_line(out + 3 * x, in + 3 * x, stride, height, new_height, filter);
     free(in);
     return out;
 }
 
 /* [3][height][width] of the window, made as the geometry's header describes it. */
-static void plain_sample(uint8_t *out, const uint8_t *image, int32_t image_width,
-                         const fm_geometry *geometry, fm_resize_order order, fm_filter filter) {
+static void reference_sample(uint8_t *out, const uint8_t *image, int32_t image_width,
+                             const fm_geometry *geometry, fm_resize_order order, fm_filter filter) {
     const fm_box source = geometry->source, window = geometry->window;
     const int32_t width = geometry->resized_width, height = geometry->resized_height;
     uint8_t *pixels = malloc(3 * (size_t)source.width * (size_t)source.height + 1);
@@ -136,10 +137,11 @@ static void plain_sample(uint8_t *out, const uint8_t *image, int32_t image_width
         order == FM_RESIZE_PILLOW_13
             ? shrinks && source.height - height > 2 * (source.width - width)
             : order == FM_RESIZE_PILLOW_12_2 && shrinks && source.height > 100 * source.width;
-    if (vertical_first) pixels = plain_rows(pixels, source.width, source.height, height, filter);
-    pixels =
-        plain_columns(pixels, source.width, vertical_first ? height : source.height, width, filter);
-    if (!vertical_first) pixels = plain_rows(pixels, width, source.height, height, filter);
+    if (vertical_first)
+        pixels = reference_rows(pixels, source.width, source.height, height, filter);
+    pixels = reference_columns(pixels, source.width, vertical_first ? height : source.height, width,
+                               filter);
+    if (!vertical_first) pixels = reference_rows(pixels, width, source.height, height, filter);
     for (int32_t c = 0; c < 3; c++) {
         for (int32_t y = 0; y < window.height; y++) {
             for (int32_t x = 0; x < window.width; x++) {
@@ -277,7 +279,7 @@ static void compare(const uint8_t *image, int32_t image_width, const fm_geometry
     assert_int_equal(fm_resample_open(&resample, &plan, NULL, NULL), FM_OK);
     run(resample, image, image_width, geometry, memory + GUARD);
     fm_resample_close(&resample);
-    plain_sample(want, image, image_width, geometry, order, filter);
+    reference_sample(want, image, image_width, geometry, order, filter);
     const size_t plane = n_values / 3, value_bytes = plan.sample_bytes / n_values;
     for (size_t i = 0; i < n_values; i++) {
         const size_t at = layout == FM_NHWC ? 3 * (i % plane) + i / plane : i;
@@ -428,7 +430,9 @@ static void crops_seen_before_allocate_nothing(void **state) {
         }
         if (pass == 0) n_blocks = counter.n_blocks;
     }
-    /* Growing in powers of two, few are taken at all: each kept pass has five arrays. */
+    /* Capacities grow in powers of two, so there are few allocations: each cached pass has five
+     * arrays.
+     */
     assert_true(n_blocks > 0 && n_blocks <= 80);
     assert_int_equal(counter.n_blocks, n_blocks);
     fm_resample_close(&resample);

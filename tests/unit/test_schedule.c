@@ -30,7 +30,7 @@ static void the_largest_octave_comes_first(void **state) {
     assert_null(fm_pending_pop(&batch));
 }
 
-/* Bytes arrive while others are taken: nothing is lost, nothing comes twice. */
+/* Tasks become decodable while others are dequeued: none is lost, none is dequeued twice. */
 static void each_task_comes_once(void **state) {
     (void)state;
     fm_pending batch = {0};

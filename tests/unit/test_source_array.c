@@ -1,4 +1,4 @@
-/* Arrays in memory: rows gathered, images as pixels, and where the memory is. */
+/* Arrays in memory: gathered rows, pixels of images, and mapped files. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Which signals a thread gets, and how much of its time it has a core. */
+/* The signals that a thread receives, and the share of its time that it has a CPU. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
-/* The transcoder of feedmill/pack.h: same pixels, same segments, restart markers where they are
- * said to be; and for whatever is not transcoded, the reason. */
+/* The transcoder of feedmill/pack.h: same pixels, same segments, restart markers at the returned
+ * offsets; and the reason for each image that is not transcoded. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +20,7 @@ enum { MOST_BYTES = 1 << 20 };
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* A JPEG by the tool mkjpeg, at a guard page. */
+/* A JPEG made by the tool mkjpeg, which ends at a guard page. */
 static test_guarded make(const char *options) {
     const char *const tool = getenv("FM_MKJPEG");
     assert_non_null(tool);
@@ -108,7 +108,7 @@ static void assert_same_pixels(const test_guarded *file, const fm_transcoded *ou
     test_free(new);
 }
 
-/* All APPn and COM segments, one behind the other. */
+/* All APPn and COM segments, concatenated. */
 static size_t collect_segments(const uint8_t *bytes, size_t n_bytes, uint8_t *out) {
     size_t n = 0;
     for (size_t at = 2; at + 4 <= n_bytes && bytes[at + 1] != 0xDA;) {
@@ -161,7 +161,7 @@ static void assert_structure(const fm_transcoded *out) {
     assert_int_equal(b[out->n_bytes - 2] << 8 | b[out->n_bytes - 1], 0xFFD9);
 }
 
-/* ---- what is transcoded ---------------------------------------------------------------------- */
+/* ---- transcoded images ----------------------------------------------------------------------- */
 
 static void every_kind_keeps_its_pixels(void **state) {
     (void)state;
@@ -263,7 +263,7 @@ static void markers_cost_no_more_than_they_may(void **state) {
     test_guarded_close(&file);
 }
 
-/* ---- what is not ----------------------------------------------------------------------------- */
+/* ---- images that are not transcoded ---------------------------------------------------------- */
 
 static int reason_of(const test_guarded *file) {
     fm_transcoder *transcoder = open_with(4, UINT32_MAX, true);

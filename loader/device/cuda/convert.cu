@@ -1,20 +1,21 @@
 /*
- * Values are looked up, not computed: the result has the table's bits, whatever the GPU's arithmetic.
+ * Converts uint8 pixels by table look-up rather than arithmetic, so that results do not depend on
+ * the GPU's rounding.
  *
- * The table travels as the kernel's argument (3 KiB of the 4 that one may have), and each block
- * brings it to its shared memory, where threads may look up different values at the same time.
+ * The table is a kernel argument (3 KiB of at most 4). Each block copies it to shared memory, where
+ * threads can look up different values at the same time.
  */
 #include "device/cuda/convert.h"
 
 #define THREADS 256
-/* Pixels of one thread, where a sample's divide evenly: 12 bytes in, whole words out. */
+/* Pixels per thread if a sample's number of pixels is a multiple: reads and writes whole words. */
 #define GROUP 4
 
 struct table {
     uint32_t bits[3][256];
 };
 
-/* N values that are written at once. */
+/* N values that are written by one store. */
 template <typename Value, int N> struct alignas(sizeof(Value) * N) run {
     Value values[N];
 };
@@ -45,7 +46,7 @@ __global__ void __launch_bounds__(THREADS)
         for (int part = 0; part < Channels; part++) {
             run<Value, N> out;
             for (int i = 0; i < N; i++) {
-                /* The part-th N values: of one channel, or of pixels as they lie. */
+                /* The part-th N values: of one channel, or of interleaved pixels if Packed. */
                 const int at = Packed ? part * N + i : i * Channels + part;
                 out.values[i] = shared[at % Channels][in.bytes[at]];
             }
@@ -56,7 +57,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* One batch to convert; from NULL: the kernel is only loaded. */
+/* One batch to convert; with `from` NULL the kernel is only loaded. */
 struct job {
     const fm_device_format *format;
     const uint8_t *from;
@@ -77,7 +78,7 @@ static cudaError_t launch(const job &job) {
     const uint8_t *from = job.from;
     Value *to = (Value *)job.to;
     uint64_t n_px = job.format->n_px, n_groups = job.n_samples * n_px / N;
-    /* Enough blocks to fill any GPU, and few enough that bringing the table costs nothing. */
+    /* Enough blocks to fill any GPU, and few enough that copying the table costs nothing. */
     const uint64_t n_needed = (n_groups + THREADS - 1) / THREADS;
     const unsigned n_blocks = (unsigned)(n_needed < 1024 ? n_needed : 1024);
     void *arguments[] = {&all, &from, &to, &n_px, &n_groups};
@@ -108,6 +109,6 @@ extern "C" cudaError_t fm_cuda_convert(const fm_device_format *format, const uin
 }
 
 extern "C" cudaError_t fm_cuda_convert_load(const fm_device_format *format) {
-    /* All kernels of a file come together: one tells about the others, too. */
+    /* All kernels of a module are loaded together, so loading one is enough. */
     return run_job(job{format, nullptr, nullptr, 0, nullptr});
 }

@@ -1,13 +1,12 @@
 /*
- * GPUs of NVIDIA's, through the CUDA runtime. Built as a plug-in with the runtime linked
- * statically: its version need not be torch's, and errors that it keeps for a thread stay out of
- * torch's own copy. Both use the device's primary context, in which handles of streams and events
- * are the driver's and mean the same to all.
+ * NVIDIA GPUs, through the CUDA runtime. Built as a plug-in with the runtime linked statically: its
+ * version may differ from torch's, and its sticky errors do not show up in torch's copy. Both
+ * copies use the device's primary context, in which stream and event handles are shared.
  *
- * Every call makes that context the thread's current one for its time, by the driver's stack of
- * contexts: cudaSetDevice() back to a device that the caller never used would create a context
- * there. And it takes no part in a capture that another thread may be in the middle of, which an
- * event query would break.
+ * Each call pushes that context onto the driver's context stack and pops it at its end. Restoring
+ * the caller's device by cudaSetDevice() would create a context there if the caller never used that
+ * device. Each call also switches the thread's stream capture mode to relaxed, as an event query
+ * would otherwise invalidate a capture that another thread has begun.
  */
 #include "device/cuda/convert.h"
 
@@ -16,8 +15,8 @@
 
 #include "base/mem.h"
 
-/* The driver's calls that the runtime has none for, as the runtime hands them out. They return
- * numbers that mean the same as the runtime's errors. */
+/* Driver functions without an equivalent in the runtime, from cudaGetDriverEntryPoint(). Their
+ * results have the same numbers as cudaError_t. */
 typedef struct driver {
     int (*device_get)(int *device, int index);
     int (*context_retain)(void **context, int device);
@@ -27,23 +26,23 @@ typedef struct driver {
 } driver;
 
 typedef struct slot_events {
-    cudaEvent_t marked; /* the consumer's stream has come so far */
-    cudaEvent_t copied;
+    cudaEvent_t marked; /* in the consumer's stream: the copy must follow it */
+    cudaEvent_t copied; /* in the device's stream: the copy is done */
 } slot_events;
 
 struct fm_device {
     fm_device_format format;
     driver driver;
-    int ordinal; /* of the driver */
-    int index;
+    int ordinal;         /* the driver's number of the device */
+    int index;           /* the runtime's number of the device */
     void *context;       /* retained; NULL: not yet */
     cudaStream_t stream; /* NULL: not yet */
-    uint8_t *staging;    /* memory of the device for the uint8 of one batch; NULL: none */
+    uint8_t *staging;    /* device memory for the uint8 values of one batch; NULL: no conversion */
     uint32_t n_slots;
     slot_events slots[];
 };
 
-/* What a call returned, as a status. */
+/* Converts the result of a call to a status. */
 static int check(cudaError_t result, const char *call, fm_error *error) {
     if (result == cudaSuccess) return FM_OK;
     const int status = result == cudaErrorMemoryAllocation ? FM_ERR_NOMEM : FM_ERR_DEVICE;
@@ -65,8 +64,7 @@ static int find_call(const char *name, void **out, fm_error *error) {
 #endif
     if (status) return status;
     if (found == cudaDriverEntryPointSuccess && *out) return FM_OK;
-    return fm_error_set(error, FM_ERR_UNAVAILABLE, "this driver of CUDA has no %s; update it",
-                        name);
+    return fm_error_set(error, FM_ERR_UNAVAILABLE, "the CUDA driver has no %s; update it", name);
 }
 
 static int find_driver(driver *out, fm_error *error) {
@@ -91,9 +89,10 @@ static int find_driver(driver *out, fm_error *error) {
     return status;
 }
 
-/* The thread's part in captures, while it is in a call. */
 typedef enum cudaStreamCaptureMode capture_mode;
 
+/* Makes the device's context current and the thread's capture mode relaxed; sets *mode to the mode
+ * before. */
 static int enter(fm_device *device, capture_mode *mode, fm_error *error) {
     int status =
         check((cudaError_t)device->driver.context_push(device->context), "cuCtxPushCurrent", error);
@@ -106,7 +105,7 @@ static int enter(fm_device *device, capture_mode *mode, fm_error *error) {
     return status;
 }
 
-/* Ends what enter() began; the first failure is the one that counts. */
+/* Undoes enter(). Returns `status`, or the first failure if that is FM_OK. */
 static int leave(fm_device *device, capture_mode mode, int status, fm_error *error) {
     fm_error *const first = status ? NULL : error;
     const int restored = check(cudaThreadExchangeStreamCaptureMode(&mode),
@@ -133,7 +132,7 @@ static int cuda_count(int32_t *n_devices, fm_error *error) {
                             "no CUDA: there is no GPU, or CUDA_VISIBLE_DEVICES hides it");
     if (result == cudaErrorInsufficientDriver)
         return fm_error_set(error, FM_ERR_UNAVAILABLE,
-                            "no CUDA: there is no driver of NVIDIA's, or one older than CUDA %d.%d",
+                            "no CUDA: there is no driver by NVIDIA, or it is older than CUDA %d.%d",
                             CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     return fm_error_set(error, FM_ERR_UNAVAILABLE, "no CUDA: cudaGetDeviceCount failed: %s (%s)",
                         cudaGetErrorName(result), cudaGetErrorString(result));
@@ -145,12 +144,12 @@ static int open_slots(fm_device *device, uint32_t n_slots, fm_error *error) {
         int status = check(cudaEventCreateWithFlags(&slot->marked, cudaEventDisableTiming),
                            "cudaEventCreateWithFlags", error);
         if (status) return status;
-        /* Who waits for it sleeps. */
+        /* cudaEventSynchronize() sleeps instead of spinning. */
         status = check(
             cudaEventCreateWithFlags(&slot->copied, cudaEventDisableTiming | cudaEventBlockingSync),
             "cudaEventCreateWithFlags", error);
         if (status) {
-            /* The slot does not count yet: close() won't find its first event. */
+            /* close() does not destroy this event, as n_slots does not count the slot yet. */
             (void)cudaEventDestroy(slot->marked);
             return status;
         }
@@ -158,13 +157,12 @@ static int open_slots(fm_device *device, uint32_t n_slots, fm_error *error) {
     return FM_OK;
 }
 
-/* With the context current. */
+/* Called with the context current. */
 static int open_inside(fm_device *device, const fm_device_options *options, fm_error *error) {
     int least = 0, greatest = 0;
     int status = check(cudaDeviceGetStreamPriorityRange(&least, &greatest),
                        "cudaDeviceGetStreamPriorityRange", error);
-    /* The highest priority: the kernel takes a fraction of a step's time, and a step waits for it.
-     */
+    /* The highest priority: the kernel takes a fraction of a training step, which waits for it. */
     cudaStream_t stream;
     if (!status)
         status = check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest),
@@ -182,13 +180,14 @@ static int open_inside(fm_device *device, const fm_device_options *options, fm_e
     return open_slots(device, options->n_slots, error);
 }
 
+/* Keeps the first failure in *first and *error. */
 static void note(int *first, fm_error *error, int status, const fm_error *why) {
     if (*first || !status) return;
     *first = status;
     if (error) *error = *why;
 }
 
-/* With the context current, as far as it could be made so. */
+/* Called with the context current, unless enter() failed. */
 static int close_inside(fm_device *device, fm_error *error) {
     int first = FM_OK;
     fm_error why;
@@ -218,7 +217,7 @@ static int cuda_close(fm_device **pointer, fm_error *error) {
         capture_mode mode;
         const int entered = enter(device, &mode, &why);
         note(&first, error, entered, &why);
-        /* Also where that failed: what can be freed without it should be. */
+        /* Also after a failure, as some of it can be freed without the context. */
         note(&first, error, close_inside(device, &why), &why);
         if (!entered) note(&first, error, leave(device, mode, FM_OK, &why), &why);
         const int released = device->driver.context_release(device->ordinal);
@@ -259,7 +258,7 @@ static int cuda_open(fm_device **out, const fm_device_options *options, fm_error
     if (!status) status = enter(device, &mode, error);
     if (!status) status = leave(device, mode, open_inside(device, options, error), error);
     if (status) {
-        /* The caller sees why it failed, not what failed because of that. */
+        /* Errors of close() would only follow from this one. */
         (void)cuda_close(&device, NULL);
         return status;
     }
@@ -281,7 +280,7 @@ static int cuda_pin(fm_device *device, void *memory, size_t n_bytes, fm_error *e
     capture_mode mode;
     int status = enter(device, &mode, error);
     if (status) return status;
-    /* Portable: it is page-locked for all GPUs, also to torch's is_pinned(). */
+    /* Portable: page-locked for all GPUs. torch's is_pinned() then returns True. */
     const cudaError_t result = cudaHostRegister(memory, n_bytes, cudaHostRegisterPortable);
     status = leave(device, mode, check(result, "cudaHostRegister", error), error);
     if (status && result == cudaSuccess) (void)cudaHostUnregister(memory);
@@ -291,7 +290,7 @@ static int cuda_pin(fm_device *device, void *memory, size_t n_bytes, fm_error *e
 static int cuda_unpin(fm_device *device, void *memory, fm_error *error) {
     capture_mode mode;
     const int entered = enter(device, &mode, error);
-    /* Also where that failed: the memory goes next. */
+    /* Also after a failure, as the caller frees the memory next. */
     const int status =
         check(cudaHostUnregister(memory), "cudaHostUnregister", entered ? NULL : error);
     return entered ? entered : leave(device, mode, status, error);
@@ -299,11 +298,12 @@ static int cuda_unpin(fm_device *device, void *memory, fm_error *error) {
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* What is queued in a captured stream becomes part of a graph, and runs when that does. */
+/* Refuses a stream that is being captured: its work would become part of a graph and run with it.
+ */
 static int refuse_capture(cudaStream_t stream, fm_error *error) {
     enum cudaStreamCaptureStatus captured = cudaStreamCaptureStatusNone;
     const cudaError_t result = cudaStreamIsCapturing(stream, &captured);
-    /* The legacy default stream must not be asked while any other is captured. */
+    /* cudaErrorStreamCaptureImplicit: the legacy default stream, while another one is captured. */
     if (result == cudaSuccess && captured == cudaStreamCaptureStatusNone) return FM_OK;
     if (result != cudaSuccess && result != cudaErrorStreamCaptureImplicit)
         return check(result, "cudaStreamIsCapturing", error);
@@ -329,7 +329,7 @@ static int queue_copy(fm_device *device, const slot_events *slot, const fm_devic
     const cudaStream_t stream = device->stream;
     const bool convert = device->format.convert;
     const enum cudaMemcpyKind kind = cudaMemcpyHostToDevice;
-    /* Staging is this stream's own: only what is written to the target comes after the mark. */
+    /* Only this stream uses the staging memory, so only writes to the target wait for the mark. */
     int status = FM_OK;
     if (convert)
         status = check(cudaMemcpyAsync(device->staging, job->from, job->n_bytes, kind, stream),
@@ -357,8 +357,8 @@ static int cuda_copy(fm_device *device, uint32_t slot, const fm_device_job *job,
     if (status) return status;
     status = queue_copy(device, &device->slots[slot], job, error);
     status = leave(device, mode, status, error);
-    /* A part of it may be queued, and the memory is the caller's again. Where this fails as well,
-     * the context is lost, and with it what was queued there. */
+    /* Part of the copy may be queued, and the caller may reuse the memory now. If this fails as
+     * well, the context is lost and so is the work queued in it. */
     if (status) (void)cudaStreamSynchronize(device->stream);
     return status;
 }
@@ -387,10 +387,10 @@ static int cuda_poll(fm_device *device, uint32_t slot, fm_error *error) {
 static int cuda_sync(fm_device *device, uint32_t slot, fm_error *error) {
     capture_mode mode;
     const int entered = enter(device, &mode, error);
-    /* Also where that failed: who calls this is about to use the memory for something else. */
+    /* Also after a failure, as the caller reuses the memory next. */
     int status = check(cudaEventSynchronize(device->slots[slot].copied), "cudaEventSynchronize",
                        entered ? NULL : error);
-    /* The failure may be of something else, which came up meanwhile. */
+    /* The error may come from other work, while the copy still runs. */
     if (status) (void)cudaStreamSynchronize(device->stream);
     return entered ? entered : leave(device, mode, status, error);
 }

@@ -35,7 +35,7 @@
 
 /* Whether a load of 16 bytes covers a pair of taps of any two adjacent pixels; all, if there are
  * three. */
-static inline bool fm_neighbours_fit(const fm_coeffs *coeffs) {
+static inline bool fm_adjacent_fit(const fm_coeffs *coeffs) {
     const int32_t most = coeffs->max_taps == 3 ? 2 : 3;
     for (int32_t i = 0; i + 1 < coeffs->n; i++) {
         const int32_t apart = coeffs->first[i + 1] - coeffs->first[i];
@@ -137,7 +137,7 @@ FM_FN int FM_W(fm_prepare_columns)(fm_coeffs *coeffs, fm_mem_counter *counter, f
         coeffs, n_turns * FM_W(fm_turn_bytes)(FM_MAX_TURN_TAPS), counter, error);
     coeffs->has_table = false;
     if (status) return status;
-    if (n_taps < 2 || n_taps > FM_MAX_TURN_TAPS || !fm_neighbours_fit(coeffs)) return FM_OK;
+    if (n_taps < 2 || n_taps > FM_MAX_TURN_TAPS || !fm_adjacent_fit(coeffs)) return FM_OK;
     const size_t turn_bytes = FM_W(fm_turn_bytes)(n_taps);
     uint8_t *turn = coeffs->table;
     for (int32_t i = 0; i < coeffs->n; i += TURN_PX, turn += turn_bytes)

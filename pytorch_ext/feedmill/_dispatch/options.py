@@ -27,7 +27,10 @@ _WORD64 = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Options:
-    """The arguments of feedmill.DataLoader's constructor beside torch's; described there."""
+    """The arguments of feedmill.DataLoader's constructor beside torch's; described there.
+
+    The constructor and DataLoader's attributes declare them again, for editors and type checkers.
+    """
 
     native: str
     seed: int | None

@@ -35,10 +35,11 @@ from feedmill.profiling.counting.sample_errors import SampleErrors
 from feedmill.profiling.log.recorder import Recorder
 from feedmill.profiling.report.stats import PythonCounters, Stats
 from feedmill.profiling.report.verdict import OFF, ReportContext
+from feedmill.profiling.report.wording import decode_threads, usable_cpus
 from feedmill.profiling.watching.report_context import report_context_now
 from feedmill.profiling.watching.torch_path import TorchCounters, count_steps
 from feedmill.system import peer_processes
-from feedmill.system.callers import place_of_caller
+from feedmill.system.callers import caller_location
 from feedmill.system.cpu_contention import decode_thread_contention, intra_op_contention
 from feedmill.system.host_metrics import Clock
 
@@ -94,7 +95,7 @@ class LoaderState:
         self.warned_of: set[str] = set()
         self.loss_is_known = False
         self.recorder = Recorder(
-            place_of_caller(), self.engine_pool, self.torch_counters, self.python_counters,
+            caller_location(), self.engine_pool, self.torch_counters, self.python_counters,
             self.clock,
         )
 
@@ -356,7 +357,7 @@ def explanation(loader: Any) -> str:
         "native path",
         f"  dataset    {source.kind}, {source.n_samples:,} samples",
         f"  transform  {source.plan.describe()}",
-        f"  threads    {n_threads(loader)} decode threads ({_why_threads(loader)})",
+        f"  threads    {decode_threads(n_threads(loader))} ({_why_threads(loader)})",
         f"  reader     {reader}",
         *_cache_line(loader),
         *_device_line(loader),
@@ -401,7 +402,7 @@ def _device_line(loader: Any) -> list[str]:
     return [] if device is None else [f"  device     {describe(loader, device)}"]
 
 
-def crowding(stats: Stats) -> tuple[str, str]:
+def contention(stats: Stats) -> tuple[str, str]:
     """Texts about CPU contention with the feedmill processes that run now: (of decode threads, of
     torch's intra-op threads), each "" if there is none.
 
@@ -410,21 +411,27 @@ def crowding(stats: Stats) -> tuple[str, str]:
     if not stats.decode.n_threads:
         return "", ""
     n_usable = native.usable_cpus()
-    me = peer_processes.myself()
+    me = peer_processes.this_process()
     me = replace(me, n_threads=max(stats.decode.n_threads, me.n_threads))
     texts = decode_thread_contention([me, *peer_processes.others()], me.cpus, n_usable)
-    pool = intra_op_contention(me, n_usable) if stats.decode.starved_share > _STARVED else []
-    return "".join(texts), "".join(pool)
+    is_starved = stats.decode.starved_share > _STARVED
+    intra_op_texts = intra_op_contention(me, n_usable) if is_starved else []
+    return "".join(texts), "".join(intra_op_texts)
 
 
 def report_context(loader: Any, stats: Stats) -> ReportContext:
     """What report() needs to know beside the counters: CPU contention, pinning, look-ahead."""
     waits_for_next = pull_ahead_rule(loader._index_sampler) is never and loader.num_workers == 0
-    crowded, pool = crowding(stats)
+    of_decode_threads, of_intra_op_threads = contention(stats)
     now = report_context_now(loader)
     if as_device(loader._feedmill_options().device) is not None:
         now = replace(now, pin_memory=True)  # copies to a GPU are always pinned
-    return replace(now, crowded=crowded, pool=pool, looks_ahead=not waits_for_next)
+    return replace(
+        now,
+        decode_contention=of_decode_threads,
+        intra_op_contention=of_intra_op_threads,
+        looks_ahead=not waits_for_next,
+    )
 
 
 _COLLATE_NOTES = {
@@ -449,7 +456,11 @@ def _notes(loader: Any) -> list[str]:
         how = "not called, as asked" if ignored else "called for a collate_fn only"
         notes.append(f"worker_init_fn is {how}{'' if ignored else ': it only seeds generators'}")
     if loader.multiprocessing_context is not None:
-        notes.append("multiprocessing_context is not used: there are no worker processes")
+        is_used = collate_place(loader) == AHEAD_IN_PROCESSES
+        notes.append(
+            "multiprocessing_context is used only for collate_fn's worker processes" if is_used
+            else "multiprocessing_context is not used: there are no worker processes"
+        )
     if not getattr(loader, "in_order", True):
         notes.append("in_order=False: batches come in order anyway")
     return notes
@@ -471,10 +482,10 @@ def _names_that_are_no_options(loader: Any) -> list[str]:
 def _why_threads(loader: Any) -> str:
     if loader._feedmill_options().threads is not None:
         return "threads="
-    usable = native.usable_cpus()
+    usable = usable_cpus(native.usable_cpus())
     if loader.num_workers > 0:
-        return f"num_workers={loader.num_workers}, {usable} usable CPUs"
-    text = f"num_workers=0, {usable} usable CPUs, LOCAL_WORLD_SIZE {_local_world_size()}"
+        return f"num_workers={loader.num_workers}, {usable}"
+    text = f"num_workers=0, {usable}, LOCAL_WORLD_SIZE {_local_world_size()}"
     recent_peers = peer_processes.recent_peers()
     if not recent_peers:
         return text

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from feedmill.planner.epochs import sampler_epoch
 from feedmill.planner.samples import Support
-from feedmill.system.callers import stacklevel_of_caller
+from feedmill.system.callers import caller_stacklevel
 
 if TYPE_CHECKING:
     from feedmill._dispatch.paths import LoaderState
@@ -36,7 +36,7 @@ def _warn_once(loader: Any, kind: str, text: str) -> None:
     known: set[str] = loader._feedmill.warned_of
     if kind not in known:
         known.add(kind)
-        warnings.warn(text, UserWarning, stacklevel=stacklevel_of_caller())
+        warnings.warn(text, UserWarning, stacklevel=caller_stacklevel())
 
 
 def without_effect(loader: Any, path: str) -> str:

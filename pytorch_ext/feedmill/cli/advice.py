@@ -10,8 +10,9 @@ from feedmill.cli.survey import bytes_text
 
 # The batch size is not known; this is a common one.
 BATCH_SIZE = 64
-_LEAST_PREFETCH, _MOST_PREFETCH = 2, 16  # torch's default; more than 16 wastes memory
-_AHEAD = 2  # suggested prefetching, as a multiple of the files in flight on average
+_MIN_PREFETCH, _MAX_PREFETCH = 2, 16  # torch's default; more than 16 wastes memory
+# Suggested number of prefetched files, as a multiple of the mean number of reads in flight.
+_PREFETCH_MARGIN = 2
 # Share of the available memory that the page cache is assumed to get.
 _CACHE_SHARE = 0.8
 # Batches of worker processes do not fit into a smaller /dev/shm, such as the 64 MB of Docker.
@@ -19,7 +20,7 @@ SMALL_SHM_BYTES = 1 << 30
 
 
 class Suggestion(NamedTuple):
-    """A setting or a fact beside the settings, its value, and the reason."""
+    """A setting (or another fact, such as the page cache), its value, and the reason."""
 
     setting: str
     value: str
@@ -64,7 +65,7 @@ class Findings:
 
 
 def suggest(found: Findings) -> list[Suggestion]:
-    """All suggestions: settings in the order of DataLoader's arguments, then facts."""
+    """Returns settings in the order of DataLoader's arguments, then other facts."""
     workers = _workers(found)
     suggestions = [workers, _prefetch(found, int(workers.value)), _pinning(found), _reader(found),
                    _cache(found)]
@@ -95,12 +96,12 @@ def _workers(found: Findings) -> Suggestion:
 
 def _prefetch(found: Findings, n_workers: int) -> Suggestion:
     if found.cold_file_s is None or found.decode_rate is None:
-        return Suggestion("prefetch_factor", str(_LEAST_PREFETCH),
+        return Suggestion("prefetch_factor", str(_MIN_PREFETCH),
                           "torch's default, as the time to read a file from storage is not known")
     rate = found.decode_rate / found.n_processes
     n_in_flight = rate * found.cold_file_s
-    factor = math.ceil(_AHEAD * n_in_flight / (BATCH_SIZE * n_workers))
-    factor = min(_MOST_PREFETCH, max(_LEAST_PREFETCH, factor))
+    factor = math.ceil(_PREFETCH_MARGIN * n_in_flight / (BATCH_SIZE * n_workers))
+    factor = min(_MAX_PREFETCH, max(_MIN_PREFETCH, factor))
     why = (
         f"{rate:,.0f} images/s at {1e3 * found.cold_file_s:.1f} ms per file from storage need "
         f"{max(1, round(n_in_flight)):,} reads in flight; {n_workers} x {factor} batches of "

@@ -32,7 +32,7 @@ from feedmill.planner.plan import crop_and_flip
 from feedmill.planner.ranges import Range, range_of
 from feedmill.system import peer_processes
 
-_NAMED_BAD_FILES = 20
+_MAX_NAMED_BAD_FILES = 20
 
 
 # ---- arguments -----------------------------------------------------------------------------------
@@ -155,8 +155,8 @@ class _Run:
             self._finish_sample(epoch)
 
     def _finish_sample(self, epoch: int) -> None:
-        """Decodes a sample with Pillow. If Pillow can't, the sample becomes zeros, and is recorded
-        in `bad`."""
+        """Decodes with Pillow the sample that the native decoder rejected. If Pillow fails as well,
+        the sample is filled with zeros and its file is added to `bad`."""
         index, occurrence, _, _, path, out, why = self.loader.fallback()
         kind = np.uint8 if self.table is None else self.table.dtype
         target = np.frombuffer(out, kind).reshape(3, self.size, self.size)
@@ -165,7 +165,7 @@ class _Run:
         except ImportError:
             target[...] = 0
             self.bad.setdefault(path, f"{why} (Pillow is not installed)")
-        except Exception as error:  # on damaged files Pillow raises exceptions of many types
+        except Exception as error:  # damaged files raise errors of many types
             target[...] = 0
             self.bad.setdefault(path, f"{type(error).__name__}: {error}")
         self.loader.fallback_done(True)
@@ -311,7 +311,7 @@ def _as_text(result: dict[str, Any]) -> str:
     if result["bad"]:
         lines.append(f"  bad        {result['bad_files']:,} files that can't be decoded, delivered "
                      "as zeros:")
-        named = list(result["bad"].items())[:_NAMED_BAD_FILES]
+        named = list(result["bad"].items())[:_MAX_NAMED_BAD_FILES]
         lines += [f"    {path}: {why}" for path, why in named]
         if len(result["bad"]) > len(named):
             lines.append(f"    and {len(result['bad']) - len(named):,} more")

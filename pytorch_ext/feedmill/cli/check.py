@@ -36,8 +36,8 @@ class Findings:
         files: number of files checked: those with an image's suffix.
         native, pillow: number of files decoded natively, and by Pillow.
         damaged: path -> reason, for files that can't be read, or not be decoded by Pillow.
-        doubtful: path -> reason, for files that the native decoder found damaged, but from which
-            Pillow makes an image, part of it guessed.
+        doubtful: path -> reason, for files that the native decoder found damaged, but that Pillow
+            still decodes, with part of the pixels guessed.
     """
 
     files: int = 0
@@ -107,7 +107,7 @@ def check_files(
 
     Args:
         paths: the image files.
-        threads: number of native decode threads; as many more run Pillow.
+        threads: number of native decode threads, and also of threads that run Pillow.
         update: called repeatedly with the number of files done since the last call.
     """
     found = Findings(files=len(paths))
@@ -129,7 +129,7 @@ def check_files(
             for n in _batches(loader, paths, max(4, 2 * threads), rejected, pool):
                 update(n)
             for path, cause, why, outcome in rejected:
-                _note(found, path, cause, why, outcome.result())
+                _add_rejected(found, path, cause, why, outcome.result())
                 update(1)
     finally:
         peer_processes.end(id(loader))
@@ -200,15 +200,18 @@ def _pillow_error(path: str) -> str:
     try:
         with Image.open(path) as image:
             image.convert("RGB")
-    except Exception as error:  # on damaged files of many types
+    except Exception as error:  # damaged files raise errors of many types
         return f"{type(error).__name__}: {error}"
     return ""
 
 
-def _note(found: Findings, path: str, cause: int, why: str, refused: str) -> None:
-    if refused:
+def _add_rejected(
+    found: Findings, path: str, cause: int, why: str, pillow_error: str
+) -> None:
+    """Adds a file that the native decoder rejected for the reason `why`."""
+    if pillow_error:
         # For a file that can't be read, the system's error is the best reason.
-        found.damaged[path] = why if cause == native.ERR_READ else refused
+        found.damaged[path] = why if cause == native.ERR_READ else pillow_error
         return
     found.pillow += 1
     if cause == native.ERR_DAMAGED:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from feedmill._ops import __version__
 from feedmill.cli.run import split
 
-# In the order of the help. Each command is in the file of its name, or of that in _FILES, which is
-# imported when the command is used: some of them import torch.
+# The commands, in the order of the help. A command's file has the command's name, or the name in
+# _FILES. It is imported only when the command is used, as some of the files import torch.
 _COMMANDS = ("demo", "bench", "check", "run", "doctor", "pack", "sweep", "trace", "report")
 _FILES = {"report": "report_command"}
 
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def needed_commands(words: Sequence[str]) -> Sequence[str]:
-    """The commands that the parser must know to parse a command line: all, if it names none."""
+    """The commands that the parser must know to parse a command line. All, if it names none."""
     if words[:1] == ["--version"]:
         return ()
     return words[:1] if words[:1] and words[0] in _COMMANDS else _COMMANDS

@@ -31,8 +31,8 @@ from feedmill.loader import DataLoader
 
 _SIZE = 224
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-_N_CLASSES, _N_EACH = 4, 48
-_MOST_CHECKED = 256
+_N_CLASSES, _N_EACH = 4, 48  # generated images per class
+_MAX_CHECKED = 256
 _ROUNDS = 3
 _NEXT_STEPS = """\
 Nothing was trained here. A training gets faster by the time that it now waits for data. To see how
@@ -97,7 +97,7 @@ def _demo(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int
 
 
 def _dataset(folder: Path) -> Any:
-    """All images below a folder: ImageFolder where there are class folders, else ImageList."""
+    """All images below a folder: an ImageFolder if it has class folders, else an ImageList."""
     from torchvision import transforms
     from torchvision.datasets import ImageFolder
 
@@ -123,7 +123,7 @@ def _compare(
     if not len(dataset):
         parser.error(f"{folder} contains no images ({', '.join(SUFFIXES)})")
     options = {"batch_size": arguments.batch_size, "num_workers": arguments.workers}
-    n_checked = min(len(dataset), _MOST_CHECKED)
+    n_checked = min(len(dataset), _MAX_CHECKED)
 
     def say(text: str) -> None:
         if not arguments.json:
@@ -176,8 +176,8 @@ def _measure(
 ) -> tuple[dict[str, list[dict[str, float]]], DataLoader[Any]]:
     """Measures both loaders in turn.
 
-    Each loader gets the same share of the time. A short first epoch tells how many images fit into
-    it.
+    Each loader gets the same share of the time. The rate of a short first epoch sets the number of
+    images in the others.
 
     Returns:
         Each round's rates, by loader; and feedmill's loader.

@@ -51,8 +51,8 @@ def _doctor(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> i
     if folder is not None:
         check_readable(folder, parser)
     try:
-        facts = look()
-    except (ValueError, native.Error) as error:  # FEEDMILL_READER or FEEDMILL_CPU can't be obeyed
+        facts = machine_facts()
+    except (ValueError, native.Error) as error:  # FEEDMILL_READER or FEEDMILL_CPU is invalid here
         parser.error("; ".join([str(error), *machine.why_no_uring()]))
     if folder is not None:
         facts["folder"] = check_folder(folder, facts["cpus"]["usable"])
@@ -64,13 +64,13 @@ def _doctor(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> i
 # ---- facts ---------------------------------------------------------------------------------------
 
 
-def look() -> dict[str, Any]:
+def machine_facts() -> dict[str, Any]:
     """Facts about this machine, as in the JSON. Nothing is measured."""
     counters = _probe()
     n_usable = native.usable_cpus()
     processes = peer_processes.others()
     cpus = peer_processes.usable_cpus()
-    rivals = on_same_cpus(cpus, processes)
+    peers = on_same_cpus(cpus, processes)
     quota, space, names = machine.cpu_quota(), machine.shared_memory(), os.uname()
     soft, hard = machine.locked_memory()
     facts = {
@@ -98,11 +98,11 @@ def look() -> dict[str, Any]:
         "shared_memory": space and space._asdict(),
         "gpus": _gpus(),
         "processes": [asdict(one) for one in processes],
-        "rival_threads": expected_threads(cpus, rivals),
+        "rival_threads": expected_threads(cpus, peers),
         "crowded": decode_thread_contention(processes, cpus, n_usable),
         "intra_op_crowded": [
             f"pid {one.pid}: {text}"
-            for one in rivals
+            for one in peers
             for text in intra_op_contention(one, n_usable_of(one.cpus, cpus, n_usable))
         ],
     }
@@ -192,7 +192,7 @@ def _machine_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("JPEG", f"libjpeg-turbo {facts['libjpeg_turbo']}, {huffman} Huffman decoder"),
         ("formats", f"{facts['formats']} decoded natively, others by Pillow"),
         ("reader", f"{facts['reader']} ({facts['reader_reason']})"),
-        # If io_uring was tried, it is among what is missing, with these reasons.
+        # If io_uring was tried, the list of missing things has these reasons.
         *(("", text) for text in facts["why_no_uring"] if not _is_missing(facts, "io_uring")),
         ("memory", f"{_gigabytes(memory['total'])}, {_gigabytes(memory['available'])} available; "
                    + limit),

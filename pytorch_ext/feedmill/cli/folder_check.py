@@ -15,7 +15,7 @@ from feedmill.system import machine
 # Time limits of the parts, in seconds.
 _SURVEY_S, _READ_S, _TRY_S, _DECODE_S = 3.0, 3.0, 2.0, 1.5
 _SIZE, _DTYPE = 224, "float32"
-_NAMED = 5
+_MAX_NAMED = 5
 
 
 def check_folder(folder: Path, n_usable: int) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def check_folder(folder: Path, n_usable: int) -> dict[str, Any]:
             suffix: {"files": n, "bytes": n_bytes} for suffix, (n, n_bytes) in files.by_type.items()
         },
         "unreadable": len(unreadable),
-        "unreadable_named": dict(list(unreadable.items())[:_NAMED]),
+        "unreadable_named": dict(list(unreadable.items())[:_MAX_NAMED]),
         "reading": {
             name: value
             for name, value in dataclasses.asdict(reading).items()
@@ -60,27 +60,27 @@ def check_folder(folder: Path, n_usable: int) -> dict[str, Any]:
 def _decoding(paths: list[str], n_usable: int) -> dict[str, Any] | None:
     if not paths:
         return None
-    taken, rejected = measure.try_natively(paths, n_usable, _TRY_S, _SIZE, _DTYPE)
+    decoded, rejected = measure.try_natively(paths, n_usable, _TRY_S, _SIZE, _DTYPE)
     one = every = None
-    if taken:
-        one = measure.decode_rate(taken, 1, _DECODE_S, _SIZE, _DTYPE)
+    if decoded:
+        one = measure.decode_rate(decoded, 1, _DECODE_S, _SIZE, _DTYPE)
         every = one
         if n_usable > 1:
-            every = measure.decode_rate(taken, n_usable, _DECODE_S, _SIZE, _DTYPE)
+            every = measure.decode_rate(decoded, n_usable, _DECODE_S, _SIZE, _DTYPE)
     return {
         "size": _SIZE,
         "dtype": _DTYPE,
-        "tried": len(taken) + len(rejected),
+        "tried": len(decoded) + len(rejected),
         "rejected": len(rejected),
-        "rejected_why": dict(Counter(map(_kind, rejected.values())).most_common(_NAMED)),
-        "rejected_named": dict(list(rejected.items())[:_NAMED]),
+        "rejected_why": dict(Counter(map(_kind, rejected.values())).most_common(_MAX_NAMED)),
+        "rejected_named": dict(list(rejected.items())[:_MAX_NAMED]),
         "images_per_s_one_core": one and one.rate(n_usable),
         "images_per_s_all_cpus": every and every.rate(n_usable),
     }
 
 
 def _kind(why: str) -> str:
-    """The reason without its byte offset, so that equal kinds of damage are counted together."""
+    """A reason without its byte offset, so that equal kinds of damage are counted together."""
     return re.sub(r" at byte \d+", "", why)
 
 
@@ -106,8 +106,8 @@ def rows(found: dict[str, Any], n_usable: int) -> list[tuple[str, str]]:
 def _types(found: dict[str, Any]) -> str:
     parts = [f"{one['files']:,} {suffix} {bytes_text(one['bytes'])}"
              for suffix, one in found["by_type"].items()]
-    more = [f"{len(parts) - _NAMED} other types"] if len(parts) > _NAMED else []
-    return ", ".join([*parts[:_NAMED], *more]) or "none"
+    more = [f"{len(parts) - _MAX_NAMED} other types"] if len(parts) > _MAX_NAMED else []
+    return ", ".join([*parts[:_MAX_NAMED], *more]) or "none"
 
 
 def _place(mount: dict[str, str] | None) -> str:

@@ -22,7 +22,7 @@ from feedmill.profiling.counting.accounts import StepCounters
 from feedmill.profiling.log.recorder import Recorder
 from feedmill.profiling.watching import tally
 from feedmill.profiling.watching.torch_path import TorchCounters, count_steps, is_countable
-from feedmill.system.callers import place_of_caller
+from feedmill.system.callers import caller_location
 
 _PLACE = "_feedmill_place"
 _DATA = "_feedmill_data"
@@ -35,7 +35,7 @@ def install() -> None:
         _observe_torch_loaders()
         return
     _set_defaults()
-    # torch has just been imported: hardly any module but torch's own can refer to the class yet.
+    # torch has just been imported, so only torch's own modules are likely to refer to the class.
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] != "feedmill":
             members = getattr(module, "__dict__", {})
@@ -47,8 +47,8 @@ _DEFAULTS: dict[str, type] = {"native": str, "seed": int, "threads": int}
 
 
 def _set_defaults() -> None:
-    """Makes the user's options the defaults of DataLoader's constructor. Arguments that the script
-    passes still win, subclasses get the defaults as well, and no second class is needed."""
+    """Makes the options of ``feedmill run`` the defaults of DataLoader's constructor. Arguments
+    that the script passes override them, and subclasses get them as well."""
     for name, kind in _DEFAULTS.items():
         text = os.environ.get(f"FEEDMILL_RUN_{name.upper()}")
         if text:
@@ -72,7 +72,7 @@ def _observe_feedmill_loaders() -> None:
 
     @functools.wraps(_constructor)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        _note_made(self)
+        _record_place(self)
         _constructor(self, *args, **kwargs)
 
     @functools.wraps(get_iterator)
@@ -98,7 +98,7 @@ def _observe_torch_loaders() -> None:
     @functools.wraps(init)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         if not isinstance(self, DataLoader):
-            _note_made(self)
+            _record_place(self)
         init(self, *args, **kwargs)
 
     @functools.wraps(get_iterator)
@@ -119,26 +119,26 @@ def _watch_own_iterator(loader: Any, get_iterator: Callable[[Any], Any]) -> Any:
     return iterator
 
 
-def _note_made(loader: Any) -> None:
+def _record_place(loader: Any) -> None:
     with contextlib.suppress(Exception):  # a failed report must not end a training
-        place = place_of_caller()
+        place = caller_location()
         vars(loader)[_PLACE] = place
-        tally.note_made(place)
+        tally.count_created(place)
 
 
 def _count(loader: Any, path: str, account: Any, reasons: tuple[str, ...] = ()) -> None:
     with contextlib.suppress(Exception):
-        place = vars(loader).get(_PLACE) or place_of_caller()
+        place = vars(loader).get(_PLACE) or caller_location()
         if _DATA not in vars(loader):
             vars(loader)[_DATA] = _data_of(loader)
         tally.add(place, path, account, reasons, vars(loader)[_DATA])
 
 
 def _data_of(loader: Any) -> str:
-    """The dataset and order of a loader, such as "ImageFolder of 1,000, shuffled". Training and
-    validation differ in it."""
+    """The dataset and order of a loader, such as "ImageFolder of 1,000, shuffled". They tell
+    training and validation loaders apart."""
     text = type(loader.dataset).__name__
-    with contextlib.suppress(Exception):  # it may have no length, or none yet
+    with contextlib.suppress(Exception):  # the dataset may have no length
         text += f" of {len(loader.dataset):,}"
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     name = type(sampler).__name__
@@ -149,7 +149,7 @@ def _data_of(loader: Any) -> str:
 def _recorder(
     loader: Any, path: str, counters: StepCounters, reasons: tuple[str, ...] = ()
 ) -> Recorder:
-    """A recorder for an iterator of torch's; it writes a log if FEEDMILL_LOG is set."""
+    """A recorder for an iterator of torch. It writes a log if FEEDMILL_LOG is set."""
     recorder = Recorder(vars(loader).get(_PLACE), counters, counters.clock)
     recorder.path, recorder.reasons = path, reasons
     recorder.begin(None, batch_size=loader.batch_size)
@@ -164,7 +164,7 @@ def _recorder(
 def _observe_subclasses(
     base: Any, iterator_of: Callable[[Any, Callable[[Any], Any]], Any]
 ) -> None:
-    """Observes the classes derived from a DataLoader class from now on that override
+    """Observes every class that is derived from a DataLoader class from now on and overrides
     _get_iterator().
 
     Args:
@@ -184,19 +184,19 @@ def _observe_subclasses(
 
         cls._get_iterator = _get_iterator
         if "__init__" in vars(cls):
-            cls.__init__ = _noting(cls.__init__)
+            cls.__init__ = _record_caller(cls.__init__)
 
     base.__init_subclass__ = classmethod(__init_subclass__)
 
 
-def _noting(constructor: Callable[..., None]) -> Callable[..., None]:
+def _record_caller(constructor: Callable[..., None]) -> Callable[..., None]:
     """Wraps a constructor so that the script's line that called it is recorded."""
 
     @functools.wraps(constructor)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         constructor(self, *args, **kwargs)
         if _PLACE not in vars(self):
-            _note_made(self)
+            _record_place(self)
 
     return __init__
 
@@ -210,7 +210,7 @@ def _count_own_iterator(loader: Any, get_iterator: Callable[[Any], Any]) -> Any:
     if state.options is None and _defaults()["native"] == "require":
         raise RuntimeError(f"native='require', but the native path can't be taken: {reason}")
     iterator = get_iterator(loader)
-    # Others are feedmill's, which are counted already, or of an unknown type.
+    # Other iterators are feedmill's own, which are already counted, or of an unknown type.
     if is_countable(iterator):
         state.clock.start()
         state.took("torch", [reason])
@@ -223,12 +223,12 @@ def _count_own_iterator(loader: Any, get_iterator: Callable[[Any], Any]) -> Any:
 
 # ---- loaders with conflicting attributes ---------------------------------------------------------
 
-# A subclass that was written for torch's DataLoader may use an attribute that feedmill's has added.
-# Its loaders then iterate as torch's do, without any of feedmill's code.
+# A subclass that was written for torch's DataLoader may use the name of an attribute that feedmill
+# has added. Its loaders then iterate as torch's do, without feedmill's code.
 
 
 def _attribute_conflict(loader: Any) -> str:
-    """Which of feedmill's attributes a loader uses for something else; "" if none."""
+    """Says which of feedmill's attributes a loader uses for something else; "" if none."""
     kind = type(loader)
     who = "the script" if kind is DataLoader else f"{kind.__module__}.{kind.__qualname__}"
     if not isinstance(loader._feedmill, LoaderState):

@@ -16,7 +16,7 @@ def make_images(
 ) -> None:
     """Writes JPEGs with about the dimensions and file sizes of ImageNet's, in one folder per class.
 
-    The images are the same each time. A folder that already has as many is left as it is. Needs
+    The images are the same each time. A folder that already has as many is not changed. Needs
     Pillow.
 
     Args:

@@ -30,7 +30,8 @@ from feedmill.system.proc_files import device_read_bytes
 # each other down; high-latency storage needs many.
 _FEW, _MANY = 8, 32
 _PROBED_FILES = 64  # files of a sample that are probed for pages in the page cache
-_COLD_SHARE = 0.9  # share of them, or of the bytes, that must come from storage in a cold read
+# A read is cold if more than this share of the probed files, or of the bytes, came from storage.
+_COLD_SHARE = 0.9
 _CHUNK_BYTES = 1 << 20
 _WARM_S = 0.4
 _BATCH_SIZE = 4  # small, as a measurement ends with a whole batch
@@ -82,7 +83,7 @@ def read_rates(paths: Sequence[str], seconds: float) -> Reading:
     deadline = time.monotonic() + seconds
     readable = []
     for path in paths:
-        if _forget(path, reading.unreadable):
+        if _drop_from_page_cache(path, reading.unreadable):
             readable.append(path)
         if time.monotonic() > deadline:  # files that were just written are flushed first
             break
@@ -116,7 +117,7 @@ def read_rates(paths: Sequence[str], seconds: float) -> Reading:
     return reading
 
 
-def _forget(path: str, unreadable: dict[str, str]) -> bool:
+def _drop_from_page_cache(path: str, unreadable: dict[str, str]) -> bool:
     """Asks the kernel to drop a file from the page cache; False if it can't be opened."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -154,7 +155,7 @@ def _device_bytes() -> int:
 
 @dataclass
 class _Read:
-    """Files that were read in_flight at a time."""
+    """Result of reading files, ``in_flight`` of them at a time."""
 
     in_flight: int
     reads: list[tuple[str, int, float]] = field(default_factory=list)  # path, bytes, seconds
@@ -361,15 +362,15 @@ def decode_rate(
         warm_ns = time.monotonic_ns() + int(seconds / 4 * 1e9)
         for _ in run.batches(None, time.monotonic() + seconds):
             if began is None and time.monotonic_ns() >= warm_ns:
-                began = _counted(run)
-        ended = _counted(run)
+                began = _counters(run)
+        ended = _counters(run)
     samples, worker_ns, process_ns = (b - a for a, b in zip(began or (0, 0, 0), ended))
     if began is None or samples < 1 or worker_ns < 1:
         return None
     return Decoding(threads, samples, worker_ns / samples / 1e9, process_ns / samples / 1e9)
 
 
-def _counted(run: _Run) -> tuple[int, int, int]:
+def _counters(run: _Run) -> tuple[int, int, int]:
     counters = run.loader.stats()
     return counters["native_samples"], counters["worker_cpu_ns"], time.process_time_ns()
 

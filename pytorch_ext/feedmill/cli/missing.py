@@ -16,11 +16,11 @@ _FROM_SOURCE = "reinstall feedmill from its sources (pip install .)"
 
 
 class Missing(NamedTuple):
-    """One thing that is not there.
+    """A library or facility that is missing.
 
     Attributes:
         what: its name.
-        why: what was found in its place, and what the user loses.
+        why: how its absence shows, and what the user loses.
         get: how to get it.
     """
 
@@ -33,7 +33,7 @@ def find_missing(facts: dict[str, Any]) -> list[Missing]:
     """Everything that is missing.
 
     Args:
-        facts: reader, reader_reason, why_no_uring, formats and shared_memory, as look() of
+        facts: reader, reader_reason, why_no_uring, formats and shared_memory, as machine_facts() of
             ``feedmill doctor`` has them.
     """
     return [
@@ -83,7 +83,7 @@ def _format(facts: dict[str, Any], library: str, name: str, package: str) -> lis
 
 
 def _cuda_plugin() -> list[Missing]:
-    # The plug-in is made for CUDA; torch for ROCm calls its GPUs "cuda", too.
+    # The plug-in needs CUDA. torch for ROCm calls its GPUs "cuda", too.
     if torch.version.hip is not None or not torch.cuda.is_available():
         return []
     try:

@@ -37,7 +37,7 @@ def add_pack(commands: Any) -> None:
         ),
     )
     pack.add_argument("src", metavar="SRC", nargs="?", help="image folder or tar files")
-    pack.add_argument("out", metavar="OUT", help="folder of the pack; it is made if need be")
+    pack.add_argument("out", metavar="OUT", help="folder of the pack; created if it does not exist")
     pack.add_argument("--shard-size", type=_size, default=1 << 30, metavar="BYTES",
                       help="approximate size of each tar file (default: 1G)")
     pack.add_argument("--interval", type=_interval, default=None, metavar="N",
@@ -112,10 +112,10 @@ def _write(arguments: argparse.Namespace) -> int:
     from feedmill.packing.writer import Options, write_shards
 
     if os.path.exists(os.path.join(arguments.out, INDEX_NAME)):
-        raise ValueError(f"{arguments.out} is a pack already: remove it, or name another folder")
-    inside = os.path.join(os.path.realpath(arguments.src), "")
-    if os.path.realpath(arguments.out).startswith(inside):
-        raise ValueError(f"{arguments.out} lies inside of {arguments.src}: name another folder")
+        raise ValueError(f"{arguments.out} is already a pack: remove it, or name another folder")
+    source_folder = os.path.join(os.path.realpath(arguments.src), "")
+    if os.path.realpath(arguments.out).startswith(source_folder):
+        raise ValueError(f"{arguments.out} is inside {arguments.src}: name another folder")
     source = read_source(arguments.src)
     os.makedirs(arguments.out, exist_ok=True)
     options = Options(
@@ -127,8 +127,8 @@ def _write(arguments: argparse.Namespace) -> int:
         tally = write_shards(source, arguments.out, options, part, n_parts, update)
     _print(tally, time.monotonic() - began)
     if arguments.part is not None:
-        print(f"part {part} of {n_parts} is written; when all are: feedmill pack --join "
-              f"{arguments.out}")
+        print(f"part {part} of {n_parts} is written; when all parts are written, run: feedmill "
+              f"pack --join {arguments.out}")
         return 0
     return _join(arguments.out)
 
@@ -161,7 +161,7 @@ def _print(tally: Any, seconds: float) -> None:
     whole = tally.file_bytes / tally.image_bytes
     print(f"images: {_megabytes(tally.image_bytes)} before, {_megabytes(tally.packed_bytes)} after "
           f"({ratio:.3f} times); as tar files {_megabytes(tally.file_bytes)} ({whole:.3f} times)")
-    n_as_is = sum(tally.as_they_are.values())
+    n_as_is = sum(tally.stored_unchanged.values())
     if n_as_is:
-        reasons = ", ".join(f"{many:,} {why}" for why, many in tally.as_they_are.most_common())
+        reasons = ", ".join(f"{many:,} {why}" for why, many in tally.stored_unchanged.most_common())
         print(f"stored unchanged: {n_as_is:,} ({reasons})")

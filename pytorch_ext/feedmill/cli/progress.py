@@ -12,15 +12,15 @@ _FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}]
 
 @contextlib.contextmanager
 def progress(total: int | None, unit: str = "img") -> Iterator[Callable[[int], Any]]:
-    """Shows a progress bar on stderr, and removes it at the end. Without a terminal or without tqdm
-    there is none.
+    """Shows a progress bar on stderr, and removes it at the end. Shows nothing without a terminal
+    or without tqdm.
 
     Args:
-        total: how many things there are to do; None if that is not known.
-        unit: what they are called.
+        total: number of items to process; None if not known.
+        unit: name of an item.
 
     Yields:
-        A function to be called with the number of things done since its last call.
+        A function to be called with the number of items finished since its last call.
     """
     if sys.stderr.isatty():
         with contextlib.suppress(ImportError):

@@ -26,7 +26,7 @@ class Survey:
         files: (path, bytes) of each file, in no particular order.
         by_type: suffix in lower case (or "no suffix") -> (number of files, their bytes).
         unreadable: path of a file or folder -> why it can't be read.
-        complete: False if the time was up before all files were seen.
+        complete: False if the time limit was reached before all files were listed.
     """
 
     files: list[tuple[str, int]] = field(default_factory=list)
@@ -60,7 +60,7 @@ def survey(folder: str | Path, seconds: float) -> Survey:
         directory = waiting.pop()
         try:
             status = os.stat(directory)
-            if (status.st_dev, status.st_ino) in seen:  # reached before, through a link
+            if (status.st_dev, status.st_ino) in seen:  # already listed, reached through a link
                 continue
             seen.add((status.st_dev, status.st_ino))
             with os.scandir(directory) as entries:
@@ -68,13 +68,13 @@ def survey(folder: str | Path, seconds: float) -> Survey:
                     if time.monotonic() > deadline:
                         found.complete = False
                         return found
-                    _note(entry, found, waiting)
+                    _add_entry(entry, found, waiting)
         except OSError as error:
             found.unreadable[directory] = error.strerror or str(error)
     return found
 
 
-def _note(entry: os.DirEntry[str], found: Survey, folders: list[str]) -> None:
+def _add_entry(entry: os.DirEntry[str], found: Survey, folders: list[str]) -> None:
     try:
         if entry.is_dir():
             folders.append(entry.path)

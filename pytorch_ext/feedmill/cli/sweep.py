@@ -134,7 +134,7 @@ class Known:
 
     Attributes:
         rates: the rates.
-        how: stage, "sample" or "delivered" -> how its number was determined, or why it was not.
+        how: stage, "sample" or "delivered" -> how the number was determined, or why it is unknown.
         notes: further remarks, a sentence each.
     """
 
@@ -234,7 +234,7 @@ def _cpu(
         known.notes.append(f"{share:.1f}% of the files tried go through Pillow, one at a time, and "
                            f"do not count in the CPU's rate (for example {path}: {why})")
     rates: dict[int, float] = {}
-    for threads in _few([n for n in arguments.threads if n <= n_usable] or [n_usable]):
+    for threads in _at_most_measured([n for n in arguments.threads if n <= n_usable] or [n_usable]):
         if not taken:
             break
         one = measure.decode_rate(taken, threads, _DECODE_S, arguments.size, arguments.dtype)
@@ -256,7 +256,7 @@ def _cpu(
     return {n: Number(rate, source) for n, rate in rates.items()}
 
 
-def _few(numbers: Iterable[int]) -> list[int]:
+def _at_most_measured(numbers: Iterable[int]) -> list[int]:
     """At most _MOST_MEASURED of the numbers, sorted, with the smallest and the largest."""
     ordered = sorted(set(numbers))
     last = len(ordered) - 1

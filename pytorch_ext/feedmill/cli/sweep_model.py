@@ -20,8 +20,8 @@ MEASURED, GIVEN, MODELLED, UNKNOWN = SOURCES = ("measured", "given", "modelled",
 STORAGE, CPU, MEMORY, COPY, GPU = "storage", "CPU", "memory bandwidth", "copy", "GPU"
 PREPARING = "preparing"  # all stages before the GPU, if their time was given as a whole
 
-# Memory accesses per byte that is read: written to the page cache, read from it, written to the
-# buffer. Decoding then reads the buffer and writes the pixels, and the copy to the GPU reads these.
+# Memory accesses per byte of a file: a write to the page cache, a read from there, and a write to a
+# buffer. Decoding then reads the buffer and writes the pixels, which the copy to the GPU reads.
 READ_MOVES = 3
 
 # The most threads that threads_that_keep_up() considers.
@@ -129,7 +129,7 @@ def cpu_supply(cpu: Mapping[int, Number], threads: int) -> Number:
     If the rate of that number is not known, it is modelled: the rate per thread of the next lower
     known number (or of the lowest) times the number of threads, as on a machine with a CPU for
     each thread, but at most the rate of the next higher known number. Rates never fall with more
-    threads; a measurement where they do is taken as disturbed.
+    threads; a lower measurement is attributed to other load on the machine.
     """
     rates = _values(cpu)
     if not rates:
@@ -152,7 +152,7 @@ def _cpu_rate(rates: Mapping[int, float], threads: int) -> float:
 
 
 def _values(numbers: Mapping[_Key, Number]) -> dict[_Key, float]:
-    """The known ones of some numbers."""
+    """The values of the numbers that are known, by their keys."""
     return {key: one.value for key, one in numbers.items() if one.value is not None}
 
 
@@ -190,7 +190,7 @@ def cell(found: Mapping[str, Number], batch_size: int, threads: int, step_s: Num
     if step_s.value is not None:
         demand = Number(batch_size / step_s.value, step_s.source)
     if slowest:
-        # If the CPU's rate is uncertain, so is that another stage is slower than the CPU.
+        # If the CPU's rate is uncertain, it is also uncertain which stage is the slowest.
         sources = [found[stage].source for stage in (slowest, CPU) if stage in known]
         rate = known[slowest]
         supply = Number(rate, worst(sources))
@@ -202,14 +202,14 @@ def cell(found: Mapping[str, Number], batch_size: int, threads: int, step_s: Num
     return Cell(batch_size, threads, step_s, prepare_s, demand, supply, binding, utilization)
 
 
-class Enough(NamedTuple):
+class ThreadsNeeded(NamedTuple):
     """The number of threads that keep up with the GPU, or None, and the stage that prevents it."""
 
     threads: int | None
     stopped_by: str | None
 
 
-def threads_that_keep_up(rates: Rates, demand: float) -> Enough:
+def threads_that_keep_up(rates: Rates, demand: float) -> ThreadsNeeded:
     """The smallest number of threads that deliver `demand` samples per second.
 
     Stages with an unknown supply are ignored. Without a CPU stage the number is 0. If the CPU's
@@ -221,12 +221,12 @@ def threads_that_keep_up(rates: Rates, demand: float) -> Enough:
         if stage != CPU and supply < demand
     }
     if others:
-        return Enough(None, min(others, key=lambda stage: others[stage]))
+        return ThreadsNeeded(None, min(others, key=lambda stage: others[stage]))
     if rates.gpu_preprocessing:
-        return Enough(0, None)
+        return ThreadsNeeded(0, None)
     cpu = _values(rates.cpu)
     if not cpu:
-        return Enough(None, None)
+        return ThreadsNeeded(None, None)
     numbers = range(1, MOST_THREADS + 1)
     place = bisect.bisect_left(numbers, demand, key=lambda threads: _cpu_rate(cpu, threads))
-    return Enough(numbers[place], None) if place < len(numbers) else Enough(None, CPU)
+    return ThreadsNeeded(numbers[place], None) if place < len(numbers) else ThreadsNeeded(None, CPU)

@@ -16,7 +16,7 @@ _LEGEND = "m measured, g given, ~ modelled; GB/s: 1e9 bytes of encoded samples p
 
 
 class KeepsUp(NamedTuple):
-    """The number of threads that keep up at a batch size; see model.Enough."""
+    """The number of threads that keep up at a batch size; see model.ThreadsNeeded."""
 
     batch_size: int
     demand: float
@@ -63,7 +63,7 @@ class Sweep:
                 "by_threads": {str(n): _pair(one) for n, one in sorted(rates.cpu.items())},
             },
             "rows": [self._row_as_json(one) for one in self.cells],
-            "keeps_up": [one._asdict() for one in self._enough()],
+            "keeps_up": [one._asdict() for one in self._threads_needed()],
             "notes": self.notes(),
         }
 
@@ -143,7 +143,7 @@ class Sweep:
 
     # ---- conclusions -----------------------------------------------------------------------------
 
-    def _enough(self) -> list[KeepsUp]:
+    def _threads_needed(self) -> list[KeepsUp]:
         """The number of threads that keep up, for each batch size with a known step time."""
         if self.is_prepare_given:
             return []
@@ -161,7 +161,8 @@ class Sweep:
             if not slow:
                 return "preparing keeps up with the step"
             return f"preparing does not keep up with the step at batch {', '.join(slow)}"
-        return "threads that keep up: " + ", ".join(map(self._keeps_up_text, self._enough()))
+        texts = map(self._keeps_up_text, self._threads_needed())
+        return "threads that keep up: " + ", ".join(texts)
 
     def _keeps_up_text(self, one: KeepsUp) -> str:
         at = f"at batch {one.batch_size} ({one.demand:,.0f} img/s"

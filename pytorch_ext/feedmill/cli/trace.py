@@ -14,7 +14,7 @@ If the log has samples, also:
 - decode N: the samples of a decode thread. Within a sample, decoding, transforming and waiting for
   a CPU are shown one after the other, as only their durations are known;
 - reads: the files being read, and their number;
-- slot N: the states of a batch slot: filling, ready, and borrowed by the consumer.
+- slot N: the states of a batch buffer: filling, ready, and borrowed by the consumer.
 
 torch is not needed to read a log and to convert it.
 """
@@ -36,8 +36,8 @@ from feedmill.profiling.counting.records import PHASES, names_of
 from feedmill.profiling.log.reader import Run, read_log
 
 _NO_SLOT = _NO_WORKER = (1 << 32) - 1
-# How many batches are searched for that of the next step: batches that failed or were dropped have
-# no step.
+# Number of batches that are searched for the batch of the next step. Batches that failed or were
+# dropped have no step, and are skipped.
 _MOST_SKIPPED = 1024
 # Causes of a wait, in the order in which they occur.
 _CAUSES = (

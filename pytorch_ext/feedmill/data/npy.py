@@ -1,22 +1,21 @@
-"""Reads NumPy's .npy files. They must hold numbers, not pickled objects, and exactly as many bytes
-as their header says."""
+"""Reads .npy files of numbers without the GIL. Files with pickled objects, and files that do not
+have exactly as many bytes as their header says, are refused."""
 
 from __future__ import annotations
 
-import ast
+import io
 import mmap
 import os
-import struct
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib import format as npy_format
 
-_MAGIC = b"\x93NUMPY"
-_KEYS = {"descr", "fortran_order", "shape"}
 # NumPy's own limit for the size of a header.
 _MAX_HEADER_BYTES = 10000
 # Largest number of bytes before the values.
 MAX_START_BYTES = 12 + _MAX_HEADER_BYTES
+# Kinds of numeric dtypes: bool, signed and unsigned integers, floats, complex.
 _KINDS = "biufc"
 # Alignment of addresses, offsets and lengths that is sufficient for O_DIRECT on all file systems.
 _BLOCK_BYTES = 4096
@@ -25,7 +24,8 @@ _MAX_READ_BYTES = 1 << 30
 
 
 class NpyError(ValueError):
-    """A file is not a .npy file of numbers, or is damaged. The text names file and defect."""
+    """A file is not a .npy file of numbers, or is damaged. The message names the file and the
+    defect."""
 
 
 class Header(NamedTuple):
@@ -61,43 +61,31 @@ def parse_header(start: bytes | memoryview, path: Any) -> Header:
     Raises:
         NpyError: it is not the header of a .npy file with an array of numbers.
     """
-    head = bytes(start[:MAX_START_BYTES])
-    if head[:6] != _MAGIC or len(head) < 12:
-        raise NpyError(f"{path}: not a .npy file")
-    version = head[6]
-    if version not in (1, 2, 3) or head[7] != 0:
-        raise NpyError(f"{path}: .npy version {version}.{head[7]}; supported are 1.0, 2.0 and 3.0")
-    begin = 10 if version == 1 else 12
-    (n_bytes,) = struct.unpack("<H" if version == 1 else "<I", head[8:begin])
-    if n_bytes > _MAX_HEADER_BYTES or begin + n_bytes > len(head):
-        raise NpyError(f"{path}: its header of {n_bytes} bytes is truncated or too long")
-    text = head[begin : begin + n_bytes].decode("utf-8" if version == 3 else "latin-1", "replace")
+    stream = io.BytesIO(start[:MAX_START_BYTES])
     try:
-        fields = ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        fields = None
-    if type(fields) is not dict or set(fields) != _KEYS:
-        raise NpyError(f"{path}: its header is not that of a .npy file: {text.strip()[:100]!r}")
-    return Header(begin + n_bytes, *_checked(fields, path))
-
-
-def _checked(fields: dict[str, Any], path: Any) -> tuple[np.dtype, bool, tuple[int, ...]]:
-    descr, fortran_order, shape = fields["descr"], fields["fortran_order"], fields["shape"]
+        version = npy_format.read_magic(stream)
+    except ValueError as error:
+        raise NpyError(f"{path}: not a .npy file: {error}") from None
+    if version not in ((1, 0), (2, 0), (3, 0)):
+        raise NpyError(f"{path}: .npy version {version[0]}.{version[1]}; supported are 1.0, 2.0 "
+                       "and 3.0")
+    # Version 3.0 differs from 2.0 in the encoding of field names, which arrays of numbers lack.
+    is_first = version == (1, 0)
+    read = npy_format.read_array_header_1_0 if is_first else npy_format.read_array_header_2_0
     try:
-        dtype = np.dtype(descr) if type(descr) is str else None
-    except TypeError:
-        dtype = None
-    if dtype is None or dtype.kind not in _KINDS:
-        raise NpyError(f"{path}: it holds {descr!r}; only arrays of numbers are supported")
-    if type(fortran_order) is not bool:
-        raise NpyError(f"{path}: its header has fortran_order={fortran_order!r}; it must be a bool")
-    if type(shape) is not tuple or any(type(one) is not int or one < 0 for one in shape):
-        raise NpyError(f"{path}: its header has shape={shape!r}; it must be a tuple of ints from 0")
-    return dtype, fortran_order, shape
+        shape, fortran_order, dtype = read(stream)
+    except Exception as error:  # damaged text raises many types, such as tokenize.TokenError
+        raise NpyError(f"{path}: damaged .npy header: {error}") from None
+    if dtype.kind not in _KINDS:
+        raise NpyError(f"{path}: it holds {dtype}; only arrays of numbers are supported")
+    if any(length < 0 for length in shape):
+        raise NpyError(f"{path}: damaged .npy header: its shape is {shape}")
+    return Header(stream.tell(), dtype, fortran_order, shape)
 
 
 def array_of(buffer: Any, n_bytes: int, path: Any) -> np.ndarray:
-    """The array in a buffer that holds a .npy file of n_bytes. It shares the buffer's memory.
+    """Returns the array in the first n_bytes of a buffer, which hold a .npy file. The array shares
+    the buffer's memory.
 
     Raises:
         NpyError: as parse_header(); or there are more or fewer values than the header says.
@@ -158,7 +146,7 @@ def _fill(file: int, buffer: mmap.mmap, n_bytes: int, path: Any) -> None:
     with memoryview(buffer) as view:
         done = 0
         while done < n_bytes:
-            # Reads whole blocks, also the last one; the kernel stops at the end of the file.
+            # O_DIRECT needs whole blocks, so the last read asks for bytes beyond the file's end.
             with view[done : done + _MAX_READ_BYTES] as part:
                 n_read = os.preadv(file, [part], done)
             if n_read == 0:

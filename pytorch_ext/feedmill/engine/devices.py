@@ -233,55 +233,56 @@ class Stage:
     def __init__(self, handle: Any, device: torch.device) -> None:
         self._handle = handle
         self._device = device
-        self._image_bytes, self._label_bytes = handle.target_bytes
+        self._image_bytes, self._label_bytes = handle.output_bytes
         # (images, labels, stream) of each buffer that no batch was taken from; batches fill them in
         # this order.
-        self._offered: deque[tuple[torch.Tensor, torch.Tensor, Any]] = deque()
+        self._buffers: deque[tuple[torch.Tensor, torch.Tensor, Any]] = deque()
 
     @property
     def is_consistent(self) -> bool:
-        """False if an interrupt came during offer() or take(); the epoch must then be restarted."""
-        n_offered: int = self._handle.n_offered
-        return len(self._offered) == n_offered
+        """False if an interrupt came during add_buffers() or take(): the epoch must be restarted.
+        """
+        n_outputs: int = self._handle.n_outputs
+        return len(self._buffers) == n_outputs
 
-    def offer(self) -> None:
+    def add_buffers(self) -> None:
         """Allocates missing output buffers and passes them to the native loader. The next batch
         then has a buffer.
 
         Raises:
             torch.OutOfMemoryError and others: not even one buffer can be allocated.
         """
-        while len(self._offered) < _N_BUFFERS:
+        while len(self._buffers) < _N_BUFFERS:
             try:
-                accepted = self._offer_one()
+                accepted = self._add_buffer()
             except RuntimeError:  # out of memory: one buffer suffices, for one batch at a time
-                if not self._offered:
+                if not self._buffers:
                     raise
                 return
             if not accepted:
                 return
 
-    def _offer_one(self) -> bool:
+    def _add_buffer(self) -> bool:
         stream = current_stream(self._device)
         images = empty(self._image_bytes, self._device)
         labels = empty(self._label_bytes, self._device)
         buffer = images, labels, stream
-        self._offered.append(buffer)
+        self._buffers.append(buffer)
         accepted: bool = False
         try:
-            accepted = self._handle.offer(
+            accepted = self._handle.add_output(
                 images.data_ptr(), images.numel(), labels.data_ptr(), labels.numel(),
                 stream.cuda_stream,
             )
         finally:
-            if not accepted and self._offered and self._offered[-1] is buffer:
-                self._offered.pop()
+            if not accepted and self._buffers and self._buffers[-1] is buffer:
+                self._buffers.pop()
         return accepted
 
     def take(self) -> tuple[torch.Tensor, torch.Tensor]:
         """(images as bytes, labels as int64) of the batch that the native loader has just returned.
         Makes the consumer's stream wait for the copy."""
-        images, labels, stream = self._offered.popleft()
+        images, labels, stream = self._buffers.popleft()
         current = current_stream(self._device)
         self._handle.wait(current.cuda_stream)
         if current != stream:
@@ -292,7 +293,7 @@ class Stage:
 
     def forget(self) -> None:
         """Releases all buffers. The native loader's epoch must have ended."""
-        self._offered.clear()
+        self._buffers.clear()
 
 
 def empty(n_bytes: int, device: torch.device) -> torch.Tensor:

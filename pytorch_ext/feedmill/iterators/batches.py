@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from feedmill.iterators.pillow_fallback import check_regular
-from feedmill.planner.arrays import Rows
+from feedmill.planner.array_samples import Rows
 from feedmill.planner.samples import Item, NotNative, Source
 
 _INT64 = 1 << 63

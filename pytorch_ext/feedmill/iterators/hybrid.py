@@ -8,7 +8,6 @@ numbers of the transform differ, see feedmill.DataLoader.
 from __future__ import annotations
 
 import io
-import itertools
 import os
 import queue
 import threading
@@ -27,11 +26,11 @@ from feedmill.engine.devices import check_not_capturing, device_of, to_device
 from feedmill.iterators.batches import NOTHING, Batch, resolve
 from feedmill.iterators.collating import AHEAD_IN_THREAD, Collate, collate_place
 from feedmill.iterators.pillow_fallback import check_regular, name_sample
+from feedmill.iterators.pulling import Puller
 from feedmill.iterators.receive import as_torch_raises, check_process, timed_out, unwrapped
 from feedmill.planner.formats import formatting_collate
 from feedmill.planner.plan import max_image_pixels
 from feedmill.planner.samples import Item, Source
-from feedmill.planner.sampling import never, pull_ahead_rule
 from feedmill.profiling.log.ranges import waiting
 from feedmill.system.locks import renew_after_fork
 
@@ -145,6 +144,7 @@ class _Work:
         error: the error to raise for the batch; of several, that of the first sample.
         dropped: the result is not needed any more.
         decode_ns, transform_ns: thread time, summed over the samples.
+        number: the batch's number in the epoch.
     """
 
     def __init__(
@@ -154,6 +154,7 @@ class _Work:
         collate: Callable[[list[Any]], Any] | None,
     ) -> None:
         self.batch = batch
+        self.number = batch.number
         self.is_done = threading.Event()
         self.samples: list[Any] = [None] * len(batch.items)
         self.data: Any = NOTHING
@@ -241,12 +242,10 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
         self._on_reset = on_reset
         self._is_default = is_default
         self._threads = _Threads(n_threads)
-        self._may_pull_ahead = pull_ahead_rule(self._index_sampler)
+        self._depth = PREFETCH_IN_PROCESS
         if self._num_workers > 0:
             self._depth = loader.prefetch_factor * self._num_workers
             super()._reset(loader, first_iter=True)  # as torch: a second iter() of the sampler
-        else:
-            self._depth = PREFETCH_IN_PROCESS if self._may_pull_ahead is not never else 1
         self._begin(loader, source)
 
     def _begin(self, loader: Any, source: Source) -> None:
@@ -263,14 +262,10 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
         self._recorder = state.recorder
         self._epoch = self._counters.begin_epoch()
         self._waiting.clear()
-        self._numbers = itertools.count()
-        self._n_pulled = 0
-        self._exhausted = False
-        self._pull_error: Exception | None = None
+        self._puller = Puller(self._sampler_iter, self._index_sampler, self._depth, self._waiting)
         self._decode_share = 0.0
         if self._num_workers > 0:
-            for _ in range(self._depth):
-                self._pull()
+            self._pull(self._depth, self._depth)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Persistent workers: begins the next epoch, with dataset and transforms as of now."""
@@ -278,7 +273,7 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
             source = self._on_reset(loader)
             self._drop()
             if source is None:  # another iterator has taken over
-                self._exhausted = True
+                self._puller.is_exhausted = True
                 return
             super()._reset(loader, first_iter)
             self._begin(loader, source)
@@ -293,38 +288,23 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
         if self._threads is not None:
             self._threads.stop()
 
-    # ---- pulling ---------------------------------------------------------------------------------
+    # ---- submitting ------------------------------------------------------------------------------
 
-    def _pull(self) -> None:
-        """Pulls a batch's indices from the sampler and submits its samples to the threads."""
-        if self._exhausted:
-            return
-        try:
-            indices = self._next_index()  # type: ignore[no-untyped-call]
-        except StopIteration:
-            self._exhausted = True
-            return
-        batch = Batch(next(self._numbers))
+    def _work_of(self, number: int, indices: Any) -> _Work:
+        batch = Batch(number)
         resolve(batch, self._source, self._dataset, indices, self._auto_collation)
-        self._n_pulled += 1
-        wrap = partial(as_torch_raises, number=batch.number, num_workers=self._num_workers)
-        collate = partial(self._collate.ahead, number=batch.number)
+        wrap = partial(as_torch_raises, number=number, num_workers=self._num_workers)
+        collate = partial(self._collate.ahead, number=number)
         # Without ``collate`` the thread that asks for the batch collates.
-        work = _Work(batch, wrap, collate if self._is_collated_ahead else None)
-        self._waiting.append(work)
+        return _Work(batch, wrap, collate if self._is_collated_ahead else None)
+
+    def _pull(self, n_due: int, n_pulls: int) -> None:
+        """See Puller.pull()."""
+        self._puller.pull(n_due, n_pulls, self._work_of, self._submit)
+
+    def _submit(self, work: _Work) -> None:
         assert self._threads is not None  # set by the constructor
         work.start(self._threads)
-
-    def _pull_ahead(self) -> None:
-        """num_workers=0: pulls further batches, as far as the script can't notice."""
-        try:
-            while len(self._waiting) < self._depth and not self._exhausted:
-                if not self._n_pulled or not self._may_pull_ahead(self._n_pulled):
-                    return
-                self._pull()
-        except Exception as error:  # raised after the batches before it
-            self._pull_error = error
-            self._exhausted = True
 
     # ---- returning -------------------------------------------------------------------------------
 
@@ -351,10 +331,10 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
 
     def _next_data(self) -> Any:
         check_process(self._pid)
-        if self._num_workers == 0 and not self._waiting:
-            self._pull()
+        if self._num_workers == 0:
+            self._puller.pull_requested(self._work_of, self._submit)
         if not self._waiting:
-            error, self._pull_error = self._pull_error, None
+            error = self._puller.take_error()
             if error is not None:
                 raise error
             raise StopIteration
@@ -363,11 +343,12 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
             raise timed_out(self._timeout)
         self._waiting.popleft()
         self._count(work)
-        # torch's workers get another batch when one has arrived.
+        # torch's workers get another batch when one has arrived; without workers torch pulls at
+        # the next request.
         if self._num_workers > 0:
-            self._pull()
+            self._pull(self._depth, 1)
         else:
-            self._pull_ahead()
+            self._pull(0, 0)
         return self._result(work)
 
     def _count(self, work: _Work) -> None:

@@ -1,15 +1,13 @@
 """The iterator of a DataLoader on the native path.
 
-torch's base class handles order, seeds, warnings and the profiler's range. Indices are pulled from
-the sampler when torch would pull them, or earlier if the script can't notice (``sampling``). The
-native loader then reads, decodes and transforms each batch. The batch's tensor is the memory of the
-native batch, without a copy.
+torch's base class handles order, seeds, warnings and the profiler's range. ``pulling`` pulls
+indices from the sampler. The native loader then reads, decodes and transforms each batch. The
+batch's tensor is the memory of the native batch, without a copy.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import threading
 import time
@@ -37,6 +35,7 @@ from feedmill.iterators.collating import (
     Finisher,
     collate_place,
 )
+from feedmill.iterators.pulling import Puller
 from feedmill.iterators.receive import (
     Receiver,
     as_torch_raises,
@@ -46,7 +45,7 @@ from feedmill.iterators.receive import (
 )
 from feedmill.iterators.verify import Verifier
 from feedmill.planner.samples import Source
-from feedmill.planner.sampling import largest_batch, never, pull_ahead_rule
+from feedmill.planner.sampling import largest_batch
 from feedmill.profiling.log.ranges import waiting
 from feedmill.system.locks import renew_after_fork
 
@@ -125,7 +124,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             self._give_back()
             if following is None:  # another iterator has taken over
                 self._waiting.clear()
-                self._exhausted = True
+                self._puller.is_exhausted = True
                 return
             super()._reset(loader, first_iter)
             self._n_epochs += 1
@@ -154,19 +153,11 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         self._waiting: deque[Batch] = deque()
         self._arrived: Batch | None = None  # complete, not yet returned to the caller
         self._receiver: Receiver | None = None
-        self._n_pulled = 0
-        self._exhausted = False
-        self._pull_error: Exception | None = None
+        self._puller = Puller(
+            self._sampler_iter, self._index_sampler, config.prefetch_batches, self._waiting
+        )
         self._interrupted = False
         self._is_starting = False  # the native loader's epoch is being started
-        # _pulled holds (number, indices) of a batch from its pull until it is in _waiting. It is
-        # filled and emptied by single C calls, which a Ctrl-C can't split. As torch, this calls
-        # nothing but next() of the sampler's iterator, also after its end.
-        self._numbered_sampler = enumerate(map(next, itertools.repeat(self._sampler_iter)))
-        self._pulled: list[tuple[int, Any]] = []
-        self._may_pull_ahead = pull_ahead_rule(self._index_sampler)
-        self._n_pulls_due = 0  # pulls that torch would have made and this iterator has not
-        self._depth = config.prefetch_batches
         self._collate.on_device = config.device is not None
         self._config = replace(config, alloc=self._allocator(loader))
         self._may_split = options.native == "auto"
@@ -178,7 +169,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         if self._size_known:
             self._open()
         if self._num_workers > 0:
-            self._pull_and_submit(self._torch_depth, self._torch_depth)
+            self._pull(self._torch_depth, self._torch_depth)
 
     def _allocator(self, loader: Any) -> Any:
         """The allocator for the native loader's batches; None: its own memory.
@@ -273,8 +264,8 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             self._drop_stage()
 
     def _drop_stage(self) -> None:
-        """Releases the device memory offered to the native loader. Its epoch must have ended: until
-        then copies may write to that memory."""
+        """Releases the output buffers on the device. The native loader's epoch must have ended:
+        until then copies may write to that memory."""
         stage, self._stage = self._stage, None
         if stage is not None:
             stage.forget()
@@ -289,36 +280,14 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
 
     # ---- pulling and submitting ------------------------------------------------------------------
 
-    def _pull_and_submit(self, n_due: int, n_pulls: int) -> None:
-        """Pulls indices and submits batches until enough are in flight.
+    def _pull(self, n_due: int, n_pulls: int) -> None:
+        """See Puller.pull()."""
+        self._puller.pull(n_due, n_pulls, self._batch_of, self._submit)
+        self._open_if_pulled()
 
-        Args:
-            n_due: number of batches torch would have in flight by now. At least these are pulled,
-                even if that advances the user's generator; a sampler's error is raised.
-            n_pulls: number of pulls torch would make now. Counts for samplers that must be pulled
-                exactly when torch would pull them.
-        """
-        self._n_pulls_due += n_pulls
-        try:
-            while self._wants_more(n_due):
-                if not self._pulled:
-                    self._pulled.extend(itertools.islice(self._numbered_sampler, 1))
-                if self._pulled:
-                    batch = self._batch_of(*self._pulled[0])
-                    self._waiting.append(batch)
-                    self._note_pulled()
-                    if self._handle is not None:
-                        self._submit(batch)
-                else:
-                    self._exhausted = True
-                self._n_pulls_due -= 1
-        except Exception as error:
-            self._n_pulls_due = 0
-            if self._may_pull_ahead is never or len(self._waiting) < n_due:
-                raise
-            # torch would not have pulled this yet: raised after the batches before it.
-            self._pull_error = error
-            self._exhausted = True
+    def _open_if_pulled(self) -> None:
+        """Opens the native loader if that had to wait for the first batch, which tells the batch
+        size."""
         if self._handle is None and self._waiting:
             longest = max(len(batch.items) for batch in self._waiting)
             self._config = replace(
@@ -328,31 +297,16 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             for batch in self._waiting:
                 self._submit(batch)
 
-    def _note_pulled(self) -> None:
-        """Clears _pulled if its batch is in _waiting. Also called after an interrupt."""
-        if self._pulled and self._waiting and self._waiting[-1].number == self._pulled[0][0]:
-            self._n_pulled = self._waiting[-1].number + 1
-            self._pulled.clear()
-
-    def _wants_more(self, n_due: int) -> bool:
-        if self._may_pull_ahead is never:
-            return self._n_pulls_due > 0
-        if self._exhausted:
-            return False
-        n_waiting = len(self._waiting)
-        if n_waiting < n_due:
-            return True
-        if n_waiting >= self._depth:
-            return False
-        return self._n_pulled > 0 and self._may_pull_ahead(self._n_pulled)
-
     def _batch_of(self, number: int, indices: Any) -> Batch:
         batch = Batch(number)
         resolve(batch, self._source, self._dataset, indices, self._auto_collation)
         return batch
 
     def _submit(self, batch: Batch) -> None:
-        """Hands a batch to the receiver, here or on the collating thread, for submission."""
+        """Hands a batch to the receiver, here or on the collating thread, for submission. Before
+        the native loader is open, _open_if_pulled() will do it."""
+        if self._handle is None:
+            return
         if self._ahead is not None:
             self._ahead.put(batch)
         elif self._receiver is not None:
@@ -400,7 +354,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         if self._stage is not None:
             # The GPU may be out of memory now; the next request tries again.
             with contextlib.suppress(RuntimeError):
-                self._stage.offer()
+                self._stage.add_buffers()
         return data
 
     def _next_batch(self) -> Any:
@@ -427,7 +381,8 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         """Receives the next batch and moves it from _waiting to _arrived; refills the queue."""
         if self._num_workers == 0:
             was_open = self._handle is not None
-            self._pull_and_submit(1, int(not self._waiting and self._n_pulls_due <= 0))
+            self._puller.pull_requested(self._batch_of, self._submit)
+            self._open_if_pulled()
             if not was_open and self._handle is not None:
                 self._begin_step()
         if not self._waiting:
@@ -442,9 +397,9 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         # torch's workers get another batch when one has arrived; without workers torch pulls at
         # the next request.
         if self._num_workers > 0:
-            self._pull_and_submit(self._torch_depth, 1)
+            self._pull(self._torch_depth, 1)
         else:
-            self._pull_and_submit(0, 0)
+            self._pull(0, 0)
 
     def _receive(self, batch: Batch) -> None:
         """Waits until a batch is complete or has failed."""
@@ -498,7 +453,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
                 raise timed_out(self._timeout)
 
     def _end(self) -> None:
-        error, self._pull_error = self._pull_error, None
+        error = self._puller.take_error()
         if self._handle is not None:
             self._give_back()
             self._recorder.end_epoch()
@@ -515,7 +470,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         bookkeeping of its result, the native epoch is restarted, and all undelivered batches are
         submitted again.
         """
-        self._note_pulled()
+        self._puller.note_pulled()
         if self._arrived is not None and self._waiting and self._waiting[0] is self._arrived:
             self._waiting.popleft()
         if self._ahead is not None:

@@ -25,7 +25,7 @@ from feedmill.planner.formats import INTEGERS, TORCH_DTYPES
 from feedmill.planner.plan import AUGMENTATIONS, KINDS, OP_NAMES, RANDOM_APPLY, Plan
 from feedmill.planner.raw_files import RawPlan
 from feedmill.planner.samples import Item
-from feedmill.planner.transforms import Step
+from feedmill.planner.steps import Step
 
 # (kind, top, left, height, width, flip, values), from _native.Loader.draws().
 Draw = tuple[int, int, int, int, int, bool, tuple[float, ...]]

@@ -193,7 +193,7 @@ class Receiver:
         timeout_ns = int(self._timeout * 1e9) if self._timeout > 0 else -1
         while True:
             if self.stage is not None:
-                self.stage.offer()
+                self.stage.add_buffers()
             n_before = self._n_samples_finished() if timeout_ns > 0 else 0
             outcome: tuple[int, Any, int] = waiting(self.handle.next, timeout_ns)
             if outcome[0] == native.END or (outcome[0] == native.AGAIN and timeout_ns < 0):

@@ -4,7 +4,7 @@ May import: system, planner.
 
 ``index`` defines and reads the index file, ``building`` makes indices; ``tars`` reads and writes
 tar files, ``grouping`` finds the samples in them. To make a pack, ``source`` lists the samples,
-``writer`` writes the shards, each with its own index, and ``joining`` joins these indices to one.
+``writer`` writes the shards, each with its own index, and ``joining`` joins these indices into one.
 ``shards`` is the base of the datasets ``Pack`` (in ``dataset``) and ``WebDataset`` (in
 ``webdataset``). Only the last three need torch.
 """

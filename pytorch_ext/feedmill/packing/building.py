@@ -1,4 +1,4 @@
-"""Builds the bytes of indices: of one shard, or of several indices joined; and writes files."""
+"""Builds index files, of one shard or joined from several indices, and writes them atomically."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ _MAX_NAME_BYTES = (1 << 32) - 1
 
 @dataclass
 class Sample:
-    """A sample for build(): its name, and the fields of its record."""
+    """A sample for build(): its name, and the fields of its record, which ``index`` describes.
+
+    Attributes:
+        rows: its restart index, one offset per entry; empty if it has none.
+    """
 
     name: str
     offset: int
@@ -84,16 +88,18 @@ def build(
     return _assemble(records, rows, table, head.starts[:-1], pool, part, n_parts, digest)
 
 
-def _record(one: Sample, name: int) -> tuple[int, ...]:
-    # A size that does not fit 16 bits (the image is not a JPEG then) is stored as not known.
+def _record(one: Sample, name_offset: int) -> tuple[int, ...]:
+    # A width or height that does not fit 16 bits, which no JPEG has, is stored as "not known".
     known = one.width < 1 << 16 and one.height < 1 << 16
     width, height = (one.width, one.height) if known else (0, 0)
-    return one.offset, one.bytes, 0, one.label, width, height, name, one.interval, one.flags
+    return (
+        one.offset, one.bytes, 0, one.label, width, height, name_offset, one.interval, one.flags
+    )
 
 
 def join(indices: Sequence[Index]) -> bytes:
-    """Joins indices to one over all of their shards, in order. They must have the same number of
-    rows per sample, and each one's classes must be the beginning of the longest list of classes.
+    """Joins indices into one index of all their shards, in order. They must have the same number of
+    rows per sample, and the classes of each must be a prefix of the longest list of classes.
 
     Raises:
         PackError: there are no indices, or they can't be joined.
@@ -131,7 +137,7 @@ def join(indices: Sequence[Index]) -> bytes:
 
 
 class Names:
-    """Names in the form of a string pool, ``text``, and the offset of each, ``starts``."""
+    """Names as a string pool, ``text``, with the offset of each name in it, ``starts``."""
 
     def __init__(self, names: Sequence[str]) -> None:
         encoded = [os.fsencode(name) + b"\0" for name in names]
@@ -165,9 +171,9 @@ def write_file(path: str, data: bytes, *, shared: bool = False) -> None:
     """Writes a file atomically: it is complete or does not exist. Raises OSError.
 
     Args:
-        shared: other processes may write it at the same time, so each uses a temporary file of its
-            own. False: the temporary file has a fixed name, and the next run replaces the one that
-            a killed process has left.
+        shared: True if several processes may write the same path at once; each then uses a
+            temporary file with a random name. False: the temporary file has a fixed name, so the
+            next run replaces what a killed process left behind.
     """
     temporary = f"{path}.{secrets.token_hex(8)}.partial" if shared else f"{path}.partial"
     try:

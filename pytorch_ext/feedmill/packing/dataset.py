@@ -62,7 +62,7 @@ class Pack(ShardDataset):
 
 
 def _open(path: str) -> tuple[Index, list[str]]:
-    """The index of a pack, and the paths of its shards."""
+    """Opens the index of a pack. Returns it and the paths of the shards."""
     folder, file = (path, os.path.join(path, INDEX_NAME))
     if not os.path.isdir(path):
         folder, file = os.path.dirname(path), path

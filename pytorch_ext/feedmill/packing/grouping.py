@@ -1,4 +1,4 @@
-"""Groups the members of WebDataset tar files to samples, and expands patterns of their paths."""
+"""Groups the members of WebDataset tar files into samples, and expands path patterns."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _MAX_LABEL_BYTES = 20
 
 @dataclass
 class Group:
-    """The members of a sample.
+    """The members of one sample.
 
     Attributes:
-        key: the members' common name, up to the first dot after the last slash.
-        image: the member that is an image; None: there is none.
-        label: the number in the member .cls; -1: there is none.
+        key: the name that the members share, up to the first dot after the last slash.
+        image: the member that is an image; None if there is none.
+        label: the number in the member ``KEY.cls``; -1 if there is none.
         members: all members, in order.
     """
 
@@ -71,7 +71,7 @@ def groups(file: int, n_bytes: int, path: str) -> Iterator[Group]:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """(key, extension) of a member, the extension in lower case; ("", "") if it has no key."""
+    """Splits a member's name into (key, extension in lower case); ("", "") if it has no key."""
     match = re.match(r"^((?:.*/|)[^.]+)[.]([^/]*)$", name)
     return (match[1], match[2].lower()) if match else ("", "")
 

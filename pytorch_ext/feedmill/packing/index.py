@@ -107,7 +107,7 @@ def _array(part: memoryview, dtype: np.dtype) -> np.ndarray:
 
 
 class Place(NamedTuple):
-    """The record of a sample; the fields are described above."""
+    """The record of a sample. The file's docstring describes the fields."""
 
     shard: int
     offset: int
@@ -140,7 +140,7 @@ class Index:
         n_bytes: size of the index.
         records: of dtype RECORD, one for each sample.
         rows: (n_samples, rows_per_sample), uint32: the restart indices. They are not checked yet;
-            rows_of() returns checked ones.
+            restart_index_of() returns checked ones.
         shards: of dtype SHARD.
     """
 
@@ -176,7 +176,7 @@ class Index:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Index:
-        """Maps an index file. Raises PackError, and OSError if the file can't be read."""
+        """Maps an index file into memory. Raises PackError, or OSError if it can't be read."""
         with open(path, "rb") as file:
             n_bytes = os.fstat(file.fileno()).st_size
             if n_bytes < HEADER.itemsize:
@@ -199,7 +199,7 @@ class Index:
         record = self.records[i]
         return self._text(int(self.shards["names"][record["shard"]]) + int(record["name"]))
 
-    def rows_of(self, i: int) -> tuple[int, ...]:
+    def restart_index_of(self, i: int) -> tuple[int, ...]:
         """A sample's restart index; () if it has none, or an invalid one."""
         place = self.place(i)
         rows = tuple(self.rows[i].tolist())
@@ -244,7 +244,7 @@ class Index:
         if n_pool and self.pool[-1] != 0:
             self._fail("the index's last name is not terminated")
         ends = np.concatenate([[0], np.cumsum(shards["n"], dtype=np.uint64)])
-        # If the sum overflows, one of the counts is too large by itself.
+        # The sum may overflow, but then a single count is larger than n_samples.
         if (
             np.any(shards["n"] > self.n_samples)
             or int(ends[-1]) != self.n_samples

@@ -1,4 +1,4 @@
-"""Joins the indices of a pack's shards to one."""
+"""Joins the indices of a pack's shards into one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def join_shards(folder: str) -> Index:
         if (match := re.fullmatch(r"shard-(\d{6,})\.fmp", name))
     )
     if not numbers:
-        raise PackError(f"{folder}: there are no shards to join")
+        raise PackError(f"{folder}: there are no shards to join; pack into this folder first")
     indices = [Index.open(part_path(folder, number)) for number in numbers]
     _check(folder, numbers, indices)
     path = os.path.join(folder, INDEX_NAME)

@@ -1,4 +1,4 @@
-"""The base of Pack and WebDataset: a dataset of samples in shards, with an index."""
+"""The base class of Pack and WebDataset: a dataset of samples in tar shards, with an index."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from feedmill.packing.index import TRANSCODED, Index, PackError, Place
 from feedmill.planner.datasets import load_rgb
 from feedmill.system.locks import renew_after_fork
 
-# Limit of the files that stay open; the least recently used one is closed.
+# Most files that stay open. Opening another one closes the least recently used one.
 _MAX_OPEN = 64
 
 
 class CachedFile:
-    """An open file, closed with the last reference to this object: a thread may still read it when
-    Shards drops it."""
+    """An open file. It is closed when the last reference to this object is gone, so a thread may
+    still read it after Shards has dropped it."""
 
     def __init__(self, path: str, n_bytes: int) -> None:
         self.descriptor = -1
@@ -34,18 +34,18 @@ class CachedFile:
             os.close(self.descriptor)
 
 
-def _check_size(path: str, real: int, n_bytes: int) -> None:
-    """PackError if a shard is larger than when it was indexed. A smaller one is accepted, as the
-    samples in the part that is left can be read."""
-    if real > n_bytes:
+def _check_size(path: str, n_bytes: int, n_indexed: int) -> None:
+    """Raises PackError if a shard is larger than when it was indexed. A smaller one is accepted, as
+    the samples in the part that is left can be read."""
+    if n_bytes > n_indexed:
         raise PackError(
-            f"{path}: it was replaced after it was indexed: it has {real} bytes, not {n_bytes}"
+            f"{path}: it was replaced after it was indexed: it has {n_bytes} bytes, not {n_indexed}"
         )
 
 
 class Shards:
-    """The files of an index. Thread-safe. A forked child may use the same descriptors, as reads do
-    not use the file position.
+    """The shard files of an index. Thread-safe. The child of a fork may use the same descriptors,
+    as reads do not use the file position.
 
     Args:
         paths: of the shards, by their numbers in the index.
@@ -62,15 +62,15 @@ class Shards:
         self._checked: set[int] = set()
 
     def check(self, shard: int) -> None:
-        """Checks, once for each shard, that it exists and was not replaced, without opening it.
-        Raises OSError, and PackError if it was replaced."""
+        """Checks, at the first call for a shard, that the file exists and was not replaced. Raises
+        OSError, or PackError if it was replaced."""
         if shard in self._checked:
             return
         _check_size(self.paths[shard], os.stat(self.paths[shard]).st_size, self._sizes[shard])
         self._checked.add(shard)
 
     def read(self, shard: int, offset: int, n_bytes: int) -> bytes:
-        """Reads bytes of a shard; fewer if the shard is truncated. Raises OSError, and PackError if
+        """Reads bytes of a shard; fewer if the shard is truncated. Raises OSError, or PackError if
         the shard was replaced by a larger file."""
         file = self._file(shard)
         data = more = os.pread(file.descriptor, n_bytes, offset)
@@ -94,12 +94,12 @@ class Shards:
 
 
 class Column(Sequence[Any]):
-    """A read-only list of one value for each sample, computed on access.
+    """A read-only sequence with one value for each sample, computed on access.
 
     Args:
         n: number of samples.
-        value: sample's number -> value.
-        array: returns all values, for np.asarray(); None: they are computed one by one.
+        value: returns the value of a sample, given its number.
+        array: returns all values, for np.asarray(). None: np.asarray() calls ``value`` for each.
     """
 
     def __init__(
@@ -201,10 +201,11 @@ class ShardDataset(Dataset[Any]):
         return data
 
     def feedmill_item(self, i: int) -> tuple[tuple[Any, ...] | PackError, Any]:
-        """The byte range that holds the image, and the target: feedmill's DataLoader calls this in
-        place of ``dataset[i]``. If the shard is missing or was replaced, the range is a PackError
-        that names the shard and the sample; the DataLoader's ``on_error`` decides what happens
-        then, as for any sample that can't be loaded.
+        """Returns the image's byte range, and the target. feedmill's DataLoader calls this in place
+        of ``dataset[i]``.
+
+        If the shard is missing or was replaced, a PackError that names the shard and the sample is
+        returned in place of the range, and the DataLoader's ``on_error`` applies.
 
         Raises:
             IndexError: there is no such sample.
@@ -216,14 +217,14 @@ class ShardDataset(Dataset[Any]):
         except (PackError, OSError) as error:
             return PackError(f"{self.feedmill_name(i)}: {error}"), self._target(place)
         # A transcoded image is known to be valid, as the transcoder has decoded all of it.
-        rows = self._index.rows_of(number)
+        rows = self._index.restart_index_of(number)
         size = (place.width, place.height, place.mcu_height)
         part = (self._shards.paths[place.shard], place.offset, place.bytes,
                 place.flags & TRANSCODED != 0, (*size, *rows) if rows else None)
         return part, self._target(place)
 
     def feedmill_name(self, i: int) -> str:
-        """What messages call a sample: its name and its shard's path."""
+        """A sample's name in error messages: its name in the index, and its shard's path."""
         number = number_of(i, len(self))
         shard = self._index.place(number).shard
         return f"{self._index.name(number)!r} in {self._shards.paths[shard]}"
@@ -240,10 +241,9 @@ class ShardDataset(Dataset[Any]):
     def shard_path(self, shard: int) -> str:
         return self._shards.paths[shard]
 
-    def rows_of(self, i: int) -> tuple[int, ...]:
-        """A sample's restart index: offsets of rows of MCUs, as Index.rows_of(); () if it has none.
-        """
-        return self._index.rows_of(number_of(i, len(self)))
+    def restart_index_of(self, i: int) -> tuple[int, ...]:
+        """See Index.restart_index_of()."""
+        return self._index.restart_index_of(number_of(i, len(self)))
 
     # ---- ImageFolder's attributes ----------------------------------------------------------------
 

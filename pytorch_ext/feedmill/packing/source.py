@@ -1,4 +1,4 @@
-"""Reads the source of a pack, an image folder or WebDataset tar files, as a list of samples."""
+"""Lists the samples to be packed: those of an image folder, or of WebDataset tar files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class FileRange(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A member of the new shard: its name, and its bytes or their place in a source file."""
+    """A member of the new shard: its name, and its bytes or the range of a source file that has
+    them."""
 
     name: str
     content: bytes | FileRange
@@ -89,8 +90,8 @@ class Source:
 
 
 def read_source(source: str) -> Source:
-    """Finds the samples of an image folder, of a folder of tar files, or of tar files given as for
-    expand().
+    """Lists the samples of an image folder, of a folder of tar files, or of the tar files that
+    expand() finds.
 
     Raises:
         PackError: there are no images, a class has no images, or a tar file is damaged.
@@ -106,7 +107,7 @@ def read_source(source: str) -> Source:
 
 
 class FolderSamples(Sequence[SourceSample]):
-    """The samples of a folder. They are made on access, to save memory.
+    """The samples of an image folder, created on access to save memory.
 
     Attributes:
         names: paths of the files, relative to the folder.
@@ -116,7 +117,7 @@ class FolderSamples(Sequence[SourceSample]):
         self._root = root
         self.names: list[str] = []
         self._labels, self._sizes = array("l"), array("Q")
-        # By number: keys that differ from _key(stem), as another file in the folder has that one.
+        # Sample's number -> key, where another file in the folder already has _key(stem).
         self._keys: dict[int, str] = {}
 
     def append(self, name: str, label: int, n_bytes: int, key: str) -> None:
@@ -167,7 +168,7 @@ def _add_images(
         path = os.path.join(folder, file)
         name = os.path.relpath(path, root)
         key = _key(os.path.splitext(name)[0])
-        if key in keys:  # a file with another suffix has it
+        if key in keys:  # another file differs only in its suffix
             key = _key(name)
         while key in keys:
             key += "_"
@@ -176,7 +177,7 @@ def _add_images(
 
 
 def _key(stem: str) -> str:
-    """The sample's key in a WebDataset. A key has no dot after its last slash, so dots are escaped.
+    """A file's WebDataset key. Dots are escaped, as a key must not have one after its last slash.
     """
     folder, slash, last = stem.rpartition("/")
     return folder + slash + last.replace("%", "%25").replace(".", "%2E")

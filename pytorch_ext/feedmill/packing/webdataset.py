@@ -1,4 +1,4 @@
-"""WebDatasets: tar files whose members form samples by their names."""
+"""The dataset of WebDataset tar files, in which members with the same key form a sample."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _THREADS = 8
 
 
 def index_tar(path: str) -> Index:
-    """The index of a tar file's images: from the cache, or new.
+    """Returns the index of a tar file's images, from the cache if it is there.
 
     Indices are cached in the user's cache folder ($XDG_CACHE_HOME/feedmill/tars, else
-    ~/.cache/feedmill/tars), with the tar file's size and modification time. If these have changed,
-    the index is made anew. If the cache can't be written, it is not used. DALI's .idx files are not
-    used: to check them would need reading the same headers.
+    ~/.cache/feedmill/tars), with the tar file's size and modification time. If either has changed,
+    the tar file is indexed again. A cache that can't be written is ignored. DALI's .idx files are
+    not used: checking them would take as many reads as indexing.
 
     Raises:
         PackError: the file is not a tar file or is damaged, or a sample has no image.
@@ -35,33 +35,33 @@ def index_tar(path: str) -> Index:
     """
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        about = os.fstat(file)
-        kept = _cache_path(path)
+        status = os.fstat(file)
+        cached = _cache_path(path)
         with suppress(OSError, PackError):
-            index = Index.open(kept)
+            index = Index.open(cached)
             shard = index.shards[0] if index.n_shards == 1 else None
             if shard is not None and (int(shard["bytes"]), int(shard["changed_ns"])) == (
-                about.st_size, max(0, about.st_mtime_ns)
+                status.st_size, max(0, status.st_mtime_ns)
             ):
                 return index
-        data = _make_index(file, about, path)
+        data = _make_index(file, status, path)
     finally:
         os.close(file)
     with suppress(OSError):
-        os.makedirs(os.path.dirname(kept), exist_ok=True)
-        write_file(kept, data, shared=True)
+        os.makedirs(os.path.dirname(cached), exist_ok=True)
+        write_file(cached, data, shared=True)
     return Index(data, path)
 
 
-def _make_index(file: int, about: os.stat_result, path: str) -> bytes:
+def _make_index(file: int, status: os.stat_result, path: str) -> bytes:
     samples, n_classes = [], 0
-    for group in groups(file, about.st_size, path):
+    for group in groups(file, status.st_size, path):
         if group.image is None:
             raise PackError(f"{path}: sample {group.key!r} has no image ({_KINDS})")
         image = group.image
         samples.append(Sample(image.name, image.offset, image.bytes, group.label))
         n_classes = max(n_classes, group.label + 1)
-    shard = Shard(os.path.basename(path), about.st_size, max(0, about.st_mtime_ns))
+    shard = Shard(os.path.basename(path), status.st_size, max(0, status.st_mtime_ns))
     return build(shard, samples, [str(label) for label in range(n_classes)])
 
 

@@ -1,4 +1,4 @@
-"""Writes shards. Threads read and transcode the samples; they are written in their order."""
+"""Writes the shards of a pack. Threads read and transcode the samples; shards keep their order."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from feedmill.packing.tars import BLOCK, header_of, padded
 ROWS = 8  # FM_PACK_ROWS
 # The two blocks of zeros that end a tar file.
 _END = bytes(2 * BLOCK)
-# Limit, per thread, of the samples that are being transcoded or wait to be written.
-_AHEAD = 4
+# Most samples per thread that are being transcoded or wait to be written.
+_PREFETCH = 4
+# max_cost_ppm of a transcoder that may make an image larger by any amount.
 _ANY_COST = (1 << 32) - 1
 
 
@@ -31,11 +32,11 @@ class Options:
     """How samples are packed.
 
     Attributes:
-        shard_bytes: largest size of a shard, of the samples before transcoding; a shard has at
-            least one sample. As it does not depend on transcoding, processes that pack parts agree
-            on the shards without communication.
-        interval: restart interval in MCUs; None: about 4, if the markers cost less than 0.3% of an
-            image.
+        shard_bytes: largest size of a shard, counted before transcoding; a shard has at least one
+            sample. Sizes before transcoding let processes that pack parts agree on the shards
+            without communication.
+        interval: restart interval in MCUs. None: about 4, if the markers make an image less than
+            0.3% larger.
         verify: compare each transcoded image's pixels with the source's.
         workers: number of threads.
     """
@@ -46,7 +47,8 @@ class Options:
     workers: int = 1
 
     def digest(self, source: Source) -> bytes:
-        """16 bytes that identify the source and the options, to recognise finished shards."""
+        """16 bytes that identify the source and the options. A shard with the same digest is
+        reused."""
         text = f"{self.shard_bytes} {self.interval} {self.verify} {native.jpeg_version()} "
         return hashlib.sha256(text.encode() + source.digest()).digest()[:16]
 
@@ -64,11 +66,10 @@ class Tally:
 
     Attributes:
         samples, shards: numbers of samples and shards.
-        kept: number of shards that existed already.
-        image_bytes, packed_bytes: size of the images before and after transcoding. Shards that were
-            kept do not count, also in the next two.
+        kept: number of shards that existed already and were reused. They count in no field below.
+        image_bytes, packed_bytes: size of the images before and after transcoding.
         file_bytes: size of the shards' files.
-        as_they_are: reason -> number of images that were stored unchanged.
+        stored_unchanged: reason -> number of images that were not transcoded.
     """
 
     samples: int = 0
@@ -77,7 +78,7 @@ class Tally:
     image_bytes: int = 0
     packed_bytes: int = 0
     file_bytes: int = 0
-    as_they_are: Counter[str] = field(default_factory=Counter)
+    stored_unchanged: Counter[str] = field(default_factory=Counter)
 
 
 class Packed(NamedTuple):
@@ -103,7 +104,7 @@ class Packed(NamedTuple):
 
 
 def split_into_shards(samples: Sequence[SourceSample], shard_bytes: int) -> list[tuple[int, int]]:
-    """Distributes samples over shards: (first sample's number, last one's number + 1) of each."""
+    """Distributes samples over shards. Returns (first sample, last sample + 1) of each shard."""
     bounds, first, n_bytes = [], 0, 0
     for i, sample in enumerate(samples):
         more = sample.tar_bytes
@@ -157,7 +158,7 @@ def write_shards(
         first, end = bounds[number]
         tally.shards += 1
         tally.samples += end - first
-        if _is_there(folder, number, digest):
+        if _is_complete(folder, number, digest):
             tally.kept += 1
             update(end - first)
         else:
@@ -183,8 +184,8 @@ def write_shards(
     return tally
 
 
-def _is_there(folder: str, number: int, digest: bytes) -> bool:
-    """Whether the shard exists and is complete. PackError if another file has its name."""
+def _is_complete(folder: str, number: int, digest: bytes) -> bool:
+    """Whether the shard exists and is complete. Raises PackError if another file has its name."""
     path = os.path.join(folder, shard_name(number))
     if not os.path.exists(path):
         return False
@@ -202,8 +203,8 @@ def _is_there(folder: str, number: int, digest: bytes) -> bool:
 
 @contextmanager
 def _new_file(path: str) -> Iterator[Any]:
-    """A file for writing, which gets its name at the end of the block, after an fsync. If the block
-    raises, the file is removed."""
+    """Opens a temporary file for writing. At the end of the block the file is synced and renamed to
+    ``path``; if the block raises, it is removed."""
     temporary = f"{path}.partial"
     try:
         with open(temporary, "wb", buffering=1 << 20) as file:
@@ -240,7 +241,7 @@ def _write_sample(
     tally.image_bytes += source.image_bytes
     tally.packed_bytes += n_bytes
     if packed.reason:
-        tally.as_they_are[native.PACK_REASONS[packed.reason]] += 1
+        tally.stored_unchanged[native.PACK_REASONS[packed.reason]] += 1
     update(1)
     return Sample(
         source.name, offset, n_bytes, source.label, packed.width, packed.height, packed.interval,
@@ -252,20 +253,20 @@ def _write_sample(
 
 
 def _pack_all(samples: Iterable[SourceSample], options: Options) -> Generator[Packed, None, None]:
-    """Transcodes samples in threads; yields them in order."""
-    own = threading.local()
+    """Transcodes samples in threads, each with its own transcoder. Yields them in order."""
+    per_thread = threading.local()
 
     def pack(sample: SourceSample) -> Packed:
-        if not hasattr(own, "transcoder"):
-            own.transcoder = options.transcoder()
-        return _pack(sample, own.transcoder, options.verify)
+        if not hasattr(per_thread, "transcoder"):
+            per_thread.transcoder = options.transcoder()
+        return _pack(sample, per_thread.transcoder, options.verify)
 
     waiting: deque[Future[Packed]] = deque()
     pool = ThreadPoolExecutor(options.workers)
     try:
         for sample in samples:
             waiting.append(pool.submit(pack, sample))
-            if len(waiting) >= _AHEAD * options.workers:
+            if len(waiting) >= _PREFETCH * options.workers:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

@@ -1,4 +1,4 @@
-"""Translates torchvision's augmentations into ops. ``transforms`` translates the other transforms:
+"""Translates torchvision's augmentations into ops. ``steps`` translates the other transforms:
 resizes, CenterCrop, RandomResizedCrop and RandomHorizontalFlip."""
 
 from __future__ import annotations

@@ -17,15 +17,15 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
 
-from feedmill.planner.arrays import (
+from feedmill.planner.array_datasets import (
     ArrayNode,
-    ArraySource,
     image_node,
     images_of,
     npy_node,
     subset_node,
     tensor_node,
 )
+from feedmill.planner.array_samples import ArraySource
 from feedmill.planner.equality import native_formats, why_not_jpegs
 from feedmill.planner.known import reasons_against_opening
 from feedmill.planner.plan import UnsupportedError
@@ -39,7 +39,8 @@ from feedmill.planner.samples import (
     Support,
     unsupported,
 )
-from feedmill.planner.transforms import Step, TransformPlan, read_transform
+from feedmill.planner.steps import Step
+from feedmill.planner.transforms import TransformPlan, read_transform
 from feedmill.planner.untouched import (
     is_original,
     replaced_methods,

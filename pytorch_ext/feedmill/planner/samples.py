@@ -16,7 +16,7 @@ import numpy as np
 
 from feedmill.planner.plan import Plan
 from feedmill.planner.ranges import Range, range_of
-from feedmill.planner.transforms import Step
+from feedmill.planner.steps import Step
 
 if TYPE_CHECKING:
     from feedmill.planner.arrays import Arrays

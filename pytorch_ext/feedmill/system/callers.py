@@ -18,16 +18,16 @@ _LIBRARIES = frozenset({
 _PACKAGE_FOLDERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
-def place_of_caller() -> str:
-    """"file:line" of the innermost frame of the user's script. If no frame is a script's, as in an
-    installed program, the innermost frame of the lowest rank; see _rank()."""
+def caller_location() -> str:
+    """Returns "file:line" of the innermost frame of the user's script. If no frame is a script's,
+    as in an installed program, the innermost frame of the lowest _rank() is used."""
     frame, _ = _caller()
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def stacklevel_of_caller() -> int:
-    """The stacklevel with which warnings.warn() names that line, if the function that called this
-    one passes it."""
+def caller_stacklevel() -> int:
+    """Returns the stacklevel with which the calling function makes warnings.warn() name the line of
+    caller_location()."""
     _, level = _caller()
     return level
 
@@ -43,9 +43,9 @@ def _caller() -> tuple[FrameType, int]:
 
 
 def _rank(frame: FrameType) -> int:
-    """Whose code a frame runs: 0 a script's, 1 an installed package's (perhaps the user's own),
-    2 a library's in _LIBRARIES, 3 the standard library's or an installed command's, 4 feedmill's
-    or torch's."""
+    """Ranks a frame by whose code it runs: 0 a script, 1 an installed package (perhaps the user's
+    own), 2 a library in _LIBRARIES, 3 the standard library or an installed command, 4 feedmill or
+    torch."""
     package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     if package in ("feedmill", "torch"):
         return 4

@@ -1,4 +1,4 @@
-"""Tells whether more threads want to run than there are CPUs, and which setting to change."""
+"""Detects that more threads want to run than there are CPUs, and says which setting to change."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from feedmill.system.peer_processes import PeerProcess
 
-_NAMED_PIDS, _NAMED_CPUS = 4, 8
+_MAX_NAMED_PIDS, _MAX_NAMED_CPUS = 4, 8
 
 
 def on_same_cpus(cpus: Iterable[int], processes: Iterable[PeerProcess]) -> list[PeerProcess]:
@@ -19,8 +19,8 @@ def on_same_cpus(cpus: Iterable[int], processes: Iterable[PeerProcess]) -> list[
 def expected_threads(cpus: Iterable[int], processes: Iterable[PeerProcess]) -> int:
     """The number of decode threads to expect on the CPUs.
 
-    A process that may also run on other CPUs counts in proportion: with the share of its CPUs that
-    is among these. The sum is rounded up.
+    The threads of a process that may also run on other CPUs are scaled by the share of its CPUs
+    that are among ``cpus``. The sum is rounded up.
     """
     wanted = set(cpus)
     return math.ceil(sum(
@@ -49,8 +49,9 @@ def decode_thread_contention(
     """One text if more decode threads than CPUs compete; else an empty list.
 
     Several sets of CPUs are examined: the caller's, that of each process which shares a CPU with
-    the caller, and the union of all these. Threads that can't run outside of a set need one CPU of
-    it each. The text describes the set with the most threads per usable CPU.
+    the caller, and the union of all these. A set is oversubscribed if more threads than it has
+    usable CPUs can't run outside of it. The text describes the set with the most threads per usable
+    CPU.
 
     Args:
         processes: all processes that decode, including the caller if it does.
@@ -67,7 +68,7 @@ def decode_thread_contention(
     cpus = min(sets, key=lambda one: (-threads_per_cpu(one), one != mine, len(one), sorted(one)))
     if threads_per_cpu(cpus) <= 1:
         return []
-    where = "" if cpus == mine else f" ({_named(sorted(cpus), _NAMED_CPUS)})"
+    where = "" if cpus == mine else f" ({_named(sorted(cpus), _MAX_NAMED_CPUS)})"
     return [_decode_text(_confined_to(cpus, processes), n_usable_of(cpus, mine, n_usable), where)]
 
 
@@ -81,7 +82,7 @@ def _decode_text(processes: Sequence[PeerProcess], n_usable: int, where: str) ->
     n_each = max(1, n_usable // len(processes))
     who, each = "", ""
     if len(processes) > 1:
-        pids = _named([one.pid for one in processes], _NAMED_PIDS)
+        pids = _named([one.pid for one in processes], _MAX_NAMED_PIDS)
         who = f" of {len(processes)} feedmill processes (pids {pids})"
         each = " in each, or give each CPUs of its own (taskset)"
     return (

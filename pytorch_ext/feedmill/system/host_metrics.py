@@ -1,4 +1,4 @@
-"""Counters around a loader: of its process, its cgroup and the CPUs that it may run on."""
+"""Counters of this process, its cgroup and the CPUs that it may run on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)  # user, nice, system, irq, softirq, stolen b
 class Clock:
     """Counters of the whole process since start().
 
-    A pickled copy, and the object in the child of a fork, has not been started.
+    A pickled copy, and this object in the child of a fork, count as not started.
     """
 
     def __init__(self) -> None:
@@ -40,8 +40,8 @@ class Clock:
         if self._pid != os.getpid():
             return {}
         now = _read()
-        # A counter falls if the process moves to another cgroup, or if a child ends that is not
-        # waited for.
+        # A counter falls if the process moves to another cgroup, or if a child process ends without
+        # being waited for.
         passed = {name: max(0, now[name] - self._begin[name]) for name in now}
         return {**passed, "usable_cpus": native.usable_cpus()}
 
@@ -96,8 +96,8 @@ def _host_busy_ns() -> int:
 
 
 def _throttled() -> tuple[int, int]:
-    """(periods in which a CPU quota throttled this process, nanoseconds in total). Of its cgroup
-    and the cgroups above it, the one that was throttled longest counts."""
+    """Returns (number of periods in which a CPU quota throttled this process, nanoseconds for which
+    it was throttled), of its cgroup or the ancestor cgroup that was throttled longest."""
     found = [(0, 0)]
     for path in _cpu_stat_files():
         with contextlib.suppress(OSError, ValueError):
@@ -109,7 +109,7 @@ def _throttled() -> tuple[int, int]:
 
 
 def _cpu_stat_files() -> Iterator[str]:
-    """Possible paths of cpu.stat for the process's cgroup and those above it. In a container only
+    """Possible paths of cpu.stat for the process's cgroup and its ancestors. In a container only
     some of them exist."""
     with contextlib.suppress(OSError, ValueError):
         for line in read_text("/proc/self/cgroup").splitlines():

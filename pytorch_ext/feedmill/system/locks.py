@@ -1,7 +1,7 @@
 """Locks that stay usable after a KeyboardInterrupt and in the child of a fork.
 
 An interrupt must not leave a lock held. The child of a fork has only the thread that forked, so a
-lock that another thread held at the fork would stay held in the child for ever.
+lock that another thread held at the fork would stay locked in the child forever.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _owners: weakref.WeakKeyDictionary[Any, dict[str, Callable[[], Any]]] = weakref.
 
 
 def renew_after_fork(owner: Any, **makers: Callable[[], Any]) -> None:
-    """Replaces attributes in the child of every later fork: locks by free ones, and other state
-    that the child must not share with its parent.
+    """Replaces attributes of ``owner`` in the child of every later fork. Use it for locks, and for
+    other state that the child must not share with its parent.
 
-    A thread that holds such a lock when it forks finishes its ``with`` block with the old lock.
+    A thread that forks while it holds such a lock finishes its ``with`` block with the old lock.
 
     Args:
         owner: an object, or a module for its globals. Only a weak reference to it is kept.

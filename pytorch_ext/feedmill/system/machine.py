@@ -1,6 +1,6 @@
 """Facts about this machine, read from the kernel's files. Nothing is measured.
 
-`root` is the folder that contains /proc and /sys; tests pass one with files of their own.
+The argument `root` is the folder that contains proc/ and sys/. Tests pass a folder of their own.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def _number(*parts: str) -> int | None:
 # ---- cgroups -------------------------------------------------------------------------------------
 
 
-def _groups(root: str, place: str, controller: str) -> Iterator[str]:
-    """The folders of the process's cgroup and of those above it, whose limits apply as well."""
+def _cgroup_folders(root: str, place: str, controller: str) -> Iterator[str]:
+    """The folders of the process's cgroup and of its ancestors, whose limits apply as well."""
     for line in _text(root, "proc/self/cgroup").splitlines():
         _, names, group = line.split(":", 2)
         if controller in names.split(","):
@@ -63,8 +63,8 @@ class Quota(NamedTuple):
     Attributes:
         cpus: how many CPU seconds per second the cgroup may use.
         version: the version of the cgroup that sets the limit, 1 or 2.
-        throttled_s: seconds for which its threads were throttled so far, summed over CPUs.
-        n_throttled: the number of periods in which they were.
+        throttled_s: seconds for which the cgroup's threads were throttled so far, summed over CPUs.
+        n_throttled: the number of periods in which they were throttled.
     """
 
     cpus: float
@@ -77,7 +77,7 @@ def cpu_quota(root: str = ROOT) -> Quota | None:
     """The lowest quota that applies to this process; None if there is none."""
     found = []
     for place, controller in _CPU_TREES:
-        for directory in _groups(root, place, controller):
+        for directory in _cgroup_folders(root, place, controller):
             cpus = _quota_v1(directory) if controller else _quota_v2(directory)
             if cpus:
                 counts = numbers_by_name(_text(directory, "cpu.stat"))
@@ -111,10 +111,10 @@ class Memory:
     """Memory, in bytes.
 
     Attributes:
-        total: of the machine.
-        available: what can be allocated without swapping; the page cache counts as available.
-        limit: what the cgroups allow; None if there is no limit below `total`.
-        left: what can be allocated under the limits as well: at most `available`.
+        total: memory of the machine.
+        available: memory that can be allocated without swapping; the page cache is available.
+        limit: the lowest limit of the cgroups; None if there is none below `total`.
+        left: memory that can be allocated without exceeding `available` or a cgroup's limit.
     """
 
     total: int
@@ -132,11 +132,11 @@ def memory(root: str = ROOT) -> Memory:
     for place, controller in _MEMORY_TREES:
         names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if controller else (
             "memory.max", "memory.current")
-        for directory in _groups(root, place, controller):
+        for directory in _cgroup_folders(root, place, controller):
             limit, used = (_number(directory, name) for name in names)
             if limit is not None and 0 < limit < total:
                 limits.append(limit)
-                # Its page cache counts as used memory, but the kernel can drop it.
+                # The cgroup's page cache counts as used memory, but the kernel can drop it.
                 fields = numbers_by_name(_text(directory, "memory.stat"))
                 cached = fields.get("total_cache", fields.get("file", 0))
                 left = min(left, max(0, limit - max(0, (used or 0) - cached)))
@@ -171,8 +171,8 @@ def locked_memory() -> tuple[int | None, int | None]:
 
 
 def load_note() -> str:
-    """A warning that rates measured now are too low, if the machine's load exceeds its CPUs; else
-    ""."""
+    """Returns a warning that rates measured now are too low if the load average exceeds the number
+    of CPUs, else ""."""
     load, n_cpus = os.getloadavg()[0], os.cpu_count() or 1
     if load <= n_cpus:
         return ""
@@ -184,8 +184,8 @@ def load_note() -> str:
 
 
 def why_no_uring(root: str = ROOT) -> list[str]:
-    """Likely reasons why io_uring can't be used here, each with how to allow it. To be called only
-    after io_uring has failed: a reason here does not always prevent it."""
+    """Returns likely reasons why io_uring can't be used, each with how to allow it. Call this only
+    after io_uring has failed, as a condition that it reports does not always prevent io_uring."""
     found = []
     disabled = _number(root, "proc/sys/kernel/io_uring_disabled")
     if disabled == 2:
@@ -211,7 +211,13 @@ def why_no_uring(root: str = ROOT) -> list[str]:
 
 
 class Mount(NamedTuple):
-    """A mounted file system: its mount point, its type (ext4, nfs4, fuse.x, ...) and its source."""
+    """A mounted file system.
+
+    Attributes:
+        place: the mount point.
+        kind: the type, such as ext4, nfs4 or fuse.x.
+        source: the device, or the server and its path.
+    """
 
     place: str
     kind: str
@@ -220,19 +226,20 @@ class Mount(NamedTuple):
 
 # Types, or prefixes of types, of network file systems. What a FUSE file system does is not known;
 # it is assumed to use a network.
-_REMOTE = ("nfs", "cifs", "smb", "ceph", "lustre", "glusterfs", "9p", "afs", "beegfs", "gpfs",
-           "fuse")
-_IN_MEMORY = ("tmpfs", "ramfs")
+_NETWORK_TYPES = (
+    "nfs", "cifs", "smb", "ceph", "lustre", "glusterfs", "9p", "afs", "beegfs", "gpfs", "fuse",
+)
+_MEMORY_TYPES = ("tmpfs", "ramfs")
 
 
 def is_high_latency(mount: Mount | None) -> bool:
     """Whether opens and reads may take a network round trip, so that many should be in flight."""
-    return mount is not None and mount.kind.startswith(_REMOTE)
+    return mount is not None and mount.kind.startswith(_NETWORK_TYPES)
 
 
 def is_in_memory(mount: Mount | None) -> bool:
     """Whether the files are kept in memory, not on storage."""
-    return mount is not None and mount.kind in _IN_MEMORY
+    return mount is not None and mount.kind in _MEMORY_TYPES
 
 
 def mount_of(path: str, root: str = ROOT) -> Mount | None:

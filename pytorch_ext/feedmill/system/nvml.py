@@ -1,4 +1,4 @@
-"""Memory use and load of NVIDIA GPUs, by the driver's library NVML. No other file opens it."""
+"""Memory use and load of NVIDIA GPUs, from the driver's library NVML. No other file opens it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Nvml:
     """The GPUs that this process may use.
 
     Args:
-        library: NVML, opened with ctypes.
+        library: libnvidia-ml.so.1, opened with ctypes.
 
     Raises:
         OSError: NVML can't be initialized, or can't count the GPUs.
@@ -45,11 +45,12 @@ class Nvml:
             self._devices = [one for one in self._devices if one[0] in visible]
 
     def read(self) -> list[dict[str, Any]]:
-        """A dict for each GPU; values that it does not report are left out.
+        """Returns a dict for each GPU. Values that a GPU does not report are left out.
 
         - index: as in nvidia-smi.
-        - memory_bytes: memory in use, by all processes.
-        - busy: share of the last second or less in which it ran a kernel, 0 to 1.
+        - memory_bytes: memory that all processes use.
+        - busy: share of the driver's sampling period, at most a second, in which a kernel ran, 0
+          to 1.
         """
         return [self._read(*one) for one in self._devices]
 
@@ -64,8 +65,8 @@ class Nvml:
 
 
 def _visible() -> set[int] | None:
-    """The indices in CUDA_VISIBLE_DEVICES; None if it is not set or names GPUs in another way, so
-    that all GPUs are reported."""
+    """The indices in CUDA_VISIBLE_DEVICES. None, for all GPUs, if it is not set or names GPUs by
+    something else than indices."""
     words = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     indices = [word.strip() for word in words]
     return set(map(int, indices)) if all(word.isdecimal() for word in indices) else None
@@ -76,9 +77,9 @@ _opened_by = 0
 
 
 def gpus() -> list[dict[str, Any]] | None:
-    """What Nvml.read() returns; None if NVML or the driver is missing."""
+    """Returns Nvml.read() for this process; None if NVML or the driver is missing."""
     global _opened, _opened_by
-    if _opened_by != os.getpid():  # NVML must not be used in the child of a fork
+    if _opened_by != os.getpid():  # the child of a fork must not use its parent's NVML
         _opened_by = os.getpid()
         try:
             _opened = Nvml(ctypes.CDLL(_LIBRARY))

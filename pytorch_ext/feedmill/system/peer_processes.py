@@ -1,9 +1,9 @@
 """The feedmill processes of this user on this host, and the decode threads that each runs now.
 
 Each process that decodes keeps a small locked file in a directory of the user's. The kernel drops
-the lock when the process ends, however it ends. A file without a lock is left over, and the next
-process that reads it removes it. Nothing here makes a loader fail: without such a directory, each
-process sees no others.
+the lock when the process ends, even if it is killed. The next process that finds a file without a
+lock removes it. Errors are suppressed, so that they never make a loader fail: if the directory
+can't be created, a process sees no other processes.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ import torch
 
 from feedmill.system.locks import call_if_free
 
-# The first one in which the directory can be made is used. The names are fixed, as TMPDIR and
-# XDG_RUNTIME_DIR may differ between jobs and logins of one user.
-PLACES = ["/tmp", "/var/tmp", "/dev/shm"]
+# The directory is created in the first of these folders that allows it. They are fixed, as TMPDIR
+# and XDG_RUNTIME_DIR may differ between jobs and logins of one user.
+PARENT_FOLDERS = ["/tmp", "/var/tmp", "/dev/shm"]
 
-_FILE_BYTES = 4096  # written by one call, so that nobody reads a part of it
+_FILE_BYTES = 4096  # written by one call, so that no process reads a partial file
 _COMMAND_CHARACTERS = 200
-# A training that has paused for less than this, to validate or to write a checkpoint, is expected
-# to decode again. One that has paused for longer may be a notebook that somebody has left open.
-_REST_S = 600.0
+# A process that stopped decoding less than this many seconds ago is expected to continue, after a
+# validation or a checkpoint. After a longer pause it may be a notebook that was left open.
+_RECENT_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class PeerProcess:
     changed_s: float = 0.0
 
 
-def myself() -> PeerProcess:
+def this_process() -> PeerProcess:
     """This process."""
     return PeerProcess(
         pid=os.getpid(),
@@ -72,12 +72,12 @@ def myself() -> PeerProcess:
 
 
 def usable_cpus() -> set[int]:
-    """The CPUs in the affinity of any thread of this process. The main thread's alone would not
-    do: OMP_PROC_BIND pins it."""
+    """The CPUs in the affinity of any thread of this process. The main thread's affinity may be
+    smaller, as OMP_PROC_BIND pins that thread."""
     cpus: set[int] = set()
     with contextlib.suppress(OSError):
         for task in os.listdir("/proc/self/task"):
-            with contextlib.suppress(OSError):  # the thread has ended meanwhile
+            with contextlib.suppress(OSError):  # the thread has ended since listdir()
                 cpus |= os.sched_getaffinity(int(task))
     return cpus or os.sched_getaffinity(0)
 
@@ -88,47 +88,47 @@ _running: dict[int, int] = {}  # decode threads by the id of their native loader
 _pid = os.getpid()
 _file = -1
 _path = ""
-_writing = threading.Lock()  # taken only if it is free, never waited for
+_writing = threading.Lock()  # only acquired without blocking
 _changed = False
 
 
 def begin(key: int, n_threads: int) -> None:
-    """Publishes that decode threads start to work. May be called from any thread.
+    """Publishes that decode threads have started. May be called from any thread.
 
     Args:
-        key: identifies these threads in the call of end().
+        key: identifies these threads; end() gets the same key.
         n_threads: their number.
     """
     _forget_after_fork()
     _running[key] = n_threads
     _publish()
-    _meet()
+    _note_peers()
 
 
 def end(key: int) -> None:
-    """Publishes that the decode threads of a begin() have stopped. Never waits, as the garbage
+    """Publishes that the decode threads with this key have stopped. Never blocks, as the garbage
     collector may call it at any point."""
     _forget_after_fork()
     if _running.pop(key, None) is not None:
         _publish()
-        _meet()
+        _note_peers()
 
 
 def _forget_after_fork() -> None:
     global _pid, _file, _path, _writing
     if _pid == os.getpid():
         return
-    # The file and its lock belong to the parent; closing the child's descriptor changes neither.
+    # The file and its lock belong to the parent and outlive the child's descriptor.
     with contextlib.suppress(OSError):
         os.close(_file)
     _running.clear()
-    _met.clear()
+    _seen.clear()
     _pid, _file, _path, _writing = os.getpid(), -1, "", threading.Lock()
 
 
 def _publish() -> None:
-    """Writes this process's file. If a write is in progress already, in another thread or further
-    up in this one's stack, that writer writes once more instead."""
+    """Writes this process's file. If a write is already in progress, in another thread or in an
+    outer frame of this thread, that writer writes the file once more."""
     global _changed
     _changed = True
     while _changed and call_if_free(_writing, _try_to_write):
@@ -146,8 +146,8 @@ def _write() -> None:
     # A tool that cleans /tmp may have removed the file.
     if _file < 0 or os.fstat(_file).st_nlink == 0:
         _register()
-    me = myself()
-    # As a hexadecimal mask, so that the text fits into the file for thousands of CPUs, too.
+    me = this_process()
+    # CPUs are a hexadecimal mask, so that the text fits into the file even for thousands of CPUs.
     mask = sum(1 << cpu for cpu in me.cpus)
     text = json.dumps({**asdict(me), "cpus": f"{mask:x}"})
     os.pwrite(_file, text.encode().ljust(_FILE_BYTES), 0)
@@ -183,8 +183,9 @@ def _leave() -> None:
 
 
 def _directory() -> str:
-    """The user's directory, made if need be. OSError if it can't be made in any of PLACES."""
-    for place in PLACES:
+    """The user's directory, created if it does not exist. Raises OSError if none of PARENT_FOLDERS
+    allows that."""
+    for place in PARENT_FOLDERS:
         path = os.path.join(place, f"feedmill-{os.getuid()}")
         with contextlib.suppress(OSError):
             with contextlib.suppress(FileExistsError):
@@ -194,23 +195,24 @@ def _directory() -> str:
             private = status.st_uid == os.getuid() and not status.st_mode & 0o077
             if stat.S_ISDIR(status.st_mode) and private and os.access(path, os.W_OK | os.X_OK):
                 return path
-    raise OSError(f"no directory for feedmill's files can be made in any of {', '.join(PLACES)}")
+    folders = ", ".join(PARENT_FOLDERS)
+    raise OSError(f"no directory for feedmill's files can be made in any of {folders}")
 
 
 # ---- what other processes run --------------------------------------------------------------------
 
-_met: dict[int, PeerProcess] = {}  # by pid, as each was seen last
+_seen: dict[int, PeerProcess] = {}  # by pid, the latest state of each
 
 
-def met() -> list[PeerProcess]:
-    """The other processes that ran decode threads when an epoch of this process began or ended, or
-    that run some now, in order of their pids. Some may have ended."""
-    _meet()
-    return sorted(_met.values(), key=lambda one: one.pid)
+def seen_peers() -> list[PeerProcess]:
+    """The other processes that decode now, or decoded when an epoch of this process began or ended,
+    in order of their pids. Some may have ended."""
+    _note_peers()
+    return sorted(_seen.values(), key=lambda one: one.pid)
 
 
-def _meet() -> None:
-    _met.update((one.pid, one) for one in others() if one.n_threads)
+def _note_peers() -> None:
+    _seen.update((one.pid, one) for one in others() if one.n_threads)
 
 
 def others() -> list[PeerProcess]:
@@ -227,7 +229,7 @@ def others() -> list[PeerProcess]:
 def recent_peers() -> list[PeerProcess]:
     """The other processes that share a CPU with this one and decode now, or did so in the last
     10 minutes."""
-    cpus, since_s = usable_cpus(), time.monotonic() - _REST_S
+    cpus, since_s = usable_cpus(), time.monotonic() - _RECENT_S
     return [
         one
         for one in others()
@@ -236,7 +238,7 @@ def recent_peers() -> list[PeerProcess]:
 
 
 def _read(path: str) -> Iterator[PeerProcess]:
-    """The process that a file describes, if that is alive. Removes the file otherwise."""
+    """Yields the process that a file describes if it is alive, else removes the file."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         if _is_own(path):
             return
@@ -254,9 +256,9 @@ def _read(path: str) -> Iterator[PeerProcess]:
 
 
 def _is_own(path: str) -> bool:
-    """Whether a file is this process's own, which must not be opened: closing it would drop our
-    lock. Inodes are compared, as another thread may have renamed the file without having set
-    _path yet."""
+    """Whether a file is this process's own. That one must not be opened, as closing any descriptor
+    of it would drop this process's POSIX lock. Inodes are compared, as another thread may have
+    renamed the file but not set _path yet."""
     file = _file
     if file < 0 or _pid != os.getpid():
         return False

@@ -1,4 +1,4 @@
-"""Reads the small files of /proc and /sys. No other file of the package opens one."""
+"""Reads small files of /proc and /sys. No other file of the package opens them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_text(path: str, errors: str = "replace") -> str:
 
 
 def text_or_empty(path: str, errors: str = "replace") -> str:
-    """As read_text(), but "" where that raises."""
+    """Like read_text(), but returns "" instead of raising."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         return read_text(path, errors)
     return ""
@@ -36,5 +36,5 @@ def numbers_by_name(text: str) -> dict[str, int]:
 
 
 def device_read_bytes() -> int | None:
-    """Bytes that this process has had read from storage so far; None if that is not known."""
+    """Bytes that the kernel has read from storage for this process; None if not known."""
     return numbers_by_name(text_or_empty("/proc/self/io")).get("read_bytes")

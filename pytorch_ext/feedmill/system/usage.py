@@ -1,7 +1,7 @@
 """Samples of the process and the host while a loader is iterated: CPU, memory, reads, GPUs.
 
-There is no sampling thread: the code that counts steps takes a sample at the end of the first step
-after INTERVAL_NS. So nothing is sampled during a step, and a long step makes a long interval.
+There is no sampling thread: the code that counts steps takes a sample when a step returns
+INTERVAL_NS or more after the latest sample. A long step therefore makes a long interval.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _COUNTED = ("read_bytes", "copied_bytes", "batches", "samples")
 
 @dataclass(frozen=True)
 class _Reading:
-    """The values, at one moment, of everything that is only counted up."""
+    """The values of all counters at one moment."""
 
     clock_ns: int
     cpu_ns: int
-    host_ticks: tuple[int, int] | None  # (busy, total)
+    host_ticks: tuple[int, int] | None  # (busy, total) clock ticks of all CPUs
     major_faults: int
     device_read_bytes: int | None
     counted: Mapping[str, int]
@@ -41,8 +41,8 @@ class System:
     - clock_ns: time.monotonic_ns() at the end of the interval. interval_ns: its length.
     - process_cpu: CPU time of this process (all threads) and its child processes, in CPUs: 2.0 is
       as much as two busy CPUs.
-    - host_cpu: share of the host's CPUs that were busy, in any process, 0 to 1. In a container
-      this is about all CPUs of the host, too.
+    - host_cpu: share of the host's CPU time in which any process ran, 0 to 1. In a container it
+      includes all CPUs and processes of the host.
     - usable_cpus: the number that the process may use, by affinity and quota.
     - rss_bytes, swap_bytes: memory of this process, resident and swapped out.
     - major_faults: page faults of this process that waited for storage.
@@ -52,7 +52,7 @@ class System:
       includes other reads of the process (checkpoints, programs, other loaders) and the kernel's
       readahead, which make the share too low. Reads from some network and FUSE file systems are
       not counted in it; the share is 1 then.
-    - copied_bytes: what the loader copied because the consumer held many batches.
+    - copied_bytes: bytes that the loader copied because the consumer held many batches.
     - batches, samples: delivered to the consumer; torch's path does not count samples.
     - gpu: if the process uses CUDA, what ``nvml`` reports for each GPU that it may use.
 
@@ -96,7 +96,7 @@ def _between(before: _Reading, now: _Reading) -> dict[str, Any]:
     }
     if now.host_ticks and before.host_ticks:
         busy, total = (a - b for a, b in zip(now.host_ticks, before.host_ticks))
-        if total > 0:  # not in a short interval: a tick is about 10 ms
+        if total > 0:  # 0 in an interval shorter than a tick, which is about 10 ms
             sample["host_cpu"] = round(min(1.0, max(0.0, busy / total)), 4)
     sample |= {name: now.counted[name] - before.counted[name] for name in _COUNTED}
     if now.device_read_bytes is not None and before.device_read_bytes is not None:
@@ -119,7 +119,7 @@ def _read(counters: Mapping[str, int]) -> _Reading:
 
 
 def _state() -> dict[str, Any]:
-    """The values that have a current state instead of a count."""
+    """The values that are not counters: CPUs, memory and GPUs at this moment."""
     status = proc_files.numbers_by_name(proc_files.text_or_empty("/proc/self/status"))
     state = {"usable_cpus": native.usable_cpus()}
     for name, field in (("rss_bytes", "VmRSS"), ("swap_bytes", "VmSwap")):
@@ -131,7 +131,7 @@ def _state() -> dict[str, Any]:
 
 def _gpus() -> list[dict[str, Any]] | None:
     torch = sys.modules.get("torch")
-    # A process that does not use CUDA has no part in the GPUs' load, and asking takes time.
+    # A process that does not use CUDA puts no load on the GPUs, and a call of NVML takes time.
     if torch is None or not torch.cuda.is_initialized():
         return None
     return nvml.gpus()

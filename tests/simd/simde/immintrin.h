@@ -16,7 +16,7 @@
 
 #define FM_TARGET(set) __attribute__((unused))
 
-/* What SIMDe 0.7 lacks. */
+/* Intrinsics that SIMDe 0.7 lacks. */
 #ifndef _mm512_srai_epi32
 static inline __attribute__((unused)) __m512i fm_srai_epi32(__m512i value, unsigned n_bits) {
     simde__m512i_private lanes = simde__m512i_to_private(value);

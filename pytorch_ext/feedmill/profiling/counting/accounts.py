@@ -1,4 +1,4 @@
-"""Accounts: counters and step records of a loader."""
+"""Accounts: the counters and step records of a loader, and the sources of its log."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ _uids = itertools.count()
 
 
 class Source:
-    """A sequence of steps, and possibly samples, numbered from 0, from which a log is written.
+    """A sequence of steps, and possibly samples, numbered from 0, that a log is written from.
 
     Attributes:
         uid: unique in this process.
-        logged_steps, logged_samples: steps and samples with smaller numbers are in the log.
+        logged_steps, logged_samples: number of the first step, and sample, that is not yet in the
+            log.
     """
 
     __slots__ = ("logged_samples", "logged_steps", "uid")
@@ -41,7 +42,8 @@ class Source:
 
     @property
     def is_final(self) -> bool:
-        """Whether the latest step's record is final. Its compute_ns is set at the next request."""
+        """Whether the latest step's record is final. It is not until the next request sets its
+        compute_ns, or the epoch ends."""
         raise NotImplementedError
 
     def unlogged_steps(self) -> np.ndarray:
@@ -56,13 +58,14 @@ class Source:
 
 
 class Account:
-    """Counters and step records of a loader, which can be handed on when the loader is deleted.
+    """Counters and step records of a loader.
 
     Attributes:
         gpu: the GPU stalls of these steps.
-        on_end: called with counters(), steps() and slow_samples() when this object is deleted. It
-            may be called by the garbage collector at any point, and must not wait for a lock.
-        are_logged: a log is written from sources().
+        on_end: called with counters(), steps() and slow_samples() when this object is deleted, to
+            keep them. The garbage collector may call it at any point, so it must not wait for a
+            lock.
+        are_logged: True while a log is written from sources().
     """
 
     gpu: GpuStalls
@@ -91,16 +94,16 @@ class Account:
 
     def __del__(self) -> None:
         if self.on_end is not None:
-            # Incomplete objects, and interpreter shutdown.
+            # The object may be incomplete, or the interpreter may be shutting down.
             with contextlib.suppress(Exception):
                 self.on_end(self.counters(), self.steps(), self.slow_samples())
 
 
 class StepCounters(Account, Source):
-    """The account of an iterator whose internals are not visible: waits, and nothing of samples.
+    """The account of an iterator that is only observed from outside: it has waits, but no samples.
 
     A copy, an unpickled object, and this object in the child of a fork start counting from zero.
-    One thread at a time may count; other threads may read.
+    One thread at a time may add steps; other threads may read.
     """
 
     def __init__(self) -> None:
@@ -188,7 +191,7 @@ class StepCounters(Account, Source):
         return [self]
 
     def forget(self) -> None:
-        clock = self.clock  # it restarts by itself
+        clock = self.clock  # start() restarts it in the child
         StepCounters.__init__(self)
         self.clock = clock
 

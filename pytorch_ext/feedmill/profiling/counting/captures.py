@@ -1,4 +1,4 @@
-"""Tells whether a CUDA graph is being captured, on any stream and thread of this process.
+"""Detects that a CUDA graph is being captured, on any stream and thread of this process.
 
 During a capture CUDA refuses unrelated calls: querying an event fails, recording one on the default
 stream fails, and the capture fails with them. torch reports captures of the current stream only.
@@ -18,10 +18,11 @@ import torch
 
 from feedmill.system.locks import renew_after_fork
 
-# Held during calls in which no capture may begin. Re-entrant, for signal handlers.
+# Hold this lock during calls in which no capture may begin. It is re-entrant, as a signal handler
+# may iterate over a loader.
 lock = threading.RLock()
-_underway: weakref.WeakSet[Any] = weakref.WeakSet()
-renew_after_fork(sys.modules[__name__], lock=threading.RLock, _underway=weakref.WeakSet)
+_capturing: weakref.WeakSet[Any] = weakref.WeakSet()
+renew_after_fork(sys.modules[__name__], lock=threading.RLock, _capturing=weakref.WeakSet)
 
 
 def is_capturing(device: Any) -> bool:
@@ -39,11 +40,11 @@ def is_capturing(device: Any) -> bool:
 def is_any_capturing(device: Any) -> bool:
     """Whether the device's current stream is being captured, or any stream by a CUDAGraph whose
     capture began after notice_captures(). CUDA must be initialized, and `lock` held."""
-    return bool(_underway) or is_capturing(device)
+    return bool(_capturing) or is_capturing(device)
 
 
 def notice_captures(graph: type | None = None) -> None:
-    """Patches the class such that its captures are registered. Further calls do nothing.
+    """Patches a CUDAGraph class to register its captures. Further calls do nothing.
 
     Args:
         graph: the class to patch. Default None: torch.cuda.CUDAGraph.
@@ -56,11 +57,11 @@ def notice_captures(graph: type | None = None) -> None:
     @functools.wraps(begin)
     def capture_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
         with lock:
-            _underway.add(self)
+            _capturing.add(self)
         try:
             return begin(self, *args, **kwargs)
         except BaseException:
-            _underway.discard(self)
+            _capturing.discard(self)
             raise
 
     @functools.wraps(end)
@@ -68,7 +69,7 @@ def notice_captures(graph: type | None = None) -> None:
         try:
             return end(self, *args, **kwargs)
         finally:
-            _underway.discard(self)  # also after a failed capture
+            _capturing.discard(self)  # also after a failed capture
 
     capture_begin._feedmill_notices = True  # type: ignore[attr-defined]
     kind.capture_begin, kind.capture_end = capture_begin, capture_end

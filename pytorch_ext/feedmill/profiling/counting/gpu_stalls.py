@@ -27,11 +27,11 @@ from feedmill.profiling.counting.records import KEPT_STEPS
 from feedmill.system.locks import call_if_free
 
 SWITCH = "FEEDMILL_GPU_STALLS"
-# Most steps with incomplete events. The host is hardly ever further ahead: a stream queues about a
-# thousand operations before it blocks the host, and a step has several.
-_MOST_PENDING = 512
+# Most steps with incomplete events. The host is hardly ever further ahead: a stream blocks the host
+# when about a thousand operations are queued, and a step has several.
+_MAX_PENDING = 512
 # Steps whose events are queried at one request, which limits the time that a request takes.
-_READ_AT_ONCE = 8
+_MAX_QUERIED = 8
 
 _DTYPE = np.dtype([
     ("begin_ns", "u8"), ("end_ns", "u8"), ("stall_ns", "u8"), ("copy_ns", "u8"),
@@ -39,20 +39,29 @@ _DTYPE = np.dtype([
 
 
 class Mark:
-    """One request for a batch, with its events."""
+    """One request for a batch, with its events.
+
+    Attributes:
+        begin_ns, end_ns: when next() was entered, and when it returned.
+        wall_ns: from the previous return of next() to this one.
+        stream: the stream that uses the batch.
+        requested, ready, returned: events recorded when next() was entered, when the batch was
+            ready on the host (None if this step has no copy), and before next() returned.
+        is_lost: True if a graph capture has begun since the request.
+    """
 
     __slots__ = (
-        "asked", "begin_ns", "end_ns", "is_lost", "ready", "returned", "stream", "wall_ns",
+        "begin_ns", "end_ns", "is_lost", "ready", "requested", "returned", "stream", "wall_ns",
     )
 
-    def __init__(self, begin_ns: int, stream: Any, asked: Any) -> None:
+    def __init__(self, begin_ns: int, stream: Any, requested: Any) -> None:
         self.begin_ns = begin_ns
         self.end_ns = self.wall_ns = 0
         self.stream = stream
-        self.asked = asked
-        self.ready: Any = None  # None: this step has no copy
+        self.requested = requested
+        self.ready: Any = None
         self.returned: Any = None
-        self.is_lost = False  # a graph capture has begun since the request
+        self.is_lost = False
 
 
 class GpuStalls:
@@ -71,23 +80,23 @@ class GpuStalls:
 
     def __init__(self) -> None:
         self._pending: deque[Mark] = deque()
-        # Events to be used again, by device: an event belongs to one device.
+        # Events that can be reused, by device: an event belongs to one device.
         self._free: defaultdict[Any, list[Any]] = defaultdict(list)
-        self._reading = threading.Lock()  # only tried, never waited for
+        self._reading = threading.Lock()  # only acquired without blocking
         self._thread = 0  # the thread that iterated last; only it queries events
         self._has_failed = False
         self._last_return_ns = 0  # 0 before the epoch's first step
         self._times = np.zeros(0, _DTYPE)  # a ring buffer once it has KEPT_STEPS records
         self._n_measured = self._n_skipped = 0
         self._stall_ns = self._copy_ns = self._wall_ns = 0
-        self._is_on = _is_asked_for()
+        self._is_on = _is_enabled()
         _alive.add(self)
 
     # ---- while the loader is iterated ------------------------------------------------------------
 
     def begin_epoch(self) -> None:
         self._last_return_ns = 0
-        self._is_on = _is_asked_for()
+        self._is_on = _is_enabled()
 
     def request(self, begin_ns: int, device: Any = None) -> Mark | None:
         """Called when next() is entered. Returns None if this step is not measured.
@@ -104,8 +113,8 @@ class GpuStalls:
                 if captures.is_any_capturing(device):
                     self._n_skipped += 1
                     return None
-                self._read(_READ_AT_ONCE)
-                if len(self._pending) >= _MOST_PENDING:
+                self._read(_MAX_QUERIED)
+                if len(self._pending) >= _MAX_PENDING:
                     self._n_skipped += 1
                     return None
                 stream = torch.cuda.current_stream(device)
@@ -145,10 +154,10 @@ class GpuStalls:
         self._pending.append(mark)
 
     def _drop(self, mark: Mark) -> None:
-        """Skips a step in which a capture has begun. Its events can be used again."""
+        """Skips a step in which a capture has begun. Its events can be reused."""
         self._n_skipped += 1
         events = self._free[mark.stream.device]
-        events += [event for event in (mark.asked, mark.ready) if event is not None]
+        events += [event for event in (mark.requested, mark.ready) if event is not None]
 
     def _recorded(self, stream: Any) -> Any:
         try:
@@ -176,9 +185,9 @@ class GpuStalls:
             self._fail()
 
     def _read(self, most: int) -> None:
-        call_if_free(self._reading, lambda: self._read_fired(most))
+        call_if_free(self._reading, lambda: self._read_completed(most))
 
-    def _read_fired(self, most: int) -> None:
+    def _read_completed(self, most: int) -> None:
         while most and self._pending and self._pending[0].returned.query():
             self._count(self._pending[0])
             self._pending.popleft()
@@ -187,12 +196,12 @@ class GpuStalls:
     def _count(self, mark: Mark) -> None:
         copy_ns = 0
         if mark.ready is None:
-            stall_ns = _elapsed_ns(mark.asked, mark.returned)
+            stall_ns = _elapsed_ns(mark.requested, mark.returned)
         else:
             copy_ns = _elapsed_ns(mark.ready, mark.returned)
-            stall_ns = _elapsed_ns(mark.asked, mark.ready) + copy_ns
+            stall_ns = _elapsed_ns(mark.requested, mark.ready) + copy_ns
             self._free[mark.stream.device].append(mark.ready)
-        self._free[mark.stream.device] += [mark.asked, mark.returned]
+        self._free[mark.stream.device] += [mark.requested, mark.returned]
         place = self._n_measured % KEPT_STEPS
         if place == len(self._times):
             self._times = np.resize(self._times, min(KEPT_STEPS, max(16, 2 * place)))
@@ -222,8 +231,8 @@ class GpuStalls:
         times = self._times[:n]
         order = np.argsort(steps["request_ns"], kind="stable")
         requests = steps["request_ns"][order]
-        # The first step record within each request. A batch that is delivered in several parts has
-        # several records; the GPU waited for the first one.
+        # Find the first step record within each request. A batch that is delivered in several parts
+        # has several records; the GPU waited for the first one.
         at = np.searchsorted(requests, times["begin_ns"])
         found = at < len(steps)
         found[found] = requests[at[found]] <= times["end_ns"][found]
@@ -232,7 +241,7 @@ class GpuStalls:
         steps["gpu_copy_ns"][places] = times["copy_ns"][found]
         steps["gpu_known"][places] = 1
 
-    def n_settled(self, steps: np.ndarray) -> int:
+    def n_measured_steps(self, steps: np.ndarray) -> int:
         """The number of leading steps whose events have all been read."""
         try:
             pending_ns = self._pending[0].begin_ns
@@ -241,12 +250,13 @@ class GpuStalls:
         return int(np.argmax(np.append(steps["request_ns"] >= pending_ns, True)))
 
     def _forget(self) -> None:
-        """Called in the child of a fork. The parent's events must not be destroyed there."""
+        """Called in the child of a fork. Keeps the parent's events alive, as they must not be
+        destroyed in the child."""
         _abandoned.append((self._pending, self._free))
         GpuStalls.__init__(self)
 
 
-def _is_asked_for() -> bool:
+def _is_enabled() -> bool:
     if os.environ.get(SWITCH) == "0":
         return False
     captures.notice_captures()

@@ -8,14 +8,14 @@ import numpy as np
 
 from feedmill._ops import native
 
-# A step's record of a native engine. For the fields see FM_STEP_FIELDS and FM_BLAME_FIELDS in
-# feedmill/stats.h.
+# The step record of a native engine. FM_STEP_FIELDS and FM_BLAME_FIELDS in feedmill/stats.h
+# describe the fields.
 _NATIVE_STEP_DTYPE = np.dtype(native.STEP_FIELDS)
 # The same with the GPU's stall (see gpu_stalls), which is valid only if gpu_known is 1.
 STEP_DTYPE = np.dtype([
     *native.STEP_FIELDS, ("gpu_stall_ns", "u8"), ("gpu_copy_ns", "u8"), ("gpu_known", "u8"),
 ])
-# A sample's record of a native engine. For the fields see FM_SAMPLE_RECORD_FIELDS.
+# The sample record of a native engine. FM_SAMPLE_RECORD_FIELDS there describes the fields.
 SAMPLE_DTYPE = np.dtype(native.SAMPLE_FIELDS)
 
 

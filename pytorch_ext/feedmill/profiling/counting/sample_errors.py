@@ -6,7 +6,7 @@ import itertools
 from collections import deque
 from typing import Any, NamedTuple
 
-_KEPT = 1000  # the latest errors
+_MAX_KEPT = 1000
 
 
 class SampleError(NamedTuple):
@@ -14,9 +14,9 @@ class SampleError(NamedTuple):
 
     Attributes:
         index: index in the dataset.
-        path: its file. "" for bytes in memory.
+        path: the sample's file. "" for bytes in memory.
         cause: the error's type and text.
-        outcome: what the batch got instead: "raised", "replaced by index 12", "zeroed" or
+        outcome: what happened in its place: "raised", "replaced by index 12", "zeroed" or
             "skipped".
     """
 
@@ -32,7 +32,7 @@ class SampleErrors:
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
-        self._kept: deque[tuple[int, SampleError]] = deque(maxlen=_KEPT)
+        self._kept: deque[tuple[int, SampleError]] = deque(maxlen=_MAX_KEPT)
 
     def add(self, item: Any, cause: str, outcome: str) -> None:
         error = SampleError(item.position, item.name, cause, outcome)

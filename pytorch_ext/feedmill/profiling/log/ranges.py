@@ -1,4 +1,4 @@
-"""Ranges in torch.profiler's traces for the waits for batches."""
+"""Shows the waits for batches as ranges in torch.profiler's traces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 
 def waiting(call: Callable[..., _T], *arguments: Any) -> _T:
-    """Calls `call` and returns its result. In a profile the call is a range named WAIT."""
+    """Returns call(*arguments). While torch.profiler is active, the call is a range named WAIT."""
     if not is_profiling():  # saves the microsecond that a range costs
         return call(*arguments)
     with record_function(WAIT):

@@ -1,8 +1,8 @@
 """Reads the log of a run. Needs no torch. The format is described in feedmill.profiling.log.
 
 A line without "loader" belongs to the latest "run" line. Unknown types and fields are skipped.
-After the first "run" line, so are lines that are no JSON object with a type: a line is truncated if
-its process was killed or the disk was full.
+After the first "run" line, a line that is not a JSON object with a type is skipped as well: lines
+are truncated if a process is killed or the disk is full.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SHOWN_CHARACTERS = 60
 
 
 class LogError(ValueError):
-    """The file is not the log of a run. The message names file, line and reason."""
+    """The file is not the log of a run. The message names the file, the line and the reason."""
 
 
 @dataclass
@@ -128,7 +128,7 @@ def read_log(path: str | os.PathLike[str], *, samples: bool = False) -> list[Run
             runs[key], rows[key] = Run(), {one: _Rows() for one in wanted}
         if kind in wanted:
             rows[key][kind].values.append(_row(kind, line, where))
-            rows[key][kind].sources.append(_whole("source", line, _SOURCE_LIMITS, where))
+            rows[key][kind].sources.append(_int_field("source", line, _SOURCE_LIMITS, where))
         else:
             _add(runs[key], kind, line)
     if not runs:
@@ -185,10 +185,10 @@ def _row(kind: str, line: Mapping[str, Any], where: str) -> tuple[int, ...]:
                 f"{where}: phase is {values['phase']!r}; it must be one of {', '.join(PHASES)}"
             )
         values["phase"] = _PHASE_NUMBERS[values["phase"]]
-    return tuple(_whole(name, values, limits, where) for name, limits in _LIMITS[kind].items())
+    return tuple(_int_field(name, values, limits, where) for name, limits in _LIMITS[kind].items())
 
 
-def _whole(name: str, values: Mapping[str, Any], limits: _Limits, where: str) -> int:
+def _int_field(name: str, values: Mapping[str, Any], limits: _Limits, where: str) -> int:
     value = values.get(name, 0)
     if type(value) is not int or not limits[0] <= value <= limits[1]:
         raise LogError(

@@ -28,9 +28,9 @@ from feedmill.profiling.report.stats import Stats, join_slow_samples, sum_counte
 from feedmill.system.locks import call_if_free
 from feedmill.system.usage import INTERVAL_NS, System
 
-# After this many samples, or steps if samples are not counted, the log is written although the
-# interval is not over. It is a quarter of the records that are kept.
-_AT_MOST = 16384
+# The log is written after this many samples, or steps if samples are not counted, even if the
+# interval is not over: after a quarter of the records that are kept.
+_MAX_UNWRITTEN = 16384
 
 _numbers = itertools.count()  # numbers the recorders of this process
 _alive: weakref.WeakSet[Recorder] = weakref.WeakSet()
@@ -40,17 +40,17 @@ _warned: set[str] = set()
 class Recorder:
     """Writes the log of one loader and its iterators, and measures the system for it.
 
-    Has no thread of its own: begin(), tick() and end_epoch() write, on the thread that iterates.
-    Without a log they only count. The remaining records are written when this object is deleted, or
+    There is no writer thread: begin(), tick() and end_epoch() write on the thread that iterates.
+    Without a log they only count. The remaining records are written when this object is deleted or
     the process ends.
 
-    In the child of a fork, logging is off until begin() is called: the parent writes what it
-    counted.
+    In the child of a fork, logging is off until begin() is called. The parent writes the records
+    from before the fork.
 
     Args:
         place: "file:line" where the loader was created, or None.
-        counted: objects whose counters() are added up to the loader's counters. The log's steps
-            and samples come from those that are an Account.
+        counted: objects whose counters() are summed to the loader's counters. Those that are an
+            Account also supply the log's steps and samples.
 
     Attributes:
         path, reasons: as in Stats. Set by the loader.
@@ -68,7 +68,7 @@ class Recorder:
         self._system = System()
         self._due_ns = 0
         self._n_counted = 0
-        self._n_due = _AT_MOST
+        self._n_due = _MAX_UNWRITTEN
         self._n_ended = 0  # _n_counted at the end of the latest epoch
         self._lock = threading.RLock()
         self._wanted: str | None = None  # the file's name before {pid} and {rank} are replaced
@@ -97,7 +97,7 @@ class Recorder:
         """
         with self._lock:
             if self._file is not None and self._n_counted != self._n_ended:
-                self._end_epoch()  # of an epoch that was left early
+                self._end_epoch()  # the previous epoch was left early
             self._open(log)
             self._facts = facts
             if self._file is not None and not self._due_ns:
@@ -120,7 +120,7 @@ class Recorder:
         )
 
     def end_epoch(self) -> None:
-        """Called when an iterator has come to its end. Ignored if there was no step since the last
+        """Called when an iterator is exhausted. Does nothing if there was no step since the last
         call."""
         with self._lock:
             if self._n_counted != self._n_ended:
@@ -141,7 +141,7 @@ class Recorder:
     def _write(self, lines: Sequence[dict[str, Any]], *, is_last: bool = False) -> None:
         """Writes the steps and samples that are not logged yet, then `lines`. Called with the lock
         held."""
-        self._n_due = self._n_counted + _AT_MOST
+        self._n_due = self._n_counted + _MAX_UNWRITTEN
         if self._file is None:
             return
         try:
@@ -167,7 +167,7 @@ class Recorder:
                 steps = steps[:-1]
             account.gpu.fill(steps)
             if not is_last:  # the GPU has not reached the other steps yet
-                steps = steps[: account.gpu.n_settled(steps)]
+                steps = steps[: account.gpu.n_measured_steps(steps)]
             first, samples = source.unlogged_samples()
             n_steps, n_samples = source.logged_steps, first + len(samples)
             if len(steps):
@@ -247,14 +247,14 @@ class Recorder:
                 _warned.add(path)
                 warnings.warn(f"FEEDMILL_LOG: {text}: {path}", RuntimeWarning, stacklevel=2)
             return
-        _arm()
+        _finish_at_exit()
         self._log_from_now_on()
 
     def _log_from_now_on(self) -> None:
-        """Marks all earlier records as logged: they belong to no log, or to another one."""
+        """Marks all earlier records as logged, as they do not belong to this log."""
         self._system, self._due_ns = System(), 0
         self._n_ended = self._n_counted
-        self._n_due = self._n_counted + _AT_MOST
+        self._n_due = self._n_counted + _MAX_UNWRITTEN
         for _, source in self._sources():
             steps, (first, samples) = source.unlogged_steps(), source.unlogged_samples()
             source.logged_samples = first + len(samples)
@@ -267,7 +267,8 @@ class Recorder:
             account.are_logged = are_logged
 
     def _give_up(self, error: OSError) -> None:
-        """Ends the log with a warning, so that training goes on. The file is not opened again."""
+        """Ends the log with a warning in place of an error, so that training continues. The file is
+        not opened again."""
         assert self._file is not None
         path = self._file.path
         self._close()
@@ -301,8 +302,8 @@ class Recorder:
             pass
 
     def forget(self) -> None:
-        """Called in the child of a fork. A thread of the parent may have held the lock."""
-        self._lock = threading.RLock()
+        """Called in the child of a fork."""
+        self._lock = threading.RLock()  # another thread of the parent may have held it
         self._system = System()
         self._due_ns = 0
         self._wanted = None
@@ -342,7 +343,7 @@ class _File:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         fd = os.open(self.path, flags, 0o666)
         with contextlib.suppress(OSError):  # it may be writable but not readable
-            if _ends_in_a_line(self.path, os.fstat(fd)):
+            if _ends_in_partial_line(self.path, os.fstat(fd)):
                 os.write(fd, b"\n")
         return fd
 
@@ -381,8 +382,8 @@ class _File:
         os.close(self._fd)
 
 
-def _ends_in_a_line(path: str, status: os.stat_result) -> bool:
-    """Whether a file ends in the middle of a line, which an interrupted writer left."""
+def _ends_in_partial_line(path: str, status: os.stat_result) -> bool:
+    """Whether a file does not end in a newline, because a writer was interrupted."""
     if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
         return False
     with open(path, "rb") as file:
@@ -432,14 +433,14 @@ def expanded(name: str) -> str:
 
 # ---- the end of the process ----------------------------------------------------------------------
 
-_armed_pid = 0
+_registered_pid = 0
 
 
-def _arm() -> None:
-    global _armed_pid
-    if _armed_pid == os.getpid():
+def _finish_at_exit() -> None:
+    global _registered_pid
+    if _registered_pid == os.getpid():
         return
-    _armed_pid = os.getpid()
+    _registered_pid = os.getpid()
     atexit.register(_finish_all)
     if multiprocessing.parent_process() is not None:
         # Forked children of multiprocessing exit without atexit's handlers.

@@ -1,4 +1,4 @@
-"""Writes scalars of a loader for TensorBoard, or any writer with add_scalar()."""
+"""Writes a loader's scalars to TensorBoard, or to any writer with add_scalar()."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def log_scalars(writer: Any, loader: Any, global_step: int, prefix: str = "feedm
         if step % 100 == 0:
             feedmill.log_scalars(writer, loader, step)
 
-    Writes nothing if there was no step since then. The scalars:
+    Writes nothing if there was no step since that call. The scalars:
 
     - stall: share of the time that the GPU waited for a batch or, if no GPU is in use, that steps
       waited for data.

@@ -35,9 +35,10 @@ from feedmill.profiling.report import terms
 from feedmill.profiling.report.wording import percent
 
 _PAGE = Path(__file__).parent
-# Bins of all runs together, and of one run at least. A bin takes about 80 bytes of the page.
-_MOST_BINS, _LEAST_BINS = 20_000, 1_000
-_MOST_SLOW = 20
+# Most bins of all runs together, and fewest bins that a single run may have. A bin takes about 80
+# bytes of the page.
+_MAX_BINS, _MIN_BINS = 20_000, 1_000
+_MAX_SLOW = 20
 # Upper limits of the histogram's classes, in ms.
 _WAIT_CLASSES_MS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000)
 
@@ -50,7 +51,7 @@ def page(runs: Sequence[Run], title: str) -> str:
         title: the page's title, such as the log's name.
     """
     script = (_PAGE / "page.js").read_text("utf-8")
-    most_bins = max(_LEAST_BINS, _MOST_BINS // len(runs))
+    most_bins = max(_MIN_BINS, _MAX_BINS // len(runs))
     sections = [_section(run, number, most_bins) for number, run in enumerate(runs)]
     parts = {
         "title": _text(title),
@@ -264,7 +265,7 @@ def _term(name: str, run: Run) -> terms.Term:
 
 
 def _parts(run: Run) -> list[tuple[str, int]]:
-    """The parts of the steps' time (field, nanoseconds), in the order in which charts stack."""
+    """The parts of the steps' time, (field, nanoseconds), in the order of the stacked charts."""
     names = ("compute_ns", *CAUSES, "overhead_ns")
     totals = [(name, int(run.steps[name].sum())) for name in names]
     return [(name, ns) for name, ns in totals if ns]
@@ -296,7 +297,7 @@ def _charts(run: Run, number: int, most_bins: int) -> str:
     data["causes"] = [_term(name, run).label for name in CAUSES]
     data["css"] = {name: _css_name(name) for name in data["names"]}
     data["phases"] = PHASES
-    # Other loaders do not report how many batches are ready.
+    # Only native loaders report how many batches are ready.
     data["knows_ready"] = run.path == "native" or bool(run.steps["ready_batches"].any())
     slots = run.meta.get("slots")
     data["slots"] = slots if isinstance(slots, int) else None
@@ -376,7 +377,7 @@ def _gpu_stalls(run: Run) -> str:
     return (
         "<section><h2>How long the GPU waited for batches</h2>\n"
         '<p class="how">Measured with CUDA events: time in which the GPU had finished all queued '
-        f"work and the batch was not there. {len(steps):,} steps were measured; the median stall "
+        f"work and waited for the batch. {len(steps):,} steps were measured; the median stall "
         f"is {_ms(float(np.median(stalls)))} ms, the longest {_ms(int(stalls.max()))} ms.</p>\n"
         f"{_table(('cause', '', 'ms#', 'a step#', 'of all time#'), rows, 'gpu')}</section>"
     )
@@ -407,7 +408,7 @@ def _slowest(run: Run) -> str:
     if not run.slow:
         return ""
     rows = []
-    for one in run.slow[:_MOST_SLOW]:
+    for one in run.slow[:_MAX_SLOW]:
         times = [one.get(name) for name in ("read_ns", "decode_ns", "transform_ns", "starved_ns")]
         size = one.get("file_bytes")
         rows.append((
@@ -417,11 +418,13 @@ def _slowest(run: Run) -> str:
             _ms(duration_ns(one)),
             *(_ms(ns) if isinstance(ns, int) else "" for ns in times),
         ))
-    heads = ("file", "index#", "kB#", "took#", "read#", "decode#", "transform#", "no CPU#")
+    heads = (
+        "file", "index#", "kB#", "total#", "read#", "decode#", "transform#", "waiting for CPU#",
+    )
     return (
         "<section><h2>Slowest files</h2>\n"
-        '<p class="how">In ms. “took” is reading, decoding and transforming together, without '
-        f"waits for a CPU (“no CPU”).</p>\n{_table(heads, rows, 'slowest')}</section>"
+        '<p class="how">In ms. “total” is reading, decoding and transforming together, without '
+        f"waiting for a CPU.</p>\n{_table(heads, rows, 'slowest')}</section>"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a log says about a whole run: its process's Stats, and the verdict on them."""
+"""Computes the Stats, the verdict and the report of a run from its log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KINDS: dict[str, type] = {"int": int, "str": str}
 
 
 def stats_of(run: Run) -> Stats:
-    """The totals at the latest end of an epoch; what the steps alone tell if no epoch ended."""
+    """The totals at the latest end of an epoch; if no epoch ended, those of the logged steps."""
     if run.stats is None:
         values = _from_steps(run)
     else:
@@ -81,7 +81,7 @@ def run_name(run: Run) -> str:
 
 
 def after_stats(run: Run) -> int:
-    """Number of steps after the latest totals: those of an epoch that did not end."""
+    """Number of steps after the latest totals, which belong to an epoch that did not end."""
     batches = run.stats.get("batches") if run.stats else None
     return max(0, len(run.steps) - batches) if isinstance(batches, int) else 0
 
@@ -143,7 +143,8 @@ def _wall_ns(epoch: np.ndarray) -> int:
 
 
 def _unfinished(run: Run) -> str:
-    """A verdict from the steps alone: the decode threads' counters are logged at an epoch's end."""
+    """A verdict from the steps alone, as the decode threads' counters are logged only at the end of
+    an epoch."""
     total_ns, waits = loop_ns(run.steps), wait_parts(run)
     waited_ns = sum(ns for _, ns in waits)
     share = waited_ns / total_ns if total_ns else 0.0

@@ -40,9 +40,12 @@ _SLOW_START_S = 1.0
 # loader could deliver this many times the demand.
 _OFTEN_EMPTY = 0.25
 _SPARE = 1.2
-_THROTTLED = 0.05  # share of the time for which a CPU quota stopped the process
-_BUSY = 0.9  # share of the CPUs' time
-_TAKEN = 0.1  # share of the CPUs that other processes used
+# A CPU quota is a problem if it stopped the process for more than this share of the time.
+_THROTTLED = 0.05
+# All CPUs are busy above this share of their time.
+_BUSY = 0.9
+# Other processes are a problem if they used more than this share of the CPUs.
+_USED_BY_OTHERS = 0.1
 
 
 def problems(stats: Stats, context: ReportContext) -> list[Problem]:
@@ -76,7 +79,7 @@ def slow_files(stats: Stats, context: ReportContext) -> Problem | None:
     return Problem(
         f"{many} up to {slow[0].cost_ns / mean_ns:,.0f} times the mean of {mean_ns / 1e6:.1f} ms",
         named + ("; stats().slow_samples has the others" if n > _NAMED_SLOW else ""),
-        "a batch waits for its slowest file: shrink these files, or remove them",
+        "a batch waits for its slowest file: make these files smaller, or remove them",
     )
 
 
@@ -233,9 +236,9 @@ def peer_processes(stats: Stats, context: ReportContext) -> Problem | None:
     others = cpus_of_others(stats)
     if stats.path == "native" and main_cause(stats) == "starved":
         return None  # the verdict mentions it
-    if stats.stall_share < NO_STALL or others <= _TAKEN * stats.process.usable_cpus:
+    if stats.stall_share < NO_STALL or others <= _USED_BY_OTHERS * stats.process.usable_cpus:
         return None
-    names = f": {process_names(context.neighbours)}" if context.neighbours else ""
+    names = f": {process_names(context.peers)}" if context.peers else ""
     return Problem(
         "other processes compute on the same CPUs",
         f"they used {others:.1f} of {cpus(stats.process.usable_cpus)}{names}",
@@ -244,16 +247,16 @@ def peer_processes(stats: Stats, context: ReportContext) -> Problem | None:
 
 
 def cpu_contention(stats: Stats, context: ReportContext) -> Problem | None:
-    diagnosis, _, remedy = context.crowded.partition(": ")
+    diagnosis, _, remedy = context.decode_contention.partition(": ")
     if not remedy:
         return None
     return Problem("more decode threads want to run than there are CPUs", diagnosis, remedy)
 
 
 def torch_threads(stats: Stats, context: ReportContext) -> Problem | None:
-    # torch's threads are no problem as long as they are idle.
+    # Idle intra-op threads are no problem.
     other_ns = stats.process.cpu_ns - stats.decode.worker_cpu_ns
-    diagnosis, _, remedy = context.pool.partition(": ")
+    diagnosis, _, remedy = context.intra_op_contention.partition(": ")
     if stats.stall_share < NO_STALL or not remedy or 2 * other_ns < stats.process.elapsed_ns:
         return None
     return Problem("torch's own threads share the decode threads' CPUs", diagnosis, remedy)

@@ -91,8 +91,8 @@ class Stats:
     Attributes:
         path: path of the latest iter(): "native"; "torch" (torch's own workers, or its own code in
             this process, did the work); "hybrid" (native="hybrid": native decoding, the transform
-            in Python); "watched" (somebody else's loader, see feedmill.watch()); "none" (nothing
-            was iterated yet).
+            in Python); "watched" (a loader of another library, see feedmill.watch()); "none"
+            (nothing was iterated yet).
         reasons: why the path is "torch" or "hybrid", one sentence each.
         batches: batches returned by next().
         samples: samples in native batches.
@@ -182,7 +182,7 @@ class Stats:
         # Step numbers start again with each native engine; request times are unique.
         known = np.isin(self.steps["request_ns"], earlier.steps["request_ns"])
         slow = tuple(one for one in self.slow_samples if one not in earlier.slow_samples)
-        n_bad = self.bad_samples - earlier.bad_samples  # of which the latest are still kept
+        n_bad = self.bad_samples - earlier.bad_samples  # only the latest of them are still kept
         return replace(
             self, steps=self.steps[~known], slow_samples=slow,
             sample_errors=self.sample_errors[-n_bad:] if n_bad > 0 else (), **changes,
@@ -339,7 +339,7 @@ class Stats:
 
 @dataclass
 class PythonCounters:
-    """Counters of the Python code around the native engines, by their flat names."""
+    """Counters of the Python code of a loader, outside of its native engines, by flat names."""
 
     collate_ns: int = 0
     collate_ahead_ns: int = 0

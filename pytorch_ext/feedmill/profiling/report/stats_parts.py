@@ -1,4 +1,4 @@
-"""The parts of Stats, and the flat names that logs and JSON have for their fields."""
+"""The parts of Stats, and the flat names of their fields in logs and JSON."""
 
 from __future__ import annotations
 
@@ -439,7 +439,7 @@ MOVED: dict[str, str] = {
 
 
 def counter_names(kind: type[Any]) -> list[str]:
-    """The int fields of a dataclass that are no gauges."""
+    """The int fields of a dataclass that are not gauges."""
     return [
         one.name
         for one in fields(kind)

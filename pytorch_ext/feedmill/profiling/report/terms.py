@@ -77,8 +77,8 @@ def cause(name: str, path: str = "native") -> Term:
 
     Args:
         name: a field of records.CAUSES.
-        path: the loader's path. On "torch" and "watched" nothing is known of a wait but that the
-            batch was not there.
+        path: the loader's path. On "torch" and "watched" only the duration of a wait is known, not
+            its cause.
     """
     if name == "python_ns" and path in ("torch", "watched"):
         return Term(

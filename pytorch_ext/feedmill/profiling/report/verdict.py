@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 # The reason for torch's path of a DataLoader with native="off".
 OFF = "native='off' was asked for"
 
-# Waiting for data for less than this share of the time is no stall, and a gain below it is no gain.
+# A wait for data below this share of the time is not a stall, and a smaller gain is not a gain.
 NO_STALL = 0.02
 # A training loop that computes for less than this share of a step requests batches back to back.
-_AT_ONCE = 0.05
+_BACK_TO_BACK = 0.05
 # Waits for first batches are ignored below this share of the wall time.
-_SHORT_START = 0.05
+_SHORT_STARTUP = 0.05
 # The verdict is about startup if first batches caused more than this share of all waits ...
-_MOSTLY_START = 0.5
+_MOSTLY_STARTUP = 0.5
 # ... and the other steps waited for less than this share of the time.
 _STEADY_STALL = 0.1
 # Other processes are the cause of CPU starvation if they use more than this share of the CPUs, and
 # a CPU quota is if it stopped the process for more than this share of the time.
-_TAKEN = 0.1
+_USED_BY_OTHERS = 0.1
 _THROTTLED = 0.05
 # The reader is saturated if more than this share of the possible reads was in flight on average.
-_DEEP = 0.7
+_SATURATED = 0.7
 _LARGER_PREFETCH = 4  # suggested factor
 
 
@@ -59,10 +59,10 @@ class ReportContext:
     """Facts besides the counters that a report mentions.
 
     Attributes:
-        neighbours: other feedmill processes that decoded on the same CPUs.
-        crowded: what feedmill.system.cpu_contention says of the decode threads, as "problem:
-            remedy". "" if there is no contention.
-        pool: the same for torch's intra-op threads.
+        peers: other feedmill processes that decoded on the same CPUs.
+        decode_contention: what feedmill.system.cpu_contention says of the decode threads, as
+            "problem: remedy". "" if there is no contention.
+        intra_op_contention: the same for torch's intra-op threads.
         uses_cuda: CUDA is in use in this process.
         pin_memory, num_workers, prefetch_factor, persistent_workers: the DataLoader's arguments.
             None if not known.
@@ -70,14 +70,14 @@ class ReportContext:
             advanced only at next().
         gpu_busy: share of the time that the GPUs were busy, by NVML. None if not known, as for the
             following two.
-        cpu_share: share of the usable CPUs' time that this process and its children used. Stands
-            in for missing counters.
-        host_share: share of the host's CPU time that was busy. Stands in for missing counters.
+        cpu_share: share of the usable CPUs' time that this process and its children used. Used only
+            if Stats has no such counters.
+        host_share: share of the host's CPU time that was busy. Used as cpu_share.
     """
 
-    neighbours: tuple[PeerProcess, ...] = ()
-    crowded: str = ""
-    pool: str = ""
+    peers: tuple[PeerProcess, ...] = ()
+    decode_contention: str = ""
+    intra_op_contention: str = ""
     uses_cuda: bool = False
     pin_memory: bool | None = None
     num_workers: int | None = None
@@ -96,27 +96,27 @@ def verdict(stats: Stats, context: ReportContext | None = None) -> str:
         return _torch(stats, context)
     if not stats.batches:
         return "nothing to report: no batch was delivered yet"
-    at_start = start_share(stats)
+    at_start = startup_share(stats)
     if stats.stall_share < NO_STALL:
         return f"no stall: {_waited(stats)}{_spare(stats, context)}"
-    if stats.steady_stall_share < NO_STALL and at_start * stats.stall_share < _SHORT_START:
+    if stats.steady_stall_share < NO_STALL and at_start * stats.stall_share < _SHORT_STARTUP:
         return (
             f"no stall: {_waited(stats)}, most of it for the first batch of an epoch"
             f"{_spare(stats, context)}"
         )
-    if at_start > _MOSTLY_START and stats.steady_stall_share < _STEADY_STALL:
+    if at_start > _MOSTLY_STARTUP and stats.steady_stall_share < _STEADY_STALL:
         return _start(stats)
     if stats.path == "watched":
         return (
             f"stalled: {_waited(stats)}; the cause is not visible from outside of this loader; "
-            f"{_ask(stats)}"
+            f"{_rates_text(stats)}"
         )
     if stats.path == "hybrid":
         return f"{_hybrid(stats)}; {_waited(stats)}"
     return f"{_bottleneck(stats, context)}; {_waited(stats)}"
 
 
-def start_share(stats: Stats) -> float:
+def startup_share(stats: Stats) -> float:
     """Share of the wait for data that the first step of each epoch caused. 0 if most steps are
     first steps."""
     steps = stats.steps
@@ -246,7 +246,7 @@ def _bottleneck(stats: Stats, context: ReportContext) -> str:
         )
     if cause == "unknown" or rates is None:
         return "stalled, cause unknown: nothing that the loader measures explains the wait"
-    if not context.looks_ahead and rates.compute_s > _AT_ONCE * _step_s(stats):
+    if not context.looks_ahead and rates.compute_s > _BACK_TO_BACK * _step_s(stats):
         return (
             "no prefetch: no batch is prepared while the step computes, because with num_workers=0 "
             "a sampler that is not torch's own is advanced only at next(); num_workers=2 lets the "
@@ -267,7 +267,7 @@ def _step_s(stats: Stats) -> float:
 def _supply_and_demand(stats: Stats, rates: Rates, verb: str) -> str:
     rate = stats.steady_images_per_second or stats.images_per_second
     text = f"{threads(rates.n_threads)} {verb} {rate:,.0f} img/s, "
-    if not stats.demand or rates.compute_s < _AT_ONCE * _step_s(stats):
+    if not stats.demand or rates.compute_s < _BACK_TO_BACK * _step_s(stats):
         return text + "and the training loop requests batches back to back"
     return text + f"the step could take {stats.demand:,.0f}"
 
@@ -336,7 +336,7 @@ def _storage(stats: Stats, rates: Rates, context: ReportContext) -> str:
         f"{stats.io.read_depth} reads in flight ({stats.io.reader}); "
         f"{_supply_and_demand(stats, rates, 'gets' if rates.n_threads == 1 else 'get')}"
     )
-    if n_in_flight < _DEEP * stats.io.read_depth:
+    if n_in_flight < _SATURATED * stats.io.read_depth:
         factor = _LARGER_PREFETCH * (context.prefetch_factor or 2)
         text += (
             f"; a deeper prefetch (prefetch_factor={factor}) would keep more reads in flight"
@@ -367,12 +367,12 @@ def _starved(stats: Stats, rates: Rates, context: ReportContext) -> str:
             f"{process.throttled_ns / 1e9:.1f} s summed over CPUs: raise the quota, or use fewer "
             "threads"
         )
-    if context.neighbours:
+    if context.peers:
         return text + (
-            f"{process_names(context.neighbours)} on the same CPUs: give each process CPUs of its "
+            f"{process_names(context.peers)} on the same CPUs: give each process CPUs of its "
             "own (taskset), or fewer threads"
         )
-    if others > _TAKEN * rates.usable_cpus:
+    if others > _USED_BY_OTHERS * rates.usable_cpus:
         return text + (
             f"other processes used {others:.1f} of the {cpus(rates.usable_cpus)}: stop them, or "
             "give this process CPUs of its own"
@@ -416,21 +416,21 @@ def _torch(stats: Stats, context: ReportContext) -> str:
         text = f"fell back to torch: {why}. {_waited(stats)[0].upper()}{_waited(stats)[1:]}"
     if not stats.batches or stats.stall_share < NO_STALL:
         return text
-    if start_share(stats) > _MOSTLY_START:
+    if startup_share(stats) > _MOSTLY_STARTUP:
         return f"{text}, most of it for the first batch of each epoch"
     if context.num_workers == 0:
         text += ": no batch is prepared while the step computes (num_workers=0)"
-        return f"{text}; {_ask(stats)}"
-    return f"{text} from Python workers; {_ask(stats)}"
+        return f"{text}; {_rates_text(stats)}"
+    return f"{text} from Python workers; {_rates_text(stats)}"
 
 
-def _ask(stats: Stats) -> str:
+def _rates_text(stats: Stats) -> str:
     """Supply and demand of a loader whose internals are not measured."""
     step_s, compute_s = _any_step_s(stats)
     if not step_s:
         return "there are too few steps to say more"
     rate = f"the loader makes {batch_rate(1 / step_s)}"
-    if compute_s < _AT_ONCE * step_s:
+    if compute_s < _BACK_TO_BACK * step_s:
         return f"{rate}, and the training loop requests batches back to back"
     return f"{rate}, the step could take {1 / compute_s:,.1f}"
 

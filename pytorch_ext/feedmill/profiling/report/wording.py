@@ -1,4 +1,4 @@
-"""Phrases that several texts of the reports use."""
+"""Formats numbers, counts and names for the texts of reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from feedmill.system.peer_processes import PeerProcess
 
 _COMMAND_CHARACTERS = 50
-_NAMED = 2
+_MAX_NAMED = 2  # processes
 
 
 def percent(share: float) -> str:
@@ -26,6 +26,10 @@ def duration(seconds: float) -> str:
 
 def cpus(n: int) -> str:
     return f"{n} CPU{'s' if n > 1 else ''}"
+
+
+def usable_cpus(n: int) -> str:
+    return f"{n} usable CPU{'s' if n > 1 else ''}"
 
 
 def threads(n: int) -> str:
@@ -48,11 +52,11 @@ def process_names(processes: Sequence[PeerProcess]) -> str:
     """Such as "pid 12 (python train.py) ran 2 decode threads"."""
     texts = [
         f"pid {one.pid} ({_short(one.command)}) ran {decode_threads(one.n_threads)}"
-        for one in processes[:_NAMED]
+        for one in processes[:_MAX_NAMED]
     ]
-    if len(processes) > _NAMED:
-        n_threads = sum(one.n_threads for one in processes[_NAMED:])
-        n_more = len(processes) - _NAMED
+    if len(processes) > _MAX_NAMED:
+        n_threads = sum(one.n_threads for one in processes[_MAX_NAMED:])
+        n_more = len(processes) - _MAX_NAMED
         texts.append(f"{n_more} more feedmill process{'es' if n_more > 1 else ''} ran {n_threads}")
     return ", ".join(texts)
 

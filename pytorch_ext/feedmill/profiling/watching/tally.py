@@ -1,4 +1,4 @@
-"""Collects what all loaders of this process did, by the script's line that created them.
+"""Collects the statistics of all loaders of this process, by the script's line that created them.
 
 ``feedmill run`` adds the loaders; the reports are printed when the process ends. Loaders are not
 kept alive.
@@ -31,9 +31,9 @@ from feedmill.profiling.report.verdict import verdict
 from feedmill.profiling.watching.report_context import report_context_now
 from feedmill.system.host_metrics import Clock
 
-_KEPT_REASONS = 8  # different reasons of one line
-_FOLD_AT = 16  # ended accounts of a line that are merged into one, as each may take megabytes
-_KEPT_DATA = 8  # groups of a line, by what its loaders load; all others are one group
+_MAX_REASONS = 8  # different reasons that a group keeps
+_MERGE_AT = 16  # a group merges its ended accounts at this number, as each may take megabytes
+_MAX_DATA = 8  # groups of a line, by what its loaders load; further loaders share one group
 _OTHER_DATA = "others"
 
 _Part = tuple[dict[str, Any], np.ndarray, list[SlowSample]]
@@ -64,9 +64,9 @@ class _Group:
             account.on_end = self._end
             self._alive.add(account)
         for reason in reasons:
-            if len(self._reasons) < _KEPT_REASONS:
+            if len(self._reasons) < _MAX_REASONS:
                 self._reasons[reason] = None
-        if len(self._ended) >= _FOLD_AT:
+        if len(self._ended) >= _MERGE_AT:
             ended = [self._ended.popleft() for _ in range(len(self._ended))]
             self._ended.append(_joined(ended))
 
@@ -87,7 +87,7 @@ class _Group:
 
 
 def _joined(parts: list[_Part]) -> _Part:
-    """Merges several accounts into one. Epoch numbers continue from one account to the next."""
+    """Merges the records of several accounts. Epoch numbers continue from one to the next."""
     n_epochs, joined = 0, [np.empty(0, STEP_DTYPE)]
     for _, steps, _ in parts:
         steps = steps.copy()
@@ -103,14 +103,14 @@ def _joined(parts: list[_Part]) -> _Part:
 
 _lock = threading.RLock()
 _groups: dict[_Key, _Group] = {}
-_n_made: Counter[str] = Counter()
-_armed_pid = 0
+_n_created: Counter[str] = Counter()
+_registered_pid = 0
 
 
-def note_made(place: str) -> None:
-    """Counts a loader that was created at that line."""
+def count_created(place: str) -> None:
+    """Counts a loader that was created at `place`, "file:line" in the script."""
     with _lock:
-        _n_made[place] += 1
+        _n_created[place] += 1
 
 
 def add(
@@ -130,9 +130,9 @@ def add(
     if torch.utils.data.get_worker_info() is not None:
         return  # a loader inside another loader's worker process
     with _lock:
-        _arm()
+        _report_at_exit()
         key = _Key(place, path, data)
-        if key not in _groups and sum(one[:2] == key[:2] for one in _groups) >= _KEPT_DATA:
+        if key not in _groups and sum(one[:2] == key[:2] for one in _groups) >= _MAX_DATA:
             key = _Key(place, path, _OTHER_DATA)
         _groups.setdefault(key, _Group()).add(account, reasons)
 
@@ -140,30 +140,30 @@ def add(
 # ---- the end of the process ----------------------------------------------------------------------
 
 
-def _arm() -> None:
-    global _armed_pid
-    if _armed_pid == os.getpid():
+def _report_at_exit() -> None:
+    global _registered_pid
+    if _registered_pid == os.getpid():
         return
-    _armed_pid = os.getpid()
-    atexit.register(_report, _armed_pid)
+    _registered_pid = os.getpid()
+    atexit.register(_report, _registered_pid)
     if multiprocessing.parent_process() is not None:
         # Forked children of multiprocessing exit without atexit's handlers.
-        multiprocessing.util.Finalize(None, _report, args=(_armed_pid,), exitpriority=-1000)
+        multiprocessing.util.Finalize(None, _report, args=(_registered_pid,), exitpriority=-1000)
 
 
 def _forget() -> None:
-    """Called in the child of a fork, which reports only what it does itself."""
+    """Called in the child of a fork, which reports only its own loaders."""
     global _lock
     _lock = threading.RLock()  # another thread of the parent may have held it
     _groups.clear()
-    _n_made.clear()
+    _n_created.clear()
 
 
 os.register_at_fork(after_in_child=_forget)
 
 
 def _report(pid: int) -> None:
-    """Writes the reports. Errors are suppressed, so that the exit status stays the same."""
+    """Writes the reports. Errors are suppressed, as they would change the exit status."""
     with contextlib.suppress(Exception):
         if pid != os.getpid():
             return
@@ -189,8 +189,8 @@ def _as_text(key: _Key, stats: Stats, names_data: bool) -> str:
     who, data = _who(), f" ({key.data})" if names_data else ""
     lines = stats.report(around=report_context_now()).splitlines()
     lines[0] = f"feedmill{f' [{who}]' if who else ''}: {key.place}{data}: {lines[0]}"
-    if _n_made[key.place] > 1:
-        lines.append(f"  {'loaders':<10} {_n_made[key.place]:,} created at this line")
+    if _n_created[key.place] > 1:
+        lines.append(f"  {'loaders':<10} {_n_created[key.place]:,} created at this line")
     return "\n".join(lines) + "\n"
 
 
@@ -201,7 +201,7 @@ def _as_json(key: _Key, stats: Stats) -> str:
         "rank": os.environ.get("RANK"),
         "place": key.place,
         "data": key.data,
-        "loaders": _n_made[key.place],
+        "loaders": _n_created[key.place],
         "verdict": verdict(stats, report_context_now()),
         "data_wait_share": stats.data_wait_share,
         **stats.flat(),

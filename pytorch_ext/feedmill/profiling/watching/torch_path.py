@@ -1,4 +1,4 @@
-"""Measures the waits of torch's own iterators, without changing their behaviour otherwise."""
+"""Measures the waits of torch's own iterators. Their behaviour stays the same."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ _COUNTED: dict[type, type] = {
 
 
 def _counted_kind(kind: type) -> type | None:
-    """The measuring subclass of an iterator's class. None if the class measures already, or is not
-    derived from torch's."""
+    """Returns the measuring subclass of an iterator's class. None if the class already measures, or
+    is not derived from torch's."""
     if kind in _COUNTED:
         return _COUNTED[kind]
     is_ours = issubclass(kind, _Counted) or kind.__module__.partition(".")[0] == "feedmill"
@@ -117,7 +117,7 @@ def count_steps(
         counters: the account that gets the steps.
         on_reset: called with the loader when persistent workers are about to start another epoch;
             returns False if the loader has taken another iterator. Default None: always start it.
-        recorder: is told each step and each epoch's end.
+        recorder: writes the steps to a log. Default None: there is no log.
         delivery: moves the batches to a device. Default None: they are not moved.
 
     Returns:

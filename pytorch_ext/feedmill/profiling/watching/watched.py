@@ -14,7 +14,7 @@ from feedmill.profiling.log.ranges import waiting
 from feedmill.profiling.log.recorder import Recorder
 from feedmill.profiling.report.stats import Stats
 from feedmill.profiling.watching.report_context import report_context_now
-from feedmill.system.callers import place_of_caller
+from feedmill.system.callers import caller_location
 
 # Special methods, which Python looks up on the type: the wrapper's type has those that the wrapped
 # object has.
@@ -58,7 +58,7 @@ def watch(iterable: Any, *, log: str | os.PathLike[str] | None = None) -> Any:
     or unpickled wrapper wraps a copy of the object, and starts counting from zero.
     """
     counters = StepCounters()
-    recorder = Recorder(place_of_caller(), counters, counters.clock)
+    recorder = Recorder(caller_location(), counters, counters.clock)
     recorder.path = "watched"
     recorder.heeds_environment = not hasattr(iterable, "_feedmill")
     return _wrapper(iterable, counters, log, recorder)
@@ -170,12 +170,12 @@ def _forward(name: str) -> Callable[..., Any]:
     return method
 
 
-_OWN_WAYS = {"__next__": _next, "__enter__": _enter}
+_OVERRIDDEN = {"__next__": _next, "__enter__": _enter}
 
 
 @functools.cache
 def _type_for(forwarded: tuple[str, ...]) -> type[_Watched]:
-    methods = {name: _OWN_WAYS.get(name) or _forward(name) for name in forwarded}
+    methods = {name: _OVERRIDDEN.get(name) or _forward(name) for name in forwarded}
     return type("Watched", (_Watched,), {"__slots__": (), "__module__": __name__, **methods})
 
 

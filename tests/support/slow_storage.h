@@ -1,9 +1,9 @@
 /*
- * Files on far storage, for tests: a folder as the FUSE file system slowfs shows it, which the
- * environment's FM_SLOWFS names. The test decides what its requests do while it runs.
+ * Files on high-latency storage, for tests: a folder mounted by the FUSE file system slowfs, whose
+ * program the environment variable FM_SLOWFS names. The test controls how requests are answered.
  */
-#ifndef FM_TEST_FAR_H
-#define FM_TEST_FAR_H
+#ifndef FM_TEST_SLOW_STORAGE_H
+#define FM_TEST_SLOW_STORAGE_H
 
 #include <signal.h>
 #include <stdbool.h>
@@ -13,15 +13,15 @@
 
 #include "reads.h"
 
-typedef struct test_far {
-    char source[64]; /* where the files are; the test makes them */
+typedef struct test_storage {
+    char source[64]; /* the folder with the files, which the test writes */
     char mountpoint[64];
     char control[64]; /* control files, see slowfs.c */
     char counts[96];
     pid_t server;
-} test_far;
+} test_storage;
 
-static inline void test_far_need(void) {
+static inline void test_storage_need(void) {
     const char *const tool = getenv("FM_SLOWFS");
     if (tool && !access(tool, X_OK) && !access("/dev/fuse", R_OK | W_OK)) return;
     fprintf(stderr, "skipped: no FUSE here, or FM_SLOWFS does not name the file system\n");
@@ -35,9 +35,9 @@ static inline bool test_is_mounted(const char *dir) {
     return stat(dir, &here) == 0 && stat(parent, &above) == 0 && here.st_dev != above.st_dev;
 }
 
-/* Accepts one that is all zero. */
-static inline void test_far_close(test_far *far) {
-    /* Again and again: libfuse may look for the signal just before it begins to wait for one. */
+/* Accepts a zeroed struct. */
+static inline void test_storage_close(test_storage *far) {
+    /* Repeatedly, as libfuse misses a signal that arrives just before it begins to wait. */
     for (int i = 0; far->server > 0 && waitpid(far->server, NULL, WNOHANG) == 0; i++) {
         if (i % 100 == 0) kill(far->server, SIGTERM);
         usleep(10000);
@@ -50,9 +50,9 @@ static inline void test_far_close(test_far *far) {
     test_dir_close(far->source);
 }
 
-/* Empty folders, mounted. Every open and every read takes that long; reads of files whose names
- * contain "stuck" never return. False: it could not be mounted. */
-static inline bool test_far_open(test_far *far, const char *delay_ms) {
+/* Mounts an empty folder, in which each open and each read takes the given time, and reads of files
+ * whose names contain "stuck" never return. Returns false if it could not be mounted. */
+static inline bool test_storage_open(test_storage *far, const char *delay_ms) {
     const char *const tool = getenv("FM_SLOWFS");
     test_dir_open(far->source);
     test_dir_open(far->mountpoint);
@@ -72,15 +72,15 @@ static inline bool test_far_open(test_far *far, const char *delay_ms) {
         usleep(2000);
     }
     if (test_is_mounted(far->mountpoint)) return true;
-    test_far_close(far);
+    test_storage_close(far);
     fprintf(stderr, "skipped: slowfs could not be mounted\n");
     return false;
 }
 
-/* From now on requests of that kind ("open", "read", "close") for the file do what `rule` says: ""
- * holds them, "5" lets them fail with errno 5, "5 1" the next one, and holds those behind it. */
-static inline void test_far_rule(const test_far *far, const char *request, const char *name,
-                                 const char *rule) {
+/* Sets the rule for requests of a kind ("open", "read" or "close") for the file: "" holds them; "5"
+ * makes them fail with errno 5; "5 1" makes the next one fail, and holds those after it. */
+static inline void test_storage_rule(const test_storage *far, const char *request, const char *name,
+                                     const char *rule) {
     char path[160], fresh[160];
     snprintf(path, sizeof(path), "%s/%s.%s", far->control, request, name);
     snprintf(fresh, sizeof(fresh), "%s/new", far->control);
@@ -91,15 +91,17 @@ static inline void test_far_rule(const test_far *far, const char *request, const
     assert_int_equal(rename(fresh, path), 0);
 }
 
-/* Ends the rule; held requests go on. */
-static inline void test_far_release(const test_far *far, const char *request, const char *name) {
+/* Ends the rule; held requests continue. */
+static inline void test_storage_release(const test_storage *far, const char *request,
+                                        const char *name) {
     char path[160];
     snprintf(path, sizeof(path), "%s/%s.%s", far->control, request, name);
     assert_int_equal(unlink(path), 0);
 }
 
-/* Waits until a request of that kind for the file is held; false: none comes. */
-static inline bool test_far_is_held(const test_far *far, const char *request, const char *name) {
+/* Waits until a request of that kind for the file is held; false on a timeout. */
+static inline bool test_storage_is_held(const test_storage *far, const char *request,
+                                        const char *name) {
     char path[160];
     snprintf(path, sizeof(path), "%s/held.%s.%s", far->control, request, name);
     const uint64_t limit_ns = test_patience_ends_ns();
@@ -108,8 +110,8 @@ static inline bool test_far_is_held(const test_far *far, const char *request, co
 }
 
 /* Waits until a rule with a count has counted down to 0. */
-static inline void test_far_wait_for_count(const test_far *far, const char *request,
-                                           const char *name) {
+static inline void test_storage_wait_for_count(const test_storage *far, const char *request,
+                                               const char *name) {
     char path[160], text[32];
     unsigned left = 1;
     snprintf(path, sizeof(path), "%s/%s.%s", far->control, request, name);

@@ -1,8 +1,8 @@
-/* Storage that holds requests or fails them while the reader is used and closed. The test decides
- * which (support/far.h): nothing here depends on how long something takes. */
+/* Storage that delays or fails requests while the reader is used and closed. The test controls
+ * which ones (support/far.h), so nothing here depends on timing. */
 #define _GNU_SOURCE
-#include "far.h"
 #include "folder.h"
+#include "slow_storage.h"
 
 #include <limits.h>
 #include <sys/resource.h>
@@ -12,19 +12,19 @@
 
 typedef struct fixture {
     test_reads reads;
-    test_far at;
+    test_storage at;
     int n_files; /* open before anything else was */
 } fixture;
 
 static bool is_uring(void **state) { return **(fm_reader_kind **)state == FM_READER_URING; }
 
-/* Files "0" to "2" on far storage, and a reader. */
+/* Files "0" to "2" on high-latency storage, and a reader. */
 static void open_far(fixture *f, void **state, const fm_reader_fault *fault) {
-    test_far_need();
+    test_storage_need();
     *f = (fixture){.n_files = test_count_entries("/proc/self/fd")};
     test_reads_open(&f->reads, (fm_reader_config){.kind = **(fm_reader_kind **)state, .depth = 8},
                     fault);
-    if (!test_far_open(&f->at, "0")) {
+    if (!test_storage_open(&f->at, "0")) {
         test_reads_close(&f->reads);
         skip();
     }
@@ -35,7 +35,7 @@ static void open_far(fixture *f, void **state, const fm_reader_fault *fault) {
     }
 }
 
-/* By name: sanitizers have threads of their own. */
+/* Counts threads by name, as sanitizers start some as well. */
 static int count_reader_threads(void) {
     DIR *const tasks = opendir("/proc/self/task");
     assert_non_null(tasks);
@@ -52,7 +52,7 @@ static int count_reader_threads(void) {
     return n;
 }
 
-/* All threads and files of the reader go, also those that it had to leave behind at close. */
+/* All threads and files of the reader end, also those that close() had to leave behind. */
 static void expect_nothing_left(const fixture *f) {
     const uint64_t limit_ns = test_patience_ends_ns();
     while (fm_clock_ns() < limit_ns &&
@@ -77,17 +77,17 @@ static void an_open_may_outlast_the_counter(void **state) {
     open_far(&f, (void *)&kind_state, NULL);
     char path[96];
     snprintf(path, sizeof(path), "%s/0", f.at.mountpoint);
-    test_far_rule(&f.at, "open", "0", "");
+    test_storage_rule(&f.at, "open", "0", "");
     fm_read read;
     submit_range(&f, &read, path);
-    assert_true(test_far_is_held(&f.at, "open", "0"));
+    assert_true(test_storage_is_held(&f.at, "open", "0"));
     test_reads_close(&f.reads);
     assert_int_equal(read.error, ECANCELED);
     const uint64_t n_blocks = f.reads.counter.n_blocks;
-    test_far_release(&f.at, "open", "0");
+    test_storage_release(&f.at, "open", "0");
     expect_nothing_left(&f);
     assert_int_equal(f.reads.counter.n_blocks, n_blocks);
-    test_far_close(&f.at);
+    test_storage_close(&f.at);
 }
 
 /* Holds the thread that reports the result of a read, each time. */
@@ -114,7 +114,7 @@ static void wait_for_gate(gate *at, int number) {
     pthread_mutex_unlock(&at->lock);
 }
 
-/* For the first so many results. */
+/* Only for the first n results. */
 static void open_gate(gate *at, int n_open) {
     pthread_mutex_lock(&at->lock);
     at->n_open = n_open;
@@ -138,29 +138,29 @@ static void a_failed_open_may_outlast_the_counter(void **state) {
     char paths[N_FILES][96];
     for (int i = 0; i < N_FILES; i++)
         snprintf(paths[i], sizeof(paths[i]), "%s/%d", f.at.mountpoint, i);
-    test_far_rule(&f.at, "open", "1", "");
-    test_far_rule(&f.at, "read", "2", "");
+    test_storage_rule(&f.at, "open", "1", "");
+    test_storage_rule(&f.at, "read", "2", "");
     fm_read reads[5];
     for (int i = 0; i < 5; i++) {
         if (i == 4) {
-            assert_true(test_far_is_held(&f.at, "open", "1"));
-            assert_true(test_far_is_held(&f.at, "read", "2"));
+            assert_true(test_storage_is_held(&f.at, "open", "1"));
+            assert_true(test_storage_is_held(&f.at, "read", "2"));
         }
         submit_range(&f, &reads[i], paths[i < 3 ? 1 : i == 3 ? 2 : 0]);
     }
     wait_for_gate(&at, 1);
-    test_far_release(&f.at, "read", "2");
-    test_far_rule(&f.at, "open", "1", "5 1");
-    test_far_wait_for_count(&f.at, "open", "1");
+    test_storage_release(&f.at, "read", "2");
+    test_storage_rule(&f.at, "open", "1", "5 1");
+    test_storage_wait_for_count(&f.at, "open", "1");
     open_gate(&at, 1);
     wait_for_gate(&at, 2);
     test_reads_close(&f.reads);
     const uint64_t n_blocks = f.reads.counter.n_blocks;
     open_gate(&at, INT_MAX);
-    test_far_release(&f.at, "open", "1");
+    test_storage_release(&f.at, "open", "1");
     expect_nothing_left(&f);
     assert_int_equal(f.reads.counter.n_blocks, n_blocks);
-    test_far_close(&f.at);
+    test_storage_close(&f.at);
 }
 
 /* ---- files that stay open -------------------------------------------------------------------- */
@@ -173,12 +173,12 @@ static void files_that_stay_open_block(void **state) {
     char path[96], rule[16];
     snprintf(path, sizeof(path), "%s/0", f.at.mountpoint);
     snprintf(rule, sizeof(rule), "%d 1", ECANCELED);
-    if (is_uring(state)) test_far_rule(&f.at, "open", "0", rule);
+    if (is_uring(state)) test_storage_rule(&f.at, "open", "0", rule);
     fm_read read;
     submit_range(&f, &read, path);
     if (is_uring(state)) {
-        assert_true(test_far_is_held(&f.at, "open", "0"));
-        test_far_release(&f.at, "open", "0");
+        assert_true(test_storage_is_held(&f.at, "open", "0"));
+        test_storage_release(&f.at, "open", "0");
     }
     assert_ptr_equal(test_reads_pop(&f.reads), &read);
     assert_int_equal(read.error, 0);
@@ -190,7 +190,7 @@ static void files_that_stay_open_block(void **state) {
     assert_int_equal(flags & O_NONBLOCK, 0);
     test_reads_close(&f.reads);
     expect_nothing_left(&f);
-    test_far_close(&f.at);
+    test_storage_close(&f.at);
 }
 
 /* ---- a close that hangs ---------------------------------------------------------------------- */
@@ -212,7 +212,7 @@ static void *watch(void *argument) {
     pthread_mutex_lock(&self->lock);
     while (!self->done && !self->barked)
         self->barked = pthread_cond_timedwait(&self->changed, &self->lock, &limit) == ETIMEDOUT;
-    if (self->barked) test_far_release(&self->f->at, "close", "0");
+    if (self->barked) test_storage_release(&self->f->at, "close", "0");
     pthread_mutex_unlock(&self->lock);
     return NULL;
 }
@@ -241,12 +241,12 @@ static void close_does_not_wait_for_dead_storage(void **state) {
         submit_range(&f, &reads[i], paths[i]);
     }
     assert_true(test_reads_wait(&f.reads, N_FILES));
-    test_far_rule(&f.at, "close", "0", "");
+    test_storage_rule(&f.at, "close", "0", "");
     close_on_dead_storage(&f);
-    assert_true(test_far_is_held(&f.at, "close", "0"));
-    test_far_release(&f.at, "close", "0");
+    assert_true(test_storage_is_held(&f.at, "close", "0"));
+    test_storage_release(&f.at, "close", "0");
     expect_nothing_left(&f);
-    test_far_close(&f.at);
+    test_storage_close(&f.at);
 }
 
 /* A file that made room for another one is being closed when the reader is. */
@@ -260,7 +260,7 @@ static void close_does_not_wait_for_an_evicted_file(void **state) {
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     const uint32_t n_kept = f.reads.reader->file_cache.limit;
     assert_int_equal(n_kept, 8);
-    test_far_rule(&f.at, "close", "0", "");
+    test_storage_rule(&f.at, "close", "0", "");
     for (uint32_t i = 0; i <= n_kept; i++) {
         char path[96];
         snprintf(path, sizeof(path), "%s/%u", f.at.source, i);
@@ -270,7 +270,7 @@ static void close_does_not_wait_for_an_evicted_file(void **state) {
         submit_range(&f, &read, path);
         /* With threads the last read waits for the close, and ends with the reader. */
         if (i == n_kept) {
-            assert_true(test_far_is_held(&f.at, "close", "0"));
+            assert_true(test_storage_is_held(&f.at, "close", "0"));
             close_on_dead_storage(&f);
         } else {
             assert_ptr_equal(test_reads_pop(&f.reads), &read);
@@ -278,9 +278,9 @@ static void close_does_not_wait_for_an_evicted_file(void **state) {
             fm_reader_return(f.reads.reader, &read);
         }
     }
-    test_far_release(&f.at, "close", "0");
+    test_storage_release(&f.at, "close", "0");
     expect_nothing_left(&f);
-    test_far_close(&f.at);
+    test_storage_close(&f.at);
 }
 
 /* ---- errors of the storage ------------------------------------------------------------------- */
@@ -288,9 +288,9 @@ static void close_does_not_wait_for_an_evicted_file(void **state) {
 /* A loader of the images "0.jpg" and "1.jpg" on far storage, whole files or ranges. */
 static fm_loader *open_loader(fixture *f, void **state) {
     char command[256];
-    test_far_need();
+    test_storage_need();
     *f = (fixture){0};
-    if (!test_far_open(&f->at, "0")) skip();
+    if (!test_storage_open(&f->at, "0")) skip();
     for (int i = 0; i < 2; i++) {
         snprintf(command, sizeof(command), "%s size=40x30 %s/%d.jpg", getenv("FM_MKJPEG"),
                  f->at.source, i);
@@ -302,7 +302,7 @@ static fm_loader *open_loader(fixture *f, void **state) {
     fm_error error;
     const int status = fm_loader_open(&loader, &config, &error);
     if (!status) return loader;
-    test_far_close(&f->at);
+    test_storage_close(&f->at);
     if (status != FM_ERR_UNAVAILABLE) fail_msg("open: %s", error.message);
     fprintf(stderr, "skipped: %s\n", error.message);
     skip();
@@ -339,14 +339,14 @@ static void a_cancelled_read_is_an_error(void **state) {
         const char *const request = round % 2 ? "open" : "read";
         int statuses[2];
         fm_error errors[2];
-        test_far_rule(&f.at, request, "0.jpg", rule);
+        test_storage_rule(&f.at, request, "0.jpg", rule);
         run_epoch(&f, loader, round / 2, statuses, errors);
         assert_int_equal(statuses[0], FM_ERR_READ);
         assert_int_equal(errors[0].index, 0);
         assert_non_null(strstr(errors[0].message, "0.jpg"));
         assert_non_null(strstr(errors[0].message, strerror(ECANCELED)));
         assert_int_equal(statuses[1], FM_OK);
-        test_far_release(&f.at, request, "0.jpg");
+        test_storage_release(&f.at, request, "0.jpg");
         run_epoch(&f, loader, round / 2, statuses, errors);
         assert_int_equal(statuses[0], FM_OK);
         assert_int_equal(statuses[1], FM_OK);
@@ -354,7 +354,7 @@ static void a_cancelled_read_is_an_error(void **state) {
         fm_loader_stats(loader, &stats);
         assert_null(strstr(stats.reader_reason, "helper"));
         fm_loader_close(&loader);
-        test_far_close(&f.at);
+        test_storage_close(&f.at);
     }
 }
 

@@ -1,6 +1,6 @@
 /*
- * Verified samples with a table of their rows: no more is read than down to the crop's bottom, and
- * not a pixel differs; tables that are not the image's cost a fallback at most.
+ * Partial reads of verified samples with a restart index: only the bytes down to the crop's bottom
+ * are read, and no pixel differs. A wrong index costs at most a fallback.
  */
 #define _GNU_SOURCE
 #include "folder.h"
@@ -14,7 +14,7 @@ static fm_sample samples[N_FILES];
 static fm_restart_index tables[N_FILES];
 static char paths[N_FILES][128];
 
-/* Where the rows begin, by the restart markers; a row is so many intervals. */
+/* Finds the start of MCU rows by the restart markers. `intervals`: in each row. */
 static void find_rows(fm_restart_index *rows, const uint8_t *bytes, size_t n, uint32_t intervals) {
     const uint32_t n_rows = (uint32_t)((rows->height + rows->mcu_height - 1) / rows->mcu_height);
     size_t at = 2;
@@ -40,9 +40,9 @@ static void make_sample(int i) {
     char command[512];
     fm_restart_index *const rows = &tables[i];
     *rows = (fm_restart_index){.width = 64,
-                           .height = 9 + 11 * i % 150,
-                           .mcu_height = kinds[i % 6].mcu_height,
-                           .n = N_ENTRIES};
+                               .height = 9 + 11 * i % 150,
+                               .mcu_height = kinds[i % 6].mcu_height,
+                               .n = N_ENTRIES};
     snprintf(paths[i], sizeof(paths[i]), "%s/%04d.bin", images.dir, i);
     snprintf(command, sizeof(command), "%s size=64x%d seed=%d %s restart=%d %s",
              getenv("FM_MKJPEG"), rows->height, i, kinds[i % 6].sampling, i % 6 == 5 ? 2 : 4,
@@ -160,7 +160,7 @@ static void a_cache_gets_whole_images(void **state) {
     fm_cache_close(&cache);
 }
 
-/* The whole range is read, and nothing behind it. */
+/* The whole range is read, and no byte after it. */
 static void entries_of_zero_ask_for_the_range(void **state) {
     (void)state;
     fm_restart_index before[N_FILES];
@@ -178,7 +178,7 @@ static void entries_of_zero_ask_for_the_range(void **state) {
     fm_loader_close(&whole);
 }
 
-/* The sample comes as ever, or is the caller's to finish. */
+/* The sample is delivered as usual, or becomes a fallback. */
 static void tables_that_lie_change_no_pixel(void **state) {
     (void)state;
     fm_restart_index before[N_FILES];

@@ -1,5 +1,5 @@
 /* The transcoder of feedmill/pack.h: decides what is transcoded, gives the reason if an image is
- * not, and verifies the output. rewrite.c does the rewriting. */
+ * not, and verifies the output. pack/rewrite.c does the rewriting. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,10 @@
-/* A single image, read and decoded on the caller's thread: fm_imread of feedmill.h. */
+/*
+ * fm_imread of feedmill.h: reads and decodes one image on the caller's thread.
+ *
+ * Emulates OpenCV's imread() for JPEGs: FM_BGR is its channel order, and `upright` applies the EXIF
+ * orientation as it does. Both are refused for images whose OpenCV pixels would differ: other
+ * formats and CMYK.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -8,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/orientation.h"
 #include "decode/decoder.h"
 #include "decode/exif.h"
 #include "decode/jpeg.h"
@@ -145,38 +152,7 @@ void fm_imread_close(fm_imread **pointer) {
 
 /* ---- pixels ---------------------------------------------------------------------------------- */
 
-/* Where the pixel of column x and row y goes: origin + x * column_bytes + y * row_bytes. */
-typedef struct placement {
-    int64_t origin, column_bytes, row_bytes;
-} placement;
-
-/* EXIF's orientations 5 to 8 swap width and height. */
-static bool is_on_side(int orientation) { return orientation >= 5; }
-
-static placement place(int32_t width, int32_t height, int orientation) {
-    const int64_t last_x = width - 1, last_y = height - 1;
-    const int64_t row = 3 * (int64_t)(is_on_side(orientation) ? height : width);
-    switch (orientation) {
-    case 2: /* mirrored left to right */
-        return (placement){3 * last_x, -3, row};
-    case 3: /* upside down */
-        return (placement){3 * last_x + last_y * row, -3, -row};
-    case 4: /* mirrored top to bottom */
-        return (placement){last_y * row, 3, -row};
-    case 5: /* transposed */
-        return (placement){0, row, 3};
-    case 6: /* rotate clockwise */
-        return (placement){3 * last_y, row, -3};
-    case 7: /* transposed along the other diagonal */
-        return (placement){3 * last_y + last_x * row, -row, -3};
-    case 8: /* rotate counter-clockwise */
-        return (placement){last_x * row, -row, 3};
-    default:
-        return (placement){0, 3, row};
-    }
-}
-
-static void put_row(const uint8_t *row, int32_t width, int32_t y, const placement *at,
+static void put_row(const uint8_t *row, int32_t width, int32_t y, const fm_placement *at,
                     uint8_t *out) {
     uint8_t *to = out + at->origin + y * at->row_bytes;
     if (at->column_bytes == 3) {
@@ -191,7 +167,7 @@ static void put_row(const uint8_t *row, int32_t width, int32_t y, const placemen
 }
 
 static int read_rows(fm_imread *image, uint8_t *block, size_t stride_bytes, int32_t skip_px,
-                     const placement *at, uint8_t *out, fm_error *error) {
+                     const fm_placement *at, uint8_t *out, fm_error *error) {
     uint8_t *rows[BLOCK_ROWS];
     for (int i = 0; i < BLOCK_ROWS; i++) rows[i] = block + i * stride_bytes;
     for (int32_t y = 0; y < image->info.height;) {
@@ -205,7 +181,7 @@ static int read_rows(fm_imread *image, uint8_t *block, size_t stride_bytes, int3
 }
 
 void fm_imread_size(const fm_imread *image, bool upright, int32_t *height, int32_t *width) {
-    const bool on_side = upright && is_on_side(image->orientation);
+    const bool on_side = upright && fm_orientation_swaps(image->orientation);
     *height = on_side ? image->info.width : image->info.height;
     *width = on_side ? image->info.height : image->info.width;
 }
@@ -231,7 +207,8 @@ int fm_imread_pixels(fm_imread *image, fm_channels channels, bool upright, uint8
     const size_t stride_bytes = fm_mem_round_up(3 * (size_t)row_px + ROW_PAD_BYTES);
     uint8_t *const block = fm_mem_alloc(NULL, BLOCK_ROWS * stride_bytes + FM_MEM_ALIGN, 1);
     if (!block) return fm_error_set(error, FM_ERR_NOMEM, "no memory for rows of %d pixels", row_px);
-    const placement at = place(info->width, info->height, upright ? image->orientation : 1);
+    const fm_placement at =
+        fm_orientation_place(upright ? image->orientation : 1, info->width, info->height, 3);
     status = read_rows(image, block + 16, stride_bytes, skip_px, &at, out, error);
     fm_mem_free(block);
     return status;

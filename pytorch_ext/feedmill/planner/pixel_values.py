@@ -1,0 +1,199 @@
+"""What a transform does to pixel values, from the conversion to a tensor on.
+
+This is not reimplemented: the user's own objects are called once, on a "ramp", an image that holds
+each of the 256 pixel values once in each channel. Their result is the plan's value table.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate
+
+from feedmill.planner.arguments import V1
+from feedmill.planner.formats import TORCH_DTYPES, bytes_of
+from feedmill.planner.known import TO_TENSOR, check_functions
+from feedmill.planner.plan import RANDOM_CROP, Op, UnsupportedError
+from feedmill.planner.untouched import type_name
+
+
+@dataclass
+class PixelValues:
+    """The ramp, as the steps so far change it.
+
+    Attributes:
+        channels: of the images after the steps so far.
+        ramp: the ramp after the steps so far; None: the images are still PIL images.
+        failed: the conversion to a tensor, or a later step, failed. What follows it can't be
+            checked.
+        erases: RandomErasing was read. Then column 256 of the ramp is the value that it writes.
+        erased: RandomErasing's values in the delivered type, for three channels; set by finish().
+        dtype, value_table, as_image: as Plan's; set by finish().
+    """
+
+    channels: int
+    ramp: Any = None
+    failed: bool = False
+    erases: bool = False
+    erased: tuple[float, ...] = ()
+    dtype: str = ""
+    value_table: bytes | None = None
+    as_image: bool = False
+
+    def new_ramp(self, ops: Sequence[Op]) -> Any:
+        """The ramp for the conversion to a tensor. UnsupportedError if a function that the
+        transforms call was replaced; then ``failed`` is set, too.
+
+        Args:
+            ops: of the steps so far.
+        """
+        try:
+            check_functions(any(op.kind >= RANDOM_CROP for op in ops))
+        except UnsupportedError:
+            self.failed = True
+            raise
+        return _ramp(self.channels)
+
+    def read(self, transform: Any, name: str, module: str, ops: Sequence[Op]) -> None:
+        """Reads a transform that changes pixel values only. UnsupportedError if it is not
+        supported."""
+        if name in TO_TENSOR and self.ramp is None:
+            ramp = self.new_ramp(ops)
+            if name == "ToTensor" and torch.get_default_dtype() is not torch.float32:
+                self.failed = True
+                raise UnsupportedError(
+                    f"torch's default dtype is {torch.get_default_dtype()}; natively it must be "
+                    "torch.float32 for ToTensor"
+                )
+            self.run(transform, ramp)
+            return
+        if self.failed:
+            return
+        if self.ramp is None:
+            raise UnsupportedError(f"{name} comes before the conversion to a tensor; put it after")
+        if name in ("PILToTensor", "ToTensor") and module == V1:
+            raise UnsupportedError(f"{name} follows another conversion to a tensor; remove one")
+        if name == "Normalize":
+            _check_normalize(transform, self.ramp.dtype, self.channels)
+        self.run(transform, self.ramp)
+
+    def run(self, transform: Any, ramp: Any) -> None:
+        """Calls a transform on a ramp, and keeps the result. So the plan's values are exact."""
+        try:
+            with torch.no_grad():
+                self.ramp = transform(ramp.clone() if isinstance(ramp, torch.Tensor) else ramp)
+        except Exception as error:  # torch's path will raise it at the first sample
+            self.failed = True
+            raise UnsupportedError(f"the transform fails on an image: {error}") from None
+        shape = (self.channels, 1, 256 + self.erases)
+        if not isinstance(self.ramp, torch.Tensor) or tuple(self.ramp.shape) != shape:
+            self.failed = True
+            raise UnsupportedError(
+                f"{type(transform).__name__} does not return an image tensor of {self.channels} "
+                f"channel{'s' if self.channels > 1 else ''}, which the native path needs"
+            )
+
+    def erase(self, values: Sequence[float]) -> None:
+        """Adds RandomErasing's values, one or one for each channel, as a column of the ramp.
+
+        The assignment converts them to the image's type, and later steps change them like pixels.
+        """
+        column = self.ramp[..., :1].as_subclass(torch.Tensor).clone()
+        column[...] = torch.tensor(values)[:, None, None]
+        kind = type(self.ramp)
+        self.ramp = torch.cat([self.ramp.as_subclass(torch.Tensor), column], -1).as_subclass(kind)
+        self.erases = True
+
+    def back_to_pil(self, transform: Any) -> None:
+        """Reads a ToPILImage. UnsupportedError unless it restores the image that was converted to
+        a tensor."""
+        try:
+            image = transform(self.ramp)
+            same = np.array_equal(np.asarray(image), np.asarray(_ramp(self.channels)))
+        except Exception as error:  # torch's path will raise it at the first sample
+            self.failed = True
+            raise UnsupportedError(f"the transform fails on an image: {error}") from None
+        if not same or image.mode != ("L" if self.channels == 1 else "RGB"):
+            raise UnsupportedError(
+                "ToPILImage is supported natively only if it returns the pixels that the image had "
+                "before its conversion to a tensor"
+            )
+        self.ramp = None
+
+    def finish(self) -> list[str]:
+        """Makes the value table. Returns reasons against the native path."""
+        ramp = self.ramp
+        kind = type(ramp)
+        self.as_image = kind is not torch.Tensor
+        if self.as_image and kind is not getattr(
+            sys.modules.get("torchvision.tv_tensors"), "Image", None
+        ):
+            return [
+                f"the transform returns a {type_name(kind)}; natively it must be a torch.Tensor or "
+                "a tv_tensors.Image"
+            ]
+        if ramp.dtype not in TORCH_DTYPES.values() or ramp.device.type != "cpu":
+            return [
+                f"the transform returns a tensor of {ramp.dtype} on {ramp.device}; natively it "
+                f"must be on the CPU, and of {', '.join(map(str, TORCH_DTYPES.values()))}"
+            ]
+        if type(default_collate([ramp])) is not torch.Tensor:
+            return [
+                "torch's default_collate was changed: it does not return a plain tensor for the "
+                "transform's result"
+            ]
+        return self._make_table(ramp.as_subclass(torch.Tensor))
+
+    def _make_table(self, ramp: torch.Tensor) -> list[str]:
+        # The native table always has three channels; grayscale images use the first.
+        ramp = ramp.expand(3, -1, -1)
+        reasons = []
+        if self.erases:
+            ramp, erased = ramp[..., :256], ramp[:, 0, 256]
+            if not bool(torch.isfinite(erased).all()):
+                reasons.append("RandomErasing's value is not finite in the tensor's type")
+            self.erased = tuple(map(float, erased))
+        if ramp.dtype is torch.uint8:
+            self.dtype = "uint8"
+            if not torch.equal(ramp, torch.arange(256, dtype=torch.uint8).expand_as(ramp)):
+                reasons.append(
+                    "the transform changes uint8 values, which is not supported natively; convert "
+                    "them to a floating-point type before"
+                )
+            return reasons
+        self.dtype = str(ramp.dtype).removeprefix("torch.")
+        if not bool(torch.isfinite(ramp).all()):
+            reasons.append("Normalize returns values that are not finite; check its std")
+        self.value_table = bytes_of(ramp)
+        return reasons
+
+
+def _ramp(n_channels: int) -> Any:
+    """A ramp: a PIL image, 256 pixels wide and 1 high, with each value once in each channel."""
+    from PIL import Image
+
+    values = np.arange(256, dtype=np.uint8)[None]
+    return Image.fromarray(values if n_channels == 1 else np.stack([values] * 3, axis=2))
+
+
+def _check_normalize(transform: Any, dtype: torch.dtype, n_channels: int) -> None:
+    if not dtype.is_floating_point:
+        raise UnsupportedError(
+            "Normalize needs float pixels; put ToTensor or ConvertImageDtype before it"
+        )
+    for what in ("mean", "std"):
+        try:
+            values = torch.as_tensor(getattr(transform, what))
+        except (TypeError, ValueError, RuntimeError):
+            raise UnsupportedError(f"Normalize's {what} is not a list of numbers") from None
+        if values.requires_grad:
+            raise UnsupportedError(f"Normalize's {what} requires a gradient; detach it")
+        if values.ndim > 1 or values.numel() not in (1, n_channels):
+            raise UnsupportedError(
+                f"Normalize's {what} has shape {tuple(values.shape)}; it must be ({n_channels},)"
+            )

@@ -1,0 +1,166 @@
+"""Translates a single transform object into ops of the plan: a resize, a crop, a flip or an
+augmentation. A RandomApply, RandomChoice or RandomOrder is a single object with the transforms in
+it.
+
+``augmentations`` reads the arguments of augmentations, this module those of the other transforms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from feedmill._internals import v2_log_ratio
+from feedmill.planner import augmentations
+from feedmill.planner.arguments import V2, filter_of, is_size, probability, range_pair, size_pair
+from feedmill.planner.augmentations import AUTOMATIC, RANDOM_CONTAINERS
+from feedmill.planner.known import AUGMENTATIONS, flatten, module_of
+from feedmill.planner.plan import (
+    CENTER_CROP,
+    MAX_SIZE_PX,
+    PAD,
+    RANDOM_CROP,
+    RANDOM_HORIZONTAL_FLIP,
+    RANDOM_RESIZED_CROP,
+    RESIZE,
+    Op,
+    UnsupportedError,
+    unsupported_argument,
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One of the user's transform objects, and the ops of the plan that it became.
+
+    Attributes:
+        transform: the object itself.
+        kinds: the ops' kinds, in order; empty if the object changes pixel values only.
+        module: the module that defines the object's class: V1, V2, ...
+        children: steps of the transforms in a container; their kinds are part of the container's.
+    """
+
+    transform: Any
+    kinds: tuple[int, ...]
+    module: str
+    children: tuple[Step, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return type(self.transform).__name__
+
+
+# ---- augmentations -------------------------------------------------------------------------------
+
+
+def augmentation_ops(transform: Any, n_channels: int, depth: int = 0) -> tuple[list[Op], Step]:
+    """The ops of an augmentation, including those of the transforms in it, and its step."""
+    module = module_of(transform)
+    name = type(transform).__name__
+    if name not in RANDOM_CONTAINERS:
+        op = augmentations.read_op(transform, name, module, n_channels)
+        return [op], Step(transform, (op.kind,), module)
+    inner = transform.transforms
+    if type(inner) is torch.nn.ModuleList:
+        inner = list(inner)
+    if type(inner) not in (list, tuple):
+        raise UnsupportedError(f"{name}.transforms is not a list or tuple")
+    if depth == 8:
+        raise UnsupportedError("transforms are nested more than 8 levels deep, the native limit")
+    parts, steps = [], []
+    for one in inner:
+        ops, step = _read_child(one, name, n_channels, depth + 1)
+        parts.append(ops)
+        steps.append(step)
+    ops = augmentations.read_container(transform, name, parts)
+    return ops, Step(transform, tuple(op.kind for op in ops), module, tuple(steps))
+
+
+def _read_child(
+    transform: Any, container: str, n_channels: int, depth: int
+) -> tuple[list[Op], Step]:
+    """A transform in a RandomApply, RandomChoice or RandomOrder: a flip, an augmentation that does
+    not change the size, or a Compose of these."""
+    parts = list(flatten(transform))
+    if len(parts) == 1 and parts[0] is transform:
+        module, name = module_of(transform), type(transform).__name__
+        if name == "Identity":
+            ops = augmentations.group([])
+            return ops, Step(transform, (ops[0].kind,), module)
+        if name == "RandomHorizontalFlip":
+            op = geometry_op(transform, name, module)
+            return [op], Step(transform, (op.kind,), module)
+        if (name not in AUGMENTATIONS and name not in AUTOMATIC) or name == "Grayscale":
+            raise UnsupportedError(f"{name} within {container} is not supported natively")
+        ops, step = augmentation_ops(transform, n_channels, depth)
+        if ops[0].kind in (RANDOM_CROP, PAD):
+            raise UnsupportedError(
+                f"{name} within {container} is not supported natively, as it changes sizes"
+            )
+        return ops, step
+    children = [_read_child(one, container, n_channels, depth) for one in parts]
+    ops = augmentations.group([op for ops, _ in children for op in ops])
+    return ops, Step(transform, tuple(op.kind for op in ops), "", tuple(one for _, one in children))
+
+
+# ---- geometry ------------------------------------------------------------------------------------
+
+
+def geometry_op(transform: Any, name: str, module: str) -> Op:
+    """The op of a Resize, CenterCrop, RandomResizedCrop or RandomHorizontalFlip. UnsupportedError
+    if it is not supported.
+
+    Args:
+        name, module: of the transform's class.
+    """
+    if name == "RandomHorizontalFlip":
+        return Op(RANDOM_HORIZONTAL_FLIP, p=probability(transform, name))
+    if name == "CenterCrop":
+        height, width = size_pair(transform.size, name)
+        return Op(CENTER_CROP, height, width)
+    if name == "Resize":
+        resampling = filter_of(transform, name, module)
+        return resize_op(transform.size, transform.max_size, resampling)
+    return _random_resized_crop(transform, module)
+
+
+def _random_resized_crop(transform: Any, module: str) -> Op:
+    height, width = size_pair(transform.size, "RandomResizedCrop")
+    scale = range_pair(transform.scale, "RandomResizedCrop's scale")
+    ratio = range_pair(transform.ratio, "RandomResizedCrop's ratio")
+    # The native code samples the crop in float32, where these limits must be normal numbers.
+    if scale[0] < 0 or scale[1] > 1e30:
+        raise unsupported_argument("RandomResizedCrop", "scale", scale, "from 0 to 1e30")
+    if ratio[0] < 1e-30 or ratio[1] > 1e30:
+        raise unsupported_argument("RandomResizedCrop", "ratio", ratio, "from 1e-30 to 1e30")
+    if module == V2 and not torch.equal(
+        v2_log_ratio(transform), torch.log(torch.tensor(transform.ratio))
+    ):
+        raise UnsupportedError(
+            "RandomResizedCrop's attribute ratio was changed after its construction, which v2 "
+            "ignores; make a new RandomResizedCrop"
+        )
+    resampling = filter_of(transform, "RandomResizedCrop", module)
+    return Op(RANDOM_RESIZED_CROP, height, width, 0, *scale, *ratio, filter=resampling)
+
+
+def resize_op(size: Any, max_size: Any, resampling: int) -> Op:
+    """The op of a Resize. If it resizes the shorter edge, the op's height is that edge's length and
+    its width is 0."""
+    if isinstance(size, Sequence) and len(size) == 2:
+        if max_size is not None:
+            raise UnsupportedError("Resize has a pair of sizes and max_size; pass only one of them")
+        height, width = size_pair(size, "Resize")
+        return Op(RESIZE, height, width, filter=resampling)
+    short = size[0] if isinstance(size, Sequence) and len(size) == 1 else size
+    if not is_size(short) or (max_size is not None and not is_size(max_size)):
+        raise UnsupportedError(
+            f"Resize with size={size!r} and max_size={max_size!r} is not supported natively; both "
+            f"must be ints from 1 to {MAX_SIZE_PX}"
+        )
+    if max_size is not None and max_size <= short:
+        raise unsupported_argument("Resize", "max_size", max_size, f"larger than size={short}")
+    return Op(RESIZE, short, max_size=max_size or 0, filter=resampling)
