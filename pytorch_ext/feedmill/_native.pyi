@@ -3,7 +3,7 @@ loader.py."""
 
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any, overload, TypeVar
+from typing import Any, TypeVar, overload
 
 from feedmill.planner.plan import Op
 
@@ -80,7 +80,7 @@ def render(
     resize: tuple[int, int, int, int, tuple[int, int, int, int], int] | None,
     target: object,  # the array that a Pillow core of the result's size exports (Arrow's capsule)
     fourth_byte: int,  # of each pixel in Pillow's memory
-) -> None | str:
+) -> str | None:
     """The same, into Pillow's memory: None, or why it is not supported."""
 
 def call_between(
