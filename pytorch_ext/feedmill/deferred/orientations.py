@@ -22,7 +22,7 @@ def turned_size(orientation: int, width: int, height: int) -> tuple[int, int]:
 
 
 def stored_rect(orientation: int, rect: Rect, width: int, height: int) -> Rect:
-    """The part of a stored image of ``width`` x ``height`` that ``rect`` of the turned one shows."""
+    """The part of a stored image of this size that ``rect`` shows of it once it is turned."""
     left, top, n_columns, n_rows = rect
     if swaps(orientation):
         left, top, n_columns, n_rows = top, left, n_rows, n_columns
