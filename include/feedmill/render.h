@@ -6,8 +6,10 @@
  *     if (fm_renderer_open(&renderer, 0, &error)) die(error.message);
  *     fm_image_header header;
  *     if (fm_renderer_header(renderer, data, n_bytes, &header, &error)) die(error.message);
- *     fm_render job = {.struct_bytes = sizeof(job), .data = data, .data_bytes = n_bytes, .box = {100, 50, 300, 200},
- *                      .resized_width = 224, .resized_height = 224, .window = {0, 0, 224, 224}};
+ *     fm_render job = {.struct_bytes = sizeof(job), .data = data, .data_bytes = n_bytes};
+ *     job.box = (fm_rect){100, 50, 300, 200};
+ *     job.resized_width = job.resized_height = 224;
+ *     job.window = (fm_rect){0, 0, 224, 224};
  *     uint8_t *const pixels = malloc(224 * 224 * 3);
  *     if (fm_renderer_run(renderer, &job, pixels, &error)) die(error.message);
  *     fm_renderer_close(&renderer);
