@@ -359,14 +359,14 @@ class DeferredCore:
 
     def _render_rgb(self, source: Source) -> Any:
         """A core with the pixels; None if feedmill does not decode the image."""
+        resize = self._part.resize
+        fourth_byte = resize.fourth_byte if resize else _FOURTH_DECODED
         core = Image.core.new("RGB", self.size)  # type: ignore[attr-defined]
         try:
             capsule = core.__arrow_c_array__()
         except (AttributeError, ValueError):  # an old Pillow; memory in several blocks
             data = source.render(self._part)
-            return None if data is None else Image.frombytes("RGB", self.size, data).im
-        resize = self._part.resize
-        fourth_byte = resize.fourth_byte if resize else _FOURTH_DECODED
+            return None if data is None else _core_of(data, self.size, fourth_byte)
         return core if source.render_into(self._part, capsule, fourth_byte) else None
 
     def _made_by_pillow(self, source: Source) -> Any:
@@ -382,6 +382,14 @@ class DeferredCore:
             left, top, width, height = resize.window
             image = _turned(image.crop((left, top, left + width, top + height)), resize.orientation)
         return image.im
+
+
+def _core_of(data: bytes, size: tuple[int, int], fourth_byte: int) -> Any:
+    """A core with these pixels of three bytes."""
+    pixels = bytearray([fourth_byte]) * (4 * size[0] * size[1])
+    for channel in range(3):
+        pixels[channel::4] = data[channel::3]
+    return Image.frombytes("RGB", size, bytes(pixels), "raw", "RGBX").im
 
 
 def _turned(image: Image.Image, orientation: int) -> Image.Image:
