@@ -8,13 +8,14 @@ import random
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import helpers
 import numpy as np
 import pytest
 import torch
 from feedmill import deferred_images
-from feedmill.deferred import patches
+from feedmill.deferred import core, patches
 from feedmill.deferred.core import COUNTERS, DeferredCore
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -467,6 +468,35 @@ def test_threads_share_an_image(jpeg):
             with ThreadPoolExecutor(8) as pool:
                 for number, got in enumerate(pool.map(use, range(16))):
                     assert np.array_equal(got, wanted[number % 2])
+
+
+def test_a_child_of_a_fork_has_its_own_locks(jpeg):
+    """Another thread holds the locks at the fork."""
+    with deferred_images():
+        part = _rgb(jpeg).crop((10, 10, 50, 40))
+        holding, done = threading.Event(), threading.Event()
+
+        def hold():
+            with ExitStack() as stack:
+                for one in (patches._lock, *core._locks):
+                    stack.enter_context(one)
+                holding.set()
+                done.wait()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        holding.wait()
+
+        def use():
+            np.asarray(part)
+            with deferred_images():
+                np.asarray(_rgb(jpeg))
+
+        try:
+            assert helpers.in_child(use) == 0
+        finally:
+            done.set()
+            thread.join()
 
 
 # ---- files ---------------------------------------------------------------------------------------

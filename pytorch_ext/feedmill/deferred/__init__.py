@@ -1,6 +1,6 @@
 """Pillow images that are decoded only as far as somebody uses them, with Pillow's own pixels.
 
-May import: planner.
+May import: planner, system.
 """
 
 from __future__ import annotations

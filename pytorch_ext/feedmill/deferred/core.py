@@ -28,6 +28,7 @@ from feedmill.deferred.orientations import (
     stored_rect,
     turned_size,
 )
+from feedmill.system import locks
 
 _MAX_SIDE = 65535
 # Larger results are made at once: if there is no memory for one, Pillow's error comes from the
@@ -65,6 +66,14 @@ class Counters:
 COUNTERS = Counters()
 
 
+def _make_locks() -> tuple[Any, ...]:
+    return tuple(threading.RLock() for _ in range(64))
+
+
+_locks = _make_locks()
+locks.renew_after_fork(sys.modules[__name__], _locks=_make_locks)
+
+
 class _Habit:
     """Whether images are used for several parts, as far as the latest ones tell."""
 
@@ -80,16 +89,20 @@ class Source:
         data: the file's bytes.
         mode, width, height: as Pillow gives them.
         pixels: the whole image as RGB, or None.
-        lock: held while pixels are made.
     """
 
-    __slots__ = ("_n_parts", "data", "height", "lock", "mode", "pixels", "width")
+    __slots__ = ("_n_parts", "data", "height", "mode", "pixels", "width")
 
     def __init__(self, data: bytes, mode: str, width: int, height: int) -> None:
         self.data, self.mode, self.width, self.height = data, mode, width, height
-        self.lock = threading.RLock()
         self.pixels: bytes | None = None
         self._n_parts = 0
+
+    @property
+    def lock(self) -> Any:
+        """Held while pixels are made. Shared with other sources, none of which is needed for that.
+        """
+        return _locks[id(self) // 64 % len(_locks)]
 
     def __del__(self) -> None:
         if self._n_parts:

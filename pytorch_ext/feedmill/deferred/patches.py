@@ -12,6 +12,7 @@ Three places are patched:
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from feedmill.deferred.core import COUNTERS, LOADS, DeferredCore, Part, Source
 from feedmill.deferred.filters import filter_of
 from feedmill.deferred.frames import caller
 from feedmill.planner.equality import why_not_jpegs
+from feedmill.system import locks
 
 _JpegFile = JpegImagePlugin.JpegImageFile
 _MODES = ("RGB", "L", "CMYK")
@@ -52,6 +54,7 @@ class _Threads(threading.local):
 
 _threads = _Threads()
 _lock = threading.RLock()
+locks.renew_after_fork(sys.modules[__name__], _lock=threading.RLock)
 _n_users = 0
 _everywhere = False
 _undo: list[Callable[[], None]] = []
