@@ -90,7 +90,9 @@ def test_two_epochs(numbered, file, options):
         assert latest[name] == stats.flat()[name]
     assert [one["samples"] for one in records["system"]] == [40, 40]
     assert sum(one["read_bytes"] for one in records["system"]) == stats.io.bytes
-    assert all(one["index"] in range(40) and Path(one["path"]).exists() and one["decode_ns"] > 0
+    # On a busy machine all of a tiny image's time may be waiting for a CPU.
+    assert all(one["index"] in range(40) and Path(one["path"]).exists()
+               and one["decode_ns"] + one["transform_ns"] + one["starved_ns"] > 0
                for one in records["slow"])
     assert len(records["slow"]) == 2 * 16
 
