@@ -178,10 +178,15 @@ def celeba(root: Path) -> None:
     (root / "list_attr_celeba.txt").write_text(text)
 
 
+def empty(root: Path) -> None:
+    """A folder for what scripts want to write."""
+    root.mkdir(parents=True)
+
+
 LAYOUTS: dict[str, Callable[[Path], None]] = {
     function.__name__: function
     for function in (imagenet, imagenet_rgb, flat, pets, unpaired, pairs, pix2pix_hd, voc, masks,
-                     div2k, captions, celeba)
+                     div2k, captions, celeba, empty)
 }  # fmt: skip
 
 

@@ -40,7 +40,6 @@ import trees
 
 HERE = Path(__file__).resolve().parent
 WORK = Path(os.environ.get("FEEDMILL_PUBLIC_WORK", HERE.parents[1] / "build" / "public-scripts"))
-_TRAINS = "torch", "feedmill"
 _SKIPPED = 77
 
 
@@ -60,6 +59,7 @@ class Script:
     cuda: str = ""
     stubs: Sequence[str] = ()
     requires: Sequence[str] = ()
+    distributed: bool = False
     env: dict[str, str] = field(default_factory=dict)
     python_path: Sequence[str] = ()
 
@@ -180,6 +180,7 @@ class Runner:
             "NO_ALBUMENTATIONS_UPDATE": "1",
             "YOLO_CONFIG_DIR": str(out.parent),
             "MPLBACKEND": "agg",
+            **({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"} if script.distributed else {}),
             **script.env,
             "PUBLIC_SCRIPTS_OUT": str(out),
             "PUBLIC_SCRIPTS_BATCHES": str(self._n_batches),
@@ -244,11 +245,18 @@ class Result:
         return self.result in ("equal", "same draws", "not repeatable", "no images")
 
 
-def compare(runner: Runner, script: Script, with_hybrid: bool) -> Iterator[Result]:
+def compare(
+    runner: Runner, script: Script, with_hybrid: bool, torch_only: bool
+) -> Iterator[Result]:
     """Runs a script with torch and feedmill, and compares its loaders one by one."""
     torch = runner.run(script, "torch")
     if torch.error:
         yield Result(script.id, result="failed", text=f"with torch: {torch.error}")
+        return
+    if torch_only:
+        for one in torch.loaders:
+            text = f"{one['images']} images; {one.get('error') or one['batches'][0]['layout']}"
+            yield Result(script.id, f"{one['place']} {one['dataset']}", "", None, "", text)
         return
     ours = runner.run(script, "auto")
     if ours.error:
@@ -354,6 +362,8 @@ def main() -> int:
                         help="batches to take from each loader (default 3)")  # fmt: skip
     parser.add_argument("--limit", type=float, default=300, metavar="SECONDS",
                         help="end a script after so long (default 300)")  # fmt: skip
+    parser.add_argument("--torch-only", action="store_true",
+                        help="only see which scripts run with torch's DataLoader")  # fmt: skip
     parser.add_argument("--hybrid", action="store_true", help="also try native='hybrid'")
     parser.add_argument("--out", type=Path, default=WORK / "results", metavar="STEM",
                         help="write STEM.jsonl and STEM.md (default: %(default)s)")  # fmt: skip
@@ -369,7 +379,7 @@ def main() -> int:
     with options.out.with_suffix(".jsonl").open("w") as lines:
         for script in chosen:
             try:
-                for one in compare(runner, script, options.hybrid):
+                for one in compare(runner, script, options.hybrid, options.torch_only):
                     results.append(one)
                     lines.write(json.dumps(vars(one)) + "\n")
                     lines.flush()
