@@ -6,11 +6,14 @@ JPEGs have mixed sizes and samplings; every few are greyscale, CMYK or rotated b
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+sys.path.append(str(Path(__file__).parents[1] / "support"))  # torchvision_cpu
 
 CLASSES = ("n01440764", "n01443537", "n01484850")
 
@@ -152,6 +155,13 @@ def div2k(root: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             size = (256 // scale, 192 // scale)
             image.resize(size, Image.Resampling.BICUBIC).save(path)
+            if scale == 4:  # under the same name, as for BasicSR
+                _copy(path, root / "x4" / f"{i:04}.png")
+
+
+def _copy(path: Path, to: Path) -> None:
+    to.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(path, to)
 
 
 def captions(root: Path) -> None:
@@ -178,6 +188,38 @@ def celeba(root: Path) -> None:
     (root / "list_attr_celeba.txt").write_text(text)
 
 
+def resnet18(root: Path) -> None:
+    """resnet18.pth: the weights of a ResNet-18 without training."""
+    import torch
+    from torchvision_cpu import torchvision
+
+    root.mkdir(parents=True)
+    torch.save(torchvision.models.resnet18().state_dict(), root / "resnet18.pth")
+
+
+def vit(root: Path) -> None:
+    """A small vision transformer without training, as transformers saves one."""
+    import torchvision_cpu  # noqa: F401  before transformers imports torchvision
+    from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
+
+    config = ViTConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+                       intermediate_size=32)  # fmt: skip
+    ViTForImageClassification(config).save_pretrained(root)
+    ViTImageProcessor().save_pretrained(root)
+
+
+def vit_mae(root: Path) -> None:
+    """A small masked autoencoder without training, as transformers saves one."""
+    import torchvision_cpu  # noqa: F401  before transformers imports torchvision
+    from transformers import ViTImageProcessor, ViTMAEConfig, ViTMAEForPreTraining
+
+    config = ViTMAEConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+                          intermediate_size=32, decoder_hidden_size=32, decoder_num_hidden_layers=1,
+                          decoder_num_attention_heads=2, decoder_intermediate_size=32)  # fmt: skip
+    ViTMAEForPreTraining(config).save_pretrained(root)
+    ViTImageProcessor().save_pretrained(root)
+
+
 def empty(root: Path) -> None:
     """A folder for what scripts want to write."""
     root.mkdir(parents=True)
@@ -186,7 +228,7 @@ def empty(root: Path) -> None:
 LAYOUTS: dict[str, Callable[[Path], None]] = {
     function.__name__: function
     for function in (imagenet, imagenet_rgb, flat, pets, unpaired, pairs, pix2pix_hd, voc, masks,
-                     div2k, captions, celeba, empty)
+                     div2k, captions, celeba, resnet18, vit, vit_mae, empty)
 }  # fmt: skip
 
 

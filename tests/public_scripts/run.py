@@ -28,14 +28,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import data
+import tomllib
 import trees
 
 HERE = Path(__file__).resolve().parent
@@ -62,6 +62,8 @@ class Script:
     distributed: bool = False
     env: dict[str, str] = field(default_factory=dict)
     python_path: Sequence[str] = ()
+    links: dict[str, str] = field(default_factory=dict)
+    edits: Sequence[Sequence[str]] = ()
 
     @property
     def id(self) -> str:
@@ -114,13 +116,22 @@ class Runner:
         Raises:
             trees.MissingError: its repository can't be had.
         """
-        tree = self._tree(script)
+        source = self._source(script)
         with tempfile.TemporaryDirectory(prefix="public-scripts-") as scratch:
-            out = Path(scratch) / "records"
+            tree, out = Path(scratch) / "tree", Path(scratch) / "records"
             out.mkdir()
-            places = {"tree": tree, "out": Path(scratch)}
-            places |= {name: data.folder(WORK, name) for name in data.layouts_in(script.command)}
-            words = shlex.split(script.command.format(**places))
+            shutil.copytree(source, tree) if source else tree.mkdir()
+            values = {"tree": str(tree), "out": scratch}
+
+            def filled(text: str) -> str:
+                for name in data.layouts_in(text):
+                    values[name] = str(data.folder(WORK, name))
+                for name, value in values.items():
+                    text = text.replace(f"{{{name}}}", value)
+                return text
+
+            _prepare(script, tree, filled)
+            words = shlex.split(filled(script.command))
             if side != "torch":
                 words = ["-m", "feedmill", "run", "--quiet", "--native", side, *words]
             log = WORK / "logs" / f"{script.id.replace('/', '-')}-{side}.txt"
@@ -128,11 +139,11 @@ class Runner:
             with log.open("w") as printed:
                 status = self._wait(subprocess.Popen(
                     [sys.executable, *words],
-                    cwd=tree / script.directory, env=self._environment(script, side, tree, out),
+                    cwd=tree / script.directory, env=self._environment(script, side, tree, out, filled),
                     stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT,
                     start_new_session=True,
                 ))  # fmt: skip
-            lines = [line for file in sorted(out.iterdir()) for line in file.open()]
+            lines = [line for file in sorted(out.glob('*.jsonl')) for line in file.open()]
         loaders = sorted(map(json.loads, lines), key=lambda loader: loader["number"])
         if len(loaders) >= script.loaders:
             return Outcome(loaders)
@@ -152,14 +163,16 @@ class Runner:
                 pass
             process.wait()
 
-    def _tree(self, script: Script) -> Path:
-        if not script.repository:  # a command of an installed package
-            WORK.mkdir(parents=True, exist_ok=True)
-            return WORK
+    def _source(self, script: Script) -> Path | None:
+        """The files of a script's codebase; None for a command of an installed package."""
+        if not script.repository:
+            return None
         names = [script.repository, *script.mirrors]
         return trees.tree(WORK, names, script.commit, script.paths)
 
-    def _environment(self, script: Script, side: str, tree: Path, out: Path) -> dict[str, str]:
+    def _environment(
+        self, script: Script, side: str, tree: Path, out: Path, filled: Callable[[str], str]
+    ) -> dict[str, str]:
         own = [str(Path(one).resolve()) for one in os.environ.get("PYTHONPATH", "").split(":") if one]
         packages = [str(_packages(script.requires))] if script.requires else []
         path = [str(tree / one) for one in script.python_path]
@@ -181,7 +194,7 @@ class Runner:
             "YOLO_CONFIG_DIR": str(out.parent),
             "MPLBACKEND": "agg",
             **({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"} if script.distributed else {}),
-            **script.env,
+            **{name: filled(value) for name, value in script.env.items()},
             "PUBLIC_SCRIPTS_OUT": str(out),
             "PUBLIC_SCRIPTS_BATCHES": str(self._n_batches),
             "PUBLIC_SCRIPTS_LOADERS": str(script.loaders),
@@ -189,6 +202,28 @@ class Runner:
             "PUBLIC_SCRIPTS_CUDA": script.cuda,
             "PUBLIC_SCRIPTS_STUBS": " ".join(script.stubs),
         }
+
+
+def _prepare(script: Script, tree: Path, filled: Callable[[str], str]) -> None:
+    """Makes the links and edits that a script needs.
+
+    Args:
+        script: the script.
+        tree: a copy of its codebase.
+        filled: replaces the names in braces in a text.
+    """
+    for name, to in script.links.items():
+        link = tree / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if link.is_dir():
+            shutil.rmtree(link)
+        link.unlink(missing_ok=True)
+        link.symlink_to(filled(to))
+    for name, old, new in script.edits:
+        text = (tree / name).read_text()
+        if old not in text:
+            raise ValueError(f"{script.id}: {name} has no {old!r} to replace")
+        (tree / name).write_text(text.replace(old, filled(new)))
 
 
 def _packages(requirements: Sequence[str]) -> Path:

@@ -14,7 +14,8 @@ The environment says what to do; see run.py:
                             replace functions that somebody has changed.
     PUBLIC_SCRIPTS_CUDA     "calls": calls that move something to a GPU do nothing; "available":
                             torch.cuda.is_available() is true besides
-    PUBLIC_SCRIPTS_STUBS    names of modules to simulate, separated by spaces
+    PUBLIC_SCRIPTS_STUBS    names of modules to simulate, separated by spaces; "numpy.float" for
+                            the aliases that NumPy had until 1.23
 """
 
 from __future__ import annotations
@@ -42,27 +43,34 @@ _SEED = 20
 # ---- at the import of torch ----------------------------------------------------------------------
 
 
-class _AfterTorch(importlib.abc.MetaPathFinder):
-    """Finds torch with the other finders, and calls _install() after its import."""
+class _After(importlib.abc.MetaPathFinder):
+    """Finds a module with the other finders, and calls a function after its import."""
+
+    def __init__(self, name: str, function: Callable[[types.ModuleType], None]) -> None:
+        self._name = name
+        self._function = function
+        self._is_finding = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != "torch":
+        if name != self._name or self._is_finding:
             return None
-        sys.meta_path.remove(self)
-        for finder in list(sys.meta_path):
-            spec = finder.find_spec(name, path, target)
-            if spec is not None:
-                _call_after(spec.loader, _install)
-                return spec
-        return None
+        self._is_finding = True
+        try:
+            specs = (finder.find_spec(name, path, target) for finder in list(sys.meta_path))
+            spec = next((one for one in specs if one is not None), None)
+        finally:
+            self._is_finding = False
+        if spec is not None and spec.loader is not None:
+            _call_after(spec.loader, self._function)
+        return spec
 
 
-def _call_after(loader: Any, function: Callable[[], None]) -> None:
+def _call_after(loader: Any, function: Callable[[types.ModuleType], None]) -> None:
     execute = loader.exec_module
 
     def exec_module(module: types.ModuleType) -> None:
         execute(module)
-        function()
+        function(module)
 
     loader.exec_module = exec_module
 
@@ -71,12 +79,19 @@ def install_on_import() -> None:
     """Makes this process record its loaders, from its import of torch on."""
     if "PUBLIC_SCRIPTS_OUT" not in os.environ:
         return
-    sys.meta_path.insert(0, _AfterTorch())
-    if names := os.environ.get("PUBLIC_SCRIPTS_STUBS", "").split():
+    sys.meta_path.insert(0, _After("torch", _install))
+    sys.meta_path.insert(0, _After("timm.models._hub", _leave_out_hub))
+    names = os.environ.get("PUBLIC_SCRIPTS_STUBS", "").split()
+    if os.environ.get("PUBLIC_SCRIPTS_COUNT"):
+        _count_images()
+    if "numpy.float" in names:
+        sys.meta_path.insert(0, _After("numpy", _restore_aliases))
+    if names:
         sys.meta_path.insert(0, _Stubs(names))
 
 
-def _install() -> None:
+def _install(_: types.ModuleType) -> None:
+    _leave_out_downloads()
     _simulate_cuda(os.environ.get("PUBLIC_SCRIPTS_CUDA", ""))
     _define_torchvision_operators()
     _replace_methods()
@@ -152,6 +167,11 @@ class _Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
 
+def _restore_aliases(numpy: Any) -> None:
+    """Restores the names of Python's types that NumPy had until 1.23."""
+    numpy.float, numpy.int, numpy.object = float, int, object
+
+
 def _define_torchvision_operators() -> None:
     """Declares two operators, without which a torchvision for CUDA does not import beside a torch
     for CPUs."""
@@ -167,6 +187,31 @@ def _define_torchvision_operators() -> None:
 _KEPT: list[Any] = []
 
 
+class _NoWeights(dict[str, Any]):
+    """In place of weights that would be downloaded."""
+
+
+def _leave_out_downloads() -> None:
+    """Models keep their initial weights in place of those that torch would download."""
+    import torch
+
+    load = torch.nn.Module.load_state_dict
+
+    @functools.wraps(load)
+    def load_state_dict(self: Any, state_dict: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(state_dict, _NoWeights):
+            return torch.nn.modules.module._IncompatibleKeys([], [])
+        return load(self, state_dict, *args, **options)
+
+    torch.nn.Module.load_state_dict = load_state_dict  # type: ignore[method-assign]
+    torch.hub.load_state_dict_from_url = lambda *_, **__: _NoWeights()
+    torch.hub.list = lambda *_, **__: []
+
+
+def _leave_out_hub(module: Any) -> None:
+    module.load_state_dict_from_hf = lambda *_, **__: _NoWeights()
+
+
 def _simulate_cuda(how: str) -> None:
     """Makes calls that need a GPU succeed without one; the process ends before the result counts."""
     import torch
@@ -177,12 +222,10 @@ def _simulate_cuda(how: str) -> None:
         def same(self: Any, *_: Any, **__: Any) -> Any:
             return self
 
-        def nothing(*_: Any, **__: Any) -> None:
-            pass
-
         torch.Tensor.cuda = torch.nn.Module.cuda = same  # type: ignore[method-assign]
         for name in ("set_device", "synchronize", "empty_cache", "manual_seed", "manual_seed_all"):
-            setattr(torch.cuda, name, nothing)
+            setattr(torch.cuda, name, lambda *_, **__: None)  # each its own: torch keeps a table
+        torch.nn.SyncBatchNorm.convert_sync_batchnorm = staticmethod(lambda module, *_: module)
         torch.cuda.device_count = lambda: 1
         torch.cuda.current_device = lambda: 0
         torch.cuda.get_device_name = lambda *_: "none"
@@ -227,14 +270,23 @@ def _replace_methods() -> None:
             _made.append((len(_made), _place(), weakref.ref(self)))
         init(self, *args, **options)
 
-    @functools.wraps(get_iterator)
-    def __iter__(self: Any) -> Any:
-        if not _busy and _is_scripts_own(self) and not _is_under_construction(self):
-            _record_new_ones()
-        return get_iterator(self)
+    def recording(iterate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @functools.wraps(iterate)
+        def __iter__(self: Any) -> Any:
+            if not _busy and _is_scripts_own(self) and not _is_under_construction(self):
+                _record_new_ones()
+            return iterate(self)
+
+        return __iter__
+
+    def __init_subclass__(cls: Any, **options: Any) -> None:
+        super(DataLoader, cls).__init_subclass__(**options)
+        if "__iter__" in vars(cls):
+            cls.__iter__ = recording(cls.__iter__)
 
     DataLoader.__init__ = __init__  # type: ignore[method-assign]
-    DataLoader.__iter__ = __iter__  # type: ignore[method-assign]
+    DataLoader.__iter__ = recording(get_iterator)  # type: ignore[method-assign]
+    DataLoader.__init_subclass__ = classmethod(__init_subclass__)  # type: ignore[assignment]
 
 
 def _is_scripts_own(loader: Any) -> bool:
@@ -270,11 +322,16 @@ def _record_new_ones() -> None:
     global _busy
     _busy = True
     try:
-        alive = [(number, place, loader()) for number, place, loader in _made]
-        for number, place, loader in alive:
+        # Libraries may replace a loader by one of the same data set; the last one counts.
+        alive = {}
+        for number, place, reference in _made:
+            loader = reference()
             if loader is not None and number not in _recorded:
-                _recorded.add(number)
-                _write({"number": number, "place": place, **_record(loader)})
+                key = (id(loader.dataset), loader.batch_size, loader.num_workers)
+                alive[key] = (number, alive.get(key, (0, place))[1], loader)
+        for number, place, loader in alive.values():
+            _recorded.add(number)
+            _write({"number": number, "place": place, **_record(loader)})
     finally:
         _busy = False
     if len(_recorded) >= int(os.environ["PUBLIC_SCRIPTS_LOADERS"]):
@@ -303,8 +360,7 @@ def _record(loader: Any) -> dict[str, Any]:
     random.seed(_SEED)
     numpy.random.seed(_SEED)
     torch.manual_seed(_SEED)
-    images = _images_opened() if os.environ.get("PUBLIC_SCRIPTS_COUNT") else None
-    before = images() if images else 0
+    n_before = _n_images()
     try:
         found["length"] = len(loader)
     except Exception:
@@ -316,8 +372,7 @@ def _record(loader: Any) -> dict[str, Any]:
         del iterator
     except Exception as error:
         found["error"] = f"{type(error).__name__}: {error}"[-2000:]
-    if images:
-        found["images"] = images() - before
+    found["images"] = _n_images() - n_before
     found.update(_path_of(loader))
     return found
 
@@ -343,35 +398,49 @@ def _path_of(loader: Any) -> dict[str, Any]:
 
 # ---- counting images -----------------------------------------------------------------------------
 
-_counter: Any = None
-_OPENERS = (
-    ("PIL.Image", "open"), ("cv2", "imread"), ("cv2", "imdecode"),
-    ("torchvision.io", "decode_image"), ("torchvision.io", "decode_jpeg"),
-    ("torchvision.io", "read_image"), ("imageio", "imread"), ("skimage.io", "imread"),
-)  # fmt: skip
+_OPENERS = {
+    "PIL.Image": ("open",),
+    "cv2": ("imread", "imdecode"),
+    "imageio": ("imread",),
+    "skimage.io": ("imread",),
+    "torchvision.io": ("decode_image", "decode_jpeg", "read_image"),
+}
 
 
-def _images_opened() -> Callable[[], int]:
-    """Counts, from the first call on, images that this process and its forked workers open."""
-    global _counter
-    if _counter is None:
-        _counter = mmap.mmap(-1, 8)
-        for module, name in _OPENERS:
-            if module in sys.modules or module == "PIL.Image":
-                owner = importlib.import_module(module)
-                if hasattr(owner, name):
-                    setattr(owner, name, _counting(getattr(owner, name)))
-    return lambda: struct.unpack("q", _counter[:8])[0]
+def _counter() -> mmap.mmap:
+    """A number that all processes of the script share: it grows when one opens an image."""
+    path = Path(os.environ["PUBLIC_SCRIPTS_OUT"]) / "images"
+    with path.open("ab") as file:
+        if file.tell() == 0:
+            file.write(bytes(8))
+    with path.open("r+b") as file:
+        return mmap.mmap(file.fileno(), 8)
 
 
-def _counting(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def counted(*args: Any, **options: Any) -> Any:
-        # Workers may lose counts to each other; what matters is that it is not 0.
-        _counter[:8] = struct.pack("q", struct.unpack("q", _counter[:8])[0] + 1)
-        return function(*args, **options)
+def _n_images() -> int:
+    return int(struct.unpack("q", _counter()[:8])[0])
 
-    return counted
+
+def _count_images() -> None:
+    """Makes the functions that open images count, from the import of their modules on."""
+    counter = _counter()
+
+    def counting(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def counted(*args: Any, **options: Any) -> Any:
+            # Processes may lose counts to each other; what matters is that it is not 0.
+            counter[:8] = struct.pack("q", struct.unpack("q", counter[:8])[0] + 1)
+            return function(*args, **options)
+
+        return counted
+
+    def after_import(module: types.ModuleType) -> None:
+        for name in _OPENERS[module.__name__]:
+            if hasattr(module, name):
+                setattr(module, name, counting(getattr(module, name)))
+
+    for name in _OPENERS:
+        sys.meta_path.insert(0, _After(name, after_import))
 
 
 # ---- digests -------------------------------------------------------------------------------------
