@@ -290,7 +290,8 @@ def compare(
         return
     if torch_only:
         for one in torch.loaders:
-            text = f"{one['images']} images; {one.get('error') or one['batches'][0]['layout']}"
+            layouts = [batch["layout"] for batch in one["batches"]] or ["no batches"]
+            text = f"{one['images']} images; {one.get('error') or layouts[0]}"
             yield Result(script.id, f"{one['place']} {one['dataset']}", "", None, "", text)
         return
     ours = runner.run(script, "auto")
