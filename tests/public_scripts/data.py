@@ -133,6 +133,22 @@ def voc(root: Path) -> None:
     (lists / "train.txt").write_text("\n".join(names[:16]) + "\n")
     (lists / "val.txt").write_text("\n".join(names[16:]) + "\n")
     (lists / "trainval.txt").write_text("\n".join(names) + "\n")
+    _sbd(root / "benchmark_RELEASE" / "dataset")
+
+
+def _sbd(root: Path) -> None:
+    """benchmark_RELEASE/dataset, the further annotations of VOC, with masks for MATLAB."""
+    from scipy.io import savemat
+
+    names = [f"2008_{i:06}" for i in range(16)]
+    for i, name in enumerate(names):
+        size = (180 + i * 37 % 320, 180 + i * 53 % 260)
+        _save(root / "img" / f"{name}.jpg", 300 + i, mixed=False, size=size)
+        (root / "cls").mkdir(exist_ok=True)
+        mask = (_pixels(*size, i)[:, :, 0] // 24 % 20).astype(np.uint8)
+        savemat(root / "cls" / f"{name}.mat", {"GTcls": {"Segmentation": mask}})
+    (root / "train.txt").write_text("\n".join(names[:8]) + "\n")
+    (root / "val.txt").write_text("\n".join(names[8:]) + "\n")
 
 
 def masks(root: Path) -> None:
@@ -220,15 +236,18 @@ def vit_mae(root: Path) -> None:
     ViTImageProcessor().save_pretrained(root)
 
 
-def empty(root: Path) -> None:
-    """A folder for what scripts want to write."""
+def no_weights(root: Path) -> None:
+    """none.pth: a state_dict without entries. Models that load it keep their initial weights."""
+    import torch
+
     root.mkdir(parents=True)
+    torch.save({}, root / "none.pth")
 
 
 LAYOUTS: dict[str, Callable[[Path], None]] = {
     function.__name__: function
     for function in (imagenet, imagenet_rgb, flat, pets, unpaired, pairs, pix2pix_hd, voc, masks,
-                     div2k, captions, celeba, resnet18, vit, vit_mae, empty)
+                     div2k, captions, celeba, resnet18, vit, vit_mae, no_weights)
 }  # fmt: skip
 
 

@@ -63,6 +63,7 @@ class Script:
     env: dict[str, str] = field(default_factory=dict)
     python_path: Sequence[str] = ()
     links: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
     edits: Sequence[Sequence[str]] = ()
 
     @property
@@ -219,6 +220,8 @@ def _prepare(script: Script, tree: Path, filled: Callable[[str], str]) -> None:
             shutil.rmtree(link)
         link.unlink(missing_ok=True)
         link.symlink_to(filled(to))
+    for name, text in script.files.items():
+        (tree / name).write_text(text)
     for name, old, new in script.edits:
         text = (tree / name).read_text()
         if old not in text:
@@ -301,10 +304,10 @@ def compare(
     pairs = list(zip(torch.loaders, ours.loaders))
     differing = [ours for theirs, ours in pairs if not _equal(theirs, ours)]
     again = verified = hybrid = None
-    if differing:
+    if any(loader["path"] == "native" for loader in differing):
+        verified = runner.run(script, "verify")
+    if any(loader["path"] != "native" for loader in differing):
         again = runner.run(script, "torch")
-        if any(loader["path"] == "native" for loader in differing):
-            verified = runner.run(script, "verify")
     if with_hybrid and any(loader["path"] == "torch" for loader in ours.loaders):
         hybrid = runner.run(script, "hybrid")
     for i, (theirs, mine) in enumerate(pairs):

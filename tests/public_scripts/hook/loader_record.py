@@ -14,13 +14,14 @@ The environment says what to do; see run.py:
                             replace functions that somebody has changed.
     PUBLIC_SCRIPTS_CUDA     "calls": calls that move something to a GPU do nothing; "available":
                             torch.cuda.is_available() is true besides
-    PUBLIC_SCRIPTS_STUBS    names of modules to simulate, separated by spaces; "numpy.float" for
-                            the aliases that NumPy had until 1.23
+    PUBLIC_SCRIPTS_STUBS    names of modules to simulate, separated by spaces; "numpy.float" and
+                            "fractions.gcd" for what NumPy had until 1.23 and Python until 3.8
 """
 
 from __future__ import annotations
 
 import collections.abc
+import fractions
 import functools
 import hashlib
 import importlib.abc
@@ -84,6 +85,8 @@ def install_on_import() -> None:
     names = os.environ.get("PUBLIC_SCRIPTS_STUBS", "").split()
     if os.environ.get("PUBLIC_SCRIPTS_COUNT"):
         _count_images()
+    if "fractions.gcd" in names:
+        fractions.gcd = math.gcd  # type: ignore[attr-defined]
     if "numpy.float" in names:
         sys.meta_path.insert(0, _After("numpy", _restore_aliases))
     if names:
@@ -187,10 +190,6 @@ def _define_torchvision_operators() -> None:
 _KEPT: list[Any] = []
 
 
-class _NoWeights(dict[str, Any]):
-    """In place of weights that would be downloaded."""
-
-
 def _leave_out_downloads() -> None:
     """Models keep their initial weights in place of those that torch would download."""
     import torch
@@ -199,17 +198,17 @@ def _leave_out_downloads() -> None:
 
     @functools.wraps(load)
     def load_state_dict(self: Any, state_dict: Any, *args: Any, **options: Any) -> Any:
-        if isinstance(state_dict, _NoWeights):
+        if not state_dict:
             return torch.nn.modules.module._IncompatibleKeys([], [])
         return load(self, state_dict, *args, **options)
 
     torch.nn.Module.load_state_dict = load_state_dict  # type: ignore[method-assign]
-    torch.hub.load_state_dict_from_url = lambda *_, **__: _NoWeights()
+    torch.hub.load_state_dict_from_url = lambda *_, **__: {}
     torch.hub.list = lambda *_, **__: []
 
 
 def _leave_out_hub(module: Any) -> None:
-    module.load_state_dict_from_hf = lambda *_, **__: _NoWeights()
+    module.load_state_dict_from_hf = lambda *_, **__: {}
 
 
 def _simulate_cuda(how: str) -> None:
