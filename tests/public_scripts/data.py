@@ -73,6 +73,14 @@ def imagenet(root: Path) -> None:
     _folders(root / "val", 8, ".JPEG", mixed=True, seed=1000)
 
 
+def imagenet_288(root: Path) -> None:
+    """As imagenet, with each training image under six names, for samplers that want 256 images."""
+    imagenet(root)
+    for path in list((root / "train").rglob("*.JPEG")):
+        for i in range(5):
+            path.with_name(f"{path.stem}-{i}.JPEG").hardlink_to(path)
+
+
 def imagenet_rgb(root: Path) -> None:
     """As imagenet, with RGB images only, for scripts that do not convert."""
     _folders(root / "train", 16, ".jpg", mixed=False)
@@ -246,7 +254,7 @@ def no_weights(root: Path) -> None:
 
 LAYOUTS: dict[str, Callable[[Path], None]] = {
     function.__name__: function
-    for function in (imagenet, imagenet_rgb, flat, pets, unpaired, pairs, pix2pix_hd, voc, masks,
+    for function in (imagenet, imagenet_288, imagenet_rgb, flat, pets, unpaired, pairs, pix2pix_hd, voc, masks,
                      div2k, captions, celeba, resnet18, vit, vit_mae, no_weights)
 }  # fmt: skip
 

@@ -316,7 +316,7 @@ def compare(
             script.id,
             f"{mine['place']} {mine['dataset']}",
             mine["path"],
-            (_at(hybrid, i) or {}).get("path") == "native" if hybrid else None,
+            (_at(hybrid, i) or {}).get("path") in ("native", "hybrid") if hybrid else None,
             *result,
         )
     if len(torch.loaders) != len(ours.loaders):
@@ -345,9 +345,9 @@ def _result(
 ) -> tuple[str, str]:
     reasons = "; ".join(ours.get("reasons", ()))
     if theirs.get("error") and theirs["error"] == ours.get("error"):
-        return "failed", f"with torch and feedmill: {theirs['error'].splitlines()[-1]}"
+        return "failed", f"with torch and feedmill: {theirs['error']}"
     if not theirs["batches"]:
-        return "failed", "the loader gives no batches"
+        return "failed", f"no batches with torch: {theirs.get('error', 'too few images')}"
     if not theirs["images"]:
         return "no images", reasons
     if _equal(theirs, ours):

@@ -370,7 +370,9 @@ def _record(loader: Any) -> dict[str, Any]:
             found["batches"].append(digests(batch))
         del iterator
     except Exception as error:
-        found["error"] = f"{type(error).__name__}: {error}"[-2000:]
+        # Of a worker's error, the last line: the others have paths and process numbers.
+        lines = str(error).strip().splitlines() or [""]
+        found["error"] = f"{type(error).__name__}: {lines[-1]}"
     found["images"] = _n_images() - n_before
     found.update(_path_of(loader))
     return found
