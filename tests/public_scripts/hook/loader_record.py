@@ -14,8 +14,9 @@ The environment says what to do; see run.py:
                             replace functions that somebody has changed.
     PUBLIC_SCRIPTS_CUDA     "calls": calls that move something to a GPU do nothing; "available":
                             torch.cuda.is_available() is true besides
-    PUBLIC_SCRIPTS_STUBS    names of modules to simulate, separated by spaces; "numpy.float" and
-                            "fractions.gcd" for what NumPy had until 1.23 and Python until 3.8
+    PUBLIC_SCRIPTS_STUBS    names of modules to simulate, separated by spaces; "numpy.float",
+                            "fractions.gcd" and "torchvision.get_image_size" for names that NumPy,
+                            Python and torchvision have no longer
 """
 
 from __future__ import annotations
@@ -89,6 +90,9 @@ def install_on_import() -> None:
         fractions.gcd = math.gcd  # type: ignore[attr-defined]
     if "numpy.float" in names:
         sys.meta_path.insert(0, _After("numpy", _restore_aliases))
+    if "torchvision.get_image_size" in names:
+        module = "torchvision.transforms.functional"
+        sys.meta_path.insert(0, _After(module, _restore_image_size))
     if names:
         sys.meta_path.insert(0, _Stubs(names))
 
@@ -96,8 +100,10 @@ def install_on_import() -> None:
 def _install(_: types.ModuleType) -> None:
     _leave_out_downloads()
     _simulate_cuda(os.environ.get("PUBLIC_SCRIPTS_CUDA", ""))
+    _use_gloo()
     _define_torchvision_operators()
     _replace_methods()
+    _seed()  # datasets may draw when they are made
 
 
 # ---- what the machine lacks ----------------------------------------------------------------------
@@ -175,6 +181,11 @@ def _restore_aliases(numpy: Any) -> None:
     numpy.float, numpy.int, numpy.object = float, int, object
 
 
+def _restore_image_size(functional: Any) -> None:
+    """Restores a name that torchvision had until 0.11."""
+    functional._get_image_size = functional.get_image_size
+
+
 def _define_torchvision_operators() -> None:
     """Declares two operators, without which a torchvision for CUDA does not import beside a torch
     for CPUs."""
@@ -214,41 +225,74 @@ def _leave_out_hub(module: Any) -> None:
 def _simulate_cuda(how: str) -> None:
     """Makes calls that need a GPU succeed without one; the process ends before the result counts."""
     import torch
+
+    if not how or torch.cuda.is_available():
+        return
+    for kind in (torch.Tensor, torch.nn.Module):
+        kind.cuda = lambda self, *_, **__: self  # type: ignore[attr-defined]
+        kind.to = _without_device(kind.to)  # type: ignore[attr-defined]
+    for name in ("set_device", "synchronize", "empty_cache", "manual_seed", "manual_seed_all"):
+        setattr(torch.cuda, name, lambda *_, **__: None)  # each its own: torch keeps a table
+    torch.nn.SyncBatchNorm.convert_sync_batchnorm = staticmethod(lambda module, *_: module)
+    for name in ("FloatTensor", "HalfTensor", "LongTensor", "ByteTensor"):
+        setattr(torch.cuda, name, getattr(torch, name))
+    torch.cuda.device_count = lambda: 1
+    torch.cuda.current_device = lambda: 0
+    torch.cuda.get_device_name = lambda *_: "none"
+    torch.cuda.max_memory_allocated = lambda *_: 0
+    if how == "available":
+        torch.cuda.is_available = lambda: True
+    if torch.distributed.is_available():
+        _replace_ddp()
+
+
+def _without_device(to: Callable[..., Any]) -> Callable[..., Any]:
+    """Replaces the method to(): it ignores a GPU as its first argument."""
+    import torch
+
+    def is_gpu(value: Any) -> bool:
+        if isinstance(value, torch.device):
+            return value.type == "cuda"
+        return type(value) is int or (isinstance(value, str) and value.startswith("cuda"))
+
+    @functools.wraps(to)
+    def to_same(self: Any, *args: Any, **options: Any) -> Any:
+        args = args[1:] if args and is_gpu(args[0]) else args
+        options = {name: one for name, one in options.items() if not is_gpu(one)}
+        return to(self, *args, **options) if args or options else self
+
+    return to_same
+
+
+def _replace_ddp() -> None:
+    """Makes DistributedDataParallel ignore the device that it is told."""
+    import torch
+
+    parallel = torch.nn.parallel.DistributedDataParallel
+
+    class DistributedDataParallel(parallel):
+        def __init__(self, module: Any, *_: Any, **options: Any) -> None:
+            kept = {k: v for k, v in options.items() if k == "find_unused_parameters"}
+            super().__init__(module, **kept)
+
+    torch.nn.parallel.DistributedDataParallel = DistributedDataParallel  # type: ignore[misc]
+    torch.nn.parallel.distributed.DistributedDataParallel = DistributedDataParallel  # type: ignore[misc]
+
+
+def _use_gloo() -> None:
+    """Makes the process group one for CPUs, whatever the script asks for."""
     import torch.distributed as distributed
 
-    if how and not torch.cuda.is_available():
+    if not distributed.is_available():
+        return
+    init = distributed.init_process_group
 
-        def same(self: Any, *_: Any, **__: Any) -> Any:
-            return self
+    @functools.wraps(init)
+    def init_process_group(backend: Any = None, *args: Any, **options: Any) -> None:
+        init("gloo", *args, **{k: v for k, v in options.items() if k != "device_id"})
 
-        torch.Tensor.cuda = torch.nn.Module.cuda = same  # type: ignore[method-assign]
-        for name in ("set_device", "synchronize", "empty_cache", "manual_seed", "manual_seed_all"):
-            setattr(torch.cuda, name, lambda *_, **__: None)  # each its own: torch keeps a table
-        torch.nn.SyncBatchNorm.convert_sync_batchnorm = staticmethod(lambda module, *_: module)
-        torch.cuda.device_count = lambda: 1
-        torch.cuda.current_device = lambda: 0
-        torch.cuda.get_device_name = lambda *_: "none"
-        torch.cuda.max_memory_allocated = lambda *_: 0
-        if how == "available":
-            torch.cuda.is_available = lambda: True
-    if distributed.is_available():
-        init, parallel = distributed.init_process_group, torch.nn.parallel.DistributedDataParallel
-
-        @functools.wraps(init)
-        def init_process_group(backend: Any = None, *args: Any, **options: Any) -> None:
-            init("gloo", *args, **{k: v for k, v in options.items() if k != "device_id"})
-
-        class OnCpu(parallel):
-            def __init__(self, module: Any, *_: Any, **options: Any) -> None:
-                kept = {k: v for k, v in options.items() if k == "find_unused_parameters"}
-                super().__init__(module, **kept)
-
-        distributed.init_process_group = init_process_group
-        distributed.distributed_c10d.init_process_group = init_process_group
-        if how and not torch.cuda.device_count() > 1:
-            OnCpu.__name__ = OnCpu.__qualname__ = parallel.__name__
-            torch.nn.parallel.DistributedDataParallel = OnCpu
-            torch.nn.parallel.distributed.DistributedDataParallel = OnCpu
+    distributed.init_process_group = init_process_group
+    distributed.distributed_c10d.init_process_group = init_process_group
 
 
 # ---- the loaders ---------------------------------------------------------------------------------
@@ -347,18 +391,13 @@ def _write(line: dict[str, Any]) -> None:
 
 def _record(loader: Any) -> dict[str, Any]:
     """Iterates a loader for some batches, and says what came."""
-    import numpy
-    import torch
-
     found: dict[str, Any] = {
         "dataset": type(loader.dataset).__name__,
         "class": f"{type(loader).__module__}.{type(loader).__qualname__}",
         "num_workers": loader.num_workers,
         "batches": [],
     }
-    random.seed(_SEED)
-    numpy.random.seed(_SEED)
-    torch.manual_seed(_SEED)
+    _seed()
     n_before = _n_images()
     try:
         found["length"] = len(loader)
@@ -376,6 +415,15 @@ def _record(loader: Any) -> dict[str, Any]:
     found["images"] = _n_images() - n_before
     found.update(_path_of(loader))
     return found
+
+
+def _seed() -> None:
+    import numpy
+    import torch
+
+    random.seed(_SEED)
+    numpy.random.seed(_SEED)
+    torch.manual_seed(_SEED)
 
 
 def _path_of(loader: Any) -> dict[str, Any]:
