@@ -68,9 +68,12 @@ def _folders(root: Path, per_class: int, suffix: str, mixed: bool, seed: int = 0
 
 
 def imagenet(root: Path) -> None:
-    """train/ and val/ with a folder per class, as for torchvision's ImageFolder."""
+    """train/ and val/ with a folder per class, as for torchvision's ImageFolder and ImageNet."""
+    import torch
+
     _folders(root / "train", 16, ".JPEG", mixed=True)
     _folders(root / "val", 8, ".JPEG", mixed=True, seed=1000)
+    torch.save(({name: (name,) for name in CLASSES}, []), root / "meta.bin")
 
 
 def imagenet_288(root: Path) -> None:

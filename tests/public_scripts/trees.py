@@ -6,6 +6,7 @@ OWNER+NAME/repo or OWNER/NAME. Without that variable, only the wanted commit is 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -26,7 +27,8 @@ def tree(work: Path, repositories: Sequence[str], commit: str, paths: Sequence[s
         commit: the commit's full hash.
         paths: the files and folders that are needed; all if empty.
     """
-    target = work / "trees" / f"{repositories[0].replace('/', '+')}-{commit[:10]}"
+    key = hashlib.sha256(" ".join([commit, *paths]).encode()).hexdigest()[:10]
+    target = work / "trees" / f"{repositories[0].replace('/', '+')}-{key}"
     if not target.exists():
         git_dir = _mirror(repositories, commit) or _fetched(work, repositories[0], commit)
         part = target.with_name(target.name + ".part")

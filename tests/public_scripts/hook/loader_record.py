@@ -242,6 +242,7 @@ def _simulate_cuda(how: str) -> None:
     torch.cuda.max_memory_allocated = lambda *_: 0
     if how == "available":
         torch.cuda.is_available = lambda: True
+    torch.nn.DataParallel = torch.nn.parallel.DataParallel = _data_parallel()  # type: ignore
     if torch.distributed.is_available():
         _replace_ddp()
 
@@ -262,6 +263,20 @@ def _without_device(to: Callable[..., Any]) -> Callable[..., Any]:
         return to(self, *args, **options) if args or options else self
 
     return to_same
+
+
+def _data_parallel() -> type:
+    import torch
+
+    class DataParallel(torch.nn.Module):
+        def __init__(self, module: Any, *_: Any, **__: Any) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, *args: Any, **options: Any) -> Any:
+            return self.module(*args, **options)
+
+    return DataParallel
 
 
 def _replace_ddp() -> None:
