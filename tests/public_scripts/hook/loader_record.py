@@ -238,6 +238,7 @@ def _simulate_cuda(how: str) -> None:
         setattr(torch.cuda, name, getattr(torch, name))
     torch.cuda.device_count = lambda: 1
     torch.cuda.current_device = lambda: 0
+    torch.cuda.device = _Nothing  # type: ignore[misc, assignment]
     torch.cuda.get_device_name = lambda *_: "none"
     torch.cuda.max_memory_allocated = lambda *_: 0
     if how == "available":
