@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-import loader_record
+from public_scripts_hook.record import install
 
-loader_record.install_on_import()
+install()
 sys.path[:] = [folder for folder in sys.path if folder != str(Path(__file__).parent)]
