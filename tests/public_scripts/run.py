@@ -134,7 +134,8 @@ class Runner:
             _prepare(script, tree, filled)
             words = shlex.split(filled(script.command))
             if side != "torch":
-                words = ["-m", "feedmill", "run", "--quiet", "--native", side, *words]
+                native = "auto" if side == "verify" else side
+                words = ["-m", "feedmill", "run", "--quiet", "--native", native, *words]
             log = WORK / "logs" / f"{script.id.replace('/', '-')}-{side}.txt"
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("w") as printed:
@@ -200,6 +201,7 @@ class Runner:
             "PUBLIC_SCRIPTS_BATCHES": str(self._n_batches),
             "PUBLIC_SCRIPTS_LOADERS": str(script.loaders),
             "PUBLIC_SCRIPTS_COUNT": "1" if side == "torch" else "",
+            "PUBLIC_SCRIPTS_VERIFY": "1" if side == "verify" else "",
             "PUBLIC_SCRIPTS_CUDA": script.cuda,
             "PUBLIC_SCRIPTS_STUBS": " ".join(script.stubs),
         }

@@ -11,6 +11,8 @@ The environment says what to do; run.py sets it:
     PUBLIC_SCRIPTS_LOADERS  how many loaders to record before the process ends
     PUBLIC_SCRIPTS_COUNT    1: count the images that are opened. Not under feedmill, which does not
                             replace functions that somebody has changed.
+    PUBLIC_SCRIPTS_VERIFY   1: iterate feedmill's loaders with native="verify". The script itself can't
+                            be run with it, as it is an error for loaders that are not native.
     PUBLIC_SCRIPTS_CUDA     see simulated.simulate_in_torch()
     PUBLIC_SCRIPTS_STUBS    see simulated.simulate(); names separated by spaces
 """
@@ -160,6 +162,8 @@ def _record(loader: Any) -> dict[str, Any]:
         found["length"] = len(loader)
     except Exception:
         found["length"] = None
+    if os.environ.get("PUBLIC_SCRIPTS_VERIFY"):
+        loader.native = "verify"
     try:
         iterator = iter(loader)
         for _, batch in zip(range(int(os.environ["PUBLIC_SCRIPTS_BATCHES"])), iterator):
