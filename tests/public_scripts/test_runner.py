@@ -1,0 +1,118 @@
+"""Tests of the runner itself, on a made-up codebase."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE / "hook"), str(HERE.parent / "support")]
+
+import torchvision_cpu  # noqa: E402, F401  before anything else imports torchvision
+import numpy as np  # noqa: E402
+import run  # noqa: E402
+import torch  # noqa: E402
+import trees  # noqa: E402
+from PIL import Image  # noqa: E402
+from public_scripts_hook.digests import digests  # noqa: E402
+
+# Trains on a folder of images. Under feedmill, FAULT changes one value of one image.
+SCRIPT = """
+import os, sys
+import torch
+from torchvision import datasets, transforms
+from torch.utils.data import DataLoader
+
+def fault(image):
+    if "feedmill" in sys.modules and os.environ.get("FAULT"):
+        image[0, 0, 0] += 1e-6
+    return image
+
+steps = [transforms.Resize(32), transforms.CenterCrop(32), transforms.ToTensor()]
+if "FAULT" in os.environ:
+    steps.append(fault)
+data = datasets.ImageFolder(sys.argv[1], transforms.Compose(steps))
+for images, labels in DataLoader(data, batch_size=4, shuffle=True, num_workers=1):
+    raise SystemExit("the script goes on after its loader was recorded")
+"""
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """A script in a Git repository, which can be had from a folder of mirrors."""
+    repository = tmp_path / "mirrors" / "someone+code"
+    repository.mkdir(parents=True)
+    (repository / "train.py").write_text(SCRIPT)
+
+    def git(*words):
+        options = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+        command = ["git", "-C", repository, *options, *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "-m", "code")
+    monkeypatch.setenv("FEEDMILL_PUBLIC_REPOS", str(tmp_path / "mirrors"))
+    monkeypatch.setattr(run, "WORK", tmp_path / "work")
+
+    def make(**options):
+        command = "train.py {imagenet}/val"
+        head = git("rev-parse", "HEAD")
+        return run.Script("code", "train", head, command, "someone/code", **options)
+
+    return make
+
+
+def results(script):
+    return list(run.compare(run.Runner(2, 300), script, False, False))
+
+
+def test_equal_batches_are_equal(script):
+    [result] = results(script())
+    assert (result.path, result.result) == ("native", "equal"), result
+
+
+def test_one_bit_makes_a_difference(script):
+    [result] = results(script(env={"FAULT": "1"}))
+    assert (result.path, result.result) == ("torch", "differs"), result
+    assert "batch 0, all" in result.text
+
+
+def test_a_script_that_fails_is_a_failure(script):
+    [result] = results(script(edits=[["train.py", "import os", "import missing_module"]]))
+    assert result.result == "failed"
+    assert "No module named 'missing_module'" in result.text
+    assert not result.is_good
+
+
+def test_a_repository_that_can_not_be_had(script, tmp_path):
+    with pytest.raises(trees.MissingError, match="no mirror of someone/else"):
+        trees.tree(tmp_path, ["someone/else"], "0" * 40, [])
+
+
+IMAGE = torch.arange(2 * 3 * 4 * 4, dtype=torch.float32).reshape(2, 3, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("change", "differing"),
+    [
+        (lambda batch: batch, set()),
+        (lambda batch: [torch.nextafter(batch[0], batch[0] + 1), batch[1]], {"all"}),
+        (lambda batch: [batch[0], batch[1] + 1], {"all", "labels"}),
+        (lambda batch: tuple(batch), {"layout"}),
+        (lambda batch: [batch[0].double(), batch[1]], {"all", "layout"}),
+    ],
+)
+def test_what_digests_tell_apart(change, differing):
+    batch = [IMAGE, torch.tensor([1, 2])]
+    one, other = digests(batch), digests(change(batch))
+    assert {kind for kind in one if one[kind] != other[kind]} == differing
+
+
+def test_digests_of_other_types():
+    picture = Image.fromarray(np.zeros((2, 3, 3), np.uint8))
+    batch = {"image": [picture, picture], "path": ("a", "b"), "array": np.ones(3)}
+    other = {**batch, "path": ("a", "c")}
+    assert "RGB[3, 2]" in digests(batch)["layout"]
+    assert digests(batch)["labels"] != digests(other)["labels"]
