@@ -17,15 +17,13 @@ def deferred_images() -> Iterator[None]:
     when its pixels are asked for, and only as far as these steps need it. Types, pixels and
     errors are Pillow's. If feedmill can't give the installed Pillow's pixels, nothing changes.
 
-    Images may be used after the block, by any thread.
+    Images may be used after the block, by any thread. Pillow stays patched after the block, without
+    an effect on images that are opened outside of one.
     """
     from feedmill.deferred import patches
 
     if patches.why_not():
         yield
         return
-    patches.enter()
-    try:
+    with patches.deferring():
         yield
-    finally:
-        patches.leave()

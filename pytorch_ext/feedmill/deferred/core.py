@@ -12,13 +12,14 @@ from __future__ import annotations
 import io
 import sys
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from PIL import Image, ImageFile, JpegImagePlugin
 
 from feedmill._ops import native
+from feedmill.deferred.filters import filter_of
 from feedmill.deferred.frames import drops_result
 from feedmill.deferred.orientations import (
     COMPOSED,
@@ -114,13 +115,13 @@ class Source:
         return result if isinstance(result, bytes) else None
 
     def render_into(self, part: Part, capsule: object, fourth_byte: int) -> bool:
-        """Renders a part into Pillow's memory (_native.render()); False if feedmill does not decode
+        """Renders a part into Pillow's memory (native.render()); False if feedmill does not decode
         the image."""
         return native.render(*self._arguments(part), capsule, fourth_byte) is None
 
     def _arguments(self, part: Part) -> tuple[Any, Rect, int, Any]:
-        """Of _native.render(). Where an image gives several parts, it is decoded once, as a whole.
-        """
+        """Arguments for native.render(). From an image's second part on, the image is decoded as a
+        whole, once; from the first part on if most of the latest images gave several parts."""
         with self.lock:
             self._n_parts += 1
             if self.pixels is None and (self._n_parts > 1 or _Habit.share > 0.5):
@@ -149,8 +150,7 @@ class Source:
         return image
 
 
-@dataclass(frozen=True)
-class Resize:
+class Resize(NamedTuple):
     """A resize, the part of its result that is kept, and how that is turned.
 
     Attributes:
@@ -177,8 +177,7 @@ class Resize:
         return self.width, self.height, self.kind, self.order, self.window, self.orientation
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A part of a source, turned, and what is done with it then.
 
     Attributes:
@@ -205,22 +204,23 @@ class Part:
         if resize is None:
             left, top, width, height = self.box
             x, y, n_columns, n_rows = stored_rect(self.orientation, rect, width, height)
-            return replace(self, box=(left + x, top + y, n_columns, n_rows))
+            return self._replace(box=(left + x, top + y, n_columns, n_rows))
         left, top, width, height = resize.window
         x, y, n_columns, n_rows = stored_rect(resize.orientation, rect, width, height)
-        return replace(self, resize=replace(resize, window=(left + x, top + y, n_columns, n_rows)))
+        return self._replace(resize=resize._replace(window=(left + x, top + y, n_columns, n_rows)))
 
     def turned(self, orientation: int) -> Part:
         """This, turned."""
         resize = self.resize
         if resize is None:
-            return replace(self, orientation=COMPOSED[self.orientation][orientation])
+            return self._replace(orientation=COMPOSED[self.orientation][orientation])
         composed = COMPOSED[resize.orientation][orientation]
-        return replace(self, resize=replace(resize, orientation=composed))
+        return self._replace(resize=resize._replace(orientation=composed))
 
 
 class PixelAccess:
-    """What load() returned to a caller that does not use it: gets the pixels if it does."""
+    """Returned by load() to a caller that drops the result. Decodes the image if the result is used
+    after all."""
 
     def __init__(self, core: DeferredCore, readonly: int) -> None:
         self._core, self._readonly = core, readonly
@@ -280,7 +280,7 @@ class DeferredCore:
     def resize(self, size: Any, resample: Any, box: Any) -> Any:
         """As ImagingCore.resize()."""
         resize = self._resize_of(size, resample, box)
-        derived = resize and self._derived(replace(self._part, resize=resize))
+        derived = resize and self._derived(self._part._replace(resize=resize))
         return derived or self.real().resize(size, resample, box)
 
     def convert(self, mode: str, *arguments: Any) -> Any:
@@ -309,8 +309,6 @@ class DeferredCore:
 
     def _resize_of(self, size: Any, resample: Any, box: Any) -> Resize | None:
         """None if the resize has to be done at once."""
-        from feedmill.deferred.filters import filter_of
-
         if self._part.resize is not None or self.mode == "CMYK":
             return None
         if type(size) is not tuple or [type(one) for one in size] != [int, int]:

@@ -1,4 +1,4 @@
-"""Installs the patches in Pillow that put decoding off, and takes them out.
+"""The patches in Pillow that put decoding off, and where they take effect.
 
 Three places are patched:
 
@@ -12,10 +12,9 @@ Three places are patched:
 from __future__ import annotations
 
 import functools
-import sys
 import threading
-import weakref
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
@@ -26,7 +25,6 @@ from feedmill.deferred.core import COUNTERS, LOADS, DeferredCore, Part, Source
 from feedmill.deferred.filters import filter_of
 from feedmill.deferred.frames import caller
 from feedmill.planner.equality import why_not_jpegs
-from feedmill.system import locks
 
 _JpegFile = JpegImagePlugin.JpegImageFile
 _MODES = ("RGB", "L", "CMYK")
@@ -35,42 +33,43 @@ _MAX_FILE_BYTES = 1 << 28
 # Pillow before 11 has no `_im`: the core is the plain attribute `im`.
 _HAS_PROPERTY = "im" in vars(Image.Image)
 _SLOT = "_im" if _HAS_PROPERTY else "im"
-_MISSING = object()
 # What the core of a closed image is.
 _CoreError: Any = getattr(Image, "DeferredError", ())
 
 # Methods of Pillow that use the core only by calling those methods of it which DeferredCore has.
-_DEFERRING: set[CodeType] = {
-    getattr(Image.Image, name).__code__
+_METHODS = tuple(
+    getattr(Image.Image, name)
     for name in ("copy", "crop", "resize", "convert", "transpose", "load")
-}
+)
+_DEFERRING: set[CodeType | None] = {getattr(method, "__code__", None) for method in _METHODS}
+# The functions that are patched or relied on, with the module that they must be from.
+_ORIGINALS = (
+    *((method, "PIL.Image") for method in (*_METHODS, Image.Image.tobytes)),
+    (_JpegFile.load, "PIL.ImageFile"),
+)
 
 
 class _Threads(threading.local):
-    """How many blocks around the current code put decoding off, by thread."""
+    """Whether decoding is put off in the current thread."""
 
-    depth = 0
+    deferring = False
 
 
 _threads = _Threads()
-_lock = threading.RLock()
-locks.renew_after_fork(sys.modules[__name__], _lock=threading.RLock)
-_n_users = 0
 _everywhere = False
-_undo: list[Callable[[], None]] = []
-# The images that are deferred, by id (Pillow's images have no hash). Not kept in a process that
-# puts decoding off to its end.
-_alive: dict[int, weakref.ref[Image.Image]] = {}
+_is_patched = False
 
 
+@functools.cache
 def why_not() -> str:
     """The reason why decoding can't be put off in this process; "" if it can."""
     reason = why_not_jpegs()
     if reason:
         return reason
-    if vars(_JpegFile).get("load") not in (None, _load):
-        return "something else replaced JpegImageFile.load()"
-    if filter_of(2) is None:
+    for function, module in _ORIGINALS:
+        if function.__module__ != module:
+            return f"{function.__module__} has replaced {module}.{function.__qualname__}()"
+    if filter_of(Image.Resampling.BILINEAR) is None:
         return "this Pillow resizes to other pixels than feedmill"
     return ""
 
@@ -78,74 +77,41 @@ def why_not() -> str:
 # ---- switching -----------------------------------------------------------------------------------
 
 
-def enter() -> None:
-    """Puts decoding off in this thread, until leave(). May be nested."""
-    install()
-    _threads.depth += 1
-
-
-def leave() -> None:
-    """Ends what enter() began."""
-    _threads.depth -= 1
-    uninstall()
+@contextmanager
+def deferring() -> Iterator[None]:
+    """Puts decoding off in this thread. May be nested."""
+    _patch()
+    before = _threads.deferring
+    try:
+        _threads.deferring = True
+        yield
+    finally:
+        _threads.deferring = before
 
 
 def defer_everywhere() -> None:
     """Puts decoding off in all threads of this process, to its end. For worker processes."""
     global _everywhere
-    install()
+    _patch()
     _everywhere = True
 
 
-def install() -> None:
-    """Installs the patches, if nobody did yet. Each call needs one of uninstall()."""
-    global _n_users
-    with _lock:
-        _n_users += 1
-        if _n_users == 1:
-            _patch()
-
-
-def uninstall() -> None:
-    """Takes the patches out with the last user; images that are still deferred get their pixels."""
-    global _n_users
-    with _lock:
-        _n_users -= 1
-        if _n_users:
-            return
-        for reference in list(_alive.values()):
-            image = reference()
-            if image is not None:
-                _make_real(image)
-        while _undo:
-            _undo.pop()()
-
-
 def _patch() -> None:
-    _set(Image.Image, "im", property(_get_core, _set_core) if _HAS_PROPERTY else _CoreAttribute())
-    _set(Image.Image, "tobytes", _tobytes)
-    _set(_JpegFile, "load", _load)
-    loads = (Image.Image.load, ImageFile.ImageFile.load, _load)
-    LOADS.update(load.__code__ for load in loads)
+    """Installs the patches at the first call.
 
-
-def _set(kind: type, name: str, value: Any) -> None:
-    before = vars(kind).get(name, _MISSING)
-    setattr(kind, name, value)
-    _undo.append(
-        functools.partial(delattr, kind, name)
-        if before is _MISSING
-        else functools.partial(setattr, kind, name, before)
-    )
+    They stay for good: a deferred image needs them as long as it lives, and any thread may derive
+    another one from it. They change nothing for other images.
+    """
+    global _is_patched
+    if _is_patched:
+        return
+    Image.Image.im = _CORE  # type: ignore[method-assign, assignment]
+    Image.Image.tobytes = _tobytes  # type: ignore[method-assign]
+    _JpegFile.load = _load  # type: ignore[method-assign]
+    _is_patched = True
 
 
 # ---- the core ------------------------------------------------------------------------------------
-
-
-def _remember(image: Image.Image) -> None:
-    if not _everywhere:
-        number = id(image)
-        _alive[number] = weakref.ref(image, lambda _: _alive.pop(number, None))
 
 
 def _make_real(image: Image.Image) -> Any:
@@ -171,8 +137,6 @@ def _get_core(image: Image.Image) -> Any:
 
 def _set_core(image: Image.Image, core: Any) -> None:
     image._im = core
-    if type(core) is DeferredCore:
-        _remember(image)
 
 
 class _CoreAttribute:
@@ -192,32 +156,35 @@ class _CoreAttribute:
 
     def __set__(self, image: Any, core: Any) -> None:
         vars(image)["im"] = core
-        if type(core) is DeferredCore:
-            _remember(image)
 
     def __delete__(self, image: Any) -> None:
         del vars(image)["im"]
+
+
+_CORE = property(_get_core, _set_core) if _HAS_PROPERTY else _CoreAttribute()
 
 
 # ---- files ---------------------------------------------------------------------------------------
 
 
 def _load(self: Any) -> Any:
-    if (_everywhere or _threads.depth) and type(self) is _JpegFile and vars(self)[_SLOT] is None:
+    is_deferring = _everywhere or _threads.deferring
+    if is_deferring and type(self) is _JpegFile and vars(self)[_SLOT] is None:
         _defer(self)
     return ImageFile.ImageFile.load(self)
+
+
+LOADS.update(one.__code__ for one in (Image.Image.load, ImageFile.ImageFile.load, _load))
 
 
 def _defer(image: Any) -> None:
     """Reads an opened file and puts its decoding off, if feedmill decodes it to Pillow's pixels."""
     if not _is_whole(image):
         return
-    place = image.fp.tell()
     data = _read(image.fp)
     source = _source_of(data, image) if data else None
     if data is None or source is None:
-        COUNTERS.n_refused += 1
-        image.fp.seek(place)
+        COUNTERS.n_refused += 1  # ImageFile.load() reads it again from its beginning
         return
     COUNTERS.n_deferred += 1
     core = DeferredCore(source, Part((0, 0, *image.size)), image.mode)
@@ -226,7 +193,6 @@ def _defer(image: Any) -> None:
     image.tile = []
     image.readonly = 0
     setattr(image, _SLOT, core)
-    _remember(image)
     image.load_end()
     if image._exclusive_fp and image._close_exclusive_fp_after_loading:
         image.fp.close()
