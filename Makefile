@@ -7,7 +7,7 @@ CLASSES ?= photos
 SAMPLES ?= 10000000
 
 .PHONY: help setup run test test-c test-emulated test-python test-truth test-frameworks \
-        test-newest test-torch-suite test-browser test-faults test-conditions test-long soak bench bench-peers \
+        test-public-scripts test-newest test-torch-suite test-browser test-faults test-conditions test-long soak bench bench-peers \
         sanitize check-clang lint docs wheels format clean
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make test-emulated      the kernels on emulated CPUs, without AVX and with AVX-512"
 	@echo "make test-truth         what waits are blamed on, measured: on an idle machine of 2 CPUs or more"
 	@echo "make test-frameworks    pass the tests with Lightning, Accelerate, transformers and timm"
+	@echo "make test-public-scripts  the runner of public codebases' scripts (tests/public_scripts)"
 	@echo "make test-newest        the newest torch and torchvision (gigabytes): native, or torch's path"
 	@echo "make test-torch-suite   PyTorch's own tests of its DataLoader, on torch's and on feedmill's"
 	@echo "make test-browser       the page of feedmill report in a headless Chromium"
@@ -69,6 +70,10 @@ test-python: $(BUILD)/configured
 	@FEEDMILL_MKJPEG=$(BUILD)/tests/mkjpeg FEEDMILL_SLOWFS=$(BUILD)/tests/slowfs \
 	    FEEDMILL_STUB_CUDA=$(abspath $(BUILD)/tests/libstub_plugin.so) \
 	    $(PY) -m pytest -n 2 --dist worksteal tests/python
+
+# Only the runner; tests/public_scripts/README.md says how to run the scripts.
+test-public-scripts: setup
+	@$(PY) -m pytest tests/public_scripts
 
 test-frameworks: setup
 	@.ci/setup-frameworks

@@ -68,13 +68,13 @@ typedef struct fm_image_header {
     bool progressive;     /* all of it is decoded, whatever part is rendered */
 } fm_image_header;
 
-/* What to render. Zeroed members have the meaning that is named for 0. */
+/* What to render. A member that is 0 means what its comment says about 0. */
 typedef struct fm_render {
     size_t struct_bytes; /* sizeof(fm_render) */
     /* The encoded image, or NULL: */
     const void *data;
     size_t data_bytes;
-    /* its decoded pixels, three bytes each, in dense rows. */
+    /* its decoded pixels, three bytes each, in contiguous rows. */
     const uint8_t *pixels;
     int32_t pixels_width, pixels_height;
 
@@ -110,7 +110,7 @@ FM_API FM_CHECK_RESULT int fm_renderer_header(fm_renderer *renderer, const void 
 FM_API void fm_render_size(const fm_render *job, int32_t *width, int32_t *height);
 
 /*
- * Renders into out[height][width][3 or 4], dense, of the size above. After a failure
+ * Renders into out[height][width][3 or 4], contiguous, of the size above. After a failure
  * (FM_ERR_DAMAGED, FORMAT, KIND, LIMIT, NOMEM, ARGUMENT) `out` holds anything.
  */
 FM_API FM_CHECK_RESULT int fm_renderer_run(fm_renderer *renderer, const fm_render *job,

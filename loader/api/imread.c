@@ -152,20 +152,6 @@ void fm_imread_close(fm_imread **pointer) {
 
 /* ---- pixels ---------------------------------------------------------------------------------- */
 
-static void put_row(const uint8_t *row, int32_t width, int32_t y, const fm_placement *at,
-                    uint8_t *out) {
-    uint8_t *to = out + at->origin + y * at->row_bytes;
-    if (at->column_bytes == 3) {
-        memcpy(to, row, 3 * (size_t)width);
-        return;
-    }
-    for (int32_t x = 0; x < width; x++, row += 3, to += at->column_bytes) {
-        to[0] = row[0];
-        to[1] = row[1];
-        to[2] = row[2];
-    }
-}
-
 static int read_rows(fm_imread *image, uint8_t *block, size_t stride_bytes, int32_t skip_px,
                      const fm_placement *at, uint8_t *out, fm_error *error) {
     uint8_t *rows[BLOCK_ROWS];
@@ -175,7 +161,7 @@ static int read_rows(fm_imread *image, uint8_t *block, size_t stride_bytes, int3
                                   : fm_decoder_read(image->decoder, rows, BLOCK_ROWS, error);
         if (n < 0) return n;
         for (int i = 0; i < n; i++, y++)
-            put_row(rows[i] + 3 * (size_t)skip_px, image->info.width, y, at, out);
+            fm_placement_put_row(at, out, rows[i] + 3 * (size_t)skip_px, image->info.width, y);
     }
     return FM_OK;
 }

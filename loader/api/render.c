@@ -133,22 +133,14 @@ static sink sink_of(const fm_renderer *renderer, const fm_render *job, uint8_t *
 
 /* Writes row y, of which FM_ROW_SLACK bytes after its end may be read. */
 static void put_row(const sink *to, const uint8_t *row, int32_t y) {
-    uint8_t *out = to->out + to->at.origin + y * to->at.row_bytes;
-    const int64_t step = to->at.column_bytes;
-    if (step == 3) {
-        memcpy(out, row, 3 * (size_t)to->width);
+    uint8_t *px = to->out + to->at.origin + y * to->at.row_bytes;
+    if (to->at.column_bytes == 4) {
+        to->kernels->widen(px, row, to->width, to->fourth_byte);
         return;
     }
-    if (step == 4) {
-        to->kernels->widen(out, row, to->width, to->fourth_byte);
-        return;
-    }
-    for (int32_t x = 0; x < to->width; x++, row += 3, out += step) {
-        out[0] = row[0];
-        out[1] = row[1];
-        out[2] = row[2];
-        if (to->px_bytes == 4) out[3] = to->fourth_byte;
-    }
+    fm_placement_put_row(&to->at, to->out, row, to->width, y);
+    if (to->px_bytes == 3) return;
+    for (int32_t x = 0; x < to->width; x++, px += to->at.column_bytes) px[3] = to->fourth_byte;
 }
 
 /* ---- the part of the image ------------------------------------------------------------------- */
@@ -248,7 +240,7 @@ static int resampler(fm_renderer *renderer, const fm_render *job, fm_resample **
     return status;
 }
 
-/* Resizes the box to dense rows of three bytes per pixel. */
+/* Resizes the box to contiguous rows of three bytes per pixel. */
 static int resize_box(fm_renderer *renderer, const fm_render *job, uint8_t *out, fm_error *error) {
     const fm_geometry geometry = {
         .source = {job->box.left, job->box.top, job->box.width, job->box.height},

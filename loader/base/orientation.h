@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 /* Orientations 5 to 8 swap width and height. */
 static inline bool fm_orientation_swaps(int orientation) { return orientation >= 5; }
@@ -16,7 +17,7 @@ typedef struct fm_placement {
     int64_t origin, column_bytes, row_bytes;
 } fm_placement;
 
-/* For an image of width x height pixels before it is turned, to dense rows of px_bytes per pixel.
+/* For an image of width x height pixels before it is turned, to contiguous rows of px_bytes per pixel.
  * An orientation that is not from 2 to 8 leaves the image as it is. */
 static inline fm_placement fm_orientation_place(int orientation, int32_t width, int32_t height,
                                                 int64_t px_bytes) {
@@ -39,6 +40,21 @@ static inline fm_placement fm_orientation_place(int orientation, int32_t width, 
         return (fm_placement){(width - 1) * row, -row, px_bytes};
     default:
         return (fm_placement){0, px_bytes, row};
+    }
+}
+
+/* Writes row y, of `width` pixels of three bytes, to its place. */
+static inline void fm_placement_put_row(const fm_placement *at, uint8_t *out, const uint8_t *row,
+                                        int32_t width, int32_t y) {
+    uint8_t *to = out + at->origin + y * at->row_bytes;
+    if (at->column_bytes == 3) {
+        memcpy(to, row, 3 * (size_t)width);
+        return;
+    }
+    for (int32_t x = 0; x < width; x++, row += 3, to += at->column_bytes) {
+        to[0] = row[0];
+        to[1] = row[1];
+        to[2] = row[2];
     }
 }
 
