@@ -2,9 +2,9 @@
 
     python benchmarks/bench_deferred.py --data FOLDER [--rounds 7] [--samples 400] [CASE...]
 
-First compares the results of both, bit for bit and with the same random numbers. Then times both in
-turn, and prints for each case a line of JSON: microseconds of CPU time per image, and the medians of
-the rounds' ratios by CPU time and by wall time. FOLDER holds JPEGs at any depth.
+First compares the results of both, bit for bit and with the same random numbers. Then times both
+in turn, and prints for each case a line of JSON: microseconds of CPU time per image, and the
+medians of the rounds' ratios by CPU time and by wall time. FOLDER holds JPEGs at any depth.
 
 - crop: RandomResizedCrop(224), RandomHorizontalFlip, as a PIL image, whose pixels are then used.
 - train: the same with ToTensor and Normalize.

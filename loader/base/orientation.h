@@ -17,8 +17,8 @@ typedef struct fm_placement {
     int64_t origin, column_bytes, row_bytes;
 } fm_placement;
 
-/* For an image of width x height pixels before it is turned, to contiguous rows of px_bytes per pixel.
- * An orientation that is not from 2 to 8 leaves the image as it is. */
+/* For an image of width x height pixels before it is turned, to contiguous rows of px_bytes per
+ * pixel. An orientation that is not from 2 to 8 leaves the image as it is. */
 static inline fm_placement fm_orientation_place(int orientation, int32_t width, int32_t height,
                                                 int64_t px_bytes) {
     const int64_t right = px_bytes * (width - 1), bottom = height - 1;

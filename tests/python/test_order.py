@@ -2,6 +2,8 @@
 
 import itertools
 
+import feedmill
+import helpers
 import pytest
 import torch
 from feedmill.iterators.pulling import Puller
@@ -15,6 +17,7 @@ from torch.utils.data import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
+from torchvision import transforms
 
 N = 40
 
@@ -201,14 +204,24 @@ class Resuming:
 @pytest.mark.parametrize("num_workers", [0, 1, 2])
 @pytest.mark.parametrize("items", [[1, 2], [1, "end", 2, "end", 3, 4, 5, 6, 7, 8, "end", 9],
                                    [1, 2, 3, 4, 5, "error", 6, 7, 8, 9, "error", 10, 11]])
-def test_a_custom_iterator_is_called_after_its_end(numbered, num_workers, items):
+@pytest.mark.parametrize("path", ["native", "hybrid"])
+def test_a_custom_iterator_is_called_after_its_end(small_images, path, num_workers, items):
+    # A lambda as a transform takes the hybrid path.
+    steps = [transforms.Resize((8, 8)), transforms.PILToTensor()]
+    transform = helpers.compose(*steps, *([lambda image: image] if path == "hybrid" else []))
+    dataset = helpers.numbered_folder(small_images, transform)
+    native = "require" if path == "native" else "hybrid"
     runs = []
     for ours in (True, False):
         pulls = Resuming(items)
         sampler = type("Sampler", (), {"__iter__": lambda self, pulls=pulls: pulls})()
         options = {"batch_sampler": sampler, "num_workers": num_workers}
-        loader = native_loader(numbered, **options) if ours else torch_loader(**options)
+        if ours:
+            loader = feedmill.DataLoader(dataset, native=native, **options)
+        else:
+            loader = torch_loader(**options)
         iterator = iter(loader)
+        assert not ours or loader.stats().path == path
         for _ in range(15):
             try:
                 batch = next(iterator)
