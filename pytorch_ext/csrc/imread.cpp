@@ -20,7 +20,7 @@ class OpenImage {
 PyObject *read_pixels(fm_imread *image, bool bgr) {
     int height = 0, width = 0;
     fm_imread_size(image, bgr, &height, &width);
-    const Ref pixels(PyByteArray_FromStringAndSize(nullptr, Py_ssize_t(height) * width * 3));
+    const Ref pixels = allocate_bytearray(Py_ssize_t(height) * width * 3);
     if (!pixels) return nullptr;
     auto *const out = reinterpret_cast<uint8_t *>(PyByteArray_AsString(pixels.get()));
     fm_error error;

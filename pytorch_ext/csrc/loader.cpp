@@ -296,7 +296,7 @@ PyObject *loader_fallback(PyObject *self, PyObject *) {
     if (!path) return nullptr;
     const Ref why = text_from(fallback.error.message);
     if (!why) return nullptr;
-    Ref place(PyByteArray_FromStringAndSize(nullptr, Py_ssize_t(fallback.out_bytes)));
+    Ref place = allocate_bytearray(Py_ssize_t(fallback.out_bytes));
     if (!place) return nullptr;
     std::memset(PyByteArray_AsString(place.get()), 0, fallback.out_bytes);
     state->place = std::move(place);

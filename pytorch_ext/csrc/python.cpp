@@ -63,6 +63,14 @@ void free_object(PyObject *object) {
     Py_DECREF(type);
 }
 
+Ref allocate_bytearray(Py_ssize_t n_bytes) {
+    // Resized from an empty one: without memory for the bytes, Python 3.11.2 would free a half
+    // initialized object and print a SystemError.
+    Ref array(PyByteArray_FromStringAndSize(nullptr, 0));
+    if (!array || PyByteArray_Resize(array.get(), n_bytes)) return Ref();
+    return array;
+}
+
 Ref text_from(const char *message) {
     return Ref(PyUnicode_DecodeUTF8(message, Py_ssize_t(std::strlen(message)), "replace"));
 }

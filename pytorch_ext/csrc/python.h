@@ -110,6 +110,9 @@ Ref allocate_object(PyTypeObject *type);
 // Frees an object's own memory, the last step of its tp_dealloc.
 void free_object(PyObject *object);
 
+// A new bytearray of n_bytes bytes, whose contents are undefined; none: a Python exception is set.
+Ref allocate_bytearray(Py_ssize_t n_bytes);
+
 // A tuple of n items; `make(i)` gives the i-th as a Ref. None: a Python exception is set.
 template <typename Make> Ref make_tuple(size_t n, Make make) {
     Ref tuple(PyTuple_New(Py_ssize_t(n)));

@@ -547,6 +547,10 @@ def test_errors_do_not_leak_references(jpeg):
     assert [sys.getrefcount(one) for one in watched] == before
 
 
+# For render(): new size, filter, order of the passes, window and its orientation.
+RESIZE = (9, 8, 0, 0, (1, 1, 7, 6), 3)
+
+
 def check_allocations(image):
     """Lets each of Python's allocations fail once, in each method."""
     with open(image, "rb") as file:
@@ -568,6 +572,8 @@ def check_allocations(image):
         "take_rows": lambda loader: take_rows(),
         "imread": lambda loader: native.imread(data, True, 0),
         "imread_fails": lambda loader: native.imread(b"no image", True, 0),
+        "image_header": lambda loader: native.image_header(data),
+        "render": lambda loader: native.render((data,), (1, 2, 6, 5), 6, RESIZE),
         "indices": lambda loader: native.indices(range(300, 340), 1000),
         "transcoder": lambda loader: native.Transcoder().run(data),
         "devices": lambda loader: native.device_count("cuda"),
