@@ -4,7 +4,7 @@
 
 codebases.toml lists the codebases, their commits and the commands. Each command runs once with
 torch's DataLoader and once under `feedmill run`, until its loaders have given a few batches
-(hook/loader_record.py); the batches are compared. Where loaders differ, further runs say more:
+(hook/public_scripts_hook/record.py); the batches are compared. Where loaders differ, further runs say more:
 
 - with torch again, for what does not repeat itself with torch alone;
 - with native="verify", for what runs natively with random transforms: feedmill draws other random
@@ -87,7 +87,7 @@ class Outcome:
     """What one run of a script gave.
 
     Attributes:
-        loaders: a dict per loader, as loader_record.py writes it, in the order of creation.
+        loaders: a dict per loader, as record.py writes it, in the order of creation.
         error: why the script failed; "" if it did not.
     """
 
