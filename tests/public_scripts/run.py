@@ -1,10 +1,11 @@
 """Runs the training scripts of public codebases with torch's DataLoader and under `feedmill run`.
 
-    python tests/public_scripts/run.py [--only TEXT ...] [--list]
+    python tests/public_scripts/run.py [--only TEXT ...] [--hybrid] [--list]
 
 codebases.toml lists the codebases, their commits and the commands. Each command runs once with
 torch's DataLoader and once under `feedmill run`, until its loaders have given a few batches
-(hook/public_scripts_hook/record.py); the batches are compared. Where loaders differ, further runs say more:
+(hook/public_scripts_hook/record.py); the batches are compared. Where loaders differ, further runs
+say more:
 
 - with torch again, for what does not repeat itself with torch alone;
 - with native="verify", for what runs natively with random transforms: feedmill draws other random
