@@ -182,6 +182,33 @@ else:
     SingleProcessIter = _find(_DATALOADER, "_SingleProcessDataLoaderIter") or SimpleNamespace
     MultiProcessingIter = _find(_DATALOADER, "_MultiProcessingDataLoaderIter") or SimpleNamespace
 
+# The main function of torch's worker processes; None: not in this torch.
+worker_loop: Any = _find(_WORKER, "_worker_loop")
+_FETCH = "torch.utils.data._utils.fetch"
+# Makes the batches of a map-style dataset.
+MapFetcher: Any = _find(_FETCH, "_MapDatasetFetcher") or SimpleNamespace
+
+
+def set_worker_loop(function: Any) -> None:
+    """Replaces the main function of the worker processes that torch's iterators start."""
+    sys.modules[_WORKER]._worker_loop = function  # type: ignore[attr-defined]
+
+
+def set_map_fetcher(kind: Any) -> None:
+    """Replaces MapFetcher in iterators and worker processes that are started later."""
+    sys.modules[_FETCH]._MapDatasetFetcher = kind  # type: ignore[attr-defined]
+
+
+def fetcher_of(iterator: Any) -> Any:
+    """The object that makes the batches of an iterator without workers."""
+    return iterator._dataset_fetcher
+
+
+def set_fetcher(iterator: Any, fetcher: Any) -> None:
+    """Replaces the object that makes the batches of an iterator without workers."""
+    iterator._dataset_fetcher = fetcher
+
+
 # Whether a profiler is active in this thread; False if this torch does not tell.
 is_profiling: Callable[[], bool] = _find("torch.autograd", "_profiler_enabled") or (lambda: False)
 

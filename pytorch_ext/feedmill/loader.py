@@ -208,9 +208,20 @@ class DataLoader(TorchDataLoader[_T_co]):
             - RuntimeError here and at iter() if there is no such GPU, and at next() while a CUDA
               graph is being captured. draws(), fetch() and native="verify" work on the CPU.
 
+        deferred: on torch's path, whether images that the dataset opens with Pillow are decoded
+            only when their pixels are asked for, and only as far as they are needed; see
+            feedmill.deferred_images(). Pixels, types, errors and random numbers stay the same.
+
+            - "auto" (default): yes, if feedmill decodes to the installed Pillow's pixels.
+            - "off": no. FEEDMILL_DEFERRED=0 in the environment has the same effect on all loaders.
+            - "verify": yes, and each batch's samples are made a second time by Pillow alone, with
+              the generators of random, NumPy and torch as they were the first time.
+              VerificationError at the first sample that differs. ValueError at iter() with an
+              IterableDataset, which can't make a sample twice.
+
         torch_arguments: keyword arguments of newer versions of torch, passed on to its constructor.
 
-    Options as attributes: the options from ``native`` to ``device`` can be read and set. A new
+    Options as attributes: the options from ``native`` to ``deferred`` can be read and set. A new
     value counts from the next iter() on (on torch's path not for persistent workers that are
     running). A subclass may use these names for itself; the options of its objects then stay what
     the constructor got.
@@ -265,6 +276,7 @@ class DataLoader(TorchDataLoader[_T_co]):
     on_error: str
     max_errors: int
     device: str | torch.device | None
+    deferred: str
 
     def __init__(
         self,
@@ -300,6 +312,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         on_error: str = "raise",
         max_errors: int = MAX_ERRORS,
         device: str | torch.device | None = None,
+        deferred: str = "auto",
         **torch_arguments: Any,
     ) -> None:
         options = Options(
@@ -317,6 +330,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             on_error=on_error,
             max_errors=max_errors,
             device=device,
+            deferred=deferred,
         )
         options.check()
         check_device(device)

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 from feedmill import deferred_images
-from feedmill.deferred import core, patches
-from feedmill.deferred.core import COUNTERS, DeferredCore
+from feedmill.deferred import core, counters, patches
+from feedmill.deferred.core import DeferredCore
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageChops, ImageDraw, ImageEnhance, ImageFile, ImageFilter, ImageOps
@@ -404,18 +404,33 @@ def test_uses_of_the_api_are_the_same(files, use):
 
 @needs_deferral
 def test_recipes_decode_what_they_need(jpeg):
-    before = copy.copy(COUNTERS)
-    with deferred_images():
+    account = counters.Counters()
+    with counters.counted_in(account), deferred_images():
         image = _rgb(jpeg)
         image.load()
         part = image.crop((10, 10, 50, 50)).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         small = part.resize((20, 20)).crop((2, 2, 18, 18))
         assert type(vars(small)[patches._SLOT]) is DeferredCore
-        assert COUNTERS.n_rendered == before.n_rendered
+        assert account["parts"] == 0
         np.asarray(small)
-        assert COUNTERS.n_rendered == before.n_rendered + 1
-        assert COUNTERS.n_whole == before.n_whole
-        assert COUNTERS.n_deferred == before.n_deferred + 1
+    assert (account["images"], account["parts"], account["whole"]) == (1, 1, 0)
+    assert account["parts_ns"] > 0
+
+
+@needs_deferral
+def test_what_became_of_images_is_counted(files):
+    account = counters.Counters()
+    with counters.counted_in(account), deferred_images():
+        np.asarray(_rgb(files["usual"]))
+        _rgb(files["usual"]).filter(ImageFilter.SMOOTH)
+        _rgb(files["usual"]).filter(ImageFilter.SMOOTH)
+        _rgb(files["usual"]).crop((-1, 0, 9, 9))
+        with pytest.raises(OSError, match="truncated"):
+            _rgb(files["cut"])
+    stats = counters.as_stats(account.values())
+    assert (stats["deferred_images"], stats["deferred_whole"]) == (4, 4)
+    assert stats["deferred_ordinary"] == 1 and stats["deferred_ordinary_ns"] > 0
+    assert stats["deferred_endings"] == "filter 2, crop 1"
 
 
 @needs_deferral

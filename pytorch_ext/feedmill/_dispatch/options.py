@@ -19,6 +19,7 @@ _CHOICES = {
     "reader": ("auto", "uring", "pread"),
     "worker_init": ("fallback", "ignore"),
     "on_error": POLICIES,
+    "deferred": ("auto", "off", "verify"),
 }
 _FORMATS = {"dtype": (None, *IMAGE_DTYPES), "memory_format": MEMORY_FORMATS}
 _MAX_THREADS = 1024
@@ -46,6 +47,7 @@ class Options:
     on_error: str
     max_errors: int
     device: str | torch.device | None
+    deferred: str
 
     def values(self) -> dict[str, Any]:
         """The values by name, as keyword arguments for the constructor."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import time
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import IterableDataset
 
 from feedmill._dispatch import seed_warnings
 from feedmill._dispatch.options import Options
@@ -23,6 +25,7 @@ from feedmill.engine.devices import as_device, delivery_of, describe, device_of
 from feedmill.engine.pool import EnginePool, budget_refusal
 from feedmill.iterators import bad_samples
 from feedmill.iterators.collating import AHEAD_IN_PROCESSES, AHEAD_IN_THREAD, HERE, collate_place
+from feedmill.iterators.deferring import DeferredCounters, make_deferring, why_not
 from feedmill.iterators.hybrid import HybridDataLoaderIter
 from feedmill.iterators.native import NativeDataLoaderIter
 from feedmill.planner.epochs import Epochs, rank_to_mix_in, sampler_epoch
@@ -58,6 +61,7 @@ class LoaderState:
         engine_pool: the native loaders (engines) of this DataLoader, with their counters.
         torch_counters, python_counters: counters of torch's path, and of the Python code around the
             native loaders.
+        deferred_counters: counters of deferred images on torch's path.
         replay_counters: counters of replay(), which do not count as the loader's.
         epochs: numbers and random keys of the epochs.
         clock: runs since the first iter().
@@ -78,8 +82,9 @@ class LoaderState:
     def __init__(self, next_epoch: int = 0, options: Options | None = None) -> None:
         self.options = options
         self.engine_pool = EnginePool()
-        self.torch_counters = TorchCounters()
         self.python_counters = PythonCounters()
+        self.deferred_counters = DeferredCounters()
+        self.torch_counters = TorchCounters(self.deferred_counters)
         self.replay_counters = StepCounters()
         self.epochs = Epochs(next_epoch)
         self.clock = Clock()
@@ -317,13 +322,38 @@ def _formatted_iterator(loader: Any) -> Any:
     collate_fn = loader.collate_fn
     formatting = formatting_collate(loader, has_default_collate(loader))
     if formatting is collate_fn:
-        return TorchDataLoader._get_iterator(loader)
+        return _plain_iterator(loader)
     # The iterator reads the attribute once, when it is made.
     loader.collate_fn = formatting
     try:
-        return TorchDataLoader._get_iterator(loader)
+        return _plain_iterator(loader)
     finally:
         loader.collate_fn = collate_fn
+
+
+def _plain_iterator(loader: Any) -> Any:
+    """torch's iterator, whose dataset gets deferred images unless that is switched off."""
+    make_iterator = functools.partial(TorchDataLoader._get_iterator, loader)
+    deferred = loader._feedmill_options().deferred
+    if deferred == "off" or why_not():
+        return make_iterator()
+    if deferred == "verify" and isinstance(loader.dataset, IterableDataset):
+        raise ValueError(
+            "deferred='verify' makes each sample a second time, which is not possible with an "
+            "IterableDataset: set deferred='auto' or 'off'"
+        )
+    account = loader._feedmill.deferred_counters
+    return make_deferring(make_iterator, loader.num_workers, account, deferred == "verify")
+
+
+def _deferred_line(loader: Any) -> str:
+    """A line for explain() on torch's path."""
+    deferred = loader._feedmill_options().deferred
+    why = "deferred='off'" if deferred == "off" else why_not()
+    if why:
+        return f"images are not deferred: {why}"
+    verified = ", and each sample is verified" if deferred == "verify" else ""
+    return f"images that Pillow opens are decoded only as far as they are used{verified}"
 
 
 # ---- explain() -----------------------------------------------------------------------------------
@@ -336,6 +366,7 @@ def explanation(loader: Any) -> str:
     options = loader._feedmill_options()
     if source is None:
         lines = ["torch's own path, because", *(f"  - {one}" for one in support.reasons)]
+        lines.append(_deferred_line(loader))
         if options.dtype is not None:
             lines.append(f"images are converted to {options.dtype} before collate_fn gets them")
         if options.memory_format is not torch.contiguous_format:

@@ -43,7 +43,7 @@ def install() -> None:
                 members["DataLoader"] = DataLoader
 
 
-_DEFAULTS: dict[str, type] = {"native": str, "seed": int, "threads": int}
+_DEFAULTS: dict[str, type] = {"native": str, "seed": int, "threads": int, "deferred": str}
 
 
 def _set_defaults() -> None:

@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 
 _SITE = str(Path(__file__).resolve().parent / "_site")
 _MAX_THREADS = 1024
-_OPTIONS = ("native", "seed", "threads")
-_TAKES_VALUE = ("--report", "--log", "--native", "--seed", "--threads")
+_OPTIONS = ("native", "seed", "threads", "deferred")
+_TAKES_VALUE = ("--report", "--log", "--native", "--seed", "--threads", "--deferred")
 _SCRIPT_SUFFIXES = (".py", ".pyw", ".pyc", ".pyz")
 
 _DESCRIPTION = """\
@@ -84,6 +84,8 @@ def add_run(commands: Any) -> None:
                      help="default of DataLoader's seed= (otherwise drawn from torch's generator)")
     run.add_argument("--threads", type=_threads, metavar="N",
                      help="default of DataLoader's threads= (otherwise as num_workers)")
+    run.add_argument("--deferred", choices=("auto", "off", "verify"),
+                     help="default of DataLoader's deferred= (otherwise auto)")
     run.set_defaults(run=_run)
 
 

@@ -5,6 +5,7 @@ May import: planner, system.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,10 +21,19 @@ def deferred_images() -> Iterator[None]:
     Images may be used after the block, by any thread. Pillow stays patched after the block, without
     an effect on images that are opened outside of one.
     """
-    from feedmill.deferred import patches
-
-    if patches.why_not():
+    if why_not():
         yield
         return
+    from feedmill.deferred import patches
+
     with patches.deferring():
         yield
+
+
+def why_not() -> str:
+    """The reason why decoding can't be put off in this process; "" if it can."""
+    if importlib.util.find_spec("PIL") is None:
+        return "Pillow is not installed"
+    from feedmill.deferred import patches
+
+    return patches.why_not()

@@ -12,13 +12,13 @@ from __future__ import annotations
 import io
 import sys
 import threading
-from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from PIL import Image, ImageFile, JpegImagePlugin
 
 from feedmill._ops import native
+from feedmill.deferred import counters
 from feedmill.deferred.filters import filter_of
 from feedmill.deferred.frames import drops_result
 from feedmill.deferred.orientations import (
@@ -43,28 +43,6 @@ _NEAREST = int(Image.Resampling.NEAREST)
 
 # ``load()`` of Pillow's classes and of ours, which return what the call inside returned.
 LOADS: set[CodeType] = set()
-
-
-@dataclass
-class Counters:
-    """What became of images in this process.
-
-    Attributes:
-        n_deferred: files whose decoding was put off.
-        n_refused: JPEGs that were decoded by Pillow when they were loaded.
-        n_rendered: images made by feedmill, in part or as a whole.
-        n_whole: images among them that show all of their file, not resized.
-        n_by_pillow: deferred images that Pillow had to make, as feedmill does not decode the file.
-    """
-
-    n_deferred: int = 0
-    n_refused: int = 0
-    n_rendered: int = 0
-    n_whole: int = 0
-    n_by_pillow: int = 0
-
-
-COUNTERS = Counters()
 
 
 def _make_locks() -> tuple[Any, ...]:
@@ -111,17 +89,17 @@ class Source:
 
     def render(self, part: Part) -> bytes | None:
         """The pixels of a part as RGB; None if feedmill does not decode the image."""
-        result = native.render(*self._arguments(part))
+        result = self._render(part)
         return result if isinstance(result, bytes) else None
 
     def render_into(self, part: Part, capsule: object, fourth_byte: int) -> bool:
         """Renders a part into Pillow's memory (native.render()); False if feedmill does not decode
         the image."""
-        return native.render(*self._arguments(part), capsule, fourth_byte) is None
+        return self._render(part, capsule, fourth_byte) is None
 
-    def _arguments(self, part: Part) -> tuple[Any, Rect, int, Any]:
-        """Arguments for native.render(). From an image's second part on, the image is decoded as a
-        whole, once; from the first part on if most of the latest images gave several parts."""
+    def _render(self, part: Part, *target: Any) -> bytes | str | None:
+        """As native.render(). From an image's second part on, the image is decoded as a whole,
+        once; from the first part on if most of the latest images gave several parts."""
         with self.lock:
             self._n_parts += 1
             if self.pixels is None and (self._n_parts > 1 or _Habit.share > 0.5):
@@ -129,17 +107,16 @@ class Source:
             pixels = self.pixels
         source = (self.data,) if pixels is None else (pixels, self.width, self.height)
         resize = part.resize.arguments() if part.resize else None
-        COUNTERS.n_rendered += 1
-        if pixels is None and part.resize is None and part.box[2:] == (self.width, self.height):
-            COUNTERS.n_whole += 1
-        return source, part.box, part.orientation, resize
+        is_whole = pixels is None and resize is None and part.box[2:] == (self.width, self.height)
+        with counters.timed("whole" if is_whole else "parts"):
+            return native.render(source, part.box, part.orientation, resize, *target)
 
     def decode_whole(self) -> bool:
         """Decodes the whole image to ``pixels``; False if feedmill does not decode it."""
-        whole = native.render((self.data,), (0, 0, self.width, self.height), UPRIGHT, None)
+        with counters.timed("whole"):
+            whole = native.render((self.data,), (0, 0, self.width, self.height), UPRIGHT, None)
         if not isinstance(whole, bytes):
             return False
-        COUNTERS.n_whole += 1
         self.pixels = whole
         return True
 
@@ -226,7 +203,7 @@ class PixelAccess:
         self._core, self._readonly = core, readonly
 
     def _real(self) -> Any:
-        return self._core.real().pixel_access(self._readonly)
+        return self._core.real("load").pixel_access(self._readonly)
 
     def __getitem__(self, xy: Any) -> Any:
         return self._real()[xy]
@@ -259,34 +236,35 @@ class DeferredCore:
 
     def copy(self) -> Any:
         """As ImagingCore.copy()."""
-        return self._derived(self._part) or self.real().copy()
+        return self._derived(self._part) or self.real("copy").copy()
 
     def crop(self, box: tuple[int, int, int, int]) -> Any:
         """As ImagingCore.crop(): left, top, right, bottom."""
         left, top, right, bottom = box
         inside = 0 <= left < right <= self.size[0] and 0 <= top < bottom <= self.size[1]
         if not inside or self.mode == "CMYK":
-            return self.real().crop(box)
+            return self.real("crop").crop(box)
         part = self._part.cropped((left, top, right - left, bottom - top))
-        return self._derived(part) or self.real().crop(box)
+        return self._derived(part) or self.real("crop").crop(box)
 
     def transpose(self, method: Any) -> Any:
         """As ImagingCore.transpose()."""
         orientation = OF_TRANSPOSE.get(method) if isinstance(method, int) else None
         if orientation is None or self.mode == "CMYK":
-            return self.real().transpose(method)
-        return self._derived(self._part.turned(orientation)) or self.real().transpose(method)
+            return self.real("transpose").transpose(method)
+        derived = self._derived(self._part.turned(orientation))
+        return derived or self.real("transpose").transpose(method)
 
     def resize(self, size: Any, resample: Any, box: Any) -> Any:
         """As ImagingCore.resize()."""
         resize = self._resize_of(size, resample, box)
         derived = resize and self._derived(self._part._replace(resize=resize))
-        return derived or self.real().resize(size, resample, box)
+        return derived or self.real("resize").resize(size, resample, box)
 
     def convert(self, mode: str, *arguments: Any) -> Any:
         """As ImagingCore.convert()."""
         derived = mode == "RGB" and self._derived(self._part, mode)
-        return derived or self.real().convert(mode, *arguments)
+        return derived or self.real("convert").convert(mode, *arguments)
 
     def pixel_access(self, readonly: int) -> Any:
         """As ImagingCore.pixel_access(), whose result load() returns."""
@@ -297,7 +275,7 @@ class DeferredCore:
             frame = frame.f_back
         if frame is not None and drops_result(frame):
             return PixelAccess(self, readonly)
-        return self.real().pixel_access(readonly)
+        return self.real("load").pixel_access(readonly)
 
     def _derived(self, part: Part, mode: str | None = None) -> DeferredCore | None:
         """Another part of the same source; None if this has its pixels already, which may differ
@@ -335,12 +313,17 @@ class DeferredCore:
         """Whether there are pixels already."""
         return self._real is not None
 
-    def real(self) -> Any:
-        """Pillow's core, with pixels; always the same one."""
+    def real(self, asked_by: str = "other") -> Any:
+        """Pillow's core, with pixels; always the same one.
+
+        Args:
+            asked_by: name of the function that needs it, for the counters.
+        """
         source = self._source
         if source is not None:
             with source.lock:
                 if self._real is None:
+                    counters.current().end(asked_by)
                     self._real = self._render(source)
                     self._source = None
         return self._real
@@ -354,7 +337,7 @@ class DeferredCore:
         return source.render(self._part)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.real(), name)
+        return getattr(self.real(name), name)
 
     def _render(self, source: Source) -> Any:
         if self.mode == "RGB":
@@ -365,7 +348,7 @@ class DeferredCore:
             data = source.render(self._part)
             if data is not None:
                 return Image.frombytes("L", self.size, data[::3]).im
-        COUNTERS.n_by_pillow += 1
+        counters.current().add("by_pillow")
         return self._made_by_pillow(source)
 
     def _render_rgb(self, source: Source) -> Any:

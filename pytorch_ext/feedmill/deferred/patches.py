@@ -12,6 +12,8 @@ Three places are patched:
 from __future__ import annotations
 
 import functools
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +23,8 @@ from typing import Any
 from PIL import Image, ImageFile, JpegImagePlugin
 
 from feedmill._ops import native
-from feedmill.deferred.core import COUNTERS, LOADS, DeferredCore, Part, Source
+from feedmill.deferred import counters
+from feedmill.deferred.core import LOADS, DeferredCore, Part, Source
 from feedmill.deferred.filters import filter_of
 from feedmill.deferred.frames import caller
 from feedmill.planner.equality import why_not_jpegs
@@ -50,9 +53,9 @@ _ORIGINALS = (
 
 
 class _Threads(threading.local):
-    """Whether decoding is put off in the current thread."""
+    """Whether decoding is put off in the current thread; None: as in the whole process."""
 
-    deferring = False
+    deferring: bool | None = None
 
 
 _threads = _Threads()
@@ -60,17 +63,28 @@ _everywhere = False
 _is_patched = False
 
 
-@functools.cache
 def why_not() -> str:
     """The reason why decoding can't be put off in this process; "" if it can."""
+    if os.environ.get("FEEDMILL_DEFERRED") in ("0", "off"):
+        return "FEEDMILL_DEFERRED switches it off"
+    return _why_not_this_pillow() or ("" if _is_patched else _why_replaced())
+
+
+@functools.cache
+def _why_not_this_pillow() -> str:
     reason = why_not_jpegs()
-    if reason:
-        return reason
+    if not reason and filter_of(Image.Resampling.BILINEAR) is None:
+        reason = "this Pillow resizes to other pixels than feedmill"
+    return reason
+
+
+def _why_replaced() -> str:
+    """Text if somebody else replaced a function that is patched or relied on."""
     for function, module in _ORIGINALS:
-        if function.__module__ != module:
-            return f"{function.__module__} has replaced {module}.{function.__qualname__}()"
-    if filter_of(Image.Resampling.BILINEAR) is None:
-        return "this Pillow resizes to other pixels than feedmill"
+        owner, _, name = function.__qualname__.rpartition(".")
+        now = getattr(getattr(sys.modules[module], owner, None), name, None)
+        if function.__module__ != module or now is not function:
+            return f"{module}.{function.__qualname__}() has been replaced"
     return ""
 
 
@@ -78,15 +92,21 @@ def why_not() -> str:
 
 
 @contextmanager
-def deferring() -> Iterator[None]:
-    """Puts decoding off in this thread. May be nested."""
+def deferring(on: bool = True) -> Iterator[None]:
+    """Puts decoding off in this thread, or with on=False does not. May be nested."""
     _patch()
     before = _threads.deferring
     try:
-        _threads.deferring = True
+        _threads.deferring = on
         yield
     finally:
         _threads.deferring = before
+
+
+def is_deferring() -> bool:
+    """Whether decoding is put off in this thread."""
+    on = _threads.deferring
+    return _everywhere if on is None else on
 
 
 def defer_everywhere() -> None:
@@ -114,21 +134,22 @@ def _patch() -> None:
 # ---- the core ------------------------------------------------------------------------------------
 
 
-def _make_real(image: Image.Image) -> Any:
+def _make_real(image: Image.Image, asked_by: CodeType) -> Any:
     """Gives a deferred image its pixels; returns the core."""
     values = vars(image)
     core = values.get(_SLOT)
     if type(core) is DeferredCore:
-        values[_SLOT] = core = core.real()
+        values[_SLOT] = core = core.real(asked_by.co_name)
     return core
 
 
 def _get_core(image: Image.Image) -> Any:
     core: Any = image._im
     if type(core) is DeferredCore:
-        if not core.is_real and caller() in _DEFERRING:
+        asked_by = caller()
+        if not core.is_real and asked_by in _DEFERRING:
             return core
-        core = _make_real(image)
+        core = _make_real(image, asked_by)
     elif isinstance(core, _CoreError):
         raise core.ex
     assert core is not None
@@ -150,8 +171,10 @@ class _CoreAttribute:
         except KeyError:
             name = type(image).__name__
             raise AttributeError(f"'{name}' object has no attribute 'im'") from None
-        if type(core) is DeferredCore and (core.is_real or caller() not in _DEFERRING):
-            return _make_real(image)
+        if type(core) is DeferredCore:
+            asked_by = caller()
+            if core.is_real or asked_by not in _DEFERRING:
+                return _make_real(image, asked_by)
         return core
 
     def __set__(self, image: Any, core: Any) -> None:
@@ -168,10 +191,13 @@ _CORE = property(_get_core, _set_core) if _HAS_PROPERTY else _CoreAttribute()
 
 
 def _load(self: Any) -> Any:
-    is_deferring = _everywhere or _threads.deferring
-    if is_deferring and type(self) is _JpegFile and vars(self)[_SLOT] is None:
-        _defer(self)
-    return ImageFile.ImageFile.load(self)
+    if not is_deferring() or type(self) is not _JpegFile or vars(self)[_SLOT] is not None:
+        return ImageFile.ImageFile.load(self)
+    _defer(self)
+    if vars(self)[_SLOT] is not None:
+        return ImageFile.ImageFile.load(self)
+    with counters.timed("ordinary"):
+        return ImageFile.ImageFile.load(self)
 
 
 LOADS.update(one.__code__ for one in (Image.Image.load, ImageFile.ImageFile.load, _load))
@@ -184,9 +210,8 @@ def _defer(image: Any) -> None:
     data = _read(image.fp)
     source = _source_of(data, image) if data else None
     if data is None or source is None:
-        COUNTERS.n_refused += 1  # ImageFile.load() reads it again from its beginning
-        return
-    COUNTERS.n_deferred += 1
+        return  # ImageFile.load() reads it again from its beginning
+    counters.current().add("images")
     core = DeferredCore(source, Part((0, 0, *image.size)), image.mode)
     # What ImageFile.load() leaves behind.
     image.map = None

@@ -32,12 +32,12 @@ class VerificationError(RuntimeError):
     """A native sample differs from what the dataset and its transforms make of the same draws.
 
     Attributes:
-        index: dataset index.
+        index: dataset index; -1 if not known, as when torch raises a worker's error again.
         op: the first step whose result differs: "decode", a transform's class name, "dataset"
             (its __getitem__ gives another image than feedmill_item names) or "target".
     """
 
-    def __init__(self, message: str, index: int, op: str) -> None:
+    def __init__(self, message: str, index: int = -1, op: str = "") -> None:
         super().__init__(message)
         self.index = index
         self.op = op
@@ -92,7 +92,7 @@ class Verifier:
     def _verify_copies(self, batch: Batch) -> None:
         for item, sample in zip(batch.items, self._copies(batch)):
             wanted = self._source.sample(item)
-            if len(wanted) != len(sample) or not all(map(_same_target, sample, wanted)):
+            if len(wanted) != len(sample) or not all(map(is_same, sample, wanted)):
                 text = f"{item}: the native sample differs from the dataset's"
                 raise VerificationError(text, item.position, "dataset")
             self._counters.verified_samples += 1
@@ -147,7 +147,7 @@ def verify_sample(
             item.position,
             "dataset",
         )
-    if not _same_target(target, item.target):
+    if not is_same(target, item.target):
         raise VerificationError(
             f"{where}: the target is {item.target!r}, but the dataset's __getitem__ gives "
             f"{target!r}",
@@ -232,8 +232,9 @@ def _slot_names(kind: type) -> list[str]:
     return [name for name in names if name not in ("__dict__", "__weakref__")]
 
 
-def _same_target(one: Any, other: Any) -> bool:
-    """Whether two targets have the same types and are equal bit for bit."""
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two targets or samples have the same types and are equal bit for bit. Objects that
+    do not define what equal means are compared by their attributes."""
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):
@@ -241,11 +242,13 @@ def _same_target(one: Any, other: Any) -> bool:
     if isinstance(one, (np.ndarray, np.generic)):
         return _same_kind(one, other) and bool(one.tobytes() == other.tobytes())
     if isinstance(one, Mapping):
-        return list(one) == list(other) and all(_same_target(one[key], other[key]) for key in one)
+        return list(one) == list(other) and all(is_same(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(_same_target, one, other))
+        return len(one) == len(other) and all(map(is_same, one, other))
     if isinstance(one, float) and one != one:
         return bool(other != other)
+    if type(one).__eq__ is object.__eq__ and hasattr(one, "__dict__"):
+        return one is other or is_same(vars(one), vars(other))
     return one is other or bool(one == other)
 
 

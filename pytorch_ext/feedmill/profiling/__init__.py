@@ -3,5 +3,5 @@
 ``counting`` keeps the records, ``report`` has Stats and evaluates them, ``log`` writes and reads
 log files, ``page`` renders a log as HTML, and ``watching`` measures loaders of other libraries.
 
-May import: system.
+May import: deferred, system.
 """

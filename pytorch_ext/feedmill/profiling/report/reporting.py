@@ -54,6 +54,7 @@ def _table(stats: Stats) -> list[tuple[str, str]]:
         rows += _native_rows(stats)
     if stats.decode.hybrid_samples:
         rows.append(("hybrid", _hybrid(stats)))
+    rows += _deferred_rows(stats)
     if stats.waits.first_batches:
         rows.append(("start", _start(stats)))
     if stats.decode.collate_ns:
@@ -145,6 +146,23 @@ def _hybrid(stats: Stats) -> str:
         f"{stats.decode.hybrid_samples:,} samples: the threads spent {decode_ns / 1e9:.2f} s on "
         f"reading and decoding, {transform_ns / 1e9:.2f} s ({percent(share)}) on the transform"
     )
+
+
+def _deferred_rows(stats: Stats) -> list[tuple[str, str]]:
+    one = stats.deferred
+    if not one.images + one.ordinary:
+        return []
+    rows = [("deferred", f"{one.images:,} images: {one.parts:,} parts in "
+                         f"{one.parts_ns / 1e9:.2f} s, {one.whole:,} decoded as a whole in "
+                         f"{one.whole_ns / 1e9:.2f} s; {one.ordinary:,} ordinary images in "
+                         f"{one.ordinary_ns / 1e9:.2f} s")]
+    if one.by_pillow:
+        rows.append(("", f"{one.by_pillow:,} deferred images were decoded by Pillow after all"))
+    if one.endings:
+        rows.append(("", f"ordinary images were needed for: {one.endings}"))
+    if one.verified:
+        rows.append(("verified", f"{one.verified:,} samples, all equal without deferred images"))
+    return rows
 
 
 def _cache_row(stats: Stats) -> list[tuple[str, str]]:

@@ -24,6 +24,7 @@ from feedmill.profiling.report.stats_parts import (
     MOVED,
     PARTS,
     DecodeStats,
+    DeferredStats,
     GPUStats,
     IOStats,
     MemoryStats,
@@ -101,6 +102,7 @@ class Stats:
         bad_samples: samples that could not be loaded, whatever on_error= did about them.
         waits: what the training loop waited for, and startup times: WaitStats.
         decode: what decode threads, Pillow, collate_fn and the hybrid path did: DecodeStats.
+        deferred: Pillow images on torch's path whose decoding was put off: DeferredStats.
         io: reads and the cache: IOStats.
         gpu: stalls of the GPU, and copies to it: GPUStats.
         memory: batch buffers and allocations: MemoryStats.
@@ -140,6 +142,7 @@ class Stats:
     bad_samples: int = 0
     waits: WaitStats = field(default_factory=WaitStats)
     decode: DecodeStats = field(default_factory=DecodeStats)
+    deferred: DeferredStats = field(default_factory=DeferredStats)
     io: IOStats = field(default_factory=IOStats)
     gpu: GPUStats = field(default_factory=GPUStats)
     memory: MemoryStats = field(default_factory=MemoryStats)
@@ -359,12 +362,13 @@ _FLAT_GAUGES = flat_gauges()
 
 def sum_counters(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Adds up counters of several native engines and of torch's path, by flat names. Gauges and
-    strings are those of the latest one, which comes last; unknown names are dropped."""
+    strings are those of the latest one that has any, which comes last. Unknown names are dropped.
+    """
     total: dict[str, Any] = {}
     for part in parts:
         for name, value in part.items():
             if isinstance(value, str):
-                total[name] = value
+                total[name] = value or total.get(name, "")
             elif name in _FLAT_GAUGES:
                 total[name] = value or total.get(name, 0)
             else:

@@ -188,6 +188,38 @@ class DecodeStats(StatsPart):
 
 
 @dataclass(frozen=True)
+class DeferredStats(StatsPart):
+    """What became of images that the dataset opened with Pillow on torch's path, while their
+    decoding was put off: see DataLoader(deferred=). All workers together; times are nanoseconds of
+    wall time in them.
+
+    Attributes:
+        images: images whose decoding was put off. High is good.
+        ordinary: images that Pillow decoded at once, as feedmill does not support the file.
+        parts: parts of deferred images that were rendered: decoded as far as needed, and resized.
+            Parts of an image that was already decoded as a whole are counted, too.
+        whole: images that were decoded as a whole, because all of their pixels were asked for, or
+            several parts.
+        by_pillow: deferred images that Pillow had to decode after all.
+        verified: samples that deferred="verify" found equal.
+        ordinary_ns, parts_ns, whole_ns: the time for those.
+        endings: what turned deferred images into ordinary ones, and how often: names of Pillow's
+            methods, such as "filter 120, convert 3". Operations before the crop cost most.
+    """
+
+    images: int = 0
+    ordinary: int = 0
+    parts: int = 0
+    whole: int = 0
+    by_pillow: int = 0
+    verified: int = 0
+    ordinary_ns: int = 0
+    parts_ns: int = 0
+    whole_ns: int = 0
+    endings: str = ""
+
+
+@dataclass(frozen=True)
 class IOStats(StatsPart):
     """What was read, and what came from a cache.
 
@@ -330,6 +362,7 @@ class ProcessStats(StatsPart):
 PARTS: dict[str, type[StatsPart]] = {
     "waits": WaitStats,
     "decode": DecodeStats,
+    "deferred": DeferredStats,
     "io": IOStats,
     "gpu": GPUStats,
     "memory": MemoryStats,
@@ -374,6 +407,15 @@ FLAT_NAMES: dict[str, tuple[str, str]] = {
     "hybrid_samples": ("decode", "hybrid_samples"),
     "hybrid_decode_ns": ("decode", "hybrid_decode_ns"),
     "hybrid_transform_ns": ("decode", "hybrid_transform_ns"),
+    "deferred_images": ("deferred", "images"),
+    "deferred_ordinary": ("deferred", "ordinary"),
+    "deferred_parts": ("deferred", "parts"),
+    "deferred_whole": ("deferred", "whole"),
+    "deferred_by_pillow": ("deferred", "by_pillow"),
+    "deferred_verified": ("deferred", "verified"),
+    "deferred_ordinary_ns": ("deferred", "ordinary_ns"),
+    "deferred_parts_ns": ("deferred", "parts_ns"),
+    "deferred_whole_ns": ("deferred", "whole_ns"),
     "host_wait_ns": ("waits", "host_wait_ns"),
     "data_wait_ns": ("waits", "data_wait_ns"),
     "wait_storage_ns": ("waits", "storage_ns"),
@@ -421,6 +463,7 @@ FLAT_NAMES: dict[str, tuple[str, str]] = {
     "reader": ("io", "reader"),
     "reader_reason": ("io", "reader_reason"),
     "cpu": ("decode", "simd"),
+    "deferred_endings": ("deferred", "endings"),
 }
 
 # Former attributes of Stats -> where they are now.

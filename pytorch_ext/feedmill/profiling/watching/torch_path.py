@@ -13,12 +13,22 @@ from feedmill.profiling.log.recorder import Recorder
 
 
 class TorchCounters(StepCounters):
-    """The account of a feedmill.DataLoader's epochs on torch's path."""
+    """The account of a feedmill.DataLoader's epochs on torch's path.
+
+    Args:
+        images: has the counters of deferred images. Default None: nobody counts them.
+    """
+
+    def __init__(self, images: Any = None) -> None:
+        super().__init__()
+        self._images = images
 
     def counters(self) -> dict[str, Any]:
         counted = super().counters()
+        of_images = self._images.counters() if self._images is not None else {}
         return {
             **counted,
+            **of_images,
             "torch_batches": counted["batches"],
             "torch_wait_ns": counted["data_wait_ns"],
             "torch_wall_ns": counted["wall_ns"],

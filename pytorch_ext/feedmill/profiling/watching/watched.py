@@ -7,8 +7,10 @@ import functools
 import os
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from feedmill.deferred import deferred_images
 from feedmill.profiling.counting.accounts import StepCounters
 from feedmill.profiling.log.ranges import waiting
 from feedmill.profiling.log.recorder import Recorder
@@ -24,11 +26,13 @@ _FORWARDED = (
 )
 _OWN = (
     "_feedmill_iterable", "_feedmill_counters", "_feedmill_log", "_feedmill_recorder",
-    "_feedmill_epoch",
+    "_feedmill_epoch", "_feedmill_deferred",
 )
 
 
-def watch(iterable: Any, *, log: str | os.PathLike[str] | None = None) -> Any:
+def watch(
+    iterable: Any, *, log: str | os.PathLike[str] | None = None, deferred: str = "off"
+) -> Any:
     """Wraps a loader of any kind, and measures each step's wait.
 
         loader = feedmill.watch(loader)
@@ -49,19 +53,26 @@ def watch(iterable: Any, *, log: str | os.PathLike[str] | None = None) -> Any:
         log: file to which every step is appended, like feedmill.DataLoader's ``log``. Default None:
             the file that FEEDMILL_LOG in the environment names, unless the iterable is a
             feedmill.DataLoader, which writes its own lines there.
+        deferred: "off" (default), so that the loader's own speed is measured; or "auto": images
+            that the loader opens with Pillow inside of iter() and next() are deferred, see
+            feedmill.deferred_images(), and in processes that iter() forks. Those that other threads
+            of the loader open are not.
 
     Raises:
         TypeError: the object is neither iterable nor an iterator.
+        ValueError: ``deferred`` is something else.
         OSError: at iter(), if the log can't be written to.
 
     One thread at a time may iterate; stats() and report() may be called from any thread. A copied
     or unpickled wrapper wraps a copy of the object, and starts counting from zero.
     """
+    if deferred not in ("auto", "off"):
+        raise ValueError(f"deferred is {deferred!r}; it must be 'auto' or 'off'")
     counters = StepCounters()
     recorder = Recorder(caller_location(), counters, counters.clock)
     recorder.path = "watched"
     recorder.heeds_environment = not hasattr(iterable, "_feedmill")
-    return _wrapper(iterable, counters, log, recorder)
+    return _wrapper(iterable, counters, log, recorder, None, deferred)
 
 
 class _Watched:
@@ -72,15 +83,18 @@ class _Watched:
     _feedmill_log: str | os.PathLike[str] | None
     _feedmill_recorder: Recorder
     _feedmill_epoch: int | None  # an iterator's epoch; None: it starts with the first step
+    _feedmill_deferred: str
 
     def __iter__(self) -> Any:
-        iterator = iter(self._feedmill_iterable)
+        with _deferring(self):
+            iterator = iter(self._feedmill_iterable)
         epoch = _begin(self)
         if iterator is self._feedmill_iterable:
             object.__setattr__(self, "_feedmill_epoch", epoch)
             return self
         return _wrapper(
-            iterator, self._feedmill_counters, self._feedmill_log, self._feedmill_recorder, epoch
+            iterator, self._feedmill_counters, self._feedmill_log, self._feedmill_recorder, epoch,
+            self._feedmill_deferred,
         )
 
     def stats(self) -> Stats:
@@ -121,14 +135,21 @@ class _Watched:
         return f"feedmill.watch({self._feedmill_iterable!r})"
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        return _watch_again, (self._feedmill_iterable, self._feedmill_log)
+        return _watch_again, (
+            self._feedmill_iterable, self._feedmill_log, self._feedmill_deferred
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return _watch_again(copy.deepcopy(self._feedmill_iterable, memo), self._feedmill_log)
+        copied = copy.deepcopy(self._feedmill_iterable, memo)
+        return _watch_again(copied, self._feedmill_log, self._feedmill_deferred)
 
 
-def _watch_again(iterable: Any, log: Any) -> Any:
-    return watch(iterable, log=log)
+def _watch_again(iterable: Any, log: Any, deferred: str) -> Any:
+    return watch(iterable, log=log, deferred=deferred)
+
+
+def _deferring(self: _Watched) -> AbstractContextManager[None]:
+    return deferred_images() if self._feedmill_deferred == "auto" else nullcontext()
 
 
 def _begin(self: _Watched) -> int:
@@ -142,7 +163,8 @@ def _next(self: _Watched) -> Any:
     gpu = self._feedmill_counters.gpu
     mark = gpu.request(request_ns)
     try:
-        item = waiting(next, self._feedmill_iterable)
+        with _deferring(self):
+            item = waiting(next, self._feedmill_iterable)
     except StopIteration:
         self._feedmill_counters.end_epoch(request_ns)
         self._feedmill_recorder.end_epoch()
@@ -184,12 +206,14 @@ def _wrapper(
     counters: StepCounters,
     log: str | os.PathLike[str] | None,
     recorder: Recorder,
-    epoch: int | None = None,
+    epoch: int | None,
+    deferred: str,
 ) -> Any:
     kind = type(iterable)
     if not any(hasattr(kind, name) for name in ("__iter__", "__next__", "__getitem__")):
         raise TypeError(f"feedmill.watch() needs an iterable or iterator, not {kind.__name__!r}")
     watched = object.__new__(_type_for(tuple(name for name in _FORWARDED if hasattr(kind, name))))
-    for name, value in zip(_OWN, (iterable, counters, log, recorder, epoch), strict=True):
+    values = (iterable, counters, log, recorder, epoch, deferred)
+    for name, value in zip(_OWN, values, strict=True):
         object.__setattr__(watched, name, value)
     return watched

@@ -1,0 +1,147 @@
+"""Deferred images (feedmill.deferred) in the datasets of torch's iterators.
+
+Worker processes put the decoding of all images off that they open. Without workers, it is put off
+while a batch is made, in the thread that makes it, and not between two batches.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from multiprocessing.sharedctypes import RawArray
+from typing import Any
+
+from feedmill import _internals, deferred
+from feedmill._ops import native
+from feedmill.deferred import counters
+from feedmill.deferred.counters import N_VALUES, Counters
+from feedmill.iterators.verify_deferred import VerifyingFetcher
+from feedmill.system.locks import renew_after_fork
+
+# torch's worker function is replaced by one thread at a time, which may fork.
+_lock = threading.Lock()
+renew_after_fork(sys.modules[__name__], _lock=threading.Lock)
+
+
+def why_not() -> str:
+    """The reason why images can't be deferred on torch's path; "" if they can."""
+    if _internals.worker_loop is None:
+        return "feedmill does not know how this torch starts its workers"
+    return deferred.why_not()
+
+
+class DeferredCounters:
+    """The counters of a DataLoader's deferred images, over all of its iterators. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.own = Counters()  # without workers, and of iterators that have ended
+        self._workers: list[Any] = []
+
+    def for_workers(self, n: int) -> list[Any]:
+        """Memory for the counters of n worker processes, which may be passed to them."""
+        arrays = [RawArray("q", N_VALUES) for _ in range(n)]
+        self._workers += arrays
+        return arrays
+
+    def end(self, arrays: list[Any]) -> None:
+        """Called when the iterator of these workers has ended."""
+        for array in arrays:
+            self._workers.remove(array)
+            self.own.add_all(array)
+
+    def counters(self) -> dict[str, Any]:
+        """The counters by the flat names of Stats."""
+        accounts = [self.own.values(), *map(list, list(self._workers))]
+        return counters.as_stats([sum(values) for values in zip(*accounts, strict=True)])
+
+
+def make_deferring(
+    make_iterator: Callable[[], Any], n_workers: int, account: DeferredCounters, verifies: bool
+) -> Any:
+    """Makes an iterator of torch whose dataset gets deferred images.
+
+    Args:
+        make_iterator: makes and returns the iterator, and starts its worker processes.
+        n_workers: number of these.
+        account: counts the images.
+        verifies: whether each sample is made a second time without deferred images.
+
+    Raises:
+        OSError: there is no memory for the counters.
+    """
+    if n_workers == 0:
+        iterator = make_iterator()
+        if isinstance(iterator, _internals.SingleProcessIter):
+            fetcher = _internals.fetcher_of(iterator)
+            if verifies and type(fetcher) is _internals.MapFetcher:
+                fetcher.__class__ = VerifyingFetcher
+            _internals.set_fetcher(iterator, _Fetcher(fetcher, account.own))
+        return iterator
+    arrays = account.for_workers(n_workers)
+    with _lock:
+        # The iterator looks the function up for each worker.
+        _internals.set_worker_loop(_WorkerLoop(arrays, verifies))
+        try:
+            iterator = make_iterator()
+        except BaseException:
+            account.end(arrays)
+            raise
+        finally:
+            _internals.set_worker_loop(_internals.worker_loop)
+    weakref.finalize(iterator, account.end, arrays).atexit = False
+    return iterator
+
+
+class _Fetcher:
+    """Wraps the object of torch that makes batches in this process."""
+
+    def __init__(self, fetcher: Any, account: Counters) -> None:
+        self._fetcher, self._account = fetcher, account
+
+    def fetch(self, index: Any) -> Any:
+        """As the wrapped object's."""
+        from feedmill.deferred import patches
+
+        blocks: list[Any] = [patches.deferring(), counters.counted_in(self._account)]
+
+        def enter() -> None:
+            for block in blocks:
+                block.__enter__()
+
+        def leave() -> None:
+            for block in reversed(blocks):
+                block.__exit__(None, None, None)
+
+        # An interrupt at any point can't leave the block open.
+        return native.call_between(enter, functools.partial(self._fetcher.fetch, index), leave)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._fetcher, name)
+
+
+class _WorkerLoop:
+    """The main function of a worker process, in the place of torch's.
+
+    Args:
+        arrays: memory for each worker's counters.
+        verifies: see make_deferring().
+    """
+
+    def __init__(self, arrays: list[Any], verifies: bool) -> None:
+        self._arrays, self._verifies = arrays, verifies
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        _internals.set_worker_loop(_internals.worker_loop)  # if this process was forked
+        arguments = inspect.signature(_internals.worker_loop).bind(*args, **kwargs).arguments
+        if not why_not():  # may differ from the parent's if it was not forked
+            from feedmill.deferred import patches
+
+            counters.count_all_in(Counters(self._arrays[arguments["worker_id"]]))
+            if self._verifies:
+                _internals.set_map_fetcher(VerifyingFetcher)
+            patches.defer_everywhere()
+        _internals.worker_loop(*args, **kwargs)
