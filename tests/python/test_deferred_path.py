@@ -310,6 +310,26 @@ def test_loaders_can_be_pickled_and_copied(paths):
     assert pickle.loads(pickle.dumps(loader)).deferred == "off"
 
 
+def test_pillow_may_be_imported_late(paths):
+    script = f"""
+        import sys, feedmill, torch
+        class Photos:
+            def __len__(self): return 6
+            def __getitem__(self, index):
+                from PIL import Image
+                with Image.open({str(paths[0])!r}) as image:
+                    return sum(image.crop((0, 0, 9, 9)).tobytes())
+        for n_workers in (0, 1):
+            loader = feedmill.DataLoader(Photos(), num_workers=1 - n_workers)
+            list(loader)
+            print(loader.stats().deferred.images)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["5", "5"]
+
+
 def test_replaced_functions_of_pillow_switch_it_off(paths):
     script = f"""
         from PIL import JpegImagePlugin

@@ -6,6 +6,7 @@ May import: planner, system.
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -28,6 +29,11 @@ def deferred_images() -> Iterator[None]:
 
     with patches.deferring():
         yield
+
+
+def is_pillow_imported() -> bool:
+    """Whether the script has imported Pillow, which feedmill does not do for its own sake."""
+    return "PIL.Image" in sys.modules
 
 
 def why_not() -> str:

@@ -28,10 +28,11 @@ renew_after_fork(sys.modules[__name__], _lock=threading.Lock)
 
 
 def why_not() -> str:
-    """The reason why images can't be deferred on torch's path; "" if they can."""
+    """The reason why images can't be deferred on torch's path; "" if they can, or if the script has
+    not imported Pillow yet."""
     if _internals.worker_loop is None:
         return "feedmill does not know how this torch starts its workers"
-    return deferred.why_not()
+    return deferred.why_not() if deferred.is_pillow_imported() else ""
 
 
 class DeferredCounters:
@@ -104,6 +105,8 @@ class _Fetcher:
 
     def fetch(self, index: Any) -> Any:
         """As the wrapped object's."""
+        if not deferred.is_pillow_imported() or deferred.why_not():
+            return self._fetcher.fetch(index)
         from feedmill.deferred import patches
 
         blocks: list[Any] = [patches.deferring(), counters.counted_in(self._account)]
@@ -136,12 +139,39 @@ class _WorkerLoop:
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         _internals.set_worker_loop(_internals.worker_loop)  # if this process was forked
-        arguments = inspect.signature(_internals.worker_loop).bind(*args, **kwargs).arguments
-        if not why_not():  # may differ from the parent's if it was not forked
-            from feedmill.deferred import patches
+        call = inspect.signature(_internals.worker_loop).bind(*args, **kwargs)
+        counters.count_all_in(Counters(self._arrays[call.arguments["worker_id"]]))
+        if self._verifies:
+            _internals.set_map_fetcher(VerifyingFetcher)
+        if deferred.is_pillow_imported():
+            _defer_everywhere()
+        else:
+            call.arguments["index_queue"] = _IndexQueue(call.arguments["index_queue"])
+        _internals.worker_loop(*call.args, **call.kwargs)
 
-            counters.count_all_in(Counters(self._arrays[arguments["worker_id"]]))
-            if self._verifies:
-                _internals.set_map_fetcher(VerifyingFetcher)
-            patches.defer_everywhere()
-        _internals.worker_loop(*args, **kwargs)
+
+def _defer_everywhere() -> None:
+    if deferred.why_not():
+        return
+    from feedmill.deferred import patches
+
+    patches.defer_everywhere()
+
+
+class _IndexQueue:
+    """Wraps the queue from which a worker process gets the indices of its batches. Images are
+    deferred from the first batch on before which the dataset has imported Pillow."""
+
+    def __init__(self, queue: Any) -> None:
+        self._queue = queue
+        self._waits = True
+
+    def get(self, *args: Any, **kwargs: Any) -> Any:
+        """As the queue's."""
+        if self._waits and deferred.is_pillow_imported():
+            self._waits = False
+            _defer_everywhere()
+        return self._queue.get(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)

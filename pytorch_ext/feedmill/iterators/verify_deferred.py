@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from feedmill import _internals
-from feedmill.deferred import counters
+from feedmill.deferred import counters, is_pillow_imported
 from feedmill.iterators.verify import VerificationError, is_same
 
 
@@ -22,6 +22,8 @@ class VerifyingFetcher(_internals.MapFetcher):  # type: ignore[misc]
 
     def fetch(self, possibly_batched_index: Any) -> Any:
         """As torch's."""
+        if not is_pillow_imported():
+            return super().fetch(possibly_batched_index)
         from feedmill.deferred import patches
 
         index, collate_fn = possibly_batched_index, self.collate_fn
