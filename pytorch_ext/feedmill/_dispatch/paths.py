@@ -346,12 +346,12 @@ def _plain_iterator(loader: Any) -> Any:
     return make_deferring(make_iterator, loader.num_workers, account, deferred == "verify")
 
 
-def _deferred_line(loader: Any) -> str:
-    """A line for explain() on torch's path."""
+def _deferred_line(loader: Any, reasons: Sequence[str]) -> str:
+    """A line for explain() on torch's path, which is taken for these reasons."""
     deferred = loader._feedmill_options().deferred
     why = "deferred='off'" if deferred == "off" else why_not()
     if why:
-        return f"images are not deferred: {why}"
+        return f"images are not deferred: {'see above' if why in reasons else why}"
     verified = ", and each sample is verified" if deferred == "verify" else ""
     return f"images that Pillow opens are decoded only as far as they are used{verified}"
 
@@ -366,7 +366,7 @@ def explanation(loader: Any) -> str:
     options = loader._feedmill_options()
     if source is None:
         lines = ["torch's own path, because", *(f"  - {one}" for one in support.reasons)]
-        lines.append(_deferred_line(loader))
+        lines.append(_deferred_line(loader, support.reasons))
         if options.dtype is not None:
             lines.append(f"images are converted to {options.dtype} before collate_fn gets them")
         if options.memory_format is not torch.contiguous_format:

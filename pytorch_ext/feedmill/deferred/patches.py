@@ -70,7 +70,6 @@ def why_not() -> str:
     return _why_not_this_pillow() or ("" if _is_patched else _why_replaced())
 
 
-@functools.cache
 def _why_not_this_pillow() -> str:
     reason = why_not_jpegs()
     if not reason and filter_of(Image.Resampling.BILINEAR) is None:
