@@ -24,6 +24,7 @@ from feedmill._ops import native
 from feedmill.deferred.core import COUNTERS, LOADS, DeferredCore, Part, Source
 from feedmill.deferred.filters import filter_of
 from feedmill.deferred.frames import caller
+from feedmill.deferred.resizing import ResizingCore
 from feedmill.planner.equality import why_not_jpegs
 
 _JpegFile = JpegImagePlugin.JpegImageFile
@@ -36,11 +37,14 @@ _SLOT = "_im" if _HAS_PROPERTY else "im"
 # What the core of a closed image is.
 _CoreError: Any = getattr(Image, "DeferredError", ())
 
+_Core = type(Image.core.new("L", (1, 1)))  # type: ignore[attr-defined]
+
 # Methods of Pillow that use the core only by calling those methods of it which DeferredCore has.
 _METHODS = tuple(
     getattr(Image.Image, name)
-    for name in ("copy", "crop", "resize", "convert", "transpose", "load")
+    for name in ("copy", "crop", "resize", "convert", "transpose", "load", "thumbnail")
 )
+_RESIZE = getattr(Image.Image.resize, "__code__", None)
 _DEFERRING: set[CodeType | None] = {getattr(method, "__code__", None) for method in _METHODS}
 # The functions that are patched or relied on, with the module that they must be from.
 _ORIGINALS = (
@@ -129,6 +133,9 @@ def _get_core(image: Image.Image) -> Any:
         if not core.is_real and caller() in _DEFERRING:
             return core
         core = _make_real(image)
+    elif type(core) is _Core:
+        if core.mode == "RGB" and (_everywhere or _threads.deferring) and caller() is _RESIZE:
+            return ResizingCore(core)
     elif isinstance(core, _CoreError):
         raise core.ex
     assert core is not None
@@ -203,7 +210,11 @@ def _defer(image: Any) -> None:
 
 def _is_whole(image: Any) -> bool:
     """Whether a file is to be decoded as a whole, at its full size, by Pillow's own decoder."""
-    if image.fp is None or len(image.tile) != 1 or image.decoderconfig or image.mode not in _MODES:
+    if image.fp is None or len(image.tile) != 1 or image.mode not in _MODES:
+        return False
+    # A draft at full size changes nothing, unless it asks for grey.
+    is_drafted = bool(image.decoderconfig)
+    if is_drafted and (image.decoderconfig != (1, 0) or image.layers != _LAYERS[image.mode]):
         return False
     name, extents, offset, arguments = image.tile[0][:4]
     if name != "jpeg" or offset != 0 or extents is None or tuple(extents) != (0, 0, *image.size):
@@ -213,6 +224,7 @@ def _is_whole(image: Any) -> bool:
     return not hasattr(image, "_ended") and "transparency" not in image.info
 
 
+_LAYERS = {"RGB": 3, "L": 1, "CMYK": 4}
 # The raw modes of tiles whose pixels are those of the file, by the image's mode.
 _RAW_MODES = {"RGB": ("RGB",), "L": ("L",), "CMYK": ("CMYK", "CMYK;I")}
 
