@@ -56,8 +56,9 @@ typedef enum fm_orientation {
 
 /* The bytes of one pixel of the result. */
 typedef enum fm_pixel_format {
-    FM_PIXEL_RGB = 0, /* three bytes */
-    FM_PIXEL_RGBX = 1 /* four bytes, the fourth is fm_render.fourth_byte; Pillow's own layout */
+    FM_PIXEL_RGB = 0,  /* three bytes */
+    FM_PIXEL_RGBX = 1, /* four bytes, the fourth is fm_render.fourth_byte; Pillow's own layout */
+    FM_PIXEL_BGR = 2   /* three bytes; OpenCV's layout; only of the result */
 } fm_pixel_format;
 
 /* What is known about an image from its header. */

@@ -49,6 +49,7 @@ typedef struct sink {
     fm_placement at;
     int32_t width;
     int px_bytes;
+    bool is_bgr;
     uint8_t fourth_byte;
 } sink;
 
@@ -128,7 +129,21 @@ static sink sink_of(const fm_renderer *renderer, const fm_render *job, uint8_t *
                   .at = fm_orientation_place(turn, width, height, px_bytes),
                   .width = width,
                   .px_bytes = px_bytes,
+                  .is_bgr = job->format == FM_PIXEL_BGR,
                   .fourth_byte = job->fourth_byte};
+}
+
+/* Copies pixels in reverse order of their bytes. */
+static void reverse_pixels(uint8_t *restrict px, const uint8_t *restrict row, int32_t width) {
+    /* Four bytes at a time; the last pixel alone, as nothing may be written after it. */
+    for (int32_t x = 0; x < width - 1; x++) {
+        uint32_t four; /* on little-endian machines, which feedmill needs */
+        memcpy(&four, row + 3 * (size_t)x, 4);
+        four = __builtin_bswap32(four) >> 8;
+        memcpy(px + 3 * (size_t)x, &four, 4);
+    }
+    const size_t last = 3 * ((size_t)width - 1);
+    for (size_t i = 0; i < 3; i++) px[last + i] = row[last + 2 - i];
 }
 
 /* Writes row y, of which FM_ROW_SLACK bytes after its end may be read. */
@@ -138,7 +153,19 @@ static void put_row(const sink *to, const uint8_t *row, int32_t y) {
         to->kernels->widen(px, row, to->width, to->fourth_byte);
         return;
     }
+    if (to->is_bgr && to->at.column_bytes == 3) {
+        reverse_pixels(px, row, to->width);
+        return;
+    }
     fm_placement_put_row(&to->at, to->out, row, to->width, y);
+    if (to->is_bgr) {
+        for (int32_t x = 0; x < to->width; x++, px += to->at.column_bytes) {
+            const uint8_t first = px[0];
+            px[0] = px[2];
+            px[2] = first;
+        }
+        return;
+    }
     if (to->px_bytes == 3) return;
     for (int32_t x = 0; x < to->width; x++, px += to->at.column_bytes) px[3] = to->fourth_byte;
 }
@@ -332,7 +359,7 @@ static int check(const fm_render *job, const uint8_t *out, fm_error *error) {
     if ((unsigned)job->orientation > FM_ROTATED_LEFT ||
         (unsigned)job->window_orientation > FM_ROTATED_LEFT)
         return fm_error_set(error, FM_ERR_ARGUMENT, "an orientation must be from 0 to 8");
-    if ((unsigned)job->format > FM_PIXEL_RGBX || (unsigned)job->pixels_format > FM_PIXEL_RGBX)
+    if ((unsigned)job->format > FM_PIXEL_BGR || (unsigned)job->pixels_format > FM_PIXEL_RGBX)
         return fm_error_set(error, FM_ERR_ARGUMENT, "the pixel format is unknown");
     if (!is_resized(job)) return FM_OK;
     if ((unsigned)job->filter >= N_FILTERS || (unsigned)job->resize_order > FM_RESIZE_PILLOW_12_2)

@@ -148,8 +148,25 @@ PyObject *image_header(PyObject *, PyObject *args) {
                       : fm_renderer_header(renderer, data, size_t(n_bytes), &header, &error);
     });
     if (status) return text_from(error.message).release();
-    return Py_BuildValue("iiiO", int(header.format), int(header.width), int(header.height),
-                         header.progressive ? Py_True : Py_False);
+    return Py_BuildValue("iiiOi", int(header.format), int(header.width), int(header.height),
+                         header.progressive ? Py_True : Py_False, int(header.n_components));
+}
+
+PyObject *render_at(PyObject *, PyObject *args) {
+    PyObject *source;
+    unsigned long long address;
+    fm_render job{};
+    job.struct_bytes = sizeof(job);
+    int is_bgr;
+    if (!PyArg_ParseTuple(args, "O!(iiii)Ki", &PyTuple_Type, &source, &job.box.left, &job.box.top,
+                          &job.box.width, &job.box.height, &address, &is_bgr) ||
+        !read_source(source, &job))
+        return nullptr;
+    job.format = is_bgr ? FM_PIXEL_BGR : FM_PIXEL_RGB;
+    fm_error error;
+    if (run(job, reinterpret_cast<uint8_t *>(uintptr_t(address)), &error))
+        return text_from(error.message).release();
+    Py_RETURN_NONE;
 }
 
 PyObject *render(PyObject *, PyObject *args) {

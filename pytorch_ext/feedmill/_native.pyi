@@ -56,9 +56,19 @@ def imread(
     """Decodes an image: (pixels[height][width][3], height, width), or a text: why it is not
     supported natively. Releases the GIL."""
 
-def image_header(data: bytes) -> tuple[int, int, int, bool] | str:
-    """An encoded image's format (FORMAT_*), width, height and whether it is progressive, or a text:
-    why it is not supported natively. Reads all markers of a JPEG. Releases the GIL."""
+def image_header(data: bytes) -> tuple[int, int, int, bool, int] | str:
+    """An encoded image's format (FORMAT_*), width, height, whether it is progressive and the number
+    of its components, or a text: why it is not supported natively. Reads all markers of a JPEG.
+    Releases the GIL."""
+
+def render_at(
+    source: tuple[bytes],
+    box: tuple[int, int, int, int],  # left, top, width, height
+    address: int,  # of height * width * 3 writable bytes
+    is_bgr: bool,  # the order of a pixel's bytes
+) -> str | None:
+    """Decodes a part of an image to memory: None, or a text: why it is not supported natively.
+    Releases the GIL."""
 
 @overload
 def render(

@@ -1,12 +1,13 @@
 """The patches in Pillow that put decoding off, and where they take effect.
 
-Three places are patched:
+These places are patched:
 
 - ``Image.Image.im``, the core of an image, which may be a DeferredCore. Pillow's own methods that
   a DeferredCore can answer get it as it is; everybody else gets a core with pixels.
 - ``JpegImageFile.load()``, which decodes the file: it puts that off, if it may.
 - ``Image.Image.tobytes()``, through which NumPy gets pixels: it takes them without a core in
   between.
+- ``cv2.imread()`` and ``cv2.imdecode()``, if OpenCV is imported (see ``opencv``).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 from PIL import Image, ImageFile, JpegImagePlugin
 
 from feedmill._ops import native
+from feedmill.deferred import opencv
 from feedmill.deferred.core import COUNTERS, LOADS, DeferredCore, Part, Source
 from feedmill.deferred.filters import filter_of
 from feedmill.deferred.frames import caller
@@ -93,6 +95,11 @@ def deferring() -> Iterator[None]:
         _threads.deferring = before
 
 
+def is_active() -> bool:
+    """Whether decoding is put off in this thread."""
+    return _everywhere or _threads.deferring
+
+
 def defer_everywhere() -> None:
     """Puts decoding off in all threads of this process, to its end. For worker processes."""
     global _everywhere
@@ -107,6 +114,7 @@ def _patch() -> None:
     another one from it. They change nothing for other images.
     """
     global _is_patched
+    opencv.patch(is_active)  # tried each time, as a script may import OpenCV later
     if _is_patched:
         return
     Image.Image.im = _CORE  # type: ignore[method-assign, assignment]
@@ -134,7 +142,7 @@ def _get_core(image: Image.Image) -> Any:
             return core
         core = _make_real(image)
     elif type(core) is _Core:
-        if core.mode == "RGB" and (_everywhere or _threads.deferring) and caller() is _RESIZE:
+        if core.mode == "RGB" and is_active() and caller() is _RESIZE:
             return ResizingCore(core)
     elif isinstance(core, _CoreError):
         raise core.ex
@@ -175,8 +183,7 @@ _CORE = property(_get_core, _set_core) if _HAS_PROPERTY else _CoreAttribute()
 
 
 def _load(self: Any) -> Any:
-    is_deferring = _everywhere or _threads.deferring
-    if is_deferring and type(self) is _JpegFile and vars(self)[_SLOT] is None:
+    if is_active() and type(self) is _JpegFile and vars(self)[_SLOT] is None:
         _defer(self)
     return ImageFile.ImageFile.load(self)
 
