@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import struct
 import subprocess
 import sys
 import threading
@@ -17,6 +18,11 @@ cv2 = pytest.importorskip("cv2")
 pytestmark = pytest.mark.skipif(bool(patches.why_not()), reason=patches.why_not())
 
 FLAGS = [-1, 0, 1, 2, 3, 4, 5, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257, 384]
+
+
+@pytest.fixture(autouse=True)
+def _small_files_too(monkeypatch):
+    monkeypatch.setattr(opencv, "_MIN_FILE_BYTES", 4)
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +74,13 @@ def _outcome(function):
     return value.shape, value.strides, value.dtype, layout, value.tobytes()
 
 
-def _assert_same(function):
+def _assert_same(function, is_damaged=False):
     wanted = _outcome(function)
     with deferred_images():
-        assert _outcome(function) == wanted
+        got = _outcome(function)
+    # OpenCV 4 leaves the pixels that a file lacks undefined.
+    n_compared = 4 if is_damaged and cv2.__version__.startswith("4.") else 5
+    assert got[:n_compared] == wanted[:n_compared]
 
 
 @pytest.fixture
@@ -91,11 +100,11 @@ def counted(monkeypatch):
 
 @pytest.mark.parametrize("flags", FLAGS)
 def test_arrays_are_the_same(files, flags):
-    for path in files.values():
-        _assert_same(lambda path=str(path): cv2.imread(path, flags))
+    for name, path in files.items():
+        _assert_same(lambda path=str(path): cv2.imread(path, flags), name == "cut")
         if path.exists():
             data = np.frombuffer(path.read_bytes(), np.uint8)
-            _assert_same(lambda data=data: cv2.imdecode(data, flags))
+            _assert_same(lambda data=data: cv2.imdecode(data, flags), name == "cut")
 
 
 def test_usual_calls_use_feedmill(files, counted):
@@ -159,19 +168,29 @@ def test_damaged_images_are_the_same(files):
             at = chance.randrange(len(data))
             del data[at : at + chance.randrange(1, 300)]
         array = np.frombuffer(bytes(data), np.uint8)
-        _assert_same(lambda array=array: cv2.imdecode(array, 1))
+        _assert_same(lambda array=array: cv2.imdecode(array, 1), True)
 
 
 def test_orientations():
-    jpeg = b"\xff\xd8\xff\xe1\0\0Exif\0\0"
-    entry = b"\x12\x01\x03\0\x01\0\0\0%c\0\0\0"
-    tags = b"II*\0\x08\0\0\0\x01\0" + entry
-    assert opencv.is_surely_upright(b"\xff\xd8\xff")
-    assert opencv.is_surely_upright(jpeg + tags % 1)
-    assert not opencv.is_surely_upright(jpeg + tags % 6)
-    assert not opencv.is_surely_upright((jpeg + tags % 1) * 2)
-    assert not opencv.is_surely_upright(jpeg + (tags % 1)[:-5])
-    assert not opencv.is_surely_upright(jpeg)
+    def jpeg(*segments):
+        marked = (b"\xff\xe1" + (2 + len(one)).to_bytes(2, "big") + one for one in segments)
+        return b"\xff\xd8" + b"".join(marked) + b"\xff\xda\0\x02"
+
+    def tags(orientation, order="<"):
+        start = b"II*\0" if order == "<" else b"MM\0*"
+        entry = struct.pack(order + "IHHHIHH", 8, 1, 0x0112, 3, 1, orientation, 0)
+        return b"Exif\0\0" + start + entry
+
+    assert opencv.is_surely_upright(jpeg())
+    assert opencv.is_surely_upright(jpeg(tags(1)))
+    assert opencv.is_surely_upright(jpeg(tags(1, ">"), b"another"))
+    assert not opencv.is_surely_upright(jpeg(tags(6)))
+    assert not opencv.is_surely_upright(jpeg(tags(6, ">")))
+    assert not opencv.is_surely_upright(jpeg(tags(1), tags(1)))
+    assert not opencv.is_surely_upright(jpeg(tags(1)[:-5]))
+    assert not opencv.is_surely_upright(jpeg(b"Exif\0\0"))
+    assert not opencv.is_surely_upright(jpeg(tags(1))[:20])
+    assert not opencv.is_surely_upright(b"\xff\xd8\xff")
 
 
 def test_other_threads_use_opencv(files, counted):

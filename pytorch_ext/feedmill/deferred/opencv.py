@@ -30,6 +30,8 @@ _IS_BGR = {
     _COLOR_RGB | _IGNORE_ORIENTATION: False,
 }
 _MAX_FILE_BYTES = 1 << 28
+# Of smaller files, OpenCV is as fast.
+_MIN_FILE_BYTES = 8192
 _START = b"\xff\xd8\xff"
 
 # By flags, whether made images are decoded to OpenCV's pixels.
@@ -95,7 +97,7 @@ def _is_file(buffer: Any) -> bool:
     return (
         buffer.dtype == np.uint8
         and buffer.ndim == 1
-        and 3 < buffer.size <= _MAX_FILE_BYTES
+        and _MIN_FILE_BYTES <= buffer.size < _MAX_FILE_BYTES
         and bytes(buffer[:3]) == _START
     )
 
@@ -115,7 +117,7 @@ def _read(path: str) -> bytes:
 
 def _decoded(data: bytes, flags: int) -> Any:
     """An array as OpenCV returns it; None if that can't be given."""
-    if not 3 < len(data) < _MAX_FILE_BYTES or not _is_exact(flags):
+    if not _MIN_FILE_BYTES <= len(data) < _MAX_FILE_BYTES or not _is_exact(flags):
         return None
     return _pixels(data, flags)
 
@@ -138,25 +140,47 @@ def _pixels(data: bytes, flags: int) -> Any:
 
 def is_surely_upright(data: bytes) -> bool:
     """Whether a JPEG has no EXIF tags, or well-formed ones with the usual orientation or none."""
-    at = data.find(b"Exif\0\0")
-    if at < 0:
-        return True
-    if data.find(b"Exif\0\0", at + 1) >= 0:
+    found = _exif_of(data)
+    return found is not None and all(_says_upright(tags) for tags in found)
+
+
+def _exif_of(data: bytes) -> list[bytes] | None:
+    """The EXIF segments before the first scan, from their TIFF header on; None if the segments
+    can't be told apart, or if there are several."""
+    found, at = [], 2
+    while at + 4 <= len(data) and data[at] == 0xFF:
+        marker, size = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
+        if marker == _SCAN:
+            return found if len(found) < 2 else None
+        if not _FRAMES <= marker < _FILL or marker in _BARE or size < 2:
+            return None
+        if marker == _APP1 and data.startswith(b"Exif\0\0", at + 4):
+            found.append(data[at + 10 : at + 2 + size])
+        at += 2 + size
+    return None
+
+
+# Markers: the first of a header; a fill byte; of a scan; of EXIF tags; those without a size.
+_FRAMES, _FILL, _SCAN, _APP1 = 0xC0, 0xFF, 0xDA, 0xE1
+_BARE = range(0xD0, 0xDA)
+
+
+def _says_upright(tags: bytes) -> bool:
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(tags[:4])
+    if order is None:
         return False
-    start = at + 6
-    order = {b"II*\0": "<", b"MM\0*": ">"}.get(data[start : start + 4])
     try:
-        if order is None:
-            return False
-        (offset,) = struct.unpack_from(order + "I", data, start + 4)
-        (n_entries,) = struct.unpack_from(order + "H", data, start + offset)
+        (offset,) = struct.unpack_from(order + "I", tags, 4)
+        (n_entries,) = struct.unpack_from(order + "H", tags, offset)
         entries = [
-            struct.unpack_from(order + "HHIHH", data, start + offset + 2 + 12 * i)
-            for i in range(n_entries)
+            struct.unpack_from(order + "HHIHH", tags, offset + 2 + 12 * i) for i in range(n_entries)
         ]
     except (struct.error, OverflowError):
         return False
-    return all(entry[0] != 0x0112 or entry[1:4] == (3, 1, 1) for entry in entries)
+    return all(entry[0] != _ORIENTATION or entry[1:4] == (3, 1, 1) for entry in entries)
+
+
+_ORIENTATION = 0x0112
 
 
 # ---- the self-test -------------------------------------------------------------------------------
