@@ -29,7 +29,14 @@ from feedmill.deferred.orientations import (
     stored_rect,
     turned_size,
 )
-from feedmill.deferred.resizing import Box, box_within, boxes_are_exact, exported, is_size
+from feedmill.deferred.resizing import (
+    Box,
+    box_within,
+    boxes_are_exact,
+    exported,
+    is_part_of_size,
+    is_size,
+)
 from feedmill.system import locks
 
 # Larger results are made at once: if there is no memory for one, Pillow's error comes from the
@@ -282,7 +289,9 @@ class DeferredCore:
         return self._derived(self._part.turned(orientation)) or self.real().transpose(method)
 
     def resize(self, size: Any, resample: Any, box: Any) -> Any:
-        """As ImagingCore.resize()."""
+        """As ImagingCore.resize(), which crops a part that has the wanted size already."""
+        if is_part_of_size(box, self.size, size):
+            return self.crop(box)
         resize = self._resize_of(size, resample, box)
         derived = resize and self._derived(self._part._replace(resize=resize))
         return derived or self.real().resize(size, resample, box)
@@ -316,6 +325,8 @@ class DeferredCore:
         if self._part.resize is not None or self.mode == "CMYK":
             return None
         if not is_size(size) or size[0] * size[1] > _MAX_DEFERRED_PX:
+            return None
+        if type(box) not in (tuple, list):
             return None
         width, height = size
         found = filter_of(resample)

@@ -47,7 +47,7 @@ def box_within(box: Any, size: tuple[int, int], wanted: tuple[int, int]) -> Box 
 
     None for a box that is empty or not within the image, or one that Pillow may only crop.
     """
-    part = as_floats(box)
+    part = as_floats(box) if type(box) in (tuple, list) else None
     if part is None:
         return None
     left, top, right, bottom = part
@@ -58,6 +58,15 @@ def box_within(box: Any, size: tuple[int, int], wanted: tuple[int, int]) -> Box 
         return None
     # Floats that are rounded so that the box seems to have no pixels.
     return part if width > 1e-3 and height > 1e-3 else None
+
+
+def is_part_of_size(box: Any, size: tuple[int, int], wanted: Any) -> bool:
+    """Whether a box is a part of an image of this size, in whole pixels, with the wanted size."""
+    if type(box) is not tuple or [type(one) for one in box] != [int] * 4 or not is_size(wanted):
+        return False
+    left, top, right, bottom = box
+    is_within = 0 <= left < right <= size[0] and 0 <= top < bottom <= size[1]
+    return is_within and (right - left, bottom - top) == wanted
 
 
 def boxes_are_exact(number: int) -> bool:
