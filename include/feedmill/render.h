@@ -56,8 +56,9 @@ typedef enum fm_orientation {
 
 /* The bytes of one pixel of the result. */
 typedef enum fm_pixel_format {
-    FM_PIXEL_RGB = 0, /* three bytes */
-    FM_PIXEL_RGBX = 1 /* four bytes, the fourth is fm_render.fourth_byte; Pillow's own layout */
+    FM_PIXEL_RGB = 0,  /* three bytes */
+    FM_PIXEL_RGBX = 1, /* four bytes, the fourth is fm_render.fourth_byte; Pillow's own layout */
+    FM_PIXEL_BGR = 2   /* three bytes; OpenCV's layout; only of the result */
 } fm_pixel_format;
 
 /* What is known about an image from its header. */
@@ -74,15 +75,20 @@ typedef struct fm_render {
     /* The encoded image, or NULL: */
     const void *data;
     size_t data_bytes;
-    /* its decoded pixels, three bytes each, in contiguous rows. */
+    /* its decoded pixels in contiguous rows. */
     const uint8_t *pixels;
     int32_t pixels_width, pixels_height;
+    fm_pixel_format pixels_format; /* their layout; the fourth byte is ignored */
 
     fm_rect box;                           /* the part of the image; must lie within it */
     fm_orientation orientation;            /* how that part is turned */
     int32_t resized_width, resized_height; /* 0, 0: not resized; the members below are not used */
     fm_filter filter;
     fm_resize_order resize_order;
+    /* The part that is resized, in pixels of the turned box: left, top, right, bottom. Pixels
+     * around it are used at its edges, as by Pillow's resize(box=...). All 0: the whole box. Not
+     * with FM_FILTER_NEAREST. */
+    float resize_box[4];
     fm_rect window; /* the part of the resized image; must lie within it */
     fm_orientation window_orientation;
 

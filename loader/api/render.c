@@ -49,6 +49,7 @@ typedef struct sink {
     fm_placement at;
     int32_t width;
     int px_bytes;
+    bool is_bgr;
     uint8_t fourth_byte;
 } sink;
 
@@ -128,7 +129,21 @@ static sink sink_of(const fm_renderer *renderer, const fm_render *job, uint8_t *
                   .at = fm_orientation_place(turn, width, height, px_bytes),
                   .width = width,
                   .px_bytes = px_bytes,
+                  .is_bgr = job->format == FM_PIXEL_BGR,
                   .fourth_byte = job->fourth_byte};
+}
+
+/* Copies pixels in reverse order of their bytes. */
+static void reverse_pixels(uint8_t *restrict px, const uint8_t *restrict row, int32_t width) {
+    /* Four bytes at a time; the last pixel alone, as nothing may be written after it. */
+    for (int32_t x = 0; x < width - 1; x++) {
+        uint32_t four; /* on little-endian machines, which feedmill needs */
+        memcpy(&four, row + 3 * (size_t)x, 4);
+        four = __builtin_bswap32(four) >> 8;
+        memcpy(px + 3 * (size_t)x, &four, 4);
+    }
+    const size_t last = 3 * ((size_t)width - 1);
+    for (size_t i = 0; i < 3; i++) px[last + i] = row[last + 2 - i];
 }
 
 /* Writes row y, of which FM_ROW_SLACK bytes after its end may be read. */
@@ -138,7 +153,19 @@ static void put_row(const sink *to, const uint8_t *row, int32_t y) {
         to->kernels->widen(px, row, to->width, to->fourth_byte);
         return;
     }
+    if (to->is_bgr && to->at.column_bytes == 3) {
+        reverse_pixels(px, row, to->width);
+        return;
+    }
     fm_placement_put_row(&to->at, to->out, row, to->width, y);
+    if (to->is_bgr) {
+        for (int32_t x = 0; x < to->width; x++, px += to->at.column_bytes) {
+            const uint8_t first = px[0];
+            px[0] = px[2];
+            px[2] = first;
+        }
+        return;
+    }
     if (to->px_bytes == 3) return;
     for (int32_t x = 0; x < to->width; x++, px += to->at.column_bytes) px[3] = to->fourth_byte;
 }
@@ -149,7 +176,7 @@ static void put_row(const sink *to, const uint8_t *row, int32_t y) {
 typedef struct rows_in {
     fm_decoder *decoder;
     const uint8_t *pixels; /* the next row of the box; NULL: the decoder is asked */
-    size_t stride_bytes;
+    size_t stride_bytes, px_bytes;
     int32_t width;
     int32_t skip_px, row_px; /* decoded rows have row_px pixels, the box begins at skip_px */
 } rows_in;
@@ -163,16 +190,27 @@ static int open_rows(rows_in *in, fm_renderer *renderer, const fm_render *job, c
         return status ? status
                       : fm_decoder_start(in->decoder, box, &in->skip_px, &in->row_px, error);
     }
-    in->stride_bytes = 3 * (size_t)job->pixels_width;
-    in->pixels = job->pixels + (size_t)box->top * in->stride_bytes + 3 * (size_t)box->left;
+    in->px_bytes = job->pixels_format == FM_PIXEL_RGBX ? 4 : 3;
+    in->stride_bytes = in->px_bytes * (size_t)job->pixels_width;
+    in->pixels =
+        job->pixels + (size_t)box->top * in->stride_bytes + in->px_bytes * (size_t)box->left;
     return FM_OK;
+}
+
+/* Copies pixels of four bytes without the fourth. Writes one byte past the row's end. */
+static void narrow(uint8_t *restrict row, const uint8_t *restrict px, int32_t width) {
+    for (int32_t x = 0; x < width; x++) memcpy(row + 3 * (size_t)x, px + 4 * (size_t)x, 4);
 }
 
 /* Fills rows[0 .. n-1] and returns how many it filled, at least one, or a negative status. */
 static int32_t read_rows(rows_in *in, uint8_t *const *rows, int32_t n, fm_error *error) {
     if (!in->pixels) return fm_decoder_read(in->decoder, rows, n, error);
-    for (int32_t i = 0; i < n; i++, in->pixels += in->stride_bytes)
-        memcpy(rows[i], in->pixels, 3 * (size_t)in->width);
+    for (int32_t i = 0; i < n; i++, in->pixels += in->stride_bytes) {
+        if (in->px_bytes == 4)
+            narrow(rows[i], in->pixels, in->width);
+        else
+            memcpy(rows[i], in->pixels, 3 * (size_t)in->width);
+    }
     return n;
 }
 
@@ -211,6 +249,7 @@ static int turn_box(fm_renderer *renderer, fm_render *job, fm_error *error) {
     const bool swaps = fm_orientation_swaps(turn);
     job->data = NULL;
     job->pixels = renderer->turned.memory;
+    job->pixels_format = FM_PIXEL_RGB;
     job->pixels_width = swaps ? box.height : box.width;
     job->pixels_height = swaps ? box.width : box.height;
     job->box = (fm_rect){0, 0, job->pixels_width, job->pixels_height};
@@ -246,6 +285,8 @@ static int resize_box(fm_renderer *renderer, const fm_render *job, uint8_t *out,
         .source = {job->box.left, job->box.top, job->box.width, job->box.height},
         .resized_width = job->resized_width,
         .resized_height = job->resized_height,
+        .resized_columns = {job->resize_box[0], job->resize_box[2]},
+        .resized_rows = {job->resize_box[1], job->resize_box[3]},
         .window = {job->window.left, job->window.top, job->window.width, job->window.height},
         .mirror_source = turn_of(job->orientation) == FM_MIRRORED};
     fm_resample *resample;
@@ -295,6 +336,17 @@ static bool is_within(const fm_rect *part, int32_t width, int32_t height) {
     return fm_box_is_within(&box, &whole);
 }
 
+/* Whether the part that is resized is all of the box, or within it. */
+static bool is_resize_box(const fm_render *job) {
+    const float *const box = job->resize_box;
+    if (box[0] == 0.0f && box[1] == 0.0f && box[2] == 0.0f && box[3] == 0.0f) return true;
+    const bool swaps = fm_orientation_swaps(turn_of(job->orientation));
+    const float width = (float)(swaps ? job->box.height : job->box.width);
+    const float height = (float)(swaps ? job->box.width : job->box.height);
+    return job->filter != FM_FILTER_NEAREST && box[0] >= 0.0f && box[0] < box[2] &&
+           box[2] <= width && box[1] >= 0.0f && box[1] < box[3] && box[3] <= height;
+}
+
 static int check(const fm_render *job, const uint8_t *out, fm_error *error) {
     if (!job || !out) return fm_error_set(error, FM_ERR_ARGUMENT, "job or out is NULL");
     if (job->struct_bytes != sizeof(*job))
@@ -307,7 +359,7 @@ static int check(const fm_render *job, const uint8_t *out, fm_error *error) {
     if ((unsigned)job->orientation > FM_ROTATED_LEFT ||
         (unsigned)job->window_orientation > FM_ROTATED_LEFT)
         return fm_error_set(error, FM_ERR_ARGUMENT, "an orientation must be from 0 to 8");
-    if ((unsigned)job->format > FM_PIXEL_RGBX)
+    if ((unsigned)job->format > FM_PIXEL_BGR || (unsigned)job->pixels_format > FM_PIXEL_RGBX)
         return fm_error_set(error, FM_ERR_ARGUMENT, "the pixel format is unknown");
     if (!is_resized(job)) return FM_OK;
     if ((unsigned)job->filter >= N_FILTERS || (unsigned)job->resize_order > FM_RESIZE_PILLOW_12_2)
@@ -316,6 +368,9 @@ static int check(const fm_render *job, const uint8_t *out, fm_error *error) {
         job->resized_height > FM_MAX_SIDE)
         return fm_error_set(error, FM_ERR_ARGUMENT, "resized to %d x %d; sides are 1 to %d",
                             (int)job->resized_width, (int)job->resized_height, FM_MAX_SIDE);
+    if (!is_resize_box(job))
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "the resized part is not within the box, or the filter is nearest");
     if (!is_within(&job->window, job->resized_width, job->resized_height))
         return fm_error_set(error, FM_ERR_ARGUMENT, "the window is not within the resized image");
     return FM_OK;

@@ -163,6 +163,7 @@ static bool has_negative_weights(fm_filter filter) {
 /* Constants of a pass. */
 typedef struct scaling {
     int32_t in_size;
+    double begin; /* of the resized part of the input */
     double scale, support, inverse_scale;
 } scaling;
 
@@ -176,7 +177,7 @@ typedef struct lane_block {
 static void place_lanes(lane_block *lanes, const scaling *pass, int32_t out) {
     lanes->most_taps = 0;
     for (int32_t i = 0; i < LANES; i++) {
-        const double center = (out + i + 0.5) * pass->scale;
+        const double center = pass->begin + (out + i + 0.5) * pass->scale;
         int32_t first = (int32_t)(center - pass->support + 0.5);
         if (first < 0) first = 0;
         int32_t end = (int32_t)(center + pass->support + 0.5);
@@ -316,9 +317,13 @@ static void compute_nearest(fm_coeffs *coeffs, double scale, int32_t out_first) 
     coeffs->max_taps = 1;
 }
 
-int fm_coeffs_compute(fm_coeffs *coeffs, fm_filter filter, int32_t in_size, int32_t out_size,
-                      int32_t out_first, int32_t n_out, fm_mem_counter *counter, fm_error *error) {
-    scaling pass = {.in_size = in_size, .scale = (double)in_size / out_size};
+int fm_coeffs_compute_part(fm_coeffs *coeffs, fm_filter filter, int32_t in_size,
+                           const float span[2], int32_t out_size, int32_t out_first, int32_t n_out,
+                           fm_mem_counter *counter, fm_error *error) {
+    /* Pillow subtracts floats, too. */
+    const float length = span[1] - span[0];
+    scaling pass = {
+        .in_size = in_size, .begin = (double)span[0], .scale = (double)length / out_size};
     const double filter_scale = pass.scale < 1.0 ? 1.0 : pass.scale;
     pass.support = reach(filter) * filter_scale;
     pass.inverse_scale = 1.0 / filter_scale;
@@ -337,6 +342,13 @@ int fm_coeffs_compute(fm_coeffs *coeffs, fm_filter filter, int32_t in_size, int3
         compute_weights(coeffs, filter, &pass, out_first);
     coeffs->clips = has_negative_weights(filter) || coeffs->max_taps > MAX_TAPS_UNCLIPPED;
     return FM_OK;
+}
+
+int fm_coeffs_compute(fm_coeffs *coeffs, fm_filter filter, int32_t in_size, int32_t out_size,
+                      int32_t out_first, int32_t n_out, fm_mem_counter *counter, fm_error *error) {
+    const float whole[2] = {0.0f, (float)in_size};
+    return fm_coeffs_compute_part(coeffs, filter, in_size, whole, out_size, out_first, n_out,
+                                  counter, error);
 }
 
 /* ---- changing computed weights --------------------------------------------------------------- */

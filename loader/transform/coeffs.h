@@ -44,6 +44,15 @@ typedef struct fm_coeffs {
 int fm_coeffs_compute(fm_coeffs *coeffs, fm_filter filter, int32_t in_size, int32_t out_size,
                       int32_t out_first, int32_t n_out, fm_mem_counter *counter, fm_error *error);
 
+/*
+ * The same for the part of the input from span[0] to span[1], as Pillow's resize(box=...) has it;
+ * 0 <= span[0] < span[1] <= in_size. Taps may lie outside of the part. Not for FM_FILTER_NEAREST,
+ * unless the part is the whole input.
+ */
+int fm_coeffs_compute_part(fm_coeffs *coeffs, fm_filter filter, int32_t in_size,
+                           const float span[2], int32_t out_size, int32_t out_first, int32_t n_out,
+                           fm_mem_counter *counter, fm_error *error);
+
 /* Allocates a zeroed struct's arrays as large as those of another one. FM_OK or FM_ERR_NOMEM. */
 int fm_coeffs_reserve_as(fm_coeffs *coeffs, const fm_coeffs *other, fm_mem_counter *counter,
                          fm_error *error);

@@ -19,6 +19,9 @@
 typedef struct fm_geometry {
     fm_box source;
     int32_t resized_width, resized_height;
+    /* The part of the source that is resized, from [0] to [1] in pixels; 0, 0: all of it. Pixels
+     * around the part are used at its edges, as by Pillow's resize(box=...). */
+    float resized_columns[2], resized_rows[2];
     fm_box window;
     bool mirror_source;
     bool flip;

@@ -111,12 +111,19 @@ static void clip_window(int32_t start, int32_t length, int32_t size, int32_t *fi
     *n = fm_max_i32(fm_min_i32(start + length, size) - *first, 0);
 }
 
+/* Whether a pass is needed from all of `size` pixels, or the part `span` of them (fm_pass_key). */
+static bool is_scaled(int32_t size, const float span[2], int32_t out_size) {
+    const bool is_part = span[0] > 0.0f || (span[1] > 0.0f && span[1] != (float)size);
+    return out_size != size || is_part;
+}
+
 /* Sets up the horizontal pass, and the needed columns, relative to the stored source's left edge.
  */
 static int begin_columns(fm_resample *resample, const fm_geometry *geometry, int32_t first,
                          int32_t n, int32_t *left, int32_t *width, fm_error *error) {
     const int32_t in_size = geometry->source.width;
-    resample->resize_columns = geometry->resized_width != in_size;
+    resample->resize_columns =
+        is_scaled(in_size, geometry->resized_columns, geometry->resized_width);
     if (!resample->resize_columns) {
         *left = geometry->mirror_source ? in_size - first - n : first;
         *width = n;
@@ -127,6 +134,7 @@ static int begin_columns(fm_resample *resample, const fm_geometry *geometry, int
                              .out_size = geometry->resized_width,
                              .first = first,
                              .n = n,
+                             .span = {geometry->resized_columns[0], geometry->resized_columns[1]},
                              .mirror_input = geometry->mirror_source,
                              .mirror_output = geometry->flip};
     const fm_pass *pass;
@@ -143,14 +151,17 @@ static int begin_columns(fm_resample *resample, const fm_geometry *geometry, int
 static int begin_rows(fm_resample *resample, const fm_geometry *geometry, int32_t first, int32_t n,
                       int32_t *top, int32_t *height, fm_error *error) {
     const int32_t in_size = geometry->source.height;
-    resample->resize_rows = geometry->resized_height != in_size;
+    resample->resize_rows = is_scaled(in_size, geometry->resized_rows, geometry->resized_height);
     if (!resample->resize_rows) {
         *top = first;
         *height = n;
         return FM_OK;
     }
-    const fm_pass_key key = {
-        .in_size = in_size, .out_size = geometry->resized_height, .first = first, .n = n};
+    const fm_pass_key key = {.in_size = in_size,
+                             .out_size = geometry->resized_height,
+                             .first = first,
+                             .n = n,
+                             .span = {geometry->resized_rows[0], geometry->resized_rows[1]}};
     const fm_pass *pass;
     const int status = fm_passes_get(&resample->row_passes, &key, &pass, error);
     if (status) return status;

@@ -138,10 +138,11 @@ PyMethodDef functions[] = {
     method_entry<imread>("imread", METH_VARARGS,
                          "A JPEG as (bytearray, height, width), or why not."),
     method_entry<image_header>("image_header", METH_VARARGS,
-                               "(format, width, height, progressive) of an encoded image, or why "
-                               "it is not decoded."),
+                               "(format, width, height, progressive, components) of an encoded "
+                               "image, or why it is not decoded."),
     method_entry<render>("render", METH_VARARGS,
                          "A part of an image, turned, resized and cropped, or why not."),
+    method_entry<render_at>("render_at", METH_VARARGS, "Decodes a part to memory, or why not."),
     method_entry<device_count>("device_count", METH_VARARGS, "Devices of a kind that can be used."),
     method_entry<indices>("indices", METH_VARARGS,
                           "Indices from 0 to n - 1 as bytes of int64, or None."),

@@ -51,11 +51,27 @@ uint8_t *pixels_of_export(PyObject *capsule, int64_t n_px) {
     return static_cast<uint8_t *>(const_cast<void *>(bytes->buffers[1]));
 }
 
-// Points the job to its source, (bytes of a file,) or (pixels as bytes, width, height).
+bool check_pixels(bool has_all, int width, int height, fm_render *job) {
+    if (width < 1 || height < 1 || !has_all) {
+        PyErr_SetString(PyExc_ValueError, "fewer bytes than pixels");
+        return false;
+    }
+    job->pixels_width = width;
+    job->pixels_height = height;
+    return true;
+}
+
+// Points the job to its source: (bytes of a file,), (pixels as bytes, width, height) or (an
+// exported array of a Pillow image, width, height).
 bool read_source(PyObject *source, fm_render *job) {
     PyObject *bytes;
     int width = 0, height = 0;
-    if (!PyArg_ParseTuple(source, "S|ii", &bytes, &width, &height)) return false;
+    if (!PyArg_ParseTuple(source, "O|ii", &bytes, &width, &height)) return false;
+    if (PyCapsule_CheckExact(bytes)) {
+        job->pixels = pixels_of_export(bytes, int64_t(width) * height);
+        job->pixels_format = FM_PIXEL_RGBX;
+        return check_pixels(job->pixels, width, height, job);
+    }
     char *data;
     Py_ssize_t n_bytes;
     if (PyBytes_AsStringAndSize(bytes, &data, &n_bytes)) return false;
@@ -64,26 +80,23 @@ bool read_source(PyObject *source, fm_render *job) {
         job->data_bytes = size_t(n_bytes);
         return true;
     }
-    if (width < 1 || height < 1 || n_bytes / 3 / width < height) {
-        PyErr_SetString(PyExc_ValueError, "fewer bytes than pixels");
-        return false;
-    }
     job->pixels = reinterpret_cast<const uint8_t *>(data);
-    job->pixels_width = width;
-    job->pixels_height = height;
-    return true;
+    return check_pixels(width > 0 && n_bytes / 3 / width >= height, width, height, job);
 }
 
 bool read_rect(PyObject *tuple, fm_rect *rect) {
     return PyArg_ParseTuple(tuple, "iiii", &rect->left, &rect->top, &rect->width, &rect->height);
 }
 
-// (width, height, filter, order of the passes, window, its orientation)
+// (width, height, filter, order of the passes, window, its orientation[, (the part that is resized:
+// left, top, right, bottom)])
 bool read_resize(PyObject *resize, fm_render *job) {
     int filter, order, orientation;
     PyObject *window;
-    if (!PyArg_ParseTuple(resize, "iiiiO!i", &job->resized_width, &job->resized_height, &filter,
-                          &order, &PyTuple_Type, &window, &orientation) ||
+    float *const box = job->resize_box;
+    if (!PyArg_ParseTuple(resize, "iiiiO!i|(ffff)", &job->resized_width, &job->resized_height,
+                          &filter, &order, &PyTuple_Type, &window, &orientation, &box[0], &box[1],
+                          &box[2], &box[3]) ||
         !read_rect(window, &job->window))
         return false;
     job->filter = fm_filter(filter);
@@ -135,8 +148,25 @@ PyObject *image_header(PyObject *, PyObject *args) {
                       : fm_renderer_header(renderer, data, size_t(n_bytes), &header, &error);
     });
     if (status) return text_from(error.message).release();
-    return Py_BuildValue("iiiO", int(header.format), int(header.width), int(header.height),
-                         header.progressive ? Py_True : Py_False);
+    return Py_BuildValue("iiiOi", int(header.format), int(header.width), int(header.height),
+                         header.progressive ? Py_True : Py_False, int(header.n_components));
+}
+
+PyObject *render_at(PyObject *, PyObject *args) {
+    PyObject *source;
+    unsigned long long address;
+    fm_render job{};
+    job.struct_bytes = sizeof(job);
+    int is_bgr;
+    if (!PyArg_ParseTuple(args, "O!(iiii)Ki", &PyTuple_Type, &source, &job.box.left, &job.box.top,
+                          &job.box.width, &job.box.height, &address, &is_bgr) ||
+        !read_source(source, &job))
+        return nullptr;
+    job.format = is_bgr ? FM_PIXEL_BGR : FM_PIXEL_RGB;
+    fm_error error;
+    if (run(job, reinterpret_cast<uint8_t *>(uintptr_t(address)), &error))
+        return text_from(error.message).release();
+    Py_RETURN_NONE;
 }
 
 PyObject *render(PyObject *, PyObject *args) {

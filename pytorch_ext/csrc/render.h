@@ -10,4 +10,7 @@ PyObject *image_header(PyObject *module, PyObject *args);
 // render(...): see _native.pyi.
 PyObject *render(PyObject *module, PyObject *args);
 
+// render_at(...): see _native.pyi.
+PyObject *render_at(PyObject *module, PyObject *args);
+
 } // namespace feedmill

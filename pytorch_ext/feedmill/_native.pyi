@@ -56,28 +56,41 @@ def imread(
     """Decodes an image: (pixels[height][width][3], height, width), or a text: why it is not
     supported natively. Releases the GIL."""
 
-def image_header(data: bytes) -> tuple[int, int, int, bool] | str:
-    """An encoded image's format (FORMAT_*), width, height and whether it is progressive, or a text:
-    why it is not supported natively. Reads all markers of a JPEG. Releases the GIL."""
+def image_header(data: bytes) -> tuple[int, int, int, bool, int] | str:
+    """An encoded image's format (FORMAT_*), width, height, whether it is progressive and the number
+    of its components, or a text: why it is not supported natively. Reads all markers of a JPEG.
+    Releases the GIL."""
+
+def render_at(
+    source: tuple[bytes],
+    box: tuple[int, int, int, int],  # left, top, width, height
+    address: int,  # of height * width * 3 writable bytes
+    is_bgr: bool,  # the order of a pixel's bytes
+) -> str | None:
+    """Decodes a part of an image to memory: None, or a text: why it is not supported natively.
+    Releases the GIL."""
 
 @overload
 def render(
-    source: tuple[bytes] | tuple[bytes, int, int],  # a file, or RGB pixels, width and height
+    # A file; or RGB pixels, width and height; or the array that a Pillow core exports (Arrow's
+    # capsule), width and height.
+    source: tuple[bytes] | tuple[bytes, int, int] | tuple[object, int, int],
     box: tuple[int, int, int, int],  # left, top, width, height; within the image
     orientation: int,  # how the box is turned, as EXIF's tag Orientation: 1 to 8
     # None, or the new width and height, fm_filter, fm_resize_order, the part of the result that is
-    # kept as left, top, width, height, and how it is turned
-    resize: tuple[int, int, int, int, tuple[int, int, int, int], int] | None,
+    # kept as left, top, width, height, how it is turned, and maybe the part of the turned box that
+    # is resized as left, top, right, bottom
+    resize: tuple[Any, ...] | None,
 ) -> bytes | str:
     """Renders a part of an image: bytes[height][width][3], or a text: why it is not supported
     natively. Releases the GIL."""
 
 @overload
 def render(
-    source: tuple[bytes] | tuple[bytes, int, int],
+    source: tuple[bytes] | tuple[bytes, int, int] | tuple[object, int, int],
     box: tuple[int, int, int, int],
     orientation: int,
-    resize: tuple[int, int, int, int, tuple[int, int, int, int], int] | None,
+    resize: tuple[Any, ...] | None,
     target: object,  # the array that a Pillow core of the result's size exports (Arrow's capsule)
     fourth_byte: int,  # of each pixel in Pillow's memory
 ) -> str | None:

@@ -10,6 +10,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
+import deferred_files
 import helpers
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ import torch
 from feedmill import deferred_images
 from feedmill.deferred import core, counters, patches
 from feedmill.deferred.core import DeferredCore
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageChops, ImageDraw, ImageEnhance, ImageFile, ImageFilter, ImageOps
 from torchvision import transforms
@@ -49,8 +50,7 @@ def files(tmp_path_factory):
         helpers.save_jpeg(path, 97 + number, 60 + 3 * number, seed=number, **options)
         kinds[name] = path
     kinds["bare"] = helpers.save_bare_jpeg(root / "bare.jpg", 50, 40)
-    kinds["png"] = root / "image.png"
-    Image.fromarray(helpers.pixels(50, 40)).save(kinds["png"])
+    kinds.update(deferred_files.save_other_formats(root))
     kinds["cut"] = root / "cut.jpg"
     kinds["cut"].write_bytes(kinds["usual"].read_bytes()[:-400])
     return kinds
@@ -114,6 +114,19 @@ def _box(draw, size):
 _SIDES = st.integers(1, 150)
 
 
+def _floats(size):
+    """Boxes of fractions of pixels; some are of whole ones, of all of the image, or not within."""
+    xs, ys = (st.one_of(st.floats(0, one, width=32), st.integers(0, one)) for one in size)
+    return st.one_of(
+        st.tuples(xs, ys, xs, ys).map(
+            lambda box: (min(box[0], box[2]), min(box[1], box[3]),
+                         max(box[0], box[2]), max(box[1], box[3]))
+        ),
+        st.just((0, 0, *size)),
+        st.tuples(xs, ys, xs, st.floats(-3, size[1] + 3)),
+    )
+
+
 def _steps():
     """By name: a function of an image and of draw(), which returns an image or another value."""
     noise = ImageFilter.GaussianBlur(1.5)
@@ -131,6 +144,31 @@ def _steps():
         "resize in two steps": lambda image, draw: image.resize(
             (draw(_SIDES), draw(_SIDES)), Image.Resampling.BICUBIC, reducing_gap=1.5
         ),
+        "resize a box by any filter": lambda image, draw: image.resize(
+            (draw(_SIDES), draw(_SIDES)), draw(st.sampled_from(list(Image.Resampling))),
+            box=draw(_floats(image.size)), reducing_gap=draw(st.sampled_from((None, 1.0, 2.0, 3.0)))
+        ),
+        "draft": lambda image, draw: (
+            image.draft(draw(st.sampled_from((None, "RGB", "L", "YCbCr"))),
+                        draw(st.sampled_from((None, (10, 10), (40, 30), (90, 60))))),
+            image,
+        )[1],
+        "thumbnail by any filter": lambda image, draw: (
+            image.thumbnail((draw(_SIDES), draw(_SIDES)),
+                            draw(st.sampled_from(list(Image.Resampling))),
+                            draw(st.sampled_from((None, 1.0, 2.0, 3.0)))),
+            image,
+        )[1],
+        "contain": lambda image, draw: ImageOps.contain(image, (draw(_SIDES), draw(_SIDES))),
+        "scale": lambda image, draw: ImageOps.scale(image, draw(st.floats(0.1, 2.0))),
+        "expand": lambda image, draw: ImageOps.expand(image, draw(st.integers(0, 5)), fill=3),
+        "crop the border": lambda image, draw: ImageOps.crop(image, draw(st.integers(0, 9))),
+        "fit a part": lambda image, draw: ImageOps.fit(
+            image, (draw(_SIDES), draw(_SIDES)), draw(st.sampled_from(list(Image.Resampling))),
+            draw(st.floats(0, 0.4)), (draw(st.floats(0, 1)), draw(st.floats(0, 1)))
+        ),
+        "to RGBA": lambda image, draw: image.convert("RGBA"),
+        "seek": lambda image, draw: (image.seek(draw(st.integers(0, 1))), image)[1],
         "reduce": lambda image, draw: image.reduce(draw(st.integers(1, 4))),
         "transpose": lambda image, draw: image.transpose(draw(st.sampled_from(Image.Transpose))),
         "rotate": lambda image, draw: image.rotate(
@@ -192,7 +230,7 @@ def _run_chain(path, steps, draw):
 
 @pytest.mark.slow
 def test_random_chains_give_the_same(files):
-    @settings(max_examples=N_CHAINS, deadline=None, database=None,
+    @settings(max_examples=N_CHAINS, deadline=None, database=None, phases=(Phase.explicit, Phase.generate),
               suppress_health_check=list(HealthCheck))
     @given(st.data())
     def give_the_same(data):

@@ -29,9 +29,16 @@ from feedmill.deferred.orientations import (
     stored_rect,
     turned_size,
 )
+from feedmill.deferred.resizing import (
+    Box,
+    box_within,
+    boxes_are_exact,
+    exported,
+    is_part_of_size,
+    is_size,
+)
 from feedmill.system import locks
 
-_MAX_SIDE = 65535
 # Larger results are made at once: if there is no memory for one, Pillow's error comes from the
 # call that asked for it.
 _MAX_DEFERRED_PX = 1 << 26
@@ -138,6 +145,7 @@ class Resize(NamedTuple):
         fourth_byte: of each pixel of the result in Pillow's memory.
         window: the part that is kept, in pixels of the resized image.
         orientation: how it is turned.
+        part: of the image that is resized; None: all of it.
     """
 
     width: int
@@ -148,10 +156,13 @@ class Resize(NamedTuple):
     fourth_byte: int
     window: Rect
     orientation: int = UPRIGHT
+    part: Box | None = None
 
-    def arguments(self) -> tuple[int, int, int, int, Rect, int]:
+    def arguments(self) -> tuple[Any, ...]:
         """As native.render() takes them."""
-        return self.width, self.height, self.kind, self.order, self.window, self.orientation
+        size = self.width, self.height
+        known = (*size, self.kind, self.order, self.window, self.orientation)
+        return known if self.part is None else (*known, self.part)
 
 
 class Part(NamedTuple):
@@ -256,7 +267,9 @@ class DeferredCore:
         return derived or self.real("transpose").transpose(method)
 
     def resize(self, size: Any, resample: Any, box: Any) -> Any:
-        """As ImagingCore.resize()."""
+        """As ImagingCore.resize(), which crops a part that has the wanted size already."""
+        if is_part_of_size(box, self.size, size):
+            return self.crop(box)
         resize = self._resize_of(size, resample, box)
         derived = resize and self._derived(self._part._replace(resize=resize))
         return derived or self.real("resize").resize(size, resample, box)
@@ -289,22 +302,27 @@ class DeferredCore:
         """None if the resize has to be done at once."""
         if self._part.resize is not None or self.mode == "CMYK":
             return None
-        if type(size) is not tuple or [type(one) for one in size] != [int, int]:
+        if not is_size(size) or size[0] * size[1] > _MAX_DEFERRED_PX:
+            return None
+        if type(box) not in (tuple, list):
             return None
         width, height = size
-        if not (0 < width <= _MAX_SIDE and 0 < height <= _MAX_SIDE):
-            return None
-        if width * height > _MAX_DEFERRED_PX or tuple(box) != (0, 0, *self.size):
-            return None
         found = filter_of(resample)
         if found is None:
             return None
+        part = None
+        if tuple(box) != (0, 0, *self.size):
+            part = box_within(box, self.size, size)
+            if part is None or not boxes_are_exact(int(resample)):
+                return None
         kind, order = found
         # A grey image's pixels get a fourth byte when it is converted.
         is_mixed = self.mode == "RGB" and resample != _NEAREST
         fourth_byte = _FOURTH_RESIZED if is_mixed else _FOURTH_DECODED
         window = (0, 0, width, height)
-        return Resize(width, height, kind, int(resample), order, fourth_byte, window)
+        return Resize(
+            width, height, kind, int(resample), order, fourth_byte, window, part=part
+        )
 
     # ---- pixels ----------------------------------------------------------------------------------
 
@@ -356,9 +374,8 @@ class DeferredCore:
         resize = self._part.resize
         fourth_byte = resize.fourth_byte if resize else _FOURTH_DECODED
         core = Image.core.new("RGB", self.size)  # type: ignore[attr-defined]
-        try:
-            capsule = core.__arrow_c_array__()
-        except (AttributeError, ValueError):  # an old Pillow; memory in several blocks
+        capsule = exported(core)
+        if capsule is None:
             data = source.render(self._part)
             return None if data is None else _core_of(data, self.size, fourth_byte)
         return core if source.render_into(self._part, capsule, fourth_byte) else None
@@ -372,7 +389,9 @@ class DeferredCore:
         image = _turned(image.crop((left, top, left + width, top + height)), part.orientation)
         if part.resize is not None:
             resize = part.resize
-            image = image.resize((resize.width, resize.height), Image.Resampling(resize.number))
+            image = image.resize(
+                (resize.width, resize.height), Image.Resampling(resize.number), box=resize.part
+            )
             left, top, width, height = resize.window
             image = _turned(image.crop((left, top, left + width, top + height)), resize.orientation)
         return image.im

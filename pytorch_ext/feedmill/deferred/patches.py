@@ -1,12 +1,13 @@
 """The patches in Pillow that put decoding off, and where they take effect.
 
-Three places are patched:
+These places are patched:
 
 - ``Image.Image.im``, the core of an image, which may be a DeferredCore. Pillow's own methods that
   a DeferredCore can answer get it as it is; everybody else gets a core with pixels.
 - ``JpegImageFile.load()``, which decodes the file: it puts that off, if it may.
 - ``Image.Image.tobytes()``, through which NumPy gets pixels: it takes them without a core in
   between.
+- ``cv2.imread()`` and ``cv2.imdecode()``, if OpenCV is imported (see ``opencv``).
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from typing import Any
 from PIL import Image, ImageFile, JpegImagePlugin
 
 from feedmill._ops import native
-from feedmill.deferred import counters
+from feedmill.deferred import counters, opencv
 from feedmill.deferred.core import LOADS, DeferredCore, Part, Source
 from feedmill.deferred.filters import filter_of
 from feedmill.deferred.frames import caller
+from feedmill.deferred.resizing import ResizingCore
 from feedmill.planner.equality import why_not_jpegs
 
 _JpegFile = JpegImagePlugin.JpegImageFile
@@ -39,11 +41,14 @@ _SLOT = "_im" if _HAS_PROPERTY else "im"
 # What the core of a closed image is.
 _CoreError: Any = getattr(Image, "DeferredError", ())
 
+_Core = type(Image.core.new("L", (1, 1)))  # type: ignore[attr-defined]
+
 # Methods of Pillow that use the core only by calling those methods of it which DeferredCore has.
 _METHODS = tuple(
     getattr(Image.Image, name)
-    for name in ("copy", "crop", "resize", "convert", "transpose", "load")
+    for name in ("copy", "crop", "resize", "convert", "transpose", "load", "thumbnail")
 )
+_RESIZE = getattr(Image.Image.resize, "__code__", None)
 _DEFERRING: set[CodeType | None] = {getattr(method, "__code__", None) for method in _METHODS}
 # The functions that are patched or relied on, with the module that they must be from.
 _ORIGINALS = (
@@ -122,6 +127,7 @@ def _patch() -> None:
     another one from it. They change nothing for other images.
     """
     global _is_patched
+    opencv.patch(is_deferring)  # tried each time, as a script may import OpenCV later
     if _is_patched:
         return
     Image.Image.im = _CORE  # type: ignore[method-assign, assignment]
@@ -149,6 +155,9 @@ def _get_core(image: Image.Image) -> Any:
         if not core.is_real and asked_by in _DEFERRING:
             return core
         core = _make_real(image, asked_by)
+    elif type(core) is _Core:
+        if core.mode == "RGB" and is_deferring() and caller() is _RESIZE:
+            return ResizingCore(core)
     elif isinstance(core, _CoreError):
         raise core.ex
     assert core is not None
@@ -227,7 +236,11 @@ def _defer(image: Any) -> None:
 
 def _is_whole(image: Any) -> bool:
     """Whether a file is to be decoded as a whole, at its full size, by Pillow's own decoder."""
-    if image.fp is None or len(image.tile) != 1 or image.decoderconfig or image.mode not in _MODES:
+    if image.fp is None or len(image.tile) != 1 or image.mode not in _MODES:
+        return False
+    # A draft at full size changes nothing, unless it asks for grey.
+    is_drafted = bool(image.decoderconfig)
+    if is_drafted and (image.decoderconfig != (1, 0) or image.layers != _LAYERS[image.mode]):
         return False
     name, extents, offset, arguments = image.tile[0][:4]
     if name != "jpeg" or offset != 0 or extents is None or tuple(extents) != (0, 0, *image.size):
@@ -237,6 +250,7 @@ def _is_whole(image: Any) -> bool:
     return not hasattr(image, "_ended") and "transparency" not in image.info
 
 
+_LAYERS = {"RGB": 3, "L": 1, "CMYK": 4}
 # The raw modes of tiles whose pixels are those of the file, by the image's mode.
 _RAW_MODES = {"RGB": ("RGB",), "L": ("L",), "CMYK": ("CMYK", "CMYK;I")}
 

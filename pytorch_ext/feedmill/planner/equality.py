@@ -112,6 +112,11 @@ def _with_luma(data: bytes, factors: int) -> bytes:
     return data[:at] + bytes([factors]) + data[at + 1 :]
 
 
+def made_jpegs() -> list[bytes]:
+    """The JPEGs that are compared with Pillow, for comparing with other decoders."""
+    return [data for _, data in _jpegs()]
+
+
 def _pngs() -> Iterator[tuple[str, bytes]]:
     from PIL import Image
 
