@@ -1,6 +1,6 @@
 """The patches in Pillow that put decoding off, and where they take effect.
 
-Three places are patched:
+These places are patched, beside the functions in functions.py:
 
 - ``Image.Image.im``, the core of an image, which may be a DeferredCore. Pillow's own methods that
   a DeferredCore can answer get it as it is; everybody else gets a core with pixels.
@@ -12,6 +12,7 @@ Three places are patched:
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,9 +22,9 @@ from typing import Any
 from PIL import Image, ImageFile, JpegImagePlugin
 
 from feedmill._ops import native
+from feedmill.deferred import functions
 from feedmill.deferred.core import COUNTERS, LOADS, DeferredCore, Part, Source
 from feedmill.deferred.filters import filter_of
-from feedmill.deferred.frames import caller
 from feedmill.planner.equality import why_not_jpegs
 
 _JpegFile = JpegImagePlugin.JpegImageFile
@@ -81,6 +82,7 @@ def why_not() -> str:
 def deferring() -> Iterator[None]:
     """Puts decoding off in this thread. May be nested."""
     _patch()
+    functions.patch_torchvision()
     before = _threads.deferring
     try:
         _threads.deferring = True
@@ -93,6 +95,7 @@ def defer_everywhere() -> None:
     """Puts decoding off in all threads of this process, to its end. For worker processes."""
     global _everywhere
     _patch()
+    functions.patch_torchvision()
     _everywhere = True
 
 
@@ -108,6 +111,7 @@ def _patch() -> None:
     Image.Image.im = _CORE  # type: ignore[method-assign, assignment]
     Image.Image.tobytes = _tobytes  # type: ignore[method-assign]
     _JpegFile.load = _load  # type: ignore[method-assign]
+    functions.patch_pillow()
     _is_patched = True
 
 
@@ -123,10 +127,16 @@ def _make_real(image: Image.Image) -> Any:
     return core
 
 
+def _takes_deferred() -> bool:
+    """Whether the function that asks the caller of this one for a core takes a DeferredCore."""
+    frame = sys._getframe(2)
+    return frame.f_code in _DEFERRING or functions.takes_core(frame)
+
+
 def _get_core(image: Image.Image) -> Any:
     core: Any = image._im
     if type(core) is DeferredCore:
-        if not core.is_real and caller() in _DEFERRING:
+        if not core.is_real and _takes_deferred():
             return core
         core = _make_real(image)
     elif isinstance(core, _CoreError):
@@ -150,7 +160,7 @@ class _CoreAttribute:
         except KeyError:
             name = type(image).__name__
             raise AttributeError(f"'{name}' object has no attribute 'im'") from None
-        if type(core) is DeferredCore and (core.is_real or caller() not in _DEFERRING):
+        if type(core) is DeferredCore and (core.is_real or not _takes_deferred()):
             return _make_real(image)
         return core
 
