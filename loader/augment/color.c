@@ -53,6 +53,13 @@ BODY void gray_body(uint8_t *out, const uint8_t *px, size_t n_px) {
     }
 }
 
+BODY void gray_rgb_body(uint8_t *restrict out, const uint8_t *restrict px, size_t n_px) {
+    for (size_t i = 0; i < 3 * n_px; i += 3) {
+        const uint8_t gray = (uint8_t)gray_of(px[i], px[i + 1], px[i + 2]);
+        out[i] = out[i + 1] = out[i + 2] = gray;
+    }
+}
+
 BODY uint64_t gray_sum_body(const uint8_t *px, size_t n_px) {
     uint64_t sum = 0;
     for (size_t begin = 0; begin < n_px; begin += BLOCK_PX) {
@@ -209,6 +216,9 @@ BODY void hue_body(uint8_t *px, size_t n_px, uint8_t shift) {
     attribute static void gray_##tier(uint8_t *out, const uint8_t *px, size_t n_px) {              \
         gray_body(out, px, n_px);                                                                  \
     }                                                                                              \
+    attribute static void gray_rgb_##tier(uint8_t *out, const uint8_t *px, size_t n_px) {          \
+        gray_rgb_body(out, px, n_px);                                                              \
+    }                                                                                              \
     attribute static uint64_t gray_sum_##tier(const uint8_t *px, size_t n_px) {                    \
         return gray_sum_body(px, n_px);                                                            \
     }                                                                                              \
@@ -220,8 +230,8 @@ BODY void hue_body(uint8_t *px, size_t n_px, uint8_t shift) {
         smooth_body(out, above, row, below, n, step);                                              \
     }                                                                                              \
     static const fm_color_kernels kernels_##tier = {                                               \
-        fade_##tier,     blend_##tier, fade_to_gray_##tier, gray_##tier,                           \
-        gray_sum_##tier, hue_##tier,   smooth_##tier};
+        fade_##tier,     blend_##tier,    fade_to_gray_##tier, gray_##tier,                        \
+        gray_rgb_##tier, gray_sum_##tier, hue_##tier,          smooth_##tier};
 
 KERNELS(scalar, )
 #if defined(__x86_64__)
@@ -317,6 +327,34 @@ static void apply_tables(const fm_image *image, uint8_t tables[3][256]) {
         px[i] = tables[0][px[i]];
         px[i + 1] = tables[1][px[i + 1]];
         px[i + 2] = tables[2][px[i + 2]];
+    }
+}
+
+/* The threshold of fm_color_solarize() with this table, or -1. */
+static int solarize_threshold(const uint8_t table[256]) {
+    int threshold = 0;
+    while (threshold < 256 && table[threshold] == threshold) threshold++;
+    for (int i = threshold; i < 256; i++)
+        if (table[i] != 255 - i) return -1;
+    return threshold;
+}
+
+void fm_color_point(const fm_image *image, const uint8_t tables[3 * 256]) {
+    const size_t n = fm_image_bytes(image);
+    uint8_t *const px = image->px;
+    const bool is_one = !memcmp(tables, tables + 256, 256) && !memcmp(tables, tables + 512, 256);
+    const int threshold = is_one ? solarize_threshold(tables) : -1;
+    if (threshold >= 0) {
+        /* No table is needed, so that the loop can be vectorized. */
+        const uint8_t limit = (uint8_t)(threshold > 255 ? 255 : threshold);
+        for (size_t i = 0; threshold < 256 && i < n; i++)
+            px[i] = px[i] < limit ? px[i] : (uint8_t)~px[i];
+    } else if (is_one) {
+        apply_table(image, tables);
+    } else {
+        uint8_t copies[3][256];
+        memcpy(copies, tables, sizeof(copies));
+        apply_tables(image, copies);
     }
 }
 

@@ -21,6 +21,8 @@ typedef struct fm_color_kernels {
     void (*fade_to_gray)(uint8_t *px, size_t n_px, float factor);
     /* Converts pixels of three bytes to gray values, one byte each. `out` may be `px`. */
     void (*gray)(uint8_t *out, const uint8_t *px, size_t n_px);
+    /* Converts pixels of three bytes to gray ones of three equal bytes. They must not overlap. */
+    void (*gray_rgb)(uint8_t *out, const uint8_t *px, size_t n_px);
     /* The sum of these gray values. */
     uint64_t (*gray_sum)(const uint8_t *px, size_t n_px);
     /* Shifts the hue of pixels of three bytes by shift / 256 of a turn. */
@@ -53,5 +55,8 @@ void fm_color_posterize(const fm_image *image, int bits);
 void fm_color_solarize(const fm_image *image, double threshold);
 void fm_color_autocontrast(const fm_image *image);
 void fm_color_equalize(const fm_image *image);
+
+/* Image.point() with a table of 256 bytes for each of three channels. */
+void fm_color_point(const fm_image *image, const uint8_t tables[3 * 256]);
 
 #endif

@@ -2,8 +2,10 @@
 #include "cache.h"
 #include "convert.h"
 #include "feedmill/feedmill.h"
+#include "feedmill/operations.h"
 #include "imread.h"
 #include "loader.h"
+#include "operations.h"
 #include "python.h"
 #include "render.h"
 #include "transcoder.h"
@@ -105,7 +107,16 @@ int exec_module(PyObject *module) {
                      {"ERR_LIMIT", FM_ERR_LIMIT},
                      {"FORMAT_JPEG", FM_FORMAT_JPEG},
                      {"FORMAT_PNG", FM_FORMAT_PNG},
-                     {"FORMAT_WEBP", FM_FORMAT_WEBP}};
+                     {"FORMAT_WEBP", FM_FORMAT_WEBP},
+                     {"OPERATION_BLEND", FM_OPERATION_BLEND},
+                     {"OPERATION_BLEND_VALUE", FM_OPERATION_BLEND_VALUE},
+                     {"OPERATION_BLEND_GRAY", FM_OPERATION_BLEND_GRAY},
+                     {"OPERATION_GRAY", FM_OPERATION_GRAY},
+                     {"OPERATION_SMOOTH", FM_OPERATION_SMOOTH},
+                     {"OPERATION_HUE", FM_OPERATION_HUE},
+                     {"OPERATION_POINT", FM_OPERATION_POINT},
+                     {"OPERATION_BOX_BLUR", FM_OPERATION_BOX_BLUR},
+                     {"OPERATION_GAUSSIAN_BLUR", FM_OPERATION_GAUSSIAN_BLUR}};
     for (const auto &constant : constants)
         if (PyModule_AddIntConstant(module, constant.name, constant.value)) return -1;
     return 0;
@@ -143,6 +154,10 @@ PyMethodDef functions[] = {
     method_entry<render>("render", METH_VARARGS,
                          "A part of an image, turned, resized and cropped, or why not."),
     method_entry<render_at>("render_at", METH_VARARGS, "Decodes a part to memory, or why not."),
+    method_entry<operate>("operate", METH_VARARGS,
+                          "An image after an operation as bytes, or why not."),
+    method_entry<histogram>("histogram", METH_VARARGS, "Counts of the values of RGB pixels."),
+    method_entry<gray_sum>("gray_sum", METH_VARARGS, "The sum of RGB pixels' gray values."),
     method_entry<device_count>("device_count", METH_VARARGS, "Devices of a kind that can be used."),
     method_entry<indices>("indices", METH_VARARGS,
                           "Indices from 0 to n - 1 as bytes of int64, or None."),

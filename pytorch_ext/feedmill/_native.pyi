@@ -26,6 +26,16 @@ ERR_LIMIT: int
 FORMAT_JPEG: int
 FORMAT_PNG: int
 FORMAT_WEBP: int
+# fm_operation_kind.
+OPERATION_BLEND: int
+OPERATION_BLEND_VALUE: int
+OPERATION_BLEND_GRAY: int
+OPERATION_GRAY: int
+OPERATION_SMOOTH: int
+OPERATION_HUE: int
+OPERATION_POINT: int
+OPERATION_BOX_BLUR: int
+OPERATION_GAUSSIAN_BLUR: int
 STEP_FIELDS: list[tuple[str, str]]  # (name, NumPy type) of fm_step's fields in order, no padding
 SAMPLE_FIELDS: list[tuple[str, str]]  # ... of fm_sample_record
 
@@ -95,6 +105,28 @@ def render(
     fourth_byte: int,  # of each pixel in Pillow's memory
 ) -> str | None:
     """The same, into Pillow's memory: None, or why it is not supported."""
+
+def operate(
+    kind: int,  # OPERATION_...; arguments that it does not use are left out or anything
+    pixels: bytes,  # [height][width][3]
+    width: int,
+    height: int,
+    other: bytes | None = None,  # a second image of this size, or a table of 768 bytes
+    value: int = 0,
+    factor: float = 0,
+    x: float = 0,  # radii
+    y: float = 0,
+    n_passes: int = 1,
+    /,
+) -> bytes | str:
+    """An RGB image after an operation of feedmill/operations.h, or a text: why it is not supported
+    natively. Releases the GIL."""
+
+def histogram(pixels: bytes, /) -> list[int]:
+    """How often each value occurs in each channel of RGB pixels: 768 counts. Releases the GIL."""
+
+def gray_sum(pixels: bytes, /) -> int | str:
+    """The sum of the gray values of RGB pixels as Pillow converts them. Releases the GIL."""
 
 def call_between(
     enter: Callable[[], object], work: Callable[[], _T], leave: Callable[[], object]

@@ -31,9 +31,9 @@ def deferred_images() -> Iterator[None]:
         yield
 
 
-def is_pillow_imported() -> bool:
-    """Whether the script has imported Pillow, which feedmill does not do for its own sake."""
-    return "PIL.Image" in sys.modules
+def is_needed() -> bool:
+    """Whether the script has imported Pillow or OpenCV, which feedmill does not do for itself."""
+    return "PIL.Image" in sys.modules or "cv2" in sys.modules
 
 
 def why_not() -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import sys
 import threading
+from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from feedmill._ops import native
 from feedmill.deferred import counters
 from feedmill.deferred.filters import filter_of
 from feedmill.deferred.frames import drops_result
+from feedmill.deferred.operations import Operations
 from feedmill.deferred.orientations import (
     COMPOSED,
     OF_TRANSPOSE,
@@ -69,20 +71,30 @@ class _Habit:
 
 
 class Source:
-    """An encoded image.
+    """An encoded image, or one in memory.
 
     Attributes:
-        data: the file's bytes.
+        data: the file's bytes; b"" of an image in memory.
         mode, width, height: as Pillow gives them.
         pixels: the whole image as RGB, or None.
+        fourth_byte: of each pixel in Pillow's memory, once the image is RGB.
     """
 
-    __slots__ = ("_n_parts", "data", "height", "mode", "pixels", "width")
+    __slots__ = ("_latest", "_n_parts", "data", "fourth_byte", "height", "mode", "pixels", "width")
 
     def __init__(self, data: bytes, mode: str, width: int, height: int) -> None:
         self.data, self.mode, self.width, self.height = data, mode, width, height
         self.pixels: bytes | None = None
+        self.fourth_byte = _FOURTH_DECODED
         self._n_parts = 0
+        self._latest: tuple[Part, bytes] | None = None  # the part that an operation used
+
+    @classmethod
+    def of_pixels(cls, pixels: bytes, mode: str, size: tuple[int, int], fourth_byte: int) -> Source:
+        """An image in memory: RGB pixels, three equal bytes each if the mode is "L"."""
+        source = cls(b"", mode, *size)
+        source.pixels, source.fourth_byte = pixels, fourth_byte
+        return source
 
     @property
     def lock(self) -> Any:
@@ -99,24 +111,46 @@ class Source:
         result = self._render(part)
         return result if isinstance(result, bytes) else None
 
+    def pixels_of(self, part: Part) -> bytes | None:
+        """As render(), and keeps the result for other uses of the same part."""
+        with self.lock:
+            result = self.render(part)
+            if result is not None and result is not self.pixels:
+                self._latest = part, result
+        return result
+
     def render_into(self, part: Part, capsule: object, fourth_byte: int) -> bool:
         """Renders a part into Pillow's memory (native.render()); False if feedmill does not decode
         the image."""
         return self._render(part, capsule, fourth_byte) is None
 
     def _render(self, part: Part, *target: Any) -> bytes | str | None:
-        """As native.render(). From an image's second part on, the image is decoded as a whole,
-        once; from the first part on if most of the latest images gave several parts."""
+        """As native.render()."""
+        source, box, orientation, resize = self._arguments(part)
+        is_upright = resize is None and orientation == UPRIGHT
+        if is_upright and (0, 0, *source[1:]) == box and not target:
+            pixels: bytes = source[0]
+            return pixels
+        if not self.data:
+            return native.render(source, box, orientation, resize, *target)
+        is_whole = is_upright and len(source) == 1 and box[2:] == (self.width, self.height)
+        with counters.timed("whole" if is_whole else "parts"):
+            return native.render(source, box, orientation, resize, *target)
+
+    def _arguments(self, part: Part) -> tuple[Any, Rect, int, Any]:
+        """Arguments for native.render(). From an image's second part on, the image is decoded as a
+        whole, once; from the first part on if most of the latest images gave several parts."""
         with self.lock:
-            self._n_parts += 1
-            if self.pixels is None and (self._n_parts > 1 or _Habit.share > 0.5):
+            if self._latest is not None and self._latest[0] == part:
+                size = part.size
+                return (self._latest[1], *size), (0, 0, *size), UPRIGHT, None
+            is_file = bool(self.data)
+            self._n_parts += is_file
+            if self.pixels is None and not (is_file and self._n_parts <= 1 and _Habit.share <= 0.5):
                 self.decode_whole()
             pixels = self.pixels
         source = (self.data,) if pixels is None else (pixels, self.width, self.height)
-        resize = part.resize.arguments() if part.resize else None
-        is_whole = pixels is None and resize is None and part.box[2:] == (self.width, self.height)
-        with counters.timed("whole" if is_whole else "parts"):
-            return native.render(source, part.box, part.orientation, resize, *target)
+        return source, part.box, part.orientation, part.resize.arguments() if part.resize else None
 
     def decode_whole(self) -> bool:
         """Decodes the whole image to ``pixels``; False if feedmill does not decode it."""
@@ -129,9 +163,47 @@ class Source:
 
     def opened(self) -> Image.Image:
         """The image, decoded by Pillow at once."""
+        if not self.data:
+            self.decode_whole()
+            assert self.pixels is not None
+            size = self.width, self.height
+            if self.mode == "L":
+                return Image.frombytes("L", size, self.pixels[::3])
+            return Image.Image()._new(_core_of(self.pixels, size, self.fourth_byte))
         image = JpegImagePlugin.JpegImageFile(io.BytesIO(self.data))
         ImageFile.ImageFile.load(image)
         return image
+
+
+class MadeSource(Source):
+    """An image in memory whose pixels are made when they are first needed.
+
+    Attributes:
+        value: of all bytes, or None.
+        gray_of: the RGB pixels that this shows in gray, or None.
+    """
+
+    __slots__ = ("_make", "gray_of", "value")
+
+    def __init__(
+        self,
+        mode: str,
+        size: tuple[int, int],
+        fourth_byte: int,
+        make: Callable[[], bytes],
+        value: int | None = None,
+        gray_of: bytes | None = None,
+    ) -> None:
+        super().__init__(b"", mode, *size)
+        self.fourth_byte, self._make = fourth_byte, make
+        self.value, self.gray_of = value, gray_of
+
+    def decode_whole(self) -> bool:
+        """Makes the pixels."""
+        with self.lock:
+            if self.pixels is None:
+                self.pixels = self._make()
+        return True
 
 
 class Resize(NamedTuple):
@@ -226,7 +298,7 @@ class PixelAccess:
         return getattr(self._real(), name)
 
 
-class DeferredCore:
+class DeferredCore(Operations):
     """Stands in for Pillow's ImagingCore until somebody needs pixels. Thread-safe.
 
     Attributes:
@@ -270,6 +342,10 @@ class DeferredCore:
         """As ImagingCore.resize(), which crops a part that has the wanted size already."""
         if is_part_of_size(box, self.size, size):
             return self.crop(box)
+        if self._part.resize is not None and self.mode != "CMYK":
+            flat = self.flattened()
+            if flat is not None:
+                return flat.resize(size, resample, box)
         resize = self._resize_of(size, resample, box)
         derived = resize and self._derived(self._part._replace(resize=resize))
         return derived or self.real("resize").resize(size, resample, box)
@@ -277,6 +353,8 @@ class DeferredCore:
     def convert(self, mode: str, *arguments: Any) -> Any:
         """As ImagingCore.convert()."""
         derived = mode == "RGB" and self._derived(self._part, mode)
+        if mode == "L" and self.mode == "RGB":
+            derived = self.gray()
         return derived or self.real("convert").convert(mode, *arguments)
 
     def pixel_access(self, readonly: int) -> Any:
@@ -318,13 +396,51 @@ class DeferredCore:
         kind, order = found
         # A grey image's pixels get a fourth byte when it is converted.
         is_mixed = self.mode == "RGB" and resample != _NEAREST
-        fourth_byte = _FOURTH_RESIZED if is_mixed else _FOURTH_DECODED
+        fourth_byte = _FOURTH_RESIZED if is_mixed else self.fourth_byte
         window = (0, 0, width, height)
         return Resize(
             width, height, kind, int(resample), order, fourth_byte, window, part=part
         )
 
     # ---- pixels ----------------------------------------------------------------------------------
+
+    @property
+    def fourth_byte(self) -> int:
+        """The fourth byte of each pixel in Pillow's memory; of an RGB image without a core."""
+        resize, source = self._part.resize, self._source
+        if resize is not None:
+            return resize.fourth_byte
+        return _FOURTH_DECODED if source is None else source.fourth_byte
+
+    def pixels(self) -> bytes | None:
+        """The pixels of an RGB or grey image as RGB, which are kept; None if there is a core with
+        pixels, which may differ, or feedmill does not decode the image."""
+        source = self._source
+        if source is None or self._real is not None or self.mode == "CMYK":
+            return None
+        return source.pixels_of(self._part)
+
+    def flattened(self) -> DeferredCore | None:
+        """The same pixels as an image in memory."""
+        fourth_byte, pixels = self.fourth_byte, self.pixels()
+        return None if pixels is None else self.of_pixels(pixels, fourth_byte, self.mode)
+
+    def of_pixels(self, pixels: bytes, fourth_byte: int, mode: str = "RGB") -> DeferredCore:
+        """An image of the same size with these pixels."""
+        return _whole(Source.of_pixels(pixels, mode, self.size, fourth_byte))
+
+    def of_made(
+        self, make: Callable[[], bytes], fourth_byte: int, mode: str = "RGB", **known: Any
+    ) -> DeferredCore:
+        """An image of the same size whose pixels are made when they are first needed."""
+        return _whole(MadeSource(mode, self.size, fourth_byte, make, **known))
+
+    @property
+    def made(self) -> MadeSource | None:
+        """The image whose whole is shown, if it is a MadeSource."""
+        source, part = self._source, self._part
+        is_whole = part == ((0, 0, *self.size), UPRIGHT, None)
+        return source if isinstance(source, MadeSource) and is_whole else None
 
     @property
     def is_real(self) -> bool:
@@ -371,8 +487,7 @@ class DeferredCore:
 
     def _render_rgb(self, source: Source) -> Any:
         """A core with the pixels; None if feedmill does not decode the image."""
-        resize = self._part.resize
-        fourth_byte = resize.fourth_byte if resize else _FOURTH_DECODED
+        fourth_byte = self.fourth_byte
         core = Image.core.new("RGB", self.size)  # type: ignore[attr-defined]
         capsule = exported(core)
         if capsule is None:
@@ -395,6 +510,10 @@ class DeferredCore:
             left, top, width, height = resize.window
             image = _turned(image.crop((left, top, left + width, top + height)), resize.orientation)
         return image.im
+
+
+def _whole(source: Source) -> DeferredCore:
+    return DeferredCore(source, Part((0, 0, source.width, source.height)), source.mode)
 
 
 def _core_of(data: bytes, size: tuple[int, int], fourth_byte: int) -> Any:

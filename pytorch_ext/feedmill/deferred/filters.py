@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
+from feedmill.deferred.switch import switched
 from feedmill.planner.equality import resize_order
 from feedmill.planner.plan import FILTERS, UnsupportedError
 
@@ -12,29 +12,18 @@ from feedmill.planner.plan import FILTERS, UnsupportedError
 _found: dict[int, tuple[int, int] | None] = {}
 
 
-class _Threads(threading.local):
-    """Whether the current thread compares with Pillow, which must then resize by itself."""
-
-    comparing = False
-
-
-_threads = _Threads()
-
-
 def filter_of(resample: Any) -> tuple[int, int] | None:
     """fm_filter and fm_resize_order that give the pixels of the installed Pillow's filter.
 
     None for a filter that feedmill does not compute, or whose pixels differ.
     """
-    if not isinstance(resample, int) or resample not in FILTERS or _threads.comparing:
+    if not isinstance(resample, int) or resample not in FILTERS:
         return None
     number = int(resample)
     if number not in _found:
-        _threads.comparing = True
         try:
-            _found[number] = FILTERS[number], resize_order(FILTERS[number])
+            with switched(False):  # Pillow must resize by itself to be compared with
+                _found[number] = FILTERS[number], resize_order(FILTERS[number])
         except UnsupportedError:
             _found[number] = None
-        finally:
-            _threads.comparing = False
     return _found[number]

@@ -1,6 +1,6 @@
 """The patches in Pillow that put decoding off, and where they take effect.
 
-These places are patched:
+These places are patched, beside those in functions.py and opencv.py:
 
 - ``Image.Image.im``, the core of an image, which may be a DeferredCore. Pillow's own methods that
   a DeferredCore can answer get it as it is; everybody else gets a core with pixels.
@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CodeType
@@ -24,11 +23,12 @@ from typing import Any
 from PIL import Image, ImageFile, JpegImagePlugin
 
 from feedmill._ops import native
-from feedmill.deferred import counters, opencv
+from feedmill.deferred import counters, functions, opencv
 from feedmill.deferred.core import LOADS, DeferredCore, Part, Source
 from feedmill.deferred.filters import filter_of
 from feedmill.deferred.frames import caller
 from feedmill.deferred.resizing import ResizingCore
+from feedmill.deferred.switch import is_deferring, switch_everywhere, switched
 from feedmill.planner.equality import why_not_jpegs
 
 _JpegFile = JpegImagePlugin.JpegImageFile
@@ -57,14 +57,6 @@ _ORIGINALS = (
 )
 
 
-class _Threads(threading.local):
-    """Whether decoding is put off in the current thread; None: as in the whole process."""
-
-    deferring: bool | None = None
-
-
-_threads = _Threads()
-_everywhere = False
 _is_patched = False
 
 
@@ -76,7 +68,8 @@ def why_not() -> str:
 
 
 def _why_not_this_pillow() -> str:
-    reason = why_not_jpegs()
+    with switched(False):  # Pillow must decode by itself to be compared with
+        reason = why_not_jpegs()
     if not reason and filter_of(Image.Resampling.BILINEAR) is None:
         reason = "this Pillow resizes to other pixels than feedmill"
     return reason
@@ -99,25 +92,14 @@ def _why_replaced() -> str:
 def deferring(on: bool = True) -> Iterator[None]:
     """Puts decoding off in this thread, or with on=False does not. May be nested."""
     _patch()
-    before = _threads.deferring
-    try:
-        _threads.deferring = on
+    with switched(on):
         yield
-    finally:
-        _threads.deferring = before
-
-
-def is_deferring() -> bool:
-    """Whether decoding is put off in this thread."""
-    on = _threads.deferring
-    return _everywhere if on is None else on
 
 
 def defer_everywhere() -> None:
     """Puts decoding off in all threads of this process, to its end. For worker processes."""
-    global _everywhere
     _patch()
-    _everywhere = True
+    switch_everywhere()
 
 
 def _patch() -> None:
@@ -127,12 +109,15 @@ def _patch() -> None:
     another one from it. They change nothing for other images.
     """
     global _is_patched
-    opencv.patch(is_deferring)  # tried each time, as a script may import OpenCV later
+    # Tried each time, as a script may import these libraries later.
+    opencv.patch(is_deferring)
+    functions.patch_torchvision()
     if _is_patched:
         return
     Image.Image.im = _CORE  # type: ignore[method-assign, assignment]
     Image.Image.tobytes = _tobytes  # type: ignore[method-assign]
     _JpegFile.load = _load  # type: ignore[method-assign]
+    functions.patch_pillow()
     _is_patched = True
 
 
@@ -148,13 +133,18 @@ def _make_real(image: Image.Image, asked_by: CodeType) -> Any:
     return core
 
 
+def _takes_deferred() -> bool:
+    """Whether the function that asks the caller of this one for a core takes a DeferredCore."""
+    frame = sys._getframe(2)
+    return frame.f_code in _DEFERRING or functions.takes_core(frame)
+
+
 def _get_core(image: Image.Image) -> Any:
     core: Any = image._im
     if type(core) is DeferredCore:
-        asked_by = caller()
-        if not core.is_real and asked_by in _DEFERRING:
+        if not core.is_real and _takes_deferred():
             return core
-        core = _make_real(image, asked_by)
+        core = _make_real(image, caller())
     elif type(core) is _Core:
         if core.mode == "RGB" and is_deferring() and caller() is _RESIZE:
             return ResizingCore(core)
@@ -179,10 +169,8 @@ class _CoreAttribute:
         except KeyError:
             name = type(image).__name__
             raise AttributeError(f"'{name}' object has no attribute 'im'") from None
-        if type(core) is DeferredCore:
-            asked_by = caller()
-            if core.is_real or asked_by not in _DEFERRING:
-                return _make_real(image, asked_by)
+        if type(core) is DeferredCore and (core.is_real or not _takes_deferred()):
+            return _make_real(image, caller())
         return core
 
     def __set__(self, image: Any, core: Any) -> None:

@@ -32,7 +32,7 @@ def why_not() -> str:
     not imported Pillow yet."""
     if _internals.worker_loop is None:
         return "feedmill does not know how this torch starts its workers"
-    return deferred.why_not() if deferred.is_pillow_imported() else ""
+    return deferred.why_not() if deferred.is_needed() else ""
 
 
 class DeferredCounters:
@@ -105,7 +105,7 @@ class _Fetcher:
 
     def fetch(self, index: Any) -> Any:
         """As the wrapped object's."""
-        if not deferred.is_pillow_imported() or deferred.why_not():
+        if not deferred.is_needed() or deferred.why_not():
             return self._fetcher.fetch(index)
         from feedmill.deferred import patches
 
@@ -143,7 +143,7 @@ class _WorkerLoop:
         counters.count_all_in(Counters(self._arrays[call.arguments["worker_id"]]))
         if self._verifies:
             _internals.set_map_fetcher(VerifyingFetcher)
-        if deferred.is_pillow_imported():
+        if deferred.is_needed():
             _defer_everywhere()
         else:
             call.arguments["index_queue"] = _IndexQueue(call.arguments["index_queue"])
@@ -168,7 +168,7 @@ class _IndexQueue:
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
         """As the queue's."""
-        if self._waits and deferred.is_pillow_imported():
+        if self._waits and deferred.is_needed():
             self._waits = False
             _defer_everywhere()
         return self._queue.get(*args, **kwargs)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from feedmill import _internals
-from feedmill.deferred import counters, is_pillow_imported
+from feedmill.deferred import counters, is_needed
 from feedmill.iterators.verify import VerificationError, is_same
 
 
@@ -22,7 +22,7 @@ class VerifyingFetcher(_internals.MapFetcher):  # type: ignore[misc]
 
     def fetch(self, possibly_batched_index: Any) -> Any:
         """As torch's."""
-        if not is_pillow_imported():
+        if not is_needed():
             return super().fetch(possibly_batched_index)
         from feedmill.deferred import patches
 

@@ -1,0 +1,67 @@
+/*
+ * Operations on an image in memory, as Pillow computes them on RGB images, bit for bit.
+ *
+ *     fm_operation blur = {.struct_bytes = sizeof(blur), .kind = FM_OPERATION_GAUSSIAN_BLUR};
+ *     blur.pixels = pixels;
+ *     blur.width = blur.height = 224;
+ *     blur.x = blur.y = 1.5f;
+ *     blur.n_passes = 3;
+ *     uint8_t *const out = malloc(224 * 224 * 3);
+ *     if (fm_operation_run(&blur, out, &error)) die(error.message);
+ *
+ * Images are contiguous rows of three bytes per pixel. All functions may be called by any thread.
+ */
+#ifndef FEEDMILL_OPERATIONS_H
+#define FEEDMILL_OPERATIONS_H
+
+#include "feedmill/feedmill.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What is done to `pixels`. In the comments, Pillow's name and the members that are used beside
+ * pixels, width and height. */
+typedef enum fm_operation_kind {
+    FM_OPERATION_BLEND,        /* Image.blend(other, pixels, factor) */
+    FM_OPERATION_BLEND_VALUE,  /* the same with a gray image of one value, from 0 to 255 */
+    FM_OPERATION_BLEND_GRAY,   /* the same with convert("L").convert("RGB") of the pixels */
+    FM_OPERATION_GRAY,         /* convert("L").convert("RGB") */
+    FM_OPERATION_SMOOTH,       /* filter(ImageFilter.SMOOTH) */
+    FM_OPERATION_HUE,          /* convert("HSV"), adds value to the hue, convert("RGB") */
+    FM_OPERATION_POINT,        /* point(), with the 768 bytes of `other` as the table */
+    FM_OPERATION_BOX_BLUR,     /* the core's box_blur((x, y), n_passes) */
+    FM_OPERATION_GAUSSIAN_BLUR /* the core's gaussian_blur((x, y), n_passes) */
+} fm_operation_kind;
+
+typedef struct fm_operation {
+    size_t struct_bytes; /* sizeof(fm_operation) */
+    fm_operation_kind kind;
+    const uint8_t *pixels;
+    int32_t width, height;
+    const uint8_t *other; /* a second image of this size, or a table for each channel */
+    float factor;         /* finite */
+    int32_t value;
+    float x, y;       /* radii, 0 or more: of a box less than 16, of a Gaussian blur about 15 */
+    int32_t n_passes; /* 1 or more */
+} fm_operation;
+
+/*
+ * Writes the result to out[height][width][3], which must not overlap the input. FM_ERR_ARGUMENT if
+ * a member is out of range or FEEDMILL_CPU is invalid, FM_ERR_NOMEM; `out` holds anything then.
+ */
+FM_API FM_CHECK_RESULT int fm_operation_run(const fm_operation *operation, uint8_t *out,
+                                            fm_error *error);
+
+/* Counts the values of each channel of n_px pixels. */
+FM_API void fm_pixels_histogram(const uint8_t *pixels, size_t n_px, uint64_t counts[3][256]);
+
+/* Writes the sum of the gray values of n_px pixels, as convert("L") computes them. FM_ERR_ARGUMENT
+ * if FEEDMILL_CPU is invalid. */
+FM_API FM_CHECK_RESULT int fm_pixels_gray_sum(const uint8_t *pixels, size_t n_px, uint64_t *sum,
+                                              fm_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,86 @@
+#include "operations.h"
+
+#include "feedmill/operations.h"
+
+namespace feedmill {
+
+namespace {
+
+// The bytes of a bytes object; *n is checked to be at least n_needed.
+bool read_bytes(PyObject *bytes, Py_ssize_t n_needed, const uint8_t **out, Py_ssize_t *n) {
+    char *data;
+    if (PyBytes_AsStringAndSize(bytes, &data, n)) return false;
+    *out = reinterpret_cast<const uint8_t *>(data);
+    if (*n >= n_needed) return true;
+    PyErr_SetString(PyExc_ValueError, "fewer bytes than pixels");
+    return false;
+}
+
+// Reads the arguments of operate(); false: a Python exception is set.
+bool read_operation(PyObject *args, fm_operation *operation, Py_ssize_t *n_bytes) {
+    int kind, width, height, value = 0, n_passes = 1;
+    PyObject *pixels, *other = Py_None;
+    if (!PyArg_ParseTuple(args, "iSii|Oifffi", &kind, &pixels, &width, &height, &other, &value,
+                          &operation->factor, &operation->x, &operation->y, &n_passes))
+        return false;
+    if (width < 1 || height < 1 || width > PY_SSIZE_T_MAX / 3 / height) {
+        PyErr_SetString(PyExc_ValueError, "an image without pixels");
+        return false;
+    }
+    operation->kind = fm_operation_kind(kind);
+    operation->width = width;
+    operation->height = height;
+    operation->value = value;
+    operation->n_passes = n_passes;
+    *n_bytes = 3 * Py_ssize_t(width) * height;
+    Py_ssize_t n;
+    if (!read_bytes(pixels, *n_bytes, &operation->pixels, &n)) return false;
+    const Py_ssize_t n_other = kind == FM_OPERATION_POINT ? 768 : *n_bytes;
+    return other == Py_None || read_bytes(other, n_other, &operation->other, &n);
+}
+
+} // namespace
+
+PyObject *operate(PyObject *, PyObject *args) {
+    fm_operation operation{};
+    operation.struct_bytes = sizeof(operation);
+    Py_ssize_t n_bytes;
+    if (!read_operation(args, &operation, &n_bytes)) return nullptr;
+    Ref result(PyBytes_FromStringAndSize(nullptr, n_bytes));
+    if (!result) return nullptr;
+    auto *const out = reinterpret_cast<uint8_t *>(PyBytes_AsString(result.get()));
+    fm_error error;
+    const int status = without_gil([&] { return fm_operation_run(&operation, out, &error); });
+    return status ? text_from(error.message).release() : result.release();
+}
+
+PyObject *histogram(PyObject *, PyObject *args) {
+    PyObject *bytes;
+    const uint8_t *pixels;
+    Py_ssize_t n_bytes;
+    if (!PyArg_ParseTuple(args, "S", &bytes) || !read_bytes(bytes, 0, &pixels, &n_bytes))
+        return nullptr;
+    uint64_t counts[3][256];
+    without_gil([&] { fm_pixels_histogram(pixels, size_t(n_bytes) / 3, counts); });
+    Ref list(PyList_New(768));
+    for (Py_ssize_t i = 0; list && i < 768; i++) {
+        PyObject *const count = PyLong_FromUnsignedLongLong(counts[i / 256][i % 256]);
+        if (!count || PyList_SetItem(list.get(), i, count)) return nullptr;
+    }
+    return list.release();
+}
+
+PyObject *gray_sum(PyObject *, PyObject *args) {
+    PyObject *bytes;
+    const uint8_t *pixels;
+    Py_ssize_t n_bytes;
+    if (!PyArg_ParseTuple(args, "S", &bytes) || !read_bytes(bytes, 0, &pixels, &n_bytes))
+        return nullptr;
+    uint64_t sum = 0;
+    fm_error error;
+    const int status =
+        without_gil([&] { return fm_pixels_gray_sum(pixels, size_t(n_bytes) / 3, &sum, &error); });
+    return status ? text_from(error.message).release() : PyLong_FromUnsignedLongLong(sum);
+}
+
+} // namespace feedmill

@@ -1,0 +1,12 @@
+// Operations on images in memory (operations.h of the C library).
+#pragma once
+#include "python.h"
+
+namespace feedmill {
+
+// operate(...), histogram(pixels), gray_sum(pixels): see _native.pyi.
+PyObject *operate(PyObject *module, PyObject *args);
+PyObject *histogram(PyObject *module, PyObject *args);
+PyObject *gray_sum(PyObject *module, PyObject *args);
+
+} // namespace feedmill

@@ -1,0 +1,172 @@
+"""Functions of Pillow and torchvision that are patched, so that they use operations on deferred
+images. They change nothing for other images."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+from PIL import Image, ImageEnhance, ImageFilter
+
+from feedmill.deferred import operations
+from feedmill.deferred.core import DeferredCore
+
+_SLOT = "_im" if "im" in vars(Image.Image) else "im"
+
+
+def core_of(image: Any) -> DeferredCore | None:
+    """The core of a loaded RGB image, if it is deferred."""
+    if not isinstance(image, Image.Image):
+        return None
+    core = vars(image).get(_SLOT)
+    if type(core) is not DeferredCore or core.is_real or (core.mode, image.mode) != ("RGB", "RGB"):
+        return None
+    return core
+
+
+def _new_image(core: DeferredCore) -> Image.Image:
+    """As Image.new() makes it."""
+    return Image.Image()._new(core)  # type: ignore[arg-type]
+
+
+# ---- methods that call the core ------------------------------------------------------------------
+
+_FILTERS = (ImageFilter.GaussianBlur, ImageFilter.BoxBlur, ImageFilter.SMOOTH)
+
+# Methods of Image that get a DeferredCore under a condition on their arguments.
+_CONDITIONS: dict[CodeType | None, Callable[[dict[str, Any]], bool]] = {
+    getattr(Image.Image.filter, "__code__", None): lambda names: type(names["filter"]) in _FILTERS,
+    getattr(Image.Image.histogram, "__code__", None): lambda names: names["mask"] is None,
+    getattr(Image.Image.point, "__code__", None): lambda names: True,
+}
+
+# Functions that are patched or relied on, with the module that they must be from.
+_ORIGINALS: tuple[tuple[Any, str], ...] = (
+    (Image.blend, "PIL.Image"),
+    *((getattr(Image.Image, name), "PIL.Image") for name in ("filter", "histogram", "point")),
+    *((one.__init__, "PIL.ImageEnhance")  # type: ignore[misc]
+      for one in (ImageEnhance.Brightness, ImageEnhance.Contrast)),
+    *((one.filter, "PIL.ImageFilter") for one in _FILTERS),
+)
+
+
+@functools.cache
+def why_not() -> str:
+    """The reason why operations are left to Pillow; "" if they need not be."""
+    for function, module in _ORIGINALS:
+        if function.__module__ != module:
+            return f"{function.__module__} has replaced {module}.{function.__qualname__}()"
+    return ""
+
+
+def takes_core(frame: FrameType) -> bool:
+    """Whether a function that asks for an image's core calls only operations of it."""
+    condition = _CONDITIONS.get(frame.f_code)
+    return condition is not None and not why_not() and condition(frame.f_locals)
+
+
+# ---- Pillow --------------------------------------------------------------------------------------
+
+_pillow_blend = Image.blend
+_brightness = ImageEnhance.Brightness.__init__
+_contrast = ImageEnhance.Contrast.__init__
+
+
+@functools.wraps(_pillow_blend)
+def _blend(im1: Any, im2: Any, alpha: Any) -> Any:
+    base, core = core_of(im1), core_of(im2)
+    if base is not None and core is not None:
+        blended = operations.blended(base, core, alpha)
+        if blended is not None:
+            return im1._new(blended)
+    return _pillow_blend(im1, im2, alpha)
+
+
+@functools.wraps(_brightness)
+def _init_brightness(self: Any, image: Any) -> None:
+    core = core_of(image)
+    if core is None or not operations.is_equal("blend"):
+        _brightness(self, image)
+        return
+    self.image = image
+    self.degenerate = _new_image(operations.of_one_value(core, 0, operations.FOURTH_NEW))
+
+
+@functools.wraps(_contrast)
+def _init_contrast(self: Any, image: Any) -> None:
+    core = core_of(image)
+    mean = None if core is None else operations.gray_mean(core)
+    if core is None or mean is None or not operations.is_equal("blend"):
+        _contrast(self, image)
+        return
+    self.image = image
+    gray = operations.of_one_value(core, mean, operations.FOURTH_OF_GRAY)
+    self.degenerate = _new_image(gray)
+
+
+def patch_pillow() -> None:
+    """Installs the patches, for good."""
+    if why_not():
+        return
+    Image.blend = _blend
+    ImageEnhance.Brightness.__init__ = _init_brightness  # type: ignore[method-assign]
+    ImageEnhance.Contrast.__init__ = _init_contrast  # type: ignore[method-assign]
+
+
+# ---- torchvision ---------------------------------------------------------------------------------
+
+_FUNCTIONAL = "torchvision.transforms._functional_pil"
+_REGISTRY = "torchvision.transforms.v2.functional._utils"
+
+# Patched functions, by the original.
+_replaced: dict[Any, Any] = {}
+# What was found when torchvision was patched last.
+_seen: tuple[Any, Any] = None, None
+
+
+def _adjusting_hue(original: Any) -> Any:
+    @functools.wraps(original)
+    def adjust_hue(img: Any, hue_factor: Any) -> Any:
+        core = core_of(img)
+        shifted = None if core is None else operations.hue_shifted(core, hue_factor)
+        return original(img, hue_factor) if shifted is None else _new_image(shifted)
+
+    return adjust_hue
+
+
+def _making_grayscale(original: Any) -> Any:
+    @functools.wraps(original)
+    def to_grayscale(img: Any, num_output_channels: Any) -> Any:
+        core = core_of(img) if num_output_channels == 3 else None
+        gray = None if core is None else operations.grayscale(core)
+        return original(img, num_output_channels) if gray is None else _new_image(gray)
+
+    return to_grayscale
+
+
+_WRAPPERS = {"adjust_hue": _adjusting_hue, "to_grayscale": _making_grayscale}
+
+
+def patch_torchvision() -> None:
+    """Installs the patches in torchvision, for good, if it has been imported. Cheap if nothing has
+    been imported since the last call."""
+    global _seen
+    now = sys.modules.get(_FUNCTIONAL), sys.modules.get(_REGISTRY)
+    if now == _seen or why_not():
+        return
+    _seen = now
+    functional, registry = now
+    for name, wrapper in _WRAPPERS.items():
+        function = getattr(functional, name, None)
+        if function is not None and function.__module__ == _FUNCTIONAL:
+            if function not in _replaced.values():
+                _replaced[function] = wrapper(function)
+                setattr(functional, name, _replaced[function])
+    # v2 keeps the functions for images of each class.
+    for kernels in getattr(registry, "_KERNEL_REGISTRY", {}).values():
+        kernel = kernels.get(Image.Image)
+        if kernel in _replaced:
+            kernels[Image.Image] = _replaced[kernel]

@@ -1,0 +1,40 @@
+"""Whether decoding is put off: in the current thread, and in the process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class _Threads(threading.local):
+    """Whether decoding is put off in the current thread; None: as in the whole process."""
+
+    deferring: bool | None = None
+
+
+_threads = _Threads()
+_everywhere = False
+
+
+def is_deferring() -> bool:
+    """Whether decoding is put off in this thread."""
+    on = _threads.deferring
+    return _everywhere if on is None else on
+
+
+@contextmanager
+def switched(on: bool) -> Iterator[None]:
+    """Puts decoding off in this thread, or does not, as in a self-test. May be nested."""
+    before = _threads.deferring
+    try:
+        _threads.deferring = on
+        yield
+    finally:
+        _threads.deferring = before
+
+
+def switch_everywhere() -> None:
+    """Puts decoding off in all threads of this process, to its end."""
+    global _everywhere
+    _everywhere = True

@@ -1,0 +1,307 @@
+"""Operations on deferred images give the same pixels, objects and errors as Pillow's, and keep the
+images deferred."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+import torch
+from feedmill import deferred_images
+from feedmill.deferred import core, functions, operations, patches
+from feedmill.deferred.core import DeferredCore
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageChops, ImageEnhance, ImageFilter, ImageOps, ImageStat
+from test_deferred import _STEPS, _Replay, _rgb, assert_same, described, files, outcome
+from torchvision import transforms
+from torchvision.transforms import functional, v2
+
+__all__ = ["files"]  # a fixture
+
+# FEEDMILL_CHAINS sets how many random chains are run.
+N_CHAINS = int(os.environ.get("FEEDMILL_CHAINS", "400"))
+
+pytestmark = pytest.mark.skipif(bool(patches.why_not()), reason=patches.why_not())
+
+
+@pytest.fixture(scope="module")
+def jpeg(files):
+    return files["usual"]
+
+
+def _is_deferred(image):
+    core_of_image = vars(image)[patches._SLOT]
+    return type(core_of_image) is DeferredCore and not core_of_image.is_real
+
+
+# ---- random chains -------------------------------------------------------------------------------
+
+_FACTORS = st.one_of(
+    st.sampled_from((0, 1, 0.0, 1.0, 0.5, 2, -0.3, 1e-50, 1e31, float("inf"))), st.floats(0, 3)
+)
+_RADII = st.one_of(
+    st.floats(0, 2.5), st.sampled_from((0, 1, 2, 0.5, 4.9, 5.1, 9, 40)), st.just((1.5, 0)),
+    st.tuples(st.floats(0, 4), st.floats(0, 4)),
+)
+_BYTES = st.integers(0, 255)
+
+
+def _enhance(kind):
+    return lambda image, draw: kind(image).enhance(draw(_FACTORS))
+
+
+def _degenerate(kind):
+    return lambda image, draw: kind(image).degenerate
+
+
+def _use_two(function):
+    """A function of an image and another part of it of the same size."""
+
+    def use(image, draw):
+        other = image.transpose(Image.Transpose.ROTATE_180)
+        return function(image, other, draw)
+
+    return use
+
+
+def _table(image, draw):
+    chance = np.random.RandomState(draw(_BYTES))
+    n = draw(st.sampled_from((256, 768, 768, 767)))
+    return image.point(chance.randint(-9 if n == 256 else 0, 256, n).tolist())
+
+
+_OPERATIONS = {
+    "brightness": _enhance(ImageEnhance.Brightness),
+    "contrast": _enhance(ImageEnhance.Contrast),
+    "color": _enhance(ImageEnhance.Color),
+    "sharpness": _enhance(ImageEnhance.Sharpness),
+    "degenerate of brightness": _degenerate(ImageEnhance.Brightness),
+    "degenerate of contrast": _degenerate(ImageEnhance.Contrast),
+    "degenerate of color": _degenerate(ImageEnhance.Color),
+    "degenerate of sharpness": _degenerate(ImageEnhance.Sharpness),
+    "blend": _use_two(lambda one, two, draw: Image.blend(one, two, draw(_FACTORS))),
+    "blend with grey": _use_two(
+        lambda one, two, draw: Image.blend(two.convert("L").convert("RGB"), one, draw(_FACTORS))
+    ),
+    "blend with an ordinary one": lambda image, draw: Image.blend(
+        image, Image.new("RGB", image.size, (1, 2, 3)), draw(_FACTORS)
+    ),
+    "chops": _use_two(lambda one, two, draw: ImageChops.add_modulo(one, two)),
+    "composite": _use_two(lambda one, two, draw: Image.composite(one, two, one.convert("L"))),
+    "grey": lambda image, draw: image.convert("L"),
+    "grey and back": lambda image, draw: image.convert("L").convert("RGB"),
+    "grayscale": lambda image, draw: functional.to_grayscale(image, draw(st.sampled_from((1, 3)))),
+    "v2 grayscale": lambda image, draw: v2.functional.rgb_to_grayscale(image, 3),
+    "hue": lambda image, draw: functional.adjust_hue(image, draw(st.floats(-0.55, 0.55))),
+    "v2 hue": lambda image, draw: v2.functional.adjust_hue(image, draw(st.floats(-0.5, 0.5))),
+    "gaussian blur": lambda image, draw: image.filter(ImageFilter.GaussianBlur(draw(_RADII))),
+    "box blur": lambda image, draw: image.filter(ImageFilter.BoxBlur(draw(_RADII))),
+    "blur": lambda image, draw: image.filter(ImageFilter.BLUR),
+    "smooth": lambda image, draw: image.filter(ImageFilter.SMOOTH),
+    "median": lambda image, draw: image.filter(ImageFilter.MedianFilter(3)),
+    "invert": lambda image, draw: ImageOps.invert(image),
+    "solarize": lambda image, draw: ImageOps.solarize(image, draw(st.integers(-3, 260))),
+    "posterize": lambda image, draw: ImageOps.posterize(image, draw(st.integers(0, 9))),
+    "autocontrast": lambda image, draw: ImageOps.autocontrast(image, draw(st.integers(0, 30))),
+    "equalize": lambda image, draw: ImageOps.equalize(image),
+    "masked histogram": lambda image, draw: (
+        described(image.histogram(image.convert("L"))), image.convert("RGB")
+    )[1],
+    "table": _table,
+    "function": lambda image, draw: image.point(lambda value: value * 0.7 + 9.5),
+    "split and merge": lambda image, draw: Image.merge("RGB", image.split()[::-1]),
+    "rotate": lambda image, draw: image.rotate(draw(st.floats(-30, 30)), draw(st.integers(0, 3))),
+    "resize by nearest": lambda image, draw: image.resize((draw(st.integers(1, 99)), 40), 0),
+    "paste": lambda image, draw: (image.paste(7, (1, 1, 5, 4)), image)[1],
+}
+_ALL = {**_STEPS, **_OPERATIONS}
+# Recipes use some steps more often than others.
+_NAMES = st.sampled_from(
+    [*_OPERATIONS, *_OPERATIONS, *_STEPS, *(["convert", "crop", "resize", "transpose"] * 8)]
+)
+
+
+def _run_chain(path, steps, draw, looks):
+    """A step may start from any earlier image. The images in `looks` are looked at at once, the
+    others after the chain."""
+    images = [_rgb(path)]
+    results = []
+    for number, name in enumerate(steps):
+        start = images[-1] if draw(st.integers(0, 5)) else images[draw(st.integers(0, number))]
+        try:
+            images.append(_ALL[name](start, draw))
+        except Exception as error:
+            results.append((name, type(error), str(error)))
+            images.append(start)
+        if number in looks:
+            results.append(outcome(lambda: images[-1]))
+    return [outcome(lambda one=one: one) for one in images], results
+
+
+@pytest.mark.slow
+def test_random_chains_give_the_same(files):
+    @settings(max_examples=N_CHAINS, deadline=None, database=None,
+              suppress_health_check=list(HealthCheck))
+    @given(st.data())
+    def give_the_same(data):
+        path = files[data.draw(st.sampled_from(("usual", "usual", "4:4:4", "grey", "cut", "png")))]
+        steps = data.draw(st.lists(_NAMES, min_size=1, max_size=7))
+        looks = data.draw(st.sets(st.integers(0, 7), max_size=2))
+        draw = _Replay(data)
+        wanted = outcome(_run_chain, path, steps, draw, looks)
+        draw.again()
+        with deferred_images():
+            assert outcome(_run_chain, path, steps, draw, looks) == wanted
+
+    give_the_same()
+
+
+# ---- what stays deferred -------------------------------------------------------------------------
+
+
+def test_every_operation_equals_the_installed_pillow():
+    assert functions.why_not() == ""
+    assert [name for name in operations._TESTS if not operations.is_equal(name)] == []
+
+
+STAY_DEFERRED = {
+    "brightness": lambda image: ImageEnhance.Brightness(image).enhance(1.3),
+    "contrast": lambda image: ImageEnhance.Contrast(image).enhance(0.3),
+    "color": lambda image: ImageEnhance.Color(image).enhance(0.7),
+    "sharpness": lambda image: ImageEnhance.Sharpness(image).enhance(1.9),
+    "blend": lambda image: Image.blend(image, image.transpose(0), 0.4),
+    "grey": lambda image: image.convert("L").convert("RGB"),
+    "grayscale": lambda image: functional.rgb_to_grayscale(image, 3),
+    "hue": lambda image: functional.adjust_hue(image, 0.2),
+    "v2 hue": lambda image: v2.functional.adjust_hue(image, 0.2),
+    "v2 saturation": lambda image: v2.functional.adjust_saturation(image, 0.2),
+    "gaussian blur": lambda image: image.filter(ImageFilter.GaussianBlur(1.4)),
+    "box blur": lambda image: image.filter(ImageFilter.BoxBlur(2)),
+    "solarize": lambda image: ImageOps.solarize(image),
+    "posterize": lambda image: ImageOps.posterize(image, 3),
+    "autocontrast": lambda image: ImageOps.autocontrast(image),
+    "equalize": lambda image: ImageOps.equalize(image),
+    "second resize": lambda image: image.resize((33, 22)).crop((1, 2, 20, 20)).resize((44, 40)),
+    "jitter": lambda image: transforms.ColorJitter(0.8, 0.8, 0.8, 0.2)(image),
+    "v2 jitter": lambda image: v2.ColorJitter(0.8, 0.8, 0.8, 0.2)(image),
+}
+
+
+@pytest.mark.parametrize("name", STAY_DEFERRED)
+def test_results_stay_deferred_and_are_equal(jpeg, name):
+    def use():
+        torch.manual_seed(4)
+        image = _rgb(jpeg).crop((5, 5, 90, 50)).resize((60, 40), Image.Resampling.BICUBIC)
+        result = STAY_DEFERRED[name](image)
+        return result, result.crop((1, 2, 30, 33)).resize((20, 20)), image
+
+    with deferred_images():
+        assert _is_deferred(use()[0])
+    assert_same(use)
+
+
+def test_other_images_are_left_to_pillow(jpeg):
+    image = _rgb(jpeg)
+    with deferred_images():
+        for name, use in STAY_DEFERRED.items():
+            assert not _is_deferred(use(image)), name
+
+
+class _Counting(ImageFilter.GaussianBlur):
+    """A filter of a user, which must get Pillow's own core."""
+
+    def filter(self, image):
+        assert type(image) is not DeferredCore
+        return super().filter(image)
+
+
+def test_filters_of_users_get_real_cores(jpeg):
+    assert_same(lambda: _rgb(jpeg).filter(_Counting(2)))
+    assert_same(lambda: _rgb(jpeg).filter(7))
+    assert_same(lambda: _rgb(jpeg).filter(ImageFilter.SMOOTH))
+    assert_same(lambda: _rgb(jpeg).filter(ImageFilter.GaussianBlur))
+
+
+def test_wrong_arguments_give_the_same_errors(jpeg):
+    for use in (
+        lambda image: Image.blend(image, image, "half"),
+        lambda image: Image.blend(image, image.crop((0, 0, 9, 9)), 0.5),
+        lambda image: Image.blend(image, image.convert("L"), 0.5),
+        lambda image: Image.blend(image, None, 0.5),
+        lambda image: image.point([1, 2, 3]),
+        lambda image: image.point([300] * 768),
+        lambda image: image.point([-3.5] * 768),
+        lambda image: image.point("abc"),
+        lambda image: image.point([1] * 768, "L"),
+        lambda image: image.filter(ImageFilter.GaussianBlur("x")),
+        lambda image: functional.adjust_hue(image, 0.7),
+        lambda image: functional.adjust_hue(image, "red"),
+        lambda image: functional.to_grayscale(image, 2),
+        lambda image: image.histogram(image),
+        lambda image: ImageEnhance.Brightness(image).enhance(None),
+        lambda image: ImageEnhance.Contrast(7),
+        lambda image: sorted(vars(ImageEnhance.Contrast(image))),
+        lambda image: ImageStat.Stat(image).mean,
+        lambda image: (image.info.update(a=1), ImageEnhance.Color(image).enhance(2).info)[1],
+    ):
+        assert_same(lambda use=use: use(_rgb(jpeg).resize((30, 20))))
+
+
+def test_an_image_that_changes_does_not_change_others(jpeg):
+    def use():
+        image = _rgb(jpeg).resize((30, 20))
+        grey = image.convert("L")
+        brighter, enhancer = ImageEnhance.Brightness(image).enhance(2), ImageEnhance.Color(image)
+        image.paste((1, 2, 3), (3, 3, 20, 20))
+        return grey, brighter, enhancer.enhance(0.3), enhancer.degenerate, image
+
+    assert_same(use)
+
+
+def test_threads_share_an_image(jpeg):
+    def use(image, results, number):
+        results[number] = described(ImageEnhance.Color(image).enhance(0.3 + number % 2))
+
+    plain = _rgb(jpeg).resize((60, 40))
+    wanted = [described(ImageEnhance.Color(plain).enhance(0.3 + number % 2)) for number in range(8)]
+    with deferred_images():
+        for _ in range(20):
+            image, results = _rgb(jpeg).resize((60, 40)), [None] * 8
+            threads = [threading.Thread(target=use, args=(image, results, i)) for i in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert results == wanted
+
+
+def test_patched_functions_can_be_scripted(jpeg):
+    with deferred_images():
+        scripted = torch.jit.script(transforms.Grayscale(3))
+    image = torch.zeros(3, 8, 8, dtype=torch.uint8)
+    assert torch.equal(scripted(image), image)
+
+
+def test_a_failed_self_test_leaves_an_operation_to_pillow(jpeg, monkeypatch):
+    monkeypatch.setattr(operations, "is_equal", lambda name: False)
+    for name, use in STAY_DEFERRED.items():
+        if name == "second resize":
+            continue
+        with deferred_images():
+            image = _rgb(jpeg).resize((60, 40))
+            assert not _is_deferred(use(image)), name
+        torch.manual_seed(1)
+        assert_same(lambda use=use: (torch.manual_seed(1), use(_rgb(jpeg).resize((60, 40))))[1])
+
+
+def test_pixels_are_made_once(jpeg, monkeypatch):
+    renders = []
+    render = core.native.render
+    monkeypatch.setattr(core.native, "render", lambda *a: (renders.append(a), render(*a))[1])
+    with deferred_images():
+        image = _rgb(jpeg).crop((3, 3, 80, 50)).resize((60, 40))
+        for factor in (0.2, 1.4):
+            image = ImageEnhance.Contrast(ImageEnhance.Color(image).enhance(factor)).enhance(1.2)
+        np.asarray(image)
+    assert len(renders) == 1
