@@ -216,7 +216,8 @@ def test_images_with_pixels_are_resized_by_feedmill(files, monkeypatch):
         image.resize((80, 70), Image.Resampling.NEAREST)
     image.resize((80, 70))
     has_export = resizing.exported(image.im) is not None
-    assert resized == [has_export, False]
+    assert resized in ([has_export, False], [])  # Pillow before 11 is not asked
+    assert any(resized) == has_export
 
 
 @needs_deferral

@@ -107,7 +107,10 @@ static void assert_renders(const fm_render *job, const uint8_t *want, size_t n_p
     fm_error error;
     if (fm_renderer_run(renderer, job, out.bytes, &error)) fail_msg("%s", error.message);
     for (size_t i = 0; i < n_px; i++) {
-        assert_memory_equal(out.bytes + px_bytes * i, want + 3 * i, 3);
+        const uint8_t *const px = want + 3 * i;
+        const uint8_t reversed[] = {px[2], px[1], px[0]};
+        const bool is_bgr = job->format == FM_PIXEL_BGR;
+        assert_memory_equal(out.bytes + px_bytes * i, is_bgr ? reversed : px, 3);
         if (px_bytes == 4) assert_int_equal(out.bytes[4 * i + 3], job->fourth_byte);
     }
     test_guarded_close(&out);
@@ -146,6 +149,32 @@ static void parts_equal_the_whole_image(void **state) {
     }
 }
 
+/* Sets the first and third of four numbers to the ends of a part of `size` pixels. */
+static void set_random_span(float *box, int32_t size) {
+    const float first = (float)random_below(16 * size) / 16;
+    box[0] = random_below(3) ? first : 0.0f;
+    box[2] = random_below(3) ? first + ((float)size - first) / 7 * (float)(1 + random_below(7))
+                             : (float)size;
+    if (box[2] > (float)size) box[2] = (float)size;
+}
+
+/* Pixels of four bytes give what those of three give. */
+static void fourth_bytes_are_ignored(void **state) {
+    (void)state;
+    static uint8_t four[WIDTH * HEIGHT * 4];
+    for (size_t i = 0; i < sizeof(four); i++)
+        four[i] = i % 4 == 3 ? (uint8_t)(i * 7) : whole[i / 4 * 3 + i % 4];
+    for (int c = 0; c < N_CASES; c++) {
+        fm_render job = job_of_pixels(four, WIDTH, HEIGHT);
+        job.pixels_format = FM_PIXEL_RGBX;
+        job.box = random_rect(WIDTH, HEIGHT);
+        job.orientation = (fm_orientation)(1 + random_below(8));
+        static uint8_t want[WIDTH * HEIGHT * 3];
+        cut_and_turn(want, whole, WIDTH, job.box, (int)job.orientation);
+        assert_renders(&job, want, (size_t)job.box.width * (size_t)job.box.height);
+    }
+}
+
 static void a_job_equals_its_steps(void **state) {
     (void)state;
     static uint8_t turned[WIDTH * HEIGHT * 3], resized[MOST_SIDE * MOST_SIDE * 3],
@@ -160,7 +189,7 @@ static void a_job_equals_its_steps(void **state) {
         job.resize_order = (fm_resize_order)random_below(FM_RESIZE_PILLOW_12_2 + 1);
         job.window = random_rect(job.resized_width, job.resized_height);
         job.window_orientation = (fm_orientation)(1 + random_below(8));
-        job.format = (fm_pixel_format)random_below(2);
+        job.format = (fm_pixel_format)random_below(3);
 
         cut_and_turn(turned, whole, WIDTH, job.box, (int)job.orientation);
         const bool swaps = job.orientation >= 5;
@@ -173,6 +202,11 @@ static void a_job_equals_its_steps(void **state) {
         step.filter = job.filter;
         step.resize_order = job.resize_order;
         step.window = (fm_rect){0, 0, job.resized_width, job.resized_height};
+        if (job.filter != FM_FILTER_NEAREST && random_below(2)) {
+            set_random_span(job.resize_box, width);
+            set_random_span(job.resize_box + 1, height);
+            memcpy(step.resize_box, job.resize_box, sizeof(step.resize_box));
+        }
         assert_int_equal(fm_renderer_run(renderer, &step, resized, NULL), FM_OK);
         cut_and_turn(want, resized, job.resized_width, job.window, (int)job.window_orientation);
         assert_renders(&job, want, (size_t)job.window.width * (size_t)job.window.height);
@@ -202,7 +236,13 @@ static void wrong_jobs_are_refused(void **state) {
     REFUSED("box", job.box.height = 0);
     REFUSED("orientation", job.orientation = (fm_orientation)9);
     REFUSED("orientation", job.window_orientation = (fm_orientation)9);
-    REFUSED("pixel format", job.format = (fm_pixel_format)2);
+    REFUSED("pixel format", job.format = (fm_pixel_format)3);
+    REFUSED("pixel format", job.pixels_format = FM_PIXEL_BGR);
+    REFUSED("resized part", job.resized_width = job.resized_height = 4; job.resize_box[2] = 5;
+            job.resize_box[3] = 10);
+    REFUSED("resized part", job.resized_width = job.resized_height = 4; job.resize_box[2] = 9);
+    REFUSED("resized part", job.resized_width = job.resized_height = 4; job.resize_box[2] = 9;
+            job.resize_box[3] = 9; job.filter = FM_FILTER_NEAREST);
     REFUSED("sides are 1 to 65535", job.resized_width = 4);
     REFUSED("sides are 1 to 65535", job.resized_width = 4; job.resized_height = 65536);
     REFUSED("window", job.resized_width = 4; job.resized_height = 4;
@@ -255,6 +295,7 @@ int main(void) {
         cmocka_unit_test(headers_are_read),           cmocka_unit_test(parts_equal_the_whole_image),
         cmocka_unit_test(a_job_equals_its_steps),     cmocka_unit_test(wrong_jobs_are_refused),
         cmocka_unit_test(damaged_images_are_refused), cmocka_unit_test(large_images_are_refused),
+        cmocka_unit_test(fourth_bytes_are_ignored),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -147,7 +147,8 @@ def is_surely_upright(data: bytes) -> bool:
 def _exif_of(data: bytes) -> list[bytes] | None:
     """The EXIF segments before the first scan, from their TIFF header on; None if the segments
     can't be told apart, or if there are several."""
-    found, at = [], 2
+    found: list[bytes] = []
+    at = 2
     while at + 4 <= len(data) and data[at] == 0xFF:
         marker, size = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
         if marker == _SCAN:

@@ -66,7 +66,7 @@ def is_part_of_size(box: Any, size: tuple[int, int], wanted: Any) -> bool:
         return False
     left, top, right, bottom = box
     is_within = 0 <= left < right <= size[0] and 0 <= top < bottom <= size[1]
-    return is_within and (right - left, bottom - top) == wanted
+    return bool(is_within and (right - left, bottom - top) == wanted)
 
 
 def boxes_are_exact(number: int) -> bool:
