@@ -27,6 +27,7 @@ typedef enum fm_operation_kind {
     FM_OPERATION_BLEND_VALUE,  /* the same with a gray image of one value, from 0 to 255 */
     FM_OPERATION_BLEND_GRAY,   /* the same with convert("L").convert("RGB") of the pixels */
     FM_OPERATION_GRAY,         /* convert("L").convert("RGB") */
+    FM_OPERATION_GRAY_BYTES,   /* convert("L"): the result has one byte per pixel */
     FM_OPERATION_SMOOTH,       /* filter(ImageFilter.SMOOTH) */
     FM_OPERATION_HUE,          /* convert("HSV"), adds value to the hue, convert("RGB") */
     FM_OPERATION_POINT,        /* point(), with the 768 bytes of `other` as the table */
@@ -47,7 +48,8 @@ typedef struct fm_operation {
 } fm_operation;
 
 /*
- * Writes the result to out[height][width][3], which must not overlap the input. FM_ERR_ARGUMENT if
+ * Writes the result to out[height][width][3], or [height][width] of FM_OPERATION_GRAY_BYTES, which
+ * must not overlap the input. FM_ERR_ARGUMENT if
  * a member is out of range or FEEDMILL_CPU is invalid, FM_ERR_NOMEM; `out` holds anything then.
  */
 FM_API FM_CHECK_RESULT int fm_operation_run(const fm_operation *operation, uint8_t *out,

@@ -52,7 +52,7 @@ static int blur(const fm_operation *operation, const fm_image *in, uint8_t *out,
     if (!is_radius(x) || !is_radius(y))
         return fm_error_set(error, FM_ERR_ARGUMENT, "the radius of a box must be 0 to less than %d",
                             FM_BLUR_MAX_RADIUS + 1);
-    uint8_t *const scratch = fm_mem_alloc(NULL, fm_blur_scratch_bytes(in->width, in->height), 1);
+    uint8_t *const scratch = fm_mem_alloc(NULL, fm_blur_scratch_bytes(in->width), 1);
     if (!scratch) return fm_error_set(error, FM_ERR_NOMEM, "no memory for a blur");
     fm_blur_kernels kernels;
     fm_blur_init(&kernels, tier);
@@ -118,6 +118,8 @@ int fm_operation_run(const fm_operation *operation, uint8_t *out, fm_error *erro
         smooth(&kernels, &in, out);
     } else if (operation->kind == FM_OPERATION_GRAY) {
         kernels.gray_rgb(out, in.px, fm_image_bytes(&in) / CHANNELS);
+    } else if (operation->kind == FM_OPERATION_GRAY_BYTES) {
+        kernels.gray(out, in.px, fm_image_bytes(&in) / CHANNELS);
     } else {
         fm_image image = in;
         image.px = out;
@@ -128,11 +130,22 @@ int fm_operation_run(const fm_operation *operation, uint8_t *out, fm_error *erro
 }
 
 void fm_pixels_histogram(const uint8_t *pixels, size_t n_px, uint64_t counts[3][256]) {
-    memset(counts, 0, 3 * sizeof(counts[0]));
-    for (size_t i = 0; i < CHANNELS * n_px; i += CHANNELS) {
-        counts[0][pixels[i]]++;
-        counts[1][pixels[i + 1]]++;
-        counts[2][pixels[i + 2]]++;
+    /* Neighbors are often equal. They are counted in two arrays, as an addition to a counter has to
+     * wait for the one before. */
+    uint64_t others[3][256] = {{0}};
+    memset(counts, 0, sizeof(others));
+    const uint8_t *px = pixels;
+    for (size_t i = 0; i < n_px / 2; i++, px += 2 * CHANNELS) {
+        counts[0][px[0]]++;
+        counts[1][px[1]]++;
+        counts[2][px[2]]++;
+        others[0][px[3]]++;
+        others[1][px[4]]++;
+        others[2][px[5]]++;
+    }
+    for (size_t channel = 0; channel < CHANNELS; channel++) {
+        if (n_px % 2) counts[channel][px[channel]]++;
+        for (size_t i = 0; i < 256; i++) counts[channel][i] += others[channel][i];
     }
 }
 

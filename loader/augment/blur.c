@@ -88,8 +88,12 @@ static size_t padded_bytes(int32_t width) {
     return ((size_t)width + 2 * (FM_BLUR_MAX_RADIUS + 1)) * PX;
 }
 
-size_t fm_blur_scratch_bytes(int32_t width, int32_t height) {
-    return (size_t)width * (size_t)height * PX + 2 * padded_bytes(width);
+/* Rows that are kept of the image while a pass over columns overwrites them. */
+static size_t kept_bytes(int32_t width) { return (FM_BLUR_MAX_RADIUS + 2) * (size_t)width * PX; }
+
+size_t fm_blur_scratch_bytes(int32_t width) {
+    const size_t padded = 2 * padded_bytes(width), kept = kept_bytes(width);
+    return padded > kept ? padded : kept;
 }
 
 /* Repeats the first and the last pixel of a row beyond its ends. */
@@ -121,39 +125,34 @@ static void blur_rows(const fm_blur_kernels *kernels, const fm_image *in, uint8_
     }
 }
 
-/* Blurs each column once. */
-static void blur_columns(const fm_blur_kernels *kernels, const fm_image *in, uint8_t *out,
+/* Blurs each column once, in place. `kept` holds the original of the latest rows. */
+static void blur_columns(const fm_blur_kernels *kernels, const fm_image *image, uint8_t *kept,
                          const box *by) {
-    const size_t row_bytes = fm_image_row_bytes(in);
+    const size_t row_bytes = fm_image_row_bytes(image);
     const uint8_t *taps[MAX_TAPS];
-    const int n_taps = 2 * by->radius + 3;
-    for (int32_t y = 0; y < in->height; y++) {
+    const int n_taps = 2 * by->radius + 3, n_kept = by->radius + 2;
+    for (int32_t y = 0; y < image->height; y++) {
+        uint8_t *const row = image->px + (size_t)y * row_bytes;
+        memcpy(kept + (size_t)(y % n_kept) * row_bytes, row, row_bytes);
         for (int i = 0; i < n_taps; i++) {
-            const int32_t row = y + i - by->radius - 1;
-            const int32_t within = row < 0 ? 0 : fm_min_i32(row, in->height - 1);
-            taps[i] = in->px + (size_t)within * row_bytes;
+            const int32_t at = y + i - by->radius - 1;
+            const int32_t within = at < 0 ? 0 : fm_min_i32(at, image->height - 1);
+            taps[i] = within > y ? image->px + (size_t)within * row_bytes
+                                 : kept + (size_t)(within % n_kept) * row_bytes;
         }
-        kernels->row(out + (size_t)y * row_bytes, taps, n_taps, row_bytes, by->weight,
-                     by->far_weight);
+        kernels->row(row, taps, n_taps, row_bytes, by->weight, by->far_weight);
     }
 }
 
 void fm_blur_box(const fm_blur_kernels *kernels, const fm_image *in, uint8_t *out, uint8_t *scratch,
                  float x_radius, float y_radius, int n_passes) {
-    const size_t n_bytes = fm_image_bytes(in);
     const box x_box = box_of(x_radius), y_box = box_of(y_radius);
-    fm_image from = *in;
-    const int n_column_passes = y_radius != 0 ? n_passes : 0;
-    if (x_radius != 0) {
-        /* The passes over columns alternate between two images; the last one writes `out`. */
-        uint8_t *const to = n_column_passes % 2 ? scratch : out;
-        blur_rows(kernels, in, to, scratch + n_bytes, &x_box, n_passes);
-        from.px = to;
-    }
-    for (int left = n_column_passes; left > 0; left--) {
-        uint8_t *const to = left % 2 ? out : scratch;
-        blur_columns(kernels, &from, to, &y_box);
-        from.px = to;
-    }
-    if (from.px != out) memcpy(out, from.px, n_bytes);
+    fm_image blurred = *in;
+    blurred.px = out;
+    if (x_radius != 0)
+        blur_rows(kernels, in, out, scratch, &x_box, n_passes);
+    else
+        memcpy(out, in->px, fm_image_bytes(in));
+    for (int pass = 0; y_radius != 0 && pass < n_passes; pass++)
+        blur_columns(kernels, &blurred, scratch, &y_box);
 }

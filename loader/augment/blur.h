@@ -28,8 +28,8 @@ void fm_blur_init(fm_blur_kernels *kernels, fm_cpu_tier tier);
 /* The radius of the box blurs that give a Gaussian blur of this standard deviation together. */
 float fm_blur_box_radius(float deviation, int n_passes);
 
-/* Bytes of scratch memory that fm_blur_box() needs. */
-size_t fm_blur_scratch_bytes(int32_t width, int32_t height);
+/* Bytes of scratch memory that fm_blur_box() needs for an image of this width. */
+size_t fm_blur_scratch_bytes(int32_t width);
 
 /*
  * Blurs `in` to `out`, which has the same size, by n_passes boxes in each direction. A radius is

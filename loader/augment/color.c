@@ -237,13 +237,18 @@ KERNELS(scalar, )
 #if defined(__x86_64__)
 KERNELS(sse41, __attribute__((target("sse4.1"))))
 KERNELS(avx2, __attribute__((target("avx2"))))
+#include "augment/x86/color_avx2.h"
 #endif
 
 void fm_color_init(fm_color_kernels *kernels, fm_cpu_tier tier) {
     *kernels = kernels_scalar;
 #if defined(__x86_64__)
     if (tier >= FM_CPU_SSE41) *kernels = kernels_sse41;
-    if (tier >= FM_CPU_AVX2) *kernels = kernels_avx2;
+    if (tier < FM_CPU_AVX2) return;
+    *kernels = kernels_avx2;
+    kernels->fade = fm_color_fade_avx2;
+    kernels->blend = fm_color_blend_avx2;
+    kernels->fade_to_gray = fm_color_fade_to_gray_avx2;
 #else
     (void)tier;
 #endif
@@ -333,29 +338,42 @@ static void apply_tables(const fm_image *image, uint8_t tables[3][256]) {
 /* The threshold of fm_color_solarize() with this table, or -1. */
 static int solarize_threshold(const uint8_t table[256]) {
     int threshold = 0;
-    while (threshold < 256 && table[threshold] == threshold) threshold++;
+    while (threshold < 255 && table[threshold] == threshold) threshold++;
     for (int i = threshold; i < 256; i++)
         if (table[i] != 255 - i) return -1;
     return threshold;
 }
 
+/* Whether a table clears the bits that are 0 in its last entry. */
+static bool is_mask(const uint8_t table[256]) {
+    for (int i = 0; i < 256; i++)
+        if (table[i] != (i & table[255])) return false;
+    return true;
+}
+
+/* These two need no table, so that their loops are vectorized. */
+static void invert_from(uint8_t *px, size_t n, uint8_t threshold) {
+    for (size_t i = 0; i < n; i++) px[i] = (uint8_t)(px[i] ^ (px[i] >= threshold ? 255 : 0));
+}
+
+static void mask_bits(uint8_t *px, size_t n, uint8_t mask) {
+    for (size_t i = 0; i < n; i++) px[i] &= mask;
+}
+
 void fm_color_point(const fm_image *image, const uint8_t tables[3 * 256]) {
-    const size_t n = fm_image_bytes(image);
-    uint8_t *const px = image->px;
-    const bool is_one = !memcmp(tables, tables + 256, 256) && !memcmp(tables, tables + 512, 256);
-    const int threshold = is_one ? solarize_threshold(tables) : -1;
-    if (threshold >= 0) {
-        /* No table is needed, so that the loop can be vectorized. */
-        const uint8_t limit = (uint8_t)(threshold > 255 ? 255 : threshold);
-        for (size_t i = 0; threshold < 256 && i < n; i++)
-            px[i] = px[i] < limit ? px[i] : (uint8_t)~px[i];
-    } else if (is_one) {
-        apply_table(image, tables);
-    } else {
+    if (memcmp(tables, tables + 256, 256) || memcmp(tables, tables + 512, 256)) {
         uint8_t copies[3][256];
         memcpy(copies, tables, sizeof(copies));
         apply_tables(image, copies);
+        return;
     }
+    const int threshold = solarize_threshold(tables);
+    if (threshold >= 0)
+        invert_from(image->px, fm_image_bytes(image), (uint8_t)threshold);
+    else if (is_mask(tables))
+        mask_bits(image->px, fm_image_bytes(image), tables[255]);
+    else
+        apply_table(image, tables);
 }
 
 void fm_color_invert(const fm_image *image) {
@@ -365,10 +383,7 @@ void fm_color_invert(const fm_image *image) {
 }
 
 void fm_color_posterize(const fm_image *image, int bits) {
-    const uint8_t mask = (uint8_t) ~((1 << (8 - bits)) - 1);
-    const size_t n = fm_image_bytes(image);
-    uint8_t *const px = image->px;
-    for (size_t i = 0; i < n; i++) px[i] &= mask;
+    mask_bits(image->px, fm_image_bytes(image), (uint8_t) ~((1 << (8 - bits)) - 1));
 }
 
 void fm_color_solarize(const fm_image *image, double threshold) {

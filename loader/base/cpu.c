@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -64,7 +65,7 @@ static uint32_t read_xcr0(void) {
     return low;
 }
 
-fm_cpu_tier fm_cpu_best_tier(void) {
+static fm_cpu_tier find_best_tier(void) {
     const uint32_t avx2_1c = bit_FMA | bit_F16C | bit_OSXSAVE | bit_AVX;
     const uint32_t avx512_7b = bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL;
     const uint32_t avx512_7c = bit_AVX512VBMI | bit_AVX512VNNI;
@@ -82,9 +83,20 @@ fm_cpu_tier fm_cpu_best_tier(void) {
 
 #else
 
-fm_cpu_tier fm_cpu_best_tier(void) { return FM_CPU_SCALAR; }
+static fm_cpu_tier find_best_tier(void) { return FM_CPU_SCALAR; }
 
 #endif
+
+fm_cpu_tier fm_cpu_best_tier(void) {
+    /* The tier plus 1, or 0. Relaxed: every thread finds the same. */
+    static _Atomic int known;
+    int tier = atomic_load_explicit(&known, memory_order_relaxed);
+    if (tier == 0) {
+        tier = 1 + (int)find_best_tier();
+        atomic_store_explicit(&known, tier, memory_order_relaxed);
+    }
+    return (fm_cpu_tier)(tier - 1);
+}
 
 static const char *const tier_names[] = {"scalar", "sse41", "avx2", "avx512"};
 

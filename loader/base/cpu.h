@@ -1,5 +1,5 @@
 /* Which CPUs and how much memory this process may use, and which instruction sets the CPU has.
- * Linux only. Each call asks the system again. Any thread. */
+ * Linux only. Each call asks the system again, except for the instruction sets. Any thread. */
 #ifndef FM_BASE_CPU_H
 #define FM_BASE_CPU_H
 
@@ -34,7 +34,8 @@ typedef enum fm_cpu_tier {
     FM_CPU_AVX512 /* F, BW, DQ, VL, VBMI and VNNI: Ice Lake, Zen 4 and newer */
 } fm_cpu_tier;
 
-/* The highest tier that both the CPU and the operating system support. */
+/* The highest tier that both the CPU and the operating system support. Found once: the instruction
+ * that tells takes 10 us or more on a virtual machine, whose host has to answer it. */
 fm_cpu_tier fm_cpu_best_tier(void);
 
 /*

@@ -112,6 +112,7 @@ int exec_module(PyObject *module) {
                      {"OPERATION_BLEND_VALUE", FM_OPERATION_BLEND_VALUE},
                      {"OPERATION_BLEND_GRAY", FM_OPERATION_BLEND_GRAY},
                      {"OPERATION_GRAY", FM_OPERATION_GRAY},
+                     {"OPERATION_GRAY_BYTES", FM_OPERATION_GRAY_BYTES},
                      {"OPERATION_SMOOTH", FM_OPERATION_SMOOTH},
                      {"OPERATION_HUE", FM_OPERATION_HUE},
                      {"OPERATION_POINT", FM_OPERATION_POINT},

@@ -46,6 +46,7 @@ PyObject *operate(PyObject *, PyObject *args) {
     operation.struct_bytes = sizeof(operation);
     Py_ssize_t n_bytes;
     if (!read_operation(args, &operation, &n_bytes)) return nullptr;
+    if (operation.kind == FM_OPERATION_GRAY_BYTES) n_bytes /= 3;
     Ref result(PyBytes_FromStringAndSize(nullptr, n_bytes));
     if (!result) return nullptr;
     auto *const out = reinterpret_cast<uint8_t *>(PyBytes_AsString(result.get()));

@@ -31,6 +31,7 @@ OPERATION_BLEND: int
 OPERATION_BLEND_VALUE: int
 OPERATION_BLEND_GRAY: int
 OPERATION_GRAY: int
+OPERATION_GRAY_BYTES: int
 OPERATION_SMOOTH: int
 OPERATION_HUE: int
 OPERATION_POINT: int
@@ -119,8 +120,9 @@ def operate(
     n_passes: int = 1,
     /,
 ) -> bytes | str:
-    """An RGB image after an operation of feedmill/operations.h, or a text: why it is not supported
-    natively. Releases the GIL."""
+    """An RGB image after an operation of feedmill/operations.h as bytes[height][width][3], without
+    channels after OPERATION_GRAY_BYTES; or a text: why it is not supported natively. Releases the
+    GIL."""
 
 def histogram(pixels: bytes, /) -> list[int]:
     """How often each value occurs in each channel of RGB pixels: 768 counts. Releases the GIL."""

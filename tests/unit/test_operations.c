@@ -81,8 +81,7 @@ static void blurs_equal_a_sliding_sum(void **state) {
         blur_by_sliding(want.bytes, width, height, x, y, n_passes);
         for (int tier = 0; tier <= (int)fm_cpu_best_tier(); tier++) {
             const test_guarded got = test_guarded_open(NULL, n);
-            const test_guarded scratch =
-                test_guarded_open(NULL, fm_blur_scratch_bytes(width, height));
+            const test_guarded scratch = test_guarded_open(NULL, fm_blur_scratch_bytes(width));
             const fm_image image = {in.bytes, width, height, 3};
             fm_blur_kernels kernels;
             fm_blur_init(&kernels, (fm_cpu_tier)tier);
@@ -175,7 +174,7 @@ static void others_equal_their_definitions(void **state) {
         const size_t n_other = kind == FM_OPERATION_POINT ? 768 : n;
         const test_guarded in = random_bytes(n), other = random_bytes(n_other);
         const test_guarded got = test_guarded_open(NULL, n);
-        if (kind == FM_OPERATION_POINT) fill_table(other.bytes, random_below(3));
+        if (kind == FM_OPERATION_POINT) fill_table(other.bytes, random_below(4));
         const fm_operation operation = {.struct_bytes = sizeof(operation),
                                         .kind = kind,
                                         .pixels = in.bytes,
@@ -192,9 +191,23 @@ static void others_equal_their_definitions(void **state) {
     }
 }
 
+static void gray_bytes_have_one_channel(void **state) {
+    (void)state;
+    const test_guarded in = random_bytes(3 * 50 * 41), got = random_bytes(50 * 41);
+    const fm_operation operation = {.struct_bytes = sizeof(operation),
+                                    .kind = FM_OPERATION_GRAY_BYTES,
+                                    .pixels = in.bytes,
+                                    .width = 50,
+                                    .height = 41};
+    assert_int_equal(fm_operation_run(&operation, got.bytes, NULL), FM_OK);
+    for (size_t i = 0; i < 50 * 41; i++) assert_int_equal(got.bytes[i], gray_of(in.bytes + 3 * i));
+    test_guarded_close(&in);
+    test_guarded_close(&got);
+}
+
 static void pixels_are_counted(void **state) {
     (void)state;
-    const size_t n_px = 5000;
+    const size_t n_px = 5001;
     const test_guarded in = random_bytes(3 * n_px);
     uint64_t counts[3][256], want[3][256] = {{0}}, sum, want_sum = 0;
     for (size_t i = 0; i < 3 * n_px; i++) want[i % 3][in.bytes[i]]++;
@@ -250,6 +263,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(blurs_equal_a_sliding_sum),
                                        cmocka_unit_test(radii_of_gaussian_blurs_are_pillows),
                                        cmocka_unit_test(others_equal_their_definitions),
+                                       cmocka_unit_test(gray_bytes_have_one_channel),
                                        cmocka_unit_test(pixels_are_counted),
                                        cmocka_unit_test(wrong_operations_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,7 +22,7 @@ from feedmill._ops import native
 from feedmill.deferred import counters
 from feedmill.deferred.filters import filter_of
 from feedmill.deferred.frames import drops_result
-from feedmill.deferred.operations import Operations
+from feedmill.deferred.operations import Operations, gray_bytes
 from feedmill.deferred.orientations import (
     COMPOSED,
     OF_TRANSPOSE,
@@ -119,6 +119,11 @@ class Source:
                 self._latest = part, result
         return result
 
+    def kept(self, part: Part) -> bytes | None:
+        """The pixels of a part, if pixels_of() kept them."""
+        latest = self._latest
+        return latest[1] if latest is not None and latest[0] == part else None
+
     def render_into(self, part: Part, capsule: object, fourth_byte: int) -> bool:
         """Renders a part into Pillow's memory (native.render()); False if feedmill does not decode
         the image."""
@@ -141,9 +146,9 @@ class Source:
         """Arguments for native.render(). From an image's second part on, the image is decoded as a
         whole, once; from the first part on if most of the latest images gave several parts."""
         with self.lock:
-            if self._latest is not None and self._latest[0] == part:
-                size = part.size
-                return (self._latest[1], *size), (0, 0, *size), UPRIGHT, None
+            kept, size = self.kept(part), part.size
+            if kept is not None:
+                return (kept, *size), (0, 0, *size), UPRIGHT, None
             is_file = bool(self.data)
             self._n_parts += is_file
             if self.pixels is None and not (is_file and self._n_parts <= 1 and _Habit.share <= 0.5):
@@ -323,6 +328,9 @@ class DeferredCore(Operations):
 
     def crop(self, box: tuple[int, int, int, int]) -> Any:
         """As ImagingCore.crop(): left, top, right, bottom."""
+        known = self._known()
+        if known is not None:
+            return known.crop(box)
         left, top, right, bottom = box
         inside = 0 <= left < right <= self.size[0] and 0 <= top < bottom <= self.size[1]
         if not inside or self.mode == "CMYK":
@@ -332,6 +340,9 @@ class DeferredCore(Operations):
 
     def transpose(self, method: Any) -> Any:
         """As ImagingCore.transpose()."""
+        known = self._known()
+        if known is not None:
+            return known.transpose(method)
         orientation = OF_TRANSPOSE.get(method) if isinstance(method, int) else None
         if orientation is None or self.mode == "CMYK":
             return self.real("transpose").transpose(method)
@@ -342,10 +353,11 @@ class DeferredCore(Operations):
         """As ImagingCore.resize(), which crops a part that has the wanted size already."""
         if is_part_of_size(box, self.size, size):
             return self.crop(box)
-        if self._part.resize is not None and self.mode != "CMYK":
-            flat = self.flattened()
-            if flat is not None:
-                return flat.resize(size, resample, box)
+        known = self._known()
+        if known is None and self._part.resize is not None:
+            known = self.flattened()
+        if known is not None:
+            return known.resize(size, resample, box)
         resize = self._resize_of(size, resample, box)
         derived = resize and self._derived(self._part._replace(resize=resize))
         return derived or self.real("resize").resize(size, resample, box)
@@ -425,6 +437,12 @@ class DeferredCore(Operations):
         fourth_byte, pixels = self.fourth_byte, self.pixels()
         return None if pixels is None else self.of_pixels(pixels, fourth_byte, self.mode)
 
+    def _known(self) -> DeferredCore | None:
+        """The same pixels as an image in memory, if they are kept."""
+        source = self._source
+        pixels = None if source is None or self._real is not None else source.kept(self._part)
+        return None if pixels is None else self.of_pixels(pixels, self.fourth_byte, self.mode)
+
     def of_pixels(self, pixels: bytes, fourth_byte: int, mode: str = "RGB") -> DeferredCore:
         """An image of the same size with these pixels."""
         return _whole(Source.of_pixels(pixels, mode, self.size, fourth_byte))
@@ -470,6 +488,20 @@ class DeferredCore(Operations):
             return None
         return source.render(self._part)
 
+    def packed_bytes(self) -> bytes | None:
+        """As rgb_bytes(), of a grey image, too."""
+        source = self._source
+        if source is None or self.mode != "L" or self._real is not None:
+            return self.rgb_bytes()
+        return self._gray_bytes(source)
+
+    def _gray_bytes(self, source: Source) -> bytes | None:
+        made = self.made
+        if made is not None and made.gray_of is not None:
+            return gray_bytes(made.gray_of, self.size)
+        data = source.render(self._part)
+        return None if data is None else data[::3]
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real(name), name)
 
@@ -479,9 +511,9 @@ class DeferredCore(Operations):
             if core is not None:
                 return core
         elif self.mode == "L":
-            data = source.render(self._part)
+            data = self._gray_bytes(source)
             if data is not None:
-                return Image.frombytes("L", self.size, data[::3]).im
+                return Image.frombytes("L", self.size, data).im
         counters.current().add("by_pillow")
         return self._made_by_pillow(source)
 

@@ -37,10 +37,12 @@ def _new_image(core: DeferredCore) -> Image.Image:
 _FILTERS = (ImageFilter.GaussianBlur, ImageFilter.BoxBlur, ImageFilter.SMOOTH)
 
 # Methods of Image that get a DeferredCore under a condition on their arguments.
-_CONDITIONS: dict[CodeType | None, Callable[[dict[str, Any]], bool]] = {
-    getattr(Image.Image.filter, "__code__", None): lambda names: type(names["filter"]) in _FILTERS,
-    getattr(Image.Image.histogram, "__code__", None): lambda names: names["mask"] is None,
-    getattr(Image.Image.point, "__code__", None): lambda names: True,
+_CONDITIONS: dict[CodeType | None, Callable[[FrameType], bool]] = {
+    getattr(Image.Image.filter, "__code__", None):
+        lambda frame: type(frame.f_locals["filter"]) in _FILTERS,
+    getattr(Image.Image.histogram, "__code__", None):
+        lambda frame: frame.f_locals["mask"] is None,
+    getattr(Image.Image.point, "__code__", None): lambda frame: True,
 }
 
 # Functions that are patched or relied on, with the module that they must be from.
@@ -65,7 +67,7 @@ def why_not() -> str:
 def takes_core(frame: FrameType) -> bool:
     """Whether a function that asks for an image's core calls only operations of it."""
     condition = _CONDITIONS.get(frame.f_code)
-    return condition is not None and not why_not() and condition(frame.f_locals)
+    return condition is not None and not why_not() and condition(frame)
 
 
 # ---- Pillow --------------------------------------------------------------------------------------

@@ -25,8 +25,8 @@ _Core = Any
 FOURTH_NEW, FOURTH_OF_GRAY, _FOURTH_OF_POINT = 0, 255, 0
 # Larger radii are left to Pillow, whose time does not depend on them.
 _MAX_RADIUS = 5
-# Larger factors than anybody uses overflow a float; larger entries of a table overflow an int.
-_MAX_FACTOR, _MAX_INT = 1e30, 2**31 - 1
+# Larger factors than anybody uses overflow a float.
+_MAX_FACTOR = 1e30
 
 
 def _operate(kind: int, pixels: bytes, size: tuple[int, int], *arguments: Any) -> bytes | None:
@@ -39,6 +39,11 @@ def _made(kind: int, pixels: bytes, size: tuple[int, int]) -> bytes:
     if isinstance(result, bytes):
         return result
     raise MemoryError(result)
+
+
+def gray_bytes(pixels: bytes, size: tuple[int, int]) -> bytes:
+    """RGB pixels as gray values, one byte each."""
+    return _made(native.OPERATION_GRAY_BYTES, pixels, size)
 
 
 class Operations:
@@ -98,11 +103,25 @@ class Operations:
 
 def _table_of(lut: Any) -> bytes | None:
     """A table for point() as bytes; None if Pillow has to look at it."""
-    if type(lut) is not list or len(lut) != 768 or set(map(type, lut)) != {int}:
+    if type(lut) is not list or len(lut) != 768:
         return None
-    if max(lut) > _MAX_INT or min(lut) < -_MAX_INT:
+    try:
+        return bytes(lut)
+    except (TypeError, ValueError):  # other types; numbers that Pillow clips
+        return _clipped(lut)
+
+
+def _clipped(lut: list[Any]) -> bytes | None:
+    """Integers as bytes, clipped; None for others, or if Pillow would find one too large."""
+    if set(map(type, lut)) != {int}:
         return None
-    return bytes(lut if 0 <= min(lut) <= max(lut) <= 255 else [min(max(0, i), 255) for i in lut])
+    try:
+        values = np.array(lut, np.int64)
+    except OverflowError:
+        return None
+    if values.max() >= 2**31 or values.min() < -(2**31):
+        return None
+    return np.minimum(np.maximum(values, 0), 255).astype(np.uint8).tobytes()
 
 
 def _blurred(core: _Core, kind: int, radius: Any, n_passes: Any) -> _Core | None:
@@ -250,6 +269,7 @@ def _test_gray(resized: Image.Image, decoded: Image.Image, other: Image.Image) -
     grey = decoded.convert("L")
     return (
         _shows_operation(grey.convert("RGB"), native.OPERATION_GRAY, decoded, FOURTH_OF_GRAY)
+        and gray_bytes(decoded.tobytes(), decoded.size) == grey.tobytes()
         and native.gray_sum(decoded.tobytes()) == sum(grey.tobytes())
     )
 

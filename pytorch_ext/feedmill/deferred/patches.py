@@ -281,7 +281,7 @@ def _tobytes(self: Any, encoder_name: str = "raw", *args: Any) -> bytes:
         self.load()
         core = vars(self)[_SLOT]
         if type(core) is DeferredCore and (core.mode, core.size) == (self.mode, self.size):
-            data = core.rgb_bytes()
+            data = core.packed_bytes()
             if data is not None:
                 return data
     return _pillow_tobytes(self, encoder_name, *args)
