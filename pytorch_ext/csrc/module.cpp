@@ -6,6 +6,7 @@
 #include "loader.h"
 #include "python.h"
 #include "render.h"
+#include "tensor.h"
 #include "transcoder.h"
 
 namespace feedmill {
@@ -142,6 +143,10 @@ PyMethodDef functions[] = {
                                "it is not decoded."),
     method_entry<render>("render", METH_VARARGS,
                          "A part of an image, turned, resized and cropped, or why not."),
+    method_entry<scale_pixels>("scale_pixels", METH_VARARGS, "Pixels divided by 255, by channel."),
+    method_entry<normalize>("normalize", METH_VARARGS, "(values - mean) / std by plane."),
+    method_entry<keep_freed_memory>("keep_freed_memory", METH_VARARGS,
+                                    "How much freed memory malloc() keeps."),
     method_entry<device_count>("device_count", METH_VARARGS, "Devices of a kind that can be used."),
     method_entry<indices>("indices", METH_VARARGS,
                           "Indices from 0 to n - 1 as bytes of int64, or None."),

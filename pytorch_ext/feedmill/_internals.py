@@ -207,6 +207,12 @@ def cuda_calls_in_queue() -> list[Any]:
     return queued if queued is not None else []
 
 
+def script_as(replacement: Any, original: Any) -> None:
+    """Makes torch.jit.script() compile ``original`` where it finds ``replacement``."""
+    replacement.__script_if_tracing_wrapper = True
+    replacement.__original_fn = original
+
+
 def version_of(tensor: torch.Tensor) -> int:
     """A tensor's version counter: the number of its in-place changes by torch."""
     return tensor._version

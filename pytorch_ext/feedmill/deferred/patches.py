@@ -21,6 +21,7 @@ from typing import Any
 from PIL import Image, ImageFile, JpegImagePlugin
 
 from feedmill._ops import native
+from feedmill.deferred import tensors
 from feedmill.deferred.core import COUNTERS, LOADS, DeferredCore, Part, Source
 from feedmill.deferred.filters import filter_of
 from feedmill.deferred.frames import caller
@@ -96,6 +97,11 @@ def defer_everywhere() -> None:
     _everywhere = True
 
 
+def is_deferring() -> bool:
+    """Whether decoding is put off in the current thread."""
+    return _everywhere or _threads.deferring
+
+
 def _patch() -> None:
     """Installs the patches at the first call.
 
@@ -103,6 +109,7 @@ def _patch() -> None:
     another one from it. They change nothing for other images.
     """
     global _is_patched
+    tensors.install(is_deferring)  # torchvision may have been imported since
     if _is_patched:
         return
     Image.Image.im = _CORE  # type: ignore[method-assign, assignment]
@@ -168,8 +175,7 @@ _CORE = property(_get_core, _set_core) if _HAS_PROPERTY else _CoreAttribute()
 
 
 def _load(self: Any) -> Any:
-    is_deferring = _everywhere or _threads.deferring
-    if is_deferring and type(self) is _JpegFile and vars(self)[_SLOT] is None:
+    if is_deferring() and type(self) is _JpegFile and vars(self)[_SLOT] is None:
         _defer(self)
     return ImageFile.ImageFile.load(self)
 
