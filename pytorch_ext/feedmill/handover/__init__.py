@@ -19,6 +19,8 @@ def install_in_worker(results: Any) -> str:
     To be called before torch's main function of a worker. Batches, types, sharing between
     processes, and errors stay torch's. What can't be sent in this way is sent in torch's.
 
+    Also makes malloc() keep freed memory, so that the tensors of each batch don't need new pages.
+
     Args:
         results: the queue to which the worker puts its batches (``data_queue`` of torch's
             ``_worker_loop``, its fourth argument).

@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from feedmill import _internals
+from feedmill._ops import native
 from feedmill.handover.control import retire_before_fork
 from feedmill.handover.received import receive
 from feedmill.handover.slots import SMALL_BYTES, Pool
@@ -28,10 +29,13 @@ _MIN_SLOTS = 4
 _MAX_SMALL_TENSORS = 16
 _MAX_NOTED = 4096
 _MAX_DEPTH = 8
+# malloc() keeps so many bytes of freed memory, so that tensors of the next batch need no new pages.
+_KEPT_BYTES = 1 << 27
 
 
 def install(results: Any) -> str:
     """See ``install_in_worker()``."""
+    native.keep_freed_memory(_KEPT_BYTES)
     if not isinstance(results, queues.Queue) or not hasattr(results, "_thread"):
         return "torch's workers send their batches in an unknown way"
     if not _internals.can_share_storages():
