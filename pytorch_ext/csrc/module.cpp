@@ -8,6 +8,7 @@
 #include "operations.h"
 #include "python.h"
 #include "render.h"
+#include "tensor.h"
 #include "transcoder.h"
 
 namespace feedmill {
@@ -159,6 +160,10 @@ PyMethodDef functions[] = {
                           "An image after an operation as bytes, or why not."),
     method_entry<histogram>("histogram", METH_VARARGS, "Counts of the values of RGB pixels."),
     method_entry<gray_sum>("gray_sum", METH_VARARGS, "The sum of RGB pixels' gray values."),
+    method_entry<scale_pixels>("scale_pixels", METH_VARARGS, "Pixels divided by 255, by channel."),
+    method_entry<normalize>("normalize", METH_VARARGS, "(values - mean) / std by plane."),
+    method_entry<keep_freed_memory>("keep_freed_memory", METH_VARARGS,
+                                    "How much freed memory malloc() keeps."),
     method_entry<device_count>("device_count", METH_VARARGS, "Devices of a kind that can be used."),
     method_entry<indices>("indices", METH_VARARGS,
                           "Indices from 0 to n - 1 as bytes of int64, or None."),

@@ -234,9 +234,93 @@ def cuda_calls_in_queue() -> list[Any]:
     return queued if queued is not None else []
 
 
+def script_as(replacement: Any, original: Any) -> None:
+    """Makes torch.jit.script() compile ``original`` where it finds ``replacement``."""
+    replacement.__script_if_tracing_wrapper = True
+    replacement.__original_fn = original
+
+
 def version_of(tensor: torch.Tensor) -> int:
     """A tensor's version counter: the number of its in-place changes by torch."""
     return tensor._version
+
+
+# ---- torch: tensors that processes share ---------------------------------------------------------
+
+_REDUCTIONS = "torch.multiprocessing.reductions"
+_n_owners = _find("torch._C", "_storage_Use_Count")
+_id_of_fd = _find(_REDUCTIONS, "fd_id")
+_rebuild_tensor = _find(_REDUCTIONS, "rebuild_tensor")
+_sent_storages = _find(_REDUCTIONS, "shared_cache")
+_SHARING = (_n_owners, _id_of_fd, _rebuild_tensor, _sent_storages)
+_make_shared_storage: Any = getattr(torch.UntypedStorage, "_new_shared_fd_cpu", None)
+
+
+def can_share_storages() -> bool:
+    """Whether the functions below work with this torch."""
+    return (
+        None not in _SHARING
+        and _make_shared_storage is not None
+        and hasattr(torch.UntypedStorage, "_share_fd_cpu_")
+        and isinstance(_sent_storages, dict)
+    )
+
+
+def uses_descriptors() -> bool:
+    """Whether torch shares memory between processes by file descriptors."""
+    return torch.multiprocessing.get_sharing_strategy() == "file_descriptor"
+
+
+def make_shared_storage(fd: int, n_bytes: int) -> torch.UntypedStorage:
+    """A storage over the first bytes of shared memory, as torch makes one. Duplicates the file
+    descriptor. Raises RuntimeError if the memory can't be mapped."""
+    return _make_shared_storage(fd, n_bytes)  # type: ignore[no-any-return]
+
+
+def fd_of_storage(storage: torch.UntypedStorage) -> int:
+    """The file descriptor of a storage in shared memory; borrowed."""
+    share: Any = getattr(storage, "_share_fd_cpu_")  # noqa: B009
+    return int(share()[0])
+
+
+def n_owners(storage: torch.UntypedStorage) -> int:
+    """The number of tensors and Python objects that own a storage."""
+    assert _n_owners is not None
+    return int(_n_owners(storage._cdata))
+
+
+def id_of_fd(fd: int) -> Any:
+    """The key of shared memory in torch's table of storages that were sent to other processes."""
+    assert _id_of_fd is not None
+    return _id_of_fd(fd)
+
+
+def was_sent(key: Any) -> bool:
+    """Whether torch has sent a storage of this key to another process, or received it."""
+    return key in _sent_storages
+
+
+def rebuild_tensor(
+    storage: torch.UntypedStorage,
+    dtype: torch.dtype,
+    offset: int,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+) -> torch.Tensor:
+    """A tensor in a storage, made as torch makes a tensor from another process."""
+    assert _rebuild_tensor is not None
+    typed = torch.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+    return _rebuild_tensor(torch.Tensor, typed, (offset, shape, stride, False))  # type: ignore[no-any-return]
+
+
+def replace_tensor_collate(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replaces the function with which default_collate stacks tensors by make(that function). Does
+    nothing if it is not torch's own any more."""
+    functions = _find(_COLLATE, "default_collate_fn_map")
+    original = _NEEDED[f"{_COLLATE}.collate_tensor_fn"]
+    if functions is not None and original is not None:
+        if functions.get(torch.Tensor) is original:
+            functions[torch.Tensor] = make(original)
 
 
 # ---- torch.nn ------------------------------------------------------------------------------------

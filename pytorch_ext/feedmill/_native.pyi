@@ -130,6 +130,20 @@ def histogram(pixels: bytes, /) -> list[int]:
 def gray_sum(pixels: bytes, /) -> int | str:
     """The sum of the gray values of RGB pixels as Pillow converts them. Releases the GIL."""
 
+def scale_pixels(pixels: bytes, n_px: int, address: int) -> bool:
+    """Writes bytes[n_px][3], divided by 255, to float32[3][n_px] at an address. False: there is no
+    memory. Releases the GIL."""
+
+def normalize(
+    out: int, values: int, plane: int, mean: tuple[float, ...], std: tuple[float, ...]
+) -> None:
+    """Writes (value - mean[i]) / std[i] of float32[len(mean)][plane] at the address `values` to
+    `out`, which must not overlap. Releases the GIL."""
+
+def keep_freed_memory(n_bytes: int) -> bool:
+    """Makes malloc() keep up to n_bytes of freed memory, and blocks up to 32 MiB in it. False: it
+    can't be told so. For the whole process, to its end."""
+
 def call_between(
     enter: Callable[[], object], work: Callable[[], _T], leave: Callable[[], object]
 ) -> _T:

@@ -25,6 +25,7 @@ from torchvision import transforms as T
 KNOWN = {
     # Renewed by locks.renew_after_fork().
     ("integrations/accelerate.py", "self._lock"),
+    ("handover/slots.py", "self._lock"), ("handover/received.py", "self._lock"),
     ("collate/blocks.py", "self._lock"), ("iterators/collating.py", "_generators"),
     ("profiling/counting/captures.py", "lock"), ("iterators/hybrid.py", "HybridDataLoaderIter._lock"),
     ("iterators/native.py", "self._lock"), ("packing/shards.py", "self._lock"),

@@ -27,7 +27,7 @@ class Block:
 
     def __init__(self, number: int, n_bytes: int, shared: bool) -> None:
         self.number = number
-        self.fd = _shared_memory(n_bytes) if shared else -1
+        self.fd = shared_memory(n_bytes) if shared else -1
         self.memory = mmap.mmap(self.fd, n_bytes)
 
     def __del__(self) -> None:
@@ -36,7 +36,7 @@ class Block:
             os.close(self.fd)
 
 
-def _shared_memory(n_bytes: int) -> int:
+def shared_memory(n_bytes: int) -> int:
     """The file descriptor of new anonymous shared memory."""
     try:
         fd = os.memfd_create("feedmill-batch")

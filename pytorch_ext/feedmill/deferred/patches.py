@@ -23,7 +23,7 @@ from typing import Any
 from PIL import Image, ImageFile, JpegImagePlugin
 
 from feedmill._ops import native
-from feedmill.deferred import counters, functions, opencv
+from feedmill.deferred import counters, functions, opencv, tensors
 from feedmill.deferred.core import LOADS, DeferredCore, Part, Source
 from feedmill.deferred.filters import filter_of
 from feedmill.deferred.frames import caller
@@ -112,6 +112,7 @@ def _patch() -> None:
     # Tried each time, as a script may import these libraries later.
     opencv.patch(is_deferring)
     functions.patch_torchvision()
+    tensors.install(is_deferring)
     if _is_patched:
         return
     Image.Image.im = _CORE  # type: ignore[method-assign, assignment]

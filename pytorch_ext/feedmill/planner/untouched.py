@@ -27,7 +27,9 @@ _METHODS = METHODS | {
 
 
 def is_original(function: Any, module: str, qualname: str) -> bool:
-    """Whether a function is the one that its library defines as ``module.qualname``."""
+    """Whether a function is the one that its library defines as ``module.qualname``, or ours in the
+    place of it."""
+    function = getattr(function, "feedmill_original", function)
     return (
         isinstance(function, FunctionType)
         and function.__module__ == module

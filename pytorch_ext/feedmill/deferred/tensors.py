@@ -1,0 +1,191 @@
+"""torchvision's to_tensor() and normalize() by native kernels, with torch's values.
+
+Both functions are replaced in ``torchvision.transforms.functional``, where transforms look them up.
+A call that is not answered here, as all outside of deferring threads, goes to torchvision.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, JpegImagePlugin
+
+from feedmill._internals import FUNCTIONAL, script_as
+from feedmill._ops import native
+from feedmill.planner.untouched import is_original
+
+_PLAIN_IMAGES = (Image.Image, JpegImagePlugin.JpegImageFile)
+# Limits of means and stds, far from where their arithmetic in float32 gets special.
+_LARGEST, _SMALLEST = 1e30, 1e-30
+
+_is_installed = False
+
+
+def install(is_deferring: Callable[[], bool]) -> None:
+    """Replaces the functions, once torchvision is imported, and if they are torchvision's own and
+    give the same values as ours.
+
+    Args:
+        is_deferring: whether the calling thread is to use them.
+    """
+    global _is_installed
+    module = sys.modules.get(FUNCTIONAL)
+    if _is_installed or module is None:
+        return
+    _is_installed = True
+    for name, make, is_equal in (
+        ("to_tensor", _make_to_tensor, _is_scaling_equal),
+        ("normalize", _make_normalize, _is_normalizing_equal),
+    ):
+        original = getattr(module, name, None)
+        if is_original(original, FUNCTIONAL, name) and _try(is_equal, original):
+            replacement = functools.wraps(original)(make(original, is_deferring))
+            replacement.feedmill_original = original
+            script_as(replacement, original)
+            setattr(module, name, replacement)
+
+
+def _try(is_equal: Callable[[Any], bool], original: Any) -> bool:
+    try:
+        return is_equal(original)
+    except Exception:  # of a torchvision that works in another way
+        return False
+
+
+# ---- to_tensor -----------------------------------------------------------------------------------
+
+
+def _make_to_tensor(original: Any, is_deferring: Callable[[], bool]) -> Any:
+    def to_tensor(pic: Any) -> Any:
+        if not torch.compiler.is_compiling() and type(pic) in _PLAIN_IMAGES and is_deferring():
+            result = _scaled(pic)
+            if result is not None:
+                return result
+        return original(pic)
+
+    return to_tensor
+
+
+def _scaled(image: Any) -> torch.Tensor | None:
+    """The pixels of an RGB image, divided by 255; None if they are left to torchvision."""
+    if image.mode != "RGB" or torch.get_default_dtype() is not torch.float32:
+        return None
+    width, height = image.size
+    # An image with a side of one pixel gets other strides.
+    if width < 2 or height < 2 or torch.jit.is_tracing() or not _has_pixels(image):
+        return None
+    # Pillow's method: an attribute of the image is not used by NumPy either.
+    data = Image.Image.tobytes(image)
+    if type(data) is not bytes or len(data) != 3 * width * height:
+        return None
+    return _scaled_bytes(data, width, height)
+
+
+def _scaled_bytes(data: bytes, width: int, height: int) -> torch.Tensor | None:
+    out = torch.empty((3, height, width), dtype=torch.float32, device="cpu")
+    return out if native.scale_pixels(data, width * height, out.data_ptr()) else None
+
+
+def _has_pixels(image: Any) -> bool:
+    """Whether an image has pixels, decoded or deferred, so that getting them can't fail."""
+    values = vars(image)
+    core = values.get("_im", values.get("im"))
+    if core is None or getattr(image, "tile", None) or "tobytes" in values:
+        return False
+    return hasattr(core, "size")
+
+
+def _is_scaling_equal(original: Any) -> bool:
+    values = np.arange(256, dtype=np.uint8)
+    for width in (256, 131, 2):
+        pixels = np.resize(np.stack([values, values[::-1], np.roll(values, 77)], -1), (7, width, 3))
+        want, got = original(pixels), _scaled_bytes(pixels.tobytes(), width, 7)
+        image = original(Image.fromarray(pixels))
+        if got is None or not (_are_same(want, got) and _are_same(image, got)):
+            return False
+    every = np.repeat(values, 6).reshape(2, 256, 3)
+    got = _scaled_bytes(every.tobytes(), 256, 2)
+    return got is not None and _are_same(original(every), got)
+
+
+# ---- normalize -----------------------------------------------------------------------------------
+
+
+def _make_normalize(original: Any, is_deferring: Callable[[], bool]) -> Any:
+    def normalize(tensor: Any, mean: Any, std: Any, inplace: bool = False) -> Any:
+        is_plain = not torch.compiler.is_compiling() and type(tensor) is torch.Tensor
+        if is_plain and inplace is False and is_deferring():
+            result = _normalized(tensor, mean, std)
+            if result is not None:
+                return result
+        return original(tensor, mean, std, inplace)
+
+    return normalize
+
+
+def _normalized(tensor: torch.Tensor, mean: Any, std: Any) -> torch.Tensor | None:
+    """None if the tensor is left to torchvision."""
+    if (
+        tensor.dtype is not torch.float32
+        or tensor.layout is not torch.strided
+        or tensor.device.type != "cpu"
+        or tensor.requires_grad
+        or tensor.ndim != 3
+        or tensor.is_neg()
+        or tensor.is_nested
+        or torch.jit.is_tracing()
+    ):
+        return None
+    n, height, width = tensor.shape
+    if tensor.stride() != (height * width, width, 1) or not tensor.numel():
+        return None
+    means, stds = _values(mean, n, 0.0), _values(std, n, _SMALLEST)
+    if means is None or stds is None:
+        return None
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError:  # a tensor without memory
+        return None
+    out = torch.empty((n, height, width), dtype=torch.float32, device="cpu")
+    native.normalize(out.data_ptr(), address, height * width, means, stds)
+    return out
+
+
+def _values(values: Any, n: int, smallest: float) -> tuple[float, ...] | None:
+    """n floats as a tuple; None if they are of other types, or special."""
+    if type(values) not in (list, tuple) or len(values) != n:
+        return None
+    if not all(type(one) is float and smallest <= abs(one) <= _LARGEST for one in values):
+        return None
+    return tuple(values)
+
+
+def _is_normalizing_equal(original: Any) -> bool:
+    generator = np.random.default_rng(5)
+    values = generator.standard_normal((3, 37, 113)).astype(np.float32)
+    flat = values.reshape(-1)
+    bits = generator.integers(0, 1 << 32, flat.size // 2, dtype=np.uint32)
+    flat[: bits.size] = bits.view(np.float32)  # all kinds of numbers
+    flat[-5:] = math.nan, math.inf, -math.inf, -0.0, 1e-42
+    tensor = torch.from_numpy(values)
+    for mean, std in (
+        ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+        ((0.0, 0.5, -1e20), (1.0, -3.0, 1e-20)),
+    ):
+        got = _normalized(tensor, mean, std)
+        if got is None or not _are_same(original(tensor, mean, std), got):
+            return False
+    return True
+
+
+def _are_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of float32 have the same bits, shape and strides."""
+    same = one.dtype is other.dtype and one.shape == other.shape
+    same = same and one.stride() == other.stride()
+    return same and one.numpy().tobytes() == other.numpy().tobytes()

@@ -1,0 +1,232 @@
+"""to_tensor() and normalize() while images are deferred: torchvision's values, types and errors."""
+
+import math
+import warnings
+
+import helpers
+import numpy as np
+import pytest
+import torch
+from feedmill import deferred_images
+from feedmill._ops import native
+from feedmill.deferred import patches, tensors
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from torchvision import transforms, tv_tensors
+from torchvision.transforms import functional
+
+pytestmark = pytest.mark.skipif(bool(patches.why_not()), reason=patches.why_not())
+
+with deferred_images():
+    pass  # installs
+
+
+@pytest.fixture
+def used(monkeypatch):
+    """The calls of native kernels."""
+    calls = []
+
+    def counted(name):
+        function = getattr(native, name)
+
+        def call(*arguments):
+            calls.append(name)
+            return function(*arguments)
+
+        return call
+
+    class Counting:
+        scale_pixels, normalize = counted("scale_pixels"), counted("normalize")
+
+    monkeypatch.setattr(tensors, "native", Counting)
+    return calls
+
+
+def outcome(function, *arguments, **options):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        try:
+            result = function(*arguments, **options)
+        except Exception as error:
+            return type(error), str(error)
+    if isinstance(result, torch.Tensor):
+        result = (type(result), result.dtype, result.shape, result.stride(), result.requires_grad,
+                  result.is_contiguous(), result.untyped_storage().nbytes(),
+                  result.detach().numpy().tobytes())
+    return result, [str(one.message) for one in seen]
+
+
+def check(function, *arguments, **options):
+    with deferred_images():
+        ours = outcome(function, *arguments, **options)
+    assert ours == outcome(function, *arguments, **options)
+    return ours
+
+
+def test_both_functions_are_used(used):
+    image = Image.fromarray(helpers.pixels(31, 22))
+    chain = transforms.Compose([transforms.ToTensor(), transforms.Normalize([0.5] * 3, [0.2] * 3)])
+    check(chain, image)
+    assert used == ["scale_pixels", "normalize"]
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "CMYK", "1", "P", "I", "F", "I;16", "YCbCr"])
+@pytest.mark.parametrize("size", [(1, 1), (1, 9), (9, 1), (2, 2), (23, 5), (300, 7)])
+def test_images(mode, size):
+    image = Image.new(mode, size) if mode == "I;16" else (
+        Image.fromarray(helpers.pixels(*size)).convert(mode))
+    check(functional.to_tensor, image)
+    check(functional.pil_to_tensor, image)
+
+
+def test_all_bytes_in_all_channels():
+    values = np.arange(256, dtype=np.uint8)
+    for roll in range(0, 256, 37):
+        check(functional.to_tensor, Image.fromarray(
+            np.stack([values, np.roll(values, roll), values[::-1]], -1)[None].repeat(2, 0)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 70), st.integers(2, 70), st.booleans())
+def test_deferred_and_plain(tmp_path_factory, width, height, crop):
+    path = tmp_path_factory.mktemp("images") / "image.jpg"
+    helpers.save_jpeg(path, 90, 80, seed=width)
+
+    def make():
+        image = Image.open(path).convert("RGB")
+        if crop:
+            image = image.crop((3, 5, 3 + width, 5 + height))
+        return functional.to_tensor(image.resize((width, height)))
+
+    check(make)
+
+
+def test_files_that_are_not_loaded(tmp_path):
+    path = tmp_path / "image.jpg"
+    helpers.save_jpeg(path, 90, 80, seed=3)
+    check(lambda: functional.to_tensor(Image.open(path)))
+    path.write_bytes(path.read_bytes()[:-300])
+    check(lambda: functional.to_tensor(Image.open(path)))
+    check(lambda: functional.to_tensor(Image.open(path).convert("RGB")))
+    image = Image.open(path)
+    image.close()
+    check(functional.to_tensor, image)
+
+
+def test_other_arguments():
+    class Own(Image.Image):
+        pass
+
+    own = Own()
+    own.__dict__.update(vars(Image.fromarray(helpers.pixels(8, 9))))
+    for value in (own, helpers.pixels(8, 9), helpers.pixels(8, 9)[0], None, "text", [1],
+                  torch.zeros(3, 4, 5)):
+        check(functional.to_tensor, value)
+    check(functional.to_tensor)
+    check(functional.to_tensor, 1, 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_default_dtype(dtype, used):
+    torch.set_default_dtype(dtype)
+    try:
+        check(functional.to_tensor, Image.fromarray(helpers.pixels(8, 9)))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert not used
+
+
+floats = st.one_of(
+    st.floats(width=32), st.sampled_from([0.0, -0.0, math.nan, math.inf, 1e-45, 3e38, 0.5]))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(floats, min_size=12, max_size=12), st.lists(floats, min_size=3, max_size=3),
+       st.lists(floats, min_size=3, max_size=3), st.sampled_from([list, tuple]))
+def test_normalize_values(values, mean, std, kind):
+    check(functional.normalize, torch.tensor(values).view(3, 2, 2), kind(mean), kind(std))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, (1 << 32) - 1), min_size=30, max_size=30))
+def test_normalize_all_bits(bits):
+    tensor = torch.from_numpy(np.array(bits, np.uint32).view(np.float32)).view(3, 2, 5)
+    check(functional.normalize, tensor, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+
+
+def test_normalize_other_arguments(used):
+    image = torch.rand(3, 8, 9)
+    mean, std = [0.4, 0.5, 0.6], [0.1, 0.2, 0.3]
+    others = (
+        image.double(), image.half(), image.to(torch.uint8), image[0], image[None],
+        image.transpose(1, 2), image[:, ::2], image.expand(3, 8, 9), image[:1], torch.zeros(3, 0, 9),
+        torch.zeros(3, 1, 1), image.clone().requires_grad_(), tv_tensors.Image(image), None,
+        image.permute(1, 2, 0).contiguous().permute(2, 0, 1), torch.rand(3, 8, 1),
+        torch.nn.Parameter(image), torch.rand(3, 8, 9, dtype=torch.cfloat).conj().imag,
+        image.to("meta"),
+    )
+    for value in others:
+        check(functional.normalize, value, mean, std)
+    used.clear()
+    for one, other in (
+        ([0, 0, 0], std), (0.5, std), ([0.5], std), (mean, [0.1]), (mean, [0.1, 0.0, 0.1]),
+        (torch.tensor(mean), torch.tensor(std)), (np.array(mean), std), (mean, [math.nan] * 3),
+        ([1e39] * 3, std), (mean, [1e-50] * 3), (mean[:2], std), (["a"] * 3, std), (None, None),
+        ([True, 0.5, 0.5], std), ([np.float64(0.5)] * 3, std),
+    ):
+        check(functional.normalize, image, one, other)
+    check(functional.normalize, image)
+    assert not used
+    check(functional.normalize, tensor=image, mean=mean, std=std)
+    assert used == ["normalize"]
+    copy = image.clone()
+    with deferred_images():
+        assert functional.normalize(copy, mean, std, True) is copy
+    assert used == ["normalize"] and torch.equal(copy, functional.normalize(image, mean, std))
+
+
+def test_scripts_and_graphs():
+    image = torch.rand(3, 8, 9)
+    step = transforms.Normalize([0.4, 0.5, 0.6], [0.1, 0.2, 0.3])
+    scripted = torch.jit.script(step)
+    with deferred_images():
+        assert torch.equal(scripted(image), step(image))
+        traced = torch.jit.trace(step, image)
+        assert torch.equal(traced(2 * image), step(2 * image))
+
+
+def test_foreign_functions_stay(monkeypatch):
+    def foreign(pic):
+        return "theirs"
+
+    monkeypatch.setattr(tensors, "_is_installed", False)
+    monkeypatch.setattr(functional, "to_tensor", foreign)
+    with deferred_images():
+        assert functional.to_tensor is foreign
+        assert functional.to_tensor(Image.new("RGB", (4, 4))) == "theirs"
+
+
+@pytest.mark.parametrize("name", ["scale_pixels", "normalize"])
+def test_differing_kernels_are_not_used(monkeypatch, name):
+    original = {"scale_pixels": functional.to_tensor, "normalize": functional.normalize}[name]
+    original = original.feedmill_original
+
+    class Wrong:
+        scale_pixels, normalize = native.scale_pixels, native.normalize
+
+    setattr(Wrong, name, staticmethod(lambda *_: True))
+    monkeypatch.setattr(tensors, "native", Wrong)
+    monkeypatch.setattr(tensors, "_is_installed", False)
+    monkeypatch.setattr(functional, original.__name__, original)
+    with deferred_images():
+        assert getattr(functional, original.__name__) is original
+
+
+def test_native_arguments():
+    with pytest.raises(ValueError, match="number of bytes"):
+        native.scale_pixels(b"12345", 2, 0)
+    with pytest.raises(ValueError, match="numbers of values"):
+        native.normalize(0, 0, 1, (0.5,), ())
+    with pytest.raises(TypeError):
+        native.normalize(0, 0, 1, ("a",), (0.5,))
