@@ -20,6 +20,7 @@ from feedmill.deferred import core, counters, patches
 from feedmill.deferred.core import DeferredCore
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from hypothesis.errors import InvalidArgument
 from PIL import Image, ImageChops, ImageDraw, ImageEnhance, ImageFile, ImageFilter, ImageOps
 from torchvision import transforms
 from torchvision.transforms import functional, v2
@@ -200,16 +201,22 @@ _NAMES = st.sampled_from([*_STEPS, *(["convert", "crop", "resize", "transpose", 
 
 
 class _Replay:
-    """Draws from hypothesis first, and gives the same values in the same order again."""
+    """Draws from hypothesis first, and gives the same values and errors in the same order again."""
 
     def __init__(self, data):
         self._data, self._values, self._next = data, [], 0
 
     def __call__(self, strategy):
         if self._next == len(self._values):
-            self._values.append(self._data.draw(strategy))
+            try:
+                self._values.append(self._data.draw(strategy))
+            except InvalidArgument as error:  # a part of an image without pixels
+                self._values.append(error)
         self._next += 1
-        return self._values[self._next - 1]
+        value = self._values[self._next - 1]
+        if isinstance(value, InvalidArgument):
+            raise value
+        return value
 
     def again(self):
         self._next = 0

@@ -25,7 +25,7 @@ from feedmill.engine.devices import as_device, delivery_of, describe, device_of
 from feedmill.engine.pool import EnginePool, budget_refusal
 from feedmill.iterators import bad_samples
 from feedmill.iterators.collating import AHEAD_IN_PROCESSES, AHEAD_IN_THREAD, HERE, collate_place
-from feedmill.iterators.deferring import DeferredCounters, make_deferring, why_not
+from feedmill.iterators.deferring import DeferredCounters, is_possible, make_deferring, why_not
 from feedmill.iterators.hybrid import HybridDataLoaderIter
 from feedmill.iterators.native import NativeDataLoaderIter
 from feedmill.planner.epochs import Epochs, rank_to_mix_in, sampler_epoch
@@ -332,10 +332,11 @@ def _formatted_iterator(loader: Any) -> Any:
 
 
 def _plain_iterator(loader: Any) -> Any:
-    """torch's iterator, whose dataset gets deferred images unless that is switched off."""
+    """torch's iterator, whose dataset gets deferred images, and whose workers hand over batches in
+    reused memory, unless that is switched off."""
     make_iterator = functools.partial(TorchDataLoader._get_iterator, loader)
     deferred = loader._feedmill_options().deferred
-    if deferred == "off" or why_not():
+    if deferred == "off" or not is_possible():
         return make_iterator()
     if deferred == "verify" and isinstance(loader.dataset, IterableDataset):
         raise ValueError(

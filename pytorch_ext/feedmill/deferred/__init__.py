@@ -6,6 +6,7 @@ May import: planner, system.
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,8 +37,15 @@ def is_needed() -> bool:
     return "PIL.Image" in sys.modules or "cv2" in sys.modules
 
 
+def is_switched_off() -> bool:
+    """Whether the environment forbids to put decoding off."""
+    return os.environ.get("FEEDMILL_DEFERRED") in ("0", "off")
+
+
 def why_not() -> str:
     """The reason why decoding can't be put off in this process; "" if it can."""
+    if is_switched_off():
+        return "FEEDMILL_DEFERRED switches it off"
     if importlib.util.find_spec("PIL") is None:
         return "Pillow is not installed"
     from feedmill.deferred import patches

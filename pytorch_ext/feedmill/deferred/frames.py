@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import dis
+import sys
 from types import CodeType, FrameType
 
 _SKIPPED = {"CACHE", "NOP", "EXTENDED_ARG", "NOT_TAKEN"}
 
 # Whether the result of the call at (code, offset) is dropped. Code objects are kept alive by this.
 _dropped: dict[tuple[CodeType, int], bool] = {}
+
+
+def caller() -> CodeType:
+    """The code of the function that called the caller of this function."""
+    return sys._getframe(2).f_code
 
 
 def drops_result(frame: FrameType) -> bool:

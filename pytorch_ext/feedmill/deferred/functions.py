@@ -109,6 +109,12 @@ def _init_contrast(self: Any, image: Any) -> None:
     self.degenerate = _new_image(gray)
 
 
+# Recognition on the native path sees through to the originals.
+_blend.feedmill_original = _pillow_blend  # type: ignore[attr-defined]
+_init_brightness.feedmill_original = _brightness  # type: ignore[attr-defined]
+_init_contrast.feedmill_original = _contrast  # type: ignore[attr-defined]
+
+
 def patch_pillow() -> None:
     """Installs the patches, for good."""
     if why_not():
@@ -166,6 +172,8 @@ def patch_torchvision() -> None:
         if function is not None and function.__module__ == _FUNCTIONAL:
             if function not in _replaced.values():
                 _replaced[function] = wrapper(function)
+                # Recognition on the native path sees through to it.
+                _replaced[function].feedmill_original = function
                 setattr(functional, name, _replaced[function])
     # v2 keeps the functions for images of each class.
     for kernels in getattr(registry, "_KERNEL_REGISTRY", {}).values():

@@ -13,7 +13,6 @@ These places are patched, beside those in functions.py and opencv.py:
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,8 +61,6 @@ _is_patched = False
 
 def why_not() -> str:
     """The reason why decoding can't be put off in this process; "" if it can."""
-    if os.environ.get("FEEDMILL_DEFERRED") in ("0", "off"):
-        return "FEEDMILL_DEFERRED switches it off"
     return _why_not_this_pillow() or ("" if _is_patched else _why_replaced())
 
 

@@ -44,6 +44,8 @@ def install(is_deferring: Callable[[], bool]) -> None:
         ("normalize", _make_normalize, _is_normalizing_equal),
     ):
         original = getattr(module, name, None)
+        if hasattr(original, "feedmill_original"):
+            continue  # replaced already
         if is_original(original, FUNCTIONAL, name) and _try(is_equal, original):
             replacement = functools.wraps(original)(make(original, is_deferring))
             replacement.feedmill_original = original

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import resource
 import sys
 import threading
@@ -36,6 +37,8 @@ _KEPT_BYTES = 1 << 27
 def install(results: Any) -> str:
     """See ``install_in_worker()``."""
     native.keep_freed_memory(_KEPT_BYTES)
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return "it needs stores to memory that other CPUs see in their order"
     if not isinstance(results, queues.Queue) or not hasattr(results, "_thread"):
         return "torch's workers send their batches in an unknown way"
     if not _internals.can_share_storages():

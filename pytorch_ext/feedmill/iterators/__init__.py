@@ -1,4 +1,4 @@
 """The iterators of a DataLoader: native, hybrid and replay, and their common parts.
 
-May import: collate, deferred, engine, planner, profiling, system.
+May import: collate, deferred, engine, handover, planner, profiling, system.
 """

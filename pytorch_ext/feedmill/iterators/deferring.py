@@ -1,13 +1,14 @@
-"""Deferred images (feedmill.deferred) in the datasets of torch's iterators.
+"""Deferred images (feedmill.deferred) in the datasets of torch's iterators, and batches that reach
+this process through reused memory (feedmill.handover).
 
-Worker processes put the decoding of all images off that they open. Without workers, it is put off
-while a batch is made, in the thread that makes it, and not between two batches.
+Worker processes put the decoding of all images off that they open: see worker_loop.py. Without
+workers, it is put off while a batch is made, in the thread that makes it, and not between two
+batches.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 import threading
 import weakref
@@ -29,10 +30,13 @@ renew_after_fork(sys.modules[__name__], _lock=threading.Lock)
 
 def why_not() -> str:
     """The reason why images can't be deferred on torch's path; "" if they can, or if the script has
-    not imported Pillow yet."""
-    if _internals.worker_loop is None:
-        return "feedmill does not know how this torch starts its workers"
+    not imported Pillow or OpenCV yet."""
     return deferred.why_not() if deferred.is_needed() else ""
+
+
+def is_possible() -> bool:
+    """Whether feedmill knows how this torch starts its workers, and nobody switched it off."""
+    return _internals.worker_loop is not None and not deferred.is_switched_off()
 
 
 class DeferredCounters:
@@ -63,7 +67,8 @@ class DeferredCounters:
 def make_deferring(
     make_iterator: Callable[[], Any], n_workers: int, account: DeferredCounters, verifies: bool
 ) -> Any:
-    """Makes an iterator of torch whose dataset gets deferred images.
+    """Makes an iterator of torch whose dataset gets deferred images, where that can be, and whose
+    workers hand their batches over in reused memory. is_possible() must be true.
 
     Args:
         make_iterator: makes and returns the iterator, and starts its worker processes.
@@ -82,10 +87,12 @@ def make_deferring(
                 fetcher.__class__ = VerifyingFetcher
             _internals.set_fetcher(iterator, _Fetcher(fetcher, account.own))
         return iterator
+    from feedmill.iterators.worker_loop import WorkerLoop
+
     arrays = account.for_workers(n_workers)
     with _lock:
         # The iterator looks the function up for each worker.
-        _internals.set_worker_loop(_WorkerLoop(arrays, verifies))
+        _internals.set_worker_loop(WorkerLoop(arrays, verifies))
         try:
             iterator = make_iterator()
         except BaseException:
@@ -124,54 +131,3 @@ class _Fetcher:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._fetcher, name)
-
-
-class _WorkerLoop:
-    """The main function of a worker process, in the place of torch's.
-
-    Args:
-        arrays: memory for each worker's counters.
-        verifies: see make_deferring().
-    """
-
-    def __init__(self, arrays: list[Any], verifies: bool) -> None:
-        self._arrays, self._verifies = arrays, verifies
-
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        _internals.set_worker_loop(_internals.worker_loop)  # if this process was forked
-        call = inspect.signature(_internals.worker_loop).bind(*args, **kwargs)
-        counters.count_all_in(Counters(self._arrays[call.arguments["worker_id"]]))
-        if self._verifies:
-            _internals.set_map_fetcher(VerifyingFetcher)
-        if deferred.is_needed():
-            _defer_everywhere()
-        else:
-            call.arguments["index_queue"] = _IndexQueue(call.arguments["index_queue"])
-        _internals.worker_loop(*call.args, **call.kwargs)
-
-
-def _defer_everywhere() -> None:
-    if deferred.why_not():
-        return
-    from feedmill.deferred import patches
-
-    patches.defer_everywhere()
-
-
-class _IndexQueue:
-    """Wraps the queue from which a worker process gets the indices of its batches. Images are
-    deferred from the first batch on before which the dataset has imported Pillow."""
-
-    def __init__(self, queue: Any) -> None:
-        self._queue = queue
-        self._waits = True
-
-    def get(self, *args: Any, **kwargs: Any) -> Any:
-        """As the queue's."""
-        if self._waits and deferred.is_needed():
-            self._waits = False
-            _defer_everywhere()
-        return self._queue.get(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._queue, name)

@@ -1,0 +1,74 @@
+"""The main function of torch's worker processes: defers images, and hands batches over cheaply.
+
+A worker that was not forked imports this module before others of feedmill, and so torch before
+them. Under ``feedmill run``, importing torch imports feedmill's modules in turn, which must not
+find one of them half imported: this module imports them in its functions.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch  # noqa: F401
+
+
+class WorkerLoop:
+    """The main function of a worker process, in the place of torch's.
+
+    Args:
+        arrays: memory for each worker's counters.
+        verifies: whether each sample is made a second time without deferred images.
+    """
+
+    def __init__(self, arrays: list[Any], verifies: bool) -> None:
+        self._arrays, self._verifies = arrays, verifies
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        from feedmill import _internals, deferred
+        from feedmill.deferred import counters
+        from feedmill.handover import install_in_worker
+        from feedmill.iterators.verify_deferred import VerifyingFetcher
+
+        _internals.set_worker_loop(_internals.worker_loop)  # if this process was forked
+        call = inspect.signature(_internals.worker_loop).bind(*args, **kwargs)
+        counters.count_all_in(counters.Counters(self._arrays[call.arguments["worker_id"]]))
+        if self._verifies:
+            _internals.set_map_fetcher(VerifyingFetcher)
+        install_in_worker(call.arguments["data_queue"])
+        if deferred.is_needed():
+            _defer_everywhere()
+        else:
+            call.arguments["index_queue"] = _IndexQueue(call.arguments["index_queue"])
+        _internals.worker_loop(*call.args, **call.kwargs)
+
+
+def _defer_everywhere() -> None:
+    from feedmill import deferred
+
+    if deferred.why_not():
+        return
+    from feedmill.deferred import patches
+
+    patches.defer_everywhere()
+
+
+class _IndexQueue:
+    """Wraps the queue from which a worker process gets the indices of its batches. Images are
+    deferred from the first batch on before which the dataset has imported Pillow."""
+
+    def __init__(self, queue: Any) -> None:
+        self._queue = queue
+        self._waits = True
+
+    def get(self, *args: Any, **kwargs: Any) -> Any:
+        """As the queue's."""
+        from feedmill import deferred
+
+        if self._waits and deferred.is_needed():
+            self._waits = False
+            _defer_everywhere()
+        return self._queue.get(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
