@@ -353,6 +353,8 @@ def are_hooks_global() -> bool:
 FUNCTIONAL = "torchvision.transforms.functional"
 FUNCTIONAL_PIL = "torchvision.transforms._functional_pil"
 PRESETS = "torchvision.transforms._presets"
+# Keeps the functions of v2 by the class of the image.
+V2_KERNELS = "torchvision.transforms.v2.functional._utils"
 # Functions that transforms call, by module, which must not have been replaced: those of all
 # transforms, and those of augmentations.
 FUNCTIONS = {FUNCTIONAL: ("_interpolation_modes_from_int",)}
@@ -395,6 +397,11 @@ def mode_of_number(number: int) -> Any:
         return convert(number)
     except KeyError:
         return None
+
+
+def v2_kernels(module: Any) -> dict[Any, dict[type, Any]]:
+    """By function, the kernels of V2_KERNELS by class; empty if this torchvision has none."""
+    return getattr(module, "_KERNEL_REGISTRY", {})
 
 
 def v2_fills(transform: Any) -> Any:

@@ -416,6 +416,7 @@ try:
         images, _ = next(iterator)
         assert received._senders
         os.kill(iterator._workers[0].pid, signal.SIGKILL)
+        iterator._workers[0].join()  # until then, torch may raise the pipe's error
         for _ in iterator:
             time.sleep(0.01)
 except RuntimeError as error:

@@ -11,6 +11,7 @@ from typing import Any
 
 from PIL import Image, ImageEnhance, ImageFilter
 
+from feedmill._internals import FUNCTIONAL_PIL, V2_KERNELS, v2_kernels
 from feedmill.deferred import operations
 from feedmill.deferred.core import DeferredCore
 
@@ -126,9 +127,6 @@ def patch_pillow() -> None:
 
 # ---- torchvision ---------------------------------------------------------------------------------
 
-_FUNCTIONAL = "torchvision.transforms._functional_pil"
-_REGISTRY = "torchvision.transforms.v2.functional._utils"
-
 # Patched functions, by the original.
 _replaced: dict[Any, Any] = {}
 # What was found when torchvision was patched last.
@@ -162,21 +160,21 @@ def patch_torchvision() -> None:
     """Installs the patches in torchvision, for good, if it has been imported. Cheap if nothing has
     been imported since the last call."""
     global _seen
-    now = sys.modules.get(_FUNCTIONAL), sys.modules.get(_REGISTRY)
+    now = sys.modules.get(FUNCTIONAL_PIL), sys.modules.get(V2_KERNELS)
     if now == _seen or why_not():
         return
     _seen = now
     functional, registry = now
     for name, wrapper in _WRAPPERS.items():
         function = getattr(functional, name, None)
-        if function is not None and function.__module__ == _FUNCTIONAL:
+        if function is not None and function.__module__ == FUNCTIONAL_PIL:
             if function not in _replaced.values():
                 _replaced[function] = wrapper(function)
                 # Recognition on the native path sees through to it.
                 _replaced[function].feedmill_original = function
                 setattr(functional, name, _replaced[function])
     # v2 keeps the functions for images of each class.
-    for kernels in getattr(registry, "_KERNEL_REGISTRY", {}).values():
+    for kernels in v2_kernels(registry).values():
         kernel = kernels.get(Image.Image)
         if kernel in _replaced:
             kernels[Image.Image] = _replaced[kernel]
