@@ -240,6 +240,11 @@ def script_as(replacement: Any, original: Any) -> None:
     replacement.__original_fn = original
 
 
+def is_tracing() -> bool:
+    """Whether torch.jit.trace() records this thread's operations."""
+    return torch._C._is_tracing()
+
+
 def version_of(tensor: torch.Tensor) -> int:
     """A tensor's version counter: the number of its in-place changes by torch."""
     return tensor._version
@@ -268,7 +273,7 @@ def can_share_storages() -> bool:
 
 def uses_descriptors() -> bool:
     """Whether torch shares memory between processes by file descriptors."""
-    return torch.multiprocessing.get_sharing_strategy() == "file_descriptor"
+    return bool(torch.multiprocessing.get_sharing_strategy() == "file_descriptor")
 
 
 def make_shared_storage(fd: int, n_bytes: int) -> torch.UntypedStorage:

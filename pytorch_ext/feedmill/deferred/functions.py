@@ -50,7 +50,7 @@ _CONDITIONS: dict[CodeType | None, Callable[[FrameType], bool]] = {
 _ORIGINALS: tuple[tuple[Any, str], ...] = (
     (Image.blend, "PIL.Image"),
     *((getattr(Image.Image, name), "PIL.Image") for name in ("filter", "histogram", "point")),
-    *((one.__init__, "PIL.ImageEnhance")  # type: ignore[misc]
+    *((one.__init__, "PIL.ImageEnhance")
       for one in (ImageEnhance.Brightness, ImageEnhance.Contrast)),
     *((one.filter, "PIL.ImageFilter") for one in _FILTERS),
 )

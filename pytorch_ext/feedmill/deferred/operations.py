@@ -180,7 +180,7 @@ def of_one_value(core: _Core, value: int, fourth_byte: int) -> _Core:
     width, height = core.size
 
     def make() -> bytes:
-        return bytes((value,)) * (3 * width * height)
+        return bytes((value,)) * int(3 * width * height)
 
     return core.of_made(make, fourth_byte, value=value)
 
@@ -322,7 +322,7 @@ def _test_histogram(resized: Image.Image, decoded: Image.Image, other: Image.Ima
 
 def _test_hue(resized: Image.Image, decoded: Image.Image, other: Image.Image) -> bool:
     # All differences of channels and all orders of them.
-    levels = np.arange(0, 256, 5, np.uint8)
+    levels = np.arange(0, 256, 5, dtype=np.uint8)
     colors = np.stack(np.meshgrid(levels, levels, levels), -1).reshape(-1, len(levels), 3)
     for image in (Image.fromarray(colors), resized):
         for shift in (0, 51, 200):

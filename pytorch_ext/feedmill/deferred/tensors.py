@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from PIL import Image, JpegImagePlugin
 
+from feedmill import _internals
 from feedmill._internals import FUNCTIONAL, script_as
 from feedmill._ops import native
 from feedmill.planner.untouched import is_original
@@ -43,11 +44,11 @@ def install(is_deferring: Callable[[], bool]) -> None:
         ("to_tensor", _make_to_tensor, _is_scaling_equal),
         ("normalize", _make_normalize, _is_normalizing_equal),
     ):
-        original = getattr(module, name, None)
+        original: Any = getattr(module, name, None)
         if hasattr(original, "feedmill_original"):
             continue  # replaced already
         if is_original(original, FUNCTIONAL, name) and _try(is_equal, original):
-            replacement = functools.wraps(original)(make(original, is_deferring))
+            replacement: Any = functools.wraps(original)(make(original, is_deferring))
             replacement.feedmill_original = original
             script_as(replacement, original)
             setattr(module, name, replacement)
@@ -80,7 +81,7 @@ def _scaled(image: Any) -> torch.Tensor | None:
         return None
     width, height = image.size
     # An image with a side of one pixel gets other strides.
-    if width < 2 or height < 2 or torch.jit.is_tracing() or not _has_pixels(image):
+    if width < 2 or height < 2 or _internals.is_tracing() or not _has_pixels(image):
         return None
     # Pillow's method: an attribute of the image is not used by NumPy either.
     data = Image.Image.tobytes(image)
@@ -141,7 +142,7 @@ def _normalized(tensor: torch.Tensor, mean: Any, std: Any) -> torch.Tensor | Non
         or tensor.ndim != 3
         or tensor.is_neg()
         or tensor.is_nested
-        or torch.jit.is_tracing()
+        or _internals.is_tracing()
     ):
         return None
     n, height, width = tensor.shape

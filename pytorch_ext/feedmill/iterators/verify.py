@@ -247,7 +247,8 @@ def is_same(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(is_same, one, other))
     if isinstance(one, float) and one != one:
         return bool(other != other)
-    if type(one).__eq__ is object.__eq__ and hasattr(one, "__dict__"):
+    equality: Any = type(one).__eq__
+    if equality is object.__eq__ and hasattr(one, "__dict__"):
         return one is other or is_same(vars(one), vars(other))
     return one is other or bool(one == other)
 

@@ -26,7 +26,8 @@ class VerifyingFetcher(_internals.MapFetcher):  # type: ignore[misc]
             return super().fetch(possibly_batched_index)
         from feedmill.deferred import patches
 
-        index, collate_fn = possibly_batched_index, self.collate_fn
+        index = possibly_batched_index
+        collate_fn: Any = self.collate_fn
         generators = _generators()
         got = self._samples(index)
         after = _generators()
@@ -45,8 +46,8 @@ class VerifyingFetcher(_internals.MapFetcher):  # type: ignore[misc]
 
     def _samples(self, index: Any) -> Any:
         """The samples of a batch, before they are collated, or what was raised."""
-        collate_fn = self.collate_fn
-        self.collate_fn = _unchanged
+        collate_fn: Any = self.collate_fn
+        self.collate_fn: Any = _unchanged
         try:
             return super().fetch(index)
         except Exception as error:  # the dataset's own
