@@ -6,6 +6,10 @@
 
 #include "base/number.h"
 
+#if defined(__x86_64__)
+#include "augment/x86/blur_avx2.h"
+#endif
+
 enum { PX = 3, MAX_TAPS = 2 * FM_BLUR_MAX_RADIUS + 3, BLOCK = 64 };
 
 /* ---- kernels --------------------------------------------------------------------------------- */
@@ -44,14 +48,22 @@ BODY void row_body(uint8_t *restrict out, const uint8_t *const *taps, int n_taps
 KERNELS(scalar, )
 #if defined(__x86_64__)
 KERNELS(sse41, __attribute__((target("sse4.1"))))
-#include "augment/x86/blur_avx2.h"
+
+__attribute__((target("avx2"))) static void row_avx2(uint8_t *out, const uint8_t *const *taps,
+                                                     int n_taps, size_t n, uint32_t weight,
+                                                     uint32_t far_weight) {
+    if (n < 32)
+        row_sse41(out, taps, n_taps, n, weight, far_weight);
+    else
+        fm_blur_row_avx2(out, taps, n_taps, n, weight, far_weight);
+}
 #endif
 
 void fm_blur_init(fm_blur_kernels *kernels, fm_cpu_tier tier) {
     kernels->row = row_scalar;
 #if defined(__x86_64__)
     if (tier >= FM_CPU_SSE41) kernels->row = row_sse41;
-    if (tier >= FM_CPU_AVX2) kernels->row = fm_blur_row_avx2;
+    if (tier >= FM_CPU_AVX2) kernels->row = row_avx2;
 #else
     (void)tier;
 #endif

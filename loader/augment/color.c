@@ -5,6 +5,10 @@
 #include <stdbool.h>
 #include <string.h>
 
+#if defined(__x86_64__)
+#include "augment/x86/color_avx2.h"
+#endif
+
 /* Pixels that are processed at a time. */
 #define BLOCK_PX 128
 
@@ -237,7 +241,28 @@ KERNELS(scalar, )
 #if defined(__x86_64__)
 KERNELS(sse41, __attribute__((target("sse4.1"))))
 KERNELS(avx2, __attribute__((target("avx2"))))
-#include "augment/x86/color_avx2.h"
+
+/* The blends, which compilers vectorize poorly. */
+#define AVX2 __attribute__((target("avx2"))) static
+
+AVX2 void fade_by_32(uint8_t *px, size_t n, float base, float factor) {
+    const size_t done = fm_color_fade_avx2(px, n, base, factor);
+    fade_body(px + done, n - done, base, factor);
+}
+
+AVX2 void blend_by_32(uint8_t *px, const uint8_t *base, size_t n, float factor) {
+    const size_t done = fm_color_blend_avx2(px, base, n, factor);
+    blend_body(px + done, base + done, n - done, factor);
+}
+
+AVX2 void fade_to_gray_by_32(uint8_t *px, size_t n_px, float factor) {
+    uint8_t gray[3 * BLOCK_PX];
+    for (size_t begin = 0; begin < n_px; begin += BLOCK_PX) {
+        const size_t n = n_px - begin < BLOCK_PX ? n_px - begin : BLOCK_PX;
+        gray_rgb_avx2(gray, px + 3 * begin, n);
+        blend_by_32(px + 3 * begin, gray, 3 * n, factor);
+    }
+}
 #endif
 
 void fm_color_init(fm_color_kernels *kernels, fm_cpu_tier tier) {
@@ -246,9 +271,9 @@ void fm_color_init(fm_color_kernels *kernels, fm_cpu_tier tier) {
     if (tier >= FM_CPU_SSE41) *kernels = kernels_sse41;
     if (tier < FM_CPU_AVX2) return;
     *kernels = kernels_avx2;
-    kernels->fade = fm_color_fade_avx2;
-    kernels->blend = fm_color_blend_avx2;
-    kernels->fade_to_gray = fm_color_fade_to_gray_avx2;
+    kernels->fade = fade_by_32;
+    kernels->blend = blend_by_32;
+    kernels->fade_to_gray = fade_to_gray_by_32;
 #else
     (void)tier;
 #endif

@@ -14,6 +14,8 @@ for file in $(find loader -name '*.[ch]' -o -name '*.cu' | sort); do
             complain "$file includes decode/: only pack/, api/ and pipeline/ may" ;;
         transform) [ "$folder" = api ] || [ "$folder" = pipeline ] ||
             complain "$file includes transform/: only api/ and pipeline/ may" ;;
+        augment) [ "$folder" = api ] || [ "$folder" = pipeline ] ||
+            complain "$file includes augment/: only api/ and pipeline/ may" ;;
         pack) [ "$folder" = api ] || complain "$file includes pack/: only api/ may" ;;
         *) [ "$folder" = pipeline ] || complain "$file includes $seen/: only pipeline/ may" ;;
         esac
@@ -38,7 +40,7 @@ only jerror.h loader/decode/jpeg.c loader/decode/jpeg_codec.c loader/decode/jpeg
 only spng.h loader/decode/png.c
 only webp/decode.h loader/decode/webp.c
 only cuda_runtime_api.h loader/device/cuda/convert.h
-only immintrin.h loader/transform/x86/target.h
+only immintrin.h loader/augment/x86/target.h loader/transform/x86/target.h
 
 grep -rn '#include "\(api\|augment\|base\|cache\|decode\|device\|pack\|pipeline\|read\|ring\|source\|transform\)/' pytorch_ext benchmarks/bench_pipeline.c &&
     complain "files outside loader/ may include include/ only"

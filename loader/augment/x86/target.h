@@ -1,0 +1,13 @@
+/* The declarations of the x86 kernels of augment/. */
+#ifndef FM_AUGMENT_X86_TARGET_H
+#define FM_AUGMENT_X86_TARGET_H
+
+#include <immintrin.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A target attribute, as in transform/x86/target.h: a compiler flag for the whole file would let
+ * the compiler use the instruction set in code that runs on every CPU. */
+#define FM_AUGMENT_AVX2 static inline __attribute__((target("avx2"), always_inline))
+
+#endif
