@@ -20,6 +20,7 @@ from feedmill import _internals, deferred
 from feedmill._ops import native
 from feedmill.deferred import counters
 from feedmill.deferred.counters import N_VALUES, Counters
+from feedmill.handover import sending  # noqa: F401  not in each worker that is forked
 from feedmill.iterators.verify_deferred import VerifyingFetcher
 from feedmill.system.locks import renew_after_fork
 
@@ -89,6 +90,8 @@ def make_deferring(
         return iterator
     from feedmill.iterators.worker_loop import WorkerLoop
 
+    if deferred.is_needed():
+        deferred.why_not()  # imports and compares here once, not in each worker that is forked
     arrays = account.for_workers(n_workers)
     with _lock:
         # The iterator looks the function up for each worker.

@@ -28,12 +28,13 @@ class WorkerLoop:
         from feedmill import _internals, deferred
         from feedmill.deferred import counters
         from feedmill.handover import install_in_worker
-        from feedmill.iterators.verify_deferred import VerifyingFetcher
 
         _internals.set_worker_loop(_internals.worker_loop)  # if this process was forked
         call = inspect.signature(_internals.worker_loop).bind(*args, **kwargs)
         counters.count_all_in(counters.Counters(self._arrays[call.arguments["worker_id"]]))
         if self._verifies:
+            from feedmill.iterators.verify_deferred import VerifyingFetcher
+
             _internals.set_map_fetcher(VerifyingFetcher)
         install_in_worker(call.arguments["data_queue"])
         if deferred.is_needed():
