@@ -311,7 +311,9 @@ def compare(
         verified = runner.run(script, "verify")
     if any(loader["path"] != "native" for loader in differing):
         again = runner.run(script, "torch")
-    if with_hybrid and any(loader["path"] == "torch" for loader in ours.loaders):
+    if with_hybrid and any(
+        loader["path"] in ("torch", "deferred") for loader in ours.loaders
+    ):
         hybrid = runner.run(script, "hybrid")
     for i, (theirs, mine) in enumerate(pairs):
         result = _result(theirs, mine, *(_at(one, i) for one in (again, verified)))

@@ -198,9 +198,14 @@ def _path_of(loader: Any) -> dict[str, Any]:
     except Exception as error:
         return {"path": f"unknown: {type(error).__name__}: {error}"}
     flat = stats.flat()
-    counters = ("native_samples", "fallback_samples", "verified_samples", "torch_batches")
+    counters = (
+        "native_samples", "fallback_samples", "verified_samples", "torch_batches",
+        "deferred_images", "deferred_ordinary", "deferred_parts", "deferred_whole",
+        "deferred_endings",
+    )
+    is_deferred = stats.path == "torch" and stats.deferred.images > 0
     return {
-        "path": stats.path,
+        "path": "deferred" if is_deferred else stats.path,
         "reasons": list(stats.reasons),
         "counters": {name: flat.get(name) for name in counters},
     }
