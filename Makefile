@@ -8,7 +8,7 @@ SAMPLES ?= 10000000
 
 .PHONY: help setup run test test-c test-emulated test-python test-truth test-frameworks \
         test-public-scripts test-newest test-torch-suite test-browser test-faults test-conditions test-long soak bench bench-peers \
-        sanitize check-clang lint docs wheels format clean
+        sanitize check-clang lint docs wheels release-check format clean
 
 help:
 	@echo "make run [DATA=folder]  set up everything, train through feedmill and torch's DataLoader, compare"
@@ -28,9 +28,10 @@ help:
 	@echo "make bench-peers [DATA=folder] [CLASSES=photos,420,large]  beside DALI, FFCV and others"
 	@echo "make sanitize           C tests under ASan+UBSan, then TSan"
 	@echo "make check-clang        all C and C++ also compiles with clang, without a warning"
-	@echo "make lint               ruff over all Python files, mypy --strict over the package"
+	@echo "make lint               ruff, mypy --strict, and the extension module against its type stubs"
 	@echo "make docs               the documentation in build/docs, and its snippets tested"
 	@echo "make wheels             dist/*.whl for any Linux with glibc 2.28 or newer, with all libraries inside"
+	@echo "make release-check      all that a release needs: lint, docs, wheels, sdist, metadata, installed"
 	@echo "make clean              remove what the build made"
 
 setup:
@@ -139,6 +140,7 @@ lint: setup
 	@.ci/setup-lint
 	@$(PY) -m ruff check . .ci
 	@$(PY) -m mypy
+	@$(PY) -m mypy.stubtest --concise feedmill._native
 
 # Warnings are errors, also about links that lead nowhere.
 docs: setup
@@ -150,6 +152,9 @@ docs: setup
 
 wheels:
 	@python3 .ci/wheels/build_wheels.py
+
+release-check: lint docs
+	@python3 .ci/release_check.py
 
 format:
 	@clang-format -i $$(git ls-files 'loader/*.[ch]' 'include/*.h' 'pytorch_ext/*.cpp' 'pytorch_ext/*.h' 'tests/*.c' 'benchmarks/*.c')

@@ -260,6 +260,24 @@ CONFIGURED = {"liburing": build_liburing, "zlib": build_zlib}
 # ---- the wheel -----------------------------------------------------------------------------------
 
 
+def clean_tree() -> Path:
+    """A copy of the project without what git ignores: libraries of a build in place would get into
+    the wheel. Without git, as in an unpacked sdist, the project itself."""
+    listed = subprocess.run(
+        ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        capture_output=True, text=True, check=False,
+    )
+    if listed.returncode:
+        return ROOT
+    tree = WORK / "tree"
+    shutil.rmtree(tree, ignore_errors=True)
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tree / name)
+    return tree
+
+
 def build_wheel(python: Path, compiler: Compiler, prefix: Path, folder: Path) -> Path:
     """The wheel as the project's own build makes it, with a general name."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -282,7 +300,7 @@ def build_wheel(python: Path, compiler: Compiler, prefix: Path, folder: Path) ->
     run(python, "-m", "pip", "--disable-pip-version-check", "wheel", "-q", "--no-deps",
         "--no-build-isolation", "-w", folder, *settings,
         f"--config-settings=build-dir={WORK / compiler.arch / 'feedmill'}",
-        "--config-settings=wheel.license-files=LICENSE", ROOT)
+        "--config-settings=wheel.license-files=LICENSE", clean_tree())
     (wheel,) = folder.glob("*.whl")
     return wheel
 

@@ -3,7 +3,9 @@ loader.py."""
 
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, final, overload
+
+from typing_extensions import Self
 
 from feedmill.planner.plan import Op
 
@@ -160,19 +162,21 @@ def device_count(kind: str) -> int:
     """Number of usable devices of a kind, "host" or "cuda". Raises Error if there is none, saying
     whether plug-in, driver or device is missing."""
 
+@final
 class Cache:
     """Encoded files in memory, shared by the loaders that get it; they keep it alive. Can't be used
     after a fork."""
 
-    def __init__(self, budget_bytes: int) -> None:
+    def __new__(cls, budget_bytes: int) -> Self:
         """ValueError: the budget exceeds the process's memory, or is too small to keep any file."""
 
+@final
 class Transcoder:
     """Transcodes JPEGs for packs. Not thread-safe, not picklable."""
 
-    def __init__(
-        self, *, interval: int = ..., max_cost_ppm: int = ..., verify: bool = ...
-    ) -> None:
+    def __new__(
+        cls, *, interval: int = ..., max_cost_ppm: int = ..., verify: bool = ...
+    ) -> Self:
         """Arguments and defaults as in fm_transcoder_config. Raises ValueError."""
 
     def run(
@@ -186,6 +190,7 @@ def indices(indices: Sequence[int], n: int) -> bytes | None:
     None.
     """
 
+@final
 class Loader:
     """A native loader: threads, batch buffers and reader. Not picklable.
 
@@ -204,8 +209,8 @@ class Loader:
     pid: int  # of the process that opened it
     n_pending: int  # batches submitted and not yet returned; read-only, as all of these
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         *,
         ops: Sequence[Op],
         dtype: str,  # "uint8", "float32", "float16" or "bfloat16"
@@ -242,7 +247,7 @@ class Loader:
         # fm_device_config.
         device: tuple[str, int, bool] | None = None,
         rejected_formats: int = 0,  # bits (FORMAT_*) of formats to leave to the fallback
-    ) -> None: ...
+    ) -> Self: ...
     def start(self, seed: int, epoch: int, ahead: bool = False) -> None:
         """Starts an epoch; stops a running one. seed: 64 bits, epoch: 32 bits. ahead: one thread
         calls submit() and next_ahead(), and the consumer's thread step_ready()."""
