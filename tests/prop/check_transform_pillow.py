@@ -84,7 +84,9 @@ class Key(ctypes.Structure):
 
 class Geometry(ctypes.Structure):
     _fields_ = [("source", Box), ("resized_width", ctypes.c_int32),
-                ("resized_height", ctypes.c_int32), ("window", Box),
+                ("resized_height", ctypes.c_int32),
+                ("resized_columns", ctypes.c_float * 2), ("resized_rows", ctypes.c_float * 2),
+                ("window", Box),
                 ("mirror_source", ctypes.c_bool), ("flip", ctypes.c_bool)]
 
 
@@ -273,8 +275,9 @@ def check_resizes(stage, n_cases, seed, largest, most_pixels):
             window.height = rng.randint(1, min(2 * new_height, 2000))
             window.left = rng.randint(-window.width // 2, new_width - 1)
             window.top = rng.randint(-window.height // 2, new_height - 1)
-        geometry = Geometry(Box(margin[0], margin[1], width, height), new_width, new_height, window,
-                            rng.random() < 0.3, rng.random() < 0.3)
+        geometry = Geometry(Box(margin[0], margin[1], width, height), new_width, new_height,
+                            window=window, mirror_source=rng.random() < 0.3,
+                            flip=rng.random() < 0.3)
         dtype = rng.choice((UINT8, FLOAT32))
         mean, std = random_colour(rng)
         plan = stage.plan([Op(kind=CENTER_CROP, width=window.width, height=window.height)], dtype,
