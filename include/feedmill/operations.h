@@ -55,6 +55,33 @@ typedef struct fm_operation {
 FM_API FM_CHECK_RESULT int fm_operation_run(const fm_operation *operation, uint8_t *out,
                                             fm_error *error);
 
+/* How fm_mapping.m maps a pixel of the result to a point of the image; x and y are those of the
+ * pixel's center. */
+typedef enum fm_mapping_kind {
+    FM_MAPPING_AFFINE, /* (m[0] x + m[1] y + m[2], m[3] x + m[4] y + m[5]) */
+    /* the same, both divided by m[6] x + m[7] y + 1 */
+    FM_MAPPING_PERSPECTIVE
+} fm_mapping_kind;
+
+/* Image.transform(): pixels at points of the image, or the fill outside of it. */
+typedef struct fm_mapping {
+    size_t struct_bytes;   /* sizeof(fm_mapping) */
+    const uint8_t *pixels; /* one byte after their end is read, too */
+    int32_t width, height;
+    int32_t out_width, out_height;
+    fm_mapping_kind kind;
+    double m[8];
+    fm_filter filter; /* FM_FILTER_NEAREST, _BILINEAR or _BICUBIC, without antialiasing */
+    uint8_t fill[3];
+} fm_mapping;
+
+/*
+ * Writes the result to out[out_height][out_width][3], which must not overlap the input.
+ * FM_ERR_ARGUMENT if a member is out of range or FEEDMILL_CPU is invalid, FM_ERR_LIMIT if
+ * points are so far away that Pillow's numbers overflow, FM_ERR_NOMEM; `out` holds anything then.
+ */
+FM_API FM_CHECK_RESULT int fm_mapping_run(const fm_mapping *mapping, uint8_t *out, fm_error *error);
+
 /* Counts the values of each channel of n_px pixels. */
 FM_API void fm_pixels_histogram(const uint8_t *pixels, size_t n_px, uint64_t counts[3][256]);
 

@@ -68,6 +68,15 @@ static void fill_image(const fm_image *out, const uint8_t fill[3]) {
     for (size_t i = 0; i < n; i += 3) memcpy(out->px + i, fill, 3);
 }
 
+/* Copies four bytes per pixel, of which the next pixel overwrites the fourth. */
+static void copy_columns(uint8_t *to, const uint8_t *from, const int32_t *columns, int32_t first,
+                         int32_t end, size_t px) {
+    int32_t x = first;
+    for (; px == 3 && x < end - 1; x++)
+        memcpy(to + 3 * (size_t)x, from + 3 * (size_t)columns[x], 4);
+    for (; x < end; x++) memcpy(to + (size_t)x * px, from + (size_t)columns[x] * px, px);
+}
+
 /* ImagingScaleAffine(): rows and columns are independent. */
 static void map_scale(const fm_image *in, const fm_image *out, const double m[6],
                       int32_t *columns) {
@@ -80,14 +89,19 @@ static void map_scale(const fm_image *in, const fm_image *out, const double m[6]
         end = x + 1;
         if (x < first) first = x;
     }
+    const bool is_run =
+        m[0] == 1 && end > first && columns[end - 1] - columns[first] == end - 1 - first;
     from = m[5] + m[4] * 0.5;
     for (int32_t y = 0; y < out->height; y++, from += m[4]) {
         const int32_t row = coord(from);
         if (row < 0 || row >= in->height) continue;
         const uint8_t *const source = in->px + (size_t)row * fm_image_row_bytes(in);
         uint8_t *const to = out->px + (size_t)y * fm_image_row_bytes(out);
-        for (int32_t x = first; x < end; x++)
-            memcpy(to + (size_t)x * px, source + (size_t)columns[x] * px, px);
+        if (is_run)
+            memcpy(to + (size_t)first * px, source + (size_t)columns[first] * px,
+                   (size_t)(end - first) * px);
+        else
+            copy_columns(to, source, columns, first, end, px);
     }
 }
 
@@ -171,85 +185,20 @@ static bool fits_fixed(const double m[6], int32_t width, int32_t height) {
     return true;
 }
 
-/* ---- interpolation --------------------------------------------------------------------------- */
-
-static int32_t clamp(int32_t at, int32_t size) { return at < 0 ? 0 : at < size ? at : size - 1; }
-
-static double line(double a, double b, double d) { return a + (b - a) * d; }
-
-static double cubic(double v1, double v2, double v3, double v4, double d) {
-    const double p1 = v2, p2 = -v1 + v3, p3 = 2 * (v1 - v2) + v3 - v4, p4 = -v1 + v2 - v3 + v4;
-    return p1 + d * (p2 + d * (p3 + d * p4));
-}
-
-static void bilinear_px(const fm_image *in, uint8_t *to, double x, double y) {
-    const int32_t left = floor_i32(x), top = floor_i32(y);
-    const double dx = x - left, dy = y - top;
-    const size_t px = (size_t)in->channels, row_bytes = fm_image_row_bytes(in);
-    const size_t x0 = (size_t)clamp(left, in->width) * px;
-    const size_t x1 = (size_t)clamp(left + 1, in->width) * px;
-    const uint8_t *const upper = in->px + (size_t)clamp(top, in->height) * row_bytes;
-    const bool has_lower = top + 1 >= 0 && top + 1 < in->height;
-    const uint8_t *const lower = has_lower ? in->px + (size_t)(top + 1) * row_bytes : upper;
-    for (size_t c = 0; c < px; c++) {
-        const double v1 = line(upper[x0 + c], upper[x1 + c], dx);
-        const double v2 = line(lower[x0 + c], lower[x1 + c], dx);
-        to[c] = (uint8_t)(int32_t)line(v1, v2, dy);
-    }
-}
-
-static void bicubic_px(const fm_image *in, uint8_t *to, double x, double y) {
-    const int32_t left = floor_i32(x), top = floor_i32(y);
-    const double dx = x - left, dy = y - top;
-    const size_t px = (size_t)in->channels, row_bytes = fm_image_row_bytes(in);
-    size_t at[4];
-    const uint8_t *rows[4];
-    for (int i = 0; i < 4; i++) {
-        const int32_t row = top - 1 + i;
-        at[i] = (size_t)clamp(left - 1 + i, in->width) * px;
-        /* As Pillow: above the image its first row is used, below it the previous row. */
-        rows[i] = i == 0 || (row >= 0 && row < in->height)
-                      ? in->px + (size_t)clamp(row, in->height) * row_bytes
-                      : rows[i - 1];
-    }
-    for (size_t c = 0; c < px; c++) {
-        double v[4];
-        for (int i = 0; i < 4; i++)
-            v[i] = cubic(rows[i][at[0] + c], rows[i][at[1] + c], rows[i][at[2] + c],
-                         rows[i][at[3] + c], dx);
-        const double value = cubic(v[0], v[1], v[2], v[3], dy);
-        to[c] = (uint8_t)(value <= 0.0 ? 0 : value >= 255.0 ? 255 : (int32_t)value);
-    }
-}
-
-/* ImagingGenericTransform(). */
-static void map_smooth(const fm_image *in, const fm_image *out, const double m[6],
-                       fm_filter filter) {
-    const size_t px = (size_t)in->channels;
-    uint8_t *to = out->px;
-    for (int32_t row = 0; row < out->height; row++) {
-        const double yin = row + 0.5;
-        for (int32_t column = 0; column < out->width; column++, to += px) {
-            const double xin = column + 0.5;
-            const double x = m[0] * xin + m[1] * yin + m[2], y = m[3] * xin + m[4] * yin + m[5];
-            if (!(x >= 0.0 && x < in->width && y >= 0.0 && y < in->height)) continue;
-            if (filter == FM_FILTER_BILINEAR)
-                bilinear_px(in, to, x - 0.5, y - 0.5);
-            else
-                bicubic_px(in, to, x - 0.5, y - 0.5);
-        }
-    }
-}
-
 /* ---- public functions ------------------------------------------------------------------------ */
 
-void fm_affine_map(const fm_image *in, const fm_image *out, const fm_affine *affine,
-                   fm_filter filter, const uint8_t fill[3], int32_t *columns) {
+void fm_affine_map(const fm_warp_kernels *kernels, const fm_image *in, const fm_image *out,
+                   const fm_affine *affine, fm_filter filter, const uint8_t fill[3],
+                   int32_t *columns) {
     const double *const m = affine->m;
+    if (filter != FM_FILTER_NEAREST) {
+        fm_warp warp = {.is_perspective = false};
+        memcpy(warp.m, m, sizeof(affine->m));
+        fm_warp_map(kernels, in, out, &warp, filter, fill);
+        return;
+    }
     fill_image(out, fill);
-    if (filter != FM_FILTER_NEAREST)
-        map_smooth(in, out, m, filter);
-    else if (m[1] == 0 && m[3] == 0)
+    if (m[1] == 0 && m[3] == 0)
         map_scale(in, out, m, columns);
     else if (fits_fixed(m, out->width, out->height))
         map_fixed(in, out, m);

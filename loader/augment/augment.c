@@ -10,6 +10,7 @@
 
 struct fm_augment {
     fm_color_kernels color;
+    fm_warp_kernels warp;
     size_t most_bytes;
     int32_t most_side;
     uint8_t *memory[2];               /* buffers of images */
@@ -28,6 +29,7 @@ int fm_augment_open(fm_augment **out, fm_cpu_tier tier, size_t most_bytes, int32
     *out = augment;
     if (!augment) return fm_error_set(error, FM_ERR_NOMEM, "no memory for augmentations");
     fm_color_init(&augment->color, tier);
+    fm_warp_init(&augment->warp, tier);
     augment->most_bytes = most_bytes;
     augment->most_side = most_side;
     for (int i = 0; i < 2; i++)
@@ -190,7 +192,7 @@ static void map_affine(fm_augment *augment, const fm_affine *affine, fm_filter f
     copy_if_borrowed(augment);
     fm_image out = augment->image;
     out.px = other_memory(augment);
-    fm_affine_map(&augment->image, &out, affine, filter, fill, augment->columns);
+    fm_affine_map(&augment->warp, &augment->image, &out, affine, filter, fill, augment->columns);
     set_image(augment, &out);
 }
 

@@ -55,6 +55,40 @@ PyObject *operate(PyObject *, PyObject *args) {
     return status ? text_from(error.message).release() : result.release();
 }
 
+PyObject *map_pixels(PyObject *, PyObject *args) {
+    fm_mapping mapping{};
+    mapping.struct_bytes = sizeof(mapping);
+    int kind, filter;
+    PyObject *pixels;
+    double *const m = mapping.m;
+    uint8_t *const fill = mapping.fill;
+    if (!PyArg_ParseTuple(args, "iS(ii)(ii)(dddddddd)i(bbb)", &kind, &pixels, &mapping.width,
+                          &mapping.height, &mapping.out_width, &mapping.out_height, &m[0], &m[1],
+                          &m[2], &m[3], &m[4], &m[5], &m[6], &m[7], &filter, &fill[0], &fill[1],
+                          &fill[2]))
+        return nullptr;
+    mapping.kind = fm_mapping_kind(kind);
+    mapping.filter = fm_filter(filter);
+    const bool has_pixels = mapping.width > 0 && mapping.height > 0 && mapping.out_width > 0 &&
+                            mapping.out_height > 0 && mapping.width < 1 << 16 &&
+                            mapping.out_width < 1 << 16;
+    if (!has_pixels) {
+        PyErr_SetString(PyExc_ValueError, "an image without pixels");
+        return nullptr;
+    }
+    Py_ssize_t n;
+    /* A bytes object has one more byte after its end, which the kernels read. */
+    if (!read_bytes(pixels, 3 * Py_ssize_t(mapping.width) * mapping.height, &mapping.pixels, &n))
+        return nullptr;
+    Ref result(
+        PyBytes_FromStringAndSize(nullptr, 3 * Py_ssize_t(mapping.out_width) * mapping.out_height));
+    if (!result) return nullptr;
+    auto *const out = reinterpret_cast<uint8_t *>(PyBytes_AsString(result.get()));
+    fm_error error;
+    const int status = without_gil([&] { return fm_mapping_run(&mapping, out, &error); });
+    return status ? text_from(error.message).release() : result.release();
+}
+
 PyObject *histogram(PyObject *, PyObject *args) {
     PyObject *bytes;
     const uint8_t *pixels;

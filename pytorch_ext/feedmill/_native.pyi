@@ -29,6 +29,8 @@ FORMAT_JPEG: int
 FORMAT_PNG: int
 FORMAT_WEBP: int
 # fm_operation_kind.
+MAPPING_AFFINE: int
+MAPPING_PERSPECTIVE: int
 OPERATION_BLEND: int
 OPERATION_BLEND_VALUE: int
 OPERATION_BLEND_GRAY: int
@@ -125,6 +127,19 @@ def operate(
     """An RGB image after an operation of feedmill/operations.h as bytes[height][width][3], without
     channels after OPERATION_GRAY_BYTES; or a text: why it is not supported natively. Releases the
     GIL."""
+
+def map_pixels(
+    kind: int,  # MAPPING_...
+    pixels: bytes,  # [height][width][3]
+    size: tuple[int, int],  # width and height of the image,
+    out_size: tuple[int, int],  # and of the result
+    coefficients: tuple[float, ...],  # 8; fm_mapping.m
+    filter: int,  # fm_filter
+    fill: tuple[int, int, int],
+    /,
+) -> bytes | str:
+    """An RGB image after a geometric transform (fm_mapping_run()) as bytes, or a text: why it is
+    not supported natively. Releases the GIL."""
 
 def histogram(pixels: bytes, /) -> list[int]:
     """How often each value occurs in each channel of RGB pixels: 768 counts. Releases the GIL."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from feedmill import deferred_images
-from feedmill.deferred import core, functions, operations, patches
+from feedmill.deferred import core, functions, mapping, operations, patches
 from feedmill.deferred.core import DeferredCore
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -71,6 +71,41 @@ def _table(image, draw):
     return image.point(chance.randint(-9 if n == 256 else 0, 256, n).tolist())
 
 
+_FILTERS = st.sampled_from((0, 0, 2, 3, Image.Resampling.BICUBIC, 1))
+_MODES = st.sampled_from(
+    [transforms.InterpolationMode(one) for one in ("nearest", "nearest", "bilinear", "bicubic")]
+)
+_COLORS = st.sampled_from((None, None, (0, 0, 0), (128, 127, 126), 0, 77, 1 << 23, "red", "#123456"))
+
+
+def _transform(image, draw):
+    """Image.transform() with all kinds of data, also wrong ones."""
+    method = draw(st.sampled_from((*Image.Transform, 0, 2)))
+    few, many = st.floats(-1.6, 1.6), st.floats(-40, 60)
+    data = [draw(few), draw(few), draw(many), draw(few), draw(few), draw(many)]
+    if method == Image.Transform.EXTENT:
+        data = [draw(many) for _ in range(4)]
+    elif method in (Image.Transform.PERSPECTIVE, Image.Transform.QUAD):
+        data += [draw(st.floats(-0.02, 0.02)), draw(st.floats(-0.02, 0.02))]
+    elif method == Image.Transform.MESH:
+        data = [((0, 0, 9, 9), data[:2] * 4)]
+    odd = draw(st.integers(0, 20))
+    if odd < 5:
+        data = (tuple(data), data[:3], [*data, 7.5], data[:2] + [1e300] * 6, None)[odd]
+    elif odd < 7 and method == Image.Transform.AFFINE:
+        data = [1, 0, round(data[2]), 0, 1, round(data[5])]
+    size = draw(st.sampled_from((image.size, (40, 50), [30, 20], (70, 1))))
+    return image.transform(size, method, data, draw(_FILTERS), fillcolor=draw(_COLORS))
+
+
+def _perspective(image, draw):
+    width, height = image.size
+    start = [[0, 0], [width, 0], [width, height], [0, height]]
+    end = [[x + draw(st.integers(-9, 9)), y + draw(st.integers(-9, 9))] for x, y in start]
+    kind = draw(st.sampled_from((functional, v2.functional)))
+    return kind.perspective(image, start, end, draw(_MODES), draw(st.sampled_from((None, 0, 9))))
+
+
 _OPERATIONS = {
     "brightness": _enhance(ImageEnhance.Brightness),
     "contrast": _enhance(ImageEnhance.Contrast),
@@ -112,6 +147,26 @@ _OPERATIONS = {
     "function": lambda image, draw: image.point(lambda value: value * 0.7 + 9.5),
     "split and merge": lambda image, draw: Image.merge("RGB", image.split()[::-1]),
     "rotate": lambda image, draw: image.rotate(draw(st.floats(-30, 30)), draw(st.integers(0, 3))),
+    "rotate and fill": lambda image, draw: image.rotate(
+        draw(st.floats(-200, 400)), draw(_FILTERS), draw(st.booleans()),
+        draw(st.sampled_from((None, None, (5, 7), (3.5, -20)))),
+        draw(st.sampled_from((None, None, (4, -9), (1.5, 0)))), draw(_COLORS)
+    ),
+    "transform": _transform,
+    "torchvision affine": lambda image, draw: draw(st.sampled_from((functional, v2.functional))).affine(
+        image, draw(st.floats(-180, 180)), [draw(st.integers(-20, 20)), draw(st.integers(-20, 20))],
+        draw(st.floats(0.3, 2)), [draw(st.floats(-40, 40)), draw(st.floats(-40, 40))],
+        draw(_MODES), draw(st.sampled_from((None, 0, 9, [1, 2, 3])))
+    ),
+    "torchvision rotate": lambda image, draw: draw(st.sampled_from((functional, v2.functional))).rotate(
+        image, draw(st.floats(-180, 180)), draw(_MODES), draw(st.booleans()),
+        fill=draw(st.sampled_from((None, 0, [9], [1, 2, 3])))
+    ),
+    "torchvision perspective": _perspective,
+    "crop outside": lambda image, draw: image.crop(
+        (draw(st.integers(-40, 20)), draw(st.integers(-40, 20)),
+         draw(st.integers(21, 120)), draw(st.integers(21, 120)))
+    ),
     "resize by nearest": lambda image, draw: image.resize((draw(st.integers(1, 99)), 40), 0),
     "paste": lambda image, draw: (image.paste(7, (1, 1, 5, 4)), image)[1],
 }
@@ -163,6 +218,7 @@ def test_random_chains_give_the_same(files):
 def test_every_operation_equals_the_installed_pillow():
     assert functions.why_not() == ""
     assert [name for name in operations._TESTS if not operations.is_equal(name)] == []
+    assert mapping.is_equal()
 
 
 STAY_DEFERRED = {
@@ -182,6 +238,23 @@ STAY_DEFERRED = {
     "posterize": lambda image: ImageOps.posterize(image, 3),
     "autocontrast": lambda image: ImageOps.autocontrast(image),
     "equalize": lambda image: ImageOps.equalize(image),
+    "rotate": lambda image: image.rotate(11, Image.Resampling.BILINEAR, fillcolor=(9, 9, 9)),
+    "rotate by nearest": lambda image: image.rotate(11, fillcolor=(9, 9, 9)),
+    "rotate and expand": lambda image: image.rotate(-40, Image.Resampling.BICUBIC, expand=True),
+    "rotate twice": lambda image: image.rotate(11, fillcolor=(9, 9, 9)).rotate(
+        5, center=(2, 3), translate=(4, 5)
+    ),
+    "affine": lambda image: functional.affine(image, 5, [3, 4], 1.1, [5, 6], fill=[7]),
+    "v2 affine": lambda image: v2.functional.affine(image, 5, [3, 4], 1.1, [5, 6], fill=7),
+    "perspective": lambda image: transforms.RandomPerspective(p=1)(image),
+    "v2 perspective": lambda image: v2.RandomPerspective(p=1)(image),
+    "rotation": lambda image: transforms.RandomRotation(30)(image),
+    "translation as timm does it": lambda image: image.transform(
+        image.size, Image.AFFINE, (1, 0, 0.3 * image.size[0], 0, 1, 0),
+        resample=Image.BICUBIC, fillcolor=(124, 116, 104)
+    ),
+    "randaugment": lambda image: transforms.RandAugment(4)(image),
+    "crop outside": lambda image: image.crop((-3, -4, 70, 40)),
     "second resize": lambda image: image.resize((33, 22)).crop((1, 2, 20, 20)).resize((44, 40)),
     "jitter": lambda image: transforms.ColorJitter(0.8, 0.8, 0.8, 0.2)(image),
     "v2 jitter": lambda image: v2.ColorJitter(0.8, 0.8, 0.8, 0.2)(image),
@@ -235,6 +308,22 @@ def test_wrong_arguments_give_the_same_errors(jpeg):
         lambda image: image.point("abc"),
         lambda image: image.point([1] * 768, "L"),
         lambda image: image.filter(ImageFilter.GaussianBlur("x")),
+        lambda image: image.transform(),
+        lambda image: image.transform((3, 4), Image.AFFINE, more=3),
+        lambda image: image.transform((3, 4), Image.AFFINE),
+        lambda image: image.transform((3, 4), Image.AFFINE, (1, 2, 3)),
+        lambda image: image.transform((3, 4), Image.AFFINE, ("a", 2, 3, 4, 5, 6)),
+        lambda image: image.transform((3, 4), 77, (1, 2, 3, 4, 5, 6)),
+        lambda image: image.transform((3, 4), Image.EXTENT, (1, 2, 3)),
+        lambda image: image.transform((0, 4), Image.EXTENT, (1, 2, 3, 4)),
+        lambda image: image.transform((-1, 4), Image.AFFINE, (1, 2, 3, 4, 5, 6)),
+        lambda image: image.rotate(9, Image.LANCZOS),
+        lambda image: image.rotate(9, fillcolor="no color"),
+        lambda image: image.rotate(9, fillcolor=(1, 2)),
+        lambda image: image.rotate(9, fillcolor=(1.5, 2, 300)),
+        lambda image: image.rotate(9, fillcolor=-1),
+        lambda image: image.rotate("x"),
+        lambda image: (image.info.update(a=[1]), image.rotate(9).info)[1],
         lambda image: functional.adjust_hue(image, 0.7),
         lambda image: functional.adjust_hue(image, "red"),
         lambda image: functional.to_grayscale(image, 2),
@@ -285,6 +374,7 @@ def test_patched_functions_can_be_scripted(jpeg):
 
 def test_a_failed_self_test_leaves_an_operation_to_pillow(jpeg, monkeypatch):
     monkeypatch.setattr(operations, "is_equal", lambda name: False)
+    monkeypatch.setattr(mapping, "is_equal", lambda: False)
     for name, use in STAY_DEFERRED.items():
         if name == "second resize":
             continue

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from PIL import Image, ImageFile, JpegImagePlugin
 
 from feedmill._ops import native
-from feedmill.deferred import counters
+from feedmill.deferred import counters, mapping
 from feedmill.deferred.filters import filter_of
 from feedmill.deferred.frames import drops_result
 from feedmill.deferred.operations import Operations, gray_bytes
@@ -77,20 +77,27 @@ class Source:
         data: the file's bytes; b"" of an image in memory.
         mode, width, height: as Pillow gives them.
         pixels: the whole image as RGB, or None.
-        fourth_byte: of each pixel in Pillow's memory, once the image is RGB.
+        fourth_byte: of each pixel in Pillow's memory, once the image is RGB. None: pixels have
+            different ones.
+        remake: makes Pillow's core of the whole image if fourth_byte is None. Takes no lock.
     """
 
-    __slots__ = ("_latest", "_n_parts", "data", "fourth_byte", "height", "mode", "pixels", "width")
+    __slots__ = (
+        "_latest", "_n_parts", "data", "fourth_byte", "height", "mode", "pixels", "remake", "width",
+    )
 
     def __init__(self, data: bytes, mode: str, width: int, height: int) -> None:
         self.data, self.mode, self.width, self.height = data, mode, width, height
         self.pixels: bytes | None = None
-        self.fourth_byte = _FOURTH_DECODED
+        self.fourth_byte: int | None = _FOURTH_DECODED
+        self.remake: Callable[[], Any] | None = None
         self._n_parts = 0
         self._latest: tuple[Part, bytes] | None = None  # the part that an operation used
 
     @classmethod
-    def of_pixels(cls, pixels: bytes, mode: str, size: tuple[int, int], fourth_byte: int) -> Source:
+    def of_pixels(
+        cls, pixels: bytes, mode: str, size: tuple[int, int], fourth_byte: int | None
+    ) -> Source:
         """An image in memory: RGB pixels, three equal bytes each if the mode is "L"."""
         source = cls(b"", mode, *size)
         source.pixels, source.fourth_byte = pixels, fourth_byte
@@ -168,12 +175,15 @@ class Source:
 
     def opened(self) -> Image.Image:
         """The image, decoded by Pillow at once."""
+        if self.remake is not None:
+            return Image.Image()._new(self.remake())
         if not self.data:
             self.decode_whole()
             assert self.pixels is not None
             size = self.width, self.height
             if self.mode == "L":
                 return Image.frombytes("L", size, self.pixels[::3])
+            assert self.fourth_byte is not None
             return Image.Image()._new(_core_of(self.pixels, size, self.fourth_byte))
         image = JpegImagePlugin.JpegImageFile(io.BytesIO(self.data))
         ImageFile.ImageFile.load(image)
@@ -219,7 +229,7 @@ class Resize(NamedTuple):
         kind: fm_filter.
         number: the same as Pillow's Image.Resampling.
         order: fm_resize_order.
-        fourth_byte: of each pixel of the result in Pillow's memory.
+        fourth_byte: of each pixel of the result in Pillow's memory; None as of a Source.
         window: the part that is kept, in pixels of the resized image.
         orientation: how it is turned.
         part: of the image that is resized; None: all of it.
@@ -230,7 +240,7 @@ class Resize(NamedTuple):
     kind: int
     number: int
     order: int
-    fourth_byte: int
+    fourth_byte: int | None
     window: Rect
     orientation: int = UPRIGHT
     part: Box | None = None
@@ -334,7 +344,7 @@ class DeferredCore(Operations):
         left, top, right, bottom = box
         inside = 0 <= left < right <= self.size[0] and 0 <= top < bottom <= self.size[1]
         if not inside or self.mode == "CMYK":
-            return self.real("crop").crop(box)
+            return mapping.cropped(self, box) or self.real("crop").crop(box)
         part = self._part.cropped((left, top, right - left, bottom - top))
         return self._derived(part) or self.real("crop").crop(box)
 
@@ -417,8 +427,9 @@ class DeferredCore(Operations):
     # ---- pixels ----------------------------------------------------------------------------------
 
     @property
-    def fourth_byte(self) -> int:
-        """The fourth byte of each pixel in Pillow's memory; of an RGB image without a core."""
+    def fourth_byte(self) -> int | None:
+        """The fourth byte of each pixel in Pillow's memory; of an RGB image without a core. None:
+        pixels have different ones."""
         resize, source = self._part.resize, self._source
         if resize is not None:
             return resize.fourth_byte
@@ -434,18 +445,41 @@ class DeferredCore(Operations):
 
     def flattened(self) -> DeferredCore | None:
         """The same pixels as an image in memory."""
-        fourth_byte, pixels = self.fourth_byte, self.pixels()
+        fourth_byte = self.fourth_byte
+        pixels = None if fourth_byte is None else self.pixels()
         return None if pixels is None else self.of_pixels(pixels, fourth_byte, self.mode)
 
     def _known(self) -> DeferredCore | None:
         """The same pixels as an image in memory, if they are kept."""
         source = self._source
         pixels = None if source is None or self._real is not None else source.kept(self._part)
-        return None if pixels is None else self.of_pixels(pixels, self.fourth_byte, self.mode)
+        fourth_byte = self.fourth_byte
+        if pixels is None or fourth_byte is None:
+            return None
+        return self.of_pixels(pixels, fourth_byte, self.mode)
 
-    def of_pixels(self, pixels: bytes, fourth_byte: int, mode: str = "RGB") -> DeferredCore:
-        """An image of the same size with these pixels."""
-        return _whole(Source.of_pixels(pixels, mode, self.size, fourth_byte))
+    def of_pixels(
+        self,
+        pixels: bytes,
+        fourth_byte: int | None,
+        mode: str = "RGB",
+        size: tuple[int, int] | None = None,
+        remake: Callable[[], Any] | None = None,
+    ) -> DeferredCore:
+        """An image with these pixels, of the same size unless there is another one; `remake` as of
+        a Source."""
+        source = Source.of_pixels(pixels, mode, size or self.size, fourth_byte)
+        source.remake = remake
+        return _whole(source)
+
+    def maker(self, pixels: bytes) -> Callable[[], Any] | None:
+        """A function that makes Pillow's core of this RGB image with these pixels; None if their
+        fourth bytes are not known. It takes no lock, and does not need this object."""
+        fourth_byte, source, size = self.fourth_byte, self._source, self.size
+        if fourth_byte is not None:
+            return lambda: _core_of(pixels, size, fourth_byte)
+        is_whole = self._part == ((0, 0, *size), UPRIGHT, None)
+        return source.remake if source is not None and is_whole else None
 
     def of_made(
         self, make: Callable[[], bytes], fourth_byte: int, mode: str = "RGB", **known: Any
@@ -510,6 +544,8 @@ class DeferredCore(Operations):
             core = self._render_rgb(source)
             if core is not None:
                 return core
+            if self.fourth_byte is None:
+                return self._made_by_pillow(source)
         elif self.mode == "L":
             data = self._gray_bytes(source)
             if data is not None:
@@ -520,6 +556,8 @@ class DeferredCore(Operations):
     def _render_rgb(self, source: Source) -> Any:
         """A core with the pixels; None if feedmill does not decode the image."""
         fourth_byte = self.fourth_byte
+        if fourth_byte is None:
+            return None
         core = Image.core.new("RGB", self.size)  # type: ignore[attr-defined]
         capsule = exported(core)
         if capsule is None:

@@ -12,7 +12,7 @@ from typing import Any
 from PIL import Image, ImageEnhance, ImageFilter
 
 from feedmill._internals import FUNCTIONAL_PIL, V2_KERNELS, v2_kernels
-from feedmill.deferred import operations
+from feedmill.deferred import mapping, operations
 from feedmill.deferred.core import DeferredCore
 
 _SLOT = "_im" if "im" in vars(Image.Image) else "im"
@@ -49,7 +49,8 @@ _CONDITIONS: dict[CodeType | None, Callable[[FrameType], bool]] = {
 # Functions that are patched or relied on, with the module that they must be from.
 _ORIGINALS: tuple[tuple[Any, str], ...] = (
     (Image.blend, "PIL.Image"),
-    *((getattr(Image.Image, name), "PIL.Image") for name in ("filter", "histogram", "point")),
+    *((getattr(Image.Image, name), "PIL.Image")
+      for name in ("filter", "histogram", "point", "transform")),
     *((one.__init__, "PIL.ImageEnhance")
       for one in (ImageEnhance.Brightness, ImageEnhance.Contrast)),
     *((one.filter, "PIL.ImageFilter") for one in _FILTERS),
@@ -110,10 +111,21 @@ def _init_contrast(self: Any, image: Any) -> None:
     self.degenerate = _new_image(gray)
 
 
+_pillow_transform = Image.Image.transform
+
+
+@functools.wraps(_pillow_transform)
+def _transform(self: Any, *args: Any, **kwargs: Any) -> Any:
+    core = core_of(self)
+    result = None if core is None else mapping.transformed(core, args, kwargs)
+    return _pillow_transform(self, *args, **kwargs) if result is None else self._new(result)
+
+
 # Recognition on the native path sees through to the originals.
 _blend.feedmill_original = _pillow_blend  # type: ignore[attr-defined]
 _init_brightness.feedmill_original = _brightness  # type: ignore[attr-defined]
 _init_contrast.feedmill_original = _contrast  # type: ignore[attr-defined]
+_transform.feedmill_original = _pillow_transform  # type: ignore[attr-defined]
 
 
 def patch_pillow() -> None:
@@ -121,6 +133,7 @@ def patch_pillow() -> None:
     if why_not():
         return
     Image.blend = _blend
+    Image.Image.transform = _transform  # type: ignore[method-assign]
     ImageEnhance.Brightness.__init__ = _init_brightness  # type: ignore[method-assign]
     ImageEnhance.Contrast.__init__ = _init_contrast  # type: ignore[method-assign]
 

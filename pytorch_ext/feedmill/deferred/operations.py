@@ -132,7 +132,7 @@ def _blurred(core: _Core, kind: int, radius: Any, n_passes: Any) -> _Core | None
     if not all(type(one) in (int, float) and 0 <= one <= _MAX_RADIUS for one in radius):
         return None
     fourth_byte, pixels = core.fourth_byte, core.pixels() if is_equal("blur") else None
-    if pixels is None:
+    if pixels is None or fourth_byte is None:
         return None
     blurred = _operate(kind, pixels, core.size, None, 0, 0.0, *radius, n_passes)
     return None if blurred is None else core.of_pixels(blurred, fourth_byte)
@@ -166,7 +166,9 @@ def blended(base: _Core, core: _Core, factor: Any) -> _Core | None:
     return None if result is None or fourth_byte is None else core.of_pixels(result, fourth_byte)
 
 
-def _blended_byte(base: int, value: int, factor: float) -> int | None:
+def _blended_byte(base: int | None, value: int | None, factor: float) -> int | None:
+    if base is None or value is None:
+        return None
     if base == value:
         return base
     one = _operate(
