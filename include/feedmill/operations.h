@@ -31,6 +31,8 @@ typedef enum fm_operation_kind {
     FM_OPERATION_SMOOTH,       /* filter(ImageFilter.SMOOTH) */
     FM_OPERATION_HUE,          /* convert("HSV"), adds value to the hue, convert("RGB") */
     FM_OPERATION_POINT,        /* point(), with the 768 bytes of `other` as the table */
+    FM_OPERATION_AUTOCONTRAST, /* ImageOps.autocontrast() */
+    FM_OPERATION_EQUALIZE,     /* ImageOps.equalize() */
     FM_OPERATION_BOX_BLUR,     /* the core's box_blur((x, y), n_passes) */
     FM_OPERATION_GAUSSIAN_BLUR /* the core's gaussian_blur((x, y), n_passes) */
 } fm_operation_kind;

@@ -95,7 +95,13 @@ static void change(const fm_operation *operation, const fm_color_kernels *kernel
         kernels->hue(image->px, n_px, (uint8_t)operation->value);
         break;
     case FM_OPERATION_POINT:
-        fm_color_point(image, operation->other);
+        fm_color_point(kernels, image, operation->other);
+        break;
+    case FM_OPERATION_AUTOCONTRAST:
+        fm_color_autocontrast(kernels, image);
+        break;
+    case FM_OPERATION_EQUALIZE:
+        fm_color_equalize(kernels, image);
         break;
     default:
         break;
@@ -130,23 +136,7 @@ int fm_operation_run(const fm_operation *operation, uint8_t *out, fm_error *erro
 }
 
 void fm_pixels_histogram(const uint8_t *pixels, size_t n_px, uint64_t counts[3][256]) {
-    /* Neighbors are often equal. They are counted in two arrays, as an addition to a counter has to
-     * wait for the one before. */
-    uint64_t others[3][256] = {{0}};
-    memset(counts, 0, sizeof(others));
-    const uint8_t *px = pixels;
-    for (size_t i = 0; i < n_px / 2; i++, px += 2 * CHANNELS) {
-        counts[0][px[0]]++;
-        counts[1][px[1]]++;
-        counts[2][px[2]]++;
-        others[0][px[3]]++;
-        others[1][px[4]]++;
-        others[2][px[5]]++;
-    }
-    for (size_t channel = 0; channel < CHANNELS; channel++) {
-        if (n_px % 2) counts[channel][px[channel]]++;
-        for (size_t i = 0; i < 256; i++) counts[channel][i] += others[channel][i];
-    }
+    fm_color_count(pixels, n_px, counts);
 }
 
 int fm_pixels_gray_sum(const uint8_t *pixels, size_t n_px, uint64_t *sum, fm_error *error) {

@@ -298,10 +298,10 @@ static void augment_color(fm_augment *augment, const fm_op *op, fm_augmentation 
         fm_color_solarize(image, op->values[6] != 0 ? 255.0 * magnitude : magnitude);
         break;
     case FM_AUGMENT_AUTOCONTRAST:
-        fm_color_autocontrast(image);
+        fm_color_autocontrast(color, image);
         break;
     case FM_AUGMENT_EQUALIZE:
-        fm_color_equalize(image);
+        fm_color_equalize(color, image);
         break;
     case FM_AUGMENT_INVERT:
         fm_color_invert(image);
@@ -387,10 +387,10 @@ static void apply_in_place(fm_augment *augment, const fm_op *op) {
         fm_color_solarize(image, op->values[0]);
         break;
     case FM_OP_RANDOM_AUTOCONTRAST:
-        fm_color_autocontrast(image);
+        fm_color_autocontrast(color, image);
         break;
     case FM_OP_RANDOM_EQUALIZE:
-        fm_color_equalize(image);
+        fm_color_equalize(color, image);
         break;
     case FM_OP_RANDOM_ADJUST_SHARPNESS:
         fm_color_sharpness(color, image, other_memory(augment), (float)op->values[0]);

@@ -7,6 +7,8 @@
 
 #if defined(__x86_64__)
 #include "augment/x86/color_avx2.h"
+#include "augment/x86/gray_avx2.h"
+#include "augment/x86/lookup_avx512.h"
 #endif
 
 /* Pixels that are processed at a time. */
@@ -93,6 +95,15 @@ BODY void smooth_body(uint8_t *restrict out, const uint8_t *restrict above,
         sum += smooth_row_of(row, i, step, center);
         sum += smooth_row_of(above, i, step, side);
         out[i] = (uint8_t)(int32_t)(sum > 255.0f ? 255.0f : sum);
+    }
+}
+
+BODY void lookup_body(uint8_t *px, size_t n_px, const uint8_t *tables) {
+    const uint8_t *const reds = tables, *const greens = tables + 256, *const blues = tables + 512;
+    for (size_t i = 0; i < 3 * n_px; i += 3) {
+        px[i] = reds[px[i]];
+        px[i + 1] = greens[px[i + 1]];
+        px[i + 2] = blues[px[i + 2]];
     }
 }
 
@@ -234,8 +245,12 @@ BODY void hue_body(uint8_t *px, size_t n_px, uint8_t shift) {
         smooth_body(out, above, row, below, n, step);                                              \
     }                                                                                              \
     static const fm_color_kernels kernels_##tier = {                                               \
-        fade_##tier,     blend_##tier,    fade_to_gray_##tier, gray_##tier,                        \
-        gray_rgb_##tier, gray_sum_##tier, hue_##tier,          smooth_##tier};
+        fade_##tier,     blend_##tier, fade_to_gray_##tier, gray_##tier,  gray_rgb_##tier,         \
+        gray_sum_##tier, hue_##tier,   smooth_##tier,       lookup_scalar};
+
+static void lookup_scalar(uint8_t *px, size_t n_px, const uint8_t *tables) {
+    lookup_body(px, n_px, tables);
+}
 
 KERNELS(scalar, )
 #if defined(__x86_64__)
@@ -255,13 +270,36 @@ AVX2 void blend_by_32(uint8_t *px, const uint8_t *base, size_t n, float factor) 
     blend_body(px + done, base + done, n - done, factor);
 }
 
+AVX2 void gray_by_32(uint8_t *out, const uint8_t *px, size_t n_px) {
+    const size_t done = fm_gray_avx2(out, px, n_px);
+    gray_body(out + done, px + 3 * done, n_px - done);
+}
+
+AVX2 void gray_rgb_by_32(uint8_t *out, const uint8_t *px, size_t n_px) {
+    const size_t done = fm_gray_rgb_avx2(out, px, n_px);
+    gray_rgb_body(out + 3 * done, px + 3 * done, n_px - done);
+}
+
+AVX2 uint64_t gray_sum_by_32(const uint8_t *px, size_t n_px) {
+    uint64_t sum;
+    const size_t done = fm_gray_sum_avx2(&sum, px, n_px);
+    return sum + gray_sum_body(px + 3 * done, n_px - done);
+}
+
 AVX2 void fade_to_gray_by_32(uint8_t *px, size_t n_px, float factor) {
     uint8_t gray[3 * BLOCK_PX];
     for (size_t begin = 0; begin < n_px; begin += BLOCK_PX) {
         const size_t n = n_px - begin < BLOCK_PX ? n_px - begin : BLOCK_PX;
-        gray_rgb_avx2(gray, px + 3 * begin, n);
+        gray_rgb_by_32(gray, px + 3 * begin, n);
         blend_by_32(px + 3 * begin, gray, 3 * n, factor);
     }
+}
+
+#define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi"))) static
+
+AVX512 void lookup_by_192(uint8_t *px, size_t n_px, const uint8_t *tables) {
+    const size_t done = fm_lookup_avx512(px, 3 * n_px, tables);
+    lookup_body(px + done, n_px - done / 3, tables);
 }
 #endif
 
@@ -274,6 +312,10 @@ void fm_color_init(fm_color_kernels *kernels, fm_cpu_tier tier) {
     kernels->fade = fade_by_32;
     kernels->blend = blend_by_32;
     kernels->fade_to_gray = fade_to_gray_by_32;
+    kernels->gray = gray_by_32;
+    kernels->gray_rgb = gray_rgb_by_32;
+    kernels->gray_sum = gray_sum_by_32;
+    if (tier >= FM_CPU_AVX512) kernels->lookup = lookup_by_192;
 #else
     (void)tier;
 #endif
@@ -338,144 +380,4 @@ void fm_color_grayscale(const fm_color_kernels *kernels, fm_image *image, int32_
         const uint8_t gray = image->px[i];
         image->px[3 * i] = image->px[3 * i + 1] = image->px[3 * i + 2] = gray;
     }
-}
-
-static void apply_table(const fm_image *image, const uint8_t table[256]) {
-    const size_t n = fm_image_bytes(image);
-    uint8_t *const px = image->px;
-    for (size_t i = 0; i < n; i++) px[i] = table[px[i]];
-}
-
-static void apply_tables(const fm_image *image, uint8_t tables[3][256]) {
-    if (image->channels == 1) {
-        apply_table(image, tables[0]);
-        return;
-    }
-    const size_t n = fm_image_bytes(image);
-    uint8_t *const px = image->px;
-    for (size_t i = 0; i < n; i += 3) {
-        px[i] = tables[0][px[i]];
-        px[i + 1] = tables[1][px[i + 1]];
-        px[i + 2] = tables[2][px[i + 2]];
-    }
-}
-
-/* The threshold of fm_color_solarize() with this table, or -1. */
-static int solarize_threshold(const uint8_t table[256]) {
-    int threshold = 0;
-    while (threshold < 255 && table[threshold] == threshold) threshold++;
-    for (int i = threshold; i < 256; i++)
-        if (table[i] != 255 - i) return -1;
-    return threshold;
-}
-
-/* Whether a table clears the bits that are 0 in its last entry. */
-static bool is_mask(const uint8_t table[256]) {
-    for (int i = 0; i < 256; i++)
-        if (table[i] != (i & table[255])) return false;
-    return true;
-}
-
-/* These two need no table, so that their loops are vectorized. */
-static void invert_from(uint8_t *px, size_t n, uint8_t threshold) {
-    for (size_t i = 0; i < n; i++) px[i] = (uint8_t)(px[i] ^ (px[i] >= threshold ? 255 : 0));
-}
-
-static void mask_bits(uint8_t *px, size_t n, uint8_t mask) {
-    for (size_t i = 0; i < n; i++) px[i] &= mask;
-}
-
-void fm_color_point(const fm_image *image, const uint8_t tables[3 * 256]) {
-    if (memcmp(tables, tables + 256, 256) || memcmp(tables, tables + 512, 256)) {
-        uint8_t copies[3][256];
-        memcpy(copies, tables, sizeof(copies));
-        apply_tables(image, copies);
-        return;
-    }
-    const int threshold = solarize_threshold(tables);
-    if (threshold >= 0)
-        invert_from(image->px, fm_image_bytes(image), (uint8_t)threshold);
-    else if (is_mask(tables))
-        mask_bits(image->px, fm_image_bytes(image), tables[255]);
-    else
-        apply_table(image, tables);
-}
-
-void fm_color_invert(const fm_image *image) {
-    const size_t n = fm_image_bytes(image);
-    uint8_t *const px = image->px;
-    for (size_t i = 0; i < n; i++) px[i] = (uint8_t)~px[i];
-}
-
-void fm_color_posterize(const fm_image *image, int bits) {
-    mask_bits(image->px, fm_image_bytes(image), (uint8_t) ~((1 << (8 - bits)) - 1));
-}
-
-void fm_color_solarize(const fm_image *image, double threshold) {
-    uint8_t table[256];
-    for (int i = 0; i < 256; i++) table[i] = (uint8_t)((double)i < threshold ? i : 255 - i);
-    apply_table(image, table);
-}
-
-static void count_values(const fm_image *image, uint32_t counts[3][256]) {
-    memset(counts, 0, 3 * sizeof(counts[0]));
-    const size_t n = fm_image_bytes(image);
-    if (image->channels == 1) {
-        for (size_t i = 0; i < n; i++) counts[0][image->px[i]]++;
-        return;
-    }
-    for (size_t i = 0; i < n; i += 3) {
-        counts[0][image->px[i]]++;
-        counts[1][image->px[i + 1]]++;
-        counts[2][image->px[i + 2]]++;
-    }
-}
-
-static void stretch(const uint32_t counts[256], uint8_t table[256]) {
-    int low = 0, high = 255;
-    while (low < 255 && !counts[low]) low++;
-    while (high > 0 && !counts[high]) high--;
-    const double scale = high > low ? 255.0 / (high - low) : 1;
-    const double offset = high > low ? -low * scale : 0;
-    for (int i = 0; i < 256; i++) {
-        const int value = (int)(i * scale + offset);
-        table[i] = (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
-    }
-}
-
-void fm_color_autocontrast(const fm_image *image) {
-    uint32_t counts[3][256];
-    uint8_t tables[3][256];
-    count_values(image, counts);
-    for (int32_t channel = 0; channel < image->channels; channel++)
-        stretch(counts[channel], tables[channel]);
-    apply_tables(image, tables);
-}
-
-static void spread(const uint32_t counts[256], uint8_t table[256]) {
-    uint64_t total = 0;
-    uint32_t last = 0, n_used = 0;
-    for (int i = 0; i < 256; i++) {
-        total += counts[i];
-        if (counts[i]) {
-            last = counts[i];
-            n_used++;
-        }
-    }
-    const uint64_t step = n_used > 1 ? (total - last) / 255 : 0;
-    uint64_t sum = step / 2;
-    for (int i = 0; i < 256; i++) {
-        const uint64_t value = step ? sum / step : (uint64_t)i;
-        table[i] = (uint8_t)(value > 255 ? 255 : value);
-        sum += counts[i];
-    }
-}
-
-void fm_color_equalize(const fm_image *image) {
-    uint32_t counts[3][256];
-    uint8_t tables[3][256];
-    count_values(image, counts);
-    for (int32_t channel = 0; channel < image->channels; channel++)
-        spread(counts[channel], tables[channel]);
-    apply_tables(image, tables);
 }

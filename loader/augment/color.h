@@ -31,6 +31,8 @@ typedef struct fm_color_kernels {
      * have 2 * step more bytes. `step` is the size of a pixel. */
     void (*smooth)(uint8_t *out, const uint8_t *above, const uint8_t *row, const uint8_t *below,
                    size_t n, size_t step);
+    /* Replaces each byte of pixels of three bytes by its entry in its channel's table of 256. */
+    void (*lookup)(uint8_t *px, size_t n_px, const uint8_t *tables);
 } fm_color_kernels;
 
 void fm_color_init(fm_color_kernels *kernels, fm_cpu_tier tier);
@@ -53,10 +55,14 @@ void fm_color_grayscale(const fm_color_kernels *kernels, fm_image *image, int32_
 void fm_color_invert(const fm_image *image);
 void fm_color_posterize(const fm_image *image, int bits);
 void fm_color_solarize(const fm_image *image, double threshold);
-void fm_color_autocontrast(const fm_image *image);
-void fm_color_equalize(const fm_image *image);
+void fm_color_autocontrast(const fm_color_kernels *kernels, const fm_image *image);
+void fm_color_equalize(const fm_color_kernels *kernels, const fm_image *image);
+
+/* Counts the values of each channel of pixels of three bytes. */
+void fm_color_count(const uint8_t *px, size_t n_px, uint64_t counts[3][256]);
 
 /* Image.point() with a table of 256 bytes for each of three channels. */
-void fm_color_point(const fm_image *image, const uint8_t tables[3 * 256]);
+void fm_color_point(const fm_color_kernels *kernels, const fm_image *image,
+                    const uint8_t tables[3 * 256]);
 
 #endif

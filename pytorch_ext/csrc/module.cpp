@@ -119,6 +119,8 @@ int exec_module(PyObject *module) {
                      {"OPERATION_SMOOTH", FM_OPERATION_SMOOTH},
                      {"OPERATION_HUE", FM_OPERATION_HUE},
                      {"OPERATION_POINT", FM_OPERATION_POINT},
+                     {"OPERATION_AUTOCONTRAST", FM_OPERATION_AUTOCONTRAST},
+                     {"OPERATION_EQUALIZE", FM_OPERATION_EQUALIZE},
                      {"OPERATION_BOX_BLUR", FM_OPERATION_BOX_BLUR},
                      {"OPERATION_GAUSSIAN_BLUR", FM_OPERATION_GAUSSIAN_BLUR}};
     for (const auto &constant : constants)
@@ -162,6 +164,7 @@ PyMethodDef functions[] = {
                           "An image after an operation as bytes, or why not."),
     method_entry<map_pixels>("map_pixels", METH_VARARGS,
                              "An RGB image after a geometric transform as bytes, or why not."),
+    method_entry<table_bytes>("table_bytes", METH_VARARGS, "Integers, clipped, as bytes."),
     method_entry<histogram>("histogram", METH_VARARGS, "Counts of the values of RGB pixels."),
     method_entry<gray_sum>("gray_sum", METH_VARARGS, "The sum of RGB pixels' gray values."),
     method_entry<scale_pixels>("scale_pixels", METH_VARARGS, "Pixels divided by 255, by channel."),

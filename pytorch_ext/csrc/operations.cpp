@@ -89,6 +89,24 @@ PyObject *map_pixels(PyObject *, PyObject *args) {
     return status ? text_from(error.message).release() : result.release();
 }
 
+PyObject *table_bytes(PyObject *, PyObject *args) {
+    PyObject *list;
+    if (!PyArg_ParseTuple(args, "O!", &PyList_Type, &list)) return nullptr;
+    const Py_ssize_t n = PyList_Size(list);
+    Ref result(PyBytes_FromStringAndSize(nullptr, n));
+    if (!result) return nullptr;
+    char *const out = PyBytes_AsString(result.get());
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *const item = PyList_GetItem(list, i); // borrowed
+        if (!PyLong_CheckExact(item)) Py_RETURN_NONE;
+        int overflow;
+        const long value = PyLong_AsLongAndOverflow(item, &overflow);
+        if (overflow || value > INT32_MAX || value < INT32_MIN) Py_RETURN_NONE;
+        out[i] = char(uint8_t(value < 0 ? 0 : value > 255 ? 255 : value));
+    }
+    return result.release();
+}
+
 PyObject *histogram(PyObject *, PyObject *args) {
     PyObject *bytes;
     const uint8_t *pixels;

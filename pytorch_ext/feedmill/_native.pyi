@@ -39,6 +39,8 @@ OPERATION_GRAY_BYTES: int
 OPERATION_SMOOTH: int
 OPERATION_HUE: int
 OPERATION_POINT: int
+OPERATION_AUTOCONTRAST: int
+OPERATION_EQUALIZE: int
 OPERATION_BOX_BLUR: int
 OPERATION_GAUSSIAN_BLUR: int
 STEP_FIELDS: list[tuple[str, str]]  # (name, NumPy type) of fm_step's fields in order, no padding
@@ -140,6 +142,10 @@ def map_pixels(
 ) -> bytes | str:
     """An RGB image after a geometric transform (fm_mapping_run()) as bytes, or a text: why it is
     not supported natively. Releases the GIL."""
+
+def table_bytes(values: list[Any], /) -> bytes | None:
+    """Integers, clipped to 0 to 255, as bytes. None if one has another type, or more than 32 bits.
+    """
 
 def histogram(pixels: bytes, /) -> list[int]:
     """How often each value occurs in each channel of RGB pixels: 768 counts. Releases the GIL."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from feedmill import deferred_images
-from feedmill.deferred import core, functions, mapping, operations, patches
+from feedmill.deferred import core, functions, mapping, operations, patches, tables
 from feedmill.deferred.core import DeferredCore
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -218,7 +218,7 @@ def test_random_chains_give_the_same(files):
 def test_every_operation_equals_the_installed_pillow():
     assert functions.why_not() == ""
     assert [name for name in operations._TESTS if not operations.is_equal(name)] == []
-    assert mapping.is_equal()
+    assert mapping.is_equal() and tables.is_equal()
 
 
 STAY_DEFERRED = {
@@ -238,6 +238,7 @@ STAY_DEFERRED = {
     "posterize": lambda image: ImageOps.posterize(image, 3),
     "autocontrast": lambda image: ImageOps.autocontrast(image),
     "equalize": lambda image: ImageOps.equalize(image),
+    "invert": lambda image: ImageOps.invert(image),
     "rotate": lambda image: image.rotate(11, Image.Resampling.BILINEAR, fillcolor=(9, 9, 9)),
     "rotate by nearest": lambda image: image.rotate(11, fillcolor=(9, 9, 9)),
     "rotate and expand": lambda image: image.rotate(-40, Image.Resampling.BICUBIC, expand=True),
@@ -323,6 +324,20 @@ def test_wrong_arguments_give_the_same_errors(jpeg):
         lambda image: image.rotate(9, fillcolor=(1.5, 2, 300)),
         lambda image: image.rotate(9, fillcolor=-1),
         lambda image: image.rotate("x"),
+        lambda image: ImageOps.invert(),
+        lambda image: ImageOps.invert(image=image),
+        lambda image: ImageOps.invert(image, 3),
+        lambda image: ImageOps.invert("x"),
+        lambda image: ImageOps.posterize(image),
+        lambda image: ImageOps.posterize(image, 9),
+        lambda image: ImageOps.posterize(image, 2.5),
+        lambda image: ImageOps.solarize(image, "x"),
+        lambda image: ImageOps.solarize(image, float("nan")),
+        lambda image: ImageOps.solarize(image, threshold=7),
+        lambda image: ImageOps.autocontrast(image, 3, 5),
+        lambda image: ImageOps.autocontrast(image, preserve_tone=True),
+        lambda image: ImageOps.equalize(image, image.convert("L")),
+        lambda image: (image.info.update(a=[1]), ImageOps.invert(image).info)[1],
         lambda image: (image.info.update(a=[1]), image.rotate(9).info)[1],
         lambda image: functional.adjust_hue(image, 0.7),
         lambda image: functional.adjust_hue(image, "red"),
@@ -375,6 +390,7 @@ def test_patched_functions_can_be_scripted(jpeg):
 def test_a_failed_self_test_leaves_an_operation_to_pillow(jpeg, monkeypatch):
     monkeypatch.setattr(operations, "is_equal", lambda name: False)
     monkeypatch.setattr(mapping, "is_equal", lambda: False)
+    monkeypatch.setattr(tables, "is_equal", lambda: False)
     for name, use in STAY_DEFERRED.items():
         if name == "second resize":
             continue

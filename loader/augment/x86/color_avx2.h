@@ -17,13 +17,17 @@ FM_AUGMENT_AVX2 __m256i fm_color_mix_avx2(__m256 base, __m256 value, __m256 fact
     return _mm256_cvttps_epi32(_mm256_min_ps(_mm256_max_ps(mixed, _mm256_setzero_ps()), most));
 }
 
-/* Stores 32 values as bytes. The packs work on halves of registers, so that four bytes each have to
- * be put in order at the end. */
-FM_AUGMENT_AVX2 void fm_color_store_avx2(uint8_t *out, const __m256i values[4]) {
+/* 32 values as bytes. The packs work on halves of registers, so that four bytes each have to be put
+ * in order at the end. */
+FM_AUGMENT_AVX2 __m256i fm_color_bytes_avx2(const __m256i values[4]) {
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     const __m256i bytes = _mm256_packus_epi16(_mm256_packus_epi32(values[0], values[1]),
                                               _mm256_packus_epi32(values[2], values[3]));
-    _mm256_storeu_si256((__m256i *)out, _mm256_permutevar8x32_epi32(bytes, order));
+    return _mm256_permutevar8x32_epi32(bytes, order);
+}
+
+FM_AUGMENT_AVX2 void fm_color_store_avx2(uint8_t *out, const __m256i values[4]) {
+    _mm256_storeu_si256((__m256i *)out, fm_color_bytes_avx2(values));
 }
 
 /* Blends 32 bytes at a time. Returns how many of the n bytes it did; fewer than 32 are left. */

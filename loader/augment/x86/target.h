@@ -10,4 +10,8 @@
  * the compiler use the instruction set in code that runs on every CPU. */
 #define FM_AUGMENT_AVX2 static inline __attribute__((target("avx2"), always_inline))
 
+#define FM_AUGMENT_AVX512 \
+    static inline         \
+        __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi"), always_inline))
+
 #endif

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-from PIL import Image, ImageEnhance, ImageFilter
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from feedmill._internals import FUNCTIONAL_PIL, V2_KERNELS, v2_kernels
-from feedmill.deferred import mapping, operations
+from feedmill.deferred import mapping, operations, tables
 from feedmill.deferred.core import DeferredCore
 
 _SLOT = "_im" if "im" in vars(Image.Image) else "im"
@@ -54,6 +54,7 @@ _ORIGINALS: tuple[tuple[Any, str], ...] = (
     *((one.__init__, "PIL.ImageEnhance")
       for one in (ImageEnhance.Brightness, ImageEnhance.Contrast)),
     *((one.filter, "PIL.ImageFilter") for one in _FILTERS),
+    *((one, "PIL.ImageOps") for one in tables.ORIGINALS.values()),
 )
 
 
@@ -134,6 +135,8 @@ def patch_pillow() -> None:
         return
     Image.blend = _blend
     Image.Image.transform = _transform  # type: ignore[method-assign]
+    for name, function in tables.wrapped(core_of).items():
+        setattr(ImageOps, name, function)
     ImageEnhance.Brightness.__init__ = _init_brightness  # type: ignore[method-assign]
     ImageEnhance.Contrast.__init__ = _init_contrast  # type: ignore[method-assign]
 

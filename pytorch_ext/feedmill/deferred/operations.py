@@ -105,23 +105,13 @@ def _table_of(lut: Any) -> bytes | None:
     """A table for point() as bytes; None if Pillow has to look at it."""
     if type(lut) is not list or len(lut) != 768:
         return None
+    table = native.table_bytes(lut)
+    if table is not None:
+        return table
     try:
         return bytes(lut)
-    except (TypeError, ValueError):  # other types; numbers that Pillow clips
-        return _clipped(lut)
-
-
-def _clipped(lut: list[Any]) -> bytes | None:
-    """Integers as bytes, clipped; None for others, or if Pillow would find one too large."""
-    if set(map(type, lut)) != {int}:
+    except (TypeError, ValueError):  # of other types, or numbers that Pillow clips
         return None
-    try:
-        values = np.array(lut, np.int64)
-    except OverflowError:
-        return None
-    if values.max() >= 2**31 or values.min() < -(2**31):
-        return None
-    return np.minimum(np.maximum(values, 0), 255).astype(np.uint8).tobytes()
 
 
 def _blurred(core: _Core, kind: int, radius: Any, n_passes: Any) -> _Core | None:
