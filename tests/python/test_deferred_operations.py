@@ -167,6 +167,15 @@ _OPERATIONS = {
         (draw(st.integers(-40, 20)), draw(st.integers(-40, 20)),
          draw(st.integers(21, 120)), draw(st.integers(21, 120)))
     ),
+    "expand": lambda image, draw: ImageOps.expand(
+        image, draw(st.sampled_from((0, 3, (4, 5), (1, 2, 3, 4), (3,), [1, 2], -2, 1.5))),
+        draw(_COLORS)
+    ),
+    "torchvision pad": lambda image, draw: draw(st.sampled_from((functional, v2.functional))).pad(
+        image, draw(st.sampled_from((4, [1, 2], [3, 4, 0, 1], [-1, 2, 3, 4]))),
+        draw(st.sampled_from((0, 7, (1, 2, 3)))),
+        draw(st.sampled_from(("constant", "constant", "edge", "reflect")))
+    ),
     "resize by nearest": lambda image, draw: image.resize((draw(st.integers(1, 99)), 40), 0),
     "paste": lambda image, draw: (image.paste(7, (1, 1, 5, 4)), image)[1],
 }
@@ -256,6 +265,9 @@ STAY_DEFERRED = {
     ),
     "randaugment": lambda image: transforms.RandAugment(4)(image),
     "crop outside": lambda image: image.crop((-3, -4, 70, 40)),
+    "expand": lambda image: ImageOps.expand(image, (1, 2), (3, 4, 5)),
+    "random crop": lambda image: transforms.RandomCrop(40, padding=4)(image),
+    "v2 random crop": lambda image: v2.RandomCrop(40, padding=4, fill=3)(image),
     "second resize": lambda image: image.resize((33, 22)).crop((1, 2, 20, 20)).resize((44, 40)),
     "jitter": lambda image: transforms.ColorJitter(0.8, 0.8, 0.8, 0.2)(image),
     "v2 jitter": lambda image: v2.ColorJitter(0.8, 0.8, 0.8, 0.2)(image),
@@ -324,6 +336,14 @@ def test_wrong_arguments_give_the_same_errors(jpeg):
         lambda image: image.rotate(9, fillcolor=(1.5, 2, 300)),
         lambda image: image.rotate(9, fillcolor=-1),
         lambda image: image.rotate("x"),
+        lambda image: ImageOps.expand(),
+        lambda image: ImageOps.expand(image, (1, 2, 3)),
+        lambda image: ImageOps.expand(image, "3"),
+        lambda image: ImageOps.expand(image, 1 << 40),
+        lambda image: ImageOps.expand(image, 2, "no color"),
+        lambda image: ImageOps.expand(image, 2, fill=(1, 2)),
+        lambda image: (image.info.update(transparency=3), ImageOps.expand(image, 2))[1],
+        lambda image: (image.info.update(a=3), ImageOps.expand(image, 2))[1],
         lambda image: ImageOps.invert(),
         lambda image: ImageOps.invert(image=image),
         lambda image: ImageOps.invert(image, 3),

@@ -443,6 +443,15 @@ class DeferredCore(Operations):
             return None
         return source.pixels_of(self._part)
 
+    @property
+    def has_pixels(self) -> bool:
+        """Whether pixels() has nothing to render."""
+        source = self._source
+        if source is None or self._real is not None:
+            return False
+        is_whole = self._part == ((0, 0, source.width, source.height), UPRIGHT, None)
+        return source.kept(self._part) is not None or (is_whole and source.pixels is not None)
+
     def flattened(self) -> DeferredCore | None:
         """The same pixels as an image in memory."""
         fourth_byte = self.fourth_byte

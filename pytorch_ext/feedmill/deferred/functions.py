@@ -54,7 +54,7 @@ _ORIGINALS: tuple[tuple[Any, str], ...] = (
     *((one.__init__, "PIL.ImageEnhance")
       for one in (ImageEnhance.Brightness, ImageEnhance.Contrast)),
     *((one.filter, "PIL.ImageFilter") for one in _FILTERS),
-    *((one, "PIL.ImageOps") for one in tables.ORIGINALS.values()),
+    *((one, "PIL.ImageOps") for one in (ImageOps.expand, *tables.ORIGINALS.values())),
 )
 
 
@@ -122,11 +122,25 @@ def _transform(self: Any, *args: Any, **kwargs: Any) -> Any:
     return _pillow_transform(self, *args, **kwargs) if result is None else self._new(result)
 
 
+_pillow_expand = ImageOps.expand
+
+
+@functools.wraps(_pillow_expand)
+def _expand(*args: Any, **kwargs: Any) -> Any:
+    core = core_of(args[0]) if args else None
+    # Newer versions keep the transparency and the palette.
+    if core is not None and (args[0].palette or "transparency" in args[0].info):
+        core = None
+    result = None if core is None else mapping.expanded(core, args[1:], kwargs)
+    return _pillow_expand(*args, **kwargs) if result is None else _new_image(result)
+
+
 # Recognition on the native path sees through to the originals.
 _blend.feedmill_original = _pillow_blend  # type: ignore[attr-defined]
 _init_brightness.feedmill_original = _brightness  # type: ignore[attr-defined]
 _init_contrast.feedmill_original = _contrast  # type: ignore[attr-defined]
 _transform.feedmill_original = _pillow_transform  # type: ignore[attr-defined]
+_expand.feedmill_original = _pillow_expand  # type: ignore[attr-defined]
 
 
 def patch_pillow() -> None:
@@ -135,6 +149,7 @@ def patch_pillow() -> None:
         return
     Image.blend = _blend
     Image.Image.transform = _transform  # type: ignore[method-assign]
+    ImageOps.expand = _expand
     for name, function in tables.wrapped(core_of).items():
         setattr(ImageOps, name, function)
     ImageEnhance.Brightness.__init__ = _init_brightness  # type: ignore[method-assign]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageColor
+from PIL import Image, ImageColor, ImageOps
 
 from feedmill._ops import native
 from feedmill.deferred.resizing import is_size
@@ -24,6 +24,7 @@ from feedmill.planner.plan import FILTERS
 _Core = Any
 
 _pillow_transform = Image.Image.transform
+_pillow_expand = ImageOps.expand
 
 # The fourth byte of the fill: of a color of three values, and of others.
 _FOURTH_OF_COLOR, _FOURTH_OF_OTHERS = 255, 0
@@ -73,14 +74,55 @@ def cropped(core: _Core, box: tuple[int, int, int, int]) -> _Core | None:
     inner = max(left, 0), max(top, 0), min(right, core.size[0]), min(bottom, core.size[1])
     if inner[0] >= inner[2] or inner[1] >= inner[3] or core.is_real or not is_equal():
         return None
+    if core.has_pixels:
+        inner = 0, 0, *core.size
     x, y = left - inner[0], top - inner[1]
-    mapping = native.MAPPING_AFFINE, (1.0, 0.0, float(x), 0.0, 1.0, float(y), 0.0, 0.0)
     place = x, y, x + size[0], y + size[1]
 
     def remake(real: Any) -> Any:
         return real.crop(place)
 
-    return _mapped(core.crop(inner), size, mapping, _NEAREST, ((0, 0, 0), 0), remake)
+    return _mapped(core.crop(inner), size, _moving(x, y), _NEAREST, ((0, 0, 0), 0), remake)
+
+
+def expanded(core: _Core, arguments: tuple[Any, ...], named: dict[str, Any]) -> _Core | None:
+    """The core after ImageOps.expand() with these arguments, or None if that has to do it."""
+    try:
+        border, color = _border_and_fill(*arguments, **named)
+    except TypeError:
+        return None
+    sides, fill = _sides_of(border), _fill_of(color)
+    if sides is None or fill is None or not is_equal():
+        return None
+    left, top, right, bottom = sides
+    size = left + core.size[0] + right, top + core.size[1] + bottom
+    if not is_size(size) or size[0] * size[1] > _MAX_RESULT_PX:
+        return None
+
+    def remake(real: Any) -> Any:
+        return _pillow_expand(Image.Image()._new(real), *arguments, **named).im
+
+    return _mapped(core, size, _moving(-left, -top), _NEAREST, fill, remake)
+
+
+def _border_and_fill(border: Any = 0, fill: Any = 0) -> tuple[Any, Any]:
+    return border, fill
+
+
+def _sides_of(border: Any) -> tuple[int, int, int, int] | None:
+    """Left, top, right and bottom of a border; None if Pillow has to look at it."""
+    sides = border if type(border) is tuple else (border, border)
+    if len(sides) not in (2, 4) or not all(type(one) is int for one in sides):
+        return None
+    if not all(0 <= one < 1 << 16 for one in sides):
+        return None
+    left, top, right, bottom = sides * (4 // len(sides))
+    return left, top, right, bottom
+
+
+def _moving(x: int, y: int) -> tuple[int, Coefficients]:
+    """The mapping of a result's pixel (0, 0) to the pixel (x, y), without scaling."""
+    return native.MAPPING_AFFINE, (1.0, 0.0, float(x), 0.0, 1.0, float(y), 0.0, 0.0)
 
 
 def _fill_of(color: Any) -> tuple[tuple[int, int, int], int] | None:
@@ -172,7 +214,7 @@ def is_equal() -> bool:
         with switched(False):  # Pillow must work by itself to be compared with
             decoded = Image.fromarray(noise)
             resized = decoded.resize((50, 60), Image.Resampling.BILINEAR)
-            return _crops_are_equal(resized) and all(
+            return _crops_are_equal(resized) and _borders_are_equal(resized) and all(
                 _is_same(image, size, method, data, resample, color)
                 for image, size, color in (
                     (decoded, (67, 41), (9, 200, 77)),
@@ -218,10 +260,32 @@ def _crops_are_equal(image: Image.Image) -> bool:
     for box in ((-3, -4, 40, 60), (20, 30, 120, 140), (-5, 3, 90, 20), (100, 100, 130, 120)):
         left, top, right, bottom = box
         size = right - left, bottom - top
-        got = native.map_pixels(
-            native.MAPPING_AFFINE, image.tobytes(), image.size, size,
-            (1.0, 0.0, float(left), 0.0, 1.0, float(top), 0.0, 0.0), FILTERS[_NEAREST], (0, 0, 0)
-        )
-        if got != image.crop(box).tobytes():
+        if _moved(image, size, left, top, (0, 0, 0)) != image.crop(box).tobytes():
             return False
     return True
+
+
+def _borders_are_equal(image: Image.Image) -> bool:
+    inside = set(image.tobytes("raw", "RGBX")[3::4])
+    for border in (0, 3, (2, 5), (1, 2, 3, 4)):
+        for color in (0, 0x654321, (5, 6, 7)):
+            sides, fill = _sides_of(border), _fill_of(color)
+            if sides is None or fill is None:
+                return False
+            size = image.width + sides[0] + sides[2], image.height + sides[1] + sides[3]
+            wanted = _pillow_expand(image, border, color)
+            fourth_bytes = set(wanted.tobytes("raw", "RGBX")[3::4])
+            got = _moved(image, size, -sides[0], -sides[1], fill[0])
+            if got != wanted.tobytes() or not fourth_bytes <= {fill[1], *inside}:
+                return False
+    return True
+
+
+def _moved(
+    image: Image.Image, size: tuple[int, int], x: int, y: int, fill: tuple[int, int, int]
+) -> bytes | str:
+    kind, coefficients = _moving(x, y)
+    nearest = FILTERS[_NEAREST]
+    return native.map_pixels(
+        kind, image.tobytes(), image.size, size, coefficients, nearest, fill
+    )
