@@ -220,6 +220,56 @@ static void pixels_are_counted(void **state) {
     test_guarded_close(&in);
 }
 
+/* The entries of ImageOps.autocontrast()'s or equalize()'s table for one channel. */
+static void expected_table(fm_operation_kind kind, const uint64_t counts[256], uint8_t table[256]) {
+    int low = 255, high = 0, n_used = 0;
+    uint64_t total = 0, last = 0;
+    for (int i = 0; i < 256; i++) {
+        if (!counts[i]) continue;
+        low = i < low ? i : low;
+        high = i;
+        n_used++;
+        total += last = counts[i];
+    }
+    const uint64_t step = n_used > 1 ? (total - last) / 255 : 0;
+    uint64_t sum = step / 2;
+    for (int i = 0; i < 256; i++) {
+        int64_t value = i;
+        if (kind == FM_OPERATION_EQUALIZE && step) value = (int64_t)(sum / step);
+        if (kind == FM_OPERATION_AUTOCONTRAST && high > low) {
+            const double scale = 255.0 / (high - low), offset = -low * scale;
+            value = (int64_t)(i * scale + offset);
+        }
+        table[i] = (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
+        sum += counts[i];
+    }
+}
+
+static void contrasts_equal_their_definitions(void **state) {
+    (void)state;
+    for (int run = 0; run < 300; run++) {
+        const int width = 1 + random_below(MOST_SIDE), height = 1 + random_below(MOST_SIDE);
+        const size_t n = 3 * (size_t)width * (size_t)height;
+        const test_guarded in = random_bytes(n), got = test_guarded_open(NULL, n);
+        const int range = 1 + random_below(200), least = random_below(256 - range);
+        for (size_t i = 0; i < n; i++) in.bytes[i] = (uint8_t)(least + in.bytes[i] % range);
+        const fm_operation operation = {.struct_bytes = sizeof(operation),
+                                        .kind = run % 2 ? FM_OPERATION_EQUALIZE
+                                                        : FM_OPERATION_AUTOCONTRAST,
+                                        .pixels = in.bytes,
+                                        .width = width,
+                                        .height = height};
+        uint64_t counts[3][256];
+        uint8_t tables[3][256];
+        fm_pixels_histogram(in.bytes, n / 3, counts);
+        for (int c = 0; c < 3; c++) expected_table(operation.kind, counts[c], tables[c]);
+        assert_int_equal(fm_operation_run(&operation, got.bytes, NULL), FM_OK);
+        for (size_t i = 0; i < n; i++) assert_int_equal(got.bytes[i], tables[i % 3][in.bytes[i]]);
+        test_guarded_close(&in);
+        test_guarded_close(&got);
+    }
+}
+
 static void wrong_operations_are_refused(void **state) {
     (void)state;
     static uint8_t px[3 * 4 * 4], out[3 * 4 * 4];
@@ -265,6 +315,7 @@ int main(void) {
                                        cmocka_unit_test(others_equal_their_definitions),
                                        cmocka_unit_test(gray_bytes_have_one_channel),
                                        cmocka_unit_test(pixels_are_counted),
+                                       cmocka_unit_test(contrasts_equal_their_definitions),
                                        cmocka_unit_test(wrong_operations_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
