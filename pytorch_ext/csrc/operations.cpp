@@ -77,7 +77,7 @@ PyObject *map_pixels(PyObject *, PyObject *args) {
         return nullptr;
     }
     Py_ssize_t n;
-    /* A bytes object has one more byte after its end, which the kernels read. */
+    // A bytes object has one more byte after its end, which the kernels read.
     if (!read_bytes(pixels, 3 * Py_ssize_t(mapping.width) * mapping.height, &mapping.pixels, &n))
         return nullptr;
     Ref result(

@@ -469,7 +469,7 @@ def test_what_became_of_images_is_counted(files):
         np.asarray(_rgb(files["usual"]))
         _rgb(files["usual"]).filter(ImageFilter.SMOOTH)
         _rgb(files["usual"]).filter(ImageFilter.SMOOTH)
-        _rgb(files["usual"]).crop((-1, 0, 9, 9))
+        _rgb(files["usual"]).crop((-9, 0, -1, 9))
         with pytest.raises(OSError, match="truncated"):
             _rgb(files["cut"])
     stats = counters.as_stats(account.values())

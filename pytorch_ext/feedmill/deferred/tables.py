@@ -34,8 +34,8 @@ def changed(name: str, core: _Core, arguments: tuple[Any, ...]) -> _Core | None:
     pixels = core.pixels() if known is not None and is_equal() else None
     if known is None or pixels is None:
         return None
-    kind, table = known
-    result = native.operate(kind, pixels, *core.size, table)
+    (kind, table), (width, height) = known, core.size
+    result = native.operate(kind, pixels, width, height, table)
     return core.of_pixels(result, _FOURTH_OF_POINT) if isinstance(result, bytes) else None
 
 
