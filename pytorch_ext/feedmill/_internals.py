@@ -332,11 +332,17 @@ def replace_tensor_collate(make: Callable[[Callable[..., Any]], Callable[..., An
 
 CONTAINER = "torch.nn.modules.container"
 LINEAR = "torch.nn.modules.linear"
-_MODULE = "torch.nn.modules.module"
+MODULE = "torch.nn.modules.module"
 # Instance attributes of every torch module that hide class attributes.
 OWN_OF_MODULES = ("training", "_is_full_backward_hook")
 # (module, qualified name) of the function torch.nn.Module.__call__.
-MODULE_CALL = (_MODULE, "Module._wrapped_call_impl")
+MODULE_CALL = (MODULE, "Module._wrapped_call_impl")
+# The methods that a call of a module runs before forward(); the attribute in which a compiled
+# module keeps what is called instead; and the attributes that hold what Module.__getattr__ finds,
+# in its order.
+MODULE_CALLS = ("_wrapped_call_impl", "_call_impl")
+COMPILED = "_compiled_call_impl"
+MODULE_VALUES = ("_parameters", "_buffers", "_modules")
 
 
 def has_hooks(module: torch.nn.Module) -> bool:
@@ -348,7 +354,7 @@ def are_hooks_global() -> bool:
     """Whether functions run around the forward() of all modules."""
     return any(
         value
-        for key, value in vars(sys.modules[_MODULE]).items()
+        for key, value in vars(sys.modules[MODULE]).items()
         if key.startswith("_global_") and key.endswith("_hooks")
     )
 

@@ -223,7 +223,7 @@ LOADERS = {
 
 
 def with_lambda(dataset):
-    steps = [T.Lambda(lambda image: image), T.PILToTensor(), T.Resize((8, 8))]
+    steps = [T.Lambda(lambda image: image.copy()), T.PILToTensor(), T.Resize((8, 8))]
     dataset.transform = compose(*steps)
     return dataset
 

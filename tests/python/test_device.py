@@ -279,7 +279,7 @@ def test_another_stream_is_recorded(gpu, numbered):
 @pytest.mark.parametrize("native", ["auto", "hybrid", "off"])
 def test_next_raises_while_a_cuda_graph_is_captured(gpu, numbered, native):
     if native == "hybrid":
-        numbered.transform = compose(T.Lambda(lambda image: image), *numbered.transform.transforms)
+        numbered.transform = compose(T.Lambda(lambda image: image.copy()), *numbered.transform.transforms)
     loader = feedmill.DataLoader(numbered, batch_size=8, device="cuda", native=native)
     iterator = iter(loader)
     next(iterator)
@@ -324,7 +324,7 @@ def test_late_data_and_late_copies_are_distinguished(gpu, numbered, monkeypatch)
 ])
 def test_every_path_puts_batches_on_the_device(gpu, numbered, options):
     if options.get("native") == "hybrid":
-        numbered.transform = compose(T.Lambda(lambda image: image), *numbered.transform.transforms)
+        numbered.transform = compose(T.Lambda(lambda image: image.copy()), *numbered.transform.transforms)
     options = {"batch_size": 8, **options}
     loader = feedmill.DataLoader(numbered, device="cuda", **options)
     wanted = list(feedmill.DataLoader(numbered, **{**options, "native": "off"}))

@@ -177,7 +177,7 @@ LOADERS = {
 
 def loader_of(kind, dataset, **options):
     if kind == "hybrid":
-        dataset.transform = compose(T.Lambda(lambda image: image), T.PILToTensor(),
+        dataset.transform = compose(T.Lambda(lambda image: image.copy()), T.PILToTensor(),
                                     T.Resize((8, 8)))
     return feedmill.DataLoader(dataset, **{"batch_size": 8, **LOADERS[kind], **options})
 

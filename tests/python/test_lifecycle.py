@@ -152,7 +152,7 @@ def test_persistent_workers_keep_the_iterator(numbered):
     assert [batch[1][0].item() for batch in first] == [0, 8, 16, 24, 32]
     assert helpers.take(first) == "end"
     # If the transform is no longer recognised, torch's path is taken at once.
-    numbered.transform = compose(T.Lambda(lambda image: image), *numbered.transform.transforms)
+    numbered.transform = compose(T.Lambda(lambda image: image.copy()), *numbered.transform.transforms)
     loader.native = "auto"
     assert sum(targets_of(loader), []) == list(range(40))
     assert loader.stats().path == "torch"

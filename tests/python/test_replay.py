@@ -261,7 +261,7 @@ def test_too_few_steps():
 
 
 def test_replay_on_torchs_path(numbered):
-    numbered.transform = compose(T.Resize((8, 8)), T.Lambda(lambda image: image), T.ToTensor())
+    numbered.transform = compose(T.Resize((8, 8)), T.Lambda(lambda image: image.copy()), T.ToTensor())
     loader = feedmill.DataLoader(numbered, batch_size=8)
     assert [len(labels) for _, labels in loader.replay(3)] == [8] * 5
     assert loader.stats().path == "none"

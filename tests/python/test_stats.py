@@ -135,7 +135,7 @@ def test_former_attributes_name_the_new_place():
 
 
 def test_torchs_path(numbered):
-    numbered.transform = compose(T.Resize((8, 8)), T.Lambda(lambda image: image), T.ToTensor())
+    numbered.transform = compose(T.Resize((8, 8)), T.Lambda(lambda image: image.copy()), T.ToTensor())
     loader = feedmill.DataLoader(numbered, batch_size=8)
     for _ in range(2):
         list(loader)
@@ -176,7 +176,7 @@ def test_stats_of_both_paths_are_summed(numbered):
     loader = feedmill.DataLoader(numbered, batch_size=8)
     native = numbered.transform
     list(loader)
-    numbered.transform = compose(T.Lambda(lambda image: image), *native.transforms)
+    numbered.transform = compose(T.Lambda(lambda image: image.copy()), *native.transforms)
     list(loader)
     stats = loader.stats()
     waits = stats.waits

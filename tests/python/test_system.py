@@ -179,7 +179,7 @@ def test_without_a_log_nothing_is_sampled(numbered, kind, monkeypatch, tmp_path)
     monkeypatch.setattr(recorder, "INTERVAL_NS", 0)  # every step ends an interval
     monkeypatch.delenv("FEEDMILL_LOG", raising=False)
     if kind == "hybrid":
-        numbered.transform = compose(T.Lambda(lambda image: image), T.PILToTensor(),
+        numbered.transform = compose(T.Lambda(lambda image: image.copy()), T.PILToTensor(),
                                      T.Resize((8, 8)))
     loader = LOADERS[kind](numbered)
     for _ in range(2):

@@ -7,7 +7,9 @@ attributes that hide methods, and replaced functions of torchvision or Pillow.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -25,6 +27,13 @@ from feedmill._internals import (
 from feedmill.planner import augmentations
 from feedmill.planner.arguments import V1, V1_AUTO, V2
 from feedmill.planner.augmentations import AUTOMATIC, RANDOM_CONTAINERS
+from feedmill.planner.evaluating import (
+    Convert,
+    ImageState,
+    NotUnderstood,
+    is_own,
+    transforms_in,
+)
 from feedmill.planner.plan import UnsupportedError
 from feedmill.planner.untouched import (
     hooks_of,
@@ -68,23 +77,84 @@ def _is_known(kind: type, module: str, name: str) -> bool:
     return kind is getattr(sys.modules.get(module), name, None)
 
 
-def flatten(transform: Any, depth: int = 0) -> Iterator[Any]:
-    """The transforms within Compose and Sequential objects, in order. Raises UnsupportedError as
-    module_of()."""
+@dataclass(frozen=True)
+class NotRead:
+    """Stands for a transform of the user's own whose code was not understood.
+
+    Attributes:
+        transform: the function or object.
+        why: what its code does.
+    """
+
+    transform: Any
+    why: str
+
+
+# Returns what is known of an image at the time of the call.
+StateOf = Callable[[], ImageState | None]
+
+
+def flatten(transform: Any, depth: int = 0, state_of: StateOf = lambda: None) -> Iterator[Any]:
+    """The transforms within Compose and Sequential objects, in order, and those that Lambdas, the
+    user's own functions and objects call. Raises UnsupportedError as module_of().
+
+    Args:
+        state_of: returns what is known of the image after the transforms that were yielded so far.
+    """
     kind = type(transform)
     module = next((key for key, name in _CONTAINERS.items() if _is_known(kind, key, name)), None)
-    if module is None:
+    if module is not None:
+        inner = _transforms_of(transform, module)
+    elif type(transform) is Convert or _is_supported(kind):
         yield transform
         return
-    name = _CONTAINERS[module]
-    _check_object(transform, module)
-    inner = list(transform.children()) if module == CONTAINER else transform.transforms
-    if type(inner) not in (list, tuple):
-        raise UnsupportedError(f"{name}.transforms is not a list or tuple")
+    else:
+        try:
+            inner = _calls_of(transform, state_of)
+        except NotUnderstood as error:
+            yield NotRead(transform, str(error)) if is_own(transform) else transform
+            return
     if depth == 16:
         raise UnsupportedError("Compose objects are nested more than 16 levels deep")
     for one in inner:
-        yield from flatten(one, depth + 1)
+        for found in flatten(one, depth + 1, state_of):
+            is_of_lambda = type(found) is NotRead and found.transform is one and _is_lambda(kind)
+            yield NotRead(transform, found.why) if is_of_lambda else found
+
+
+def _transforms_of(container: Any, module: str) -> Sequence[Any]:
+    """The transforms of a Compose or Sequential."""
+    name = _CONTAINERS[module]
+    _check_object(container, module)
+    inner = list(container.children()) if module == CONTAINER else container.transforms
+    if type(inner) not in (list, tuple):
+        raise UnsupportedError(f"{name}.transforms is not a list or tuple")
+    found: Sequence[Any] = inner
+    return found
+
+
+def _calls_of(transform: Any, state_of: StateOf) -> Sequence[Any]:
+    """The transforms that a Lambda or a transform of the user's own calls. Raises NotUnderstood."""
+    kind = type(transform)
+    if _is_known(kind, V2, "Lambda"):
+        _check_object(transform, V2)
+        if transform.types != (object,):
+            raise NotUnderstood("its types are not the default")
+        return [transform.lambd]
+    if not is_own(transform) and not _is_lambda(kind):
+        raise NotUnderstood("it is not the user's own")
+    return transforms_in(transform, state_of())
+
+
+def _is_lambda(kind: type) -> bool:
+    return any(_is_known(kind, module, "Lambda") for module in (V1, V2))
+
+
+def _is_supported(kind: type) -> bool:
+    return any(
+        kind.__name__ in names and _is_known(kind, module, kind.__name__)
+        for module, names in _KNOWN.items()
+    )
 
 
 def module_of(transform: Any) -> str:
@@ -97,7 +167,15 @@ def module_of(transform: Any) -> str:
             if module == V2:
                 _internals.params_method(transform)  # raises if there is none
             return module
-    raise UnsupportedError(f"the transform {type_name(kind)} is not supported natively")
+    why = ""
+    if kind is NotRead:
+        transform, why = transform.transform, f": {transform.why}"
+    name = type_name(type(transform))
+    if type(transform) in (FunctionType, MethodType):
+        name = f"{transform.__module__}.{transform.__qualname__}, a function,"
+    elif kind is Convert:
+        name = f"convert({transform.mode!r}) of images"
+    raise UnsupportedError(f"the transform {name} is not supported natively{why}")
 
 
 def _check_object(transform: Any, module: str) -> None:

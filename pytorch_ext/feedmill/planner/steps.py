@@ -17,7 +17,8 @@ from feedmill._internals import v2_log_ratio
 from feedmill.planner import augmentations
 from feedmill.planner.arguments import V2, filter_of, is_size, probability, range_pair, size_pair
 from feedmill.planner.augmentations import AUTOMATIC, RANDOM_CONTAINERS
-from feedmill.planner.known import AUGMENTATIONS, flatten, module_of
+from feedmill.planner.evaluating import Convert
+from feedmill.planner.known import AUGMENTATIONS, NotRead, flatten, module_of
 from feedmill.planner.plan import (
     CENTER_CROP,
     MAX_SIZE_PX,
@@ -85,7 +86,11 @@ def _read_child(
     """A transform in a RandomApply, RandomChoice or RandomOrder: a flip, an augmentation that does
     not change the size, or a Compose of these."""
     parts = list(flatten(transform))
-    if len(parts) == 1 and parts[0] is transform:
+    if len(parts) == 1 and (parts[0] is transform or type(parts[0]) is NotRead):
+        if type(transform) is Convert and transform.mode == "RGB" and n_channels == 3:
+            ops = augmentations.group([])
+            return ops, Step(transform, (ops[0].kind,), "")
+        transform = parts[0]
         module, name = module_of(transform), type(transform).__name__
         if name == "Identity":
             ops = augmentations.group([])

@@ -23,6 +23,7 @@ from feedmill.planner.arguments import (
 from feedmill.planner.augmentations import AUTOMATIC, read_erasing
 from feedmill.planner.equal_augmentations import why_not_ops
 from feedmill.planner.equality import resize_order
+from feedmill.planner.evaluating import Convert, ImageState
 from feedmill.planner.known import (
     AUGMENTATIONS,
     GEOMETRY,
@@ -86,7 +87,7 @@ def read_transform(
         return TransformPlan(None, reasons=(reason,))
     reader = _TransformReader(size, PixelValues(channels))
     try:
-        for one in flatten(transform):
+        for one in flatten(transform, state_of=reader.image_state):
             reader.read(one)
         reader.finish()
     except UnsupportedError as error:
@@ -134,6 +135,8 @@ class _TransformReader:
     def read(self, transform: Any) -> None:
         """Reads the next transform. If it is not supported, adds the reason."""
         try:
+            if type(transform) is Convert and self._is_no_op(transform):
+                return
             module = module_of(transform)
             name = type(transform).__name__
             if name == "Identity":
@@ -160,6 +163,18 @@ class _TransformReader:
             self.add_reason(str(error))
         except Exception as error:
             self.add_reason(unreadable(f"the transform {type_name(type(transform))}", error))
+
+    def image_state(self) -> ImageState | None:
+        """What is known of an image after the transforms read so far."""
+        if self.pixels.failed or self.reasons:
+            return None
+        is_pil = self.pixels.ramp is None
+        return ImageState(is_pil, "L" if self.pixels.channels == 1 else "RGB")
+
+    def _is_no_op(self, convert: Convert) -> bool:
+        """Whether a conversion leaves a PIL image's pixels as they are."""
+        state = self.image_state()
+        return state is None or (state.is_pil and state.mode == convert.mode)
 
     def _read_geometry(self, transform: Any, name: str, module: str) -> None:
         if self.pixels.ramp is not None or self.pixels.failed:

@@ -1,0 +1,482 @@
+"""Finds out what a user's function, or an object with ``__call__`` or ``forward``, does with an
+image: which transforms it applies, in which order.
+
+The function's source is evaluated, with the values that its arguments, attributes, globals and
+closure have now, and with an unknown image. It is understood only if all that it does is to pass
+the image from one transform to the next, and to return the last result: no other calls, no
+assignments to attributes, no property, nothing that depends on the image's pixels. Names mean
+nothing: the same values are read in the same way as Python does.
+
+``sources`` proves that a source belongs to a function.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    GetSetDescriptorType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any
+
+import torch
+
+from feedmill._internals import COMPILED, MODULE, MODULE_CALLS, MODULE_VALUES
+from feedmill.planner.sources import Definition, definition_of, is_bound_once
+from feedmill.planner.untouched import hooks_of, is_original
+
+_MAX_CALLS = 64
+_SPECIAL_CODE = (
+    inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+    | inspect.CO_ITERABLE_COROUTINE
+)
+# Types whose values have the truth and the equality that Python's own types give them.
+_PLAIN = (type(None), bool, int, float, str)
+_COLLECTIONS = (list, tuple, dict)
+
+
+class NotUnderstood(Exception):
+    """A function does something else than to pass an image on. The text says what, and where."""
+
+
+@dataclass(frozen=True)
+class Convert:
+    """A call of the image's method ``convert(mode)``, in the place of a transform."""
+
+    mode: str
+
+
+@dataclass(frozen=True)
+class ImageState:
+    """What is known of an image before a function gets it.
+
+    Attributes:
+        is_pil: it is a PIL image, else a tensor.
+        mode: of the PIL image.
+    """
+
+    is_pil: bool
+    mode: str
+
+
+@dataclass(frozen=True)
+class _Image:
+    """The image after ``n_calls`` of the calls so far."""
+
+    n_calls: int
+
+
+def is_own(transform: Any) -> bool:
+    """Whether a transform is a function, or an object whose class is neither torch's nor
+    torchvision's nor Python's own."""
+    if type(transform) in (FunctionType, MethodType):
+        return True
+    module = getattr(type(transform), "__module__", None)
+    return type(module) is str and module.partition(".")[0] not in (
+        "torch", "torchvision", "builtins", "functools", "PIL"
+    )
+
+
+def transforms_in(transform: Any, state: ImageState | None) -> list[Any]:
+    """The transforms that a function or object applies to its image, in order. Calls nothing.
+
+    Args:
+        transform: a function, a bound method or an object with ``__call__``.
+        state: of the image before; None: unknown.
+
+    Raises:
+        NotUnderstood: it does something else, or is not proved to do only this.
+    """
+    function, bound = _called(transform)
+    return Evaluator(function, state).run(bound)
+
+
+def _called(transform: Any) -> tuple[FunctionType, list[Any]]:
+    """The function that a call of an object runs, and the arguments before the image."""
+    if type(transform) is FunctionType:
+        return transform, []
+    if type(transform) is MethodType:
+        if type(transform.__func__) is FunctionType:
+            return transform.__func__, [transform.__self__]
+        raise NotUnderstood("it is a method without source")
+    kind = type(transform)
+    call = of_class(kind, "__call__")
+    if isinstance(transform, torch.nn.Module) and call is vars(torch.nn.Module)["__call__"]:
+        if hooks := hooks_of(transform):
+            raise NotUnderstood(hooks)
+        _check_module(transform)
+        return _called_forward(attribute(transform, "forward"))
+    if type(call) is FunctionType:
+        return call, [transform]
+    raise NotUnderstood("its __call__ has no source in Python")
+
+
+def _check_module(module: torch.nn.Module) -> None:
+    """Checks that a call of a torch module calls only its forward()."""
+    for name in MODULE_CALLS:
+        method = attribute(module, name)
+        if type(method) is not MethodType or not is_original(
+            method.__func__, MODULE, f"Module.{name}"
+        ):
+            raise NotUnderstood(f"torch.nn.Module.{name} was replaced")
+    if attributes_of(module).get(COMPILED) is not None:
+        raise NotUnderstood("the module was compiled")
+
+
+def _called_forward(forward: Any) -> tuple[FunctionType, list[Any]]:
+    if type(forward) in (FunctionType, MethodType):
+        return _called(forward)
+    raise NotUnderstood("its forward is not a method with source")
+
+
+# ---- reading values as Python does ---------------------------------------------------------------
+
+
+ABSENT = object()
+mro_of = type.__dict__["__mro__"].__get__
+dict_of = type.__dict__["__dict__"].__get__
+
+
+def of_class(kind: type, name: str) -> Any:
+    """A class's attribute before any descriptor is applied; ABSENT if there is none."""
+    for owner in mro_of(kind):
+        if name in dict_of(owner):
+            return dict_of(owner)[name]
+    return ABSENT
+
+
+def _defines(kind: type, name: str) -> bool:
+    return of_class(kind, name) is not ABSENT
+
+
+def attributes_of(instance: Any) -> Mapping[str, Any]:
+    """An object's own attributes."""
+    kind = type(instance)
+    own = of_class(kind, "__dict__")
+    if own is ABSENT:
+        return {}
+    if type(own) is not GetSetDescriptorType:
+        raise NotUnderstood(f"{kind.__qualname__} defines __dict__")
+    values = object.__getattribute__(instance, "__dict__")
+    if type(values) is not dict:
+        raise NotUnderstood(f"the attributes of {kind.__qualname__} are not a dict")
+    return values
+
+
+def attribute(instance: Any, name: str) -> Any:
+    """The value of ``instance.name``, if reading it runs no code of anyone but Python and torch."""
+    kind = type(instance)
+    if kind is ModuleType:
+        if name in vars(instance):
+            return vars(instance)[name]
+        raise NotUnderstood(f"the module {instance.__name__} has no {name}")
+    if of_class(kind, "__getattribute__") is not object.__getattribute__:
+        raise NotUnderstood(f"{kind.__qualname__} defines __getattribute__")
+    in_class = of_class(kind, name)
+    descriptor = type(in_class)
+    if _defines(descriptor, "__set__") or _defines(descriptor, "__delete__"):
+        raise NotUnderstood(f"{kind.__qualname__}.{name} is a property")
+    own = attributes_of(instance)
+    if name in own:
+        return own[name]
+    if in_class is not ABSENT:
+        if descriptor is FunctionType:
+            return MethodType(in_class, instance)
+        if _defines(descriptor, "__get__"):
+            raise NotUnderstood(f"{kind.__qualname__}.{name} is a {descriptor.__name__}")
+        return in_class
+    return _of_module(instance, name, own)
+
+
+def _of_module(instance: Any, name: str, own: Mapping[str, Any]) -> Any:
+    """The value of an attribute that torch.nn.Module.__getattr__ finds, such as a submodule."""
+    get = of_class(type(instance), "__getattr__")
+    if not is_original(get, MODULE, "Module.__getattr__"):
+        raise NotUnderstood(f"{type(instance).__qualname__} has no attribute {name} of its own")
+    for kept in MODULE_VALUES:
+        values = own.get(kept, {})
+        if name in values:
+            return values[name]
+    raise NotUnderstood(f"{type(instance).__qualname__} has no attribute {name}")
+
+
+def truth(value: Any) -> bool:
+    """bool(value), if that calls no code of the value's class."""
+    if type(value) in _PLAIN or type(value) in _COLLECTIONS:
+        return bool(value)
+    kind = type(value)
+    if not _defines(kind, "__bool__") and not _defines(kind, "__len__"):
+        return True
+    raise NotUnderstood(f"it tests the truth of a {kind.__qualname__}")
+
+
+# ---- evaluation ----------------------------------------------------------------------------------
+
+
+class _Returned(Exception):
+    """Ends the evaluation at a ``return``."""
+
+
+class Evaluator:
+    """Evaluates one function once.
+
+    Args:
+        function: the function.
+        state: of the image before the function.
+    """
+
+    def __init__(self, function: FunctionType, state: ImageState | None) -> None:
+        definition = definition_of(function)
+        if definition is None:
+            raise NotUnderstood("its source is not available, or was changed after its import")
+        if function.__code__.co_flags & _SPECIAL_CODE:
+            raise NotUnderstood("it is a generator or a coroutine")
+        self._function = function
+        self._state = state
+        self._definition: Definition = definition
+        self._calls: list[Any] = []
+        self._names: dict[str, Any] = {}
+        self._result: Any = None
+        self._n_steps = 0
+
+    def run(self, bound: Sequence[Any]) -> list[Any]:
+        """The transforms that the function applies.
+
+        Args:
+            bound: the arguments before the image.
+        """
+        result = self.result([*bound, _Image(0)])
+        if type(result) is not _Image or result.n_calls != len(self._calls):
+            raise self._error(
+                self._definition.node, "it does not return the image after all its transforms"
+            )
+        return self._calls
+
+    def result(self, arguments: Sequence[Any]) -> Any:
+        """What the function returns for these arguments."""
+        node: ast.AST = self._definition.node
+        for one in ast.walk(node):
+            if isinstance(one, ast.Global | ast.Nonlocal):
+                raise self._error(one, "it assigns to a variable outside of it")
+        self._bind(arguments)
+        try:
+            for statement in self._definition.body:
+                self._execute(statement)
+            raise self._error(node, "it may return nothing")
+        except _Returned:
+            return self._result
+
+    def _error(self, node: ast.AST, text: str) -> NotUnderstood:
+        line = getattr(node, "lineno", self._function.__code__.co_firstlineno)
+        file = os.path.basename(self._function.__code__.co_filename)
+        return NotUnderstood(f"{text} ({file}, line {line})")
+
+    def _bind(self, values: Sequence[Any]) -> None:
+        arguments = self._definition.node.args
+        named = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
+        defaults = self._function.__defaults__ or ()
+        of_keywords = self._function.__kwdefaults__ or {}
+        if len(values) > len(named):
+            raise self._error(self._definition.node, "it takes the image as one of *args")
+        if len(defaults) > len(named):
+            raise self._error(self._definition.node, "its defaults were replaced")
+        self._names.update(zip(named[len(named) - len(defaults) :], defaults))
+        for one in arguments.kwonlyargs:
+            if one.arg in of_keywords:
+                self._names[one.arg] = of_keywords[one.arg]
+        self._names.update(zip(named, values))
+        if arguments.vararg is not None:
+            self._names[arguments.vararg.arg] = ()
+        if arguments.kwarg is not None:
+            self._names[arguments.kwarg.arg] = {}
+        wanted = [*named, *(one.arg for one in arguments.kwonlyargs)]
+        if any(name not in self._names for name in wanted):
+            raise self._error(self._definition.node, "it takes more arguments than the image")
+
+    # ---- statements ------------------------------------------------------------------------------
+
+    def _execute(self, statement: ast.stmt) -> None:
+        self._n_steps += 1
+        if self._n_steps > 1000:
+            raise self._error(statement, "it is too long")
+        if isinstance(statement, ast.Return):
+            self._result = None if statement.value is None else self._value(statement.value)
+            raise _Returned
+        if isinstance(statement, ast.Assign):
+            value = self._value(statement.value)
+            for target in statement.targets:
+                self._assign(target, value)
+        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+            self._assign(statement.target, self._value(statement.value))
+        elif isinstance(statement, ast.If):
+            is_true = truth(self._concrete(statement.test))
+            for one in statement.body if is_true else statement.orelse:
+                self._execute(one)
+        elif isinstance(statement, ast.For) and not statement.orelse:
+            for value in self._items(statement.iter):
+                self._assign(statement.target, value)
+                for one in statement.body:
+                    self._execute(one)
+        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+            pass  # a docstring
+        elif not isinstance(statement, ast.Pass):
+            raise self._error(statement, "it does more than to pass the image on")
+
+    def _assign(self, target: ast.expr, value: Any) -> None:
+        if not isinstance(target, ast.Name):
+            raise self._error(target, "it assigns to something else than a variable")
+        self._names[target.id] = value
+
+    def _items(self, node: ast.expr) -> list[Any]:
+        """The values over which a loop goes: those of a list, tuple or container of modules."""
+        value = self._concrete(node)
+        if type(value) in (torch.nn.ModuleList, torch.nn.Sequential):
+            value = list(attributes_of(value)[MODULE_VALUES[-1]].values())
+        if type(value) not in (list, tuple):
+            raise self._error(node, "it loops over something else than a list")
+        return list(value)
+
+    # ---- expressions -----------------------------------------------------------------------------
+
+    def _concrete(self, node: ast.expr) -> Any:
+        """The value of an expression that does not hold the image."""
+        value = self._value(node)
+        if type(value) is _Image:
+            raise self._error(node, "it uses the image in another way than to transform it")
+        return value
+
+    def _value(self, node: ast.expr) -> Any:
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.Name):
+            return self._variable(node)
+        if isinstance(node, ast.Attribute):
+            return self._attribute(node)
+        if isinstance(node, ast.Call):
+            return self._call(node)
+        if isinstance(node, ast.IfExp):
+            is_true = truth(self._concrete(node.test))
+            return self._value(node.body if is_true else node.orelse)
+        if isinstance(node, ast.BoolOp):
+            return self._both(node)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return not truth(self._concrete(node.operand))
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            return self._compare(node)
+        raise self._error(node, "it does more than to pass the image on")
+
+    def _variable(self, node: ast.Name) -> Any:
+        name, function = node.id, self._function
+        code = function.__code__
+        if name in self._names:
+            return self._names[name]
+        if name in code.co_varnames or name in code.co_cellvars:
+            raise self._error(node, f"{name} is not assigned yet")
+        if name in code.co_freevars:
+            cell = (function.__closure__ or ())[code.co_freevars.index(name)]
+            if not is_bound_once(self._definition, name):
+                raise self._error(node, f"{name}, a variable around it, may be assigned again")
+            try:
+                return cell.cell_contents
+            except ValueError:
+                raise self._error(node, f"{name} is not assigned yet") from None
+        if name in self._definition.globals_assigned:
+            raise self._error(node, f"functions may assign to {name} again, a global variable")
+        if name.startswith("__"):
+            raise self._error(node, f"it reads {name}")
+        for scope in (function.__globals__, function.__builtins__):
+            if type(scope) is not dict:
+                raise self._error(node, "its global variables are not a dict")
+            if name in scope:
+                return scope[name]
+        raise self._error(node, f"{name} is not defined")
+
+    def _attribute(self, node: ast.Attribute) -> Any:
+        owner = self._value(node.value)
+        if type(owner) is _Image:
+            if node.attr == "mode" and not self._calls and self._state and self._state.is_pil:
+                return self._state.mode
+            raise self._error(node, f"it reads the image's {node.attr}")
+        if node.attr.startswith("__"):
+            raise self._error(node, f"it reads {node.attr}")
+        try:
+            return attribute(owner, node.attr)
+        except NotUnderstood as error:
+            raise self._error(node, str(error)) from None
+
+    def _both(self, node: ast.BoolOp) -> Any:
+        stops_at = isinstance(node.op, ast.Or)
+        value = None
+        for one in node.values:
+            value = self._concrete(one)
+            if truth(value) is stops_at:
+                break
+        return value
+
+    def _compare(self, node: ast.Compare) -> bool:
+        one, other = self._value(node.left), self._value(node.comparators[0])
+        operation = node.ops[0]
+        if isinstance(operation, ast.Is | ast.IsNot):
+            # Whether equal constants are the same object depends on the compiler.
+            if type(one) is type(other) and type(one) not in (type(None), bool):
+                raise self._error(node, "it asks whether two values are the same object")
+            return (one is other) is isinstance(operation, ast.Is)
+        if type(one) in _PLAIN and type(other) in _PLAIN:
+            if isinstance(operation, ast.Eq | ast.NotEq):
+                return bool(one == other) is isinstance(operation, ast.Eq)
+        raise self._error(node, "it compares other values than numbers and strings")
+
+    # ---- calls -----------------------------------------------------------------------------------
+
+    def _call(self, node: ast.Call) -> Any:
+        is_plain = len(node.args) == 1 and not node.keywords
+        if is_plain and isinstance(node.func, ast.Attribute):
+            owner = self._value(node.func.value)
+            if type(owner) is _Image:
+                return self._method(node, node.func.attr, owner)
+        function = self._value(node.func)
+        if function is isinstance and len(node.args) == 2 and not node.keywords:
+            return self._is_instance(node)
+        if not is_plain or isinstance(node.args[0], ast.Starred):
+            raise self._error(node, "it calls something else than a transform of the image")
+        image = self._value(node.args[0])
+        if type(image) is not _Image or type(function) in (type, BuiltinFunctionType):
+            raise self._error(node, "it calls something else than a transform of the image")
+        return self._add(node, image, function)
+
+    def _add(self, node: ast.Call, image: _Image, transform: Any) -> _Image:
+        if image.n_calls != len(self._calls):
+            raise self._error(node, "it uses an image twice")
+        if len(self._calls) == _MAX_CALLS:
+            raise self._error(node, f"it calls more than {_MAX_CALLS} transforms")
+        self._calls.append(transform)
+        return _Image(len(self._calls))
+
+    def _method(self, node: ast.Call, name: str, image: _Image) -> _Image:
+        mode = self._value(node.args[0])
+        if name != "convert" or type(mode) is not str:
+            raise self._error(node, f"it calls the image's {name}()")
+        return self._add(node, image, Convert(mode))
+
+    def _is_instance(self, node: ast.Call) -> bool:
+        """``isinstance(image, kind)`` for the classes of images."""
+        from PIL import Image
+
+        image, kind = self._value(node.args[0]), self._value(node.args[1])
+        if type(image) is _Image and self._is_unchanged() and self._state is not None:
+            if kind is torch.Tensor:
+                return not self._state.is_pil
+            if kind is Image.Image:
+                return self._state.is_pil
+        raise self._error(node, "it tests types")
+
+    def _is_unchanged(self) -> bool:
+        """Whether the image is still as the function got it."""
+        return all(type(one) is Convert for one in self._calls)

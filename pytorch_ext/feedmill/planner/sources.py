@@ -1,0 +1,171 @@
+"""Finds the source of a function, with a proof that it is the source of the code that runs.
+
+The file is compiled again. One of the compiled functions must equal the running code: its bytecode,
+constants and names. A file that was edited since its import, a function whose code was replaced,
+and code without a file have no source here.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+from collections.abc import Iterator, Sequence
+from types import CodeType, FunctionType
+from typing import NamedTuple
+
+Function = ast.FunctionDef | ast.Lambda
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+class Definition(NamedTuple):
+    """A function in the syntax tree of its file.
+
+    Attributes:
+        node: the function.
+        enclosing: the functions around it, the innermost first.
+        globals_assigned: names that any function of the file declares ``global``.
+    """
+
+    node: Function
+    enclosing: tuple[ast.AST, ...]
+    globals_assigned: frozenset[str]
+
+    @property
+    def body(self) -> Sequence[ast.stmt]:
+        if isinstance(self.node, ast.FunctionDef):
+            return self.node.body
+        return [ast.copy_location(ast.Return(self.node.body), self.node.body)]
+
+
+def definition_of(function: FunctionType) -> Definition | None:
+    """The source of a function's code; None: it is not available, or not proved to be the code's.
+    Decorators have no effect on the code of a function, so they are part of no proof."""
+    code = function.__code__
+    key = code, code.co_filename
+    if key not in _found:
+        if len(_found) >= 512:
+            _found.clear()
+        _found[key] = _find(function)
+    return _found[key]
+
+
+def is_bound_once(definition: Definition, name: str) -> bool:
+    """Whether a free variable of the function is assigned only once: as an argument of an enclosing
+    function, or in a single statement that is in no loop."""
+    for around in definition.enclosing:
+        nodes = list(ast.walk(around))
+        if any(isinstance(node, ast.Nonlocal) and name in node.names for node in nodes):
+            return False
+        bindings = list(_bindings(around, name))
+        if bindings:
+            return bindings == [False]
+    return False
+
+
+def _bindings(function: ast.AST, name: str) -> Iterator[bool]:
+    """For each place where a function itself binds a name: whether it is in a loop."""
+    arguments = getattr(function, "args", None)
+    for node in ast.walk(arguments) if arguments is not None else ():
+        if isinstance(node, ast.arg) and node.arg == name:
+            yield False
+    body = getattr(function, "body", [])
+    pending = [(node, False) for node in (body if isinstance(body, list) else [body])]
+    while pending:
+        node, in_loop = pending.pop()
+        if _binds(node, name):
+            yield in_loop
+        if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+            continue  # a scope of its own
+        loops = in_loop or isinstance(node, (ast.For, ast.AsyncFor, ast.While))
+        pending += [(child, loops) for child in ast.iter_child_nodes(node)]
+
+
+def _binds(node: ast.AST, name: str) -> bool:
+    if isinstance(node, ast.Name):
+        return node.id == name and not isinstance(node.ctx, ast.Load)
+    if isinstance(node, ast.alias):
+        return name in ("*", (node.asname or node.name).partition(".")[0])
+    # Functions, classes, exception handlers; and the patterns of a match statement.
+    return name in (getattr(node, "name", None), getattr(node, "rest", None))
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+class _File(NamedTuple):
+    """A parsed file: its functions' code and nodes, by name and first line."""
+
+    codes: dict[tuple[str, int], list[CodeType]]
+    nodes: dict[tuple[str, int], list[tuple[Function, tuple[ast.AST, ...]]]]
+    globals_assigned: frozenset[str]
+
+
+# By code and file.
+_found: dict[tuple[CodeType, str], Definition | None] = {}
+
+
+def _find(function: FunctionType) -> Definition | None:
+    code = function.__code__
+    try:
+        linecache.checkcache(code.co_filename)
+        lines = linecache.getlines(code.co_filename, function.__globals__)
+        file = _parsed("".join(lines), code.co_filename)
+    except (OSError, TypeError, SyntaxError, ValueError, RecursionError):
+        return None
+    key = code.co_name, code.co_firstlineno
+    if not any(one == code for one in file.codes.get(key, ())):
+        return None
+    found = file.nodes.get(key, [])
+    if len(found) > 1:
+        # The innermost that holds all instructions; a function around it holds them, too. The code
+        # of the function around has instructions that make the inner one.
+        found = sorted((one for one in found if _covers(one[0], code)), key=lambda one: len(one[1]))
+    return Definition(*found[-1], file.globals_assigned) if found else None
+
+
+@functools.lru_cache(maxsize=16)
+def _parsed(text: str, filename: str) -> _File:
+    tree = ast.parse(text, filename)
+    file = _File({}, {}, frozenset(
+        name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names
+    ))
+    pending = [compile(text, filename, "exec", dont_inherit=True)]
+    while pending:
+        code = pending.pop()
+        file.codes.setdefault((code.co_name, code.co_firstlineno), []).append(code)
+        pending += [one for one in code.co_consts if isinstance(one, CodeType)]
+    _add_nodes(tree, (), file)
+    return file
+
+
+def _add_nodes(node: ast.AST, enclosing: tuple[ast.AST, ...], file: _File) -> None:
+    if isinstance(node, ast.FunctionDef | ast.Lambda):
+        name, line = "<lambda>", node.lineno
+        if isinstance(node, ast.FunctionDef):
+            name = node.name
+            line = min([line, *(one.lineno for one in node.decorator_list)])
+        file.nodes.setdefault((name, line), []).append((node, enclosing))
+    if isinstance(node, _FUNCTIONS):
+        enclosing = (node, *enclosing)
+    for child in ast.iter_child_nodes(node):
+        _add_nodes(child, enclosing, file)
+
+
+def _covers(node: Function, code: CodeType) -> bool:
+    """Whether all instructions of the code are within the function's body; for several functions on
+    one line. False before Python 3.11, whose instructions have no columns."""
+    positions = getattr(code, "co_positions", None)
+    body = node.body if isinstance(node.body, ast.AST) else node.body[0]
+    if positions is None or not isinstance(node, ast.Lambda):
+        return False
+    begin = body.lineno, body.col_offset
+    end = body.end_lineno or 0, body.end_col_offset or 0
+    n_inside = 0
+    for line, end_line, column, end_column in positions():
+        if None in (line, end_line, column, end_column) or column == end_column == 0:
+            continue  # an instruction without a place in the source
+        if (line, column) < begin or (end_line, end_column) > end:
+            return False
+        n_inside += 1
+    return n_inside > 0
