@@ -25,7 +25,9 @@ def folder(root, *steps, **options):
 
 
 class Subclass(ImageFolder):
-    pass
+    def __getitem__(self, index):
+        image, target = super().__getitem__(index)
+        return image + 0, target
 
 
 class ResizeSubclass(T.Resize):
@@ -201,7 +203,7 @@ class TensorSubclass(torch.utils.data.TensorDataset):
 
 def test_unsupported_datasets_and_arguments(small_images):
     root = str(small_images)
-    same_as_torch(Subclass(root, compose(*HEAD)), words="no subclass")
+    same_as_torch(Subclass(root, compose(*HEAD)), words="test_recognise.Subclass is not supported natively: ")
     same_as_torch(SubsetSubclass(folder(root), range(9)), words="SubsetSubclass")
     same_as_torch(TensorSubclass(torch.arange(9.0)), words="TensorSubclass")
     same_as_torch(Squares(), words="Squares")
@@ -332,7 +334,10 @@ def test_all_reasons_are_listed(small_images):
 
 
 class OtherName(DatasetFolder):
-    """A DatasetFolder subclass, which is not native."""
+    """A DatasetFolder subclass that is not native."""
+
+    def __getitem__(self, index):
+        return super().__getitem__(index - 1)
 
 
 def indices_of(count):
@@ -354,7 +359,7 @@ class Unfinished(torch.utils.data.IterableDataset):
 
 
 @pytest.mark.parametrize(("make", "words"), [
-    (lambda f: Subclass(f.root, f.transform), "no subclass"),
+    (lambda f: Subclass(f.root, f.transform), "test_recognise.Subclass"),
     (lambda f: OtherName(f.root, default_loader, (".jpg",), f.transform), "OtherName"),
     (lambda f: SubsetSubclass(f, range(9)), None),
     (lambda f: torch.utils.data.Subset(f, indices_of(9)), "a Subset's indices are a"),

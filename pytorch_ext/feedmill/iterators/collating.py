@@ -32,7 +32,7 @@ from feedmill.iterators.receive import as_torch_raises
 from feedmill.planner.formats import batch_laid_out
 from feedmill.planner.raw_files import RawPlan
 from feedmill.planner.recognise import has_default_collate
-from feedmill.planner.samples import Source
+from feedmill.planner.samples import PAIR, Source, arranged
 from feedmill.system.locks import renew_after_fork
 
 # Guards the global generators of torch, random and numpy, whose state all threads share.
@@ -99,6 +99,7 @@ class Collate:
         as_image: bool,
         is_pinned: bool = True,
         labels: Sequence[torch.Tensor] = (),
+        arrangement: Any = PAIR,
     ) -> Any:
         """Makes the caller's batch.
 
@@ -109,6 +110,7 @@ class Collate:
             as_image: whether samples are tv_tensors.Image.
             is_pinned: with pin_memory, whether a single part is already pinned.
             labels: the targets of each part, if they are on the device already.
+            arrangement: of the samples' parts, as BaseDataset's; PAIR unless is_default.
         """
         if not targets:
             return self._pinned(self._call([], number))
@@ -119,6 +121,8 @@ class Collate:
         if not self.is_default:
             data = self._run(images, targets, number, as_image)
             return self._pinned(batch_laid_out(data, self.memory_format))
+        if arrangement != PAIR:
+            return self._arranged(images, targets, as_image, is_pinned, arrangement)
         if not self._auto_collation:
             data = default_convert((samples_of(images, as_image)[0], targets[0]))
         else:
@@ -132,6 +136,22 @@ class Collate:
             rest = [pin_memory(one, self._device) for one in rest]
         return [data[0] if is_pinned else self._pinned(data[0]), *rest]
 
+    def _arranged(
+        self,
+        images: torch.Tensor,
+        targets: Sequence[Any],
+        as_image: bool,
+        is_pinned: bool,
+        arrangement: Any,
+    ) -> Any:
+        """As __call__() with torch's own function, for samples that are no pairs."""
+        if not self._auto_collation:
+            image = samples_of(images, as_image)[0]
+            return self._pinned(default_convert(arranged(arrangement, image, targets[0])))
+        columns = [self._pinned(default_collate(column)) for column in zip(*targets)]
+        images = images if is_pinned else self._pinned(images)
+        return arranged(arrangement, images, columns)
+
     def batch(self, batch: Batch, source: Source) -> Any:
         """Makes the caller's batch from a complete batch."""
         plan: Any = source.plan
@@ -144,6 +164,7 @@ class Collate:
             images, batch.targets(), batch.number, plan.as_image,
             is_pinned=not batch.skipped,
             labels=() if batch.skipped or batch.replaced else batch.labels,
+            arrangement=source.arrangement,
         )
 
     def in_thread(self) -> Callable[[Sequence[torch.Tensor], Sequence[Any], bool], Any]:

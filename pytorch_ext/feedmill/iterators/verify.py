@@ -25,7 +25,7 @@ from feedmill.planner.epochs import Epoch
 from feedmill.planner.formats import INTEGERS, as_planned
 from feedmill.planner.plan import CENTER_CROP, Op, Plan, leads_to_one_size
 from feedmill.planner.raw_files import RawPlan
-from feedmill.planner.samples import Item, Source
+from feedmill.planner.samples import IMAGE, PAIR, Item, Source
 
 
 class VerificationError(RuntimeError):
@@ -183,15 +183,24 @@ def _by_dataset(item: Item, draws_of: DrawsOf) -> tuple[Any, Any, int]:
 
     if item.data is None:
         check_regular(item.path)
-    sample = _copy_with(base_dataset.dataset, transform)[item.index]
-    if type(sample) not in (tuple, list) or len(sample) != 2:
+    if base_dataset.with_transform is None:
+        copied = _copy_with(base_dataset.dataset, transform)
+    else:
+        copied = base_dataset.with_transform(transform, _copy_with)
+    sample = copied[item.index]
+    arrangement = base_dataset.arrangement
+    if arrangement != PAIR and type(arrangement) is not tuple:
+        return sample, (), len(calls)
+    if type(sample) not in (tuple, list) or len(sample) != len(arrangement):
         raise VerificationError(
             f"{item}: the dataset's __getitem__ gives a {type(sample).__name__}, not a tuple of "
             "image and target",
             item.position,
             "dataset",
         )
-    return *sample, len(calls)
+    image = arrangement.index(IMAGE)
+    rest = (*sample[:image], *sample[image + 1 :])
+    return sample[image], rest[0] if arrangement == PAIR else rest, len(calls)
 
 
 def _copy_with(dataset: Any, transform: Callable[..., Any]) -> Any:

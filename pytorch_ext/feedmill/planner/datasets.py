@@ -1,9 +1,10 @@
 """Decides whether a dataset's samples can be read natively.
 
-These datasets can: torchvision's ImageFolder and DatasetFolder, feedmill.data.NpyFolder, datasets
-with a method ``feedmill_item``, and torch's Subset and ConcatDataset of these, nested in any way;
-torch's TensorDataset, torchvision's small datasets in memory, feedmill.data.NpyFile, and Subsets of
-these. Subclasses of them can't, unless they define ``feedmill_item``.
+These datasets can: torchvision's ImageFolder and DatasetFolder, subclasses that read samples alike
+(``folders``), feedmill.data.NpyFolder, datasets with a method ``feedmill_item``, and torch's Subset
+and ConcatDataset of these, nested in any way; torch's TensorDataset, torchvision's small datasets
+in memory, feedmill.data.NpyFile, and Subsets of these. Other subclasses of them can't, unless they
+define ``feedmill_item``.
 """
 
 from __future__ import annotations
@@ -27,16 +28,21 @@ from feedmill.planner.array_datasets import (
 )
 from feedmill.planner.array_samples import ArraySource
 from feedmill.planner.equality import native_formats, why_not_jpegs
+from feedmill.planner.evaluating import mro_of
+from feedmill.planner.folders import folder_arrangement
 from feedmill.planner.known import reasons_against_opening
 from feedmill.planner.plan import UnsupportedError
 from feedmill.planner.raw_files import RawPlan, RawSource, npy_folder_node
 from feedmill.planner.samples import (
+    PAIR,
+    ArrangedSamples,
     BaseDataset,
     BaseNode,
     ConcatNode,
     Source,
     SubsetNode,
     Support,
+    described,
     unsupported,
 )
 from feedmill.planner.steps import Step
@@ -79,6 +85,8 @@ def read_dataset(dataset: Any, *, calls_transforms: bool = False) -> Support:
     node = reader.read(dataset, 0)
     if node is not None and len({base.plan for base in node.base_datasets}) > 1:
         reader.add_reason("the datasets of a ConcatDataset have transforms with different results")
+    if node is not None and len({base.arrangement for base in node.base_datasets}) > 1:
+        reader.add_reason("the datasets of a ConcatDataset have samples of different parts")
     if node is not None and not len(dataset):
         reader.add_reason("the dataset is empty")
     if reader.reasons or node is None:
@@ -134,9 +142,9 @@ class _DatasetReader:
         if kind is ConcatDataset:
             return self._read_concat(dataset, depth)
         folder = sys.modules.get("torchvision.datasets.folder")
-        if folder is not None and kind in (folder.ImageFolder, folder.DatasetFolder):
-            return self._read_folder(dataset, folder)
         try:
+            if folder is not None and folder.DatasetFolder in mro_of(kind):
+                return self._read_folder(dataset, folder)
             if kind is TensorDataset:
                 return tensor_node(dataset) if self._is_untouched(dataset, "torch") else None
             if kind is getattr(sys.modules.get("feedmill.data.arrays"), "NpyFile", None):
@@ -150,11 +158,11 @@ class _DatasetReader:
             self._add_reasons_against_transform(dataset)
             return None
         self.add_reason(
-            f"the dataset {type_name(kind)} is not supported natively; supported are torchvision's "
-            "ImageFolder, DatasetFolder, CIFAR10, CIFAR100, MNIST, FashionMNIST, KMNIST, EMNIST "
-            "and SVHN, torch's TensorDataset, feedmill.data.NpyFile and NpyFolder (but no "
-            "subclasses), Subset and ConcatDataset of these, and any dataset with a method "
-            "feedmill_item"
+            f"the dataset {type_name(kind)} is not supported natively; supported are "
+            "torchvision's ImageFolder, DatasetFolder, CIFAR10, CIFAR100, MNIST, FashionMNIST, "
+            "KMNIST, EMNIST and SVHN, torch's TensorDataset, feedmill.data.NpyFile and NpyFolder "
+            "(but no subclasses, except those of the folders that read samples alike), Subset and "
+            "ConcatDataset of these, and any dataset with a method feedmill_item"
         )
         self._add_reasons_against_transform(dataset)
         return None
@@ -202,7 +210,13 @@ class _DatasetReader:
         return BaseNode(base, "NpyFolder")
 
     def _base_node(
-        self, dataset: Any, find: Any, load: Any, has_feedmill_item: bool, slot: str
+        self,
+        dataset: Any,
+        find: Any,
+        load: Any,
+        has_feedmill_item: bool,
+        slot: str,
+        arrangement: Any = PAIR,
     ) -> Any:
         """The node of a dataset that holds samples itself; None: its transform is not supported.
         The arguments are BaseDataset's."""
@@ -213,7 +227,8 @@ class _DatasetReader:
         if read.reasons:
             return self.add_reasons(read.reasons)
         base = BaseDataset(
-            dataset, find, load, has_feedmill_item, slot, read.plan, read.steps
+            dataset, find, load, has_feedmill_item, slot, read.plan, read.steps,
+            arrangement=arrangement,
         )
         return BaseNode(base, type(dataset).__name__)
 
@@ -279,6 +294,12 @@ class _DatasetReader:
     # ---- torchvision's folders -------------------------------------------------------------------
 
     def _read_folder(self, dataset: Any, folder: Any) -> Any:
+        arrangement = folder_arrangement(dataset, folder)
+        if arrangement != PAIR and self._calls_transforms:
+            self.add_reason(
+                f"the dataset's samples are {described(arrangement)}; hybrid mode needs pairs of "
+                "image and target"
+            )
         if hasattr(type(dataset), "__getitems__"):
             self.add_reason(f"{type(dataset).__name__}.__getitems__ was added to the class")
         untouched = self._is_untouched(dataset, "torchvision")
@@ -287,9 +308,10 @@ class _DatasetReader:
         if dataset.target_transform is not None:
             self.add_reason(_TARGET_TRANSFORM)
         self._check_samples(dataset.samples)
-        node = self._base_node(
-            dataset, dataset.samples.__getitem__, dataset.loader, False, "transform"
-        )
+        find = dataset.samples.__getitem__
+        if arrangement != PAIR:
+            find = ArrangedSamples(dataset.samples, arrangement).find
+        node = self._base_node(dataset, find, dataset.loader, False, "transform", arrangement)
         return node if untouched else None
 
     def _check_file_loader(self, dataset: Any, folder: Any) -> None:

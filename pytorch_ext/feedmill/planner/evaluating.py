@@ -67,7 +67,7 @@ class ImageState:
 
 
 @dataclass(frozen=True)
-class _Image:
+class ImageValue:
     """The image after ``n_calls`` of the calls so far."""
 
     n_calls: int
@@ -252,8 +252,8 @@ class Evaluator:
         Args:
             bound: the arguments before the image.
         """
-        result = self.result([*bound, _Image(0)])
-        if type(result) is not _Image or result.n_calls != len(self._calls):
+        result = self.result([*bound, ImageValue(0)])
+        if type(result) is not ImageValue or result.n_calls != len(self._calls):
             raise self._error(
                 self._definition.node, "it does not return the image after all its transforms"
             )
@@ -348,7 +348,7 @@ class Evaluator:
     def _concrete(self, node: ast.expr) -> Any:
         """The value of an expression that does not hold the image."""
         value = self._value(node)
-        if type(value) is _Image:
+        if type(value) is ImageValue:
             raise self._error(node, "it uses the image in another way than to transform it")
         return value
 
@@ -400,7 +400,7 @@ class Evaluator:
 
     def _attribute(self, node: ast.Attribute) -> Any:
         owner = self._value(node.value)
-        if type(owner) is _Image:
+        if type(owner) is ImageValue:
             if node.attr == "mode" and not self._calls and self._state and self._state.is_pil:
                 return self._state.mode
             raise self._error(node, f"it reads the image's {node.attr}")
@@ -439,7 +439,7 @@ class Evaluator:
         is_plain = len(node.args) == 1 and not node.keywords
         if is_plain and isinstance(node.func, ast.Attribute):
             owner = self._value(node.func.value)
-            if type(owner) is _Image:
+            if type(owner) is ImageValue:
                 return self._method(node, node.func.attr, owner)
         function = self._value(node.func)
         if function is isinstance and len(node.args) == 2 and not node.keywords:
@@ -447,19 +447,19 @@ class Evaluator:
         if not is_plain or isinstance(node.args[0], ast.Starred):
             raise self._error(node, "it calls something else than a transform of the image")
         image = self._value(node.args[0])
-        if type(image) is not _Image or type(function) in (type, BuiltinFunctionType):
+        if type(image) is not ImageValue or type(function) in (type, BuiltinFunctionType):
             raise self._error(node, "it calls something else than a transform of the image")
         return self._add(node, image, function)
 
-    def _add(self, node: ast.Call, image: _Image, transform: Any) -> _Image:
+    def _add(self, node: ast.Call, image: ImageValue, transform: Any) -> ImageValue:
         if image.n_calls != len(self._calls):
             raise self._error(node, "it uses an image twice")
         if len(self._calls) == _MAX_CALLS:
             raise self._error(node, f"it calls more than {_MAX_CALLS} transforms")
         self._calls.append(transform)
-        return _Image(len(self._calls))
+        return ImageValue(len(self._calls))
 
-    def _method(self, node: ast.Call, name: str, image: _Image) -> _Image:
+    def _method(self, node: ast.Call, name: str, image: ImageValue) -> ImageValue:
         mode = self._value(node.args[0])
         if name != "convert" or type(mode) is not str:
             raise self._error(node, f"it calls the image's {name}()")
@@ -470,7 +470,7 @@ class Evaluator:
         from PIL import Image
 
         image, kind = self._value(node.args[0]), self._value(node.args[1])
-        if type(image) is _Image and self._is_unchanged() and self._state is not None:
+        if type(image) is ImageValue and self._is_unchanged() and self._state is not None:
             if kind is torch.Tensor:
                 return not self._state.is_pil
             if kind is Image.Image:

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from feedmill.planner.arrays import Arrays
 
 _MAX_PATH_BYTES = 4095
+# The parts of a sample, and the arrangement of most samples. Other arrangements are tuples of
+# parts, or a single part; each holds the image once.
+IMAGE, TARGET, INDEX = "image", "target", "index"
+PAIR = (IMAGE, TARGET)
 # Types in which feedmill_item may return an encoded image.
 _BUFFERS = (bytes, bytearray, memoryview, np.ndarray)
 
@@ -41,6 +45,11 @@ class BaseDataset:
         plan, steps: as read_transform() returns them. In hybrid mode, which calls the transform:
             None, and one step that is the whole transform.
         is_image: load() returns an image, so the native decoder may read the file.
+        arrangement: of the sample's parts in what the dataset returns. If it is not PAIR, find()
+            returns the parts other than the image in the place of the target, as a tuple.
+        with_transform: (transform, copy_with): returns a copy of the dataset that calls another
+            transform. None: copy_with(dataset, transform) does, as the dataset calls the value of
+            its attribute ``transform`` or ``transforms``.
     """
 
     dataset: Any
@@ -51,11 +60,59 @@ class BaseDataset:
     plan: Plan | None
     steps: tuple[Step, ...]
     is_image: bool = True
+    arrangement: Any = PAIR
+    with_transform: Callable[[Any, Any], Any] | None = None
 
     def identity(self) -> list[Any]:
         """The objects that determine the samples. The same objects give the same samples."""
         owner = getattr(self.find, "__self__", None)
-        return [self.dataset, owner, *(step.transform for step in self.steps)]
+        held = getattr(owner, "held", None)
+        owners = held if type(held) is tuple else (owner,)
+        return [self.dataset, *owners, *(step.transform for step in self.steps)]
+
+
+class ArrangedSamples:
+    """The samples of a dataset whose samples have other parts than an image and a target.
+
+    Args:
+        samples: a list of pairs (path, target).
+        arrangement: as BaseDataset's.
+    """
+
+    def __init__(self, samples: Any, arrangement: Any) -> None:
+        self.samples = samples
+        self.held = (samples,)
+        self._rest = [part for part in as_parts(arrangement) if part != IMAGE]
+
+    def find(self, index: Any) -> tuple[Any, tuple[Any, ...]]:
+        """(path, parts other than the image) of an index. Raises as the list does."""
+        path, target = self.samples[index]
+        values = {TARGET: target, INDEX: index}
+        return path, tuple(values[part] for part in self._rest)
+
+
+def as_parts(arrangement: Any) -> tuple[str, ...]:
+    """The names of the parts in an arrangement."""
+    return arrangement if type(arrangement) is tuple else (arrangement,)
+
+
+def described(arrangement: Any) -> str:
+    """An arrangement in words, such as "(image, target, index)"."""
+    return f"({', '.join(arrangement)})" if type(arrangement) is tuple else str(arrangement)
+
+
+def arranged(arrangement: Any, image: Any, rest: Iterable[Any]) -> Any:
+    """A sample, or a batch's columns, of an image and the other parts: a list, or the image alone.
+
+    Args:
+        arrangement: as BaseDataset's.
+        image: the image, or all images.
+        rest: the other parts, in order.
+    """
+    if type(arrangement) is not tuple:
+        return image
+    others = iter(rest)
+    return [image if part == IMAGE else next(others) for part in arrangement]
 
 
 class Unreadable(bytes):
@@ -247,18 +304,21 @@ class Source:
         notes: sentences that explain() adds to the plan.
         kind: the dataset in words, such as "Subset of ImageFolder".
         gives_bytes: a sample may hold the encoded image in place of a path.
+        arrangement: of the parts of a sample, as BaseDataset's.
         arrays: the dataset's memory, if its samples are rows of arrays; None: they are files.
         copies: samples are not images; the native loader copies them unchanged.
     """
 
     arrays: Arrays | None = None
     copies: bool = False
+    arrangement: Any = PAIR
     notes: Sequence[str] = ()
 
     def __init__(self, dataset: Any, node: Any) -> None:
         self.n_samples = len(dataset)
         self.plan: Plan | None = node.base_datasets[0].plan
         self.kind: str = node.kind
+        self.arrangement = node.base_datasets[0].arrangement
         self.gives_bytes: bool = any(one.has_feedmill_item for one in node.base_datasets)
         self._node = node
 
@@ -274,7 +334,12 @@ class Source:
         Args:
             is_default: the DataLoader has torch's own collate function.
         """
-        return []
+        if self.arrangement == PAIR or is_default:
+            return []
+        return [
+            f"the dataset's samples are {described(self.arrangement)}; natively they must be pairs "
+            "of image and target if the DataLoader has a collate_fn"
+        ]
 
     def sample(self, item: Any) -> Any:
         """One sample as the DataLoader delivers it, (values, target). Only if ``copies``."""

@@ -85,10 +85,18 @@ def read_transform(
             "ToTensor or PILToTensor"
         )
         return TransformPlan(None, reasons=(reason,))
+    return read_transforms([transform], size, channels)
+
+
+def read_transforms(
+    transforms: Sequence[Any], size: tuple[int, int] | None = None, channels: int = 3
+) -> TransformPlan:
+    """As read_transform(), for several transforms that are applied in order."""
     reader = _TransformReader(size, PixelValues(channels))
     try:
-        for one in flatten(transform, state_of=reader.image_state):
-            reader.read(one)
+        for transform in transforms:
+            for one in flatten(transform, state_of=reader.image_state):
+                reader.read(one)
         reader.finish()
     except UnsupportedError as error:
         reader.add_reason(str(error))
