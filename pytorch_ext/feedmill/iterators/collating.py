@@ -148,7 +148,8 @@ class Collate:
         if not self._auto_collation:
             image = samples_of(images, as_image)[0]
             return self._pinned(default_convert(arranged(arrangement, image, targets[0])))
-        columns = [self._pinned(default_collate(column)) for column in zip(*targets)]
+        others: Any = zip(*targets)
+        columns = [self._pinned(default_collate(column)) for column in others]
         images = images if is_pinned else self._pinned(images)
         return arranged(arrangement, images, columns)
 

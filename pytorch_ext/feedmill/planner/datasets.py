@@ -28,9 +28,10 @@ from feedmill.planner.array_datasets import (
 )
 from feedmill.planner.array_samples import ArraySource
 from feedmill.planner.equality import native_formats, why_not_jpegs
-from feedmill.planner.evaluating import mro_of
+from feedmill.planner.evaluating import NotUnderstood, mro_of
 from feedmill.planner.folders import folder_arrangement
 from feedmill.planner.known import reasons_against_opening
+from feedmill.planner.own_datasets import OwnDataset, is_readable, read_own
 from feedmill.planner.plan import UnsupportedError
 from feedmill.planner.raw_files import RawPlan, RawSource, npy_folder_node
 from feedmill.planner.samples import (
@@ -46,7 +47,7 @@ from feedmill.planner.samples import (
     unsupported,
 )
 from feedmill.planner.steps import Step
-from feedmill.planner.transforms import TransformPlan, read_transform
+from feedmill.planner.transforms import TransformPlan, read_transform, read_transforms
 from feedmill.planner.untouched import (
     is_original,
     replaced_methods,
@@ -69,6 +70,7 @@ _TARGET_TRANSFORM = (
     "the dataset has a target_transform, which the native path does not call; set it to None, and "
     "transform the dataset's targets once instead"
 )
+_OF_INNER = ("load", "plan", "steps")
 _INDEX_LISTS = (list, tuple, range, np.ndarray, torch.Tensor)
 
 
@@ -100,12 +102,17 @@ def read_dataset(dataset: Any, *, calls_transforms: bool = False) -> Support:
 class _DatasetReader:
     """Reads a tree of datasets into nodes, and collects the reasons against it.
 
+    Args:
+        calls_transforms: as read_dataset()'s.
+        is_inner: the dataset is within one of the user's own, which has a transform.
+
     Attributes:
         reasons: found so far, each once.
     """
 
-    def __init__(self, calls_transforms: bool) -> None:
+    def __init__(self, calls_transforms: bool, is_inner: bool = False) -> None:
         self._calls_transforms = calls_transforms
+        self._is_inner = is_inner
         self.reasons: list[str] = []
         # By id, as one dataset or transform may be used in several places.
         self._nodes: dict[int, Any] = {}
@@ -157,8 +164,14 @@ class _DatasetReader:
             self.add_reason(str(error))
             self._add_reasons_against_transform(dataset)
             return None
+        why = ""
+        if self._is_inner or not self._calls_transforms:
+            try:
+                return self._read_own(dataset, read_own(dataset), depth)
+            except NotUnderstood as error:
+                why = f" ({error})" if is_readable(dataset) else ""
         self.add_reason(
-            f"the dataset {type_name(kind)} is not supported natively; supported are "
+            f"the dataset {type_name(kind)} is not supported natively{why}; supported are "
             "torchvision's ImageFolder, DatasetFolder, CIFAR10, CIFAR100, MNIST, FashionMNIST, "
             "KMNIST, EMNIST and SVHN, torch's TensorDataset, feedmill.data.NpyFile and NpyFolder "
             "(but no subclasses, except those of the folders that read samples alike), Subset and "
@@ -177,6 +190,70 @@ class _DatasetReader:
         is_folder = folder is not None and isinstance(dataset, folder.DatasetFolder)
         for reason in read_transform(transform, None if is_folder else _ANY_SIZE).reasons:
             self.add_reason(reason)
+
+    # ---- the user's own ------------------------------------------------------------------------
+
+    def _read_own(self, dataset: Any, own: OwnDataset, depth: int) -> Any:
+        """The node of a dataset whose __getitem__ was understood."""
+        self._check_opening()
+        load = own.load
+        steps: tuple[Step, ...] = ()
+        plan: Any = None
+        if own.inner is None:
+            self._check_backend()
+        else:
+            node = self._read_inner(own, depth)
+            if node is None:
+                return None
+            own.takes_from(node)
+            load, plan, steps = (getattr(node.base_datasets[0], one) for one in _OF_INNER)
+        if own.calls or own.inner is None:
+            steps = tuple(Step(one, (), "") for one in own.calls)
+            if not self._calls_transforms:
+                read = read_transforms(own.calls)
+                if read.reasons:
+                    return self.add_reasons(read.reasons)
+                plan, steps = read.plan, read.steps
+        base = BaseDataset(
+            dataset, own.find, load, False, "transform", plan, steps,
+            arrangement=own.arrangement, with_transform=own.with_transform,
+        )
+        inner = "" if own.inner is None else f" of {node.kind}"
+        return BaseNode(base, type(dataset).__name__ + inner)
+
+    def _read_inner(self, own: OwnDataset, depth: int) -> Any:
+        """The node of the dataset from which an own dataset takes samples."""
+        # If the outer dataset has transforms, the inner one must have none.
+        reader = _DatasetReader(True, True) if own.calls else self
+        node = reader.read(own.inner, depth + 1)
+        if node is None:
+            return self.add_reasons(reader.reasons)
+        bases = node.base_datasets
+        if own.calls and any(base.steps for base in bases):
+            return self.add_reason(
+                "both a dataset and the dataset within it have a transform; natively only one of "
+                "them may have one"
+            )
+        is_plain = not isinstance(node, ArrayNode) and all(
+            base.is_image and not base.has_feedmill_item and base.arrangement == PAIR
+            and not isinstance(base.plan, RawPlan) and base.load is bases[0].load
+            for base in bases
+        )
+        if not is_plain or (not own.calls and len(bases) > 1):
+            return self.add_reason(
+                f"{node.kind} within a dataset of your own is not supported natively; supported "
+                "are ImageFolder, DatasetFolder, datasets of your own and Subsets of these"
+            )
+        return node
+
+    def _check_backend(self) -> None:
+        torchvision = sys.modules.get("torchvision")
+        backend = "PIL" if torchvision is None else torchvision.get_image_backend()
+        if backend != "PIL":
+            self.add_reason(
+                f"torchvision's image backend is {backend}; the native decoder gives the pixels of "
+                "the backend PIL"
+            )
 
     # ---- in memory -------------------------------------------------------------------------------
 
@@ -327,11 +404,8 @@ class _DatasetReader:
                 "the dataset's loader is not torchvision's default_loader; the native decoder can "
                 "replace only that one"
             )
-        elif (backend := sys.modules["torchvision"].get_image_backend()) != "PIL":
-            self.add_reason(
-                f"torchvision's image backend is {backend}; the native decoder gives the pixels of "
-                "the backend PIL"
-            )
+        else:
+            self._check_backend()
 
     def _check_opening(self) -> None:
         """Adds reasons if Pillow may decode files to other pixels than the native decoder."""

@@ -1,0 +1,427 @@
+"""Datasets of the user's own, and several of torchvision's, whose ``__getitem__`` only looks up a
+file or a sample of another dataset, opens it as an RGB image, applies transforms, and returns the
+image with other values.
+
+The source of ``__getitem__`` is evaluated as ``evaluating`` does, with an unknown index. What it
+looks up in lists and arrays by the index becomes functions of the index. Nothing else of the user's
+is called.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import os
+import sys
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset
+
+from feedmill.planner.evaluating import (
+    Convert,
+    Evaluator,
+    ImageState,
+    ImageValue,
+    NotUnderstood,
+    attribute,
+    attributes_of,
+    dict_of,
+    is_own,
+    mro_of,
+    of_class,
+)
+from feedmill.planner.samples import IMAGE, PAIR
+from feedmill.planner.untouched import is_original
+
+_CONTAINERS = (list, tuple, range, dict, np.ndarray, torch.Tensor)
+_CONSTANTS = (int, float, str, bool, type(None))
+_FUNCTIONS = (int, float, str, os.path.join)
+# What decides how a dataset is indexed or copied to worker processes, apart from __getitem__.
+_DECIDING = (
+    "__getitems__", "__getattr__", "__getattribute__", "__setattr__", "__class__", "__getstate__",
+    "__setstate__", "__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__",
+    "__copy__", "__deepcopy__", "feedmill_item",
+)
+
+
+class Value:
+    """A value that depends on the index: ``of(index, sample)``, where ``sample`` is the inner
+    dataset's (path, target).
+
+    Attributes:
+        sources: the Values of which it is made.
+        container: that is looked up for it; None: none.
+    """
+
+    def __init__(
+        self, of: Callable[[Any, Any], Any], sources: Sequence[Value] = (), container: Any = None
+    ) -> None:
+        self.of = of
+        self.sources = sources
+        self.container = container
+
+    def all(self) -> list[Value]:
+        """This value, and all of which it is made."""
+        return [self, *(one for source in self.sources for one in source.all())]
+
+
+class _Sample(list[Any]):
+    """The values of a tuple that ``__getitem__`` makes."""
+
+
+class _Opened:
+    """The result of PIL.Image.open()."""
+
+    def __init__(self, path: Value) -> None:
+        self.path = path
+
+
+def open_rgb(path: Any) -> Any:
+    """Loads a file as a dataset does that calls Pillow itself."""
+    from PIL import Image
+
+    return Image.open(path).convert("RGB")
+
+
+class OwnDataset:
+    """What the ``__getitem__`` of a dataset does.
+
+    Attributes:
+        inner: the dataset of which it takes a sample; None: it opens a file.
+        inner_index: the index there.
+        load: path -> PIL image, if it opens a file.
+        calls: the transforms that it applies, in order.
+        arrangement: as BaseDataset's.
+    """
+
+    def __init__(self, dataset: Any, evaluator: _OwnEvaluator, result: Any) -> None:
+        self._dataset = dataset
+        self.inner = evaluator.inner
+        self.inner_index = evaluator.inner_index
+        self.load = evaluator.load
+        self.calls = evaluator.calls
+        parts = result if type(result) is _Sample else [result]
+        names = tuple(IMAGE if type(one) is ImageValue else "value" for one in parts)
+        is_pair = type(result) is _Sample and len(parts) == 2 and names[0] == IMAGE
+        self.arrangement: Any = PAIR if is_pair else names
+        if type(result) is not _Sample:
+            self.arrangement = names[0]
+        self._path = evaluator.path
+        self._rest = [one for one in parts if type(one) is Value]
+        self._find_inner: Any = None
+        self._inner_base: Any = None
+        used = [self._path, self.inner_index, *self._rest]
+        needed = [one for value in used if value is not None for one in value.all()]
+        # What is looked up, but not returned, may raise an error, too.
+        is_needed = set(map(id, needed))
+        self._unused = [one for one in evaluator.values if id(one) not in is_needed]
+        containers = (one.container for one in (*needed, *self._unused))
+        self.held = tuple(one for one in containers if one is not None)
+
+    def takes_from(self, node: Any) -> None:
+        """Sets the node of the inner dataset."""
+
+        def find(index: Any) -> Any:
+            base_dataset, at = node.locate(index)
+            return base_dataset.find(at)
+
+        self._find_inner = find
+        self._inner_base = node.base_datasets[0]
+        self.held = (*self.held, *node.identity())
+
+    def find(self, index: Any) -> tuple[Any, Any]:
+        """(path, target) of an index, with the parts other than the image as BaseDataset's find()
+        returns them. Raises what the dataset raises."""
+        try:
+            found = None, None
+            if self.inner_index is not None:
+                found = self._find_inner(self.inner_index.of(index, None))
+            path = found[0] if self._path is None else self._path.of(index, None)
+            for one in self._unused:
+                one.of(index, found)
+            rest = tuple(one.of(index, found) for one in self._rest)
+        except Exception:
+            self._dataset[index]  # raises the dataset's own error
+            raise
+        return path, rest[0] if self.arrangement == PAIR else rest
+
+    def with_transform(self, transform: Any, copy_with: Any) -> Any:
+        """A copy of the dataset that calls another transform; see BaseDataset."""
+        if self.calls:
+            return self._copy(transform, self.inner)
+        return self._copy(None, self._inner_with(self.inner, transform, copy_with))
+
+    def _inner_with(self, dataset: Any, transform: Any, copy_with: Any) -> Any:
+        base_dataset = self._inner_base
+        if dataset is base_dataset.dataset:
+            if base_dataset.with_transform is not None:
+                return base_dataset.with_transform(transform, copy_with)
+            return copy_with(dataset, transform)
+        copied = copy.copy(dataset)  # a Subset
+        copied.dataset = self._inner_with(dataset.dataset, transform, copy_with)
+        return copied
+
+    def _copy(self, transform: Any, inner: Any) -> Any:
+        copied = object.__new__(type(self._dataset))
+        transforms = [one for one in self.calls if type(one) is not Convert]
+        for name, value in attributes_of(self._dataset).items():
+            if any(value is one for one in transforms[1:]):
+                value = _same
+            if transforms and value is transforms[0]:
+                value = transform
+            if self.inner is not None and value is self.inner:
+                value = inner
+            vars(copied)[name] = value
+        return copied
+
+
+def _same(image: Any) -> Any:
+    return image
+
+
+def is_readable(dataset: Any) -> bool:
+    """Whether a dataset is the user's own, or one of torchvision's."""
+    module = getattr(type(dataset), "__module__", None)
+    return is_own(dataset) or (type(module) is str and module.startswith("torchvision.datasets."))
+
+
+def read_own(dataset: Any) -> OwnDataset:
+    """What a dataset's ``__getitem__`` does. Calls nothing of the user's.
+
+    Raises:
+        NotUnderstood: it does something else, or is not proved to do only this.
+    """
+    kind = type(dataset)
+    if not is_readable(dataset):
+        raise NotUnderstood("it is a library's")
+    if isinstance(dataset, IterableDataset):
+        raise NotUnderstood("it is an IterableDataset")
+    for owner in mro_of(kind):
+        if owner.__module__.partition(".")[0] in ("torch", "typing", "builtins"):
+            continue
+        for name in _DECIDING:
+            if name in dict_of(owner):
+                raise NotUnderstood(f"{owner.__qualname__} defines {name}")
+    own = attributes_of(dataset)
+    if any(name.startswith("__") for name in own) or hasattr(kind, "__getitems__"):
+        raise NotUnderstood("it has methods of its own, or __getitems__")
+    method = of_class(kind, "__getitem__")
+    if type(method) is not FunctionType:
+        raise NotUnderstood("its __getitem__ has no source in Python")
+    evaluator = _OwnEvaluator(method)
+    return OwnDataset(dataset, evaluator, evaluator.sample(dataset))
+
+
+class _OwnEvaluator(Evaluator):
+    """Evaluates a ``__getitem__`` once.
+
+    Attributes:
+        inner, inner_index, load, calls: as OwnDataset's.
+        path: of the file that is opened; None: none.
+        values: all that were made.
+    """
+
+    def __init__(self, method: FunctionType) -> None:
+        super().__init__(method, None)
+        self.inner: Any = None
+        self.inner_index: Value | None = None
+        self.load: Any = None
+        self.path: Value | None = None
+        self.values: list[Value] = []
+        self._index = Value(lambda index, _: index)
+
+    @property
+    def calls(self) -> list[Any]:
+        return self._calls
+
+    def sample(self, dataset: Any) -> Any:
+        result = self.result([dataset, self._index])
+        node = self._definition.node
+        if type(result) is _Sample:
+            for at, one in enumerate(result):
+                if type(one) in _CONSTANTS:
+                    result[at] = _constant(one)
+        parts = result if type(result) is _Sample else [result]
+        images = [one for one in parts if type(one) is ImageValue]
+        if len(images) != 1 or images[0].n_calls != len(self._calls):
+            raise self._error(node, "it does not return the image once, after all its transforms")
+        if not all(type(one) in (ImageValue, Value) for one in parts):
+            raise self._error(node, "it returns other values than those that it looks up")
+        attributes = list(attributes_of(dataset).values())
+        for call in self._calls:
+            # native="verify" must be able to replace it.
+            if type(call) is not Convert and not any(call is one for one in attributes):
+                raise self._error(node, "its transform is not an attribute of the dataset")
+        if self.inner is not None and not any(self.inner is one for one in attributes):
+            raise self._error(node, "it takes its sample from no attribute of the dataset")
+        if len({id(call) for call in self._calls}) != len(self._calls):
+            raise self._error(node, "it applies a transform twice")
+        return result
+
+    # ---- expressions -----------------------------------------------------------------------------
+
+    def _concrete(self, node: ast.expr) -> Any:
+        value = super()._concrete(node)
+        if type(value) in (Value, _Sample, _Opened):
+            raise self._error(node, "what it does depends on the index")
+        return value
+
+    def _compare(self, node: ast.Compare) -> bool:
+        for one in (node.left, node.comparators[0]):
+            if type(self._value(one)) is not ImageValue:
+                self._concrete(one)
+        return super()._compare(node)
+
+    def _value(self, node: ast.expr) -> Any:
+        if isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Load):
+            values = _Sample()
+            for one in node.elts:
+                if isinstance(one, ast.Starred):
+                    inside = self._value(one.value)
+                    if type(inside) is not _Sample:
+                        raise self._error(node, "it unpacks something else than a sample")
+                    values += inside
+                else:
+                    values.append(self._value(one))
+            return values
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            return self._item(node)
+        return super()._value(node)
+
+    def _attribute(self, node: ast.Attribute) -> Any:
+        owner = self._value(node.value)
+        if type(owner) in (Value, _Sample, _Opened):
+            raise self._error(node, f"it reads {node.attr} of what it looks up")
+        return super()._attribute(node)
+
+    def _item(self, node: ast.Subscript) -> Any:
+        owner, at = self._value(node.value), self._value(node.slice)
+        if type(at) is int and at >= 0:
+            if type(owner) is _Sample and at < len(owner):
+                return owner[at]
+            if type(owner) is Value:
+                return self._made(lambda index, sample: owner.of(index, sample)[at], [owner])
+        if type(at) is Value:
+            if type(owner) is dict and at is self._index:
+                # The native loader needs ints as indices.
+                raise self._error(node, "its indices are keys of a dict")
+            if type(owner) in _CONTAINERS:
+                return self._made(lambda index, sample: owner[at.of(index, sample)], [at], owner)
+            if type(owner) not in (Value, _Sample, _Opened, ImageValue, str):
+                return self._inner_sample(node, owner, at)
+        raise self._error(node, "it looks up something unknown")
+
+    def _inner_sample(self, node: ast.AST, dataset: Any, at: Value) -> _Sample:
+        if self.inner is not None or self.load is not None:
+            raise self._error(node, "it takes more than one sample")
+        self.inner, self.inner_index = dataset, at
+        try:
+            has_transform = attribute(dataset, "transform") is not None
+        except NotUnderstood:
+            has_transform = True
+        self._state = None if has_transform else ImageState(True, "RGB")
+        return _Sample([ImageValue(0), Value(lambda _, sample: sample[1])])
+
+    def _assign(self, target: ast.expr, value: Any) -> None:
+        if isinstance(target, ast.Tuple | ast.List):
+            n = len(target.elts)
+            if any(isinstance(one, ast.Starred) for one in target.elts):
+                raise self._error(target, "it unpacks in an unknown way")
+            if type(value) is _Sample and len(value) == n:
+                parts = list(value)
+            elif type(value) is Value:
+                parts = [self._made(_unpacked(value, number, n), [value]) for number in range(n)]
+            else:
+                raise self._error(target, "it unpacks something unknown")
+            for one, part in zip(target.elts, parts):
+                self._assign(one, part)
+            return
+        super()._assign(target, value)
+
+    # ---- calls -----------------------------------------------------------------------------------
+
+    def _call(self, node: ast.Call) -> Any:
+        if isinstance(node.func, ast.Attribute):
+            owner = self._value(node.func.value)
+            if type(owner) is _Opened:
+                return self._convert(node, owner)
+            if type(owner) is ImageValue:
+                return super()._call(node)
+        function = self._value(node.func)
+        if type(function) in (Value, _Sample, _Opened, ImageValue):
+            raise self._error(node, "it calls something that it looks up")
+        arguments = [self._value(one) for one in node.args]
+        if node.keywords or not any(type(one) is Value for one in arguments):
+            if any(type(one) is ImageValue for one in arguments):
+                return self._transform(node, function, arguments)
+            raise self._error(node, "it calls something else than a transform of the image")
+        if any(function is one for one in _FUNCTIONS):
+            return self._function_of(node, function, arguments)
+        if len(arguments) == 1:
+            return self._load(node, function, arguments[0])
+        raise self._error(node, "it calls a function of what it looks up")
+
+    def _transform(self, node: ast.Call, function: Any, arguments: list[Any]) -> Any:
+        if function is isinstance and len(arguments) == 2 and not node.keywords:
+            return self._is_instance(node)
+        if len(arguments) != 1 or node.keywords or type(function) is type:
+            raise self._error(node, "it calls something else than a transform of the image")
+        return self._add(node, arguments[0], function)
+
+    def _function_of(self, node: ast.Call, function: Any, arguments: list[Any]) -> Value:
+        values = [_constant(one) if type(one) in _CONSTANTS else one for one in arguments]
+        if not all(type(one) is Value for one in values):
+            raise self._error(node, "it calls a function of an unknown value")
+        return self._made(
+            lambda index, sample: function(*(one.of(index, sample) for one in values)), values
+        )
+
+    def _made(
+        self, of: Callable[[Any, Any], Any], sources: Sequence[Value], container: Any = None
+    ) -> Value:
+        value = Value(of, sources, container)
+        self.values.append(value)
+        return value
+
+    def _load(self, node: ast.Call, function: Any, path: Any) -> Any:
+        from PIL import Image
+
+        if function is Image.open:
+            return _Opened(path)
+        folder = "torchvision.datasets.folder"
+        for name in ("default_loader", "pil_loader"):
+            original = getattr(sys.modules.get(folder), name, None)
+            if function is original and is_original(original, folder, name):
+                return self._loaded(node, path, function)
+        raise self._error(node, "it calls a function of what it looks up")
+
+    def _convert(self, node: ast.Call, opened: _Opened) -> ImageValue:
+        assert isinstance(node.func, ast.Attribute)
+        is_plain = len(node.args) == 1 and not node.keywords
+        if node.func.attr != "convert" or not is_plain or self._value(node.args[0]) != "RGB":
+            raise self._error(node, "it does not convert the opened image to RGB first")
+        return self._loaded(node, opened.path, open_rgb)
+
+    def _loaded(self, node: ast.AST, path: Value, load: Any) -> ImageValue:
+        if self.inner is not None or self.load is not None:
+            raise self._error(node, "it opens more than one file")
+        self.path, self.load, self._state = path, load, ImageState(True, "RGB")
+        return ImageValue(0)
+
+
+def _constant(value: Any) -> Value:
+    return Value(lambda index, sample: value)
+
+
+def _unpacked(value: Value, number: int, n: int) -> Callable[[Any, Any], Any]:
+    def of(index: Any, sample: Any) -> Any:
+        parts = tuple(value.of(index, sample))
+        if len(parts) != n:
+            raise ValueError(f"{len(parts)} values to unpack, expected {n}")
+        return parts[number]
+
+    return of

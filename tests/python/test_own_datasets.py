@@ -1,0 +1,580 @@
+"""Datasets of the user's own without feedmill_item: which are native by their source, and which take
+torch's path."""
+
+import copy
+import linecache
+import os
+import re
+
+import feedmill
+import numpy as np
+import pytest
+import torch
+from feedmill.planner.datasets import _DatasetReader
+from feedmill.planner.evaluating import Convert, NotUnderstood
+from feedmill.planner.own_datasets import read_own
+from feedmill.planner.samples import PAIR, arranged
+from helpers import compose, native_loader
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from torch.utils.data import ConcatDataset, Dataset, Subset
+from torchvision import transforms as T
+from torchvision.datasets import (
+    DTD,
+    GTSRB,
+    SUN397,
+    FGVCAircraft,
+    Flowers102,
+    Food101,
+    ImageFolder,
+    RenderedSST2,
+    StanfordCars,
+)
+from torchvision.datasets.folder import default_loader
+
+HEAD = (T.Resize((8, 8)), T.PILToTensor())
+LOG = []
+
+
+def equal(mine, other):
+    assert type(mine) is type(other)
+    if isinstance(mine, torch.Tensor):
+        return torch.equal(mine, other) and mine.dtype == other.dtype
+    if isinstance(mine, list | tuple):
+        return len(mine) == len(other) and all(map(equal, mine, other))
+    return mine == other
+
+
+def compare(dataset, **options):
+    ours = native_loader(dataset, **options)
+    theirs = torch.utils.data.DataLoader(dataset, **options)
+    n_batches = 0
+    for mine, other in zip(ours, theirs, strict=True):
+        assert equal(mine, other)
+        n_batches += 1
+    assert ours.stats().path == "native" and n_batches
+    for _ in feedmill.DataLoader(dataset, **{**options, "native": "verify"}):
+        pass
+
+
+# ---- native --------------------------------------------------------------------------------------
+
+
+class Files(Dataset):
+    """As most people write it."""
+
+    def __init__(self, folder, transform=None):
+        self.paths = [path for path, _ in folder.samples]
+        self.labels = [label for _, label in folder.samples]
+        self.transform = transform
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, idx):
+        image = Image.open(self.paths[idx]).convert("RGB")
+        if self.transform is not None:
+            image = self.transform(image)
+        return image, self.labels[idx]
+
+
+class Named(Files):
+    """Files in a folder by name, and arrays of numbers."""
+
+    def __init__(self, folder, transform=None):
+        super().__init__(folder, transform)
+        self.root = os.path.dirname(os.path.dirname(self.paths[0]))
+        self.names = np.array([os.path.relpath(path, self.root) for path in self.paths])
+        self.numbers = np.arange(len(self.paths))
+        self.loader = default_loader
+
+    def __getitem__(self, index):
+        path = os.path.join(self.root, self.names[index])
+        sample = self.loader(path)
+        if self.transform:
+            sample = self.transform(sample)
+        label = int(self.numbers[index])
+        return {"no": 1}["no"] if False else sample, label, self.numbers[index], index, "text"
+
+
+class Pairs(Files):
+    def __init__(self, folder, transform=None):
+        self.samples = folder.samples
+        self.tf = transform
+        self.targets = {i: torch.tensor([i, -i]) for i in range(len(folder.samples))}
+        self.paths = folder.samples
+
+    def __getitem__(self, i):
+        path, label = self.samples[i]
+        other = self.samples[i][1]
+        x = self.tf(Image.open(path).convert("RGB"))
+        return x, (label if False else other)
+
+
+class Images(Files):
+    def __getitem__(self, i):
+        return self.transform(Image.open(self.paths[i]).convert("RGB"))
+
+
+class TransformedSubset(Dataset):
+    """As it is often written for random_split."""
+
+    def __init__(self, subset, transform=None):
+        self.subset = subset
+        self.transform = transform
+
+    def __getitem__(self, index):
+        x, y = self.subset[index]
+        if self.transform:
+            x = self.transform(x)
+        return x, y
+
+    def __len__(self):
+        return len(self.subset)
+
+
+class Selected(Dataset):
+    """As torch's Subset."""
+
+    def __init__(self, dataset, indices):
+        self.dataset, self.indices = dataset, indices
+
+    def __getitem__(self, index):
+        return self.dataset[self.indices[index]]
+
+    def __len__(self):
+        return len(self.indices)
+
+
+class Indexed(Dataset):
+    def __init__(self, dataset):
+        self.data = dataset
+
+    def __getitem__(self, index):
+        image, target = self.data[index]
+        return index, image, target
+
+    def __len__(self):
+        return len(self.data)
+
+
+class TwoSteps(TransformedSubset):
+    def __init__(self, subset, *steps):
+        self.first, self.second, self.subset = *steps, subset
+
+    def __getitem__(self, index):
+        image, _ = self.subset[index]
+        if isinstance(image, Image.Image) and image.mode != "RGB":
+            image = image.convert("RGB")
+        return self.second(self.first(image.convert("RGB") if False else image))
+
+
+class Passed:
+    """Not even a torch Dataset."""
+
+    def __init__(self, dataset):
+        self.inner = dataset
+
+    def __getitem__(self, index):
+        return self.inner[index]
+
+    def __len__(self):
+        return len(self.inner)
+
+
+NATIVE = {
+    "files": lambda f, t: Files(f(), t),
+    "names": lambda f, t: Named(f(), t),
+    "pairs": lambda f, t: Pairs(f(), t),
+    "images": lambda f, t: Images(f(), t),
+    "transformed": lambda f, t: TransformedSubset(f(), t),
+    "transformed_subset": lambda f, t: TransformedSubset(Subset(Subset(f(), range(9)), [3, 1, 8]), t),
+    "transformed_concat": lambda f, t: TransformedSubset(ConcatDataset([f(), Subset(f(), [1])]), t),
+    "not_transformed": lambda f, t: TransformedSubset(Subset(f(t), [5, 2])),
+    "selected": lambda f, t: Selected(f(t), [4, 4, 1]),
+    "selected_array": lambda f, t: Selected(Subset(f(t), [4, 9, 1]), np.array([2, 0, -1])),
+    "selected_twice": lambda f, t: Subset(Selected(Selected(f(t), [7, 3, 1]), (2, 1)), [0, 1, 1]),
+    "selected_files": lambda f, t: Selected(Files(f(), t), [4, 4, 1]),
+    "indexed": lambda f, t: Indexed(f(t)),
+    "indexed_files": lambda f, t: Indexed(Selected(Files(f(), t), [2, 4])),
+    "two_steps": lambda f, t: TwoSteps(f(), *t.transforms),
+    "passed": lambda f, t: Passed(Passed(f(t))),
+    "transformed_files": lambda f, t: TransformedSubset(Passed(f()), t),
+    "concat": lambda f, t: ConcatDataset([Files(f(), t), f(t)]),
+}
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_these_are_native(small_images, name):
+    def folder(transform=None):
+        return ImageFolder(str(small_images), transform)
+
+    dataset = NATIVE[name](folder, compose(*HEAD))
+    compare(dataset, batch_size=8)
+    compare(dataset, batch_size=None)
+    compare(dataset, batch_size=3, sampler=[1, -1, 0, 1, 0])
+    if name in ("files", "images", "transformed_subset", "selected_array"):
+        compare(dataset, batch_size=3, sampler=[1, torch.tensor(1), np.int64(0), np.array(2)])
+
+
+@pytest.mark.parametrize("name", ["files", "names", "transformed", "selected_array", "indexed"])
+def test_random_transforms_verify(small_images, name):
+    def folder(transform=None):
+        return ImageFolder(str(small_images), transform)
+
+    random = compose(T.RandomResizedCrop(9), T.RandomHorizontalFlip(), T.ColorJitter(0.4), T.ToTensor())
+    dataset = NATIVE[name](folder, random)
+    loader = feedmill.DataLoader(dataset, batch_size=8, native="verify", num_workers=1)
+    for _ in range(2):
+        assert sum(1 for _ in loader) == -(-len(dataset) // 8)
+    assert loader.stats().path == "native"
+
+
+def test_errors_are_the_datasets_own(small_images, tmp_path):
+    dataset = Files(ImageFolder(str(small_images)), compose(*HEAD))
+    dataset.labels = dataset.labels[:5]
+    dataset.paths[2] = str(tmp_path / "missing.jpg")
+    dataset.paths[3] = str(tmp_path / "broken.jpg")
+    (tmp_path / "broken.jpg").write_bytes(b"no image")
+    for index in (1, 2, 3, 5, 39, 40, -41, "x", None):
+        raised = []
+        for kind in (native_loader, torch.utils.data.DataLoader):
+            try:
+                next(iter(kind(dataset, sampler=[index])))
+                raised.append(None)
+            except Exception as error:
+                raised.append((type(error), re.sub(r" \[dataset index.*?\]", "", str(error))))
+        assert raised[0] == raised[1], index
+    dataset.unused = [1]
+
+
+class Unused(Files):
+    def __getitem__(self, idx):
+        image = self.transform(Image.open(self.paths[idx]).convert("RGB"))
+        _ = self.weights[idx]
+        _, _ = self.pairs[idx]
+        return image, 1
+
+
+def test_what_is_looked_up_in_vain_may_raise(small_images):
+    dataset = Unused(ImageFolder(str(small_images)), compose(*HEAD))
+    dataset.weights, dataset.pairs = [1] * 6, [(i, i) for i in range(5)]
+    compare(dataset, sampler=[0, 4])
+    for index, kind in ((6, IndexError), (5, IndexError)):
+        with pytest.raises(kind):
+            next(iter(native_loader(dataset, sampler=[index])))
+    dataset.pairs[2] = (1, 2, 3)
+    with pytest.raises(ValueError, match="too many values to unpack"):
+        next(iter(native_loader(dataset, sampler=[2])))
+
+
+def test_changes_are_seen_at_the_next_epoch(small_images):
+    dataset = Files(ImageFolder(str(small_images)), compose(*HEAD))
+    loader = feedmill.DataLoader(dataset, batch_size=40)
+    assert next(iter(loader))[1].tolist() == dataset.labels
+    dataset.labels = list(range(40))
+    assert next(iter(loader))[1].tolist() == dataset.labels
+    dataset.paths = dataset.paths[::-1]
+    assert torch.equal(next(iter(loader))[0][0], dataset[0][0])
+    assert loader.stats().path == "native"
+
+
+def test_torchvisions_other_datasets(small_images):
+    folder = ImageFolder(str(small_images))
+    paths, labels = zip(*folder.samples)
+    for kind in (DTD, FGVCAircraft, Flowers102, Food101, SUN397, StanfordCars, GTSRB, RenderedSST2):
+        dataset = kind.__new__(kind)
+        dataset._image_files, dataset._labels = list(paths), list(labels)
+        dataset._samples, dataset.loader = folder.samples, default_loader
+        dataset.transform, dataset.target_transform = compose(*HEAD), None
+        compare(dataset, batch_size=8, sampler=[3, 1, -1])
+        dataset.target_transform = abs
+        assert feedmill.DataLoader(dataset).explain().startswith("torch's own path")
+
+
+# ---- random __getitem__ --------------------------------------------------------------------------
+
+VALUES = ["self.labels[index]", "self.pairs[index][1]", "index", "int(self.numbers[index])",
+          "self.rows[index]", "label", "path", "'text'", "self.rows[index][0]", "-index",
+          "self.labels[self.numbers[index]]", "self.labels[self.pairs[index][0]]", "self.nothing"]
+IMAGES = ["Image.open(path).convert('RGB')", "Image.open(self.paths[index]).convert('RGB')",
+          "self.loader(path)", "self.inner[index][0]", "self.turn(image)", "self.cut(image)",
+          "image.convert('RGB')", "self.cut(self.turn(image))", "image", "Image.open(path)",
+          "self.inner[self.numbers[index]][0]", "self.nothing(image) if self.nothing else image"]
+LINES = ["path = self.paths[index]", "path, label = self.samples[index]", "label = {v}",
+         "image = {i}", "image = {i}", "image = {i}", "image, label = self.inner[index]",
+         "image, label = self.inner[self.numbers[index]]", "label, path = self.pairs[index], path",
+         "if self.nothing is None:\n    image = {i}", "if label is None:\n    label = {v}",
+         "if isinstance(image, Image.Image):\n    image = {i}", "self.n = {v}", "label = {v}",
+         "path = os.path.join(self.root, self.names[index])", "for f in [1]:\n    image = {i}",
+         "for f in self.both:\n    image = f(image)", "try:\n    image = {i}\nfinally:\n    pass",
+         "label = label or {v}", "assert label"]
+RETURNS = ["image, label", "image", "(image,)", "image, {v}, {v}", "{v}, image", "image, label",
+           "[image, label]", "(index, *self.inner[index])", "self.inner[index]", "{i}, {v}",
+           "image, image", "label"]
+
+
+@st.composite
+def bodies(draw):
+    def filled(line):
+        return line.replace("{v}", draw(st.sampled_from(VALUES)), 1).replace(
+            "{v}", draw(st.sampled_from(VALUES))).replace("{i}", draw(st.sampled_from(IMAGES)))
+
+    lines = ["path = self.paths[index]", "label = self.labels[index]"]
+    lines += draw(st.sampled_from([[], ["image, _ = self.inner[index]"],
+                                   ["image = Image.open(path).convert('RGB')"]]))
+    for _ in range(draw(st.integers(0, 4))):
+        lines += filled(draw(st.sampled_from(LINES))).split("\n")
+    return [*lines, "return " + filled(draw(st.sampled_from(RETURNS)))]
+
+
+N_UNDERSTOOD = []
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@given(bodies(), st.integers(-3, 11))
+def test_random_methods_do_what_was_understood(small_images, lines, index):
+    name = "<random method>"
+    text = "\n".join(["class Own:", "    def __getitem__(self, index):",
+                      *("        " + line for line in lines)])
+    linecache.cache[name] = (len(text), None, [line + "\n" for line in text.split("\n")], name)
+    scope = {"Image": Image, "os": os, "__name__": "random_methods"}
+    exec(compile(text, name, "exec"), scope)
+    own = scope["Own"]()
+    own.inner = ImageFolder(str(small_images))
+    own.samples = own.inner.samples[:9]
+    own.paths = [path for path, _ in own.samples]
+    own.root, own.names = os.path.split(own.paths[0])[0], np.array(list(map(os.path.basename, own.paths)))
+    own.labels, own.numbers = [*range(4), None, *range(4)], np.arange(9)[::-1].copy()
+    own.pairs, own.rows = [(i % 3, -i) for i in range(9)], torch.arange(18).reshape(9, 2)
+    own.turn, own.cut, own.nothing = T.RandomHorizontalFlip(1.0), T.CenterCrop(15), None
+    own.both, own.loader, own.n = [own.cut, own.turn], default_loader, 0
+    try:
+        read = read_own(own)
+    except NotUnderstood:
+        return
+    N_UNDERSTOOD.append(1)
+    before = dict(vars(own))
+    outcomes = []
+    for make in (lambda: own[index], lambda: by_source(read, index)):
+        try:
+            outcomes.append(plain(make()))
+        except Exception as error:
+            outcomes.append((type(error), str(error)))
+    assert outcomes[0] == outcomes[1]
+    assert vars(own).keys() == before.keys()
+    assert all(value is before[key] for key, value in vars(own).items())
+
+
+def by_source(read, index):
+    """The sample as OwnDataset describes it."""
+    load = read.load
+    if read.inner is not None:
+        node = _DatasetReader(True, True).read(read.inner, 0)
+        read.takes_from(node)
+        load = node.base_datasets[0].load
+    path, rest = read.find(index)
+    image = load(path)
+    for call in read.calls:
+        image = image.convert(call.mode) if type(call) is Convert else call(image)
+    values = arranged(read.arrangement, image, (rest,) if read.arrangement == PAIR else rest)
+    return tuple(values) if type(values) is list else values
+
+
+def plain(sample):
+    if isinstance(sample, tuple):
+        return tuple(map(plain, sample))
+    if isinstance(sample, Image.Image):
+        return sample.mode, sample.size, sample.tobytes()
+    return type(sample), sample.tolist() if hasattr(sample, "tolist") else sample
+
+
+def test_some_random_methods_are_understood():
+    assert len(N_UNDERSTOOD) > 10
+
+
+# ---- left to torch -------------------------------------------------------------------------------
+
+
+class Counts(Files):
+    def __getitem__(self, idx):
+        self.n = idx
+        return super().__getitem__(idx)
+
+
+class Cached(Files):
+    cache = {}
+
+    def __getitem__(self, idx):
+        if idx not in self.cache:
+            self.cache[idx] = super().__getitem__(idx)
+        return self.cache[idx]
+
+
+class Odd(Files):
+    def __getitem__(self, idx):
+        image = Image.open(self.paths[idx]).convert("RGB")
+        if self.labels[idx]:
+            image = image.rotate(90)
+        return self.transform(image), 0
+
+
+class IsNone(Files):
+    def __getitem__(self, idx):
+        image = Image.open(self.paths[idx]).convert("RGB")
+        label = self.labels[idx] if self.labels[idx] is not None else 7
+        return self.transform(image), label
+
+
+class Grey(Files):
+    def __getitem__(self, idx):
+        return self.transform(Image.open(self.paths[idx]).convert("L")), 0
+
+
+class Unconverted(Files):
+    def __getitem__(self, idx):
+        return self.transform(Image.open(self.paths[idx])), 0
+
+
+class OtherPath(Files):
+    def __getitem__(self, idx):
+        return self.transform(Image.open(self.paths[idx].lower()).convert("RGB")), 0
+
+
+class Keys(Files):
+    def __init__(self, folder, transform):
+        super().__init__(folder, transform)
+        self.paths = dict(enumerate(self.paths))
+
+
+class OtherIndex(Files):
+    def __getitem__(self, idx):
+        return self.transform(Image.open(self.paths[idx % 3]).convert("RGB")), 0
+
+
+class TwoFiles(Files):
+    def __getitem__(self, idx):
+        other = Image.open(self.paths[0]).convert("RGB")
+        return self.transform(Image.open(self.paths[idx]).convert("RGB")), 0 if other else 1
+
+
+class Views(Files):
+    def __getitem__(self, idx):
+        image = Image.open(self.paths[idx]).convert("RGB")
+        return self.transform(image), self.transform(image)
+
+
+class Tries(Files):
+    def __getitem__(self, idx):
+        try:
+            return super().__getitem__(idx)
+        except OSError:
+            return super().__getitem__(0)
+
+
+class GlobalTransform(Files):
+    def __getitem__(self, idx):
+        return to_tensor(Image.open(self.paths[idx]).convert("RGB")), 0
+
+
+to_tensor = compose(*HEAD)
+
+
+class Delegates(TransformedSubset):
+    """hasattr(dataset, "__getitems__") is true, so torch calls the subset's."""
+
+    def __getattr__(self, name):
+        return getattr(vars(self)["subset"], name)
+
+
+class Batches(Files):
+    def __getitems__(self, indices):
+        return [self[index] for index in indices[::-1]]
+
+
+class Restored(Files):
+    def __setstate__(self, state):
+        vars(self).update(state, labels=[0] * 40)
+
+
+class PathsProperty(Files):
+    paths = property(lambda self: LOG.append(1) or self.kept, lambda self, value: setattr(self, "kept", value))
+
+
+class OwnList(list):
+    def __getitem__(self, index):
+        LOG.append(index)
+        return super().__getitem__(index)
+
+
+class OwnLists(Files):
+    def __init__(self, folder, transform):
+        super().__init__(folder, transform)
+        self.paths = OwnList(self.paths)
+
+
+class Iterates(torch.utils.data.IterableDataset):
+    def __init__(self, folder, transform):
+        self.dataset = Files(folder, transform)
+
+    def __iter__(self):
+        return iter([self.dataset[0]])
+
+    def __getitem__(self, index):
+        return self.dataset[index]
+
+
+class SubsetOfOwn(Subset):
+    """Has torch's __getitems__, which torch calls in the place of __getitem__."""
+
+    def __init__(self, folder, transform):
+        super().__init__(ImageFolder(folder.root, transform), range(9))
+
+    def __getitem__(self, index):
+        return self.dataset[self.indices[index]]
+
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+def with_two_transforms(folder, transform):
+    return TransformedSubset(ImageFolder(folder.root, T.Resize((9, 9))), transform)
+
+
+def over_unknown(folder, transform):
+    return TransformedSubset(Odd(folder, transform))
+
+
+LEFT = [Keys, Counts, Cached, Odd, IsNone, Grey, Unconverted, OtherPath, OtherIndex, TwoFiles, Views, Tries,
+        GlobalTransform, Delegates, Batches, Restored, PathsProperty, OwnLists, Iterates,
+        SubsetOfOwn, with_two_transforms, over_unknown]
+
+
+@pytest.mark.parametrize("make", LEFT)
+def test_these_are_left_to_torch(small_images, make):
+    dataset = make(ImageFolder(str(small_images)), compose(*HEAD))
+    LOG.clear()
+    text = feedmill.DataLoader(dataset).explain()
+    assert text.startswith("torch's own path, because\n"), text
+    assert LOG == [] or make is OwnLists
+
+
+def test_replaced_functions(small_images, monkeypatch):
+    dataset = Files(ImageFolder(str(small_images)), compose(*HEAD))
+    loader = feedmill.DataLoader(dataset)
+    assert loader.explain().startswith("native path")
+    assert "Files" in loader.explain()
+    with monkeypatch.context() as patch:
+        patch.setattr(Image, "open", lambda path: Image.new("RGB", (9, 9)))
+        assert "PIL.Image.open was replaced" in loader.explain()
+    with monkeypatch.context() as patch:
+        patch.setattr(Files, "__getitem__", lambda self, index: index)
+        assert "is not supported natively (" in loader.explain()
+    other = copy.copy(dataset)
+    other.__getitems__ = None
+    assert "methods of its own" in feedmill.DataLoader(other).explain()
+    with monkeypatch.context() as patch:
+        patch.setitem(globals(), "Image", type("Image", (), {"open": dataset.transform}))
+        assert not loader.explain().startswith("native path")
+    assert loader.explain().startswith("native path")
