@@ -81,7 +81,15 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'feedmill' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"feedmill.{_HOMES[name]}"), name)
+    try:
+        home = importlib.import_module(f"feedmill.{_HOMES[name]}")
+    except ModuleNotFoundError as error:
+        from feedmill.system.requirements import missing_package
+
+        if text := missing_package(error):
+            raise ModuleNotFoundError(text, name=error.name) from None
+        raise
+    value = getattr(home, name)
     globals()[name] = value
     return value
 

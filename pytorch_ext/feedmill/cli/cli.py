@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from feedmill._ops import __version__
 from feedmill.cli.run import split
+from feedmill.system.requirements import missing_package
 
 # The commands, in the order of the help. A command's file has the command's name, or the name in
 # _FILES. It is imported only when the command is used, as some of the files import torch.
@@ -26,7 +27,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     words, rest = split(sys.argv[1:] if argv is None else argv)
     for name in needed_commands(words):
-        module = importlib.import_module(f"feedmill.cli.{_FILES.get(name, name)}")
+        try:
+            module = importlib.import_module(f"feedmill.cli.{_FILES.get(name, name)}")
+        except ModuleNotFoundError as error:
+            if text := missing_package(error):
+                parser.error(text)
+            raise
         getattr(module, f"add_{name}")(commands)
     arguments = parser.parse_args(words, argparse.Namespace(rest=rest))
     try:
