@@ -7,7 +7,7 @@ CLASSES ?= photos
 SAMPLES ?= 10000000
 
 .PHONY: help setup run test test-c test-emulated test-python test-truth test-frameworks \
-        test-public-scripts test-newest test-torch-suite test-browser test-faults test-conditions test-long soak bench bench-peers \
+        test-public-scripts test-newest test-wheel test-torch-suite test-browser test-faults test-conditions test-long soak bench bench-peers \
         sanitize check-clang lint docs wheels release-check format clean
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make test-frameworks    pass the tests with Lightning, Accelerate, transformers and timm"
 	@echo "make test-public-scripts  the runner of public codebases' scripts (tests/public_scripts)"
 	@echo "make test-newest        the newest torch and torchvision (gigabytes): native, or torch's path"
+	@echo "make test-wheel [SUITE=trixie] [WITH=packages]  the tests against an installed wheel, without sources"
 	@echo "make test-torch-suite   PyTorch's own tests of its DataLoader, on torch's and on feedmill's"
 	@echo "make test-browser       the page of feedmill report in a headless Chromium"
 	@echo "make test-faults        every call of the native path fails once, and then for good"
@@ -87,6 +88,12 @@ test-newest: setup
 	@$(BUILD)/newest-venv/bin/python -m pytest -n 2 tests/python/test_canary.py \
 	    tests/python/test_internals.py --deselect \
 	    tests/python/test_internals.py::test_the_installed_torch_has_all_private_names
+
+# In an environment of its own, with SUITE in a chroot of that Debian suite (as root), which is made
+# by debootstrap. WITH says what pip installs: WITH="torch==2.9.1 torchvision==0.24.1 pillow==12.0.0".
+test-wheel:
+	@ls dist/feedmill-*_$$(uname -m).whl >/dev/null 2>&1 || $(MAKE) wheels
+	@python3 tests/wheel/check_wheel.py $(if $(SUITE),--suite $(SUITE)) $(if $(WITH),--with "$(WITH)")
 
 test-torch-suite: setup
 	@$(PY) tests/torch_suite/run.py
