@@ -148,6 +148,23 @@ PyObject *call_between(PyObject *, PyObject *args) {
     return left ? result.release() : nullptr;
 }
 
+// The item of `self`[0] at a key, passed through `self`[1].
+PyObject *item_passed(PyObject *self, PyObject *key) {
+    const Ref item(PyObject_GetItem(PyTuple_GetItem(self, 0), key));
+    if (!item) return nullptr;
+    return PyObject_CallFunctionObjArgs(PyTuple_GetItem(self, 1), item.get(), nullptr);
+}
+
+PyMethodDef item_passed_entry = method_entry<item_passed>("item", METH_O, "The item, passed on.");
+
+// passed_items(container, function): a function of a key that returns function(container[key]).
+// Tracebacks of container[key] don't show it.
+PyObject *passed_items(PyObject *, PyObject *args) {
+    PyObject *container, *function;
+    if (!PyArg_ParseTuple(args, "OO:passed_items", &container, &function)) return nullptr;
+    return PyCFunction_New(&item_passed_entry, args);
+}
+
 PyMethodDef functions[] = {
     method_entry<version>("version", METH_NOARGS, "Version of the native library."),
     method_entry<usable_cpus>("usable_cpus", METH_NOARGS, "CPUs by affinity and cgroup quota."),
@@ -177,6 +194,8 @@ PyMethodDef functions[] = {
     method_entry<jpeg_own_huffman>("jpeg_own_huffman", METH_NOARGS,
                                    "Whether feedmill decodes Huffman codes."),
     method_entry<call_between>("call_between", METH_VARARGS, "Calls three functions in turn."),
+    method_entry<passed_items>("passed_items", METH_VARARGS,
+                               "Items of a container, passed through a function."),
     method_entry<formats>("formats", METH_NOARGS, "The formats that are decoded natively."),
     {nullptr, nullptr, 0, nullptr}};
 PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void *>(guarded<exec_module>)},

@@ -144,6 +144,11 @@ def is_collate_untouched() -> bool:
     return all(getattr(one, "__module__", "") == _COLLATE for one in functions.values())
 
 
+def collate_handlers() -> dict[Any, Any]:
+    """The functions of torch's default_collate, by type; the dictionary that it uses."""
+    return _find(_COLLATE, "default_collate_fn_map") or {}
+
+
 def reduce_tensor(tensor: torch.Tensor) -> Any:
     """Reduces a tensor for pickling to another process, as torch does."""
     return _NEEDED["torch.multiprocessing.reductions.reduce_tensor"](tensor)

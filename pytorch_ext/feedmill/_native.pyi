@@ -173,6 +173,12 @@ def call_between(
     """Calls enter(), work(), and in any case leave(); returns work()'s result. If enter and leave
     are C functions, no interrupt can come between them and work()."""
 
+def passed_items(
+    container: Any, function: Callable[[Any], _T]
+) -> Callable[[Any], _T]:
+    """A function of a key that returns function(container[key]). Tracebacks of what container[key]
+    raises don't show it."""
+
 def formats() -> str:
     """The formats that are decoded natively, such as "JPEG, PNG, WebP"."""
 

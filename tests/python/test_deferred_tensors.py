@@ -201,6 +201,7 @@ def test_foreign_functions_stay(monkeypatch):
         return "theirs"
 
     monkeypatch.setattr(tensors, "_is_installed", False)
+    monkeypatch.setattr(tensors, "_compared", {})
     monkeypatch.setattr(functional, "to_tensor", foreign)
     with deferred_images():
         assert functional.to_tensor is foreign
@@ -218,6 +219,7 @@ def test_differing_kernels_are_not_used(monkeypatch, name):
     setattr(Wrong, name, staticmethod(lambda *_: True))
     monkeypatch.setattr(tensors, "native", Wrong)
     monkeypatch.setattr(tensors, "_is_installed", False)
+    monkeypatch.setattr(tensors, "_compared", {})
     monkeypatch.setattr(functional, original.__name__, original)
     with deferred_images():
         assert getattr(functional, original.__name__) is original

@@ -51,3 +51,15 @@ def why_not() -> str:
     from feedmill.deferred import patches
 
     return patches.why_not()
+
+
+def compare_before_fork() -> None:
+    """Makes the comparisons with the installed Pillow and torchvision that most worker processes
+    need, so that those that this process forks don't make them again. Patches nothing."""
+    if why_not():
+        return
+    from feedmill.deferred import filters, operations, tensors
+
+    filters.filter_of(3)  # bicubic, beside bilinear
+    if tensors.compare():  # torchvision is imported
+        operations.compare()

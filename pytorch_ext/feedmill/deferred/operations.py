@@ -223,6 +223,12 @@ def is_equal(name: str) -> bool:
         return False
 
 
+def compare() -> None:
+    """Makes all comparisons, which later calls need not make."""
+    for name in _TESTS:
+        is_equal(name)
+
+
 def _shows(image: Image.Image, pixels: bytes | None, fourth_byte: int) -> bool:
     fourth_bytes = set(image.tobytes("raw", "RGBX")[3::4])
     return image.mode == "RGB" and image.tobytes() == pixels and fourth_bytes == {fourth_byte}

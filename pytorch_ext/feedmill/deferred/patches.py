@@ -13,6 +13,8 @@ These places are patched, beside those in functions.py and opencv.py:
 from __future__ import annotations
 
 import functools
+import io
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -244,8 +246,12 @@ _RAW_MODES = {"RGB": ("RGB",), "L": ("L",), "CMYK": ("CMYK", "CMYK;I")}
 def _read(file: Any) -> bytes | None:
     """All bytes of a file. None leaves reading to Pillow, whose error is the right one."""
     try:
+        n_bytes = 0
+        if type(file) is io.BufferedReader and type(file.raw) is io.FileIO:
+            n_bytes = os.fstat(file.fileno()).st_size
         file.seek(0)
-        data = file.read(_MAX_FILE_BYTES + 1)
+        # It allocates as many bytes as it is told to read, though there may be fewer.
+        data = file.read(min(n_bytes or _MAX_FILE_BYTES, _MAX_FILE_BYTES) + 1)
     except Exception:  # of any file object
         return None
     return data if type(data) is bytes and len(data) <= _MAX_FILE_BYTES else None

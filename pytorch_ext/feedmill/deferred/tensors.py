@@ -26,6 +26,8 @@ _PLAIN_IMAGES = (Image.Image, JpegImagePlugin.JpegImageFile)
 _LARGEST, _SMALLEST = 1e30, 1e-30
 
 _is_installed = False
+# Whether an original function gives the same values as ours, once compared.
+_compared: dict[Any, bool] = {}
 
 
 def install(is_deferring: Callable[[], bool]) -> None:
@@ -40,18 +42,26 @@ def install(is_deferring: Callable[[], bool]) -> None:
     if _is_installed or module is None:
         return
     _is_installed = True
-    for name, make, is_equal in (
-        ("to_tensor", _make_to_tensor, _is_scaling_equal),
-        ("normalize", _make_normalize, _is_normalizing_equal),
-    ):
+    compare()
+    for name, make in (("to_tensor", _make_to_tensor), ("normalize", _make_normalize)):
         original: Any = getattr(module, name, None)
-        if hasattr(original, "feedmill_original"):
-            continue  # replaced already
-        if is_original(original, FUNCTIONAL, name) and _try(is_equal, original):
+        if is_original(original, FUNCTIONAL, name) and _compared.get(original):
             replacement: Any = functools.wraps(original)(make(original, is_deferring))
             replacement.feedmill_original = original
             script_as(replacement, original)
             setattr(module, name, replacement)
+
+
+def compare() -> bool:
+    """Compares the values of torchvision's functions with ours; returns whether it is imported."""
+    module = sys.modules.get(FUNCTIONAL)
+    for name, is_equal in (("to_tensor", _is_scaling_equal), ("normalize", _is_normalizing_equal)):
+        original: Any = getattr(module, name, None)
+        if is_original(original, FUNCTIONAL, name) and original not in _compared:
+            # One that is replaced already was compared.
+            is_ours = hasattr(original, "feedmill_original")
+            _compared[original] = not is_ours and _try(is_equal, original)
+    return module is not None
 
 
 def _try(is_equal: Callable[[Any], bool], original: Any) -> bool:

@@ -19,6 +19,7 @@ from torch.utils.data import get_worker_info
 from feedmill import _internals
 from feedmill._ops import native
 from feedmill.handover.control import retire_before_fork
+from feedmill.handover.placing import IndexQueue, Placing, make_fetcher
 from feedmill.handover.received import receive
 from feedmill.handover.slots import SMALL_BYTES, Pool
 
@@ -34,7 +35,11 @@ _MAX_DEPTH = 8
 _KEPT_BYTES = 1 << 27
 
 
-def install(results: Any) -> str:
+# Of this process, if it is a worker that copies samples early.
+_placing: Placing | None = None
+
+
+def install(results: Any, places_samples: bool = False) -> str:
     """See ``install_in_worker()``."""
     native.keep_freed_memory(_KEPT_BYTES)
     if platform.machine() not in ("x86_64", "AMD64"):
@@ -53,7 +58,7 @@ def install(results: Any) -> str:
         return f"the limit of file descriptors is {limit}"
     try:
         os.close(os.memfd_create("feedmill-batch"))
-        _Sending(results, n_slots)
+        _Sending(results, n_slots, places_samples)
     except (AttributeError, OSError, RuntimeError) as error:
         return f"no shared memory: {error}"
     return ""
@@ -65,9 +70,10 @@ class _Sending:
     Args:
         results: the queue of batches.
         n_slots: at most so many exist.
+        places_samples: see install_in_worker().
     """
 
-    def __init__(self, results: Any, n_slots: int) -> None:
+    def __init__(self, results: Any, n_slots: int, places_samples: bool) -> None:
         self._pool = Pool(n_slots)
         self._results = results
         # Tensors to which only a batch refers, by id().
@@ -75,7 +81,11 @@ class _Sending:
         self._counts = _Counts()
         self._put = results.put
         results.put = self.put
+        is_torchs = _internals.is_collate_untouched()
         _internals.replace_tensor_collate(self._make_collate)
+        self._placing: Placing | None = None
+        if places_samples and is_torchs:
+            self._placing = _start_placing(self._pool)
         reduction.ForkingPickler.register(torch.Tensor, self._reduce)
         retire_before_fork(self._pool.memories)
 
@@ -96,6 +106,10 @@ class _Sending:
         """The tensors stacked in a slot; None if that is left to torch."""
         if type(batch) not in (list, tuple) or not batch or get_worker_info() is None:
             return None
+        placed = self._placing.end(batch) if self._placing else None
+        if placed is not None:
+            return placed
+        batch = _as_plain(batch)
         first = batch[0]
         if not (_is_plain(first) and _internals.uses_descriptors()):
             return None
@@ -159,6 +173,33 @@ class _Sending:
         only one in its storage."""
         reference = self._movable.pop(id(tensor), None)
         return reference is not None and reference() is tensor and not tensor.is_shared()
+
+
+def _start_placing(pool: Pool) -> Placing:
+    global _placing
+    _placing = Placing(pool, _is_plain)
+    _internals.set_map_fetcher(make_fetcher(_placing.place))
+    return _placing
+
+
+def placing_queue(indices: Any) -> Any:
+    """See ``handover.placing_queue()``."""
+    return IndexQueue(indices, _placing.begin) if _placing else indices
+
+
+def _as_plain(batch: Any) -> Any:
+    """torchvision's images, masks and videos as tensors, if torch stacks them to a tensor; other
+    batches as they are."""
+    module, kind = sys.modules.get("torchvision.tv_tensors"), type(batch[0])
+    if kind is torch.Tensor or module is None or not getattr(batch[0], "ndim", 0):
+        return batch
+    if kind not in (getattr(module, name, None) for name in ("Image", "Mask", "Video")):
+        return batch
+    # set_return_type() changes that.
+    probe = batch[0].new(1)
+    if type(probe) is not torch.Tensor or type(torch.stack([batch[0][:0]])) is not torch.Tensor:
+        return batch
+    return [one.as_subclass(torch.Tensor) if type(one) is kind else one for one in batch]
 
 
 def _is_plain(tensor: Any) -> bool:

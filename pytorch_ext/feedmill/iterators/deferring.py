@@ -91,7 +91,7 @@ def make_deferring(
     from feedmill.iterators.worker_loop import WorkerLoop
 
     if deferred.is_needed():
-        deferred.why_not()  # imports and compares here once, not in each worker that is forked
+        deferred.compare_before_fork()
     arrays = account.for_workers(n_workers)
     with _lock:
         # The iterator looks the function up for each worker.

@@ -27,7 +27,7 @@ class WorkerLoop:
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         from feedmill import _internals, deferred
         from feedmill.deferred import counters
-        from feedmill.handover import install_in_worker
+        from feedmill.handover import install_in_worker, placing_queue
 
         _internals.set_worker_loop(_internals.worker_loop)  # if this process was forked
         call = inspect.signature(_internals.worker_loop).bind(*args, **kwargs)
@@ -36,7 +36,8 @@ class WorkerLoop:
             from feedmill.iterators.verify_deferred import VerifyingFetcher
 
             _internals.set_map_fetcher(VerifyingFetcher)
-        install_in_worker(call.arguments["data_queue"])
+        install_in_worker(call.arguments["data_queue"], places_samples=not self._verifies)
+        call.arguments["index_queue"] = placing_queue(call.arguments["index_queue"])
         if deferred.is_needed():
             _defer_everywhere()
         else:
