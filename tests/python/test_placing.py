@@ -109,6 +109,7 @@ SAMPLES = {
     "infinite": (lambda i: torch.full((N,), -float("inf")), 1),
     "part": (lambda i: image(i, 9000)[1:6000], 0),
     "parameter": (lambda i: torch.nn.Parameter(image(i), requires_grad=False), 0),
+    "shared": (lambda i: image(i).share_memory_(), 0),
     "same": (lambda i: [image(i)] * 2, 0),
     "overlapping": (lambda i: list(image(i, 2 * N).split(N)), 0),
 }

@@ -136,6 +136,7 @@ class Placing:
         return (
             counts == self._counts[2]
             and storage.resizable()
+            and not storage.is_shared()
             and not weakref.getweakrefcount(tensor)
             and not weakref.getweakrefcount(storage)
         )
