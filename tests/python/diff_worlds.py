@@ -37,7 +37,7 @@ from torchvision.transforms import v2
 N_FILES = 24
 # The datasets and collate_fns that scripts choose from. Frequent ones are repeated.
 NATIVE_DATASETS = ("folder", "folder", "folder", "subset", "nested_subset", "concat",
-                   "random_split", "items")
+                   "random_split", "items", "selected", "passed")
 NATIVE_COLLATES = ("none", "none", "default", "own", "list", "drawing")
 
 # A loop over an endless sampler is left after this many batches.
@@ -91,6 +91,23 @@ TRANSFORMS = {
     "flipped": lambda: compose(T.Resize((8, 8)), T.RandomHorizontalFlip(), T.PILToTensor()),
     "random": lambda: compose(T.RandomResizedCrop(8), T.RandomHorizontalFlip(), T.ToTensor()),
 }
+TRANSFORMS["own"] = lambda: _Preset(T.Resize((8, 8)), _as_rgb, T.Lambda(_as_rgb), T.ToTensor())
+
+
+class _Preset:
+    """A user-defined transform, as in torchvision's references."""
+
+    def __init__(self, *steps):
+        self.transforms = compose(*steps)
+
+    def __call__(self, image):
+        return self.transforms(image)
+
+
+def _as_rgb(image):
+    return image.convert("RGB")
+
+
 # Transforms that make batches of the same shape and dtype, but draw no random numbers. Without
 # workers, torch's transforms draw from the global generator, which would change the order.
 _CALM = {
@@ -112,7 +129,36 @@ DATASETS = {
         make(), [0.8, 0.2], torch.Generator().manual_seed(5)
     )[0],
     "items": lambda make: _Items(make()),
+    "selected": lambda make: _Selected(make(), [*range(3, N_FILES), 1, 1]),
+    "passed": lambda make: Subset(_Selected(_Passed(make()), range(N_FILES)), [4, 2, 9, 7, 12]),
 }
+
+
+class _Selected(Dataset):
+    """A user-defined dataset without feedmill_item(), as torch's Subset."""
+
+    def __init__(self, dataset, indices):
+        self.dataset, self.indices = dataset, indices
+
+    def __len__(self):
+        return len(self.indices)
+
+    def __getitem__(self, index):
+        return self.dataset[self.indices[index]]
+
+
+class _Passed(Dataset):
+    """Takes the samples of another dataset."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __getitem__(self, index):
+        image, target = self.dataset[index]
+        return image, target
 
 
 class _Items(Dataset):
@@ -158,7 +204,7 @@ COLLATES = {"none": None, "default": default_collate, "own": _stacked, "list": l
 
 def _folders(dataset):
     """The ImageFolders under a dataset."""
-    if isinstance(dataset, Subset):
+    if isinstance(dataset, Subset | _Selected | _Passed):
         return _folders(dataset.dataset)
     if isinstance(dataset, ConcatDataset):
         return [folder for part in dataset.datasets for folder in _folders(part)]
