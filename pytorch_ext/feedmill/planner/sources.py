@@ -124,7 +124,7 @@ def _find(function: FunctionType) -> Definition | None:
     return Definition(*found[-1], file.globals_assigned) if found else None
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=4)
 def _parsed(text: str, filename: str) -> _File:
     tree = ast.parse(text, filename)
     file = _File({}, {}, frozenset(
