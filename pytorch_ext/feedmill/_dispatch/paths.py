@@ -344,7 +344,9 @@ def _plain_iterator(loader: Any) -> Any:
             "IterableDataset: set deferred='auto' or 'off'"
         )
     account = loader._feedmill.deferred_counters
-    return make_deferring(make_iterator, loader.num_workers, account, deferred == "verify")
+    return make_deferring(
+        make_iterator, loader.dataset, loader.num_workers, account, deferred == "verify"
+    )
 
 
 def _deferred_line(loader: Any, reasons: Sequence[str]) -> str:

@@ -12,7 +12,8 @@ import functools
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.sharedctypes import RawArray
 from typing import Any
 
@@ -24,7 +25,9 @@ from feedmill.handover import sending  # noqa: F401  not in each worker that is 
 from feedmill.iterators.verify_deferred import VerifyingFetcher
 from feedmill.system.locks import renew_after_fork
 
-# torch's worker function is replaced by one thread at a time, which may fork.
+# Iterators that are being made, in all threads. While there are any, torch's main function of
+# workers is replaced.
+_n_making = 0
 _lock = threading.Lock()
 renew_after_fork(sys.modules[__name__], _lock=threading.Lock)
 
@@ -66,13 +69,19 @@ class DeferredCounters:
 
 
 def make_deferring(
-    make_iterator: Callable[[], Any], n_workers: int, account: DeferredCounters, verifies: bool
+    make_iterator: Callable[[], Any],
+    dataset: Any,
+    n_workers: int,
+    account: DeferredCounters,
+    verifies: bool,
 ) -> Any:
     """Makes an iterator of torch whose dataset gets deferred images, where that can be, and whose
     workers hand their batches over in reused memory. is_possible() must be true.
 
     Args:
-        make_iterator: makes and returns the iterator, and starts its worker processes.
+        make_iterator: makes and returns the iterator, and starts its worker processes. May make
+            other iterators meanwhile, as samplers do.
+        dataset: the iterator's.
         n_workers: number of these.
         account: counts the images.
         verifies: whether each sample is made a second time without deferred images.
@@ -93,18 +102,36 @@ def make_deferring(
     if deferred.is_needed():
         deferred.compare_before_fork()
     arrays = account.for_workers(n_workers)
-    with _lock:
-        # The iterator looks the function up for each worker.
-        _internals.set_worker_loop(WorkerLoop(arrays, verifies))
-        try:
+    try:
+        with _workers_run(WorkerLoop(dataset, arrays, verifies)):
             iterator = make_iterator()
-        except BaseException:
-            account.end(arrays)
-            raise
-        finally:
-            _internals.set_worker_loop(_internals.worker_loop)
+    except BaseException:
+        account.end(arrays)
+        raise
     weakref.finalize(iterator, account.end, arrays).atexit = False
     return iterator
+
+
+@contextmanager
+def _workers_run(loop: Any) -> Iterator[None]:
+    """Gives a WorkerLoop to the worker processes that this thread starts. May be nested."""
+    from feedmill.iterators.worker_loop import CHOOSER, making
+
+    _count_making(1, CHOOSER)
+    making.loops.append(loop)
+    try:
+        yield
+    finally:
+        making.loops.remove(loop)
+        _count_making(-1, CHOOSER)
+
+
+def _count_making(n: int, chooser: Any) -> None:
+    global _n_making
+    with _lock:
+        _n_making += n
+        # An iterator looks the function up for each worker.
+        _internals.set_worker_loop(chooser if _n_making else _internals.worker_loop)
 
 
 class _Fetcher:
