@@ -6,6 +6,8 @@ import random
 import subprocess
 import sys
 import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import conftest  # noqa: F401  makes torchvision importable in spawned workers
 import feedmill
@@ -13,6 +15,7 @@ import helpers
 import numpy as np
 import pytest
 import torch
+from feedmill import _internals
 from feedmill.deferred import patches
 from feedmill.iterators.verify import VerificationError
 from PIL import Image, ImageFilter
@@ -353,3 +356,87 @@ def test_replaced_functions_of_pillow_switch_it_off(paths):
     )
     assert not done.returncode, done.stderr
     assert "has been replaced" in done.stdout
+
+
+# ---- several loaders at once ---------------------------------------------------------------------
+
+
+class Sampler:
+    """Batches of indices that are found with another loader."""
+
+    def __init__(self, kind, paths, n_workers):
+        self.kind, self.paths, self.n_workers = kind, paths, n_workers
+
+    def __len__(self):
+        return len(self.paths) // 4
+
+    def __iter__(self):
+        loader = self.kind(Photos(self.paths), num_workers=self.n_workers, batch_size=6)
+        self.n_batches = len(list(loader))
+        indices = list(range(len(self.paths)))
+        yield from (indices[i : i + 4] for i in range(0, len(indices), 4))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("kind", [TorchDataLoader, feedmill.DataLoader])
+def test_samplers_may_use_loaders(paths, kind, method):
+    sampler = Sampler(kind, paths, 2)
+    loader = feedmill.DataLoader(
+        Photos(paths), batch_sampler=sampler, num_workers=1, multiprocessing_context=method
+    )
+    assert len(list(loader)) == 3 and sampler.n_batches == 2
+    assert loader.stats().deferred.images == len(paths)
+    assert _internals.worker_loop is sys.modules[_internals._WORKER]._worker_loop
+
+
+class Waiting(Photos):
+    """Its worker processes start when another thread's have ended."""
+
+    began, may_go_on = threading.Event(), threading.Event()
+
+    def __getstate__(self):
+        self.began.set()
+        assert self.may_go_on.wait(120)
+        return self.__dict__
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_other_threads_get_loaders_of_torch_meanwhile(paths, method):
+    Waiting.began.clear()
+    Waiting.may_go_on.clear()
+    loader = feedmill.DataLoader(
+        Waiting(paths), batch_size=4, num_workers=1, multiprocessing_context="spawn"
+    )
+    got = []
+    thread = threading.Thread(target=lambda: got.extend(loader))
+    thread.start()
+    try:
+        assert Waiting.began.wait(120)
+        plain = TorchDataLoader(
+            Sly(paths), batch_size=12, num_workers=2, multiprocessing_context=method
+        )
+        ours = feedmill.DataLoader(
+            Sly(paths), batch_size=12, num_workers=1, native="off", multiprocessing_context=method
+        )
+        assert (next(iter(plain))[5], next(iter(ours))[5]) == (0, 1)
+    finally:
+        Waiting.may_go_on.set()
+        thread.join()
+    assert len(got) == 3
+    assert _internals.worker_loop is sys.modules[_internals._WORKER]._worker_loop
+
+
+class InThreads(Sly):
+    """Its samples are made by threads of the worker."""
+
+    def __getitem__(self, index):
+        with ThreadPoolExecutor(1) as threads:
+            return threads.submit(super().__getitem__, index).result()
+
+
+def test_verify_compares_what_threads_of_a_worker_make(paths):
+    loader = feedmill.DataLoader(
+        InThreads(paths), batch_size=4, num_workers=1, deferred="verify", native="off"
+    )
+    with pytest.raises(VerificationError, match="index 5: the dataset's result differs"):
+        list(loader)

@@ -34,6 +34,20 @@ def switched(on: bool) -> Iterator[None]:
         _threads.deferring = before
 
 
+@contextmanager
+def off_everywhere() -> Iterator[None]:
+    """Puts nothing off in this thread, nor in others that follow the process, as those that a
+    dataset in a worker process starts."""
+    global _everywhere
+    before = _everywhere
+    try:
+        _everywhere = False
+        with switched(False):
+            yield
+    finally:
+        _everywhere = before
+
+
 def switch_everywhere() -> None:
     """Puts decoding off in all threads of this process, to its end."""
     global _everywhere

@@ -24,14 +24,14 @@ class VerifyingFetcher(_internals.MapFetcher):  # type: ignore[misc]
         """As torch's."""
         if not is_needed():
             return super().fetch(possibly_batched_index)
-        from feedmill.deferred import patches
+        from feedmill.deferred.switch import off_everywhere
 
         index = possibly_batched_index
         collate_fn: Any = self.collate_fn
         generators = _generators()
         got = self._samples(index)
         after = _generators()
-        with patches.deferring(False):
+        with off_everywhere():
             _restore(generators)
             wanted = self._samples(index)
             if not is_same(got, wanted):
