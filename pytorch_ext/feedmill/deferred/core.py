@@ -22,6 +22,7 @@ from feedmill._ops import native
 from feedmill.deferred import counters, mapping
 from feedmill.deferred.filters import filter_of
 from feedmill.deferred.frames import drops_result
+from feedmill.deferred.held import hold
 from feedmill.deferred.operations import Operations, gray_bytes
 from feedmill.deferred.orientations import (
     COMPOSED,
@@ -83,12 +84,15 @@ class Source:
     """
 
     __slots__ = (
-        "_latest", "_n_parts", "data", "fourth_byte", "height", "mode", "pixels", "remake", "width",
+        "_latest", "_n_held", "_n_parts", "_pixels", "data", "fourth_byte", "height", "mode",
+        "remake", "width",
     )
 
     def __init__(self, data: bytes, mode: str, width: int, height: int) -> None:
+        self._n_held = 0
         self.data, self.mode, self.width, self.height = data, mode, width, height
-        self.pixels: bytes | None = None
+        self._hold(len(data))
+        self._pixels: bytes | None = None
         self.fourth_byte: int | None = _FOURTH_DECODED
         self.remake: Callable[[], Any] | None = None
         self._n_parts = 0
@@ -104,12 +108,29 @@ class Source:
         return source
 
     @property
+    def pixels(self) -> bytes | None:
+        """The whole image as RGB, or None."""
+        return self._pixels
+
+    @pixels.setter
+    def pixels(self, pixels: bytes) -> None:
+        self._pixels = pixels
+        self._hold(len(self.data) + len(pixels))
+
+    def _hold(self, n_bytes: int) -> None:
+        """Called when the image holds another number of bytes."""
+        added = n_bytes - self._n_held
+        self._n_held = n_bytes
+        hold(added)
+
+    @property
     def lock(self) -> Any:
         """Held while pixels are made. Shared with other sources, none of which is needed for that.
         """
         return _locks[id(self) // 64 % len(_locks)]
 
     def __del__(self) -> None:
+        hold(-self._n_held)
         if self._n_parts:
             _Habit.share += _Habit.WEIGHT * ((self._n_parts > 1) - _Habit.share)
 

@@ -48,8 +48,9 @@ class Counters:
 
     def __init__(self, values: MutableSequence[int] | None = None) -> None:
         self._values = [0] * N_VALUES if values is None else values
-        self._lock = threading.Lock()
-        locks.renew_after_fork(self, _lock=threading.Lock)
+        # A signal handler of the script may use images within the block.
+        self._lock = threading.RLock()
+        locks.renew_after_fork(self, _lock=threading.RLock)
 
     def add(self, name: str, n: int = 1) -> None:
         """Adds n to one of NAMES."""

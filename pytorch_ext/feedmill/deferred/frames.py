@@ -6,7 +6,7 @@ import dis
 import sys
 from types import CodeType, FrameType
 
-_SKIPPED = {"CACHE", "NOP", "EXTENDED_ARG", "NOT_TAKEN"}
+_SKIPPED = {"CACHE", "NOP", "EXTENDED_ARG", "NOT_TAKEN", "PRECALL"}
 
 # Whether the result of the call at (code, offset) is dropped. Code objects are kept alive by this.
 _dropped: dict[tuple[CodeType, int], bool] = {}
@@ -18,7 +18,9 @@ def caller() -> CodeType:
 
 
 def drops_result(frame: FrameType) -> bool:
-    """Whether a frame that is in a call drops the call's result: its next instruction pops it."""
+    """Whether a frame that is in a call calls a method load(), without arguments, and drops its
+    result: its next instruction pops it. A call of another function, as of ``list.extend`` with
+    ``map``, may keep what load() returns."""
     key = (frame.f_code, frame.f_lasti)
     known = _dropped.get(key)
     if known is None:
@@ -27,6 +29,12 @@ def drops_result(frame: FrameType) -> bool:
 
 
 def _is_popped(code: CodeType, offset: int) -> bool:
-    following = (one for one in dis.get_instructions(code) if one.offset > offset)
-    after = next((one.opname for one in following if one.opname not in _SKIPPED), "")
-    return after == "POP_TOP"
+    instructions = [one for one in dis.get_instructions(code) if one.opname not in _SKIPPED]
+    # The offset may be that of a cache after the instruction.
+    at = sum(one.offset <= offset for one in instructions) - 1
+    if not 0 < at < len(instructions) - 1 or instructions[at].arg != 0:
+        return False
+    if instructions[at + 1].opname != "POP_TOP":
+        return False
+    # An attribute is loaded right before it is called without arguments.
+    return bool(instructions[at - 1].argval == "load")

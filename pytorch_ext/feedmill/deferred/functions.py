@@ -14,6 +14,7 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from feedmill._internals import FUNCTIONAL_PIL, V2_KERNELS, v2_kernels
 from feedmill.deferred import mapping, operations, tables
 from feedmill.deferred.core import DeferredCore
+from feedmill.planner.untouched import is_original
 
 _SLOT = "_im" if "im" in vars(Image.Image) else "im"
 
@@ -62,8 +63,8 @@ _ORIGINALS: tuple[tuple[Any, str], ...] = (
 def why_not() -> str:
     """The reason why operations are left to Pillow; "" if they need not be."""
     for function, module in _ORIGINALS:
-        if function.__module__ != module:
-            return f"{function.__module__} has replaced {module}.{function.__qualname__}()"
+        if not is_original(function, module, function.__qualname__):
+            return f"{module}.{function.__qualname__}() has been replaced"
     return ""
 
 
@@ -144,7 +145,7 @@ _expand.feedmill_original = _pillow_expand  # type: ignore[attr-defined]
 
 
 def patch_pillow() -> None:
-    """Installs the patches, for good."""
+    """Installs the patches, for good, in the place of Pillow's own functions."""
     if why_not():
         return
     Image.blend = _blend
@@ -198,7 +199,7 @@ def patch_torchvision() -> None:
     functional, registry = now
     for name, wrapper in _WRAPPERS.items():
         function = getattr(functional, name, None)
-        if function is not None and function.__module__ == FUNCTIONAL_PIL:
+        if is_original(function, FUNCTIONAL_PIL, name):
             if function not in _replaced.values():
                 _replaced[function] = wrapper(function)
                 # Recognition on the native path sees through to it.

@@ -8,6 +8,7 @@ the same pixels is found at the first call with each, on made images.
 from __future__ import annotations
 
 import functools
+import os
 import struct
 import sys
 import types
@@ -30,6 +31,8 @@ _IS_BGR = {
     _COLOR_RGB | _IGNORE_ORIENTATION: False,
 }
 _MAX_FILE_BYTES = 1 << 28
+# OpenCV refuses images with more pixels, and others if the environment sets such limits.
+_MAX_PIXELS, _LIMITS = 1 << 30, "OPENCV_IO_MAX_IMAGE_"
 # Of smaller files, OpenCV is as fast.
 _MIN_FILE_BYTES = 8192
 _START = b"\xff\xd8\xff"
@@ -46,6 +49,8 @@ def patch(is_active: Callable[[], bool]) -> None:
         return
     module = sys.modules.get("cv2")
     found = {name: getattr(module, name, None) for name in ("imread", "imdecode")}
+    if any(name.startswith(_LIMITS) for name in os.environ):
+        return
     if any(type(one) is not types.BuiltinFunctionType for one in found.values()):
         return  # not imported completely, or somebody else has replaced them
     _originals.update(found)
@@ -127,6 +132,8 @@ def _pixels(data: bytes, flags: int) -> Any:
     if not isinstance(header, tuple) or header[0] != native.FORMAT_JPEG:
         return None
     width, height, n_components = header[1], header[2], header[4]
+    if width * height > _MAX_PIXELS:
+        return None
     if n_components != 3 and (n_components != 1 or flags == _UNCHANGED):
         return None
     is_turned = flags != _UNCHANGED and not flags & _IGNORE_ORIENTATION

@@ -15,12 +15,14 @@ from __future__ import annotations
 import functools
 import io
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
+import numpy as np
 from PIL import Image, ImageFile, JpegImagePlugin
 
 from feedmill._ops import native
@@ -28,9 +30,11 @@ from feedmill.deferred import counters, functions, opencv, tensors
 from feedmill.deferred.core import LOADS, DeferredCore, Part, Source
 from feedmill.deferred.filters import filter_of
 from feedmill.deferred.frames import caller
+from feedmill.deferred.held import may_hold_more
 from feedmill.deferred.resizing import ResizingCore
 from feedmill.deferred.switch import is_deferring, switch_everywhere, switched
 from feedmill.planner.equality import why_not_jpegs
+from feedmill.planner.untouched import is_original
 
 _JpegFile = JpegImagePlugin.JpegImageFile
 _MODES = ("RGB", "L", "CMYK")
@@ -79,7 +83,7 @@ def _why_replaced() -> str:
     for function, module in _ORIGINALS:
         owner, _, name = function.__qualname__.rpartition(".")
         now = getattr(getattr(sys.modules[module], owner, None), name, None)
-        if function.__module__ != module or now is not function:
+        if not is_original(function, module, function.__qualname__) or now is not function:
             return f"{module}.{function.__qualname__}() has been replaced"
     return ""
 
@@ -203,7 +207,7 @@ def _defer(image: Any) -> None:
     """Reads an opened file and puts its decoding off, if feedmill decodes it to Pillow's pixels."""
     if not _is_whole(image):
         return
-    data = _read(image.fp)
+    data = _read(image.fp) if may_hold_more() else None
     source = _source_of(data, image) if data else None
     if data is None or source is None:
         return  # ImageFile.load() reads it again from its beginning
@@ -235,7 +239,25 @@ def _is_whole(image: Any) -> bool:
         return False
     if type(arguments) is not tuple or not arguments or arguments[0] not in _RAW_MODES[image.mode]:
         return False
-    return not hasattr(image, "_ended") and "transparency" not in image.info
+    if hasattr(image, "_ended") or "transparency" in image.info:
+        return False
+    return _decodes_by_itself(image)
+
+
+_DECODER = Image.core.jpeg_decoder  # type: ignore[attr-defined]
+_READING = {
+    name: getattr(_JpegFile, name, None) for name in ("load_prepare", "load_read", "load_end")
+}
+
+
+def _decodes_by_itself(image: Any) -> bool:
+    """Whether the decoder and the methods with which an image is decoded are Pillow's."""
+    if "jpeg" in Image.DECODERS or Image.core.jpeg_decoder is not _DECODER:  # type: ignore[attr-defined]
+        return False
+    return all(
+        getattr(getattr(image, name, None), "__func__", None) is method
+        for name, method in _READING.items()
+    )
 
 
 _LAYERS = {"RGB": 3, "L": 1, "CMYK": 4}
@@ -262,6 +284,8 @@ def _source_of(data: bytes, image: Any) -> Source | None:
     header = native.image_header(data)
     if not isinstance(header, tuple) or header[:3] != (native.FORMAT_JPEG, *image.size):
         return None
+    if header[4] != _LAYERS[image.mode]:
+        return None  # the file has been replaced since it was opened
     source = Source(data, image.mode, *image.size)
     # The damage of a progressive image is only found by decoding it, and Pillow finds it now.
     is_progressive = header[3]
@@ -270,8 +294,34 @@ def _source_of(data: bytes, image: Any) -> Source | None:
 
 def _end_of_reads(data: bytes, block_bytes: int) -> int:
     """Where Pillow stops to read: it reads blocks up to the one with the image's end."""
-    end = data.rfind(b"\xff\xd9") + 2
+    if len(data) <= block_bytes:
+        return len(data)
+    end = data.rfind(_END) + 2 if _n_ends(data) == 1 else _end_of_image(data)
     return min(len(data), -(-end // block_bytes) * block_bytes)
+
+
+def _n_ends(data: bytes) -> int:
+    """How often the bytes of an end marker occur. Several times faster than bytes.count()."""
+    pairs = (np.frombuffer(data, "<u2", (len(data) - at) // 2, at) for at in (0, 1))
+    return sum(int(np.count_nonzero(one == 0xD9FF)) for one in pairs)
+
+
+_MARKER = re.compile(rb"\xff[^\0\xff]")
+_END = b"\xff\xd9"
+_WITHOUT_SIZE = {0x01, *range(0xD0, 0xD9)}
+
+
+def _end_of_image(data: bytes) -> int:
+    """Where a JPEG ends, which other data may follow."""
+    at = 0
+    while (found := _MARKER.search(data, at)) is not None:
+        at = found.end()
+        marker = data[at - 1]
+        if marker == _END[1]:
+            return at
+        if marker not in _WITHOUT_SIZE:
+            at += int.from_bytes(data[at : at + 2], "big")
+    return len(data)
 
 
 # ---- pixels for NumPy ----------------------------------------------------------------------------
