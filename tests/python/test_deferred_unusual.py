@@ -5,6 +5,7 @@ import copy
 import gc
 import io
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import threading
 import time
 
 import conftest  # noqa: F401  makes torchvision importable
+import feedmill
 import helpers
 import numpy as np
 import pytest
@@ -446,3 +448,56 @@ def test_off_everywhere_reaches_threads(files):
 
 def test_the_core_is_slim():
     assert not hasattr(core.Source(b"", "RGB", 1, 1), "__dict__")
+
+
+def _replaceable():
+    from PIL import ImageEnhance, ImageOps
+    from torchvision.transforms import functional
+
+    places = [(Image, "blend"), (Image.Image, "transform"), (ImageEnhance.Contrast, "__init__")]
+    places += [(ImageOps, name) for name in ("equalize", "expand", "solarize")]
+    places += [(functional, "to_tensor"), (functional.F_pil, "adjust_hue")]
+    return [(owner, name, getattr(owner, name)) for owner, name in places]
+
+
+def test_functions_are_replaced_only_within_blocks():
+    """A dataset that holds one of them can be pickled, as workers that are spawned need it."""
+    before = _replaceable()
+    for _ in range(2):
+        with feedmill.deferred_images():
+            with feedmill.deferred_images():
+                pass
+            within = [getattr(owner, name) is not function for owner, name, function in before]
+            assert all(within)
+        for owner, name, function in before:
+            assert getattr(owner, name) is function
+            pickle.loads(pickle.dumps(function))
+
+
+def test_a_function_that_somebody_replaces_within_a_block_stays(monkeypatch):
+    from PIL import ImageOps
+
+    monkeypatch.setattr(ImageOps, "equalize", ImageOps.equalize)
+    with feedmill.deferred_images():
+        ImageOps.equalize = mine = lambda image, mask=None: image
+    assert ImageOps.equalize is mine
+
+
+def test_functions_stay_replaced_until_the_last_thread_leaves():
+    (owner, name, function), *_ = _replaceable()
+    entered, may_leave = threading.Event(), threading.Event()
+
+    def other():
+        with feedmill.deferred_images():
+            entered.set()
+            may_leave.wait(60)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert entered.wait(60)
+    with feedmill.deferred_images():
+        pass
+    assert getattr(owner, name) is not function
+    may_leave.set()
+    thread.join()
+    assert getattr(owner, name) is function

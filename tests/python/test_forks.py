@@ -30,7 +30,7 @@ KNOWN = {
     ("profiling/counting/captures.py", "lock"), ("iterators/hybrid.py", "HybridDataLoaderIter._lock"),
     ("iterators/native.py", "self._lock"), ("packing/shards.py", "self._lock"),
     ("deferred/counters.py", "self._lock"), ("iterators/deferring.py", "_lock"),
-    ("deferred/held.py", "_lock"),
+    ("deferred/held.py", "_lock"), ("deferred/replacements.py", "_lock"),
     # Replaced by the owner's own hook, or at the owner's first use in the child.
     ("engine/pool.py", "self._diagnosing"), ("engine/pool.py", "self._lock"),
     ("profiling/log/recorder.py", "self._lock"), ("profiling/watching/tally.py", "_lock"),

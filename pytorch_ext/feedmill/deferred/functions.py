@@ -1,5 +1,5 @@
-"""Functions of Pillow and torchvision that are patched, so that they use operations on deferred
-images. They change nothing for other images."""
+"""What replaces functions of Pillow and torchvision while somebody defers images, so that they use
+operations on deferred images. They change nothing for other images."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from feedmill._internals import FUNCTIONAL_PIL, V2_KERNELS, v2_kernels
-from feedmill.deferred import mapping, operations, tables
+from feedmill.deferred import mapping, operations, replacements, tables
 from feedmill.deferred.core import DeferredCore
 from feedmill.planner.untouched import is_original
 
@@ -144,17 +144,18 @@ _transform.feedmill_original = _pillow_transform  # type: ignore[attr-defined]
 _expand.feedmill_original = _pillow_expand  # type: ignore[attr-defined]
 
 
-def patch_pillow() -> None:
-    """Installs the patches, for good, in the place of Pillow's own functions."""
+@functools.cache
+def replace_in_pillow() -> None:
+    """Adds Pillow's functions to those that are replaced (see replacements), once."""
     if why_not():
         return
-    Image.blend = _blend
-    Image.Image.transform = _transform  # type: ignore[method-assign]
-    ImageOps.expand = _expand
+    replacements.add(Image, "blend", _pillow_blend, _blend)
+    replacements.add(Image.Image, "transform", _pillow_transform, _transform)
+    replacements.add(ImageOps, "expand", _pillow_expand, _expand)
     for name, function in tables.wrapped(core_of).items():
-        setattr(ImageOps, name, function)
-    ImageEnhance.Brightness.__init__ = _init_brightness  # type: ignore[method-assign]
-    ImageEnhance.Contrast.__init__ = _init_contrast  # type: ignore[method-assign]
+        replacements.add(ImageOps, name, tables.ORIGINALS[name], function)
+    replacements.add(ImageEnhance.Brightness, "__init__", _brightness, _init_brightness)
+    replacements.add(ImageEnhance.Contrast, "__init__", _contrast, _init_contrast)
 
 
 # ---- torchvision ---------------------------------------------------------------------------------
@@ -188,9 +189,9 @@ def _making_grayscale(original: Any) -> Any:
 _WRAPPERS = {"adjust_hue": _adjusting_hue, "to_grayscale": _making_grayscale}
 
 
-def patch_torchvision() -> None:
-    """Installs the patches in torchvision, for good, if it has been imported. Cheap if nothing has
-    been imported since the last call."""
+def replace_in_torchvision() -> None:
+    """As replace_in_pillow(), if torchvision has been imported. Cheap if nothing has been imported
+    since the last call."""
     global _seen
     now = sys.modules.get(FUNCTIONAL_PIL), sys.modules.get(V2_KERNELS)
     if now == _seen or why_not():
@@ -200,13 +201,13 @@ def patch_torchvision() -> None:
     for name, wrapper in _WRAPPERS.items():
         function = getattr(functional, name, None)
         if is_original(function, FUNCTIONAL_PIL, name):
-            if function not in _replaced.values():
+            if function not in _replaced and function not in _replaced.values():
                 _replaced[function] = wrapper(function)
                 # Recognition on the native path sees through to it.
                 _replaced[function].feedmill_original = function
-                setattr(functional, name, _replaced[function])
+                replacements.add(functional, name, function, _replaced[function])
     # v2 keeps the functions for images of each class.
     for kernels in v2_kernels(registry).values():
         kernel = kernels.get(Image.Image)
         if kernel in _replaced:
-            kernels[Image.Image] = _replaced[kernel]
+            replacements.add(kernels, Image.Image, kernel, _replaced[kernel])

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from feedmill._ops import native
+from feedmill.deferred import replacements
 from feedmill.planner import equality
 
 # OpenCV's flags: unchanged; color; the same without orientation; as R G B; the same without
@@ -42,9 +43,9 @@ _exact: dict[int, bool] = {}
 _originals: dict[str, Any] = {}
 
 
-def patch(is_active: Callable[[], bool]) -> None:
-    """Replaces the functions of an imported OpenCV, once. They stay replaced, and call the original
-    ones where is_active() is false."""
+def replace(is_active: Callable[[], bool]) -> None:
+    """Adds the functions of an imported OpenCV to those that are replaced (see replacements), once.
+    Ours call the original ones where is_active() is false."""
     if _originals:
         return
     module = sys.modules.get("cv2")
@@ -55,7 +56,7 @@ def patch(is_active: Callable[[], bool]) -> None:
         return  # not imported completely, or somebody else has replaced them
     _originals.update(found)
     for name, make in (("imread", _imread_of), ("imdecode", _imdecode_of)):
-        setattr(module, name, make(found[name], is_active))
+        replacements.add(module, name, found[name], make(found[name], is_active))
 
 
 def _imread_of(original: Any, is_active: Callable[[], bool]) -> Any:

@@ -1,13 +1,15 @@
 """The patches in Pillow that put decoding off, and where they take effect.
 
-These places are patched, beside those in functions.py and opencv.py:
+These places are patched for good:
 
 - ``Image.Image.im``, the core of an image, which may be a DeferredCore. Pillow's own methods that
   a DeferredCore can answer get it as it is; everybody else gets a core with pixels.
 - ``JpegImageFile.load()``, which decodes the file: it puts that off, if it may.
 - ``Image.Image.tobytes()``, through which NumPy gets pixels: it takes them without a core in
   between.
-- ``cv2.imread()`` and ``cv2.imdecode()``, if OpenCV is imported (see ``opencv``).
+
+Functions of Pillow, torchvision and OpenCV are replaced only while somebody defers images: see
+``replacements``, and ``functions``, ``tensors`` and ``opencv``, which have ours.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import numpy as np
 from PIL import Image, ImageFile, JpegImagePlugin
 
 from feedmill._ops import native
-from feedmill.deferred import counters, functions, opencv, tensors
+from feedmill.deferred import counters, functions, opencv, replacements, tensors
 from feedmill.deferred.core import LOADS, DeferredCore, Part, Source
 from feedmill.deferred.filters import filter_of
 from feedmill.deferred.frames import caller
@@ -95,13 +97,14 @@ def _why_replaced() -> str:
 def deferring(on: bool = True) -> Iterator[None]:
     """Puts decoding off in this thread, or with on=False does not. May be nested."""
     _patch()
-    with switched(on):
+    with replacements.in_use(), switched(on):
         yield
 
 
 def defer_everywhere() -> None:
     """Puts decoding off in all threads of this process, to its end. For worker processes."""
     _patch()
+    replacements.use()
     switch_everywhere()
 
 
@@ -113,15 +116,15 @@ def _patch() -> None:
     """
     global _is_patched
     # Tried each time, as a script may import these libraries later.
-    opencv.patch(is_deferring)
-    functions.patch_torchvision()
-    tensors.install(is_deferring)
+    opencv.replace(is_deferring)
+    functions.replace_in_torchvision()
+    tensors.replace(is_deferring)
     if _is_patched:
         return
+    functions.replace_in_pillow()
     Image.Image.im = _CORE  # type: ignore[method-assign, assignment]
     Image.Image.tobytes = _tobytes  # type: ignore[method-assign]
     _JpegFile.load = _load  # type: ignore[method-assign]
-    functions.patch_pillow()
     _is_patched = True
 
 

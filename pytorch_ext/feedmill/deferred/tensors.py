@@ -19,6 +19,7 @@ from PIL import Image, JpegImagePlugin
 from feedmill import _internals
 from feedmill._internals import FUNCTIONAL, script_as
 from feedmill._ops import native
+from feedmill.deferred import replacements
 from feedmill.planner.untouched import is_original
 
 _PLAIN_IMAGES = (Image.Image, JpegImagePlugin.JpegImageFile)
@@ -30,9 +31,9 @@ _is_installed = False
 _compared: dict[Any, bool] = {}
 
 
-def install(is_deferring: Callable[[], bool]) -> None:
-    """Replaces the functions, once torchvision is imported, and if they are torchvision's own and
-    give the same values as ours.
+def replace(is_deferring: Callable[[], bool]) -> None:
+    """Adds the functions to those that are replaced (see replacements), once torchvision is
+    imported, and if they are torchvision's own and give the same values as ours.
 
     Args:
         is_deferring: whether the calling thread is to use them.
@@ -49,7 +50,7 @@ def install(is_deferring: Callable[[], bool]) -> None:
             replacement: Any = functools.wraps(original)(make(original, is_deferring))
             replacement.feedmill_original = original
             script_as(replacement, original)
-            setattr(module, name, replacement)
+            replacements.add(module, name, original, replacement)
 
 
 def compare() -> bool:
