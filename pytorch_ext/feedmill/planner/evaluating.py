@@ -391,7 +391,7 @@ class Evaluator:
             raise self._error(node, f"functions may assign to {name} again, a global variable")
         if name.startswith("__"):
             raise self._error(node, f"it reads {name}")
-        for scope in (function.__globals__, function.__builtins__):
+        for scope in (function.__globals__, getattr(function, "__builtins__", None)):
             if type(scope) is not dict:
                 raise self._error(node, "its global variables are not a dict")
             if name in scope:
