@@ -206,9 +206,9 @@ class Resuming:
                                    [1, 2, 3, 4, 5, "error", 6, 7, 8, 9, "error", 10, 11]])
 @pytest.mark.parametrize("path", ["native", "hybrid"])
 def test_a_custom_iterator_is_called_after_its_end(small_images, path, num_workers, items):
-    # A lambda as a transform takes the hybrid path.
+    # A lambda that calls an unknown method takes the hybrid path.
     steps = [transforms.Resize((8, 8)), transforms.PILToTensor()]
-    transform = helpers.compose(*steps, *([lambda image: image] if path == "hybrid" else []))
+    transform = helpers.compose(*steps, *([lambda image: image.clone()] if path == "hybrid" else []))
     dataset = helpers.numbered_folder(small_images, transform)
     native = "require" if path == "native" else "hybrid"
     runs = []

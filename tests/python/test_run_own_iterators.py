@@ -148,7 +148,7 @@ from torch.utils.data import DataLoader
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
-steps = [lambda image: image, transforms.Resize((8, 8)), transforms.PILToTensor()]
+steps = [lambda image: image.copy(), transforms.Resize((8, 8)), transforms.PILToTensor()]
 dataset = ImageFolder(sys.argv[1], transforms.Compose(steps))
 loader = DataLoader(dataset, batch_size=8)
 assert loader.native == "hybrid"
