@@ -1,6 +1,7 @@
 """A collate_fn that is called before its batch is requested: in which thread or process it runs,
 the memory of its results, errors, and how threads and workers end."""
 
+import copy
 import gc
 import multiprocessing
 import os
@@ -434,3 +435,15 @@ def test_waits_for_the_function_are_attributed_to_python(images, tmp_path, monke
     stats = loader.stats()
     assert len(batches) == len(stats.steps) == stats.batches == 10 and stats.samples == 40
     assert stats.waits.python_ns > 0 and stats.decode.collate_ahead_ns > 0
+
+
+def test_a_copy_of_a_loader_shares_persistent_workers(images):
+    """As in torch, the copy begins another epoch of the same iterator."""
+    loader = native_loader(
+        images, batch_size=3, collate_fn=list, num_workers=1, persistent_workers=True
+    )
+    wanted = [[target for _, target in batch] for batch in loader]
+    iter(loader)
+    copied = copy.copy(loader)
+    assert [[target for _, target in batch] for batch in copied] == wanted
+    assert copied._iterator is loader._iterator

@@ -104,9 +104,11 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         self._on_reset = on_reset
         self._collate = Collate(loader, self)
         self._place = collate_place(loader)
+        # A copy of the loader, with blocks of its own, may begin the next epoch of this iterator.
+        self._shared_blocks = loader._feedmill.shared_blocks
         if self._place == AHEAD_IN_PROCESSES:
             self._workers_ahead = CollateWorkers(
-                loader, generator_state, self._pin_memory, loader._feedmill.shared_blocks
+                loader, generator_state, self._pin_memory, self._shared_blocks
             )
         self._n_epochs = 0
         # As in torch's iterator, later changes of the loader's attributes have no effect.
@@ -180,7 +182,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         if self._collate.on_device:
             return None
         if self._place == AHEAD_IN_PROCESSES:
-            return loader._feedmill.shared_blocks.allocate
+            return self._shared_blocks.allocate
         if self._pin_memory or (self._device is not None and self._collate.is_default):
             return allocate_pinned if self._collate.is_default or self._place != HERE else None
         # Batches collated ahead stay alive beyond the native loader's own prefetched batches.
