@@ -113,15 +113,6 @@ static void stretch(const uint64_t counts[256], uint8_t table[256]) {
     }
 }
 
-void fm_color_autocontrast(const fm_color_kernels *kernels, const fm_image *image) {
-    uint64_t counts[3][256];
-    uint8_t tables[3 * 256];
-    count_values(image, counts);
-    for (int32_t channel = 0; channel < image->channels; channel++)
-        stretch(counts[channel], tables + 256 * channel);
-    apply_tables(kernels, image, tables);
-}
-
 static void spread(const uint64_t counts[256], uint8_t table[256]) {
     uint64_t total = 0, last = 0, n_used = 0;
     for (int i = 0; i < 256; i++) {
@@ -140,11 +131,21 @@ static void spread(const uint64_t counts[256], uint8_t table[256]) {
     }
 }
 
-void fm_color_equalize(const fm_color_kernels *kernels, const fm_image *image) {
+/* Replaces the bytes of each channel by the table that is made from how often each occurs. */
+static void apply_by_counts(const fm_color_kernels *kernels, const fm_image *image,
+                            void (*make_table)(const uint64_t counts[256], uint8_t table[256])) {
     uint64_t counts[3][256];
     uint8_t tables[3 * 256];
     count_values(image, counts);
     for (int32_t channel = 0; channel < image->channels; channel++)
-        spread(counts[channel], tables + 256 * channel);
+        make_table(counts[channel], tables + 256 * channel);
     apply_tables(kernels, image, tables);
+}
+
+void fm_color_autocontrast(const fm_color_kernels *kernels, const fm_image *image) {
+    apply_by_counts(kernels, image, stretch);
+}
+
+void fm_color_equalize(const fm_color_kernels *kernels, const fm_image *image) {
+    apply_by_counts(kernels, image, spread);
 }

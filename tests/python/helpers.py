@@ -67,6 +67,14 @@ def save_jpeg(path, width, height, seed=0, mode="RGB", orientation=None, **optio
     return path
 
 
+def save_jpegs(root, n, width, height):
+    """The paths of n JPEGs of growing sizes, in turn with and without subsampled colors."""
+    paths = [root / f"{i}.jpg" for i in range(n)]
+    for i, path in enumerate(paths):
+        save_jpeg(path, width + i, height + 2 * i, seed=i, subsampling=2 * (i % 2))
+    return paths
+
+
 def save_bare_jpeg(path, width, height, seed=0):
     """Writes a JPEG that the native decoder leaves to Pillow: one without Huffman tables, as in
     Motion JPEG."""
@@ -149,6 +157,16 @@ def reference(loader, index, epoch, occurrence=0):
                 next(draws)
             image = step(image)
     return image
+
+
+def equal_batches(one, other):
+    """Whether batches, nested in lists and tuples, have the same types, shapes and values."""
+    assert type(one) is type(other)
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other) and one.dtype == other.dtype
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(equal_batches, one, other))
+    return one == other
 
 
 def assert_same_image(got, wanted, what):

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from feedmill import deferred_images
-from feedmill.deferred import core, counters, patches
+from feedmill.deferred import counters, patches, sources
 from feedmill.deferred.core import DeferredCore
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -540,7 +540,7 @@ def test_a_child_of_a_fork_has_its_own_locks(jpeg):
 
         def hold():
             with ExitStack() as stack:
-                for one in core._locks:
+                for one in sources._locks:
                     stack.enter_context(one)
                 holding.set()
                 done.wait()

@@ -73,12 +73,7 @@ class Slow(Photos):
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
-    root = tmp_path_factory.mktemp("photos")
-    names = []
-    for i in range(24):
-        names.append(root / f"{i}.jpg")
-        helpers.save_jpeg(names[-1], 160 + i, 120 + 2 * i, seed=i, subsampling=2 * (i % 2))
-    return names
+    return helpers.save_jpegs(tmp_path_factory.mktemp("photos"), 24, 160, 120)
 
 
 def flat(value):

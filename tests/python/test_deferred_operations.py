@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from feedmill import deferred_images
-from feedmill.deferred import core, functions, mapping, operations, patches, tables
+from feedmill.deferred import functions, mapping, operations, patches, sources, tables
 from feedmill.deferred.core import DeferredCore
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -423,8 +423,8 @@ def test_a_failed_self_test_leaves_an_operation_to_pillow(jpeg, monkeypatch):
 
 def test_pixels_are_made_once(jpeg, monkeypatch):
     renders = []
-    render = core.native.render
-    monkeypatch.setattr(core.native, "render", lambda *a: (renders.append(a), render(*a))[1])
+    render = sources.native.render
+    monkeypatch.setattr(sources.native, "render", lambda *a: (renders.append(a), render(*a))[1])
     with deferred_images():
         image = _rgb(jpeg).crop((3, 3, 80, 50)).resize((60, 40))
         for factor in (0.2, 1.4):

@@ -79,12 +79,7 @@ class Sly(Photos):
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
-    root = tmp_path_factory.mktemp("photos")
-    names = []
-    for i in range(12):
-        names.append(root / f"{i}.jpg")
-        helpers.save_jpeg(names[-1], 60 + i, 48 + 2 * i, seed=i, subsampling=2 * (i % 2))
-    return names
+    return helpers.save_jpegs(tmp_path_factory.mktemp("photos"), 12, 60, 48)
 
 
 def seed_all():

@@ -19,7 +19,7 @@ import helpers
 import numpy as np
 import pytest
 from feedmill import deferred_images
-from feedmill.deferred import core, counters, held, patches
+from feedmill.deferred import counters, held, patches, sources
 from feedmill.deferred.core import DeferredCore
 from PIL import Image, ImageDraw, ImageFile, JpegImagePlugin
 from test_deferred import assert_same
@@ -447,7 +447,7 @@ def test_off_everywhere_reaches_threads(files):
 
 
 def test_the_core_is_slim():
-    assert not hasattr(core.Source(b"", "RGB", 1, 1), "__dict__")
+    assert not hasattr(sources.Source(b"", "RGB", 1, 1), "__dict__")
 
 
 def _replaceable():

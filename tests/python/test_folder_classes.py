@@ -4,7 +4,7 @@ torch's path."""
 import feedmill
 import pytest
 import torch
-from helpers import compose, native_loader
+from helpers import compose, equal_batches, native_loader
 from torchvision import transforms as T
 from torchvision.datasets import DatasetFolder, EuroSAT, ImageFolder, ImageNet
 from torchvision.datasets.folder import default_loader
@@ -170,15 +170,6 @@ INDICES = {
 }
 
 
-def equal(mine, other):
-    assert type(mine) is type(other)
-    if isinstance(mine, torch.Tensor):
-        return torch.equal(mine, other) and mine.dtype == other.dtype
-    if isinstance(mine, list | tuple):
-        return len(mine) == len(other) and all(map(equal, mine, other))
-    return mine == other
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("indices", INDICES)
 @pytest.mark.parametrize("kind", PARTS)
@@ -190,7 +181,7 @@ def test_other_parts_are_native(small_images, kind, indices, num_workers):
     ours = native_loader(dataset, **options)
     theirs = torch.utils.data.DataLoader(dataset, **options)
     for mine, other in zip(ours, theirs, strict=True):
-        assert equal(mine, other)
+        assert equal_batches(mine, other)
     assert ours.stats().path == "native"
     list(feedmill.DataLoader(dataset, native="verify", **options))
 
@@ -201,7 +192,7 @@ def test_other_parts_within_other_datasets(small_images, kind):
     both = torch.utils.data.ConcatDataset([dataset, torch.utils.data.Subset(dataset, [3, 1])])
     ours = native_loader(both, batch_size=7)
     for mine, other in zip(ours, torch.utils.data.DataLoader(both, batch_size=7), strict=True):
-        assert equal(mine, other)
+        assert equal_batches(mine, other)
     mixed = torch.utils.data.ConcatDataset([dataset, Plain(str(small_images), compose(*HEAD))])
     assert "samples of different parts" in feedmill.DataLoader(mixed).explain()
 
@@ -212,7 +203,7 @@ def test_other_parts_need_torchs_own_collate_function(small_images):
     assert "the dataset's samples are (image, target, index); natively they must be" in (
         loader.explain())
     theirs = torch.utils.data.DataLoader(dataset, batch_size=8, collate_fn=list)
-    assert all(map(equal, loader, theirs))
+    assert all(map(equal_batches, loader, theirs))
     hybrid = feedmill.DataLoader(WithIndex(str(small_images), T.GaussianBlur(3)), native="hybrid")
     assert hybrid.explain().startswith("torch's own path")
 

@@ -14,7 +14,7 @@ from feedmill.planner.datasets import _DatasetReader
 from feedmill.planner.evaluating import Convert, NotUnderstood
 from feedmill.planner.own_datasets import read_own
 from feedmill.planner.samples import PAIR, arranged
-from helpers import compose, native_loader
+from helpers import compose, equal_batches, native_loader
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -37,21 +37,12 @@ HEAD = (T.Resize((8, 8)), T.PILToTensor())
 LOG = []
 
 
-def equal(mine, other):
-    assert type(mine) is type(other)
-    if isinstance(mine, torch.Tensor):
-        return torch.equal(mine, other) and mine.dtype == other.dtype
-    if isinstance(mine, list | tuple):
-        return len(mine) == len(other) and all(map(equal, mine, other))
-    return mine == other
-
-
 def compare(dataset, **options):
     ours = native_loader(dataset, **options)
     theirs = torch.utils.data.DataLoader(dataset, **options)
     n_batches = 0
     for mine, other in zip(ours, theirs, strict=True):
-        assert equal(mine, other)
+        assert equal_batches(mine, other)
         n_batches += 1
     assert ours.stats().path == "native" and n_batches
     for _ in feedmill.DataLoader(dataset, **{**options, "native": "verify"}):

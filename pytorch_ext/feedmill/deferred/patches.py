@@ -29,11 +29,13 @@ from PIL import Image, ImageFile, JpegImagePlugin
 
 from feedmill._ops import native
 from feedmill.deferred import counters, functions, opencv, replacements, tensors
-from feedmill.deferred.core import LOADS, DeferredCore, Part, Source
+from feedmill.deferred.core import LOADS, DeferredCore
 from feedmill.deferred.filters import filter_of
 from feedmill.deferred.frames import caller
 from feedmill.deferred.held import may_hold_more
+from feedmill.deferred.parts import Part
 from feedmill.deferred.resizing import ResizingCore
+from feedmill.deferred.sources import Source
 from feedmill.deferred.switch import is_deferring, switch_everywhere, switched
 from feedmill.planner.equality import why_not_jpegs
 from feedmill.planner.untouched import is_original
