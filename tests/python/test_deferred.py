@@ -136,6 +136,9 @@ def _steps():
         "to grey": lambda image, draw: image.convert("L"),
         "to HSV": lambda image, draw: image.convert("RGB").convert("HSV"),
         "crop": lambda image, draw: image.crop(_box(draw, image.size)),
+        "crop at the corner": lambda image, draw: image.crop(
+            (0, 0, max(1, image.width // 2), max(1, image.height // 2))
+        ),
         "resize": lambda image, draw: image.resize(
             (draw(_SIDES), draw(_SIDES)), draw(st.sampled_from(list(Image.Resampling)))
         ),

@@ -287,6 +287,34 @@ def test_results_stay_deferred_and_are_equal(jpeg, name):
     assert_same(use)
 
 
+# Parts that begin at the corner of an image, but are not all of it.
+AT_THE_CORNER = {
+    "grey": lambda image: image.convert("L").crop((0, 0, 30, 30)),
+    "grey as RGB": lambda image: image.convert("L").convert("RGB").crop((0, 0, 30, 30)),
+    "grayscale": lambda image: functional.rgb_to_grayscale(image, 3).crop((0, 0, 30, 30)),
+    "darkened": lambda image: ImageEnhance.Brightness(image.crop((0, 0, 30, 30))).enhance(0.5),
+    "blended": lambda image: Image.blend(image.convert("L").convert("RGB"), image, 0.5).crop(
+        (0, 0, 30, 30)),
+    "rotated, cropped beyond": lambda image: (
+        image.rotate(11).crop((0, 0, 30, 30)).crop((-3, -3, 40, 40))),
+    "rotated, expanded": lambda image: ImageOps.expand(
+        image.rotate(11).crop((0, 0, 30, 30)), 4),
+    "rotated twice": lambda image: image.rotate(11).crop((0, 0, 30, 30)).rotate(5),
+}
+
+
+@pytest.mark.parametrize("name", AT_THE_CORNER)
+def test_parts_at_the_corner_are_equal(jpeg, name):
+    def use():
+        result = AT_THE_CORNER[name](_rgb(jpeg))
+        raw = "RGBX" if result.mode == "RGB" else "L"
+        before = result.tobytes()
+        result.load()[0, 0]
+        return before, result.tobytes("raw", raw)
+
+    assert_same(use)
+
+
 def test_other_images_are_left_to_pillow(jpeg):
     image = _rgb(jpeg)
     with deferred_images():

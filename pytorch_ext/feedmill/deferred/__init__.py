@@ -58,8 +58,10 @@ def compare_before_fork() -> None:
     need, so that those that this process forks don't make them again. Patches nothing."""
     if why_not():
         return
-    from feedmill.deferred import filters, operations, tensors
+    from feedmill.deferred import filters, mapping, operations, tables, tensors
 
     filters.filter_of(3)  # bicubic, beside bilinear
     if tensors.compare():  # torchvision is imported
         operations.compare()
+        mapping.is_equal()
+        tables.is_equal()

@@ -200,8 +200,13 @@ class DeferredCore(Operations):
         source = self._source
         if source is None or self._real is not None:
             return False
-        is_whole = self._part == ((0, 0, source.width, source.height), UPRIGHT, None)
-        return source.kept(self._part) is not None or (is_whole and source.pixels is not None)
+        return source.kept(self._part) is not None or (
+            self._shows_all_of(source) and source.pixels is not None
+        )
+
+    def _shows_all_of(self, source: Source) -> bool:
+        """Whether this is the source's whole image, as it is."""
+        return self._part == ((0, 0, source.width, source.height), UPRIGHT, None)
 
     def flattened(self) -> DeferredCore | None:
         """The same pixels as an image in memory."""
@@ -232,14 +237,17 @@ class DeferredCore(Operations):
         source.remake = remake
         return _whole(source)
 
-    def maker(self, pixels: bytes) -> Callable[[], Any] | None:
+    def maker(self, pixels: bytes, fourth_byte: int | None) -> Callable[[], Any] | None:
         """A function that makes Pillow's core of this RGB image with these pixels; None if their
-        fourth bytes are not known. It takes no lock, and does not need this object."""
-        fourth_byte, source, size = self.fourth_byte, self._source, self.size
+        fourth bytes are not known. It takes no lock, and does not need this object.
+
+        Args:
+            fourth_byte: the attribute of that name, as it was when the pixels were asked for.
+        """
+        source, size = self._source, self.size
         if fourth_byte is not None:
             return lambda: core_of(pixels, size, fourth_byte)
-        is_whole = self._part == ((0, 0, *size), UPRIGHT, None)
-        return source.remake if source is not None and is_whole else None
+        return source.remake if source is not None and self._shows_all_of(source) else None
 
     def of_made(
         self, make: Callable[[], bytes], fourth_byte: int, mode: str = "RGB", **known: Any
@@ -250,9 +258,8 @@ class DeferredCore(Operations):
     @property
     def made(self) -> MadeSource | None:
         """The image whose whole is shown, if it is a MadeSource."""
-        source, part = self._source, self._part
-        is_whole = part == ((0, 0, *self.size), UPRIGHT, None)
-        return source if isinstance(source, MadeSource) and is_whole else None
+        source = self._source
+        return source if isinstance(source, MadeSource) and self._shows_all_of(source) else None
 
     @property
     def is_real(self) -> bool:

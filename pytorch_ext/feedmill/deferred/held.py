@@ -2,7 +2,8 @@
 
 A small part of an image, such as a thumbnail that a dataset keeps, holds the bytes of the whole
 file, where Pillow would keep only the part. When all of them hold too much, further images are
-left to Pillow.
+left to Pillow. Not counted is the image before a transform by the nearest pixel, which its result
+keeps.
 """
 
 from __future__ import annotations

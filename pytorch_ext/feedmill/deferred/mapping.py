@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image, ImageColor, ImageOps
 
 from feedmill._ops import native
+from feedmill.deferred.operations import Operations
 from feedmill.deferred.resizing import is_size
 from feedmill.deferred.switch import switched
 from feedmill.planner.plan import FILTERS
@@ -82,7 +83,10 @@ def cropped(core: _Core, box: tuple[int, int, int, int]) -> _Core | None:
     def remake(real: Any) -> Any:
         return real.crop(place)
 
-    return _mapped(core.crop(inner), size, _moving(x, y), _NEAREST, ((0, 0, 0), 0), remake)
+    part = core.crop(inner)
+    if not isinstance(part, Operations):
+        return None  # another thread has made Pillow's core meanwhile
+    return _mapped(part, size, _moving(x, y), _NEAREST, ((0, 0, 0), 0), remake)
 
 
 def expanded(core: _Core, arguments: tuple[Any, ...], named: dict[str, Any]) -> _Core | None:
@@ -185,7 +189,7 @@ def _mapped(
     if pixels is None:
         return None
     is_mixed = resample == _NEAREST and inside != fill[1] and core.mode == "RGB"
-    make_before = core.maker(pixels) if is_mixed else None
+    make_before = core.maker(pixels, inside) if is_mixed else None
     if is_mixed and make_before is None:
         return None
     result = native.map_pixels(
