@@ -29,7 +29,7 @@ from feedmill.planner.array_datasets import (
 from feedmill.planner.array_samples import ArraySource
 from feedmill.planner.equality import native_formats, why_not_jpegs
 from feedmill.planner.evaluating import NotUnderstood, mro_of
-from feedmill.planner.folders import folder_arrangement
+from feedmill.planner.folders import folder_arrangement, original_loaders
 from feedmill.planner.known import reasons_against_opening
 from feedmill.planner.own_datasets import OwnDataset, is_readable, read_own
 from feedmill.planner.plan import UnsupportedError
@@ -49,7 +49,6 @@ from feedmill.planner.samples import (
 from feedmill.planner.steps import Step
 from feedmill.planner.transforms import TransformPlan, read_transform, read_transforms
 from feedmill.planner.untouched import (
-    is_original,
     replaced_methods,
     shadowing_attributes,
     type_name,
@@ -116,7 +115,7 @@ class _DatasetReader:
         self.reasons: list[str] = []
         # By id, as one dataset or transform may be used in several places.
         self._nodes: dict[int, Any] = {}
-        self._transforms: dict[int, TransformPlan] = {}
+        self._transforms: dict[int, tuple[Any, TransformPlan]] = {}
 
     def add_reason(self, reason: str) -> None:
         if reason not in self.reasons:
@@ -201,6 +200,7 @@ class _DatasetReader:
         plan: Any = None
         if own.inner is None:
             self._check_backend()
+            self._check_names(own.some_paths(_probed))
         else:
             node = self._read_inner(own, depth)
             if node is None:
@@ -229,7 +229,7 @@ class _DatasetReader:
         if node is None:
             return self.add_reasons(reader.reasons)
         bases = node.base_datasets
-        if own.calls and any(base.steps for base in bases):
+        if (own.calls or own.takes_pil) and any(base.steps for base in bases):
             return self.add_reason(
                 "both a dataset and the dataset within it have a transform; natively only one of "
                 "them may have one"
@@ -299,8 +299,9 @@ class _DatasetReader:
         The arguments are BaseDataset's."""
         transform = getattr(dataset, slot, None)
         if id(transform) not in self._transforms:
-            self._transforms[id(transform)] = self._read_transform(transform)
-        read = self._transforms[id(transform)]
+            # The object is kept, so that no other one gets its id.
+            self._transforms[id(transform)] = transform, self._read_transform(transform)
+        _, read = self._transforms[id(transform)]
         if read.reasons:
             return self.add_reasons(read.reasons)
         base = BaseDataset(
@@ -380,7 +381,7 @@ class _DatasetReader:
         if hasattr(type(dataset), "__getitems__"):
             self.add_reason(f"{type(dataset).__name__}.__getitems__ was added to the class")
         untouched = self._is_untouched(dataset, "torchvision")
-        self._check_file_loader(dataset, folder)
+        self._check_file_loader(dataset)
         self._check_opening()
         if dataset.target_transform is not None:
             self.add_reason(_TARGET_TRANSFORM)
@@ -391,12 +392,8 @@ class _DatasetReader:
         node = self._base_node(dataset, find, dataset.loader, False, "transform", arrangement)
         return node if untouched else None
 
-    def _check_file_loader(self, dataset: Any, folder: Any) -> None:
-        originals = [
-            getattr(folder, name)
-            for name in ("default_loader", "pil_loader")
-            if is_original(getattr(folder, name, None), folder.__name__, name)
-        ]
+    def _check_file_loader(self, dataset: Any) -> None:
+        originals = original_loaders()
         if len(originals) != 2:
             self.add_reason("torchvision's default_loader or pil_loader was replaced")
         elif not any(dataset.loader is original for original in originals):
@@ -420,19 +417,20 @@ class _DatasetReader:
             return self.add_reason(f"the dataset's samples are a {kind}, not a list")
         if not samples:
             return self.add_reason("the dataset is empty")
+        try:
+            self._check_names([str(sample[0]) for sample in samples[_probed(len(samples))]])
+        except (TypeError, IndexError, KeyError):
+            self.add_reason("the dataset's samples are not (path, target) pairs")
+
+    def _check_names(self, paths: list[str]) -> None:
+        """Adds a reason if most of these files are of formats that go through Pillow."""
         formats = native_formats()
         suffixes = tuple(one for name in formats for one in _SUFFIXES[name])
-        n_native = n_probed = 0
-        for sample in samples[:: max(1, -(-len(samples) // _PROBED_SAMPLES))]:
-            n_probed += 1
-            try:
-                n_native += str(sample[0]).lower().endswith(suffixes)
-            except (TypeError, IndexError, KeyError):
-                return self.add_reason("the dataset's samples are not (path, target) pairs")
-        if 2 * n_native < n_probed:
+        n_native = sum(path.lower().endswith(suffixes) for path in paths)
+        if 2 * n_native < len(paths):
             self.add_reason(
                 f"most files are not {', '.join(formats)} by name "
-                f"({n_native} of {n_probed} sampled files are)"
+                f"({n_native} of {len(paths)} sampled files are)"
             )
 
     # ---- datasets with feedmill_item -------------------------------------------------------------
@@ -471,7 +469,7 @@ class _DatasetReader:
             self.add_reason(_TARGET_TRANSFORM)
         folder = sys.modules.get("torchvision.datasets.folder")
         if folder is not None and isinstance(dataset, folder.DatasetFolder):
-            self._check_file_loader(dataset, folder)
+            self._check_file_loader(dataset)
         slot = self._slot(dataset)
         if slot is None:
             return self._add_reasons_against_transform(dataset)
@@ -503,6 +501,11 @@ class _DatasetReader:
 def _owner(kind: type, name: str) -> type | None:
     """The class in a type's MRO that defines a method; None: no class does."""
     return next((one for one in kind.__mro__ if name in vars(one)), None)
+
+
+def _probed(n: int) -> slice:
+    """Some of n samples, evenly spaced."""
+    return slice(None, None, max(1, -(-n // _PROBED_SAMPLES)))
 
 
 def load_rgb(path: Any) -> Any:

@@ -28,8 +28,13 @@ from typing import Any
 
 import torch
 
-from feedmill._internals import COMPILED, MODULE, MODULE_CALLS, MODULE_VALUES
-from feedmill.planner.sources import Definition, definition_of, is_bound_once
+from feedmill._internals import COMPILED, MODULE, MODULE_CALL, MODULE_CALLS, MODULE_VALUES
+from feedmill.planner.sources import (
+    Definition,
+    definition_of,
+    is_bound_once,
+    is_global_fixed,
+)
 from feedmill.planner.untouched import hooks_of, is_original
 
 _MAX_CALLS = 64
@@ -108,7 +113,7 @@ def _called(transform: Any) -> tuple[FunctionType, list[Any]]:
         raise NotUnderstood("it is a method without source")
     kind = type(transform)
     call = of_class(kind, "__call__")
-    if isinstance(transform, torch.nn.Module) and call is vars(torch.nn.Module)["__call__"]:
+    if isinstance(transform, torch.nn.Module) and is_original(call, *MODULE_CALL):
         if hooks := hooks_of(transform):
             raise NotUnderstood(hooks)
         _check_module(transform)
@@ -387,15 +392,17 @@ class Evaluator:
                 return cell.cell_contents
             except ValueError:
                 raise self._error(node, f"{name} is not assigned yet") from None
-        if name in self._definition.globals_assigned:
-            raise self._error(node, f"functions may assign to {name} again, a global variable")
         if name.startswith("__"):
             raise self._error(node, f"it reads {name}")
         for scope in (function.__globals__, getattr(function, "__builtins__", None)):
             if type(scope) is not dict:
                 raise self._error(node, "its global variables are not a dict")
             if name in scope:
-                return scope[name]
+                value = scope[name]
+                # A module may be imported again.
+                if type(value) is ModuleType or is_global_fixed(self._definition, name):
+                    return value
+                raise self._error(node, f"{name}, a global variable, may be assigned again")
         raise self._error(node, f"{name} is not defined")
 
     def _attribute(self, node: ast.Attribute) -> Any:

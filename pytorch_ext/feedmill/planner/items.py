@@ -1,12 +1,13 @@
 """Finds out what a dataset's own ``__getitem__`` returns, if all that it does is to call that of a
 parent class: the parent's sample unchanged, or its image, its target and the index in another
-arrangement.
+arrangement. And checks that ``__getitem__`` alone decides about a dataset's samples.
 """
 
 from __future__ import annotations
 
 import ast
-from types import CellType, FunctionType
+from collections.abc import Iterable
+from types import CellType, FunctionType, GetSetDescriptorType
 from typing import Any
 
 from feedmill.planner.evaluating import (
@@ -18,6 +19,33 @@ from feedmill.planner.evaluating import (
 from feedmill.planner.samples import IMAGE, INDEX, TARGET
 
 _MAX_CLASSES = 8
+# What decides how a dataset is indexed, or copied to worker processes, apart from __getitem__.
+_DECIDING = frozenset({
+    "__getitems__", "__getattribute__", "__getattr__", "__setattr__", "__class__", "__dict__",
+    "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__", "__getnewargs__",
+    "__getnewargs_ex__", "__copy__", "__deepcopy__", "feedmill_item",
+})
+
+
+def check_classes(kind: type, names: Iterable[str] = ()) -> None:
+    """Checks that no class of a dataset, apart from those of torch and Python, defines something
+    beside ``__getitem__`` that decides about its samples.
+
+    Args:
+        kind: the dataset's class.
+        names: other attributes that must not be defined by a class.
+
+    Raises:
+        NotUnderstood: one does.
+    """
+    for owner in mro_of(kind):
+        if owner.__module__.partition(".")[0] in ("torch", "typing", "builtins"):
+            continue
+        defined = dict_of(owner)
+        for name in sorted(_DECIDING.union(names) & defined.keys()):
+            # Python itself gives classes the attribute __dict__.
+            if name != "__dict__" or type(defined[name]) is not GetSetDescriptorType:
+                raise NotUnderstood(f"{owner.__qualname__} defines {name}")
 
 
 class Part:

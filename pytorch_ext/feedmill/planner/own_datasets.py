@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import ast
 import copy
+import itertools
 import os
-import sys
+import pathlib
 from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
@@ -29,23 +30,23 @@ from feedmill.planner.evaluating import (
     NotUnderstood,
     attribute,
     attributes_of,
-    dict_of,
     is_own,
-    mro_of,
     of_class,
 )
+from feedmill.planner.folders import original_loaders
+from feedmill.planner.items import check_classes
 from feedmill.planner.samples import IMAGE, PAIR
-from feedmill.planner.untouched import is_original
 
+_SIZED = (list, tuple, np.ndarray)
 _CONTAINERS = (list, tuple, range, dict, np.ndarray, torch.Tensor)
 _CONSTANTS = (int, float, str, bool, type(None))
 _FUNCTIONS = (int, float, str, os.path.join)
-# What decides how a dataset is indexed or copied to worker processes, apart from __getitem__.
-_DECIDING = (
-    "__getitems__", "__getattr__", "__getattribute__", "__setattr__", "__class__", "__getstate__",
-    "__setstate__", "__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__",
-    "__copy__", "__deepcopy__", "feedmill_item",
-)
+# Types of elements whose methods, called by their index, iterator or conversion, are Python's,
+# NumPy's or torch's own.
+_PLAIN = (*_CONSTANTS, bytes, pathlib.PosixPath, np.str_, torch.Tensor)
+_ROWS = (list, tuple)
+# A value that is made in more steps is not understood.
+_MOST_STEPS = 64
 
 
 class Value:
@@ -54,7 +55,8 @@ class Value:
 
     Attributes:
         sources: the Values of which it is made.
-        container: that is looked up for it; None: none.
+        container: that is looked up for it, or a constant; None: none.
+        n_steps: in which it is made.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Value:
         self.of = of
         self.sources = sources
         self.container = container
+        self.n_steps: int = 1 + sum(one.n_steps for one in sources)
 
     def all(self) -> list[Value]:
         """This value, and all of which it is made."""
@@ -81,7 +84,7 @@ class _Opened:
 
 
 def open_rgb(path: Any) -> Any:
-    """Loads a file as a dataset does that calls Pillow itself."""
+    """Loads a file as a dataset does that calls Pillow itself, whose errors name the path."""
     from PIL import Image
 
     return Image.open(path).convert("RGB")
@@ -95,6 +98,7 @@ class OwnDataset:
         inner_index: the index there.
         load: path -> PIL image, if it opens a file.
         calls: the transforms that it applies, in order.
+        takes_pil: it was evaluated for a PIL image in the inner dataset's sample.
         arrangement: as BaseDataset's.
     """
 
@@ -104,6 +108,7 @@ class OwnDataset:
         self.inner_index = evaluator.inner_index
         self.load = evaluator.load
         self.calls = evaluator.calls
+        self.takes_pil = evaluator.takes_pil
         parts = result if type(result) is _Sample else [result]
         names = tuple(IMAGE if type(one) is ImageValue else "value" for one in parts)
         is_pair = type(result) is _Sample and len(parts) == 2 and names[0] == IMAGE
@@ -121,6 +126,21 @@ class OwnDataset:
         self._unused = [one for one in evaluator.values if id(one) not in is_needed]
         containers = (one.container for one in (*needed, *self._unused))
         self.held = tuple(one for one in containers if one is not None)
+
+    def some_paths(self, probed: Callable[[int], slice]) -> list[str]:
+        """The paths of some of the files, as far as they can be looked up.
+
+        Args:
+            probed: number of samples -> which of them.
+        """
+        lengths = [len(one) for one in self.held if type(one) in _SIZED]
+        paths = []
+        for index in range(min(lengths, default=0))[probed(min(lengths, default=0))]:
+            try:
+                paths.append(str(None if self._path is None else self._path.of(index, None)))
+            except Exception:  # which find() raises, too
+                break
+        return paths
 
     def takes_from(self, node: Any) -> None:
         """Sets the node of the inner dataset."""
@@ -200,12 +220,7 @@ def read_own(dataset: Any) -> OwnDataset:
         raise NotUnderstood("it is a library's")
     if isinstance(dataset, IterableDataset):
         raise NotUnderstood("it is an IterableDataset")
-    for owner in mro_of(kind):
-        if owner.__module__.partition(".")[0] in ("torch", "typing", "builtins"):
-            continue
-        for name in _DECIDING:
-            if name in dict_of(owner):
-                raise NotUnderstood(f"{owner.__qualname__} defines {name}")
+    check_classes(kind)
     own = attributes_of(dataset)
     if any(name.startswith("__") for name in own) or hasattr(kind, "__getitems__"):
         raise NotUnderstood("it has methods of its own, or __getitems__")
@@ -220,7 +235,7 @@ class _OwnEvaluator(Evaluator):
     """Evaluates a ``__getitem__`` once.
 
     Attributes:
-        inner, inner_index, load, calls: as OwnDataset's.
+        inner, inner_index, load, calls, takes_pil: as OwnDataset's.
         path: of the file that is opened; None: none.
         values: all that were made.
     """
@@ -231,7 +246,9 @@ class _OwnEvaluator(Evaluator):
         self.inner_index: Value | None = None
         self.load: Any = None
         self.path: Value | None = None
+        self.takes_pil = False
         self.values: list[Value] = []
+        self._n_opened = 0  # files, by Image.open()
         self._index = Value(lambda index, _: index)
 
     @property
@@ -247,6 +264,8 @@ class _OwnEvaluator(Evaluator):
                     result[at] = _constant(one)
         parts = result if type(result) is _Sample else [result]
         images = [one for one in parts if type(one) is ImageValue]
+        if self._n_opened != (self.load is open_rgb):
+            raise self._error(node, "it opens a file that it does not return")
         if len(images) != 1 or images[0].n_calls != len(self._calls):
             raise self._error(node, "it does not return the image once, after all its transforms")
         if not all(type(one) in (ImageValue, Value) for one in parts):
@@ -323,7 +342,8 @@ class _OwnEvaluator(Evaluator):
             has_transform = attribute(dataset, "transform") is not None
         except NotUnderstood:
             has_transform = True
-        self._state = None if has_transform else ImageState(True, "RGB")
+        self.takes_pil = not has_transform
+        self._state = ImageState(True, "RGB") if self.takes_pil else None
         return _Sample([ImageValue(0), Value(lambda _, sample: sample[1])])
 
     def _assign(self, target: ast.expr, value: Any) -> None:
@@ -349,8 +369,8 @@ class _OwnEvaluator(Evaluator):
             owner = self._value(node.func.value)
             if type(owner) is _Opened:
                 return self._convert(node, owner)
-            if type(owner) is ImageValue:
-                return super()._call(node)
+            if type(owner) is ImageValue and len(node.args) == 1 and not node.keywords:
+                return self._method(node, node.func.attr, owner)
         function = self._value(node.func)
         if type(function) in (Value, _Sample, _Opened, ImageValue):
             raise self._error(node, "it calls something that it looks up")
@@ -383,7 +403,16 @@ class _OwnEvaluator(Evaluator):
     def _made(
         self, of: Callable[[Any, Any], Any], sources: Sequence[Value], container: Any = None
     ) -> Value:
+        for source in sources:
+            if source.container is not None and not _is_plain(source.container):
+                raise self._error(
+                    self._definition.node,
+                    "it uses elements of a list or an array that are objects of other classes than "
+                    "Python's own",
+                )
         value = Value(of, sources, container)
+        if value.n_steps > _MOST_STEPS:
+            raise self._error(self._definition.node, "what it looks up takes too many steps")
         self.values.append(value)
         return value
 
@@ -391,12 +420,12 @@ class _OwnEvaluator(Evaluator):
         from PIL import Image
 
         if function is Image.open:
+            self._n_opened += 1
             return _Opened(path)
-        folder = "torchvision.datasets.folder"
-        for name in ("default_loader", "pil_loader"):
-            original = getattr(sys.modules.get(folder), name, None)
-            if function is original and is_original(original, folder, name):
-                return self._loaded(node, path, function)
+        # default_loader() calls pil_loader().
+        originals = original_loaders()
+        if len(originals) == 2 and any(function is one for one in originals):
+            return self._loaded(node, path, function)
         raise self._error(node, "it calls a function of what it looks up")
 
     def _convert(self, node: ast.Call, opened: _Opened) -> ImageValue:
@@ -414,7 +443,23 @@ class _OwnEvaluator(Evaluator):
 
 
 def _constant(value: Any) -> Value:
-    return Value(lambda index, sample: value)
+    return Value(lambda index, sample: value, container=value)
+
+
+def _is_plain(container: Any) -> bool:
+    """Whether the elements of a container, and those of rows in it, are plain values, so that using
+    them calls no code of the user's."""
+    kind = type(container)
+    if kind is np.ndarray:
+        return not container.dtype.hasobject
+    if kind not in (*_ROWS, dict):
+        return True
+    elements = container.values() if kind is dict else container
+    kinds = set(map(type, elements))
+    if not kinds.isdisjoint(_ROWS):
+        rows = (one for one in elements if type(one) in _ROWS)
+        kinds = (kinds - set(_ROWS)) | set(map(type, itertools.chain.from_iterable(rows)))
+    return all(one in _PLAIN or one.__module__ == "numpy" for one in kinds)
 
 
 def _unpacked(value: Value, number: int, n: int) -> Callable[[Any, Any], Any]:

@@ -24,12 +24,12 @@ class Definition(NamedTuple):
     Attributes:
         node: the function.
         enclosing: the functions around it, the innermost first.
-        globals_assigned: names that any function of the file declares ``global``.
+        module: the whole file.
     """
 
     node: Function
     enclosing: tuple[ast.AST, ...]
-    globals_assigned: frozenset[str]
+    module: ast.Module
 
     @property
     def body(self) -> Sequence[ast.stmt]:
@@ -63,13 +63,36 @@ def is_bound_once(definition: Definition, name: str) -> bool:
     return False
 
 
-def _bindings(function: ast.AST, name: str) -> Iterator[bool]:
-    """For each place where a function itself binds a name: whether it is in a loop."""
-    arguments = getattr(function, "args", None)
+def is_global_fixed(definition: Definition, name: str) -> bool:
+    """Whether a global variable has one value, also in worker processes that import the file again:
+    no function of the file assigns to it, and the file binds it at most once, in no loop and under
+    no condition."""
+    key = definition.module, name
+    if key not in _fixed:
+        if len(_fixed) >= 512:
+            _fixed.clear()
+        _fixed[key] = _is_global_fixed(*key)
+    return _fixed[key]
+
+
+def _is_global_fixed(module: ast.Module, name: str) -> bool:
+    nodes = ast.walk(module)
+    if any(isinstance(node, ast.Global) and name in node.names for node in nodes):
+        return False
+    return list(_bindings(module, name)) in ([], [False])
+
+
+def _bindings(scope: ast.AST, name: str) -> Iterator[bool]:
+    """For each place where a function or a file itself binds a name: whether it is in a loop, or,
+    in a file, in a conditional statement."""
+    repeated: tuple[type[ast.AST], ...] = (ast.For, ast.AsyncFor, ast.While)
+    if isinstance(scope, ast.Module):
+        repeated += (ast.If, ast.Try)
+    arguments = getattr(scope, "args", None)
     for node in ast.walk(arguments) if arguments is not None else ():
         if isinstance(node, ast.arg) and node.arg == name:
             yield False
-    body = getattr(function, "body", [])
+    body = getattr(scope, "body", [])
     pending = [(node, False) for node in (body if isinstance(body, list) else [body])]
     while pending:
         node, in_loop = pending.pop()
@@ -77,7 +100,7 @@ def _bindings(function: ast.AST, name: str) -> Iterator[bool]:
             yield in_loop
         if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
             continue  # a scope of its own
-        loops = in_loop or isinstance(node, (ast.For, ast.AsyncFor, ast.While))
+        loops = in_loop or isinstance(node, repeated)
         pending += [(child, loops) for child in ast.iter_child_nodes(node)]
 
 
@@ -94,15 +117,17 @@ def _binds(node: ast.AST, name: str) -> bool:
 
 
 class _File(NamedTuple):
-    """A parsed file: its functions' code and nodes, by name and first line."""
+    """A parsed file: its functions' code and nodes, by name and first line; and all of it."""
 
     codes: dict[tuple[str, int], list[CodeType]]
     nodes: dict[tuple[str, int], list[tuple[Function, tuple[ast.AST, ...]]]]
-    globals_assigned: frozenset[str]
+    module: ast.Module
 
 
 # By code and file.
 _found: dict[tuple[CodeType, str], Definition | None] = {}
+# By file and name of a global variable.
+_fixed: dict[tuple[ast.Module, str], bool] = {}
 
 
 def _find(function: FunctionType) -> Definition | None:
@@ -121,15 +146,13 @@ def _find(function: FunctionType) -> Definition | None:
         # The innermost that holds all instructions; a function around it holds them, too. The code
         # of the function around has instructions that make the inner one.
         found = sorted((one for one in found if _covers(one[0], code)), key=lambda one: len(one[1]))
-    return Definition(*found[-1], file.globals_assigned) if found else None
+    return Definition(*found[-1], file.module) if found else None
 
 
 @functools.lru_cache(maxsize=4)
 def _parsed(text: str, filename: str) -> _File:
     tree = ast.parse(text, filename)
-    file = _File({}, {}, frozenset(
-        name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names
-    ))
+    file = _File({}, {}, tree)
     pending = [compile(text, filename, "exec", dont_inherit=True)]
     while pending:
         code = pending.pop()
