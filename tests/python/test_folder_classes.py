@@ -353,9 +353,33 @@ class Index(ImageFolder):
         return super().__getitem__
 
 
+class BehindTransform:
+    @property
+    def transform(self):
+        return HEAD[0]
+
+    @transform.setter
+    def transform(self, value):
+        pass
+
+
+class BehindState:
+    def __getstate__(self):
+        return {**vars(self), "samples": self.samples[::-1]}
+
+
+class TransformBehind(ImageFolder, BehindTransform):
+    pass
+
+
+class StateBehind(ImageFolder, BehindState):
+    pass
+
+
 other_dataset = None
 LEFT = [TwoImages, NoImage, WithText, AsList, OtherItem, OfAnother, Counts, Turns, Another, Twice, Negative, OverTurns, SamplesProperty, OwnGetAttr,
-        OwnGetAttribute, OwnLoader, Batches, Restored, WithMixinItem, Index]
+        OwnGetAttribute, OwnLoader, Batches, Restored, WithMixinItem, Index, TransformBehind,
+        StateBehind]
 
 
 @pytest.mark.parametrize("kind", LEFT)

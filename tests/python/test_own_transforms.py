@@ -4,6 +4,7 @@ transforms that they call, and which are not."""
 import copy
 import functools
 import linecache
+import sys
 import types
 
 import feedmill
@@ -150,6 +151,8 @@ UNDERSTOOD = {
 
 @pytest.mark.parametrize("name", UNDERSTOOD)
 def test_these_are_native_and_equal_their_own_result(small_images, name):
+    if name in ("lambdas", "one_line") and sys.version_info < (3, 11):
+        pytest.skip("lambdas of one line are told apart by the columns of their instructions")
     dataset = ImageFolder(str(small_images), UNDERSTOOD[name]())
     ours = native_loader(dataset, batch_size=8)
     n_batches = 0
@@ -606,9 +609,20 @@ def bodies(draw):
     return lines
 
 
-@settings(max_examples=300, deadline=None)
-@given(bodies())
-def test_random_functions_do_what_was_understood(lines):
+def test_random_functions_do_what_was_understood():
+    understood = []
+
+    @settings(max_examples=300, deadline=None, derandomize=True)
+    @given(bodies())
+    def check(lines):
+        understood.append(does_what_was_understood(lines))
+
+    check()
+    assert sum(understood) > 10
+
+
+def does_what_was_understood(lines):
+    """Compares what a function does with what was understood; False: nothing was."""
     name = "<random function>"
     text = "\n".join([
         "class Own:", "    flag, none, number, n = True, None, 3, 0",
@@ -623,13 +637,14 @@ def test_random_functions_do_what_was_understood(lines):
     try:
         found = transforms_in(own, None)
     except NotUnderstood:
-        return
+        return False
     wanted = [one for call in found for one in inlined(call)]
     before = dict(vars(own))
     CALLED.clear()
     result = own(Token())
     assert type(result) is Token and list(result.seen) == CALLED == wanted
     assert vars(own) == before
+    return True
 
 
 def inlined(call):
@@ -640,3 +655,51 @@ def test_without_an_image_only_plain_functions_are_understood():
     own = Steps(Marks("a"), last=Marks("b"))
     assert [type(one) for one in flatten(own)] == [NotRead]  # it asks for the image's mode
     assert [one.name for one in transforms_in(own.apply, None)] == ["a", "b"]
+
+
+class ModuleCalled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = T.PILToTensor()
+
+    def forward(self, image):
+        return self.inner(image)
+
+
+def test_a_replaced_call_of_modules(small_images, monkeypatch):
+    dataset = ImageFolder(str(small_images), compose(T.Resize((8, 8)), ModuleCalled()))
+    loader = feedmill.DataLoader(dataset)
+    assert loader.explain().startswith("native path")
+    call = torch.nn.Module.__call__
+    monkeypatch.setattr(torch.nn.Module, "__call__", lambda self, *a: call(self, *a) * 0)
+    assert loader.explain().startswith("torch's own path")
+    with pytest.raises(NotUnderstood):
+        transforms_in(dataset.transform.transforms[1], None)
+
+
+GLOBALS = {
+    "once": ("resize = T.Resize((8, 8))", True),
+    "in __main__ only": ("resize = T.Resize((8, 8))\nif __name__ == '__main__':\n"
+                         "    resize = T.Resize((4, 4))", False),
+    "twice": ("resize = T.Resize((8, 8))\nresize = T.Resize((4, 4))", False),
+    "under a condition": ("if True:\n    resize = T.Resize((8, 8))", False),
+    "in a loop": ("for resize in [T.Resize((8, 8))]:\n    pass", False),
+    "by a function": ("resize = T.Resize((8, 8))\ndef change():\n    global resize\n"
+                      "    resize = None", False),
+}
+
+
+@pytest.mark.parametrize("name", GLOBALS)
+def test_global_variables_that_a_worker_may_set_anew(name):
+    """A worker process that is spawned imports the file again."""
+    lines, is_understood = GLOBALS[name]
+    file = f"<globals {name}>"
+    text = f"import torchvision.transforms as T\n{lines}\ndef apply(x):\n    return resize(x)\n"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    scope = {"__name__": "globals_of_test"}
+    exec(compile(text, file, "exec"), scope)
+    if is_understood:
+        assert transforms_in(scope["apply"], None) == [scope["resize"]]
+        return
+    with pytest.raises(NotUnderstood, match="may be assigned again"):
+        transforms_in(scope["apply"], None)
