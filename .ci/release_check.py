@@ -38,32 +38,24 @@ import feedmill, torch
 from feedmill.cli.made_images import make_images
 from pathlib import Path
 
+sys.path.insert(0, sys.argv[1])
+from torchvision_cpu import torchvision
+
 assert str(Path(sys.prefix).resolve()) in str(Path(feedmill.__file__).resolve()), feedmill.__file__
-
-
-class Encoded(torch.utils.data.Dataset):
-    def __init__(self, paths):
-        self.paths = paths
-
-    def __len__(self):
-        return len(self.paths)
-
-    def __getitem__(self, index):
-        data = self.paths[index].read_bytes()
-        return torch.frombuffer(bytearray(data), dtype=torch.uint8).sum(), index
-
+T = torchvision.transforms
+compose = T.Compose([T.Resize(80), T.CenterCrop(64), T.ToTensor(), T.Normalize([0.5], [0.2])])
 
 if __name__ == "__main__":
-    rows = torch.arange(7 * 5.0).reshape(7, 5)
-    loader = feedmill.DataLoader(torch.utils.data.TensorDataset(rows), 2, native="require")
-    assert torch.equal(torch.cat([batch[0] for batch in loader]), rows)
     with tempfile.TemporaryDirectory() as folder:
         make_images(Path(folder), 2, 4)
-        paths = sorted(path for path in Path(folder).rglob("*") if path.is_file())
-        for workers in (0, 2):
-            ours = list(feedmill.DataLoader(Encoded(paths), 3, num_workers=workers))
-            torchs = list(torch.utils.data.DataLoader(Encoded(paths), 3, num_workers=workers))
-            assert all(torch.equal(a, b) for x, y in zip(ours, torchs) for a, b in zip(x, y))
+        dataset = torchvision.datasets.ImageFolder(folder, compose)
+        wanted = list(torch.utils.data.DataLoader(dataset, 3))
+        assert len(wanted) == 3
+        for native in ("require", "off"):
+            for workers in (0, 2):
+                batches = feedmill.DataLoader(dataset, 3, num_workers=workers, native=native)
+                for (images, targets), batch in zip(batches, wanted, strict=True):
+                    assert torch.equal(images, batch[0]) and torch.equal(targets, batch[1])
     print("feedmill", feedmill.__version__, "works with torch", torch.__version__)
 """
 
@@ -98,10 +90,13 @@ def check_version() -> str:
     numbers = re.findall(r"FM_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", header)
     if ".".join(numbers) != version:
         fail(f"include/feedmill/version.h says both {version} and {'.'.join(numbers)}")
-    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    newest, date = re.search(r"^## (\S+) ?(.*)", changes, re.MULTILINE).groups()
     if newest != version:
         fail(f"CHANGELOG.md begins with {newest}, but include/feedmill/version.h says {version}")
     say(f"version {version}")
+    if date == "(unreleased)":
+        say("CHANGELOG.md says that it is unreleased: put the date there before it is released")
     return version
 
 
@@ -114,7 +109,9 @@ def make_environment(folder: Path, torch_from: Path) -> Path:
     mirror.mkdir()
     for packages in map(Path, seen.split()):
         for path in packages.iterdir():
-            if "feedmill" not in path.name and path.suffix != ".pth":
+            # As in sys.path, the first folder that has a name counts.
+            taken = os.path.lexists(mirror / path.name)
+            if "feedmill" not in path.name and path.suffix != ".pth" and not taken:
                 (mirror / path.name).symlink_to(path)
     site = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
     (Path(site) / "torch.pth").write_text(f"{mirror}\n")
@@ -128,7 +125,8 @@ def try_installed(python: Path, what: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         trial = Path(folder) / "trial.py"
         trial.write_text(TRIAL)
-        said = run(python, "trial.py", cwd=folder, env=environment).strip().splitlines()[-1]
+        support = ROOT / "tests" / "support"
+        said = run(python, "trial.py", support, cwd=folder, env=environment).splitlines()[-1]
         run(python, "-m", "feedmill", "doctor", cwd=folder, env=environment)
         run(python.parent / "feedmill", "--help", cwd=folder, env=environment)
     say(f"{what.name}: {said}")
@@ -152,11 +150,15 @@ def check_contents(wheel: Path, sdist: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dist", type=Path, default=ROOT / "build" / "release",
-                        help="where wheels and sdist are put; made anew")
+                        help="where wheels and sdist are put; a folder that does not exist, or the "
+                        "default, which is made anew")
     args = parser.parse_args()
     version = check_version()
     dist = args.dist.resolve()
-    shutil.rmtree(dist, ignore_errors=True)
+    if dist == parser.get_default("dist"):
+        shutil.rmtree(dist, ignore_errors=True)
+    elif dist.exists():
+        parser.error(f"{dist} exists")
     work = ROOT / "build" / "release-work"
     shutil.rmtree(work, ignore_errors=True)
 

@@ -14,15 +14,17 @@ generated in run-data/made.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
-import os
 import pathlib
-import signal
+import shutil
 import statistics
-import subprocess
 import sys
+import tempfile
 import time
+
+from peers.process import Failed, Process
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -32,8 +34,8 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def serve(folder: str, n_samples: int, workers: int) -> None:
-    """Answers each line on stdin with one on stdout: "hash" with the digest of an epoch's batches,
-    "time" with the CPU and the wall time that an epoch took."""
+    """Says where feedmill is from, then answers each line on stdin with one on stdout: "hash" with
+    the digest of an epoch's batches, "time" with the CPU and the wall time that an epoch took."""
     sys.path.insert(0, str(ROOT / "tests" / "support"))
     import feedmill
     import torch
@@ -46,8 +48,11 @@ def serve(folder: str, n_samples: int, workers: int) -> None:
     dataset.samples = (dataset.samples * -(-n_samples // len(dataset.samples)))[:n_samples]
     loader = feedmill.DataLoader(dataset, batch_size=64, shuffle=True, num_workers=workers,
                                  native="require")
-    print(json.dumps({"from": feedmill.__path__[0]}), flush=True)
+    print("{}", flush=True)
     for line in sys.stdin:
+        if line == "where\n":
+            print(json.dumps({"from": feedmill.__path__[0]}), flush=True)
+            continue
         torch.manual_seed(0)
         digest = hashlib.sha256()
         cpu, wall = time.process_time(), time.perf_counter()
@@ -59,43 +64,27 @@ def serve(folder: str, n_samples: int, workers: int) -> None:
         print(json.dumps(result), flush=True)
 
 
-class Build:
-    """A build in a process of its own, which runs only while it is asked."""
-
-    def __init__(self, installed: pathlib.Path, args: argparse.Namespace) -> None:
-        words = [sys.executable, __file__, "--serve", str(args.data), str(args.samples),
-                 str(args.workers)]
-        self.process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env=os.environ | {"PYTHONPATH": str(installed.resolve())})
-        came = pathlib.Path(self._read()["from"])
-        if not came.is_relative_to(installed.resolve()):
-            sys.exit(f"bench_builds: {installed} has no feedmill; {came} was imported")
-        self.process.send_signal(signal.SIGSTOP)
-
-    def ask(self, what: str) -> dict:
-        self.process.send_signal(signal.SIGCONT)
-        self.process.stdin.write(f"{what}\n")
-        self.process.stdin.flush()
-        answer = self._read()
-        self.process.send_signal(signal.SIGSTOP)
-        return answer
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def _read(self) -> dict:
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit("bench_builds: a process ended; see above")
-        return json.loads(line)
+def started(installed: pathlib.Path, logs: pathlib.Path, args: argparse.Namespace) -> Process:
+    """The process of a build, which runs only while it is asked."""
+    installed = installed.resolve()
+    words = [sys.executable, __file__, "--serve", str(args.data.resolve()), str(args.samples),
+             str(args.workers)]
+    log = logs / f"{installed.name}.log"
+    try:
+        process = Process(words, log, ROOT, {"PYTHONPATH": str(installed)}, timeout_s=600)
+    except Failed as error:
+        sys.exit(f"bench_builds: {installed}: {error}\n{log.read_text()}")
+    came = pathlib.Path(process.ask("where")["from"])
+    if not came.is_relative_to(installed):
+        process.close()
+        sys.exit(f"bench_builds: {installed} has no feedmill; {came} was imported")
+    return process
 
 
 # ---- the comparison ------------------------------------------------------------------------------
 
 
-def compare(builds: list[Build], args: argparse.Namespace) -> None:
+def compare(builds: list[Process], args: argparse.Namespace) -> None:
     first = [build.ask("hash") for build in builds]
     if first[0]["digest"] != first[1]["digest"]:
         sys.exit("bench_builds: FAILED: the builds' batches differ")
@@ -115,6 +104,19 @@ def compare(builds: list[Build], args: argparse.Namespace) -> None:
               f"{statistics.median(both[1]):.0f}; ratio {middle:.3f} ({low:.3f}-{high:.3f})")
 
 
+def made_images(build: pathlib.Path) -> pathlib.Path:
+    folder = ROOT / "run-data" / "made"
+    if not folder.exists():
+        sys.path.insert(0, str(build.resolve()))
+        from feedmill.cli.made_images import make_images
+
+        whole = folder.with_name("made.part")
+        shutil.rmtree(whole, ignore_errors=True)
+        make_images(whole)
+        whole.rename(folder)  # a folder that was not finished is not used
+    return folder
+
+
 def main() -> None:
     if sys.argv[1:2] == ["--serve"]:
         serve(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
@@ -128,19 +130,18 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="(%(default)s)")
     args = parser.parse_args()
     if args.data is None:
-        args.data = ROOT / "run-data" / "made"
-        if not args.data.exists():
-            sys.path.insert(0, str(args.builds[0].resolve()))
-            from feedmill.cli.made_images import make_images
-
-            make_images(args.data)
-    builds = []
-    try:
-        builds = [Build(one, args) for one in args.builds]
-        compare(builds, args)
-    finally:
-        for build in builds:
-            build.end()
+        args.data = made_images(args.builds[0])
+    with contextlib.ExitStack() as stack:
+        logs = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        builds = []
+        for number, one in enumerate(args.builds):
+            (logs / str(number)).mkdir()
+            builds.append(started(one, logs / str(number), args))
+            stack.callback(builds[-1].close)
+        try:
+            compare(builds, args)
+        except Failed as error:
+            sys.exit(f"bench_builds: {error}")
 
 
 if __name__ == "__main__":

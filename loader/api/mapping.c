@@ -35,7 +35,8 @@ static int check(const fm_mapping *mapping, const uint8_t *out, fm_error *error)
     return FM_OK;
 }
 
-static bool is_fixed(const fm_mapping *mapping) {
+/* Whether Pillow computes these points in fixed-point numbers. */
+static bool uses_fixed_point(const fm_mapping *mapping) {
     return mapping->kind == FM_MAPPING_AFFINE && mapping->filter == FM_FILTER_NEAREST &&
            (mapping->m[1] != 0 || mapping->m[3] != 0);
 }
@@ -44,8 +45,8 @@ static bool is_fixed(const fm_mapping *mapping) {
  * points are largest and smallest at its corners. */
 static bool is_in_range(const fm_mapping *mapping) {
     const double *const m = mapping->m;
-    const double most = is_fixed(mapping) ? MOST_FIXED : MOST_POINT;
-    double largest = 0, least_divisor = 1, most_divisor = 1;
+    const double most = uses_fixed_point(mapping) ? MOST_FIXED : MOST_POINT;
+    double largest = 0, least_divisor = 1;
     for (int corner = 0; corner < 4; corner++) {
         const double x = corner & 1 ? mapping->out_width : 0;
         const double y = corner & 2 ? mapping->out_height : 0;
@@ -57,7 +58,6 @@ static bool is_in_range(const fm_mapping *mapping) {
         const double divisor = m[6] * x + m[7] * y + 1;
         if (!(fabs(divisor) < MOST_POINT)) return false;
         least_divisor = fmin(least_divisor, divisor);
-        most_divisor = fmax(most_divisor, divisor);
     }
     /* The divisor is 1 at the first corner, so that it is positive everywhere or has a zero. */
     return least_divisor >= LEAST_DIVISOR && largest < most * least_divisor;

@@ -47,11 +47,10 @@ BODY void row_body(uint8_t *restrict out, const uint8_t *const *taps, int n_taps
 
 KERNELS(scalar, )
 #if defined(__x86_64__)
-KERNELS(sse41, __attribute__((target("sse4.1"))))
+KERNELS(sse41, FM_FOR_SSE41)
 
-__attribute__((target("avx2"))) static void row_avx2(uint8_t *out, const uint8_t *const *taps,
-                                                     int n_taps, size_t n, uint32_t weight,
-                                                     uint32_t far_weight) {
+FM_FOR_AVX2 static void row_avx2(uint8_t *out, const uint8_t *const *taps, int n_taps, size_t n,
+                                 uint32_t weight, uint32_t far_weight) {
     if (n < 32)
         row_sse41(out, taps, n_taps, n, weight, far_weight);
     else

@@ -254,11 +254,11 @@ static void lookup_scalar(uint8_t *px, size_t n_px, const uint8_t *tables) {
 
 KERNELS(scalar, )
 #if defined(__x86_64__)
-KERNELS(sse41, __attribute__((target("sse4.1"))))
-KERNELS(avx2, __attribute__((target("avx2"))))
+KERNELS(sse41, FM_FOR_SSE41)
+KERNELS(avx2, FM_FOR_AVX2)
 
 /* The blends, which compilers vectorize poorly. */
-#define AVX2 __attribute__((target("avx2"))) static
+#define AVX2 FM_FOR_AVX2 static
 
 AVX2 void fade_by_32(uint8_t *px, size_t n, float base, float factor) {
     const size_t done = fm_color_fade_avx2(px, n, base, factor);
@@ -295,7 +295,7 @@ AVX2 void fade_to_gray_by_32(uint8_t *px, size_t n_px, float factor) {
     }
 }
 
-#define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi"))) static
+#define AVX512 FM_FOR_AVX512 static
 
 AVX512 void lookup_by_192(uint8_t *px, size_t n_px, const uint8_t *tables) {
     const size_t done = fm_lookup_avx512(px, 3 * n_px, tables);

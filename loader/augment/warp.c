@@ -119,8 +119,8 @@ static void bicubic_scalar(const fm_image *in, uint8_t *out, const double *x, co
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) static void points_avx2(fm_warp_points *points, const fm_warp *warp,
-                                                        int32_t begin, int32_t row, size_t n) {
+FM_FOR_AVX2 static void points_avx2(fm_warp_points *points, const fm_warp *warp, int32_t begin,
+                                    int32_t row, size_t n) {
     points_body(points, warp, begin, row, n);
 }
 #endif

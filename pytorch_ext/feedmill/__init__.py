@@ -14,7 +14,8 @@ that it may import:
 - ``collate``: a user's collate_fn, called ahead of its batch's turn.
 - ``planner``: which datasets, transforms and samplers the native path supports.
 - ``data``: datasets that torch's own DataLoader takes as well, and ``imread``.
-- ``deferred_images``: Pillow images that are decoded only as far as somebody uses them.
+- ``deferred``: Pillow images that are decoded only as far as somebody uses them.
+- ``handover``: batches from worker processes through memory that is used again.
 - ``packing``: datasets in tar shards, ``Pack`` and ``WebDataset``, and the writer of packs.
 - ``profiling``: counters, stall attribution, reports, logs, and loaders that are not ours.
 - ``system``: facts about the machine, this process and other processes, and fork-safe locks.

@@ -28,9 +28,10 @@ ERR_LIMIT: int
 FORMAT_JPEG: int
 FORMAT_PNG: int
 FORMAT_WEBP: int
-# fm_operation_kind.
+# fm_mapping_kind.
 MAPPING_AFFINE: int
 MAPPING_PERSPECTIVE: int
+# fm_operation_kind.
 OPERATION_BLEND: int
 OPERATION_BLEND_VALUE: int
 OPERATION_BLEND_GRAY: int

@@ -1,5 +1,5 @@
-"""feedmill.DataLoader on torch's path with options of torch that concern how batches reach the main
-process: torch's batches, which stay as they are."""
+"""feedmill.DataLoader on torch's path, with torch's options for how batches reach the main process:
+the batches equal torch's, and do not change while they are held."""
 
 import os
 import subprocess

@@ -303,6 +303,23 @@ def test_explain_says_whether_images_are_deferred(paths):
     assert "images are not deferred: deferred='off'" in loader.explain()
 
 
+def test_explain_says_why_workers_send_as_torch_does(paths):
+    torch.multiprocessing.set_sharing_strategy("file_system")
+    try:
+        line = "workers send batches as torch does: the sharing strategy is file_system"
+        assert line in feedmill.DataLoader(Photos(paths), num_workers=1).explain()
+        for options in ({"num_workers": 0}, {"num_workers": 1, "deferred": "off"}):
+            assert line not in feedmill.DataLoader(Photos(paths), **options).explain()
+    finally:
+        torch.multiprocessing.set_sharing_strategy("file_descriptor")
+
+
+def test_explain_says_that_workers_are_unknown(paths, monkeypatch):
+    monkeypatch.setattr(_internals, "worker_loop", None)
+    text = feedmill.DataLoader(Photos(paths)).explain()
+    assert "images are not deferred: feedmill does not know how this torch starts" in text
+
+
 def test_loaders_can_be_pickled_and_copied(paths):
     loader = feedmill.DataLoader(Photos(paths), batch_size=4, deferred="off")
     assert pickle.loads(pickle.dumps(loader)).deferred == "off"

@@ -184,9 +184,8 @@ class Keeping(Dataset):
         return made
 
     def numpy_dlpack(self, made):
-        array = np.from_dlpack(made)
-        array.flags.writeable or self.kept.append(made)
-        self.kept += [array] if array.flags.writeable else []
+        array = np.from_dlpack(made)  # read-only in some versions of NumPy
+        self.kept.append(array if array.flags.writeable else _ReadOnly(array))
         return made
 
     def memory(self, made):
@@ -226,6 +225,14 @@ class _Bytes:
 
     def __iadd__(self, _one):
         self.storage.fill_(7)
+        return self
+
+
+class _ReadOnly:
+    def __init__(self, array):
+        self.array = array
+
+    def __iadd__(self, _one):
         return self
 
 
@@ -291,10 +298,18 @@ def test_a_thread_that_keeps_a_sample():
     class Threaded(Made):
         def __getitem__(self, i):
             made = image(i)
-            threading.Timer(0.02, made.add_, [1]).start()  # before or after it is stacked
-            return made * 0
+            started, end = threading.Event(), threading.Event()
 
-    check(Threaded(None), n_placed=3)
+            def hold(kept):
+                started.set()
+                end.wait()
+                return kept
+
+            threading.Thread(target=hold, args=[made], daemon=True).start()
+            started.wait()
+            return made
+
+    check(Threaded(None), n_placed=0)
 
 
 def test_a_deep_copy_of_what_is_kept():

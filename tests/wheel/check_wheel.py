@@ -39,8 +39,10 @@ CHOSEN = {
     "parity": ["test_parity", "test_equality", "test_canary", "test_image_formats", "test_augment",
                "test_torchvision_v2", "test_draws", "test_order", "test_seeding"],
     "drop-in": ["test_options", "test_captures", "test_collate", "test_wrappers", "test_internals",
-                "test_requirements", "test_deferred_path", "test_deferred_operations",
-                "test_handover"],
+                "test_requirements", "test_deferred", "test_deferred_path",
+                "test_deferred_operations", "test_deferred_tensors", "test_deferred_handover",
+                "test_handover", "test_placing", "test_own_datasets", "test_own_transforms",
+                "test_folder_classes"],
     "stalls": ["test_stats", "test_verdict", "test_watch", "test_demo"],
 }
 # These read the repository's documentation, examples or benchmarks, or the tests of the package's
@@ -213,11 +215,12 @@ def counted(result: Path) -> str:
     return ", ".join(f"{n} {name}" for name, n in counts.items() if n or name == "passed")
 
 
-def row(facts: dict[str, str], under: list[str], result: str) -> str:
+def row(facts: dict[str, str], args: argparse.Namespace, result: str) -> str:
     """The line for the table in compatibility.md."""
-    result = ", ".join([*under, result])
+    tests = " ".join(args.tests) or ("all" if args.all else ", ".join(CHOSEN))
+    tests = ", ".join([tests, *args.under])
     cells = [datetime.date.today().isoformat(), facts["system"], facts["Python"], facts["torch"],
-             facts["torchvision"], facts["pillow"], facts["numpy"], result]
+             facts["torchvision"], facts["pillow"], facts["numpy"], tests, result]
     return f"| {' | '.join(cells)} |"
 
 
@@ -265,7 +268,7 @@ def main() -> int:
             shutil.copy(HERE / "conditions.py", away)
             command = [py, "conditions.py", *args.under, "--", *command]
         done = place.run(*command, f"--junit-xml={place.inside(away)}/result.xml", cwd=away)
-        print(row(facts, args.under, counted(away / "result.xml")))
+        print(row(facts, args, counted(away / "result.xml")))
     return done.returncode
 
 

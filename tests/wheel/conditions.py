@@ -3,7 +3,7 @@
 
     tests/wheel/conditions.py [no-uring] [no-shm] [read-only-home] -- COMMAND...
 
-no-uring: a seccomp filter answers io_uring's system calls with EPERM, as Docker's does (x86-64).
+no-uring: a seccomp filter answers io_uring's system calls with EPERM, as Docker's does.
 no-shm: /dev has no shm. read-only-home: $HOME is an empty folder on a read-only mount. The latter
 two need root; what is mounted is seen by the command alone.
 """
@@ -22,7 +22,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 # From <linux/sched.h>, <linux/prctl.h>, <linux/seccomp.h>, <linux/bpf_common.h>.
 CLONE_NEWNS = 0x20000
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
-LOAD_WORD, JUMP_IF_IN, RETURN = 0x20, 0x35, 0x06
+LOAD_WORD, JUMP_IF_AT_LEAST, RETURN = 0x20, 0x35, 0x06
 ALLOW, REFUSE = 0x7FFF0000, 0x00050001  # the latter with EPERM
 URING_SETUP, URING_REGISTER = 425, 427  # with URING_ENTER between them; the same on all machines
 
@@ -36,8 +36,8 @@ def check(result: int, what: str) -> None:
 def forbid_uring() -> None:
     steps = [
         (LOAD_WORD, 0, 0, 0),  # the number of the system call
-        (JUMP_IF_IN, 0, 2, URING_SETUP),  # below: allow
-        (JUMP_IF_IN, 1, 0, URING_REGISTER + 1),  # above: allow
+        (JUMP_IF_AT_LEAST, 0, 2, URING_SETUP),  # below: allow
+        (JUMP_IF_AT_LEAST, 1, 0, URING_REGISTER + 1),  # above: allow
         (RETURN, 0, 0, REFUSE),
         (RETURN, 0, 0, ALLOW),
     ]
@@ -59,14 +59,16 @@ def own_mounts() -> None:
 
 def remove_shm() -> None:
     """/dev becomes a folder with what programs need of it, without shm."""
-    with tempfile.TemporaryDirectory() as kept:
-        mount("--rbind", "/dev", kept)
-        mount("-t", "tmpfs", "none", "/dev")
-        for name in ("null", "zero", "full", "random", "urandom", "tty"):
-            open(f"/dev/{name}", "w").close()
-            mount("--bind", f"{kept}/{name}", f"/dev/{name}")
-        os.symlink("/proc/self/fd", "/dev/fd")
-        subprocess.run(["umount", "--recursive", "--lazy", kept], check=True)
+    # Nothing may remove what is in this folder after an error: it is the machine's /dev.
+    kept = tempfile.mkdtemp(prefix="dev-")
+    mount("--rbind", "/dev", kept)
+    mount("-t", "tmpfs", "none", "/dev")
+    for name in ("null", "zero", "full", "random", "urandom", "tty"):
+        open(f"/dev/{name}", "w").close()
+        mount("--bind", f"{kept}/{name}", f"/dev/{name}")
+    os.symlink("/proc/self/fd", "/dev/fd")
+    subprocess.run(["umount", "--recursive", "--lazy", kept], check=True)
+    os.rmdir(kept)
     assert not os.path.exists("/dev/shm")
 
 
@@ -97,7 +99,7 @@ def main() -> int:
         refuse = forbid_uring if "no-uring" in wanted else None
         return subprocess.run(command, check=False, preexec_fn=refuse).returncode
     finally:
-        if "read-only-home" in wanted:
+        if os.path.ismount(home):
             subprocess.run(["umount", home], check=True)
         os.rmdir(home)
 

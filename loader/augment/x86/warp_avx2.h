@@ -51,9 +51,8 @@ FM_AUGMENT_AVX2 __m256d fm_warp_line_avx2(const uint8_t *px, __m256d dx) {
     return _mm256_add_pd(_mm256_cvtepi32_pd(first), _mm256_mul_pd(slope, dx));
 }
 
-__attribute__((target("avx2"))) static void fm_warp_bilinear_avx2(const fm_image *in, uint8_t *out,
-                                                                  const double *x, const double *y,
-                                                                  size_t n) {
+FM_FOR_AVX2 static void fm_warp_bilinear_avx2(const fm_image *in, uint8_t *out, const double *x,
+                                              const double *y, size_t n) {
     const size_t row_bytes = fm_image_row_bytes(in);
     fm_warp_split at;
     fm_warp_split_axis_avx2(at.dx, at.left, x, n);
@@ -102,8 +101,8 @@ FM_AUGMENT_AVX2 __m256d fm_warp_cubic_avx2(const __m256d v[4], __m256d d) {
     return fm_warp_polynomial_avx2(v[1], p2, p3, p4, d);
 }
 
-__attribute__((target("avx2"))) static void
-fm_warp_bicubic_avx2(const fm_image *in, uint8_t *out, const double *x, const double *y, size_t n) {
+FM_FOR_AVX2 static void fm_warp_bicubic_avx2(const fm_image *in, uint8_t *out, const double *x,
+                                             const double *y, size_t n) {
     const size_t row_bytes = fm_image_row_bytes(in);
     fm_warp_split at;
     fm_warp_split_axis_avx2(at.dx, at.left, x, n);

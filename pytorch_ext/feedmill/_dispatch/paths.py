@@ -25,7 +25,13 @@ from feedmill.engine.devices import as_device, delivery_of, describe, device_of
 from feedmill.engine.pool import EnginePool, budget_refusal
 from feedmill.iterators import bad_samples
 from feedmill.iterators.collating import AHEAD_IN_PROCESSES, AHEAD_IN_THREAD, HERE, collate_place
-from feedmill.iterators.deferring import DeferredCounters, is_possible, make_deferring, why_not
+from feedmill.iterators.deferring import (
+    DeferredCounters,
+    is_possible,
+    make_deferring,
+    why_not,
+    why_sent_by_torch,
+)
 from feedmill.iterators.hybrid import HybridDataLoaderIter
 from feedmill.iterators.native import NativeDataLoaderIter
 from feedmill.planner.epochs import Epochs, rank_to_mix_in, sampler_epoch
@@ -349,14 +355,18 @@ def _plain_iterator(loader: Any) -> Any:
     )
 
 
-def _deferred_line(loader: Any, reasons: Sequence[str]) -> str:
-    """A line for explain() on torch's path, which is taken for these reasons."""
+def _deferred_lines(loader: Any, reasons: Sequence[str]) -> list[str]:
+    """Lines for explain() on torch's path, which is taken for these reasons."""
     deferred = loader._feedmill_options().deferred
     why = "deferred='off'" if deferred == "off" else why_not()
-    if why:
-        return f"images are not deferred: {'see above' if why in reasons else why}"
     verified = ", and each sample is verified" if deferred == "verify" else ""
-    return f"images that Pillow opens are decoded only as far as they are used{verified}"
+    line = f"images that Pillow opens are decoded only as far as they are used{verified}"
+    if why:
+        line = f"images are not deferred: {'see above' if why in reasons else why}"
+    if deferred == "off" or not is_possible() or not loader.num_workers:
+        return [line]
+    why = why_sent_by_torch()
+    return [line, f"workers send batches as torch does: {why}"] if why else [line]
 
 
 # ---- explain() -----------------------------------------------------------------------------------
@@ -369,7 +379,7 @@ def explanation(loader: Any) -> str:
     options = loader._feedmill_options()
     if source is None:
         lines = ["torch's own path, because", *(f"  - {one}" for one in support.reasons)]
-        lines.append(_deferred_line(loader, support.reasons))
+        lines += _deferred_lines(loader, support.reasons)
         if options.dtype is not None:
             lines.append(f"images are converted to {options.dtype} before collate_fn gets them")
         if options.memory_format is not torch.contiguous_format:

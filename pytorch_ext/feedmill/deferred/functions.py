@@ -136,14 +136,6 @@ def _expand(*args: Any, **kwargs: Any) -> Any:
     return _pillow_expand(*args, **kwargs) if result is None else _new_image(result)
 
 
-# Recognition on the native path sees through to the originals.
-_blend.feedmill_original = _pillow_blend  # type: ignore[attr-defined]
-_init_brightness.feedmill_original = _brightness  # type: ignore[attr-defined]
-_init_contrast.feedmill_original = _contrast  # type: ignore[attr-defined]
-_transform.feedmill_original = _pillow_transform  # type: ignore[attr-defined]
-_expand.feedmill_original = _pillow_expand  # type: ignore[attr-defined]
-
-
 @functools.cache
 def replace_in_pillow() -> None:
     """Adds Pillow's functions to those that are replaced (see replacements), once."""
@@ -203,8 +195,6 @@ def replace_in_torchvision() -> None:
         if is_original(function, FUNCTIONAL_PIL, name):
             if function not in _replaced and function not in _replaced.values():
                 _replaced[function] = wrapper(function)
-                # Recognition on the native path sees through to it.
-                _replaced[function].feedmill_original = function
                 replacements.add(functional, name, function, _replaced[function])
     # v2 keeps the functions for images of each class.
     for kernels in v2_kernels(registry).values():

@@ -22,7 +22,7 @@ from feedmill.deferred.switch import switched
 _Core = Any
 
 # The fourth byte after Image.new("RGB", size, 0), after a conversion from grey, and after point().
-FOURTH_NEW, FOURTH_OF_GRAY, _FOURTH_OF_POINT = 0, 255, 0
+FOURTH_NEW, FOURTH_OF_GRAY, FOURTH_OF_POINT = 0, 255, 0
 # Larger radii are left to Pillow, whose time does not depend on them.
 _MAX_RADIUS = 5
 # Larger factors than anybody uses overflow a float.
@@ -70,7 +70,7 @@ class Operations:
         if pixels is not None:
             changed = _operate(native.OPERATION_POINT, pixels, self.size, table)
             if changed is not None:
-                return self.of_pixels(changed, _FOURTH_OF_POINT)
+                return self.of_pixels(changed, FOURTH_OF_POINT)
         return self.real("point").point(lut, mode)
 
     def filter(self: _Core, *arguments: Any) -> Any:
@@ -234,7 +234,7 @@ def _shows(image: Image.Image, pixels: bytes | None, fourth_byte: int) -> bool:
     return image.mode == "RGB" and image.tobytes() == pixels and fourth_bytes == {fourth_byte}
 
 
-def _shows_operation(
+def shows_operation(
     image: Image.Image, kind: int, of: Image.Image, fourth_byte: int, *arguments: Any
 ) -> bool:
     return _shows(image, _operate(kind, of.tobytes(), of.size, *arguments), fourth_byte)
@@ -243,7 +243,7 @@ def _shows_operation(
 def _test_blend(resized: Image.Image, decoded: Image.Image, other: Image.Image) -> bool:
     def same(base: Image.Image, image: Image.Image, fourth_bytes: tuple[int, int]) -> bool:
         return all(
-            _shows_operation(Image.blend(base, image, factor), native.OPERATION_BLEND, image,
+            shows_operation(Image.blend(base, image, factor), native.OPERATION_BLEND, image,
                              _blended_byte(*fourth_bytes, factor) or 0, base.tobytes(), 0, factor)
             for factor in (0.0, 0.3, 1, 1.7, -0.6, 3.9)
         )
@@ -256,9 +256,9 @@ def _test_blend(resized: Image.Image, decoded: Image.Image, other: Image.Image) 
         and same(value, resized, (FOURTH_NEW, 0))
         and same(grey, resized, (FOURTH_OF_GRAY, 0))
         and same(gray, resized, (FOURTH_OF_GRAY, 0))
-        and _shows_operation(Image.blend(grey, resized, 1.4), native.OPERATION_BLEND_VALUE, resized,
+        and shows_operation(Image.blend(grey, resized, 1.4), native.OPERATION_BLEND_VALUE, resized,
                              _blended_byte(FOURTH_OF_GRAY, 0, 1.4) or 0, None, 99, 1.4)
-        and _shows_operation(Image.blend(gray, resized, 0.4), native.OPERATION_BLEND_GRAY, resized,
+        and shows_operation(Image.blend(gray, resized, 0.4), native.OPERATION_BLEND_GRAY, resized,
                              _blended_byte(FOURTH_OF_GRAY, 0, 0.4) or 0, None, 0, 0.4)
     )
 
@@ -266,7 +266,7 @@ def _test_blend(resized: Image.Image, decoded: Image.Image, other: Image.Image) 
 def _test_gray(resized: Image.Image, decoded: Image.Image, other: Image.Image) -> bool:
     grey = decoded.convert("L")
     return (
-        _shows_operation(grey.convert("RGB"), native.OPERATION_GRAY, decoded, FOURTH_OF_GRAY)
+        shows_operation(grey.convert("RGB"), native.OPERATION_GRAY, decoded, FOURTH_OF_GRAY)
         and gray_bytes(decoded.tobytes(), decoded.size) == grey.tobytes()
         and native.gray_sum(decoded.tobytes()) == sum(grey.tobytes())
     )
@@ -274,7 +274,7 @@ def _test_gray(resized: Image.Image, decoded: Image.Image, other: Image.Image) -
 
 def _test_smooth(resized: Image.Image, decoded: Image.Image, other: Image.Image) -> bool:
     return all(
-        _shows_operation(one.filter(ImageFilter.SMOOTH), native.OPERATION_SMOOTH, one, 0)
+        shows_operation(one.filter(ImageFilter.SMOOTH), native.OPERATION_SMOOTH, one, 0)
         for one in (resized, resized.crop((0, 0, 2, 9)))
     )
 
@@ -287,7 +287,7 @@ def _test_point(resized: Image.Image, decoded: Image.Image, other: Image.Image) 
         [(i * i + 7) // 3 % 256 for i in range(768)],
     )
     return all(
-        _shows_operation(one.point(table), native.OPERATION_POINT, one, _FOURTH_OF_POINT,
+        shows_operation(one.point(table), native.OPERATION_POINT, one, FOURTH_OF_POINT,
                          bytes(table))
         for table in tables
         for one in (resized, decoded)
@@ -306,7 +306,7 @@ def _test_blur(resized: Image.Image, decoded: Image.Image, other: Image.Image) -
     )
     images = ((resized, 0), (decoded, 255), (resized.crop((3, 3, 5, 4)), 0))
     return all(
-        _shows_operation(image.filter(blur(pair)), kind, image, fourth_byte, None, 0, 0.0, *pair,
+        shows_operation(image.filter(blur(pair)), kind, image, fourth_byte, None, 0, 0.0, *pair,
                          n_passes)
         for blur, kind, n_passes in blurs
         for pair in pairs
@@ -327,7 +327,7 @@ def _test_hue(resized: Image.Image, decoded: Image.Image, other: Image.Image) ->
             hue, *others = image.convert("HSV").split()
             moved = Image.fromarray(np.asarray(hue) + np.uint8(shift))
             wanted = Image.merge("HSV", (moved, *others)).convert("RGB")
-            if not _shows_operation(wanted, native.OPERATION_HUE, image, 0, None, shift):
+            if not shows_operation(wanted, native.OPERATION_HUE, image, 0, None, shift):
                 return False
     return True
 

@@ -41,6 +41,7 @@ locks.renew_after_fork(sys.modules[__name__], _lock=threading.RLock)
 
 def add(owner: Any, name: Any, original: Any, ours: Any) -> None:
     """Adds a function, which is replaced at once if somebody uses the others."""
+    ours.feedmill_original = original  # the planner recognizes the original through ours
     one = _Replacement(owner, name, original, ours)
     with _lock:
         _all.append(one)

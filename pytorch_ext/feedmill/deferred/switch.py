@@ -36,8 +36,8 @@ def switched(on: bool) -> Iterator[None]:
 
 @contextmanager
 def off_everywhere() -> Iterator[None]:
-    """Puts nothing off in this thread, nor in others that follow the process, as those that a
-    dataset in a worker process starts."""
+    """Puts nothing off in the block: not in this thread, nor in threads without a setting of their
+    own, such as those that a dataset starts in a worker process."""
     global _everywhere
     before = _everywhere
     try:

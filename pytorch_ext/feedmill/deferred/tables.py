@@ -10,13 +10,12 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from feedmill._ops import native
+from feedmill.deferred.operations import FOURTH_OF_POINT, shows_operation
 from feedmill.deferred.switch import switched
 
-# A DeferredCore, whose module imports operations, which this module does not.
+# A DeferredCore, whose module imports operations.
 _Core = Any
 
-# The fourth byte of pixels after point().
-_FOURTH_OF_POINT = 0
 # The functions, by name.
 ORIGINALS: dict[str, Any] = {
     name: getattr(ImageOps, name)
@@ -36,7 +35,7 @@ def changed(name: str, core: _Core, arguments: tuple[Any, ...]) -> _Core | None:
         return None
     (kind, table), (width, height) = known, core.size
     result = native.operate(kind, pixels, width, height, table)
-    return core.of_pixels(result, _FOURTH_OF_POINT) if isinstance(result, bytes) else None
+    return core.of_pixels(result, FOURTH_OF_POINT) if isinstance(result, bytes) else None
 
 
 def _operation_of(name: str, arguments: tuple[Any, ...]) -> tuple[int, bytes | None] | None:
@@ -81,8 +80,6 @@ def _wrapped(name: str, original: Any, core_of: Callable[[Any], Any]) -> Any:
         result = None if core is None else changed(name, core, args[1:])
         return original(*args, **kwargs) if result is None else args[0]._new(result)
 
-    # Recognition on the native path sees through to it.
-    function.feedmill_original = original  # type: ignore[attr-defined]
     return function
 
 
@@ -112,6 +109,4 @@ def _is_same(image: Image.Image, name: str, arguments: tuple[Any, ...]) -> bool:
     wanted, known = ORIGINALS[name](image, *arguments), _operation_of(name, arguments)
     if known is None:
         return False
-    got = native.operate(known[0], image.tobytes(), *image.size, known[1])
-    fourth_bytes = set(wanted.tobytes("raw", "RGBX")[3::4])
-    return wanted.mode == "RGB" and got == wanted.tobytes() and fourth_bytes == {_FOURTH_OF_POINT}
+    return shows_operation(wanted, known[0], image, FOURTH_OF_POINT, known[1])

@@ -48,7 +48,6 @@ def replace(is_deferring: Callable[[], bool]) -> None:
         original: Any = getattr(module, name, None)
         if is_original(original, FUNCTIONAL, name) and _compared.get(original):
             replacement: Any = functools.wraps(original)(make(original, is_deferring))
-            replacement.feedmill_original = original
             script_as(replacement, original)
             replacements.add(module, name, original, replacement)
 

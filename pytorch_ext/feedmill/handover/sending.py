@@ -39,26 +39,37 @@ _KEPT_BYTES = 1 << 27
 _placing: Placing | None = None
 
 
-def install(results: Any, places_samples: bool = False) -> str:
-    """See ``install_in_worker()``."""
-    native.keep_freed_memory(_KEPT_BYTES)
+def why_not() -> str:
+    """The reason why worker processes like this one send batches in torch's way; "" if they use
+    memory that is reused. A worker may find another reason in itself."""
     if platform.machine() not in ("x86_64", "AMD64"):
-        return "it needs stores to memory that other CPUs see in their order"
-    if not isinstance(results, queues.Queue) or not hasattr(results, "_thread"):
-        return "torch's workers send their batches in an unknown way"
+        return f"reused memory needs an x86-64 CPU's order of stores, not {platform.machine()}'s"
     if not _internals.can_share_storages():
         return f"torch {torch.__version__} shares storages in another way"
     if not _internals.uses_descriptors():
         return "the sharing strategy is file_system"
+    if _n_slots() < _MIN_SLOTS:
+        return f"the limit of file descriptors is {resource.getrlimit(resource.RLIMIT_NOFILE)[0]}"
+    return ""
+
+
+def _n_slots() -> int:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    n_slots = _MAX_SLOTS
-    if limit != resource.RLIM_INFINITY:
-        n_slots = min(n_slots, int(limit * _SHARE_OF_FDS))
-    if n_slots < _MIN_SLOTS:
-        return f"the limit of file descriptors is {limit}"
+    if limit == resource.RLIM_INFINITY:
+        return _MAX_SLOTS
+    return min(_MAX_SLOTS, int(limit * _SHARE_OF_FDS))
+
+
+def install(results: Any, places_samples: bool = False) -> str:
+    """See ``install_in_worker()``."""
+    native.keep_freed_memory(_KEPT_BYTES)
+    if why := why_not():
+        return why
+    if not isinstance(results, queues.Queue) or not hasattr(results, "_thread"):
+        return "torch's workers send their batches in an unknown way"
     try:
         os.close(os.memfd_create("feedmill-batch"))
-        _Sending(results, n_slots, places_samples)
+        _Sending(results, _n_slots(), places_samples)
     except (AttributeError, OSError, RuntimeError) as error:
         return f"no shared memory: {error}"
     return ""

@@ -21,7 +21,7 @@ from feedmill import _internals, deferred
 from feedmill._ops import native
 from feedmill.deferred import counters
 from feedmill.deferred.counters import N_VALUES, Counters
-from feedmill.handover import sending  # noqa: F401  not in each worker that is forked
+from feedmill.handover import sending
 from feedmill.iterators.verify_deferred import VerifyingFetcher
 from feedmill.system.locks import renew_after_fork
 
@@ -35,7 +35,16 @@ renew_after_fork(sys.modules[__name__], _lock=threading.Lock)
 def why_not() -> str:
     """The reason why images can't be deferred on torch's path; "" if they can, or if the script has
     not imported Pillow or OpenCV yet."""
+    if deferred.is_switched_off():
+        return deferred.why_not()
+    if _internals.worker_loop is None:
+        return "feedmill does not know how this torch starts its workers"
     return deferred.why_not() if deferred.is_needed() else ""
+
+
+def why_sent_by_torch() -> str:
+    """The reason why workers send batches as torch's do; "" if they use reused memory."""
+    return sending.why_not()
 
 
 def is_possible() -> bool:
