@@ -69,7 +69,6 @@ _TARGET_TRANSFORM = (
     "the dataset has a target_transform, which the native path does not call; set it to None, and "
     "transform the dataset's targets once instead"
 )
-_OF_INNER = ("load", "plan", "steps")
 _INDEX_LISTS = (list, tuple, range, np.ndarray, torch.Tensor)
 
 
@@ -205,8 +204,9 @@ class _DatasetReader:
             node = self._read_inner(own, depth)
             if node is None:
                 return None
-            own.takes_from(node)
-            load, plan, steps = (getattr(node.base_datasets[0], one) for one in _OF_INNER)
+            own.set_inner(node)
+            inner = node.base_datasets[0]
+            load, plan, steps = inner.load, inner.plan, inner.steps
         if own.calls or own.inner is None:
             steps = tuple(Step(one, (), "") for one in own.calls)
             if not self._calls_transforms:
@@ -218,8 +218,8 @@ class _DatasetReader:
             dataset, own.find, load, False, "transform", plan, steps,
             arrangement=own.arrangement, with_transform=own.with_transform,
         )
-        inner = "" if own.inner is None else f" of {node.kind}"
-        return BaseNode(base, type(dataset).__name__ + inner)
+        of = "" if own.inner is None else f" of {node.kind}"
+        return BaseNode(base, type(dataset).__name__ + of)
 
     def _read_inner(self, own: OwnDataset, depth: int) -> Any:
         """The node of the dataset from which an own dataset takes samples."""
@@ -373,7 +373,7 @@ class _DatasetReader:
 
     def _read_folder(self, dataset: Any, folder: Any) -> Any:
         arrangement = folder_arrangement(dataset, folder)
-        if arrangement != PAIR and self._calls_transforms:
+        if arrangement != PAIR and self._calls_transforms and not self._is_inner:
             self.add_reason(
                 f"the dataset's samples are {described(arrangement)}; hybrid mode needs pairs of "
                 "image and target"

@@ -370,7 +370,7 @@ class Evaluator:
             is_true = truth(self._concrete(node.test))
             return self._value(node.body if is_true else node.orelse)
         if isinstance(node, ast.BoolOp):
-            return self._both(node)
+            return self._and_or(node)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             return not truth(self._concrete(node.operand))
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
@@ -418,7 +418,7 @@ class Evaluator:
         except NotUnderstood as error:
             raise self._error(node, str(error)) from None
 
-    def _both(self, node: ast.BoolOp) -> Any:
+    def _and_or(self, node: ast.BoolOp) -> Any:
         stops_at = isinstance(node.op, ast.Or)
         value = None
         for one in node.values:

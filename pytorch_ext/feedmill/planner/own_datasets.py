@@ -125,7 +125,7 @@ class OwnDataset:
         is_needed = set(map(id, needed))
         self._unused = [one for one in evaluator.values if id(one) not in is_needed]
         containers = (one.container for one in (*needed, *self._unused))
-        self.held = tuple(one for one in containers if one is not None)
+        self.determined_by = tuple(one for one in containers if one is not None)
 
     def some_paths(self, probed: Callable[[int], slice]) -> list[str]:
         """The paths of some of the files, as far as they can be looked up.
@@ -133,7 +133,7 @@ class OwnDataset:
         Args:
             probed: number of samples -> which of them.
         """
-        lengths = [len(one) for one in self.held if type(one) in _SIZED]
+        lengths = [len(one) for one in self.determined_by if type(one) in _SIZED]
         paths = []
         for index in range(min(lengths, default=0))[probed(min(lengths, default=0))]:
             try:
@@ -142,7 +142,7 @@ class OwnDataset:
                 break
         return paths
 
-    def takes_from(self, node: Any) -> None:
+    def set_inner(self, node: Any) -> None:
         """Sets the node of the inner dataset."""
 
         def find(index: Any) -> Any:
@@ -151,7 +151,7 @@ class OwnDataset:
 
         self._find_inner = find
         self._inner_base = node.base_datasets[0]
-        self.held = (*self.held, *node.identity())
+        self.determined_by = (*self.determined_by, *node.identity())
 
     def find(self, index: Any) -> tuple[Any, Any]:
         """(path, target) of an index, with the parts other than the image as BaseDataset's find()
@@ -332,7 +332,7 @@ class _OwnEvaluator(Evaluator):
                 return self._made(lambda index, sample: owner[at.of(index, sample)], [at], owner)
             if type(owner) not in (Value, _Sample, _Opened, ImageValue, str):
                 return self._inner_sample(node, owner, at)
-        raise self._error(node, "it looks up something unknown")
+        raise self._error(node, "it looks up an item of no list, array, dict or dataset")
 
     def _inner_sample(self, node: ast.AST, dataset: Any, at: Value) -> _Sample:
         if self.inner is not None or self.load is not None:
@@ -350,13 +350,13 @@ class _OwnEvaluator(Evaluator):
         if isinstance(target, ast.Tuple | ast.List):
             n = len(target.elts)
             if any(isinstance(one, ast.Starred) for one in target.elts):
-                raise self._error(target, "it unpacks in an unknown way")
+                raise self._error(target, "it unpacks with a *")
             if type(value) is _Sample and len(value) == n:
                 parts = list(value)
             elif type(value) is Value:
                 parts = [self._made(_unpacked(value, number, n), [value]) for number in range(n)]
             else:
-                raise self._error(target, "it unpacks something unknown")
+                raise self._error(target, "it unpacks no sample and no item of a list")
             for one, part in zip(target.elts, parts):
                 self._assign(one, part)
             return

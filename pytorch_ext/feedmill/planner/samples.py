@@ -66,8 +66,8 @@ class BaseDataset:
     def identity(self) -> list[Any]:
         """The objects that determine the samples. The same objects give the same samples."""
         owner = getattr(self.find, "__self__", None)
-        held = getattr(owner, "held", None)
-        owners = held if type(held) is tuple else (owner,)
+        parts = getattr(owner, "determined_by", None)
+        owners = parts if type(parts) is tuple else (owner,)
         return [self.dataset, *owners, *(step.transform for step in self.steps)]
 
 
@@ -81,7 +81,7 @@ class ArrangedSamples:
 
     def __init__(self, samples: Any, arrangement: Any) -> None:
         self.samples = samples
-        self.held = (samples,)
+        self.determined_by = (samples,)
         self._rest = [part for part in as_parts(arrangement) if part != IMAGE]
 
     def find(self, index: Any) -> tuple[Any, tuple[Any, ...]]:
