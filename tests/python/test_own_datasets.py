@@ -372,7 +372,7 @@ def by_source(read, index):
     load = read.load
     if read.inner is not None:
         node = _DatasetReader(True, True).read(read.inner, 0)
-        read.takes_from(node)
+        read.set_inner(node)
         load = node.base_datasets[0].load
     path, rest = read.find(index)
     image = load(path)
