@@ -208,6 +208,28 @@ def test_a_wrapped_method_switches_it_off(files, name, when):
     assert "has been replaced" in " ".join(_output_of(script, files["usual"], name, when))
 
 
+@pytest.mark.parametrize("when", ["early", "late"])
+def test_a_replaced_core_attribute_switches_it_off(files, when):
+    script = """
+        import sys
+        from PIL import Image
+        if sys.argv[2] == "late":
+            from feedmill.deferred import patches
+        original = vars(Image.Image).get("im")
+        def core(image):
+            return vars(image)["mine"] if original is None else original.fget(image)
+        def set_core(image, core):
+            vars(image)["mine"] = core
+        Image.Image.im = mine = property(core, original.fset if original else set_core)
+        import feedmill
+        with feedmill.deferred_images():
+            assert vars(Image.Image)["im"] is mine
+        from feedmill.deferred import patches
+        print(patches.why_not())
+    """
+    assert "im has been replaced" in " ".join(_output_of(script, files["usual"], when))
+
+
 def test_methods_that_are_replaced_later_are_called(files, monkeypatch):
     resize, load_end = Image.Image.resize, JpegImagePlugin.JpegImageFile.load_end
     calls = []

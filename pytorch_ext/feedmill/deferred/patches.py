@@ -89,7 +89,17 @@ def _why_replaced() -> str:
         now = getattr(getattr(sys.modules[module], owner, None), name, None)
         if not is_original(function, module, function.__qualname__) or now is not function:
             return f"{module}.{function.__qualname__}() has been replaced"
-    return ""
+    return "" if _is_core_attribute_original() else "PIL.Image.Image.im has been replaced"
+
+
+def _is_core_attribute_original() -> bool:
+    now = vars(Image.Image).get("im")
+    if not _HAS_PROPERTY:
+        return now is None
+    methods = (getattr(now, "fget", None), getattr(now, "fset", None))
+    return type(now) is property and all(
+        is_original(method, "PIL.Image", "Image.im") for method in methods
+    )
 
 
 # ---- switching -----------------------------------------------------------------------------------
