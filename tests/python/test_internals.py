@@ -9,6 +9,7 @@ import helpers
 import pytest
 import torch
 from feedmill import _internals
+from feedmill.planner import comparing
 from helpers import compose, native_loader
 from torchvision import transforms as T
 from torchvision.datasets import ImageFolder
@@ -164,16 +165,20 @@ def test_a_torch_without_a_private_name(small_images, part):
     assert done.stdout.split() == [str(len(NAMES) + 2)]
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def looked_at_anew():
-    """Clears the process's cached facts about torch before and after the test."""
-    _internals.why_not_this_torch.cache_clear()
+    """Clears the process's cached facts and comparisons before and after each test."""
+    def forget():
+        _internals.why_not_this_torch.cache_clear()
+        comparing.forget()
+
+    forget()
     yield
-    _internals.why_not_this_torch.cache_clear()
+    forget()
 
 
 @pytest.mark.parametrize("name", _internals._ITERATOR_ATTRIBUTES)
-def test_an_iterator_without_an_attribute(small_images, monkeypatch, looked_at_anew, name):
+def test_an_iterator_without_an_attribute(small_images, monkeypatch, name):
     def absent(self):
         raise AttributeError(name)
 
@@ -184,7 +189,7 @@ def test_an_iterator_without_an_attribute(small_images, monkeypatch, looked_at_a
     assert f"{name}, which feedmill needs" in text or f"AttributeError: {name}" in text
 
 
-def test_a_loader_without_an_attribute(small_images, monkeypatch, looked_at_anew):
+def test_a_loader_without_an_attribute(small_images, monkeypatch):
     monkeypatch.setattr(_internals, "_LOADER_ATTRIBUTES", ("_auto_collation", "_renamed"))
     assert "has no DataLoader._renamed, which feedmill" in falls_back(folder(small_images, *HEAD))
 
