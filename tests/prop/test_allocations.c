@@ -86,6 +86,7 @@ static void check_later_epochs(const fm_config *asked) {
     while (!all_threads_worked(loader, config.n_threads));
     fm_stats before, after;
     fm_loader_stats(loader, &before);
+    test_allocations_settle();
     test_allocations_begin(0);
     for (uint32_t number = 1; number <= N_EPOCHS; number++) run_epoch(loader, number);
     const long n = test_allocations_end();

@@ -10,12 +10,15 @@
 #ifndef FM_TEST_ALLOCATIONS_H
 #define FM_TEST_ALLOCATIONS_H
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -44,6 +47,34 @@ static inline long test_allocations_end(void) {
 static inline bool test_allocations_failed(void) {
     const long fail_at = atomic_load(&test_allocations_fail_at);
     return fail_at > 0 && atomic_load(&test_allocations_failable) >= fail_at;
+}
+
+/* Whether all other threads of the process sleep. */
+static inline bool test_others_sleep(void) {
+    DIR *const tasks = opendir("/proc/self/task");
+    bool sleep = tasks != NULL;
+    for (struct dirent *entry; sleep && (entry = readdir(tasks));) {
+        char path[300], line[512] = "";
+        if (entry->d_name[0] == '.' || atoi(entry->d_name) == gettid()) continue;
+        snprintf(path, sizeof(path), "/proc/self/task/%s/stat", entry->d_name);
+        FILE *const file = fopen(path, "r");
+        if (!file) continue; /* it has ended */
+        const bool is_read = fgets(line, sizeof(line), file) != NULL;
+        fclose(file);
+        const char *const name_end = strrchr(line, ')');
+        sleep = is_read && name_end && strncmp(name_end, ") S", 3) == 0;
+    }
+    if (tasks) closedir(tasks);
+    return sleep;
+}
+
+/* Waits until all threads have begun to run and wait for work: AddressSanitizer allocates where a
+ * thread begins, which may be long after it was created. */
+static inline void test_allocations_settle(void) {
+    for (int n_asleep = 0, n_tries = 0; n_asleep < 3 && n_tries < 30000; n_tries++) {
+        n_asleep = test_others_sleep() ? n_asleep + 1 : 0;
+        usleep(2000);
+    }
 }
 
 static inline void test_allocations_count(void) {
