@@ -2,67 +2,18 @@
 #include "decode/jpeg.h"
 
 #include <assert.h>
-#include <setjmp.h>
-#include <stdio.h>
 #include <string.h>
 
-/* jpeglib.h uses FILE and size_t without including their headers. */
-#include <jerror.h>
-/* CMake defines this. The fallback is for compiling this file alone. */
-#ifndef FM_HAVE_JPEG_INTERNALS
-#if __has_include(<jpegint.h>)
-#define FM_HAVE_JPEG_INTERNALS 1
-#else
-#define FM_HAVE_JPEG_INTERNALS 0
-#endif
-#endif
-#if FM_HAVE_JPEG_INTERNALS
-#define JPEG_INTERNALS
-#endif
-#include <jpeglib.h>
-
+#include "base/cpu.h"
 #include "decode/jpeg_codec.h"
-#include "decode/jpeg_huffman.h"
+#include "decode/jpeg_impl.h"
 #include "decode/jpeg_mem.h"
-#include "decode/jpeg_scan.h"
 
 /* 2.1 added fancy upsampling of 4:4:0, which Pillow's libjpeg-turbo has as well, and fixed
  * jpeg_skip_scanlines() (CVE-2020-35538). */
 #if !defined(LIBJPEG_TURBO_VERSION_NUMBER) || LIBJPEG_TURBO_VERSION_NUMBER < 2001000
 #error "feedmill needs libjpeg-turbo 2.1 or newer"
 #endif
-
-enum state {
-    STATE_IDLE,    /* between images */
-    STATE_BEGUN,   /* the header is read */
-    STATE_STARTED, /* rows can be read */
-    STATE_FAILED   /* only fm_jpeg_end() may be called */
-};
-
-struct fm_jpeg {
-    struct jpeg_decompress_struct codec;
-    struct jpeg_error_mgr errors;
-    struct jpeg_source_mgr source;
-    struct jpeg_progress_mgr progress;
-    const _Atomic bool *cancelled; /* NULL: never */
-    jmp_buf escape;                /* set by each function that calls libjpeg */
-    fm_limits limits;
-    fm_jpeg_scan scan;
-    fm_huffman *huffman;
-    JDIMENSION mcu_column, mcu_row;       /* of the next MCU */
-    JDIMENSION first_column, last_column; /* MCUs that the crop needs */
-    JDIMENSION last_row; /* last row of MCUs to read; all rows unless skips_intervals */
-    uint32_t n_pending;  /* MCUs before the next one that the Huffman decoder has not skipped yet */
-    enum state state;
-    bool allow_skipping, is_partial; /* see fm_jpeg_set_interval_skipping() */
-    bool skips_intervals;            /* this image's restart intervals can be skipped */
-    bool bgr;                        /* order of a pixel's bytes */
-    bool is_shortened;    /* libjpeg sees a lower image, and ignores the rest of each scan */
-    int32_t n_rows_left;  /* of the box */
-    JSAMPARRAY cmyk_rows; /* a row group of CMYK to be converted; NULL if the file is not CMYK */
-    const char *damage;   /* why the Huffman decoder refused the data, or NULL */
-    char warning[JMSG_LENGTH_MAX];
-};
 
 /* ---- libjpeg-turbo's version ----------------------------------------------------------------- */
 
@@ -98,89 +49,38 @@ static void on_progress(j_common_ptr codec) {
         longjmp(jpeg->escape, 1);
 }
 
-/* ---- entropy decoding ------------------------------------------------------------------------ */
+/* ---- rows without libjpeg's help ------------------------------------------------------------- */
 
 #if FM_HAVE_JPEG_INTERNALS
-/* Reads the next MCU's coefficients. */
-static bool read_mcu(fm_jpeg *jpeg, JBLOCKROW *blocks) {
-    int16_t *coefficients[FM_HUFFMAN_MAX_BLOCKS];
-    for (int i = 0; i < jpeg->codec.blocks_in_MCU; i++) coefficients[i] = *blocks[i];
-    if (jpeg->n_pending && !fm_huffman_skip_intervals(jpeg->huffman, jpeg->n_pending)) return false;
-    jpeg->n_pending = 0;
-    return fm_huffman_read(jpeg->huffman, coefficients);
+/* Leaves by longjmp() unless the status is FM_JPEG_ROWS_OK. */
+static void check_rows(fm_jpeg *jpeg, fm_jpeg_rows_status status) {
+    if (status == FM_JPEG_ROWS_OK) return;
+    if (status == FM_JPEG_ROWS_DAMAGED) jpeg->damage = fm_huffman_damage(jpeg->huffman);
+    longjmp(jpeg->escape, 1);
 }
 
-/* Replaces libjpeg's function. Only the MCUs that the crop needs get coefficients. */
-static boolean decode_mcu(j_decompress_ptr codec, JBLOCKROW *blocks) {
-    fm_jpeg *const jpeg = codec->client_data;
-    const JDIMENSION column = jpeg->mcu_column;
-    jpeg->mcu_column = column + 1 < codec->MCUs_per_row ? column + 1 : 0;
-    const JDIMENSION row = jpeg->mcu_row;
-    jpeg->mcu_row = row + (jpeg->mcu_column == 0);
-    bool is_sane = true;
-    if (blocks && column >= jpeg->first_column && column <= jpeg->last_column &&
-        row <= jpeg->last_row)
-        is_sane = read_mcu(jpeg, blocks);
-    else if (jpeg->skips_intervals)
-        jpeg->n_pending++;
-    else
-        is_sane = fm_huffman_skip(jpeg->huffman);
-    if (!is_sane) {
-        jpeg->damage = fm_huffman_damage(jpeg->huffman);
-        longjmp(jpeg->escape, 1);
-    }
-    return TRUE;
-}
-
-/*
- * Whether restart intervals can be skipped: the file has all restart markers of the frame, in
- * order. Then an interval begins at its marker for libjpeg as well, and changes no pixel of another
- * one, whatever lies between the markers.
- */
-static bool can_skip_intervals(const fm_jpeg *jpeg) {
-    const struct jpeg_decompress_struct *const codec = &jpeg->codec;
-    const uint64_t n_mcus = (uint64_t)codec->MCUs_per_row * codec->MCU_rows_in_scan;
-    if (!jpeg->allow_skipping || !codec->restart_interval || !jpeg->scan.in_order) return false;
-    const uint64_t n_restarts = (n_mcus - 1) / codec->restart_interval;
-    return jpeg->scan.n_restarts == n_restarts ||
-           (jpeg->is_partial && jpeg->scan.n_restarts < n_restarts);
-}
-
-/*
- * Puts decode_mcu() in place of libjpeg's function, for a file with one scan, of which libjpeg has
- * read nothing yet. `left` and `width` come from jpeg_crop_scanline(); `bottom` is the last row
- * needed. If a table is not a Huffman code, libjpeg's function stays and reports it.
- */
-static void replace_entropy_decoder(fm_jpeg *jpeg, JDIMENSION left, JDIMENSION width,
-                                    JDIMENSION bottom) {
+/* Starts decoding the box by jpeg->rows. Returns false, without effect, if the image is not
+ * supported. Errors leave by longjmp(). */
+static bool start_rows(fm_jpeg *jpeg, const fm_box *box) {
     struct jpeg_decompress_struct *const codec = &jpeg->codec;
-    /* In a scan of a single component an MCU is one block. */
-    const bool is_single = codec->comps_in_scan == 1;
-    const JDIMENSION v_factor = is_single ? 1 : (JDIMENSION)codec->max_v_samp_factor;
-    const JDIMENSION mcu_px = DCTSIZE * (is_single ? 1 : (JDIMENSION)codec->max_h_samp_factor);
-    jpeg->mcu_column = jpeg->mcu_row = 0;
-    jpeg->n_pending = 0;
-    jpeg->skips_intervals = can_skip_intervals(jpeg);
-    /* Fancy upsampling needs the next row of the coarsest component. */
-    jpeg->last_row = jpeg->skips_intervals ? (bottom + v_factor) / (DCTSIZE * v_factor)
-                                           : codec->MCU_rows_in_scan;
-    jpeg->first_column = left / mcu_px;
-    jpeg->last_column = (left + width - 1) / mcu_px;
-    fm_huffman_scan scan = {.bytes = codec->src->next_input_byte,
-                            .n_bytes = codec->src->bytes_in_buffer,
-                            .restart_interval = codec->restart_interval,
-                            .n_blocks = codec->blocks_in_MCU};
-    for (int i = 0; i < codec->blocks_in_MCU; i++) {
-        const int number = codec->MCU_membership[i];
-        const jpeg_component_info *const component = codec->cur_comp_info[number];
-        const int dc = component->dc_tbl_no, ac = component->ac_tbl_no;
-        scan.blocks[i] = (fm_huffman_block){(uint8_t)number, (uint8_t)dc, (uint8_t)ac};
-        scan.dc[dc] = (fm_huffman_code){codec->dc_huff_tbl_ptrs[dc]->bits,
-                                        codec->dc_huff_tbl_ptrs[dc]->huffval};
-        scan.ac[ac] = (fm_huffman_code){codec->ac_huff_tbl_ptrs[ac]->bits,
-                                        codec->ac_huff_tbl_ptrs[ac]->huffval};
-    }
-    if (fm_huffman_begin(jpeg->huffman, &scan)) codec->entropy->decode_mcu = decode_mcu;
+    fm_jpeg_frame frame;
+    size_t n_bytes;
+    if (!jpeg->rows || !jpeg->scan.single_pass || !fm_jpeg_codec_frame(codec, &frame) ||
+        !fm_jpeg_rows_plan(jpeg->rows, &frame, box, &n_bytes) ||
+        !fm_jpeg_codec_begin_huffman(codec, jpeg->huffman))
+        return false;
+    const fm_jpeg_rows_source source = {.huffman = jpeg->huffman,
+                                        .cancelled = jpeg->cancelled,
+                                        .skips_intervals = fm_jpeg_can_skip_intervals(jpeg),
+                                        .bgr = jpeg->bgr};
+    uint8_t *const memory = codec->mem->alloc_large((j_common_ptr)codec, JPOOL_IMAGE, n_bytes);
+    check_rows(jpeg, fm_jpeg_rows_start(jpeg->rows, memory, &source));
+    return true;
+}
+#else
+static bool start_rows(fm_jpeg *jpeg, const fm_box *box) {
+    (void)jpeg, (void)box;
+    return false;
 }
 #endif
 
@@ -230,6 +130,17 @@ int fm_jpeg_open(fm_jpeg **out, const fm_limits *limits, fm_mem_counter *counter
         fm_jpeg_close(out);
         return fm_error_set(error, FM_ERR_NOMEM, "no memory for a JPEG decoder");
     }
+#if FM_HAVE_JPEG_INTERNALS
+    fm_cpu_tier tier;
+    const int unknown = fm_cpu_tier_get(&tier, error);
+    /* Where there are only scalar kernels, libjpeg-turbo may have faster ones. */
+    if (!unknown && tier > FM_CPU_SCALAR) jpeg->rows = fm_jpeg_rows_open(counter, tier);
+    if (unknown || (tier > FM_CPU_SCALAR && !jpeg->rows)) {
+        fm_jpeg_close(out);
+        return unknown ? unknown
+                       : fm_error_set(error, FM_ERR_NOMEM, "no memory for a JPEG decoder");
+    }
+#endif
     jpeg->limits = *limits;
     jpeg->codec.err = jpeg_std_error(&jpeg->errors);
     jpeg->errors.error_exit = on_error;
@@ -266,6 +177,7 @@ void fm_jpeg_close(fm_jpeg **jpeg) {
     if (!jpeg || !*jpeg) return;
     jpeg_destroy_decompress(&(*jpeg)->codec);
     fm_huffman_close(&(*jpeg)->huffman);
+    fm_jpeg_rows_close(&(*jpeg)->rows);
     fm_mem_free(*jpeg);
     *jpeg = NULL;
 }
@@ -295,7 +207,7 @@ int fm_jpeg_begin(fm_jpeg *jpeg, const uint8_t *bytes, size_t n_bytes, fm_image_
     jpeg->errors.num_warnings = 0;
     jpeg->damage = NULL;
     jpeg->is_shortened = false;
-    jpeg->cmyk_rows = NULL;
+    jpeg->raw_rows = NULL;
     if (setjmp(jpeg->escape)) return fail(jpeg, error);
     jpeg_read_header(&jpeg->codec, TRUE);
     *info = jpeg->scan.info;
@@ -354,11 +266,6 @@ static void end_image_below(fm_jpeg *jpeg, const fm_box *box) {
 
 /* ---- CMYK ------------------------------------------------------------------------------------ */
 
-/* Most rows that libjpeg returns in one call: a row group with the highest sampling factor. */
-#define N_CMYK_ROWS 4
-/* Writable bytes after a row, for libjpeg-turbo's SIMD code. */
-#define SLACK_BYTES 64
-
 /* a * b / 255, rounded, as Pillow computes it. */
 static uint32_t times(uint32_t a, uint32_t b) {
     const uint32_t product = a * b + 128;
@@ -377,33 +284,18 @@ static void cmyk_to_rgb(const uint8_t *cmyk, uint8_t *rgb, size_t n_px) {
     }
 }
 
-/* Reads up to n rows from libjpeg, in RGB, and returns their number. Errors leave by longjmp(). */
-static int32_t read_rows(fm_jpeg *jpeg, uint8_t *const *rows, int32_t n) {
-    struct jpeg_decompress_struct *const codec = &jpeg->codec;
-    /* libjpeg writes to the rows, not to the array of pointers. */
-    JSAMPARRAY into = (JSAMPARRAY)(uintptr_t)rows;
-    if (jpeg->cmyk_rows) {
-        into = jpeg->cmyk_rows;
-        if (n > N_CMYK_ROWS) n = N_CMYK_ROWS;
-    }
-    const int32_t got = (int32_t)jpeg_read_scanlines(codec, into, (JDIMENSION)n);
-    if (got == 0) ERREXIT(codec, JERR_CANT_SUSPEND);
-    for (int32_t y = 0; jpeg->cmyk_rows && y < got; y++)
-        cmyk_to_rgb(jpeg->cmyk_rows[y], rows[y], codec->output_width);
-    return got;
-}
+/* ---- rows by libjpeg ------------------------------------------------------------------------- */
 
-/* ---- rows ------------------------------------------------------------------------------------ */
+/* Most rows that libjpeg returns in one call: a row group with the highest sampling factor. */
+#define N_RAW_ROWS 4
+/* Writable bytes after a row, for libjpeg-turbo's SIMD code. */
+#define SLACK_BYTES 64
 
-int fm_jpeg_start(fm_jpeg *jpeg, const fm_box *box, int32_t *skip_px, int32_t *row_px,
-                  fm_error *error) {
-    const int wrong = check_state(jpeg, STATE_BEGUN, "fm_jpeg_start()", error);
-    if (wrong) return wrong;
+/* Starts libjpeg's decoding of a box; its rows are those of the box's columns and some more, which
+ * begin at *left. Errors leave by longjmp(), or are returned. */
+static int start_libjpeg(fm_jpeg *jpeg, const fm_box *box, JDIMENSION *left, JDIMENSION *width,
+                         fm_error *error) {
     const fm_image_info *const info = &jpeg->scan.info;
-    if (!fm_box_is_within(box, info))
-        return fm_error_set(error, FM_ERR_ARGUMENT, "box %d,%d %dx%d is not within %dx%d pixels",
-                            box->left, box->top, box->width, box->height, info->width,
-                            info->height);
     struct jpeg_decompress_struct *const codec = &jpeg->codec;
     end_image_below(jpeg, box);
     const uint64_t n_bytes = coefficient_bytes(jpeg);
@@ -416,7 +308,6 @@ int fm_jpeg_start(fm_jpeg *jpeg, const fm_box *box, int32_t *skip_px, int32_t *r
                             info->width, info->height, (unsigned long long)(n_bytes >> 20),
                             (unsigned long long)(FM_JPEG_MEM_COEFFICIENT_BYTES >> 20));
     }
-    if (setjmp(jpeg->escape)) return fail(jpeg, error);
     const bool is_cmyk = info->n_components == 4;
     codec->out_color_space = is_cmyk ? JCS_CMYK : jpeg->bgr ? JCS_EXT_BGR : JCS_RGB;
     codec->dct_method = JDCT_ISLOW;
@@ -427,19 +318,90 @@ int fm_jpeg_start(fm_jpeg *jpeg, const fm_box *box, int32_t *skip_px, int32_t *r
         jpeg->state = STATE_FAILED;
         return fm_error_set(error, FM_ERR_DAMAGED, "a progressive JPEG that lacks some scans");
     }
-    JDIMENSION left = 0, width = 0;
-    columns(jpeg, box, &left, &width);
-    jpeg_crop_scanline(codec, &left, &width);
-    if (is_cmyk)
-        jpeg->cmyk_rows = codec->mem->alloc_sarray((j_common_ptr)codec, JPOOL_IMAGE,
-                                                   4 * width + SLACK_BYTES, N_CMYK_ROWS);
-#if FM_HAVE_JPEG_INTERNALS
+    columns(jpeg, box, left, width);
+    jpeg_crop_scanline(codec, left, width);
     if (jpeg->scan.single_pass)
-        replace_entropy_decoder(jpeg, left, width, (JDIMENSION)(box->top + box->height - 1));
-#endif
+        fm_jpeg_replace_entropy_decoder(jpeg, *left, *width,
+                                        (JDIMENSION)(box->top + box->height - 1));
+    if (is_cmyk || jpeg->uses_rows)
+        jpeg->raw_rows = codec->mem->alloc_sarray((j_common_ptr)codec, JPOOL_IMAGE,
+                                                  4 * *width + SLACK_BYTES, N_RAW_ROWS);
     if (box->top > 0) jpeg_skip_scanlines(codec, (JDIMENSION)box->top);
-    *skip_px = box->left - (int32_t)left;
-    *row_px = (int32_t)width;
+    return FM_OK;
+}
+
+#if FM_HAVE_JPEG_INTERNALS
+/* Makes libjpeg go on with the rows that are left, where jpeg->rows can't. */
+static void resume_by_libjpeg(fm_jpeg *jpeg) {
+    fm_box rest = jpeg->box;
+    rest.top += rest.height - jpeg->n_rows_left;
+    rest.height = jpeg->n_rows_left;
+    int32_t skip_px;
+    fm_jpeg_rows_layout(jpeg->rows, &skip_px, &jpeg->kept_px);
+    JDIMENSION left, width;
+    /* What is returned as an error concerns other kinds of images. */
+    if (start_libjpeg(jpeg, &rest, &left, &width, NULL)) ERREXIT(&jpeg->codec, JERR_NOT_COMPILED);
+    jpeg->cut_px = rest.left - skip_px - (int32_t)left;
+    jpeg->uses_rows = false;
+}
+#endif
+
+/* Reads up to n rows from libjpeg, in RGB, and returns their number. Errors leave by longjmp(). */
+static int32_t read_libjpeg(fm_jpeg *jpeg, uint8_t *const *rows, int32_t n) {
+    struct jpeg_decompress_struct *const codec = &jpeg->codec;
+    /* libjpeg writes to the rows, not to the array of pointers. */
+    JSAMPARRAY into = (JSAMPARRAY)(uintptr_t)rows;
+    if (jpeg->raw_rows) {
+        into = jpeg->raw_rows;
+        if (n > N_RAW_ROWS) n = N_RAW_ROWS;
+    }
+    const int32_t got = (int32_t)jpeg_read_scanlines(codec, into, (JDIMENSION)n);
+    if (got == 0) ERREXIT(codec, JERR_CANT_SUSPEND);
+    for (int32_t y = 0; jpeg->raw_rows && y < got; y++) {
+        if (codec->out_color_space == JCS_CMYK)
+            cmyk_to_rgb(into[y], rows[y], codec->output_width);
+        else
+            memcpy(rows[y], into[y] + 3 * (size_t)jpeg->cut_px, 3 * (size_t)jpeg->kept_px);
+    }
+    return got;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* Reads up to n rows and returns their number. Errors leave by longjmp(). */
+static int32_t read_rows(fm_jpeg *jpeg, uint8_t *const *rows, int32_t n) {
+#if FM_HAVE_JPEG_INTERNALS
+    if (jpeg->uses_rows) {
+        const fm_jpeg_rows_status status = fm_jpeg_rows_read(jpeg->rows, rows, n);
+        if (status == FM_JPEG_ROWS_OK) return n;
+        if (status != FM_JPEG_ROWS_OUT_OF_RANGE) check_rows(jpeg, status);
+        resume_by_libjpeg(jpeg);
+    }
+#endif
+    return read_libjpeg(jpeg, rows, n);
+}
+
+int fm_jpeg_start(fm_jpeg *jpeg, const fm_box *box, int32_t *skip_px, int32_t *row_px,
+                  fm_error *error) {
+    const int wrong = check_state(jpeg, STATE_BEGUN, "fm_jpeg_start()", error);
+    if (wrong) return wrong;
+    const fm_image_info *const info = &jpeg->scan.info;
+    if (!fm_box_is_within(box, info))
+        return fm_error_set(error, FM_ERR_ARGUMENT, "box %d,%d %dx%d is not within %dx%d pixels",
+                            box->left, box->top, box->width, box->height, info->width,
+                            info->height);
+    if (setjmp(jpeg->escape)) return fail(jpeg, error);
+    jpeg->uses_rows = start_rows(jpeg, box);
+    if (jpeg->uses_rows) {
+        fm_jpeg_rows_layout(jpeg->rows, skip_px, row_px);
+    } else {
+        JDIMENSION left = 0, width = 0;
+        const int status = start_libjpeg(jpeg, box, &left, &width, error);
+        if (status) return status;
+        *skip_px = box->left - (int32_t)left;
+        *row_px = (int32_t)width;
+    }
+    jpeg->box = *box;
     jpeg->n_rows_left = box->height;
     jpeg->state = STATE_STARTED;
     return check_warnings(jpeg, error);

@@ -41,3 +41,54 @@ bool fm_jpeg_codec_is_complete(const struct jpeg_decompress_struct *codec) {
             if (codec->coef_bits[c][k] != 0) return false;
     return true;
 }
+
+/* Whether all codes of a table are shorter than libjpeg allows: it refuses a code of ones only. */
+static bool is_allowed(const JHUFF_TBL *table) {
+    uint32_t next = 0;
+    for (int length = 1; length <= 16; length++, next *= 2) {
+        next += table->bits[length];
+        if (table->bits[length] && next >= 1u << length) return false;
+    }
+    return true;
+}
+
+bool fm_jpeg_codec_begin_huffman(const struct jpeg_decompress_struct *codec, fm_huffman *huffman) {
+    fm_huffman_scan scan = {.bytes = codec->src->next_input_byte,
+                            .n_bytes = codec->src->bytes_in_buffer,
+                            .restart_interval = codec->restart_interval};
+    const bool is_single = codec->comps_in_scan == 1;
+    for (int c = 0; c < codec->comps_in_scan; c++) {
+        const jpeg_component_info *const component = codec->cur_comp_info[c];
+        const int dc = component->dc_tbl_no, ac = component->ac_tbl_no;
+        /* In a scan of a single component an MCU is one block. */
+        const int n = is_single ? 1 : component->h_samp_factor * component->v_samp_factor;
+        if (scan.n_blocks + n > FM_HUFFMAN_MAX_BLOCKS) return false;
+        for (int i = 0; i < n; i++)
+            scan.blocks[scan.n_blocks++] = (fm_huffman_block){(uint8_t)c, (uint8_t)dc, (uint8_t)ac};
+        const JHUFF_TBL *const dc_table = codec->dc_huff_tbl_ptrs[dc];
+        const JHUFF_TBL *const ac_table = codec->ac_huff_tbl_ptrs[ac];
+        if (!dc_table || !ac_table || !is_allowed(dc_table) || !is_allowed(ac_table)) return false;
+        scan.dc[dc] = (fm_huffman_code){dc_table->bits, dc_table->huffval};
+        scan.ac[ac] = (fm_huffman_code){ac_table->bits, ac_table->huffval};
+    }
+    return fm_huffman_begin(huffman, &scan);
+}
+
+bool fm_jpeg_codec_frame(const struct jpeg_decompress_struct *codec, fm_jpeg_frame *frame) {
+    const bool is_gray = codec->jpeg_color_space == JCS_GRAYSCALE && codec->num_components == 1;
+    const bool is_ycc = codec->jpeg_color_space == JCS_YCbCr && codec->num_components == 3;
+    if ((!is_gray && !is_ycc) || codec->comps_in_scan != codec->num_components) return false;
+    if (codec->Ss != 0 || codec->Se != DCTSIZE2 - 1 || codec->Ah != 0 || codec->Al != 0)
+        return false;
+    *frame = (fm_jpeg_frame){.width = (int32_t)codec->image_width,
+                             .height = (int32_t)codec->image_height,
+                             .n_components = codec->num_components};
+    for (int c = 0; c < codec->num_components; c++) {
+        const jpeg_component_info *const component = &codec->comp_info[c];
+        const JQUANT_TBL *const table = codec->quant_tbl_ptrs[component->quant_tbl_no];
+        if (codec->cur_comp_info[c] != component || !table) return false;
+        frame->components[c] = (fm_jpeg_component){component->h_samp_factor,
+                                                   component->v_samp_factor, table->quantval};
+    }
+    return true;
+}

@@ -7,6 +7,9 @@
 
 #include <stdbool.h>
 
+#include "decode/jpeg_huffman.h"
+#include "decode/jpeg_rows.h"
+
 struct jpeg_decompress_struct;
 struct jpeg_source_mgr;
 
@@ -23,5 +26,18 @@ void fm_jpeg_codec_set_source(struct jpeg_decompress_struct *codec, struct jpeg_
  * jpeg_start_decompress() or jpeg_read_coefficients().
  */
 bool fm_jpeg_codec_is_complete(const struct jpeg_decompress_struct *codec);
+
+/*
+ * Starts Huffman decoding of an image with one scan of all components, whose header libjpeg has
+ * read, and of whose data libjpeg has read nothing. false, without starting, if a table is not a
+ * Huffman code.
+ */
+bool fm_jpeg_codec_begin_huffman(const struct jpeg_decompress_struct *codec, fm_huffman *huffman);
+
+/*
+ * Describes such an image for fm_jpeg_rows_plan(). *frame points into the codec. false if
+ * fm_jpeg_rows does not support its colors, or if libjpeg would warn about the scan or refuse it.
+ */
+bool fm_jpeg_codec_frame(const struct jpeg_decompress_struct *codec, fm_jpeg_frame *frame);
 
 #endif

@@ -3,7 +3,7 @@
  * waits, and decoding or transforming burns CPU time after it. The results hold on a machine of any
  * speed and under any load; test_truth measures the rest.
  *
- * jpeg_start_decompress(), fm_resample_begin() and pthread_cond_wait() are wrapped, see
+ * fm_decoder_start(), fm_resample_begin() and pthread_cond_wait() are wrapped, see
  * tests/CMakeLists.txt.
  */
 #define _GNU_SOURCE
@@ -22,13 +22,16 @@ static _Atomic uint64_t decode_burn_ns, transform_burn_ns;
 static pthread_t consumer;
 static _Atomic bool consumer_waits;
 
-/* libjpeg's, and the one that computes a sample's weights: called once a sample. */
-struct jpeg_decompress_struct;
+/* The one that starts decoding, and the one that computes a sample's weights: called once a
+ * sample. */
+struct fm_decoder;
 struct fm_resample;
 struct fm_geometry;
 struct fm_box;
-int __real_jpeg_start_decompress(struct jpeg_decompress_struct *codec);
-int __wrap_jpeg_start_decompress(struct jpeg_decompress_struct *codec);
+int __real_fm_decoder_start(struct fm_decoder *decoder, const struct fm_box *box, int32_t *skip_px,
+                            int32_t *row_px, fm_error *error);
+int __wrap_fm_decoder_start(struct fm_decoder *decoder, const struct fm_box *box, int32_t *skip_px,
+                            int32_t *row_px, fm_error *error);
 int __real_fm_resample_begin(struct fm_resample *resample, const struct fm_geometry *geometry,
                              struct fm_box *needed, fm_error *error);
 int __wrap_fm_resample_begin(struct fm_resample *resample, const struct fm_geometry *geometry,
@@ -36,9 +39,10 @@ int __wrap_fm_resample_begin(struct fm_resample *resample, const struct fm_geome
 int __real_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex);
 int __wrap_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex);
 
-int __wrap_jpeg_start_decompress(struct jpeg_decompress_struct *codec) {
+int __wrap_fm_decoder_start(struct fm_decoder *decoder, const struct fm_box *box, int32_t *skip_px,
+                            int32_t *row_px, fm_error *error) {
     if (decode_burn_ns) burn_cpu(decode_burn_ns);
-    return __real_jpeg_start_decompress(codec);
+    return __real_fm_decoder_start(decoder, box, skip_px, row_px, error);
 }
 
 int __wrap_fm_resample_begin(struct fm_resample *resample, const struct fm_geometry *geometry,

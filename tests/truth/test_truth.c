@@ -43,21 +43,25 @@ static bool has_slow_storage;
 static _Atomic uint64_t decode_burn_ns, transform_burn_ns;
 static _Atomic uint64_t burning_kept_ns; /* from the CPU, by others */
 
-/* libjpeg's, and the one that computes a sample's weights: called once a sample. */
-struct jpeg_decompress_struct;
+/* The one that starts decoding, and the one that computes a sample's weights: called once a
+ * sample. */
+struct fm_decoder;
 struct fm_resample;
 struct fm_geometry;
 struct fm_box;
-int __real_jpeg_start_decompress(struct jpeg_decompress_struct *codec);
-int __wrap_jpeg_start_decompress(struct jpeg_decompress_struct *codec);
+int __real_fm_decoder_start(struct fm_decoder *decoder, const struct fm_box *box, int32_t *skip_px,
+                            int32_t *row_px, fm_error *error);
+int __wrap_fm_decoder_start(struct fm_decoder *decoder, const struct fm_box *box, int32_t *skip_px,
+                            int32_t *row_px, fm_error *error);
 int __real_fm_resample_begin(struct fm_resample *resample, const struct fm_geometry *geometry,
                              struct fm_box *needed, fm_error *error);
 int __wrap_fm_resample_begin(struct fm_resample *resample, const struct fm_geometry *geometry,
                              struct fm_box *needed, fm_error *error);
 
-int __wrap_jpeg_start_decompress(struct jpeg_decompress_struct *codec) {
+int __wrap_fm_decoder_start(struct fm_decoder *decoder, const struct fm_box *box, int32_t *skip_px,
+                            int32_t *row_px, fm_error *error) {
     if (decode_burn_ns) burning_kept_ns += burn_cpu(decode_burn_ns);
-    return __real_jpeg_start_decompress(codec);
+    return __real_fm_decoder_start(decoder, box, skip_px, row_px, error);
 }
 
 int __wrap_fm_resample_begin(struct fm_resample *resample, const struct fm_geometry *geometry,

@@ -1,0 +1,81 @@
+/* The kernels for SSE4.1. */
+#ifndef FM_DECODE_X86_KERNELS_SSE41_H
+#define FM_DECODE_X86_KERNELS_SSE41_H
+
+#include "decode/x86/target.h"
+
+FM_DECODE_SSE41_INLINE __m128i fm_load_sse41(const void *at) {
+    return _mm_loadu_si128((const __m128i *)at);
+}
+
+FM_DECODE_SSE41_INLINE void fm_store_sse41(void *at, __m128i bytes) {
+    _mm_storeu_si128((__m128i *)at, bytes);
+}
+
+#define V __m128i
+#define VBYTES 16
+#define MM(name) _mm_##name
+#define FM_NAME(name) name##_sse41
+#define FM_SET FM_DECODE_SSE41
+#define FM_SET_INLINE FM_DECODE_SSE41_INLINE
+#define FM_OR _mm_or_si128
+#define FM_XOR _mm_xor_si128
+/* 16 bytes in each half of a register. */
+#define FM_ROW _mm_setr_epi8
+#define FM_LOAD_ROW(at) fm_load_sse41(at)
+#define FM_STORE_PAIR(out, low, high) \
+    (fm_store_sse41(out, low), fm_store_sse41((uint8_t *)(out) + 16, high))
+#define FM_STORE_THIRDS(out, thirds)                                            \
+    (fm_store_sse41(out, (thirds)[0]), fm_store_sse41((out) + 16, (thirds)[1]), \
+     fm_store_sse41((out) + 32, (thirds)[2]))
+#include "decode/x86/idct_template.h"
+#include "decode/x86/pixels_template.h"
+#undef V
+#undef VBYTES
+#undef MM
+#undef FM_NAME
+#undef FM_SET
+#undef FM_SET_INLINE
+#undef FM_OR
+#undef FM_XOR
+#undef FM_ROW
+#undef FM_LOAD_ROW
+#undef FM_STORE_PAIR
+#undef FM_STORE_THIRDS
+
+FM_DECODE_SSE41 bool fm_idct_sse41(uint8_t *out, size_t stride, const int16_t *blocks,
+                                   const fm_jpeg_quant *quant, int32_t n) {
+    for (int32_t b = 0; b < n; b++, blocks += 64, out += 8) {
+        __m128i c[8], rows[4];
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++) c[i] = fm_load_sse41(blocks + 8 * i);
+        if (fm_idct_is_extreme_sse41(c, quant) && !fm_jpeg_block_in_range(blocks, quant))
+            return false;
+        fm_idct_blocks_sse41(rows, c, quant);
+#pragma GCC unroll 4
+        for (size_t i = 0; i < 4; i++) {
+            _mm_storel_epi64((__m128i *)(out + 2 * i * stride), rows[i]);
+            _mm_storel_epi64((__m128i *)(out + (2 * i + 1) * stride),
+                             _mm_unpackhi_epi64(rows[i], rows[i]));
+        }
+    }
+    return true;
+}
+
+/* A step writes 48 bytes, at least 3 of which are pixels. */
+FM_DECODE_SSE41 void fm_ycc_to_rgb_sse41(uint8_t *out, const uint8_t *y, const uint8_t *cb,
+                                         const uint8_t *cr, int32_t n, bool bgr) {
+    for (int32_t i = 0; i < n; i += 16, out += 48) {
+        const __m128i luma = fm_load_sse41(y + i);
+        if (bgr)
+            fm_ycc_step_sse41(out, luma, fm_load_sse41(cb + i), fm_load_sse41(cr + i), true);
+        else
+            fm_ycc_step_sse41(out, luma, fm_load_sse41(cb + i), fm_load_sse41(cr + i), false);
+    }
+}
+
+FM_DECODE_SSE41 void fm_gray_to_rgb_sse41(uint8_t *out, const uint8_t *y, int32_t n) {
+    for (int32_t i = 0; i < n; i += 16, out += 48) fm_gray_step_sse41(out, fm_load_sse41(y + i));
+}
+
+#endif
