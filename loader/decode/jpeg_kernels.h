@@ -34,10 +34,12 @@ typedef struct fm_jpeg_quant {
  * A sufficient condition: no sample exceeds the sum of its coefficients' absolute values, weighted
  * by 1/8 for the DC, 3/16 for the other coefficients of the first row and column (rounded up from
  * sqrt(2)/8) and 1/4 for the rest. With weight[i] = 16 * weight * step[i], a block whose weighted
- * sum is at most FM_JPEG_SAFE_SUM has samples between -511 and 511, and no intermediate value
- * exceeds twice the sum. Sums of any coefficients fit 32 bits.
+ * sum is at most FM_JPEG_SAFE_SUM has samples between -511 and 511. No intermediate value exceeds
+ * twice the sum but for rounding, so that up to FM_JPEG_EXACT_SUM only the samples can be out of
+ * range. Sums of any coefficients fit 32 bits.
  */
 #define FM_JPEG_SAFE_SUM (16 * 510)
+#define FM_JPEG_EXACT_SUM 16000
 
 /* Sets a table from its steps, all at most FM_JPEG_MAX_STEP. */
 void fm_jpeg_quant_set(fm_jpeg_quant *quant, const uint16_t steps[64]);

@@ -74,16 +74,21 @@ FM_SET_INLINE void FM_NAME(fm_idct_middle)(V *r, const V sums[2][8]) {
 }
 
 /* The second pass's shift by 18, limiting to bytes, and transposition: rows 2 * i and 2 * i + 1 in
- * rows[i]. */
-FM_SET_INLINE void FM_NAME(fm_idct_end)(V *rows, const V sums[2][8]) {
-    V pairs[4], quads[4];
+ * rows[i]. If `checks`, the result has bits of each sample that is not between -512 and 511, to
+ * which 128 has been added. */
+FM_SET_INLINE V FM_NAME(fm_idct_end)(V *rows, const V sums[2][8], const bool checks) {
+    V pairs[4], quads[4], wrong = FM_XOR(sums[0][0], sums[0][0]);
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         V words[2];
 #pragma GCC unroll 2
-        for (int h = 0; h < 2; h++)
+        for (int h = 0; h < 2; h++) {
             words[h] = MM(blend_epi16)(MM(srai_epi32)(sums[h][2 * i], 18),
                                        MM(srai_epi32)(sums[h][2 * i + 1], 2), 0xAA);
+            if (checks)
+                wrong = FM_OR(
+                    wrong, MM(srli_epi16)(MM(add_epi16)(words[h], MM(set1_epi16)(512 - 128)), 10));
+        }
         pairs[i] = MM(packus_epi16)(words[0], words[1]);
     }
     quads[0] = MM(unpacklo_epi16)(pairs[0], pairs[1]);
@@ -94,10 +99,11 @@ FM_SET_INLINE void FM_NAME(fm_idct_end)(V *rows, const V sums[2][8]) {
     rows[1] = MM(unpackhi_epi32)(quads[0], quads[2]);
     rows[2] = MM(unpacklo_epi32)(quads[1], quads[3]);
     rows[3] = MM(unpackhi_epi32)(quads[1], quads[3]);
+    return wrong;
 }
 
-/* Whether the weighted sum of a block's coefficients exceeds FM_JPEG_SAFE_SUM. */
-FM_SET_INLINE bool FM_NAME(fm_idct_is_extreme)(const V *c, const fm_jpeg_quant *quant) {
+/* The weighted sums of the blocks' coefficients, in all double words. */
+FM_SET_INLINE V FM_NAME(fm_idct_weigh)(const V *c, const fm_jpeg_quant *quant) {
     /* A DC of -32768 counts as 32767. */
     const V first = MM(min_epu16)(MM(abs_epi16)(c[0]), MM(set1_epi16)(INT16_MAX));
     V sum = MM(madd_epi16)(first, FM_LOAD_ROW(quant->weight));
@@ -106,12 +112,18 @@ FM_SET_INLINE bool FM_NAME(fm_idct_is_extreme)(const V *c, const fm_jpeg_quant *
         sum = MM(add_epi32)(
             sum, MM(madd_epi16)(MM(abs_epi16)(c[i]), FM_LOAD_ROW(quant->weight + 8 * i)));
     sum = MM(add_epi32)(sum, MM(shuffle_epi32)(sum, 0x4E));
-    sum = MM(add_epi32)(sum, MM(shuffle_epi32)(sum, 0xB1));
-    return MM(movemask_epi8)(MM(cmpgt_epi32)(sum, MM(set1_epi32)(FM_JPEG_SAFE_SUM))) != 0;
+    return MM(add_epi32)(sum, MM(shuffle_epi32)(sum, 0xB1));
 }
 
-/* c has the coefficients' rows; rows[i] gets rows 2 * i and 2 * i + 1 of samples. */
-FM_SET_INLINE void FM_NAME(fm_idct_blocks)(V *rows, const V *c, const fm_jpeg_quant *quant) {
+/* Whether a double word exceeds the limit. */
+FM_SET_INLINE bool FM_NAME(fm_exceeds)(V sums, int32_t limit) {
+    return MM(movemask_epi8)(MM(cmpgt_epi32)(sums, MM(set1_epi32)(limit))) != 0;
+}
+
+/* c has the coefficients' rows; rows[i] gets rows 2 * i and 2 * i + 1 of samples. Returns whether
+ * the samples are in range, if `checks`. */
+FM_SET_INLINE bool FM_NAME(fm_idct_blocks)(V *rows, const V *c, const fm_jpeg_quant *quant,
+                                           const bool checks) {
     V r[8], sums[2][8];
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) r[i] = MM(mullo_epi16)(c[i], FM_LOAD_ROW(quant->step + 8 * i));
@@ -119,7 +131,8 @@ FM_SET_INLINE void FM_NAME(fm_idct_blocks)(V *rows, const V *c, const fm_jpeg_qu
     FM_NAME(fm_idct_middle)(r, (const V(*)[8])sums);
     /* Half a unit, and 128, around which samples lie. */
     FM_NAME(fm_idct_pass)(sums, r, (1 << 17) + (128 << 18));
-    FM_NAME(fm_idct_end)(rows, (const V(*)[8])sums);
+    const V wrong = FM_NAME(fm_idct_end)(rows, (const V(*)[8])sums, checks);
+    return !checks || FM_IS_ZERO(wrong);
 }
 
 #undef FM_PAIR

@@ -25,6 +25,7 @@ FM_DECODE_AVX2_INLINE void fm_store_halves_avx2(uint8_t *first, uint8_t *second,
 #define FM_SET_INLINE FM_DECODE_AVX2_INLINE
 #define FM_OR _mm256_or_si256
 #define FM_XOR _mm256_xor_si256
+#define FM_IS_ZERO(bits) _mm256_testz_si256(bits, bits)
 #define FM_ROW(...) _mm256_broadcastsi128_si256(_mm_setr_epi8(__VA_ARGS__))
 #define FM_LOAD_ROW(at) _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(at)))
 #define FM_STORE_PAIR(out, low, high)                                \
@@ -44,40 +45,56 @@ FM_DECODE_AVX2_INLINE void fm_store_halves_avx2(uint8_t *first, uint8_t *second,
 #undef FM_SET_INLINE
 #undef FM_OR
 #undef FM_XOR
+#undef FM_IS_ZERO
 #undef FM_ROW
 #undef FM_LOAD_ROW
 #undef FM_STORE_PAIR
 #undef FM_STORE_THIRDS
 
 /* Two adjacent blocks. */
-FM_DECODE_AVX2_INLINE bool fm_idct_pair_avx2(uint8_t *out, size_t stride, const int16_t *blocks,
-                                             const fm_jpeg_quant *quant) {
-    __m256i c[8], rows[4];
+FM_DECODE_AVX2_INLINE void fm_load_pair_avx2(__m256i *c, const int16_t *blocks) {
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
         const __m128i *const row = (const __m128i *)(blocks + 8 * i);
         c[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(row)),
                                        _mm_loadu_si128(row + 8), 1);
     }
-    if (__builtin_expect(fm_idct_is_extreme_avx2(c, quant), 0) &&
-        (!fm_jpeg_block_in_range(blocks, quant) || !fm_jpeg_block_in_range(blocks + 64, quant)))
-        return false;
-    fm_idct_blocks_avx2(rows, c, quant);
+}
+
+FM_DECODE_AVX2_INLINE void fm_store_pair_avx2(uint8_t *out, size_t stride, const __m256i *rows) {
 #pragma GCC unroll 4
     for (size_t i = 0; i < 4; i++)
         fm_store_halves_avx2(out + 2 * i * stride, out + (2 * i + 1) * stride,
                              _mm256_permute4x64_epi64(rows[i], 0xD8));
+}
+
+/* Two blocks that may be out of range: returns false if one is. */
+FM_DECODE_AVX2_COLD bool fm_idct_check_avx2(uint8_t *out, size_t stride, const int16_t *blocks,
+                                            const fm_jpeg_quant *quant) {
+    __m256i c[8], rows[4];
+    fm_load_pair_avx2(c, blocks);
+    const bool exceeds = fm_exceeds_avx2(fm_idct_weigh_avx2(c, quant), FM_JPEG_EXACT_SUM);
+    if (exceeds &&
+        (!fm_jpeg_block_in_range(blocks, quant) || !fm_jpeg_block_in_range(blocks + 64, quant)))
+        return false;
+    if (!fm_idct_blocks_avx2(rows, c, quant, true)) return false;
+    fm_store_pair_avx2(out, stride, rows);
     return true;
 }
 
 FM_DECODE_AVX2 bool fm_idct_avx2(uint8_t *out, size_t stride, const int16_t *blocks,
                                  const fm_jpeg_quant *quant, int32_t n) {
-    for (int32_t b = 0; b + 2 <= n; b += 2)
-        if (!fm_idct_pair_avx2(out + 8 * (ptrdiff_t)b, stride, blocks + 64 * (ptrdiff_t)b, quant))
-            return false;
-    if (n % 2 == 0) return true;
-    return fm_idct_sse41(out + 8 * (ptrdiff_t)(n - 1), stride, blocks + 64 * (ptrdiff_t)(n - 1),
-                         quant, 1);
+    for (; n >= 2; n -= 2, blocks += 128, out += 16) {
+        __m256i c[8], rows[4];
+        fm_load_pair_avx2(c, blocks);
+        if (__builtin_expect(fm_exceeds_avx2(fm_idct_weigh_avx2(c, quant), FM_JPEG_SAFE_SUM), 0)) {
+            if (!fm_idct_check_avx2(out, stride, blocks, quant)) return false;
+            continue;
+        }
+        (void)fm_idct_blocks_avx2(rows, c, quant, false);
+        fm_store_pair_avx2(out, stride, rows);
+    }
+    return n == 0 || fm_idct_sse41(out, stride, blocks, quant, 1);
 }
 
 /* A step of 32 pixels writes 96 bytes; for 10 pixels and fewer that would be too many. */

@@ -20,6 +20,7 @@ FM_DECODE_SSE41_INLINE void fm_store_sse41(void *at, __m128i bytes) {
 #define FM_SET_INLINE FM_DECODE_SSE41_INLINE
 #define FM_OR _mm_or_si128
 #define FM_XOR _mm_xor_si128
+#define FM_IS_ZERO(bits) _mm_testz_si128(bits, bits)
 /* 16 bytes in each half of a register. */
 #define FM_ROW _mm_setr_epi8
 #define FM_LOAD_ROW(at) fm_load_sse41(at)
@@ -38,26 +39,49 @@ FM_DECODE_SSE41_INLINE void fm_store_sse41(void *at, __m128i bytes) {
 #undef FM_SET_INLINE
 #undef FM_OR
 #undef FM_XOR
+#undef FM_IS_ZERO
 #undef FM_ROW
 #undef FM_LOAD_ROW
 #undef FM_STORE_PAIR
 #undef FM_STORE_THIRDS
 
+FM_DECODE_SSE41_INLINE void fm_load_block_sse41(__m128i *c, const int16_t *block) {
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) c[i] = fm_load_sse41(block + 8 * i);
+}
+
+FM_DECODE_SSE41_INLINE void fm_store_block_sse41(uint8_t *out, size_t stride, const __m128i *rows) {
+#pragma GCC unroll 4
+    for (size_t i = 0; i < 4; i++) {
+        _mm_storel_epi64((__m128i *)(out + 2 * i * stride), rows[i]);
+        _mm_storel_epi64((__m128i *)(out + (2 * i + 1) * stride),
+                         _mm_unpackhi_epi64(rows[i], rows[i]));
+    }
+}
+
+/* A block that may be out of range: returns false if it is. */
+FM_DECODE_SSE41_COLD bool fm_idct_check_sse41(uint8_t *out, size_t stride, const int16_t *block,
+                                              const fm_jpeg_quant *quant) {
+    __m128i c[8], rows[4];
+    fm_load_block_sse41(c, block);
+    const bool exceeds = fm_exceeds_sse41(fm_idct_weigh_sse41(c, quant), FM_JPEG_EXACT_SUM);
+    if (exceeds && !fm_jpeg_block_in_range(block, quant)) return false;
+    if (!fm_idct_blocks_sse41(rows, c, quant, true)) return false;
+    fm_store_block_sse41(out, stride, rows);
+    return true;
+}
+
 FM_DECODE_SSE41 bool fm_idct_sse41(uint8_t *out, size_t stride, const int16_t *blocks,
                                    const fm_jpeg_quant *quant, int32_t n) {
     for (int32_t b = 0; b < n; b++, blocks += 64, out += 8) {
         __m128i c[8], rows[4];
-#pragma GCC unroll 8
-        for (int i = 0; i < 8; i++) c[i] = fm_load_sse41(blocks + 8 * i);
-        if (fm_idct_is_extreme_sse41(c, quant) && !fm_jpeg_block_in_range(blocks, quant))
-            return false;
-        fm_idct_blocks_sse41(rows, c, quant);
-#pragma GCC unroll 4
-        for (size_t i = 0; i < 4; i++) {
-            _mm_storel_epi64((__m128i *)(out + 2 * i * stride), rows[i]);
-            _mm_storel_epi64((__m128i *)(out + (2 * i + 1) * stride),
-                             _mm_unpackhi_epi64(rows[i], rows[i]));
+        fm_load_block_sse41(c, blocks);
+        if (fm_exceeds_sse41(fm_idct_weigh_sse41(c, quant), FM_JPEG_SAFE_SUM)) {
+            if (!fm_idct_check_sse41(out, stride, blocks, quant)) return false;
+            continue;
         }
+        (void)fm_idct_blocks_sse41(rows, c, quant, false);
+        fm_store_block_sse41(out, stride, rows);
     }
     return true;
 }

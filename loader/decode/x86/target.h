@@ -23,6 +23,8 @@
 #endif
 #define FM_DECODE_SSE41 static inline FM_TARGET("sse4.1")
 #define FM_DECODE_AVX2 static inline FM_TARGET("avx2")
+#define FM_DECODE_SSE41_COLD static FM_TARGET("sse4.1") __attribute__((noinline, cold))
+#define FM_DECODE_AVX2_COLD static FM_TARGET("avx2") __attribute__((noinline, cold))
 #define FM_DECODE_SSE41_INLINE FM_DECODE_SSE41 __attribute__((always_inline))
 #define FM_DECODE_AVX2_INLINE FM_DECODE_AVX2 __attribute__((always_inline))
 
