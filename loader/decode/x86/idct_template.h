@@ -102,17 +102,28 @@ FM_SET_INLINE V FM_NAME(fm_idct_end)(V *rows, const V sums[2][8], const bool che
     return wrong;
 }
 
-/* The weighted sums of the blocks' coefficients, in all double words. */
-FM_SET_INLINE V FM_NAME(fm_idct_weigh)(const V *c, const fm_jpeg_quant *quant) {
+/* The weighted sums of the blocks' coefficients, in all double words; *dc gets those of the DC
+ * alone, in the first double word of each 16 bytes. */
+FM_SET_INLINE V FM_NAME(fm_idct_weigh)(const V *c, const fm_jpeg_quant *quant, V *dc) {
     /* A DC of -32768 counts as 32767. */
     const V first = MM(min_epu16)(MM(abs_epi16)(c[0]), MM(set1_epi16)(INT16_MAX));
-    V sum = MM(madd_epi16)(first, FM_LOAD_ROW(quant->weight));
+    const V weight = FM_LOAD_ROW(quant->weight);
+    *dc = MM(madd_epi16)(FM_AND(first, MM(set1_epi32)(0xffff)), weight);
+    V sum = MM(madd_epi16)(first, weight);
 #pragma GCC unroll 8
     for (int i = 1; i < 8; i++)
         sum = MM(add_epi32)(
             sum, MM(madd_epi16)(MM(abs_epi16)(c[i]), FM_LOAD_ROW(quant->weight + 8 * i)));
     sum = MM(add_epi32)(sum, MM(shuffle_epi32)(sum, 0x4E));
     return MM(add_epi32)(sum, MM(shuffle_epi32)(sum, 0xB1));
+}
+
+/* The sample that blocks in range without other coefficients than the DC consist of, in all bytes.
+ * Both passes of the inverse DCT together: (DC + 4) >> 3. */
+FM_SET_INLINE V FM_NAME(fm_idct_flat)(V first, const fm_jpeg_quant *quant) {
+    const V dc = MM(mullo_epi16)(first, FM_LOAD_ROW(quant->step));
+    const V sample = MM(srai_epi16)(MM(add_epi16)(dc, MM(set1_epi16)(4 + (128 << 3))), 3);
+    return MM(shuffle_epi8)(MM(packus_epi16)(sample, sample), FM_XOR(dc, dc));
 }
 
 /* Whether a double word exceeds the limit. */

@@ -24,6 +24,7 @@ FM_DECODE_AVX2_INLINE void fm_store_halves_avx2(uint8_t *first, uint8_t *second,
 #define FM_SET FM_DECODE_AVX2
 #define FM_SET_INLINE FM_DECODE_AVX2_INLINE
 #define FM_OR _mm256_or_si256
+#define FM_AND _mm256_and_si256
 #define FM_XOR _mm256_xor_si256
 #define FM_IS_ZERO(bits) _mm256_testz_si256(bits, bits)
 #define FM_ROW(...) _mm256_broadcastsi128_si256(_mm_setr_epi8(__VA_ARGS__))
@@ -44,6 +45,7 @@ FM_DECODE_AVX2_INLINE void fm_store_halves_avx2(uint8_t *first, uint8_t *second,
 #undef FM_SET
 #undef FM_SET_INLINE
 #undef FM_OR
+#undef FM_AND
 #undef FM_XOR
 #undef FM_IS_ZERO
 #undef FM_ROW
@@ -71,9 +73,9 @@ FM_DECODE_AVX2_INLINE void fm_store_pair_avx2(uint8_t *out, size_t stride, const
 /* Two blocks that may be out of range: returns false if one is. */
 FM_DECODE_AVX2_COLD bool fm_idct_check_avx2(uint8_t *out, size_t stride, const int16_t *blocks,
                                             const fm_jpeg_quant *quant) {
-    __m256i c[8], rows[4];
+    __m256i c[8], rows[4], dc;
     fm_load_pair_avx2(c, blocks);
-    const bool exceeds = fm_exceeds_avx2(fm_idct_weigh_avx2(c, quant), FM_JPEG_EXACT_SUM);
+    const bool exceeds = fm_exceeds_avx2(fm_idct_weigh_avx2(c, quant, &dc), FM_JPEG_EXACT_SUM);
     if (exceeds &&
         (!fm_jpeg_block_in_range(blocks, quant) || !fm_jpeg_block_in_range(blocks + 64, quant)))
         return false;
@@ -85,10 +87,19 @@ FM_DECODE_AVX2_COLD bool fm_idct_check_avx2(uint8_t *out, size_t stride, const i
 FM_DECODE_AVX2 bool fm_idct_avx2(uint8_t *out, size_t stride, const int16_t *blocks,
                                  const fm_jpeg_quant *quant, int32_t n) {
     for (; n >= 2; n -= 2, blocks += 128, out += 16) {
-        __m256i c[8], rows[4];
+        __m256i c[8], rows[4], dc;
         fm_load_pair_avx2(c, blocks);
-        if (__builtin_expect(fm_exceeds_avx2(fm_idct_weigh_avx2(c, quant), FM_JPEG_SAFE_SUM), 0)) {
+        const __m256i sums = fm_idct_weigh_avx2(c, quant, &dc);
+        if (__builtin_expect(fm_exceeds_avx2(sums, FM_JPEG_SAFE_SUM), 0)) {
             if (!fm_idct_check_avx2(out, stride, blocks, quant)) return false;
+            continue;
+        }
+        if ((~_mm256_movemask_epi8(_mm256_cmpeq_epi32(sums, dc)) & 0x000F000F) == 0) {
+            const __m256i flat = fm_idct_flat_avx2(c[0], quant);
+            const __m128i row =
+                _mm_unpacklo_epi64(_mm256_castsi256_si128(flat), _mm256_extracti128_si256(flat, 1));
+#pragma GCC unroll 8
+            for (size_t i = 0; i < 8; i++) fm_store_sse41(out + i * stride, row);
             continue;
         }
         (void)fm_idct_blocks_avx2(rows, c, quant, false);

@@ -19,6 +19,7 @@ FM_DECODE_SSE41_INLINE void fm_store_sse41(void *at, __m128i bytes) {
 #define FM_SET FM_DECODE_SSE41
 #define FM_SET_INLINE FM_DECODE_SSE41_INLINE
 #define FM_OR _mm_or_si128
+#define FM_AND _mm_and_si128
 #define FM_XOR _mm_xor_si128
 #define FM_IS_ZERO(bits) _mm_testz_si128(bits, bits)
 /* 16 bytes in each half of a register. */
@@ -38,6 +39,7 @@ FM_DECODE_SSE41_INLINE void fm_store_sse41(void *at, __m128i bytes) {
 #undef FM_SET
 #undef FM_SET_INLINE
 #undef FM_OR
+#undef FM_AND
 #undef FM_XOR
 #undef FM_IS_ZERO
 #undef FM_ROW
@@ -62,9 +64,9 @@ FM_DECODE_SSE41_INLINE void fm_store_block_sse41(uint8_t *out, size_t stride, co
 /* A block that may be out of range: returns false if it is. */
 FM_DECODE_SSE41_COLD bool fm_idct_check_sse41(uint8_t *out, size_t stride, const int16_t *block,
                                               const fm_jpeg_quant *quant) {
-    __m128i c[8], rows[4];
+    __m128i c[8], rows[4], dc;
     fm_load_block_sse41(c, block);
-    const bool exceeds = fm_exceeds_sse41(fm_idct_weigh_sse41(c, quant), FM_JPEG_EXACT_SUM);
+    const bool exceeds = fm_exceeds_sse41(fm_idct_weigh_sse41(c, quant, &dc), FM_JPEG_EXACT_SUM);
     if (exceeds && !fm_jpeg_block_in_range(block, quant)) return false;
     if (!fm_idct_blocks_sse41(rows, c, quant, true)) return false;
     fm_store_block_sse41(out, stride, rows);
@@ -74,10 +76,17 @@ FM_DECODE_SSE41_COLD bool fm_idct_check_sse41(uint8_t *out, size_t stride, const
 FM_DECODE_SSE41 bool fm_idct_sse41(uint8_t *out, size_t stride, const int16_t *blocks,
                                    const fm_jpeg_quant *quant, int32_t n) {
     for (int32_t b = 0; b < n; b++, blocks += 64, out += 8) {
-        __m128i c[8], rows[4];
+        __m128i c[8], rows[4], dc;
         fm_load_block_sse41(c, blocks);
-        if (fm_exceeds_sse41(fm_idct_weigh_sse41(c, quant), FM_JPEG_SAFE_SUM)) {
+        const __m128i sums = fm_idct_weigh_sse41(c, quant, &dc);
+        if (__builtin_expect(fm_exceeds_sse41(sums, FM_JPEG_SAFE_SUM), 0)) {
             if (!fm_idct_check_sse41(out, stride, blocks, quant)) return false;
+            continue;
+        }
+        if ((_mm_movemask_epi8(_mm_cmpeq_epi32(sums, dc)) & 0xF) == 0xF) {
+            const __m128i flat = fm_idct_flat_sse41(c[0], quant);
+#pragma GCC unroll 8
+            for (size_t i = 0; i < 8; i++) _mm_storel_epi64((__m128i *)(out + i * stride), flat);
             continue;
         }
         (void)fm_idct_blocks_sse41(rows, c, quant, false);
