@@ -131,14 +131,13 @@ int fm_jpeg_open(fm_jpeg **out, const fm_limits *limits, fm_mem_counter *counter
         return fm_error_set(error, FM_ERR_NOMEM, "no memory for a JPEG decoder");
     }
 #if FM_HAVE_JPEG_INTERNALS
-    fm_cpu_tier tier;
-    const int unknown = fm_cpu_tier_get(&tier, error);
+    fm_cpu_tier tier; /* what FEEDMILL_CPU names; others report a name that is unknown */
+    if (fm_cpu_tier_get(&tier, NULL)) tier = FM_CPU_SCALAR;
     /* Where there are only scalar kernels, libjpeg-turbo may have faster ones. */
-    if (!unknown && tier > FM_CPU_SCALAR) jpeg->rows = fm_jpeg_rows_open(counter, tier);
-    if (unknown || (tier > FM_CPU_SCALAR && !jpeg->rows)) {
+    if (tier > FM_CPU_SCALAR) jpeg->rows = fm_jpeg_rows_open(counter, tier);
+    if (tier > FM_CPU_SCALAR && !jpeg->rows) {
         fm_jpeg_close(out);
-        return unknown ? unknown
-                       : fm_error_set(error, FM_ERR_NOMEM, "no memory for a JPEG decoder");
+        return fm_error_set(error, FM_ERR_NOMEM, "no memory for a JPEG decoder");
     }
 #endif
     jpeg->limits = *limits;
