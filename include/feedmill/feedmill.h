@@ -139,6 +139,8 @@ typedef enum fm_filter {
  * One operation, as torchvision defines it on PIL images. Sizes are pixels, 1 to 65,535. Contents
  * of `values`, by kind; a fill is one value of 0 to 255 for each of red, green and blue:
  *
+ *     RANDOM_RESIZED_CROP    0 nonzero: as timm's, which accepts crops without pixels; 1 above 0:
+ *                            each sample is resized by `filter` or by fm_filter values[1] - 1
  *     RANDOM_CROP            0-3 padding left, top, right, bottom; 4 mode: 0 constant, 1 edge,
  *                            2 reflect, 3 symmetric; 5 pad if needed; 6-8 fill; 9 both paddings
  *                            are applied at once (torchvision's v2)
@@ -774,6 +776,7 @@ FM_API void fm_imread_close(fm_imread **image);
  *     COLOR_JITTER         0-3 order of brightness 0, contrast 1, saturation 2, hue 3; 4-7 factors
  *     RANDOM_ROTATION      0 angle
  *     RANDOM_AFFINE        0 angle, 1-2 translation, 3 scale, 4-5 shear
+ *     RANDOM_RESIZED_CROP  0 the fm_filter, if it is drawn
  *     RANDOM_CHOICE        0 which child
  *     RANDOM_ORDER         the children's order
  *     TRIVIAL_AUGMENT_WIDE, RAND_AUGMENT, AUTO_AUGMENT  pairs of an fm_augmentation and its

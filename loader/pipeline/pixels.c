@@ -171,7 +171,8 @@ static int resize_late(fm_pixels *pixels, const fm_op *op, const fm_draw *draw, 
     const fm_geometry geometry = {.source = crops ? drawn : whole,
                                   .resized_width = width,
                                   .resized_height = height,
-                                  .window = {0, 0, width, height}};
+                                  .window = {0, 0, width, height},
+                                  .second_filter = draw->n_values && draw->values[0] != op->filter};
     fm_image out;
     fm_box needed;
     int status = fm_augment_replace(pixels->augment, width, height, 3, &out, error);

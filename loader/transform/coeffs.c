@@ -151,6 +151,8 @@ static double reach(fm_filter filter) {
     return 0.0;
 }
 
+fm_filter fm_coeffs_wider(fm_filter a, fm_filter b) { return reach(b) > reach(a) ? b : a; }
+
 static bool has_negative_weights(fm_filter filter) {
     return filter == FM_FILTER_BICUBIC || filter == FM_FILTER_LANCZOS;
 }

@@ -53,6 +53,9 @@ int fm_coeffs_compute_part(fm_coeffs *coeffs, fm_filter filter, int32_t in_size,
                            const float span[2], int32_t out_size, int32_t out_first, int32_t n_out,
                            fm_mem_counter *counter, fm_error *error);
 
+/* The one of two filters with the larger support, which needs more memory. */
+fm_filter fm_coeffs_wider(fm_filter a, fm_filter b);
+
 /* Allocates a zeroed struct's arrays as large as those of another one. FM_OK or FM_ERR_NOMEM. */
 int fm_coeffs_reserve_as(fm_coeffs *coeffs, const fm_coeffs *other, fm_mem_counter *counter,
                          fm_error *error);

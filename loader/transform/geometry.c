@@ -7,6 +7,7 @@
 #include "base/number.h"
 #include "base/rng.h"
 #include "transform/draws.h"
+#include "transform/op_check.h"
 
 /* ---- torchvision's crops --------------------------------------------------------------------- */
 
@@ -27,11 +28,13 @@ static fm_box central_crop(const fm_op *op, int32_t width, int32_t height) {
                     .height = crop_height};
 }
 
-/* RandomResizedCrop.get_params, with the same steps in float32 and float64. */
+/* RandomResizedCrop.get_params, with the same steps in float32 and float64. timm's also accepts a
+ * crop without pixels. */
 static fm_box random_crop(const fm_op *op, fm_rng *rng, int32_t width, int32_t height) {
     const double area = (double)height * (double)width;
     const float log_low = (float)fm_draws_log((float)op->ratio[0]);
     const float log_high = (float)fm_draws_log((float)op->ratio[1]);
+    const double least = op->values[0] != 0 ? 0 : 1;
     for (int attempt = 0; attempt < 10; attempt++) {
         const float share = fm_draws_uniform(rng, (float)op->scale[0], (float)op->scale[1]);
         const double target = area * (double)share;
@@ -40,7 +43,8 @@ static fm_box random_crop(const fm_op *op, fm_rng *rng, int32_t width, int32_t h
         /* nearbyint() rounds halves to even, as Python's round() does. */
         const double crop_width = nearbyint(sqrt(target * ratio));
         const double crop_height = nearbyint(sqrt(target / ratio));
-        if (crop_width > 0 && crop_width <= width && crop_height > 0 && crop_height <= height) {
+        if (crop_width >= least && crop_width <= width && crop_height >= least &&
+            crop_height <= height) {
             fm_box crop = {.width = (int32_t)crop_width, .height = (int32_t)crop_height};
             crop.top = (int32_t)fm_rng_below(rng, (uint32_t)(height - crop.height) + 1);
             crop.left = (int32_t)fm_rng_below(rng, (uint32_t)(width - crop.width) + 1);
@@ -197,6 +201,16 @@ static void set_box(fm_draw *draw, fm_box crop) {
     draw->width = crop.width;
 }
 
+/* Draws which of two filters a resize uses. Returns whether it is the second one. */
+static bool draw_filter(const fm_op *op, fm_rng *rng, fm_draw *draw) {
+    const fm_filter second = fm_op_second_filter(op);
+    if (second == op->filter) return false;
+    const bool is_second = fm_rng_below(rng, 2) != 0;
+    draw->values[0] = is_second ? second : op->filter;
+    draw->n_values = 1;
+    return is_second;
+}
+
 static int apply_resize(chain_state *chain, const fm_op *op, fm_draw *draw, fm_error *error) {
     const int32_t width = chain->form.window.width, height = chain->form.window.height;
     double new_width, new_height;
@@ -253,6 +267,7 @@ static int apply(chain_state *chain, const fm_op *op, fm_rng *rng, fm_draw *draw
         set_box(draw, crop);
         add_crop(chain, crop);
         add_resize(chain, op->width, op->height);
+        chain->form.second_filter = draw_filter(op, rng, draw);
         return FM_OK;
     case FM_OP_RANDOM_CROP:
         apply_random_crop(chain, op, rng, draw);

@@ -23,6 +23,7 @@ typedef struct fm_geometry {
      * around the part are used at its edges, as by Pillow's resize(box=...). */
     float resized_columns[2], resized_rows[2];
     fm_box window;
+    bool second_filter; /* resized by fm_plan.second_filter */
     bool mirror_source;
     bool flip;
 } fm_geometry;

@@ -65,6 +65,20 @@ static int check_size(size_t number, const fm_op *op, fm_error *error) {
     return status ? status : check_side(number, op, "width", op->width, 1, error);
 }
 
+/* values[first .. first + n - 1] must be numbers from low to high, integers if `whole`. */
+static int check_values(size_t number, const fm_op *op, int first, int n, double low, double high,
+                        bool whole, fm_error *error) {
+    for (int i = first; i < first + n; i++) {
+        const double value = op->values[i];
+        if (value >= low && value <= high && (!whole || value == floor(value))) continue;
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "op %zu (%s): values[%d] is %g; allowed are %snumbers from %g to %g",
+                            number, fm_op_kind_name(op->kind), i, value, whole ? "whole " : "", low,
+                            high);
+    }
+    return FM_OK;
+}
+
 /* Sampling is done in float32: limits must be finite in float32, and ratios also not 0. */
 static int check_random_resized_crop(size_t number, const fm_op *op, fm_error *error) {
     const double *const scale = op->scale, *const ratio = op->ratio;
@@ -79,28 +93,20 @@ static int check_random_resized_crop(size_t number, const fm_op *op, fm_error *e
                             "op %zu (RandomResizedCrop): ratio is (%g, %g); allowed are values "
                             "within float32 with 0 < ratio[0] <= ratio[1]",
                             number, ratio[0], ratio[1]);
-    return check_size(number, op, error);
+    const int status = check_values(number, op, 0, 1, 0, 1, true, error);
+    return status ? status : check_size(number, op, error);
 }
 
 static int check_filter(size_t number, const fm_op *op, fm_error *error) {
-    if ((int)op->filter >= FM_FILTER_BILINEAR && op->filter <= FM_FILTER_NEAREST) return FM_OK;
-    return fm_error_set(error, FM_ERR_ARGUMENT, "op %zu (%s): filter is %d; allowed are %d to %d",
-                        number, fm_op_kind_name(op->kind), (int)op->filter, FM_FILTER_BILINEAR,
-                        FM_FILTER_NEAREST);
+    if ((int)op->filter < FM_FILTER_BILINEAR || op->filter > FM_FILTER_NEAREST)
+        return fm_error_set(
+            error, FM_ERR_ARGUMENT, "op %zu (%s): filter is %d; allowed are %d to %d", number,
+            fm_op_kind_name(op->kind), (int)op->filter, FM_FILTER_BILINEAR, FM_FILTER_NEAREST);
+    return check_values(number, op, 1, 1, 0, FM_FILTER_NEAREST + 1, true, error);
 }
 
-/* values[first .. first + n - 1] must be numbers from low to high, integers if `whole`. */
-static int check_values(size_t number, const fm_op *op, int first, int n, double low, double high,
-                        bool whole, fm_error *error) {
-    for (int i = first; i < first + n; i++) {
-        const double value = op->values[i];
-        if (value >= low && value <= high && (!whole || value == floor(value))) continue;
-        return fm_error_set(error, FM_ERR_ARGUMENT,
-                            "op %zu (%s): values[%d] is %g; allowed are %snumbers from %g to %g",
-                            number, fm_op_kind_name(op->kind), i, value, whole ? "whole " : "", low,
-                            high);
-    }
-    return FM_OK;
+fm_filter fm_op_second_filter(const fm_op *op) {
+    return op->values[1] != 0 ? (fm_filter)(op->values[1] - 1) : op->filter;
 }
 
 static int check_p(size_t number, const fm_op *op, fm_error *error) {

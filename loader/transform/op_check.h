@@ -26,6 +26,9 @@ static inline bool fm_op_holds_ops(const fm_op *op) {
            op->kind == FM_OP_RANDOM_ORDER;
 }
 
+/* The filter that an op which resizes may draw in place of op->filter; if none, op->filter. */
+fm_filter fm_op_second_filter(const fm_op *op);
+
 /*
  * Checks the parameters of ops[number], and those of an op that holds ops together with the ops
  * after it. FM_ERR_ARGUMENT names the op, the parameter and what is allowed.

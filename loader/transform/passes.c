@@ -2,9 +2,10 @@
 #include "transform/passes.h"
 
 static bool is_same(const fm_pass_key *a, const fm_pass_key *b) {
-    return a->in_size == b->in_size && a->out_size == b->out_size && a->first == b->first &&
-           a->n == b->n && a->span[0] == b->span[0] && a->span[1] == b->span[1] &&
-           a->mirror_input == b->mirror_input && a->mirror_output == b->mirror_output;
+    return a->filter == b->filter && a->in_size == b->in_size && a->out_size == b->out_size &&
+           a->first == b->first && a->n == b->n && a->span[0] == b->span[0] &&
+           a->span[1] == b->span[1] && a->mirror_input == b->mirror_input &&
+           a->mirror_output == b->mirror_output;
 }
 
 static int compute(const fm_passes *passes, fm_pass *pass, fm_error *error) {
@@ -12,8 +13,8 @@ static int compute(const fm_passes *passes, fm_pass *pass, fm_error *error) {
     const fm_pass_key *const key = &pass->key;
     const float whole[2] = {0.0f, (float)key->in_size};
     const int status = fm_coeffs_compute_part(
-        coeffs, passes->filter, key->in_size, key->span[1] > 0.0f ? key->span : whole,
-        key->out_size, key->first, key->n, passes->counter, error);
+        coeffs, key->filter, key->in_size, key->span[1] > 0.0f ? key->span : whole, key->out_size,
+        key->first, key->n, passes->counter, error);
     if (status) return status;
     int32_t end;
     fm_coeffs_span(coeffs, &pass->begin, &end);
@@ -32,13 +33,13 @@ static int compute(const fm_passes *passes, fm_pass *pass, fm_error *error) {
 int fm_passes_init(fm_passes *passes, fm_filter filter, bool evens_taps,
                    int (*prepare)(fm_coeffs *, fm_mem_counter *, fm_error *), int32_t n_kept,
                    int32_t reserve_px, int32_t out_size, fm_mem_counter *counter, fm_error *error) {
-    passes->filter = filter;
     passes->evens_taps = evens_taps;
     passes->prepare = prepare;
     passes->counter = counter;
     passes->n_kept = n_kept;
     fm_pass *const first = &passes->kept[0];
-    first->key = (fm_pass_key){.in_size = reserve_px, .out_size = out_size, .n = out_size};
+    first->key =
+        (fm_pass_key){.filter = filter, .in_size = reserve_px, .out_size = out_size, .n = out_size};
     int status = compute(passes, first, error);
     for (int32_t i = 1; !status && i < n_kept; i++)
         status = fm_coeffs_reserve_as(&passes->kept[i].coeffs, &first->coeffs, counter, error);

@@ -15,6 +15,7 @@
 #define FM_PASSES_KEPT 4
 
 typedef struct fm_pass_key {
+    fm_filter filter;
     int32_t in_size, out_size; /* pixels, 1 to 65,535 */
     int32_t first, n;          /* the outputs that are needed */
     float span[2];             /* the part of the input that is resized; 0, 0: all of it */
@@ -30,7 +31,6 @@ typedef struct fm_pass {
 } fm_pass;
 
 typedef struct fm_passes {
-    fm_filter filter;
     bool evens_taps; /* call fm_coeffs_even_taps() */
     int (*prepare)(fm_coeffs *coeffs, fm_mem_counter *counter, fm_error *error);
     fm_mem_counter *counter;
@@ -40,10 +40,10 @@ typedef struct fm_passes {
 } fm_passes;
 
 /*
- * Initializes a zeroed struct. Passes from inputs of up to reserve_px to out_size outputs will not
- * allocate. `prepare` is fm_kernels.prepare_columns or .prepare_rows; n_kept, 1 to FM_PASSES_KEPT,
- * is the number of passes that are cached. FM_OK or FM_ERR_NOMEM, after which only
- * fm_passes_fini() may be called.
+ * Initializes a zeroed struct. Passes from inputs of up to reserve_px to out_size outputs by
+ * `filter`, or one of a smaller support, will not allocate. `prepare` is fm_kernels.prepare_columns
+ * or .prepare_rows; n_kept, 1 to FM_PASSES_KEPT, is the number of passes that are cached. FM_OK or
+ * FM_ERR_NOMEM, after which only fm_passes_fini() may be called.
  */
 int fm_passes_init(fm_passes *passes, fm_filter filter, bool evens_taps,
                    int (*prepare)(fm_coeffs *, fm_mem_counter *, fm_error *), int32_t n_kept,

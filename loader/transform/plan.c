@@ -57,6 +57,7 @@ static int add_op(fm_plan *plan, const fm_transform *transform, size_t i, const 
         plan->resizes_late = i >= plan->n_front;
         *resize = op;
         plan->filter = op->filter;
+        plan->second_filter = fm_op_second_filter(op);
     }
     return FM_OK;
 }

@@ -28,7 +28,8 @@ typedef struct fm_plan {
     int32_t in_width, in_height; /* of every input image; 0: any */
     fm_dtype dtype;
     fm_layout layout;
-    fm_filter filter; /* of the op that resizes */
+    fm_filter filter;        /* of the op that resizes */
+    fm_filter second_filter; /* the one that it may draw instead; if none, the same as `filter` */
     fm_resize_order resize_order;
     bool stream;               /* stores may bypass the cache; false after fm_plan_init() */
     size_t sample_bytes;       /* channels * out_height * out_width * size of dtype */

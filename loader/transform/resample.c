@@ -31,6 +31,7 @@ struct fm_resample {
     fm_passes column_passes, row_passes;
 
     /* Set by begin. */
+    fm_filter filter;
     const fm_coeffs *columns, *rows; /* if the pass is needed */
     bool resize_columns, resize_rows;
     bool vertical_first;       /* if both passes are needed */
@@ -130,7 +131,8 @@ static int begin_columns(fm_resample *resample, const fm_geometry *geometry, int
         resample->mirror = geometry->flip != geometry->mirror_source;
         return FM_OK;
     }
-    const fm_pass_key key = {.in_size = in_size,
+    const fm_pass_key key = {.filter = resample->filter,
+                             .in_size = in_size,
                              .out_size = geometry->resized_width,
                              .first = first,
                              .n = n,
@@ -157,7 +159,8 @@ static int begin_rows(fm_resample *resample, const fm_geometry *geometry, int32_
         *height = n;
         return FM_OK;
     }
-    const fm_pass_key key = {.in_size = in_size,
+    const fm_pass_key key = {.filter = resample->filter,
+                             .in_size = in_size,
                              .out_size = geometry->resized_height,
                              .first = first,
                              .n = n,
@@ -176,13 +179,13 @@ static int begin_rows(fm_resample *resample, const fm_geometry *geometry, int32_
  * image, as torchvision crops before it resizes. With FM_FILTER_NEAREST the order does not change
  * the result, and the faster one is used.
  */
-static bool rows_first(const fm_plan *plan, const fm_geometry *geometry) {
-    const fm_resize_order order = plan->resize_order;
+static bool rows_first(const fm_resample *resample, const fm_geometry *geometry) {
+    const fm_resize_order order = resample->plan->resize_order;
     const int64_t width = geometry->source.width, height = geometry->source.height;
     const int64_t fewer_rows = height - geometry->resized_height;
     const int64_t fewer_columns = width - geometry->resized_width;
     if (fewer_rows <= 0) return false;
-    if (plan->filter == FM_FILTER_NEAREST) return true;
+    if (resample->filter == FM_FILTER_NEAREST) return true;
     if (order == FM_RESIZE_PILLOW_13) return fewer_rows > 2 * fewer_columns;
     return order == FM_RESIZE_PILLOW_12_2 && height > 100 * width;
 }
@@ -195,6 +198,7 @@ int fm_resample_begin(fm_resample *resample, const fm_geometry *geometry, fm_box
     resample->n_rows = resample->row_width = 0;
     resample->visible = (fm_box){0};
     resample->out = NULL;
+    resample->filter = geometry->second_filter ? plan->second_filter : plan->filter;
     if (window.width != plan->out_width || window.height != plan->out_height)
         return fm_error_set(
             error, FM_ERR_ARGUMENT, "window of %d x %d pixels; the plan's result has %d x %d",
@@ -212,7 +216,7 @@ int fm_resample_begin(fm_resample *resample, const fm_geometry *geometry, fm_box
         status = begin_rows(resample, geometry, first_row, n_rows, &part.top, &part.height, error);
     if (status) return status;
     resample->vertical_first =
-        resample->resize_columns && resample->resize_rows && rows_first(plan, geometry);
+        resample->resize_columns && resample->resize_rows && rows_first(resample, geometry);
     const int32_t left = first_column - window.left;
     resample->visible = (fm_box){.left = geometry->flip ? window.width - left - n_columns : left,
                                  .top = first_row - window.top,
@@ -342,7 +346,7 @@ static void horizontal_pass(const fm_resample *resample, uint8_t *const *out,
                             const uint8_t *const *in, int32_t n) {
     const fm_kernels *const kernels = &resample->kernels;
     const fm_coeffs *const columns = resample->columns;
-    if (resample->plan->filter != FM_FILTER_NEAREST) {
+    if (resample->filter != FM_FILTER_NEAREST) {
         kernels->horizontal(out, in, n, columns);
         return;
     }
@@ -360,7 +364,7 @@ static const uint8_t *const *gather_rows(fm_resample *resample, int32_t n) {
 /* Runs the vertical pass for the next n outputs. Returns their rows. */
 static const uint8_t *const *vertical_pass(fm_resample *resample, int32_t n) {
     if (!resample->resize_rows) return read_rows_from(&resample->ring, resample->n_stored);
-    if (resample->plan->filter == FM_FILTER_NEAREST) return gather_rows(resample, n);
+    if (resample->filter == FM_FILTER_NEAREST) return gather_rows(resample, n);
     const fm_coeffs *const coeffs = resample->rows;
     const int32_t width = resample->vertical_first || !resample->resize_columns
                               ? resample->row_width
@@ -416,13 +420,14 @@ static int reserve(fm_resample *resample, fm_error *error) {
     const fm_plan *const plan = resample->plan;
     fm_mem_counter *const counter = resample->counter;
     const int32_t n_kept = has_random_sizes(plan) ? 1 : FM_PASSES_KEPT;
-    int status = fm_passes_init(&resample->column_passes, plan->filter, true,
-                                resample->kernels.prepare_columns, n_kept, RESERVE_PX,
-                                plan->out_width, counter, error);
+    const fm_filter widest = fm_coeffs_wider(plan->filter, plan->second_filter);
+    int status =
+        fm_passes_init(&resample->column_passes, widest, true, resample->kernels.prepare_columns,
+                       n_kept, RESERVE_PX, plan->out_width, counter, error);
     if (!status)
-        status = fm_passes_init(&resample->row_passes, plan->filter, false,
-                                resample->kernels.prepare_rows, n_kept, RESERVE_PX,
-                                plan->out_height, counter, error);
+        status =
+            fm_passes_init(&resample->row_passes, widest, false, resample->kernels.prepare_rows,
+                           n_kept, RESERVE_PX, plan->out_height, counter, error);
     const int32_t n_ring = resample->row_passes.kept[0].coeffs.stride + FM_RESAMPLE_ROWS;
     size_t row_bytes = 3 * (size_t)fm_max_i32(RESERVE_PX, plan->out_width);
     while ((size_t)n_ring * row_bytes > RESERVE_BYTES) row_bytes /= 2;

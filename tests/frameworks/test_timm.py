@@ -9,15 +9,18 @@ frameworks.need("timm")
 TRAINING = {"is_training": True}
 VARIANTS = {
     "training": TRAINING,
-    "no prefetcher": {**TRAINING, "use_prefetcher": False, "re_prob": 0.5},
+    "erasing": {**TRAINING, "re_prob": 0.5, "re_mode": "pixel"},  # by the prefetcher
+    "no prefetcher": {**TRAINING, "use_prefetcher": False},
+    "auto augment": {**TRAINING, "auto_augment": "rand-m5-inc1"},
     "one iterator": {**TRAINING, "use_multi_epochs_loader": True},
     "evaluation": {"is_training": False},
-    # These get torchvision's transforms, and omit the arguments that need torch's path.
-    "native": {**TRAINING, "use_prefetcher": False},
-    "native, one iterator": {
+    # These get torchvision's dataset and transforms.
+    "torchvision's": {**TRAINING, "use_prefetcher": False},
+    "torchvision's, one iterator": {
         **TRAINING, "use_prefetcher": False, "use_multi_epochs_loader": True
     },
 }
+ON_TORCHS_PATH = ("auto augment",)
 
 SCRIPT = """
 import timm, timm.data
@@ -42,16 +45,18 @@ def train(loader, model):
 torch.set_num_threads(1)  # leaves the cores to the workers
 model = timm.create_model("test_resnet", num_classes=3)
 for name, options in test_timm.VARIANTS.items():
-    native = name.startswith("native")
-    dataset = (ImageFolder if native else timm.data.ImageDataset)(sys.argv[1])
+    of_torchvision = name.startswith("torchvision's")
+    if of_torchvision:
+        dataset = ImageFolder(sys.argv[1])
+    else:
+        dataset = timm.data.create_dataset("", sys.argv[1])
     loader = timm.data.create_loader(
         dataset, input_size=frameworks.SIZE, batch_size=4, num_workers=2,
         persistent_workers=False, device=torch.device("cpu"), **options,
     )
     inner = getattr(loader, "loader", loader)
-    if native:
+    if of_torchvision:
         dataset.transform = frameworks.train_set(sys.argv[1]).transform
-        inner.worker_init_fn = None
     tell(inner, name=name, epochs=list(train(loader, model)))
 """
 
@@ -68,11 +73,11 @@ def test_create_loader(told, name):
     n_each = frameworks.N_IMAGES // 3
     for targets in told[name]["epochs"]:
         assert sorted(targets) == n_each * [0] + n_each * [1] + n_each * [2]
-    if name.startswith("native"):
+    if name not in ON_TORCHS_PATH:
         assert (told[name]["path"], told[name]["torch_batches"]) == ("native", 0)
         assert told[name]["native_samples"] >= 2 * frameworks.N_IMAGES
         return
-    # timm's own transforms mean torch's path, and each reason is listed.
+    # The others mean torch's path, and each reason is listed.
     assert (told[name]["path"], told[name]["torch_batches"]) == ("torch", 12)
     assert told[name]["host_wait_ns"] > 0
     for reason in told[name]["reasons"]:

@@ -86,6 +86,42 @@ static void resize_keeps_the_ratio_and_truncates(void **state) {
     }
 }
 
+static void one_of_two_filters_is_drawn(void **state) {
+    (void)state;
+    fm_op op = random_crop(0.2, 1, 0.5, 2);
+    op.values[1] = FM_FILTER_BICUBIC + 1;
+    int n_second = 0;
+    for (int i = 0; i < 400; i++) {
+        const fm_draw_key one = {.seed = 7, .epoch = 1, .index = (uint64_t)i};
+        fm_geometry geometry;
+        fm_draw draw;
+        assert_int_equal(fm_geometry_locate(&op, 1, 1, &one, 90, 70, &geometry, &draw, NULL),
+                         FM_OK);
+        assert_int_equal(draw.n_values, 1);
+        assert_true(draw.values[0] ==
+                    (geometry.second_filter ? FM_FILTER_BICUBIC : FM_FILTER_BILINEAR));
+        n_second += geometry.second_filter;
+    }
+    assert_in_range(n_second, 160, 240);
+    op.values[1] = FM_FILTER_BILINEAR + 1; /* the same twice */
+    fm_draw draw;
+    assert_int_equal(fm_geometry_draw(&op, 1, &key, 90, 70, &draw, NULL), FM_OK);
+    assert_int_equal(draw.n_values, 0);
+}
+
+/* timm does not draw again if a crop rounds to no pixels. */
+static void timms_crops_may_be_empty(void **state) {
+    (void)state;
+    fm_op op = random_crop(0.0001, 0.0001, 1, 1);
+    assert_box(located(&op, 1, 20, 20).source, 0, 0, 20, 20);
+    op.values[0] = 1;
+    assert_unsupported(&op, 1, 20, 20, "a side without pixels");
+    op.scale[0] = op.scale[1] = 0.01;
+    const fm_geometry geometry = located(&op, 1, 20, 20);
+    assert_int_equal(geometry.source.width, 2);
+    assert_int_equal(geometry.source.height, 2);
+}
+
 /* round() of a half goes to the even number: 3.5 to 4, 2.5 to 2. */
 static void center_crop_rounds_halves_to_even(void **state) {
     (void)state;
@@ -218,6 +254,8 @@ static void impossible_images_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(resize_keeps_the_ratio_and_truncates),
+        cmocka_unit_test(one_of_two_filters_is_drawn),
+        cmocka_unit_test(timms_crops_may_be_empty),
         cmocka_unit_test(center_crop_rounds_halves_to_even),
         cmocka_unit_test(padding_is_a_window_over_the_edge),
         cmocka_unit_test(flips_before_a_resize_mirror_the_source),

@@ -116,6 +116,11 @@ static void values_out_of_range_are_named(void **state) {
         assert_ops_refused(&filtered, 1, "op 0 (", "filter is 6; allowed are 0 to 5");
         filtered.filter = (fm_filter)-1;
         assert_ops_refused(&filtered, 1, "op 0 (", "filter is -1");
+        filtered.filter = FM_FILTER_BOX;
+        filtered.values[1] = 7;
+        assert_ops_refused(&filtered, 1, "values[1] is 7", "from 0 to 6");
+        filtered.values[1] = 1.5;
+        assert_ops_refused(&filtered, 1, "values[1] is 1.5", "whole");
     }
     static const double bad_p[] = {-0.1, 1.1, NAN, INFINITY};
     for (int i = 0; i < 4; i++) {

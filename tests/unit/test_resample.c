@@ -268,7 +268,10 @@ static void compare(const uint8_t *image, int32_t image_width, const fm_geometry
                     fm_dtype dtype, fm_layout layout, fm_resize_order order, fm_filter filter) {
     enum { GUARD = 64 };
     fm_plan plan = make_plan(geometry->window.width, geometry->window.height, dtype, layout, order);
-    plan.filter = filter;
+    fm_geometry used = *geometry;
+    used.second_filter = random_below(2);
+    plan.filter = used.second_filter ? (fm_filter)random_below(FM_FILTER_NEAREST + 1) : filter;
+    plan.second_filter = filter;
     plan.stream = random_below(2);
     const size_t n_values = 3 * (size_t)plan.out_width * (size_t)plan.out_height;
     uint8_t *const memory = malloc(plan.sample_bytes + 2 * GUARD);
@@ -277,7 +280,7 @@ static void compare(const uint8_t *image, int32_t image_width, const fm_geometry
     memset(memory, 0x5a, plan.sample_bytes + 2 * GUARD);
     fm_resample *resample;
     assert_int_equal(fm_resample_open(&resample, &plan, NULL, NULL), FM_OK);
-    run(resample, image, image_width, geometry, memory + GUARD);
+    run(resample, image, image_width, &used, memory + GUARD);
     fm_resample_close(&resample);
     reference_sample(want, image, image_width, geometry, order, filter);
     const size_t plane = n_values / 3, value_bytes = plan.sample_bytes / n_values;

@@ -36,7 +36,7 @@ from feedmill.iterators.hybrid import HybridDataLoaderIter
 from feedmill.iterators.native import NativeDataLoaderIter
 from feedmill.planner.epochs import Epochs, rank_to_mix_in, sampler_epoch
 from feedmill.planner.formats import formatting_collate
-from feedmill.planner.recognise import has_default_collate, recognise
+from feedmill.planner.recognise import has_default_collate, recognise, stacks_natively
 from feedmill.planner.samples import Source, Support, unsupported
 from feedmill.planner.sampling import never, pull_ahead_rule
 from feedmill.profiling.counting.accounts import StepCounters
@@ -408,7 +408,7 @@ def explanation(loader: Any) -> str:
         f"  errors     {_describe_errors(loader)}",
         f"  random     {_describe_seed(loader)}",
     ]
-    notes = [*source.notes, *_notes(loader)]
+    notes = [*source.notes, *_notes(loader, source)]
     if source.plan.is_random and (text := kept_from_torch(loader)):
         notes.append(text)
     return "\n".join([*lines, *(f"  note       {text}" for text in notes)])
@@ -487,20 +487,23 @@ _COLLATE_NOTES = {
 }
 
 
-def _notes(loader: Any) -> list[str]:
+def _notes(loader: Any, source: Source) -> list[str]:
     """Notes for explain(): differences from torch's path that do not change a batch."""
     notes = _names_that_are_no_options(loader)
     options = loader._feedmill_options()
     if options.native == "verify":
         notes.append("every sample is made a second time by the dataset itself and compared")
-    if not has_default_collate(loader):
-        notes.append(_COLLATE_NOTES[collate_place(loader)].format(loader.num_workers))
+    place = collate_place(loader, source)
+    if stacks_natively(loader, source) and not has_default_collate(loader):
+        notes.append("collate_fn need not be called: native batches are what fast_collate makes")
+    elif not has_default_collate(loader):
+        notes.append(_COLLATE_NOTES[place].format(loader.num_workers))
     if loader.worker_init_fn is not None and loader.num_workers > 0:
         ignored = options.worker_init == "ignore"
         how = "not called, as asked" if ignored else "called for a collate_fn only"
         notes.append(f"worker_init_fn is {how}{'' if ignored else ': it only seeds generators'}")
     if loader.multiprocessing_context is not None:
-        is_used = collate_place(loader) == AHEAD_IN_PROCESSES
+        is_used = place == AHEAD_IN_PROCESSES
         notes.append(
             "multiprocessing_context is used only for collate_fn's worker processes" if is_used
             else "multiprocessing_context is not used: there are no worker processes"

@@ -77,7 +77,7 @@ class BadSamplePolicy:
         place: int,
         occurrence: int,
         out: bytearray,
-        write: Callable[[Item, int, bytearray], None],
+        write: Callable[[Item, int, bytearray], Any],
     ) -> str:
         """Applies the policy to a bad sample.
 
@@ -86,7 +86,8 @@ class BadSamplePolicy:
             place: the sample's place in the batch.
             occurrence: how often its index came before in the epoch.
             out: the sample's bytes in the batch.
-            write: (item, occurrence, out): makes a sample and writes it to ``out``.
+            write: (item, occurrence, out): makes a sample, writes it to ``out`` and returns its
+                target.
 
         Returns:
             The action taken, such as "zeroed", or "" if the error must be raised.
@@ -111,18 +112,17 @@ class BadSamplePolicy:
         batch: Batch,
         place: int,
         occurrence: int,
-        write: Callable[[Item], None],
+        write: Callable[[Item], Any],
     ) -> str:
         """Writes another sample of the epoch: the first of the drawn indices that can be loaded."""
         index = batch.items[place].position
         pool = self._pool or [item.position for item in batch.items]
         for other in replacements(self._key, self._epoch_word, index, occurrence, pool):
             try:
-                item = self._source.item(other)
-                write(item)
+                target = write(self._source.item(other))
             except Exception:
                 continue
-            batch.replaced[place] = item.target
+            batch.replaced[place] = target
             return f"replaced by index {other}"
         return ""
 

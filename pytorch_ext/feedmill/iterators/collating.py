@@ -31,7 +31,7 @@ from feedmill.iterators.batches import NOTHING, Batch
 from feedmill.iterators.receive import as_torch_raises
 from feedmill.planner.formats import batch_laid_out
 from feedmill.planner.raw_files import RawPlan
-from feedmill.planner.recognise import has_default_collate
+from feedmill.planner.recognise import has_default_collate, stacks_natively
 from feedmill.planner.samples import PAIR, Source, arranged
 from feedmill.system.locks import renew_after_fork
 
@@ -46,10 +46,10 @@ AHEAD_IN_THREAD = "thread"
 AHEAD_IN_PROCESSES = "processes"
 
 
-def collate_place(loader: Any) -> str:
-    """Where the native path calls a DataLoader's collate_fn. torch's own is always called HERE: the
-    images are collated already."""
-    if loader.num_workers == 0 or has_default_collate(loader):
+def collate_place(loader: Any, source: Source | None = None) -> str:
+    """Where the native path calls a DataLoader's collate_fn. One that stacks_natively() is always
+    called HERE, if at all: the images are collated already."""
+    if loader.num_workers == 0 or stacks_natively(loader, source):
         return HERE
     return AHEAD_IN_THREAD if is_proved(loader.collate_fn) else AHEAD_IN_PROCESSES
 
@@ -63,17 +63,25 @@ class Collate:
         function: the function to call. Default None: the loader's collate_fn.
         as_worker: whether to call a user's function with the random generators of the worker that
             torch would have used.
+        source: the samples of a native loader; None: they are made otherwise.
 
     Attributes:
         is_default: the collate_fn is torch's own, so that images need no collating.
+        stacks: images need no collating: see stacks_natively().
         on_device: the parts of batches are on a GPU. Must be set at the start of each epoch.
         memory_format: of the batches. Must be set at the start of each epoch.
     """
 
     def __init__(
-        self, loader: Any, iterator: Any, function: Any = None, as_worker: bool = False
+        self,
+        loader: Any,
+        iterator: Any,
+        function: Any = None,
+        as_worker: bool = False,
+        source: Source | None = None,
     ) -> None:
         self.is_default = has_default_collate(loader)
+        self.stacks = stacks_natively(loader, source)
         self._function = loader.collate_fn if function is None else function
         options = loader._feedmill_options()
         self.memory_format = options.memory_format
@@ -118,7 +126,10 @@ class Collate:
         is_pinned = is_pinned and len(parts) == 1
         if not is_pinned:
             images = batch_laid_out(images, self.memory_format)
-        if not self.is_default:
+        is_fast = self.stacks and not self.is_default  # timm's fast_collate
+        if not self.stacks or (
+            is_fast and (images.dtype is not torch.uint8 or set(map(type, targets)) != {int})
+        ):
             data = self._run(images, targets, number, as_image)
             return self._pinned(batch_laid_out(data, self.memory_format))
         if arrangement != PAIR:
@@ -129,7 +140,7 @@ class Collate:
             column: Any = tuple(targets)  # a tuple, as torch passes it
             data = [images, _joined(labels) if labels else default_collate(column)]
         if not self._pins:
-            return data
+            return tuple(data) if is_fast else data
         # The images are pinned already, unless parts were concatenated.
         rest = data[1:]
         if not labels:

@@ -102,8 +102,8 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         renew_after_fork(self, _lock=threading.RLock)
         self._engines: EnginePool = loader._feedmill.engine_pool
         self._on_reset = on_reset
-        self._collate = Collate(loader, self)
-        self._place = collate_place(loader)
+        self._collate = Collate(loader, self, source=source)
+        self._place = collate_place(loader, source)
         # A copy of the loader, with blocks of its own, may begin the next epoch of this iterator.
         self._shared_blocks = loader._feedmill.shared_blocks
         if self._place == AHEAD_IN_PROCESSES:
@@ -184,7 +184,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         if self._place == AHEAD_IN_PROCESSES:
             return self._shared_blocks.allocate
         if self._pin_memory or (self._device is not None and self._collate.is_default):
-            return allocate_pinned if self._collate.is_default or self._place != HERE else None
+            return allocate_pinned if self._collate.stacks or self._place != HERE else None
         # Batches collated ahead stay alive beyond the native loader's own prefetched batches.
         return None if self._place == HERE else loader._feedmill.blocks.allocate
 

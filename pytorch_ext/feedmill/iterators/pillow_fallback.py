@@ -20,9 +20,17 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from feedmill._internals import augment, call_under, params_method
-from feedmill.planner.arguments import V2
+from feedmill.iterators.dataset_copies import copy_with
+from feedmill.planner.arguments import V2, filter_number
 from feedmill.planner.formats import INTEGERS, TORCH_DTYPES
-from feedmill.planner.plan import AUGMENTATIONS, KINDS, OP_NAMES, RANDOM_APPLY, Plan
+from feedmill.planner.plan import (
+    AUGMENTATIONS,
+    KINDS,
+    OP_NAMES,
+    RANDOM_APPLY,
+    RANDOM_RESIZED_CROP,
+    Plan,
+)
 from feedmill.planner.raw_files import RawPlan
 from feedmill.planner.samples import Item
 from feedmill.planner.steps import Step
@@ -67,6 +75,20 @@ def load_and_transform(item: Item, draws_of: DrawsOf) -> torch.Tensor:
         return plan.bytes_of(item.load())
     image: torch.Tensor = run_steps(item.base_dataset.steps, item.load(), draws_of)
     return image
+
+
+def make_sample(item: Item, draws_of: DrawsOf) -> tuple[torch.Tensor, Any]:
+    """A sample's (image, target), as load_and_transform(). A dataset that makes its samples itself
+    may give those of another sample instead."""
+    if not item.base_dataset.makes_samples:
+        return load_and_transform(item, draws_of), item.target
+    check_regular(item.path)
+    steps = item.base_dataset.steps
+    dataset = copy_with(
+        item.base_dataset.dataset, lambda image: run_steps(steps, image, draws_of)
+    )
+    image, target = dataset[item.index]
+    return image, target
 
 
 def run_steps(steps: Sequence[Step], image: Any, draws_of: DrawsOf) -> Any:
@@ -125,7 +147,9 @@ def _run_step(step: Step, image: Any, draws: Sequence[Draw]) -> Any:
         return _run_children(step, image, draws)
     if kind in _AUTOMATIC:
         return _augment(step, image, draws[0])
-    return _with_draws(step, image, draws)(image)
+    result = _with_draws(step, image, draws)(image)
+    # timm's ToNumpy
+    return torch.from_numpy(result.copy()) if isinstance(result, np.ndarray) else result
 
 
 # ---- transforms that contain others --------------------------------------------------------------
@@ -183,6 +207,7 @@ def _with_draws(step: Step, image: Any, draws: Sequence[Draw]) -> Any:
     if len(draws) != 1:
         return step.transform
     params = _params(step, image, draws[0])
+    kind, *_, values = draws[0]
     if params is None and draws[0][0] not in _WITH_PROBABILITY:
         return step.transform
     with_draws = copy.copy(step.transform)
@@ -194,7 +219,15 @@ def _with_draws(step: Step, image: Any, draws: Sequence[Draw]) -> Any:
         with_draws.get_params = lambda *_, **__: tuple(params.values())
         if len(params) == 1:
             with_draws.get_params = lambda *_: params["angle"]
+        if kind == RANDOM_RESIZED_CROP and values:
+            with_draws.interpolation = _filter_of(step.transform, int(values[0]))
     return with_draws
+
+
+def _filter_of(transform: Any, number: int) -> Any:
+    """The one of a timm transform's interpolations that is fm_filter ``number``."""
+    name = type(transform).__name__
+    return next(one for one in transform.interpolation if filter_number(one, name) == number)
 
 
 def _params(step: Step, image: Any, draw: Draw) -> dict[str, Any] | None:

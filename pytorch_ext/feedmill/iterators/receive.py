@@ -21,7 +21,7 @@ from feedmill.iterators.batches import Batch, labels_of, submit_items
 from feedmill.iterators.pillow_fallback import (
     as_pixels,
     draws_from,
-    load_and_transform,
+    make_sample,
     name_sample,
     write_sample,
 )
@@ -225,7 +225,9 @@ class Receiver:
         place = len(batch.parts) * self.config.batch_size + position
         item = batch.items[place]
         try:
-            self._write_with_pillow(item, occurrence, out)
+            target = self._write_with_pillow(item, occurrence, out)
+            if target is not item.target:
+                batch.replaced[place] = target
         except Exception as error:
             cause = f"{type(error).__name__}: {error}"
             outcome = self._bad_samples.apply(
@@ -238,15 +240,17 @@ class Receiver:
             return as_torch_raises(error, batch.number, self._num_workers)
         return None
 
-    def _write_with_pillow(self, item: Item, occurrence: int, out: bytearray) -> None:
+    def _write_with_pillow(self, item: Item, occurrence: int, out: bytearray) -> Any:
         """Makes a sample with Pillow and the user's own transform, and writes it to its bytes in
-        the batch."""
+        the batch. Returns its target."""
         draws_of = draws_from(self.handle, self._key, self._epoch_word, item.position, occurrence)
-        image, plan = as_planned(load_and_transform(item, draws_of), self._plan), self._plan
+        image, target = make_sample(item, draws_of)
+        image, plan = as_planned(image, self._plan), self._plan
         if self.config.device is not None and self.handle.converts:
             image = as_pixels(image, plan)
             plan = replace(plan, dtype="uint8", layout="nhwc", value_table=None)
         write_sample(image, out, self.handle.out_shape, plan)
+        return target
 
     def _failure_of(self, batch: Batch) -> Any:
         """The exception for the batch's first index that could not be looked up."""

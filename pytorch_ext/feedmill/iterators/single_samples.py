@@ -14,11 +14,11 @@ from feedmill.iterators.pillow_fallback import (
     Draw,
     check_regular,
     draws_from,
-    load_and_transform,
+    make_sample,
     name_sample,
 )
 from feedmill.planner.formats import as_planned, laid_out
-from feedmill.planner.plan import AUGMENTATIONS, OP_NAMES
+from feedmill.planner.plan import AUGMENTATIONS, FILTER_NAMES, OP_NAMES
 from feedmill.planner.samples import Item, Source
 
 
@@ -61,7 +61,7 @@ def fetch_one(
     plan = source.native_plan
     draws_of = draws_from(handle, key, epoch_word, item.position, occurrence)
     try:
-        image = as_planned(load_and_transform(item, draws_of), plan).as_subclass(torch.Tensor)
+        image = as_planned(make_sample(item, draws_of)[0], plan).as_subclass(torch.Tensor)
     except Exception as error:
         name_sample(error, item)
         raise
@@ -96,6 +96,8 @@ def _draw_values(draw: Draw) -> dict[str, Any]:
         return {"flip": flip}
     if name == "Resize":
         return {"height": height, "width": width}
+    if name == "RandomResizedCrop" and values:
+        return {**box, "interpolation": FILTER_NAMES[int(values[0])]}
     if name in ("CenterCrop", "RandomResizedCrop", "RandomCrop"):
         return box
     if name == "RandomErasing":

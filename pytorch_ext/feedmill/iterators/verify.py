@@ -12,6 +12,7 @@ import torch
 
 from feedmill.collate.samples import samples_of
 from feedmill.iterators.batches import Batch
+from feedmill.iterators.dataset_copies import copy_with
 from feedmill.iterators.pillow_fallback import (
     Draw,
     DrawsOf,
@@ -84,7 +85,10 @@ class Verifier:
         images = [image for part in parts for image in samples_of(part, False)]
         key, word = self._epoch.key, self._epoch.word
         plan = self._source.native_plan
-        for item, image, occurrence in zip(batch.items, images, batch.occurrences):
+        for place, item in enumerate(batch.items):
+            image, occurrence = images[place], batch.occurrences[place]
+            if place in batch.replaced:
+                item = item._replace(target=batch.replaced[place])
             draws_of = draws_from(handle, key, word, item.position, occurrence)
             verify_sample(item, image, occurrence, plan, draws_of, self._run_plan)
             self._counters.verified_samples += 1
@@ -184,9 +188,9 @@ def _by_dataset(item: Item, draws_of: DrawsOf) -> tuple[Any, Any, int]:
     if item.data is None:
         check_regular(item.path)
     if base_dataset.with_transform is None:
-        copied = _copy_with(base_dataset.dataset, transform)
+        copied = copy_with(base_dataset.dataset, transform)
     else:
-        copied = base_dataset.with_transform(transform, _copy_with)
+        copied = base_dataset.with_transform(transform, copy_with)
     sample = copied[item.index]
     arrangement = base_dataset.arrangement
     if arrangement != PAIR and type(arrangement) is not tuple:
@@ -201,44 +205,6 @@ def _by_dataset(item: Item, draws_of: DrawsOf) -> tuple[Any, Any, int]:
     image = arrangement.index(IMAGE)
     rest = (*sample[:image], *sample[image + 1 :])
     return sample[image], rest[0] if arrangement == PAIR else rest, len(calls)
-
-
-def _copy_with(dataset: Any, transform: Callable[..., Any]) -> Any:
-    """A shallow copy of a dataset with another transform, in the attributes ``transform`` and
-    ``transforms``."""
-    kind = type(dataset)
-    slots = [name for name in ("transform", "transforms") if hasattr(dataset, name)]
-    # A property or other class attribute is overridden by an attribute of a subclass. That must not
-    # be a function, which would become a method.
-    names = {name: _NoMethod(transform) for name in slots if hasattr(kind, name)}
-    copied: Any = object.__new__(type(kind.__name__, (kind,), names) if names else kind)
-    for name in _slot_names(kind):
-        if hasattr(dataset, name):
-            object.__setattr__(copied, name, getattr(dataset, name))
-    if hasattr(dataset, "__dict__"):
-        vars(copied).update(vars(dataset))
-    for name in slots:
-        if name not in names:
-            object.__setattr__(copied, name, transform)
-    return copied
-
-
-class _NoMethod:
-    """A callable that, as a class attribute, does not become a method."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self._function(*arguments)
-
-
-def _slot_names(kind: type) -> list[str]:
-    names = []
-    for owner in kind.__mro__:
-        own = vars(owner).get("__slots__", ())
-        names += [own] if isinstance(own, str) else list(own)
-    return [name for name in names if name not in ("__dict__", "__weakref__")]
 
 
 def is_same(one: Any, other: Any) -> bool:

@@ -18,15 +18,25 @@ V1_AUTO = "torchvision.transforms.autoaugment"
 def filter_of(transform: Any, name: str, module: str) -> int:
     """fm_filter of a transform's interpolation: an InterpolationMode, Pillow's number of a filter
     or, in v2, a mode's name. UnsupportedError for any other value."""
+    takes_names = module == V2 and _takes_mode_names(type(transform))
+    return filter_number(transform.interpolation, name, takes_names)
+
+
+def filter_number(value: Any, name: str, takes_names: bool = False) -> int:
+    """fm_filter of an interpolation; see filter_of().
+
+    Args:
+        name: of the transform's class.
+        takes_names: whether it may be the name of a mode.
+    """
     from PIL import Image
 
-    value = transform.interpolation
     functional = sys.modules[FUNCTIONAL]
     modes = functional.InterpolationMode
     mode = value
     if type(value) in (int, bool, getattr(Image, "Resampling", int)):
         mode = mode_of_number(value)
-    elif type(value) is str and module == V2 and _takes_mode_names(type(transform)):
+    elif type(value) is str and takes_names:
         mode = next((one for one in modes if one.value == value), None)
     # Pillow's number of the filter. Two of torchvision's modes mean Pillow's NEAREST.
     number = functional.pil_modes_mapping.get(mode) if type(mode) is modes else None

@@ -1,10 +1,10 @@
 """Decides whether a dataset's samples can be read natively.
 
 These datasets can: torchvision's ImageFolder and DatasetFolder, subclasses that read samples alike
-(``folders``), feedmill.data.NpyFolder, datasets with a method ``feedmill_item``, and torch's Subset
-and ConcatDataset of these, nested in any way; torch's TensorDataset, torchvision's small datasets
-in memory, feedmill.data.NpyFile, and Subsets of these. Other subclasses of them can't, unless they
-define ``feedmill_item``.
+(``folders``), timm's ImageDataset with its folder reader, feedmill.data.NpyFolder, datasets with a
+method ``feedmill_item``, and torch's Subset and ConcatDataset of these, nested in any way; torch's
+TensorDataset, torchvision's small datasets in memory, feedmill.data.NpyFile, and Subsets of these.
+Other subclasses of them can't, unless they define ``feedmill_item``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
 
+from feedmill.planner import timm_objects
 from feedmill.planner.array_datasets import (
     ArrayNode,
     image_node,
@@ -150,6 +151,8 @@ class _DatasetReader:
         try:
             if folder is not None and folder.DatasetFolder in mro_of(kind):
                 return self._read_folder(dataset, folder)
+            if timm_objects.is_image_dataset(kind):
+                return self._read_image_dataset(dataset)
             if kind is TensorDataset:
                 return tensor_node(dataset) if self._is_untouched(dataset, "torch") else None
             if kind is getattr(sys.modules.get("feedmill.data.arrays"), "NpyFile", None):
@@ -171,9 +174,10 @@ class _DatasetReader:
         self.add_reason(
             f"the dataset {type_name(kind)} is not supported natively{why}; supported are "
             "torchvision's ImageFolder, DatasetFolder, CIFAR10, CIFAR100, MNIST, FashionMNIST, "
-            "KMNIST, EMNIST and SVHN, torch's TensorDataset, feedmill.data.NpyFile and NpyFolder "
-            "(but no subclasses, except those of the folders that read samples alike), Subset and "
-            "ConcatDataset of these, and any dataset with a method feedmill_item"
+            "KMNIST, EMNIST and SVHN, timm's ImageDataset of a folder, torch's TensorDataset, "
+            "feedmill.data.NpyFile and NpyFolder (but no subclasses, except those of the folders "
+            "that read samples alike), Subset and ConcatDataset of these, and any dataset with a "
+            "method feedmill_item"
         )
         self._add_reasons_against_transform(dataset)
         return None
@@ -186,6 +190,7 @@ class _DatasetReader:
             return
         folder = sys.modules.get("torchvision.datasets.folder")
         is_folder = folder is not None and isinstance(dataset, folder.DatasetFolder)
+        is_folder = is_folder or timm_objects.is_image_dataset(type(dataset))
         for reason in read_transform(transform, None if is_folder else _ANY_SIZE).reasons:
             self.add_reason(reason)
 
@@ -294,6 +299,7 @@ class _DatasetReader:
         has_feedmill_item: bool,
         slot: str,
         arrangement: Any = PAIR,
+        makes_samples: bool = False,
     ) -> Any:
         """The node of a dataset that holds samples itself; None: its transform is not supported.
         The arguments are BaseDataset's."""
@@ -306,7 +312,7 @@ class _DatasetReader:
             return self.add_reasons(read.reasons)
         base = BaseDataset(
             dataset, find, load, has_feedmill_item, slot, read.plan, read.steps,
-            arrangement=arrangement,
+            arrangement=arrangement, makes_samples=makes_samples,
         )
         return BaseNode(base, type(dataset).__name__)
 
@@ -391,6 +397,29 @@ class _DatasetReader:
             find = ArrangedSamples(dataset.samples, arrangement).find
         node = self._base_node(dataset, find, dataset.loader, False, "transform", arrangement)
         return node if untouched else None
+
+    # ---- timm's folders --------------------------------------------------------------------------
+
+    def _read_image_dataset(self, dataset: Any) -> Any:
+        """The node of timm's ImageDataset. UnsupportedError if it is not supported."""
+        timm_objects.check_image_dataset(dataset)
+        if hasattr(type(dataset), "__getitems__"):
+            self.add_reason(f"{type(dataset).__name__}.__getitems__ was added to the class")
+        untouched = self._is_untouched(dataset, "timm")
+        untouched = self._is_untouched(dataset.reader, "timm") and untouched
+        self._check_opening()
+        if dataset.target_transform is not None:
+            self.add_reason(_TARGET_TRANSFORM)
+        if self._calls_transforms:
+            return None  # hybrid mode can't replace images that can't be read, as this dataset does
+        samples = dataset.reader.samples
+        self._check_samples(samples)
+        node = self._base_node(
+            dataset, samples.__getitem__, load_rgb, False, "transform", makes_samples=True
+        )
+        return node if untouched else None
+
+    # ---- files -----------------------------------------------------------------------------------
 
     def _check_file_loader(self, dataset: Any) -> None:
         originals = original_loaders()

@@ -24,7 +24,7 @@ from feedmill._internals import (
     OWN_OF_MODULES,
     PRESETS,
 )
-from feedmill.planner import augmentations
+from feedmill.planner import augmentations, timm_objects
 from feedmill.planner.arguments import V1, V1_AUTO, V2
 from feedmill.planner.augmentations import AUTOMATIC, RANDOM_CONTAINERS
 from feedmill.planner.evaluating import (
@@ -44,18 +44,26 @@ from feedmill.planner.untouched import (
 )
 from feedmill.planner.wrappers import forwards_to
 
-GEOMETRY = frozenset({"Resize", "CenterCrop", "RandomResizedCrop", "RandomHorizontalFlip"})
-TO_TENSOR = frozenset({"PILToTensor", "ToTensor", "ToImage"})
+GEOMETRY = frozenset({
+    "Resize", "CenterCrop", "RandomResizedCrop", "RandomResizedCropAndInterpolation",
+    "RandomHorizontalFlip",
+})
+_TORCHVISIONS_GEOMETRY = GEOMETRY - timm_objects.NAMES[timm_objects.TRANSFORMS]
+_TO_TENSOR = frozenset({"PILToTensor", "ToTensor", "ToImage"})
+# The last three are timm's.
+TO_TENSOR = _TO_TENSOR | {"MaybeToTensor", "MaybePILToTensor", "ToNumpy"}
 PIXELS = frozenset({"ConvertImageDtype", "ToDtype", "Normalize", "ToPureTensor"})
 AUGMENTATIONS = augmentations.NAMES | set(RANDOM_CONTAINERS)
 _OTHERS = frozenset({"RandomErasing", "ToPILImage"})
 _KNOWN = {
-    V1: GEOMETRY | AUGMENTATIONS | _OTHERS
+    V1: _TORCHVISIONS_GEOMETRY | AUGMENTATIONS | _OTHERS
         | {"PILToTensor", "ToTensor", "ConvertImageDtype", "Normalize"},
     V1_AUTO: AUTOMATIC,
-    V2: GEOMETRY | AUGMENTATIONS | _OTHERS | AUTOMATIC | TO_TENSOR | PIXELS | {"Identity"},
+    V2: _TORCHVISIONS_GEOMETRY | AUGMENTATIONS | _OTHERS | AUTOMATIC | _TO_TENSOR | PIXELS
+        | {"Identity"},
     PRESETS: frozenset({"ImageClassification"}),
     LINEAR: frozenset({"Identity"}),
+    **timm_objects.NAMES,
 }
 _CONTAINERS = {V1: "Compose", V2: "Compose", CONTAINER: "Sequential"}
 # torchvision's functions that the transforms above call, by module.
@@ -166,6 +174,8 @@ def module_of(transform: Any) -> str:
             _check_object(transform, module)
             if module == V2:
                 _internals.params_method(transform)  # raises if there is none
+            if module in timm_objects.NAMES:
+                timm_objects.check_transform(kind)
             return module
     why = ""
     if kind is NotRead:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from feedmill.planner.arguments import V1
+from feedmill.planner.arguments import V2
 from feedmill.planner.formats import TORCH_DTYPES, bytes_of
 from feedmill.planner.known import TO_TENSOR, check_functions
 from feedmill.planner.plan import RANDOM_CROP, Op, UnsupportedError
@@ -33,6 +33,7 @@ class PixelValues:
             checked.
         erases: RandomErasing was read. Then column 256 of the ramp is the value that it writes.
         erased: RandomErasing's values in the delivered type, for three channels; set by finish().
+        as_array: as Plan's.
         dtype, value_table, as_image: as Plan's; set by finish().
     """
 
@@ -44,6 +45,7 @@ class PixelValues:
     dtype: str = ""
     value_table: bytes | None = None
     as_image: bool = False
+    as_array: bool = False
 
     def new_ramp(self, ops: Sequence[Op]) -> Any:
         """The ramp for the conversion to a tensor. UnsupportedError if a function that the
@@ -64,19 +66,21 @@ class PixelValues:
         supported."""
         if name in TO_TENSOR and self.ramp is None:
             ramp = self.new_ramp(ops)
-            if name == "ToTensor" and torch.get_default_dtype() is not torch.float32:
+            scales = name in ("ToTensor", "MaybeToTensor")
+            if scales and torch.get_default_dtype() is not torch.float32:
                 self.failed = True
                 raise UnsupportedError(
                     f"torch's default dtype is {torch.get_default_dtype()}; natively it must be "
-                    "torch.float32 for ToTensor"
+                    f"torch.float32 for {name}"
                 )
+            self.as_array = name == "ToNumpy"
             self.run(transform, ramp)
             return
         if self.failed:
             return
         if self.ramp is None:
             raise UnsupportedError(f"{name} comes before the conversion to a tensor; put it after")
-        if name in ("PILToTensor", "ToTensor") and module == V1:
+        if name in ("PILToTensor", "ToTensor", "ToNumpy") and module != V2:
             raise UnsupportedError(f"{name} follows another conversion to a tensor; remove one")
         if name == "Normalize":
             _check_normalize(transform, self.ramp.dtype, self.channels)
@@ -86,7 +90,8 @@ class PixelValues:
         """Calls a transform on a ramp, and keeps the result. So the plan's values are exact."""
         try:
             with torch.no_grad():
-                self.ramp = transform(ramp.clone() if isinstance(ramp, torch.Tensor) else ramp)
+                ramp = transform(ramp.clone() if isinstance(ramp, torch.Tensor) else ramp)
+                self.ramp = torch.from_numpy(ramp.copy()) if self.as_array else ramp
         except Exception as error:  # torch's path will raise it at the first sample
             self.failed = True
             raise UnsupportedError(f"the transform fails on an image: {error}") from None

@@ -64,7 +64,7 @@ class Op(NamedTuple):
         scale_low, scale_high, ratio_low, ratio_high: the ranges of RandomResizedCrop and
             RandomErasing; the scale of RandomAffine.
         p: the probability that the operation is applied.
-        filter: fm_filter of operations that resample; see FILTERS.
+        filter: fm_filter of operations that resample; see FILTERS. See also second_filter_of().
         n_children: RandomApply, RandomChoice and RandomOrder: number of operations to choose from,
             which follow this one.
         n_within: the same, and all operations within those.
@@ -100,6 +100,17 @@ def leads_to_one_size(ops: Sequence[Op]) -> bool:
     return False
 
 
+def filters_of(op: Op) -> str:
+    """The filter of an op that resizes, by name, or the two of which one is drawn."""
+    return " or ".join(FILTER_NAMES[one] for one in (op.filter, *second_filter_of(op)))
+
+
+def second_filter_of(op: Op) -> tuple[int, ...]:
+    """fm_filter that an op which resizes may draw in place of its first one; empty: none."""
+    second = int(op.values[1]) if len(op.values) > 1 else 0
+    return (second - 1,) if second else ()
+
+
 class UnsupportedError(Exception):
     """A dataset or transform can't be run natively. The text is a reason for explain()."""
 
@@ -127,6 +138,7 @@ class Plan:
         resize_order: which pass the installed Pillow's resize does first, as fm_resize_order.
         max_image_pixels: images of more pixels go through Pillow.
         as_image: a single sample is a torchvision tv_tensors.Image, not a plain tensor.
+        as_array: the transform returns NumPy arrays, which timm's fast_collate makes a tensor.
         transform_dtype: type of the transform's result, if the DataLoader's dtype= converts it to
             another type; else "".
         layout: "nchw", or "nhwc" for batches in torch.channels_last.
@@ -139,6 +151,7 @@ class Plan:
     resize_order: int
     max_image_pixels: int
     as_image: bool = False
+    as_array: bool = False
     transform_dtype: str = ""
     layout: str = "nchw"
     rejected_formats: int = 0
@@ -157,7 +170,8 @@ class Plan:
             if op.width:
                 size = f"({op.height}, {op.width})"
             limit = f" up to {op.max_size}" if op.max_size else ""
-            by = f" by {FILTER_NAMES[op.filter]}" if op.filter and op.kind < RANDOM_CROP else ""
+            by = f" by {filters_of(op)}" if op.kind in (RESIZE, RANDOM_RESIZED_CROP) else ""
+            by = "" if by == " by bilinear" else by
             held = f" of {op.n_children}" if op.n_within else ""
             names.append(OP_NAMES[op.kind] + size + limit + by + held)
         if self.transform_dtype:

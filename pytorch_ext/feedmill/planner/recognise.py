@@ -20,6 +20,7 @@ from feedmill.planner.datasets import read_dataset
 from feedmill.planner.equality import reasons_against_formats, rejected_formats
 from feedmill.planner.formats import formatted
 from feedmill.planner.samples import Support, unsupported
+from feedmill.planner.timm_objects import is_fast_collate
 from feedmill.planner.untouched import unreadable
 
 # worker_init_fn of libraries that only seed random generators. On the native path only a collate_fn
@@ -57,6 +58,13 @@ def _recognise(loader: Any) -> Support:
     reasons += source.why_not(loader, has_default_collate(loader))
     if reasons:
         return unsupported(*reasons)
+    if getattr(source.plan, "as_array", False) and (
+        has_default_collate(loader) or not stacks_natively(loader, source)
+    ):
+        return unsupported(
+            "ToNumpy makes NumPy arrays, which natively only timm's fast_collate can collate; use "
+            "MaybePILToTensor"
+        )
     source.plan = formatted(source.native_plan, options.dtype, options.memory_format)
     if source.arrays is None and not source.copies:
         source.plan = replace(source.native_plan, rejected_formats=rejected_formats())
@@ -74,6 +82,25 @@ def has_default_collate(loader: Any) -> bool:
     """Whether the DataLoader has torch's own collate function."""
     auto_collation = loader.batch_sampler is not None
     return loader.collate_fn is (default_collate if auto_collation else default_convert)
+
+
+def stacks_natively(loader: Any, source: Any) -> bool:
+    """Whether native batches are what the DataLoader's collate_fn makes, so that it need not be
+    called: it is torch's own, or timm's fast_collate for uint8 images.
+
+    Args:
+        source: the samples; None: not those of a native loader.
+    """
+    if has_default_collate(loader):
+        return True
+    return (
+        source is not None
+        and source.arrays is None
+        and not source.copies
+        and source.native_plan.dtype == "uint8"
+        and loader.batch_sampler is not None
+        and is_fast_collate(loader.collate_fn)
+    )
 
 
 def only_seeds(function: Any) -> bool:

@@ -50,6 +50,9 @@ class BaseDataset:
         with_transform: (transform, copy_with): returns a copy of the dataset that calls another
             transform. None: copy_with(dataset, transform) does, as the dataset calls the value of
             its attribute ``transform`` or ``transforms``.
+        makes_samples: a sample that the native code can't load is made by the dataset's own
+            __getitem__, which may replace it by another one and uses -1 for a target that is None,
+            as timm's ImageDataset does.
     """
 
     dataset: Any
@@ -62,6 +65,7 @@ class BaseDataset:
     is_image: bool = True
     arrangement: Any = PAIR
     with_transform: Callable[[Any, Any], Any] | None = None
+    makes_samples: bool = False
 
     def identity(self) -> list[Any]:
         """The objects that determine the samples. The same objects give the same samples."""
@@ -437,6 +441,8 @@ class Source:
             return Item(position, "", bytes(path), target, base_dataset, index)
         if why := _why_no_path(path):
             raise NotNative(asked, path, why)
+        if target is None and base_dataset.makes_samples:
+            target = -1
         return Item(position, path, data, target, base_dataset, index)
 
 

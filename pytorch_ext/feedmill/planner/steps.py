@@ -15,7 +15,16 @@ import torch
 
 from feedmill._internals import v2_log_ratio
 from feedmill.planner import augmentations
-from feedmill.planner.arguments import V2, filter_of, is_size, probability, range_pair, size_pair
+from feedmill.planner.arguments import (
+    V1,
+    V2,
+    filter_number,
+    filter_of,
+    is_size,
+    probability,
+    range_pair,
+    size_pair,
+)
 from feedmill.planner.augmentations import AUTOMATIC, RANDOM_CONTAINERS
 from feedmill.planner.evaluating import Convert
 from feedmill.planner.known import AUGMENTATIONS, NotRead, flatten, module_of
@@ -115,8 +124,7 @@ def _read_child(
 
 
 def geometry_op(transform: Any, name: str, module: str) -> Op:
-    """The op of a Resize, CenterCrop, RandomResizedCrop or RandomHorizontalFlip. UnsupportedError
-    if it is not supported.
+    """The op of one of known.GEOMETRY. UnsupportedError if it is not supported.
 
     Args:
         name, module: of the transform's class.
@@ -129,18 +137,34 @@ def geometry_op(transform: Any, name: str, module: str) -> Op:
     if name == "Resize":
         resampling = filter_of(transform, name, module)
         return resize_op(transform.size, transform.max_size, resampling)
-    return _random_resized_crop(transform, module)
+    if name == "RandomResizedCropAndInterpolation":
+        return _random_resized_crop_of_timm(transform)
+    resampling = filter_of(transform, name, module)
+    return _random_resized_crop(transform, module, resampling)
 
 
-def _random_resized_crop(transform: Any, module: str) -> Op:
-    height, width = size_pair(transform.size, "RandomResizedCrop")
-    scale = range_pair(transform.scale, "RandomResizedCrop's scale")
-    ratio = range_pair(transform.ratio, "RandomResizedCrop's ratio")
+def _random_resized_crop_of_timm(transform: Any) -> Op:
+    """The op of a crop by a filter or, of two, by one of them at random."""
+    name = type(transform).__name__
+    interpolation = transform.interpolation
+    listed = interpolation if type(interpolation) in (tuple, list) else [interpolation]
+    if len(listed) not in (1, 2):
+        raise unsupported_argument(name, "interpolation", interpolation, "one or two filters")
+    filters = [filter_number(one, name) for one in listed]
+    second = filters[1] + 1 if len(filters) == 2 and filters[1] != filters[0] else 0
+    return _random_resized_crop(transform, V1, filters[0])._replace(values=(1.0, float(second)))
+
+
+def _random_resized_crop(transform: Any, module: str, resampling: int) -> Op:
+    name = type(transform).__name__
+    height, width = size_pair(transform.size, name)
+    scale = range_pair(transform.scale, f"{name}'s scale")
+    ratio = range_pair(transform.ratio, f"{name}'s ratio")
     # The native code samples the crop in float32, where these limits must be normal numbers.
     if scale[0] < 0 or scale[1] > 1e30:
-        raise unsupported_argument("RandomResizedCrop", "scale", scale, "from 0 to 1e30")
+        raise unsupported_argument(name, "scale", scale, "from 0 to 1e30")
     if ratio[0] < 1e-30 or ratio[1] > 1e30:
-        raise unsupported_argument("RandomResizedCrop", "ratio", ratio, "from 1e-30 to 1e30")
+        raise unsupported_argument(name, "ratio", ratio, "from 1e-30 to 1e30")
     if module == V2 and not torch.equal(
         v2_log_ratio(transform), torch.log(torch.tensor(transform.ratio))
     ):
@@ -148,7 +172,6 @@ def _random_resized_crop(transform: Any, module: str) -> Op:
             "RandomResizedCrop's attribute ratio was changed after its construction, which v2 "
             "ignores; make a new RandomResizedCrop"
         )
-    resampling = filter_of(transform, "RandomResizedCrop", module)
     return Op(RANDOM_RESIZED_CROP, height, width, 0, *scale, *ratio, filter=resampling)
 
 

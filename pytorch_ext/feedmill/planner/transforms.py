@@ -47,6 +47,7 @@ from feedmill.planner.plan import (
     UnsupportedError,
     leads_to_one_size,
     max_image_pixels,
+    second_filter_of,
     unsupported_argument,
 )
 from feedmill.planner.steps import Step, augmentation_ops, geometry_op, resize_op
@@ -112,6 +113,7 @@ def read_transforms(
         order,
         max_image_pixels(),
         reader.pixels.as_image,
+        reader.pixels.as_array,
     )
     return TransformPlan(plan, tuple(reader.steps))
 
@@ -156,6 +158,8 @@ class _TransformReader:
                     f"{name} follows RandomErasing, which is not supported natively; put it before "
                     "RandomErasing"
                 )
+            elif self.pixels.as_array:
+                raise UnsupportedError(f"{name} follows ToNumpy, which must be the last transform")
             elif name == "RandomErasing":
                 self._read_erasing(transform, module)
             elif name == "ToPILImage":
@@ -234,7 +238,7 @@ class _TransformReader:
     def _check_on_tensor(self, name: str, module: str) -> None:
         if self.pixels.failed:
             return
-        if name in ("Resize", "RandomResizedCrop"):
+        if name not in ("CenterCrop", "RandomHorizontalFlip") and name in GEOMETRY:
             raise UnsupportedError(
                 f"{name} follows the conversion to a tensor, which is not supported natively, as "
                 "torchvision resizes tensors with another kernel than PIL images; put it before "
@@ -320,9 +324,13 @@ class _TransformReader:
         for op in self.ops:
             if op.kind in (RESIZE, RANDOM_RESIZED_CROP):
                 try:
-                    order = resize_order(op.filter)
+                    orders = {resize_order(one) for one in (op.filter, *second_filter_of(op))}
                 except UnsupportedError as error:
                     self.add_reason(str(error))
+                    continue
+                order = max(orders)
+                if len(orders) > 1:
+                    self.add_reason("Pillow resizes by the two filters in different orders")
         return order
 
     def _settle_sizes(self, height: int, width: int) -> None:

@@ -1,0 +1,170 @@
+"""Recognises functions of libraries by a hash of their source code.
+
+A hash stands for what a function computes in any version of its library: comments, docstrings,
+annotations and layout do not count. The source must be that of the running code, and each global
+name that the code uses must still mean what it meant to the library. A function of a version that
+is not listed, or one that somebody changed, is not recognised.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import dis
+import functools
+import hashlib
+import linecache
+import sys
+from collections.abc import Iterator, Mapping
+from types import CodeType, FunctionType
+from typing import Any
+
+from feedmill.planner.untouched import is_original
+
+# Parts of a definition that do not change what it computes.
+_IGNORED = frozenset({
+    "annotation", "ctx", "decorator_list", "kind", "returns", "type_comment", "type_params",
+})
+
+
+def is_known(
+    function: Any,
+    place: str,
+    known: Mapping[str, frozenset[str]],
+    meanings: Mapping[str, str],
+) -> bool:
+    """Whether a function is one of a library's known versions of it.
+
+    Args:
+        place: where the library defines it, such as "timm.data.loader:fast_collate".
+        known: the hashes of each function's versions, by place.
+        meanings: what global names stand for: a module such as "math", a place, or "*": anything.
+            A place that ``known`` lists must have a known function, too. Other names that the code
+            uses must be built-in ones.
+    """
+    function = getattr(function, "__func__", function)  # of a static method
+    module, _, name = place.partition(":")
+    if not is_original(function, module, name) or function.__closure__:
+        return False
+    if fingerprint(function.__code__) not in known.get(place, frozenset()):
+        return False
+    if not _has_own_defaults(function):
+        return False
+    return all(
+        _means(function, one, known, meanings) for one in _globals_of(function.__code__)
+    )
+
+
+def _means(
+    function: FunctionType,
+    name: str,
+    known: Mapping[str, frozenset[str]],
+    meanings: Mapping[str, str],
+) -> bool:
+    """Whether a global name in a function stands for what it should."""
+    if name not in function.__globals__:
+        return hasattr(builtins, name)
+    meaning = meanings.get(name, "")
+    value = function.__globals__[name]
+    module, _, inner = meaning.partition(":")
+    if meaning == "*":
+        return True
+    if not inner:
+        return bool(meaning) and value is sys.modules.get(module)
+    if meaning in known and value is not function:
+        return is_known(value, meaning, known, meanings)
+    return value is getattr(sys.modules.get(module), inner, None)
+
+
+def _globals_of(code: CodeType) -> Iterator[str]:
+    """The global and built-in names that code uses."""
+    for one in dis.get_instructions(code):
+        if one.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield one.argval
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield from _globals_of(const)
+
+
+# ---- the source ----------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=256)
+def fingerprint(code: CodeType) -> str:
+    """The hash of a function's source; "" if the source is not available or is not the code's."""
+    definition = _definition(code)
+    if definition is None:
+        return ""
+    return hashlib.sha256(canonical(definition).encode()).hexdigest()[:16]
+
+
+def _definition(code: CodeType) -> ast.FunctionDef | None:
+    """The definition that a file has for a function; None: it has none, or its code is another,
+    since the file changed after the import, or somebody changed the function."""
+    tree, codes = _read_file(code.co_filename)
+    if code not in codes:
+        return None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            if first == code.co_firstlineno:
+                return node
+    return None
+
+
+@functools.lru_cache(maxsize=16)
+def _read_file(path: str) -> tuple[ast.AST, frozenset[CodeType]]:
+    """The syntax tree of a Python file, and the code of all functions in it. The whole file is
+    compiled, as code depends on what its file imports."""
+    try:
+        text = "".join(linecache.getlines(path))
+        tree = ast.parse(text)
+        compiled = compile(text, path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return ast.Module([], []), frozenset()
+    return tree, frozenset(_codes_in(compiled))
+
+
+def _codes_in(code: CodeType) -> Iterator[CodeType]:
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield const
+            yield from _codes_in(const)
+
+
+def canonical(node: Any) -> str:
+    """The text of a syntax tree that is hashed: the same for each version of Python."""
+    if isinstance(node, list):
+        return f"[{','.join(map(canonical, node))}]"
+    if not isinstance(node, ast.AST):
+        return f"{type(node).__name__}:{node!r}"
+    fields = []
+    for name, value in ast.iter_fields(node):
+        if name == "body" and isinstance(node, ast.FunctionDef) and _starts_with_docstring(node):
+            value = value[1:]
+        if name not in _IGNORED and value is not None and value != []:
+            fields.append(f"{name}={canonical(value)}")
+    return f"{type(node).__name__}({','.join(fields)})"
+
+
+def _starts_with_docstring(definition: ast.FunctionDef) -> bool:
+    return ast.get_docstring(definition, clean=False) is not None
+
+
+def _has_own_defaults(function: FunctionType) -> bool:
+    """Whether literal defaults of arguments are those of the definition."""
+    definition = _definition(function.__code__)
+    if definition is None or function.__kwdefaults__:
+        return False
+    written = definition.args.defaults
+    held = function.__defaults__ or ()
+    if len(written) != len(held):
+        return False
+    for node, value in zip(written, held):
+        try:
+            same = repr(ast.literal_eval(node)) == repr(value)
+        except ValueError:
+            same = True  # an expression, such as torch.float32
+        if not same:
+            return False
+    return True

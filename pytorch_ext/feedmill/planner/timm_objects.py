@@ -1,0 +1,125 @@
+"""timm's transforms, dataset and collate_fn that are supported, by version.
+
+timm is not imported here: its objects can exist only if a script has imported it. Each of its
+functions that determines a result must be one of the versions listed below (``fingerprints``). For
+another version of timm, add the hash that the test of tests/frameworks prints, if the function
+computes what the others of its list do.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from feedmill._internals import FUNCTIONAL, why_collate_was_changed
+from feedmill.planner import fingerprints
+from feedmill.planner.plan import UnsupportedError
+from feedmill.planner.untouched import is_original, type_name
+
+TRANSFORMS = "timm.data.transforms"
+_DATASET = "timm.data.dataset"
+_FOLDER = "timm.data.readers.reader_image_folder"
+_LOADER = "timm.data.loader"
+
+# The methods that determine what a transform computes.
+_METHODS = {
+    "RandomResizedCropAndInterpolation": ("__call__", "get_params"),
+    "MaybeToTensor": ("__call__",),
+    "MaybePILToTensor": ("__call__",),
+    "ToNumpy": ("__call__",),
+}
+# Names of the supported classes, by module.
+NAMES = {TRANSFORMS: frozenset(_METHODS)}
+
+# Hashes of the functions of timm 0.2.1 to 1.0.31.
+_KNOWN = {
+    f"{TRANSFORMS}:ToNumpy.__call__": frozenset({"52d7c3317a5fe3ce"}),
+    f"{TRANSFORMS}:RandomResizedCropAndInterpolation.get_params": frozenset({
+        "98dccab0ada5392b", "957e980f8bc18639",
+    }),
+    f"{TRANSFORMS}:RandomResizedCropAndInterpolation.__call__": frozenset({"8bf2a478bab54061"}),
+    f"{TRANSFORMS}:MaybeToTensor.__call__": frozenset({"3364da4f231c43d2"}),
+    f"{TRANSFORMS}:MaybePILToTensor.__call__": frozenset({"d7c357ebb12c8433"}),
+    f"{_DATASET}:ImageDataset.__getitem__": frozenset({
+        "15c2d3b6ec3f1812", "24f7769750fdc506", "17d862ba76f5fb50", "c360db46aeaedb7c",
+        "5c46afc64135bfee",
+    }),
+    f"{_DATASET}:ImageDataset.__len__": frozenset({"88a2d1787d402c95"}),
+    f"{_FOLDER}:ReaderImageFolder.__getitem__": frozenset({"5695405e1b9c3ebf"}),
+    f"{_FOLDER}:ReaderImageFolder.__len__": frozenset({"0cf612e087ab6b24"}),
+    f"{_LOADER}:fast_collate": frozenset({
+        "7db5291c85b20880", "4e91c1f38700daac", "c17e6fce1b44314f",
+    }),
+}
+# What the functions' global names stand for.
+_MEANINGS = {
+    "F": FUNCTIONAL,
+    "Image": "PIL.Image",
+    "default_collate": "torch.utils.data:default_collate",
+    "math": "math",
+    "np": "numpy",
+    "random": "random",
+    "torch": "torch",
+    "_logger": "*",
+    "_ERROR_RETRY": "*",
+}
+# Functions of torchvision that timm's transforms call, beside those that known.py checks.
+_OF_TORCHVISION = ("get_dimensions", "get_image_size")
+
+
+def check_transform(kind: type) -> None:
+    """Raises UnsupportedError if a class of NAMES is not of a known version, or was changed."""
+    for method in _METHODS[kind.__name__]:
+        _check_method(kind, method)
+    functional = sys.modules[FUNCTIONAL]
+    for name in _OF_TORCHVISION:
+        function = getattr(functional, name, None)
+        if function is not None and not is_original(function, FUNCTIONAL, name):
+            raise UnsupportedError(f"{FUNCTIONAL}.{name} was replaced")
+
+
+def _check_method(kind: type, method: str) -> None:
+    place = f"{kind.__module__}:{kind.__qualname__}.{method}"
+    if not fingerprints.is_known(vars(kind).get(method), place, _KNOWN, _MEANINGS):
+        raise UnsupportedError(
+            f"{type_name(kind)}.{method} is not that of a version of timm which feedmill knows"
+        )
+
+
+def is_image_dataset(kind: type) -> bool:
+    """Whether a class is timm's ImageDataset."""
+    return kind is getattr(sys.modules.get(_DATASET), "ImageDataset", None)
+
+
+def check_image_dataset(dataset: Any) -> None:
+    """Raises UnsupportedError if an ImageDataset does anything but load a folder's images as RGB
+    and transform them."""
+    reader = dataset.reader
+    folder = getattr(sys.modules.get(_FOLDER), "ReaderImageFolder", None)
+    if type(reader) is not folder:
+        raise UnsupportedError(
+            f"the dataset's reader {type_name(type(reader))} is not supported natively; of timm's "
+            "readers, ReaderImageFolder is"
+        )
+    for kind in (type(dataset), type(reader)):
+        for method in ("__getitem__", "__len__"):
+            _check_method(kind, method)
+    # Older versions call the mode of images img_mode, and have no additional features.
+    mode = getattr(dataset, "input_img_mode", getattr(dataset, "img_mode", None))
+    if dataset.load_bytes is not False or mode != "RGB":
+        raise UnsupportedError(
+            "natively, timm's ImageDataset must have load_bytes=False and input_img_mode='RGB'"
+        )
+    if getattr(dataset, "additional_features", None) is not None:
+        raise UnsupportedError("natively, timm's ImageDataset can't have additional_features")
+
+
+def is_fast_collate(function: Any) -> bool:
+    """Whether a collate_fn is timm's fast_collate, which stacks uint8 images and makes an int64
+    tensor of targets that are ints."""
+    if function is not getattr(sys.modules.get(_LOADER), "fast_collate", function):
+        return False
+    place = f"{_LOADER}:fast_collate"
+    return fingerprints.is_known(function, place, _KNOWN, _MEANINGS) and not (
+        why_collate_was_changed(int)
+    )
