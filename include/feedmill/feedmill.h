@@ -117,6 +117,7 @@ typedef enum fm_op_kind {
     FM_OP_TRIVIAL_AUGMENT_WIDE = 23,
     FM_OP_RAND_AUGMENT = 24,
     FM_OP_AUTO_AUGMENT = 25,
+    FM_OP_RESIZE_KEEP_RATIO = 26, /* timm's */
 } fm_op_kind;
 
 /*
@@ -141,6 +142,10 @@ typedef enum fm_filter {
  *
  *     RANDOM_RESIZED_CROP    0 nonzero: as timm's, which accepts crops without pixels; 1 above 0:
  *                            each sample is resized by `filter` or by fm_filter values[1] - 1
+ *     CENTER_CROP            4, 6-8 as RANDOM_CROP: how smaller images are padded
+ *     RESIZE_KEEP_RATIO      0 weight of the longer edge, 0 to 1; 1 as RANDOM_RESIZED_CROP; 2 share
+ *                            of images with another scale; 3-4 its range; 5 nonzero: of the area;
+ *                            6 share of images with another aspect ratio; 7-8 its range
  *     RANDOM_CROP            0-3 padding left, top, right, bottom; 4 mode: 0 constant, 1 edge,
  *                            2 reflect, 3 symmetric; 5 pad if needed; 6-8 fill; 9 both paddings
  *                            are applied at once (torchvision's v2)
@@ -776,7 +781,7 @@ FM_API void fm_imread_close(fm_imread **image);
  *     COLOR_JITTER         0-3 order of brightness 0, contrast 1, saturation 2, hue 3; 4-7 factors
  *     RANDOM_ROTATION      0 angle
  *     RANDOM_AFFINE        0 angle, 1-2 translation, 3 scale, 4-5 shear
- *     RANDOM_RESIZED_CROP  0 the fm_filter, if it is drawn
+ *     RANDOM_RESIZED_CROP, RESIZE_KEEP_RATIO  0 the fm_filter, if it is drawn
  *     RANDOM_CHOICE        0 which child
  *     RANDOM_ORDER         the children's order
  *     TRIVIAL_AUGMENT_WIDE, RAND_AUGMENT, AUTO_AUGMENT  pairs of an fm_augmentation and its

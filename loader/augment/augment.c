@@ -127,12 +127,14 @@ static void get_fill(const double values[3], uint8_t fill[3]) {
     for (int i = 0; i < 3; i++) fill[i] = (uint8_t)values[i];
 }
 
-static int center_crop(fm_augment *augment, const fm_draw *draw, fm_error *error) {
-    static const uint8_t black[3];
+static int center_crop(fm_augment *augment, const fm_op *op, const fm_draw *draw, fm_error *error) {
     const fm_image *const in = &augment->image;
-    fm_gather_map(augment->columns, draw->width, draw->left, in->width, FM_PAD_CONSTANT);
-    fm_gather_map(augment->rows, draw->height, draw->top, in->height, FM_PAD_CONSTANT);
-    return gather(augment, draw->width, draw->height, black, error);
+    const fm_pad_mode mode = (fm_pad_mode)(int)op->values[4];
+    uint8_t fill[3];
+    get_fill(op->values + 6, fill);
+    fm_gather_map(augment->columns, draw->width, draw->left, in->width, mode);
+    fm_gather_map(augment->rows, draw->height, draw->top, in->height, mode);
+    return gather(augment, draw->width, draw->height, fill, error);
 }
 
 static int pad(fm_augment *augment, const fm_op *op, fm_error *error) {
@@ -413,7 +415,7 @@ static int apply_grayscale(fm_augment *augment, const fm_op *op, fm_error *error
 int fm_augment_apply(fm_augment *augment, const fm_op *ops, const fm_draw *draws, fm_error *error) {
     switch (ops->kind) {
     case FM_OP_CENTER_CROP:
-        return center_crop(augment, draws, error);
+        return center_crop(augment, ops, draws, error);
     case FM_OP_RANDOM_CROP:
         return random_crop(augment, ops, draws, error);
     case FM_OP_PAD:
@@ -444,6 +446,7 @@ int fm_augment_apply(fm_augment *augment, const fm_op *ops, const fm_draw *draws
     case FM_OP_RANDOM_ORDER:
         return apply_children(augment, ops, draws, error);
     case FM_OP_RESIZE:
+    case FM_OP_RESIZE_KEEP_RATIO:
     case FM_OP_RANDOM_RESIZED_CROP:
     case FM_OP_RANDOM_ERASING:
         return fm_error_set(error, FM_ERR_STATE,

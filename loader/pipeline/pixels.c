@@ -5,6 +5,7 @@
 
 #include "augment/augment.h"
 #include "transform/half.h"
+#include "transform/op_check.h"
 #include "transform/store.h"
 
 /* Assumed side of the image before the augmentations if the plan does not fix it. The resample
@@ -192,8 +193,7 @@ static int finish(fm_pixels *pixels, size_t first, fm_error *error) {
     const size_t n = plan->n_ops - plan->erases;
     for (size_t i = first; i < n; i += 1 + (size_t)plan->ops[i].n_within) {
         const fm_op *const op = &plan->ops[i];
-        const bool resizes = op->kind == FM_OP_RESIZE || op->kind == FM_OP_RANDOM_RESIZED_CROP;
-        const int status = resizes
+        const int status = fm_op_resizes(op)
                                ? resize_late(pixels, op, pixels->draws + i, error)
                                : fm_augment_apply(pixels->augment, op, pixels->draws + i, error);
         if (status) return status;
@@ -254,8 +254,7 @@ static int resample_array(fm_pixels *pixels, const fm_draw_key *key, const fm_im
 
 static bool resizes(const fm_plan *plan) {
     for (size_t i = 0; i < plan->n_front; i++)
-        if (plan->ops[i].kind == FM_OP_RESIZE || plan->ops[i].kind == FM_OP_RANDOM_RESIZED_CROP)
-            return true;
+        if (fm_op_resizes(&plan->ops[i])) return true;
     return false;
 }
 

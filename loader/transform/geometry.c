@@ -115,6 +115,28 @@ static void resized_size(const fm_op *op, int32_t width, int32_t height, double 
     *new_height = width <= height ? new_long : new_short;
 }
 
+/* timm's ResizeKeepRatio: the edges are scaled alike, unless another aspect ratio is drawn. */
+static void draw_kept_ratio(const fm_op *op, fm_rng *rng, int32_t width, int32_t height,
+                            double *new_width, double *new_height) {
+    const double *const v = op->values;
+    const double of_height = (double)height / op->height, of_width = (double)width / op->width;
+    const double ratio =
+        fmax(of_height, of_width) * v[0] + fmin(of_height, of_width) * (1.0 - v[0]);
+    double factor_y = 1, factor_x = 1;
+    if (v[2] > 0 && fm_rng_f32(rng) < (float)v[2]) {
+        const double factor = fm_draws_uniform(rng, (float)v[3], (float)v[4]);
+        factor_y = factor_x = v[5] != 0 ? 1 / sqrt(factor) : factor;
+    }
+    if (v[6] > 0 && fm_rng_f32(rng) < (float)v[6]) {
+        const float low = (float)fm_draws_log(v[7]), high = (float)fm_draws_log(v[8]);
+        const double factor = sqrt(fm_draws_exp(fm_draws_uniform(rng, low, high)));
+        factor_y /= factor;
+        factor_x *= factor;
+    }
+    *new_height = nearbyint(height * factor_y / ratio);
+    *new_width = nearbyint(width * factor_x / ratio);
+}
+
 /* ---- reducing a chain of ops to one form ----------------------------------------------------- */
 
 /*
@@ -211,10 +233,14 @@ static bool draw_filter(const fm_op *op, fm_rng *rng, fm_draw *draw) {
     return is_second;
 }
 
-static int apply_resize(chain_state *chain, const fm_op *op, fm_draw *draw, fm_error *error) {
+static int apply_resize(chain_state *chain, const fm_op *op, fm_rng *rng, fm_draw *draw,
+                        fm_error *error) {
     const int32_t width = chain->form.window.width, height = chain->form.window.height;
     double new_width, new_height;
-    resized_size(op, width, height, &new_width, &new_height);
+    if (op->kind == FM_OP_RESIZE_KEEP_RATIO)
+        draw_kept_ratio(op, rng, width, height, &new_width, &new_height);
+    else
+        resized_size(op, width, height, &new_width, &new_height);
     if (new_width > INT32_MAX || new_height > INT32_MAX)
         return fm_error_set(error, FM_ERR_LIMIT,
                             "resizing an image of %d x %d pixels to a shorter edge of %d would "
@@ -222,6 +248,7 @@ static int apply_resize(chain_state *chain, const fm_op *op, fm_draw *draw, fm_e
                             (int)width, (int)height, (int)op->height);
     set_box(draw, whole((int32_t)new_width, (int32_t)new_height));
     add_resize(chain, new_width, new_height);
+    chain->form.second_filter = draw_filter(op, rng, draw);
     return FM_OK;
 }
 
@@ -256,7 +283,8 @@ static int apply(chain_state *chain, const fm_op *op, fm_rng *rng, fm_draw *draw
     fm_box crop;
     switch (op->kind) {
     case FM_OP_RESIZE:
-        return apply_resize(chain, op, draw, error);
+    case FM_OP_RESIZE_KEEP_RATIO:
+        return apply_resize(chain, op, rng, draw, error);
     case FM_OP_CENTER_CROP:
         crop = center_crop(op, width, height);
         set_box(draw, crop);

@@ -29,11 +29,12 @@ static const char *const KIND_NAMES[] = {
     [FM_OP_TRIVIAL_AUGMENT_WIDE] = "TrivialAugmentWide",
     [FM_OP_RAND_AUGMENT] = "RandAugment",
     [FM_OP_AUTO_AUGMENT] = "AutoAugment",
+    [FM_OP_RESIZE_KEEP_RATIO] = "ResizeKeepRatio",
 };
 
 const char *fm_op_kind_name(fm_op_kind kind) {
-    return (int)kind >= FM_OP_RESIZE && kind <= FM_OP_AUTO_AUGMENT ? KIND_NAMES[kind]
-                                                                   : "unknown kind";
+    return (int)kind >= FM_OP_RESIZE && kind <= FM_OP_RESIZE_KEEP_RATIO ? KIND_NAMES[kind]
+                                                                        : "unknown kind";
 }
 
 static int check_side(size_t number, const fm_op *op, const char *name, int32_t value,
@@ -140,6 +141,18 @@ static int check_affine_filter(size_t number, const fm_op *op, fm_error *error) 
 /* Bound of parameters that may be any number. */
 #define MAX_NUMBER 1e9
 
+static int check_resize_keep_ratio(size_t number, const fm_op *op, fm_error *error) {
+    static const double least = 1 / MAX_NUMBER;
+    int status = check_size(number, op, error);
+    if (!status) status = check_values(number, op, 0, 1, 0, 1, false, error);
+    for (int at = 2; !status && at <= 6; at += 4) {
+        status = check_values(number, op, at, 1, 0, 1, false, error);
+        if (!status && op->values[at] > 0)
+            status = check_values(number, op, at + 1, 2, least, MAX_NUMBER, false, error);
+    }
+    return status;
+}
+
 static int check_color_jitter(size_t number, const fm_op *op, fm_error *error) {
     int status = check_values(number, op, 0, 6, 0, MAX_NUMBER, false, error);
     if (!status) status = check_values(number, op, 6, 2, -0.5, 0.5, false, error);
@@ -200,8 +213,12 @@ static int check_parameters(size_t number, const fm_op *op, fm_error *error) {
     switch (op->kind) {
     case FM_OP_RESIZE:
         return check_resize(number, op, error);
+    case FM_OP_RESIZE_KEEP_RATIO:
+        return check_resize_keep_ratio(number, op, error);
     case FM_OP_CENTER_CROP:
-        return check_size(number, op, error);
+        status = check_size(number, op, error);
+        if (!status) status = check_values(number, op, 4, 1, 0, 3, true, error);
+        return status ? status : check_fill(number, op, 6, error);
     case FM_OP_RANDOM_RESIZED_CROP:
         return check_random_resized_crop(number, op, error);
     case FM_OP_RANDOM_CROP:
@@ -243,7 +260,7 @@ static int check_parameters(size_t number, const fm_op *op, fm_error *error) {
         return check_auto_augment(number, op, error);
     }
     return fm_error_set(error, FM_ERR_ARGUMENT, "op %zu: kind is %d; allowed are %d to %d", number,
-                        (int)op->kind, FM_OP_RESIZE, FM_OP_AUTO_AUGMENT);
+                        (int)op->kind, FM_OP_RESIZE, FM_OP_RESIZE_KEEP_RATIO);
 }
 
 /* Checks that the ops within an op have the number it gives, are complete, and keep the image's

@@ -28,6 +28,7 @@ static size_t count_front(const fm_op *ops, size_t n_ops) {
     for (i = 0; i < n_ops; i++) {
         const fm_op *const op = &ops[i];
         if (!fm_op_changes_size(op) && op->kind != FM_OP_RANDOM_HORIZONTAL_FLIP) break;
+        if (op->kind == FM_OP_CENTER_CROP && !pads_zeros(op)) break;
         if (pads(op) && (!pads_zeros(op) || (resized && cropped))) break;
         if (fm_op_resizes(op) && padded) break;
         resized = resized || fm_op_resizes(op);
@@ -68,6 +69,8 @@ static void update_size(const fm_op *op, int32_t *width, int32_t *height) {
         if (*width == 0) return;
         *width += (int32_t)(op->values[0] + op->values[2]);
         *height += (int32_t)(op->values[1] + op->values[3]);
+    } else if (op->kind == FM_OP_RESIZE_KEEP_RATIO) {
+        *width = *height = 0;
     } else if (fm_op_changes_size(op)) {
         *width = op->width;
         *height = op->width ? op->height : 0;

@@ -46,12 +46,12 @@ def folder(tmp_path_factory, images):
     return root
 
 
-def made(folder, *, training=True, dataset=None, **options):
+def made(folder, *, training=True, dataset=None, size=(24, 24), **options):
     """(timm's loader, the torch DataLoader in it) for a folder of images."""
     dataset = timm.data.create_dataset("", str(folder)) if dataset is None else dataset
     given = {"num_workers": 0, "device": torch.device("cpu"), "persistent_workers": False}
     loader = timm.data.create_loader(
-        dataset, (3, 24, 24), 4, is_training=training, **{**given, **options}
+        dataset, (3, *size), 4, is_training=training, **{**given, **options}
     )
     return loader, getattr(loader, "loader", loader)
 
@@ -86,11 +86,13 @@ FILTERS = st.sampled_from(["random", "bilinear", "bicubic", "lanczos", "nearest"
 
 
 @settings(
-    max_examples=8, deadline=None, derandomize=True, phases=[Phase.generate],
+    max_examples=16, deadline=None, derandomize=True, phases=[Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     interpolation=FILTERS,
+    train_crop_mode=st.sampled_from(["rrc", "rkrc"]),
+    size=st.sampled_from([(24, 24), (20, 36)]),
     scale=st.sampled_from([None, (0.3, 1.0), (0.0001, 0.002)]),
     ratio=st.sampled_from([None, (0.5, 2.0), (0.02, 50.0)]),
     vflip=st.sampled_from([0.0, 0.5]),
@@ -102,6 +104,8 @@ FILTERS = st.sampled_from(["random", "bilinear", "bicubic", "lanczos", "nearest"
 )
 def test_training_equals_timms_own_transforms(folder, seed, **options):
     """native="verify" makes each sample again with timm's objects, fed the native draws."""
+    if options["train_crop_mode"] == "rkrc" and options["scale"] == (0.0001, 0.002):
+        options["scale"] = None  # it would make images of gigabytes
     _, inner = made(folder, **options)
     loader = as_feedmill(inner, native="verify", seed=seed)
     epochs = iter(range(2))
@@ -118,11 +122,16 @@ def test_training_equals_timms_own_transforms(folder, seed, **options):
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("options", [
     {}, {"crop_pct": 1.0}, {"no_aug": True}, {"interpolation": "bicubic"}, {"crop_mode": "squash"},
-    {"use_prefetcher": False},
+    {"use_prefetcher": False}, {"size": (24, 32)}, {"size": (32, 20), "interpolation": "lanczos"},
+    {"crop_mode": "border"}, {"crop_mode": "border", "size": (40, 24), "crop_pct": 0.5},
 ])
 def test_evaluation_equals_torchs_batches(folder, options, training):
     """Without random transforms, the batches that a script gets are equal bit for bit."""
     loader, inner = made(folder, training=training, **{**options, "no_aug": True})
+    if options.get("crop_mode") == "border":  # would resize narrow images to no pixels
+        reader = inner.dataset.reader
+        reader.samples = [one for one in reader.samples if "made" not in one[0]]
+        inner = DataLoader(inner.dataset, batch_size=4, collate_fn=inner.collate_fn)
     native = as_feedmill(inner)
     batches = []
     for one in (inner, native):
@@ -171,26 +180,49 @@ def test_crop_and_interpolation_are_those_of_the_draws(folder):
     assert abs(n_bicubic / n - 0.5) < 4 * (0.25 / n) ** 0.5
 
 
+N_DRAWN = 800
+
+
+def same_distribution(one, other):
+    """Kolmogorov and Smirnov's test of two arrays of N_DRAWN values, at 0.1%."""
+    grid = np.unique(np.concatenate([one, other]))
+    one, other = (np.searchsorted(np.sort(values), grid, "right") for values in (one, other))
+    return np.abs(one - other).max() / N_DRAWN < 1.95 * (2 / N_DRAWN) ** 0.5
+
+
+def drawn(folder, *parts):
+    """(an image, the native draws of the first part for it)."""
+    path = next(folder.rglob("*.jpg"))
+    dataset = timm.data.ImageDataset(str(folder), transform=compose(*parts))
+    dataset.reader.samples = [(str(path), 0)] * N_DRAWN
+    loader = feedmill.DataLoader(dataset, native="require", seed=2)
+    random.seed(4)
+    return Image.open(path), [loader.draws(i, 0)[0][1] for i in range(N_DRAWN)]
+
+
 def test_crops_are_drawn_as_timm_draws_them(folder):
     """Shares of the area and aspect ratios have the same distribution."""
-    path = next(folder.rglob("*.jpg"))
-    transform = crop(scale=(0.2, 0.9), ratio=(0.6, 1.5))
-    samples = [(str(path), 0)] * 4000
-    dataset = timm.data.ImageDataset(str(folder), transform=compose(transform))
-    dataset.reader.samples = samples
-    loader = feedmill.DataLoader(dataset, native="require", seed=2)
-    image = Image.open(path)
-    random.seed(4)
-    timms = np.array([transform.get_params(image, (0.2, 0.9), (0.6, 1.5)) for _ in samples])
-    ours = np.array([list(loader.draws(i, 0)[0][1].values()) for i in range(len(samples))])
+    image, ours = drawn(folder, crop(scale=(0.2, 0.9), ratio=(0.6, 1.5)))
+    get = timm.data.transforms.RandomResizedCropAndInterpolation.get_params
+    timms = np.array([get(image, (0.2, 0.9), (0.6, 1.5)) for _ in range(N_DRAWN)])
+    ours = np.array([list(one.values()) for one in ours])
     for values in (lambda box: box[:, 2] * box[:, 3], lambda box: box[:, 3] / box[:, 2],
                    lambda box: box[:, 0], lambda box: box[:, 1]):
-        one, other = np.sort(values(timms)), np.sort(values(ours))
-        grid = np.unique(np.concatenate([one, other]))
-        distance = np.abs(
-            np.searchsorted(one, grid, "right") - np.searchsorted(other, grid, "right")
-        ).max() / len(one)
-        assert distance < 0.045  # Kolmogorov-Smirnov, at 0.1%
+        assert same_distribution(values(timms), values(ours))
+
+
+def test_kept_ratios_are_drawn_as_timm_draws_them(folder):
+    options = {"random_scale_prob": 0.6, "random_scale_range": (0.5, 1.0),
+               "random_scale_area": True, "random_aspect_prob": 0.7,
+               "random_aspect_range": (0.5, 1.6)}
+    resize = timm.data.transforms.ResizeKeepRatio((240, 360), 0.25, **options)
+    image, ours = drawn(folder, resize, timm.data.transforms.CenterCropOrPad((9, 9)))
+    timms = [resize.get_params(image, (240, 360), 0.25, *options.values()) for _ in ours]
+    for number, name in enumerate(("height", "width")):
+        values = np.array([one[name] for one in ours]), np.array([one[number] for one in timms])
+        assert same_distribution(*values)
+    ratios = [[one["height"] / one["width"] for one in ours], [one[0] / one[1] for one in timms]]
+    assert same_distribution(*map(np.array, ratios))
 
 
 def test_fixed_lists_and_pillows_numbers_of_filters(folder):

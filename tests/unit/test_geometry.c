@@ -109,6 +109,25 @@ static void one_of_two_filters_is_drawn(void **state) {
     assert_int_equal(draw.n_values, 0);
 }
 
+static void resize_keep_ratio_weighs_the_edges(void **state) {
+    (void)state;
+    /* width, height, target width, height, weight of the longer edge in 1/4 -> width, height; by
+     * timm. */
+    static const int32_t cases[][7] = {
+        {500, 375, 256, 256, 0, 341, 256}, {500, 375, 256, 256, 4, 256, 192},
+        {500, 375, 256, 256, 2, 293, 219}, {333, 501, 320, 200, 0, 320, 481},
+        {333, 501, 320, 200, 1, 237, 356}, {7, 3, 100, 40, 4, 93, 40},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        const int32_t *const c = cases[i];
+        const fm_op op = {
+            .kind = FM_OP_RESIZE_KEEP_RATIO, .width = c[2], .height = c[3], .values = {c[4] / 4.0}};
+        const fm_geometry geometry = located(&op, 1, c[0], c[1]);
+        assert_int_equal(geometry.resized_width, c[5]);
+        assert_int_equal(geometry.resized_height, c[6]);
+    }
+}
+
 /* timm does not draw again if a crop rounds to no pixels. */
 static void timms_crops_may_be_empty(void **state) {
     (void)state;
@@ -256,6 +275,7 @@ int main(void) {
         cmocka_unit_test(resize_keeps_the_ratio_and_truncates),
         cmocka_unit_test(one_of_two_filters_is_drawn),
         cmocka_unit_test(timms_crops_may_be_empty),
+        cmocka_unit_test(resize_keep_ratio_weighs_the_edges),
         cmocka_unit_test(center_crop_rounds_halves_to_even),
         cmocka_unit_test(padding_is_a_window_over_the_edge),
         cmocka_unit_test(flips_before_a_resize_mirror_the_source),

@@ -122,6 +122,16 @@ static void values_out_of_range_are_named(void **state) {
         filtered.values[1] = 1.5;
         assert_ops_refused(&filtered, 1, "values[1] is 1.5", "whole");
     }
+    op = center;
+    op.values[4] = 4;
+    assert_ops_refused(&op, 1, "op 0 (CenterCrop): values[4] is 4", "0 to 3");
+    fm_op keep[2] = {{.kind = FM_OP_RESIZE_KEEP_RATIO, .height = 8, .width = 9}, center};
+    assert_ops_refused(keep, 1, "width is 0", "");
+    keep[0].values[0] = 1.5;
+    assert_ops_refused(keep, 2, "op 0 (ResizeKeepRatio): values[0] is 1.5", "0 to 1");
+    keep[0].values[0] = 1;
+    keep[0].values[6] = 0.5;
+    assert_ops_refused(keep, 2, "op 0 (ResizeKeepRatio): values[7] is 0", "numbers from");
     static const double bad_p[] = {-0.1, 1.1, NAN, INFINITY};
     for (int i = 0; i < 4; i++) {
         op = flip;

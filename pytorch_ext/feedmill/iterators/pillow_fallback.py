@@ -28,7 +28,8 @@ from feedmill.planner.plan import (
     KINDS,
     OP_NAMES,
     RANDOM_APPLY,
-    RANDOM_RESIZED_CROP,
+    RESIZE_KEEP_RATIO,
+    RESIZES,
     Plan,
 )
 from feedmill.planner.raw_files import RawPlan
@@ -219,7 +220,9 @@ def _with_draws(step: Step, image: Any, draws: Sequence[Draw]) -> Any:
         with_draws.get_params = lambda *_, **__: tuple(params.values())
         if len(params) == 1:
             with_draws.get_params = lambda *_: params["angle"]
-        if kind == RANDOM_RESIZED_CROP and values:
+        if kind == RESIZE_KEEP_RATIO:
+            with_draws.get_params = lambda *_: list(params.values())
+        if kind in RESIZES and values:
             with_draws.interpolation = _filter_of(step.transform, int(values[0]))
     return with_draws
 
@@ -238,6 +241,8 @@ def _params(step: Step, image: Any, draw: Draw) -> dict[str, Any] | None:
     box = {"top": top, "left": left, "height": height, "width": width}
     if name == "RandomResizedCrop":
         return box
+    if name == "ResizeKeepRatio":
+        return {"height": height, "width": width}
     if name == "RandomCrop":
         if not width:
             return None  # the image is too small: the transform itself raises

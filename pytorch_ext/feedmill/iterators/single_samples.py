@@ -18,7 +18,7 @@ from feedmill.iterators.pillow_fallback import (
     name_sample,
 )
 from feedmill.planner.formats import as_planned, laid_out
-from feedmill.planner.plan import AUGMENTATIONS, FILTER_NAMES, OP_NAMES
+from feedmill.planner.plan import AUGMENTATIONS, FILTER_NAMES, OP_NAMES, RESIZES
 from feedmill.planner.samples import Item, Source
 
 
@@ -94,10 +94,11 @@ def _draw_values(draw: Draw) -> dict[str, Any]:
     box = {"top": top, "left": left, "height": height, "width": width}
     if name == "RandomHorizontalFlip" or name == "RandomVerticalFlip":
         return {"flip": flip}
-    if name == "Resize":
+    if kind in RESIZES and values:
+        plain = _draw_values((kind, top, left, height, width, flip, ()))
+        return {**plain, "interpolation": FILTER_NAMES[int(values[0])]}
+    if name in ("Resize", "ResizeKeepRatio"):
         return {"height": height, "width": width}
-    if name == "RandomResizedCrop" and values:
-        return {**box, "interpolation": FILTER_NAMES[int(values[0])]}
     if name in ("CenterCrop", "RandomResizedCrop", "RandomCrop"):
         return box
     if name == "RandomErasing":

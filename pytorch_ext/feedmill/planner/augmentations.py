@@ -195,8 +195,8 @@ def _padding(padding: Any, name: str, order: Sequence[int] = (0, 1, 2, 3)) -> tu
     return tuple(values[i] for i in order)
 
 
-def _pad_mode(transform: Any, name: str) -> int:
-    mode = transform.padding_mode
+def pad_mode(mode: Any, name: str) -> int:
+    """The number of a transform's padding_mode, as fm_op has it."""
     if mode not in _PAD_MODES:
         raise unsupported_argument(name, "padding_mode", mode, f"one of {', '.join(_PAD_MODES)}")
     if mode in ("reflect", "symmetric") and int(np.__version__.partition(".")[0]) < 2:
@@ -210,7 +210,7 @@ def _pad_mode(transform: Any, name: str) -> int:
 def _pad(transform: Any, module: str, n_channels: int) -> Op:
     padding = _padding(transform.padding, "Pad")
     fill = fill_of(transform, "Pad", module, n_channels)
-    mode = _pad_mode(transform, "Pad")
+    mode = pad_mode(transform.padding_mode, "Pad")
     return Op(KINDS["Pad"], values=(*padding, mode, 0, *fill))
 
 
@@ -225,7 +225,7 @@ def _random_crop(transform: Any, module: str, n_channels: int) -> Op:
         raise unsupported_argument("RandomCrop", "pad_if_needed", transform.pad_if_needed, "a bool")
     mode, fill = 0, (0, 0, 0)
     if any(padding) or transform.pad_if_needed:
-        mode = _pad_mode(transform, "RandomCrop")
+        mode = pad_mode(transform.padding_mode, "RandomCrop")
         fill = fill_of(transform, "RandomCrop", module, n_channels)
     values = (*padding, mode, transform.pad_if_needed, *fill, module == V2)
     return Op(KINDS["RandomCrop"], height, width, values=values)

@@ -88,6 +88,8 @@ def _names_of(op: Op) -> Sequence[str]:
     name = OP_NAMES[op.kind]
     if op.kind in _AUTOMATIC:
         return _PARTS_OF_AUTOMATIC
+    if name == "CenterCrop":  # timm's CenterCropOrPad may pad otherwise than with black
+        return (_PAD_MODES[int(op.values[4])],) if any(op.values) else ()
     if name in ("Pad", "RandomCrop"):
         return (_PAD_MODES[int(op.values[4])],) if name == "Pad" or any(op.values[:6]) else ()
     if name == "ColorJitter":

@@ -46,7 +46,7 @@ from feedmill.planner.wrappers import forwards_to
 
 GEOMETRY = frozenset({
     "Resize", "CenterCrop", "RandomResizedCrop", "RandomResizedCropAndInterpolation",
-    "RandomHorizontalFlip",
+    "RandomHorizontalFlip", "ResizeKeepRatio", "CenterCropOrPad",
 })
 _TORCHVISIONS_GEOMETRY = GEOMETRY - timm_objects.NAMES[timm_objects.TRANSFORMS]
 _TO_TENSOR = frozenset({"PILToTensor", "ToTensor", "ToImage"})

@@ -33,10 +33,14 @@ OP_NAMES = {
     23: "TrivialAugmentWide",
     24: "RandAugment",
     25: "AutoAugment",
+    26: "ResizeKeepRatio",
 }
 KINDS = {name: kind for kind, name in OP_NAMES.items()}
 RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP, RANDOM_HORIZONTAL_FLIP, RANDOM_CROP, PAD = range(1, 7)
 RANDOM_APPLY = KINDS["RandomApply"]
+RESIZE_KEEP_RATIO = KINDS["ResizeKeepRatio"]
+# Operations that resize; a plan has at most one.
+RESIZES = (RESIZE, RANDOM_RESIZED_CROP, RESIZE_KEEP_RATIO)
 _WITHOUT_DRAWS = (RESIZE, CENTER_CROP, PAD, KINDS["Grayscale"])
 # The augmentations that TrivialAugmentWide, RandAugment and AutoAugment choose from, by
 # fm_augmentation.
@@ -92,9 +96,17 @@ def crop_and_flip(size: int) -> tuple[Op, ...]:
     return crop, Op(RANDOM_HORIZONTAL_FLIP, p=0.5)
 
 
+def _keeps_ratio_only(op: Op) -> bool:
+    """Whether an op is a ResizeKeepRatio without random changes."""
+    is_fixed = op.kind == RESIZE_KEEP_RATIO and not op.values[2] and not op.values[6]
+    return is_fixed and not second_filter_of(op)
+
+
 def leads_to_one_size(ops: Sequence[Op]) -> bool:
     """Whether the results have one size, whatever the sizes of the images are."""
     for op in reversed(ops):
+        if op.kind == RESIZE_KEEP_RATIO:
+            return False
         if op.kind in (RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP, RANDOM_CROP):
             return op.width > 0
     return False
@@ -159,7 +171,7 @@ class Plan:
     @property
     def is_random(self) -> bool:
         """Whether the transform may draw random numbers."""
-        return any(op.kind not in _WITHOUT_DRAWS for op in self.ops)
+        return any(op.kind not in _WITHOUT_DRAWS and not _keeps_ratio_only(op) for op in self.ops)
 
     def describe(self) -> str:
         """The plan in words, such as "RandomResizedCrop(224, 224) by bicubic ->
@@ -170,7 +182,7 @@ class Plan:
             if op.width:
                 size = f"({op.height}, {op.width})"
             limit = f" up to {op.max_size}" if op.max_size else ""
-            by = f" by {filters_of(op)}" if op.kind in (RESIZE, RANDOM_RESIZED_CROP) else ""
+            by = f" by {filters_of(op)}" if op.kind in RESIZES else ""
             by = "" if by == " by bilinear" else by
             held = f" of {op.n_children}" if op.n_within else ""
             names.append(OP_NAMES[op.kind] + size + limit + by + held)

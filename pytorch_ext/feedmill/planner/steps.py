@@ -18,8 +18,10 @@ from feedmill.planner import augmentations
 from feedmill.planner.arguments import (
     V1,
     V2,
+    fill_of,
     filter_number,
     filter_of,
+    is_number,
     is_size,
     probability,
     range_pair,
@@ -36,6 +38,7 @@ from feedmill.planner.plan import (
     RANDOM_HORIZONTAL_FLIP,
     RANDOM_RESIZED_CROP,
     RESIZE,
+    RESIZE_KEEP_RATIO,
     Op,
     UnsupportedError,
     unsupported_argument,
@@ -123,11 +126,12 @@ def _read_child(
 # ---- geometry ------------------------------------------------------------------------------------
 
 
-def geometry_op(transform: Any, name: str, module: str) -> Op:
+def geometry_op(transform: Any, name: str, module: str, n_channels: int = 3) -> Op:
     """The op of one of known.GEOMETRY. UnsupportedError if it is not supported.
 
     Args:
         name, module: of the transform's class.
+        n_channels: of the images that the transform gets.
     """
     if name == "RandomHorizontalFlip":
         return Op(RANDOM_HORIZONTAL_FLIP, p=probability(transform, name))
@@ -137,6 +141,13 @@ def geometry_op(transform: Any, name: str, module: str) -> Op:
     if name == "Resize":
         resampling = filter_of(transform, name, module)
         return resize_op(transform.size, transform.max_size, resampling)
+    if name == "CenterCropOrPad":
+        height, width = size_pair(transform.size, name)
+        mode = augmentations.pad_mode(getattr(transform, "padding_mode", "constant"), name)
+        fill = fill_of(transform, name, module, n_channels)
+        return Op(CENTER_CROP, height, width, values=(0, 0, 0, 0, mode, 0, *fill))
+    if name == "ResizeKeepRatio":
+        return _resize_keep_ratio(transform)
     if name == "RandomResizedCropAndInterpolation":
         return _random_resized_crop_of_timm(transform)
     resampling = filter_of(transform, name, module)
@@ -145,14 +156,45 @@ def geometry_op(transform: Any, name: str, module: str) -> Op:
 
 def _random_resized_crop_of_timm(transform: Any) -> Op:
     """The op of a crop by a filter or, of two, by one of them at random."""
+    first, second = _filters_of_timm(transform)
+    return _random_resized_crop(transform, V1, first)._replace(values=(1.0, second))
+
+
+def _filters_of_timm(transform: Any) -> tuple[int, float]:
+    """The filter of a timm transform, and 1 more than its second one, 0 if it has none."""
     name = type(transform).__name__
     interpolation = transform.interpolation
     listed = interpolation if type(interpolation) in (tuple, list) else [interpolation]
     if len(listed) not in (1, 2):
         raise unsupported_argument(name, "interpolation", interpolation, "one or two filters")
     filters = [filter_number(one, name) for one in listed]
-    second = filters[1] + 1 if len(filters) == 2 and filters[1] != filters[0] else 0
-    return _random_resized_crop(transform, V1, filters[0])._replace(values=(1.0, float(second)))
+    return filters[0], filters[1] + 1.0 if filters[-1] != filters[0] else 0.0
+
+
+def _resize_keep_ratio(transform: Any) -> Op:
+    name = "ResizeKeepRatio"
+    height, width = size_pair(transform.size, name)
+    longest = transform.longest
+    if not is_number(longest) or not 0 <= longest <= 1:
+        raise unsupported_argument(name, "longest", longest, "from 0 to 1")
+    first, second = _filters_of_timm(transform)
+    values = [float(longest), second]
+    for what in ("scale", "aspect"):
+        share = getattr(transform, f"random_{what}_prob", 0.0)  # older versions have none
+        if not is_number(share):
+            raise unsupported_argument(name, f"random_{what}_prob", share, "a number")
+        low, high = 1.0, 1.0
+        if share > 0:
+            limits = getattr(transform, f"random_{what}_range")
+            low, high = range_pair(limits, f"{name}'s random_{what}_range")
+            if low < 1e-6 or high > 1e6:
+                raise unsupported_argument(
+                    name, f"random_{what}_range", limits, "from 1e-6 to 1e6"
+                )
+        values += [min(max(float(share), 0.0), 1.0), low, high]
+        if what == "scale":
+            values.append(float(bool(getattr(transform, "random_scale_area", False))))
+    return Op(RESIZE_KEEP_RATIO, height, width, filter=first, values=tuple(values))
 
 
 def _random_resized_crop(transform: Any, module: str, resampling: int) -> Op:

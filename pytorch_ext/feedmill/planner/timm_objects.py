@@ -27,6 +27,8 @@ _METHODS = {
     "MaybeToTensor": ("__call__",),
     "MaybePILToTensor": ("__call__",),
     "ToNumpy": ("__call__",),
+    "ResizeKeepRatio": ("__call__", "get_params"),
+    "CenterCropOrPad": ("forward",),
 }
 # Names of the supported classes, by module.
 NAMES = {TRANSFORMS: frozenset(_METHODS)}
@@ -40,6 +42,13 @@ _KNOWN = {
     f"{TRANSFORMS}:RandomResizedCropAndInterpolation.__call__": frozenset({"8bf2a478bab54061"}),
     f"{TRANSFORMS}:MaybeToTensor.__call__": frozenset({"3364da4f231c43d2"}),
     f"{TRANSFORMS}:MaybePILToTensor.__call__": frozenset({"d7c357ebb12c8433"}),
+    f"{TRANSFORMS}:ResizeKeepRatio.get_params": frozenset({
+        "dd3371c580425722", "3dfb15667facc0bf",
+    }),
+    f"{TRANSFORMS}:ResizeKeepRatio.__call__": frozenset({"8c47f3c14711d562", "dfb025da534b9c50"}),
+    f"{TRANSFORMS}:CenterCropOrPad.forward": frozenset({"9f5985a8194f6598", "4987e357371a0ed9"}),
+    f"{TRANSFORMS}:center_crop_or_pad": frozenset({"6bc5f93737c98c7e", "e7de7fc8c00ace26"}),
+    f"{TRANSFORMS}:_setup_size": frozenset({"08d20c16a1a8630e"}),
     f"{_DATASET}:ImageDataset.__getitem__": frozenset({
         "15c2d3b6ec3f1812", "24f7769750fdc506", "17d862ba76f5fb50", "c360db46aeaedb7c",
         "5c46afc64135bfee",
@@ -55,9 +64,13 @@ _KNOWN = {
 _MEANINGS = {
     "F": FUNCTIONAL,
     "Image": "PIL.Image",
+    "Sequence": "typing:Sequence",
+    "_setup_size": f"{TRANSFORMS}:_setup_size",
+    "center_crop_or_pad": f"{TRANSFORMS}:center_crop_or_pad",
     "default_collate": "torch.utils.data:default_collate",
     "math": "math",
     "np": "numpy",
+    "numbers": "numbers",
     "random": "random",
     "torch": "torch",
     "_logger": "*",

@@ -42,6 +42,8 @@ from feedmill.planner.plan import (
     RANDOM_CROP,
     RANDOM_RESIZED_CROP,
     RESIZE,
+    RESIZE_KEEP_RATIO,
+    RESIZES,
     Op,
     Plan,
     UnsupportedError,
@@ -191,7 +193,7 @@ class _TransformReader:
     def _read_geometry(self, transform: Any, name: str, module: str) -> None:
         if self.pixels.ramp is not None or self.pixels.failed:
             self._check_on_tensor(name, module)
-        op = geometry_op(transform, name, module)
+        op = geometry_op(transform, name, module, self.pixels.channels)
         self._add_op(op)
         self.steps.append(Step(transform, (op.kind,), module))
 
@@ -258,7 +260,7 @@ class _TransformReader:
 
     def _add_op(self, op: Op) -> None:
         self.ops.append(op)
-        self.n_resizes += op.kind in (RESIZE, RANDOM_RESIZED_CROP)
+        self.n_resizes += op.kind in RESIZES
 
     def _read_preset(self, preset: Any, module: str) -> None:
         """Reads torchvision's ImageClassification, which is Resize, CenterCrop, conversion to float
@@ -322,7 +324,7 @@ class _TransformReader:
             self.add_reason(reason)
         order = 0
         for op in self.ops:
-            if op.kind in (RESIZE, RANDOM_RESIZED_CROP):
+            if op.kind in RESIZES:
                 try:
                     orders = {resize_order(one) for one in (op.filter, *second_filter_of(op))}
                 except UnsupportedError as error:
@@ -337,6 +339,10 @@ class _TransformReader:
         """For images that all have this size: determines the size after each op, and completes and
         checks the ops that depend on it."""
         for number, op in enumerate(self.ops):
+            if op.kind == RESIZE_KEEP_RATIO:
+                return self.add_reason(
+                    "ResizeKeepRatio is supported natively for image files only"
+                )
             if op.kind == RESIZE and op.width == 0:
                 height, width = _shorter_edge_resized(op, height, width)
                 op = self.ops[number] = op._replace(height=height, width=width, max_size=0)
