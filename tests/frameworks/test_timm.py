@@ -10,7 +10,7 @@ TRAINING = {"is_training": True}
 VARIANTS = {
     "training": TRAINING,
     "erasing": {**TRAINING, "re_prob": 0.5, "re_mode": "pixel"},  # by the prefetcher
-    "no prefetcher": {**TRAINING, "use_prefetcher": False},
+    "no prefetcher": {**TRAINING, "use_prefetcher": False, "re_prob": 0.5},
     "auto augment": {**TRAINING, "auto_augment": "rand-m5-inc1"},
     "one iterator": {**TRAINING, "use_multi_epochs_loader": True},
     "evaluation": {"is_training": False},

@@ -35,6 +35,7 @@ from feedmill.planner.plan import (
 from feedmill.planner.raw_files import RawPlan
 from feedmill.planner.samples import Item
 from feedmill.planner.steps import Step
+from feedmill.planner.timm_objects import ERASING
 
 # (kind, top, left, height, width, flip, values), from _native.Loader.draws().
 Draw = tuple[int, int, int, int, int, bool, tuple[float, ...]]
@@ -148,9 +149,19 @@ def _run_step(step: Step, image: Any, draws: Sequence[Draw]) -> Any:
         return _run_children(step, image, draws)
     if kind in _AUTOMATIC:
         return _augment(step, image, draws[0])
+    if step.module == ERASING:
+        return _erased(image, draws[0])
     result = _with_draws(step, image, draws)(image)
     # timm's ToNumpy
     return torch.from_numpy(result.copy()) if isinstance(result, np.ndarray) else result
+
+
+def _erased(image: Any, draw: Draw) -> Any:
+    """Applies timm's RandomErasing, which draws from Python's global generator."""
+    _, top, left, height, width, flip, _ = draw
+    if flip:
+        image[:, top : top + height, left : left + width] = 0
+    return image
 
 
 # ---- transforms that contain others --------------------------------------------------------------

@@ -126,6 +126,29 @@ def read_erasing(transform: Any, n_channels: int) -> tuple[Op, list[float]]:
     return Op(KINDS["RandomErasing"], 0, 0, 0, *scale, *ratio, p), [float(one) for one in values]
 
 
+def read_erasing_of_timm(transform: Any) -> tuple[Op, list[float]]:
+    """The op of a timm RandomErasing, without its value, and the value, which is black."""
+    name = "RandomErasing"
+    if transform.rand_color or transform.per_pixel:
+        raise unsupported_argument(name, "mode", transform.mode, "'const'")
+    if transform.min_count != 1 or transform.max_count != 1:
+        raise unsupported_argument(name, "max_count", transform.max_count, "1, as min_count")
+    if str(transform.device) != "cpu":
+        raise unsupported_argument(name, "device", transform.device, "'cpu'")
+    areas = transform.min_area, transform.max_area
+    low, high = range_pair(areas, "RandomErasing's area")
+    ratio = range_pair(transform.log_aspect_ratio, "RandomErasing's log_aspect_ratio")
+    if low < 0 or high > 1:
+        raise unsupported_argument(name, "min_area, max_area", areas, "from 0 to 1")
+    if ratio[0] < -60 or ratio[1] > 60:
+        raise unsupported_argument(name, "log_aspect_ratio", ratio, "from -60 to 60")
+    p = transform.probability
+    if not is_number(p):
+        raise unsupported_argument(name, "probability", p, "a number")
+    p = min(max(float(p), 0.0), 1.0)
+    return Op(KINDS[name], 0, 0, 0, low, high, math.exp(ratio[0]), math.exp(ratio[1]), p), [0.0]
+
+
 def read_container(transform: Any, name: str, parts: Sequence[Sequence[Op]]) -> list[Op]:
     """The ops of a RandomApply, RandomChoice or RandomOrder: its own, then those of its children,
     ``parts``."""

@@ -17,6 +17,7 @@ from feedmill.planner.plan import UnsupportedError
 from feedmill.planner.untouched import is_original, type_name
 
 TRANSFORMS = "timm.data.transforms"
+ERASING = "timm.data.random_erasing"
 _DATASET = "timm.data.dataset"
 _FOLDER = "timm.data.readers.reader_image_folder"
 _LOADER = "timm.data.loader"
@@ -29,9 +30,13 @@ _METHODS = {
     "ToNumpy": ("__call__",),
     "ResizeKeepRatio": ("__call__", "get_params"),
     "CenterCropOrPad": ("forward",),
+    "RandomErasing": ("__call__", "_erase"),
 }
 # Names of the supported classes, by module.
-NAMES = {TRANSFORMS: frozenset(_METHODS)}
+NAMES = {
+    TRANSFORMS: frozenset(_METHODS) - {"RandomErasing"},
+    ERASING: frozenset({"RandomErasing"}),
+}
 
 # Hashes of the functions of timm 0.2.1 to 1.0.31.
 _KNOWN = {
@@ -48,7 +53,10 @@ _KNOWN = {
     f"{TRANSFORMS}:ResizeKeepRatio.__call__": frozenset({"8c47f3c14711d562", "dfb025da534b9c50"}),
     f"{TRANSFORMS}:CenterCropOrPad.forward": frozenset({"9f5985a8194f6598", "4987e357371a0ed9"}),
     f"{TRANSFORMS}:center_crop_or_pad": frozenset({"6bc5f93737c98c7e", "e7de7fc8c00ace26"}),
-    f"{TRANSFORMS}:_setup_size": frozenset({"08d20c16a1a8630e"}),
+    f"{TRANSFORMS}:_setup_size": frozenset({"08d20c16a1a8630e", "5680fb87bd7c289a"}),
+    f"{ERASING}:RandomErasing.__call__": frozenset({"624c8e6b67afec99"}),
+    f"{ERASING}:RandomErasing._erase": frozenset({"d15dbbd17026c0ff"}),
+    f"{ERASING}:_get_pixels": frozenset({"f3489eb749d0a66a"}),
     f"{_DATASET}:ImageDataset.__getitem__": frozenset({
         "15c2d3b6ec3f1812", "24f7769750fdc506", "17d862ba76f5fb50", "c360db46aeaedb7c",
         "5c46afc64135bfee",
@@ -65,6 +73,7 @@ _MEANINGS = {
     "F": FUNCTIONAL,
     "Image": "PIL.Image",
     "Sequence": "typing:Sequence",
+    "_get_pixels": f"{ERASING}:_get_pixels",
     "_setup_size": f"{TRANSFORMS}:_setup_size",
     "center_crop_or_pad": f"{TRANSFORMS}:center_crop_or_pad",
     "default_collate": "torch.utils.data:default_collate",

@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 
+from feedmill.planner import timm_objects
 from feedmill.planner.arguments import (
     V1,
     filter_of,
     size_pair,
 )
-from feedmill.planner.augmentations import AUTOMATIC, read_erasing
+from feedmill.planner.augmentations import AUTOMATIC, read_erasing, read_erasing_of_timm
 from feedmill.planner.equal_augmentations import why_not_ops
 from feedmill.planner.equality import resize_order
 from feedmill.planner.evaluating import Convert, ImageState
@@ -224,7 +225,10 @@ class _TransformReader:
                 "torchvision.transforms.RandomErasing follows v2.ToImage, which is not supported "
                 "natively; use v2.RandomErasing"
             )
-        op, values = read_erasing(transform, self.pixels.channels)
+        if module == timm_objects.ERASING:
+            op, values = read_erasing_of_timm(transform)
+        else:
+            op, values = read_erasing(transform, self.pixels.channels)
         self.pixels.erase(values)
         self._add_op(op)
         self.steps.append(Step(transform, (op.kind,), module))
