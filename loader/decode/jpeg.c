@@ -49,41 +49,6 @@ static void on_progress(j_common_ptr codec) {
         longjmp(jpeg->escape, 1);
 }
 
-/* ---- rows without libjpeg's help ------------------------------------------------------------- */
-
-#if FM_HAVE_JPEG_INTERNALS
-/* Leaves by longjmp() unless the status is FM_JPEG_ROWS_OK. */
-static void check_rows(fm_jpeg *jpeg, fm_jpeg_rows_status status) {
-    if (status == FM_JPEG_ROWS_OK) return;
-    if (status == FM_JPEG_ROWS_DAMAGED) jpeg->damage = fm_huffman_damage(jpeg->huffman);
-    longjmp(jpeg->escape, 1);
-}
-
-/* Starts decoding the box by jpeg->rows. Returns false, without effect, if the image is not
- * supported. Errors leave by longjmp(). */
-static bool start_rows(fm_jpeg *jpeg, const fm_box *box) {
-    struct jpeg_decompress_struct *const codec = &jpeg->codec;
-    fm_jpeg_frame frame;
-    size_t n_bytes;
-    if (!jpeg->rows || !jpeg->scan.single_pass || !fm_jpeg_codec_frame(codec, &frame) ||
-        !fm_jpeg_rows_plan(jpeg->rows, &frame, box, &n_bytes) ||
-        !fm_jpeg_codec_begin_huffman(codec, jpeg->huffman))
-        return false;
-    const fm_jpeg_rows_source source = {.huffman = jpeg->huffman,
-                                        .cancelled = jpeg->cancelled,
-                                        .skips_intervals = fm_jpeg_can_skip_intervals(jpeg),
-                                        .bgr = jpeg->bgr};
-    uint8_t *const memory = codec->mem->alloc_large((j_common_ptr)codec, JPOOL_IMAGE, n_bytes);
-    check_rows(jpeg, fm_jpeg_rows_start(jpeg->rows, memory, &source));
-    return true;
-}
-#else
-static bool start_rows(fm_jpeg *jpeg, const fm_box *box) {
-    (void)jpeg, (void)box;
-    return false;
-}
-#endif
-
 /* ---- statuses -------------------------------------------------------------------------------- */
 
 /* After a longjmp: sets the error of libjpeg or of the Huffman decoder, and returns its status. */
@@ -192,6 +157,15 @@ void fm_jpeg_trim(fm_jpeg *jpeg) { fm_jpeg_mem_trim(&jpeg->codec); }
 
 /* ---- one image ------------------------------------------------------------------------------- */
 
+/* Makes libjpeg read the image's header. Errors leave by longjmp(). */
+static void read_header(fm_jpeg *jpeg) {
+    jpeg->source.next_input_byte = jpeg->bytes;
+    jpeg->source.bytes_in_buffer = jpeg->scan.n_bytes;
+    jpeg->errors.num_warnings = 0;
+    jpeg->is_shortened = false;
+    jpeg_read_header(&jpeg->codec, TRUE);
+}
+
 int fm_jpeg_begin(fm_jpeg *jpeg, const uint8_t *bytes, size_t n_bytes, fm_image_info *info,
                   fm_error *error) {
     const int wrong = check_state(jpeg, STATE_IDLE, "fm_jpeg_begin()", error);
@@ -201,29 +175,14 @@ int fm_jpeg_begin(fm_jpeg *jpeg, const uint8_t *bytes, size_t n_bytes, fm_image_
     if (status) return status;
     if (jpeg->is_partial && !jpeg->scan.single_pass)
         return fm_error_set(error, FM_ERR_DAMAGED, "a partial JPEG with several scans");
-    jpeg->source.next_input_byte = bytes;
-    jpeg->source.bytes_in_buffer = jpeg->scan.n_bytes;
-    jpeg->errors.num_warnings = 0;
+    jpeg->bytes = bytes;
     jpeg->damage = NULL;
-    jpeg->is_shortened = false;
     jpeg->raw_rows = NULL;
     if (setjmp(jpeg->escape)) return fail(jpeg, error);
-    jpeg_read_header(&jpeg->codec, TRUE);
+    read_header(jpeg);
     *info = jpeg->scan.info;
     jpeg->state = STATE_BEGUN;
     return check_warnings(jpeg, error);
-}
-
-/* Size of the coefficients that libjpeg keeps of an image with several scans. */
-static uint64_t coefficient_bytes(const fm_jpeg *jpeg) {
-    if (jpeg->scan.single_pass) return 0;
-    uint64_t n_bytes = 0;
-    for (int c = 0; c < jpeg->codec.num_components; c++) {
-        const jpeg_component_info *const component = &jpeg->codec.comp_info[c];
-        n_bytes +=
-            (uint64_t)component->width_in_blocks * component->height_in_blocks * sizeof(JBLOCK);
-    }
-    return n_bytes;
 }
 
 /*
@@ -240,6 +199,18 @@ static void columns(const fm_jpeg *jpeg, const fm_box *box, JDIMENSION *left, JD
     if (to - from < least) from = to > least ? to - least : 0;
     *left = (JDIMENSION)from;
     *width = (JDIMENSION)(to - from);
+}
+
+/* Size of the coefficients that libjpeg keeps of an image with several scans. */
+static uint64_t coefficient_bytes(const fm_jpeg *jpeg) {
+    if (jpeg->scan.single_pass) return 0;
+    uint64_t n_bytes = 0;
+    for (int c = 0; c < jpeg->codec.num_components; c++) {
+        const jpeg_component_info *const component = &jpeg->codec.comp_info[c];
+        n_bytes +=
+            (uint64_t)component->width_in_blocks * component->height_in_blocks * sizeof(JBLOCK);
+    }
+    return n_bytes;
 }
 
 /*
@@ -263,6 +234,28 @@ static void end_image_below(fm_jpeg *jpeg, const fm_box *box) {
     jpeg->is_shortened = true;
 }
 
+/* Before libjpeg reads the coefficients: shortens the image, and checks their size. */
+static int prepare_scans(fm_jpeg *jpeg, const fm_box *box, fm_error *error) {
+    end_image_below(jpeg, box);
+    const uint64_t n_bytes = coefficient_bytes(jpeg);
+    /* Larger images are left to Pillow, which decodes one at a time. */
+    if (n_bytes <= FM_JPEG_MEM_COEFFICIENT_BYTES) return FM_OK;
+    jpeg->state = STATE_FAILED;
+    return fm_error_set(error, FM_ERR_LIMIT,
+                        "a JPEG of %dx%d pixels and several scans; its coefficients take %llu MB, "
+                        "the limit is %llu",
+                        jpeg->scan.info.width, jpeg->scan.info.height,
+                        (unsigned long long)(n_bytes >> 20),
+                        (unsigned long long)(FM_JPEG_MEM_COEFFICIENT_BYTES >> 20));
+}
+
+/* After libjpeg has read them. */
+static int check_complete(fm_jpeg *jpeg, fm_error *error) {
+    if (fm_jpeg_codec_is_complete(&jpeg->codec)) return FM_OK;
+    jpeg->state = STATE_FAILED;
+    return fm_error_set(error, FM_ERR_DAMAGED, "a progressive JPEG that lacks some scans");
+}
+
 /* ---- CMYK ------------------------------------------------------------------------------------ */
 
 /* a * b / 255, rounded, as Pillow computes it. */
@@ -283,6 +276,81 @@ static void cmyk_to_rgb(const uint8_t *cmyk, uint8_t *rgb, size_t n_px) {
     }
 }
 
+/* ---- rows without libjpeg's help ------------------------------------------------------------- */
+
+#if FM_HAVE_JPEG_INTERNALS
+/* Leaves by longjmp() unless the status is FM_JPEG_ROWS_OK. */
+static void check_rows(fm_jpeg *jpeg, fm_jpeg_rows_status status) {
+    if (status == FM_JPEG_ROWS_OK) return;
+    if (status == FM_JPEG_ROWS_DAMAGED) jpeg->damage = fm_huffman_damage(jpeg->huffman);
+    longjmp(jpeg->escape, 1);
+}
+
+static const int16_t *blocks_of(void *owner, int32_t component, int32_t row) {
+    fm_jpeg *const jpeg = owner;
+    return jpeg->codec.mem->access_virt_barray(
+        (j_common_ptr)&jpeg->codec, jpeg->coefficients[component], (JDIMENSION)row, 1, FALSE)[0][0];
+}
+
+static void start_source(fm_jpeg *jpeg, size_t n_bytes, fm_huffman *huffman) {
+    struct jpeg_decompress_struct *const codec = &jpeg->codec;
+    const fm_jpeg_rows_source source = {.huffman = huffman,
+                                        .blocks = blocks_of,
+                                        .owner = jpeg,
+                                        .cancelled = jpeg->cancelled,
+                                        .skips_intervals =
+                                            huffman && fm_jpeg_can_skip_intervals(jpeg),
+                                        .bgr = jpeg->bgr};
+    uint8_t *const memory = codec->mem->alloc_large((j_common_ptr)codec, JPOOL_IMAGE, n_bytes);
+    check_rows(jpeg, fm_jpeg_rows_start(jpeg->rows, memory, &source));
+}
+
+/* Makes libjpeg begin anew with an image of several scans, which it has decoded. */
+static void rewind_scans(fm_jpeg *jpeg) {
+    jpeg_abort_decompress(&jpeg->codec);
+    read_header(jpeg);
+}
+
+/*
+ * Starts decoding the box by jpeg->rows. Of a file with several scans, libjpeg decodes all
+ * coefficients first. Sets jpeg->uses_rows to false, without effect, if the image is not supported.
+ * Errors leave by longjmp(), or are returned.
+ */
+static int start_rows(fm_jpeg *jpeg, const fm_box *box, fm_error *error) {
+    struct jpeg_decompress_struct *const codec = &jpeg->codec;
+    fm_jpeg_frame frame;
+    size_t n_bytes;
+    jpeg->uses_rows = jpeg->rows && fm_jpeg_codec_frame(codec, &frame) &&
+                      fm_jpeg_rows_plan(jpeg->rows, &frame, box, &n_bytes);
+    if (!jpeg->uses_rows) return FM_OK;
+    if (jpeg->scan.single_pass) {
+        jpeg->uses_rows = fm_jpeg_codec_begin_huffman(codec, jpeg->huffman);
+        if (jpeg->uses_rows) start_source(jpeg, n_bytes, jpeg->huffman);
+        return FM_OK;
+    }
+    const int32_t height = frame.height;
+    int status = prepare_scans(jpeg, box, error);
+    if (status) return status;
+    jpeg->coefficients = jpeg_read_coefficients(codec);
+    status = check_complete(jpeg, error);
+    if (status) return status;
+    /* The scans may have used other tables than those of the header. */
+    jpeg->uses_rows = fm_jpeg_codec_frame(codec, &frame);
+    frame.height = height;
+    jpeg->uses_rows = jpeg->uses_rows && fm_jpeg_rows_plan(jpeg->rows, &frame, box, &n_bytes);
+    if (jpeg->uses_rows)
+        start_source(jpeg, n_bytes, NULL);
+    else
+        rewind_scans(jpeg);
+    return FM_OK;
+}
+#else
+static int start_rows(fm_jpeg *jpeg, const fm_box *box, fm_error *error) {
+    (void)jpeg, (void)box, (void)error;
+    return FM_OK;
+}
+#endif
+
 /* ---- rows by libjpeg ------------------------------------------------------------------------- */
 
 /* Most rows that libjpeg returns in one call: a row group with the highest sampling factor. */
@@ -294,29 +362,17 @@ static void cmyk_to_rgb(const uint8_t *cmyk, uint8_t *rgb, size_t n_px) {
  * begin at *left. Errors leave by longjmp(), or are returned. */
 static int start_libjpeg(fm_jpeg *jpeg, const fm_box *box, JDIMENSION *left, JDIMENSION *width,
                          fm_error *error) {
-    const fm_image_info *const info = &jpeg->scan.info;
     struct jpeg_decompress_struct *const codec = &jpeg->codec;
-    end_image_below(jpeg, box);
-    const uint64_t n_bytes = coefficient_bytes(jpeg);
-    /* Larger images are left to Pillow, which decodes one at a time. */
-    if (n_bytes > FM_JPEG_MEM_COEFFICIENT_BYTES) {
-        jpeg->state = STATE_FAILED;
-        return fm_error_set(error, FM_ERR_LIMIT,
-                            "a JPEG of %dx%d pixels and several scans; its coefficients take "
-                            "%llu MB, the limit is %llu",
-                            info->width, info->height, (unsigned long long)(n_bytes >> 20),
-                            (unsigned long long)(FM_JPEG_MEM_COEFFICIENT_BYTES >> 20));
-    }
-    const bool is_cmyk = info->n_components == 4;
+    int status = prepare_scans(jpeg, box, error);
+    if (status) return status;
+    const bool is_cmyk = jpeg->scan.info.n_components == 4;
     codec->out_color_space = is_cmyk ? JCS_CMYK : jpeg->bgr ? JCS_EXT_BGR : JCS_RGB;
     codec->dct_method = JDCT_ISLOW;
     codec->do_fancy_upsampling = TRUE;
     codec->do_block_smoothing = FALSE; /* only for incomplete images, which are refused */
     jpeg_start_decompress(codec);
-    if (!fm_jpeg_codec_is_complete(codec)) {
-        jpeg->state = STATE_FAILED;
-        return fm_error_set(error, FM_ERR_DAMAGED, "a progressive JPEG that lacks some scans");
-    }
+    status = check_complete(jpeg, error);
+    if (status) return status;
     columns(jpeg, box, left, width);
     jpeg_crop_scanline(codec, left, width);
     if (jpeg->scan.single_pass)
@@ -337,8 +393,9 @@ static void resume_by_libjpeg(fm_jpeg *jpeg) {
     rest.height = jpeg->n_rows_left;
     int32_t skip_px;
     fm_jpeg_rows_layout(jpeg->rows, &skip_px, &jpeg->kept_px);
+    if (!jpeg->scan.single_pass) rewind_scans(jpeg);
     JDIMENSION left, width;
-    /* What is returned as an error concerns other kinds of images. */
+    /* What is returned as an error was checked before. */
     if (start_libjpeg(jpeg, &rest, &left, &width, NULL)) ERREXIT(&jpeg->codec, JERR_NOT_COMPILED);
     jpeg->cut_px = rest.left - skip_px - (int32_t)left;
     jpeg->uses_rows = false;
@@ -390,12 +447,14 @@ int fm_jpeg_start(fm_jpeg *jpeg, const fm_box *box, int32_t *skip_px, int32_t *r
                             box->left, box->top, box->width, box->height, info->width,
                             info->height);
     if (setjmp(jpeg->escape)) return fail(jpeg, error);
-    jpeg->uses_rows = start_rows(jpeg, box);
+    jpeg->uses_rows = false;
+    int status = start_rows(jpeg, box, error);
+    if (status) return status;
     if (jpeg->uses_rows) {
         fm_jpeg_rows_layout(jpeg->rows, skip_px, row_px);
     } else {
         JDIMENSION left = 0, width = 0;
-        const int status = start_libjpeg(jpeg, box, &left, &width, error);
+        status = start_libjpeg(jpeg, box, &left, &width, error);
         if (status) return status;
         *skip_px = box->left - (int32_t)left;
         *row_px = (int32_t)width;

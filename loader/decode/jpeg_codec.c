@@ -74,19 +74,27 @@ bool fm_jpeg_codec_begin_huffman(const struct jpeg_decompress_struct *codec, fm_
     return fm_huffman_begin(huffman, &scan);
 }
 
+/* Whether libjpeg decodes an only scan without a warning, its components in the frame's order. */
+static bool is_whole_scan(const struct jpeg_decompress_struct *codec) {
+    for (int c = 0; c < codec->comps_in_scan; c++)
+        if (codec->cur_comp_info[c] != &codec->comp_info[c]) return false;
+    return codec->Ss == 0 && codec->Se == DCTSIZE2 - 1 && codec->Ah == 0 && codec->Al == 0;
+}
+
 bool fm_jpeg_codec_frame(const struct jpeg_decompress_struct *codec, fm_jpeg_frame *frame) {
     const bool is_gray = codec->jpeg_color_space == JCS_GRAYSCALE && codec->num_components == 1;
     const bool is_ycc = codec->jpeg_color_space == JCS_YCbCr && codec->num_components == 3;
-    if ((!is_gray && !is_ycc) || codec->comps_in_scan != codec->num_components) return false;
-    if (codec->Ss != 0 || codec->Se != DCTSIZE2 - 1 || codec->Ah != 0 || codec->Al != 0)
-        return false;
+    const bool is_single =
+        codec->comps_in_scan == codec->num_components && !codec->progressive_mode;
+    if ((!is_gray && !is_ycc) || (is_single && !is_whole_scan(codec))) return false;
     *frame = (fm_jpeg_frame){.width = (int32_t)codec->image_width,
                              .height = (int32_t)codec->image_height,
                              .n_components = codec->num_components};
     for (int c = 0; c < codec->num_components; c++) {
         const jpeg_component_info *const component = &codec->comp_info[c];
-        const JQUANT_TBL *const table = codec->quant_tbl_ptrs[component->quant_tbl_no];
-        if (codec->cur_comp_info[c] != component || !table) return false;
+        const JQUANT_TBL *table = component->quant_table;
+        if (!table) table = codec->quant_tbl_ptrs[component->quant_tbl_no];
+        if (!table) return false;
         frame->components[c] = (fm_jpeg_component){component->h_samp_factor,
                                                    component->v_samp_factor, table->quantval};
     }

@@ -35,8 +35,10 @@ bool fm_jpeg_codec_is_complete(const struct jpeg_decompress_struct *codec);
 bool fm_jpeg_codec_begin_huffman(const struct jpeg_decompress_struct *codec, fm_huffman *huffman);
 
 /*
- * Describes such an image for fm_jpeg_rows_plan(). *frame points into the codec. false if
- * fm_jpeg_rows does not support its colors, or if libjpeg would warn about the scan or refuse it.
+ * Describes an image whose header libjpeg has read for fm_jpeg_rows_plan(), also one with several
+ * scans. *frame points into the codec: to the tables of the header, or if libjpeg has read all
+ * scans, to those that they use. false if fm_jpeg_rows does not support its colors, or if libjpeg
+ * would warn about the only scan or refuse it.
  */
 bool fm_jpeg_codec_frame(const struct jpeg_decompress_struct *codec, fm_jpeg_frame *frame);
 

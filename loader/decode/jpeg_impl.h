@@ -44,6 +44,8 @@ struct fm_jpeg {
     fm_limits limits;
     fm_jpeg_scan scan;
     fm_huffman *huffman;
+    const uint8_t *bytes;                 /* the image's */
+    jvirt_barray_ptr *coefficients;       /* of all components, if the file has several scans */
     fm_jpeg_rows *rows;                   /* NULL: not used on this CPU */
     bool uses_rows;                       /* for this image, instead of libjpeg */
     JDIMENSION mcu_column, mcu_row;       /* of the next MCU */

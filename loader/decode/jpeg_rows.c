@@ -247,6 +247,32 @@ static bool compute_batch(fm_jpeg_rows *rows, int32_t mcu, int32_t n) {
     return true;
 }
 
+/* Whether n blocks have a coefficient that is too small for the kernels. */
+static bool has_smallest(const int16_t *blocks, int32_t n) {
+    int is_smallest = 0;
+    for (size_t i = 0; i < 64 * (size_t)n; i++) is_smallest |= blocks[i] == INT16_MIN;
+    return is_smallest;
+}
+
+/* Computes the samples of a row of MCUs whose coefficients the caller has. */
+static bool compute_given(fm_jpeg_rows *rows) {
+    for (int32_t c = 0; c < rows->n_planes; c++) {
+        const plane *const p = &rows->planes[c];
+        for (int32_t v = 0; v < p->v; v++) {
+            const int32_t row = rows->next_mcu_row * p->v + v;
+            if (row < p->top_block || row >= p->bottom_block) continue;
+            const int16_t *const blocks =
+                rows->source.blocks(rows->source.owner, c, row) + 64 * (ptrdiff_t)p->first_block;
+            const int32_t n = p->end_block - p->first_block;
+            if (has_smallest(blocks, n) ||
+                !rows->kernels.idct(samples_at(p, 8 * row, 8 * p->first_block), p->stride, blocks,
+                                    &p->quant, n))
+                return false;
+        }
+    }
+    return true;
+}
+
 /* Repeats the samples at the image's left and right edge, for fancy upsampling. */
 static void extend_edges(const fm_jpeg_rows *rows, const plane *p) {
     for (int32_t y = 0; y < 8 * p->v; y++) {
@@ -256,11 +282,8 @@ static void extend_edges(const fm_jpeg_rows *rows, const plane *p) {
     }
 }
 
-/* Reads the next row of MCUs and computes its samples. */
-static fm_jpeg_rows_status read_mcu_row(fm_jpeg_rows *rows) {
-    if (rows->source.cancelled &&
-        atomic_load_explicit(rows->source.cancelled, memory_order_relaxed))
-        return FM_JPEG_ROWS_CANCELLED;
+/* Reads the next row of MCUs, and computes its samples if the box needs them. */
+static fm_jpeg_rows_status decode_mcu_row(fm_jpeg_rows *rows) {
     const bool is_needed = rows->next_mcu_row >= rows->first_mcu_row;
     const int32_t first = is_needed ? rows->first_mcu : rows->n_mcus;
     if (!skip_mcus(rows, first)) return FM_JPEG_ROWS_DAMAGED;
@@ -270,6 +293,20 @@ static fm_jpeg_rows_status read_mcu_row(fm_jpeg_rows *rows) {
         if (!compute_batch(rows, mcu, n)) return FM_JPEG_ROWS_OUT_OF_RANGE;
     }
     if (is_needed && !skip_mcus(rows, rows->n_mcus - rows->end_mcu)) return FM_JPEG_ROWS_DAMAGED;
+    return FM_JPEG_ROWS_OK;
+}
+
+static fm_jpeg_rows_status next_mcu_row(fm_jpeg_rows *rows) {
+    if (rows->source.cancelled &&
+        atomic_load_explicit(rows->source.cancelled, memory_order_relaxed))
+        return FM_JPEG_ROWS_CANCELLED;
+    if (rows->source.huffman) {
+        const fm_jpeg_rows_status status = decode_mcu_row(rows);
+        if (status) return status;
+    } else if (!compute_given(rows)) {
+        return FM_JPEG_ROWS_OUT_OF_RANGE;
+    }
+    const bool is_needed = rows->next_mcu_row >= rows->first_mcu_row;
     for (int32_t c = 0; is_needed && c < rows->n_planes; c++)
         if (is_fancy_h(&rows->planes[c])) extend_edges(rows, &rows->planes[c]);
     rows->next_mcu_row++;
@@ -333,11 +370,11 @@ static int32_t last_mcu_row(const fm_jpeg_rows *rows, int32_t row) {
 fm_jpeg_rows_status fm_jpeg_rows_start(fm_jpeg_rows *rows, uint8_t *memory,
                                        const fm_jpeg_rows_source *source) {
     rows->source = *source;
-    rows->next_mcu_row = 0;
+    rows->next_mcu_row = source->huffman ? 0 : rows->first_mcu_row;
     rows->n_pending = 0;
     place_planes(rows, memory);
     while (rows->next_mcu_row < rows->first_mcu_row) {
-        const fm_jpeg_rows_status status = read_mcu_row(rows);
+        const fm_jpeg_rows_status status = next_mcu_row(rows);
         if (status) return status;
     }
     return FM_JPEG_ROWS_OK;
@@ -347,7 +384,7 @@ fm_jpeg_rows_status fm_jpeg_rows_read(fm_jpeg_rows *rows, uint8_t *const *out, i
     for (int32_t i = 0; i < n; i++, rows->next_row++) {
         const int32_t last = last_mcu_row(rows, rows->next_row);
         while (rows->next_mcu_row <= last) {
-            const fm_jpeg_rows_status status = read_mcu_row(rows);
+            const fm_jpeg_rows_status status = next_mcu_row(rows);
             if (status) return status;
         }
         convert_row(rows, out[i], rows->next_row);

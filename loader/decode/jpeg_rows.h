@@ -1,7 +1,8 @@
 /*
- * Decodes a crop of a JPEG with one scan to rows of RGB: reads the coefficients of one row of MCUs
- * after another (jpeg_huffman.h), and computes the samples of the blocks and the pixels of the rows
- * that the crop needs (jpeg_kernels.h). So all intermediate results stay in the cache.
+ * Decodes a crop of a JPEG to rows of RGB: reads the coefficients of one row of MCUs after another
+ * (jpeg_huffman.h), and computes the samples of the blocks and the pixels of the rows that the crop
+ * needs (jpeg_kernels.h). So all intermediate results stay in the cache. The coefficients of a file
+ * with several scans come from the caller.
  *
  * The pixels are libjpeg-turbo's of a full decode with JDCT_ISLOW and fancy upsampling.
  * Coefficients beyond what an encoder can write, for which its versions differ, are not decoded:
@@ -27,7 +28,7 @@ typedef struct fm_jpeg_component {
     const uint16_t *steps; /* the quantization table, 64 steps in natural order */
 } fm_jpeg_component;
 
-/* An image with one scan of all its components, in the frame's order. */
+/* The components of an only scan are in the frame's order. */
 typedef struct fm_jpeg_frame {
     int32_t width, height;
     int32_t n_components; /* 1: gray; 3: Y, Cb and Cr */
@@ -61,7 +62,10 @@ bool fm_jpeg_rows_plan(fm_jpeg_rows *rows, const fm_jpeg_frame *frame, const fm_
 void fm_jpeg_rows_layout(const fm_jpeg_rows *rows, int32_t *skip_px, int32_t *row_px);
 
 typedef struct fm_jpeg_rows_source {
-    fm_huffman *huffman;           /* begun for the frame's scan */
+    fm_huffman *huffman; /* begun for the frame's only scan; NULL: see `blocks` */
+    /* Returns a row of a component's blocks, 64 coefficients in natural order each. */
+    const int16_t *(*blocks)(void *owner, int32_t component, int32_t row);
+    void *owner;
     const _Atomic bool *cancelled; /* NULL: never */
     bool skips_intervals;          /* whether restart intervals may be passed without decoding */
     bool bgr;                      /* the order of a pixel's bytes */

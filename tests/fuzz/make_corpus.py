@@ -26,6 +26,10 @@ def main():
     images = {
         "jpeg": [encoded("JPEG", mode, progressive=progressive)
                  for mode in ("RGB", "L", "CMYK") for progressive in (False, True)],
+        "jpegrows": [encoded("JPEG", mode, subsampling=subsampling, quality=quality,
+                             progressive=progressive)
+                     for mode in ("RGB", "L") for subsampling in (0, 1, 2) for quality in (5, 90)
+                     for progressive in (False, True)],
         "jpegskip": [encoded("JPEG", mode, restart_marker_blocks=n, subsampling=subsampling)
                      for mode in ("RGB", "L", "CMYK") for n in (1, 2, 3)
                      for subsampling in (0, 2)],
