@@ -5,9 +5,12 @@
  * are read, fm_jpeg_end(). One fm_jpeg per thread, which is kept for all images. The image's bytes
  * belong to the caller and must stay until fm_jpeg_end(); nothing after them is read.
  *
- * Uses libjpeg-turbo's ISLOW inverse DCT and fancy upsampling, as Pillow does, and computes only
- * the columns and rows that the crop needs. Files with one scan are Huffman decoded by
- * jpeg_huffman.h.
+ * The pixels are those of libjpeg-turbo's ISLOW inverse DCT and fancy upsampling, which Pillow uses,
+ * and only the columns and rows that the crop needs are computed. libjpeg reads the header.
+ * jpeg_huffman.h decodes the Huffman codes of files with one scan, libjpeg those of the others.
+ * jpeg_rows.h makes pixels of the coefficients, on x86-64 with SSE4.1 and for grayscale and YCbCr.
+ * libjpeg does so for all other files, and goes on from the first row with coefficients for which
+ * its versions differ (jpeg_kernels.h).
  *
  * The same file must give the same pixels whatever the crop. So a file is only accepted if it is a
  * JPEG with 8-bit samples, one, three or four components (CMYK and YCCK are converted to RGB),

@@ -33,14 +33,15 @@ only() {
     done
 }
 only liburing.h loader/read/uring.c
-only jpeglib.h loader/decode/jpeg.c loader/decode/jpeg_codec.c loader/decode/jpeg_mem.c \
+only jpeglib.h loader/decode/jpeg_impl.h loader/decode/jpeg_codec.c loader/decode/jpeg_mem.c \
     loader/pack/rewrite.c
-only jerror.h loader/decode/jpeg.c loader/decode/jpeg_codec.c loader/decode/jpeg_mem.c \
+only jerror.h loader/decode/jpeg_impl.h loader/decode/jpeg_codec.c loader/decode/jpeg_mem.c \
     loader/pack/rewrite.c
 only spng.h loader/decode/png.c
 only webp/decode.h loader/decode/webp.c
 only cuda_runtime_api.h loader/device/cuda/convert.h
-only immintrin.h loader/augment/x86/target.h loader/transform/x86/target.h
+only immintrin.h loader/augment/x86/target.h loader/decode/x86/target.h \
+    loader/transform/x86/target.h
 
 grep -rn '#include "\(api\|augment\|base\|cache\|decode\|device\|pack\|pipeline\|read\|ring\|source\|transform\)/' pytorch_ext benchmarks/bench_pipeline.c &&
     complain "files outside loader/ may include include/ only"

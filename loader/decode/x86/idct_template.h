@@ -9,6 +9,7 @@
  * All numbers are exact for blocks in range (jpeg_kernels.h), so that the results equal the scalar
  * version's.
  */
+#ifdef FM_SET /* compiled alone, there is no set */
 
 /* pmaddwd's factors for words that alternate. */
 #define FM_PAIR(first, second) \
@@ -147,3 +148,5 @@ FM_SET_INLINE bool FM_NAME(fm_idct_blocks)(V *rows, const V *c, const fm_jpeg_qu
 }
 
 #undef FM_PAIR
+
+#endif

@@ -3,6 +3,7 @@
  * two halves; FM_STORE_PAIR(out, low, high) stores the halves of `low` and `high`, which are
  * consecutive in each half, in the order of the samples.
  */
+#ifdef FM_SET /* compiled alone, there is no set */
 
 #define FM_LOAD(at) FM_NAME(fm_load)(at)
 
@@ -129,3 +130,5 @@ FM_SET_INLINE void FM_NAME(fm_gray_step)(uint8_t *out, V y) {
 
 #undef FM_LOAD
 #undef FM_BLEND
+
+#endif
