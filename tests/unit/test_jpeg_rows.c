@@ -330,6 +330,42 @@ static void libjpeg_goes_on_anywhere(void **state) {
     fm_jpeg_close(&jpeg);
 }
 
+static const int16_t *given_blocks(void *owner, int32_t component, int32_t row) {
+    assert_int_equal(component, 0);
+    return (const int16_t *)owner + (size_t)row * 9 * 64;
+}
+
+/* Progressive files can have the smallest 16-bit number as any coefficient, for which SIMD has no
+ * absolute value. */
+static void smallest_coefficients_are_out_of_range(void **state) {
+    (void)state;
+    uint16_t steps[64];
+    for (int i = 0; i < 64; i++) steps[i] = 1;
+    const fm_jpeg_frame frame = {72, 8, 1, {{.h = 1, .v = 1, .steps = steps}}};
+    const fm_box box = {.left = 8, .top = 0, .width = 56, .height = 8};
+    for (int tier = 0; tier <= (int)fm_cpu_best_tier(); tier++) {
+        fm_jpeg_rows *rows = fm_jpeg_rows_open(NULL, (fm_cpu_tier)tier);
+        for (int at = 0; at < 9 * 64; at++) {
+            int16_t blocks[9 * 64] = {0};
+            blocks[at] = INT16_MIN;
+            size_t n_bytes = 0;
+            assert_true(fm_jpeg_rows_plan(rows, &frame, &box, &n_bytes));
+            target t = {0};
+            fm_jpeg_rows_layout(rows, &t.skip_px, &t.row_px);
+            uint8_t *const memory = fm_mem_alloc(NULL, n_bytes, 1);
+            const fm_jpeg_rows_source source = {.blocks = given_blocks, .owner = blocks};
+            assert_int_equal(fm_jpeg_rows_start(rows, memory, &source), FM_JPEG_ROWS_OK);
+            open_target(&t, box.height);
+            const bool is_needed = at >= 64 && at < 8 * 64;
+            assert_int_equal(fm_jpeg_rows_read(rows, t.rows, box.height),
+                             is_needed ? FM_JPEG_ROWS_OUT_OF_RANGE : FM_JPEG_ROWS_OK);
+            test_free(t.memory);
+            fm_mem_free(memory);
+        }
+        fm_jpeg_rows_close(&rows);
+    }
+}
+
 int main(void) {
     const char *const seed = getenv("FM_SEED");
     lcg_state = seed ? (uint32_t)strtoul(seed, NULL, 10) : 20240607u;
@@ -337,6 +373,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(crops_equal_libjpegs),
         cmocka_unit_test(libjpeg_goes_on_anywhere),
+        cmocka_unit_test(smallest_coefficients_are_out_of_range),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
