@@ -21,7 +21,7 @@
  * as damage, and some more (jpeg_huffman.h). The caller then falls back to Pillow, which returns
  * the whole image or an error: the crop may decide who decodes, but never the pixels.
  *
- * Memory (jpeg_mem.h): 1 MiB is allocated at open, enough for rows of 8,192 pixels; decoding
+ * Memory (jpeg_mem.h): 1 MiB is allocated at open, enough for rows of 8,192 pixels in common samplings; decoding
  * allocates only for an image that needs more than all before it. A file with several scans, such
  * as a progressive one, also needs the coefficients of all rows down to the box's bottom, at most 6
  * bytes per pixel; if they exceed 80 MiB (13 million pixels at 4:4:4, 27 million at 4:2:0),
@@ -59,11 +59,11 @@ void fm_jpeg_set_bgr(fm_jpeg *jpeg, bool bgr);
  * such as those of a pack. The default is false. Called between images.
  *
  * Intervals are only skipped if all restart markers up to EOI are there and in order. Then damage
- * between two markers goes unnoticed if no pixel of the box depends on it. The pixels of the box
- * are still libjpeg's, as decoding begins anew at each restart marker, and Pillow, which ignores
- * libjpeg's warnings, accepts such a file, too: again the box does not decide about the pixels.
- * Bytes that changed within an interval and decode to other pixels without an error go unnoticed in
- * any JPEG.
+ * between two markers goes unnoticed if no pixel of the box, nor of the columns beside it, depends
+ * on it. The pixels of the box are still libjpeg's, as decoding begins anew at each restart marker,
+ * and Pillow, which ignores libjpeg's warnings, accepts such a file, too: again the box does not
+ * decide about the pixels. Bytes that changed within an interval and decode to other pixels without
+ * an error go unnoticed in any JPEG.
  *
  * is_partial: the bytes are a partial read of a file with a single scan, which ends after some
  * interval with an EOI. Boxes that need more of the file give FM_ERR_DAMAGED. The caller must know

@@ -8,7 +8,7 @@
 #include <jerror.h>
 #include <jpeglib.h>
 
-/* What a baseline image with rows of 8,192 pixels needs, with any sampling. */
+/* What a baseline image with rows of 8,192 pixels needs in common samplings. */
 #define RESERVED_BYTES ((size_t)1 << 20)
 /* Limit of rounding up: enough for all but the widest images with the most coefficients. */
 #define MAX_BYTES (FM_JPEG_MEM_COEFFICIENT_BYTES + 4 * RESERVED_BYTES)

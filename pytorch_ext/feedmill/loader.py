@@ -553,8 +553,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             return sample
         engines = self._feedmill.engine_pool
         with engines.diagnostic(source.native_plan, source.n_samples, source.arrays) as handle:
-            image = fetch_one(handle, ran.key, ran.word, source, item, occurrence)
-        return image, item.target
+            return fetch_one(handle, ran.key, ran.word, source, item, occurrence)
 
 
 # ---- helpers -------------------------------------------------------------------------------------

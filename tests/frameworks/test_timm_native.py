@@ -295,6 +295,21 @@ def test_other_ways_to_erase_are_not_native(folder, options, text):
     assert text in feedmill.DataLoader(dataset).explain()
 
 
+def test_ranges_of_one_number_are_not_native(folder):
+    from torchvision import transforms
+
+    kinds = timm.data.transforms
+    for one, text in (
+        (kinds.RandomResizedCropAndInterpolation(24, ratio=(1.3, 1.3)), "ratio=(1.3, 1.3)"),
+        (kinds.RandomResizedCropAndInterpolation(24, scale=(0.3, 0.3)), "scale=(0.3, 0.3)"),
+        (kinds.ResizeKeepRatio((24, 24), 0.5, random_scale_prob=1, random_scale_range=(0.9, 0.9)),
+         "random_scale_range=(0.9, 0.9)"),
+    ):
+        parts = [one, kinds.CenterCropOrPad((24, 24)), transforms.ToTensor()]
+        dataset = timm.data.ImageDataset(str(folder), transform=transforms.Compose(parts))
+        assert text in feedmill.DataLoader(dataset).explain()
+
+
 def test_kept_ratios_are_drawn_as_timm_draws_them(folder):
     options = {"random_scale_prob": 0.6, "random_scale_range": (0.5, 1.0),
                "random_scale_area": True, "random_aspect_prob": 0.7,
@@ -404,7 +419,8 @@ def damaged(tmp_path, folder):
 def test_unreadable_images_are_replaced_as_by_timm(damaged, num_workers, caplog):
     _, inner = made(damaged, training=False, num_workers=0)
     dataset = inner.dataset
-    missing = dataset.reader.samples[10][0]
+    dataset.reader.samples[10] = (str(damaged / "missing.jpg"), dataset.reader.samples[10][1])
+    dataset.reader.samples[12] = (str(damaged), dataset.reader.samples[12][1])
     options = {"batch_size": 5, "collate_fn": inner.collate_fn}
 
     def epoch(loader):
@@ -430,7 +446,54 @@ def test_unreadable_images_are_replaced_as_by_timm(damaged, num_workers, caplog)
         list(feedmill.DataLoader(dataset, native="verify", **options))
     else:  # timm before 1.0.31 does not skip images that are damaged further on
         assert got is wanted
-    assert missing
+
+
+class Around(torch.utils.data.Dataset):
+    """A dataset of the user's own around timm's."""
+
+    def __init__(self, inner, transform=None):
+        self.inner, self.transform = inner, transform
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitem__(self, index):
+        image, target = self.inner[index]
+        if self.transform is not None:
+            image = self.transform(image)
+        return image, target
+
+
+def test_a_dataset_around_timms_is_left_to_torch(folder):
+    _, inner = made(folder, training=False)
+    dataset = inner.dataset
+    text = feedmill.DataLoader(Around(dataset)).explain()
+    assert "ImageDataset within a dataset of your own is not supported natively" in text
+    transform, dataset.transform = dataset.transform, None
+    text = feedmill.DataLoader(Around(dataset, transform)).explain()
+    assert "timm's ImageDataset returns the next image if one can't be read" in text
+    dataset.transform = transform
+    text = feedmill.DataLoader(dataset, native="hybrid").explain()
+    assert text.startswith("native path")
+
+
+def test_fetch_gives_the_target_of_the_next_image(folder, damaged):
+    _, inner = made(folder, training=False)
+    dataset = inner.dataset
+    samples = dataset.reader.samples
+    at = next(i for i, (one, two) in enumerate(zip(samples, samples[1:])) if one[1] != two[1])
+    samples[at] = (str(damaged / "missing.jpg"), samples[at][1])
+    loader = feedmill.DataLoader(dataset, native="require", collate_fn=inner.collate_fn)
+    list(loader)
+    try:
+        wanted = dataset[at]
+    except Exception as error:  # of a timm that does not skip this image
+        with pytest.raises(type(error)):
+            loader.fetch(at, 0)
+        return
+    image, target = loader.fetch(at, 0)
+    assert target == wanted[1] == samples[at + 1][1]
+    assert torch.equal(image, torch.as_tensor(wanted[0]))
 
 
 def test_too_many_unreadable_images(damaged, folder):

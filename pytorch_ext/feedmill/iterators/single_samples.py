@@ -52,21 +52,22 @@ def run_one(
 
 def fetch_one(
     handle: Any, key: int, epoch_word: int, source: Source, item: Item, occurrence: int
-) -> torch.Tensor:
-    """Makes one sample as the loader delivers it, with the Pillow fallback if necessary; raises its
-    errors."""
+) -> tuple[torch.Tensor, Any]:
+    """Makes one sample (image, target) as the loader delivers it, with the Pillow fallback if
+    necessary; raises its errors."""
     image = run_one(handle, key, epoch_word, source, item, occurrence)
     if image is not None:
-        return image
+        return image, item.target
     plan = source.native_plan
     draws_of = draws_from(handle, key, epoch_word, item.position, occurrence)
     try:
-        image = as_planned(make_sample(item, draws_of)[0], plan).as_subclass(torch.Tensor)
+        made, target = make_sample(item, draws_of)
+        image = as_planned(made, plan).as_subclass(torch.Tensor)
     except Exception as error:
         name_sample(error, item)
         raise
     nhwc = plan.layout == "nhwc"
-    return laid_out(image, torch.channels_last if nhwc else torch.contiguous_format)
+    return laid_out(image, torch.channels_last if nhwc else torch.contiguous_format), target
 
 
 def draws_of_item(

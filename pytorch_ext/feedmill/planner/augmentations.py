@@ -131,7 +131,8 @@ def read_erasing_of_timm(transform: Any) -> tuple[Op, list[float]]:
     name = "RandomErasing"
     if transform.rand_color or transform.per_pixel:
         raise unsupported_argument(name, "mode", transform.mode, "'const'")
-    if transform.min_count != 1 or transform.max_count != 1:
+    counts = transform.min_count, transform.max_count
+    if counts != (1, 1) or set(map(type, counts)) != {int}:
         raise unsupported_argument(name, "max_count", transform.max_count, "1, as min_count")
     if str(transform.device) != "cpu":
         raise unsupported_argument(name, "device", transform.device, "'cpu'")

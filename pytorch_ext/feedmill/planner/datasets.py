@@ -90,6 +90,8 @@ def read_dataset(dataset: Any, *, calls_transforms: bool = False) -> Support:
         reader.add_reason("the datasets of a ConcatDataset have samples of different parts")
     if node is not None and not len(dataset):
         reader.add_reason("the dataset is empty")
+    if node is None and not reader.reasons:
+        reader.add_reason(f"the dataset {type_name(type(dataset))} is not supported natively")
     if reader.reasons or node is None:
         return unsupported(*reader.reasons)
     if isinstance(node, ArrayNode):
@@ -241,6 +243,7 @@ class _DatasetReader:
             )
         is_plain = not isinstance(node, ArrayNode) and all(
             base.is_image and not base.has_feedmill_item and base.arrangement == PAIR
+            and not base.makes_samples
             and not isinstance(base.plan, RawPlan) and base.load is bases[0].load
             for base in bases
         )
@@ -411,7 +414,10 @@ class _DatasetReader:
         if dataset.target_transform is not None:
             self.add_reason(_TARGET_TRANSFORM)
         if self._calls_transforms:
-            return None  # hybrid mode can't replace images that can't be read, as this dataset does
+            return self.add_reason(
+                "timm's ImageDataset returns the next image if one can't be read, which hybrid "
+                "mode and a dataset of your own around it do not do natively"
+            )
         samples = dataset.reader.samples
         self._check_samples(samples)
         node = self._base_node(

@@ -157,7 +157,10 @@ def geometry_op(transform: Any, name: str, module: str, n_channels: int = 3) -> 
 def _random_resized_crop_of_timm(transform: Any) -> Op:
     """The op of a crop by a filter or, of two, by one of them at random."""
     first, second = _filters_of_timm(transform)
-    return _random_resized_crop(transform, V1, first)._replace(values=(1.0, second))
+    op = _random_resized_crop(transform, V1, first)
+    for what in ("scale", "ratio"):
+        _check_differ(type(transform).__name__, what, *getattr(transform, what))
+    return op._replace(values=(1.0, second))
 
 
 def _filters_of_timm(transform: Any) -> tuple[int, float]:
@@ -191,10 +194,18 @@ def _resize_keep_ratio(transform: Any) -> Op:
                 raise unsupported_argument(
                     name, f"random_{what}_range", limits, "from 1e-6 to 1e6"
                 )
+            _check_differ(name, f"random_{what}_range", low, high)
         values += [min(max(float(share), 0.0), 1.0), low, high]
         if what == "scale":
             values.append(float(bool(getattr(transform, "random_scale_area", False))))
     return Op(RESIZE_KEEP_RATIO, height, width, filter=first, values=tuple(values))
+
+
+def _check_differ(name: str, what: str, low: float, high: float) -> None:
+    """The native code draws in float32. With equal limits timm's result has no randomness, and the
+    last bit of a double may decide about a pixel, unless they are 1."""
+    if low == high != 1:
+        raise unsupported_argument(name, what, (low, high), "two different numbers, or 1 and 1")
 
 
 def _random_resized_crop(transform: Any, module: str, resampling: int) -> Op:

@@ -132,6 +132,12 @@ def check_image_dataset(dataset: Any) -> None:
         raise UnsupportedError(
             "natively, timm's ImageDataset must have load_bytes=False and input_img_mode='RGB'"
         )
+    # How often in a row it may return the next image; not in all versions.
+    most_retries = getattr(dataset, "_max_retries", 1)
+    if type(most_retries) is not int or most_retries < 1:
+        raise UnsupportedError(
+            "natively, timm's ImageDataset must have _max_retries (TIMM_DATASET_MAX_RETRIES) from 1"
+        )
     if getattr(dataset, "additional_features", None) is not None:
         raise UnsupportedError("natively, timm's ImageDataset can't have additional_features")
 
