@@ -5,8 +5,8 @@
  * are read, fm_jpeg_end(). One fm_jpeg per thread, which is kept for all images. The image's bytes
  * belong to the caller and must stay until fm_jpeg_end(); nothing after them is read.
  *
- * The pixels are those of libjpeg-turbo's ISLOW inverse DCT and fancy upsampling, which Pillow uses,
- * and only the columns and rows that the crop needs are computed. libjpeg reads the header.
+ * The pixels are those of libjpeg-turbo's ISLOW inverse DCT and fancy upsampling, which Pillow
+ * uses, and only the columns and rows that the crop needs are computed. libjpeg reads the header.
  * jpeg_huffman.h decodes the Huffman codes of files with one scan, libjpeg those of the others.
  * jpeg_rows.h makes pixels of the coefficients, on x86-64 with SSE4.1 and for grayscale and YCbCr.
  * libjpeg does so for all other files, and goes on from the first row with coefficients for which
@@ -21,12 +21,12 @@
  * as damage, and some more (jpeg_huffman.h). The caller then falls back to Pillow, which returns
  * the whole image or an error: the crop may decide who decodes, but never the pixels.
  *
- * Memory (jpeg_mem.h): 1 MiB is allocated at open, enough for rows of 8,192 pixels in common samplings; decoding
- * allocates only for an image that needs more than all before it. A file with several scans, such
- * as a progressive one, also needs the coefficients of all rows down to the box's bottom, at most 6
- * bytes per pixel; if they exceed 80 MiB (13 million pixels at 4:4:4, 27 million at 4:2:0),
- * fm_jpeg_start() returns FM_ERR_LIMIT. That memory is kept until 8 images in a row did not need
- * it, or until fm_jpeg_trim().
+ * Memory (jpeg_mem.h): 1 MiB is allocated at open, enough for rows of 8,192 pixels in common
+ * samplings; decoding allocates only for an image that needs more than all before it. A file with
+ * several scans, such as a progressive one, also needs the coefficients of all rows down to the
+ * box's bottom, at most 6 bytes per pixel; if they exceed 80 MiB (13 million pixels at 4:4:4, 27
+ * million at 4:2:0), fm_jpeg_start() returns FM_ERR_LIMIT. That memory is kept until 8 images in a
+ * row did not need it, or until fm_jpeg_trim().
  */
 #ifndef FM_DECODE_JPEG_H
 #define FM_DECODE_JPEG_H
