@@ -87,7 +87,8 @@ class Geometry(ctypes.Structure):
                 ("resized_height", ctypes.c_int32),
                 ("resized_columns", ctypes.c_float * 2), ("resized_rows", ctypes.c_float * 2),
                 ("window", Box),
-                ("mirror_source", ctypes.c_bool), ("flip", ctypes.c_bool)]
+                ("second_filter", ctypes.c_bool), ("mirror_source", ctypes.c_bool),
+                ("flip", ctypes.c_bool)]
 
 
 class Error(ctypes.Structure):
@@ -104,9 +105,9 @@ class Plan(ctypes.Structure):
                 ("out_width", ctypes.c_int32), ("out_height", ctypes.c_int32),
                 ("in_width", ctypes.c_int32), ("in_height", ctypes.c_int32),
                 ("dtype", ctypes.c_int),
-                ("layout", ctypes.c_int), ("filter", ctypes.c_int), ("resize_order", ctypes.c_int),
-                ("stream", ctypes.c_bool), ("sample_bytes", ctypes.c_size_t),
-                ("table", ctypes.c_float * 768)]
+                ("layout", ctypes.c_int), ("filter", ctypes.c_int), ("second_filter", ctypes.c_int),
+                ("resize_order", ctypes.c_int), ("stream", ctypes.c_bool),
+                ("sample_bytes", ctypes.c_size_t), ("table", ctypes.c_float * 768)]
 
 
 def build_library(folder):
