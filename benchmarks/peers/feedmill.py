@@ -14,7 +14,7 @@ import time
 import bench_torch
 import feedmill
 from torchvision_cpu import torchvision
-from feedmill.planner.datasets import load_rgb
+from feedmill.planner.files import load_rgb
 from torch.utils.data import Subset
 
 from .job import Job

@@ -12,12 +12,11 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, Sampler
 
-from feedmill._dispatch.explanation import Explanation
+from feedmill._dispatch.explanation import Explanation, explanation
 from feedmill._dispatch.options import OPTIONS, Options, is_int, names_taken, options_among
 from feedmill._dispatch.paths import (
     LoaderState,
     choose,
-    explanation,
     make_iterator,
     report_context,
 )

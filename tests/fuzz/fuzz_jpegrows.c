@@ -20,9 +20,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     memcpy(file, data + PREFIX, n - PREFIX);
     uint64_t sum = 0, wanted = 0;
     if (decode(jpeg, data, file, n - PREFIX, &sum) == FM_OK) {
-        bool has_inks = false;
-        require(decode_whole(data, file, n - PREFIX, &wanted, &has_inks));
-        require(has_inks || sum == wanted);
+        bool is_cmyk = false;
+        require(decode_whole(data, file, n - PREFIX, &wanted, &is_cmyk));
+        require(is_cmyk || sum == wanted);
     }
     free(file);
     return 0;

@@ -32,9 +32,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     require(without != FM_OK || (status == FM_OK && sum == wanted));
     require(status != FM_OK || as_cut != FM_OK || cut == sum);
     if (status == FM_OK && without != FM_OK) {
-        bool has_inks = false;
-        require(decode_whole(data, file, n - PREFIX, &wanted, &has_inks));
-        require(has_inks || sum == wanted);
+        bool is_cmyk = false;
+        require(decode_whole(data, file, n - PREFIX, &wanted, &is_cmyk));
+        require(is_cmyk || sum == wanted);
     }
     free(file);
     return 0;

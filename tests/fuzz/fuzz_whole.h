@@ -20,10 +20,10 @@ static void on_message(j_common_ptr codec, int level) {
     (void)level;
 }
 
-/* The sum of the box's pixels as libjpeg has them, which are inks of some files; false: it refuses
+/* The sum of the box's pixels as libjpeg has them, which are CMYK in some files; false: it refuses
  * the file. */
 static bool decode_whole(const uint8_t *choice, const uint8_t *file, size_t n, uint64_t *sum,
-                         bool *has_inks) {
+                         bool *is_cmyk) {
     static uint8_t row[4 * 65536];
     static whole w;
     w.codec.err = jpeg_std_error(&w.errors);
@@ -37,8 +37,8 @@ static bool decode_whole(const uint8_t *choice, const uint8_t *file, size_t n, u
     }
     jpeg_mem_src(&w.codec, file, n);
     jpeg_read_header(&w.codec, TRUE);
-    *has_inks = w.codec.num_components == 4;
-    w.codec.out_color_space = *has_inks ? JCS_CMYK : JCS_RGB;
+    *is_cmyk = w.codec.num_components == 4;
+    w.codec.out_color_space = *is_cmyk ? JCS_CMYK : JCS_RGB;
     const fm_image_info info = {.width = (int32_t)w.codec.image_width,
                                 .height = (int32_t)w.codec.image_height};
     const fm_box box = choose_box(choice, &info);

@@ -107,7 +107,10 @@ RETURNING = {
     "planner/recognise.py": ["_collate_reasons", "_worker_reasons"],
     "planner/transforms.py": ["read_transform"],
     "planner/untouched.py": ["hooks_of", "unreadable"],
-    "planner/known.py": ["reasons_against_opening"],
+    "planner/files.py": [
+        "reasons_against_opening", "reasons_against_loader", "reasons_against_backend",
+        "reasons_against_samples", "reasons_against_names",
+    ],
     "planner/equal_augmentations.py": ["_compared"],
     "engine/devices.py": ["stage_refusal"],
     "_internals.py": ["why_not_this_torch", "why_collate_was_changed"],

@@ -15,6 +15,7 @@
 #include "allocations.h"
 #include "decode/jpeg.h"
 #include "decode/jpeg_mem.h"
+#include "encode_jpeg.h"
 #include "guarded.h"
 #include "resident.h"
 
@@ -42,48 +43,36 @@ typedef struct kind {
 /* ---- making files ---------------------------------------------------------------------------- */
 
 static file make(kind k) {
-    struct jpeg_error_mgr errors;
-    struct jpeg_compress_struct codec = {.err = jpeg_std_error(&errors)};
-    jpeg_create_compress(&codec);
-    unsigned char *out = NULL;
-    unsigned long n_out = 0;
-    jpeg_mem_dest(&codec, &out, &n_out);
-    codec.image_width = (JDIMENSION)k.width;
-    codec.image_height = (JDIMENSION)k.height;
-    codec.input_components = k.gray ? 1 : k.cmyk ? 4 : 3;
-    codec.in_color_space = k.gray ? JCS_GRAYSCALE : k.cmyk ? JCS_CMYK : JCS_RGB;
-    jpeg_set_defaults(&codec);
+    const int n_components = k.gray ? 1 : k.cmyk ? 4 : 3;
+    test_jpeg jpeg;
+    test_begin_jpeg(&jpeg, k.width, k.height, n_components,
+                    k.gray   ? JCS_GRAYSCALE
+                    : k.cmyk ? JCS_CMYK
+                             : JCS_RGB);
+    struct jpeg_compress_struct *const codec = &jpeg.codec;
     if (k.h) {
-        codec.comp_info[0].h_samp_factor = k.h;
-        codec.comp_info[0].v_samp_factor = k.v;
+        codec->comp_info[0].h_samp_factor = k.h;
+        codec->comp_info[0].v_samp_factor = k.v;
     }
-    codec.restart_interval = k.restart;
-    codec.arith_code = k.arithmetic;
-    jpeg_scan_info scans[3];
-    for (int c = 0; c < 3; c++)
-        scans[c] = (jpeg_scan_info){
-            .comps_in_scan = 1, .component_index = {c}, .Ss = 0, .Se = DCTSIZE2 - 1};
-    if (k.split) {
-        codec.scan_info = scans;
-        codec.num_scans = 3;
-    }
-    if (k.progressive) jpeg_simple_progression(&codec);
-    jpeg_start_compress(&codec, TRUE);
+    codec->restart_interval = k.restart;
+    codec->arith_code = k.arithmetic;
+    if (k.split) test_split_jpeg(&jpeg);
+    if (k.progressive) jpeg_simple_progression(codec);
+    jpeg_start_compress(codec, TRUE);
     JSAMPLE *const row = test_malloc((size_t)k.width * 4);
     uint32_t noise = 12345;
     for (int y = 0; y < k.height; y++) {
-        for (int i = 0; i < k.width * codec.input_components; i++) {
+        for (int i = 0; i < k.width * n_components; i++) {
             noise = noise * 1664525u + 1013904223u;
             row[i] = (JSAMPLE)(((i / 29 + y / 17) % 2 ? 200 : i + y) ^ (noise >> 27));
         }
         JSAMPROW rows[1] = {row};
-        jpeg_write_scanlines(&codec, rows, 1);
+        jpeg_write_scanlines(codec, rows, 1);
     }
     test_free(row);
-    jpeg_finish_compress(&codec);
-    jpeg_destroy_compress(&codec);
-    const file f = test_guarded_open(out, n_out);
-    free(out);
+    test_end_jpeg(&jpeg);
+    const file f = test_guarded_open(jpeg.bytes, jpeg.n_bytes);
+    free(jpeg.bytes);
     return f;
 }
 

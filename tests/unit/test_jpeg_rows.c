@@ -16,6 +16,7 @@
 #include "decode/jpeg.h"
 #include "decode/jpeg_codec.h"
 #include "decode/jpeg_rows.h"
+#include "encode_jpeg.h"
 #include "guarded.h"
 
 #ifndef FM_TEST_ROUNDS
@@ -95,52 +96,37 @@ static void fill(struct jpeg_compress_struct *codec, jvirt_barray_ptr *arrays, k
 }
 
 static test_guarded make(kind k) {
-    struct jpeg_error_mgr errors;
-    struct jpeg_compress_struct codec = {.err = jpeg_std_error(&errors)};
-    jpeg_create_compress(&codec);
-    unsigned char *out = NULL;
-    unsigned long n_out = 0;
-    jpeg_mem_dest(&codec, &out, &n_out);
-    codec.image_width = (JDIMENSION)k.width;
-    codec.image_height = (JDIMENSION)k.height;
-    codec.input_components = k.n_components;
-    codec.in_color_space = k.n_components == 1 ? JCS_GRAYSCALE : JCS_YCbCr;
-    jpeg_set_defaults(&codec);
-    jpeg_set_colorspace(&codec, k.n_components == 1 ? JCS_GRAYSCALE : JCS_YCbCr);
-    codec.restart_interval = k.restart;
+    const J_COLOR_SPACE colors = k.n_components == 1 ? JCS_GRAYSCALE : JCS_YCbCr;
+    test_jpeg jpeg;
+    test_begin_jpeg(&jpeg, k.width, k.height, k.n_components, colors);
+    struct jpeg_compress_struct *const codec = &jpeg.codec;
+    jpeg_set_colorspace(codec, colors);
+    codec->restart_interval = k.restart;
     for (int t = 0; t < 2; t++) {
         unsigned steps[64];
         for (int i = 0; i < 64; i++) steps[i] = 1 + (unsigned)random_below(k.most_step);
-        jpeg_add_quant_table(&codec, t, steps, 100, TRUE);
+        jpeg_add_quant_table(codec, t, steps, 100, TRUE);
     }
     int max_h = 1, max_v = 1;
     for (int c = 0; c < k.n_components; c++) {
-        codec.comp_info[c].h_samp_factor = k.h[c];
-        codec.comp_info[c].v_samp_factor = k.v[c];
+        codec->comp_info[c].h_samp_factor = k.h[c];
+        codec->comp_info[c].v_samp_factor = k.v[c];
         if (k.h[c] > max_h) max_h = k.h[c];
         if (k.v[c] > max_v) max_v = k.v[c];
     }
-    jpeg_scan_info scans[3];
-    for (int c = 0; c < 3; c++)
-        scans[c] = (jpeg_scan_info){
-            .comps_in_scan = 1, .component_index = {c}, .Ss = 0, .Se = DCTSIZE2 - 1};
-    if (k.split) {
-        codec.scan_info = scans;
-        codec.num_scans = 3;
-    }
-    if (k.progressive) jpeg_simple_progression(&codec);
+    if (k.split) test_split_jpeg(&jpeg);
+    if (k.progressive) jpeg_simple_progression(codec);
     jvirt_barray_ptr arrays[3];
     for (int c = 0; c < k.n_components; c++)
-        arrays[c] = codec.mem->request_virt_barray(
-            (j_common_ptr)&codec, JPOOL_IMAGE, TRUE,
+        arrays[c] = codec->mem->request_virt_barray(
+            (j_common_ptr)codec, JPOOL_IMAGE, TRUE,
             (JDIMENSION)((k.width + 8 * max_h - 1) / (8 * max_h) * k.h[c]),
             (JDIMENSION)((k.height + 8 * max_v - 1) / (8 * max_v) * k.v[c]), (JDIMENSION)k.v[c]);
-    jpeg_write_coefficients(&codec, arrays);
-    fill(&codec, arrays, k);
-    jpeg_finish_compress(&codec);
-    jpeg_destroy_compress(&codec);
-    const test_guarded f = test_guarded_open(out, n_out);
-    free(out);
+    jpeg_write_coefficients(codec, arrays);
+    fill(codec, arrays, k);
+    test_end_jpeg(&jpeg);
+    const test_guarded f = test_guarded_open(jpeg.bytes, jpeg.n_bytes);
+    free(jpeg.bytes);
     return f;
 }
 

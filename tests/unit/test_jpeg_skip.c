@@ -17,6 +17,7 @@
 #include <jpeglib.h>
 
 #include "decode/jpeg.h"
+#include "encode_jpeg.h"
 #include "guarded.h"
 
 enum { SLACK = 64, ROWS = 16 };
@@ -41,35 +42,27 @@ static uint32_t random_below(uint32_t n) {
 /* ---- files ----------------------------------------------------------------------------------- */
 
 static file make(const kind *k) {
-    struct jpeg_error_mgr errors;
-    struct jpeg_compress_struct codec = {.err = jpeg_std_error(&errors)};
-    jpeg_create_compress(&codec);
-    unsigned char *out = NULL;
-    unsigned long n_out = 0;
-    jpeg_mem_dest(&codec, &out, &n_out);
-    codec.image_width = (JDIMENSION)k->width;
-    codec.image_height = (JDIMENSION)k->height;
-    codec.input_components = k->n_components;
-    codec.in_color_space = k->n_components == 1   ? JCS_GRAYSCALE
-                           : k->n_components == 3 ? JCS_RGB
-                                                  : JCS_CMYK;
-    jpeg_set_defaults(&codec);
-    codec.comp_info[0].h_samp_factor = k->h;
-    codec.comp_info[0].v_samp_factor = k->v;
-    codec.restart_interval = k->interval;
-    codec.optimize_coding = k->optimized;
-    jpeg_start_compress(&codec, TRUE);
+    test_jpeg jpeg;
+    test_begin_jpeg(&jpeg, k->width, k->height, k->n_components,
+                    k->n_components == 1   ? JCS_GRAYSCALE
+                    : k->n_components == 3 ? JCS_RGB
+                                           : JCS_CMYK);
+    struct jpeg_compress_struct *const codec = &jpeg.codec;
+    codec->comp_info[0].h_samp_factor = k->h;
+    codec->comp_info[0].v_samp_factor = k->v;
+    codec->restart_interval = k->interval;
+    codec->optimize_coding = k->optimized;
+    jpeg_start_compress(codec, TRUE);
     JSAMPLE row[4 * 512];
     for (int y = 0; y < k->height; y++) {
         for (int i = 0; i < k->width * k->n_components; i++)
             row[i] = (JSAMPLE)(((i / 29 + y / 17) % 2 ? 200 : i + y) ^ random_below(32));
         JSAMPROW rows[1] = {row};
-        jpeg_write_scanlines(&codec, rows, 1);
+        jpeg_write_scanlines(codec, rows, 1);
     }
-    jpeg_finish_compress(&codec);
-    jpeg_destroy_compress(&codec);
-    const file f = test_guarded_open(out, n_out);
-    free(out);
+    test_end_jpeg(&jpeg);
+    const file f = test_guarded_open(jpeg.bytes, jpeg.n_bytes);
+    free(jpeg.bytes);
     return f;
 }
 

@@ -38,20 +38,6 @@ FM_DECODE_AVX2_INLINE void fm_store_halves_avx2(uint8_t *first, uint8_t *second,
      fm_store_halves_avx2((out) + 32, (out) + 80, (thirds)[2]))
 #include "decode/x86/idct_template.h"
 #include "decode/x86/pixels_template.h"
-#undef V
-#undef VBYTES
-#undef MM
-#undef FM_NAME
-#undef FM_SET
-#undef FM_SET_INLINE
-#undef FM_OR
-#undef FM_AND
-#undef FM_XOR
-#undef FM_IS_ZERO
-#undef FM_ROW
-#undef FM_LOAD_ROW
-#undef FM_STORE_PAIR
-#undef FM_STORE_THIRDS
 
 /* Two adjacent blocks. */
 FM_DECODE_AVX2_INLINE void fm_load_pair_avx2(__m256i *c, const int16_t *blocks) {

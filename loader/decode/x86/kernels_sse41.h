@@ -32,20 +32,6 @@ FM_DECODE_SSE41_INLINE void fm_store_sse41(void *at, __m128i bytes) {
      fm_store_sse41((out) + 32, (thirds)[2]))
 #include "decode/x86/idct_template.h"
 #include "decode/x86/pixels_template.h"
-#undef V
-#undef VBYTES
-#undef MM
-#undef FM_NAME
-#undef FM_SET
-#undef FM_SET_INLINE
-#undef FM_OR
-#undef FM_AND
-#undef FM_XOR
-#undef FM_IS_ZERO
-#undef FM_ROW
-#undef FM_LOAD_ROW
-#undef FM_STORE_PAIR
-#undef FM_STORE_THIRDS
 
 FM_DECODE_SSE41_INLINE void fm_load_block_sse41(__m128i *c, const int16_t *block) {
 #pragma GCC unroll 8

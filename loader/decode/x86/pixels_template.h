@@ -131,4 +131,20 @@ FM_SET_INLINE void FM_NAME(fm_gray_step)(uint8_t *out, V y) {
 #undef FM_LOAD
 #undef FM_BLEND
 
+/* This is the last template of a set. */
+#undef V
+#undef VBYTES
+#undef MM
+#undef FM_NAME
+#undef FM_SET
+#undef FM_SET_INLINE
+#undef FM_OR
+#undef FM_AND
+#undef FM_XOR
+#undef FM_IS_ZERO
+#undef FM_ROW
+#undef FM_LOAD_ROW
+#undef FM_STORE_PAIR
+#undef FM_STORE_THIRDS
+
 #endif

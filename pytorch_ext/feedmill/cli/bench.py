@@ -26,7 +26,7 @@ from feedmill.cli.survey import SUFFIXES
 from feedmill.cli.value_table import imagenet_value_table
 from feedmill.packing.dataset import Pack
 from feedmill.packing.index import INDEX_NAME
-from feedmill.planner.datasets import load_rgb
+from feedmill.planner.files import load_rgb
 from feedmill.planner.formats import TORCH_DTYPES
 from feedmill.planner.plan import crop_and_flip
 from feedmill.planner.ranges import Range, range_of

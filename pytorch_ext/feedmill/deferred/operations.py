@@ -244,7 +244,7 @@ def _test_blend(resized: Image.Image, decoded: Image.Image, other: Image.Image) 
     def same(base: Image.Image, image: Image.Image, fourth_bytes: tuple[int, int]) -> bool:
         return all(
             shows_operation(Image.blend(base, image, factor), native.OPERATION_BLEND, image,
-                             _blended_byte(*fourth_bytes, factor) or 0, base.tobytes(), 0, factor)
+                            _blended_byte(*fourth_bytes, factor) or 0, base.tobytes(), 0, factor)
             for factor in (0.0, 0.3, 1, 1.7, -0.6, 3.9)
         )
 
@@ -257,9 +257,9 @@ def _test_blend(resized: Image.Image, decoded: Image.Image, other: Image.Image) 
         and same(grey, resized, (FOURTH_OF_GRAY, 0))
         and same(gray, resized, (FOURTH_OF_GRAY, 0))
         and shows_operation(Image.blend(grey, resized, 1.4), native.OPERATION_BLEND_VALUE, resized,
-                             _blended_byte(FOURTH_OF_GRAY, 0, 1.4) or 0, None, 99, 1.4)
+                            _blended_byte(FOURTH_OF_GRAY, 0, 1.4) or 0, None, 99, 1.4)
         and shows_operation(Image.blend(gray, resized, 0.4), native.OPERATION_BLEND_GRAY, resized,
-                             _blended_byte(FOURTH_OF_GRAY, 0, 0.4) or 0, None, 0, 0.4)
+                            _blended_byte(FOURTH_OF_GRAY, 0, 0.4) or 0, None, 0, 0.4)
     )
 
 
@@ -288,7 +288,7 @@ def _test_point(resized: Image.Image, decoded: Image.Image, other: Image.Image) 
     )
     return all(
         shows_operation(one.point(table), native.OPERATION_POINT, one, FOURTH_OF_POINT,
-                         bytes(table))
+                        bytes(table))
         for table in tables
         for one in (resized, decoded)
     )
@@ -307,7 +307,7 @@ def _test_blur(resized: Image.Image, decoded: Image.Image, other: Image.Image) -
     images = ((resized, 0), (decoded, 255), (resized.crop((3, 3, 5, 4)), 0))
     return all(
         shows_operation(image.filter(blur(pair)), kind, image, fourth_byte, None, 0, 0.0, *pair,
-                         n_passes)
+                        n_passes)
         for blur, kind, n_passes in blurs
         for pair in pairs
         for image, fourth_byte in images

@@ -13,7 +13,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from feedmill.packing.index import TRANSCODED, Index, PackError, Place
-from feedmill.planner.datasets import load_rgb
+from feedmill.planner.files import load_rgb
 from feedmill.system.locks import renew_after_fork
 
 # Most files that stay open. Opening another one closes the least recently used one.

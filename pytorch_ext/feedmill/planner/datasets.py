@@ -9,7 +9,6 @@ Other subclasses of them can't, unless they define ``feedmill_item``.
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
 
-from feedmill.planner import timm_objects
+from feedmill.planner import files, timm_objects
 from feedmill.planner.array_datasets import (
     ArrayNode,
     image_node,
@@ -28,10 +27,8 @@ from feedmill.planner.array_datasets import (
     tensor_node,
 )
 from feedmill.planner.array_samples import ArraySource
-from feedmill.planner.equality import native_formats, why_not_jpegs
 from feedmill.planner.evaluating import NotUnderstood, mro_of
-from feedmill.planner.folders import folder_arrangement, original_loaders
-from feedmill.planner.known import reasons_against_opening
+from feedmill.planner.folders import folder_arrangement
 from feedmill.planner.own_datasets import OwnDataset, is_readable, read_own
 from feedmill.planner.plan import UnsupportedError
 from feedmill.planner.raw_files import RawPlan, RawSource, npy_folder_node
@@ -56,13 +53,6 @@ from feedmill.planner.untouched import (
     unreadable,
 )
 
-# File names serve for an estimate only. Whether a file is decoded natively depends on its bytes.
-_SUFFIXES = {
-    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
-    "PNG": (".png", ".apng"),
-    "WebP": (".webp",),
-}
-_PROBED_SAMPLES = 10000
 _MAX_DEPTH = 16
 # Stands for the unknown size of all images of a dataset that is not supported.
 _ANY_SIZE = (4096, 4096)
@@ -200,13 +190,13 @@ class _DatasetReader:
 
     def _read_own(self, dataset: Any, own: OwnDataset, depth: int) -> Any:
         """The node of a dataset whose __getitem__ was understood."""
-        self._check_opening()
+        self.add_reasons(files.reasons_against_opening())
         load = own.load
         steps: tuple[Step, ...] = ()
         plan: Any = None
         if own.inner is None:
-            self._check_backend()
-            self._check_names(own.some_paths(_probed))
+            self.add_reasons(files.reasons_against_backend())
+            self.add_reasons(files.reasons_against_names(own.some_paths(files.probed)))
         else:
             node = self._read_inner(own, depth)
             if node is None:
@@ -253,15 +243,6 @@ class _DatasetReader:
                 "are ImageFolder, DatasetFolder, datasets of your own and Subsets of these"
             )
         return node
-
-    def _check_backend(self) -> None:
-        torchvision = sys.modules.get("torchvision")
-        backend = "PIL" if torchvision is None else torchvision.get_image_backend()
-        if backend != "PIL":
-            self.add_reason(
-                f"torchvision's image backend is {backend}; the native decoder gives the pixels of "
-                "the backend PIL"
-            )
 
     # ---- in memory -------------------------------------------------------------------------------
 
@@ -390,11 +371,11 @@ class _DatasetReader:
         if hasattr(type(dataset), "__getitems__"):
             self.add_reason(f"{type(dataset).__name__}.__getitems__ was added to the class")
         untouched = self._is_untouched(dataset, "torchvision")
-        self._check_file_loader(dataset)
-        self._check_opening()
+        self.add_reasons(files.reasons_against_loader(dataset.loader))
+        self.add_reasons(files.reasons_against_opening())
         if dataset.target_transform is not None:
             self.add_reason(_TARGET_TRANSFORM)
-        self._check_samples(dataset.samples)
+        self.add_reasons(files.reasons_against_samples(dataset.samples))
         find = dataset.samples.__getitem__
         if arrangement != PAIR:
             find = ArrangedSamples(dataset.samples, arrangement).find
@@ -410,7 +391,7 @@ class _DatasetReader:
             self.add_reason(f"{type(dataset).__name__}.__getitems__ was added to the class")
         untouched = self._is_untouched(dataset, "timm")
         untouched = self._is_untouched(dataset.reader, "timm") and untouched
-        self._check_opening()
+        self.add_reasons(files.reasons_against_opening())
         if dataset.target_transform is not None:
             self.add_reason(_TARGET_TRANSFORM)
         if self._calls_transforms:
@@ -419,54 +400,11 @@ class _DatasetReader:
                 "mode and a dataset of your own around it do not do natively"
             )
         samples = dataset.reader.samples
-        self._check_samples(samples)
+        self.add_reasons(files.reasons_against_samples(samples))
         node = self._base_node(
-            dataset, samples.__getitem__, load_rgb, False, "transform", makes_samples=True
+            dataset, samples.__getitem__, files.load_rgb, False, "transform", makes_samples=True
         )
         return node if untouched else None
-
-    # ---- files -----------------------------------------------------------------------------------
-
-    def _check_file_loader(self, dataset: Any) -> None:
-        originals = original_loaders()
-        if len(originals) != 2:
-            self.add_reason("torchvision's default_loader or pil_loader was replaced")
-        elif not any(dataset.loader is original for original in originals):
-            self.add_reason(
-                "the dataset's loader is not torchvision's default_loader; the native decoder can "
-                "replace only that one"
-            )
-        else:
-            self._check_backend()
-
-    def _check_opening(self) -> None:
-        """Adds reasons if Pillow may decode files to other pixels than the native decoder."""
-        for reason in reasons_against_opening():
-            self.add_reason(reason)
-        if reason := why_not_jpegs():
-            self.add_reason(reason)
-
-    def _check_samples(self, samples: Any) -> None:
-        if type(samples) not in (list, tuple):
-            kind = type_name(type(samples))
-            return self.add_reason(f"the dataset's samples are a {kind}, not a list")
-        if not samples:
-            return self.add_reason("the dataset is empty")
-        try:
-            self._check_names([str(sample[0]) for sample in samples[_probed(len(samples))]])
-        except (TypeError, IndexError, KeyError):
-            self.add_reason("the dataset's samples are not (path, target) pairs")
-
-    def _check_names(self, paths: list[str]) -> None:
-        """Adds a reason if most of these files are of formats that go through Pillow."""
-        formats = native_formats()
-        suffixes = tuple(one for name in formats for one in _SUFFIXES[name])
-        n_native = sum(path.lower().endswith(suffixes) for path in paths)
-        if 2 * n_native < len(paths):
-            self.add_reason(
-                f"most files are not {', '.join(formats)} by name "
-                f"({n_native} of {len(paths)} sampled files are)"
-            )
 
     # ---- datasets with feedmill_item -------------------------------------------------------------
 
@@ -474,7 +412,7 @@ class _DatasetReader:
         """The node of a dataset whose method feedmill_item is defined by the class ``owner``."""
         kind = type(dataset)
         name = type_name(kind)
-        self._check_opening()
+        self.add_reasons(files.reasons_against_opening())
         is_good = True
         if isinstance(dataset, IterableDataset):
             self.add_reason(
@@ -504,11 +442,11 @@ class _DatasetReader:
             self.add_reason(_TARGET_TRANSFORM)
         folder = sys.modules.get("torchvision.datasets.folder")
         if folder is not None and isinstance(dataset, folder.DatasetFolder):
-            self._check_file_loader(dataset)
+            self.add_reasons(files.reasons_against_loader(dataset.loader))
         slot = self._slot(dataset)
         if slot is None:
             return self._add_reasons_against_transform(dataset)
-        node = self._base_node(dataset, dataset.feedmill_item, load_rgb, True, slot)
+        node = self._base_node(dataset, dataset.feedmill_item, files.load_rgb, True, slot)
         return node if is_good else None
 
     def _slot(self, dataset: Any) -> str | None:
@@ -536,16 +474,3 @@ class _DatasetReader:
 def _owner(kind: type, name: str) -> type | None:
     """The class in a type's MRO that defines a method; None: no class does."""
     return next((one for one in kind.__mro__ if name in vars(one)), None)
-
-
-def _probed(n: int) -> slice:
-    """Some of n samples, evenly spaced."""
-    return slice(None, None, max(1, -(-n // _PROBED_SAMPLES)))
-
-
-def load_rgb(path: Any) -> Any:
-    """Loads a file, or an image's bytes, like torchvision's pil_loader: a PIL image in RGB."""
-    from PIL import Image
-
-    with open(path, "rb") if type(path) is not bytes else io.BytesIO(path) as file:
-        return Image.open(file).convert("RGB")

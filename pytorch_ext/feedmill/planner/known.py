@@ -42,7 +42,6 @@ from feedmill.planner.untouched import (
     shadowing_attributes,
     type_name,
 )
-from feedmill.planner.wrappers import forwards_to
 
 GEOMETRY = frozenset({
     "Resize", "CenterCrop", "RandomResizedCrop", "RandomResizedCropAndInterpolation",
@@ -252,22 +251,3 @@ def _check_pillow(augments: bool) -> None:
     for name in methods:
         if not is_original(vars(Image.Image).get(name), "PIL.Image", f"Image.{name}"):
             raise UnsupportedError(f"PIL.Image.Image.{name} was replaced")
-
-
-def reasons_against_opening() -> list[str]:
-    """Reasons against native decoding: functions that open image files and were replaced."""
-    from PIL import Image
-
-    reasons = []
-    if not forwards_to(Image.open, lambda one: is_original(one, "PIL.Image", "open")):
-        by = f"{getattr(Image.open, '__module__', '?')}.{getattr(Image.open, '__qualname__', '?')}"
-        reasons.append(
-            f"PIL.Image.open was replaced by {by}, which may return other images than Pillow's"
-        )
-    for name in ("Jpeg", "Png", "WebP"):
-        opens = Image.OPEN.get(name.upper())  # empty until the first image is opened
-        if opens is not None and getattr(opens[0], "__module__", None) != f"PIL.{name}ImagePlugin":
-            reasons.append(f"Pillow's decoder of {name.upper()} images was replaced")
-    if not is_original(vars(Image.Image).get("convert"), "PIL.Image", "Image.convert"):
-        reasons.append("PIL.Image.Image.convert was replaced")
-    return reasons

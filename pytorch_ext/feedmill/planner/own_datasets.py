@@ -249,6 +249,7 @@ class _OwnEvaluator(Evaluator):
         self.takes_pil = False
         self.values: list[Value] = []
         self._n_opened = 0  # files, by Image.open()
+        self._plain: set[int] = set()  # ids of the containers that were checked
         self._index = Value(lambda index, _: index)
 
     @property
@@ -404,7 +405,10 @@ class _OwnEvaluator(Evaluator):
         self, of: Callable[[Any, Any], Any], sources: Sequence[Value], container: Any = None
     ) -> Value:
         for source in sources:
-            if source.container is not None and not _is_plain(source.container):
+            if source.container is None or id(source.container) in self._plain:
+                continue
+            self._plain.add(id(source.container))
+            if not _is_plain(source.container):
                 raise self._error(
                     self._definition.node,
                     "it uses elements of a list or an array that are objects of other classes than "

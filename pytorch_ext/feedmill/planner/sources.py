@@ -87,7 +87,7 @@ def _bindings(scope: ast.AST, name: str) -> Iterator[bool]:
     in a file, in a conditional statement."""
     repeated: tuple[type[ast.AST], ...] = (ast.For, ast.AsyncFor, ast.While)
     if isinstance(scope, ast.Module):
-        repeated += (ast.If, ast.Try)
+        repeated += (ast.If, ast.Try, ast.Match)
     arguments = getattr(scope, "args", None)
     for node in ast.walk(arguments) if arguments is not None else ():
         if isinstance(node, ast.arg) and node.arg == name:

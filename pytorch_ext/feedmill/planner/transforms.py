@@ -247,8 +247,8 @@ class _TransformReader:
         if name not in ("CenterCrop", "RandomHorizontalFlip") and name in GEOMETRY:
             raise UnsupportedError(
                 f"{name} follows the conversion to a tensor, which is not supported natively, as "
-                "torchvision resizes tensors with another kernel than PIL images; put it before "
-                "the conversion"
+                "tensors are resized and padded by other code than PIL images; put it before the "
+                "conversion"
             )
         if type(self.pixels.ramp) is not torch.Tensor and module == V1:
             raise UnsupportedError(

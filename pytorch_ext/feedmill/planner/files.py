@@ -1,0 +1,106 @@
+"""Whether image files can be decoded natively: how a dataset opens them, and their names."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from feedmill.planner.equality import native_formats, why_not_jpegs
+from feedmill.planner.folders import original_loaders
+from feedmill.planner.untouched import is_original, type_name
+from feedmill.planner.wrappers import forwards_to
+
+# File names serve for an estimate only. Whether a file is decoded natively depends on its bytes.
+_SUFFIXES = {
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "PNG": (".png", ".apng"),
+    "WebP": (".webp",),
+}
+_PROBED_SAMPLES = 10000
+
+
+def load_rgb(path: Any) -> Any:
+    """Loads a file, or an image's bytes, like torchvision's pil_loader: a PIL image in RGB."""
+    from PIL import Image
+
+    with open(path, "rb") if type(path) is not bytes else io.BytesIO(path) as file:
+        return Image.open(file).convert("RGB")
+
+
+def reasons_against_opening() -> list[str]:
+    """Reasons if Pillow may decode files to other pixels than the native decoder, as its decoders
+    are others or a function that opens files was replaced."""
+    from PIL import Image
+
+    reasons = []
+    if not forwards_to(Image.open, lambda one: is_original(one, "PIL.Image", "open")):
+        by = f"{getattr(Image.open, '__module__', '?')}.{getattr(Image.open, '__qualname__', '?')}"
+        reasons.append(
+            f"PIL.Image.open was replaced by {by}, which may return other images than Pillow's"
+        )
+    for name in ("Jpeg", "Png", "WebP"):
+        opens = Image.OPEN.get(name.upper())  # empty until the first image is opened
+        if opens is not None and getattr(opens[0], "__module__", None) != f"PIL.{name}ImagePlugin":
+            reasons.append(f"Pillow's decoder of {name.upper()} images was replaced")
+    if not is_original(vars(Image.Image).get("convert"), "PIL.Image", "Image.convert"):
+        reasons.append("PIL.Image.Image.convert was replaced")
+    if reason := why_not_jpegs():
+        reasons.append(reason)
+    return reasons
+
+
+def reasons_against_loader(loader: Any) -> list[str]:
+    """Reasons if a DatasetFolder's loader is not torchvision's own."""
+    originals = original_loaders()
+    if len(originals) != 2:
+        return ["torchvision's default_loader or pil_loader was replaced"]
+    if not any(loader is original for original in originals):
+        return [
+            "the dataset's loader is not torchvision's default_loader; the native decoder can "
+            "replace only that one"
+        ]
+    return reasons_against_backend()
+
+
+def reasons_against_backend() -> list[str]:
+    """Reasons if torchvision opens images with another library than Pillow."""
+    torchvision = sys.modules.get("torchvision")
+    backend = "PIL" if torchvision is None else torchvision.get_image_backend()
+    if backend == "PIL":
+        return []
+    return [
+        f"torchvision's image backend is {backend}; the native decoder gives the pixels of the "
+        "backend PIL"
+    ]
+
+
+def reasons_against_samples(samples: Any) -> list[str]:
+    """Reasons against a list of pairs (path, target)."""
+    if type(samples) not in (list, tuple):
+        return [f"the dataset's samples are a {type_name(type(samples))}, not a list"]
+    if not samples:
+        return ["the dataset is empty"]
+    try:
+        return reasons_against_names([str(sample[0]) for sample in samples[probed(len(samples))]])
+    except (TypeError, IndexError, KeyError):
+        return ["the dataset's samples are not (path, target) pairs"]
+
+
+def reasons_against_names(paths: Sequence[str]) -> list[str]:
+    """Reasons if most of these files are of formats that go through Pillow."""
+    formats = native_formats()
+    suffixes = tuple(one for name in formats for one in _SUFFIXES[name])
+    n_native = sum(path.lower().endswith(suffixes) for path in paths)
+    if 2 * n_native >= len(paths):
+        return []
+    return [
+        f"most files are not {', '.join(formats)} by name ({n_native} of {len(paths)} sampled "
+        "files are)"
+    ]
+
+
+def probed(n: int) -> slice:
+    """Some of n samples, evenly spaced."""
+    return slice(None, None, max(1, -(-n // _PROBED_SAMPLES)))
