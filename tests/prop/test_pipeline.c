@@ -214,11 +214,28 @@ static int count_threads(void) {
     return n;
 }
 
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Threads of this process before the first loader, set by main(). */
+static int n_threads_at_start;
+
+/* A thread that was joined may stay in /proc for a moment. */
+static void wait_for_ended_threads(void) {
+    const double deadline = now() + 300;
+    while (count_threads() > n_threads_at_start && now() < deadline) usleep(1000);
+    assert_int_equal(count_threads(), n_threads_at_start);
+}
+
 static void a_second_epoch_creates_and_allocates_nothing(void **state) {
     (void)state;
     int64_t order[N_FILES];
     make_order(order, N_FILES);
     for (int reader = FM_READER_AUTO; reader <= FM_READER_PREAD; reader += 2) {
+        wait_for_ended_threads();
         fm_config config = test_config(fm_folder_source(folder));
         config.reader = (fm_reader_kind)reader;
         fm_loader *loader = test_loader_open(&config);
@@ -243,17 +260,10 @@ static void a_second_epoch_creates_and_allocates_nothing(void **state) {
     }
 }
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static void stopping_early_leaves_nothing_behind(void **state) {
     (void)state;
     int64_t order[N_FILES];
     make_order(order, N_FILES);
-    const int n_threads = count_threads();
     fm_config config = test_config(fm_folder_source(folder));
     config.prefetch_batches = 6;
     fm_loader *loader = test_loader_open(&config);
@@ -275,9 +285,7 @@ static void stopping_early_leaves_nothing_behind(void **state) {
     assert_memory_equal(reference, pixels, sizeof(reference));
     start(loader, order, N_FILES, 1, false);
     fm_loader_close(&loader);
-    const double deadline = now() + 300; /* detached helpers of the kernel may linger a little */
-    while (count_threads() > n_threads && now() < deadline) usleep(1000);
-    assert_int_equal(count_threads(), n_threads);
+    wait_for_ended_threads();
 }
 
 static void *release_later(void *argument) {
@@ -585,6 +593,7 @@ static void a_forked_child_gets_an_error_and_can_exit(void **state) {
 }
 
 int main(void) {
+    n_threads_at_start = count_threads();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pixels_depend_on_nothing_but_the_key),
         cmocka_unit_test(batches_come_in_order_with_their_labels),
