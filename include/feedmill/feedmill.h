@@ -118,6 +118,7 @@ typedef enum fm_op_kind {
     FM_OP_RAND_AUGMENT = 24,
     FM_OP_AUTO_AUGMENT = 25,
     FM_OP_RESIZE_KEEP_RATIO = 26, /* timm's */
+    FM_OP_RANDOM_BLUR = 27,       /* Pillow's GaussianBlur */
 } fm_op_kind;
 
 /*
@@ -165,6 +166,8 @@ typedef enum fm_filter {
  *     TRIVIAL_AUGMENT_WIDE   0 bins; 3-5 fill; 6 nonzero: as torchvision's v2
  *     RAND_AUGMENT           0 number of ops, at most 8; 1 magnitude; 2 bins; 3-6 as above
  *     AUTO_AUGMENT           0 policy: 0 ImageNet, 1 CIFAR-10, 2 SVHN; 3-6 as above
+ *     RANDOM_BLUR            0-1 radius (standard deviation), low and high, at most 10; of images
+ *                            with three channels
  *
  * RANDOM_APPLY, RANDOM_CHOICE and RANDOM_ORDER contain the n_within ops that follow them, of which
  * n_children are direct children and the others are contained in those. A contained op must not
@@ -178,7 +181,7 @@ typedef struct fm_op {
     double scale[2];  /* RANDOM_RESIZED_CROP: share of the area, 0 <= scale[0] <= scale[1] */
     double ratio[2];  /* RANDOM_RESIZED_CROP: width / height, 0 < ratio[0] <= ratio[1] */
     double p;         /* RANDOM_*FLIP, RANDOM_GRAYSCALE to RANDOM_ADJUST_SHARPNESS,
-                         RANDOM_ERASING, RANDOM_APPLY: probability, 0 to 1 */
+                         RANDOM_ERASING, RANDOM_APPLY, RANDOM_BLUR: probability, 0 to 1 */
     fm_filter filter; /* RESIZE, RANDOM_RESIZED_CROP; zero: bilinear. RANDOM_ROTATION to
                          AUTO_AUGMENT: bilinear, bicubic or nearest */
     int32_t n_children, n_within;  /* RANDOM_APPLY, RANDOM_CHOICE, RANDOM_ORDER */

@@ -5,37 +5,49 @@
 #include <string.h>
 
 #include "augment/affine.h"
+#include "augment/blur.h"
 #include "augment/color.h"
 #include "augment/gather.h"
+
+/* As Pillow's ImagingGaussianBlur() is called. */
+#define N_BLUR_PASSES 3
 
 struct fm_augment {
     fm_color_kernels color;
     fm_warp_kernels warp;
+    fm_blur_kernels blur;
     size_t most_bytes;
     int32_t most_side;
     uint8_t *memory[2];               /* buffers of images */
+    uint8_t *blur_scratch;            /* NULL: nothing is blurred */
     int32_t *columns, *rows, *padded; /* maps (gather.h) of most_side entries each */
     fm_image image;                   /* the current image */
     int at;                           /* index of its buffer; -1: the caller owns its pixels */
 };
 
-uint64_t fm_augment_scratch_bytes(size_t most_bytes, int32_t most_side) {
-    return 2 * ((uint64_t)most_bytes + FM_IMAGE_SLACK) + 3 * sizeof(int32_t) * (uint64_t)most_side;
+uint64_t fm_augment_scratch_bytes(size_t most_bytes, int32_t most_side, bool blurs) {
+    return 2 * ((uint64_t)most_bytes + FM_IMAGE_SLACK) + 3 * sizeof(int32_t) * (uint64_t)most_side +
+           (blurs ? fm_blur_scratch_bytes(FM_AUGMENT_MAX_BLURRED) : 0);
 }
 
 int fm_augment_open(fm_augment **out, fm_cpu_tier tier, size_t most_bytes, int32_t most_side,
-                    fm_mem_counter *counter, fm_error *error) {
+                    bool blurs, fm_mem_counter *counter, fm_error *error) {
     fm_augment *const augment = fm_mem_zalloc(counter, 1, sizeof(*augment));
     *out = augment;
     if (!augment) return fm_error_set(error, FM_ERR_NOMEM, "no memory for augmentations");
     fm_color_init(&augment->color, tier);
     fm_warp_init(&augment->warp, tier);
+    fm_blur_init(&augment->blur, tier);
     augment->most_bytes = most_bytes;
     augment->most_side = most_side;
     for (int i = 0; i < 2; i++)
         augment->memory[i] = fm_mem_alloc(counter, most_bytes + FM_IMAGE_SLACK, 1);
     augment->columns = fm_mem_alloc(counter, 3 * (size_t)most_side, sizeof(int32_t));
-    if (!augment->memory[0] || !augment->memory[1] || !augment->columns) {
+    if (blurs)
+        augment->blur_scratch =
+            fm_mem_alloc(counter, fm_blur_scratch_bytes(FM_AUGMENT_MAX_BLURRED), 1);
+    if (!augment->memory[0] || !augment->memory[1] || !augment->columns ||
+        (blurs && !augment->blur_scratch)) {
         fm_augment_close(out);
         return fm_error_set(error, FM_ERR_NOMEM, "no memory for images of %zu bytes", most_bytes);
     }
@@ -49,6 +61,7 @@ void fm_augment_close(fm_augment **augment) {
     fm_mem_free((*augment)->memory[0]);
     fm_mem_free((*augment)->memory[1]);
     fm_mem_free((*augment)->columns);
+    fm_mem_free((*augment)->blur_scratch);
     fm_mem_free(*augment);
     *augment = NULL;
 }
@@ -343,6 +356,23 @@ static void color_jitter(fm_augment *augment, const fm_op *op, const fm_draw *dr
     }
 }
 
+/* image.filter(ImageFilter.GaussianBlur(radius)) */
+static int blur(fm_augment *augment, double radius, fm_error *error) {
+    const int32_t width = augment->image.width;
+    if (width > FM_AUGMENT_MAX_BLURRED)
+        return fm_error_set(error, FM_ERR_LIMIT,
+                            "an image of %d columns to blur; the native limit is %d", (int)width,
+                            FM_AUGMENT_MAX_BLURRED);
+    copy_if_borrowed(augment);
+    fm_image out = augment->image;
+    out.px = other_memory(augment);
+    const float box = fm_blur_box_radius((float)radius, N_BLUR_PASSES);
+    fm_blur_box(&augment->blur, &augment->image, out.px, augment->blur_scratch, box, box,
+                N_BLUR_PASSES);
+    set_image(augment, &out);
+    return FM_OK;
+}
+
 /* ---- all kinds ------------------------------------------------------------------------------- */
 
 /* Applies the ops that an op holds: one (RandomChoice), or all, in sampled order (RandomOrder). */
@@ -440,6 +470,8 @@ int fm_augment_apply(fm_augment *augment, const fm_op *ops, const fm_draw *draws
     case FM_OP_AUTO_AUGMENT:
         augment_automatically(augment, ops, draws);
         return FM_OK;
+    case FM_OP_RANDOM_BLUR:
+        return draws->flip ? blur(augment, draws->values[0], error) : FM_OK;
     case FM_OP_RANDOM_APPLY:
         return draws->flip ? apply_children(augment, ops, draws, error) : FM_OK;
     case FM_OP_RANDOM_CHOICE:

@@ -15,13 +15,16 @@
 
 typedef struct fm_augment fm_augment;
 
-/* For images of at most most_bytes, and most_side pixels per side, between operations.
- * FM_ERR_NOMEM. */
+/* The widest image that is blurred, in pixels. */
+#define FM_AUGMENT_MAX_BLURRED 8192
+
+/* For images of at most most_bytes, and most_side pixels per side, between operations. `blurs`:
+ * FM_OP_RANDOM_BLUR may be applied. FM_ERR_NOMEM. */
 int fm_augment_open(fm_augment **out, fm_cpu_tier tier, size_t most_bytes, int32_t most_side,
-                    fm_mem_counter *counter, fm_error *error);
+                    bool blurs, fm_mem_counter *counter, fm_error *error);
 
 /* How much memory fm_augment_open() allocates. */
-uint64_t fm_augment_scratch_bytes(size_t most_bytes, int32_t most_side);
+uint64_t fm_augment_scratch_bytes(size_t most_bytes, int32_t most_side, bool blurs);
 
 /* Starts with an image that the caller now writes to *image, in a buffer of fm_augment.
  * FM_ERR_LIMIT if it is too large. */
@@ -44,7 +47,7 @@ int fm_augment_begin_with(fm_augment *augment, const fm_image *image, fm_error *
 /*
  * Applies ops[0] with the parameters draws[0], including the ops that it holds. Supports all ops
  * except Resize, RandomResizedCrop and RandomErasing (FM_ERR_STATE). FM_ERR_LIMIT if the result is
- * too large or a crop exceeds the image; the image is lost then.
+ * too large, a crop exceeds the image, or an image to blur is too wide; the image is lost then.
  */
 int fm_augment_apply(fm_augment *augment, const fm_op *ops, const fm_draw *draws, fm_error *error);
 

@@ -27,7 +27,8 @@ struct fm_pixels {
 static size_t most_bytes(const fm_plan *plan) { return 3 * (size_t)plan->most_px; }
 
 uint64_t fm_pixels_scratch_bytes(const fm_plan *plan) {
-    return plan->augments ? fm_augment_scratch_bytes(most_bytes(plan), FM_MAX_SIDE) : 0;
+    return plan->augments ? fm_augment_scratch_bytes(most_bytes(plan), FM_MAX_SIDE, plan->blurs)
+                          : 0;
 }
 
 /* With augmentations the resample writes an R G B image in memory, not the batch's values. */
@@ -55,8 +56,8 @@ int fm_pixels_open(fm_pixels **out, const fm_plan *plan, fm_mem_counter *counter
     fm_store_init(&pixels->store, plan, tier);
     status = fm_resample_open(&pixels->resample, &pixels->front, counter, error);
     if (!status && plan->augments)
-        status =
-            fm_augment_open(&pixels->augment, tier, most_bytes(plan), FM_MAX_SIDE, counter, error);
+        status = fm_augment_open(&pixels->augment, tier, most_bytes(plan), FM_MAX_SIDE, plan->blurs,
+                                 counter, error);
     if (!status && plan->resizes_late) {
         pixels->late_plan = pixels->front;
         status = fm_resample_open(&pixels->late, &pixels->late_plan, counter, error);

@@ -295,6 +295,12 @@ void fm_draws_make(const fm_op *op, fm_rng *rng, int32_t width, int32_t height, 
     case FM_OP_COLOR_JITTER:
         draw_color_jitter(op, rng, draw);
         return;
+    case FM_OP_RANDOM_BLUR:
+        draw->flip = fm_rng_f32(rng) < (float)op->p;
+        /* Python's random.uniform() */
+        draw->values[0] = op->values[0] + (op->values[1] - op->values[0]) * (double)fm_rng_f32(rng);
+        draw->n_values = 1;
+        return;
     case FM_OP_RANDOM_ROTATION:
         draw->values[0] = uniform(rng, op->values[0], op->values[1]);
         draw->n_values = 1;

@@ -30,11 +30,12 @@ static const char *const KIND_NAMES[] = {
     [FM_OP_RAND_AUGMENT] = "RandAugment",
     [FM_OP_AUTO_AUGMENT] = "AutoAugment",
     [FM_OP_RESIZE_KEEP_RATIO] = "ResizeKeepRatio",
+    [FM_OP_RANDOM_BLUR] = "RandomBlur",
 };
 
 const char *fm_op_kind_name(fm_op_kind kind) {
-    return (int)kind >= FM_OP_RESIZE && kind <= FM_OP_RESIZE_KEEP_RATIO ? KIND_NAMES[kind]
-                                                                        : "unknown kind";
+    return (int)kind >= FM_OP_RESIZE && kind <= FM_OP_RANDOM_BLUR ? KIND_NAMES[kind]
+                                                                  : "unknown kind";
 }
 
 static int check_side(size_t number, const fm_op *op, const char *name, int32_t value,
@@ -229,6 +230,9 @@ static int check_parameters(size_t number, const fm_op *op, fm_error *error) {
     case FM_OP_GRAYSCALE:
         if (op->values[0] == 3) return FM_OK;
         return check_values(number, op, 0, 1, 1, 1, true, error);
+    case FM_OP_RANDOM_BLUR:
+        status = check_values(number, op, 0, 2, 0, 10, false, error);
+        return status ? status : check_p(number, op, error);
     case FM_OP_RANDOM_POSTERIZE:
         status = check_values(number, op, 0, 1, 1, 8, true, error);
         return status ? status : check_p(number, op, error);
@@ -260,7 +264,7 @@ static int check_parameters(size_t number, const fm_op *op, fm_error *error) {
         return check_auto_augment(number, op, error);
     }
     return fm_error_set(error, FM_ERR_ARGUMENT, "op %zu: kind is %d; allowed are %d to %d", number,
-                        (int)op->kind, FM_OP_RESIZE, FM_OP_RESIZE_KEEP_RATIO);
+                        (int)op->kind, FM_OP_RESIZE, FM_OP_RANDOM_BLUR);
 }
 
 /* Checks that the ops within an op have the number it gives, are complete, and keep the image's

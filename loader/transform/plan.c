@@ -49,6 +49,13 @@ static int add_op(fm_plan *plan, const fm_transform *transform, size_t i, const 
                             "op %zu (RandomErasing) must be the last of %zu ops", i,
                             transform->n_ops);
     if (op->kind == FM_OP_GRAYSCALE) plan->channels = op->values[0] == 1 ? 1 : 3;
+    if (op->kind == FM_OP_RANDOM_BLUR) {
+        plan->blurs = true;
+        if (plan->channels != 3)
+            return fm_error_set(error, FM_ERR_ARGUMENT,
+                                "op %zu (%s) gets images of one channel; it needs three", i,
+                                fm_op_kind_name(op->kind));
+    }
     if (fm_op_resizes(op)) {
         if (*resize)
             return fm_error_set(error, FM_ERR_ARGUMENT,

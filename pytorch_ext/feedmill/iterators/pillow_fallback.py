@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from feedmill._internals import augment, call_under, params_method
 from feedmill.iterators.dataset_copies import copy_with
 from feedmill.planner.arguments import V2, filter_number
+from feedmill.planner.drawing import PilCall
 from feedmill.planner.formats import INTEGERS, TORCH_DTYPES
 from feedmill.planner.plan import (
     AUGMENTATIONS,
@@ -151,6 +152,8 @@ def _run_step(step: Step, image: Any, draws: Sequence[Draw]) -> Any:
         return _augment(step, image, draws[0])
     if step.module == ERASING:
         return _erased(image, draws[0])
+    if isinstance(step.transform, PilCall):
+        return step.transform(image, draws[0][6])
     result = _with_draws(step, image, draws)(image)
     # timm's ToNumpy
     return torch.from_numpy(result.copy()) if isinstance(result, np.ndarray) else result

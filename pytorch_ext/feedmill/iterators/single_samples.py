@@ -86,6 +86,7 @@ _VALUE_NAMES = {
     "RandomRotation": ("angle",),
     "RandomAffine": ("angle", "translate_x", "translate_y", "scale", "shear_x", "shear_y"),
     "RandomChoice": ("child",),
+    "RandomBlur": ("radius",),
 }
 
 

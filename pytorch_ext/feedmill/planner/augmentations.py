@@ -168,13 +168,13 @@ def read_container(transform: Any, name: str, parts: Sequence[Sequence[Op]]) -> 
             *(op for part in parts for op in part)]
 
 
-def group(parts: Sequence[Op]) -> list[Op]:
-    """Combines ops into one child of a container: a RandomApply with p=1."""
+def group(parts: Sequence[Op], p: float = 1.0) -> list[Op]:
+    """Combines ops into one child of a container: a RandomApply with this probability."""
     n_children, at = 0, 0
     while at < len(parts):
         at += 1 + parts[at].n_within
         n_children += 1
-    return [Op(KINDS["RandomApply"], p=1.0, n_children=n_children, n_within=len(parts)), *parts]
+    return [Op(KINDS["RandomApply"], p=p, n_children=n_children, n_within=len(parts)), *parts]
 
 
 def _cumulative_weights(transform: Any, n: int) -> tuple[float, ...]:

@@ -27,7 +27,7 @@ from feedmill.planner.array_datasets import (
     tensor_node,
 )
 from feedmill.planner.array_samples import ArraySource
-from feedmill.planner.evaluating import NotUnderstood, mro_of
+from feedmill.planner.attributes import NotUnderstood, mro_of
 from feedmill.planner.folders import folder_arrangement
 from feedmill.planner.own_datasets import OwnDataset, is_readable, read_own
 from feedmill.planner.plan import UnsupportedError

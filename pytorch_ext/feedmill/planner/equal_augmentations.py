@@ -13,6 +13,7 @@ import numpy as np
 
 from feedmill._internals import FUNCTIONAL, torchvision_version
 from feedmill.planner.comparing import Run, is_known, made, natively, once, why_not
+from feedmill.planner.drawing import PilCall
 from feedmill.planner.plan import FILTER_NAMES, KINDS, OP_NAMES, Op
 
 _AUTOMATIC = tuple(KINDS[name] for name in ("TrivialAugmentWide", "RandAugment", "AutoAugment"))
@@ -146,6 +147,7 @@ _FUNCTIONS: dict[str, Callable[[Any, Any, Sequence[float]], Any]] = {
     "contrast": lambda F, image, values: F.adjust_contrast(image, values[5]),
     "saturation": lambda F, image, values: F.adjust_saturation(image, values[6]),
     "hue": lambda F, image, values: F.adjust_hue(image, values[7]),
+    "RandomBlur": lambda F, image, values: PilCall("RandomBlur")(image, values),
 }
 _VALUES = {"RandomPosterize": 3.0, "RandomSolarize": 100.0, "RandomAdjustSharpness": 1.8}
 _FILL = (9, 120, 230)
@@ -164,6 +166,8 @@ def _child(part: _Part) -> Op:
     if name == "RandomAffine":
         values = (-20, 20, 1, 0.2, 0.2, 1, 4, -15, 15, -10, 10, 0, 0, 0, *_FILL)
         return Op(KINDS[name], scale_low=0.7, scale_high=1.4, filter=part.filter, values=values)
+    if name == "RandomBlur":
+        return Op(KINDS[name], p=1.0, values=(0.1, 4.0))
     given_values = (_VALUES[name],) if name in _VALUES else ()
     return Op(KINDS[name], p=1.0, values=given_values)
 

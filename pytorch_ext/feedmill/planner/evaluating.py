@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import ast
 import inspect
+import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import (
     BuiltinFunctionType,
     FunctionType,
-    GetSetDescriptorType,
     MethodType,
     ModuleType,
 )
@@ -29,6 +29,27 @@ from typing import Any
 import torch
 
 from feedmill._internals import COMPILED, MODULE, MODULE_CALL, MODULE_CALLS, MODULE_VALUES
+from feedmill.planner.attributes import (
+    PLAIN,
+    NotUnderstood,
+    attribute,
+    attributes_of,
+    of_class,
+    truth,
+)
+from feedmill.planner.drawing import (
+    Ambiguous,
+    Condition,
+    Draw,
+    PilCall,
+    Undecided,
+    blur_of,
+    call_of,
+    chance_of,
+    draw_of,
+    follow_branches,
+    is_blur,
+)
 from feedmill.planner.sources import (
     Definition,
     definition_of,
@@ -42,13 +63,9 @@ _SPECIAL_CODE = (
     inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
     | inspect.CO_ITERABLE_COROUTINE
 )
-# Types whose values have the truth and the equality that Python's own types give them.
-_PLAIN = (type(None), bool, int, float, str)
-_COLLECTIONS = (list, tuple, dict)
-
-
-class NotUnderstood(Exception):
-    """A function does something else than to pass an image on. The text says what, and where."""
+_ARITHMETIC: dict[type[ast.operator], Any] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+}
 
 
 @dataclass(frozen=True)
@@ -90,7 +107,8 @@ def is_own(transform: Any) -> bool:
 
 
 def transforms_in(transform: Any, state: ImageState | None) -> list[Any]:
-    """The transforms that a function or object applies to its image, in order. Calls nothing.
+    """The transforms that a function or object applies to its image, in order, among them PilCalls
+    and Chances. Calls nothing.
 
     Args:
         transform: a function, a bound method or an object with ``__call__``.
@@ -100,7 +118,10 @@ def transforms_in(transform: Any, state: ImageState | None) -> list[Any]:
         NotUnderstood: it does something else, or is not proved to do only this.
     """
     function, bound = _called(transform)
-    return Evaluator(function, state).run(bound)
+    try:
+        return follow_branches(lambda outcomes: Evaluator(function, state, outcomes).run(bound))
+    except Ambiguous as error:
+        raise NotUnderstood(str(error)) from None
 
 
 def _called(transform: Any) -> tuple[FunctionType, list[Any]]:
@@ -141,87 +162,6 @@ def _called_forward(forward: Any) -> tuple[FunctionType, list[Any]]:
     raise NotUnderstood("its forward is not a method with source")
 
 
-# ---- reading values as Python does ---------------------------------------------------------------
-
-
-ABSENT = object()
-mro_of = type.__dict__["__mro__"].__get__
-dict_of = type.__dict__["__dict__"].__get__
-
-
-def of_class(kind: type, name: str) -> Any:
-    """A class's attribute before any descriptor is applied; ABSENT if there is none."""
-    for owner in mro_of(kind):
-        if name in dict_of(owner):
-            return dict_of(owner)[name]
-    return ABSENT
-
-
-def _defines(kind: type, name: str) -> bool:
-    return of_class(kind, name) is not ABSENT
-
-
-def attributes_of(instance: Any) -> Mapping[str, Any]:
-    """An object's own attributes."""
-    kind = type(instance)
-    own = of_class(kind, "__dict__")
-    if own is ABSENT:
-        return {}
-    if type(own) is not GetSetDescriptorType:
-        raise NotUnderstood(f"{kind.__qualname__} defines __dict__")
-    values = object.__getattribute__(instance, "__dict__")
-    if type(values) is not dict:
-        raise NotUnderstood(f"the attributes of {kind.__qualname__} are not a dict")
-    return values
-
-
-def attribute(instance: Any, name: str) -> Any:
-    """The value of ``instance.name``, if reading it runs no code of anyone but Python and torch."""
-    kind = type(instance)
-    if kind is ModuleType:
-        if name in vars(instance):
-            return vars(instance)[name]
-        raise NotUnderstood(f"the module {instance.__name__} has no {name}")
-    if of_class(kind, "__getattribute__") is not object.__getattribute__:
-        raise NotUnderstood(f"{kind.__qualname__} defines __getattribute__")
-    in_class = of_class(kind, name)
-    descriptor = type(in_class)
-    if _defines(descriptor, "__set__") or _defines(descriptor, "__delete__"):
-        raise NotUnderstood(f"{kind.__qualname__}.{name} is a property")
-    own = attributes_of(instance)
-    if name in own:
-        return own[name]
-    if in_class is not ABSENT:
-        if descriptor is FunctionType:
-            return MethodType(in_class, instance)
-        if _defines(descriptor, "__get__"):
-            raise NotUnderstood(f"{kind.__qualname__}.{name} is a {descriptor.__name__}")
-        return in_class
-    return _of_module(instance, name, own)
-
-
-def _of_module(instance: Any, name: str, own: Mapping[str, Any]) -> Any:
-    """The value of an attribute that torch.nn.Module.__getattr__ finds, such as a submodule."""
-    get = of_class(type(instance), "__getattr__")
-    if not is_original(get, MODULE, "Module.__getattr__"):
-        raise NotUnderstood(f"{type(instance).__qualname__} has no attribute {name} of its own")
-    for kept in MODULE_VALUES:
-        values = own.get(kept, {})
-        if name in values:
-            return values[name]
-    raise NotUnderstood(f"{type(instance).__qualname__} has no attribute {name}")
-
-
-def truth(value: Any) -> bool:
-    """bool(value), if that calls no code of the value's class."""
-    if type(value) in _PLAIN or type(value) in _COLLECTIONS:
-        return bool(value)
-    kind = type(value)
-    if not _defines(kind, "__bool__") and not _defines(kind, "__len__"):
-        return True
-    raise NotUnderstood(f"it tests the truth of a {kind.__qualname__}")
-
-
 # ---- evaluation ----------------------------------------------------------------------------------
 
 
@@ -235,9 +175,15 @@ class Evaluator:
     Args:
         function: the function.
         state: of the image before the function.
+        outcomes: of the first conditions on random numbers; None: there must be none.
     """
 
-    def __init__(self, function: FunctionType, state: ImageState | None) -> None:
+    def __init__(
+        self,
+        function: FunctionType,
+        state: ImageState | None,
+        outcomes: Sequence[bool] | None = None,
+    ) -> None:
         definition = definition_of(function)
         if definition is None:
             raise NotUnderstood("its source is not available, or was changed after its import")
@@ -247,6 +193,8 @@ class Evaluator:
         self._state = state
         self._definition: Definition = definition
         self._calls: list[Any] = []
+        self._outcomes = outcomes
+        self._decided: list[Condition] = []
         self._names: dict[str, Any] = {}
         self._result: Any = None
         self._n_steps = 0
@@ -321,7 +269,7 @@ class Evaluator:
         elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
             self._assign(statement.target, self._value(statement.value))
         elif isinstance(statement, ast.If):
-            is_true = truth(self._concrete(statement.test))
+            is_true = self._truth(statement.test)
             for one in statement.body if is_true else statement.orelse:
                 self._execute(one)
         elif isinstance(statement, ast.For) and not statement.orelse:
@@ -367,15 +315,71 @@ class Evaluator:
         if isinstance(node, ast.Call):
             return self._call(node)
         if isinstance(node, ast.IfExp):
-            is_true = truth(self._concrete(node.test))
+            is_true = self._truth(node.test)
             return self._value(node.body if is_true else node.orelse)
         if isinstance(node, ast.BoolOp):
             return self._and_or(node)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            return not truth(self._concrete(node.operand))
+            return not self._truth(node.operand)
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
             return self._compare(node)
+        if isinstance(node, ast.BinOp):
+            return self._arithmetic(node)
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            return self._element(node)
         raise self._error(node, "it does more than to pass the image on")
+
+    def _element(self, node: ast.Subscript) -> Any:
+        """An item of a list or tuple."""
+        owner, at = self._value(node.value), self._value(node.slice)
+        if type(owner) in (list, tuple) and type(at) is int and -len(owner) <= at < len(owner):
+            return owner[at]
+        raise self._error(node, "it looks up an item of something else than a list")
+
+    def _truth(self, node: ast.expr) -> bool:
+        return self._decide(node, self._concrete(node))
+
+    def _decide(self, node: ast.expr, value: Any) -> bool:
+        """The truth of a value, which may be a condition on a random number."""
+        if type(value) is not Condition:
+            if type(value) in (Draw, PilCall):
+                raise self._error(node, "it tests the truth of a random number or filter")
+            return truth(value)
+        if self._outcomes is None:
+            raise self._error(node, "it draws random numbers")
+        if value not in self._decided:
+            if len(self._decided) == len(self._outcomes):
+                raise Undecided(value.p)
+            self._decided.append(value)
+        return self._outcomes[self._decided.index(value)]
+
+    def _use(self, node: ast.AST, value: Any) -> Any:
+        """A value that is used up if it was drawn."""
+        if type(value) is Draw:
+            if value.is_used:
+                raise self._error(node, "it uses a random number twice")
+            value.is_used = True
+        return value
+
+    def _arithmetic(self, node: ast.BinOp) -> Any:
+        """Sums and products of a random number and a number."""
+        one, other = self._value(node.left), self._value(node.right)
+        operation = _ARITHMETIC.get(type(node.op))
+        drawn = [value for value in (one, other) if type(value) is Draw]
+        is_known = all(type(value) in (int, float, Draw) for value in (one, other))
+        if operation is None or not is_known or len(drawn) != 1:
+            raise self._error(node, "it does more than to pass the image on")
+        if type(node.op) is ast.Div and type(other) is Draw:
+            raise self._error(node, "it divides by a random number")
+        draw = self._use(node, drawn[0])
+        try:
+            limits = [
+                operation(*(limit if value is draw else value for value in (one, other)))
+                for limit in (draw.low, draw.high)
+            ]
+        except (ZeroDivisionError, OverflowError):
+            raise self._error(node, "it divides by zero") from None
+        return Draw(*limits)
 
     def _variable(self, node: ast.Name) -> Any:
         name, function = node.id, self._function
@@ -423,19 +427,29 @@ class Evaluator:
         value = None
         for one in node.values:
             value = self._concrete(one)
-            if truth(value) is stops_at:
+            if self._decide(one, value) is stops_at:
                 break
         return value
 
-    def _compare(self, node: ast.Compare) -> bool:
+    def _compare(self, node: ast.Compare) -> Any:
         one, other = self._value(node.left), self._value(node.comparators[0])
         operation = node.ops[0]
+        if isinstance(operation, ast.Lt | ast.LtE | ast.Gt | ast.GtE):
+            less, greater = (one, other)
+            if isinstance(operation, ast.Gt | ast.GtE):
+                less, greater = (other, one)
+            p = chance_of(less, greater)
+            if p is None:
+                raise self._error(node, "it compares something else than a random number")
+            for value in (one, other):
+                self._use(node, value)
+            return Condition(p)
         if isinstance(operation, ast.Is | ast.IsNot):
             # Whether equal constants are the same object depends on the compiler.
             if type(one) is type(other) and type(one) not in (type(None), bool):
                 raise self._error(node, "it asks whether two values are the same object")
             return (one is other) is isinstance(operation, ast.Is)
-        if type(one) in _PLAIN and type(other) in _PLAIN:
+        if type(one) in PLAIN and type(other) in PLAIN:
             if isinstance(operation, ast.Eq | ast.NotEq):
                 return bool(one == other) is isinstance(operation, ast.Eq)
         raise self._error(node, "it compares other values than numbers and strings")
@@ -449,11 +463,15 @@ class Evaluator:
             if type(owner) is ImageValue:
                 return self._method(node, node.func.attr, owner)
         function = self._value(node.func)
+        if (drawn := self._drawn(node, function)) is not None:
+            return drawn
         if function is isinstance and len(node.args) == 2 and not node.keywords:
             return self._is_instance(node)
         if not is_plain or isinstance(node.args[0], ast.Starred):
             raise self._error(node, "it calls something else than a transform of the image")
         image = self._value(node.args[0])
+        if type(image) is ImageValue and (called := call_of(function, ())) is not None:
+            return self._add(node, image, called)
         if type(image) is not ImageValue or type(function) in (type, BuiltinFunctionType):
             raise self._error(node, "it calls something else than a transform of the image")
         return self._add(node, image, function)
@@ -467,10 +485,44 @@ class Evaluator:
         return ImageValue(len(self._calls))
 
     def _method(self, node: ast.Call, name: str, image: ImageValue) -> ImageValue:
-        mode = self._value(node.args[0])
-        if name != "convert" or type(mode) is not str:
+        given = self._value(node.args[0])
+        if name == "filter" and type(given) is PilCall:
+            return self._add(node, image, given)
+        if name != "convert" or type(given) is not str:
             raise self._error(node, f"it calls the image's {name}()")
-        return self._add(node, image, Convert(mode))
+        return self._add(node, image, Convert(given))
+
+    def _drawn(self, node: ast.Call, function: Any) -> Any:
+        """The result of a call that draws a random number, of a call of GaussianBlur, or of one of
+        ImageOps' functions with arguments after the image; None: it is another call."""
+        if is_blur(function):
+            names = [one.arg for one in node.keywords]
+            if len(node.args) + len(names) > 1 or names not in ([], ["radius"]):
+                raise self._error(node, "it calls GaussianBlur in an unknown way")
+            values = [*node.args, *(one.value for one in node.keywords)]
+            radius = self._use(node, self._value(values[0])) if values else 2
+            called = blur_of(radius)
+            if called is None:
+                raise self._error(node, "the radius of its GaussianBlur is not from 0 to 10")
+            return called
+        if type(function) is FunctionType and not node.keywords and len(node.args) == 2:
+            image, argument = map(self._value, node.args)
+            called = call_of(function, (argument,)) if type(image) is ImageValue else None
+            return None if called is None else self._add(node, image, called)
+        if node.keywords or type(function) not in (BuiltinFunctionType, MethodType):
+            return None
+        arguments: list[Any] = []
+        for one in node.args:
+            if isinstance(one, ast.Starred):
+                values_of = self._value(one.value)
+                if type(values_of) not in (list, tuple):
+                    return None
+                arguments += values_of
+            elif isinstance(one, ast.Constant | ast.Name | ast.Attribute | ast.Subscript):
+                arguments.append(self._value(one))
+            else:
+                return None
+        return draw_of(function, arguments)
 
     def _is_instance(self, node: ast.Call) -> bool:
         """``isinstance(image, kind)`` for the classes of images."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from feedmill.planner.evaluating import NotUnderstood
+from feedmill.planner.attributes import NotUnderstood
 from feedmill.planner.items import arrangement, check_classes
 from feedmill.planner.plan import UnsupportedError
 from feedmill.planner.untouched import is_original, type_name

@@ -10,12 +10,8 @@ from collections.abc import Iterable
 from types import CellType, FunctionType, GetSetDescriptorType
 from typing import Any
 
-from feedmill.planner.evaluating import (
-    Evaluator,
-    NotUnderstood,
-    dict_of,
-    mro_of,
-)
+from feedmill.planner.attributes import NotUnderstood, dict_of, mro_of
+from feedmill.planner.evaluating import Evaluator
 from feedmill.planner.samples import IMAGE, INDEX, TARGET
 
 _MAX_CLASSES = 8
@@ -159,7 +155,7 @@ class _ItemEvaluator(Evaluator):
                 return owner
         return super()._attribute(node)
 
-    def _compare(self, node: ast.Compare) -> bool:
+    def _compare(self, node: ast.Compare) -> Any:
         for one in (node.left, node.comparators[0]):
             self._concrete(one)
         return super()._compare(node)

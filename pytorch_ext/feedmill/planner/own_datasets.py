@@ -22,17 +22,8 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
-from feedmill.planner.evaluating import (
-    Convert,
-    Evaluator,
-    ImageState,
-    ImageValue,
-    NotUnderstood,
-    attribute,
-    attributes_of,
-    is_own,
-    of_class,
-)
+from feedmill.planner.attributes import NotUnderstood, attribute, attributes_of, of_class
+from feedmill.planner.evaluating import Convert, Evaluator, ImageState, ImageValue, is_own
 from feedmill.planner.folders import original_loaders
 from feedmill.planner.items import check_classes
 from feedmill.planner.samples import IMAGE, PAIR
@@ -290,7 +281,7 @@ class _OwnEvaluator(Evaluator):
             raise self._error(node, "what it does depends on the index")
         return value
 
-    def _compare(self, node: ast.Compare) -> bool:
+    def _compare(self, node: ast.Compare) -> Any:
         for one in (node.left, node.comparators[0]):
             if type(self._value(one)) is not ImageValue:
                 self._concrete(one)

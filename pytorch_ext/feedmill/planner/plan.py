@@ -34,6 +34,7 @@ OP_NAMES = {
     24: "RandAugment",
     25: "AutoAugment",
     26: "ResizeKeepRatio",
+    27: "RandomBlur",
 }
 KINDS = {name: kind for kind, name in OP_NAMES.items()}
 RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP, RANDOM_HORIZONTAL_FLIP, RANDOM_CROP, PAD = range(1, 7)

@@ -72,7 +72,7 @@ class BaseDataset:
         owner = getattr(self.find, "__self__", None)
         parts = getattr(owner, "determined_by", None)
         owners = parts if type(parts) is tuple else (owner,)
-        return [self.dataset, *owners, *(step.transform for step in self.steps)]
+        return [self.dataset, *owners, *(one for step in self.steps for one in step.identity())]
 
 
 class ArrangedSamples:

@@ -28,10 +28,12 @@ from feedmill.planner.arguments import (
     size_pair,
 )
 from feedmill.planner.augmentations import AUTOMATIC, RANDOM_CONTAINERS
+from feedmill.planner.drawing import Chance, PilCall
 from feedmill.planner.evaluating import Convert
 from feedmill.planner.known import AUGMENTATIONS, NotRead, flatten, module_of
 from feedmill.planner.plan import (
     CENTER_CROP,
+    KINDS,
     MAX_SIZE_PX,
     PAD,
     RANDOM_CROP,
@@ -65,6 +67,12 @@ class Step:
     def name(self) -> str:
         return type(self.transform).__name__
 
+    def identity(self) -> list[Any]:
+        """The user's objects that determine what the step does."""
+        if type(self.transform) in (PilCall, Chance):
+            return [one for child in self.children for one in child.identity()]
+        return [self.transform]
+
 
 # ---- augmentations -------------------------------------------------------------------------------
 
@@ -92,6 +100,21 @@ def augmentation_ops(transform: Any, n_channels: int, depth: int = 0) -> tuple[l
     return ops, Step(transform, tuple(op.kind for op in ops), module, tuple(steps))
 
 
+def call_ops(call: PilCall | Chance, n_channels: int, depth: int = 0) -> tuple[list[Op], Step]:
+    """The ops of what the user's own function does with an image, and its step."""
+    if isinstance(call, PilCall):
+        if call.name == "RandomBlur" and n_channels != 3:
+            raise UnsupportedError("GaussianBlur of grayscale images is not supported natively")
+        op = Op(KINDS[call.name], p=1.0, values=call.values)
+        return [op], Step(call, (op.kind,), "")
+    if depth == 8:
+        raise UnsupportedError("transforms are nested more than 8 levels deep, the native limit")
+    what = "a condition on a random number"
+    children = [_read_child(one, what, n_channels, depth + 1) for one in call.transforms]
+    ops = augmentations.group([op for ops, _ in children for op in ops], call.p)
+    return ops, Step(call, tuple(op.kind for op in ops), "", tuple(step for _, step in children))
+
+
 def _read_child(
     transform: Any, container: str, n_channels: int, depth: int
 ) -> tuple[list[Op], Step]:
@@ -102,6 +125,8 @@ def _read_child(
         if type(transform) is Convert and transform.mode == "RGB" and n_channels == 3:
             ops = augmentations.group([])
             return ops, Step(transform, (ops[0].kind,), "")
+        if type(transform) is PilCall or type(transform) is Chance:
+            return call_ops(transform, n_channels, depth)
         transform = parts[0]
         module, name = module_of(transform), type(transform).__name__
         if name == "Identity":
@@ -109,6 +134,9 @@ def _read_child(
             return ops, Step(transform, (ops[0].kind,), module)
         if name == "RandomHorizontalFlip":
             op = geometry_op(transform, name, module)
+            return [op], Step(transform, (op.kind,), module)
+        if name == "Grayscale" and transform.num_output_channels == n_channels == 3:
+            op = Op(KINDS["RandomGrayscale"], p=1.0)
             return [op], Step(transform, (op.kind,), module)
         if (name not in AUGMENTATIONS and name not in AUTOMATIC) or name == "Grayscale":
             raise UnsupportedError(f"{name} within {container} is not supported natively")

@@ -22,6 +22,7 @@ from feedmill.planner.arguments import (
     size_pair,
 )
 from feedmill.planner.augmentations import AUTOMATIC, read_erasing, read_erasing_of_timm
+from feedmill.planner.drawing import Chance, PilCall
 from feedmill.planner.equal_augmentations import why_not_ops
 from feedmill.planner.equality import resize_order
 from feedmill.planner.evaluating import Convert, ImageState
@@ -53,7 +54,7 @@ from feedmill.planner.plan import (
     second_filter_of,
     unsupported_argument,
 )
-from feedmill.planner.steps import Step, augmentation_ops, geometry_op, resize_op
+from feedmill.planner.steps import Step, augmentation_ops, call_ops, geometry_op, resize_op
 from feedmill.planner.untouched import type_name, unreadable
 
 
@@ -150,6 +151,9 @@ class _TransformReader:
         try:
             if type(transform) is Convert and self._is_no_op(transform):
                 return
+            if type(transform) is PilCall or type(transform) is Chance:
+                self._read_call(transform)
+                return
             module = module_of(transform)
             name = type(transform).__name__
             if name == "Identity":
@@ -211,6 +215,19 @@ class _TransformReader:
             self._add_op(op)
         if name == "Grayscale":
             self.pixels.channels = int(ops[0].values[0])
+        self.steps.append(step)
+
+    def _read_call(self, call: PilCall | Chance) -> None:
+        if self.pixels.failed:
+            return
+        if self.pixels.ramp is not None:
+            raise UnsupportedError(
+                "a function of Pillow, or a transform under a condition on a random number, "
+                "follows the conversion to a tensor"
+            )
+        ops, step = call_ops(call, self.pixels.channels)
+        for op in ops:
+            self._add_op(op)
         self.steps.append(step)
 
     def _read_erasing(self, transform: Any, module: str) -> None:

@@ -1,0 +1,238 @@
+"""Random numbers, and functions of Pillow, in functions of the user's own that ``evaluating``
+evaluates.
+
+The functions' random numbers are replaced by the native path's, which have the same distribution:
+``random.random()``, ``random.uniform(a, b)`` and NumPy's equivalents of both, and sums and products
+of these with numbers. What a function does under a condition on such a number becomes a Chance,
+what it does with Pillow a PilCall.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any
+
+from feedmill.planner.untouched import is_original
+
+
+@dataclass(frozen=True)
+class PilCall:
+    """A function of Pillow that the user's function applies to an image, in the place of a
+    transform.
+
+    Attributes:
+        name: of the op, which is always applied: a key of ``plan.KINDS``.
+        values: of the op.
+    """
+
+    name: str
+    values: tuple[float, ...] = ()
+
+    def __call__(self, image: Any, drawn: Sequence[float]) -> Any:
+        """Applies it to a PIL image.
+
+        Args:
+            drawn: the op's random numbers.
+        """
+        from PIL import ImageFilter, ImageOps
+
+        if self.name == "RandomBlur":
+            return image.filter(ImageFilter.GaussianBlur(drawn[0]))
+        function = getattr(ImageOps, _FUNCTIONS_OF_OPS[self.name])
+        return function(image, *(_as_given(self.name, value) for value in self.values))
+
+
+@dataclass(frozen=True)
+class Chance:
+    """Transforms that the user's function applies with a probability."""
+
+    p: float
+    transforms: tuple[Any, ...]
+
+
+def _as_given(name: str, value: float) -> float:
+    return int(value) if name == "RandomPosterize" else value
+
+
+# ---- random numbers ------------------------------------------------------------------------------
+
+
+class Draw:
+    """A number that is drawn between two others, with equal probability everywhere. Each may be
+    used once: two uses would depend on each other."""
+
+    def __init__(self, low: float, high: float) -> None:
+        self.low, self.high = float(low), float(high)
+        self.is_used = False
+
+
+class Condition:
+    """A condition on a Draw, which is true with probability p."""
+
+    def __init__(self, p: float) -> None:
+        self.p = p
+
+
+class Undecided(Exception):
+    """The evaluation needs to know whether a Condition is true."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__(p)
+        self.p = p
+
+
+def draw_of(function: Any, arguments: Sequence[Any]) -> Draw | None:
+    """The result of a function call that draws a number; None: it is another call."""
+    if _is_python(function, "random") or _is_numpy(function, "rand", "random", "random_sample"):
+        return None if arguments else Draw(0, 1)
+    if _is_python(function, "uniform") or _is_numpy(function, "uniform"):
+        if len(arguments) == 2 and all(type(one) in (int, float) for one in arguments):
+            return Draw(*arguments)
+    return None
+
+
+def _is_python(function: Any, name: str) -> bool:
+    """Whether a function is the one of Python's module random."""
+    owner = getattr(function, "__self__", None)
+    if type(owner) is not random.Random or owner is not getattr(random, "_inst", None):
+        return False
+    if name == "random":
+        # It is written in C.
+        return type(function) is BuiltinFunctionType and function.__name__ == name
+    return type(function) is MethodType and is_original(
+        function.__func__, "random", f"Random.{name}"
+    )
+
+
+def _is_numpy(function: Any, *names: str) -> bool:
+    """Whether a function is one of NumPy's global generator."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or type(function) not in (BuiltinFunctionType, MethodType):
+        return False
+    owner, kind = function.__self__, numpy.random.RandomState
+    if type(owner) is not kind or owner is not numpy.random.mtrand._rand:
+        return False
+    # What type of method it is depends on the compiler that NumPy was made with.
+    made = getattr(function, "__func__", vars(kind).get(function.__name__))
+    return function.__name__ in names and made is vars(kind).get(function.__name__)
+
+
+def chance_of(less: Draw | float, greater: Draw | float) -> float | None:
+    """The probability that one number is less than another, if one of them is drawn; None: no."""
+    if isinstance(less, Draw) == isinstance(greater, Draw):
+        return None
+    draw, limit = (less, greater) if isinstance(less, Draw) else (greater, less)
+    if not isinstance(draw, Draw) or type(limit) not in (int, float) or draw.low >= draw.high:
+        return None
+    below = min(max((float(limit) - draw.low) / (draw.high - draw.low), 0.0), 1.0)  # type: ignore[arg-type]
+    return below if draw is less else 1.0 - below
+
+
+# ---- branches ------------------------------------------------------------------------------------
+
+_MAX_CONDITIONS = 4
+
+
+class Ambiguous(Exception):
+    """Which transforms are applied is not a matter of a Chance."""
+
+
+def follow_branches(
+    evaluate: Callable[[tuple[bool, ...]], Sequence[Any]], outcomes: tuple[bool, ...] = ()
+) -> list[Any]:
+    """The transforms that a function applies, if conditions on drawn numbers decide about some.
+
+    Args:
+        evaluate: returns the transforms for these outcomes of the first conditions. Raises
+            Undecided at the next one.
+
+    Raises:
+        Ambiguous: the transforms under a condition do not only come on top of the others, or there
+            are too many conditions.
+    """
+    try:
+        return list(evaluate(outcomes))
+    except Undecided as found:
+        p = found.p
+    if len(outcomes) == _MAX_CONDITIONS:
+        raise Ambiguous("it depends on too many random numbers")
+    with_it = follow_branches(evaluate, (*outcomes, True))
+    without = follow_branches(evaluate, (*outcomes, False))
+    if len(with_it) < len(without):
+        with_it, without, p = without, with_it, 1.0 - p
+    n = _n_equal(with_it, without)
+    n_after = _n_equal(with_it[n:][::-1], without[n:][::-1])
+    if n + n_after != len(without):
+        raise Ambiguous("a random number decides which of several transforms it applies")
+    end = len(with_it) - n_after
+    middle = [Chance(p, tuple(with_it[n:end]))] if n < end else []
+    return [*with_it[:n], *middle, *with_it[end:]]
+
+
+def _n_equal(some: Sequence[Any], others: Sequence[Any]) -> int:
+    n = 0
+    while n < min(len(some), len(others)) and _are_equal(some[n], others[n]):
+        n += 1
+    return n
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    if type(one) is Chance and type(other) is Chance:
+        pairs = zip(one.transforms, other.transforms)
+        return (
+            one.p == other.p
+            and len(one.transforms) == len(other.transforms)
+            and all(_are_equal(*pair) for pair in pairs)
+        )
+    return one is other or (type(one) is PilCall and one == other)
+
+
+# ---- Pillow --------------------------------------------------------------------------------------
+
+# Functions of ImageOps that are ops, with the number of arguments that they may have after the
+# image, and the defaults.
+_OPS: dict[str, tuple[str, tuple[float, ...]]] = {
+    "autocontrast": ("RandomAutocontrast", ()),
+    "equalize": ("RandomEqualize", ()),
+    "invert": ("RandomInvert", ()),
+    "solarize": ("RandomSolarize", (128,)),
+}
+_FUNCTIONS_OF_OPS = {op: name for name, (op, _) in _OPS.items()} | {"RandomPosterize": "posterize"}
+_MAX_RADIUS = 10.0
+
+
+def call_of(function: Any, arguments: Sequence[Any]) -> PilCall | None:
+    """A call of one of ImageOps' functions with arguments after the image; None: it is another."""
+    name = getattr(function, "__name__", "")
+    is_number = all(type(one) in (int, float) for one in arguments)
+    if type(function) is not FunctionType or not is_original(function, "PIL.ImageOps", name):
+        return None
+    if name == "posterize" and len(arguments) == 1 and type(arguments[0]) is int:
+        return PilCall("RandomPosterize", tuple(arguments)) if 1 <= arguments[0] <= 8 else None
+    if name not in _OPS or not is_number:
+        return None
+    op, defaults = _OPS[name]
+    if len(arguments) > len(defaults):
+        return None
+    return PilCall(op, (*arguments, *defaults[len(arguments) :]))
+
+
+def is_blur(kind: Any) -> bool:
+    """Whether a class is Pillow's GaussianBlur."""
+    filters = sys.modules.get("PIL.ImageFilter")
+    return kind is getattr(filters, "GaussianBlur", Chance) and all(
+        is_original(vars(kind).get(name), "PIL.ImageFilter", f"GaussianBlur.{name}")
+        for name in ("__init__", "filter")
+    )
+
+
+def blur_of(radius: Any) -> PilCall | None:
+    """A GaussianBlur with this radius; None: it is not supported."""
+    limits = (radius.low, radius.high) if isinstance(radius, Draw) else (radius, radius)
+    if all(type(one) in (int, float) and 0 <= one <= _MAX_RADIUS for one in limits):
+        return PilCall("RandomBlur", (float(limits[0]), float(limits[1])))
+    return None
