@@ -9,6 +9,7 @@ what it does with Pillow a PilCall.
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 from collections.abc import Callable, Sequence
@@ -63,10 +64,16 @@ def _as_given(name: str, value: float) -> float:
 
 class Draw:
     """A number that is drawn between two others, with equal probability everywhere. Each may be
-    used once: two uses would depend on each other."""
+    used once: two uses would depend on each other.
+
+    Raises:
+        OverflowError: the numbers, or the distance between them, are not finite.
+    """
 
     def __init__(self, low: float, high: float) -> None:
         self.low, self.high = float(low), float(high)
+        if not math.isfinite(self.high - self.low):
+            raise OverflowError("the limits of a random number are not finite")
         self.is_used = False
 
 
@@ -86,7 +93,8 @@ class Undecided(Exception):
 
 
 def draw_of(function: Any, arguments: Sequence[Any]) -> Draw | None:
-    """The result of a function call that draws a number; None: it is another call."""
+    """The result of a function call that draws a number; None: it is another call. Raises
+    OverflowError as Draw."""
     if _is_python(function, "random") or _is_numpy(function, "rand", "random", "random_sample"):
         return None if arguments else Draw(0, 1)
     if _is_python(function, "uniform") or _is_numpy(function, "uniform"):
@@ -103,8 +111,12 @@ def _is_python(function: Any, name: str) -> bool:
     if name == "random":
         # It is written in C.
         return type(function) is BuiltinFunctionType and function.__name__ == name
-    return type(function) is MethodType and is_original(
-        function.__func__, "random", f"Random.{name}"
+    # uniform() calls the generator's own random().
+    is_own = "random" in vars(owner) or "random" in vars(random.Random)
+    return (
+        type(function) is MethodType
+        and not is_own
+        and is_original(function.__func__, "random", f"Random.{name}")
     )
 
 
@@ -122,14 +134,31 @@ def _is_numpy(function: Any, *names: str) -> bool:
 
 
 def chance_of(less: Draw | float, greater: Draw | float) -> float | None:
-    """The probability that one number is less than another, if one of them is drawn; None: no."""
-    if isinstance(less, Draw) == isinstance(greater, Draw):
+    """The probability that one number is less than another, if one of them is drawn.
+
+    None: neither or both are drawn, or the native path would not draw with this probability."""
+    if isinstance(less, Draw):
+        draw, limit = less, greater
+    elif isinstance(greater, Draw):
+        draw, limit = greater, less
+    else:
         return None
-    draw, limit = (less, greater) if isinstance(less, Draw) else (greater, less)
-    if not isinstance(draw, Draw) or type(limit) not in (int, float) or draw.low >= draw.high:
+    if isinstance(limit, Draw) or type(limit) not in (int, float) or abs(limit) > _MAX_LIMIT:
         return None
-    below = min(max((float(limit) - draw.low) / (draw.high - draw.low), 0.0), 1.0)  # type: ignore[arg-type]
+    # There must be so many numbers between that they may be taken for a continuum.
+    low, high = sorted((draw.low, draw.high))
+    if not high - low > _LEAST_WIDTH * max(abs(low), abs(high), 1e-200):
+        return None
+    below = min(max((limit - low) / (high - low), 0.0), 1.0)
+    # The native path draws in float32.
+    if below not in (0.0, 1.0) and not _LEAST_CHANCE <= below <= 1 - _LEAST_CHANCE:
+        return None
     return below if draw is less else 1.0 - below
+
+
+_MAX_LIMIT = 1e200
+_LEAST_WIDTH = 1e-6
+_LEAST_CHANCE = 1e-5
 
 
 # ---- branches ------------------------------------------------------------------------------------
@@ -202,21 +231,25 @@ _OPS: dict[str, tuple[str, tuple[float, ...]]] = {
     "solarize": ("RandomSolarize", (128,)),
 }
 _FUNCTIONS_OF_OPS = {op: name for name, (op, _) in _OPS.items()} | {"RandomPosterize": "posterize"}
+# As in fm_op.
 _MAX_RADIUS = 10.0
+_MAX_VALUE = 1e9
 
 
 def call_of(function: Any, arguments: Sequence[Any]) -> PilCall | None:
     """A call of one of ImageOps' functions with arguments after the image; None: it is another."""
-    name = getattr(function, "__name__", "")
-    is_number = all(type(one) in (int, float) for one in arguments)
-    if type(function) is not FunctionType or not is_original(function, "PIL.ImageOps", name):
+    if type(function) is not FunctionType:
+        return None
+    name = function.__name__
+    if not is_original(function, "PIL.ImageOps", name):
         return None
     if name == "posterize" and len(arguments) == 1 and type(arguments[0]) is int:
         return PilCall("RandomPosterize", tuple(arguments)) if 1 <= arguments[0] <= 8 else None
-    if name not in _OPS or not is_number:
+    if name not in _OPS:
         return None
     op, defaults = _OPS[name]
-    if len(arguments) > len(defaults):
+    is_allowed = all(type(one) in (int, float) and abs(one) <= _MAX_VALUE for one in arguments)
+    if len(arguments) > len(defaults) or not is_allowed:
         return None
     return PilCall(op, (*arguments, *defaults[len(arguments) :]))
 

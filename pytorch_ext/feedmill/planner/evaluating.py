@@ -68,6 +68,10 @@ _ARITHMETIC: dict[type[ast.operator], Any] = {
 }
 
 
+# What stands for objects of other classes during the evaluation.
+_STAND_INS = (Draw, Condition, PilCall)
+
+
 @dataclass(frozen=True)
 class Convert:
     """A call of the image's method ``convert(mode)``, in the place of a transform."""
@@ -321,6 +325,10 @@ class Evaluator:
             return self._and_or(node)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             return not self._truth(node.operand)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            value = self._value(node.operand)
+            if type(value) in (int, float):
+                return -value
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
             return self._compare(node)
         if isinstance(node, ast.BinOp):
@@ -342,7 +350,7 @@ class Evaluator:
     def _decide(self, node: ast.expr, value: Any) -> bool:
         """The truth of a value, which may be a condition on a random number."""
         if type(value) is not Condition:
-            if type(value) in (Draw, PilCall):
+            if type(value) in _STAND_INS:
                 raise self._error(node, "it tests the truth of a random number or filter")
             return truth(value)
         if self._outcomes is None:
@@ -377,9 +385,9 @@ class Evaluator:
                 operation(*(limit if value is draw else value for value in (one, other)))
                 for limit in (draw.low, draw.high)
             ]
+            return Draw(*limits)
         except (ZeroDivisionError, OverflowError):
-            raise self._error(node, "it divides by zero") from None
-        return Draw(*limits)
+            raise self._error(node, "it computes no finite number") from None
 
     def _variable(self, node: ast.Name) -> Any:
         name, function = node.id, self._function
@@ -415,7 +423,7 @@ class Evaluator:
             if node.attr == "mode" and not self._calls and self._state and self._state.is_pil:
                 return self._state.mode
             raise self._error(node, f"it reads the image's {node.attr}")
-        if node.attr.startswith("__"):
+        if node.attr.startswith("__") or type(owner) in _STAND_INS:
             raise self._error(node, f"it reads {node.attr}")
         try:
             return attribute(owner, node.attr)
@@ -445,6 +453,8 @@ class Evaluator:
                 self._use(node, value)
             return Condition(p)
         if isinstance(operation, ast.Is | ast.IsNot):
+            if (type(one) in _STAND_INS and other is not None) or type(other) in _STAND_INS:
+                raise self._error(node, "it asks whether a random number is another object")
             # Whether equal constants are the same object depends on the compiler.
             if type(one) is type(other) and type(one) not in (type(None), bool):
                 raise self._error(node, "it asks whether two values are the same object")
@@ -463,6 +473,8 @@ class Evaluator:
             if type(owner) is ImageValue:
                 return self._method(node, node.func.attr, owner)
         function = self._value(node.func)
+        if type(function) in _STAND_INS:
+            raise self._error(node, "it calls a random number or filter")
         if (drawn := self._drawn(node, function)) is not None:
             return drawn
         if function is isinstance and len(node.args) == 2 and not node.keywords:
@@ -487,6 +499,10 @@ class Evaluator:
     def _method(self, node: ast.Call, name: str, image: ImageValue) -> ImageValue:
         given = self._value(node.args[0])
         if name == "filter" and type(given) is PilCall:
+            # Equal calls are other objects.
+            is_drawn = given.values[0] != given.values[-1]
+            if is_drawn and any(one is given for one in self._calls):
+                raise self._error(node, "it uses a random number twice")
             return self._add(node, image, given)
         if name != "convert" or type(given) is not str:
             raise self._error(node, f"it calls the image's {name}()")
@@ -518,11 +534,16 @@ class Evaluator:
                 if type(values_of) not in (list, tuple):
                     return None
                 arguments += values_of
-            elif isinstance(one, ast.Constant | ast.Name | ast.Attribute | ast.Subscript):
+            elif isinstance(
+                one, ast.Constant | ast.UnaryOp | ast.Name | ast.Attribute | ast.Subscript
+            ):
                 arguments.append(self._value(one))
             else:
                 return None
-        return draw_of(function, arguments)
+        try:
+            return draw_of(function, arguments)
+        except OverflowError:
+            raise self._error(node, "it draws no finite number") from None
 
     def _is_instance(self, node: ast.Call) -> bool:
         """``isinstance(image, kind)`` for the classes of images."""

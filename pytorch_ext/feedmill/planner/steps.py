@@ -65,6 +65,10 @@ class Step:
 
     @property
     def name(self) -> str:
+        if type(self.transform) is PilCall:
+            return self.transform.name
+        if type(self.transform) is Chance:
+            return "a condition on a random number"
         return type(self.transform).__name__
 
     def identity(self) -> list[Any]:
