@@ -166,7 +166,7 @@ typedef enum fm_filter {
  *     TRIVIAL_AUGMENT_WIDE   0 bins; 3-5 fill; 6 nonzero: as torchvision's v2
  *     RAND_AUGMENT           0 number of ops, at most 8; 1 magnitude; 2 bins; 3-6 as above
  *     AUTO_AUGMENT           0 policy: 0 ImageNet, 1 CIFAR-10, 2 SVHN; 3-6 as above
- *     RANDOM_BLUR            0-1 radius (standard deviation), low and high, at most 10; of images
+ *     RANDOM_BLUR            0-1 limits of the radius (standard deviation), 0 to 10; of images
  *                            with three channels
  *
  * RANDOM_APPLY, RANDOM_CHOICE and RANDOM_ORDER contain the n_within ops that follow them, of which
@@ -783,6 +783,7 @@ FM_API void fm_imread_close(fm_imread **image);
  *
  *     COLOR_JITTER         0-3 order of brightness 0, contrast 1, saturation 2, hue 3; 4-7 factors
  *     RANDOM_ROTATION      0 angle
+ *     RANDOM_BLUR          0 radius
  *     RANDOM_AFFINE        0 angle, 1-2 translation, 3 scale, 4-5 shear
  *     RANDOM_RESIZED_CROP, RESIZE_KEEP_RATIO  0 the fm_filter, if it is drawn
  *     RANDOM_CHOICE        0 which child

@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import io
 import pathlib
+import random
 import sys
 import time
 import warnings
@@ -24,6 +25,7 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 import torchvision_cpu  # noqa: E402, F401
 import feedmill  # noqa: E402
 import torch  # noqa: E402
+from PIL import ImageFilter, ImageOps  # noqa: E402
 from torch.utils.data import RandomSampler  # noqa: E402
 from torchvision import transforms as v1  # noqa: E402
 from torchvision.datasets import ImageFolder  # noqa: E402
@@ -64,17 +66,58 @@ STEPS = [
     ("RandomApply", (), {"of": ["ColorJitter", "RandomRotation"], "p": 0.6}),
     ("RandomChoice", (), {"of": ["RandomEqualize", "RandomAffine", "RandomSolarize"]}),
     ("RandomOrder", (), {"of": ["ColorJitter", "RandomInvert", "RandomRotation"]}),
+    ("Blur", (0.8, 0.1, 2.0), {}),
+    ("Blur", (1.0, 0.0, 10.0), {}),
+    ("Sometimes", (0.6,), {"of": ["ColorJitter", "Blur", "RandomRotation"]}),
+    ("RandomChoice", (), {"of": ["Blur", "Solarize", "RandomEqualize"]}),
 ]
 INSIDE = {"ColorJitter": (0.4, 0.4, 0.4, 0.1), "RandomRotation": (20,), "RandomAffine": (25,),
-          "RandomSolarize": (99,)}
+          "RandomSolarize": (99,), "Blur": (0.7, 0.1, 5.0), "Solarize": (0.9,)}
+
+
+class Blur:
+    """A transform of the user's own, as in DINO."""
+
+    def __init__(self, p, low, high):
+        self.p, self.low, self.high = p, low, high
+
+    def __call__(self, image):
+        if random.random() <= self.p:
+            radius = random.uniform(self.low, self.high)
+            return image.filter(ImageFilter.GaussianBlur(radius))
+        return image
+
+
+class Solarize:
+    def __init__(self, p):
+        self.p = p
+
+    def __call__(self, image):
+        return ImageOps.solarize(image) if random.random() < self.p else image
+
+
+class Sometimes:
+    def __init__(self, transforms, p):
+        self.transforms, self.p = transforms, p
+
+    def __call__(self, image):
+        if random.random() > self.p:
+            return image
+        for one in self.transforms:
+            image = one(image)
+        return image
+
+
+OWN = {"Blur": Blur, "Solarize": Solarize, "Sometimes": Sometimes}
 
 
 def step_of(module, name, arguments, options):
+    made = lambda one: OWN.get(one) or getattr(module, one)
     options = dict(options)
     if "of" in options:
-        inner = [getattr(module, one)(*INSIDE.get(one, ())) for one in options.pop("of")]
-        return getattr(module, name)(inner, *arguments, **options)
-    return getattr(module, name)(*arguments, **options)
+        inner = [made(one)(*INSIDE.get(one, ())) for one in options.pop("of")]
+        return made(name)(inner, *arguments, **options)
+    return made(name)(*arguments, **options)
 
 
 def chain(place, *what):

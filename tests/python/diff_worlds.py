@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from diff_samplers import make_sampler, transcript
 from helpers import MEAN, STD, compose, numbered_folder
+from PIL import ImageFilter
 from torch.utils.data import (
     ConcatDataset,
     Dataset,
@@ -92,6 +93,16 @@ TRANSFORMS = {
     "random": lambda: compose(T.RandomResizedCrop(8), T.RandomHorizontalFlip(), T.ToTensor()),
 }
 TRANSFORMS["own"] = lambda: _Preset(T.Resize((8, 8)), _as_rgb, T.Lambda(_as_rgb), T.ToTensor())
+TRANSFORMS["drawn"] = lambda: compose(T.Resize((8, 8)), _MaybeBlurred(), T.ToTensor())
+
+
+class _MaybeBlurred:
+    """A user-defined transform that draws from Python's generator."""
+
+    def __call__(self, image):
+        if random.random() < 0.5:
+            return image.filter(ImageFilter.GaussianBlur(random.uniform(0.1, 2)))
+        return image
 
 
 class _Preset:
@@ -113,6 +124,7 @@ def _as_rgb(image):
 _CALM = {
     "flipped": TRANSFORMS["bytes"],
     "random": lambda: compose(T.Resize((8, 8)), T.ToTensor()),
+    "drawn": lambda: compose(T.Resize((8, 8)), T.ToTensor()),
 }
 
 

@@ -3,6 +3,7 @@ pixels, not versions."""
 
 import io
 import itertools
+import random
 import subprocess
 import sys
 
@@ -15,7 +16,7 @@ from feedmill.data import ImageList
 from feedmill.planner import comparing, equal_augmentations, equality
 from feedmill.planner.plan import KINDS, Op
 from helpers import compose, native_loader
-from PIL import Image, ImageEnhance, JpegImagePlugin, PngImagePlugin
+from PIL import Image, ImageEnhance, ImageFilter, JpegImagePlugin, PngImagePlugin
 from torchvision import transforms as T
 from torchvision.datasets import CIFAR10, ImageFolder
 from torchvision.transforms import InterpolationMode
@@ -72,6 +73,7 @@ def test_every_part_equals_the_installed_libraries():
     assert len({equality.resize_order(filter_) for filter_ in range(5)}) == 1
     for channels in (3, 1):
         assert equal_augmentations.why_not_ops(ALL_PARTS + PADS, channels) == []
+    assert equal_augmentations.why_not_ops([Op(KINDS["RandomBlur"])], 3) == []
     automatic = [Op(KINDS["AutoAugment"], filter=5)]
     assert len(list(equal_augmentations._parts_of(automatic, 3))) == 11
     assert equal_augmentations.why_not_ops(automatic, 3) == []
@@ -209,8 +211,9 @@ def test_a_pillow_without_webp(small_images, monkeypatch):
     assert "WebP" not in equality.native_formats()
 
 
-def change_core(monkeypatch, method):
-    """Makes Pillow's C code for an operation return other pixels, as pillow-simd does."""
+def change_core(monkeypatch, method, caller=None):
+    """Makes Pillow's C code for an operation, which the function named ``caller`` calls, return
+    other pixels, as pillow-simd does."""
     original = Image.Image.im
 
     class Core:
@@ -228,7 +231,7 @@ def change_core(monkeypatch, method):
 
     def im(self):
         core = original.fget(self)
-        return Core(core) if sys._getframe(1).f_code.co_name == method else core
+        return Core(core) if sys._getframe(1).f_code.co_name in (method, caller) else core
 
     monkeypatch.setattr(Image.Image, "im", property(im, original.fset))
 
@@ -247,6 +250,20 @@ def test_a_different_resize(small_images, monkeypatch):
     assert "resizes by bilinear" in explained(small)
     small.transform = T.PILToTensor()
     assert explained(small).startswith("native path")
+
+
+def blurred(image):
+    return image.filter(ImageFilter.GaussianBlur(1.5)) if random.random() < 0.5 else image
+
+
+def test_a_different_blur(small_images, monkeypatch):
+    dataset = folder(small_images, blurred, *HEAD)
+    assert explained(dataset).startswith("native path")
+    change_core(monkeypatch, "gaussian_blur", "filter")
+    comparing.forget()
+    text = explained(dataset)
+    assert text.startswith("torch's own path") and "applies RandomBlur differently" in text
+    assert explained(folder(small_images)).startswith("native path")
 
 
 @pytest.mark.parametrize(("kind", "step", "words"), [
