@@ -644,6 +644,19 @@ def test_these_are_left_to_torch(small_images, transform):
     assert random.getstate() == state
 
 
+@pytest.mark.parametrize("name", ["__init__", "__new__", "filter"])
+def test_replaced_methods_of_the_blur(small_images, monkeypatch, name):
+    # Not Pillow's own class, from which a __new__ can't be removed again.
+    kind = ImageFilter.GaussianBlur
+    own = {name: vars(kind)[name] for name in ("name", "__init__", "filter")}
+    monkeypatch.setattr(ImageFilter, "GaussianBlur", type(kind)("Copy", kind.__bases__, own))
+    transform = compose(HEAD, MocoBlur(), TAIL)
+    loader = feedmill.DataLoader(ImageFolder(str(small_images), transform))
+    assert loader.explain().startswith("native path")
+    setattr(ImageFilter.GaussianBlur, name, lambda *arguments: None)
+    assert loader.explain().startswith("torch's own path")
+
+
 @pytest.mark.parametrize("what", ["random", "uniform", "solarize", "blur", "filter"])
 def test_replaced_functions(small_images, monkeypatch, what):
     transform = compose(HEAD, DinoBlur(), DinoSolarization(0.5), TAIL)

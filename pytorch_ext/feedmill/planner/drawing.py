@@ -257,7 +257,9 @@ def call_of(function: Any, arguments: Sequence[Any]) -> PilCall | None:
 def is_blur(kind: Any) -> bool:
     """Whether a class is Pillow's GaussianBlur."""
     filters = sys.modules.get("PIL.ImageFilter")
-    return kind is getattr(filters, "GaussianBlur", Chance) and all(
+    if kind is not getattr(filters, "GaussianBlur", Chance) or "__new__" in vars(kind):
+        return False
+    return all(
         is_original(vars(kind).get(name), "PIL.ImageFilter", f"GaussianBlur.{name}")
         for name in ("__init__", "filter")
     )
