@@ -445,9 +445,22 @@ typedef struct fm_device_config {
 FM_API FM_CHECK_RESULT int fm_device_count(fm_device_kind kind, int32_t *n_devices,
                                            fm_error *error);
 
+/* Most views of a sample. */
+#define FM_MAX_VIEWS 16
+
 typedef struct fm_config {
     size_t struct_bytes; /* sizeof(fm_config), set by fm_config_init() */
     fm_transform transform;
+    /*
+     * Further views: images that are made from the same sample by transforms of their own, such as
+     * the two crops of contrastive learning. A sample is read and decoded once for all its views,
+     * and has one label. The first view is that of `transform`; the random parameters of all views
+     * are independent. At most FM_MAX_VIEWS views with 256 ops in total, of one dtype and layout;
+     * only for images in files or memory (fm_sample). With a device, the device converts nothing.
+     * Default none. The array may be freed when the loader is open.
+     */
+    const fm_transform *more_views;
+    size_t n_more_views;
     fm_source source;    /* may be left empty if every batch is submitted with its paths */
     fm_arrays arrays;    /* in place of files; default none */
     fm_raw_format raw;   /* for files of raw values; default: the files are images */
@@ -559,6 +572,8 @@ FM_API FM_CHECK_RESULT int fm_loader_finish(fm_loader *loader, fm_error *error);
  * With arrays: labels is NULL, and `images` is the start of the batch's memory, in which
  * fm_loader_section() locates each array's rows; if no array holds images, channels, height and
  * width are 0.
+ * With several views: `images` holds each view as an array like the above, where fm_loader_view()
+ * says; channels, height and width are the first view's, whose offset is 0.
  * With a device: images and labels are those of the fm_output that the batch was copied to
  * (fm_loader_add_output()). The caller owns it again, and there is nothing to release.
  */
@@ -655,6 +670,7 @@ FM_API bool fm_loader_converts(const fm_loader *loader);
  * writes it to `out` (channels x height x width values of `dtype` in `layout`: the plan's or, if
  * the device converts, uint8 and NHWC) and calls fm_loader_fallback_done() with FM_OK, or calls it
  * with an error status: next() then drops the sample's batch and returns that status.
+ * With several views `out` is the first view's place, and fm_loader_fallback_view() has the others.
  */
 typedef struct fm_fallback {
     int64_t index;
@@ -674,6 +690,11 @@ typedef struct fm_fallback {
 FM_API FM_CHECK_RESULT int fm_loader_fallback(fm_loader *loader, fm_fallback *out);
 FM_API FM_CHECK_RESULT int fm_loader_fallback_done(fm_loader *loader, int status, fm_error *error);
 
+/* After next() returned FM_FALLBACK: the place of a view of the sample, and its size. FM_ERR_STATE:
+ * no fallback is pending. FM_ERR_ARGUMENT: there is no such view. */
+FM_API FM_CHECK_RESULT int fm_loader_fallback_view(fm_loader *loader, size_t number, void **out,
+                                                   size_t *out_bytes);
+
 /* Batches that were submitted and not returned yet. Consumer's thread. */
 FM_API size_t fm_loader_n_pending(const fm_loader *loader);
 
@@ -688,6 +709,18 @@ FM_API int fm_loader_out_channels(const fm_loader *loader);
  * NULL. FM_ERR_ARGUMENT: there is no such array. */
 FM_API FM_CHECK_RESULT int fm_loader_section(const fm_loader *loader, size_t number, size_t *offset,
                                              size_t *row_bytes);
+
+/* A view in a batch's memory: images[n][channels][height][width], or [height][width][channels]. */
+typedef struct fm_view {
+    size_t offset; /* in bytes from fm_batch.images, aligned to 64 */
+    uint32_t channels, height, width;
+} fm_view;
+
+/* Views of a sample, at least 1; 0 with arrays. */
+FM_API size_t fm_loader_n_views(const fm_loader *loader);
+
+/* FM_ERR_ARGUMENT: there is no such view. */
+FM_API FM_CHECK_RESULT int fm_loader_view(const fm_loader *loader, size_t number, fm_view *out);
 
 /* Snapshot of the counters. */
 FM_API void fm_loader_stats(fm_loader *loader, fm_stats *out);
@@ -820,12 +853,14 @@ typedef enum fm_augmentation {
 } fm_augmentation;
 
 /*
- * The random parameters of one sample, out[transform.n_ops] in order of the ops, for an image of
- * width x height pixels. Pure: the same arguments give the same result in every process.
+ * The random parameters of one view of one sample, out[n_ops] in order of the ops of the view's
+ * transform, for an image of width x height pixels. View 0 is that of fm_config.transform. Pure:
+ * the same arguments give the same result in every process.
  */
-FM_API FM_CHECK_RESULT int fm_loader_draws(const fm_loader *loader, uint64_t seed, uint32_t epoch,
-                                           int64_t index, uint32_t occurrence, int32_t width,
-                                           int32_t height, fm_draw *out, fm_error *error);
+FM_API FM_CHECK_RESULT int fm_loader_draws(const fm_loader *loader, size_t view, uint64_t seed,
+                                           uint32_t epoch, int64_t index, uint32_t occurrence,
+                                           int32_t width, int32_t height, fm_draw *out,
+                                           fm_error *error);
 
 /* CPUs that this process may use: its threads' affinity and the cgroup's quota, at least 1. */
 FM_API uint32_t fm_usable_cpus(void);

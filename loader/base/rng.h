@@ -3,7 +3,8 @@
  * As Easy as 1, 2, 3, SC 2011). A number depends only on its key and counter, not on threads,
  * batches or the order of calls.
  *
- * Key: the seed's two words. Counter, from word 0: op (8 bits) and block (24 bits); the low 32 bits
+ * Key: the seed's two words. Counter, from word 0: op (8 bits; counted through all views of the
+ * sample) and block (24 bits); the low 32 bits
  * of the dataset index; its next 8 bits and the occurrence (24 bits); the epoch word.
  */
 #ifndef FM_BASE_RNG_H
@@ -36,7 +37,7 @@ typedef struct fm_rng {
 } fm_rng;
 
 static inline fm_rng fm_rng_init(const fm_draw_key *key, uint32_t op) {
-    return (fm_rng){.key = *key, .op = op};
+    return (fm_rng){.key = *key, .op = key->first_op + op};
 }
 
 static inline uint32_t fm_rng_u32(fm_rng *rng) {

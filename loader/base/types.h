@@ -37,6 +37,7 @@ typedef struct fm_draw_key {
     uint32_t epoch;
     uint32_t occurrence; /* how often the index was used before in this epoch */
     int64_t index;       /* dataset index, not negative, below 2^40 */
+    uint32_t first_op;   /* number of the plan's first op: ops of other views come before it */
 } fm_draw_key;
 
 #endif

@@ -8,6 +8,7 @@
 #include "pipeline/pixels.h"
 #include "pipeline/raw_files.h"
 #include "pipeline/rows.h"
+#include "pipeline/views.h"
 #include "read/reader.h"
 #include "ring/ring.h"
 
@@ -91,19 +92,18 @@ static int check_fields(const fm_config *c, fm_error *error) {
     return FM_OK;
 }
 
-static uint64_t buffer_bytes_of(const fm_config *c, const fm_plan *plan) {
+static uint64_t buffer_bytes_of(const fm_config *c, const fm_plan *plan, const fm_views *views) {
     if (c->arrays.n) return fm_ring_buffer_bytes(fm_rows_layout(c, plan, NULL), 0);
-    return fm_ring_buffer_bytes((size_t)c->batch_size * plan->sample_bytes,
-                                c->batch_size * sizeof(int64_t));
+    return fm_ring_buffer_bytes(views->batch_bytes, c->batch_size * sizeof(int64_t));
 }
 
 /* Memory of decode threads, of samples in flight and of counters per sample of the dataset. */
-static uint64_t scratch_bytes_of(const fm_config *c, const fm_plan *plan) {
+static uint64_t scratch_bytes_of(const fm_config *c, const fm_plan *plan, const fm_views *views) {
     const uint64_t n_pending = (uint64_t)c->prefetch_batches * c->batch_size;
     if (c->raw.body_bytes)
         return c->raw.header_bytes + c->n_samples * INDEX_BYTES + n_pending * TASK_BYTES;
     if (!c->arrays.n)
-        return c->n_threads * (SCRATCH_BYTES_PER_THREAD + fm_pixels_scratch_bytes(plan)) +
+        return c->n_threads * (SCRATCH_BYTES_PER_THREAD + fm_views_scratch_bytes(views)) +
                c->n_samples * INDEX_BYTES + n_pending * TASK_BYTES;
     const uint64_t of_images = c->arrays.images ? SCRATCH_BYTES_PER_THREAD +
                                                       fm_rows_scratch_bytes(&c->transform) +
@@ -117,10 +117,11 @@ static uint64_t scratch_bytes_of(const fm_config *c, const fm_plan *plan) {
 
 /* Splits the memory budget: first scratch and read buffers, then as many batch buffers as fit, up
  * to the number that can be in use. */
-static int fit_budget(fm_config *c, fm_plan *plan, uint32_t *n_buffers, fm_error *error) {
-    const uint64_t buffer_bytes = buffer_bytes_of(c, plan);
-    const uint64_t scratch_bytes =
-        scratch_bytes_of(c, plan) + STEPS_BYTES + c->sample_records * sizeof(fm_sample_record);
+static int fit_budget(fm_config *c, fm_plan *plan, fm_views *views, uint32_t *n_buffers,
+                      fm_error *error) {
+    const uint64_t buffer_bytes = buffer_bytes_of(c, plan, views);
+    const uint64_t scratch_bytes = scratch_bytes_of(c, plan, views) + STEPS_BYTES +
+                                   c->sample_records * sizeof(fm_sample_record);
     const uint64_t buffers_min_bytes = FM_RING_MIN_BUFFERS * buffer_bytes;
     const uint64_t wanted_buffers = c->prefetch_batches + FM_RING_MAX_BORROWED > FM_RING_MIN_BUFFERS
                                         ? c->prefetch_batches + FM_RING_MAX_BORROWED
@@ -154,6 +155,7 @@ static int fit_budget(fm_config *c, fm_plan *plan, uint32_t *n_buffers, fm_error
     const uint64_t fitting = (left - read_bytes) / buffer_bytes;
     *n_buffers = (uint32_t)(fitting < wanted_buffers ? fitting : wanted_buffers);
     plan->stream = *n_buffers * buffer_bytes >= STREAM_BYTES;
+    for (size_t i = 1; i < views->n; i++) views->more[i - 1].stream = plan->stream;
     return FM_OK;
 }
 
@@ -183,7 +185,8 @@ static int check_arrays(const fm_arrays *arrays, const fm_transform *transform, 
 }
 
 int fm_config_resolve(const fm_config *config, fm_config *out, fm_plan *plan, fm_plan *result,
-                      uint32_t *n_buffers, fm_error *error) {
+                      fm_views *views, uint32_t *n_buffers, fm_mem_counter *counter,
+                      fm_error *error) {
     if (!config) return fm_error_set(error, FM_ERR_ARGUMENT, "config is NULL");
     if (config->struct_bytes != sizeof(*config)) {
         return fm_error_set(error, FM_ERR_ARGUMENT,
@@ -211,11 +214,13 @@ int fm_config_resolve(const fm_config *config, fm_config *out, fm_plan *plan, fm
     else if (!status && (!out->arrays.n || out->arrays.images))
         status = fm_plan_init(plan, &out->transform, error);
     *result = *plan;
+    const bool has_sections = out->arrays.n > 0 || out->n_more_views > 0;
     if (!status)
-        status =
-            fm_device_stage_plan(&out->device, &out->transform, out->arrays.n > 0, plan, error);
-    if (!status) status = fit_budget(out, plan, n_buffers, error);
-    /* The plan holds copies, so the caller may free the transform's arrays. */
+        status = fm_device_stage_plan(&out->device, &out->transform, has_sections, plan, error);
+    if (!status) status = fm_views_open(views, out, plan, counter, error);
+    if (!status) status = fit_budget(out, plan, views, n_buffers, error);
+    /* The plans hold copies, so the caller may free the transforms' arrays. */
     out->transform = (fm_transform){0};
+    out->more_views = NULL;
     return status;
 }

@@ -48,8 +48,9 @@ static void add_reader(const fm_loader *loader, const fm_reader_stats *reader, f
 /* The SIMD level of the kernels that the decode threads use. */
 static fm_cpu_tier tier_of(const fm_loader *loader) {
     const fm_worker *const worker = &loader->workers[0];
+    fm_pixels *const pixels = worker->pixels ? worker->pixels : worker->views.pixels[0];
     const fm_resample *const resample =
-        worker->pixels ? fm_pixels_resample(worker->pixels) : worker->scratch.resample;
+        pixels ? fm_pixels_resample(pixels) : worker->scratch.resample;
     if (resample) return fm_resample_tier(resample);
     fm_cpu_tier tier;
     return fm_cpu_tier_get(&tier, NULL) ? FM_CPU_SCALAR : tier;
@@ -95,16 +96,34 @@ int fm_loader_section(const fm_loader *loader, size_t number, size_t *offset, si
     return FM_OK;
 }
 
+size_t fm_loader_n_views(const fm_loader *loader) {
+    return loader && !loader->rows.arrays ? loader->views.n : 0;
+}
+
+int fm_loader_view(const fm_loader *loader, size_t number, fm_view *out) {
+    if (!out || number >= fm_loader_n_views(loader)) return FM_ERR_ARGUMENT;
+    const fm_plan *const plan = loader->views.list[number].plan;
+    *out = (fm_view){.offset = loader->views.list[number].offset,
+                     .channels = (uint32_t)plan->channels,
+                     .height = (uint32_t)plan->out_height,
+                     .width = (uint32_t)plan->out_width};
+    return FM_OK;
+}
+
 /* ---- random parameters ----------------------------------------------------------------------- */
 
-int fm_loader_draws(const fm_loader *loader, uint64_t seed, uint32_t epoch, int64_t index,
-                    uint32_t occurrence, int32_t width, int32_t height, fm_draw *out,
+int fm_loader_draws(const fm_loader *loader, size_t view, uint64_t seed, uint32_t epoch,
+                    int64_t index, uint32_t occurrence, int32_t width, int32_t height, fm_draw *out,
                     fm_error *error) {
     if (!loader || !out) return fm_error_set(error, FM_ERR_ARGUMENT, "loader or out is NULL");
+    if (view >= loader->views.n)
+        return fm_error_set(error, FM_ERR_ARGUMENT, "there is no view %zu; the loader has %zu",
+                            view, loader->views.n);
     if (index < 0 || (uint64_t)index >= loader->config.n_samples || width < 1 || height < 1)
         return fm_error_set(error, FM_ERR_ARGUMENT,
                             "index %lld is outside the dataset, or %d x %d pixels are no size",
                             (long long)index, width, height);
-    const fm_draw_key key = {seed, epoch, occurrence, index};
-    return fm_geometry_draw(loader->plan.ops, loader->plan.n_ops, &key, width, height, out, error);
+    const fm_plan *const plan = loader->views.list[view].plan;
+    const fm_draw_key key = {seed, epoch, occurrence, index, loader->views.list[view].first_op};
+    return fm_geometry_draw(plan->ops, plan->n_ops, &key, width, height, out, error);
 }

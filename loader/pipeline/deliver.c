@@ -292,6 +292,18 @@ int fm_loader_fallback(fm_loader *loader, fm_fallback *out) {
     return FM_OK;
 }
 
+int fm_loader_fallback_view(fm_loader *loader, size_t number, void **out, size_t *out_bytes) {
+    const int status = fm_loader_check(loader, NULL);
+    if (status || !out || !out_bytes) return status ? status : FM_ERR_ARGUMENT;
+    const fm_task *const task = loader->fallback;
+    if (!task) return FM_ERR_STATE;
+    if (number >= loader->views.n) return FM_ERR_ARGUMENT;
+    const fm_view_place *const view = &loader->views.list[number];
+    *out_bytes = view->plan->sample_bytes;
+    *out = (uint8_t *)task->batch->buffer->memory + view->offset + task->position * *out_bytes;
+    return FM_OK;
+}
+
 /* Locked. */
 static void count_fallback(fm_stats *sums, int cause) {
     sums->fallback_samples++;

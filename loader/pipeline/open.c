@@ -73,10 +73,13 @@ static int open_input(fm_loader *loader, fm_error *error) {
     if (config->arrays.n) {
         status = open_arrays(loader, error);
     } else {
-        loader->processor = is_raw ? &fm_process_raw : &fm_process_image;
+        const bool has_views = loader->views.n > 1;
+        loader->processor = is_raw      ? &fm_process_raw
+                            : has_views ? &fm_process_views
+                                        : &fm_process_image;
         loader->layout = (fm_batch_layout){
-            .batch_bytes = config->batch_size * loader->plan.sample_bytes,
-            .sample_bytes = loader->plan.sample_bytes,
+            .batch_bytes = loader->views.batch_bytes,
+            .sample_bytes = has_views ? 0 : loader->plan.sample_bytes,
             .label_bytes = config->batch_size * sizeof(int64_t),
             .has_images = true, /* raw files are treated as images of one row */
         };
@@ -170,6 +173,7 @@ static void free_tables(fm_loader *loader) {
     fm_mem_free(loader->rows.arrays);
     fm_mem_free(loader->rows.sections);
     fm_mem_free(loader->header);
+    fm_views_close(&loader->views);
 }
 
 /* ---- parts ----------------------------------------------------------------------------------- */
@@ -208,7 +212,7 @@ static void open_throttle(fm_loader *loader) {
 static int open_parts(fm_loader *loader, const fm_config *config, fm_error *error) {
     uint32_t n_buffers = 0;
     int status = fm_config_resolve(config, &loader->config, &loader->plan, &loader->result,
-                                   &n_buffers, error);
+                                   &loader->views, &n_buffers, &loader->counter, error);
     if (!status) status = open_input(loader, error);
     if (!status) status = alloc_tables(loader, error);
     if (!status) status = fm_device_stage_open(loader, n_buffers, error);

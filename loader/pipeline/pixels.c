@@ -149,7 +149,7 @@ static void copy_px(uint8_t *to, const uint8_t *from, int32_t n, int32_t channel
     for (int32_t i = 0; i < n; i++, to += 3) to[0] = to[1] = to[2] = from[i];
 }
 
-/* Passes the box `needed` of an image to a resample, row by row. */
+/* Passes a box of an image to a resample, row by row. */
 static void feed(fm_resample *resample, const fm_image *in, fm_box needed) {
     uint8_t *rows[FM_RESAMPLE_ROWS];
     const size_t row_bytes = fm_image_row_bytes(in);
@@ -239,6 +239,20 @@ int fm_pixels_finish(fm_pixels *pixels, fm_error *error) {
     if (plan->augments) return finish(pixels, plan->n_front, error);
     if (plan->erases) erase(pixels);
     return FM_OK;
+}
+
+int fm_pixels_part(fm_pixels *pixels, const fm_draw_key *key, int32_t width, int32_t height,
+                   const fm_image *part, int32_t left, int32_t top, void *out, fm_error *error) {
+    fm_box needed;
+    int status = fm_pixels_begin(pixels, key, width, height, &needed, error);
+    if (!status) status = fm_pixels_start(pixels, 0, needed.width, out, error);
+    if (status) return status;
+    if (needed.width > 0 && needed.height > 0) {
+        needed.left -= left;
+        needed.top -= top;
+        feed(pixels->resample, part, needed);
+    }
+    return fm_pixels_finish(pixels, error);
 }
 
 /* ---- arrays ---------------------------------------------------------------------------------- */

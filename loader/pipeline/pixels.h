@@ -14,6 +14,7 @@
 #ifndef FM_PIPELINE_PIXELS_H
 #define FM_PIPELINE_PIXELS_H
 
+#include "augment/image.h"
 #include "transform/resample.h"
 
 typedef struct fm_pixels fm_pixels;
@@ -38,6 +39,14 @@ int fm_pixels_start(fm_pixels *pixels, int32_t skip_px, int32_t row_px, void *ou
 /* Called after the last row: applies what follows the resample. FM_ERR_LIMIT if an operation can't
  * be applied natively to this image. */
 int fm_pixels_finish(fm_pixels *pixels, fm_error *error);
+
+/*
+ * Makes a sample from a part of a width x height image: `part` holds at least the box that
+ * fm_pixels_begin() gives for this key and size, and begins at pixel (left, top) of the image.
+ * FM_ERR_LIMIT, FM_ERR_NOMEM.
+ */
+int fm_pixels_part(fm_pixels *pixels, const fm_draw_key *key, int32_t width, int32_t height,
+                   const fm_image *part, int32_t left, int32_t top, void *out, fm_error *error);
 
 /*
  * Makes a sample from an array: height rows of width pixels of `channels` bytes (3: R G B; 1:

@@ -10,14 +10,30 @@
 /* Rows that are decoded between two checks of the clock and the cancel flag. */
 #define BLOCK_ROWS FM_RESAMPLE_ROWS
 
-static int open_tools(fm_worker *worker, fm_error *error) {
+int fm_process_image_open_decoder(fm_worker *worker, fm_error *error) {
     fm_loader *const loader = worker->loader;
     const fm_limits limits = {loader->config.max_file_bytes, loader->config.max_image_pixels,
                               loader->config.rejected_formats};
     const int status = fm_decoder_open(&worker->decoder, &limits, &loader->counter, error);
-    if (status) return status;
-    fm_decoder_watch(worker->decoder, &loader->queue.is_cancelled);
-    return fm_pixels_open(&worker->pixels, &loader->plan, &loader->counter, error);
+    if (!status) fm_decoder_watch(worker->decoder, &loader->queue.is_cancelled);
+    return status;
+}
+
+int fm_process_image_bytes(fm_task *task, const uint8_t **bytes, size_t *n_bytes, fm_error *error) {
+    *bytes = task->data ? task->data : task->read.bytes;
+    *n_bytes = task->data ? task->data_bytes : task->read.n_bytes;
+    if (*n_bytes == 0) return fm_error_set(error, FM_ERR_FORMAT, "the file is empty");
+    if (task->is_partial && !fm_jpeg_restart_end(task->read.bytes, *n_bytes))
+        return fm_error_set(error, FM_ERR_DAMAGED,
+                            "there is no restart marker where the restart index has one");
+    return FM_OK;
+}
+
+static int open_tools(fm_worker *worker, fm_error *error) {
+    fm_loader *const loader = worker->loader;
+    const int status = fm_process_image_open_decoder(worker, error);
+    return status ? status
+                  : fm_pixels_open(&worker->pixels, &loader->plan, &loader->counter, error);
 }
 
 /* Decodes and transforms block by block. */
@@ -38,7 +54,7 @@ static int run_rows(fm_worker *worker, fm_stage_timer *timer, fm_error *error) {
 
 static int decode(fm_worker *worker, const fm_task *task, const uint8_t *bytes, size_t n_bytes,
                   uint8_t *out, fm_stage_timer *timer, fm_error *error) {
-    const fm_draw_key key = fm_task_key(worker->loader, task);
+    const fm_draw_key key = fm_view_key(worker->loader, task, 0);
     fm_image_info info;
     fm_box needed;
     int32_t skip_px = 0, row_px = 0;
@@ -62,14 +78,12 @@ static int decode(fm_worker *worker, const fm_task *task, const uint8_t *bytes, 
 
 static int process(fm_worker *worker, fm_task *task, uint8_t *memory, fm_stage_timer *timer,
                    fm_error *error) {
-    const uint8_t *const bytes = task->data ? task->data : task->read.bytes;
-    const size_t n_bytes = task->data ? task->data_bytes : task->read.n_bytes;
     uint8_t *const out = memory + task->position * worker->loader->layout.sample_bytes;
-    if (n_bytes == 0) return fm_error_set(error, FM_ERR_FORMAT, "the file is empty");
-    if (task->is_partial && !fm_jpeg_restart_end(task->read.bytes, n_bytes))
-        return fm_error_set(error, FM_ERR_DAMAGED,
-                            "there is no restart marker where the restart index has one");
-    const int status = decode(worker, task, bytes, n_bytes, out, timer, error);
+    const uint8_t *bytes;
+    size_t n_bytes;
+    int status = fm_process_image_bytes(task, &bytes, &n_bytes, error);
+    if (status) return status;
+    status = decode(worker, task, bytes, n_bytes, out, timer, error);
     fm_decoder_end(worker->decoder);
     fm_timer_end(timer, &timer->decode_ns);
     return status;

@@ -32,6 +32,7 @@
 #include "pipeline/device_stage.h"
 #include "pipeline/pixels.h"
 #include "pipeline/rows.h"
+#include "pipeline/views.h"
 #include "read/reader.h"
 #include "ring/ring.h"
 
@@ -140,6 +141,7 @@ typedef struct fm_worker {
     /* Opened by the loader's processor if it uses them; the others are NULL or zero. */
     fm_decoder *decoder;
     fm_pixels *pixels;
+    fm_view_tools views;
     fm_rows_scratch scratch;
     fm_core_clock core_clock;
     /* Written by this thread alone (relaxed), read by fm_loader_stats(). */
@@ -148,9 +150,10 @@ typedef struct fm_worker {
 } fm_worker;
 
 /*
- * Makes the samples of one kind of dataset: encoded images (process_image.c), files of raw values
- * (process_raw.c) or rows of arrays (process_rows.c). process() runs on decode threads, without the
- * lock. If it fails, *error holds the reason and the task's samples are rejected.
+ * Makes the samples of one kind of dataset: encoded images (process_image.c; process_views.c for
+ * several views of each), files of raw values (process_raw.c) or rows of arrays (process_rows.c).
+ * process() runs on decode threads, without the lock. If it fails, *error holds the reason and the
+ * task's samples are rejected.
  */
 typedef struct fm_processor {
     /* Opens what one decode thread needs, before the thread starts. fm_workers_close() closes it,
@@ -161,14 +164,21 @@ typedef struct fm_processor {
                    fm_error *error);
 } fm_processor;
 
-extern const fm_processor fm_process_image, fm_process_raw, fm_process_rows;
+/* What processors for encoded images have in common, in process_image.c: the thread's decoder, and
+ * the image's bytes. An empty file is refused, and a partial read that does not end where the
+ * restart index says; an end marker is written after it. */
+int fm_process_image_open_decoder(fm_worker *worker, fm_error *error);
+int fm_process_image_bytes(fm_task *task, const uint8_t **bytes, size_t *n_bytes, fm_error *error);
+
+extern const fm_processor fm_process_image, fm_process_views, fm_process_raw, fm_process_rows;
 
 /* ---- the loader ------------------------------------------------------------------------------ */
 
 /* What a batch's memory holds. */
 typedef struct fm_batch_layout {
     size_t batch_bytes;  /* of a full batch, without labels */
-    size_t sample_bytes; /* from one sample to the next; 0: the samples are in sections, rows.h */
+    size_t sample_bytes; /* from one sample to the next; 0: the samples are in sections (rows.h), or
+                            have several views */
     size_t label_bytes;  /* of a full batch's labels; 0: it has none */
     bool has_images;
 } fm_batch_layout;
@@ -234,6 +244,7 @@ struct fm_loader {
     fm_config config;
     fm_plan plan;   /* of the values in buffers */
     fm_plan result; /* of the values delivered: the same, unless the device converts */
+    fm_views views;
     fm_batch_layout layout;
     const fm_processor *processor;
     fm_rows_input rows;
@@ -281,9 +292,10 @@ static inline size_t fm_layout_bytes(const fm_batch_layout *layout, uint32_t n_s
     return layout->sample_bytes ? n_samples * layout->sample_bytes : layout->batch_bytes;
 }
 
-/* The key of the random parameters of a task with one sample. */
-static inline fm_draw_key fm_task_key(const fm_loader *loader, const fm_task *task) {
-    return (fm_draw_key){loader->epoch.seed, loader->epoch.number, task->occurrence, task->index};
+/* The key of the random parameters of a view of a task with one sample. */
+static inline fm_draw_key fm_view_key(const fm_loader *loader, const fm_task *task, size_t view) {
+    return (fm_draw_key){loader->epoch.seed, loader->epoch.number, task->occurrence, task->index,
+                         loader->views.list[view].first_op};
 }
 
 /* How the cache identifies a task's file. */

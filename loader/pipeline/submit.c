@@ -106,19 +106,23 @@ static int reserve_paths(fm_loader *loader, fm_pending *batch, size_t path_bytes
     return FM_OK;
 }
 
-/* How many bytes of a verified JPEG with a restart index to read: up to the bottom of the crop,
- * which is drawn here, before the file is read. */
+/* How many bytes of a verified JPEG with a restart index to read: up to the bottom of the lowest
+ * crop, which is drawn here, before the file is read. */
 static uint64_t partial_bytes(const fm_loader *loader, const fm_task *task,
                               const fm_sample *sample) {
-    const fm_plan *const plan = &loader->plan;
     const fm_restart_index *const index = sample->rows;
-    const fm_draw_key key = fm_task_key(loader, task);
-    fm_geometry geometry;
-    if (!fm_jpeg_restart_is_sane(index) ||
-        fm_geometry_locate(plan->ops, plan->n_ops, plan->n_front, &key, index->width, index->height,
-                           &geometry, NULL, NULL))
-        return sample->range_bytes;
-    const int64_t bottom = (int64_t)geometry.source.top + geometry.source.height - 1;
+    if (!fm_jpeg_restart_is_sane(index)) return sample->range_bytes;
+    int64_t bottom = 0;
+    for (size_t i = 0; i < loader->views.n; i++) {
+        const fm_plan *const plan = loader->views.list[i].plan;
+        const fm_draw_key key = fm_view_key(loader, task, i);
+        fm_geometry geometry;
+        if (fm_geometry_locate(plan->ops, plan->n_ops, plan->n_front, &key, index->width,
+                               index->height, &geometry, NULL, NULL))
+            return sample->range_bytes;
+        const int64_t last = (int64_t)geometry.source.top + geometry.source.height - 1;
+        if (last > bottom) bottom = last;
+    }
     return fm_jpeg_restart_bytes(index, bottom, sample->range_bytes);
 }
 

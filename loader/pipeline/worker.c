@@ -61,9 +61,12 @@ static void end_task(fm_task *task) {
 /* Called with the lock held before the thread waits; drops it while running. Frees the memory that
  * a large image needed. Returns whether there was any. */
 static bool trim_memory(fm_worker *worker) {
-    if (!worker->decoder || !fm_decoder_is_large(worker->decoder)) return false;
+    const bool is_large = (worker->decoder && fm_decoder_is_large(worker->decoder)) ||
+                          fm_scratch_is_large(&worker->views.scratch);
+    if (!is_large) return false;
     fm_loader_unlock(worker->loader);
     fm_decoder_trim(worker->decoder);
+    fm_scratch_trim(&worker->views.scratch);
     fm_loader_lock(worker->loader);
     return true;
 }
@@ -133,6 +136,7 @@ void fm_workers_close(fm_loader *loader) {
     for (uint32_t i = 0; i < loader->n_workers; i++) {
         fm_decoder_close(&loader->workers[i].decoder);
         fm_pixels_close(&loader->workers[i].pixels);
+        fm_view_tools_close(&loader->workers[i].views);
         fm_rows_scratch_close(&loader->workers[i].scratch);
     }
     fm_mem_free(loader->workers);

@@ -107,20 +107,21 @@ bool parse_choice(const char *what, const char *value, const char *const *names,
     return false;
 }
 
-bool table_from_bytes(PyObject *bytes, Config *out) {
+// Copies a table of values of `dtype` to `table`, and points `transform` at it.
+bool table_from_bytes(PyObject *bytes, std::string *table, fm_transform *transform) {
     if (!bytes || bytes == Py_None) return true;
     char *data = nullptr;
     Py_ssize_t n_bytes = 0;
     if (PyBytes_AsStringAndSize(bytes, &data, &n_bytes)) return false;
-    const size_t value_bytes = out->config.transform.dtype == FM_FLOAT32 ? 4 : 2;
+    const size_t value_bytes = transform->dtype == FM_FLOAT32 ? 4 : 2;
     if (size_t(n_bytes) != 3 * 256 * value_bytes) {
         PyErr_Format(PyExc_ValueError,
                      "value_table has %zd bytes; it must be 3 x 256 values of %zu bytes", n_bytes,
                      value_bytes);
         return false;
     }
-    out->value_table.assign(data, size_t(n_bytes));
-    out->config.transform.value_table = out->value_table.data();
+    table->assign(data, size_t(n_bytes));
+    transform->value_table = table->data();
     return true;
 }
 
@@ -189,6 +190,35 @@ bool image_from_tuple(PyObject *tuple, Config *out) {
     return true;
 }
 
+// Parses (ops, value_table, resize_order) of each further view. The rest of a view's transform is
+// as the first one's.
+bool views_from_sequence(PyObject *sequence, Config *out) {
+    if (!sequence || sequence == Py_None) return true;
+    const Py_ssize_t n = PySequence_Size(sequence);
+    if (n < 0) return false;
+    out->views.resize(size_t(n));
+    for (View &view : out->views) {
+        const Ref item(PySequence_GetItem(sequence, &view - out->views.data()));
+        PyObject *ops = nullptr, *table = nullptr;
+        int resize_order = 0;
+        fm_transform transform = out->config.transform;
+        transform.value_table = nullptr;
+        if (!item || !check_tuple("a view", item.get()) ||
+            !PyArg_ParseTuple(item.get(), "OOi", &ops, &table, &resize_order) ||
+            !ops_from_sequence(ops, &view.ops) ||
+            !table_from_bytes(table, &view.value_table, &transform))
+            return false;
+        transform.ops = view.ops.data();
+        transform.n_ops = view.ops.size();
+        transform.resize_order = static_cast<fm_resize_order>(resize_order);
+        out->more_views.push_back(transform);
+    }
+    out->config.more_views = out->more_views.data();
+    out->config.n_more_views = out->more_views.size();
+    if (n > 0) out->sections.resize(size_t(n) + 1);
+    return true;
+}
+
 // Parses (header, body_bytes) of files of raw values.
 bool raw_from_tuple(PyObject *tuple, Config *out) {
     if (!tuple || tuple == Py_None) return true;
@@ -253,7 +283,7 @@ namespace {
 struct Arguments {
     PyObject *ops = nullptr, *value_table = nullptr, *alloc = nullptr, *cache = nullptr;
     PyObject *arrays = nullptr, *image = nullptr, *owners = nullptr, *raw = nullptr;
-    PyObject *device = nullptr;
+    PyObject *device = nullptr, *views = nullptr;
     const char *dtype = nullptr, *layout = "nchw", *reader = "auto";
     int resize_order = 0;
     unsigned long long n_samples = 0, budget = 0, read_ahead = 0, max_file = 0, max_pixels = 0;
@@ -286,13 +316,14 @@ bool Arguments::parse(PyObject *args, PyObject *kwargs, fm_config &config) {
                                         "raw",
                                         "device",
                                         "rejected_formats",
+                                        "views",
                                         nullptr};
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$OsKIOisIIKKsIKKIOOOOOOOI", const_cast<char **>(names), &ops, &dtype,
+            args, kwargs, "|$OsKIOisIIKKsIKKIOOOOOOOIO", const_cast<char **>(names), &ops, &dtype,
             &n_samples, &config.batch_size, &value_table, &resize_order, &layout, &config.n_threads,
             &config.prefetch_batches, &budget, &read_ahead, &reader, &config.read_depth, &max_file,
             &max_pixels, &config.sample_records, &alloc, &cache, &arrays, &image, &owners, &raw,
-            &device, &config.rejected_formats))
+            &device, &config.rejected_formats, &views))
         return false;
     // A format string can't require keyword-only arguments.
     if (ops && dtype) return true;
@@ -333,7 +364,8 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
     fm_config_init(&config);
     Arguments given;
     if (!given.parse(args, kwargs, config) || !set_choices(given, config)) return false;
-    if (!ops_from_sequence(given.ops, &out->ops) || !table_from_bytes(given.value_table, out))
+    if (!ops_from_sequence(given.ops, &out->ops) ||
+        !table_from_bytes(given.value_table, &out->value_table, &config.transform))
         return false;
     out->owners = Ref::borrow(given.owners);
     if (!arrays_from_sequence(given.arrays, out) || !image_from_tuple(given.image, out) ||
@@ -342,6 +374,7 @@ bool config_from_kwargs(PyObject *args, PyObject *kwargs, Config *out) {
     config.transform.ops = out->ops.data();
     config.transform.n_ops = out->ops.size();
     set_numbers(given, config);
+    if (!views_from_sequence(given.views, out)) return false;
     if (given.cache && given.cache != Py_None) {
         config.cache = cache_from_object(given.cache);
         if (!config.cache) return false;

@@ -9,14 +9,23 @@
 
 namespace feedmill {
 
+// What the transform of a further view points to.
+struct View {
+    std::vector<fm_op> ops;
+    std::string value_table;
+};
+
 // An fm_config and everything that it points to. Must outlive the loader that is opened with it.
 struct Config {
     fm_config config;
     std::vector<fm_op> ops;
     std::string value_table;
+    std::vector<View> views; // the further ones
+    std::vector<fm_transform> more_views;
     std::string header; // of files of raw values
     std::vector<fm_array> arrays;
-    std::vector<Section> sections; // of the arrays; offsets are set after the loader was opened
+    std::vector<Section> sections; // of the arrays, or of several views; offsets are set after the
+                                   // loader was opened
     Ref owners;                    // of the arrays' memory, or none
     Ref alloc;                     // the Python allocator, or none
     Ref alloc_exception;           // the last exception of the allocator, or none

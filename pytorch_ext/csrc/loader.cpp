@@ -18,8 +18,28 @@ constexpr int64_t kSliceNs = 50'000'000;
 
 // ---- open and close -----------------------------------------------------------------------------
 
+// Sets the sections of a batch's memory, one for each of several views.
+bool set_views(LoaderState *state) {
+    const fm_transform &transform = state->config.config.transform;
+    for (size_t i = 0; i < state->config.sections.size(); i++) {
+        Section &section = state->config.sections[i];
+        fm_view view;
+        if (fm_loader_view(state->handle, i, &view)) {
+            PyErr_SetString(PyExc_RuntimeError, "a view has no place in the batch");
+            return false;
+        }
+        section.offset = view.offset;
+        section.shape = {view.channels, view.height, view.width};
+        section.order = {2, 1, 0};
+        if (transform.layout == FM_NHWC) section.order = {0, 2, 1};
+        set_image_type(&section, transform.dtype);
+    }
+    return true;
+}
+
 // Sets the sections of a batch's memory, one for each array.
 bool set_sections(LoaderState *state) {
+    if (!state->config.views.empty()) return set_views(state);
     std::vector<Section> &sections = state->config.sections;
     for (size_t i = 0; i < sections.size(); i++) {
         if (fm_loader_section(state->handle, i, &sections[i].offset, nullptr)) {
@@ -280,9 +300,31 @@ PyObject *loader_wait(PyObject *self, PyObject *args) {
     return none_or_raise(state, status, error);
 }
 
-// Returns a bytearray, which fallback_done() copies to the sample's place in the batch, as that
-// place may become invalid while Python holds it. (With the limited API of Python 3.10 an extension
-// type can't export a buffer.)
+// The places of a rejected sample's views in the batch.
+struct Place {
+    void *out = nullptr;
+    size_t n_bytes = 0;
+};
+
+std::vector<Place> places_of(const LoaderState &state, const fm_fallback &fallback) {
+    std::vector<Place> places{{fallback.out, fallback.out_bytes}};
+    for (size_t i = 1; i < fm_loader_n_views(state.handle); i++) {
+        Place place;
+        if (fm_loader_fallback_view(state.handle, i, &place.out, &place.n_bytes)) break;
+        places.push_back(place);
+    }
+    return places;
+}
+
+size_t bytes_of(const std::vector<Place> &places) {
+    size_t n_bytes = 0;
+    for (const Place &place : places) n_bytes += place.n_bytes;
+    return n_bytes;
+}
+
+// Returns a bytearray with the views one after the other, which fallback_done() copies to the
+// sample's places in the batch, as those may become invalid while Python holds it. (With the
+// limited API of Python 3.10 an extension type can't export a buffer.)
 PyObject *loader_fallback(PyObject *self, PyObject *) {
     LoaderState *const state = state_of(self);
     const ExclusiveCall call(state);
@@ -296,16 +338,17 @@ PyObject *loader_fallback(PyObject *self, PyObject *) {
     if (!path) return nullptr;
     const Ref why = text_from(fallback.error.message);
     if (!why) return nullptr;
-    Ref place = allocate_bytearray(Py_ssize_t(fallback.out_bytes));
+    const size_t n_bytes = bytes_of(places_of(*state, fallback));
+    Ref place = allocate_bytearray(Py_ssize_t(n_bytes));
     if (!place) return nullptr;
-    std::memset(PyByteArray_AsString(place.get()), 0, fallback.out_bytes);
+    std::memset(PyByteArray_AsString(place.get()), 0, n_bytes);
     state->place = std::move(place);
     return Py_BuildValue("LIIiOOO", static_cast<long long>(fallback.index), fallback.occurrence,
                          fallback.position, fallback.cause, path.get(), state->place.get(),
                          why.get());
 }
 
-// Copies fallback()'s bytearray to the sample's place. False: a Python exception is set.
+// Copies fallback()'s bytearray to the sample's places. False: a Python exception is set.
 bool copy_to_place(LoaderState *state) {
     fm_fallback fallback;
     if (fm_loader_fallback(state->handle, &fallback)) return true; // fallback_done() fails
@@ -314,13 +357,18 @@ bool copy_to_place(LoaderState *state) {
                         "the sample was not written: call fallback() for its bytearray first");
         return false;
     }
+    const std::vector<Place> places = places_of(*state, fallback);
     const Py_ssize_t n_bytes = PyByteArray_Size(state->place.get());
-    if (size_t(n_bytes) != fallback.out_bytes) {
+    if (size_t(n_bytes) != bytes_of(places)) {
         PyErr_Format(PyExc_ValueError, "the sample's bytearray has %zd bytes; it must keep its %zu",
-                     n_bytes, fallback.out_bytes);
+                     n_bytes, bytes_of(places));
         return false;
     }
-    std::memcpy(fallback.out, PyByteArray_AsString(state->place.get()), fallback.out_bytes);
+    const char *from = PyByteArray_AsString(state->place.get());
+    for (const Place &place : places) {
+        std::memcpy(place.out, from, place.n_bytes);
+        from += place.n_bytes;
+    }
     return true;
 }
 
@@ -381,6 +429,18 @@ PyObject *get_slot_bytes(PyObject *self, void *) {
 PyObject *get_out_shape(PyObject *self, void *) {
     const LoaderState &state = *state_of(self);
     return Py_BuildValue("iii", state.channels, state.height, state.width);
+}
+
+PyObject *get_view_shapes(PyObject *self, void *) {
+    const LoaderState &state = *state_of(self);
+    const size_t n = state.config.views.empty() ? 0 : state.config.sections.size();
+    return make_tuple(n,
+                      [&state](size_t i) {
+                          const std::vector<int64_t> &shape = state.config.sections[i].shape;
+                          return Ref(
+                              Py_BuildValue("iii", int(shape[0]), int(shape[1]), int(shape[2])));
+                      })
+        .release();
 }
 
 PyObject *get_offsets(PyObject *self, void *) {
@@ -445,7 +505,8 @@ PyMethodDef methods[] = {
 PyGetSetDef attributes[] = {
     getter_entry<get_slot_bytes>("slot_bytes", "bytes of a batch buffer"),
     getter_entry<get_out_shape>("out_shape", "(channels, height, width)"),
-    getter_entry<get_offsets>("offsets", "offsets of the arrays' rows in a batch"),
+    getter_entry<get_view_shapes>("view_shapes", "(channels, height, width) of several views"),
+    getter_entry<get_offsets>("offsets", "offsets of the arrays' rows, or views, in a batch"),
     getter_entry<get_output_bytes>("output_bytes", "bytes of an output: images, labels"),
     getter_entry<get_converts>("converts", "the device converts uint8 NHWC"),
     getter_entry<get_n_outputs>("n_outputs", "outputs that no batch has used"),

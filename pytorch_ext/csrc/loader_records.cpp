@@ -35,17 +35,20 @@ PyObject *loader_draws(PyObject *self, PyObject *args) {
     LoaderState *const state = state_of(self);
     unsigned long long seed;
     long long index;
-    unsigned int epoch, occurrence;
+    unsigned int epoch, occurrence, view = 0;
     int width, height;
     if (!check_open(*state) ||
-        !PyArg_ParseTuple(args, "KILIii", &seed, &epoch, &index, &occurrence, &width, &height) ||
+        !PyArg_ParseTuple(args, "KILIii|I", &seed, &epoch, &index, &occurrence, &width, &height,
+                          &view) ||
         !check_open(*state)) // an argument's __index__() may have closed it
         return nullptr;
-    const size_t n_ops = state->config.ops.size();
+    const std::vector<View> &views = state->config.views;
+    const size_t n_ops =
+        view && view <= views.size() ? views[view - 1].ops.size() : state->config.ops.size();
     std::vector<fm_draw> draws(n_ops + 1);
     fm_error error;
-    const int status = fm_loader_draws(state->handle, seed, epoch, index, occurrence, width, height,
-                                       draws.data(), &error);
+    const int status = fm_loader_draws(state->handle, view, seed, epoch, index, occurrence, width,
+                                       height, draws.data(), &error);
     if (status) return raise_error(state, error);
     Ref list(PyList_New(0));
     for (size_t i = 0; list && i < n_ops; i++) {

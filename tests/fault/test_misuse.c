@@ -130,7 +130,7 @@ static void null_handles_are_refused_everywhere(void **state) {
     assert_int_equal(fm_loader_next(loader, 0, &batch, &error), FM_ERR_ARGUMENT);
     assert_int_equal(fm_loader_fallback(loader, &fallback), FM_ERR_ARGUMENT);
     assert_int_equal(fm_loader_fallback_done(loader, 0, &error), FM_ERR_ARGUMENT);
-    assert_int_equal(fm_loader_draws(loader, 0, 0, 0, 0, 9, 9, draws, &error), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_draws(loader, 0, 0, 0, 0, 0, 9, 9, draws, &error), FM_ERR_ARGUMENT);
     assert_int_equal(fm_loader_steps(loader, 0, &step, 1), 0);
     assert_int_equal(fm_loader_n_pending(loader), 0);
     fm_loader_stats(loader, &stats);
@@ -229,16 +229,17 @@ static void draws_are_checked_and_pure(void **state) {
     fm_loader *loader = NULL;
     assert_int_equal(fm_loader_open(&loader, &config, &error), FM_OK);
     fm_draw a[2], b[2];
-    assert_int_equal(fm_loader_draws(loader, 1, 2, 0, 0, 640, 480, a, &error), FM_OK);
-    assert_int_equal(fm_loader_draws(loader, 1, 2, 0, 0, 640, 480, b, &error), FM_OK);
+    assert_int_equal(fm_loader_draws(loader, 0, 1, 2, 0, 0, 640, 480, a, &error), FM_OK);
+    assert_int_equal(fm_loader_draws(loader, 0, 1, 2, 0, 0, 640, 480, b, &error), FM_OK);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(a[i].kind, test_ops[i].kind);
         assert_true(a[i].top == b[i].top && a[i].left == b[i].left && a[i].flip == b[i].flip);
         assert_true(a[i].height == b[i].height && a[i].width == b[i].width);
     }
-    assert_int_equal(fm_loader_draws(loader, 1, 2, 3, 0, 640, 480, a, &error), FM_ERR_ARGUMENT);
-    assert_int_equal(fm_loader_draws(loader, 1, 2, 0, 0, 0, 480, a, &error), FM_ERR_ARGUMENT);
-    assert_int_equal(fm_loader_draws(loader, 1, 2, 0, 0, 640, 480, NULL, &error), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_draws(loader, 0, 1, 2, 3, 0, 640, 480, a, &error), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_draws(loader, 0, 1, 2, 0, 0, 0, 480, a, &error), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_draws(loader, 0, 1, 2, 0, 0, 640, 480, NULL, &error),
+                     FM_ERR_ARGUMENT);
     fm_loader_close(&loader);
 }
 

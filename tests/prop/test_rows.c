@@ -330,7 +330,7 @@ static void check_images(const image_case *one, bool crops) {
             fm_draw draws[2] = {{.flip = false}, {.height = one->height, .width = one->width}};
             if (crops)
                 assert_int_equal(
-                    fm_loader_draws(loader, 5, 1, n, 0, one->width, one->height, draws, NULL),
+                    fm_loader_draws(loader, 0, 5, 1, n, 0, one->width, one->height, draws, NULL),
                     FM_OK);
             /* The flip is applied first, which changes a crop with an odd margin. */
             if (draws[0].flip) draws[1].left = one->width - draws[1].left - draws[1].width;

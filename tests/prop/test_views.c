@@ -1,0 +1,342 @@
+/* Several views of each sample: each equals what a loader of its own makes. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+
+#include "folder.h"
+
+#define N_FILES 31
+#define MOST_BYTES ((size_t)N_FILES * 3 * 64 * 64 * 4)
+
+static test_folder images;
+static fm_folder *folder;
+
+static int set_up(void **state) {
+    (void)state;
+    images = test_folder_open(N_FILES);
+    return fm_folder_open(&folder, images.dir, NULL);
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    fm_folder_close(&folder);
+    test_folder_close(&images);
+    return 0;
+}
+
+/* ---- transforms ------------------------------------------------------------------------------ */
+
+static const fm_op crop_ops[] = {{.kind = FM_OP_RANDOM_RESIZED_CROP,
+                                  .height = 20,
+                                  .width = 28,
+                                  .scale = {0.05, 0.4},
+                                  .ratio = {0.75, 4.0 / 3},
+                                  .filter = FM_FILTER_BICUBIC},
+                                 {.kind = FM_OP_RANDOM_HORIZONTAL_FLIP, .p = 0.5}};
+static const fm_op color_ops[] = {
+    {.kind = FM_OP_RANDOM_RESIZED_CROP,
+     .height = 24,
+     .width = 32,
+     .scale = {0.3, 1},
+     .ratio = {0.75, 4.0 / 3}},
+    {.kind = FM_OP_RANDOM_APPLY, .p = 0.8, .n_children = 1, .n_within = 1},
+    {.kind = FM_OP_COLOR_JITTER, .values = {0.6, 1.4, 0.6, 1.4, 0.8, 1.2, -0.1, 0.1}},
+    {.kind = FM_OP_RANDOM_GRAYSCALE, .p = 0.2},
+    {.kind = FM_OP_RANDOM_BLUR, .p = 1, .values = {0.1, 2}},
+    {.kind = FM_OP_RANDOM_SOLARIZE, .p = 0.2, .values = {128}}};
+static const fm_op eval_ops[] = {{.kind = FM_OP_RESIZE, .height = 30},
+                                 {.kind = FM_OP_CENTER_CROP, .height = 16, .width = 48}};
+
+static fm_transform transform_of(const fm_op *ops, size_t n_ops, fm_dtype dtype) {
+    fm_transform transform = test_config((fm_source){0}).transform;
+    transform.ops = ops;
+    transform.n_ops = n_ops;
+    transform.dtype = dtype;
+    return transform;
+}
+
+/* The ops of a loader with one view that draws as view `number` does: ops that change nothing take
+ * the place of those of the views before it. */
+static size_t alone(const fm_transform *views, size_t number, fm_op *ops) {
+    size_t n = 0;
+    for (size_t i = 0; i < number; i++)
+        for (size_t j = 0; j < views[i].n_ops; j++)
+            ops[n++] = (fm_op){.kind = FM_OP_RANDOM_HORIZONTAL_FLIP};
+    memcpy(ops + n, views[number].ops, views[number].n_ops * sizeof(*ops));
+    return n + views[number].n_ops;
+}
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+static void start(fm_loader *loader, uint32_t number) {
+    int64_t order[N_FILES];
+    for (int64_t i = 0; i < N_FILES; i++) order[i] = i * 12 % N_FILES;
+    const fm_epoch epoch = {.seed = 9, .number = number, .order = order, .n_order = N_FILES};
+    fm_error error;
+    if (fm_loader_start(loader, &epoch, &error)) fail_msg("start: %s", error.message);
+}
+
+/* Runs an epoch; view v of the kth sample goes to out[v] + k * sample_bytes[v]. */
+static void run(fm_loader *loader, uint32_t number, uint8_t *const *out,
+                const size_t *sample_bytes) {
+    start(loader, number);
+    size_t n = 0;
+    fm_batch batch;
+    fm_error error;
+    int status;
+    while ((status = fm_loader_next(loader, -1, &batch, &error)) == FM_OK) {
+        for (size_t v = 0; v < fm_loader_n_views(loader); v++) {
+            fm_view view;
+            assert_int_equal(fm_loader_view(loader, v, &view), FM_OK);
+            assert_int_equal(view.offset % 64, 0);
+            memcpy(out[v] + n * sample_bytes[v], (uint8_t *)batch.images + view.offset,
+                   batch.n * sample_bytes[v]);
+        }
+        for (uint32_t i = 0; i < batch.n; i++) assert_int_equal(batch.labels[i], 0);
+        n += batch.n;
+        fm_batch_release(&batch);
+    }
+    if (status != FM_END) fail_msg("next: %d %s", status, status < 0 ? error.message : "");
+    assert_int_equal(n, N_FILES);
+}
+
+static size_t bytes_of(const fm_loader *loader, size_t number, size_t value_bytes) {
+    fm_view view;
+    assert_int_equal(fm_loader_view(loader, number, &view), FM_OK);
+    return value_bytes * view.channels * view.height * view.width;
+}
+
+/* Compares each view of a loader with those of a loader of its own. */
+static void compare(const fm_config *config, const fm_transform *views, size_t n_views) {
+    const size_t value_bytes = views[0].dtype == FM_UINT8 ? 1 : 4;
+    fm_loader *loader = test_loader_open(config);
+    assert_int_equal(fm_loader_n_views(loader), n_views);
+    uint8_t *made[FM_MAX_VIEWS];
+    size_t sample_bytes[FM_MAX_VIEWS];
+    for (size_t v = 0; v < n_views; v++) {
+        made[v] = malloc(MOST_BYTES);
+        sample_bytes[v] = bytes_of(loader, v, value_bytes);
+        assert_true(sample_bytes[v] * N_FILES <= MOST_BYTES);
+    }
+    run(loader, 4, made, sample_bytes);
+    fm_stats stats;
+    fm_loader_stats(loader, &stats);
+    assert_int_equal(stats.native_samples, N_FILES);
+    assert_int_equal(stats.read_files, N_FILES);
+    uint8_t *const wanted = malloc(MOST_BYTES);
+    for (size_t v = 0; v < n_views; v++) {
+        fm_op ops[64];
+        fm_config own = *config;
+        own.transform.ops = ops;
+        own.transform.n_ops = alone(views, v, ops);
+        own.n_more_views = 0;
+        fm_loader *other = test_loader_open(&own);
+        run(other, 4, &wanted, &sample_bytes[v]);
+        assert_memory_equal(made[v], wanted, N_FILES * sample_bytes[v]);
+        fm_draw one[64], two[64];
+        fm_error error;
+        const size_t n = views[v].n_ops, first = own.transform.n_ops - n;
+        for (int64_t index = 0; index < N_FILES; index++) {
+            assert_int_equal(fm_loader_draws(loader, v, 1, 2, index, 0, 99, 88, one, &error), 0);
+            assert_int_equal(fm_loader_draws(other, 0, 1, 2, index, 0, 99, 88, two, &error), 0);
+            assert_memory_equal(one, two + first, n * sizeof(*one));
+        }
+        fm_loader_close(&other);
+        free(made[v]);
+    }
+    free(wanted);
+    fm_loader_close(&loader);
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+static void each_view_is_that_of_its_own_loader(void **state) {
+    (void)state;
+    for (int dtype = FM_UINT8; dtype <= FM_FLOAT32; dtype++) {
+        const fm_transform views[] = {
+            transform_of(color_ops, 6, (fm_dtype)dtype), transform_of(crop_ops, 2, (fm_dtype)dtype),
+            transform_of(eval_ops, 2, (fm_dtype)dtype), transform_of(crop_ops, 2, (fm_dtype)dtype)};
+        for (int layout = FM_NCHW; layout <= FM_NHWC; layout++)
+            for (int reader = FM_READER_AUTO; reader <= FM_READER_PREAD; reader += 2)
+                for (uint32_t batch_size = 1; batch_size <= 9; batch_size += 4) {
+                    fm_transform all[4];
+                    memcpy(all, views, sizeof(all));
+                    for (int i = 0; i < 4; i++) all[i].layout = (fm_layout)layout;
+                    fm_config config = test_config(fm_folder_source(folder));
+                    config.transform = all[0];
+                    config.more_views = all + 1;
+                    config.n_more_views = 3;
+                    config.reader = (fm_reader_kind)reader;
+                    config.batch_size = batch_size;
+                    compare(&config, all, 4);
+                }
+    }
+}
+
+static void as_many_views_as_allowed(void **state) {
+    (void)state;
+    fm_transform views[FM_MAX_VIEWS];
+    for (int i = 0; i < FM_MAX_VIEWS; i++) views[i] = transform_of(crop_ops, 2, FM_UINT8);
+    fm_config config = test_config(fm_folder_source(folder));
+    config.transform = views[0];
+    config.more_views = views + 1;
+    config.n_more_views = FM_MAX_VIEWS - 1;
+    compare(&config, views, FM_MAX_VIEWS);
+}
+
+static void a_second_epoch_allocates_nothing(void **state) {
+    (void)state;
+    const fm_transform views[] = {transform_of(color_ops, 6, FM_UINT8),
+                                  transform_of(crop_ops, 2, FM_UINT8)};
+    fm_config config = test_config(fm_folder_source(folder));
+    config.transform = views[0];
+    config.more_views = views + 1;
+    config.n_more_views = 1;
+    config.n_threads = 1;
+    fm_loader *loader = test_loader_open(&config);
+    uint8_t *const out[] = {malloc(MOST_BYTES), malloc(MOST_BYTES)};
+    const size_t sample_bytes[] = {bytes_of(loader, 0, 1), bytes_of(loader, 1, 1)};
+    fm_stats before, after;
+    /* The first epochs grow the scratch memory for the largest image. */
+    for (uint32_t number = 0; number < 2; number++) run(loader, 7, out, sample_bytes);
+    fm_loader_stats(loader, &before);
+    run(loader, 7, out, sample_bytes);
+    fm_loader_stats(loader, &after);
+    assert_int_equal(after.allocations, before.allocations);
+    for (int i = 0; i < 2; i++) free(out[i]);
+    fm_loader_close(&loader);
+}
+
+/* The caller fills in all views of a sample that can't be decoded. */
+static void rejected_samples_have_a_place_for_each_view(void **state) {
+    (void)state;
+    char path[128];
+    snprintf(path, sizeof(path), "%s/bad", images.dir);
+    const int file = open(path, O_CREAT | O_WRONLY, 0600);
+    assert_int_equal(write(file, "no image", 8), 8);
+    close(file);
+    const fm_transform views[] = {transform_of(color_ops, 6, FM_UINT8),
+                                  transform_of(crop_ops, 2, FM_UINT8),
+                                  transform_of(eval_ops, 2, FM_UINT8)};
+    fm_config config = test_config((fm_source){0});
+    config.n_samples = 10;
+    config.transform = views[0];
+    config.more_views = views + 1;
+    config.n_more_views = 2;
+    config.fallback = true;
+    fm_loader *loader = test_loader_open(&config);
+    fm_error error;
+    const fm_epoch epoch = {.seed = 1};
+    assert_int_equal(fm_loader_start(loader, &epoch, &error), FM_OK);
+    char good[128];
+    snprintf(good, sizeof(good), "%s/0000.jpg", images.dir);
+    const fm_sample samples[] = {{.index = 0, .path = good},
+                                 {.index = 1, .path = path, .label = 3}};
+    assert_int_equal(fm_loader_submit(loader, samples, 2, &error), FM_OK);
+    fm_batch batch;
+    void *out;
+    size_t n_bytes;
+    assert_int_equal(fm_loader_fallback_view(loader, 0, &out, &n_bytes), FM_ERR_STATE);
+    assert_int_equal(fm_loader_next(loader, -1, &batch, &error), FM_FALLBACK);
+    fm_fallback fallback;
+    assert_int_equal(fm_loader_fallback(loader, &fallback), FM_OK);
+    for (size_t v = 0; v < 3; v++) {
+        assert_int_equal(fm_loader_fallback_view(loader, v, &out, &n_bytes), FM_OK);
+        assert_int_equal(n_bytes, bytes_of(loader, v, 1));
+        if (v == 0) assert_ptr_equal(out, fallback.out);
+        memset(out, 100 + (int)v, n_bytes);
+    }
+    assert_int_equal(fm_loader_fallback_view(loader, 3, &out, &n_bytes), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_fallback_view(loader, 0, NULL, &n_bytes), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_fallback_done(loader, FM_OK, &error), FM_OK);
+    assert_int_equal(fm_loader_next(loader, -1, &batch, &error), FM_OK);
+    assert_int_equal(batch.labels[1], 3);
+    for (size_t v = 0; v < 3; v++) {
+        fm_view view;
+        assert_int_equal(fm_loader_view(loader, v, &view), FM_OK);
+        const size_t bytes = bytes_of(loader, v, 1);
+        const uint8_t *const second = (uint8_t *)batch.images + view.offset + bytes;
+        for (size_t i = 0; i < bytes; i++) assert_int_equal(second[i], 100 + v);
+    }
+    fm_batch_release(&batch);
+    fm_loader_close(&loader);
+    unlink(path);
+}
+
+static void refuse(const fm_config *config, int status, const char *text) {
+    fm_loader *loader = NULL;
+    fm_error error;
+    assert_int_equal(fm_loader_open(&loader, config, &error), status);
+    assert_null(loader);
+    if (!strstr(error.message, text)) fail_msg("%s", error.message);
+}
+
+static void wrong_views_are_refused(void **state) {
+    (void)state;
+    fm_transform views[FM_MAX_VIEWS];
+    for (int i = 0; i < FM_MAX_VIEWS; i++) views[i] = transform_of(crop_ops, 2, FM_UINT8);
+    fm_config config = test_config(fm_folder_source(folder));
+    config.transform = views[0];
+    config.more_views = views;
+    config.n_more_views = FM_MAX_VIEWS;
+    refuse(&config, FM_ERR_ARGUMENT, "at most 15");
+    config.n_more_views = 1;
+    config.more_views = NULL;
+    refuse(&config, FM_ERR_ARGUMENT, "more_views");
+    config.more_views = views;
+    views[0].dtype = FM_FLOAT32;
+    refuse(&config, FM_ERR_ARGUMENT, "more_views[0] has another dtype");
+    views[0] = views[1];
+    views[0].layout = FM_NHWC;
+    refuse(&config, FM_ERR_ARGUMENT, "layout");
+    views[0] = views[1];
+    const fm_op wrong = {.kind = FM_OP_RANDOM_HORIZONTAL_FLIP, .p = 2};
+    views[0].ops = &wrong;
+    views[0].n_ops = 1;
+    refuse(&config, FM_ERR_ARGUMENT, "p");
+    fm_op many[64];
+    for (int i = 0; i < 64; i++) many[i] = (fm_op){.kind = FM_OP_RANDOM_HORIZONTAL_FLIP, .p = 0.5};
+    many[0] = crop_ops[0];
+    for (int i = 0; i < 4; i++) views[i] = transform_of(many, 64, FM_UINT8);
+    config.n_more_views = 4;
+    refuse(&config, FM_ERR_ARGUMENT, "ops; the limit is 256");
+    config.n_more_views = 1;
+    config.memory_budget_bytes = 1 << 20;
+    refuse(&config, FM_ERR_BUDGET, "memory_budget");
+    const uint8_t px[12] = {0};
+    fm_array array = {.data = px, .n_rows = 1, .row_bytes = 12, .stride_bytes = 12};
+    config = test_config((fm_source){0});
+    config.arrays = (fm_arrays){.list = &array, .n = 1};
+    config.more_views = views;
+    config.n_more_views = 1;
+    refuse(&config, FM_ERR_ARGUMENT, "arrays");
+}
+
+static void one_view_is_a_view(void **state) {
+    (void)state;
+    fm_config config = test_config(fm_folder_source(folder));
+    fm_loader *loader = test_loader_open(&config);
+    fm_view view;
+    fm_draw draws[2];
+    fm_error error;
+    assert_int_equal(fm_loader_n_views(loader), 1);
+    assert_int_equal(fm_loader_view(loader, 0, &view), FM_OK);
+    assert_true(view.offset == 0 && view.channels == 3 && view.height == 24 && view.width == 32);
+    assert_int_equal(fm_loader_view(loader, 1, &view), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_view(loader, 0, NULL), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_view(NULL, 0, &view), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_n_views(NULL), 0);
+    assert_int_equal(fm_loader_draws(loader, 1, 1, 1, 0, 0, 9, 9, draws, &error), FM_ERR_ARGUMENT);
+    fm_loader_close(&loader);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_view_is_that_of_its_own_loader),
+        cmocka_unit_test(as_many_views_as_allowed),
+        cmocka_unit_test(a_second_epoch_allocates_nothing),
+        cmocka_unit_test(rejected_samples_have_a_place_for_each_view),
+        cmocka_unit_test(wrong_views_are_refused),
+        cmocka_unit_test(one_view_is_a_view),
+    };
+    return cmocka_run_group_tests_name("views", tests, set_up, tear_down);
+}
