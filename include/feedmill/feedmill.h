@@ -455,7 +455,7 @@ typedef struct fm_config {
      * Further views: images that are made from the same sample by transforms of their own, such as
      * the two crops of contrastive learning. A sample is read and decoded once for all its views,
      * and has one label. The first view is that of `transform`; the random parameters of all views
-     * are independent. At most FM_MAX_VIEWS views with 256 ops in total, of one dtype and layout;
+     * are independent. At most FM_MAX_VIEWS views with 255 ops in total, of one dtype and layout;
      * only for images in files or memory (fm_sample). With a device, the device converts nothing.
      * Default none. The array may be freed when the loader is open.
      */

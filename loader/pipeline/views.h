@@ -11,8 +11,9 @@
 #include "decode/scratch.h"
 #include "pipeline/pixels.h"
 
-/* Ops of all views together: their numbers have 8 bits in base/rng.h. */
-#define FM_MAX_VIEW_OPS 256u
+/* Ops of all views together: their numbers have 8 bits in base/rng.h, and 255 is left for random
+ * numbers of the caller's. */
+#define FM_MAX_VIEW_OPS 255u
 
 typedef struct fm_view_place {
     const fm_plan *plan;

@@ -225,7 +225,8 @@ class Loader:
     Not thread-safe: a call raises RuntimeError while another thread's call, or an outer call of the
     same thread, is in progress. Exceptions: close(), stats(), steps(), sample_records(),
     slow_samples() and draws() may be called from any thread at any time. On a closed loader all but
-    close() and the attributes slot_bytes, out_shape, offsets, pid and n_pending raise ValueError.
+    close() and the attributes slot_bytes, out_shape, view_shapes, offsets, pid and n_pending raise
+    ValueError.
     """
 
     slot_bytes: int
@@ -233,7 +234,9 @@ class Loader:
     output_bytes: tuple[int, int]  # with a device: of add_output()'s images and of its labels
     converts: bool  # with a device: batches are uint8 in NHWC, which the device converts
     n_outputs: int  # with a device: output buffers that no batch has used
-    offsets: tuple[int, ...]  # with arrays: offset of each array's rows in a batch, in bytes
+    # With arrays: offset of each array's rows in a batch, in bytes. With several views: of each.
+    offsets: tuple[int, ...]
+    view_shapes: tuple[tuple[int, int, int], ...]  # of several views; empty: there is one image
     pid: int  # of the process that opened it
     n_pending: int  # batches submitted and not yet returned; read-only, as all of these
 
@@ -275,6 +278,8 @@ class Loader:
         # fm_device_config.
         device: tuple[str, int, bool] | None = None,
         rejected_formats: int = 0,  # bits (FORMAT_*) of formats to leave to the fallback
+        # (ops, value_table, resize_order) of each further view; see fm_config.more_views.
+        views: Sequence[tuple[Sequence[Op], bytes | None, int]] | None = None,
     ) -> Self: ...
     def start(self, seed: int, epoch: int, ahead: bool = False) -> None:
         """Starts an epoch; stops a running one. seed: 64 bits, epoch: 32 bits. ahead: one thread
@@ -304,10 +309,10 @@ class Loader:
         """Waits for the next batch: (outcome, payload, number of samples).
 
         OK: payload is a DLPack capsule of (n, 3, height, width); with arrays a list of capsules,
-        one per array; with alloc the owner object; with a device None. END, AGAIN (timeout) and
-        FALLBACK: payload is None. A negative outcome is a sample's error, with its message as
-        payload; the batch is dropped. Releases the GIL, and returns to Python regularly to handle
-        signals. A negative timeout waits without limit."""
+        one per array, and with several views one per view; with alloc the owner object; with a
+        device None. END, AGAIN (timeout) and FALLBACK: payload is None. A negative outcome is a
+        sample's error, with its message as payload; the batch is dropped. Releases the GIL, and
+        returns to Python regularly to handle signals. A negative timeout waits without limit."""
     def next_ahead(self) -> tuple[int, Any, int]:
         """As next(), in an epoch with ``ahead``; without timeout and without handling signals. Also
         waits until a batch is submitted. AGAIN: wake() was called."""
@@ -329,13 +334,20 @@ class Loader:
 
         path is the sample's name, or "", if the image was passed to submit() as bytes. out is a new
         object of zeros for the sample: 3 * height * width values in the loader's dtype and layout,
-        or in uint8 and NHWC if `converts`."""
+        or in uint8 and NHWC if `converts`; of several views one after the other."""
     def fallback_done(self, ok: bool) -> None:
         """Completes a fallback. True: the sample is the content of the latest fallback()'s out;
         ValueError if its size was changed. False drops the batch: the following next() returns its
         error."""
     def draws(
-        self, seed: int, epoch: int, index: int, occurrence: int, width: int, height: int
+        self,
+        seed: int,
+        epoch: int,
+        index: int,
+        occurrence: int,
+        width: int,
+        height: int,
+        view: int = 0,
     ) -> list[tuple[int, int, int, int, int, bool, tuple[float, ...]]]:
         """Per op: (kind, top, left, height, width, flip, values); see fm_draw."""
     def stats(self) -> dict[str, Any]:

@@ -509,7 +509,7 @@ class DataLoader(TorchDataLoader[_T_co]):
     # ---- diagnostics -----------------------------------------------------------------------------
 
     def draws(
-        self, index: int, epoch: int, occurrence: int = 0
+        self, index: int, epoch: int, occurrence: int = 0, view: int = 0
     ) -> list[tuple[str, dict[str, Any]]]:
         """Diagnostic: the random draws of a sample on the native path, one entry per transform.
 
@@ -523,6 +523,7 @@ class DataLoader(TorchDataLoader[_T_co]):
                 from what set_epoch() set, and the last 1,000 epochs are known. With an int as seed
                 any number is possible, see the option.
             occurrence: how often the index came before in that epoch.
+            view: number of the image, from 0, if the transform makes several of a sample.
 
         Raises:
             ValueError: seed=None and the epoch is not known, or an argument is out of range.
@@ -536,10 +537,11 @@ class DataLoader(TorchDataLoader[_T_co]):
             return []
         engines = self._feedmill.engine_pool
         with engines.diagnostic(source.native_plan, source.n_samples, source.arrays) as handle:
-            return draws_of_item(handle, ran.key, ran.word, item, occurrence)
+            return draws_of_item(handle, ran.key, ran.word, item, occurrence, view)
 
-    def fetch(self, index: int, epoch: int, occurrence: int = 0) -> tuple[torch.Tensor, Any]:
-        """Diagnostic: one sample as the loader delivers it: (image (3, height, width), target).
+    def fetch(self, index: int, epoch: int, occurrence: int = 0) -> tuple[Any, Any]:
+        """Diagnostic: one sample as the loader delivers it: (image (3, height, width), target), or
+        (list of images, target) if the transform makes several.
 
         For an epoch that has run, this is exactly the sample that was delivered. Slow: reads and
         decodes the file again. Arguments and errors as for draws().

@@ -298,7 +298,7 @@ static void wrong_views_are_refused(void **state) {
     many[0] = crop_ops[0];
     for (int i = 0; i < 4; i++) views[i] = transform_of(many, 64, FM_UINT8);
     config.n_more_views = 4;
-    refuse(&config, FM_ERR_ARGUMENT, "ops; the limit is 256");
+    refuse(&config, FM_ERR_ARGUMENT, "ops; the limit is 255");
     config.n_more_views = 1;
     config.memory_budget_bytes = 1 << 20;
     refuse(&config, FM_ERR_BUDGET, "memory_budget");

@@ -103,6 +103,16 @@ def compose(*steps):
     return transforms.Compose(list(steps))
 
 
+class Views:
+    """A transform that returns a list of images."""
+
+    def __init__(self, *transforms):
+        self.transforms = transforms
+
+    def __call__(self, image):
+        return [transform(image) for transform in self.transforms]
+
+
 def numbered_folder(root, transform=None):
     """An ImageFolder whose targets are the dataset's indices."""
     steps = [transforms.Resize((8, 8)), transforms.PILToTensor()]

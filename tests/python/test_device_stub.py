@@ -66,6 +66,25 @@ assert [(a.value, b.value) for a, b in got] == wanted
 check_end()
 """
 
+VIEWS = """
+crops = [helpers.compose(T.RandomResizedCrop(size), *TO_FLOAT) for size in (12, 8)]
+dataset = helpers.numbered_folder(folder, helpers.Views(*crops))
+options = {"batch_size": 7, "num_workers": 2, "seed": 3}
+wanted = [[gpu.sum(one) for one in (*views, targets)]
+          for views, targets in helpers.native_loader(dataset, **options)]
+loader, got = helpers.native_loader(dataset, device="cuda", **options), []
+for views, targets in loader:
+    gpu.spin(300_000)
+    got.append([gpu.consume(one) for one in (*views, targets)])
+    assert [one.shape[-1] for one in views] == [12, 8]
+    del views, targets
+gpu.finish()
+assert [[one.value for one in batch] for batch in got] == wanted
+assert loader.stats().gpu.h2d_batches == 6
+del loader
+check_end()
+"""
+
 LEFT_EARLY = """
 dataset = dataset_of(T.Resize((8, 8)), T.PILToTensor())
 loader = helpers.native_loader(dataset, batch_size=4, device="cuda:1")
@@ -147,5 +166,5 @@ def plug_in():
 
 
 def test_device_on_the_stub_runtime(plug_in, small_images):
-    script = SETUP + SAME_BATCHES + ARRAYS + LEFT_EARLY + CAPTURED + FAILURES
-    assert helpers.run_script(script, small_images, env=plug_in) == 5 * "fine\n"
+    script = SETUP + SAME_BATCHES + VIEWS + ARRAYS + LEFT_EARLY + CAPTURED + FAILURES
+    assert helpers.run_script(script, small_images, env=plug_in) == 6 * "fine\n"

@@ -34,7 +34,8 @@ TYPES = [
     if isinstance(value, type) and not issubclass(value, BaseException)
 ]
 # Methods and attributes of a closed object that do not raise.
-KNOWN_WHEN_CLOSED = {"close", "n_pending", "offsets", "out_shape", "pid", "slot_bytes"}
+KNOWN_WHEN_CLOSED = {"close", "n_pending", "offsets", "out_shape", "pid", "slot_bytes",
+                     "view_shapes"}
 
 
 class Number:

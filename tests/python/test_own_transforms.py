@@ -10,7 +10,7 @@ import types
 import feedmill
 import pytest
 import torch
-from feedmill.iterators import pillow_fallback, verify
+from feedmill.iterators import pillow_fallback
 from feedmill.planner.evaluating import Convert, NotUnderstood, transforms_in
 from feedmill.planner.known import NotRead, flatten
 from helpers import MEAN, STD, compose, native_loader
@@ -199,7 +199,7 @@ def test_random_transforms_equal_the_objects_own_result(small_images, monkeypatc
         n_calls.append(len(memo))
         return copy.deepcopy(own, memo)(image)
 
-    monkeypatch.setattr(verify, "run_steps", run_object)
+    monkeypatch.setattr(pillow_fallback, "run_steps", run_object)
     loader = feedmill.DataLoader(ImageFolder(str(small_images), own), batch_size=8, native="verify")
     for _ in range(3):
         assert len(list(loader)) == 5
@@ -304,11 +304,6 @@ class OnlySome(Preset):
         if img.width > 30:
             return self.transforms(img)
         return self.transforms(img.rotate(90))
-
-
-class Views(Preset):
-    def __call__(self, img):
-        return [self.transforms(img), self.transforms(img)]
 
 
 class TakesMore(Preset):
@@ -466,7 +461,7 @@ def from_text(*steps):
 
 HEAD = (T.Resize(SIZE), T.PILToTensor())
 LEFT = [Counts, Adds, Logs, WithProperty, WithDescriptor, WithDataDescriptor, GetAttr, GetAttribute,
-        Overridden, Twice, Dropped, OnlySome, Views, TakesMore, Starred, Generates, Tries, Asserts,
+        Overridden, Twice, Dropped, OnlySome, TakesMore, Starred, Generates, Tries, Asserts,
         AsksForTruth, OwnCall, OwnCallImpl, hooked, with_own_dict, replaced_code, rebound, rebinding,
         in_a_loop, reads_global, decorated, from_text]
 

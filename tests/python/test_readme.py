@@ -105,7 +105,8 @@ RETURNING = {
     "planner/pixel_values.py": ["finish", "_make_table"],
     "planner/raw_files.py": ["why_not"],
     "planner/recognise.py": ["_collate_reasons", "_worker_reasons"],
-    "planner/transforms.py": ["read_transform"],
+    "planner/samples.py": ["why_not"],
+    "planner/transforms.py": ["read_transform", "_read_views"],
     "planner/untouched.py": ["hooks_of", "unreadable"],
     "planner/files.py": [
         "reasons_against_opening", "reasons_against_loader", "reasons_against_backend",

@@ -14,8 +14,8 @@ from feedmill.planner.arrays import Arrays
 
 
 def tensors_of(payload: Any, n: int, config: Config, handle: Any) -> Any:
-    """The images of a native batch or, if the samples are arrays, the list of their tensors. They
-    share the batch's memory.
+    """The images of a native batch or, if the samples are arrays or have several views, the list of
+    their tensors. They share the batch's memory.
 
     Args:
         payload: from the native loader: DLPack capsules if the memory is its own, else the tensor
@@ -30,6 +30,11 @@ def tensors_of(payload: Any, n: int, config: Config, handle: Any) -> Any:
         if is_capsule:
             return [from_dlpack(capsule) for capsule in payload]
         return _arrays_of(payload, n, config, config.arrays, handle)
+    if config.plan.more_views:
+        if is_capsule:
+            return [from_dlpack(capsule) for capsule in payload]
+        places = zip(handle.offsets, config.plan.views, handle.view_shapes)
+        return [images_of(payload[at:], n, layout_of(*view)) for at, *view in places]
     if is_capsule:
         return from_dlpack(payload)
     return images_of(payload, n, layout_of(config.plan, handle.out_shape))

@@ -33,7 +33,7 @@ class Batch:
         last_part: number of the batch's last part in the native loader's epoch; -1: it has none.
         n_submitted, n_parts: samples submitted so far, and in how many native batches. A batch that
             is larger than the native loader's batch size is split into parts.
-        parts: the images, or lists of arrays' tensors, of each part received so far.
+        parts: the images, or lists of arrays' tensors or of views, of each part received so far.
         owners: of each part whose memory an allocator gave: (the tensor that owns the memory,
             number of samples).
         labels: with a device: the targets of each part on the device, if all are ints.
@@ -79,11 +79,16 @@ class Batch:
             targets = [one for i, one in enumerate(targets) if i not in self.skipped]
         return targets
 
-    def images(self) -> list[torch.Tensor]:
-        """The images of the batch in parts, without skipped samples."""
+    def images(self, view: int | None = None) -> list[torch.Tensor]:
+        """The images of the batch in parts, without skipped samples.
+
+        Args:
+            view: which, if the samples have several.
+        """
+        parts = self.parts if view is None else [part[view] for part in self.parts]
         if not self.skipped:
-            return self.parts
-        images = self.parts[0] if len(self.parts) == 1 else torch.cat(self.parts)
+            return parts
+        images = parts[0] if len(parts) == 1 else torch.cat(parts)
         kept = [i for i in range(len(self.items)) if i not in self.skipped]
         return [images[kept]]
 

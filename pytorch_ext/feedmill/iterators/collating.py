@@ -169,6 +169,8 @@ class Collate:
         plan: Any = source.plan
         if source.arrays is not None:
             return self.arrays(batch, plan.as_image)
+        if plan.more_views:
+            return self._views(batch, source)
         images = batch.images()
         if isinstance(plan, RawPlan):
             images = [plan.values_of(one) for one in images]
@@ -178,6 +180,29 @@ class Collate:
             labels=() if batch.skipped or batch.replaced else batch.labels,
             arrangement=source.arrangement,
         )
+
+    def _views(self, batch: Batch, source: Source) -> Any:
+        """As batch(), for samples with several images, with torch's own function: each view in a
+        tensor of its own, in a list."""
+        targets = batch.targets()
+        if not targets:
+            return self._pinned(self._call([], batch.number))
+        plan = source.native_plan
+        views = [_joined(batch.images(number)) for number in range(len(plan.views))]
+        is_pair = source.arrangement == PAIR
+        if not self._auto_collation:
+            images = [samples_of(one, plan.as_image)[0] for one in views]
+            rest = targets if is_pair else targets[0]
+            return self._pinned(default_convert(arranged(source.arrangement, images, rest)))
+        labels = () if batch.skipped or batch.replaced else batch.labels
+        if labels:
+            columns = [_joined(labels)]
+        else:
+            others: Any = [tuple(targets)] if is_pair else zip(*targets)
+            columns = [self._pinned(default_collate(column)) for column in others]
+        if batch.skipped or len(batch.parts) > 1:
+            views = [self._pinned(one) for one in views]
+        return arranged(source.arrangement, views, columns)
 
     def in_thread(self) -> Callable[[Sequence[torch.Tensor], Sequence[Any], bool], Any]:
         """Returns a function that makes the same batch on another thread, for a proved collate_fn.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import errno
 import functools
+import math
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ from feedmill._internals import augment, call_under, params_method
 from feedmill.iterators.dataset_copies import copy_with
 from feedmill.planner.arguments import V2, filter_number
 from feedmill.planner.drawing import PilCall
-from feedmill.planner.formats import INTEGERS, TORCH_DTYPES
+from feedmill.planner.formats import INTEGERS, TORCH_DTYPES, as_planned
 from feedmill.planner.plan import (
     AUGMENTATIONS,
     KINDS,
@@ -34,21 +35,21 @@ from feedmill.planner.plan import (
     Plan,
 )
 from feedmill.planner.raw_files import RawPlan
-from feedmill.planner.samples import Item
+from feedmill.planner.samples import BaseDataset, Item
 from feedmill.planner.steps import Step
 from feedmill.planner.timm_objects import ERASING
 
 # (kind, top, left, height, width, flip, values), from _native.Loader.draws().
 Draw = tuple[int, int, int, int, int, bool, tuple[float, ...]]
-# (width, height) of an image in pixels -> its draws.
-DrawsOf = Callable[[int, int], Sequence[Draw]]
+# (width, height) of an image in pixels, and the number of the view -> its draws.
+DrawsOf = Callable[..., Sequence[Draw]]
 
 
 def draws_from(handle: Any, key: int, epoch_word: int, index: int, occurrence: int) -> DrawsOf:
     """A function that returns a sample's draws as the native loader computes them."""
 
-    def draws_of(width: int, height: int) -> Any:
-        return handle.draws(key, epoch_word, index, occurrence, width, height)
+    def draws_of(width: int, height: int, view: int = 0) -> Any:
+        return handle.draws(key, epoch_word, index, occurrence, width, height, view)
 
     return draws_of
 
@@ -66,8 +67,9 @@ def check_regular(path: Any) -> None:
         raise OSError(errno.EINVAL, "not a regular file", path)
 
 
-def load_and_transform(item: Item, draws_of: DrawsOf) -> torch.Tensor:
-    """Loads a sample with Pillow and applies its transforms with the given draws.
+def load_and_transform(item: Item, draws_of: DrawsOf) -> Any:
+    """Loads a sample with Pillow and applies its transforms with the given draws: a tensor, or the
+    list of its views.
 
     Thread-safe: does not use torch's global generator, from which other threads may draw.
     """
@@ -76,19 +78,29 @@ def load_and_transform(item: Item, draws_of: DrawsOf) -> torch.Tensor:
     plan = item.base_dataset.plan
     if isinstance(plan, RawPlan):
         return plan.bytes_of(item.load())
-    image: torch.Tensor = run_steps(item.base_dataset.steps, item.load(), draws_of)
-    return image
+    return transformed(item.base_dataset, item.load(), draws_of)
 
 
-def make_sample(item: Item, draws_of: DrawsOf) -> tuple[torch.Tensor, Any]:
+def transformed(base_dataset: BaseDataset, image: Any, draws_of: DrawsOf) -> Any:
+    """What a dataset's transform makes of a PIL image with the given draws: see
+    load_and_transform()."""
+    if not base_dataset.views:
+        return run_steps(base_dataset.steps, image, draws_of)
+    return [
+        run_steps(steps, image, functools.partial(draws_of, view=number))
+        for number, steps in enumerate(base_dataset.views)
+    ]
+
+
+def make_sample(item: Item, draws_of: DrawsOf) -> tuple[Any, Any]:
     """A sample's (image, target), as load_and_transform(). A dataset that makes its samples itself
     may give those of another sample instead."""
     if not item.base_dataset.makes_samples:
         return load_and_transform(item, draws_of), item.target
     check_regular(item.path)
-    steps = item.base_dataset.steps
+    base_dataset = item.base_dataset
     dataset = copy_with(
-        item.base_dataset.dataset, lambda image: run_steps(steps, image, draws_of)
+        base_dataset.dataset, lambda image: transformed(base_dataset, image, draws_of)
     )
     image, target = dataset[item.index]
     return image, target
@@ -286,8 +298,30 @@ def _jitter_params(transform: Any, values: Sequence[float]) -> dict[str, Any]:
     return params
 
 
+def write_views(
+    images: Sequence[Any], out: bytearray, shapes: Sequence[Sequence[int]], plan: Plan
+) -> None:
+    """Writes the views of a sample to its bytes in a batch, one after the other.
+
+    Args:
+        images: as the user's transforms made them.
+        out: see write_sample().
+        shapes: (channels, height, width) of each view.
+        plan: of all views.
+
+    Raises:
+        RuntimeError: an image has another shape or type.
+    """
+    at = 0
+    places = memoryview(out)
+    for image, view, shape in zip(images, plan.views, shapes, strict=True):
+        n_bytes = math.prod(shape) * TORCH_DTYPES[view.dtype].itemsize
+        write_sample(as_planned(image, view), places[at : at + n_bytes], shape, view)
+        at += n_bytes
+
+
 def write_sample(
-    image: torch.Tensor, out: bytearray, shape: Sequence[int], plan: Plan
+    image: torch.Tensor, out: bytearray | memoryview, shape: Sequence[int], plan: Plan
 ) -> None:
     """Writes an image tensor to its bytes in a batch.
 

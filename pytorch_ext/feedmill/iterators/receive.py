@@ -24,6 +24,7 @@ from feedmill.iterators.pillow_fallback import (
     make_sample,
     name_sample,
     write_sample,
+    write_views,
 )
 from feedmill.iterators.verify import VerificationError, Verifier
 from feedmill.planner.formats import as_planned
@@ -155,7 +156,7 @@ class Receiver:
 
     def _receive_part(self, batch: Batch) -> Any:
         """Waits for the next native batch. Returns its images, or its list of tensors if the
-        samples are arrays; None if it failed, with batch.error set."""
+        samples are arrays or have several views; None if it failed, with batch.error set."""
         while True:
             if not self._pending_fallback:
                 outcome, payload, n = self._wait()
@@ -245,6 +246,9 @@ class Receiver:
         the batch. Returns its target."""
         draws_of = draws_from(self.handle, self._key, self._epoch_word, item.position, occurrence)
         image, target = make_sample(item, draws_of)
+        if self._plan.more_views:
+            write_views(image, out, self.handle.view_shapes, self._plan)
+            return target
         image, plan = as_planned(image, self._plan), self._plan
         if self.config.device is not None and self.handle.converts:
             image = as_pixels(image, plan)

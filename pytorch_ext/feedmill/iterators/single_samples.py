@@ -24,10 +24,11 @@ from feedmill.planner.samples import Item, Source
 
 def run_one(
     handle: Any, key: int, epoch_word: int, source: Source, item: Item, occurrence: int
-) -> torch.Tensor | None:
+) -> Any:
     """Makes one sample with a diagnostic native loader of batch size 1.
 
-    Returns the image (channels, height, width), or None if the native decoder does not support it.
+    Returns the image (channels, height, width), or the list of its views, or None if the native
+    decoder does not support it.
     """
     items = source.together([item])
     handle.start(key, epoch_word)
@@ -44,6 +45,8 @@ def run_one(
             return None
         if outcome != native.OK:
             raise RuntimeError(f"{item}: {payload}")
+        if type(payload) is list and source.arrays is None:
+            return [from_dlpack(view)[0].clone() for view in payload]
         images = payload[0] if source.arrays is not None else payload
         return from_dlpack(images)[0].clone()
     finally:
@@ -52,9 +55,9 @@ def run_one(
 
 def fetch_one(
     handle: Any, key: int, epoch_word: int, source: Source, item: Item, occurrence: int
-) -> tuple[torch.Tensor, Any]:
+) -> tuple[Any, Any]:
     """Makes one sample (image, target) as the loader delivers it, with the Pillow fallback if
-    necessary; raises its errors."""
+    necessary; raises its errors. An image of several views is a list."""
     image = run_one(handle, key, epoch_word, source, item, occurrence)
     if image is not None:
         return image, item.target
@@ -62,6 +65,9 @@ def fetch_one(
     draws_of = draws_from(handle, key, epoch_word, item.position, occurrence)
     try:
         made, target = make_sample(item, draws_of)
+        if plan.more_views:
+            views = zip(made, plan.views)
+            return [as_planned(*view).as_subclass(torch.Tensor) for view in views], target
         image = as_planned(made, plan).as_subclass(torch.Tensor)
     except Exception as error:
         name_sample(error, item)
@@ -71,13 +77,13 @@ def fetch_one(
 
 
 def draws_of_item(
-    handle: Any, key: int, epoch_word: int, item: Item, occurrence: int
+    handle: Any, key: int, epoch_word: int, item: Item, occurrence: int, view: int
 ) -> list[tuple[str, dict[str, Any]]]:
-    """The random draws of a sample, in the format of DataLoader.draws()."""
+    """The random draws of a view of a sample, in the format of DataLoader.draws()."""
     if item.data is None:
         check_regular(item.path)
     width, height = item.size()
-    draws = handle.draws(key, epoch_word, item.position, occurrence, width, height)
+    draws = handle.draws(key, epoch_word, item.position, occurrence, width, height, view)
     return [(OP_NAMES[draw[0]], _draw_values(draw)) for draw in draws]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,22 @@ from feedmill.iterators.pillow_fallback import (
     draws_from,
     each_step,
     run_steps,
+    transformed,
 )
 from feedmill.iterators.single_samples import run_one
 from feedmill.planner.epochs import Epoch
 from feedmill.planner.formats import INTEGERS, as_planned
-from feedmill.planner.plan import CENTER_CROP, Op, Plan, leads_to_one_size
+from feedmill.planner.plan import (
+    CENTER_CROP,
+    MAX_OPS,
+    RANDOM_HORIZONTAL_FLIP,
+    Op,
+    Plan,
+    leads_to_one_size,
+)
 from feedmill.planner.raw_files import RawPlan
 from feedmill.planner.samples import IMAGE, PAIR, Item, Source
+from feedmill.planner.steps import Step
 
 
 class VerificationError(RuntimeError):
@@ -82,7 +92,8 @@ class Verifier:
             self._verify_copies(batch)
             return
         parts = batch.parts if self._source.arrays is None else [one[0] for one in batch.parts]
-        images = [image for part in parts for image in samples_of(part, False)]
+        views = len(self._source.native_plan.views)
+        images = [image for part in parts for image in _samples_of(part, views)]
         key, word = self._epoch.key, self._epoch.word
         plan = self._source.native_plan
         for place, item in enumerate(batch.items):
@@ -112,7 +123,9 @@ class Verifier:
     def _run_plan(self, plan: Plan, item: Item, occurrence: int) -> torch.Tensor | None:
         source = self._source
         with self._engines.diagnostic(plan, source.n_samples, source.arrays) as handle:
-            return run_one(handle, self._epoch.key, self._epoch.word, source, item, occurrence)
+            key, word = self._epoch.key, self._epoch.word
+            made: torch.Tensor | None = run_one(handle, key, word, source, item, occurrence)
+            return made
 
 
 # Runs a plan natively on one sample: (plan, item, occurrence) -> (3, height, width), or None if the
@@ -122,7 +135,7 @@ RunPlan = Callable[[Plan, Item, int], torch.Tensor | None]
 
 def verify_sample(
     item: Item,
-    image: torch.Tensor,
+    image: torch.Tensor | tuple[torch.Tensor, ...],
     occurrence: int,
     plan: Plan,
     draws_of: DrawsOf,
@@ -135,7 +148,7 @@ def verify_sample(
 
     Args:
         item: the sample.
-        image: (3, height, width), the native result.
+        image: (3, height, width), the native result, or a tuple of its views.
         occurrence: how often the index came before in this epoch.
         plan: the plan that made it.
         draws_of: its draws, by the image's size.
@@ -158,16 +171,47 @@ def verify_sample(
             item.position,
             "target",
         )
-    difference = _difference(image, as_planned(wanted, plan))
+    if not plan.more_views:
+        wanted, image = [wanted], (image,)  # type: ignore[assignment]
+    if type(wanted) not in (list, tuple) or len(wanted) != len(image):
+        raise VerificationError(
+            f"{where}: the dataset's transform does not give a list of {len(image)} images",
+            item.position,
+            "dataset",
+        )
+    for number, (one, expected) in enumerate(zip(image, wanted)):
+        _compare_view(item, number, one, expected, occurrence, plan, draws_of, run_plan, where)
+
+
+def _compare_view(
+    item: Item,
+    number: int,
+    image: torch.Tensor,
+    wanted: Any,
+    occurrence: int,
+    plan: Plan,
+    draws_of: DrawsOf,
+    run_plan: RunPlan,
+    where: str,
+) -> None:
+    """As verify_sample(), for one view of a sample, given the dataset's."""
+    base_dataset = item.base_dataset
+    view = plan.views[number]
+    difference = _difference(image, as_planned(wanted, view))
     if not difference:
         return
-    by_steps = run_steps(item.base_dataset.steps, item.load(), draws_of)
-    if not _difference(image, as_planned(by_steps, plan)):
+    steps = base_dataset.views[number] if base_dataset.views else base_dataset.steps
+    draws_of = partial(draws_of, view=number)
+    by_steps = run_steps(steps, item.load(), draws_of)
+    if not _difference(image, as_planned(by_steps, view)):
         op, text = "dataset", f"feedmill_item names another image than it loads; {difference}"
     else:
-        op, text = _first_difference(item, occurrence, plan, draws_of, run_plan)
+        before = sum(len(one.ops) for one in plan.views[:number])
+        alone = replace(view, more_views=())
+        op, text = _first_difference(item, steps, before, occurrence, alone, draws_of, run_plan)
+    of_view = f" in view {number + 1}" if plan.more_views else ""
     raise VerificationError(
-        f"{where}: the native result differs from the dataset's. First at {op}: "
+        f"{where}: the native result differs from the dataset's{of_view}. First at {op}: "
         f"{text or difference}",
         item.position,
         op,
@@ -182,7 +226,7 @@ def _by_dataset(item: Item, draws_of: DrawsOf) -> tuple[Any, Any, int]:
 
     def transform(image: Any, *target: Any) -> Any:
         calls.append(image)
-        image = run_steps(base_dataset.steps, image, draws_of)
+        image = transformed(base_dataset, image, draws_of)
         return (image, *target) if target else image
 
     if item.data is None:
@@ -205,6 +249,13 @@ def _by_dataset(item: Item, draws_of: DrawsOf) -> tuple[Any, Any, int]:
     image = arrangement.index(IMAGE)
     rest = (*sample[:image], *sample[image + 1 :])
     return sample[image], rest[0] if arrangement == PAIR else rest, len(calls)
+
+
+def _samples_of(part: Any, n_views: int) -> Iterable[Any]:
+    """The images of a part of a batch or, of several views, tuples of them."""
+    if n_views == 1:
+        return samples_of(part, False)
+    return zip(*(samples_of(view, False) for view in part))
 
 
 def is_same(one: Any, other: Any) -> bool:
@@ -265,9 +316,23 @@ def _difference(got: torch.Tensor, wanted: Any) -> str:
 
 
 def _first_difference(
-    item: Item, occurrence: int, plan: Plan, draws_of: DrawsOf, run_plan: RunPlan
+    item: Item,
+    steps: Sequence[Step],
+    n_before: int,
+    occurrence: int,
+    plan: Plan,
+    draws_of: DrawsOf,
+    run_plan: RunPlan,
 ) -> tuple[str, str]:
-    """Runs the plan step by step: (name of the first step that differs, text: how it differs)."""
+    """Runs the plan step by step: (name of the first step that differs, text: how it differs).
+
+    Args:
+        n_before: the ops of the views before this one. Random numbers depend on an op's number, so
+            that as many ops without effect are put in front.
+    """
+    if n_before + len(plan.ops) >= MAX_OPS:
+        return "the transform", ""
+    unused = (Op(RANDOM_HORIZONTAL_FLIP),) * n_before
     image = item.load()
     width, height = image.size
     draws = draws_of(width, height)
@@ -277,6 +342,7 @@ def _first_difference(
         ops = plan.ops[:n_ops]
         if not leads_to_one_size(ops):  # required of a plan: crop to the size of the wanted image
             ops += (Op(CENTER_CROP, wanted.height, wanted.width),)
+        ops = unused + ops
         uint8_plan = replace(plan, ops=ops, dtype="uint8", value_table=None, transform_dtype="")
         got = run_plan(uint8_plan, item, occurrence)
         if got is None:
@@ -287,7 +353,7 @@ def _first_difference(
         return "decode", text
     n_ops = 0
     names = []
-    for step, result in each_step(item.base_dataset.steps, image, draws_of):
+    for step, result in each_step(steps, image, draws_of):
         n_ops += len(step.kinds)
         if isinstance(result, torch.Tensor):
             names.append(step.name)

@@ -193,6 +193,7 @@ class _DatasetReader:
         self.add_reasons(files.reasons_against_opening())
         load = own.load
         steps: tuple[Step, ...] = ()
+        views: tuple[tuple[Step, ...], ...] = ()
         plan: Any = None
         if own.inner is None:
             self.add_reasons(files.reasons_against_backend())
@@ -203,17 +204,17 @@ class _DatasetReader:
                 return None
             own.set_inner(node)
             inner = node.base_datasets[0]
-            load, plan, steps = inner.load, inner.plan, inner.steps
+            load, plan, steps, views = inner.load, inner.plan, inner.steps, inner.views
         if own.calls or own.inner is None:
             steps = tuple(Step(one, (), "") for one in own.calls)
             if not self._calls_transforms:
                 read = read_transforms(own.calls)
                 if read.reasons:
                     return self.add_reasons(read.reasons)
-                plan, steps = read.plan, read.steps
+                plan, steps, views = read.plan, read.steps, read.views
         base = BaseDataset(
             dataset, own.find, load, False, "transform", plan, steps,
-            arrangement=own.arrangement, with_transform=own.with_transform,
+            arrangement=own.arrangement, with_transform=own.with_transform, views=views,
         )
         of = "" if own.inner is None else f" of {node.kind}"
         return BaseNode(base, type(dataset).__name__ + of)
@@ -226,7 +227,7 @@ class _DatasetReader:
         if node is None:
             return self.add_reasons(reader.reasons)
         bases = node.base_datasets
-        if (own.calls or own.takes_pil) and any(base.steps for base in bases):
+        if (own.calls or own.takes_pil) and any(base.steps or base.views for base in bases):
             return self.add_reason(
                 "both a dataset and the dataset within it have a transform; natively only one of "
                 "them may have one"
@@ -256,6 +257,11 @@ class _DatasetReader:
         read = read_transform(dataset.transform, (height, width), *channels or (1,))
         if read.reasons:
             return self.add_reasons(read.reasons)
+        if read.views:
+            return self.add_reason(
+                "the transform makes several images of a sample, which is supported natively for "
+                "image files only"
+            )
         base = BaseDataset(
             dataset, dataset.__getitem__, images.load, False, "transform", read.plan, read.steps
         )
@@ -296,7 +302,7 @@ class _DatasetReader:
             return self.add_reasons(read.reasons)
         base = BaseDataset(
             dataset, find, load, has_feedmill_item, slot, read.plan, read.steps,
-            arrangement=arrangement, makes_samples=makes_samples,
+            arrangement=arrangement, makes_samples=makes_samples, views=read.views,
         )
         return BaseNode(base, type(dataset).__name__)
 

@@ -94,9 +94,14 @@ class ImageState:
 
 @dataclass(frozen=True)
 class ImageValue:
-    """The image after ``n_calls`` of the calls so far."""
+    """The image after ``n_calls`` of the calls so far.
+
+    Attributes:
+        view: if several images are made of one, the number of this one.
+    """
 
     n_calls: int
+    view: int = 0
 
 
 def is_own(transform: Any) -> bool:
@@ -121,15 +126,16 @@ def transforms_in(transform: Any, state: ImageState | None) -> list[Any]:
     Raises:
         NotUnderstood: it does something else, or is not proved to do only this.
     """
-    function, bound = _called(transform)
+    function, bound = called(transform)
     try:
         return follow_branches(lambda outcomes: Evaluator(function, state, outcomes).run(bound))
     except Ambiguous as error:
         raise NotUnderstood(str(error)) from None
 
 
-def _called(transform: Any) -> tuple[FunctionType, list[Any]]:
-    """The function that a call of an object runs, and the arguments before the image."""
+def called(transform: Any) -> tuple[FunctionType, list[Any]]:
+    """The function that a call of an object runs, and the arguments before the image. Raises
+    NotUnderstood."""
     if type(transform) is FunctionType:
         return transform, []
     if type(transform) is MethodType:
@@ -162,7 +168,7 @@ def _check_module(module: torch.nn.Module) -> None:
 
 def _called_forward(forward: Any) -> tuple[FunctionType, list[Any]]:
     if type(forward) in (FunctionType, MethodType):
-        return _called(forward)
+        return called(forward)
     raise NotUnderstood("its forward is not a method with source")
 
 

@@ -156,6 +156,8 @@ class Plan:
             another type; else "".
         layout: "nchw", or "nhwc" for batches in torch.channels_last.
         rejected_formats: file formats that go through Pillow, as fm_config.rejected_formats.
+        more_views: the plans of further images that are made of the same file, with the same dtype
+            and layout; empty: there is one image.
     """
 
     ops: tuple[Op, ...]
@@ -168,15 +170,34 @@ class Plan:
     transform_dtype: str = ""
     layout: str = "nchw"
     rejected_formats: int = 0
+    more_views: tuple[Plan, ...] = ()
+
+    @property
+    def views(self) -> tuple[Plan, ...]:
+        """The plan of each view; one if there are no further ones."""
+        return self, *self.more_views
 
     @property
     def is_random(self) -> bool:
         """Whether the transform may draw random numbers."""
-        return any(op.kind not in _WITHOUT_DRAWS and not _keeps_ratio_only(op) for op in self.ops)
+        return any(
+            op.kind not in _WITHOUT_DRAWS and not _keeps_ratio_only(op)
+            for view in self.views for op in view.ops
+        )
 
     def describe(self) -> str:
         """The plan in words, such as "RandomResizedCrop(224, 224) by bicubic ->
         RandomHorizontalFlip -> float32; ...". The filter bilinear is not named."""
+        texts: dict[str, list[str]] = {}
+        for number, view in enumerate(self.views):
+            texts.setdefault(view._describe_ops(), []).append(str(number + 1))
+        by = f"pixels as in Pillow {pillow_version()} (resize order {self.resize_order})"
+        if not self.more_views:
+            return f"{next(iter(texts))}; {by}"
+        views = "; ".join(f"view {', '.join(numbers)}: {text}" for text, numbers in texts.items())
+        return f"{len(self.views)} views of one decode; {views}; {by}"
+
+    def _describe_ops(self) -> str:
         names = []
         for op in self.ops:
             size = f"({op.height})" if op.height else ""
@@ -190,10 +211,7 @@ class Plan:
         if self.transform_dtype:
             names.append(self.transform_dtype)
         layout = ", channels_last" if self.layout == "nhwc" else ""
-        return (
-            f"{' -> '.join([*names, self.dtype])}{layout}; pixels as in Pillow {pillow_version()} "
-            f"(resize order {self.resize_order})"
-        )
+        return f"{' -> '.join([*names, self.dtype])}{layout}"
 
 
 # ---- what is installed ---------------------------------------------------------------------------

@@ -65,6 +65,12 @@ def _recognise(loader: Any) -> Support:
             "ToNumpy makes NumPy arrays, which natively only timm's fast_collate can collate; use "
             "MaybePILToTensor"
         )
+    is_plain = options.dtype is None and options.memory_format is torch.contiguous_format
+    if getattr(source.plan, "more_views", ()) and not is_plain:
+        return unsupported(
+            "the dataset's samples have several images, to which dtype= and memory_format= are not "
+            "applied; leave them out"
+        )
     source.plan = formatted(source.native_plan, options.dtype, options.memory_format)
     if source.arrays is None and not source.copies:
         source.plan = replace(source.native_plan, rejected_formats=rejected_formats())

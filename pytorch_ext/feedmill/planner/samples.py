@@ -53,6 +53,8 @@ class BaseDataset:
         makes_samples: a sample that the native code can't load is made by the dataset's own
             __getitem__, which may replace it by another one and uses -1 for a target that is None,
             as timm's ImageDataset does.
+        views: the steps of each image, if the transform makes a list of several; `steps` is empty
+            then.
     """
 
     dataset: Any
@@ -66,13 +68,15 @@ class BaseDataset:
     arrangement: Any = PAIR
     with_transform: Callable[[Any, Any], Any] | None = None
     makes_samples: bool = False
+    views: tuple[tuple[Step, ...], ...] = ()
 
     def identity(self) -> list[Any]:
         """The objects that determine the samples. The same objects give the same samples."""
         owner = getattr(self.find, "__self__", None)
         parts = getattr(owner, "determined_by", None)
         owners = parts if type(parts) is tuple else (owner,)
-        return [self.dataset, *owners, *(one for step in self.steps for one in step.identity())]
+        steps = (step for view in (self.steps, *self.views) for step in view)
+        return [self.dataset, *owners, *(one for step in steps for one in step.identity())]
 
 
 class ArrangedSamples:
@@ -107,6 +111,7 @@ def described(arrangement: Any) -> str:
 
 def arranged(arrangement: Any, image: Any, rest: Iterable[Any]) -> Any:
     """A sample, or a batch's columns, of an image and the other parts: a list, or the image alone.
+    The image may be a list of views.
 
     Args:
         arrangement: as BaseDataset's.
@@ -338,7 +343,12 @@ class Source:
         Args:
             is_default: the DataLoader has torch's own collate function.
         """
-        if self.arrangement == PAIR or is_default:
+        if is_default:
+            return []
+        if self.plan is not None and self.native_plan.more_views:
+            return ["the dataset's samples have several images, for which the native path needs "
+                    "torch's own collate_fn"]
+        if self.arrangement == PAIR:
             return []
         return [
             f"the dataset's samples are {described(self.arrangement)}; natively they must be pairs "

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -56,6 +56,7 @@ from feedmill.planner.plan import (
 )
 from feedmill.planner.steps import Step, augmentation_ops, call_ops, geometry_op, resize_op
 from feedmill.planner.untouched import type_name, unreadable
+from feedmill.planner.views import MAX_VIEW_OPS, views_in
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,14 @@ class TransformPlan:
     Attributes:
         plan: for the native loader; None: not supported, or hybrid mode will call the transform.
         steps: the transform's objects.
+        views: those of each image, if the transform makes several; `steps` is empty then.
         reasons: all reasons why the transform is not supported; empty if it is.
     """
 
     plan: Plan | None
     steps: tuple[Step, ...] = ()
     reasons: tuple[str, ...] = ()
+    views: tuple[tuple[Step, ...], ...] = ()
 
 
 def read_transform(
@@ -97,6 +100,8 @@ def read_transforms(
     transforms: Sequence[Any], size: tuple[int, int] | None = None, channels: int = 3
 ) -> TransformPlan:
     """As read_transform(), for several transforms that are applied in order."""
+    if len(transforms) == 1 and (views := views_in(transforms[0])) is not None:
+        return _read_views(views, size, channels)
     reader = _TransformReader(size, PixelValues(channels))
     try:
         for transform in transforms:
@@ -120,6 +125,26 @@ def read_transforms(
         reader.pixels.as_array,
     )
     return TransformPlan(plan, tuple(reader.steps))
+
+
+def _read_views(
+    views: Sequence[Sequence[Any]], size: tuple[int, int] | None, channels: int
+) -> TransformPlan:
+    """Translates the transforms of each view into a plan for all of them."""
+    read = [read_transforms(transforms, size, channels) for transforms in views]
+    reasons = list(dict.fromkeys(reason for one in read for reason in one.reasons))
+    plans = [one.plan for one in read if one.plan is not None]
+    kinds = {(plan.dtype, plan.as_image) for plan in plans}
+    if len(kinds) > 1:
+        reasons.append("the views of a sample have different types")
+    if any(plan.as_array for plan in plans):
+        reasons.append("the views of a sample are NumPy arrays")
+    if sum(len(plan.ops) for plan in plans) > MAX_VIEW_OPS:
+        reasons.append(f"the views have more than {MAX_VIEW_OPS} steps, the native limit")
+    if reasons:
+        return TransformPlan(None, reasons=tuple(reasons))
+    plan = replace(plans[0], more_views=tuple(plans[1:]))
+    return TransformPlan(plan, views=tuple(one.steps for one in read))
 
 
 # ---- reading -------------------------------------------------------------------------------------

@@ -1,0 +1,150 @@
+"""Finds out which images a user's function, or an object with ``__call__``, makes of one image: two
+crops for contrastive learning, or the global and local crops of DINO.
+
+It is understood only if all that it does is to call transforms on the image, each result once, and
+to return a list or tuple of the results. See ``evaluating`` for what that proof rests on.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from feedmill.planner.attributes import NotUnderstood
+from feedmill.planner.evaluating import Evaluator, ImageValue, called, is_own
+
+# Limits of the native loader.
+MAX_VIEWS = 16
+MAX_VIEW_OPS = 255
+_MAX_LOOPS = 64
+
+
+class _List(list[Any]):
+    """A list that the function made itself."""
+
+
+def views_in(transform: Any) -> list[list[Any]] | None:
+    """The transforms that make each view of an image, in order. Calls nothing.
+
+    Args:
+        transform: any object.
+
+    Returns:
+        None: the transform is not the user's own, or is not proved to only make several views.
+    """
+    if not is_own(transform):
+        return None
+    try:
+        function, bound = called(transform)
+        return _ViewEvaluator(function, None).views(bound)
+    except NotUnderstood:
+        return None
+
+
+class _ViewEvaluator(Evaluator):
+    """Evaluates a function once."""
+
+    def views(self, bound: list[Any]) -> list[list[Any]]:
+        self._views: list[list[Any]] = []
+        result = self.result([*bound, ImageValue(0)])
+        node = self._definition.node
+        if type(result) not in (_List, tuple) or len(result) < 2:
+            raise self._error(node, "it does not return several images")
+        if not all(type(one) is ImageValue and one.n_calls for one in result):
+            raise self._error(node, "it does not return transformed images only")
+        chains = [self._views[one.view] for one in result]
+        is_complete = all(one.n_calls == len(chain) for one, chain in zip(result, chains))
+        if not is_complete or len({one.view for one in result}) != len(self._views):
+            raise self._error(node, "it does not return each image once, after all its transforms")
+        if len(result) != len(self._views):
+            raise self._error(node, "it returns an image twice")
+        return chains
+
+    def _add(self, node: ast.Call, image: ImageValue, transform: Any) -> ImageValue:
+        if image.n_calls == 0:
+            if len(self._views) == MAX_VIEWS:
+                raise self._error(node, f"it makes more than {MAX_VIEWS} images")
+            self._views.append([transform])
+            return ImageValue(1, len(self._views) - 1)
+        chain = self._views[image.view]
+        if image.n_calls != len(chain):
+            raise self._error(node, "it uses an image twice")
+        if len(chain) == _MAX_LOOPS:
+            raise self._error(node, f"it calls more than {_MAX_LOOPS} transforms")
+        chain.append(transform)
+        return ImageValue(len(chain), image.view)
+
+    # ---- lists -----------------------------------------------------------------------------------
+
+    def _execute(self, statement: ast.stmt) -> None:
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            return self._append(statement.value)
+        is_sum = isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add)
+        if is_sum and isinstance(statement, ast.AugAssign):
+            return self._extend(statement)
+        super()._execute(statement)
+        return None
+
+    def _append(self, node: ast.Call) -> None:
+        """``list.append(image)``"""
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "append":
+            owner = self._value(node.func.value)
+            if type(owner) is _List and len(node.args) == 1 and not node.keywords:
+                value = self._value(node.args[0])
+                if type(value) is ImageValue:
+                    owner.append(value)
+                    return
+        raise self._error(node, "it calls something else than a transform of the image")
+
+    def _extend(self, statement: ast.AugAssign) -> None:
+        """``images += [...]``"""
+        value = self._value(statement.value)
+        if isinstance(statement.target, ast.Name):
+            owner = self._names.get(statement.target.id)
+            if type(owner) is _List and type(value) in (_List, tuple):
+                owner += value
+                return
+        raise self._error(statement, "it does more than to transform the image")
+
+    def _value(self, node: ast.expr) -> Any:
+        if isinstance(node, ast.List | ast.Tuple) and isinstance(node.ctx, ast.Load):
+            values = [self._value(one) for one in node.elts]
+            return _List(values) if isinstance(node, ast.List) else tuple(values)
+        if isinstance(node, ast.ListComp):
+            return self._comprehension(node)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            parts = [self._value(node.left), self._value(node.right)]
+            if all(type(one) is _List for one in parts):
+                return _List(parts[0] + parts[1])
+            raise self._error(node, "it adds something else than lists of images")
+        return super()._value(node)
+
+    def _comprehension(self, node: ast.ListComp) -> _List:
+        """``[transform(image) for ... in ...]``"""
+        inner = node.generators[0]
+        target = inner.target
+        if len(node.generators) > 1 or inner.ifs or inner.is_async:
+            raise self._error(node, "it does more than to transform the image")
+        if not isinstance(target, ast.Name):
+            raise self._error(node, "it assigns to something else than a variable")
+        values = _List()
+        outside = dict(self._names)
+        for one in self._items(inner.iter):
+            self._names[target.id] = one
+            values.append(self._value(node.elt))
+        self._names = outside
+        return values
+
+    def _items(self, node: ast.expr) -> list[Any]:
+        if isinstance(node, ast.Call) and self._value(node.func) is range:
+            numbers = [self._value(one) for one in node.args]
+            if node.keywords or not numbers or not all(type(one) is int for one in numbers):
+                raise self._error(node, "it calls range() in an unknown way")
+            try:
+                count = range(*numbers)
+            except (TypeError, ValueError):
+                raise self._error(node, "it calls range() in an unknown way") from None
+            if len(count) > _MAX_LOOPS:
+                raise self._error(node, "it is too long")
+            return list(count)
+        return super()._items(node)
