@@ -13,15 +13,20 @@ Prints a line of JSON for each case.
   of as many bytes, batch after batch in order.
 - color_jitter, rand_augment (with --data, an image folder): the ResNet recipe (RandomResizedCrop,
   RandomHorizontalFlip, ToTensor, Normalize) with ColorJitter(0.4, 0.4, 0.4, 0.1), with RandAugment.
+- moco, dino (with --data): several images of each file, by MoCo v2's and DINO's transforms: two of
+  224 pixels; two of 224 and eight of 96.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
 import ctypes
 import hashlib
+import itertools
 import json
 import pickle
+import random
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -31,6 +36,7 @@ from typing import Any
 import feedmill
 import numpy as np
 import torch
+from PIL import ImageFilter, ImageOps
 from torch.utils.data import DataLoader, TensorDataset
 
 try:
@@ -66,7 +72,7 @@ def write_cifar(root: Path) -> type[CIFAR10]:
     checksums; load_cifar() turns its objects into CIFAR10's."""
     folder = root / CIFAR10.base_folder
     folder.mkdir()
-    random = np.random.default_rng(0)
+    generator = np.random.default_rng(0)
 
     def write(name: str, value: Any) -> list[str]:
         content = pickle.dumps(value)
@@ -75,8 +81,8 @@ def write_cifar(root: Path) -> type[CIFAR10]:
 
     def images() -> dict[str, Any]:
         return {
-            "data": random.integers(0, 256, (_N_PER_FILE, 3072), dtype=np.uint8),
-            "labels": random.integers(0, 10, _N_PER_FILE).tolist(),
+            "data": generator.integers(0, 256, (_N_PER_FILE, 3072), dtype=np.uint8),
+            "labels": generator.integers(0, 10, _N_PER_FILE).tolist(),
         }
 
     train = [write(f"data_batch_{number}", images()) for number in range(1, 6)]
@@ -94,6 +100,55 @@ def load_cifar(root: Path, written: type[CIFAR10], steps: Iterable[Any]) -> CIFA
     return dataset
 
 
+# ---- several images of each file -----------------------------------------------------------------
+
+
+class Blur:
+    def __init__(self, p: float) -> None:
+        self.p = p
+
+    def __call__(self, image: Any) -> Any:
+        if random.random() > self.p:
+            return image
+        return image.filter(ImageFilter.GaussianBlur(radius=random.uniform(0.1, 2.0)))
+
+
+class Solarize:
+    def __init__(self, p: float) -> None:
+        self.p = p
+
+    def __call__(self, image: Any) -> Any:
+        return ImageOps.solarize(image) if random.random() < self.p else image
+
+
+class Views:
+    def __init__(self, *views: Any) -> None:
+        self.views = views
+
+    def __call__(self, image: Any) -> list[torch.Tensor]:
+        return [view(image) for view in self.views]
+
+
+def view(size: int, scale: tuple[float, float], jitter: Any, *more: Any) -> Any:
+    steps = [transforms.RandomApply([jitter], p=0.8), transforms.RandomGrayscale(p=0.2), *more]
+    crop = transforms.RandomResizedCrop(size, scale)
+    return transforms.Compose([crop, transforms.RandomHorizontalFlip(), *steps, *_TO_VALUES])
+
+
+def moco() -> Views:
+    jitter = transforms.ColorJitter(0.4, 0.4, 0.4, 0.1)
+    return Views(*[view(224, (0.2, 1.0), jitter, Blur(0.5))] * 2)
+
+
+def dino() -> Views:
+    jitter = transforms.ColorJitter(0.4, 0.4, 0.2, 0.1)
+    return Views(
+        view(224, (0.4, 1.0), jitter, Blur(1.0)),
+        view(224, (0.4, 1.0), jitter, Blur(0.1), Solarize(0.2)),
+        *[view(96, (0.05, 0.4), jitter, Blur(0.5))] * 8,
+    )
+
+
 # ---- running -------------------------------------------------------------------------------------
 
 
@@ -107,7 +162,7 @@ def cpu_per_sample(batches: Iterator[Any], seconds: float) -> float:
     next(batches)
     n, cpu_s, end_s = 0, time.process_time(), time.monotonic() + seconds
     while time.monotonic() < end_s:
-        n += len(next(batches)[0])
+        n += len(next(batches)[-1])
     return (time.process_time() - cpu_s) / n
 
 
@@ -164,6 +219,14 @@ def run_photographs(options: argparse.Namespace) -> None:
         report(name, dataset, 64, options)
 
 
+def run_views(options: argparse.Namespace) -> None:
+    for name, make in (("moco", moco), ("dino", dino)):
+        dataset = ImageFolder(options.data, make())
+        few = itertools.islice(feedmill.DataLoader(dataset, 8, native="verify"), 5)
+        collections.deque(few, maxlen=0)
+        report(name, dataset, 32, options)
+
+
 def report(name: str, dataset: Any, batch_size: int, options: argparse.Namespace) -> None:
     torchs, ours = loaders(dataset, batch_size, shuffle=True)
     makers = {"torch": lambda: endless(torchs), "feedmill": lambda: endless(ours)}
@@ -196,8 +259,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4, help="duration of each run (default 4)")
     parser.add_argument("--rounds", type=int, default=3, help="take the best of them (default 3)")
     parser.add_argument("--data", help="an image folder, for the cases with photographs")
-    parser.add_argument("cases", nargs="*", choices=("cifar", "tensors", "photographs", []),
-                        default=[])
+    parser.add_argument("cases", nargs="*", default=[],
+                        choices=("cifar", "tensors", "photographs", "views", []))
     options = parser.parse_args()
     torch.set_num_threads(1)
     if not options.cases or "cifar" in options.cases:
@@ -206,6 +269,8 @@ def main() -> None:
         run_tensors(options)
     if options.data and (not options.cases or "photographs" in options.cases):
         run_photographs(options)
+    if options.data and (not options.cases or "views" in options.cases):
+        run_views(options)
 
 
 if __name__ == "__main__":
