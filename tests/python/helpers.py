@@ -170,10 +170,13 @@ def reference(loader, index, epoch, occurrence=0):
 
 
 def equal_batches(one, other):
-    """Whether batches, nested in lists and tuples, have the same types, shapes and values."""
+    """Whether batches, nested in lists, tuples and dicts, have the same types, shapes and
+    values."""
     assert type(one) is type(other)
     if isinstance(one, torch.Tensor):
         return torch.equal(one, other) and one.dtype == other.dtype
+    if isinstance(one, dict):
+        return equal_batches(list(one.items()), list(other.items()))
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(equal_batches, one, other))
     return one == other

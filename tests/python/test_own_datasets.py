@@ -109,6 +109,21 @@ class Images(Files):
         return self.transform(Image.open(self.paths[i]).convert("RGB"))
 
 
+class Dicts(Files):
+    def __getitem__(self, index):
+        image = Image.open(self.paths[index]).convert("RGB")
+        return {"image": self.transform(image), "label": self.labels[index], "name": "a"}
+
+
+class BuiltDicts(Files):
+    def __getitem__(self, index):
+        opened = Image.open(self.paths[index]).convert("RGB")
+        sample = dict(index=index, image=opened)  # noqa: C408
+        sample["label"] = self.labels[index]
+        sample["image"] = self.transform(sample["image"])
+        return sample
+
+
 class TransformedSubset(Dataset):
     """As it is often written for random_split."""
 
@@ -180,6 +195,8 @@ NATIVE = {
     "names": lambda f, t: Named(f(), t),
     "pairs": lambda f, t: Pairs(f(), t),
     "images": lambda f, t: Images(f(), t),
+    "dicts": lambda f, t: Dicts(f(), t),
+    "built_dicts": lambda f, t: BuiltDicts(f(), t),
     "transformed": lambda f, t: TransformedSubset(f(), t),
     "transformed_subset": lambda f, t: TransformedSubset(Subset(Subset(f(), range(9)), [3, 1, 8]), t),
     "transformed_concat": lambda f, t: TransformedSubset(ConcatDataset([f(), Subset(f(), [1])]), t),
@@ -300,10 +317,13 @@ LINES = ["path = self.paths[index]", "path, label = self.samples[index]", "label
          "if isinstance(image, Image.Image):\n    image = {i}", "self.n = {v}", "label = {v}",
          "path = os.path.join(self.root, self.names[index])", "for f in [1]:\n    image = {i}",
          "for f in self.both:\n    image = f(image)", "try:\n    image = {i}\nfinally:\n    pass",
-         "label = label or {v}", "assert label"]
+         "label = label or {v}", "assert label", "made = {'b': image, 'a': {v}}",
+         "made['b'] = {v}", "made = dict(c={v}, b={i})", "made['d'] = {v}", "image = made['b']",
+         "made[{v}] = {v}", "made = {label: {v}}", "made = {'b': {v}, 'b': image}"]
 RETURNS = ["image, label", "image", "(image,)", "image, {v}, {v}", "{v}, image", "image, label",
            "[image, label]", "(index, *self.inner[index])", "self.inner[index]", "{i}, {v}",
-           "image, image", "label"]
+           "image, image", "label", "{'b': image, 'a': {v}}", "dict(a={v}, b={i})", "made", "made",
+           "{'b': image, 'a': image}", "{'b': {'a': image}}", "(made, {v})", "{**made}"]
 
 
 @st.composite
@@ -313,6 +333,7 @@ def bodies(draw):
             "{v}", draw(st.sampled_from(VALUES))).replace("{i}", draw(st.sampled_from(IMAGES)))
 
     lines = ["path = self.paths[index]", "label = self.labels[index]"]
+    lines += draw(st.sampled_from([[], ["made = {}"]]))
     lines += draw(st.sampled_from([[], ["image, _ = self.inner[index]"],
                                    ["image = Image.open(path).convert('RGB')"]]))
     for _ in range(draw(st.integers(0, 4))):
@@ -385,6 +406,8 @@ def by_source(read, index):
 def plain(sample):
     if isinstance(sample, tuple):
         return tuple(map(plain, sample))
+    if isinstance(sample, dict):
+        return type(sample), [(key, plain(value)) for key, value in sample.items()]
     if isinstance(sample, Image.Image):
         return sample.mode, sample.size, sample.tobytes()
     return type(sample), sample.tolist() if hasattr(sample, "tolist") else sample

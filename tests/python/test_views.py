@@ -272,6 +272,12 @@ class Own(Dataset):
         return self.transform(image), index
 
 
+class Dicts(Own):
+    def __getitem__(self, index):
+        image = Image.open(self.files[index]).convert("RGB")
+        return {"views": self.transform(image), "index": index}
+
+
 class Around(Dataset):
     def __init__(self, inner, transform):
         self.inner, self.transform = inner, transform
@@ -291,7 +297,7 @@ def test_other_datasets(small_images, n_workers):
     bare = ImageFolder(str(small_images))
     for dataset in (
         Indexed(str(small_images), transform), ImagesOnly(str(small_images), transform),
-        Own(small_images, transform), Around(bare, transform),
+        Own(small_images, transform), Dicts(small_images, transform), Around(bare, transform),
         Around(Subset(bare, [5, 3, 1, 1, 8, 9]), transform), Subset(folder, [9, 3, 9, 30, 2]),
         ConcatDataset([folder, folder]),
     ):
@@ -301,7 +307,9 @@ def test_other_datasets(small_images, n_workers):
         assert loader.stats().decode.verified_samples == len(dataset)
         torchs = next(iter(feedmill.DataLoader(dataset, native="off", **options)))
         assert type(batches[0]) is type(torchs) and len(batches[0]) == len(torchs)
-        if len(torchs) == 3:
+        if isinstance(torchs, dict):
+            assert list(torchs) == list(batches[0]) and type(batches[0]["views"]) is list
+        elif len(torchs) == 3:
             assert torch.equal(batches[0][2], torchs[2])
 
 

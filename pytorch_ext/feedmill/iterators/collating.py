@@ -32,7 +32,7 @@ from feedmill.iterators.receive import as_torch_raises
 from feedmill.planner.formats import batch_laid_out
 from feedmill.planner.raw_files import RawPlan
 from feedmill.planner.recognise import has_default_collate, stacks_natively
-from feedmill.planner.samples import PAIR, Source, arranged
+from feedmill.planner.samples import PAIR, Fields, Source, arranged
 from feedmill.system.locks import renew_after_fork
 
 # Guards the global generators of torch, random and numpy, whose state all threads share.
@@ -159,10 +159,15 @@ class Collate:
         if not self._auto_collation:
             image = samples_of(images, as_image)[0]
             return self._pinned(default_convert(arranged(arrangement, image, targets[0])))
-        others: Any = zip(*targets)
-        columns = [self._pinned(default_collate(column)) for column in others]
+        columns = [self._column(one, arrangement) for one in zip(*targets)]
         images = images if is_pinned else self._pinned(images)
         return arranged(arrangement, images, columns)
+
+    def _column(self, values: tuple[Any, ...], arrangement: Any) -> Any:
+        """The values of one part of all samples, as torch's own function collates them: it passes
+        those of dicts as a list, others as a tuple, and may return them as they are."""
+        column: Any = list(values) if isinstance(arrangement, Fields) else values
+        return self._pinned(default_collate(column))
 
     def batch(self, batch: Batch, source: Source) -> Any:
         """Makes the caller's batch from a complete batch."""
@@ -199,7 +204,7 @@ class Collate:
             columns = [_joined(labels)]
         else:
             others: Any = [tuple(targets)] if is_pair else zip(*targets)
-            columns = [self._pinned(default_collate(column)) for column in others]
+            columns = [self._column(one, source.arrangement) for one in others]
         if batch.skipped or len(batch.parts) > 1:
             views = [self._pinned(one) for one in views]
         return arranged(source.arrangement, views, columns)

@@ -35,7 +35,7 @@ from feedmill.planner.plan import (
     leads_to_one_size,
 )
 from feedmill.planner.raw_files import RawPlan
-from feedmill.planner.samples import IMAGE, PAIR, Item, Source
+from feedmill.planner.samples import IMAGE, PAIR, Fields, Item, Source, as_parts, described
 from feedmill.planner.steps import Step
 
 
@@ -237,18 +237,28 @@ def _by_dataset(item: Item, draws_of: DrawsOf) -> tuple[Any, Any, int]:
         copied = base_dataset.with_transform(transform, copy_with)
     sample = copied[item.index]
     arrangement = base_dataset.arrangement
-    if arrangement != PAIR and type(arrangement) is not tuple:
-        return sample, (), len(calls)
-    if type(sample) not in (tuple, list) or len(sample) != len(arrangement):
+    parts = _parts_of(sample, arrangement)
+    if parts is None:
         raise VerificationError(
-            f"{item}: the dataset's __getitem__ gives a {type(sample).__name__}, not a tuple of "
-            "image and target",
+            f"{item}: the dataset's __getitem__ gives a {type(sample).__name__}, not "
+            f"{described(arrangement)}",
             item.position,
             "dataset",
         )
-    image = arrangement.index(IMAGE)
-    rest = (*sample[:image], *sample[image + 1 :])
-    return sample[image], rest[0] if arrangement == PAIR else rest, len(calls)
+    image = as_parts(arrangement).index(IMAGE)
+    rest = (*parts[:image], *parts[image + 1 :])
+    return parts[image], rest[0] if arrangement == PAIR else rest, len(calls)
+
+
+def _parts_of(sample: Any, arrangement: Any) -> list[Any] | None:
+    """The parts of a sample; None: it is not arranged like this."""
+    if arrangement == IMAGE:
+        return [sample]
+    if isinstance(arrangement, Fields):
+        is_same = type(sample) is dict and tuple(sample) == arrangement.keys
+        return list(sample.values()) if is_same else None
+    is_alike = type(sample) in (tuple, list) and len(sample) == len(arrangement)
+    return list(sample) if is_alike else None
 
 
 def _samples_of(part: Any, n_views: int) -> Iterable[Any]:

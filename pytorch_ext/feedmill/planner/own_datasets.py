@@ -26,7 +26,7 @@ from feedmill.planner.attributes import NotUnderstood, attribute, attributes_of,
 from feedmill.planner.evaluating import Convert, Evaluator, ImageState, ImageValue, is_own
 from feedmill.planner.folders import original_loaders
 from feedmill.planner.items import check_classes
-from feedmill.planner.samples import IMAGE, PAIR
+from feedmill.planner.samples import IMAGE, PAIR, Fields
 
 _SIZED = (list, tuple, np.ndarray)
 _CONTAINERS = (list, tuple, range, dict, np.ndarray, torch.Tensor)
@@ -67,6 +67,10 @@ class _Sample(list[Any]):
     """The values of a tuple that ``__getitem__`` makes."""
 
 
+class _Fields(dict[str, Any]):
+    """A dict that ``__getitem__`` makes, with the values in it."""
+
+
 class _Opened:
     """The result of PIL.Image.open()."""
 
@@ -100,12 +104,13 @@ class OwnDataset:
         self.load = evaluator.load
         self.calls = evaluator.calls
         self.takes_pil = evaluator.takes_pil
-        parts = result if type(result) is _Sample else [result]
+        parts = _parts_of(result)
         names = tuple(IMAGE if type(one) is ImageValue else "value" for one in parts)
-        is_pair = type(result) is _Sample and len(parts) == 2 and names[0] == IMAGE
-        self.arrangement: Any = PAIR if is_pair else names
-        if type(result) is not _Sample:
-            self.arrangement = names[0]
+        self.arrangement: Any = names[0]
+        if type(result) is _Sample:
+            self.arrangement = PAIR if len(parts) == 2 and names[0] == IMAGE else names
+        elif type(result) is _Fields:
+            self.arrangement = Fields(tuple(result), names)
         self._path = evaluator.path
         self._rest = [one for one in parts if type(one) is Value]
         self._find_inner: Any = None
@@ -190,6 +195,13 @@ class OwnDataset:
         return copied
 
 
+def _parts_of(result: Any) -> list[Any]:
+    """The values in a sample."""
+    if type(result) is _Fields:
+        return list(result.values())
+    return result if type(result) is _Sample else [result]
+
+
 def _same(image: Any) -> Any:
     return image
 
@@ -250,11 +262,11 @@ class _OwnEvaluator(Evaluator):
     def sample(self, dataset: Any) -> Any:
         result = self.result([dataset, self._index])
         node = self._definition.node
-        if type(result) is _Sample:
-            for at, one in enumerate(result):
+        if type(result) in (_Sample, _Fields):
+            for at, one in result.items() if type(result) is _Fields else enumerate(result):
                 if type(one) in _CONSTANTS:
                     result[at] = _constant(one)
-        parts = result if type(result) is _Sample else [result]
+        parts = _parts_of(result)
         images = [one for one in parts if type(one) is ImageValue]
         if self._n_opened != (self.load is open_rgb):
             raise self._error(node, "it opens a file that it does not return")
@@ -277,7 +289,7 @@ class _OwnEvaluator(Evaluator):
 
     def _concrete(self, node: ast.expr) -> Any:
         value = super()._concrete(node)
-        if type(value) in (Value, _Sample, _Opened):
+        if type(value) in (Value, _Sample, _Fields, _Opened):
             raise self._error(node, "what it does depends on the index")
         return value
 
@@ -299,18 +311,32 @@ class _OwnEvaluator(Evaluator):
                 else:
                     values.append(self._value(one))
             return values
+        if isinstance(node, ast.Dict):
+            if not all(isinstance(key, ast.Constant) for key in node.keys):
+                raise self._error(node, "it makes a dict with unknown keys")
+            made = _Fields()
+            for key, one in zip(node.keys, node.values):
+                self._set_field(node, made, self._value(key) if key else None, self._value(one))
+            return made
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
             return self._item(node)
         return super()._value(node)
 
+    def _set_field(self, node: ast.AST, fields: _Fields, key: Any, value: Any) -> None:
+        if type(key) is not str:
+            raise self._error(node, "it makes a dict whose keys are no strings")
+        fields[key] = value
+
     def _attribute(self, node: ast.Attribute) -> Any:
         owner = self._value(node.value)
-        if type(owner) in (Value, _Sample, _Opened):
+        if type(owner) in (Value, _Sample, _Fields, _Opened):
             raise self._error(node, f"it reads {node.attr} of what it looks up")
         return super()._attribute(node)
 
     def _item(self, node: ast.Subscript) -> Any:
         owner, at = self._value(node.value), self._value(node.slice)
+        if type(owner) is _Fields and type(at) is str and at in owner:
+            return owner[at]
         if type(at) is int and at >= 0:
             if type(owner) is _Sample and at < len(owner):
                 return owner[at]
@@ -322,7 +348,7 @@ class _OwnEvaluator(Evaluator):
                 raise self._error(node, "its indices are keys of a dict")
             if type(owner) in _CONTAINERS:
                 return self._made(lambda index, sample: owner[at.of(index, sample)], [at], owner)
-            if type(owner) not in (Value, _Sample, _Opened, ImageValue, str):
+            if type(owner) not in (Value, _Sample, _Fields, _Opened, ImageValue, str):
                 return self._inner_sample(node, owner, at)
         raise self._error(node, "it looks up an item of no list, array, dict or dataset")
 
@@ -339,6 +365,10 @@ class _OwnEvaluator(Evaluator):
         return _Sample([ImageValue(0), Value(lambda _, sample: sample[1])])
 
     def _assign(self, target: ast.expr, value: Any) -> None:
+        if isinstance(target, ast.Subscript):
+            owner = self._value(target.value)
+            if type(owner) is _Fields:
+                return self._set_field(target, owner, self._value(target.slice), value)
         if isinstance(target, ast.Tuple | ast.List):
             n = len(target.elts)
             if any(isinstance(one, ast.Starred) for one in target.elts):
@@ -351,8 +381,8 @@ class _OwnEvaluator(Evaluator):
                 raise self._error(target, "it unpacks no sample and no item of a list")
             for one, part in zip(target.elts, parts):
                 self._assign(one, part)
-            return
-        super()._assign(target, value)
+            return None
+        return super()._assign(target, value)
 
     # ---- calls -----------------------------------------------------------------------------------
 
@@ -364,9 +394,11 @@ class _OwnEvaluator(Evaluator):
             if type(owner) is ImageValue and len(node.args) == 1 and not node.keywords:
                 return self._method(node, node.func.attr, owner)
         function = self._value(node.func)
-        if type(function) in (Value, _Sample, _Opened, ImageValue):
+        if type(function) in (Value, _Sample, _Fields, _Opened, ImageValue):
             raise self._error(node, "it calls something that it looks up")
         arguments = [self._value(one) for one in node.args]
+        if function is dict and not arguments and all(one.arg for one in node.keywords):
+            return _Fields({str(one.arg): self._value(one.value) for one in node.keywords})
         if node.keywords or not any(type(one) is Value for one in arguments):
             if any(type(one) is ImageValue for one in arguments):
                 return self._transform(node, function, arguments)

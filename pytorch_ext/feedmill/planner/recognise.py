@@ -19,7 +19,7 @@ from feedmill._internals import why_collate_was_changed, why_not_this_torch
 from feedmill.planner.datasets import read_dataset
 from feedmill.planner.equality import reasons_against_formats, rejected_formats
 from feedmill.planner.formats import formatted
-from feedmill.planner.samples import Support, unsupported
+from feedmill.planner.samples import Fields, Support, unsupported
 from feedmill.planner.timm_objects import is_fast_collate
 from feedmill.planner.untouched import unreadable
 
@@ -66,10 +66,11 @@ def _recognise(loader: Any) -> Support:
             "MaybePILToTensor"
         )
     is_plain = options.dtype is None and options.memory_format is torch.contiguous_format
-    if getattr(source.plan, "more_views", ()) and not is_plain:
+    is_list = getattr(source.plan, "more_views", ()) or isinstance(source.arrangement, Fields)
+    if is_list and not is_plain:
         return unsupported(
-            "the dataset's samples have several images, to which dtype= and memory_format= are not "
-            "applied; leave them out"
+            "the dataset's samples are dicts or have several images, to which dtype= and "
+            "memory_format= are not applied; leave them out"
         )
     source.plan = formatted(source.native_plan, options.dtype, options.memory_format)
     if source.arrays is None and not source.copies:

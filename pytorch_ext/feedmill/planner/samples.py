@@ -23,11 +23,28 @@ if TYPE_CHECKING:
 
 _MAX_PATH_BYTES = 4095
 # The parts of a sample, and the arrangement of most samples. Other arrangements are tuples of
-# parts, or a single part; each holds the image once.
+# parts, Fields, or a single part; each holds the image once.
 IMAGE, TARGET, INDEX = "image", "target", "index"
 PAIR = (IMAGE, TARGET)
 # Types in which feedmill_item may return an encoded image.
 _BUFFERS = (bytes, bytearray, memoryview, np.ndarray)
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The arrangement of samples that are dicts.
+
+    Attributes:
+        keys: of the dict, in order.
+        parts: the part at each key.
+    """
+
+    keys: tuple[str, ...]
+    parts: tuple[str, ...]
+
+    def __str__(self) -> str:
+        pairs = (f"{key!r}: {part}" for key, part in zip(self.keys, self.parts))
+        return f"{{{', '.join(pairs)}}}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +118,8 @@ class ArrangedSamples:
 
 def as_parts(arrangement: Any) -> tuple[str, ...]:
     """The names of the parts in an arrangement."""
+    if isinstance(arrangement, Fields):
+        return arrangement.parts
     return arrangement if type(arrangement) is tuple else (arrangement,)
 
 
@@ -110,18 +129,19 @@ def described(arrangement: Any) -> str:
 
 
 def arranged(arrangement: Any, image: Any, rest: Iterable[Any]) -> Any:
-    """A sample, or a batch's columns, of an image and the other parts: a list, or the image alone.
-    The image may be a list of views.
+    """A sample, or a batch's columns, of an image and the other parts: a list, a dict, or the image
+    alone. The image may be a list of views.
 
     Args:
         arrangement: as BaseDataset's.
         image: the image, or all images.
         rest: the other parts, in order.
     """
-    if type(arrangement) is not tuple:
+    if arrangement == IMAGE:
         return image
     others = iter(rest)
-    return [image if part == IMAGE else next(others) for part in arrangement]
+    values = [image if part == IMAGE else next(others) for part in as_parts(arrangement)]
+    return dict(zip(arrangement.keys, values)) if isinstance(arrangement, Fields) else values
 
 
 class Unreadable(bytes):
