@@ -227,6 +227,32 @@ def test_these_are_native(small_images, name):
         compare(dataset, batch_size=3, sampler=[1, torch.tensor(1), np.int64(0), np.array(2)])
 
 
+def stacked(samples):
+    """A function that can be called in a thread of this process."""
+    return [torch.stack([one["image"] for one in samples]), [one["label"] for one in samples]]
+
+
+def as_given(samples):
+    LOG.append(len(samples))
+    return samples
+
+
+@pytest.mark.parametrize("n_workers", [0, 2])
+@pytest.mark.parametrize(
+    "name", ["files", "images", "dicts", "built_dicts", "indexed", "indexed_files", "two_steps"]
+)
+def test_a_collate_fn_gets_the_datasets_own_samples(small_images, name, n_workers):
+    def folder(transform=None):
+        return ImageFolder(str(small_images), transform)
+
+    dataset = NATIVE[name](folder, compose(*HEAD))
+    functions = [as_given, stacked] if name in ("dicts", "built_dicts") else [as_given]
+    for function in functions:
+        compare(dataset, batch_size=3, num_workers=n_workers, collate_fn=function)
+    compare(dataset, batch_size=None, num_workers=n_workers, collate_fn=type)
+    compare(dataset, batch_size=None, num_workers=n_workers, collate_fn=lambda sample: [sample])
+
+
 @pytest.mark.parametrize("name", ["files", "names", "transformed", "selected_array", "indexed"])
 def test_random_transforms_verify(small_images, name):
     def folder(transform=None):

@@ -1,14 +1,16 @@
-"""Image tensors in the memory of a native batch."""
+"""Image tensors in the memory of a native batch, and samples made of them."""
 
 from __future__ import annotations
 
 import sys
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from feedmill.planner.formats import TORCH_DTYPES
+from feedmill.planner.samples import PAIR, as_returned
 
 
 class Layout(NamedTuple):
@@ -63,3 +65,34 @@ def samples_of(
     if as_image:
         samples = list(map(sys.modules["torchvision.tv_tensors"].Image, samples))
     return samples
+
+
+class OfPairs:
+    """Calls a collate_fn with a dataset's own samples, given pairs of image and other parts.
+
+    Args:
+        function: the collate_fn.
+        arrangement: of the samples, as BaseDataset's.
+        auto_collation: whether it gets a list of samples; else a single sample.
+    """
+
+    def __init__(
+        self, function: Callable[[Any], Any], arrangement: Any, auto_collation: bool
+    ) -> None:
+        self._function = function
+        self._arrangement = arrangement
+        self._auto_collation = auto_collation
+
+    def __call__(self, pairs: Any) -> Any:
+        if not self._auto_collation:
+            return self._function(as_returned(self._arrangement, *pairs))
+        return self._function([as_returned(self._arrangement, *pair) for pair in pairs])
+
+
+def collate_function(loader: Any, source: Any) -> Callable[[Any], Any]:
+    """The function that makes a DataLoader's batches of pairs of image and other parts: its
+    collate_fn, wrapped if the source's samples are no pairs. source None: they are."""
+    function: Callable[[Any], Any] = loader.collate_fn
+    if source is None or source.arrangement == PAIR:
+        return function
+    return OfPairs(function, source.arrangement, loader.batch_sampler is not None)

@@ -19,7 +19,7 @@ from feedmill._internals import get_iterator, init_loader
 from feedmill.collate import in_worker
 from feedmill.collate.blocks import BlockPool
 from feedmill.collate.in_worker import Collated, Message, Part, WorkerCollate
-from feedmill.collate.samples import Layout
+from feedmill.collate.samples import Layout, collate_function
 
 # Epoch numbers, unique in this process over all loaders.
 _epochs = itertools.count()
@@ -89,6 +89,7 @@ class CollateWorkers:
 
     Args:
         loader: the feedmill.DataLoader.
+        source: the samples.
         generator_state: state of the loader's generator before torch drew the base seed from it.
         pin_memory: whether torch's pinning thread pins the batches.
         pool: the shared memory in which the native loader makes its batches.
@@ -97,6 +98,7 @@ class CollateWorkers:
     def __init__(
         self,
         loader: Any,
+        source: Any,
         generator_state: torch.Tensor,
         pin_memory: bool,
         pool: BlockPool,
@@ -114,7 +116,7 @@ class CollateWorkers:
         generator.set_state(generator_state)
         feedmill_options = loader._feedmill_options()
         function = WorkerCollate(
-            loader.collate_fn,
+            collate_function(loader, source),
             loader._auto_collation,
             feedmill_options.memory_format,
             [theirs for _, theirs in self._pipes],

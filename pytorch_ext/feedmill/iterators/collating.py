@@ -23,7 +23,7 @@ from feedmill._internals import (
     set_worker_info,
 )
 from feedmill.collate.proof import is_proved
-from feedmill.collate.samples import samples_of
+from feedmill.collate.samples import collate_function, samples_of
 from feedmill.collate.stacking import ThreadCollate, is_builtin
 from feedmill.collate.workers import CollateWorkers
 from feedmill.engine.devices import as_device, pinned
@@ -32,7 +32,7 @@ from feedmill.iterators.receive import as_torch_raises
 from feedmill.planner.formats import batch_laid_out
 from feedmill.planner.raw_files import RawPlan
 from feedmill.planner.recognise import has_default_collate, stacks_natively
-from feedmill.planner.samples import PAIR, Fields, Source, arranged
+from feedmill.planner.samples import PAIR, Fields, Source, arranged, described
 from feedmill.system.locks import renew_after_fork
 
 # Guards the global generators of torch, random and numpy, whose state all threads share.
@@ -82,7 +82,8 @@ class Collate:
     ) -> None:
         self.is_default = has_default_collate(loader)
         self.stacks = stacks_natively(loader, source)
-        self._function = loader.collate_fn if function is None else function
+        self._function = collate_function(loader, source) if function is None else function
+        self._arrangement = None if source is None else source.arrangement
         options = loader._feedmill_options()
         self.memory_format = options.memory_format
         self._counters = loader._feedmill.python_counters
@@ -98,6 +99,16 @@ class Collate:
             self._workers = [
                 _Worker(number, loader, iterator._base_seed) for number in range(loader.num_workers)
             ]
+
+    def check(self, source: Source) -> None:
+        """Raises RuntimeError if the samples are not arranged as when this object was made, so that
+        a user's function would not get them as the dataset returns them."""
+        if not self.is_default and source.arrangement != self._arrangement:
+            raise RuntimeError(
+                f"the dataset's samples were {described(self._arrangement)} and are now "
+                f"{described(source.arrangement)}; with persistent workers and a collate_fn this "
+                "needs a new DataLoader"
+            )
 
     def __call__(
         self,
@@ -118,7 +129,7 @@ class Collate:
             as_image: whether samples are tv_tensors.Image.
             is_pinned: with pin_memory, whether a single part is already pinned.
             labels: the targets of each part, if they are on the device already.
-            arrangement: of the samples' parts, as BaseDataset's; PAIR unless is_default.
+            arrangement: of the samples' parts, as BaseDataset's.
         """
         if not targets:
             return self._pinned(self._call([], number))

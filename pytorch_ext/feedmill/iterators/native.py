@@ -108,7 +108,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         self._shared_blocks = loader._feedmill.shared_blocks
         if self._place == AHEAD_IN_PROCESSES:
             self._workers_ahead = CollateWorkers(
-                loader, generator_state, self._pin_memory, self._shared_blocks
+                loader, source, generator_state, self._pin_memory, self._shared_blocks
             )
         self._n_epochs = 0
         # As in torch's iterator, later changes of the loader's attributes have no effect.
@@ -133,6 +133,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             self._begin(loader, *following)
 
     def _begin(self, loader: Any, source: Source, config: Config) -> None:
+        self._collate.check(source)
         self._source = source
         self._plan = source.plan
         options = loader._feedmill_options()

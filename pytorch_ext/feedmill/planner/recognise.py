@@ -19,7 +19,7 @@ from feedmill._internals import why_collate_was_changed, why_not_this_torch
 from feedmill.planner.datasets import read_dataset
 from feedmill.planner.equality import reasons_against_formats, rejected_formats
 from feedmill.planner.formats import formatted
-from feedmill.planner.samples import Fields, Support, unsupported
+from feedmill.planner.samples import PAIR, Fields, Support, unsupported
 from feedmill.planner.timm_objects import is_fast_collate
 from feedmill.planner.untouched import unreadable
 
@@ -102,6 +102,7 @@ def stacks_natively(loader: Any, source: Any) -> bool:
         return True
     return (
         source is not None
+        and source.arrangement == PAIR
         and source.arrays is None
         and not source.copies
         and source.native_plan.dtype == "uint8"

@@ -123,6 +123,14 @@ def as_parts(arrangement: Any) -> tuple[str, ...]:
     return arrangement if type(arrangement) is tuple else (arrangement,)
 
 
+def as_returned(arrangement: Any, image: Any, rest: Any) -> Any:
+    """A sample as the dataset returns it, of the image and find()'s target."""
+    if arrangement == PAIR:
+        return image, rest
+    values = arranged(arrangement, image, rest)
+    return tuple(values) if type(values) is list else values
+
+
 def described(arrangement: Any) -> str:
     """An arrangement in words, such as "(image, target, index)"."""
     return f"({', '.join(arrangement)})" if type(arrangement) is tuple else str(arrangement)
@@ -363,16 +371,11 @@ class Source:
         Args:
             is_default: the DataLoader has torch's own collate function.
         """
-        if is_default:
-            return []
-        if self.plan is not None and self.native_plan.more_views:
-            return ["the dataset's samples have several images, for which the native path needs "
-                    "torch's own collate_fn"]
-        if self.arrangement == PAIR:
+        if is_default or self.plan is None or not self.plan.more_views:
             return []
         return [
-            f"the dataset's samples are {described(self.arrangement)}; natively they must be pairs "
-            "of image and target if the DataLoader has a collate_fn"
+            "the dataset's samples have several images, for which the native path needs torch's "
+            "own collate_fn"
         ]
 
     def sample(self, item: Any) -> Any:
