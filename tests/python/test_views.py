@@ -366,6 +366,16 @@ def test_views_that_are_not_supported(small_images, second, reason):
     assert reason in text, text
 
 
+def test_views_of_views(small_images):
+    """torch gives a list of a list and an image: there is no batch of that form natively."""
+    two = TwoCropsTransform(CROP_TO_TENSOR)
+    for views in ([two, CROP_TO_TENSOR], [CROP_TO_TENSOR, two], [two, two]):
+        transform = TwoTransforms()
+        transform.transform, transform.transform_prime = views
+        text = reasons_of(ImageFolder(str(small_images), transform))
+        assert "is itself a list of images" in text
+
+
 T1, T2 = CROP_TO_TENSOR, compose(T.RandomResizedCrop(8), T.PILToTensor())
 
 

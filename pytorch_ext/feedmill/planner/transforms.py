@@ -133,6 +133,8 @@ def _read_views(
     """Translates the transforms of each view into a plan for all of them."""
     read = [read_transforms(transforms, size, channels) for transforms in views]
     reasons = list(dict.fromkeys(reason for one in read for reason in one.reasons))
+    if any(one.views for one in read):
+        reasons.append("a view of a sample is itself a list of images")
     plans = [one.plan for one in read if one.plan is not None]
     kinds = {(plan.dtype, plan.as_image) for plan in plans}
     if len(kinds) > 1:
