@@ -535,6 +535,9 @@ class DataLoader(TorchDataLoader[_T_co]):
         source = ran.source
         if source.copies:
             return []
+        n_views = len(getattr(source.plan, "views", (None,)))
+        if not is_int(view, 0, n_views - 1):
+            raise ValueError(f"there is no view {view!r}; the samples have {n_views}")
         engines = self._feedmill.engine_pool
         with engines.diagnostic(source.native_plan, source.n_samples, source.arrays) as handle:
             return draws_of_item(handle, ran.key, ran.word, item, occurrence, view)

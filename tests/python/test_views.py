@@ -157,8 +157,9 @@ def test_views_differ_and_can_be_made_again(small_images):
     [[(one, other), targets]] = list(loader)
     assert sum(torch.equal(*pair) for pair in zip(one, other)) < 3
     assert loader.draws(3, 0) == loader.draws(3, 0, view=0) != loader.draws(3, 0, view=1)
-    with pytest.raises(ValueError, match="no view 2"):
-        loader.draws(3, 0, view=2)
+    for view in (2, -1, 1 << 32, (1 << 32) + 1, "1"):
+        with pytest.raises(ValueError, match=f"no view {view!r}; the samples have 2"):
+            loader.draws(3, 0, view=view)
     for index in (0, 17, 39):
         images, target = loader.fetch(index, 0)
         assert equal_batches(images, [one[index], other[index]])
