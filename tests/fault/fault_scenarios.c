@@ -289,6 +289,20 @@ static void set_source(const fault_scenario *self, const fm_folder *opened, cons
     if (self->delivery == FALLBACK) config->source.n_samples += N_DAMAGED;
 }
 
+/* Two more views: one of the same size as the first, one with operations in scratch memory. */
+static void set_views(fm_config *config) {
+    static const fm_op small[] = {
+        {.kind = FM_OP_RESIZE, .height = 12, .width = 16},
+        {.kind = FM_OP_RANDOM_BLUR, .p = 0.5, .values = {0.5, 1}},
+        {.kind = FM_OP_COLOR_JITTER, .values = {0.6, 1.4, 0.6, 1.4, 0.8, 1.2, -0.1, 0.1}}};
+    static fm_transform views[2];
+    views[0] = views[1] = config->transform;
+    views[1].ops = small;
+    views[1].n_ops = 3;
+    config->more_views = views;
+    config->n_more_views = 2;
+}
+
 static fm_config config_of(const fault_scenario *self, const fm_folder *opened,
                            const fm_array *arrays, fm_cache *cache) {
     fm_config config = test_config((fm_source){0});
@@ -305,6 +319,7 @@ static fm_config config_of(const fault_scenario *self, const fm_folder *opened,
     if (self->delivery == HAND_OVER)
         config.allocator = (fm_allocator){NULL, take_memory, give_memory, true};
     if (self->delivery == DEVICE) config.device.kind = FM_DEVICE_HOST;
+    if (self->views) set_views(&config);
     return config;
 }
 
@@ -323,8 +338,12 @@ static uint64_t hash_batch(const run_state *run, const fm_batch *batch) {
     for (size_t i = 0; fm_loader_section(run->loader, i, &offset, &row_bytes) == FM_OK; i++)
         hash = hash_bytes(hash, memory + offset, batch->n * row_bytes);
     if (run->scenario->source == ROWS || run->scenario->source == ROWS_OF_IMAGES) return hash;
-    const size_t n_values = (size_t)batch->n * batch->channels * batch->height * batch->width;
-    hash = hash_bytes(hash, memory, n_values * (batch->dtype == FM_FLOAT32 ? 4 : 1));
+    fm_view view;
+    for (size_t i = 0; fm_loader_view(run->loader, i, &view) == FM_OK; i++) {
+        const size_t n_values = (size_t)batch->n * view.channels * view.height * view.width;
+        const size_t n_bytes = n_values * (batch->dtype == FM_FLOAT32 ? 4 : 1);
+        hash = hash_bytes(hash, memory + view.offset, n_bytes);
+    }
     return hash_bytes(hash, batch->labels, batch->n * sizeof(int64_t));
 }
 
@@ -349,7 +368,10 @@ static void finish_sample(run_state *run) {
     fm_error error;
     if (fm_loader_fallback(run->loader, &asked)) fault_complain(run->board, "no fallback");
     const bool damaged = asked.index >= N_SAMPLES;
-    if (damaged) memset(asked.out, 77, asked.out_bytes);
+    void *out;
+    size_t n_bytes;
+    for (size_t i = 0; damaged && !fm_loader_fallback_view(run->loader, i, &out, &n_bytes); i++)
+        memset(out, 77, n_bytes);
     if (fm_loader_fallback_done(run->loader, damaged ? FM_OK : asked.cause, &error))
         fault_complain(run->board, "fallback_done: %s", error.message);
 }
@@ -537,6 +559,10 @@ const fault_scenario fault_scenarios[] = {
     {"handover", .run = run_loader, .source = LIST, PREAD, .delivery = HAND_OVER},
     {"fallback", .run = run_loader, .source = LIST, PREAD, .delivery = FALLBACK},
     {"device", .run = run_loader, .source = LIST, PREAD, .delivery = DEVICE},
+    {"views", .run = run_loader, .source = LIST, PREAD, .delivery = FALLBACK, .views = true},
+    {"views-handover", .run = run_loader, .source = LIST, PREAD, .delivery = HAND_OVER,
+     .views = true},
+    {"views-device", .run = run_loader, .source = LIST, PREAD, .delivery = DEVICE, .views = true},
     {"plain", .run = run_loader, .source = PLAIN, PREAD},
     {"rows", .run = run_loader, .source = ROWS},
     {"rows-of-images", .run = run_loader, .source = ROWS_OF_IMAGES},

@@ -33,7 +33,7 @@ struct fault_scenario {
     /* For run(). */
     fm_reader_kind reader;
     int source, delivery;
-    bool cache;
+    bool cache, views;
 };
 
 extern const fault_scenario fault_scenarios[];
