@@ -471,7 +471,8 @@ typedef struct fm_config {
     /* Limit of batch buffers, read buffers, row buffers and tables. Default 0: a quarter of the
      * memory that this process may use. Not included: copies of batches, and the coefficients of
      * progressive images, at most 80 MiB a thread (a larger image is rejected with FM_ERR_LIMIT). A
-     * thread frees these when it has no work, or after 8 other images. */
+     * thread frees these when it has no work, or after 8 other images. With several views also not
+     * the decoded part of an image: as much, until a thread has no work. */
     uint64_t memory_budget_bytes;
     uint64_t read_ahead_bytes; /* read buffers; default 0: 64 MiB, within the budget */
     fm_reader_kind reader;     /* default AUTO; FEEDMILL_READER in the environment

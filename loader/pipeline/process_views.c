@@ -9,6 +9,8 @@
 #define BLOCK_ROWS 16
 /* A decoder may write up to 64 bytes after a row's last pixel. */
 #define ROW_SLACK_PX 22
+/* Limit of the decoded part of an image, of which each thread has one. */
+#define MOST_PART_BYTES ((uint64_t)80 << 20)
 
 /* The decoded part of an image. */
 typedef struct decoded {
@@ -65,6 +67,10 @@ static int locate(fm_worker *worker, const fm_task *task, const fm_image_info *i
 /* Decodes a box into the scratch memory. */
 static int decode_box(fm_worker *worker, const fm_box *box, decoded *out, fm_error *error) {
     int32_t skip_px, row_px;
+    if ((uint64_t)box->width * (uint64_t)box->height * 3 > MOST_PART_BYTES)
+        return fm_error_set(error, FM_ERR_LIMIT,
+                            "the views need %d x %d pixels, which take more than %u MiB",
+                            (int)box->width, (int)box->height, (unsigned)(MOST_PART_BYTES >> 20));
     const int status = fm_decoder_start(worker->decoder, box, &skip_px, &row_px, error);
     if (status) return status;
     out->part = (fm_image){NULL, row_px + ROW_SLACK_PX, box->height, 3};

@@ -262,6 +262,47 @@ static void rejected_samples_have_a_place_for_each_view(void **state) {
     unlink(path);
 }
 
+/* The decoded part of an image is in memory, of which a thread takes a limited amount. */
+static void too_large_parts_are_rejected(void **state) {
+    (void)state;
+    static const fm_op whole = {.kind = FM_OP_RESIZE, .height = 8, .width = 8};
+    static const fm_op middle = {.kind = FM_OP_CENTER_CROP, .height = 30, .width = 20};
+    char path[128], command[512];
+    snprintf(path, sizeof(path), "%s/large", images.dir);
+    snprintf(command, sizeof(command), "%s size=7000x4200 sampling=420 noise=0 %s",
+             getenv("FM_MKJPEG"), path);
+    test_run(command);
+    const fm_sample sample = {.index = 0, .path = path};
+    const fm_op *const ops[] = {&middle, &whole};
+    for (int i = 0; i < 2; i++) {
+        const fm_transform views[] = {transform_of(&middle, 1, FM_UINT8),
+                                      transform_of(ops[i], 1, FM_UINT8)};
+        fm_config config = test_config((fm_source){0});
+        config.n_samples = 1;
+        config.read_ahead_bytes = 4 << 20;
+        config.transform = views[0];
+        config.more_views = views + 1;
+        config.n_more_views = 1;
+        fm_loader *loader = test_loader_open(&config);
+        fm_error error;
+        fm_stats before, after;
+        fm_loader_stats(loader, &before);
+        const fm_epoch epoch = {.seed = 1};
+        assert_int_equal(fm_loader_start(loader, &epoch, &error), FM_OK);
+        assert_int_equal(fm_loader_submit(loader, &sample, 1, &error), FM_OK);
+        fm_batch batch;
+        const int status = fm_loader_next(loader, -1, &batch, &error);
+        assert_int_equal(status, i ? FM_ERR_LIMIT : FM_OK);
+        if (status) assert_non_null(strstr(error.message, "7000 x 4200 pixels"));
+        if (!status) fm_batch_release(&batch);
+        fm_loader_stats(loader, &after);
+        const uint64_t n_bytes = after.allocated_bytes - before.allocated_bytes;
+        if (n_bytes > 32u << 20) fail_msg("%llu bytes", (unsigned long long)n_bytes);
+        fm_loader_close(&loader);
+    }
+    unlink(path);
+}
+
 static void refuse(const fm_config *config, int status, const char *text) {
     fm_loader *loader = NULL;
     fm_error error;
@@ -335,6 +376,7 @@ int main(void) {
         cmocka_unit_test(as_many_views_as_allowed),
         cmocka_unit_test(a_second_epoch_allocates_nothing),
         cmocka_unit_test(rejected_samples_have_a_place_for_each_view),
+        cmocka_unit_test(too_large_parts_are_rejected),
         cmocka_unit_test(wrong_views_are_refused),
         cmocka_unit_test(one_view_is_a_view),
     };
