@@ -210,7 +210,7 @@ _ACTIONS = {
     "seed_generator": (2, range(4)),
     "set_epoch": (2, range(6), [False, True]),
     "set_attribute": (2, _SETTINGS),
-    "set_transform": (1, sorted(TRANSFORMS)),
+    "set_transform": (1,),
     "drop_sample": (1,),
     "copy_loader": (1, ["pickle", "copy", "deepcopy"]),
     "change_held": (1,),
@@ -222,21 +222,22 @@ _FORKS = {"make_iterator": 1, "loop": 1, "keep_list": 1, "zipped": 2, "nested": 
 _CHANGES = ("set_transform", "drop_sample")
 
 
-def _action(choices, persistent):
+def _action(choices, persistent, transforms):
     """Draws an action; None stands for no action."""
     names = [name for name, (weight, *_) in _ACTIONS.items() for _ in range(weight)
              if not (persistent and name in _CHANGES)]
     name = choices.pick([None, *names])
     if name is None:
         return None
-    values = [choices.pick(options) for options in _ACTIONS[name][1:]]
+    options_of = [transforms] if name == "set_transform" else _ACTIONS[name][1:]
+    values = [choices.pick(options) for options in options_of]
     return (name, *values[0]) if name == "set_attribute" else (name, *values)
 
 
-def _actions(parts, num_workers, persistent):
+def _actions(parts, num_workers, persistent, transforms):
     actions, live, n_forks = [], set(), 0
     for part in parts:
-        action = _action(_Choices(part), persistent)
+        action = _action(_Choices(part), persistent, transforms)
         if action is None:
             continue
         wanted = [action]
@@ -254,6 +255,12 @@ def _actions(parts, num_workers, persistent):
     return tuple(actions)
 
 
+def _transforms(collate):
+    """The transforms that are native with a collate function: several images only with torch's."""
+    return sorted(name for name in TRANSFORMS
+                  if collate in ("none", "default") or not name.endswith("views"))
+
+
 def _script(entropy):
     choices = _Choices(entropy[:_BYTES_LOADER])
     samplers = _Samplers(entropy[_BYTES_LOADER : _BYTES_LOADER + _BYTES_SAMPLER])
@@ -267,18 +274,20 @@ def _script(entropy):
         # At a reset, torch's workers first collate the batches that were prefetched, and draw
         # random numbers for them.
         collates = [one for one in collates if one != "drawing"]
+    collate = choices.pick(collates)
+    transforms = _transforms(collate)
     return Script(
         files=choices.pick(["good", "good", "bad"]),
         dataset=choices.pick(NATIVE_DATASETS),
-        transform=choices.pick(sorted(TRANSFORMS)),
-        collate=choices.pick(collates),
+        transform=choices.pick(transforms),
+        collate=collate,
         sampler=samplers.sampler() if kind == "sampler" else None,
         batch_sampler=samplers.batch_sampler() if kind == "batch_sampler" else None,
         generator=choices.pick([None, None, 0, 7]),
         options=options,
         ours=choices.pick([{}, {"threads": 1}, {"threads": 3}, {"reader": "pread"}]),
         actions=_actions(parts[:n_actions], max(0, options.get("num_workers", 0)),
-                         options.get("persistent_workers", False)),
+                         options.get("persistent_workers", False), transforms),
     )
 
 

@@ -94,6 +94,8 @@ TRANSFORMS = {
 }
 TRANSFORMS["own"] = lambda: _Preset(T.Resize((8, 8)), _as_rgb, T.Lambda(_as_rgb), T.ToTensor())
 TRANSFORMS["drawn"] = lambda: compose(T.Resize((8, 8)), _MaybeBlurred(), T.ToTensor())
+TRANSFORMS["views"] = lambda: _Views(TRANSFORMS["normalized"](), TRANSFORMS["floats"]())
+TRANSFORMS["random_views"] = lambda: _Views(TRANSFORMS["random"](), TRANSFORMS["floats"]())
 
 
 class _MaybeBlurred:
@@ -115,6 +117,16 @@ class _Preset:
         return self.transforms(image)
 
 
+class _Views:
+    """Makes two images of each, as for contrastive learning."""
+
+    def __init__(self, one, other):
+        self.one, self.other = one, other
+
+    def __call__(self, image):
+        return [self.one(image), self.other(image)]
+
+
 def _as_rgb(image):
     return image.convert("RGB")
 
@@ -125,6 +137,7 @@ _CALM = {
     "flipped": TRANSFORMS["bytes"],
     "random": lambda: compose(T.Resize((8, 8)), T.ToTensor()),
     "drawn": lambda: compose(T.Resize((8, 8)), T.ToTensor()),
+    "random_views": lambda: _Views(_CALM["random"](), TRANSFORMS["floats"]()),
 }
 
 
