@@ -113,8 +113,8 @@ static uint64_t hash_sample(const uint8_t *pixels) {
     return hash;
 }
 
-static void check_batch(const fm_batch *batch) {
-    const uint8_t *const pixels = batch->images;
+static void check_view(const fm_batch *batch, size_t offset) {
+    const uint8_t *const pixels = (const uint8_t *)batch->images + offset;
     for (uint32_t i = 0; i < batch->n; i++) {
         const int64_t index = batch->labels[i];
         if (index < 0 || index >= N_ALL) die("label %lld", (long long)index);
@@ -122,6 +122,13 @@ static void check_batch(const fm_batch *batch) {
         if (!is_damaged(index) && hash != wanted[index])
             die("sample %lld has other pixels than at first", (long long)index);
     }
+}
+
+/* All views of a sample are the same. */
+static void check_batch(const fm_loader *loader, const fm_batch *batch) {
+    fm_view view;
+    for (size_t i = 0; fm_loader_view(loader, i, &view) == FM_OK; i++)
+        check_view(batch, view.offset);
 }
 
 static fm_loader *open_loader(player *self) {
@@ -139,6 +146,9 @@ static fm_loader *open_loader(player *self) {
     config.reader = draw(self, 2) ? FM_READER_PREAD : FM_READER_AUTO;
     config.read_depth = 1 + (uint32_t)draw(self, 16);
     config.fallback = draw(self, 2);
+    const fm_transform second = config.transform;
+    config.more_views = &second;
+    config.n_more_views = draw(self, 3) == 0;
     fm_loader *loader = NULL;
     fm_error error;
     if (fm_loader_open(&loader, &config, &error)) die("open: %s", error.message);
@@ -152,7 +162,10 @@ static void finish_sample(player *self, fm_loader *loader) {
     if (fm_loader_fallback(loader, &asked)) die("no fallback");
     if (!is_damaged(asked.index)) die("%s", asked.error.message);
     const bool fill = draw(self, 2);
-    if (fill) memset(asked.out, 1, asked.out_bytes);
+    void *out;
+    size_t n_bytes;
+    for (size_t i = 0; fill && !fm_loader_fallback_view(loader, i, &out, &n_bytes); i++)
+        memset(out, 1, n_bytes);
     if (fm_loader_fallback_done(loader, fill ? FM_OK : asked.cause, NULL)) die("fallback_done");
 }
 
@@ -187,7 +200,7 @@ static void run_epoch(player *self, fm_loader **opened) {
             if (!is_damaged(error.index)) die("next: %s", error.message);
             self->n_errors++;
         } else {
-            check_batch(&batch);
+            check_batch(loader, &batch);
             self->n_samples += batch.n;
             fm_batch *const place = &held[draw(self, MOST_HELD)];
             fm_batch_release(place);
