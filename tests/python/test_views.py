@@ -492,6 +492,11 @@ def of_a_global(image):
     return [T1(image), T2(image)]
 
 
+def with_one_radius(image):
+    blur = ImageFilter.GaussianBlur(random.uniform(0.1, 2))
+    return [T1(image.filter(blur)), T1(image.filter(blur))]
+
+
 def yielding(image):
     yield T1(image)
     yield T2(image)
@@ -502,7 +507,7 @@ HOSTILE = (
     Counts(), Keeps(), once, the_same_twice, one_of_the_other, unchanged_too, one_is_lost,
     one_is_not_returned, as_dict, as_generator, nested, stacked, with_a_number, sometimes,
     some_of_them, by_size, too_many, far_too_many, reversed_list, inserted, of_a_default,
-    of_a_global, yielding, lambda image: [one(image) for one in FEWER],
+    of_a_global, with_one_radius, yielding, lambda image: [one(image) for one in FEWER],
 )
 
 

@@ -61,6 +61,7 @@ class _ViewEvaluator(Evaluator):
         return chains
 
     def _add(self, node: ast.Call, image: ImageValue, transform: Any) -> ImageValue:
+        self._calls.append(transform)  # of all views
         if image.n_calls == 0:
             if len(self._views) == MAX_VIEWS:
                 raise self._error(node, f"it makes more than {MAX_VIEWS} images")
