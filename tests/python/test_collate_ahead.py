@@ -437,6 +437,46 @@ def test_waits_for_the_function_are_attributed_to_python(images, tmp_path, monke
     assert stats.waits.python_ns > 0 and stats.decode.collate_ahead_ns > 0
 
 
+class Batches:
+    """A batch sampler whose batches change."""
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+class Failing:
+    def __iter__(self):
+        raise KeyError("no batches")
+        yield
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_epochs_without_batches_before_others(images, n_workers):
+    """Workers wait for the first batches of an epoch that never come."""
+    sampler = Batches()
+    loader = native_loader(
+        images, batch_sampler=sampler, collate_fn=Remembers(), num_workers=n_workers,
+        persistent_workers=True,
+    )
+    for sampler.batches in ([], [[0, 1], [2]], [], Failing(), [[3], [4], [5, 6]]):
+        if isinstance(sampler.batches, Failing):
+            with pytest.raises(KeyError):
+                list(loader)
+        else:
+            assert [len(one) for one in loader] == list(map(len, sampler.batches))
+
+
+class Remembers:
+    """A function that must be called in a worker process."""
+
+    def __init__(self):
+        self.n = 0
+
+    def __call__(self, samples):
+        self.n += 1
+        return samples
+
+
 def test_a_copy_of_a_loader_shares_persistent_workers(images):
     """As in torch, the copy begins another epoch of the same iterator."""
     loader = native_loader(

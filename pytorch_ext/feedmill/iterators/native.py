@@ -75,6 +75,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
     _handle: Any = None
     _ahead: Ahead | None = None
     _workers_ahead: CollateWorkers | None = None
+    _may_send = True  # no other thread may still send to the workers
 
     def __init__(
         self,
@@ -257,12 +258,12 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         if handle is not None and handle.pid != os.getpid():
             return  # in the child of a fork: the native loader and its threads are the parent's
         if ahead is not None:
-            # Its thread releases the native loader. Only when it has ended may this thread send
-            # to the workers.
-            if ahead.stop() and self._workers_ahead is not None:
-                self._workers_ahead.end_epoch()
+            self._may_send = ahead.stop()  # its thread releases the native loader
         elif handle is not None:
             self._engines.release(handle)
+        # The workers may wait for batches, even if the native loader was never opened.
+        if self._workers_ahead is not None and self._may_send:
+            self._workers_ahead.end_epoch()
         if handle is not None:
             self._drop_stage()
 
