@@ -466,6 +466,12 @@ def test_epochs_without_batches_before_others(images, n_workers):
             assert [len(one) for one in loader] == list(map(len, sampler.batches))
 
 
+def test_a_timeout_that_was_set_to_less_than_none(images):
+    loader = native_loader(images, batch_size=20, collate_fn=Remembers(), num_workers=1)
+    loader.timeout = -1
+    assert len(list(loader)) == 2
+
+
 class Remembers:
     """A function that must be called in a worker process."""
 

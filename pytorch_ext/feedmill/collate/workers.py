@@ -131,7 +131,6 @@ class CollateWorkers:
             num_workers=self._n_workers,
             collate_fn=function,
             pin_memory=pin_memory,
-            timeout=loader.timeout,
             worker_init_fn=_WorkerInit(loader.dataset, seeds),
             multiprocessing_context=loader.multiprocessing_context,
             generator=generator,
@@ -140,6 +139,8 @@ class CollateWorkers:
             pin_memory_device=loader.pin_memory_device,
             **options,
         )
+        # torch's iterators take any number that the attribute was set to.
+        self._loader.timeout = loader.timeout
         self._iterator: Any = None
         self._early: Collated | None = None  # received in place of a lost batch
         self._pid = os.getpid()
