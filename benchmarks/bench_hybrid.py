@@ -9,10 +9,12 @@ in turn, for each number of workers. Prints, for each case and number of workers
 time and CPU time per sample (of this process and its workers), and the median of the rounds' own
 ratios. FOLDER is an ImageFolder.
 
-- light: RandomResizedCrop(224), RandomHorizontalFlip, ToTensor, Normalize in a function.
+- light: RandomResizedCrop(224), RandomHorizontalFlip, ToTensor, Normalize.
 - numpy: operations on an array, as in albumentations: crop, flip, brightness, noise, normalization.
 - dino: two crops of 224 pixels and six of 96, each with ColorJitter, RandomGrayscale, GaussianBlur
-  or solarization on PIL images, in a custom class.
+  or solarization on PIL images.
+
+The classes count their calls: what only calls these transforms would run natively.
 """
 
 from __future__ import annotations
@@ -50,8 +52,10 @@ class Light:
             T.RandomResizedCrop(224), T.RandomHorizontalFlip(), T.ToTensor(),
             T.Normalize(MEAN, STD),
         ])
+        self.n_calls = 0
 
     def __call__(self, image: Image.Image) -> Any:
+        self.n_calls += 1
         return self.steps(image)
 
 
@@ -119,8 +123,10 @@ class Dino:
             crop(224, (0.4, 1.0), GaussianBlur(0.1), Solarization(0.2)),
             *[crop(96, (0.05, 0.4), GaussianBlur(0.5))] * 6,
         ]
+        self.n_calls = 0
 
     def __call__(self, image: Image.Image) -> list[torch.Tensor]:
+        self.n_calls += 1
         return [one(image) for one in self.crops]
 
 

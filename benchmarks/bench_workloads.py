@@ -26,7 +26,6 @@ import hashlib
 import itertools
 import json
 import pickle
-import random
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -36,7 +35,7 @@ from typing import Any
 import feedmill
 import numpy as np
 import torch
-from PIL import ImageFilter, ImageOps
+from bench_hybrid import GaussianBlur, Solarization
 from torch.utils.data import DataLoader, TensorDataset
 
 try:
@@ -103,24 +102,6 @@ def load_cifar(root: Path, written: type[CIFAR10], steps: Iterable[Any]) -> CIFA
 # ---- several images of each file -----------------------------------------------------------------
 
 
-class Blur:
-    def __init__(self, p: float) -> None:
-        self.p = p
-
-    def __call__(self, image: Any) -> Any:
-        if random.random() > self.p:
-            return image
-        return image.filter(ImageFilter.GaussianBlur(radius=random.uniform(0.1, 2.0)))
-
-
-class Solarize:
-    def __init__(self, p: float) -> None:
-        self.p = p
-
-    def __call__(self, image: Any) -> Any:
-        return ImageOps.solarize(image) if random.random() < self.p else image
-
-
 class Views:
     def __init__(self, *views: Any) -> None:
         self.views = views
@@ -137,15 +118,15 @@ def view(size: int, scale: tuple[float, float], jitter: Any, *more: Any) -> Any:
 
 def moco() -> Views:
     jitter = transforms.ColorJitter(0.4, 0.4, 0.4, 0.1)
-    return Views(*[view(224, (0.2, 1.0), jitter, Blur(0.5))] * 2)
+    return Views(*[view(224, (0.2, 1.0), jitter, GaussianBlur(0.5))] * 2)
 
 
 def dino() -> Views:
     jitter = transforms.ColorJitter(0.4, 0.4, 0.2, 0.1)
     return Views(
-        view(224, (0.4, 1.0), jitter, Blur(1.0)),
-        view(224, (0.4, 1.0), jitter, Blur(0.1), Solarize(0.2)),
-        *[view(96, (0.05, 0.4), jitter, Blur(0.5))] * 8,
+        view(224, (0.4, 1.0), jitter, GaussianBlur(1.0)),
+        view(224, (0.4, 1.0), jitter, GaussianBlur(0.1), Solarization(0.2)),
+        *[view(96, (0.05, 0.4), jitter, GaussianBlur(0.5))] * 8,
     )
 
 

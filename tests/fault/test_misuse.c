@@ -1,23 +1,10 @@
 /* Every misuse of the public API gets a status and a message, never a crash. */
 #define _GNU_SOURCE
-#include "folder.h"
 
-static test_folder images;
-static fm_folder *folder;
+#define N_FILES 3
+#include "folder_group.h"
+
 static fm_error error;
-
-static int set_up(void **state) {
-    (void)state;
-    images = test_folder_open(3);
-    return fm_folder_open(&folder, images.dir, NULL);
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    fm_folder_close(&folder);
-    test_folder_close(&images);
-    return 0;
-}
 
 static void expect_refused(const fm_config *config, int status, const char *word) {
     fm_loader *loader = (fm_loader *)&error;

@@ -3,25 +3,9 @@
  * files are not opened again, and no pixel differs.
  */
 #define _GNU_SOURCE
-#include "folder.h"
 
 #define N_FILES 60
-
-static test_folder images;
-static fm_folder *folder;
-
-static int set_up(void **state) {
-    (void)state;
-    images = test_folder_open(N_FILES);
-    return fm_folder_open(&folder, images.dir, NULL);
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    fm_folder_close(&folder);
-    test_folder_close(&images);
-    return 0;
-}
+#include "folder_group.h"
 
 static fm_loader *open_loader(fm_cache *cache) {
     fm_config config = test_config(fm_folder_source(folder));

@@ -5,27 +5,11 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "folder.h"
+#define N_FILES 45
+#include "folder_group.h"
 #include "wait_causes.h"
 
-#define N_FILES 45
 #define SAMPLE_BYTES (3 * 24 * 32)
-
-static test_folder images;
-static fm_folder *folder;
-
-static int set_up(void **state) {
-    (void)state;
-    images = test_folder_open(N_FILES);
-    return fm_folder_open(&folder, images.dir, NULL);
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    fm_folder_close(&folder);
-    test_folder_close(&images);
-    return 0;
-}
 
 static void start(fm_loader *loader, const int64_t *order, size_t n, uint32_t number,
                   bool drop_last) {

@@ -2,26 +2,10 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 
-#include "folder.h"
-
 #define N_FILES 31
+#include "folder_group.h"
+
 #define MOST_BYTES ((size_t)N_FILES * 3 * 64 * 64 * 4)
-
-static test_folder images;
-static fm_folder *folder;
-
-static int set_up(void **state) {
-    (void)state;
-    images = test_folder_open(N_FILES);
-    return fm_folder_open(&folder, images.dir, NULL);
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    fm_folder_close(&folder);
-    test_folder_close(&images);
-    return 0;
-}
 
 /* ---- transforms ------------------------------------------------------------------------------ */
 
@@ -52,6 +36,16 @@ static fm_transform transform_of(const fm_op *ops, size_t n_ops, fm_dtype dtype)
     transform.n_ops = n_ops;
     transform.dtype = dtype;
     return transform;
+}
+
+/* The views must stay until the loader is open. */
+static fm_config config_of(fm_source source, const fm_transform *views, size_t n_views) {
+    fm_config config = test_config(source);
+    config.n_samples = source.locate ? 0 : 10;
+    config.transform = views[0];
+    config.more_views = views + 1;
+    config.n_more_views = n_views - 1;
+    return config;
 }
 
 /* The ops of a loader with one view that draws as view `number` does: ops that change nothing take
@@ -161,10 +155,7 @@ static void each_view_is_that_of_its_own_loader(void **state) {
                     fm_transform all[4];
                     memcpy(all, views, sizeof(all));
                     for (int i = 0; i < 4; i++) all[i].layout = (fm_layout)layout;
-                    fm_config config = test_config(fm_folder_source(folder));
-                    config.transform = all[0];
-                    config.more_views = all + 1;
-                    config.n_more_views = 3;
+                    fm_config config = config_of(fm_folder_source(folder), all, 4);
                     config.reader = (fm_reader_kind)reader;
                     config.batch_size = batch_size;
                     compare(&config, all, 4);
@@ -176,10 +167,7 @@ static void as_many_views_as_allowed(void **state) {
     (void)state;
     fm_transform views[FM_MAX_VIEWS];
     for (int i = 0; i < FM_MAX_VIEWS; i++) views[i] = transform_of(crop_ops, 2, FM_UINT8);
-    fm_config config = test_config(fm_folder_source(folder));
-    config.transform = views[0];
-    config.more_views = views + 1;
-    config.n_more_views = FM_MAX_VIEWS - 1;
+    const fm_config config = config_of(fm_folder_source(folder), views, FM_MAX_VIEWS);
     compare(&config, views, FM_MAX_VIEWS);
 }
 
@@ -187,10 +175,7 @@ static void a_second_epoch_allocates_nothing(void **state) {
     (void)state;
     const fm_transform views[] = {transform_of(color_ops, 6, FM_UINT8),
                                   transform_of(crop_ops, 2, FM_UINT8)};
-    fm_config config = test_config(fm_folder_source(folder));
-    config.transform = views[0];
-    config.more_views = views + 1;
-    config.n_more_views = 1;
+    fm_config config = config_of(fm_folder_source(folder), views, 2);
     config.n_threads = 1;
     fm_loader *loader = test_loader_open(&config);
     uint8_t *const out[] = {malloc(MOST_BYTES), malloc(MOST_BYTES)};
@@ -217,11 +202,7 @@ static void rejected_samples_have_a_place_for_each_view(void **state) {
     const fm_transform views[] = {transform_of(color_ops, 6, FM_UINT8),
                                   transform_of(crop_ops, 2, FM_UINT8),
                                   transform_of(eval_ops, 2, FM_UINT8)};
-    fm_config config = test_config((fm_source){0});
-    config.n_samples = 10;
-    config.transform = views[0];
-    config.more_views = views + 1;
-    config.n_more_views = 2;
+    fm_config config = config_of((fm_source){0}, views, 3);
     config.fallback = true;
     fm_loader *loader = test_loader_open(&config);
     fm_error error;
@@ -277,12 +258,8 @@ static void too_large_parts_are_rejected(void **state) {
     for (int i = 0; i < 2; i++) {
         const fm_transform views[] = {transform_of(&middle, 1, FM_UINT8),
                                       transform_of(ops[i], 1, FM_UINT8)};
-        fm_config config = test_config((fm_source){0});
-        config.n_samples = 1;
+        fm_config config = config_of((fm_source){0}, views, 2);
         config.read_ahead_bytes = 4 << 20;
-        config.transform = views[0];
-        config.more_views = views + 1;
-        config.n_more_views = 1;
         fm_loader *loader = test_loader_open(&config);
         fm_error error;
         fm_stats before, after;

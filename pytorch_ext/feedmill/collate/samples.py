@@ -67,8 +67,9 @@ def samples_of(
     return samples
 
 
-class OfPairs:
-    """Calls a collate_fn with a dataset's own samples, given pairs of image and other parts.
+class ArrangedCollate:
+    """Calls a collate_fn with samples arranged as the dataset returns them, given pairs of the image
+    and the other parts.
 
     Args:
         function: the collate_fn.
@@ -95,4 +96,4 @@ def collate_function(loader: Any, source: Any) -> Callable[[Any], Any]:
     function: Callable[[Any], Any] = loader.collate_fn
     if source is None or source.arrangement == PAIR:
         return function
-    return OfPairs(function, source.arrangement, loader.batch_sampler is not None)
+    return ArrangedCollate(function, source.arrangement, loader.batch_sampler is not None)

@@ -488,8 +488,8 @@ class Evaluator:
         if not is_plain or isinstance(node.args[0], ast.Starred):
             raise self._error(node, "it calls something else than a transform of the image")
         image = self._value(node.args[0])
-        if type(image) is ImageValue and (called := call_of(function, ())) is not None:
-            return self._add(node, image, called)
+        if type(image) is ImageValue and (call := call_of(function, ())) is not None:
+            return self._add(node, image, call)
         if type(image) is not ImageValue or type(function) in (type, BuiltinFunctionType):
             raise self._error(node, "it calls something else than a transform of the image")
         return self._add(node, image, function)
@@ -523,14 +523,14 @@ class Evaluator:
                 raise self._error(node, "it calls GaussianBlur in an unknown way")
             values = [*node.args, *(one.value for one in node.keywords)]
             radius = self._use(node, self._value(values[0])) if values else 2
-            called = blur_of(radius)
-            if called is None:
+            blur = blur_of(radius)
+            if blur is None:
                 raise self._error(node, "the radius of its GaussianBlur is not from 0 to 10")
-            return called
+            return blur
         if type(function) is FunctionType and not node.keywords and len(node.args) == 2:
             image, argument = map(self._value, node.args)
-            called = call_of(function, (argument,)) if type(image) is ImageValue else None
-            return None if called is None else self._add(node, image, called)
+            call = call_of(function, (argument,)) if type(image) is ImageValue else None
+            return None if call is None else self._add(node, image, call)
         if node.keywords or type(function) not in (BuiltinFunctionType, MethodType):
             return None
         arguments: list[Any] = []

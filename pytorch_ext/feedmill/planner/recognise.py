@@ -65,9 +65,9 @@ def _recognise(loader: Any) -> Support:
             "ToNumpy makes NumPy arrays, which natively only timm's fast_collate can collate; use "
             "MaybePILToTensor"
         )
-    is_plain = options.dtype is None and options.memory_format is torch.contiguous_format
-    is_list = getattr(source.plan, "more_views", ()) or isinstance(source.arrangement, Fields)
-    if is_list and not is_plain:
+    changes_images = options.dtype or options.memory_format is not torch.contiguous_format
+    has_views = bool(getattr(source.plan, "more_views", ()))
+    if changes_images and (has_views or isinstance(source.arrangement, Fields)):
         return unsupported(
             "the dataset's samples are dicts or have several images, to which dtype= and "
             "memory_format= are not applied; leave them out"
