@@ -68,8 +68,8 @@ def samples_of(
 
 
 class ArrangedCollate:
-    """Calls a collate_fn with samples arranged as the dataset returns them, given pairs of the image
-    and the other parts.
+    """Calls a collate_fn with samples as the dataset returns them, given pairs of the image and the
+    other parts.
 
     Args:
         function: the collate_fn.
