@@ -333,6 +333,13 @@ def replace_tensor_collate(make: Callable[[Callable[..., Any]], Callable[..., An
             functions[torch.Tensor] = make(original)
 
 
+# ---- tensors -------------------------------------------------------------------------------------
+
+# The module of the tensor methods that torch writes in Python, and the class of its functions.
+TENSOR_MODULE = "torch._tensor"
+TORCH_FUNCTIONS = "_VariableFunctionsClass"
+
+
 # ---- torch.nn ------------------------------------------------------------------------------------
 
 CONTAINER = "torch.nn.modules.container"

@@ -13,7 +13,8 @@ import pytest
 import torch
 from feedmill.planner.attributes import NotUnderstood
 from feedmill.planner.drawing import Chance, PilCall
-from feedmill.planner.evaluating import ImageState, transforms_in
+from feedmill.planner.evaluating import transforms_in
+from feedmill.planner.image_calls import ImageState
 from helpers import compose, native_loader
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -10,8 +10,9 @@ import feedmill
 import numpy as np
 import pytest
 import torch
+from feedmill.planner.attributes import NotUnderstood
 from feedmill.planner.datasets import _DatasetReader
-from feedmill.planner.evaluating import Convert, NotUnderstood
+from feedmill.planner.image_calls import Convert
 from feedmill.planner.own_datasets import read_own
 from feedmill.planner.samples import PAIR, arranged
 from helpers import compose, equal_batches, native_loader

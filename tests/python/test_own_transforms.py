@@ -11,7 +11,9 @@ import feedmill
 import pytest
 import torch
 from feedmill.iterators import pillow_fallback
-from feedmill.planner.evaluating import Convert, NotUnderstood, transforms_in
+from feedmill.planner.attributes import NotUnderstood
+from feedmill.planner.evaluating import transforms_in
+from feedmill.planner.image_calls import Convert
 from feedmill.planner.known import NotRead, flatten
 from helpers import MEAN, STD, compose, native_loader
 from hypothesis import given, settings

@@ -116,6 +116,37 @@ class ListOfTransforms(torch.nn.Module):
         return crops + [self.transforms[0](image)]
 
 
+class NCropAugmentation:
+    """solo-learn's."""
+
+    def __init__(self, transform, num_crops):
+        self.transform, self.num_crops = transform, num_crops
+
+    def __call__(self, x):
+        return [self.transform(x) for _ in range(self.num_crops)]
+
+
+class FullTransformPipeline:
+    def __init__(self, transforms):
+        self.transforms = transforms
+
+    def __call__(self, x):
+        out = []
+        for transform in self.transforms:
+            out.extend(transform(x))
+        return out
+
+
+class Sums:
+    def __init__(self, first, second):
+        self.first, self.second = first, second
+
+    def __call__(self, x):
+        views = [self.second(x)]
+        views += self.first(x)
+        return views
+
+
 def two_of(image):
     return CROP_TO_TENSOR(image), CROP_TO_TENSOR(image)
 
@@ -128,6 +159,13 @@ PUBLIC = {
     "dino": (DataAugmentationDINO(8), 10),
     "module": (ListOfTransforms(), 4),
     "function": (two_of, 2),
+    "solo": (FullTransformPipeline([
+        NCropAugmentation(compose(CROP, JITTER, TO_TENSOR), 1),  # no list by itself
+        NCropAugmentation(compose(CROP, Blur(0.3), TO_TENSOR), 2),
+        NCropAugmentation(compose(T.Resize((5, 6)), TO_TENSOR), 3)][1:]), 5),
+    "sums": (Sums(two_of, compose(CROP, T.PILToTensor())), 3),
+    "scaled": (ContrastiveLearningViewGenerator(
+        compose(CROP, T.ToTensor(), T.Lambda(lambda x: x * 2 - 1))), 2),
 }
 
 

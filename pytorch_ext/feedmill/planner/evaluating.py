@@ -17,9 +17,7 @@ import inspect
 import operator
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import (
-    BuiltinFunctionType,
     FunctionType,
     MethodType,
     ModuleType,
@@ -29,6 +27,7 @@ from typing import Any
 import torch
 
 from feedmill._internals import COMPILED, MODULE, MODULE_CALL, MODULE_CALLS, MODULE_VALUES
+from feedmill.planner.arithmetic import operator_call
 from feedmill.planner.attributes import (
     PLAIN,
     NotUnderstood,
@@ -41,15 +40,11 @@ from feedmill.planner.drawing import (
     Ambiguous,
     Condition,
     Draw,
-    PilCall,
     Undecided,
-    blur_of,
-    call_of,
     chance_of,
-    draw_of,
     follow_branches,
-    is_blur,
 )
+from feedmill.planner.image_calls import STAND_INS, ImageCalls, ImageState, ImageValue
 from feedmill.planner.sources import (
     Definition,
     definition_of,
@@ -58,7 +53,6 @@ from feedmill.planner.sources import (
 )
 from feedmill.planner.untouched import hooks_of, is_original
 
-_MAX_CALLS = 64
 _SPECIAL_CODE = (
     inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
     | inspect.CO_ITERABLE_COROUTINE
@@ -66,42 +60,6 @@ _SPECIAL_CODE = (
 _ARITHMETIC: dict[type[ast.operator], Any] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
 }
-
-
-# What stands for objects of other classes during the evaluation.
-_STAND_INS = (Draw, Condition, PilCall)
-
-
-@dataclass(frozen=True)
-class Convert:
-    """A call of the image's method ``convert(mode)``, in the place of a transform."""
-
-    mode: str
-
-
-@dataclass(frozen=True)
-class ImageState:
-    """What is known of an image before a function gets it.
-
-    Attributes:
-        is_pil: it is a PIL image, else a tensor.
-        mode: of the PIL image.
-    """
-
-    is_pil: bool
-    mode: str
-
-
-@dataclass(frozen=True)
-class ImageValue:
-    """The image after ``n_calls`` of the calls so far.
-
-    Attributes:
-        view: if several images are made of one, the number of this one.
-    """
-
-    n_calls: int
-    view: int = 0
 
 
 def is_own(transform: Any) -> bool:
@@ -179,7 +137,7 @@ class _Returned(Exception):
     """Ends the evaluation at a ``return``."""
 
 
-class Evaluator:
+class Evaluator(ImageCalls):
     """Evaluates one function once.
 
     Args:
@@ -278,6 +236,8 @@ class Evaluator:
                 self._assign(target, value)
         elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
             self._assign(statement.target, self._value(statement.value))
+        elif isinstance(statement, ast.AugAssign):
+            self._assign_in_place(statement)
         elif isinstance(statement, ast.If):
             is_true = self._truth(statement.test)
             for one in statement.body if is_true else statement.orelse:
@@ -296,6 +256,17 @@ class Evaluator:
         if not isinstance(target, ast.Name):
             raise self._error(target, "it assigns to something else than a variable")
         self._names[target.id] = value
+
+    def _assign_in_place(self, statement: ast.AugAssign) -> None:
+        """``image *= number``"""
+        target = statement.target
+        if isinstance(target, ast.Name):
+            image, number = self._names.get(target.id), self._value(statement.value)
+            call = operator_call(statement.op, True, number, in_place=True)
+            if type(image) is ImageValue and call is not None:
+                self._names[target.id] = self._add(statement, image, call)
+                return
+        raise self._error(statement, "it does more than to pass the image on")
 
     def _items(self, node: ast.expr) -> list[Any]:
         """The values over which a loop goes: those of a list, tuple or container of modules."""
@@ -356,7 +327,7 @@ class Evaluator:
     def _decide(self, node: ast.expr, value: Any) -> bool:
         """The truth of a value, which may be a condition on a random number."""
         if type(value) is not Condition:
-            if type(value) in _STAND_INS:
+            if type(value) in STAND_INS:
                 raise self._error(node, "it tests the truth of a random number or filter")
             return truth(value)
         if self._outcomes is None:
@@ -367,17 +338,17 @@ class Evaluator:
             self._decided.append(value)
         return self._outcomes[self._decided.index(value)]
 
-    def _use(self, node: ast.AST, value: Any) -> Any:
-        """A value that is used up if it was drawn."""
-        if type(value) is Draw:
-            if value.is_used:
-                raise self._error(node, "it uses a random number twice")
-            value.is_used = True
-        return value
-
     def _arithmetic(self, node: ast.BinOp) -> Any:
-        """Sums and products of a random number and a number."""
-        one, other = self._value(node.left), self._value(node.right)
+        return self._computed_of(node, self._value(node.left), self._value(node.right))
+
+    def _computed_of(self, node: ast.BinOp, one: Any, other: Any) -> Any:
+        """Sums and products of an image tensor or a random number, and a number."""
+        if (type(one) is ImageValue) is not (type(other) is ImageValue):
+            is_left = type(one) is ImageValue
+            image, number = (one, other) if is_left else (other, one)
+            if (call := operator_call(node.op, is_left, number)) is not None:
+                return self._add(node, image, call)
+            raise self._error(node, "it computes with the image in an unknown way")
         operation = _ARITHMETIC.get(type(node.op))
         drawn = [value for value in (one, other) if type(value) is Draw]
         is_known = all(type(value) in (int, float, Draw) for value in (one, other))
@@ -429,7 +400,7 @@ class Evaluator:
             if node.attr == "mode" and not self._calls and self._state and self._state.is_pil:
                 return self._state.mode
             raise self._error(node, f"it reads the image's {node.attr}")
-        if node.attr.startswith("__") or type(owner) in _STAND_INS:
+        if node.attr.startswith("__") or type(owner) in STAND_INS:
             raise self._error(node, f"it reads {node.attr}")
         try:
             return attribute(owner, node.attr)
@@ -459,7 +430,7 @@ class Evaluator:
                 self._use(node, value)
             return Condition(p)
         if isinstance(operation, ast.Is | ast.IsNot):
-            if (type(one) in _STAND_INS and other is not None) or type(other) in _STAND_INS:
+            if (type(one) in STAND_INS and other is not None) or type(other) in STAND_INS:
                 raise self._error(node, "it asks whether a random number is another object")
             # Whether equal constants are the same object depends on the compiler.
             if type(one) is type(other) and type(one) not in (type(None), bool):
@@ -469,100 +440,3 @@ class Evaluator:
             if isinstance(operation, ast.Eq | ast.NotEq):
                 return bool(one == other) is isinstance(operation, ast.Eq)
         raise self._error(node, "it compares other values than numbers and strings")
-
-    # ---- calls -----------------------------------------------------------------------------------
-
-    def _call(self, node: ast.Call) -> Any:
-        is_plain = len(node.args) == 1 and not node.keywords
-        if is_plain and isinstance(node.func, ast.Attribute):
-            owner = self._value(node.func.value)
-            if type(owner) is ImageValue:
-                return self._method(node, node.func.attr, owner)
-        function = self._value(node.func)
-        if type(function) in _STAND_INS:
-            raise self._error(node, "it calls a random number or filter")
-        if (drawn := self._drawn(node, function)) is not None:
-            return drawn
-        if function is isinstance and len(node.args) == 2 and not node.keywords:
-            return self._is_instance(node)
-        if not is_plain or isinstance(node.args[0], ast.Starred):
-            raise self._error(node, "it calls something else than a transform of the image")
-        image = self._value(node.args[0])
-        if type(image) is ImageValue and (call := call_of(function, ())) is not None:
-            return self._add(node, image, call)
-        if type(image) is not ImageValue or type(function) in (type, BuiltinFunctionType):
-            raise self._error(node, "it calls something else than a transform of the image")
-        return self._add(node, image, function)
-
-    def _add(self, node: ast.Call, image: ImageValue, transform: Any) -> ImageValue:
-        if image.n_calls != len(self._calls):
-            raise self._error(node, "it uses an image twice")
-        if len(self._calls) == _MAX_CALLS:
-            raise self._error(node, f"it calls more than {_MAX_CALLS} transforms")
-        self._calls.append(transform)
-        return ImageValue(len(self._calls))
-
-    def _method(self, node: ast.Call, name: str, image: ImageValue) -> ImageValue:
-        given = self._value(node.args[0])
-        if name == "filter" and type(given) is PilCall:
-            # Equal calls are other objects.
-            is_drawn = given.values[0] != given.values[-1]
-            if is_drawn and any(one is given for one in self._calls):
-                raise self._error(node, "it uses a random number twice")
-            return self._add(node, image, given)
-        if name != "convert" or type(given) is not str:
-            raise self._error(node, f"it calls the image's {name}()")
-        return self._add(node, image, Convert(given))
-
-    def _drawn(self, node: ast.Call, function: Any) -> Any:
-        """The result of a call that draws a random number, of a call of GaussianBlur, or of one of
-        ImageOps' functions with arguments after the image; None: it is another call."""
-        if is_blur(function):
-            names = [one.arg for one in node.keywords]
-            if len(node.args) + len(names) > 1 or names not in ([], ["radius"]):
-                raise self._error(node, "it calls GaussianBlur in an unknown way")
-            values = [*node.args, *(one.value for one in node.keywords)]
-            radius = self._use(node, self._value(values[0])) if values else 2
-            blur = blur_of(radius)
-            if blur is None:
-                raise self._error(node, "the radius of its GaussianBlur is not from 0 to 10")
-            return blur
-        if type(function) is FunctionType and not node.keywords and len(node.args) == 2:
-            image, argument = map(self._value, node.args)
-            call = call_of(function, (argument,)) if type(image) is ImageValue else None
-            return None if call is None else self._add(node, image, call)
-        if node.keywords or type(function) not in (BuiltinFunctionType, MethodType):
-            return None
-        arguments: list[Any] = []
-        for one in node.args:
-            if isinstance(one, ast.Starred):
-                values_of = self._value(one.value)
-                if type(values_of) not in (list, tuple):
-                    return None
-                arguments += values_of
-            elif isinstance(
-                one, ast.Constant | ast.UnaryOp | ast.Name | ast.Attribute | ast.Subscript
-            ):
-                arguments.append(self._value(one))
-            else:
-                return None
-        try:
-            return draw_of(function, arguments)
-        except OverflowError:
-            raise self._error(node, "it draws no finite number") from None
-
-    def _is_instance(self, node: ast.Call) -> bool:
-        """``isinstance(image, kind)`` for the classes of images."""
-        from PIL import Image
-
-        image, kind = self._value(node.args[0]), self._value(node.args[1])
-        if type(image) is ImageValue and self._is_unchanged() and self._state is not None:
-            if kind is torch.Tensor:
-                return not self._state.is_pil
-            if kind is Image.Image:
-                return self._state.is_pil
-        raise self._error(node, "it tests types")
-
-    def _is_unchanged(self) -> bool:
-        """Whether the image is still as the function got it."""
-        return all(type(one) is Convert for one in self._calls)

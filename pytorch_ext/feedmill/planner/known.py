@@ -26,10 +26,12 @@ from feedmill._internals import (
 )
 from feedmill.planner import augmentations, timm_objects
 from feedmill.planner.arguments import V1, V1_AUTO, V2
+from feedmill.planner.arithmetic import TensorCall
 from feedmill.planner.attributes import NotUnderstood
 from feedmill.planner.augmentations import AUTOMATIC, RANDOM_CONTAINERS
 from feedmill.planner.drawing import Chance, PilCall
-from feedmill.planner.evaluating import Convert, ImageState, is_own, transforms_in
+from feedmill.planner.evaluating import is_own, transforms_in
+from feedmill.planner.image_calls import Convert, ImageState
 from feedmill.planner.plan import UnsupportedError
 from feedmill.planner.untouched import (
     hooks_of,
@@ -99,8 +101,8 @@ StateOf = Callable[[], ImageState | None]
 
 def flatten(transform: Any, depth: int = 0, state_of: StateOf = lambda: None) -> Iterator[Any]:
     """The transforms within Compose and Sequential objects, in order, and those that Lambdas, the
-    user's own functions and objects call, among them Converts, PilCalls and Chances. Raises
-    UnsupportedError as module_of().
+    user's own functions and objects call, among them Converts, PilCalls, TensorCalls and Chances.
+    Raises UnsupportedError as module_of().
 
     Args:
         state_of: returns what is known of the image after the transforms that were yielded so far.
@@ -109,7 +111,7 @@ def flatten(transform: Any, depth: int = 0, state_of: StateOf = lambda: None) ->
     module = next((key for key, name in _CONTAINERS.items() if _is_known(kind, key, name)), None)
     if module is not None:
         inner = _transforms_of(transform, module)
-    elif kind in (Convert, PilCall, Chance) or _is_supported(kind):
+    elif kind in (Convert, PilCall, Chance, TensorCall) or _is_supported(kind):
         yield transform
         return
     else:
@@ -181,6 +183,8 @@ def module_of(transform: Any) -> str:
         name = f"{transform.__module__}.{transform.__qualname__}, a function,"
     elif kind is Convert:
         name = f"convert({transform.mode!r}) of images"
+    elif kind is TensorCall:
+        name = f"{transform.name}() of image tensors"
     raise UnsupportedError(f"the transform {name} is not supported natively{why}")
 
 

@@ -23,8 +23,9 @@ import torch
 from torch.utils.data import IterableDataset
 
 from feedmill.planner.attributes import NotUnderstood, attribute, attributes_of, of_class
-from feedmill.planner.evaluating import Convert, Evaluator, ImageState, ImageValue, is_own
+from feedmill.planner.evaluating import Evaluator, is_own
 from feedmill.planner.folders import original_loaders
+from feedmill.planner.image_calls import Convert, ImageState, ImageValue
 from feedmill.planner.items import check_classes
 from feedmill.planner.samples import IMAGE, PAIR, Fields
 

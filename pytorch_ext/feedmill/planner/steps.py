@@ -27,9 +27,10 @@ from feedmill.planner.arguments import (
     range_pair,
     size_pair,
 )
+from feedmill.planner.arithmetic import TensorCall
 from feedmill.planner.augmentations import AUTOMATIC, RANDOM_CONTAINERS
 from feedmill.planner.drawing import Chance, PilCall
-from feedmill.planner.evaluating import Convert
+from feedmill.planner.image_calls import Convert
 from feedmill.planner.known import AUGMENTATIONS, NotRead, flatten, module_of
 from feedmill.planner.plan import (
     CENTER_CROP,
@@ -65,15 +66,15 @@ class Step:
 
     @property
     def name(self) -> str:
-        if type(self.transform) is PilCall:
-            return self.transform.name
+        if type(self.transform) in (PilCall, TensorCall):
+            return str(self.transform.name)
         if type(self.transform) is Chance:
             return "a condition on a random number"
         return type(self.transform).__name__
 
     def identity(self) -> list[Any]:
         """The user's objects that determine what the step does."""
-        if type(self.transform) in (PilCall, Chance):
+        if type(self.transform) in (PilCall, Chance, TensorCall):
             return [one for child in self.children for one in child.identity()]
         return [self.transform]
 

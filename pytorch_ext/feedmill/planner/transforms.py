@@ -21,11 +21,12 @@ from feedmill.planner.arguments import (
     filter_of,
     size_pair,
 )
+from feedmill.planner.arithmetic import TensorCall
 from feedmill.planner.augmentations import AUTOMATIC, read_erasing, read_erasing_of_timm
 from feedmill.planner.drawing import Chance, PilCall
 from feedmill.planner.equal_augmentations import why_not_ops
 from feedmill.planner.equality import resize_order
-from feedmill.planner.evaluating import Convert, ImageState
+from feedmill.planner.image_calls import Convert, ImageState
 from feedmill.planner.known import (
     AUGMENTATIONS,
     GEOMETRY,
@@ -181,6 +182,9 @@ class _TransformReader:
             if type(transform) is PilCall or type(transform) is Chance:
                 self._read_call(transform)
                 return
+            if type(transform) is TensorCall:
+                self._read_arithmetic(transform)
+                return
             module = module_of(transform)
             name = type(transform).__name__
             if name == "Identity":
@@ -256,6 +260,17 @@ class _TransformReader:
         for op in ops:
             self._add_op(op)
         self.steps.append(step)
+
+    def _read_arithmetic(self, call: TensorCall) -> None:
+        if self.pixels.failed:
+            return
+        if self.pixels.ramp is None:
+            raise UnsupportedError(
+                f"{call.name}() of the image comes before the conversion to a tensor"
+            )
+        call.check(type(self.pixels.ramp))
+        self.pixels.run(call, self.pixels.ramp)
+        self.steps.append(Step(call, (), ""))
 
     def _read_erasing(self, transform: Any, module: str) -> None:
         if self.pixels.failed:

@@ -8,48 +8,72 @@ to return a list or tuple of the results. See ``evaluating`` for what that proof
 from __future__ import annotations
 
 import ast
+from types import FunctionType
 from typing import Any
 
 from feedmill.planner.attributes import NotUnderstood
-from feedmill.planner.evaluating import Evaluator, ImageValue, called, is_own
+from feedmill.planner.evaluating import Evaluator, called, is_own
+from feedmill.planner.image_calls import ImageValue
 
 # Limits of the native loader.
 MAX_VIEWS = 16
 MAX_VIEW_OPS = 255
 _MAX_LOOPS = 64
+_MAX_DEPTH = 4
 
 
 class _List(list[Any]):
     """A list that the function made itself."""
 
 
-def views_in(transform: Any) -> list[list[Any]] | None:
+class _Inner(list[Any]):
+    """The images that a function which it calls makes, in a list or a tuple.
+
+    Attributes:
+        function: makes them.
+    """
+
+    function: Any = None
+
+
+def views_in(transform: Any, depth: int = 0) -> list[list[Any]] | None:
     """The transforms that make each view of an image, in order. Calls nothing.
 
     Args:
         transform: any object.
+        depth: of functions that call it.
 
     Returns:
         None: the transform is not the user's own, or is not proved to only make several views.
     """
-    if not is_own(transform):
+    if not is_own(transform) or depth > _MAX_DEPTH:
         return None
     try:
         function, bound = called(transform)
-        return _ViewEvaluator(function, None).views(bound)
+        return _ViewEvaluator(function, depth).views(bound)
     except NotUnderstood:
         return None
+
+
+_IMAGES = (_List, _Inner, tuple)
 
 
 class _ViewEvaluator(Evaluator):
     """Evaluates a function once."""
 
+    def __init__(self, function: FunctionType, depth: int) -> None:
+        super().__init__(function, None)
+        self._depth = depth
+
     def views(self, bound: list[Any]) -> list[list[Any]]:
         self._views: list[list[Any]] = []
         result = self.result([*bound, ImageValue(0)])
         node = self._definition.node
-        if type(result) not in (_List, tuple) or len(result) < 2:
+        if type(result) not in _IMAGES or len(result) < 2:
             raise self._error(node, "it does not return several images")
+        if any(type(one) is _Inner for one in result):
+            # Lists in a list, which the reader of the transforms refuses.
+            return [[one.function] for one in result if type(one) is _Inner]
         if not all(type(one) is ImageValue and one.n_calls for one in result):
             raise self._error(node, "it does not return transformed images only")
         chains = [self._views[one.view] for one in result]
@@ -60,13 +84,15 @@ class _ViewEvaluator(Evaluator):
             raise self._error(node, "it returns an image twice")
         return chains
 
-    def _add(self, node: ast.Call, image: ImageValue, transform: Any) -> ImageValue:
+    def _add(self, node: ast.AST, image: ImageValue, transform: Any) -> Any:
         self._calls.append(transform)  # of all views
         if image.n_calls == 0:
-            if len(self._views) == MAX_VIEWS:
-                raise self._error(node, f"it makes more than {MAX_VIEWS} images")
-            self._views.append([transform])
-            return ImageValue(1, len(self._views) - 1)
+            inner = views_in(transform, self._depth + 1)
+            if inner is not None:
+                views = _Inner(self._new_view(node, chain) for chain in inner)
+                views.function = transform
+                return views
+            return self._new_view(node, [transform])
         chain = self._views[image.view]
         if image.n_calls != len(chain):
             raise self._error(node, "it uses an image twice")
@@ -75,37 +101,48 @@ class _ViewEvaluator(Evaluator):
         chain.append(transform)
         return ImageValue(len(chain), image.view)
 
+    def _new_view(self, node: ast.AST, chain: list[Any]) -> ImageValue:
+        if len(self._views) == MAX_VIEWS:
+            raise self._error(node, f"it makes more than {MAX_VIEWS} images")
+        self._views.append(chain)
+        return ImageValue(len(chain), len(self._views) - 1)
+
     # ---- lists -----------------------------------------------------------------------------------
 
     def _execute(self, statement: ast.stmt) -> None:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             return self._append(statement.value)
         is_sum = isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add)
-        if is_sum and isinstance(statement, ast.AugAssign):
-            return self._extend(statement)
+        if is_sum and isinstance(statement, ast.AugAssign) and self._extend(statement):
+            return None
         super()._execute(statement)
         return None
 
     def _append(self, node: ast.Call) -> None:
-        """``list.append(image)``"""
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "append":
+        """``list.append(image)`` or ``list.extend(images)``."""
+        if isinstance(node.func, ast.Attribute) and node.func.attr in ("append", "extend"):
             owner = self._value(node.func.value)
             if type(owner) is _List and len(node.args) == 1 and not node.keywords:
                 value = self._value(node.args[0])
-                if type(value) is ImageValue:
+                if type(value) is ImageValue and node.func.attr == "append":
                     owner.append(value)
+                    return
+                if type(value) in _IMAGES and node.func.attr == "extend":
+                    owner += value
                     return
         raise self._error(node, "it calls something else than a transform of the image")
 
-    def _extend(self, statement: ast.AugAssign) -> None:
-        """``images += [...]``"""
+    def _extend(self, statement: ast.AugAssign) -> bool:
+        """``images += [...]``. False: it is no list that the function made."""
+        target = statement.target
+        owner = self._names.get(target.id) if isinstance(target, ast.Name) else None
+        if type(owner) is not _List:
+            return False
         value = self._value(statement.value)
-        if isinstance(statement.target, ast.Name):
-            owner = self._names.get(statement.target.id)
-            if type(owner) is _List and type(value) in (_List, tuple):
-                owner += value
-                return
-        raise self._error(statement, "it does more than to transform the image")
+        if type(value) not in _IMAGES:
+            raise self._error(statement, "it does more than to transform the image")
+        owner += value
+        return True
 
     def _value(self, node: ast.expr) -> Any:
         if isinstance(node, ast.List | ast.Tuple) and isinstance(node.ctx, ast.Load):
@@ -113,12 +150,12 @@ class _ViewEvaluator(Evaluator):
             return _List(values) if isinstance(node, ast.List) else tuple(values)
         if isinstance(node, ast.ListComp):
             return self._comprehension(node)
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            parts = [self._value(node.left), self._value(node.right)]
-            if all(type(one) is _List for one in parts):
-                return _List(parts[0] + parts[1])
-            raise self._error(node, "it adds something else than lists of images")
         return super()._value(node)
+
+    def _computed_of(self, node: ast.BinOp, one: Any, other: Any) -> Any:
+        if isinstance(node.op, ast.Add) and type(one) is type(other) is _List:
+            return _List(one + other)
+        return super()._computed_of(node, one, other)
 
     def _comprehension(self, node: ast.ListComp) -> _List:
         """``[transform(image) for ... in ...]``"""

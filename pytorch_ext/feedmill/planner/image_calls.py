@@ -1,0 +1,199 @@
+"""The calls that a user's function makes with an image, as ``evaluating`` evaluates them: those of
+transforms, methods of the image, arithmetic, and calls that draw random numbers."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any
+
+import torch
+
+from feedmill.planner.arithmetic import function_call, method_call
+from feedmill.planner.attributes import NotUnderstood
+from feedmill.planner.drawing import Condition, Draw, PilCall, blur_of, call_of, draw_of, is_blur
+
+_MAX_CALLS = 64
+# What stands for objects of other classes during the evaluation.
+STAND_INS = (Draw, Condition, PilCall)
+
+
+@dataclass(frozen=True)
+class Convert:
+    """A call of the image's method ``convert(mode)``, in the place of a transform."""
+
+    mode: str
+
+
+@dataclass(frozen=True)
+class ImageState:
+    """What is known of an image before a function gets it.
+
+    Attributes:
+        is_pil: it is a PIL image, else a tensor.
+        mode: of the PIL image.
+    """
+
+    is_pil: bool
+    mode: str
+
+
+@dataclass(frozen=True)
+class ImageValue:
+    """The image after ``n_calls`` of the calls so far.
+
+    Attributes:
+        view: if several images are made of one, the number of this one.
+    """
+
+    n_calls: int
+    view: int = 0
+
+
+class ImageCalls:
+    """Evaluates calls. An Evaluator evaluates the rest.
+
+    Attributes:
+        _calls: the transforms that were called so far, and what stands in the place of one.
+        _state: of the image before the function.
+    """
+
+    _calls: list[Any]
+    _state: ImageState | None
+
+    def _value(self, node: ast.expr) -> Any:
+        raise NotImplementedError
+
+    def _error(self, node: ast.AST, text: str) -> NotUnderstood:
+        raise NotImplementedError
+
+    def _use(self, node: ast.AST, value: Any) -> Any:
+        """A value that is used up if it was drawn."""
+        if type(value) is Draw:
+            if value.is_used:
+                raise self._error(node, "it uses a random number twice")
+            value.is_used = True
+        return value
+
+    def _call(self, node: ast.Call) -> Any:
+        is_plain = len(node.args) == 1 and not node.keywords
+        if isinstance(node.func, ast.Attribute):
+            owner = self._value(node.func.value)
+            if type(owner) is ImageValue:
+                return self._method(node, node.func.attr, owner)
+        function = self._value(node.func)
+        if type(function) in STAND_INS:
+            raise self._error(node, "it calls a random number or filter")
+        if (drawn := self._drawn(node, function)) is not None:
+            return drawn
+        if function is isinstance and len(node.args) == 2 and not node.keywords:
+            return self._is_instance(node)
+        if (computed := self._computed(node, function)) is not None:
+            return computed
+        if not is_plain or isinstance(node.args[0], ast.Starred):
+            raise self._error(node, "it calls something else than a transform of the image")
+        image = self._value(node.args[0])
+        if type(image) is ImageValue and (call := call_of(function, ())) is not None:
+            return self._add(node, image, call)
+        if type(image) is not ImageValue or type(function) in (type, BuiltinFunctionType):
+            raise self._error(node, "it calls something else than a transform of the image")
+        return self._add(node, image, function)
+
+    def _add(self, node: ast.AST, image: ImageValue, transform: Any) -> Any:
+        if image.n_calls != len(self._calls):
+            raise self._error(node, "it uses an image twice")
+        if len(self._calls) == _MAX_CALLS:
+            raise self._error(node, f"it calls more than {_MAX_CALLS} transforms")
+        self._calls.append(transform)
+        return ImageValue(len(self._calls))
+
+    def _method(self, node: ast.Call, name: str, image: ImageValue) -> Any:
+        arguments, keywords = self._arguments(node, node.args)
+        if (call := method_call(name, arguments, keywords)) is not None:
+            return self._add(node, image, call)
+        given = arguments[0] if len(arguments) == 1 and not keywords else None
+        if name == "filter" and type(given) is PilCall:
+            # Equal calls are other objects.
+            is_drawn = given.values[0] != given.values[-1]
+            if is_drawn and any(one is given for one in self._calls):
+                raise self._error(node, "it uses a random number twice")
+            return self._add(node, image, given)
+        if name != "convert" or type(given) is not str:
+            raise self._error(node, f"it calls the image's {name}()")
+        return self._add(node, image, Convert(given))
+
+    def _computed(self, node: ast.Call, function: Any) -> Any:
+        """The result of one of torch's functions of the image and numbers; None: it is another
+        call."""
+        if type(function) is not BuiltinFunctionType or len(node.args) + len(node.keywords) < 2:
+            return None
+        if not node.args or type(image := self._value(node.args[0])) is not ImageValue:
+            return None
+        call = function_call(function, *self._arguments(node, node.args[1:]))
+        return None if call is None else self._add(node, image, call)
+
+    def _arguments(
+        self, node: ast.Call, positional: Sequence[ast.expr]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """The values of a call's arguments, positional ones and by name."""
+        if any(isinstance(one, ast.Starred) for one in positional):
+            raise self._error(node, "it calls something with a list of arguments")
+        if any(one.arg is None for one in node.keywords):
+            raise self._error(node, "it calls something with a dict of arguments")
+        values = [self._value(one) for one in positional]
+        return values, {one.arg or "": self._value(one.value) for one in node.keywords}
+
+    def _drawn(self, node: ast.Call, function: Any) -> Any:
+        """The result of a call that draws a random number, of a call of GaussianBlur, or of one of
+        ImageOps' functions with arguments after the image; None: it is another call."""
+        if is_blur(function):
+            names = [one.arg for one in node.keywords]
+            if len(node.args) + len(names) > 1 or names not in ([], ["radius"]):
+                raise self._error(node, "it calls GaussianBlur in an unknown way")
+            values = [*node.args, *(one.value for one in node.keywords)]
+            radius = self._use(node, self._value(values[0])) if values else 2
+            blur = blur_of(radius)
+            if blur is None:
+                raise self._error(node, "the radius of its GaussianBlur is not from 0 to 10")
+            return blur
+        if type(function) is FunctionType and not node.keywords and len(node.args) == 2:
+            image, argument = map(self._value, node.args)
+            call = call_of(function, (argument,)) if type(image) is ImageValue else None
+            return None if call is None else self._add(node, image, call)
+        if node.keywords or type(function) not in (BuiltinFunctionType, MethodType):
+            return None
+        arguments: list[Any] = []
+        for one in node.args:
+            if isinstance(one, ast.Starred):
+                values_of = self._value(one.value)
+                if type(values_of) not in (list, tuple):
+                    return None
+                arguments += values_of
+            elif isinstance(
+                one, ast.Constant | ast.UnaryOp | ast.Name | ast.Attribute | ast.Subscript
+            ):
+                arguments.append(self._value(one))
+            else:
+                return None
+        try:
+            return draw_of(function, arguments)
+        except OverflowError:
+            raise self._error(node, "it draws no finite number") from None
+
+    def _is_instance(self, node: ast.Call) -> bool:
+        """``isinstance(image, kind)`` for the classes of images."""
+        from PIL import Image
+
+        image, kind = self._value(node.args[0]), self._value(node.args[1])
+        if type(image) is ImageValue and self._is_unchanged() and self._state is not None:
+            if kind is torch.Tensor:
+                return not self._state.is_pil
+            if kind is Image.Image:
+                return self._state.is_pil
+        raise self._error(node, "it tests types")
+
+    def _is_unchanged(self) -> bool:
+        """Whether the image is still as the function got it."""
+        return all(type(one) is Convert for one in self._calls)
