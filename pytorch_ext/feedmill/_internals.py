@@ -340,6 +340,15 @@ TENSOR_MODULE = "torch._tensor"
 TORCH_FUNCTIONS = "_VariableFunctionsClass"
 
 
+def without_dynamo_guard(function: Any) -> Any:
+    """The function that torch keeps torch.compile() from tracing; any other as it is."""
+    inner = getattr(function, "__wrapped__", None)
+    scope = getattr(function, "__globals__", {})
+    cells = getattr(function, "__closure__", None) or ()
+    is_guard = "torch._compile" in sys.modules and scope is vars(sys.modules["torch._compile"])
+    return inner if is_guard and any(one.cell_contents is inner for one in cells) else function
+
+
 # ---- torch.nn ------------------------------------------------------------------------------------
 
 CONTAINER = "torch.nn.modules.container"

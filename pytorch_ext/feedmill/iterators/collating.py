@@ -422,7 +422,7 @@ class _Worker:
         self._info = make_worker_info(
             id=number, num_workers=loader.num_workers, seed=seed, dataset=loader.dataset
         )
-        # A worker_init_fn that only seeds generators: see recognise.only_seeds().
+        # A worker_init_fn that only seeds generators: see seeding.only_seeds().
         called = loader._feedmill_options().worker_init != "ignore"
         self._seed = loader.worker_init_fn if called else None
 

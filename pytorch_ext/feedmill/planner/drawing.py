@@ -95,15 +95,15 @@ class Undecided(Exception):
 def draw_of(function: Any, arguments: Sequence[Any]) -> Draw | None:
     """The result of a function call that draws a number; None: it is another call. Raises
     OverflowError as Draw."""
-    if _is_python(function, "random") or _is_numpy(function, "rand", "random", "random_sample"):
+    if is_of_python(function, "random") or is_of_numpy(function, "rand", "random", "random_sample"):
         return None if arguments else Draw(0, 1)
-    if _is_python(function, "uniform") or _is_numpy(function, "uniform"):
+    if is_of_python(function, "uniform") or is_of_numpy(function, "uniform"):
         if len(arguments) == 2 and all(type(one) in (int, float) for one in arguments):
             return Draw(*arguments)
     return None
 
 
-def _is_python(function: Any, name: str) -> bool:
+def is_of_python(function: Any, name: str) -> bool:
     """Whether a function is the one of Python's module random."""
     owner = getattr(function, "__self__", None)
     if type(owner) is not random.Random or owner is not getattr(random, "_inst", None):
@@ -120,12 +120,18 @@ def _is_python(function: Any, name: str) -> bool:
     )
 
 
-def _is_numpy(function: Any, *names: str) -> bool:
+def is_of_numpy(function: Any, *names: str) -> bool:
     """Whether a function is one of NumPy's global generator."""
     numpy = sys.modules.get("numpy")
-    if numpy is None or type(function) not in (BuiltinFunctionType, MethodType):
+    if numpy is None:
         return False
-    owner, kind = function.__self__, numpy.random.RandomState
+    kind = numpy.random.RandomState
+    if type(function) is type(vars(kind).get("seed")):
+        # A function around the generator, written in Cython: seed() in NumPy 1.24 and newer.
+        return function.__module__ == "numpy.random" and function.__qualname__ in names
+    if type(function) not in (BuiltinFunctionType, MethodType):
+        return False
+    owner = function.__self__
     if type(owner) is not kind or owner is not numpy.random.mtrand._rand:
         return False
     # What type of method it is depends on the compiler that NumPy was made with.

@@ -180,8 +180,12 @@ class Evaluator(ImageCalls):
             )
         return self._calls
 
-    def result(self, arguments: Sequence[Any]) -> Any:
-        """What the function returns for these arguments."""
+    def result(self, arguments: Sequence[Any], may_end: bool = False) -> Any:
+        """What the function returns for these arguments.
+
+        Args:
+            may_end: it may end without a ``return``.
+        """
         node: ast.AST = self._definition.node
         for one in ast.walk(node):
             if isinstance(one, ast.Global | ast.Nonlocal):
@@ -190,6 +194,8 @@ class Evaluator(ImageCalls):
         try:
             for statement in self._definition.body:
                 self._execute(statement)
+            if may_end:
+                return None
             raise self._error(node, "it may return nothing")
         except _Returned:
             return self._result

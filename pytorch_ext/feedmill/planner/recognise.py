@@ -7,8 +7,6 @@ gives the reasons.
 
 from __future__ import annotations
 
-import functools
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -20,17 +18,9 @@ from feedmill.planner.datasets import read_dataset
 from feedmill.planner.equality import reasons_against_formats, rejected_formats
 from feedmill.planner.formats import formatted
 from feedmill.planner.samples import PAIR, Fields, Support, unsupported
+from feedmill.planner.seeding import only_seeds
 from feedmill.planner.timm_objects import is_fast_collate
 from feedmill.planner.untouched import unreadable
-
-# worker_init_fn of libraries that only seed random generators. On the native path only a collate_fn
-# can draw from these generators; the iterator calls the function before the collate_fn.
-_SEEDING = frozenset({
-    ("transformers.trainer_utils", "seed_worker"),
-    ("lightning.fabric.utilities.seed", "pl_worker_init_function"),
-    ("lightning_fabric.utilities.seed", "pl_worker_init_function"),
-    ("timm.data.loader", "_worker_init"),
-})
 
 
 def recognise(loader: Any) -> Support:
@@ -111,17 +101,6 @@ def stacks_natively(loader: Any, source: Any) -> bool:
     )
 
 
-def only_seeds(function: Any) -> bool:
-    """Whether a worker_init_fn is known to only seed random generators."""
-    while isinstance(function, functools.partial):
-        if any(map(callable, (*function.args, *function.keywords.values()))):
-            return False
-        function = function.func
-    return any(
-        function is getattr(sys.modules.get(module), name, None) for module, name in _SEEDING
-    )
-
-
 def _collate_reasons(loader: Any) -> list[str]:
     if not callable(loader.collate_fn):
         return ["collate_fn is not callable"]
@@ -136,7 +115,9 @@ def _worker_reasons(loader: Any) -> list[str]:
     called = loader._feedmill_options().worker_init != "ignore"
     if function is None or loader.num_workers == 0 or not called:
         return []
-    if only_seeds(function):
+    # On the native path only a collate_fn can draw from the generators; the iterator calls the
+    # function before the collate_fn.
+    if only_seeds(function, loader.num_workers):
         return []
     return [
         "worker_init_fn is set, but the native path has no worker processes to call it in; if it "

@@ -1,0 +1,230 @@
+"""Recognises a worker_init_fn that only seeds random generators.
+
+Libraries' functions are known by name. A function of the user's own is evaluated from its source,
+as ``evaluating`` does it for transforms, with an unknown worker: all that it may do is to compute
+seeds and to pass them to random.seed(), numpy.random.seed() or torch.manual_seed(). Seeds are
+followed as ranges of numbers, so that it is known that none of these calls raises.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import operator
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from torch.utils.data import get_worker_info
+
+from feedmill._internals import without_dynamo_guard
+from feedmill.planner.attributes import NotUnderstood
+from feedmill.planner.drawing import is_of_numpy, is_of_python
+from feedmill.planner.evaluating import Evaluator
+from feedmill.planner.untouched import is_original
+
+_LIBRARIES = frozenset({
+    ("transformers.trainer_utils", "seed_worker"),
+    ("lightning.fabric.utilities.seed", "pl_worker_init_function"),
+    ("lightning_fabric.utilities.seed", "pl_worker_init_function"),
+    ("timm.data.loader", "_worker_init"),
+})
+# torch's functions that seed its generators.
+_TORCH = (
+    ("torch.random", "manual_seed"), ("torch.cuda.random", "manual_seed"),
+    ("torch.cuda.random", "manual_seed_all"),
+)
+# A worker's seed is torch's base seed, which has 63 bits, plus its number.
+_MAX_SEED = (1 << 63) + (1 << 20)
+_MAX_NUMPY = (1 << 32) - 1
+_MAX_TORCH = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Span:
+    """An unknown int from ``low`` to ``high``.
+
+    Attributes:
+        is_word: it is a numpy.uint32, which wraps around.
+    """
+
+    low: int
+    high: int
+    is_word: bool = False
+
+
+class _Sentinel:
+    """Stands for an object with known attributes or items."""
+
+
+_STATE, _KEYS, _INFO = _Sentinel(), _Sentinel(), _Sentinel()
+
+
+def only_seeds(function: Any, n_workers: int) -> bool:
+    """Whether a worker_init_fn is known to only seed random generators. Calls nothing."""
+    keywords: dict[str, Any] = {}
+    first: list[Any] = []
+    while type(function) is functools.partial:
+        if any(map(callable, (*function.args, *function.keywords.values()))):
+            return False
+        first = [*function.args, *first]
+        keywords = {**function.keywords, **keywords}
+        function = function.func
+    if any(function is getattr(sys.modules.get(module), name, None) for module, name in _LIBRARIES):
+        return True
+    if type(function) is not FunctionType:
+        return False
+    try:
+        return _SeedEvaluator(function, n_workers, keywords).seeds(first)
+    except NotUnderstood:
+        return False
+
+
+class _SeedEvaluator(Evaluator):
+    """Evaluates a worker_init_fn once."""
+
+    def __init__(self, function: FunctionType, n_workers: int, keywords: dict[str, Any]) -> None:
+        super().__init__(function, None)
+        self._n_workers = n_workers
+        self._keywords = keywords
+        self._is_torch_seeded = False
+        self._n_seeded = 0
+
+    def seeds(self, first: Sequence[Any]) -> bool:
+        worker = Span(0, self._n_workers - 1)
+        self.result([*first, worker], may_end=True)
+        return self._n_seeded > 0
+
+    def _bind(self, values: Sequence[Any]) -> None:
+        arguments = self._definition.node.args
+        n_given = max(len(values) - len(arguments.posonlyargs), 0)
+        by_name = [one.arg for one in (*arguments.args[n_given:], *arguments.kwonlyargs)]
+        if not self._keywords.keys() <= set(by_name):
+            raise self._error(self._definition.node, "it is called with unknown arguments")
+        self._names.update(self._keywords)
+        super()._bind(values)
+        self._names.update(self._keywords)
+
+    def _execute(self, statement: ast.stmt) -> None:
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            self._value(statement.value)
+            return
+        super()._execute(statement)
+
+    def _seed(
+        self, node: ast.Call, function: Any, arguments: list[Any], keywords: dict[str, Any]
+    ) -> None:
+        values = [*arguments, *keywords.values()]
+        if len(values) > 1 or not keywords.keys() <= {"seed"}:
+            raise self._error(node, "it seeds with several values")
+        seed = values[0] if values else None
+        if type(seed) is int:
+            seed = Span(seed, seed)
+        if any(is_original(without_dynamo_guard(function), *place) for place in _TORCH):
+            is_fit = type(seed) is Span and -(1 << 63) <= seed.low and seed.high <= _MAX_TORCH
+            self._is_torch_seeded = True
+        elif is_of_python(function, "seed"):
+            is_fit = seed is None or (type(seed) is Span and not seed.is_word)
+            is_fit = is_fit and not keywords
+        elif is_of_numpy(function, "seed"):
+            is_fit = seed is None or (
+                type(seed) is Span and 0 <= seed.low and seed.high <= _MAX_NUMPY
+            )
+        else:
+            raise self._error(node, "it calls something else than to seed a generator")
+        if not is_fit:
+            raise self._error(node, "its seed may be out of range")
+        self._n_seeded += 1
+
+    # ---- values ----------------------------------------------------------------------------------
+
+    def _call(self, node: ast.Call) -> Any:
+        function = self._value(node.func)
+        arguments, keywords = self._arguments(node, node.args)
+        if not keywords and not arguments:
+            if is_original(without_dynamo_guard(function), "torch.random", "initial_seed"):
+                return Span(0, _MAX_TORCH if self._is_torch_seeded else _MAX_SEED)
+            if is_of_numpy(function, "get_state"):
+                return _STATE
+            if function is get_worker_info:
+                return _INFO
+        if function is int and not keywords and len(arguments) == 1:
+            (one,) = arguments
+            if type(one) is Span:
+                return Span(one.low, one.high)
+            if type(one) is int:
+                return one
+        return self._seed(node, function, arguments, keywords)
+
+    def _attribute(self, node: ast.Attribute) -> Any:
+        owner = self._value(node.value)
+        if type(owner) is Span or type(owner) is _Sentinel:
+            known = {
+                "id": Span(0, self._n_workers - 1), "num_workers": self._n_workers,
+                "seed": Span(0, _MAX_SEED),
+            }
+            if owner is _INFO and node.attr in known:
+                return known[node.attr]
+            raise self._error(node, f"it reads {node.attr}")
+        return super()._attribute(node)
+
+    def _element(self, node: ast.Subscript) -> Any:
+        owner, at = self._value(node.value), self._value(node.slice)
+        if owner is _STATE and at == 1 and type(at) is int:
+            return _KEYS
+        if owner is _KEYS and type(at) is int and 0 <= at < 624:
+            return Span(0, _MAX_NUMPY, is_word=True)
+        return super()._element(node)
+
+    def _decide(self, node: ast.expr, value: Any) -> bool:
+        if type(value) is Span or type(value) is _Sentinel:
+            raise self._error(node, "what it does depends on the worker")
+        return super()._decide(node, value)
+
+    def _computed_of(self, node: ast.BinOp, one: Any, other: Any) -> Any:
+        kinds = {type(one), type(other)}
+        if not kinds <= {int, Span}:
+            raise self._error(node, "it computes with something else than ints")
+        if kinds == {int}:
+            return self._constant(node, one, other)
+        return self._span(node, *(Span(v, v) if type(v) is int else v for v in (one, other)))
+
+    def _constant(self, node: ast.BinOp, one: int, other: int) -> int:
+        operation = _OF_INTS.get(type(node.op))
+        is_small = abs(one) <= 1 << 64 and abs(other) <= (64 if operation is pow else 1 << 64)
+        if operation is None or not is_small or (operation is pow and other < 0):
+            raise self._error(node, "it computes a seed in an unknown way")
+        try:
+            return int(operation(one, other))
+        except (ZeroDivisionError, ValueError):
+            raise self._error(node, "it computes a seed in an unknown way") from None
+
+    def _span(self, node: ast.BinOp, one: Span, other: Span) -> Span:
+        if one.is_word or other.is_word:
+            # NumPy 2 wraps around, NumPy 1 makes a larger int of it.
+            number = other if one.is_word else one
+            is_sum = isinstance(node.op, ast.Add) and one.is_word is not other.is_word
+            if is_sum and 0 <= number.low <= number.high <= _MAX_NUMPY and _has_numpy_2():
+                return Span(0, _MAX_NUMPY, is_word=True)
+        elif isinstance(node.op, ast.Mod) and other.low > 0:
+            return Span(0, other.high - 1)
+        elif type(node.op) in _MONOTONOUS:
+            operation = _OF_INTS[type(node.op)]
+            ends = [operation(a, b) for a in (one.low, one.high) for b in (other.low, other.high)]
+            return Span(min(ends), max(ends))
+        raise self._error(node, "it computes a seed in an unknown way")
+
+
+_OF_INTS: dict[type[ast.operator], Any] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
+    ast.FloorDiv: operator.floordiv, ast.Pow: pow,
+}
+# Their extremes lie at those of the operands.
+_MONOTONOUS = (ast.Add, ast.Sub, ast.Mult)
+
+
+def _has_numpy_2() -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and int(numpy.__version__.partition(".")[0]) >= 2

@@ -1,0 +1,258 @@
+"""worker_init_fns of the user's own: which are proved only to seed random generators."""
+
+import functools
+import os
+import random
+import time
+
+import feedmill
+import numpy as np
+import pytest
+import torch
+from feedmill.planner.seeding import only_seeds
+from helpers import compose, native_loader
+from torch.utils.data import get_worker_info
+from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
+
+BASE = 17
+CHANGED = 1
+
+
+@pytest.fixture
+def small_folder(small_images):
+    return ImageFolder(str(small_images), compose(T.Resize((8, 8)), T.PILToTensor()))
+
+
+# As in public codebases: PyTorch's notes, ultralytics, BasicSR, mmengine, hysts, webdataset's users.
+def seed_worker(worker_id):
+    worker_seed = torch.initial_seed() % 2**32
+    np.random.seed(worker_seed)
+    random.seed(worker_seed)
+
+
+def of_basicsr(worker_id, num_workers, rank, seed):
+    # Set the worker seed to num_workers * rank + worker_id + seed
+    worker_seed = num_workers * rank + worker_id + seed
+    np.random.seed(worker_seed)
+    random.seed(worker_seed)
+
+
+def of_mmengine(worker_id: int, num_workers: int, rank: int, seed: int,
+                disable_subprocess_warning: bool = False) -> None:
+    """Sets the seeds of a worker."""
+    worker_seed = num_workers * rank + worker_id + seed
+    np.random.seed(worker_seed)
+    random.seed(worker_seed)
+    torch.manual_seed(worker_seed)
+    if disable_subprocess_warning and worker_id != 0:
+        print("never")
+
+
+def of_hysts(worker_id: int) -> None:
+    np.random.seed(np.random.get_state()[1][0] + worker_id)
+
+
+def by_info(worker_id):
+    info = get_worker_info()
+    if info is not None:
+        random.seed(info.seed + info.num_workers * info.id)
+        torch.manual_seed(int(torch.initial_seed()) + worker_id)
+
+
+def with_constant(worker_id):
+    torch.manual_seed(BASE + 2 * worker_id)
+    torch.cuda.manual_seed_all(BASE)
+    return None
+
+
+def nested(seed):
+    def init(worker_id):
+        np.random.seed(seed=seed * 1000 + worker_id)
+
+    return init
+
+
+SEEDING = {
+    "torchs_notes": seed_worker,
+    "basicsr": functools.partial(of_basicsr, num_workers=4, rank=3, seed=10),
+    "mmengine": functools.partial(
+        functools.partial(of_mmengine, num_workers=4, seed=7), rank=0,
+        disable_subprocess_warning=False),
+    "hysts": of_hysts,
+    "info": by_info,
+    "constant": with_constant,
+    "nested": nested(12),
+    "lambda": lambda number: np.random.seed(number),
+    "entropy": lambda number: random.seed(),
+}
+
+
+@pytest.mark.parametrize("name", SEEDING)
+def test_functions_that_only_seed(small_folder, name):
+    if name == "hysts" and np.lib.NumpyVersion(np.__version__) < "2.0.0":
+        pytest.skip("NumPy 1 does not wrap around")
+    if name == "lambda":
+        assert not only_seeds(SEEDING[name], 1 << 33)
+    assert only_seeds(SEEDING[name], 8)
+    loader = native_loader(small_folder, batch_size=8, num_workers=2, worker_init_fn=SEEDING[name])
+    others = torch.utils.data.DataLoader(small_folder, batch_size=8)
+    for mine, other in zip(loader, others, strict=True):
+        assert torch.equal(mine[0], other[0]) and torch.equal(mine[1], other[1])
+
+
+def draws(samples):
+    """A collate_fn that draws from all three generators."""
+    return torch.rand(2), random.random(), np.random.rand(), len(samples)
+
+
+@pytest.mark.parametrize("name", ["torchs_notes", "basicsr", "mmengine", "hysts", "nested"])
+def test_a_collate_fn_draws_as_with_torch(small_folder, name):
+    options = {"batch_size": 8, "num_workers": 2, "worker_init_fn": SEEDING[name],
+               "collate_fn": draws}
+    results = []
+    for make in (native_loader, torch.utils.data.DataLoader):
+        loader = make(small_folder, generator=torch.Generator().manual_seed(3), **options)
+        results.append([repr(batch) for batch in loader])
+    assert results[0] == results[1] and len(set(results[0])) > 1
+
+
+# ---- left to torch -------------------------------------------------------------------------------
+
+LOG = []
+
+
+def does_nothing(worker_id):
+    pass
+
+
+def logs(worker_id):
+    LOG.append(worker_id)
+    np.random.seed(worker_id)
+
+
+def changes_the_dataset(worker_id):
+    info = get_worker_info()
+    info.dataset.offset = worker_id
+    np.random.seed(worker_id)
+
+
+def reads_the_dataset(worker_id):
+    np.random.seed(get_worker_info().dataset.seed)
+
+
+def too_large(worker_id):
+    np.random.seed(torch.initial_seed() + worker_id)
+
+
+def perhaps_negative(worker_id):
+    np.random.seed(worker_id - 1)
+
+
+def seeds_python_with_numpys(worker_id):
+    random.seed(np.random.get_state()[1][0])
+
+
+def limits_threads(worker_id):
+    np.random.seed(worker_id)
+    torch.set_num_threads(1)
+
+
+def sets_the_environment(worker_id):
+    os.environ["FEEDMILL_TEST"] = "1"
+    np.random.seed(worker_id)
+
+
+def by_time(worker_id):
+    np.random.seed(int(time.time()) + worker_id)
+
+
+def by_worker(worker_id):
+    if worker_id > 0:
+        np.random.seed(worker_id)
+
+
+def divides(worker_id):
+    np.random.seed(100 // worker_id)
+
+
+def without_rest(worker_id):
+    np.random.seed(5 % worker_id)
+
+
+def of_a_float(worker_id):
+    torch.manual_seed(worker_id * 1.5)
+
+
+def calls_another(worker_id):
+    seed_worker(worker_id)
+
+
+def huge(worker_id):
+    random.seed(2 ** 2 ** 2 ** 2 ** 2 ** 2)
+
+
+def seeds_its_own(worker_id, generator=random.Random(3)):  # noqa: B008
+    generator.seed(worker_id)
+
+
+def declares_global(worker_id):
+    global CHANGED
+    CHANGED = worker_id
+    np.random.seed(3)
+
+
+def yields(worker_id):
+    np.random.seed(3)
+    yield
+
+
+class Callable:
+    def __call__(self, worker_id):
+        np.random.seed(worker_id)
+
+
+OTHER = [
+    does_nothing, logs, changes_the_dataset, reads_the_dataset, too_large, perhaps_negative,
+    seeds_python_with_numpys, limits_threads, sets_the_environment, by_time, by_worker, divides,
+    without_rest, of_a_float, calls_another, huge, seeds_its_own, declares_global, yields,
+    Callable(), functools.partial(of_basicsr, num_workers=4, rank=3),
+    functools.partial(of_basicsr, num_workers=4, rank=3, seed=1 << 32),
+    functools.partial(of_basicsr, num_workers=4, rank=3, seed=-20),
+    functools.partial(of_basicsr, num_workers=4, rank=3, seed=1, more=2),
+    functools.partial(of_basicsr, 1, num_workers=4, rank=3, seed=1),
+    functools.partial(of_basicsr, num_workers=4, rank=abs, seed=1),
+    functools.partial(seed_worker, worker_id=3), lambda number: np.random.seed(number, 3),
+    lambda number: np.random.seed([number]), lambda number: random.seed(str(number)),
+    lambda number: np.random.shuffle([number]), lambda number: None, random.seed,
+]
+
+
+@pytest.mark.parametrize("function", OTHER)
+def test_these_are_left_to_torch(small_folder, function):
+    assert not only_seeds(function, 4)
+    loader = feedmill.DataLoader(small_folder, num_workers=4, worker_init_fn=function)
+    assert "worker_init_fn is set" in loader.explain()
+    assert LOG == []
+
+
+@pytest.mark.parametrize("place", [(np.random, "seed"), (random, "seed"), (torch, "initial_seed")])
+def test_replaced_functions(monkeypatch, place):
+    monkeypatch.setattr(*place, lambda *_: LOG.append(1))
+    assert not only_seeds(seed_worker, 4) and LOG == []
+
+
+@pytest.mark.parametrize("name", SEEDING)
+def test_they_do_not_raise_in_any_worker(name):
+    """What was proved of the ranges of seeds."""
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    try:
+        for number in (0, 1, 7):
+            for seed in (0, (1 << 63) - 1 + number):
+                torch.manual_seed(seed)
+                if name != "info":
+                    SEEDING[name](number)
+    finally:
+        torch.set_rng_state(states[0])
+        random.setstate(states[1])
+        np.random.set_state(states[2])
