@@ -141,8 +141,9 @@ typedef enum fm_filter {
  * One operation, as torchvision defines it on PIL images. Sizes are pixels, 1 to 65,535. Contents
  * of `values`, by kind; a fill is one value of 0 to 255 for each of red, green and blue:
  *
- *     RANDOM_RESIZED_CROP    0 nonzero: as timm's, which accepts crops without pixels; 1 above 0:
- *                            each sample is resized by `filter` or by fm_filter values[1] - 1
+ *     RANDOM_RESIZED_CROP    0 which crops: 0 torchvision's; 1 timm's, which may have no pixels;
+ *                            2 MAE's: of one attempt, limited to the image; 1 above 0: each
+ *                            sample is resized by `filter` or by fm_filter values[1] - 1
  *     CENTER_CROP            4, 6-8 as RANDOM_CROP: how smaller images are padded
  *     RESIZE_KEEP_RATIO      0 weight of the longer edge, 0 to 1; 1 as RANDOM_RESIZED_CROP; 2 share
  *                            of images with another scale; 3-4 its range; 5 nonzero: of the area;

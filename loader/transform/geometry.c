@@ -29,7 +29,7 @@ static fm_box central_crop(const fm_op *op, int32_t width, int32_t height) {
 }
 
 /* RandomResizedCrop.get_params, with the same steps in float32 and float64. timm's also accepts a
- * crop without pixels. */
+ * crop without pixels. MAE's does, too, and limits the first crop to the image. */
 static fm_box random_crop(const fm_op *op, fm_rng *rng, int32_t width, int32_t height) {
     const double area = (double)height * (double)width;
     const float log_low = (float)fm_draws_log((float)op->ratio[0]);
@@ -41,8 +41,12 @@ static fm_box random_crop(const fm_op *op, fm_rng *rng, int32_t width, int32_t h
         const float log_ratio = fm_draws_uniform(rng, log_low, log_high);
         const double ratio = (double)(float)fm_draws_exp(log_ratio);
         /* nearbyint() rounds halves to even, as Python's round() does. */
-        const double crop_width = nearbyint(sqrt(target * ratio));
-        const double crop_height = nearbyint(sqrt(target / ratio));
+        double crop_width = nearbyint(sqrt(target * ratio));
+        double crop_height = nearbyint(sqrt(target / ratio));
+        if (op->values[0] == 2) {
+            crop_width = fmin(crop_width, width);
+            crop_height = fmin(crop_height, height);
+        }
         if (crop_width >= least && crop_width <= width && crop_height >= least &&
             crop_height <= height) {
             fm_box crop = {.width = (int32_t)crop_width, .height = (int32_t)crop_height};

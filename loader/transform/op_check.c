@@ -95,7 +95,7 @@ static int check_random_resized_crop(size_t number, const fm_op *op, fm_error *e
                             "op %zu (RandomResizedCrop): ratio is (%g, %g); allowed are values "
                             "within float32 with 0 < ratio[0] <= ratio[1]",
                             number, ratio[0], ratio[1]);
-    const int status = check_values(number, op, 0, 1, 0, 1, true, error);
+    const int status = check_values(number, op, 0, 1, 0, 2, true, error);
     return status ? status : check_size(number, op, error);
 }
 

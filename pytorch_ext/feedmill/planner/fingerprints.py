@@ -95,6 +95,11 @@ def fingerprint(code: CodeType) -> str:
     definition = _definition(code)
     if definition is None:
         return ""
+    return hash_of(definition)
+
+
+def hash_of(definition: ast.AST) -> str:
+    """The hash of a definition in a syntax tree."""
     return hashlib.sha256(canonical(definition).encode()).hexdigest()[:16]
 
 

@@ -32,6 +32,7 @@ from feedmill.planner.augmentations import AUTOMATIC, RANDOM_CONTAINERS
 from feedmill.planner.drawing import Chance, PilCall
 from feedmill.planner.evaluating import is_own, transforms_in
 from feedmill.planner.image_calls import Convert, ImageState
+from feedmill.planner.one_attempt import is_one_attempt
 from feedmill.planner.plan import UnsupportedError
 from feedmill.planner.untouched import (
     hooks_of,
@@ -157,7 +158,7 @@ def _is_lambda(kind: type) -> bool:
 
 
 def _is_supported(kind: type) -> bool:
-    return any(
+    return is_one_attempt(kind) or any(
         kind.__name__ in names and _is_known(kind, module, kind.__name__)
         for module, names in _KNOWN.items()
     )
@@ -167,6 +168,9 @@ def module_of(transform: Any) -> str:
     """The module that defines a transform's class. UnsupportedError if the class is not supported,
     or was changed."""
     kind = type(transform)
+    if is_one_attempt(kind):
+        _check_object(transform, V1)
+        return V1
     for module, names in _KNOWN.items():
         if kind.__name__ in names and _is_known(kind, module, kind.__name__):
             _check_object(transform, module)

@@ -32,6 +32,7 @@ from feedmill.planner.augmentations import AUTOMATIC, RANDOM_CONTAINERS
 from feedmill.planner.drawing import Chance, PilCall
 from feedmill.planner.image_calls import Convert
 from feedmill.planner.known import AUGMENTATIONS, NotRead, flatten, module_of
+from feedmill.planner.one_attempt import is_one_attempt
 from feedmill.planner.plan import (
     CENTER_CROP,
     KINDS,
@@ -184,7 +185,8 @@ def geometry_op(transform: Any, name: str, module: str, n_channels: int = 3) -> 
     if name == "RandomResizedCropAndInterpolation":
         return _random_resized_crop_of_timm(transform)
     resampling = filter_of(transform, name, module)
-    return _random_resized_crop(transform, module, resampling)
+    op = _random_resized_crop(transform, module, resampling)
+    return op._replace(values=(2.0, 0.0)) if is_one_attempt(type(transform)) else op
 
 
 def _random_resized_crop_of_timm(transform: Any) -> Op:
