@@ -413,6 +413,11 @@ FM_API void fm_cache_close(fm_cache **cache);
 /* The formats of images, as bits. */
 typedef enum fm_format { FM_FORMAT_JPEG = 1, FM_FORMAT_PNG = 2, FM_FORMAT_WEBP = 4 } fm_format;
 
+/* A further bit of rejected_formats, for callers that turn images as their metadata says: images of
+ * any format whose EXIF or XMP data may ask for that. Those whose EXIF orientation is 1, upright,
+ * are not among them, apart from PNG and WebP images. */
+#define FM_REJECT_TURNED 8u
+
 /*
  * Where batches are delivered. With a device, the loader copies them from page-locked buffers to
  * memory that the consumer provides (fm_loader_add_output()), on a stream and a thread of its own.
@@ -482,7 +487,7 @@ typedef struct fm_config {
     uint64_t max_file_bytes;   /* of a file, or an image in memory; default 256 MiB */
     uint64_t max_image_pixels; /* default 89,478,485, where Pillow begins to warn */
     uint32_t rejected_formats; /* of fm_format: their images are rejected with FM_ERR_KIND, for the
-                                  caller's own decoder; default 0: none */
+                                  caller's own decoder; and FM_REJECT_TURNED; default 0: none */
     bool fallback;             /* next() returns FM_FALLBACK for rejected samples; default false:
                                   an error */
     fm_allocator allocator;    /* default: aligned memory of the C library, no handover */

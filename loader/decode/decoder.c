@@ -2,6 +2,7 @@
 
 #include "decode/jpeg.h"
 #include "decode/png.h"
+#include "decode/turned.h"
 #include "decode/webp.h"
 
 /* CMake defines these. The fallback is for compiling this file alone. */
@@ -100,9 +101,17 @@ int fm_decoder_begin(fm_decoder *decoder, const uint8_t *bytes, size_t n_bytes, 
                             IS_PNG(decoder)    ? "PNG"
                             : IS_WEBP(decoder) ? "WebP"
                                                : "JPEG");
-    if (IS_PNG(decoder)) return fm_png_begin(decoder->png, bytes, n_bytes, info, error);
-    if (IS_WEBP(decoder)) return fm_webp_begin(decoder->webp, bytes, n_bytes, info, error);
-    return fm_jpeg_begin(decoder->jpeg, bytes, n_bytes, info, error);
+    int status;
+    if (IS_PNG(decoder))
+        status = fm_png_begin(decoder->png, bytes, n_bytes, info, error);
+    else if (IS_WEBP(decoder))
+        status = fm_webp_begin(decoder->webp, bytes, n_bytes, info, error);
+    else
+        status = fm_jpeg_begin(decoder->jpeg, bytes, n_bytes, info, error);
+    if (!status && decoder->rejected_formats & FM_REJECT_TURNED &&
+        fm_may_be_turned(decoder->format, bytes, n_bytes))
+        return fm_error_set(error, FM_ERR_KIND, "an image that its metadata may turn or mirror");
+    return status;
 }
 
 fm_format fm_decoder_format(const fm_decoder *decoder) { return decoder->format; }

@@ -39,7 +39,8 @@ void fm_decoder_watch(fm_decoder *decoder, const _Atomic bool *cancelled);
 void fm_decoder_set_interval_skipping(fm_decoder *decoder, bool skip_intervals, bool is_partial);
 
 /*
- * Detects the format and reads the header. FM_ERR_KIND if limits->rejected_formats has the format.
+ * Detects the format and reads the header. FM_ERR_KIND if limits->rejected_formats has the format,
+ * or FM_REJECT_TURNED and the image may be turned.
  * The caller must call fm_decoder_end() afterwards, also on failure.
  */
 int fm_decoder_begin(fm_decoder *decoder, const uint8_t *bytes, size_t n_bytes, fm_image_info *info,
