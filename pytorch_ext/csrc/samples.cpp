@@ -55,6 +55,8 @@ bool Samples::set_path(PyObject *path, fm_sample *sample) {
 
 bool Samples::set_data(Ref image, Py_ssize_t i, fm_sample *sample) {
     if (image.get() == Py_None) return true;
+    if (PyTuple_Check(image.get()) && PyTuple_Size(image.get()) == 3)
+        return set_borrowed(std::move(image), sample);
     if (PyTuple_Check(image.get())) return set_range(image.get(), sample);
     // Only bytes: a bytearray or an array may change or move while it is decoded.
     if (!PyBytes_Check(image.get())) {
@@ -68,6 +70,22 @@ bool Samples::set_data(Ref image, Py_ssize_t i, fm_sample *sample) {
     sample->data = bytes;
     sample->data_bytes = size_t(n_bytes);
     images.push_back(std::move(image));
+    return true;
+}
+
+// Parses (address, n_bytes, owner of the memory), which is kept until the batch is complete.
+bool Samples::set_borrowed(Ref buffer, fm_sample *sample) {
+    const unsigned long long address = PyLong_AsUnsignedLongLong(PyTuple_GetItem(buffer.get(), 0));
+    if (PyErr_Occurred()) return false;
+    const unsigned long long n_bytes = PyLong_AsUnsignedLongLong(PyTuple_GetItem(buffer.get(), 1));
+    if (PyErr_Occurred()) return false;
+    if (!address || !n_bytes) {
+        PyErr_SetString(PyExc_ValueError, "a buffer has 0 bytes, or the address 0");
+        return false;
+    }
+    sample->data = reinterpret_cast<const void *>(uintptr_t(address));
+    sample->data_bytes = size_t(n_bytes);
+    images.push_back(std::move(buffer));
     return true;
 }
 

@@ -10,14 +10,15 @@ namespace feedmill {
 // A batch's samples, and the Python objects that own the memory they point to.
 class Samples {
   public:
-    // `paths`: file system paths; `data`: None, or for each bytes, a range (offset, n_bytes,
-    // verified, rows) of the file at the path, or None: the whole file. `labels`: None, or ints.
-    // More than most_samples are refused before memory is allocated for them.
-    // False: a Python exception is set.
+    // `paths`: file system paths; `data`: None, or for each bytes, memory (address, n_bytes,
+    // owner), a range (offset, n_bytes, verified, rows) of the file at the path, or None: the whole
+    // file. `labels`: None, or ints. More than most_samples are refused before memory is allocated
+    // for them. False: a Python exception is set.
     bool fill(PyObject *indices, PyObject *paths, PyObject *data, PyObject *labels,
               size_t most_samples);
     std::vector<fm_sample> samples;
-    References images; // the bytes objects in `data`, which the native loader does not copy
+    References
+        images; // the bytes objects and memory in `data`, which the native loader does not copy
 
   private:
     bool add(PyObject *indices, PyObject *paths, PyObject *data, Py_ssize_t i);
@@ -25,6 +26,7 @@ class Samples {
     bool set_path(PyObject *path, fm_sample *sample);
     bool set_data(Ref image, Py_ssize_t i, fm_sample *sample);
     bool set_range(PyObject *range, fm_sample *sample);
+    bool set_borrowed(Ref buffer, fm_sample *sample);
     bool set_rows(PyObject *rows, fm_sample *sample);
     std::vector<fm_restart_index> rows_; // reserved for the whole batch: samples point to entries
     References paths_;

@@ -28,6 +28,7 @@ ERR_LIMIT: int
 FORMAT_JPEG: int
 FORMAT_PNG: int
 FORMAT_WEBP: int
+REJECT_TURNED: int
 # fm_mapping_kind.
 MAPPING_AFFINE: int
 MAPPING_PERSPECTIVE: int
@@ -288,18 +289,22 @@ class Loader:
         self,
         indices: Sequence[int],
         paths: Sequence[str | bytes | PathLike[Any]],
-        data: Sequence[bytes | tuple[int, int, bool, tuple[int, ...] | None] | None] | None = None,
+        data: Sequence[
+            bytes | tuple[int, int, Any] | tuple[int, int, bool, tuple[int, ...] | None] | None
+        ] | None = None,
         labels: Sequence[int] | None = None,  # copied to the device; None: zeros
     ) -> bool:
         """Enqueues a batch; returns False if prefetch_batches are enqueued already.
 
-        data: for each sample its encoded image as bytes; or (offset, n_bytes, verified, rows), a
-        planner.ranges.Range, to read that part of the file at its path, or as much of it as the
-        crop needs, see fm_sample; or None to read the whole file. With bytes, the path only names
-        the sample in messages ("": no name). The loader does not copy bytes objects, but references
-        them until next() has returned their batch or its error, or start(), stop() or close() has
-        ended the epoch. If submit() raises or returns False, no references are kept. ValueError if
-        the lengths differ, TypeError for anything else in data."""
+        data: for each sample its encoded image as bytes; or (address, n_bytes, owner), a
+        planner.buffers.Buffer, for one in memory that the owner keeps unchanged; or (offset,
+        n_bytes, verified, rows), a planner.ranges.Range, to read that part of the file at its path,
+        or as much of it as the crop needs, see fm_sample; or None to read the whole file. With
+        bytes or a buffer, the path only names the sample in messages ("": no name). The loader does
+        not copy bytes objects and buffers, but references them until next() has returned their
+        batch or its error, or start(), stop() or close() has ended the epoch. If submit() raises or
+        returns False, no references are kept. ValueError if the lengths differ, TypeError for
+        anything else in data."""
     def submit_rows(self, indices: bytes, rows: bytes | None = None) -> bool:
         """As submit(), for a loader with arrays. Both arguments are results of indices(); rows
         None: the indices are the rows."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from feedmill.planner.buffers import Buffer
 from feedmill.planner.plan import Plan
 from feedmill.planner.ranges import Range, range_of
 from feedmill.planner.steps import Step
@@ -70,6 +71,9 @@ class BaseDataset:
         makes_samples: a sample that the native code can't load is made by the dataset's own
             __getitem__, which may replace it by another one and uses -1 for a target that is None,
             as timm's ImageDataset does.
+        is_turned: load() turns images as their metadata says, so that their size may be another
+            than in the file's header.
+        left: keys of the dataset's samples with values that native samples do not have.
         views: the steps of each image, if the transform makes a list of several; `steps` is empty
             then.
     """
@@ -85,6 +89,8 @@ class BaseDataset:
     arrangement: Any = PAIR
     with_transform: Callable[[Any, Any], Any] | None = None
     makes_samples: bool = False
+    is_turned: bool = False
+    left: tuple[str, ...] = ()
     views: tuple[tuple[Step, ...], ...] = ()
 
     def identity(self) -> list[Any]:
@@ -181,7 +187,7 @@ class Item(NamedTuple):
 
     position: int
     path: Any
-    data: bytes | Range | None
+    data: bytes | Buffer | Range | None
     target: Any
     base_dataset: BaseDataset
     index: Any
@@ -197,6 +203,8 @@ class Item(NamedTuple):
             return self.path
         if type(self.data) is Unreadable:
             raise _copy_to_raise(self.data.error)
+        if type(self.data) is Buffer:
+            return self.data.copied()
         return self.data.read(self.path) if type(self.data) is Range else self.data
 
     def size(self) -> tuple[int, int]:
@@ -204,6 +212,9 @@ class Item(NamedTuple):
         Image.open()."""
         from PIL import Image
 
+        if self.base_dataset.is_turned:
+            loaded: tuple[int, int] = self.load().size
+            return loaded
         source = self.source()
         with Image.open(source if self.data is None else io.BytesIO(source)) as image:
             size: tuple[int, int] = image.size
@@ -342,12 +353,15 @@ class Source:
         kind: the dataset in words, such as "Subset of ImageFolder".
         gives_bytes: a sample may hold the encoded image in place of a path.
         arrangement: of the parts of a sample, as BaseDataset's.
+        rejects: images that must go through Pillow, as fm_config.rejected_formats, beside those of
+            formats that all datasets reject.
         arrays: the dataset's memory, if its samples are rows of arrays; None: they are files.
         copies: samples are not images; the native loader copies them unchanged.
     """
 
     arrays: Arrays | None = None
     copies: bool = False
+    rejects: int = 0
     arrangement: Any = PAIR
     notes: Sequence[str] = ()
 
@@ -454,7 +468,7 @@ class Source:
                 "return a pair (path or bytes, target)"
             )
         path, target = found
-        data: bytes | Range | None = None
+        data: bytes | Buffer | Range | None = None
         if base_dataset.has_feedmill_item and type(path) is tuple:
             try:
                 # Range() has no empty range, as 0 bytes mean the whole file; b"" is an empty image.
@@ -470,6 +484,8 @@ class Source:
             )
         if base_dataset.has_feedmill_item and isinstance(path, Exception):
             return Item(position, "", Unreadable(path), target, base_dataset, index)
+        if type(path) is Buffer:
+            return Item(position, "", path, target, base_dataset, index)
         if data is None and base_dataset.has_feedmill_item and isinstance(path, _BUFFERS):
             return Item(position, "", bytes(path), target, base_dataset, index)
         if why := _why_no_path(path):
