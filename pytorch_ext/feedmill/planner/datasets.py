@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
 
-from feedmill.planner import files, timm_objects
+from feedmill.planner import files, huggingface, timm_objects
 from feedmill.planner.array_datasets import (
     ArrayNode,
     image_node,
@@ -27,6 +27,7 @@ from feedmill.planner.array_datasets import (
     tensor_node,
 )
 from feedmill.planner.array_samples import ArraySource
+from feedmill.planner.arrow_datasets import ArrowDataset, ArrowSource
 from feedmill.planner.attributes import NotUnderstood, mro_of
 from feedmill.planner.folders import folder_arrangement
 from feedmill.planner.own_datasets import OwnDataset, is_readable, read_own
@@ -86,6 +87,8 @@ def read_dataset(dataset: Any, *, calls_transforms: bool = False) -> Support:
         return unsupported(*reader.reasons)
     if isinstance(node, ArrayNode):
         return Support(ArraySource(dataset, node))
+    if any(base.is_turned for base in node.base_datasets):
+        return Support(ArrowSource(dataset, node))
     is_plain = isinstance(node.base_datasets[0].plan, RawPlan)
     return Support((RawSource if is_plain else Source)(dataset, node))
 
@@ -145,6 +148,8 @@ class _DatasetReader:
                 return self._read_folder(dataset, folder)
             if timm_objects.is_image_dataset(kind):
                 return self._read_image_dataset(dataset)
+            if huggingface.is_dataset(kind):
+                return self._read_arrow(dataset)
             if kind is TensorDataset:
                 return tensor_node(dataset) if self._is_untouched(dataset, "torch") else None
             if kind is getattr(sys.modules.get("feedmill.data.arrays"), "NpyFile", None):
@@ -244,6 +249,23 @@ class _DatasetReader:
                 "are ImageFolder, DatasetFolder, datasets of your own and Subsets of these"
             )
         return node
+
+    # ---- Hugging Face's ------------------------------------------------------------------------
+
+    def _read_arrow(self, dataset: Any) -> Any:
+        """The node of a Dataset. UnsupportedError if it is not supported."""
+        if self._calls_transforms:
+            return self.add_reason(
+                "a Dataset of Hugging Face is not supported in hybrid mode, nor within a dataset "
+                "of your own that has transforms"
+            )
+        arrow = ArrowDataset(dataset)
+        self.add_reasons(arrow.reasons())
+        read = arrow.read()
+        self.add_reasons(read.reasons)
+        if read.reasons:
+            return None
+        return BaseNode(arrow.base(read), "Dataset of Hugging Face")
 
     # ---- in memory -------------------------------------------------------------------------------
 

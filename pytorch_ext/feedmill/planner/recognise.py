@@ -64,7 +64,8 @@ def _recognise(loader: Any) -> Support:
         )
     source.plan = formatted(source.native_plan, options.dtype, options.memory_format)
     if source.arrays is None and not source.copies:
-        source.plan = replace(source.native_plan, rejected_formats=rejected_formats())
+        rejected = rejected_formats() | source.rejects
+        source.plan = replace(source.native_plan, rejected_formats=rejected)
         source.notes = reasons_against_formats()
     return support
 

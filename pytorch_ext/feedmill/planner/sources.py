@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
+import sys
 from collections.abc import Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import NamedTuple
@@ -51,16 +52,28 @@ def definition_of(function: FunctionType) -> Definition | None:
 
 
 def is_bound_once(definition: Definition, name: str) -> bool:
-    """Whether a free variable of the function is assigned only once: as an argument of an enclosing
-    function, or in a single statement that is in no loop."""
+    """Whether a free variable of the function keeps its value: it is an argument of an enclosing
+    function or assigned in a single statement that is in no loop; or all statements that assign it
+    are in no loop and before the function's own definition, such as the branches of an ``if``."""
     for around in definition.enclosing:
         nodes = list(ast.walk(around))
         if any(isinstance(node, ast.Nonlocal) and name in node.names for node in nodes):
             return False
         bindings = list(_bindings(around, name))
         if bindings:
-            return bindings == [False]
+            return bindings == [False] or (
+                not any(bindings) and _is_bound_before(definition, around, name)
+            )
     return False
+
+
+def _is_bound_before(definition: Definition, around: ast.AST, name: str) -> bool:
+    """Whether all that binds a name in a function is on lines before the inner function's."""
+    bound = [node for node in ast.walk(around) if _binds(node, name)]
+    ends = [getattr(node, "end_lineno", None) or sys.maxsize for node in bound]
+    # A lambda may be a part of the statement that binds the name.
+    is_statement = isinstance(definition.node, ast.FunctionDef)
+    return is_statement and all(end < definition.node.lineno for end in ends)
 
 
 def is_global_fixed(definition: Definition, name: str) -> bool:

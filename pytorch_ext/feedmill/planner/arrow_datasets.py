@@ -1,0 +1,335 @@
+"""Reads ``Dataset``s of Hugging Face's datasets library whose rows have an image, under a function
+that ``set_transform()`` or ``with_transform()`` was given.
+
+Images and the other columns come from the Arrow table: encoded images without a copy, or paths.
+Images that their metadata turns are made by the library itself; see FM_REJECT_TURNED.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import operator
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from feedmill._ops import native
+from feedmill.planner import files, huggingface
+from feedmill.planner.attributes import NotUnderstood
+from feedmill.planner.batch_functions import BatchFunction
+from feedmill.planner.buffers import Buffer
+from feedmill.planner.collate_keys import keys_read
+from feedmill.planner.equality import native_formats
+from feedmill.planner.evaluating import Convert, ImageState
+from feedmill.planner.plan import UnsupportedError
+from feedmill.planner.samples import IMAGE, BaseDataset, Fields, Source
+from feedmill.planner.transforms import TransformPlan, read_transforms
+
+# Rows whose first bytes are read to find out of which format the images are.
+_PROBED_ROWS = 64
+_FIRST_BYTES = {"JPEG": b"\xff\xd8\xff", "PNG": b"\x89PNG\r\n\x1a\n", "WebP": b"RIFF"}
+_NOT_RGB = (
+    "the function of set_transform() does not convert the images to RGB first, so that their mode "
+    'is not known; call image.convert("RGB") before the transforms'
+)
+
+
+class _Chunks:
+    """A column of an Arrow table, whose elements are looked up by the row."""
+
+    def __init__(self, column: Any) -> None:
+        self.chunks = [chunk for chunk in column.chunks if len(chunk)]
+        self._ends = list(itertools.accumulate(map(len, self.chunks)))
+
+    def place(self, row: int) -> tuple[int, int]:
+        """(number of the chunk, row in it)"""
+        number = bisect.bisect_right(self._ends, row)
+        return number, row - (self._ends[number - 1] if number else 0)
+
+    def value(self, row: int) -> Any:
+        number, at = self.place(row)
+        return self.chunks[number][at].as_py()
+
+
+class ImageTable:
+    """The rows of a Dataset.
+
+    Args:
+        dataset: a Dataset that huggingface.check_dataset() accepts.
+        image: the column of images.
+        columns: the columns whose values find() returns.
+        function: the user's.
+
+    Attributes:
+        determined_by: see BaseDataset.identity().
+    """
+
+    def __init__(self, dataset: Any, image: str, columns: Sequence[str], function: Any) -> None:
+        self._dataset = dataset
+        self._feature = dataset._info.features[image]
+        table = dataset._data.table
+        rows = dataset._indices
+        self._rows = None if rows is None else rows.table.column(0).to_numpy()
+        self._n_rows = len(dataset)
+        self._images = _Chunks(table.column(image))
+        self._parts = [_bytes_and_paths(chunk) for chunk in self._images.chunks]
+        self._columns = [_Chunks(table.column(one)) for one in columns]
+        features = dataset._info.features
+        self.determined_by = (dataset._data, rows, features, function)
+
+    def find(self, index: Any) -> tuple[Any, tuple[Any, ...]]:
+        """(path or encoded image, the values of the columns) of an index. Raises what the dataset
+        raises."""
+        index = operator.index(index)
+        if not -self._n_rows <= index < self._n_rows:
+            self._dataset[index]  # raises
+        row = index % self._n_rows
+        if self._rows is not None:
+            row = int(self._rows[row])
+        return self._image(row), tuple(one.value(row) for one in self._columns)
+
+    def _image(self, row: int) -> Any:
+        number, at = self._images.place(row)
+        encoded, paths = self._parts[number]
+        value = encoded[at]
+        if value.is_valid:
+            buffer = value.as_buffer()
+            return Buffer(buffer.address, buffer.size, buffer) if buffer.size else b""
+        path = paths[at].as_py()
+        if path is not None:
+            return path
+        try:
+            return self._decoded({"bytes": None, "path": None})
+        except Exception as error:
+            return error.with_traceback(None)
+
+    def _decoded(self, value: Any) -> Any:
+        return self._feature.decode_example(value, token_per_repo_id=None)
+
+    def load(self, source: Any) -> Any:
+        """The image of a path or of encoded bytes, as a PIL image in RGB, turned as its metadata
+        says."""
+        if type(source) is bytes:
+            return self._decoded({"bytes": source, "path": None}).convert("RGB")
+        return self._decoded({"bytes": None, "path": source}).convert("RGB")
+
+    def reasons_against_images(self) -> list[str]:
+        """Reasons against the images: rows without one, files that are not local, and formats that
+        go through Pillow."""
+        compute = sys.modules["pyarrow.compute"]
+        for chunk, (encoded, paths) in zip(self._images.chunks, self._parts):
+            if chunk.null_count:
+                return ["the dataset has rows without an image"]
+            if not encoded.null_count:
+                continue
+            used = paths.filter(encoded.is_null()).drop_null()
+            is_local = compute.or_(
+                compute.starts_with(used, "/"),
+                compute.invert(compute.match_substring(used, ":")),
+            )
+            if len(used) and not compute.all(is_local).as_py():
+                return ["the dataset's images are not in local files, but at URLs"]
+        return self._reasons_against_formats()
+
+    def _reasons_against_formats(self) -> list[str]:
+        paths, n_native, n_probed = [], 0, 0
+        first = tuple(_FIRST_BYTES[name] for name in native_formats())
+        for index in range(0, self._n_rows, max(1, self._n_rows // _PROBED_ROWS)):
+            row = index if self._rows is None else int(self._rows[index])
+            source = self._image(row)
+            if type(source) is str:
+                paths.append(source)
+            elif type(source) is Buffer:
+                n_probed += 1
+                n_native += bytes(memoryview(source.owner)[:8]).startswith(first)
+        if 2 * n_native < n_probed:
+            return [
+                f"most images are not {', '.join(native_formats())} ({n_native} of {n_probed} "
+                "sampled images are)"
+            ]
+        return files.reasons_against_names(paths) if paths else []
+
+
+def _bytes_and_paths(chunk: Any) -> tuple[Any, Any]:
+    """The two columns in a column of images."""
+    parts = chunk.flatten()
+    return tuple(parts[chunk.type.get_field_index(name)] for name in ("bytes", "path"))
+
+
+class _Verified:
+    """A dataset for native="verify": the user's own, with another transform in its function, and
+    without the fields that native samples do not have."""
+
+    def __init__(self, dataset: Any, keys: Sequence[str]) -> None:
+        self._dataset = dataset
+        self._keys = keys
+
+    def __getitem__(self, index: Any) -> dict[str, Any]:
+        sample = self._dataset[index]
+        return {key: sample[key] for key in sample if key in self._keys}
+
+
+class ArrowDataset:
+    """A Dataset, and what its function does.
+
+    Attributes:
+        base: the dataset for the planner.
+        left: keys of its samples with images that native samples do not have.
+
+    Raises:
+        UnsupportedError: it is not supported.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        huggingface.check_library()
+        huggingface.check_dataset(dataset)
+        self._dataset = dataset
+        columns = _columns_of(dataset)
+        image = _image_column(dataset, columns)
+        given = _function_of(dataset)
+        mode = dataset._info.features[image].mode
+        if mode not in (None, "RGB"):
+            raise UnsupportedError(f"the images are decoded to mode {mode!r}, not to RGB")
+        state = None if mode is None else ImageState(True, mode)
+        try:
+            self._function = BatchFunction(given, columns, image, state)
+        except NotUnderstood as error:
+            raise UnsupportedError(
+                f"what the function of set_transform() does is not supported natively: {error}"
+            ) from None
+        self.left = self._function.left
+        calls = self._function.calls
+        if mode is None:
+            if not calls or calls[0] != Convert("RGB"):
+                raise UnsupportedError(_NOT_RGB)
+            calls = calls[1:]
+        self.calls: list[Any] = calls
+        names = [one for one in self._function.columns if one is not None]
+        _check_columns(dataset, names)
+        self._table = ImageTable(dataset, image, names, given)
+
+    def reasons(self) -> list[str]:
+        """Reasons against the images."""
+        return [*files.reasons_against_opening(), *self._table.reasons_against_images()]
+
+    def read(self) -> TransformPlan:
+        """The plan of the transforms."""
+        return read_transforms(self.calls)
+
+    def base(self, read: TransformPlan) -> BaseDataset:
+        """The dataset for the planner, given read()."""
+        parts = tuple(IMAGE if one is None else "value" for one in self._function.columns)
+        return BaseDataset(
+            self._dataset, self._table.find, self._table.load, True, "transform", read.plan,
+            read.steps, arrangement=Fields(self._function.keys, parts),
+            with_transform=self._with_transform, views=read.views, is_turned=True, left=self.left,
+        )
+
+    def _with_transform(self, transform: Any, copy_with: Any) -> Any:
+        copied = object.__new__(type(self._dataset))
+        vars(copied).update(vars(self._dataset))
+        copied._format_kwargs = {"transform": self._function.with_transform(transform)}
+        return _Verified(copied, self._function.keys)
+
+
+def _columns_of(dataset: Any) -> list[str]:
+    """The columns that the function gets."""
+    names = list(dataset._data.column_names)
+    if dataset._format_columns is None:
+        return names
+    if dataset._output_all_columns:
+        raise UnsupportedError("set_transform() with output_all_columns is not supported natively")
+    return [one for one in names if one in dataset._format_columns]
+
+
+def _image_column(dataset: Any, columns: Sequence[str]) -> str:
+    features = dataset._info.features
+    found = [one for one in columns if huggingface.is_image(features[one])]
+    if len(found) != 1:
+        raise UnsupportedError(
+            f"the dataset has {len(found)} columns of images; natively it must have one. Other "
+            "columns can be removed by remove_columns()"
+        )
+    needs = features._column_requires_decoding
+    if others := [one for one in columns if needs[one] is not (one == found[0])]:
+        raise UnsupportedError(
+            f"the dataset's column {others[0]!r} is decoded, too; if it is not needed, remove it "
+            "by remove_columns()"
+        )
+    return found[0]
+
+
+def _function_of(dataset: Any) -> Any:
+    """The function of set_transform()."""
+    kind, given = dataset._format_type, dataset._format_kwargs
+    if kind is None:
+        raise UnsupportedError(
+            "the dataset has no transform, so its samples are PIL images; set one by "
+            "with_transform()"
+        )
+    if kind != "custom" or type(given) is not dict or set(given) != {"transform"}:
+        raise UnsupportedError(
+            f"the dataset's format {kind!r} is not supported natively; supported is a function, "
+            "set by with_transform()"
+        )
+    return given["transform"]
+
+
+def _check_columns(dataset: Any, names: Sequence[str]) -> None:
+    """Raises UnsupportedError if the values of a column are others than plain Python values."""
+    schema = dataset._data.table.schema
+    for name in names:
+        kind = schema.field(name).type
+        if not _is_plain(kind):
+            raise UnsupportedError(
+                f"the dataset's column {name!r} of type {kind} is not supported natively; if it is "
+                "not needed, remove it by remove_columns()"
+            )
+
+
+def _is_plain(kind: Any) -> bool:
+    """Whether pyarrow makes Python's own numbers, strings, bytes, lists or dicts of a type's
+    values."""
+    types = sys.modules["pyarrow"].types
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _is_plain(kind.value_type)
+    if types.is_struct(kind):
+        return all(_is_plain(kind.field(number).type) for number in range(kind.num_fields))
+    tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_string,
+             types.is_large_string, types.is_binary, types.is_large_binary, types.is_null)
+    return any(test(kind) for test in tests)
+
+
+class ArrowSource(Source):
+    """The samples of a tree of datasets with Datasets of Hugging Face in it."""
+
+    rejects = native.REJECT_TURNED
+
+    def why_not(self, loader: Any, is_default: bool) -> list[str]:
+        reasons = super().why_not(loader, is_default)
+        if loader.batch_sampler is None:
+            reasons.append(
+                "with batch_size=None, an index may be a list, for which a Dataset of Hugging Face "
+                "returns a whole batch; pass a batch_size or a batch_sampler"
+            )
+        left = {key for base in self._node.base_datasets for key in base.left}
+        if left:
+            reasons += _reasons_against_collate(loader.collate_fn, is_default, left)
+        return reasons
+
+
+def _reasons_against_collate(collate: Any, is_default: bool, left: set[str]) -> list[str]:
+    """Reasons if a collate_fn may read the images that native samples do not have."""
+    key = sorted(left)[0]
+    advice = (
+        f"the samples still have the decoded image at {key!r}, which native samples do not have; "
+        f"delete it in the function of set_transform(), as in: del batch[{key!r}]"
+    )
+    if is_default:
+        return [advice]
+    try:
+        read = keys_read(collate)
+    except NotUnderstood as error:
+        return [f"{advice}. It is not proved that collate_fn does not read it: {error}"]
+    return [f"{advice}. collate_fn reads it"] if read & left else []
