@@ -11,7 +11,7 @@ import bisect
 import itertools
 import operator
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from feedmill._ops import native
@@ -56,40 +56,53 @@ class ImageTable:
     """The rows of a Dataset.
 
     Args:
-        dataset: a Dataset that huggingface.check_dataset() accepts.
-        image: the column of images.
-        columns: the columns whose values find() returns.
-        function: the user's.
+        dataset: the Dataset.
 
     Attributes:
+        dataset: the same.
+        columns: that its samples have.
+        image: the column of images.
+        mode: "RGB" if the library converts images to it; None: their mode is unknown.
         determined_by: see BaseDataset.identity().
+
+    Raises:
+        UnsupportedError: it is not supported, or has not one column of images.
     """
 
-    def __init__(self, dataset: Any, image: str, columns: Sequence[str], function: Any) -> None:
-        self._dataset = dataset
-        self._feature = dataset._info.features[image]
+    def __init__(self, dataset: Any) -> None:
+        huggingface.check_library()
+        huggingface.check_dataset(dataset)
+        self.dataset = dataset
+        self.columns = _columns_of(dataset)
+        self.image = _image_column(dataset, self.columns)
+        self._feature = dataset._info.features[self.image]
+        self.mode: str | None = self._feature.mode
+        if self.mode not in (None, "RGB"):
+            raise UnsupportedError(f"the images are decoded to mode {self.mode!r}, not to RGB")
         table = dataset._data.table
         rows = dataset._indices
         self._rows = None if rows is None else rows.table.column(0).to_numpy()
         self._n_rows = len(dataset)
-        self._images = _Chunks(table.column(image))
+        self._images = _Chunks(table.column(self.image))
         self._parts = [_bytes_and_paths(chunk) for chunk in self._images.chunks]
-        self._columns = [_Chunks(table.column(one)) for one in columns]
-        features = dataset._info.features
-        self.determined_by = (dataset._data, rows, features, function)
+        self.determined_by = (dataset._data, rows, dataset._info.features)
 
-    def find(self, index: Any) -> tuple[Any, tuple[Any, ...]]:
-        """(path or encoded image, the values of the columns) of an index. Raises what the dataset
-        raises."""
+    def column(self, name: str) -> Callable[[int], Any]:
+        """A function that returns the value of a column in a row. UnsupportedError if values are
+        others than Python's own."""
+        _check_column(self.dataset, name)
+        return _Chunks(self.dataset._data.table.column(name)).value
+
+    def row(self, index: Any) -> int:
+        """The row of an index. Raises what the dataset raises."""
         index = operator.index(index)
         if not -self._n_rows <= index < self._n_rows:
-            self._dataset[index]  # raises
-        row = index % self._n_rows
-        if self._rows is not None:
-            row = int(self._rows[row])
-        return self._image(row), tuple(one.value(row) for one in self._columns)
+            self.dataset[index]  # raises
+        row: int = index % self._n_rows
+        return row if self._rows is None else int(self._rows[row])
 
-    def _image(self, row: int) -> Any:
+    def source(self, row: int) -> Any:
+        """The path or the encoded image in a row, or the library's error if it has neither."""
         number, at = self._images.place(row)
         encoded, paths = self._parts[number]
         value = encoded[at]
@@ -114,7 +127,7 @@ class ImageTable:
             return self._decoded({"bytes": source, "path": None}).convert("RGB")
         return self._decoded({"bytes": None, "path": source}).convert("RGB")
 
-    def reasons_against_images(self) -> list[str]:
+    def reasons(self) -> list[str]:
         """Reasons against the images: rows without one, files that are not local, and formats that
         go through Pillow."""
         compute = sys.modules["pyarrow.compute"]
@@ -137,7 +150,7 @@ class ImageTable:
         first = tuple(_FIRST_BYTES[name] for name in native_formats())
         for index in range(0, self._n_rows, max(1, self._n_rows // _PROBED_ROWS)):
             row = index if self._rows is None else int(self._rows[index])
-            source = self._image(row)
+            source = self.source(row)
             if type(source) is str:
                 paths.append(source)
             elif type(source) is Buffer:
@@ -171,64 +184,66 @@ class _Verified:
 
 
 class ArrowDataset:
-    """A Dataset, and what its function does.
+    """A Dataset with a function that set_transform() or with_transform() was given.
 
     Attributes:
-        base: the dataset for the planner.
-        left: keys of its samples with images that native samples do not have.
+        determined_by: see BaseDataset.identity().
 
     Raises:
         UnsupportedError: it is not supported.
     """
 
     def __init__(self, dataset: Any) -> None:
-        huggingface.check_library()
-        huggingface.check_dataset(dataset)
-        self._dataset = dataset
-        columns = _columns_of(dataset)
-        image = _image_column(dataset, columns)
+        self._table = ImageTable(dataset)
         given = _function_of(dataset)
-        mode = dataset._info.features[image].mode
-        if mode not in (None, "RGB"):
-            raise UnsupportedError(f"the images are decoded to mode {mode!r}, not to RGB")
+        mode = self._table.mode
         state = None if mode is None else ImageState(True, mode)
         try:
-            self._function = BatchFunction(given, columns, image, state)
+            self._function = BatchFunction(
+                given, self._table.columns, self._table.image, state
+            )
         except NotUnderstood as error:
             raise UnsupportedError(
                 f"what the function of set_transform() does is not supported natively: {error}"
             ) from None
-        self.left = self._function.left
         calls = self._function.calls
         if mode is None:
             if not calls or calls[0] != Convert("RGB"):
                 raise UnsupportedError(_NOT_RGB)
             calls = calls[1:]
-        self.calls: list[Any] = calls
-        names = [one for one in self._function.columns if one is not None]
-        _check_columns(dataset, names)
-        self._table = ImageTable(dataset, image, names, given)
+        self._calls: list[Any] = calls
+        self._columns = [
+            self._table.column(one) for one in self._function.columns if one is not None
+        ]
+        self.determined_by = (*self._table.determined_by, given)
+
+    def find(self, index: Any) -> tuple[Any, tuple[Any, ...]]:
+        """(path or encoded image, the values of the columns) of an index. Raises what the dataset
+        raises."""
+        row = self._table.row(index)
+        return self._table.source(row), tuple(value(row) for value in self._columns)
 
     def reasons(self) -> list[str]:
         """Reasons against the images."""
-        return [*files.reasons_against_opening(), *self._table.reasons_against_images()]
+        return [*files.reasons_against_opening(), *self._table.reasons()]
 
     def read(self) -> TransformPlan:
         """The plan of the transforms."""
-        return read_transforms(self.calls)
+        return read_transforms(self._calls)
 
     def base(self, read: TransformPlan) -> BaseDataset:
         """The dataset for the planner, given read()."""
         parts = tuple(IMAGE if one is None else "value" for one in self._function.columns)
         return BaseDataset(
-            self._dataset, self._table.find, self._table.load, True, "transform", read.plan,
+            self._table.dataset, self.find, self._table.load, True, "transform", read.plan,
             read.steps, arrangement=Fields(self._function.keys, parts),
-            with_transform=self._with_transform, views=read.views, is_turned=True, left=self.left,
+            with_transform=self._with_transform, views=read.views, is_turned=True,
+            left=self._function.left,
         )
 
     def _with_transform(self, transform: Any, copy_with: Any) -> Any:
-        copied = object.__new__(type(self._dataset))
-        vars(copied).update(vars(self._dataset))
+        copied = object.__new__(type(self._table.dataset))
+        vars(copied).update(vars(self._table.dataset))
         copied._format_kwargs = {"transform": self._function.with_transform(transform)}
         return _Verified(copied, self._function.keys)
 
@@ -276,16 +291,14 @@ def _function_of(dataset: Any) -> Any:
     return given["transform"]
 
 
-def _check_columns(dataset: Any, names: Sequence[str]) -> None:
+def _check_column(dataset: Any, name: str) -> None:
     """Raises UnsupportedError if the values of a column are others than plain Python values."""
-    schema = dataset._data.table.schema
-    for name in names:
-        kind = schema.field(name).type
-        if not _is_plain(kind):
-            raise UnsupportedError(
-                f"the dataset's column {name!r} of type {kind} is not supported natively; if it is "
-                "not needed, remove it by remove_columns()"
-            )
+    kind = dataset._data.table.schema.field(name).type
+    if not _is_plain(kind):
+        raise UnsupportedError(
+            f"the dataset's column {name!r} of type {kind} is not supported natively; if it is "
+            "not needed, remove it by remove_columns()"
+        )
 
 
 def _is_plain(kind: Any) -> bool:
