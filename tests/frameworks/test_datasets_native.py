@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from feedmill.planner import fingerprints, huggingface
+from feedmill.planner.recognise import recognise
 from PIL import Image
 from torch.utils.data import BatchSampler, DataLoader, Subset
 from torchvision import transforms
@@ -642,3 +643,115 @@ def test_a_new_transform_is_seen_at_the_next_epoch(plain):
     dataset.set_transform(counting)
     with pytest.raises(Exception, match="more than|something else"):
         next(iter(loader))
+
+
+# ---- datasets of the user's own around a Dataset -------------------------------------------------
+
+
+class Wrapper(torch.utils.data.Dataset):
+    def __init__(self, ds, transform):
+        self.ds = ds
+        self.transform = transform
+
+    def __len__(self):
+        return len(self.ds)
+
+
+class Pairs(Wrapper):
+    def __getitem__(self, index):
+        row = self.ds[index]
+        return self.transform(row["image"].convert("RGB")), row["label"]
+
+
+class TwoLookups(Wrapper):
+    def __getitem__(self, index):
+        image = self.ds[index]["image"].convert("RGB")
+        label = int(self.ds[index]["label"])
+        if self.transform is not None:
+            image = self.transform(image)
+        return {"pixels": image, "target": label, "index": index}
+
+
+class NotConverted(Wrapper):
+    def __getitem__(self, index):
+        row = self.ds[index]
+        return self.transform(row["image"]), row["label"]
+
+
+class Counting(Wrapper):
+    def __getitem__(self, index):
+        row = self.ds[index]
+        COUNT.append(row["label"])
+        return self.transform(row["image"].convert("RGB")), row["label"]
+
+
+class OfColumn(Wrapper):
+    def __getitem__(self, index):
+        return self.transform(self.ds["image"][index].convert("RGB")), self.ds["label"][index]
+
+
+class AnotherImage(Wrapper):
+    def __getitem__(self, index):
+        return self.transform(Image.open(self.ds[index]["path"]).convert("RGB")), 0
+
+
+class Unknown(Wrapper):
+    def __getitem__(self, index):
+        row = self.ds[index]
+        return self.transform(row["image"].convert("RGB")), row["other"]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("kind", [Pairs, TwoLookups])
+def test_own_datasets_equal_torchs(mixed, kind, num_workers):
+    dataset = kind(mixed.shuffle(seed=5), EVALUATION)
+    loader = assert_parity(dataset, num_workers=num_workers)
+    assert loader.stats().decode.native_samples > 10
+    assert_parity(Subset(dataset, [5, 1, 8]), num_workers=num_workers)
+
+
+@pytest.mark.parametrize("kind", [Pairs, TwoLookups])
+def test_own_datasets_with_random_transforms(mixed, kind):
+    loader = feedmill.DataLoader(kind(mixed, TRAINING), 8, shuffle=True, native="verify", seed=1)
+    for epoch in range(5):
+        loader.set_epoch(epoch)
+        list(loader)
+    assert loader.stats().decode.verified_samples == 5 * len(mixed)
+
+
+def test_the_same_objects_give_the_same_samples(plain):
+    """Otherwise native loaders could not be kept from one epoch to the next."""
+    for dataset in (plain.with_transform(preprocess), Pairs(plain, EVALUATION)):
+        loader = feedmill.DataLoader(dataset, 4)
+        one, other = (recognise(loader).source for _ in range(2))
+        assert one.is_like(other)
+        if type(dataset) is datasets.Dataset:
+            dataset.set_transform(preprocess_at_random)
+            assert not one.is_like(recognise(loader).source)
+
+
+def test_own_datasets_of_images_in_rgb(mixed):
+    rgb = mixed.cast_column("image", datasets.Image(mode="RGB"))
+    assert_parity(NotConverted(rgb, EVALUATION))
+    assert_parity(Pairs(rgb, EVALUATION))
+
+
+def test_errors_of_own_datasets():
+    dataset = Pairs(of_images([*[encoded()] * 3, b"no image"]), EVALUATION)
+    loader = feedmill.DataLoader(dataset, 2, native="require")
+    with pytest.raises(Exception, match="cannot identify image file"):
+        list(loader)
+    dataset = Pairs(of_images([encoded()] * 4), EVALUATION)
+    with pytest.raises(IndexError, match="Invalid key: 9 is out of bounds for size 4"):
+        list(feedmill.DataLoader(dataset, sampler=[0, 9], native="require"))
+
+
+def test_other_own_datasets_are_refused(plain):
+    before = list(COUNT)
+    for kind in (NotConverted, Counting, OfColumn, Unknown):
+        reasons(kind(plain, EVALUATION))
+    assert COUNT == before
+    paths = plain.add_column("path", ["a.jpg"] * len(plain))
+    assert "another image" in reasons(AnotherImage(paths, EVALUATION))
+    assert "the format 'torch'" in reasons(Pairs(plain.with_format("torch"), EVALUATION))
+    assert "the format 'custom'" in reasons(Pairs(plain.with_transform(preprocess), EVALUATION))

@@ -170,6 +170,16 @@ def _bytes_and_paths(chunk: Any) -> tuple[Any, Any]:
     return tuple(parts[chunk.type.get_field_index(name)] for name in ("bytes", "path"))
 
 
+def table_of(dataset: Any) -> ImageTable:
+    """The rows of a Dataset without a function. UnsupportedError if it is not supported."""
+    if dataset._format_type is not None:
+        raise UnsupportedError(
+            f"the Dataset within it has the format {dataset._format_type!r}; natively it must have "
+            "none"
+        )
+    return ImageTable(dataset)
+
+
 class _Verified:
     """A dataset for native="verify": the user's own, with another transform in its function, and
     without the fields that native samples do not have."""

@@ -200,7 +200,10 @@ class _DatasetReader:
         steps: tuple[Step, ...] = ()
         views: tuple[tuple[Step, ...], ...] = ()
         plan: Any = None
-        if own.inner is None:
+        is_arrow = own.table is not None
+        if own.table is not None:
+            self.add_reasons(own.table.reasons())
+        elif own.inner is None:
             self.add_reasons(files.reasons_against_backend())
             self.add_reasons(files.reasons_against_names(own.some_paths(files.probed)))
         else:
@@ -218,8 +221,9 @@ class _DatasetReader:
                     return self.add_reasons(read.reasons)
                 plan, steps, views = read.plan, read.steps, read.views
         base = BaseDataset(
-            dataset, own.find, load, False, "transform", plan, steps,
+            dataset, own.find, load, is_arrow, "transform", plan, steps,
             arrangement=own.arrangement, with_transform=own.with_transform, views=views,
+            is_turned=is_arrow,
         )
         of = "" if own.inner is None else f" of {node.kind}"
         return BaseNode(base, type(dataset).__name__ + of)

@@ -22,11 +22,14 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
+from feedmill.planner import huggingface
+from feedmill.planner.arrow_datasets import ImageTable, table_of
 from feedmill.planner.attributes import NotUnderstood, attribute, attributes_of, of_class
 from feedmill.planner.evaluating import Evaluator, is_own
 from feedmill.planner.folders import original_loaders
 from feedmill.planner.image_calls import Convert, ImageState, ImageValue
 from feedmill.planner.items import check_classes
+from feedmill.planner.plan import UnsupportedError
 from feedmill.planner.samples import IMAGE, PAIR, Fields
 
 _SIZED = (list, tuple, np.ndarray)
@@ -73,10 +76,22 @@ class _Fields(dict[str, Any]):
 
 
 class _Opened:
-    """The result of PIL.Image.open()."""
+    """The result of PIL.Image.open(), or a decoded image of another library.
 
-    def __init__(self, path: Value) -> None:
+    Attributes:
+        load: path -> the same image in RGB.
+    """
+
+    def __init__(self, path: Value, load: Any) -> None:
         self.path = path
+        self.load = load
+
+
+class _Row:
+    """A sample of a Dataset of Hugging Face."""
+
+    def __init__(self, at: Value) -> None:
+        self.at = at
 
 
 def open_rgb(path: Any) -> Any:
@@ -86,6 +101,10 @@ def open_rgb(path: Any) -> Any:
     return Image.open(path).convert("RGB")
 
 
+# Stand for what is looked up.
+_UNKNOWN = (Value, _Sample, _Fields, _Opened, _Row)
+
+
 class OwnDataset:
     """What the ``__getitem__`` of a dataset does.
 
@@ -93,6 +112,7 @@ class OwnDataset:
         inner: the dataset of which it takes a sample; None: it opens a file.
         inner_index: the index there.
         load: path -> PIL image, if it opens a file.
+        table: of Hugging Face, of which it takes rows; None: none.
         calls: the transforms that it applies, in order.
         takes_pil: it was evaluated for a PIL image in the inner dataset's sample.
         arrangement: as BaseDataset's.
@@ -103,6 +123,7 @@ class OwnDataset:
         self.inner = evaluator.inner
         self.inner_index = evaluator.inner_index
         self.load = evaluator.load
+        self.table = evaluator.table
         self.calls = evaluator.calls
         self.takes_pil = evaluator.takes_pil
         parts = _parts_of(result)
@@ -123,6 +144,8 @@ class OwnDataset:
         self._unused = [one for one in evaluator.values if id(one) not in is_needed]
         containers = (one.container for one in (*needed, *self._unused))
         self.determined_by = tuple(one for one in containers if one is not None)
+        if self.table is not None:
+            self.determined_by += self.table.determined_by
 
     def some_paths(self, probed: Callable[[int], slice]) -> list[str]:
         """The paths of some of the files, as far as they can be looked up.
@@ -239,7 +262,7 @@ class _OwnEvaluator(Evaluator):
     """Evaluates a ``__getitem__`` once.
 
     Attributes:
-        inner, inner_index, load, calls, takes_pil: as OwnDataset's.
+        inner, inner_index, load, table, calls, takes_pil: as OwnDataset's.
         path: of the file that is opened; None: none.
         values: all that were made.
     """
@@ -249,6 +272,7 @@ class _OwnEvaluator(Evaluator):
         self.inner: Any = None
         self.inner_index: Value | None = None
         self.load: Any = None
+        self.table: ImageTable | None = None
         self.path: Value | None = None
         self.takes_pil = False
         self.values: list[Value] = []
@@ -271,6 +295,8 @@ class _OwnEvaluator(Evaluator):
         images = [one for one in parts if type(one) is ImageValue]
         if self._n_opened != (self.load is open_rgb):
             raise self._error(node, "it opens a file that it does not return")
+        if self.table is not None and self.load != self.table.load:
+            raise self._error(node, "it opens another image than that of the row")
         if len(images) != 1 or images[0].n_calls != len(self._calls):
             raise self._error(node, "it does not return the image once, after all its transforms")
         if not all(type(one) in (ImageValue, Value) for one in parts):
@@ -290,7 +316,7 @@ class _OwnEvaluator(Evaluator):
 
     def _concrete(self, node: ast.expr) -> Any:
         value = super()._concrete(node)
-        if type(value) in (Value, _Sample, _Fields, _Opened):
+        if type(value) in _UNKNOWN:
             raise self._error(node, "what it does depends on the index")
         return value
 
@@ -330,7 +356,7 @@ class _OwnEvaluator(Evaluator):
 
     def _attribute(self, node: ast.Attribute) -> Any:
         owner = self._value(node.value)
-        if type(owner) in (Value, _Sample, _Fields, _Opened):
+        if type(owner) in _UNKNOWN:
             raise self._error(node, f"it reads {node.attr} of what it looks up")
         return super()._attribute(node)
 
@@ -338,6 +364,8 @@ class _OwnEvaluator(Evaluator):
         owner, at = self._value(node.value), self._value(node.slice)
         if type(owner) is _Fields and type(at) is str and at in owner:
             return owner[at]
+        if type(owner) is _Row and type(at) is str:
+            return self._of_row(node, owner, at)
         if type(at) is int and at >= 0:
             if type(owner) is _Sample and at < len(owner):
                 return owner[at]
@@ -349,7 +377,9 @@ class _OwnEvaluator(Evaluator):
                 raise self._error(node, "its indices are keys of a dict")
             if type(owner) in _CONTAINERS:
                 return self._made(lambda index, sample: owner[at.of(index, sample)], [at], owner)
-            if type(owner) not in (Value, _Sample, _Fields, _Opened, ImageValue, str):
+            if huggingface.is_dataset(type(owner)):
+                return self._row(node, owner, at)
+            if type(owner) not in (*_UNKNOWN, ImageValue, str):
                 return self._inner_sample(node, owner, at)
         raise self._error(node, "it looks up an item of no list, array, dict or dataset")
 
@@ -364,6 +394,34 @@ class _OwnEvaluator(Evaluator):
         self.takes_pil = not has_transform
         self._state = ImageState(True, "RGB") if self.takes_pil else None
         return _Sample([ImageValue(0), Value(lambda _, sample: sample[1])])
+
+    def _row(self, node: ast.AST, dataset: Any, at: Value) -> _Row:
+        """``dataset[index]`` for a Dataset of Hugging Face."""
+        if self.table is None:
+            try:
+                self.table = table_of(dataset)
+            except UnsupportedError as error:
+                raise self._error(node, str(error)) from None
+        if self.table.dataset is not dataset:
+            raise self._error(node, "it takes rows of two datasets")
+        return _Row(at)
+
+    def _of_row(self, node: ast.AST, row: _Row, name: str) -> Any:
+        """A column of a row: a Value, or the image."""
+        table, at = self.table, row.at
+        if table is None or name not in table.columns:
+            raise self._error(node, f"it reads {name!r}, which is no column")
+        source, rows, data = table.source, table.row, table.dataset._data
+        if name == table.image:
+            path = self._made(lambda index, sample: source(rows(at.of(index, sample))), [at], data)
+            if table.mode is None:
+                return _Opened(path, table.load)
+            return self._loaded(node, path, table.load)
+        try:
+            value = table.column(name)
+        except UnsupportedError as error:
+            raise self._error(node, str(error)) from None
+        return self._made(lambda index, sample: value(rows(at.of(index, sample))), [at], data)
 
     def _assign(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, ast.Subscript):
@@ -395,7 +453,7 @@ class _OwnEvaluator(Evaluator):
             if type(owner) is ImageValue and len(node.args) == 1 and not node.keywords:
                 return self._method(node, node.func.attr, owner)
         function = self._value(node.func)
-        if type(function) in (Value, _Sample, _Fields, _Opened, ImageValue):
+        if type(function) in (*_UNKNOWN, ImageValue):
             raise self._error(node, "it calls something that it looks up")
         arguments = [self._value(one) for one in node.args]
         if function is dict and not arguments and all(one.arg for one in node.keywords):
@@ -449,7 +507,7 @@ class _OwnEvaluator(Evaluator):
 
         if function is Image.open:
             self._n_opened += 1
-            return _Opened(path)
+            return _Opened(path, open_rgb)
         # default_loader() calls pil_loader().
         originals = original_loaders()
         if len(originals) == 2 and any(function is one for one in originals):
@@ -461,7 +519,7 @@ class _OwnEvaluator(Evaluator):
         is_plain = len(node.args) == 1 and not node.keywords
         if node.func.attr != "convert" or not is_plain or self._value(node.args[0]) != "RGB":
             raise self._error(node, "it does not convert the opened image to RGB first")
-        return self._loaded(node, opened.path, open_rgb)
+        return self._loaded(node, opened.path, opened.load)
 
     def _loaded(self, node: ast.AST, path: Value, load: Any) -> ImageValue:
         if self.inner is not None or self.load is not None:
