@@ -15,7 +15,7 @@ help:
 	@echo "make test               set up everything and pass all tests"
 	@echo "make test-emulated      the kernels on emulated CPUs, without AVX and with AVX-512"
 	@echo "make test-truth         what waits are blamed on, measured: on an idle machine of 2 CPUs or more"
-	@echo "make test-frameworks    pass the tests with Lightning, Accelerate, transformers and timm"
+	@echo "make test-frameworks    pass the tests with Lightning, Accelerate, transformers, timm, datasets"
 	@echo "make test-public-scripts  the runner of public codebases' scripts (tests/public_scripts)"
 	@echo "make test-newest        the newest torch and torchvision (gigabytes): native, or torch's path"
 	@echo "make test-wheel [SUITE=trixie] [WITH=packages]  the tests against an installed wheel, without sources"

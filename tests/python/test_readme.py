@@ -100,6 +100,9 @@ def test_verdicts_are_those_of_the_report():
 # Functions that return reasons without calling add_reason() or UnsupportedError().
 RETURNING = {
     "planner/array_samples.py": ["why_not"],
+    "planner/arrow_datasets.py": [
+        "reasons", "_reasons_against_formats", "why_not", "_reasons_against_collate",
+    ],
     "planner/comparing.py": ["why_not"],
     "planner/equality.py": ["why_not_format"],
     "planner/pixel_values.py": ["finish", "_make_table"],

@@ -354,5 +354,5 @@ def _reasons_against_collate(collate: Any, is_default: bool, left: set[str]) -> 
     try:
         read = keys_read(collate)
     except NotUnderstood as error:
-        return [f"{advice}. It is not proved that collate_fn does not read it: {error}"]
-    return [f"{advice}. collate_fn reads it"] if read & left else []
+        return [advice, f"it is not proved that collate_fn does not read that image: {error}"]
+    return [advice, "collate_fn reads that image"] if read & left else []
