@@ -119,6 +119,8 @@ typedef enum fm_op_kind {
     FM_OP_AUTO_AUGMENT = 25,
     FM_OP_RESIZE_KEEP_RATIO = 26, /* timm's */
     FM_OP_RANDOM_BLUR = 27,       /* Pillow's GaussianBlur */
+    FM_OP_TIMM_RAND_AUGMENT = 28,
+    FM_OP_TIMM_AUTO_AUGMENT = 29,
 } fm_op_kind;
 
 /*
@@ -134,7 +136,7 @@ typedef enum fm_filter {
     FM_FILTER_NEAREST = 5, /* also for torchvision's NEAREST_EXACT, the same on PIL images */
 } fm_filter;
 
-#define FM_N_OP_VALUES 20
+#define FM_N_OP_VALUES 40
 #define FM_N_DRAW_VALUES 16
 
 /*
@@ -169,6 +171,15 @@ typedef enum fm_filter {
  *     AUTO_AUGMENT           0 policy: 0 ImageNet, 1 CIFAR-10, 2 SVHN; 3-6 as above
  *     RANDOM_BLUR            0-1 limits of the radius (standard deviation), 0 to 10; of images
  *                            with three channels
+ *     TIMM_RAND_AUGMENT      of images with three channels: 0 number of operations, at most 5;
+ *                            1 probability of each; 2 magnitude; 3 its standard deviation, or -1:
+ *                            uniform from 0 to the magnitude; 4 its upper bound, above 0 to 100;
+ *                            5 translation at magnitude 10 as a share of the side, 0 to 10; 6 the
+ *                            same in pixels, 0 to 65,535; 7 above 0: geometric operations use
+ *                            `filter` or fm_filter values[7] - 1 at random; 8-10 fill; 11 nonzero:
+ *                            no operation is chosen twice; 12-38 weight of each operation, by
+ *                            fm_timm_augmentation
+ *     TIMM_AUTO_AUGMENT      0 policy: 0 v0, 1 v0r, 2 original, 3 originalr, 4 3a; 3-10 as above
  *
  * RANDOM_APPLY, RANDOM_CHOICE and RANDOM_ORDER contain the n_within ops that follow them, of which
  * n_children are direct children and the others are contained in those. A contained op must not
@@ -184,7 +195,7 @@ typedef struct fm_op {
     double p;         /* RANDOM_*FLIP, RANDOM_GRAYSCALE to RANDOM_ADJUST_SHARPNESS,
                          RANDOM_ERASING, RANDOM_APPLY, RANDOM_BLUR: probability, 0 to 1 */
     fm_filter filter; /* RESIZE, RANDOM_RESIZED_CROP; zero: bilinear. RANDOM_ROTATION to
-                         AUTO_AUGMENT: bilinear, bicubic or nearest */
+                         AUTO_AUGMENT, TIMM_*: bilinear, bicubic or nearest */
     int32_t n_children, n_within;  /* RANDOM_APPLY, RANDOM_CHOICE, RANDOM_ORDER */
     double values[FM_N_OP_VALUES]; /* see above */
 } fm_op;
@@ -830,6 +841,9 @@ FM_API void fm_imread_close(fm_imread **image);
  *     RANDOM_ORDER         the children's order
  *     TRIVIAL_AUGMENT_WIDE, RAND_AUGMENT, AUTO_AUGMENT  pairs of an fm_augmentation and its
  *                          magnitude
+ *     TIMM_RAND_AUGMENT, TIMM_AUTO_AUGMENT  for each operation that is applied: its
+ *                          fm_timm_augmentation; its magnitude, with a minus sign where timm
+ *                          negates what it makes of it; the fm_filter or the blur's radius
  */
 typedef struct fm_draw {
     fm_op_kind kind;
@@ -858,6 +872,38 @@ typedef enum fm_augmentation {
     FM_AUGMENT_EQUALIZE,
     FM_AUGMENT_INVERT
 } fm_augmentation;
+
+/* The operations of timm's automatic augmentations, in the order of its table NAME_TO_OP. */
+typedef enum fm_timm_augmentation {
+    FM_TIMM_AUTO_CONTRAST,
+    FM_TIMM_EQUALIZE,
+    FM_TIMM_INVERT,
+    FM_TIMM_ROTATE,
+    FM_TIMM_POSTERIZE,
+    FM_TIMM_POSTERIZE_INCREASING,
+    FM_TIMM_POSTERIZE_ORIGINAL,
+    FM_TIMM_SOLARIZE,
+    FM_TIMM_SOLARIZE_INCREASING,
+    FM_TIMM_SOLARIZE_ADD,
+    FM_TIMM_COLOR,
+    FM_TIMM_COLOR_INCREASING,
+    FM_TIMM_CONTRAST,
+    FM_TIMM_CONTRAST_INCREASING,
+    FM_TIMM_BRIGHTNESS,
+    FM_TIMM_BRIGHTNESS_INCREASING,
+    FM_TIMM_SHARPNESS,
+    FM_TIMM_SHARPNESS_INCREASING,
+    FM_TIMM_SHEAR_X,
+    FM_TIMM_SHEAR_Y,
+    FM_TIMM_TRANSLATE_X,
+    FM_TIMM_TRANSLATE_Y,
+    FM_TIMM_TRANSLATE_X_REL,
+    FM_TIMM_TRANSLATE_Y_REL,
+    FM_TIMM_DESATURATE,
+    FM_TIMM_GAUSSIAN_BLUR,
+    FM_TIMM_GAUSSIAN_BLUR_RAND
+} fm_timm_augmentation;
+#define FM_N_TIMM_AUGMENTATIONS 27
 
 /*
  * The random parameters of one view of one sample, out[n_ops] in order of the ops of the view's

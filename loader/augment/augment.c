@@ -4,26 +4,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "augment/affine.h"
-#include "augment/blur.h"
-#include "augment/color.h"
+#include "augment/augment_state.h"
+#include "augment/augment_timm.h"
 #include "augment/gather.h"
-
-/* As Pillow's ImagingGaussianBlur() is called. */
-#define N_BLUR_PASSES 3
-
-struct fm_augment {
-    fm_color_kernels color;
-    fm_warp_kernels warp;
-    fm_blur_kernels blur;
-    size_t most_bytes;
-    int32_t most_side;
-    uint8_t *memory[2];               /* buffers of images */
-    uint8_t *blur_scratch;            /* NULL: nothing is blurred */
-    int32_t *columns, *rows, *padded; /* maps (gather.h) of most_side entries each */
-    fm_image image;                   /* the current image */
-    int at;                           /* index of its buffer; -1: the caller owns its pixels */
-};
 
 uint64_t fm_augment_scratch_bytes(size_t most_bytes, int32_t most_side, bool blurs) {
     return 2 * ((uint64_t)most_bytes + FM_IMAGE_SLACK) + 3 * sizeof(int32_t) * (uint64_t)most_side +
@@ -94,33 +77,15 @@ int fm_augment_begin_with(fm_augment *augment, const fm_image *image, fm_error *
     return check_size(augment, image, error);
 }
 
-/* Copies an image that the caller owns to a buffer, which may be written and read past its end. */
-static void copy_if_borrowed(fm_augment *augment) {
-    if (augment->at >= 0) return;
-    memcpy(augment->memory[0], augment->image.px, fm_image_bytes(&augment->image));
-    augment->image.px = augment->memory[0];
-    augment->at = 0;
-}
-
 const fm_image *fm_augment_image(fm_augment *augment) {
-    copy_if_borrowed(augment);
+    fm_augment_own(augment);
     return &augment->image;
-}
-
-static uint8_t *other_memory(const fm_augment *augment) {
-    return augment->memory[augment->at == 0 ? 1 : 0];
-}
-
-/* Makes `out`, in one of the buffers, the current image. */
-static void set_image(fm_augment *augment, const fm_image *out) {
-    augment->image = *out;
-    augment->at = out->px == augment->memory[0] ? 0 : 1;
 }
 
 int fm_augment_replace(fm_augment *augment, int32_t width, int32_t height, int32_t channels,
                        fm_image *image, fm_error *error) {
-    *image = (fm_image){other_memory(augment), width, height, channels};
-    set_image(augment, image);
+    *image = (fm_image){fm_augment_other_memory(augment), width, height, channels};
+    fm_augment_set(augment, image);
     return check_size(augment, image, error);
 }
 
@@ -128,11 +93,11 @@ int fm_augment_replace(fm_augment *augment, int32_t width, int32_t height, int32
 
 static int gather(fm_augment *augment, int32_t width, int32_t height, const uint8_t fill[3],
                   fm_error *error) {
-    const fm_image out = {other_memory(augment), width, height, augment->image.channels};
+    const fm_image out = {fm_augment_other_memory(augment), width, height, augment->image.channels};
     const int status = check_size(augment, &out, error);
     if (status) return status;
     fm_gather(&augment->image, &out, augment->columns, augment->rows, fill);
-    set_image(augment, &out);
+    fm_augment_set(augment, &out);
     return FM_OK;
 }
 
@@ -202,57 +167,11 @@ static int random_crop(fm_augment *augment, const fm_op *op, const fm_draw *draw
 
 /* ---- affine transforms ----------------------------------------------------------------------- */
 
-static void map_affine(fm_augment *augment, const fm_affine *affine, fm_filter filter,
-                       const uint8_t fill[3]) {
-    copy_if_borrowed(augment);
-    fm_image out = augment->image;
-    out.px = other_memory(augment);
-    fm_affine_map(&augment->warp, &augment->image, &out, affine, filter, fill, augment->columns);
-    set_image(augment, &out);
-}
-
-static void mirror(fm_augment *augment) {
-    fm_image out = augment->image;
-    out.px = other_memory(augment);
-    fm_gather_flip_horizontal(&augment->image, &out);
-    set_image(augment, &out);
-}
-
-static void turn_quarters(fm_augment *augment, int n_quarters) {
-    fm_image out = augment->image;
-    out.px = other_memory(augment);
-    fm_affine_quarter(&augment->image, &out, n_quarters);
-    set_image(augment, &out);
-}
-
-/* Python's degrees % 360.0. */
-static double within_turn(double degrees) {
-    const double rest = fmod(degrees, 360.0);
-    return rest < 0 ? rest + 360.0 : rest;
-}
-
-/* Image.rotate(). center NULL: the image's center. */
-static void rotate(fm_augment *augment, double degrees, const double *center, fm_filter filter,
-                   const uint8_t fill[3]) {
-    const double angle = within_turn(degrees);
-    const int32_t width = augment->image.width, height = augment->image.height;
-    if (!center && angle == 0) return;
-    if (!center && angle == 180) {
-        mirror(augment);
-        fm_gather_flip_vertical(&augment->image);
-    } else if (!center && (angle == 90 || angle == 270) && width == height) {
-        turn_quarters(augment, angle == 90 ? 1 : 3);
-    } else {
-        const fm_affine affine = fm_affine_rotation(angle, center ? center[0] : width / 2.0,
-                                                    center ? center[1] : height / 2.0);
-        map_affine(augment, &affine, filter, fill);
-    }
-}
-
 static void random_rotation(fm_augment *augment, const fm_op *op, const fm_draw *draw) {
     uint8_t fill[3];
     get_fill(op->values + 5, fill);
-    rotate(augment, draw->values[0], op->values[2] != 0 ? op->values + 3 : NULL, op->filter, fill);
+    fm_augment_rotate(augment, draw->values[0], op->values[2] != 0 ? op->values + 3 : NULL,
+                      op->filter, fill);
 }
 
 static void random_affine(fm_augment *augment, const fm_op *op, const fm_draw *draw) {
@@ -263,7 +182,7 @@ static void random_affine(fm_augment *augment, const fm_op *op, const fm_draw *d
     const fm_affine affine = fm_affine_inverse(has_center ? center[0] : augment->image.width * 0.5,
                                                has_center ? center[1] : augment->image.height * 0.5,
                                                drawn[0], drawn + 1, drawn[3], drawn + 4);
-    map_affine(augment, &affine, op->filter, fill);
+    fm_augment_map_affine(augment, &affine, op->filter, fill);
 }
 
 /* ---- automatic augmentations ----------------------------------------------------------------- */
@@ -284,7 +203,7 @@ static void shear_or_translate(fm_augment *augment, const fm_op *op, fm_augmenta
                                  ? fm_affine_inverse(0, 0, 0, none, 1, pair)
                                  : fm_affine_inverse(augment->image.width * 0.5,
                                                      augment->image.height * 0.5, 0, pair, 1, none);
-    map_affine(augment, &affine, op->filter, fill);
+    fm_augment_map_affine(augment, &affine, op->filter, fill);
 }
 
 /* torchvision's _apply_op() for colors. The image must be in a buffer. */
@@ -304,7 +223,7 @@ static void augment_color(fm_augment *augment, const fm_op *op, fm_augmentation 
         fm_color_contrast(color, image, factor);
         break;
     case FM_AUGMENT_SHARPNESS:
-        fm_color_sharpness(color, image, other_memory(augment), factor);
+        fm_color_sharpness(color, image, fm_augment_other_memory(augment), factor);
         break;
     case FM_AUGMENT_POSTERIZE:
         fm_color_posterize(image, (int)magnitude);
@@ -332,9 +251,9 @@ static void augment_automatically(fm_augment *augment, const fm_op *op, const fm
     for (int32_t i = 0; i + 1 < draw->n_values; i += 2) {
         const fm_augmentation what = (fm_augmentation)(int)draw->values[i];
         const double magnitude = draw->values[i + 1];
-        copy_if_borrowed(augment);
+        fm_augment_own(augment);
         if (what == FM_AUGMENT_ROTATE)
-            rotate(augment, magnitude, NULL, op->filter, fill);
+            fm_augment_rotate(augment, magnitude, NULL, op->filter, fill);
         else if (what >= FM_AUGMENT_SHEAR_X && what <= FM_AUGMENT_TRANSLATE_Y)
             shear_or_translate(augment, op, what, magnitude, fill);
         else
@@ -354,23 +273,6 @@ static void color_jitter(fm_augment *augment, const fm_op *op, const fm_draw *dr
         if (what == 2) fm_color_saturation(color, image, (float)factor);
         if (what == 3) fm_color_hue(color, image, factor);
     }
-}
-
-/* image.filter(ImageFilter.GaussianBlur(radius)) */
-static int blur(fm_augment *augment, double radius, fm_error *error) {
-    const int32_t width = augment->image.width;
-    if (width > FM_AUGMENT_MAX_BLURRED)
-        return fm_error_set(error, FM_ERR_LIMIT,
-                            "an image of %d columns to blur; the native limit is %d", (int)width,
-                            FM_AUGMENT_MAX_BLURRED);
-    copy_if_borrowed(augment);
-    fm_image out = augment->image;
-    out.px = other_memory(augment);
-    const float box = fm_blur_box_radius((float)radius, N_BLUR_PASSES);
-    fm_blur_box(&augment->blur, &augment->image, out.px, augment->blur_scratch, box, box,
-                N_BLUR_PASSES);
-    set_image(augment, &out);
-    return FM_OK;
 }
 
 /* ---- all kinds ------------------------------------------------------------------------------- */
@@ -425,7 +327,7 @@ static void apply_in_place(fm_augment *augment, const fm_op *op) {
         fm_color_equalize(color, image);
         break;
     case FM_OP_RANDOM_ADJUST_SHARPNESS:
-        fm_color_sharpness(color, image, other_memory(augment), (float)op->values[0]);
+        fm_color_sharpness(color, image, fm_augment_other_memory(augment), (float)op->values[0]);
         break;
     default:
         break;
@@ -437,7 +339,7 @@ static int apply_grayscale(fm_augment *augment, const fm_op *op, fm_error *error
     gray.channels = (int32_t)op->values[0];
     const int status = check_size(augment, &gray, error);
     if (status) return status;
-    copy_if_borrowed(augment);
+    fm_augment_own(augment);
     fm_color_grayscale(&augment->color, &augment->image, gray.channels);
     return FM_OK;
 }
@@ -451,12 +353,12 @@ int fm_augment_apply(fm_augment *augment, const fm_op *ops, const fm_draw *draws
     case FM_OP_PAD:
         return pad(augment, ops, error);
     case FM_OP_RANDOM_HORIZONTAL_FLIP:
-        if (draws->flip) mirror(augment);
+        if (draws->flip) fm_augment_mirror(augment);
         return FM_OK;
     case FM_OP_GRAYSCALE:
         return apply_grayscale(augment, ops, error);
     case FM_OP_COLOR_JITTER:
-        copy_if_borrowed(augment);
+        fm_augment_own(augment);
         color_jitter(augment, ops, draws);
         return FM_OK;
     case FM_OP_RANDOM_ROTATION:
@@ -471,7 +373,10 @@ int fm_augment_apply(fm_augment *augment, const fm_op *ops, const fm_draw *draws
         augment_automatically(augment, ops, draws);
         return FM_OK;
     case FM_OP_RANDOM_BLUR:
-        return draws->flip ? blur(augment, draws->values[0], error) : FM_OK;
+        return draws->flip ? fm_augment_blur(augment, draws->values[0], error) : FM_OK;
+    case FM_OP_TIMM_RAND_AUGMENT:
+    case FM_OP_TIMM_AUTO_AUGMENT:
+        return fm_augment_timm(augment, ops, draws, error);
     case FM_OP_RANDOM_APPLY:
         return draws->flip ? apply_children(augment, ops, draws, error) : FM_OK;
     case FM_OP_RANDOM_CHOICE:
@@ -485,7 +390,7 @@ int fm_augment_apply(fm_augment *augment, const fm_op *ops, const fm_draw *draws
                             "op kind %d can't be applied to an image in memory", (int)ops->kind);
     default:
         if (!draws->flip) return FM_OK;
-        copy_if_borrowed(augment);
+        fm_augment_own(augment);
         apply_in_place(augment, ops);
         return FM_OK;
     }

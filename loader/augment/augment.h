@@ -18,8 +18,8 @@ typedef struct fm_augment fm_augment;
 /* The widest image that is blurred, in pixels. */
 #define FM_AUGMENT_MAX_BLURRED 8192
 
-/* For images of at most most_bytes, and most_side pixels per side, between operations. `blurs`:
- * FM_OP_RANDOM_BLUR may be applied. FM_ERR_NOMEM. */
+/* For images of at most most_bytes, and most_side pixels per side, between operations. `blurs`: an
+ * op may blur. FM_ERR_NOMEM. */
 int fm_augment_open(fm_augment **out, fm_cpu_tier tier, size_t most_bytes, int32_t most_side,
                     bool blurs, fm_mem_counter *counter, fm_error *error);
 

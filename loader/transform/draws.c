@@ -3,37 +3,7 @@
 
 #include <math.h>
 
-/* ---- logarithm and exponential --------------------------------------------------------------- */
-
-/*
- * The C library's functions may differ in the last bit between versions and CPUs, which can change
- * a crop. These only use IEEE's basic operations in double, and are accurate to about 1e-15, so
- * that the rounding to float32 dominates.
- */
-
-static const double LN2 = 0x1.62e42fefa39efp-1;
-
-double fm_draws_log(double x) {
-    int exponent;
-    double mantissa = frexp(x, &exponent);
-    if (mantissa < 0x1.6a09e667f3bcdp-1) { /* sqrt(1/2): center the mantissa around 1 */
-        mantissa *= 2;
-        exponent--;
-    }
-    /* log(m) = 2 atanh((m - 1) / (m + 1)); the argument is at most 0.172. */
-    const double t = (mantissa - 1) / (mantissa + 1), t2 = t * t;
-    double sum = 0;
-    for (int n = 25; n >= 1; n -= 2) sum = sum * t2 + 1.0 / n;
-    return exponent * LN2 + 2 * t * sum;
-}
-
-double fm_draws_exp(double x) {
-    const double n = nearbyint(x / LN2);
-    const double rest = x - n * LN2; /* at most 0.347 in size */
-    double sum = 1;
-    for (int k = 17; k >= 1; k--) sum = 1 + sum * rest / k;
-    return ldexp(sum, (int)n);
-}
+#include "transform/draws_timm.h"
 
 float fm_draws_uniform(fm_rng *rng, float low, float high) {
     return fmaf(fm_rng_f32(rng), high - low, low);
@@ -326,6 +296,10 @@ void fm_draws_make(const fm_op *op, fm_rng *rng, int32_t width, int32_t height, 
         return;
     case FM_OP_AUTO_AUGMENT:
         draw_auto_augment(op, rng, width, height, draw);
+        return;
+    case FM_OP_TIMM_RAND_AUGMENT:
+    case FM_OP_TIMM_AUTO_AUGMENT:
+        fm_draws_timm(op, rng, draw);
         return;
     case FM_OP_RESIZE:
     case FM_OP_RESIZE_KEEP_RATIO:

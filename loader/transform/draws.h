@@ -5,17 +5,13 @@
 
 #include "base/rng.h"
 #include "feedmill/feedmill.h"
+#include "transform/numbers.h"
 
 /*
  * torch's float32 Tensor.uniform_(low, high), whose kernels for AVX2 and newer round once, as
  * fmaf() does on every machine.
  */
 float fm_draws_uniform(fm_rng *rng, float low, float high);
-
-/* Natural logarithm of x > 0, and exponential for results within float32's range. The results are
- * the same on every machine. */
-double fm_draws_log(double x);
-double fm_draws_exp(double x);
 
 /* Samples the parameters of an op for an image of width x height. Sets all of *draw but its kind.
  */

@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "transform/draws_timm.h"
+
 static const char *const KIND_NAMES[] = {
     [FM_OP_RESIZE] = "Resize",
     [FM_OP_CENTER_CROP] = "CenterCrop",
@@ -31,11 +33,13 @@ static const char *const KIND_NAMES[] = {
     [FM_OP_AUTO_AUGMENT] = "AutoAugment",
     [FM_OP_RESIZE_KEEP_RATIO] = "ResizeKeepRatio",
     [FM_OP_RANDOM_BLUR] = "RandomBlur",
+    [FM_OP_TIMM_RAND_AUGMENT] = "timm's RandAugment",
+    [FM_OP_TIMM_AUTO_AUGMENT] = "timm's AutoAugment",
 };
 
 const char *fm_op_kind_name(fm_op_kind kind) {
-    return (int)kind >= FM_OP_RESIZE && kind <= FM_OP_RANDOM_BLUR ? KIND_NAMES[kind]
-                                                                  : "unknown kind";
+    return (int)kind >= FM_OP_RESIZE && kind <= FM_OP_TIMM_AUTO_AUGMENT ? KIND_NAMES[kind]
+                                                                        : "unknown kind";
 }
 
 static int check_side(size_t number, const fm_op *op, const char *name, int32_t value,
@@ -208,6 +212,44 @@ static int check_auto_augment(size_t number, const fm_op *op, fm_error *error) {
     return status;
 }
 
+/* What RandAugment has beside the parameters of both. */
+static int check_timm_rand_augment(size_t number, const fm_op *op, fm_error *error) {
+    const double *const weights = op->values + FM_DRAWS_TIMM_WEIGHTS;
+    int32_t n_weights = 0;
+    int status = check_values(number, op, 0, 1, 0, FM_DRAWS_TIMM_MOST, true, error);
+    if (!status) status = check_values(number, op, 1, 1, 0, 1, false, error);
+    if (!status) status = check_values(number, op, 2, 1, 0, MAX_NUMBER, false, error);
+    if (!status)
+        status = check_values(number, op, FM_DRAWS_TIMM_WEIGHTS, FM_N_TIMM_AUGMENTATIONS, 0,
+                              MAX_NUMBER, false, error);
+    if (status) return status;
+    for (int i = 0; i < FM_N_TIMM_AUGMENTATIONS; i++) n_weights += weights[i] > 0;
+    const int32_t least = op->values[11] != 0 ? (int32_t)op->values[0] : 1;
+    if (n_weights >= least) return FM_OK;
+    return fm_error_set(error, FM_ERR_ARGUMENT,
+                        "op %zu (%s): %d operations have a weight; %d at least must have one",
+                        number, fm_op_kind_name(op->kind), (int)n_weights, (int)least);
+}
+
+static int check_timm_augment(size_t number, const fm_op *op, fm_error *error) {
+    int status = check_affine_filter(number, op, error);
+    if (!status) status = check_values(number, op, 3, 1, -1, MAX_NUMBER, false, error);
+    if (!status) status = check_values(number, op, 4, 1, 1 / MAX_NUMBER, 100, false, error);
+    if (!status) status = check_values(number, op, 5, 1, 0, 10, false, error);
+    if (!status) status = check_values(number, op, 6, 1, 0, FM_MAX_SIDE, false, error);
+    if (!status) status = check_values(number, op, 7, 1, 0, FM_FILTER_NEAREST + 1, true, error);
+    if (!status) status = check_fill(number, op, 8, error);
+    if (!status && op->values[7] != 0) {
+        fm_op second = *op;
+        second.filter = (fm_filter)(op->values[7] - 1);
+        status = check_affine_filter(number, &second, error);
+    }
+    if (status) return status;
+    if (op->kind == FM_OP_TIMM_AUTO_AUGMENT)
+        return check_values(number, op, 0, 1, 0, FM_DRAWS_TIMM_POLICIES - 1, true, error);
+    return check_timm_rand_augment(number, op, error);
+}
+
 /* Checks an op by its kind. */
 static int check_parameters(size_t number, const fm_op *op, fm_error *error) {
     int status;
@@ -262,9 +304,12 @@ static int check_parameters(size_t number, const fm_op *op, fm_error *error) {
     case FM_OP_RAND_AUGMENT:
     case FM_OP_AUTO_AUGMENT:
         return check_auto_augment(number, op, error);
+    case FM_OP_TIMM_RAND_AUGMENT:
+    case FM_OP_TIMM_AUTO_AUGMENT:
+        return check_timm_augment(number, op, error);
     }
     return fm_error_set(error, FM_ERR_ARGUMENT, "op %zu: kind is %d; allowed are %d to %d", number,
-                        (int)op->kind, FM_OP_RESIZE, FM_OP_RANDOM_BLUR);
+                        (int)op->kind, FM_OP_RESIZE, FM_OP_TIMM_AUTO_AUGMENT);
 }
 
 /* Checks that the ops within an op have the number it gives, are complete, and keep the image's

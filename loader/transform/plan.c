@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "transform/draws_timm.h"
 #include "transform/half.h"
 #include "transform/op_check.h"
 
@@ -49,8 +50,8 @@ static int add_op(fm_plan *plan, const fm_transform *transform, size_t i, const 
                             "op %zu (RandomErasing) must be the last of %zu ops", i,
                             transform->n_ops);
     if (op->kind == FM_OP_GRAYSCALE) plan->channels = op->values[0] == 1 ? 1 : 3;
-    if (op->kind == FM_OP_RANDOM_BLUR) {
-        plan->blurs = true;
+    if (op->kind == FM_OP_RANDOM_BLUR || fm_draws_is_timm(op)) {
+        plan->blurs = plan->blurs || !fm_draws_is_timm(op) || fm_draws_timm_blurs(op);
         if (plan->channels != 3)
             return fm_error_set(error, FM_ERR_ARGUMENT,
                                 "op %zu (%s) gets images of one channel; it needs three", i,

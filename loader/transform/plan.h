@@ -20,7 +20,7 @@ typedef struct fm_plan {
     bool augments;                     /* there are other ops */
     bool resizes_late;                 /* one of the other ops resizes */
     bool erases;                       /* the last op is RANDOM_ERASING */
-    bool blurs;                        /* an op is RANDOM_BLUR */
+    bool blurs;                        /* an op may blur */
     int32_t front_width, front_height; /* of the front image; 0 if it depends on the sample */
     uint64_t most_px;    /* limit of an image's pixels between ops; larger ones are refused */
     int32_t in_channels; /* of the input images */
