@@ -12,6 +12,7 @@ VARIANTS = {
     "erasing": {**TRAINING, "re_prob": 0.5, "re_mode": "pixel"},  # by the prefetcher
     "no prefetcher": {**TRAINING, "use_prefetcher": False, "re_prob": 0.5},
     "auto augment": {**TRAINING, "auto_augment": "rand-m5-inc1"},
+    "mixed": {**TRAINING, "auto_augment": "augmix-m3"},
     "one iterator": {**TRAINING, "use_multi_epochs_loader": True},
     "evaluation": {"is_training": False},
     # These get torchvision's dataset and transforms.
@@ -20,7 +21,7 @@ VARIANTS = {
         **TRAINING, "use_prefetcher": False, "use_multi_epochs_loader": True
     },
 }
-ON_TORCHS_PATH = ("auto augment",)
+ON_TORCHS_PATH = ("mixed",)
 
 SCRIPT = """
 import timm, timm.data

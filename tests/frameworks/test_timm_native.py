@@ -72,7 +72,7 @@ def as_feedmill(inner, **options):
 def test_the_installed_timm_is_known():
     """Each function is one of those listed. If not, compare it with the previous version, and add
     the hash that is printed here."""
-    for place in timm_objects._KNOWN:
+    for place in timm_objects.KNOWN:
         module, _, name = place.partition(":")
         try:
             home = __import__(module, fromlist=["_"])
@@ -81,7 +81,7 @@ def test_the_installed_timm_is_known():
             continue
         found = fingerprints.fingerprint(function.__code__)
         assert fingerprints.is_known(
-            function, place, timm_objects._KNOWN, timm_objects._MEANINGS
+            function, place, timm_objects.KNOWN, timm_objects.MEANINGS
         ), f"{place} of timm {timm.__version__} is {found}"
 
 

@@ -21,6 +21,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from feedmill._internals import augment, call_under, params_method
+from feedmill.iterators import timm_replay
 from feedmill.iterators.dataset_copies import copy_with
 from feedmill.planner.arguments import V2, filter_number
 from feedmill.planner.drawing import PilCall
@@ -37,6 +38,7 @@ from feedmill.planner.plan import (
 from feedmill.planner.raw_files import RawPlan
 from feedmill.planner.samples import BaseDataset, Item
 from feedmill.planner.steps import Step
+from feedmill.planner.timm_hashes import AUGMENT
 from feedmill.planner.timm_objects import ERASING
 
 # (kind, top, left, height, width, flip, values), from _native.Loader.draws().
@@ -162,6 +164,8 @@ def _run_step(step: Step, image: Any, draws: Sequence[Draw]) -> Any:
         return _run_children(step, image, draws)
     if kind in _AUTOMATIC:
         return _augment(step, image, draws[0])
+    if step.module == AUGMENT:
+        return timm_replay.augmented(step.transform, image, draws[0][6])
     if step.module == ERASING:
         return _erased(image, draws[0])
     if isinstance(step.transform, PilCall):

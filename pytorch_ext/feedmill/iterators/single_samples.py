@@ -9,6 +9,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from feedmill._ops import native
+from feedmill.iterators import timm_replay
 from feedmill.iterators.batches import submit_items
 from feedmill.iterators.pillow_fallback import (
     Draw,
@@ -120,6 +121,8 @@ def _draw_values(draw: Draw) -> dict[str, Any]:
     if name in ("TrivialAugmentWide", "RandAugment", "AutoAugment"):
         pairs = zip(values[::2], values[1::2])
         return {"done": tuple((AUGMENTATIONS[int(what)], much) for what, much in pairs)}
+    if name in ("timm's RandAugment", "timm's AutoAugment"):
+        return {"done": timm_replay.in_words(values)}
     if name in _VALUE_NAMES:
         return dict(zip(_VALUE_NAMES[name], values))
     return {} if name in ("Pad", "Grayscale") else {"applied": flip}

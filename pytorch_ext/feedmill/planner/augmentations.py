@@ -11,6 +11,7 @@ import numpy as np
 
 from feedmill import _internals
 from feedmill._internals import FUNCTIONAL, FUNCTIONAL_PIL
+from feedmill.planner import timm_augment, timm_hashes
 from feedmill.planner.arguments import (
     V2,
     fill_of,
@@ -85,6 +86,8 @@ def read_op(transform: Any, name: str, module: str, n_channels: int) -> Op:
         name, module: of the transform's class.
         n_channels: of the images that the transform gets, 3 or 1.
     """
+    if module == timm_hashes.AUGMENT:
+        return timm_augment.read_op(transform, name, n_channels)
     kind = KINDS[name]
     if name in _WITH_PROBABILITY:
         attribute = _WITH_PROBABILITY[name]

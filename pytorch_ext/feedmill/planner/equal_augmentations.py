@@ -17,6 +17,7 @@ from feedmill.planner.drawing import PilCall
 from feedmill.planner.plan import FILTER_NAMES, KINDS, OP_NAMES, Op
 
 _AUTOMATIC = tuple(KINDS[name] for name in ("TrivialAugmentWide", "RandAugment", "AutoAugment"))
+_OF_TIMM = (KINDS["timm's RandAugment"], KINDS["timm's AutoAugment"])
 _COLORS = ("brightness", "contrast", "saturation", "hue")
 # The parts that the automatic augmentations are made of.
 _PARTS_OF_AUTOMATIC = (
@@ -80,15 +81,24 @@ def _found_of(part: _Part, found: Mapping[_Part, str]) -> str:
 def _parts_of(ops: Sequence[Op], channels: int) -> Iterator[_Part]:
     for op in ops:
         for name in _names_of(op):
-            yield _Part(name, op.filter if name in _WITH_FILTER else 0, channels)
+            filters = {op.filter, *_second_filter(op)} if name in _WITH_FILTER else {0}
+            for filter_number in sorted(filters):
+                yield _Part(name, filter_number, channels)
         if op.kind == KINDS["Grayscale"]:
             channels = int(op.values[0])
+
+
+def _second_filter(op: Op) -> Sequence[int]:
+    """fm_filter that an op of timm may draw in place of its first one; empty: none."""
+    return [int(op.values[7]) - 1] if op.kind in _OF_TIMM and op.values[7] else []
 
 
 def _names_of(op: Op) -> Sequence[str]:
     name = OP_NAMES[op.kind]
     if op.kind in _AUTOMATIC:
         return _PARTS_OF_AUTOMATIC
+    if op.kind in _OF_TIMM:
+        return (*_PARTS_OF_AUTOMATIC, "RandomBlur")
     if name == "CenterCrop":  # timm's CenterCropOrPad may pad otherwise than with black
         return (_PAD_MODES[int(op.values[4])],) if any(op.values) else ()
     if name in ("Pad", "RandomCrop"):

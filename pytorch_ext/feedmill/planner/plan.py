@@ -35,6 +35,8 @@ OP_NAMES = {
     25: "AutoAugment",
     26: "ResizeKeepRatio",
     27: "RandomBlur",
+    28: "timm's RandAugment",
+    29: "timm's AutoAugment",
 }
 KINDS = {name: kind for kind, name in OP_NAMES.items()}
 RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP, RANDOM_HORIZONTAL_FLIP, RANDOM_CROP, PAD = range(1, 7)

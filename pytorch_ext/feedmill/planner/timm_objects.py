@@ -8,12 +8,15 @@ computes what the others of its list do.
 
 from __future__ import annotations
 
+import random
 import sys
 from typing import Any
 
 from feedmill._internals import FUNCTIONAL, why_collate_was_changed
-from feedmill.planner import fingerprints
+from feedmill.planner import fingerprints, timm_hashes
+from feedmill.planner.drawing import is_python
 from feedmill.planner.plan import UnsupportedError
+from feedmill.planner.timm_hashes import AUGMENT
 from feedmill.planner.untouched import is_original, type_name
 
 TRANSFORMS = "timm.data.transforms"
@@ -31,15 +34,18 @@ _METHODS = {
     "ResizeKeepRatio": ("__call__", "get_params"),
     "CenterCropOrPad": ("forward",),
     "RandomErasing": ("__call__", "_erase"),
+    "RandAugment": ("__call__",),
+    "AutoAugment": ("__call__",),
 }
 # Names of the supported classes, by module.
 NAMES = {
-    TRANSFORMS: frozenset(_METHODS) - {"RandomErasing"},
+    TRANSFORMS: frozenset(_METHODS) - {"RandomErasing", "RandAugment", "AutoAugment"},
     ERASING: frozenset({"RandomErasing"}),
+    AUGMENT: frozenset({"RandAugment", "AutoAugment"}),
 }
 
 # Hashes of the functions of timm 0.2.1 to 1.0.31.
-_KNOWN = {
+KNOWN = {
     f"{TRANSFORMS}:ToNumpy.__call__": frozenset({"52d7c3317a5fe3ce"}),
     f"{TRANSFORMS}:RandomResizedCropAndInterpolation.get_params": frozenset({
         "98dccab0ada5392b", "957e980f8bc18639",
@@ -67,9 +73,10 @@ _KNOWN = {
     f"{_LOADER}:fast_collate": frozenset({
         "7db5291c85b20880", "4e91c1f38700daac", "c17e6fce1b44314f",
     }),
+    **timm_hashes.HASHES,
 }
 # What the functions' global names stand for.
-_MEANINGS = {
+MEANINGS = {
     "F": FUNCTIONAL,
     "Image": "PIL.Image",
     "Sequence": "typing:Sequence",
@@ -84,6 +91,7 @@ _MEANINGS = {
     "torch": "torch",
     "_logger": "*",
     "_ERROR_RETRY": "*",
+    **timm_hashes.MEANINGS,
 }
 # Functions of torchvision that timm's transforms call, beside those that known.py checks.
 _OF_TORCHVISION = ("get_dimensions", "get_image_size")
@@ -93,6 +101,7 @@ def check_transform(kind: type) -> None:
     """Raises UnsupportedError if a class of NAMES is not of a known version, or was changed."""
     for method in _METHODS[kind.__name__]:
         _check_method(kind, method)
+    check_random("random", "uniform", "randint", "choice")
     functional = sys.modules[FUNCTIONAL]
     for name in _OF_TORCHVISION:
         function = getattr(functional, name, None)
@@ -100,9 +109,23 @@ def check_transform(kind: type) -> None:
             raise UnsupportedError(f"{FUNCTIONAL}.{name} was replaced")
 
 
+def check_random(*names: str) -> None:
+    """Raises UnsupportedError if a function of Python's module random was replaced."""
+    inst = getattr(random, "_inst", None)
+    draws_below = vars(random.Random).get("_randbelow")
+    own = "Random._randbelow_with_getrandbits"
+    if set(getattr(inst, "__dict__", ())) - {"gauss_next"} or not is_original(
+        draws_below, "random", own
+    ):
+        raise UnsupportedError("Python's global generator of random numbers was replaced")
+    for name in names:
+        if not is_python(getattr(random, name, None), name):
+            raise UnsupportedError(f"random.{name} was replaced")
+
+
 def _check_method(kind: type, method: str) -> None:
     place = f"{kind.__module__}:{kind.__qualname__}.{method}"
-    if not fingerprints.is_known(vars(kind).get(method), place, _KNOWN, _MEANINGS):
+    if not fingerprints.is_known(vars(kind).get(method), place, KNOWN, MEANINGS):
         raise UnsupportedError(
             f"{type_name(kind)}.{method} is not that of a version of timm which feedmill knows"
         )
@@ -148,6 +171,6 @@ def is_fast_collate(function: Any) -> bool:
     if function is not getattr(sys.modules.get(_LOADER), "fast_collate", function):
         return False
     place = f"{_LOADER}:fast_collate"
-    return fingerprints.is_known(function, place, _KNOWN, _MEANINGS) and not (
+    return fingerprints.is_known(function, place, KNOWN, MEANINGS) and not (
         why_collate_was_changed(int)
     )
