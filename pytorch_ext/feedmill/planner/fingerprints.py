@@ -76,14 +76,15 @@ def _means(
     return value is getattr(sys.modules.get(module), inner, None)
 
 
-def _globals_of(code: CodeType) -> Iterator[str]:
+@functools.lru_cache(maxsize=256)
+def _globals_of(code: CodeType) -> frozenset[str]:
     """The global and built-in names that code uses."""
-    for one in dis.get_instructions(code):
-        if one.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            yield one.argval
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            yield from _globals_of(const)
+    names = {
+        one.argval for one in dis.get_instructions(code)
+        if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    }
+    inner = [_globals_of(one) for one in code.co_consts if isinstance(one, CodeType)]
+    return frozenset(names).union(*inner)
 
 
 # ---- the source ----------------------------------------------------------------------------------
@@ -103,6 +104,7 @@ def hash_of(definition: ast.AST) -> str:
     return hashlib.sha256(canonical(definition).encode()).hexdigest()[:16]
 
 
+@functools.lru_cache(maxsize=256)
 def _definition(code: CodeType) -> ast.FunctionDef | None:
     """The definition that a file has for a function; None: it has none, or its code is another,
     since the file changed after the import, or somebody changed the function."""
