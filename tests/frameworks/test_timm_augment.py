@@ -167,10 +167,14 @@ N_DRAWN = 6000
 
 def drawn_natively(folder, transform):
     """What is done with N_DRAWN images: tuples of (operation, magnitude, filter or radius)."""
-    dataset = dataset_of(folder, transform)
-    dataset.reader.samples = dataset.reader.samples[:1] * N_DRAWN
-    loader = feedmill.DataLoader(dataset, native="require", seed=12)
-    return [loader.draws(index, 0)[1][1]["done"] for index in range(N_DRAWN)]
+    loader = feedmill.DataLoader(dataset_of(folder, transform), native="require", seed=12)
+    ran, _ = feedmill.loader._find(loader, 0, 0)
+    source = ran.source
+    pool = loader._feedmill.engine_pool
+    with pool.diagnostic(source.native_plan, source.n_samples, source.arrays) as handle:
+        places = [(epoch, index) for epoch in range(N_DRAWN // 100) for index in range(100)]
+        draws = [handle.draws(ran.key, epoch, index, 0, 50, 40, 0) for epoch, index in places]
+    return [timm_replay.in_words(one[1][6]) for one in draws]
 
 
 def drawn_by_timm(transform):
