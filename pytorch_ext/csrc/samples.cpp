@@ -55,7 +55,8 @@ bool Samples::set_path(PyObject *path, fm_sample *sample) {
 
 bool Samples::set_data(Ref image, Py_ssize_t i, fm_sample *sample) {
     if (image.get() == Py_None) return true;
-    if (PyTuple_Check(image.get()) && PyTuple_Size(image.get()) == 3)
+    if (PyTuple_Check(image.get()) && PyTuple_Size(image.get()) == 4 &&
+        PyUnicode_Check(PyTuple_GetItem(image.get(), 3)))
         return set_borrowed(std::move(image), sample);
     if (PyTuple_Check(image.get())) return set_range(image.get(), sample);
     // Only bytes: a bytearray or an array may change or move while it is decoded.
@@ -73,7 +74,8 @@ bool Samples::set_data(Ref image, Py_ssize_t i, fm_sample *sample) {
     return true;
 }
 
-// Parses (address, n_bytes, owner of the memory), which is kept until the batch is complete.
+// Parses (address, n_bytes, owner of the memory, "memory"), which is kept until the batch is
+// complete. The word tells it from a range, also from a wrong one.
 bool Samples::set_borrowed(Ref buffer, fm_sample *sample) {
     const unsigned long long address = PyLong_AsUnsignedLongLong(PyTuple_GetItem(buffer.get(), 0));
     if (PyErr_Occurred()) return false;

@@ -11,9 +11,9 @@ namespace feedmill {
 class Samples {
   public:
     // `paths`: file system paths; `data`: None, or for each bytes, memory (address, n_bytes,
-    // owner), a range (offset, n_bytes, verified, rows) of the file at the path, or None: the whole
-    // file. `labels`: None, or ints. More than most_samples are refused before memory is allocated
-    // for them. False: a Python exception is set.
+    // owner, "memory"), a range (offset, n_bytes, verified, rows) of the file at the path, or None:
+    // the whole file. `labels`: None, or ints. More than most_samples are refused before memory is
+    // allocated for them. False: a Python exception is set.
     bool fill(PyObject *indices, PyObject *paths, PyObject *data, PyObject *labels,
               size_t most_samples);
     std::vector<fm_sample> samples;

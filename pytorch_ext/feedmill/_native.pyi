@@ -290,13 +290,13 @@ class Loader:
         indices: Sequence[int],
         paths: Sequence[str | bytes | PathLike[Any]],
         data: Sequence[
-            bytes | tuple[int, int, Any] | tuple[int, int, bool, tuple[int, ...] | None] | None
+            bytes | tuple[int, int, Any, str] | tuple[int, int, bool, tuple[int, ...] | None] | None
         ] | None = None,
         labels: Sequence[int] | None = None,  # copied to the device; None: zeros
     ) -> bool:
         """Enqueues a batch; returns False if prefetch_batches are enqueued already.
 
-        data: for each sample its encoded image as bytes; or (address, n_bytes, owner), a
+        data: for each sample its encoded image as bytes; or (address, n_bytes, owner, "memory"), a
         planner.buffers.Buffer, for one in memory that the owner keeps unchanged; or (offset,
         n_bytes, verified, rows), a planner.ranges.Range, to read that part of the file at its path,
         or as much of it as the crop needs, see fm_sample; or None to read the whole file. With

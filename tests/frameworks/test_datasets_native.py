@@ -284,7 +284,7 @@ class Preprocess:
 def test_an_object_with_several_transforms(mixed):
     dataset = mixed.with_transform(Preprocess())
     loader = feedmill.DataLoader(dataset, 8, native="verify", seed=1)
-    assert [list(batch) for batch in loader][0] == ["label", "x"]
+    assert [list(batch) for batch in loader][-1] == ["label", "x"]
     assert loader.stats().decode.verified_samples == len(mixed)
 
 

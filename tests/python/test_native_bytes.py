@@ -252,3 +252,21 @@ def test_n_pending_is_read_only(loader):
         loader.n_pending = 1
     loader.close()
     assert loader.n_pending == 0
+
+
+def test_memory_of_another_owner(loader, files):
+    owners = [bytearray(read(path)) for path in files[:4]]
+    arrays = [torch.frombuffer(one, dtype=torch.uint8) for one in owners]
+    buffers = [(one.data_ptr(), len(one), one, "memory") for one in arrays]
+    wanted = from_files(loader, files, [0, 1, 2, 3])
+    loader.start(7, 0)
+    before = counts(arrays)
+    assert loader.submit(range(4), [""] * 4, buffers)
+    assert torch.equal(take(loader), wanted)
+    loader.finish()
+    assert loader.next(-1)[0] == native.END
+    assert counts(arrays) == before
+    for bad in ((0, 9, b"", "memory"), (9, 0, b"", "memory"), (b"", 9, b"", "memory")):
+        loader.start(7, 0)
+        with pytest.raises((TypeError, ValueError)):
+            loader.submit([0], [""], [bad])

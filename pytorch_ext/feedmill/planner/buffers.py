@@ -12,12 +12,14 @@ class Buffer(NamedTuple):
     Attributes:
         address: of the first byte.
         n_bytes: number of bytes, at least 1.
-        owner: has the memory; ``bytes(owner)`` copies it.
+        owner: has the memory, and the buffer protocol.
+        kind: tells a buffer from a Range.
     """
 
     address: int
     n_bytes: int
     owner: Any
+    kind: str = "memory"
 
     def copied(self) -> bytes:
         return bytes(memoryview(self.owner))
