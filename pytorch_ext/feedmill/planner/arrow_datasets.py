@@ -21,7 +21,7 @@ from feedmill.planner.batch_functions import BatchFunction
 from feedmill.planner.buffers import Buffer
 from feedmill.planner.collate_keys import keys_read
 from feedmill.planner.equality import native_formats
-from feedmill.planner.evaluating import Convert, ImageState
+from feedmill.planner.image_calls import Convert, ImageState
 from feedmill.planner.plan import UnsupportedError
 from feedmill.planner.samples import IMAGE, BaseDataset, Fields, Source
 from feedmill.planner.transforms import TransformPlan, read_transforms

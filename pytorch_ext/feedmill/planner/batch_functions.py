@@ -17,7 +17,8 @@ from typing import Any
 
 from feedmill.planner.attributes import NotUnderstood, attributes_of
 from feedmill.planner.drawing import Draw
-from feedmill.planner.evaluating import Convert, Evaluator, ImageState, ImageValue, called
+from feedmill.planner.evaluating import Evaluator, called
+from feedmill.planner.image_calls import Convert, ImageState, ImageValue
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from feedmill._internals import FUNCTIONAL, why_collate_was_changed
 from feedmill.planner import fingerprints, timm_hashes
-from feedmill.planner.drawing import is_python
+from feedmill.planner.drawing import is_of_python
 from feedmill.planner.plan import UnsupportedError
 from feedmill.planner.timm_hashes import AUGMENT
 from feedmill.planner.untouched import is_original, type_name
@@ -119,7 +119,7 @@ def check_random(*names: str) -> None:
     ):
         raise UnsupportedError("Python's global generator of random numbers was replaced")
     for name in names:
-        if not is_python(getattr(random, name, None), name):
+        if not is_of_python(getattr(random, name, None), name):
             raise UnsupportedError(f"random.{name} was replaced")
 
 
