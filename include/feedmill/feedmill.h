@@ -546,6 +546,12 @@ typedef struct fm_epoch {
      * does everything.
      */
     bool ahead;
+    /*
+     * For an epoch that goes on where an earlier one stopped: [config.n_samples] how often each
+     * index was used before, as each further use has random parameters of its own. Copied. Default
+     * NULL: no index was used.
+     */
+    const uint32_t *used;
 } fm_epoch;
 
 /*

@@ -113,7 +113,9 @@ int fm_loader_start(fm_loader *loader, const fm_epoch *epoch, fm_error *error) {
     if (status) return status;
     fm_epoch_run *const run = &loader->epoch;
     fm_records *const records = &loader->records;
-    if (run->occurrences) memset(run->occurrences, 0, loader->config.n_samples * sizeof(uint32_t));
+    const size_t used_bytes = loader->config.n_samples * sizeof(uint32_t);
+    if (run->occurrences && epoch->used) memcpy(run->occurrences, epoch->used, used_bytes);
+    if (run->occurrences && !epoch->used) memset(run->occurrences, 0, used_bytes);
     run->seed = epoch->seed;
     run->number = epoch->number;
     run->n_submitted = 0;

@@ -114,11 +114,20 @@ PyObject *loader_start(PyObject *self, PyObject *args) {
     unsigned long long seed;
     unsigned int number;
     int ahead = 0;
-    if (!call || !PyArg_ParseTuple(args, "KI|p", &seed, &number, &ahead)) return nullptr;
+    const char *used = nullptr;
+    Py_ssize_t used_bytes = 0;
+    if (!call || !PyArg_ParseTuple(args, "KI|pz#", &seed, &number, &ahead, &used, &used_bytes))
+        return nullptr;
+    const size_t n_samples = state->config.config.n_samples;
+    if (used && static_cast<size_t>(used_bytes) != n_samples * sizeof(uint32_t)) {
+        PyErr_SetString(PyExc_ValueError, "used must hold a uint32 for each sample");
+        return nullptr;
+    }
     fm_epoch epoch{};
     epoch.seed = seed;
     epoch.number = number;
     epoch.ahead = ahead != 0;
+    epoch.used = reinterpret_cast<const uint32_t *>(used);
     fm_error error;
     const int status = without_gil([&] { return fm_loader_start(state->handle, &epoch, &error); });
     // FM_ERR_ARGUMENT leaves the running epoch as it is.

@@ -401,6 +401,13 @@ METHODS = frozenset({
 })
 
 
+def n_delivered(iterator: Any) -> int:
+    """Number of batches that one of torch's iterators, over a sampler that counts the pulled ones,
+    has returned or raised an error for."""
+    received = getattr(iterator, "_rcvd_idx", None)  # of an iterator with worker processes
+    return int(iterator._sampler_iter.n_pulled if received is None else received)
+
+
 def _attribute(owner: Any, name: str) -> Any:
     """An attribute of a transform. Raises MissingNameError if it does not exist."""
     try:

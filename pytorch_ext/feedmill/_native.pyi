@@ -282,9 +282,12 @@ class Loader:
         # (ops, value_table, resize_order) of each further view; see fm_config.more_views.
         views: Sequence[tuple[Sequence[Op], bytes | None, int]] | None = None,
     ) -> Self: ...
-    def start(self, seed: int, epoch: int, ahead: bool = False) -> None:
+    def start(
+        self, seed: int, epoch: int, ahead: bool = False, used: bytes | None = None
+    ) -> None:
         """Starts an epoch; stops a running one. seed: 64 bits, epoch: 32 bits. ahead: one thread
-        calls submit() and next_ahead(), and the consumer's thread step_ready()."""
+        calls submit() and next_ahead(), and the consumer's thread step_ready(). used: a uint32 for
+        each sample, how often its index was used before in the epoch; None: never."""
     def submit(
         self,
         indices: Sequence[int],

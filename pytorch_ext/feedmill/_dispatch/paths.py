@@ -6,13 +6,14 @@ import functools
 import os
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset
 
-from feedmill._dispatch import seed_warnings
+from feedmill._dispatch import resuming, seed_warnings
 from feedmill._dispatch.options import Options
 from feedmill._dispatch.seed_warnings import mostly_by_pillow
 from feedmill._ops import native
@@ -31,6 +32,7 @@ from feedmill.iterators.hybrid import HybridDataLoaderIter
 from feedmill.iterators.native import NativeDataLoaderIter
 from feedmill.planner.epochs import Epochs
 from feedmill.planner.formats import formatting_collate
+from feedmill.planner.progress import Progress
 from feedmill.planner.recognise import has_default_collate, recognise
 from feedmill.planner.samples import Source, Support, unsupported
 from feedmill.planner.sampling import never, pull_ahead_rule
@@ -54,7 +56,7 @@ class LoaderState:
     """The state of a feedmill.DataLoader, in its single attribute ``_feedmill``.
 
     A single attribute leaves all other names to subclasses. A pickled or copied state keeps only
-    the options and the number of the next epoch.
+    the options, the number of the next epoch and a loaded state that waits for the next iter().
 
     Attributes:
         options: the constructor's options; None if the constructor did not run.
@@ -74,12 +76,20 @@ class LoaderState:
         iter_began_ns: when the latest iter() was called, on the monotonic clock.
         before_epoch: the native loaders' counters before the latest native epoch.
         sampler_epoch: the sampler's epoch when the latest native epoch began, or None.
+        position: where the loader is, for state_dict().
+        progress: of the epoch that runs, or is being begun.
+        lent_sampler: in the place of the loader's index sampler, while torch's constructor makes an
+            iterator.
         warned_of: kinds of warnings that seed_warnings.py has issued.
         loss_is_known: integrations/accelerate.py has warned that Accelerate drops this loader.
         recorder: writes the log, and samples system metrics.
     """
 
-    def __init__(self, next_epoch: int = 0, options: Options | None = None) -> None:
+    progress: Progress  # of the latest epoch
+
+    def __init__(
+        self, next_epoch: int = 0, options: Options | None = None, loaded: Any = None
+    ) -> None:
         self.options = options
         self.engine_pool = EnginePool()
         self.python_counters = PythonCounters()
@@ -98,14 +108,16 @@ class LoaderState:
         self.before_epoch: dict[str, Any] = {}
         self.sampler_epoch: int | None = None
         self.warned_of: set[str] = set()
+        self.position = resuming.Position(loaded)
+        self.lent_sampler: Any = None
         self.loss_is_known = False
         self.recorder = Recorder(
             caller_location(), self.engine_pool, self.torch_counters, self.python_counters,
             self.clock,
         )
 
-    def __reduce__(self) -> tuple[type[LoaderState], tuple[int, Options | None]]:
-        return (LoaderState, (self.epochs.next_number, self.options))
+    def __reduce__(self) -> tuple[type[LoaderState], tuple[int, Options | None, Any]]:
+        return (LoaderState, (self.epochs.next_number, self.options, self.position.loaded))
 
     def took(self, path: str, reasons: Sequence[str]) -> None:
         """Records the path that iter() chose."""
@@ -250,16 +262,33 @@ def _next_epoch(loader: Any, path: str) -> Support | None:
     if support.path != path:
         loader._iterator = _iterator_of(loader, support)
         return None
+    resuming.begin(loader, support)
     loader._feedmill.took(path, support.reasons)
     return support
 
 
 def _iterator_of(loader: Any, support: Support) -> Any:
-    if support.source is None:
-        return torch_iterator(loader, support.reasons)
-    if support.path == "hybrid":
-        return hybrid_iterator(loader, support.source, support.reasons)
-    return native_iterator(loader, support.source)
+    with resuming.making_iterator(loader, support) as progress:
+        if support.source is None:
+            is_possible = not loader._feedmill.position.refusal
+            with progress.lent_by(loader) if is_possible else nullcontext():
+                iterator = torch_iterator(loader, support.reasons)
+            resuming.finish(iterator, progress)
+            return iterator
+        if support.path == "hybrid":
+            return hybrid_iterator(loader, support.source, support.reasons)
+        return native_iterator(loader, support.source)
+
+
+def state_dict(loader: Any) -> dict[str, Any]:
+    """See DataLoader.state_dict()."""
+    support = loader._feedmill.position.support
+    return resuming.state_dict(loader, look(loader) if support is None else support)
+
+
+def load_state_dict(loader: Any, state: Any, strict: bool, caller: str) -> None:
+    """See DataLoader.load_state_dict(). ``caller``: the name of the module that calls it."""
+    resuming.load_state_dict(loader, state, strict, look(loader), caller)
 
 
 def hybrid_iterator(loader: Any, source: Source, reasons: Sequence[str]) -> Any:
@@ -314,6 +343,8 @@ def _next_torch_epoch(loader: Any) -> bool:
     if _next_epoch(loader, "torch") is None:
         return False
     loader._iterator._delivery = delivery_of(loader)
+    if loader._iterator._progress is not None:
+        loader._iterator._progress = loader._feedmill.progress
     return True
 
 

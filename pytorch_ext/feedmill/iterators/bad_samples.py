@@ -62,13 +62,16 @@ class BadSamplePolicy:
         loader: the feedmill.DataLoader.
         source: its samples.
         key, epoch_word: key of the epoch's random draws.
+        n_bad: number of bad samples before the saved position at which the epoch goes on.
     """
 
-    def __init__(self, loader: Any, source: Source, key: int, epoch_word: int) -> None:
+    def __init__(
+        self, loader: Any, source: Source, key: int, epoch_word: int, n_bad: int = 0
+    ) -> None:
         options = loader._feedmill_options()
         self._policy, self._max_errors = options.on_error, options.max_errors
         self._source, self._key, self._epoch_word = source, key, epoch_word
-        self._n_bad = 0
+        self._n_bad = n_bad
         self._pool = pool_of(loader, source.n_samples) if self._policy == "replace" else None
 
     def apply(
@@ -93,6 +96,7 @@ class BadSamplePolicy:
             The action taken, such as "zeroed", or "" if the error must be raised.
         """
         self._n_bad += 1
+        batch.n_bad += 1
         if self._policy == "raise" or self._n_bad > self._max_errors:
             return ""
         if self._policy == "replace":

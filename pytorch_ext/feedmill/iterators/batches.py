@@ -41,10 +41,12 @@ class Batch:
             for native="verify".
         replaced: on_error="replace": place in the batch -> target of the replacement.
         skipped: on_error="skip": places in the batch without a sample.
+        n_bad: number of samples that could not be loaded.
     """
 
     __slots__ = (
-        "data", "done", "error", "fail", "items", "labels", "last_part", "n_parts", "n_submitted",
+        "data", "done", "error", "fail", "items", "labels", "last_part", "n_bad", "n_parts",
+        "n_submitted",
         "number", "occurrences", "owners", "parts", "ready_ns", "replaced", "skipped",
     )
 
@@ -69,6 +71,7 @@ class Batch:
         self.occurrences: list[int] = []
         self.replaced: dict[int, Any] = {}
         self.skipped: set[int] = set()
+        self.n_bad = 0
 
     def targets(self) -> list[Any]:
         """The targets of the samples in the batch, replacements included."""

@@ -30,6 +30,7 @@ from feedmill.iterators.pulling import Puller
 from feedmill.iterators.receive import as_torch_raises, check_process, timed_out, unwrapped
 from feedmill.planner.formats import formatting_collate
 from feedmill.planner.plan import max_image_pixels
+from feedmill.planner.progress import Progress
 from feedmill.planner.samples import Item, Source
 from feedmill.profiling.log.ranges import waiting
 from feedmill.system.locks import renew_after_fork
@@ -233,7 +234,8 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
     ) -> None:
         self._threads: _Threads | None = None
         self._waiting: deque[_Work] = deque()
-        super().__init__(loader)
+        with loader._feedmill.progress.lent_by(loader):
+            super().__init__(loader)
         if self._num_workers == 0 and self._timeout != 0:
             raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
         self._lock = threading.RLock()
@@ -246,6 +248,7 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
         if self._num_workers > 0:
             self._depth = loader.prefetch_factor * self._num_workers
             super()._reset(loader, first_iter=True)  # as torch: a second iter() of the sampler
+        self._index_sampler = loader._feedmill.progress.index_sampler
         self._begin(loader, source)
 
     def _begin(self, loader: Any, source: Source) -> None:
@@ -262,7 +265,11 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
         self._recorder = state.recorder
         self._epoch = self._counters.begin_epoch()
         self._waiting.clear()
-        self._puller = Puller(self._sampler_iter, self._index_sampler, self._depth, self._waiting)
+        self._progress: Progress = state.progress
+        self._progress.begin(self._base_seed, 0)
+        self._puller = Puller(
+            self._sampler_iter, self._index_sampler, self._depth, self._waiting, self._progress
+        )
         self._decode_share = 0.0
         if self._num_workers > 0:
             self._pull(self._depth, self._depth)
@@ -275,7 +282,8 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
             if source is None:  # another iterator has taken over
                 self._puller.is_exhausted = True
                 return
-            super()._reset(loader, first_iter)
+            with loader._feedmill.progress.begins_in(self):
+                super()._reset(loader, first_iter)
             self._begin(loader, source)
 
     def _drop(self) -> None:
@@ -337,11 +345,13 @@ class HybridDataLoaderIter(BaseDataLoaderIter):
             error = self._puller.take_error()
             if error is not None:
                 raise error
+            self._progress.ended()
             raise StopIteration
         work = self._waiting[0]
         if not work.is_done.wait(self._timeout if self._timeout > 0 else None):
             raise timed_out(self._timeout)
         self._waiting.popleft()
+        self._progress.delivered(work.number)
         self._count(work)
         # torch's workers get another batch when one has arrived; without workers torch pulls at
         # the next request.

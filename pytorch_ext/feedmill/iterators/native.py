@@ -44,6 +44,7 @@ from feedmill.iterators.receive import (
     unwrapped,
 )
 from feedmill.iterators.verify import Verifier
+from feedmill.planner.progress import Progress
 from feedmill.planner.samples import Source
 from feedmill.planner.sampling import largest_batch
 from feedmill.profiling.log.ranges import waiting
@@ -88,7 +89,8 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         # same seed.
         generator = torch.default_generator if loader.generator is None else loader.generator
         generator_state = generator.get_state()
-        super().__init__(loader)
+        with loader._feedmill.progress.lent_by(loader):
+            super().__init__(loader)
         if self._num_workers == 0 and self._timeout != 0:
             raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
         if self._num_workers < 0:
@@ -118,6 +120,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             # Empty: scripts, and torch's own tests, join the processes in this list of torch's.
             self._workers: list[Any] = []
             super()._reset(loader, first_iter=True)  # as torch: a second iter() of the sampler
+        self._index_sampler = loader._feedmill.progress.index_sampler
         self._begin(loader, source, config)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
@@ -129,7 +132,8 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
                 self._waiting.clear()
                 self._puller.is_exhausted = True
                 return
-            super()._reset(loader, first_iter)
+            with loader._feedmill.progress.begins_in(self):
+                super()._reset(loader, first_iter)
             self._n_epochs += 1
             self._begin(loader, *following)
 
@@ -140,6 +144,8 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         options = loader._feedmill_options()
         self._collate.memory_format = options.memory_format
         state = loader._feedmill
+        self._progress: Progress = state.progress
+        self._base_seed, self._n_epochs = self._progress.begin(self._base_seed, self._n_epochs)
         epoch = state.epochs.begin(loader, source, self._base_seed, self._n_epochs)
         self._key, self._epoch_word = epoch.key, epoch.word
         self._counters = state.python_counters
@@ -158,19 +164,27 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         self._arrived: Batch | None = None  # complete, not yet returned to the caller
         self._receiver: Receiver | None = None
         self._puller = Puller(
-            self._sampler_iter, self._index_sampler, config.prefetch_batches, self._waiting
+            self._sampler_iter,
+            self._index_sampler,
+            config.prefetch_batches,
+            self._waiting,
+            self._progress,
         )
         self._interrupted = False
         self._is_starting = False  # the native loader's epoch is being started
         self._collate.on_device = config.device is not None
         self._config = replace(config, alloc=self._allocator(loader))
         self._may_split = options.native == "auto"
-        self._bad_samples = BadSamplePolicy(loader, source, epoch.key, epoch.word)
+        self._bad_samples = BadSamplePolicy(
+            loader, source, epoch.key, epoch.word, self._progress.n_bad
+        )
         self._sample_errors = state.sample_errors
         self._size_known = largest_batch(self._index_sampler, self._auto_collation) is not None
         if self._workers_ahead is not None:
             self._workers_ahead.begin_epoch()
-        if self._size_known:
+        # An epoch that goes on at a saved position knows after its first pull how often each index
+        # was used before.
+        if self._size_known and not self._progress.is_resumed:
             self._open()
         if self._num_workers > 0:
             self._pull(self._torch_depth, self._torch_depth)
@@ -214,12 +228,13 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
     def _start(self) -> None:
         """Starts the native loader's epoch; drops undelivered batches of an earlier one."""
         is_ahead = self._place != HERE
-        self._handle.start(self._key, self._epoch_word, is_ahead)
+        used = self._progress.uses()
+        self._handle.start(self._key, self._epoch_word, is_ahead, used)
         self._drop_stage()
         if self._config.device is not None and self._device is not None:
             self._stage = Stage(self._handle, self._device)
         if self._verifier is not None:
-            self._verifier.forget_uses()
+            self._verifier.forget_uses(used)
         if not is_ahead:
             self._receiver = self._make_receiver()
             return
@@ -290,13 +305,14 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         self._open_if_pulled()
 
     def _open_if_pulled(self) -> None:
-        """Opens the native loader if that had to wait for the first batch, which tells the batch
+        """Opens the native loader if that had to wait for the first batch, which may tell the batch
         size."""
         if self._handle is None and self._waiting:
-            longest = max(len(batch.items) for batch in self._waiting)
-            self._config = replace(
-                self._config, batch_size=min(max(longest, 1), MAX_BATCH_SIZE)
-            )
+            if not self._size_known:
+                longest = max(len(batch.items) for batch in self._waiting)
+                self._config = replace(
+                    self._config, batch_size=min(max(longest, 1), MAX_BATCH_SIZE)
+                )
             self._open()
             for batch in self._waiting:
                 self._submit(batch)
@@ -335,14 +351,21 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
                 self._recorder.tick(return_ns, len(self._arrived.items))
                 self._gpu.returned(self._mark, return_ns)
                 self._handle.step_return()
-                self._arrived = None
+                self._note_delivered()
                 return data
             except Exception:
-                self._arrived = None
+                self._note_delivered()
                 raise
             except BaseException:  # Ctrl-C, between any two bytecodes
                 self._interrupted = True
                 raise
+
+    def _note_delivered(self) -> None:
+        """Called when a batch is returned, or an error raised, which may be that of a batch."""
+        batch = self._arrived
+        if batch is not None:
+            self._progress.delivered(batch.number, batch.n_bad)
+        self._arrived = None
 
     def _begin_step(self) -> None:
         if self._handle is not None:
@@ -463,6 +486,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             self._recorder.end_epoch()
         if error is not None:
             raise error
+        self._progress.ended()
         raise StopIteration
 
     # ---- after Ctrl-C ----------------------------------------------------------------------------

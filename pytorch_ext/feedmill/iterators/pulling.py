@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from feedmill.planner.progress import Progress
 from feedmill.planner.sampling import never, pull_ahead_rule
 
 
@@ -21,16 +22,23 @@ class Puller:
         depth: number of batches in flight up to which batches are pulled ahead of torch.
         waiting: the batches in flight, the oldest first, each with its ``number`` in the epoch.
             pull() appends to it; the caller removes them.
+        progress: of the epoch; notes what is pulled.
 
     Attributes:
         is_exhausted: the sampler has ended or failed.
     """
 
     def __init__(
-        self, sampler_iter: Iterator[Any], index_sampler: Any, depth: int, waiting: deque[Any]
+        self,
+        sampler_iter: Iterator[Any],
+        index_sampler: Any,
+        depth: int,
+        waiting: deque[Any],
+        progress: Progress,
     ) -> None:
         self.is_exhausted = False
-        self._may_pull_ahead = pull_ahead_rule(index_sampler)
+        self._progress = progress
+        self._may_pull_ahead = pull_ahead_rule(index_sampler, progress.n_samples)
         self._depth = depth
         self._waiting = waiting
         # _pulled holds (number, indices) of a batch from its pull until it is in _waiting. It is
@@ -65,8 +73,10 @@ class Puller:
                 if self._pulled:  # an interrupt came
                     self.note_pulled()
                 if not self._pulled:
+                    self._progress.order.note_draw()
                     self._pulled.extend(itertools.islice(self._numbered, 1))
                 if self._pulled:
+                    self._progress.note(*self._pulled[0])
                     batch = batch_of(*self._pulled[0])
                     self._waiting.append(batch)
                     self.note_pulled()

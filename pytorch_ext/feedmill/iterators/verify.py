@@ -70,10 +70,12 @@ class Verifier:
         self._epoch = epoch
         self.forget_uses()
 
-    def forget_uses(self) -> None:
-        """Called when the native loader's epoch is restarted."""
+    def forget_uses(self, used: bytes | None = None) -> None:
+        """Called when the native loader's epoch is started, with the uses that it begins with."""
         # How often each index was submitted so far, as the native loader counts it.
         self._uses: Counter[int] = Counter()
+        if used is not None:
+            self._uses.update(dict(enumerate(np.frombuffer(used, np.uint32).tolist())))
 
     def count_uses(self, batch: Batch, items: list[Item]) -> None:
         """Records the occurrences of samples that were submitted for a batch."""

@@ -33,8 +33,9 @@ def never(_n_pulled: int) -> bool:
     return False
 
 
-def pull_ahead_rule(index_sampler: Any) -> Callable[[int], bool]:
+def pull_ahead_rule(index_sampler: Any, n_skipped: int = 0) -> Callable[[int], bool]:
     """A function n -> bool: whether batch number n, from 1, may be pulled before its turn.
+    ``n_skipped`` samples come before batch 0, in an epoch that goes on at a saved position.
 
     It may if that changes nothing that the script can see: the sampler is torch's own, of the exact
     type, and draws no random number from a generator of the script. Samplers draw when they are
@@ -58,7 +59,7 @@ def pull_ahead_rule(index_sampler: Any) -> Callable[[int], bool]:
     n_drawn = sampler.num_samples
 
     def inside_a_permutation(n_pulled: int) -> bool:
-        first = n_pulled * batch_size
+        first = n_skipped + n_pulled * batch_size
         last = first + batch_size - 1
         return last < n_drawn and first % n != 0 and first // n == last // n
 

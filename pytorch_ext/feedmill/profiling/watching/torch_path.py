@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
-from feedmill._internals import BaseDataLoaderIter, MultiProcessingIter, SingleProcessIter
+from feedmill._internals import (
+    BaseDataLoaderIter,
+    MultiProcessingIter,
+    SingleProcessIter,
+    n_delivered,
+)
 from feedmill.profiling.counting.accounts import StepCounters
 from feedmill.profiling.log.ranges import waiting
 from feedmill.profiling.log.recorder import Recorder
@@ -45,12 +51,23 @@ class Delivery(Protocol):
     def move(self, data: Any) -> Any: ...
 
 
+class Progress(Protocol):
+    """Knows how far an epoch has come; see planner.progress."""
+
+    order: Any
+
+    def begins_in(self, iterator: Any) -> AbstractContextManager[None]: ...
+    def delivered_all_before(self, n: int) -> None: ...
+    def ended(self) -> None: ...
+
+
 class _Counted:
     _counters: StepCounters
     _counted_epoch: int
     _recorder: Recorder | None
     _on_reset: Callable[[Any], bool] | None
     _delivery: Delivery | None
+    _progress: Progress | None = None
 
     def __next__(self) -> Any:
         request_ns = time.monotonic_ns()
@@ -64,7 +81,13 @@ class _Counted:
             self._counters.end_epoch(request_ns)
             if self._recorder is not None:
                 self._recorder.end_epoch()
+            if self._progress is not None:
+                self._progress.ended()
             raise
+        except Exception:
+            self._note_delivered()
+            raise
+        self._note_delivered()
         if delivery is not None:
             gpu.ready(mark)
             data = delivery.move(data)
@@ -75,11 +98,18 @@ class _Counted:
             self._recorder.tick(return_ns)
         return data
 
+    def _note_delivered(self) -> None:
+        """Called when a batch was returned, or an error raised, which may be that of a batch."""
+        if self._progress is not None:
+            self._progress.delivered_all_before(n_delivered(self))
+
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Called by torch for the next epoch of persistent workers."""
         if self._on_reset is None or self._on_reset(loader):
             self._counted_epoch = self._counters.begin_epoch()
-            super()._reset(loader, first_iter)  # type: ignore[misc]
+            noted = nullcontext() if self._progress is None else self._progress.begins_in(self)
+            with noted:
+                super()._reset(loader, first_iter)  # type: ignore[misc]
 
 
 class _CountedSingle(_Counted, SingleProcessIter):
