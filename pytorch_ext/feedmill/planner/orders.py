@@ -67,6 +67,8 @@ def repeats_nothing(index_sampler: Any) -> bool:
     sampler = innermost(index_sampler)
     if type(sampler) is RandomSampler:
         return not sampler.replacement and len(sampler) <= len(sampler.data_source)
+    if type(sampler) is SubsetRandomSampler:
+        return type(sampler.indices) is range
     return type(sampler) in (SequentialSampler, range)
 
 

@@ -346,7 +346,9 @@ def _counts(indices: list[Any], n_samples: int) -> bytes | None:
     if not indices:
         return None
     try:
-        numbers = np.fromiter(indices, np.int64, len(indices)) % n_samples
+        numbers = np.fromiter(indices, np.int64, len(indices))
+        if numbers.min() < 0:
+            numbers %= n_samples
     except (TypeError, ValueError):
         return None
     return np.bincount(numbers, minlength=n_samples).astype(np.uint32).tobytes()
