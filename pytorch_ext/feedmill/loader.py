@@ -457,8 +457,8 @@ class DataLoader(TorchDataLoader[_T_co]):
         first. Two calls without a step between them return the same. torchdata's
         StatefulDataLoader has the same two methods.
 
-        A state is larger by the states of the random generators that the script gave (about 4 KB each),
-        by that of torch's global one for a sampler that draws its order from it directly, as
+        A state is larger by the states of the generators that the script gave (about 4 KB each), by
+        that of torch's global one for a sampler that draws its order from it directly, as
         SubsetRandomSampler and WeightedRandomSampler without generator= do, and by what the
         state_dict() of a sampler or dataset returns.
 
