@@ -1,6 +1,7 @@
 """Arithmetic of image tensors in functions of the user's own: what is native, and what is not."""
 
 import operator
+import types
 
 import feedmill
 import pytest
@@ -139,6 +140,9 @@ def test_these_are_left_to_torch(small_images, function):
     [
         (lambda x: x * 2, T.ToTensor()),  # of a PIL image: an error with torch, too
         (T.PILToTensor(), lambda x: x * 2),  # other bytes
+        # What becomes of values that the type can't hold depends on the instructions used.
+        (T.ToTensor(), lambda x: (x * 1e12).to(torch.uint32).float()),
+        (T.ToTensor(), lambda x: x.to(torch.uint8).float()),
         (T.PILToTensor(), lambda x: x.mul_(0.5)),  # an error with torch, too
         (T.ToTensor(), lambda x: x / 0),
         (T.ToTensor(), lambda x: x.double()),
@@ -165,6 +169,17 @@ def test_replaced_methods(small_images, monkeypatch, name, function):
     assert text.startswith("torch's own path") and f"Tensor.{name} was replaced" in text
     monkeypatch.setattr(torch.Tensor, name, torch.Tensor.cumsum_)
     assert f"Tensor.{name} was replaced" in explain(small_images, T.ToTensor(), function)
+
+
+def test_a_method_written_in_python_with_other_code(small_images, monkeypatch):
+    def function(x):
+        return 1 - x
+
+    other = torch.Tensor.__rpow__
+    made = types.FunctionType(other.__code__, other.__globals__, "__rsub__", other.__defaults__,
+                              other.__closure__)
+    monkeypatch.setattr(torch.Tensor, "__rsub__", made)
+    assert "Tensor.__rsub__ was replaced" in explain(small_images, T.ToTensor(), function)
 
 
 def test_replaced_functions(small_images, monkeypatch):

@@ -415,6 +415,18 @@ def test_views_of_views(small_images):
         assert "is itself a list of images" in text
 
 
+def calls_itself(image):
+    return [calls_itself(image) for _ in range(4)]
+
+
+def test_functions_that_call_others_often_are_read_once(small_images):
+    deep = CROP_TO_TENSOR
+    for _ in range(8):
+        deep = ContrastiveLearningViewGenerator(deep, 16)
+    for transform in (calls_itself, deep):
+        reasons_of(ImageFolder(str(small_images), transform))
+
+
 T1, T2 = CROP_TO_TENSOR, compose(T.RandomResizedCrop(8), T.PILToTensor())
 
 

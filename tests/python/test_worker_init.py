@@ -9,6 +9,7 @@ import feedmill
 import numpy as np
 import pytest
 import torch
+from feedmill.planner.drawing import is_of_numpy
 from feedmill.planner.seeding import only_seeds
 from helpers import compose, native_loader
 from torch.utils.data import get_worker_info
@@ -207,6 +208,64 @@ def yields(worker_id):
     yield
 
 
+def uses_the_result(worker_id):
+    generator = torch.manual_seed(worker_id)
+    if generator is None:
+        np.random.seed(1)
+    else:
+        LOG.append(worker_id)
+
+
+def asks_for_the_truth(worker_id):
+    if torch.manual_seed(worker_id):
+        np.random.seed(1)
+
+
+def grows(worker_id):
+    seed = worker_id * (worker_id - 1) * 3
+    for _ in MANY:
+        seed = seed * seed
+    np.random.seed(seed % 7)
+
+
+MANY = [0] * 40
+
+
+class Touches:
+    """Stands for one of torch's functions, by what it says."""
+
+    def __call__(self, seed):
+        LOG.append(seed)
+
+    def __getattr__(self, name):
+        LOG.append(name)
+        raise RuntimeError(name)
+
+
+class Pretends(Touches):
+    feedmill_original = staticmethod(getattr(torch.manual_seed, "__wrapped__", torch.manual_seed))
+
+
+def pretends(seed):
+    LOG.append(seed)
+
+
+pretends.feedmill_original = Pretends.feedmill_original
+TOUCHES, PRETENDS = Touches(), Pretends()
+
+
+def calls_an_object(worker_id):
+    TOUCHES(worker_id)
+
+
+def calls_a_pretender(worker_id):
+    PRETENDS(worker_id)
+
+
+def calls_a_pretending_function(worker_id):
+    pretends(worker_id)
+
+
 class Callable:
     def __call__(self, worker_id):
         np.random.seed(worker_id)
@@ -215,7 +274,8 @@ class Callable:
 OTHER = [
     does_nothing, logs, changes_the_dataset, reads_the_dataset, too_large, perhaps_negative,
     seeds_python_with_numpys, limits_threads, sets_the_environment, by_time, by_worker, divides,
-    without_rest, of_a_float, calls_another, huge, seeds_its_own, declares_global, yields,
+    uses_the_result, asks_for_the_truth, grows, calls_an_object, calls_a_pretender,
+    calls_a_pretending_function, without_rest, of_a_float, calls_another, huge, seeds_its_own, declares_global, yields,
     Callable(), functools.partial(of_basicsr, num_workers=4, rank=3),
     functools.partial(of_basicsr, num_workers=4, rank=3, seed=1 << 32),
     functools.partial(of_basicsr, num_workers=4, rank=3, seed=-20),
@@ -230,6 +290,7 @@ OTHER = [
 
 @pytest.mark.parametrize("function", OTHER)
 def test_these_are_left_to_torch(small_folder, function):
+    LOG.clear()  # pytest looks at the objects above
     assert not only_seeds(function, 4)
     loader = feedmill.DataLoader(small_folder, num_workers=4, worker_init_fn=function)
     assert "worker_init_fn is set" in loader.explain()
@@ -238,8 +299,22 @@ def test_these_are_left_to_torch(small_folder, function):
 
 @pytest.mark.parametrize("place", [(np.random, "seed"), (random, "seed"), (torch, "initial_seed")])
 def test_replaced_functions(monkeypatch, place):
+    LOG.clear()
     monkeypatch.setattr(*place, lambda *_: LOG.append(1))
     assert not only_seeds(seed_worker, 4) and LOG == []
+
+
+def test_a_function_of_numpy_under_another_name():
+    other = np.random.ranf
+    kept = other.__qualname__, other.__module__
+    try:
+        other.__qualname__, other.__module__ = "seed", "numpy.random"
+    except (AttributeError, TypeError):
+        pytest.skip("this NumPy's functions can't be renamed")
+    try:
+        assert not is_of_numpy(other, "seed") and is_of_numpy(np.random.seed, "seed")
+    finally:
+        other.__qualname__, other.__module__ = kept
 
 
 @pytest.mark.parametrize("name", SEEDING)

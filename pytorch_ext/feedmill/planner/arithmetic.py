@@ -24,6 +24,7 @@ from feedmill.planner.plan import UnsupportedError
 _WITH_NUMBER = frozenset({"add", "sub", "mul", "div", "add_", "sub_", "mul_", "div_"})
 _WITH_LIMITS = frozenset({"clamp", "clamp_"})
 _WITHOUT = frozenset({"float", "half", "bfloat16", "double", "clone", "contiguous"})
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _OPERATORS: Mapping[type[ast.operator], str] = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv",
 }
@@ -56,6 +57,8 @@ class TensorCall:
                 type(method) is FunctionType
                 and method.__name__ == self.name
                 and method.__globals__.get("__name__") == TENSOR_MODULE
+                and method.__code__ is _RSUB_CODE
+                and _wrapped_code(method) == _RSUB_WRAPPED
             )
         else:
             is_own = (
@@ -65,6 +68,16 @@ class TensorCall:
             )
         if not is_own:
             raise UnsupportedError(f"{kind.__name__}.{self.name} was replaced")
+
+
+def _wrapped_code(method: Any) -> Any:
+    """The code of the function that a wrapper of torch calls."""
+    return getattr(getattr(method, "__wrapped__", None), "__code__", None)
+
+
+# torch writes this method in Python, and wraps it.
+_RSUB_CODE = getattr(torch.Tensor.__rsub__, "__code__", None)
+_RSUB_WRAPPED = _wrapped_code(torch.Tensor.__rsub__)
 
 
 def operator_call(
@@ -103,7 +116,13 @@ def method_call(
         is_fit = not keywords and len(arguments) == 3 and list(arguments[1:]) == [-1, -1]
         is_fit = is_fit and all(type(one) is int for one in arguments)
     elif name == "to":
-        is_fit = len(arguments) == 1 and not keywords and type(arguments[0]) is torch.dtype
+        # What becomes of a value that an integer can't hold depends on the CPU's instructions.
+        is_fit = (
+            len(arguments) == 1
+            and not keywords
+            and type(arguments[0]) is torch.dtype
+            and arguments[0] in _FLOATS
+        )
     else:
         is_fit = name in _WITHOUT and not arguments and not keywords
     return call if is_fit else None

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
+import numpy as np
+
 from feedmill.planner.untouched import is_original
 
 
@@ -120,19 +122,19 @@ def is_of_python(function: Any, name: str) -> bool:
     )
 
 
+# In NumPy 1.24 and newer a function around the generator, not a method of it.
+_NUMPYS_SEED = np.random.seed
+
+
 def is_of_numpy(function: Any, *names: str) -> bool:
     """Whether a function is one of NumPy's global generator."""
-    numpy = sys.modules.get("numpy")
-    if numpy is None:
-        return False
-    kind = numpy.random.RandomState
-    if type(function) is type(vars(kind).get("seed")):
-        # A function around the generator, written in Cython: seed() in NumPy 1.24 and newer.
-        return function.__module__ == "numpy.random" and function.__qualname__ in names
+    kind = np.random.RandomState
+    if function is _NUMPYS_SEED and type(function) is type(vars(kind).get("seed")):
+        return "seed" in names
     if type(function) not in (BuiltinFunctionType, MethodType):
         return False
     owner = function.__self__
-    if type(owner) is not kind or owner is not numpy.random.mtrand._rand:
+    if type(owner) is not kind or owner is not np.random.mtrand._rand:
         return False
     # What type of method it is depends on the compiler that NumPy was made with.
     made = getattr(function, "__func__", vars(kind).get(function.__name__))

@@ -14,9 +14,10 @@ import operator
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
+import numpy as np
 from torch.utils.data import get_worker_info
 
 from feedmill._internals import without_dynamo_guard
@@ -40,6 +41,11 @@ _TORCH = (
 _MAX_SEED = (1 << 63) + (1 << 20)
 _MAX_NUMPY = (1 << 32) - 1
 _MAX_TORCH = (1 << 64) - 1
+_MAX_VALUE = 1 << 128
+# What seeds: of Python, in C, and of Cython.
+_FUNCTIONS = (
+    FunctionType, MethodType, BuiltinFunctionType, type(np.random.seed), type(np.random.get_state)
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ class _Sentinel:
     """Stands for an object with known attributes or items."""
 
 
-_STATE, _KEYS, _INFO = _Sentinel(), _Sentinel(), _Sentinel()
+_STATE, _KEYS, _INFO, _GENERATOR = _Sentinel(), _Sentinel(), _Sentinel(), _Sentinel()
 
 
 def only_seeds(function: Any, n_workers: int) -> bool:
@@ -115,16 +121,19 @@ class _SeedEvaluator(Evaluator):
 
     def _seed(
         self, node: ast.Call, function: Any, arguments: list[Any], keywords: dict[str, Any]
-    ) -> None:
+    ) -> Any:
+        """A call that seeds a generator. Returns what stands for its result."""
         values = [*arguments, *keywords.values()]
         if len(values) > 1 or not keywords.keys() <= {"seed"}:
             raise self._error(node, "it seeds with several values")
+        result: Any = None
         seed = values[0] if values else None
         if type(seed) is int:
             seed = Span(seed, seed)
-        if any(is_original(without_dynamo_guard(function), *place) for place in _TORCH):
+        if any(_is_of_torch(function, *place) for place in _TORCH):
             is_fit = type(seed) is Span and -(1 << 63) <= seed.low and seed.high <= _MAX_TORCH
             self._is_torch_seeded = True
+            result = _GENERATOR if len(values) == 1 else None
         elif is_of_python(function, "seed"):
             is_fit = seed is None or (type(seed) is Span and not seed.is_word)
             is_fit = is_fit and not keywords
@@ -137,14 +146,18 @@ class _SeedEvaluator(Evaluator):
         if not is_fit:
             raise self._error(node, "its seed may be out of range")
         self._n_seeded += 1
+        return result
 
     # ---- values ----------------------------------------------------------------------------------
 
     def _call(self, node: ast.Call) -> Any:
         function = self._value(node.func)
+        # Of other objects, even to ask for an attribute may run code.
+        if type(function) not in _FUNCTIONS and function is not int:
+            raise self._error(node, "it calls something else than to seed a generator")
         arguments, keywords = self._arguments(node, node.args)
         if not keywords and not arguments:
-            if is_original(without_dynamo_guard(function), "torch.random", "initial_seed"):
+            if _is_of_torch(function, "torch.random", "initial_seed"):
                 return Span(0, _MAX_TORCH if self._is_torch_seeded else _MAX_SEED)
             if is_of_numpy(function, "get_state"):
                 return _STATE
@@ -177,6 +190,12 @@ class _SeedEvaluator(Evaluator):
         if owner is _KEYS and type(at) is int and 0 <= at < 624:
             return Span(0, _MAX_NUMPY, is_word=True)
         return super()._element(node)
+
+    def _concrete(self, node: ast.expr) -> Any:
+        value = super()._concrete(node)
+        if value is _GENERATOR:
+            raise self._error(node, "it uses a generator")
+        return value
 
     def _decide(self, node: ast.expr, value: Any) -> bool:
         if type(value) is Span or type(value) is _Sentinel:
@@ -213,7 +232,8 @@ class _SeedEvaluator(Evaluator):
         elif type(node.op) in _MONOTONOUS:
             operation = _OF_INTS[type(node.op)]
             ends = [operation(a, b) for a in (one.low, one.high) for b in (other.low, other.high)]
-            return Span(min(ends), max(ends))
+            if max(map(abs, ends)) <= _MAX_VALUE:
+                return Span(min(ends), max(ends))
         raise self._error(node, "it computes a seed in an unknown way")
 
 
@@ -225,6 +245,15 @@ _OF_INTS: dict[type[ast.operator], Any] = {
 _MONOTONOUS = (ast.Add, ast.Sub, ast.Mult)
 
 
+def _is_of_torch(function: Any, module: str, name: str) -> bool:
+    """Whether a function is one of torch's. Nothing that says to stand for one is believed."""
+    inner = without_dynamo_guard(function) if type(function) is FunctionType else None
+    return (
+        type(inner) is FunctionType
+        and "feedmill_original" not in vars(inner)
+        and is_original(inner, module, name)
+    )
+
+
 def _has_numpy_2() -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and int(numpy.__version__.partition(".")[0]) >= 2
+    return int(np.__version__.partition(".")[0]) >= 2

@@ -8,7 +8,7 @@ to return a list or tuple of the results. See ``evaluating`` for what that proof
 from __future__ import annotations
 
 import ast
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 from feedmill.planner.attributes import NotUnderstood
@@ -19,7 +19,7 @@ from feedmill.planner.image_calls import ImageValue
 MAX_VIEWS = 16
 MAX_VIEW_OPS = 255
 _MAX_LOOPS = 64
-_MAX_DEPTH = 4
+_MAX_FUNCTIONS = 64
 
 
 class _List(list[Any]):
@@ -36,23 +36,45 @@ class _Inner(list[Any]):
     function: Any = None
 
 
-def views_in(transform: Any, depth: int = 0) -> list[list[Any]] | None:
+# By function or object: the images that it makes; None: it makes several images in no known way, or
+# is being read.
+_Known = dict[tuple[int, ...], list[list[Any]] | None]
+
+
+def views_in(transform: Any) -> list[list[Any]] | None:
     """The transforms that make each view of an image, in order. Calls nothing.
 
     Args:
         transform: any object.
-        depth: of functions that call it.
 
     Returns:
         None: the transform is not the user's own, or is not proved to only make several views.
     """
-    if not is_own(transform) or depth > _MAX_DEPTH:
+    return _views_in(transform, {}, [])
+
+
+def _views_in(transform: Any, known: _Known, kept: list[Any]) -> list[list[Any]] | None:
+    """As views_in().
+
+    Args:
+        known: of the functions that were read so far; each is read once.
+        kept: the functions and objects of ``known``.
+    """
+    if not is_own(transform):
         return None
+    key: tuple[int, ...] = (id(transform),)
+    if type(transform) is MethodType:
+        key = (id(transform.__func__), id(transform.__self__))
+    if key in known or len(known) == _MAX_FUNCTIONS:
+        return known.get(key)
+    known[key] = None
+    kept.append(transform)  # ids stay those of living objects
     try:
         function, bound = called(transform)
-        return _ViewEvaluator(function, depth).views(bound)
+        known[key] = _ViewEvaluator(function, known, kept).views(bound)
     except NotUnderstood:
-        return None
+        pass
+    return known[key]
 
 
 _IMAGES = (_List, _Inner, tuple)
@@ -61,9 +83,9 @@ _IMAGES = (_List, _Inner, tuple)
 class _ViewEvaluator(Evaluator):
     """Evaluates a function once."""
 
-    def __init__(self, function: FunctionType, depth: int) -> None:
+    def __init__(self, function: FunctionType, known: _Known, kept: list[Any]) -> None:
         super().__init__(function, None)
-        self._depth = depth
+        self._known, self._kept = known, kept
 
     def views(self, bound: list[Any]) -> list[list[Any]]:
         self._views: list[list[Any]] = []
@@ -87,9 +109,9 @@ class _ViewEvaluator(Evaluator):
     def _add(self, node: ast.AST, image: ImageValue, transform: Any) -> Any:
         self._calls.append(transform)  # of all views
         if image.n_calls == 0:
-            inner = views_in(transform, self._depth + 1)
+            inner = _views_in(transform, self._known, self._kept)
             if inner is not None:
-                views = _Inner(self._new_view(node, chain) for chain in inner)
+                views = _Inner(self._new_view(node, list(chain)) for chain in inner)
                 views.function = transform
                 return views
             return self._new_view(node, [transform])
