@@ -483,7 +483,7 @@ def _impure_collate(batch):
     {"memory_format": torch.channels_last}, {"collate_fn": _collate},
     {"collate_fn": _collate, "num_workers": 2}, {"collate_fn": _impure_collate, "num_workers": 2},
     {"reader": "pread"}, {"cache": "ram:1MiB"}, {"prefetch_factor": 5, "num_workers": 1},
-], ids=str)
+])
 @pytest.mark.filterwarnings("ignore:'pin_memory'")
 def test_options(folder, options):
     sampler = WeightedRandomSampler([1.0] * 40, 60)
