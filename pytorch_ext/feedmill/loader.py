@@ -6,6 +6,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -472,11 +473,12 @@ class DataLoader(TorchDataLoader[_T_co]):
 
         The rest of the epoch has the samples of an unbroken run, in the same order; on the native
         path with the same pixels, bit for bit. No image is read to get there: the sampler is
-        advanced, or gets its own state back. num_workers, threads, batch_size, prefetch_factor,
-        reader, device and the files' place may be others than before. len() stays that of a whole
-        epoch. Later epochs follow as in an unbroken run, with the generators that the script gave
-        in their states; torch's global generator is the script's to restore, see
-        torch.set_rng_state(), and iter() of the resumed epoch draws nothing from it.
+        advanced, from its own state at the epoch's begin if it has one. num_workers, threads,
+        batch_size, prefetch_factor, reader, device and the files' place may be others than before.
+        len() stays that of a whole epoch. Later epochs follow as in an unbroken run, with the
+        generators that the script gave in their states; torch's global generator is the script's
+        to restore, see torch.set_rng_state(), and iter() of the resumed epoch draws nothing from
+        it.
 
         Args:
             state_dict: what state_dict() returned. {}: forget a state loaded before.
@@ -488,7 +490,10 @@ class DataLoader(TorchDataLoader[_T_co]):
             ValueError: with strict=True, the state belongs to something else; the text names what.
                 At the first batch, if that shows only in the sampler's indices.
         """
-        caller = sys._getframe(1).f_globals.get("__name__", "")
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_name == "load_state_dict":
+            frame = frame.f_back  # of a subclass
+        caller = "" if frame is None else frame.f_globals.get("__name__", "")
         load_state_dict(self, state_dict, strict, caller)
 
     # ---- what happened ---------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 """
 
 import copy
+import gc
 import itertools
 import json
 import os
@@ -11,10 +12,12 @@ import signal
 import subprocess
 import sys
 import warnings
+import weakref
 import zlib
 
 import feedmill
 import helpers
+import numpy as np
 import pytest
 import torch
 from feedmill.planner.orders import OrderError
@@ -394,6 +397,157 @@ def test_an_epoch_of_a_distributed_sampler(folder):
     other.set_epoch(6)
     wanted = samples(loader_of(folder, sampler=other, seed=3))[8:]
     assert samples(resumed(loader_of(folder, sampler=other, seed=3), state)) == wanted
+
+
+class OwnState(Stateful):
+    """A sampler whose methods mean something else than torchdata's."""
+
+    def state_dict(self, iteration):
+        raise AssertionError("never called without an argument")
+
+
+class Counting(Stateful):
+    def __init__(self, n):
+        super().__init__(n)
+        self.n_asked = 0
+
+    def state_dict(self):
+        self.n_asked += 1
+        return super().state_dict()
+
+
+class ByEpoch(Stateful):
+    """A sampler whose state holds no position."""
+
+    def __iter__(self):
+        yield from torch.randperm(self.n, generator=generator(self.at)).tolist()
+
+    def state_dict(self):
+        return {"at": 3}
+
+
+@pytest.mark.parametrize("native", ["require", "off"])
+def test_states_of_samplers_are_asked_for_once(folder, native):
+    sampler = Counting(40)
+    loader = loader_of(folder, sampler=sampler, native=native, seed=1)
+    assert len(list(loader)) == len(list(loader)) == 10
+    assert sampler.n_asked == 2
+    loader = loader_of(folder, sampler=OwnState(40), native=native, seed=1)
+    taken, rest = [], iter(loader)
+    taken.append(next(rest))
+    with pytest.warns(UserWarning, match="OwnState.state_dict.. failed"):
+        state = loader.state_dict()
+    assert state["position"] is None and len(samples([*taken, *rest])) == 40
+
+
+def test_a_state_without_a_position(folder):
+    def made():
+        sampler = ByEpoch(40)
+        sampler.at = 3
+        return loader_of(folder, sampler=sampler, seed=1)
+
+    _, state, iterator = stopped(made(), 5)
+    rest = samples(iterator)
+    assert len(rest) == 20 and samples(resumed(made(), state)) == rest
+
+
+class Arrays:
+    """A batch sampler that gives arrays or tensors, with indices that occur twice."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def __iter__(self):
+        for i in range(12):
+            yield self.kind([i * 3 % 40, i * 5 % 40, i * 3 % 40, -1])
+
+    def __len__(self):
+        return 12
+
+
+@pytest.mark.parametrize("kind", [np.array, torch.tensor, list])
+@pytest.mark.parametrize("base", [object, Stateful])
+def test_batches_that_are_arrays(folder, kind, base):
+    made = type("Made", (Arrays, base), {"state_dict": lambda self: {}, "load_state_dict": lambda *_: None}
+                if base is Stateful else {})
+
+    def loader():
+        return feedmill.DataLoader(folder, batch_sampler=made(kind), native="require", seed=3)
+
+    taken, state, iterator = stopped(loader(), 5)
+    rest = samples(iterator)
+    assert len(rest) == 28 and samples(resumed(loader(), state)) == rest
+
+
+def test_batches_of_anything(small_images):
+    """What torch's path takes as indices, this path takes, too."""
+    class Rows(torch.utils.data.Dataset):
+        def __getitem__(self, index):
+            return torch.as_tensor(index).sum()
+
+    for batch in ([np.arange(2), np.arange(3)], [torch.arange(2), torch.arange(3)], [(1, 2), (3,)]):
+        loader = feedmill.DataLoader(Rows(), batch_sampler=[batch, batch])
+        assert [one.tolist() for one in loader] == [[sum(map(int, one)) for one in batch]] * 2
+
+
+@pytest.mark.parametrize("native", ["require", "off"])
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_an_epoch_leaves_no_cycle(numbered, native, is_broken):
+    """Datasets and samplers are freed with the last reference, as with torch."""
+    closed = []
+
+    class Closing:
+        def __iter__(self):
+            try:
+                yield from range(40)
+            finally:
+                closed.append(1)
+
+    dataset = copy.copy(numbered)
+    loader = feedmill.DataLoader(dataset, batch_size=4, sampler=Closing(), native=native)
+    gone = weakref.ref(dataset)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in loader:
+            if is_broken:
+                break
+        del _
+        assert closed == [1]
+        del loader, dataset
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_a_sampler_that_is_set_to_the_next_epoch_early(folder):
+    def made():
+        sampler = DistributedSampler(range(40), num_replicas=2, rank=1)
+        return sampler, loader_of(folder, sampler=sampler, seed=3)
+
+    sampler, loader = made()
+    sampler.set_epoch(4)
+    iterator = iter(loader)
+    samples([next(iterator), next(iterator)])
+    sampler.set_epoch(5)
+    state = through_json(loader.state_dict())
+    rest = samples(iterator)
+    assert samples(resumed(made()[1], state)) == rest
+
+
+def test_indices_beyond_the_dataset(folder):
+    def made():
+        return loader_of(folder, sampler=[1, 2, 3, 1, 1, 400, 1, 2, 1, 2, 3, 4], batch_size=3)
+
+    loader = made()
+    iterator = iter(loader)
+    next(iterator)
+    with pytest.raises(IndexError):
+        next(iterator)
+    state = through_json(loader.state_dict())
+    rest = samples(iterator)
+    assert len(rest) == 6
+    assert [one for one, _ in samples(resumed(made(), state))] == [one for one, _ in rest]
 
 
 # ---- random plans --------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from feedmill.planner.orders import (
     given_generators,
     innermost,
     is_stateful,
+    load_copy,
     stateful_sampler,
 )
 from feedmill.planner.progress import Progress
@@ -71,14 +72,15 @@ def state_dict(loader: Any, support: Support) -> dict[str, Any]:
     saved: dict[str, Any] = {
         "feedmill": VERSION,
         "epoch": progress.number if is_inside else state.epochs.next_number,
-        "sampler_epoch": sampler_epoch(loader),
+        "sampler_epoch": progress.sampler_epoch if is_inside else sampler_epoch(loader),
         "path": support.path,
         **position.prints,
         "position": None,
     }
-    if position.refusal:
-        saved["refused"] = position.refusal
-        _warn(f"state_dict() holds no position in the epoch: {position.refusal}")
+    refusal = position.refusal or (progress.refusal if is_inside else "")
+    if refusal:
+        saved["refused"] = refusal
+        _warn(f"state_dict() holds no position in the epoch: {refusal}")
         return saved
     if _saves_dataset(loader, support):
         saved["dataset_state"] = copy.deepcopy(loader.dataset.state_dict())
@@ -91,18 +93,24 @@ def state_dict(loader: Any, support: Support) -> dict[str, Any]:
     saved["generators"] = {name: encoded(one.get_state()) for name, one in generators.items()}
     sampler = stateful_sampler(loader._index_sampler)
     if sampler is not None and not is_inside:
-        saved["sampler"] = copy.deepcopy(sampler.state_dict())
+        try:
+            saved["sampler"] = copy.deepcopy(sampler.state_dict())
+        except Exception as error:
+            _warn(f"state_dict() holds no state of the {type(sampler).__qualname__}: {error!r}")
     return saved
 
 
 def _is_all(loader: Any, progress: Progress) -> bool:
     """Whether all batches were delivered, and only the epoch's end was not asked for."""
+    sampler = loader._index_sampler
     try:
-        n_left = len(innermost(loader._index_sampler)) - progress.n_samples
-    except (TypeError, NotImplementedError):
+        if not progress.counts_samples:
+            return bool(len(sampler) <= progress.n_batches)
+        n_left = len(innermost(sampler)) - progress.n_samples
+    except Exception:  # it need not have a length
         return False
-    drops = getattr(loader._index_sampler, "drop_last", False)
-    return bool(n_left < (loader.batch_size or 1) if drops else n_left <= 0)
+    drops = getattr(sampler, "drop_last", False)
+    return bool(n_left < getattr(sampler, "batch_size", 1) if drops else n_left <= 0)
 
 
 def _saves_dataset(loader: Any, support: Support) -> bool:
@@ -270,7 +278,15 @@ def load_state_dict(
     if saved["position"] is not None and saved["position"].get("is_all") and _is_lightning(caller):
         saved["begins_next"] = True
     if strict:
-        check(loader, support, saved)
+        try:
+            check(loader, support, saved)
+        except ValueError as error:
+            if not _is_lightning(caller):
+                raise
+            # Its user can't insist, and with torch's loader the epoch begins at its start, too.
+            _warn(f"load_state_dict(): the next epoch begins at its start: {error}")
+            position.loaded = None
+            return
     if refused := saved.get("refused"):
         _warn(f"load_state_dict(): the next epoch begins at its start: {refused}")
     loader._feedmill.epochs.next_number = saved["epoch"]
@@ -338,29 +354,32 @@ def _apply(loader: Any, loaded: dict[str, Any], support: Support) -> dict[str, A
         for sampler in samplers_of(loader) if epoch is not None else ():
             if getattr(sampler, "epoch", epoch) != epoch and hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
+    sampler = stateful_sampler(loader._index_sampler)
+    if sampler is not None and "sampler" in loaded:
+        global_state = torch.default_generator.get_state()
+        _load_at_end(sampler, loaded["sampler"])
+        torch.default_generator.set_state(global_state)
+    # After what the sampler may have drawn from them.
     for name, generator in given_generators(loader, loader._index_sampler).items():
         if text := loaded.get("generators", {}).get(name):
             generator.set_state(decoded(text))
     if _saves_dataset(loader, support) and "dataset_state" in loaded:
         loader.dataset.load_state_dict(copy.deepcopy(loaded["dataset_state"]))
-    sampler = stateful_sampler(loader._index_sampler)
-    if sampler is not None and "sampler" in loaded:
-        _load_at_end(sampler, loaded["sampler"])
     return saved
 
 
 def _load_at_end(sampler: Any, state: Any) -> None:
     """Loads the state that a sampler had between two epochs. If it is that of the end of an epoch,
     the sampler gives nothing at first."""
-    sampler.load_state_dict(copy.deepcopy(state))
+    load_copy(sampler, state)
     for _ in iter(sampler):
-        sampler.load_state_dict(copy.deepcopy(state))  # it began another epoch
+        load_copy(sampler, state)  # it began another epoch
         break
 
 
 def finish(iterator: Any, progress: Progress) -> None:
     """Called with torch's own iterator when it was made."""
-    if progress.sampler.was_used:
+    if progress.was_used:
         iterator._index_sampler = progress.index_sampler
         iterator._progress = progress
         progress.begin(iterator._base_seed, 0)

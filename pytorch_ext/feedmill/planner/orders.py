@@ -51,6 +51,11 @@ def stateful_sampler(index_sampler: Any) -> Any:
     return inner if is_stateful(inner) else None
 
 
+def load_copy(sampler: Any, state: Any) -> None:
+    """Calls a sampler's load_state_dict() with a copy, which it may keep and change."""
+    sampler.load_state_dict(copy.deepcopy(state))
+
+
 def counts_samples(index_sampler: Any, auto_collation: bool) -> bool:
     """Whether positions count samples, so that the batch size may change; else they count batches,
     since a sampler of the script's own forms them."""
@@ -193,7 +198,9 @@ class Order:
                 values["iter"] = earlier
         return values
 
-    def again(self, skip: Callable[[Iterator[Any]], bool]) -> Iterator[Any]:
+    def again(
+        self, skip: Callable[[Iterator[Any]], bool], load: Callable[[], None] | None = None
+    ) -> Iterator[Any]:
         """Makes the sampler's iterator again, with the generators as they were. Torch's own
         BatchSampler is left out: the iterator gives single indices.
 
@@ -202,12 +209,13 @@ class Order:
 
         Args:
             skip: called with the new iterator, to advance it; False: it did not.
+            load: gives the sampler the state of its own that it had as the epoch began.
         """
         assert self._saved is not None
         before = self.global_before
         before = torch.default_generator.get_state() if before is None else before
         try:
-            iterator = self._again(self._saved, skip)
+            iterator = self._again(self._saved, skip, load)
         finally:
             if self._saved["is_drawn"] or not self.is_drawn or "seed" in self._saved:
                 torch.default_generator.set_state(before)
@@ -217,7 +225,14 @@ class Order:
             self.global_before = None  # what was drawn now stays drawn
         return iterator
 
-    def _again(self, saved: dict[str, Any], skip: Callable[[Iterator[Any]], bool]) -> Iterator[Any]:
+    def _again(
+        self,
+        saved: dict[str, Any],
+        skip: Callable[[Iterator[Any]], bool],
+        load: Callable[[], None] | None,
+    ) -> Iterator[Any]:
+        if load is not None:
+            load()
         self._set({**saved["draw"], **saved.get("iter", {})})
         sampler = innermost(self._sampler)
         seed = saved.get("seed")
@@ -229,6 +244,14 @@ class Order:
             )
         iterator: Iterator[Any] = iter(sampler)
         self._set(saved["draw"])
+        if load is not None:
+            first = list(itertools.islice(iterator, 1))
+            if not first:
+                # Its state was that of an earlier epoch's end; now it begins the next one.
+                self._set({**saved["draw"], **saved.get("iter", {})})
+                iterator = iter(sampler)
+                self._set(saved["draw"])
+            iterator = itertools.chain(first, iterator)
         if not skip(iterator):
             # A sampler draws when it is asked for its first index, which must be now.
             iterator = itertools.chain(list(itertools.islice(iterator, 1)), iterator)

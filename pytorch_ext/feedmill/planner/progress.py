@@ -6,23 +6,24 @@ delivered, or whose error was raised; it is kept for each pulled batch until tha
 
 from __future__ import annotations
 
-import base64
 import copy
+import functools
 import itertools
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
+import torch
 from torch.utils.data import BatchSampler, DistributedSampler
 
+from feedmill.planner.epochs import sampler_epoch
 from feedmill.planner.orders import (
     Order,
     OrderError,
     counts_samples,
     innermost,
-    is_stateful,
+    load_copy,
     repeats_nothing,
     stateful_sampler,
 )
@@ -35,7 +36,6 @@ class Mark(NamedTuple):
         n_batches, n_samples: delivered so far.
         total: sum of the samples' indices; None: not known.
         ends: the first and the last index; empty: there is none, or it is not known.
-        sampler, iterator: state_dict() of the sampler, and of its iterator; None: it has none.
         n_bad: samples that on_error= applied to.
     """
 
@@ -43,8 +43,6 @@ class Mark(NamedTuple):
     n_samples: int = 0
     total: int | None = 0
     ends: tuple[int, ...] = ()
-    sampler: Any = None
-    iterator: Any = None
     n_bad: int = 0
 
     def after(self, indices: Any, is_batch: bool) -> Mark:
@@ -64,20 +62,25 @@ class Mark(NamedTuple):
 
 
 def _summary(indices: Any) -> tuple[int | None, int | None, tuple[int, ...]]:
-    """Number, sum and ends of a batch's indices; None for what is not known."""
+    """Number, sum and ends of a batch's indices; None for what is not known. Runs no code of the
+    indices' classes, apart from that of NumPy and torch."""
     if type(indices) is int:
         return 1, indices, (indices, indices)
+    if type(indices) in (np.ndarray, torch.Tensor) and indices.ndim == 1:
+        indices = indices.tolist()
     if type(indices) not in (list, tuple):
         return None, None, ()
     if not indices:
         return 0, 0, ()
+    if type(indices[0]) is not int or type(indices[-1]) is not int:
+        return len(indices), None, ()
     try:
         total = sum(indices)
-    except TypeError:
-        return len(indices), None, ()
+    except Exception:
+        total = None
     if type(total) is not int:
         return len(indices), None, ()
-    return len(indices), total, (int(indices[0]), int(indices[-1]))
+    return len(indices), total, (indices[0], indices[-1])
 
 
 class Progress:
@@ -92,7 +95,9 @@ class Progress:
             matters how often an index was used before; else 0.
 
     Attributes:
-        sampler: passed to torch's iterators in the place of the loader's index sampler.
+        sampler_epoch: what set_epoch() was called with, as the epoch began.
+        refusal: why the epoch can't be resumed; "": it can.
+        was_used: an iterator of torch's takes its indices from here.
         records: the iterator over ``sampler`` calls note(), as torch's own iterators don't.
         is_finished: the epoch has ended.
     """
@@ -110,7 +115,9 @@ class Progress:
         self.number = number
         self.index_sampler = loader._index_sampler
         self.counts_samples = counts_samples(self.index_sampler, loader._auto_collation)
-        self.sampler = NotedSampler(self)
+        self.sampler_epoch = sampler_epoch(loader)
+        self.refusal = ""
+        self.was_used = False
         self.records = records
         self.is_finished = False
         self.n_under_seed = 0
@@ -119,14 +126,12 @@ class Progress:
         self._saved, self._is_strict = saved, is_strict
         self._n_samples = n_samples
         self._stateful = stateful_sampler(self.index_sampler)
-        self._iterator: Any = None
-        self._has_state = self._stateful is not None
+        # Of _stateful, as the epoch began.
+        self._sampler_state: Any = None if saved is None else saved.get("sampler")
         self.order = Order(loader, self.index_sampler, saved and saved["order"])
         self._mark = Mark() if saved is None else _saved_mark(saved)
-        self._pulled: dict[int, tuple[Mark, Any]] = {}
+        self._pulled: dict[int, Mark] = {}
         self._latest, self._n_noted, self._n_delivered = self._mark, 0, 0
-        # Of a sampler that is not advanced from the start: the uses of each index so far.
-        self._uses: dict[int, int] = _decoded_uses(saved["uses"]) if saved else {}
         self._uses_before: bytes | None = None
         if saved is not None:
             self.base_seed, self.n_under_seed = saved["seed"], saved["n_under_seed"]
@@ -142,6 +147,11 @@ class Progress:
         return self._mark.n_samples
 
     @property
+    def n_batches(self) -> int:
+        """Number of batches delivered so far."""
+        return self._mark.n_batches
+
+    @property
     def n_bad(self) -> int:
         """Number of delivered samples that on_error= applied to."""
         return self._mark.n_bad
@@ -153,7 +163,7 @@ class Progress:
         """While torch's constructor makes an iterator for this epoch: makes it take its indices
         from here."""
         state = loader._feedmill
-        state.lent_sampler = self.sampler
+        state.lent_sampler = NotedSampler(self)
         try:
             yield
         finally:
@@ -162,7 +172,7 @@ class Progress:
     @contextmanager
     def begins_in(self, iterator: Any) -> Iterator[None]:
         """While an iterator is reset for this epoch: makes it take its indices from here."""
-        iterator._index_sampler = self.sampler
+        iterator._index_sampler = NotedSampler(self)
         try:
             yield
         finally:
@@ -181,23 +191,15 @@ class Progress:
         if number < self._n_noted:
             return
         mark = self._latest.after(indices, self._gives_batches)
-        kept = None
-        if self._has_state:
-            mark = mark._replace(**self._sampler_states())
-            kept = indices if self._n_samples else None
-        self._latest = mark
-        self._pulled[number] = mark, kept
-        self._n_noted = number + 1
+        self._pulled[number] = mark
+        self._latest, self._n_noted = mark, number + 1
 
     def delivered(self, number: int, n_bad: int = 0) -> None:
         """Called when a batch was delivered, or its error raised. Counts the batches before it,
         too. ``n_bad``: samples of the batch that on_error= applied to."""
         while self._n_delivered <= number:
-            mark, indices = self._pulled.pop(self._n_delivered, (self._mark, None))
+            mark = self._pulled.pop(self._n_delivered, self._mark)
             self._mark = mark._replace(n_bad=self._mark.n_bad + n_bad)
-            for index in _flat([indices]) if indices is not None else ():
-                index %= self._n_samples
-                self._uses[index] = self._uses.get(index, 0) + 1
             self._n_delivered += 1
 
     def delivered_all_before(self, n: int) -> None:
@@ -218,55 +220,36 @@ class Progress:
 
     def iterate(self) -> Iterator[Any]:
         """Makes the iterator over the batches' indices that torch's iterator pulls from."""
+        self.was_used = True
+        iterator: Iterator[Any]
         if self._saved is None:
-            self._note_initial_state()
+            self._note_sampler_state()
             self.order.note_iter()
-            self._iterator = iterator = iter(self.index_sampler)
-            self._has_state = self._stateful is not None or is_stateful(iterator)
+            iterator = iter(self.index_sampler)
         else:
             later = _Later(self._remaining)
             iterator = itertools.chain(later, later)
         return _Noting(iterator, self) if self.records else iterator
 
-    def _note_initial_state(self) -> None:
-        if self._stateful is not None:
-            state = copy.deepcopy(self._stateful.state_dict())
-            self._mark = self._latest = self._mark._replace(sampler=state)
-
-    def _sampler_states(self) -> dict[str, Any]:
-        states = {}
-        if self._stateful is not None:
-            states["sampler"] = copy.deepcopy(self._stateful.state_dict())
-        if is_stateful(self._iterator):
-            states["iterator"] = copy.deepcopy(self._iterator.state_dict())
-        return states
+    def _note_sampler_state(self) -> None:
+        """Notes the state that a sampler has as the epoch begins: once, as some are large."""
+        if self._stateful is None:
+            return
+        try:
+            self._sampler_state = copy.deepcopy(self._stateful.state_dict())
+        except Exception as error:  # it may be meant for something else
+            self.refusal = f"{type(self._stateful).__qualname__}.state_dict() failed: {error!r}"
 
     def _remaining(self) -> Iterator[Any]:
         """The iterator over the batches' indices after the saved position."""
-        mark = self._mark
-        if (self._stateful is not None and mark.sampler is not None) or mark.iterator is not None:
-            return self._from_states(mark)
-        whole = self.order.again(self._skip)
+        load = None
+        if self._stateful is not None and self._saved is not None:
+            load = functools.partial(load_copy, self._stateful, self._sampler_state)
+        whole = self.order.again(self._skip, load)
         if type(self.index_sampler) is BatchSampler:
             again = BatchSampler(whole, self.index_sampler.batch_size, self.index_sampler.drop_last)
             return iter(again)
         return whole
-
-    def _from_states(self, mark: Mark) -> Iterator[Any]:
-        """Lets a sampler go on that saves its own position."""
-        if self._stateful is not None:
-            self._stateful.load_state_dict(copy.deepcopy(mark.sampler))
-        iterator: Iterator[Any] = iter(self.index_sampler)
-        self._iterator = iterator
-        if mark.iterator is not None and is_stateful(iterator):
-            self._iterator.load_state_dict(copy.deepcopy(mark.iterator))
-        self._has_state = True
-        if self._uses and self._n_samples:
-            counts = np.zeros(self._n_samples, np.uint32)
-            for index, n in self._uses.items():
-                counts[index % self._n_samples] += n
-            self._uses_before = counts.tobytes()
-        return iterator
 
     def _skip(self, iterator: Iterator[Any]) -> bool:
         """Skips the delivered samples. False if there are none."""
@@ -274,7 +257,7 @@ class Progress:
         n = mark.n_samples if self.counts_samples else mark.n_batches
         skipped = list(itertools.islice(iterator, n))
         if not self.counts_samples:
-            skipped = _flat(skipped)
+            skipped = _flat(skipped, self._n_samples > 0)
         if self._is_strict:
             self._check(skipped, mark)
         if self._n_samples and not repeats_nothing(self.index_sampler):
@@ -309,12 +292,9 @@ class Progress:
             "n_under_seed": self.n_under_seed,
             "bad": mark.n_bad,
             "order": self.order.values(),
-            "uses": _encoded_uses(self._uses),
         }
-        if mark.sampler is not None:
-            position["sampler"] = copy.deepcopy(mark.sampler)
-        if mark.iterator is not None:
-            position["sampler_iter"] = copy.deepcopy(mark.iterator)
+        if self._stateful is not None:
+            position["sampler"] = copy.deepcopy(self._sampler_state)
         return position
 
 
@@ -325,53 +305,36 @@ def _saved_mark(saved: dict[str, Any]) -> Mark:
         saved["samples"],
         None if indices is None else indices[0],
         () if indices is None else tuple(indices[1:]),
-        saved.get("sampler"),
-        saved.get("sampler_iter"),
         saved["bad"],
     )
 
 
-def _flat(batches: list[Any]) -> list[Any]:
+def _flat(batches: list[Any], is_counted: bool) -> list[Any]:
+    """The indices of batches. Raises OrderError if ``is_counted``, as equal ones must be found, and
+    one is no int."""
     flat: list[Any] = []
     for batch in batches:
         if type(batch) in (list, tuple):
             flat.extend(batch)
-        else:
+        elif type(batch) in (np.ndarray, torch.Tensor):
+            flat.extend(batch.reshape(-1).tolist())
+        elif isinstance(batch, SupportsIndex) or not is_counted:
             flat.append(batch)
+        else:
+            raise OrderError(f"the indices of a {type(batch).__qualname__} can't be counted")
     return flat
 
 
 def _counts(indices: list[Any], n_samples: int) -> bytes | None:
-    """The number of times that each index occurs; None if none does."""
-    if not indices:
-        return None
+    """The number of times that each index of the dataset occurs; None if none does."""
     try:
         numbers = np.fromiter(indices, np.int64, len(indices))
-        if numbers.min() < 0:
-            numbers %= n_samples
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError) as error:
+        raise OrderError(f"the indices of the sampler can't be counted: {error}") from None
+    numbers = numbers[(-n_samples <= numbers) & (numbers < n_samples)]
+    if not len(numbers):
         return None
-    return np.bincount(numbers, minlength=n_samples).astype(np.uint32).tobytes()
-
-
-def _encoded_uses(uses: dict[int, int]) -> str:
-    """Indices with their number of uses, as text; "" if there are none."""
-    if not uses:
-        return ""
-    counts = np.zeros(max(uses) + 1, np.uint32)
-    for index, n in uses.items():
-        counts[index] = n
-    packed = zlib.compress(counts.astype(np.uint8 if counts.max() < 256 else np.uint32).tobytes())
-    return f"{1 if counts.max() < 256 else 4}:{base64.b64encode(packed).decode()}"
-
-
-def _decoded_uses(text: str) -> dict[int, int]:
-    if not text:
-        return {}
-    width, _, packed = text.partition(":")
-    kind = np.uint8 if width == "1" else np.uint32
-    counts = np.frombuffer(zlib.decompress(base64.b64decode(packed)), kind)
-    return {int(index): int(counts[index]) for index in np.flatnonzero(counts)}
+    return np.bincount(numbers % n_samples, minlength=n_samples).astype(np.uint32).tobytes()
 
 
 class NotedSampler:
@@ -380,10 +343,8 @@ class NotedSampler:
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self.was_used = False
 
     def __iter__(self) -> Iterator[Any]:
-        self.was_used = True
         return self._progress.iterate()
 
     def __len__(self) -> int:
