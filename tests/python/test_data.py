@@ -233,6 +233,25 @@ def test_npy_headers_are_read_strictly(tmp_path, data, why):
     assert parse_header(npy_bytes(GOOD), "x").shape == (2,)
 
 
+def test_npy_headers_are_parsed_again_where_threads_confuse_the_parser(monkeypatch):
+    """As in CPython's issue 106905."""
+    read, n_calls = np.lib.format.read_array_header_1_0, []
+
+    def confused(stream):
+        n_calls.append(stream.tell())
+        result = read(stream)
+        if len(n_calls) < 4:
+            raise SystemError("AST constructor recursion depth mismatch (before=45, after=41)")
+        return result
+
+    monkeypatch.setattr(np.lib.format, "read_array_header_1_0", confused)
+    assert parse_header(npy_bytes(GOOD), "x").shape == (2,)
+    assert len(n_calls) == 4 and len(set(n_calls)) == 1
+    monkeypatch.setattr(np.lib.format, "read_array_header_1_0", lambda stream: 1 / 0)
+    with pytest.raises(NpyError, match="damaged"):
+        parse_header(npy_bytes(GOOD), "x")
+
+
 def save_slices(root, n=6):
     random = np.random.default_rng(1)
     slices = [random.normal(size=(4, 5)).astype(np.float32) for _ in range(n)]

@@ -68,7 +68,7 @@ def load(tmp_path, monkeypatch, text=SOURCE):
     monkeypatch.setitem(sys.modules, "library", module)
     spec.loader.exec_module(module)
     fingerprints._read_file.cache_clear()
-    fingerprints.fingerprint.cache_clear()
+    fingerprints._definition_in.cache_clear()
     fingerprints.linecache.clearcache()
     return module
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import mmap
 import os
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,8 @@ from numpy.lib import format as npy_format
 _MAX_HEADER_BYTES = 10000
 # Largest number of bytes before the values.
 MAX_START_BYTES = 12 + _MAX_HEADER_BYTES
+# How often a header is parsed.
+_MAX_TRIES = 8
 # Kinds of numeric dtypes: bool, signed and unsigned integers, floats, complex.
 _KINDS = "biufc"
 # Alignment of addresses, offsets and lengths that is sufficient for O_DIRECT on all file systems.
@@ -73,7 +76,7 @@ def parse_header(start: bytes | memoryview, path: Any) -> Header:
     is_first = version == (1, 0)
     read = npy_format.read_array_header_1_0 if is_first else npy_format.read_array_header_2_0
     try:
-        shape, fortran_order, dtype = read(stream)
+        shape, fortran_order, dtype = _parsed(read, stream)
     except Exception as error:  # damaged text raises many types, such as tokenize.TokenError
         raise NpyError(f"{path}: damaged .npy header: {error}") from None
     if dtype.kind not in _KINDS:
@@ -81,6 +84,21 @@ def parse_header(start: bytes | memoryview, path: Any) -> Header:
     if any(length < 0 for length in shape):
         raise NpyError(f"{path}: damaged .npy header: its shape is {shape}")
     return Header(stream.tell(), dtype, fortran_order, shape)
+
+
+def _parsed(read: Callable[[io.BytesIO], Any], stream: io.BytesIO) -> Any:
+    """The result of one of NumPy's functions, which use Python's parser.
+
+    Before Python 3.11.5 that raises SystemError now and then where several threads use it, as the
+    depth of its recursion is counted for all of them together (CPython's issue 106905).
+    """
+    at = stream.tell()
+    for _ in range(_MAX_TRIES - 1):
+        try:
+            return read(stream)
+        except SystemError:
+            stream.seek(at)
+    return read(stream)
 
 
 def array_of(buffer: Any, n_bytes: int, path: Any) -> np.ndarray:

@@ -90,25 +90,28 @@ def _globals_of(code: CodeType) -> frozenset[str]:
 # ---- the source ----------------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=256)
 def fingerprint(code: CodeType) -> str:
     """The hash of a function's source; "" if the source is not available or is not the code's."""
     definition = _definition(code)
-    if definition is None:
-        return ""
-    return hash_of(definition)
+    return "" if definition is None else hash_of(definition)
 
 
+@functools.lru_cache(maxsize=256)
 def hash_of(definition: ast.AST) -> str:
     """The hash of a definition in a syntax tree."""
     return hashlib.sha256(canonical(definition).encode()).hexdigest()[:16]
 
 
-@functools.lru_cache(maxsize=256)
 def _definition(code: CodeType) -> ast.FunctionDef | None:
     """The definition that a file has for a function; None: it has none, or its code is another,
     since the file changed after the import, or somebody changed the function."""
-    tree, codes = _read_file(code.co_filename)
+    return _definition_in(code.co_filename, code)
+
+
+# Equal code may come from several files.
+@functools.lru_cache(maxsize=256)
+def _definition_in(path: str, code: CodeType) -> ast.FunctionDef | None:
+    tree, codes = _read_file(path)
     if code not in codes:
         return None
     for node in ast.walk(tree):
