@@ -8,6 +8,7 @@
 #define TAG_ORIENTATION 0x0112
 #define TYPE_SHORT 3
 #define ENTRY_BYTES 12
+#define INLINE_BYTES 4
 #define PNG_SIGNATURE_BYTES 8
 #define PNG_CHUNK_BYTES 12 /* length, type and checksum */
 #define PNG_KEYWORD_BYTES 79
@@ -28,6 +29,28 @@ static bool starts_with(const uint8_t *bytes, size_t n_bytes, const char *text, 
 
 /* ---- JPEG ------------------------------------------------------------------------------------ */
 
+/* Bytes of a value of each type of an entry; 0: Pillow does not know the type. */
+static const uint8_t type_bytes[] = {0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8};
+
+/* Whether Pillow can read the values of all entries of a directory. At a value beyond the end it
+   stops and ignores the entries behind it, or this entry, if the values together are larger than
+   the structure. */
+static bool are_values_inside(const uint8_t *entries, size_t n_entries, size_t n_bytes,
+                              bool little_endian) {
+    uint64_t total = 0;
+    for (size_t i = 0; i < n_entries; i++) {
+        const uint8_t *const entry = entries + ENTRY_BYTES * i;
+        const uint32_t type = number(entry + 2, 2, little_endian);
+        if (type >= sizeof(type_bytes)) continue;
+        const uint64_t size = (uint64_t)number(entry + 4, 4, little_endian) * type_bytes[type];
+        if (size <= INLINE_BYTES) continue; /* the value is in the entry itself */
+        total += size;
+        const uint64_t end = number(entry + 8, 4, little_endian) + size;
+        if (end > n_bytes || total > n_bytes) return false;
+    }
+    return true;
+}
+
 /* What the first directory of a TIFF structure says. */
 static turn turn_of_tiff(const uint8_t *tiff, size_t n_bytes) {
     const bool little_endian = starts_with(tiff, n_bytes, "II*\0", 4);
@@ -37,9 +60,11 @@ static turn turn_of_tiff(const uint8_t *tiff, size_t n_bytes) {
     if (at > n_bytes || n_bytes - at < 2) return MAY_BE_TURNED;
     const size_t n_entries = number(tiff + at, 2, little_endian);
     if ((n_bytes - at - 2) / ENTRY_BYTES < n_entries) return MAY_BE_TURNED;
+    const uint8_t *const entries = tiff + at + 2;
+    if (!are_values_inside(entries, n_entries, n_bytes, little_endian)) return MAY_BE_TURNED;
     turn found = NOT_TOLD;
     for (size_t i = 0; i < n_entries; i++) {
-        const uint8_t *const entry = tiff + at + 2 + ENTRY_BYTES * i;
+        const uint8_t *const entry = entries + ENTRY_BYTES * i;
         if (number(entry, 2, little_endian) != TAG_ORIENTATION) continue;
         const bool is_one = number(entry + 2, 2, little_endian) == TYPE_SHORT &&
                             number(entry + 4, 4, little_endian) == 1 &&

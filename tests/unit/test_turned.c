@@ -125,6 +125,73 @@ static void exif_that_is_cut_is_doubtful(void **state) {
     }
 }
 
+enum { N_OTHER = 10 }; /* bytes behind the directory of three entries */
+
+/* Whether an image is doubtful that has an entry before the orientation, 1, and one behind it. Both
+   are {type, count, offset}. XMP tells to turn it. */
+static bool is_doubtful(bool little, const uint32_t before[3], const uint32_t behind[3]) {
+    static const char xmp[] = "http://ns.adobe.com/xap/1.0/\0<x tiff:Orientation=\"6\"/>";
+    const uint32_t orientation[3] = {3, 1, little ? 1 : 1 << 16};
+    const uint32_t *const entries[] = {before, orientation, behind};
+    const uint32_t tags[] = {0x010F, 0x0112, 0x0131};
+    text body = {.n = 0}, t = begun();
+    add(&body, "Exif\0", 6);
+    add(&body, little ? "II*\0" : "MM\0*", 4);
+    add_number(&body, 8, 4, little);
+    add_number(&body, 3, 2, little);
+    for (int i = 0; i < 3; i++) {
+        add_number(&body, tags[i], 2, little);
+        add_number(&body, entries[i][0], 2, little);
+        add_number(&body, entries[i][1], 4, little);
+        add_number(&body, entries[i][2], 4, little);
+    }
+    add_number(&body, 0, 4, little);
+    add(&body, "0123456789", N_OTHER);
+    add_segment(&t, 0xE1, body.bytes, body.n);
+    add_segment(&t, 0xE1, xmp, sizeof(xmp));
+    return ended(&t);
+}
+
+/* Pillow ignores an orientation behind a value that it can't read. */
+static void values_beyond_the_end_are_doubtful(void **state) {
+    (void)state;
+    enum { N = 8 + 2 + 3 * 12 + 4 + N_OTHER }; /* bytes of the structure */
+    static const struct {
+        uint32_t entry[3];
+        bool is_doubtful;
+    } cases[] = {
+        {{2, 4, 9999}, false}, /* the offset is the value */
+        {{2, N_OTHER, N - N_OTHER}, false},
+        {{2, N_OTHER, N - N_OTHER + 1}, true},
+        {{2, N_OTHER, 9999}, true},
+        {{2, N, 0}, false},
+        {{2, N + 1, 0}, true},
+        {{2, 5, UINT32_MAX}, true}, /* the end is no number of 32 bits, */
+        {{2, UINT32_MAX, 5}, true},
+        {{12, 1U << 29, 0}, true}, /* nor is the size */
+        {{5, 1, N - 8}, false},
+        {{5, 1, N - 7}, true},
+        {{3, 2, 9999}, false},
+        {{3, 3, 9999}, true},
+        {{16, 1, 9999}, true},
+        {{0, 100, 9999}, false}, /* types that Pillow ignores */
+        {{14, 100, 9999}, false},
+        {{17, 100, 9999}, false},
+        {{UINT16_MAX, 100, 9999}, false},
+    };
+    static const uint32_t good[3] = {2, 4, 0}, half[3] = {7, N / 2, 0};
+    static const uint32_t more[3] = {7, N / 2 + 1, 0};
+    for (int little = 0; little < 2; little++) {
+        for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+            assert_int_equal(is_doubtful(little, cases[i].entry, good), cases[i].is_doubtful);
+            assert_int_equal(is_doubtful(little, good, cases[i].entry), cases[i].is_doubtful);
+        }
+        /* Values that overlap, and together are larger than the structure. */
+        assert_false(is_doubtful(little, half, half));
+        assert_true(is_doubtful(little, half, more));
+    }
+}
+
 static void chunks_of_pngs(void **state) {
     (void)state;
     static const struct {
@@ -184,6 +251,7 @@ int main(void) {
         cmocka_unit_test(orientations_of_jpegs),
         cmocka_unit_test(xmp_counts_without_an_upright_orientation),
         cmocka_unit_test(exif_that_is_cut_is_doubtful),
+        cmocka_unit_test(values_beyond_the_end_are_doubtful),
         cmocka_unit_test(chunks_of_pngs),
         cmocka_unit_test(chunks_of_webps),
         cmocka_unit_test(cut_jpegs_are_doubtful),
