@@ -4,6 +4,7 @@ import argparse
 import functools
 import io
 import random
+import struct
 
 import feedmill
 import frameworks
@@ -170,6 +171,47 @@ def test_images_of_all_kinds_equal_torchs(mixed, collate_fn):
     loader = assert_parity(mixed.with_transform(preprocess), collate_fn=collate_fn)
     decode = loader.stats().decode
     assert decode.native_samples > 10 and decode.fallback_kind >= 10
+
+
+def jpeg_of_entries(little, before, behind, orientation=1):
+    """A JPEG with XMP that turns it, and with EXIF: an orientation between two entries, which are
+    (type, count, offset)."""
+    order = "<" if little else ">"
+    data = (b"II*\0" if little else b"MM\0*") + struct.pack(order + "IH", 8, 3)
+    for tag, entry in ((0x010F, before), (0x0112, None), (0x0131, behind)):
+        data += struct.pack(order + "H", tag)
+        data += struct.pack(order + "HII", *entry) if entry else struct.pack(
+            order + "HIHH", 3, 1, orientation, 0
+        )
+    xmp = b"http://ns.adobe.com/xap/1.0/\0" + XMP % 6
+    parts = [b"Exif\0\0" + data + bytes(14), xmp]
+    segments = [b"\xff\xe1" + struct.pack(">H", len(part) + 2) + part for part in parts]
+    file = encoded(size=(40, 20))
+    return file[:2] + b"".join(segments) + file[2:]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_orientations_that_pillow_does_not_reach():
+    """Pillow ignores the entries behind a value that it can't read, and turns as XMP says."""
+    beyond = jpeg_of_entries(True, (2, 10, 9999), (2, 4, 0))
+    assert Image.open(io.BytesIO(beyond)).getexif()[0x0112] == 6
+    upright = [jpeg_of_entries(little, (2, 10, 8), (5, 1, 8)) for little in (True, False)]
+    assert Image.open(io.BytesIO(upright[0])).getexif()[0x0112] == 1
+    loader = assert_parity(of_images([*upright, beyond]).with_transform(preprocess))
+    assert loader.stats().decode.native_samples == 2
+    numbers = random.Random(1)
+    images = [
+        jpeg_of_entries(numbers.random() < 0.5, *(
+            (numbers.choice([*range(19), 65535]), numbers.choice([0, 1, 3, 8, 20, 50, 2**29]),
+             numbers.choice([0, 8, 40, 55, 9999, 2**32 - 1]))
+            for _ in range(2)
+        ))
+        for _ in range(2000)
+    ]
+    turns = [Image.open(io.BytesIO(one)).getexif().get(0x0112) for one in images]
+    assert min(map(turns.count, (1, 6))) > 100
+    loader = assert_parity(of_images(images).with_transform(preprocess), batch_size=100)
+    assert 100 < loader.stats().decode.native_samples <= turns.count(1)
 
 
 def test_a_mode_of_the_feature(mixed):
@@ -426,6 +468,71 @@ def test_an_index_beyond_the_end(plain):
             list(kind(dataset, sampler=[0, 99], **options))
 
 
+def outcome(kind, dataset, **options):
+    """The batches of one pass, or the type and text of its exception."""
+    try:
+        return list(kind(dataset, **options))
+    except Exception as error:
+        return type(error), str(error).splitlines()[-1]
+
+
+@pytest.mark.parametrize("select", [
+    lambda ds: ds, lambda ds: ds.shuffle(seed=3), lambda ds: ds.select([3, 1, 2]),
+    lambda ds: ds.select(range(4)),
+], ids=["all", "shuffle", "select", "range"])
+@pytest.mark.parametrize("sampler", [[-1], [0, -3], [0, -99], [-1, 99], [np.int64(-2)]])
+@pytest.mark.parametrize("around", [
+    lambda ds: ds, lambda ds: Subset(Subset(ds, [0, -1, 2]), [0, 1, 2]),
+    lambda ds: torch.utils.data.ConcatDataset([ds, ds]),
+    lambda ds: torch.utils.data.ConcatDataset([Subset(ds, [0, -1]), ds]),
+    lambda ds: Subset(torch.utils.data.ConcatDataset([ds, ds]), [0, -1, 2]),
+], ids=["dataset", "subset", "concat", "concat of subset", "subset of concat"])
+def test_negative_indices_do_what_they_do_in_torch(plain, select, sampler, around):
+    """After select(), a Dataset takes them alone, but not in a list, by which torch asks for the
+    rows of a batch."""
+    dataset = around(select(plain).with_transform(preprocess))
+    options = {"batch_size": 1, "sampler": sampler}
+    wanted = outcome(DataLoader, dataset, **options)
+    assert_same(wanted, outcome(feedmill.DataLoader, dataset, native="require", **options))
+
+
+def test_negative_indices_after_a_selection(plain):
+    dataset = plain.shuffle(seed=3).with_transform(preprocess)
+    for kind, options in ((DataLoader, {}), (feedmill.DataLoader, {"native": "require"})):
+        with pytest.raises(IndexError, match="Offset must be non-negative"):
+            list(kind(dataset, sampler=[0, -1], **options))
+    own = Pairs(plain.shuffle(seed=3), EVALUATION)
+    assert_parity(own, batch_size=1, sampler=[0, -1, -21])
+
+
+@pytest.mark.parametrize("index", ["label", "other", None, [0, 1], (0,), 1.5 + 1j, slice(2)])
+@pytest.mark.parametrize("is_selected", [False, True])
+def test_errors_of_indices_that_are_no_integers(plain, index, is_selected):
+    dataset = (plain.shuffle(seed=3) if is_selected else plain).with_transform(preprocess)
+    for one in (dataset, Subset(dataset, [0, index])):
+        options = {"batch_size": 1, "sampler": [1 if one is not dataset else index]}
+        wanted = outcome(DataLoader, one, **options)
+        assert type(wanted) is tuple
+        assert outcome(feedmill.DataLoader, one, native="require", **options) == wanted
+    # An own dataset, and a ConcatDataset, pass indices on one by one.
+    concat = torch.utils.data.ConcatDataset([Subset(dataset, [0, index])])
+    options = {"batch_size": 1, "sampler": [1]}
+    wanted = outcome(DataLoader, concat, **options)
+    got = outcome(feedmill.DataLoader, concat, native="require", **options)
+    assert got == wanted if type(wanted) is tuple else issubclass(got[0], Exception)
+
+
+def test_floats_as_indices_are_not_taken_for_integers(plain):
+    """torch makes a sample of some of them."""
+    dataset = plain.with_transform(preprocess)
+    for one in (dataset, Subset(dataset, [0.0, 1.0])):
+        loader = feedmill.DataLoader(
+            one, batch_size=1, sampler=[1.0 if one is dataset else 1], native="require"
+        )
+        with pytest.raises((TypeError, RuntimeError), match="Wrong key type|torch's path only"):
+            list(loader)
+
+
 # ---- refused -------------------------------------------------------------------------------------
 
 COUNT = []
@@ -534,7 +641,62 @@ def assigning(examples):
     return examples
 
 
+def counting_keys(examples):
+    return [len(example) for example in examples]
+
+
+def counting_first(examples):
+    return len(examples[0])
+
+
+def counting_all(examples):
+    return len(*examples)
+
+
+key = "label"
+
+
+def by_variable_of_comprehension(examples):
+    return [[str(example[key])[:4] for key in ("image", "label")] for example in examples]
+
+
+def by_variable_of_generator(examples):
+    return [tuple(example[key] for key in ("image",)) for example in examples]
+
+
+def by_assigned_variable(examples):
+    return [example[key] for example in examples if (key := "image")]
+
+
+def by_argument(examples, key="image"):
+    return [example[key] for example in examples]
+
+
+def by_keyword(examples, *, key="image"):
+    return [example[key] for example in examples]
+
+
+def counting_by_variable(examples):
+    return [len(examples) for len in (list, str)]
+
+
+def by_global(examples):
+    return [example[key] for example in examples], len(examples)
+
+
+NEEDING_THE_IMAGE = (
+    counting_all, by_variable_of_comprehension, by_variable_of_generator, by_assigned_variable,
+    by_argument, by_keyword,
+)
+
+
+def test_a_collate_fn_may_read_a_key_of_a_global_variable(plain):
+    assert_parity(plain.with_transform(named()), collate_fn=by_global)
+
+
 @pytest.mark.parametrize("collate_fn", [
+    counting_keys, counting_first, counting_all, by_variable_of_comprehension,
+    by_variable_of_generator, by_assigned_variable, by_argument, by_keyword, counting_by_variable,
     iterating, first_only, passing_on, reading_the_image, by_unknown_key, looking_around,
     with_a_function, assigning, functools.partial(collate), list,
 ])
@@ -542,6 +704,8 @@ def test_a_collate_fn_may_not_see_that_the_image_is_missing(plain, collate_fn):
     text = reasons(plain.with_transform(named()), collate_fn)
     assert "del batch['image']" in text
     if collate_fn is not reading_the_image and collate_fn is not collate:
+        if collate_fn in NEEDING_THE_IMAGE:
+            return
         # Without the image in the samples, any function will do.
         loader = feedmill.DataLoader(
             plain.with_transform(preprocess), 4, collate_fn=collate_fn, native="require"
@@ -617,6 +781,19 @@ def test_changed_functions_are_refused(plain, monkeypatch, place):
 
     monkeypatch.setattr(home, name, property(other) if isinstance(original, property) else other)
     assert "not that of a version" in reasons(dataset)
+
+
+@pytest.mark.parametrize("name", ["fast_gather", "fast_slice", "num_rows"])
+@pytest.mark.parametrize("kind", ["Table", "TableBlock", "InMemoryTable"])
+def test_changed_classes_of_tables_are_refused(plain, monkeypatch, kind, name):
+    """The methods are known in the classes that define them; others may hide them."""
+    dataset = plain.shuffle(seed=1).with_transform(preprocess)
+    assert "InMemoryTable" in {type(one).__name__ for one in (dataset._data, dataset._indices)}
+    owner = getattr(datasets.table, kind)
+    is_known_there = name in vars(owner)
+    monkeypatch.setattr(owner, name, lambda *arguments: None, raising=False)
+    expected = "not that of a version" if is_known_there else f"it has its own {name}"
+    assert expected in reasons(dataset)
 
 
 def test_changes_elsewhere_are_refused(plain, monkeypatch):

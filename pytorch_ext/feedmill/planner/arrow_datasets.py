@@ -16,15 +16,25 @@ from typing import Any
 
 from feedmill._ops import native
 from feedmill.planner import files, huggingface
-from feedmill.planner.attributes import NotUnderstood
+from feedmill.planner.attributes import NotUnderstood, of_class
 from feedmill.planner.batch_functions import BatchFunction
 from feedmill.planner.buffers import Buffer
 from feedmill.planner.collate_keys import keys_read
 from feedmill.planner.equality import native_formats
 from feedmill.planner.image_calls import Convert, ImageState
 from feedmill.planner.plan import UnsupportedError
-from feedmill.planner.samples import IMAGE, BaseDataset, Fields, Source
+from feedmill.planner.samples import (
+    IMAGE,
+    BaseDataset,
+    BaseNode,
+    Fields,
+    Item,
+    NotNative,
+    Source,
+    SubsetNode,
+)
 from feedmill.planner.transforms import TransformPlan, read_transforms
+from feedmill.planner.untouched import type_name
 
 # Rows whose first bytes are read to find out of which format the images are.
 _PROBED_ROWS = 64
@@ -33,6 +43,12 @@ _NOT_RGB = (
     "the function of set_transform() does not convert the images to RGB first, so that their mode "
     'is not known; call image.convert("RGB") before the transforms'
 )
+
+# The methods of tables that are called for rows, and the classes that define them. They are checked
+# there; the classes of tables inherit them.
+_TABLE_METHODS = {
+    "fast_gather": "IndexedTableMixin", "fast_slice": "IndexedTableMixin", "num_rows": "Table",
+}
 
 
 class _Chunks:
@@ -72,6 +88,7 @@ class ImageTable:
     def __init__(self, dataset: Any) -> None:
         huggingface.check_library()
         huggingface.check_dataset(dataset)
+        _check_methods(dataset)
         self.dataset = dataset
         self.columns = _columns_of(dataset)
         self.image = _image_column(dataset, self.columns)
@@ -94,8 +111,12 @@ class ImageTable:
         return _Chunks(self.dataset._data.table.column(name)).value
 
     def row(self, index: Any) -> int:
-        """The row of an index. Raises what the dataset raises."""
-        index = operator.index(index)
+        """The row of an index. Raises what the dataset raises for it alone, and NotNative if it is
+        not an integer."""
+        try:
+            index = operator.index(index)
+        except (TypeError, ValueError) as error:
+            raise NotNative(index, None, f"the index is not an integer ({error})") from None
         if not -self._n_rows <= index < self._n_rows:
             self.dataset[index]  # raises
         row: int = index % self._n_rows
@@ -258,6 +279,18 @@ class ArrowDataset:
         return _Verified(copied, self._function.keys)
 
 
+def _check_methods(dataset: Any) -> None:
+    """Raises UnsupportedError if a class of the Dataset's tables overrides a method that is known
+    in another class."""
+    library = sys.modules["datasets.table"]
+    for table in (dataset._data, dataset._indices):
+        for name, owner in _TABLE_METHODS.items() if table is not None else ():
+            if of_class(type(table), name) is not vars(getattr(library, owner))[name]:
+                raise UnsupportedError(
+                    f"{type_name(type(table))} was changed: it has its own {name}"
+                )
+
+
 def _columns_of(dataset: Any) -> list[str]:
     """The columns that the function gets."""
     names = list(dataset._data.column_names)
@@ -329,6 +362,19 @@ class ArrowSource(Source):
 
     rejects = native.REJECT_TURNED
 
+    def __init__(self, dataset: Any, node: Any) -> None:
+        super().__init__(dataset, node)
+        self._listed = _looked_up_by_lists(node)
+
+    def _item(self, node: Any, asked: Any, index: Any) -> Item:
+        if self._listed is not None:
+            _check_in_list(self._listed, node.locate(index)[1])
+        try:
+            return super()._item(node, asked, index)
+        except NotNative as error:
+            # ImageTable.row() knows the table's index only, not the sampler's.
+            raise NotNative(asked, error.path, str(error)) from None
+
     def why_not(self, loader: Any, is_default: bool) -> list[str]:
         reasons = super().why_not(loader, is_default)
         if loader.batch_sampler is None:
@@ -340,6 +386,29 @@ class ArrowSource(Source):
         if left:
             reasons += _reasons_against_collate(loader.collate_fn, is_default, left)
         return reasons
+
+
+def _looked_up_by_lists(node: Any) -> Any:
+    """The Dataset of Hugging Face that torch asks for all rows of a batch at once, by a list of
+    indices, as it has __getitems__(). None: a ConcatDataset, or a dataset of the user's own, asks
+    for one row after the other."""
+    while isinstance(node, SubsetNode):
+        node = node.inner
+    if not isinstance(node, BaseNode):
+        return None
+    dataset = node.base_datasets[0].dataset
+    return dataset if huggingface.is_dataset(type(dataset)) else None
+
+
+def _check_in_list(dataset: Any, index: Any) -> None:
+    """Raises what a Dataset raises for a list with an index that alone means something else: one
+    that is not an integer, and a negative one if rows were selected."""
+    try:
+        is_other = operator.index(index) < 0 and dataset._indices is not None
+    except (TypeError, ValueError):
+        is_other = True
+    if is_other:
+        dataset[[index]]
 
 
 def _reasons_against_collate(collate: Any, is_default: bool, left: set[str]) -> list[str]:

@@ -52,12 +52,16 @@ class _KeyReader(Evaluator):
             if isinstance(one, ast.Name) and one.id in _REFLECTING:
                 raise self._error(one, f"it calls {one.id}()")
         samples = named[0].arg
+        bound = _bound_names(arguments, inner)
         loops = list(_loops_over(inner, samples))
         allowed = {id(items) for _, items in loops}
+        # Only the samples may be counted: the length of one of them depends on its image.
         allowed.update(
             id(one.args[0]) for one in inner
             if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)
-            and len(one.args) == 1 and one.func.id == "len" and self._value(one.func) is len
+            and len(one.args) == 1 and isinstance(one.args[0], ast.Name)
+            and one.args[0].id == samples and one.func.id == "len" and "len" not in bound
+            and self._value(one.func) is len
         )
         targets = {id(target) for target, _ in loops}
         names = {target.id for target, _ in loops}
@@ -67,7 +71,7 @@ class _KeyReader(Evaluator):
         for one in inner:
             if isinstance(one, ast.Subscript) and isinstance(one.value, ast.Name):
                 if one.value.id in names and isinstance(one.ctx, ast.Load):
-                    read.add(self._key(one))
+                    read.add(self._key(one, bound))
                     allowed.add(id(one.value))
         for one in inner:
             if not isinstance(one, ast.Name) or one.id not in (samples, *names):
@@ -78,11 +82,28 @@ class _KeyReader(Evaluator):
                 raise self._error(one, f"it assigns to {one.id}")
         return read
 
-    def _key(self, node: ast.Subscript) -> str:
+    def _key(self, node: ast.Subscript, bound: set[str]) -> str:
+        for one in ast.walk(node.slice):
+            if isinstance(one, ast.Name) and one.id in bound:
+                raise self._error(node, f"it reads a key that depends on the variable {one.id}")
         key = self._value(node.slice)
         if type(key) is not str:
             raise self._error(node, "it reads a key that is no string")
         return key
+
+
+def _bound_names(arguments: ast.arguments, nodes: Iterable[ast.AST]) -> set[str]:
+    """The names of a function's arguments and of all variables that it assigns anywhere. Those of
+    comprehensions are not among its code's names before Python 3.12, so that they would be taken
+    for global variables."""
+    names = {
+        one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    }
+    names.update(
+        one.id for one in nodes
+        if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load)
+    )
+    return names
 
 
 def _loops_over(nodes: Iterable[ast.AST], samples: str) -> Iterator[tuple[ast.Name, ast.Name]]:
