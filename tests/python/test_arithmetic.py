@@ -192,6 +192,43 @@ def test_replaced_functions(small_images, monkeypatch):
         assert explain(small_images, T.ToTensor(), limit).startswith("torch's own path")
 
 
+# ---- values do not depend on where they stand ----------------------------------------------------
+
+_OPERATIONS = [
+    ("mul", 2.7), ("mul", -1), ("add", 0.3), ("sub", 7), ("div", 3), ("div", 255.0), ("clamp", 0.2),
+    ("__rsub__", 1), ("__truediv__", 0.7), ("__itruediv__", 127.5), ("mul_", 1e-3),
+]
+_TYPES = ("uint8", "float32", "float16", "bfloat16", "float64")
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 1), (3, 5, 7), (1, 16, 33), (3, 64, 64)])
+@pytest.mark.parametrize("name, number", _OPERATIONS)
+def test_a_table_of_values_is_enough(name, number, shape):
+    """torch computes the same bits for a value in a table as in an image of any size, with its
+    vector instructions and without."""
+    generator = torch.Generator().manual_seed(3)
+    pixels = torch.randint(256, shape, generator=generator)
+    ramp = torch.arange(256)
+    for start in _TYPES:
+        for target in ("float", "half", "bfloat16", "clone"):
+            for scale in (1, 255):
+                def calls(values):
+                    values = values.to(torch.uint8) if start == "uint8" else (
+                        (values / scale).to(getattr(torch, start)))
+                    return getattr(TensorCall(name, (number,))(values), target)()
+
+                try:
+                    table = calls(ramp)
+                except RuntimeError:  # in place, to another type
+                    with pytest.raises(RuntimeError):
+                        calls(pixels)
+                    continue
+                image = calls(pixels.clone())
+                assert image.dtype is table.dtype and torch.equal(image, table[pixels])
+                image = calls(pixels.permute(1, 2, 0)).permute(2, 0, 1)
+                assert torch.equal(image, table[pixels])
+
+
 # ---- random code ---------------------------------------------------------------------------------
 
 _NUMBERS = st.sampled_from(["2", "-1", "0.5", "255", "1e-3", "3"])

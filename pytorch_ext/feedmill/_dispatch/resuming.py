@@ -41,7 +41,7 @@ class Position:
         progress: of the latest epoch; None: there is none, or it can't be resumed.
         refusal: why the latest epoch can't be resumed; "": it can.
         support: of the latest epoch, as choose() returned it.
-        prints: prints() of the latest epoch, once they were asked for.
+        fingerprints: fingerprints_of() of the latest epoch, once they were asked for.
     """
 
     def __init__(self, loaded: tuple[dict[str, Any], bool] | None = None) -> None:
@@ -49,7 +49,7 @@ class Position:
         self.progress: Progress | None = None
         self.refusal = ""
         self.support: Support | None = None
-        self.prints: dict[str, Any] | None = None
+        self.fingerprints: dict[str, Any] | None = None
 
 
 # ---- saving --------------------------------------------------------------------------------------
@@ -67,14 +67,14 @@ def state_dict(loader: Any, support: Support) -> dict[str, Any]:
         return copy.deepcopy(position.loaded[0])
     progress = position.progress
     is_inside = progress is not None and not progress.is_finished
-    if position.prints is None:
-        position.prints = prints(loader, support)
+    if position.fingerprints is None:
+        position.fingerprints = fingerprints_of(loader, support)
     saved: dict[str, Any] = {
         "feedmill": VERSION,
         "epoch": progress.number if is_inside else state.epochs.next_number,
         "sampler_epoch": progress.sampler_epoch if is_inside else sampler_epoch(loader),
         "path": support.path,
-        **position.prints,
+        **position.fingerprints,
         "position": None,
     }
     refusal = position.refusal or (progress.refusal if is_inside else "")
@@ -141,16 +141,17 @@ def _why_not(loader: Any, support: Support) -> str:
 # ---- what a state belongs to ---------------------------------------------------------------------
 
 
-def prints(loader: Any, support: Support) -> dict[str, Any]:
+def fingerprints_of(loader: Any, support: Support) -> dict[str, Any]:
     """Fingerprints of dataset, transforms and order. Reads no image."""
     source = support.source
     dataset: dict[str, Any] = {"kind": type(loader.dataset).__qualname__, "n": _length(loader)}
-    found = {"dataset": dataset, "transform": "", "random": True, "order": _order_print(loader)}
+    order = _order_fingerprint(loader)
+    found = {"dataset": dataset, "transform": "", "random": True, "order": order}
     if source is None:
         found["transform"] = _digest(_named_transform(loader.dataset))
         return found
     dataset |= {"kind": source.kind, "n": source.n_samples}
-    dataset["ends"] = _digest(*(_sample_print(source, i) for i in {0, source.n_samples - 1}))
+    dataset["ends"] = _digest(*(_sample_fingerprint(source, i) for i in {0, source.n_samples - 1}))
     plan = source.plan
     found["transform"] = _digest(repr(plan) if plan is not None else _named_transform(source))
     found["random"] = plan is not None and bool(getattr(plan, "is_random", False))
@@ -165,7 +166,7 @@ def _length(loader: Any) -> int | None:
         return None
 
 
-def _sample_print(source: Source, index: int) -> str:
+def _sample_fingerprint(source: Source, index: int) -> str:
     """The name and target of a sample, without its folders: a dataset may move. For a dataset in
     memory its row."""
     if not 0 <= index < source.n_samples:
@@ -195,7 +196,7 @@ def _named_transform(value: Any) -> str:
     return "\n".join(parts)
 
 
-def _order_print(loader: Any) -> str:
+def _order_fingerprint(loader: Any) -> str:
     """What the order depends on: the sampler's class, and the arguments that all ranks share."""
     sampler = innermost(loader._index_sampler)
     text = type(sampler).__qualname__
@@ -213,7 +214,7 @@ def _digest(*texts: str) -> str:
 
 def check(loader: Any, support: Support, saved: dict[str, Any]) -> None:
     """Raises ValueError if a state belongs to another dataset, transform or order."""
-    now = prints(loader, support)
+    now = fingerprints_of(loader, support)
     then, mine = saved["dataset"], now["dataset"]
     if then["n"] != mine["n"]:
         raise _other("dataset", f"it had {then['n']} samples, and has {mine['n']} now")
@@ -329,7 +330,7 @@ def begin(loader: Any, support: Support) -> Progress:
             state.epochs.next_number += 1
         saved = None
     position.refusal = _why_not(loader, support)
-    position.support, position.prints = support, None
+    position.support, position.fingerprints = support, None
     source = support.source
     plan = source.plan if source is not None and support.path == "native" else None
     progress = Progress(
