@@ -40,6 +40,7 @@
 #include <stdint.h>
 
 #include "feedmill/stats.h"
+#include "feedmill/streams.h"
 #include "feedmill/version.h"
 
 #ifdef __cplusplus
@@ -165,6 +166,7 @@ typedef enum fm_filter {
  *                            6 shears: 0, 2 or 4 of 7-10; 11 has a center; 12-13 its x, y;
  *                            14-16 fill
  *     RANDOM_ERASING         0-2 the value to write, by channel, in the result's dtype
+ *     RANDOM_APPLY, RANDOM_GRAYSCALE  0 nonzero: always applied, without a random number
  *     RANDOM_CHOICE          0-15 cumulative probabilities of the children
  *     TRIVIAL_AUGMENT_WIDE   0 bins; 3-5 fill; 6 nonzero: as torchvision's v2
  *     RAND_AUGMENT           0 number of ops, at most 8; 1 magnitude; 2 bins; 3-6 as above
@@ -198,6 +200,8 @@ typedef struct fm_op {
                          AUTO_AUGMENT, TIMM_*: bilinear, bicubic or nearest */
     int32_t n_children, n_within;  /* RANDOM_APPLY, RANDOM_CHOICE, RANDOM_ORDER */
     double values[FM_N_OP_VALUES]; /* see above */
+    bool is_v2; /* torchvision.transforms.v2's, which draws some numbers in another order; only
+                   fm_loader_draws_torch() needs it */
 } fm_op;
 
 /* Without a value_table, values of the 16-bit types are rounded to nearest, ties to even. */
@@ -920,6 +924,16 @@ FM_API FM_CHECK_RESULT int fm_loader_draws(const fm_loader *loader, size_t view,
                                            uint32_t epoch, int64_t index, uint32_t occurrence,
                                            int32_t width, int32_t height, fm_draw *out,
                                            fm_error *error);
+
+/*
+ * The random parameters that torchvision's transforms themselves would draw, from the generators
+ * in *streams, which are advanced as by the transforms. Otherwise as fm_loader_draws().
+ * RANDOM_CHOICE of v2, RANDOM_BLUR, RESIZE_KEEP_RATIO and TIMM_* draw other numbers than the
+ * original code. FM_ERR_ARGUMENT, LIMIT: *streams is undefined.
+ */
+FM_API FM_CHECK_RESULT int fm_loader_draws_torch(const fm_loader *loader, size_t view,
+                                                 fm_streams *streams, int32_t width, int32_t height,
+                                                 fm_draw *out, fm_error *error);
 
 /* CPUs that this process may use: its threads' affinity and the cgroup's quota, at least 1. */
 FM_API uint32_t fm_usable_cpus(void);

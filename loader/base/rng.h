@@ -12,6 +12,7 @@
 
 #include <stdint.h>
 
+#include "base/streams.h"
 #include "base/types.h"
 
 static inline void fm_rng_philox(uint32_t counter[4], uint32_t key0, uint32_t key1) {
@@ -54,10 +55,15 @@ static inline uint32_t fm_rng_u32(fm_rng *rng) {
 }
 
 /* Uniform in [0, 1): a multiple of 2^-24, like torch's float32 generator. */
-static inline float fm_rng_f32(fm_rng *rng) { return (float)(fm_rng_u32(rng) >> 8) * 0x1p-24f; }
+static inline float fm_rng_f32(fm_rng *rng) {
+    if (rng->key.streams) return fm_torch_rand(&rng->key.streams->torch);
+    return (float)(fm_rng_u32(rng) >> 8) * 0x1p-24f;
+}
 
-/* Uniform in 0 .. n-1, n >= 1, without bias: Lemire's multiplication with rejection. */
+/* Uniform in 0 .. n-1, n >= 1, without bias: Lemire's multiplication with rejection. With streams:
+ * torch.randint(), which has a bias. */
 static inline uint32_t fm_rng_below(fm_rng *rng, uint32_t n) {
+    if (rng->key.streams) return fm_torch_randint(&rng->key.streams->torch, n);
     uint64_t product = (uint64_t)fm_rng_u32(rng) * n;
     if ((uint32_t)product < n) {
         const uint32_t threshold = (0u - n) % n;

@@ -38,6 +38,7 @@ typedef struct fm_draw_key {
     uint32_t occurrence; /* how often the index was used before in this epoch */
     int64_t index;       /* dataset index, not negative, below 2^40 */
     uint32_t first_op;   /* number of the plan's first op: ops of other views come before it */
+    struct fm_streams *streams; /* not NULL: the numbers come from these, and nothing else counts */
 } fm_draw_key;
 
 #endif

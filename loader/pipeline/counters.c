@@ -124,6 +124,20 @@ int fm_loader_draws(const fm_loader *loader, size_t view, uint64_t seed, uint32_
                             "index %lld is outside the dataset, or %d x %d pixels are no size",
                             (long long)index, width, height);
     const fm_plan *const plan = loader->views.list[view].plan;
-    const fm_draw_key key = {seed, epoch, occurrence, index, loader->views.list[view].first_op};
+    const uint32_t first_op = loader->views.list[view].first_op;
+    const fm_draw_key key = {seed, epoch, occurrence, index, first_op, NULL};
+    return fm_geometry_draw(plan->ops, plan->n_ops, &key, width, height, out, error);
+}
+
+int fm_loader_draws_torch(const fm_loader *loader, size_t view, fm_streams *streams, int32_t width,
+                          int32_t height, fm_draw *out, fm_error *error) {
+    if (!loader || !streams || !out)
+        return fm_error_set(error, FM_ERR_ARGUMENT, "loader, streams or out is NULL");
+    if (view >= loader->views.n || width < 1 || height < 1)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "there is no view %zu, or %d x %d pixels are no size", view, width,
+                            height);
+    const fm_plan *const plan = loader->views.list[view].plan;
+    const fm_draw_key key = {.streams = streams};
     return fm_geometry_draw(plan->ops, plan->n_ops, &key, width, height, out, error);
 }

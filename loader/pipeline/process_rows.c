@@ -189,8 +189,12 @@ static int store_image(fm_worker *worker, const fm_task *task, uint32_t nth, voi
         store_whole(scratch, image, row, n_after >= FM_ROW_SLACK, out);
         return FM_OK;
     }
-    const fm_draw_key key = {loader->epoch.seed, loader->epoch.number, batch->occurrences[nth],
-                             batch->indices[nth], 0};
+    const fm_draw_key key = {loader->epoch.seed,
+                             loader->epoch.number,
+                             batch->occurrences[nth],
+                             batch->indices[nth],
+                             0,
+                             NULL};
     if (worker->pixels) return augment_image(worker, row, &key, out, error);
     fm_geometry geometry;
     const int status = fm_geometry_locate(plan->ops, plan->n_ops, plan->n_ops, &key, image->width,

@@ -294,8 +294,12 @@ static inline size_t fm_layout_bytes(const fm_batch_layout *layout, uint32_t n_s
 
 /* The key of the random parameters of a view of a task with one sample. */
 static inline fm_draw_key fm_view_key(const fm_loader *loader, const fm_task *task, size_t view) {
-    return (fm_draw_key){loader->epoch.seed, loader->epoch.number, task->occurrence, task->index,
-                         loader->views.list[view].first_op};
+    return (fm_draw_key){loader->epoch.seed,
+                         loader->epoch.number,
+                         task->occurrence,
+                         task->index,
+                         loader->views.list[view].first_op,
+                         NULL};
 }
 
 /* How the cache identifies a task's file. */

@@ -17,6 +17,10 @@ static double uniform(fm_rng *rng, double low, double high) {
 /* ---- orders ---------------------------------------------------------------------------------- */
 
 static void draw_order(fm_rng *rng, int32_t n, double *order) {
+    if (rng->key.streams) {
+        fm_torch_randperm(&rng->key.streams->torch, n, order);
+        return;
+    }
     for (int32_t i = 0; i < n; i++) order[i] = i;
     for (int32_t i = n - 1; i > 0; i--) {
         const uint32_t j = fm_rng_below(rng, (uint32_t)i + 1);
@@ -26,8 +30,20 @@ static void draw_order(fm_rng *rng, int32_t n, double *order) {
     }
 }
 
+/* RandomOrder: v1 calls Python's random.shuffle(), v2 torch.randperm(). */
+static void draw_children_order(const fm_op *op, fm_rng *rng, fm_draw *draw) {
+    draw->n_values = op->n_children;
+    if (rng->key.streams && !op->is_v2)
+        fm_python_shuffle(&rng->key.streams->python, op->n_children, draw->values);
+    else
+        draw_order(rng, op->n_children, draw->values);
+}
+
+/* RandomChoice; with streams, v1's random.choices(). */
 static void draw_choice(const fm_op *op, fm_rng *rng, fm_draw *draw) {
-    const double at = (double)fm_rng_f32(rng) * op->values[op->n_children - 1];
+    const double share =
+        rng->key.streams ? fm_python_random(&rng->key.streams->python) : (double)fm_rng_f32(rng);
+    const double at = share * op->values[op->n_children - 1];
     int32_t child = 0;
     while (child < op->n_children - 1 && op->values[child] <= at) child++;
     draw->values[0] = child;
@@ -61,10 +77,36 @@ static void draw_affine(const fm_op *op, fm_rng *rng, int32_t width, int32_t hei
     draw->n_values = 6;
 }
 
+/*
+ * Whether an op with a probability is applied. torch.rand(1) is compared as float32 with the
+ * probability, or as Python's float where torchvision calls item().
+ */
+static bool is_applied(const fm_op *op, fm_rng *rng) {
+    if (!rng->key.streams) return fm_rng_f32(rng) < (float)op->p;
+    const bool is_certain = op->values[0] != 0;
+    if (is_certain && (op->kind == FM_OP_RANDOM_APPLY || op->kind == FM_OP_RANDOM_GRAYSCALE))
+        return true;
+    const float share = fm_rng_f32(rng);
+    if (op->is_v2) return share < (float)op->p;
+    switch (op->kind) {
+    case FM_OP_RANDOM_INVERT:
+    case FM_OP_RANDOM_POSTERIZE:
+    case FM_OP_RANDOM_SOLARIZE:
+    case FM_OP_RANDOM_AUTOCONTRAST:
+    case FM_OP_RANDOM_EQUALIZE:
+    case FM_OP_RANDOM_ADJUST_SHARPNESS:
+        return (double)share < op->p;
+    case FM_OP_RANDOM_APPLY:
+        return !((float)op->p < share);
+    default:
+        return share < (float)op->p;
+    }
+}
+
 /* RandomErasing.get_params: if ten attempts fail, nothing is erased. */
 static void draw_erasing(const fm_op *op, fm_rng *rng, int32_t width, int32_t height,
                          fm_draw *draw) {
-    if (!(fm_rng_f32(rng) < (float)op->p)) return;
+    if (!is_applied(op, rng)) return;
     const double area = (double)height * (double)width;
     const float log_low = (float)fm_draws_log((float)op->ratio[0]);
     const float log_high = (float)fm_draws_log((float)op->ratio[1]);
@@ -85,12 +127,12 @@ static void draw_erasing(const fm_op *op, fm_rng *rng, int32_t width, int32_t he
 
 /* ---- automatic augmentations ----------------------------------------------------------------- */
 
-/* torch.linspace(start, end, n)[i], in float32. */
+/* torch.linspace(start, end, n)[i], in float32. Its kernels for AVX2 and newer round once. */
 static double linspace(double start, double end, int32_t n, int32_t i) {
     if (n == 1) return (double)(float)start;
     const float step = ((float)end - (float)start) / (float)(n - 1);
-    return (double)(i < n / 2 ? (float)start + step * (float)i
-                              : (float)end - step * (float)(n - i - 1));
+    return (double)(i < n / 2 ? fmaf(step, (float)i, (float)start)
+                              : fmaf(-step, (float)(n - i - 1), (float)end));
 }
 
 /* The maximal magnitudes and the number of bins. */
@@ -137,6 +179,16 @@ static bool is_signed(int what) {
     return what >= FM_AUGMENT_SHEAR_X && what <= FM_AUGMENT_SHARPNESS;
 }
 
+static bool has_magnitudes(int what) {
+    return what >= FM_AUGMENT_SHEAR_X && what <= FM_AUGMENT_SOLARIZE;
+}
+
+/* Whether a magnitude is negated: v1 draws torch.randint(2), v2 torch.rand() <= 0.5. */
+static bool draw_sign(fm_rng *rng, bool v2) {
+    if (rng->key.streams && v2) return fm_rng_f32(rng) <= 0.5f;
+    return fm_rng_below(rng, 2) != 0;
+}
+
 static void add_augmentation(fm_draw *draw, int what, double magnitude) {
     draw->values[draw->n_values++] = what;
     draw->values[draw->n_values++] = magnitude;
@@ -152,9 +204,11 @@ static void draw_trivial_augment(const fm_op *op, fm_rng *rng, fm_draw *draw) {
                              .n_bins = (int32_t)op->values[0],
                              .v2 = op->values[6] != 0};
     const int what = (int)fm_rng_below(rng, FM_AUGMENT_INVERT);
-    const int32_t bin = (int32_t)fm_rng_below(rng, (uint32_t)most.n_bins);
+    int32_t bin = 0;
+    if (!rng->key.streams || has_magnitudes(what))
+        bin = (int32_t)fm_rng_below(rng, (uint32_t)most.n_bins);
     double magnitude = magnitude_of(&most, what, bin);
-    if (is_signed(what) && fm_rng_below(rng, 2)) magnitude = -magnitude;
+    if (is_signed(what) && draw_sign(rng, most.v2)) magnitude = -magnitude;
     add_augmentation(draw, what, magnitude);
 }
 
@@ -175,7 +229,7 @@ static void draw_rand_augment(const fm_op *op, fm_rng *rng, int32_t width, int32
     for (int i = 0; i < (int)op->values[0]; i++) {
         const int what = (int)fm_rng_below(rng, FM_AUGMENT_INVERT);
         double magnitude = magnitude_of(&most, what, (int32_t)op->values[1]);
-        if (is_signed(what) && fm_rng_below(rng, 2)) magnitude = -magnitude;
+        if (is_signed(what) && draw_sign(rng, most.v2)) magnitude = -magnitude;
         add_augmentation(draw, what, magnitude);
     }
 }
@@ -231,18 +285,51 @@ static const policy_step POLICIES[3][25][2] = {
      {{SX, 2, 0.7f}, {IN, 0, 0.1f}}},
 };
 
+static void add_step(const policy_step *step, const magnitudes *most, bool is_negative,
+                     fm_draw *draw) {
+    const double magnitude = magnitude_of(most, step->what, step->bin);
+    add_augmentation(draw, step->what,
+                     is_signed(step->what) && is_negative ? -magnitude : magnitude);
+}
+
+static void add_policy(const policy_step steps[2], const magnitudes *most, fm_rng *rng,
+                       fm_draw *draw) {
+    for (int i = 0; i < 2; i++) {
+        const float chance = fm_rng_f32(rng);
+        const bool is_negative = fm_rng_below(rng, 2) == 0;
+        if (chance <= steps[i].p) add_step(&steps[i], most, is_negative, draw);
+    }
+}
+
+/* v1 draws two chances, then two signs, before it looks at the steps. */
+static void add_policy_v1(const policy_step steps[2], const magnitudes *most, fm_rng *rng,
+                          fm_draw *draw) {
+    float chances[2];
+    bool are_negative[2];
+    for (int i = 0; i < 2; i++) chances[i] = fm_rng_f32(rng);
+    for (int i = 0; i < 2; i++) are_negative[i] = fm_rng_below(rng, 2) == 0;
+    for (int i = 0; i < 2; i++)
+        if (chances[i] <= steps[i].p) add_step(&steps[i], most, are_negative[i], draw);
+}
+
+static void add_policy_v2(const policy_step steps[2], const magnitudes *most, fm_rng *rng,
+                          fm_draw *draw) {
+    for (int i = 0; i < 2; i++) {
+        if (!(fm_rng_f32(rng) <= steps[i].p)) continue;
+        add_step(&steps[i], most, is_signed(steps[i].what) && draw_sign(rng, true), draw);
+    }
+}
+
 static void draw_auto_augment(const fm_op *op, fm_rng *rng, int32_t width, int32_t height,
                               fm_draw *draw) {
     const magnitudes most = usual_magnitudes(op, 10, width, height);
     const policy_step *const steps = POLICIES[(int)op->values[0]][fm_rng_below(rng, 25)];
-    for (int i = 0; i < 2; i++) {
-        const float chance = fm_rng_f32(rng);
-        const bool negative = fm_rng_below(rng, 2) == 0;
-        if (!(chance <= steps[i].p)) continue;
-        const double magnitude = magnitude_of(&most, steps[i].what, steps[i].bin);
-        add_augmentation(draw, steps[i].what,
-                         is_signed(steps[i].what) && negative ? -magnitude : magnitude);
-    }
+    if (rng->key.streams && most.v2)
+        add_policy_v2(steps, &most, rng, draw);
+    else if (rng->key.streams)
+        add_policy_v1(steps, &most, rng, draw);
+    else
+        add_policy(steps, &most, rng, draw);
 }
 
 /* ---- all kinds ------------------------------------------------------------------------------- */
@@ -259,8 +346,7 @@ void fm_draws_make(const fm_op *op, fm_rng *rng, int32_t width, int32_t height, 
     case FM_OP_RANDOM_EQUALIZE:
     case FM_OP_RANDOM_ADJUST_SHARPNESS:
     case FM_OP_RANDOM_APPLY:
-        /* torch compares float32 values. */
-        draw->flip = fm_rng_f32(rng) < (float)op->p;
+        draw->flip = is_applied(op, rng);
         return;
     case FM_OP_COLOR_JITTER:
         draw_color_jitter(op, rng, draw);
@@ -285,8 +371,7 @@ void fm_draws_make(const fm_op *op, fm_rng *rng, int32_t width, int32_t height, 
         draw_choice(op, rng, draw);
         return;
     case FM_OP_RANDOM_ORDER:
-        draw_order(rng, op->n_children, draw->values);
-        draw->n_values = op->n_children;
+        draw_children_order(op, rng, draw);
         return;
     case FM_OP_TRIVIAL_AUGMENT_WIDE:
         draw_trivial_augment(op, rng, draw);

@@ -71,6 +71,12 @@ static fm_box center_crop(const fm_op *op, int32_t width, int32_t height) {
                     .height = op->height};
 }
 
+/* Whether RandomCrop draws where the crop begins: v2 draws along an axis if there is a choice, v1
+ * along both if there is one in either. Without streams the numbers don't follow each other. */
+static bool crop_is_drawn(const fm_op *op, const fm_rng *rng, int64_t here, int64_t other) {
+    return !rng->key.streams || here > 0 || (!op->is_v2 && other > 0);
+}
+
 /*
  * RandomCrop: returns the box in coordinates of the image before padding, empty if the image is too
  * small. *draw gets it in those of the padded image, as in torchvision.
@@ -89,8 +95,11 @@ static fm_box fixed_size_crop(const fm_op *op, fm_rng *rng, int32_t width, int32
         padded_height += 2 * (op->height - padded_height);
     }
     if (padded_width < op->width || padded_height < op->height) return (fm_box){0};
-    draw->top = (int32_t)fm_rng_below(rng, (uint32_t)(padded_height - op->height) + 1);
-    draw->left = (int32_t)fm_rng_below(rng, (uint32_t)(padded_width - op->width) + 1);
+    const int64_t more_rows = padded_height - op->height, more_columns = padded_width - op->width;
+    if (crop_is_drawn(op, rng, more_rows, more_columns))
+        draw->top = (int32_t)fm_rng_below(rng, (uint32_t)more_rows + 1);
+    if (crop_is_drawn(op, rng, more_columns, more_rows))
+        draw->left = (int32_t)fm_rng_below(rng, (uint32_t)more_columns + 1);
     draw->height = op->height;
     draw->width = op->width;
     return (fm_box){.left = draw->left - (int32_t)left,
@@ -330,6 +339,18 @@ static void mark_skipped(const fm_op *ops, size_t i, const fm_draw *draw, bool *
     }
 }
 
+/* Puts the ops within the RandomOrder op i in the order in which they are applied, and therefore
+ * drawn. next[n_within]: their numbers, i + 1 and on. */
+static void put_in_order(const fm_op *ops, size_t i, const fm_draw *draw, uint8_t *next) {
+    size_t first[FM_N_DRAW_VALUES], child = i + 1, n = 0;
+    for (int32_t k = 0; k < draw->n_values; k++, child += 1 + (size_t)ops[child].n_within)
+        first[k] = child;
+    for (int32_t k = 0; k < draw->n_values; k++) {
+        const size_t drawn = first[(size_t)draw->values[k]];
+        for (size_t j = 0; j <= (size_t)ops[drawn].n_within; j++) next[n++] = (uint8_t)(drawn + j);
+    }
+}
+
 static fm_geometry identity(int32_t width, int32_t height) {
     return (fm_geometry){.source = whole(width, height),
                          .resized_width = width,
@@ -351,7 +372,10 @@ static int run(chain_state *chain, const fm_op *ops, size_t n_ops, size_t n_redu
     chain->form = identity(width, height);
     chain_state after = {0};
     bool skipped[FM_MAX_OPS] = {false};
-    for (size_t i = 0; i < (draws ? n_ops : n_reduced); i++) {
+    uint8_t order[FM_MAX_OPS];
+    for (size_t k = 0; k < n_ops; k++) order[k] = (uint8_t)k;
+    for (size_t k = 0; k < (draws ? n_ops : n_reduced); k++) {
+        const size_t i = order[k];
         fm_rng rng = fm_rng_init(key, (uint32_t)i);
         fm_draw draw = {.kind = ops[i].kind};
         if (i == n_reduced)
@@ -361,6 +385,8 @@ static int run(chain_state *chain, const fm_op *ops, size_t n_ops, size_t n_redu
             status = apply(i < n_reduced ? chain : &after, &ops[i], &rng, &draw, error);
         if (status) return status;
         if (ops[i].n_within) mark_skipped(ops, i, &draw, skipped);
+        if (ops[i].kind == FM_OP_RANDOM_ORDER && !skipped[i])
+            put_in_order(ops, i, &draw, order + k + 1);
         if (i >= n_reduced)
             after = (chain_state){identity(after.form.window.width, after.form.window.height),
                                   .unsupported = after.unsupported};

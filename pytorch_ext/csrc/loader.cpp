@@ -500,6 +500,8 @@ PyMethodDef methods[] = {
     method_entry<loader_fallback>("fallback", METH_NOARGS, "The rejected sample to finish."),
     method_entry<loader_fallback_done>("fallback_done", METH_VARARGS, "Ends a fallback."),
     method_entry<loader_draws>("draws", METH_VARARGS, "Random draws of a sample."),
+    method_entry<loader_draws_torch>("draws_torch", METH_VARARGS,
+                                     "Random draws from torch's and Python's generators."),
     method_entry<loader_stats>("stats", METH_NOARGS, "All counters."),
     method_entry<loader_steps>("steps", METH_VARARGS, "Step records."),
     method_entry<loader_sample_records>("sample_records", METH_VARARGS, "Sample records."),

@@ -1,5 +1,6 @@
 #include "loader_records.h"
 
+#include <cstring>
 #include <vector>
 
 #include "loader_state.h"
@@ -23,6 +24,31 @@ PyObject *draw_from(const fm_draw &draw) {
                          draw.flip ? Py_True : Py_False, values.get());
 }
 
+Ref list_from(const std::vector<fm_draw> &draws, size_t n) {
+    Ref list(PyList_New(0));
+    for (size_t i = 0; list && i < n; i++) {
+        const Ref item(draw_from(draws[i]));
+        if (!item || PyList_Append(list.get(), item.get())) return Ref();
+    }
+    return list;
+}
+
+size_t n_ops_of(const LoaderState &state, unsigned int view) {
+    const std::vector<View> &views = state.config.views;
+    return view && view <= views.size() ? views[view - 1].ops.size() : state.config.ops.size();
+}
+
+// Copies the state of a generator, an fm_mt19937. False: a Python exception is set.
+bool generator_from(const char *bytes, Py_ssize_t n_bytes, fm_mt19937 *out) {
+    if (n_bytes != Py_ssize_t(sizeof(*out))) {
+        PyErr_Format(PyExc_ValueError, "a generator's state has %zd bytes; it must have %zu",
+                     n_bytes, sizeof(*out));
+        return false;
+    }
+    std::memcpy(out, bytes, sizeof(*out));
+    return true;
+}
+
 // Parses a method's one argument, a number, and checks that the loader is open. False: a Python
 // exception is set.
 bool parse_from(const LoaderState &state, PyObject *args, unsigned long long *out) {
@@ -42,20 +68,39 @@ PyObject *loader_draws(PyObject *self, PyObject *args) {
                           &view) ||
         !check_open(*state)) // an argument's __index__() may have closed it
         return nullptr;
-    const std::vector<View> &views = state->config.views;
-    const size_t n_ops =
-        view && view <= views.size() ? views[view - 1].ops.size() : state->config.ops.size();
+    const size_t n_ops = n_ops_of(*state, view);
     std::vector<fm_draw> draws(n_ops + 1);
     fm_error error;
     const int status = fm_loader_draws(state->handle, view, seed, epoch, index, occurrence, width,
                                        height, draws.data(), &error);
     if (status) return raise_error(state, error);
-    Ref list(PyList_New(0));
-    for (size_t i = 0; list && i < n_ops; i++) {
-        const Ref item(draw_from(draws[i]));
-        if (!item || PyList_Append(list.get(), item.get())) return nullptr;
-    }
-    return list.release();
+    return list_from(draws, n_ops).release();
+}
+
+PyObject *loader_draws_torch(PyObject *self, PyObject *args) {
+    LoaderState *const state = state_of(self);
+    const char *torch, *python;
+    Py_ssize_t n_torch, n_python;
+    unsigned int view = 0;
+    int width, height;
+    fm_streams streams;
+    if (!check_open(*state) ||
+        !PyArg_ParseTuple(args, "y#y#ii|I", &torch, &n_torch, &python, &n_python, &width, &height,
+                          &view) ||
+        !generator_from(torch, n_torch, &streams.torch) ||
+        !generator_from(python, n_python, &streams.python) ||
+        !check_open(*state)) // an argument's __index__() may have closed it
+        return nullptr;
+    const size_t n_ops = n_ops_of(*state, view);
+    std::vector<fm_draw> draws(n_ops + 1);
+    fm_error error;
+    const int status =
+        fm_loader_draws_torch(state->handle, view, &streams, width, height, draws.data(), &error);
+    if (status) return raise_error(state, error);
+    const Ref list = list_from(draws, n_ops);
+    if (!list) return nullptr;
+    return Py_BuildValue("Oy#y#", list.get(), &streams.torch, Py_ssize_t(sizeof(fm_mt19937)),
+                         &streams.python, Py_ssize_t(sizeof(fm_mt19937)));
 }
 
 PyObject *loader_stats(PyObject *self, PyObject *) {

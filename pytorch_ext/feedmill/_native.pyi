@@ -358,6 +358,11 @@ class Loader:
         view: int = 0,
     ) -> list[tuple[int, int, int, int, int, bool, tuple[float, ...]]]:
         """Per op: (kind, top, left, height, width, flip, values); see fm_draw."""
+    def draws_torch(
+        self, torch: bytes, python: bytes, width: int, height: int, view: int = 0
+    ) -> tuple[list[tuple[int, int, int, int, int, bool, tuple[float, ...]]], bytes, bytes]:
+        """The same, drawn as torchvision's transforms draw from torch's and Python's generators,
+        and the states of these afterwards. A state is an fm_mt19937 (feedmill/streams.h)."""
     def stats(self) -> dict[str, Any]:
         """All fields of fm_stats (feedmill/stats.h), with reader and reader_reason as str, and the
         wait attribution (blame) as wait_<name>."""

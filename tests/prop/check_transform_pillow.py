@@ -56,7 +56,7 @@ class Op(ctypes.Structure):
                 ("max_size", ctypes.c_int32), ("scale", ctypes.c_double * 2),
                 ("ratio", ctypes.c_double * 2), ("p", ctypes.c_double), ("filter", ctypes.c_int),
                 ("n_children", ctypes.c_int32), ("n_within", ctypes.c_int32),
-                ("values", ctypes.c_double * 40)]
+                ("values", ctypes.c_double * 40), ("is_v2", ctypes.c_bool)]
 
 
 class Draw(ctypes.Structure):
@@ -80,7 +80,7 @@ class Box(ctypes.Structure):
 class Key(ctypes.Structure):
     _fields_ = [("seed", ctypes.c_uint64), ("epoch", ctypes.c_uint32),
                 ("occurrence", ctypes.c_uint32), ("index", ctypes.c_int64),
-                ("first_op", ctypes.c_uint32)]
+                ("first_op", ctypes.c_uint32), ("streams", ctypes.c_void_p)]
 
 
 class Geometry(ctypes.Structure):

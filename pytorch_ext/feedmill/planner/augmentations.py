@@ -172,12 +172,15 @@ def read_container(transform: Any, name: str, parts: Sequence[Sequence[Op]]) -> 
 
 
 def group(parts: Sequence[Op], p: float = 1.0) -> list[Op]:
-    """Combines ops into one child of a container: a RandomApply with this probability."""
+    """Combines ops into one child of a container: a RandomApply with this probability, which
+    draws no random number if that is 1."""
     n_children, at = 0, 0
     while at < len(parts):
         at += 1 + parts[at].n_within
         n_children += 1
-    return [Op(KINDS["RandomApply"], p=p, n_children=n_children, n_within=len(parts)), *parts]
+    values = (1.0,) if p == 1 else ()
+    return [Op(KINDS["RandomApply"], p=p, n_children=n_children, n_within=len(parts),
+               values=values), *parts]
 
 
 def _cumulative_weights(transform: Any, n: int) -> tuple[float, ...]:

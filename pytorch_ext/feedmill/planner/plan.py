@@ -76,6 +76,7 @@ class Op(NamedTuple):
             which follow this one.
         n_within: the same, and all operations within those.
         values: further parameters by kind, as feedmill.h lists them.
+        is_v2: whether it is of torchvision.transforms.v2.
     """
 
     kind: int
@@ -91,6 +92,7 @@ class Op(NamedTuple):
     n_children: int = 0
     n_within: int = 0
     values: tuple[float, ...] = ()
+    is_v2: bool = False
 
 
 def crop_and_flip(size: int) -> tuple[Op, ...]:

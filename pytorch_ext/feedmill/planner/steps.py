@@ -89,6 +89,7 @@ def augmentation_ops(transform: Any, n_channels: int, depth: int = 0) -> tuple[l
     name = type(transform).__name__
     if name not in RANDOM_CONTAINERS:
         op = augmentations.read_op(transform, name, module, n_channels)
+        op = op._replace(is_v2=module == V2)
         return [op], Step(transform, (op.kind,), module)
     inner = transform.transforms
     if type(inner) is torch.nn.ModuleList:
@@ -102,7 +103,8 @@ def augmentation_ops(transform: Any, n_channels: int, depth: int = 0) -> tuple[l
         ops, step = _read_child(one, name, n_channels, depth + 1)
         parts.append(ops)
         steps.append(step)
-    ops = augmentations.read_container(transform, name, parts)
+    container, *within = augmentations.read_container(transform, name, parts)
+    ops = [container._replace(is_v2=module == V2), *within]
     return ops, Step(transform, tuple(op.kind for op in ops), module, tuple(steps))
 
 
@@ -142,7 +144,7 @@ def _read_child(
             op = geometry_op(transform, name, module)
             return [op], Step(transform, (op.kind,), module)
         if name == "Grayscale" and transform.num_output_channels == n_channels == 3:
-            op = Op(KINDS["RandomGrayscale"], p=1.0)
+            op = Op(KINDS["RandomGrayscale"], p=1.0, values=(1.0,))
             return [op], Step(transform, (op.kind,), module)
         if (name not in AUGMENTATIONS and name not in AUTOMATIC) or name == "Grayscale":
             raise UnsupportedError(f"{name} within {container} is not supported natively")

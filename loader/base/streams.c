@@ -1,0 +1,76 @@
+#define _GNU_SOURCE
+#include "base/streams.h"
+
+#include <math.h>
+
+#define MIDDLE 397
+
+static uint32_t twist(uint32_t upper, uint32_t lower) {
+    const uint32_t mixed = (upper & 0x80000000u) | (lower & 0x7FFFFFFFu);
+    return mixed >> 1 ^ (mixed & 1 ? 0x9908B0DFu : 0);
+}
+
+static void make_words(fm_mt19937 *generator) {
+    uint32_t *const words = generator->words;
+    for (int i = 0; i < FM_MT19937_N; i++)
+        words[i] =
+            words[(i + MIDDLE) % FM_MT19937_N] ^ twist(words[i], words[(i + 1) % FM_MT19937_N]);
+    generator->next = 0;
+}
+
+uint32_t fm_mt19937_u32(fm_mt19937 *generator) {
+    if (generator->next >= FM_MT19937_N) make_words(generator);
+    uint32_t word = generator->words[generator->next++];
+    word ^= word >> 11;
+    word ^= word << 7 & 0x9D2C5680u;
+    word ^= word << 15 & 0xEFC60000u;
+    return word ^ word >> 18;
+}
+
+/* ---- torch ----------------------------------------------------------------------------------- */
+
+float fm_torch_rand(fm_mt19937 *generator) {
+    return (float)(fm_mt19937_u32(generator) & 0xFFFFFFu) * 0x1p-24f;
+}
+
+float fm_torch_uniform(fm_mt19937 *generator, float low, float high) {
+    return fmaf(fm_torch_rand(generator), high - low, low);
+}
+
+uint32_t fm_torch_randint(fm_mt19937 *generator, uint32_t n) {
+    return fm_mt19937_u32(generator) % n;
+}
+
+static void swap(double *one, double *other) {
+    const double kept = *one;
+    *one = *other;
+    *other = kept;
+}
+
+void fm_torch_randperm(fm_mt19937 *generator, int32_t n, double *order) {
+    for (int32_t i = 0; i < n; i++) order[i] = i;
+    for (int32_t i = 0; i < n - 1; i++)
+        swap(&order[i], &order[i + (int32_t)fm_torch_randint(generator, (uint32_t)(n - i))]);
+}
+
+/* ---- Python ---------------------------------------------------------------------------------- */
+
+double fm_python_random(fm_mt19937 *generator) {
+    const uint32_t upper = fm_mt19937_u32(generator) >> 5, lower = fm_mt19937_u32(generator) >> 6;
+    return (upper * 0x1p26 + lower) * 0x1p-53;
+}
+
+/* random.Random._randbelow(n): words are drawn until one is below n. */
+static uint32_t python_below(fm_mt19937 *generator, uint32_t n) {
+    const int n_bits = 32 - __builtin_clz(n);
+    uint32_t number;
+    do number = fm_mt19937_u32(generator) >> (32 - n_bits);
+    while (number >= n);
+    return number;
+}
+
+void fm_python_shuffle(fm_mt19937 *generator, int32_t n, double *order) {
+    for (int32_t i = 0; i < n; i++) order[i] = i;
+    for (int32_t i = n - 1; i > 0; i--)
+        swap(&order[i], &order[python_below(generator, (uint32_t)i + 1)]);
+}

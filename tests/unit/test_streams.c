@@ -1,0 +1,78 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/streams.h"
+
+/* init_genrand(): the state behind torch.manual_seed(seed). */
+static fm_mt19937 seeded(uint32_t seed) {
+    fm_mt19937 generator = {.words = {seed}, .next = FM_MT19937_N};
+    for (uint32_t i = 1; i < FM_MT19937_N; i++) {
+        const uint32_t last = generator.words[i - 1];
+        generator.words[i] = 1812433253u * (last ^ last >> 30) + i;
+    }
+    return generator;
+}
+
+/* C++ requires the last of these of std::mt19937: the 10,000th word for seed 5489. */
+static void the_words_are_those_of_mt19937(void **state) {
+    (void)state;
+    fm_mt19937 generator = seeded(5489);
+    assert_int_equal(fm_mt19937_u32(&generator), 3499211612u);
+    assert_int_equal(fm_mt19937_u32(&generator), 581869302u);
+    assert_int_equal(fm_mt19937_u32(&generator), 3890346734u);
+    for (int i = 4; i < 10000; i++) (void)fm_mt19937_u32(&generator);
+    assert_int_equal(fm_mt19937_u32(&generator), 4123659995u);
+}
+
+/* Numbers of torch 2.13 after torch.manual_seed(5489), one call after the other. */
+static void torchs_numbers(void **state) {
+    (void)state;
+    fm_mt19937 generator = seeded(5489);
+    assert_true(fm_torch_rand(&generator) == 0x1.2376b8p-1f);
+    assert_true(fm_torch_rand(&generator) == 0x1.5d3decp-1f);
+    assert_true(fm_torch_uniform(&generator, -0.3f, 2.5f) == 0x1.15f8e6p+1f);
+    static const uint32_t below_7[] = {1, 2, 6, 2, 5};
+    for (size_t i = 0; i < 5; i++) assert_int_equal(fm_torch_randint(&generator, 7), below_7[i]);
+    static const int permuted[] = {6, 4, 8, 2, 1, 7, 3, 5, 0};
+    double order[9];
+    fm_torch_randperm(&generator, 9, order);
+    for (int i = 0; i < 9; i++) assert_int_equal((int)order[i], permuted[i]);
+}
+
+/* Numbers of Python's random with the same state. */
+static void pythons_numbers(void **state) {
+    (void)state;
+    fm_mt19937 generator = seeded(5489);
+    assert_true(fm_python_random(&generator) == 0x1.a1237688aba7bp-1);
+    assert_true(fm_python_random(&generator) == 0x1.cfc3f5f570c7dp-1);
+    assert_true(fm_python_random(&generator) == 0x1.0411a9f807b7cp-3);
+    generator = seeded(5489);
+    static const int shuffled[] = {9, 0, 5, 6, 7, 10, 8, 1, 4, 3, 11, 2};
+    double order[12];
+    fm_python_shuffle(&generator, 12, order);
+    for (int i = 0; i < 12; i++) assert_int_equal((int)order[i], shuffled[i]);
+}
+
+static void orders_of_one_draw_nothing(void **state) {
+    (void)state;
+    fm_mt19937 generator = seeded(1);
+    double order = 7;
+    fm_torch_randperm(&generator, 1, &order);
+    fm_python_shuffle(&generator, 1, &order);
+    assert_true(order == 0);
+    assert_int_equal(generator.next, FM_MT19937_N);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_words_are_those_of_mt19937),
+        cmocka_unit_test(torchs_numbers),
+        cmocka_unit_test(pythons_numbers),
+        cmocka_unit_test(orders_of_one_draw_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
