@@ -2,6 +2,7 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* jpeglib.h uses FILE and size_t without including their headers. */
@@ -82,21 +83,27 @@ static void leave_block(manager *memory) {
         trim_beyond(memory, kept->n_used);
 }
 
+/* Leaves by error_exit(), of which the compiler does not know that it never returns. */
+_Noreturn static void fail(j_common_ptr codec, int code, int parameter) {
+    ERREXIT1(codec, code, parameter);
+    abort();
+}
+
 /* Allocates an object. Never returns NULL. Rounding up gives the alignment and the padding that
  * libjpeg-turbo's SIMD code expects (32 bytes, and rows in multiples of 64). */
 static void *alloc_object(j_common_ptr codec, int pool, size_t n, size_t size) {
     manager *const memory = (manager *)codec->mem;
-    if (pool < 0 || pool >= JPOOL_NUMPOOLS) ERREXIT1(codec, JERR_BAD_POOL_ID, pool);
+    if (pool < 0 || pool >= JPOOL_NUMPOOLS) fail(codec, JERR_BAD_POOL_ID, pool);
     size_t n_bytes;
     if (__builtin_mul_overflow(n, size, &n_bytes) || n_bytes > MAX_OBJECT_BYTES)
-        ERREXIT1(codec, JERR_OUT_OF_MEMORY, 1);
+        fail(codec, JERR_OUT_OF_MEMORY, 1);
     n_bytes = fm_mem_round_up(n_bytes);
     block *from = memory->pools[pool];
     if (!from || from->n_bytes - from->n_used < n_bytes) {
         if (pool == JPOOL_IMAGE) leave_block(memory);
         from = add_block(memory, pool, n_bytes > MORE_BYTES ? n_bytes : MORE_BYTES);
     }
-    if (!from) ERREXIT1(codec, JERR_OUT_OF_MEMORY, 2);
+    if (!from) fail(codec, JERR_OUT_OF_MEMORY, 2);
     uint8_t *const object = (uint8_t *)from + FM_MEM_ALIGN + from->n_used;
     from->n_used += n_bytes;
     return object;
@@ -162,7 +169,7 @@ static JSAMPARRAY on_alloc_sarray(j_common_ptr codec, int pool, JDIMENSION row_s
                                   JDIMENSION n_rows) {
     /* From libjpeg-turbo 3 on, such samples have two bytes. jpeg_scan.c has refused these files. */
     const int n_bits = ((j_decompress_ptr)codec)->data_precision;
-    if (n_bits > 8) ERREXIT1(codec, JERR_BAD_PRECISION, n_bits);
+    if (n_bits > 8) fail(codec, JERR_BAD_PRECISION, n_bits);
     const size_t row_bytes = fm_mem_round_up(row_samples);
     const JSAMPARRAY rows = alloc_object(codec, pool, n_rows, sizeof(*rows));
     JSAMPROW const samples = alloc_object(codec, pool, n_rows, row_bytes);
@@ -200,7 +207,7 @@ static jvirt_barray_ptr on_request_barray(j_common_ptr codec, int pool, boolean 
                                           JDIMENSION row_blocks, JDIMENSION n_rows,
                                           JDIMENSION max_access) {
     manager *const memory = (manager *)codec->mem;
-    if (pool != JPOOL_IMAGE) ERREXIT1(codec, JERR_BAD_POOL_ID, pool);
+    if (pool != JPOOL_IMAGE) fail(codec, JERR_BAD_POOL_ID, pool);
     const jvirt_barray_ptr array = alloc_object(codec, pool, 1, sizeof(*array));
     *array = (struct jvirt_barray_control){.n_rows = n_rows,
                                            .row_blocks = row_blocks,
@@ -249,7 +256,7 @@ static void on_free_pool(j_common_ptr codec, int pool) {
     } else if (pool == JPOOL_PERMANENT) {
         free_blocks(memory, pool);
     } else {
-        ERREXIT1(codec, JERR_BAD_POOL_ID, pool);
+        fail(codec, JERR_BAD_POOL_ID, pool);
     }
 }
 
