@@ -67,6 +67,7 @@ typedef struct fm_image_header {
     int32_t width, height;
     int32_t n_components; /* 1 gray, 2 gray and alpha, 3 RGB, 4 CMYK or RGB and alpha */
     bool progressive;     /* all of it is decoded, whatever part is rendered */
+    size_t n_bytes;       /* of a JPEG, including the EOI marker; 0 of other formats */
 } fm_image_header;
 
 /* What to render. A member that is 0 means what its comment says about 0. */

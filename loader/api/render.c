@@ -416,6 +416,7 @@ int fm_renderer_header(fm_renderer *renderer, const void *data, size_t data_byte
                                 .width = info.width,
                                 .height = info.height,
                                 .n_components = info.n_components,
-                                .progressive = info.progressive};
+                                .progressive = info.progressive,
+                                .n_bytes = info.n_bytes};
     return FM_OK;
 }

@@ -3,6 +3,7 @@
 #define FM_BASE_TYPES_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* A rectangle of pixels. `left` and `top` may be negative where there is padding. */
@@ -15,6 +16,7 @@ typedef struct fm_image_info {
     int32_t width, height; /* 1 to 65,535 */
     int32_t n_components;  /* 1 gray, 2 gray and alpha, 3 RGB, 4 CMYK or RGB and alpha */
     bool progressive;      /* all of it is decoded before the first row */
+    size_t n_bytes;        /* of a JPEG, including the EOI marker; 0 of other formats */
 } fm_image_info;
 
 /* Whether a box is not empty and lies within the image. */

@@ -181,6 +181,7 @@ int fm_jpeg_begin(fm_jpeg *jpeg, const uint8_t *bytes, size_t n_bytes, fm_image_
     if (setjmp(jpeg->escape)) return fail(jpeg, error);
     read_header(jpeg);
     *info = jpeg->scan.info;
+    info->n_bytes = jpeg->scan.n_bytes;
     jpeg->state = STATE_BEGUN;
     return check_warnings(jpeg, error);
 }

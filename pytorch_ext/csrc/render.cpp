@@ -148,8 +148,9 @@ PyObject *image_header(PyObject *, PyObject *args) {
                       : fm_renderer_header(renderer, data, size_t(n_bytes), &header, &error);
     });
     if (status) return text_from(error.message).release();
-    return Py_BuildValue("iiiOi", int(header.format), int(header.width), int(header.height),
-                         header.progressive ? Py_True : Py_False, int(header.n_components));
+    return Py_BuildValue("iiiOin", int(header.format), int(header.width), int(header.height),
+                         header.progressive ? Py_True : Py_False, int(header.n_components),
+                         Py_ssize_t(header.n_bytes));
 }
 
 PyObject *render_at(PyObject *, PyObject *args) {

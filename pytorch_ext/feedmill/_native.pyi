@@ -75,10 +75,10 @@ def imread(
     """Decodes an image: (pixels[height][width][3], height, width), or a text: why it is not
     supported natively. Releases the GIL."""
 
-def image_header(data: bytes) -> tuple[int, int, int, bool, int] | str:
-    """An encoded image's format (FORMAT_*), width, height, whether it is progressive and the number
-    of its components, or a text: why it is not supported natively. Reads all markers of a JPEG.
-    Releases the GIL."""
+def image_header(data: bytes) -> tuple[int, int, int, bool, int, int] | str:
+    """An encoded image's format (FORMAT_*), width, height, whether it is progressive, the number of
+    its components, and the bytes of a JPEG up to its end (0 of other formats); or a text: why it is
+    not supported natively. Reads all markers of a JPEG. Releases the GIL."""
 
 def render_at(
     source: tuple[bytes],

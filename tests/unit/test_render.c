@@ -127,6 +127,7 @@ static void headers_are_read(void **state) {
     assert_int_equal(header.height, HEIGHT);
     assert_int_equal(header.n_components, 3);
     assert_false(header.progressive);
+    assert_int_equal(header.n_bytes, jpeg_bytes);
     assert_true(fm_renderer_header(renderer, jpeg, jpeg_bytes - 40, &header, NULL) < 0);
     assert_int_equal(fm_renderer_header(renderer, "no image", 8, &header, NULL), FM_ERR_FORMAT);
 }

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 from PIL import Image
 
 from feedmill.deferred import counters, mapping
 from feedmill.deferred.filters import filter_of
-from feedmill.deferred.frames import drops_result
+from feedmill.deferred.frames import Codes, drops_result
 from feedmill.deferred.operations import Operations, gray_bytes
 from feedmill.deferred.orientations import OF_TRANSPOSE, UPRIGHT
 from feedmill.deferred.parts import Part, Resize
@@ -41,7 +41,7 @@ _FOURTH_RESIZED = 0
 _NEAREST = int(Image.Resampling.NEAREST)
 
 # ``load()`` of Pillow's classes and of ours, which return what the call inside returned.
-LOADS: set[CodeType] = set()
+LOADS = Codes()
 
 
 class PixelAccess:
@@ -133,7 +133,7 @@ class DeferredCore(Operations):
     def pixel_access(self, readonly: int) -> Any:
         """As ImagingCore.pixel_access(), whose result load() returns."""
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code in LOADS:
+        while frame is not None and id(frame.f_code) in LOADS:
             if drops_result(frame):
                 return PixelAccess(self, readonly)
             frame = frame.f_back

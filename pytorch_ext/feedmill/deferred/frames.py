@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import dis
 import sys
+from collections.abc import Iterable
 from types import CodeType, FrameType
 
 _SKIPPED = {"CACHE", "NOP", "EXTENDED_ARG", "NOT_TAKEN", "PRECALL"}
 
-# Whether the result of the call at (code, offset) is dropped. Code objects are kept alive by this.
-_dropped: dict[tuple[CodeType, int], bool] = {}
+# Whether the result of the call at (id of the code, offset) is dropped, and the code, so that no
+# other one gets its id.
+_dropped: dict[tuple[int, int], tuple[bool, CodeType]] = {}
+
+
+class Codes(dict[int, CodeType]):
+    """Code objects by their ids, which they keep. Python computes the hash of a code object anew at
+    each use, from its names and constants."""
+
+    def __init__(self, codes: Iterable[CodeType | None] = ()) -> None:
+        super().__init__()
+        self.add(*codes)
+
+    def add(self, *codes: CodeType | None) -> None:
+        self.update((id(code), code) for code in codes if code is not None)
 
 
 def caller() -> CodeType:
@@ -21,11 +35,11 @@ def drops_result(frame: FrameType) -> bool:
     """Whether a frame that is in a call calls a method load(), without arguments, and drops its
     result: its next instruction pops it. A call of another function, as of ``list.extend`` with
     ``map``, may keep what load() returns."""
-    key = (frame.f_code, frame.f_lasti)
-    known = _dropped.get(key)
+    code, offset = frame.f_code, frame.f_lasti
+    known = _dropped.get((id(code), offset))
     if known is None:
-        known = _dropped[key] = _is_popped(*key)
-    return known
+        known = _dropped[id(code), offset] = _is_popped(code, offset), code
+    return known[0]
 
 
 def _is_popped(code: CodeType, offset: int) -> bool:

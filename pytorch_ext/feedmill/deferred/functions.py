@@ -14,6 +14,7 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from feedmill._internals import FUNCTIONAL_PIL, V2_KERNELS, v2_kernels
 from feedmill.deferred import mapping, operations, replacements, tables
 from feedmill.deferred.core import DeferredCore
+from feedmill.deferred.frames import Codes
 from feedmill.planner.untouched import is_original
 
 _SLOT = "_im" if "im" in vars(Image.Image) else "im"
@@ -46,6 +47,7 @@ _CONDITIONS: dict[CodeType | None, Callable[[FrameType], bool]] = {
         lambda frame: frame.f_locals["mask"] is None,
     getattr(Image.Image.point, "__code__", None): lambda frame: True,
 }
+_CONDITIONAL = Codes(_CONDITIONS)
 
 # Functions that are patched or relied on, with the module that they must be from.
 _ORIGINALS: tuple[tuple[Any, str], ...] = (
@@ -70,8 +72,8 @@ def why_not() -> str:
 
 def takes_core(frame: FrameType) -> bool:
     """Whether a function that asks for an image's core calls only operations of it."""
-    condition = _CONDITIONS.get(frame.f_code)
-    return condition is not None and not why_not() and condition(frame)
+    code = frame.f_code
+    return id(code) in _CONDITIONAL and not why_not() and _CONDITIONS[code](frame)
 
 
 # ---- Pillow --------------------------------------------------------------------------------------
