@@ -39,6 +39,16 @@ FM_API void fm_scaler_close(fm_scaler **scaler);
 FM_API void fm_normalize(float *out, const float *in, size_t n_planes, size_t plane,
                          const float *mean, const float *std);
 
+/* The same for images with three channels whose values lie side by side: in[n_px][3]. */
+FM_API void fm_normalize_pixels(float *out, const float *in, size_t n_px, const float mean[3],
+                                const float std[3]);
+
+/*
+ * out[i] = (float)in[i] * factor / divisor, each operation rounded to float32. `out` and `in` must
+ * not overlap.
+ */
+FM_API void fm_scale_bytes(float *out, const uint8_t *in, size_t n, float factor, float divisor);
+
 #ifdef __cplusplus
 }
 #endif

@@ -67,10 +67,17 @@ void fm_scaler_close(fm_scaler **pointer) {
 /* Wider vectors where the CPU has them; the operations, and so the results, are the same. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-__attribute__((target_clones("avx2", "default")))
+#define VECTORIZED __attribute__((target_clones("avx2", "default")))
+#else
+#define VECTORIZED
 #endif
-static void
-normalize_plane(float *restrict out, const float *restrict in, size_t n, float mean, float std) {
+
+/* Values of a whole number of pixels and of vectors. */
+#define PERIOD 24
+
+VECTORIZED
+static void normalize_plane(float *restrict out, const float *restrict in, size_t n, float mean,
+                            float std) {
     for (size_t i = 0; i < n; i++) out[i] = (in[i] - mean) / std;
 }
 
@@ -78,4 +85,35 @@ void fm_normalize(float *out, const float *in, size_t n_planes, size_t plane, co
                   const float *std) {
     for (size_t i = 0; i < n_planes; i++)
         normalize_plane(out + i * plane, in + i * plane, plane, mean[i], std[i]);
+}
+
+VECTORIZED
+static void normalize_periods(float *restrict out, const float *restrict in, size_t n,
+                              const float *mean, const float *std) {
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < PERIOD; k++)
+            out[i * PERIOD + k] = (in[i * PERIOD + k] - mean[k]) / std[k];
+}
+
+void fm_normalize_pixels(float *out, const float *in, size_t n_px, const float mean[3],
+                         const float std[3]) {
+    float means[PERIOD], stds[PERIOD];
+    for (size_t k = 0; k < PERIOD; k++) {
+        means[k] = mean[k % 3];
+        stds[k] = std[k % 3];
+    }
+    const size_t n_periods = n_px / (PERIOD / 3);
+    normalize_periods(out, in, n_periods, means, stds);
+    for (size_t i = n_periods * PERIOD; i < 3 * n_px; i++)
+        out[i] = (in[i] - mean[i % 3]) / std[i % 3];
+}
+
+VECTORIZED
+static void scale(float *restrict out, const uint8_t *restrict in, size_t n, float factor,
+                  float divisor) {
+    for (size_t i = 0; i < n; i++) out[i] = (float)in[i] * factor / divisor;
+}
+
+void fm_scale_bytes(float *out, const uint8_t *in, size_t n, float factor, float divisor) {
+    scale(out, in, n, factor, divisor);
 }

@@ -131,6 +131,15 @@ PyObject *render_export(fm_render &job, Py_ssize_t n_px, PyObject *capsule, int 
     Py_RETURN_NONE;
 }
 
+PyObject *render_address(const fm_render &job, PyObject *address) {
+    const unsigned long long at = PyLong_AsUnsignedLongLong(address);
+    if (PyErr_Occurred()) return nullptr;
+    fm_error error;
+    if (run(job, reinterpret_cast<uint8_t *>(uintptr_t(at)), &error))
+        return text_from(error.message).release();
+    Py_RETURN_NONE;
+}
+
 } // namespace
 
 PyObject *image_header(PyObject *, PyObject *args) {
@@ -189,6 +198,7 @@ PyObject *render(PyObject *, PyObject *args) {
     }
     const Py_ssize_t n_px = Py_ssize_t(width) * height;
     if (!target || target == Py_None) return render_bytes(job, n_px);
+    if (PyLong_CheckExact(target)) return render_address(job, target);
     return render_export(job, n_px, target, fourth_byte);
 }
 

@@ -22,6 +22,14 @@ const fm_scaler *scaler_of_process() {
 
 float *floats_at(unsigned long long address) { return reinterpret_cast<float *>(address); }
 
+// A tuple's floats; without an error, as many as it has.
+std::vector<float> floats_of(PyObject *tuple) {
+    std::vector<float> values;
+    for (Py_ssize_t i = 0; i < PyTuple_Size(tuple); i++)
+        values.push_back(float(PyFloat_AsDouble(PyTuple_GetItem(tuple, i))));
+    return values;
+}
+
 } // namespace
 
 PyObject *scale_pixels(PyObject *, PyObject *args) {
@@ -58,15 +66,48 @@ PyObject *normalize(PyObject *, PyObject *args) {
         PyErr_SetString(PyExc_ValueError, "numbers of values differ");
         return nullptr;
     }
-    std::vector<float> means, stds;
-    for (Py_ssize_t i = 0; i < n_planes; i++) {
-        means.push_back(float(PyFloat_AsDouble(PyTuple_GetItem(mean, i))));
-        stds.push_back(float(PyFloat_AsDouble(PyTuple_GetItem(std, i))));
-    }
+    const std::vector<float> means = floats_of(mean), stds = floats_of(std);
     if (PyErr_Occurred()) return nullptr;
     without_gil([&] {
         fm_normalize(floats_at(out), floats_at(in), size_t(n_planes), size_t(plane), means.data(),
                      stds.data());
+        return 0;
+    });
+    Py_RETURN_NONE;
+}
+
+PyObject *normalize_pixels(PyObject *, PyObject *args) {
+    unsigned long long out, in;
+    Py_ssize_t n_px;
+    PyObject *mean, *std;
+    if (!PyArg_ParseTuple(args, "KKnO!O!", &out, &in, &n_px, &PyTuple_Type, &mean, &PyTuple_Type,
+                          &std))
+        return nullptr;
+    if (n_px < 0 || PyTuple_Size(mean) != 3 || PyTuple_Size(std) != 3) {
+        PyErr_SetString(PyExc_ValueError, "not three values");
+        return nullptr;
+    }
+    const std::vector<float> means = floats_of(mean), stds = floats_of(std);
+    if (PyErr_Occurred()) return nullptr;
+    without_gil([&] {
+        fm_normalize_pixels(floats_at(out), floats_at(in), size_t(n_px), means.data(), stds.data());
+        return 0;
+    });
+    Py_RETURN_NONE;
+}
+
+PyObject *scale_bytes(PyObject *, PyObject *args) {
+    unsigned long long out, in;
+    Py_ssize_t n;
+    float factor, divisor;
+    if (!PyArg_ParseTuple(args, "KKnff", &out, &in, &n, &factor, &divisor)) return nullptr;
+    if (n < 0) {
+        PyErr_SetString(PyExc_ValueError, "a negative number of values");
+        return nullptr;
+    }
+    without_gil([&] {
+        fm_scale_bytes(floats_at(out), reinterpret_cast<const uint8_t *>(uintptr_t(in)), size_t(n),
+                       factor, divisor);
         return 0;
     });
     Py_RETURN_NONE;

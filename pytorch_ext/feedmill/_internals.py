@@ -387,6 +387,8 @@ FUNCTIONAL_PIL = "torchvision.transforms._functional_pil"
 PRESETS = "torchvision.transforms._presets"
 # Keeps the functions of v2 by the class of the image.
 V2_KERNELS = "torchvision.transforms.v2.functional._utils"
+V2_MISC = "torchvision.transforms.v2.functional._misc"
+V2_TYPES = "torchvision.transforms.v2.functional._type_conversion"
 # Functions that transforms call, by module, which must not have been replaced: those of all
 # transforms, and those of augmentations.
 FUNCTIONS = {FUNCTIONAL: ("_interpolation_modes_from_int",)}
@@ -441,6 +443,17 @@ def mode_of_number(number: int) -> Any:
 def v2_kernels(module: Any) -> dict[Any, dict[type, Any]]:
     """By function, the kernels of V2_KERNELS by class; empty if this torchvision has none."""
     return getattr(module, "_KERNEL_REGISTRY", {})
+
+
+def is_v2_wrapper(function: Any, kernel: Any) -> bool:
+    """Whether a function is the one that torchvision makes of a kernel of tensors for tv_tensors.
+    """
+    maker = getattr(sys.modules.get(V2_KERNELS), "_kernel_tv_tensor_wrapper", None)
+    codes = getattr(getattr(maker, "__code__", None), "co_consts", ())
+    code = getattr(function, "__code__", None)
+    if code is None or not any(code is one for one in codes):
+        return False
+    return [cell.cell_contents for cell in function.__closure__ or ()] == [kernel]
 
 
 def v2_fills(transform: Any) -> Any:

@@ -115,6 +115,16 @@ def render(
 ) -> str | None:
     """The same, into Pillow's memory: None, or why it is not supported."""
 
+@overload
+def render(
+    source: tuple[bytes] | tuple[bytes, int, int] | tuple[object, int, int],
+    box: tuple[int, int, int, int],
+    orientation: int,
+    resize: tuple[Any, ...] | None,
+    target: int,  # the address of bytes[height][width][3], which are writable
+) -> str | None:
+    """The same, into memory."""
+
 def operate(
     kind: int,  # OPERATION_...; arguments that it does not use are left out or anything
     pixels: bytes,  # [height][width][3]
@@ -164,6 +174,15 @@ def normalize(
 ) -> None:
     """Writes (value - mean[i]) / std[i] of float32[len(mean)][plane] at the address `values` to
     `out`, which must not overlap. Releases the GIL."""
+
+def normalize_pixels(
+    out: int, values: int, n_px: int, mean: tuple[float, ...], std: tuple[float, ...]
+) -> None:
+    """As normalize(), of float32[n_px][3]."""
+
+def scale_bytes(out: int, values: int, n: int, factor: float, divisor: float) -> None:
+    """Writes value * factor / divisor of n bytes at the address `values` to float32[n] at `out`,
+    each operation rounded to float32. Releases the GIL."""
 
 def keep_freed_memory(n_bytes: int) -> bool:
     """Makes malloc() keep up to n_bytes of freed memory, and blocks up to 32 MiB in it. False: it

@@ -9,12 +9,12 @@ import pytest
 import torch
 from feedmill import deferred_images
 from feedmill._ops import native
-from feedmill.deferred import patches, replacements, tensors
+from feedmill.deferred import patches, replacements, tensors, tensors_of_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from torchvision import transforms, tv_tensors
-from torchvision.transforms import functional
+from torchvision.transforms import functional, v2
 
 pytestmark = pytest.mark.skipif(bool(patches.why_not()), reason=patches.why_not())
 
@@ -38,8 +38,10 @@ def used(monkeypatch):
 
     class Counting:
         scale_pixels, normalize = counted("scale_pixels"), counted("normalize")
+        scale_bytes, normalize_pixels = counted("scale_bytes"), counted("normalize_pixels")
 
     monkeypatch.setattr(tensors, "native", Counting)
+    monkeypatch.setattr(tensors_of_bytes, "native", Counting)
     return calls
 
 
@@ -230,6 +232,175 @@ def test_differing_kernels_are_not_used(monkeypatch, name):
         assert getattr(functional, original.__name__) is original
 
 
+def photo(tmp_path, size=(90, 80)):
+    """Makes an image that is deferred within a block."""
+    path = tmp_path / "image.jpg"
+    if not path.exists():
+        helpers.save_jpeg(path, *size, seed=3)
+    return Image.open(path).convert("RGB")
+
+
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+
+
+def test_chains_of_bytes_and_floats(tmp_path, used):
+    kinds = {
+        "v1": [transforms.PILToTensor(), transforms.ConvertImageDtype(torch.float32),
+               transforms.Normalize(MEAN, STD)],
+        "v2": [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)],
+        "v2, plain": [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True),
+                      v2.Normalize(MEAN, STD)],
+        "v2, pure": [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD),
+                     v2.ToPureTensor()],
+    }
+    for name, steps in kinds.items():
+        for n in range(1, len(steps) + 1):
+            for before in ([], [v2.CenterCrop(40), v2.Resize((33, 21))]):
+                used.clear()
+                step = transforms.Compose([*before, *steps[:n]])
+                check(lambda step=step: step(photo(tmp_path)))
+                assert used == ["scale_bytes", "normalize_pixels"][: max(0, n - 1)], name
+
+
+@pytest.mark.parametrize("set_type", ["TVTensor", "Tensor"])
+def test_types_of_v2(tmp_path, set_type):
+    with tv_tensors.set_return_type(set_type):
+        check(lambda: v2.functional.to_image(photo(tmp_path)))
+        image = v2.functional.to_image(photo(tmp_path))
+        check(v2.functional.to_dtype, image, torch.float32, True)
+        check(v2.functional.normalize, v2.functional.to_dtype(image, torch.float32, True), MEAN, STD)
+
+
+def test_tensors_of_pillow_images_are_writable(tmp_path):
+    with deferred_images():
+        source = photo(tmp_path)
+        one, other = functional.pil_to_tensor(source), functional.pil_to_tensor(source)
+    want = other.clone()
+    one.fill_(7)
+    assert torch.equal(other, want)
+    assert torch.equal(functional.pil_to_tensor(source), want)
+    assert one._base is not None and one.untyped_storage().nbytes() == 90 * 80 * 3
+    del source
+    assert torch.equal(other, want)
+
+
+def test_pillow_images_that_are_not_deferred(tmp_path):
+    check(lambda: functional.pil_to_tensor(photo(tmp_path)))
+    check(lambda: functional.pil_to_tensor(photo(tmp_path).convert("L")))
+    check(lambda: functional.pil_to_tensor(photo(tmp_path).crop((3, 4, 4, 30))))
+    check(lambda: functional.pil_to_tensor(photo(tmp_path).crop((80, 4, 130, 30))))
+    path = tmp_path / "image.jpg"
+    path.write_bytes(path.read_bytes()[:-300])
+    check(lambda: functional.pil_to_tensor(Image.open(path)))
+    check(lambda: functional.pil_to_tensor(photo(tmp_path)))
+
+    def replaced():
+        image = photo(tmp_path)
+        image.tobytes = lambda *_: b"no pixels"
+        return functional.pil_to_tensor(image)
+
+    check(replaced)
+    for value in (None, "text", helpers.pixels(4, 5), torch.zeros(3, 4, 5)):
+        check(functional.pil_to_tensor, value)
+        check(v2.functional.pil_to_tensor, value)
+        check(v2.functional.to_image, value)
+
+
+def bytes_of(height, width, n=3):
+    values = torch.arange(n * height * width).to(torch.uint8).view(height, width, n)
+    return values.permute(2, 0, 1)
+
+
+@pytest.mark.parametrize("function", [
+    lambda image, dtype: functional.convert_image_dtype(image, dtype),
+    lambda image, dtype: v2.functional.to_dtype(image, dtype, scale=True),
+    lambda image, dtype: v2.functional.to_dtype(tv_tensors.Image(image), dtype, scale=True),
+    lambda image, dtype: v2.functional.to_dtype(tv_tensors.Mask(image), dtype, scale=True),
+    lambda image, dtype: v2.functional.to_dtype(image, dtype),
+    lambda image, dtype: v2.ConvertImageDtype(dtype)(image),
+])
+def test_floats_of_bytes(function):
+    image = bytes_of(32, 24)
+    for one in (image, image.contiguous(), image[:, ::2], image.transpose(1, 2), image[:1], image[0],
+                image[None], bytes_of(1, 9), bytes_of(9, 1), bytes_of(1, 1), bytes_of(5, 7, 4),
+                bytes_of(2, 2), image[:, :0], image.float(), image.to(torch.int32), image > 3,
+                image.to("meta"), image.expand(3, 32, 24), image.clone().resize_(3, 7, 5),
+                None, "text"):
+        for dtype in (torch.float32, torch.float64, torch.float16, torch.uint8, torch.int64, None):
+            if one is None or isinstance(one, str) or one.device.type == "cpu":
+                check(function, one, dtype)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(2, 40), st.integers(2, 40), st.lists(floats, min_size=3, max_size=3),
+       st.lists(floats, min_size=3, max_size=3), st.booleans(), st.integers(0, 1 << 30))
+def test_normalize_of_interleaved_values(height, width, mean, std, of_bits, seed):
+    generator = np.random.default_rng(seed)
+    bits = generator.integers(0, 1 << 32, (height, width, 3), dtype=np.uint32)
+    values = bits.view(np.float32) if of_bits else (bits >> 24).astype(np.float32) / 255
+    image = torch.from_numpy(values).permute(2, 0, 1)
+    check(functional.normalize, image, mean, std)
+    check(v2.functional.normalize, image, mean, std)
+    check(v2.functional.normalize, tv_tensors.Image(image), mean, std)
+    check(v2.functional.normalize, image.contiguous(), mean, std)
+
+
+def test_normalize_of_v2_with_other_arguments():
+    image = torch.rand(3, 8, 9)
+    for one in (image, tv_tensors.Image(image), tv_tensors.Video(image[None]), image.double(),
+                bytes_of(4, 4), image[0], image[:, :0], image.clone().requires_grad_(), None):
+        for mean, std in ((MEAN, STD), (MEAN, [0.1, 0.0, 0.1]), (0.5, 0.1), (MEAN[:2], STD),
+                          (None, None), ([0.5], [0.1]), (tuple(MEAN), tuple(STD)), ("abc", STD)):
+            check(v2.functional.normalize, one, mean, std)
+
+    class Own(tv_tensors.Image):
+        pass
+
+    check(v2.functional.normalize, Own(image), MEAN, STD)
+    check(v2.functional.normalize, image)
+    copy = image.clone()
+    with deferred_images():
+        assert v2.functional.normalize(copy, MEAN, STD, inplace=True) is copy
+
+
+def test_foreign_kernels_of_v2_stay():
+    """A kernel that a script registers in the place of torchvision's is used."""
+    from torchvision.transforms.v2.functional import _utils as registry
+
+    kernels = registry._KERNEL_REGISTRY[v2.functional.normalize]
+    original = kernels[torch.Tensor]
+    kernels[torch.Tensor] = lambda image, mean, std, inplace: "theirs"
+    try:
+        with deferred_images():
+            assert v2.functional.normalize(torch.rand(3, 4, 5), MEAN, STD) == "theirs"
+    finally:
+        kernels[torch.Tensor] = original
+    with deferred_images():
+        assert kernels[torch.Tensor] is not original
+    assert kernels[torch.Tensor] is original
+
+
+@pytest.mark.parametrize("name", ["scale_bytes", "normalize_pixels"])
+def test_differing_kernels_of_bytes_are_not_used(monkeypatch, name):
+    class Wrong:
+        normalize, scale_bytes = native.normalize, native.scale_bytes
+        normalize_pixels = native.normalize_pixels
+
+    setattr(Wrong, name, staticmethod(lambda *_: None))
+    monkeypatch.setattr(tensors, "native", Wrong)
+    monkeypatch.setattr(tensors_of_bytes, "native", Wrong)
+    monkeypatch.setattr(tensors_of_bytes, "_seen", [])
+    monkeypatch.setattr(tensors_of_bytes, "_compared", {})
+    monkeypatch.setattr(tensors_of_bytes, "_replaced", set())
+    monkeypatch.setattr(replacements, "_all", [])
+    used = v2.functional.normalize if name == "normalize_pixels" else v2.functional.to_dtype
+    from torchvision.transforms.v2.functional import _utils as registry
+
+    before = dict(registry._KERNEL_REGISTRY[used])
+    with deferred_images():
+        assert registry._KERNEL_REGISTRY[used] == before
+
+
 def test_native_arguments():
     with pytest.raises(ValueError, match="number of bytes"):
         native.scale_pixels(b"12345", 2, 0)
@@ -237,3 +408,9 @@ def test_native_arguments():
         native.normalize(0, 0, 1, (0.5,), ())
     with pytest.raises(TypeError):
         native.normalize(0, 0, 1, ("a",), (0.5,))
+    with pytest.raises(ValueError, match="three"):
+        native.normalize_pixels(0, 0, 1, (0.5, 0.5), (0.5, 0.5, 0.5))
+    with pytest.raises(TypeError):
+        native.normalize_pixels(0, 0, 1, (0.5, 0.5, "a"), (0.5, 0.5, 0.5))
+    with pytest.raises(ValueError, match="negative"):
+        native.scale_bytes(0, 0, -1, 1.0, 255.0)

@@ -58,10 +58,18 @@ def compare_before_fork() -> None:
     need, so that those that this process forks don't make them again. Patches nothing."""
     if why_not():
         return
-    from feedmill.deferred import filters, mapping, operations, tables, tensors
+    from feedmill.deferred import (
+        filters,
+        mapping,
+        operations,
+        tables,
+        tensors,
+        tensors_of_bytes,
+    )
 
     filters.filter_of(3)  # bicubic, beside bilinear
     if tensors.compare():  # torchvision is imported
+        tensors_of_bytes.compare()
         operations.compare()
         mapping.is_equal()
         tables.is_equal()

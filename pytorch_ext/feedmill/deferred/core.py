@@ -289,6 +289,13 @@ class DeferredCore(Operations):
             return None
         return source.render(self._part)
 
+    def write_rgb(self, address: int) -> bool:
+        """Writes the pixels of an RGB image to memory; False if feedmill does not decode it."""
+        source = self._source
+        if source is None or self.mode != "RGB" or self._real is not None:
+            return False
+        return source.render_to(self._part, address)
+
     def packed_bytes(self) -> bytes | None:
         """As rgb_bytes(), of a grey image, too."""
         source = self._source

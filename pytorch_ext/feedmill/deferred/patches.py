@@ -26,7 +26,7 @@ from typing import Any
 from PIL import Image, ImageFile, JpegImagePlugin
 
 from feedmill._ops import native
-from feedmill.deferred import counters, functions, opencv, replacements, tensors
+from feedmill.deferred import counters, functions, opencv, replacements, tensors, tensors_of_bytes
 from feedmill.deferred.core import LOADS, DeferredCore
 from feedmill.deferred.filters import filter_of
 from feedmill.deferred.frames import Codes, caller
@@ -129,6 +129,7 @@ def _patch() -> None:
     opencv.replace(is_deferring)
     functions.replace_in_torchvision()
     tensors.replace(is_deferring)
+    tensors_of_bytes.replace(is_deferring)
     if _is_patched:
         return
     functions.replace_in_pillow()

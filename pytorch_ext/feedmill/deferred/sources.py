@@ -105,6 +105,11 @@ class Source:
         result = self._render(part)
         return result if isinstance(result, bytes) else None
 
+    def render_to(self, part: Part, address: int) -> bool:
+        """Writes the pixels of a part to memory, as RGB; False if feedmill does not decode the
+        image."""
+        return self._render(part, address) is None
+
     def pixels_of(self, part: Part) -> bytes | None:
         """As render(), and keeps the result for other uses of the same part."""
         with self.lock:

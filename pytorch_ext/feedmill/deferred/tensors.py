@@ -22,7 +22,7 @@ from feedmill._ops import native
 from feedmill.deferred import replacements
 from feedmill.planner.untouched import is_original
 
-_PLAIN_IMAGES = (Image.Image, JpegImagePlugin.JpegImageFile)
+PLAIN_IMAGES = (Image.Image, JpegImagePlugin.JpegImageFile)
 # Limits of means and stds, far from where their arithmetic in float32 gets special.
 _LARGEST, _SMALLEST = 1e30, 1e-30
 
@@ -55,16 +55,17 @@ def replace(is_deferring: Callable[[], bool]) -> None:
 def compare() -> bool:
     """Compares the values of torchvision's functions with ours; returns whether it is imported."""
     module = sys.modules.get(FUNCTIONAL)
-    for name, is_equal in (("to_tensor", _is_scaling_equal), ("normalize", _is_normalizing_equal)):
+    for name, is_equal in (("to_tensor", _is_scaling_equal), ("normalize", is_normalizing_equal)):
         original: Any = getattr(module, name, None)
         if is_original(original, FUNCTIONAL, name) and original not in _compared:
             # One that is replaced already was compared.
             is_ours = hasattr(original, "feedmill_original")
-            _compared[original] = not is_ours and _try(is_equal, original)
+            _compared[original] = not is_ours and is_equal_to(is_equal, original)
     return module is not None
 
 
-def _try(is_equal: Callable[[Any], bool], original: Any) -> bool:
+def is_equal_to(is_equal: Callable[[Any], bool], original: Any) -> bool:
+    """Whether a function is equal to ours, as is_equal() finds; not if that raises an error."""
     try:
         return is_equal(original)
     except Exception:  # of a torchvision that works in another way
@@ -76,7 +77,7 @@ def _try(is_equal: Callable[[Any], bool], original: Any) -> bool:
 
 def _make_to_tensor(original: Any, is_deferring: Callable[[], bool]) -> Any:
     def to_tensor(pic: Any) -> Any:
-        if not torch.compiler.is_compiling() and type(pic) in _PLAIN_IMAGES and is_deferring():
+        if not torch.compiler.is_compiling() and type(pic) in PLAIN_IMAGES and is_deferring():
             result = _scaled(pic)
             if result is not None:
                 return result
@@ -120,11 +121,11 @@ def _is_scaling_equal(original: Any) -> bool:
         pixels = np.resize(np.stack([values, values[::-1], np.roll(values, 77)], -1), (7, width, 3))
         want, got = original(pixels), _scaled_bytes(pixels.tobytes(), width, 7)
         image = original(Image.fromarray(pixels))
-        if got is None or not (_are_same(want, got) and _are_same(image, got)):
+        if got is None or not (are_same(want, got) and are_same(image, got)):
             return False
     every = np.repeat(values, 6).reshape(2, 256, 3)
     got = _scaled_bytes(every.tobytes(), 256, 2)
-    return got is not None and _are_same(original(every), got)
+    return got is not None and are_same(original(every), got)
 
 
 # ---- normalize -----------------------------------------------------------------------------------
@@ -134,7 +135,7 @@ def _make_normalize(original: Any, is_deferring: Callable[[], bool]) -> Any:
     def normalize(tensor: Any, mean: Any, std: Any, inplace: bool = False) -> Any:
         is_plain = not torch.compiler.is_compiling() and type(tensor) is torch.Tensor
         if is_plain and inplace is False and is_deferring():
-            result = _normalized(tensor, mean, std)
+            result = normalized(tensor, mean, std)
             if result is not None:
                 return result
         return original(tensor, mean, std, inplace)
@@ -142,10 +143,27 @@ def _make_normalize(original: Any, is_deferring: Callable[[], bool]) -> Any:
     return normalize
 
 
-def _normalized(tensor: torch.Tensor, mean: Any, std: Any) -> torch.Tensor | None:
+def normalized(tensor: torch.Tensor, mean: Any, std: Any) -> torch.Tensor | None:
     """None if the tensor is left to torchvision."""
+    address = address_of(tensor, torch.float32)
+    if address is None:
+        return None
+    n, height, width = tensor.shape
+    means, stds = _values(mean, n, 0.0), _values(std, n, _SMALLEST)
+    if means is None or stds is None:
+        return None
+    out = empty_as(tensor)
+    if _is_interleaved(tensor):
+        native.normalize_pixels(out.data_ptr(), address, height * width, means, stds)
+    else:
+        native.normalize(out.data_ptr(), address, height * width, means, stds)
+    return out
+
+
+def address_of(tensor: torch.Tensor, dtype: torch.dtype) -> int | None:
+    """The address of the values of an ordinary image tensor in memory; None of other tensors."""
     if (
-        tensor.dtype is not torch.float32
+        tensor.dtype is not dtype
         or tensor.layout is not torch.strided
         or tensor.device.type != "cpu"
         or tensor.requires_grad
@@ -155,19 +173,28 @@ def _normalized(tensor: torch.Tensor, mean: Any, std: Any) -> torch.Tensor | Non
         or _internals.is_tracing()
     ):
         return None
-    n, height, width = tensor.shape
-    if tensor.stride() != (height * width, width, 1) or not tensor.numel():
-        return None
-    means, stds = _values(mean, n, 0.0), _values(std, n, _SMALLEST)
-    if means is None or stds is None:
+    _, height, width = tensor.shape
+    is_contiguous = tensor.stride() == (height * width, width, 1)
+    if not (is_contiguous or _is_interleaved(tensor)) or not tensor.numel():
         return None
     try:
-        address = tensor.data_ptr()
+        return tensor.data_ptr()
     except RuntimeError:  # a tensor without memory
         return None
-    out = torch.empty((n, height, width), dtype=torch.float32, device="cpu")
-    native.normalize(out.data_ptr(), address, height * width, means, stds)
-    return out
+
+
+def _is_interleaved(tensor: torch.Tensor) -> bool:
+    """Whether the three values of a pixel lie side by side. An image with a side of one pixel may
+    have other strides."""
+    n, height, width = tensor.shape
+    return n == 3 and height > 1 and width > 1 and tensor.stride() == (1, 3 * width, 3)
+
+
+def empty_as(tensor: torch.Tensor) -> torch.Tensor:
+    """float32 with the shape and strides of a tensor that has an address_of()."""
+    return torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=torch.float32, device="cpu"
+    )
 
 
 def _values(values: Any, n: int, smallest: float) -> tuple[float, ...] | None:
@@ -179,7 +206,7 @@ def _values(values: Any, n: int, smallest: float) -> tuple[float, ...] | None:
     return tuple(values)
 
 
-def _is_normalizing_equal(original: Any) -> bool:
+def is_normalizing_equal(original: Any) -> bool:
     generator = np.random.default_rng(5)
     values = generator.standard_normal((3, 37, 113)).astype(np.float32)
     flat = values.reshape(-1)
@@ -191,14 +218,15 @@ def _is_normalizing_equal(original: Any) -> bool:
         ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
         ((0.0, 0.5, -1e20), (1.0, -3.0, 1e-20)),
     ):
-        got = _normalized(tensor, mean, std)
-        if got is None or not _are_same(original(tensor, mean, std), got):
-            return False
+        for one in (tensor, tensor.permute(1, 2, 0).contiguous().permute(2, 0, 1)):
+            got = normalized(one, mean, std)
+            if got is None or not are_same(original(one, mean, std), got):
+                return False
     return True
 
 
-def _are_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of float32 have the same bits, shape and strides."""
+def are_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have the same type, bits, shape and strides."""
     same = one.dtype is other.dtype and one.shape == other.shape
     same = same and one.stride() == other.stride()
     return same and one.numpy().tobytes() == other.numpy().tobytes()
