@@ -22,6 +22,7 @@ from feedmill._dispatch.paths import (
     load_state_dict,
     make_iterator,
     report_context,
+    run_lines,
     state_dict,
 )
 from feedmill.engine.devices import check_device
@@ -463,6 +464,9 @@ class DataLoader(TorchDataLoader[_T_co]):
         SubsetRandomSampler and WeightedRandomSampler without generator= do, and by what the
         state_dict() of a sampler or dataset returns.
 
+        "run" holds what the run has waited for so far, by cause, for report(). It is the only part
+        that differs between the ranks of a DistributedSampler.
+
         With an IterableDataset, or in_order=False on torch's path, a state holds no position, which
         a UserWarning says.
         """
@@ -527,15 +531,17 @@ class DataLoader(TorchDataLoader[_T_co]):
         cpu: tuple[float, float] = Limits.cpu,
     ) -> str:
         """stats() as readable text: a sentence that says what to do; which targets are met or
-        missed; problems with diagnosis and remedy; the numbers behind them; and, after a replay(),
-        what the loader costs.
+        missed; problems with diagnosis and remedy; the numbers behind them; after
+        load_state_dict() and iter(), the waits of the whole run by cause, those of the processes
+        before this one included; and, after a replay(), what the loader costs.
 
         Args:
             wait_ms, gpu, cpu: targets, see feedmill.Stats.report().
         """
         stats = self.stats()
         text = stats.report(wait_ms=wait_ms, gpu=gpu, cpu=cpu, around=report_context(self, stats))
-        return "\n".join([text, *costs(stats.steps, self._feedmill.replay_counters.steps())])
+        replayed = self._feedmill.replay_counters.steps()
+        return "\n".join([text, *run_lines(self), *costs(stats.steps, replayed)])
 
     def replay(self, n: int, steps: int | None = None) -> Replay:
         """An iterable that repeats n ready batches, to measure what the loader costs.

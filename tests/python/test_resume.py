@@ -242,6 +242,64 @@ def test_copies_of_a_loader_keep_a_loaded_state(folder):
     assert samples(loader) == rest
 
 
+def waits_of(stats):
+    """The counters of a state's "run", from stats()."""
+    flat = stats.flat()
+    names = [name for name in flat if name.startswith("wait_")]
+    names += ["batches", "torch_batches", "host_wait_ns", "data_wait_ns", "wall_ns"]
+    return {name: flat[name] for name in names if flat[name]}
+
+
+@pytest.mark.parametrize("native", ["require", "off"])
+def test_a_report_covers_the_run(folder, native):
+    sums = {}
+    state = {}
+    for n in range(4):
+        loader = loader_of(folder, native=native, num_workers=n % 2)
+        loader.load_state_dict(state)
+        list(itertools.islice(loader, 2))
+        for name, value in waits_of(loader.stats()).items():
+            sums[name] = sums.get(name, 0) + value
+        state = through_json(loader.state_dict())
+        assert len(json.dumps(state)) < 1000
+        assert state["run"] == {**({"loads": n} if n else {}), **sums}
+        causes = sum(value for name, value in sums.items() if name.startswith("wait_"))
+        assert causes == state["run"]["data_wait_ns"]
+        report = loader.report()
+        assert ("whole run" in report) == (n > 0)
+        if n:
+            assert f"{2 * n + 2} batches since the run began" in report
+            assert f"from a state {n} time" in report
+            assert loader.stats().batches == 2
+
+
+def test_a_loader_that_goes_back_counts_what_it_did_since(folder):
+    loader = loader_of(folder)
+    _, state, iterator = stopped(loader, 3)
+    assert len(list(iterator)) == 7
+    assert loader.state_dict()["run"]["batches"] == 10
+    loader.load_state_dict(state)
+    assert len(list(loader)) == 7
+    assert loader.state_dict()["run"]["batches"] == 10 and loader.stats().batches == 17
+    loader.load_state_dict({**state, "run": {"batches": "no number", "others": 1}})
+    assert len(list(loader)) == 7  # no reason to refuse it
+    state.pop("run")
+    loader.load_state_dict(state)
+    assert len(list(loader)) == 7
+
+
+def test_the_counters_of_many_causes_are_small():
+    from feedmill.profiling.report import run_totals
+
+    counters = {name: 10**12 + i for i, name in enumerate(run_totals._NAMES)}
+    now = run_totals.RunTotals().now(counters)
+    assert now == counters and len(json.dumps(now)) < 1000
+    again = run_totals.carried_on(now, {"batches": 5})
+    assert again.now({"batches": 7}) == {**counters, "batches": 10**12 + 2, "loads": 1}
+    assert again.now({}) == counters  # after a fork
+    assert "the GPU waited" in "\n".join(again.lines({}))
+
+
 # ---- samplers ------------------------------------------------------------------------------------
 
 

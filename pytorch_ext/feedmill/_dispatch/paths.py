@@ -291,6 +291,12 @@ def load_state_dict(loader: Any, state: Any, strict: bool, caller: str) -> None:
     resuming.load_state_dict(loader, state, strict, look(loader), caller)
 
 
+def run_lines(loader: Any) -> list[str]:
+    """Lines of report() about the run that a loaded state began."""
+    lines: list[str] = loader._feedmill.position.totals.lines(resuming.counters_of(loader))
+    return lines
+
+
 def hybrid_iterator(loader: Any, source: Source, reasons: Sequence[str]) -> Any:
     if loader.num_workers > 0:
         loader.check_worker_number_rationality()

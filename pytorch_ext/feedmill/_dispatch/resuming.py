@@ -26,6 +26,8 @@ from feedmill.planner.orders import (
 )
 from feedmill.planner.progress import Progress
 from feedmill.planner.samples import Source, Support
+from feedmill.profiling.report.run_totals import RunTotals, carried_on
+from feedmill.profiling.report.stats import sum_counters
 
 VERSION = 1
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -42,6 +44,7 @@ class Position:
         refusal: why the latest epoch can't be resumed; "": it can.
         support: of the latest epoch, as choose() returned it.
         fingerprints: fingerprints_of() of the latest epoch, once they were asked for.
+        totals: the waits of the run before this process.
     """
 
     def __init__(self, loaded: tuple[dict[str, Any], bool] | None = None) -> None:
@@ -50,6 +53,13 @@ class Position:
         self.refusal = ""
         self.support: Support | None = None
         self.fingerprints: dict[str, Any] | None = None
+        self.totals = RunTotals()
+
+
+def counters_of(loader: Any) -> dict[str, Any]:
+    """The counters of this process that a state carries, among others."""
+    state = loader._feedmill
+    return sum_counters([state.engine_pool.counters(), state.torch_counters.counters()])
 
 
 # ---- saving --------------------------------------------------------------------------------------
@@ -76,6 +86,7 @@ def state_dict(loader: Any, support: Support) -> dict[str, Any]:
         "path": support.path,
         **position.fingerprints,
         "position": None,
+        "run": position.totals.now(counters_of(loader)),
     }
     refusal = position.refusal or (progress.refusal if is_inside else "")
     if refusal:
@@ -324,6 +335,7 @@ def begin(loader: Any, support: Support) -> Progress:
     loaded, strict = position.loaded or (None, True)
     saved = None
     if loaded is not None:
+        position.totals = carried_on(loaded.get("run"), counters_of(loader))
         saved = _apply(loader, loaded, support)
     if loaded is not None and saved is not None and loaded.get("begins_next"):
         if support.path == "native":
