@@ -25,7 +25,9 @@ from feedmill.planner.orders import (
     stateful_sampler,
 )
 from feedmill.planner.progress import Progress
+from feedmill.planner.ranks import is_shared
 from feedmill.planner.samples import Source, Support
+from feedmill.planner.sampling import is_accelerates_shard
 from feedmill.profiling.report.run_totals import RunTotals, carried_on
 from feedmill.profiling.report.stats import sum_counters
 
@@ -97,6 +99,9 @@ def state_dict(loader: Any, support: Support) -> dict[str, Any]:
         saved["dataset_state"] = copy.deepcopy(loader.dataset.state_dict())
     if is_inside:
         saved["position"] = progress.position()
+        draws_from_it = support.path == "native" and loader._feedmill_options().seed is None
+        if "ranks" in saved["position"] and not draws_from_it:
+            saved["position"]["seed"] = None  # each rank has its own, and does not need it
         saved["position"]["is_all"] = _is_all(loader, progress)
         if not saved["position"]["is_all"]:
             return saved
@@ -117,7 +122,7 @@ def _is_all(loader: Any, progress: Progress) -> bool:
     try:
         if not progress.counts_samples:
             return bool(len(sampler) <= progress.n_batches)
-        n_left = len(innermost(sampler)) - progress.n_samples
+        n_left = progress.n_left
     except Exception:  # it need not have a length
         return False
     drops = getattr(sampler, "drop_last", False)
@@ -212,7 +217,11 @@ def _order_fingerprint(loader: Any) -> str:
     sampler = innermost(loader._index_sampler)
     text = type(sampler).__qualname__
     if isinstance(sampler, DistributedSampler):
-        text += f"({sampler.shuffle}, {sampler.seed}, {sampler.drop_last}, {sampler.num_replicas})"
+        text += f"({sampler.shuffle}, {sampler.seed}, {sampler.drop_last})"
+        if not is_shared(sampler):
+            text += f" of {sampler.num_replicas} ranks, whose number must stay"
+    elif is_accelerates_shard(sampler):
+        text += f" of {sampler.num_processes} ranks, whose number must stay"
     return text
 
 
@@ -253,6 +262,25 @@ def check(loader: Any, support: Support, saved: dict[str, Any]) -> None:
         mine_unit = Progress(loader, 0).counts_samples
         if (position["unit"] == "samples") != mine_unit:
             raise _other("order", "only one of the two has a batch sampler of the script's own")
+        _check_ranks(loader, position, now)
+
+
+def _check_ranks(loader: Any, position: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raises ValueError if an epoch can't go on with this number of ranks."""
+    then = position.get("ranks", {}).get("ranks")
+    sampler = innermost(loader._index_sampler)
+    mine = getattr(sampler, "num_replicas", None)
+    if then in (None, mine):
+        return
+    if not is_shared(sampler):
+        raise _other("order", f"it had {then} ranks, and this {type(sampler).__name__} has numbers "
+                     "of its own")
+    if "seed" in now and now["random"] and now["seed"] is None:
+        raise _other(
+            "random numbers",
+            f"it had {then} ranks, and has {mine} now; without seed= the draws are those of each "
+            "rank's torch generator",
+        )
 
 
 def _other(what: str, why: str) -> ValueError:

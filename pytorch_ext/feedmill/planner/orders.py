@@ -199,7 +199,10 @@ class Order:
         return values
 
     def again(
-        self, skip: Callable[[Iterator[Any]], bool], load: Callable[[], None] | None = None
+        self,
+        skip: Callable[[Iterator[Any]], bool],
+        load: Callable[[], None] | None = None,
+        sampler: Any = None,
     ) -> Iterator[Any]:
         """Makes the sampler's iterator again, with the generators as they were. Torch's own
         BatchSampler is left out: the iterator gives single indices.
@@ -210,12 +213,13 @@ class Order:
         Args:
             skip: called with the new iterator, to advance it; False: it did not.
             load: gives the sampler the state of its own that it had as the epoch began.
+            sampler: takes the place of the one that gives single indices. None: nothing does.
         """
         assert self._saved is not None
         before = self.global_before
         before = torch.default_generator.get_state() if before is None else before
         try:
-            iterator = self._again(self._saved, skip, load)
+            iterator = self._again(self._saved, skip, load, sampler)
         finally:
             if self._saved["is_drawn"] or not self.is_drawn or "seed" in self._saved:
                 torch.default_generator.set_state(before)
@@ -230,11 +234,12 @@ class Order:
         saved: dict[str, Any],
         skip: Callable[[Iterator[Any]], bool],
         load: Callable[[], None] | None,
+        sampler: Any,
     ) -> Iterator[Any]:
         if load is not None:
             load()
         self._set({**saved["draw"], **saved.get("iter", {})})
-        sampler = innermost(self._sampler)
+        sampler = innermost(self._sampler) if sampler is None else sampler
         seed = saved.get("seed")
         if self._draws_seed and seed is not None:
             generator = torch.Generator()

@@ -27,6 +27,7 @@ from feedmill.planner.orders import (
     repeats_nothing,
     stateful_sampler,
 )
+from feedmill.planner.ranks import Ranks, is_shared
 
 
 class Mark(NamedTuple):
@@ -133,6 +134,10 @@ class Progress:
         self._pulled: dict[int, Mark] = {}
         self._latest, self._n_noted, self._n_delivered = self._mark, 0, 0
         self._uses_before: bytes | None = None
+        self._ranks: Ranks | None = None
+        if self.counts_samples and is_shared(sampler := innermost(self.index_sampler)):
+            place = None if saved is None else saved.get("ranks")
+            self._ranks = Ranks(sampler, place, 0 if place is None else self._mark.n_samples)
         if saved is not None:
             self.base_seed, self.n_under_seed = saved["seed"], saved["n_under_seed"]
 
@@ -145,6 +150,13 @@ class Progress:
     def n_samples(self) -> int:
         """Number of samples delivered so far."""
         return self._mark.n_samples
+
+    @property
+    def n_left(self) -> int:
+        """Number of indices after the delivered ones, of a sampler that gives single indices."""
+        if self._ranks is not None:
+            return self._ranks.n_left(self.n_samples)
+        return len(innermost(self.index_sampler)) - self.n_samples
 
     @property
     def n_batches(self) -> int:
@@ -245,7 +257,11 @@ class Progress:
         load = None
         if self._stateful is not None and self._saved is not None:
             load = functools.partial(load_copy, self._stateful, self._sampler_state)
-        whole = self.order.again(self._skip, load)
+        if self._ranks is not None and self._saved is not None and "ranks" in self._saved:
+            # No rank gets an index twice but to pad the end, so that none needs to be counted.
+            whole = self.order.again(lambda _: False, load, self._ranks)
+        else:
+            whole = self.order.again(self._skip, load)
         if type(self.index_sampler) is BatchSampler:
             again = BatchSampler(whole, self.index_sampler.batch_size, self.index_sampler.drop_last)
             return iter(again)
@@ -293,6 +309,8 @@ class Progress:
             "bad": mark.n_bad,
             "order": self.order.values(),
         }
+        if self._ranks is not None:
+            position["ranks"] = self._ranks.place(mark.n_samples)
         if self._stateful is not None:
             position["sampler"] = copy.deepcopy(self._sampler_state)
         return position

@@ -1,4 +1,4 @@
-"""The waits of a whole run, over all of its processes: what a state carries from one to the next."""
+"""The waits of a run over all of its processes: what a state carries from one to the next."""
 
 from __future__ import annotations
 
