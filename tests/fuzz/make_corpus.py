@@ -21,6 +21,18 @@ def encoded(kind, mode, **options):
     return out.getvalue()
 
 
+def metadata():
+    """Options that store EXIF of several kinds."""
+    for orientation in (None, 1, 6):
+        exif = Image.Exif()
+        exif[0x010E] = "a description that is longer than four bytes"
+        if orientation:
+            exif[0x0112] = orientation
+        yield {"exif": exif.tobytes()}
+    yield {}
+    yield {"exif": b"Exif\0\0II*\0\x08\0\0\0\1\0\x12\1\3\0\1\0\0\0\1\0\0\0\0\0\0\0"}
+
+
 def main():
     rng = random.Random(1)
     images = {
@@ -41,6 +53,8 @@ def main():
                 + [encoded("WEBP", "RGB", exif=b"Exif\0\0II*\0")],
     }
     images["transcode"] = images["jpeg"]
+    images["turned"] = [encoded(kind, "RGB", **options) for kind in ("JPEG", "PNG", "WEBP")
+                        for options in metadata()]
     for name, files in images.items():
         folder = Path(sys.argv[1]) / f"corpus_{name}"
         folder.mkdir(parents=True, exist_ok=True)
