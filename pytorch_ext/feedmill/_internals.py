@@ -218,6 +218,20 @@ def set_fetcher(iterator: Any, fetcher: Any) -> None:
 is_profiling: Callable[[], bool] = _find("torch.autograd", "_profiler_enabled") or (lambda: False)
 
 
+_N_MODES = {
+    "TorchFunctionMode": _find("torch._C", "_len_torch_function_stack"),
+    "TorchDispatchMode": _find("torch._C", "_len_torch_dispatch_stack"),
+}
+
+
+def active_modes() -> list[str]:
+    """The kinds of modes, which see torch's functions, that are active in this thread.
+
+    ``torch.device("cpu")`` as a context, and torch.set_default_device("cpu"), are such modes.
+    """
+    return [kind for kind, count in _N_MODES.items() if count is not None and count() > 0]
+
+
 _push_mode = _find("torch._C", "_push_on_torch_function_stack")
 _pop_mode = _find("torch._C", "_pop_torch_function_stack")
 

@@ -107,7 +107,7 @@ RETURNING = {
     "planner/equality.py": ["why_not_format"],
     "planner/pixel_values.py": ["finish", "_make_table"],
     "planner/raw_files.py": ["why_not"],
-    "planner/recognise.py": ["_collate_reasons", "_worker_reasons"],
+    "planner/recognise.py": ["_collate_reasons", "_worker_reasons", "_mode_reasons"],
     "planner/samples.py": ["why_not"],
     "planner/transforms.py": ["read_transform", "_read_views"],
     "planner/untouched.py": ["hooks_of", "unreadable"],

@@ -10,6 +10,8 @@ import torch
 from feedmill._ops import native
 from feedmill.data import ImageList
 from helpers import MEAN, STD, compose, native_loader
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision import transforms as T
 from torchvision.datasets import DatasetFolder, ImageFolder
 from torchvision.datasets.folder import default_loader, pil_loader
@@ -275,6 +277,53 @@ def test_the_default_dtype(small_images):
         same_as_torch(folder(small_images, *TO_FLOAT), words="default dtype is torch.float64")
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+class Halves(TorchFunctionMode):
+    """Changes what default_collate makes."""
+
+    def __torch_function__(self, function, types, args=(), options=None):
+        made = function(*args, **(options or {}))
+        return made.floor_divide_(2) if function is torch.stack else made
+
+
+class HalvesLater(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), options=None):
+        made = function(*args, **(options or {}))
+        return made.floor_divide_(2) if "stack" in str(function) else made
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("mode", [Halves, HalvesLater])
+def test_active_modes_see_what_is_called(small_images, mode, num_workers):
+    dataset = folder(small_images)
+    options = {"batch_size": 4, "num_workers": num_workers, "multiprocessing_context": "fork"}
+    if num_workers == 0:
+        del options["multiprocessing_context"]
+    plain = next(iter(torch.utils.data.DataLoader(dataset, **options)))[0]
+    loader = feedmill.DataLoader(dataset, **options)
+    with mode():
+        assert f"a {mode.__base__.__name__} of torch is active" in loader.explain()
+        wanted = next(iter(torch.utils.data.DataLoader(dataset, **options)))[0]
+        assert torch.equal(next(iter(loader))[0], wanted)
+    assert torch.equal(wanted, plain // 2)
+    assert loader.explain().startswith("native path")
+    assert torch.equal(next(iter(loader))[0], plain)
+
+
+def test_modes_that_do_not_reach_spawned_workers(small_images):
+    loader = feedmill.DataLoader(
+        folder(small_images), num_workers=1, multiprocessing_context="spawn"
+    )
+    with Halves():
+        assert loader.explain().startswith("native path")
+
+
+def test_a_default_device_is_such_a_mode(small_images):
+    loader = feedmill.DataLoader(folder(small_images), batch_size=4)
+    with torch.device("cpu"):
+        assert "a TorchFunctionMode of torch is active" in loader.explain()
+    assert loader.explain().startswith("native path")
 
 
 def test_a_different_image_backend(small_images, monkeypatch):

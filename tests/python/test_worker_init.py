@@ -3,7 +3,10 @@
 import functools
 import os
 import random
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import feedmill
 import numpy as np
@@ -331,3 +334,80 @@ def test_they_do_not_raise_in_any_worker(name):
         torch.set_rng_state(states[0])
         random.setstate(states[1])
         np.random.set_state(states[2])
+
+
+# ---- where workers are not forked ----------------------------------------------------------------
+
+
+def a_local_function():
+    def seeds(number):
+        np.random.seed(number)
+
+    return seeds
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("function", [
+    lambda number: np.random.seed(number), a_local_function(),
+    functools.partial(lambda seed, number: np.random.seed(seed + number), 3),
+])  # fmt: skip
+def test_what_can_not_be_pickled_raises_as_with_torch(small_folder, method, function):
+    options = {"num_workers": 1, "worker_init_fn": function}
+    assert only_seeds(function, 1)
+    assert feedmill.DataLoader(
+        small_folder, multiprocessing_context="fork", **options
+    ).explain().startswith("native path")
+    options["multiprocessing_context"] = method
+    loader = feedmill.DataLoader(small_folder, **options)
+    assert "worker_init_fn can't be pickled" in loader.explain()
+    raised = []
+    for one in (torch.utils.data.DataLoader(small_folder, **options), loader):
+        with pytest.raises(Exception, match="pickle|local object") as caught:
+            next(iter(one))
+        raised.append((type(caught.value), str(caught.value).partition(" at 0x")[0]))
+    assert raised[0] == raised[1]
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_what_can_be_pickled_is_native_however_workers_start(small_folder, method):
+    for function in (seed_worker, functools.partial(of_basicsr, num_workers=1, rank=0, seed=3)):
+        loader = feedmill.DataLoader(
+            small_folder, num_workers=1, worker_init_fn=function, multiprocessing_context=method
+        )
+        assert loader.explain().startswith("native path")
+
+
+def test_a_name_that_stands_for_another_function(small_folder, monkeypatch):
+    monkeypatch.setitem(globals(), "seed_worker", lambda number: None)
+    options = {"num_workers": 1, "multiprocessing_context": "spawn"}
+    for function in (ORIGINAL, functools.partial(ORIGINAL)):
+        loader = feedmill.DataLoader(small_folder, worker_init_fn=function, **options)
+        assert "worker_init_fn can't be pickled" in loader.explain()
+
+
+ORIGINAL = seed_worker
+
+
+SCRIPT = """
+import sys
+sys.path.append(SUPPORT)
+import torchvision_cpu
+import multiprocessing, feedmill, numpy as np
+from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
+
+dataset = ImageFolder(ROOT, T.Compose([T.Resize((8, 8)), T.PILToTensor()]))
+loader = feedmill.DataLoader(dataset, num_workers=1, worker_init_fn=lambda i: np.random.seed(i))
+is_fork = multiprocessing.get_all_start_methods()[0] == "fork"
+assert ("can't be pickled" in loader.explain()) is not is_fork
+assert multiprocessing.get_start_method(allow_none=True) is None
+multiprocessing.set_start_method("spawn")
+assert "worker_init_fn can't be pickled" in loader.explain()
+"""
+
+
+def test_the_default_start_method_is_asked_for_and_not_settled(small_folder, tmp_path):
+    script = tmp_path / "script.py"
+    support = str(Path(__file__).parents[1] / "support")
+    script.write_text(f"SUPPORT, ROOT = {support!r}, {small_folder.root!r}\n{SCRIPT}")
+    subprocess.run([sys.executable, script], check=True)

@@ -7,13 +7,16 @@ gives the reasons.
 
 from __future__ import annotations
 
+import functools
+import multiprocessing
+import sys
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.utils.data import default_collate, default_convert
 
-from feedmill._internals import why_collate_was_changed, why_not_this_torch
+from feedmill._internals import active_modes, why_collate_was_changed, why_not_this_torch
 from feedmill.planner.datasets import read_dataset
 from feedmill.planner.equality import reasons_against_formats, rejected_formats
 from feedmill.planner.formats import formatted
@@ -37,13 +40,14 @@ def recognise(loader: Any) -> Support:
 
 
 def _recognise(loader: Any) -> Support:
-    reasons = _collate_reasons(loader) + _worker_reasons(loader)
+    hindrances = _worker_reasons(loader) + _mode_reasons(loader)
+    reasons = _collate_reasons(loader) + hindrances
     options = loader._feedmill_options()
     support = read_dataset(loader.dataset)
     source = support.source
     if source is None:
         reasons += support.reasons
-        is_hybrid = options.native == "hybrid" and not _worker_reasons(loader)
+        is_hybrid = options.native == "hybrid" and not hindrances
         return _hybrid(loader, reasons) if is_hybrid else unsupported(*reasons)
     reasons += source.why_not(loader, has_default_collate(loader))
     if reasons:
@@ -119,8 +123,46 @@ def _worker_reasons(loader: Any) -> list[str]:
     # On the native path only a collate_fn can draw from the generators; the iterator calls the
     # function before the collate_fn.
     if only_seeds(function, loader.num_workers):
-        return []
+        if _is_forked(loader) or _is_found_by_name(function):
+            return []
+        return [
+            "worker_init_fn can't be pickled, which worker processes that are not forked need; "
+            "make it a function of a module"
+        ]
     return [
         "worker_init_fn is set, but the native path has no worker processes to call it in; if it "
         'is not needed there, pass worker_init="ignore"'
+    ]
+
+
+def _is_forked(loader: Any) -> bool:
+    """Whether torch's worker processes would be forked, and so nothing be pickled."""
+    context = loader.multiprocessing_context
+    if context is None:
+        # Not get_start_method() alone, which would settle the default for good.
+        method = multiprocessing.get_start_method(allow_none=True)
+        return (method or multiprocessing.get_all_start_methods()[0]) == "fork"
+    return bool(context.get_start_method() == "fork")
+
+
+def _is_found_by_name(function: Any) -> bool:
+    """Whether pickle, which stores a function's name alone, finds the function by it. Of a partial:
+    its function; its arguments are plain values, see only_seeds()."""
+    while type(function) is functools.partial:
+        function = function.func
+    found: Any = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is function
+
+
+def _mode_reasons(loader: Any) -> list[str]:
+    """Modes see what the transforms and the collate function call, without workers and in forked
+    ones, which inherit them."""
+    if loader.num_workers > 0 and not _is_forked(loader):
+        return []
+    return [
+        f"a {kind} of torch is active, which does not see what the native code does; iterate "
+        "outside of it"
+        for kind in active_modes()
     ]
