@@ -11,6 +11,8 @@ say more:
 - with native="verify", for what runs natively with random transforms: feedmill draws other random
   numbers than torch. Then labels and layout equal torch's, and each sample is compared with what
   the script's own dataset makes of the same draws;
+- for a loader whose collate_fn draws random numbers itself: with torch and native="verify", the
+  generators seeded alike for each call of it;
 - with native="hybrid", for loaders that took torch's path (--hybrid).
 
 README.md explains the table. Exit status: 0 if no batch differs and each command ran, else 1; 77 if
@@ -108,12 +110,13 @@ class Runner:
         self._n_batches = n_batches
         self._limit_s = limit_s
 
-    def run(self, script: Script, side: str) -> Outcome:
+    def run(self, script: Script, side: str, seeds_collate: bool = False) -> Outcome:
         """Runs a script.
 
         Args:
             script: the script.
             side: "torch", or the value of feedmill's native= ("auto", "verify", "hybrid").
+            seeds_collate: whether each call of a collate_fn begins with the same seeds.
 
         Raises:
             trees.MissingError: its repository can't be had.
@@ -137,12 +140,15 @@ class Runner:
             if side != "torch":
                 native = "auto" if side == "verify" else side
                 words = ["-m", "feedmill", "run", "--quiet", "--native", native, *words]
-            log = WORK / "logs" / f"{script.id.replace('/', '-')}-{side}.txt"
+            name = f"{script.id.replace('/', '-')}-{side}{'-collate' if seeds_collate else ''}.txt"
+            log = WORK / "logs" / name
+            environment = self._environment(script, side, tree, out, filled)
+            environment["PUBLIC_SCRIPTS_COLLATE"] = "1" if seeds_collate else ""
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("w") as printed:
                 status = self._wait(subprocess.Popen(
                     [sys.executable, *words],
-                    cwd=tree / script.directory, env=self._environment(script, side, tree, out, filled),
+                    cwd=tree / script.directory, env=environment,
                     stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT,
                     start_new_session=True,
                 ))  # fmt: skip
@@ -269,7 +275,8 @@ class Result:
         path: "native", "torch" or "deferred": what feedmill takes by default.
         hybrid: whether native="hybrid" runs it natively; None if that was not tried.
         result: "equal"; "same draws" (labels and layout equal torch's, and with the same random
-            draws each sample does); "not repeatable" (two runs with torch differ as well);
+            draws each sample does); "collate draws" (the same, once the generators are seeded
+            alike for each call of the collate_fn); "not repeatable" (two runs with torch differ as well);
             "no images"; "differs"; "failed".
         text: feedmill's reasons for its path, or what failed.
     """
@@ -283,7 +290,9 @@ class Result:
 
     @property
     def is_good(self) -> bool:
-        return self.result in ("equal", "same draws", "not repeatable", "no images")
+        return self.result in (
+            "equal", "same draws", "collate draws", "not repeatable", "no images"
+        )  # fmt: skip
 
 
 def compare(
@@ -307,8 +316,17 @@ def compare(
     pairs = list(zip(torch.loaders, ours.loaders))
     differing = [ours for theirs, ours in pairs if not _equal(theirs, ours)]
     again = verified = hybrid = None
+    seeded: tuple[Outcome | None, Outcome | None] = (None, None)
     if any(loader["path"] == "native" for loader in differing):
         verified = runner.run(script, "verify")
+    if any(
+        mine["path"] == "native" and not _equal(theirs, mine, "labels", "layout")
+        for theirs, mine in pairs
+    ):
+        seeded = (
+            runner.run(script, "torch", seeds_collate=True),
+            runner.run(script, "verify", seeds_collate=True),
+        )
     if any(loader["path"] != "native" for loader in differing):
         again = runner.run(script, "torch")
     if with_hybrid and any(
@@ -316,7 +334,7 @@ def compare(
     ):
         hybrid = runner.run(script, "hybrid")
     for i, (theirs, mine) in enumerate(pairs):
-        result = _result(theirs, mine, *(_at(one, i) for one in (again, verified)))
+        result = _result(theirs, mine, *(_at(one, i) for one in (again, verified, *seeded)))
         yield Result(
             script.id,
             f"{mine['place']} {mine['dataset']}",
@@ -347,6 +365,8 @@ def _result(
     ours: dict[str, Any],
     again: dict[str, Any] | None,
     verified: dict[str, Any] | None,
+    seeded_theirs: dict[str, Any] | None,
+    seeded_verified: dict[str, Any] | None,
 ) -> tuple[str, str]:
     reasons = "; ".join(ours.get("reasons", ()))
     if theirs.get("error") and theirs["error"] == ours.get("error"):
@@ -357,13 +377,27 @@ def _result(
         return "no images", reasons
     if _equal(theirs, ours):
         return "equal", reasons
-    if ours["path"] == "native" and verified and _equal(theirs, ours, "labels", "layout"):
-        if "error" not in verified and verified["counters"]["verified_samples"]:
+    if ours["path"] == "native" and verified:
+        if "error" in verified or not verified["counters"]["verified_samples"]:
+            return "differs", f"verify: {verified.get('error', 'no sample was verified')}"
+        if _equal(theirs, ours, "labels", "layout"):
             return "same draws", ""
-        return "differs", f"verify: {verified.get('error', 'no sample was verified')}"
+        if _is_verified_alike(seeded_theirs, seeded_verified):
+            return "collate draws", _difference(theirs, ours)
     if again and not _equal(theirs, again):
         return "not repeatable", reasons
     return "differs", ours.get("error") or _difference(theirs, ours)
+
+
+def _is_verified_alike(theirs: dict[str, Any] | None, ours: dict[str, Any] | None) -> bool:
+    """Whether batches have equal labels and layout, and feedmill verified the samples."""
+    return (
+        theirs is not None
+        and ours is not None
+        and "error" not in ours
+        and ours["counters"]["verified_samples"] > 0
+        and _equal(theirs, ours, "labels", "layout")
+    )
 
 
 def _difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:

@@ -38,12 +38,35 @@ for images, labels in DataLoader(data, batch_size=4, shuffle=True, num_workers=1
 """
 
 
+# Its collate_fn draws from torch's generator, as its transform does. With FAULT it also changes what
+# it makes under feedmill.
+COLLATES = """
+import importlib.util, os, sys
+importlib.util.find_spec("torchvision")  # as transformers does, before anybody imports it
+import torch
+from torchvision import datasets, transforms
+from torch.utils.data import DataLoader, default_collate
+
+def collate(samples):
+    images, labels = default_collate(samples)
+    if "feedmill" in sys.modules and os.environ.get("FAULT"):
+        labels = labels + 1
+    return images, labels, torch.randint(1000, (len(images),))
+
+steps = [transforms.RandomResizedCrop(32), transforms.ToTensor()]
+data = datasets.ImageFolder(sys.argv[1], transforms.Compose(steps))
+for images, labels, drawn in DataLoader(data, batch_size=4, collate_fn=collate, num_workers=2):
+    raise SystemExit("the script goes on after its loader was recorded")
+"""
+
+
 @pytest.fixture
 def script(tmp_path, monkeypatch):
     """A script in a Git repository, which can be had from a folder of mirrors."""
     repository = tmp_path / "mirrors" / "someone+code"
     repository.mkdir(parents=True)
     (repository / "train.py").write_text(SCRIPT)
+    (repository / "collates.py").write_text(COLLATES)
 
     def git(*words):
         options = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
@@ -57,9 +80,9 @@ def script(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "WORK", tmp_path / "work")
 
     def make(**options):
-        command = "train.py {imagenet}/val"
+        options.setdefault("command", "train.py {imagenet}/val")
         head = git("rev-parse", "HEAD")
-        return run.Script("code", "train", head, command, "someone/code", **options)
+        return run.Script("code", "train", head, repository="someone/code", **options)
 
     return make
 
@@ -77,6 +100,13 @@ def test_one_bit_makes_a_difference(script):
     [result] = results(script(env={"FAULT": "1"}))
     assert (result.path, result.result) == ("deferred", "differs"), result
     assert "batch 0, all" in result.text
+
+
+@pytest.mark.parametrize(("fault", "wanted"), [("", "collate draws"), ("1", "differs")])
+def test_draws_of_a_collate_fn_are_told_from_other_differences(script, fault, wanted):
+    made = script(command="collates.py {imagenet}/val", env={"FAULT": fault})
+    [result] = results(made)
+    assert (result.path, result.result) == ("native", wanted), result
 
 
 def test_a_script_that_fails_is_a_failure(script):

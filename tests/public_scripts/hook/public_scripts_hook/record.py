@@ -13,12 +13,15 @@ The environment says what to do; run.py sets it:
                             replace functions that somebody has changed.
     PUBLIC_SCRIPTS_VERIFY   1: iterate feedmill's loaders with native="verify". The script itself can't
                             be run with it, as it is an error for loaders that are not native.
+    PUBLIC_SCRIPTS_COLLATE  1: seed the generators alike for each call of a loader's collate_fn, and
+                            use one worker at most, which calls it in order
     PUBLIC_SCRIPTS_CUDA     see simulated.simulate_in_torch()
     PUBLIC_SCRIPTS_STUBS    see simulated.simulate(); names separated by spaces
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -26,7 +29,7 @@ import random
 import sys
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +167,9 @@ def _record(loader: Any) -> dict[str, Any]:
         found["length"] = None
     if os.environ.get("PUBLIC_SCRIPTS_VERIFY"):
         loader.native = "verify"
+    if os.environ.get("PUBLIC_SCRIPTS_COLLATE"):
+        loader.collate_fn = _SeededCollate(loader.collate_fn)
+        loader.num_workers = min(loader.num_workers, 1)
     try:
         iterator = iter(loader)
         for _, batch in zip(range(int(os.environ["PUBLIC_SCRIPTS_BATCHES"])), iterator):
@@ -185,6 +191,32 @@ def _seed() -> None:
     random.seed(_SEED)
     numpy.random.seed(_SEED)
     torch.manual_seed(_SEED)
+
+
+class _SeededCollate:
+    """A collate_fn whose draws are the same in each call, and change no draw of others."""
+
+    def __init__(self, collate: Callable[[Any], Any]) -> None:
+        self._collate = collate
+
+    def __call__(self, samples: Any) -> Any:
+        with _restored_generators():
+            _seed()
+            return self._collate(samples)
+
+
+@contextlib.contextmanager
+def _restored_generators() -> Iterator[None]:
+    import numpy
+    import torch
+
+    states = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        numpy.random.set_state(states[1])
+        torch.set_rng_state(states[2])
 
 
 def _path_of(loader: Any) -> dict[str, Any]:

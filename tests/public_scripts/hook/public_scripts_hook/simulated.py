@@ -140,9 +140,9 @@ def _retry_torchvision() -> None:
 
     class _Finder(importlib.abc.MetaPathFinder):
         def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+            # Stays where it is: some libraries look for torchvision before they import it.
             if name != "torchvision":
                 return None
-            sys.meta_path.remove(self)
             spec = importlib.machinery.PathFinder.find_spec(name, path, target)
             if spec is not None and spec.loader is not None:
                 _define_and_retry(spec.loader)
