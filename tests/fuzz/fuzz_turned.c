@@ -24,15 +24,15 @@ static const uint8_t exif_png[] = "\0\0\0\x1A"
 static const uint8_t exif_webp[] = "EXIF\x1A\0\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0"
                                    "\x06\0\0\0\0\0";
 
-typedef struct kind {
+typedef struct file_kind {
     fm_format format;
     size_t head_bytes;   /* in front of which nothing may be put */
     const uint8_t *exif; /* without the NUL that ends it as a C string */
     size_t exif_bytes;
     bool has_end; /* bytes behind an end of the headers don't matter */
-} kind;
+} file_kind;
 
-static const kind kinds[] = {
+static const file_kind kinds[] = {
     {FM_FORMAT_JPEG, 2, exif_jpeg, sizeof(exif_jpeg) - 1, true},
     {FM_FORMAT_PNG, 8, exif_png, sizeof(exif_png), true},
     {FM_FORMAT_WEBP, 12, exif_webp, sizeof(exif_webp), false},
@@ -45,7 +45,7 @@ static void require(int condition) {
 }
 
 /* What is said of a file, then `n_middle` bytes in front of its byte `at`, then `n_end` bytes. */
-static bool ask(const kind *one, const uint8_t *file, size_t n, const uint8_t *middle,
+static bool ask(const file_kind *kind, const uint8_t *file, size_t n, const uint8_t *middle,
                 size_t n_middle, size_t n_end) {
     const size_t at = n_middle ? one->head_bytes : 0;
     uint8_t *const copy = malloc(n + n_middle + n_end + 1);
@@ -66,7 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     const uint8_t *const file = data + PREFIX;
     n -= PREFIX;
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
-        const kind *const one = &kinds[i];
+        const file_kind *const one = &kinds[i];
         const bool answer = ask(one, file, n, NULL, 0, 0);
         require(ask(one, file, n, NULL, 0, 0) == answer);
         if (n < one->head_bytes) continue;
