@@ -480,9 +480,9 @@ class DataLoader(TorchDataLoader[_T_co]):
         advanced, from its own state at the epoch's begin if it has one. num_workers, threads,
         batch_size, prefetch_factor, reader, device and the files' place may be others than before.
         len() stays that of a whole epoch. With torch's DistributedSampler the number of ranks
-        may change, too: what is left of the epoch is dealt anew, and its end padded or dropped as the
-        sampler does. Later epochs follow as in an unbroken run, with the generators that the script
-        gave in their states; torch's global generator is the script's to restore, see
+        may change, too: what is left of the epoch is dealt anew, and its end padded or dropped as
+        the sampler does. Later epochs follow as in an unbroken run, with the generators that the
+        script gave in their states; torch's global generator is the script's to restore, see
         torch.set_rng_state(), and iter() of the resumed epoch draws nothing from it.
 
         Args:

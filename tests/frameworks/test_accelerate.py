@@ -160,6 +160,26 @@ def test_resuming_in_the_middle_of_an_epoch(train_set, no_warnings):
         assert torch.equal(images_of(resumed), epochs[2][2 * 4 :])
 
 
+def test_states_of_shards_fit_their_number_of_ranks(train_set):
+    def prepared(n_processes, process=0):
+        with feedmill.keep_in_accelerate():
+            return data_loader.prepare_data_loader(
+                frameworks.train_loader(train_set, shuffle=False, batch_size=2),
+                num_processes=n_processes, process_index=process,
+            ).base_dataloader
+
+    loader = prepared(2, 1)
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    rest = torch.cat([images for images, _ in iterator])
+    with pytest.raises(ValueError, match="BatchSamplerShard of 2 ranks, whose number must stay"):
+        prepared(3).load_state_dict(state)
+    again = prepared(2, 1)
+    again.load_state_dict(state)
+    assert torch.equal(images_of(again), rest)
+
+
 def test_skipping_without_preparing(train_set, no_warnings):
     loader = frameworks.train_loader(train_set, shuffle=False)
     epochs = [images_of(loader) for _ in range(2)]
