@@ -100,7 +100,7 @@ PyObject *scale_bytes(PyObject *, PyObject *args) {
     unsigned long long out, in;
     Py_ssize_t n;
     float factor, divisor;
-    if (!PyArg_ParseTuple(args, "KKnff", &out, &in, &n, &factor, &divisor)) return nullptr;
+    if (!PyArg_ParseTuple(args, "KKn(ff)", &out, &in, &n, &factor, &divisor)) return nullptr;
     if (n < 0) {
         PyErr_SetString(PyExc_ValueError, "a negative number of values");
         return nullptr;

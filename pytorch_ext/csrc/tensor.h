@@ -13,7 +13,7 @@ PyObject *normalize(PyObject *module, PyObject *args);
 // normalize_pixels(...): see _native.pyi.
 PyObject *normalize_pixels(PyObject *module, PyObject *args);
 
-// scale_bytes(out, values, n, factor, divisor): see _native.pyi.
+// scale_bytes(out, values, n, (factor, divisor)): see _native.pyi.
 PyObject *scale_bytes(PyObject *module, PyObject *args);
 
 // keep_freed_memory(n_bytes): see _native.pyi.

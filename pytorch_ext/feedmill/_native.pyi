@@ -180,9 +180,9 @@ def normalize_pixels(
 ) -> None:
     """As normalize(), of float32[n_px][3]."""
 
-def scale_bytes(out: int, values: int, n: int, factor: float, divisor: float) -> None:
+def scale_bytes(out: int, values: int, n: int, scale: tuple[float, float]) -> None:
     """Writes value * factor / divisor of n bytes at the address `values` to float32[n] at `out`,
-    each operation rounded to float32. Releases the GIL."""
+    each operation rounded to float32. The scale is (factor, divisor). Releases the GIL."""
 
 def keep_freed_memory(n_bytes: int) -> bool:
     """Makes malloc() keep up to n_bytes of freed memory, and blocks up to 32 MiB in it. False: it

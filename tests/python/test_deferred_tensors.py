@@ -413,4 +413,4 @@ def test_native_arguments():
     with pytest.raises(TypeError):
         native.normalize_pixels(0, 0, 1, (0.5, 0.5, "a"), (0.5, 0.5, 0.5))
     with pytest.raises(ValueError, match="negative"):
-        native.scale_bytes(0, 0, -1, 1.0, 255.0)
+        native.scale_bytes(0, 0, -1, (1.0, 255.0))

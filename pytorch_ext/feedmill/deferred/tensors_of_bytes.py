@@ -183,7 +183,7 @@ def _floats_of(image: torch.Tensor, factor: float, divisor: float) -> torch.Tens
     if n != 3 or height < 2 or width < 2:  # one value per dimension may get other strides
         return None
     out = tensors.empty_as(image)
-    native.scale_bytes(out.data_ptr(), address, out.numel(), factor, divisor)
+    native.scale_bytes(out.data_ptr(), address, out.numel(), (factor, divisor))
     return out
 
 
