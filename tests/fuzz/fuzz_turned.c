@@ -47,7 +47,7 @@ static void require(int condition) {
 /* What is said of a file, then `n_middle` bytes in front of its byte `at`, then `n_end` bytes. */
 static bool ask(const file_kind *kind, const uint8_t *file, size_t n, const uint8_t *middle,
                 size_t n_middle, size_t n_end) {
-    const size_t at = n_middle ? one->head_bytes : 0;
+    const size_t at = n_middle ? kind->head_bytes : 0;
     uint8_t *const copy = malloc(n + n_middle + n_end + 1);
     require(copy != NULL);
     /* One byte in front, so that the file's end is the memory's, for an empty file as well. */
@@ -56,7 +56,7 @@ static bool ask(const file_kind *kind, const uint8_t *file, size_t n, const uint
     if (n_middle) memcpy(bytes + at, middle, n_middle);
     if (n > at) memcpy(bytes + at + n_middle, file + at, n - at);
     memset(bytes + n + n_middle, 0xAB, n_end);
-    const bool answer = fm_may_be_turned(one->format, bytes, n + n_middle + n_end);
+    const bool answer = fm_may_be_turned(kind->format, bytes, n + n_middle + n_end);
     free(copy);
     return answer;
 }
