@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader
 
@@ -260,8 +261,13 @@ def script_as(replacement: Any, original: Any) -> None:
 
 
 def is_tracing() -> bool:
-    """Whether torch.jit.trace() records this thread's operations."""
-    return torch._C._is_tracing()
+    """Whether torch records or changes this thread's operations: torch.jit.trace(), a
+    TorchDispatchMode (as make_fx() uses one), or forward-mode differentiation."""
+    return (
+        torch._C._is_tracing()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or getattr(forward_ad, "_current_level", -1) >= 0
+    )
 
 
 def version_of(tensor: torch.Tensor) -> int:
@@ -415,6 +421,13 @@ AUGMENTING_FUNCTIONS = {
 METHODS = frozenset({
     "_transform", "_get_params", "_check_inputs", "_needs_transform_list", "_call_kernel",
 })
+# What torchvision's conversions of images to tensors call.
+TENSOR_HELPERS = (
+    ("torchvision.transforms._functional_pil", "get_image_num_channels"),
+    ("torchvision.transforms._functional_pil", "_is_pil_image"),
+    ("torchvision.transforms._functional_tensor", "convert_image_dtype"),
+    (V2_MISC, "_max_value"),
+)
 
 
 def n_delivered(iterator: Any) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import DistributedSampler, IterableDataset
 
+from feedmill._dispatch.options import is_int
 from feedmill.planner.epochs import sampler_epoch, samplers_of
 from feedmill.planner.orders import (
     decoded,
@@ -265,10 +266,29 @@ def check(loader: Any, support: Support, saved: dict[str, Any]) -> None:
         _check_ranks(loader, position, now)
 
 
+def _check_values(position: Any) -> None:
+    """Raises ValueError if the numbers of a state's position are not those that a state has."""
+    if position is None:
+        return
+    if not isinstance(position, dict):
+        raise ValueError(f"the state is damaged: its position is {position!r}")
+    numbers = {name: position.get(name) for name in ("batches", "samples", "bad")}
+    if "ranks" in position:
+        ranks = position["ranks"]
+        if not isinstance(ranks, dict):
+            raise ValueError(f"the state is damaged: its ranks are {ranks!r}")
+        numbers.update({name: ranks.get(name) for name in ("ranks", "used")})
+    for name, value in numbers.items():
+        if not is_int(value, 1 if name == "ranks" else 0, (1 << 62) - 1):
+            raise ValueError(f"the state is damaged: {name} is {value!r}")
+
+
 def _check_ranks(loader: Any, position: dict[str, Any], now: dict[str, Any]) -> None:
     """Raises ValueError if an epoch can't go on with this number of ranks."""
     then = position.get("ranks", {}).get("ranks")
     sampler = innermost(loader._index_sampler)
+    if then is None and position["unit"] == "samples" and is_shared(sampler):
+        raise ValueError("the state is damaged: it does not say how many ranks there were")
     mine = getattr(sampler, "num_replicas", None)
     if then in (None, mine):
         return
@@ -314,6 +334,7 @@ def load_state_dict(
         raise ValueError(
             f"the state has version {saved['feedmill']}, and this feedmill reads {VERSION}"
         )
+    _check_values(saved["position"])
     saved = copy.deepcopy(saved)
     if saved["position"] is not None and saved["position"].get("is_all") and _is_lightning(caller):
         saved["begins_next"] = True

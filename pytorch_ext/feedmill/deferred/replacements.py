@@ -16,7 +16,8 @@ from feedmill.system import locks
 
 
 class _Replacement(NamedTuple):
-    """One function: ``owner`` is a module, a class or a dict, ``name`` the attribute or key."""
+    """One function: ``owner`` is a module, a class or a dict, ``name`` the attribute or key. A
+    module may be given by its name: it may be imported later, and then have ours from another."""
 
     owner: Any
     name: Any
@@ -25,11 +26,12 @@ class _Replacement(NamedTuple):
 
     def exchange(self, before: Any, after: Any) -> None:
         """Puts one in the place of the other, unless somebody else has replaced that."""
-        if isinstance(self.owner, dict):
-            if self.owner.get(self.name) is before:
-                self.owner[self.name] = after
-        elif vars(self.owner).get(self.name) is before:
-            setattr(self.owner, self.name, after)
+        owner = sys.modules.get(self.owner) if isinstance(self.owner, str) else self.owner
+        if isinstance(owner, dict):
+            if owner.get(self.name) is before:
+                owner[self.name] = after
+        elif owner is not None and vars(owner).get(self.name) is before:
+            setattr(owner, self.name, after)
 
 
 _all: list[_Replacement] = []

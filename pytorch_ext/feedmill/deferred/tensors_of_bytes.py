@@ -16,7 +16,15 @@ import torch
 from PIL import Image
 
 from feedmill import _internals
-from feedmill._internals import FUNCTIONAL, V2_KERNELS, V2_MISC, V2_TYPES, script_as, v2_kernels
+from feedmill._internals import (
+    FUNCTIONAL,
+    TENSOR_HELPERS,
+    V2_KERNELS,
+    V2_MISC,
+    V2_TYPES,
+    script_as,
+    v2_kernels,
+)
 from feedmill._ops import native
 from feedmill.deferred import replacements, tensors
 from feedmill.deferred.core import DeferredCore
@@ -29,6 +37,10 @@ _FACTOR = 1.0 / 255
 # Whether an original function gives the same values as ours, once compared.
 _compared: dict[Any, bool] = {}
 _replaced: set[tuple[str, Any]] = set()
+# Methods of images that torchvision and NumPy call.
+_OF_IMAGE = frozenset({"tobytes", "load", "getbands", "__array_interface__"})
+# _helpers(), at the first comparison of each.
+_compared_helpers: list[Any] = [None] * (len(TENSOR_HELPERS) + len(_OF_IMAGE))
 # The modules when functions were added last.
 _seen: list[Any] = []
 
@@ -53,10 +65,8 @@ def replace(is_deferring: Callable[[], bool]) -> None:
         ours = _ours(original, make, is_deferring)
         _add(functional, name, original, ours)
         if name == "pil_to_tensor":  # v2 has the same function in its own modules
-            for module in (V2_TYPES, V2_TYPES.rpartition(".")[0]):
-                found = sys.modules.get(module)
-                if getattr(found, name, None) is original:
-                    _add(found, name, original, ours)
+            for module in (V2_TYPES, V2_MISC, V2_TYPES.rpartition(".")[0]):
+                _add(module, name, original, ours)
     _replace_kernels(is_deferring)
 
 
@@ -78,7 +88,7 @@ def _replace_kernels(is_deferring: Callable[[], bool]) -> None:
 
 
 def _add(owner: Any, name: Any, original: Any, ours: Any) -> None:
-    key = (getattr(owner, "__name__", str(id(owner))), name)
+    key = (owner if isinstance(owner, str) else getattr(owner, "__name__", str(id(owner))), name)
     if key not in _replaced:
         _replaced.add(key)
         replacements.add(owner, name, original, ours)
@@ -94,8 +104,34 @@ def _is_usable(original: Any, module: str, name: str) -> bool:
     return is_original(original, module, name) and _compared.get(original, False)
 
 
+def _helpers() -> list[Any]:
+    """What the replaced functions call."""
+    found = [vars(sys.modules.get(module, object)).get(name) for module, name in TENSOR_HELPERS]
+    found += map(vars(Image.Image).get, _OF_IMAGE)
+    return [_without_ours(one) for one in found]
+
+
+def _without_ours(function: Any) -> Any:
+    """What a function of this package was put in the place of; another function as it is."""
+    own = getattr(function, "feedmill_original", function)
+    module = getattr(own, "__globals__", {}).get("__name__", "")
+    return getattr(own, "__wrapped__", own) if module.startswith("feedmill.") else own
+
+
+def _are_helpers_own() -> bool:
+    """Whether what the functions call is what it was when their values were compared."""
+    now = _helpers()
+    # A module that was not imported then does not count.
+    return all(was is None or was is one for was, one in zip(_compared_helpers, now, strict=True))
+
+
 def compare() -> None:
     """Compares the values of torchvision's functions with ours."""
+    global _compared_helpers
+    _compared_helpers = [
+        was if was is not None else now
+        for was, now in zip(_compared_helpers, _helpers(), strict=True)
+    ]
     functional, misc = sys.modules.get(FUNCTIONAL), sys.modules.get(V2_MISC)
     for name, (is_equal, _) in _V1.items():
         _compare(getattr(functional, name, None), FUNCTIONAL, name, is_equal)
@@ -119,7 +155,8 @@ def _make_pil_to_tensor(original: Any, is_deferring: Callable[[], bool]) -> Any:
         if is_plain and is_deferring():
             core = vars(pic).get(_SLOT)
             is_known = type(core) is DeferredCore and (core.mode, core.size) == ("RGB", pic.size)
-            if is_known and pic.mode == "RGB" and "tobytes" not in vars(pic):
+            is_known = is_known and _OF_IMAGE.isdisjoint(vars(pic)) and _are_helpers_own()
+            if is_known and pic.mode == "RGB":
                 result = _tensor_of(core)
                 if result is not None:
                     return result
@@ -154,7 +191,7 @@ def _make_convert_image_dtype(original: Any, is_deferring: Callable[[], bool]) -
     def convert_image_dtype(image: Any, dtype: Any = torch.float) -> Any:
         is_plain = not torch.compiler.is_compiling() and type(image) is torch.Tensor
         if dtype is torch.float32 and is_plain and is_deferring():
-            result = _floats_of(image, 1.0, 255.0)
+            result = _floats_of(image, 1.0, 255.0) if _are_helpers_own() else None
             if result is not None:
                 return result
         return original(image, dtype)
@@ -166,7 +203,7 @@ def _make_to_dtype(original: Any, is_deferring: Callable[[], bool]) -> Any:
     def to_dtype_image(image: Any, dtype: Any = torch.float, scale: bool = False) -> Any:
         is_plain = not torch.compiler.is_compiling() and type(image) is torch.Tensor
         if scale is True and dtype is torch.float32 and is_plain and is_deferring():
-            result = _floats_of(image, _FACTOR, 1.0)
+            result = _floats_of(image, _FACTOR, 1.0) if _are_helpers_own() else None
             if result is not None:
                 return result
         return original(image, dtype, scale)

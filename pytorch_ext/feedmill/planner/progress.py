@@ -135,8 +135,12 @@ class Progress:
         self._latest, self._n_noted, self._n_delivered = self._mark, 0, 0
         self._uses_before: bytes | None = None
         self._ranks: Ranks | None = None
+        self._is_dealt_again = False
         if self.counts_samples and is_shared(sampler := innermost(self.index_sampler)):
             place = None if saved is None else saved.get("ranks")
+            if place and place["used"] == self._mark.n_samples * sampler.num_replicas:
+                place = None  # the sampler itself goes on there
+            self._is_dealt_again = place is not None
             self._ranks = Ranks(sampler, place, 0 if place is None else self._mark.n_samples)
         if saved is not None:
             self.base_seed, self.n_under_seed = saved["seed"], saved["n_under_seed"]
@@ -257,7 +261,7 @@ class Progress:
         load = None
         if self._stateful is not None and self._saved is not None:
             load = functools.partial(load_copy, self._stateful, self._sampler_state)
-        if self._ranks is not None and self._saved is not None and "ranks" in self._saved:
+        if self._is_dealt_again:
             # No rank gets an index twice but to pad the end, so that none needs to be counted.
             whole = self.order.again(lambda _: False, load, self._ranks)
         else:

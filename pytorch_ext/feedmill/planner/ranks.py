@@ -14,6 +14,8 @@ from typing import Any
 
 from torch.utils.data import DistributedSampler
 
+from feedmill.planner.untouched import is_original
+
 
 class Ranks:
     """This rank's share of the rest of an epoch. Iterating gives its indices.
@@ -65,10 +67,22 @@ class Ranks:
         return iter(rest[self._sampler.rank :: self._n_ranks])
 
 
+def _deals_as_known() -> bool:
+    """Whether nobody has replaced the methods that deal an order to ranks."""
+    return all(
+        is_original(
+            vars(DistributedSampler).get(name),
+            "torch.utils.data.distributed",
+            f"DistributedSampler.{name}",
+        )
+        for name in ("__iter__", "__len__", "__init__")
+    )
+
+
 def is_shared(sampler: Any) -> bool:
     """Whether it is known how a sampler deals its order to the ranks: it is torch's own
     DistributedSampler, of the exact type, and the script has changed no number in it."""
-    if type(sampler) is not DistributedSampler:
+    if type(sampler) is not DistributedSampler or not _deals_as_known():
         return False
     try:
         dataset: Any = sampler.dataset

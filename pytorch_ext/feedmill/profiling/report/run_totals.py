@@ -68,7 +68,7 @@ class RunTotals:
         path = "torch" if total["torch_batches"] == total["batches"] else "native"
         causes = [
             f"{terms.cause(_CAUSES[name], path).label} {total[name] / 1e9:.3f} s "
-            f"({percent(total[name] / wait_ns)})"
+            f"({percent(total[name] / max(1, wait_ns))})"
             for name in sorted(_CAUSES, key=lambda name: -total[name])
             if total[name] > _LEAST_SHARE * wait_ns
         ]
@@ -89,6 +89,6 @@ def carried_on(saved: Any, counters: Mapping[str, Any]) -> RunTotals:
     these counters."""
     known = {
         name: value for name, value in (saved.items() if isinstance(saved, dict) else ())
-        if name in (*_NAMES, "loads") and type(value) is int
+        if name in (*_NAMES, "loads") and type(value) is int and 0 <= value < 1 << 62
     }
     return RunTotals(known, counters)
