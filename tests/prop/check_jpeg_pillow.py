@@ -29,6 +29,10 @@ except ImportError as error:
     sys.exit(77)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/support"))
+
+import c_layout  # noqa: E402
+
 NAMES = {-2: "NOMEM", -3: "BUDGET", -8: "FORMAT", -9: "KIND", -10: "DAMAGED", -11: "LIMIT"}
 SLACK = 64  # bytes behind a row that the contract lets the decoder write
 GUARD = 0xA5
@@ -44,11 +48,16 @@ class Info(ctypes.Structure):
         ("height", ctypes.c_int32),
         ("n_components", ctypes.c_int32),
         ("progressive", ctypes.c_bool),
+        ("n_bytes", ctypes.c_size_t),
     ]
 
 
 class Limits(ctypes.Structure):
-    _fields_ = [("max_file_bytes", ctypes.c_uint64), ("max_image_pixels", ctypes.c_uint64)]
+    _fields_ = [
+        ("max_file_bytes", ctypes.c_uint64),
+        ("max_image_pixels", ctypes.c_uint64),
+        ("rejected_formats", ctypes.c_uint32),
+    ]
 
 
 class Error(ctypes.Structure):
@@ -60,6 +69,9 @@ class Error(ctypes.Structure):
     ]
 
 
+STRUCTURES = {"fm_box": Box, "fm_image_info": Info, "fm_limits": Limits, "fm_error": Error}
+
+
 class Refused(Exception):
     pass
 
@@ -68,12 +80,13 @@ class Decoder:
     """One fm_jpeg, or decoder of another name, for all files, as a worker has it."""
 
     def __init__(self, library, name="fm_jpeg"):
+        c_layout.check(STRUCTURES, ["decode/jpeg.h"])
         self.lib = ctypes.CDLL(str(library))
         self.name = name
         self.call("end").restype = None
         self.error = Error()
         self.handle = ctypes.c_void_p()
-        limits = Limits(1 << 30, 1 << 27)
+        limits = Limits(1 << 30, 1 << 27, 0)
         self.check(
             self.call("open")(
                 ctypes.byref(self.handle), ctypes.byref(limits), None, ctypes.byref(self.error)

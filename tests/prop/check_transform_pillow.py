@@ -39,6 +39,9 @@ except ImportError as missing:
 
 Image.MAX_IMAGE_PIXELS = None
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/support"))
+
+import c_layout  # noqa: E402
 
 RESIZE, CENTER_CROP, RANDOM_RESIZED_CROP, FLIP = 1, 2, 3, 4
 UINT8, FLOAT32 = 1, 2
@@ -112,7 +115,12 @@ class Plan(ctypes.Structure):
                 ("sample_bytes", ctypes.c_size_t), ("table", ctypes.c_float * 768)]
 
 
+STRUCTURES = {"fm_op": Op, "fm_draw": Draw, "fm_transform": Transform, "fm_box": Box,
+              "fm_draw_key": Key, "fm_geometry": Geometry, "fm_error": Error, "fm_plan": Plan}
+
+
 def build_library(folder):
+    c_layout.check(STRUCTURES, ["transform/plan.h", "transform/geometry.h"])
     path = os.path.join(folder, "transform.so")
     loader = ROOT / "loader"
     sources = [*loader.glob("base/*.c"), *loader.glob("transform/*.c")]
