@@ -225,12 +225,24 @@ _N_MODES = {
 }
 
 
+_function_modes = _find("torch.overrides", "_get_current_function_mode_stack")
+_DeviceContext = _find("torch.utils._device", "DeviceContext")
+
+
+def _is_cpu_by_default(mode: Any) -> bool:
+    return type(mode) is _DeviceContext and mode.device == torch.device("cpu")
+
+
 def active_modes() -> list[str]:
     """The kinds of modes, which see torch's functions, that are active in this thread.
 
-    ``torch.device("cpu")`` as a context, and torch.set_default_device("cpu"), are such modes.
+    ``torch.device(...)`` as a context, and torch.set_default_device(), are such modes. Those of the
+    CPU change nothing and are left out.
     """
-    return [kind for kind, count in _N_MODES.items() if count is not None and count() > 0]
+    kinds = [kind for kind, count in _N_MODES.items() if count is not None and count() > 0]
+    if kinds == ["TorchFunctionMode"] and _function_modes is not None:
+        return [] if all(_is_cpu_by_default(mode) for mode in _function_modes()) else kinds
+    return kinds
 
 
 _push_mode = _find("torch._C", "_push_on_torch_function_stack")

@@ -319,11 +319,30 @@ def test_modes_that_do_not_reach_spawned_workers(small_images):
         assert loader.explain().startswith("native path")
 
 
-def test_a_default_device_is_such_a_mode(small_images):
+def test_another_default_device_is_such_a_mode(small_images):
     loader = feedmill.DataLoader(folder(small_images), batch_size=4)
-    with torch.device("cpu"):
+    with torch.device("meta"):
+        assert "a TorchFunctionMode of torch is active" in loader.explain()
+    with torch.device("cpu"), Halves():
         assert "a TorchFunctionMode of torch is active" in loader.explain()
     assert loader.explain().startswith("native path")
+
+
+def test_the_cpu_as_default_device_changes_nothing(small_images):
+    dataset = folder(small_images)
+    loader = feedmill.DataLoader(dataset, batch_size=4)
+    plain = next(iter(loader))[0]
+    with torch.device("cpu"):
+        assert loader.explain().startswith("native path")
+        assert torch.equal(next(iter(loader))[0], plain)
+        wanted = next(iter(torch.utils.data.DataLoader(dataset, batch_size=4)))[0]
+    assert torch.equal(wanted, plain)
+    before = torch.get_default_device()
+    torch.set_default_device("cpu")
+    try:
+        assert loader.explain().startswith("native path")
+    finally:
+        torch.set_default_device(before if before.type != "cpu" else None)
 
 
 def test_a_different_image_backend(small_images, monkeypatch):
