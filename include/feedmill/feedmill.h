@@ -503,6 +503,10 @@ typedef struct fm_config {
     uint64_t max_image_pixels; /* default 89,478,485, where Pillow begins to warn */
     uint32_t rejected_formats; /* of fm_format: their images are rejected with FM_ERR_KIND, for the
                                   caller's own decoder; and FM_REJECT_TURNED; default 0: none */
+    bool decodes_scaled;       /* decodes JPEGs at 1/2, 1/4 or 1/8 of their size where a crop has as
+                                  many times the pixels per side that the resize makes of it. Faster
+                                  for large images, with other pixels: those of Pillow's
+                                  Image.draft(). Default false */
     bool fallback;             /* next() returns FM_FALLBACK for rejected samples; default false:
                                   an error */
     fm_allocator allocator;    /* default: aligned memory of the C library, no handover */

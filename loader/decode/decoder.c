@@ -116,6 +116,12 @@ int fm_decoder_begin(fm_decoder *decoder, const uint8_t *bytes, size_t n_bytes, 
 
 fm_format fm_decoder_format(const fm_decoder *decoder) { return decoder->format; }
 
+bool fm_decoder_can_reduce(const fm_decoder *decoder) { return decoder->format == FM_FORMAT_JPEG; }
+
+void fm_decoder_set_divisor(fm_decoder *decoder, int32_t divisor) {
+    fm_jpeg_set_divisor(decoder->jpeg, divisor);
+}
+
 int fm_decoder_start(fm_decoder *decoder, const fm_box *box, int32_t *skip_px, int32_t *row_px,
                      fm_error *error) {
     if (IS_PNG(decoder)) return fm_png_start(decoder->png, box, skip_px, row_px, error);

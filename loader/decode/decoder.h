@@ -49,6 +49,12 @@ int fm_decoder_begin(fm_decoder *decoder, const uint8_t *bytes, size_t n_bytes, 
 /* The format of the image that was begun last; FM_FORMAT_JPEG if it is unknown. */
 fm_format fm_decoder_format(const fm_decoder *decoder);
 
+/* Whether the image that was begun can be decoded at a reduced size. */
+bool fm_decoder_can_reduce(const fm_decoder *decoder);
+
+/* See fm_jpeg_set_divisor(). Only if fm_decoder_can_reduce(). */
+void fm_decoder_set_divisor(fm_decoder *decoder, int32_t divisor);
+
 /*
  * Starts decoding the rows box->top to box->top + box->height - 1. FM_ERR_ARGUMENT if the box is
  * not within the image. Each row has *row_px pixels; the box begins at pixel *skip_px of the row.

@@ -178,6 +178,7 @@ int fm_jpeg_begin(fm_jpeg *jpeg, const uint8_t *bytes, size_t n_bytes, fm_image_
     jpeg->bytes = bytes;
     jpeg->damage = NULL;
     jpeg->raw_rows = NULL;
+    jpeg->divisor = 1;
     if (setjmp(jpeg->escape)) return fail(jpeg, error);
     read_header(jpeg);
     *info = jpeg->scan.info;
@@ -186,13 +187,23 @@ int fm_jpeg_begin(fm_jpeg *jpeg, const uint8_t *bytes, size_t n_bytes, fm_image_
     return check_warnings(jpeg, error);
 }
 
+void fm_jpeg_set_divisor(fm_jpeg *jpeg, int32_t divisor) { jpeg->divisor = divisor; }
+
+/* The image as it is decoded. */
+static fm_image_info decoded_info(const fm_jpeg *jpeg) {
+    fm_image_info info = jpeg->scan.info;
+    info.width = (info.width + jpeg->divisor - 1) / jpeg->divisor;
+    info.height = (info.height + jpeg->divisor - 1) / jpeg->divisor;
+    return info;
+}
+
 /*
  * The columns to decode: those of the box, and one more on each side for fancy upsampling, at least
  * three of each component: with fewer, libjpeg-turbo upsamples in another way than in the whole
  * image.
  */
 static void columns(const fm_jpeg *jpeg, const fm_box *box, JDIMENSION *left, JDIMENSION *width) {
-    const int32_t image_width = jpeg->scan.info.width;
+    const int32_t image_width = decoded_info(jpeg).width;
     const int32_t least = 3 * jpeg->scan.max_h_factor;
     int32_t from = box->left > 0 ? box->left - 1 : 0;
     int32_t to = box->left + box->width < image_width ? box->left + box->width + 1 : image_width;
@@ -223,7 +234,8 @@ static void end_image_below(fm_jpeg *jpeg, const fm_box *box) {
     struct jpeg_decompress_struct *const codec = &jpeg->codec;
     const JDIMENSION unit_rows = (JDIMENSION)codec->max_v_samp_factor * DCTSIZE;
     /* One row more than the box has, for fancy upsampling. */
-    const JDIMENSION n_units = (JDIMENSION)(box->top + box->height) / unit_rows + 1;
+    const JDIMENSION n_rows = (JDIMENSION)((box->top + box->height) * jpeg->divisor);
+    const JDIMENSION n_units = n_rows / unit_rows + 1;
     if (jpeg->scan.single_pass || n_units >= codec->total_iMCU_rows) return;
     codec->total_iMCU_rows = n_units;
     codec->image_height = n_units * unit_rows;
@@ -359,6 +371,28 @@ static int start_rows(fm_jpeg *jpeg, const fm_box *box, fm_error *error) {
 /* Writable bytes after a row, for libjpeg-turbo's SIMD code. */
 #define SLACK_BYTES 64
 
+#if JPEG_LIB_VERSION >= 70
+#define SCALED_WIDTH(component) (component)->DCT_h_scaled_size
+#define LEAST_SCALED_WIDTH(codec) (codec)->min_DCT_h_scaled_size
+#else
+#define SCALED_WIDTH(component) (component)->DCT_scaled_size
+#define LEAST_SCALED_WIDTH(codec) (codec)->min_DCT_scaled_size
+#endif
+
+/*
+ * jpeg_crop_scanline() of libjpeg-turbo up to 3.1 sets each component's width as if none of its
+ * upsampling were done by the inverse DCT, as it is at a reduced size. Fancy upsampling would then
+ * take pixels within the crop for its right edge.
+ */
+static void correct_widths(j_decompress_ptr codec) {
+    for (int c = 0; c < codec->num_components; c++) {
+        jpeg_component_info *const component = &codec->comp_info[c];
+        const JDIMENSION n = (JDIMENSION)(component->h_samp_factor * SCALED_WIDTH(component));
+        const JDIMENSION of = (JDIMENSION)(codec->max_h_samp_factor * LEAST_SCALED_WIDTH(codec));
+        component->downsampled_width = (codec->output_width * n + of - 1) / of;
+    }
+}
+
 /* Starts libjpeg's decoding of a box; its rows are those of the box's columns and some more, which
  * begin at *left. Errors leave by longjmp(), or are returned. */
 static int start_libjpeg(fm_jpeg *jpeg, const fm_box *box, JDIMENSION *left, JDIMENSION *width,
@@ -366,19 +400,23 @@ static int start_libjpeg(fm_jpeg *jpeg, const fm_box *box, JDIMENSION *left, JDI
     struct jpeg_decompress_struct *const codec = &jpeg->codec;
     int status = prepare_scans(jpeg, box, error);
     if (status) return status;
+    const JDIMENSION divisor = (JDIMENSION)jpeg->divisor;
     const bool is_cmyk = jpeg->scan.info.n_components == 4;
     codec->out_color_space = is_cmyk ? JCS_CMYK : jpeg->bgr ? JCS_EXT_BGR : JCS_RGB;
     codec->dct_method = JDCT_ISLOW;
     codec->do_fancy_upsampling = TRUE;
+    codec->scale_num = 1;
+    codec->scale_denom = (unsigned)jpeg->divisor;
     codec->do_block_smoothing = FALSE; /* only for incomplete images, which are refused */
     jpeg_start_decompress(codec);
     status = check_complete(jpeg, error);
     if (status) return status;
     columns(jpeg, box, left, width);
     jpeg_crop_scanline(codec, left, width);
+    if (divisor > 1) correct_widths(codec);
     if (jpeg->scan.single_pass)
-        fm_jpeg_replace_entropy_decoder(jpeg, *left, *width,
-                                        (JDIMENSION)(box->top + box->height - 1));
+        fm_jpeg_replace_entropy_decoder(jpeg, *left * divisor, *width * divisor,
+                                        (JDIMENSION)(box->top + box->height) * divisor - 1);
     if (is_cmyk || jpeg->uses_rows)
         jpeg->raw_rows = codec->mem->alloc_sarray((j_common_ptr)codec, JPOOL_IMAGE,
                                                   4 * *width + SLACK_BYTES, N_RAW_ROWS);
@@ -442,14 +480,13 @@ int fm_jpeg_start(fm_jpeg *jpeg, const fm_box *box, int32_t *skip_px, int32_t *r
                   fm_error *error) {
     const int wrong = check_state(jpeg, STATE_BEGUN, "fm_jpeg_start()", error);
     if (wrong) return wrong;
-    const fm_image_info *const info = &jpeg->scan.info;
-    if (!fm_box_is_within(box, info))
+    const fm_image_info info = decoded_info(jpeg);
+    if (!fm_box_is_within(box, &info))
         return fm_error_set(error, FM_ERR_ARGUMENT, "box %d,%d %dx%d is not within %dx%d pixels",
-                            box->left, box->top, box->width, box->height, info->width,
-                            info->height);
+                            box->left, box->top, box->width, box->height, info.width, info.height);
     if (setjmp(jpeg->escape)) return fail(jpeg, error);
     jpeg->uses_rows = false;
-    int status = start_rows(jpeg, box, error);
+    int status = jpeg->divisor == 1 ? start_rows(jpeg, box, error) : FM_OK;
     if (status) return status;
     if (jpeg->uses_rows) {
         fm_jpeg_rows_layout(jpeg->rows, skip_px, row_px);

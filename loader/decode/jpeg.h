@@ -79,6 +79,13 @@ int fm_jpeg_begin(fm_jpeg *jpeg, const uint8_t *bytes, size_t n_bytes, fm_image_
                   fm_error *error);
 
 /*
+ * Makes the image that was begun one of 1 / divisor of its size, rounded up; divisor is 1, 2, 4 or
+ * 8, and 1 after fm_jpeg_begin(). The box of fm_jpeg_start() is one of that image. Its pixels are
+ * libjpeg's with scale_denom = divisor, as of Pillow's Image.draft().
+ */
+void fm_jpeg_set_divisor(fm_jpeg *jpeg, int32_t divisor);
+
+/*
  * Starts decoding the rows box->top to box->top + box->height - 1; box lies within the image.
  * Each row has *row_px pixels of 3 bytes. The box begins at pixel *skip_px of the row, since
  * libjpeg-turbo moves the left edge to a block boundary.

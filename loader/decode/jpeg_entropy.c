@@ -62,8 +62,9 @@ void fm_jpeg_replace_entropy_decoder(fm_jpeg *jpeg, JDIMENSION left, JDIMENSION 
     jpeg->n_pending = 0;
     jpeg->skips_intervals = fm_jpeg_can_skip_intervals(jpeg);
     /* Fancy upsampling needs the next row of the coarsest component. */
-    jpeg->last_row = jpeg->skips_intervals ? (bottom + v_factor) / (DCTSIZE * v_factor)
-                                           : codec->MCU_rows_in_scan;
+    const JDIMENSION divisor = (JDIMENSION)jpeg->divisor;
+    const JDIMENSION last = bottom + (v_factor > divisor ? v_factor : divisor);
+    jpeg->last_row = jpeg->skips_intervals ? last / (DCTSIZE * v_factor) : codec->MCU_rows_in_scan;
     jpeg->first_column = left / mcu_px;
     jpeg->last_column = (left + width - 1) / mcu_px;
     if (fm_jpeg_codec_begin_huffman(codec, jpeg->huffman)) codec->entropy->decode_mcu = decode_mcu;

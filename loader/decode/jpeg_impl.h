@@ -56,6 +56,7 @@ struct fm_jpeg {
     bool allow_skipping, is_partial; /* see fm_jpeg_set_interval_skipping() */
     bool skips_intervals;            /* this image's restart intervals can be skipped */
     bool bgr;                        /* order of a pixel's bytes */
+    int32_t divisor;                 /* the image is decoded at 1 / divisor of its size */
     bool is_shortened; /* libjpeg sees a lower image, and ignores the rest of each scan */
     fm_box box;
     int32_t n_rows_left; /* of the box */
@@ -77,8 +78,9 @@ bool fm_jpeg_can_skip_intervals(const fm_jpeg *jpeg);
 /*
  * Makes libjpeg call jpeg_huffman.h for entropy decoding, in a file with one scan, of which libjpeg
  * has read nothing yet. `left` and `width` come from jpeg_crop_scanline(); `bottom` is the last row
- * needed. If a table is not a Huffman code, libjpeg's function stays and reports it. No effect
- * without jpegint.h.
+ * needed. All three count pixels of the whole image, even if it is decoded at a reduced size. If a
+ * table is not a Huffman code, libjpeg's function stays and reports it. No effect without
+ * jpegint.h.
  */
 void fm_jpeg_replace_entropy_decoder(fm_jpeg *jpeg, JDIMENSION left, JDIMENSION width,
                                      JDIMENSION bottom);

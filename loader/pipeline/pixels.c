@@ -6,6 +6,7 @@
 #include "augment/augment.h"
 #include "transform/half.h"
 #include "transform/op_check.h"
+#include "transform/scaled.h"
 #include "transform/store.h"
 
 /* Assumed side of the image before the augmentations if the plan does not fix it. The resample
@@ -207,7 +208,7 @@ static int finish(fm_pixels *pixels, size_t first, fm_error *error) {
 /* ---- decoded rows ---------------------------------------------------------------------------- */
 
 int fm_pixels_begin(fm_pixels *pixels, const fm_draw_key *key, int32_t width, int32_t height,
-                    fm_box *needed, fm_error *error) {
+                    int32_t *divisor, fm_box *needed, fm_error *error) {
     const fm_plan *const plan = pixels->plan;
     fm_geometry geometry;
     fm_draw *const draws = plan->augments || plan->erases ? pixels->draws : NULL;
@@ -217,6 +218,12 @@ int fm_pixels_begin(fm_pixels *pixels, const fm_draw_key *key, int32_t width, in
     if (plan->augments) {
         pixels->front.out_width = geometry.window.width;
         pixels->front.out_height = geometry.window.height;
+    }
+    if (divisor && *divisor > 1) {
+        const bool second = geometry.second_filter;
+        const fm_filter filter = second ? plan->second_filter : plan->filter;
+        *divisor = fm_scaled_divisor(&geometry, filter, *divisor);
+        fm_scaled_reduce(&geometry, *divisor);
     }
     return fm_resample_begin(pixels->resample, &geometry, needed, error);
 }
@@ -242,9 +249,10 @@ int fm_pixels_finish(fm_pixels *pixels, fm_error *error) {
 }
 
 int fm_pixels_part(fm_pixels *pixels, const fm_draw_key *key, int32_t width, int32_t height,
-                   const fm_image *part, int32_t left, int32_t top, void *out, fm_error *error) {
+                   int32_t divisor, const fm_image *part, int32_t left, int32_t top, void *out,
+                   fm_error *error) {
     fm_box needed;
-    int status = fm_pixels_begin(pixels, key, width, height, &needed, error);
+    int status = fm_pixels_begin(pixels, key, width, height, &divisor, &needed, error);
     if (!status) status = fm_pixels_start(pixels, 0, needed.width, out, error);
     if (status) return status;
     if (needed.width > 0 && needed.height > 0) {
@@ -260,7 +268,7 @@ int fm_pixels_part(fm_pixels *pixels, const fm_draw_key *key, int32_t width, int
 static int resample_array(fm_pixels *pixels, const fm_draw_key *key, const fm_image *in, void *out,
                           fm_error *error) {
     fm_box needed;
-    int status = fm_pixels_begin(pixels, key, in->width, in->height, &needed, error);
+    int status = fm_pixels_begin(pixels, key, in->width, in->height, NULL, &needed, error);
     if (!status) status = fm_pixels_start(pixels, 0, needed.width, out, error);
     if (status) return status;
     feed(pixels->resample, in, needed);

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "decode/jpeg_restart.h"
 #include "pipeline/state.h"
+#include "transform/scaled.h"
 
 /* Rows that are decoded between two checks of the clock and the cancel flag. */
 #define BLOCK_ROWS FM_RESAMPLE_ROWS
@@ -27,6 +28,11 @@ int fm_process_image_bytes(fm_task *task, const uint8_t **bytes, size_t *n_bytes
         return fm_error_set(error, FM_ERR_DAMAGED,
                             "there is no restart marker where the restart index has one");
     return FM_OK;
+}
+
+int32_t fm_process_image_most_divisor(const fm_worker *worker) {
+    const bool is_scaled = worker->loader->config.decodes_scaled;
+    return is_scaled && fm_decoder_can_reduce(worker->decoder) ? FM_MAX_DIVISOR : 1;
 }
 
 static int open_tools(fm_worker *worker, fm_error *error) {
@@ -62,9 +68,12 @@ static int decode(fm_worker *worker, const fm_task *task, const uint8_t *bytes, 
     int status = fm_decoder_begin(worker->decoder, bytes, n_bytes, &info, error);
     fm_timer_end(timer, &timer->decode_ns);
     if (status) return status;
-    status = fm_pixels_begin(worker->pixels, &key, info.width, info.height, &needed, error);
+    int32_t divisor = fm_process_image_most_divisor(worker);
+    status =
+        fm_pixels_begin(worker->pixels, &key, info.width, info.height, &divisor, &needed, error);
     fm_timer_end(timer, &timer->transform_ns);
     if (status) return status;
+    if (divisor > 1) fm_decoder_set_divisor(worker->decoder, divisor);
     if (needed.width > 0 && needed.height > 0)
         status = fm_decoder_start(worker->decoder, &needed, &skip_px, &row_px, error);
     fm_timer_end(timer, &timer->decode_ns);

@@ -16,7 +16,8 @@
 typedef struct decoded {
     fm_image_info info;
     fm_image part;
-    int32_t left, top; /* of the part in the image */
+    int32_t divisor;   /* of the image's size; see transform/scaled.h */
+    int32_t left, top; /* of the part in the image of that size */
 } decoded;
 
 static int open_tools(fm_worker *worker, fm_error *error) {
@@ -48,20 +49,31 @@ static fm_box both(const fm_box *one, const fm_box *other) {
     };
 }
 
-/* The box that holds what all views need. */
-static int locate(fm_worker *worker, const fm_task *task, const fm_image_info *info, fm_box *box,
-                  fm_error *error) {
+/* The box that holds what all views need. *divisor: as of fm_pixels_begin(), of all views. */
+static int locate_at(fm_worker *worker, const fm_task *task, const fm_image_info *info,
+                     int32_t *divisor, fm_box *box, fm_error *error) {
     fm_loader *const loader = worker->loader;
     *box = (fm_box){0};
     for (size_t i = 0; i < loader->views.n; i++) {
         const fm_draw_key key = fm_view_key(loader, task, i);
         fm_box needed;
-        const int status =
-            fm_pixels_begin(pixels_of(worker, i), &key, info->width, info->height, &needed, error);
+        const int status = fm_pixels_begin(pixels_of(worker, i), &key, info->width, info->height,
+                                           divisor, &needed, error);
         if (status) return status;
         *box = both(box, &needed);
     }
     return FM_OK;
+}
+
+static int locate(fm_worker *worker, const fm_task *task, const fm_image_info *info,
+                  int32_t *divisor, fm_box *box, fm_error *error) {
+    *divisor = fm_process_image_most_divisor(worker);
+    for (;;) {
+        const int32_t most = *divisor;
+        const int status = locate_at(worker, task, info, divisor, box, error);
+        /* Until all views began with the same divisor. */
+        if (status || *divisor == most) return status;
+    }
 }
 
 /* Decodes a box into the scratch memory. */
@@ -104,7 +116,8 @@ static int decode(fm_worker *worker, fm_task *task, decoded *out, fm_stage_timer
     status = fm_decoder_begin(worker->decoder, bytes, n_bytes, &out->info, error);
     fm_timer_end(timer, &timer->decode_ns);
     fm_box box;
-    if (!status) status = locate(worker, task, &out->info, &box, error);
+    if (!status) status = locate(worker, task, &out->info, &out->divisor, &box, error);
+    if (!status && out->divisor > 1) fm_decoder_set_divisor(worker->decoder, out->divisor);
     fm_timer_end(timer, &timer->transform_ns);
     if (!status && !is_empty(&box)) status = decode_box(worker, &box, out, error);
     fm_decoder_end(worker->decoder);
@@ -122,7 +135,7 @@ static int process(fm_worker *worker, fm_task *task, uint8_t *memory, fm_stage_t
         const fm_draw_key key = fm_view_key(loader, task, i);
         uint8_t *const out = memory + view->offset + task->position * view->plan->sample_bytes;
         status = fm_pixels_part(pixels_of(worker, i), &key, image.info.width, image.info.height,
-                                &image.part, image.left, image.top, out, error);
+                                image.divisor, &image.part, image.left, image.top, out, error);
         if (!status && fm_is_cancelled(loader)) status = FM_ERR_CANCELLED;
     }
     fm_scratch_reset(&worker->views.scratch);

@@ -168,6 +168,8 @@ typedef struct fm_processor {
  * the image's bytes. An empty file is refused, and a partial read that does not end where the
  * restart index says; an end marker is written after it. */
 int fm_process_image_open_decoder(fm_worker *worker, fm_error *error);
+/* The largest divisor of the size of the image that was begun (transform/scaled.h). */
+int32_t fm_process_image_most_divisor(const fm_worker *worker);
 int fm_process_image_bytes(fm_task *task, const uint8_t **bytes, size_t *n_bytes, fm_error *error);
 
 extern const fm_processor fm_process_image, fm_process_views, fm_process_raw, fm_process_rows;

@@ -7,6 +7,7 @@
 #include "decode/jpeg_restart.h"
 #include "pipeline/schedule.h"
 #include "transform/geometry.h"
+#include "transform/scaled.h"
 
 #define MAX_PATH_BYTES 4096u
 /* Limit of a range's start and of its size: above any file's size, and their sum fits off_t. */
@@ -120,7 +121,9 @@ static uint64_t partial_bytes(const fm_loader *loader, const fm_task *task,
         if (fm_geometry_locate(plan->ops, plan->n_ops, plan->n_front, &key, index->width,
                                index->height, &geometry, NULL, NULL))
             return sample->range_bytes;
-        const int64_t last = (int64_t)geometry.source.top + geometry.source.height - 1;
+        int64_t last = (int64_t)geometry.source.top + geometry.source.height - 1;
+        /* A row of the reduced image, and one more for upsampling. */
+        if (loader->config.decodes_scaled) last += 2 * FM_MAX_DIVISOR;
         if (last > bottom) bottom = last;
     }
     return fm_jpeg_restart_bytes(index, bottom, sample->range_bytes);

@@ -287,7 +287,7 @@ struct Arguments {
     PyObject *arrays = nullptr, *image = nullptr, *owners = nullptr, *raw = nullptr;
     PyObject *device = nullptr, *views = nullptr;
     const char *dtype = nullptr, *layout = "nchw", *reader = "auto";
-    int resize_order = 0;
+    int resize_order = 0, scaled = 0;
     unsigned long long n_samples = 0, budget = 0, read_ahead = 0, max_file = 0, max_pixels = 0;
 
     bool parse(PyObject *args, PyObject *kwargs, fm_config &config);
@@ -319,14 +319,16 @@ bool Arguments::parse(PyObject *args, PyObject *kwargs, fm_config &config) {
                                         "device",
                                         "rejected_formats",
                                         "views",
+                                        "decodes_scaled",
                                         nullptr};
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "|$OsKIOisIIKKsIKKIOOOOOOOIO", const_cast<char **>(names), &ops, &dtype,
+            args, kwargs, "|$OsKIOisIIKKsIKKIOOOOOOOIOp", const_cast<char **>(names), &ops, &dtype,
             &n_samples, &config.batch_size, &value_table, &resize_order, &layout, &config.n_threads,
             &config.prefetch_batches, &budget, &read_ahead, &reader, &config.read_depth, &max_file,
             &max_pixels, &config.sample_records, &alloc, &cache, &arrays, &image, &owners, &raw,
-            &device, &config.rejected_formats, &views))
+            &device, &config.rejected_formats, &views, &scaled))
         return false;
+    config.decodes_scaled = scaled != 0;
     // A format string can't require keyword-only arguments.
     if (ops && dtype) return true;
     PyErr_SetString(PyExc_TypeError, "ops, dtype, n_samples and batch_size must be given");

@@ -300,6 +300,7 @@ class Loader:
         rejected_formats: int = 0,  # bits (FORMAT_*) of formats to leave to the fallback
         # (ops, value_table, resize_order) of each further view; see fm_config.more_views.
         views: Sequence[tuple[Sequence[Op], bytes | None, int]] | None = None,
+        decodes_scaled: bool = False,  # see fm_config
     ) -> Self: ...
     def start(
         self, seed: int, epoch: int, ahead: bool = False, used: bytes | None = None

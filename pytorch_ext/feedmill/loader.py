@@ -223,9 +223,19 @@ class DataLoader(TorchDataLoader[_T_co]):
               VerificationError at the first sample that differs. ValueError at iter() with an
               IterableDataset, which can't make a sample twice.
 
+        decode: how large JPEGs are decoded on the native path.
+
+            - "exact" (default): to Pillow's pixels.
+            - "scaled": where a crop has at least twice the pixels per side that the resize makes of
+              it, at 1/2, 1/4 or 1/8 of the size, as by Pillow's Image.draft(), and resized from
+              there. Faster, with other pixels, which differ slightly: see the options' page. Other
+              formats, smaller crops, nearest-neighbor resizes and images that Pillow decodes in
+              place of a damaged file stay exact, and so does all under native="verify". No effect
+              on torch's path and with native="hybrid".
+
         torch_arguments: keyword arguments of newer versions of torch, passed on to its constructor.
 
-    Options as attributes: the options from ``native`` to ``deferred`` can be read and set. A new
+    Options as attributes: the options from ``native`` to ``decode`` can be read and set. A new
     value counts from the next iter() on (on torch's path not for persistent workers that are
     running). A subclass may use these names for itself; the options of its objects then stay what
     the constructor got.
@@ -281,6 +291,7 @@ class DataLoader(TorchDataLoader[_T_co]):
     max_errors: int
     device: str | torch.device | None
     deferred: str
+    decode: str
 
     def __init__(
         self,
@@ -317,6 +328,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         max_errors: int = MAX_ERRORS,
         device: str | torch.device | None = None,
         deferred: str = "auto",
+        decode: str = "exact",
         **torch_arguments: Any,
     ) -> None:
         options = Options(
@@ -335,6 +347,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             max_errors=max_errors,
             device=device,
             deferred=deferred,
+            decode=decode,
         )
         options.check()
         check_device(device)

@@ -50,6 +50,8 @@ def explanation(loader: Any) -> str:
             lines.append(f"images of a batch get the strides of {options.memory_format}")
         if options.cache is not None:
             lines.append("cache= has no effect: torch's path reads files itself")
+        if options.decode != "exact":
+            lines.append("decode='scaled' has no effect: images are decoded exactly")
         if options.seed is not None:
             lines.append(without_effect(loader, support.path))
         if (device := device_of(loader)) is not None:
@@ -92,6 +94,8 @@ def _hybrid_lines(loader: Any, source: Source, reasons: Sequence[str]) -> list[s
         lines.append(f"  note       {without_effect(loader, 'hybrid')}")
     if options.cache is not None:
         lines.append("  cache      has no effect: native='hybrid' does not use it")
+    if options.decode != "exact":
+        lines.append("  note       decode='scaled' has no effect: images are decoded exactly")
     if (device := device_of(loader)) is not None:
         lines.append(f"  device     {device}: copied by torch, in the consumer's stream")
     lines += [f"  note       {text}" for text in _names_that_are_no_options(loader)]
@@ -139,6 +143,8 @@ def _notes(loader: Any, source: Source) -> list[str]:
     options = loader._feedmill_options()
     if options.native == "verify":
         notes.append("every sample is made a second time by the dataset itself and compared")
+    if options.decode == "scaled" and not getattr(source.plan, "decodes_scaled", False):
+        notes.append("decode='scaled' has no effect: images are decoded exactly")
     place = collate_place(loader, source)
     if stacks_natively(loader, source) and not has_default_collate(loader):
         notes.append("collate_fn need not be called: native batches are what fast_collate makes")

@@ -20,6 +20,7 @@ _CHOICES = {
     "worker_init": ("fallback", "ignore"),
     "on_error": POLICIES,
     "deferred": ("auto", "off", "verify"),
+    "decode": ("exact", "scaled"),
 }
 _FORMATS = {"dtype": (None, *IMAGE_DTYPES), "memory_format": MEMORY_FORMATS}
 _MAX_THREADS = 1024
@@ -48,6 +49,7 @@ class Options:
     max_errors: int
     device: str | torch.device | None
     deferred: str
+    decode: str
 
     def values(self) -> dict[str, Any]:
         """The values by name, as keyword arguments for the constructor."""

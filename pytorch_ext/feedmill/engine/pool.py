@@ -61,6 +61,7 @@ def open_native(config: Config) -> Any:
         owners=None if arrays is None else arrays.owners,
         device=config.device,
         rejected_formats=plan.rejected_formats,
+        decodes_scaled=plan.decodes_scaled,
         views=[(one.ops, one.value_table, one.resize_order) for one in plan.more_views],
     )
 

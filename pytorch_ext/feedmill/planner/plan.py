@@ -160,6 +160,7 @@ class Plan:
             another type; else "".
         layout: "nchw", or "nhwc" for batches in torch.channels_last.
         rejected_formats: file formats that go through Pillow, as fm_config.rejected_formats.
+        decodes_scaled: large JPEGs are decoded at a reduced size, as fm_config.decodes_scaled.
         more_views: the plans of further images that are made of the same file, with the same dtype
             and layout; empty: there is one image.
     """
@@ -174,6 +175,7 @@ class Plan:
     transform_dtype: str = ""
     layout: str = "nchw"
     rejected_formats: int = 0
+    decodes_scaled: bool = False
     more_views: tuple[Plan, ...] = ()
 
     @property
@@ -196,6 +198,9 @@ class Plan:
         for number, view in enumerate(self.views):
             texts.setdefault(view._describe_ops(), []).append(str(number + 1))
         by = f"pixels as in Pillow {pillow_version()} (resize order {self.resize_order})"
+        if self.decodes_scaled:
+            by = "decode='scaled': large JPEGs are decoded at 1/2, 1/4 or 1/8 of their size, with "\
+                 "other pixels than Pillow's"
         if not self.more_views:
             return f"{next(iter(texts))}; {by}"
         views = "; ".join(f"view {', '.join(numbers)}: {text}" for text, numbers in texts.items())

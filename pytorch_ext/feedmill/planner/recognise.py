@@ -69,7 +69,11 @@ def _recognise(loader: Any) -> Support:
     source.plan = formatted(source.native_plan, options.dtype, options.memory_format)
     if source.arrays is None and not source.copies:
         rejected = rejected_formats() | source.rejects
-        source.plan = replace(source.native_plan, rejected_formats=rejected)
+        source.plan = replace(
+            source.native_plan,
+            rejected_formats=rejected,
+            decodes_scaled=options.decode == "scaled" and options.native != "verify",
+        )
         source.notes = reasons_against_formats()
     return support
 
