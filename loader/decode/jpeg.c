@@ -380,7 +380,7 @@ static int start_rows(fm_jpeg *jpeg, const fm_box *box, fm_error *error) {
 #endif
 
 /*
- * jpeg_crop_scanline() of libjpeg-turbo up to 3.1 sets each component's width as if none of its
+ * jpeg_crop_scanline() of libjpeg-turbo 2.1 sets each component's width as if none of its
  * upsampling were done by the inverse DCT, as it is at a reduced size. Fancy upsampling would then
  * take pixels within the crop for its right edge.
  */
