@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from feedmill.loader import DataLoader
     from feedmill.packing.dataset import Pack
     from feedmill.packing.webdataset import WebDataset
+    from feedmill.profiling.counting.collectives import collective
     from feedmill.profiling.log.scalars import log_scalars
     from feedmill.profiling.report.stats import Stats
     from feedmill.profiling.watching.watched import watch
@@ -52,6 +53,7 @@ __all__ = [
     "VerificationError",
     "WebDataset",
     "__version__",
+    "collective",
     "deferred_images",
     "imread",
     "keep_in_accelerate",
@@ -69,6 +71,7 @@ _HOMES = {
     "Stats": "profiling.report.stats",
     "VerificationError": "iterators.verify",
     "WebDataset": "packing.webdataset",
+    "collective": "profiling.counting.collectives",
     "deferred_images": "deferred",
     "imread": "data.reading",
     "keep_in_accelerate": "integrations.accelerate",

@@ -35,6 +35,7 @@ from feedmill.planner.samples import Item
 from feedmill.profiling.counting.records import KEPT_STEPS
 from feedmill.profiling.report.stats import Stats, sum_counters
 from feedmill.profiling.report.targets import Limits
+from feedmill.profiling.watching.all_ranks import report_on_all_ranks
 
 _WORD64, _WORD32 = (1 << 64) - 1, (1 << 32) - 1
 _T_co = TypeVar("_T_co", covariant=True)
@@ -543,6 +544,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         wait_ms: float = Limits.wait_ms,
         gpu: float = Limits.gpu,
         cpu: tuple[float, float] = Limits.cpu,
+        all_ranks: bool = False,
     ) -> str:
         """stats() as readable text: a sentence that says what to do; which targets are met or
         missed; problems with diagnosis and remedy; the numbers behind them; after
@@ -551,11 +553,27 @@ class DataLoader(TorchDataLoader[_T_co]):
 
         Args:
             wait_ms, gpu, cpu: targets, see feedmill.Stats.report().
+            all_ranks: True: a report on all ranks of a distributed training, in place of this
+                rank's: which ranks held the others back, at which steps, by how much and why, and
+                the first sentence of each rank's own report. It is a collective operation of
+                torch.distributed's default process group (gloo, NCCL): all ranks must call it, and
+                get the same text. It compares the latest 16,384 steps (fewer with over 180 ranks).
+                Mark where the script communicates with feedmill.collective(), or a slow training
+                loop is not seen.
+
+        Raises:
+            RuntimeError: all_ranks=True, and there is no process group, or a rank's report failed.
         """
-        stats = self.stats()
-        text = stats.report(wait_ms=wait_ms, gpu=gpu, cpu=cpu, around=report_context(self, stats))
-        replayed = self._feedmill.replay_counters.steps()
-        return "\n".join([text, *run_lines(self), *costs(stats.steps, replayed)])
+
+        def of_this_rank() -> tuple[str, str, np.ndarray]:
+            stats = self.stats()
+            around = report_context(self, stats)
+            text = stats.report(wait_ms=wait_ms, gpu=gpu, cpu=cpu, around=around)
+            replayed = self._feedmill.replay_counters.steps()
+            lines = [text, *run_lines(self), *costs(stats.steps, replayed)]
+            return "\n".join(lines), stats.path, stats.steps
+
+        return report_on_all_ranks(of_this_rank) if all_ranks else of_this_rank()[0]
 
     def replay(self, n: int, steps: int | None = None) -> Replay:
         """An iterable that repeats n ready batches, to measure what the loader costs.

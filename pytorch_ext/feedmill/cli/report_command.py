@@ -10,6 +10,7 @@ from typing import Any
 
 from feedmill.profiling.log.reader import LogError, Run, read_log
 from feedmill.profiling.page.html_report import page
+from feedmill.profiling.page.rank_logs import straggler_reports
 from feedmill.profiling.page.run_stats import report_of, run_name
 
 
@@ -24,7 +25,8 @@ def add_report(commands: Any) -> None:
         ),
     )
     report.add_argument("logs", metavar="LOG", type=Path, nargs="+",
-                        help="the log of a run; several of them for several ranks")
+                        help="the log of a run; several of them for several ranks, which are compared: "
+                             "which rank held the others back, at which steps and why")
     report.add_argument("--html", metavar="FILE", type=Path,
                         help="write an HTML page with charts to FILE instead; it needs no other "
                              "files")
@@ -41,7 +43,8 @@ def _report(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> i
         except OSError as error:
             parser.error(f"{path} can't be read: {error.strerror}")
     if arguments.html is None:
-        return _print("\n\n".join(_as_text(run, len(runs) > 1) for run in runs))
+        texts = [_as_text(run, len(runs) > 1) for run in runs]
+        return _print("\n\n".join([*map(_printable, straggler_reports(runs)), *texts]))
     text = page(runs, f"feedmill: {', '.join(path.name for path in arguments.logs)}")
     try:
         arguments.html.write_text(text, encoding="utf-8")
@@ -66,8 +69,12 @@ def _print(text: str) -> int:
 def _as_text(run: Run, named: bool) -> str:
     """The report of a run, below the run's name if `named`."""
     name = f"{run_name(run)}:\n" if named else ""
-    # Paths may contain bytes that are not UTF-8 and can't be printed.
-    return (name + report_of(run)).encode("utf-8", "backslashreplace").decode("utf-8")
+    return _printable(name + report_of(run))
+
+
+def _printable(text: str) -> str:
+    """Paths may contain bytes that are not UTF-8 and can't be printed."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _count(n: int, noun: str) -> str:

@@ -16,6 +16,7 @@ from feedmill.engine.config import Config
 from feedmill.planner.arrays import Arrays
 from feedmill.planner.plan import Plan
 from feedmill.planner.raw_files import RawPlan
+from feedmill.profiling.counting import collectives
 from feedmill.profiling.counting.accounts import Account, Source
 from feedmill.profiling.counting.gpu_stalls import GpuStalls
 from feedmill.profiling.counting.records import (
@@ -291,6 +292,7 @@ class EnginePool(Account):
         self._forget_after_fork()
         steps = _join_steps([entry.read().steps for entry in self._entries])
         self.gpu.fill(steps)
+        collectives.fill(steps)
         return steps
 
     def slow_samples(self) -> list[SlowSample]:

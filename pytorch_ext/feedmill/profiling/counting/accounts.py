@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from feedmill.profiling.counting import collectives
 from feedmill.profiling.counting.gpu_stalls import GpuStalls
 from feedmill.profiling.counting.records import (
     BOUNDARY,
@@ -185,6 +186,7 @@ class StepCounters(Account, Source):
         n, steps = self._n_batches, self._steps
         steps = np.roll(steps, -(n % len(steps))) if n > len(steps) else steps[:n].copy()
         self.gpu.fill(steps)
+        collectives.fill(steps)
         return steps
 
     def sources(self) -> list[Source]:

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from feedmill._ops import __version__
+from feedmill.profiling.counting import collectives
 from feedmill.profiling.counting.accounts import Account, Source
 from feedmill.profiling.counting.records import PHASES, SAMPLE_DTYPE, STEP_DTYPE, names_of
 from feedmill.profiling.report.stats import Stats, join_slow_samples, sum_counters
@@ -166,6 +167,7 @@ class Recorder:
             if not (is_last or source.is_final):
                 steps = steps[:-1]
             account.gpu.fill(steps)
+            collectives.fill(steps)
             if not is_last:  # the GPU has not reached the other steps yet
                 steps = steps[: account.gpu.n_measured_steps(steps)]
             first, samples = source.unlogged_samples()

@@ -131,6 +131,8 @@ class Stats:
             in WaitStats. They add up to data_wait_ns exactly.
             gpu_stall_ns, gpu_copy_ns: as stall_ns and copy_ns of GPUStats. Valid if gpu_known is 1;
             0 means that the step was not measured, or that the GPU has not reached it yet.
+            before_collective_ns, collective_ns, n_collectives: from the return of next() to the
+            step's first block of feedmill.collective(); time in these blocks; their number.
     """
 
     path: str = "none"

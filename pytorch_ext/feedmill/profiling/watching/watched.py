@@ -10,11 +10,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
+
 from feedmill.deferred import deferred_images
 from feedmill.profiling.counting.accounts import StepCounters
 from feedmill.profiling.log.ranges import waiting
 from feedmill.profiling.log.recorder import Recorder
 from feedmill.profiling.report.stats import Stats
+from feedmill.profiling.watching.all_ranks import report_on_all_ranks
 from feedmill.profiling.watching.report_context import report_context_now
 from feedmill.system.callers import caller_location
 
@@ -108,14 +111,19 @@ class _Watched:
             system=self._feedmill_recorder.system,
         )
 
-    def report(self, **limits: Any) -> str:
+    def report(self, *, all_ranks: bool = False, **limits: Any) -> str:
         """stats() as readable text; the first line is the verdict.
 
         Args:
+            all_ranks: as in feedmill.DataLoader.report().
             limits: the targets wait_ms, gpu and cpu; see feedmill.Stats.report().
         """
-        around = report_context_now(self._feedmill_iterable)
-        return self.stats().report(around=around, **limits)
+
+        def of_this_rank() -> tuple[str, str, np.ndarray]:
+            stats, around = self.stats(), report_context_now(self._feedmill_iterable)
+            return stats.report(around=around, **limits), stats.path, stats.steps
+
+        return report_on_all_ranks(of_this_rank) if all_ranks else of_this_rank()[0]
 
     def __getattr__(self, name: str) -> Any:
         if name in _OWN:  # the wrapper is not initialized yet
