@@ -21,9 +21,10 @@ class HeldFiles:
         source: the folder.
         mountpoint: where it is mounted; made if need be.
         name: the name of the file whose reads block until release().
+        open_ms: how long each open() of any file takes.
     """
 
-    def __init__(self, source: Path, mountpoint: Path, name: str) -> None:
+    def __init__(self, source: Path, mountpoint: Path, name: str, open_ms: int = 0) -> None:
         tool = os.environ.get("FEEDMILL_SLOWFS")
         if not tool or not os.access(tool, os.X_OK):
             helpers.skip("FEEDMILL_SLOWFS does not name the tool slowfs (tests/support)")
@@ -35,7 +36,8 @@ class HeldFiles:
         self._rule = Path(self._control.name, f"read.{name}")
         self._rule.touch()
         self._process = subprocess.Popen(
-            [tool, "--source", source, "--mountpoint", mountpoint, "--control", self._control.name]
+            [tool, "--source", source, "--mountpoint", mountpoint, "--control", self._control.name,
+             "--open-ms", str(open_ms)]
         )
         while not mountpoint.is_mount():
             if self._process.poll() is not None:

@@ -226,7 +226,8 @@ def test_two_ranks(tmp_path, capsys):
     text = capsys.readouterr().out
     assert main(["report", *map(str, logs)]) == 0
     assert capsys.readouterr().out == text
-    one, other = text.split("\n\n")
+    ranks, one, other = text.split("\n\n")
+    assert ranks.splitlines()[1].startswith("straggler: rank 0 held the others back by")
     assert one.startswith("rank 0, train.py:31, pid 100:\nstalled")
     assert other.startswith("rank 1, train.py:31, pid 101:\n")
     page = page_of(both)

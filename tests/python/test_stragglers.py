@@ -4,12 +4,19 @@ Made steps have exact times. The runs with gloo delay one rank by far more than 
 and are asked only who was late and why.
 """
 
+import contextlib
+import html
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import feedmill
+import held_files
+import helpers
 import numpy as np
 import pytest
+import torch.distributed as dist
 from feedmill.cli.cli import main
 from feedmill.profiling.counting import collectives
 from feedmill.profiling.counting.records import BOUNDARY, CAUSES, FIRST, STEADY, STEP_DTYPE
@@ -25,11 +32,13 @@ from feedmill.profiling.report.stragglers import (
     compare,
     own_times,
 )
+from feedmill.profiling.watching import all_ranks
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 import write_log
 from write_log import run_line, step_lines
 
+HERE = Path(__file__).parent
 MS = 1_000_000
 
 
@@ -273,6 +282,9 @@ def test_the_command_compares_logs(tmp_path, capsys):
     assert "longest: 0.10 s at epoch 1 step 2 (storage)" in out
     assert "at epoch 1 steps 2-6\n" in out
     assert out.count("pid 10") == 4  # each rank's own report follows
+    page = tmp_path / "run.html"
+    assert main(["report", *map(str, logs), "--html", str(page)]) == 0
+    assert html.escape(lines[1]) in page.read_text()
 
 
 def test_one_rank_and_other_loaders_are_not_compared(tmp_path, capsys):
@@ -359,7 +371,7 @@ def test_marks_belong_to_the_step_in_which_they_began(clock):
 
 def test_a_mark_counts_when_its_block_raises(clock):
     with pytest.raises(ZeroDivisionError), feedmill.collective():
-        1 / 0  # noqa: B018
+        raise ZeroDivisionError
     assert len(collectives._blocks) == 1
     block(clock, 5, 6)
     assert len(collectives._blocks) == 2
@@ -369,3 +381,123 @@ def test_no_marks_while_cuda_is_in_use(clock, monkeypatch):
     monkeypatch.setattr(collectives, "_is_cuda_in_use", lambda: True)
     block(clock, 5, 6)
     assert not collectives._blocks
+
+
+# ---- real ranks ----------------------------------------------------------------------------------
+
+
+def torchrun(n, script, *arguments):
+    outside = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
+    environment = {name: value for name, value in os.environ.items() if name not in outside}
+    paths = [str(Path(feedmill.__file__).parents[1]), str(HERE)]
+    environment |= {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", n]
+    process = subprocess.Popen(
+        [str(word) for word in (*launch, script, *arguments)], env=environment, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )
+    try:
+        out, _ = process.communicate(timeout=600)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # torchrun then ends its processes
+        pytest.fail(f"the processes hang; so far: {process.communicate(timeout=600)}")
+    assert process.returncode == 0, out
+
+
+@pytest.mark.parametrize("n, what, slow_rank", [(2, "storage", 1), (2, "decode", 0),
+                                                (4, "loop", 2)])
+def test_a_slow_rank_is_named_with_its_cause(tmp_path, n, what, slow_rank):
+    fast, slow = tmp_path / "fast", tmp_path / "slow"
+    size = 4000 if what == "decode" else 16
+    for i in range(16 * n):
+        helpers.save_jpeg(fast / f"{i % 2}" / f"{i}.jpg", 16, 16, seed=i)
+    helpers.save_jpeg(slow / "0" / "0.jpg", size, size)
+    for i in range(1, 16 * n):
+        (slow / f"{i % 2}").mkdir(exist_ok=True)
+        os.link(slow / "0" / "0.jpg", slow / f"{i % 2}" / f"{i}.jpg")
+    with contextlib.ExitStack() as stack:
+        if what == "storage":
+            mount = tmp_path / "mount"
+            held = held_files.HeldFiles(slow, mount, "none.jpg", open_ms=700)
+            stack.callback(held.close)
+            slow = mount
+        torchrun(n, HERE / "slow_rank.py", fast, slow, what, slow_rank, tmp_path)
+    texts = {(tmp_path / f"report.{rank}").read_text() for rank in range(n)}
+    assert len(texts) == 1  # all ranks get the same text
+    (text,) = texts
+    label = {"storage": "storage", "loop": "the training loop"}.get(what, "")
+    assert text.startswith(f"straggler: rank {slow_rank} held the others back by"), text
+    assert f"of it for {label}" in text.splitlines()[0]
+    assert all(f"\nrank {rank}: " in text for rank in range(n))
+
+    runs = [run for rank in range(n) for run in read_log(tmp_path / f"run.{rank}.jsonl")]
+    (ranks,) = groups_of_ranks(runs)
+    found = stragglers_of(ranks)
+    assert found.basis == MARKS and found.n_steps == 16 and sorted(ranks) == list(range(n))
+    held = found.held[slow_rank]
+    assert held.ns > 0.5 * found.ns
+    # On a busy machine, decoding also waits for a CPU.
+    causes = {"storage": ["storage_ns"], "loop": [LOOP],
+              "decode": ["decode_ns", "transform_ns", "starved_ns"]}[what]
+    assert sum(held.parts[name] for name in causes) > 0.8 * held.ns
+
+
+def test_all_ranks_needs_a_process_group(numbered):
+    loader = helpers.native_loader(numbered, batch_size=8)
+    for watched in (loader, feedmill.watch([1, 2])):
+        with pytest.raises(RuntimeError, match="needs torch.distributed's default process group"):
+            watched.report(all_ranks=True)
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0,
+                            world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_all_ranks_of_one(alone, numbered):
+    loader = helpers.native_loader(numbered, batch_size=8)
+    own = loader.report().splitlines()[0]
+    expected = "stragglers are not known: no step of at least two ranks can be compared"
+    assert loader.report(all_ranks=True).splitlines()[::2] == [expected, f"rank 0: {own}"]
+    watched = feedmill.watch([1, 2])
+    assert list(watched) == [1, 2]
+    assert watched.report(all_ranks=True, wait_ms=3).splitlines()[0] == expected
+
+
+def test_a_rank_that_fails_is_named(alone, numbered):
+    """It must take part, or the other ranks would wait for it."""
+    loader = helpers.native_loader(numbered, batch_size=8)
+    with pytest.raises(RuntimeError, match="rank 0: ValueError: .*gpu 7 and"):
+        loader.report(all_ranks=True, gpu=7)
+
+
+def test_epochs_are_aligned_at_their_ends_where_records_are_gone(monkeypatch):
+    """Ranks keep the latest steps only; one of them made more steps before."""
+    steps, _ = training(2, 40, lambda rank, step: {"decode_ns": 50.0} if rank and step > 33 else {})
+    steps[0] = steps[0][12:]  # its first whole epoch is the third of the other rank
+    sent = []
+
+    def gathered(value):
+        sent.append(value)
+        return answers[len(sent) - 1]
+
+    monkeypatch.setattr(all_ranks, "_gathered", gathered)
+    monkeypatch.setattr(all_ranks, "KEPT_STEPS", 28)
+    monkeypatch.setattr(all_ranks.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(all_ranks.dist, "get_world_size", lambda: 2)
+    of_each = []
+    for rank in range(2):
+        sent.clear()
+        answers = [[{"error": "", "verdict": "v", "path": "native", "is_full": True,
+                     "basis": steps[0][-1:].tobytes()}], []]
+        with contextlib.suppress(ValueError):  # max() of no ranks
+            all_ranks.report_on_all_ranks(lambda: ("v", "native", steps[rank]))
+        of_each.append(list(sent))
+    answers, sent = list(zip(*of_each)), []
+    answers = [list(one) for one in answers]
+    text = all_ranks.report_on_all_ranks(lambda: ("v", "native", steps[0]))
+    assert "straggler: rank 1 held" in text and "2 ranks, 20 steps" in text

@@ -25,8 +25,8 @@ def add_report(commands: Any) -> None:
         ),
     )
     report.add_argument("logs", metavar="LOG", type=Path, nargs="+",
-                        help="the log of a run; several of them for several ranks, which are compared: "
-                             "which rank held the others back, at which steps and why")
+                        help="the log of a run; several of them for several ranks, of which it "
+                             "then says which one held the others back, at which steps and why")
     report.add_argument("--html", metavar="FILE", type=Path,
                         help="write an HTML page with charts to FILE instead; it needs no other "
                              "files")

@@ -11,8 +11,8 @@ from feedmill._ops import native
 # The step record of a native engine. FM_STEP_FIELDS and FM_BLAME_FIELDS in feedmill/stats.h
 # describe the fields.
 _NATIVE_STEP_DTYPE = np.dtype(native.STEP_FIELDS)
-# The same with the GPU's stall (see gpu_stalls), which is valid only if gpu_known is 1, and the times
-# of collective operations (see collectives), which are valid if n_collectives is not 0.
+# The same with the GPU's stall (see gpu_stalls), which is valid only if gpu_known is 1, and the
+# times of collective operations (see collectives), which are valid if n_collectives is not 0.
 STEP_DTYPE = np.dtype([
     *native.STEP_FIELDS, ("gpu_stall_ns", "u8"), ("gpu_copy_ns", "u8"), ("gpu_known", "u8"),
     ("before_collective_ns", "u8"), ("collective_ns", "u8"), ("n_collectives", "u8"),

@@ -21,6 +21,7 @@ import numpy as np
 from feedmill._ops import __version__
 from feedmill.profiling.counting.records import CAUSES, PHASES
 from feedmill.profiling.log.reader import Run, duration_ns
+from feedmill.profiling.page.rank_logs import straggler_reports
 from feedmill.profiling.page.run_stats import (
     after_stats,
     loop_ns,
@@ -59,7 +60,7 @@ def page(runs: Sequence[Run], title: str) -> str:
         "script": script,
         # For the Content-Security-Policy, which allows this script alone.
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        "overview": _overview(runs),
+        "overview": _overview(runs) + _all_ranks(runs),
         "sections": "\n".join(sections),
         "glossary": _glossary(runs),
         "version": _text(__version__),
@@ -160,6 +161,15 @@ def _overview(runs: Sequence[Run]) -> str:
         f'<section><h2>{len(runs)} runs in this log</h2>\n'
         f"{_table(heads, rows, 'overview')}</section>"
     )
+
+
+def _all_ranks(runs: Sequence[Run]) -> str:
+    """Which ranks held others back; "" if the runs are not ranks of one run."""
+    texts = straggler_reports(runs)
+    if not texts:
+        return ""
+    shown = "\n".join(f"<pre>{_text(text)}</pre>" for text in texts)
+    return f"\n<section><h2>Ranks that held others back</h2>\n{shown}</section>"
 
 
 def _section(run: Run, number: int, most_bins: int) -> str:

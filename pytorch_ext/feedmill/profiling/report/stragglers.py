@@ -1,11 +1,11 @@
 """Finds the ranks of a distributed training that hold the others back, at which steps and why.
 
-Each step of such a training ends in a collective operation, in which all ranks wait for the one that
-comes last. Up to there a rank needs its own time: the wait for its batch, by cause, the rest of
-next(), and its own part of the training loop. The rank with the longest own time delays the step, by
-its difference to another rank, the reference: the median of the other ranks (the lower one of two).
-The delay is divided among the parts of the own time that are longer than the reference's, in
-proportion to how much longer they are.
+Each step of such a training ends in a collective operation, in which all ranks wait for the one
+that comes last. Up to there a rank needs its own time: the wait for its batch, by cause, the rest
+of next(), and its own part of the training loop. The rank with the longest own time delays the
+step, by its difference to another rank, the reference: the median of the other ranks (the lower one
+of two). The delay is divided among the parts of the own time that are longer than the reference's,
+in proportion to how much longer they are.
 
 Own times are durations on one rank's clock, so that the clocks of the hosts need not agree.
 
@@ -16,7 +16,8 @@ What is known of the loop's own part depends on the steps of all ranks:
   time between two epochs, in which a script may do anything, is left out.
 - without them, the loop's time can't be told from the time in which it waited for other ranks. Own
   times are the times in next() then.
-- with the GPU's stalls, only these count: while the GPU has other work, a late batch delays nothing.
+- with the GPU's stalls, only these count: while the GPU has other work, a late batch delays
+  nothing.
 
 Steps of the ranks are compared by their number within the epoch, and epochs by their order.
 """
@@ -175,7 +176,7 @@ def _between_marks(steps: np.ndarray, parts: np.ndarray) -> tuple[np.ndarray, np
 def _divided(parts: np.ndarray, totals: np.ndarray) -> np.ndarray:
     """Rows of integers in proportion to those of `parts`, not all 0, with exactly these sums."""
     sums = parts.sum(axis=1)
-    scaled = np.floor(parts * (totals / np.maximum(sums, 1))[:, None]).astype(np.int64)
+    scaled: np.ndarray = np.floor(parts * (totals / np.maximum(sums, 1))[:, None]).astype(np.int64)
     rows = np.arange(len(parts))
     scaled[rows, parts.argmax(axis=1)] += totals - scaled.sum(axis=1)
     return scaled

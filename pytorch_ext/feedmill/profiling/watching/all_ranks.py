@@ -45,8 +45,8 @@ def report_on_all_ranks(report: Callable[[], tuple[str, str, np.ndarray]]) -> st
     text, path, steps = "", "none", np.empty(0, STEP_DTYPE)
     try:
         text, path, steps = report()
-    except Exception as one:
-        error = one
+    except Exception as failure:
+        error = failure
     known = _gathered({
         "error": "" if error is None else f"{type(error).__name__}: {error}",
         "verdict": text.partition("\n")[0],
