@@ -24,9 +24,10 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "tests" / "support")]
 
 import feedmill  # noqa: E402
 import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from torchvision_cpu import torchvision  # noqa: E402
 from feedmill.cli.made_images import make_images  # noqa: E402
 from peers.images import class_folder  # noqa: E402
-from torchvision_cpu import torchvision  # noqa: E402
 from torch.utils.data import RandomSampler  # noqa: E402
 
 transforms = torchvision.transforms
@@ -68,8 +69,6 @@ def loader_of(folder: pathlib.Path, steps: list, n: int, decode: str, **options)
 
 
 def compare(folder: pathlib.Path, size: int, n_crops: int) -> None:
-    import torch
-
     steps = [transforms.RandomResizedCrop(size), transforms.PILToTensor()]
     images = []
     for decode in ("exact", "scaled"):
