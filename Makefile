@@ -13,6 +13,7 @@ SAMPLES ?= 10000000
 help:
 	@echo "make run [DATA=folder]  set up everything, train through feedmill and torch's DataLoader, compare"
 	@echo "make test               set up everything and pass all tests"
+	@echo "make test-slow          the Python tests that make test leaves out: minutes"
 	@echo "make test-emulated      the kernels on emulated CPUs, without AVX and with AVX-512"
 	@echo "make test-truth         what waits are blamed on, measured: on an idle machine of 2 CPUs or more"
 	@echo "make test-frameworks    pass the tests with Lightning, Accelerate, transformers, timm, datasets"
@@ -71,7 +72,14 @@ test-python: $(BUILD)/configured
 	@$(call build_c,--target mkjpeg slowfs stub_plugin fail_allocations)
 	@FEEDMILL_MKJPEG=$(BUILD)/tests/mkjpeg FEEDMILL_SLOWFS=$(BUILD)/tests/slowfs \
 	    FEEDMILL_STUB_CUDA=$(abspath $(BUILD)/tests/libstub_plugin.so) \
-	    $(PY) -m pytest -n 2 --dist worksteal tests/python
+	    $(PY) -m pytest -n 2 --dist worksteal -m "not slow" tests/python
+
+# Trainings that are killed, more ranks, workers that are spawned: minutes each, like tests above.
+test-slow: setup $(BUILD)/configured
+	@$(call build_c,--target mkjpeg slowfs stub_plugin fail_allocations)
+	@FEEDMILL_MKJPEG=$(BUILD)/tests/mkjpeg FEEDMILL_SLOWFS=$(BUILD)/tests/slowfs \
+	    FEEDMILL_STUB_CUDA=$(abspath $(BUILD)/tests/libstub_plugin.so) \
+	    $(PY) -m pytest -n 2 --dist worksteal -m slow tests/python
 
 # Only the runner; tests/public_scripts/README.md says how to run the scripts.
 test-public-scripts: setup

@@ -238,7 +238,6 @@ def _run_chain(path, steps, draw):
     return [outcome(lambda one=one: one) for one in images], errors
 
 
-@pytest.mark.slow
 def test_random_chains_give_the_same(files):
     @settings(max_examples=N_CHAINS, deadline=None, database=None, phases=(Phase.explicit, Phase.generate),
               suppress_health_check=list(HealthCheck))

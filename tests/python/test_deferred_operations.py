@@ -203,7 +203,6 @@ def _run_chain(path, steps, draw, looks):
     return [outcome(lambda one=one: one) for one in images], results
 
 
-@pytest.mark.slow
 def test_random_chains_give_the_same(files):
     @settings(max_examples=N_CHAINS, deadline=None, database=None,
               suppress_health_check=list(HealthCheck))

@@ -24,7 +24,7 @@ from torch.utils.data import Dataset, IterableDataset
 from torchvision import transforms
 
 pytestmark = pytest.mark.skipif(bool(patches.why_not()), reason=patches.why_not())
-METHODS = ("fork", "spawn", "forkserver")
+METHODS = ("fork", pytest.param("spawn", marks=pytest.mark.slow), "forkserver")
 
 
 class Photos(Dataset):
@@ -412,7 +412,7 @@ class Waiting(Photos):
         return self.__dict__
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_other_threads_get_loaders_of_torch_meanwhile(paths, method):
     Waiting.began.clear()
     Waiting.may_go_on.clear()

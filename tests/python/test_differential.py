@@ -50,7 +50,6 @@ def _time_is_up(*_):
     raise AssertionError(f"the script hangs: it took more than {LONGEST_S} s")
 
 
-@pytest.mark.slow
 def test_random_scripts_observe_the_same(roots):
     @settings(max_examples=N_SCRIPTS, deadline=None, database=None, derandomize=SEED is None,
               print_blob=True, suppress_health_check=list(HealthCheck))

@@ -194,6 +194,7 @@ def test_imagenet_has_torchs_order_and_labels(uniform_images, tmp_path):
     assert path_of(ours) == "native"
 
 
+@pytest.mark.slow
 def test_imagenet_resumes_from_a_checkpoint(photos, tmp_path):
     script = EXAMPLES / "imagenet_resnet.py"
     options = (photos, *STEPS, "--arch", SMALL, "--seed", 3)
@@ -239,6 +240,7 @@ def test_smoke(name, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_two_trainings_at_once(tmp_path, monkeypatch):
     # Its child processes import torchvision themselves.
     (tmp_path / "sitecustomize.py").write_text(

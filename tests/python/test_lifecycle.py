@@ -403,7 +403,7 @@ if failed is not None:
 """
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_the_interpreter_exits_at_any_point(small_images, num_workers):
     assert run_script(RUN_ENDS, small_images, json.dumps(ENDS), num_workers) == "[]\n"
 

@@ -192,8 +192,10 @@ def preloaded():
 
 
 @pytest.mark.parametrize(("source", "caller"), [
-    *((source, "module") for source in ("files", "bytes", "rows", "alloc", "cache")),
-    *((source, "python") for source in ("bytes", "rows", "alloc")),
+    ("files", "module"), ("rows", "python"),
+    *(pytest.param(source, "module", marks=pytest.mark.slow)
+      for source in ("bytes", "rows", "alloc", "cache")),
+    *(pytest.param(source, "python", marks=pytest.mark.slow) for source in ("bytes", "alloc")),
 ])
 def test_each_failed_allocation_is_an_exception(paths, source, caller):
     environment = {**os.environ, "LD_PRELOAD": preloaded()}

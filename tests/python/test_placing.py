@@ -337,7 +337,7 @@ def both_fail(make, **options):
     assert last_line(ours, DataLoader(Made(make), **options)) == theirs
 
 
-@pytest.mark.parametrize("at", [0, 1, 3, 6])
+@pytest.mark.parametrize("at", [0, pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(6, marks=pytest.mark.slow)])
 def test_errors(at):
     def failing(i):
         if i == at:

@@ -832,6 +832,7 @@ while loader.state_dict()["epoch"] < 2:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["files", "pack", "memory"])
 def test_a_killed_process(small_images, tmp_path, kind):
     """SIGKILL at random steps, over threads, readers and batch sizes: 7 kills for each kind."""

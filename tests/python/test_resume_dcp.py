@@ -85,6 +85,7 @@ print(json.dumps(got))
 """
 
 
+@pytest.mark.slow
 def test_a_killed_training(small_images, tmp_path):
     """SIGKILL at random steps; each process loads the latest checkpoint."""
     script = _TRAINING.format(tests=os.path.dirname(os.path.abspath(__file__)))
