@@ -6,13 +6,13 @@ DATA ?=
 CLASSES ?= photos
 SAMPLES ?= 10000000
 
-.PHONY: help setup run test test-c test-emulated test-python test-truth test-frameworks \
+.PHONY: help setup run test test-c test-emulated test-python test-slow test-truth test-frameworks \
         test-public-scripts test-newest test-wheel test-torch-suite test-browser test-faults test-conditions test-long soak bench bench-peers \
         sanitize check-clang lint docs wheels release-check format clean
 
 help:
 	@echo "make run [DATA=folder]  set up everything, train through feedmill and torch's DataLoader, compare"
-	@echo "make test               set up everything and pass all tests"
+	@echo "make test               set up everything and pass the tests, but for the slowest"
 	@echo "make test-slow          the Python tests that make test leaves out: minutes"
 	@echo "make test-emulated      the kernels on emulated CPUs, without AVX and with AVX-512"
 	@echo "make test-truth         what waits are blamed on, measured: on an idle machine of 2 CPUs or more"

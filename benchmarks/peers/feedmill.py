@@ -1,7 +1,8 @@
 """feedmill, from the same dataset object as torch's DataLoader, or from a pack of it ("pack").
 
 open_check() first compares every file of the folder under the job's own transform with torchvision
-and Pillow, bit for bit, and raises at the first difference.
+and Pillow, bit for bit, and raises at the first difference. The variant "scaled" has other pixels
+by intent, and is only compared as the other loaders are.
 """
 
 from __future__ import annotations
@@ -54,26 +55,27 @@ def make_dataset(job: Job, variant: str, kind: str, samples):
     return dataset
 
 
-def make_loader(dataset, job: Job, shuffle: bool):
+def make_loader(dataset, job: Job, variant: str, shuffle: bool):
     return feedmill.DataLoader(
         dataset,
         batch_size=job.batch_size,
         shuffle=shuffle,
         num_workers=job.workers,
         native="require",
+        decode="scaled" if variant == "scaled" else "exact",
     )
 
 
 def note(job: Job, variant: str) -> str:
     """The SIMD tier that its kernels use."""
-    loader = make_loader(make_dataset(job, variant, "check", job.files()[:1]), job, shuffle=False)
+    loader = make_loader(make_dataset(job, variant, "check", job.files()[:1]), job, variant, False)
     for _ in loader:
         pass
     return f"kernels: {loader.stats().decode.simd}"
 
 
 def open_epochs(job: Job, variant: str):
-    loader = make_loader(make_dataset(job, variant, job.kind, job.samples()), job, shuffle=True)
+    loader = make_loader(make_dataset(job, variant, job.kind, job.samples()), job, variant, True)
 
     def epoch():
         for images, _ in loader:
@@ -89,11 +91,13 @@ def open_check(job: Job, variant: str):
     dataset = make_dataset(job, variant, job.kind, files)
     if variant == "pack":
         check_pack(dataset, job)
+    elif variant == "scaled":
+        pass
     elif job.kind == "train":
         bench_torch.check_pixels(dataset, len(files), job.workers)
     else:
         check_deterministic(dataset, job)
-    loader = make_loader(make_dataset(job, variant, "check", job.checked()), job, shuffle=False)
+    loader = make_loader(make_dataset(job, variant, "check", job.checked()), job, variant, False)
     return lambda: (images for images, _ in loader)
 
 
@@ -111,7 +115,7 @@ def check_pack(dataset, job: Job) -> None:
 def check_deterministic(dataset, job: Job) -> None:
     """Compares each image with the dataset's own, for a transform without random draws."""
     position = 0
-    for images, _ in make_loader(dataset, job, shuffle=False):
+    for images, _ in make_loader(dataset, job, "-", False):
         for image in images:
             if not image.equal(dataset[position][0]):
                 path = dataset.samples[position][0]

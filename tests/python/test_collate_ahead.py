@@ -360,7 +360,8 @@ def test_a_break_ends_threads_and_workers(images, function):
     assert "feedmill-collate" not in names
 
 
-@pytest.mark.parametrize("context", [pytest.param("spawn", marks=pytest.mark.slow), "forkserver"])
+@pytest.mark.slow
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
 def test_start_methods_other_than_fork(images, context, tmp_path, monkeypatch):
     # Workers import torchvision themselves, if need be with the operators that conftest defines.
     (tmp_path / "sitecustomize.py").write_text("import torchvision_cpu")

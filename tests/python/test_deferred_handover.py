@@ -140,7 +140,7 @@ def test_options(paths, options):
     check(Photos(paths), **options)
 
 
-@pytest.mark.parametrize("pin", [False, True])
+@pytest.mark.parametrize("pin", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_timeout_is_torchs(paths, pin):
     texts = []
     for kind in (TorchDataLoader, feedmill.DataLoader):

@@ -389,7 +389,7 @@ class Sampler:
         yield from (indices[i : i + 4] for i in range(0, len(indices), 4))
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", [TorchDataLoader, feedmill.DataLoader])
 def test_samplers_may_use_loaders(paths, kind, method):
     sampler = Sampler(kind, paths, 2)

@@ -172,6 +172,7 @@ _PRELUDE = """
 PRELUDE = _PRELUDE.format(folder=os.path.dirname(__file__))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["early", "late"])
 def test_wrapped_functions_are_called(files, when):
     script = PRELUDE + """

@@ -168,6 +168,7 @@ def test_path_list_has_torchs_losses(photos, tmp_path):
     assert ours.startswith("native path")
 
 
+@pytest.mark.slow
 def test_cifar10_has_torchs_losses(cifar10, tmp_path):
     ours, theirs = both("cifar10_classifier.py", tmp_path, "--data", cifar10, "--download",
                         "--epochs", 2, "--print-every", 5)
@@ -212,6 +213,7 @@ def test_imagenet_resumes_from_a_checkpoint(photos, tmp_path):
         assert torch.equal(values, states[1]["model"][name]), name
 
 
+@pytest.mark.slow
 def test_imagenet_under_torchrun(photos, tmp_path):
     out = finish(start(EXAMPLES / "imagenet_resnet.py", photos, *STEPS, "--epochs", 1,
                        "--seed", 3, folder=tmp_path, torchrun=2))

@@ -429,6 +429,7 @@ finally:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_worker():
     done = run_script(KILLED)
     assert done.stdout == "DataLoader worker \nTrue 0\n", (done.stdout, done.stderr)

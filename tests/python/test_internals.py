@@ -154,6 +154,7 @@ NAMES = [(*name.rsplit(".", 1), False) for name in _internals._NEEDED] + [
 N_PARTS = 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(N_PARTS))
 def test_a_torch_without_a_private_name(small_images, part):
     here = Path(__file__).parent

@@ -403,7 +403,8 @@ if failed is not None:
 """
 
 
-@pytest.mark.parametrize("num_workers", [pytest.param(0, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [0, 2])
 def test_the_interpreter_exits_at_any_point(small_images, num_workers):
     assert run_script(RUN_ENDS, small_images, json.dumps(ENDS), num_workers) == "[]\n"
 
@@ -427,6 +428,7 @@ else:
     assert run_script(WAITS + text, small_images, held.path, where, reader) == "waits\n"
 
 
+@pytest.mark.slow
 def test_the_interpreter_exits_during_a_decode(small_images, tmp_path):
     """If decoding is finished before the exit, this tests nothing; on most machines it is not."""
     path = tmp_path / "large.jpg"

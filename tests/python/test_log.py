@@ -307,6 +307,7 @@ if not is_child:
 """
 
 
+@pytest.mark.slow
 def test_processes_write_one_file(file):
     assert helpers.run_script(WRITERS, file) == ""
     lines = [json.loads(line) for line in file.read_text().splitlines()]
@@ -364,6 +365,7 @@ if how == "last":
 """
 
 
+@pytest.mark.slow
 def test_a_process_writes_its_log_before_it_exits(tmp_path):
     assert helpers.run_script(END, tmp_path) == ""
     names = {"exit", "error", "interrupt", "gone", "last"}
@@ -449,7 +451,9 @@ list(iterator)
 """
 
 
-@pytest.mark.parametrize("name", ["run.jsonl", "run-{pid}.jsonl"])
+@pytest.mark.parametrize("name", [
+    "run.jsonl", pytest.param("run-{pid}.jsonl", marks=pytest.mark.slow),
+])
 def test_forks(tmp_path, name):
     assert helpers.run_script(FORKS, tmp_path / name) == ""
     files = sorted(tmp_path.iterdir())

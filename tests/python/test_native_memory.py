@@ -191,11 +191,10 @@ def preloaded():
     return str(library)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "caller"), [
-    ("files", "module"), ("rows", "python"),
-    *(pytest.param(source, "module", marks=pytest.mark.slow)
-      for source in ("bytes", "rows", "alloc", "cache")),
-    *(pytest.param(source, "python", marks=pytest.mark.slow) for source in ("bytes", "alloc")),
+    *((source, "module") for source in ("files", "bytes", "rows", "alloc", "cache")),
+    *((source, "python") for source in ("bytes", "rows", "alloc")),
 ])
 def test_each_failed_allocation_is_an_exception(paths, source, caller):
     environment = {**os.environ, "LD_PRELOAD": preloaded()}

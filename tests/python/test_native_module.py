@@ -418,6 +418,7 @@ def check_meetings(image, n_rounds):
     begin.wait()
 
 
+@pytest.mark.slow
 def test_close_during_all_other_calls(tmp_path, jpeg):
     (tmp_path / "a.jpg").write_bytes(jpeg)
     n_rounds = int(os.environ.get("FEEDMILL_CLOSE_ROUNDS", "200"))

@@ -415,7 +415,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("watch", [False, True])
+@pytest.mark.parametrize("watch", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_child_processes_are_reported(folder, watch):
     write("train.py", CHILDREN)
     write("report", '{"rank": "older"}\n')
@@ -459,7 +459,7 @@ for n in range(1, 31):
 """
 
 
-@pytest.mark.parametrize("watch", [False, True])
+@pytest.mark.parametrize("watch", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_loaders_that_a_library_makes_on_one_line(folder, watch):
     """The report names the script's line, and distinguishes training from validation."""
     write("env/site-packages/trainer.py", TRAINER)

@@ -404,10 +404,9 @@ def torchrun(n, script, *arguments):
     assert process.returncode == 0, out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n, what, slow_rank", [
-    (2, "storage", 1),
-    pytest.param(2, "decode", 0, marks=pytest.mark.slow),
-    pytest.param(4, "loop", 2, marks=pytest.mark.slow),
+    (2, "storage", 1), (2, "decode", 0), (4, "loop", 2),
 ])
 def test_a_slow_rank_is_named_with_its_cause(tmp_path, n, what, slow_rank):
     fast, slow = tmp_path / "fast", tmp_path / "slow"
