@@ -1,6 +1,7 @@
 """decode="scaled" beside exact decoding: how much the pixels differ, and how fast it is.
 
     python benchmarks/bench_scaled.py [FOLDER] [--crops 1000] [--rounds 5] [--samples 640]
+    python benchmarks/bench_scaled.py FOLDER --train [--seeds 5] [--epochs 30]
 
 FOLDER is an ImageFolder of JPEGs; without it, photograph-like images are generated. First the
 differences: crops of RandomResizedCrop to 56, 112 and 224 pixels, the same ones with both settings,
@@ -8,6 +9,11 @@ of the photographs as they are and of large ones made of them (2-12 MP). PSNR in
 et al., 2004: Gaussian window of 11 pixels, mean of the three channels) of the crops that were
 decoded at a reduced size. Then the rates on the large ones: RandomResizedCrop(224), flip,
 normalize, float32, batches of 64; an epoch with each setting in turn. Writes nothing.
+
+--train compares what a network learns instead: it gets crops of 100 of the photographs, resized to
+64 pixels, and learns which photograph each is from. One training with each setting for each
+seed, which is the same for both: the same weights to begin with, the same crops in the same order.
+The accuracy is that on other crops, which are decoded exactly.
 """
 
 from __future__ import annotations
@@ -32,6 +38,7 @@ from torch.utils.data import RandomSampler  # noqa: E402
 
 transforms = torchvision.transforms
 SIZES = (56, 112, 224)
+N_PHOTOGRAPHS = 100
 WINDOW = np.exp(-((np.arange(11) - 5) ** 2) / (2 * 1.5**2))
 WINDOW /= WINDOW.sum()
 
@@ -121,6 +128,71 @@ def measure(folder: pathlib.Path, n_samples: int, n_rounds: int) -> None:
               f"{statistics.median(scaled):.1f}, ratio {ratio:.2f}")
 
 
+class Block(torch.nn.Module):
+    """Two convolutions around which the input is added, as in ResNet (He et al., 2015)."""
+
+    def __init__(self, n_in: int, n_out: int, stride: int) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Conv2d(n_in, n_out, 3, stride, 1, bias=False), torch.nn.BatchNorm2d(n_out),
+            torch.nn.ReLU(), torch.nn.Conv2d(n_out, n_out, 3, 1, 1, bias=False),
+            torch.nn.BatchNorm2d(n_out),
+        )
+        self.short = torch.nn.Conv2d(n_in, n_out, 1, stride, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.layers(x) + self.short(x))
+
+
+def training(folder: pathlib.Path, decode: str, seed: int, n_epochs: int) -> float:
+    """Trains a network with this setting; returns its accuracy on other crops."""
+    crop = transforms.RandomResizedCrop(64, scale=(0.2, 1.0))
+    normalize = transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    steps = [crop, transforms.RandomHorizontalFlip(), transforms.ToTensor(), normalize]
+
+    def crops(n: int, decode: str, seed: int):
+        dataset = torchvision.datasets.ImageFolder(str(folder), transforms.Compose(steps))
+        files = dataset.samples[:: max(1, len(dataset) // N_PHOTOGRAPHS)][:N_PHOTOGRAPHS]
+        dataset.samples = [(path, number) for number, (path, _) in enumerate(files)]
+        generator = torch.Generator().manual_seed(seed)
+        sampler = RandomSampler(dataset, True, n * N_PHOTOGRAPHS, generator)
+        return feedmill.DataLoader(dataset, 64, sampler=sampler, num_workers=2, native="require",
+                                   seed=seed, decode=decode)
+
+    torch.manual_seed(seed)
+    network = torch.nn.Sequential(
+        Block(3, 32, 2), Block(32, 64, 2), Block(64, 128, 2), Block(128, 256, 2),
+        torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(256, N_PHOTOGRAPHS),
+    )
+    loader, steps_of_epoch = crops(12, decode, seed), -(-12 * N_PHOTOGRAPHS // 64)
+    optimizer = torch.optim.SGD(network.parameters(), 0.1, momentum=0.9, weight_decay=5e-4)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.2, n_epochs * steps_of_epoch)
+    for _ in range(n_epochs):
+        for images, targets in loader:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(network(images), targets).backward()
+            optimizer.step()
+            schedule.step()
+    network.eval()
+    right = n = 0
+    with torch.no_grad():
+        for images, targets in crops(20, "exact", seed + 1000):
+            right += int((network(images).argmax(1) == targets).sum())
+            n += len(targets)
+    return right / n
+
+
+def compare_training(folder: pathlib.Path, n_seeds: int, n_epochs: int) -> None:
+    differences = []
+    for seed in range(n_seeds):
+        exact, scaled = (training(folder, one, seed, n_epochs) for one in ("exact", "scaled"))
+        differences.append(scaled - exact)
+        print(f"seed {seed}: accuracy with exact {exact:.2%}, scaled {scaled:.2%}", flush=True)
+    mean = statistics.mean(differences)
+    error = statistics.stdev(differences) / n_seeds**0.5 if n_seeds > 1 else float("nan")
+    print(f"scaled - exact: {100 * mean:+.2f} points, standard error {100 * error:.2f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", nargs="?", type=pathlib.Path)
@@ -128,10 +200,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--samples", type=int, default=640)
     parser.add_argument("--large-files", type=int, default=80)
+    parser.add_argument("--train", action="store_true")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--scratch", type=pathlib.Path, default=pathlib.Path("run-data"))
     args = parser.parse_args()
     args.scratch.mkdir(exist_ok=True)
     folder = args.folder or make_images(args.scratch / "made")
+    if args.train:
+        compare_training(folder, args.seeds, args.epochs)
+        return
 
     def show(text: str) -> None:
         pass
