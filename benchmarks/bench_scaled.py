@@ -1,7 +1,7 @@
 """decode="scaled" beside exact decoding: how much the pixels differ, and how fast it is.
 
     python benchmarks/bench_scaled.py [FOLDER] [--crops 1000] [--rounds 5] [--samples 640]
-    python benchmarks/bench_scaled.py FOLDER --train [--seeds 5] [--epochs 30]
+    python benchmarks/bench_scaled.py FOLDER --train [--seeds 5] [--epochs 6]
 
 FOLDER is an ImageFolder of JPEGs; without it, photograph-like images are generated. First the
 differences: crops of RandomResizedCrop to 56, 112 and 224 pixels, the same ones with both settings,
@@ -10,7 +10,7 @@ et al., 2004: Gaussian window of 11 pixels, mean of the three channels) of the c
 decoded at a reduced size. Then the rates on the large ones: RandomResizedCrop(224), flip,
 normalize, float32, batches of 64; an epoch with each setting in turn. Writes nothing.
 
---train compares what a network learns instead: it gets crops of 100 of the photographs, resized to
+--train compares what a network learns instead: it gets crops of 400 of the photographs, resized to
 64 pixels, and learns which photograph each is from. One training with each setting for each
 seed, which is the same for both: the same weights to begin with, the same crops in the same order.
 The accuracy is that on other crops, which are decoded exactly.
@@ -38,7 +38,7 @@ from torch.utils.data import RandomSampler  # noqa: E402
 
 transforms = torchvision.transforms
 SIZES = (56, 112, 224)
-N_PHOTOGRAPHS = 100
+N_PHOTOGRAPHS = 400
 WINDOW = np.exp(-((np.arange(11) - 5) ** 2) / (2 * 1.5**2))
 WINDOW /= WINDOW.sum()
 
@@ -202,7 +202,7 @@ def main() -> None:
     parser.add_argument("--large-files", type=int, default=80)
     parser.add_argument("--train", action="store_true")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--scratch", type=pathlib.Path, default=pathlib.Path("run-data"))
     args = parser.parse_args()
     args.scratch.mkdir(exist_ok=True)

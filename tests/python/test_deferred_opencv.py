@@ -7,9 +7,11 @@ import subprocess
 import sys
 import threading
 
+import feedmill
 import helpers
 import numpy as np
 import pytest
+import torch
 from feedmill import deferred_images
 from feedmill.deferred import opencv, patches
 
@@ -219,3 +221,29 @@ def test_opencv_is_not_imported():
         "with feedmill.deferred_images(): assert opencv._originals\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class Read(torch.utils.data.Dataset):
+    """The same file, opened with OpenCV."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return cv2.imread(self.path)[index:, :, ::-1].sum()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_images_are_counted(files, num_workers):
+    dataset = Read(files["usual"])
+    loader = feedmill.DataLoader(dataset, batch_size=2, num_workers=num_workers)
+    assert torch.cat(list(loader)).tolist() == [int(dataset[i]) for i in range(6)]
+    counted = loader.stats().deferred
+    assert (counted.opencv, counted.images) == (6, 0) and counted.opencv_ns > 0
+    assert "6 images of cv2.imread() and cv2.imdecode() decoded by feedmill" in loader.report()
+    loader = feedmill.DataLoader(dataset, num_workers=num_workers, deferred="off")
+    list(loader)
+    assert loader.stats().deferred.opencv == 0 and "cv2.imread" not in loader.report()

@@ -20,10 +20,11 @@ from feedmill.system import locks
 #   parts      parts of deferred images that feedmill rendered, and those below
 #   whole      images that feedmill decoded as a whole
 #   by_pillow  deferred images that Pillow had to decode after all
+#   opencv     files that cv2.imread() and cv2.imdecode() got from feedmill's decoder
 #   verified   samples that deferred="verify" found equal
 NAMES = (
-    "images", "ordinary", "parts", "whole", "by_pillow", "verified",
-    "ordinary_ns", "parts_ns", "whole_ns",
+    "images", "ordinary", "parts", "whole", "by_pillow", "opencv", "verified",
+    "ordinary_ns", "parts_ns", "whole_ns", "opencv_ns",
 )
 # Methods of Pillow's that made an ordinary image of a deferred one, by their names. The last one
 # stands for all others.

@@ -150,12 +150,18 @@ def _hybrid(stats: Stats) -> str:
 
 def _deferred_rows(stats: Stats) -> list[tuple[str, str]]:
     one = stats.deferred
-    if not one.images + one.ordinary:
+    if not one.images + one.ordinary + one.opencv:
         return []
-    rows = [("deferred", f"{one.images:,} images: {one.parts:,} parts in "
+    rows = []
+    if one.opencv:
+        rows.append(("opencv", f"{one.opencv:,} images of cv2.imread() and cv2.imdecode() decoded "
+                               f"by feedmill in {one.opencv_ns / 1e9:.2f} s"))
+    if not one.images + one.ordinary:
+        return rows
+    rows.append(("deferred", f"{one.images:,} images: {one.parts:,} parts in "
                          f"{one.parts_ns / 1e9:.2f} s, {one.whole:,} decoded as a whole in "
                          f"{one.whole_ns / 1e9:.2f} s; {one.ordinary:,} ordinary images in "
-                         f"{one.ordinary_ns / 1e9:.2f} s")]
+                         f"{one.ordinary_ns / 1e9:.2f} s"))
     if one.by_pillow:
         rows.append(("", f"{one.by_pillow:,} deferred images were decoded by Pillow after all"))
     if one.endings:

@@ -189,9 +189,9 @@ class DecodeStats(StatsPart):
 
 @dataclass(frozen=True)
 class DeferredStats(StatsPart):
-    """What became of images that the dataset opened with Pillow on torch's path, while their
-    decoding was put off: see DataLoader(deferred=). All workers together; times are nanoseconds of
-    wall time in them.
+    """What became of images that the dataset opened with Pillow or OpenCV on torch's path, while
+    the decoding of Pillow's was put off: see DataLoader(deferred=). All workers together; times are
+    nanoseconds of wall time in them.
 
     Attributes:
         images: images whose decoding was put off. High is good.
@@ -201,8 +201,9 @@ class DeferredStats(StatsPart):
         whole: images that were decoded as a whole, because all of their pixels were asked for, or
             several parts.
         by_pillow: deferred images that Pillow had to decode after all.
+        opencv: files that cv2.imread() and cv2.imdecode() got from feedmill's decoder.
         verified: samples that deferred="verify" found equal.
-        ordinary_ns, parts_ns, whole_ns: the time for those.
+        ordinary_ns, parts_ns, whole_ns, opencv_ns: the time for those.
         endings: what turned deferred images into ordinary ones, and how often: names of Pillow's
             methods, such as "filter 120, convert 3". Operations before the crop cost most.
     """
@@ -212,10 +213,12 @@ class DeferredStats(StatsPart):
     parts: int = 0
     whole: int = 0
     by_pillow: int = 0
+    opencv: int = 0
     verified: int = 0
     ordinary_ns: int = 0
     parts_ns: int = 0
     whole_ns: int = 0
+    opencv_ns: int = 0
     endings: str = ""
 
 
@@ -412,10 +415,12 @@ FLAT_NAMES: dict[str, tuple[str, str]] = {
     "deferred_parts": ("deferred", "parts"),
     "deferred_whole": ("deferred", "whole"),
     "deferred_by_pillow": ("deferred", "by_pillow"),
+    "deferred_opencv": ("deferred", "opencv"),
     "deferred_verified": ("deferred", "verified"),
     "deferred_ordinary_ns": ("deferred", "ordinary_ns"),
     "deferred_parts_ns": ("deferred", "parts_ns"),
     "deferred_whole_ns": ("deferred", "whole_ns"),
+    "deferred_opencv_ns": ("deferred", "opencv_ns"),
     "host_wait_ns": ("waits", "host_wait_ns"),
     "data_wait_ns": ("waits", "data_wait_ns"),
     "wait_storage_ns": ("waits", "storage_ns"),

@@ -233,9 +233,9 @@ def _path_of(loader: Any) -> dict[str, Any]:
     counters = (
         "native_samples", "fallback_samples", "verified_samples", "torch_batches",
         "deferred_images", "deferred_ordinary", "deferred_parts", "deferred_whole",
-        "deferred_endings",
+        "deferred_opencv", "deferred_endings",
     )
-    is_deferred = stats.path == "torch" and stats.deferred.images > 0
+    is_deferred = stats.path == "torch" and stats.deferred.images + stats.deferred.opencv > 0
     return {
         "path": "deferred" if is_deferred else stats.path,
         "reasons": list(stats.reasons),
