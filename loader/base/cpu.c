@@ -72,7 +72,9 @@ static fm_cpu_tier find_best_tier(void) {
     uint32_t a, b1, c1, d, b7, c7;
     if (!__get_cpuid(1, &a, &b1, &c1, &d) || !(c1 & bit_SSSE3) || !(c1 & bit_SSE4_1))
         return FM_CPU_SCALAR;
-    if ((c1 & avx2_1c) != avx2_1c || !__get_cpuid_count(7, 0, &a, &b7, &c7, &d) || !(b7 & bit_AVX2))
+    const uint32_t avx2_7b = bit_AVX2 | bit_BMI2;
+    if ((c1 & avx2_1c) != avx2_1c || !__get_cpuid_count(7, 0, &a, &b7, &c7, &d) ||
+        (b7 & avx2_7b) != avx2_7b)
         return FM_CPU_SSE41;
     const uint32_t xcr0 = read_xcr0();
     if ((xcr0 & XCR0_YMM) != XCR0_YMM) return FM_CPU_SSE41;

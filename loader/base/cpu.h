@@ -30,7 +30,7 @@ uint64_t fm_cpu_memory_bytes(void);
 typedef enum fm_cpu_tier {
     FM_CPU_SCALAR, /* portable C; the only tier except on x86-64 */
     FM_CPU_SSE41,
-    FM_CPU_AVX2,  /* with FMA and F16C */
+    FM_CPU_AVX2,  /* with FMA, F16C and BMI2 */
     FM_CPU_AVX512 /* F, BW, DQ, VL, VBMI and VNNI: Ice Lake, Zen 4 and newer */
 } fm_cpu_tier;
 

@@ -90,14 +90,14 @@ int fm_jpeg_open(fm_jpeg **out, const fm_limits *limits, fm_mem_counter *counter
     fm_jpeg *const jpeg = fm_mem_zalloc(counter, 1, sizeof(*jpeg));
     *out = jpeg;
     if (!jpeg) return fm_error_set(error, FM_ERR_NOMEM, "no memory for a JPEG decoder");
-    jpeg->huffman = fm_huffman_open(counter);
+    fm_cpu_tier tier; /* what FEEDMILL_CPU names; others report a name that is unknown */
+    if (fm_cpu_tier_get(&tier, NULL)) tier = FM_CPU_SCALAR;
+    jpeg->huffman = fm_huffman_open(counter, tier);
     if (!jpeg->huffman) {
         fm_jpeg_close(out);
         return fm_error_set(error, FM_ERR_NOMEM, "no memory for a JPEG decoder");
     }
 #if FM_HAVE_JPEG_INTERNALS
-    fm_cpu_tier tier; /* what FEEDMILL_CPU names; others report a name that is unknown */
-    if (fm_cpu_tier_get(&tier, NULL)) tier = FM_CPU_SCALAR;
     /* Where there are only scalar kernels, libjpeg-turbo may have faster ones. */
     if (tier > FM_CPU_SCALAR) jpeg->rows = fm_jpeg_rows_open(counter, tier);
     if (tier > FM_CPU_SCALAR && !jpeg->rows) {

@@ -43,7 +43,11 @@ typedef struct mcu_block {
     int32_t *prediction; /* of its component */
 } mcu_block;
 
+/* As fm_huffman_read(); blocks is NULL to skip. */
+typedef bool (*process_fn)(fm_huffman *h, int16_t *const *blocks);
+
 struct fm_huffman {
+    process_fn read, skip;
     reader reader;
     const uint8_t *check_at; /* once reader.next is past this, advance() must be called */
     const uint8_t *end;      /* of the segment's bytes in the window */
@@ -393,8 +397,25 @@ INLINE bool process_mcu(fm_huffman *h, int16_t *const *blocks) {
     return r.next <= h->check_at || advance(h);
 }
 
+static bool read_plain(fm_huffman *h, int16_t *const *blocks) { return process_mcu(h, blocks); }
+static bool skip_plain(fm_huffman *h, int16_t *const *blocks) {
+    (void)blocks;
+    return process_mcu(h, NULL);
+}
+
+#if defined(__x86_64__)
+/* The same code with BMI2's shifts, which take their count from any register and leave the flags
+ * alone. */
+#define BMI2 __attribute__((target("bmi2")))
+BMI2 static bool read_bmi2(fm_huffman *h, int16_t *const *blocks) { return process_mcu(h, blocks); }
+BMI2 static bool skip_bmi2(fm_huffman *h, int16_t *const *blocks) {
+    (void)blocks;
+    return process_mcu(h, NULL);
+}
+#endif
+
 bool fm_huffman_read(fm_huffman *huffman, int16_t *const *blocks) {
-    return process_mcu(huffman, blocks);
+    return huffman->read(huffman, blocks);
 }
 
 bool fm_huffman_skip(fm_huffman *huffman) {
@@ -402,7 +423,7 @@ bool fm_huffman_skip(fm_huffman *huffman) {
         fm_huffman_table *const ac = huffman->blocks[i].ac;
         if (UNLIKELY(!ac->has_skip)) fm_huffman_table_add_skip(ac);
     }
-    return process_mcu(huffman, NULL);
+    return huffman->skip(huffman, NULL);
 }
 
 bool fm_huffman_skip_intervals(fm_huffman *huffman, uint32_t n_mcus) {
@@ -421,8 +442,20 @@ const char *fm_huffman_damage(const fm_huffman *huffman) { return huffman->damag
 
 /* ---- open, begin, close ---------------------------------------------------------------------- */
 
-fm_huffman *fm_huffman_open(fm_mem_counter *counter) {
-    return fm_mem_zalloc(counter, 1, sizeof(fm_huffman));
+fm_huffman *fm_huffman_open(fm_mem_counter *counter, fm_cpu_tier tier) {
+    fm_huffman *const huffman = fm_mem_zalloc(counter, 1, sizeof(fm_huffman));
+    if (!huffman) return NULL;
+    huffman->read = read_plain;
+    huffman->skip = skip_plain;
+#if defined(__x86_64__)
+    if (tier >= FM_CPU_AVX2) {
+        huffman->read = read_bmi2;
+        huffman->skip = skip_bmi2;
+    }
+#else
+    (void)tier;
+#endif
+    return huffman;
 }
 
 bool fm_huffman_begin(fm_huffman *huffman, const fm_huffman_scan *scan) {

@@ -28,6 +28,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/cpu.h"
 #include "base/mem.h"
 
 #define FM_HUFFMAN_MAX_BLOCKS 10 /* of an MCU, in the standard */
@@ -56,8 +57,9 @@ typedef struct fm_huffman_scan {
 
 typedef struct fm_huffman fm_huffman;
 
-/* Allocates about 150 KiB. NULL when out of memory. */
-fm_huffman *fm_huffman_open(fm_mem_counter *counter);
+/* Allocates about 150 KiB. NULL when out of memory. Each tier gives the same results; from
+ * FM_CPU_AVX2 on, BMI2 is used. */
+fm_huffman *fm_huffman_open(fm_mem_counter *counter, fm_cpu_tier tier);
 
 /*
  * Starts a scan. scan->bytes must stay until its last MCU. false, without starting a scan, if a

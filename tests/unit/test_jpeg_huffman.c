@@ -25,6 +25,15 @@ static int random_below(int n) {
     return (int)((uint64_t)(lcg_state >> 8) * (uint32_t)n >> 24);
 }
 
+/* For the instruction sets that FEEDMILL_CPU names; CTest runs this program for several. */
+static fm_huffman *open_huffman(void) {
+    fm_cpu_tier tier;
+    assert_int_equal(fm_cpu_tier_get(&tier, NULL), 0);
+    fm_huffman *const huffman = fm_huffman_open(NULL, tier);
+    assert_non_null(huffman);
+    return huffman;
+}
+
 /* ---- files ----------------------------------------------------------------------------------- */
 
 typedef struct kind {
@@ -352,7 +361,7 @@ static void check_file(fm_huffman *huffman, const made *file, int read_share) {
 
 static void coefficients_equal_libjpegs(void **state) {
     (void)state;
-    fm_huffman *huffman = fm_huffman_open(NULL);
+    fm_huffman *huffman = open_huffman();
     for (int i = 0; i < 3000; i++) {
         const kind k = random_kind();
         const int read_shares[] = {256, 128, 30};
@@ -365,7 +374,7 @@ static void coefficients_equal_libjpegs(void **state) {
 
 static void large_scans_pass_the_window(void **state) {
     (void)state;
-    fm_huffman *huffman = fm_huffman_open(NULL);
+    fm_huffman *huffman = open_huffman();
     for (int i = 0; i < 18; i++) {
         const kind k = {.width = 800,
                         .height = 400,
@@ -385,7 +394,7 @@ static void large_scans_pass_the_window(void **state) {
 /* The largest MCUs that there are, wherever they lie in the window. */
 static void the_longest_codes_pass_the_window(void **state) {
     (void)state;
-    fm_huffman *huffman = fm_huffman_open(NULL);
+    fm_huffman *huffman = open_huffman();
     for (int i = 0; i < 54; i++) {
         const made file = make_long_codes(7, 5 + i % 9, i % 3 ? 0 : 1 + i, i % 9);
         check_file(huffman, &file, i % 2 ? 256 : 20);
@@ -397,7 +406,7 @@ static void the_longest_codes_pass_the_window(void **state) {
 /* More FF before a restart marker are padding to both. */
 static void fill_bytes_are_passed(void **state) {
     (void)state;
-    fm_huffman *huffman = fm_huffman_open(NULL);
+    fm_huffman *huffman = open_huffman();
     int n_fill = 0;
     for (int i = 0; i < 300; i++) {
         const kind k = random_kind();
@@ -455,7 +464,7 @@ static void check_cuts(fm_huffman *huffman, const made *file) {
 
 static void data_cut_short_is_refused(void **state) {
     (void)state;
-    fm_huffman *huffman = fm_huffman_open(NULL);
+    fm_huffman *huffman = open_huffman();
     for (int i = 0; i < 36; i++) {
         const kind k = random_kind();
         const made file = i % 6 ? make(&k) : make_long_codes(2, 4, i % 4, i % 9);
@@ -503,7 +512,7 @@ static void check_accepted(fm_huffman *huffman, view *v) {
 /* What reading takes, skipping takes, and the other way round; the same next MCU follows. */
 static void damage_is_that_of_libjpeg(void **state) {
     (void)state;
-    fm_huffman *a = fm_huffman_open(NULL), *b = fm_huffman_open(NULL);
+    fm_huffman *a = open_huffman(), *b = open_huffman();
     int n_accepted = 0, n_refused = 0, n_stricter = 0;
     for (int i = 0; i < 6000; i++) {
         const kind k = random_kind();
@@ -570,7 +579,7 @@ static void damage_is_named(void **state) {
         {{0x98, 0x00, 0x00, 0x00}, 4, "data is left before a restart marker"},
         {{0xAD, 0xB6, 0xFF, 0x00, 0x00}, 5, "a run past the end of its block"},
     };
-    fm_huffman *huffman = fm_huffman_open(NULL);
+    fm_huffman *huffman = open_huffman();
     fm_huffman_scan scan = {.n_blocks = 1, .restart_interval = 1};
     scan.dc[0] = (fm_huffman_code){n_codes, dc};
     scan.ac[0] = (fm_huffman_code){n_codes, ac};
@@ -594,7 +603,7 @@ static void damage_is_named(void **state) {
 
 static void bad_tables_are_refused(void **state) {
     (void)state;
-    fm_huffman *huffman = fm_huffman_open(NULL);
+    fm_huffman *huffman = open_huffman();
     uint8_t symbols[256] = {0}, fine[17] = {0, 1, 1}, too_many[17] = {0, 3}, none[17] = {0};
     const uint8_t data[2] = {0, 0};
     fm_huffman_scan scan = {.bytes = data, .n_bytes = 2, .n_blocks = 1};
