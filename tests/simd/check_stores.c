@@ -224,7 +224,9 @@ static void check_rows(fm_plan *plan, int tier, uint8_t *in_area, uint8_t *want,
         for (int32_t i = 0; i < 3 * n_px + FM_ROW_SLACK; i++) in[i] = (uint8_t)random_below(256);
         const size_t n_bytes = value_bytes(plan);
         plan->stream = random_below(2);
-        store.plane = scalar.plane = (size_t)n_px + (size_t)random_below(MOST_GAP);
+        /* Some gaps that keep all planes at the start of a cache line. */
+        const size_t gap = (size_t)random_below(MOST_GAP);
+        store.plane = scalar.plane = (size_t)n_px + (random_below(2) ? gap : gap / 16 * 16);
         const size_t n_values =
             plan->layout == FM_NHWC ? 3 * (size_t)n_px : 2 * store.plane + (size_t)n_px;
         const size_t last = area_bytes - n_values * n_bytes;

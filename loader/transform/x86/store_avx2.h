@@ -65,21 +65,32 @@ FM_AVX2_INLINE void fm_channel_terms_avx2(fm_avx2_terms *terms, const fm_store *
                             .offset = _mm256_set1_ps(store->line.offset[channel])};
 }
 
-/* Stores eight pixels. Reads 28 bytes, the last four of which may be in the slack. */
+/* Loads eight pixels for fm_channel_avx2(). Reads 28 bytes, the last four of which may be in the
+ * slack. */
+FM_AVX2_INLINE __m256i fm_eight_px_avx2(const uint8_t *in) {
+    const __m128i low = _mm_loadu_si128((const __m128i *)in);
+    const __m128i high = _mm_loadu_si128((const __m128i *)(in + 12));
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+}
+
+/* One channel of eight pixels, as numbers of 32 bits. */
+FM_AVX2_INLINE __m256i fm_channel_avx2(__m256i px, size_t channel) {
+    const __m256i places[3] = {_mm256_broadcastsi128_si256(_mm_setr_epi8(
+                                   0, -1, -1, -1, 3, -1, -1, -1, 6, -1, -1, -1, 9, -1, -1, -1)),
+                               _mm256_broadcastsi128_si256(_mm_setr_epi8(
+                                   1, -1, -1, -1, 4, -1, -1, -1, 7, -1, -1, -1, 10, -1, -1, -1)),
+                               _mm256_broadcastsi128_si256(_mm_setr_epi8(
+                                   2, -1, -1, -1, 5, -1, -1, -1, 8, -1, -1, -1, 11, -1, -1, -1))};
+    return _mm256_shuffle_epi8(px, places[channel]);
+}
+
+/* Stores eight pixels. Reads as fm_eight_px_avx2(). */
 FM_AVX2_INLINE void fm_planar_px_avx2(uint8_t *to, size_t plane_bytes, const uint8_t *in,
                                       const fm_avx2_terms *terms, const fm_avx2_kind kind) {
-    const __m256i px =
-        _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)in)),
-                                _mm_loadu_si128((const __m128i *)(in + 12)), 1);
-    const __m256i channels[3] = {_mm256_broadcastsi128_si256(_mm_setr_epi8(
-                                     0, -1, -1, -1, 3, -1, -1, -1, 6, -1, -1, -1, 9, -1, -1, -1)),
-                                 _mm256_broadcastsi128_si256(_mm_setr_epi8(
-                                     1, -1, -1, -1, 4, -1, -1, -1, 7, -1, -1, -1, 10, -1, -1, -1)),
-                                 _mm256_broadcastsi128_si256(_mm_setr_epi8(
-                                     2, -1, -1, -1, 5, -1, -1, -1, 8, -1, -1, -1, 11, -1, -1, -1))};
+    const __m256i px = fm_eight_px_avx2(in);
     for (size_t c = 0; c < 3; c++)
-        fm_put_avx2(to + c * plane_bytes,
-                    fm_values_avx2(_mm256_shuffle_epi8(px, channels[c]), &terms[c], kind), kind);
+        fm_put_avx2(to + c * plane_bytes, fm_values_avx2(fm_channel_avx2(px, c), &terms[c], kind),
+                    kind);
 }
 
 /* The last eight pixels may overlap the ones before. Fewer than eight go through a buffer. */
@@ -100,8 +111,34 @@ FM_AVX2_INLINE void fm_planar_avx2(const fm_store *store, uint8_t *out, const ui
         memcpy(out + channel * plane_bytes, few + 32 * channel, n * value_bytes);
 }
 
+/* Whether rows are written past the cache: with fm_plan.stream, if they fill whole cache lines.
+ * Then a line need not be read before it is written, which is half the memory traffic. */
+FM_AVX2_INLINE bool fm_streams_avx2(const fm_store *store, const void *out, size_t n_px) {
+    return store->plan->stream && (uintptr_t)out % 64 == 0 && n_px % 16 == 0;
+}
+
+/* Writes a whole cache line of a plane before it goes on to the next plane: the CPU writes a line
+ * to memory in one piece only if few other lines are begun in between. */
+FM_AVX2_INLINE void fm_planar_stream_avx2(const fm_store *store, float *out, const uint8_t *in,
+                                          size_t n) {
+    fm_avx2_terms terms[3];
+    fm_channel_terms_avx2(terms, store);
+    for (size_t i = 0; i < n; i += 16) {
+        const __m256i px[2] = {fm_eight_px_avx2(in + 3 * i), fm_eight_px_avx2(in + 3 * i + 24)};
+        for (size_t c = 0; c < 3; c++) {
+            float *const to = out + c * store->plane + i;
+            for (size_t half = 0; half < 2; half++)
+                _mm256_stream_ps(to + 8 * half, fm_values_avx2(fm_channel_avx2(px[half], c),
+                                                               &terms[c], FM_AVX2_F32));
+        }
+    }
+}
+
 FM_AVX2 void fm_planar_f32_avx2(const fm_store *store, void *out, const uint8_t *in, int32_t n_px) {
-    fm_planar_avx2(store, out, in, (size_t)n_px, FM_AVX2_F32);
+    if (fm_streams_avx2(store, out, (size_t)n_px) && store->plane % 16 == 0)
+        fm_planar_stream_avx2(store, out, in, (size_t)n_px);
+    else
+        fm_planar_avx2(store, out, in, (size_t)n_px, FM_AVX2_F32);
 }
 
 FM_AVX2 void fm_planar_f16_avx2(const fm_store *store, void *out, const uint8_t *in, int32_t n_px) {
@@ -183,16 +220,11 @@ FM_AVX2_INLINE void fm_packed_avx2(const fm_avx2_terms *terms, uint8_t *out, con
     memcpy(out, few, n * px_bytes);
 }
 
-/*
- * With fm_plan.stream, rows that fill whole cache lines bypass the cache: a line that need not be
- * read before it is written costs half the memory traffic. Planes gain nothing, as the CPU then
- * writes to three places in turn.
- */
 FM_AVX2 void fm_packed_f32_avx2(const fm_store *store, void *out, const uint8_t *in, int32_t n_px) {
     const size_t n = (size_t)n_px;
     fm_avx2_terms terms[3];
     fm_turn_terms_avx2(terms, store);
-    if (!store->plan->stream || (uintptr_t)out % 64 || n % 16) {
+    if (!fm_streams_avx2(store, out, n)) {
         fm_packed_avx2(terms, out, in, n, FM_AVX2_F32);
         return;
     }
