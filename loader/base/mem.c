@@ -6,6 +6,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#define HUGE_PAGE_BYTES ((size_t)2 << 20)
+
+static void count(fm_mem_counter *counter, size_t bytes) {
+    if (!counter) return;
+    atomic_fetch_add_explicit(&counter->n_blocks, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&counter->n_bytes, bytes, memory_order_relaxed);
+}
+
 void *fm_mem_alloc(fm_mem_counter *counter, size_t n, size_t size) {
     size_t bytes;
     if (__builtin_mul_overflow(n, size, &bytes)) return NULL;
@@ -15,10 +23,7 @@ void *fm_mem_alloc(fm_mem_counter *counter, size_t n, size_t size) {
     if (__builtin_add_overflow(bytes, (size_t)FM_MEM_ALIGN - 1, &rounded)) return NULL;
     rounded -= rounded % FM_MEM_ALIGN;
     void *const block = aligned_alloc(FM_MEM_ALIGN, rounded);
-    if (block && counter) {
-        atomic_fetch_add_explicit(&counter->n_blocks, 1, memory_order_relaxed);
-        atomic_fetch_add_explicit(&counter->n_bytes, rounded, memory_order_relaxed);
-    }
+    if (block) count(counter, rounded);
     return block;
 }
 
@@ -44,18 +49,35 @@ static size_t whole_pages(size_t n_bytes) {
     return (n_bytes + page_bytes - 1) / page_bytes * page_bytes;
 }
 
-void *fm_mem_map(fm_mem_counter *counter, size_t n_bytes) {
-    const size_t bytes = whole_pages(n_bytes ? n_bytes : 1);
-    if (bytes < n_bytes) return NULL;
+static void *map_pages(size_t bytes) {
     void *const pages =
         mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (pages == MAP_FAILED) return NULL;
+    return pages == MAP_FAILED ? NULL : pages;
+}
+
+void *fm_mem_map(fm_mem_counter *counter, size_t n_bytes) {
+    const size_t bytes = whole_pages(n_bytes ? n_bytes : 1);
+    void *const pages = bytes < n_bytes ? NULL : map_pages(bytes);
+    if (!pages) return NULL;
     /* A failure only means that a fork while the device reads is not safe. */
     (void)madvise(pages, bytes, MADV_DONTFORK);
-    if (counter) {
-        atomic_fetch_add_explicit(&counter->n_blocks, 1, memory_order_relaxed);
-        atomic_fetch_add_explicit(&counter->n_bytes, bytes, memory_order_relaxed);
-    }
+    count(counter, bytes);
+    return pages;
+}
+
+void *fm_mem_map_huge(fm_mem_counter *counter, size_t n_bytes) {
+    const size_t bytes = whole_pages(n_bytes ? n_bytes : 1);
+    if (bytes < n_bytes || bytes > SIZE_MAX - HUGE_PAGE_BYTES) return NULL;
+    uint8_t *const mapped = map_pages(bytes + HUGE_PAGE_BYTES);
+    if (!mapped) return NULL;
+    /* Huge pages lie at multiples of their size. What was mapped before and after is given back. */
+    const size_t n_before = (size_t)(-(uintptr_t)mapped % HUGE_PAGE_BYTES);
+    uint8_t *const pages = mapped + n_before;
+    if (n_before) (void)munmap(mapped, n_before);
+    (void)munmap(pages + bytes, HUGE_PAGE_BYTES - n_before);
+    /* A kernel without huge pages refuses, and uses its other ones. */
+    (void)madvise(pages, bytes, MADV_HUGEPAGE);
+    count(counter, bytes);
     return pages;
 }
 

@@ -41,7 +41,13 @@ void fm_mem_trim(void *block, size_t n_kept, size_t n_bytes);
  * copy-on-write never replaces a page that the device reads. NULL when out of memory.
  */
 void *fm_mem_map(fm_mem_counter *counter, size_t n_bytes);
-/* Takes the same n_bytes as fm_mem_map(). Accepts NULL. */
+/*
+ * Maps n_bytes of zeroed pages for a block that is used as a whole, in huge pages of 2 MiB where
+ * the kernel has some: a page fault for each 4 KiB costs more than to write them. NULL when out of
+ * memory.
+ */
+void *fm_mem_map_huge(fm_mem_counter *counter, size_t n_bytes);
+/* Takes the same n_bytes as fm_mem_map() or fm_mem_map_huge(). Accepts NULL. */
 void fm_mem_unmap(void *pages, size_t n_bytes);
 /* A copy of a string; NULL when out of memory. */
 char *fm_mem_strdup(fm_mem_counter *counter, const char *text);

@@ -34,13 +34,13 @@ int fm_arena_init(fm_arena *arena, uint64_t block_bytes, fm_mem_counter *counter
     if (block_bytes < 4096) block_bytes = 4096;
     uint64_t n_nodes = block_bytes / BYTES_PER_NODE + 64;
     if (n_nodes >= NONE) n_nodes = NONE - 1;
-    arena->block = fm_mem_alloc(counter, block_bytes, 1);
+    arena->block = fm_mem_map_huge(counter, block_bytes);
     arena->nodes = fm_mem_alloc(counter, n_nodes, sizeof(*arena->nodes));
+    arena->block_bytes = block_bytes;
     if (!arena->block || !arena->nodes) {
         fm_arena_fini(arena);
         return FM_ERR_NOMEM;
     }
-    arena->block_bytes = block_bytes;
     for (uint32_t i = 1; i < n_nodes; i++) arena->nodes[i].next = i + 1 < n_nodes ? i + 1 : NONE;
     arena->unused_node = n_nodes > 1 ? 1 : NONE;
     arena->nodes[0] = (fm_arena_node){.bytes = block_bytes,
@@ -53,7 +53,7 @@ int fm_arena_init(fm_arena *arena, uint64_t block_bytes, fm_mem_counter *counter
 }
 
 void fm_arena_fini(fm_arena *arena) {
-    fm_mem_free(arena->block);
+    fm_mem_unmap(arena->block, arena->block_bytes);
     fm_mem_free(arena->nodes);
     *arena = (fm_arena){0};
 }

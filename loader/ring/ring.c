@@ -18,14 +18,21 @@ size_t fm_ring_buffer_bytes(size_t image_bytes, size_t label_bytes) {
     return fm_mem_round_up(image_bytes) + fm_mem_round_up(label_bytes);
 }
 
+/* From this size on, a batch's memory is mapped in huge pages. */
+#define MAPPED_BYTES ((size_t)4 << 20)
+
+/* The handle is the size of mapped memory, and NULL if it is not mapped. */
 static void *default_alloc(void *user, size_t bytes, void **handle) {
-    (void)handle;
-    return fm_mem_alloc(user, bytes, 1);
+    *handle = bytes < MAPPED_BYTES ? NULL : (void *)(uintptr_t)bytes;
+    return *handle ? fm_mem_map_huge(user, bytes) : fm_mem_alloc(user, bytes, 1);
 }
 
 static void default_free(void *user, void *memory, void *handle) {
-    (void)user, (void)handle;
-    fm_mem_free(memory);
+    (void)user;
+    if (handle)
+        fm_mem_unmap(memory, (size_t)(uintptr_t)handle);
+    else
+        fm_mem_free(memory);
 }
 
 static void destroy(fm_ring *ring) {
