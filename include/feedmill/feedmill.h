@@ -560,6 +560,16 @@ typedef struct fm_epoch {
      * NULL: no index was used.
      */
     const uint32_t *used;
+    /*
+     * For random parameters as the worker processes of torch's DataLoader draw them, one sample
+     * after the other: [n_streams] the generators of each of these processes when the epoch begins.
+     * Copied. Before each batch is submitted, fm_loader_choose_worker() says to which of them it
+     * belongs. seed, number and `used` then have no effect. The samples must be images; not with an
+     * order. Default 0 and NULL: each sample's parameters depend on seed, number, its index, and
+     * earlier uses of it only.
+     */
+    const fm_streams *streams;
+    uint32_t n_streams;
 } fm_epoch;
 
 /*
@@ -721,6 +731,38 @@ typedef struct fm_fallback {
 } fm_fallback;
 FM_API FM_CHECK_RESULT int fm_loader_fallback(fm_loader *loader, fm_fallback *out);
 FM_API FM_CHECK_RESULT int fm_loader_fallback_done(fm_loader *loader, int status, fm_error *error);
+
+/*
+ * In an epoch with streams (fm_epoch.streams), each of which stands for a virtual worker: a worker
+ * process of torch's DataLoader, of which only the generators exist. Consumer's thread.
+ *
+ * choose_worker(): the batches that are submitted from now on belong to this virtual worker; until
+ * the first call to number 0. It draws for its batches in the order in which they are submitted.
+ * With `waits` it draws for them only once give_streams() was called for the batch. FM_ERR_ARGUMENT:
+ * there is no such virtual worker.
+ *
+ * give_streams(): sets a virtual worker's generators, and lets its next batch with `waits` begin,
+ * which may be submitted later. FM_ERR_STATE: the virtual worker has begun a batch, and not drawn for
+ * all of its samples.
+ *
+ * streams(): a virtual worker's generators behind its last batch that next() returned.
+ *
+ * fallback_streams(): the virtual worker's generators before the sample that next() returned with
+ * FM_FALLBACK. What torch's worker process draws next if it can't load the sample: it leaves out
+ * the rest of the batch.
+ *
+ * A batch whose sample fails is not dropped: next() returns its error again and again, as the
+ * samples behind it were drawn for as if it had been made. Start another epoch, with the generators
+ * of streams() and fallback_streams().
+ */
+FM_API FM_CHECK_RESULT int fm_loader_choose_worker(fm_loader *loader, uint32_t worker, bool waits,
+                                                   fm_error *error);
+FM_API FM_CHECK_RESULT int fm_loader_give_streams(fm_loader *loader, uint32_t worker,
+                                                  const fm_streams *streams, fm_error *error);
+FM_API FM_CHECK_RESULT int fm_loader_streams(const fm_loader *loader, uint32_t worker,
+                                             fm_streams *out, fm_error *error);
+FM_API FM_CHECK_RESULT int fm_loader_fallback_streams(fm_loader *loader, fm_streams *out,
+                                                      fm_error *error);
 
 /* After next() returned FM_FALLBACK: the place of a view of the sample, and its size. FM_ERR_STATE:
  * no fallback is pending. FM_ERR_ARGUMENT: there is no such view. */
@@ -938,6 +980,16 @@ FM_API FM_CHECK_RESULT int fm_loader_draws(const fm_loader *loader, size_t view,
 FM_API FM_CHECK_RESULT int fm_loader_draws_torch(const fm_loader *loader, size_t view,
                                                  fm_streams *streams, int32_t width, int32_t height,
                                                  fm_draw *out, fm_error *error);
+
+/*
+ * In an epoch with streams: the random parameters of a view of the sample that next() returned with
+ * FM_FALLBACK, for an image of this size, as fm_loader_draws(). The size of an image whose header
+ * can't be read becomes known by this call: without it fm_loader_fallback_done() does not accept the
+ * sample, and samples behind it are not made. FM_ERR_STATE: no such fallback is pending, or
+ * parameters were drawn for another size. FM_ERR_LIMIT. Consumer's thread.
+ */
+FM_API FM_CHECK_RESULT int fm_loader_fallback_draws(fm_loader *loader, size_t view, int32_t width,
+                                                    int32_t height, fm_draw *out, fm_error *error);
 
 /* CPUs that this process may use: its threads' affinity and the cgroup's quota, at least 1. */
 FM_API uint32_t fm_usable_cpus(void);

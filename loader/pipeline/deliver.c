@@ -6,6 +6,7 @@
 #include "pipeline/record.h"
 #include "pipeline/schedule.h"
 #include "pipeline/submit.h"
+#include "pipeline/virtual_workers.h"
 
 /* ---- handing out a batch --------------------------------------------------------------------- */
 
@@ -117,6 +118,7 @@ static int deliver(fm_loader *loader, fm_pending *pending, fm_batch *batch, fm_e
         loader->records.sums.first_batch_ns +=
             fm_pending_ready_ns(pending) - loader->epoch.started_ns;
     }
+    fm_virtual_workers_delivered(loader, pending);
     leave_queue(loader, pending);
     fm_loader_unlock(loader);
     return FM_OK;
@@ -157,8 +159,8 @@ static int drop_failed(fm_loader *loader, fm_pending *pending, fm_error *error) 
 
 /* The oldest batch has rejected samples. Passes the first one to the caller, who finishes it, or
  * returns its error in place of the batch. */
-static int handle_rejected(fm_loader *loader, fm_pending *pending, fm_error *error) {
-    fm_task *const task = first_rejected(pending);
+static int handle_rejected(fm_loader *loader, fm_pending *pending, fm_task *held, fm_error *error) {
+    fm_task *const task = held ? held : first_rejected(pending);
     if (loader->config.fallback && !loader->rows.arrays && !pending->has_failed) {
         loader->fallback = task;
         loader->fallback_since_ns = fm_clock_ns();
@@ -166,6 +168,12 @@ static int handle_rejected(fm_loader *loader, fm_pending *pending, fm_error *err
         return FM_FALLBACK;
     }
     if (!pending->has_failed) describe(task, &pending->error);
+    if (fm_has_streams(loader)) {
+        /* Other threads may still work on the batch, and what was drawn behind it is not what torch
+         * would draw: the caller starts another epoch. */
+        if (error) *error = pending->error;
+        return pending->error.status;
+    }
     return drop_failed(loader, pending, error);
 }
 
@@ -177,7 +185,10 @@ static bool has_result(fm_loader *loader) {
     const fm_device_stage *const stage = &loader->device;
     if (loader->queue.n == 0) return false;
     const fm_pending *const pending = fm_queue_at(&loader->queue, 0);
-    const bool is_ready = pending->buffer && pending->buffer->state == FM_BUFFER_READY;
+    const bool is_drawn = !fm_has_streams(loader) || pending->n_drawn == pending->n_samples;
+    const bool is_ready =
+        pending->buffer &&
+        (pending->held || (is_drawn && pending->buffer->state == FM_BUFFER_READY));
     if (!stage->calls) return is_ready;
     return stage->error.status || fm_device_stage_n_ahead(stage) > 0 ||
            (is_ready && pending->n_rejected > 0);
@@ -242,11 +253,13 @@ int fm_loader_next(fm_loader *loader, int64_t timeout_ns, fm_batch *batch, fm_er
     if (!loader->epoch.is_ahead) loader->records.waited_until_ns = fm_clock_ns();
     status = fm_device_stage_report(&loader->device, error);
     fm_pending *const pending = fm_queue_at(&loader->queue, 0);
+    const bool is_rejected = pending->n_rejected > 0;
+    fm_task *const held = pending->held;
     fm_loader_unlock(loader);
     if (status) return status;
     if (!found) return FM_AGAIN;
-    return pending->n_rejected ? handle_rejected(loader, pending, error)
-                               : deliver(loader, pending, batch, error);
+    return is_rejected ? handle_rejected(loader, pending, held, error)
+                       : deliver(loader, pending, batch, error);
 }
 
 void fm_loader_wake(fm_loader *loader) {
@@ -330,8 +343,12 @@ int fm_loader_fallback_done(fm_loader *loader, int status, fm_error *error) {
     if (checked) return checked;
     fm_task *const task = loader->fallback;
     if (!task) return fm_error_set(error, FM_ERR_STATE, "no fallback is pending");
-    loader->fallback = NULL;
     fm_pending *const pending = task->batch;
+    if (!status && pending->held == task)
+        return fm_error_set(error, FM_ERR_STATE,
+                            "the sample's random parameters are not drawn: call "
+                            "fm_loader_fallback_draws() first");
+    loader->fallback = NULL;
     if (status) {
         pending->has_failed = true;
         describe(task, &pending->error);

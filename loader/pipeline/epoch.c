@@ -4,6 +4,7 @@
 
 #include "pipeline/schedule.h"
 #include "pipeline/submit.h"
+#include "pipeline/virtual_workers.h"
 
 #define STOP_LIMIT_NS 100000000u
 
@@ -69,7 +70,8 @@ static int check_epoch(const fm_loader *loader, const fm_epoch *epoch, fm_error 
     if (epoch->ahead && (epoch->order || loader->device.calls))
         return fm_error_set(error, FM_ERR_ARGUMENT,
                             "an epoch with `ahead` takes no order, and no device");
-    if (!epoch->order) return FM_OK;
+    const int status = fm_virtual_workers_check(loader, epoch, error);
+    if (status || !epoch->order) return status;
     if (!loader->config.source.locate && !loader->rows.arrays)
         return fm_error_set(error, FM_ERR_STATE,
                             "an epoch with an order needs config.source to find its files");
@@ -110,6 +112,7 @@ int fm_loader_start(fm_loader *loader, const fm_epoch *epoch, fm_error *error) {
     if (!status) status = fm_loader_stop(loader, error);
     if (!status) status = fm_device_stage_check(loader, error);
     if (!status) status = copy_order(loader, epoch, error);
+    if (!status) status = fm_virtual_workers_start(loader, epoch, error);
     if (status) return status;
     fm_epoch_run *const run = &loader->epoch;
     fm_records *const records = &loader->records;

@@ -7,6 +7,7 @@
 #include "base/cpu.h"
 #include "pipeline/raw_files.h"
 #include "pipeline/schedule.h"
+#include "pipeline/virtual_workers.h"
 #include "pipeline/worker.h"
 
 #define PATH_BYTES_GUESS 128u
@@ -162,6 +163,7 @@ static void free_tables(fm_loader *loader) {
         fm_mem_free(queue->entries[i].rows);
         fm_mem_free(queue->entries[i].occurrences);
     }
+    fm_virtual_workers_close(loader);
     fm_mem_free(queue->entries);
     fm_mem_free(loader->epoch.occurrences);
     fm_mem_free(loader->epoch.order);

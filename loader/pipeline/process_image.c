@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "decode/jpeg_restart.h"
 #include "pipeline/state.h"
+#include "pipeline/virtual_workers.h"
 #include "transform/scaled.h"
 
 /* Rows that are decoded between two checks of the clock and the cancel flag. */
@@ -35,6 +36,22 @@ int32_t fm_process_image_most_divisor(const fm_worker *worker) {
     return is_scaled && fm_decoder_can_reduce(worker->decoder) ? FM_MAX_DIVISOR : 1;
 }
 
+int fm_process_image_measure(fm_worker *worker, fm_task *task, int32_t *width, int32_t *height,
+                             fm_error *error) {
+    const uint8_t *bytes;
+    size_t n_bytes;
+    fm_image_info info;
+    int status = fm_process_image_bytes(task, &bytes, &n_bytes, error);
+    if (status) return status;
+    fm_decoder_set_interval_skipping(worker->decoder, task->is_verified, task->is_partial);
+    status = fm_decoder_begin(worker->decoder, bytes, n_bytes, &info, error);
+    fm_decoder_end(worker->decoder);
+    if (status) return status;
+    *width = info.width;
+    *height = info.height;
+    return FM_OK;
+}
+
 static int open_tools(fm_worker *worker, fm_error *error) {
     fm_loader *const loader = worker->loader;
     const int status = fm_process_image_open_decoder(worker, error);
@@ -60,7 +77,7 @@ static int run_rows(fm_worker *worker, fm_stage_timer *timer, fm_error *error) {
 
 static int decode(fm_worker *worker, const fm_task *task, const uint8_t *bytes, size_t n_bytes,
                   uint8_t *out, fm_stage_timer *timer, fm_error *error) {
-    const fm_draw_key key = fm_view_key(worker->loader, task, 0);
+    const fm_draw_key key = fm_task_key(worker, task, 0);
     fm_image_info info;
     fm_box needed;
     int32_t skip_px = 0, row_px = 0;
@@ -98,4 +115,4 @@ static int process(fm_worker *worker, fm_task *task, uint8_t *memory, fm_stage_t
     return status;
 }
 
-const fm_processor fm_process_image = {open_tools, process};
+const fm_processor fm_process_image = {fm_process_image_measure, open_tools, process};

@@ -21,4 +21,4 @@ static int process(fm_worker *worker, fm_task *task, uint8_t *memory, fm_stage_t
     return status;
 }
 
-const fm_processor fm_process_raw = {open_tools, process};
+const fm_processor fm_process_raw = {NULL, open_tools, process};

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "pipeline/state.h"
+#include "pipeline/virtual_workers.h"
 
 /* Most bytes that one task writes, unless a single sample has more. */
 #define TASK_BYTES ((size_t)512 << 10)
@@ -189,12 +190,13 @@ static int store_image(fm_worker *worker, const fm_task *task, uint32_t nth, voi
         store_whole(scratch, image, row, n_after >= FM_ROW_SLACK, out);
         return FM_OK;
     }
-    const fm_draw_key key = {loader->epoch.seed,
-                             loader->epoch.number,
-                             batch->occurrences[nth],
-                             batch->indices[nth],
-                             0,
-                             NULL};
+    const fm_draw_key own_key = {loader->epoch.seed,
+                                 loader->epoch.number,
+                                 batch->occurrences[nth],
+                                 batch->indices[nth],
+                                 0,
+                                 NULL};
+    const fm_draw_key key = fm_virtual_workers_key(worker, batch, nth, 0, own_key);
     if (worker->pixels) return augment_image(worker, row, &key, out, error);
     fm_geometry geometry;
     const int status = fm_geometry_locate(plan->ops, plan->n_ops, plan->n_ops, &key, image->width,
@@ -255,4 +257,4 @@ static int process(fm_worker *worker, fm_task *task, uint8_t *memory, fm_stage_t
     return status;
 }
 
-const fm_processor fm_process_rows = {open_tools, process};
+const fm_processor fm_process_rows = {NULL, open_tools, process};

@@ -4,6 +4,7 @@
  */
 #define _GNU_SOURCE
 #include "pipeline/state.h"
+#include "pipeline/virtual_workers.h"
 
 /* Rows that are decoded between two checks of the cancel flag. */
 #define BLOCK_ROWS 16
@@ -55,7 +56,7 @@ static int locate_at(fm_worker *worker, const fm_task *task, const fm_image_info
     fm_loader *const loader = worker->loader;
     *box = (fm_box){0};
     for (size_t i = 0; i < loader->views.n; i++) {
-        const fm_draw_key key = fm_view_key(loader, task, i);
+        const fm_draw_key key = fm_task_key(worker, task, i);
         fm_box needed;
         const int status = fm_pixels_begin(pixels_of(worker, i), &key, info->width, info->height,
                                            divisor, &needed, error);
@@ -132,7 +133,7 @@ static int process(fm_worker *worker, fm_task *task, uint8_t *memory, fm_stage_t
     int status = decode(worker, task, &image, timer, error);
     for (size_t i = 0; !status && i < loader->views.n; i++) {
         const fm_view_place *const view = &loader->views.list[i];
-        const fm_draw_key key = fm_view_key(loader, task, i);
+        const fm_draw_key key = fm_task_key(worker, task, i);
         uint8_t *const out = memory + view->offset + task->position * view->plan->sample_bytes;
         status = fm_pixels_part(pixels_of(worker, i), &key, image.info.width, image.info.height,
                                 image.divisor, &image.part, image.left, image.top, out, error);
@@ -143,4 +144,4 @@ static int process(fm_worker *worker, fm_task *task, uint8_t *memory, fm_stage_t
     return status;
 }
 
-const fm_processor fm_process_views = {open_tools, process};
+const fm_processor fm_process_views = {fm_process_image_measure, open_tools, process};

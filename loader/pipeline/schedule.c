@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "pipeline/record.h"
+#include "pipeline/virtual_workers.h"
 
 #define SMALLEST_SIZE_LOG2 12
 
@@ -17,6 +18,7 @@ void fm_pending_begin(fm_loader *loader, fm_pending *batch) {
     batch->ready_ns = batch->fallback_ns = batch->buffer_ns = batch->copy_queued_ns = 0;
     batch->submitted_ns = fm_clock_ns();
     batch->has_failed = false;
+    fm_virtual_workers_begin(loader, batch);
 }
 
 /* ---- decodable tasks ------------------------------------------------------------------------- */
@@ -126,6 +128,10 @@ void fm_schedule_reject(const fm_loader *loader, fm_task *task, int sys_errno) {
     snprintf(task->why, sizeof(task->why), "%.*s", (int)sizeof(task->why) - 1, why.message);
 }
 
+void fm_schedule_rejected(fm_loader *loader, const fm_task *task) {
+    if (fm_has_streams(loader)) fm_virtual_workers_advance(loader, task->batch->virtual_worker);
+}
+
 void fm_schedule_pop(fm_loader *loader) {
     fm_queue *const queue = &loader->queue;
     queue->head = (queue->head + 1) % queue->capacity;
@@ -155,6 +161,7 @@ void fm_schedule_on_read(void *user, fm_read *read) {
         fm_schedule_signal_idle(loader);
     } else if (read->error) {
         fm_schedule_finish(loader, task);
+        fm_schedule_rejected(loader, task);
     } else {
         fm_schedule_decodable(loader, task);
     }

@@ -59,6 +59,9 @@ typedef struct fm_task {
     uint32_t position;    /* of the task's first sample in the batch */
     uint32_t n_samples;
     uint32_t worker; /* number of the decode thread that had it; UINT32_MAX: none */
+    /* With streams (virtual_workers.h): of the image; locked until the sample is decodable, then
+     * fixed. 0: not measured. */
+    int32_t width, height;
     /* Locked: the sum of all threads' work when the task became decodable and when it was dequeued.
      */
     fm_work work_decodable, work_dequeued;
@@ -95,7 +98,30 @@ typedef struct fm_pending {
     size_t paths_bytes;
     bool has_failed; /* consumer: the caller could not finish a rejected sample */
     fm_error error;  /* consumer: returned in place of the batch */
+    /* With streams (virtual_workers.h), locked. */
+    uint32_t virtual_worker;
+    bool waits;         /* for fm_loader_give_streams() */
+    uint32_t n_drawn;   /* samples whose parameters are drawn */
+    fm_task *held;      /* the rejected sample whose size the caller must find out; NULL: none */
+    fm_streams *copies; /* before every eighth sample; fixed once these are drawn */
+    fm_streams after;   /* behind the last sample */
 } fm_pending;
+
+/* See virtual_workers.h. Locked, unless marked. */
+typedef struct fm_virtual_worker {
+    fm_streams now;       /* behind the last sample that was drawn */
+    fm_streams delivered; /* consumer: behind the last batch that was delivered */
+    uint32_t n_given;     /* how many more batches with `waits` may begin: 0 or 1 */
+} fm_virtual_worker;
+
+typedef struct fm_virtual_workers {
+    fm_virtual_worker *list; /* [capacity]; fixed while an epoch runs */
+    uint32_t n, capacity;    /* n, fixed while an epoch runs: 0: the epoch has no streams */
+    uint32_t chosen;         /* consumer: of the batches that are submitted next */
+    bool chosen_waits;       /* consumer: fm_pending.waits of these */
+    fm_streams scratch;
+    fm_draw draws[FM_MAX_OPS]; /* scratch */
+} fm_virtual_workers;
 
 /* What the record of a step needs to know of its batch after the batch has left the queue. */
 typedef struct fm_delivery {
@@ -144,6 +170,8 @@ typedef struct fm_worker {
     fm_view_tools views;
     fm_rows_scratch scratch;
     fm_core_clock core_clock;
+    fm_streams streams;        /* scratch of virtual_workers.c, as the next one */
+    fm_draw draws[FM_MAX_OPS];
     /* Written by this thread alone (relaxed), read by fm_loader_stats(). */
     _Atomic uint64_t n_samples, decode_ns, transform_ns, idle_ns;
     _Atomic uint64_t idle_since_ns; /* 0: it works */
@@ -156,6 +184,12 @@ typedef struct fm_worker {
  * task's samples are rejected.
  */
 typedef struct fm_processor {
+    /*
+     * For an epoch with streams: reads the size of a task's image from its header. Runs as
+     * process(), and leaves nothing behind. NULL: the size is known.
+     */
+    int (*measure)(fm_worker *worker, fm_task *task, int32_t *width, int32_t *height,
+                   fm_error *error);
     /* Opens what one decode thread needs, before the thread starts. fm_workers_close() closes it,
      * also after a failure. */
     int (*open)(fm_worker *worker, fm_error *error);
@@ -171,6 +205,8 @@ int fm_process_image_open_decoder(fm_worker *worker, fm_error *error);
 /* The largest divisor of the size of the image that was begun (transform/scaled.h). */
 int32_t fm_process_image_most_divisor(const fm_worker *worker);
 int fm_process_image_bytes(fm_task *task, const uint8_t **bytes, size_t *n_bytes, fm_error *error);
+int fm_process_image_measure(fm_worker *worker, fm_task *task, int32_t *width, int32_t *height,
+                             fm_error *error);
 
 extern const fm_processor fm_process_image, fm_process_views, fm_process_raw, fm_process_rows;
 
@@ -261,6 +297,7 @@ struct fm_loader {
     fm_throttle throttle;
 
     fm_queue queue;
+    fm_virtual_workers virtual;
     fm_device_stage device;
     fm_epoch_run epoch;
     fm_records records;

@@ -6,6 +6,7 @@
 
 #include "decode/jpeg_restart.h"
 #include "pipeline/schedule.h"
+#include "pipeline/virtual_workers.h"
 #include "transform/geometry.h"
 #include "transform/scaled.h"
 
@@ -135,6 +136,7 @@ static void set_range(const fm_loader *loader, fm_task *task, const fm_sample *s
     task->is_verified = sample->verified;
     task->is_partial = false;
     if (!sample->range_bytes || !sample->verified || !sample->rows || loader->config.cache) return;
+    if (fm_has_streams(loader)) return; /* the crop is not drawn yet */
     /* libjpeg-turbo's own decoder reads up to four more rows of blocks than a box needs. */
     if (!fm_jpeg_own_huffman()) return;
     task->read.range_bytes = partial_bytes(loader, task, sample);
@@ -152,6 +154,7 @@ static void begin_task(fm_pending *batch, fm_task *task, uint32_t position, uint
     task->dequeued_ns = task->finished_ns = 0;
     task->own = (fm_work){0};
     task->cause = 0;
+    task->width = task->height = 0;
     task->read = (fm_read){.path = ""};
 }
 
@@ -197,6 +200,7 @@ static void start_with_data(fm_loader *loader, fm_task *task) {
     }
     fm_schedule_reject(loader, task, EFBIG);
     fm_schedule_finish(loader, task);
+    fm_schedule_rejected(loader, task);
 }
 
 /* Locked. Starts a task whose bytes are in memory; appends others to the list of files to read. */
@@ -294,7 +298,9 @@ int fm_loader_submit_rows(fm_loader *loader, const int64_t *indices, const int64
     fill_with_rows(loader, batch, indices, rows, (uint32_t)n_samples);
     queue->n++;
     fm_schedule_assign_buffers(loader);
-    if (batch->buffer && fm_rows_are_few(loader, batch->n_samples))
+    if (fm_has_streams(loader))
+        fm_virtual_workers_advance(loader, batch->virtual_worker);
+    else if (batch->buffer && fm_rows_are_few(loader, batch->n_samples))
         run_inline(loader, batch);
     else
         fm_schedule_all_decodable(loader, batch);

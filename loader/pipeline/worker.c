@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "pipeline/schedule.h"
+#include "pipeline/virtual_workers.h"
 
 /* Stack of a decode thread: libjpeg and the row loops need a few KiB. */
 #define STACK_BYTES ((size_t)512 << 10)
@@ -86,6 +87,32 @@ static fm_task *wait_for_task(fm_worker *worker) {
     return loader->queue.is_stopping ? NULL : task;
 }
 
+/* Called with the lock held; drops it while reading the image's header. The task then waits until
+ * its parameters are drawn, which makes it decodable again. */
+static void measure(fm_worker *worker, fm_task *task) {
+    fm_loader *const loader = worker->loader;
+    fm_error error = {.message = ""};
+    int32_t width = 0, height = 0;
+    fm_loader_unlock(loader);
+    const int status = loader->processor->measure(worker, task, &width, &height, &error);
+    if (status && !task->data) end_read(worker, task, status);
+    const uint64_t now_ns = fm_clock_ns();
+    add(&worker->decode_ns, now_ns - task->dequeued_ns);
+    fm_loader_lock(loader);
+    if (fm_is_cancelled(loader)) return;
+    if (status) {
+        task->worker = worker->number;
+        task->cause = status;
+        task->finished_ns = now_ns;
+        snprintf(task->why, sizeof(task->why), "%.*s", (int)sizeof(task->why) - 1, error.message);
+        fm_schedule_finish(loader, task);
+    } else {
+        task->width = width;
+        task->height = height;
+    }
+    fm_virtual_workers_advance(loader, task->batch->virtual_worker);
+}
+
 static void *run_worker(void *argument) {
     fm_worker *const worker = argument;
     fm_loader *const loader = worker->loader;
@@ -94,6 +121,12 @@ static void *run_worker(void *argument) {
     fm_loader_lock(loader);
     for (fm_task *task; (task = wait_for_task(worker));) {
         loader->queue.n_active++;
+        if (fm_must_measure(loader, task)) {
+            measure(worker, task);
+            loader->queue.n_active--;
+            if (fm_is_cancelled(loader)) fm_schedule_signal_idle(loader);
+            continue;
+        }
         fm_loader_unlock(loader);
         run_task(worker, task);
         fm_loader_lock(loader);

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "loader_records.h"
 #include "loader_state.h"
@@ -108,6 +109,23 @@ PyObject *loader_close(PyObject *self, PyObject *) {
 
 // ---- epochs -------------------------------------------------------------------------------------
 
+// Copies states of generators, one fm_streams after the other. False: a Python exception is set.
+bool streams_from(const char *bytes, Py_ssize_t n_bytes, std::vector<fm_streams> *out) {
+    if (n_bytes % Py_ssize_t(sizeof(fm_streams))) {
+        PyErr_Format(PyExc_ValueError, "the states of generators have %zd bytes; each has %zu",
+                     n_bytes, sizeof(fm_streams));
+        return false;
+    }
+    out->resize(size_t(n_bytes) / sizeof(fm_streams));
+    if (n_bytes) std::memcpy(static_cast<void *>(out->data()), bytes, size_t(n_bytes));
+    return true;
+}
+
+PyObject *bytes_of_streams(const fm_streams &streams) {
+    return PyBytes_FromStringAndSize(reinterpret_cast<const char *>(&streams),
+                                     Py_ssize_t(sizeof(streams)));
+}
+
 PyObject *loader_start(PyObject *self, PyObject *args) {
     LoaderState *const state = state_of(self);
     ExclusiveCall call(state);
@@ -116,14 +134,21 @@ PyObject *loader_start(PyObject *self, PyObject *args) {
     int ahead = 0;
     const char *used = nullptr;
     Py_ssize_t used_bytes = 0;
-    if (!call || !PyArg_ParseTuple(args, "KI|pz#", &seed, &number, &ahead, &used, &used_bytes))
+    const char *streams = nullptr;
+    Py_ssize_t streams_bytes = 0;
+    if (!call || !PyArg_ParseTuple(args, "KI|pz#z#", &seed, &number, &ahead, &used, &used_bytes,
+                                   &streams, &streams_bytes))
         return nullptr;
     const size_t n_samples = state->config.config.n_samples;
     if (used && static_cast<size_t>(used_bytes) != n_samples * sizeof(uint32_t)) {
         PyErr_SetString(PyExc_ValueError, "used must hold a uint32 for each sample");
         return nullptr;
     }
+    std::vector<fm_streams> copies; // the bytes may not be aligned
+    if (!streams_from(streams, streams_bytes, &copies)) return nullptr;
     fm_epoch epoch{};
+    epoch.streams = copies.data();
+    epoch.n_streams = uint32_t(copies.size());
     epoch.seed = seed;
     epoch.number = number;
     epoch.ahead = ahead != 0;
@@ -392,6 +417,56 @@ PyObject *loader_fallback_done(PyObject *self, PyObject *args) {
     return none_or_raise(state, status, error);
 }
 
+// ---- virtual workers ----------------------------------------------------------------------------
+
+PyObject *loader_choose_worker(PyObject *self, PyObject *args) {
+    LoaderState *const state = state_of(self);
+    const ExclusiveCall call(state);
+    unsigned int worker;
+    int waits;
+    if (!call || !PyArg_ParseTuple(args, "Ip", &worker, &waits)) return nullptr;
+    fm_error error;
+    const int status = fm_loader_choose_worker(state->handle, worker, waits != 0, &error);
+    return none_or_raise(state, status, error);
+}
+
+PyObject *loader_give_streams(PyObject *self, PyObject *args) {
+    LoaderState *const state = state_of(self);
+    const ExclusiveCall call(state);
+    unsigned int worker;
+    const char *bytes;
+    Py_ssize_t n_bytes;
+    std::vector<fm_streams> streams;
+    if (!call || !PyArg_ParseTuple(args, "Iy#", &worker, &bytes, &n_bytes) ||
+        !streams_from(bytes, n_bytes, &streams))
+        return nullptr;
+    fm_error error;
+    const int status = fm_loader_give_streams(
+        state->handle, worker, streams.size() == 1 ? streams.data() : nullptr, &error);
+    return none_or_raise(state, status, error);
+}
+
+PyObject *loader_streams(PyObject *self, PyObject *args) {
+    LoaderState *const state = state_of(self);
+    const ExclusiveCall call(state);
+    unsigned int worker;
+    if (!call || !PyArg_ParseTuple(args, "I", &worker)) return nullptr;
+    fm_streams streams;
+    fm_error error;
+    const int status = fm_loader_streams(state->handle, worker, &streams, &error);
+    return status ? raise_error(state, error) : bytes_of_streams(streams);
+}
+
+PyObject *loader_fallback_streams(PyObject *self, PyObject *) {
+    LoaderState *const state = state_of(self);
+    const ExclusiveCall call(state);
+    if (!call) return nullptr;
+    fm_streams streams;
+    fm_error error;
+    const int status = fm_loader_fallback_streams(state->handle, &streams, &error);
+    return status ? raise_error(state, error) : bytes_of_streams(streams);
+}
+
 // ---- steps --------------------------------------------------------------------------------------
 
 // These calls are not exclusive: in an epoch with `ahead` the consumer makes them while another
@@ -500,6 +575,15 @@ PyMethodDef methods[] = {
     method_entry<loader_fallback>("fallback", METH_NOARGS, "The rejected sample to finish."),
     method_entry<loader_fallback_done>("fallback_done", METH_VARARGS, "Ends a fallback."),
     method_entry<loader_draws>("draws", METH_VARARGS, "Random draws of a sample."),
+    method_entry<loader_choose_worker>("choose_worker", METH_VARARGS,
+                                       "The virtual worker of the next batches."),
+    method_entry<loader_give_streams>("give_streams", METH_VARARGS,
+                                      "Sets a virtual worker's generators."),
+    method_entry<loader_streams>("streams", METH_VARARGS, "A virtual worker's generators."),
+    method_entry<loader_fallback_draws>("fallback_draws", METH_VARARGS,
+                                        "Random draws of the sample to finish."),
+    method_entry<loader_fallback_streams>("fallback_streams", METH_NOARGS,
+                                          "The generators before the sample to finish."),
     method_entry<loader_draws_torch>("draws_torch", METH_VARARGS,
                                      "Random draws from torch's and Python's generators."),
     method_entry<loader_stats>("stats", METH_NOARGS, "All counters."),

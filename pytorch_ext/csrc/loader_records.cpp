@@ -103,6 +103,21 @@ PyObject *loader_draws_torch(PyObject *self, PyObject *args) {
                          &streams.python, Py_ssize_t(sizeof(fm_mt19937)));
 }
 
+PyObject *loader_fallback_draws(PyObject *self, PyObject *args) {
+    LoaderState *const state = state_of(self);
+    const ExclusiveCall call(state);
+    unsigned int view = 0;
+    int width, height;
+    if (!call || !PyArg_ParseTuple(args, "ii|I", &width, &height, &view)) return nullptr;
+    const size_t n_ops = n_ops_of(*state, view);
+    std::vector<fm_draw> draws(n_ops + 1);
+    fm_error error;
+    const int status =
+        fm_loader_fallback_draws(state->handle, view, width, height, draws.data(), &error);
+    if (status) return raise_error(state, error);
+    return list_from(draws, n_ops).release();
+}
+
 PyObject *loader_stats(PyObject *self, PyObject *) {
     if (!check_open(*state_of(self))) return nullptr;
     fm_stats stats;

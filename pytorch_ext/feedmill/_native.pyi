@@ -303,11 +303,26 @@ class Loader:
         decodes_scaled: bool = False,  # see fm_config
     ) -> Self: ...
     def start(
-        self, seed: int, epoch: int, ahead: bool = False, used: bytes | None = None
+        self,
+        seed: int,
+        epoch: int,
+        ahead: bool = False,
+        used: bytes | None = None,
+        streams: bytes | None = None,
     ) -> None:
         """Starts an epoch; stops a running one. seed: 64 bits, epoch: 32 bits. ahead: one thread
         calls submit() and next_ahead(), and the consumer's thread step_ready(). used: a uint32 for
-        each sample, how often its index was used before in the epoch; None: never."""
+        each sample, how often its index was used before in the epoch; None: never. streams: the
+        generators (fm_streams) of each virtual worker, one after the other; see fm_epoch."""
+    def choose_worker(self, worker: int, waits: bool) -> None:
+        """The virtual worker of the batches that are submitted next; this and the following ones: see
+        fm_loader_choose_worker()."""
+    def give_streams(self, worker: int, streams: bytes) -> None: ...
+    def streams(self, worker: int) -> bytes: ...
+    def fallback_draws(
+        self, width: int, height: int, view: int = 0
+    ) -> list[tuple[int, int, int, int, int, bool, tuple[float, ...]]]: ...
+    def fallback_streams(self) -> bytes: ...
     def submit(
         self,
         indices: Sequence[int],

@@ -234,9 +234,23 @@ class DataLoader(TorchDataLoader[_T_co]):
               place of a damaged file stay exact, and so does all under native="verify". No effect
               on torch's path and with native="hybrid".
 
+        rng: which random numbers the transforms draw on the native path.
+
+            - "feedmill" (default): those of a sample depend on the seed, the epoch, its index and
+              how often it came before, and on nothing else; see ``seed``.
+            - "torch": those that torch's worker processes would draw, so that batches equal those
+              of torch.utils.data.DataLoader with the same arguments and seeds, augmentations
+              included, bit for bit. They follow from torch's seed and depend on num_workers,
+              batch_size and the order. What can't be made so takes torch's path, and explain() says
+              why: num_workers=0, in_order=False, and transforms that draw in another way than the
+              native code. The collate_fn, unless it is shown to draw nothing, runs on the thread
+              that asks for the batch, with the worker's generators. An epoch can't be resumed
+              within: state_dict() warns, and holds no position. draws() and fetch() raise
+              RuntimeError. ValueError with seed= or on_error=.
+
         torch_arguments: keyword arguments of newer versions of torch, passed on to its constructor.
 
-    Options as attributes: the options from ``native`` to ``decode`` can be read and set. A new
+    Options as attributes: the options from ``native`` to ``rng`` can be read and set. A new
     value counts from the next iter() on (on torch's path not for persistent workers that are
     running). A subclass may use these names for itself; the options of its objects then stay what
     the constructor got.
@@ -293,6 +307,7 @@ class DataLoader(TorchDataLoader[_T_co]):
     device: str | torch.device | None
     deferred: str
     decode: str
+    rng: str
 
     def __init__(
         self,
@@ -330,6 +345,7 @@ class DataLoader(TorchDataLoader[_T_co]):
         device: str | torch.device | None = None,
         deferred: str = "auto",
         decode: str = "exact",
+        rng: str = "feedmill",
         **torch_arguments: Any,
     ) -> None:
         options = Options(
@@ -349,6 +365,7 @@ class DataLoader(TorchDataLoader[_T_co]):
             device=device,
             deferred=deferred,
             decode=decode,
+            rng=rng,
         )
         options.check()
         check_device(device)
@@ -673,6 +690,11 @@ def _find(loader: DataLoader[Any], index: int, epoch: int) -> tuple[Epoch, Item]
     """Looks up an epoch by its number, and the sample of a dataset index as it was in it."""
     ran = loader._feedmill.epochs.find(loader, epoch)
     source = ran.source
+    if loader._feedmill_options().rng == "torch" and getattr(source.plan, "is_random", False):
+        raise RuntimeError(
+            "with rng='torch' a sample's random numbers depend on all samples that its worker made "
+            "before it; draws() and fetch() repeat feedmill's own numbers only"
+        )
     if not is_int(index, -source.n_samples, source.n_samples - 1):
         raise ValueError(f"index is {index!r}; the dataset has {source.n_samples} samples")
     return ran, source.item(index % source.n_samples)

@@ -72,10 +72,11 @@ def explanation(loader: Any) -> str:
         *_cache_line(loader),
         *_device_line(loader),
         f"  errors     {_describe_errors(loader)}",
-        f"  random     {_describe_seed(loader)}",
+        f"  random     {_describe_random(loader, source)}",
     ]
     notes = [*source.notes, *_notes(loader, source)]
-    if source.plan.is_random and (text := kept_from_torch(loader)):
+    is_of_torch = options.rng == "torch"
+    if source.plan.is_random and not is_of_torch and (text := kept_from_torch(loader)):
         notes.append(text)
     return "\n".join([*lines, *(f"  note       {text}" for text in notes)])
 
@@ -149,7 +150,11 @@ def _notes(loader: Any, source: Source) -> list[str]:
     if stacks_natively(loader, source) and not has_default_collate(loader):
         notes.append("collate_fn need not be called: native batches are what fast_collate makes")
     elif not has_default_collate(loader):
-        notes.append(_COLLATE_NOTES[place].format(loader.num_workers))
+        is_here = options.rng == "torch" and getattr(source.plan, "is_random", False)
+        notes.append(
+            "collate_fn is called on the thread that asks for the batch, with the generators of "
+            "torch's worker" if is_here else _COLLATE_NOTES[place].format(loader.num_workers)
+        )
     if loader.worker_init_fn is not None and loader.num_workers > 0:
         ignored = options.worker_init == "ignore"
         how = "not called, as asked" if ignored else "called for a collate_fn only"
@@ -201,6 +206,17 @@ def _describe_errors(loader: Any) -> str:
     return (
         f"on_error={options.on_error!r} for samples that can't be loaded, at most "
         f"{options.max_errors:,} per epoch; others {how}"
+    )
+
+
+def _describe_random(loader: Any, source: Source) -> str:
+    if loader._feedmill_options().rng == "feedmill":
+        return _describe_seed(loader)
+    if not getattr(source.plan, "is_random", False):
+        return "the transform draws no random numbers"
+    return (
+        f"rng='torch': as {loader.num_workers} worker processes of torch draw them, from the base "
+        "seed that each iter() draws; batches equal those of torch.utils.data.DataLoader"
     )
 
 

@@ -21,6 +21,7 @@ _CHOICES = {
     "on_error": POLICIES,
     "deferred": ("auto", "off", "verify"),
     "decode": ("exact", "scaled"),
+    "rng": ("feedmill", "torch"),
 }
 _FORMATS = {"dtype": (None, *IMAGE_DTYPES), "memory_format": MEMORY_FORMATS}
 _MAX_THREADS = 1024
@@ -50,6 +51,7 @@ class Options:
     device: str | torch.device | None
     deferred: str
     decode: str
+    rng: str
 
     def values(self) -> dict[str, Any]:
         """The values by name, as keyword arguments for the constructor."""
@@ -67,6 +69,8 @@ class Options:
                 raise _invalid(name, value, f"one of {', '.join(map(str, formats))}")
         if self.seed is not None and type(self.seed) is not int:
             raise _invalid("seed", self.seed, "an int or None")
+        if self.rng == "torch":
+            self._check_torch_rng()
         if self.threads is not None and not is_int(self.threads, 1, _MAX_THREADS):
             raise _invalid("threads", self.threads, f"an int from 1 to {_MAX_THREADS} or None")
         if self.memory_budget is not None and not is_int(self.memory_budget, 1, _WORD64):
@@ -81,6 +85,20 @@ class Options:
             raise _invalid("max_errors", self.max_errors, "an int from 0")
         if type(self.log_samples) is not bool:
             raise _invalid("log_samples", self.log_samples, "True or False")
+
+
+    def _check_torch_rng(self) -> None:
+        if self.seed is not None:
+            raise ValueError(
+                "seed= keys feedmill's own random numbers, and rng='torch' takes those of torch's "
+                "workers, which follow from torch's seed: pass only one of them"
+            )
+        if self.on_error != "raise":
+            raise ValueError(
+                f"on_error={self.on_error!r} goes on after a sample that torch's worker raises an "
+                "error for, so that there are no random numbers of torch's for what follows; with "
+                "rng='torch' it must be 'raise'"
+            )
 
 
 OPTIONS = tuple(field.name for field in fields(Options))

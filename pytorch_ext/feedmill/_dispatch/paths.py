@@ -16,6 +16,7 @@ from torch.utils.data import IterableDataset
 from feedmill._dispatch import resuming, seed_warnings
 from feedmill._dispatch.options import Options
 from feedmill._dispatch.seed_warnings import mostly_by_pillow
+from feedmill._dispatch.torch_random import reasons_against
 from feedmill._ops import native
 from feedmill.collate.blocks import BlockPool
 from feedmill.engine.cache import KeptCache
@@ -69,6 +70,8 @@ class LoaderState:
         clock: runs since the first iter().
         path, reasons: of the latest iter(), as in Stats.
         fitting: the latest configuration that fitted in the memory budget.
+        tried_source: the samples that rng="torch" was tried with last, and why the native path can't
+            draw for them, or "".
         cache: encoded files, shared by all native loaders.
         blocks, shared_blocks: memory of batches that are collated ahead of their turn, in a thread
             or in worker processes.
@@ -101,6 +104,7 @@ class LoaderState:
         self.path = "none"
         self.reasons: tuple[str, ...] = ()
         self.fitting: Config | None = None
+        self.tried_source: tuple[Source, str] | None = None
         self.cache = KeptCache()
         self.blocks, self.shared_blocks = BlockPool(shared=False), BlockPool(shared=True)
         self.sample_errors = SampleErrors()
@@ -167,6 +171,11 @@ def look(loader: Any) -> Support:
         return unsupported(OFF)
     support = recognise(loader)
     source = support.source
+    if source is not None and options.rng == "torch":
+        if not source.plan:
+            return unsupported(*support.reasons, "rng='torch': hybrid mode draws in another order")
+        if reasons := reasons_against(loader, source):
+            return unsupported(*reasons)
     if source is not None and source.plan and options.native in ("auto", "hybrid"):
         if options.on_error != "raise":
             return support

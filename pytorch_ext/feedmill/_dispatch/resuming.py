@@ -150,9 +150,21 @@ def _why_not(loader: Any, support: Support) -> str:
     own = getattr(type(loader)._index_sampler, "fget", None)
     if getattr(own, "__module__", "") != "feedmill.loader":
         return f"{type(loader).__qualname__} has an _index_sampler of its own"
+    if _draws_as_torch(loader, support):
+        return (
+            "with rng='torch' samples draw from generators that go through the whole epoch, and "
+            "that a state does not hold"
+        )
     if support.path == "torch" and loader.num_workers > 1 and not getattr(loader, "in_order", True):
         return "with in_order=False the delivered batches are not the first ones of the order"
     return ""
+
+
+def _draws_as_torch(loader: Any, support: Support) -> bool:
+    """Whether the native path draws the random numbers of torch's workers."""
+    plan = support.source.plan if support.source is not None else None
+    is_native = support.path == "native" and bool(getattr(plan, "is_random", False))
+    return is_native and loader._feedmill_options().rng == "torch"
 
 
 # ---- what a state belongs to ---------------------------------------------------------------------
@@ -173,6 +185,8 @@ def fingerprints_of(loader: Any, support: Support) -> dict[str, Any]:
     found["transform"] = _digest(repr(plan) if plan is not None else _named_transform(source))
     found["random"] = plan is not None and bool(getattr(plan, "is_random", False))
     found["seed"] = loader._feedmill_options().seed if found["random"] else None
+    if _draws_as_torch(loader, support):
+        found["rng"] = "torch"
     return found
 
 
@@ -252,6 +266,12 @@ def check(loader: Any, support: Support, saved: dict[str, Any]) -> None:
             "random numbers",
             f"the epoch ran natively, and would go on on the path {support.path!r}, whose draws "
             "differ; explain() says why",
+        )
+    if saved["position"] and same_path and saved.get("rng") != now.get("rng"):
+        raise _other(
+            "random numbers",
+            f"the epoch ran with rng={saved.get('rng', 'feedmill')!r}, and would go on with "
+            f"rng={now.get('rng', 'feedmill')!r}",
         )
     if saved["order"] != now["order"]:
         raise _other("order", f"it came from {saved['order']}, and comes from {now['order']} now")

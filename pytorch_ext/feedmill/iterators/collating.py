@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,16 +27,13 @@ from feedmill.collate.stacking import ThreadCollate, is_builtin
 from feedmill.collate.workers import CollateWorkers
 from feedmill.engine.devices import as_device, pinned
 from feedmill.iterators.batches import NOTHING, Batch
+from feedmill.iterators.generator_states import States
+from feedmill.iterators.global_generators import Held, drawing_from
 from feedmill.iterators.receive import as_torch_raises
 from feedmill.planner.formats import batch_laid_out
 from feedmill.planner.raw_files import RawPlan
 from feedmill.planner.recognise import has_default_collate, stacks_natively
 from feedmill.planner.samples import PAIR, Fields, Source, arranged, described
-from feedmill.system.locks import renew_after_fork
-
-# Guards the global generators of torch, random and numpy, whose state all threads share.
-_generators = threading.RLock()
-renew_after_fork(sys.modules[__name__], _generators=threading.RLock)
 
 # Where a collate_fn is called: on the thread that asks for the batch; or ahead of the batch's turn,
 # in a thread of this process or in worker processes.
@@ -52,6 +48,21 @@ def collate_place(loader: Any, source: Source | None = None) -> str:
     if loader.num_workers == 0 or stacks_natively(loader, source):
         return HERE
     return AHEAD_IN_THREAD if is_proved(loader.collate_fn) else AHEAD_IN_PROCESSES
+
+
+def may_draw(loader: Any, source: Source | None) -> bool:
+    """Whether a DataLoader's collate_fn may draw random numbers."""
+    return not stacks_natively(loader, source) and not is_proved(loader.collate_fn)
+
+
+def worker_states(loader: Any, base_seed: int) -> list[States]:
+    """The generators' states with which torch's worker processes begin, their worker_init_fn, which
+    only seeds, included."""
+    workers = [_Worker(number, loader, base_seed) for number in range(loader.num_workers)]
+    for worker in workers if loader.worker_init_fn is not None else ():
+        with worker.entered():
+            pass
+    return [worker.states for worker in workers]
 
 
 class Collate:
@@ -99,6 +110,10 @@ class Collate:
             self._workers = [
                 _Worker(number, loader, iterator._base_seed) for number in range(loader.num_workers)
             ]
+
+    def worker(self, number: int) -> _Worker:
+        """With ``as_worker``: the generators with which a batch's function is called."""
+        return self._workers[number % len(self._workers)]
 
     def check(self, source: Source) -> None:
         """Raises RuntimeError if the samples are not arranged as when this object was made, so that
@@ -311,7 +326,7 @@ class Collate:
     def _call(self, data: Any, number: int) -> Any:
         if not self._workers:
             return self._function(data)
-        with self._workers[number % len(self._workers)].entered():
+        with self.worker(number).entered():
             return self._function(data)
 
 
@@ -405,6 +420,9 @@ class _Worker:
 
     A collate_fn that draws random numbers (MixUp) then draws the same ones as in the worker, if the
     transforms draw none; and the main process's generators stay unchanged, as with torch.
+
+    Attributes:
+        states: of torch's, Python's and NumPy's generators.
     """
 
     def __init__(self, number: int, loader: Any, base_seed: int) -> None:
@@ -414,7 +432,7 @@ class _Worker:
         generator.manual_seed(seed)
         numpy_generator = np.random.RandomState()
         numpy_generator.seed(numpy_seed_of_worker(base_seed, number))
-        self._states = (
+        self.states: States = (
             generator.get_state(),
             random.Random(seed).getstate(),
             numpy_generator.get_state(legacy=False),
@@ -431,33 +449,21 @@ class _Worker:
         """While active, the global generators have the worker's state, and get_worker_info()
         returns the worker's. One thread at a time. Other threads that draw meanwhile draw from the
         worker's generators, too."""
-        with _generators:
-            states = _global_states()
-            info = torch.utils.data.get_worker_info()
-            try:
-                _set_global_states(self._states)
+        info = torch.utils.data.get_worker_info()
+        held = Held(self.states)
+        try:
+            with drawing_from(self.states, held):
                 set_worker_info(self._info)
-                if self._seed is not None:
-                    with _other_devices_kept():
-                        self._seed(self._info.id)
-                    self._seed = None
-                yield
-            finally:
-                self._states = _global_states()
-                _set_global_states(states)
-                set_worker_info(info)
-
-
-def _global_states() -> tuple[Any, Any, Any]:
-    return torch.get_rng_state(), random.getstate(), np.random.get_state(legacy=False)
-
-
-def _set_global_states(states: tuple[Any, Any, Any]) -> None:
-    torch.set_rng_state(states[0])
-    random.setstate(states[1])
-    # Skipped if the user has set another bit generator, which torch's workers can't seed either.
-    if np.random.get_state(legacy=False)["bit_generator"] == states[2]["bit_generator"]:
-        np.random.set_state(states[2])
+                try:
+                    if self._seed is not None:
+                        with _other_devices_kept():
+                            self._seed(self._info.id)
+                        self._seed = None
+                    yield
+                finally:
+                    set_worker_info(info)
+        finally:
+            self.states = held.states
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,7 +35,10 @@ from feedmill.iterators.collating import (
     Collate,
     Finisher,
     collate_place,
+    may_draw,
+    worker_states,
 )
+from feedmill.iterators.generator_states import VirtualWorkers, with_streams
 from feedmill.iterators.pulling import Puller
 from feedmill.iterators.receive import (
     Receiver,
@@ -105,8 +109,10 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         renew_after_fork(self, _lock=threading.RLock)
         self._engines: EnginePool = loader._feedmill.engine_pool
         self._on_reset = on_reset
-        self._collate = Collate(loader, self, source=source)
-        self._place = collate_place(loader, source)
+        self._virtual = self._virtual_workers(loader, source)
+        draws = self._virtual is not None and self._virtual.calls_collate
+        self._collate = Collate(loader, self, source=source, as_worker=draws)
+        self._place = HERE if self._virtual is not None else collate_place(loader, source)
         # A copy of the loader, with blocks of its own, may begin the next epoch of this iterator.
         self._shared_blocks = loader._feedmill.shared_blocks
         if self._place == AHEAD_IN_PROCESSES:
@@ -123,9 +129,21 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         self._index_sampler = loader._feedmill.progress.index_sampler
         self._begin(loader, source, config)
 
+    def _virtual_workers(self, loader: Any, source: Source) -> VirtualWorkers | None:
+        """With rng="torch", the generators of torch's workers, if an epoch needs them."""
+        if loader._feedmill_options().rng != "torch" or self._num_workers == 0:
+            return None
+        collates = may_draw(loader, source)
+        is_random = bool(getattr(source.plan, "is_random", False))
+        # Persistent workers keep them for an epoch with another transform.
+        if not is_random and (collates or not loader.persistent_workers):
+            return None
+        return VirtualWorkers(worker_states(loader, self._base_seed), collates)
+
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Persistent workers: begins the next epoch, with dataset and transforms as of now."""
         with self._lock:
+            self._drain()
             following = self._on_reset(loader)
             self._give_back()
             if following is None:  # another iterator has taken over
@@ -139,6 +157,15 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
 
     def _begin(self, loader: Any, source: Source, config: Config) -> None:
         self._collate.check(source)
+        is_random = bool(getattr(source.plan, "is_random", False))
+        is_of_torch = loader._feedmill_options().rng == "torch" and self._num_workers > 0
+        if is_random and is_of_torch is not (self._virtual is not None):
+            raise RuntimeError(
+                "rng=, or whether the transform is random, has changed since the first epoch; with "
+                "persistent workers this needs a new DataLoader"
+            )
+        # The generators that this epoch draws from, if it draws as torch's workers.
+        self._streams = self._virtual if is_random else None
         self._source = source
         self._plan = source.plan
         options = loader._feedmill_options()
@@ -229,7 +256,11 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         """Starts the native loader's epoch; drops undelivered batches of an earlier one."""
         is_ahead = self._place != HERE
         used = self._progress.uses()
-        self._handle.start(self._key, self._epoch_word, is_ahead, used)
+        if self._streams is None:
+            self._handle.start(self._key, self._epoch_word, is_ahead, used)
+        else:
+            start = partial(self._handle.start, self._key, self._epoch_word, is_ahead, used)
+            self._streams.start(self._handle, start)
         self._drop_stage()
         if self._config.device is not None and self._device is not None:
             self._stage = Stage(self._handle, self._device)
@@ -264,6 +295,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             stage=self._stage,
             gpu=self._gpu,
             on_wake=on_wake,
+            virtual=self._streams,
         )
 
     def _give_back(self) -> None:
@@ -357,6 +389,8 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
                 self._note_delivered()
                 raise
             except BaseException:  # Ctrl-C, between any two bytecodes
+                if self._streams is not None and self._streams.calls_collate and self._arrived:
+                    self._streams.lost = "collate_fn was interrupted"
                 self._interrupted = True
                 raise
 
@@ -393,7 +427,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             if batch.data is not NOTHING:
                 return batch.data
             try:
-                return self._collate.batch(batch, self._source)
+                return self._collated(batch)
             except Exception as error:
                 batch.error = as_torch_raises(error, batch.number, self._num_workers)
         held, batch.error = batch.error, None
@@ -404,8 +438,32 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             # with its threads.
             del held
 
+    def _collated(self, batch: Batch) -> Any:
+        virtual = self._streams
+        if virtual is None or not virtual.calls_collate:
+            return self._collate.batch(batch, self._source)
+        worker = self._collate.worker(batch.number)
+        worker.states = virtual.of_batch(batch.number)
+        try:
+            data = self._collate.batch(batch, self._source)
+        except Exception:
+            self._note_collated(virtual, batch, worker.states)
+            raise
+        self._note_collated(virtual, batch, worker.states)
+        return data
+
+    def _note_collated(self, virtual: VirtualWorkers, batch: Batch, states: Any) -> None:
+        virtual.note(batch.number, states)
+        virtual.give(self._handle, batch.number)
+
     def _arrive(self) -> None:
         """Receives the next batch and moves it from _waiting to _arrived; refills the queue."""
+        if self._virtual is not None and self._virtual.lost:
+            raise RuntimeError(
+                f"rng='torch': {self._virtual.lost}, so that it is not known which random numbers "
+                "torch's worker would draw next; begin another epoch, of a new DataLoader if the "
+                "workers are persistent"
+            )
         if self._num_workers == 0:
             was_open = self._handle is not None
             self._puller.pull_requested(self._batch_of, self._submit)
@@ -415,8 +473,12 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         if not self._waiting:
             self._end()
         self._receive(self._waiting[0])  # if this raises, the batch stays for the next call
+        if self._streams is not None:
+            self._note_streams(self._streams, self._waiting[0])
         self._arrived = self._waiting[0]
         self._waiting.popleft()
+        if self._is_starting:  # see _note_streams()
+            self._restart()
         if self._arrived.number == 0 and self._arrived.error is None:
             self._counters.iter_ns += self._iter_ns
         if self._receiver is not None:
@@ -427,6 +489,51 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             self._pull(self._torch_depth, 1)
         else:
             self._pull(0, 0)
+
+    def _note_streams(self, virtual: VirtualWorkers, batch: Batch) -> None:
+        """With rng="torch": notes the generators of a batch's worker behind its samples."""
+        assert self._receiver is not None
+        failed = self._receiver.failed_streams
+        if failed is None:
+            virtual.note(batch.number, virtual.native_states(self._handle, batch.number))
+            if batch.error is not None:  # the collate_fn is not called
+                virtual.give(self._handle, batch.number)
+            return
+        if failed:
+            virtual.note(batch.number, with_streams(virtual.of_batch(batch.number), failed))
+        self._is_starting = True  # before the batch leaves _waiting, as a Ctrl-C may come
+
+    def _restart(self) -> None:
+        """Starts the native loader's epoch again, and submits all undelivered batches."""
+        self._is_starting = True  # until all of it is done
+        self._start()
+        for batch in self._waiting:
+            batch.forget_submission()
+        assert self._receiver is not None
+        self._receiver.recover(self._waiting)
+        self._is_starting = False
+
+    def _drain(self) -> None:
+        """With rng="torch" and persistent workers, when an epoch was left early: receives the
+        batches for which torch's workers have indices by now, as these draw for all of them."""
+        if self._streams is None or self._handle is None or self._streams.lost:
+            return
+        if self._interrupted:
+            self._recover()
+        if self._arrived is not None:
+            self._note_delivered()
+        n_sent = self._progress.n_batches + self._torch_depth
+        while self._waiting and self._waiting[0].number < n_sent and not self._streams.lost:
+            self._receive(self._waiting[0])
+            self._note_streams(self._streams, self._waiting[0])
+            batch = self._waiting.popleft()
+            if self._is_starting:
+                self._restart()
+            elif batch.error is None and self._streams.calls_collate:
+                with contextlib.suppress(Exception):
+                    self._collated(batch)
+            assert self._receiver is not None
+            self._receiver.submit()
 
     def _receive(self, batch: Batch) -> None:
         """Waits until a batch is complete or has failed."""
@@ -506,10 +613,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
                 self._ahead.put(batch)  # ignores batches that it has already
         elif self._handle is not None:
             if self._is_starting or self._receiver is None or self._receiver.is_lost:
-                self._is_starting = True  # until the recovery is complete
-                self._start()
-                for batch in self._waiting:
-                    batch.forget_submission()
-            if self._receiver is not None:
+                self._restart()
+            else:
                 self._receiver.recover(self._waiting)
         self._is_starting = self._interrupted = False

@@ -26,6 +26,7 @@ from feedmill.iterators.pillow_fallback import (
     write_sample,
     write_views,
 )
+from feedmill.iterators.generator_states import VirtualWorkers
 from feedmill.iterators.verify import VerificationError, Verifier
 from feedmill.planner.formats import as_planned
 from feedmill.planner.samples import Item, Source
@@ -55,6 +56,8 @@ class Receiver:
         gpu: with a stage: measures how long the GPU waits.
         on_wake: if the epoch was started with ``ahead``: called when the native loader was woken;
             see fm_loader_wake().
+        virtual: with rng="torch", the generators of torch's workers, which the epoch was started
+            with.
 
     Attributes:
         unsubmitted: pulled batches that the native loader has not accepted completely.
@@ -63,6 +66,9 @@ class Receiver:
         mark: mark of the waiting step, for ``gpu``.
         in_submit: set during a native call and the bookkeeping of its result, which a Ctrl-C may
             separate.
+        failed_streams: with ``virtual``: set if a sample can't be made, to its worker's generators
+            before that sample. torch's worker leaves out the rest of the batch, so that the native
+            loader has drawn too much: its epoch must be started again.
     """
 
     def __init__(
@@ -81,6 +87,7 @@ class Receiver:
         stage: Stage | None = None,
         gpu: GpuStalls | None = None,
         on_wake: Callable[[], None] | None = None,
+        virtual: VirtualWorkers | None = None,
     ) -> None:
         self.handle = handle
         self.config = config
@@ -99,6 +106,9 @@ class Receiver:
         self._verifier = verifier
         self._gpu = gpu
         self._on_wake = on_wake
+        self._virtual = virtual
+        self.failed_streams: bytes | None = None
+        self._drew = False  # for the pending fallback
         self._copies_labels = config.device is not None and source.arrays is None
         self._pending_fallback = False
         self._n_before = self._n_finished()
@@ -116,6 +126,8 @@ class Receiver:
             batch = self.unsubmitted[0]
             while batch.n_submitted < len(batch.items):
                 items = batch.items[batch.n_submitted : batch.n_submitted + capacity]
+                if self._virtual is not None:
+                    self._virtual.choose(self.handle, batch.number, batch.n_parts == 0)
                 self.in_submit = True
                 labels = labels_of(items) if self._copies_labels else None
                 accepted = submit_items(self.handle, items, self._source.gives_bytes, labels)
@@ -134,7 +146,7 @@ class Receiver:
     def receive(self, batch: Batch) -> None:
         """Waits until all parts of a batch have arrived, or its error. May be called again after an
         interrupt."""
-        while True:
+        while self.failed_streams is None:
             if len(batch.parts) < batch.n_parts:
                 part = self._receive_part(batch)
                 batch.last_part = self.n_received
@@ -150,7 +162,7 @@ class Receiver:
             batch.error = self._failure_of(batch)
         if batch.error is None and self._verifier is not None and batch.items:
             try:
-                self._verifier.verify(self.handle, batch)
+                self._verifier.verify(self.handle, batch, self._virtual)
             except Exception as error:
                 batch.error = as_torch_raises(error, batch.number, self._num_workers)
 
@@ -167,6 +179,8 @@ class Receiver:
                         batch.owners.append((payload, n))
                     return tensors_of(payload, n, self.config, self.handle)
                 if outcome != native.FALLBACK:
+                    if self._virtual is not None:
+                        self._fail(payload)
                     if batch.error is None:
                         error = RuntimeError(payload)
                         batch.error = as_torch_raises(error, batch.number, self._num_workers)
@@ -174,8 +188,21 @@ class Receiver:
                 self._pending_fallback = True
             if batch.error is None:
                 batch.error = self._finish_sample(batch)
+                if batch.error is not None and self._virtual is not None:
+                    self._fail("a transform raised an error" if self._drew else "")
+                    return None
             self._pending_fallback = False
             self.handle.fallback_done(batch.error is None)
+
+    def _fail(self, lost: str) -> None:
+        """With ``virtual``: a sample can't be made.
+
+        Args:
+            lost: why it is not known what torch's worker has drawn for it; "": nothing.
+        """
+        assert self._virtual is not None
+        self._virtual.lost = lost
+        self.failed_streams = b"" if lost else self.handle.fallback_streams()
 
     def _take_from_stage(self, batch: Batch, n: int) -> torch.Tensor:
         """The images that the native loader has copied to the device, as bytes. Their targets are
@@ -245,6 +272,9 @@ class Receiver:
         """Makes a sample with Pillow and the user's own transform, and writes it to its bytes in
         the batch. Returns its target."""
         draws_of = draws_from(self.handle, self._key, self._epoch_word, item.position, occurrence)
+        if self._virtual is not None:
+            self._drew = False
+            draws_of = self._draw_as_worker
         image, target = make_sample(item, draws_of)
         if self._plan.more_views:
             write_views(image, out, self.handle.view_shapes, self._plan)
@@ -255,6 +285,10 @@ class Receiver:
             plan = replace(plan, dtype="uint8", layout="nhwc", value_table=None)
         write_sample(image, out, self.handle.out_shape, plan)
         return target
+
+    def _draw_as_worker(self, width: int, height: int, view: int = 0) -> Any:
+        self._drew = True
+        return self.handle.fallback_draws(width, height, view)
 
     def _failure_of(self, batch: Batch) -> Any:
         """The exception for the batch's first index that could not be looked up."""

@@ -14,6 +14,8 @@ import torch
 from feedmill.collate.samples import samples_of
 from feedmill.iterators.batches import Batch
 from feedmill.iterators.dataset_copies import copy_with
+from feedmill.iterators.generator_states import VirtualWorkers, streams_of
+from feedmill.iterators.global_generators import drawing_from
 from feedmill.iterators.pillow_fallback import (
     Draw,
     DrawsOf,
@@ -83,15 +85,22 @@ class Verifier:
             batch.occurrences.append(self._uses[item.position])
             self._uses[item.position] += 1
 
-    def verify(self, handle: Any, batch: Batch) -> None:
+    def verify(
+        self, handle: Any, batch: Batch, virtual: VirtualWorkers | None = None
+    ) -> None:
         """Raises VerificationError at the first sample that differs from the dataset's own.
 
         Args:
             handle: the native loader that made the batch.
             batch: a complete batch.
+            virtual: with rng="torch", the generators of the batch's worker before the batch. The
+                dataset itself then draws from these.
         """
         if self._source.copies:
             self._verify_copies(batch)
+            return
+        if virtual is not None:
+            self._verify_draws(handle, batch, virtual)
             return
         parts = batch.parts if self._source.arrays is None else [one[0] for one in batch.parts]
         views = len(self._source.native_plan.views)
@@ -105,6 +114,29 @@ class Verifier:
             draws_of = draws_from(handle, key, word, item.position, occurrence)
             verify_sample(item, image, occurrence, plan, draws_of, self._run_plan)
             self._counters.verified_samples += 1
+
+    def _verify_draws(self, handle: Any, batch: Batch, virtual: VirtualWorkers) -> None:
+        parts = batch.parts if self._source.arrays is None else [one[0] for one in batch.parts]
+        views = self._source.native_plan.views
+        images = [image for part in parts for image in _samples_of(part, len(views))]
+        with drawing_from(virtual.of_batch(batch.number)) as held:
+            samples = [item.base_dataset.dataset[item.index] for item in batch.items]
+        for item, image, sample in zip(batch.items, images, samples):
+            wanted = image_of(item, sample)
+            if len(views) == 1:
+                wanted, image = [wanted], (image,)
+            for one, expected, view in zip(image, wanted, views, strict=True):
+                if text := _difference(one, as_planned(expected, view)):
+                    raise VerificationError(
+                        f"{item}: the native result differs from what the dataset makes with the "
+                        f"generators of torch's worker: {text}", item.position, "dataset"
+                    )
+            self._counters.verified_samples += 1
+        if streams_of(held.states) != streams_of(virtual.native_states(handle, batch.number)):
+            raise VerificationError(
+                f"batch {batch.number}: the dataset has drawn other random numbers than the native "
+                "code"
+            )
 
     def _verify_copies(self, batch: Batch) -> None:
         for item, sample in zip(batch.items, self._copies(batch)):
@@ -250,6 +282,14 @@ def _by_dataset(item: Item, draws_of: DrawsOf) -> tuple[Any, Any, int]:
     image = as_parts(arrangement).index(IMAGE)
     rest = (*parts[:image], *parts[image + 1 :])
     return parts[image], rest[0] if arrangement == PAIR else rest, len(calls)
+
+
+def image_of(item: Item, sample: Any) -> Any:
+    """The image, or the images, in what the dataset's __getitem__ returned for an item; None if the
+    sample is not arranged as recognised."""
+    arrangement = item.base_dataset.arrangement
+    parts = _parts_of(sample, arrangement)
+    return None if parts is None else parts[as_parts(arrangement).index(IMAGE)]
 
 
 def _parts_of(sample: Any, arrangement: Any) -> list[Any] | None:

@@ -374,6 +374,12 @@ class Source:
         self._node = node
 
     @property
+    def base_datasets(self) -> tuple[BaseDataset, ...]:
+        """The datasets that hold the samples."""
+        datasets: tuple[BaseDataset, ...] = self._node.base_datasets
+        return datasets
+
+    @property
     def native_plan(self) -> Plan:
         """The plan; only for samples on the native path, which always have one."""
         assert self.plan is not None

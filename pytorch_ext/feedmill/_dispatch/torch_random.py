@@ -1,0 +1,177 @@
+"""Decides whether the native path can draw the random numbers of torch's workers, for rng="torch"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from feedmill.iterators.collating import may_draw
+from feedmill.iterators.generator_states import States, stream_of_python, stream_of_torch
+from feedmill.iterators.global_generators import drawing_from, seeded_states
+from feedmill.iterators.pillow_fallback import transformed
+from feedmill.iterators.verify import image_of, is_same
+from feedmill.planner.arguments import V1, V2
+from feedmill.planner.plan import KINDS, OP_NAMES, Op
+from feedmill.planner.samples import Item, Source
+from feedmill.planner.steps import Step
+
+# Operations whose numbers the native code draws in another way than their original.
+_OTHERS = (
+    KINDS["ResizeKeepRatio"],
+    KINDS["RandomBlur"],
+    KINDS["timm's RandAugment"],
+    KINDS["timm's AutoAugment"],
+)
+_WITHOUT_DRAWS = tuple(KINDS[name] for name in ("Resize", "CenterCrop", "Pad", "Grayscale"))
+# How often the dataset makes each sample of the trial.
+_N_ROUNDS = 2
+_SEED = 0x5EED
+
+
+def reasons_against(loader: Any, source: Source) -> tuple[str, ...]:
+    """Why the native path can't make the batches of torch's own DataLoader with rng="torch", random
+    numbers included; empty: it can."""
+    is_random = bool(getattr(source.plan, "is_random", False))
+    if not is_random and not may_draw(loader, source):
+        return ()
+    reasons = _of_workers(loader) if is_random else []
+    reasons += _of_steps(source)
+    if reasons or loader.num_workers == 0:
+        return tuple(reasons)
+    why = _of_trial(loader, source)
+    return (f"rng='torch': {why}",) if why else ()
+
+
+def _of_workers(loader: Any) -> list[str]:
+    reasons = []
+    if loader.num_workers == 0:
+        reasons.append(
+            "rng='torch' with num_workers=0: the transforms draw from the process's own "
+            "generators, between the script's draws; use num_workers=1 or more for the native path"
+        )
+    if loader.num_workers > 1 and not getattr(loader, "in_order", True):
+        reasons.append("rng='torch' with in_order=False: which worker makes a batch depends on "
+                       "timing")
+    if loader.worker_init_fn is not None and loader._feedmill_options().worker_init == "ignore":
+        reasons.append("rng='torch' with worker_init='ignore': worker_init_fn may seed the "
+                       "generators")
+    return reasons
+
+
+# ---- the transform -------------------------------------------------------------------------------
+
+
+def _of_steps(source: Source) -> list[str]:
+    names: dict[str, None] = {}
+    ops = {id(op): op for view in getattr(source.plan, "views", ()) for op in view.ops}
+    for op in ops.values():
+        if why := _why_not_op(op):
+            names[why] = None
+    for base in source.base_datasets:
+        for steps in (base.steps, *base.views):
+            for step in steps:
+                names |= dict.fromkeys(_unknown_steps(step))
+    return [
+        f"rng='torch': the native code does not draw {name}'s random numbers as the original does"
+        for name in names
+    ]
+
+
+def _why_not_op(op: Op) -> str:
+    name = OP_NAMES[op.kind]
+    if op.kind in _OTHERS:
+        return name
+    if op.kind == KINDS["RandomChoice"] and op.is_v2:
+        return "v2's RandomChoice"
+    if op.kind == KINDS["RandomResizedCrop"] and any(op.values[:2]):
+        return "a RandomResizedCrop of another library"
+    return ""
+
+
+def _unknown_steps(step: Step) -> Iterator[str]:
+    """Names of what draws in a step and is not torchvision's own."""
+    kinds = [kind for kind in step.kinds if kind not in _WITHOUT_DRAWS]
+    if not kinds:
+        return
+    is_compose = type(step.transform).__name__ == "Compose" and step.children
+    if step.module not in (V1, V2) and not is_compose and type(step.transform).__name__ not in (
+        "Identity", "Convert"
+    ):
+        yield step.name
+    for child in step.children:
+        yield from _unknown_steps(child)
+
+
+# ---- a trial -------------------------------------------------------------------------------------
+
+
+def _of_trial(loader: Any, source: Source) -> str:
+    """Makes some samples by the dataset itself, from known states of the generators. Returns in
+    what these differ from what the native code draws; "" if in nothing, or no sample can be made.
+    """
+    state = loader._feedmill
+    tried = state.tried_source
+    if tried is not None and tried[0].is_like(source):
+        return str(tried[1])
+    why = ""
+    engines = state.engine_pool
+    with engines.diagnostic(source.native_plan, source.n_samples, source.arrays) as handle:
+        for number in sorted({0, source.n_samples // 2, source.n_samples - 1}):
+            for round_number in range(_N_ROUNDS):
+                why = why or _try(handle, source, number, _SEED + 2 * number + round_number)
+    state.tried_source = source, why
+    return why
+
+
+def _try(handle: Any, source: Source, number: int, seed: int) -> str:
+    try:
+        item = source.item(number)
+        image = item.load()
+    except Exception:  # the sample can't be loaded; its error is raised at its turn
+        return ""
+    before = seeded_states(seed)
+    try:
+        with drawing_from(before) as held:
+            sample = item.base_dataset.dataset[item.index]
+    except Exception:
+        return ""
+    return _difference(handle, item, image, sample, before, held.states)
+
+
+def _difference(
+    handle: Any, item: Item, image: Any, sample: Any, before: States, after: States
+) -> str:
+    streams = stream_of_torch(before[0]), stream_of_python(before[1])
+    views: list[Sequence[Any]] = []
+    for view in range(max(1, len(item.base_dataset.views))):
+        draws, *streams = handle.draws_torch(*streams, *image.size, view)  # type: ignore[assignment]
+        views.append(draws)
+    what = "the transform, as the installed torch and torchvision run it, draws {} than the native "\
+           "code expects"
+    if not _is_same_numpy(before[2], after[2]):
+        return "the dataset draws from NumPy's generator"
+    if streams != [stream_of_torch(after[0]), stream_of_python(after[1])]:
+        return what.format("more or fewer numbers")
+
+    def draws_of(width: int, height: int, view: int = 0) -> Any:
+        return views[view]
+
+    wanted = image_of(item, sample)
+    made = transformed(item.base_dataset, image, draws_of)
+    if type(wanted) in (list, tuple):
+        is_equal = len(wanted) == len(made) and all(map(is_same, wanted, made))
+    else:
+        is_equal = is_same(wanted, made)
+    return "" if is_equal else what.format("other numbers")
+
+
+def _is_same_numpy(one: Any, other: Any) -> bool:
+    mine, theirs = one["state"], other["state"]
+    return (
+        one["bit_generator"] == other["bit_generator"]
+        and one["has_gauss"] == other["has_gauss"]
+        and mine["pos"] == theirs["pos"]
+        and bool(np.array_equal(mine["key"], theirs["key"]))
+    )

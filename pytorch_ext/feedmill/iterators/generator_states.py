@@ -1,0 +1,109 @@
+"""States of torch's and Python's random generators, in the form that the native code takes, and the
+virtual workers whose generators they are."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+# States of torch's, Python's and NumPy's generators: torch.get_rng_state(), random.getstate(),
+# numpy.random.get_state(legacy=False).
+States = tuple[Any, Any, Any]
+
+_N_WORDS = 624
+# The beginning of torch's state: the seed, how many words are left, whether it is seeded, and which
+# word is next (ATen's CPUGeneratorImplStateLegacy). The words follow, as uint64.
+_HEADER = struct.Struct("<QiiQ")
+_STREAM_BYTES = 4 * (_N_WORDS + 1)
+
+
+def stream_of_torch(state: Any) -> bytes:
+    """torch's state as an fm_mt19937 (feedmill/streams.h)."""
+    raw = state.numpy().tobytes()
+    _, left, _, following = _HEADER.unpack_from(raw)
+    words = np.frombuffer(raw, np.uint64, _N_WORDS, _HEADER.size).astype(np.uint32)
+    return words.tobytes() + struct.pack("<I", _N_WORDS if left == 1 else following)
+
+
+def stream_of_python(state: Any) -> bytes:
+    """The state of Python's ``random`` as an fm_mt19937."""
+    return np.array(state[1], np.uint32).tobytes()
+
+
+def streams_of(states: States) -> bytes:
+    """States as an fm_streams."""
+    return stream_of_torch(states[0]) + stream_of_python(states[1])
+
+
+def with_streams(states: States, streams: bytes) -> States:
+    """States whose generators go on with an fm_streams. What else they hold, such as a second
+    normally distributed number that was made with the first one, stays."""
+    words = np.frombuffer(streams, np.uint32)
+    of_torch, of_python = words[: _N_WORDS + 1], words[_N_WORDS + 1 :]
+    raw = bytearray(states[0].numpy().tobytes())
+    seed, _, is_seeded, _ = _HEADER.unpack_from(raw)
+    following = int(of_torch[_N_WORDS])
+    _HEADER.pack_into(raw, 0, seed, _N_WORDS + 1 - following, is_seeded, following)
+    end = _HEADER.size + 8 * _N_WORDS
+    raw[_HEADER.size : end] = of_torch[:_N_WORDS].astype(np.uint64).tobytes()
+    version, _, second = states[1]
+    return (
+        torch.frombuffer(raw, dtype=torch.uint8).clone(),
+        (version, tuple(of_python.tolist()), second),
+        states[2],
+    )
+
+
+class VirtualWorkers:
+    """The generators that torch's worker processes would have, for rng="torch".
+
+    Batch number k of an epoch belongs to worker k modulo their number.
+
+    Args:
+        initial: the states with which the workers begin.
+        calls_collate: the collate_fn may draw, and is called with the worker's generators; a worker
+            draws for its next batch only then.
+
+    Attributes:
+        states: of each worker, behind the batches that were delivered.
+        lost: why the generators' states are not known any more; "": they are.
+    """
+
+    def __init__(self, initial: list[States], calls_collate: bool) -> None:
+        self.states = initial
+        self.calls_collate = calls_collate
+        self.lost = ""
+
+    def start(self, handle: Any, start: Callable[[bytes], None]) -> None:
+        """Starts a native loader's epoch by start(streams of all workers)."""
+        streams = [streams_of(states) for states in self.states]
+        start(b"".join(streams))
+        for number, one in enumerate(streams if self.calls_collate else ()):
+            handle.give_streams(number, one)
+
+    def choose(self, handle: Any, batch: int, is_first_part: bool) -> None:
+        """Called before a batch, or a part of it, is submitted."""
+        handle.choose_worker(batch % len(self.states), self.calls_collate and is_first_part)
+
+    def of_batch(self, batch: int) -> States:
+        """The states of a batch's worker before the batch."""
+        return self.states[batch % len(self.states)]
+
+    def note(self, batch: int, states: States) -> None:
+        """Called with the states of a batch's worker behind the batch."""
+        self.states[batch % len(self.states)] = states
+
+    def native_states(self, handle: Any, batch: int) -> States:
+        """The states of a batch's worker behind the batch's samples, once they are delivered."""
+        number = batch % len(self.states)
+        return with_streams(self.states[number], handle.streams(number))
+
+    def give(self, handle: Any, batch: int) -> None:
+        """With ``calls_collate``: lets a batch's worker draw for its next batch."""
+        if self.calls_collate:
+            number = batch % len(self.states)
+            handle.give_streams(number, streams_of(self.states[number]))

@@ -1,0 +1,68 @@
+"""Sets the global generators of torch, random and NumPy for a while, and sets them back."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from feedmill.iterators.generator_states import States
+from feedmill.system.locks import renew_after_fork
+
+# Guards the global generators of torch, random and numpy, whose state all threads share.
+_generators = threading.RLock()
+renew_after_fork(sys.modules[__name__], _generators=threading.RLock)
+
+
+class Held:
+    """States of the global generators."""
+
+    def __init__(self, states: States) -> None:
+        self.states = states
+
+
+@contextmanager
+def drawing_from(states: States, held: Held | None = None) -> Iterator[Held]:
+    """While active, the global generators have states of their own, which begin with these. One
+    thread at a time; other threads that draw meanwhile draw from them, too.
+
+    Returns:
+        ``held``, or a new object, which holds the states when this has ended.
+    """
+    held = Held(states) if held is None else held
+    with _generators:
+        kept = _global_states()
+        try:
+            _set_global_states(states)
+            yield held
+        finally:
+            held.states = _global_states()
+            _set_global_states(kept)
+
+
+def seeded_states(seed: int) -> States:
+    """States that a seed gives."""
+    generator = torch.Generator()
+    generator.manual_seed(seed)
+    numpy_generator = np.random.RandomState(seed % (1 << 32))
+    return (
+        generator.get_state(), random.Random(seed).getstate(),
+        numpy_generator.get_state(legacy=False),
+    )
+
+
+def _global_states() -> States:
+    return torch.get_rng_state(), random.getstate(), np.random.get_state(legacy=False)
+
+
+def _set_global_states(states: States) -> None:
+    torch.set_rng_state(states[0])
+    random.setstate(states[1])
+    # Skipped if the user has set another bit generator, which torch's workers can't seed either.
+    if np.random.get_state(legacy=False)["bit_generator"] == states[2]["bit_generator"]:
+        np.random.set_state(states[2])

@@ -1,0 +1,262 @@
+/*
+ * Epochs with streams: on any number of decode threads, each virtual worker draws for its samples
+ * one after the other, whatever the order in which they are decoded.
+ */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "encode_jpeg.h"
+#include "feedmill/feedmill.h"
+
+enum { N_IMAGES = 48, BATCH = 12, N_BATCHES = 24, SIDE = 16, SAMPLE_BYTES = 3 * SIDE * SIDE };
+
+typedef struct image {
+    uint8_t *bytes;
+    size_t n_bytes;
+    int width, height;
+    bool is_readable; /* its header can be read */
+} image;
+
+static image images[N_IMAGES];
+/* A batch's pixels, all batches one after the other. */
+static uint8_t made[2][N_BATCHES][BATCH * SAMPLE_BYTES];
+
+static const fm_op OPS[2] = {
+    {.kind = FM_OP_RANDOM_RESIZED_CROP,
+     .height = SIDE,
+     .width = SIDE,
+     .scale = {0.1, 1.0},
+     .ratio = {0.75, 4.0 / 3}},
+    {.kind = FM_OP_RANDOM_HORIZONTAL_FLIP, .p = 0.5},
+};
+
+static int make_images(void **state) {
+    (void)state;
+    uint64_t random = 7;
+    for (int i = 0; i < N_IMAGES; i++) {
+        image *const one = &images[i];
+        one->width = 17 + 37 * i % 61;
+        one->height = 90 - 29 * i % 67;
+        const size_t n = 3 * (size_t)one->width * (size_t)one->height;
+        uint8_t *const px = malloc(n);
+        if (!px) return -1;
+        for (size_t k = 0; k < n; k++) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            px[k] = (uint8_t)(random >> 58 << 2);
+        }
+        one->n_bytes = test_encode_jpeg(&one->bytes, px, one->width, one->height);
+        one->is_readable = i % 11 != 5;
+        if (!one->is_readable) one->bytes[0] = 'x';
+        free(px);
+    }
+    return 0;
+}
+
+static int free_images(void **state) {
+    (void)state;
+    for (int i = 0; i < N_IMAGES; i++) free(images[i].bytes);
+    return 0;
+}
+
+static fm_loader *open_loader(uint32_t n_threads) {
+    fm_config config;
+    fm_config_init(&config);
+    config.n_samples = N_IMAGES;
+    config.batch_size = BATCH;
+    config.n_threads = n_threads;
+    config.prefetch_batches = 7;
+    config.fallback = true;
+    config.transform.ops = OPS;
+    config.transform.n_ops = 2;
+    config.transform.dtype = FM_UINT8;
+    fm_loader *loader = NULL;
+    fm_error error;
+    if (fm_loader_open(&loader, &config, &error)) fail_msg("%s", error.message);
+    return loader;
+}
+
+static fm_streams seeded(uint32_t seed) {
+    fm_streams streams;
+    fm_mt19937 *const both[2] = {&streams.torch, &streams.python};
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < FM_MT19937_N; i++)
+            both[k]->words[i] = seed = seed * 1664525u + 1013904223u;
+        both[k]->next = 600;
+    }
+    return streams;
+}
+
+static int index_of(int batch, int position) { return (batch * 31 + position * 7) % N_IMAGES; }
+
+static void submit(fm_loader *loader, int batch, uint32_t n_virtual, bool waits) {
+    fm_sample samples[BATCH] = {0};
+    const int n = batch % 5 == 4 ? BATCH - 3 : BATCH;
+    for (int i = 0; i < n; i++) {
+        const image *const one = &images[index_of(batch, i)];
+        samples[i] = (fm_sample){.index = index_of(batch, i),
+                                 .data = one->bytes,
+                                 .data_bytes = one->n_bytes};
+    }
+    assert_int_equal(
+        fm_loader_choose_worker(loader, (uint32_t)batch % n_virtual, waits, NULL), FM_OK);
+    assert_int_equal(fm_loader_submit(loader, samples, (size_t)n, NULL), FM_OK);
+}
+
+/* Makes a rejected sample: an image whose pixels tell the drawn crop. */
+static void finish_sample(fm_loader *loader) {
+    fm_fallback fallback;
+    fm_draw draws[2];
+    fm_error error;
+    assert_int_equal(fm_loader_fallback(loader, &fallback), FM_OK);
+    const image *const one = &images[fallback.index];
+    assert_false(one->is_readable);
+    fm_streams before, again;
+    assert_int_equal(fm_loader_fallback_streams(loader, &before, NULL), FM_OK);
+    assert_int_equal(fm_loader_fallback_done(loader, FM_OK, &error), FM_ERR_STATE);
+    if (fm_loader_fallback_draws(loader, 0, one->width, one->height, draws, &error))
+        fail_msg("%s", error.message);
+    assert_int_equal(fm_loader_fallback_streams(loader, &again, NULL), FM_OK);
+    assert_memory_equal(&before, &again, sizeof(before));
+    fm_draw expected[2];
+    assert_int_equal(
+        fm_loader_draws_torch(loader, 0, &before, one->width, one->height, expected, NULL), FM_OK);
+    assert_int_equal(draws[0].left, expected[0].left);
+    assert_int_equal(draws[0].top, expected[0].top);
+    assert_int_equal(draws[1].flip, expected[1].flip);
+    assert_int_equal(fm_loader_fallback_draws(loader, 0, 1, one->height, draws, NULL),
+                     FM_ERR_STATE);
+    memset(fallback.out, draws[0].left + 3 * draws[0].top + draws[1].flip, fallback.out_bytes);
+    assert_int_equal(fm_loader_fallback_done(loader, FM_OK, &error), FM_OK);
+}
+
+static void receive(fm_loader *loader, uint8_t *pixels) {
+    fm_batch batch;
+    fm_error error;
+    int status;
+    while ((status = fm_loader_next(loader, -1, &batch, &error)) == FM_FALLBACK)
+        finish_sample(loader);
+    if (status) fail_msg("%s", error.message);
+    memcpy(pixels, batch.images, batch.n * SAMPLE_BYTES);
+    fm_batch_release(&batch);
+}
+
+/* What the virtual worker has drawn behind its last batch: its samples one after the other. */
+static void check_streams(fm_loader *loader, uint32_t number, uint32_t n_virtual,
+                          fm_streams *streams) {
+    fm_draw draws[2];
+    for (int batch = (int)number; batch < N_BATCHES; batch += (int)n_virtual)
+        for (int i = 0; i < (batch % 5 == 4 ? BATCH - 3 : BATCH); i++) {
+            const image *const one = &images[index_of(batch, i)];
+            assert_int_equal(
+                fm_loader_draws_torch(loader, 0, streams, one->width, one->height, draws, NULL),
+                FM_OK);
+        }
+    fm_streams got;
+    assert_int_equal(fm_loader_streams(loader, number, &got, NULL), FM_OK);
+    assert_memory_equal(&got, streams, sizeof(got));
+}
+
+/* With `waits`, each batch gets the streams behind the virtual worker's batch before it. */
+static void run(fm_loader *loader, uint32_t n_virtual, bool waits,
+                uint8_t pixels[N_BATCHES][BATCH * SAMPLE_BYTES]) {
+    fm_streams streams[8];
+    for (uint32_t i = 0; i < n_virtual; i++) streams[i] = seeded(100 + i);
+    const fm_epoch epoch = {.streams = streams, .n_streams = n_virtual};
+    fm_error error;
+    if (fm_loader_start(loader, &epoch, &error)) fail_msg("%s", error.message);
+    for (uint32_t i = 0; waits && i < n_virtual; i++)
+        assert_int_equal(fm_loader_give_streams(loader, i, &streams[i], NULL), FM_OK);
+    int n_submitted = 0;
+    for (int batch = 0; batch < N_BATCHES; batch++) {
+        while (n_submitted < N_BATCHES && n_submitted < batch + 7)
+            submit(loader, n_submitted++, n_virtual, waits);
+        receive(loader, pixels[batch]);
+        const uint32_t number = (uint32_t)batch % n_virtual;
+        fm_streams behind;
+        if (!waits) continue;
+        assert_int_equal(fm_loader_streams(loader, number, &behind, NULL), FM_OK);
+        assert_int_equal(fm_loader_give_streams(loader, number, &behind, NULL), FM_OK);
+    }
+    for (uint32_t i = 0; i < n_virtual; i++) check_streams(loader, i, n_virtual, &streams[i]);
+}
+
+static void any_number_of_threads_draws_the_same(void **state) {
+    (void)state;
+    for (uint32_t n_virtual = 1; n_virtual <= 8; n_virtual += n_virtual < 3 ? 1 : 5) {
+        fm_loader *one = open_loader(1), *four = open_loader(4);
+        memset(made, 0, sizeof(made));
+        run(one, n_virtual, false, made[0]);
+        run(four, n_virtual, false, made[1]);
+        assert_memory_equal(made[0], made[1], sizeof(made[0]));
+        run(four, n_virtual, true, made[1]);
+        assert_memory_equal(made[0], made[1], sizeof(made[0]));
+        fm_loader_close(&one);
+        fm_loader_close(&four);
+    }
+}
+
+/* A batch whose sample fails is returned until the next epoch, which starts at any time. */
+static void a_failed_sample_ends_the_epoch(void **state) {
+    (void)state;
+    fm_loader *loader = open_loader(3);
+    const fm_streams streams[2] = {seeded(1), seeded(2)};
+    const fm_epoch epoch = {.streams = streams, .n_streams = 2};
+    for (int round = 0; round < 20; round++) {
+        fm_error error;
+        fm_batch batch;
+        assert_int_equal(fm_loader_start(loader, &epoch, NULL), FM_OK);
+        for (int i = 0; i < 5; i++) submit(loader, i, 2, false);
+        int status;
+        while ((status = fm_loader_next(loader, -1, &batch, &error)) == FM_OK)
+            fm_batch_release(&batch);
+        assert_int_equal(status, FM_FALLBACK);
+        assert_int_equal(fm_loader_fallback_done(loader, 1, &error), FM_OK);
+        for (int i = 0; i < 3; i++)
+            assert_int_equal(fm_loader_next(loader, -1, &batch, &error), FM_ERR_FORMAT);
+    }
+    fm_loader_close(&loader);
+}
+
+static void wrong_calls_are_refused(void **state) {
+    (void)state;
+    fm_loader *loader = open_loader(1);
+    fm_streams streams = seeded(3), bad = seeded(4);
+    const int64_t order[1] = {0};
+    fm_draw draws[2];
+    bad.python.next = FM_MT19937_N + 1;
+    fm_epoch epoch = {.streams = &bad, .n_streams = 1};
+    assert_int_equal(fm_loader_start(loader, &epoch, NULL), FM_ERR_ARGUMENT);
+    epoch = (fm_epoch){.n_streams = 1};
+    assert_int_equal(fm_loader_start(loader, &epoch, NULL), FM_ERR_ARGUMENT);
+    epoch = (fm_epoch){.streams = &streams, .n_streams = 1, .order = order, .n_order = 1};
+    assert_int_equal(fm_loader_start(loader, &epoch, NULL), FM_ERR_ARGUMENT);
+    epoch = (fm_epoch){.number = 1};
+    assert_int_equal(fm_loader_start(loader, &epoch, NULL), FM_OK);
+    assert_int_equal(fm_loader_choose_worker(loader, 0, false, NULL), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_streams(loader, 0, &streams, NULL), FM_ERR_ARGUMENT);
+    epoch = (fm_epoch){.streams = &streams, .n_streams = 1};
+    assert_int_equal(fm_loader_start(loader, &epoch, NULL), FM_OK);
+    assert_int_equal(fm_loader_choose_worker(loader, 1, false, NULL), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_give_streams(loader, 0, &bad, NULL), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_give_streams(loader, 0, NULL, NULL), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_streams(loader, 0, NULL, NULL), FM_ERR_ARGUMENT);
+    assert_int_equal(fm_loader_fallback_streams(loader, &streams, NULL), FM_ERR_STATE);
+    assert_int_equal(fm_loader_fallback_draws(loader, 0, 9, 9, draws, NULL), FM_ERR_STATE);
+    assert_int_equal(fm_loader_fallback_draws(loader, 1, 9, 9, draws, NULL), FM_ERR_ARGUMENT);
+    fm_loader_close(&loader);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_number_of_threads_draws_the_same),
+        cmocka_unit_test(a_failed_sample_ends_the_epoch),
+        cmocka_unit_test(wrong_calls_are_refused),
+    };
+    return cmocka_run_group_tests(tests, make_images, free_images);
+}
