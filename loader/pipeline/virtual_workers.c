@@ -146,7 +146,7 @@ static int draw_sample(fm_loader *loader, fm_virtual_worker *worker, fm_pending 
     if (position % FM_SAMPLES_PER_COPY == 0)
         batch->copies[position / FM_SAMPLES_PER_COPY] = worker->now;
     worker->now = all->scratch;
-    batch->n_drawn++;
+    if (++batch->n_drawn == batch->n_samples) batch->after = worker->now;
     return FM_OK;
 }
 
@@ -193,7 +193,6 @@ static bool advance_batch(fm_loader *loader, fm_virtual_worker *worker, fm_pendi
         if (task->cause && !batch->held) hold(loader, batch, task);
         return false;
     }
-    batch->after = worker->now;
     return true;
 }
 

@@ -12,7 +12,6 @@ from feedmill.iterators.generator_states import States, stream_of_python, stream
 from feedmill.iterators.global_generators import drawing_from, seeded_states
 from feedmill.iterators.pillow_fallback import transformed
 from feedmill.iterators.verify import image_of, is_same
-from feedmill.planner.arguments import V1, V2
 from feedmill.planner.plan import KINDS, OP_NAMES, Op
 from feedmill.planner.samples import Item, Source
 from feedmill.planner.steps import Step
@@ -95,10 +94,10 @@ def _unknown_steps(step: Step) -> Iterator[str]:
     kinds = [kind for kind in step.kinds if kind not in _WITHOUT_DRAWS]
     if not kinds:
         return
-    is_compose = type(step.transform).__name__ == "Compose" and step.children
-    if step.module not in (V1, V2) and not is_compose and type(step.transform).__name__ not in (
-        "Identity", "Convert"
-    ):
+    name = type(step.transform).__name__
+    is_compose = name == "Compose" and step.children
+    is_of_torchvision = step.module.startswith("torchvision.transforms.")
+    if not is_of_torchvision and not is_compose and name not in ("Identity", "Convert"):
         yield step.name
     for child in step.children:
         yield from _unknown_steps(child)

@@ -1,0 +1,520 @@
+"""rng="torch": native batches equal those of torch's own DataLoader with the same arguments and
+seeds, augmentations included, bit for bit."""
+
+import io
+import random
+import warnings
+
+import feedmill
+import numpy as np
+import pytest
+import torch
+from feedmill.iterators import generator_states
+from helpers import pixels, save_jpeg
+from PIL import Image
+from torch.utils.data import DataLoader, DistributedSampler
+from torchvision import transforms as v1
+from torchvision.datasets import CIFAR10, ImageFolder
+from torchvision.transforms import v2
+
+N_IMAGES = 26
+SIZES = ((61, 40), (32, 33), (33, 90), (120, 31), (47, 49))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_cpus():
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        yield
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """Images of several sizes: JPEGs, of which some are gray, CMYK or have no Huffman tables, and
+    a PNG and a BMP, which Pillow decodes."""
+    root = tmp_path_factory.mktemp("mixed")
+    for i in range(N_IMAGES):
+        path = root / "ab"[i % 2] / f"{i:02}.jpg"
+        mode = {7: "L", 12: "CMYK"}.get(i, "RGB")
+        save_jpeg(path, *SIZES[i % len(SIZES)], seed=i, mode=mode, progressive=i % 9 == 4)
+        if i in (5, 16):
+            path.unlink()
+            kind = "png" if i == 5 else "bmp"
+            Image.fromarray(pixels(*SIZES[i % len(SIZES)], seed=i)).save(path.with_suffix(f".{kind}"))
+    return root
+
+
+def batches_of(kind, dataset, epochs=2, seed=11, set_epochs=False, n_most=None, **options):
+    """All batches of some epochs, errors included, and what torch's generator draws then."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+    found = []
+    loader = kind(dataset, **options)
+    for epoch in range(epochs):
+        if set_epochs:
+            loader.sampler.set_epoch(epoch)
+        iterator = iter(loader)
+        n = 0
+        while n_most is None or n < n_most:
+            n += 1
+            try:
+                found.append(next(iterator))
+            except StopIteration:
+                break
+            except Exception as error:
+                found.append((type(error), str(error).rsplit("\n", 1)[-1].split(" [")[0]))
+        del iterator
+    return [*found, torch.rand(2), random.random(), np.random.rand()]
+
+
+def differences(one, other):
+    """Numbers of the batches that differ."""
+    assert len(one) == len(other)
+    return [number for number, pair in enumerate(zip(one, other)) if not is_equal(*pair)]
+
+
+def is_equal(one, other):
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(is_equal, one, other))
+    return one == other
+
+
+def check(dataset, native="require", rng="torch", **options):
+    options = {"batch_size": 4, "shuffle": True, **options}
+    wanted = batches_of(DataLoader, dataset, **options)
+    got = batches_of(feedmill.DataLoader, dataset, native=native, rng=rng, **options)
+    assert differences(wanted, got) == []
+    return wanted
+
+
+# ---- transforms ----------------------------------------------------------------------------------
+
+
+def sized(module, *steps):
+    return module.Compose([*steps, module.Resize((24, 20)), v1.ToTensor()])
+
+
+def tensors(module, *steps):
+    return module.Compose([*steps, v1.ToTensor()])
+
+
+PIPELINES = {
+    "crop": lambda T: tensors(T, T.RandomResizedCrop(24), T.RandomHorizontalFlip()),
+    "crop-normalize": lambda T: T.Compose([
+        T.RandomResizedCrop(24, (0.3, 1)), T.RandomHorizontalFlip(), v1.ToTensor(),
+        T.Normalize([0.5, 0.4, 0.3], [0.2, 0.3, 0.4])]),
+    "padded-crop": lambda T: tensors(T, T.Resize((30, 26)), T.RandomCrop((24, 20), padding=4)),
+    "crop-if-needed": lambda T: tensors(T, T.RandomCrop((50, 40), pad_if_needed=True)),
+    "resized-crop": lambda T: tensors(T, T.Resize(26), T.RandomCrop(24), T.RandomVerticalFlip()),
+    "always-flips": lambda T: tensors(T, T.RandomResizedCrop(24), T.RandomHorizontalFlip(1.0),
+                                      T.RandomVerticalFlip(0.0), T.RandomHorizontalFlip()),
+    "jitter": lambda T: sized(T, T.ColorJitter(0.4, 0.4, 0.4, 0.1), T.RandomGrayscale(0.3)),
+    "jitter-nothing": lambda T: sized(T, T.ColorJitter(), T.RandomInvert(0.5)),
+    "histograms": lambda T: sized(T, T.RandomAutocontrast(), T.RandomEqualize(), T.RandomPosterize(3),
+                                  T.RandomSolarize(99), T.RandomAdjustSharpness(2)),
+    "rotation": lambda T: sized(T, T.RandomRotation(30)),
+    "affine": lambda T: sized(T, T.RandomAffine(20, (0.1, 0.2), (0.7, 1.2), (-5, 5, -9, 9))),
+    "apply": lambda T: sized(T, T.RandomApply([T.ColorJitter(0.3), T.RandomHorizontalFlip()], 0.6),
+                             T.RandomRotation(9)),
+    "order": lambda T: sized(T, T.RandomOrder([T.ColorJitter(0.3, 0.2), T.RandomSolarize(9),
+                                               T.RandomApply([T.RandomInvert()], 0.5)])),
+    "rand-augment": lambda T: sized(T, T.RandAugment(3)),
+    "trivial-augment": lambda T: sized(T, T.TrivialAugmentWide()),
+    "auto-augment": lambda T: sized(T, T.AutoAugment()),
+    "erasing": lambda T: T.Compose([T.RandomResizedCrop(24), T.TrivialAugmentWide(), v1.ToTensor(),
+                                    T.RandomErasing(0.7)]),
+    "presets": lambda T: T.Compose([
+        T.RandomResizedCrop(24, antialias=True), T.RandomHorizontalFlip(),
+        T.AutoAugment(T.AutoAugmentPolicy.CIFAR10), v1.ToTensor(),
+        T.Normalize([0.5] * 3, [0.2] * 3), T.RandomErasing(0.5)]),
+}
+ONCE = {
+    "choice": v1.Compose([v1.RandomChoice([v1.ColorJitter(0.4), v1.RandomRotation(20)], [0.3, 0.7]),
+                          v1.Resize((24, 20)), v1.ToTensor()]),
+    "deterministic": v1.Compose([v1.Resize((24, 20)), v1.ToTensor()]),
+}
+# Where native="auto" must take torch's path: the reason's beginning, and the transform.
+OTHERS = {
+    "v2-choice": ("v2's RandomChoice", v2.Compose([
+        v2.RandomChoice([v2.ColorJitter(0.4), v2.RandomRotation(20)]), v2.Resize((24, 20)),
+        v1.ToTensor()])),
+}
+CASES = [
+    pytest.param(make(module), id=f"{name}-{module.__name__[-2:]}")
+    for name, make in PIPELINES.items() for module in (v1, v2)
+] + [pytest.param(transform, id=name) for name, transform in ONCE.items()]
+
+
+# Each pipeline once, of v1 or v2 in turn; the slow tests have the others.
+FEW = [one for number, one in enumerate(CASES) if number >= 36 or number % 4 in (0, 3)]
+
+
+@pytest.mark.parametrize("transform", FEW)
+def test_pipelines(mixed, transform):
+    check(ImageFolder(mixed, transform), num_workers=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transform", CASES)
+@pytest.mark.parametrize("n_workers", [1, 3, 8])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_all_pipelines(mixed, transform, n_workers, persistent):
+    check(ImageFolder(mixed, transform), num_workers=n_workers, persistent_workers=persistent,
+          epochs=3, batch_size=3, prefetch_factor=1 + n_workers % 3)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_draws_otherwise_takes_torchs_path(mixed, name):
+    reason, transform = OTHERS[name]
+    dataset = ImageFolder(mixed, transform)
+    check(dataset, native="auto", num_workers=2, epochs=1)
+    loader = feedmill.DataLoader(dataset, num_workers=2, rng="torch")
+    assert loader.explain().startswith("torch's own path") and reason in loader.explain()
+    with pytest.raises(RuntimeError, match=reason):
+        iter(feedmill.DataLoader(dataset, num_workers=2, rng="torch", native="require"))
+
+
+class Twice:
+    """As MoCo's."""
+
+    def __init__(self, one, other):
+        self.one, self.other = one, other
+
+    def __call__(self, image):
+        return [self.one(image), self.other(image)]
+
+
+def moco(size=24):
+    jitter = v1.RandomApply([v1.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8)
+    return v1.Compose([v1.RandomResizedCrop(size, scale=(0.2, 1.0)), jitter,
+                       v1.RandomGrayscale(p=0.2), v1.RandomHorizontalFlip(), v1.ToTensor()])
+
+
+def test_views(mixed):
+    check(ImageFolder(mixed, Twice(moco(), moco(16))), num_workers=3)
+
+
+@pytest.fixture(scope="module")
+def cifar():
+    """CIFAR10's data in memory, without its files."""
+    dataset = CIFAR10.__new__(CIFAR10)
+    random = np.random.default_rng(5)
+    dataset.data = random.integers(0, 256, (70, 32, 32, 3), dtype=np.uint8)
+    dataset.targets = random.integers(0, 10, 70).tolist()
+    dataset.train, dataset.root, dataset.target_transform, dataset.transforms = True, "", None, None
+    return dataset
+
+
+@pytest.mark.parametrize("name", ["padded-crop", "crop", "rand-augment", "erasing"])
+def test_images_in_memory(cifar, name):
+    cifar.transform = PIPELINES[name](v1)
+    check(cifar, num_workers=3, batch_size=9)
+
+
+# ---- arguments -----------------------------------------------------------------------------------
+
+CROP = PIPELINES["crop"](v1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": 1},
+        {"num_workers": 1, "persistent_workers": True, "epochs": 3},
+        {"num_workers": 3, "persistent_workers": True, "epochs": 3},
+        {"num_workers": 2, "prefetch_factor": 1, "drop_last": True, "batch_size": 5},
+        {"num_workers": 5, "shuffle": False, "batch_size": 2},
+        {"num_workers": 2, "batch_size": None},
+        {"num_workers": 2, "batch_size": 64},
+    ],
+    ids=str,
+)
+def test_arguments(mixed, options):
+    check(ImageFolder(mixed, CROP), **options)
+
+
+def test_generator(mixed):
+    dataset = ImageFolder(mixed, CROP)
+    options = {"batch_size": 4, "shuffle": True, "num_workers": 2}
+    wanted, got = (
+        batches_of(kind, dataset, generator=torch.Generator().manual_seed(21), **options, **more)
+        for kind, more in ((DataLoader, {}), (feedmill.DataLoader, {"rng": "torch"}))
+    )
+    assert differences(wanted, got) == []
+
+
+def test_distributed_sampler(mixed):
+    dataset = ImageFolder(mixed, CROP)
+    for rank in range(2):
+        sampler = DistributedSampler(dataset, 2, rank)
+        check(dataset, shuffle=None, sampler=sampler, num_workers=2, set_epochs=True)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_early_break(mixed, persistent):
+    check(ImageFolder(mixed, CROP), num_workers=2, n_most=2, persistent_workers=persistent,
+          epochs=3, batch_size=2)
+
+
+def test_split_batches(mixed):
+    """A batch that is larger than the native loader's is made in parts, by the same worker."""
+    dataset = ImageFolder(mixed, CROP)
+    batches = [list(range(n, n + 6)) for n in (0, 6, 12, 18)]
+    check(dataset, batch_size=1, shuffle=None, batch_sampler=[*batches, [1], [2, 2, 3]],
+          num_workers=2)
+
+
+def seed_worker(worker_id):
+    seed = torch.initial_seed() % 2**32
+    np.random.seed(seed)
+    random.seed(seed)
+
+
+def seed_torch(worker_id):
+    torch.manual_seed(1000 + worker_id)
+
+
+@pytest.mark.parametrize("function", [seed_worker, seed_torch])
+def test_worker_init_fn(mixed, function):
+    dataset = ImageFolder(mixed, v1.Compose([
+        v1.RandomOrder([v1.RandomInvert(), v1.RandomSolarize(99)]), CROP]))
+    check(dataset, num_workers=2, worker_init_fn=function)
+    loader = feedmill.DataLoader(dataset, num_workers=2, worker_init_fn=function, rng="torch",
+                                 worker_init="ignore")
+    assert "worker_init_fn may seed" in loader.explain()
+
+
+# ---- collate_fn ----------------------------------------------------------------------------------
+
+
+def mix_up(samples):
+    images, labels = torch.utils.data.default_collate(samples)
+    share = random.betavariate(0.4, 0.4) + float(np.random.rand()) + float(torch.randn(1))
+    order = torch.randperm(len(images))
+    return images * share + images[order] * (1 - share), labels, labels[order]
+
+
+cut_mix = v2.RandomChoice([v2.CutMix(num_classes=2), v2.MixUp(num_classes=2)])
+
+
+def cut_mix_batch(samples):
+    return cut_mix(*torch.utils.data.default_collate(samples))
+
+
+def fails_at_times(samples):
+    if torch.rand(1) < 0.4:
+        raise ValueError("no batch this time")
+    return torch.utils.data.default_collate(samples)
+
+
+def stacked(samples):
+    return torch.stack([image for image, _ in samples])
+
+
+@pytest.mark.parametrize("function", [mix_up, cut_mix_batch, fails_at_times, stacked])
+@pytest.mark.parametrize("options", [
+    {"num_workers": 1}, {"num_workers": 3, "persistent_workers": True, "epochs": 3},
+], ids=str)
+def test_collate_fn(mixed, function, options):
+    check(ImageFolder(mixed, CROP), collate_fn=function, **options)
+
+
+def test_collate_fn_of_an_early_break(mixed):
+    check(ImageFolder(mixed, CROP), collate_fn=mix_up, num_workers=2, persistent_workers=True,
+          n_most=3, epochs=3, batch_size=2)
+
+
+# ---- errors --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def damaged(mixed, tmp_path):
+    """Some files can't be loaded: empty, cut off, without a header, no image at all."""
+    for i in range(30):
+        path = save_jpeg(tmp_path / "a" / f"{i:02}.jpg", *SIZES[i % len(SIZES)], seed=i)
+        content = path.read_bytes()
+        if i in (3, 17):
+            path.write_bytes(content[: len(content) // 2])
+        elif i in (9, 20, 21):
+            path.write_bytes({9: b"", 20: b"no image", 21: content[:30]}[i])
+    return tmp_path
+
+
+@pytest.mark.parametrize("options", [
+    {"num_workers": 1}, {"num_workers": 3},
+    {"num_workers": 2, "persistent_workers": True, "epochs": 3, "batch_size": 3},
+], ids=str)
+def test_damaged_files(damaged, options):
+    wanted = check(ImageFolder(damaged, CROP), **options)
+    n_errors = sum(isinstance(one, tuple) for one in wanted)
+    assert n_errors >= 4
+
+
+def test_damaged_files_with_a_collate_fn(damaged):
+    check(ImageFolder(damaged, CROP), collate_fn=mix_up, num_workers=2)
+
+
+def test_an_early_break_before_a_damaged_file(damaged):
+    check(ImageFolder(damaged, CROP), num_workers=2, persistent_workers=True, n_most=2, epochs=4,
+          batch_size=2)
+
+
+def test_an_error_of_a_transform_ends_the_stream(mixed):
+    """After it, it is not known what torch's worker would draw: an error, not other numbers."""
+    transform = v1.Compose([v1.RandomHorizontalFlip(), v1.RandomCrop(32), v1.ToTensor()])
+    loader = feedmill.DataLoader(ImageFolder(mixed, transform), num_workers=1, rng="torch",
+                                 native="require")
+    iterator = iter(loader)
+    with pytest.raises(ValueError, match="crop size"):
+        for _ in iterator:
+            pass
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="it is not known which random numbers"):
+            next(iterator)
+
+
+# ---- training ------------------------------------------------------------------------------------
+
+
+def losses(kind, dataset, **options):
+    torch.manual_seed(2)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, 2), torch.nn.BatchNorm2d(8), torch.nn.ReLU(),
+        torch.nn.Dropout(0.3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(),
+        torch.nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    found = []
+    for _ in range(2):
+        for images, labels in kind(dataset, batch_size=4, shuffle=True, num_workers=2, **options):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(images), labels)
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+    return found
+
+
+def test_losses_are_equal(mixed):
+    dataset = ImageFolder(mixed, PIPELINES["presets"](v1))
+    wanted = losses(DataLoader, dataset)
+    assert losses(feedmill.DataLoader, dataset, native="require", rng="torch") == wanted
+    assert losses(feedmill.DataLoader, dataset, native="require") != wanted
+
+
+# ---- other options -------------------------------------------------------------------------------
+
+
+def test_verify(mixed, cifar):
+    cifar.transform = CROP
+    for dataset in (ImageFolder(mixed, CROP), ImageFolder(mixed, Twice(moco(), moco(16))), cifar):
+        loader = feedmill.DataLoader(dataset, batch_size=4, num_workers=2, native="verify",
+                                     rng="torch")
+        n = sum(1 for _ in loader)
+        assert n == len(loader) and loader.stats().decode.verified_samples == len(dataset)
+
+
+def test_verify_finds_other_numbers(mixed, monkeypatch):
+    original = generator_states.VirtualWorkers.of_batch
+
+    def of_batch(self, batch):
+        states = original(self, batch)
+        return (torch.Generator().manual_seed(1).get_state(), *states[1:]) if batch == 2 else states
+
+    monkeypatch.setattr(generator_states.VirtualWorkers, "of_batch", of_batch)
+    loader = feedmill.DataLoader(ImageFolder(mixed, CROP), batch_size=4, num_workers=2,
+                                 native="verify", rng="torch")
+    with pytest.raises(feedmill.VerificationError, match="generators of torch's worker"):
+        list(loader)
+
+
+def test_a_trial_finds_what_the_installed_versions_draw_otherwise(mixed, monkeypatch):
+    """As if a version of torchvision drew one more number."""
+    original = v1.RandomHorizontalFlip.forward
+
+    def forward(self, image):
+        torch.rand(1)
+        return original(self, image)
+
+    loader = feedmill.DataLoader(ImageFolder(mixed, CROP), num_workers=2, rng="torch")
+    assert loader.explain().startswith("native path")
+    reasons = feedmill._dispatch.torch_random.reasons_against
+    source = feedmill._dispatch.paths.look(loader).source
+    monkeypatch.setattr(v1.RandomHorizontalFlip, "forward", forward)
+    loader._feedmill.tried_source = None
+    assert "more or fewer numbers" in reasons(loader, source)[0]
+
+
+def test_explain_says_what_rng_is(mixed):
+    dataset = ImageFolder(mixed, CROP)
+    text = feedmill.DataLoader(dataset, num_workers=2, rng="torch").explain()
+    assert "rng='torch': as 2 worker processes of torch draw them" in text
+    text = feedmill.DataLoader(dataset, num_workers=2, rng="torch", collate_fn=mix_up).explain()
+    assert "with the generators of torch's worker" in text
+    assert "seed=None" in feedmill.DataLoader(dataset, num_workers=2, rng="feedmill").explain()
+
+
+def test_explain_and_the_trial_draw_nothing(mixed):
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    feedmill.DataLoader(ImageFolder(mixed, CROP), num_workers=2, rng="torch").explain()
+    assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
+    assert np.random.get_state()[1].tolist() == before[2]
+
+
+def test_wrong_options(mixed):
+    dataset = ImageFolder(mixed, CROP)
+    with pytest.raises(ValueError, match="rng is 'numpy'; it must be one of 'feedmill', 'torch'"):
+        feedmill.DataLoader(dataset, rng="numpy")
+    with pytest.raises(ValueError, match="pass only one of them"):
+        feedmill.DataLoader(dataset, rng="torch", seed=1)
+    with pytest.raises(ValueError, match="on_error='skip' goes on after a sample"):
+        feedmill.DataLoader(dataset, rng="torch", on_error="skip")
+    loader = feedmill.DataLoader(dataset, num_workers=2, rng="torch")
+    with pytest.raises(RuntimeError, match="depend on all samples that its worker made"):
+        list(loader)
+        loader.draws(0, 0)
+
+
+def test_num_workers_0_is_torchs_path(mixed):
+    loader = feedmill.DataLoader(ImageFolder(mixed, CROP), rng="torch")
+    assert "rng='torch' with num_workers=0" in loader.explain()
+    check(ImageFolder(mixed, CROP), native="auto", epochs=1)
+
+
+# ---- states --------------------------------------------------------------------------------------
+
+
+def test_states_are_converted_both_ways():
+    torch.manual_seed(3)
+    random.seed(3)
+    torch.randn(1)
+    random.gauss(0, 1)
+    for n in (0, 1, 300, 620, 700):
+        torch.rand(n)
+        for _ in range(n):
+            random.random()
+        states = torch.get_rng_state(), random.getstate(), None
+        again = generator_states.with_streams(states, generator_states.streams_of(states))
+        wanted = torch.rand(700), torch.randn(3), random.random(), random.gauss(0, 1)
+        torch.set_rng_state(again[0])
+        random.setstate(again[1])
+        got = torch.rand(700), torch.randn(3), random.random(), random.gauss(0, 1)
+        assert is_equal(wanted, got)
+
+
+def test_no_position_within_an_epoch(mixed):
+    dataset = ImageFolder(mixed, CROP)
+    loader = feedmill.DataLoader(dataset, batch_size=4, num_workers=2, rng="torch")
+    next(iter(loader))
+    with pytest.warns(UserWarning, match="with rng='torch' samples draw from generators"):
+        state = loader.state_dict()
+    assert state["position"] is None
+    other = feedmill.DataLoader(dataset, batch_size=4, num_workers=2)
+    next(iter(other))
+    with pytest.raises(ValueError, match="would go on with rng='torch'"):
+        loader.load_state_dict(other.state_dict())
