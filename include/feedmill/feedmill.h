@@ -738,12 +738,12 @@ FM_API FM_CHECK_RESULT int fm_loader_fallback_done(fm_loader *loader, int status
  *
  * choose_worker(): the batches that are submitted from now on belong to this virtual worker; until
  * the first call to number 0. It draws for its batches in the order in which they are submitted.
- * With `waits` it draws for them only once give_streams() was called for the batch. FM_ERR_ARGUMENT:
- * there is no such virtual worker.
+ * With `waits` it draws for them only once give_streams() was called for the batch.
+ * FM_ERR_ARGUMENT: there is no such virtual worker.
  *
  * give_streams(): sets a virtual worker's generators, and lets its next batch with `waits` begin,
- * which may be submitted later. FM_ERR_STATE: the virtual worker has begun a batch, and not drawn for
- * all of its samples.
+ * which may be submitted later. FM_ERR_STATE: the virtual worker has begun a batch, and not drawn
+ * for all of its samples.
  *
  * streams(): a virtual worker's generators behind its last batch that next() returned.
  *
@@ -984,8 +984,8 @@ FM_API FM_CHECK_RESULT int fm_loader_draws_torch(const fm_loader *loader, size_t
 /*
  * In an epoch with streams: the random parameters of a view of the sample that next() returned with
  * FM_FALLBACK, for an image of this size, as fm_loader_draws(). The size of an image whose header
- * can't be read becomes known by this call: without it fm_loader_fallback_done() does not accept the
- * sample, and samples behind it are not made. FM_ERR_STATE: no such fallback is pending, or
+ * can't be read becomes known by this call: without it fm_loader_fallback_done() does not accept
+ * the sample, and samples behind it are not made. FM_ERR_STATE: no such fallback is pending, or
  * parameters were drawn for another size. FM_ERR_LIMIT. Consumer's thread.
  */
 FM_API FM_CHECK_RESULT int fm_loader_fallback_draws(fm_loader *loader, size_t view, int32_t width,

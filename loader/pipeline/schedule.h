@@ -32,8 +32,8 @@ void fm_schedule_finish(fm_loader *loader, fm_task *task);
 /* Not locked. Rejects a task before it was decodable: sets its cause. fm_schedule_finish() follows.
  */
 void fm_schedule_reject(const fm_loader *loader, fm_task *task, int sys_errno);
-/* Locked. After fm_schedule_finish() of a task that was rejected before it was measured: it may hold
- * up its virtual worker (virtual_workers.h). */
+/* Locked. After fm_schedule_finish() of a task that was rejected before it was measured: it may
+ * hold up its virtual worker (virtual_workers.h). */
 void fm_schedule_rejected(fm_loader *loader, const fm_task *task);
 /* Locked. Removes the oldest batch, which was delivered or dropped. */
 void fm_schedule_pop(fm_loader *loader);

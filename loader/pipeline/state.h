@@ -170,7 +170,7 @@ typedef struct fm_worker {
     fm_view_tools views;
     fm_rows_scratch scratch;
     fm_core_clock core_clock;
-    fm_streams streams;        /* scratch of virtual_workers.c, as the next one */
+    fm_streams streams; /* scratch of virtual_workers.c, as the next one */
     fm_draw draws[FM_MAX_OPS];
     /* Written by this thread alone (relaxed), read by fm_loader_stats(). */
     _Atomic uint64_t n_samples, decode_ns, transform_ns, idle_ns;

@@ -32,8 +32,7 @@ static bool reserve_copies(fm_loader *loader) {
     const size_t n = (loader->config.batch_size + FM_SAMPLES_PER_COPY - 1) / FM_SAMPLES_PER_COPY;
     for (uint32_t i = 0; i < loader->queue.capacity; i++) {
         fm_pending *const batch = &loader->queue.entries[i];
-        if (!batch->copies)
-            batch->copies = fm_mem_alloc(&loader->counter, n, sizeof(fm_streams));
+        if (!batch->copies) batch->copies = fm_mem_alloc(&loader->counter, n, sizeof(fm_streams));
         if (!batch->copies) return false;
     }
     return true;
@@ -48,8 +47,7 @@ int fm_virtual_workers_start(fm_loader *loader, const fm_epoch *epoch, fm_error 
     if (epoch->n_streams > all->capacity) {
         fm_mem_free(all->list);
         all->capacity = 0;
-        all->list =
-            fm_mem_alloc(&loader->counter, epoch->n_streams, sizeof(fm_virtual_worker));
+        all->list = fm_mem_alloc(&loader->counter, epoch->n_streams, sizeof(fm_virtual_worker));
         if (all->list) all->capacity = epoch->n_streams;
     }
     if (!all->list || !reserve_copies(loader))
@@ -139,8 +137,7 @@ static int draw_sample(fm_loader *loader, fm_virtual_worker *worker, fm_pending 
     size_of(loader, batch, position, &width, &height);
     all->scratch = worker->now;
     for (size_t view = 0; view < n_views_of(loader); view++) {
-        const int status =
-            draw_view(loader, view, &all->scratch, width, height, all->draws, error);
+        const int status = draw_view(loader, view, &all->scratch, width, height, all->draws, error);
         if (status) return status;
     }
     if (position % FM_SAMPLES_PER_COPY == 0)
@@ -260,8 +257,9 @@ int fm_loader_give_streams(fm_loader *loader, uint32_t worker, const fm_streams 
         loader->virtual.list[worker].n_given = 1;
         fm_virtual_workers_advance(loader, worker);
     } else {
-        status = fm_error_set(error, FM_ERR_STATE,
-                              "virtual worker %u has not drawn for all samples of its batch", worker);
+        status =
+            fm_error_set(error, FM_ERR_STATE,
+                         "virtual worker %u has not drawn for all samples of its batch", worker);
     }
     fm_loader_unlock(loader);
     return status;

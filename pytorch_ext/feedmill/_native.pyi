@@ -315,8 +315,8 @@ class Loader:
         each sample, how often its index was used before in the epoch; None: never. streams: the
         generators (fm_streams) of each virtual worker, one after the other; see fm_epoch."""
     def choose_worker(self, worker: int, waits: bool) -> None:
-        """The virtual worker of the batches that are submitted next; this and the following ones: see
-        fm_loader_choose_worker()."""
+        """The virtual worker of the batches that are submitted next. This method and the following
+        ones: see fm_loader_choose_worker() and what is declared with it in feedmill.h."""
     def give_streams(self, worker: int, streams: bytes) -> None: ...
     def streams(self, worker: int) -> bytes: ...
     def fallback_draws(

@@ -105,12 +105,11 @@ static void submit(fm_loader *loader, int batch, uint32_t n_virtual, bool waits)
     const int n = size_of(batch);
     for (int i = 0; i < n; i++) {
         const image *const one = &images[index_of(batch, i)];
-        samples[i] = (fm_sample){.index = index_of(batch, i),
-                                 .data = one->bytes,
-                                 .data_bytes = one->n_bytes};
+        samples[i] = (fm_sample){
+            .index = index_of(batch, i), .data = one->bytes, .data_bytes = one->n_bytes};
     }
-    assert_int_equal(
-        fm_loader_choose_worker(loader, (uint32_t)batch % n_virtual, waits, NULL), FM_OK);
+    assert_int_equal(fm_loader_choose_worker(loader, (uint32_t)batch % n_virtual, waits, NULL),
+                     FM_OK);
     assert_int_equal(fm_loader_submit(loader, samples, (size_t)n, NULL), FM_OK);
 }
 

@@ -1,7 +1,6 @@
 """rng="torch": native batches equal those of torch's own DataLoader with the same arguments and
 seeds, augmentations included, bit for bit."""
 
-import io
 import random
 import warnings
 

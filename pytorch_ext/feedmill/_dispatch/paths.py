@@ -70,7 +70,7 @@ class LoaderState:
         clock: runs since the first iter().
         path, reasons: of the latest iter(), as in Stats.
         fitting: the latest configuration that fitted in the memory budget.
-        tried_source: the samples that rng="torch" was tried with last, and why the native path can't
+        tried_source: the samples of the latest trial for rng="torch", and why the native path can't
             draw for them, or "".
         cache: encoded files, shared by all native loaders.
         blocks, shared_blocks: memory of batches that are collated ahead of their turn, in a thread

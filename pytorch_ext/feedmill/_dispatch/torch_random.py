@@ -1,4 +1,5 @@
-"""Decides whether the native path can draw the random numbers of torch's workers, for rng="torch"."""
+"""Decides for rng="torch" whether the native path can draw the random numbers of torch's workers.
+"""
 
 from __future__ import annotations
 
@@ -142,13 +143,15 @@ def _try(handle: Any, source: Source, number: int, seed: int) -> str:
 def _difference(
     handle: Any, item: Item, image: Any, sample: Any, before: States, after: States
 ) -> str:
-    streams = stream_of_torch(before[0]), stream_of_python(before[1])
+    streams = [stream_of_torch(before[0]), stream_of_python(before[1])]
     views: list[Sequence[Any]] = []
     for view in range(max(1, len(item.base_dataset.views))):
-        draws, *streams = handle.draws_torch(*streams, *image.size, view)  # type: ignore[assignment]
+        draws, *streams = handle.draws_torch(*streams, *image.size, view)
         views.append(draws)
-    what = "the transform, as the installed torch and torchvision run it, draws {} than the native "\
-           "code expects"
+    what = (
+        "the transform, as the installed torch and torchvision run it, draws {} than the native "
+        "code expects"
+    )
     if not _is_same_numpy(before[2], after[2]):
         return "the dataset draws from NumPy's generator"
     if streams != [stream_of_torch(after[0]), stream_of_python(after[1])]:

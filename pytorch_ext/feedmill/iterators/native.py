@@ -138,7 +138,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         # Persistent workers keep them for an epoch with another transform.
         if not is_random and (collates or not loader.persistent_workers):
             return None
-        return VirtualWorkers(worker_states(loader, self._base_seed), collates)
+        return VirtualWorkers(worker_states(loader, int(self._base_seed)), collates)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Persistent workers: begins the next epoch, with dataset and transforms as of now."""

@@ -18,6 +18,7 @@ from feedmill.engine.devices import Stage
 from feedmill.engine.tensors import tensors_of
 from feedmill.iterators.bad_samples import BadSamplePolicy
 from feedmill.iterators.batches import Batch, labels_of, submit_items
+from feedmill.iterators.generator_states import VirtualWorkers
 from feedmill.iterators.pillow_fallback import (
     as_pixels,
     draws_from,
@@ -26,7 +27,6 @@ from feedmill.iterators.pillow_fallback import (
     write_sample,
     write_views,
 )
-from feedmill.iterators.generator_states import VirtualWorkers
 from feedmill.iterators.verify import VerificationError, Verifier
 from feedmill.planner.formats import as_planned
 from feedmill.planner.samples import Item, Source
