@@ -261,9 +261,10 @@ def test_early_break(mixed, persistent):
 def test_split_batches(mixed):
     """A batch that is larger than the native loader's is made in parts, by the same worker."""
     dataset = ImageFolder(mixed, CROP)
-    batches = [list(range(n, n + 6)) for n in (0, 6, 12, 18)]
-    check(dataset, batch_size=1, shuffle=None, batch_sampler=[*batches, [1], [2, 2, 3]],
-          num_workers=2)
+    batches = [*([n, n + 1] for n in range(0, 20, 2)), list(range(13)), [1], [2, 2, 3, 4, 5], [7]]
+    check(dataset, batch_size=1, shuffle=None, batch_sampler=batches, num_workers=2)
+    check(dataset, batch_size=1, shuffle=None, batch_sampler=batches, num_workers=2,
+          collate_fn=mix_up)
 
 
 def seed_worker(worker_id):
@@ -463,6 +464,40 @@ def test_explain_and_the_trial_draw_nothing(mixed):
     feedmill.DataLoader(ImageFolder(mixed, CROP), num_workers=2, rng="torch").explain()
     assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
     assert np.random.get_state()[1].tolist() == before[2]
+
+
+def test_what_changes_the_numbers_takes_torchs_path(mixed):
+    dataset = ImageFolder(mixed, CROP)
+    torch.set_default_dtype(torch.float64)
+    try:
+        text = feedmill.DataLoader(dataset, num_workers=2, rng="torch").explain()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert "torch's default dtype is torch.float64" in text
+    text = feedmill.DataLoader(dataset, num_workers=2, rng="torch", in_order=False).explain()
+    assert "in_order=False" in text
+    # ColorJitter without arguments draws an order, though it changes nothing.
+    dataset = ImageFolder(mixed, v1.Compose([v1.ColorJitter(), v1.Resize((9, 9)), v1.ToTensor()]))
+    check(dataset, native="auto", epochs=1)
+    check(dataset, native="auto", epochs=1, num_workers=2, collate_fn=mix_up)
+
+
+def test_persistent_workers_do_not_see_another_transform(mixed):
+    dataset = ImageFolder(mixed, CROP)
+    loader = feedmill.DataLoader(dataset, num_workers=1, rng="torch", persistent_workers=True)
+    next(iter(loader))
+    dataset.transform = PIPELINES["jitter"](v1)
+    with pytest.raises(RuntimeError, match="has changed since the first epoch"):
+        iter(loader)
+
+
+def test_a_dataset_of_which_no_sample_can_be_made(tmp_path):
+    for i in range(3):
+        (tmp_path / "a").mkdir(exist_ok=True)
+        (tmp_path / "a" / f"{i}.jpg").write_bytes(b"no image")
+    dataset = ImageFolder(tmp_path, CROP)
+    text = feedmill.DataLoader(dataset, num_workers=1, rng="torch").explain()
+    assert "no sample could be made" in text
 
 
 def test_wrong_options(mixed):

@@ -13,7 +13,7 @@ from feedmill.iterators.generator_states import States, stream_of_python, stream
 from feedmill.iterators.global_generators import drawing_from, seeded_states
 from feedmill.iterators.pillow_fallback import transformed
 from feedmill.iterators.verify import image_of, is_same
-from feedmill.planner.plan import KINDS, OP_NAMES, Op
+from feedmill.planner.plan import KINDS, OP_NAMES, Op, Plan
 from feedmill.planner.samples import Item, Source
 from feedmill.planner.steps import Step
 
@@ -25,20 +25,24 @@ _OTHERS = (
     KINDS["timm's AutoAugment"],
 )
 _WITHOUT_DRAWS = tuple(KINDS[name] for name in ("Resize", "CenterCrop", "Pad", "Grayscale"))
-# How often the dataset makes each sample of the trial.
-_N_ROUNDS = 2
+# How many samples of the dataset a trial makes, and how many it tries to make, as some may be
+# damaged.
+_N_WANTED = 6
+_N_TRIED = 40
 _SEED = 0x5EED
 
 
 def reasons_against(loader: Any, source: Source) -> tuple[str, ...]:
     """Why the native path can't make the batches of torch's own DataLoader with rng="torch", random
     numbers included; empty: it can."""
-    is_random = bool(getattr(source.plan, "is_random", False))
-    if not is_random and not may_draw(loader, source):
+    if not isinstance(source.plan, Plan) or source.copies:
+        return ()  # nothing is transformed
+    # The generators also matter to a collate_fn and, without workers, to the script.
+    is_random = source.plan.is_random
+    if not is_random and loader.num_workers > 0 and not may_draw(loader, source):
         return ()
-    reasons = _of_workers(loader) if is_random else []
-    reasons += _of_steps(source)
-    if reasons or loader.num_workers == 0:
+    reasons = _of_workers(loader) + _of_steps(source) if is_random else []
+    if reasons:
         return tuple(reasons)
     why = _of_trial(loader, source)
     return (f"rng='torch': {why}",) if why else ()
@@ -115,29 +119,35 @@ def _of_trial(loader: Any, source: Source) -> str:
     tried = state.tried_source
     if tried is not None and tried[0].is_like(source):
         return str(tried[1])
-    why = ""
+    found: list[str] = []
     engines = state.engine_pool
+    numbers = np.linspace(0, source.n_samples - 1, _N_TRIED).astype(int).tolist()
     with engines.diagnostic(source.native_plan, source.n_samples, source.arrays) as handle:
-        for number in sorted({0, source.n_samples // 2, source.n_samples - 1}):
-            for round_number in range(_N_ROUNDS):
-                why = why or _try(handle, source, number, _SEED + 2 * number + round_number)
-    state.tried_source = source, why
+        for number in numbers if source.n_samples else ():
+            found += _try(handle, loader.dataset, source, number)
+            if any(found) or len(found) >= _N_WANTED:
+                break
+    why = max(found) if found else "no sample could be made to try what the transform draws"
+    if source.n_samples:
+        state.tried_source = source, why
     return why
 
 
-def _try(handle: Any, source: Source, number: int, seed: int) -> str:
+def _try(handle: Any, dataset: Any, source: Source, number: int) -> list[str]:
+    """Makes a sample by the dataset, and returns in what it differs, "" if in nothing. An empty list:
+    the sample can't be made; its error is raised at its turn."""
     try:
         item = source.item(number)
         image = item.load()
-    except Exception:  # the sample can't be loaded; its error is raised at its turn
-        return ""
-    before = seeded_states(seed)
+    except Exception:
+        return []
+    before = seeded_states(_SEED + number)
     try:
         with drawing_from(before) as held:
-            sample = item.base_dataset.dataset[item.index]
+            sample = dataset[number]
     except Exception:
-        return ""
-    return _difference(handle, item, image, sample, before, held.states)
+        return []
+    return [_difference(handle, item, image, sample, before, held.states)]
 
 
 def _difference(

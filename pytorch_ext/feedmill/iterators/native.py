@@ -164,6 +164,11 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
                 "rng=, or whether the transform is random, has changed since the first epoch; with "
                 "persistent workers this needs a new DataLoader"
             )
+        if self._virtual is not None and self._n_epochs and not source.is_like(self._source):
+            raise RuntimeError(
+                "rng='torch': the dataset or its transform has changed since the first epoch, which "
+                "torch's persistent workers would not notice; this needs a new DataLoader"
+            )
         # The generators that this epoch draws from, if it draws as torch's workers.
         self._streams = self._virtual if is_random else None
         self._source = source
@@ -389,8 +394,8 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
                 self._note_delivered()
                 raise
             except BaseException:  # Ctrl-C, between any two bytecodes
-                if self._streams is not None and self._streams.calls_collate and self._arrived:
-                    self._streams.lost = "collate_fn was interrupted"
+                if self._streams is not None and self._streams.calls_collate:
+                    self._streams.lost = "the iteration was interrupted"
                 self._interrupted = True
                 raise
 
