@@ -282,6 +282,8 @@ def test_worker_init_fn(mixed, function):
     dataset = ImageFolder(mixed, v1.Compose([
         v1.RandomOrder([v1.RandomInvert(), v1.RandomSolarize(99)]), CROP]))
     check(dataset, num_workers=2, worker_init_fn=function)
+    check(dataset, num_workers=2, worker_init_fn=function, collate_fn=mix_up,
+          persistent_workers=True)
     loader = feedmill.DataLoader(dataset, num_workers=2, worker_init_fn=function, rng="torch",
                                  worker_init="ignore")
     assert "worker_init_fn may seed" in loader.explain()
@@ -374,6 +376,30 @@ def test_an_error_of_a_transform_ends_the_stream(mixed):
     for _ in range(2):
         with pytest.raises(RuntimeError, match="it is not known which random numbers"):
             next(iterator)
+
+
+def random_options(random):
+    persistent = random.random() < 0.5
+    return {
+        "num_workers": random.choice((1, 2, 3, 5)),
+        "batch_size": random.choice((1, 2, 3, 7, 40)),
+        "prefetch_factor": random.choice((None, 1, 3)),
+        "persistent_workers": persistent,
+        "drop_last": random.random() < 0.3,
+        "collate_fn": random.choice((None, None, mix_up, fails_at_times)),
+        "worker_init_fn": random.choice((None, None, seed_torch)),
+        "n_most": random.choice((None, None, 1, 4)),
+        "epochs": random.choice((1, 3)),
+        "seed": random.randrange(1 << 20),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(40))
+def test_random_options(mixed, damaged, number):
+    options = random_options(random.Random(number))
+    steps = random.Random(number).choice(list(PIPELINES.values()))(v1 if number % 2 else v2)
+    check(ImageFolder(damaged if number % 3 else mixed, steps), native="auto", **options)
 
 
 # ---- training ------------------------------------------------------------------------------------

@@ -134,8 +134,8 @@ def _of_trial(loader: Any, source: Source) -> str:
 
 
 def _try(handle: Any, dataset: Any, source: Source, number: int) -> list[str]:
-    """Makes a sample by the dataset, and returns in what it differs, "" if in nothing. An empty list:
-    the sample can't be made; its error is raised at its turn."""
+    """Makes a sample by the dataset, and returns in what it differs, "" if in nothing. Returns an
+    empty list if the sample can't be made, whose error is raised at its turn."""
     try:
         item = source.item(number)
         image = item.load()

@@ -444,6 +444,10 @@ class _Worker:
         called = loader._feedmill_options().worker_init != "ignore"
         self._seed = loader.worker_init_fn if called else None
 
+    def go_on(self, states: States) -> None:
+        """Goes on with states in which the worker_init_fn was called already."""
+        self.states, self._seed = states, None
+
     @contextmanager
     def entered(self) -> Iterator[None]:
         """While active, the global generators have the worker's state, and get_worker_info()

@@ -166,8 +166,8 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             )
         if self._virtual is not None and self._n_epochs and not source.is_like(self._source):
             raise RuntimeError(
-                "rng='torch': the dataset or its transform has changed since the first epoch, which "
-                "torch's persistent workers would not notice; this needs a new DataLoader"
+                "rng='torch': the dataset or its transform has changed since the first epoch, "
+                "which torch's persistent workers would not notice; this needs a new DataLoader"
             )
         # The generators that this epoch draws from, if it draws as torch's workers.
         self._streams = self._virtual if is_random else None
@@ -448,7 +448,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         if virtual is None or not virtual.calls_collate:
             return self._collate.batch(batch, self._source)
         worker = self._collate.worker(batch.number)
-        worker.states = virtual.of_batch(batch.number)
+        worker.go_on(virtual.of_batch(batch.number))
         try:
             data = self._collate.batch(batch, self._source)
         except Exception:
@@ -511,11 +511,16 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
     def _restart(self) -> None:
         """Starts the native loader's epoch again, and submits all undelivered batches."""
         self._is_starting = True  # until all of it is done
-        self._start()
-        for batch in self._waiting:
-            batch.forget_submission()
-        assert self._receiver is not None
-        self._receiver.recover(self._waiting)
+        try:
+            self._start()
+            for batch in self._waiting:
+                batch.forget_submission()
+            assert self._receiver is not None
+            self._receiver.recover(self._waiting)
+        except Exception as error:
+            if self._streams is not None:
+                self._streams.lost = f"the native loader could not start again ({error})"
+            raise
         self._is_starting = False
 
     def _drain(self) -> None:

@@ -180,7 +180,7 @@ class Receiver:
                     return tensors_of(payload, n, self.config, self.handle)
                 if outcome != native.FALLBACK:
                     if self._virtual is not None:
-                        self._fail(payload)
+                        self._fail(payload or "a sample failed")
                     if batch.error is None:
                         error = RuntimeError(payload)
                         batch.error = as_torch_raises(error, batch.number, self._num_workers)
