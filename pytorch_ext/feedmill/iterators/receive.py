@@ -188,9 +188,9 @@ class Receiver:
                 self._pending_fallback = True
             if batch.error is None:
                 batch.error = self._finish_sample(batch)
-                if batch.error is not None and self._virtual is not None:
-                    self._fail("a transform raised an error" if self._drew else "")
-                    return None
+            if batch.error is not None and self._virtual is not None:
+                self._fail("a transform raised an error" if self._drew else "")
+                return None
             self._pending_fallback = False
             self.handle.fallback_done(batch.error is None)
 
