@@ -404,6 +404,9 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         batch = self._arrived
         if batch is not None:
             self._progress.delivered(batch.number, batch.n_bad)
+            # Breaks a reference cycle: the traceback of the error holds the frame of _next_batch(),
+            # and through it the iterator with its threads.
+            batch.error = None
         self._arrived = None
 
     def _begin_step(self) -> None:
@@ -435,13 +438,8 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
                 return self._collated(batch)
             except Exception as error:
                 batch.error = as_torch_raises(error, batch.number, self._num_workers)
-        held, batch.error = batch.error, None
-        try:
-            raise unwrapped(held)
-        finally:
-            # Breaks a reference cycle: the traceback holds this frame, and through it the iterator
-            # with its threads.
-            del held
+        # Kept until _note_delivered(): an interrupt may come before the error is raised.
+        raise unwrapped(batch.error)
 
     def _collated(self, batch: Batch) -> Any:
         virtual = self._streams
