@@ -201,7 +201,7 @@ typedef struct fm_op {
     int32_t n_children, n_within;  /* RANDOM_APPLY, RANDOM_CHOICE, RANDOM_ORDER */
     double values[FM_N_OP_VALUES]; /* see above */
     bool is_v2; /* torchvision.transforms.v2's, which draws some numbers in another order; only
-                   fm_loader_draws_torch() needs it */
+                   draws from fm_streams need it */
 } fm_op;
 
 /* Without a value_table, values of the 16-bit types are rounded to nearest, ties to even. */
@@ -565,8 +565,10 @@ typedef struct fm_epoch {
      * after the other: [n_streams] the generators of each of these processes when the epoch begins.
      * Copied. Before each batch is submitted, fm_loader_choose_worker() says to which of them it
      * belongs. seed, number and `used` then have no effect. The samples must be images; not with an
-     * order. Default 0 and NULL: each sample's parameters depend on seed, number, its index, and
-     * earlier uses of it only.
+     * order. The operations that fm_loader_draws_torch() excepts draw other numbers than torch.
+     * Takes 5,000 bytes for every eight samples of each pending batch, outside of the memory budget.
+     * Default 0 and NULL: each sample's parameters depend on seed, number, its index, and earlier
+     * uses of it only.
      */
     const fm_streams *streams;
     uint32_t n_streams;
