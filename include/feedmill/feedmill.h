@@ -566,9 +566,9 @@ typedef struct fm_epoch {
      * Copied. Before each batch is submitted, fm_loader_choose_worker() says to which of them it
      * belongs. seed, number and `used` then have no effect. The samples must be images; not with an
      * order. The operations that fm_loader_draws_torch() excepts draw other numbers than torch.
-     * Takes 5,000 bytes for every eight samples of each pending batch, outside of the memory budget.
-     * Default 0 and NULL: each sample's parameters depend on seed, number, its index, and earlier
-     * uses of it only.
+     * Takes 5,000 bytes for every eight samples of each pending batch, outside of the memory
+     * budget. Default 0 and NULL: each sample's parameters depend on seed, number, its index, and
+     * earlier uses of it only.
      */
     const fm_streams *streams;
     uint32_t n_streams;
