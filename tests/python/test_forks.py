@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 import feedmill
-import feedmill.iterators.collating
+import feedmill.iterators.global_generators
 import pytest
 import torch
 from feedmill.collate.blocks import BlockPool
@@ -26,7 +26,7 @@ KNOWN = {
     # Renewed by locks.renew_after_fork().
     ("integrations/accelerate.py", "self._lock"),
     ("handover/slots.py", "self._lock"), ("handover/received.py", "self._lock"),
-    ("collate/blocks.py", "self._lock"), ("iterators/collating.py", "_generators"),
+    ("collate/blocks.py", "self._lock"), ("iterators/global_generators.py", "_generators"),
     ("profiling/counting/captures.py", "lock"), ("iterators/hybrid.py", "HybridDataLoaderIter._lock"),
     ("iterators/native.py", "self._lock"), ("packing/shards.py", "self._lock"),
     ("deferred/counters.py", "self._lock"), ("iterators/deferring.py", "_lock"),
@@ -193,7 +193,7 @@ def test_loaders_in_a_child(numbered, kind, tmp_path):
     inside = loader._feedmill
     held = [
         inside.engine_pool._lock, inside.engine_pool._diagnosing, inside.recorder._lock, tally._lock,
-        feedmill.iterators.collating._generators, captures.lock, inside.blocks._lock,
+        feedmill.iterators.global_generators._generators, captures.lock, inside.blocks._lock,
         inside.shared_blocks._lock,
     ]
     if kind != "torch":
