@@ -77,6 +77,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             the config of the next epoch, or None if the loader has taken another iterator for it.
     """
 
+    _source: Source
     _handle: Any = None
     _ahead: Ahead | None = None
     _workers_ahead: CollateWorkers | None = None
