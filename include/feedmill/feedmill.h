@@ -139,6 +139,7 @@ typedef enum fm_filter {
 
 #define FM_N_OP_VALUES 40
 #define FM_N_DRAW_VALUES 16
+#define FM_MAX_ERASED 8 /* boxes of a RANDOM_ERASING */
 
 /*
  * One operation, as torchvision defines it on PIL images. Sizes are pixels, 1 to 65,535. Contents
@@ -165,7 +166,10 @@ typedef enum fm_filter {
  *     RANDOM_AFFINE          0-1 degrees; 2 translates; 3-4 by how much; 5 scales (by `scale`);
  *                            6 shears: 0, 2 or 4 of 7-10; 11 has a center; 12-13 its x, y;
  *                            14-16 fill
- *     RANDOM_ERASING         0-2 the value to write, by channel, in the result's dtype
+ *     RANDOM_ERASING         3 what is written: 0 the values 0-2, by channel, in the result's
+ *                            dtype; 1 a random number for each channel of a box, 2 one for each
+ *                            pixel and channel, of fm_noise(): with a floating-point dtype only;
+ *                            4-5 fewest and most boxes, 1 to FM_MAX_ERASED, or both 0: one box
  *     RANDOM_APPLY, RANDOM_GRAYSCALE  0 nonzero: always applied, without a random number
  *     RANDOM_CHOICE          0-15 cumulative probabilities of the children
  *     TRIVIAL_AUGMENT_WIDE   0 bins; 3-5 fill; 6 nonzero: as torchvision's v2
@@ -895,6 +899,9 @@ FM_API void fm_imread_close(fm_imread **image);
  *     RANDOM_BLUR          0 radius
  *     RANDOM_AFFINE        0 angle, 1-2 translation, 3 scale, 4-5 shear
  *     RANDOM_RESIZED_CROP, RESIZE_KEEP_RATIO  0 the fm_filter, if it is drawn
+ *     RANDOM_ERASING       with random numbers, or more than one box: 0-1 the lower and upper 32
+ *                          bits of fm_noise()'s seed; for each box but the first: top * 65536 +
+ *                          left, and height * 65536 + width
  *     RANDOM_CHOICE        0 which child
  *     RANDOM_ORDER         the children's order
  *     TRIVIAL_AUGMENT_WIDE, RAND_AUGMENT, AUTO_AUGMENT  pairs of an fm_augmentation and its
@@ -906,7 +913,7 @@ FM_API void fm_imread_close(fm_imread **image);
 typedef struct fm_draw {
     fm_op_kind kind;
     int32_t top, left, height,
-        width; /* crops, RANDOM_ERASING: the box; RESIZE: height, width of the result */
+        width; /* crops, RANDOM_ERASING: the (first) box; RESIZE: height, width of the result */
     bool flip; /* whether an op with a probability is applied */
     int32_t n_values;
     double values[FM_N_DRAW_VALUES];
@@ -976,8 +983,8 @@ FM_API FM_CHECK_RESULT int fm_loader_draws(const fm_loader *loader, size_t view,
 /*
  * The random parameters that torchvision's transforms themselves would draw, from the generators
  * in *streams, which are advanced as by the transforms. Otherwise as fm_loader_draws().
- * RANDOM_CHOICE of v2, RANDOM_BLUR, RESIZE_KEEP_RATIO and TIMM_* draw other numbers than the
- * original code. FM_ERR_ARGUMENT, LIMIT: *streams is undefined.
+ * RANDOM_CHOICE of v2, RANDOM_BLUR, RESIZE_KEEP_RATIO, TIMM_*, and RANDOM_ERASING with random
+ * numbers or several boxes draw other numbers than the original code. FM_ERR_ARGUMENT, LIMIT: *streams is undefined.
  */
 FM_API FM_CHECK_RESULT int fm_loader_draws_torch(const fm_loader *loader, size_t view,
                                                  fm_streams *streams, int32_t width, int32_t height,
@@ -992,6 +999,15 @@ FM_API FM_CHECK_RESULT int fm_loader_draws_torch(const fm_loader *loader, size_t
  */
 FM_API FM_CHECK_RESULT int fm_loader_fallback_draws(fm_loader *loader, size_t view, int32_t width,
                                                     int32_t height, fm_draw *out, fm_error *error);
+
+/*
+ * Random numbers with the standard normal distribution, which RANDOM_ERASING writes: n of those that
+ * belong to a seed, from number `first` on. Of a sample's boxes in turn they are written by channel,
+ * row and column. Number i is the normal quantile (Wichura's algorithm AS241, in double, rounded to
+ * float32) of (w + 0.5) / 2^32, where w is word i % 4 of Philox4x32-10 with the seed as its key
+ * (lower word first) and the counter i / 4. The same on every machine.
+ */
+FM_API void fm_noise(uint64_t seed, uint64_t first, size_t n, float *out);
 
 /* CPUs that this process may use: its threads' affinity and the cgroup's quota, at least 1. */
 FM_API uint32_t fm_usable_cpus(void);

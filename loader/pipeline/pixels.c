@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "augment/augment.h"
-#include "transform/half.h"
+#include "pipeline/erasing.h"
 #include "transform/op_check.h"
 #include "transform/scaled.h"
 #include "transform/store.h"
@@ -80,10 +80,6 @@ fm_resample *fm_pixels_resample(fm_pixels *pixels) { return pixels->resample; }
 
 /* ---- the batch ------------------------------------------------------------------------------- */
 
-static size_t value_bytes(const fm_plan *plan) {
-    return plan->dtype == FM_UINT8 ? 1 : plan->dtype == FM_FLOAT32 ? 4 : 2;
-}
-
 static int store_image(const fm_pixels *pixels, const fm_image *image, fm_error *error) {
     const fm_plan *const plan = pixels->plan;
     const size_t width = (size_t)image->width, height = (size_t)image->height;
@@ -105,38 +101,8 @@ static int store_image(const fm_pixels *pixels, const fm_image *image, fm_error 
     return FM_OK;
 }
 
-/* Converts a number that the batch's dtype can represent to the bytes of that dtype. */
-static void value_of(fm_dtype dtype, double number, uint8_t value[4]) {
-    const float single = (float)number;
-    const uint16_t half = dtype == FM_FLOAT16 ? fm_float16_bits(single) : fm_bfloat16_bits(single);
-    if (dtype == FM_UINT8)
-        value[0] = (uint8_t)number;
-    else if (dtype == FM_FLOAT32)
-        memcpy(value, &single, sizeof(single));
-    else
-        memcpy(value, &half, sizeof(half));
-}
-
-/* RandomErasing: fills the drawn rectangle of the sample in the batch. */
 static void erase(const fm_pixels *pixels) {
-    const fm_plan *const plan = pixels->plan;
-    const fm_draw *const draw = &pixels->draws[plan->n_ops - 1];
-    const size_t bytes = value_bytes(plan), channels = (size_t)plan->channels;
-    const size_t width = (size_t)plan->out_width, height = (size_t)plan->out_height;
-    const bool packed = plan->layout == FM_NHWC;
-    if (!draw->flip) return;
-    for (size_t channel = 0; channel < channels; channel++) {
-        uint8_t value[4];
-        value_of(plan->dtype, plan->ops[plan->n_ops - 1].values[channel], value);
-        for (size_t row = (size_t)draw->top; row < (size_t)(draw->top + draw->height); row++) {
-            const size_t first = row * width + (size_t)draw->left;
-            const size_t at =
-                packed ? first * channels + channel : first + channel * width * height;
-            uint8_t *to = (uint8_t *)pixels->out + at * bytes;
-            for (int32_t i = 0; i < draw->width; i++, to += packed ? channels * bytes : bytes)
-                memcpy(to, value, bytes);
-        }
-    }
+    fm_erase(pixels->plan, &pixels->draws[pixels->plan->n_ops - 1], pixels->out);
 }
 
 /* ---- images in memory ------------------------------------------------------------------------ */

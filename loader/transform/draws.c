@@ -103,11 +103,10 @@ static bool is_applied(const fm_op *op, fm_rng *rng) {
     }
 }
 
-/* RandomErasing.get_params: if ten attempts fail, nothing is erased. */
-static void draw_erasing(const fm_op *op, fm_rng *rng, int32_t width, int32_t height,
-                         fm_draw *draw) {
-    if (!is_applied(op, rng)) return;
-    const double area = (double)height * (double)width;
+/* RandomErasing.get_params: if ten attempts fail, there is no box. */
+static bool draw_box(const fm_op *op, fm_rng *rng, int32_t width, int32_t height, int32_t n_boxes,
+                     fm_box *box) {
+    const double area = (double)height * (double)width / n_boxes;
     const float log_low = (float)fm_draws_log((float)op->ratio[0]);
     const float log_high = (float)fm_draws_log((float)op->ratio[1]);
     for (int attempt = 0; attempt < 10; attempt++) {
@@ -116,12 +115,44 @@ static void draw_erasing(const fm_op *op, fm_rng *rng, int32_t width, int32_t he
         const double rows = nearbyint(sqrt(erased * ratio));
         const double columns = nearbyint(sqrt(erased / ratio));
         if (!(rows < height && columns < width)) continue;
+        box->height = (int32_t)rows;
+        box->width = (int32_t)columns;
+        box->top = (int32_t)fm_rng_below(rng, (uint32_t)(height - box->height) + 1);
+        box->left = (int32_t)fm_rng_below(rng, (uint32_t)(width - box->width) + 1);
+        return true;
+    }
+    return false;
+}
+
+static void add_box(fm_draw *draw, const fm_box *box) {
+    if (!draw->flip) {
         draw->flip = true;
-        draw->height = (int32_t)rows;
-        draw->width = (int32_t)columns;
-        draw->top = (int32_t)fm_rng_below(rng, (uint32_t)(height - draw->height) + 1);
-        draw->left = (int32_t)fm_rng_below(rng, (uint32_t)(width - draw->width) + 1);
+        draw->top = box->top;
+        draw->left = box->left;
+        draw->height = box->height;
+        draw->width = box->width;
         return;
+    }
+    draw->values[draw->n_values++] = box->top * 65536.0 + box->left;
+    draw->values[draw->n_values++] = box->height * 65536.0 + box->width;
+}
+
+/* torchvision's and timm's, which may erase several boxes. */
+static void draw_erasing(const fm_op *op, fm_rng *rng, int32_t width, int32_t height,
+                         fm_draw *draw) {
+    const uint32_t least = op->values[4] > 1 ? (uint32_t)op->values[4] : 1;
+    const uint32_t most = op->values[5] > 1 ? (uint32_t)op->values[5] : 1;
+    const bool has_seed = op->values[3] != 0 || most > 1;
+    if (has_seed) draw->n_values = 2;
+    if (!is_applied(op, rng)) return;
+    const uint32_t n_boxes = most > least ? least + fm_rng_below(rng, most - least + 1) : least;
+    if (has_seed) {
+        draw->values[0] = fm_rng_u32(rng);
+        draw->values[1] = fm_rng_u32(rng);
+    }
+    for (uint32_t i = 0; i < n_boxes; i++) {
+        fm_box box;
+        if (draw_box(op, rng, width, height, (int32_t)n_boxes, &box)) add_box(draw, &box);
     }
 }
 

@@ -5,6 +5,9 @@
 
 #include <math.h>
 
+#include "base/rng.h"
+#include "feedmill/feedmill.h"
+
 /* ---- logarithm and exponential --------------------------------------------------------------- */
 
 /*
@@ -76,4 +79,17 @@ double fm_normal(uint32_t word) {
     const double r = sqrt(-fm_draws_log(q < 0 ? p : 1 - p)) - 1.6;
     const double size = polynomial(TAIL_ABOVE, r) / polynomial(TAIL_BELOW, r);
     return q < 0 ? -size : size;
+}
+
+void fm_noise(uint64_t seed, uint64_t first, size_t n, float *out) {
+    uint32_t words[4] = {0};
+    for (uint64_t i = first; i < first + n; i++) {
+        if (i == first || i % 4 == 0) {
+            words[0] = (uint32_t)(i / 4);
+            words[1] = (uint32_t)(i / 4 >> 32);
+            words[2] = words[3] = 0;
+            fm_rng_philox(words, (uint32_t)seed, (uint32_t)(seed >> 32));
+        }
+        out[i - first] = (float)fm_normal(words[i % 4]);
+    }
 }

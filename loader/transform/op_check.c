@@ -196,7 +196,15 @@ static int check_erasing(size_t number, const fm_op *op, fm_error *error) {
                             "allowed are 0 <= scale[0] <= scale[1] <= 1 and 0 < ratio[0] <= "
                             "ratio[1], within float32",
                             number, scale[0], scale[1], ratio[0], ratio[1]);
-    return check_p(number, op, error);
+    int status = check_p(number, op, error);
+    if (!status) status = check_values(number, op, 3, 1, 0, 2, true, error);
+    if (!status) status = check_values(number, op, 4, 2, 0, FM_MAX_ERASED, true, error);
+    if (status) return status;
+    if (op->values[4] <= op->values[5] && (op->values[4] >= 1 || op->values[5] == 0)) return FM_OK;
+    return fm_error_set(error, FM_ERR_ARGUMENT,
+                        "op %zu (RandomErasing): the number of boxes is %g to %g; the first must "
+                        "be at least 1, and not above the second",
+                        number, op->values[4], op->values[5]);
 }
 
 static int check_auto_augment(size_t number, const fm_op *op, fm_error *error) {

@@ -49,6 +49,11 @@ static int add_op(fm_plan *plan, const fm_transform *transform, size_t i, const 
         return fm_error_set(error, FM_ERR_ARGUMENT,
                             "op %zu (RandomErasing) must be the last of %zu ops", i,
                             transform->n_ops);
+    if (op->kind == FM_OP_RANDOM_ERASING && op->values[3] != 0 && plan->dtype == FM_UINT8)
+        return fm_error_set(error, FM_ERR_ARGUMENT,
+                            "op %zu (RandomErasing) writes random numbers, which uint8 can't hold; "
+                            "use a floating-point dtype",
+                            i);
     if (op->kind == FM_OP_GRAYSCALE) plan->channels = op->values[0] == 1 ? 1 : 3;
     if (op->kind == FM_OP_RANDOM_BLUR || fm_draws_is_timm(op)) {
         plan->blurs = plan->blurs || !fm_draws_is_timm(op) || fm_draws_timm_blurs(op);

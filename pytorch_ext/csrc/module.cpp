@@ -11,6 +11,8 @@
 #include "tensor.h"
 #include "transcoder.h"
 
+#include <vector>
+
 namespace feedmill {
 namespace {
 
@@ -46,6 +48,24 @@ PyObject *indices(PyObject *, PyObject *args) {
     long long n;
     if (!PyArg_ParseTuple(args, "OL", &sequence, &n)) return nullptr;
     return bytes_from_indices(sequence, n);
+}
+
+// noise(seed, first, n): fm_noise()'s numbers as bytes of float32.
+PyObject *noise(PyObject *, PyObject *args) {
+    unsigned long long seed, first;
+    Py_ssize_t n;
+    if (!PyArg_ParseTuple(args, "KKn:noise", &seed, &first, &n)) return nullptr;
+    if (n < 0 || n > PY_SSIZE_T_MAX / Py_ssize_t(sizeof(float))) {
+        PyErr_SetString(PyExc_ValueError, "n is negative or too large");
+        return nullptr;
+    }
+    std::vector<float> numbers(static_cast<size_t>(n));
+    without_gil([&] {
+        fm_noise(seed, first, numbers.size(), numbers.data());
+        return 0;
+    });
+    return PyBytes_FromStringAndSize(reinterpret_cast<const char *>(numbers.data()),
+                                     n * Py_ssize_t(sizeof(float)));
 }
 
 bool add_object(PyObject *module, const char *name, Ref object) {
@@ -200,6 +220,7 @@ PyMethodDef functions[] = {
     method_entry<call_between>("call_between", METH_VARARGS, "Calls three functions in turn."),
     method_entry<passed_items>("passed_items", METH_VARARGS,
                                "Items of a container, passed through a function."),
+    method_entry<noise>("noise", METH_VARARGS, "Standard normal numbers as bytes of float32."),
     method_entry<formats>("formats", METH_NOARGS, "The formats that are decoded natively."),
     {nullptr, nullptr, 0, nullptr}};
 PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void *>(guarded<exec_module>)},

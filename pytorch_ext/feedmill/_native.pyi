@@ -200,6 +200,10 @@ def passed_items(
     """A function of a key that returns function(container[key]). Tracebacks of what container[key]
     raises don't show it."""
 
+def noise(seed: int, first: int, n: int, /) -> bytes:
+    """n float32 numbers with the standard normal distribution, from number ``first`` of those that
+    RandomErasing writes for a seed."""
+
 def formats() -> str:
     """The formats that are decoded natively, such as "JPEG, PNG, WebP"."""
 

@@ -77,7 +77,7 @@ def test_the_installed_timm_is_known():
         try:
             home = __import__(module, fromlist=["_"])
             function = functools.reduce(getattr, name.split("."), home)
-        except AttributeError:  # older versions do not have all of them
+        except (AttributeError, ModuleNotFoundError):  # not all versions have all of them
             continue
         found = fingerprints.fingerprint(function.__code__)
         assert fingerprints.is_known(
@@ -278,21 +278,6 @@ def test_erased_boxes_are_those_of_timm(folder):
     ])
     for column in range(4):
         assert same_distribution(ours[:, column], timms[:, column])
-
-
-@pytest.mark.parametrize("options, text", [
-    ({"mode": "pixel"}, "RandomErasing with mode='pixel'"),
-    ({"mode": "rand"}, "RandomErasing with mode='rand'"),
-    ({"max_count": 3}, "RandomErasing with max_count=3"),
-    ({"device": "cuda"}, "RandomErasing with device='cuda'"),
-])
-def test_other_ways_to_erase_are_not_native(folder, options, text):
-    from torchvision import transforms
-
-    erasing = timm.data.random_erasing.RandomErasing(**{"device": "cpu", **options})
-    parts = [crop(), transforms.ToTensor(), erasing]
-    dataset = timm.data.ImageDataset(str(folder), transform=transforms.Compose(parts))
-    assert text in feedmill.DataLoader(dataset).explain()
 
 
 def test_ranges_of_one_number_are_not_native(folder):

@@ -167,20 +167,12 @@ def _run_step(step: Step, image: Any, draws: Sequence[Draw]) -> Any:
     if step.module == AUGMENT:
         return timm_replay.augmented(step.transform, image, draws[0][6])
     if step.module == ERASING:
-        return _erased(image, draws[0])
+        return timm_replay.erased(step.transform, image, draws[0])
     if isinstance(step.transform, PilCall):
         return step.transform(image, draws[0][6])
     result = _with_draws(step, image, draws)(image)
     # timm's ToNumpy
     return torch.from_numpy(result.copy()) if isinstance(result, np.ndarray) else result
-
-
-def _erased(image: Any, draw: Draw) -> Any:
-    """Applies timm's RandomErasing, which draws from Python's global generator."""
-    _, top, left, height, width, flip, _ = draw
-    if flip:
-        image[:, top : top + height, left : left + width] = 0
-    return image
 
 
 # ---- transforms that contain others --------------------------------------------------------------

@@ -111,7 +111,9 @@ def _draw_values(draw: Draw) -> dict[str, Any]:
     if name in ("CenterCrop", "RandomResizedCrop", "RandomCrop"):
         return box
     if name == "RandomErasing":
-        return {"applied": flip, **box}
+        more = {"boxes": tuple(timm_replay.boxes_of(draw)),
+                "noise_seed": timm_replay.noise_seed_of(draw)} if values else {}
+        return {"applied": flip, **box, **more}
     if name == "ColorJitter":
         colours = ("brightness", "contrast", "saturation", "hue")
         order = tuple(colours[int(number)] for number in values[:4])

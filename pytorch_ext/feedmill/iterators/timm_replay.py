@@ -1,18 +1,23 @@
-"""Applies timm's automatic augmentations with given draws: timm's own code runs, with other results
-of its random numbers."""
+"""Applies timm's automatic augmentations and RandomErasing with given draws: timm's own code runs,
+with other results of its random numbers."""
 
 from __future__ import annotations
 
 import copy
 import functools
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
+import torch
+
+from feedmill._ops import native
 from feedmill.planner.plan import FILTER_NAMES, FILTERS
-from feedmill.planner.timm_augment import GEOMETRIC, OPERATIONS, SIGNED, filters_of
+from feedmill.planner.timm_augment import GEOMETRIC, OPERATIONS, SIGNED, filters_of, name_of
 from feedmill.planner.timm_hashes import AUGMENT
+from feedmill.planner.timm_objects import ERASING
 
 
 def _steps(values: Sequence[float]) -> Iterator[tuple[str, float, float]]:
@@ -66,8 +71,8 @@ def _op_of(ops: Sequence[Any], name: str, level: float) -> Any:
     """The AugmentOp with this name which may have drawn this magnitude. Those with the same name
     differ in the magnitude at most."""
     for op in ops:
-        most = op.magnitude_max or 10.0
-        if op.name == name and (op.magnitude_std > 0 or max(0.0, min(op.magnitude, most)) == level):
+        most = getattr(op, "magnitude_max", None) or 10.0
+        if name_of(op) == name and (op.magnitude_std > 0 or max(0.0, min(op.magnitude, most)) == level):
             return op
     raise RuntimeError(f"timm's transform has no operation {name} of magnitude {level}")
 
@@ -75,15 +80,16 @@ def _op_of(ops: Sequence[Any], name: str, level: float) -> Any:
 def _apply(op: Any, image: Any, level: float, detail: float) -> Any:
     """Calls an AugmentOp whose module sees other random numbers."""
     randoms = [0.0] if op.prob < 1 else []  # it is applied
-    if op.name in SIGNED:
+    name = name_of(op)
+    if name in SIGNED:
         randoms.append(1.0 if str(level).startswith("-") else 0.0)
     uniforms = [abs(level)] if op.magnitude_std == float("inf") else []
     chosen = None
-    if op.name == "GaussianBlurRand":
+    if name == "GaussianBlurRand":
         uniforms.append(detail)
-    elif op.name in GEOMETRIC:
+    elif name in GEOMETRIC:
         chosen = next(one for one in filters_of(op) if FILTERS[int(one)] == int(detail))
-    given = _with_random(_Given(randoms, uniforms, abs(level), chosen))
+    given = _module_with(AUGMENT, random=_Given(randoms, uniforms, abs(level), chosen))
     with_draws = copy.copy(op)
     with_draws.aug_fn = given[op.aug_fn.__name__]
     if isinstance(op.level_fn, functools.partial):
@@ -95,12 +101,96 @@ def _apply(op: Any, image: Any, level: float, detail: float) -> Any:
     return call(with_draws, image)
 
 
-def _with_random(random: Any) -> dict[str, Any]:
-    """The names of timm's module, whose functions use this in place of the module random."""
-    names = dict(vars(sys.modules[AUGMENT]))
+def _module_with(module: str, **replaced: Any) -> dict[str, Any]:
+    """The names of a module of timm, whose functions use these values in place of its own."""
+    names = dict(vars(sys.modules[module]))
     for name, function in list(names.items()):
-        if isinstance(function, FunctionType) and function.__module__ == AUGMENT:
+        if isinstance(function, FunctionType) and function.__module__ == module:
             made = FunctionType(function.__code__, names, name, function.__defaults__)
             names[name] = made
-    names["random"] = random
+    names.update(replaced)
     return names
+
+
+# ---- RandomErasing -------------------------------------------------------------------------------
+
+Box = tuple[int, int, int, int]  # top, left, height, width
+
+
+def boxes_of(draw: Any) -> list[Box]:
+    """All boxes of a RandomErasing's draw."""
+    _, top, left, height, width, flip, values = draw
+    boxes = [(top, left, height, width)] if flip else []
+    for corner, size in zip(values[2::2], values[3::2]):
+        boxes.append((*divmod(int(corner), 65536), *divmod(int(size), 65536)))
+    return boxes
+
+
+def noise_seed_of(draw: Any) -> int:
+    """The seed of the random numbers that a RandomErasing writes."""
+    values = draw[6]
+    return int(values[0]) | int(values[1]) << 32 if values else 0
+
+
+class _GivenBox:
+    """The module random, with results that lead to one box."""
+
+    def __init__(self, box: Box, height: int, width: int) -> None:
+        top, left, rows, columns = box
+        self._corner = [top, left]
+        self._uniforms = [rows * columns / (height * width), math.log(rows / columns)]
+
+    def random(self) -> float:
+        return 0.0  # it is applied
+
+    def uniform(self, _low: float, _high: float) -> float:
+        return self._uniforms.pop(0)
+
+    def randint(self, _low: int, _high: int) -> int:
+        return self._corner.pop(0)
+
+
+class _GivenNoise:
+    """The module torch, whose normal_() gives the random numbers of a seed in turn."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._n_made = 0
+
+    def empty(self, shape: Sequence[int], *, dtype: Any, device: Any) -> Any:
+        return _Unfilled(self, torch.empty(shape, dtype=dtype, device=device))
+
+    def zeros(self, shape: Sequence[int], *, dtype: Any, device: Any) -> Any:
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    def fill(self, tensor: Any) -> Any:
+        n = tensor.numel()
+        numbers = native.noise(self._seed, self._n_made, n)
+        self._n_made += n
+        return tensor.copy_(torch.frombuffer(bytearray(numbers), dtype=torch.float32)
+                            .view(tensor.shape)) if n else tensor
+
+
+class _Unfilled:
+    """A tensor, as far as timm's code fills it."""
+
+    def __init__(self, noise: _GivenNoise, tensor: Any) -> None:
+        self._noise, self._tensor = noise, tensor
+
+    def normal_(self) -> Any:
+        return self._noise.fill(self._tensor)
+
+
+def erased(transform: Any, image: Any, draw: Any) -> Any:
+    """Applies a RandomErasing to an image tensor (channels, height, width): timm's own code writes
+    each box."""
+    noise = _GivenNoise(noise_seed_of(draw))
+    once = copy.copy(transform)
+    once.min_count = once.max_count = 1
+    for box in boxes_of(draw):
+        if not box[2] or not box[3]:
+            continue  # it has no pixels
+        given = _module_with(ERASING, random=_GivenBox(box, *image.shape[1:]), torch=noise)
+        erase = FunctionType(type(transform)._erase.__code__, given)
+        erase(once, image, *image.shape, image.dtype)
+    return image

@@ -51,6 +51,7 @@ NAMES = frozenset(
 AUTOMATIC = frozenset(_AUTOMATIC)
 
 _PAD_MODES = ("constant", "edge", "reflect", "symmetric")
+MOST_BOXES = 8  # of a RandomErasing, as FM_MAX_ERASED
 _MAX_NUMBER = 1e9  # of parameters for which feedmill.h has no narrower limit
 
 # Functions of torchvision and Pillow that these transforms call, by module. None of them may have
@@ -129,14 +130,16 @@ def read_erasing(transform: Any, n_channels: int) -> tuple[Op, list[float]]:
     return Op(KINDS["RandomErasing"], 0, 0, 0, *scale, *ratio, p), [float(one) for one in values]
 
 
-def read_erasing_of_timm(transform: Any) -> tuple[Op, list[float]]:
-    """The op of a timm RandomErasing, without its value, and the value, which is black."""
+def read_erasing_of_timm(transform: Any) -> Op:
+    """The op of a timm RandomErasing. Where its value 3 is 0, it erases to black, and the caller
+    converts that to the image's type and adds it to the op."""
     name = "RandomErasing"
-    if transform.rand_color or transform.per_pixel:
-        raise unsupported_argument(name, "mode", transform.mode, "'const'")
+    modes = transform.per_pixel, transform.rand_color
+    if set(map(type, modes)) != {bool}:
+        raise unsupported_argument(name, "mode", modes, "'const', 'rand' or 'pixel'")
     counts = transform.min_count, transform.max_count
-    if counts != (1, 1) or set(map(type, counts)) != {int}:
-        raise unsupported_argument(name, "max_count", transform.max_count, "1, as min_count")
+    if set(map(type, counts)) != {int} or not 1 <= counts[0] <= counts[1] <= MOST_BOXES:
+        raise unsupported_argument(name, "min_count, max_count", counts, f"from 1 to {MOST_BOXES}")
     if str(transform.device) != "cpu":
         raise unsupported_argument(name, "device", transform.device, "'cpu'")
     areas = transform.min_area, transform.max_area
@@ -150,7 +153,9 @@ def read_erasing_of_timm(transform: Any) -> tuple[Op, list[float]]:
     if not is_number(p):
         raise unsupported_argument(name, "probability", p, "a number")
     p = min(max(float(p), 0.0), 1.0)
-    return Op(KINDS[name], 0, 0, 0, low, high, math.exp(ratio[0]), math.exp(ratio[1]), p), [0.0]
+    written = 2.0 if transform.per_pixel else 1.0 if transform.rand_color else 0.0
+    return Op(KINDS[name], 0, 0, 0, low, high, math.exp(ratio[0]), math.exp(ratio[1]), p,
+              values=(0.0, 0.0, 0.0, written, *map(float, counts)))
 
 
 def read_container(transform: Any, name: str, parts: Sequence[Sequence[Op]]) -> list[Op]:

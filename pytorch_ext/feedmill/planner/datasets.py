@@ -419,19 +419,20 @@ class _DatasetReader:
     def _read_image_dataset(self, dataset: Any) -> Any:
         """The node of timm's ImageDataset. UnsupportedError if it is not supported."""
         timm_objects.check_image_dataset(dataset)
+        reader = timm_objects.reader_of(dataset)
         if hasattr(type(dataset), "__getitems__"):
             self.add_reason(f"{type(dataset).__name__}.__getitems__ was added to the class")
         untouched = self._is_untouched(dataset, "timm")
-        untouched = self._is_untouched(dataset.reader, "timm") and untouched
+        untouched = self._is_untouched(reader, "timm") and untouched
         self.add_reasons(files.reasons_against_opening())
-        if dataset.target_transform is not None:
+        if getattr(dataset, "target_transform", None) is not None:  # older versions have none
             self.add_reason(_TARGET_TRANSFORM)
         if self._calls_transforms:
             return self.add_reason(
                 "timm's ImageDataset returns the next image if one can't be read, which hybrid "
                 "mode and a dataset of your own around it do not do natively"
             )
-        samples = dataset.reader.samples
+        samples = reader.samples
         self.add_reasons(files.reasons_against_samples(samples))
         node = self._base_node(
             dataset, samples.__getitem__, files.load_rgb, False, "transform", makes_samples=True

@@ -32,6 +32,7 @@ class PixelValues:
         failed: the conversion to a tensor, or a later step, failed. What follows it can't be
             checked.
         erases: RandomErasing was read. Then column 256 of the ramp is the value that it writes.
+        noise: a RandomErasing that writes random numbers was read.
         erased: RandomErasing's values in the delivered type, for three channels; set by finish().
         as_array: as Plan's.
         dtype, value_table, as_image: as Plan's; set by finish().
@@ -41,6 +42,7 @@ class PixelValues:
     ramp: Any = None
     failed: bool = False
     erases: bool = False
+    noise: bool = False
     erased: tuple[float, ...] = ()
     dtype: str = ""
     value_table: bytes | None = None
@@ -113,6 +115,16 @@ class PixelValues:
         kind = type(self.ramp)
         self.ramp = torch.cat([self.ramp.as_subclass(torch.Tensor), column], -1).as_subclass(kind)
         self.erases = True
+
+    def add_noise(self) -> None:
+        """Notes that RandomErasing writes numbers with the standard normal distribution.
+        UnsupportedError if the image can't hold them as they are drawn."""
+        if type(self.ramp) is not torch.Tensor or self.ramp.dtype is not torch.float32:
+            raise UnsupportedError(
+                f"RandomErasing writes random numbers to a tensor of {self.ramp.dtype}, which is "
+                "not supported natively; it must be a plain tensor of torch.float32"
+            )
+        self.noise = True
 
     def back_to_pil(self, transform: Any) -> None:
         """Reads a ToPILImage. UnsupportedError unless it restores the image that was converted to

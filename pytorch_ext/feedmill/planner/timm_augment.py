@@ -20,7 +20,7 @@ from feedmill.planner import fingerprints
 from feedmill.planner.arguments import is_number
 from feedmill.planner.drawing import is_blur, is_of_numpy
 from feedmill.planner.plan import FILTERS, KINDS, Op, UnsupportedError, unsupported_argument
-from feedmill.planner.timm_hashes import AUGMENT
+from feedmill.planner.timm_hashes import AUGMENT, UP_TO_TEN, WITHOUT_MAXIMUM, WITHOUT_UNIFORM
 from feedmill.planner.timm_objects import KNOWN, MEANINGS, check_random
 from feedmill.planner.untouched import is_original, shadowing_attributes, type_name
 
@@ -74,10 +74,18 @@ _POLICIES = {
 }
 # Limits of fm_op.
 _MOST_OPERATIONS, _MOST_MAGNITUDE, _MOST_SHARE, _MOST_PX, _MOST_NUMBER = 5, 100, 10, 65535, 1e9
-_KNOWN_ATTRIBUTES = frozenset({
-    "name", "aug_fn", "level_fn", "prob", "magnitude", "hparams", "kwargs", "magnitude_std",
-    "magnitude_max",
+_OLD_ATTRIBUTES = frozenset({
+    "aug_fn", "level_fn", "prob", "magnitude", "hparams", "kwargs", "magnitude_std",
 })
+_ATTRIBUTES = _OLD_ATTRIBUTES | {"name", "magnitude_max"}
+# The names of the operations, by the names of their functions.
+_NAMES_BY_FUNCTIONS = {levels[:2]: name for name, levels in _LEVELS.items()}
+# The denominator of magnitudes is a constant of timm's module: of one of these names, by version.
+_DENOMINATORS = ("_LEVEL_DENOM", "_MAX_LEVEL")
+# The upper bound of magnitudes where AugmentOps have no magnitude_max.
+_MOST_OF_OLD = 10.0
+# fm_op's value for magnitudes from 0 to the given one.
+_UNIFORM = -1.0
 _ENHANCERS = ("Brightness", "Color", "Contrast", "Sharpness")
 
 
@@ -125,7 +133,7 @@ def _rand_augment(transform: Any) -> Op:
         raise unsupported_argument(name, "magnitude", first.magnitude, f"up to {_MOST_NUMBER:g}")
     by_operation = [0.0] * len(OPERATIONS)
     for op, weight in zip(ops, [1.0] * len(ops) if weights is None else _weights(weights, ops, n)):
-        by_operation[OPERATIONS.index(op.name)] += weight
+        by_operation[OPERATIONS.index(name_of(op))] += weight
     values = (n, _probability(first), first.magnitude, *shared[:5], *shared.fill,
               weights is not None, *by_operation)
     return Op(KINDS["timm's RandAugment"], filter=shared.filter, values=values)
@@ -143,7 +151,7 @@ def _weights(weights: Any, ops: Sequence[Any], n: int) -> list[float]:
         raise unsupported_argument(
             "RandAugment", "choice_weights", weights, "with the sum 1, and num_layers of them > 0"
         )
-    if len({op.name for op in ops}) != len(ops):
+    if len(set(map(name_of, ops))) != len(ops):
         raise _changed("RandAugment", "it has weights, and one operation twice")
     return listed
 
@@ -156,7 +164,7 @@ def _auto_augment(transform: Any) -> Op:
     if not ops:
         raise _changed("AutoAugment", "it has no operations")
     shared = _shared_by(ops)
-    held = [[(op.name, float(op.prob), float(op.magnitude)) for op in one] for one in policy]
+    held = [[(name_of(op), float(op.prob), float(op.magnitude)) for op in one] for one in policy]
     found = hashlib.sha256(repr(held).encode()).hexdigest()[:16]
     if found not in _POLICIES.values():
         raise _changed("AutoAugment", f"its policy is none of {', '.join(_POLICIES)}")
@@ -176,21 +184,43 @@ def _shared_by(ops: Sequence[Any]) -> _Shared:
     methods = {name for name in vars(kind) if callable(vars(kind)[name])}
     if methods - {"__init__", "__call__", "__repr__"}:
         raise _changed(_OP, "it has other methods")
-    _check_function(vars(kind).get("__call__"), f"{_OP}.__call__")
-    shared = {_read_augment_op(op, kind) for op in ops}
+    call = vars(kind).get("__call__")
+    _check_function(call, f"{_OP}.__call__")
+    version = fingerprints.fingerprint(call.__code__)
+    shared = {_read_augment_op(op, kind, version) for op in ops}
     if len(shared) != 1:
         raise _changed(_OP, "the operations of a transform differ in their parameters")
     return shared.pop()
 
 
-def _read_augment_op(op: Any, kind: Any) -> _Shared:
+def name_of(op: Any) -> str:
+    """The name of an AugmentOp's operation; "" if its functions are those of none. Older versions
+    of timm do not store it."""
+    if hasattr(op, "name"):
+        return op.name if type(op.name) is str else ""
+    level = getattr(op.level_fn, "func", op.level_fn)
+    functions = (getattr(op.aug_fn, "__name__", ""), getattr(level, "__name__", ""))
+    return _NAMES_BY_FUNCTIONS.get(functions, "")
+
+
+def _read_augment_op(op: Any, kind: Any, version: str) -> _Shared:
+    """What an operation may have in common with others.
+
+    Args:
+        kind: timm's AugmentOp.
+        version: the hash of its __call__.
+    """
     if type(op) is not kind:
         raise _changed(_OP, f"one is a {type_name(type(op))}")
-    if set(vars(op)) != _KNOWN_ATTRIBUTES or shadowing_attributes(op):
+    is_old = version in WITHOUT_MAXIMUM
+    attributes = _OLD_ATTRIBUTES if is_old else _ATTRIBUTES
+    if set(vars(op)) != attributes or shadowing_attributes(op):
         raise _changed(_OP, "one has other attributes")
-    if type(op.name) is not str or op.name not in _LEVELS:
-        raise unsupported_argument(_OP, "name", op.name, "one of timm's names")
-    _check_functions_of(op)
+    name = name_of(op)
+    if name not in _LEVELS:
+        raise unsupported_argument(_OP, "name", getattr(op, "name", op), "one of timm's names")
+    most = _MOST_OF_OLD if is_old else _most(op)
+    _check_functions_of(op, name, most)
     if not is_number(op.prob) or op.prob < 0:
         raise unsupported_argument(_OP, "prob", op.prob, "a number from 0")
     if not is_number(op.magnitude) or op.magnitude < 0:
@@ -200,29 +230,35 @@ def _read_augment_op(op: Any, kind: Any) -> _Shared:
     share = op.hparams.get("translate_pct", 0.45)
     if not is_number(share) or not 0 <= share <= _MOST_SHARE:
         raise unsupported_argument(_OP, "translate_pct", share, f"from 0 to {_MOST_SHARE}")
-    default = None if op.name in ("TranslateX", "TranslateY") else 0
+    default = None if name in ("TranslateX", "TranslateY") else 0
     px: Any = op.hparams.get("translate_const", default)
     if not is_number(px) or not 0 <= px <= _MOST_PX:
         raise unsupported_argument(_OP, "translate_const", px, f"from 0 to {_MOST_PX}")
+    std = _std(op)
+    if std == _UNIFORM and version in WITHOUT_UNIFORM:
+        raise unsupported_argument(_OP, "magnitude_std", op.magnitude_std, "finite")
     filters = _filters(op)
-    return _Shared(_std(op), _most(op), float(share), float(px),
+    return _Shared(std, most, float(share), float(px),
                    filters[1] + 1.0 if filters[-1] != filters[0] else 0.0, _fill(op), filters[0])
 
 
-def _check_functions_of(op: Any) -> None:
-    """UnsupportedError if an operation's functions are not those that timm has for its name."""
-    name, level_name, keywords = _LEVELS[op.name]
-    _check_function(op.aug_fn, name)
+def _check_functions_of(op: Any, name: str, most: float) -> None:
+    """UnsupportedError if an operation's functions are not those that timm has for its name, or
+    differ from those of the newest timm for magnitudes up to ``most``."""
+    function, level_name, keywords = _LEVELS[name]
+    _check_function(op.aug_fn, function)
     level = op.level_fn
     if not level_name:
         if level is not None:
-            raise _changed(_OP, f"{op.name} has another level_fn")
+            raise _changed(_OP, f"{name} has another level_fn")
         return
     if keywords:
         if type(level) is not functools.partial or level.args or level.keywords != keywords:
-            raise _changed(_OP, f"{op.name} has another level_fn")
+            raise _changed(_OP, f"{name} has another level_fn")
         level = level.func
     _check_function(level, level_name)
+    if most > 10 and fingerprints.fingerprint(level.__code__) in UP_TO_TEN.get(level_name, ()):
+        raise unsupported_argument(_OP, "magnitude_max", most, "at most 10 with this version")
 
 
 def _check_function(function: Any, name: str) -> None:
@@ -239,7 +275,7 @@ def _probability(op: Any) -> float:
 def _std(op: Any) -> float:
     std = op.magnitude_std
     if type(std) is float and std == math.inf:
-        return -1.0
+        return _UNIFORM
     if not is_number(std) or std > _MOST_NUMBER:
         raise unsupported_argument(_OP, "magnitude_std", std, f"a number up to {_MOST_NUMBER:g}")
     return max(float(std), 0.0)
@@ -295,9 +331,11 @@ def _check_surroundings() -> None:
     version = getattr(module, "_PIL_VER", None)
     if type(version) is not tuple or not version >= (5, 2):
         raise UnsupportedError(f"{AUGMENT}._PIL_VER was replaced")
-    denominator = getattr(module, "_LEVEL_DENOM", None)
-    if type(denominator) is not float or denominator != 10:
-        raise UnsupportedError(f"{AUGMENT}._LEVEL_DENOM was replaced")
+    denominators = [name for name in _DENOMINATORS if name in vars(module)]
+    for name in denominators or _DENOMINATORS[:1]:
+        denominator = vars(module).get(name)
+        if type(denominator) is not float or denominator != 10:
+            raise UnsupportedError(f"{AUGMENT}.{name} was replaced")
     check_random("random", "choice", "gauss", "uniform")
     if not is_of_numpy(np.random.choice, "choice"):
         raise UnsupportedError("numpy.random.choice was replaced")

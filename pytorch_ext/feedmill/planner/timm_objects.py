@@ -12,6 +12,8 @@ import random
 import sys
 from typing import Any
 
+import torch
+
 from feedmill._internals import FUNCTIONAL, why_collate_was_changed
 from feedmill.planner import fingerprints, timm_hashes
 from feedmill.planner.drawing import is_of_python
@@ -23,6 +25,7 @@ TRANSFORMS = "timm.data.transforms"
 ERASING = "timm.data.random_erasing"
 _DATASET = "timm.data.dataset"
 _FOLDER = "timm.data.readers.reader_image_folder"
+_OLD_FOLDER = "timm.data.parsers.parser_image_folder"
 _LOADER = "timm.data.loader"
 
 # The methods that determine what a transform computes.
@@ -65,16 +68,21 @@ KNOWN = {
     f"{ERASING}:_get_pixels": frozenset({"f3489eb749d0a66a"}),
     f"{_DATASET}:ImageDataset.__getitem__": frozenset({
         "15c2d3b6ec3f1812", "24f7769750fdc506", "17d862ba76f5fb50", "c360db46aeaedb7c",
-        "5c46afc64135bfee",
+        "5c46afc64135bfee", "4b038332e55c53d3", "a53e2d854324a699",
     }),
-    f"{_DATASET}:ImageDataset.__len__": frozenset({"88a2d1787d402c95"}),
+    f"{_DATASET}:ImageDataset.__len__": frozenset({"88a2d1787d402c95", "5f1a197b92f3e828"}),
     f"{_FOLDER}:ReaderImageFolder.__getitem__": frozenset({"5695405e1b9c3ebf"}),
     f"{_FOLDER}:ReaderImageFolder.__len__": frozenset({"0cf612e087ab6b24"}),
+    f"{_OLD_FOLDER}:ParserImageFolder.__getitem__": frozenset({"5695405e1b9c3ebf"}),
+    f"{_OLD_FOLDER}:ParserImageFolder.__len__": frozenset({"0cf612e087ab6b24"}),
     f"{_LOADER}:fast_collate": frozenset({
         "7db5291c85b20880", "4e91c1f38700daac", "c17e6fce1b44314f",
     }),
     **timm_hashes.HASHES,
 }
+# Versions of ImageDataset.__getitem__ that call a parser; and that make tensors of missing targets.
+_PARSING = frozenset({"4b038332e55c53d3", "a53e2d854324a699"})
+_WITHOUT_TARGETS = frozenset({"a53e2d854324a699"})
 # What the functions' global names stand for.
 MEANINGS = {
     "F": FUNCTIONAL,
@@ -123,6 +131,16 @@ def check_random(*names: str) -> None:
             raise UnsupportedError(f"random.{name} was replaced")
 
 
+def check_noise() -> None:
+    """Raises UnsupportedError if a function of torch that RandomErasing's random numbers come from
+    was replaced."""
+    for name, function, kind in (
+        ("empty", torch.empty, type(len)), ("Tensor.normal_", torch.Tensor.normal_, type(str.join)),
+    ):
+        if type(function) is not kind or function.__name__ != name.rpartition(".")[2]:
+            raise UnsupportedError(f"torch.{name} was replaced")
+
+
 def _check_method(kind: type, method: str) -> None:
     place = f"{kind.__module__}:{kind.__qualname__}.{method}"
     if not fingerprints.is_known(vars(kind).get(method), place, KNOWN, MEANINGS):
@@ -136,22 +154,35 @@ def is_image_dataset(kind: type) -> bool:
     return kind is getattr(sys.modules.get(_DATASET), "ImageDataset", None)
 
 
+def reader_of(dataset: Any) -> Any:
+    """The object that finds an ImageDataset's images: its "parser" before timm 0.8."""
+    return dataset.reader if "reader" in vars(dataset) else dataset.parser
+
+
 def check_image_dataset(dataset: Any) -> None:
     """Raises UnsupportedError if an ImageDataset does anything but load a folder's images as RGB
     and transform them."""
-    reader = dataset.reader
-    folder = getattr(sys.modules.get(_FOLDER), "ReaderImageFolder", None)
-    if type(reader) is not folder:
+    reader = reader_of(dataset)
+    place, name = (_FOLDER, "ReaderImageFolder")
+    if "reader" not in vars(dataset):
+        place, name = (_OLD_FOLDER, "ParserImageFolder")
+    if type(reader) is not getattr(sys.modules.get(place), name, None):
         raise UnsupportedError(
             f"the dataset's reader {type_name(type(reader))} is not supported natively; of timm's "
-            "readers, ReaderImageFolder is"
+            "readers, ReaderImageFolder is (ParserImageFolder in older versions)"
         )
     for kind in (type(dataset), type(reader)):
         for method in ("__getitem__", "__len__"):
             _check_method(kind, method)
-    # Older versions call the mode of images img_mode, and have no additional features.
+    gets = fingerprints.fingerprint(vars(type(dataset))["__getitem__"].__code__)
+    if (gets in _PARSING) is not (name == "ParserImageFolder"):
+        raise UnsupportedError(f"timm's ImageDataset does not use its reader {name}")
+    if gets in _WITHOUT_TARGETS and any(target is None for _, target in reader.samples):
+        raise UnsupportedError("this version of timm makes tensors of missing targets")
+    # Older versions call the mode of images img_mode, and have no additional features. Those with
+    # a parser convert to RGB.
     mode = getattr(dataset, "input_img_mode", getattr(dataset, "img_mode", None))
-    if dataset.load_bytes is not False or mode != "RGB":
+    if dataset.load_bytes is not False or (mode != "RGB" and gets not in _PARSING):
         raise UnsupportedError(
             "natively, timm's ImageDataset must have load_bytes=False and input_img_mode='RGB'"
         )

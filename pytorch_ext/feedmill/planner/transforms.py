@@ -177,6 +177,11 @@ class _TransformReader:
     def read(self, transform: Any) -> None:
         """Reads the next transform. If it is not supported, adds the reason."""
         try:
+            if self.pixels.noise:
+                raise UnsupportedError(
+                    "RandomErasing writes random numbers, and another transform follows it; "
+                    "natively it must be the last one then"
+                )
             if type(transform) is Convert and self._is_no_op(transform):
                 return
             if type(transform) is PilCall or type(transform) is Chance:
@@ -285,10 +290,14 @@ class _TransformReader:
                 "natively; use v2.RandomErasing"
             )
         if module == timm_objects.ERASING:
-            op, values = read_erasing_of_timm(transform)
+            op, values = read_erasing_of_timm(transform), [0.0]
         else:
             op, values = read_erasing(transform, self.pixels.channels)
-        self.pixels.erase(values)
+        if op.values and op.values[3]:
+            timm_objects.check_noise()
+            self.pixels.add_noise()
+        else:
+            self.pixels.erase(values)
         self._add_op(op)
         self.steps.append(Step(transform, (op.kind,), module))
 
@@ -368,7 +377,8 @@ class _TransformReader:
             for reason in self.pixels.finish():
                 self.add_reason(reason)
             if self.pixels.erased:
-                self.ops[-1] = self.ops[-1]._replace(values=self.pixels.erased)
+                values = (*self.pixels.erased, *self.ops[-1].values[3:])
+                self.ops[-1] = self.ops[-1]._replace(values=values)
         elif not self.reasons:
             self.add_reason(
                 "the transform does not end in a tensor; add ToTensor or PILToTensor"
