@@ -984,7 +984,8 @@ FM_API FM_CHECK_RESULT int fm_loader_draws(const fm_loader *loader, size_t view,
  * The random parameters that torchvision's transforms themselves would draw, from the generators
  * in *streams, which are advanced as by the transforms. Otherwise as fm_loader_draws().
  * RANDOM_CHOICE of v2, RANDOM_BLUR, RESIZE_KEEP_RATIO, TIMM_*, and RANDOM_ERASING with random
- * numbers or several boxes draw other numbers than the original code. FM_ERR_ARGUMENT, LIMIT: *streams is undefined.
+ * numbers or several boxes draw other numbers than the original code. FM_ERR_ARGUMENT, LIMIT:
+ * *streams is undefined.
  */
 FM_API FM_CHECK_RESULT int fm_loader_draws_torch(const fm_loader *loader, size_t view,
                                                  fm_streams *streams, int32_t width, int32_t height,
@@ -1001,11 +1002,11 @@ FM_API FM_CHECK_RESULT int fm_loader_fallback_draws(fm_loader *loader, size_t vi
                                                     int32_t height, fm_draw *out, fm_error *error);
 
 /*
- * Random numbers with the standard normal distribution, which RANDOM_ERASING writes: n of those that
- * belong to a seed, from number `first` on. Of a sample's boxes in turn they are written by channel,
- * row and column. Number i is the normal quantile (Wichura's algorithm AS241, in double, rounded to
- * float32) of (w + 0.5) / 2^32, where w is word i % 4 of Philox4x32-10 with the seed as its key
- * (lower word first) and the counter i / 4. The same on every machine.
+ * Random numbers with the standard normal distribution, which RANDOM_ERASING writes: n of those
+ * that belong to a seed, from number `first` on. Of a sample's boxes in turn they are written by
+ * channel, row and column. Number i is the normal quantile (Wichura's algorithm AS241, in double,
+ * rounded to float32) of (w + 0.5) / 2^32, where w is word i % 4 of Philox4x32-10 with the seed as
+ * its key (lower word first) and the counter i / 4. The same on every machine.
  */
 FM_API void fm_noise(uint64_t seed, uint64_t first, size_t n, float *out);
 

@@ -12,7 +12,7 @@
 typedef struct erasing {
     const fm_plan *plan;
     uint8_t *out;
-    uint64_t seed, n_made; /* of fm_noise(); n_made: numbers of it that were used */
+    uint64_t seed, n_made;          /* of fm_noise(); n_made: numbers of it that were used */
     size_t value_bytes, step_bytes; /* of a value; from one pixel of a row to the next */
 } erasing;
 
@@ -31,8 +31,8 @@ static void value_of(fm_dtype dtype, double number, uint8_t value[4]) {
 static uint8_t *place_of(const erasing *to, size_t channel, size_t row, size_t column) {
     const size_t width = (size_t)to->plan->out_width, height = (size_t)to->plan->out_height;
     const size_t channels = (size_t)to->plan->channels, pixel = row * width + column;
-    const size_t at = to->plan->layout == FM_NHWC ? pixel * channels + channel
-                                                  : pixel + channel * width * height;
+    const size_t at =
+        to->plan->layout == FM_NHWC ? pixel * channels + channel : pixel + channel * width * height;
     return to->out + at * to->value_bytes;
 }
 
@@ -82,8 +82,7 @@ void fm_erase(const fm_plan *plan, const fm_draw *draw, void *out) {
                   .out = out,
                   .value_bytes = bytes,
                   .step_bytes = plan->layout == FM_NHWC ? bytes * (size_t)plan->channels : bytes};
-    if (draw->n_values >= 2)
-        to.seed = (uint64_t)draw->values[0] | (uint64_t)draw->values[1] << 32;
+    if (draw->n_values >= 2) to.seed = (uint64_t)draw->values[0] | (uint64_t)draw->values[1] << 32;
     erase_box(&to, (fm_box){draw->left, draw->top, draw->width, draw->height});
     for (int32_t i = 2; i + 1 < draw->n_values; i += 2) {
         const uint64_t corner = (uint64_t)draw->values[i], size = (uint64_t)draw->values[i + 1];

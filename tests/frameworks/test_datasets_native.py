@@ -14,7 +14,7 @@ import pytest
 import torch
 from feedmill.planner import fingerprints, huggingface
 from feedmill.planner.recognise import recognise
-from PIL import Image
+from PIL import Image, ImageOps
 from torch.utils.data import BatchSampler, DataLoader, Subset
 from torchvision import transforms
 
@@ -224,6 +224,50 @@ def test_a_mode_of_the_feature(mixed):
     assert_parity(dataset.with_transform(preprocess))
     dataset = mixed.cast_column("image", datasets.Image(mode="L"))
     assert "mode 'L'" in reasons(dataset.with_transform(preprocess))
+
+
+def applied(transform):
+    def apply(batch):
+        return {"x": [transform(image) for image in batch["image"]], "y": batch["label"]}
+
+    return apply
+
+
+def test_images_converted_unless_they_are_rgb(mixed):
+    """As in transformers' run_mae.py: a conversion that leaves out what it would not change."""
+    convert = transforms.Lambda(lambda img: img.convert("RGB") if img.mode != "RGB" else img)
+    equal = transforms.Lambda(lambda img: img if img.mode == "RGB" else img.convert("RGB"))
+    for one in (convert, equal):
+        dataset = mixed.with_transform(applied(transforms.Compose([one, EVALUATION])))
+        assert_parity(dataset)
+        list(feedmill.DataLoader(dataset, 8, native="verify"))
+
+    def direct(batch):
+        images = [EVALUATION(i.convert("RGB") if i.mode != "RGB" else i) for i in batch["image"]]
+        return {"x": images, "y": batch["label"]}
+
+    assert_parity(mixed.with_transform(direct))
+
+
+@pytest.mark.parametrize("parts", [
+    [lambda img: img.convert("L") if img.mode != "RGB" else img],
+    [lambda img: img if img.mode != "RGB" else img.convert("RGB")],
+    [lambda img: img.convert("RGB") if img.mode == "RGB" else img],
+    [lambda img: img.convert("RGB") if img.mode != "L" else img],
+    [lambda img: img.convert("RGB") if img.mode != "RGB" else ImageOps.invert(img)],
+    [lambda img: ImageOps.invert(img) if img.mode != "RGB" else img],
+    [lambda img: ImageOps.invert(img.convert("RGB")) if img.mode != "RGB" else img],
+    [lambda img: img.convert("RGB") if img.size != "RGB" else img],
+    [lambda img: img.convert("RGB") if "RGB" != img.mode else img],
+    [lambda img: img.convert("RGB") if img.mode in "RGB" else img],
+    [lambda img: ImageOps.invert(img) if img.mode == "RGB" else img.convert("RGB")],
+    [transforms.Resize(30), lambda img: img.convert("RGB") if img.mode != "RGB" else img],
+])
+def test_other_conditional_conversions_are_not_native(mixed, parts):
+    parts = [transforms.Lambda(one) if callable(one) and hasattr(one, "__code__") else one
+             for one in parts]
+    dataset = mixed.with_transform(applied(transforms.Compose([*parts, EVALUATION])))
+    assert feedmill.DataLoader(dataset).explain().startswith("torch's own path")
 
 
 @pytest.mark.parametrize("change", [

@@ -39,10 +39,9 @@ static int plan_of(const fm_op *op, fm_dtype dtype, fm_layout layout, fm_plan *p
 
 static void plans_check_the_parameters(void **state) {
     (void)state;
-    static const double bad[][3] = {{3, 0, 0}, {-1, 0, 0},   {0.5, 0, 0}, {NAN, 0, 0},
-                                    {0, 0, 1}, {0, 2, 1},    {0, 1, 9},   {0, 9, 9},
-                                    {0, 1, 0}, {0, 1, 1.5},  {0, -1, 1},  {0, 1, NAN},
-                                    {0, 1, INFINITY}};
+    static const double bad[][3] = {
+        {3, 0, 0}, {-1, 0, 0}, {0.5, 0, 0}, {NAN, 0, 0}, {0, 0, 1},   {0, 2, 1},       {0, 1, 9},
+        {0, 9, 9}, {0, 1, 0},  {0, 1, 1.5}, {0, -1, 1},  {0, 1, NAN}, {0, 1, INFINITY}};
     fm_plan plan;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         const fm_op op = erasing_of(bad[i][0], bad[i][1], bad[i][2]);
@@ -51,8 +50,7 @@ static void plans_check_the_parameters(void **state) {
     for (int written = 0; written <= 2; written++) {
         const fm_op op = erasing_of(written, 1, FM_MAX_ERASED);
         assert_int_equal(plan_of(&op, FM_FLOAT16, FM_NHWC, &plan), FM_OK);
-        assert_int_equal(plan_of(&op, FM_UINT8, FM_NCHW, &plan),
-                         written ? FM_ERR_ARGUMENT : FM_OK);
+        assert_int_equal(plan_of(&op, FM_UINT8, FM_NCHW, &plan), written ? FM_ERR_ARGUMENT : FM_OK);
     }
 }
 

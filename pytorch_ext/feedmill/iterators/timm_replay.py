@@ -72,7 +72,8 @@ def _op_of(ops: Sequence[Any], name: str, level: float) -> Any:
     differ in the magnitude at most."""
     for op in ops:
         most = getattr(op, "magnitude_max", None) or 10.0
-        if name_of(op) == name and (op.magnitude_std > 0 or max(0.0, min(op.magnitude, most)) == level):
+        is_random = op.magnitude_std > 0
+        if name_of(op) == name and (is_random or max(0.0, min(op.magnitude, most)) == level):
             return op
     raise RuntimeError(f"timm's transform has no operation {name} of magnitude {level}")
 

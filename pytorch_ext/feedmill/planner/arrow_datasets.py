@@ -22,6 +22,7 @@ from feedmill.planner.buffers import Buffer
 from feedmill.planner.collate_keys import keys_read
 from feedmill.planner.equality import native_formats
 from feedmill.planner.image_calls import Convert, ImageState
+from feedmill.planner.known import flatten
 from feedmill.planner.plan import UnsupportedError
 from feedmill.planner.samples import (
     IMAGE,
@@ -229,6 +230,8 @@ class ArrowDataset:
         given = _function_of(dataset)
         mode = self._table.mode
         state = None if mode is None else ImageState(True, mode)
+        # Whether a transform converts the images to RGB, and not the function itself.
+        self._converts_within = False
         try:
             self._function = BatchFunction(
                 given, self._table.columns, self._table.image, state
@@ -239,9 +242,10 @@ class ArrowDataset:
             ) from None
         calls = self._function.calls
         if mode is None:
-            if not calls or calls[0] != Convert("RGB"):
+            if not calls or not _converts_first(calls[0]):
                 raise UnsupportedError(_NOT_RGB)
-            calls = calls[1:]
+            self._converts_within = calls[0] != Convert("RGB")
+            calls = calls if self._converts_within else calls[1:]
         self._calls: list[Any] = calls
         self._columns = [
             self._table.column(one) for one in self._function.columns if one is not None
@@ -275,7 +279,13 @@ class ArrowDataset:
     def _with_transform(self, transform: Any, copy_with: Any) -> Any:
         copied = object.__new__(type(self._table.dataset))
         vars(copied).update(vars(self._table.dataset))
-        copied._format_kwargs = {"transform": self._function.with_transform(transform)}
+        given = transform
+        if self._converts_within:
+
+            def given(image: Any) -> Any:
+                return transform(image.convert("RGB"))
+
+        copied._format_kwargs = {"transform": self._function.with_transform(given)}
         return _Verified(copied, self._function.keys)
 
 
@@ -425,3 +435,12 @@ def _reasons_against_collate(collate: Any, is_default: bool, left: set[str]) -> 
     except NotUnderstood as error:
         return [advice, f"it is not proved that collate_fn does not read that image: {error}"]
     return [advice, "collate_fn reads that image"] if read & left else []
+
+
+def _converts_first(call: Any) -> bool:
+    """Whether the first thing that a call does with an image is to convert it to RGB, whatever its
+    mode is."""
+    try:
+        return next(flatten(call), None) == Convert("RGB")
+    except UnsupportedError:
+        return False

@@ -302,6 +302,8 @@ class Evaluator(ImageCalls):
         if isinstance(node, ast.Call):
             return self._call(node)
         if isinstance(node, ast.IfExp):
+            if (converted := self._converted_to_rgb(node)) is not None:
+                return converted
             is_true = self._truth(node.test)
             return self._value(node.body if is_true else node.orelse)
         if isinstance(node, ast.BoolOp):

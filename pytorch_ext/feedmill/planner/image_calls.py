@@ -194,6 +194,30 @@ class ImageCalls:
                 return self._state.is_pil
         raise self._error(node, "it tests types")
 
+    def _converted_to_rgb(self, node: ast.IfExp) -> Any:
+        """The value of ``image.convert("RGB") if image.mode != "RGB" else image``, also where the
+        mode is not known: in every case the image is converted to RGB. None: it is another
+        expression, or the mode is known."""
+        test = node.test
+        if self._state is not None or self._calls or not isinstance(test, ast.Compare):
+            return None
+        if len(test.ops) != 1 or not isinstance(test.ops[0], ast.Eq | ast.NotEq):
+            return None
+        left, right = test.left, test.comparators[0]
+        if not isinstance(left, ast.Attribute) or left.attr != "mode":
+            return None
+        if not isinstance(right, ast.Constant) or right.value != "RGB":
+            return None
+        if type(self._value(left.value)) is not ImageValue or self._calls:
+            return None
+        is_not = isinstance(test.ops[0], ast.NotEq)
+        converting, other = (node.body, node.orelse) if is_not else (node.orelse, node.body)
+        if type(self._value(other)) is ImageValue and not self._calls:
+            converted = self._value(converting)
+            if type(converted) is ImageValue and self._calls == [Convert("RGB")]:
+                return converted
+        raise self._error(node, "it does something else for images that are RGB than for others")
+
     def _is_unchanged(self) -> bool:
         """Whether the image is still as the function got it."""
         return all(type(one) is Convert for one in self._calls)
