@@ -165,11 +165,10 @@ class _GivenNoise:
         return torch.zeros(shape, dtype=dtype, device=device)
 
     def fill(self, tensor: Any) -> Any:
-        n = tensor.numel()
-        numbers = native.noise(self._seed, self._n_made, n)
-        self._n_made += n
-        return tensor.copy_(torch.frombuffer(bytearray(numbers), dtype=torch.float32)
-                            .view(tensor.shape)) if n else tensor
+        numbers = native.noise(self._seed, self._n_made, tensor.numel())
+        self._n_made += tensor.numel()
+        given = torch.frombuffer(bytearray(numbers), dtype=torch.float32)
+        return tensor.copy_(given.view(tensor.shape))
 
 
 class _Unfilled:
