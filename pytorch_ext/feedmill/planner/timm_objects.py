@@ -134,9 +134,11 @@ def check_random(*names: str) -> None:
 def check_noise() -> None:
     """Raises UnsupportedError if a function of torch that RandomErasing's random numbers come from
     was replaced."""
-    for name, function, kind in (
-        ("empty", torch.empty, type(len)), ("Tensor.normal_", torch.Tensor.normal_, type(str.join)),
-    ):
+    functions: dict[str, tuple[Any, Any]] = {
+        "empty": (torch.empty, type(len)),
+        "Tensor.normal_": (torch.Tensor.normal_, type(str.join)),
+    }
+    for name, (function, kind) in functions.items():
         if type(function) is not kind or function.__name__ != name.rpartition(".")[2]:
             raise UnsupportedError(f"torch.{name} was replaced")
 
