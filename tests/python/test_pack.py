@@ -1,5 +1,6 @@
 """The command `feedmill pack`, and the dataset feedmill.Pack with the packed folder's samples."""
 
+import errno
 import io
 import os
 import pickle
@@ -352,6 +353,73 @@ def test_a_killed_run_leaves_no_partly_written_file(folder, packed, tmp_path):
             assert all(one.endswith((".tar", ".fmp")) for one in left)
         assert run(folder, tmp_path / name, "--shard-size", "20K") == 0
         assert files_of(tmp_path / name) == whole
+
+
+@pytest.mark.parametrize("end", ["both", "first fails", "after joining"])
+def test_two_processes_write_the_same_shards(folder, packed, tmp_path, monkeypatch, end):
+    """A process that was given up for lost writes on while its work is done again: no file is torn.
+    """
+    out, real, n = tmp_path / "out", writer._pack, []
+    words = (folder, out, "--shard-size", "20K", "--workers", "1")
+
+    def late(sample, *rest):
+        n.append(sample)
+        if len(n) == 8:  # somewhere within a shard, the other process writes all shards
+            part = ["--part", "0/1"] if end != "after joining" else []
+            command = [sys.executable, "-m", "feedmill", "pack", *words, *part]
+            subprocess.run(command, check=True, timeout=600)
+            if end == "first fails":
+                raise OSError("lost")
+        return real(sample, *rest)
+
+    monkeypatch.setattr(writer, "_pack", late)
+    first = run(*words, "--part", "0/1")
+    assert first == (0 if end == "both" else 1)
+    if end != "after joining":
+        assert not list(out.glob("*.partial"))
+        assert run("--join", out) == 0
+    assert files_of(out) == files_of(packed)
+
+
+def test_joining_removes_what_killed_processes_left(folder, packed, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    token = "0123456789abcdef"
+    left = [f"shard-000001.tar.{token}.partial", f"shard-000001.fmp.{token}.partial",
+            f"index.fmp.{token}.partial", f"nodes.{token}.partial", "shard-000001.tar.partial"]
+    for name in [*left, "mine.partial"]:
+        (out / name).write_bytes(b"left")
+    assert run(folder, out, "--shard-size", "20K") == 0
+    assert files_of(out) == {**files_of(packed), "mine.partial": b"left"}
+
+
+def test_errors_of_reads_and_writes_name_the_file(folder, tmp_path, monkeypatch, capsys):
+    def fails(*args):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", fails)
+        assert run(folder, tmp_path / "x") == 1
+    assert f"error: '{folder}/a c/" in capsys.readouterr().err
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fails)
+        assert run(folder, tmp_path / "y") == 1
+    assert f"error: '{tmp_path}/y/shard-000000" in capsys.readouterr().err
+
+
+def test_ray_is_missing_or_misplaced(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    for words, text in (
+        ((folder, tmp_path / "out", "--ray"), "needs ray, which is not installed in this Python"),
+        ((folder, tmp_path / "out", "--ray", "--part", "0/2"), "leave out --part"),
+        (("--ray", folder, tmp_path / "out"), "write --ray behind SRC and OUT"),
+        (("--join", tmp_path / "out", "--ray"), "--join takes only OUT"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            run(*words)
+        assert caught.value.code == 2
+        assert text in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_pack_can_be_packed_again(packed, folder, tmp_path):

@@ -19,6 +19,7 @@ from typing import Any
 from feedmill._ops import native
 from feedmill.cli.arguments import positive_int
 from feedmill.cli.progress import progress
+from feedmill.system.requirements import missing_package
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -46,11 +47,18 @@ def add_pack(commands: Any) -> None:
                            "restart markers would take more than 0.3%% of an image)")
     pack.add_argument("--no-verify", action="store_true",
                       help="do not check that each image's pixels equal the source's")
-    pack.add_argument("--workers", type=positive_int, default=native.usable_cpus(), metavar="N",
-                      help="number of threads (default: the usable CPUs, %(default)s)")
+    pack.add_argument("--workers", type=positive_int, default=None, metavar="N",
+                      help="number of threads (default: the usable CPUs, "
+                           f"{native.usable_cpus()}); with --ray: threads, and CPUs, of each task "
+                           "(default: so many that the tasks use all CPUs of the cluster)")
     pack.add_argument("--part", type=_part, default=None, metavar="I/N",
                       help="write only part I of N, counted from 0; parts may be written on "
                            "different machines and in any order")
+    pack.add_argument("--ray", nargs="?", const="", default=None, metavar="ADDRESS",
+                      help="pack on the nodes of a Ray cluster, which must see SRC and OUT under "
+                           "the same paths. ADDRESS: host:port of the cluster, or 'local' for a "
+                           "new one on this machine (default: $RAY_ADDRESS, else the cluster that "
+                           "this machine belongs to, else 'local')")
     pack.add_argument("--join", action="store_true",
                       help="only write the index of the parts in OUT")
     pack.set_defaults(run=_pack)
@@ -81,16 +89,36 @@ def _part(text: str) -> tuple[int, int]:
 
 
 def _pack(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    if arguments.join and (arguments.src is not None or arguments.part is not None):
+    options = (arguments.src, arguments.part, arguments.ray)
+    if arguments.join and any(one is not None for one in options):
         parser.error("--join takes only OUT: feedmill pack --join OUT")
+    if arguments.ray is not None and arguments.part is not None:
+        parser.error("--ray writes all parts: leave out --part")
+    if arguments.ray and os.path.exists(arguments.ray):
+        parser.error(f"--ray takes {arguments.ray} as its ADDRESS, but this is a path: write --ray "
+                     "behind SRC and OUT")
     if not arguments.join and arguments.src is None:
         parser.error("name SRC and OUT: feedmill pack SRC OUT")
     try:
         with _exit_on_sigterm():
             return _join(arguments.out) if arguments.join else _write(arguments)
     except (OSError, ValueError) as error:
-        print(f"feedmill pack: {error}", file=sys.stderr)
+        _say(str(error))
         return 1
+    except KeyboardInterrupt:
+        if not arguments.join:
+            _say("interrupted; the same command continues")
+        raise
+    except ModuleNotFoundError as error:
+        if text := missing_package(error):
+            parser.error(text)
+        raise
+
+
+def _say(text: str) -> None:
+    """Prints a message to stderr, over a progress bar if there is one."""
+    start = "\r\x1b[K" if sys.stderr.isatty() else ""
+    print(f"{start}feedmill pack: {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -116,15 +144,24 @@ def _write(arguments: argparse.Namespace) -> int:
     source_folder = os.path.join(os.path.realpath(arguments.src), "")
     if os.path.realpath(arguments.out).startswith(source_folder):
         raise ValueError(f"{arguments.out} is inside {arguments.src}: name another folder")
+    if arguments.ray is not None:
+        from feedmill.packing.on_ray import write_shards_on_ray
     source = read_source(arguments.src)
     os.makedirs(arguments.out, exist_ok=True)
     options = Options(
-        arguments.shard_size, arguments.interval, not arguments.no_verify, arguments.workers
+        arguments.shard_size, arguments.interval, not arguments.no_verify,
+        arguments.workers or native.usable_cpus(),
     )
     part, n_parts = arguments.part or (0, 1)
     began = time.monotonic()
     with progress(len(source.samples) if n_parts == 1 else None) as update:
-        tally = write_shards(source, arguments.out, options, part, n_parts, update)
+        if arguments.ray is not None:
+            tally = write_shards_on_ray(
+                source, arguments.out, options, address=arguments.ray, workers=arguments.workers,
+                update=update, say=_say,
+            )
+        else:
+            tally = write_shards(source, arguments.out, options, part, n_parts, update)
     _print(tally, time.monotonic() - began)
     if arguments.part is not None:
         print(f"part {part} of {n_parts} is written; when all parts are written, run: feedmill "

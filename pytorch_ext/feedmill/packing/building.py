@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import zlib
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import IO
 
 import numpy as np
 
@@ -167,22 +169,48 @@ def _assemble(
     return b"".join([header.tobytes(), *tables])
 
 
-def write_file(path: str, data: bytes, *, shared: bool = False) -> None:
-    """Writes a file atomically: it is complete or does not exist. Raises OSError.
+def write_file(path: str, data: bytes) -> None:
+    """Writes a file atomically: it is complete or does not exist, also if several processes write
+    the same path at once. Raises OSError, which names a path."""
+    with new_file(path) as file:
+        file.write(data)
 
-    Args:
-        shared: True if several processes may write the same path at once; each then uses a
-            temporary file with a random name. False: the temporary file has a fixed name, so the
-            next run replaces what a killed process left behind.
+
+@contextmanager
+def new_file(path: str) -> Iterator[IO[bytes]]:
+    """Opens a temporary file for writing. At the end of the block the file is synced and renamed to
+    ``path``; if the block raises, it is removed.
+
+    The temporary file has a random name. So a process that was given up for lost, but still writes,
+    can't change the file of the process that does its work again: each renames a file of its own.
+
+    Raises:
+        OSError: the file can't be written. The error names a path.
     """
-    temporary = f"{path}.{secrets.token_hex(8)}.partial" if shared else f"{path}.partial"
+    temporary = temporary_path(path)
     try:
-        with open(temporary, "wb") as file:
-            file.write(data)
+        with open(temporary, "wb", buffering=1 << 20) as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             os.unlink(temporary)
+        if isinstance(error, OSError) and error.filename is None and error.errno is not None:
+            error.filename = path  # a write that failed does not know its file
         raise
+
+
+def temporary_path(path: str) -> str:
+    """A name that no other process uses, for a file that will be renamed to ``path``."""
+    return f"{path}.{secrets.token_hex(8)}.partial"
+
+
+def remove_temporary_files(folder: str) -> None:
+    """Removes the temporary files that killed processes left behind in the folder of a pack. A
+    process that still writes one of them can't finish it."""
+    for name in os.listdir(folder):
+        if re.fullmatch(r"(shard-\d{6,}\.(tar|fmp)|index\.fmp|nodes)\.([0-9a-f]{16}\.)?partial", name):
+            with suppress(OSError):
+                os.unlink(os.path.join(folder, name))

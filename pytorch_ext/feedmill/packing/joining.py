@@ -6,7 +6,7 @@ import os
 import re
 from contextlib import suppress
 
-from feedmill.packing.building import join, write_file
+from feedmill.packing.building import join, remove_temporary_files, write_file
 from feedmill.packing.index import INDEX_NAME, Index, PackError
 from feedmill.packing.writer import part_path, shard_name
 
@@ -14,7 +14,8 @@ _MAX_NAMED = 5  # missing shards that an error names
 
 
 def join_shards(folder: str) -> Index:
-    """Writes one index for all shards in a folder, and removes the shards' own indices.
+    """Writes one index for all shards in a folder, and removes the shards' own indices and what
+    killed processes left behind.
 
     Raises:
         PackError: shards are missing, were made with different options or of different sources, or
@@ -36,6 +37,7 @@ def join_shards(folder: str) -> Index:
     for number in numbers:
         with suppress(OSError):
             os.unlink(part_path(folder, number))
+    remove_temporary_files(folder)
     return index
 
 

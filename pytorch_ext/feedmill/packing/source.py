@@ -25,14 +25,20 @@ class FileRange(NamedTuple):
     n_bytes: int
 
     def read(self) -> bytes:
-        """Reads the bytes. Raises OSError, and PackError if the file was truncated."""
+        """Reads the bytes. Raises OSError, which names the file, and PackError if the file was
+        truncated."""
         with open(self.path, "rb", buffering=0) as file:
-            data = os.pread(file.fileno(), self.n_bytes, self.offset)
-            while len(data) < self.n_bytes:
-                more = os.pread(file.fileno(), self.n_bytes - len(data), self.offset + len(data))
-                if not more:
-                    raise PackError(f"{self.path}: the file was truncated while it was packed")
-                data += more
+            try:
+                data = os.pread(file.fileno(), self.n_bytes, self.offset)
+                while len(data) < self.n_bytes:
+                    n_left = self.n_bytes - len(data)
+                    more = os.pread(file.fileno(), n_left, self.offset + len(data))
+                    if not more:
+                        raise PackError(f"{self.path}: the file was truncated while it was packed")
+                    data += more
+            except OSError as error:
+                error.filename = self.path  # os.pread() knows only a descriptor
+                raise
         return data
 
 
@@ -75,10 +81,16 @@ class SourceSample(NamedTuple):
 
 @dataclass
 class Source:
-    """The samples to be packed, in order, and the names of their classes, by label."""
+    """The samples to be packed, in order.
+
+    Attributes:
+        classes: names of their classes, by label.
+        paths: absolute paths of the image folder, or of the tar files.
+    """
 
     samples: Sequence[SourceSample]
     classes: list[str]
+    paths: list[str]
 
     def digest(self) -> bytes:
         """32 bytes that identify the source: a hash of names, sizes and labels."""
@@ -107,7 +119,11 @@ def read_source(source: str) -> Source:
 
 
 class FolderSamples(Sequence[SourceSample]):
-    """The samples of an image folder, created on access to save memory.
+    """The samples of an image folder, created on access to save memory. A pickled range of them has
+    about the size of their names.
+
+    Args:
+        root: absolute path of the folder.
 
     Attributes:
         names: paths of the files, relative to the folder.
@@ -131,6 +147,9 @@ class FolderSamples(Sequence[SourceSample]):
         return len(self.names)
 
     def __getitem__(self, i: Any) -> Any:
+        """The sample at a position, or FolderSamples of a range of positions (without a step)."""
+        if isinstance(i, slice):
+            return self._range(*i.indices(len(self))[:2])
         name, label = self.names[i], self._labels[i]
         stem, suffix = os.path.splitext(name)
         key, extension = self._keys.get(i) or _key(stem), suffix[1:].lower()
@@ -141,13 +160,20 @@ class FolderSamples(Sequence[SourceSample]):
         )
         return SourceSample(name, label, parts, 0)
 
+    def _range(self, first: int, end: int) -> FolderSamples:
+        some = FolderSamples(self._root)
+        some.names = self.names[first:end]
+        some._labels, some._sizes = self._labels[first:end], self._sizes[first:end]
+        some._keys = {i - first: self._keys[i] for i in range(first, end) if i in self._keys}
+        return some
+
 
 def _read_folder(root: str) -> Source:
     """The samples of torchvision's ImageFolder, in its order."""
     classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
     if not classes:
         raise PackError(f"{root}: the folder has neither a folder for each class nor tar files")
-    samples = FolderSamples(root)
+    samples = FolderSamples(os.path.abspath(root))
     for label, name in enumerate(classes):
         n_before = len(samples)
         for folder, _, files in sorted(os.walk(os.path.join(root, name), followlinks=True)):
@@ -155,7 +181,7 @@ def _read_folder(root: str) -> Source:
         if len(samples) == n_before:
             raise PackError(f"{os.path.join(root, name)}: the class has no images, which "
                             "ImageFolder does not allow; remove the folder")
-    return Source(samples, classes)
+    return Source(samples, classes, [os.path.abspath(root)])
 
 
 def _add_images(
@@ -189,7 +215,7 @@ def _key(stem: str) -> str:
 def _read_tars(paths: Sequence[str]) -> Source:
     samples: list[SourceSample] = []
     n_classes = 0
-    for path in paths:
+    for path in map(os.path.abspath, paths):
         with open(path, "rb", buffering=0) as file:
             n_bytes = os.fstat(file.fileno()).st_size
             for group in groups(file.fileno(), n_bytes, path):
@@ -199,7 +225,9 @@ def _read_tars(paths: Sequence[str]) -> Source:
                 n_classes = max(n_classes, group.label + 1)
     if not samples:
         raise PackError(f"there is no image in {paths[0]}{', ...' if len(paths) > 1 else ''}")
-    return Source(samples, [str(label) for label in range(n_classes)])
+    return Source(
+        samples, [str(label) for label in range(n_classes)], [os.path.abspath(one) for one in paths]
+    )
 
 
 def _tar_sample(path: str, members: list[Member], image: Member, label: int) -> SourceSample:

@@ -49,7 +49,7 @@ def index_tar(path: str) -> Index:
         os.close(file)
     with suppress(OSError):
         os.makedirs(os.path.dirname(cached), exist_ok=True)
-        write_file(cached, data, shared=True)
+        write_file(cached, data)
     return Index(data, path)
 
 

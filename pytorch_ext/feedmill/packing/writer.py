@@ -8,13 +8,12 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from feedmill._ops import native
-from feedmill.packing.building import Sample, Shard, build, write_file
-from feedmill.packing.index import TRANSCODED, VERIFIED, Index, PackError
+from feedmill.packing.building import Sample, Shard, build, new_file, write_file
+from feedmill.packing.index import INDEX_NAME, TRANSCODED, VERIFIED, Index, PackError
 from feedmill.packing.source import Source, SourceSample
 from feedmill.packing.tars import BLOCK, header_of, padded
 
@@ -80,6 +79,10 @@ class Tally:
     file_bytes: int = 0
     stored_unchanged: Counter[str] = field(default_factory=Counter)
 
+    def add(self, other: Tally) -> None:
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+
 
 class Packed(NamedTuple):
     """A sample that is ready to be written.
@@ -124,6 +127,56 @@ def part_path(folder: str, number: int) -> str:
     return os.path.join(folder, f"shard-{number:06}.fmp")
 
 
+class ShardJob(NamedTuple):
+    """A shard to be written, with all that a process on any machine needs for it.
+
+    Attributes:
+        number, n_shards: number of this shard, from 0, and of all shards of the pack.
+        samples: in the shard, in order.
+        classes, digest: as for build().
+    """
+
+    number: int
+    n_shards: int
+    samples: Sequence[SourceSample]
+    classes: Sequence[str]
+    digest: bytes
+
+    @property
+    def name(self) -> str:
+        return shard_name(self.number)
+
+
+class Layout:
+    """How a source's samples are distributed over the shards of its pack.
+
+    Attributes:
+        digest: 16 bytes that identify the source and the options.
+    """
+
+    def __init__(self, source: Source, options: Options) -> None:
+        self.digest = options.digest(source)
+        self._source = source
+        self._bounds = split_into_shards(source.samples, options.shard_bytes)
+
+    def __len__(self) -> int:
+        return len(self._bounds)
+
+    def part(self, part: int, n_parts: int) -> range:
+        """The numbers of the shards of one part."""
+        n = len(self)
+        return range(part * n // n_parts, (part + 1) * n // n_parts)
+
+    def n_samples(self, number: int) -> int:
+        first, end = self._bounds[number]
+        return end - first
+
+    def job(self, number: int) -> ShardJob:
+        first, end = self._bounds[number]
+        source = self._source
+        return ShardJob(number, len(self), source.samples[first:end], source.classes, self.digest)
+
+
 def write_shards(
     source: Source,
     folder: str,
@@ -136,8 +189,8 @@ def write_shards(
 
     A shard and its index get their names when they are complete and on disk. A shard that has both,
     and was made of the same source with the same options, is kept. On an error or interrupt, the
-    unfinished file is removed; a process that is killed leaves a file ``*.partial``, which the next
-    run replaces.
+    unfinished file is removed; a process that is killed leaves a file ``*.partial``, which
+    join_shards() removes.
 
     Args:
         part, n_parts: number of this part, from 0, and of all parts. Each part has whole shards;
@@ -150,41 +203,55 @@ def write_shards(
             source file was truncated.
         OSError: a file can't be read or written.
     """
-    digest = options.digest(source)
-    bounds = split_into_shards(source.samples, options.shard_bytes)
-    mine = range(part * len(bounds) // n_parts, (part + 1) * len(bounds) // n_parts)
+    layout = Layout(source, options)
+    jobs = [layout.job(number) for number in layout.part(part, n_parts)]
+    return write_jobs(jobs, folder, options, update)
+
+
+def write_jobs(
+    jobs: Iterable[ShardJob], folder: str, options: Options,
+    update: Callable[[int], Any] = lambda n: None,
+) -> Tally:
+    """Writes shards as write_shards() does. Several processes may write the same shard at once: each
+    writes the same bytes into a file of its own, and renames it when it is complete."""
     tally, missing = Tally(), []
-    for number in mine:
-        first, end = bounds[number]
+    for job in jobs:
         tally.shards += 1
-        tally.samples += end - first
-        if _is_complete(folder, number, digest):
+        tally.samples += len(job.samples)
+        if is_complete(folder, job.number, job.digest):
             tally.kept += 1
-            update(end - first)
+            update(len(job.samples))
         else:
-            missing.append(number)
-    todo = (source.samples[i] for number in missing for i in range(*bounds[number]))
-    packed = _pack_all(todo, options)
+            missing.append(job)
+    packed = _pack_all((sample for job in missing for sample in job.samples), options)
     try:
-        for number in missing:
-            first, end = bounds[number]
-            with _new_file(os.path.join(folder, shard_name(number))) as file:
-                samples = [
-                    _write_sample(file, next(packed), tally, update) for _ in range(first, end)
-                ]
-                file.write(_END)
-                tally.file_bytes += file.tell()
-                index = build(
-                    Shard(shard_name(number), file.tell()), samples, source.classes,
-                    rows_per_sample=ROWS, part=number, n_parts=len(bounds), digest=digest,
-                )
-                write_file(part_path(folder, number), index)
+        for job in missing:
+            _write_shard(job, folder, packed, tally, update)
     finally:
         packed.close()
     return tally
 
 
-def _is_complete(folder: str, number: int, digest: bytes) -> bool:
+def _write_shard(
+    job: ShardJob, folder: str, packed: Iterator[Packed], tally: Tally,
+    update: Callable[[int], Any],
+) -> None:
+    with new_file(os.path.join(folder, job.name)) as file:
+        n_samples = len(job.samples)
+        samples = [_write_sample(file, next(packed), tally, update) for _ in range(n_samples)]
+        file.write(_END)
+        tally.file_bytes += file.tell()
+        index = build(
+            Shard(job.name, file.tell()), samples, job.classes, rows_per_sample=ROWS,
+            part=job.number, n_parts=job.n_shards, digest=job.digest,
+        )
+        if os.path.exists(os.path.join(folder, INDEX_NAME)):
+            raise PackError(f"{folder}: another process has finished this pack meanwhile")
+        write_file(part_path(folder, job.number), index)
+    _sync_folder(folder)
+
+
+def is_complete(folder: str, number: int, digest: bytes) -> bool:
     """Whether the shard exists and is complete. Raises PackError if another file has its name."""
     path = os.path.join(folder, shard_name(number))
     if not os.path.exists(path):
@@ -199,24 +266,6 @@ def _is_complete(folder: str, number: int, digest: bytes) -> bool:
         f"{path}: the file exists, but was not made of this source with these options; remove it, "
         "or pack into another folder"
     )
-
-
-@contextmanager
-def _new_file(path: str) -> Iterator[Any]:
-    """Opens a temporary file for writing. At the end of the block the file is synced and renamed to
-    ``path``; if the block raises, it is removed."""
-    temporary = f"{path}.partial"
-    try:
-        with open(temporary, "wb", buffering=1 << 20) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, path)
-        _sync_folder(os.path.dirname(path))
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 def _sync_folder(folder: str) -> None:

@@ -1,16 +1,17 @@
-"""What an installation lacks: torch or NumPy can't be imported."""
+"""What an installation lacks: torch, NumPy or Ray can't be imported."""
 
 from __future__ import annotations
 
 import sys
 
-# The packages that pip installs with feedmill, unless told not to, and what to ask pip for.
-_NEEDED = {"torch": "'torch>=2.4'", "numpy": "numpy"}
+# The packages that pip installs with feedmill, unless told not to, those that one of its commands
+# needs, and what to ask pip for.
+_NEEDED = {"torch": "'torch>=2.4'", "numpy": "numpy", "ray": "ray"}
 
 
 def missing_package(error: ModuleNotFoundError) -> str:
-    """Text: what to install after this error of an import. Empty if neither torch nor NumPy is
-    what is missing."""
+    """Text: what to install after this error of an import. Empty if something else is
+    missing."""
     if error.name not in _NEEDED:
         return ""
     return (

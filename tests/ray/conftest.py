@@ -1,0 +1,39 @@
+"""A Ray cluster of several nodes on this machine, for the tests of packing with Ray.
+
+It listens on the loopback interface only, and nothing of it is left when the tests end.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+# The helpers of tests/python and tests/support are used here, too.
+for _folder in ("python", "support"):
+    sys.path.insert(0, str(Path(__file__).parents[1] / _folder))
+
+# Ray reads these when it is imported. The first one makes 127.0.0.1 the address of each node; the
+# folder has a short name because paths of sockets must not be longer than 107 bytes.
+_folder = tempfile.mkdtemp(prefix="fmray-", dir="/tmp")
+os.environ.update({
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_TMPDIR": _folder, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+})
+os.environ.pop("RAY_ADDRESS", None)
+
+import torchvision_cpu  # noqa: E402, F401  before anything else imports torchvision
+import pytest  # noqa: E402
+
+try:
+    import ray  # noqa: F401
+except ImportError:
+    collect_ignore_glob = ["test_*.py"]
+
+
+def pytest_sessionfinish(session, exitstatus):
+    shutil.rmtree(_folder, ignore_errors=True)
+    if "collect_ignore_glob" in globals():
+        print("\nskipped: Ray is not installed (.ci/setup-ray)")
+        if os.environ.get("FEEDMILL_NO_SKIP") != "1":
+            session.exitstatus = pytest.ExitCode.OK
