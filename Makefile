@@ -6,7 +6,7 @@ DATA ?=
 CLASSES ?= photos
 SAMPLES ?= 10000000
 
-.PHONY: help setup run test test-c test-emulated test-python test-slow test-truth test-frameworks \
+.PHONY: help setup run test test-c test-emulated test-python test-slow test-truth test-frameworks test-ray \
         test-public-scripts test-newest test-wheel test-torch-suite test-browser test-faults test-conditions test-long soak bench bench-peers \
         sanitize check-clang lint docs wheels release-check format clean
 
@@ -17,6 +17,7 @@ help:
 	@echo "make test-emulated      the kernels on emulated CPUs, without AVX and with AVX-512"
 	@echo "make test-truth         what waits are blamed on, measured: on an idle machine of 2 CPUs or more"
 	@echo "make test-frameworks    pass the tests with Lightning, Accelerate, transformers, timm, datasets"
+	@echo "make test-ray           feedmill pack --ray on several local nodes, one of which is killed"
 	@echo "make test-public-scripts  the runner of public codebases' scripts (tests/public_scripts)"
 	@echo "make test-newest        the newest torch and torchvision (gigabytes): native, or torch's path"
 	@echo "make test-wheel [SUITE=trixie] [WITH=packages]  the tests against an installed wheel, without sources"
@@ -88,6 +89,11 @@ test-public-scripts: setup
 test-frameworks: setup
 	@.ci/setup-frameworks
 	@$(BUILD)/frameworks-venv/bin/python -m pytest -rs tests/frameworks
+
+# FEEDMILL_RAY_IMAGES=20000 packs more images.
+test-ray: setup
+	@.ci/setup-ray
+	@$(BUILD)/ray-venv/bin/python -m pytest -rs tests/ray
 
 # The newest torch and torchvision, or others: FEEDMILL_NEWEST="torch==2.4.1 torchvision==0.19.1",
 # or nightly ones: FEEDMILL_NEWEST="--pre --index-url ... torch torchvision".

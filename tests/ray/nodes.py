@@ -15,7 +15,7 @@ HEALTH = {
     "health_check_timeout_ms": 5000, "health_check_failure_threshold": 6,
 }
 # Waits are only limited so that a test that hangs ends.
-LIMIT_S = 300
+LIMIT_S = 1200
 
 
 class Nodes:

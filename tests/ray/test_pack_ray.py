@@ -16,7 +16,7 @@ from feedmill.packing import on_ray
 from feedmill.packing.index import PackError
 from feedmill.packing.source import read_source
 from feedmill.packing.writer import Options
-from nodes import LIMIT_S, state, wait_for
+from nodes import LIMIT_S, wait_for
 
 N_IMAGES = int(os.environ.get("FEEDMILL_RAY_IMAGES", "2000"))
 SHARD = "700K" if N_IMAGES < 10000 else "2M"

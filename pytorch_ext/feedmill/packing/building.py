@@ -210,7 +210,8 @@ def temporary_path(path: str) -> str:
 def remove_temporary_files(folder: str) -> None:
     """Removes the temporary files that killed processes left behind in the folder of a pack. A
     process that still writes one of them can't finish it."""
+    form = re.compile(r"(shard-\d{6,}\.(tar|fmp)|index\.fmp|nodes)\.([0-9a-f]{16}\.)?partial")
     for name in os.listdir(folder):
-        if re.fullmatch(r"(shard-\d{6,}\.(tar|fmp)|index\.fmp|nodes)\.([0-9a-f]{16}\.)?partial", name):
+        if form.fullmatch(name):
             with suppress(OSError):
                 os.unlink(os.path.join(folder, name))

@@ -44,8 +44,8 @@ class Site:
         if not os.path.isdir(self.folder):
             return f"does not see the target folder {self.folder}; mount it on all nodes"
         if not os.path.exists(os.path.join(self.folder, self.marker)):
-            return (f"has another folder as {self.folder} than the node that runs this command; the "
-                    "target must be on a file system that all nodes share")
+            return (f"has another folder as {self.folder} than the node that runs this command; "
+                    "the target must be on a file system that all nodes share")
         if not os.access(self.folder, os.W_OK | os.X_OK):
             return f"may not write to the target folder {self.folder}"
         return ""

@@ -130,8 +130,8 @@ def _connect(address: str) -> None:
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address.startswith("ray://"):
         raise ValueError(
-            f"{address}: Ray Client is not supported; run this command on a node of the cluster, or "
-            "submit it as a job: ray job submit -- feedmill pack SRC OUT --ray"
+            f"{address}: Ray Client is not supported; run this command on a node of the cluster, "
+            "or submit it as a job: ray job submit -- feedmill pack SRC OUT --ray"
         )
     try:
         if address in ("", "auto"):

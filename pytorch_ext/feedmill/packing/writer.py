@@ -212,8 +212,8 @@ def write_jobs(
     jobs: Iterable[ShardJob], folder: str, options: Options,
     update: Callable[[int], Any] = lambda n: None,
 ) -> Tally:
-    """Writes shards as write_shards() does. Several processes may write the same shard at once: each
-    writes the same bytes into a file of its own, and renames it when it is complete."""
+    """Writes shards as write_shards() does. Several processes may write the same shard at once:
+    each writes the same bytes into a file of its own, and renames it when it is complete."""
     tally, missing = Tally(), []
     for job in jobs:
         tally.shards += 1
