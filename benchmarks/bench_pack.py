@@ -47,15 +47,19 @@ def timed(function):
 
 
 def pack(folder):
-    """(CPU seconds per image, bytes per image before and after, number of images)."""
+    """(CPU seconds per image, bytes per image before and after, number of images, bytes of this
+    process at most, bytes of memory per sample of a list of tar files)."""
     source, rates = read_source(str(folder)), []
     for _ in range(ROUNDS):
         with tempfile.TemporaryDirectory() as out:
             began = cpu_seconds()
             tally = write_shards(source, out, Options(workers=1))
             rates.append((cpu_seconds() - began) / tally.samples)
+            process_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            tar_bytes = timed(lambda: read_source(out))[1]
     n = tally.samples
-    return sorted(rates)[ROUNDS // 2], tally.image_bytes / n, tally.file_bytes / n, n
+    return (sorted(rates)[ROUNDS // 2], tally.image_bytes / n, tally.file_bytes / n, n,
+            process_bytes, tar_bytes / n)
 
 
 def listed(n, n_bytes):
@@ -94,10 +98,11 @@ def main():
         parser.error("Python's development mode changes the times")
 
     began = time.perf_counter()
-    seconds, before, after, n = pack(args.dir)
+    seconds, before, after, n, process_bytes, tar_bytes = pack(args.dir)
     print(f"measured with {n:,} images of {before / 1e3:,.0f} KB, {args.list:,} names")
     print(f"  packing          {1e3 * seconds:.2f} ms of CPU time an image, {1 / seconds:,.0f} "
-          f"images/s a CPU; {after / before:.3f} times the bytes")
+          f"images/s a CPU; {after / before:.3f} times the bytes; {process_bytes / 1e6:.0f} MB a "
+          "process with one thread")
     options = Options()
     list_s, list_bytes, source = timed(lambda: listed(args.list, int(before)))
     plan_s, plan_bytes, layout = timed(lambda: Layout(source, options))
@@ -105,7 +110,8 @@ def main():
     payload = len(payload_of(Site(["/data/images"], "/data/pack", "marker"), job, options))
     print(f"  listing          {1e6 * (list_s + plan_s) / args.list:.1f} us and "
           f"{(list_bytes + plan_bytes) / args.list:.0f} bytes a name; a task's argument "
-          f"{payload / len(job.samples):.0f} bytes a name")
+          f"{payload / len(job.samples):.0f} bytes a name; of tar files {tar_bytes:.0f} bytes of "
+          "memory a sample")
     made = indices(source, 10)
     join_s, join_bytes, index = timed(lambda: join(made))
     n_joined = sum(one.n_samples for one in made)
@@ -126,7 +132,7 @@ def main():
           f"{rounds * n / n_shards * seconds:,.0f} s")
     print(f"  listing          {n * (list_s + plan_s) / args.list:,.0f} s of CPU time, "
           f"{n * (list_bytes + plan_bytes) / args.list / 1e9:.1f} GB; and a stat() of each file: "
-          f"{n * 1e-4 / 60:,.0f} minutes at 0.1 ms each")
+          f"{n * 1e-4 / 60:,.0f} minutes at 0.1 ms each; of tar files {n * tar_bytes / 1e9:.1f} GB")
     print(f"  joining          {n * join_s / n_joined:,.0f} s of CPU time, "
           f"{(join_bytes + len(index)) / n_joined * n / 1e9:.1f} GB")
     print(f"(measured in {time.perf_counter() - began:.0f} s)")

@@ -77,3 +77,11 @@ def test_files_do_not_import_in_a_circle(name):
                     path / f"{one.name}.py" for one in node.names}
         graph[file] = found - {file}
     TopologicalSorter(graph).prepare()
+
+
+def test_one_file_imports_ray():
+    files = {
+        file.name for file in PACKAGE.rglob("*.py")
+        if re.search(r"^\s*(import|from) ray\b", file.read_text(), re.MULTILINE)
+    }
+    assert files == {"on_ray.py"}

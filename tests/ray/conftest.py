@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 # The helpers of tests/python and tests/support are used here, too.
@@ -22,13 +23,12 @@ os.environ.update({
 })
 os.environ.pop("RAY_ADDRESS", None)
 
-import torchvision_cpu  # noqa: E402, F401  before anything else imports torchvision
 import pytest  # noqa: E402
 
-try:
-    import ray  # noqa: F401
-except ImportError:
+if find_spec("ray") is None:
     collect_ignore_glob = ["test_*.py"]
+else:
+    import torchvision_cpu  # noqa: F401  before anything else imports torchvision
 
 
 def pytest_sessionfinish(session, exitstatus):

@@ -19,7 +19,7 @@ from feedmill.packing.writer import Options
 from nodes import LIMIT_S, wait_for
 
 N_IMAGES = int(os.environ.get("FEEDMILL_RAY_IMAGES", "2000"))
-SHARD = "700K" if N_IMAGES < 10000 else "2M"
+SHARD = "400K" if N_IMAGES < 10000 else "2M"
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def nodes():
 def folder(tmp_path_factory):
     """N_IMAGES JPEGs in three classes, all different: a comment in each has its number."""
     root = tmp_path_factory.mktemp("images")
-    made = [helpers.save_jpeg(root / "made.jpg", 70 + i, 60, seed=i).read_bytes() for i in range(9)]
+    made = [helpers.save_jpeg(root / "made.jpg", 24 + i, 20, seed=i).read_bytes() for i in range(9)]
     (root / "made.jpg").unlink()
     for i in range(N_IMAGES):
         text = f"image {i}".encode()
@@ -91,13 +91,24 @@ def n_shards(folder):
     return sum(1 for name in os.listdir(folder) if name.endswith(".tar"))
 
 
-def run_until_one_is_stopped(nodes, tmp_path, *words):
-    """A run of which one process is stopped while it writes: (run, its folder, node, process)."""
-    for attempt in range(10):  # a run may end before one is found
-        out = tmp_path / f"out{attempt}"
+def run_until_some_are_stopped(nodes, tmp_path, n, total, *words):
+    """A run of which n processes are stopped, each while it writes a shard: (the run, its folder,
+    (node, process id) of each).
+
+    Args:
+        total: number of shards that the run writes.
+    """
+    for attempt in range(20):  # a run may have nothing left to write before they are found
+        out, found = tmp_path / f"out{attempt}", []
         run = Run(*words[:1], out, *words[1:])
-        if found := nodes.stop_writer(out, run.is_over):
-            return run, out, *found
+        while len(found) < n and (one := nodes.stop_writer(out, lambda: run.is_over() or (
+            found and n_shards(out) >= total - len(found)
+        ))):
+            found.append(one)
+        if len(found) == n:
+            return run, out, found
+        for _, pid in found:
+            os.kill(pid, signal.SIGCONT)
         assert run.end() == 0, run.text
         shutil.rmtree(out)
     pytest.fail("no process was seen while it wrote a shard")
@@ -106,10 +117,9 @@ def run_until_one_is_stopped(nodes, tmp_path, *words):
 def test_a_process_and_a_node_are_lost(nodes, folder, packed, tmp_path):
     """Both are killed while they write a shard."""
     words = (folder, "--shard-size", SHARD, "--ray", nodes.address)
-    run, out, node, pid = run_until_one_is_stopped(nodes, tmp_path, *words)
-    other = nodes.stop_writer(out, run.is_over)
-    assert other is not None and other[1] != pid
-    os.kill(other[1], signal.SIGKILL)
+    run, out, found = run_until_some_are_stopped(nodes, tmp_path, 2, n_shards(packed), *words)
+    (node, pid), (_, other_pid) = found
+    os.kill(other_pid, signal.SIGKILL)
     run.says("process or node was lost")
     nodes.lose(node)
     run.says("was lost; 2 left")
@@ -123,7 +133,9 @@ def test_a_process_and_a_node_are_lost(nodes, folder, packed, tmp_path):
 
 def test_ctrl_c_leaves_what_another_run_continues(nodes, folder, packed, tmp_path):
     words = (folder, "--shard-size", SHARD, "--ray", nodes.address)
-    run, out, _, pid = run_until_one_is_stopped(nodes, tmp_path, *words)
+    run, out, [(_, pid)] = run_until_some_are_stopped(
+        nodes, tmp_path, 1, n_shards(packed), *words
+    )
     run.process.send_signal(signal.SIGINT)
     run.says("unfinished tasks to end")
     os.kill(pid, signal.SIGCONT)
