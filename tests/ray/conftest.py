@@ -15,11 +15,12 @@ for _folder in ("python", "support"):
     sys.path.insert(0, str(Path(__file__).parents[1] / _folder))
 
 # Ray reads these when it is imported. The first one makes 127.0.0.1 the address of each node; the
-# folder has a short name because paths of sockets must not be longer than 107 bytes.
+# folder has a short name because paths of sockets must not be longer than 107 bytes. Workers with
+# the lowest priority, as Ray starts them, would hardly run on a busy machine.
 _folder = tempfile.mkdtemp(prefix="fmray-", dir="/tmp")
 os.environ.update({
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_TMPDIR": _folder, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_TMPDIR": _folder, "RAY_worker_niceness": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 })
 os.environ.pop("RAY_ADDRESS", None)
 

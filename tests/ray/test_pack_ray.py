@@ -53,8 +53,19 @@ def packed(folder, tmp_path_factory):
     return out
 
 
+@pytest.fixture(autouse=True)
+def no_run_outlives_its_test():
+    yield
+    for run in Run.started:
+        run.process.kill()
+        run.end()
+    Run.started.clear()
+
+
 class Run:
     """A running `feedmill pack`. Its messages are collected."""
+
+    started: list["Run"] = []
 
     def __init__(self, *words, before=()):
         self.process = subprocess.Popen(
@@ -64,6 +75,7 @@ class Run:
         self.lines = []
         self._reader = threading.Thread(target=lambda: self.lines.extend(self.process.stdout))
         self._reader.start()
+        self.started.append(self)
 
     @property
     def text(self):
