@@ -94,7 +94,7 @@ def _pack(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> int
         parser.error("--join takes only OUT: feedmill pack --join OUT")
     if arguments.ray is not None and arguments.part is not None:
         parser.error("--ray writes all parts: leave out --part")
-    if arguments.ray and os.path.exists(arguments.ray):
+    if arguments.ray not in (None, "", "auto", "local") and os.path.exists(arguments.ray):
         parser.error(f"--ray takes {arguments.ray} as its ADDRESS, but this is a path: write --ray "
                      "behind SRC and OUT")
     if not arguments.join and arguments.src is None:
