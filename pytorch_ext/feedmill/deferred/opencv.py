@@ -77,10 +77,11 @@ def _imread_of(original: Any, is_active: Callable[[], bool]) -> Any:
 def _imdecode_of(original: Any, is_active: Callable[[], bool]) -> Any:
     @functools.wraps(original)
     def imdecode(*arguments: Any, **named: Any) -> Any:
-        if is_active() and (named or len(arguments) == 2):
+        if named or len(arguments) == 2:
             flags = _flags_of(arguments, named)
-            buffer = arguments[0] if arguments else None
-            if flags is not None and type(buffer) is np.ndarray and _is_file(buffer):
+            buffer: Any = arguments[0] if arguments else None
+            # is_active() last, as asking it counts as a use of deferring.
+            if flags is not None and _is_file(buffer) and is_active():
                 pixels = _decoded(buffer.tobytes(), flags)
                 if pixels is not None:
                     return pixels
@@ -102,7 +103,8 @@ def _flags_of(arguments: tuple[Any, ...], named: dict[str, Any]) -> int | None:
 
 def _is_file(buffer: Any) -> bool:
     return (
-        buffer.dtype == np.uint8
+        type(buffer) is np.ndarray
+        and buffer.dtype == np.uint8
         and buffer.ndim == 1
         and _MIN_FILE_BYTES <= buffer.size < _MAX_FILE_BYTES
         and bytes(buffer[:3]) == _START

@@ -34,7 +34,7 @@ from feedmill.deferred.held import may_hold_more
 from feedmill.deferred.parts import Part
 from feedmill.deferred.resizing import ResizingCore
 from feedmill.deferred.sources import Source
-from feedmill.deferred.switch import is_deferring, switch_everywhere, switched
+from feedmill.deferred.switch import is_deferring, note_use, switch_everywhere, switched
 from feedmill.planner.equality import why_not_jpegs
 from feedmill.planner.untouched import is_original
 
@@ -160,6 +160,7 @@ def _takes_deferred() -> bool:
 def _get_core(image: Image.Image) -> Any:
     core: Any = image._im
     if type(core) is DeferredCore:
+        note_use()
         if not core.is_real and _takes_deferred():
             return core
         core = _make_real(image, caller())
@@ -187,8 +188,10 @@ class _CoreAttribute:
         except KeyError:
             name = type(image).__name__
             raise AttributeError(f"'{name}' object has no attribute 'im'") from None
-        if type(core) is DeferredCore and (core.is_real or not _takes_deferred()):
-            return _make_real(image, caller())
+        if type(core) is DeferredCore:
+            note_use()
+            if core.is_real or not _takes_deferred():
+                return _make_real(image, caller())
         return core
 
     def __set__(self, image: Any, core: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -24,14 +24,20 @@ class _Replacement(NamedTuple):
     original: Any
     ours: Any
 
-    def exchange(self, before: Any, after: Any) -> None:
-        """Puts one in the place of the other, unless somebody else has replaced that."""
-        owner = sys.modules.get(self.owner) if isinstance(self.owner, str) else self.owner
+
+def _exchange(replacements: Iterable[_Replacement], *, to_ours: bool) -> None:
+    """Puts our functions in the place of the original ones, or the reverse, unless somebody else
+    has replaced them. Without workers this is done twice for each batch, and so must be cheap."""
+    modules = sys.modules
+    for owner, name, original, ours in replacements:
+        before, after = (original, ours) if to_ours else (ours, original)
+        if isinstance(owner, str):
+            owner = modules.get(owner)
         if isinstance(owner, dict):
-            if owner.get(self.name) is before:
-                owner[self.name] = after
-        elif owner is not None and vars(owner).get(self.name) is before:
-            setattr(owner, self.name, after)
+            if owner.get(name) is before:
+                owner[name] = after
+        elif owner is not None and owner.__dict__.get(name) is before:
+            setattr(owner, name, after)
 
 
 _all: list[_Replacement] = []
@@ -48,7 +54,7 @@ def add(owner: Any, name: Any, original: Any, ours: Any) -> None:
     with _lock:
         _all.append(one)
         if _n_users:
-            one.exchange(original, ours)
+            _exchange([one], to_ours=True)
 
 
 @contextmanager
@@ -67,8 +73,7 @@ def use() -> None:
     with _lock:
         _n_users += 1
         if _n_users == 1:
-            for one in _all:
-                one.exchange(one.original, one.ours)
+            _exchange(_all, to_ours=True)
 
 
 def _leave() -> None:
@@ -76,5 +81,4 @@ def _leave() -> None:
     with _lock:
         _n_users -= 1
         if not _n_users:
-            for one in _all:
-                one.exchange(one.ours, one.original)
+            _exchange(_all, to_ours=False)

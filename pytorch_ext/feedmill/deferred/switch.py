@@ -8,9 +8,13 @@ from contextlib import contextmanager
 
 
 class _Threads(threading.local):
-    """Whether decoding is put off in the current thread; None: as in the whole process."""
+    """Attributes:
+    deferring: whether decoding is put off in the current thread; None: as in the whole process.
+    was_asked: see was_asked().
+    """
 
     deferring: bool | None = None
+    was_asked = False
 
 
 _threads = _Threads()
@@ -18,9 +22,23 @@ _everywhere = False
 
 
 def is_deferring() -> bool:
-    """Whether decoding is put off in this thread."""
+    """Whether decoding is put off in this thread. Asked by patched functions before they do
+    something else than the original ones."""
+    _threads.was_asked = True
     on = _threads.deferring
     return _everywhere if on is None else on
+
+
+def was_asked() -> bool:
+    """Whether a patched function has had something to do in this thread since the last call of
+    this."""
+    asked, _threads.was_asked = _threads.was_asked, False
+    return asked
+
+
+def note_use() -> None:
+    """Counts as a call of is_deferring(): somebody uses a deferred image."""
+    _threads.was_asked = True
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from typing import Any
 
 from feedmill import _internals, deferred
 from feedmill._ops import native
-from feedmill.deferred import counters
+from feedmill.deferred import counters, switch
 from feedmill.deferred.counters import N_VALUES, Counters
 from feedmill.handover import sending
 from feedmill.iterators.verify_deferred import VerifyingFetcher
@@ -104,7 +104,7 @@ def make_deferring(
             fetcher = _internals.fetcher_of(iterator)
             if verifies and type(fetcher) is _internals.MapFetcher:
                 fetcher.__class__ = VerifyingFetcher
-            _internals.set_fetcher(iterator, _Fetcher(fetcher, account.own))
+            _internals.set_fetcher(iterator, _Fetcher(fetcher, account.own, verifies))
         return iterator
     from feedmill.iterators.worker_loop import WorkerLoop
 
@@ -143,16 +143,44 @@ def _count_making(n: int, chooser: Any) -> None:
         _internals.set_worker_loop(chooser if _n_making else _internals.worker_loop)
 
 
-class _Fetcher:
-    """Wraps the object of torch that makes batches in this process."""
+# Putting decoding off for the time of a batch takes about a tenth of a millisecond. After so many
+# batches in which no patched function had anything to do, it is done for each _TRIED_EVERY-th only,
+# until one has.
+_MAX_UNUSED = 4
+_TRIED_EVERY = 16
 
-    def __init__(self, fetcher: Any, account: Counters) -> None:
+
+class _Fetcher:
+    """Wraps the object of torch that makes batches in this process.
+
+    Args:
+        fetcher: the object.
+        account: counts the images.
+        tries_always: whether decoding is put off for each batch, needed or not.
+    """
+
+    def __init__(self, fetcher: Any, account: Counters, tries_always: bool) -> None:
         self._fetcher, self._account = fetcher, account
+        self._tries_always = tries_always
+        self._n_unused = 0  # batches in a row for which it was in vain
+        self._n_since_tried = 0
 
     def fetch(self, index: Any) -> Any:
         """As the wrapped object's."""
-        if not deferred.is_needed() or deferred.why_not():
+        if self._is_left_out() or not deferred.is_needed() or deferred.why_not():
             return self._fetcher.fetch(index)
+        switch.was_asked()
+        data = self._fetch_deferred(index)
+        self._n_unused = 0 if switch.was_asked() else self._n_unused + 1
+        return data
+
+    def _is_left_out(self) -> bool:
+        if self._tries_always or self._n_unused < _MAX_UNUSED:
+            return False
+        self._n_since_tried = (self._n_since_tried + 1) % _TRIED_EVERY
+        return self._n_since_tried != 0
+
+    def _fetch_deferred(self, index: Any) -> Any:
         from feedmill.deferred import patches
 
         blocks: list[Any] = [patches.deferring(), counters.counted_in(self._account)]
