@@ -1,5 +1,6 @@
 """Tests of the runner itself, on a made-up codebase."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +13,16 @@ sys.path[:0] = [str(HERE), str(HERE / "hook"), str(HERE.parent / "support")]
 import torchvision_cpu  # noqa: E402, F401  before anything else imports torchvision
 import numpy as np  # noqa: E402
 import run  # noqa: E402
+import scripts  # noqa: E402
+import speeds  # noqa: E402
 import torch  # noqa: E402
 import trees  # noqa: E402
 from PIL import Image  # noqa: E402
+from public_scripts_hook import speed as measuring  # noqa: E402
 from public_scripts_hook.digests import digests  # noqa: E402
 
-# Trains on a folder of images. Under feedmill, FAULT changes one value of one image.
+# Trains on a folder of images. Under feedmill, FAULT changes one value of one image; "deferred":
+# only where decoding is put off.
 SCRIPT = """
 import os, sys
 import torch
@@ -25,7 +30,11 @@ from torchvision import datasets, transforms
 from torch.utils.data import DataLoader
 
 def fault(image):
-    if "feedmill" in sys.modules and os.environ.get("FAULT"):
+    wanted = os.environ.get("FAULT")
+    if "feedmill" in sys.modules and wanted:
+        from feedmill.deferred.switch import is_deferring
+        if wanted == "deferred" and not is_deferring():
+            return image
         image[0, 0, 0] += 1e-6
     return image
 
@@ -77,18 +86,18 @@ def script(tmp_path, monkeypatch):
     git("add", ".")
     git("commit", "-q", "-m", "code")
     monkeypatch.setenv("FEEDMILL_PUBLIC_REPOS", str(tmp_path / "mirrors"))
-    monkeypatch.setattr(run, "WORK", tmp_path / "work")
+    monkeypatch.setattr(scripts, "WORK", tmp_path / "work")
 
     def make(**options):
         options.setdefault("command", "train.py {imagenet}/val")
         head = git("rev-parse", "HEAD")
-        return run.Script("code", "train", head, repository="someone/code", **options)
+        return scripts.Script("code", "train", head, repository="someone/code", **options)
 
     return make
 
 
 def results(script):
-    return list(run.compare(run.Runner(2, 300), script, False, False))
+    return list(run.compare(scripts.Runner(2, 300), script, False, False))
 
 
 def test_equal_batches_are_equal(script):
@@ -114,6 +123,71 @@ def test_a_script_that_fails_is_a_failure(script):
     assert result.result == "failed"
     assert "No module named 'missing_module'" in result.text
     assert not result.is_good
+
+
+def test_loaders_are_measured_beside_torchs(script):
+    """Not what comes out, which depends on the machine."""
+    runner = scripts.Runner(2, 300)
+    [speed] = speeds.measure(runner, script(env={"FAULT": ""}), 2, 0.01, ())  # "": not native
+    assert not speed.error, speed
+    assert (speed.path, speed.compared, speed.workers) == ("deferred", "equal", 1)
+    assert speed.batches >= 12
+    for rounds in (speed.cpu_s, speed.wall_s):
+        assert len(rounds) == 2
+        assert all(torch_s > 0 and ours_s > 0 for torch_s, ours_s in rounds)
+    # Another run measures only what is asked for.
+    assert list(speeds.measure(runner, script(), 1, 0.01, [1])) == []
+
+
+def test_a_difference_is_found_before_measuring(script):
+    made = script(env={"FAULT": "deferred"})
+    [speed] = speeds.measure(scripts.Runner(2, 300), made, 1, 0.01, ())
+    assert (speed.path, speed.compared) == ("deferred", "differ"), speed
+    assert not speed.is_good
+
+
+def test_a_script_that_fails_is_not_measured(script):
+    broken = script(edits=[["train.py", "import os", "import missing_module"]])
+    [speed] = speeds.measure(scripts.Runner(2, 300), broken, 1, 0.01, ())
+    assert "No module named 'missing_module'" in speed.error
+    assert not speed.is_good
+
+
+def made_speed(name, ratios, **options):
+    return speeds.Speed(name, 0, "train.py:1 Data", "deferred", 2, 12, "equal",
+                        [(one, 1.0) for one in ratios], [(1.0, 1.0)] * len(ratios), **options)  # fmt: skip
+
+
+def test_medians_and_doubtful_loaders(tmp_path):
+    rows = [
+        made_speed("a/fast", [2.0, 0.5, 1.5]),
+        made_speed("b/doubtful", [1.1, 1.2, 0.5]),
+        made_speed("c/slow", [0.97, 0.9, 1.5]),
+        speeds.Speed("d/failed", error="no module"),
+    ]
+    assert [one.cpu_ratio for one in rows[:3]] == [1.5, 1.1, 0.97]
+    assert [one.is_good for one in rows] == [True, True, False, False]
+    path = tmp_path / "speeds.jsonl"
+    path.write_text("".join(json.dumps(vars(one)) + "\n" for one in rows))
+    assert speeds.doubtful(path, 1.3) == {"b/doubtful": [0], "c/slow": [0], "d/failed": []}
+    text = speeds.table(speeds.read(path))
+    assert "| 0.97 | 0.90 to 1.50 |" in text
+    assert "3 loaders measured, 1 failed" in text
+    assert "1 slower by more than 2%" in text
+
+
+def sampled(**options):
+    loader = torch.utils.data.DataLoader(torch.arange(5), **options)
+    return [one.tolist() for one in torch.utils.data.DataLoader(**measuring.arguments(loader, 4))]
+
+
+def test_a_measured_epoch_repeats_the_samplers():
+    assert sampled(batch_size=2) == [[0, 1], [2, 3], [4, 0], [1, 2]]
+    assert sampled(batch_sampler=[[3], [1, 2]]) == [[3], [1, 2], [3], [1, 2]]
+    assert sampled(batch_size=None) == [0, 1, 2, 3]
+    drawn = sum(sampled(batch_size=2, shuffle=True), [])
+    assert sorted(drawn[:5]) == [0, 1, 2, 3, 4]
+    assert len(drawn) == 8
 
 
 def test_a_repository_that_can_not_be_had(script, tmp_path):

@@ -15,6 +15,8 @@ The environment says what to do; run.py sets it:
                             be run with it, as it is an error for loaders that are not native.
     PUBLIC_SCRIPTS_COLLATE  1: seed the generators alike for each call of a loader's collate_fn, and
                             use one worker at most, which calls it in order
+    PUBLIC_SCRIPTS_SPEED    "ROUNDS SECONDS": also measure each loader (speed.py); "": don't
+    PUBLIC_SCRIPTS_MEASURED which loaders to measure: their numbers, separated by spaces; "": all
     PUBLIC_SCRIPTS_CUDA     see simulated.simulate_in_torch()
     PUBLIC_SCRIPTS_STUBS    see simulated.simulate(); names separated by spaces
 """
@@ -33,9 +35,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from public_scripts_hook import speed
 from public_scripts_hook.after_import import call_after_import
 from public_scripts_hook.digests import digests
 from public_scripts_hook.image_counter import count_images, n_images
+from public_scripts_hook.paths import path_of
 from public_scripts_hook.simulated import simulate, simulate_in_torch
 
 _SEED = 20
@@ -48,6 +52,8 @@ def install() -> None:
     simulate(os.environ["PUBLIC_SCRIPTS_STUBS"].split())
     if os.environ["PUBLIC_SCRIPTS_COUNT"]:
         count_images()
+    if os.environ["PUBLIC_SCRIPTS_SPEED"]:
+        speed.keep_pillows_functions()
     call_after_import("torch", _after_torch)
 
 
@@ -71,7 +77,7 @@ def _replace_methods() -> None:
 
     @functools.wraps(init)
     def __init__(self: Any, *args: Any, **options: Any) -> None:
-        if _is_scripts_own(self):
+        if not _busy and _is_scripts_own(self):
             _made.append((len(_made), _place(), weakref.ref(self)))
         init(self, *args, **options)
 
@@ -136,13 +142,22 @@ def _record_new_ones() -> None:
                 alive[key] = (number, alive.get(key, (0, place))[1], loader)
         for number, place, loader in alive.values():
             _recorded.add(number)
-            _write({"number": number, "place": place, **_record(loader)})
+            found = {"number": number, "place": place, **_record(loader)}
+            if _is_measured(number):
+                n_rounds, turn_s = os.environ["PUBLIC_SCRIPTS_SPEED"].split()
+                found.update(speed.measured(loader, int(n_rounds), float(turn_s), _seed))
+            _write(found)
     finally:
         _busy = False
     if len(_recorded) >= int(os.environ["PUBLIC_SCRIPTS_LOADERS"]):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def _is_measured(number: int) -> bool:
+    numbers = os.environ["PUBLIC_SCRIPTS_MEASURED"].split()
+    return bool(os.environ["PUBLIC_SCRIPTS_SPEED"]) and (not numbers or str(number) in numbers)
 
 
 def _write(line: dict[str, Any]) -> None:
@@ -180,7 +195,7 @@ def _record(loader: Any) -> dict[str, Any]:
         lines = str(error).strip().splitlines() or [""]
         found["error"] = f"{type(error).__name__}: {lines[-1]}"
     found["images"] = n_images() - n_before
-    found.update(_path_of(loader))
+    found.update(path_of(loader))
     return found
 
 
@@ -217,27 +232,3 @@ def _restored_generators() -> Iterator[None]:
         random.setstate(states[0])
         numpy.random.set_state(states[1])
         torch.set_rng_state(states[2])
-
-
-def _path_of(loader: Any) -> dict[str, Any]:
-    if "feedmill.loader" not in sys.modules:
-        return {}
-    kind = sys.modules["feedmill.loader"].DataLoader
-    if not isinstance(loader, kind):
-        return {"path": "not feedmill's"}
-    try:
-        stats = kind.stats(loader)
-    except Exception as error:
-        return {"path": f"unknown: {type(error).__name__}: {error}"}
-    flat = stats.flat()
-    counters = (
-        "native_samples", "fallback_samples", "verified_samples", "torch_batches",
-        "deferred_images", "deferred_ordinary", "deferred_parts", "deferred_whole",
-        "deferred_opencv", "deferred_endings",
-    )
-    is_deferred = stats.path == "torch" and stats.deferred.images + stats.deferred.opencv > 0
-    return {
-        "path": "deferred" if is_deferred else stats.path,
-        "reasons": list(stats.reasons),
-        "counters": {name: flat.get(name) for name in counters},
-    }

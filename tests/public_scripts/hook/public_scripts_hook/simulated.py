@@ -214,7 +214,8 @@ def _simulate_cuda(how: str) -> None:
         setattr(torch.cuda, name, getattr(torch, name))
     torch.cuda.device_count = lambda: 1
     torch.cuda.current_device = lambda: 0
-    torch.cuda.device = _Nothing
+    torch.cuda.device = torch.cuda.Stream = torch.cuda.stream = _Nothing
+    torch.cuda.current_stream = _Nothing
     torch.cuda.get_device_name = lambda *_: "none"
     torch.cuda.max_memory_allocated = lambda *_: 0
     if how == "available":
