@@ -233,7 +233,7 @@ class Read(torch.utils.data.Dataset):
         return 6
 
     def __getitem__(self, index):
-        return cv2.imread(self.path)[index:, :, ::-1].sum()
+        return int(cv2.imread(self.path)[index:, :, ::-1].sum())
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
