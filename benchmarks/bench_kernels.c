@@ -21,7 +21,7 @@
 enum { IN_WIDTH = 276, IN_HEIGHT = 269, OUT = 224, BLOCK = 16 };
 /* As far apart as the transform's rows. */
 enum { IN_STRIDE = 896, OUT_STRIDE = 736 };
-enum { N_TIERS = FM_CPU_AVX512 + 1, MOST_ROUNDS = 10000, RUNS = 2 };
+enum { N_TIERS = FM_CPU_N_TIERS, MOST_ROUNDS = 10000, RUNS = 2 };
 enum { N_DTYPES = FM_BFLOAT16 + 1, N_LAYOUTS = 2 };
 enum { N_STORES = (FM_BFLOAT16 - FM_UINT8 + 1) * N_LAYOUTS };
 

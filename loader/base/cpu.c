@@ -83,6 +83,10 @@ static fm_cpu_tier find_best_tier(void) {
     return FM_CPU_AVX512;
 }
 
+#elif defined(__aarch64__)
+
+static fm_cpu_tier find_best_tier(void) { return FM_CPU_NEON; }
+
 #else
 
 static fm_cpu_tier find_best_tier(void) { return FM_CPU_SCALAR; }
@@ -100,7 +104,13 @@ fm_cpu_tier fm_cpu_best_tier(void) {
     return (fm_cpu_tier)(tier - 1);
 }
 
-static const char *const tier_names[] = {"scalar", "sse41", "avx2", "avx512"};
+#if defined(__aarch64__)
+static const char *const tier_names[FM_CPU_N_TIERS] = {"scalar", "neon"};
+#define TIER_NAMES_TEXT "scalar or neon"
+#else
+static const char *const tier_names[FM_CPU_N_TIERS] = {"scalar", "sse41", "avx2", "avx512"};
+#define TIER_NAMES_TEXT "scalar, sse41, avx2 or avx512"
+#endif
 
 const char *fm_cpu_tier_name(fm_cpu_tier tier) { return tier_names[tier]; }
 
@@ -109,11 +119,11 @@ int fm_cpu_tier_get(fm_cpu_tier *out, fm_error *error) {
     *out = best;
     const char *const text = getenv("FEEDMILL_CPU");
     if (!text || !*text) return FM_OK;
-    for (int tier = FM_CPU_SCALAR; tier <= FM_CPU_AVX512; tier++) {
+    for (int tier = FM_CPU_SCALAR; tier < FM_CPU_N_TIERS; tier++) {
         if (strcmp(text, tier_names[tier])) continue;
         *out = tier < (int)best ? (fm_cpu_tier)tier : best;
         return FM_OK;
     }
     return fm_error_set(error, FM_ERR_ARGUMENT,
-                        "FEEDMILL_CPU is '%.100s'; it must be scalar, sse41, avx2 or avx512", text);
+                        "FEEDMILL_CPU is '%.100s'; it must be " TIER_NAMES_TEXT, text);
 }

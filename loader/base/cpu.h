@@ -26,13 +26,23 @@ uint32_t fm_cpu_usable(void);
  */
 uint64_t fm_cpu_memory_bytes(void);
 
-/* Instruction sets for which there are kernels. Each tier includes the lower ones. */
+/* Instruction sets of this kind of processor for which there are kernels. Each tier includes the
+ * lower ones. Processors other than x86-64 and AArch64 only have the first. */
+#if defined(__aarch64__)
 typedef enum fm_cpu_tier {
-    FM_CPU_SCALAR, /* portable C; the only tier except on x86-64 */
-    FM_CPU_SSE41,
-    FM_CPU_AVX2,  /* with FMA, F16C and BMI2 */
-    FM_CPU_AVX512 /* F, BW, DQ, VL, VBMI and VNNI: Ice Lake, Zen 4 and newer */
+    FM_CPU_SCALAR, /* portable C, for which the compiler may use NEON as well */
+    FM_CPU_NEON,   /* every AArch64 CPU has it */
+    FM_CPU_N_TIERS
 } fm_cpu_tier;
+#else
+typedef enum fm_cpu_tier {
+    FM_CPU_SCALAR, /* portable C */
+    FM_CPU_SSE41,
+    FM_CPU_AVX2,   /* with FMA, F16C and BMI2 */
+    FM_CPU_AVX512, /* F, BW, DQ, VL, VBMI and VNNI: Ice Lake, Zen 4 and newer */
+    FM_CPU_N_TIERS
+} fm_cpu_tier;
+#endif
 
 /* The highest tier that both the CPU and the operating system support. Found once: the instruction
  * that tells takes 10 us or more on a virtual machine, whose host has to answer it. */
@@ -45,7 +55,7 @@ fm_cpu_tier fm_cpu_best_tier(void);
  */
 int fm_cpu_tier_get(fm_cpu_tier *out, fm_error *error);
 
-/* "scalar", "sse41", "avx2" or "avx512". */
+/* "scalar", "sse41", "avx2" or "avx512"; on AArch64 "scalar" or "neon". */
 const char *fm_cpu_tier_name(fm_cpu_tier tier);
 
 #endif

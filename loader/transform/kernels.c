@@ -6,6 +6,8 @@
 
 #if defined(__x86_64__)
 #include "transform/x86/kernels_x86.h"
+#elif defined(__aarch64__)
+#include "transform/arm/kernels_arm.h"
 #endif
 
 #define HALF (1u << (FM_COEFFS_BITS - 1))
@@ -232,6 +234,8 @@ void fm_kernels_init(fm_kernels *kernels, fm_cpu_tier tier) {
                             .narrow = narrow};
 #if defined(__x86_64__)
     fm_kernels_init_x86(kernels, tier);
+#elif defined(__aarch64__)
+    fm_kernels_init_arm(kernels, tier);
 #else
     (void)tier;
 #endif

@@ -42,6 +42,8 @@ only webp/decode.h loader/decode/webp.c
 only cuda_runtime_api.h loader/device/cuda/convert.h
 only immintrin.h loader/augment/x86/target.h loader/decode/x86/target.h \
     loader/transform/x86/target.h
+only arm_neon.h loader/augment/arm/target.h loader/decode/arm/target.h \
+    loader/transform/arm/target.h
 
 grep -rn '#include "\(api\|augment\|base\|cache\|decode\|device\|pack\|pipeline\|read\|ring\|source\|transform\)/' pytorch_ext benchmarks/bench_pipeline.c &&
     complain "files outside loader/ may include include/ only"

@@ -23,7 +23,13 @@ static void at_least_one_cpu_and_some_memory(void **state) {
 
 static void a_tier_is_one_that_the_cpu_has(void **state) {
     (void)state;
-    static const char *const names[] = {"scalar", "sse41", "avx2", "avx512"};
+#if defined(__aarch64__)
+    static const char *const names[FM_CPU_N_TIERS] = {"scalar", "neon"};
+    static const char *const wrong = "sse41", *const all = "it must be scalar or neon";
+#else
+    static const char *const names[FM_CPU_N_TIERS] = {"scalar", "sse41", "avx2", "avx512"};
+    static const char *const wrong = "neon", *const all = "scalar, sse41, avx2 or avx512";
+#endif
     fm_cpu_tier tier;
     fm_error error;
     const char *const set = getenv("FEEDMILL_CPU");
@@ -31,7 +37,7 @@ static void a_tier_is_one_that_the_cpu_has(void **state) {
     unsetenv("FEEDMILL_CPU");
     assert_int_equal(fm_cpu_tier_get(&tier, NULL), FM_OK);
     assert_int_equal(tier, fm_cpu_best_tier());
-    for (int asked = 0; asked < 4; asked++) {
+    for (int asked = 0; asked < FM_CPU_N_TIERS; asked++) {
         setenv("FEEDMILL_CPU", names[asked], 1);
         assert_string_equal(fm_cpu_tier_name((fm_cpu_tier)asked), names[asked]);
         assert_int_equal(fm_cpu_tier_get(&tier, NULL), FM_OK);
@@ -41,7 +47,9 @@ static void a_tier_is_one_that_the_cpu_has(void **state) {
     setenv("FEEDMILL_CPU", "sse42", 1);
     assert_int_equal(fm_cpu_tier_get(&tier, &error), FM_ERR_ARGUMENT);
     assert_non_null(strstr(error.message, "'sse42'"));
-    assert_non_null(strstr(error.message, "scalar, sse41, avx2 or avx512"));
+    assert_non_null(strstr(error.message, all));
+    setenv("FEEDMILL_CPU", wrong, 1); /* another processor's */
+    assert_int_equal(fm_cpu_tier_get(&tier, &error), FM_ERR_ARGUMENT);
     setenv("FEEDMILL_CPU", "", 1); /* as if it were not set */
     assert_int_equal(fm_cpu_tier_get(&tier, NULL), FM_OK);
     unsetenv("FEEDMILL_CPU");

@@ -138,7 +138,6 @@ static void check_result(const fm_mapping *mapping) {
 
 static void results_equal_the_definition(void **state) {
     (void)state;
-    static const char *const TIERS[] = {"scalar", "sse41", "avx2", "avx512"};
     const bool is_set = getenv("FEEDMILL_CPU") != NULL;
     for (int run = 0; run < 1500; run++) {
         fm_mapping mapping;
@@ -148,7 +147,7 @@ static void results_equal_the_definition(void **state) {
         for (size_t i = 0; i < n; i++) in.bytes[i] = (uint8_t)random_below(256);
         mapping.pixels = in.bytes;
         for (int tier = 0; tier <= (int)fm_cpu_best_tier() && !is_set; tier++) {
-            setenv("FEEDMILL_CPU", TIERS[tier], 1);
+            setenv("FEEDMILL_CPU", fm_cpu_tier_name((fm_cpu_tier)tier), 1);
             check_result(&mapping);
         }
         if (is_set)
