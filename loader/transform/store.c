@@ -10,6 +10,8 @@
 #if defined(__x86_64__)
 #include "transform/x86/store_avx2.h"
 #include "transform/x86/store_sse41.h"
+#elif defined(__aarch64__)
+#include "transform/arm/store_neon.h"
 #endif
 
 /* ---- scalar ---------------------------------------------------------------------------------- */
@@ -127,7 +129,7 @@ static fm_store_row *scalar_row(const fm_plan *plan) {
     return packed ? packed_16 : planar_16;
 }
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(__aarch64__)
 
 /* ---- arithmetic instead of the table --------------------------------------------------------- */
 
@@ -187,8 +189,9 @@ static void set_step(fm_steps *steps, int channel, float mean, float std) {
     steps->scale_low[channel] = (float)(scale - (double)(float)scale);
 }
 
-/* Searches the mean and std of ToTensor and Normalize. false if no constants give the table. */
-static bool find_steps(fm_store *store) {
+/* Searches the mean and std of ToTensor and Normalize with which `planar` gives the table. false if
+ * there are none. */
+static bool find_steps(fm_store *store, fm_store_row *planar) {
     const float(*const table)[256] = store->plan->table;
     uint8_t ramp[3 * 256 + FM_ROW_SLACK];
     float std[3], values[3][256];
@@ -207,7 +210,7 @@ static bool find_steps(fm_store *store) {
                 const float mean = -table[channel][0] * this_std;
                 set_step(&tried.steps, channel, mean == 0 ? 0 : nth_next_float(mean, m), this_std);
             }
-            fm_planar_f32_avx2(&tried, values, ramp, 256);
+            planar(&tried, values, ramp, 256);
             for (int channel = 0; channel < 3; channel++) {
                 if (found >> channel & 1) continue;
                 if (memcmp(values[channel], table[channel], sizeof(values[channel]))) continue;
@@ -254,8 +257,10 @@ static bool fit_line(const double *low, const double *high, float *slope, float 
     double lowest = -INFINITY, highest = INFINITY;
     for (int i = 0; i < 256; i++) {
         const double rise = (double)*slope * i;
-        lowest = fmax(lowest, low[i] - rise);
-        highest = fmin(highest, high[i] - rise);
+        const double bottom = low[i] - rise, top = high[i] - rise;
+        /* Not fmax() and fmin(): with them, gcc 12 for AArch64 fails with an internal error. */
+        lowest = bottom > lowest ? bottom : lowest;
+        highest = top < highest ? top : highest;
     }
     *offset = lowest <= 0 && highest >= 0 ? 0 : (float)((lowest + highest) / 2);
     return true;
@@ -277,7 +282,30 @@ static bool find_line(fm_store *store) {
     return true;
 }
 
-/* ---- x86-64 ---------------------------------------------------------------------------------- */
+/* The functions of a tier that compute values. */
+typedef struct arithmetic {
+    fm_store_row *planar_f32; /* finds the constants */
+    fm_store_row *row;        /* the plan's layout and type */
+    fm_store_plane *plane_f32;
+} arithmetic;
+
+/* Takes them if they give the table. */
+static void init_arithmetic(fm_store *store, const arithmetic *by) {
+    const fm_plan *const plan = store->plan;
+    if (!(plan->dtype == FM_FLOAT32 ? find_steps(store, by->planar_f32) : find_line(store))) return;
+    fm_store tried = *store;
+    tried.row = by->row;
+    if (plan->channels != 1 && gives_table(&tried)) *store = tried;
+    tried = *store;
+    tried.one_channel = by->plane_f32;
+    if (plan->dtype == FM_FLOAT32 && plane_gives_table(&tried)) *store = tried;
+}
+
+#endif
+
+/* ---- tiers ----------------------------------------------------------------------------------- */
+
+#if defined(__x86_64__)
 
 static fm_store_row *sse41_row(const fm_plan *plan) {
     const bool packed = plan->layout == FM_NHWC;
@@ -293,18 +321,39 @@ static fm_store_row *avx2_row(const fm_plan *plan) {
     return packed ? fm_packed_bf16_avx2 : fm_planar_bf16_avx2;
 }
 
-static void init_x86(fm_store *store, fm_cpu_tier tier) {
+static void init_tier(fm_store *store, fm_cpu_tier tier) {
     const fm_plan *const plan = store->plan;
-    const bool gray = plan->channels == 1;
-    if (tier >= FM_CPU_SSE41 && !gray) store->row = sse41_row(plan);
+    if (tier >= FM_CPU_SSE41 && plan->channels != 1) store->row = sse41_row(plan);
     if (tier < FM_CPU_AVX2 || plan->dtype == FM_UINT8) return;
-    if (!(plan->dtype == FM_FLOAT32 ? find_steps(store) : find_line(store))) return;
-    fm_store tried = *store;
-    tried.row = avx2_row(plan);
-    if (!gray && gives_table(&tried)) *store = tried;
-    tried = *store;
-    tried.one_channel = fm_plane_f32_avx2;
-    if (plan->dtype == FM_FLOAT32 && plane_gives_table(&tried)) *store = tried;
+    const arithmetic avx2 = {fm_planar_f32_avx2, avx2_row(plan), fm_plane_f32_avx2};
+    init_arithmetic(store, &avx2);
+}
+
+#elif defined(__aarch64__)
+
+static fm_store_row *neon_row(const fm_plan *plan) {
+    const bool packed = plan->layout == FM_NHWC;
+    if (plan->dtype == FM_FLOAT32) return packed ? fm_packed_f32_neon : fm_planar_f32_neon;
+    if (plan->dtype == FM_FLOAT16) return packed ? fm_packed_f16_neon : fm_planar_f16_neon;
+    return packed ? fm_packed_bf16_neon : fm_planar_bf16_neon;
+}
+
+static void init_tier(fm_store *store, fm_cpu_tier tier) {
+    const fm_plan *const plan = store->plan;
+    if (tier < FM_CPU_NEON) return;
+    if (plan->dtype == FM_UINT8) {
+        if (plan->channels != 1 && plan->layout == FM_NCHW) store->row = fm_planar_u8_neon;
+        return;
+    }
+    const arithmetic neon = {fm_planar_f32_neon, neon_row(plan), fm_plane_f32_neon};
+    init_arithmetic(store, &neon);
+}
+
+#else
+
+static void init_tier(fm_store *store, fm_cpu_tier tier) {
+    (void)store;
+    (void)tier;
 }
 
 #endif
@@ -319,11 +368,7 @@ void fm_store_init(fm_store *store, const fm_plan *plan, fm_cpu_tier tier) {
                         .plan = plan,
                         .plane = plane,
                         .px_bytes = plan->sample_bytes / plane / n_planes};
-#if defined(__x86_64__)
-    init_x86(store, tier);
-#else
-    (void)tier;
-#endif
+    init_tier(store, tier);
 }
 
 static void copy_scalar(void *out, const void *in, size_t n) { memcpy(out, in, n); }
