@@ -3,6 +3,8 @@
 
 #if defined(__x86_64__)
 #include "decode/x86/kernels_x86.h"
+#elif defined(__aarch64__)
+#include "decode/arm/kernels_arm.h"
 #endif
 
 /* ---- inverse DCT ----------------------------------------------------------------------------- */
@@ -147,6 +149,8 @@ void fm_jpeg_kernels_init(fm_jpeg_kernels *kernels, fm_cpu_tier tier) {
                                  .gray_to_rgb = gray_to_rgb};
 #if defined(__x86_64__)
     fm_jpeg_kernels_init_x86(kernels, tier);
+#elif defined(__aarch64__)
+    fm_jpeg_kernels_init_arm(kernels, tier);
 #else
     (void)tier;
 #endif

@@ -251,7 +251,7 @@ static void check_jpeg(fm_jpeg *jpeg, const test_guarded *f, const kind *k, cons
 
 static void crops_equal_libjpegs(void **state) {
     (void)state;
-    fm_jpeg_rows *rows[FM_CPU_AVX512 + 1] = {0};
+    fm_jpeg_rows *rows[FM_CPU_N_TIERS] = {0};
     const int best = (int)fm_cpu_best_tier();
     for (int tier = 0; tier <= best; tier++)
         assert_non_null(rows[tier] = fm_jpeg_rows_open(NULL, (fm_cpu_tier)tier));
