@@ -9,6 +9,8 @@
 #include "augment/x86/color_avx2.h"
 #include "augment/x86/gray_avx2.h"
 #include "augment/x86/lookup_avx512.h"
+#elif defined(__aarch64__)
+#include "augment/arm/color_neon.h"
 #endif
 
 /* Pixels that are processed at a time. */
@@ -301,6 +303,44 @@ AVX512 void lookup_by_192(uint8_t *px, size_t n_px, const uint8_t *tables) {
     const size_t done = fm_lookup_avx512(px, 3 * n_px, tables);
     lookup_body(px + done, n_px - done / 3, tables);
 }
+#elif defined(__aarch64__)
+/* The rest of the scalar kernels' loops is vectorized by compilers, with NEON as well. */
+
+static void fade_neon(uint8_t *px, size_t n, float base, float factor) {
+    const size_t done = fm_color_fade_neon(px, n, base, factor);
+    fade_body(px + done, n - done, base, factor);
+}
+
+static void blend_neon(uint8_t *px, const uint8_t *base, size_t n, float factor) {
+    const size_t done = fm_color_blend_neon(px, base, n, factor);
+    blend_body(px + done, base + done, n - done, factor);
+}
+
+static void fade_to_gray_neon(uint8_t *px, size_t n_px, float factor) {
+    const size_t done = fm_fade_to_gray_neon(px, n_px, factor);
+    fade_to_gray_body(px + 3 * done, n_px - done, factor);
+}
+
+static void gray_neon(uint8_t *out, const uint8_t *px, size_t n_px) {
+    const size_t done = fm_gray_neon(out, px, n_px);
+    gray_body(out + done, px + 3 * done, n_px - done);
+}
+
+static void gray_rgb_neon(uint8_t *out, const uint8_t *px, size_t n_px) {
+    const size_t done = fm_gray_rgb_neon(out, px, n_px);
+    gray_rgb_body(out + 3 * done, px + 3 * done, n_px - done);
+}
+
+static uint64_t gray_sum_neon(const uint8_t *px, size_t n_px) {
+    uint64_t sum;
+    const size_t done = fm_gray_sum_neon(&sum, px, n_px);
+    return sum + gray_sum_body(px + 3 * done, n_px - done);
+}
+
+static void lookup_neon(uint8_t *px, size_t n_px, const uint8_t *tables) {
+    const size_t done = fm_lookup_neon(px, n_px, tables);
+    lookup_body(px + 3 * done, n_px - done, tables);
+}
 #endif
 
 void fm_color_init(fm_color_kernels *kernels, fm_cpu_tier tier) {
@@ -316,6 +356,15 @@ void fm_color_init(fm_color_kernels *kernels, fm_cpu_tier tier) {
     kernels->gray_rgb = gray_rgb_by_32;
     kernels->gray_sum = gray_sum_by_32;
     if (tier >= FM_CPU_AVX512) kernels->lookup = lookup_by_192;
+#elif defined(__aarch64__)
+    if (tier < FM_CPU_NEON) return;
+    kernels->fade = fade_neon;
+    kernels->blend = blend_neon;
+    kernels->fade_to_gray = fade_to_gray_neon;
+    kernels->gray = gray_neon;
+    kernels->gray_rgb = gray_rgb_neon;
+    kernels->gray_sum = gray_sum_neon;
+    kernels->lookup = lookup_neon;
 #else
     (void)tier;
 #endif
