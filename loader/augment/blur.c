@@ -8,6 +8,8 @@
 
 #if defined(__x86_64__)
 #include "augment/x86/blur_avx2.h"
+#elif defined(__aarch64__)
+#include "augment/arm/blur_neon.h"
 #endif
 
 enum { PX = 3, MAX_TAPS = 2 * FM_BLUR_MAX_RADIUS + 3, BLOCK = 64 };
@@ -56,6 +58,14 @@ FM_FOR_AVX2 static void row_avx2(uint8_t *out, const uint8_t *const *taps, int n
     else
         fm_blur_row_avx2(out, taps, n_taps, n, weight, far_weight);
 }
+#elif defined(__aarch64__)
+static void row_neon(uint8_t *out, const uint8_t *const *taps, int n_taps, size_t n,
+                     uint32_t weight, uint32_t far_weight) {
+    if (n < 16)
+        row_scalar(out, taps, n_taps, n, weight, far_weight);
+    else
+        fm_blur_row_neon(out, taps, n_taps, n, weight, far_weight);
+}
 #endif
 
 void fm_blur_init(fm_blur_kernels *kernels, fm_cpu_tier tier) {
@@ -63,6 +73,8 @@ void fm_blur_init(fm_blur_kernels *kernels, fm_cpu_tier tier) {
 #if defined(__x86_64__)
     if (tier >= FM_CPU_SSE41) kernels->row = row_sse41;
     if (tier >= FM_CPU_AVX2) kernels->row = row_avx2;
+#elif defined(__aarch64__)
+    if (tier >= FM_CPU_NEON) kernels->row = row_neon;
 #else
     (void)tier;
 #endif
