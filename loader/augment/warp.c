@@ -6,6 +6,8 @@
 
 #if defined(__x86_64__)
 #include "augment/x86/warp_avx2.h"
+#elif defined(__aarch64__)
+#include "augment/arm/warp_neon.h"
 #endif
 
 #define BODY static inline __attribute__((always_inline))
@@ -130,6 +132,9 @@ void fm_warp_init(fm_warp_kernels *kernels, fm_cpu_tier tier) {
 #if defined(__x86_64__)
     if (tier < FM_CPU_AVX2) return;
     *kernels = (fm_warp_kernels){points_avx2, fm_warp_bilinear_avx2, fm_warp_bicubic_avx2};
+#elif defined(__aarch64__)
+    if (tier < FM_CPU_NEON) return;
+    *kernels = (fm_warp_kernels){points_scalar, fm_warp_bilinear_neon, fm_warp_bicubic_neon};
 #else
     (void)tier;
 #endif
