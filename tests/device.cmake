@@ -16,7 +16,7 @@ endfunction()
 function(fm_device_check name program plugin)
   add_test(NAME ${name} COMMAND ${program} ${ARGN})
   set_tests_properties(${name} PROPERTIES LABELS fault SKIP_RETURN_CODE 77 TIMEOUT ${FM_TEST_TIMEOUT}
-    ENVIRONMENT "FM_MKJPEG=$<TARGET_FILE:mkjpeg>;FEEDMILL_CUDA_LIBRARY=$<TARGET_FILE:${plugin}>")
+    ENVIRONMENT "FM_MKJPEG=${FM_MKJPEG};FEEDMILL_CUDA_LIBRARY=$<TARGET_FILE:${plugin}>")
 endfunction()
 
 # The file with one passage changed, which must be there exactly once.
@@ -137,7 +137,7 @@ if(FM_HAVE_CUDA)
   add_dependencies(test_cuda feedmill_cuda)
   add_test(NAME test_cuda COMMAND test_cuda)
   set_tests_properties(test_cuda PROPERTIES
-    ENVIRONMENT "FM_MKJPEG=$<TARGET_FILE:mkjpeg>;FEEDMILL_CUDA_LIBRARY=$<TARGET_FILE:feedmill_cuda>")
+    ENVIRONMENT "FM_MKJPEG=${FM_MKJPEG};FEEDMILL_CUDA_LIBRARY=$<TARGET_FILE:feedmill_cuda>")
 else()
   add_test(NAME test_cuda COMMAND sh -c
     "echo 'skipped: no nvcc, or a sanitizer is on: the plug-in for GPUs was not built'; exit 77")
