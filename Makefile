@@ -6,7 +6,8 @@ DATA ?=
 CLASSES ?= photos
 SAMPLES ?= 10000000
 
-.PHONY: help setup run test test-c test-emulated test-python test-slow test-truth test-frameworks test-ray \
+.PHONY: help setup run test test-c test-emulated test-aarch64 test-aarch64-kernels test-python \
+        test-slow test-truth test-frameworks test-ray \
         test-public-scripts test-newest test-wheel test-torch-suite test-browser test-faults test-conditions test-long soak bench bench-peers \
         sanitize check-clang lint docs wheels release-check format clean
 
@@ -15,6 +16,7 @@ help:
 	@echo "make test               set up everything and pass the tests, but for the slowest"
 	@echo "make test-slow          the Python tests that make test leaves out: minutes"
 	@echo "make test-emulated      the kernels on emulated CPUs, without AVX and with AVX-512"
+	@echo "make test-aarch64       the C tests for AArch64, cross compiled, under qemu; -kernels: the kernels alone"
 	@echo "make test-truth         what waits are blamed on, measured: on an idle machine of 2 CPUs or more"
 	@echo "make test-frameworks    pass the tests with Lightning, Accelerate, transformers, timm, datasets"
 	@echo "make test-ray           feedmill pack --ray on several local nodes, one of which is killed"
@@ -63,6 +65,25 @@ test-c: $(BUILD)/configured
 test-emulated: setup $(BUILD)/configured
 	@$(call build_c)
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -L emulated
+
+# Cross compiled for AArch64; exits with 77, and so is skipped, where no cross compiler, emulator or
+# arm64 library can be had.
+define build_aarch64
+.ci/setup-aarch64 && cmake --preset aarch64 >/dev/null && \
+    { cmake --build build-aarch64 -j $(JOBS) $(1) >build-aarch64/log 2>&1 || \
+      { cat build-aarch64/log; exit 1; }; }
+endef
+
+# Emulation is slow: up to an hour on 2 cores.
+test-aarch64:
+	@$(call build_aarch64) && \
+	    ctest --test-dir build-aarch64 --output-on-failure -j $(JOBS) -LE 'house|emulated|truth' || \
+	    test $$? = 77
+
+test-aarch64-kernels:
+	@$(call build_aarch64,--target check_colors check_jpeg_kernels check_kernels check_stores) && \
+	    ctest --test-dir build-aarch64 --output-on-failure -j $(JOBS) -R '^check_[a-z_]*(colors|kernels|stores)$$' || \
+	    test $$? = 77
 
 # Measures, and so needs a machine that does nothing else; says so where others took the CPUs.
 test-truth: setup $(BUILD)/configured

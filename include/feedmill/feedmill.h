@@ -532,8 +532,8 @@ typedef struct fm_loader fm_loader;
  * (three buffers do not fit; the message names the bytes needed), FM_ERR_THREAD,
  * FM_ERR_UNAVAILABLE (no io_uring with FM_READER_URING; no plug-in, driver or device for the
  * device that is configured), FM_ERR_DEVICE. The kernels use the highest instruction set
- * of the CPU. FEEDMILL_CPU=scalar, sse41, avx2 or avx512 in the environment chooses a lower one
- * (other names: FM_ERR_ARGUMENT). The results are always the same.
+ * of the CPU. FEEDMILL_CPU=scalar, sse41, avx2 or avx512, on AArch64 scalar or neon, in the
+ * environment chooses a lower one (other names: FM_ERR_ARGUMENT). The results are always the same.
  */
 FM_API FM_CHECK_RESULT int fm_loader_open(fm_loader **out, const fm_config *config,
                                           fm_error *error);

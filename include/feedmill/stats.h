@@ -95,7 +95,7 @@ typedef struct fm_stats {
     fm_wait_causes causes;   /* of data_wait_ns */
     char reader[16];         /* "uring" or "pread" */
     char reader_reason[192]; /* why this reader was chosen */
-    char cpu[16]; /* instructions of the kernels: "scalar", "sse41", "avx2" or "avx512" */
+    char cpu[16]; /* instructions of the kernels: "scalar", "sse41", "avx2", "avx512", "neon" */
 } fm_stats;
 
 typedef enum fm_phase {

@@ -366,7 +366,12 @@ static void forbid(long call, int failure) {
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
     const struct sock_fprog program = {.len = 4, .filter = filter};
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+    const int refused = prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) ? errno : 0;
+    if (refused == EINVAL) {
+        fprintf(stderr, "skipped: no system call can be forbidden here, as in an emulator\n");
+        _exit(77);
+    }
+    CHECK(refused == 0);
 }
 
 /* AUTO reads all the same and says why with pread; URING names what the kernel answered. */
@@ -424,11 +429,14 @@ static void a_forbidden_ring_is_noticed(void **state) {
     (void)state;
     fixture f;
     make_file(&f);
-    run_child(setup_eperm_body, &f, FM_READER_AUTO);
-    run_child(setup_enosys_body, &f, FM_READER_AUTO);
-    run_child(enter_eperm_body, &f, FM_READER_AUTO);
-    run_child(register_eperm_body, &f, FM_READER_AUTO);
+    const bool skipped = run_child(setup_eperm_body, &f, FM_READER_AUTO);
+    if (!skipped) {
+        run_child(setup_enosys_body, &f, FM_READER_AUTO);
+        run_child(enter_eperm_body, &f, FM_READER_AUTO);
+        run_child(register_eperm_body, &f, FM_READER_AUTO);
+    }
     test_dir_close(f.dir);
+    if (skipped) skip();
 }
 
 /* ---- far storage ----------------------------------------------------------------------------- */

@@ -1,6 +1,7 @@
 """dtype=, memory_format= and transforms that end in a 16-bit type: values and strides of .to()."""
 
 import pickle
+import platform
 from collections import namedtuple
 
 import feedmill
@@ -122,7 +123,11 @@ def test_random_draws(photos, pixels, dtype, layout):
     assert_same_image(batch[0], images, "verified")
 
 
-@pytest.mark.parametrize("tier", ["scalar", "sse41", "avx2"])
+# Those that there are for this kind of processor.
+TIERS = ["scalar", "neon"] if platform.machine() == "aarch64" else ["scalar", "sse41", "avx2"]
+
+
+@pytest.mark.parametrize("tier", TIERS)
 def test_every_tier(photos, monkeypatch, tier):
     dataset = ImageFolder(str(photos), compose(T.Resize(SIZE), *TO_FLOAT))
     wanted = torch.stack([image for image, _ in dataset])

@@ -126,7 +126,8 @@ class DecodeStats(StatsPart):
         n_threads: decode threads.
         threads_created: threads that native engines have created. Constant from the second epoch
             on.
-        simd: instruction set that the pixel code uses: "scalar", "sse41", "avx2" or "avx512".
+        simd: instruction set that the pixel code uses: "scalar", "sse41", "avx2", "avx512"
+            or "neon".
         collate_ns: time in the script's collate_fn on native batches, on the thread that asks for
             the batch. High: make the function faster, or do its work on the GPU.
         collate_ahead_ns: time in the script's collate_fn with num_workers > 0: in a thread or in
