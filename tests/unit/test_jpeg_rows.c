@@ -255,7 +255,7 @@ static void crops_equal_libjpegs(void **state) {
     const int best = (int)fm_cpu_best_tier();
     for (int tier = 0; tier <= best; tier++)
         assert_non_null(rows[tier] = fm_jpeg_rows_open(NULL, (fm_cpu_tier)tier));
-    fm_huffman *huffman = fm_huffman_open(NULL);
+    fm_huffman *huffman = fm_huffman_open(NULL, fm_cpu_best_tier());
     fm_jpeg *jpeg = NULL;
     assert_int_equal(fm_jpeg_open(&jpeg, &LIMITS, NULL, NULL), FM_OK);
     int n_out_of_range = 0, n_boxes = 0;
