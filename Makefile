@@ -7,7 +7,7 @@ CLASSES ?= photos
 SAMPLES ?= 10000000
 
 .PHONY: help setup run test test-c test-emulated test-aarch64 test-aarch64-kernels test-python \
-        test-slow test-truth test-frameworks test-ray \
+        test-slow test-truth test-frameworks test-kills test-stateful-suites test-ray \
         test-public-scripts test-newest test-wheel test-torch-suite test-browser test-faults test-conditions test-long soak bench bench-peers \
         sanitize check-clang lint docs wheels release-check format clean
 
@@ -20,6 +20,8 @@ help:
 	@echo "make test-truth         what waits are blamed on, measured: on an idle machine of 2 CPUs or more"
 	@echo "make test-frameworks    pass the tests with Lightning, Accelerate, transformers, timm, datasets"
 	@echo "make test-ray           feedmill pack --ray on several local nodes, one of which is killed"
+	@echo "make test-kills         trainings in these libraries and alone, killed 200 times and more"
+	@echo "make test-stateful-suites  torchdata's and Accelerate's own tests of stateful loaders"
 	@echo "make test-public-scripts  the runner of public codebases' scripts (tests/public_scripts)"
 	@echo "make test-newest        the newest torch and torchvision (gigabytes): native, or torch's path"
 	@echo "make test-wheel [SUITE=trixie] [WITH=packages]  the tests against an installed wheel, without sources"
@@ -106,6 +108,17 @@ test-slow: setup $(BUILD)/configured
 # Only the runner; tests/public_scripts/README.md says how to run the scripts.
 test-public-scripts: setup
 	@$(PY) -m pytest tests/public_scripts
+
+# Trainings that SIGKILL ends 200 times, and 12 times in each other library. About half an hour.
+test-kills: setup
+	@.ci/setup-frameworks
+	@FEEDMILL_PLAIN_KILLS=200 FEEDMILL_KILLS=12 $(BUILD)/frameworks-venv/bin/python -m pytest -rs \
+	    tests/frameworks/test_resume_*.py -k killed
+
+# torchdata's and Accelerate's own tests of stateful loaders, with feedmill's.
+test-stateful-suites: setup
+	@.ci/setup-frameworks
+	@$(BUILD)/frameworks-venv/bin/python tests/stateful_suites/run.py
 
 test-frameworks: setup
 	@.ci/setup-frameworks

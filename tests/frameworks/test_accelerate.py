@@ -160,12 +160,17 @@ def test_resuming_in_the_middle_of_an_epoch(train_set, no_warnings):
         assert torch.equal(images_of(resumed), epochs[2][2 * 4 :])
 
 
-def test_states_of_shards_fit_their_number_of_ranks(train_set):
+def test_states_of_shards_of_other_batches_fit_their_number_of_ranks(train_set):
+    """Batches of a sampler of the script's own can't be formed anew for other ranks."""
+    class Batches(torch.utils.data.BatchSampler):
+        pass
+
     def prepared(n_processes, process=0):
+        batches = Batches(torch.utils.data.SequentialSampler(train_set), 2, False)
+        loader = feedmill.DataLoader(train_set, batch_sampler=batches, **frameworks.OPTIONS)
         with feedmill.keep_in_accelerate():
             return data_loader.prepare_data_loader(
-                frameworks.train_loader(train_set, shuffle=False, batch_size=2),
-                num_processes=n_processes, process_index=process,
+                loader, num_processes=n_processes, process_index=process,
             ).base_dataloader
 
     loader = prepared(2, 1)

@@ -42,12 +42,14 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def start(script, *arguments, folder, torchrun=0):
-    """Starts a script in a folder; with torchrun=N under torchrun with N processes."""
+def start(script, *arguments, folder, torchrun=0, restarts=0):
+    """Starts a script in a folder; with torchrun=N under torchrun with N processes, which it starts
+    again if one of them fails, so many times."""
     command = [sys.executable, "-c", RUNNER, script, *arguments]
     if torchrun:
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
-        command = [*launch, "--nproc-per-node", torchrun, *command]
+        command = [*launch, "--nproc-per-node", torchrun, "--max-restarts", restarts,
+                   *command]
     outside = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
     environment = {name: value for name, value in os.environ.items() if name not in outside}
     environment |= {"PYTHONPATH": str(PACKAGE), "FEEDMILL_TESTS": str(HERE), "OMP_NUM_THREADS": "1"}

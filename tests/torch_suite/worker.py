@@ -1,21 +1,24 @@
-"""Runs tests of test_dataloader.py in this process and notes each outcome in a file at once.
+"""Runs tests of a file in this process and notes each outcome in a file at once.
 
     worker.py list RESULTS              notes the names of all tests
     worker.py run torch|feedmill RESULTS NAME...   runs those, in order
 
 A line of RESULTS is a JSON list: ["started", name], then [outcome, name, text]. The text is the
-reason of a skip, or the traceback of what went wrong.
+reason of a skip, or the traceback of what went wrong. The environment variable SUITE_MODULE is the
+name of the module with the tests, SUITE_CHECKED the names of the classes that must be those of the
+given side, as "MODULE.CLASS", separated by spaces.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 import unittest
 from pathlib import Path
 
-MODULE = "test_dataloader"
+MODULE = os.environ["SUITE_MODULE"]
 
 
 class _Noting(unittest.TestResult):
@@ -85,13 +88,11 @@ def _short_name(test: unittest.TestCase) -> str:
 
 def _check_side(side: str) -> None:
     """The comparison means something only if each side has the class it is named for."""
-    import test_dataloader
-    import torch.utils.data
-
-    for where in (test_dataloader, torch.utils.data):
-        owner = where.DataLoader.__module__.partition(".")[0]
-        if owner != side:
-            raise SystemExit(f"{where.__name__}.DataLoader is {owner}'s, not {side}'s")
+    for name in os.environ["SUITE_CHECKED"].split():
+        module, _, attribute = name.rpartition(".")
+        found = getattr(importlib.import_module(module), attribute)
+        if (found.__module__.partition(".")[0] == "feedmill") != (side == "feedmill"):
+            raise SystemExit(f"{name} is of {found.__module__}, not of {side}")
 
 
 def main(arguments: list[str]) -> None:

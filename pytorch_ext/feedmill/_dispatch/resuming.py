@@ -26,9 +26,9 @@ from feedmill.planner.orders import (
     stateful_sampler,
 )
 from feedmill.planner.progress import Progress
-from feedmill.planner.ranks import is_shared
+from feedmill.planner.ranks import as_counted_here, dealt_batches, is_shared, n_ranks_of
 from feedmill.planner.samples import Source, Support
-from feedmill.planner.sampling import is_accelerates_shard
+from feedmill.planner.sampling import is_accelerates_shard, is_seedable
 from feedmill.profiling.report.run_totals import RunTotals, carried_on
 from feedmill.profiling.report.stats import sum_counters
 
@@ -121,9 +121,9 @@ def _is_all(loader: Any, progress: Progress) -> bool:
     """Whether all batches were delivered, and only the epoch's end was not asked for."""
     sampler = loader._index_sampler
     try:
-        if not progress.counts_samples:
-            return bool(len(sampler) <= progress.n_batches)
         n_left = progress.n_left
+        if not progress.counts_samples:
+            return bool(n_left <= 0)
     except Exception:  # it need not have a length
         return False
     drops = getattr(sampler, "drop_last", False)
@@ -230,6 +230,8 @@ def _named_transform(value: Any) -> str:
 def _order_fingerprint(loader: Any) -> str:
     """What the order depends on: the sampler's class, and the arguments that all ranks share."""
     sampler = innermost(loader._index_sampler)
+    if (batches := dealt_batches(sampler)) is not None:
+        sampler = batches.sampler  # the order that all ranks share, as of a single process
     text = type(sampler).__qualname__
     if isinstance(sampler, DistributedSampler):
         text += f"({sampler.shuffle}, {sampler.seed}, {sampler.drop_last})"
@@ -237,6 +239,8 @@ def _order_fingerprint(loader: Any) -> str:
             text += f" of {sampler.num_replicas} ranks, whose number must stay"
     elif is_accelerates_shard(sampler):
         text += f" of {sampler.num_processes} ranks, whose number must stay"
+    elif is_seedable(sampler):
+        text += f"(data_seed={sampler.initial_seed})"
     return text
 
 
@@ -281,7 +285,8 @@ def check(loader: Any, support: Support, saved: dict[str, Any]) -> None:
     if position is not None:
         # A custom batch sampler's batches can't be split or joined.
         mine_unit = Progress(loader, 0).counts_samples
-        if (position["unit"] == "samples") != mine_unit:
+        converted = as_counted_here(position, loader._index_sampler)
+        if (converted["unit"] == "samples") != mine_unit:
             raise _other("order", "only one of the two has a batch sampler of the script's own")
         _check_ranks(loader, position, now)
 
@@ -298,8 +303,10 @@ def _check_values(position: Any) -> None:
         if not isinstance(ranks, dict):
             raise ValueError(f"the state is damaged: its ranks are {ranks!r}")
         numbers.update({name: ranks.get(name) for name in ("ranks", "used")})
+        if position.get("unit") == "batches":
+            numbers["step"] = ranks.get("step")
     for name, value in numbers.items():
-        if not is_int(value, 1 if name == "ranks" else 0, (1 << 62) - 1):
+        if not is_int(value, 1 if name in ("ranks", "step") else 0, (1 << 62) - 1):
             raise ValueError(f"the state is damaged: {name} is {value!r}")
 
 
@@ -309,10 +316,15 @@ def _check_ranks(loader: Any, position: dict[str, Any], now: dict[str, Any]) -> 
     sampler = innermost(loader._index_sampler)
     if then is None and position["unit"] == "samples" and is_shared(sampler):
         raise ValueError("the state is damaged: it does not say how many ranks there were")
-    mine = getattr(sampler, "num_replicas", None)
+    mine = n_ranks_of(loader._index_sampler)
+    if then is None and position["unit"] == "samples" and dealt_batches(sampler) is not None:
+        then = 1
     if then in (None, mine):
         return
-    if not is_shared(sampler):
+    is_batched = dealt_batches(sampler) is not None or (
+        mine == 1 and "step" in position.get("ranks", {})
+    )
+    if not is_batched and not is_shared(sampler):
         raise _other("order", f"it had {then} ranks, and this {type(sampler).__name__} has numbers "
                      "of its own")
     if "seed" in now and now["random"] and now["seed"] is None:
@@ -368,6 +380,8 @@ def load_state_dict(
             _warn(f"load_state_dict(): the next epoch begins at its start: {error}")
             position.loaded = None
             return
+    if saved["position"] is not None:
+        saved["position"] = as_counted_here(saved["position"], loader._index_sampler)
     if refused := saved.get("refused"):
         _warn(f"load_state_dict(): the next epoch begins at its start: {refused}")
     loader._feedmill.epochs.next_number = saved["epoch"]

@@ -3,11 +3,13 @@
 Accelerate does not keep a loader that it prepares. It reads torch's arguments from it and builds
 another one by the name ``DataLoader`` in its module ``accelerate.data_loader``: torch's, without
 the native path and without feedmill's options. ``keep_in_accelerate()`` replaces that name by a
-factory while it is active. Otherwise a loader warns that it is about to be replaced.
+factory while it is active, also where Accelerate would build torchdata's StatefulDataLoader
+(``use_stateful_dataloader``). Otherwise a loader warns that it is about to be replaced.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 import threading
@@ -31,8 +33,8 @@ class _Kept(threading.local):
 
 
 class _Replaced:
-    """The replacement of ``DataLoader`` in Accelerate's module, which all threads share: in place
-    as long as any thread has an active context.
+    """The replacements of ``DataLoader`` and of the wrappers' constructor in Accelerate's module,
+    which all threads share: in place as long as any thread has an active context.
 
     Attributes:
         original: the replaced class; None: it is not replaced now.
@@ -42,6 +44,8 @@ class _Replaced:
         self.original: Any = None
         self._n_contexts = 0
         self._factory: Any = None
+        self._constructor: Any = None
+        self._original_constructor: Any = None
         self._lock = threading.RLock()
         renew_after_fork(self, _lock=threading.RLock)
 
@@ -50,6 +54,10 @@ class _Replaced:
             if self._factory is None or module.DataLoader is not self._factory:
                 self.original = module.DataLoader
                 module.DataLoader = self._factory = _factory(self.original)
+            adapter = module.DataLoaderAdapter
+            if self._constructor is None or adapter.__init__ is not self._constructor:
+                self._original_constructor = adapter.__init__
+                adapter.__init__ = self._constructor = _constructor(adapter.__init__)
             self._n_contexts += 1
 
     def leave(self, module: Any) -> None:
@@ -59,7 +67,10 @@ class _Replaced:
                 return
             if module.DataLoader is self._factory:  # else other code has replaced it since
                 module.DataLoader = self.original
+            if module.DataLoaderAdapter.__init__ is self._constructor:
+                module.DataLoaderAdapter.__init__ = self._original_constructor
             self.original = self._factory = None
+            self._constructor = self._original_constructor = None
 
 
 _kept = _Kept()
@@ -158,9 +169,27 @@ def _factory(otherwise: Callable[..., Any]) -> Callable[..., Any]:
         wrapper = sys._getframe(1).f_locals.get("self")
         if wrapper is not None and hasattr(type(wrapper), "set_epoch"):
             wrapper.set_epoch = _SetEpoch(wrapper, loader)
+            wrapper.load_state_dict = _LoadState(wrapper, loader)
         return loader
 
     return build
+
+
+def _constructor(otherwise: Callable[..., None]) -> Callable[..., None]:
+    """The constructor of Accelerate's wrappers in place of its own one, ``otherwise``."""
+
+    @functools.wraps(otherwise)
+    def construct(
+        self: Any, dataset: Any, use_stateful_dataloader: bool = False, *args: Any, **arguments: Any
+    ) -> None:
+        source = _kept.source
+        # A feedmill.DataLoader has the methods of torchdata's StatefulDataLoader.
+        is_kept = source is not None and _goes_with(dataset, source)
+        otherwise(self, dataset, use_stateful_dataloader and not is_kept, *args, **arguments)
+        if use_stateful_dataloader and is_kept:
+            self.use_stateful_dataloader = True
+
+    return construct
 
 
 def _goes_with(dataset: Any, source: Any) -> bool:
@@ -179,6 +208,28 @@ class _SetEpoch:
     def __call__(self, epoch: int) -> None:
         type(self._wrapper).set_epoch(self._wrapper, epoch)
         self._loader._feedmill.epochs.next_number = epoch
+
+
+class _LoadState:
+    """``load_state_dict()`` for Accelerate's wrapper, which counts epochs from 0 in each process
+    and sets the loader's epoch from that at each iter()."""
+
+    def __init__(self, wrapper: Any, loader: Any) -> None:
+        self._wrapper = wrapper
+        self._loader = loader
+
+    def __call__(self, state_dict: dict[str, Any]) -> None:
+        self._loader.load_state_dict(state_dict)
+        self._wrapper.dl_state_dict = self._loader.state_dict()  # before the first step, too
+        self._wrapper.iteration = _epoch_of(state_dict)
+
+
+def _epoch_of(state: dict[str, Any]) -> int:
+    """Accelerate's number of the epoch that a state begins or goes on with."""
+    number = int(state.get("epoch", 0))
+    # Only the native path counts epochs itself; Accelerate has marked the state at an epoch's end.
+    is_uncounted = state.get("path") != "native" and state.get("position") is None
+    return number + bool(is_uncounted and state.get("_iterator_finished"))
 
 
 # ---- warnings ------------------------------------------------------------------------------------

@@ -24,11 +24,14 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from feedmill.planner.sampling import is_accelerates_shard
+
 GLOBAL = "torch"  # the name of torch's global generator
 _WITHOUT_DRAWS = (SequentialSampler, DistributedSampler, list, tuple, range)
 _DRAWING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 _INNER = ("batch_sampler", "sampler")  # attributes that hold the sampler inside a sampler
 _MAX_DEPTH = 4
+_OF_RANDOM_SAMPLER = "sampler.sampler.generator"  # of given_generators(), in a BatchSampler
 
 
 class OrderError(ValueError):
@@ -83,6 +86,8 @@ def repeats_nothing(index_sampler: Any) -> bool:
 def given_generators(loader: Any, index_sampler: Any) -> dict[str, torch.Generator]:
     """The generators that the script gave to the loader and its samplers, by a name of each."""
     found = {"loader": getattr(loader, "generator", None)}
+    if is_accelerates_shard(index_sampler):
+        index_sampler = index_sampler.batch_sampler  # as a single process has it
     level: list[tuple[str, Any]] = [("sampler", index_sampler)]
     for _ in range(_MAX_DEPTH):
         deeper = []
@@ -202,7 +207,7 @@ class Order:
         self,
         skip: Callable[[Iterator[Any]], bool],
         load: Callable[[], None] | None = None,
-        sampler: Any = None,
+        deal: Callable[[Any], Iterator[Any]] | None = None,
     ) -> Iterator[Any]:
         """Makes the sampler's iterator again, with the generators as they were. Torch's own
         BatchSampler is left out: the iterator gives single indices.
@@ -213,13 +218,13 @@ class Order:
         Args:
             skip: called with the new iterator, to advance it; False: it did not.
             load: gives the sampler the state of its own that it had as the epoch began.
-            sampler: takes the place of the one that gives single indices. None: nothing does.
+            deal: makes the iterator from the sampler that gives single indices. None: iter() does.
         """
         assert self._saved is not None
         before = self.global_before
         before = torch.default_generator.get_state() if before is None else before
         try:
-            iterator = self._again(self._saved, skip, load, sampler)
+            iterator = self._again(self._saved, skip, load, deal)
         finally:
             if self._saved["is_drawn"] or not self.is_drawn or "seed" in self._saved:
                 torch.default_generator.set_state(before)
@@ -234,20 +239,16 @@ class Order:
         saved: dict[str, Any],
         skip: Callable[[Iterator[Any]], bool],
         load: Callable[[], None] | None,
-        sampler: Any,
+        deal: Callable[[Any], Iterator[Any]] | None,
     ) -> Iterator[Any]:
         if load is not None:
             load()
         self._set({**saved["draw"], **saved.get("iter", {})})
-        sampler = innermost(self._sampler) if sampler is None else sampler
-        seed = saved.get("seed")
-        if self._draws_seed and seed is not None:
-            generator = torch.Generator()
-            generator.manual_seed(seed)
-            sampler = RandomSampler(
-                sampler.data_source, sampler.replacement, sampler.num_samples, generator
-            )
-        iterator: Iterator[Any] = iter(sampler)
+        sampler: Any = innermost(self._sampler)
+        if deal is not None and is_accelerates_shard(sampler):
+            sampler = sampler.batch_sampler.sampler
+        sampler = self._as_drawn(sampler, saved)
+        iterator: Iterator[Any] = iter(sampler) if deal is None else deal(sampler)
         self._set(saved["draw"])
         if load is not None:
             first = list(itertools.islice(iterator, 1))
@@ -262,6 +263,23 @@ class Order:
             iterator = itertools.chain(list(itertools.islice(iterator, 1)), iterator)
         self.is_drawn = True
         return iterator
+
+    def _as_drawn(self, sampler: Any, saved: dict[str, Any]) -> Any:
+        """The sampler or, if its order does not follow from the generators as they are now, one
+        that gives the saved order. Accelerate gives a RandomSampler a generator of its own if there
+        are several processes."""
+        if type(sampler) is not RandomSampler:
+            return sampler
+        generator = torch.Generator()
+        if saved.get("seed") is not None:
+            generator.manual_seed(saved["seed"])
+        elif sampler.generator is None and _OF_RANDOM_SAMPLER in saved["draw"]:
+            generator.set_state(decoded(saved["draw"][_OF_RANDOM_SAMPLER]))
+        else:
+            return sampler
+        return RandomSampler(
+            sampler.data_source, sampler.replacement, sampler.num_samples, generator
+        )
 
     def _set(self, states: dict[str, str]) -> None:
         for name, text in states.items():

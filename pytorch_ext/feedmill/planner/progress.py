@@ -27,7 +27,7 @@ from feedmill.planner.orders import (
     repeats_nothing,
     stateful_sampler,
 )
-from feedmill.planner.ranks import Ranks, is_shared
+from feedmill.planner.ranks import ranks_of
 
 
 class Mark(NamedTuple):
@@ -134,14 +134,10 @@ class Progress:
         self._pulled: dict[int, Mark] = {}
         self._latest, self._n_noted, self._n_delivered = self._mark, 0, 0
         self._uses_before: bytes | None = None
-        self._ranks: Ranks | None = None
-        self._is_dealt_again = False
-        if self.counts_samples and is_shared(sampler := innermost(self.index_sampler)):
-            place = None if saved is None else saved.get("ranks")
-            if place and place["used"] == self._mark.n_samples * sampler.num_replicas:
-                place = None  # the sampler itself goes on there
-            self._is_dealt_again = place is not None
-            self._ranks = Ranks(sampler, place, 0 if place is None else self._mark.n_samples)
+        place = None if saved is None else saved.get("ranks")
+        self._ranks = ranks_of(
+            self.index_sampler, place, self._mark.n_samples, self._mark.n_batches
+        )
         if saved is not None:
             self.base_seed, self.n_under_seed = saved["seed"], saved["n_under_seed"]
 
@@ -157,10 +153,15 @@ class Progress:
 
     @property
     def n_left(self) -> int:
-        """Number of indices after the delivered ones, of a sampler that gives single indices."""
+        """Number of indices after the delivered ones, of a sampler that gives single indices; else
+        of batches."""
         if self._ranks is not None:
-            return self._ranks.n_left(self.n_samples)
-        return len(innermost(self.index_sampler)) - self.n_samples
+            return self._ranks.n_left(self._n_units)
+        return len(innermost(self.index_sampler)) - self._n_units
+
+    @property
+    def _n_units(self) -> int:
+        return self._mark.n_samples if self.counts_samples else self._mark.n_batches
 
     @property
     def n_batches(self) -> int:
@@ -261,9 +262,9 @@ class Progress:
         load = None
         if self._stateful is not None and self._saved is not None:
             load = functools.partial(load_copy, self._stateful, self._sampler_state)
-        if self._is_dealt_again:
+        if self._ranks is not None and self._ranks.is_dealt_again:
             # No rank gets an index twice but to pad the end, so that none needs to be counted.
-            whole = self.order.again(lambda _: False, load, self._ranks)
+            whole = self.order.again(lambda _: False, load, self._ranks.deal)
         else:
             whole = self.order.again(self._skip, load)
         if type(self.index_sampler) is BatchSampler:
@@ -302,7 +303,9 @@ class Progress:
         """The position as JSON values, from which a Progress in another process goes on."""
         mark = self._mark
         # One rank's state is often loaded by all ranks.
-        is_of_rank = isinstance(innermost(self.index_sampler), DistributedSampler)
+        is_of_rank = self._ranks is not None or isinstance(
+            innermost(self.index_sampler), DistributedSampler
+        )
         position: dict[str, Any] = {
             "unit": "samples" if self.counts_samples else "batches",
             "batches": mark.n_batches,
@@ -314,7 +317,7 @@ class Progress:
             "order": self.order.values(),
         }
         if self._ranks is not None:
-            position["ranks"] = self._ranks.place(mark.n_samples)
+            position["ranks"] = self._ranks.place(self._n_units)
         if self._stateful is not None:
             position["sampler"] = copy.deepcopy(self._sampler_state)
         return position

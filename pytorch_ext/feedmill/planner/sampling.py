@@ -68,8 +68,18 @@ def pull_ahead_rule(index_sampler: Any, n_skipped: int = 0) -> Callable[[int], b
 
 def is_accelerates_shard(sampler: Any) -> bool:
     """Whether a sampler is Accelerate's BatchSamplerShard, which gives each rank other batches."""
+    return _is_accelerates(sampler, "BatchSamplerShard")
+
+
+def is_seedable(sampler: Any) -> bool:
+    """Whether a sampler is Accelerate's SeedableRandomSampler, whose order follows from a seed and
+    the epoch."""
+    return _is_accelerates(sampler, "SeedableRandomSampler")
+
+
+def _is_accelerates(sampler: Any, name: str) -> bool:
     kind = type(sampler)
-    return (kind.__module__, kind.__qualname__) == ("accelerate.data_loader", "BatchSamplerShard")
+    return (kind.__module__, kind.__qualname__) == ("accelerate.data_loader", name)
 
 
 def largest_batch(index_sampler: Any, auto_collation: bool) -> int | None:
