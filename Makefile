@@ -18,7 +18,7 @@ help:
 	@echo "make test-emulated      the kernels on emulated CPUs, without AVX and with AVX-512"
 	@echo "make test-aarch64       the C tests for AArch64, cross compiled, under qemu; -kernels: the kernels alone"
 	@echo "make test-truth         what waits are blamed on, measured: on an idle machine of 2 CPUs or more"
-	@echo "make test-frameworks    pass the tests with Lightning, Accelerate, transformers, timm, datasets"
+	@echo "make test-frameworks    pass the tests with Lightning, Accelerate, transformers, timm, datasets, torchtitan"
 	@echo "make test-ray           feedmill pack --ray on several local nodes, one of which is killed"
 	@echo "make test-kills         trainings in these libraries and alone, killed 200 times and more"
 	@echo "make test-stateful-suites  torchdata's and Accelerate's own tests of stateful loaders"
@@ -113,7 +113,7 @@ test-public-scripts: setup
 test-kills: setup
 	@.ci/setup-frameworks
 	@FEEDMILL_PLAIN_KILLS=200 FEEDMILL_KILLS=12 $(BUILD)/frameworks-venv/bin/python -m pytest -rs \
-	    tests/frameworks/test_resume_*.py -k killed
+	    -o faulthandler_timeout=0 tests/frameworks/test_resume_*.py -k killed
 
 # torchdata's and Accelerate's own tests of stateful loaders, with feedmill's.
 test-stateful-suites: setup

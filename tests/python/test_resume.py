@@ -795,6 +795,38 @@ def test_no_file_is_opened_to_get_there(small_images, monkeypatch):
     assert loader.stats().samples == 4  # of 40
 
 
+class Drawing(torch.utils.data.Dataset):
+    """Draws its samples from torch's global generator, whose state is its own."""
+
+    def __getitem__(self, index):
+        return torch.randint(1000, ()), index
+
+    def __len__(self):
+        return 12
+
+    def state_dict(self):
+        return {"generator": torch.get_rng_state().tolist()}
+
+    def load_state_dict(self, state):
+        torch.set_rng_state(torch.tensor(state["generator"], dtype=torch.uint8))
+
+
+def test_a_dataset_that_restores_torchs_generator():
+    def loader():
+        return feedmill.DataLoader(Drawing(), batch_size=3, sampler=Custom(12), num_workers=0)
+
+    whole = loader()
+    torch.manual_seed(1)
+    iterator = iter(whole)
+    next(iterator)
+    state = through_json(whole.state_dict())
+    rest = [[one.tolist() for one in batch] for batch in iterator]
+    torch.manual_seed(2)
+    again = loader()
+    again.load_state_dict(state)
+    assert [[one.tolist() for one in batch] for batch in again] == rest
+
+
 # ---- killed processes ----------------------------------------------------------------------------
 
 _TRAINING = """

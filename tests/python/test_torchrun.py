@@ -55,7 +55,7 @@ def train(photos, folder, n_processes, monkeypatch, *words, kill=""):
     monkeypatch.setenv("KILL", kill)
     before = {path: path.read_text() for path in folder.glob("record*")}
     out = finish(start(
-        EXAMPLES / "elastic_training.py", photos, "--arch", SMALL, "--size", 32, "--batch-size", 4,
+        EXAMPLES / "elastic_training.py", photos, "--arch", SMALL, "--size", 64, "--batch-size", 4,
         "--workers", 0, "--seed", 3, "--every", 1, *words, folder=folder, torchrun=n_processes,
         restarts=1,
     ))

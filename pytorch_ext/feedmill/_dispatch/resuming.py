@@ -48,6 +48,8 @@ class Position:
         support: of the latest epoch, as choose() returned it.
         fingerprints: fingerprints_of() of the latest epoch, once they were asked for.
         totals: the waits of the run before this process.
+        dataset_state: what the dataset's load_state_dict() is called with when the iterator is
+            made; None: it is not called.
     """
 
     def __init__(self, loaded: tuple[dict[str, Any], bool] | None = None) -> None:
@@ -57,6 +59,7 @@ class Position:
         self.support: Support | None = None
         self.fingerprints: dict[str, Any] | None = None
         self.totals = RunTotals()
+        self.dataset_state: Any = None
 
 
 def counters_of(loader: Any) -> dict[str, Any]:
@@ -409,6 +412,10 @@ def making_iterator(loader: Any, support: Support) -> Iterator[Progress]:
         # What torch draws at iter() was drawn when the epoch began.
         torch.default_generator.set_state(state_before)
         progress.order.global_before = None
+    if position.dataset_state is not None:
+        # After that: it may restore torch's global generator, which its samples draw from.
+        state, position.dataset_state = position.dataset_state, None
+        loader.dataset.load_state_dict(state)
 
 
 def begin(loader: Any, support: Support) -> Progress:
@@ -459,8 +466,8 @@ def _apply(loader: Any, loaded: dict[str, Any], support: Support) -> dict[str, A
     for name, generator in given_generators(loader, loader._index_sampler).items():
         if text := loaded.get("generators", {}).get(name):
             generator.set_state(decoded(text))
-    if _saves_dataset(loader, support) and "dataset_state" in loaded:
-        loader.dataset.load_state_dict(copy.deepcopy(loaded["dataset_state"]))
+    if _saves_dataset(loader, support):
+        loader._feedmill.position.dataset_state = copy.deepcopy(loaded.get("dataset_state"))
     return saved
 
 
