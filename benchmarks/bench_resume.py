@@ -1,6 +1,6 @@
 """What resuming in the middle of an epoch costs, beside making the sampler's order once.
 
-    python benchmarks/bench_resume.py [--samples N] [--rounds N] [--output benchmarks/results/resume.md]
+    python benchmarks/bench_resume.py [--samples N] [--rounds N] [--output FILE]
 
 For each sampler the loader goes on after all but the last batch of an epoch of N samples. Measured
 in turn: list(sampler), which any resume needs that does not store the order; iter() and the first
@@ -88,7 +88,8 @@ def main() -> None:
         f"Resuming after {options.samples - BATCH:,} of {options.samples:,} samples; milliseconds, "
         f"the quickest of {options.rounds} rounds.",
         "",
-        "| sampler | `list(sampler)` | first batch of an epoch | first batch after resuming | resuming / list |",
+        "| sampler | `list(sampler)` | first batch of an epoch | first batch after resuming "
+        "| resuming / list |",
         "|---|---|---|---|---|",
     ]
     for name in samplers([]):

@@ -84,7 +84,7 @@ def test_no_warning_where_nothing_is_lost(train_set, monkeypatch, no_warnings):
 
 def test_a_warning_if_the_loader_cannot_be_kept(train_set, monkeypatch):
     monkeypatch.setattr(data_loader.DataLoaderAdapter, "__init__", lambda *_, **__: None)
-    with pytest.warns(UserWarning, match="could not be kept: is use_stateful_dataloader set"):
+    with pytest.warns(UserWarning, match="could not be kept: it now is a loader of another class"):
         feedmill.prepare(accelerator(), frameworks.train_loader(train_set))
 
 

@@ -62,14 +62,15 @@ SUITES = (
          "TestSnapshotEnd_shard2.test_map", "TestNumWorkersMismatch", "TestConcurrentDataLoaders",
          "TestJsonSerDe_shard3.test_json_serde_single_process_map", "TestInitialState",
          "TestJsonSerDe_shard3.test_json_serde_multi_process_map", "TestMultiEpochSDL",
-         "TestEndOfEpochBehavior", "TestNotStatefulSamplerSDL", "TestMultiEpochState",
-         "TestOutOfOrder"),
+         "TestEndOfEpochBehavior", "TestNotStatefulSamplerSDL",
+         "TestOutOfOrderWithCheckpointing.test_out_of_order_index_ds"),
     ),
     Suite("sampler", *_TORCHDATA, "test/stateful_dataloader/test_sampler.py"),
+    # Its largest classes are PyTorch's tests of its own DataLoader, which tests/torch_suite runs.
     Suite(
         "dataloader", *_TORCHDATA, "test/stateful_dataloader/test_dataloader.py",
-        ("TestDataLoader.", "TestDictDataLoader", "TestStringDataLoader", "TestNamedTuple",
-         "TestCustomPinFn", "TestOutOfOrder", "TestConvAfterFork", "TestIndividualWorker"),
+        ("TestDictDataLoader", "TestStringDataLoader", "TestNamedTuple", "TestCustomPinFn",
+         "TestConvAfterFork", "TestIndividualWorker"),
     ),
     Suite("accelerate", *_ACCELERATE, "tests/test_data_loader.py", ("StatefulDataLoaderTester",)),
 )

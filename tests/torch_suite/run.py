@@ -39,7 +39,7 @@ HERE = Path(__file__).resolve().parent
 WORK = HERE.parents[1] / "build" / "torch-suite"
 SIDES = ("torch", "feedmill")
 _PACKAGES = ("expecttest", "psutil", "dill")
-_START_S = 120  # for the import of torch on a busy machine
+_START_S = 300  # for the import of torch on a busy machine
 _EXIT_S = 30  # from the end of the last test to the end of the process
 _N_AGAIN = 3
 

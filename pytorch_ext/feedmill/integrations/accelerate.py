@@ -54,8 +54,8 @@ class _Replaced:
             if self._factory is None or module.DataLoader is not self._factory:
                 self.original = module.DataLoader
                 module.DataLoader = self._factory = _factory(self.original)
-            adapter = module.DataLoaderAdapter
-            if self._constructor is None or adapter.__init__ is not self._constructor:
+            adapter = getattr(module, "DataLoaderAdapter", None)  # older versions have none
+            if adapter is not None and adapter.__init__ is not self._constructor:
                 self._original_constructor = adapter.__init__
                 adapter.__init__ = self._constructor = _constructor(adapter.__init__)
             self._n_contexts += 1
@@ -67,8 +67,9 @@ class _Replaced:
                 return
             if module.DataLoader is self._factory:  # else other code has replaced it since
                 module.DataLoader = self.original
-            if module.DataLoaderAdapter.__init__ is self._constructor:
-                module.DataLoaderAdapter.__init__ = self._original_constructor
+            adapter = getattr(module, "DataLoaderAdapter", None)
+            if adapter is not None and adapter.__init__ is self._constructor:
+                adapter.__init__ = self._original_constructor
             self.original = self._factory = None
             self._constructor = self._original_constructor = None
 
@@ -241,7 +242,7 @@ def _warn_if_not_kept() -> None:
         _warn_once(
             source,
             "Accelerate did not rebuild this feedmill.DataLoader by its own DataLoader class, so "
-            "that it could not be kept: is use_stateful_dataloader set?",
+            "that it could not be kept: it now is a loader of another class",
         )
 
 
