@@ -6,7 +6,7 @@
 
 #include "base/cpu.h"
 #include "pipeline/raw_files.h"
-#include "pipeline/schedule.h"
+#include "pipeline/submit.h"
 #include "pipeline/virtual_workers.h"
 #include "pipeline/worker.h"
 
@@ -198,7 +198,7 @@ static int open_reader(fm_loader *loader, fm_error *error) {
         .depth = loader->config.read_depth,
         .buffer_bytes = loader->config.read_ahead_bytes,
         .max_file_bytes = loader->config.max_file_bytes,
-        .on_done = fm_schedule_on_read,
+        .on_done = fm_submit_on_read,
         .user = loader,
         .counter = &loader->counter,
     };

@@ -5,7 +5,6 @@
 #include <stdio.h>
 
 #include "pipeline/record.h"
-#include "pipeline/virtual_workers.h"
 
 #define SMALLEST_SIZE_LOG2 12
 
@@ -18,7 +17,6 @@ void fm_pending_begin(fm_loader *loader, fm_pending *batch) {
     batch->ready_ns = batch->fallback_ns = batch->buffer_ns = batch->copy_queued_ns = 0;
     batch->submitted_ns = fm_clock_ns();
     batch->has_failed = false;
-    fm_virtual_workers_begin(loader, batch);
 }
 
 /* ---- decodable tasks ------------------------------------------------------------------------- */
@@ -128,10 +126,6 @@ void fm_schedule_reject(const fm_loader *loader, fm_task *task, int sys_errno) {
     snprintf(task->why, sizeof(task->why), "%.*s", (int)sizeof(task->why) - 1, why.message);
 }
 
-void fm_schedule_rejected(fm_loader *loader, const fm_task *task) {
-    if (fm_has_streams(loader)) fm_virtual_workers_advance(loader, task->batch->virtual_worker);
-}
-
 void fm_schedule_pop(fm_loader *loader) {
     fm_queue *const queue = &loader->queue;
     queue->head = (queue->head + 1) % queue->capacity;
@@ -144,26 +138,4 @@ void fm_schedule_pop(fm_loader *loader) {
 void fm_schedule_signal_idle(fm_loader *loader) {
     if (loader->queue.n_reading == 0 && loader->queue.n_active == 0)
         pthread_cond_broadcast(&loader->ring->idle);
-}
-
-void fm_schedule_on_read(void *user, fm_read *read) {
-    fm_loader *const loader = user;
-    fm_task *const task = read->user;
-    if (read->error) fm_schedule_reject(loader, task, read->error);
-    fm_loader_lock(loader);
-    loader->queue.n_reading--;
-    if (!read->error && !read->range_bytes)
-        loader->file_bytes[task->index] =
-            read->n_bytes > UINT32_MAX ? UINT32_MAX : (uint32_t)read->n_bytes;
-    /* Checks the flag rather than the error ECANCELED, which a file system may also return. The
-     * reader cancels only while the flag is set. */
-    if (fm_is_cancelled(loader)) {
-        fm_schedule_signal_idle(loader);
-    } else if (read->error) {
-        fm_schedule_finish(loader, task);
-        fm_schedule_rejected(loader, task);
-    } else {
-        fm_schedule_decodable(loader, task);
-    }
-    fm_loader_unlock(loader);
 }

@@ -32,16 +32,10 @@ void fm_schedule_finish(fm_loader *loader, fm_task *task);
 /* Not locked. Rejects a task before it was decodable: sets its cause. fm_schedule_finish() follows.
  */
 void fm_schedule_reject(const fm_loader *loader, fm_task *task, int sys_errno);
-/* Locked. After fm_schedule_finish() of a task that was rejected before it was measured: it may
- * hold up its virtual worker (virtual_workers.h). */
-void fm_schedule_rejected(fm_loader *loader, const fm_task *task);
 /* Locked. Removes the oldest batch, which was delivered or dropped. */
 void fm_schedule_pop(fm_loader *loader);
 /* Locked. Wakes fm_loader_stop() if neither reader nor decode threads have a task. */
 void fm_schedule_signal_idle(fm_loader *loader);
-
-/* The reader's on_done; user: the fm_loader. */
-void fm_schedule_on_read(void *user, fm_read *read);
 
 /* Locked. When the batch became ready to be handed out. */
 static inline uint64_t fm_pending_ready_ns(const fm_pending *batch) {

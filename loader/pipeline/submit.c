@@ -163,6 +163,7 @@ static void fill_with_files(fm_loader *loader, fm_pending *batch, const fm_sampl
                             uint32_t n_samples) {
     char *path = batch->paths;
     fm_pending_begin(loader, batch);
+    fm_virtual_workers_begin(loader, batch);
     batch->n_tasks = batch->n_left = batch->n_samples = n_samples;
     for (uint32_t i = 0; i < n_samples; i++) {
         fm_task *const task = &batch->tasks[i];
@@ -200,7 +201,29 @@ static void start_with_data(fm_loader *loader, fm_task *task) {
     }
     fm_schedule_reject(loader, task, EFBIG);
     fm_schedule_finish(loader, task);
-    fm_schedule_rejected(loader, task);
+    fm_virtual_workers_rejected(loader, task);
+}
+
+void fm_submit_on_read(void *user, fm_read *read) {
+    fm_loader *const loader = user;
+    fm_task *const task = read->user;
+    if (read->error) fm_schedule_reject(loader, task, read->error);
+    fm_loader_lock(loader);
+    loader->queue.n_reading--;
+    if (!read->error && !read->range_bytes)
+        loader->file_bytes[task->index] =
+            read->n_bytes > UINT32_MAX ? UINT32_MAX : (uint32_t)read->n_bytes;
+    /* Checks the flag rather than the error ECANCELED, which a file system may also return. The
+     * reader cancels only while the flag is set. */
+    if (fm_is_cancelled(loader)) {
+        fm_schedule_signal_idle(loader);
+    } else if (read->error) {
+        fm_schedule_finish(loader, task);
+        fm_virtual_workers_rejected(loader, task);
+    } else {
+        fm_schedule_decodable(loader, task);
+    }
+    fm_loader_unlock(loader);
 }
 
 /* Locked. Starts a task whose bytes are in memory; appends others to the list of files to read. */
@@ -260,6 +283,7 @@ static void fill_with_rows(fm_loader *loader, fm_pending *batch, const int64_t *
     const uint32_t per_task = loader->rows.rows_per_task;
     uint32_t *const occurrences = loader->epoch.occurrences;
     fm_pending_begin(loader, batch);
+    fm_virtual_workers_begin(loader, batch);
     batch->n_samples = n;
     batch->n_tasks = batch->n_left = (n + per_task - 1) / per_task;
     memcpy(batch->indices, indices, n * sizeof(*indices));

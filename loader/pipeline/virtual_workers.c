@@ -203,6 +203,10 @@ void fm_virtual_workers_advance(fm_loader *loader, uint32_t number) {
     }
 }
 
+void fm_virtual_workers_rejected(fm_loader *loader, const fm_task *task) {
+    if (fm_has_streams(loader)) fm_virtual_workers_advance(loader, task->batch->virtual_worker);
+}
+
 void fm_virtual_workers_delivered(fm_loader *loader, const fm_pending *batch) {
     if (fm_has_streams(loader))
         loader->virtual.list[batch->virtual_worker].delivered = batch->after;

@@ -37,6 +37,10 @@ void fm_virtual_workers_close(fm_loader *loader);
  * chosen last. */
 void fm_virtual_workers_begin(const fm_loader *loader, fm_pending *batch);
 
+/* Locked. After fm_schedule_finish() of a task that was rejected before it was measured: it may
+ * hold up its virtual worker. Without streams this does nothing. */
+void fm_virtual_workers_rejected(fm_loader *loader, const fm_task *task);
+
 /* Locked. Draws for all samples of a virtual worker whose turn has come, and makes them decodable.
  */
 void fm_virtual_workers_advance(fm_loader *loader, uint32_t number);
