@@ -33,7 +33,10 @@ class Block:
     def __del__(self) -> None:
         # Only the descriptor is closed: the mapping stays as long as a tensor refers to it.
         if getattr(self, "fd", -1) >= 0:
-            os.close(self.fd)
+            try:
+                os.close(self.fd)
+            except (AttributeError, TypeError):  # the interpreter is shutting down
+                pass
 
 
 def shared_memory(n_bytes: int) -> int:

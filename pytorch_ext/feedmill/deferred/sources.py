@@ -96,9 +96,12 @@ class Source:
         return _locks[id(self) // 64 % len(_locks)]
 
     def __del__(self) -> None:
-        hold(-self._n_held)
-        if self._n_parts:
-            _Habit.share += _Habit.WEIGHT * ((self._n_parts > 1) - _Habit.share)
+        try:
+            hold(-self._n_held)
+            if self._n_parts:
+                _Habit.share += _Habit.WEIGHT * ((self._n_parts > 1) - _Habit.share)
+        except (AttributeError, TypeError):  # the interpreter is shutting down: globals are None
+            pass
 
     def render(self, part: Part) -> bytes | None:
         """The pixels of a part as RGB; None if feedmill does not decode the image."""

@@ -31,7 +31,10 @@ class CachedFile:
 
     def __del__(self) -> None:
         if self.descriptor >= 0:
-            os.close(self.descriptor)
+            try:
+                os.close(self.descriptor)
+            except (AttributeError, TypeError):  # the interpreter is shutting down
+                pass
 
 
 def _check_size(path: str, n_bytes: int, n_indexed: int) -> None:

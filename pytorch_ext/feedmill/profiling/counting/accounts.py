@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 from collections.abc import Callable
@@ -95,9 +94,10 @@ class Account:
 
     def __del__(self) -> None:
         if self.on_end is not None:
-            # The object may be incomplete, or the interpreter may be shutting down.
-            with contextlib.suppress(Exception):
+            try:
                 self.on_end(self.counters(), self.steps(), self.slow_samples())
+            except Exception:  # incomplete object, or interpreter shutdown, when globals are None
+                pass
 
 
 class StepCounters(Account, Source):
