@@ -291,7 +291,7 @@ def test_make_targets_exist():
             assert target in targets, f"{page}: {line}"
     for page in PAGES:
         if page.exists():
-            for target in re.findall(r"`make ([a-z-]+)", page.read_text()):
+            for target in re.findall(r"`make ([a-z0-9-]+)", page.read_text()):
                 assert target in targets, f"{page.name}: make {target}"
 
 

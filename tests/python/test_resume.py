@@ -827,6 +827,26 @@ def test_a_dataset_that_restores_torchs_generator():
     assert [[one.tolist() for one in batch] for batch in again] == rest
 
 
+def test_a_dataset_that_restores_torchs_generator_between_epochs():
+    """The next epoch's order and samples are those of a run that went on."""
+
+    def loader():
+        return feedmill.DataLoader(Drawing(), batch_size=3, shuffle=True, num_workers=0)
+
+    def epoch(one):
+        return [[values.tolist() for values in batch] for batch in one]
+
+    whole = loader()
+    torch.manual_seed(1)
+    epoch(whole)
+    state = through_json(whole.state_dict())
+    following = [epoch(whole), epoch(whole)]
+    torch.manual_seed(2)
+    again = loader()
+    again.load_state_dict(state)
+    assert [epoch(again), epoch(again)] == following
+
+
 # ---- killed processes ----------------------------------------------------------------------------
 
 _TRAINING = """

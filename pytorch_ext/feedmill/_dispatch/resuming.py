@@ -403,6 +403,8 @@ def making_iterator(loader: Any, support: Support) -> Iterator[Progress]:
     before, state_before = vars(position).copy(), torch.default_generator.get_state()
     progress = begin(loader, support)
     progress.order.global_before = state_before if progress.is_resumed else None
+    if not progress.is_resumed:
+        _load_dataset(loader)  # iter() then draws as at the same epoch of an unbroken run
     try:
         yield progress
     except BaseException:
@@ -412,8 +414,14 @@ def making_iterator(loader: Any, support: Support) -> Iterator[Progress]:
         # What torch draws at iter() was drawn when the epoch began.
         torch.default_generator.set_state(state_before)
         progress.order.global_before = None
+    # After that: it may restore torch's global generator, which its samples draw from.
+    _load_dataset(loader)
+
+
+def _load_dataset(loader: Any) -> None:
+    """Gives the dataset its loaded state, if there is one that it does not have yet."""
+    position = loader._feedmill.position
     if position.dataset_state is not None:
-        # After that: it may restore torch's global generator, which its samples draw from.
         state, position.dataset_state = position.dataset_state, None
         loader.dataset.load_state_dict(state)
 
