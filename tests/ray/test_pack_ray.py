@@ -68,8 +68,10 @@ class Run:
     started: list["Run"] = []
 
     def __init__(self, *words, before=()):
+        # A test that a shell runs in the background inherits that Ctrl-C is ignored.
         self.process = subprocess.Popen(
-            [*before, sys.executable, "-m", "feedmill", "pack", *map(str, words)],
+            ["env", "--default-signal=INT", *before, sys.executable, "-m", "feedmill", "pack",
+             *map(str, words)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         self.lines = []
@@ -129,12 +131,14 @@ def run_until_some_are_stopped(nodes, tmp_path, n, total, *words):
 def test_a_process_and_a_node_are_lost(nodes, folder, packed, tmp_path):
     """Both are killed while they write a shard."""
     words = (folder, "--shard-size", SHARD, "--ray", nodes.address)
-    run, out, found = run_until_some_are_stopped(nodes, tmp_path, 2, n_shards(packed), *words)
-    (node, pid), (_, other_pid) = found
+    run, out, found = run_until_some_are_stopped(nodes, tmp_path, 3, n_shards(packed), *words)
+    # Each node has one CPU, and so one process. The third one keeps the run from its end.
+    (node, pid), (_, other_pid), (_, last_pid) = found
     os.kill(other_pid, signal.SIGKILL)
     run.says("process or node was lost")
     nodes.lose(node)
     run.says("was lost; 2 left")
+    os.kill(last_pid, signal.SIGCONT)
     with suppress(ProcessLookupError):  # Ray kills it with its node
         os.kill(pid, signal.SIGCONT)
     assert run.end() == 0, run.text
