@@ -567,7 +567,7 @@ static void make_images(void) {
         test_run(command);
     }
     snprintf(large_path, sizeof(large_path), "%s/large.jpg", images.dir);
-    snprintf(command, sizeof(command), "%s size=4000x3000 quality=30 noise=0 %s", tool, large_path);
+    snprintf(command, sizeof(command), "%s size=8000x6000 quality=30 noise=0 %s", tool, large_path);
     test_run(command);
 }
 
