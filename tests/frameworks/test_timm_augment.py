@@ -9,6 +9,7 @@ import frameworks
 import numpy as np
 import pytest
 import torch
+from frameworks import ZERO_BITS, verify
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from torchvision import transforms
 
@@ -20,7 +21,6 @@ from feedmill.planner import timm_augment, timm_hashes  # noqa: E402
 from timm.data import auto_augment as aa  # noqa: E402
 
 HPARAMS = {"translate_const": 14, "img_mean": (124, 116, 104)}
-ZERO_BITS = "bits must be"  # Pillow 13 raises this where timm posterizes to 0 bits
 
 
 @pytest.fixture(scope="module")
@@ -53,22 +53,6 @@ def why_not(folder, transform):
 
 
 # ---- pixels --------------------------------------------------------------------------------------
-
-
-def verify(dataset, n_samples, seed=1):
-    """Compares that many samples. Those that timm can't make end an epoch."""
-    loader = feedmill.DataLoader(dataset, 20, shuffle=True, native="verify", seed=seed)
-    verified = epoch = 0
-    while verified < n_samples:
-        loader.set_epoch(epoch)
-        try:
-            for batch in loader:
-                verified += len(batch[0])
-        except ValueError as error:
-            assert ZERO_BITS in str(error)
-        epoch += 1
-        assert epoch < n_samples
-    assert loader.stats().decode.verified_samples >= verified
 
 
 @pytest.mark.parametrize("config", ["rand-m9-mstd0.5-mmax9-inc1", "original-mstd0.5"])

@@ -12,6 +12,7 @@ import feedmill
 import numpy as np
 import pytest
 import torch
+from frameworks import verify
 from PIL import Image
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -19,7 +20,6 @@ from torchvision.datasets import ImageFolder
 FOLDER = Path(__file__).parents[2] / "build" / "timm"  # .ci/setup-frameworks makes it
 VERSIONS = ("0.3.2", "0.4.12", "0.5.4")
 HPARAMS = {"translate_const": 14, "img_mean": (124, 116, 104)}
-ZERO_BITS = "bits must be"  # Pillow 13 raises this where timm posterizes to 0 bits
 MODULES = ("timm", "timm.data")
 
 
@@ -83,20 +83,6 @@ def compose(transform, *more):
 
 def explained(folder, transform, *more):
     return feedmill.DataLoader(ImageFolder(folder, compose(transform, *more))).explain()
-
-
-def verify(dataset, n_samples, seed=1):
-    loader = feedmill.DataLoader(dataset, 20, shuffle=True, native="verify", seed=seed)
-    verified = epoch = 0
-    while verified < n_samples:
-        loader.set_epoch(epoch)
-        try:
-            for batch in loader:
-                verified += len(batch[0])
-        except ValueError as error:
-            assert ZERO_BITS in str(error)
-        epoch += 1
-        assert epoch < n_samples
 
 
 @pytest.mark.parametrize("config, mode, count", [
