@@ -4,11 +4,7 @@ Python imports this module when it starts, because its folder is on PYTHONPATH; 
 tests start have it, too.
 """
 
-import sys
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import PathFinder
-
-_MODULE = "torchdata.stateful_dataloader"
+from replacing import call_after_import
 
 
 def _replace(module):
@@ -25,30 +21,4 @@ def _replace(module):
     module.StatefulDataLoader = StatefulDataLoader
 
 
-class _ThenReplace(Loader):
-    """Loads a module by its own loader, and replaces the class right after."""
-
-    def __init__(self, own):
-        self._own = own
-
-    def create_module(self, spec):
-        return self._own.create_module(spec)
-
-    def exec_module(self, module):
-        module.__spec__.loader = module.__loader__ = self._own
-        self._own.exec_module(module)
-        _replace(module)
-
-
-class _Finder(MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name != _MODULE:
-            return None
-        sys.meta_path.remove(self)
-        spec = PathFinder.find_spec(name, path, target)
-        if spec is not None:
-            spec.loader = _ThenReplace(spec.loader)
-        return spec
-
-
-sys.meta_path.insert(0, _Finder())
+call_after_import("torchdata.stateful_dataloader", _replace)
