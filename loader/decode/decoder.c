@@ -93,8 +93,12 @@ static fm_format detect_format(const uint8_t *bytes, size_t n_bytes) {
     return FM_FORMAT_JPEG;
 }
 
-int fm_decoder_begin(fm_decoder *decoder, const uint8_t *bytes, size_t n_bytes, fm_image_info *info,
-                     fm_error *error) {
+typedef int jpeg_reader(fm_jpeg *jpeg, const uint8_t *bytes, size_t n_bytes, fm_image_info *info,
+                        fm_error *error);
+
+/* Detects the format and reads the header, of a JPEG by read_jpeg(). */
+static int read_header(fm_decoder *decoder, const uint8_t *bytes, size_t n_bytes,
+                       jpeg_reader *read_jpeg, fm_image_info *info, fm_error *error) {
     decoder->format = detect_format(bytes, n_bytes);
     if (decoder->rejected_formats & (uint32_t)decoder->format)
         return fm_error_set(error, FM_ERR_KIND, "%s images are rejected (rejected_formats)",
@@ -107,10 +111,22 @@ int fm_decoder_begin(fm_decoder *decoder, const uint8_t *bytes, size_t n_bytes, 
     else if (IS_WEBP(decoder))
         status = fm_webp_begin(decoder->webp, bytes, n_bytes, info, error);
     else
-        status = fm_jpeg_begin(decoder->jpeg, bytes, n_bytes, info, error);
+        status = read_jpeg(decoder->jpeg, bytes, n_bytes, info, error);
     if (!status && decoder->rejected_formats & FM_REJECT_TURNED &&
         fm_may_be_turned(decoder->format, bytes, n_bytes))
         return fm_error_set(error, FM_ERR_KIND, "an image that its metadata may turn or mirror");
+    return status;
+}
+
+int fm_decoder_begin(fm_decoder *decoder, const uint8_t *bytes, size_t n_bytes, fm_image_info *info,
+                     fm_error *error) {
+    return read_header(decoder, bytes, n_bytes, fm_jpeg_begin, info, error);
+}
+
+int fm_decoder_measure(fm_decoder *decoder, const uint8_t *bytes, size_t n_bytes,
+                       fm_image_info *info, fm_error *error) {
+    const int status = read_header(decoder, bytes, n_bytes, fm_jpeg_measure, info, error);
+    fm_decoder_end(decoder); /* other formats than JPEG were begun */
     return status;
 }
 

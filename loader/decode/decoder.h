@@ -46,6 +46,14 @@ void fm_decoder_set_interval_skipping(fm_decoder *decoder, bool skip_intervals, 
 int fm_decoder_begin(fm_decoder *decoder, const uint8_t *bytes, size_t n_bytes, fm_image_info *info,
                      fm_error *error);
 
+/*
+ * Reads the size only, of a JPEG without a look at what follows its header: info->width and height.
+ * Refuses nothing that fm_decoder_begin() accepts, and as that does what limits->rejected_formats
+ * has. Between images; nothing is begun.
+ */
+int fm_decoder_measure(fm_decoder *decoder, const uint8_t *bytes, size_t n_bytes,
+                       fm_image_info *info, fm_error *error);
+
 /* The format of the image that was begun last; FM_FORMAT_JPEG if it is unknown. */
 fm_format fm_decoder_format(const fm_decoder *decoder);
 

@@ -187,6 +187,11 @@ int fm_jpeg_begin(fm_jpeg *jpeg, const uint8_t *bytes, size_t n_bytes, fm_image_
     return check_warnings(jpeg, error);
 }
 
+int fm_jpeg_measure(fm_jpeg *jpeg, const uint8_t *bytes, size_t n_bytes, fm_image_info *info,
+                    fm_error *error) {
+    return fm_jpeg_scan_header(info, bytes, n_bytes, &jpeg->limits, error);
+}
+
 void fm_jpeg_set_divisor(fm_jpeg *jpeg, int32_t divisor) { jpeg->divisor = divisor; }
 
 /* The image as it is decoded. */

@@ -78,6 +78,10 @@ void fm_jpeg_set_interval_skipping(fm_jpeg *jpeg, bool skip_intervals, bool is_p
 int fm_jpeg_begin(fm_jpeg *jpeg, const uint8_t *bytes, size_t n_bytes, fm_image_info *info,
                   fm_error *error);
 
+/* Reads the size only, between images: see fm_jpeg_scan_header(). Nothing is begun. */
+int fm_jpeg_measure(fm_jpeg *jpeg, const uint8_t *bytes, size_t n_bytes, fm_image_info *info,
+                    fm_error *error);
+
 /*
  * Makes the image that was begun one of 1 / divisor of its size, rounded up; divisor is 1, 2, 4 or
  * 8, and 1 after fm_jpeg_begin(). The box of fm_jpeg_start() is one of that image. Its pixels are

@@ -58,6 +58,7 @@ typedef struct walk {
     uint32_t huffman_defined[2]; /* the same, for DC and AC */
     uint32_t n_scans;
     bool has_frame, has_exif;
+    bool header_only; /* ends at the first scan's data */
     fm_jpeg_scan *out;
 } walk;
 
@@ -403,7 +404,7 @@ static int read_body(walk *w, uint8_t marker, const segment *s) {
         return read_frame(w, marker, s);
     case M_SOS: {
         const int status = read_scan_header(w, s);
-        return status ? status : skip_entropy_data(w);
+        return status || w->header_only ? status : skip_entropy_data(w);
     }
     case M_DRI:
         return s->n_bytes == 2 ? FM_OK : damaged(w, "bad restart interval");
@@ -421,24 +422,44 @@ static int check_complete(walk *w) {
     return FM_OK;
 }
 
-int fm_jpeg_scan_file(fm_jpeg_scan *out, const uint8_t *bytes, size_t n_bytes,
-                      const fm_limits *limits, fm_error *error) {
-    *out = (fm_jpeg_scan){.in_order = true};
-    if (n_bytes < 3 || bytes[0] != 0xFF || bytes[1] != M_SOI || bytes[2] != 0xFF)
-        return fm_error_set(error, FM_ERR_FORMAT, "%s, not a JPEG", format_name(bytes, n_bytes));
-    walk w = {
-        .bytes = bytes, .n_bytes = n_bytes, .at = 2, .limits = limits, .error = error, .out = out};
-    for (;;) {
+static int read_markers(walk *w) {
+    *w->out = (fm_jpeg_scan){.in_order = true};
+    if (w->n_bytes < 3 || w->bytes[0] != 0xFF || w->bytes[1] != M_SOI || w->bytes[2] != 0xFF)
+        return fm_error_set(w->error, FM_ERR_FORMAT, "%s, not a JPEG",
+                            format_name(w->bytes, w->n_bytes));
+    w->at = 2;
+    while (!w->header_only || w->n_scans == 0) {
         uint8_t marker = 0;
-        int status = read_marker(&w, &marker);
+        int status = read_marker(w, &marker);
         if (status) return status;
-        if (marker == M_EOI) return check_complete(&w);
-        if (!has_segment(marker)) return refuse_marker(&w, marker);
+        if (marker == M_EOI) return check_complete(w);
+        if (!has_segment(marker)) return refuse_marker(w, marker);
         /* libjpeg ignores segments after the only scan, but Pillow may read them. */
-        if (w.out->single_pass) return damaged(&w, "more than one scan's data");
+        if (w->out->single_pass) return damaged(w, "more than one scan's data");
         segment s = {0};
-        status = read_segment(&w, &s);
-        if (!status) status = read_body(&w, marker, &s);
+        status = read_segment(w, &s);
+        if (!status) status = read_body(w, marker, &s);
         if (status) return status;
     }
+    return FM_OK;
+}
+
+int fm_jpeg_scan_file(fm_jpeg_scan *out, const uint8_t *bytes, size_t n_bytes,
+                      const fm_limits *limits, fm_error *error) {
+    walk w = {.bytes = bytes, .n_bytes = n_bytes, .limits = limits, .error = error, .out = out};
+    return read_markers(&w);
+}
+
+int fm_jpeg_scan_header(fm_image_info *info, const uint8_t *bytes, size_t n_bytes,
+                        const fm_limits *limits, fm_error *error) {
+    fm_jpeg_scan scan;
+    walk w = {.bytes = bytes,
+              .n_bytes = n_bytes,
+              .header_only = true,
+              .limits = limits,
+              .error = error,
+              .out = &scan};
+    const int status = read_markers(&w);
+    *info = scan.info;
+    return status;
 }

@@ -8,7 +8,7 @@
  * quantization table that is used without being defined (libjpeg would use the previous image's).
  * All others are refused.
  *
- * Pure function, for any thread; no allocation; well below 1% of a decode.
+ * Pure function, for any thread; no allocation.
  */
 #ifndef FM_DECODE_JPEG_SCAN_H
 #define FM_DECODE_JPEG_SCAN_H
@@ -34,5 +34,13 @@ typedef struct fm_jpeg_scan {
  */
 int fm_jpeg_scan_file(fm_jpeg_scan *out, const uint8_t *bytes, size_t n_bytes,
                       const fm_limits *limits, fm_error *error);
+
+/*
+ * The same up to the first scan's header, for its size: sets info->width, height, n_components and
+ * progressive. What follows is neither read nor checked. Refuses nothing that fm_jpeg_scan_file()
+ * accepts.
+ */
+int fm_jpeg_scan_header(fm_image_info *info, const uint8_t *bytes, size_t n_bytes,
+                        const fm_limits *limits, fm_error *error);
 
 #endif

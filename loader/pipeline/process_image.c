@@ -43,9 +43,7 @@ int fm_process_image_measure(fm_worker *worker, fm_task *task, int32_t *width, i
     fm_image_info info;
     int status = fm_process_image_bytes(task, &bytes, &n_bytes, error);
     if (status) return status;
-    fm_decoder_set_interval_skipping(worker->decoder, task->is_verified, task->is_partial);
-    status = fm_decoder_begin(worker->decoder, bytes, n_bytes, &info, error);
-    fm_decoder_end(worker->decoder);
+    status = fm_decoder_measure(worker->decoder, bytes, n_bytes, &info, error);
     if (status) return status;
     *width = info.width;
     *height = info.height;

@@ -5,6 +5,9 @@
  * address sanitizer detects any access beyond them. The same crop is decoded twice, with another
  * image in between, and must give the same status and pixels.
  *
+ * With FM_FUZZ_MEASURE defined, what fm_DECODER_begin() accepts has the size that
+ * fm_DECODER_measure() gives.
+ *
  * With libFuzzer: clang -fsanitize=fuzzer,address,undefined. With FM_FUZZ_REPLAY defined: an
  * ordinary program that replays the files named on its command line as inputs. With the option
  * --wrap before them, the files are images without the 8 bytes.
@@ -12,6 +15,7 @@
 #ifndef FM_FUZZ_DECODER_H
 #define FM_FUZZ_DECODER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,7 +78,14 @@ static int decode(decoder *self, const uint8_t *choice, const uint8_t *file, siz
     fm_error error = {0};
     fm_image_info info = {0};
     *sum = 0;
+#ifdef FM_FUZZ_MEASURE
+    fm_image_info measured = {0};
+    const bool has_size = CALL(measure)(self, file, n, &measured, &error) == FM_OK;
+#endif
     int status = CALL(begin)(self, file, n, &info, &error);
+#ifdef FM_FUZZ_MEASURE
+    require(status || (has_size && measured.width == info.width && measured.height == info.height));
+#endif
     if (!status) {
         require(info.width > 0 && info.height > 0 && info.width <= 65500 && info.height <= 65500);
         const fm_box box = choose_box(choice, &info);

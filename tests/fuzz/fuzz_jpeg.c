@@ -3,4 +3,5 @@
 #include "decode/jpeg.h"
 
 #define DECODER jpeg
+#define FM_FUZZ_MEASURE
 #include "fuzz_decoder.h"

@@ -99,9 +99,11 @@ static fm_decoder *open_decoder(fm_mem_counter *counter) {
 
 /* Decodes a box, n rows per call, and compares it with the image. */
 static int decode(fm_decoder *decoder, const file *f, fm_box box, int n_rows, fm_error *error) {
-    fm_image_info info;
+    fm_image_info info, measured;
+    const bool has_size = fm_decoder_measure(decoder, f->bytes, f->n, &measured, NULL) == FM_OK;
     fm_error_clear(error);
     int status = fm_decoder_begin(decoder, f->bytes, f->n, &info, error);
+    assert_true(status || (has_size && measured.width == WIDTH && measured.height == HEIGHT));
     int32_t skip = -1, row_px = 0;
     if (!status) status = fm_decoder_start(decoder, &box, &skip, &row_px, error);
     if (!status) {
@@ -198,6 +200,7 @@ static void limits_hold_before_decoding(void **state) {
         const file f = (*make)();
         fm_image_info info;
         fm_error error;
+        assert_int_equal(fm_decoder_measure(decoder, f.bytes, f.n, &info, NULL), FM_ERR_LIMIT);
         assert_int_equal(fm_decoder_begin(decoder, f.bytes, f.n, &info, &error), FM_ERR_LIMIT);
         assert_non_null(strstr(error.message, "61 x 47 pixels"));
         fm_decoder_end(decoder);

@@ -191,10 +191,12 @@ static void check_box(fm_jpeg *jpeg, const file *f, fm_box box, int n_rows, cons
 
 /* The status of the whole image: from begin, start or read, whichever refuses first. */
 static int status_of(fm_jpeg *jpeg, const file *f, fm_error *error) {
-    fm_image_info info;
+    fm_image_info info, measured;
+    const bool has_size = fm_jpeg_measure(jpeg, f->bytes, f->n, &measured, NULL) == FM_OK;
     fm_error_clear(error);
     int status = fm_jpeg_begin(jpeg, f->bytes, f->n, &info, error);
     if (!status) {
+        assert_true(has_size && measured.width == info.width && measured.height == info.height);
         const fm_box all = {0, 0, info.width, info.height};
         int32_t skip, row_px;
         status = fm_jpeg_start(jpeg, &all, &skip, &row_px, error);
@@ -706,6 +708,29 @@ static void every_truncation_is_refused(void **state) {
     fm_jpeg_close(&jpeg);
 }
 
+static void a_size_needs_the_header_only(void **state) {
+    (void)state;
+    const kind kinds[] = {{.width = 40, .height = 30},
+                          {.width = 40, .height = 30, .progressive = true},
+                          {.width = 40, .height = 30, .gray = true}};
+    fm_jpeg *jpeg = open_jpeg();
+    for (size_t i = 0; i < 3; i++) {
+        file f = make(kinds[i]);
+        const size_t scan = find_marker(&f, 0xDA, 0);
+        const size_t end = scan + 2 + (size_t)(f.bytes[scan + 2] << 8 | f.bytes[scan + 3]);
+        for (size_t n = 0; n <= f.n; n++) {
+            const file cut = test_guarded_open(f.bytes, n);
+            fm_image_info info;
+            const int status = fm_jpeg_measure(jpeg, cut.bytes, n, &info, NULL);
+            assert_int_equal(status, n < 3 ? FM_ERR_FORMAT : n < end ? FM_ERR_DAMAGED : FM_OK);
+            if (!status) assert_true(info.width == 40 && info.height == 30);
+            test_guarded_close(&cut);
+        }
+        test_guarded_close(&f);
+    }
+    fm_jpeg_close(&jpeg);
+}
+
 /* Random bytes in the image data may confuse libjpeg, but it must not read beyond the end, where a
  * page can't be read; with data that ends early it arrives there sooner. */
 static void damaged_data_is_not_read_past_its_end(void **state) {
@@ -896,6 +921,7 @@ int main(void) {
         cmocka_unit_test(kinds_that_pillow_decodes),
         cmocka_unit_test(limits_hold_before_decoding),
         cmocka_unit_test(every_truncation_is_refused),
+        cmocka_unit_test(a_size_needs_the_header_only),
         cmocka_unit_test(damaged_data_is_not_read_past_its_end),
         cmocka_unit_test(damaged_structure),
         cmocka_unit_test(exif_that_pillow_refuses),
