@@ -159,8 +159,8 @@ static int drop_failed(fm_loader *loader, fm_pending *pending, fm_error *error) 
 
 /* The oldest batch has rejected samples. Passes the first one to the caller, who finishes it, or
  * returns its error in place of the batch. */
-static int handle_rejected(fm_loader *loader, fm_pending *pending, fm_task *held, fm_error *error) {
-    fm_task *const task = held ? held : first_rejected(pending);
+static int handle_rejected(fm_loader *loader, fm_pending *pending, fm_error *error) {
+    fm_task *const task = first_rejected(pending);
     if (loader->config.fallback && !loader->rows.arrays && !pending->has_failed) {
         loader->fallback = task;
         loader->fallback_since_ns = fm_clock_ns();
@@ -185,10 +185,9 @@ static bool has_result(fm_loader *loader) {
     const fm_device_stage *const stage = &loader->device;
     if (loader->queue.n == 0) return false;
     const fm_pending *const pending = fm_queue_at(&loader->queue, 0);
-    const bool is_drawn = !fm_has_streams(loader) || pending->n_drawn == pending->n_samples;
     const bool is_ready =
-        pending->buffer &&
-        (pending->held || (is_drawn && pending->buffer->state == FM_BUFFER_READY));
+        pending->buffer && (fm_has_streams(loader) ? fm_virtual_workers_is_ready(pending)
+                                                   : pending->buffer->state == FM_BUFFER_READY);
     if (!stage->calls) return is_ready;
     return stage->error.status || fm_device_stage_n_ahead(stage) > 0 ||
            (is_ready && pending->n_rejected > 0);
@@ -254,11 +253,10 @@ int fm_loader_next(fm_loader *loader, int64_t timeout_ns, fm_batch *batch, fm_er
     status = fm_device_stage_report(&loader->device, error);
     fm_pending *const pending = fm_queue_at(&loader->queue, 0);
     const bool is_rejected = pending->n_rejected > 0;
-    fm_task *const held = pending->held;
     fm_loader_unlock(loader);
     if (status) return status;
     if (!found) return FM_AGAIN;
-    return is_rejected ? handle_rejected(loader, pending, held, error)
+    return is_rejected ? handle_rejected(loader, pending, error)
                        : deliver(loader, pending, batch, error);
 }
 

@@ -102,11 +102,14 @@ fm_task *fm_schedule_dequeue(fm_loader *loader) {
 void fm_schedule_finish(fm_loader *loader, fm_task *task) {
     fm_pending *const batch = task->batch;
     fm_record_sample(loader, task);
+    task->is_finished = true;
     if (task->cause) batch->n_rejected++;
-    if (--batch->n_left) return;
-    batch->last = task;
-    batch->ready_ns = task->finished_ns ? task->finished_ns : fm_clock_ns();
-    if (batch->buffer) fm_buffer_set_ready(batch->buffer);
+    if (--batch->n_left && !batch->held) return;
+    if (batch->n_left == 0) {
+        batch->last = task;
+        batch->ready_ns = task->finished_ns ? task->finished_ns : fm_clock_ns();
+        if (batch->buffer) fm_buffer_set_ready(batch->buffer);
+    }
     if (batch == fm_queue_at(&loader->queue, 0)) pthread_cond_signal(&loader->ring->ready);
     fm_device_stage_wake(&loader->device);
 }

@@ -58,7 +58,8 @@ typedef struct fm_task {
     uint32_t occurrence;  /* earlier uses of this index in this epoch */
     uint32_t position;    /* of the task's first sample in the batch */
     uint32_t n_samples;
-    uint32_t worker; /* number of the decode thread that had it; UINT32_MAX: none */
+    uint32_t worker;  /* number of the decode thread that had it; UINT32_MAX: none */
+    bool is_finished; /* locked: the samples are made, or rejected */
     /* With streams (virtual_workers.h): of the image; locked until the sample is decodable, then
      * fixed. 0: not measured. */
     int32_t width, height;

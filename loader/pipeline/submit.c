@@ -154,6 +154,7 @@ static void begin_task(fm_pending *batch, fm_task *task, uint32_t position, uint
     task->dequeued_ns = task->finished_ns = 0;
     task->own = (fm_work){0};
     task->cause = 0;
+    task->is_finished = false;
     task->width = task->height = 0;
     task->read = (fm_read){.path = ""};
 }

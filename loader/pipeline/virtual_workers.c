@@ -156,7 +156,7 @@ static void hold(fm_loader *loader, fm_pending *batch, fm_task *task) {
 
 /* Locked. A task whose samples are drawn becomes decodable, unless it was rejected before. */
 static void note_drawn(fm_loader *loader, fm_pending *batch, fm_task *task) {
-    if (batch->n_drawn == task->position + task->n_samples && !task->cause)
+    if (batch->n_drawn == task->position + task->n_samples && !task->is_finished)
         fm_schedule_decodable(loader, task);
 }
 
@@ -187,7 +187,7 @@ static bool advance_batch(fm_loader *loader, fm_virtual_worker *worker, fm_pendi
             }
             reject(loader, task, &error);
         }
-        if (task->cause && !batch->held) hold(loader, batch, task);
+        if (task->is_finished && !batch->held) hold(loader, batch, task);
         return false;
     }
     return true;
@@ -205,6 +205,14 @@ void fm_virtual_workers_advance(fm_loader *loader, uint32_t number) {
 
 void fm_virtual_workers_rejected(fm_loader *loader, const fm_task *task) {
     if (fm_has_streams(loader)) fm_virtual_workers_advance(loader, task->batch->virtual_worker);
+}
+
+bool fm_virtual_workers_is_ready(const fm_pending *batch) {
+    if (!batch->held)
+        return batch->n_drawn == batch->n_samples && batch->buffer->state == FM_BUFFER_READY;
+    for (const fm_task *task = batch->tasks; task < batch->held; task++)
+        if (!task->is_finished) return false;
+    return true;
 }
 
 void fm_virtual_workers_delivered(fm_loader *loader, const fm_pending *batch) {

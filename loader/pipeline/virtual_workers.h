@@ -41,6 +41,13 @@ void fm_virtual_workers_begin(const fm_loader *loader, fm_pending *batch);
  * hold up its virtual worker. Without streams this does nothing. */
 void fm_virtual_workers_rejected(fm_loader *loader, const fm_task *task);
 
+/*
+ * Locked. Whether a batch, which has a buffer, can be handed out, or its first rejected sample. A
+ * sample that holds up its virtual worker waits for the samples before it, of which one may turn
+ * out to be damaged: torch's worker would not get as far as the one that is held.
+ */
+bool fm_virtual_workers_is_ready(const fm_pending *batch);
+
 /* Locked. Draws for all samples of a virtual worker whose turn has come, and makes them decodable.
  */
 void fm_virtual_workers_advance(fm_loader *loader, uint32_t number);

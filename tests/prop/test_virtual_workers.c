@@ -228,6 +228,59 @@ static void a_failed_sample_ends_the_epoch(void **state) {
     fm_loader_close(&loader);
 }
 
+/* The next rejected sample is the one at this position of batch 0, before which `streams` were
+ * drawn for all samples before it. */
+static void expect_rejected(fm_loader *loader, int position, const fm_streams *streams) {
+    fm_batch batch;
+    fm_error error;
+    fm_fallback fallback;
+    fm_streams before;
+    fm_draw draws[2];
+    assert_int_equal(fm_loader_next(loader, -1, &batch, &error), FM_FALLBACK);
+    assert_int_equal(fm_loader_fallback(loader, &fallback), FM_OK);
+    assert_int_equal(fallback.index, index_of(0, position));
+    assert_int_equal(fm_loader_fallback_streams(loader, &before, NULL), FM_OK);
+    assert_memory_equal(&before, streams, sizeof(before));
+    const image *const one = &images[fallback.index];
+    assert_int_equal(fm_loader_fallback_draws(loader, 0, one->width, one->height, draws, &error),
+                     FM_OK);
+    assert_int_equal(fm_loader_fallback_done(loader, FM_OK, &error), FM_OK);
+}
+
+/* The damage of the first one is seen when it is decoded, perhaps long after the other one was
+ * found to have no header. torch's worker gets to the first one first. */
+static void rejected_samples_come_in_their_order(void **state) {
+    (void)state;
+    enum { DAMAGED = 3, WITHOUT_HEADER = 9 };
+    image *const damaged = &images[index_of(0, DAMAGED)];
+    image *const other = &images[index_of(0, WITHOUT_HEADER)];
+    const uint8_t first = other->bytes[0];
+    const size_t n_bytes = damaged->n_bytes;
+    fm_loader *loader = open_loader(3);
+    damaged->n_bytes = n_bytes / 2;
+    other->bytes[0] = 'x';
+    for (uint32_t round = 0; round < 200; round++) {
+        fm_streams streams = seeded(round);
+        const fm_epoch epoch = {.streams = &streams, .n_streams = 1};
+        fm_draw draws[2];
+        assert_int_equal(fm_loader_start(loader, &epoch, NULL), FM_OK);
+        for (int i = 0; i < 2; i++) submit(loader, i, 1, false);
+        for (int i = 0; i <= WITHOUT_HEADER; i++) {
+            const image *const one = &images[index_of(0, i)];
+            if (i == DAMAGED || i == WITHOUT_HEADER) expect_rejected(loader, i, &streams);
+            assert_int_equal(
+                fm_loader_draws_torch(loader, 0, &streams, one->width, one->height, draws, NULL),
+                FM_OK);
+        }
+        fm_batch batch;
+        assert_int_equal(fm_loader_next(loader, -1, &batch, NULL), FM_OK);
+        fm_batch_release(&batch);
+    }
+    damaged->n_bytes = n_bytes;
+    other->bytes[0] = first;
+    fm_loader_close(&loader);
+}
+
 static void wrong_calls_are_refused(void **state) {
     (void)state;
     fm_loader *loader = open_loader(1);
@@ -261,6 +314,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_number_of_threads_draws_the_same),
         cmocka_unit_test(a_failed_sample_ends_the_epoch),
+        cmocka_unit_test(rejected_samples_come_in_their_order),
         cmocka_unit_test(wrong_calls_are_refused),
     };
     return cmocka_run_group_tests(tests, make_images, free_images);

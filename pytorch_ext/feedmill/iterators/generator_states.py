@@ -69,41 +69,50 @@ class VirtualWorkers:
             draws for its next batch only then.
 
     Attributes:
-        states: of each worker, behind the batches that were delivered.
+        calls_collate: as given.
         lost: why the generators' states are not known any more; "": they are.
     """
 
     def __init__(self, initial: list[States], calls_collate: bool) -> None:
-        self.states = initial
+        # Of each worker, behind the batches that were delivered: states, and the fm_streams with
+        # which they go on, if the native code has drawn since. Most of these are never needed, and
+        # to convert them takes longer than to copy them.
+        self._now: list[tuple[States, bytes | None]] = [(states, None) for states in initial]
         self.calls_collate = calls_collate
         self.lost = ""
 
     def start(self, handle: Any, start: Callable[[bytes], None]) -> None:
         """Starts a native loader's epoch by start(streams of all workers)."""
-        streams = [streams_of(states) for states in self.states]
+        streams = [streams_of(self.of_batch(number)) for number in range(len(self._now))]
         start(b"".join(streams))
         for number, one in enumerate(streams if self.calls_collate else ()):
             handle.give_streams(number, one)
 
     def choose(self, handle: Any, batch: int, is_first_part: bool) -> None:
         """Called before a batch, or a part of it, is submitted."""
-        handle.choose_worker(batch % len(self.states), self.calls_collate and is_first_part)
+        handle.choose_worker(batch % len(self._now), self.calls_collate and is_first_part)
 
     def of_batch(self, batch: int) -> States:
         """The states of a batch's worker before the batch."""
-        return self.states[batch % len(self.states)]
+        states, streams = self._now[batch % len(self._now)]
+        return states if streams is None else with_streams(states, streams)
 
     def note(self, batch: int, states: States) -> None:
         """Called with the states of a batch's worker behind the batch."""
-        self.states[batch % len(self.states)] = states
+        self._now[batch % len(self._now)] = states, None
 
-    def native_states(self, handle: Any, batch: int) -> States:
-        """The states of a batch's worker behind the batch's samples, once they are delivered."""
-        number = batch % len(self.states)
-        return with_streams(self.states[number], handle.streams(number))
+    def note_streams(self, batch: int, streams: bytes) -> None:
+        """As note(), with an fm_streams. NumPy's generator stays as it is."""
+        number = batch % len(self._now)
+        self._now[number] = self._now[number][0], streams
+
+    def native_streams(self, handle: Any, batch: int) -> bytes:
+        """The fm_streams of a batch's worker behind the batch's samples, once they are delivered.
+        """
+        streams: bytes = handle.streams(batch % len(self._now))
+        return streams
 
     def give(self, handle: Any, batch: int) -> None:
         """With ``calls_collate``: lets a batch's worker draw for its next batch."""
         if self.calls_collate:
-            number = batch % len(self.states)
-            handle.give_streams(number, streams_of(self.states[number]))
+            handle.give_streams(batch % len(self._now), streams_of(self.of_batch(batch)))

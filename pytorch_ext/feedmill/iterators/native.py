@@ -38,7 +38,7 @@ from feedmill.iterators.collating import (
     may_draw,
     worker_states,
 )
-from feedmill.iterators.generator_states import VirtualWorkers, with_streams
+from feedmill.iterators.generator_states import VirtualWorkers
 from feedmill.iterators.pulling import Puller
 from feedmill.iterators.receive import (
     Receiver,
@@ -499,12 +499,12 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         assert self._receiver is not None
         failed = self._receiver.failed_streams
         if failed is None:
-            virtual.note(batch.number, virtual.native_states(self._handle, batch.number))
+            virtual.note_streams(batch.number, virtual.native_streams(self._handle, batch.number))
             if batch.error is not None:  # the collate_fn is not called
                 virtual.give(self._handle, batch.number)
             return
         if failed:
-            virtual.note(batch.number, with_streams(virtual.of_batch(batch.number), failed))
+            virtual.note_streams(batch.number, failed)
         self._is_starting = True  # before the batch leaves _waiting, as a Ctrl-C may come
 
     def _restart(self) -> None:

@@ -132,7 +132,7 @@ class Verifier:
                         f"generators of torch's worker: {text}", item.position, "dataset"
                     )
             self._counters.verified_samples += 1
-        if streams_of(held.states) != streams_of(virtual.native_states(handle, batch.number)):
+        if streams_of(held.states) != virtual.native_streams(handle, batch.number):
             raise VerificationError(
                 f"batch {batch.number}: the dataset has drawn other random numbers than the native "
                 "code"
