@@ -1,5 +1,6 @@
 """Trains under torchrun and goes on where it stopped: after a crash, or with other processes.
 
+    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # a new store for each attempt
     torchrun --nproc-per-node 4 --max-restarts 3 elastic_training.py /data/imagenet/train
     torchrun --nproc-per-node 2 elastic_training.py /data/imagenet/train     # goes on with two
 

@@ -53,6 +53,10 @@ def start(script, *arguments, folder, torchrun=0, restarts=0):
     outside = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
     environment = {name: value for name, value in os.environ.items() if name not in outside}
     environment |= {"PYTHONPATH": str(PACKAGE), "FEEDMILL_TESTS": str(HERE), "OMP_NUM_THREADS": "1"}
+    if restarts:
+        # Otherwise torch 2.13's agent keeps the failed attempt's store for the next one, whose
+        # processes then may meet keys of processes that are gone.
+        environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     folder.mkdir(exist_ok=True)
     return subprocess.Popen([str(word) for word in command], cwd=folder, env=environment, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
