@@ -60,6 +60,14 @@ def test_batches_without_images_are_made_by_torch_alone(paths, n_deferring):
     assert 0 < len(n_deferring) < N_WITHOUT // 4
 
 
+def test_short_epochs_do_not_try_again(paths, n_deferring):
+    subset = torch.utils.data.Subset(LateImages(paths), range(2))
+    loader = feedmill.DataLoader(subset, native="off")
+    for _ in range(N_WITHOUT // 2):
+        list(loader)
+    assert 0 < len(n_deferring) < N_WITHOUT // 4
+
+
 def test_images_that_come_later_are_deferred(paths):
     dataset = LateImages(paths)
     loader = feedmill.DataLoader(dataset, native="off")

@@ -12,7 +12,8 @@ import helpers
 import numpy as np
 import pytest
 from feedmill._dispatch.paths import n_threads
-from feedmill.profiling.counting.records import CAUSES, STEP_DTYPE
+from feedmill.profiling.counting import accounts
+from feedmill.profiling.counting.records import BOUNDARY, CAUSES, FIRST, STEADY, STEP_DTYPE
 from feedmill.profiling.report.stats import SlowSample, join_slow_samples, sum_counters
 from feedmill.profiling.report.stats_parts import FLAT_NAMES, MOVED, PARTS
 from feedmill.system import host_metrics
@@ -330,6 +331,39 @@ def test_numbers_about_the_process(numbered, native):
     assert later.elapsed_ns > first.elapsed_ns
     assert (later - first).elapsed_ns == later.elapsed_ns - first.elapsed_ns
     assert (later - first).usable_cpus == later.usable_cpus
+
+
+@pytest.mark.parametrize("kept", [4, 100])
+def test_steps_counted_from_outside(monkeypatch, kept):
+    """Three epochs: one left early, one of a single step, and one that has not ended."""
+    monkeypatch.setattr(accounts, "KEPT_STEPS", kept)
+    counters = accounts.StepCounters()
+    wanted, now = [], 1000
+    for epoch, (n, ends) in enumerate([(3, False), (1, True), (4, False)]):
+        assert counters.begin_epoch() == epoch
+        for i in range(n):
+            phase = STEADY if i else BOUNDARY if epoch else FIRST
+            request, wait, share = now, 10 + len(wanted), 0.5 * (i % 2)
+            now += wait + 7 + i
+            compute = 7 + i if i + 1 < n or ends else 0
+            decode = int(share * wait)
+            wanted.append((len(wanted), epoch, phase, request, wait, compute, decode))
+            counters.add_step(epoch, request, request + wait, share)
+            assert not counters.is_final
+        if ends:
+            counters.end_epoch(now)
+            assert counters.is_final
+    steps = counters.steps()
+    names = ("step", "epoch", "phase", "request_ns", "host_wait_ns", "compute_ns", "decode_ns")
+    assert [tuple(int(step[name]) for name in names) for step in steps] == wanted[-kept:]
+    assert (steps["data_wait_ns"] == steps["host_wait_ns"]).all()
+    assert (steps["python_ns"] + steps["decode_ns"] == steps["data_wait_ns"]).all()
+    assert (steps["last_index"] == -1).all()
+    assert counters.counters()["host_wait_ns"] == sum(step[4] for step in wanted)
+    for first in range(9):
+        counters.logged_steps = first
+        unlogged = counters.unlogged_steps()
+        assert unlogged["step"].tolist() == [s[0] for s in wanted[-kept:] if s[0] >= first]
 
 
 CGROUPS = """

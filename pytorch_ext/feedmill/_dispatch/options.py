@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import operator
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -102,10 +104,15 @@ class Options:
 
 
 OPTIONS = tuple(field.name for field in fields(Options))
+_all_options = operator.itemgetter(*OPTIONS)
 
 
 def options_among(values: Mapping[str, Any], defaults: Options) -> Options:
     """The options among a loader's attributes; ``defaults`` gives those that are missing there."""
+    # Called several times an epoch, and mostly nobody has changed an attribute.
+    with contextlib.suppress(KeyError):
+        if all(map(operator.is_, _all_options(values), _all_options(vars(defaults)))):
+            return defaults
     return Options(**{name: values.get(name, getattr(defaults, name)) for name in OPTIONS})
 
 

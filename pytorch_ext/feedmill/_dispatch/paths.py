@@ -139,17 +139,22 @@ class LoaderState:
         """Called at iter(), and when persistent workers begin another epoch."""
         self.clock.start()
         self.iter_began_ns = time.monotonic_ns()
-        options = loader._feedmill_options()
-        values = {name: getattr(loader, name, None) for name in _TORCH_SETTINGS} | options.values()
-        del values["log"], values["log_samples"]
-        settings = {name: _json_value(value) for name, value in values.items()}
-        self.recorder.begin(options.log, batch_size=loader.batch_size, settings=settings)
+        self.recorder.begin(loader._feedmill_options().log, lambda: _facts(loader))
 
 
 # Arguments of torch's that the log records beside the options.
 _TORCH_SETTINGS = (
     "num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "drop_last", "timeout",
 )
+
+
+def _facts(loader: Any) -> dict[str, Any]:
+    """What the log says of a loader."""
+    values = {name: getattr(loader, name, None) for name in _TORCH_SETTINGS}
+    values |= loader._feedmill_options().values()
+    del values["log"], values["log_samples"]
+    settings = {name: _json_value(value) for name, value in values.items()}
+    return {"batch_size": loader.batch_size, "settings": settings}
 
 
 def _json_value(value: Any) -> Any:

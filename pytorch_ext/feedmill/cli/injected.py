@@ -152,7 +152,7 @@ def _recorder(
     """A recorder for an iterator of torch. It writes a log if FEEDMILL_LOG is set."""
     recorder = Recorder(vars(loader).get(_PLACE), counters, counters.clock)
     recorder.path, recorder.reasons = path, reasons
-    recorder.begin(None, batch_size=loader.batch_size)
+    recorder.begin(None, lambda: {"batch_size": loader.batch_size})
     return recorder
 
 
@@ -215,7 +215,7 @@ def _count_own_iterator(loader: Any, get_iterator: Callable[[Any], Any]) -> Any:
         state.clock.start()
         state.took("torch", [reason])
         log = loader._feedmill_options().log
-        state.recorder.begin(log, batch_size=loader.batch_size)
+        state.recorder.begin(log, lambda: {"batch_size": loader.batch_size})
         count_steps(iterator, state.torch_counters, recorder=state.recorder)
         _count(loader, "torch", state.torch_counters, (reason,))
     return iterator

@@ -52,10 +52,38 @@ def is_possible() -> bool:
     return _internals.worker_loop is not None and not deferred.is_switched_off()
 
 
+# Putting decoding off for the time of a batch takes about a tenth of a millisecond. After so many
+# batches in which no patched function had anything to do, it is done for each _TRIED_EVERY-th only,
+# until one has.
+_MAX_UNUSED = 4
+_TRIED_EVERY = 16
+
+
+class _Trials:
+    """Decides for which batches of a DataLoader without workers decoding is put off, over all of
+    its iterators. Not thread-safe: with several threads it may decide for a few more or less."""
+
+    def __init__(self) -> None:
+        self._n_unused = 0  # batches in a row for which it was in vain
+        self._n_since_tried = 0
+
+    def is_due(self) -> bool:
+        """Whether it is put off for the next batch. Called once a batch."""
+        if self._n_unused < _MAX_UNUSED:
+            return True
+        self._n_since_tried = (self._n_since_tried + 1) % _TRIED_EVERY
+        return self._n_since_tried == 0
+
+    def note(self, was_used: bool) -> None:
+        """Notes whether a batch had a use of it."""
+        self._n_unused = 0 if was_used else self._n_unused + 1
+
+
 class DeferredCounters:
     """The counters of a DataLoader's deferred images, over all of its iterators. Thread-safe."""
 
     def __init__(self) -> None:
+        self.trials = _Trials()
         self.own = Counters()  # without workers, and of iterators that have ended
         self._workers: list[Any] = []
 
@@ -104,7 +132,8 @@ def make_deferring(
             fetcher = _internals.fetcher_of(iterator)
             if verifies and type(fetcher) is _internals.MapFetcher:
                 fetcher.__class__ = VerifyingFetcher
-            _internals.set_fetcher(iterator, _Fetcher(fetcher, account.own, verifies))
+            trials = None if verifies else account.trials
+            _internals.set_fetcher(iterator, _Fetcher(fetcher, account.own, trials))
         return iterator
     from feedmill.iterators.worker_loop import WorkerLoop
 
@@ -143,42 +172,29 @@ def _count_making(n: int, chooser: Any) -> None:
         _internals.set_worker_loop(chooser if _n_making else _internals.worker_loop)
 
 
-# Putting decoding off for the time of a batch takes about a tenth of a millisecond. After so many
-# batches in which no patched function had anything to do, it is done for each _TRIED_EVERY-th only,
-# until one has.
-_MAX_UNUSED = 4
-_TRIED_EVERY = 16
-
-
 class _Fetcher:
     """Wraps the object of torch that makes batches in this process.
 
     Args:
         fetcher: the object.
         account: counts the images.
-        tries_always: whether decoding is put off for each batch, needed or not.
+        trials: decides for which batches decoding is put off. None: for all.
     """
 
-    def __init__(self, fetcher: Any, account: Counters, tries_always: bool) -> None:
-        self._fetcher, self._account = fetcher, account
-        self._tries_always = tries_always
-        self._n_unused = 0  # batches in a row for which it was in vain
-        self._n_since_tried = 0
+    def __init__(self, fetcher: Any, account: Counters, trials: _Trials | None) -> None:
+        self._fetcher, self._account, self._trials = fetcher, account, trials
 
     def fetch(self, index: Any) -> Any:
         """As the wrapped object's."""
-        if self._is_left_out() or not deferred.is_needed() or deferred.why_not():
+        trials = self._trials
+        is_due = trials is None or trials.is_due()
+        if not is_due or not deferred.is_needed() or deferred.why_not():
             return self._fetcher.fetch(index)
         switch.was_asked()
         data = self._fetch_deferred(index)
-        self._n_unused = 0 if switch.was_asked() else self._n_unused + 1
+        if trials is not None:
+            trials.note(switch.was_asked())
         return data
-
-    def _is_left_out(self) -> bool:
-        if self._tries_always or self._n_unused < _MAX_UNUSED:
-            return False
-        self._n_since_tried = (self._n_since_tried + 1) % _TRIED_EVERY
-        return self._n_since_tried != 0
 
     def _fetch_deferred(self, index: Any) -> Any:
         from feedmill.deferred import patches

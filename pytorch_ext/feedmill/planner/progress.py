@@ -37,43 +37,40 @@ class Mark(NamedTuple):
         n_batches, n_samples: delivered so far.
         total: sum of the samples' indices; None: not known.
         ends: the first and the last index; empty: there is none, or it is not known.
-        n_bad: samples that on_error= applied to.
     """
 
     n_batches: int = 0
     n_samples: int = 0
     total: int | None = 0
     ends: tuple[int, ...] = ()
-    n_bad: int = 0
 
     def after(self, indices: Any, is_batch: bool) -> Mark:
         """The position after one more batch or, if it is none, after one more index of any type."""
+        n_batches, n_samples, total_before, ends_before = self
         n, total, ends = _summary(indices if is_batch or type(indices) is int else [indices])
-        if total is None or self.total is None or n is None:
-            return self._replace(
-                n_batches=self.n_batches + 1, n_samples=self.n_samples + (n or 0), total=None,
-                ends=(),
-            )
-        return self._replace(
-            n_batches=self.n_batches + 1,
-            n_samples=self.n_samples + n,
-            total=self.total + total,
-            ends=(*self.ends[:1], *ends)[:1] + ends[-1:] if ends else self.ends,
-        )
+        if total is None or total_before is None or n is None:
+            return Mark(n_batches + 1, n_samples + (n or 0), None)
+        if ends:
+            ends = (ends_before[0], ends[1]) if ends_before else ends
+        else:
+            ends = ends_before
+        return Mark(n_batches + 1, n_samples + n, total_before + total, ends)
 
 
 def _summary(indices: Any) -> tuple[int | None, int | None, tuple[int, ...]]:
-    """Number, sum and ends of a batch's indices; None for what is not known. Runs no code of the
-    indices' classes, apart from that of NumPy and torch."""
-    if type(indices) is int:
+    """Number, sum and ends (first and last) of a batch's indices; None for what is not known. Runs
+    no code of the indices' classes, apart from that of NumPy and torch."""
+    kind = type(indices)
+    if kind is int:
         return 1, indices, (indices, indices)
-    if type(indices) in (np.ndarray, torch.Tensor) and indices.ndim == 1:
+    if kind in (np.ndarray, torch.Tensor) and indices.ndim == 1:
         indices = indices.tolist()
-    if type(indices) not in (list, tuple):
+    elif kind is not list and kind is not tuple:
         return None, None, ()
     if not indices:
         return 0, 0, ()
-    if type(indices[0]) is not int or type(indices[-1]) is not int:
+    first, last = indices[0], indices[-1]
+    if type(first) is not int or type(last) is not int:
         return len(indices), None, ()
     try:
         total = sum(indices)
@@ -81,7 +78,7 @@ def _summary(indices: Any) -> tuple[int | None, int | None, tuple[int, ...]]:
         total = None
     if type(total) is not int:
         return len(indices), None, ()
-    return len(indices), total, (indices[0], indices[-1])
+    return len(indices), total, (first, last)
 
 
 class Progress:
@@ -133,6 +130,7 @@ class Progress:
         self._mark = Mark() if saved is None else _saved_mark(saved)
         self._pulled: dict[int, Mark] = {}
         self._latest, self._n_noted, self._n_delivered = self._mark, 0, 0
+        self._n_bad = 0 if saved is None else saved["bad"]
         self._uses_before: bytes | None = None
         place = None if saved is None else saved.get("ranks")
         self._ranks = ranks_of(
@@ -171,7 +169,7 @@ class Progress:
     @property
     def n_bad(self) -> int:
         """Number of delivered samples that on_error= applied to."""
-        return self._mark.n_bad
+        return self._n_bad
 
     # ---- called by the iterators -----------------------------------------------------------------
 
@@ -215,8 +213,8 @@ class Progress:
         """Called when a batch was delivered, or its error raised. Counts the batches before it,
         too. ``n_bad``: samples of the batch that on_error= applied to."""
         while self._n_delivered <= number:
-            mark = self._pulled.pop(self._n_delivered, self._mark)
-            self._mark = mark._replace(n_bad=self._mark.n_bad + n_bad)
+            self._mark = self._pulled.pop(self._n_delivered, self._mark)
+            self._n_bad += n_bad
             self._n_delivered += 1
 
     def delivered_all_before(self, n: int) -> None:
@@ -313,7 +311,7 @@ class Progress:
             "indices": None if mark.total is None or is_of_rank else [mark.total, *mark.ends],
             "seed": self.base_seed,
             "n_under_seed": self.n_under_seed,
-            "bad": mark.n_bad,
+            "bad": self._n_bad,
             "order": self.order.values(),
         }
         if self._ranks is not None:
@@ -330,7 +328,6 @@ def _saved_mark(saved: dict[str, Any]) -> Mark:
         saved["samples"],
         None if indices is None else indices[0],
         () if indices is None else tuple(indices[1:]),
-        saved["bad"],
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -100,6 +102,28 @@ class Account:
                 pass
 
 
+class _Step(NamedTuple):
+    """What is kept of a step, until its record is asked for: a tuple is made in a tenth of the
+    time that a record takes.
+
+    Attributes:
+        compute_ns: of the last step of an epoch. 0: of another step, whose time ends with the next
+            one's request.
+        The others: as in STEP_DTYPE.
+    """
+
+    step: int
+    epoch: int
+    phase: int
+    request_ns: int
+    host_wait_ns: int
+    decode_ns: int
+    compute_ns: int
+
+
+_step = functools.partial(tuple.__new__, _Step)  # without _Step's own __new__, a Python function
+
+
 class StepCounters(Account, Source):
     """The account of an iterator that is only observed from outside: it has waits, but no samples.
 
@@ -117,7 +141,7 @@ class StepCounters(Account, Source):
         self._host_wait_ns = self._decode_ns = 0
         self._wall_ns = 0
         self._last_return_ns = 0  # 0 before the epoch's first step
-        self._steps = np.zeros(16, STEP_DTYPE)
+        self._steps: deque[_Step] = deque(maxlen=KEPT_STEPS)
 
     def __reduce__(self) -> tuple[type[StepCounters], tuple[()]]:
         return (type(self), ())
@@ -138,34 +162,42 @@ class StepCounters(Account, Source):
         """Adds a step. Its wait is attributed to Python, except for decode_share, the share that
         was spent decoding."""
         wait_ns = return_ns - request_ns
-        phase = STEADY if self._last_return_ns else BOUNDARY if self._n_batches else FIRST
-        if self._n_batches == len(self._steps) < KEPT_STEPS:
-            self._steps = np.resize(self._steps, 2 * len(self._steps))
-        if phase == STEADY:
-            self._at(self._n_batches - 1)["compute_ns"] = request_ns - self._last_return_ns
-        step = self._at(self._n_batches)
-        step[:] = 0
-        step["step"], step["epoch"], step["phase"] = self._n_batches, epoch, phase
-        step["request_ns"], step["last_index"] = request_ns, -1
-        decode_ns = int(decode_share * wait_ns)
-        step["host_wait_ns"] = step["data_wait_ns"] = wait_ns
-        step["decode_ns"], step["python_ns"] = decode_ns, wait_ns - decode_ns
-        self._n_batches += 1
+        last_ns, n = self._last_return_ns, self._n_batches
+        phase = STEADY if last_ns else BOUNDARY if n else FIRST
+        decode_ns = int(decode_share * wait_ns) if decode_share else 0
+        self._steps.append(_step((n, epoch, phase, request_ns, wait_ns, decode_ns, 0)))
+        self._n_batches = n + 1
         self._host_wait_ns += wait_ns
         self._decode_ns += decode_ns
-        self._wall_ns += return_ns - (self._last_return_ns or request_ns)
+        self._wall_ns += return_ns - (last_ns or request_ns)
         self._last_return_ns = return_ns
 
     def end_epoch(self, request_ns: int) -> None:
         """Called when a request found the end of the epoch, which ends the last step."""
         if self._last_return_ns:
-            self._at(self._n_batches - 1)["compute_ns"] = request_ns - self._last_return_ns
+            last = self._steps[-1]
+            self._steps[-1] = last._replace(compute_ns=request_ns - self._last_return_ns)
             self._last_return_ns = 0
 
-    def _at(self, number: int) -> np.ndarray:
-        """The record of a step, as a writable array of length one."""
-        place = number % len(self._steps)
-        return self._steps[place : place + 1]
+    def _records(self, first: int = 0) -> np.ndarray:
+        """The kept records from step number ``first`` on, oldest first, without the GPU's fields.
+        """
+        kept = self._steps.copy()  # a single call: another thread may be counting
+        n = min(len(kept), kept[-1].step + 1 - first) if kept else 0
+        records = np.zeros(max(n, 0), STEP_DTYPE)
+        if n <= 0:
+            return records
+        newest = list(itertools.islice(reversed(kept), n))[::-1]
+        for name, values in zip(_Step._fields, np.array(newest, np.int64).T, strict=True):
+            records[name] = values
+        records["data_wait_ns"] = records["host_wait_ns"]
+        records["python_ns"] = records["host_wait_ns"] - records["decode_ns"]
+        records["last_index"] = -1
+        goes_on = np.append(records["phase"][1:] == STEADY, False)
+        requests = np.append(records["request_ns"][1:], 0)
+        ends = records["request_ns"] + records["host_wait_ns"]
+        records["compute_ns"][goes_on] = (requests - ends)[goes_on]
+        return records
 
     def counters(self) -> dict[str, Any]:
         # Read once: another thread may be counting.
@@ -182,9 +214,7 @@ class StepCounters(Account, Source):
         }
 
     def steps(self) -> np.ndarray:
-        # Read once: another thread may be counting.
-        n, steps = self._n_batches, self._steps
-        steps = np.roll(steps, -(n % len(steps))) if n > len(steps) else steps[:n].copy()
+        steps = self._records()
         self.gpu.fill(steps)
         collectives.fill(steps)
         return steps
@@ -202,6 +232,4 @@ class StepCounters(Account, Source):
         return not self._last_return_ns
 
     def unlogged_steps(self) -> np.ndarray:
-        n, steps = self._n_batches, self._steps
-        oldest = max(self.logged_steps, n - len(steps))
-        return steps[np.arange(oldest, n) % len(steps)]
+        return self._records(self.logged_steps)

@@ -14,7 +14,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -86,12 +86,14 @@ class Recorder:
 
     # ---- called while the loader is iterated -----------------------------------------------------
 
-    def begin(self, log: str | os.PathLike[str] | None, **facts: Any) -> None:
+    def begin(
+        self, log: str | os.PathLike[str] | None, facts: Callable[[], dict[str, Any]] = dict
+    ) -> None:
         """Called at the start of an epoch.
 
         Args:
             log: the file. None: the file that FEEDMILL_LOG in the environment names, if any.
-            facts: batch_size and settings for the "run" line.
+            facts: called if there is a log; returns batch_size and settings for the "run" line.
 
         Raises:
             OSError: ``log`` can't be written to. For a file from the environment it is a warning.
@@ -100,8 +102,10 @@ class Recorder:
             if self._file is not None and self._n_counted != self._n_ended:
                 self._end_epoch()  # the previous epoch was left early
             self._open(log)
-            self._facts = facts
-            if self._file is not None and not self._due_ns:
+            if self._file is None:
+                return
+            self._facts = facts()
+            if not self._due_ns:
                 self._system.begin(self._counters())
                 self._due_ns = time.monotonic_ns() + INTERVAL_NS
 
