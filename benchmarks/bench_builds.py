@@ -2,13 +2,13 @@
 
     python -m pip install --no-deps --target build/a dist/feedmill-*.whl
     python -m pip install --no-deps --target build/b .
-    python benchmarks/bench_builds.py build/a build/b [--data FOLDER] [--rounds 15]
+    python benchmarks/bench_builds.py build/a build/b [--data FOLDER] [--pack] [--rounds 15]
 
 One process for each build loads the same epochs of an ImageFolder (RandomResizedCrop, flip,
 ToTensor, Normalize), in turn, so that other load affects both; the other one is stopped meanwhile.
 First compares all of an epoch's batches, bit for bit. Prints images per CPU-second of each, and the
 ratio: the median over the rounds, with its quartiles. Without --data, photograph-like JPEGs are
-generated in run-data/made.
+generated in run-data/made. With --pack, --data is a folder that `feedmill pack` has made.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # ---- the process of one build --------------------------------------------------------------------
 
 
-def serve(folder: str, n_samples: int, workers: int) -> None:
+def serve(folder: str, n_samples: int, workers: int, is_pack: bool) -> None:
     """Says where feedmill is from, then answers each line on stdin with one on stdout: "hash" with
     the digest of an epoch's batches, "time" with the CPU and the wall time that an epoch took."""
     sys.path.insert(0, str(ROOT / "tests" / "support"))
@@ -44,8 +44,9 @@ def serve(folder: str, n_samples: int, workers: int) -> None:
     T = torchvision.transforms
     steps = [T.RandomResizedCrop(224), T.RandomHorizontalFlip(), T.ToTensor(),
              T.Normalize(MEAN, STD)]
-    dataset = torchvision.datasets.ImageFolder(folder, T.Compose(steps))
-    dataset.samples = (dataset.samples * -(-n_samples // len(dataset.samples)))[:n_samples]
+    kind = feedmill.Pack if is_pack else torchvision.datasets.ImageFolder
+    whole = kind(folder, transform=T.Compose(steps))
+    dataset = torch.utils.data.Subset(whole, [i % len(whole) for i in range(n_samples)])
     loader = feedmill.DataLoader(dataset, batch_size=64, shuffle=True, num_workers=workers,
                                  native="require")
     print("{}", flush=True)
@@ -68,7 +69,7 @@ def started(installed: pathlib.Path, logs: pathlib.Path, args: argparse.Namespac
     """The process of a build, which runs only while it is asked."""
     installed = installed.resolve()
     words = [sys.executable, __file__, "--serve", str(args.data.resolve()), str(args.samples),
-             str(args.workers)]
+             str(args.workers), str(int(args.pack))]
     log = logs / f"{installed.name}.log"
     try:
         process = Process(words, log, ROOT, {"PYTHONPATH": str(installed)}, timeout_s=600)
@@ -119,16 +120,19 @@ def made_images(build: pathlib.Path) -> pathlib.Path:
 
 def main() -> None:
     if sys.argv[1:2] == ["--serve"]:
-        serve(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+        serve(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5] == "1")
         return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("builds", nargs=2, type=pathlib.Path, metavar="BUILD",
                         help="a folder with an installed feedmill; the ratio is first to second")
     parser.add_argument("--data", type=pathlib.Path, help="an ImageFolder; default: made images")
+    parser.add_argument("--pack", action="store_true", help="--data is a pack")
     parser.add_argument("--samples", type=int, default=1024, help="of an epoch (%(default)s)")
     parser.add_argument("--rounds", type=int, default=15, help="(%(default)s)")
     parser.add_argument("--workers", type=int, default=1, help="(%(default)s)")
     args = parser.parse_args()
+    if args.data is None and args.pack:
+        parser.error("--pack needs --data")
     if args.data is None:
         args.data = made_images(args.builds[0])
     with contextlib.ExitStack() as stack:

@@ -4,11 +4,8 @@
 #include <assert.h>
 #include <string.h>
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
 #include "decode/jpeg_huffman_tables.h"
+#include "decode/jpeg_segments.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define COLD __attribute__((cold, noinline))
@@ -19,8 +16,6 @@
 /* How far an MCU may read beyond the byte at which it starts. */
 #define MARGIN (FM_HUFFMAN_MAX_BLOCKS * MAX_BLOCK_BYTES + 80)
 #define WINDOW_BYTES 16384
-/* How far unstuff() may write beyond its limit. */
-#define SLACK 16
 /* Zeros after a segment's end, longer than any code with its value, so that the message about
  * damage there does not depend on earlier contents of the window. */
 #define N_ZEROS 16
@@ -38,8 +33,7 @@ typedef struct reader {
 } reader;
 
 typedef struct mcu_block {
-    const fm_huffman_table *dc;
-    fm_huffman_table *ac;
+    fm_huffman_table *dc, *ac;
     int32_t *prediction; /* of its component */
 } mcu_block;
 
@@ -51,6 +45,7 @@ struct fm_huffman {
     reader reader;
     const uint8_t *check_at; /* once reader.next is past this, advance() must be called */
     const uint8_t *end;      /* of the segment's bytes in the window */
+    const uint8_t *segment;  /* where the segment begins in the source */
     const uint8_t *source, *source_end; /* data that is not in the window yet */
     bool has_whole_segment;             /* `source` is at a marker or at the end */
     const char *damage;                 /* why the data was refused */
@@ -60,7 +55,7 @@ struct fm_huffman {
     mcu_block blocks[FM_HUFFMAN_MAX_BLOCKS]; /* of an MCU */
     int32_t prediction[FM_HUFFMAN_MAX_COMPONENTS];
     fm_huffman_table dc[FM_HUFFMAN_N_TABLES], ac[FM_HUFFMAN_N_TABLES];
-    uint8_t window[WINDOW_BYTES + SLACK + MARGIN];
+    uint8_t window[WINDOW_BYTES + FM_JPEG_UNSTUFF_SLACK + MARGIN];
 };
 
 /* Remaining bits of the segment; negative if more bits were consumed than it has. */
@@ -68,53 +63,13 @@ static int64_t bits_left(const fm_huffman *h) {
     return 8 * (int64_t)(h->end - h->reader.next) + h->reader.n;
 }
 
-/*
- * Copies about `capacity` bytes to `out`, up to a marker or the end of the source, without the zero
- * that is stuffed after each FF. Returns the end of the copy; writes at most capacity + SLACK
- * bytes.
- */
-static uint8_t *unstuff(fm_huffman *h, uint8_t *out, size_t capacity) {
-    const uint8_t *from = h->source;
-    uint8_t *const out_end = out + capacity;
-    while (out < out_end) {
-#if defined(__SSE2__)
-        const __m128i ones = _mm_set1_epi8(-1);
-        while (out < out_end && h->source_end - from >= 16) {
-            const __m128i bytes = _mm_loadu_si128((const __m128i *)from);
-            _mm_storeu_si128((__m128i *)out, bytes);
-            const int found = _mm_movemask_epi8(_mm_cmpeq_epi8(bytes, ones));
-            const int n = found ? __builtin_ctz((unsigned)found) : 16;
-            from += n;
-            out += n;
-            if (found) break;
-        }
-        if (out >= out_end) break;
-#endif
-        if (from == h->source_end) {
-            h->has_whole_segment = true;
-            break;
-        }
-        if (*from == 0xFF) {
-            if (h->source_end - from < 2 || from[1] != 0) {
-                h->has_whole_segment = true;
-                break;
-            }
-            *out++ = 0xFF;
-            from += 2;
-            continue;
-        }
-        *out++ = *from++;
-    }
-    h->source = from;
-    return out;
-}
-
 /* Moves the window's unread bytes to its start and fills the rest. */
 static void fill_window(fm_huffman *h) {
     assert(h->reader.next <= h->end); /* an MCU takes fewer bytes than MARGIN */
     const size_t n_kept = (size_t)(h->end - h->reader.next);
     memmove(h->window, h->end - n_kept, n_kept);
-    uint8_t *const end = unstuff(h, h->window + n_kept, WINDOW_BYTES - n_kept);
+    uint8_t *const end = fm_jpeg_unstuff(&h->source, h->source_end, h->window + n_kept,
+                                         WINDOW_BYTES - n_kept, &h->has_whole_segment);
     h->end = end;
     h->reader.next = h->window;
     if (h->has_whole_segment) {
@@ -126,6 +81,7 @@ static void fill_window(fm_huffman *h) {
 }
 
 static void begin_segment(fm_huffman *h) {
+    h->segment = h->source;
     h->has_whole_segment = false;
     h->reader = (reader){.next = h->window};
     h->end = h->window;
@@ -167,29 +123,10 @@ static bool restart(fm_huffman *h) {
     return true;
 }
 
-/* The n-th restart marker from p on, n at least 1; NULL if there are fewer. */
-static const uint8_t *find_restart(const uint8_t *p, const uint8_t *end, uint32_t n) {
-#if defined(__SSE2__)
-    const __m128i ones = _mm_set1_epi8(-1), kind = _mm_set1_epi8((char)0xF8);
-    const __m128i restarts = _mm_set1_epi8((char)0xD0);
-    for (; end - p > 16; p += 16) {
-        const __m128i bytes = _mm_loadu_si128((const __m128i *)p);
-        const __m128i behind = _mm_loadu_si128((const __m128i *)(p + 1));
-        const __m128i found = _mm_and_si128(_mm_cmpeq_epi8(bytes, ones),
-                                            _mm_cmpeq_epi8(_mm_and_si128(behind, kind), restarts));
-        for (int mask = _mm_movemask_epi8(found); mask; mask &= mask - 1)
-            if (--n == 0) return p + __builtin_ctz((unsigned)mask);
-    }
-#endif
-    for (; end - p >= 2; p++)
-        if (p[0] == 0xFF && (p[1] & 0xF8) == 0xD0 && --n == 0) return p;
-    return NULL;
-}
-
 /* Goes to the n-th segment after this one without decoding those in between. */
 static bool skip_segments(fm_huffman *h, uint32_t n) {
     const uint32_t number = (h->restart_number + (n - 1) % 8) % 8;
-    const uint8_t *const marker = find_restart(h->source, h->source_end, n);
+    const uint8_t *const marker = fm_jpeg_find_restart(h->source, h->source_end, n);
     if (!marker) return refuse(h, ENDS_EARLY);
     if (marker[1] != 0xD0 + number) return refuse(h, WRONG_RESTART);
     h->restart_number = (number + 1) % 8;
@@ -199,13 +136,6 @@ static bool skip_segments(fm_huffman *h, uint32_t n) {
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
-
-/* Index of the k-th coefficient. A run of up to 16 may pass the end before that is noticed. */
-static const uint8_t natural_order[64 + 16] = {
-    0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33,
-    40, 48, 41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36,
-    29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54,
-    47, 55, 62, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63};
 
 /* Afterwards r has at least 56 bits. */
 INLINE void refill(reader *r) {
@@ -287,8 +217,8 @@ enum block_end { BLOCK_COMPLETE, BLOCK_OVERRUN, BAD_CODE };
 
 INLINE void store_pair(int16_t *block, uint32_t k, uint64_t entry) {
     /* The second value first: it may be a 0 for a place past the block's end. */
-    block[natural_order[k + (entry >> 16 & 0xff)]] = (int16_t)(entry >> 40);
-    block[natural_order[k + (entry >> 8 & 0xff)]] = (int16_t)(entry >> 24);
+    block[fm_jpeg_natural_order[k + (entry >> 16 & 0xff)]] = (int16_t)(entry >> 40);
+    block[fm_jpeg_natural_order[k + (entry >> 8 & 0xff)]] = (int16_t)(entry >> 24);
 }
 
 /* Reads a block's AC coefficients. */
@@ -321,7 +251,7 @@ INLINE enum block_end read_ac(reader *r, const fm_huffman_table *t, int16_t *blo
         const int places = read_ac_symbol(r, t, &value);
         if (places <= 0) return places == 0 ? BLOCK_COMPLETE : BAD_CODE;
         k += (uint32_t)places;
-        block[natural_order[k]] = (int16_t)value;
+        block[fm_jpeg_natural_order[k]] = (int16_t)value;
         if (k >= 63) return k == 63 ? BLOCK_COMPLETE : BLOCK_OVERRUN;
     }
 }
@@ -415,6 +345,10 @@ BMI2 static bool skip_bmi2(fm_huffman *h, int16_t *const *blocks) {
 #endif
 
 bool fm_huffman_read(fm_huffman *huffman, int16_t *const *blocks) {
+    for (int32_t i = 0; i < huffman->n_blocks; i++) {
+        fm_huffman_table *const ac = huffman->blocks[i].ac;
+        if (UNLIKELY(!ac->has_pairs)) fm_huffman_table_add_pairs(ac);
+    }
     return huffman->read(huffman, blocks);
 }
 
@@ -436,6 +370,33 @@ bool fm_huffman_skip_intervals(fm_huffman *huffman, uint32_t n_mcus) {
     for (; n_left > 0; n_left--)
         if (!fm_huffman_skip(huffman)) return false;
     return true;
+}
+
+void fm_huffman_tell(const fm_huffman *huffman, fm_huffman_place *place) {
+    *place = (fm_huffman_place){.bytes = huffman->segment,
+                                .end = huffman->source_end,
+                                .next_restart = huffman->restart_number};
+}
+
+void fm_huffman_seek(fm_huffman *huffman, const fm_huffman_place *place, bool is_end) {
+    huffman->source = place->bytes;
+    huffman->restart_number = place->next_restart;
+    if (!is_end) {
+        begin_segment(huffman);
+        return;
+    }
+    huffman->has_whole_segment = true;
+    huffman->reader = (reader){.next = huffman->window};
+    huffman->end = huffman->check_at = huffman->window;
+    huffman->restart_in = 0;
+}
+
+uint32_t fm_huffman_interval(const fm_huffman *huffman) { return huffman->restart_interval; }
+
+void fm_huffman_tables(fm_huffman *huffman, int32_t block, fm_huffman_table **dc,
+                       fm_huffman_table **ac) {
+    *dc = huffman->blocks[block].dc;
+    *ac = huffman->blocks[block].ac;
 }
 
 const char *fm_huffman_damage(const fm_huffman *huffman) { return huffman->damage; }

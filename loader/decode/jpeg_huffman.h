@@ -57,7 +57,7 @@ typedef struct fm_huffman_scan {
 
 typedef struct fm_huffman fm_huffman;
 
-/* Allocates about 150 KiB. NULL when out of memory. Each tier gives the same results; from
+/* Allocates about 220 KiB. NULL when out of memory. Each tier gives the same results; from
  * FM_CPU_AVX2 on, BMI2 is used. */
 fm_huffman *fm_huffman_open(fm_mem_counter *counter, fm_cpu_tier tier);
 
@@ -82,6 +82,22 @@ bool fm_huffman_skip(fm_huffman *huffman);
  * markers is checked, and the number of the last marker.
  */
 bool fm_huffman_skip_intervals(fm_huffman *huffman, uint32_t n_mcus);
+
+/* A place in the entropy-coded data. */
+typedef struct fm_huffman_place {
+    const uint8_t *bytes, *end; /* the data from that place on */
+    uint32_t next_restart;      /* number of the next restart marker, 0 to 7 */
+} fm_huffman_place;
+
+/* Sets *place to where the current restart interval begins. */
+void fm_huffman_tell(const fm_huffman *huffman, fm_huffman_place *place);
+
+/* Goes to a place in the same scan: where a restart interval begins or, with `is_end`, where one
+ * ends that another decoder has read. */
+void fm_huffman_seek(fm_huffman *huffman, const fm_huffman_place *place, bool is_end);
+
+/* The scan's restart interval in MCUs; 0: none. */
+uint32_t fm_huffman_interval(const fm_huffman *huffman);
 
 /* Why an MCU was refused, such as "the data ends early"; a constant string. NULL if none was. */
 const char *fm_huffman_damage(const fm_huffman *huffman);

@@ -3,6 +3,12 @@
 
 #include <string.h>
 
+const uint8_t fm_jpeg_natural_order[64 + 16] = {
+    0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33,
+    40, 48, 41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36,
+    29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54,
+    47, 55, 62, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63};
+
 static bool same_codes(const fm_huffman_table *t, const fm_huffman_code *given) {
     if (!t->is_built) return false;
     int32_t n = 0;
@@ -51,7 +57,7 @@ static void fill_read(fm_huffman_table *t, bool is_ac) {
 }
 
 /* Combines the entries of `read`. */
-static void fill_pairs(fm_huffman_table *t) {
+void fm_huffman_table_add_pairs(fm_huffman_table *t) {
     for (uint32_t bits = 0; bits < 1u << READ_BITS; bits++) {
         const uint32_t first = t->read[bits];
         if (first & SPECIAL) {
@@ -74,6 +80,7 @@ static void fill_pairs(fm_huffman_table *t) {
         t->pairs[bits] = lengths | place << 8 | next_place << 16 | (uint64_t)(first >> 16) << 24 |
                          (uint64_t)next_value << 40 | (uint64_t)reach << 56;
     }
+    t->has_pairs = true;
 }
 
 /*
@@ -113,12 +120,11 @@ void fm_huffman_table_add_skip(fm_huffman_table *t) {
 
 bool fm_huffman_table_build(fm_huffman_table *t, const fm_huffman_code *given, bool is_ac) {
     if (same_codes(t, given)) return true;
-    t->is_built = t->has_skip = false;
+    t->is_built = t->has_pairs = t->has_skip = t->has_steps = false;
     if (!set_codes(t, given)) return false;
     for (int32_t i = 0; i < t->n && !is_ac; i++)
         if (t->codes[i].symbol > 15) return false;
     fill_read(t, is_ac);
-    if (is_ac) fill_pairs(t);
     t->is_built = true;
     return true;
 }

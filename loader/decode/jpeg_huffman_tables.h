@@ -59,14 +59,18 @@ typedef struct fm_huffman_symbol {
 
 typedef struct fm_huffman_table {
     uint32_t read[1 << READ_BITS];
-    uint64_t pairs[1 << READ_BITS]; /* AC only */
+    uint64_t pairs[1 << READ_BITS]; /* AC only, if has_pairs */
     uint16_t skip[1 << SKIP_BITS];  /* AC only, if has_skip */
-    bool is_built, has_skip;
+    uint64_t steps[1 << READ_BITS]; /* if has_steps; see jpeg_intervals.c */
+    bool is_built, has_pairs, has_skip, has_steps;
     int32_t n;                    /* codes */
     fm_huffman_symbol codes[256]; /* in rising order */
     /* By length: the largest code + 1, and what to add to a code to get its index in `codes`. */
     int32_t end[MAX_CODE_BITS + 1], offset[MAX_CODE_BITS + 1];
 } fm_huffman_table;
+
+/* Index of the k-th coefficient. A run of up to 16 may pass the end before that is noticed. */
+extern const uint8_t fm_jpeg_natural_order[64 + 16];
 
 /* EXTEND of T.81, F.2.2.1: the value that n additional bits stand for. */
 static inline __attribute__((always_inline)) int32_t fm_huffman_extend(uint32_t bits, uint32_t n) {
@@ -79,9 +83,15 @@ static inline __attribute__((always_inline)) bool fm_huffman_is_end(uint32_t sym
     return (symbol & 15) == 0 && symbol != 0xf0;
 }
 
-/* Builds the table, except `skip`, unless it has these codes already. false if they are no code. */
+/* Builds the table, but only `read` of its look-up tables, unless it has these codes already. false
+ * if they are no code. */
 bool fm_huffman_table_build(fm_huffman_table *t, const fm_huffman_code *given, bool is_ac);
-/* Builds `skip` of an AC table. */
+/* Build `pairs` and `skip` of an AC table. */
+void fm_huffman_table_add_pairs(fm_huffman_table *t);
 void fm_huffman_table_add_skip(fm_huffman_table *t);
+
+/* The tables of a block of the MCU. They belong to the decoder, until fm_huffman_begin(). */
+void fm_huffman_tables(fm_huffman *huffman, int32_t block, fm_huffman_table **dc,
+                       fm_huffman_table **ac);
 
 #endif

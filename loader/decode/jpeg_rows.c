@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include "decode/jpeg_intervals.h"
+
 /* MCUs whose coefficients are read at a time. The samples of an even number of blocks are computed
  * faster. */
 #define BATCH 8
@@ -37,14 +39,17 @@ typedef struct plane {
 
 struct fm_jpeg_rows {
     fm_jpeg_kernels kernels;
+    fm_jpeg_intervals *intervals;
     fm_jpeg_rows_source source;
     int32_t n_planes, n_blocks; /* blocks of an MCU */
     plane planes[FM_JPEG_ROWS_MAX_COMPONENTS];
     int32_t left, width, skip_px; /* of the rows; the box begins skip_px pixels to the right */
     int32_t next_row;             /* of pixels */
     int32_t n_mcus, first_mcu, end_mcu; /* of a row of MCUs: all, and those that the box needs */
-    int32_t first_mcu_row, next_mcu_row;
-    uint32_t n_pending; /* MCUs before the next one that the Huffman decoder has not skipped yet */
+    int32_t first_mcu_row, next_mcu_row, end_mcu_row; /* end: after the last one that is needed */
+    uint32_t n_pending;  /* MCUs before the next one that the Huffman decoder has not skipped yet */
+    bool uses_intervals; /* restart intervals are read several at once */
+    int32_t first_read_row, end_read_row; /* rows of MCUs that fm_jpeg_intervals_read() has read */
     _Alignas(FM_MEM_ALIGN) int16_t coefficients[BATCH * FM_HUFFMAN_MAX_BLOCKS * 64];
 };
 
@@ -129,12 +134,13 @@ static void plan_plane(const fm_jpeg_rows *rows, plane *p, const fm_box *box) {
 /* Finds the MCUs that the box needs. */
 static void plan_mcus(fm_jpeg_rows *rows) {
     rows->first_mcu = rows->first_mcu_row = INT32_MAX;
-    rows->end_mcu = 0;
+    rows->end_mcu = rows->end_mcu_row = 0;
     for (int32_t c = 0; c < rows->n_planes; c++) {
         const plane *const p = &rows->planes[c];
         rows->first_mcu = least(rows->first_mcu, p->first_block / p->h);
         rows->end_mcu = most(rows->end_mcu, ceil_div(p->end_block, p->h));
         rows->first_mcu_row = least(rows->first_mcu_row, p->top_block / p->v);
+        rows->end_mcu_row = most(rows->end_mcu_row, ceil_div(p->bottom_block, p->v));
     }
 }
 
@@ -228,14 +234,17 @@ static bool read_batch(fm_jpeg_rows *rows, int32_t n) {
     return true;
 }
 
-/* Computes the samples of n MCUs from `mcu` on. false if a block is out of range. */
-static bool compute_batch(fm_jpeg_rows *rows, int32_t mcu, int32_t n) {
-    const int16_t *blocks = rows->coefficients;
+/*
+ * Computes the samples of n MCUs from `mcu` on. Each row of blocks of a component begins n_apart
+ * MCUs' blocks after the one before it. false if a block is out of range.
+ */
+static bool compute_batch(fm_jpeg_rows *rows, const int16_t *blocks, int32_t n_apart, int32_t mcu,
+                          int32_t n) {
     for (int32_t c = 0; c < rows->n_planes; c++) {
         const plane *const p = &rows->planes[c];
         const int32_t first = most(mcu * p->h, p->first_block);
         const int32_t end = least((mcu + n) * p->h, p->end_block);
-        for (int32_t v = 0; v < p->v; v++, blocks += 64 * BATCH * p->h) {
+        for (int32_t v = 0; v < p->v; v++, blocks += 64 * n_apart * p->h) {
             const int32_t row = rows->next_mcu_row * p->v + v;
             if (row < p->top_block || row >= p->bottom_block || first >= end) continue;
             if (!rows->kernels.idct(samples_at(p, 8 * row, 8 * first), p->stride,
@@ -282,18 +291,77 @@ static void extend_edges(const fm_jpeg_rows *rows, const plane *p) {
     }
 }
 
-/* Reads the next row of MCUs, and computes its samples if the box needs them. */
-static fm_jpeg_rows_status decode_mcu_row(fm_jpeg_rows *rows) {
-    const bool is_needed = rows->next_mcu_row >= rows->first_mcu_row;
-    const int32_t first = is_needed ? rows->first_mcu : rows->n_mcus;
-    if (!skip_mcus(rows, first)) return FM_JPEG_ROWS_DAMAGED;
-    for (int32_t mcu = first, n; is_needed && mcu < rows->end_mcu; mcu += n) {
+/* Decides whether restart intervals are read several at once. */
+static void begin_intervals(fm_jpeg_rows *rows) {
+    fm_huffman *const huffman = rows->source.huffman;
+    rows->uses_intervals = false;
+    rows->end_read_row = 0;
+    const int32_t n_mcus = rows->end_mcu - rows->first_mcu;
+    if (!huffman || !rows->source.skips_intervals || n_mcus > UINT16_MAX / FM_HUFFMAN_MAX_BLOCKS)
+        return;
+    fm_jpeg_interval_part part = {.row_mcus = rows->n_mcus,
+                                  .first_mcu = rows->first_mcu,
+                                  .end_mcu = rows->end_mcu,
+                                  .n_blocks = rows->n_blocks};
+    /* Here, too, each row of blocks of a component lies in one piece. */
+    int32_t next = 0, i = 0;
+    for (int32_t c = 0; c < rows->n_planes; c++) {
+        const plane *const p = &rows->planes[c];
+        for (int32_t v = 0; v < p->v; v++, next += n_mcus * p->h)
+            for (int32_t h = 0; h < p->h; h++, i++) {
+                part.blocks[i].first = (uint16_t)(next + h);
+                part.blocks[i].step = (uint16_t)p->h;
+                part.blocks[i].component = (uint8_t)c;
+            }
+    }
+    rows->uses_intervals = fm_jpeg_intervals_begin(rows->intervals, huffman, &part);
+}
+
+/* Reads the restart intervals of the next rows of MCUs, several at once. *n_rows is 0 if they have
+ * to be read one by one, from *first_mcu of the next row on. false: they are damaged. */
+static bool read_intervals(fm_jpeg_rows *rows, int32_t *n_rows, int32_t *first_mcu) {
+    fm_huffman *const huffman = rows->source.huffman;
+    const int32_t interval = (int32_t)fm_huffman_interval(huffman);
+    *first_mcu = rows->first_mcu - rows->first_mcu % interval;
+    const uint32_t n_before = rows->n_pending + (uint32_t)*first_mcu;
+    if (!fm_huffman_skip_intervals(huffman, n_before)) return false;
+    rows->n_pending = 0;
+    *n_rows = fm_jpeg_intervals_read(rows->intervals, rows->end_mcu_row - rows->next_mcu_row);
+    if (*n_rows == 0) return true;
+    rows->n_pending = (uint32_t)(rows->n_mcus - ceil_div(rows->end_mcu, interval) * interval);
+    rows->first_read_row = rows->next_mcu_row;
+    rows->end_read_row = rows->next_mcu_row + *n_rows;
+    return true;
+}
+
+/* Reads the next row of MCUs, which the box needs, and computes its samples. */
+static fm_jpeg_rows_status decode_needed_row(fm_jpeg_rows *rows) {
+    int32_t at = 0, n_rows = 0;
+    if (rows->uses_intervals && rows->next_mcu_row >= rows->end_read_row) {
+        if (!read_intervals(rows, &n_rows, &at)) return FM_JPEG_ROWS_DAMAGED;
+        rows->uses_intervals = n_rows > 0;
+    }
+    if (rows->next_mcu_row < rows->end_read_row) {
+        const int32_t n = rows->end_mcu - rows->first_mcu;
+        const int16_t *const blocks =
+            fm_jpeg_intervals_row(rows->intervals, rows->next_mcu_row - rows->first_read_row);
+        return compute_batch(rows, blocks, n, rows->first_mcu, n) ? FM_JPEG_ROWS_OK
+                                                                  : FM_JPEG_ROWS_OUT_OF_RANGE;
+    }
+    if (!skip_mcus(rows, rows->first_mcu - at)) return FM_JPEG_ROWS_DAMAGED;
+    for (int32_t mcu = rows->first_mcu, n; mcu < rows->end_mcu; mcu += n) {
         n = least(rows->end_mcu - mcu, BATCH);
         if (!read_batch(rows, n)) return FM_JPEG_ROWS_DAMAGED;
-        if (!compute_batch(rows, mcu, n)) return FM_JPEG_ROWS_OUT_OF_RANGE;
+        if (!compute_batch(rows, rows->coefficients, BATCH, mcu, n))
+            return FM_JPEG_ROWS_OUT_OF_RANGE;
     }
-    if (is_needed && !skip_mcus(rows, rows->n_mcus - rows->end_mcu)) return FM_JPEG_ROWS_DAMAGED;
-    return FM_JPEG_ROWS_OK;
+    return skip_mcus(rows, rows->n_mcus - rows->end_mcu) ? FM_JPEG_ROWS_OK : FM_JPEG_ROWS_DAMAGED;
+}
+
+/* Reads the next row of MCUs, and computes its samples if the box needs them. */
+static fm_jpeg_rows_status decode_mcu_row(fm_jpeg_rows *rows) {
+    if (rows->next_mcu_row >= rows->first_mcu_row) return decode_needed_row(rows);
+    return skip_mcus(rows, rows->n_mcus) ? FM_JPEG_ROWS_OK : FM_JPEG_ROWS_DAMAGED;
 }
 
 static fm_jpeg_rows_status next_mcu_row(fm_jpeg_rows *rows) {
@@ -373,6 +441,7 @@ fm_jpeg_rows_status fm_jpeg_rows_start(fm_jpeg_rows *rows, uint8_t *memory,
     rows->next_mcu_row = source->huffman ? 0 : rows->first_mcu_row;
     rows->n_pending = 0;
     place_planes(rows, memory);
+    begin_intervals(rows);
     while (rows->next_mcu_row < rows->first_mcu_row) {
         const fm_jpeg_rows_status status = next_mcu_row(rows);
         if (status) return status;
@@ -395,13 +464,17 @@ fm_jpeg_rows_status fm_jpeg_rows_read(fm_jpeg_rows *rows, uint8_t *const *out, i
 /* ---- open, close ----------------------------------------------------------------------------- */
 
 fm_jpeg_rows *fm_jpeg_rows_open(fm_mem_counter *counter, fm_cpu_tier tier) {
-    fm_jpeg_rows *const rows = fm_mem_zalloc(counter, 1, sizeof(*rows));
-    if (rows) fm_jpeg_kernels_init(&rows->kernels, tier);
+    fm_jpeg_rows *rows = fm_mem_zalloc(counter, 1, sizeof(*rows));
+    if (!rows) return NULL;
+    fm_jpeg_kernels_init(&rows->kernels, tier);
+    rows->intervals = fm_jpeg_intervals_open(counter, tier);
+    if (!rows->intervals) fm_jpeg_rows_close(&rows);
     return rows;
 }
 
 void fm_jpeg_rows_close(fm_jpeg_rows **rows) {
-    if (!rows) return;
+    if (!rows || !*rows) return;
+    fm_jpeg_intervals_close(&(*rows)->intervals);
     fm_mem_free(*rows);
     *rows = NULL;
 }
