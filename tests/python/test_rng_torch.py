@@ -540,11 +540,6 @@ def test_wrong_options(mixed):
         loader.draws(0, 0)
 
 
-def test_num_workers_0_is_torchs_path(mixed):
-    loader = feedmill.DataLoader(ImageFolder(mixed, CROP), rng="torch")
-    assert "rng='torch' with num_workers=0" in loader.explain()
-    check(ImageFolder(mixed, CROP), native="auto", epochs=1)
-
 
 # ---- states --------------------------------------------------------------------------------------
 

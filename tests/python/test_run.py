@@ -362,6 +362,29 @@ def test_options_and_subclasses(folder, small_images):
             "seed is <object") in got.stderr
 
 
+TRAINING = """
+import sys, zlib
+sys.path[:0] = [{here!r}]
+import conftest, torch
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+torch.manual_seed(3)
+dataset = ImageFolder(sys.argv[1], v2.Compose([v2.RandomResizedCrop(16), v2.ToTensor()]))
+for workers in (0, 2):
+    for images, labels in DataLoader(dataset, batch_size=8, shuffle=True, num_workers=workers):
+        print(zlib.crc32(images.numpy().tobytes()), labels.tolist(), torch.rand(1).item())
+"""
+
+
+def test_the_same_training_as_without(folder, small_images):
+    write("train.py", TRAINING.format(here=str(HERE)))
+    got = under_run("--rng", "torch", "--native=require", "train.py", small_images)
+    assert got.stdout == plain("train.py", small_images).stdout and got.stdout, got.stderr
+    other = under_run("--rng", "feedmill", "train.py", small_images)
+    assert other.returncode == 0 and other.stdout != got.stdout
+
+
 def test_native_require_for_a_script(folder):
     write("train.py", "from torch.utils.data import DataLoader\nDataLoader([1])\n")
     got = under_run("--native=require", "train.py")
@@ -546,6 +569,10 @@ def test_the_environment_of_the_script(folder, monkeypatch):
         assert environment == {"PYTHONPATH": run._SITE, "FEEDMILL_RUN": "watch",
                                "FEEDMILL_RUN_QUIET": "1",
                                "FEEDMILL_RUN_REPORT": str(folder / "r")}
+    _, environment = prepared("--rng", "torch", "--deferred=off", "x.py")
+    assert (environment["FEEDMILL_RUN_RNG"], environment["FEEDMILL_RUN_DEFERRED"]) == (
+        "torch", "off"
+    )
     _, environment = prepared("--native", "verify", "--seed", "-3", "--threads", "4", "x.py")
     assert [environment[f"FEEDMILL_RUN_{name}"] for name in ("NATIVE", "SEED", "THREADS")] == [
         "verify", "-3", "4"
@@ -562,6 +589,7 @@ def test_bad_usage(folder, capsys):
     assert "unrecognized arguments: --wat" in refused(capsys, "--wat", "x.py")
     assert "'0' is not a whole number from 1" in refused(capsys, "--threads", "0", "x.py")
     assert "invalid choice: 'on'" in refused(capsys, "--native", "on", "x.py")
+    assert "leave one of them out" in refused(capsys, "--rng", "torch", "--seed", 1, "x.py")
     text = "--seed is an option of feedmill's DataLoader"
     assert text in refused(capsys, "--watch", "--seed", 1, "x.py")
     assert "nowhere/r can't be written: No such file" in refused(

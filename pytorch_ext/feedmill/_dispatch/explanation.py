@@ -214,6 +214,11 @@ def _describe_random(loader: Any, source: Source) -> str:
         return _describe_seed(loader)
     if not getattr(source.plan, "is_random", False):
         return "the transform draws no random numbers"
+    if loader.num_workers == 0:
+        return (
+            "rng='torch': drawn from the process's own generators when a batch is requested, as "
+            "torch.utils.data.DataLoader does; files are read ahead, but not decoded"
+        )
     return (
         f"rng='torch': as {loader.num_workers} worker processes of torch draw them, from the base "
         "seed that each iter() draws; batches equal those of torch.utils.data.DataLoader"

@@ -153,7 +153,7 @@ def _why_not(loader: Any, support: Support) -> str:
     own = getattr(type(loader)._index_sampler, "fget", None)
     if getattr(own, "__module__", "") != "feedmill.loader":
         return f"{type(loader).__qualname__} has an _index_sampler of its own"
-    if _draws_as_torch(loader, support):
+    if _draws_as_torch(loader, support) and loader.num_workers > 0:
         return (
             "with rng='torch' samples draw from generators that go through the whole epoch, and "
             "that a state does not hold"

@@ -1,5 +1,5 @@
-"""Decides for rng="torch" whether the native path can draw the random numbers of torch's workers.
-"""
+"""Decides for rng="torch" whether the native path can draw the random numbers of torch's
+DataLoader."""
 
 from __future__ import annotations
 
@@ -49,12 +49,9 @@ def reasons_against(loader: Any, source: Source) -> tuple[str, ...]:
 
 
 def _of_workers(loader: Any) -> list[str]:
-    reasons = []
-    if loader.num_workers == 0:
-        reasons.append(
-            "rng='torch' with num_workers=0: the transforms draw from the process's own "
-            "generators, between the script's draws; use num_workers=1 or more for the native path"
-        )
+    reasons: list[str] = []
+    if loader.num_workers == 0:  # the process's own generators
+        return reasons
     if loader.num_workers > 1 and not getattr(loader, "in_order", True):
         reasons.append("rng='torch' with in_order=False: which worker makes a batch depends on "
                        "timing")

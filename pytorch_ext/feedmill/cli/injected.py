@@ -43,7 +43,9 @@ def install() -> None:
                 members["DataLoader"] = DataLoader
 
 
-_DEFAULTS: dict[str, type] = {"native": str, "seed": int, "threads": int, "deferred": str}
+_DEFAULTS: dict[str, type] = {
+    "native": str, "seed": int, "rng": str, "threads": int, "deferred": str,
+}
 
 
 def _set_defaults() -> None:

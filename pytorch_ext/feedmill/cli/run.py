@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 
 _SITE = str(Path(__file__).resolve().parent / "_site")
 _MAX_THREADS = 1024
-_OPTIONS = ("native", "seed", "threads", "deferred")
-_TAKES_VALUE = ("--report", "--log", "--native", "--seed", "--threads", "--deferred")
+_OPTIONS = ("native", "seed", "rng", "threads", "deferred")
+_TAKES_VALUE = ("--report", "--log", "--native", "--seed", "--rng", "--threads", "--deferred")
 _SCRIPT_SUFFIXES = (".py", ".pyw", ".pyc", ".pyz")
 
 _DESCRIPTION = """\
@@ -82,6 +82,9 @@ def add_run(commands: Any) -> None:
                      help="default of DataLoader's native= (otherwise auto)")
     run.add_argument("--seed", type=int, metavar="N",
                      help="default of DataLoader's seed= (otherwise drawn from torch's generator)")
+    run.add_argument("--rng", choices=("feedmill", "torch"),
+                     help="default of DataLoader's rng= (otherwise feedmill); with torch, batches "
+                          "are those of torch's DataLoader, random augmentations included")
     run.add_argument("--threads", type=_threads, metavar="N",
                      help="default of DataLoader's threads= (otherwise as num_workers)")
     run.add_argument("--deferred", choices=("auto", "off", "verify"),
@@ -156,6 +159,9 @@ def _environment(
     others = environment.get("PYTHONPATH")
     # An empty entry would mean the current folder.
     environment["PYTHONPATH"] = _SITE + (os.pathsep + others if others else "")
+    if arguments.rng == "torch" and arguments.seed is not None:
+        parser.error("--seed keys feedmill's own random numbers, and --rng torch takes torch's: "
+                     "leave one of them out")
     environment["FEEDMILL_RUN"] = "watch" if arguments.watch else "replace"
     for name in _OPTIONS:
         value = getattr(arguments, name)

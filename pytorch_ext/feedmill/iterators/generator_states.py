@@ -70,6 +70,7 @@ class VirtualWorkers:
 
     Attributes:
         calls_collate: as given.
+        waits: a worker draws for a batch only once it was given its generators for it.
         lost: why the generators' states are not known any more; "": they are.
     """
 
@@ -78,7 +79,7 @@ class VirtualWorkers:
         # which they go on, if the native code has drawn since. Most of these are never needed, and
         # to convert them takes longer than to copy them.
         self._now: list[tuple[States, bytes | None]] = [(states, None) for states in initial]
-        self.calls_collate = calls_collate
+        self.calls_collate = self.waits = calls_collate
         self.lost = ""
 
     def start(self, handle: Any, start: Callable[[bytes], None]) -> None:
@@ -90,7 +91,7 @@ class VirtualWorkers:
 
     def choose(self, handle: Any, batch: int, is_first_part: bool) -> None:
         """Called before a batch, or a part of it, is submitted."""
-        handle.choose_worker(batch % len(self._now), self.calls_collate and is_first_part)
+        handle.choose_worker(batch % len(self._now), self.waits and is_first_part)
 
     def of_batch(self, batch: int) -> States:
         """The states of a batch's worker before the batch."""

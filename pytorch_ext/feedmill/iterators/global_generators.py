@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 
-from feedmill.iterators.generator_states import States
+from feedmill.iterators.generator_states import States, VirtualWorkers, streams_of
 from feedmill.system.locks import renew_after_fork
 
 # Guards the global generators of torch, random and numpy, whose state all threads share.
@@ -54,6 +55,35 @@ def seeded_states(seed: int) -> States:
         generator.get_state(), random.Random(seed).getstate(),
         numpy_generator.get_state(legacy=False),
     )
+
+
+class ProcessGenerators(VirtualWorkers):
+    """This process's own generators, for rng="torch" with num_workers=0.
+
+    As in torch, the samples of a batch draw from them when the batch is requested, and what the
+    script draws between two batches counts. Files are read ahead, but not decoded.
+    """
+
+    def __init__(self) -> None:
+        super().__init__([_global_states()], calls_collate=False)
+        self.waits = True
+        self._requested = -1  # number of the batch that has the generators
+
+    def start(self, handle: Any, start: Callable[[bytes], None]) -> None:
+        self._requested = -1
+        start(streams_of(self.of_batch(0)))
+
+    def request(self, handle: Any, batch: int) -> None:
+        """Lets a batch draw from the generators as they are now. Does nothing if it may already."""
+        if self._requested != batch:
+            self.note(batch, _global_states())
+            handle.give_streams(0, streams_of(self.of_batch(batch)))
+            self._requested = batch
+
+    def note_streams(self, batch: int, streams: bytes) -> None:
+        """Sets the generators to what they are behind the batch."""
+        super().note_streams(batch, streams)
+        _set_global_states(self.of_batch(batch))
 
 
 def _global_states() -> States:

@@ -39,6 +39,7 @@ from feedmill.iterators.collating import (
     worker_states,
 )
 from feedmill.iterators.generator_states import VirtualWorkers
+from feedmill.iterators.global_generators import ProcessGenerators
 from feedmill.iterators.pulling import Puller
 from feedmill.iterators.receive import (
     Receiver,
@@ -131,11 +132,14 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         self._begin(loader, source, config)
 
     def _virtual_workers(self, loader: Any, source: Source) -> VirtualWorkers | None:
-        """With rng="torch", the generators of torch's workers, if an epoch needs them."""
-        if loader._feedmill_options().rng != "torch" or self._num_workers == 0:
+        """With rng="torch", the generators of torch's workers, or of this process without workers,
+        if an epoch needs them."""
+        if loader._feedmill_options().rng != "torch":
             return None
-        collates = may_draw(loader, source)
         is_random = bool(getattr(source.plan, "is_random", False))
+        if self._num_workers == 0:
+            return ProcessGenerators() if is_random else None
+        collates = may_draw(loader, source)
         # Persistent workers keep them for an epoch with another transform.
         if not is_random and (collates or not loader.persistent_workers):
             return None
@@ -159,7 +163,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
     def _begin(self, loader: Any, source: Source, config: Config) -> None:
         self._collate.check(source)
         is_random = bool(getattr(source.plan, "is_random", False))
-        is_of_torch = loader._feedmill_options().rng == "torch" and self._num_workers > 0
+        is_of_torch = loader._feedmill_options().rng == "torch"
         if is_random and is_of_torch is not (self._virtual is not None):
             raise RuntimeError(
                 "rng=, or whether the transform is random, has changed since the first epoch; with "
@@ -397,6 +401,9 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             except BaseException:  # Ctrl-C, between any two bytecodes
                 if self._streams is not None and self._streams.calls_collate:
                     self._streams.lost = "the iteration was interrupted"
+                if isinstance(self._streams, ProcessGenerators):
+                    # The next request draws from the generators as they are then.
+                    self._is_starting = True
                 self._interrupted = True
                 raise
 
@@ -465,7 +472,7 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
         if self._virtual is not None and self._virtual.lost:
             raise RuntimeError(
                 f"rng='torch': {self._virtual.lost}, so that it is not known which random numbers "
-                "torch's worker would draw next; begin another epoch, of a new DataLoader if the "
+                "torch would draw next; begin another epoch, of a new DataLoader if the "
                 "workers are persistent"
             )
         if self._num_workers == 0:
@@ -474,6 +481,8 @@ class NativeDataLoaderIter(BaseDataLoaderIter):
             self._open_if_pulled()
             if not was_open and self._handle is not None:
                 self._begin_step()
+            if isinstance(self._streams, ProcessGenerators) and self._waiting:
+                self._streams.request(self._handle, self._waiting[0].number)
         if not self._waiting:
             self._end()
         self._receive(self._waiting[0])  # if this raises, the batch stays for the next call
