@@ -137,6 +137,14 @@ typedef enum fm_filter {
     FM_FILTER_NEAREST = 5, /* also for torchvision's NEAREST_EXACT, the same on PIL images */
 } fm_filter;
 
+/* How a random number is compared with a limit. */
+typedef enum fm_comparison {
+    FM_LESS = 1,
+    FM_LESS_OR_EQUAL = 2,
+    FM_GREATER = 3,
+    FM_GREATER_OR_EQUAL = 4
+} fm_comparison;
+
 #define FM_N_OP_VALUES 40
 #define FM_N_DRAW_VALUES 16
 #define FM_MAX_ERASED 8 /* boxes of a RANDOM_ERASING */
@@ -147,11 +155,14 @@ typedef enum fm_filter {
  *
  *     RANDOM_RESIZED_CROP    0 which crops: 0 torchvision's; 1 timm's, which may have no pixels;
  *                            2 MAE's: of one attempt, limited to the image; 1 above 0: each
- *                            sample is resized by `filter` or by fm_filter values[1] - 1
+ *                            sample is resized by `filter` or by fm_filter values[1] - 1; 2 with
+ *                            timm's: of how many filters random.choice() draws one, 0 to 2; 0: none
+ *                            is drawn
  *     CENTER_CROP            4, 6-8 as RANDOM_CROP: how smaller images are padded
  *     RESIZE_KEEP_RATIO      0 weight of the longer edge, 0 to 1; 1 as RANDOM_RESIZED_CROP; 2 share
  *                            of images with another scale; 3-4 its range; 5 nonzero: of the area;
- *                            6 share of images with another aspect ratio; 7-8 its range
+ *                            6 share of images with another aspect ratio; 7-8 its range; 9 as
+ *                            RANDOM_RESIZED_CROP's 2
  *     RANDOM_CROP            0-3 padding left, top, right, bottom; 4 mode: 0 constant, 1 edge,
  *                            2 reflect, 3 symmetric; 5 pad if needed; 6-8 fill; 9 both paddings
  *                            are applied at once (torchvision's v2)
@@ -169,14 +180,22 @@ typedef enum fm_filter {
  *     RANDOM_ERASING         3 what is written: 0 the values 0-2, by channel, in the result's
  *                            dtype; 1 a random number for each channel of a box, 2 one for each
  *                            pixel and channel, of fm_noise(): with a floating-point dtype only;
- *                            4-5 fewest and most boxes, 1 to FM_MAX_ERASED, or both 0: one box
+ *                            4-5 fewest and most boxes, 1 to FM_MAX_ERASED, or both 0: one box;
+ *                            if not 0, it is timm's, and with fm_streams 6-7 are the logarithms of
+ *                            `ratio`
  *     RANDOM_APPLY, RANDOM_GRAYSCALE  0 nonzero: always applied, without a random number
+ *     RANDOM_INVERT to RANDOM_EQUALIZE  1 nonzero: likewise, also without one of fm_streams
+ *     RANDOM_APPLY           1 with fm_streams, an fm_comparison: applied if values[3] + values[4]
+ *                            random.random() compares so to values[2], which has probability p; 0:
+ *                            it draws as torchvision's
  *     RANDOM_CHOICE          0-15 cumulative probabilities of the children
  *     TRIVIAL_AUGMENT_WIDE   0 bins; 3-5 fill; 6 nonzero: as torchvision's v2
  *     RAND_AUGMENT           0 number of ops, at most 8; 1 magnitude; 2 bins; 3-6 as above
  *     AUTO_AUGMENT           0 policy: 0 ImageNet, 1 CIFAR-10, 2 SVHN; 3-6 as above
  *     RANDOM_BLUR            0-1 limits of the radius (standard deviation), 0 to 10; of images
- *                            with three channels
+ *                            with three channels; 2 nonzero: with fm_streams the radius is
+ *                            values[3] + values[4] random.random(), 0: it is values[0], and no
+ *                            number is drawn
  *     TIMM_RAND_AUGMENT      of images with three channels: 0 number of operations, at most 5;
  *                            1 probability of each; 2 magnitude; 3 its standard deviation, or -1:
  *                            uniform from 0 to the magnitude; 4 its upper bound, above 0 to 100;
@@ -983,9 +1002,8 @@ FM_API FM_CHECK_RESULT int fm_loader_draws(const fm_loader *loader, size_t view,
 /*
  * The random parameters that torchvision's transforms themselves would draw, from the generators
  * in *streams, which are advanced as by the transforms. Otherwise as fm_loader_draws().
- * RANDOM_CHOICE of v2, RANDOM_BLUR, RESIZE_KEEP_RATIO, TIMM_*, and RANDOM_ERASING with random
- * numbers or several boxes draw other numbers than the original code. FM_ERR_ARGUMENT, LIMIT:
- * *streams is undefined.
+ * RANDOM_CHOICE of v2, TIMM_*, and RANDOM_ERASING with random numbers draw other numbers than the
+ * original code. FM_ERR_ARGUMENT, LIMIT: *streams is undefined.
  */
 FM_API FM_CHECK_RESULT int fm_loader_draws_torch(const fm_loader *loader, size_t view,
                                                  fm_streams *streams, int32_t width, int32_t height,

@@ -60,8 +60,12 @@ double fm_python_random(fm_mt19937 *generator) {
     return (upper * 0x1p26 + lower) * 0x1p-53;
 }
 
+double fm_python_uniform(fm_mt19937 *generator, double low, double high) {
+    return low + (high - low) * fm_python_random(generator);
+}
+
 /* random.Random._randbelow(n): words are drawn until one is below n. */
-static uint32_t python_below(fm_mt19937 *generator, uint32_t n) {
+uint32_t fm_python_below(fm_mt19937 *generator, uint32_t n) {
     const int n_bits = 32 - __builtin_clz(n);
     uint32_t number;
     do number = fm_mt19937_u32(generator) >> (32 - n_bits);
@@ -72,5 +76,5 @@ static uint32_t python_below(fm_mt19937 *generator, uint32_t n) {
 void fm_python_shuffle(fm_mt19937 *generator, int32_t n, double *order) {
     for (int32_t i = 0; i < n; i++) order[i] = i;
     for (int32_t i = n - 1; i > 0; i--)
-        swap(&order[i], &order[python_below(generator, (uint32_t)i + 1)]);
+        swap(&order[i], &order[fm_python_below(generator, (uint32_t)i + 1)]);
 }

@@ -33,6 +33,13 @@ void fm_torch_randperm(fm_mt19937 *generator, int32_t n, double *order);
 /* random.random(): a multiple of 2^-53 in [0, 1). */
 double fm_python_random(fm_mt19937 *generator);
 
+/* random.uniform(low, high). */
+double fm_python_uniform(fm_mt19937 *generator, double low, double high);
+
+/* random.randint(0, n - 1), and the number of the item that random.choice() of n items returns, for
+ * n >= 1. */
+uint32_t fm_python_below(fm_mt19937 *generator, uint32_t n);
+
 /* random.shuffle() of the numbers 0 .. n-1. */
 void fm_python_shuffle(fm_mt19937 *generator, int32_t n, double *order);
 

@@ -7,6 +7,7 @@
 #include "base/number.h"
 #include "base/rng.h"
 #include "transform/draws.h"
+#include "transform/draws_python.h"
 #include "transform/op_check.h"
 
 /* ---- torchvision's crops --------------------------------------------------------------------- */
@@ -28,9 +29,20 @@ static fm_box central_crop(const fm_op *op, int32_t width, int32_t height) {
                     .height = crop_height};
 }
 
+/* timm's, with streams: it draws from Python's generator. */
+static fm_box random_crop_of_timm(const fm_op *op, fm_mt19937 *generator, int32_t width,
+                                  int32_t height) {
+    fm_box crop;
+    return fm_draws_python_crop(op, generator, width, height, &crop)
+               ? crop
+               : central_crop(op, width, height);
+}
+
 /* RandomResizedCrop.get_params, with the same steps in float32 and float64. timm's also accepts a
  * crop without pixels. MAE's does, too, and limits the first crop to the image. */
 static fm_box random_crop(const fm_op *op, fm_rng *rng, int32_t width, int32_t height) {
+    if (rng->key.streams && op->values[0] == 1)
+        return random_crop_of_timm(op, &rng->key.streams->python, width, height);
     const double area = (double)height * (double)width;
     const float log_low = (float)fm_draws_log((float)op->ratio[0]);
     const float log_high = (float)fm_draws_log((float)op->ratio[1]);
@@ -136,6 +148,12 @@ static void draw_kept_ratio(const fm_op *op, fm_rng *rng, int32_t width, int32_t
     const double ratio =
         fmax(of_height, of_width) * v[0] + fmin(of_height, of_width) * (1.0 - v[0]);
     double factor_y = 1, factor_x = 1;
+    if (rng->key.streams) {
+        fm_draws_python_factors(op, &rng->key.streams->python, &factor_x, &factor_y);
+        *new_height = nearbyint(height * factor_y / ratio);
+        *new_width = nearbyint(width * factor_x / ratio);
+        return;
+    }
     if (v[2] > 0 && fm_rng_f32(rng) < (float)v[2]) {
         const double factor = fm_draws_uniform(rng, (float)v[3], (float)v[4]);
         factor_y = factor_x = v[5] != 0 ? 1 / sqrt(factor) : factor;
@@ -239,8 +257,11 @@ static void set_box(fm_draw *draw, fm_box crop) {
 /* Draws which of two filters a resize uses. Returns whether it is the second one. */
 static bool draw_filter(const fm_op *op, fm_rng *rng, fm_draw *draw) {
     const fm_filter second = fm_op_second_filter(op);
+    const bool is_listed = rng->key.streams && op->kind != FM_OP_RESIZE;
+    const bool is_drawn =
+        is_listed && fm_draws_python_filter(&rng->key.streams->python, fm_op_n_filters(op));
     if (second == op->filter) return false;
-    const bool is_second = fm_rng_below(rng, 2) != 0;
+    const bool is_second = is_listed ? is_drawn : fm_rng_below(rng, 2) != 0;
     draw->values[0] = is_second ? second : op->filter;
     draw->n_values = 1;
     return is_second;

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "transform/op_check.h"
 
+#include <float.h>
 #include <math.h>
 
 #include "transform/draws_timm.h"
@@ -103,16 +104,29 @@ static int check_random_resized_crop(size_t number, const fm_op *op, fm_error *e
     return status ? status : check_size(number, op, error);
 }
 
+/* Where an op's number of filters is among its values; 0: nowhere. */
+static int place_of_n_filters(const fm_op *op) {
+    return op->kind == FM_OP_RANDOM_RESIZED_CROP ? 2 : op->kind == FM_OP_RESIZE_KEEP_RATIO ? 9 : 0;
+}
+
 static int check_filter(size_t number, const fm_op *op, fm_error *error) {
     if ((int)op->filter < FM_FILTER_BILINEAR || op->filter > FM_FILTER_NEAREST)
         return fm_error_set(
             error, FM_ERR_ARGUMENT, "op %zu (%s): filter is %d; allowed are %d to %d", number,
             fm_op_kind_name(op->kind), (int)op->filter, FM_FILTER_BILINEAR, FM_FILTER_NEAREST);
-    return check_values(number, op, 1, 1, 0, FM_FILTER_NEAREST + 1, true, error);
+    const int at = place_of_n_filters(op);
+    const int status = at ? check_values(number, op, at, 1, 0, 2, true, error) : FM_OK;
+    return status ? status : check_values(number, op, 1, 1, 0, FM_FILTER_NEAREST + 1, true, error);
 }
 
 fm_filter fm_op_second_filter(const fm_op *op) {
     return op->values[1] != 0 ? (fm_filter)(op->values[1] - 1) : op->filter;
+}
+
+uint32_t fm_op_n_filters(const fm_op *op) {
+    const int at = place_of_n_filters(op);
+    if (fm_op_second_filter(op) != op->filter) return 2;
+    return at ? (uint32_t)op->values[at] : 0;
 }
 
 static int check_p(size_t number, const fm_op *op, fm_error *error) {
@@ -145,6 +159,8 @@ static int check_affine_filter(size_t number, const fm_op *op, fm_error *error) 
 
 /* Bound of parameters that may be any number. */
 #define MAX_NUMBER 1e9
+/* Of RANDOM_BLUR. */
+#define MAX_RADIUS 10
 
 static int check_resize_keep_ratio(size_t number, const fm_op *op, fm_error *error) {
     static const double least = 1 / MAX_NUMBER;
@@ -156,6 +172,19 @@ static int check_resize_keep_ratio(size_t number, const fm_op *op, fm_error *err
             status = check_values(number, op, at + 1, 2, least, MAX_NUMBER, false, error);
     }
     return status;
+}
+
+static int check_blur(size_t number, const fm_op *op, fm_error *error) {
+    const double *const radius = op->values + 3;
+    const int status = check_values(number, op, 0, 2, 0, MAX_RADIUS, false, error);
+    if (status) return status;
+    if (radius[0] >= 0 && radius[0] <= MAX_RADIUS && radius[0] + radius[1] >= 0 &&
+        radius[0] + radius[1] <= MAX_RADIUS)
+        return FM_OK;
+    return fm_error_set(error, FM_ERR_ARGUMENT,
+                        "op %zu (RandomBlur): values[3] + values[4] x is %g to %g for x from 0 to "
+                        "1; allowed are radii from 0 to %d",
+                        number, radius[0], radius[0] + radius[1], MAX_RADIUS);
 }
 
 static int check_color_jitter(size_t number, const fm_op *op, fm_error *error) {
@@ -199,6 +228,7 @@ static int check_erasing(size_t number, const fm_op *op, fm_error *error) {
     int status = check_p(number, op, error);
     if (!status) status = check_values(number, op, 3, 1, 0, 2, true, error);
     if (!status) status = check_values(number, op, 4, 2, 0, FM_MAX_ERASED, true, error);
+    if (!status) status = check_values(number, op, 6, 2, -60, 60, false, error);
     if (status) return status;
     if (op->values[4] <= op->values[5] && (op->values[4] >= 1 || op->values[5] == 0)) return FM_OK;
     return fm_error_set(error, FM_ERR_ARGUMENT,
@@ -281,7 +311,7 @@ static int check_parameters(size_t number, const fm_op *op, fm_error *error) {
         if (op->values[0] == 3) return FM_OK;
         return check_values(number, op, 0, 1, 1, 1, true, error);
     case FM_OP_RANDOM_BLUR:
-        status = check_values(number, op, 0, 2, 0, 10, false, error);
+        status = check_blur(number, op, error);
         return status ? status : check_p(number, op, error);
     case FM_OP_RANDOM_POSTERIZE:
         status = check_values(number, op, 0, 1, 1, 8, true, error);
@@ -296,8 +326,11 @@ static int check_parameters(size_t number, const fm_op *op, fm_error *error) {
     case FM_OP_RANDOM_INVERT:
     case FM_OP_RANDOM_AUTOCONTRAST:
     case FM_OP_RANDOM_EQUALIZE:
-    case FM_OP_RANDOM_APPLY:
         return check_p(number, op, error);
+    case FM_OP_RANDOM_APPLY:
+        status = check_values(number, op, 1, 1, 0, FM_GREATER_OR_EQUAL, true, error);
+        if (!status) status = check_values(number, op, 2, 3, -DBL_MAX, DBL_MAX, false, error);
+        return status ? status : check_p(number, op, error);
     case FM_OP_COLOR_JITTER:
         return check_color_jitter(number, op, error);
     case FM_OP_RANDOM_ROTATION:

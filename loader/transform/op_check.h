@@ -30,6 +30,10 @@ static inline bool fm_op_holds_ops(const fm_op *op) {
 /* The filter that an op which resizes may draw in place of op->filter; if none, op->filter. */
 fm_filter fm_op_second_filter(const fm_op *op);
 
+/* How many filters the original's random.choice() draws one of, for an op that resizes; 0: it draws
+ * none. */
+uint32_t fm_op_n_filters(const fm_op *op);
+
 /*
  * Checks the parameters of ops[number], and those of an op that holds ops together with the ops
  * after it. FM_ERR_ARGUMENT names the op, the parameter and what is allowed.

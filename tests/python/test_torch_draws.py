@@ -97,7 +97,7 @@ def tail(module, steps):
     return [v1.ToTensor()] if sized else [module.Resize((24, 24)), v1.ToTensor()]
 
 
-def check(transform):
+def check(transform, n_rounds=N_ROUNDS):
     """Compares each sample with what the transforms make of the drawn parameters, and the states
     of the generators behind it."""
     plan = read_transform(transform)
@@ -105,7 +105,7 @@ def check(transform):
     loader = native.Loader(ops=plan.plan.ops, dtype="uint8", n_samples=1, batch_size=1, n_threads=1)
     torch.manual_seed(77)
     random.seed(78)
-    for number in range(N_ROUNDS):
+    for number in range(n_rounds):
         image = Image.fromarray(pixels(*SIZES[number % len(SIZES)], seed=number))
         before = torch_state(), python_state()
         wanted = transform(image)

@@ -57,6 +57,22 @@ static void pythons_numbers(void **state) {
     for (int i = 0; i < 12; i++) assert_int_equal((int)order[i], shuffled[i]);
 }
 
+/* random.uniform() and random.randint(), or random.choice(), with the same state. */
+static void pythons_numbers_between_limits(void **state) {
+    (void)state;
+    fm_mt19937 generator = seeded(5489);
+    assert_true(fm_python_uniform(&generator, -0.3, 2.5) == 0x1.fb31a5f289eabp+0);
+    assert_true(fm_python_uniform(&generator, -0.3, 2.5) == 0x1.1e3c5f5f02258p+1);
+    assert_true(fm_python_uniform(&generator, -0.3, 2.5) == 0x1.c72c3c7389a38p-5);
+    static const uint32_t n_of[] = {7, 1, 2, 8};
+    static const uint32_t below[4][8] = {
+        {1, 5, 2, 0, 4, 2, 1, 4}, {0, 0, 0}, {1, 0, 0, 1, 0, 0}, {5, 3, 6, 7, 6, 6}};
+    static const size_t n_numbers[] = {8, 3, 6, 6};
+    for (size_t at = 0; at < 4; at++)
+        for (size_t i = 0; i < n_numbers[at]; i++)
+            assert_int_equal(fm_python_below(&generator, n_of[at]), below[at][i]);
+}
+
 static void orders_of_one_draw_nothing(void **state) {
     (void)state;
     fm_mt19937 generator = seeded(1);
@@ -72,6 +88,7 @@ int main(void) {
         cmocka_unit_test(the_words_are_those_of_mt19937),
         cmocka_unit_test(torchs_numbers),
         cmocka_unit_test(pythons_numbers),
+        cmocka_unit_test(pythons_numbers_between_limits),
         cmocka_unit_test(orders_of_one_draw_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,17 +13,14 @@ from feedmill.iterators.generator_states import States, stream_of_python, stream
 from feedmill.iterators.global_generators import drawing_from, seeded_states
 from feedmill.iterators.pillow_fallback import transformed
 from feedmill.iterators.verify import image_of, is_same
+from feedmill.planner import timm_objects
+from feedmill.planner.drawing import Chance, PilCall
 from feedmill.planner.plan import KINDS, OP_NAMES, Op, Plan
 from feedmill.planner.samples import Item, Source
 from feedmill.planner.steps import Step
 
 # Operations whose numbers the native code draws in another way than their original.
-_OTHERS = (
-    KINDS["ResizeKeepRatio"],
-    KINDS["RandomBlur"],
-    KINDS["timm's RandAugment"],
-    KINDS["timm's AutoAugment"],
-)
+_OTHERS = (KINDS["timm's RandAugment"], KINDS["timm's AutoAugment"])
 _WITHOUT_DRAWS = tuple(KINDS[name] for name in ("Resize", "CenterCrop", "Pad", "Grayscale"))
 # How many samples of the dataset a trial makes, and how many it tries to make, as some may be
 # damaged.
@@ -86,20 +83,25 @@ def _why_not_op(op: Op) -> str:
         return name
     if op.kind == KINDS["RandomChoice"] and op.is_v2:
         return "v2's RandomChoice"
-    if op.kind == KINDS["RandomResizedCrop"] and any(op.values[:2]):
-        return "a RandomResizedCrop of another library"
+    if op.kind == KINDS["RandomErasing"] and any(op.values[3:4]):
+        return "RandomErasing with random numbers in place of pixels"
     return ""
 
 
 def _unknown_steps(step: Step) -> Iterator[str]:
-    """Names of what draws in a step and is not torchvision's own."""
+    """Names of what draws in a step in an unknown way."""
     kinds = [kind for kind in step.kinds if kind not in _WITHOUT_DRAWS]
     if not kinds:
         return
     name = type(step.transform).__name__
-    is_compose = name == "Compose" and step.children
+    is_group = not step.module and bool(step.children)
     is_of_torchvision = step.module.startswith("torchvision.transforms.")
-    if not is_of_torchvision and not is_compose and name not in ("Identity", "Convert"):
+    if type(step.transform) in (PilCall, Chance):
+        if not step.draws_in_order:
+            yield step.name
+    elif step.module in timm_objects.NAMES:
+        pass  # its functions are of known versions, all of which draw alike
+    elif not is_of_torchvision and not is_group and name not in ("Identity", "Convert"):
         yield step.name
     for child in step.children:
         yield from _unknown_steps(child)

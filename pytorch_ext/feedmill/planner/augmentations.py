@@ -155,7 +155,7 @@ def read_erasing_of_timm(transform: Any) -> Op:
     p = min(max(float(p), 0.0), 1.0)
     written = 2.0 if transform.per_pixel else 1.0 if transform.rand_color else 0.0
     return Op(KINDS[name], 0, 0, 0, low, high, math.exp(ratio[0]), math.exp(ratio[1]), p,
-              values=(0.0, 0.0, 0.0, written, *map(float, counts)))
+              values=(0.0, 0.0, 0.0, written, *map(float, counts), *ratio))
 
 
 def read_container(transform: Any, name: str, parts: Sequence[Sequence[Op]]) -> list[Op]:

@@ -10,10 +10,11 @@ what it does with Pillow a PilCall.
 from __future__ import annotations
 
 import math
+import operator
 import random
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
@@ -30,10 +31,12 @@ class PilCall:
     Attributes:
         name: of the op, which is always applied: a key of ``plan.KINDS``.
         values: of the op.
+        draw: the radius of RandomBlur, if it is drawn.
     """
 
     name: str
     values: tuple[float, ...] = ()
+    draw: Draw | None = field(default=None, compare=False, repr=False)
 
     def __call__(self, image: Any, drawn: Sequence[float]) -> Any:
         """Applies it to a PIL image.
@@ -51,10 +54,18 @@ class PilCall:
 
 @dataclass(frozen=True)
 class Chance:
-    """Transforms that the user's function applies with a probability."""
+    """Transforms that the user's function applies with a probability.
+
+    Attributes:
+        condition: under which they are applied; None: not known to the last bit, or the function
+            draws random numbers in another order than that in which it applies the transforms.
+        is_negated: they are applied if the condition is false.
+    """
 
     p: float
     transforms: tuple[Any, ...]
+    condition: Condition | None = field(default=None, compare=False, repr=False)
+    is_negated: bool = field(default=False, compare=False, repr=False)
 
 
 def _as_given(name: str, value: float) -> float:
@@ -68,11 +79,24 @@ class Draw:
     """A number that is drawn between two others, with equal probability everywhere. Each may be
     used once: two uses would depend on each other.
 
+    Args:
+        formula: (offset, factor), if Python computes offset + factor * random.random(), to the last
+            bit; None: it computes something else.
+        source: the Draw of which this one was computed; None: it is itself the result of a call.
+
     Raises:
         OverflowError: the numbers, or the distance between them, are not finite.
     """
 
-    def __init__(self, low: float, high: float) -> None:
+    def __init__(
+        self,
+        low: float,
+        high: float,
+        formula: tuple[float, float] | None = None,
+        source: Draw | None = None,
+    ) -> None:
+        self.formula = formula
+        self.source: Draw = self if source is None else source
         self.low, self.high = float(low), float(high)
         if not math.isfinite(self.high - self.low):
             raise OverflowError("the limits of a random number are not finite")
@@ -80,28 +104,94 @@ class Draw:
 
 
 class Condition:
-    """A condition on a Draw, which is true with probability p."""
+    """A condition on a Draw, which is true with probability p: the number compares with a limit.
 
-    def __init__(self, p: float) -> None:
+    Attributes:
+        comparison: "<", "<=", ">" or ">=".
+    """
+
+    def __init__(self, p: float, draw: Draw, comparison: str, limit: float) -> None:
         self.p = p
+        self.draw = draw
+        self.comparison = comparison
+        self.limit = limit
+
+    def numbers(self, is_negated: bool = False) -> tuple[float, float, float, float] | None:
+        """What values 1 to 4 of a RandomApply are; see fm_op. None: not known to the last bit."""
+        if self.draw.formula is None or float(self.limit) != self.limit:
+            return None
+        comparison = NEGATED[self.comparison] if is_negated else self.comparison
+        return COMPARISONS.index(comparison) + 1.0, float(self.limit), *self.draw.formula
+
+
+# By fm_comparison, from 1 on.
+COMPARISONS = ("<", "<=", ">", ">=")
+NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 class Undecided(Exception):
     """The evaluation needs to know whether a Condition is true."""
 
-    def __init__(self, p: float) -> None:
-        super().__init__(p)
-        self.p = p
+    def __init__(self, condition: Condition) -> None:
+        super().__init__(condition)
+        self.condition = condition
 
 
 def draw_of(function: Any, arguments: Sequence[Any]) -> Draw | None:
     """The result of a function call that draws a number; None: it is another call. Raises
     OverflowError as Draw."""
-    if is_of_python(function, "random") or is_of_numpy(function, "rand", "random", "random_sample"):
+    if is_of_python(function, "random"):
+        return None if arguments else Draw(0, 1, (0.0, 1.0))
+    if is_of_numpy(function, "rand", "random", "random_sample"):
         return None if arguments else Draw(0, 1)
-    if is_of_python(function, "uniform") or is_of_numpy(function, "uniform"):
+    is_python = is_of_python(function, "uniform")
+    if is_python or is_of_numpy(function, "uniform"):
         if len(arguments) == 2 and all(type(one) in (int, float) for one in arguments):
-            return Draw(*arguments)
+            low, high = arguments
+            return Draw(low, high, (float(low), float(high - low)) if is_python else None)
+    return None
+
+
+def computed(
+    operation: Callable[[Any, Any], float], one: Draw | float, other: Draw | float
+) -> Draw:
+    """A sum, difference, product or quotient of a random number and a number, as a function of
+    the module operator.
+
+    Raises:
+        ZeroDivisionError, OverflowError: as Draw, or of the operation.
+    """
+    is_left = isinstance(one, Draw)
+    draw = one if isinstance(one, Draw) else other
+    assert isinstance(draw, Draw)
+    low, high = (
+        operation(*((limit, other) if is_left else (one, limit)))
+        for limit in (draw.low, draw.high)
+    )
+    formula = None
+    if draw.formula is not None:
+        number = other if is_left else one
+        formula = _formula_of(operation, is_left, float(number), *draw.formula)  # type: ignore[arg-type]
+    return Draw(low, high, formula, draw.source)
+
+
+def _formula_of(
+    operation: Callable[[Any, Any], float],
+    is_left: bool,
+    number: float,
+    offset: float,
+    factor: float,
+) -> tuple[float, float] | None:
+    """As Draw.formula, where the same rounding gives the same results."""
+    if offset != 0:
+        return None
+    if operation is operator.add:
+        return number, factor
+    if operation is operator.sub:
+        return (-number, factor) if is_left else (number, -factor)
+    if operation is operator.mul and factor == 1:
+        return 0.0, number
     return None
 
 
@@ -194,19 +284,21 @@ def follow_branches(
     try:
         return list(evaluate(outcomes))
     except Undecided as found:
-        p = found.p
+        condition = found.condition
+    p, is_negated = condition.p, False
     if len(outcomes) == _MAX_CONDITIONS:
         raise Ambiguous("it depends on too many random numbers")
     with_it = follow_branches(evaluate, (*outcomes, True))
     without = follow_branches(evaluate, (*outcomes, False))
     if len(with_it) < len(without):
-        with_it, without, p = without, with_it, 1.0 - p
+        with_it, without, p, is_negated = without, with_it, 1.0 - p, True
     n = _n_equal(with_it, without)
     n_after = _n_equal(with_it[n:][::-1], without[n:][::-1])
     if n + n_after != len(without):
         raise Ambiguous("a random number decides which of several transforms it applies")
     end = len(with_it) - n_after
-    middle = [Chance(p, tuple(with_it[n:end]))] if n < end else []
+    applied = tuple(with_it[n:end])
+    middle = [Chance(p, applied, condition, is_negated)] if applied else []
     return [*with_it[:n], *middle, *with_it[end:]]
 
 
@@ -226,6 +318,83 @@ def _are_equal(one: Any, other: Any) -> bool:
             and all(_are_equal(*pair) for pair in pairs)
         )
     return one is other or (type(one) is PilCall and one == other)
+
+
+# ---- order ---------------------------------------------------------------------------------------
+
+# What a function has done in one evaluation, in order: the Draws of its calls, Conditions with
+# their outcome, None if nothing depends on it, and transforms.
+Events = Sequence[tuple[Any, bool | None]]
+
+
+def in_order(transforms: Sequence[Any], paths: Sequence[Events]) -> list[Any]:
+    """The transforms of follow_branches(). If any of the evaluations shows that the function draws
+    its random numbers in another order than that in which the transforms need them, or that it
+    draws others, these have no condition and no formula.
+
+    Args:
+        paths: the events of each evaluation.
+    """
+    if all(_is_in_order(transforms, events) for events in paths):
+        return list(transforms)
+    return [_without_order(one) for one in transforms]
+
+
+def _without_order(transform: Any) -> Any:
+    if type(transform) is Chance:
+        return Chance(transform.p, tuple(map(_without_order, transform.transforms)))
+    if type(transform) is PilCall and transform.draw is not None:
+        low, high = transform.values
+        return PilCall(transform.name, transform.values, Draw(low, high))
+    return transform
+
+
+def _is_in_order(transforms: Sequence[Any], events: Events) -> bool:
+    remaining = _uses(events)
+    return remaining is not None and _follow(transforms, remaining) and not remaining
+
+
+def _uses(events: Events) -> list[tuple[Any, bool | None]] | None:
+    """The events without Draws; None if one is not used up by the next event."""
+    found: list[tuple[Any, bool | None]] = []
+    drawn: Any = None
+    for what, outcome in events:
+        if type(what) is Draw:
+            if drawn is not None:
+                return None
+            drawn = what
+            continue
+        draw = what.draw if type(what) in (Condition, PilCall) else None
+        if drawn is not (None if draw is None else draw.source):
+            return None
+        drawn = None
+        found.append((what, outcome))
+    return None if drawn is not None else found
+
+
+def _follow(transforms: Sequence[Any], remaining: list[tuple[Any, bool | None]]) -> bool:
+    """Takes the events away that the transforms lead to; False if these are others."""
+    for one in transforms:
+        if not remaining:
+            return False
+        what, outcome = remaining.pop(0)
+        if type(one) is not Chance:
+            if not _are_same(one, what):
+                return False
+            continue
+        if type(what) is not Condition or one.condition is None or outcome is None:
+            return False
+        if what.numbers() is None or what.numbers() != one.condition.numbers():
+            return False
+        if outcome is not one.is_negated and not _follow(one.transforms, remaining):
+            return False
+    return True
+
+
+def _are_same(one: Any, other: Any) -> bool:
+    if type(one) is PilCall and type(other) is PilCall and one.draw is not None:
+        return one == other and other.draw is not None and one.draw.formula == other.draw.formula
+    return _are_equal(one, other)
 
 
 # ---- Pillow --------------------------------------------------------------------------------------
@@ -275,7 +444,8 @@ def is_blur(kind: Any) -> bool:
 
 def blur_of(radius: Any) -> PilCall | None:
     """A GaussianBlur with this radius; None: it is not supported."""
-    limits = (radius.low, radius.high) if isinstance(radius, Draw) else (radius, radius)
+    draw = radius if isinstance(radius, Draw) else None
+    limits = (radius, radius) if draw is None else (draw.low, draw.high)
     if all(type(one) in (int, float) and 0 <= one <= _MAX_RADIUS for one in limits):
-        return PilCall("RandomBlur", (float(limits[0]), float(limits[1])))
+        return PilCall("RandomBlur", (float(limits[0]), float(limits[1])), draw)
     return None

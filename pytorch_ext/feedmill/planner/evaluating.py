@@ -37,12 +37,16 @@ from feedmill.planner.attributes import (
     truth,
 )
 from feedmill.planner.drawing import (
+    TURNED,
     Ambiguous,
     Condition,
     Draw,
+    Events,
     Undecided,
     chance_of,
+    computed,
     follow_branches,
+    in_order,
 )
 from feedmill.planner.image_calls import STAND_INS, ImageCalls, ImageState, ImageValue
 from feedmill.planner.sources import (
@@ -57,6 +61,9 @@ _SPECIAL_CODE = (
     inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
     | inspect.CO_ITERABLE_COROUTINE
 )
+_COMPARISONS: dict[type[ast.cmpop], str] = {
+    ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
+}
 _ARITHMETIC: dict[type[ast.operator], Any] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
 }
@@ -85,8 +92,16 @@ def transforms_in(transform: Any, state: ImageState | None) -> list[Any]:
         NotUnderstood: it does something else, or is not proved to do only this.
     """
     function, bound = called(transform)
+    paths: list[Events] = []
+
+    def evaluate(outcomes: tuple[bool, ...]) -> list[Any]:
+        evaluator = Evaluator(function, state, outcomes)
+        found = evaluator.run(bound)
+        paths.append(evaluator.events())
+        return found
+
     try:
-        return follow_branches(lambda outcomes: Evaluator(function, state, outcomes).run(bound))
+        return in_order(follow_branches(evaluate), paths)
     except Ambiguous as error:
         raise NotUnderstood(str(error)) from None
 
@@ -161,6 +176,7 @@ class Evaluator(ImageCalls):
         self._state = state
         self._definition: Definition = definition
         self._calls: list[Any] = []
+        self._events: list[Any] = []
         self._outcomes = outcomes
         self._decided: list[Condition] = []
         self._names: dict[str, Any] = {}
@@ -179,6 +195,14 @@ class Evaluator(ImageCalls):
                 self._definition.node, "it does not return the image after all its transforms"
             )
         return self._calls
+
+    def events(self) -> Events:
+        """What run() has found, in order."""
+        outcomes = list(zip(self._decided, self._outcomes or ()))
+        return [
+            (one, next((outcome for decided, outcome in outcomes if decided is one), None))
+            for one in self._events
+        ]
 
     def result(self, arguments: Sequence[Any], may_end: bool = False) -> Any:
         """What the function returns for these arguments.
@@ -342,7 +366,7 @@ class Evaluator(ImageCalls):
             raise self._error(node, "it draws random numbers")
         if value not in self._decided:
             if len(self._decided) == len(self._outcomes):
-                raise Undecided(value.p)
+                raise Undecided(value)
             self._decided.append(value)
         return self._outcomes[self._decided.index(value)]
 
@@ -364,13 +388,9 @@ class Evaluator(ImageCalls):
             raise self._error(node, "it does more than to pass the image on")
         if type(node.op) is ast.Div and type(other) is Draw:
             raise self._error(node, "it divides by a random number")
-        draw = self._use(node, drawn[0])
+        self._use(node, drawn[0])
         try:
-            limits = [
-                operation(*(limit if value is draw else value for value in (one, other)))
-                for limit in (draw.low, draw.high)
-            ]
-            return Draw(*limits)
+            return computed(operation, one, other)
         except (ZeroDivisionError, OverflowError):
             raise self._error(node, "it computes no finite number") from None
 
@@ -436,7 +456,7 @@ class Evaluator(ImageCalls):
                 raise self._error(node, "it compares something else than a random number")
             for value in (one, other):
                 self._use(node, value)
-            return Condition(p)
+            return self._condition(p, one, other, _COMPARISONS[type(operation)])
         if isinstance(operation, ast.Is | ast.IsNot):
             if (type(one) in STAND_INS and other is not None) or type(other) in STAND_INS:
                 raise self._error(node, "it asks whether a random number is another object")
@@ -448,3 +468,11 @@ class Evaluator(ImageCalls):
             if isinstance(operation, ast.Eq | ast.NotEq):
                 return bool(one == other) is isinstance(operation, ast.Eq)
         raise self._error(node, "it compares other values than numbers and strings")
+
+    def _condition(self, p: float, one: Any, other: Any, comparison: str) -> Condition:
+        draw, limit = (one, other) if type(one) is Draw else (other, one)
+        if draw is other:
+            comparison = TURNED[comparison]
+        condition = Condition(p, draw, comparison, limit)
+        self._events.append(condition)
+        return condition

@@ -57,10 +57,12 @@ class ImageCalls:
 
     Attributes:
         _calls: the transforms that were called so far, and what stands in the place of one.
+        _events: these, and the Draws and Conditions between them.
         _state: of the image before the function.
     """
 
     _calls: list[Any]
+    _events: list[Any]
     _state: ImageState | None
 
     def _value(self, node: ast.expr) -> Any:
@@ -107,6 +109,7 @@ class ImageCalls:
         if len(self._calls) == _MAX_CALLS:
             raise self._error(node, f"it calls more than {_MAX_CALLS} transforms")
         self._calls.append(transform)
+        self._events.append(transform)
         return ImageValue(len(self._calls))
 
     def _method(self, node: ast.Call, name: str, image: ImageValue) -> Any:
@@ -178,9 +181,12 @@ class ImageCalls:
             else:
                 return None
         try:
-            return draw_of(function, arguments)
+            drawn = draw_of(function, arguments)
         except OverflowError:
             raise self._error(node, "it draws no finite number") from None
+        if drawn is not None:
+            self._events.append(drawn)
+        return drawn
 
     def _is_instance(self, node: ast.Call) -> bool:
         """``isinstance(image, kind)`` for the classes of images."""

@@ -66,6 +66,14 @@ class Step:
     children: tuple[Step, ...] = ()
 
     @property
+    def draws_in_order(self) -> bool:
+        """Of a PilCall or Chance: whether it is known to the last bit what it draws."""
+        one = self.transform
+        if type(one) is PilCall:
+            return one.draw is None or one.draw.formula is not None
+        return one.condition is not None and one.condition.numbers() is not None
+
+    @property
     def name(self) -> str:
         if type(self.transform) in (PilCall, TensorCall):
             return str(self.transform.name)
@@ -113,14 +121,25 @@ def call_ops(call: PilCall | Chance, n_channels: int, depth: int = 0) -> tuple[l
     if isinstance(call, PilCall):
         if call.name == "RandomBlur" and n_channels != 3:
             raise UnsupportedError("GaussianBlur of grayscale images is not supported natively")
-        op = Op(KINDS[call.name], p=1.0, values=call.values)
+        op = Op(KINDS[call.name], p=1.0, values=_values_of(call))
         return [op], Step(call, (op.kind,), "")
     if depth == 8:
         raise UnsupportedError("transforms are nested more than 8 levels deep, the native limit")
     what = "a condition on a random number"
     children = [_read_child(one, what, n_channels, depth + 1) for one in call.transforms]
     ops = augmentations.group([op for ops, _ in children for op in ops], call.p)
+    numbers = None if call.condition is None else call.condition.numbers(call.is_negated)
+    if numbers is not None:
+        ops[0] = ops[0]._replace(values=(float(call.p == 1), *numbers))
     return ops, Step(call, tuple(op.kind for op in ops), "", tuple(step for _, step in children))
+
+
+def _values_of(call: PilCall) -> tuple[float, ...]:
+    """The values of a PilCall's op, with those that draws from Python's generator need."""
+    if call.name == "RandomBlur":
+        formula = None if call.draw is None else call.draw.formula
+        return call.values if formula is None else (*call.values, 1.0, *formula)
+    return (*(*call.values, 0.0)[:1], 1.0)
 
 
 def _read_child(
@@ -197,7 +216,7 @@ def _random_resized_crop_of_timm(transform: Any) -> Op:
     op = _random_resized_crop(transform, V1, first)
     for what in ("scale", "ratio"):
         _check_differ(type(transform).__name__, what, *getattr(transform, what))
-    return op._replace(values=(1.0, second))
+    return op._replace(values=(1.0, second, _n_listed(transform)))
 
 
 def _filters_of_timm(transform: Any) -> tuple[int, float]:
@@ -209,6 +228,12 @@ def _filters_of_timm(transform: Any) -> tuple[int, float]:
         raise unsupported_argument(name, "interpolation", interpolation, "one or two filters")
     filters = [filter_number(one, name) for one in listed]
     return filters[0], filters[1] + 1.0 if filters[-1] != filters[0] else 0.0
+
+
+def _n_listed(transform: Any) -> float:
+    """How many filters a timm transform draws one of; 0: it has one that is not in a list."""
+    listed = transform.interpolation
+    return float(len(listed)) if isinstance(listed, tuple | list) else 0.0
 
 
 def _resize_keep_ratio(transform: Any) -> Op:
@@ -235,6 +260,7 @@ def _resize_keep_ratio(transform: Any) -> Op:
         values += [min(max(float(share), 0.0), 1.0), low, high]
         if what == "scale":
             values.append(float(bool(getattr(transform, "random_scale_area", False))))
+    values.append(_n_listed(transform))
     return Op(RESIZE_KEEP_RATIO, height, width, filter=first, values=tuple(values))
 
 

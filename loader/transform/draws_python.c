@@ -1,0 +1,94 @@
+#define _GNU_SOURCE
+#include "transform/draws_python.h"
+
+#include <math.h>
+
+bool fm_draws_python_crop(const fm_op *op, fm_mt19937 *generator, int32_t width, int32_t height,
+                          fm_box *crop) {
+    const double area = (double)width * (double)height;
+    const double log_low = log(op->ratio[0]), log_high = log(op->ratio[1]);
+    for (int attempt = 0; attempt < 10; attempt++) {
+        const double target = fm_python_uniform(generator, op->scale[0], op->scale[1]) * area;
+        const double ratio = exp(fm_python_uniform(generator, log_low, log_high));
+        /* nearbyint() rounds halves to even, as Python's round() does. */
+        const double crop_width = nearbyint(sqrt(target * ratio));
+        const double crop_height = nearbyint(sqrt(target / ratio));
+        if (!(crop_width <= width && crop_height <= height)) continue;
+        *crop = (fm_box){.width = (int32_t)crop_width, .height = (int32_t)crop_height};
+        crop->top = (int32_t)fm_python_below(generator, (uint32_t)(height - crop->height) + 1);
+        crop->left = (int32_t)fm_python_below(generator, (uint32_t)(width - crop->width) + 1);
+        return true;
+    }
+    return false;
+}
+
+void fm_draws_python_factors(const fm_op *op, fm_mt19937 *generator, double *factor_x,
+                             double *factor_y) {
+    const double *const v = op->values;
+    *factor_x = *factor_y = 1;
+    if (v[2] > 0 && fm_python_random(generator) < v[2]) {
+        const double factor = fm_python_uniform(generator, v[3], v[4]);
+        *factor_x = *factor_y = v[5] != 0 ? 1 / sqrt(factor) : factor;
+    }
+    if (v[6] > 0 && fm_python_random(generator) < v[6]) {
+        const double factor = sqrt(exp(fm_python_uniform(generator, log(v[7]), log(v[8]))));
+        *factor_y /= factor;
+        *factor_x *= factor;
+    }
+}
+
+bool fm_draws_python_filter(fm_mt19937 *generator, uint32_t n) {
+    return n > 0 && fm_python_below(generator, n) == 1;
+}
+
+/* One box of RandomErasing; false: ten attempts have failed. */
+static bool draw_box(const fm_op *op, fm_mt19937 *generator, int32_t width, int32_t height,
+                     uint32_t n_boxes, fm_box *box) {
+    const double area = (double)height * (double)width;
+    for (int attempt = 0; attempt < 10; attempt++) {
+        const double target =
+            fm_python_uniform(generator, op->scale[0], op->scale[1]) * area / n_boxes;
+        const double ratio = exp(fm_python_uniform(generator, op->values[6], op->values[7]));
+        const double rows = nearbyint(sqrt(target * ratio));
+        const double columns = nearbyint(sqrt(target / ratio));
+        if (!(columns < width && rows < height)) continue;
+        *box = (fm_box){.height = (int32_t)rows, .width = (int32_t)columns};
+        box->top = (int32_t)fm_python_below(generator, (uint32_t)(height - box->height) + 1);
+        box->left = (int32_t)fm_python_below(generator, (uint32_t)(width - box->width) + 1);
+        return true;
+    }
+    return false;
+}
+
+uint32_t fm_draws_python_boxes(const fm_op *op, fm_mt19937 *generator, int32_t width,
+                               int32_t height, fm_box boxes[FM_MAX_ERASED]) {
+    if (fm_python_random(generator) > op->p) return 0;
+    const uint32_t least = (uint32_t)op->values[4], most = (uint32_t)op->values[5];
+    const uint32_t n_boxes =
+        least == most ? least : least + fm_python_below(generator, most - least + 1);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < n_boxes; i++)
+        if (draw_box(op, generator, width, height, n_boxes, &boxes[n])) n++;
+    return n;
+}
+
+bool fm_draws_python_condition(const fm_op *op, fm_mt19937 *generator) {
+    const double *const v = op->values;
+    const double number = v[3] + v[4] * fm_python_random(generator);
+    switch ((fm_comparison)v[1]) {
+    case FM_LESS:
+        return number < v[2];
+    case FM_LESS_OR_EQUAL:
+        return number <= v[2];
+    case FM_GREATER:
+        return number > v[2];
+    case FM_GREATER_OR_EQUAL:
+        break;
+    }
+    return number >= v[2];
+}
+
+double fm_draws_python_radius(const fm_op *op, fm_mt19937 *generator) {
+    const double *const v = op->values;
+    return v[2] != 0 ? v[3] + v[4] * fm_python_random(generator) : v[0];
+}

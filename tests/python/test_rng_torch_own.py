@@ -1,0 +1,337 @@
+"""rng="torch" with transforms of a script's own that draw from Python's ``random``, and with MAE's
+crop: batches equal those of torch's own DataLoader."""
+
+import math
+import random
+
+import feedmill
+import numpy as np
+import pytest
+import torch
+import torchvision.transforms.functional as F
+from feedmill.planner.drawing import Chance, PilCall
+from feedmill.planner.evaluating import transforms_in
+from feedmill.planner.image_calls import ImageState
+from PIL import Image, ImageFilter, ImageOps
+from test_rng_torch import check as check_loader
+from test_rng_torch import few_cpus, mixed  # noqa: F401  fixtures
+from test_torch_draws import check as check_draws
+from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+RGB = ImageState(True, "RGB")
+
+
+# ---- as in public code ---------------------------------------------------------------------------
+
+
+class DinoBlur:
+    def __init__(self, p=0.5, radius_min=0.1, radius_max=2.0):
+        self.prob, self.radius_min, self.radius_max = p, radius_min, radius_max
+
+    def __call__(self, img):
+        do_it = random.random() <= self.prob
+        if not do_it:
+            return img
+        return img.filter(
+            ImageFilter.GaussianBlur(
+                radius=random.uniform(self.radius_min, self.radius_max)
+            )
+        )
+
+
+class Solarization:
+    def __init__(self, p):
+        self.p = p
+
+    def __call__(self, img):
+        if random.random() < self.p:
+            return ImageOps.solarize(img)
+        else:
+            return img
+
+
+class MocoBlur:
+    def __init__(self, sigma=(0.1, 2.0)):
+        self.sigma = sigma
+
+    def __call__(self, x):
+        sigma = random.uniform(self.sigma[0], self.sigma[1])
+        x = x.filter(ImageFilter.GaussianBlur(radius=sigma))
+        return x
+
+
+class BarlowBlur:
+    """With Python's generator in place of NumPy's."""
+
+    def __init__(self, p):
+        self.p = p
+
+    def __call__(self, img):
+        if random.random() < self.p:
+            sigma = random.random() * 1.9 + 0.1
+            return img.filter(ImageFilter.GaussianBlur(sigma))
+        else:
+            return img
+
+
+class GrayScale:
+    def __init__(self, p=0.2):
+        self.p = p
+        self.transf = v1.Grayscale(3)
+
+    def __call__(self, img):
+        if random.random() < self.p:
+            return self.transf(img)
+        else:
+            return img
+
+
+class RandomResizedCrop(v1.RandomResizedCrop):
+    """MAE's."""
+
+    @staticmethod
+    def get_params(img, scale, ratio):
+        width, height = F.get_image_size(img)
+        area = height * width
+
+        target_area = area * torch.empty(1).uniform_(scale[0], scale[1]).item()
+        log_ratio = torch.log(torch.tensor(ratio))
+        aspect_ratio = torch.exp(
+            torch.empty(1).uniform_(log_ratio[0], log_ratio[1])
+        ).item()
+
+        w = int(round(math.sqrt(target_area * aspect_ratio)))
+        h = int(round(math.sqrt(target_area / aspect_ratio)))
+
+        w = min(w, width)
+        h = min(h, height)
+
+        i = torch.randint(0, height - h + 1, size=(1,)).item()
+        j = torch.randint(0, width - w + 1, size=(1,)).item()
+
+        return i, j, h, w
+
+
+def blur_and_posterize(img):
+    return ImageOps.equalize(ImageOps.posterize(img.filter(ImageFilter.GaussianBlur(1.5)), 3))
+
+
+def invert_outside(img):
+    return ImageOps.invert(img) if 2.5 > random.uniform(4, 1) else img
+
+
+def blur_by_difference(img):
+    if 1 - random.random() <= 0.65:
+        img = img.filter(ImageFilter.GaussianBlur(2 - random.random()))
+    return img
+
+
+def twice(img):
+    do = random.random() > 0.4
+    if do:
+        img = ImageOps.invert(img)
+    if random.random() >= 0.7:
+        img = ImageOps.autocontrast(img)
+        img = img.filter(ImageFilter.GaussianBlur(random.uniform(1, 1)))
+    return img
+
+
+def both(img):
+    if random.random() < 0.8 and random.random() < 0.6:
+        img = ImageOps.solarize(img, 99)
+    return img
+
+
+def always(img):
+    return ImageOps.invert(img) if random.random() < 1.0 else img
+
+
+JITTER = v1.ColorJitter(0.4, 0.4, 0.2, 0.1)
+OWN = {
+    "dino": [v1.RandomHorizontalFlip(), v1.RandomApply([JITTER], 0.8), v1.RandomGrayscale(0.2),
+             DinoBlur(), Solarization(0.2)],
+    "moco": [v1.RandomApply([JITTER], 0.8), v1.RandomGrayscale(0.2),
+             v1.RandomApply([MocoBlur()], 0.5), v1.RandomHorizontalFlip()],
+    "moco-v2": [v2.RandomApply([MocoBlur([0.1, 2.0])], 0.5), v2.RandomHorizontalFlip()],
+    "barlow": [BarlowBlur(0.6), Solarization(0.4), GrayScale()],
+    "deit": [v1.RandomChoice([GrayScale(1.0), Solarization(1.0), DinoBlur(1.0)])],
+    "order": [v1.RandomOrder([GrayScale(0.5), DinoBlur(), v1.RandomInvert()])],
+    "fixed": [blur_and_posterize, v1.RandomInvert()],
+    "uniform": [invert_outside, always],
+    "difference": [blur_by_difference],
+    "twice": [twice, both],
+}
+HEAD, TAIL = v1.Resize((24, 20)), v1.ToTensor()
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_draws(name):
+    check_draws(v1.Compose([HEAD, *OWN[name], TAIL]))
+
+
+def test_draws_of_maes_crop():
+    for scale in ((0.2, 1.0), (0.9, 1.4)):
+        crop = RandomResizedCrop(24, scale, interpolation=v1.InterpolationMode.BICUBIC)
+        check_draws(v1.Compose([crop, v1.RandomHorizontalFlip(), TAIL]))
+
+
+@pytest.mark.parametrize("name", ["dino", "moco", "deit", "twice"])
+def test_loaders(mixed, name):  # noqa: F811
+    transform = v1.Compose([RandomResizedCrop(24), *OWN[name], TAIL])
+    check_loader(ImageFolder(mixed, transform), num_workers=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("n_workers", [1, 3, 8])
+def test_all_loaders(mixed, name, n_workers):  # noqa: F811
+    transform = v1.Compose([v1.RandomResizedCrop(24), *OWN[name], TAIL])
+    check_loader(ImageFolder(mixed, transform), num_workers=n_workers, epochs=3, batch_size=3,
+                 persistent_workers=n_workers == 3)
+
+
+# ---- what is not drawn as the code does it -------------------------------------------------------
+
+
+def blur_drawn_before(img):
+    sigma = random.uniform(0.1, 2.0)
+    if random.random() < 0.5:
+        img = img.filter(ImageFilter.GaussianBlur(sigma))
+    return img
+
+
+def not_needed(img):
+    random.random()
+    return img
+
+
+def drawn_in_vain(img):
+    sigma = random.uniform(0.1, 2.0)  # noqa: F841
+    if random.random() < 0.5:
+        img = ImageOps.invert(img)
+    return img
+
+
+def decided_later(img):
+    do = random.random() < 0.5
+    img = img.filter(ImageFilter.GaussianBlur(random.uniform(0.1, 2.0)))
+    return ImageOps.invert(img) if do else img
+
+
+def by_numpy(img):
+    return ImageOps.invert(img) if np.random.rand() < 0.5 else img
+
+
+def divided(img):
+    return img.filter(ImageFilter.GaussianBlur((random.random() + 0.25) / 3))
+
+
+def scaled_twice(img):
+    return img.filter(ImageFilter.GaussianBlur(random.uniform(0.1, 0.7) * 1.3))
+
+
+OTHERS = [blur_drawn_before, drawn_in_vain, decided_later, by_numpy, divided, scaled_twice]
+
+
+@pytest.mark.parametrize("function", OTHERS)
+def test_other_orders_take_torchs_path(mixed, function):  # noqa: F811
+    dataset = ImageFolder(mixed, v1.Compose([HEAD, function, TAIL]))
+    loader = feedmill.DataLoader(dataset, num_workers=2, rng="torch")
+    text = loader.explain()
+    assert text.startswith("torch's own path") and "as the original does" in text
+    assert feedmill.DataLoader(dataset, num_workers=2).explain().startswith("native path")
+    check_loader(dataset, native="auto", num_workers=2, epochs=1)
+
+
+def test_draws_without_effect_are_found(mixed):  # noqa: F811
+    text = feedmill.DataLoader(ImageFolder(mixed, v1.Compose([HEAD, not_needed, TAIL])),
+                               num_workers=2, rng="torch").explain()
+    assert text.startswith("torch's own path")
+
+
+def test_what_is_known_of_draws():
+    (dino,) = transforms_in(DinoBlur(0.3), RGB)
+    assert dino == Chance(0.3, (PilCall("RandomBlur", (0.1, 2.0)),))
+    assert dino.condition.numbers(dino.is_negated) == (2.0, 0.3, 0.0, 1.0)
+    assert dino.transforms[0].draw.formula == (0.1, 2.0 - 0.1)
+    (barlow,) = transforms_in(BarlowBlur(0.3), RGB)
+    assert barlow.transforms[0].draw.formula == (0.1, 1.9)
+    for function in OTHERS:
+        for one in transforms_in(function, RGB):
+            assert one.draw.formula is None if type(one) is PilCall else one.condition is None or (
+                one.condition.numbers() is None)
+
+
+# ---- random code ---------------------------------------------------------------------------------
+
+PIECES = [
+    ["if random.random() < 0.25:", "    image = self.t(image)"],
+    ["if not random.random() >= 0.3:", "    return image"],
+    ["image = self.t(image) if random.random() <= 0.75 else image"],
+    ["image = ImageOps.solarize(image)"],
+    ["image = blur(image, random.uniform(0.5, 1.5))"],
+    ["s = 0.5 + random.random() * 2", "image = blur(image, s)"],
+    ["s = random.uniform(0, 1)", "if random.random() < 0.5:", "    image = blur(image, s)"],
+    ["do = random.random() < 0.6", "if do:", "    image = self.t(image)"],
+    ["do = random.random() < 0.6", "image = self.u(image)", "if do:", "    image = self.t(image)"],
+    ["if random.random() < 0.5 and random.random() < 0.4:", "    image = self.t(image)"],
+    ["if random.uniform(-1, 3) < 0.7:", "    image = self.t(image)", "    image = self.u(image)"],
+    ["if random.random() < 0.5:", "    if random.random() < 0.2:", "        image = self.t(image)",
+     "    image = self.u(image)"],
+    ["image = self.u(self.t(image)) if random.random() < 0.35 else self.t(image)"],
+    ["if random.random() < 0.3:", "    image = self.t(image)", "elif random.random() < 0.3:",
+     "    image = self.u(image)"],
+    ["if random.random() < 0.3:", "    return self.t(image)", "image = self.t(image)"],
+    ["if random.random() < 0.4:", "    random.random()", "    image = self.t(image)"],
+    ["do = random.random() < 0.4"],
+    ["if 1 - random.random() <= 0.15:", "    image = blur(image, 3 - random.random() * 1)"],
+]
+
+
+class Own:
+    def __init__(self):
+        self.t, self.u = v1.RandomInvert(0.7), v1.RandomSolarize(99)
+
+
+def _made(lines, number):
+    import linecache
+
+    name = f"<random transform {number} {abs(hash(tuple(lines)))}>"
+    body = ["        " + line.replace("blur(image, ", "image.filter(ImageFilter.GaussianBlur(")
+            .rstrip() for line in lines]
+    body = [line + ")" if "GaussianBlur(" in line else line for line in body]
+    text = "\n".join(["class Made(Own):", "    def __call__(self, image):", *body,
+                      "        return image", ""])
+    linecache.cache[name] = len(text), None, text.splitlines(True), name
+    scope = {"random": random, "ImageFilter": ImageFilter, "ImageOps": ImageOps, "Own": Own,
+             "__name__": "made"}
+    exec(compile(text, name, "exec"), scope)
+    return scope["Made"]()
+
+
+def is_exact(steps):
+    return all(
+        (one.draw is None or one.draw.formula is not None) if type(one) is PilCall
+        else one.condition is not None and one.condition.numbers() and is_exact(one.transforms)
+        for one in steps if type(one) in (PilCall, Chance)
+    )
+
+
+def test_random_code(tmp_path):
+    """Where the code is said to be understood to the last bit, its draws are those of the code."""
+    choose = random.Random(9)
+    n_exact = 0
+    Image.new("RGB", (9, 9)).save(tmp_path / "any.png")
+    for number in range(120):
+        lines = sum(choose.choices(PIECES, k=choose.choice((1, 1, 2, 3))), [])
+        own = _made(lines, number)
+        try:
+            steps = transforms_in(own, RGB)
+        except feedmill.planner.attributes.NotUnderstood:
+            continue
+        if any(type(one) in (PilCall, Chance) for one in steps) and is_exact(steps):
+            n_exact += 1
+            check_draws(v1.Compose([HEAD, own, TAIL]), 20)
+    assert n_exact > 40
