@@ -102,8 +102,8 @@ class RandomResizedCrop(v1.RandomResizedCrop):
             torch.empty(1).uniform_(log_ratio[0], log_ratio[1])
         ).item()
 
-        w = int(round(math.sqrt(target_area * aspect_ratio)))
-        h = int(round(math.sqrt(target_area / aspect_ratio)))
+        w = int(round(math.sqrt(target_area * aspect_ratio)))  # noqa: RUF046
+        h = int(round(math.sqrt(target_area / aspect_ratio)))  # noqa: RUF046
 
         w = min(w, width)
         h = min(h, height)
