@@ -90,6 +90,15 @@ static void update_size(const fm_op *op, int32_t *width, int32_t *height) {
     }
 }
 
+/* The first op that is applied to an image in memory. Of arrays, ops that only crop, pad and flip
+ * are applied one by one like the others, from the first on. */
+static size_t first_in_memory(const fm_plan *plan) {
+    if (plan->in_width == 0) return plan->n_front;
+    for (size_t i = 0; i < plan->n_front; i++)
+        if (fm_op_resizes(&plan->ops[i])) return plan->n_front;
+    return 0;
+}
+
 /* Works out the sizes of images between ops, as far as they do not depend on the image. */
 static int compute_sizes(fm_plan *plan, fm_error *error) {
     int32_t width = plan->in_width, height = plan->in_height;
@@ -98,7 +107,7 @@ static int compute_sizes(fm_plan *plan, fm_error *error) {
             plan->front_width = width;
             plan->front_height = height;
         }
-        if (i >= plan->n_front) {
+        if (i >= first_in_memory(plan)) {
             const uint64_t n_px = width ? (uint64_t)width * (uint64_t)height : FM_PLAN_MAX_PX;
             plan->most_px = n_px > plan->most_px ? n_px : plan->most_px;
         }
