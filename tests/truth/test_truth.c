@@ -411,11 +411,13 @@ static int leave_quota(void **state) {
     return 0;
 }
 
-/* Work for some tens of milliseconds of two cores, whatever the images. */
+/* Work for some hundreds of milliseconds of two cores, whatever the images: many times as long as
+ * the kernel lets another process go first. Reading takes little of it, as what a reader's thread
+ * waits for a core counts as storage. */
 static job busy_job(void **state) {
     job busy = small_job(state);
     busy.n_batches = 96;
-    busy.op = (fm_op){FM_OP_RESIZE, .height = 256, .width = 256};
+    busy.op = (fm_op){FM_OP_RESIZE, .height = 640, .width = 640};
     busy.op.filter = FM_FILTER_LANCZOS;
     return busy;
 }
