@@ -7,7 +7,7 @@ CLASSES ?= photos
 SAMPLES ?= 10000000
 
 .PHONY: help setup run test test-c test-emulated test-aarch64 test-aarch64-kernels test-python \
-        test-slow test-truth test-frameworks test-kills test-stateful-suites test-ray \
+        test-slow test-rng test-truth test-frameworks test-kills test-stateful-suites test-ray \
         test-public-scripts test-newest test-wheel test-torch-suite test-browser test-faults test-conditions test-long soak bench bench-peers \
         sanitize check-clang lint docs wheels release-check format clean
 
@@ -15,6 +15,7 @@ help:
 	@echo "make run [DATA=folder]  set up everything, train through feedmill and torch's DataLoader, compare"
 	@echo "make test               set up everything and pass the tests, but for the slowest"
 	@echo "make test-slow          the Python tests that make test leaves out: minutes"
+	@echo "make test-rng           2,000 random scripts with rng=\"torch\", beside torch's DataLoader: an hour"
 	@echo "make test-emulated      the kernels on emulated CPUs, without AVX and with AVX-512"
 	@echo "make test-aarch64       the C tests for AArch64, cross compiled, under qemu; -kernels: the kernels alone"
 	@echo "make test-truth         what waits are blamed on, measured: on an idle machine of 2 CPUs or more"
@@ -104,6 +105,11 @@ test-slow: setup $(BUILD)/configured
 	@FEEDMILL_MKJPEG=$(BUILD)/tests/mkjpeg FEEDMILL_SLOWFS=$(BUILD)/tests/slowfs \
 	    FEEDMILL_STUB_CUDA=$(abspath $(BUILD)/tests/libstub_plugin.so) \
 	    $(PY) -m pytest -n 2 --dist worksteal -m slow tests/python
+
+# FEEDMILL_RNG_SCRIPTS says how many scripts, FEEDMILL_RNG_SEED the first one's number.
+test-rng: setup
+	@FEEDMILL_RNG_SCRIPTS=$(or $(FEEDMILL_RNG_SCRIPTS),2000) $(PY) -m pytest -n 2 --dist worksteal \
+	    tests/python/test_rng_torch_random.py
 
 # Only the runner; tests/public_scripts/README.md says how to run the scripts.
 test-public-scripts: setup

@@ -1,0 +1,219 @@
+"""Random scripts for test_rng_torch_random.py: a pipeline of transforms, a loader's arguments, and
+what the script does between batches. Script n is always the same, and is printed as text."""
+
+import random
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+from test_rng_torch import (
+    cut_mix_batch,
+    fails_at_times,
+    mix_up,
+    seed_torch,
+    seed_worker,
+    stacked,
+)
+from test_rng_torch_own import (
+    BarlowBlur,
+    DinoBlur,
+    GrayScale,
+    MocoBlur,
+    RandomResizedCrop,
+    Solarization,
+    blur_by_difference,
+    blur_drawn_before,
+    by_numpy,
+    twice,
+)
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+# ---- transforms, as Python expressions; T is v1 or v2 --------------------------------------------
+
+OF_IMAGES = [
+    "T.RandomHorizontalFlip()", "T.RandomHorizontalFlip({p})", "T.RandomVerticalFlip({p})",
+    "T.ColorJitter(0.4, 0.4, 0.4, 0.1)", "T.ColorJitter({p}, hue=(-0.1, 0.3))", "T.ColorJitter()",
+    "T.RandomGrayscale({p})", "T.RandomInvert({p})", "T.RandomPosterize({n}, {p})",
+    "T.RandomSolarize({n} * 30, {p})", "T.RandomAdjustSharpness({n}, {p})",
+    "T.RandomAutocontrast({p})", "T.RandomEqualize({p})",
+    "T.RandomRotation({n} * 10)", "T.RandomRotation((-20, 50), fill={n})",
+    "T.RandomRotation(20, interpolation=v1.InterpolationMode.BILINEAR)",
+    "T.RandomAffine(20, (0.1, 0.2), (0.7, 1.2), (-5, 5, -9, 9))", "T.RandomAffine({n} * 5)",
+    "T.RandomAffine(0, ({p}, 0.3), shear={n})",
+    "T.RandAugment()", "T.RandAugment({n}, 7)", "T.TrivialAugmentWide()", "T.AutoAugment()",
+    "T.AutoAugment(v1.AutoAugmentPolicy.CIFAR10)", "T.AutoAugment(v1.AutoAugmentPolicy.SVHN)",
+    "DinoBlur({p})", "Solarization({p})", "BarlowBlur({p})", "GrayScale({p})", "MocoBlur()",
+    "blur_by_difference", "twice",
+]
+# Those whose draws the native code does not make, most likely: torch's path.
+RARE = [
+    "T.GaussianBlur(3)", "T.RandomPerspective(0.3, {p})", "T.AugMix()", "by_numpy",
+    "blur_drawn_before", "v2.RandomChoice([v2.RandomInvert(), v2.RandomRotation(9)])",
+]
+# Of these each pipeline has one; afterwards all images are of one size.
+SIZED = [
+    "T.RandomResizedCrop({size})", "T.RandomResizedCrop({size}, ({p} / 2 + 0.1, 1), antialias=True)",
+    "RandomResizedCrop(24)", "T.Resize((26, 22))", "T.Resize(26), T.RandomCrop(24)",
+    "T.Resize((30, 26)), T.RandomCrop({size}, padding={n}, pad_if_needed=True)",
+    "T.Resize(26), T.CenterCrop(22)", "T.RandomCrop((50, 51), pad_if_needed=True)",
+]
+LAST = [
+    "v1.ToTensor()",
+    "v1.ToTensor(), T.Normalize([0.5, 0.4, 0.3], [0.2, 0.3, 0.4])",
+    "v1.ToTensor(), T.RandomErasing({p})",
+    "v1.ToTensor(), T.Normalize([0.5] * 3, [0.2] * 3), T.RandomErasing({p}, value=1.5)",
+    "v1.ToTensor(), T.RandomErasing({p}, (0.1, 0.5), (0.5, 1.5))",
+]
+RARE_LAST = ["v1.ToTensor(), T.RandomErasing({p}, value='random')"]
+SIZES = ["24", "(24, 20)", "(17, 31)"]
+
+
+def transform_text(choose):
+    """The expression of a pipeline whose images are all of one size at the end."""
+    size = choose.choice(SIZES)
+
+    def filled(text):
+        return text.format(p=choose.choice((0, 0.1, 0.3, 0.5, 0.8, 1)),
+                           n=choose.choice((1, 2, 3, 4)), size=size)
+
+    def step(depth):
+        kind = choose.random()
+        if depth < 2 and kind < 0.25:
+            steps = ", ".join(step(depth + 1) for _ in range(choose.choice((1, 2, 3))))
+            return choose.choice((
+                f"T.RandomApply([{steps}], {filled('{p}')})", f"T.RandomOrder([{steps}])",
+                f"v1.RandomChoice([{steps}])", f"T.Compose([{steps}])",
+            ))
+        return filled(choose.choice(RARE if kind > 0.95 else OF_IMAGES))
+
+    steps = [step(0) for _ in range(choose.choice((0, 1, 1, 2, 2, 3, 4)))]
+    sized = filled(choose.choice(SIZED))
+    steps = choose.choice(([sized, *steps], [*steps, sized]))
+    last = filled(choose.choice(RARE_LAST if choose.random() < 0.05 else LAST))
+    return f"T.Compose([{', '.join([*steps, last])}])"
+
+
+# ---- samplers ------------------------------------------------------------------------------------
+
+
+class Drawing:
+    """Draws from the global generators for each index, when a loader asks for it."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+    def __iter__(self):
+        for _ in range(self.n):
+            yield int(torch.randint(self.n, ())) if random.random() < 0.5 else 0
+
+
+def seeded(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+SAMPLERS = {
+    "weighted": lambda n: WeightedRandomSampler([1.0 + i % 3 for i in range(n)], 13),
+    "subset": lambda n: SubsetRandomSampler(range(3, n)),
+    "replacement": lambda n: RandomSampler(range(n), replacement=True, num_samples=11),
+    "with a generator": lambda n: RandomSampler(range(n), generator=seeded(5)),
+    "distributed": lambda n: DistributedSampler(range(n), 2, 1),
+    "drawing": Drawing,
+    "list": lambda n: [*range(n - 1, 0, -2), 0, 0],
+}
+BATCH_SAMPLERS = {
+    "lists": lambda n: [[0, 1], [2], list(range(3, n)), [5, 5, 6]],
+    "of a drawing sampler": lambda n: BatchSampler(Drawing(n), 3, False),
+}
+COLLATE = {one.__name__: one for one in (mix_up, cut_mix_batch, fails_at_times, stacked)}
+INIT = {one.__name__: one for one in (seed_worker, seed_torch)}
+
+
+# ---- scripts -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Script:
+    number: int
+    folder: str  # "good", or "bad", in which some files can't be decoded
+    n_images: int
+    transform: str
+    options: dict = field(default_factory=dict)  # of the loader; functions and samplers by name
+    epochs: int = 1
+    breaks_after: Any = None  # batches
+    draws_between: int = 0  # the script draws after each n-th batch; 0: never
+    seed: int = 0
+
+    def __str__(self):
+        values = [f"  {one.name} = {getattr(self, one.name)!r}" for one in fields(self)]
+        return "\n".join(["script", *values])
+
+    def make_transform(self):
+        scope = {"T": v2 if self.number % 2 else v1, "v1": v1, "v2": v2, "DinoBlur": DinoBlur,
+                 "Solarization": Solarization, "BarlowBlur": BarlowBlur, "GrayScale": GrayScale,
+                 "MocoBlur": MocoBlur, "blur_by_difference": blur_by_difference, "twice": twice,
+                 "RandomResizedCrop": RandomResizedCrop, "by_numpy": by_numpy,
+                 "blur_drawn_before": blur_drawn_before}
+        return eval(self.transform, scope)
+
+    def loader_options(self):
+        """New samplers and generators, as each of two loaders needs its own."""
+        options = dict(self.options)
+        for name, of in (("sampler", SAMPLERS), ("batch_sampler", BATCH_SAMPLERS)):
+            if name in options:
+                options[name] = of[options[name]](self.n_images)
+        for name, of in (("collate_fn", COLLATE), ("worker_init_fn", INIT)):
+            if name in options:
+                options[name] = of[options[name]]
+        if "generator" in options:
+            options["generator"] = seeded(options["generator"])
+        return options
+
+
+def script(number):
+    """The script of that number."""
+    choose = random.Random(number)
+    options = {"num_workers": 0}
+    if choose.random() < 0.4:
+        options["num_workers"] = choose.choice((1, 2, 2, 3))
+        options["persistent_workers"] = choose.random() < 0.4
+        if choose.random() < 0.5:
+            options["prefetch_factor"] = choose.choice((1, 2, 3))
+        if choose.random() < 0.25:
+            options["worker_init_fn"] = choose.choice(list(INIT))
+    order = choose.random()
+    if order < 0.1:
+        options["batch_sampler"] = choose.choice(list(BATCH_SAMPLERS))
+    else:
+        options["batch_size"] = choose.choice((1, 2, 3, 4, 4, 7, 40, None))
+        if order < 0.5:
+            options["sampler"] = choose.choice(list(SAMPLERS))
+        else:
+            options["shuffle"] = choose.random() < 0.8
+        if options["batch_size"] is not None:
+            options["drop_last"] = choose.random() < 0.3
+    if options.get("batch_size", 1) is not None and choose.random() < 0.35:
+        options["collate_fn"] = choose.choice(list(COLLATE))
+    if choose.random() < 0.25:
+        options["generator"] = choose.randrange(99)
+    return Script(
+        number=number,
+        folder="bad" if choose.random() < 0.25 else "good",
+        n_images=choose.randint(10, 20),
+        transform=transform_text(choose),
+        options=options,
+        epochs=choose.choice((1, 2, 3)),
+        breaks_after=choose.choice((None, None, None, 1, 3)),
+        draws_between=choose.choice((0, 1, 3)),
+        seed=choose.randrange(1 << 20),
+    )
