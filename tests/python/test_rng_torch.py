@@ -561,6 +561,16 @@ def test_states_are_converted_both_ways():
         assert is_equal(wanted, got)
 
 
+@pytest.mark.parametrize("n", [0, 1, 623, 624, 625, 1248])
+def test_states_that_are_converted_both_ways_are_the_same_bytes(n):
+    torch.manual_seed(3)
+    random.seed(3)
+    torch.rand(n)
+    states = torch.get_rng_state(), random.getstate(), None
+    again = generator_states.with_streams(states, generator_states.streams_of(states))
+    assert torch.equal(again[0], states[0]) and again[1] == states[1]
+
+
 def test_no_position_within_an_epoch(mixed):
     dataset = ImageFolder(mixed, CROP)
     loader = feedmill.DataLoader(dataset, batch_size=4, num_workers=2, rng="torch")

@@ -45,11 +45,15 @@ def with_streams(states: States, streams: bytes) -> States:
     words = np.frombuffer(streams, np.uint32)
     of_torch, of_python = words[: _N_WORDS + 1], words[_N_WORDS + 1 :]
     raw = bytearray(states[0].numpy().tobytes())
-    seed, _, is_seeded, _ = _HEADER.unpack_from(raw)
+    seed, _, is_seeded, first = _HEADER.unpack_from(raw)
     following = int(of_torch[_N_WORDS])
-    _HEADER.pack_into(raw, 0, seed, _N_WORDS + 1 - following, is_seeded, following)
     end = _HEADER.size + 8 * _N_WORDS
-    raw[_HEADER.size : end] = of_torch[:_N_WORDS].astype(np.uint64).tobytes()
+    torch_words = of_torch[:_N_WORDS].astype(np.uint64).tobytes()
+    # Between being seeded and its first number, torch's generator has 0 as its next word, though it
+    # is to make new words first. Kept, so that states of generators that drew nothing are equal.
+    is_new = first == 0 and torch_words == raw[_HEADER.size : end]
+    _HEADER.pack_into(raw, 0, seed, _N_WORDS + 1 - following, is_seeded, 0 if is_new else following)
+    raw[_HEADER.size : end] = torch_words
     version, _, second = states[1]
     return (
         torch.frombuffer(raw, dtype=torch.uint8).clone(),
